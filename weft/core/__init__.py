@@ -1,0 +1,1 @@
+"""Layer 0: errors, data types, and names that every other layer uses."""

@@ -1,0 +1,156 @@
+"""Data types: one interned object per (kind, bits, lanes), so that `is` compares them.
+
+    float16 float32 float64 bfloat16      int1 int2 int4 int8 int16 int32 int64 (and uint…)      bool      handle
+
+A vector type carries lanes: `float32x16`. Types narrower than 8 bits are stored packed, low bits first.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Union
+
+import ml_dtypes
+import numpy as np
+
+from weft.core.errors import DTypeError
+
+_KINDS = {"float": (16, 32, 64), "bfloat": (16,), "int": (1, 2, 4, 8, 16, 32, 64), "uint": (1, 2, 4, 8, 16, 32, 64), "bool": (8,), "handle": (64,)}
+_INTERNED: dict[tuple[str, int, int], "DType"] = {}
+_BY_NAME: dict[str, "DType"] = {}
+_PATTERN = re.compile(r"(float|bfloat|int|uint|bool|handle)(\d*)(?:x(\d+))?$")
+
+
+class DType:
+    """A scalar or vector type. Made by `dtype(name)`, never directly."""
+
+    __slots__ = ("kind", "bits", "lanes", "name")
+    kind: str
+    bits: int
+    lanes: int
+    name: str
+
+    def with_lanes(self, lanes: int) -> "DType":
+        """The same element type with so many lanes."""
+        return self if lanes == self.lanes else _intern(self.kind, self.bits, lanes)
+
+    @property
+    def scalar(self) -> "DType":
+        """The element type."""
+        return self.with_lanes(1)
+
+    @property
+    def is_float(self) -> bool:
+        """float16, bfloat16, float32 or float64."""
+        return self.kind == "float" or self.kind == "bfloat"
+
+    @property
+    def is_integer(self) -> bool:
+        """A signed or unsigned integer (not bool)."""
+        return self.kind == "int" or self.kind == "uint"
+
+    @property
+    def is_signed(self) -> bool:
+        """A signed integer."""
+        return self.kind == "int"
+
+    @property
+    def is_bool(self) -> bool:
+        """bool."""
+        return self.kind == "bool"
+
+    @property
+    def is_packed(self) -> bool:
+        """Narrower than a byte: several elements share one byte in memory."""
+        return self.bits < 8
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of one element in memory (1 for packed types, which share it)."""
+        return max(1, self.bits // 8)
+
+    @property
+    def numpy(self) -> np.dtype[Any]:
+        """The numpy type that holds one element (packed types: the uint8 they are packed in)."""
+        if self.is_packed:
+            return np.dtype(np.uint8)
+        if self.kind == "bfloat":
+            return np.dtype(ml_dtypes.bfloat16)
+        if self.kind == "handle":
+            return np.dtype(np.uint64)
+        return np.dtype("bool" if self.is_bool else f"{self.kind}{self.bits}")
+
+    @property
+    def min(self) -> Any:
+        """The least value (minus infinity for floats)."""
+        if self.is_float:
+            return float("-inf")
+        return -(1 << (self.bits - 1)) if self.is_signed else 0
+
+    @property
+    def max(self) -> Any:
+        """The greatest value (infinity for floats)."""
+        if self.is_float:
+            return float("inf")
+        if self.is_bool:
+            return True
+        return (1 << (self.bits - 1)) - 1 if self.is_signed else (1 << self.bits) - 1
+
+    def __repr__(self) -> str:
+        return self.name
+
+    def __reduce__(self) -> Any:
+        return (dtype, (self.name,))
+
+
+DTypeLike = Union[DType, str, type, "np.dtype[Any]"]
+
+
+def _intern(kind: str, bits: int, lanes: int) -> DType:
+    found = _INTERNED.get((kind, bits, lanes))
+    if found is None:
+        found = DType()
+        found.kind, found.bits, found.lanes = kind, bits, lanes
+        base = kind if kind in ("bool", "handle") else f"{kind}{bits}"
+        found.name = base if lanes == 1 else f"{base}x{lanes}"
+        _INTERNED[(kind, bits, lanes)] = found
+        _BY_NAME[found.name] = found
+    return found
+
+
+def dtype(like: DTypeLike) -> DType:
+    """The data type that a name, a numpy type or a DType stands for."""
+    if type(like) is DType:
+        return like
+    if type(like) is str:
+        found = _BY_NAME.get(like)
+        if found is not None:
+            return found
+        match = _PATTERN.match(like)
+        if match:
+            kind, bits_text, lanes_text = match.groups()
+            bits = int(bits_text) if bits_text else {"bool": 8, "handle": 64}.get(kind, 0)
+            lanes = int(lanes_text) if lanes_text else 1
+            if bits in _KINDS[kind] and 1 <= lanes <= 4096 and not (bits_text and kind in ("bool", "handle")):
+                return _intern(kind, bits, lanes)
+        raise DTypeError(f"unknown dtype {like!r}; known are {', '.join(names())}")
+    try:
+        name = np.dtype(like).name  # type: ignore[arg-type]
+    except TypeError:
+        raise DTypeError(f"{like!r} is not a dtype; give a name such as 'float32' or a numpy dtype") from None
+    return dtype(name)
+
+
+def names() -> list[str]:
+    """Names of every scalar type."""
+    out = []
+    for kind, widths in _KINDS.items():
+        out += [kind] if kind in ("bool", "handle") else [f"{kind}{bits}" for bits in widths]
+    return out
+
+
+FLOAT16, FLOAT32, FLOAT64, BFLOAT16 = dtype("float16"), dtype("float32"), dtype("float64"), dtype("bfloat16")
+INT8, INT32, INT64, UINT8 = dtype("int8"), dtype("int32"), dtype("int64"), dtype("uint8")
+BOOL, HANDLE = dtype("bool"), dtype("handle")
+INDEX = INT64
+"""The type of loop variables, sizes and indices."""

@@ -1,0 +1,1 @@
+"""Layer 1: scalar expressions — build, simplify, bounds, evaluate."""

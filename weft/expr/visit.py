@@ -1,0 +1,187 @@
+"""Walking and rewriting expressions.
+
+`children(e)` lists the direct parts; `rebuild(e, f)` maps f over them and keeps the node itself where nothing changed.
+A pass is a subclass of `ExprMutator` with a method `visit_Add(self, e)` for each node it cares about.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Iterable, Mapping
+
+from weft.expr.nodes import (
+    BINARY,
+    COMPARE,
+    FOLD,
+    NODES,
+    Address,
+    Binary,
+    Broadcast,
+    Call,
+    Cast,
+    Const,
+    Expr,
+    Load,
+    Not,
+    Ramp,
+    Select,
+    Var,
+    broadcast,
+    cast,
+    logical_not,
+    select,
+)
+
+Function = Callable[[Expr], Expr]
+
+
+def map_all(items: tuple[Expr, ...], f: Function) -> tuple[Expr, ...]:
+    """f over a tuple; the same tuple when nothing changed."""
+    new = tuple([f(item) for item in items])
+    for old, made in zip(items, new):
+        if old is not made:
+            return new
+    return items
+
+
+def _leaf(e: Expr, f: Function) -> Expr:
+    return e
+
+
+def _binary(e: Any, f: Function) -> Expr:
+    a, b = f(e.a), f(e.b)
+    return e if a is e.a and b is e.b else FOLD[type(e)](a, b)
+
+
+def _not(e: Any, f: Function) -> Expr:
+    a = f(e.a)
+    return e if a is e.a else logical_not(a)
+
+
+def _select(e: Any, f: Function) -> Expr:
+    c, t, o = f(e.condition), f(e.then), f(e.otherwise)
+    return e if c is e.condition and t is e.then and o is e.otherwise else select(c, t, o)
+
+
+def _cast(e: Any, f: Function) -> Expr:
+    value = f(e.value)
+    return e if value is e.value else cast(value, e.dtype.with_lanes(value.dtype.lanes))
+
+
+def _call(e: Any, f: Function) -> Expr:
+    args = map_all(e.args, f)
+    return e if args is e.args else Call(e.name, args, e.dtype)
+
+
+def _load(e: Any, f: Function) -> Expr:
+    indices = map_all(e.indices, f)
+    return e if indices is e.indices else Load(e.buffer, indices)
+
+
+def _address(e: Any, f: Function) -> Expr:
+    indices = map_all(e.indices, f)
+    return e if indices is e.indices else Address(e.buffer, indices, e.mode)
+
+
+def _ramp(e: Any, f: Function) -> Expr:
+    base, stride = f(e.base), f(e.stride)
+    return e if base is e.base and stride is e.stride else Ramp(base, stride, e.lanes)
+
+
+def _broadcast(e: Any, f: Function) -> Expr:
+    value = f(e.value)
+    return e if value is e.value else broadcast(value, e.lanes)
+
+
+_REBUILD: dict[type[Expr], Callable[[Any, Function], Expr]] = {
+    Var: _leaf, Const: _leaf, Not: _not, Select: _select, Cast: _cast, Call: _call, Load: _load,
+    Address: _address, Ramp: _ramp, Broadcast: _broadcast, **{kind: _binary for kind in (*BINARY, *COMPARE)},
+}  # fmt: skip
+
+
+def rebuild(e: Expr, f: Function) -> Expr:
+    """The node with f applied to its parts; the node itself where nothing changed."""
+    return _REBUILD[type(e)](e, f)
+
+
+_CHILDREN: dict[type[Expr], Callable[[Any], tuple[Expr, ...]]] = {
+    Var: lambda e: (),
+    Const: lambda e: (),
+    Not: lambda e: (e.a,),
+    Select: lambda e: (e.condition, e.then, e.otherwise),
+    Cast: lambda e: (e.value,),
+    Call: lambda e: e.args,
+    Load: lambda e: e.indices,
+    Address: lambda e: e.indices,
+    Ramp: lambda e: (e.base, e.stride),
+    Broadcast: lambda e: (e.value,),
+    **{kind: (lambda e: (e.a, e.b)) for kind in (*BINARY, *COMPARE)},
+}
+
+
+def children(e: Expr) -> tuple[Expr, ...]:
+    """The direct parts of a node."""
+    return _CHILDREN[type(e)](e)
+
+
+def walk(e: Expr) -> Iterable[Expr]:
+    """Every node of an expression, outermost first."""
+    stack = [e]
+    while stack:
+        node = stack.pop()
+        yield node
+        stack.extend(reversed(_CHILDREN[type(node)](node)))
+
+
+def free_vars(*expressions: Expr) -> dict[Var, None]:
+    """The variables that occur, in order of first occurrence (a dict used as an ordered set)."""
+    found: dict[Var, None] = {}
+    for e in expressions:
+        for node in walk(e):
+            if type(node) is Var:
+                found[node] = None
+    return found
+
+
+def uses_any(e: Expr, variables: Any) -> bool:
+    """Whether one of the variables occurs."""
+    return any(type(node) is Var and node in variables for node in walk(e))
+
+
+def substitute(e: Expr, mapping: Mapping[Var, Expr]) -> Expr:
+    """Every variable of the mapping replaced by its expression (folding constants on the way)."""
+    if not mapping:
+        return e
+    table = _REBUILD
+
+    def go(node: Expr) -> Expr:
+        kind = type(node)
+        if kind is Var:
+            return mapping.get(node, node)  # type: ignore[call-overload, no-any-return]
+        if kind is Const:
+            return node
+        return table[kind](node, go)
+
+    return go(e)
+
+
+class ExprMutator:
+    """Rewrites an expression bottom up; `visit_<Node>` methods of a subclass say what to do with a node."""
+
+    _handlers: dict[type[Expr], Callable[[Any, Any], Expr]] = {}
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls._handlers = {kind: getattr(cls, f"visit_{kind.__name__}", ExprMutator.generic) for kind in NODES}
+
+    def expr(self, e: Expr) -> Expr:
+        """The rewritten expression."""
+        return self._handlers[type(e)](self, e)
+
+    def generic(self, e: Expr) -> Expr:
+        """What happens to a node without a method of its own: its parts are rewritten."""
+        return _REBUILD[type(e)](e, self.expr)
+
+
+ExprMutator._handlers = {kind: ExprMutator.generic for kind in NODES}
+
+__all__ = ["ExprMutator", "children", "free_vars", "map_all", "rebuild", "substitute", "uses_any", "walk", "Binary"]
