@@ -1,0 +1,76 @@
+# Everything here needs only Python 3.10 or newer and pip; each target sets up what it needs in .venv, once.
+#   make demo         a short tour
+#   make test         linters, types, and the quick tests: what has to be green before a commit
+#   make test-full    also the slow tests, and many more random examples for each property
+#   make lint         linters and types only
+#   make format       rewrite the sources in the project's style
+#   make bench        the operators against their peers (BENCH_ARGS="--json results.json")
+#   make clean        forget everything that was set up or built
+# Another interpreter: make test PYTHON=python3.12
+
+PYTHON ?= python3
+JOBS ?= 2
+BENCH_ARGS ?=
+
+VENV := .venv
+RUN := $(VENV)/bin/python
+PIP := $(RUN) -m pip --disable-pip-version-check --quiet
+# The peers are compared with this very version; it comes first, so that nothing else chooses another.
+TORCH := torch==2.13.0
+
+.PHONY: demo test test-full lint format bench clean
+.DELETE_ON_ERROR:
+
+demo: $(VENV)/.core
+	@$(RUN) -m weft.demo
+
+test: lint
+	@$(RUN) -m pytest -n $(JOBS)
+
+test-full: lint
+	@WEFT_TEST_FULL=1 $(RUN) -m pytest -n $(JOBS) -m "" --timeout 3600
+
+lint: $(VENV)/.test
+	@$(RUN) -m ruff check --quiet .
+	@$(RUN) -m ruff format --quiet --check . || { echo "make format puts this right"; exit 1; }
+	@$(RUN) -m mypy --strict --no-error-summary weft
+
+format: $(VENV)/.test
+	@$(RUN) -m ruff check --quiet --fix .
+	@$(RUN) -m ruff format --quiet .
+
+bench: $(VENV)/.bench
+	@$(RUN) -m benchmarks.operators $(BENCH_ARGS)
+
+clean:
+	@rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# One stamp for each set of packages; all of them are installed again when pyproject.toml changes.
+$(VENV)/.python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+	  { echo "Weft needs Python 3.10 or newer, and '$(PYTHON)' is not; choose another with PYTHON=..."; exit 1; }
+	@echo "setting up $(VENV) (once)"
+# Some systems ship Python without the part that puts pip into a new environment: then our own pip does it.
+	@$(PYTHON) -m venv $(VENV) >/dev/null 2>&1 || { \
+	  $(PYTHON) -m venv --clear --without-pip $(VENV) && \
+	  $(PYTHON) -m pip --quiet install --target \
+	    "$$($(RUN) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" pip; }
+	@touch $@
+
+$(VENV)/.core: pyproject.toml $(VENV)/.python
+	@$(PIP) install --editable .
+	@touch $@
+
+$(VENV)/.torch: $(VENV)/.python
+	@echo "installing $(TORCH) (about 200 MB, once)"
+	@$(PIP) install $(TORCH)
+	@touch $@
+
+$(VENV)/.test: pyproject.toml $(VENV)/.torch
+	@$(PIP) install --editable '.[test,link]'
+	@touch $(VENV)/.core $@
+
+$(VENV)/.bench: pyproject.toml $(VENV)/.torch
+	@$(PIP) install --editable '.[bench]'
+	@touch $(VENV)/.core $@

@@ -1,0 +1,1 @@
+"""Measurements of Weft against its peers; run as `python -m benchmarks.<name>`."""

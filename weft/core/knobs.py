@@ -1,0 +1,236 @@
+"""Every environment variable Weft reads, typed, in one place, and each settable from Python.
+
+    WEFT_NUM_THREADS=4 python model.py             in the shell, for one run
+    knobs.set("num_threads", 4)                    for this process (`knobs.num_threads = 4` is the same)
+    with knobs.override(num_threads=4): ...        for a block of code, in this Python thread (or asyncio task) only
+
+The innermost wins: override, then set, then the environment, then the default. The environment is looked at when a knob
+is read, so a change of `os.environ` takes effect at once; that costs a microsecond or two, so read a knob outside hot loops.
+A value that makes no sense raises a `KnobError`, when it is set or, for the environment, when the knob is read; the error
+names the variable and what it accepts.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Generic, TypeVar, overload
+
+import platformdirs
+
+from weft.core.errors import WeftError
+
+T = TypeVar("T")
+
+_TRUE = ("1", "true", "yes", "on")
+_FALSE = ("0", "false", "no", "off")
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+class KnobError(WeftError, ValueError):
+    """A setting that does not exist, or a value that it does not accept."""
+
+
+class Knob(Generic[T]):
+    """One setting: how its text and its Python value are checked, its default, and what it is for.
+
+    `parse` turns a string (from the environment) or a Python value into the knob's value and raises ValueError for junk.
+    """
+
+    def __init__(self, parse: Callable[[object], T], default: Callable[[], T], accepts: str, meaning: str) -> None:
+        self.parse = parse
+        self.default = default
+        self.accepts = accepts
+        self.meaning = meaning
+        self.name = ""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    @property
+    def variable(self) -> str:
+        """The name of the environment variable."""
+        return f"WEFT_{self.name.upper()}"
+
+    def check(self, value: object, where: str) -> T:
+        """The value as the knob's type, or a KnobError that says where the junk was given."""
+        try:
+            return self.parse(value)
+        except ValueError:
+            raise KnobError(f"{where} is {value!r}, but {self.variable} accepts {self.accepts}") from None
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> Knob[T]: ...
+
+    @overload
+    def __get__(self, instance: Knobs, owner: type) -> T: ...
+
+    def __get__(self, instance: Knobs | None, owner: type) -> Knob[T] | T:
+        if instance is None:
+            return self
+        value, _ = instance.look_up(self)
+        return value
+
+    def __set__(self, instance: Knobs, value: T) -> None:
+        instance.set(self.name, value)
+
+
+@dataclass(frozen=True)
+class KnobState:
+    """What one knob is now, and who said so."""
+
+    name: str
+    variable: str
+    value: Any
+    source: str
+    accepts: str
+    meaning: str
+
+
+def _parse_integer(value: object) -> int:
+    """An int, from an int (not a bool) or from decimal digits."""
+    if isinstance(value, str):
+        return int(value.strip())
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise ValueError
+    return int(value.__index__())
+
+
+def _integer_between(least: int, most: int) -> Callable[[object], int]:
+    def parse(value: object) -> int:
+        number = _parse_integer(value)
+        if not least <= number <= most:
+            raise ValueError
+        return number
+
+    return parse
+
+
+def _parse_threads(value: object) -> int | None:
+    """A count from 1 to 1024; None, an empty text or "auto" leaves the choice to the runtime."""
+    if value is None or (isinstance(value, str) and value.strip().lower() in ("", "auto")):
+        return None
+    return _integer_between(1, 1024)(value)
+
+
+def _parse_switch(value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    text = str(value).strip().lower()
+    if text in _TRUE:
+        return True
+    if text in _FALSE:
+        return False
+    raise ValueError
+
+
+def _parse_path(value: object) -> Path:
+    if not isinstance(value, (str, os.PathLike)) or not str(value).strip() or "\0" in str(value):
+        raise ValueError
+    return Path(os.fspath(value)).expanduser().absolute()
+
+
+def _default_cache_dir() -> Path:
+    return Path(platformdirs.user_cache_dir("weft", appauthor=False))
+
+
+class Knobs:
+    """The settings. There is one, `knobs`."""
+
+    num_threads: Knob[int | None] = Knob(
+        _parse_threads,
+        lambda: None,
+        "a whole number from 1 to 1024, or 'auto' (the cores this process may use)",
+        "threads of a parallel loop, unless the call or the module says otherwise",
+    )
+    cache_dir: Knob[Path] = Knob(
+        _parse_path, _default_cache_dir, "the path of a folder (made when it is needed)", "where compiled code is kept"
+    )
+    debug: Knob[int] = Knob(
+        _integer_between(0, 3),
+        lambda: 0,
+        "0 (nothing), 1 (stages and their times), 2 (the program after each stage) or 3 (also the machine code)",
+        "how much of the compiler's work is printed",
+    )
+    verify: Knob[bool] = Knob(
+        _parse_switch,
+        lambda: False,
+        f"{', '.join(_TRUE)} or {', '.join(_FALSE)}",
+        "check the program after every pass and every schedule primitive",
+    )
+
+    def __init__(self) -> None:
+        # Through object's own __setattr__: ours refuses every name that is no knob.
+        object.__setattr__(self, "_chosen", {})
+        object.__setattr__(self, "_overrides", ContextVar("weft_knob_overrides", default=_NOTHING))
+
+    _chosen: dict[str, Any]
+    _overrides: ContextVar[Mapping[str, Any]]
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self.set(name, value)
+
+    def set(self, name: str, value: Any) -> None:
+        """Give a knob a value for this process."""
+        self._chosen[name] = _checked(name, value)
+
+    def reset(self, name: str | None = None) -> None:
+        """Forget what `set` gave one knob, or all of them: the environment and the default hold again."""
+        if name is None:
+            self._chosen.clear()
+        else:
+            self._chosen.pop(_find(name).name, None)
+
+    @contextmanager
+    def override(self, **values: Any) -> Iterator[None]:
+        """Give knobs values inside a `with` block."""
+        checked = {name: _checked(name, value) for name, value in values.items()}
+        token = self._overrides.set({**self._overrides.get(), **checked})
+        try:
+            yield
+        finally:
+            self._overrides.reset(token)
+
+    def look_up(self, knob: Knob[T]) -> tuple[T, str]:
+        """A knob's value and its source: "override", "set", "environment" or "default"."""
+        name = knob.name
+        overrides = self._overrides.get()
+        if name in overrides:
+            return overrides[name], "override"
+        if name in self._chosen:
+            return self._chosen[name], "set"
+        text = os.environ.get(knob.variable)
+        if text is not None:
+            return knob.check(text, f"the environment variable {knob.variable}"), "environment"
+        return knob.default(), "default"
+
+    def describe(self) -> list[KnobState]:
+        """Every knob with its value, source and meaning, for `weft doctor` and the documentation."""
+        states = []
+        for knob in KNOBS.values():
+            value, source = self.look_up(knob)
+            states.append(KnobState(knob.name, knob.variable, value, source, knob.accepts, knob.meaning))
+        return states
+
+
+KNOBS: dict[str, Knob[Any]] = {name: knob for name, knob in vars(Knobs).items() if isinstance(knob, Knob)}
+"""Every knob by name."""
+
+
+def _find(name: str) -> Knob[Any]:
+    if name not in KNOBS:
+        raise KnobError(f"there is no setting {name!r}; there are {', '.join(KNOBS)}")
+    return KNOBS[name]
+
+
+def _checked(name: str, value: Any) -> Any:
+    return _find(name).check(value, f"the value given for {name!r}")
+
+
+knobs = Knobs()
+"""The settings of this process."""
