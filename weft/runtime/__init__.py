@@ -1,0 +1,1 @@
+"""Layer 1: arrays, the thread pool, and compiled functions. Imports core only."""
