@@ -1,0 +1,382 @@
+"""Fair measuring: candidates take turns in one run, beside the peaks that this machine reaches in the same run.
+
+    stats = interleave({"weft": lambda: f(a, b, c), "torch": peer.run}, seconds=2.0)
+    stats["weft"].minimum                             seconds per call
+    speed_ratio(stats["weft"], stats["torch"])        how many times as fast, round against round
+    fma_peak(threads=1)                               GFLOP/s of fused multiply-adds that never leave the registers
+    copy_bandwidth()                                  GB/s of a large copy
+
+Machines drift (frequency, neighbours), so a candidate measured alone is compared with another hour's weather: here
+every round measures every candidate once, in random order. `print_table` and `write_json` show the outcome with what it
+was measured on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import gc
+import json
+import os
+import platform
+import random
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import llvmlite.binding as llvm
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+SAMPLE_SECONDS = 200e-6
+"""One sample lasts at least this long: a call that takes less is repeated inside the sample."""
+
+LEAST_ROUNDS = 5
+
+
+@dataclass(frozen=True)
+class Stats:
+    """Seconds per call of one candidate: one sample for each round, in order."""
+
+    samples: tuple[float, ...]
+    repeats: int
+
+    @property
+    def minimum(self) -> float:
+        """The best sample."""
+        return min(self.samples)
+
+    @property
+    def median(self) -> float:
+        """The middle sample."""
+        return statistics.median(self.samples)
+
+    @property
+    def quartiles(self) -> tuple[float, float]:
+        """The samples a quarter and three quarters up."""
+        lower, upper = np.percentile(self.samples, [25, 75])
+        return float(lower), float(upper)
+
+    def as_json(self) -> dict[str, Any]:
+        """The figures, without the samples."""
+        lower, upper = self.quartiles
+        return {
+            "minimum_s": self.minimum,
+            "median_s": self.median,
+            "lower_quartile_s": lower,
+            "upper_quartile_s": upper,
+            "samples": len(self.samples),
+            "repeats": self.repeats,
+        }
+
+
+def speed_ratio(ours: Stats, theirs: Stats) -> float:
+    """How many times as fast ours is: the middle of the ratios of each round, so that drift cancels."""
+    return statistics.median(b / a for a, b in zip(ours.samples, theirs.samples, strict=True))
+
+
+def interleave(
+    candidates: Mapping[str, Callable[[], object]],
+    seconds: float = 1.0,
+    rounds: int | None = None,
+    settle: float = 0.002,
+    seed: int = 0,
+) -> dict[str, Stats]:
+    """Measure the candidates in turns, in a new random order each round.
+
+    Runs so many rounds, or as many as fit in so many seconds (at least five). Before each sample comes a pause of
+    `settle` seconds, in which the threads of the candidate before stop spinning, and one call that is not measured,
+    which wakes up the candidate's own and warms its caches.
+    """
+    repeats = {name: _repeats_for(run) for name, run in candidates.items()}
+    samples: dict[str, list[float]] = {name: [] for name in candidates}
+    shuffle = random.Random(seed).shuffle
+    order = list(candidates)
+    collected = gc.isenabled()
+    gc.disable()
+    try:
+        start = time.perf_counter()
+        done = 0
+        while done < (rounds or LEAST_ROUNDS) or (rounds is None and time.perf_counter() - start < seconds):
+            shuffle(order)
+            for name in order:
+                time.sleep(settle)
+                candidates[name]()
+                samples[name].append(_time_calls(candidates[name], repeats[name]) / repeats[name])
+            done += 1
+    finally:
+        if collected:
+            gc.enable()
+    return {name: Stats(tuple(taken), repeats[name]) for name, taken in samples.items()}
+
+
+def _time_calls(run: Callable[[], object], count: int) -> float:
+    """Seconds that so many calls take."""
+    calls = range(count)
+    start = time.perf_counter()
+    for _ in calls:
+        run()
+    return time.perf_counter() - start
+
+
+def _repeats_for(run: Callable[[], object]) -> int:
+    """How many calls one sample needs; the first call (which may compile) does not count."""
+    run()
+    count = 1
+    while True:
+        taken = min(_time_calls(run, count) for _ in range(2))
+        if taken >= SAMPLE_SECONDS:
+            return count
+        # Aim a little past the mark, at most tenfold at a time: a short measurement says little about a long one.
+        count = max(count + 1, int(count * min(10.0, 1.2 * SAMPLE_SECONDS / max(taken, 1e-9))))
+
+
+# The machine's peaks.
+
+_LLVM_FLOATS = {"float16": ("half", 2), "float32": ("float", 4), "float64": ("double", 8)}
+_UNROLL = 4
+
+
+def vector_bytes(features: Mapping[str, bool] | None = None) -> int:
+    """The width of this processor's vector registers."""
+    found = llvm.get_host_cpu_features() if features is None else features
+    if found.get("avx512f"):
+        return 64
+    return 32 if found.get("avx") else 16
+
+
+def _accumulators() -> int:
+    """Independent sums: enough to hide the latency of a multiply-add on every port, few enough to stay in registers."""
+    few_registers = platform.machine().lower() in ("x86_64", "amd64") and vector_bytes() < 64
+    return 12 if few_registers else 24
+
+
+def fma_assembly_source(dtype: str) -> str:
+    """LLVM IR of `void fma_loop(int64 count, float *values)`: nothing but multiply-adds on registers in its loop.
+
+    `values` holds one vector for each accumulator and two factors; loading them keeps LLVM from knowing, and so from
+    folding, what is computed. The sums are stored back at the end.
+    """
+    scalar, size = _LLVM_FLOATS[dtype]
+    lanes = vector_bytes() // size
+    vector, suffix = f"<{lanes} x {scalar}>", f"v{lanes}f{size * 8}"
+    sums = range(_accumulators())
+    lines = [f"declare {vector} @llvm.fma.{suffix}({vector}, {vector}, {vector})"]
+    lines += ["define void @fma_loop(i64 %count, ptr %values) {", "entry:"]
+    for i in [*sums, len(sums), len(sums) + 1]:
+        lines.append(f"  %p{i} = getelementptr {vector}, ptr %values, i64 {i}")
+        lines.append(f"  %v{i} = load {vector}, ptr %p{i}, align {size}")
+    lines += ["  br label %loop", "loop:", "  %n = phi i64 [ %count, %entry ], [ %next, %loop ]"]
+    lines += [f"  %s{i}_0 = phi {vector} [ %v{i}, %entry ], [ %s{i}_{_UNROLL}, %loop ]" for i in sums]
+    factors = f"{vector} %v{len(sums)}, {vector} %v{len(sums) + 1}"
+    for step in range(_UNROLL):
+        for i in sums:
+            lines.append(f"  %s{i}_{step + 1} = call {vector} @llvm.fma.{suffix}({factors}, {vector} %s{i}_{step})")
+    lines += ["  %next = sub i64 %n, 1", "  %more = icmp sgt i64 %next, 0"]
+    lines += ["  br i1 %more, label %loop, label %end", "end:"]
+    lines += [f"  store {vector} %s{i}_{_UNROLL}, ptr %p{i}, align {size}" for i in sums]
+    return "\n".join([*lines, "  ret void", "}"])
+
+
+def _host_machine() -> llvm.TargetMachine:
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    features = llvm.get_host_cpu_features()
+    target = llvm.Target.from_triple(llvm.get_process_triple())
+    return target.create_target_machine(
+        cpu=llvm.get_host_cpu_name(), features=_wide_vectors(features.flatten()), opt=3, jit=True
+    )
+
+
+def _wide_vectors(features: str) -> str:
+    """LLVM prefers 256-bit registers on some processors that have 512; here the full width is the point."""
+    return features + ",-prefer-256-bit" if "+avx512f" in features else features
+
+
+def fma_peak(threads: int = 1, dtype: str = "float32", seconds: float = 0.3) -> float:
+    """GFLOP/s of fused multiply-adds (two operations each) on registers, by so many threads: the best of several."""
+    if dtype not in _LLVM_FLOATS:
+        raise ValueError(f"no multiply-add peak for {dtype!r}; choose from {', '.join(_LLVM_FLOATS)}")
+    if threads < 1:
+        raise ValueError(f"threads is {threads}, but must be 1 or more")
+    module = llvm.parse_assembly(fma_assembly_source(dtype))
+    with llvm.create_mcjit_compiler(module, _host_machine()) as engine:
+        engine.finalize_object()
+        address = engine.get_function_address("fma_loop")
+        loop = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_void_p)(address)
+        return _best_rate(loop, threads, dtype, seconds)
+
+
+def _best_rate(loop: Callable[[int, int], None], threads: int, dtype: str, seconds: float) -> float:
+    """Time the loop on all threads at once, several times."""
+    width = vector_bytes() // _LLVM_FLOATS[dtype][1]
+    vectors = _accumulators()
+    # Every accumulator starts at another value, or LLVM would keep only one of them.
+    start = np.arange(1, (vectors + 2) * width + 1, dtype=dtype) / 4096
+    values = [start.copy() for _ in range(threads)]
+    work = [lambda count, data=data: loop(count, data.ctypes.data) for data in values]
+    count = 10_000
+    while _run_together(work, count) < seconds / 10:
+        count *= 2
+    operations = 2 * vectors * width * _UNROLL * count * threads
+    return operations / min(_run_together(work, count) for _ in range(8)) / 1e9
+
+
+def _run_together(work: Sequence[Callable[[int], object]], count: int) -> float:
+    """Seconds from the common start to the last one's end, each in a thread of its own (the calls release the GIL)."""
+    if len(work) == 1:
+        begin = time.perf_counter()
+        work[0](count)
+        return time.perf_counter() - begin
+    gate = threading.Barrier(len(work))
+    times: list[tuple[float, float]] = []
+
+    def one(job: Callable[[int], object]) -> None:
+        gate.wait()
+        begin = time.perf_counter()
+        job(count)
+        times.append((begin, time.perf_counter()))
+
+    runners = [threading.Thread(target=one, args=(job,)) for job in work]
+    for runner in runners:
+        runner.start()
+    for runner in runners:
+        runner.join()
+    return max(end for _, end in times) - min(begin for begin, _ in times)
+
+
+def copy_bandwidth(threads: int = 1, megabytes: int = 256) -> float:
+    """GB/s of copying an array larger than the caches, read and write both counted: the best of several."""
+    source = np.ones(megabytes << 20, np.uint8)
+    destination = np.zeros_like(source)
+    pieces = list(zip(np.array_split(source, threads), np.array_split(destination, threads), strict=True))
+    work = [lambda _, pair=pair: np.copyto(pair[1], pair[0]) for pair in pieces]
+    return 2 * source.nbytes / min(_run_together(work, 1) for _ in range(6)) / 1e9
+
+
+# What it was measured on, and how it is shown.
+
+_FEATURES = (
+    "avx", "avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512vnni", "avxvnni", "avx512bf16", "avx512fp16",
+    "amx-tile", "amx-int8", "amx-bf16", "neon", "dotprod", "i8mm", "bf16", "sve", "fullfp16",
+)  # fmt: skip
+_PACKAGES = ("weft", "numpy", "llvmlite", "torch", "onnxruntime", "openvino")
+
+
+def describe_system() -> dict[str, Any]:
+    """The processor, how much of it this process may use, and the versions of what is measured."""
+    features = llvm.get_host_cpu_features()
+    return {
+        "processor": _processor_name(),
+        "llvm_cpu": llvm.get_host_cpu_name(),
+        "cores": usable_cores(),
+        "cores_of_machine": os.cpu_count(),
+        "features": [name for name in _FEATURES if features.get(name)],
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "python": platform.python_version(),
+        "packages": {name: version for name in _PACKAGES if (version := _version(name))},
+    }
+
+
+def usable_cores() -> int:
+    """Cores this process may use: the machine's, less what affinity or a container's quota takes away."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
+        return cores if quota == "max" else max(1, min(cores, -(-int(quota) // int(period))))
+    except (OSError, ValueError):
+        return cores
+
+
+def _processor_name() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def print_system(console: Console | None = None) -> None:
+    """Two lines that say what the figures were measured on."""
+    system = describe_system()
+    out = console or Console()
+    out.print(f"{system['processor']} ({system['llvm_cpu']}), {system['cores']} cores; {' '.join(system['features'])}")
+    out.print(", ".join(f"{name} {version}" for name, version in system["packages"].items()))
+
+
+def print_table(
+    title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], console: Console | None = None
+) -> None:
+    """A table; text stands left, figures right, floats with three significant digits."""
+    table = Table(title=title, title_justify="left")
+    for i, column in enumerate(columns):
+        is_text = bool(rows) and isinstance(rows[0][i], str)
+        table.add_column(column, justify="left" if is_text else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(*(_cell(value) for value in row))
+    (console or Console()).print(table)
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "–"
+    if not isinstance(value, float):
+        return str(value)
+    # Three significant digits, but never an exponent for the sizes that occur here.
+    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options that every benchmark has."""
+    parser.add_argument("--json", metavar="FILE", type=Path, help="also write the figures there ('-' for the screen)")
+    parser.add_argument("--seconds", type=float, default=1.0, help="time for each row of the table (default 1)")
+    parser.add_argument("--threads", type=int, default=1, help="threads of every candidate (default 1)")
+
+
+def write_json(path: Path, results: Any) -> None:
+    """Write the results beside what they were measured on."""
+    text = json.dumps({"system": describe_system(), "results": results}, indent=2)
+    if str(path) == "-":
+        sys.stdout.write(text + "\n")
+    else:
+        path.write_text(text + "\n", encoding="utf-8")
+
+
+def main() -> None:
+    """Print this machine's peaks: `python -m benchmarks.harness`."""
+    parser = argparse.ArgumentParser(description="The peaks that this machine reaches.")
+    add_arguments(parser)
+    options = parser.parse_args()
+    results = [
+        {
+            "threads": threads,
+            "float32_gflops": fma_peak(threads),
+            "float64_gflops": fma_peak(threads, "float64"),
+            "copy_gb_s": copy_bandwidth(threads),
+        }
+        for threads in sorted({1, options.threads})
+    ]
+    print_system()
+    print_table("Peaks", list(results[0]), [list(row.values()) for row in results])
+    if options.json:
+        write_json(options.json, results)
+
+
+if __name__ == "__main__":
+    main()

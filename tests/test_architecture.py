@@ -1,0 +1,471 @@
+"""The house rules that a machine can check: layers, import cycles, sizes, bare excepts, prints.
+
+The layers are those of the table in docs/architecture.md. Every import counts: at the top of a file, inside a function,
+under TYPE_CHECKING, relative, or as `import_module("weft…")`. Each rule is a function from a tree of parsed files to a
+list of sentences, one per violation; the second half of this file runs the rules on small trees that break them.
+"""
+
+import ast
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+# Programs that sit on top of everything, and the package itself (its names are loaded when they are first used).
+TOP_MODULES = {"__init__", "__main__", "demo", "cli"}
+# Tighter than the table: these see only what is named here.
+ONLY = {"core": set(), "runtime": {"core"}, "expr": {"core"}, "loop": {"core", "expr"}}
+# Two folders of one layer do not know each other, with this exception.
+SIDEWAYS = {("schedule", "te")}
+MOST_LINES_OF_FILE = 700
+MOST_LINES_OF_FUNCTION = 90
+MAY_PRINT = {"demo", "cli"}
+
+
+@dataclass(frozen=True)
+class Import:
+    """One module that another imports."""
+
+    source: str
+    target: str
+    line: int
+    at_load: bool
+    """Runs when the file is loaded: neither inside a function nor under TYPE_CHECKING."""
+
+
+@dataclass(frozen=True)
+class Module:
+    """One parsed file: its dotted name, e.g. weft.loop.ir (a package's own file has the package's name)."""
+
+    name: str
+    path: Path
+    text: str
+    tree: ast.Module
+
+    @property
+    def is_package(self) -> bool:
+        return self.path.name == "__init__.py"
+
+    @property
+    def part(self) -> str:
+        """The folder (or top-level file) the module belongs to: "loop" for weft.loop.ir, "__init__" for weft itself."""
+        return part_of(self.name)
+
+
+def part_of(name: str) -> str:
+    pieces = name.split(".")
+    return pieces[1] if len(pieces) > 1 else "__init__"
+
+
+def read_package(package: Path) -> dict[str, Module]:
+    """Every Python file of a package, by dotted name."""
+    modules = {}
+    for path in sorted(package.rglob("*.py")):
+        pieces = [package.name, *path.relative_to(package).with_suffix("").parts]
+        name = ".".join(pieces[:-1] if pieces[-1] == "__init__" else pieces)
+        text = path.read_text(encoding="utf-8")
+        modules[name] = Module(name, path, text, ast.parse(text, filename=str(path)))
+    return modules
+
+
+def read_layers(page: str) -> dict[str, int]:
+    """The layer table of the architecture page: {"core": 0, "runtime": 1, …}."""
+    section = re.search(r"^## Layers$(.*?)(?=^## |\Z)", page, re.MULTILINE | re.DOTALL)
+    assert section, "docs/architecture.md has no section '## Layers'"
+    rows = re.findall(r"^ *(\d+) +(\w+)(?:/|\.py)", section[1], re.MULTILINE)
+    assert rows, "the section '## Layers' has no table of layers"
+    return {name: int(layer) for layer, name in rows}
+
+
+def imports_of(module: Module, modules: Iterable[str]) -> list[Import]:
+    """What a module imports of its own package, wherever in the file it does so."""
+    known = set(modules)
+    later = lines_not_run_at_load(module.tree)
+    found = []
+    for node in ast.walk(module.tree):
+        for target in targets_of(node, module, known):
+            if target.split(".")[0] == module.name.split(".")[0]:
+                found.append(Import(module.name, target, node.lineno, node.lineno not in later))
+    return found
+
+
+def targets_of(node: ast.AST, module: Module, known: set[str]) -> Iterator[str]:
+    """The dotted names one node imports; `from a import b` is a.b where that is a module, and a otherwise."""
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+        base = absolute_base(node, module)
+        for alias in node.names:
+            yield f"{base}.{alias.name}" if is_module(f"{base}.{alias.name}", known) else base
+    elif isinstance(node, ast.Call) and node.args and called_name(node) in ("import_module", "__import__"):
+        first = node.args[0]
+        if isinstance(first, ast.Constant) and isinstance(first.value, str):
+            yield first.value
+
+
+def absolute_base(node: ast.ImportFrom, module: Module) -> str:
+    """The package a `from … import` starts at, with leading dots resolved."""
+    if not node.level:
+        return node.module or ""
+    pieces = module.name.split(".")
+    up = node.level - 1 if module.is_package else node.level
+    return ".".join(pieces[: len(pieces) - up] + ([node.module] if node.module else []))
+
+
+def is_module(name: str, known: set[str]) -> bool:
+    """A file, or a folder that holds one (which need not have an __init__.py)."""
+    return name in known or any(other.startswith(name + ".") for other in known)
+
+
+def called_name(node: ast.Call) -> str:
+    if isinstance(node.func, ast.Attribute):
+        return node.func.attr
+    return node.func.id if isinstance(node.func, ast.Name) else ""
+
+
+def lines_not_run_at_load(tree: ast.Module) -> set[int]:
+    """Lines inside functions and inside `if TYPE_CHECKING:`."""
+    lines: set[int] = set()
+    for node in ast.walk(tree):
+        is_function = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+        if is_function or (isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")):
+            for statement in node.body:
+                lines.update(range(statement.lineno, (statement.end_lineno or statement.lineno) + 1))
+    return lines
+
+
+# The rules.
+
+
+def layer_violations(modules: dict[str, Module], layers: dict[str, int]) -> list[str]:
+    """Imports that point up or sideways in the table, and modules the table does not know."""
+    found = []
+    for module in modules.values():
+        if module.part in TOP_MODULES:
+            continue
+        if module.part not in layers:
+            found.append(f"{module.name}: '{module.part}' is not in the layer table of docs/architecture.md")
+            continue
+        for one in imports_of(module, modules):
+            reason = why_forbidden(module.part, part_of(one.target), layers)
+            if reason:
+                found.append(f"{module.name}:{one.line} imports {one.target}: {reason}")
+    return found
+
+
+def why_forbidden(source: str, target: str, layers: dict[str, int]) -> str:
+    """The reason that one part may not import another, or nothing."""
+    if source == target:
+        return ""
+    if target in TOP_MODULES:
+        return "this is above everything"
+    if target not in layers:
+        return f"'{target}' is not in the layer table"
+    if layers[target] > layers[source]:
+        return f"layer {layers[source]} may not import layer {layers[target]}"
+    if layers[target] == layers[source] and (source, target) not in SIDEWAYS:
+        return f"two parts of layer {layers[source]} may not know each other"
+    if source in ONLY and target not in ONLY[source]:
+        return f"{source} may import only {', '.join(sorted(ONLY[source])) or 'itself'}"
+    return ""
+
+
+def target_violations(modules: dict[str, Module]) -> list[str]:
+    """Imports of one target's folder from outside weft/targets, or from another target's folder."""
+    found = []
+    folders = {name.split(".")[2] for name in modules if name.startswith("weft.targets.") and name.count(".") >= 3}
+    for module in modules.values():
+        home = module.name.split(".")[:3]
+        for one in imports_of(module, modules):
+            pieces = one.target.split(".")
+            if pieces[1:2] != ["targets"] or len(pieces) < 3 or pieces[2] not in folders or home == pieces[:3]:
+                continue
+            if home[1:2] != ["targets"] or (len(home) == 3 and home[2] in folders):
+                found.append(f"{module.name}:{one.line} imports {one.target}: only weft/targets knows targets by name")
+    return found
+
+
+def import_cycles(modules: dict[str, Module]) -> list[str]:
+    """Circles of modules that import each other when they are loaded.
+
+    Inside one folder a function may import late (a node's __repr__ the printer, say); across folders the layers
+    forbid circles.
+    """
+    edges = {
+        name: sorted({one.target for one in imports_of(module, modules) if one.at_load} - {name})
+        for name, module in modules.items()
+        if name != "weft"
+    }
+    return [" -> ".join([*circle, circle[0]]) for circle in circles(edges)]
+
+
+def circles(edges: dict[str, list[str]]) -> list[list[str]]:
+    """One circle for each group of names that reach each other."""
+    found: list[list[str]] = []
+    done: set[str] = set()
+    for start in sorted(edges):
+        if start in done:
+            continue
+        path = shortest_way_back(start, edges)
+        if path:
+            found.append(path)
+            done.update(path)
+    return found
+
+
+def shortest_way_back(start: str, edges: dict[str, list[str]]) -> list[str]:
+    """The shortest walk from a name back to itself, without the return; empty when there is none."""
+    came_from: dict[str, str] = {}
+    frontier = [start]
+    while frontier:
+        reached = []
+        for name in frontier:
+            for target in edges.get(name, ()):
+                if target == start:
+                    return walk_back(name, start, came_from)
+                if target not in came_from:
+                    came_from[target] = name
+                    reached.append(target)
+        frontier = reached
+    return []
+
+
+def walk_back(name: str, start: str, came_from: dict[str, str]) -> list[str]:
+    path = [name]
+    while path[-1] != start:
+        path.append(came_from[path[-1]])
+    return path[::-1]
+
+
+def size_violations(modules: dict[str, Module]) -> list[str]:
+    """Files and functions that are too long to read."""
+    found = []
+    for module in modules.values():
+        lines = len(module.text.splitlines())
+        if lines > MOST_LINES_OF_FILE:
+            found.append(f"{module.name} has {lines} lines (at most {MOST_LINES_OF_FILE}): split it")
+        for node in ast.walk(module.tree):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                length = (node.end_lineno or node.lineno) - node.lineno + 1
+                if length > MOST_LINES_OF_FUNCTION:
+                    where = f"{module.name}:{node.lineno} {node.name}"
+                    found.append(f"{where} has {length} lines (at most {MOST_LINES_OF_FUNCTION}): split it")
+    return found
+
+
+def habit_violations(modules: dict[str, Module]) -> list[str]:
+    """Bare excepts, and prints outside the programs."""
+    found = []
+    for module in modules.values():
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.ExceptHandler) and node.type is None:
+                found.append(f"{module.name}:{node.lineno} has a bare except: name the errors it expects")
+            is_print = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
+            if is_print and module.part not in MAY_PRINT:
+                found.append(f"{module.name}:{node.lineno} prints: return the text, or use logging")
+    return found
+
+
+def docstring_violations(modules: dict[str, Module]) -> list[str]:
+    """Files that do not open by saying what goes in and what comes out."""
+    return [f"{name} has no docstring at its top" for name, module in modules.items() if not says_what_it_is(module)]
+
+
+def says_what_it_is(module: Module) -> bool:
+    return bool(ast.get_docstring(module.tree)) or not module.tree.body
+
+
+# Weft keeps them.
+
+
+@pytest.fixture(scope="module")
+def weft_modules():
+    return read_package(ROOT / "weft")
+
+
+@pytest.fixture(scope="module")
+def layers():
+    return read_layers((ROOT / "docs" / "architecture.md").read_text(encoding="utf-8"))
+
+
+def holds(violations: list[str]) -> None:
+    assert not violations, "\n" + "\n".join(violations)
+
+
+def test_imports_point_down(weft_modules, layers):
+    holds(layer_violations(weft_modules, layers))
+
+
+def test_only_targets_know_targets(weft_modules):
+    holds(target_violations(weft_modules))
+
+
+def test_no_import_cycles(weft_modules):
+    holds(import_cycles(weft_modules))
+
+
+def test_files_and_functions_are_short(weft_modules):
+    holds(size_violations(weft_modules))
+
+
+def test_no_bare_except_and_no_print(weft_modules):
+    holds(habit_violations(weft_modules))
+
+
+def test_every_file_says_what_it_is(weft_modules):
+    holds(docstring_violations(weft_modules))
+
+
+def test_every_folder_is_a_package(weft_modules):
+    """setuptools and mypy find more surprises in folders without an __init__.py than anyone needs."""
+    folders = {module.path.parent for module in weft_modules.values()}
+    holds(
+        [
+            f"{folder.relative_to(ROOT)} has no __init__.py"
+            for folder in folders
+            if not (folder / "__init__.py").exists()
+        ]
+    )
+
+
+# The rules find what they are for.
+
+TABLE = """
+# A page
+## Layers
+```
+0 core/       errors
+1 runtime/    arrays
+1 expr/       nodes
+2 loop/       ir
+3 te/         tensors
+3 schedule/   schedules
+5 codegen/    llvm
+6 targets/    cpu
+7 build.py    all of it
+```
+## Next
+9 nothing/
+"""
+
+
+@pytest.fixture
+def tree(tmp_path):
+    """A function that writes a fake package and reads it."""
+
+    def write(files: dict[str, str]) -> dict[str, Module]:
+        for name, text in files.items():
+            path = tmp_path / "weft" / f"{name}.py"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        return read_package(tmp_path / "weft")
+
+    return write
+
+
+def test_the_table_is_read():
+    layers = read_layers(TABLE)
+    assert layers["core"] == 0 and layers["schedule"] == 3 and layers["build"] == 7 and "nothing" not in layers
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "reason"),
+    [
+        ("core/a", "import weft.expr.b", "layer 0 may not import layer 1"),
+        ("expr/a", "from weft.core import x\nfrom weft.loop import y", "weft.expr.a:2 imports weft.loop"),
+        ("expr/a", "def f():\n    from weft.loop.ir import For", "weft.expr.a:2 imports weft.loop.ir"),
+        ("expr/a", "if TYPE_CHECKING:\n    import weft.loop.ir", "layer 1 may not import layer 2"),
+        ("expr/a", "from ..loop import ir", "weft.expr.a:1 imports weft.loop.ir"),
+        ("expr/a", "from .. import loop", "layer 1 may not import layer 2"),
+        ("expr/a", "import importlib\nimportlib.import_module('weft.loop.ir')", "layer 1 may not import layer 2"),
+        ("expr/a", "import weft.runtime.array", "two parts of layer 1"),
+        ("runtime/a", "import weft.expr.nodes", "two parts of layer 1"),
+        ("loop/a", "import weft.runtime.array", "loop may import only core, expr"),
+        ("te/a", "from weft.schedule import split", "two parts of layer 3"),
+        ("codegen/a", "from weft.targets import base", "layer 5 may not import layer 6"),
+        ("targets/a", "from weft import build", "layer 6 may not import layer 7"),
+        ("core/a", "import weft", "this is above everything"),
+        ("build", "from weft import te, demo", "imports weft.demo: this is above everything"),
+        ("misc/a", "", "'misc' is not in the layer table"),
+        ("core/a", "import weft.misc.a", "layer table"),
+    ],
+)
+def test_a_forbidden_import_is_found(tree, file, text, reason):
+    modules = tree({"loop/ir": "", "te/x": "", "build": "", "demo": "", "targets/base": "", file: text})
+    violations = layer_violations(modules, read_layers(TABLE))
+    assert len(violations) == 1 and reason in violations[0], violations
+
+
+def test_allowed_imports_pass(tree):
+    modules = tree(
+        {
+            "core/errors": "import os, numpy",
+            "expr/nodes": "from weft.core.errors import WeftError\nfrom . import visit",
+            "expr/visit": "",
+            "loop/ir": "from weft.expr import nodes",
+            "te/tensor": "from weft.loop.ir import For",
+            "schedule/split": "from weft.te import tensor",
+            "codegen/llvm/emit": "import weft.loop.ir, weft.runtime.array",
+            "runtime/array": "import weft.core.errors",
+            "targets/registry": "from weft.targets.cpu import target",
+            "targets/cpu/target": "from weft.codegen.llvm import emit",
+            "build": "from weft.targets import registry",
+            "demo": "import weft",
+            "__init__": "from weft import te",
+        }
+    )
+    assert layer_violations(modules, read_layers(TABLE)) == []
+    assert target_violations(modules) == []
+    assert import_cycles(modules) == []
+
+
+def test_a_target_named_outside_is_found(tree):
+    modules = tree(
+        {
+            "targets/cpu/target": "",
+            "targets/gpu/target": "from weft.targets.cpu import target",
+            "targets/gpu/other": "from weft.targets.gpu import target",
+            "build": "def f():\n    import weft.targets.cpu.target",
+        }
+    )
+    found = target_violations(modules)
+    assert len(found) == 2, found
+    assert "weft.build:2" in found[0] and "weft.targets.gpu.target:1" in found[1]
+
+
+def test_a_cycle_is_found(tree):
+    modules = tree(
+        {
+            "expr/a": "import weft.expr.b",
+            "expr/b": "if True:\n    from weft.expr import c",
+            "expr/c": "from . import a",
+            "expr/d": "import weft.expr.a",
+            "loop/e": "import weft.loop.f",
+            "loop/f": "if TYPE_CHECKING:\n    import weft.loop.e\ndef late():\n    import weft.loop.e",
+        }
+    )
+    assert import_cycles(modules) == ["weft.expr.a -> weft.expr.b -> weft.expr.c -> weft.expr.a"]
+
+
+def test_sizes_are_measured(tree):
+    long = "def f():\n" + "    x = 1\n" * (MOST_LINES_OF_FUNCTION - 1)
+    fits = tree({"core/fits": long})
+    assert size_violations(fits) == []
+    modules = tree({"core/fits": "", "core/a": long + "    x = 2\n", "core/b": "\n" * (MOST_LINES_OF_FILE + 1)})
+    first, second = size_violations(modules)
+    assert "weft.core.a:1 f has 91 lines" in first and "weft.core.b has 701 lines" in second
+
+
+def test_bad_habits_are_found(tree):
+    modules = tree(
+        {
+            "core/a": '"""a"""\ntry:\n    print(1)\nexcept:\n    pass\n',
+            "demo": "print(1)",
+            "cli/main": '"""b"""\nprint(1)',
+        }
+    )
+    assert len(habit_violations(modules)) == 2
+    assert docstring_violations(modules) == ["weft.demo has no docstring at its top"]
