@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from weft.core.dtypes import INDEX
@@ -42,7 +42,6 @@ from weft.expr.text import (
 )
 from weft.loop.ir import (
     Allocate,
-    Axis,
     Block,
     Evaluate,
     For,
@@ -54,6 +53,7 @@ from weft.loop.ir import (
     Stmt,
     Store,
 )
+from weft.loop.visit import walk_exprs
 
 INDENT = "    "
 
@@ -91,12 +91,15 @@ class Namer:
     def __init__(self) -> None:
         self.names: dict[Named, str] = {}
         self.taken: dict[str, bool] = {}  # name -> whether a block axis may hide it
+        self.free: list[Var] = []  # variables that nothing here binds: a part of a program is being printed
         self.axes: dict[str, Var] = {}  # the axes of the blocks around the current place
 
     def __call__(self, thing: Named) -> str:
         """The name of a variable or buffer."""
         name = self.names.get(thing)
         if name is None:
+            if type(thing) is Var:
+                self.free.append(thing)
             return self.bind(thing)
         hidden_by = self.axes.get(name)
         # A hidden name in use is a broken program; it is still printed so that nobody takes one for the other.
@@ -112,8 +115,11 @@ class Namer:
         self.taken[name] = hideable
         return name
 
-    def open_block(self, axes: Sequence[Axis]) -> tuple[list[str], Callable[[], None]]:
+    def open_block(self, block: Block) -> tuple[list[str], Callable[[], None]]:
         """Names a block's axes; gives the names, and what to call where the block ends."""
+        axes = block.axes
+        for free in [free for free in self.free if any(axis.var.name == self.names[free] for axis in axes)]:
+            self.taken[self.names[free]] = not _mentions(block, free)
         before = self.axes
         own: dict[str, Var] = {}
         outer_names = {axis.var: self.names.get(axis.var) for axis in axes}
@@ -142,6 +148,11 @@ class Namer:
             count += 1
             name = f"{wish}_{count}"
         return name
+
+
+def _mentions(block: Block, var: Var) -> bool:
+    inside = (block.body,) if block.init is None else (block.init, block.body)
+    return any(e is var for stmt in inside for e in walk_exprs(stmt))
 
 
 def _word(text: str, reserved: Iterable[str] = ()) -> str:
@@ -260,7 +271,7 @@ class _Printer:
         bindings += [""] * (len(extents) - len(bindings))
         plain = type(s.predicate) is Const and s.predicate.value is True
         predicate = None if plain else format_expr(s.predicate, names)
-        axis_names, close = names.open_block(s.axes)
+        axis_names, close = names.open_block(s)
         axes = [
             axis_name
             + ("" if axis.var.dtype is INDEX else f" as {axis.var.dtype.name}")
