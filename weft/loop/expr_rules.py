@@ -75,9 +75,7 @@ def _integers(e: Any) -> str | None:
 
 
 def _division(e: Any) -> str | None:
-    return (
-        _sides(e) if e.a.dtype.is_float else f"'/' is not defined on {e.a.dtype}; integers divide with // or truncdiv"
-    )
+    return _sides(e) if e.a.dtype.is_float else f"'/' is not defined on {e.a.dtype}; integers divide with //"
 
 
 def _connective(e: Any) -> str | None:

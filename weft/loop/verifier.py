@@ -15,7 +15,7 @@ from typing import Any
 
 from weft.core.dtypes import BOOL, INDEX
 from weft.core.errors import VerifyError
-from weft.expr.nodes import Address, Buffer, Expr, Load, Var, int_value
+from weft.expr.nodes import Address, Buffer, Call, Expr, Load, Var, int_value
 from weft.expr.visit import children
 from weft.loop.expr_rules import RULES, const_problem
 from weft.loop.ir import (
@@ -121,9 +121,7 @@ class _Verifier:
                 if what == "size" and (int_value(value) or 0) < 0:
                     raise self.fail(f"buffer {buffer.name} has the negative size {value!r}")
         if buffer.strides is not None and len(buffer.strides) != len(buffer.shape):
-            raise self.fail(
-                f"buffer {buffer.name} has {len(buffer.strides)} strides for {len(buffer.shape)} dimensions"
-            )
+            raise self.fail(f"buffer {buffer.name} has {len(buffer.strides)} strides, but rank {len(buffer.shape)}")
         if buffer.alignment < 1 or buffer.alignment & (buffer.alignment - 1):
             raise self.fail(f"buffer {buffer.name} has alignment {buffer.alignment}, which is not a power of two")
         if not buffer.scope:
@@ -178,16 +176,14 @@ class _Verifier:
     def access(self, e: Any) -> None:
         """The buffer and indices of a Load or Address."""
         buffer: Buffer = e.buffer
-        lanes = self.indexed(buffer, e.indices, repr(e))
+        lanes = self.indexed(buffer, e.indices, e)
         use = self.use
         if type(e) is Load:
             expected = buffer.dtype if lanes == 1 else buffer.dtype.with_lanes(lanes)
             if e.dtype is not expected:
                 raise self.fail(f"the load is {e.dtype}, but its buffer and indices give {expected}: {e!r}")
             if use is not None and buffer not in use.reads:
-                raise self.fail(
-                    f"block {use.name} loads from {buffer.name}, which is not in its reads or writes: {e!r}"
-                )
+                raise self.fail(f"block {use.name} loads {buffer.name}, which is not in its reads or writes: {e!r}")
             return
         if e.mode not in ("r", "w", "rw"):
             raise self.fail(f'the mode {e.mode!r} of an address is none of "r", "w", "rw": {e!r}')
@@ -198,21 +194,23 @@ class _Verifier:
         if use is not None and "w" in e.mode and buffer not in use.writes:
             raise self.fail(f"block {use.name} writes {buffer.name}, which is not in its writes: {e!r}")
 
-    def indexed(self, buffer: Buffer, indices: Sequence[Expr], text: str) -> int:
+    def indexed(self, buffer: Buffer, indices: Sequence[Expr], access: Expr | Stmt) -> int:
         """Checks that a buffer is there and its indices fit; gives the lanes of the access."""
         if buffer not in self.buffers:
-            raise self.fail(f"the buffer {buffer.name} is no parameter or allocation, and not allocated around: {text}")
+            raise self.fail(
+                f"the buffer {buffer.name} is no parameter or allocation, and not allocated around: {access!r}"
+            )
         rank = 1 if self.flat else len(buffer.shape)
         if len(indices) != rank:
             why = "a flat program takes one index" if self.flat else f"the buffer has {rank} dimensions"
-            raise self.fail(f"{len(indices)} indices, but {why}: {text}")
+            raise self.fail(f"{len(indices)} indices, but {why}: {access!r}")
         lanes = 1
         for index in indices:
             if index.dtype.scalar is not INDEX:
-                raise self.fail(f"the index {index!r} is {index.dtype}, not int64: {text}")
+                raise self.fail(f"the index {index!r} is {index.dtype}, not int64: {access!r}")
             if index.dtype.lanes != 1:
                 if lanes not in (1, index.dtype.lanes):
-                    raise self.fail(f"indices of {lanes} and {index.dtype.lanes} lanes: {text}")
+                    raise self.fail(f"indices of {lanes} and {index.dtype.lanes} lanes: {access!r}")
                 lanes = index.dtype.lanes
         return lanes
 
@@ -286,7 +284,7 @@ class _Verifier:
         for index in s.indices:
             self.expr(index)
         self.expr(s.value)
-        lanes = self.indexed(s.buffer, s.indices, repr(s))
+        lanes = self.indexed(s.buffer, s.indices, s)
         expected = s.buffer.dtype if lanes == 1 else s.buffer.dtype.with_lanes(lanes)
         if s.value.dtype is not expected:
             raise self.fail(f"the stored value is {s.value.dtype}, but the buffer and indices take {expected}")
@@ -298,6 +296,8 @@ class _Verifier:
             raise self.fail(f"block {self.use.name} stores to {s.buffer.name}, which is not in its writes")
 
     def evaluate(self, s: Evaluate) -> None:
+        if type(s.value) is not Call:
+            raise self.fail("only a call can be evaluated for its effect")
         self.expr(s.value)
 
     def if_(self, s: If) -> None:
@@ -319,9 +319,7 @@ class _Verifier:
         if s.kind == "vectorized" and int_value(s.extent) is None:
             raise self.fail(f"a vectorized loop needs a constant extent, not {s.extent!r}: split it first")
         if self.has_blocks and s.var.name in self.loop_names:
-            raise self.fail(
-                f"two loops are named {s.var.name}; loop names are unique, so that a schedule can name them"
-            )
+            raise self.fail(f"two loops are named {s.var.name}; loop names are unique, for schedules to name them")
         self.loop_names.add(s.var.name)
         self.bind(s.var, _LOOP)
         self.suite(s.body)
@@ -331,15 +329,13 @@ class _Verifier:
 
     def block(self, s: Block) -> None:
         if s.name in self.block_names:
-            raise self.fail(f"two blocks are named {s.name}; block names are unique, so that a schedule can name them")
+            raise self.fail(f"two blocks are named {s.name}; block names are unique, for schedules to name them")
         self.block_names.add(s.name)
         if len(s.bindings) != len(s.axes):
             raise self.fail(f"{len(s.axes)} axes, but {len(s.bindings)} bindings; every axis has one")
         for axis, binding in zip(s.axes, s.bindings):
             if axis.kind not in AXIS_KINDS:
-                raise self.fail(
-                    f"axis {axis.var.name} has the unknown kind {axis.kind!r}; known: {', '.join(AXIS_KINDS)}"
-                )
+                raise self.fail(f"axis {axis.var.name} has the unknown kind {axis.kind!r}, none of {AXIS_KINDS}")
             if axis.var.dtype is not INDEX:
                 raise self.fail(f"axis {axis.var.name} is {axis.var.dtype}, not int64")
             self.typed(axis.extent, f"the extent of axis {axis.var.name}")
@@ -411,8 +407,8 @@ def _describe(stmt: Stmt) -> str:
 
 
 _CHECK: dict[type[Stmt], Callable[[_Verifier, Any], None]] = {
-    Store: _Verifier.store, Evaluate: _Verifier.evaluate, For: _Verifier.for_, If: _Verifier.if_, Let: _Verifier.inner_suite,
-    Allocate: _Verifier.inner_suite, Block: _Verifier.block, Seq: _Verifier.suite,
+    Store: _Verifier.store, Evaluate: _Verifier.evaluate, For: _Verifier.for_, If: _Verifier.if_,
+    Let: _Verifier.inner_suite, Allocate: _Verifier.inner_suite, Block: _Verifier.block, Seq: _Verifier.suite,
 }  # fmt: skip
 
 __all__ = ["verify"]
