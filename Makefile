@@ -14,7 +14,7 @@ BENCH_ARGS ?=
 
 VENV := .venv
 RUN := $(VENV)/bin/python
-PIP := $(RUN) -m pip --disable-pip-version-check --quiet
+PIP := $(RUN) -m pip --disable-pip-version-check -qq
 # The peers are compared with this very version; it comes first, so that nothing else chooses another.
 TORCH := torch==2.13.0
 
@@ -54,7 +54,7 @@ $(VENV)/.python:
 # Some systems ship Python without the part that puts pip into a new environment: then our own pip does it.
 	@$(PYTHON) -m venv $(VENV) >/dev/null 2>&1 || { \
 	  $(PYTHON) -m venv --clear --without-pip $(VENV) && \
-	  $(PYTHON) -m pip --quiet install --target \
+	  $(PYTHON) -m pip -qq install --target \
 	    "$$($(RUN) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" pip; }
 	@touch $@
 
