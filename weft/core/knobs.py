@@ -4,10 +4,10 @@
     knobs.set("num_threads", 4)                    for this process (`knobs.num_threads = 4` is the same)
     with knobs.override(num_threads=4): ...        for a block of code, in this Python thread (or asyncio task) only
 
-The innermost wins: override, then set, then the environment, then the default. The environment is looked at when a knob
-is read, so a change of `os.environ` takes effect at once; that costs a microsecond or two, so read a knob outside hot loops.
-A value that makes no sense raises a `KnobError`, when it is set or, for the environment, when the knob is read; the error
-names the variable and what it accepts.
+The innermost wins: override, then set, then the environment, then the default. The environment is looked at when a
+knob is read, so a change of `os.environ` takes effect at once; that costs a microsecond or two, so read a knob outside
+hot loops. A value that makes no sense raises a `KnobError`, when it is set or, for the environment, when the knob is
+read; the error names the variable and what it accepts.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class KnobError(WeftError, ValueError):
 class Knob(Generic[T]):
     """One setting: how its text and its Python value are checked, its default, and what it is for.
 
-    `parse` turns a string (from the environment) or a Python value into the knob's value and raises ValueError for junk.
+    `parse` turns a string (from the environment) or a Python value into the knob's value; it raises ValueError for junk.
     """
 
     def __init__(self, parse: Callable[[object], T], default: Callable[[], T], accepts: str, meaning: str) -> None:
