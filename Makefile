@@ -25,10 +25,10 @@ demo: $(VENV)/.core
 	@$(RUN) -m weft.demo
 
 test: lint
-	@$(RUN) -m pytest -n $(JOBS)
+	@$(RUN) -m pytest -q -n $(JOBS)
 
 test-full: lint
-	@WEFT_TEST_FULL=1 $(RUN) -m pytest -n $(JOBS) -m "" --timeout 3600
+	@WEFT_TEST_FULL=1 $(RUN) -m pytest -q -n $(JOBS) -m "" --timeout 3600
 
 lint: $(VENV)/.test
 	@$(RUN) -m ruff check --quiet .

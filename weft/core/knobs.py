@@ -39,7 +39,7 @@ class KnobError(WeftError, ValueError):
 class Knob(Generic[T]):
     """One setting: how its text and its Python value are checked, its default, and what it is for.
 
-    `parse` turns a string (from the environment) or a Python value into the knob's value; it raises ValueError for junk.
+    `parse` turns a string (from the environment) or a Python value into the value; it raises ValueError for junk.
     """
 
     def __init__(self, parse: Callable[[object], T], default: Callable[[], T], accepts: str, meaning: str) -> None:
