@@ -2,7 +2,8 @@
 
 In: a target triple. Out: the text of a module that defines what generated code calls,
 
-    void    weft_parallel_for(void (*body)(int64_t begin, int64_t end, void *env), void *env, int64_t count, int64_t threads)
+    void    weft_parallel_for(void (*body)(int64_t begin, int64_t end, void *env), void *env,
+                              int64_t count, int64_t threads)
     void   *weft_allocate(int64_t bytes)      void weft_release(void *pointer)
 
 and, for the host side,
@@ -301,7 +302,8 @@ entry:
   %state = getelementptr [$slots x %slot], ptr @weft.slots, i64 0, i64 %self, i32 0
   br label %idle
 idle:
-  %patience = phi i64 [ $spin, %entry ], [ $spin, %test ], [ $spin, %accept ], [ %next_patience, %finished ], [ %next_patience, %wake_caller ]
+  %patience = phi i64 [ $spin, %entry ], [ $spin, %test ], [ $spin, %accept ], [ %next_patience, %finished ],
+                     [ %next_patience, %wake_caller ]
   %idle_since = call i64 @weft.now()
   %spun = call i32 @weft.spin_while(ptr %state, i32 $IDLE, i64 %patience)
   %still_idle = icmp eq i32 %spun, $IDLE

@@ -1,0 +1,115 @@
+"""How many threads a parallel loop uses.
+
+In: what the operating system lets this process use (its affinity mask and its cgroup's share of processor time), the
+knob `num_threads` (`WEFT_NUM_THREADS` in the environment), and what the program chose. Out: a number of threads.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from weft.core.errors import ArgumentError
+from weft.core.knobs import knobs
+
+_available: int | None = None
+_VARIABLE = os.environ.encodekey("WEFT_NUM_THREADS")
+# The mapping inside os.environ: os.environ.get raises and catches an error for each variable that is not set.
+_environment: Any = getattr(os.environ, "_data", {_VARIABLE: b"unknown"})
+
+
+def default_threads() -> int:
+    """The threads used when nobody chose: `WEFT_NUM_THREADS`, or as many as the cores that this process may use."""
+    text = os.environ.get("WEFT_NUM_THREADS")
+    chosen = type(knobs).num_threads.check(text, "the environment variable WEFT_NUM_THREADS")
+    return available_cores() if chosen is None else chosen
+
+
+def get_threads() -> int:
+    """The threads that a parallel loop uses now, unless the call says otherwise."""
+    # Every call of a compiled function asks, and mostly nothing is set: seen here in a tenth of a full look-up's time.
+    if not (_environment.get(_VARIABLE) or knobs._chosen or knobs._overrides.get()) and _available is not None:
+        return _available
+    chosen = knobs.num_threads
+    return available_cores() if chosen is None else chosen
+
+
+def set_threads(count: int | None) -> None:
+    """Choose the threads of parallel loops for this process; None goes back to the default."""
+    if count is None:
+        knobs.reset("num_threads")
+    else:
+        knobs.set("num_threads", count)
+
+
+def check_threads(count: Any) -> int:
+    """The thread count given to one call, refused when it is none."""
+    if isinstance(count, bool) or not hasattr(count, "__index__") or not 1 <= count.__index__() < 2**31:
+        raise ArgumentError(f"threads is {count!r}; give a whole number from 1 up, or None for the default")
+    return int(count.__index__())
+
+
+def available_cores() -> int:
+    """The cores that this process may use: its affinity mask, cut to its cgroup's quota. Looked up once."""
+    global _available
+    if _available is None:
+        try:
+            cores = len(os.sched_getaffinity(0))
+        except (AttributeError, OSError):
+            cores = os.cpu_count() or 1
+        quota = cgroup_quota()
+        _available = max(1, cores if quota is None else min(cores, quota))
+    return _available
+
+
+def cgroup_quota(membership: Path = Path("/proc/self/cgroup"), mount: Path = Path("/sys/fs/cgroup")) -> int | None:
+    """Whole cores, rounded up, that the cgroup of this process may use at once; None when there is no limit.
+
+    A group's limit holds for the groups in it, so every group from ours up to the root of the mount is asked.
+    """
+    limits = []
+    for line in _read(membership).splitlines():
+        parts = line.split(":", 2)
+        if len(parts) != 3:
+            continue
+        _, controllers, group = parts
+        if controllers == "":
+            roots, read_limit = [mount, mount / "unified"], _limit_of_version_2
+        elif "cpu" in controllers.split(","):
+            roots, read_limit = [mount / "cpu", mount / controllers], _limit_of_version_1
+        else:
+            continue
+        for root in roots:
+            limits += [read_limit(folder) for folder in _upward(root, group)]
+    found = [limit for limit in limits if limit is not None]
+    return min(found) if found else None
+
+
+def _upward(root: Path, group: str) -> list[Path]:
+    """The folders from a group up to the root. In a container the group's own path may be absent below the mount."""
+    names = [name for name in group.split("/") if name not in ("", ".", "..")]
+    return [root.joinpath(*names[:depth]) for depth in range(len(names), -1, -1)]
+
+
+def _limit_of_version_2(folder: Path) -> int | None:
+    parts = _read(folder / "cpu.max").split()
+    return _whole_cores(*parts) if len(parts) == 2 else None
+
+
+def _limit_of_version_1(folder: Path) -> int | None:
+    return _whole_cores(_read(folder / "cpu.cfs_quota_us").strip(), _read(folder / "cpu.cfs_period_us").strip())
+
+
+def _whole_cores(quota: str, period: str) -> int | None:
+    """quota / period rounded up; "max", -1 and unreadable files mean no limit."""
+    if not (quota.isdigit() and period.isdigit()) or int(quota) == 0 or int(period) == 0:
+        return None
+    return -(-int(quota) // int(period))
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text()
+    except (OSError, UnicodeDecodeError):
+        return ""
