@@ -1,0 +1,648 @@
+"""Simplification of expressions, given what is known of their variables.
+
+In: an expression and a `Ranges`. Out: an expression of the same value at every point of the ranges; the same object
+where there is nothing to do.
+
+    (yo*32 + yi) // 32                 yo                 with yi in 0..31
+    (x // 4)*4 + x % 4                 x
+    (i*n + j) % n                      j                  with j in 0..n-1
+    i*4 + 3 < 16                       i < 4
+    Ramp(k*32, 1, 16) // Broadcast(32) Broadcast(k)
+    select(i < 8, min(i, 8), 0)        select(i < 8, i, 0)
+
+Index arithmetic (int64) is put into the normal form of `weft.expr.linear`. Narrower and unsigned integers wrap, so for
+them only what holds for wrapping numbers is done. Float arithmetic keeps its value to the bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import gcd, isfinite
+from typing import Any
+
+import numpy as np
+
+from weft.core.dtypes import INDEX, DType
+from weft.expr.bounds import Ranges
+from weft.expr.linear import Poly, add_scaled, same_arithmetic
+from weft.expr.nodes import (
+    BINARY,
+    COMPARE,
+    EQ,
+    FALSE,
+    FOLD,
+    LE,
+    LT,
+    NE,
+    NODES,
+    TRUE,
+    Add,
+    And,
+    Broadcast,
+    Cast,
+    Const,
+    Div,
+    Expr,
+    FloorDiv,
+    FloorMod,
+    Load,
+    Max,
+    Min,
+    Mul,
+    Not,
+    Or,
+    Ramp,
+    Select,
+    Sub,
+    TruncDiv,
+    TruncMod,
+    Var,
+    cast,
+    const,
+    is_false,
+    is_true,
+    logical_not,
+    select,
+    wrap,
+)
+from weft.expr.proof import Prover, lane_form
+from weft.expr.structural import structural_key
+from weft.expr.visit import map_all, rebuild, uses_any
+
+_ARITHMETIC = frozenset((Add, Sub, Mul, FloorDiv, FloorMod, Min, Max))
+
+
+def simplify(e: Expr, ranges: Ranges | None = None) -> Expr:
+    """An expression of the same value everywhere in the ranges, in normal form; the same object if nothing changed."""
+    kind = type(e)
+    if kind is Var or kind is Const:
+        return e
+    return simplifier_for(Ranges() if ranges is None else ranges).visit(e)
+
+
+def simplifier_for(ranges: Ranges) -> Simplifier:
+    """The simplifier that works with these ranges, kept on them until they change."""
+    found = ranges.simplifier
+    if found is None:
+        found = ranges.simplifier = Simplifier(ranges)
+    assert isinstance(found, Simplifier)
+    return found
+
+
+class Simplifier(Prover):
+    """Rewrites every kind of node, bottom up; index arithmetic through the normal form."""
+
+    def __init__(self, ranges: Ranges) -> None:
+        super().__init__(ranges)
+        self.done: dict[int, tuple[Expr, Expr]] = {}  # by id; the node is kept so that the id stays its own
+
+    def visit(self, e: Expr) -> Expr:
+        """The simplified expression."""
+        kind = type(e)
+        if kind is Var or kind is Const:
+            return e
+        found = self.done.get(id(e))
+        if found is None:
+            result = self.arithmetic(e) if e.dtype is INDEX and kind in _ARITHMETIC else _RULES[kind](self, e)
+            found = self.done[id(e)] = (e, result)
+            if result is not e:
+                self.done.setdefault(id(result), (result, result))
+        return found[1]
+
+    def opaque(self, e: Expr) -> Poly:
+        """A node that is not index arithmetic: simplified first, as that may make arithmetic of it."""
+        new = self.visit(e)
+        if type(new) in _ARITHMETIC or type(new) is Var or type(new) is Const:
+            return self.poly(new)
+        return super().opaque(new)
+
+    def arithmetic(self, e: Expr) -> Expr:
+        """Index arithmetic, in normal form."""
+        outer, self.effects = self.effects, False
+        p = self.poly(e)
+        effects, self.effects = self.effects, outer
+        if effects:
+            return rebuild(e, self.visit)
+        new = self.build(p)
+        return e if same_arithmetic(e, new) else new
+
+    def assuming(self, condition: Expr, arm: Expr) -> Simplifier:
+        """The simplifier for where the condition holds (this one, if the condition says nothing useful)."""
+        if type(arm) in (Var, Const) or condition.dtype.lanes != 1 or not _speaks_of_indices(condition):
+            return self
+        return simplifier_for(self.ranges.with_condition(condition))
+
+    # -------------------------------------------------------------------------------------------- wrapping and floats
+
+    def binary(self, e: Any) -> Expr:
+        """A two-sided node that is not scalar index arithmetic."""
+        kind = type(e)
+        if e.dtype.lanes > 1:
+            made = self.vector(e)
+            if made is not None:
+                return made
+        a, b = self.visit(e.a), self.visit(e.b)
+        if type(a) is Broadcast and type(b) is Broadcast:
+            return Broadcast(self.visit(kind(a.value, b.value)), a.lanes)
+        rules = _FLOAT if e.dtype.is_float else _WRAPPING
+        rule = rules.get(kind)
+        result = None if rule is None else rule(self, a, b)
+        if result is not None:
+            return result
+        if type(a) is Const and type(b) is Const and e.dtype.is_integer and not _zero_divisor(kind, b):
+            return FOLD[kind](a, b)
+        return e if a is e.a and b is e.b else kind(a, b)  # type: ignore[no-any-return]
+
+    # ----------------------------------------------------------------------------------------------------- comparison
+
+    def compare(self, e: Any) -> Expr:
+        """EQ, NE, LT, LE."""
+        kind = type(e)
+        if e.a.dtype is INDEX:
+            return self.compare_indices(kind, e)
+        if e.dtype.lanes > 1:
+            return self.compare_vectors(kind, e)
+        a, b = self.visit(e.a), self.visit(e.b)
+        new = e if a is e.a and b is e.b else kind(a, b)
+        if not a.dtype.is_integer:
+            return new if a.dtype.is_float else _compare_bools(kind, a, b, new)
+        if self.proves(new):
+            return TRUE
+        if self.proves_not(new):
+            return FALSE
+        if _same(a, b):
+            return FALSE if kind in (NE, LT) else TRUE
+        return new  # type: ignore[no-any-return]
+
+    def compare_indices(self, kind: type[Expr], e: Any) -> Expr:
+        """A comparison of index expressions: decided, or with common terms and factors cancelled."""
+        outer, self.effects = self.effects, False
+        left, right = self.poly(e.a), self.poly(e.b)
+        effects, self.effects = self.effects, outer
+        if effects:
+            return rebuild(e, self.visit)
+        difference = add_scaled(left, right, -1)
+        decided = self.decide(kind, difference)
+        if decided is not None:
+            return TRUE if decided else FALSE
+        shared = not left[0].keys().isdisjoint(right[0].keys()) or (left[1] and right[1])
+        reduced = self.reduce(kind, difference)
+        if reduced is None:
+            return FALSE if kind is EQ else TRUE
+        negative = any(value < 0 for value in (*left[0].values(), *right[0].values()))
+        if shared or negative or reduced is not difference or (not right[0] and left[1]):
+            left, right = _two_sides(reduced)
+        elif not left[0] and kind in (EQ, NE):
+            left, right = right, left
+        a, b = self.build(left), self.build(right)
+        return e if same_arithmetic(e.a, a) and same_arithmetic(e.b, b) else kind(a, b)  # type: ignore[call-arg, no-any-return]
+
+    def decide(self, kind: type[Expr], difference: Poly) -> bool | None:
+        """The truth of `difference (kind) 0`, where the ranges decide it."""
+        terms, constant = difference
+        opposite = ({key: -value for key, value in terms.items()}, -constant)
+        if kind is LT or kind is LE:
+            gap = 1 if kind is LT else 0
+            if self.nonneg((opposite[0], opposite[1] - gap)):
+                return True
+            return False if self.nonneg((terms, constant - 1 + gap)) else None
+        if not terms:
+            return (constant == 0) == (kind is EQ)
+        if self.nonneg((terms, constant - 1)) or self.nonneg((opposite[0], opposite[1] - 1)):
+            return kind is NE
+        if self.nonneg(difference) and self.nonneg(opposite):
+            return kind is EQ
+        return None
+
+    def reduce(self, kind: type[Expr], difference: Poly) -> Poly | None:
+        """`difference (kind) 0` divided by what divides its terms; None where an equation has no solution."""
+        terms, constant = difference
+        if kind is LE:  # p <= 0 is p - 1 < 0, and the division below rounds the way that < needs
+            reduced = self.reduce(LT, (terms, constant - 1))
+            assert reduced is not None
+            return difference if reduced[0] is terms else (reduced[0], reduced[1] + 1)
+        factors = {abs(value) for value in terms.values()}
+        common = gcd(*factors)
+        if kind is not LT:
+            if common == 1:
+                return difference
+            if constant % common:
+                return None
+            return {key: value // common for key, value in terms.items()}, constant // common
+        for g in sorted({gcd(value, max(factors)) for value in factors} | factors, reverse=True):
+            if g == 1:
+                break
+            small = {key: value for key, value in terms.items() if value % g}
+            low, high = self.interval_of((small, constant))
+            if low is not None and high is not None and low // g == high // g:
+                return {key: value // g for key, value in terms.items() if not value % g}, low // g
+        return difference
+
+    def compare_vectors(self, kind: type[Expr], e: Any) -> Expr:
+        """A comparison lane by lane: one truth for all lanes where there is one."""
+        lanes = e.dtype.lanes
+        a, b = self.visit(e.a), self.visit(e.b)
+        if type(a) is Broadcast and type(b) is Broadcast:
+            return Broadcast(self.visit(kind(a.value, b.value)), lanes)  # type: ignore[call-arg]
+        new = e if a is e.a and b is e.b else kind(a, b)  # type: ignore[call-arg]
+        if self.proves(new):
+            return Broadcast(TRUE, lanes)
+        if self.proves_not(new):
+            return Broadcast(FALSE, lanes)
+        if a.dtype.scalar is INDEX:
+            lane = self.lane(lanes)
+            left, right = lane_form(a, lane), lane_form(b, lane)
+            if left is not None and right is not None:
+                scalar = self.visit(kind(left, right))  # type: ignore[call-arg]
+                if not uses_any(scalar, {lane}):
+                    return Broadcast(scalar, lanes)
+        return new  # type: ignore[no-any-return]
+
+    # ---------------------------------------------------------------------------------------------------- connectives
+
+    def connective(self, e: Any) -> Expr:
+        """And, Or: the right side is only reached where the left one is true (and: false), so it may use that."""
+        conjunction = type(e) is And
+        a = self.visit(e.a)
+        settles, passes = (is_false, is_true) if conjunction else (is_true, is_false)
+        if settles(a):
+            return a
+        if passes(a):
+            return self.visit(e.b)
+        inside = self.assuming(a if conjunction else logical_not(a), e.b)
+        b = inside.visit(e.b)
+        if passes(b) or _same(a, b):
+            return a
+        if settles(b):
+            return b
+        if type(a) is Broadcast and type(b) is Broadcast:
+            return Broadcast(self.visit(type(e)(a.value, b.value)), a.lanes)
+        return e if a is e.a and b is e.b else type(e)(a, b)  # type: ignore[no-any-return]
+
+    def negation(self, e: Any) -> Expr:
+        """Not."""
+        a = self.visit(e.a)
+        if type(a) is Broadcast:
+            return Broadcast(self.visit(logical_not(a.value)), a.lanes)
+        new = logical_not(a)
+        if type(new) is not Not:
+            return self.visit(new)
+        return e if a is e.a else new  # type: ignore[no-any-return]
+
+    def choice(self, e: Any) -> Expr:
+        """Select: a decided condition picks its arm; an arm may use the condition."""
+        condition = self.visit(e.condition)
+        if is_true(condition):
+            return self.visit(e.then)
+        if is_false(condition):
+            return self.visit(e.otherwise)
+        then, otherwise = e.then, e.otherwise
+        if type(condition) is Not:
+            condition, then, otherwise = condition.a, otherwise, then
+        then = self.assuming(condition, then).visit(then)
+        otherwise = self.assuming(logical_not(condition), otherwise).visit(otherwise)
+        if _same(then, otherwise):
+            return then
+        if is_true(then) and is_false(otherwise):
+            return condition
+        if type(condition) is Broadcast and type(then) is Broadcast and type(otherwise) is Broadcast:
+            return Broadcast(self.visit(Select(condition.value, then.value, otherwise.value)), then.lanes)
+        if condition is e.condition and then is e.then and otherwise is e.otherwise:
+            return e  # type: ignore[no-any-return]
+        return select(condition, then, otherwise)
+
+    # ----------------------------------------------------------------------------------------------------- other nodes
+
+    def conversion(self, e: Any) -> Expr:
+        """Cast: literals convert, and a conversion that loses nothing is skipped by the next one."""
+        value, to = self.visit(e.value), e.dtype
+        if type(value) is Broadcast:
+            return Broadcast(self.visit(Cast(to.scalar, value.value)), to.lanes)
+        while type(value) is Cast and _skips(value.value.dtype.scalar, value.dtype.scalar, to.scalar):
+            value = value.value
+        if value.dtype is to:
+            return value
+        if type(value) is Const:
+            return _convert(value, to)
+        return e if value is e.value else cast(value, to)  # type: ignore[no-any-return]
+
+    def load(self, e: Any) -> Expr:
+        """Load: a gather of one and the same element is one load."""
+        indices = map_all(e.indices, self.visit)
+        vectors = [index for index in indices if index.dtype.lanes > 1]
+        if vectors and all(type(index) is Broadcast for index in vectors):
+            scalars = [index.value if type(index) is Broadcast else index for index in indices]
+            return Broadcast(Load(e.buffer, scalars), vectors[0].dtype.lanes)
+        return e if indices is e.indices else Load(e.buffer, indices)  # type: ignore[no-any-return]
+
+    def generic(self, e: Any) -> Expr:
+        """Any node of which only the parts are simplified."""
+        return rebuild(e, self.visit)
+
+    # --------------------------------------------------------------------------------------------------------- vectors
+
+    def ramp(self, e: Any) -> Expr:
+        """Ramp: with a stride of 0 it is a Broadcast."""
+        base, stride = self.visit(e.base), self.visit(e.stride)
+        if e.lanes == 1:
+            return base
+        if type(stride) is Const and stride.value == 0 and stride.dtype.is_integer:
+            return Broadcast(base, e.lanes)
+        return e if base is e.base and stride is e.stride else Ramp(base, stride, e.lanes)  # type: ignore[no-any-return]
+
+    def broadcast(self, e: Any) -> Expr:
+        """Broadcast: one lane is the scalar itself."""
+        value = self.visit(e.value)
+        if e.lanes == 1:
+            return value
+        return e if value is e.value else Broadcast(value, e.lanes)  # type: ignore[no-any-return]
+
+    def vector(self, e: Any) -> Expr | None:
+        """Vector index arithmetic, through the normal form of what one lane holds; None if it is something else."""
+        if e.dtype.scalar is not INDEX or type(e) not in _ARITHMETIC:
+            return None
+        lanes = e.dtype.lanes
+        scalar = lane_form(e, self.lane(lanes))
+        if scalar is None:
+            return None
+        outer, self.effects = self.effects, False
+        p = self.poly(scalar)
+        effects, self.effects = self.effects, outer
+        if effects:
+            return None
+        new = self.spread(p, lanes)
+        return e if _same(e, new) else new  # type: ignore[no-any-return]
+
+    def spread(self, p: Poly, lanes: int) -> Expr:
+        """The vector whose lane number `lane` holds the polynomial p."""
+        lane = self.lane(lanes)
+        base: Poly = ({}, p[1])
+        stride: Poly = ({}, 0)
+        others: list[tuple[Any, int]] = []
+        for key, value in p[0].items():
+            if key is lane:
+                stride = add_scaled(stride, ({}, 1), value)
+            elif lane not in self.mentioned({key: 1}):
+                base[0][key] = value
+            elif type(key) is tuple and key.count(lane) == 1 and not self.nested(key, lane):
+                rest = list(key)
+                rest.remove(lane)
+                stride = add_scaled(stride, ({self.monomial(*rest): 1}, 0), value)
+            else:
+                others.append((key, value))
+        result: Expr | None = None
+        if stride[0] or stride[1]:
+            result = Ramp(self.build(base), self.build(stride), lanes)
+        elif base[0] or base[1] or not others:
+            result = Broadcast(self.build(base), lanes)
+        for key, value in others:
+            term = self.spread_atom(key, lanes)
+            if abs(value) != 1 or (value < 0 and result is None):
+                term = Mul(term, Broadcast(const(value if result is None else abs(value), INDEX), lanes))
+            result = term if result is None else Add(result, term) if value > 0 else Sub(result, term)
+        assert result is not None
+        return result
+
+    def nested(self, key: tuple[Expr, ...], lane: Var) -> bool:
+        """Whether the lane occurs inside a factor."""
+        return any(factor is not lane and lane in self.variables_of(factor) for factor in key)
+
+    def spread_atom(self, key: Any, lanes: int) -> Expr:
+        """The vector of an atom or product in which the lane number occurs."""
+        if type(key) is tuple:
+            result: Expr | None = None
+            for factor in self.products[key]:
+                term = self.spread(({factor: 1}, 0), lanes)
+                result = term if result is None else Mul(result, term)
+            assert result is not None
+            return result
+        kind, left, right = self.parts[key]
+        side: Poly = ({}, right) if type(right) is int else right
+        return kind(self.spread(left, lanes), self.spread(side, lanes))  # type: ignore[call-arg]
+
+
+# ------------------------------------------------------------------------------------------------------ small helpers
+
+
+def _same(a: Expr, b: Expr) -> bool:
+    return a is b or (type(a) is type(b) and a.dtype is b.dtype and bool(structural_key(a) == structural_key(b)))
+
+
+def _speaks_of_indices(condition: Any) -> bool:
+    kind = type(condition)
+    if kind is And or kind is Or:
+        return _speaks_of_indices(condition.a) or _speaks_of_indices(condition.b)
+    if kind is Not:
+        return _speaks_of_indices(condition.a)
+    return kind in (LT, LE, EQ) and condition.a.dtype is INDEX
+
+
+def _two_sides(difference: Poly) -> tuple[Poly, Poly]:
+    """`difference (compared with) 0` with every coefficient positive: the negative terms stand on the right."""
+    terms, constant = difference
+    left = {key: value for key, value in terms.items() if value > 0}
+    right = {key: -value for key, value in terms.items() if value < 0}
+    if left and (constant < 0 or not right):
+        return (left, 0), (right, -constant)
+    return (left, constant), (right, 0)
+
+
+def _compare_bools(kind: type[Expr], a: Expr, b: Expr, new: Expr) -> Expr:
+    if type(a) is Const and type(b) is Const and kind in (EQ, NE):
+        return TRUE if (a.value == b.value) == (kind is EQ) else FALSE
+    if type(b) is Const and kind in (EQ, NE):
+        return a if b.value == (kind is EQ) else logical_not(a)
+    return new
+
+
+def _zero_divisor(kind: type[Expr], b: Expr) -> bool:
+    return kind in _DIVISIONS and type(b) is Const and b.value == 0
+
+
+_DIVISIONS = frozenset((FloorDiv, FloorMod, TruncDiv, TruncMod))
+
+
+def _holds(source: DType, middle: DType) -> bool:
+    """Whether every value of one type is a value of the other."""
+    if source is middle:
+        return True
+    if source.is_bool:
+        return middle.is_integer or middle.is_float
+    if source.is_integer and middle.is_integer:
+        return bool(middle.min <= source.min and source.max <= middle.max)
+    if source.is_float and middle.is_float:
+        return middle.bits > source.bits
+    exact = {"float16": 11, "bfloat16": 8, "float32": 24, "float64": 53}.get(middle.name)
+    return source.is_integer and exact is not None and source.bits <= exact
+
+
+def _skips(source: DType, middle: DType, to: DType) -> bool:
+    """Whether source -> middle -> to is the same as source -> to."""
+    if not _holds(source, middle):
+        return False
+    if source is to or source.is_bool:
+        return True
+    # Integers wrap but floats saturate, so a detour through a float may only be dropped when nothing is out of range.
+    return source.is_float == middle.is_float or _holds(source, to)
+
+
+def _convert(value: Const, to: DType) -> Expr:
+    """A literal converted as `Cast` says."""
+    number = value.value
+    if to.is_bool:
+        return TRUE if number != 0 else FALSE
+    if to.is_integer:
+        if not value.dtype.is_float:
+            return Const(wrap(int(number), to), to)
+        if number != number:
+            return Const(0, to)
+        return Const(
+            int(min(max(number, to.min), to.max)) if isfinite(number) else to.max if number > 0 else to.min, to
+        )
+    if not to.is_float:
+        return Cast(to, value)
+    # Two roundings on the way to a narrow float could differ from one; then the literal stays as it is.
+    if to.bits < 64 and (value.dtype.bits > 32 if value.dtype.is_float else abs(number) > 1 << 24):
+        return Cast(to, value)
+    with np.errstate(all="ignore"):
+        exact = value.dtype.numpy.type(number) if value.dtype.is_float else np.float64(int(number))
+        made = float(exact.astype(to.numpy))
+    return Const(made, to) if isfinite(made) else Cast(to, value)
+
+
+# ----------------------------------------------------------------- rules for integers that wrap: (simplifier, a, b)
+
+
+def _is(e: Expr, number: int) -> bool:
+    if type(e) is Broadcast:
+        e = e.value
+    return type(e) is Const and bool(e.value == number)
+
+
+def _wrapping_add(self: Simplifier, a: Any, b: Any) -> Expr | None:
+    if _is(b, 0):
+        return a  # type: ignore[no-any-return]
+    if _is(a, 0):
+        return b  # type: ignore[no-any-return]
+    if type(b) is Const and type(a) in (Add, Sub) and type(a.b) is Const:
+        offset = a.b.value if type(a) is Add else -a.b.value
+        return self.visit(Add(a.a, Const(wrap(offset + b.value, b.dtype), b.dtype)))
+    return None
+
+
+def _wrapping_sub(self: Simplifier, a: Any, b: Any) -> Expr | None:
+    if _is(b, 0):
+        return a  # type: ignore[no-any-return]
+    if _same(a, b):
+        return const(0, a.dtype)
+    if type(b) is Const and type(a) in (Add, Sub) and type(a.b) is Const:
+        offset = a.b.value if type(a) is Add else -a.b.value
+        return self.visit(Add(a.a, Const(wrap(offset - b.value, b.dtype), b.dtype)))
+    return None
+
+
+def _wrapping_mul(self: Simplifier, a: Any, b: Any) -> Expr | None:
+    for one, other in ((a, b), (b, a)):
+        if _is(one, 1):
+            return other  # type: ignore[no-any-return]
+        if _is(one, 0):
+            return one  # type: ignore[no-any-return]
+    if type(b) is Const and type(a) is Mul and type(a.b) is Const:
+        return self.visit(Mul(a.a, Const(wrap(a.b.value * b.value, b.dtype), b.dtype)))
+    return None
+
+
+def _wrapping_divide(self: Simplifier, a: Any, b: Any) -> Expr | None:
+    if _is(b, 1):
+        return a  # type: ignore[no-any-return]
+    low, high = self.any_interval(a)
+    least = self.any_interval(b)[0]
+    if low is not None and high is not None and least is not None and 0 <= low <= high < least:
+        return const(0, a.dtype)
+    return None
+
+
+def _wrapping_remainder(self: Simplifier, a: Any, b: Any) -> Expr | None:
+    if _is(b, 1):
+        return const(0, a.dtype)
+    low, high = self.any_interval(a)
+    least = self.any_interval(b)[0]
+    if low is not None and high is not None and least is not None and 0 <= low <= high < least:
+        return a  # type: ignore[no-any-return]
+    return None
+
+
+def _wrapping_extremum(kind: type[Expr]) -> Callable[[Simplifier, Any, Any], Expr | None]:
+    def rule(self: Simplifier, a: Any, b: Any) -> Expr | None:
+        if _same(a, b):
+            return a  # type: ignore[no-any-return]
+        (low, high), (least, most) = self.any_interval(a), self.any_interval(b)
+        if high is not None and least is not None and high <= least:
+            return a if kind is Min else b  # type: ignore[no-any-return]
+        if low is not None and most is not None and most <= low:
+            return b if kind is Min else a  # type: ignore[no-any-return]
+        return None
+
+    return rule
+
+
+def _truncated(self: Simplifier, e: Any) -> Expr:
+    """TruncDiv and TruncMod of indices that are not negative are FloorDiv and FloorMod."""
+    if e.dtype is INDEX:
+        least = self.any_interval(e.b)[0]
+        low = self.any_interval(e.a)[0]
+        if low is not None and low >= 0 and least is not None and least > 0:
+            return self.visit((FloorDiv if type(e) is TruncDiv else FloorMod)(e.a, e.b))
+    return self.binary(e)
+
+
+_WRAPPING: dict[type[Expr], Callable[[Simplifier, Any, Any], Expr | None]] = {
+    Add: _wrapping_add, Sub: _wrapping_sub, Mul: _wrapping_mul, FloorDiv: _wrapping_divide,
+    FloorMod: _wrapping_remainder, TruncDiv: _wrapping_divide, TruncMod: _wrapping_remainder,
+    Min: _wrapping_extremum(Min), Max: _wrapping_extremum(Max),
+}  # fmt: skip
+
+
+# ------------------------------------------------------------------------------- rules for floats: exact to the bit
+
+
+def _float_fold(operate: Callable[[Any, Any], Any]) -> Callable[[Simplifier, Any, Any], Expr | None]:
+    def rule(self: Simplifier, a: Any, b: Any) -> Expr | None:
+        if type(a) is not Const or type(b) is not Const:
+            return None
+        numpy_type = a.dtype.numpy.type
+        with np.errstate(all="ignore"):
+            made = float(operate(numpy_type(a.value), numpy_type(b.value)))
+        return Const(made, a.dtype) if isfinite(made) else None
+
+    return rule
+
+
+def _float_mul(self: Simplifier, a: Any, b: Any) -> Expr | None:
+    if _is(b, 1):
+        return a  # type: ignore[no-any-return]
+    return b if _is(a, 1) else _FOLD_MUL(self, a, b)
+
+
+def _float_div(self: Simplifier, a: Any, b: Any) -> Expr | None:
+    return a if _is(b, 1) else _FOLD_DIV(self, a, b)
+
+
+def _float_extremum(self: Simplifier, a: Any, b: Any) -> Expr | None:
+    return a if _same(a, b) else None
+
+
+_FOLD_MUL, _FOLD_DIV = _float_fold(lambda a, b: a * b), _float_fold(lambda a, b: a / b)
+_FLOAT: dict[type[Expr], Callable[[Simplifier, Any, Any], Expr | None]] = {
+    Add: _float_fold(lambda a, b: a + b), Sub: _float_fold(lambda a, b: a - b), Mul: _float_mul, Div: _float_div,
+    Min: _float_extremum, Max: _float_extremum,
+}  # fmt: skip
+
+_RULES: dict[type[Expr], Callable[[Simplifier, Any], Expr]] = {
+    **dict.fromkeys(NODES, Simplifier.generic),
+    **dict.fromkeys(BINARY, Simplifier.binary),
+    **dict.fromkeys(COMPARE, Simplifier.compare),
+    And: Simplifier.connective, Or: Simplifier.connective, Not: Simplifier.negation, Select: Simplifier.choice,
+    Cast: Simplifier.conversion, Load: Simplifier.load, Ramp: Simplifier.ramp, Broadcast: Simplifier.broadcast,
+    TruncDiv: _truncated, TruncMod: _truncated,
+}  # fmt: skip
