@@ -1,0 +1,249 @@
+"""What does not change inside a loop is computed before it, as a Let.
+
+    for k in range(64):                                    let A_base = i * 1024 + jo * 16
+        for v in range(16):                                for k in range(64):
+            C[v] = A[i * 1024 + jo * 16 + v] * exp(b)  ->      let value = exp(b)     …further out still: before k
+                                                               for v in range(16):
+                                                                   C[v] = A[A_base + v] * value
+
+Three things move: the invariant terms of an index (at least two, or one that is not a plain product), pure
+expressions that cost something (a call, a division), and loads of buffers that the loop does not write, where the
+load certainly happens. A loop whose body is a test of something invariant becomes the test around the loop.
+Nothing moves out of a thread loop.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from weft.core.dtypes import INDEX
+from weft.expr.intrinsics import is_pure
+from weft.expr.nodes import (
+    Add,
+    Address,
+    And,
+    Broadcast,
+    Buffer,
+    Call,
+    Const,
+    Div,
+    Expr,
+    Load,
+    Mul,
+    Or,
+    Ramp,
+    Select,
+    Sub,
+    Var,
+    add,
+    int_value,
+)
+from weft.expr.structural import structural_key
+from weft.expr.visit import children, map_all, rebuild
+from weft.loop.ir import Allocate, For, Func, If, Let, Stmt, Store
+from weft.loop.passes.support import (
+    Copier,
+    Linear,
+    Names,
+    any_expr,
+    buffers_written,
+    can_trap,
+    linear,
+    rename_repeated,
+)
+from weft.loop.visit import Mutator, substitute_stmt, walk_stmts
+
+
+def hoist(func: Func) -> Func:
+    """The program with invariant index arithmetic, values and loads moved out of its loops."""
+    if not any(isinstance(s, For) for s in walk_stmts(func.body)):
+        return func
+    func = rename_repeated(func)
+    return _Hoister(Names(func)).func(func)
+
+
+class _Hoister(Mutator):
+    def __init__(self, names: Names) -> None:
+        self.names = names
+
+    def expr(self, e: Expr) -> Expr:
+        return e
+
+    def visit_For(self, s: For) -> Stmt:
+        body = self.stmt(s.body)
+        loop = s if body is s.body else s.replace(body=body)
+        if s.kind == "thread":
+            return loop
+        mover = _LoopMover(loop, self.names)
+        body = mover.stmt(loop.body)
+        result = _unswitch(loop if body is loop.body else loop.replace(body=body), mover, self.names)
+        for var, value in reversed(mover.moved):
+            result = Let(var, value, result)
+        return result
+
+
+def _unswitch(loop: For, mover: _LoopMover, names: Names) -> Stmt:
+    """A loop around an invariant test becomes the test around the loop."""
+    test = loop.body
+    if not isinstance(test, If) or mover.varies(test.condition) or can_trap(test.condition):
+        return loop
+    then = loop.replace(body=test.then)
+    if test.otherwise is None:
+        return If(test.condition, then)
+    return If(test.condition, then, Copier(names).stmt(loop.replace(body=test.otherwise)))
+
+
+class _LoopMover(Mutator):
+    """Rewrites the body of one loop; `moved` are the variables to bind before the loop."""
+
+    def __init__(self, loop: For, names: Names) -> None:
+        self.names = names
+        self.moved: list[tuple[Var, Expr]] = []
+        self.known: dict[Any, Var] = {}
+        self.bound: set[Var] = {loop.var}
+        self.local: set[Buffer] = set()
+        for stmt in walk_stmts(loop.body):
+            if isinstance(stmt, (For, Let)):
+                self.bound.add(stmt.var)
+            elif isinstance(stmt, Allocate):
+                self.local.add(stmt.buffer)
+        extent = int_value(loop.extent)
+        self.certain = extent is not None and extent >= 1 and not any_expr(loop.body, _is_effect)
+        self.written = buffers_written(loop.body) | self.local
+        self.variation: dict[Expr, bool] = {}
+
+    def varies(self, e: Expr) -> bool:
+        """Whether an expression may differ between iterations, or cannot be computed outside of the loop."""
+        found = self.variation.get(e)
+        if found is None:
+            if type(e) is Var:
+                found = e in self.bound
+            elif isinstance(e, Load) and e.buffer in self.written:
+                found = True
+            elif isinstance(e, Address) or (isinstance(e, Call) and not is_pure(e.name)):
+                found = True
+            else:
+                found = any(self.varies(part) for part in children(e))
+            self.variation[e] = found
+        return found
+
+    def _bind(self, value: Expr, key: Any, name: str) -> Var:
+        var = self.known.get(key)
+        if var is None:
+            var = self.known[key] = Var(self.names.fresh(name), value.dtype)
+            self.moved.append((var, value))
+        return var
+
+    # ------------------------------------------------------------------------------------------- expressions
+
+    def expr(self, e: Expr) -> Expr:
+        kind = type(e)
+        if kind is Var or kind is Const:
+            return e
+        if kind is not Broadcast and _costs(e) and not self.varies(e) and (self.certain or not can_trap(e)):
+            return self._bind(e, structural_key(e), _name_of(e))
+        if isinstance(e, (Load, Address)):
+            return self._access(e)
+        if isinstance(e, Select):
+            return self._lazy(e, [e.then, e.otherwise])
+        if isinstance(e, (And, Or)):
+            return self._lazy(e, [e.b])
+        return rebuild(e, self.expr)
+
+    def _lazy(self, e: Expr, arms: list[Expr]) -> Expr:
+        """A node that evaluates some of its parts only sometimes: no load moves out of those."""
+
+        def visit(part: Expr) -> Expr:
+            if not any(part is arm for arm in arms):
+                return self.expr(part)
+            outer, self.certain = self.certain, False
+            done = self.expr(part)
+            self.certain = outer
+            return done
+
+        return rebuild(e, visit)
+
+    def _access(self, e: Load | Address) -> Expr:
+        indices = map_all(e.indices, lambda index: self.index(index, e.buffer))
+        if indices is e.indices:
+            return e
+        return Load(e.buffer, indices) if isinstance(e, Load) else Address(e.buffer, indices, e.mode)
+
+    def index(self, e: Expr, buffer: Buffer) -> Expr:
+        """An index with its invariant terms replaced by one variable."""
+        kind = type(e)
+        if kind is Ramp:
+            return rebuild(e, lambda part: self.index(part, buffer))
+        if e.dtype is INDEX and (kind is Add or kind is Sub or kind is Mul):
+            return self._sum(e, f"{buffer.name}_base")
+        return self.expr(e)
+
+    def _sum(self, e: Expr, name: str) -> Expr:
+        form = linear(e)
+        fixed = {term: factor for term, factor in form.terms.items() if not self.varies(term) and not can_trap(term)}
+        if len(fixed) < 2 and not any(type(term) is not Var for term in fixed):
+            return rebuild(e, self.expr)
+        moving: dict[Expr, int] = {}
+        for term, factor in form.terms.items():
+            if term not in fixed:
+                done = self.expr(term)
+                moving[done] = moving.get(done, 0) + factor
+        key = frozenset((structural_key(term), factor) for term, factor in fixed.items())
+        base = self._bind(Linear(fixed, 0).expr(), key, name)
+        return add(base, Linear(moving, form.constant).expr()) if moving or form.constant else base
+
+    # -------------------------------------------------------------------------------------------- statements
+
+    def visit_Store(self, s: Store) -> Stmt:
+        outer = self.certain
+        predicate = None if s.predicate is None else self.expr(s.predicate)
+        self.certain = outer and s.predicate is None
+        indices = map_all(s.indices, lambda index: self.index(index, s.buffer))
+        value = self.expr(s.value)
+        self.certain = outer
+        same = indices is s.indices and value is s.value and predicate is s.predicate
+        return s if same else Store(s.buffer, indices, value, predicate)
+
+    def visit_Let(self, s: Let) -> Stmt:
+        value = self._sum(s.value, s.var.name) if s.value.dtype is INDEX and _is_sum(s.value) else self.expr(s.value)
+        if type(value) is Var:
+            return self.stmt(substitute_stmt(s.body, {s.var: value}))
+        body = self.stmt(s.body)
+        return s if value is s.value and body is s.body else Let(s.var, value, body)
+
+    def visit_For(self, s: For) -> Stmt:
+        extent = self.expr(s.extent)
+        size = int_value(extent)
+        body = self._maybe(s.body, size is not None and size >= 1)
+        return s if extent is s.extent and body is s.body else s.replace(extent=extent, body=body)
+
+    def visit_If(self, s: If) -> Stmt:
+        condition = self.expr(s.condition)
+        then = self._maybe(s.then, False)
+        otherwise = None if s.otherwise is None else self._maybe(s.otherwise, False)
+        if condition is s.condition and then is s.then and otherwise is s.otherwise:
+            return s
+        return If(condition, then, otherwise)
+
+    def _maybe(self, s: Stmt, certain: bool) -> Stmt:
+        outer, self.certain = self.certain, self.certain and certain
+        done = self.stmt(s)
+        self.certain = outer
+        return done
+
+
+def _is_effect(e: Expr) -> bool:
+    return isinstance(e, Call) and not is_pure(e.name)
+
+
+def _is_sum(e: Expr) -> bool:
+    return isinstance(e, (Add, Sub, Mul))
+
+
+def _costs(e: Expr) -> bool:
+    """Whether the outermost operation is one worth doing once: a load, a call, a division of floats."""
+    return isinstance(e, (Load, Call, Div))
+
+
+def _name_of(e: Expr) -> str:
+    return f"{e.buffer.name}_value" if isinstance(e, Load) else "value"

@@ -1,0 +1,474 @@
+"""Barriers between dependent accesses of shared memory by different threads of a block.
+
+    thread threadIdx.x for tx in range(32):        thread threadIdx.x for tx in range(32):
+        for k in range(8):                             for k in range(8):
+            s[tx] = A[k, tx]                   ->          barrier()          s of the last iteration is no longer read
+            C[tx] = C[tx] + s[31 - tx]                     s[tx] = A[k, tx]
+                                                           barrier()          s is complete
+                                                           C[tx] = C[tx] + s[31 - tx]
+
+First, where a block has several thread nests beside each other, they become one: the loops of the launch go around
+all of them, what belongs to no thread runs on thread 0, and the loops inside only choose which threads take part.
+Then the statements are walked in order with the accesses since the last barrier at hand. An access that meets one of
+them with a write among the two gets a barrier before it, unless both touch, in every thread, only elements of that
+thread's own. A loop is walked a second time with what its first iteration left behind. A barrier stands only where
+every thread comes by: a branch or loop that depends on the thread is cut in two around it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from weft.core.dtypes import INT32
+from weft.core.errors import TargetError
+from weft.expr.nodes import (
+    Address,
+    Buffer,
+    Call,
+    Expr,
+    Load,
+    Var,
+    equal,
+    int_value,
+    logical_and,
+    logical_not,
+)
+from weft.expr.visit import free_vars, walk
+from weft.loop.ir import Allocate, Evaluate, For, Func, If, Let, Seq, Stmt, Store, seq
+from weft.loop.passes.support import (
+    BARRIER,
+    Copier,
+    Linear,
+    Names,
+    can_trap,
+    is_barrier,
+    is_empty,
+    linear,
+    linear_interval,
+    rename_repeated,
+)
+from weft.loop.visit import Mutator, child_exprs, child_stmts, rebuild_stmt, walk_stmts
+
+
+def insert_barriers(func: Func) -> Func:
+    """The program with barriers where different threads depend on each other through shared memory."""
+    if not any(isinstance(s, For) and _is_thread(s) for s in walk_stmts(func.body)):
+        return func
+    func = rename_repeated(func)
+    return _Blocks(Names(func)).func(func)
+
+
+def _is_thread(s: For) -> bool:
+    return s.kind == "thread" and s.thread is not None and s.thread.startswith("threadIdx")
+
+
+def barrier() -> Stmt:
+    """The statement that waits for every thread of the block."""
+    return Evaluate(Call(BARRIER, (), INT32))
+
+
+# ------------------------------------------------------------------------------------------------ one launch
+
+
+class _Blocks(Mutator):
+    """Finds the thread loops of each block, makes one launch of them, and puts the barriers in."""
+
+    def __init__(self, names: Names) -> None:
+        self.names = names
+
+    def expr(self, e: Expr) -> Expr:
+        return e
+
+    def visit_For(self, s: For) -> Stmt:
+        if s.kind != "thread" or s.thread == "vthread" or _has_blocks(s.body):
+            return self.generic_stmt(s)
+        if _is_thread(s):
+            return self._block(s)
+        body = self._block(s.body)
+        return s if body is s.body else s.replace(body=body)
+
+    def _block(self, body: Stmt) -> Stmt:
+        """The body of a block (or a launch without blocks)."""
+        if isinstance(body, Allocate):
+            return Allocate(body.buffer, self._block(body.body))
+        tags = _tags(body)
+        if not tags:
+            return body
+        launch = _chain(body)
+        united = set(launch) != set(tags) or any(_size(launch[tag]) < tags[tag] for tag in tags)
+        if united:
+            moved, body = _without_allocations(body)
+            body, launch = _launch(body, tags, self.names)
+            body = self._synchronised(body, launch, _Walker(launch, tags, self.names, ("shared", "global")))
+            for buffer in reversed(moved):
+                body = Allocate(buffer, body)
+            return body
+        return self._synchronised(body, launch, _Walker(launch, tags, self.names, ("shared",)))
+
+    def _synchronised(self, nest: Stmt, launch: Mapping[str, For], walker: _Walker) -> Stmt:
+        """The nest with barriers in the body of its launch."""
+        loops: list[For] = []
+        body = nest
+        while isinstance(body, For) and launch.get(body.thread or "") is body:
+            loops.append(body)
+            body = body.body
+        body = walker.stmt(body)
+        for loop in reversed(loops):
+            body = loop.replace(body=body)
+        return body
+
+
+def _has_blocks(s: Stmt) -> bool:
+    return any(isinstance(x, For) and (x.thread or "").startswith("blockIdx") for x in walk_stmts(s))
+
+
+def _size(loop: For) -> int:
+    size = int_value(loop.extent)
+    if size is None:
+        raise TargetError(
+            f"the loop {loop.var.name} is bound to {loop.thread} but its extent is not constant: {loop.extent!r}"
+        )
+    return size
+
+
+def _tags(s: Stmt) -> dict[str, int]:
+    """Each thread dimension used inside, with its largest extent."""
+    tags: dict[str, int] = {}
+    for loop in walk_stmts(s):
+        if isinstance(loop, For) and _is_thread(loop):
+            assert loop.thread is not None
+            tags[loop.thread] = max(tags.get(loop.thread, 1), _size(loop))
+    return dict(sorted(tags.items()))
+
+
+def _chain(s: Stmt) -> dict[str, For]:
+    """The thread loops that stand directly in each other from the top."""
+    found: dict[str, For] = {}
+    while isinstance(s, For) and _is_thread(s) and s.thread not in found:
+        assert s.thread is not None
+        found[s.thread] = s
+        s = s.body
+    return found
+
+
+def _without_allocations(body: Stmt) -> tuple[list[Buffer], Stmt]:
+    """Allocations that threads share, taken out of a block's body, so that they stand around the launch."""
+    remover = _AllocationRemover()
+    body = remover.stmt(body)
+    return remover.moved, body
+
+
+class _AllocationRemover(Mutator):
+    """Takes out allocations of shared memory, and other allocations that stand outside of the thread loops."""
+
+    def __init__(self) -> None:
+        self.moved: list[Buffer] = []
+        self.in_thread = False
+
+    def expr(self, e: Expr) -> Expr:
+        return e
+
+    def visit_For(self, s: For) -> Stmt:
+        outer = self.in_thread
+        self.in_thread = outer or _is_thread(s)
+        done = self.generic_stmt(s)
+        self.in_thread = outer
+        return done
+
+    def visit_Allocate(self, s: Allocate) -> Stmt:
+        private = s.buffer.scope == "local" or (self.in_thread and s.buffer.scope != "shared")
+        if private or free_vars(*s.buffer.shape):
+            return self.generic_stmt(s)
+        self.moved.append(s.buffer)
+        return self.stmt(s.body)
+
+
+def _launch(body: Stmt, tags: Mapping[str, int], names: Names) -> tuple[Stmt, dict[str, For]]:
+    """One loop for each dimension around the whole body; what some dimension does not run over runs at its index 0."""
+    variables = {tag: Var(names.fresh(tag.replace("threadIdx.", "t"))) for tag in tags}
+
+    def guard(s: Stmt, have: frozenset[str]) -> Stmt:
+        if isinstance(s, For) and _is_thread(s):
+            return s.replace(body=guard(s.body, have | {s.thread or ""}))
+        if any(isinstance(inner, For) and _is_thread(inner) for inner in walk_stmts(s)) or isinstance(
+            s, (Allocate, Let)
+        ):
+            return rebuild_stmt(s, lambda child: guard(child, have), lambda e: e)
+        missing = [equal(variables[tag], 0) for tag in tags if tag not in have and tags[tag] > 1]
+        return If(logical_and(*missing), s) if missing and not is_barrier(s) and not is_empty(s) else s
+
+    result = guard(body, frozenset())
+    launch: dict[str, For] = {}
+    for tag, size in tags.items():
+        result = launch[tag] = For(variables[tag], size, result, "thread", tag)
+    return result, launch
+
+
+# --------------------------------------------------------------------------------------------------- accesses
+
+
+class _Dim:
+    """One index: terms that are the same for both sides of a comparison, plus anything in low..high."""
+
+    __slots__ = ("terms", "low", "high")
+
+    def __init__(self, terms: Mapping[Expr, int], low: int, high: int) -> None:
+        self.terms = dict(terms)
+        self.low = low
+        self.high = high
+
+    def widened(self, var: Var, extent: int | None) -> _Dim | None:
+        """The index over all values of a loop variable; None where they are not known."""
+        factor = self.terms.get(var)
+        if factor is None:
+            return None if any(var in free_vars(term) for term in self.terms) else self
+        if extent is None:
+            return None
+        terms = {term: f for term, f in self.terms.items() if term is not var}
+        reach = factor * (extent - 1)
+        return _Dim(terms, self.low + min(reach, 0), self.high + max(reach, 0))
+
+
+class _Access:
+    """A read or write of a buffer since the last barrier; a dimension that is None may be anywhere."""
+
+    __slots__ = ("buffer", "write", "dims")
+
+    def __init__(self, buffer: Buffer, write: bool, dims: Sequence[_Dim | None]) -> None:
+        self.buffer = buffer
+        self.write = write
+        self.dims = tuple(dims)
+
+    def widened(self, var: Var, extent: int | None) -> _Access:
+        return _Access(self.buffer, self.write, [dim and dim.widened(var, extent) for dim in self.dims])
+
+
+class _Walker(Mutator):
+    """Puts barriers into what all threads of one launch run. `pending` are the accesses since the last barrier."""
+
+    def __init__(
+        self, launch: Mapping[str, For], sizes: Mapping[str, int], names: Names, scopes: tuple[str, ...]
+    ) -> None:
+        self.launch = launch
+        self.sizes = sizes
+        self.names = names
+        self.scopes = scopes
+        self.threads = {loop.var: sizes[tag] for tag, loop in launch.items()}
+        self.aliases: dict[Var, Var] = {}
+        self.depends: set[Var] = set(self.threads)
+        self.pending: list[_Access] = []
+        self.inserted = 0
+
+    def expr(self, e: Expr) -> Expr:
+        return e
+
+    # ------------------------------------------------------------------------------------ what is accessed
+
+    def _launched(self, s: For) -> bool:
+        """Whether a loop runs over a thread dimension of the launch."""
+        return s.kind == "thread" and s.thread in self.launch
+
+    def _index(self, e: Expr) -> _Dim | None:
+        form = linear(e)
+        terms: dict[Expr, int] = {}
+        for term, factor in form.terms.items():
+            if type(term) is not Var:
+                return None
+            same = self.aliases.get(term, term)
+            terms[same] = terms.get(same, 0) + factor
+        return _Dim(Linear(terms, 0).terms, form.constant, form.constant)
+
+    def _reads(self, expressions: Iterable[Expr]) -> list[_Access]:
+        found = []
+        for e in expressions:
+            for node in walk(e):
+                if isinstance(node, Load) and node.buffer.scope in self.scopes:
+                    found.append(_Access(node.buffer, False, [self._index(i) for i in node.indices]))
+                elif isinstance(node, Address) and node.buffer.scope in self.scopes:
+                    found.append(_Access(node.buffer, "w" in node.mode, [None] * len(node.indices)))
+        return found
+
+    def _accesses(self, s: Stmt) -> list[_Access]:
+        """Everything a statement accesses, seen from outside of it."""
+        found = self._reads(child_exprs(s))
+        if isinstance(s, Store) and s.buffer.scope in self.scopes:
+            found.append(_Access(s.buffer, True, [self._index(i) for i in s.indices]))
+        if isinstance(s, For) and self._launched(s):
+            self.aliases[s.var] = self.launch[s.thread or ""].var
+        for child in child_stmts(s):
+            found += self._accesses(child)
+        if isinstance(s, For) and s.var not in self.aliases:
+            extent = int_value(s.extent)
+            found = [access.widened(s.var, extent) for access in found]
+        elif isinstance(s, Let):
+            found = [access.widened(s.var, None) for access in found]
+        return found
+
+    def _conflict(self, accesses: Sequence[_Access]) -> bool:
+        for old in self.pending:
+            for new in accesses:
+                if old.buffer is new.buffer and (old.write or new.write) and not self._apart(old, new):
+                    return True
+        return False
+
+    def _apart(self, a: _Access, b: _Access) -> bool:
+        """Whether no thread touches in `a` an element that another thread touches in `b`."""
+        covered: set[Expr] = set()
+        for left, right in zip(a.dims, b.dims):
+            if left is None or right is None or left.terms != right.terms:
+                continue
+            own: dict[Expr, int] = {term: factor for term, factor in left.terms.items() if term in self.threads}
+            reach = linear_interval(Linear(own, 0), {v: (0, size - 1) for v, size in self.threads.items()})
+            if reach is not None and (
+                left.high + reach[1] < right.low + reach[0] or right.high + reach[1] < left.low + reach[0]
+            ):
+                return True
+            if self._spacing(own) > max(left.high, right.high) - min(left.low, right.low):
+                covered |= set(own)
+        return all(var in covered for var, size in self.threads.items() if size > 1)
+
+    def _spacing(self, own: Mapping[Expr, int]) -> int:
+        """How far apart the values of Σ factor·thread are for different threads at least; 0 where two may coincide."""
+        ordered = sorted((abs(factor), self.threads[term]) for term, factor in own.items() if isinstance(term, Var))
+        filled = 0
+        for factor, size in ordered:
+            if factor <= filled:
+                return 0
+            filled = factor * size - 1 if size > 1 else filled
+        return ordered[0][0] if ordered else 0
+
+    # ------------------------------------------------------------------------------------------ statements
+
+    def _step(self, s: Stmt, accesses: list[_Access]) -> Stmt:
+        """A statement that is not looked into, with a barrier before it where it needs one."""
+        if not accesses:
+            return s
+        if self._conflict(accesses):
+            self.pending = accesses
+            self.inserted += 1
+            return seq(barrier(), s)
+        self.pending = self.pending + accesses
+        return s
+
+    def visit_Store(self, s: Store) -> Stmt:
+        return self._step(s, self._accesses(s))
+
+    def visit_Evaluate(self, s: Evaluate) -> Stmt:
+        if is_barrier(s):
+            self.pending = []
+            return s
+        return self._step(s, self._accesses(s))
+
+    def visit_Let(self, s: Let) -> Stmt:
+        head = self._reads([s.value])
+        needed = self._conflict(head)
+        if needed:
+            self.pending = []
+            self.inserted += 1
+        self.pending = self.pending + head
+        if self._varies(s.value):
+            self.depends.add(s.var)
+        body = self.stmt(s.body)
+        self.pending = [access.widened(s.var, None) for access in self.pending]
+        return seq(barrier() if needed else None, s if body is s.body else Let(s.var, s.value, body))
+
+    def visit_Allocate(self, s: Allocate) -> Stmt:
+        return self.generic_stmt(s)
+
+    def visit_Seq(self, s: Seq) -> Stmt:
+        return self.generic_stmt(s)
+
+    def visit_If(self, s: If) -> Stmt:
+        if self._varies(s.condition):
+            return self._divergent(s)
+        first = self._step(If(s.condition, Seq(())), self._reads([s.condition]))
+        start = self.pending
+        then = self.stmt(s.then)
+        after = self.pending
+        self.pending = start
+        otherwise = None if s.otherwise is None else self.stmt(s.otherwise)
+        self.pending = after + [access for access in self.pending if not any(access is old for old in after)]
+        leading = barrier() if isinstance(first, Seq) else None
+        return seq(leading, If(s.condition, then, otherwise))
+
+    def visit_For(self, s: For) -> Stmt:
+        if self._launched(s):
+            self.aliases[s.var] = self.launch[s.thread or ""].var
+            self.depends.add(s.var)
+            if _size(s) < self.sizes[s.thread or ""]:
+                return self._divergent(s)
+            body = self.stmt(s.body)
+            return s if body is s.body else s.replace(body=body)
+        if self._varies(s.extent):
+            return self._divergent(s)
+        return self._loop(s)
+
+    def _loop(self, s: For) -> Stmt:
+        """A loop that all threads run together: twice, the second time after what the first left behind."""
+        extent = int_value(s.extent)
+        body = self.stmt(s.body)
+        self.pending = [access.widened(s.var, extent) for access in self.pending]
+        if extent is None or extent > 1:
+            body = self.stmt(body)
+            self.pending = [access.widened(s.var, extent) for access in self.pending]
+        return s if body is s.body else s.replace(body=body)
+
+    def _varies(self, e: Expr) -> bool:
+        """Whether threads may see different values."""
+        return any((type(node) is Var and node in self.depends) or isinstance(node, Load) for node in walk(e))
+
+    # ------------------------------------------------------------------------ where not all threads come by
+
+    def _divergent(self, s: If | For) -> Stmt:
+        """A branch or loop that some threads skip: a barrier goes before it; one inside cuts it in two."""
+        if not self._needs_inside(s):
+            return self._step(s, self._accesses(s))
+        if isinstance(s, If) and (s.otherwise is not None or any(isinstance(n, Load) for n in walk(s.condition))):
+            chosen = Var(self.names.fresh("chosen"), s.condition.dtype)
+            parts = [If(chosen, s.then)]
+            if s.otherwise is not None:
+                parts.append(If(logical_not(chosen), s.otherwise))
+            self.depends.add(chosen)
+            return self.stmt(Let(chosen, s.condition, seq(*parts)))
+        return self.stmt(self._sink(s, s.then if isinstance(s, If) else s.body))
+
+    def _needs_inside(self, s: If | For) -> bool:
+        """Whether something inside needs a barrier between its own statements."""
+        trial = _Walker(self.launch, self.sizes, self.names, self.scopes)
+        trial.aliases, trial.depends = dict(self.aliases), set(self.depends)
+        if isinstance(s, If):
+            for branch in (s.then, s.otherwise):
+                trial.pending = []
+                if branch is not None:
+                    trial.stmt(branch)
+        elif _is_thread(s):
+            trial.stmt(s.body)
+        else:
+            trial._loop(s)
+        return trial.inserted > 0
+
+    def _sink(self, wrapper: If | For, inner: Stmt) -> Stmt:
+        """The wrapper moved inward by one statement, so that what was inside it stands under uniform control."""
+
+        def wrap(part: Stmt) -> Stmt:
+            if isinstance(wrapper, If):
+                return If(wrapper.condition, part)
+            return Copier(self.names).stmt(wrapper.replace(body=part))
+
+        if isinstance(wrapper, For) and not _is_thread(wrapper):
+            inner = Seq(())  # a loop that runs a different number of times in each thread cannot be cut
+        if isinstance(inner, Seq) and len(inner.stmts) > 1:
+            return seq(*[wrap(part) for part in inner.stmts])
+        uses = isinstance(wrapper, For) and any(wrapper.var in free_vars(e) for e in child_exprs(inner))
+        if isinstance(inner, For) and not uses and not can_trap(inner.extent):
+            return inner.replace(body=wrap(inner.body))
+        if isinstance(inner, Allocate):
+            return Allocate(inner.buffer, wrap(inner.body))
+        if isinstance(inner, Let) and not uses and not can_trap(inner.value):
+            return Let(inner.var, inner.value, wrap(inner.body))
+        if isinstance(inner, If) and isinstance(wrapper, If) and inner.otherwise is None:
+            return If(logical_and(wrapper.condition, inner.condition), inner.then)
+        raise TargetError(
+            "shared memory is written by one thread and read by another inside control flow that not every thread "
+            "takes, so that no barrier can stand there; move the condition or the loop into the accesses"
+        )

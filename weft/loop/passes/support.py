@@ -1,0 +1,314 @@
+"""What several passes share: linear forms of index expressions, fresh names, copies of statements, access sets.
+
+`linear(e)` reads an index expression as   constant + Σ coefficient · term   where a term is a variable or something
+that is not linear (kept whole). `Copier` copies a statement so that nothing bound in the copy is bound twice.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from weft.core.dtypes import INDEX
+from weft.expr.intrinsics import is_pure
+from weft.expr.nodes import (
+    Add,
+    Address,
+    And,
+    Buffer,
+    Call,
+    Const,
+    Expr,
+    FloorDiv,
+    FloorMod,
+    Load,
+    Mul,
+    Sub,
+    TruncDiv,
+    TruncMod,
+    Var,
+    add,
+    index_expr,
+    logical_not,
+    mul,
+    sub,
+)
+from weft.expr.visit import map_all, walk
+from weft.loop.ir import Allocate, Evaluate, For, Func, If, Let, Seq, Stmt, Store
+from weft.loop.visit import Mutator, child_exprs, walk_exprs, walk_stmts
+
+BARRIER = "barrier"
+"""The name of the call that waits for every thread of a block."""
+
+# ------------------------------------------------------------------------------------------------- linear forms
+
+
+class Linear:
+    """constant + Σ coefficient · term; the terms are variables or opaque expressions, told apart by identity."""
+
+    __slots__ = ("terms", "constant")
+
+    def __init__(self, terms: Mapping[Expr, int], constant: int) -> None:
+        self.terms = {term: factor for term, factor in terms.items() if factor != 0}
+        self.constant = constant
+
+    def plus(self, other: Linear, scale: int = 1) -> Linear:
+        """self + scale · other."""
+        terms = dict(self.terms)
+        for term, factor in other.terms.items():
+            terms[term] = terms.get(term, 0) + scale * factor
+        return Linear(terms, self.constant + scale * other.constant)
+
+    def shifted(self, by: int) -> Linear:
+        """self + by."""
+        return Linear(self.terms, self.constant + by)
+
+    def without(self, variable: Expr) -> Linear:
+        """The form with one term left out."""
+        return Linear({term: factor for term, factor in self.terms.items() if term is not variable}, self.constant)
+
+    def expr(self) -> Expr:
+        """The form as an expression: positive terms first, so that it reads naturally."""
+        result: Expr | None = None
+        for term, factor in sorted(self.terms.items(), key=lambda item: item[1] < 0):
+            if result is None:
+                result = mul(term, index_expr(factor))
+            elif factor < 0:
+                result = sub(result, mul(term, index_expr(-factor)))
+            else:
+                result = add(result, mul(term, index_expr(factor)))
+        if result is None:
+            return index_expr(self.constant)
+        if self.constant < 0:
+            return sub(result, index_expr(-self.constant))
+        return add(result, index_expr(self.constant))
+
+
+def linear(e: Expr) -> Linear:
+    """The linear form of a scalar index expression."""
+    terms: dict[Expr, int] = {}
+    constant = _collect(e, 1, terms)
+    return Linear(terms, constant)
+
+
+def _collect(e: Expr, scale: int, terms: dict[Expr, int]) -> int:
+    kind = type(e)
+    if kind is Const and e.dtype is INDEX:
+        return scale * int(e.value)  # type: ignore[attr-defined]
+    if e.dtype is INDEX:
+        if kind is Add:
+            return _collect(e.a, scale, terms) + _collect(e.b, scale, terms)  # type: ignore[attr-defined]
+        if kind is Sub:
+            return _collect(e.a, scale, terms) + _collect(e.b, -scale, terms)  # type: ignore[attr-defined]
+        if kind is Mul:
+            left, right = e.a, e.b  # type: ignore[attr-defined]
+            if type(right) is Const:
+                return _collect(left, scale * int(right.value), terms)
+            if type(left) is Const:
+                return _collect(right, scale * int(left.value), terms)
+    terms[e] = terms.get(e, 0) + scale
+    return 0
+
+
+Bounds = Mapping[Var, "tuple[int, int]"]
+
+
+def linear_interval(form: Linear, bounds: Bounds) -> tuple[int, int] | None:
+    """The least and the greatest value, where every term is a variable with constant bounds."""
+    low = high = form.constant
+    for term, factor in form.terms.items():
+        bound = bounds.get(term) if type(term) is Var else None
+        if bound is None:
+            return None
+        first, last = bound
+        low += factor * (first if factor > 0 else last)
+        high += factor * (last if factor > 0 else first)
+    return low, high
+
+
+def conjuncts(condition: Expr) -> list[Expr]:
+    """The terms of a conjunction, left to right."""
+    if isinstance(condition, And):
+        return conjuncts(condition.a) + conjuncts(condition.b)
+    return [condition]
+
+
+# -------------------------------------------------------------------------------------------------------- names
+
+
+class Names:
+    """Gives names that are not taken in a program: `i`, then `i_1`, `i_2`, …"""
+
+    def __init__(self, func: Func) -> None:
+        self.taken: set[str] = {param.name for param in func.params} | {var.name for var in func.size_vars}
+        for stmt in walk_stmts(func.body):
+            if isinstance(stmt, (For, Let)):
+                self.taken.add(stmt.var.name)
+            elif isinstance(stmt, Allocate):
+                self.taken.add(stmt.buffer.name)
+        self.last: dict[str, int] = {}
+
+    def fresh(self, base: str) -> str:
+        """A name like `base` that nothing has yet."""
+        if base not in self.taken:
+            self.taken.add(base)
+            return base
+        stem = re.sub(r"_\d+$", "", base)
+        number = self.last.get(stem, 0) + 1
+        while f"{stem}_{number}" in self.taken:
+            number += 1
+        self.last[stem] = number
+        name = f"{stem}_{number}"
+        self.taken.add(name)
+        return name
+
+
+class Copier(Mutator):
+    """A copy of a statement: variables replaced, and everything bound inside renamed so that it is bound once."""
+
+    def __init__(self, names: Names, mapping: Mapping[Var, Expr] | None = None) -> None:
+        self.names = names
+        self.variables: dict[Var, Expr] = dict(mapping or {})
+        self.buffers: dict[Buffer, Buffer] = {}
+
+    def _renamed(self, var: Var) -> Var:
+        made = Var(self.names.fresh(var.name), var.dtype)
+        self.variables[var] = made
+        return made
+
+    def visit_Var(self, e: Var) -> Expr:
+        """A variable: what it is replaced by."""
+        return self.variables.get(e, e)
+
+    def visit_Load(self, e: Load) -> Expr:
+        """A load, of the copied buffer if the buffer is allocated inside."""
+        indices, buffer = map_all(e.indices, self.expr), self.buffers.get(e.buffer, e.buffer)
+        return e if indices is e.indices and buffer is e.buffer else Load(buffer, indices)
+
+    def visit_Address(self, e: Address) -> Expr:
+        """An address, likewise."""
+        return Address(self.buffers.get(e.buffer, e.buffer), map_all(e.indices, self.expr), e.mode)
+
+    def visit_Store(self, s: Store) -> Stmt:
+        """A store, likewise."""
+        predicate = None if s.predicate is None else self.expr(s.predicate)
+        buffer = self.buffers.get(s.buffer, s.buffer)
+        return Store(buffer, map_all(s.indices, self.expr), self.expr(s.value), predicate)
+
+    def visit_For(self, s: For) -> Stmt:
+        """A loop under a fresh variable."""
+        extent = self.expr(s.extent)
+        var = self._renamed(s.var)
+        return s.replace(var=var, extent=extent, body=self.stmt(s.body))
+
+    def visit_Let(self, s: Let) -> Stmt:
+        """A let under a fresh variable."""
+        value = self.expr(s.value)
+        return Let(self._renamed(s.var), value, self.stmt(s.body))
+
+    def visit_Allocate(self, s: Allocate) -> Stmt:
+        """An allocation of a fresh buffer."""
+        shape = map_all(s.buffer.shape, self.expr)
+        self.buffers[s.buffer] = s.buffer.replace(name=self.names.fresh(s.buffer.name), shape=shape)
+        return Allocate(self.buffers[s.buffer], self.stmt(s.body))
+
+
+def rename_repeated(func: Func) -> Func:
+    """The program with every variable and buffer that is bound in more than one place renamed there."""
+    seen: set[int] = set()
+    names: set[str] = set()
+    for stmt in walk_stmts(func.body):
+        bound: Any = stmt.var if isinstance(stmt, (For, Let)) else stmt.buffer if isinstance(stmt, Allocate) else None
+        if bound is not None:
+            if id(bound) in seen or bound.name in names:
+                return func.replace(body=Copier(_ParamNames(func)).stmt(func.body))
+            seen.add(id(bound))
+            names.add(bound.name)
+    return func
+
+
+class _ParamNames(Names):
+    """Only what the parameters take is taken, so that a renamed program keeps the names that are still free."""
+
+    def __init__(self, func: Func) -> None:
+        self.taken = {param.name for param in func.params} | {var.name for var in func.size_vars}
+        self.last = {}
+
+
+# ------------------------------------------------------------------------------------------------------- access
+
+
+def loads(e: Expr) -> Iterable[Load]:
+    """Every load in an expression."""
+    return (node for node in walk(e) if isinstance(node, Load))
+
+
+def has_effect(e: Expr) -> bool:
+    """Whether an expression calls something that is not a pure intrinsic."""
+    return any(isinstance(node, Call) and not is_pure(node.name) for node in walk(e))
+
+
+def can_trap(e: Expr) -> bool:
+    """Whether evaluating an expression out of turn could go wrong: a load, a division by a variable, an effect."""
+    for node in walk(e):
+        if isinstance(node, (Load, Address)) or (isinstance(node, Call) and not is_pure(node.name)):
+            return True
+        if isinstance(node, (FloorDiv, FloorMod, TruncDiv, TruncMod)) and type(node.b) is not Const:
+            return True
+    return False
+
+
+def buffers_written(s: Stmt) -> set[Buffer]:
+    """Buffers a statement may write (an address that is not read-only counts)."""
+    found: set[Buffer] = set()
+    for stmt in walk_stmts(s):
+        if isinstance(stmt, Store):
+            found.add(stmt.buffer)
+    for e in walk_exprs(s):
+        if isinstance(e, Address) and "w" in e.mode:
+            found.add(e.buffer)
+    return found
+
+
+def buffers_read(s: Stmt) -> set[Buffer]:
+    """Buffers a statement may read (an address that is not write-only counts)."""
+    found: set[Buffer] = set()
+    for e in walk_exprs(s):
+        if isinstance(e, Load) or (isinstance(e, Address) and "r" in e.mode):
+            found.add(e.buffer)
+    return found
+
+
+def is_barrier(s: Stmt) -> bool:
+    """Whether a statement is a barrier."""
+    return isinstance(s, Evaluate) and isinstance(s.value, Call) and s.value.name == BARRIER
+
+
+def statements(s: Stmt) -> tuple[Stmt, ...]:
+    """The statements of a Seq, or the one statement."""
+    return s.stmts if isinstance(s, Seq) else (s,)
+
+
+def is_empty(s: Stmt | None) -> bool:
+    """Whether a statement does nothing."""
+    return s is None or (isinstance(s, Seq) and not s.stmts)
+
+
+def size_of(s: Stmt) -> int:
+    """How many statements there are inside, Seqs not counted."""
+    return sum(1 for stmt in walk_stmts(s) if type(stmt) is not Seq)
+
+
+def any_expr(s: Stmt, test: Callable[[Expr], bool]) -> bool:
+    """Whether an expression anywhere in a statement passes a test."""
+    return any(test(node) for stmt in walk_stmts(s) for e in child_exprs(stmt) for node in walk(e))
+
+
+def make_if(condition: Expr, then: Stmt, otherwise: Stmt | None = None) -> Stmt:
+    """An If; constant conditions and empty branches drop out."""
+    if type(condition) is Const:
+        return then if condition.value else (otherwise if otherwise is not None else Seq(()))
+    if otherwise is None or is_empty(otherwise):
+        return Seq(()) if is_empty(then) else If(condition, then)
+    return If(logical_not(condition), otherwise) if is_empty(then) else If(condition, then, otherwise)
