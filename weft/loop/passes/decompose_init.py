@@ -1,0 +1,81 @@
+"""A block's init becomes a loop nest of its own, before the outermost loop that reduces it.
+
+    for k: for i: block C(i, k) init: C[i] = 0        ->   for i_init: C[i_init] = 0
+                                C[i] = C[i] + A[i, k]      for k: for i: C[i] = C[i] + A[i, k]
+
+Only the loops below that place over which the init varies are repeated for it; a vectorized or unrolled one stays so.
+"""
+
+from __future__ import annotations
+
+from weft.expr.nodes import TRUE, And, Expr, Var, is_true
+from weft.expr.visit import free_vars, substitute, uses_any
+from weft.loop.ir import Axis, Block, For, Func, Stmt, seq
+from weft.loop.regions import block_regions
+from weft.loop.tree import block_path, blocks_in, loop_of, replace_last, taken_names, unique_name
+from weft.loop.visit import substitute_stmt
+
+
+def decompose_init(func: Func) -> Func:
+    """The program without block inits."""
+    for block in blocks_in(func.body):
+        if block.init is None:
+            continue
+        path = block_path(func, block.name, "decompose_init")
+        current = path[-1]
+        assert isinstance(current, Block)
+        reduction = {v for a, b in zip(block.axes, block.bindings) if a.kind == "reduce" for v in free_vars(b)}
+        position = next(
+            (i for i, s in enumerate(path) if isinstance(s, For) and s.var in reduction), len(path) - 1
+        )
+        nest, _ = init_nest(func, current, [s for s in path[position:] if isinstance(s, For)])
+        if position == len(path) - 1:
+            func = replace_last(func, path, seq(nest, current.replace(init=None)))
+            continue
+        anchor = path[position]
+        assert isinstance(anchor, For)
+        func = replace_last(func, path, current.replace(init=None))
+        path = _path_to_loop(func, anchor.var)
+        func = replace_last(func, path, seq(nest, loop_of(path)))
+    return func
+
+
+def _path_to_loop(func: Func, variable: Var) -> list[Stmt]:
+    from weft.loop.tree import loop_path
+
+    return loop_path(func, variable.name, "decompose_init")
+
+
+def init_nest(func: Func, block: Block, inner: list[For], name: str | None = None) -> tuple[Stmt, str]:
+    """The loop nest that runs a block's init: the spatial part of the loops below the place where it goes."""
+    assert block.init is not None
+    taken = taken_names(func)
+    init_name = unique_name(name or f"{block.name}_init", taken)
+    spatial = [(a, b) for a, b in zip(block.axes, block.bindings) if a.kind != "reduce"]
+    used: dict[Var, None] = {}
+    for _, binding in spatial:
+        used.update(free_vars(binding))
+    loops = [loop for loop in inner if loop.var in used]
+    fresh: dict[Var, Expr] = {loop.var: Var(unique_name(f"{loop.var.name}_init", taken)) for loop in loops}
+    axis_names: dict[Var, Expr] = {axis.var: Var(axis.var.name) for axis, _ in spatial}
+    axes = [Axis(axis_names[axis.var], axis.extent, axis.kind) for axis, _ in spatial]  # type: ignore[arg-type]
+    body = substitute_stmt(block.init, axis_names)
+    reads, writes = block_regions(body, None)
+    bindings = [substitute(b, fresh) for _, b in spatial]
+    reduction = {v for a, b in zip(block.axes, block.bindings) if a.kind == "reduce" for v in free_vars(b)} - set(used)
+    terms = [substitute(term, fresh) for term in conjuncts(block.predicate) if not uses_any(term, reduction)]
+    predicate: Expr = TRUE
+    for term in terms:
+        predicate = term if is_true(predicate) else And(predicate, term)
+    nest: Stmt = Block(init_name, axes, bindings, reads, writes, body, None, predicate, origin=block.origin)
+    for loop in reversed(loops):
+        kind = loop.kind if loop.kind in ("vectorized", "unrolled", "thread", "parallel") else "serial"
+        nest = For(fresh[loop.var], substitute(loop.extent, fresh), nest, kind, loop.thread)  # type: ignore[arg-type]
+    return nest, init_name
+
+
+def conjuncts(e: Expr) -> list[Expr]:
+    """The terms of a conjunction."""
+    if type(e) is And:
+        return [*conjuncts(e.a), *conjuncts(e.b)]
+    return [] if is_true(e) else [e]

@@ -1,0 +1,229 @@
+"""Regions: which boxes of which buffers a piece of program reads and writes.
+
+`block_regions` derives a block's own regions from its body; `relax` widens a region over loops, so that
+`A[yo*32 + yi]` over yi in 0..31 becomes `A[yo*32 +: 32]`; `unite` joins two boxes into the smallest box around both.
+A bound that cannot be found becomes the whole dimension, which is always safe.
+"""
+
+from __future__ import annotations
+
+from typing import Iterable, Mapping, Sequence
+
+from weft.expr.bounds import Ranges, interval, lower_bound, prove, upper_bound
+from weft.expr.nodes import (
+    Address,
+    Buffer,
+    Expr,
+    Load,
+    Var,
+    add,
+    index_expr,
+    int_value,
+    less_equal,
+    maximum,
+    minimum,
+    sub,
+)
+from weft.expr.simplify import simplify
+from weft.expr.structural import structural_equal
+from weft.expr.visit import substitute, uses_any, walk
+from weft.loop.ir import Block, For, If, Let, Region, Seq, Stmt, Store
+from weft.loop.visit import child_exprs, child_stmts, map_region
+
+ONE = index_expr(1)
+Box = tuple[tuple[Expr, Expr], ...]
+"""For each dimension the first index and the extent."""
+
+
+def block_regions(body: Stmt, init: Stmt | None) -> tuple[tuple[Region, ...], tuple[Region, ...]]:
+    """The regions that a block's body (and init) reads and writes, in terms of the block's axes.
+
+    A buffer that the block updates in place counts as written only. Loops inside the body are widened over.
+    """
+    reads: list[Region] = []
+    writes: list[Region] = []
+    for stmt in (init, body):
+        if stmt is not None:
+            _collect(stmt, reads, writes, {}, {}, Ranges())
+    written = {region.buffer for region in writes}
+    return tuple(r for r in _distinct(reads) if r.buffer not in written), tuple(_distinct(writes))
+
+
+def _collect(
+    s: Stmt, reads: list[Region], writes: list[Region], inner: dict[Var, None], lets: dict[Var, Expr], ranges: Ranges
+) -> None:
+    """Adds the accesses of a statement; `inner` are the loop variables that start inside the block's body."""
+    if isinstance(s, For):
+        inner = {**inner, s.var: None}
+        ranges = ranges.with_loop(s.var, s.extent)
+    elif isinstance(s, Let):
+        lets = {**lets, s.var: substitute(s.value, lets)}
+
+    def add_access(target: list[Region], buffer: Buffer, indices: Sequence[Expr]) -> None:
+        at = [substitute(i, lets) for i in indices] if lets else list(indices)
+        region = Region(buffer, at, [ONE] * len(at))
+        target.append(relax(region, inner, ranges) if inner else region)
+
+    for e in child_exprs(s):
+        for node in walk(e):
+            if type(node) is Load:
+                add_access(reads, node.buffer, node.indices)
+            elif type(node) is Address:
+                whole = Region(node.buffer, [0] * len(node.buffer.shape), node.buffer.shape)
+                if "r" in node.mode:
+                    reads.append(whole)
+                if "w" in node.mode:
+                    writes.append(whole)
+    if isinstance(s, Store):
+        add_access(writes, s.buffer, s.indices)
+    for child in child_stmts(s):
+        _collect(child, reads, writes, inner, lets, ranges)
+
+
+def same_region(a: Region, b: Region) -> bool:
+    """Whether two regions are the same box by structure."""
+    return (
+        a.buffer is b.buffer
+        and all(structural_equal(x, y) for x, y in zip(a.mins, b.mins))
+        and all(structural_equal(x, y) for x, y in zip(a.extents, b.extents))
+    )
+
+
+def _distinct(regions: Iterable[Region]) -> list[Region]:
+    out: list[Region] = []
+    for region in regions:
+        if not any(same_region(region, other) for other in out):
+            out.append(region)
+    return out
+
+
+def relax(region: Region, over: Mapping[Var, None], ranges: Ranges) -> Region:
+    """The smallest box around a region while the given variables run over their ranges."""
+    mins, extents = [], []
+    for low, extent, size in zip(region.mins, region.extents, region.buffer.shape):
+        if not uses_any(low, over) and not uses_any(extent, over):
+            mins.append(low)
+            extents.append(extent)
+            continue
+        first = lower_bound(low, over, ranges)
+        last = upper_bound(sub(add(low, extent), ONE), over, ranges)
+        mins_extent = _span(first, last, size, ranges)
+        mins.append(mins_extent[0])
+        extents.append(mins_extent[1])
+    return Region(region.buffer, mins, extents)
+
+
+def _span(first: Expr | None, last: Expr | None, size: Expr, ranges: Ranges) -> tuple[Expr, Expr]:
+    """First index and extent of first..last; the extent does not depend on loop variables if that can be had."""
+    if first is None or last is None:
+        return index_expr(0), size
+    first = simplify(first, ranges)
+    extent = simplify(add(sub(last, first), ONE), ranges)
+    if int_value(extent) is None and any(ranges.get(v) is not None for v in _variables(extent)):
+        bound = interval(extent, ranges)[1]
+        if bound is None:
+            return index_expr(0), size
+        extent = index_expr(bound)
+        whole = int_value(size)
+        if whole is not None and bound >= whole:
+            return index_expr(0), size
+    return first, extent
+
+
+def _variables(e: Expr) -> list[Var]:
+    return [node for node in walk(e) if type(node) is Var]
+
+
+def unite(a: Region, b: Region, ranges: Ranges) -> Region:
+    """The smallest box around two boxes of one buffer."""
+    mins, extents = [], []
+    for low_a, extent_a, low_b, extent_b, size in zip(a.mins, a.extents, b.mins, b.extents, a.buffer.shape):
+        if structural_equal(low_a, low_b) and structural_equal(extent_a, extent_b):
+            mins.append(low_a)
+            extents.append(extent_a)
+            continue
+        first = lesser(low_a, low_b, ranges)
+        end = greater(add(low_a, extent_a), add(low_b, extent_b), ranges)
+        low, extent = _span(first, sub(end, ONE), size, ranges)
+        mins.append(low)
+        extents.append(extent)
+    return Region(a.buffer, mins, extents)
+
+
+def lesser(a: Expr, b: Expr, ranges: Ranges) -> Expr:
+    """min(a, b), decided now where it can be."""
+    if prove(less_equal(a, b), ranges):
+        return a
+    if prove(less_equal(b, a), ranges):
+        return b
+    return simplify(minimum(a, b), ranges)
+
+
+def greater(a: Expr, b: Expr, ranges: Ranges) -> Expr:
+    """max(a, b), decided now where it can be."""
+    if prove(less_equal(b, a), ranges):
+        return a
+    if prove(less_equal(a, b), ranges):
+        return b
+    return simplify(maximum(a, b), ranges)
+
+
+def outer_region(block: Block, region: Region) -> Region:
+    """A block's region in terms of the loop variables around it."""
+    mapping = {axis.var: binding for axis, binding in zip(block.axes, block.bindings)}
+    return map_region(region, lambda e: substitute(e, mapping))
+
+
+def accessed_region(
+    s: Stmt,
+    buffer: Buffer,
+    ranges: Ranges,
+    *,
+    reads: bool = True,
+    writes: bool = True,
+    over: Mapping[Var, None] | None = None,
+) -> Region | None:
+    """The box of a buffer that the blocks inside a statement touch, widened over the loops inside it (and `over`)."""
+    found: list[Region] = []
+    outside = dict(over or {})
+
+    def visit(node: Stmt, inner: dict[Var, None], known: Ranges) -> None:
+        if isinstance(node, For):
+            visit(node.body, {**inner, node.var: None}, known.with_loop(node.var, node.extent))
+        elif isinstance(node, Block):
+            regions = [*(node.reads if reads else ()), *(node.writes if writes else ())]
+            for region in regions:
+                if region.buffer is buffer:
+                    found.append(clamp(relax(outer_region(node, region), inner, known), known))
+        elif isinstance(node, (Seq, If)):
+            for child in child_stmts(node):
+                visit(child, inner, known)
+
+    visit(s, outside, ranges)
+    if not found:
+        return None
+    result = found[0]
+    for other in found[1:]:
+        result = unite(result, other, ranges)
+    return result
+
+
+def clamp(region: Region, ranges: Ranges) -> Region:
+    """A box whose constant extents do not exceed the buffer: padding reads reach past the ends."""
+    mins, extents = list(region.mins), list(region.extents)
+    for position, size in enumerate(region.buffer.shape):
+        low, extent = mins[position], extents[position]
+        whole, length = int_value(size), int_value(extent)
+        if whole is not None and length is not None and length >= whole:
+            mins[position], extents[position] = index_expr(0), size
+        elif whole is not None and length is not None:
+            first, last = interval(low, ranges)
+            if first is not None and last is not None and first == last and (first < 0 or first + length > whole):
+                start = max(first, 0)
+                mins[position], extents[position] = index_expr(start), index_expr(max(min(first + length, whole) - start, 0))
+    return Region(region.buffer, mins, extents)
+
+
+__all__ = [
+    "accessed_region", "block_regions", "clamp", "greater", "lesser", "outer_region", "relax", "same_region", "unite",
+]  # fmt: skip

@@ -1,0 +1,290 @@
+"""Moving a block under a loop: compute_at, reverse_compute_at, and the insertion that caching shares with them."""
+
+from __future__ import annotations
+
+from typing import Sequence
+
+from weft.core.errors import ScheduleError
+from weft.expr.bounds import Ranges, prove
+from weft.expr.nodes import (
+    TRUE,
+    Const,
+    Expr,
+    FloorDiv,
+    Mul,
+    Var,
+    add,
+    ceildiv,
+    floordiv,
+    index_expr,
+    int_value,
+    less,
+    less_equal,
+    logical_and,
+    mul,
+    sub,
+)
+from weft.expr.simplify import simplify
+from weft.expr.visit import uses_any
+from weft.loop.ir import Block, For, Func, Region, Seq, Stmt, seq
+from weft.loop.regions import accessed_region, greater, lesser
+from weft.schedule.registry import Result, primitive
+from weft.loop.tree import (
+    block_of,
+    block_path,
+    blocks_in,
+    loop_of,
+    loop_path,
+    loops_on,
+    ranges_of,
+    readers,
+    replace_last,
+    taken_names,
+    unique_name,
+    writers,
+)
+
+SHARED_BY = {"global": ("blockIdx", "threadIdx", "vthread"), "shared": ("threadIdx", "vthread")}
+"""Which threads see one instance of a buffer, by scope: a fill of it must serve all of them."""
+
+
+@primitive
+def compute_at(func: Func, block: str, loop: str) -> Result:
+    """Computes a producer inside a loop of its consumers: at each iteration just the part that the iteration needs.
+
+    rewrite: for i: B[i] = f(i)        ->  for i: B[i] = f(i)
+             for i: C[i] = g(B[i])                C[i] = g(B[i])
+    """
+    path = block_path(func, block, "compute_at")
+    moved = block_of(path)
+    target = loop_of(loop_path(func, loop, "compute_at"))
+    if any(s is moved for s in blocks_in(target)):
+        raise ScheduleError("compute_at", f"{block}, {loop}", f"{block} is already inside {loop}")
+    for region in moved.writes:
+        if region.buffer in func.buffers:
+            reason = f"{region.buffer.name} is an output, which has to be computed in full"
+            raise ScheduleError("compute_at", f"{block}, {loop}", reason)
+        inside = {id(b) for b in blocks_in(target)}
+        for reader in readers(func.body, region.buffer):
+            if id(reader) not in inside:
+                reason = f"the consumer {reader.name} is not inside {loop}"
+                raise ScheduleError("compute_at", f"{block}, {loop}", reason)
+        if not any(id(b) in inside for b in readers(func.body, region.buffer)):
+            raise ScheduleError("compute_at", f"{block}, {loop}", f"nothing inside {loop} reads {region.buffer.name}")
+    _check_alone(func, moved, "compute_at", f"{block}, {loop}")
+    rest = replace_last(func, path, None)
+    return insert_producer(rest, moved, loop, "compute_at")
+
+
+def _check_alone(func: Func, block: Block, what: str, place: str) -> None:
+    """A block that moves must be the only writer of its outputs, and must not be half of a decomposed reduction."""
+    for region in block.writes:
+        others = [b.name for b in writers(func.body, region.buffer) if b is not block]
+        if others:
+            raise ScheduleError(what, place, f"{region.buffer.name} is also written by {', '.join(others)}")
+    if any(axis.kind == "ordered" for axis in block.axes):
+        raise ScheduleError(what, place, f"{block.name} is a recurrence and stays in its loop")
+
+
+def insert_producer(func: Func, block: Block, loop: str | None, what: str) -> Result:
+    """Puts a block that is not in the program before its consumers, under a loop (None: at the top)."""
+    if loop is None:
+        stmts = list(func.body.stmts) if isinstance(func.body, Seq) else [func.body]
+        outer: list[For] = []
+    else:
+        path = loop_path(func, loop, what)
+        target = loop_of(path)
+        stmts = list(target.body.stmts) if isinstance(target.body, Seq) else [target.body]
+        outer = loops_on(path)
+    outputs = {r.buffer for r in block.writes}
+    first = min(i for i, s in enumerate(stmts) if any(r.buffer in outputs for b in blocks_in(s) for r in b.reads))
+    inputs = {r.buffer for r in block.reads}
+    for later in stmts[first:]:
+        for producer in blocks_in(later):
+            if any(r.buffer in inputs for r in producer.writes):
+                reason = f"{producer.name}, which {block.name} reads, is computed after the place where {block.name} would go"
+                raise ScheduleError(what, f"{block.name}, {loop}", reason)
+    ranges = ranges_of(func, outer)
+    needed = [_needed(seq(*stmts[first:]), region, outer, ranges) for region in block.writes]
+    nest, loops = make_nest(func, block, needed, block.writes, ranges)
+    stmts.insert(first, nest)
+    return _finish(func, loop, what, stmts, block, loops)
+
+
+def _finish(func: Func, loop: str | None, what: str, stmts: list[Stmt], block: Block, loops: list[str]) -> Result:
+    made = seq(*stmts)
+    if loop is None:
+        return Result(func.replace(body=made), [block.name], {block.name: loops})
+    path = loop_path(func, loop, what)
+    return Result(replace_last(func, path, loop_of(path).replace(body=made)), [block.name], {block.name: loops})
+
+
+def _needed(s: Stmt, region: Region, outer: list[For], ranges: Ranges) -> Region:
+    """The part of a produced buffer that a statement reads; for memory that threads share, what all of them read."""
+    shared = SHARED_BY.get(region.buffer.scope, ())
+    over = {loop.var: None for loop in outer if loop.thread is not None and loop.thread.split(".")[0] in shared}
+    found = accessed_region(s, region.buffer, ranges, writes=False, over=over)
+    return found if found is not None else Region(region.buffer, [0] * len(region.buffer.shape), region.buffer.shape)
+
+
+def make_nest(
+    func: Func, block: Block, needed: Sequence[Region], accesses: Sequence[Region], ranges: Ranges
+) -> tuple[Stmt, list[str]]:
+    """A fresh loop nest around a block that covers what is needed of the boxes it accesses."""
+    taken = taken_names(func)
+    loops: list[For] = []
+    bindings: list[Expr] = []
+    predicate: Expr = TRUE
+    known = ranges
+    for axis in block.axes:
+        low, extent = index_expr(0), axis.extent
+        if axis.kind == "spatial":
+            low, extent = axis_range(axis.var, axis.extent, needed, accesses, ranges)
+        variable = Var(unique_name(axis.var.name, taken))
+        loops.append(For(variable, extent, Seq(())))
+        known = known.with_loop(variable, extent)
+        value = simplify(add(low, variable), known)
+        bindings.append(value)
+        if not prove(less(value, axis.extent), known):
+            predicate = logical_and(predicate, less(value, axis.extent))
+        if not prove(less_equal(index_expr(0), value), known):
+            predicate = logical_and(predicate, less_equal(index_expr(0), value))
+    nest: Stmt = block.replace(bindings=bindings, predicate=predicate)
+    for made in reversed(loops):
+        nest = made.replace(body=nest)
+    return nest, [made.var.name for made in loops]
+
+
+def axis_range(
+    variable: Var, extent: Expr, needed: Sequence[Region], accesses: Sequence[Region], ranges: Ranges
+) -> tuple[Expr, Expr]:
+    """First value and count of a block axis, from the boxes needed of the buffers it indexes."""
+    low: Expr | None = None
+    last: Expr | None = None
+    for want, access in zip(needed, accesses):
+        span: tuple[Expr, Expr] | None = None
+        for first, count, want_first, want_count in zip(access.mins, access.extents, want.mins, want.extents):
+            solved = _solve(first, count, variable, want_first, want_count)
+            if solved is not None:
+                span = solved
+                break
+        if span is None:
+            return index_expr(0), extent
+        low = span[0] if low is None else lesser(low, span[0], ranges)
+        last = span[1] if last is None else greater(last, span[1], ranges)
+    if low is None or last is None:
+        return index_expr(0), extent
+    low = simplify(low, ranges)
+    count = simplify(add(sub(last, low), index_expr(1)), ranges)
+    whole, size = int_value(extent), int_value(count)
+    if whole is not None and size is not None and size >= whole:
+        return index_expr(0), extent
+    if size is None and any(ranges.get(v) is not None for v in _loop_variables(count)):
+        from weft.expr.bounds import interval
+
+        bound = interval(count, ranges)[1]
+        if bound is None or (whole is not None and bound >= whole):
+            return index_expr(0), extent
+        count = index_expr(bound)
+    return low, count
+
+
+def _loop_variables(e: Expr) -> list[Var]:
+    from weft.expr.visit import free_vars
+
+    return list(free_vars(e))
+
+
+def _solve(index: Expr, count: Expr, variable: Var, low: Expr, extent: Expr) -> tuple[Expr, Expr] | None:
+    """The first and last value of a variable for which index .. index+count-1 meets low .. low+extent-1."""
+    last = sub(add(low, extent), index_expr(1))
+    length = int_value(count)
+    if index is variable and length == 1:
+        return low, last
+    if type(index) is FloorDiv and index.a is variable and type(index.b) is Const and length == 1:
+        factor = index.b
+        return mul(low, factor), sub(mul(add(last, index_expr(1)), factor), index_expr(1))
+    if type(index) is Mul and index.a is variable and type(index.b) is Const and index.b.value > 0 and length is not None:
+        factor = index.b
+        return ceildiv(sub(add(low, index_expr(1)), count), factor), floordiv(last, factor)
+    if index is variable and length is not None:
+        return sub(add(low, index_expr(1)), count), last
+    if not uses_any(index, {variable}):
+        return None
+    offset = int_value(simplify(sub(index, variable)))
+    if offset is None or length != 1:
+        return None
+    return sub(low, index_expr(offset)), sub(last, index_expr(offset))
+
+
+@primitive
+def reverse_compute_at(func: Func, block: str, loop: str) -> Result:
+    """Computes a consumer inside a loop of its producer: at each iteration the part that is ready by then.
+
+    rewrite: for i: B[i] = f(i)        ->  for i: B[i] = f(i)
+             for i: C[i] = g(B[i])                C[i] = g(B[i])
+    """
+    place = f"{block}, {loop}"
+    path = block_path(func, block, "reverse_compute_at")
+    moved = block_of(path)
+    if any(axis.kind != "spatial" for axis in moved.axes):
+        raise ScheduleError("reverse_compute_at", place, f"{block} is not a plain computation of its elements")
+    _check_alone(func, moved, "reverse_compute_at", place)
+    target = loop_of(loop_path(func, loop, "reverse_compute_at"))
+    if any(s is moved for s in blocks_in(target)):
+        raise ScheduleError("reverse_compute_at", place, f"{block} is already inside {loop}")
+    produced = _check_ready(func, moved, target, place)
+    rest = replace_last(func, path, None)
+    target_path = loop_path(rest, loop, "reverse_compute_at")
+    target = loop_of(target_path)
+    outer = loops_on(target_path)
+    ranges = ranges_of(rest, outer)
+    stmts = list(target.body.stmts) if isinstance(target.body, Seq) else [target.body]
+    last = max(i for i, s in enumerate(stmts) if any(writers(s, r.buffer) for r in produced))
+    needed = []
+    for region in produced:
+        made = accessed_region(target.body, region.buffer, ranges, reads=False)
+        assert made is not None
+        needed.append(made)
+    nest, loops = make_nest(rest, moved, needed, produced, ranges)
+    stmts.insert(last + 1, nest)
+    return _finish(rest, loop, "reverse_compute_at", stmts, moved, loops)
+
+
+def _check_ready(func: Func, block: Block, target: For, place: str) -> list[Region]:
+    """The reads of a block that are produced inside a loop; an error where they are not complete there."""
+    inside = {id(b): b for b in blocks_in(target)}
+    produced = []
+    position = {id(b): i for i, b in enumerate(blocks_in(func.body))}
+    for region in block.reads:
+        makers = writers(func.body, region.buffer)
+        within = [b for b in makers if id(b) in inside]
+        if within and len(within) != len(makers):
+            raise ScheduleError("reverse_compute_at", place, f"only part of {region.buffer.name} is computed inside {target.var.name}")
+        if not within and any(position[id(b)] > position[id(next(iter(inside.values())))] for b in makers):
+            raise ScheduleError("reverse_compute_at", place, f"{region.buffer.name} is computed later")
+        if within:
+            axes = {axis.var for axis in block.axes}
+            plain = all(int_value(e) == 1 for e in region.extents) and all(m in axes for m in region.mins)
+            if not plain or any(r.buffer is region.buffer for r in produced):
+                reason = f"it reads {region.buffer.name} at more than its own index, so one iteration of the loop is not enough"
+                raise ScheduleError("reverse_compute_at", place, reason)
+            produced.append(region)
+    if not produced:
+        raise ScheduleError("reverse_compute_at", place, f"nothing that {block.name} reads is computed inside {target.var.name}")
+    path = loop_path(func, target.var.name, "reverse_compute_at")
+    outer = {loop.var for loop in loops_on(path)}
+    for maker in inside.values():
+        if not any(r.buffer is w.buffer for w in maker.writes for r in produced):
+            continue
+        for axis, binding in zip(maker.axes, maker.bindings):
+            if axis.kind != "spatial" and uses_any(binding, outer):
+                reason = f"{maker.name} is still being reduced along a loop around {target.var.name}: choose a loop outside"
+                raise ScheduleError("reverse_compute_at", place, reason)
+    readers_before = [b.name for b in blocks_in(func.body) for w in block.writes if b is not block and any(r.buffer is w.buffer for r in b.reads) and id(b) in inside]
+    if readers_before:
+        raise ScheduleError("reverse_compute_at", place, f"{', '.join(readers_before)} inside the loop already reads it")
+    return produced
+
+
+__all__ = ["compute_at", "insert_producer", "make_nest", "reverse_compute_at", "axis_range"]

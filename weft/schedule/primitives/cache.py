@@ -1,0 +1,135 @@
+"""Primitives that stage data in another memory: cache_read, cache_write."""
+
+from __future__ import annotations
+
+from typing import Sequence
+
+from weft.core.errors import ScheduleError
+from weft.expr.nodes import Buffer, Load, Var
+from weft.loop.ir import Axis, Block, For, Func, Region, Seq, Store, seq
+from weft.loop.regions import accessed_region
+from weft.loop.visit import BufferReplacer
+from weft.schedule.primitives.attach import insert_producer, make_nest
+from weft.schedule.registry import Result, primitive
+from weft.loop.tree import (
+    block_path,
+    blocks_in,
+    buffer_named,
+    loops_on,
+    map_bindings,
+    ranges_of,
+    readers,
+    replace_last,
+    taken_names,
+    unique_name,
+    writers,
+)
+
+
+def _copy_block(name: str, source: Buffer, target: Buffer) -> Block:
+    axes = [Axis(Var(f"i{d}"), size) for d, size in enumerate(source.shape)]
+    at = [axis.var for axis in axes]
+    ones = [1] * len(at)
+    body = Store(target, at, Load(source, at))
+    return Block(name, axes, at, [Region(source, at, ones)], [Region(target, at, ones)], body)
+
+
+def _scope_name(buffer: Buffer, scope: str, what: str) -> str:
+    if not scope or not scope.replace(".", "_").isidentifier():
+        raise ScheduleError(what, buffer.name, f"{scope!r} is not the name of a scope")
+    return f"{buffer.name}_{scope.replace('.', '_')}"
+
+
+@primitive
+def cache_read(func: Func, buffer: str, scope: str, consumers: Sequence[str] | None = None) -> Result:
+    """Copies a buffer into another memory and lets the consumers read the copy; compute_at then makes it a tile.
+
+    rewrite: for i: C[i] = f(A[i])  ->  for i: A_shared[i] = A[i]
+                                        for i: C[i] = f(A_shared[i])
+    """
+    source = buffer_named(func, buffer, "cache_read")
+    name = _scope_name(source, scope, "cache_read")
+    wanted = list(consumers) if consumers is not None else [b.name for b in readers(func.body, source)]
+    chosen = [block_path(func, c, "cache_read")[-1] for c in wanted]
+    for block in chosen:
+        assert isinstance(block, Block)
+        if all(r.buffer is not source for r in block.reads):
+            raise ScheduleError("cache_read", f"{buffer}, {scope}", f"the block {block.name} does not read {buffer}")
+        if any(r.buffer is source for r in block.writes):
+            raise ScheduleError("cache_read", f"{buffer}, {scope}", f"the block {block.name} also writes {buffer}")
+    if not chosen:
+        raise ScheduleError("cache_read", f"{buffer}, {scope}", f"nothing reads {buffer}")
+    label = unique_name(name, taken_names(func))
+    cached = Buffer(label, source.dtype, source.shape, scope)
+    replacer = BufferReplacer({source: cached})
+    ids = {id(b) for b in chosen}
+
+    def change(block: Block, _: list[For]) -> Block:
+        made = replacer.stmt(block) if id(block) in ids else block
+        assert isinstance(made, Block)
+        return made
+
+    new = func.replace(body=map_bindings(func.body, change, []), allocations=[*func.allocations, cached])
+    at = _common_loop(new, [b.name for b in writers(func.body, source)] + wanted, bool(writers(func.body, source)))
+    result = insert_producer(new, _copy_block(label, source, cached), at, "cache_read")
+    return Result(result.func, [label], result.axes)
+
+
+def _common_loop(func: Func, names: Sequence[str], produced: bool) -> str | None:
+    """The innermost loop around all of these blocks, where one of them makes the data; else the top of the program."""
+    if not produced:
+        return None
+    common: list[For] | None = None
+    for name in names:
+        loops = loops_on(block_path(func, name, "cache_read"))
+        common = loops if common is None else [a for a, b in zip(common, loops) if a is b]
+    return common[-1].var.name if common else None
+
+
+@primitive
+def cache_write(func: Func, buffer: str, scope: str) -> Result:
+    """Computes into another memory and copies the result out; the computing block takes the new name.
+
+    rewrite: for i: C[i] = f(i)  ->  for i: C_local[i] = f(i)
+                                     for i: C[i] = C_local[i]
+    """
+    target = buffer_named(func, buffer, "cache_write")
+    name = _scope_name(target, scope, "cache_write")
+    makers = writers(func.body, target)
+    if len(makers) != 1:
+        reason = "nothing writes it" if not makers else f"several blocks write it ({', '.join(b.name for b in makers)})"
+        raise ScheduleError("cache_write", f"{buffer}, {scope}", reason)
+    maker = makers[0]
+    if len(maker.writes) != 1 and len({r.buffer for r in maker.writes}) != 1:
+        raise ScheduleError("cache_write", f"{buffer}, {scope}", f"the block {maker.name} writes several buffers")
+    if any(axis.kind == "ordered" for axis in maker.axes):
+        raise ScheduleError("cache_write", f"{buffer}, {scope}", f"{maker.name} is a recurrence that reads its own past")
+    taken = taken_names(func)
+    label = unique_name(name, taken)
+    cached = Buffer(label, target.dtype, target.shape, scope)
+    copy = _copy_block(maker.name, cached, target)
+    path = block_path(func, maker.name, "cache_write")
+    moved = BufferReplacer({target: cached}).stmt(maker)
+    assert isinstance(moved, Block)
+    new = replace_last(func, path, moved.replace(name=label))
+    new = new.replace(allocations=[*func.allocations, cached])
+    made, loops = _insert_after(new, label, cached, copy)
+    return Result(made, [label], {maker.name: loops})
+
+
+def _insert_after(func: Func, block: str, cached: Buffer, copy: Block) -> tuple[Func, list[str]]:
+    """Puts the copy right after the outermost loop that belongs to the computing block alone."""
+    path = block_path(func, block, "cache_write")
+    position = len(path) - 1
+    while position > 0 and isinstance(path[position - 1], For) and len(blocks_in(path[position - 1])) == 1:
+        position -= 1
+    anchor = path[position]
+    parent = path[position - 1] if position > 0 else None
+    ranges = ranges_of(func, loops_on(path[:position]))
+    computed = accessed_region(anchor, cached, ranges, reads=False)
+    assert computed is not None
+    nest, loops = make_nest(func, copy, [computed], copy.reads, ranges)
+    if isinstance(parent, Seq):
+        made = seq(*[s for child in parent.stmts for s in ((child, nest) if child is anchor else (child,))])
+        return replace_last(func, path[:position], made), loops
+    return replace_last(func, path[: position + 1], seq(anchor, nest)), loops

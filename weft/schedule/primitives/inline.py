@@ -1,0 +1,152 @@
+"""Primitives that dissolve a block into another: compute_inline, reverse_compute_inline."""
+
+from __future__ import annotations
+
+from weft.core.errors import ScheduleError
+from weft.expr.nodes import Buffer, Expr, Load, Var
+from weft.expr.simplify import simplify
+from weft.expr.visit import map_all, substitute
+from weft.loop.ir import Block, Func, Stmt, Store
+from weft.loop.regions import block_regions
+from weft.loop.visit import Mutator
+from weft.schedule.primitives.marks import has_opaque_access
+from weft.schedule.registry import Result, primitive
+from weft.loop.tree import block_of, block_path, map_bindings, readers, replace_last, writers
+
+
+class _Inline(Mutator):
+    """Replaces loads of a buffer by the expression that computes the element."""
+
+    def __init__(self, buffer: Buffer, variables: tuple[Var, ...], value: Expr) -> None:
+        self.buffer, self.variables, self.value = buffer, variables, value
+
+    def visit_Load(self, e: Load) -> Expr:
+        """A load of the buffer becomes the value at its indices."""
+        indices = map_all(e.indices, self.expr)
+        if e.buffer is not self.buffer:
+            return e if indices is e.indices else Load(e.buffer, indices)
+        return substitute(self.value, dict(zip(self.variables, indices)))
+
+
+def _plain_store(block: Block, what: str) -> Store:
+    """The one store of a block that computes each element by itself; an error if the block does more."""
+    store = block.body
+    if any(axis.kind != "spatial" for axis in block.axes) or block.init is not None:
+        raise ScheduleError(what, block.name, f"{block.name} is a reduction or recurrence, not a value for each element")
+    if not isinstance(store, Store) or store.predicate is not None:
+        raise ScheduleError(what, block.name, f"{block.name} does more than store one value")
+    return store
+
+
+@primitive
+def compute_inline(func: Func, block: str) -> Result:
+    """A producer's expression put in place of the loads of its result; the producer goes away.
+
+    rewrite: for i: B[i] = f(i)        ->  for i: C[i] = g(f(i))
+             for i: C[i] = g(B[i])
+    """
+    path = block_path(func, block, "compute_inline")
+    producer = block_of(path)
+    store = _plain_store(producer, "compute_inline")
+    if store.buffer in func.buffers:
+        raise ScheduleError("compute_inline", block, f"{store.buffer.name} is an output, which has to be stored")
+    axes = {axis.var for axis in producer.axes}
+    variables = tuple(i for i in store.indices if isinstance(i, Var))
+    if len(set(variables)) != len(store.indices) or set(variables) != axes:
+        raise ScheduleError("compute_inline", block, f"{block} does not store each element at the index of its axes")
+    if any(b is not producer for b in writers(func.body, store.buffer)):
+        raise ScheduleError("compute_inline", block, f"{store.buffer.name} is written by other blocks too")
+    consumers = readers(func.body, store.buffer)
+    for consumer in consumers:
+        if has_opaque_access(consumer, store.buffer):
+            raise ScheduleError("compute_inline", block, f"{consumer.name} takes the address of {store.buffer.name}")
+    replacer = _Inline(store.buffer, variables, store.value)
+    rest = replace_last(func, path, None)
+    names = {b.name for b in consumers}
+
+    def change(target: Block, loops: object) -> Block:
+        return _with_body(target, replacer) if target.name in names else target
+
+    body = map_bindings(rest.body, change, [])
+    allocations = [b for b in func.allocations if b is not store.buffer]
+    return Result(rest.replace(body=body, allocations=allocations))
+
+
+def _with_body(block: Block, replacer: Mutator) -> Block:
+    body = replacer.stmt(block.body)
+    init = None if block.init is None else replacer.stmt(block.init)
+    return rebody(block, body, init)
+
+
+def rebody(block: Block, body: Stmt, init: Stmt | None) -> Block:
+    """A block with another body, its regions worked out again."""
+    reads, writes = block_regions(body, init)
+    return block.replace(body=body, init=init, reads=reads, writes=writes)
+
+
+@primitive
+def reverse_compute_inline(func: Func, block: str) -> Result:
+    """A consumer put into its producer: the producer stores the consumer's value at once.
+
+    rewrite: for i: B[i] = f(i)        ->  for i: C[i] = g(f(i))
+             for i: C[i] = g(B[i])
+    """
+    what = "reverse_compute_inline"
+    path = block_path(func, block, what)
+    consumer = block_of(path)
+    store = _plain_store(consumer, what)
+    inputs = [r.buffer for r in consumer.reads if r.buffer in func.allocations]
+    makers = [(b, w) for b in inputs for w in writers(func.body, b)]
+    if len({id(b) for b, _ in makers}) != 1 or len(makers) != 1:
+        raise ScheduleError(what, block, f"{block} must read the result of exactly one block (it reads {len(makers)})")
+    buffer, producer = makers[0]
+    made = _plain_store(producer, what)
+    if [b.name for b in readers(func.body, buffer) if b is not consumer]:
+        raise ScheduleError(what, block, f"{buffer.name} has other readers")
+    load_indices = _only_load(consumer, buffer, what)
+    mapping = _invert(consumer, load_indices, made.indices, producer, what)
+    stored = Store(store.buffer, [substitute(i, mapping) for i in store.indices], _at(store.value, buffer, mapping, made.value))
+    rest = replace_last(func, path, None)
+    body = map_bindings(rest.body, lambda b, _: rebody(b, stored, None) if b.name == producer.name else b, [])
+    renamed = map_bindings(body, lambda b, _: b.replace(name=block) if b.name == producer.name else b, [])
+    return Result(rest.replace(body=renamed, allocations=[b for b in func.allocations if b is not buffer]))
+
+
+def _only_load(consumer: Block, buffer: Buffer, what: str) -> list[Var]:
+    """The axis variables at which a consumer reads a buffer, the same ones at each load."""
+    regions = [r for r in consumer.reads if r.buffer is buffer]
+    indices = [i for i in regions[0].mins if isinstance(i, Var)]
+    axes = {axis.var for axis in consumer.axes}
+    if len(regions) != 1 or len(set(indices)) != len(regions[0].mins) or set(indices) != axes:
+        reason = f"{consumer.name} does not read {buffer.name} at exactly the index of its own axes"
+        raise ScheduleError(what, consumer.name, reason)
+    return indices
+
+
+def _invert(consumer: Block, at: list[Var], stored: tuple[Expr, ...], producer: Block, what: str) -> dict[Var, Expr]:
+    sizes = {axis.var: axis.extent for axis in consumer.axes}
+    mine = {axis.var: axis.extent for axis in producer.axes}
+    for variable, index in zip(at, stored):
+        if not isinstance(index, Var) or repr(mine.get(index)) != repr(sizes[variable]):
+            raise ScheduleError(what, consumer.name, f"{producer.name} computes other elements than {consumer.name} reads")
+    return dict(zip(at, stored))
+
+
+def _at(value: Expr, buffer: Buffer, mapping: dict[Var, Expr], made: Expr) -> Expr:
+    class Replace(Mutator):
+        """The one load becomes the producer's value; axes become the producer's axes."""
+
+        def visit_Load(self, e: Load) -> Expr:
+            """A load of the inlined buffer."""
+            if e.buffer is buffer:
+                return made
+            return Load(e.buffer, map_all(e.indices, self.expr))
+
+        def visit_Var(self, e: Var) -> Expr:
+            """An axis of the consumer."""
+            return mapping.get(e, e)
+
+    return simplify(Replace().expr(value))
+
+
+__all__ = ["compute_inline", "rebody", "reverse_compute_inline"]

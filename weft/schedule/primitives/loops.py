@@ -1,0 +1,166 @@
+"""Primitives on loops alone: split, fuse, reorder."""
+
+from __future__ import annotations
+
+from typing import Sequence
+
+from weft.core.errors import ScheduleError
+from weft.expr.bounds import prove
+from weft.expr.nodes import Expr, Var, add, ceildiv, floordiv, floormod, index_expr, int_value, less, mul, product
+from weft.expr.simplify import simplify
+from weft.expr.visit import uses_any
+from weft.loop.ir import For, Func, Stmt
+from weft.schedule.registry import Result, primitive
+from weft.loop.tree import (
+    axes_using,
+    blocks_in,
+    loop_of,
+    loop_path,
+    loops_on,
+    ranges_of,
+    replace_last,
+    substitute_loops,
+    taken_names,
+    unique_name,
+)
+
+
+@primitive
+def split(func: Func, loop: str, factors: Sequence[int | None], names: Sequence[str] | None = None) -> Result:
+    """One loop into several nested ones; one factor may be None and is worked out.
+
+    rewrite: for i in range(n): S[i]  ->  for io in range(ceil(n/4)): for ii in range(4): S[io*4 + ii] where io*4 + ii < n
+
+    The test is left out where the factors divide the extent.
+    """
+    path = loop_path(func, loop, "split")
+    old = loop_of(path)
+    extents = _factors(func, old, list(factors))
+    if old.kind != "serial":
+        raise ScheduleError("split", loop, f"the loop is already {old.kind}: split it before you mark it")
+    taken = taken_names(func)
+    if names is None:
+        names = [f"{loop}o", f"{loop}i"] if len(extents) == 2 else [f"{loop}{i}" for i in range(len(extents))]
+    variables = [Var(unique_name(n, taken)) for n in names]
+    value: Expr = index_expr(0)
+    for variable, extent in zip(variables, extents):
+        value = add(mul(value, extent), variable)
+    outer = loops_on(path[:-1])
+    loops = [For(v, e, old.body, annotations=old.annotations if i == 0 else None) for i, (v, e) in enumerate(zip(variables, extents))]
+    ranges = ranges_of(func, [*outer, *loops])
+    guard = None if prove(less(value, old.extent), ranges) else less(simplify(value, ranges), old.extent)
+    body = substitute_loops(func, old.body, {old.var: value}, [*outer, *loops], guard)
+    for made in reversed(loops):
+        body = made.replace(body=body)
+    return Result(replace_last(func, path, body), [v.name for v in variables])
+
+
+def _factors(func: Func, loop: For, factors: list[int | None]) -> list[Expr]:
+    name = loop.var.name
+    if len(factors) < 2:
+        raise ScheduleError("split", name, "give at least two factors (one of them may be None)")
+    if sum(f is None for f in factors) > 1:
+        raise ScheduleError("split", name, "only one factor can be None")
+    for factor in factors:
+        if factor is not None and (not isinstance(factor, int) or isinstance(factor, bool) or factor < 1):
+            raise ScheduleError("split", name, f"a factor must be a whole number of at least 1, not {factor!r}")
+    known = 1
+    for factor in factors:
+        known *= factor or 1
+    if None not in factors:
+        total = int_value(loop.extent)
+        if total is None or known < total:
+            raise ScheduleError("split", name, f"the factors {factors} cover {known} of {loop.extent!r} iterations")
+    missing = simplify(ceildiv(loop.extent, known), ranges_of(func, []))
+    return [missing if f is None else index_expr(f) for f in factors]
+
+
+@primitive
+def fuse(func: Func, loops: Sequence[str], name: str | None = None) -> Result:
+    """Nested loops into one.
+
+    rewrite: for i in range(4): for j in range(n): S[i, j]  ->  for ij in range(4*n): S[ij // n, ij % n]
+    """
+    if len(loops) < 2:
+        raise ScheduleError("fuse", ", ".join(loops), "give at least two loops")
+    path = loop_path(func, loops[0], "fuse")
+    chain = [loop_of(path)]
+    for wanted in loops[1:]:
+        inner = chain[-1].body
+        if not isinstance(inner, For) or inner.var.name != wanted:
+            reason = f"{wanted} is not directly inside {chain[-1].var.name}: reorder the loops first"
+            raise ScheduleError("fuse", ", ".join(loops), reason)
+        chain.append(inner)
+    for outer_loop in chain:
+        if outer_loop.kind != "serial":
+            reason = f"the loop {outer_loop.var.name} is already {outer_loop.kind}: fuse before you mark loops"
+            raise ScheduleError("fuse", ", ".join(loops), reason)
+    variables = {loop.var for loop in chain}
+    if any(uses_any(loop.extent, variables) for loop in chain):
+        raise ScheduleError("fuse", ", ".join(loops), "the extent of one of the loops depends on another")
+    for block in blocks_in(chain[-1].body):
+        used = axes_using(block, variables)
+        if used["ordered"] and (used["spatial"] or used["reduce"]):
+            raise ScheduleError("fuse", ", ".join(loops), f"the block {block.name} must keep the order of one of the loops")
+    taken = taken_names(func)
+    fused = For(Var(unique_name(name or "".join(loops), taken)), product(loop.extent for loop in chain), chain[-1].body)
+    mapping: dict[Var, Expr] = {}
+    rest: Expr = fused.var
+    for loop in reversed(chain[1:]):
+        mapping[loop.var] = floormod(rest, loop.extent)
+        rest = floordiv(rest, loop.extent)
+    mapping[chain[0].var] = rest
+    outer = loops_on(path[:-1])
+    body = substitute_loops(func, chain[-1].body, mapping, [*outer, fused])
+    return Result(replace_last(func, path, fused.replace(body=body)), [fused.var.name])
+
+
+@primitive
+def reorder(func: Func, loops: Sequence[str]) -> Result:
+    """Nested loops in another order; loops not named stay where they are.
+
+    rewrite: for i: for j: S  ->  for j: for i: S
+    """
+    place = ", ".join(loops)
+    if len(set(loops)) != len(loops):
+        raise ScheduleError("reorder", place, "a loop is named twice")
+    paths = [loop_path(func, name, "reorder") for name in loops]
+    if len(loops) < 2:
+        return Result(func)
+    deepest = max(paths, key=len)
+    on_path = {id(s) for s in deepest}
+    for path, name in zip(paths, loops):
+        if id(path[-1]) not in on_path:
+            raise ScheduleError("reorder", place, f"{name} is not in the same loop nest as {loop_of(deepest).var.name}")
+    start = min(len(path) for path in paths) - 1
+    chain: list[For] = []
+    for stmt in deepest[start:]:
+        if not isinstance(stmt, For):
+            reason = f"{chain[-1].var.name} holds several statements, so the loops are not perfectly nested"
+            raise ScheduleError("reorder", place, reason)
+        chain.append(stmt)
+    wanted = iter(loop_of(path) for path in paths)
+    named = {id(path[-1]) for path in paths}
+    new_order = [next(wanted) if id(loop) in named else loop for loop in chain]
+    _check_reorder(chain, new_order, place)
+    body: Stmt = chain[-1].body
+    for loop in reversed(new_order):
+        body = loop.replace(body=body)
+    return Result(replace_last(func, deepest[: start + 1], body))
+
+
+def _check_reorder(old: list[For], new: list[For], place: str) -> None:
+    for position, loop in enumerate(new):
+        later = {inner.var for inner in new[position:]}
+        if uses_any(loop.extent, later):
+            raise ScheduleError("reorder", place, f"the extent of {loop.var.name} depends on a loop that would be inside it")
+    for block in blocks_in(old[-1].body):
+        for axis, binding in zip(block.axes, block.bindings):
+            if axis.kind != "ordered":
+                continue
+            for loop in old:
+                if uses_any(binding, {loop.var}) and old.index(loop) != new.index(loop):
+                    reason = f"the block {block.name} runs along {loop.var.name} in order (it is a recurrence)"
+                    raise ScheduleError("reorder", place, reason)
+
+

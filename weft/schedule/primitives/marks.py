@@ -1,0 +1,214 @@
+"""Primitives that mark loops, blocks and buffers: parallel, vectorize, unroll, bind, annotations, scopes, alignment."""
+
+from __future__ import annotations
+
+from typing import Any, Sequence
+
+from weft.core.errors import ScheduleError
+from weft.expr.nodes import Buffer, int_value
+from weft.loop.ir import THREAD_TAGS, Block, For, Func
+from weft.loop.visit import BufferReplacer
+from weft.schedule.registry import Result, plain, primitive
+from weft.loop.tree import (
+    axes_using,
+    block_of,
+    block_path,
+    blocks_in,
+    buffer_named,
+    loop_of,
+    loop_path,
+    loops_on,
+    replace_last,
+)
+
+
+def check_independent(func: Func, loop: For, what: str) -> None:
+    """Raises unless the iterations of a loop may run at once: nothing is reduced, ordered or overwritten along it."""
+    name = loop.var.name
+    for block in blocks_in(loop.body):
+        used = axes_using(block, {loop.var})
+        if used["reduce"]:
+            reason = f"the block {block.name} reduces along it, so its iterations would race: use rfactor first"
+            raise ScheduleError(what, name, reason)
+        if used["ordered"]:
+            raise ScheduleError(what, name, f"the block {block.name} runs along it in order (it is a recurrence)")
+        if used["spatial"] or int_value(loop.extent) in (0, 1):
+            continue
+        outside = _used_outside(func, loop)
+        for region in block.writes:
+            if region.buffer in outside:
+                reason = f"every iteration would write the same elements of {region.buffer.name} (block {block.name})"
+                raise ScheduleError(what, name, reason)
+
+
+def _used_outside(func: Func, loop: For) -> set[Buffer]:
+    inside = set(map(id, blocks_in(loop.body)))
+    found = set(func.buffers)
+    for block in blocks_in(func.body):
+        if id(block) not in inside:
+            found.update(r.buffer for r in (*block.reads, *block.writes))
+    return found
+
+
+def _mark(func: Func, loop: str, kind: str, primitive_name: str, check: bool = True) -> Result:
+    path = loop_path(func, loop, primitive_name)
+    found = loop_of(path)
+    if found.kind not in ("serial", kind):
+        raise ScheduleError(primitive_name, loop, f"the loop is already {found.kind}")
+    if check:
+        check_independent(func, found, primitive_name)
+    return Result(replace_last(func, path, found.replace(kind=kind)))
+
+
+@primitive
+def parallel(func: Func, loop: str) -> Result:
+    """The loop's iterations run on several threads.
+
+    rewrite: for i in range(n): S  ->  for i in range(n) parallel: S
+    """
+    return _mark(func, loop, "parallel", "parallel")
+
+
+@primitive
+def vectorize(func: Func, loop: str) -> Result:
+    """The loop's iterations become the lanes of vectors; its extent must be a constant.
+
+    rewrite: for i in range(16): S  ->  for i in range(16) vectorized: S
+    """
+    found = loop_of(loop_path(func, loop, "vectorize"))
+    if int_value(found.extent) is None:
+        raise ScheduleError("vectorize", loop, f"the extent {found.extent!r} is not a constant: split the loop first")
+    return _mark(func, loop, "vectorized", "vectorize")
+
+
+@primitive
+def unroll(func: Func, loop: str) -> Result:
+    """The loop's iterations become copies of the body; its extent must be a constant.
+
+    rewrite: for i in range(4): S  ->  for i in range(4) unrolled: S
+    """
+    found = loop_of(loop_path(func, loop, "unroll"))
+    if int_value(found.extent) is None:
+        raise ScheduleError("unroll", loop, f"the extent {found.extent!r} is not a constant: split the loop first")
+    return _mark(func, loop, "unrolled", "unroll", check=False)
+
+
+@primitive
+def bind(func: Func, loop: str, thread: str) -> Result:
+    """The loop's iterations become threads of a GPU-like device ("threadIdx.x", "blockIdx.y", …) or virtual threads.
+
+    rewrite: for i in range(32): S  ->  for i in range(32) thread threadIdx.x: S
+    """
+    if thread not in THREAD_TAGS:
+        raise ScheduleError("bind", loop, f"unknown thread axis {thread!r}; known are {', '.join(THREAD_TAGS)}")
+    path = loop_path(func, loop, "bind")
+    found = loop_of(path)
+    if found.kind != "serial":
+        raise ScheduleError("bind", loop, f"the loop is already {found.kind}")
+    check_independent(func, found, "bind")
+    for outer in loops_on(path[:-1]):
+        if outer.thread == thread and thread.startswith("blockIdx"):
+            raise ScheduleError("bind", loop, f"the loop {outer.var.name} around it is already bound to {thread}")
+    return Result(replace_last(func, path, found.replace(kind="thread", thread=thread)))
+
+
+@primitive
+def annotate(func: Func, target: str, key: str, value: Any) -> Result:
+    """A hint on a loop (by its name) or a block: later passes and targets look for the keys they know.
+
+    rewrite: for i in range(n): S  ->  for i in range(n) @{"key": value}: S
+    """
+    names = {b.name for b in blocks_in(func.body)}
+    if target in names:
+        path = block_path(func, target, "annotate")
+        block = block_of(path)
+        return Result(replace_last(func, path, block.replace(annotations={**block.annotations, key: plain(value)})))
+    path = loop_path(func, target, "annotate")
+    loop = loop_of(path)
+    return Result(replace_last(func, path, loop.replace(annotations={**loop.annotations, key: plain(value)})))
+
+
+@primitive
+def software_pipeline(func: Func, loop: str, stages: Sequence[int], order: Sequence[int] | None = None) -> Result:
+    """Says at which pipeline stage (and in which order) each statement of a loop's body runs; targets may use it.
+
+    rewrite: for i: {A; B}  ->  for i @{"software_pipeline_stage": [0, 1]}: {A; B}
+    """
+    path = loop_path(func, loop, "software_pipeline")
+    found = loop_of(path)
+    count = len(getattr(found.body, "stmts", (found.body,)))
+    places = list(range(count)) if order is None else list(order)
+    if len(stages) != count or sorted(places) != list(range(count)):
+        reason = f"the body has {count} statements; give one stage for each, and an order that names each once"
+        raise ScheduleError("software_pipeline", loop, reason)
+    if any(not isinstance(s, int) or s < 0 for s in stages):
+        raise ScheduleError("software_pipeline", loop, "stages are whole numbers from 0")
+    notes = {**found.annotations, "software_pipeline_stage": list(stages), "software_pipeline_order": places}
+    return Result(replace_last(func, path, found.replace(annotations=notes)))
+
+
+@primitive
+def set_scope(func: Func, buffer: str, scope: str) -> Result:
+    """Puts an intermediate buffer into another memory.
+
+    rewrite: allocate B: float32[n]  ->  allocate B: float32[n] shared
+    """
+    old = buffer_named(func, buffer, "set_scope")
+    if old not in func.allocations:
+        raise ScheduleError("set_scope", buffer, "it is a parameter: its memory belongs to the caller")
+    if not scope or not scope.replace(".", "_").isidentifier():
+        raise ScheduleError("set_scope", buffer, f"{scope!r} is not the name of a scope")
+    return Result(swap_buffer(func, old, old.replace(scope=scope)))
+
+
+@primitive
+def storage_align(func: Func, buffer: str, dim: int, factor: int, offset: int = 0) -> Result:
+    """Makes the stride of a dimension equal to `offset` modulo `factor`, by padding: against bank and set conflicts.
+
+    rewrite: allocate B: float32[64, 64]  ->  B with row stride 65 for (dim=0, factor=32, offset=1)
+    """
+    old = buffer_named(func, buffer, "storage_align")
+    if old not in func.allocations:
+        raise ScheduleError("storage_align", buffer, "it is a parameter: its layout belongs to the caller")
+    rank = len(old.shape)
+    if not -rank <= dim < rank or dim % rank == rank - 1:
+        raise ScheduleError("storage_align", buffer, f"dimension {dim} has no stride to pad in {rank} dimensions")
+    if factor < 1 or not 0 <= offset < factor:
+        raise ScheduleError("storage_align", buffer, f"needs factor >= 1 and 0 <= offset < factor, not {factor} and {offset}")
+    notes = dict(func.annotations.get("storage_align", {}))
+    notes[buffer] = [*notes.get(buffer, []), [dim % rank, factor, offset]]
+    return Result(func.replace(annotations={**func.annotations, "storage_align": notes}))
+
+
+@primitive
+def double_buffer(func: Func, buffer: str) -> Result:
+    """Gives an intermediate two halves, so that the next tile is loaded while this one is used.
+
+    rewrite: for k: {load B[k]; use B}  ->  load B[0]; for k: {load the other half with B[k+1]; use this half}
+    """
+    old = buffer_named(func, buffer, "double_buffer")
+    if old not in func.allocations:
+        raise ScheduleError("double_buffer", buffer, "it is a parameter: only intermediates can be doubled")
+    names = [*func.annotations.get("double_buffer", []), buffer]
+    return Result(func.replace(annotations={**func.annotations, "double_buffer": names}))
+
+
+def swap_buffer(func: Func, old: Buffer, new: Buffer) -> Func:
+    """The program with one intermediate replaced by another declaration of it."""
+    body = BufferReplacer({old: new}).stmt(func.body)
+    return func.replace(body=body, allocations=tuple(new if b is old else b for b in func.allocations))
+
+
+def has_opaque_access(block: Block, buffer: Buffer) -> bool:
+    """Whether a block takes the address of a buffer instead of loading and storing elements."""
+    from weft.expr.nodes import Address
+    from weft.loop.visit import walk_exprs
+
+    parts = [block.body] if block.init is None else [block.init, block.body]
+    return any(type(e) is Address and e.buffer is buffer for part in parts for e in walk_exprs(part))
+
+
+__all__ = [
+    "annotate", "bind", "check_independent", "double_buffer", "has_opaque_access", "parallel", "set_scope",
+    "software_pipeline", "storage_align", "swap_buffer", "unroll", "vectorize",
+]  # fmt: skip
