@@ -1,0 +1,272 @@
+"""Calls: the pure intrinsics of `weft.expr.intrinsics`, a target's own intrinsics, and external C functions.
+
+A call `extern:name(args…)` calls the C function `name`: an Address is passed as a pointer, a scalar by value.
+`prefetch(address, for_write = 0, locality = 3)` asks for a cache line.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Callable
+
+from weft.codegen.llvm import math as vector_math
+from weft.codegen.llvm import types
+from weft.codegen.llvm.arithmetic import element_type, in_float32, unsupported
+from weft.codegen.llvm.context import Context, Emitter, Handler
+from weft.codegen.llvm.convert import widen
+from weft.core.dtypes import DType
+from weft.core.errors import TargetError
+from weft.expr.nodes import Broadcast, Call, Const, Expr
+
+_LLVM_FLOAT = {
+    "sqrt": "llvm.sqrt", "floor": "llvm.floor", "ceil": "llvm.ceil", "trunc": "llvm.trunc", "round": "llvm.roundeven",
+    "round_away": "llvm.round",
+}  # fmt: skip
+_LIBM = {
+    **{name: name for name in (
+        "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "sinh", "cosh", "tanh", "asinh",
+        "acosh", "atanh", "erf", "pow", "atan2",
+    )},
+    "asin": "asin", "acos": "acos", "atan": "atan",
+}  # fmt: skip
+
+
+def _float_argument(c: Context, e: Call) -> DType:
+    dtype = e.args[0].dtype
+    if not dtype.is_float:
+        raise TargetError(f"{e.name} is defined on floats, not on {dtype}: cast the argument first ({e!r})")
+    return dtype
+
+
+def _on_floats(c: Context, e: Call, make: Callable[[str, list[str]], str]) -> str:
+    """`make(type, values)` on the arguments, 16-bit floats through float32."""
+    dtype = _float_argument(c, e)
+    return in_float32(c, dtype, [c.value(a) for a in e.args], make)
+
+
+def _llvm_float(c: Context, e: Call) -> str:
+    return _on_floats(c, e, lambda kind, v: c.intrinsic(_LLVM_FLOAT[e.name], kind, *v))
+
+
+def _elementary(c: Context, e: Call) -> str:
+    """float32 (and what is computed in it): a polynomial where there is one; else libm, lane by lane."""
+    lanes = e.dtype.lanes
+
+    def make(kind: str, values: list[str]) -> str:
+        double = "double" in kind
+        if e.name in vector_math.FUNCTIONS and not double:
+            return vector_math.call(c, e.name, values[0], lanes)
+        name = _LIBM[e.name]
+        return vector_math.lanewise(c, name if double else name + "f", "double" if double else "float", lanes, values)
+
+    return _on_floats(c, e, make)
+
+
+def _one(kind: str, lanes: int) -> str:
+    return types.splat("double" if "double" in kind else "float", "1.0", lanes)
+
+
+def _sigmoid(c: Context, e: Call) -> str:
+    if _float_argument(c, e).bits != 64:
+        return _elementary(c, e)
+    lanes = e.dtype.lanes
+
+    def make(kind: str, values: list[str]) -> str:
+        minus = c.emit(f"fneg {kind} {values[0]}")
+        power = vector_math.lanewise(c, "exp", "double", lanes, [minus])
+        return c.emit(f"fdiv {kind} {_one(kind, lanes)}, {c.emit(f'fadd {kind} {power}, {_one(kind, lanes)}')}")
+
+    return _on_floats(c, e, make)
+
+
+def _rsqrt(c: Context, e: Call) -> str:
+    def make(kind: str, values: list[str]) -> str:
+        return c.emit(f"fdiv {kind} {_one(kind, e.dtype.lanes)}, {c.intrinsic('llvm.sqrt', kind, *values)}")
+
+    return _on_floats(c, e, make)
+
+
+def _power(c: Context, e: Call) -> str:
+    """pow; a few constant exponents need no call."""
+    exponent = e.args[1].value if isinstance(e.args[1], Broadcast) else e.args[1]
+    value = exponent.value if isinstance(exponent, Const) else math.nan
+    lanes = e.dtype.lanes
+    if value == 2.0:
+        return in_float32(c, e.dtype, [c.value(e.args[0])], lambda kind, v: c.emit(f"fmul {kind} {v[0]}, {v[0]}"))
+    if value == 1.0:
+        return c.value(e.args[0])
+    if value == -1.0:
+        one = in_float32
+        return one(c, e.dtype, [c.value(e.args[0])], lambda kind, v: c.emit(f"fdiv {kind} {_one(kind, lanes)}, {v[0]}"))
+    return _elementary(c, e)
+
+
+def _negative(c: Context, e: Call) -> str:
+    dtype, kind = e.dtype, types.llvm_type(e.dtype)
+    value = c.value(e.args[0])
+    if dtype.is_float and dtype.bits == 16:
+        return c.emit(f"xor {kind} {value}, {types.splat('i16', '-32768', dtype.lanes)}")
+    if dtype.is_float:
+        return c.emit(f"fneg {kind} {value}")
+    return c.emit(f"sub {kind} {types.splat(element_type(dtype), '0', dtype.lanes)}, {value}")
+
+
+def _absolute(c: Context, e: Call) -> str:
+    dtype, kind = e.dtype, types.llvm_type(e.dtype)
+    value = c.value(e.args[0])
+    if dtype.is_float and dtype.bits == 16:
+        return c.emit(f"and {kind} {value}, {types.splat('i16', '32767', dtype.lanes)}")
+    if dtype.is_float:
+        return c.intrinsic("llvm.fabs", kind, value)
+    if not dtype.is_signed:
+        return value
+    return c.call(kind, f"llvm.abs.{types.mangle(kind)}", [f"{kind} {value}", "i1 false"])
+
+
+def _classify(c: Context, e: Call) -> str:
+    """isnan, isinf, isfinite."""
+    dtype = e.args[0].dtype
+    if not dtype.is_float:
+        return types.splat("i1", "true" if e.name == "isfinite" else "false", dtype.lanes)
+    value, kind = c.value(e.args[0]), types.llvm_type(dtype)
+    if dtype.bits == 16:
+        value, kind = widen(c, value, dtype), types.vector("float", dtype.lanes)
+    if e.name == "isnan":
+        return c.emit(f"fcmp uno {kind} {value}, {value}")
+    infinity = types.splat("double" if "double" in kind else "float", "0x7FF0000000000000", dtype.lanes)
+    magnitude = c.intrinsic("llvm.fabs", kind, value)
+    return c.emit(f"fcmp {'oeq' if e.name == 'isinf' else 'olt'} {kind} {magnitude}, {infinity}")
+
+
+def _fmod(c: Context, e: Call) -> str:
+    return _on_floats(c, e, lambda kind, v: c.emit(f"frem {kind} {v[0]}, {v[1]}"))
+
+
+def _floor_fmod(c: Context, e: Call) -> str:
+    """The remainder with the sign of the divisor."""
+    lanes = e.dtype.lanes
+    flag = types.vector("i1", lanes)
+
+    def make(kind: str, values: list[str]) -> str:
+        zero = types.splat("double" if "double" in kind else "float", "0.0", lanes)
+        rest = c.emit(f"frem {kind} {values[0]}, {values[1]}")
+        negative = c.emit(f"fcmp olt {kind} {rest}, {zero}")
+        downward = c.emit(f"fcmp olt {kind} {values[1]}, {zero}")
+        differs = c.emit(f"xor {flag} {negative}, {downward}")
+        moved = c.emit(f"fadd {kind} {rest}, {values[1]}")
+        nonzero = c.emit(f"fcmp une {kind} {rest}, {zero}")
+        signed_zero = c.intrinsic("llvm.copysign", kind, zero, values[1])
+        result = c.emit(f"select {flag} {differs}, {kind} {moved}, {kind} {rest}")
+        return c.emit(f"select {flag} {nonzero}, {kind} {result}, {kind} {signed_zero}")
+
+    return _on_floats(c, e, make)
+
+
+def _copysign(c: Context, e: Call) -> str:
+    return _on_floats(c, e, lambda kind, v: c.intrinsic("llvm.copysign", kind, *v))
+
+
+def _fma(c: Context, e: Call) -> str:
+    def make(kind: str, v: list[str]) -> str:
+        if c.module.machine.has_fma:
+            return c.intrinsic("llvm.fma", kind, *v)
+        return c.emit(f"fadd {kind} {c.emit(f'fmul {kind} {v[0]}, {v[1]}')}, {v[2]}")
+
+    return _on_floats(c, e, make)
+
+
+_BITWISE = {"bit_and": "and", "bit_or": "or", "bit_xor": "xor"}
+
+
+def _bitwise(c: Context, e: Call) -> str:
+    return c.emit(f"{_BITWISE[e.name]} {types.llvm_type(e.dtype)} {c.value(e.args[0])}, {c.value(e.args[1])}")
+
+
+def _bit_not(c: Context, e: Call) -> str:
+    ones = types.splat(element_type(e.dtype), "true" if e.dtype.is_bool else "-1", e.dtype.lanes)
+    return c.emit(f"xor {types.llvm_type(e.dtype)} {c.value(e.args[0])}, {ones}")
+
+
+def _shift(c: Context, e: Call) -> str:
+    """Shifts; by the width or more, everything is shifted out (a right shift of a negative number leaves -1)."""
+    dtype, kind, lanes = e.dtype, types.llvm_type(e.dtype), e.dtype.lanes
+    element = element_type(dtype)
+    amount = e.args[1].value if isinstance(e.args[1], Broadcast) else e.args[1]
+    left = e.name == "shift_left"
+    name = "shl" if left else "ashr" if dtype.is_signed else "lshr"
+    a, b = c.value(e.args[0]), c.value(e.args[1])
+    if isinstance(amount, Const) and 0 <= amount.value < dtype.bits:
+        return c.emit(f"{name} {kind} {a}, {b}")
+    most = types.splat(element, str(dtype.bits - 1), lanes)
+    capped = c.intrinsic("llvm.umin", kind, b, most)
+    shifted = c.emit(f"{name} {kind} {a}, {capped}")
+    if name == "ashr":
+        return shifted
+    inside = c.emit(f"icmp ule {kind} {b}, {most}")
+    zero = types.splat(element, "0", lanes)
+    return c.emit(f"select {types.vector('i1', lanes)} {inside}, {kind} {shifted}, {kind} {zero}")
+
+
+def _popcount(c: Context, e: Call) -> str:
+    return c.intrinsic("llvm.ctpop", types.llvm_type(e.dtype), c.value(e.args[0]))
+
+
+def _leading_zeros(c: Context, e: Call) -> str:
+    kind = types.llvm_type(e.dtype)
+    return c.call(kind, f"llvm.ctlz.{types.mangle(kind)}", [f"{kind} {c.value(e.args[0])}", "i1 false"])
+
+
+def _reinterpret(c: Context, e: Call) -> str:
+    source, to = e.args[0].dtype, e.dtype
+    if source.bits * source.lanes != to.bits * to.lanes or source.is_bool or to.is_bool:
+        raise TargetError(f"reinterpret of {source} as {to}: the sizes differ ({e!r})")
+    value, a, b = c.value(e.args[0]), types.llvm_type(source), types.llvm_type(to)
+    return value if a == b else c.emit(f"bitcast {a} {value} to {b}")
+
+
+_PURE: dict[str, Emitter] = {
+    **dict.fromkeys(_LIBM, _elementary), **dict.fromkeys(_LLVM_FLOAT, _llvm_float),
+    "neg": _negative, "abs": _absolute, "sigmoid": _sigmoid, "rsqrt": _rsqrt, "pow": _power,
+    "isnan": _classify, "isinf": _classify, "isfinite": _classify, "fmod": _fmod, "floor_fmod": _floor_fmod,
+    "copysign": _copysign, "fma": _fma, **dict.fromkeys(_BITWISE, _bitwise), "bit_not": _bit_not,
+    "shift_left": _shift, "shift_right": _shift, "popcount": _popcount, "clz": _leading_zeros,
+    "reinterpret": _reinterpret,
+}  # fmt: skip
+
+
+def _prefetch(c: Context, e: Call) -> str:
+    write = c.constant(e.args[1]) if len(e.args) > 1 else 0
+    locality = c.constant(e.args[2]) if len(e.args) > 2 else 3
+    if write not in (0, 1) or not 0 <= locality <= 3:
+        raise TargetError(f"prefetch takes (address, 0 or 1 for write, locality 0 to 3), not {e!r}")
+    arguments = [f"ptr {c.pointer(e.args[0])}", f"i32 {write}", f"i32 {locality}", "i32 1"]
+    return c.call("void", "llvm.prefetch.p0", arguments) or "0"
+
+
+def _external(c: Context, e: Call) -> str:
+    name = e.name.split(":", 1)[1]
+    if not name.isidentifier() or not name.isascii():
+        raise TargetError(f"{e.name!r} does not name a C function")
+    arguments = []
+    for argument in (*e.args, e):
+        if argument.dtype.lanes != 1 or (argument.dtype.is_float and argument.dtype.bits == 16):
+            raise TargetError(f"{e.name} passes or returns {argument.dtype}, which C has no type for")
+    for argument in e.args:
+        value = c.value(argument)
+        if argument.dtype.is_bool:
+            value = c.emit(f"zext i1 {value} to i8")
+        arguments.append(f"{'i8 zeroext' if argument.dtype.is_bool else types.llvm_type(argument.dtype)} {value}")
+    result = c.call(types.memory_type(e.dtype), name, arguments)
+    return c.emit(f"icmp ne i8 {result}, 0") if e.dtype.is_bool else result
+
+
+def _call(c: Context, e: Call) -> str:
+    emitter = c.module.intrinsics.get(e.name) or _PURE.get(e.name)
+    if emitter is not None:
+        return emitter(c, e)
+    if e.name.startswith("extern:"):
+        return _external(c, e)
+    return _prefetch(c, e) if e.name == "prefetch" else unsupported(c, e)
+
+
+TABLE: dict[type[Expr], Handler] = {Call: _call}

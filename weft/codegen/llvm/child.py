@@ -1,0 +1,91 @@
+"""The part of compilation that only needs llvmlite, and the child process that runs it for other machines.
+
+    python -m weft.codegen.llvm.child      stdin: one line of JSON (triple, cpu, features, form, tuning), then LLVM IR
+                                           stdout: the object file, assembly or IR; any other end is a failure
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import llvmlite.binding as llvm
+
+_ready: set[str] = set()
+
+
+def host_triple() -> str:
+    """The triple of this process."""
+    return str(llvm.get_process_triple())
+
+
+def same_machine(triple: str, other: str) -> bool:
+    """Whether two triples name the same processor family and system."""
+    a, b = triple.split("-"), other.split("-")
+    return a[0] == b[0] and a[2:3] == b[2:3]
+
+
+def _initialize(triple: str) -> None:
+    native = same_machine(triple, host_triple())
+    kind = "native" if native else "all"
+    if kind in _ready:
+        return
+    if native:
+        llvm.initialize_native_target()
+        llvm.initialize_native_asmprinter()
+    else:
+        llvm.initialize_all_targets()
+        llvm.initialize_all_asmprinters()
+    _ready.add(kind)
+
+
+def parse(text: str) -> Any:
+    """A verified module."""
+    module = llvm.parse_assembly(text)
+    module.verify()
+    return module
+
+
+def target_machine(triple: str, cpu: str, features: str, jit: bool = False) -> Any:
+    """An llvmlite TargetMachine."""
+    _initialize(triple)
+    target = llvm.Target.from_triple(triple)
+    relocation, model = ("default", "jitdefault") if jit else ("pic", "default")
+    abi = "lp64d" if triple.startswith("riscv64") and "+d" in features.split(",") else ""
+    return target.create_target_machine(
+        cpu=cpu, features=features, opt=3, reloc=relocation, codemodel=model, jit=jit, abiname=abi
+    )  # fmt: skip
+
+
+def optimize(module: Any, machine: Any, tuning: str) -> Any:
+    """Runs LLVM's passes over a module, in place."""
+    module.data_layout = str(machine.target_data)
+    options = llvm.create_pipeline_tuning_options(speed_level=2 if tuning == "shaped" else 3)
+    plain = tuning == "plain"
+    options.loop_vectorization = plain
+    options.loop_interleaving = plain
+    options.slp_vectorization = plain
+    builder = llvm.create_pass_builder(machine, options)
+    builder.getModulePassManager().run(module, builder)
+    return module
+
+
+def emit(text: str, request: dict[str, str]) -> bytes:
+    """What a request asks for, from LLVM IR text."""
+    machine = target_machine(request["triple"], request["cpu"], request["features"])
+    module = optimize(parse(text), machine, request["tuning"])
+    if request["form"] == "object":
+        return bytes(machine.emit_object(module))
+    return (machine.emit_assembly(module) if request["form"] == "assembly" else str(module)).encode()
+
+
+def main() -> None:
+    """Reads a request from stdin and answers on stdout."""
+    header, text = sys.stdin.buffer.read().split(b"\n", 1)
+    sys.stdout.buffer.write(emit(text.decode(), json.loads(header)))
+    sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,196 @@
+"""From LLVM IR text to machine code: optimisation, just-in-time linking, object files, assembly, shared libraries.
+
+LLVM ends the whole process when it cannot select an instruction. Code for this machine is compiled here; code for any
+other is compiled in a child process (`child.py`), whose end becomes a TargetError.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import ctypes.util
+import functools
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, Callable, Sequence
+
+from weft.codegen.llvm import child
+from weft.codegen.llvm.context import Machine
+from weft.core.errors import InternalError, TargetError
+
+_CHILD_SECONDS = 300
+_DECLARED = re.compile(r'^declare [^@]*@"?([\w.$]+)"?\(', re.MULTILINE)
+_DEFINED = re.compile(r'^define [^@]*@"?([\w.$]+)"?\(', re.MULTILINE)
+
+
+def is_host(target: Machine) -> bool:
+    """Whether this process can run a target's code."""
+    return child.same_machine(target.triple, child.host_triple())
+
+
+def feature_text(target: Machine) -> str:
+    """The features as LLVM takes them: "+avx2,+fma,-avx512fp16"."""
+    return ",".join(f if f[0] in "+-" else f"+{f}" for f in sorted(target.features))
+
+
+def optimize(ir_text: str, target: Machine) -> Any:
+    """The module, verified and optimised, as an llvmlite ModuleRef."""
+    return child.optimize(_parse(ir_text), _machine(target), _tuning(ir_text))
+
+
+def _tuning(ir_text: str) -> str:
+    """What LLVM should add: nothing where the program has vectors of its own, else its vectorizers."""
+    return "shaped" if re.search(r"<\d+ x (?!ptr)\w+>", ir_text) else "plain"
+
+
+def _parse(ir_text: str) -> Any:
+    try:
+        return child.parse(ir_text)
+    except RuntimeError as error:
+        raise InternalError(f"the generated LLVM IR is not valid: {error}") from None
+
+
+def _machine(target: Machine) -> Any:
+    """A new LLVM target machine: an engine takes over the one that it is given."""
+    return child.target_machine(target.triple, target.cpu, feature_text(target), jit=True)
+
+
+# --------------------------------------------------------------------------------------------- into this process
+
+
+def jit(ir_text: str, target: Machine) -> tuple[Callable[[str], int], Any]:
+    """Machine code in this process: a function from a symbol to its address, and what has to be kept as long as it runs."""
+    from weft.runtime.jit import compile_module, native_runtime
+
+    if not is_host(target):
+        raise TargetError(f"{target.name} is for {target.triple}: its code does not run on this machine ({child.host_triple()})")
+    native_runtime()
+    _resolve(ir_text)
+    machine = _machine(target)
+    compiled = compile_module(child.optimize(_parse(ir_text), machine, _tuning(ir_text)), machine)
+    return compiled.address, compiled
+
+
+@functools.lru_cache(maxsize=1)
+def _libraries() -> list[ctypes.CDLL]:
+    """The process itself, and the mathematics library (also made known to LLVM for the calls that it adds itself)."""
+    import llvmlite.binding as llvm
+
+    found = [ctypes.CDLL(None)]
+    name = ctypes.util.find_library("m")
+    if name:
+        llvm.load_library_permanently(name)
+        found.append(ctypes.CDLL(name))
+    return found
+
+
+def _resolve(ir_text: str) -> None:
+    """Tells LLVM where the C functions are that a module calls; an unknown one would end the process."""
+    import llvmlite.binding as llvm
+
+    for symbol in _DECLARED.findall(ir_text):
+        if symbol.startswith(("llvm.", "weft_")) or llvm.address_of_symbol(symbol):
+            continue
+        for library in _libraries():
+            function = getattr(library, symbol, None)
+            if function is not None:
+                llvm.add_symbol(symbol, ctypes.cast(function, ctypes.c_void_p).value)
+                break
+        else:
+            raise TargetError(
+                f"the program calls the C function {symbol!r}, which is not in this process: load the library that has it "
+                "with ctypes.CDLL(path, ctypes.RTLD_GLOBAL), or register it with llvmlite.binding.add_symbol"
+            )
+
+
+# -------------------------------------------------------------------------------------------------- into a file
+
+
+def emit_object(ir_text: str, target: Machine) -> bytes:
+    """An object file (position-independent); for another machine it is made in a child process."""
+    return _emit(ir_text, target, "object")
+
+
+def emit_assembly(ir_text: str, target: Machine) -> str:
+    """The assembly of the optimised module."""
+    return _emit(ir_text, target, "assembly").decode()
+
+
+def optimized_text(ir_text: str, target: Machine) -> str:
+    """The LLVM IR after optimisation, to read."""
+    return _emit(ir_text, target, "llvm").decode()
+
+
+def _emit(ir_text: str, target: Machine, form: str) -> bytes:
+    request = {
+        "triple": target.triple, "cpu": target.cpu, "features": feature_text(target), "form": form, "tuning": _tuning(ir_text),
+    }  # fmt: skip
+    if is_host(target):
+        _parse(ir_text)
+        return child.emit(ir_text, request)
+    return _emit_in_child(ir_text, target, request)
+
+
+def _emit_in_child(ir_text: str, target: Machine, request: dict[str, str]) -> bytes:
+    code, output, complaints = run_child(ir_text, request)
+    if code != 0 or not output:
+        lines = [line for line in complaints.splitlines() if line.strip()]
+        reason = next((line for line in lines if "LLVM ERROR" in line), lines[-1] if lines else f"exit code {code}")
+        raise TargetError(f"LLVM cannot make code for {target.name} ({target.triple}): {reason}")
+    return output
+
+
+def run_child(ir_text: str, request: dict[str, str]) -> tuple[int, bytes, str]:
+    """A request (see `child`) in a process of its own: its exit code, what it made, and what LLVM complained of."""
+    root = str(Path(__file__).resolve().parents[3])
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))}
+    command = [sys.executable, "-m", "weft.codegen.llvm.child"]
+    message = json.dumps(request).encode() + b"\n" + ir_text.encode()
+    try:
+        done = subprocess.run(command, input=message, capture_output=True, env=environment, timeout=_CHILD_SECONDS)
+    except subprocess.TimeoutExpired:
+        raise TargetError(f"LLVM did not finish code for {request['triple']} in {_CHILD_SECONDS} seconds") from None
+    return done.returncode, done.stdout, done.stderr.decode(errors="replace")
+
+
+def link_shared(objects: Sequence[bytes], path: str | os.PathLike[str], target: Machine) -> None:
+    """A shared library of object files. Symbols that they do not define are looked up when the library is loaded."""
+    if not objects:
+        raise TargetError("there are no object files to link")
+    with tempfile.TemporaryDirectory(prefix="weft-link-") as folder:
+        files = []
+        for number, data in enumerate(objects):
+            file = os.path.join(folder, f"part{number}.o")
+            Path(file).write_bytes(data)
+            files.append(file)
+        command = _linker(target) + ["-o", os.fspath(path), *files]
+        done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise TargetError(f"linking for {target.name} failed ({' '.join(command[:4])} …): {done.stderr.strip()[-2000:]}")
+
+
+def _linker(target: Machine) -> list[str]:
+    """The command that links for a target: LLD from the ziglang package, else the host's own C compiler."""
+    wasm = target.triple.startswith("wasm")
+    if importlib.util.find_spec("ziglang") is not None:
+        zig = [sys.executable, "-m", "ziglang"]
+        if wasm:
+            return [*zig, "wasm-ld", "--no-entry", "--export-all", "--allow-undefined"]
+        return [*zig, "ld.lld", "-shared"]
+    if is_host(target) and not wasm:
+        for compiler in ("cc", "gcc", "clang"):
+            found = _which(compiler)
+            if found:
+                return [found, "-shared", "-Wl,--no-as-needed", "-lm"] if "linux" in target.triple else [found, "-shared"]
+    raise TargetError(f"there is no linker for {target.name} here: install the ziglang package (pip install 'weft[link]')")
+
+
+def _which(program: str) -> str | None:
+    import shutil
+
+    return shutil.which(program)

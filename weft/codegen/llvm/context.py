@@ -1,0 +1,302 @@
+"""The text of an LLVM module, and of the function that is being written.
+
+`Module` collects declarations, finished functions and metadata. `Context` writes one function: it knows the LLVM value of
+every variable in scope, the pointer of every buffer, and the lanes that are switched on (`mask`).
+
+An intrinsic's emitter is a function `(context, call) -> value`; what it may use of a Context:
+
+    value(expr)            the LLVM value of an expression          typed(expr)    "i64 %v3"
+    pointer(address)       the pointer an Address stands for        constant(expr) the int of a literal
+    slot(address)          the number of the register (or bank) that an Address in a slot scope stands for
+    call(result, name, [typed arguments])   calls (and declares) a function; result "void" gives ""
+    emit(text)             one instruction with a result            line(text)     one without
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Mapping, Protocol, Sequence
+
+from weft.codegen.llvm import types
+from weft.codegen.llvm.analysis import Interval
+from weft.core.errors import InternalError, TargetError
+from weft.expr.nodes import Address, Broadcast, Buffer, Call, Const, Expr, Var
+
+
+class ScopeFacts(Protocol):
+    """What is known of a memory scope: plain memory (`slot_bytes` 0), or `slots` registers of `slot_bytes` each."""
+
+    @property
+    def slot_bytes(self) -> int:
+        """Bytes of one slot; 0 for plain memory."""
+
+    @property
+    def slots(self) -> int:
+        """How many slots there are."""
+
+
+class Machine(Protocol):
+    """What the generator asks of a target (`weft.targets.base.Target` has it all)."""
+
+    @property
+    def name(self) -> str:
+        """How a person names the target."""
+
+    @property
+    def triple(self) -> str:
+        """The LLVM triple."""
+
+    @property
+    def cpu(self) -> str:
+        """The LLVM name of the processor."""
+
+    @property
+    def features(self) -> frozenset[str]:
+        """What the processor has, as LLVM names it: "avx2", "fma"."""
+
+    @property
+    def has_fma(self) -> bool:
+        """Whether a fused multiply-add is one instruction."""
+
+    @property
+    def scopes(self) -> Mapping[str, Any]:
+        """The memory scopes, by name."""
+
+
+Handler = Callable[["Context", Any], str]
+Emitter = Callable[["Context", Call], str]
+StmtHandler = Callable[["Context", Any], None]
+
+
+class Module:
+    """An LLVM module as text, and what all its functions share."""
+
+    def __init__(self, machine: Machine, intrinsics: Mapping[str, Emitter]) -> None:
+        self.machine = machine
+        self.intrinsics = intrinsics
+        self.expressions: Mapping[type[Expr], Handler] = {}
+        self.statements: Mapping[type[Any], StmtHandler] = {}
+        self.declarations: dict[str, str] = {}
+        self.functions: list[str] = []
+        self.helpers: set[str] = set()
+        self.metadata: list[str] = ["!0 = distinct !{!0}"]
+        self.symbol = "main"
+        self._access: dict[Buffer, tuple[int, str]] = {}
+        arch = machine.triple.split("-")[0]
+        self.is_x86 = arch in ("x86_64", "i686", "i386")
+        self.is_aarch64 = arch.startswith(("aarch64", "arm64"))
+
+    def declare(self, result: str, name: str, parameters: Sequence[str]) -> None:
+        """Makes sure that a function is declared."""
+        if name not in self.declarations and name not in self.helpers:
+            self.declarations[name] = f"declare {result} {types.quote(name)}({', '.join(parameters)})"
+
+    def access(self, buffer: Buffer) -> str:
+        """Metadata for a load or store: buffers do not overlap each other."""
+        found = self._access.get(buffer)
+        if found is None:
+            number = self.reserve(3)
+            found = (number, f", !alias.scope !{number + 1}, !noalias !{number + 2}")
+            self._access[buffer] = found
+        return found[1]
+
+    def reserve(self, count: int = 1) -> int:
+        """Numbers for metadata nodes whose text comes later."""
+        first = len(self.metadata)
+        self.metadata.extend([""] * count)
+        return first
+
+    def loop_metadata(self, *hints: str) -> str:
+        """The attachment of a loop's latch."""
+        number = self.reserve()
+        nodes = []
+        for hint in hints:
+            self.metadata.append(f"!{len(self.metadata)} = !{{{hint}}}")
+            nodes.append(f"!{len(self.metadata) - 1}")
+        self.metadata[number] = f"!{number} = distinct !{{{', '.join([f'!{number}', *nodes])}}}"
+        return f", !llvm.loop !{number}"
+
+    def text(self) -> str:
+        """The whole module."""
+        numbers = {buffer: number for buffer, (number, _) in self._access.items()}
+        for number in numbers.values():
+            others = ", ".join(f"!{other}" for other in numbers.values() if other != number)
+            self.metadata[number] = f"!{number} = distinct !{{!{number}, !0}}"
+            self.metadata[number + 1] = f"!{number + 1} = !{{!{number}}}"
+            self.metadata[number + 2] = f"!{number + 2} = !{{{others}}}"
+        head = f'target triple = "{self.machine.triple}"'
+        return "\n".join([head, *self.declarations.values(), *self.functions, *self.metadata, ""])
+
+
+class Context:
+    """One LLVM function being written."""
+
+    def __init__(self, module: Module) -> None:
+        self.module = module
+        self.lines: list[str] = []
+        self.entry: list[str] = []
+        self.values: dict[Var, str] = {}
+        self.pointers: dict[Buffer, str] = {}
+        self.aligned: dict[Buffer, int] = {}
+        self.base_slots: dict[Buffer, int] = {}
+        self.slots_used: dict[str, int] = {}
+        self.ranges: dict[Var, Interval] = {}
+        self.divisors: dict[Var, int] = {}
+        self.definitions: dict[Var, Expr] = {}
+        self.mask: str | None = None
+        self.mask_source: Expr | None = None
+        self.any_lane: Callable[[], str] | None = None
+        self.heap: list[str] = []
+        self.outlined = False
+        self.label = "entry"
+        self._count = 0
+        self._handlers = module.expressions
+        self._stmt_handlers = module.statements
+
+    # ------------------------------------------------------------------------------------------------ instructions
+
+    def fresh(self) -> str:
+        """A new local name."""
+        self._count += 1
+        return f"%v{self._count}"
+
+    def emit(self, text: str) -> str:
+        """One instruction; its result."""
+        self._count += 1
+        name = f"%v{self._count}"
+        self.lines.append(f"  {name} = {text}")
+        return name
+
+    def line(self, text: str) -> None:
+        """One instruction without a result."""
+        self.lines.append("  " + text)
+
+    def new_label(self, hint: str) -> str:
+        """A new label, not placed yet."""
+        self._count += 1
+        return f"{hint}.{self._count}"
+
+    def start(self, label: str) -> None:
+        """Places a label: what follows belongs to its block."""
+        self.lines.append(f"{label}:")
+        self.label = label
+
+    def branch(self, label: str) -> None:
+        """Jumps."""
+        self.line(f"br label %{label}")
+
+    def branch_if(self, condition: str, then: str, otherwise: str, attachment: str = "") -> None:
+        """Jumps to one of two labels."""
+        self.line(f"br i1 {condition}, label %{then}, label %{otherwise}{attachment}")
+
+    def call(self, result: str, name: str, arguments: Sequence[str], attachment: str = "") -> str:
+        """Calls a function, which is declared if it has to be. Arguments carry their types: "i64 %v3"."""
+        self.module.declare(result, name, [_type_of(argument) for argument in arguments])
+        text = f"call {result} {types.quote(name)}({', '.join(arguments)}){attachment}"
+        if result == "void":
+            self.line(text)
+            return ""
+        return self.emit(text)
+
+    def intrinsic(self, name: str, type_text: str, *arguments: str) -> str:
+        """Calls an overloaded LLVM intrinsic whose result and arguments are all of one type."""
+        return self.call(type_text, f"{name}.{types.mangle(type_text)}", [f"{type_text} {a}" for a in arguments])
+
+    def alloca(self, type_text: str, alignment: int) -> str:
+        """Stack memory of the function, taken once at its start."""
+        name = self.fresh()
+        self.entry.append(f"  {name} = alloca {type_text}, align {alignment}")
+        return name
+
+    def broadcast(self, element: str, value: str, lanes: int) -> str:
+        """A scalar in every lane."""
+        if lanes == 1:
+            return value
+        if value[0] != "%":
+            return types.splat(element, value, lanes)
+        kind = f"<{lanes} x {element}>"
+        first = self.emit(f"insertelement {kind} poison, {element} {value}, i64 0")
+        return self.emit(f"shufflevector {kind} {first}, {kind} poison, <{lanes} x i32> zeroinitializer")
+
+    def guarded(self, condition: str, type_text: str, make: Callable[[], str], otherwise: Callable[[], str]) -> str:
+        """`make()` in a block that runs only where the condition holds, else `otherwise()`; their common result."""
+        then, other, done = self.new_label("then"), self.new_label("else"), self.new_label("join")
+        self.branch_if(condition, then, other)
+        self.start(then)
+        a, from_a = make(), self.label
+        self.branch(done)
+        self.start(other)
+        b, from_b = otherwise(), self.label
+        self.branch(done)
+        self.start(done)
+        return self.emit(f"phi {type_text} [ {a}, %{from_a} ], [ {b}, %{from_b} ]")
+
+    # ------------------------------------------------------------------------------------------------- expressions
+
+    def value(self, e: Expr) -> str:
+        """The LLVM value of an expression."""
+        return self._handlers[type(e)](self, e)
+
+    def typed(self, e: Expr) -> str:
+        """The LLVM value of an expression with its type in front."""
+        return f"{types.llvm_type(e.dtype)} {self.value(e)}"
+
+    def constant(self, e: Expr) -> int:
+        """The value of an integer literal; anything else is an error."""
+        if isinstance(e, Broadcast):
+            e = e.value
+        if isinstance(e, Const) and not e.dtype.is_float:
+            return int(e.value)
+        raise TargetError(f"an intrinsic of {self.module.machine.name} needs a constant here, not {e!r}")
+
+    def pointer(self, e: Expr) -> str:
+        """The pointer that an Address stands for."""
+        if not isinstance(e, Address):
+            return self.value(e)
+        return self.element(e.buffer, self.value(e.indices[0]), "")
+
+    def element(self, buffer: Buffer, index: str, flags: str = " inbounds") -> str:
+        """The address of an element."""
+        base = self.base(buffer)
+        if index == "0":
+            return base
+        return self.emit(f"getelementptr{flags} {types.memory_type(buffer.dtype)}, ptr {base}, i64 {index}")
+
+    def base(self, buffer: Buffer) -> str:
+        """The base pointer of a buffer."""
+        found = self.pointers.get(buffer)
+        if found is not None:
+            return found
+        if buffer in self.base_slots:
+            raise TargetError(
+                f"buffer {buffer.name!r} lives in scope {buffer.scope!r}, which has no addresses: "
+                "only intrinsics of that scope can read or write it"
+            )
+        raise InternalError(f"buffer {buffer.name!r} is used but is neither a parameter nor allocated")
+
+    def slot(self, e: Expr) -> int:
+        """The number of the slot that an Address in a slot scope stands for."""
+        if not isinstance(e, Address) or e.buffer not in self.base_slots:
+            raise TargetError(f"an intrinsic of {self.module.machine.name} needs an address in a register scope, not {e!r}")
+        facts = self.module.machine.scopes[e.buffer.scope]
+        offset = self.constant(e.indices[0]) * e.buffer.dtype.bytes
+        return self.base_slots[e.buffer] + offset // int(facts.slot_bytes)
+
+    # -------------------------------------------------------------------------------------------------- statements
+
+    def run(self, s: Any) -> None:
+        """Writes a statement."""
+        handler = self._stmt_handlers.get(type(s))
+        if handler is None:
+            raise TargetError(f"{type(s).__name__} cannot be compiled: the program was not lowered before code generation")
+        handler(self, s)
+
+    def text(self, header: str) -> str:
+        """The finished function."""
+        return "\n".join([header + " {", "entry:", *self.entry, *self.lines, "}"])
+
+
+def _type_of(argument: str) -> str:
+    """The type in front of a typed argument: "<16 x float> align 4 %v" has "<16 x float>"."""
+    if argument[0] == "<":
+        return argument[: argument.index(">") + 1]
+    return argument.split(" ", 1)[0]

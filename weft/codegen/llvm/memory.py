@@ -1,0 +1,240 @@
+"""Loads and stores.
+
+    index                          load                        store
+    scalar                         load float                  store float
+    Ramp(b, 1)                     load <16 x float>           store <16 x float>
+    Ramp(b, 0), Broadcast(b)       load float, broadcast       scatter (the last lane wins)
+    Ramp(b, -1)                    load <16 x float>, reverse  reverse, store <16 x float>
+    Ramp(b, 2)                     two loads and a shuffle     scatter
+    any other vector               gather                      scatter
+
+Under a mask (a predicated Store, an arm of a vector Select) they become masked loads, stores, gathers and scatters;
+a scalar that all lanes share is then read only if some lane is on: otherwise from a zero on the stack.
+"""
+
+from __future__ import annotations
+
+from weft.codegen.llvm import types
+from weft.codegen.llvm.analysis import as_ramp, divisor, interval, power_of_two
+from weft.codegen.llvm.arithmetic import masked
+from weft.codegen.llvm.context import Context, Handler
+from weft.core.dtypes import DType
+from weft.core.errors import InternalError
+from weft.expr.nodes import Address, Broadcast, Buffer, Const, Expr, Load, is_true
+from weft.loop.ir import Store
+
+
+def _index(buffer: Buffer, indices: tuple[Expr, ...]) -> Expr:
+    if len(indices) != 1:
+        raise InternalError(f"buffer {buffer.name!r} has {len(indices)} indices: the program was not flattened")
+    if buffer.dtype.is_packed:
+        raise InternalError(f"buffer {buffer.name!r} has the packed dtype {buffer.dtype}: it should have become bytes")
+    return indices[0]
+
+
+def _alignment(c: Context, buffer: Buffer, index: Expr) -> int:
+    """What the address of an element is known to be a multiple of."""
+    known = c.aligned.get(buffer, 1)
+    size = buffer.dtype.bytes
+    return max(min(known, power_of_two(divisor(index, c.divisors) * size)), min(size, known))
+
+
+def _from_memory(c: Context, value: str, dtype: DType) -> str:
+    if not dtype.is_bool:
+        return value
+    return c.emit(f"icmp ne {types.memory_type(dtype)} {value}, {types.splat('i8', '0', dtype.lanes)}")
+
+
+def _to_memory(c: Context, value: str, dtype: DType) -> str:
+    if not dtype.is_bool:
+        return value
+    return c.emit(f"zext {types.llvm_type(dtype)} {value} to {types.memory_type(dtype)}")
+
+
+def _in_bounds(c: Context, buffer: Buffer, index: Expr) -> bool:
+    """Whether an index is inside a buffer of constant size whatever happens."""
+    size = 1
+    for extent in buffer.shape:
+        if not isinstance(extent, Const) or buffer.strides is not None:
+            return False
+        size *= extent.value
+    low, high = interval(index, c.ranges)
+    return low is not None and high is not None and low >= 0 and high < size
+
+
+def _load(c: Context, e: Load) -> str:
+    index = _index(e.buffer, e.indices)
+    if index.dtype.lanes == 1:
+        return _from_memory(c, _load_scalar(c, e.buffer, index), e.dtype)
+    ramp = as_ramp(index, c.definitions)
+    stride = ramp[1].value if ramp is not None and isinstance(ramp[1], Const) else None
+    if ramp is not None and stride == 0:
+        one = _load_scalar(c, e.buffer, ramp[0])
+        value = c.broadcast(types.memory_type(e.buffer.dtype), one, e.dtype.lanes)
+    elif ramp is not None and stride == 1:
+        value = _load_contiguous(c, e.buffer, ramp[0], e.dtype.lanes)
+    elif ramp is not None and stride == -1:
+        value = _load_reversed(c, e.buffer, ramp[0], e.dtype.lanes)
+    elif ramp is not None and stride == 2 and c.mask is None:
+        value = _load_even(c, e.buffer, ramp[0], e.dtype.lanes)
+    else:
+        value = _gather(c, e.buffer, index, ramp, e.dtype.lanes)
+    return _from_memory(c, value, e.dtype)
+
+
+def _load_scalar(c: Context, buffer: Buffer, index: Expr) -> str:
+    kind, align = types.memory_type(buffer.dtype), min(buffer.dtype.bytes, c.aligned.get(buffer, 1))
+    suffix = f", align {align}{c.module.access(buffer)}"
+    if c.mask is None or _in_bounds(c, buffer, index):
+        return c.emit(f"load {kind}, ptr {c.element(buffer, c.value(index))}{suffix}")
+    assert c.any_lane is not None
+    some = c.any_lane()
+    nothing = c.alloca("i64", 8)
+    c.entry.append(f"  store i64 0, ptr {nothing}, align 8")
+    pointer = c.element(buffer, c.value(index), "")
+    chosen = c.emit(f"select i1 {some}, ptr {pointer}, ptr {nothing}")
+    return c.emit(f"load {kind}, ptr {chosen}{suffix}")
+
+
+def _load_contiguous(c: Context, buffer: Buffer, base: Expr, lanes: int) -> str:
+    return _load_vector(c, buffer, c.value(base), lanes, _alignment(c, buffer, base), c.mask)
+
+
+def _load_vector(c: Context, buffer: Buffer, index: str, lanes: int, align: int, mask: str | None) -> str:
+    kind = f"<{lanes} x {types.memory_type(buffer.dtype)}>"
+    if mask is None:
+        return c.emit(f"load {kind}, ptr {c.element(buffer, index)}, align {align}{c.module.access(buffer)}")
+    pointer = c.element(buffer, index, "")
+    name = f"llvm.masked.load.{types.mangle(kind)}.p0"
+    arguments = [f"ptr align {align} {pointer}", f"<{lanes} x i1> {mask}", f"{kind} zeroinitializer"]
+    return c.call(kind, name, arguments, c.module.access(buffer))
+
+
+def _reversal(lanes: int) -> str:
+    return types.constant_vector("i32", range(lanes - 1, -1, -1))
+
+
+def _reverse(c: Context, value: str, kind: str, lanes: int) -> str:
+    return c.emit(f"shufflevector {kind} {value}, {kind} poison, <{lanes} x i32> {_reversal(lanes)}")
+
+
+def _load_reversed(c: Context, buffer: Buffer, base: Expr, lanes: int) -> str:
+    kind = f"<{lanes} x {types.memory_type(buffer.dtype)}>"
+    start = c.emit(f"sub i64 {c.value(base)}, {lanes - 1}")
+    mask = None if c.mask is None else _reverse(c, c.mask, f"<{lanes} x i1>", lanes)
+    return _reverse(c, _load_vector(c, buffer, start, lanes, _scalar_align(c, buffer), mask), kind, lanes)
+
+
+def _scalar_align(c: Context, buffer: Buffer) -> int:
+    return min(buffer.dtype.bytes, c.aligned.get(buffer, 1))
+
+
+def _load_even(c: Context, buffer: Buffer, base: Expr, lanes: int) -> str:
+    """Every second element: two whole loads that end exactly at the last one wanted, and a shuffle."""
+    kind = f"<{lanes} x {types.memory_type(buffer.dtype)}>"
+    index = c.value(base)
+    first = _load_vector(c, buffer, index, lanes, _alignment(c, buffer, base), None)
+    after = c.emit(f"add i64 {index}, {lanes - 1}")
+    second = _load_vector(c, buffer, after, lanes, _scalar_align(c, buffer), None)
+    picks = [2 * i if 2 * i < lanes else 2 * i + 1 for i in range(lanes)]
+    return c.emit(f"shufflevector {kind} {first}, {kind} {second}, <{lanes} x i32> {types.constant_vector('i32', picks)}")
+
+
+def _pointers(c: Context, buffer: Buffer, index: Expr, ramp: tuple[Expr, Expr] | None, lanes: int) -> str:
+    """A pointer for each lane; a ramp of constant stride is one pointer and constant offsets."""
+    element = types.memory_type(buffer.dtype)
+    if ramp is not None and isinstance(ramp[1], Const):
+        start = c.element(buffer, c.value(ramp[0]), "")
+        offsets = types.constant_vector("i64", [ramp[1].value * lane for lane in range(lanes)])
+        return c.emit(f"getelementptr {element}, ptr {start}, <{lanes} x i64> {offsets}")
+    return c.emit(f"getelementptr {element}, ptr {c.base(buffer)}, <{lanes} x i64> {c.value(index)}")
+
+
+def _gather(c: Context, buffer: Buffer, index: Expr, ramp: tuple[Expr, Expr] | None, lanes: int) -> str:
+    kind = f"<{lanes} x {types.memory_type(buffer.dtype)}>"
+    pointers = _pointers(c, buffer, index, ramp, lanes)
+    mask = c.mask or types.splat("i1", "true", lanes)
+    arguments = [
+        f"<{lanes} x ptr> align {_scalar_align(c, buffer)} {pointers}", f"<{lanes} x i1> {mask}", f"{kind} zeroinitializer"
+    ]  # fmt: skip
+    name = f"llvm.masked.gather.{types.mangle(kind)}.v{lanes}p0"
+    return c.call(kind, name, arguments, c.module.access(buffer))
+
+
+def _address(c: Context, e: Address) -> str:
+    return c.pointer(e)
+
+
+# --------------------------------------------------------------------------------------------------------- stores
+
+
+def store(c: Context, s: Store) -> None:
+    """A Store, with or without a predicate."""
+    predicate = s.predicate
+    if predicate is None or is_true(predicate):
+        return _store(c, s, None)
+    if isinstance(predicate, Broadcast):
+        predicate = predicate.value
+    if predicate.dtype.lanes == 1:
+        then, done = c.new_label("store"), c.new_label("stored")
+        c.branch_if(c.value(predicate), then, done)
+        c.start(then)
+        _store(c, s, None)
+        c.branch(done)
+        return c.start(done)
+    _store(c, s, c.value(predicate), predicate)
+
+
+def _store(c: Context, s: Store, mask: str | None, predicate: Expr | None = None) -> None:
+    buffer, index = s.buffer, _index(s.buffer, s.indices)
+    lanes = index.dtype.lanes
+    if s.value.dtype.lanes not in (1, lanes):
+        raise InternalError(f"store of {s.value.dtype} to {lanes} lanes of buffer {buffer.name!r}")
+    value = c.value(s.value) if mask is None else masked(c, s.value, mask, lanes, predicate)
+    value = _to_memory(c, value, s.value.dtype)
+    element = types.memory_type(buffer.dtype)
+    if s.value.dtype.scalar is not buffer.dtype:
+        raise InternalError(f"store of {s.value.dtype} to buffer {buffer.name!r} of {buffer.dtype}")
+    if lanes == 1:
+        pointer = c.element(buffer, c.value(index))
+        return c.line(f"store {element} {value}, ptr {pointer}, align {_scalar_align(c, buffer)}{c.module.access(buffer)}")
+    kind = f"<{lanes} x {element}>"
+    if s.value.dtype.lanes == 1:
+        value = c.broadcast(element, value, lanes)
+    ramp = as_ramp(index, c.definitions)
+    stride = ramp[1].value if ramp is not None and isinstance(ramp[1], Const) else None
+    if ramp is not None and stride == 1:
+        _store_vector(c, buffer, c.value(ramp[0]), value, lanes, _alignment(c, buffer, ramp[0]), mask)
+    elif ramp is not None and stride == -1:
+        start = c.emit(f"sub i64 {c.value(ramp[0])}, {lanes - 1}")
+        mask = None if mask is None else _reverse(c, mask, f"<{lanes} x i1>", lanes)
+        _store_vector(c, buffer, start, _reverse(c, value, kind, lanes), lanes, _scalar_align(c, buffer), mask)
+    else:
+        _scatter(c, buffer, index, ramp, value, lanes, mask)
+
+
+def _store_vector(c: Context, buffer: Buffer, index: str, value: str, lanes: int, align: int, mask: str | None) -> None:
+    kind = f"<{lanes} x {types.memory_type(buffer.dtype)}>"
+    if mask is None:
+        pointer = c.element(buffer, index)
+        return c.line(f"store {kind} {value}, ptr {pointer}, align {align}{c.module.access(buffer)}")
+    pointer = c.element(buffer, index, "")
+    name = f"llvm.masked.store.{types.mangle(kind)}.p0"
+    arguments = [f"{kind} {value}", f"ptr align {align} {pointer}", f"<{lanes} x i1> {mask}"]
+    c.call("void", name, arguments, c.module.access(buffer))
+
+
+def _scatter(
+    c: Context, buffer: Buffer, index: Expr, ramp: tuple[Expr, Expr] | None, value: str, lanes: int, mask: str | None
+) -> None:
+    kind = f"<{lanes} x {types.memory_type(buffer.dtype)}>"
+    pointers = _pointers(c, buffer, index, ramp, lanes)
+    name = f"llvm.masked.scatter.{types.mangle(kind)}.v{lanes}p0"
+    arguments = [
+        f"{kind} {value}", f"<{lanes} x ptr> align {_scalar_align(c, buffer)} {pointers}",
+        f"<{lanes} x i1> {mask or types.splat('i1', 'true', lanes)}",
+    ]  # fmt: skip
+    c.call("void", name, arguments, c.module.access(buffer))
+
+
+TABLE: dict[type[Expr], Handler] = {Load: _load, Address: _address}

@@ -1,0 +1,311 @@
+"""Statements: loops, branches, names, allocation, and the outlined bodies of parallel loops.
+
+    for i in parallel(n): body      ->      env = { values and pointers that body uses, 0 }
+                                            weft_parallel_for(body, &env, n, threads); if (env.failed) return 1
+    void body(begin, end, env)              for i in begin .. end: body
+
+A parallel loop inside a parallel loop runs serially. Small buffers live on the stack of the function that uses them,
+where LLVM turns those with constant indices into registers; larger ones come from `weft_allocate`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from weft.codegen.llvm import memory, types
+from weft.codegen.llvm.analysis import divisor, interval, power_of_two, touches_memory
+from weft.codegen.llvm.context import Context, Module, StmtHandler
+from weft.core.errors import TargetError
+from weft.expr.nodes import Address, Buffer, Const, Expr, Load, Var, product
+from weft.expr.visit import walk
+from weft.loop.ir import Allocate, Evaluate, For, If, Let, Seq, Stmt, Store
+from weft.loop.visit import child_exprs, walk_stmts
+
+_LOCAL_LIMIT = 64 * 1024
+"""Bytes of a "local" buffer that may live on the stack."""
+_STACK_LIMIT = 4 * 1024
+"""Bytes of any other buffer that may live on the stack."""
+_ALIGNMENT = 64
+
+
+def _seq(c: Context, s: Seq) -> None:
+    for child in s.stmts:
+        c.run(child)
+
+
+def _let(c: Context, s: Let) -> None:
+    name(c, s.var, s.value, c.value(s.value))
+    c.run(s.body)
+
+
+def name(c: Context, var: Var, meaning: Expr, value: str) -> None:
+    """Gives a variable its value, and remembers what is known about it."""
+    c.values[var] = value
+    if var.dtype.is_integer:
+        c.ranges[var] = interval(meaning, c.ranges)
+        c.divisors[var] = divisor(meaning, c.divisors)
+        if var.dtype.lanes > 1 and not touches_memory(meaning):
+            c.definitions[var] = meaning
+
+
+def _evaluate(c: Context, s: Evaluate) -> None:
+    c.value(s.value)
+
+
+def _if(c: Context, s: If) -> None:
+    condition = c.value(s.condition)
+    then, done = c.new_label("then"), c.new_label("done")
+    other = done if s.otherwise is None else c.new_label("else")
+    c.branch_if(condition, then, other)
+    c.start(then)
+    c.run(s.then)
+    c.branch(done)
+    if s.otherwise is not None:
+        c.start(other)
+        c.run(s.otherwise)
+        c.branch(done)
+    c.start(done)
+
+
+# ---------------------------------------------------------------------------------------------------------- loops
+
+
+def _has_vectors(s: Stmt) -> bool:
+    for stmt in walk_stmts(s):
+        for e in child_exprs(stmt):
+            if e.dtype.lanes > 1:
+                return True
+    return False
+
+
+def _hints(c: Context, s: For) -> str:
+    """Loops that the schedule has shaped stay as they are; plain scalar ones are LLVM's to improve."""
+    if _has_vectors(s.body):
+        return c.module.loop_metadata('!"llvm.loop.unroll.disable"', '!"llvm.loop.vectorize.enable", i1 false')
+    if s.kind == "unrolled":
+        return c.module.loop_metadata('!"llvm.loop.unroll.enable"')
+    if s.kind == "vectorized":
+        return c.module.loop_metadata('!"llvm.loop.vectorize.enable", i1 true')
+    return ""
+
+
+def _loop(c: Context, s: For, first: str, end: str, guard: bool) -> None:
+    """The loop proper: tested at its end, and before it if it may run zero times."""
+    body, done = c.new_label("loop"), c.new_label("after")
+    before = c.label
+    if guard:
+        c.branch_if(c.emit(f"icmp slt i64 {first}, {end}"), body, done)
+    else:
+        c.branch(body)
+    c.start(body)
+    variable, following = c.fresh(), c.fresh()
+    phi = len(c.lines)
+    c.lines.append("")
+    c.values[s.var] = variable
+    c.run(s.body)
+    c.lines[phi] = f"  {variable} = phi i64 [ {first}, %{before} ], [ {following}, %{c.label} ]"
+    c.line(f"{following} = add nuw nsw i64 {variable}, 1")
+    c.branch_if(c.emit(f"icmp slt i64 {following}, {end}"), body, done, _hints(c, s))
+    c.start(done)
+
+
+def _for(c: Context, s: For) -> None:
+    if s.kind == "thread":
+        raise TargetError(f"loop {s.var.name!r} is bound to {s.thread}, but {c.module.machine.name} has no such threads")
+    high = interval(s.extent, c.ranges)[1]
+    c.ranges[s.var] = (0, None if high is None else max(high - 1, 0))
+    if s.kind == "parallel" and not c.outlined:
+        return _parallel(c, s)
+    extent = s.extent.value if isinstance(s.extent, Const) else None
+    if extent is not None and extent <= 0:
+        return
+    if extent == 1:
+        name(c, s.var, Const(0, s.var.dtype), "0")
+        return c.run(s.body)
+    _loop(c, s, "0", c.value(s.extent), extent is None)
+
+
+# ------------------------------------------------------------------------------------------------- parallel loops
+
+
+def _captured(s: For) -> tuple[dict[Var, None], dict[Buffer, None]]:
+    """Variables and buffers that a loop's body mentions."""
+    variables: dict[Var, None] = {}
+    buffers: dict[Buffer, None] = {}
+    expressions: list[Expr] = []
+    for stmt in walk_stmts(s.body):
+        expressions.extend(child_exprs(stmt))
+        if isinstance(stmt, Store):
+            buffers[stmt.buffer] = None
+        elif isinstance(stmt, Allocate):
+            expressions.extend(stmt.buffer.shape)
+            expressions.extend(stmt.buffer.strides or ())
+    for expression in expressions:
+        for node in walk(expression):
+            if isinstance(node, Var):
+                variables[node] = None
+            elif isinstance(node, (Load, Address)):
+                buffers[node.buffer] = None
+    return variables, buffers
+
+
+class _Environment:
+    """The struct through which an outlined body gets its values: the failure flag first, then one field for each."""
+
+    def __init__(self, c: Context, s: For) -> None:
+        variables, buffers = _captured(s)
+        used = {definition for var in variables for definition in _mentioned(c, var)}
+        self.variables = [v for v in c.values if v in variables or v in used]
+        self.buffers = [b for b in c.pointers if b in buffers]
+        fields = [types.llvm_type(v.dtype) for v in self.variables] + ["ptr"] * len(self.buffers)
+        self.type = "{ i32" + "".join(f", {field}" for field in fields) + " }"
+
+    def field(self, c: Context, pointer: str, number: int) -> str:
+        return c.emit(f"getelementptr inbounds {self.type}, ptr {pointer}, i32 0, i32 {number}")
+
+    def fill(self, c: Context, pointer: str) -> None:
+        c.line(f"store i32 0, ptr {pointer}, align 8")
+        for number, var in enumerate(self.variables, 1):
+            c.line(f"store {types.llvm_type(var.dtype)} {c.values[var]}, ptr {self.field(c, pointer, number)}")
+        for number, buffer in enumerate(self.buffers, 1 + len(self.variables)):
+            c.line(f"store ptr {c.pointers[buffer]}, ptr {self.field(c, pointer, number)}")
+
+    def unpack(self, c: Context, pointer: str) -> None:
+        for number, var in enumerate(self.variables, 1):
+            c.values[var] = c.emit(f"load {types.llvm_type(var.dtype)}, ptr {self.field(c, pointer, number)}")
+        for number, buffer in enumerate(self.buffers, 1 + len(self.variables)):
+            c.pointers[buffer] = c.emit(f"load ptr, ptr {self.field(c, pointer, number)}")
+
+
+def _mentioned(c: Context, var: Var) -> set[Var]:
+    """The variables in what a vector variable stands for, which its uses as a ramp speak of."""
+    meaning = c.definitions.get(var)
+    if meaning is None:
+        return set()
+    found = {node for node in walk(meaning) if isinstance(node, Var)}
+    return found.union(*(_mentioned(c, inner) for inner in found)) if found else found
+
+
+def _parallel(c: Context, s: For) -> None:
+    module = c.module
+    count = c.value(s.extent)
+    environment = _Environment(c, s)
+    symbol = f"{module.symbol}.parallel.{len(module.functions)}"
+    pointer = c.alloca(environment.type, 64)
+    environment.fill(c, pointer)
+    module.helpers.add(symbol)
+    _outline(c, s, environment, symbol)
+    arguments = [f"ptr {types.quote(symbol)}", f"ptr {pointer}", f"i64 {count}", "i64 %threads"]
+    c.call("void", "weft_parallel_for", arguments)
+    if _may_fail(s):
+        failed = c.emit(f"icmp ne i32 {c.emit(f'load i32, ptr {pointer}, align 8')}, 0")
+        fail_if(c, failed)
+
+
+def _may_fail(s: For) -> bool:
+    return any(isinstance(stmt, Allocate) for stmt in walk_stmts(s.body))
+
+
+def _outline(outer: Context, s: For, environment: _Environment, symbol: str) -> None:
+    """Writes the body of a parallel loop as a function of its own."""
+    c = Context(outer.module)
+    c.outlined = True
+    c.aligned, c.base_slots, c.slots_used = dict(outer.aligned), dict(outer.base_slots), dict(outer.slots_used)
+    c.ranges, c.divisors, c.definitions = dict(outer.ranges), dict(outer.divisors), dict(outer.definitions)
+    environment.unpack(c, "%env")
+    _loop(c, s, "%begin", "%end", True)
+    c.line("ret void")
+    position = len(outer.module.functions)
+    text = c.text(f"define internal void {types.quote(symbol)}(i64 %begin, i64 %end, ptr noalias %env) #0")
+    outer.module.functions.insert(position, text)
+
+
+# ----------------------------------------------------------------------------------------------------- allocation
+
+
+def fail_if(c: Context, failed: str) -> None:
+    """Gives up with code 1, after releasing what is held, if a condition holds."""
+    bad, good = c.new_label("failed"), c.new_label("fine")
+    c.branch_if(failed, bad, good, ", !prof !1")
+    c.start(bad)
+    for held in reversed(c.heap):
+        c.call("void", "weft_release", [f"ptr {held}"])
+    if c.outlined:
+        c.line("store atomic i32 1, ptr %env monotonic, align 8")
+        c.line("ret void")
+    else:
+        c.line("ret i32 1")
+    c.start(good)
+
+
+def _constant_size(buffer: Buffer) -> int | None:
+    size = buffer.dtype.bytes
+    for extent in buffer.shape:
+        if not isinstance(extent, Const):
+            return None
+        size *= max(int(extent.value), 0)
+    return size
+
+
+def _allocate(c: Context, s: Allocate) -> None:
+    buffer = s.buffer
+    facts = c.module.machine.scopes.get(buffer.scope)
+    if facts is None:
+        known = ", ".join(c.module.machine.scopes)
+        raise TargetError(f"buffer {buffer.name!r}: {c.module.machine.name} has no memory scope {buffer.scope!r}; it has {known}")
+    if facts.slot_bytes:
+        return _allocate_slots(c, s, facts)
+    size = _constant_size(buffer)
+    if size is not None and size <= (_LOCAL_LIMIT if buffer.scope == "local" else _STACK_LIMIT):
+        count = max(size // buffer.dtype.bytes, 1)
+        alignment = max(_ALIGNMENT, power_of_two(buffer.alignment))
+        c.pointers[buffer] = c.alloca(f"[{count} x {types.memory_type(buffer.dtype)}]", alignment)
+        c.aligned[buffer] = alignment
+        return c.run(s.body)
+    bytes_needed = str(size) if size is not None else _symbolic_size(c, buffer)
+    pointer = c.call("ptr", "weft_allocate", [f"i64 {bytes_needed}"])
+    fail_if(c, c.emit(f"icmp eq ptr {pointer}, null"))
+    c.pointers[buffer], c.aligned[buffer] = pointer, _ALIGNMENT
+    c.heap.append(pointer)
+    c.run(s.body)
+    c.heap.pop()
+    c.call("void", "weft_release", [f"ptr {pointer}"])
+
+
+def _symbolic_size(c: Context, buffer: Buffer) -> str:
+    count = c.value(product(buffer.shape))
+    return c.emit(f"mul i64 {count}, {buffer.dtype.bytes}")
+
+
+def _allocate_slots(c: Context, s: Allocate, facts: Any) -> None:
+    """A buffer in a register scope takes the next free slots while its body runs."""
+    buffer, size = s.buffer, _constant_size(s.buffer)
+    if size is None:
+        raise TargetError(f"buffer {buffer.name!r} in scope {buffer.scope!r} needs a constant size")
+    needed = -(-size // int(facts.slot_bytes))
+    used = c.slots_used.get(buffer.scope, 0)
+    if used + needed > facts.slots:
+        raise TargetError(
+            f"buffer {buffer.name!r} needs {needed} slots of scope {buffer.scope!r}, "
+            f"but {used} of its {facts.slots} are in use: use smaller tiles"
+        )
+    c.base_slots[buffer] = used
+    c.slots_used[buffer.scope] = used + needed
+    c.run(s.body)
+    c.slots_used[buffer.scope] = used
+
+
+def use_param(c: Context, buffer: Buffer, pointer: str) -> None:
+    """Makes a parameter's pointer known; the caller promises no more than the alignment of one element."""
+    c.pointers[buffer] = pointer
+    c.aligned[buffer] = buffer.dtype.bytes
+
+
+def setup(module: Module) -> None:
+    """Metadata that statements refer to by number: !1 says that a failure is unlikely."""
+    module.metadata.append('!1 = !{!"branch_weights", i32 1, i32 2000}')
+
+
+TABLE: dict[type[Stmt], StmtHandler] = {
+    Seq: _seq, Let: _let, Evaluate: _evaluate, If: _if, For: _for, Allocate: _allocate, Store: memory.store,
+}  # fmt: skip

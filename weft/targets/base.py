@@ -1,0 +1,91 @@
+"""What the rest of the compiler may ask about a machine.
+
+A `Target` is a record of facts; generic code asks for facts, never for a name. Its folder under `weft/targets` adds
+
+    __init__.py     parse(text) -> Target | None, FORMS: lines that show what parse reads
+    pipeline.py     lower(func, target) -> Func      the passes from a scheduled Func to what the code generator takes
+    intrinsics.py   intrinsics(target) -> {name: emitter}
+"""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass, field, replace
+from typing import Any, Mapping
+
+from weft.core.errors import TargetError
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """A kind of memory. `slots` > 0: not memory with addresses but so many registers (or banks) of `slot_bytes` each."""
+
+    name: str
+    slots: int = 0
+    slot_bytes: int = 0
+
+
+def plain_scopes(*names: str) -> dict[str, Scope]:
+    """Scopes that are ordinary memory."""
+    return {name: Scope(name) for name in names}
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The facts about one machine."""
+
+    kind: str
+    """What sort of machine: the name of its folder."""
+    name: str
+    """How a person names it: the text that `find_target` read."""
+    triple: str
+    cpu: str
+    features: frozenset[str]
+    """What the processor has, as LLVM names it; an entry "-avx2" says that it lacks something its cpu has."""
+    vector_bytes: int
+    """Bytes of one vector register; 0 where there are none."""
+    vector_registers: int
+    cache_bytes: tuple[int, int, int]
+    """First (data), second and third level; the third is shared by the cores. 0 where there is none."""
+    cores: int
+    has_fma: bool
+    pointer_bytes: int = 8
+    scopes: Mapping[str, Any] = field(default_factory=lambda: plain_scopes("global", "local", "shared"))
+    package: str = ""
+    """The folder's module name, for its pipeline and intrinsics."""
+    is_host: bool = False
+    """Whether this process can run its code."""
+
+    def __hash__(self) -> int:
+        return hash((self.kind, self.triple, self.cpu, self.features))
+
+    def lanes(self, dtype: Any) -> int:
+        """How many elements of a dtype one vector register holds; at least 1."""
+        return max(1, self.vector_bytes // int(dtype.bytes))
+
+    def with_features(self, *changes: str) -> Target:
+        """The same machine with features added ("avx512bf16") or taken away ("-avx512f"). Its other facts stay."""
+        names = {change.lstrip("+-") for change in changes}
+        kept = {feature for feature in self.features if feature.lstrip("-") not in names}
+        return replace(self, features=frozenset(kept | {change.lstrip("+") for change in changes}))
+
+    def lower(self, func: Any) -> Any:
+        """A scheduled Func as this target's code generator takes it."""
+        return self._part("pipeline").lower(func, self)
+
+    def intrinsics(self) -> Mapping[str, Any]:
+        """The target's own intrinsics: name -> emitter."""
+        found: Mapping[str, Any] = self._part("intrinsics").intrinsics(self)
+        return found
+
+    def _part(self, part: str) -> Any:
+        name = f"{self.package}.{part}"
+        try:
+            return importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if error.name != name:
+                raise
+            raise TargetError(f"the target {self.name} has no {part} ({name} is missing)") from None
+
+    def __str__(self) -> str:
+        return self.name

@@ -1,0 +1,108 @@
+"""What is known about processors: for each architecture its defaults, and what its features add."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+_KB, _MB = 1024, 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """The facts about the least machine of an architecture."""
+
+    cpu: str
+    features: frozenset[str]
+    vector_bytes: int
+    vector_registers: int
+    has_fma: bool
+    pointer_bytes: int
+    cache_bytes: tuple[int, int, int]
+    cores: int
+
+
+ARCHITECTURES: dict[str, Architecture] = {
+    "x86_64": Architecture(
+        "x86-64", frozenset({"sse2"}), 16, 16, False, 8, (32 * _KB, 512 * _KB, 8 * _MB), 8
+    ),
+    "aarch64": Architecture(
+        "generic", frozenset({"neon"}), 16, 32, True, 8, (64 * _KB, 512 * _KB, 4 * _MB), 4
+    ),
+    "riscv64": Architecture(
+        "generic-rv64", frozenset({"m", "a", "f", "d", "c"}), 0, 32, True, 8, (32 * _KB, 256 * _KB, 2 * _MB), 4
+    ),
+    "armv7": Architecture(
+        "cortex-a9", frozenset({"neon"}), 16, 16, False, 4, (32 * _KB, 512 * _KB, 0), 4
+    ),
+    "wasm32": Architecture(
+        "generic", frozenset({"simd128", "bulk-memory"}), 16, 16, False, 4, (32 * _KB, 256 * _KB, 4 * _MB), 1
+    ),
+}  # fmt: skip
+_SAME = {"amd64": "x86_64", "x86-64": "x86_64", "arm64": "aarch64", "armv7a": "armv7", "armv7l": "armv7"}
+
+
+def architecture(triple: str) -> str | None:
+    """The key of ARCHITECTURES that a triple's first part stands for."""
+    first = triple.split("-")[0]
+    name = _SAME.get(first, first)
+    return name if name in ARCHITECTURES else None
+
+
+def vectors(name: str, features: frozenset[str]) -> tuple[int, int]:
+    """Bytes and number of the vector registers that a set of features gives."""
+    base = ARCHITECTURES[name]
+    if name == "x86_64":
+        if "avx512f" in features:
+            return 64, 32
+        return (32, 16) if "avx" in features or "avx2" in features else (16, 16)
+    if name == "riscv64" and "v" in features:
+        return 16, 32
+    if name == "wasm32" and "simd128" not in features:
+        return 0, 0
+    if name in ("armv7", "aarch64") and "neon" not in features:
+        return 0, base.vector_registers
+    return base.vector_bytes, base.vector_registers
+
+
+def fused(name: str, features: frozenset[str]) -> bool:
+    """Whether a set of features gives a fused multiply-add."""
+    if name == "x86_64":
+        return "fma" in features or "avx512f" in features
+    if name == "armv7":
+        return "vfp4" in features
+    if name == "riscv64":
+        return "f" in features
+    return ARCHITECTURES[name].has_fma
+
+
+def _cache_entry(folder: Path) -> tuple[int, int] | None:
+    try:
+        kind = (folder / "type").read_text().strip()
+        level = int((folder / "level").read_text())
+        text = (folder / "size").read_text().strip()
+    except (OSError, ValueError):
+        return None
+    if kind == "Instruction" or not text[:-1].isdigit():
+        return None
+    return level, int(text[:-1]) * {"K": _KB, "M": _MB, "G": 1024 * _MB}.get(text[-1], 0) if not text.isdigit() else int(text)
+
+
+def host_caches(default: tuple[int, int, int]) -> tuple[int, int, int]:
+    """Sizes of this machine's data caches; what cannot be found out is as in `default`."""
+    found: dict[int, int] = {}
+    for folder in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
+        entry = _cache_entry(folder)
+        if entry is not None and entry[1] > 0:
+            found[entry[0]] = entry[1]
+    first, second, third = (found.get(level, size if not found else 0) for level, size in zip((1, 2, 3), default))
+    return first or default[0], second or default[1], third
+
+
+def host_cores() -> int:
+    """The processors this process may run on."""
+    try:
+        return max(1, len(os.sched_getaffinity(0)))
+    except AttributeError:
+        return os.cpu_count() or 1

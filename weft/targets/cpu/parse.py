@@ -1,0 +1,167 @@
+"""Reads the text of a CPU target.
+
+    "native" | "cpu"                                                        this machine, with all it can do
+    "x86_64-unknown-linux-gnu"                                              the least machine of a triple
+    "x86_64-unknown-linux-gnu,cpu=skylake-avx512,features=+avx2+fma,cores=8"     a certain machine
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import replace
+from typing import Any
+
+from weft.core.errors import TargetError
+from weft.targets.base import Target
+from weft.targets.cpu import facts
+
+FORMS = (
+    'native                                   this machine ("cpu" means the same)',
+    "native,features=-avx512f                 this machine without something it has",
+    "x86_64-unknown-linux-gnu                 a machine by its LLVM triple: x86_64, aarch64, riscv64, armv7 or wasm32",
+    "aarch64-unknown-linux-gnu,cpu=neoverse-n1,features=+dotprod+fp16,cores=8",
+)
+_PACKAGE = "weft.targets.cpu"
+_KEYS = ("cpu", "features", "cores")
+
+
+def _fail(text: str, reason: str) -> TargetError:
+    return TargetError(f"target {text!r}: {reason}. A CPU target is written as\n" + "\n".join(f"  {form}" for form in FORMS))
+
+
+def parse(text: str) -> Target | None:
+    """The target that a text stands for; None when it does not speak of a CPU."""
+    head, *rest = (part.strip() for part in text.split(","))
+    options = _options(text, rest) if head in ("native", "cpu") or facts.architecture(head) else {}
+    if head in ("native", "cpu"):
+        base = native()
+    elif facts.architecture(head):
+        base = _by_triple(text, head)
+    else:
+        return None
+    return _apply(text, base, options)
+
+
+def _options(text: str, parts: list[str]) -> dict[str, str]:
+    """key=value pairs; a part that is "+x" or "-x" goes on with the features before it."""
+    options: dict[str, str] = {}
+    for part in parts:
+        if part[:1] in ("+", "-") and "features" in options:
+            options["features"] += part
+            continue
+        key, equals, value = part.partition("=")
+        if not equals or not value or key not in _KEYS:
+            raise _fail(text, f"{part!r} is not one of {', '.join(f'{k}=…' for k in _KEYS)}")
+        if key in options:
+            raise _fail(text, f"{key} is given twice")
+        options[key] = value
+    return options
+
+
+def _apply(text: str, base: Target, options: dict[str, str]) -> Target:
+    arch = facts.architecture(base.triple)
+    assert arch is not None
+    cpu, features = base.cpu, base.features
+    if "cpu" in options and options["cpu"] != cpu:
+        cpu = options["cpu"]
+        features = _cpu_features(text, base.triple, arch, cpu)
+    for sign, name in _changes(text, options.get("features", "")):
+        features = (features - {name, f"-{name}"}) | {name if sign == "+" else f"-{name}"}
+    features = _implied(arch, features)
+    cores = base.cores
+    if "cores" in options:
+        if not options["cores"].isdigit() or int(options["cores"]) < 1:
+            raise _fail(text, f"cores is {options['cores']!r}, not a number from 1 up")
+        cores = int(options["cores"])
+    width, registers = facts.vectors(arch, features)
+    return replace(
+        base, name=text, cpu=cpu, features=features, cores=cores, vector_bytes=width, vector_registers=registers,
+        has_fma=facts.fused(arch, features),
+    )  # fmt: skip
+
+
+def _changes(text: str, features: str) -> list[tuple[str, str]]:
+    """ "+avx2-fma" as [("+", "avx2"), ("-", "fma")]; a hyphen inside a name, as in "+amx-tile", belongs to the name."""
+    if not features:
+        return []
+    if features[0] not in "+-":
+        raise _fail(text, "features are written as +name or -name, one after the other")
+    changes: list[tuple[str, str]] = []
+    for piece in features.replace("-", "+-").split("+"):
+        minus, name = piece.startswith("-"), piece.lstrip("-")
+        if minus and changes and f"{changes[-1][1]}-{name}" in _HYPHENED:
+            changes[-1] = (changes[-1][0], f"{changes[-1][1]}-{name}")
+        elif name:
+            changes.append(("-" if minus else "+", name))
+    return changes
+
+
+_HYPHENED = frozenset(
+    "amx-tile amx-int8 amx-bf16 amx-fp16 amx-complex bulk-memory relaxed-simd nontrapping-fptoint sign-ext "
+    "v8.2a dot-prod fp-armv8 fast-unaligned-access unaligned-scalar-mem".split()
+)
+_WITHOUT = {"avx": ("avx2", "fma", "f16c"), "avx2": ("avx512f", "avxvnni")}
+"""What goes when a feature is taken away; with avx512f goes everything that starts with avx512."""
+
+
+def _implied(arch: str, features: frozenset[str]) -> frozenset[str]:
+    """Features that are only there with others, added or taken away with them (LLVM does the same)."""
+    result = set(features)
+    if arch == "x86_64":
+        for feature, dependents in _WITHOUT.items():
+            if f"-{feature}" in result:
+                result = (result - set(dependents)) | {f"-{dependent}" for dependent in dependents}
+        if "-avx512f" in result:
+            result = {f"-{f}" if f.startswith("avx512") else f for f in result}
+        if any(f.startswith("avx512") for f in result):
+            result |= {"avx512f"}
+        if "avx512f" in result:
+            result |= {"avx2", "fma", "f16c"}
+        if result & {"avx2", "fma", "f16c"}:
+            result |= {"avx"}
+    return frozenset(result)
+
+
+def _cpu_features(text: str, triple: str, arch: str, cpu: str) -> frozenset[str]:
+    """What a named processor has: as LLVM's tables say, asked through what it enables."""
+    from weft.targets.cpu.processors import features_of
+
+    found = features_of(triple, cpu, arch, facts.ARCHITECTURES[arch].features)
+    if found is None:
+        raise _fail(text, f"LLVM knows no {arch} processor named {cpu!r}")
+    return found
+
+
+def _by_triple(text: str, triple: str) -> Target:
+    if len(triple.split("-")) < 3:
+        raise _fail(text, "a triple has three or four parts, such as x86_64-unknown-linux-gnu")
+    arch = facts.architecture(triple)
+    assert arch is not None
+    known = facts.ARCHITECTURES[arch]
+    host: Any = native() if triple == native().triple else None
+    return Target(
+        kind="cpu", name=text, triple=triple, cpu=known.cpu, features=known.features, vector_bytes=known.vector_bytes,
+        vector_registers=known.vector_registers, cache_bytes=known.cache_bytes, cores=known.cores,
+        has_fma=known.has_fma, pointer_bytes=known.pointer_bytes, package=_PACKAGE, is_host=host is not None,
+    )  # fmt: skip
+
+
+@functools.lru_cache(maxsize=1)
+def native() -> Target:
+    """This machine."""
+    import llvmlite.binding as llvm
+
+    triple = str(llvm.get_process_triple())
+    arch = facts.architecture(triple)
+    if arch is None:
+        raise TargetError(f"this machine ({triple}) is not one that Weft compiles for: {', '.join(facts.ARCHITECTURES)}")
+    known = facts.ARCHITECTURES[arch]
+    listed = llvm.get_host_cpu_features()
+    features = frozenset(name if on else f"-{name}" for name, on in listed.items()) or known.features
+    width, registers = facts.vectors(arch, features)
+    return Target(
+        kind="cpu", name="native", triple=triple, cpu=str(llvm.get_host_cpu_name()), features=features,
+        vector_bytes=width, vector_registers=registers, cache_bytes=facts.host_caches(known.cache_bytes),
+        cores=facts.host_cores(), has_fma=facts.fused(arch, features), pointer_bytes=known.pointer_bytes,
+        package=_PACKAGE, is_host=True,
+    )  # fmt: skip

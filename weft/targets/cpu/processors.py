@@ -1,0 +1,70 @@
+"""What a processor named by the user can do.
+
+LLVM knows this by name but does not tell, so it is asked to compile a few lines, in a child process, and the
+instructions that it chooses are the answer. A few features that no plain code shows are listed by processor.
+"""
+
+from __future__ import annotations
+
+import functools
+
+from weft.codegen.llvm.compile import run_child
+
+_PROBE = """
+define <16 x float> @fused(<16 x float> %a, <16 x float> %b, <16 x float> %c) {
+  %r = call <16 x float> @llvm.fma.v16f32(<16 x float> %a, <16 x float> %b, <16 x float> %c)
+  ret <16 x float> %r
+}
+define <16 x float> @widen(<16 x half> %a) {
+  %r = fpext <16 x half> %a to <16 x float>
+  ret <16 x float> %r
+}
+define <16 x bfloat> @narrow(<16 x float> %a) {
+  %r = fptrunc <16 x float> %a to <16 x bfloat>
+  ret <16 x bfloat> %r
+}
+define <16 x half> @halves(<16 x half> %a, <16 x half> %b) {
+  %r = fadd <16 x half> %a, %b
+  ret <16 x half> %r
+}
+define <16 x i32> @integers(<16 x i32> %a, <16 x i32> %b) {
+  %r = add <16 x i32> %a, %b
+  ret <16 x i32> %r
+}
+declare <16 x float> @llvm.fma.v16f32(<16 x float>, <16 x float>, <16 x float>)
+"""
+_SIGNS = {
+    "x86_64": {
+        "zmm": "avx512f", "vfmadd": "fma", "vpaddd\t%ymm": "avx2", "ymm": "avx", "vcvtph2ps": "f16c",
+        "vcvtneps2bf16": "avx512bf16", "vaddph": "avx512fp16",
+    },
+    "aarch64": {"fadd\tv0.8h": "fullfp16", "bfcvtn": "bf16"},
+    "armv7": {"vfma.f32": "vfp4", "vadd.i32": "neon"},
+    "riscv64": {"vsetivli": "v", "fmadd.s": "f"},
+    "wasm32": {"i32x4.add": "simd128"},
+}  # fmt: skip
+_AVX512 = frozenset({"avx512bw", "avx512dq", "avx512vl", "avx512cd"})
+_VNNI, _AMX = _AVX512 | {"avx512vnni"}, frozenset({"amx-tile", "amx-int8", "amx-bf16"})
+_LISTED = {
+    "skylake-avx512": _AVX512, "cascadelake": _VNNI, "cooperlake": _VNNI, "icelake-client": _VNNI,
+    "icelake-server": _VNNI, "tigerlake": _VNNI, "sapphirerapids": _VNNI | _AMX, "emeraldrapids": _VNNI | _AMX,
+    "graniterapids": _VNNI | _AMX | {"amx-fp16"}, "znver4": _VNNI, "znver5": _VNNI,
+    "cortex-a55": frozenset({"dotprod"}), "cortex-a76": frozenset({"dotprod"}), "neoverse-n1": frozenset({"dotprod"}),
+    "neoverse-v1": frozenset({"dotprod", "i8mm", "sve"}), "neoverse-n2": frozenset({"dotprod", "i8mm", "sve", "sve2"}),
+    "neoverse-v2": frozenset({"dotprod", "i8mm", "sve", "sve2"}), "apple-m1": frozenset({"dotprod"}),
+    "apple-m2": frozenset({"dotprod", "i8mm"}),
+}  # fmt: skip
+
+
+@functools.lru_cache(maxsize=64)
+def features_of(triple: str, cpu: str, architecture: str, least: frozenset[str]) -> frozenset[str] | None:
+    """The features of a processor by its name, or None if LLVM does not know it."""
+    request = {"triple": triple, "cpu": cpu, "features": "", "form": "assembly", "tuning": "shaped"}
+    code, output, complaints = run_child(f'target triple = "{triple}"\n{_PROBE}', request)
+    if code != 0 or "not a recognized processor" in complaints:
+        return None
+    text = output.decode()
+    shown = {feature for sign, feature in _SIGNS[architecture].items() if sign in text}
+    if architecture == "armv7":
+        least = least - {"neon"}
+    return least | shown | _LISTED.get(cpu, frozenset())

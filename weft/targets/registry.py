@@ -1,0 +1,41 @@
+"""Finds a target by its text: every folder under `weft/targets` is asked whether it can read it."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import pkgutil
+from typing import Any
+
+from weft import targets
+from weft.core.errors import TargetError
+from weft.targets.base import Target
+
+
+@functools.lru_cache(maxsize=1)
+def _packages() -> tuple[Any, ...]:
+    names = sorted(module.name for module in pkgutil.iter_modules(targets.__path__) if module.ispkg)
+    return tuple(importlib.import_module(f"{targets.__name__}.{name}") for name in names)
+
+
+def known_forms() -> list[str]:
+    """What `find_target` reads: one line for each form."""
+    return [line for package in _packages() for line in package.FORMS]
+
+
+@functools.lru_cache(maxsize=64)
+def _find(text: str) -> Target:
+    for package in _packages():
+        found: Target | None = package.parse(text)
+        if found is not None:
+            return found
+    raise TargetError(f"unknown target {text!r}; a target is written as\n" + "\n".join(f"  {line}" for line in known_forms()))
+
+
+def find_target(like: str | Target) -> Target:
+    """The target that a text such as "native" stands for; a Target stands for itself."""
+    if isinstance(like, Target):
+        return like
+    if not isinstance(like, str):
+        raise TargetError(f'a target is a text such as "native" or a Target, not {like!r} ({type(like).__name__})')
+    return _find(like.strip())
