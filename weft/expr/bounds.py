@@ -30,13 +30,14 @@ from weft.expr.nodes import (
     Min,
     Not,
     Or,
+    Select,
     Sub,
     Var,
     index_expr,
     logical_not,
 )
 from weft.expr.proof import Entry, Prover, lane_form
-from weft.expr.visit import uses_any
+from weft.expr.visit import uses_any, walk
 
 _ZERO, _ONE = index_expr(0), index_expr(1)
 
@@ -205,8 +206,10 @@ class Ranges:
                 if kind is Min:
                     self._assume_poly(prover, (left[0], left[1] + constant), None)
                     return self._assume_poly(prover, (right[0], right[1] + constant), None)
-        self.facts = (*self.facts, prover.build(p) if e is None else e)
-        self.prover = self.simplifier = None
+        fact = prover.build(p) if e is None else e
+        if not any(type(node) is Select for node in walk(fact)):  # choices inside facts cost more than they tell
+            self.facts = (*self.facts, fact)
+            self.prover = self.simplifier = None
 
     def _all_nonneg(self, prover: Prover, factors: Iterable[Expr]) -> bool:
         lows = [prover.interval_of(({factor: 1}, 0))[0] for factor in factors]

@@ -170,8 +170,8 @@ class Linear:
         key = (kind, _key(left), right if type(right) is int else _key(right))
         found = self.atoms.get(key)
         if found is None:
-            a = self.build(left)
-            b = index_expr(right) if type(right) is int else self.build(right)
+            a: Expr = self.build(left)
+            b: Expr = index_expr(right) if type(right) is int else self.build(right)
             if like is not None and type(like) is kind and same_arithmetic(like.a, a) and same_arithmetic(like.b, b):
                 found = like
             else:

@@ -63,6 +63,7 @@ class Prover(Linear):
     def __init__(self, ranges: Any) -> None:
         super().__init__(ranges)
         self.steps = 0
+        self.proving = False
         self.proofs: dict[Any, bool] = {}
         self.variables: dict[Expr, frozenset[Var]] = {}
         self.lanes: dict[int, Var] = {}
@@ -214,16 +215,15 @@ class Prover(Linear):
         key = (frozenset(p[0].items()), p[1])
         found = self.proofs.get(key)
         if found is None:
-            outermost = self.steps == 0
+            outermost = not self.proving
             if outermost:
-                self.steps = _STEPS
+                self.proving, self.steps = True, _STEPS
             self.steps -= 1
             found = self.steps > 0 and self.search(p)
             if outermost:
-                self.steps = 0
-                self.proofs[key] = found  # an answer inside another proof may be cut short by its budget
-            elif found:
-                self.proofs[key] = True
+                self.proving = False
+            if found or outermost:  # a "no" inside another proof may only mean that its steps ran out
+                self.proofs[key] = found
         return found
 
     def search(self, p: Poly) -> bool:
@@ -268,6 +268,7 @@ class Prover(Linear):
         if not self.ranges.facts:
             return False
         if self.fact_polys is None:
+            self.fact_polys = []  # a fact is put into normal form without the help of facts
             self.fact_polys = [self.poly(fact) for fact in self.ranges.facts]
         facts = self.fact_polys
         for index, fact in enumerate(facts):

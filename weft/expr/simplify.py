@@ -71,6 +71,9 @@ from weft.expr.visit import map_all, rebuild, uses_any
 
 _ARITHMETIC = frozenset((Add, Sub, Mul, FloorDiv, FloorMod, Min, Max))
 
+_DEEPEST = 4
+"""How many conditions around an expression are made use of."""
+
 
 def simplify(e: Expr, ranges: Ranges | None = None) -> Expr:
     """An expression of the same value everywhere in the ranges, in normal form; the same object if nothing changed."""
@@ -95,6 +98,7 @@ class Simplifier(Prover):
     def __init__(self, ranges: Ranges) -> None:
         super().__init__(ranges)
         self.done: dict[int, tuple[Expr, Expr]] = {}  # by id; the node is kept so that the id stays its own
+        self.depth = 0  # conditions assumed
 
     def visit(self, e: Expr) -> Expr:
         """The simplified expression."""
@@ -130,7 +134,11 @@ class Simplifier(Prover):
         """The simplifier for where the condition holds (this one, if the condition says nothing useful)."""
         if type(arm) in (Var, Const) or condition.dtype.lanes != 1 or not _speaks_of_indices(condition):
             return self
-        return simplifier_for(self.ranges.with_condition(condition))
+        if self.depth >= _DEEPEST:
+            return self
+        inner = simplifier_for(self.ranges.with_condition(condition))
+        inner.depth = self.depth + 1
+        return inner
 
     # -------------------------------------------------------------------------------------------- wrapping and floats
 
@@ -151,7 +159,7 @@ class Simplifier(Prover):
             return result
         if type(a) is Const and type(b) is Const and e.dtype.is_integer and not _zero_divisor(kind, b):
             return FOLD[kind](a, b)
-        return e if a is e.a and b is e.b else kind(a, b)  # type: ignore[no-any-return]
+        return e if a is e.a and b is e.b else kind(a, b)
 
     # ----------------------------------------------------------------------------------------------------- comparison
 
@@ -172,7 +180,7 @@ class Simplifier(Prover):
             return FALSE
         if _same(a, b):
             return FALSE if kind in (NE, LT) else TRUE
-        return new  # type: ignore[no-any-return]
+        return new
 
     def compare_indices(self, kind: type[Expr], e: Any) -> Expr:
         """A comparison of index expressions: decided, or with common terms and factors cancelled."""
@@ -195,7 +203,7 @@ class Simplifier(Prover):
         elif not left[0] and kind in (EQ, NE):
             left, right = right, left
         a, b = self.build(left), self.build(right)
-        return e if same_arithmetic(e.a, a) and same_arithmetic(e.b, b) else kind(a, b)  # type: ignore[call-arg, no-any-return]
+        return e if same_arithmetic(e.a, a) and same_arithmetic(e.b, b) else kind(a, b)  # type: ignore[call-arg]
 
     def decide(self, kind: type[Expr], difference: Poly) -> bool | None:
         """The truth of `difference (kind) 0`, where the ranges decide it."""
@@ -256,7 +264,7 @@ class Simplifier(Prover):
                 scalar = self.visit(kind(left, right))  # type: ignore[call-arg]
                 if not uses_any(scalar, {lane}):
                     return Broadcast(scalar, lanes)
-        return new  # type: ignore[no-any-return]
+        return new
 
     # ---------------------------------------------------------------------------------------------------- connectives
 
@@ -277,7 +285,7 @@ class Simplifier(Prover):
             return b
         if type(a) is Broadcast and type(b) is Broadcast:
             return Broadcast(self.visit(type(e)(a.value, b.value)), a.lanes)
-        return e if a is e.a and b is e.b else type(e)(a, b)  # type: ignore[no-any-return]
+        return e if a is e.a and b is e.b else type(e)(a, b)
 
     def negation(self, e: Any) -> Expr:
         """Not."""
@@ -287,7 +295,7 @@ class Simplifier(Prover):
         new = logical_not(a)
         if type(new) is not Not:
             return self.visit(new)
-        return e if a is e.a else new  # type: ignore[no-any-return]
+        return e if a is e.a else new
 
     def choice(self, e: Any) -> Expr:
         """Select: a decided condition picks its arm; an arm may use the condition."""
@@ -308,7 +316,7 @@ class Simplifier(Prover):
         if type(condition) is Broadcast and type(then) is Broadcast and type(otherwise) is Broadcast:
             return Broadcast(self.visit(Select(condition.value, then.value, otherwise.value)), then.lanes)
         if condition is e.condition and then is e.then and otherwise is e.otherwise:
-            return e  # type: ignore[no-any-return]
+            return e
         return select(condition, then, otherwise)
 
     # ----------------------------------------------------------------------------------------------------- other nodes
@@ -324,7 +332,7 @@ class Simplifier(Prover):
             return value
         if type(value) is Const:
             return _convert(value, to)
-        return e if value is e.value else cast(value, to)  # type: ignore[no-any-return]
+        return e if value is e.value else cast(value, to)
 
     def load(self, e: Any) -> Expr:
         """Load: a gather of one and the same element is one load."""
@@ -333,7 +341,7 @@ class Simplifier(Prover):
         if vectors and all(type(index) is Broadcast for index in vectors):
             scalars = [index.value if type(index) is Broadcast else index for index in indices]
             return Broadcast(Load(e.buffer, scalars), vectors[0].dtype.lanes)
-        return e if indices is e.indices else Load(e.buffer, indices)  # type: ignore[no-any-return]
+        return e if indices is e.indices else Load(e.buffer, indices)
 
     def generic(self, e: Any) -> Expr:
         """Any node of which only the parts are simplified."""
@@ -348,14 +356,14 @@ class Simplifier(Prover):
             return base
         if type(stride) is Const and stride.value == 0 and stride.dtype.is_integer:
             return Broadcast(base, e.lanes)
-        return e if base is e.base and stride is e.stride else Ramp(base, stride, e.lanes)  # type: ignore[no-any-return]
+        return e if base is e.base and stride is e.stride else Ramp(base, stride, e.lanes)
 
     def broadcast(self, e: Any) -> Expr:
         """Broadcast: one lane is the scalar itself."""
         value = self.visit(e.value)
         if e.lanes == 1:
             return value
-        return e if value is e.value else Broadcast(value, e.lanes)  # type: ignore[no-any-return]
+        return e if value is e.value else Broadcast(value, e.lanes)
 
     def vector(self, e: Any) -> Expr | None:
         """Vector index arithmetic, through the normal form of what one lane holds; None if it is something else."""
@@ -371,7 +379,7 @@ class Simplifier(Prover):
         if effects:
             return None
         new = self.spread(p, lanes)
-        return e if _same(e, new) else new  # type: ignore[no-any-return]
+        return e if _same(e, new) else new
 
     def spread(self, p: Poly, lanes: int) -> Expr:
         """The vector whose lane number `lane` holds the polynomial p."""
@@ -521,9 +529,9 @@ def _is(e: Expr, number: int) -> bool:
 
 def _wrapping_add(self: Simplifier, a: Any, b: Any) -> Expr | None:
     if _is(b, 0):
-        return a  # type: ignore[no-any-return]
+        return a
     if _is(a, 0):
-        return b  # type: ignore[no-any-return]
+        return b
     if type(b) is Const and type(a) in (Add, Sub) and type(a.b) is Const:
         offset = a.b.value if type(a) is Add else -a.b.value
         return self.visit(Add(a.a, Const(wrap(offset + b.value, b.dtype), b.dtype)))
@@ -532,7 +540,7 @@ def _wrapping_add(self: Simplifier, a: Any, b: Any) -> Expr | None:
 
 def _wrapping_sub(self: Simplifier, a: Any, b: Any) -> Expr | None:
     if _is(b, 0):
-        return a  # type: ignore[no-any-return]
+        return a
     if _same(a, b):
         return const(0, a.dtype)
     if type(b) is Const and type(a) in (Add, Sub) and type(a.b) is Const:
@@ -544,9 +552,9 @@ def _wrapping_sub(self: Simplifier, a: Any, b: Any) -> Expr | None:
 def _wrapping_mul(self: Simplifier, a: Any, b: Any) -> Expr | None:
     for one, other in ((a, b), (b, a)):
         if _is(one, 1):
-            return other  # type: ignore[no-any-return]
+            return other
         if _is(one, 0):
-            return one  # type: ignore[no-any-return]
+            return one
     if type(b) is Const and type(a) is Mul and type(a.b) is Const:
         return self.visit(Mul(a.a, Const(wrap(a.b.value * b.value, b.dtype), b.dtype)))
     return None
@@ -554,7 +562,7 @@ def _wrapping_mul(self: Simplifier, a: Any, b: Any) -> Expr | None:
 
 def _wrapping_divide(self: Simplifier, a: Any, b: Any) -> Expr | None:
     if _is(b, 1):
-        return a  # type: ignore[no-any-return]
+        return a
     low, high = self.any_interval(a)
     least = self.any_interval(b)[0]
     if low is not None and high is not None and least is not None and 0 <= low <= high < least:
@@ -568,19 +576,19 @@ def _wrapping_remainder(self: Simplifier, a: Any, b: Any) -> Expr | None:
     low, high = self.any_interval(a)
     least = self.any_interval(b)[0]
     if low is not None and high is not None and least is not None and 0 <= low <= high < least:
-        return a  # type: ignore[no-any-return]
+        return a
     return None
 
 
 def _wrapping_extremum(kind: type[Expr]) -> Callable[[Simplifier, Any, Any], Expr | None]:
     def rule(self: Simplifier, a: Any, b: Any) -> Expr | None:
         if _same(a, b):
-            return a  # type: ignore[no-any-return]
+            return a
         (low, high), (least, most) = self.any_interval(a), self.any_interval(b)
         if high is not None and least is not None and high <= least:
-            return a if kind is Min else b  # type: ignore[no-any-return]
+            return a if kind is Min else b
         if low is not None and most is not None and most <= low:
-            return b if kind is Min else a  # type: ignore[no-any-return]
+            return b if kind is Min else a
         return None
 
     return rule
@@ -620,7 +628,7 @@ def _float_fold(operate: Callable[[Any, Any], Any]) -> Callable[[Simplifier, Any
 
 def _float_mul(self: Simplifier, a: Any, b: Any) -> Expr | None:
     if _is(b, 1):
-        return a  # type: ignore[no-any-return]
+        return a
     return b if _is(a, 1) else _FOLD_MUL(self, a, b)
 
 
