@@ -1,0 +1,47 @@
+"""The passes of a CPU target, in order: from a scheduled program to what the LLVM code generator takes."""
+
+from __future__ import annotations
+
+from typing import Callable
+
+from weft.core.knobs import knobs
+from weft.loop.ir import Func
+from weft.loop.passes.decompose_init import decompose_init
+from weft.loop.passes.double_buffer import double_buffer
+from weft.loop.passes.flatten import flatten
+from weft.loop.passes.hoist import hoist
+from weft.loop.passes.lower_blocks import lower_blocks
+from weft.loop.passes.lower_virtual_threads import lower_virtual_threads
+from weft.loop.passes.partition_loops import partition_loops
+from weft.loop.passes.reuse_storage import reuse_storage
+from weft.loop.passes.serialize_threads import serialize_threads
+from weft.loop.passes.simplify_func import simplify_func
+from weft.loop.passes.unroll import unroll
+from weft.loop.passes.vectorize import vectorize
+from weft.targets.base import Target
+
+PASSES: tuple[Callable[[Func], Func], ...] = (
+    decompose_init,
+    lower_blocks,
+    lower_virtual_threads,
+    serialize_threads,
+    double_buffer,
+    partition_loops,
+    flatten,
+    vectorize,
+    unroll,
+    simplify_func,
+    hoist,
+    reuse_storage,
+)
+
+
+def lower(func: Func, target: Target) -> Func:
+    """The program as the code generator takes it."""
+    for run in PASSES:
+        func = run(func)
+        if knobs.verify:
+            from weft.loop.verifier import verify
+
+            verify(func)
+    return func
