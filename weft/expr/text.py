@@ -238,7 +238,18 @@ def _broadcast(e: Broadcast, names: Names, place: int) -> str:
     return f"broadcast({format_inside(e.value, names)}, {e.lanes})"
 
 
-_FORMAT: dict[type[Expr], _Formatter] = {
+def _unknown(e: Expr, names: Names, place: int) -> str:
+    return f"<{type(e).__name__}>"
+
+
+class _Formatters(dict[type[Expr], _Formatter]):
+    """A class that is no node of the IR is still shown: error messages print what they refuse."""
+
+    def __missing__(self, kind: type[Expr]) -> _Formatter:
+        return _unknown
+
+
+_FORMAT = _Formatters({
     Var: _var, Const: _const, Not: _not, Select: _select, Cast: _cast, Call: _call, Load: _load, Address: _address,
     Ramp: _ramp, Broadcast: _broadcast, **dict.fromkeys(INFIX, _infix), **dict.fromkeys(PREFIX, _prefix),
-}  # fmt: skip
+})  # fmt: skip

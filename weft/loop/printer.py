@@ -214,7 +214,11 @@ class _Printer:
             self.lines.append(f"{pad}pass")
 
     def stmt(self, s: Stmt, pad: str) -> None:
-        _PRINT[type(s)](self, s, pad)
+        printer = _PRINT.get(type(s))
+        if printer is None:  # not a node of the IR: error messages print what they refuse
+            self.lines.append(f"{pad}<{type(s).__name__}>")
+        else:
+            printer(self, s, pad)
 
     def store(self, s: Store, pad: str) -> None:
         names = self.names

@@ -17,7 +17,7 @@ from weft.core.dtypes import BOOL, INDEX
 from weft.core.errors import VerifyError
 from weft.expr.nodes import Address, Buffer, Call, Expr, Load, Var, int_value
 from weft.expr.visit import children
-from weft.loop.expr_rules import RULES, const_problem
+from weft.loop.expr_rules import RULES
 from weft.loop.ir import (
     AXIS_KINDS,
     LOOP_KINDS,
@@ -35,7 +35,6 @@ from weft.loop.ir import (
     Store,
 )
 from weft.loop.printer import flatten
-from weft.loop.visit import walk_stmts
 
 _LOOP, _AXIS, _LET, _GLOBAL = "loop variable", "block axis", "let", "size or parameter"
 
@@ -71,7 +70,7 @@ class _Verifier:
         self.block_names: set[str] = set()
         self.use: _BlockUse | None = None
         self.path: list[Stmt] = []
-        self.has_blocks = any(type(stmt) is Block for stmt in walk_stmts(func.body))
+        self.same_name: VerifyError | None = None  # two loops of one name, wrong only if there are blocks
 
     # ------------------------------------------------------------------------------------------------ messages
 
@@ -100,6 +99,8 @@ class _Verifier:
         for buffer in (*func.buffers, *func.allocations):
             self.declaration(buffer)
         self.suite(func.body)
+        if self.same_name is not None and self.block_names:
+            raise self.same_name
 
     def bind(self, var: Var, kind: str) -> None:
         """A variable comes into being; nothing else may bind it."""
@@ -155,8 +156,8 @@ class _Verifier:
             if kind is Load or kind is Address:
                 self.access(node)
             else:
-                rule = RULES.get(kind, const_problem)
-                problem = rule(node)
+                rule = RULES.get(kind)
+                problem = rule(node) if rule is not None else f"{kind.__name__} is not an expression of Weft"
                 if problem is not None:
                     raise self.fail(f"{problem}: {node!r}")
             stack.extend(children(node))
@@ -318,8 +319,10 @@ class _Verifier:
         self.typed(s.extent, "the extent")
         if s.kind == "vectorized" and int_value(s.extent) is None:
             raise self.fail(f"a vectorized loop needs a constant extent, not {s.extent!r}: split it first")
-        if self.has_blocks and s.var.name in self.loop_names:
-            raise self.fail(f"two loops are named {s.var.name}; loop names are unique, for schedules to name them")
+        if s.var.name in self.loop_names and self.same_name is None:
+            self.same_name = self.fail(
+                f"two loops are named {s.var.name}; loop names are unique, for schedules to name them"
+            )
         self.loop_names.add(s.var.name)
         self.bind(s.var, _LOOP)
         self.suite(s.body)
