@@ -7,8 +7,30 @@ from hypothesis import strategies as st
 from weft.core.dtypes import dtype
 from weft.expr.bounds import Ranges
 from weft.expr.nodes import (
-    EQ, LE, LT, NE, Add, And, Broadcast, Cast, Const, FloorDiv, FloorMod, Max, Min, Mul, Not, Or, Ramp, Select, Sub,
-    TruncDiv, TruncMod, Var, const, index_expr,
+    EQ,
+    LE,
+    LT,
+    NE,
+    Add,
+    And,
+    Broadcast,
+    Cast,
+    Const,
+    FloorDiv,
+    FloorMod,
+    Max,
+    Min,
+    Mul,
+    Not,
+    Or,
+    Ramp,
+    Select,
+    Sub,
+    TruncDiv,
+    TruncMod,
+    Var,
+    const,
+    index_expr,
 )  # fmt: skip
 
 seeds = st.integers(0, 2**48)
@@ -86,7 +108,11 @@ class Scene:
         rng = self.rng
         if depth > 0 and rng.random() < 0.4:
             kind = rng.choice((And, Or, Not))
-            return Not(self.condition(depth - 1)) if kind is Not else kind(self.condition(depth - 1), self.condition(depth - 1))
+            return (
+                Not(self.condition(depth - 1))
+                if kind is Not
+                else kind(self.condition(depth - 1), self.condition(depth - 1))
+            )
         kind = rng.choice((LT, LT, LE, LE, EQ, NE))
         a = self.index(rng.randint(1, 3))
         b = rng.choice((self.n, self.m, index_expr(rng.randint(-40, 200)), self.index(1), self.index(2)))

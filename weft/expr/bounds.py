@@ -17,7 +17,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from weft.core.dtypes import INDEX
-from weft.expr.linear import Interval, Poly, larger, smaller
+from weft.expr.intervals import Interval, larger, smaller
+from weft.expr.linear import Poly
 from weft.expr.nodes import (
     EQ,
     LE,

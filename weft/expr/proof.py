@@ -16,7 +16,8 @@ from collections.abc import Callable
 from typing import Any
 
 from weft.core.dtypes import INDEX, DType
-from weft.expr.linear import INTERVAL_RULES, Interval, Linear, Poly, Terms, add_scaled, negate, scaled
+from weft.expr.intervals import INTERVAL_RULES, Interval
+from weft.expr.linear import Linear, Poly, Terms, add_scaled, negate, scaled
 from weft.expr.nodes import (
     BINARY,
     EQ,

@@ -17,12 +17,10 @@ them only what holds for wrapping numbers is done. Float arithmetic keeps its va
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import gcd, isfinite
+from math import gcd
 from typing import Any
 
-import numpy as np
-
-from weft.core.dtypes import INDEX, DType
+from weft.core.dtypes import INDEX
 from weft.expr.bounds import Ranges
 from weft.expr.linear import Poly, add_scaled, same_arithmetic
 from weft.expr.nodes import (
@@ -41,7 +39,6 @@ from weft.expr.nodes import (
     Broadcast,
     Cast,
     Const,
-    Div,
     Expr,
     FloorDiv,
     FloorMod,
@@ -63,10 +60,9 @@ from weft.expr.nodes import (
     is_true,
     logical_not,
     select,
-    wrap,
 )
 from weft.expr.proof import Prover, lane_form
-from weft.expr.structural import structural_key
+from weft.expr.value_rules import FLOAT, WRAPPING, compare_bools, convert_literal, same_value, skips, zero_divisor
 from weft.expr.visit import map_all, rebuild, uses_any
 
 _ARITHMETIC = frozenset((Add, Sub, Mul, FloorDiv, FloorMod, Min, Max))
@@ -152,14 +148,15 @@ class Simplifier(Prover):
         a, b = self.visit(e.a), self.visit(e.b)
         if type(a) is Broadcast and type(b) is Broadcast:
             return Broadcast(self.visit(kind(a.value, b.value)), a.lanes)
-        rules = _FLOAT if e.dtype.is_float else _WRAPPING
+        rules = FLOAT if e.dtype.is_float else WRAPPING
         rule = rules.get(kind)
-        result = None if rule is None else rule(self, a, b)
+        result: Expr | None = None if rule is None else rule(self, a, b)
         if result is not None:
             return result
-        if type(a) is Const and type(b) is Const and e.dtype.is_integer and not _zero_divisor(kind, b):
+        if type(a) is Const and type(b) is Const and e.dtype.is_integer and not zero_divisor(kind, b):
             return FOLD[kind](a, b)
-        return e if a is e.a and b is e.b else kind(a, b)
+        new: Expr = e if a is e.a and b is e.b else kind(a, b)
+        return new
 
     # ----------------------------------------------------------------------------------------------------- comparison
 
@@ -171,14 +168,14 @@ class Simplifier(Prover):
         if e.dtype.lanes > 1:
             return self.compare_vectors(kind, e)
         a, b = self.visit(e.a), self.visit(e.b)
-        new = e if a is e.a and b is e.b else kind(a, b)
+        new: Expr = e if a is e.a and b is e.b else kind(a, b)
         if not a.dtype.is_integer:
-            return new if a.dtype.is_float else _compare_bools(kind, a, b, new)
+            return new if a.dtype.is_float else compare_bools(kind, a, b, new)
         if self.proves(new):
             return TRUE
         if self.proves_not(new):
             return FALSE
-        if _same(a, b):
+        if same_value(a, b):
             return FALSE if kind in (NE, LT) else TRUE
         return new
 
@@ -279,13 +276,14 @@ class Simplifier(Prover):
             return self.visit(e.b)
         inside = self.assuming(a if conjunction else logical_not(a), e.b)
         b = inside.visit(e.b)
-        if passes(b) or _same(a, b):
+        if passes(b) or same_value(a, b):
             return a
         if settles(b):
             return b
         if type(a) is Broadcast and type(b) is Broadcast:
             return Broadcast(self.visit(type(e)(a.value, b.value)), a.lanes)
-        return e if a is e.a and b is e.b else type(e)(a, b)
+        new: Expr = e if a is e.a and b is e.b else type(e)(a, b)
+        return new
 
     def negation(self, e: Any) -> Expr:
         """Not."""
@@ -309,15 +307,15 @@ class Simplifier(Prover):
             condition, then, otherwise = condition.a, otherwise, then
         then = self.assuming(condition, then).visit(then)
         otherwise = self.assuming(logical_not(condition), otherwise).visit(otherwise)
-        if _same(then, otherwise):
+        if same_value(then, otherwise):
             return then
         if is_true(then) and is_false(otherwise):
             return condition
         if type(condition) is Broadcast and type(then) is Broadcast and type(otherwise) is Broadcast:
             return Broadcast(self.visit(Select(condition.value, then.value, otherwise.value)), then.lanes)
-        if condition is e.condition and then is e.then and otherwise is e.otherwise:
-            return e
-        return select(condition, then, otherwise)
+        same = condition is e.condition and then is e.then and otherwise is e.otherwise
+        new: Expr = e if same else select(condition, then, otherwise)
+        return new
 
     # ----------------------------------------------------------------------------------------------------- other nodes
 
@@ -326,12 +324,12 @@ class Simplifier(Prover):
         value, to = self.visit(e.value), e.dtype
         if type(value) is Broadcast:
             return Broadcast(self.visit(Cast(to.scalar, value.value)), to.lanes)
-        while type(value) is Cast and _skips(value.value.dtype.scalar, value.dtype.scalar, to.scalar):
+        while type(value) is Cast and skips(value.value.dtype.scalar, value.dtype.scalar, to.scalar):
             value = value.value
         if value.dtype is to:
             return value
         if type(value) is Const:
-            return _convert(value, to)
+            return convert_literal(value, to)
         return e if value is e.value else cast(value, to)
 
     def load(self, e: Any) -> Expr:
@@ -379,7 +377,7 @@ class Simplifier(Prover):
         if effects:
             return None
         new = self.spread(p, lanes)
-        return e if _same(e, new) else new
+        return e if same_value(e, new) else new
 
     def spread(self, p: Poly, lanes: int) -> Expr:
         """The vector whose lane number `lane` holds the polynomial p."""
@@ -432,10 +430,6 @@ class Simplifier(Prover):
 # ------------------------------------------------------------------------------------------------------ small helpers
 
 
-def _same(a: Expr, b: Expr) -> bool:
-    return a is b or (type(a) is type(b) and a.dtype is b.dtype and bool(structural_key(a) == structural_key(b)))
-
-
 def _speaks_of_indices(condition: Any) -> bool:
     kind = type(condition)
     if kind is And or kind is Or:
@@ -455,145 +449,6 @@ def _two_sides(difference: Poly) -> tuple[Poly, Poly]:
     return (left, constant), (right, 0)
 
 
-def _compare_bools(kind: type[Expr], a: Expr, b: Expr, new: Expr) -> Expr:
-    if type(a) is Const and type(b) is Const and kind in (EQ, NE):
-        return TRUE if (a.value == b.value) == (kind is EQ) else FALSE
-    if type(b) is Const and kind in (EQ, NE):
-        return a if b.value == (kind is EQ) else logical_not(a)
-    return new
-
-
-def _zero_divisor(kind: type[Expr], b: Expr) -> bool:
-    return kind in _DIVISIONS and type(b) is Const and b.value == 0
-
-
-_DIVISIONS = frozenset((FloorDiv, FloorMod, TruncDiv, TruncMod))
-
-
-def _holds(source: DType, middle: DType) -> bool:
-    """Whether every value of one type is a value of the other."""
-    if source is middle:
-        return True
-    if source.is_bool:
-        return middle.is_integer or middle.is_float
-    if source.is_integer and middle.is_integer:
-        return bool(middle.min <= source.min and source.max <= middle.max)
-    if source.is_float and middle.is_float:
-        return middle.bits > source.bits
-    exact = {"float16": 11, "bfloat16": 8, "float32": 24, "float64": 53}.get(middle.name)
-    return source.is_integer and exact is not None and source.bits <= exact
-
-
-def _skips(source: DType, middle: DType, to: DType) -> bool:
-    """Whether source -> middle -> to is the same as source -> to."""
-    if not _holds(source, middle):
-        return False
-    if source is to or source.is_bool:
-        return True
-    # Integers wrap but floats saturate, so a detour through a float may only be dropped when nothing is out of range.
-    return source.is_float == middle.is_float or _holds(source, to)
-
-
-def _convert(value: Const, to: DType) -> Expr:
-    """A literal converted as `Cast` says."""
-    number = value.value
-    if to.is_bool:
-        return TRUE if number != 0 else FALSE
-    if to.is_integer:
-        if not value.dtype.is_float:
-            return Const(wrap(int(number), to), to)
-        if number != number:
-            return Const(0, to)
-        return Const(
-            int(min(max(number, to.min), to.max)) if isfinite(number) else to.max if number > 0 else to.min, to
-        )
-    if not to.is_float:
-        return Cast(to, value)
-    # Two roundings on the way to a narrow float could differ from one; then the literal stays as it is.
-    if to.bits < 64 and (value.dtype.bits > 32 if value.dtype.is_float else abs(number) > 1 << 24):
-        return Cast(to, value)
-    with np.errstate(all="ignore"):
-        exact = value.dtype.numpy.type(number) if value.dtype.is_float else np.float64(int(number))
-        made = float(exact.astype(to.numpy))
-    return Const(made, to) if isfinite(made) else Cast(to, value)
-
-
-# ----------------------------------------------------------------- rules for integers that wrap: (simplifier, a, b)
-
-
-def _is(e: Expr, number: int) -> bool:
-    if type(e) is Broadcast:
-        e = e.value
-    return type(e) is Const and bool(e.value == number)
-
-
-def _wrapping_add(self: Simplifier, a: Any, b: Any) -> Expr | None:
-    if _is(b, 0):
-        return a
-    if _is(a, 0):
-        return b
-    if type(b) is Const and type(a) in (Add, Sub) and type(a.b) is Const:
-        offset = a.b.value if type(a) is Add else -a.b.value
-        return self.visit(Add(a.a, Const(wrap(offset + b.value, b.dtype), b.dtype)))
-    return None
-
-
-def _wrapping_sub(self: Simplifier, a: Any, b: Any) -> Expr | None:
-    if _is(b, 0):
-        return a
-    if _same(a, b):
-        return const(0, a.dtype)
-    if type(b) is Const and type(a) in (Add, Sub) and type(a.b) is Const:
-        offset = a.b.value if type(a) is Add else -a.b.value
-        return self.visit(Add(a.a, Const(wrap(offset - b.value, b.dtype), b.dtype)))
-    return None
-
-
-def _wrapping_mul(self: Simplifier, a: Any, b: Any) -> Expr | None:
-    for one, other in ((a, b), (b, a)):
-        if _is(one, 1):
-            return other
-        if _is(one, 0):
-            return one
-    if type(b) is Const and type(a) is Mul and type(a.b) is Const:
-        return self.visit(Mul(a.a, Const(wrap(a.b.value * b.value, b.dtype), b.dtype)))
-    return None
-
-
-def _wrapping_divide(self: Simplifier, a: Any, b: Any) -> Expr | None:
-    if _is(b, 1):
-        return a
-    low, high = self.any_interval(a)
-    least = self.any_interval(b)[0]
-    if low is not None and high is not None and least is not None and 0 <= low <= high < least:
-        return const(0, a.dtype)
-    return None
-
-
-def _wrapping_remainder(self: Simplifier, a: Any, b: Any) -> Expr | None:
-    if _is(b, 1):
-        return const(0, a.dtype)
-    low, high = self.any_interval(a)
-    least = self.any_interval(b)[0]
-    if low is not None and high is not None and least is not None and 0 <= low <= high < least:
-        return a
-    return None
-
-
-def _wrapping_extremum(kind: type[Expr]) -> Callable[[Simplifier, Any, Any], Expr | None]:
-    def rule(self: Simplifier, a: Any, b: Any) -> Expr | None:
-        if _same(a, b):
-            return a
-        (low, high), (least, most) = self.any_interval(a), self.any_interval(b)
-        if high is not None and least is not None and high <= least:
-            return a if kind is Min else b
-        if low is not None and most is not None and most <= low:
-            return b if kind is Min else a
-        return None
-
-    return rule
-
-
 def _truncated(self: Simplifier, e: Any) -> Expr:
     """TruncDiv and TruncMod of indices that are not negative are FloorDiv and FloorMod."""
     if e.dtype is INDEX:
@@ -603,48 +458,6 @@ def _truncated(self: Simplifier, e: Any) -> Expr:
             return self.visit((FloorDiv if type(e) is TruncDiv else FloorMod)(e.a, e.b))
     return self.binary(e)
 
-
-_WRAPPING: dict[type[Expr], Callable[[Simplifier, Any, Any], Expr | None]] = {
-    Add: _wrapping_add, Sub: _wrapping_sub, Mul: _wrapping_mul, FloorDiv: _wrapping_divide,
-    FloorMod: _wrapping_remainder, TruncDiv: _wrapping_divide, TruncMod: _wrapping_remainder,
-    Min: _wrapping_extremum(Min), Max: _wrapping_extremum(Max),
-}  # fmt: skip
-
-
-# ------------------------------------------------------------------------------- rules for floats: exact to the bit
-
-
-def _float_fold(operate: Callable[[Any, Any], Any]) -> Callable[[Simplifier, Any, Any], Expr | None]:
-    def rule(self: Simplifier, a: Any, b: Any) -> Expr | None:
-        if type(a) is not Const or type(b) is not Const:
-            return None
-        numpy_type = a.dtype.numpy.type
-        with np.errstate(all="ignore"):
-            made = float(operate(numpy_type(a.value), numpy_type(b.value)))
-        return Const(made, a.dtype) if isfinite(made) else None
-
-    return rule
-
-
-def _float_mul(self: Simplifier, a: Any, b: Any) -> Expr | None:
-    if _is(b, 1):
-        return a
-    return b if _is(a, 1) else _FOLD_MUL(self, a, b)
-
-
-def _float_div(self: Simplifier, a: Any, b: Any) -> Expr | None:
-    return a if _is(b, 1) else _FOLD_DIV(self, a, b)
-
-
-def _float_extremum(self: Simplifier, a: Any, b: Any) -> Expr | None:
-    return a if _same(a, b) else None
-
-
-_FOLD_MUL, _FOLD_DIV = _float_fold(lambda a, b: a * b), _float_fold(lambda a, b: a / b)
-_FLOAT: dict[type[Expr], Callable[[Simplifier, Any, Any], Expr | None]] = {
-    Add: _float_fold(lambda a, b: a + b), Sub: _float_fold(lambda a, b: a - b), Mul: _float_mul, Div: _float_div,
-    Min: _float_extremum, Max: _float_extremum,
-}  # fmt: skip
 
 _RULES: dict[type[Expr], Callable[[Simplifier, Any], Expr]] = {
     **dict.fromkeys(NODES, Simplifier.generic),
