@@ -120,10 +120,8 @@ def test_a_long_sum_does_not_use_up_the_stack():
 
 
 def test_words():
-    assert (
-        is_identifier("threadIdx.x") and is_identifier("_a1") and not is_identifier("a b")
-    assert not is_identifier("1a")
-    )
+    assert is_identifier("threadIdx.x") and is_identifier("_a1")
+    assert not is_identifier("a b") and not is_identifier("1a")
     assert not is_identifier("é") and not is_identifier("") and not is_identifier("a.") and not is_identifier("a\n")
     assert is_reserved("for") and is_reserved("float32") and is_reserved("inf_f16") and not is_reserved("yo")
     assert is_dtype_name("float32x4") and not is_dtype_name("int7") and not is_dtype_name("float32x9999")

@@ -345,7 +345,7 @@ class Maker:
             return self.store(self.pick([1, 1, 4]))
         if choice == "evaluate":
             buffer = self.pick(self.buffers)
-            where = Address(buffer, [self.expr(INDEX, 1) for _ in buffer.shape], self.pick(["r", "w", "rw"]))
+            where = Address(buffer, [self.expr(INDEX, 1) for _ in buffer.shape], self.pick(["r", "w", "rw", ""]))
             return Evaluate(Call(self.pick(["barrier", "call", "a b"]), [where], self.pick([INT32, INDEX])))
         if choice == "for":
             return self.loop(lambda: self.body_stmt(depth - 1, lowered), unique=not lowered)

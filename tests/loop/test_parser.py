@@ -161,7 +161,7 @@ HEAD = "func f(A: float32[8, 8], n: int64):\n"
         (HEAD + "    use(float32())", "expected 1 arguments of float32"),
         (HEAD + "    use(ramp(0, 1, 5000))", "from 1 to 4096"),
         (HEAD + "    use(address(n))", "expected an element of a buffer"),
-        (HEAD + '    use(address(A[0, 0], "x"))', 'expected "r", "w" or "rw"'),
+        (HEAD + '    use(address(A[0, 0], "x"))', 'expected "r", "w", "rw" or ""'),
         (HEAD + "    reinterpret(n)", "expected the dtype of this call"),
         (HEAD + "    call(n)", "in quotes"),
         (HEAD + '    call("abc)', "a string that ends on this line"),

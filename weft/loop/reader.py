@@ -514,8 +514,8 @@ class LineReader:
         mode = "rw"
         if self.accept(","):
             given = self.take()
-            if given.kind != "string" or given.value not in ("r", "w", "rw"):
-                raise self.line.error(given.column, 'expected "r", "w" or "rw"')
+            if given.kind != "string" or given.value not in ("r", "w", "rw", ""):
+                raise self.line.error(given.column, 'expected "r", "w", "rw" or ""')
             mode = given.value
         self.expect(")")
         return Address(element.buffer, element.indices, mode)

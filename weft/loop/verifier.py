@@ -186,8 +186,8 @@ class _Verifier:
             if use is not None and buffer not in use.reads:
                 raise self.fail(f"block {use.name} loads {buffer.name}, which is not in its reads or writes: {e!r}")
             return
-        if e.mode not in ("r", "w", "rw"):
-            raise self.fail(f'the mode {e.mode!r} of an address is none of "r", "w", "rw": {e!r}')
+        if e.mode not in ("r", "w", "rw", ""):
+            raise self.fail(f'the mode {e.mode!r} of an address is none of "r", "w", "rw", "": {e!r}')
         if lanes != 1:
             raise self.fail(f"an address takes scalar indices: {e!r}")
         if use is not None and "r" in e.mode and buffer not in use.reads:
