@@ -52,12 +52,10 @@ class CompiledFunction:
         kept = None
         if slots is None:
             slots, kept = self._bind_others(arguments)
-        if threads is not None:
+        if threads is None:
+            threads = self.threads or get_threads()
+        elif type(threads) is not int or not 1 <= threads <= 1024:
             threads = check_threads(threads)
-        else:
-            threads = self.threads
-            if threads is None:
-                threads = get_threads()
         code = self._entry(slots, threads)
         del kept
         if code:

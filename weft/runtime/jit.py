@@ -23,12 +23,17 @@ class JitModule:
 
     def __init__(self, engine: Any) -> None:
         self._engine = engine
+        self._addresses: dict[str, int] = {}
 
     def address(self, name: str) -> int:
         """The address of a function that the module defines."""
-        found = int(self._engine.get_function_address(name))
-        if not found:
-            raise InternalError(f"the compiled module defines no function {name!r}")
+        # Kept, because llvmlite takes a lock to look it up, which a forked child may find taken for ever.
+        found = self._addresses.get(name)
+        if found is None:
+            found = int(self._engine.get_function_address(name))
+            if not found:
+                raise InternalError(f"the compiled module defines no function {name!r}")
+            self._addresses[name] = found
         return found
 
 
