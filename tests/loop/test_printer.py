@@ -116,6 +116,14 @@ def test_equality_up_to_names():
     assert not stmts_equal(a.body, b.body)  # their buffers are free here, and different
 
 
+def test_equality_of_a_buffer_and_a_subclass_of_it():
+    class Tensor(Buffer):
+        pass
+
+    a, b = (Func("f", [kind("A", FLOAT32, [Var("n")])], Seq([])) for kind in (Buffer, Tensor))
+    assert funcs_equal(a, b) and not funcs_equal(a, Func("f", [Var("A", FLOAT32)], Seq([])))
+
+
 def test_equality_tells_literals_apart():
     A = Buffer("A", FLOAT32, [])
 

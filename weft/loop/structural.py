@@ -107,7 +107,7 @@ class _Comparison:
         if a.name != b.name or len(a.params) != len(b.params) or len(a.allocations) != len(b.allocations):
             return False
         for p, q in zip((*a.params, *a.allocations), (*b.params, *b.allocations)):
-            if type(p) is not type(q) or p.dtype is not q.dtype:
+            if isinstance(p, Buffer) is not isinstance(q, Buffer) or p.dtype is not q.dtype:
                 return False
             self.bind(p, q)
         self.sizes_open = True
