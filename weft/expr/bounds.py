@@ -31,14 +31,13 @@ from weft.expr.nodes import (
     Min,
     Not,
     Or,
-    Select,
     Sub,
     Var,
     index_expr,
     logical_not,
 )
 from weft.expr.proof import Entry, Prover, lane_form
-from weft.expr.visit import uses_any, walk
+from weft.expr.visit import uses_any
 
 _ZERO, _ONE = index_expr(0), index_expr(1)
 
@@ -83,7 +82,7 @@ class Ranges:
     def with_loop(self, var: Var, extent: ExprLike) -> Ranges:
         """Inside a loop: the variable is in 0..extent-1, and the extent is at least 1."""
         result = Ranges(dict(self.table), self.facts)
-        result.bind(var, extent)
+        result._bind(var, extent, self)
         return result
 
     def with_range(self, var: Var, low: ExprLike, high: ExprLike) -> Ranges:
@@ -111,11 +110,14 @@ class Ranges:
     def with_condition(self, condition: Expr) -> Ranges:
         """Where the condition holds: what it says of index expressions is known too."""
         result = Ranges(dict(self.table), self.facts)
-        result._assume(condition)
+        result._assume(condition, self.knowledge())
         return result
 
     def bind(self, var: Var, extent: ExprLike) -> None:
         """Adds a loop to this Ranges in place. Only for loops that nest: that each runs at all is taken as known."""
+        self._bind(var, extent, self)
+
+    def _bind(self, var: Var, extent: ExprLike, outside: Ranges) -> None:
         if type(extent) is not int:
             extent = index_expr(extent)
             value = extent.value if type(extent) is Const else None
@@ -129,12 +131,13 @@ class Ranges:
             self.table[var] = (_ZERO, index_expr(value - 1), 0, value - 1)
             return
         assert isinstance(extent, Expr)
-        self._assume_nonneg(Sub(extent, _ONE))
-        self._enter(var, _ZERO, Sub(extent, _ONE))
+        high = Sub(extent, _ONE)
+        self._assume_nonneg(high, outside.knowledge())
+        self._enter(var, _ZERO, high)
 
     def knowledge(self) -> Prover:
         """The prover for these ranges, kept until they change."""
-        found = self.prover
+        found: Prover | None = self.simplifier or self.prover  # a simplifier is a prover, and may have done the work
         if found is None:
             found = self.prover = Prover(self)
         return found
@@ -158,29 +161,28 @@ class Ranges:
             high = None
         self.table[var] = (low, high, least, most)
 
-    def _assume(self, condition: Any) -> None:
+    def _assume(self, condition: Any, prover: Prover) -> None:
         kind = type(condition)
         if kind is And:
-            self._assume(condition.a)
-            self._assume(condition.b)
+            self._assume(condition.a, prover)
+            self._assume(condition.b, prover)
         elif kind is Not:
             inner = condition.a
             if type(inner) is Or:
-                self._assume(logical_not(inner.a))
-                self._assume(logical_not(inner.b))
+                self._assume(logical_not(inner.a), prover)
+                self._assume(logical_not(inner.b), prover)
             elif type(inner) is not And:
                 opposite = logical_not(inner)
                 if type(opposite) is not Not:
-                    self._assume(opposite)
+                    self._assume(opposite, prover)
         elif kind in (LT, LE, EQ) and condition.a.dtype is INDEX:
             gap = Sub(condition.b, condition.a)
-            self._assume_nonneg(Sub(gap, _ONE) if kind is LT else gap)
+            self._assume_nonneg(Sub(gap, _ONE) if kind is LT else gap, prover)
             if kind is EQ:
-                self._assume_nonneg(Sub(condition.a, condition.b))
+                self._assume_nonneg(Sub(condition.a, condition.b), prover)
 
-    def _assume_nonneg(self, e: Expr) -> None:
+    def _assume_nonneg(self, e: Expr, prover: Prover) -> None:
         """Records e >= 0: as the range of a variable where it is one, else as a fact."""
-        prover = self.knowledge()
         self._assume_poly(prover, prover.poly(e), e)
 
     def _assume_poly(self, prover: Prover, p: Poly, e: Expr | None) -> None:
@@ -208,7 +210,7 @@ class Ranges:
                     self._assume_poly(prover, (left[0], left[1] + constant), None)
                     return self._assume_poly(prover, (right[0], right[1] + constant), None)
         fact = prover.build(p) if e is None else e
-        if not any(type(node) is Select for node in walk(fact)):  # choices inside facts cost more than they tell
+        if not prover.chooses(terms):  # choices inside facts cost more than they tell
             self.facts = (*self.facts, fact)
             self.prover = self.simplifier = None
 

@@ -50,7 +50,7 @@ from weft.expr.nodes import (
     is_true,
     logical_not,
 )
-from weft.expr.visit import free_vars
+from weft.expr.visit import free_vars, walk
 
 _STEPS = 60
 """How many polynomials one proof may look at."""
@@ -70,6 +70,7 @@ class Prover(Linear):
         self.lanes: dict[int, Var] = {}
         self.local: dict[Var, Entry] = {}
         self.fact_polys: list[Poly] | None = None
+        self.symbolic_variables: list[Var] | None = None
 
     # --------------------------------------------------------------------------------------------------- occurrence
 
@@ -92,6 +93,26 @@ class Prover(Linear):
             else:
                 result |= self.variables_of(key)
         return result
+
+    def chooses(self, terms: Terms) -> bool:
+        """Whether there is a Select in the terms."""
+        for key in terms:
+            if type(key) is not Var:
+                for factor in key if type(key) is tuple else (key,):
+                    if any(type(node) is Select for node in walk(factor)):
+                        return True
+        return False
+
+    def symbolic(self) -> list[Var]:
+        """The variables whose range is not constant, innermost first."""
+        found = self.symbolic_variables
+        if found is None:
+            found = self.symbolic_variables = [
+                var
+                for var, (low, high, _, _) in reversed(self.ranges.table.items())
+                if not (low is None or type(low) is Const) or not (high is None or type(high) is Const)
+            ]
+        return found
 
     def entry(self, var: Var) -> Entry | None:
         """What is known of a variable: symbolic low and high, constant low and high."""
@@ -211,7 +232,7 @@ class Prover(Linear):
         low, high = self.interval_of(p)
         if low is not None and low >= 0:
             return True
-        if (high is not None and high < 0) or not p[0]:
+        if (high is not None and high < 0) or not p[0] or self.hopeless(p[0]):
             return False
         key = (frozenset(p[0].items()), p[1])
         found = self.proofs.get(key)
@@ -226,6 +247,13 @@ class Prover(Linear):
             if found or outermost:  # a "no" inside another proof may only mean that its steps ran out
                 self.proofs[key] = found
         return found
+
+    def hopeless(self, terms: Terms) -> bool:
+        """Whether nothing is known beyond the constant ranges of plain variables, which the interval has used."""
+        if self.ranges.facts:
+            return False
+        symbolic = self.symbolic()
+        return all(type(key) is Var and key not in symbolic for key in terms)
 
     def search(self, p: Poly) -> bool:
         """The steps that may lead to a proof, in the order of how often they do."""
@@ -251,14 +279,10 @@ class Prover(Linear):
     def by_elimination(self, p: Poly) -> bool:
         """Replaces the innermost variable that has a symbolic range or stands in a product."""
         present = self.mentioned(p[0])
-        for var in (*self.local, *reversed(self.ranges.table)):
-            if var not in present:
-                continue
-            entry = self.entry(var)
-            assert entry is not None
-            symbolic = type(entry[0]) not in (Const, type(None)) or type(entry[1]) not in (Const, type(None))
-            if not symbolic and not any(type(key) is tuple and var in key for key in p[0]):
-                continue
+        factors = dict.fromkeys(f for key in p[0] if type(key) is tuple for f in key if type(f) is Var)
+        candidates = [var for var in self.symbolic() if var in present]
+        candidates += [var for var in factors if var not in candidates and self.entry(var) is not None]
+        for var in candidates:
             bound = self.eliminate(p, var, upper=False)
             if bound is not None and self.nonneg(bound):
                 return True

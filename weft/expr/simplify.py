@@ -63,10 +63,11 @@ from weft.expr.nodes import (
 )
 from weft.expr.proof import Prover, lane_form
 from weft.expr.value_rules import FLOAT, WRAPPING, compare_bools, convert_literal, same_value, skips, zero_divisor
-from weft.expr.visit import map_all, rebuild, uses_any
+from weft.expr.visit import children, map_all, rebuild, uses_any
 
 _ARITHMETIC = frozenset((Add, Sub, Mul, FloorDiv, FloorMod, Min, Max))
 
+_DECIDABLE = frozenset((FloorDiv, FloorMod, TruncDiv, TruncMod, Min, Max, EQ, NE, LT, LE, Select))
 _DEEPEST = 4
 """How many conditions around an expression are made use of."""
 
@@ -127,10 +128,10 @@ class Simplifier(Prover):
         return e if same_arithmetic(e, new) else new
 
     def assuming(self, condition: Expr, arm: Expr) -> Simplifier:
-        """The simplifier for where the condition holds (this one, if the condition says nothing useful)."""
-        if type(arm) in (Var, Const) or condition.dtype.lanes != 1 or not _speaks_of_indices(condition):
+        """The simplifier for where the condition holds (this one, where the condition could not help the arm)."""
+        if condition.dtype.lanes != 1 or self.depth >= _DEEPEST or not _may_gain(arm) or not _tells(condition):
             return self
-        if self.depth >= _DEEPEST:
+        if self.variables_of(condition).isdisjoint(self.variables_of(arm)):
             return self
         inner = simplifier_for(self.ranges.with_condition(condition))
         inner.depth = self.depth + 1
@@ -430,12 +431,21 @@ class Simplifier(Prover):
 # ------------------------------------------------------------------------------------------------------ small helpers
 
 
-def _speaks_of_indices(condition: Any) -> bool:
+def _may_gain(e: Expr) -> bool:
+    """Whether there is a node in e that knowing more could decide."""
+    kind = type(e)
+    if kind in _DECIDABLE:
+        return True
+    return kind is not Var and kind is not Const and any(_may_gain(part) for part in children(e))
+
+
+def _tells(condition: Any) -> bool:
+    """Whether a condition says something of index expressions."""
     kind = type(condition)
     if kind is And or kind is Or:
-        return _speaks_of_indices(condition.a) or _speaks_of_indices(condition.b)
+        return _tells(condition.a) or _tells(condition.b)
     if kind is Not:
-        return _speaks_of_indices(condition.a)
+        return _tells(condition.a)
     return kind in (LT, LE, EQ) and condition.a.dtype is INDEX
 
 
