@@ -183,14 +183,13 @@ class _LoopMover(Mutator):
         fixed = {term: factor for term, factor in form.terms.items() if not self.varies(term) and not can_trap(term)}
         if len(fixed) < 2 and not any(type(term) is not Var for term in fixed):
             return rebuild(e, self.expr)
-        moving: dict[Expr, int] = {}
+        key = frozenset((structural_key(term), factor) for term, factor in fixed.items())
+        result: dict[Expr, int] = {self._bind(Linear(fixed, 0).expr(), key, name): 1}
         for term, factor in form.terms.items():
             if term not in fixed:
                 done = self.expr(term)
-                moving[done] = moving.get(done, 0) + factor
-        key = frozenset((structural_key(term), factor) for term, factor in fixed.items())
-        base = self._bind(Linear(fixed, 0).expr(), key, name)
-        return add(base, Linear(moving, form.constant).expr()) if moving or form.constant else base
+                result[done] = result.get(done, 0) + factor
+        return Linear(result, form.constant).expr()
 
     # -------------------------------------------------------------------------------------------- statements
 

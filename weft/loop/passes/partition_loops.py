@@ -62,7 +62,9 @@ from weft.loop.visit import Mutator, child_exprs, rebuild_stmt, walk_stmts
 
 GROWTH = 8
 """How many times as many statements the program may have afterwards (small programs may have SMALL at least)."""
-SMALL = 64
+SMALL = 40
+EDGE = 8
+"""In what comes before or after a main loop, shorter loops than this are not cut again."""
 
 
 def partition_loops(func: Func) -> Func:
@@ -178,6 +180,7 @@ class _Partitioner(Mutator):
         self.budget = max(size * GROWTH, SMALL) - size
         self.bounds: dict[Var, tuple[int, int]] = {}
         self.ranges = Ranges().with_sizes(func.size_vars)
+        self.edge = False
 
     def expr(self, e: Expr) -> Expr:
         return e
@@ -260,8 +263,10 @@ class _Partitioner(Mutator):
         if loop.kind == "parallel" and copies:
             return self._dispatch(loop, first, last, body, before, after)
         main = self._piece(loop, first, sub(last, first), body)
+        outer, self.edge = self.edge, True
         done_before = self._piece(loop, index_expr(0), first, before)
         done_after = self._piece(loop, last, sub(loop.extent, last), after)
+        self.edge = outer
         return seq(done_before, main, done_after)
 
     def _worth(self, loop: For, first: Expr, last: Expr, copies: int) -> bool:
@@ -272,7 +277,9 @@ class _Partitioner(Mutator):
         if copies * size_of(loop.body) > self.budget or loop.kind in ("vectorized", "unrolled"):
             return False
         low, high, extent = int_value(first), int_value(last), int_value(loop.extent)
-        return low is None or high is None or extent is None or (high - low) * 2 >= extent
+        if low is None or high is None or extent is None:
+            return True
+        return (high - low) * 2 >= extent and not (self.edge and extent < EDGE)
 
     def _outside(self, loop: For, start: Expr, count: Expr, bounds: list[_Bound], edge: Expr) -> Stmt:
         """The body for the iterations before or after the main ones, with what is known there."""
@@ -320,7 +327,9 @@ class _Partitioner(Mutator):
         outer = self.ranges
         self.ranges = outer.with_loop(loop.var, loop.extent)
         main = self.stmt(body)
+        inside, self.edge = self.edge, True
         rest = self.stmt(Copier(self.names, single).stmt(edge))
+        self.edge = inside
         self.ranges = outer
         return loop.replace(body=make_if(condition, main, rest))
 

@@ -13,8 +13,6 @@ An extent above `max_lanes` becomes a serial loop of vectors and a shorter vecto
 
 from __future__ import annotations
 
-from typing import Any
-
 from weft.core.dtypes import BOOL, INDEX
 from weft.expr.intrinsics import is_pure
 from weft.expr.nodes import (
@@ -189,10 +187,8 @@ class _LaneExpr(ExprMutator):
     def visit_Var(self, e: Var) -> Expr:
         return self.variables.get(e, e)
 
-    def generic(self, e: Any) -> Expr:
-        if isinstance(e, Binary):
-            return self._binary(e)
-        return super().generic(e)
+    def expr(self, e: Expr) -> Expr:
+        return self._binary(e) if isinstance(e, Binary) else super().expr(e)
 
     def _binary(self, e: Binary) -> Expr:
         a, b = self.expr(e.a), self.expr(e.b)
@@ -251,8 +247,10 @@ class _LaneExpr(ExprMutator):
         """The index of each lane's own element in a buffer that has one copy of every element for each lane."""
         lane = Ramp(index_expr(0), index_expr(1), self.lanes)
         index = self.expr(indices[0])
-        scaled = _linear_binary(Mul, index, index_expr(self.lanes), self.lanes) or index * self.lanes
-        return (_linear_binary(Add, scaled, lane, self.lanes) or scaled + lane,)
+        for kind, other in ((Mul, index_expr(self.lanes)), (Add, lane)):
+            found = _linear_binary(kind, index, other, self.lanes)
+            index = kind(broadcast(index, self.lanes), broadcast(other, self.lanes)) if found is None else found
+        return (index,)
 
 
 def _fits(value: Ramp, bits: int) -> bool:
