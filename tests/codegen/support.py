@@ -8,7 +8,7 @@ from weft.codegen.llvm.compile import jit
 from weft.codegen.llvm.generate import entry_symbol, generate
 from weft.core.dtypes import dtype
 from weft.expr.nodes import Buffer, Load, Ramp, Var, index_expr
-from weft.loop.ir import For, Func, Store
+from weft.loop.ir import For, Func, Store, seq
 from weft.targets.registry import find_target
 
 ENTRY = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_int64)
@@ -49,26 +49,34 @@ def ramp(base, stride, lanes):
     return Ramp(index_expr(base), index_expr(stride), lanes)
 
 
-def elementwise(make, count, lanes, result, *kinds):
-    """B[i] = make(A0[i], A1[i], …) for i below count, by vectors of so many lanes."""
+def many_elementwise(makes, results, count, lanes, kinds):
+    """B0[i] = makes[0](A0[i], A1[i], …), B1[i] = … for i below count, by vectors of so many lanes."""
     assert count % lanes == 0
     sources = [buffer(f"A{n}", kind, count) for n, kind in enumerate(kinds)]
-    out = buffer("B", result, count)
+    outs = [buffer(f"B{n}", kind, count) for n, kind in enumerate(results)]
     i = Var("i")
     index = i if lanes == 1 else ramp(i * lanes, 1, lanes)
-    body = Store(out, [index], make(*[Load(a, [index]) for a in sources]))
-    return Func("elementwise", [*sources, out], For(i, count // lanes, body))
+    stores = [Store(out, [index], make(*[Load(a, [index]) for a in sources])) for make, out in zip(makes, outs)]
+    return Func("elementwise", [*sources, *outs], For(i, count // lanes, seq(*stores)))
+
+
+def elementwise(make, count, lanes, result, *kinds):
+    return many_elementwise([make], [result], count, lanes, kinds)
+
+
+def map_many(makes, results, *arrays, lanes=16, kinds=None, target="native"):
+    """Each of `makes` applied to whole numpy arrays by one compiled function (padded to a whole number of vectors)."""
+    count = len(arrays[0])
+    padded = -(-count // lanes) * lanes
+    wide = [np.ascontiguousarray(np.concatenate([a, np.resize(a, padded - count)])) for a in arrays]
+    kinds = kinds or [a.dtype.name for a in arrays]
+    outs = [np.zeros(padded, dtype(result).numpy) for result in results]
+    run(many_elementwise(makes, results, padded, lanes, kinds), *wide, *outs, target=target)
+    return [out[:count] for out in outs]
 
 
 def map_values(make, result, *arrays, lanes=16, kinds=None, target="native"):
-    """`make` applied to whole numpy arrays through compiled code (padded to a whole number of vectors)."""
-    count = len(arrays[0])
-    padded = -(-count // lanes) * lanes
-    wide = [np.concatenate([a, np.resize(a, padded - count)]) if padded > count else np.ascontiguousarray(a) for a in arrays]
-    kinds = kinds or [a.dtype.name for a in arrays]
-    out = np.zeros(padded, dtype(result).numpy)
-    run(elementwise(make, padded, lanes, result, *kinds), *wide, out, target=target)
-    return out[:count]
+    return map_many([make], [result], *arrays, lanes=lanes, kinds=kinds, target=target)[0]
 
 
 def ulp_error(got, exact, kind=np.float32):

@@ -5,7 +5,8 @@ All of it is conservative: an unknown range is (None, None), an unknown divisor 
 
 from __future__ import annotations
 
-from typing import Any, Callable, Mapping, Optional
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from weft.expr.intrinsics import is_pure
 from weft.expr.nodes import (
@@ -32,7 +33,7 @@ from weft.expr.nodes import (
 )
 from weft.expr.visit import walk
 
-Interval = tuple[Optional[int], Optional[int]]
+Interval = tuple[int | None, int | None]
 Ranges = Mapping[Var, Interval]
 UNKNOWN: Interval = (None, None)
 _LIMIT = 1 << 62

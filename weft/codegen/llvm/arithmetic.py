@@ -10,7 +10,7 @@ one quotient that does not fit (least value / -1) wraps.
 from __future__ import annotations
 
 import math
-from typing import Any, Callable
+from collections.abc import Callable
 
 from weft.codegen.llvm import types
 from weft.codegen.llvm.analysis import as_ramp, interval, touches_memory
@@ -100,11 +100,11 @@ def _simple(c: Context, e: Binary) -> str:
         return _float_simple(c, e)
     if not dtype.is_integer:
         raise InternalError(f"{type(e).__name__} on {dtype}")
-    return c.emit(f"{_INTEGER_OPS[type(e)]} {types.llvm_type(dtype)} {c.value(e.a)}, {c.value(e.b)}")  # type: ignore[index]
+    return c.emit(f"{_INTEGER_OPS[type(e)]} {types.llvm_type(dtype)} {c.value(e.a)}, {c.value(e.b)}")
 
 
 def _float_simple(c: Context, e: Binary) -> str:
-    name = _FLOAT_OPS[type(e)]  # type: ignore[index]
+    name = _FLOAT_OPS[type(e)]
     return in_float32(c, e.dtype, [c.value(e.a), c.value(e.b)], lambda t, v: c.emit(f"{name} {t} {v[0]}, {v[1]}"))
 
 
@@ -181,9 +181,7 @@ def _divide(c: Context, e: Binary) -> str:
     return _divide_guarded(c, dtype, a, c.value(e.b), floor, remainder, nonnegative, low is not None and low > 0)
 
 
-def _divide_constant(
-    c: Context, dtype: DType, a: str, b: int, floor: bool, remainder: bool, nonnegative: bool
-) -> str:
+def _divide_constant(c: Context, dtype: DType, a: str, b: int, floor: bool, remainder: bool, nonnegative: bool) -> str:
     kind, element, lanes = types.llvm_type(dtype), element_type(dtype), dtype.lanes
 
     def literal(value: int) -> str:
@@ -244,9 +242,9 @@ def _divide_guarded(
 
 # ------------------------------------------------------------------------------------- comparisons and connectives
 
-_FLOAT_PREDICATE = {EQ: "oeq", NE: "une", LT: "olt", LE: "ole"}
-_PREDICATE = {EQ: "eq", NE: "ne", LT: "slt", LE: "sle"}
-_UNSIGNED_PREDICATE = {EQ: "eq", NE: "ne", LT: "ult", LE: "ule"}
+_FLOAT_PREDICATE: dict[type[Expr], str] = {EQ: "oeq", NE: "une", LT: "olt", LE: "ole"}
+_PREDICATE: dict[type[Expr], str] = {EQ: "eq", NE: "ne", LT: "slt", LE: "sle"}
+_UNSIGNED_PREDICATE: dict[type[Expr], str] = {EQ: "eq", NE: "ne", LT: "ult", LE: "ule"}
 
 
 def _compare(c: Context, e: Binary) -> str:
@@ -260,9 +258,9 @@ def _compare(c: Context, e: Binary) -> str:
         kind = types.llvm_type(dtype)
         if dtype.bits == 16:
             a, b, kind = widen(c, a, dtype), widen(c, b, dtype), types.vector("float", dtype.lanes)
-        return c.emit(f"fcmp {_FLOAT_PREDICATE[type(e)]} {kind} {a}, {b}")  # type: ignore[index]
+        return c.emit(f"fcmp {_FLOAT_PREDICATE[type(e)]} {kind} {a}, {b}")
     table = _PREDICATE if dtype.is_signed else _UNSIGNED_PREDICATE
-    return c.emit(f"icmp {table[type(e)]} {types.llvm_type(dtype)} {a}, {b}")  # type: ignore[index]
+    return c.emit(f"icmp {table[type(e)]} {types.llvm_type(dtype)} {a}, {b}")
 
 
 def _lane_compare(c: Context, e: Binary) -> str | None:

@@ -7,7 +7,7 @@ A call `extern:name(args…)` calls the C function `name`: an Address is passed 
 from __future__ import annotations
 
 import math
-from typing import Callable
+from collections.abc import Callable
 
 from weft.codegen.llvm import math as vector_math
 from weft.codegen.llvm import types

@@ -1,7 +1,7 @@
 """The part of compilation that only needs llvmlite, and the child process that runs it for other machines.
 
-    python -m weft.codegen.llvm.child      stdin: one line of JSON (triple, cpu, features, form, tuning), then LLVM IR
-                                           stdout: the object file, assembly or IR; any other end is a failure
+python -m weft.codegen.llvm.child      stdin: one line of JSON (triple, cpu, features, form, tuning), then LLVM IR
+                                       stdout: the object file, assembly or IR; any other end is a failure
 """
 
 from __future__ import annotations
@@ -62,10 +62,9 @@ def optimize(module: Any, machine: Any, tuning: str) -> Any:
     """Runs LLVM's passes over a module, in place."""
     module.data_layout = str(machine.target_data)
     options = llvm.create_pipeline_tuning_options(speed_level=2 if tuning == "shaped" else 3)
-    plain = tuning == "plain"
-    options.loop_vectorization = plain
-    options.loop_interleaving = plain
-    options.slp_vectorization = plain
+    # Loops with vectors of their own say by metadata that they stay as they are; scalar ones are LLVM's to vectorize.
+    options.loop_vectorization = options.loop_interleaving = True
+    options.slp_vectorization = tuning == "plain"
     builder = llvm.create_pass_builder(machine, options)
     builder.getModulePassManager().run(module, builder)
     return module

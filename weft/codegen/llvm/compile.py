@@ -16,8 +16,9 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Callable, Sequence
+from typing import Any
 
 from weft.codegen.llvm import child
 from weft.codegen.llvm.context import Machine
@@ -64,11 +65,13 @@ def _machine(target: Machine) -> Any:
 
 
 def jit(ir_text: str, target: Machine) -> tuple[Callable[[str], int], Any]:
-    """Machine code in this process: a function from a symbol to its address, and what has to be kept as long as it runs."""
+    """Machine code in this process: a function from symbol to address, and what owns the code (keep it)."""
     from weft.runtime.jit import compile_module, native_runtime
 
     if not is_host(target):
-        raise TargetError(f"{target.name} is for {target.triple}: its code does not run on this machine ({child.host_triple()})")
+        raise TargetError(
+            f"{target.name} is for {target.triple}: its code does not run on this machine ({child.host_triple()})"
+        )
     native_runtime()
     _resolve(ir_text)
     machine = _machine(target)
@@ -103,8 +106,8 @@ def _resolve(ir_text: str) -> None:
                 break
         else:
             raise TargetError(
-                f"the program calls the C function {symbol!r}, which is not in this process: load the library that has it "
-                "with ctypes.CDLL(path, ctypes.RTLD_GLOBAL), or register it with llvmlite.binding.add_symbol"
+                f"the program calls the C function {symbol!r}, which is not in this process: load the library "
+                "that has it with ctypes.CDLL(path, ctypes.RTLD_GLOBAL), or name it with llvmlite.binding.add_symbol"
             )
 
 
@@ -128,7 +131,8 @@ def optimized_text(ir_text: str, target: Machine) -> str:
 
 def _emit(ir_text: str, target: Machine, form: str) -> bytes:
     request = {
-        "triple": target.triple, "cpu": target.cpu, "features": feature_text(target), "form": form, "tuning": _tuning(ir_text),
+        "triple": target.triple, "cpu": target.cpu, "features": feature_text(target), "form": form,
+        "tuning": _tuning(ir_text),
     }  # fmt: skip
     if is_host(target):
         _parse(ir_text)
@@ -171,7 +175,9 @@ def link_shared(objects: Sequence[bytes], path: str | os.PathLike[str], target: 
         command = _linker(target) + ["-o", os.fspath(path), *files]
         done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
-        raise TargetError(f"linking for {target.name} failed ({' '.join(command[:4])} …): {done.stderr.strip()[-2000:]}")
+        raise TargetError(
+            f"linking for {target.name} failed ({' '.join(command[:4])} …): {done.stderr.strip()[-2000:]}"
+        )
 
 
 def _linker(target: Machine) -> list[str]:
@@ -186,8 +192,12 @@ def _linker(target: Machine) -> list[str]:
         for compiler in ("cc", "gcc", "clang"):
             found = _which(compiler)
             if found:
-                return [found, "-shared", "-Wl,--no-as-needed", "-lm"] if "linux" in target.triple else [found, "-shared"]
-    raise TargetError(f"there is no linker for {target.name} here: install the ziglang package (pip install 'weft[link]')")
+                return (
+                    [found, "-shared", "-Wl,--no-as-needed", "-lm"] if "linux" in target.triple else [found, "-shared"]
+                )
+    raise TargetError(
+        f"there is no linker for {target.name} here: install the ziglang package (pip install 'weft[link]')"
+    )
 
 
 def _which(program: str) -> str | None:

@@ -1,7 +1,7 @@
 """The text of an LLVM module, and of the function that is being written.
 
-`Module` collects declarations, finished functions and metadata. `Context` writes one function: it knows the LLVM value of
-every variable in scope, the pointer of every buffer, and the lanes that are switched on (`mask`).
+`Module` collects declarations, finished functions and metadata. `Context` writes one function: it knows the LLVM value
+of every variable in scope, the pointer of every buffer, and the lanes that are switched on (`mask`).
 
 An intrinsic's emitter is a function `(context, call) -> value`; what it may use of a Context:
 
@@ -14,7 +14,8 @@ An intrinsic's emitter is a function `(context, call) -> value`; what it may use
 
 from __future__ import annotations
 
-from typing import Any, Callable, Mapping, Protocol, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 from weft.codegen.llvm import types
 from weft.codegen.llvm.analysis import Interval
@@ -276,7 +277,9 @@ class Context:
     def slot(self, e: Expr) -> int:
         """The number of the slot that an Address in a slot scope stands for."""
         if not isinstance(e, Address) or e.buffer not in self.base_slots:
-            raise TargetError(f"an intrinsic of {self.module.machine.name} needs an address in a register scope, not {e!r}")
+            raise TargetError(
+                f"an intrinsic of {self.module.machine.name} needs an address in a register scope, not {e!r}"
+            )
         facts = self.module.machine.scopes[e.buffer.scope]
         offset = self.constant(e.indices[0]) * e.buffer.dtype.bytes
         return self.base_slots[e.buffer] + offset // int(facts.slot_bytes)
@@ -287,7 +290,9 @@ class Context:
         """Writes a statement."""
         handler = self._stmt_handlers.get(type(s))
         if handler is None:
-            raise TargetError(f"{type(s).__name__} cannot be compiled: the program was not lowered before code generation")
+            raise TargetError(
+                f"{type(s).__name__} cannot be compiled: the program was not lowered before code generation"
+            )
         handler(self, s)
 
     def text(self, header: str) -> str:

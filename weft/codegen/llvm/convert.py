@@ -78,7 +78,7 @@ def _soft_float_to_bfloat(c: Context, value: str, lanes: int) -> str:
 
 
 def _soft_half_to_float(c: Context, value: str, lanes: int) -> str:
-    """Shift the half's exponent and mantissa into place, and multiply by 2^112: denormals come out right of themselves."""
+    """Shift the half's exponent and mantissa into place, and multiply by 2^112: denormals come out right."""
     kind, wide = types.vector("i32", lanes), types.vector("float", lanes)
     op = _integers(c, lanes)
     bits = c.emit(f"zext {types.vector('i16', lanes)} {value} to {kind}")
@@ -93,7 +93,7 @@ def _soft_half_to_float(c: Context, value: str, lanes: int) -> str:
 
 
 def _soft_float_to_half(c: Context, value: str, lanes: int) -> str:
-    """Normal results round by integer addition; denormal ones by adding 0.5, whose last place is the half's least value."""
+    """Normal results round by integer addition; denormal ones by adding 0.5, as its last place is theirs."""
     kind, wide = types.vector("i32", lanes), types.vector("float", lanes)
     op = _integers(c, lanes)
     bits = c.emit(f"bitcast {wide} {value} to {kind}")

@@ -1,13 +1,13 @@
 """From a flat Func to LLVM IR text.
 
-    func f(A: float32[16], B: float32[16]):          define i32 @f(ptr %args, i64 %threads) {
-      B[ramp(0, 1, 16)] = A[ramp(0, 1, 16)]     ->     %A = load ptr, ptr %args …
-                                                       %v = load <16 x float>, ptr %A … store … ret i32 0 }
+func f(A: float32[16], B: float32[16]):          define i32 @f(ptr %args, i64 %threads) {
+  B[ramp(0, 1, 16)] = A[ramp(0, 1, 16)]     ->     %A = load ptr, ptr %args …
+                                                   %v = load <16 x float>, ptr %A … store … ret i32 0 }
 """
 
 from __future__ import annotations
 
-from typing import Mapping
+from collections.abc import Mapping
 
 from weft.codegen.llvm import arithmetic, calls, memory, statements, types
 from weft.codegen.llvm.context import Context, Emitter, Machine, Module

@@ -1,23 +1,30 @@
 """Elementary functions of float32 as polynomials over whole vectors.
 
 LLVM's own vector exp, log, … fall apart into one libm call a lane. Here each becomes an internal function
-`@weft.exp.v16` written once a module for each lane count, which LLVM inlines. All stay within 4 units in the last place,
-over the whole range, with infinities, NaN, signed zeros and denormals as C has them. Method: the argument is reduced
-(Cody and Waite: constants split so that the products are exact), then a polynomial whose coefficients were fitted for
-the least greatest error with float32 coefficients. Nothing here needs a fused multiply-add to be accurate.
+`@weft.exp.v16` written once a module for each lane count, which LLVM inlines. All stay within 4 units in the last
+place, over the whole range, with infinities, NaN, signed zeros and denormals as C has them. Method: the argument is
+reduced (Cody and Waite: constants split so that products are exact), then a polynomial whose coefficients were fitted
+for the least greatest error with float32 coefficients. Nothing here needs a fused multiply-add to be accurate.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Callable, Sequence
+from collections.abc import Callable, Sequence
 
 from weft.codegen.llvm import types
 from weft.codegen.llvm.context import Context, Module
 
 _EXP = (0.5, 0.16666515171527863, 0.04166637733578682, 0.008369393646717072, 0.0013942922232672572)
 """(e^r - 1 - r) / r^2 for |r| <= log(2) / 2."""
-_EXPM1 = (0.5, 0.1666666716337204, 0.041666481643915176, 0.008333208039402962, 0.0013933564769104123, 0.00019944255473092198)
+_EXPM1 = (
+    0.5,
+    0.1666666716337204,
+    0.041666481643915176,
+    0.008333208039402962,
+    0.0013933564769104123,
+    0.00019944255473092198,
+)
 """The same, accurate relative to e^r - 1."""
 _EXP2 = (
     0.6931471824645996, 0.24022650718688965, 0.05550406128168106, 0.009618084877729416, 0.0013336623087525368,
@@ -99,7 +106,9 @@ class Ops:
 
     def integer(self, name: str, a: str, b: str | int) -> str:
         """An int32 instruction of two operands."""
-        return self.c.emit(f"{name} {self.int} {a}, {b if isinstance(b, str) else types.splat('i32', str(b), self.lanes)}")
+        return self.c.emit(
+            f"{name} {self.int} {a}, {b if isinstance(b, str) else types.splat('i32', str(b), self.lanes)}"
+        )
 
     def select(self, condition: str, a: str, b: str) -> str:
         """a where the condition holds, else b."""
@@ -282,10 +291,15 @@ def _circular(o: Ops, x: str, quarter: int) -> str:
 def _circular_or_libm(name: str, quarter: int) -> Callable[[Ops, str], str]:
     def make(o: Ops, x: str) -> str:
         c = o.c
-        beyond = c.emit(f"fcmp ugt {o.float} {o.absolute(x)}, {o.number(_FAR)}")
+        near = _circular(o, x, quarter)
+        beyond = some = o.op("fcmp ogt", o.absolute(x), _FAR)
         if o.lanes > 1:
-            beyond = c.call("i1", f"llvm.vector.reduce.or.v{o.lanes}i1", [f"{o.flag} {beyond}"])
-        return c.guarded(beyond, o.float, lambda: lanewise(c, f"{name}f", "float", o.lanes, [x]), lambda: _circular(o, x, quarter))
+            some = c.call("i1", f"llvm.vector.reduce.or.v{o.lanes}i1", [f"{o.flag} {beyond}"])
+
+        def far() -> str:
+            return o.select(beyond, lanewise(c, f"{name}f", "float", o.lanes, [x]), near)
+
+        return c.guarded(some, o.float, far, lambda: near)
 
     return make
 

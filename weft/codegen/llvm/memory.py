@@ -137,7 +137,9 @@ def _load_even(c: Context, buffer: Buffer, base: Expr, lanes: int) -> str:
     after = c.emit(f"add i64 {index}, {lanes - 1}")
     second = _load_vector(c, buffer, after, lanes, _scalar_align(c, buffer), None)
     picks = [2 * i if 2 * i < lanes else 2 * i + 1 for i in range(lanes)]
-    return c.emit(f"shufflevector {kind} {first}, {kind} {second}, <{lanes} x i32> {types.constant_vector('i32', picks)}")
+    return c.emit(
+        f"shufflevector {kind} {first}, {kind} {second}, <{lanes} x i32> {types.constant_vector('i32', picks)}"
+    )
 
 
 def _pointers(c: Context, buffer: Buffer, index: Expr, ramp: tuple[Expr, Expr] | None, lanes: int) -> str:
@@ -155,7 +157,8 @@ def _gather(c: Context, buffer: Buffer, index: Expr, ramp: tuple[Expr, Expr] | N
     pointers = _pointers(c, buffer, index, ramp, lanes)
     mask = c.mask or types.splat("i1", "true", lanes)
     arguments = [
-        f"<{lanes} x ptr> align {_scalar_align(c, buffer)} {pointers}", f"<{lanes} x i1> {mask}", f"{kind} zeroinitializer"
+        f"<{lanes} x ptr> align {_scalar_align(c, buffer)} {pointers}", f"<{lanes} x i1> {mask}",
+        f"{kind} zeroinitializer",
     ]  # fmt: skip
     name = f"llvm.masked.gather.{types.mangle(kind)}.v{lanes}p0"
     return c.call(kind, name, arguments, c.module.access(buffer))
@@ -197,7 +200,9 @@ def _store(c: Context, s: Store, mask: str | None, predicate: Expr | None = None
         raise InternalError(f"store of {s.value.dtype} to buffer {buffer.name!r} of {buffer.dtype}")
     if lanes == 1:
         pointer = c.element(buffer, c.value(index))
-        return c.line(f"store {element} {value}, ptr {pointer}, align {_scalar_align(c, buffer)}{c.module.access(buffer)}")
+        return c.line(
+            f"store {element} {value}, ptr {pointer}, align {_scalar_align(c, buffer)}{c.module.access(buffer)}"
+        )
     kind = f"<{lanes} x {element}>"
     if s.value.dtype.lanes == 1:
         value = c.broadcast(element, value, lanes)

@@ -111,7 +111,9 @@ def _loop(c: Context, s: For, first: str, end: str, guard: bool) -> None:
 
 def _for(c: Context, s: For) -> None:
     if s.kind == "thread":
-        raise TargetError(f"loop {s.var.name!r} is bound to {s.thread}, but {c.module.machine.name} has no such threads")
+        raise TargetError(
+            f"loop {s.var.name!r} is bound to {s.thread}, but {c.module.machine.name} has no such threads"
+        )
     high = interval(s.extent, c.ranges)[1]
     c.ranges[s.var] = (0, None if high is None else max(high - 1, 0))
     if s.kind == "parallel" and not c.outlined:
@@ -252,7 +254,9 @@ def _allocate(c: Context, s: Allocate) -> None:
     facts = c.module.machine.scopes.get(buffer.scope)
     if facts is None:
         known = ", ".join(c.module.machine.scopes)
-        raise TargetError(f"buffer {buffer.name!r}: {c.module.machine.name} has no memory scope {buffer.scope!r}; it has {known}")
+        raise TargetError(
+            f"buffer {buffer.name!r}: {c.module.machine.name} has no memory scope {buffer.scope!r}; it has {known}"
+        )
     if facts.slot_bytes:
         return _allocate_slots(c, s, facts)
     size = _constant_size(buffer)
