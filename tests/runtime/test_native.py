@@ -15,8 +15,8 @@ from pathlib import Path
 import llvmlite.binding as llvm
 import numpy as np
 import pytest
-from tests.runtime.native_bodies import bodies, run_count
 
+from tests.runtime.native_bodies import bodies, run_count
 from weft.core.errors import TargetError
 from weft.runtime.jit import host_triple, native_runtime
 from weft.runtime.native import FUNCTIONS, MAXIMUM_THREADS, native_ir
@@ -132,7 +132,7 @@ def run_in_threads(work, count):
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
 def test_a_region_takes_less_than_five_microseconds():
-    """Fork and join with both participants inside at one time. The quickest of many, on a core each: machines are shared."""
+    """Fork and join with both participants inside at one time; the quickest of many, with a core each."""
     done = run_script(
         "import os\nfrom tests.runtime.native_bodies import quickest_meeting, run_count\n"
         "before = set(os.listdir('/proc/self/task'))\nrun_count(100, 2)\n"
@@ -191,7 +191,8 @@ def test_the_interpreter_exits_cleanly_in_the_middle_of_a_region():
 def test_no_more_threads_to_be_had():
     """With no room for a thread's stack the region runs in its caller."""
     done = run_script(
-        "import resource\nfrom tests.runtime.native_bodies import bodies, run_count\nfrom weft.runtime.jit import native_runtime\n"
+        "import resource\nfrom tests.runtime.native_bodies import bodies, run_count\n"
+        "from weft.runtime.jit import native_runtime\n"
         "bodies()\nrun_count(10, 1)\npages = int(open('/proc/self/statm').read().split()[0])\n"
         "limit = pages * resource.getpagesize() + (4 << 20)\nresource.setrlimit(resource.RLIMIT_AS, (limit, limit))\n"
         "ok = all((run_count(1000, 4) == 1).all() for _ in range(100))\nprint(ok, native_runtime().pool_size())\n"

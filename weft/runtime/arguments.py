@@ -147,7 +147,8 @@ def _encode_float(value: Any, element: DType, where: str) -> int:
     except (TypeError, ValueError, RuntimeError, OverflowError):
         raise ArgumentError(f"{where}: expected a {element} number, but {describe(value)} was given") from None
     if element is BFLOAT16:
-        stored = np.array(number).astype(BFLOAT16.numpy)
+        with np.errstate(over="ignore"):
+            stored = np.array(number).astype(BFLOAT16.numpy)
         if np.isinf(stored) and abs(number) != float("inf"):
             raise ArgumentError(f"{where}: {number} is too large for {element}")
         return int.from_bytes(stored.tobytes(), sys.byteorder)
