@@ -158,7 +158,7 @@ def _as_array(values: list[Any], kind: DType) -> np.ndarray[Any, Any]:
 
 def _effect_caller(function: str) -> Callable[..., Any]:
     def call(
-        place: tuple[str, DType, str | None, tuple[str, ...]], args: tuple[Any, ...], loops: tuple[Any, ...]
+        place: tuple[str, DType | None, str | None, tuple[str, ...]], args: tuple[Any, ...], loops: tuple[Any, ...]
     ) -> Any:
         name, kind, block, names = place
         effect = EFFECTS.get(name)
@@ -177,10 +177,11 @@ def _effect_caller(function: str) -> Callable[..., Any]:
             raise InterpreterError(
                 f"the function of the call {name!r} in {where} raised {type(error).__name__}: {error}"
             ) from error
-        if result is None or kind.kind == "handle":
+        if kind is None or kind.kind == "handle":
             return result
-        if kind.lanes > 1:
-            return [to_python(value, kind.scalar) for value in result]
-        return to_python(result, kind)
+        try:
+            return [to_python(value, kind.scalar) for value in result] if kind.lanes > 1 else to_python(result, kind)
+        except (TypeError, ValueError) as error:
+            raise InterpreterError(f"the call {name!r} in {where} gave {result!r}, which is not a {kind}") from error
 
     return call

@@ -372,7 +372,7 @@ class Expressions(Emitter):
         codes = ", ".join(self.expression(argument).code for argument in e.args)
         return self.atom(Value(f"{function}({codes})", *_int_range(e.dtype.scalar)))
 
-    def effect(self, e: Any) -> Value:
+    def effect(self, e: Any, used: bool = True) -> Value:
         """A call of a registered effect, done once; its value under a name."""
         codes = []
         for argument in e.args:
@@ -382,7 +382,7 @@ class Expressions(Emitter):
             else:
                 codes.append(self.expression(argument).code)
         names = tuple(name for name, _ in self.loops)
-        place = self.give_name((e.name, e.dtype, self.block, names), "e")
+        place = self.give_name((e.name, e.dtype if used else None, self.block, names), "e")
         loops = "".join(f"{code}, " for _, code in self.loops)
         arguments = "".join(f"{code}, " for code in codes)
         return self.atom(Value(f"call_effect({place}, ({arguments}), ({loops}))", *_int_range(e.dtype.scalar)))

@@ -18,7 +18,8 @@ from typing import Any
 
 from weft.core.dtypes import BFLOAT16, FLOAT16
 from weft.core.errors import InterpreterError
-from weft.expr.nodes import Buffer, Expr
+from weft.expr.intrinsics import PURE
+from weft.expr.nodes import Buffer, Call, Expr
 from weft.loop.interpreter.emitter import UNBOUNDED, Level, Place, Value, is_atom, is_local, is_shared, literal
 from weft.loop.interpreter.expressions import Expressions
 from weft.loop.interpreter.failures import Failures
@@ -296,7 +297,10 @@ class Statements(Expressions):
             if self.in_threads:
                 self.wait(True)
             return
-        self.emit(self.expression(s.value).code)
+        if type(s.value) is Call and s.value.name not in PURE:
+            self.effect(s.value, used=False)
+        else:
+            self.emit(self.expression(s.value).code)
 
     def _block(self, s: Any) -> None:
         predicate = self.expression(s.predicate)
