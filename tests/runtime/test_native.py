@@ -62,12 +62,21 @@ def test_the_module_links_into_a_library(tmp_path):
     module = llvm.parse_assembly(native_ir(host_triple(), str(machine.target_data)))
     (tmp_path / "runtime.o").write_bytes(machine.emit_object(module))
     subprocess.run(["cc", "-shared", "-o", tmp_path / "runtime.so", tmp_path / "runtime.o", "-lpthread"], check=True)
-    library = ctypes.CDLL(str(tmp_path / "runtime.so"))
-    counts = np.zeros(1000, np.int32)
-    body, data = ctypes.c_void_p(bodies().address("count")), ctypes.c_void_p(counts.ctypes.data)
-    library.weft_parallel_for(body, data, ctypes.c_int64(1000), ctypes.c_int64(2))
-    assert (counts == 1).all()
-    assert library.weft_pool_shutdown() == 1
+    done = run_script(
+        "import ctypes, _ctypes, os, numpy, time\nfrom tests.runtime.native_bodies import bodies\n"
+        "body = ctypes.c_void_p(bodies().address('count'))\n"
+        "for again in range(3):\n"
+        f"  library = ctypes.CDLL({str(tmp_path / 'runtime.so')!r})\n"
+        "  counts = numpy.zeros(1000, numpy.int32)\n"
+        "  data = ctypes.c_void_p(counts.ctypes.data)\n"
+        "  library.weft_parallel_for(body, data, ctypes.c_int64(1000), ctypes.c_int64(3))\n"
+        "  threads = len(os.listdir('/proc/self/task'))\n"
+        "  if again < 2: _ctypes.dlclose(library._handle)\n"
+        "  time.sleep(0.05)\n"
+        "  print((counts == 1).all(), threads - len(os.listdir('/proc/self/task')))\n"
+    )
+    assert done.stdout.split() == ["True", "2", "True", "2", "True", "0"], done.stderr
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 # ---------------------------------------------------------------- the thread pool

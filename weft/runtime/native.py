@@ -14,7 +14,7 @@ and, for the host side,
     void    weft_trim(void)                   gives them back to the system
 
 The same text is compiled in this process (`runtime/jit.py`) and linked into exported libraries. It needs libc only.
-A library that contains it must not be unloaded before `weft_pool_shutdown` has returned 1.
+A library that contains it ends its workers when it is unloaded; no region of it may be running then.
 
 **Thread pool.** A region cuts [0, count) into one range per participant; the caller is participant 0. Everyone takes
 chunks from its own range (so that a thread meets the same data again in the next region), then from the others'.
@@ -513,6 +513,15 @@ define i64 @weft_pool_size() nounwind {
   call void @weft.enter()
   %workers = load atomic i64, ptr @weft.workers acquire, align 8
   ret i64 %workers
+}
+
+; In a shared library: workers must not be inside code that is unloaded.
+%destructor = type { i32, ptr, ptr }
+@llvm.global_dtors = appending global [1 x %destructor] [%destructor { i32 65535, ptr @weft.unload, ptr null }]
+
+define internal void @weft.unload() nounwind {
+  %ended = call i32 @weft_pool_shutdown()
+  ret void
 }
 
 ; Ends and joins the workers. 0 when a region is running: nothing is done. A later region starts workers again.
