@@ -18,7 +18,7 @@ from typing import Any
 
 from weft.core.dtypes import INDEX
 from weft.expr.intervals import Interval, larger, smaller
-from weft.expr.linear import Poly
+from weft.expr.linear import Entry, Poly
 from weft.expr.nodes import (
     EQ,
     LE,
@@ -36,7 +36,7 @@ from weft.expr.nodes import (
     index_expr,
     logical_not,
 )
-from weft.expr.proof import Entry, Prover, lane_form
+from weft.expr.proof import Prover, lane_form
 from weft.expr.visit import uses_any
 
 _ZERO, _ONE = index_expr(0), index_expr(1)
@@ -107,10 +107,10 @@ class Ranges:
             result._tighten(var, 0, None)
         return result
 
-    def with_condition(self, condition: Expr) -> Ranges:
-        """Where the condition holds: what it says of index expressions is known too."""
+    def with_condition(self, condition: Expr, prover: Prover | None = None) -> Ranges:
+        """Where the condition holds: what it says of index expressions is known too. `prover`: one for these ranges."""
         result = Ranges(dict(self.table), self.facts)
-        result._assume(condition, self.knowledge())
+        result._assume(condition, prover or self.knowledge())
         return result
 
     def bind(self, var: Var, extent: ExprLike) -> None:
@@ -139,7 +139,7 @@ class Ranges:
         """The prover for these ranges, kept until they change."""
         found: Prover | None = self.simplifier or self.prover  # a simplifier is a prover, and may have done the work
         if found is None:
-            found = self.prover = Prover(self)
+            found = self.prover = Prover(self.table, self.facts)
         return found
 
     def _enter(self, var: Var, low: Expr, high: Expr) -> None:

@@ -13,7 +13,7 @@ Division and remainder by a positive constant c split the numerator N into parts
     N = c*Q + R          ->   N // c = Q + R // c                    N % c = R % c
     R = g*B + S, g | c, 0 <= S < g   ->   R // c = B // (c/g)        R % c = g*(B % (c/g)) + S
 
-`Linear` knows the arithmetic; what it knows of ranges comes through `ranges.table`. Its subclasses add symbolic proof
+`Linear` knows the arithmetic; the ranges it is given are the table of a `Ranges`. Its subclasses add symbolic proof
 (`weft.expr.proof`) and the simplification of every other node (`weft.expr.simplify`).
 """
 
@@ -47,6 +47,8 @@ from weft.expr.visit import walk
 
 Terms = dict[Any, int]
 Poly = tuple[Terms, int]
+Entry = tuple["Expr | None", "Expr | None", "int | None", "int | None"]
+"""What is known of a variable: symbolic low and high, constant low and high."""
 
 _LARGEST_PRODUCT = 16
 """Products of sums with more terms than this stay products."""
@@ -95,8 +97,8 @@ def _key(p: Poly) -> Any:
 class Linear:
     """Builds normal forms, and keeps the atoms, their parts and their intervals for one `Ranges`."""
 
-    def __init__(self, ranges: Any) -> None:
-        self.ranges = ranges
+    def __init__(self, table: dict[Var, Entry]) -> None:
+        self.table = table
         self.known: dict[int, tuple[Expr, Poly]] = {}  # by id; the node is kept so that the id stays its own
         self.atoms: dict[Any, Expr] = {}
         self.parts: dict[Expr, tuple[type[Expr], Poly, Any]] = {}  # FloorDiv, FloorMod, Min, Max -> (kind, left, right)
@@ -309,7 +311,7 @@ class Linear:
 
     def var_interval(self, var: Var) -> Interval:
         """Constant bounds of a variable, from its range."""
-        entry = self.ranges.table.get(var)
+        entry = self.table.get(var)
         if entry is None:
             return (None, None) if var.dtype is INDEX else (var.dtype.min, var.dtype.max)
         low, high, least, most = entry

@@ -17,7 +17,7 @@ from typing import Any
 
 from weft.core.dtypes import INDEX, DType
 from weft.expr.intervals import INTERVAL_RULES, Interval
-from weft.expr.linear import Linear, Poly, Terms, add_scaled, negate, scaled
+from weft.expr.linear import Entry, Linear, Poly, Terms, add_scaled, negate, scaled
 from weft.expr.nodes import (
     BINARY,
     EQ,
@@ -55,14 +55,13 @@ from weft.expr.visit import free_vars, walk
 _STEPS = 60
 """How many polynomials one proof may look at."""
 
-Entry = tuple["Expr | None", "Expr | None", "int | None", "int | None"]
-
 
 class Prover(Linear):
     """Linear arithmetic with symbolic bounds."""
 
-    def __init__(self, ranges: Any) -> None:
-        super().__init__(ranges)
+    def __init__(self, table: dict[Var, Entry], facts: tuple[Expr, ...]) -> None:
+        super().__init__(table)
+        self.facts = facts
         self.steps = 0
         self.proving = False
         self.proofs: dict[Any, bool] = {}
@@ -109,14 +108,14 @@ class Prover(Linear):
         if found is None:
             found = self.symbolic_variables = [
                 var
-                for var, (low, high, _, _) in reversed(self.ranges.table.items())
+                for var, (low, high, _, _) in reversed(self.table.items())
                 if not (low is None or type(low) is Const) or not (high is None or type(high) is Const)
             ]
         return found
 
     def entry(self, var: Var) -> Entry | None:
         """What is known of a variable: symbolic low and high, constant low and high."""
-        found: Entry | None = self.local.get(var) or self.ranges.table.get(var)
+        found: Entry | None = self.local.get(var) or self.table.get(var)
         return found
 
     def var_interval(self, var: Var) -> Interval:
@@ -214,8 +213,8 @@ class Prover(Linear):
         """A bound of p in which none of the variables occurs."""
         for _ in range(4):
             present = self.mentioned(p[0])
-            wanted = [var for var in reversed(self.ranges.table) if var in present and var in variables]
-            wanted += [var for var in present if var in variables and var not in self.ranges.table]
+            wanted = [var for var in reversed(self.table) if var in present and var in variables]
+            wanted += [var for var in present if var in variables and var not in self.table]
             if not wanted:
                 return p
             for var in wanted:
@@ -250,7 +249,7 @@ class Prover(Linear):
 
     def hopeless(self, terms: Terms) -> bool:
         """Whether nothing is known beyond the constant ranges of plain variables, which the interval has used."""
-        if self.ranges.facts:
+        if self.facts:
             return False
         symbolic = self.symbolic()
         return all(type(key) is Var and key not in symbolic for key in terms)
@@ -290,11 +289,11 @@ class Prover(Linear):
 
     def by_facts(self, p: Poly) -> bool:
         """Subtracts a multiple of something known to be at least 0 that shares a term."""
-        if not self.ranges.facts:
+        if not self.facts:
             return False
         if self.fact_polys is None:
             self.fact_polys = []  # a fact is put into normal form without the help of facts
-            self.fact_polys = [self.poly(fact) for fact in self.ranges.facts]
+            self.fact_polys = [self.poly(fact) for fact in self.facts]
         facts = self.fact_polys
         for index, fact in enumerate(facts):
             for key, value in fact[0].items():

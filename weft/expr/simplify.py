@@ -22,7 +22,7 @@ from typing import Any
 
 from weft.core.dtypes import INDEX
 from weft.expr.bounds import Ranges
-from weft.expr.linear import Poly, add_scaled, same_arithmetic
+from weft.expr.linear import Entry, Poly, add_scaled, same_arithmetic
 from weft.expr.nodes import (
     BINARY,
     COMPARE,
@@ -84,7 +84,7 @@ def simplifier_for(ranges: Ranges) -> Simplifier:
     """The simplifier that works with these ranges, kept on them until they change."""
     found = ranges.simplifier
     if found is None:
-        found = ranges.simplifier = Simplifier(ranges)
+        found = ranges.simplifier = Simplifier(ranges.table, ranges.facts)
     assert isinstance(found, Simplifier)
     return found
 
@@ -92,8 +92,8 @@ def simplifier_for(ranges: Ranges) -> Simplifier:
 class Simplifier(Prover):
     """Rewrites every kind of node, bottom up; index arithmetic through the normal form."""
 
-    def __init__(self, ranges: Ranges) -> None:
-        super().__init__(ranges)
+    def __init__(self, table: dict[Var, Entry], facts: tuple[Expr, ...]) -> None:
+        super().__init__(table, facts)
         self.done: dict[int, tuple[Expr, Expr]] = {}  # by id; the node is kept so that the id stays its own
         self.depth = 0  # conditions assumed
 
@@ -133,7 +133,7 @@ class Simplifier(Prover):
             return self
         if self.variables_of(condition).isdisjoint(self.variables_of(arm)):
             return self
-        inner = simplifier_for(self.ranges.with_condition(condition))
+        inner = simplifier_for(Ranges(self.table, self.facts).with_condition(condition, self))
         inner.depth = self.depth + 1
         return inner
 
