@@ -146,8 +146,9 @@ def test_min_and_max_keep_nan(kind, lanes):
     for node, reference in ((Min, np.minimum), (Max, np.maximum)):
         makes = [node, lambda x, y, n=node: n(x, const(0.5, x.dtype)), lambda x, y, n=node: n(const(0.5, x.dtype), x)]
         got = map_many(makes, [kind] * 3, a, b, lanes=lanes, kinds=[kind, kind])
-        same(got[0], reference(a, b))
-        same(got[1], reference(a, a.dtype.type(0.5)))
+        with np.errstate(invalid="ignore"):
+            same(got[0], reference(a, b))
+            same(got[1], reference(a, a.dtype.type(0.5)))
         same(got[2], got[1])
 
 
@@ -159,7 +160,8 @@ def test_comparisons(kind, lanes):
     table = {EQ: np.equal, NE: np.not_equal, LT: np.less, LE: np.less_equal}
     results = map_many(list(table), ["bool"] * 4, a, b, lanes=lanes, kinds=[kind, kind])
     for got, reference in zip(results, table.values()):
-        same(got, reference(a, b))
+        with np.errstate(invalid="ignore"):
+            same(got, reference(a, b))
 
 
 @pytest.mark.parametrize("lanes", LANES)
@@ -199,7 +201,7 @@ def test_casts(source):
             same(got, reference_cast(values, source, to))
 
 
-@pytest.mark.parametrize("target", ["native", "native,features=-avx512f-f16c-avx2-fma"])
+@pytest.mark.parametrize("target", ["native", "native,features=-avx512f,-f16c,-avx2,-fma"])
 @pytest.mark.parametrize("kind", ["float16", "bfloat16"])
 def test_all_sixteen_bit_floats_convert_both_ways(kind, target):
     numpy = dtype(kind).numpy

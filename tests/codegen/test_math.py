@@ -12,7 +12,7 @@ from weft.expr.intrinsics import FLOAT_UNARY, PURE
 from weft.expr.nodes import Call, const
 
 rng = np.random.default_rng(3)
-TARGETS = ["native", "native,features=-avx512f-fma"]
+TARGETS = ["native", "native,features=-avx512f,-fma"]
 SPECIAL = np.array(
     [0.0, -0.0, np.inf, -np.inf, np.nan, 1, -1, 1e-45, -1e-45, 1.1754944e-38, -1.1754944e-38, 1e-39, 3.4e38, -3.4e38,
      88.72, 88.73, -87.3, -103.97, -104, -103.9, 0.5, 2, 1e6, 1e7, 1048576, 127.99, 128, -149, -150, -149.5, 0.9375, 3.95],
@@ -97,7 +97,8 @@ def test_functions_of_two(kind, lanes):
     x, y = (v.astype(numpy) for v in rng.normal(size=(2, 200)) * 3)
     for name in ("atan2", "fmod", "floor_fmod", "copysign", "pow"):
         a = np.abs(x) if name == "pow" else x
-        expected = PURE[name].evaluate(a, y).astype(np.float64)
+        with np.errstate(over="ignore"):
+            expected = PURE[name].evaluate(a, y).astype(np.float64)
         np.testing.assert_allclose(
             apply(name, kind, a, y, lanes=lanes).astype(np.float64), expected, rtol=2e-3 if kind == "float16" else 1e-6
         )
@@ -105,7 +106,7 @@ def test_functions_of_two(kind, lanes):
 
 def test_power_with_constant_exponents():
     x = np.concatenate([SPECIAL, rng.normal(size=64).astype(np.float32)])
-    for exponent in (2.0, 1.0, -1.0, 0.5, 3.0, 0.0):
+    for exponent in (2.0, 1.0, -1.0, 3.0, 0.0, -1.5):
         with np.errstate(all="ignore"):
             expected = np.power(x.astype(np.float64), exponent).astype(np.float32)
         got = map_values(lambda v, e=exponent: Call("pow", (v, const(e, v.dtype)), v.dtype), "float32", x)

@@ -10,15 +10,16 @@ A `Target` is a record of facts; generic code asks for facts, never for a name. 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Mapping
+from typing import Any
 
 from weft.core.errors import TargetError
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """A kind of memory. `slots` > 0: not memory with addresses but so many registers (or banks) of `slot_bytes` each."""
+    """A kind of memory. `slots` > 0: no addresses but so many registers (or banks) of `slot_bytes` each."""
 
     name: str
     slots: int = 0
@@ -83,7 +84,7 @@ class Target:
         try:
             return importlib.import_module(name)
         except ModuleNotFoundError as error:
-            if error.name != name:
+            if error.name not in (name, self.package):
                 raise
             raise TargetError(f"the target {self.name} has no {part} ({name} is missing)") from None
 

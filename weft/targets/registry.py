@@ -29,7 +29,9 @@ def _find(text: str) -> Target:
         found: Target | None = package.parse(text)
         if found is not None:
             return found
-    raise TargetError(f"unknown target {text!r}; a target is written as\n" + "\n".join(f"  {line}" for line in known_forms()))
+    raise TargetError(
+        f"unknown target {text!r}; a target is written as\n" + "\n".join(f"  {line}" for line in known_forms())
+    )
 
 
 def find_target(like: str | Target) -> Target:

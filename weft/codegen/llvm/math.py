@@ -281,7 +281,7 @@ def _circular(o: Ops, x: str, quarter: int) -> str:
     n = o.integer("add", n, quarter) if quarter else n
     r = c.emit(f"fptrunc {double} {d} to {o.float}")
     z = o.mul(r, r)
-    sine = o.fma(o.mul(r, z), o.polynomial(z, _SIN), r)
+    sine = o.with_sign(o.fma(o.mul(r, z), o.polynomial(z, _SIN), r), r)  # the sum loses the sign of -0
     cosine = o.fma(o.mul(z, z), o.polynomial(z, _COS), o.fma(z, -0.5, 1.0))
     odd = c.emit(f"icmp ne {o.int} {o.integer('and', n, 1)}, {types.splat('i32', '0', lanes)}")
     sign = o.integer("shl", o.integer("and", n, 2), 30)

@@ -20,7 +20,7 @@ from weft.codegen.llvm.arithmetic import masked
 from weft.codegen.llvm.context import Context, Handler
 from weft.core.dtypes import DType
 from weft.core.errors import InternalError
-from weft.expr.nodes import Address, Broadcast, Buffer, Const, Expr, Load, is_true
+from weft.expr.nodes import Address, Broadcast, Buffer, Const, Expr, Load, add, index_expr, is_true
 from weft.loop.ir import Store
 
 
@@ -97,7 +97,11 @@ def _load_scalar(c: Context, buffer: Buffer, index: Expr) -> str:
 
 
 def _load_contiguous(c: Context, buffer: Buffer, base: Expr, lanes: int) -> str:
-    return _load_vector(c, buffer, c.value(base), lanes, _alignment(c, buffer, base), c.mask)
+    # a plain load where the whole vector is inside the buffer: LLVM keeps local buffers in registers only then
+    mask = c.mask
+    if mask is not None and _in_bounds(c, buffer, base) and _in_bounds(c, buffer, add(base, index_expr(lanes - 1))):
+        mask = None
+    return _load_vector(c, buffer, c.value(base), lanes, _alignment(c, buffer, base), mask)
 
 
 def _load_vector(c: Context, buffer: Buffer, index: str, lanes: int, align: int, mask: str | None) -> str:

@@ -86,7 +86,9 @@ def _cache_entry(folder: Path) -> tuple[int, int] | None:
         return None
     if kind == "Instruction" or not text[:-1].isdigit():
         return None
-    return level, int(text[:-1]) * {"K": _KB, "M": _MB, "G": 1024 * _MB}.get(text[-1], 0) if not text.isdigit() else int(text)
+    return level, int(text[:-1]) * {"K": _KB, "M": _MB, "G": 1024 * _MB}.get(
+        text[-1], 0
+    ) if not text.isdigit() else int(text)
 
 
 def host_caches(default: tuple[int, int, int]) -> tuple[int, int, int]:

@@ -1,8 +1,8 @@
 """Reads the text of a CPU target.
 
-    "native" | "cpu"                                                        this machine, with all it can do
-    "x86_64-unknown-linux-gnu"                                              the least machine of a triple
-    "x86_64-unknown-linux-gnu,cpu=skylake-avx512,features=+avx2+fma,cores=8"     a certain machine
+"native" | "cpu"                                                        this machine, with all it can do
+"x86_64-unknown-linux-gnu"                                              the least machine of a triple
+"x86_64-unknown-linux-gnu,cpu=skylake-avx512,features=+avx2,-fma,cores=8"     a certain machine
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 from weft.core.errors import TargetError
 from weft.targets.base import Target
 from weft.targets.cpu import facts
+from weft.targets.cpu.processors import features_of, unknown_features
 
 FORMS = (
     'native                                   this machine ("cpu" means the same)',
@@ -26,7 +27,9 @@ _KEYS = ("cpu", "features", "cores")
 
 
 def _fail(text: str, reason: str) -> TargetError:
-    return TargetError(f"target {text!r}: {reason}. A CPU target is written as\n" + "\n".join(f"  {form}" for form in FORMS))
+    return TargetError(
+        f"target {text!r}: {reason}. A CPU target is written as\n" + "\n".join(f"  {form}" for form in FORMS)
+    )
 
 
 def parse(text: str) -> Target | None:
@@ -47,7 +50,7 @@ def _options(text: str, parts: list[str]) -> dict[str, str]:
     options: dict[str, str] = {}
     for part in parts:
         if part[:1] in ("+", "-") and "features" in options:
-            options["features"] += part
+            options["features"] += "," + part
             continue
         key, equals, value = part.partition("=")
         if not equals or not value or key not in _KEYS:
@@ -65,7 +68,11 @@ def _apply(text: str, base: Target, options: dict[str, str]) -> Target:
     if "cpu" in options and options["cpu"] != cpu:
         cpu = options["cpu"]
         features = _cpu_features(text, base.triple, arch, cpu)
-    for sign, name in _changes(text, options.get("features", "")):
+    changes = _changes(text, options.get("features", ""))
+    unknown = unknown_features(base.triple, tuple(sorted(name for _, name in changes)))
+    if unknown:
+        raise _fail(text, f"LLVM knows no {arch} feature named {unknown[0]!r}")
+    for sign, name in changes:
         features = (features - {name, f"-{name}"}) | {name if sign == "+" else f"-{name}"}
     features = _implied(arch, features)
     cores = base.cores
@@ -81,25 +88,16 @@ def _apply(text: str, base: Target, options: dict[str, str]) -> Target:
 
 
 def _changes(text: str, features: str) -> list[tuple[str, str]]:
-    """ "+avx2-fma" as [("+", "avx2"), ("-", "fma")]; a hyphen inside a name, as in "+amx-tile", belongs to the name."""
-    if not features:
-        return []
-    if features[0] not in "+-":
-        raise _fail(text, "features are written as +name or -name, one after the other")
+    """ "+avx2+fma,-avx512f" as [("+", "avx2"), ("+", "fma"), ("-", "avx512f")]; names may have hyphens inside."""
     changes: list[tuple[str, str]] = []
-    for piece in features.replace("-", "+-").split("+"):
-        minus, name = piece.startswith("-"), piece.lstrip("-")
-        if minus and changes and f"{changes[-1][1]}-{name}" in _HYPHENED:
-            changes[-1] = (changes[-1][0], f"{changes[-1][1]}-{name}")
-        elif name:
-            changes.append(("-" if minus else "+", name))
+    for part in filter(None, features.split(",")):
+        if part[0] not in "+-" or part.endswith("+"):
+            raise _fail(text, "features are written as +name or -name, with commas between")
+        first, *others = part[1:].split("+")
+        changes += [(part[0], first), *(("+", name) for name in others)]
     return changes
 
 
-_HYPHENED = frozenset(
-    "amx-tile amx-int8 amx-bf16 amx-fp16 amx-complex bulk-memory relaxed-simd nontrapping-fptoint sign-ext "
-    "v8.2a dot-prod fp-armv8 fast-unaligned-access unaligned-scalar-mem".split()
-)
 _WITHOUT = {"avx": ("avx2", "fma", "f16c"), "avx2": ("avx512f", "avxvnni")}
 """What goes when a feature is taken away; with avx512f goes everything that starts with avx512."""
 
@@ -124,8 +122,6 @@ def _implied(arch: str, features: frozenset[str]) -> frozenset[str]:
 
 def _cpu_features(text: str, triple: str, arch: str, cpu: str) -> frozenset[str]:
     """What a named processor has: as LLVM's tables say, asked through what it enables."""
-    from weft.targets.cpu.processors import features_of
-
     found = features_of(triple, cpu, arch, facts.ARCHITECTURES[arch].features)
     if found is None:
         raise _fail(text, f"LLVM knows no {arch} processor named {cpu!r}")
@@ -154,7 +150,9 @@ def native() -> Target:
     triple = str(llvm.get_process_triple())
     arch = facts.architecture(triple)
     if arch is None:
-        raise TargetError(f"this machine ({triple}) is not one that Weft compiles for: {', '.join(facts.ARCHITECTURES)}")
+        raise TargetError(
+            f"this machine ({triple}) is not one that Weft compiles for: {', '.join(facts.ARCHITECTURES)}"
+        )
     known = facts.ARCHITECTURES[arch]
     listed = llvm.get_host_cpu_features()
     features = frozenset(name if on else f"-{name}" for name, on in listed.items()) or known.features

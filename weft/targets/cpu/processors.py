@@ -57,6 +57,17 @@ _LISTED = {
 
 
 @functools.lru_cache(maxsize=64)
+def unknown_features(triple: str, names: tuple[str, ...]) -> list[str]:
+    """Those of the names that LLVM knows no feature by."""
+    if not names:
+        return []
+    features = ",".join(f"+{name}" for name in names)
+    request = {"triple": triple, "cpu": "", "features": features, "form": "assembly", "tuning": "shaped"}
+    complaints = run_child(f'target triple = "{triple}"\n', request)[2]
+    return [name for name in names if f"'+{name}' is not a recognized feature" in complaints]
+
+
+@functools.lru_cache(maxsize=64)
 def features_of(triple: str, cpu: str, architecture: str, least: frozenset[str]) -> frozenset[str] | None:
     """The features of a processor by its name, or None if LLVM does not know it."""
     request = {"triple": triple, "cpu": cpu, "features": "", "form": "assembly", "tuning": "shaped"}

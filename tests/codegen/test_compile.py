@@ -1,0 +1,204 @@
+"""Machine code: register tiles stay in registers, compilation is quick, other machines, shared libraries, aborts."""
+
+import ctypes
+import re
+import shutil
+import time
+
+import numpy as np
+import pytest
+
+from tests.codegen.support import ENTRY, Compiled, buffer, elementwise, ramp
+from weft.codegen.llvm.compile import emit_assembly, emit_object, jit, link_shared, optimized_text
+from weft.codegen.llvm.generate import generate
+from weft.core.dtypes import FLOAT32, dtype
+from weft.core.errors import InternalError, TargetError
+from weft.expr.nodes import LT, Add, Broadcast, Call, Cast, Load, Max, Mul, Ramp, Select, Var, const, index_expr
+from weft.loop.ir import Allocate, For, Func, Store, seq
+from weft.targets.registry import find_target
+
+rng = np.random.default_rng(2)
+TRIPLES = [
+    "x86_64-unknown-linux-gnu",
+    "aarch64-unknown-linux-gnu",
+    "riscv64-unknown-linux-gnu",
+    "riscv64-unknown-linux-gnu,features=+v",
+    "armv7-unknown-linux-gnueabihf",
+    "wasm32-unknown-unknown",
+]
+
+
+def gemm(rows, columns, depth, height, width, lanes=16):
+    """C = A B from packed panels, by register tiles of height rows and width vectors."""
+    panel = width * lanes
+    a = buffer("A", "float32", rows * depth)
+    b = buffer("B", "float32", columns * depth)
+    c = buffer("C", "float32", rows * columns)
+    tile = buffer("tile", "float32", height * panel, scope="local")
+    i, j, k = Var("i"), Var("j"), Var("k")
+    places = [(r, v, ramp(r * panel + v * lanes, 1, lanes)) for r in range(height) for v in range(width)]
+    zero = [Store(tile, [at], Broadcast(const(0.0, FLOAT32), lanes)) for _, _, at in places]
+    update = []
+    for r, v, at in places:
+        left = Broadcast(Load(a, [i * (depth * height) + k * height + r]), lanes)
+        right = Load(b, [Ramp(j * (depth * panel) + k * panel + v * lanes, index_expr(1), lanes)])
+        update.append(Store(tile, [at], Add(Load(tile, [at]), Mul(left, right))))
+    out = [
+        Store(c, [Ramp((i * height + r) * columns + j * panel + v * lanes, index_expr(1), lanes)], Load(tile, [at]))
+        for r, v, at in places
+    ]
+    body = Allocate(tile, seq(*zero, For(k, depth, seq(*update)), *out))
+    return Func("gemm", [a, b, c], For(i, rows // height, For(j, columns // panel, body), "parallel"))
+
+
+def test_gemm_is_right_and_compiles_quickly():
+    rows, columns, depth = 28, 64, 40
+    func = gemm(rows, columns, depth, 14, 2)
+    Compiled(func)
+    start = time.perf_counter()
+    text = generate(func, find_target("native"))
+    written = time.perf_counter() - start
+    start = time.perf_counter()
+    compiled = Compiled(func)
+    assert written < 0.25 and time.perf_counter() - start < 2.5, (
+        "an order of magnitude above what a quiet machine takes"
+    )
+    assert text == compiled.text
+    a, b = rng.normal(size=(rows, depth)).astype(np.float32), rng.normal(size=(depth, columns)).astype(np.float32)
+    left = np.ascontiguousarray(a.reshape(rows // 14, 14, depth).transpose(0, 2, 1))
+    right = np.ascontiguousarray(b.reshape(depth, columns // 32, 32).transpose(1, 0, 2))
+    c = np.zeros((rows, columns), np.float32)
+    assert compiled(left, right, c, threads=2) == 0
+    np.testing.assert_allclose(c, a @ b, rtol=1e-4, atol=1e-4)
+
+
+def inner_loop(text):
+    """The instructions of the block with most fused multiply-adds."""
+    blocks = re.split(r"^\.?\w+:", text, flags=re.MULTILINE)
+    block = max(blocks, key=lambda block: block.count("vfmadd"))
+    return block[: re.search(r"\tj\w+\t", block).end()]
+
+
+def test_register_tile_never_leaves_the_registers():
+    x86 = find_target("x86_64-unknown-linux-gnu,cpu=skylake-avx512")
+    loop = inner_loop(emit_assembly(generate(gemm(28, 64, 256, 14, 2), x86), x86))
+    assert loop.count("vfmadd") == 28
+    assert "rsp" not in loop and "rbp" not in loop
+    assert not re.search(r"vmov\w+\s+%zmm\d+,\s*[-\d]*\(", loop), "a store in the inner loop"
+    # two loads of B and, where it is not folded into the multiply-add, one broadcast of A a row
+    assert loop.count("vmovup") <= 2 and loop.count("\n") <= 28 + 2 + 14 + 8
+
+
+def test_scalar_loops_are_left_to_llvm_to_vectorize():
+    a, b, i = buffer("A", "float32", 4096), buffer("B", "float32", 4096), Var("i")
+    func = Func("f", [a, b], For(i, 4096, Store(b, [i], Load(a, [i]) * 2.0)))
+    x86 = find_target("x86_64-unknown-linux-gnu,cpu=haswell")
+    assert "ymm" in emit_assembly(generate(func, x86), x86)
+
+
+def everything(lanes):
+    """A program with masks, casts, halves, division, mathematics, a parallel loop and memory from the runtime."""
+    a, h, b = buffer("A", "float32", 256), buffer("H", "float16", 256), buffer("B", "float32", 256)
+    q, t, n, i = buffer("Q", "int8", 256), buffer("T", "float32", 8192), Var("n"), Var("i")
+    index = ramp(i * lanes, 1, lanes)
+    x = Load(a, [index])
+    half = Cast(x.dtype, Load(h, [index]))
+    quantised = Cast(dtype("int8").with_lanes(lanes), Call("round", (x,), x.dtype))
+    mask = LT(index, Broadcast(n, lanes))
+    body = seq(
+        Store(t, [index], Call("tanh", (Add(Mul(x, half), x),), x.dtype)),
+        Store(q, [index], quantised // 3),
+        Store(b, [index], Select(mask, Max(Load(t, [index]), half), Call("exp", (x,), x.dtype)), mask),
+        Store(h, [index], Cast(dtype("float16").with_lanes(lanes), x)),
+        Store(t, [ramp(i, 7, lanes)], Call("sin", (x,), x.dtype)),
+    )
+    return Func("everything", [a, h, b, q, n], Allocate(t, For(i, 256 // lanes, body, "parallel")))
+
+
+@pytest.mark.parametrize("text", TRIPLES)
+def test_objects_for_every_machine(text):
+    target = find_target(text)
+    lanes = max(4, target.vector_bytes // 4)
+    data = emit_object(generate(everything(lanes), target), target)
+    assert data[:4] == (b"\0asm" if text.startswith("wasm") else b"\x7fELF")
+    assert b"weft_parallel_for" in data and b"everything" in data
+
+
+def test_half_precision_needs_no_runtime_library():
+    for text in TRIPLES:
+        target = find_target(text)
+        for kind in ("float16", "bfloat16"):
+            func = elementwise(lambda x: Add(x, x), 64, 8, kind, kind)
+            data = emit_object(generate(func, target), target)
+            assert b"__extendhf" not in data and b"__gnu_h2f" not in data and b"__truncsf" not in data
+
+
+def test_neon_and_risc_vector_instructions():
+    func = elementwise(lambda x, y, z: Add(Mul(x, y), z), 64, 4, "float32", "float32", "float32", "float32")
+    arm = find_target("aarch64-unknown-linux-gnu")
+    assert "fmla\tv" in emit_assembly(generate(func, arm), arm)
+    relu = elementwise(lambda x: Max(x, Load(buffer("A0", "float32", 64), [index_expr(0)])), 4, 1, "float32", "float32")
+    del relu
+    risc = find_target("riscv64-unknown-linux-gnu,features=+v")
+    assert "vfmadd" in emit_assembly(generate(func, risc), risc) or "vfmacc" in emit_assembly(
+        generate(func, risc), risc
+    )
+
+
+def test_an_abort_of_llvm_is_an_error():
+    """`llvm.x86.sse2.pause` cannot be selected on AArch64: LLVM ends its process, which is not ours."""
+    target = find_target("aarch64-unknown-linux-gnu")
+    text = f'target triple = "{target.triple}"\n' + (
+        "declare void @llvm.x86.sse2.pause()\ndefine void @f() {\n  call void @llvm.x86.sse2.pause()\n  ret void\n}\n"
+    )
+    with pytest.raises(TargetError, match="LLVM cannot make code for aarch64-unknown-linux-gnu"):
+        emit_object(text, target)
+
+
+def test_bad_text_is_an_internal_error():
+    with pytest.raises(InternalError, match="not valid"):
+        jit("define i32 @f( {", find_target("native"))
+
+
+def test_code_for_another_machine_does_not_run_here():
+    target = find_target("aarch64-unknown-linux-gnu")
+    if target.is_host:
+        pytest.skip("this is that machine")
+    with pytest.raises(TargetError, match="does not run on this machine"):
+        jit("", target)
+
+
+def test_optimized_text_can_be_read():
+    native = find_target("native")
+    func = elementwise(lambda x: Mul(x, x), 64, 16, "float32", "float32")
+    assert "fmul <16 x float>" in optimized_text(generate(func, native), native)
+
+
+def has_linker():
+    import importlib.util
+
+    return importlib.util.find_spec("ziglang") is not None or any(shutil.which(c) for c in ("cc", "gcc", "clang"))
+
+
+@pytest.mark.skipif(not has_linker(), reason="no linker on this machine")
+def test_shared_library(tmp_path):
+    native = find_target("native")
+    func = elementwise(lambda x: Mul(x, x), 64, 16, "float32", "float32")
+    second = Func("other", func.params, func.body)
+    path = tmp_path / "library.so"
+    link_shared([emit_object(generate(f, native), native) for f in (func, second)], path, native)
+    library = ctypes.CDLL(str(path))
+    for name in ("elementwise", "other"):
+        x, y = rng.normal(size=64).astype(np.float32), np.zeros(64, np.float32)
+        slots = np.array([x.ctypes.data, y.ctypes.data], np.int64)
+        assert ENTRY((name, library))(slots.ctypes.data, 1) == 0
+        np.testing.assert_array_equal(y, x * x)
+
+
+def test_linking_nothing_or_nonsense_is_an_error(tmp_path):
+    native = find_target("native")
+    with pytest.raises(TargetError, match="no object files"):
+        link_shared([], tmp_path / "x.so", native)
+    if has_linker():
+        with pytest.raises(TargetError, match="linking for native failed"):
+            link_shared([b"nonsense"], tmp_path / "x.so", native)
