@@ -32,6 +32,7 @@ from weft.expr.nodes import (
     is_true,
     select,
 )
+from weft.expr.structural import structural_equal
 from weft.expr.visit import substitute
 from weft.loop.ir import Axis, Block, For, Func, Let, Param, Region, Stmt, Store, seq
 from weft.loop.regions import block_regions
@@ -217,12 +218,16 @@ def _scan_members(order: Sequence[Operation]) -> tuple[dict[Operation, ScanOp], 
                 reached.update(t.op for t in op.inputs if t in depends and not isinstance(t.op, PlaceholderOp))
         for op in order:
             if op in reached:
-                if not isinstance(op, ComputeOp) or not op.axis or int_value(op.axis[0].extent or 0) != int_value(scan.steps):
+                if not isinstance(op, ComputeOp) or not op.axis or not _same_size(op.axis[0].extent, scan.steps):
                     raise ExpressionError(
                         f"te.scan {scan.name}: {op.name} depends on the state, so it must be a compute whose first axis is time"
                     )
                 members[op] = scan
     return members, states
+
+
+def _same_size(a: Expr | None, b: Expr) -> bool:
+    return a is not None and structural_equal(a, b)
 
 
 def _lower_scan(scan: ScanOp, order: Sequence[Operation], in_scan: dict[Operation, ScanOp], state: Lowering) -> Stmt:
