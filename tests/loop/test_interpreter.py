@@ -1,5 +1,7 @@
 """The interpreter on hand-built programs: blocks, layouts, dtypes, arguments, allocations, effects."""
 
+import time
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -111,7 +113,11 @@ def test_argmax_keeps_two_outputs_in_step_with_lets():
         Store(value, (vi,), select(better, new, old)),
         Store(index, (vi,), select(better, cast(vj, "int32"), at)),
     )
-    body = Let(old, Load(value, (vi,)), Let(at, Load(index, (vi,)), Let(new, Load(A, (vi, vj)), Let(better, new > old, stores))))
+    body = Let(
+        old,
+        Load(value, (vi,)),
+        Let(at, Load(index, (vi,)), Let(new, Load(A, (vi, vj)), Let(better, new > old, stores))),
+    )
     init = seq(Store(value, (vi,), const(float("-inf"), "float32")), Store(index, (vi,), const(-1, "int32")))
     block = Block("argmax", [Axis(vi, n), Axis(vj, m, "reduce")], [i, j], (), (), body, init=init)
     a, v, at_most = floats(n, m), np.zeros(n, np.float32), np.zeros(n, np.int32)
@@ -436,7 +442,9 @@ def test_masked_lanes_neither_read_nor_write():
     A, B, i = buffer("A", (n,)), buffer("B", (n,)), Var("i")
     index = lanes(i * width, width)
     mask = index < Broadcast(const(n), width)
-    func = Func("copy", [A, B], For(i, 3, Store(B, (index,), Load(A, (index,)) * Broadcast(const(2.0, FLOAT32), width), mask)))
+    func = Func(
+        "copy", [A, B], For(i, 3, Store(B, (index,), Load(A, (index,)) * Broadcast(const(2.0, FLOAT32), width), mask))
+    )
     a, b = floats(n), np.zeros(n, np.float32)
     interpret(func, a, b)
     np.testing.assert_array_equal(b, a * 2)
@@ -504,7 +512,12 @@ def tensorized(n, size):
     at = [i * size, j * size, r * size]
     call = Call(
         "gemm_tile",
-        (Address(C, (at[0], at[1]), "rw"), Address(A, (at[0], at[2]), "r"), Address(B, (at[2], at[1]), "r"), const(size)),
+        (
+            Address(C, (at[0], at[1]), "rw"),
+            Address(A, (at[0], at[2]), "r"),
+            Address(B, (at[2], at[1]), "r"),
+            const(size),
+        ),
         INT32,
     )
     return Func("gemm", [A, B, C], nest([(i, n // size), (j, n // size), (r, n // size)], Evaluate(call)))
@@ -518,13 +531,17 @@ def test_an_effect_works_on_tiles_through_pointers(effects):
 
 
 def test_an_unknown_effect_says_how_to_register_it():
-    with pytest.raises(InterpreterError, match=r"'gemm_tile' in 'gemm' at i=0, j=0, r=0 .*register_effect\('gemm_tile'"):
+    with pytest.raises(
+        InterpreterError, match=r"'gemm_tile' in 'gemm' at i=0, j=0, r=0 .*register_effect\('gemm_tile'"
+    ):
         interpret(tensorized(8, 4), floats(8, 8), floats(8, 8), floats(8, 8))
 
 
 def test_a_view_out_of_bounds_and_a_function_that_raises_are_reported(effects):
     effects("gemm_tile", lambda c, a, b, size: a.view((8, 8)))
-    with pytest.raises(InterpreterError, match=r"out of bounds: a view of shape \(8, 8\).*of A .*'gemm_tile' of 'gemm' at"):
+    with pytest.raises(
+        InterpreterError, match=r"out of bounds: a view of shape \(8, 8\).*of A .*'gemm_tile' of 'gemm' at"
+    ):
         interpret(tensorized(8, 4), floats(8, 8), floats(8, 8), floats(8, 8))
     effects("gemm_tile", lambda c, a, b, size: 1 // 0)
     with pytest.raises(InterpreterError, match="raised ZeroDivisionError"):
@@ -570,3 +587,20 @@ def test_an_effect_in_a_vector_statement_happens_once(effects):
 def test_the_generated_source_can_be_read():
     source = generate_source(copy_func(4), floats(4), floats(4))
     assert source.startswith("def program():") and "for v_i_" in source
+
+
+def test_ill_typed_programs_are_reported_not_crashed():
+    A, x = buffer("A", (4,)), Var("x", INT32)
+    with pytest.raises(InterpreterError, match="a store of int32 to 'A', which holds float32"):
+        interpret(Func("f", [A, x], Store(A, (const(0),), x)), floats(4), 3)
+    with pytest.raises(InterpreterError, match="exp takes 1 arguments, not 2"):
+        call = Call("exp", (zero(), zero()), FLOAT32)
+        interpret(Func("f", [A], Store(A, (const(0),), call)), floats(4))
+
+
+def test_ten_thousand_blocks_take_a_moment():
+    """Not a benchmark: a bound that only a wrong turn in the translation would miss."""
+    a, b, c = floats(22, 22), floats(22, 22), floats(22, 22)
+    start = time.perf_counter()
+    interpret(matmul(22, 22, 22), a, b, c)
+    assert time.perf_counter() - start < 2

@@ -264,7 +264,9 @@ def test_an_inner_loop_of_a_tag_is_the_same_thread():
 def test_an_inner_loop_that_asks_for_more_threads_than_there_are():
     B, tx, ux = buffer("B", (8,)), *variables("tx ux")
     inner = thread(ux, 8, Store(B, (ux,), zero()), "threadIdx.x")
-    with pytest.raises(InterpreterError, match=r"too few threads: the inner loop ux \(threadIdx\.x\) runs to 8 .* only to 4"):
+    with pytest.raises(
+        InterpreterError, match=r"too few threads: the inner loop ux \(threadIdx\.x\) runs to 8 .* only to 4"
+    ):
         interpret(Func("f", [B], thread(tx, 4, inner, "threadIdx.x")), floats(8))
 
 

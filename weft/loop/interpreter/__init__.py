@@ -11,8 +11,8 @@ Parameters count as initialised.
 
 Threads: loops over blockIdx run one after the other; threads of a block (and vthreads, which are further threads) run
 in turns from barrier to barrier. A scheduled program has no barriers yet: its threads wait for one another between the
-statements of a sequence, and between the iterations of a loop around such a sequence. A loop of a tag that
-is launched already is the same thread. "shared" (and "warp") memory is one for a block of threads, "local" one for a thread.
+statements of a sequence, and between the iterations of a loop around such a sequence. A loop of a tag that is launched
+already is the same thread. "shared" (and "warp") memory is one for a block of threads, "local" one for a thread.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ EFFECTS: dict[str, Callable[..., Any]] = {}
 def register_effect(name: str, function: Callable[..., Any]) -> None:
     """Gives a call of this name a meaning in the interpreter.
 
-    The function gets a `Pointer` for each Address argument, a numpy array for a vector and a Python number for any other;
-    it may write through `pointer.view(shape)`. What it returns is the value of the call where that is used.
+    The function gets a `Pointer` for each Address argument, a numpy array for a vector, a Python number for any other.
+    It may write through `pointer.view(shape)`. What it returns is the value of the call where that is used.
     """
     EFFECTS[name] = function
 
@@ -63,8 +63,11 @@ def interpret(func: Func, *args: Any, check: bool = True, sizes: Mapping[str, in
         program = _compile(_translate(translator, func, bound), translator, func)
         with np.errstate(all="ignore"):
             program()
-    except (ZeroDivisionError, IndexError) as error:
-        raise InterpreterError(f"{func.name!r} goes wrong ({error}): run it with check=True to learn where") from error
+    except WeftError:
+        raise
+    except (ArithmeticError, IndexError, TypeError, ValueError) as error:
+        advice = "verify the program" if check else "run it with check=True to learn where"
+        raise InterpreterError(f"{func.name!r} goes wrong ({error}): {advice}") from error
     finally:
         for step in bound.finish:
             step()
@@ -106,7 +109,7 @@ def _translate(translator: Statements, func: Func, bound: Bound) -> str:
         translator.namespace[f"m{place.number}"] = memory
         translator.open(place)
     for allocation in translator.homes.get(None, ()):
-        translator.allocate(allocation.buffer, allocation.around, allocation.keyed)
+        translator.allocate(allocation.buffer, func.body, allocation.around, allocation.keyed)
     try:
         translator.statement(func.body)
     except RecursionError:

@@ -85,7 +85,7 @@ def _scalar(func: Func, param: Var, arg: Any) -> Any:
     if isinstance(arg, np.ndarray) and arg.ndim == 0:
         arg = arg[()]
     kind = param.dtype
-    fits: tuple[type, ...] = (int, np.integer, np.bool_)
+    fits: Any = (int, np.integer, np.bool_)
     if kind.is_float:
         fits = (*fits, float, np.floating, kind.numpy.type)
     if not isinstance(arg, fits):
@@ -116,7 +116,8 @@ def _bind_sizes(
     missing = [var.name for var in func.size_vars if var not in values]
     if missing:
         raise ArgumentError(
-            f"the size {missing[0]} of {func.name!r} cannot be found from the arguments' shapes: give it as sizes={{{missing[0]!r}: …}}"
+            f"the size {missing[0]} of {func.name!r} cannot be found from the arguments' shapes: "
+            f"give it as sizes={{{missing[0]!r}: …}}"
         )
 
 
@@ -166,7 +167,8 @@ def pack(elements: np.ndarray[Any, Any], buffer: Buffer) -> np.ndarray[Any, Any]
     per_byte = 8 // bits
     shifts = np.arange(0, 8, bits, dtype=np.uint8)
     grouped = elements.view(np.uint8).reshape(*elements.shape[:-1], -1, per_byte) & np.uint8((1 << bits) - 1)
-    return np.bitwise_or.reduce(grouped << shifts, axis=-1).astype(np.uint8)
+    packed: np.ndarray[Any, Any] = np.bitwise_or.reduce(grouped << shifts, axis=-1).astype(np.uint8)
+    return packed
 
 
 def _lay_out(

@@ -230,7 +230,8 @@ class Emitter:
             return [], []
         packed = place.buffer.dtype.is_packed
         shared = is_shared(place.buffer)
-        full, private = [], []
+        full: list[Level] = []
+        private: list[Level] = []
         for level in self.levels[place.depth :]:
             if (place.keyed and level.is_thread) or (packed and level.loop.kind == "vectorized"):
                 continue

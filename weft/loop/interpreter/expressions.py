@@ -441,8 +441,8 @@ class Expressions(Emitter):
         place = self.places.get(buffer)
         if place is None:
             raise InterpreterError(
-                f"the buffer {buffer.name!r} has no memory here: it is neither a parameter of {self.failures.function!r}, "
-                "nor in its allocations, nor inside an Allocate of it"
+                f"the buffer {buffer.name!r} has no memory here: it is neither a parameter of "
+                f"{self.failures.function!r}, nor in its allocations, nor inside an Allocate of it"
             )
         expected = 1 if self.flat else len(place.dims)
         if indices != expected:

@@ -1,7 +1,7 @@
 """What the checks say when a program goes wrong.
 
-Generated code raises `failures.make(site, indices, loops)`: the site (a number) stands for everything known when the code was
-made (the access, the block, the names of the loops around it); the indices and loop values are those of the moment.
+Generated code raises `failures.make(site, indices, loops)`: the site (a number) stands for everything known when the
+code was made (the access, the block, the names of the loops around it); the values are those of the moment.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ one at each iteration of a loop that runs at once (see `statements.py`). For one
 which its current run (for threads: the current stretch between barriers) began and `mine` the time at which the
 current iteration began; then a stamp in `start <= stamp < mine` was left by another iteration, and conflicts.
 
-A `Pointer` is what an effect function gets for an `Address`: `pointer.view(shape)` is a numpy view of the elements there.
+A `Pointer` is what an effect function gets for an `Address`: `pointer.view(shape)` is a numpy view of the elements.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Memory:
         self.strides = strides
         self.data = data
         half = buffer.dtype.is_float and buffer.dtype.bits == 16
-        self.view = memoryview(data.view(np.uint16) if half else data)
+        self.view: Any = memoryview(data.view(np.uint16) if half else data)  # type: ignore[arg-type, unused-ignore]
         self.initialized = bytearray(len(data)) if undefined else None
         self.writer = [0] * len(data) if levels else []
         self.readers = [[0] * len(data) for _ in range(levels)]
@@ -152,13 +152,16 @@ class Pointer:
 
     def _races(self, positions: list[int], writes: bool) -> None:
         memory = self._memory
+        bits = self.buffer.dtype.bits
+        if bits < 8:  # elements of one byte conflict
+            positions = [position * bits >> 3 for position in positions]
         for level, start, mine in self._times:
             readers = memory.readers[level]
             for position in positions:
                 if start <= memory.writer[position] < mine or (writes and start <= readers[position] < mine):
                     raise InterpreterError(
-                        f"data race: an effect {'writes' if writes else 'reads'} element {position} of {self.buffer.name}, "
-                        "which another iteration or thread touched at the same time"
+                        f"data race: an effect {'writes' if writes else 'reads'} element {position} of "
+                        f"{self.buffer.name}, which another iteration or thread touched at the same time"
                     )
                 if not writes and readers[position] < start:
                     readers[position] = mine

@@ -77,8 +77,8 @@ class Statements(Expressions):
             for level in range(self.level_count):
                 self.emit(f"Q{n}_{level} = m{n}.readers[{level}]")
 
-    def allocate(self, buffer: Buffer, around: frozenset[For] = frozenset(), keyed: bool = False) -> None:
-        """Fresh memory for an intermediate."""
+    def allocate(self, buffer: Buffer, body: Stmt, around: frozenset[For] = frozenset(), keyed: bool = False) -> None:
+        """Fresh memory for an intermediate that lives in `body`."""
         dims = [self.atom(self.expression(extent)) for extent in buffer.shape]
         shape = f"({''.join(f'{dim.code}, ' for dim in dims)})"
         known = [dim.low for dim in dims] if all(dim.low == dim.high for dim in dims) else None
@@ -98,6 +98,7 @@ class Statements(Expressions):
             size = self.atom(Value(f"memory_size({shape}, {steps}, {name}.dtype)", 0, UNBOUNDED))
         place = self.declare(buffer, dims, strides, size)
         place.undefined, place.around, place.keyed = self.check, around, keyed
+        place.tracked = place.tracked and _deepest(body) > 0
         levels = self.level_count if place.tracked else 0
         make = "per_thread" if keyed else "new_memory"
         self.emit(f"m{place.number} = {make}({name}, {shape}, {steps}, {self.check}, {levels})")
@@ -106,7 +107,7 @@ class Statements(Expressions):
 
     def _allocate(self, s: Any) -> None:
         if s.buffer not in self.places or not is_shared(s.buffer):  # shared ones were made when the threads started
-            self.allocate(s.buffer, keyed=is_local(s.buffer) and self._starts_threads(s.body))
+            self.allocate(s.buffer, s.body, keyed=is_local(s.buffer) and self._starts_threads(s.body))
         self.statement(s.body)
 
     def _starts_threads(self, s: Stmt) -> bool:
@@ -181,7 +182,7 @@ class Statements(Expressions):
     def body(self, s: For) -> None:
         """The memory that belongs to an iteration, then what is in the loop."""
         for allocation in self.homes.get(s, ()):
-            self.allocate(allocation.buffer, allocation.around, allocation.keyed)
+            self.allocate(allocation.buffer, s.body, allocation.around, allocation.keyed)
         self.statement(s.body)
 
     # -------------------------------------------------------------------------------------------------- threads
@@ -210,14 +211,17 @@ class Statements(Expressions):
                 f"the loop {s.var.name} ({tag}) of {self.failures.function!r} stands inside a loop over threadIdx: "
                 "reorder the loops so that blockIdx is outside"
             )
+        shared = []
         if threads and not any(other.startswith("threadIdx") for other in self.launched):
-            for stmt in walk_stmts(s.body):
-                if isinstance(stmt, Allocate) and is_shared(stmt.buffer) and stmt.buffer not in self.places:
-                    self.allocate(stmt.buffer)
+            shared = [stmt.buffer for stmt in walk_stmts(s) if isinstance(stmt, Allocate) and is_shared(stmt.buffer)]
+        for buffer in dict.fromkeys(shared):
+            self.allocate(buffer, s)
         if (threads or tag == "vthread") and self.waits.inside(s.body) and extent.high > 0:
             self._group(s, extent)
         else:
             self.loop(s, extent, True)
+        for buffer in dict.fromkeys(shared):
+            del self.places[buffer]
 
     def _same_thread(self, s: For, extent: Value) -> None:
         """A loop of a tag that is launched already: its variable is the thread's own index."""
@@ -331,6 +335,11 @@ class Statements(Expressions):
 
     def _store(self, s: Any) -> None:
         place = self.place(s.buffer, len(s.indices))
+        if s.value.dtype.scalar is not s.buffer.dtype:
+            raise InterpreterError(
+                f"a store of {s.value.dtype} to {s.buffer.name!r}, which holds {s.buffer.dtype}, in "
+                f"{self.failures.function!r}: cast the value"
+            )
         lanes = max(e.dtype.lanes for e in (*s.indices, s.value))
         if lanes > 1:
             self._store_vector(s, place, lanes)

@@ -194,7 +194,7 @@ def run_time_names() -> dict[str, Any]:
     """What generated code calls by name; `Z` rounds to float32 by a store and a load."""
     single = np.zeros(1, np.float32)
     return {
-        "Z": memoryview(single),
+        "Z": memoryview(single),  # type: ignore[arg-type, unused-ignore]
         "HALF": half_table(FLOAT16),
         "BFLOAT": half_table(BFLOAT16),
         "INF": math.inf,
