@@ -7,7 +7,7 @@ point, so that any loop over the domain may be vectorized, unrolled or parallel.
 
 from __future__ import annotations
 
-from typing import Callable
+from collections.abc import Callable
 
 import numpy as np
 from hypothesis import strategies as st

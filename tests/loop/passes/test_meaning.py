@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from tests.loop.passes.strategies import programs, same_meaning
 from weft.loop.passes.double_buffer import double_buffer
@@ -25,13 +25,11 @@ PASSES = [
 
 @pytest.mark.parametrize("transform", [partition_loops, flatten, vectorize, unroll, simplify_func, hoist])
 @given(func=programs())
-@settings(max_examples=60)
 def test_a_pass_alone_keeps_the_meaning(transform, func):
     same_meaning(func, transform(func))
 
 
 @given(func=programs())
-@settings(max_examples=100)
 def test_the_list_of_passes_keeps_the_meaning(func):
     current = func
     for transform in PASSES:
@@ -41,7 +39,6 @@ def test_the_list_of_passes_keeps_the_meaning(func):
 
 
 @given(func=programs(kinds=("serial", "vectorized", "vectorized")))
-@settings(max_examples=60)
 def test_vectors_of_few_lanes(func):
     flat = flatten(func)
     same_meaning(flat, vectorize(flat, max_lanes=3))

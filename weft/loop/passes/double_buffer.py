@@ -126,6 +126,7 @@ class _Doubler(Mutator):
         self.plans = plans
         self.names = names
         self.halves = {old: new for plan in plans.values() for old, new in plan.halves.items()}
+        self.repeated = False
 
     def expr(self, e: Expr) -> Expr:
         return e
@@ -138,7 +139,10 @@ class _Doubler(Mutator):
     def visit_For(self, s: For) -> Stmt:
         plan = self.plans.get(s)
         if plan is None:
-            return self.generic_stmt(s)
+            outer, self.repeated = self.repeated, self.repeated or s.kind != "thread"
+            done = self.generic_stmt(s)
+            self.repeated = outer
+            return done
         two, one = index_expr(2), index_expr(1)
         ahead = add(s.var, one)
         fill = seq(*[self.stmt(part) for part in plan.fill])
@@ -149,7 +153,8 @@ class _Doubler(Mutator):
         if int_value(s.extent) is None or int_value(s.extent) == 0:
             first = make_if(less(index_expr(0), s.extent), first)
         loop = s.replace(body=seq(plan.barrier, make_if(less(ahead, s.extent), half_ahead), now))
-        return seq(first, loop)
+        # around again, the first fill must wait for the last use of the round before
+        return seq(plan.barrier if self.repeated else None, first, loop)
 
 
 def _shift(fill: Stmt, loop: For, ahead: Expr, names: Names) -> Stmt:

@@ -35,7 +35,6 @@ from weft.expr.nodes import (
     Select,
     Sub,
     Var,
-    add,
     int_value,
 )
 from weft.expr.structural import structural_key

@@ -90,7 +90,8 @@ class _Blocks(Mutator):
     def _block(self, body: Stmt) -> Stmt:
         """The body of a block (or a launch without blocks)."""
         if isinstance(body, Allocate):
-            return Allocate(body.buffer, self._block(body.body))
+            inside = self._block(body.body)
+            return body if inside is body.body else Allocate(body.buffer, inside)
         tags = _tags(body)
         if not tags:
             return body
@@ -112,10 +113,12 @@ class _Blocks(Mutator):
         while isinstance(body, For) and launch.get(body.thread or "") is body:
             loops.append(body)
             body = body.body
-        body = walker.stmt(body)
+        done = walker.stmt(body)
+        if done is body:
+            return nest
         for loop in reversed(loops):
-            body = loop.replace(body=body)
-        return body
+            done = loop.replace(body=done)
+        return done
 
 
 def _has_blocks(s: Stmt) -> bool:
@@ -256,6 +259,7 @@ class _Walker(Mutator):
         self.threads = {loop.var: sizes[tag] for tag, loop in launch.items()}
         self.aliases: dict[Var, Var] = {}
         self.depends: set[Var] = set(self.threads)
+        self.extents: dict[Var, int] = {}
         self.pending: list[_Access] = []
         self.inserted = 0
 
@@ -314,9 +318,11 @@ class _Walker(Mutator):
     def _apart(self, a: _Access, b: _Access) -> bool:
         """Whether no thread touches in `a` an element that another thread touches in `b`."""
         covered: set[Expr] = set()
-        for left, right in zip(a.dims, b.dims):
-            if left is None or right is None or left.terms != right.terms:
+        for pair in zip(a.dims, b.dims):
+            both = self._comparable(*pair)
+            if both is None:
                 continue
+            left, right = both
             own: dict[Expr, int] = {term: factor for term, factor in left.terms.items() if term in self.threads}
             reach = linear_interval(Linear(own, 0), {v: (0, size - 1) for v, size in self.threads.items()})
             if reach is not None and (
@@ -326,6 +332,18 @@ class _Walker(Mutator):
             if self._spacing(own) > max(left.high, right.high) - min(left.low, right.low):
                 covered |= set(own)
         return all(var in covered for var, size in self.threads.items() if size > 1)
+
+    def _comparable(self, left: _Dim | None, right: _Dim | None) -> tuple[_Dim, _Dim] | None:
+        """Both indices in the same terms: where they differ in a loop variable, over all of its values."""
+        if left is None or right is None:
+            return None
+        for term in {**left.terms, **right.terms}:
+            if left is not None and right is not None and left.terms.get(term) != right.terms.get(term):
+                if not isinstance(term, Var) or term in self.threads:
+                    return None
+                extent = self.extents.get(term)
+                left, right = left.widened(term, extent), right.widened(term, extent)
+        return None if left is None or right is None else (left, right)
 
     def _spacing(self, own: Mapping[Expr, int]) -> int:
         """How far apart the values of Σ factor·thread are for different threads at least; 0 where two may coincide."""
@@ -381,6 +399,8 @@ class _Walker(Mutator):
     def visit_If(self, s: If) -> Stmt:
         if self._varies(s.condition):
             return self._divergent(s)
+        if not self._needs_inside(s):
+            return self._step(s, self._accesses(s))
         first = self._step(If(s.condition, Seq(())), self._reads([s.condition]))
         start = self.pending
         then = self.stmt(s.then)
@@ -397,15 +417,21 @@ class _Walker(Mutator):
             self.depends.add(s.var)
             if _size(s) < self.sizes[s.thread or ""]:
                 return self._divergent(s)
+            if not self._needs_inside(s):
+                return self._step(s, self._accesses(s))
             body = self.stmt(s.body)
             return s if body is s.body else s.replace(body=body)
         if self._varies(s.extent):
             return self._divergent(s)
+        if not self._needs_inside(s):
+            return self._step(s, self._accesses(s))
         return self._loop(s)
 
     def _loop(self, s: For) -> Stmt:
         """A loop that all threads run together: twice, the second time after what the first left behind."""
         extent = int_value(s.extent)
+        if extent is not None:
+            self.extents[s.var] = extent
         body = self.stmt(s.body)
         self.pending = [access.widened(s.var, extent) for access in self.pending]
         if extent is None or extent > 1:
@@ -435,7 +461,7 @@ class _Walker(Mutator):
     def _needs_inside(self, s: If | For) -> bool:
         """Whether something inside needs a barrier between its own statements."""
         trial = _Walker(self.launch, self.sizes, self.names, self.scopes)
-        trial.aliases, trial.depends = dict(self.aliases), set(self.depends)
+        trial.aliases, trial.depends, trial.extents = dict(self.aliases), set(self.depends), dict(self.extents)
         if isinstance(s, If):
             for branch in (s.then, s.otherwise):
                 trial.pending = []

@@ -51,6 +51,7 @@ from weft.loop.passes.support import (
     Linear,
     Names,
     conjuncts,
+    is_barrier,
     is_empty,
     linear,
     linear_interval,
@@ -64,7 +65,7 @@ GROWTH = 8
 """How many times as many statements the program may have afterwards (small programs may have SMALL at least)."""
 SMALL = 40
 EDGE = 8
-"""In what comes before or after a main loop, shorter loops than this are not cut again."""
+"""In what comes before or after a main loop, loops shorter than this are not cut again for padding."""
 
 
 def partition_loops(func: Func) -> Func:
@@ -75,37 +76,38 @@ def partition_loops(func: Func) -> Func:
     return _Partitioner(func).func(func)
 
 
-def _conditions(s: Stmt) -> Iterator[Expr]:
-    """The conditions of the Ifs, and of the Selects in stored values and lets."""
+def _conditions(s: Stmt) -> Iterator[tuple[Expr, bool]]:
+    """The conditions of the Ifs, and of the Selects in stored values and lets; whether it is a Select's."""
     for stmt in walk_stmts(s):
         if isinstance(stmt, If):
-            yield stmt.condition
+            yield stmt.condition, False
         elif not isinstance(stmt, (Store, Let, Evaluate)):
             continue
         for e in child_exprs(stmt):
             for node in walk(e):
                 if isinstance(node, Select):
-                    yield node.condition
+                    yield node.condition, True
 
 
 class _Test:
-    """One comparison of a condition, as `form >= 0`."""
+    """One comparison of a condition, as `form >= 0`; `padding`: it chooses a value, it does not skip a statement."""
 
-    __slots__ = ("node", "form")
+    __slots__ = ("node", "form", "padding")
 
-    def __init__(self, node: Expr, form: Linear) -> None:
+    def __init__(self, node: Expr, form: Linear, padding: bool) -> None:
         self.node = node
         self.form = form
+        self.padding = padding
 
 
 def _tests(s: Stmt) -> list[_Test]:
     """The comparisons of integers that conditions inside a statement are made of."""
     found: dict[Expr, _Test] = {}
-    for condition in _conditions(s):
+    for condition, padding in _conditions(s):
         for node in conjuncts(condition):
             form = _form(node)
             if form is not None:
-                found[node] = _Test(node, form)
+                found[node] = _Test(node, form, padding)
     return list(found.values())
 
 
@@ -250,13 +252,15 @@ class _Partitioner(Mutator):
         first = simplify(minimum(first, loop.extent) if lower else first, self.ranges)
         last = simplify(maximum(first, last) if upper else last, self.ranges)
         constant = int_value(first) is not None and int_value(last) is not None and int_value(loop.extent) is not None
-        if not constant and loop.kind in ("vectorized", "unrolled"):
-            return None
+        waits = any(is_barrier(s) for s in walk_stmts(loop.body))
+        if not constant and (waits or loop.kind in ("vectorized", "unrolled")):
+            return None  # a vector has constant lanes, and threads that wait for each other iterate together
         known: dict[Expr, Expr] = {each.test.node: TRUE for each in (*lower, *upper)}
         before = self._outside(loop, index_expr(0), first, lower, first) if lower else Seq(())
         after = self._outside(loop, last, sub(loop.extent, last), upper, last) if upper else Seq(())
         copies = (not is_empty(before)) + (not is_empty(after))
-        if copies and not self._worth(loop, first, last, copies):
+        padding = all(each.test.padding for each in (*lower, *upper))
+        if copies and not self._worth(loop, first, last, copies, padding):
             return None
         self.budget -= copies * size_of(loop.body)
         body = _Replacer(known, self.bounds).stmt(loop.body)
@@ -269,7 +273,7 @@ class _Partitioner(Mutator):
         self.edge = outer
         return seq(done_before, main, done_after)
 
-    def _worth(self, loop: For, first: Expr, last: Expr, copies: int) -> bool:
+    def _worth(self, loop: For, first: Expr, last: Expr, copies: int, padding: bool) -> bool:
         """Whether the copies fit the budget, and the main loop has at least half of the iterations.
 
         A vector stays whole, with a mask; an unrolled loop gets its tests resolved when it is written out.
@@ -279,7 +283,7 @@ class _Partitioner(Mutator):
         low, high, extent = int_value(first), int_value(last), int_value(loop.extent)
         if low is None or high is None or extent is None:
             return True
-        return (high - low) * 2 >= extent and not (self.edge and extent < EDGE)
+        return (high - low) * 2 >= extent and not (self.edge and padding and extent < EDGE)
 
     def _outside(self, loop: For, start: Expr, count: Expr, bounds: list[_Bound], edge: Expr) -> Stmt:
         """The body for the iterations before or after the main ones, with what is known there."""

@@ -123,7 +123,8 @@ def _has_vectors(s: Stmt) -> bool:
 
 
 def _ramp(base: Expr, stride: Expr, lanes: int) -> Expr:
-    return Broadcast(base, lanes) if int_value(stride) == 0 else Ramp(base, stride, lanes)
+    """The vector base, base + stride, …; where all lanes are equal, the scalar."""
+    return base if int_value(stride) == 0 else Ramp(base, stride, lanes)
 
 
 def _parts(e: Expr) -> tuple[Expr, Expr] | None:
@@ -162,7 +163,7 @@ def _ramp_division(kind: type[Expr], left: tuple[Expr, Expr], right: tuple[Expr,
     base, width = left[0], index_expr(divisor)
     if step % divisor == 0:
         if kind is FloorMod:
-            return Broadcast(floormod(base, width), lanes)
+            return floormod(base, width)
         return _ramp(floordiv(base, width), index_expr(step // divisor), lanes)
     form = linear(base)
     if any(factor % divisor for factor in form.terms.values()):
@@ -170,7 +171,7 @@ def _ramp_division(kind: type[Expr], left: tuple[Expr, Expr], right: tuple[Expr,
     first = form.constant % divisor
     if not 0 <= first + step * (lanes - 1) < divisor:
         return None
-    return Broadcast(floordiv(base, width), lanes) if kind is FloorDiv else Ramp(index_expr(first), left[1], lanes)
+    return floordiv(base, width) if kind is FloorDiv else Ramp(index_expr(first), left[1], lanes)
 
 
 # --------------------------------------------------------------------------------------------------- expressions

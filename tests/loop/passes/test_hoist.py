@@ -1,0 +1,142 @@
+"""hoist: what moves out of loops, and what must not."""
+
+from __future__ import annotations
+
+from tests.loop.passes.strategies import expect, same_meaning
+from weft.loop.parser import parse_func
+from weft.loop.passes.hoist import hoist
+
+
+def check(text: str, wanted: str | None = None):
+    func = parse_func(text)
+    done = hoist(func)
+    same_meaning(func, done)
+    if wanted is None:
+        assert done is func, f"nothing should move:\n{done}"
+    else:
+        expect(done, wanted)
+
+
+def test_index_terms_share_a_base():
+    check(
+        """
+func f(A: float32[4096], C: float32[4096]) @{"flat": true}:
+    for i in range(4):
+        for j in range(4):
+            for v in range(16):
+                C[i*1024 + j*16 + v] = A[i*1024 + j*16 + v + 1]
+""",
+        """
+func f(A: float32[4096], C: float32[4096]) @{"flat": true}:
+    for i in range(4):
+        for j in range(4):
+            let C_base = i*1024 + j*16
+            for v in range(16):
+                C[C_base + v] = A[C_base + v + 1]
+""",
+    )
+
+
+def test_bases_move_out_step_by_step():
+    check(
+        """
+func f(A: float32[4096], C: float32[16]) @{"flat": true}:
+    for i in range(2):
+        for j in range(2):
+            for k in range(2):
+                for v in range(16):
+                    C[v] = C[v] + A[i*1024 + j*256 + k*16 + v]
+""",
+        """
+func f(A: float32[4096], C: float32[16]) @{"flat": true}:
+    for i in range(2):
+        for j in range(2):
+            let b = i*1024 + j*256
+            for k in range(2):
+                let c = b + k*16
+                for v in range(16):
+                    C[v] = C[v] + A[c + v]
+""",
+    )
+
+
+def test_loads_and_calls():
+    check(
+        """
+func f(A: float32[8], C: float32[8, 8]):
+    for i in range(8):
+        for j in range(8):
+            C[i, j] = exp(A[i]) + float32(j)
+""",
+        """
+func f(A: float32[8], C: float32[8, 8]):
+    for i in range(8):
+        let value = exp(A[i])
+        for j in range(8):
+            C[i, j] = value + float32(j)
+""",
+    )
+
+
+def test_a_load_of_what_the_loop_writes_stays():
+    check("""
+func f(A: float32[8], C: float32[8]):
+    for j in range(8):
+        C[j] = A[0]
+        A[0] = A[0] + 1.0
+""")
+
+
+def test_a_load_that_may_not_happen_stays():
+    check(
+        """
+func f(A: float32[8], C: float32[8]):
+    for i in range(20):
+        for j in range(8):
+            if i < 8:
+                C[j] = select(j < 4, A[i], 0.0)
+""".replace("            if i < 8:", "            if i + j < 8:")
+    )
+
+
+def test_a_loop_that_may_not_run_keeps_its_loads():
+    check("""
+func f(A: float32[8], C: float32[8]):
+    for i in range(8):
+        for j in range(i):
+            C[j] = A[i]
+""")
+
+
+def test_a_barrier_keeps_loads_in_place():
+    check("""
+func f(A: float32[8], C: float32[4]):
+    for tx in range(4) thread threadIdx.x:
+        for j in range(8):
+            barrier()
+            C[tx] = C[tx] + A[0]
+""")
+
+
+def test_an_invariant_test_goes_around_the_loop():
+    check(
+        """
+func f(A: float32[8], C: float32[8, 8]):
+    for i in range(8):
+        for j in range(8):
+            if i < 4:
+                C[i, j] = 1.0
+            else:
+                C[i, j] = 2.0
+""",
+        """
+func f(A: float32[8], C: float32[8, 8]):
+    for i in range(8):
+        if i < 4:
+            for j in range(8):
+                C[i, j] = 1.0
+        else:
+            for j_1 in range(8):
+                C[i, j_1] = 2.0
+""",
+    )

@@ -1,0 +1,158 @@
+"""partition_loops: the exact shapes it makes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.loop.passes.strategies import expect, same_meaning
+from weft.loop.interpreter import interpret
+from weft.loop.ir import For, If, Store
+from weft.loop.parser import parse_func
+from weft.loop.passes.partition_loops import GROWTH, partition_loops
+from weft.loop.passes.simplify_func import simplify_func
+from weft.loop.passes.support import size_of
+from weft.loop.visit import walk_stmts
+
+
+def both(text: str):
+    func = parse_func(text)
+    return func, partition_loops(func)
+
+
+def test_split_tail_becomes_a_shorter_vector():
+    func, done = both("""
+func f(A: float32[1000], C: float32[1000]):
+    for io in range(32):
+        for ii in range(32) vectorized:
+            if io*32 + ii < 1000:
+                C[io*32 + ii] = A[io*32 + ii] + 1.0
+""")
+    expect(
+        done,
+        """
+func f(A: float32[1000], C: float32[1000]):
+    for io in range(31):
+        for ii in range(32) vectorized:
+            C[io*32 + ii] = A[io*32 + ii] + 1.0
+    for ii_1 in range(8) vectorized:
+        C[992 + ii_1] = A[992 + ii_1] + 1.0
+""",
+    )
+    same_meaning(func, done)
+
+
+def test_two_dimensions_have_no_test_left():
+    func, done = both("""
+func f(A: float32[10, 11], C: float32[10, 11]):
+    for yo in range(3):
+        for xo in range(3):
+            for yi in range(4):
+                for xi in range(4):
+                    if yo*4 + yi < 10 and xo*4 + xi < 11:
+                        C[yo*4 + yi, xo*4 + xi] = A[yo*4 + yi, xo*4 + xi]
+""")
+    assert not any(isinstance(s, If) for s in walk_stmts(done.body))
+    assert sum(isinstance(s, Store) for s in walk_stmts(done.body)) == 4
+    same_meaning(func, done)
+
+
+SYMBOLIC = """
+func f(A: float32[n], C: float32[n]):
+    for io in range((n + 31)//32):
+        for ii in range(32):
+            if io*32 + ii < n:
+                C[io*32 + ii] = A[io*32 + ii] + 1.0
+"""
+
+
+@pytest.mark.parametrize("size", [0, 1, 31, 32, 33, 64, 100])
+@pytest.mark.parametrize("kind", ["", " vectorized", " parallel"])
+def test_symbolic_sizes(size, kind):
+    func, done = both(SYMBOLIC.replace("range(32):", f"range(32){kind}:"))
+    values = np.arange(size, dtype=np.float32)
+    result = np.zeros(size, np.float32)
+    interpret(done, values, result)
+    np.testing.assert_array_equal(result, values + 1)
+
+
+def test_symbolic_main_loop_has_no_test():
+    _, done = both(SYMBOLIC)
+    assert not any(isinstance(s, If) for s in walk_stmts(done.body))
+    first = next(s for s in walk_stmts(done.body) if isinstance(s, For))
+    assert repr(first.extent) == "n // 32"
+
+
+def test_padding_leaves_a_main_body_without_tests():
+    func, done = both("""
+func f(A: float32[14, 14], W: float32[3, 3], C: float32[14, 14]):
+    for h in range(14):
+        for w in range(14):
+            C[h, w] = 0.0
+            for kh in range(3):
+                for kw in range(3):
+                    C[h, w] = C[h, w] + select(1 <= h + kh and h + kh < 15 and 1 <= w + kw and w + kw < 15, A[h + kh - 1, w + kw - 1], 0.0)*W[kh, kw]
+""")
+    same_meaning(func, done)
+    body = next(s for s in walk_stmts(done.body) if isinstance(s, For) and "h" in s.var.name and repr(s.extent) == "12")
+    text = repr(simplify_func(done.replace(body=body)))
+    main = next(line for line in text.splitlines() if "+ A[" in line)
+    assert "select" not in main
+
+
+def test_a_parallel_loop_stays_one_loop():
+    func, done = both("""
+func f(A: float32[100], C: float32[100]):
+    for io in range(13) parallel:
+        for ii in range(8) vectorized:
+            if io*8 + ii < 100:
+                C[io*8 + ii] = A[io*8 + ii]
+""")
+    expect(
+        done,
+        """
+func f(A: float32[100], C: float32[100]):
+    for io in range(13) parallel:
+        if io < 12:
+            for ii in range(8) vectorized:
+                C[io*8 + ii] = A[io*8 + ii]
+        else:
+            for ii_1 in range(4) vectorized:
+                C[96 + ii_1] = A[96 + ii_1]
+""",
+    )
+    same_meaning(func, done)
+
+
+def test_the_annotation_keeps_a_loop_whole():
+    func, done = both("""
+func f(A: float32[10], C: float32[10]):
+    for i in range(16) @{"partition": false}:
+        if i < 10:
+            C[i] = A[i]
+""")
+    assert done is func or repr(done) == repr(func)
+
+
+def test_growth_is_bounded():
+    loops, indent, tests = [], "    ", []
+    for n in range(6):
+        loops += [f"{indent * (2 * n + 1)}for o{n} in range(9):", f"{indent * (2 * n + 2)}for i{n} in range(4):"]
+        tests.append(f"o{n}*4 + i{n} < 35")
+    body = f"{indent * 13}if {' and '.join(tests)}:\n{indent * 14}C[0] = C[0] + 1.0"
+    func = parse_func("func f(C: float32[1]):\n" + "\n".join(loops) + "\n" + body + "\n")
+    assert size_of(partition_loops(func).body) <= GROWTH * size_of(func.body) * 2
+
+
+def test_a_loop_with_a_barrier_is_not_cut_by_thread():
+    func = parse_func("""
+func f(A: float32[100], C: float32[100]):
+    for tx in range(32) thread threadIdx.x:
+        for k in range(4):
+            barrier()
+            if k*32 + tx < 100:
+                C[k*32 + tx] = A[k*32 + tx]
+""")
+    done = partition_loops(func)
+    same_meaning(func, done)
+    assert all(repr(s.extent).isdigit() for s in walk_stmts(done.body) if isinstance(s, For))

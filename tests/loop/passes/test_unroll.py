@@ -1,0 +1,98 @@
+"""unroll: copies, limits, and unrolling by a factor."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+
+from tests.loop.passes.strategies import expect, same_meaning
+from weft.loop.interpreter import interpret
+from weft.loop.ir import For, Store
+from weft.loop.parser import parse_func
+from weft.loop.passes.unroll import unroll
+from weft.loop.visit import walk_stmts
+
+
+def test_copies_with_constants():
+    func = parse_func("""
+func f(A: float32[8], C: float32[8]):
+    for o in range(4):
+        for i in range(2) unrolled:
+            C[o*2 + i] = A[o*2 + i]
+""")
+    expect(
+        unroll(func),
+        """
+func f(A: float32[8], C: float32[8]):
+    for o in range(4):
+        C[o*2] = A[o*2]
+        C[o*2 + 1] = A[o*2 + 1]
+""",
+    )
+
+
+def test_inner_loops_of_copies_get_names_of_their_own():
+    func = parse_func("""
+func f(C: float32[4]):
+    for i in range(2) unrolled:
+        allocate t: float32[2]:
+            for k in range(2):
+                t[k] = 1.0
+            C[i] = t[0]
+""")
+    same_meaning(func, unroll(func))
+
+
+def test_left_to_the_code_generator():
+    func = parse_func("""
+func f(C: float32[4]):
+    for i in range(4) unrolled @{"unroll_explicit": false}:
+        C[i] = 1.0
+""")
+    body = unroll(func).body
+    assert isinstance(body, For) and body.kind == "serial" and body.annotations["unroll_explicit"] is False
+
+
+def test_too_many_copies_stay_a_loop():
+    func = parse_func("""
+func f(C: float32[100, 100]):
+    for i in range(100) unrolled:
+        for j in range(100) unrolled:
+            C[i, j] = 1.0
+""")
+    body = unroll(func).body
+    assert isinstance(body, For) and body.kind == "serial"
+    assert sum(isinstance(s, Store) for s in walk_stmts(body)) == 100
+
+
+@pytest.mark.parametrize("size", [0, 1, 3, 4, 5, 8, 11])
+@pytest.mark.parametrize("symbolic", [False, True])
+def test_unrolled_by_a_factor(size, symbolic):
+    extent = "n" if symbolic else str(size)
+    func = parse_func(f"""
+func f(A: float32[{extent}], C: float32[{extent}]):
+    for i in range({extent}) @{{"pragma_unroll": 4}}:
+        let t = A[i]
+        C[i] = t + 1.0
+""")
+    done = unroll(func)
+    values, result = np.arange(size, dtype=np.float32), np.zeros(size, np.float32)
+    interpret(done, values, result)
+    np.testing.assert_array_equal(result, values + 1)
+
+
+def test_a_register_tile_is_quick():
+    func = parse_func("""
+func f(A: float32[64, 64], B: float32[64, 64], C: float32[64, 64]):
+    for k in range(16):
+        for kk in range(4) unrolled:
+            for i in range(14) unrolled:
+                for j in range(2) unrolled:
+                    C[i, j] = C[i, j] + A[k*4 + kk, i]*B[k*4 + kk, j]
+""")
+    start = time.perf_counter()
+    done = unroll(func)
+    assert time.perf_counter() - start < 0.2
+    assert sum(isinstance(s, Store) for s in walk_stmts(done.body)) == 112
