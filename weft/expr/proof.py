@@ -52,7 +52,7 @@ from weft.expr.nodes import (
 )
 from weft.expr.visit import free_vars, walk
 
-_STEPS = 60
+_STEPS = 32
 """How many polynomials one proof may look at."""
 
 
@@ -248,11 +248,20 @@ class Prover(Linear):
         return found
 
     def hopeless(self, terms: Terms) -> bool:
-        """Whether nothing is known beyond the constant ranges of plain variables, which the interval has used."""
+        """Whether no step can help: the interval has already used all that is known of these terms."""
         if self.facts:
             return False
         symbolic = self.symbolic()
-        return all(type(key) is Var and key not in symbolic for key in terms)
+        atoms = [key for key in terms if type(key) is not Var]
+        if not atoms:
+            return not any(key in symbolic for key in terms)
+        inside = self.mentioned(dict.fromkeys(atoms, 1))
+        if any(var in inside or var in terms for var in symbolic):
+            return False
+        for key, value in terms.items():  # a variable without the bound it needs, which nothing else speaks of
+            if type(key) is Var and key not in inside and self.intervals[key][0 if value > 0 else 1] is None:
+                return True
+        return False
 
     def search(self, p: Poly) -> bool:
         """The steps that may lead to a proof, in the order of how often they do."""
