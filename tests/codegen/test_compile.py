@@ -137,12 +137,8 @@ def test_neon_and_risc_vector_instructions():
     func = elementwise(lambda x, y, z: Add(Mul(x, y), z), 64, 4, "float32", "float32", "float32", "float32")
     arm = find_target("aarch64-unknown-linux-gnu")
     assert "fmla\tv" in emit_assembly(generate(func, arm), arm)
-    relu = elementwise(lambda x: Max(x, Load(buffer("A0", "float32", 64), [index_expr(0)])), 4, 1, "float32", "float32")
-    del relu
     risc = find_target("riscv64-unknown-linux-gnu,features=+v")
-    assert "vfmadd" in emit_assembly(generate(func, risc), risc) or "vfmacc" in emit_assembly(
-        generate(func, risc), risc
-    )
+    assert re.search(r"vfm(add|acc)\.vv", emit_assembly(generate(func, risc), risc))
 
 
 def test_an_abort_of_llvm_is_an_error():
@@ -164,7 +160,7 @@ def test_code_for_another_machine_does_not_run_here():
     target = find_target("aarch64-unknown-linux-gnu")
     if target.is_host:
         pytest.skip("this is that machine")
-    with pytest.raises(TargetError, match="does not run on this machine"):
+    with pytest.raises(TargetError, match="its code does not run here"):
         jit("", target)
 
 

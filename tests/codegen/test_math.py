@@ -15,7 +15,8 @@ rng = np.random.default_rng(3)
 TARGETS = ["native", "native,features=-avx512f,-fma"]
 SPECIAL = np.array(
     [0.0, -0.0, np.inf, -np.inf, np.nan, 1, -1, 1e-45, -1e-45, 1.1754944e-38, -1.1754944e-38, 1e-39, 3.4e38, -3.4e38,
-     88.72, 88.73, -87.3, -103.97, -104, -103.9, 0.5, 2, 1e6, 1e7, 1048576, 127.99, 128, -149, -150, -149.5, 0.9375, 3.95],
+     88.72, 88.73, -87.3, -103.97, -104, -103.9, 0.5, 2, 1e6, 1e7, 1048576, 127.99, 128, -149, -150, -149.5, 0.9375,
+     3.95],
     np.float32,
 )  # fmt: skip
 erf = np.vectorize(math.erf, otypes=[np.float64])
@@ -115,7 +116,8 @@ def test_power_with_constant_exponents():
 
 @pytest.mark.parametrize("kind", ["float16", "bfloat16", "float32", "float64", "int32"])
 def test_classification(kind):
-    x = SPECIAL.astype(dtype(kind).numpy) if kind != "int32" else np.arange(16, dtype=np.int32)
+    with np.errstate(over="ignore"):
+        x = SPECIAL.astype(dtype(kind).numpy) if kind != "int32" else np.arange(16, dtype=np.int32)
     for name, reference in (("isnan", np.isnan), ("isinf", np.isinf), ("isfinite", np.isfinite)):
         for lanes in (1, 16):
             make = lambda v, n=name: Call(n, (v,), dtype("bool").with_lanes(v.dtype.lanes))

@@ -21,6 +21,9 @@ def test_native_describes_this_machine():
     assert target.vector_bytes in (0, 16, 32, 64)
     assert target.lanes(dtype("float32")) == max(1, target.vector_bytes // 4)
     assert find_target(target) is target
+    lacking = next((f[1:] for f in sorted(target.features) if f.startswith(("-avx", "-sve"))), None)
+    assert lacking is None or not find_target(f"native,features=+{lacking}").is_host
+    assert find_target(target.triple).is_host and not find_target("wasm32-unknown-unknown").is_host
     assert set(target.scopes) >= {"global", "local", "shared"}
 
 

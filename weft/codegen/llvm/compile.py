@@ -29,8 +29,8 @@ _DECLARED = re.compile(r'^declare [^@]*@"?([\w.$]+)"?\(', re.MULTILINE)
 _DEFINED = re.compile(r'^define [^@]*@"?([\w.$]+)"?\(', re.MULTILINE)
 
 
-def is_host(target: Machine) -> bool:
-    """Whether this process can run a target's code."""
+def is_native(target: Machine) -> bool:
+    """Whether a target is of this machine's family, so that LLVM can be trusted to compile for it in this process."""
     return child.same_machine(target.triple, child.host_triple())
 
 
@@ -68,9 +68,9 @@ def jit(ir_text: str, target: Machine) -> tuple[Callable[[str], int], Any]:
     """Machine code in this process: a function from symbol to address, and what owns the code (keep it)."""
     from weft.runtime.jit import compile_module, native_runtime
 
-    if not is_host(target):
+    if not target.is_host:
         raise TargetError(
-            f"{target.name} is for {target.triple}: its code does not run on this machine ({child.host_triple()})"
+            f"{target.name} is for another machine ({target.triple}, {target.cpu}): its code does not run here"
         )
     native_runtime()
     _resolve(ir_text)
@@ -134,7 +134,7 @@ def _emit(ir_text: str, target: Machine, form: str) -> bytes:
         "triple": target.triple, "cpu": target.cpu, "features": feature_text(target), "form": form,
         "tuning": _tuning(ir_text),
     }  # fmt: skip
-    if is_host(target):
+    if is_native(target):
         _parse(ir_text)
         return child.emit(ir_text, request)
     return _emit_in_child(ir_text, target, request)
@@ -188,7 +188,7 @@ def _linker(target: Machine) -> list[str]:
         if wasm:
             return [*zig, "wasm-ld", "--no-entry", "--export-all", "--allow-undefined"]
         return [*zig, "ld.lld", "-shared"]
-    if is_host(target) and not wasm:
+    if is_native(target) and not wasm:
         for compiler in ("cc", "gcc", "clang"):
             found = _which(compiler)
             if found:

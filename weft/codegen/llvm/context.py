@@ -55,6 +55,10 @@ class Machine(Protocol):
         """What the processor has, as LLVM names it: "avx2", "fma"."""
 
     @property
+    def is_host(self) -> bool:
+        """Whether this process can run its code."""
+
+    @property
     def has_fma(self) -> bool:
         """Whether a fused multiply-add is one instruction."""
 

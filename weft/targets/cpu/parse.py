@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import functools
 from dataclasses import replace
-from typing import Any
 
+from weft.codegen.llvm.child import host_triple
 from weft.core.errors import TargetError
-from weft.targets.base import Target
+from weft.targets.base import Scope, Target, plain_scopes
 from weft.targets.cpu import facts
 from weft.targets.cpu.processors import features_of, unknown_features
 
@@ -23,6 +23,8 @@ FORMS = (
     "aarch64-unknown-linux-gnu,cpu=neoverse-n1,features=+dotprod+fp16,cores=8",
 )
 _PACKAGE = "weft.targets.cpu"
+TILES = Scope("amx.tile", slots=8, slot_bytes=1024)
+"""The tile registers of AMX: 16 rows of 64 bytes each."""
 _KEYS = ("cpu", "features", "cores")
 
 
@@ -83,8 +85,22 @@ def _apply(text: str, base: Target, options: dict[str, str]) -> Target:
     width, registers = facts.vectors(arch, features)
     return replace(
         base, name=text, cpu=cpu, features=features, cores=cores, vector_bytes=width, vector_registers=registers,
-        has_fma=facts.fused(arch, features),
+        has_fma=facts.fused(arch, features), scopes=_scopes(features),
+        is_host=_runs_here(base.triple, features),
     )  # fmt: skip
+
+
+def _runs_here(triple: str, features: frozenset[str]) -> bool:
+    """Whether this machine has the triple, and lacks none of the features."""
+    if triple != host_triple() or facts.architecture(triple) is None:
+        return False
+    return not any(f"-{feature}" in native().features for feature in features)
+
+
+def _scopes(features: frozenset[str]) -> dict[str, Scope]:
+    """Ordinary memory, and the tile registers where there are any."""
+    tiles = {TILES.name: TILES} if "amx-tile" in features else {}
+    return {**plain_scopes("global", "local", "shared"), **tiles}
 
 
 def _changes(text: str, features: str) -> list[tuple[str, str]]:
@@ -134,11 +150,10 @@ def _by_triple(text: str, triple: str) -> Target:
     arch = facts.architecture(triple)
     assert arch is not None
     known = facts.ARCHITECTURES[arch]
-    host: Any = native() if triple == native().triple else None
     return Target(
         kind="cpu", name=text, triple=triple, cpu=known.cpu, features=known.features, vector_bytes=known.vector_bytes,
         vector_registers=known.vector_registers, cache_bytes=known.cache_bytes, cores=known.cores,
-        has_fma=known.has_fma, pointer_bytes=known.pointer_bytes, package=_PACKAGE, is_host=host is not None,
+        has_fma=known.has_fma, pointer_bytes=known.pointer_bytes, package=_PACKAGE,
     )  # fmt: skip
 
 
@@ -147,7 +162,7 @@ def native() -> Target:
     """This machine."""
     import llvmlite.binding as llvm
 
-    triple = str(llvm.get_process_triple())
+    triple = host_triple()
     arch = facts.architecture(triple)
     if arch is None:
         raise TargetError(
