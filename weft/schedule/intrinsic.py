@@ -11,6 +11,7 @@ from typing import Any, Callable, Sequence
 from weft.core.dtypes import INDEX, INT32
 from weft.core.errors import WeftError
 from weft.expr.nodes import Address, Buffer, Call, Expr, index_expr
+from weft.loop.interpreter import register_effect
 from weft.loop.ir import Block, Evaluate, For, Func, Stmt, seq
 
 
@@ -93,6 +94,8 @@ def as_statement(value: Any) -> Stmt:
         return seq(*[as_statement(v) for v in value])
     raise WeftError(f"a lowering rule gives statements or calls, not {value!r}")
 
+
+register_effect("buffer_stride", lambda pointer, dim: pointer.strides[int(dim)])
 
 INTRINSICS: dict[str, TensorIntrin] = {}
 

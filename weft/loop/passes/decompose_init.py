@@ -8,12 +8,13 @@ Only the loops below that place over which the init varies are repeated for it; 
 
 from __future__ import annotations
 
-from weft.expr.nodes import TRUE, And, Expr, Var, is_true
+from weft.expr.bounds import prove
+from weft.expr.nodes import Expr, Var, less, logical_and
 from weft.expr.visit import free_vars, substitute, uses_any
 from weft.loop.ir import Axis, Block, For, Func, Stmt, seq
-from weft.loop.regions import block_regions
-from weft.loop.tree import block_path, blocks_in, loop_of, replace_last, taken_names, unique_name
-from weft.loop.visit import substitute_stmt
+from weft.loop.regions import block_regions, conjuncts
+from weft.loop.tree import block_path, blocks_in, loop_of, loops_on, ranges_of, replace_last, taken_names, unique_name
+from weft.loop.visit import map_region, substitute_stmt
 
 
 def decompose_init(func: Func) -> Func:
@@ -60,13 +61,11 @@ def init_nest(func: Func, block: Block, inner: list[For], name: str | None = Non
     axis_names: dict[Var, Expr] = {axis.var: Var(axis.var.name) for axis, _ in spatial}
     axes = [Axis(axis_names[axis.var], axis.extent, axis.kind) for axis, _ in spatial]  # type: ignore[arg-type]
     body = substitute_stmt(block.init, axis_names)
-    reads, writes = block_regions(body, None)
+    # the init writes what the block writes; its own statement may be a call that does not tell
+    reads, _ = block_regions(body, None)
+    writes = [map_region(region, lambda e: substitute(e, axis_names)) for region in block.writes]
     bindings = [substitute(b, fresh) for _, b in spatial]
-    reduction = {v for a, b in zip(block.axes, block.bindings) if a.kind == "reduce" for v in free_vars(b)} - set(used)
-    terms = [substitute(term, fresh) for term in conjuncts(block.predicate) if not uses_any(term, reduction)]
-    predicate: Expr = TRUE
-    for term in terms:
-        predicate = term if is_true(predicate) else And(predicate, term)
+    predicate = substitute(_init_predicate(func, block, spatial, set(used)), fresh)
     nest: Stmt = Block(init_name, axes, bindings, reads, writes, body, None, predicate, origin=block.origin)
     for loop in reversed(loops):
         kind = loop.kind if loop.kind in ("vectorized", "unrolled", "thread", "parallel") else "serial"
@@ -74,8 +73,22 @@ def init_nest(func: Func, block: Block, inner: list[For], name: str | None = Non
     return nest, init_name
 
 
-def conjuncts(e: Expr) -> list[Expr]:
-    """The terms of a conjunction."""
-    if type(e) is And:
-        return [*conjuncts(e.a), *conjuncts(e.b)]
-    return [] if is_true(e) else [e]
+def _init_predicate(func: Func, block: Block, spatial: list[tuple[Axis, Expr]], used: set[Var]) -> Expr:
+    """When the init runs: the terms of the block's predicate that do not speak of loops that only reduce.
+
+    A term that mixes those with spatial loops cannot be kept; the axes' own ends take its place.
+    """
+    reduction = {v for a, b in zip(block.axes, block.bindings) if a.kind == "reduce" for v in free_vars(b)} - used
+    kept, mixed = [], False
+    for term in conjuncts(block.predicate):
+        if not uses_any(term, reduction):
+            kept.append(term)
+        elif uses_any(term, used):
+            mixed = True
+    predicate = logical_and(*kept)
+    if mixed:
+        ranges = ranges_of(func, loops_on(block_path(func, block.name, "decompose_init"))).with_condition(predicate)
+        for axis, binding in spatial:
+            if not prove(less(binding, axis.extent), ranges):
+                predicate = logical_and(predicate, less(binding, axis.extent))
+    return predicate

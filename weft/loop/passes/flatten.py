@@ -138,6 +138,12 @@ class _Flattener(Mutator):
         sign = Const(1 << (bits - 1), INT8)
         return _call("bit_xor", cast(value, INT8), sign) - sign
 
+    def visit_Call(self, e: Call) -> Expr:
+        """A stride that a tensor intrinsic asked for is known now."""
+        if e.name == "buffer_stride" and isinstance(e.args[0], Address):
+            return strides_of(e.args[0].buffer)[int_value(e.args[1]) or 0]
+        return self.generic(e)
+
     def visit_Cast(self, e: Cast) -> Expr:
         """A cast of a packed element goes from the byte at once, not through the narrow type."""
         if isinstance(e.value, Load) and e.value.buffer.dtype.is_packed:

@@ -85,6 +85,11 @@ class Tile:
         description = self.intrin.block
         pairs = self._pair_axes(within, description)
         self.tile_vars = set(pairs.values())
+        self.known = ranges_of(self.func, [])
+        for axis in axes:
+            self.known = self.known.with_loop(axis.var, axis.extent)
+        for _, tile, size in within:
+            self.known = self.known.with_loop(tile, size)
         value = self._value(self.old.body, {**bases})
         self._match_stores(value, description, pairs)
         views = [self._view(b) for b in (*self.intrin.inputs, self.intrin.output)]
@@ -206,20 +211,16 @@ class Tile:
         if mine.buffer.dtype is not theirs.buffer.dtype or len(mine.indices) < len(theirs.indices):
             return False
         lead = len(mine.indices) - len(theirs.indices)
-        bases: list[Expr] = list(mine.indices[:lead])
+        bases = [simplify(index, self.known) for index in mine.indices[:lead]]
         for index, described in zip(mine.indices[lead:], theirs.indices):
-            known = self.ranges
-            for axis in self.intrin.block.axes:
-                known = known.with_loop(axis.var, axis.extent)
-            bases.append(simplify(sub(index, described), known))
+            bases.append(simplify(sub(index, described), self.known))
         if any(v in self.tile_vars for base in bases for v in free_vars(base)):
             return False
         known_view = self.views.get(theirs.buffer)
         if known_view is None:
             self.views[theirs.buffer] = (mine.buffer, bases)
             return True
-        same = all(structural_equal(simplify(x, self.ranges), simplify(y, self.ranges)) for x, y in zip(known_view[1], bases))
-        return known_view[0] is mine.buffer and same
+        return known_view[0] is mine.buffer and all(structural_equal(x, y) for x, y in zip(known_view[1], bases))
 
     def _view(self, described: Buffer) -> BufferView:
         if described not in self.views:

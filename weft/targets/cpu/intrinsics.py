@@ -1,12 +1,21 @@
-"""The CPU's own instructions that a schedule can call by tensorize: none yet beyond what LLVM has."""
+"""The CPU's own instructions that a schedule can use by tensorize; importing this module declares them."""
 
 from __future__ import annotations
 
-from typing import Any, Mapping
+from collections.abc import Mapping
+from typing import Any
 
 from weft.targets.base import Target
+from weft.targets.cpu import amx, dot
 
 
 def intrinsics(target: Target) -> Mapping[str, Any]:
-    """name -> emitter."""
-    return {}
+    """name -> emitter, for what the target has."""
+    found: dict[str, Any] = {}
+    if "avx512vnni" in target.features:
+        found.update(dot.X86)
+    if "dotprod" in target.features:
+        found.update(dot.ARM)
+    if amx.available(target):
+        found.update(amx.EMITTERS)
+    return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Callable
+from collections.abc import Callable
 
 from weft.core.knobs import knobs
 from weft.loop.ir import Func
@@ -19,6 +19,7 @@ from weft.loop.passes.simplify_func import simplify_func
 from weft.loop.passes.unroll import unroll
 from weft.loop.passes.vectorize import vectorize
 from weft.targets.base import Target
+from weft.targets.cpu.amx import configure_tiles
 
 PASSES: tuple[Callable[[Func], Func], ...] = (
     decompose_init,
@@ -33,6 +34,7 @@ PASSES: tuple[Callable[[Func], Func], ...] = (
     simplify_func,
     hoist,
     reuse_storage,
+    configure_tiles,
 )
 
 

@@ -1,0 +1,244 @@
+"""Intel AMX: eight tile registers of 16 rows by 64 bytes, and instructions that multiply them.
+
+A schedule puts tiles into the scope "amx.tile" and tensorizes loads, products and stores:
+
+    amx_load_bf16     T[i, k] = A[i, k]                                        16 × 32 bfloat16
+    amx_load_bf16x2   T[p, j, t] = B[p, j, t]                                  16 × 16 pairs: B[2p + t, j] packed
+    amx_dot_bf16      C[i, j] += float32(A[i, k]) * float32(B[k // 2, j, k % 2])
+    amx_load_u8 / _s8, amx_load_s8x4, amx_dot_u8s8 / amx_dot_s8s8             the same for bytes, in groups of four
+    amx_store_f32 / amx_store_i32     C[i, j] = T[i, j]                        16 × 16
+
+The tile configuration belongs to a thread: the pass `configure_tiles` loads it before the first tile is used in each
+thread's part of the program, and releases the tiles after it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import platform
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from weft import te
+from weft.codegen.llvm.context import Context
+from weft.core.dtypes import INT32
+from weft.core.errors import TargetError
+from weft.expr.nodes import Address, Call, Expr
+from weft.loop.ir import Allocate, Evaluate, For, Func, Stmt, seq
+from weft.loop.visit import Mutator, walk_stmts
+from weft.targets.base import Target
+from weft.targets.cpu.parse import TILES
+
+_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA = 158, 0x1023, 18
+
+
+@functools.cache
+def permitted() -> bool:
+    """Asks the kernel, once for this process, for the use of the tile registers."""
+    if platform.system() != "Linux" or platform.machine() != "x86_64":
+        return False
+    libc = ctypes.CDLL(None, use_errno=True)
+    return int(libc.syscall(_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA)) == 0
+
+
+# ------------------------------------------------------------------------------------------------------- emitting
+
+
+def _tile(c: Context, e: Expr) -> str:
+    if not isinstance(e, Address):
+        raise TargetError(f"an AMX instruction takes tiles, not {e!r}")
+    return f"i8 {c.slot(e)}"
+
+
+def _bytes(c: Context, address: Expr, stride: Expr) -> str:
+    assert isinstance(address, Address)
+    return c.emit(f"mul i64 {c.value(stride)}, {address.buffer.dtype.bytes}")
+
+
+def _zero(c: Context, e: Call) -> str:
+    return c.call("void", "llvm.x86.tilezero", [_tile(c, e.args[0])]) or "0"
+
+
+def _load(c: Context, e: Call) -> str:
+    source, target, stride, _ = e.args
+    arguments = [_tile(c, target), f"ptr {c.pointer(source)}", f"i64 {_bytes(c, source, stride)}"]
+    return c.call("void", "llvm.x86.tileloadd64", arguments) or "0"
+
+
+def _store(c: Context, e: Call) -> str:
+    source, target, stride, _ = e.args
+    arguments = [_tile(c, source), f"ptr {c.pointer(target)}", f"i64 {_bytes(c, target, stride)}"]
+    return c.call("void", "llvm.x86.tilestored64", arguments) or "0"
+
+
+def _dot(instruction: str) -> Callable[[Context, Call], str]:
+    def emit(c: Context, e: Call) -> str:
+        a, b, out = e.args
+        return c.call("void", f"llvm.x86.{instruction}", [_tile(c, out), _tile(c, a), _tile(c, b)]) or "0"
+
+    return emit
+
+
+def _configure(c: Context, e: Call) -> str:
+    """Palette 1; every tile has 16 rows of 64 bytes."""
+    table = [1] + [0] * 15 + [64, 0] * 8 + [0] * 16 + [16] * 8 + [0] * 8
+    pointer = c.alloca("[64 x i8]", 64)
+    c.line(f"store <64 x i8> <{', '.join(f'i8 {value}' for value in table[:64])}>, ptr {pointer}, align 64")
+    return c.call("void", "llvm.x86.ldtilecfg", [f"ptr {pointer}"]) or "0"
+
+
+def _release(c: Context, e: Call) -> str:
+    return c.call("void", "llvm.x86.tilerelease", []) or "0"
+
+
+EMITTERS: Mapping[str, Callable[[Context, Call], str]] = {
+    "amx_zero": _zero,
+    "amx_load": _load,
+    "amx_store": _store,
+    "amx_dot_bf16": _dot("tdpbf16ps"),
+    "amx_dot_u8s8": _dot("tdpbusd"),
+    "amx_dot_s8s8": _dot("tdpbssd"),
+    "amx_configure": _configure,
+    "amx_release": _release,
+}
+
+
+# ----------------------------------------------------------------------------------------- meaning, for the interpreter
+
+
+def _rows(pointer: Any, width: int, row: int) -> Any:
+    return pointer.view((16, width), (row, 1))
+
+
+def _mean_load(source: Any, target: Any, stride: int, tile_stride: int) -> None:
+    width = 64 // target.buffer.dtype.bytes
+    _rows(target, width, int(tile_stride))[...] = _rows(source, width, int(stride))
+
+
+def _mean_store(source: Any, target: Any, stride: int, tile_stride: int) -> None:
+    width = 64 // target.buffer.dtype.bytes
+    _rows(target, width, int(stride))[...] = _rows(source, width, int(tile_stride))
+
+
+def _mean_zero(tile: Any) -> None:
+    _rows(tile, 16, tile.strides[-2])[...] = 0
+
+
+def _mean_dot(kind: str, group: int) -> Callable[[Any, Any, Any], None]:
+    def run(a: Any, b: Any, out: Any) -> None:
+        depth = 16 * group
+        left = _rows(a, depth, a.strides[-2]).astype(kind)
+        right = b.view((16, 16, group), b.strides[-3:]).astype(kind)
+        tile = _rows(out, 16, out.strides[-2])
+        tile[...] = tile + left @ right.transpose(0, 2, 1).reshape(depth, 16)
+
+    return run
+
+
+for _name, _meaning in {
+    "amx_load": _mean_load,
+    "amx_store": _mean_store,
+    "amx_zero": _mean_zero,
+    "amx_dot_bf16": _mean_dot("float32", 2),
+    "amx_dot_u8s8": _mean_dot("int32", 4),
+    "amx_dot_s8s8": _mean_dot("int32", 4),
+}.items():
+    te.register_effect(_name, _meaning)
+
+
+# ----------------------------------------------------------------------------------------------------- declaring
+
+
+def _declare_load(name: str, shape: tuple[int, ...], dtype: str) -> None:
+    source = te.placeholder(shape, dtype, name="source")
+    tile = te.compute(shape, lambda *i: source[i], name="tile")
+
+    def rule(inputs: Any, outputs: Any) -> Call:
+        rows = inputs[0].stride(0), outputs[0].stride(0)
+        return Call("amx_load", (inputs[0].access_ptr("r"), outputs[0].access_ptr("w"), *rows), INT32)
+
+    te.decl_tensor_intrin(tile.op, rule, name)
+
+
+def _declare_store(name: str, dtype: str) -> None:
+    tile = te.placeholder((16, 16), dtype, name="tile")
+    target = te.compute((16, 16), lambda i, j: tile[i, j], name="target")
+
+    def rule(inputs: Any, outputs: Any) -> Call:
+        rows = outputs[0].stride(0), inputs[0].stride(0)
+        return Call("amx_store", (inputs[0].access_ptr("r"), outputs[0].access_ptr("w"), *rows), INT32)
+
+    te.decl_tensor_intrin(target.op, rule, name)
+
+
+def _declare_dot(name: str, left: str, right: str, wide: str, group: int) -> None:
+    depth = 16 * group
+    a = te.placeholder((16, depth), left, name="a")
+    b = te.placeholder((16, 16, group), right, name="b")
+    k = te.reduce_axis(depth, name="k")
+    out = te.compute(
+        (16, 16),
+        lambda i, j: te.sum(a[i, k].astype(wide) * b[k // group, j, k % group].astype(wide), axis=k),
+        name="out",
+    )
+
+    def rule(inputs: Any, outputs: Any) -> tuple[Any, Call, Call]:
+        reset = Call("amx_zero", (outputs[0].access_ptr("w"),), INT32)
+        operands = (inputs[0].access_ptr("r"), inputs[1].access_ptr("r"), outputs[0].access_ptr("rw"))
+        update = Call(name, operands, INT32)
+        return [reset, update], reset, update
+
+    te.decl_tensor_intrin(out.op, rule, name)
+
+
+_declare_load("amx_load_bf16", (16, 32), "bfloat16")
+_declare_load("amx_load_bf16x2", (16, 16, 2), "bfloat16")
+_declare_load("amx_load_u8", (16, 64), "uint8")
+_declare_load("amx_load_s8", (16, 64), "int8")
+_declare_load("amx_load_s8x4", (16, 16, 4), "int8")
+_declare_store("amx_store_f32", "float32")
+_declare_store("amx_store_i32", "int32")
+_declare_dot("amx_dot_bf16", "bfloat16", "bfloat16", "float32", 2)
+_declare_dot("amx_dot_u8s8", "uint8", "int8", "int32", 4)
+_declare_dot("amx_dot_s8s8", "int8", "int8", "int32", 4)
+
+
+# ---------------------------------------------------------------------------------------------------------- the pass
+
+
+def configure_tiles(func: Func) -> Func:
+    """Puts amx_configure and amx_release around the part of each thread that uses tiles.
+
+    for i in range(n) parallel: {… tiles …}   ->   for i in range(n) parallel: {amx_configure(); … tiles …; amx_release()}
+    """
+    return _Configure().func(func) if _uses_tiles(func.body) else func
+
+
+def _uses_tiles(s: Stmt) -> bool:
+    return any(isinstance(x, Allocate) and x.buffer.scope == TILES.name for x in walk_stmts(s))
+
+
+def _around(s: Stmt) -> Stmt:
+    return seq(Evaluate(Call("amx_configure", (), INT32)), s, Evaluate(Call("amx_release", (), INT32)))
+
+
+class _Configure(Mutator):
+    def func(self, f: Func) -> Func:
+        """The whole program, or the bodies of its parallel loops where tiles are used in those."""
+        if any(isinstance(s, For) and s.kind == "parallel" and _uses_tiles(s) for s in walk_stmts(f.body)):
+            return super().func(f)
+        return f.replace(body=_around(f.body))
+
+    def visit_For(self, s: For) -> Stmt:
+        """A parallel loop's body is what one thread runs at a time."""
+        if s.kind == "parallel" and _uses_tiles(s):
+            return s.replace(body=_around(s.body))
+        return self.generic_stmt(s)
+
+
+def available(target: Target) -> bool:
+    """Whether the target has AMX and, where it is this machine, lets the process use it."""
+    if not {"amx-tile", "amx-bf16", "amx-int8"} <= target.features:
+        return False
+    return permitted() if target.is_host else True
