@@ -91,12 +91,13 @@ func f(A: float32[14, 14], W: float32[3, 3], C: float32[14, 14]):
             C[h, w] = 0.0
             for kh in range(3):
                 for kw in range(3):
-                    C[h, w] = C[h, w] + select(1 <= h + kh and h + kh < 15 and 1 <= w + kw and w + kw < 15, A[h + kh - 1, w + kw - 1], 0.0)*W[kh, kw]
+                    let y = select(1 <= h+kh and h+kh < 15 and 1 <= w+kw and w+kw < 15, A[h+kh - 1, w+kw - 1], 0.0)
+                    C[h, w] = C[h, w] + y*W[kh, kw]
 """)
     same_meaning(func, done)
     body = next(s for s in walk_stmts(done.body) if isinstance(s, For) and "h" in s.var.name and repr(s.extent) == "12")
     text = repr(simplify_func(done.replace(body=body)))
-    main = next(line for line in text.splitlines() if "+ A[" in line)
+    main = next(line for line in text.splitlines() if "= A[" in line)
     assert "select" not in main
 
 

@@ -22,9 +22,8 @@ def buffers(func):
 
 
 def in_loops(func):
-    return [
-        inner for s in walk_stmts(func.body) if isinstance(s, For) for inner in walk_stmts(s.body) if isinstance(inner, Allocate)
-    ]  # fmt: skip
+    loops = [s for s in walk_stmts(func.body) if isinstance(s, For)]
+    return [s for loop in loops for s in walk_stmts(loop.body) if isinstance(s, Allocate)]
 
 
 STAGE = """

@@ -250,7 +250,7 @@ func f(A: float32[8, 32], C: float32[32]):
 
 @st.composite
 def exchanges(draw):
-    """A program of four threads that write and read shared memory, and the same with every statement a loop of its own."""
+    """Four threads that write and read shared memory, and the same with every statement a loop of its own."""
     count = draw(st.integers(1, 5))
     lines, reference = [], []
     for number in range(count):

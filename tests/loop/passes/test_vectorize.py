@@ -49,9 +49,9 @@ func f(A: float32[10], C: float32[10]):
 """,
         """
 func f(A: float32[10], C: float32[10]) @{"flat": true}:
-    for io in range(3):
-        C[ramp(io*4, 1, 4)] = select(ramp(io*4, 1, 4) < broadcast(10, 4), A[ramp(io*4, 1, 4)], broadcast(0.0, 4)) where ramp(io*4, 1, 4) < broadcast(10, 4)
-""",
+    for o in range(3):
+        C[ramp(o*4, 1, 4)] = select(MASK, A[ramp(o*4, 1, 4)], broadcast(0.0, 4)) where MASK
+""".replace("MASK", "ramp(o*4, 1, 4) < broadcast(10, 4)"),
     )
 
 

@@ -38,14 +38,12 @@ from weft.expr.nodes import (
     int_value,
 )
 from weft.expr.structural import structural_key
-from weft.expr.visit import children, map_all, rebuild
-from weft.loop.ir import Allocate, For, Func, If, Let, Stmt, Store
+from weft.expr.visit import children, map_all, rebuild, walk
+from weft.loop.ir import Allocate, Evaluate, For, Func, If, Let, Stmt, Store
 from weft.loop.passes.support import (
     Copier,
     Linear,
     Names,
-    any_expr,
-    buffers_written,
     can_trap,
     linear,
     rename_repeated,
@@ -61,22 +59,72 @@ def hoist(func: Func) -> Func:
     return _Hoister(Names(func)).func(func)
 
 
+class _Inside:
+    """What happens in a loop: the variables bound, the buffers written or allocated, whether something has effects."""
+
+    __slots__ = ("bound", "written", "effects")
+
+    def __init__(self) -> None:
+        self.bound: set[Var] = set()
+        self.written: set[Buffer] = set()
+        self.effects = False
+
+    def merge(self, other: _Inside) -> None:
+        """Adds what happens in a loop inside this one."""
+        self.bound |= other.bound
+        self.written |= other.written
+        self.effects = self.effects or other.effects
+
+
 class _Hoister(Mutator):
     def __init__(self, names: Names) -> None:
         self.names = names
+        self.inside = _Inside()
 
     def expr(self, e: Expr) -> Expr:
         return e
 
+    def visit_Store(self, s: Store) -> Stmt:
+        self.inside.written.add(s.buffer)
+        for e in (*s.indices, s.value):
+            self._effects(e)
+        return s
+
+    def visit_Evaluate(self, s: Evaluate) -> Stmt:
+        self._effects(s.value)
+        return s
+
+    def visit_Let(self, s: Let) -> Stmt:
+        self._effects(s.value)
+        self.inside.bound.add(s.var)
+        return self.generic_stmt(s)
+
+    def visit_Allocate(self, s: Allocate) -> Stmt:
+        self.inside.written.add(s.buffer)
+        return self.generic_stmt(s)
+
+    def _effects(self, e: Expr) -> None:
+        for node in walk(e):
+            if isinstance(node, Address):
+                if "w" in node.mode:
+                    self.inside.written.add(node.buffer)
+            elif isinstance(node, Call) and not is_pure(node.name):
+                self.inside.effects = True
+
     def visit_For(self, s: For) -> Stmt:
+        outer, self.inside = self.inside, _Inside()
+        self.inside.bound.add(s.var)
         body = self.stmt(s.body)
         loop = s if body is s.body else s.replace(body=body)
+        inside, self.inside = self.inside, outer
+        outer.merge(inside)
         if s.kind == "thread":
             return loop
-        mover = _LoopMover(loop, self.names)
+        mover = _LoopMover(loop, inside, self.names)
         body = mover.stmt(loop.body)
         result = _unswitch(loop if body is loop.body else loop.replace(body=body), mover, self.names)
         for var, value in reversed(mover.moved):
+            outer.bound.add(var)
             result = Let(var, value, result)
         return result
 
@@ -95,20 +143,14 @@ def _unswitch(loop: For, mover: _LoopMover, names: Names) -> Stmt:
 class _LoopMover(Mutator):
     """Rewrites the body of one loop; `moved` are the variables to bind before the loop."""
 
-    def __init__(self, loop: For, names: Names) -> None:
+    def __init__(self, loop: For, inside: _Inside, names: Names) -> None:
         self.names = names
         self.moved: list[tuple[Var, Expr]] = []
         self.known: dict[Any, Var] = {}
-        self.bound: set[Var] = {loop.var}
-        self.local: set[Buffer] = set()
-        for stmt in walk_stmts(loop.body):
-            if isinstance(stmt, (For, Let)):
-                self.bound.add(stmt.var)
-            elif isinstance(stmt, Allocate):
-                self.local.add(stmt.buffer)
+        self.bound = inside.bound
+        self.written = inside.written
         extent = int_value(loop.extent)
-        self.certain = extent is not None and extent >= 1 and not any_expr(loop.body, _is_effect)
-        self.written = buffers_written(loop.body) | self.local
+        self.certain = extent is not None and extent >= 1 and not inside.effects
         self.variation: dict[Expr, bool] = {}
 
     def varies(self, e: Expr) -> bool:
@@ -179,7 +221,11 @@ class _LoopMover(Mutator):
 
     def _sum(self, e: Expr, name: str) -> Expr:
         form = linear(e)
-        fixed = {term: factor for term, factor in form.terms.items() if not self.varies(term) and not can_trap(term)}
+        fixed = {
+            term: factor
+            for term, factor in form.terms.items()
+            if not self.varies(term) and (type(term) is Var or not can_trap(term))
+        }
         if len(fixed) < 2 and not any(type(term) is not Var for term in fixed):
             return rebuild(e, self.expr)
         key = frozenset((structural_key(term), factor) for term, factor in fixed.items())
@@ -210,9 +256,9 @@ class _LoopMover(Mutator):
         return s if value is s.value and body is s.body else Let(s.var, value, body)
 
     def visit_For(self, s: For) -> Stmt:
+        # What is invariant here was invariant in a loop inside too, and stands before that loop already.
         extent = self.expr(s.extent)
-        size = int_value(extent)
-        body = self._maybe(s.body, size is not None and size >= 1)
+        body = self._maybe(s.body, (int_value(extent) or 0) >= 1) if s.kind == "thread" else s.body
         return s if extent is s.extent and body is s.body else s.replace(extent=extent, body=body)
 
     def visit_If(self, s: If) -> Stmt:
@@ -228,10 +274,6 @@ class _LoopMover(Mutator):
         done = self.stmt(s)
         self.certain = outer
         return done
-
-
-def _is_effect(e: Expr) -> bool:
-    return isinstance(e, Call) and not is_pure(e.name)
 
 
 def _is_sum(e: Expr) -> bool:

@@ -30,10 +30,11 @@ REGISTER_BYTES = 4096
 
 def reuse_storage(func: Func) -> Func:
     """The flat program with fewer, shared allocations, outside of serial loops."""
-    if not func.annotations.get("flat") or not any(isinstance(s, Allocate) for s in walk_stmts(func.body)):
+    sizes = set(func.size_vars) | {param for param in func.params if isinstance(param, Var)}
+    allocations = [s.buffer for s in walk_stmts(func.body) if isinstance(s, Allocate)]
+    if not func.annotations.get("flat") or not any(_movable(buffer, sizes) for buffer in allocations):
         return func
     func = rename_repeated(func)
-    sizes = set(func.size_vars) | {param for param in func.params if isinstance(param, Var)}
     return func.replace(body=_Regions(sizes).region(func.body))
 
 
@@ -83,7 +84,7 @@ class _Lifetimes:
         if isinstance(s, Store):
             used.add(s.buffer)
         self._extend(used, start)
-        if isinstance(s, Allocate) and movable and self._movable(s.buffer):
+        if isinstance(s, Allocate) and movable and _movable(s.buffer, self.sizes):
             self.buffers[s.buffer] = []
         inside = movable and not (isinstance(s, For) and s.kind in ("parallel", "thread"))
         for child in child_stmts(s):
@@ -101,15 +102,13 @@ class _Lifetimes:
             if life is not None:
                 life[:] = [min([start, *life]), max([self.position, *life])]
 
-    def _movable(self, buffer: Buffer) -> bool:
-        if buffer.scope == "shared" or buffer.strides is not None:
-            return False
-        if any(var not in self.sizes for var in free_vars(*buffer.shape)):
-            return False
-        if buffer.scope == "global":
-            return True
-        size = _bytes(buffer)
-        return size is None or size > REGISTER_BYTES
+
+def _movable(buffer: Buffer, sizes: set[Var]) -> bool:
+    """Whether an allocation may move and share: not shared memory, not registers, its size known everywhere."""
+    if buffer.scope == "shared" or buffer.strides is not None or any(v not in sizes for v in free_vars(*buffer.shape)):
+        return False
+    size = _bytes(buffer)
+    return buffer.scope == "global" or size is None or size > REGISTER_BYTES
 
 
 def _bytes(buffer: Buffer) -> int | None:

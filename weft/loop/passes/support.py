@@ -222,13 +222,13 @@ def rename_repeated(func: Func) -> Func:
         bound: Any = stmt.var if isinstance(stmt, (For, Let)) else stmt.buffer if isinstance(stmt, Allocate) else None
         if bound is not None:
             if id(bound) in seen or bound.name in names:
-                return func.replace(body=Copier(_ParamNames(func)).stmt(func.body))
+                return func.replace(body=Copier(FreeNames(func)).stmt(func.body))
             seen.add(id(bound))
             names.add(bound.name)
     return func
 
 
-class _ParamNames(Names):
+class FreeNames(Names):
     """Only what the parameters take is taken, so that a renamed program keeps the names that are still free."""
 
     def __init__(self, func: Func) -> None:

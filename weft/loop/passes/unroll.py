@@ -11,9 +11,9 @@ the work to the code generator, or when the copies would be more than `limit` st
 from __future__ import annotations
 
 from weft.expr.nodes import Expr, add, floordiv, index_expr, int_value, mul, sub
-from weft.loop.ir import Allocate, For, Func, Let, Seq, Stmt, seq
-from weft.loop.passes.support import Copier, Names, size_of
-from weft.loop.visit import Mutator, substitute_stmt, walk_stmts
+from weft.loop.ir import For, Func, Seq, Stmt, seq
+from weft.loop.passes.support import Copier, FreeNames
+from weft.loop.visit import child_stmts, walk_stmts
 
 LIMIT = 4096
 """The most statements that the copies of one loop may have."""
@@ -21,68 +21,75 @@ LIMIT = 4096
 
 def unroll(func: Func, limit: int = LIMIT) -> Func:
     """The program with its unrolled loops written out."""
-    if not any(
-        isinstance(s, For) and (s.kind == "unrolled" or "pragma_unroll" in s.annotations) for s in walk_stmts(func.body)
-    ):
+    loops = [s for s in walk_stmts(func.body) if isinstance(s, For)]
+    if not any(loop.kind == "unrolled" or "pragma_unroll" in loop.annotations for loop in loops):
         return func
-    return _Unroller(Names(func), limit).func(func)
+    unroller = _Unroller(func, limit)
+    unroller.measure(func.body)
+    return func.replace(body=unroller.stmt(func.body))
 
 
-class _Unroller(Mutator):
-    def __init__(self, names: Names, limit: int) -> None:
-        self.names = names
+class _Unroller(Copier):
+    """Copies the program once, outermost loop first, so that each copy of a statement is made in one step."""
+
+    def __init__(self, func: Func, limit: int) -> None:
+        super().__init__(FreeNames(func))
         self.limit = limit
+        self.sizes: dict[Stmt, int] = {}
 
-    def expr(self, e: Expr) -> Expr:
-        return e
+    def measure(self, s: Stmt) -> int:
+        """How many statements there will be; remembered for each loop's body."""
+        size = int(type(s) is not Seq) + sum(self.measure(child) for child in child_stmts(s))
+        if isinstance(s, For):
+            size -= 1
+            self.sizes[s] = size
+            return self._copies_of(s) * size or 1
+        return size
+
+    def _copies_of(self, loop: For) -> int:
+        """How many times a loop's body will be written; 0: the loop stays a loop."""
+        extent = int_value(loop.extent)
+        if loop.kind == "unrolled":
+            explicit = loop.annotations.get("unroll_explicit") is not False
+            fits = extent is not None and extent * self.sizes[loop] <= self.limit
+            return max(extent, 0) if explicit and fits and extent is not None else 0
+        factor = loop.annotations.get("pragma_unroll")
+        if loop.kind != "serial" or type(factor) is not int or factor <= 1 or factor * self.sizes[loop] > self.limit:
+            return 0
+        return factor
 
     def visit_For(self, s: For) -> Stmt:
-        body = self.stmt(s.body)
-        loop = s if body is s.body else s.replace(body=body)
-        if loop.kind == "unrolled":
-            return self._unrolled(loop)
-        factor = loop.annotations.get("pragma_unroll")
-        if loop.kind == "serial" and type(factor) is int and factor > 1:
-            return self._by_factor(loop, factor)
-        return loop
-
-    def _unrolled(self, loop: For) -> Stmt:
-        extent = int_value(loop.extent)
-        if loop.annotations.get("unroll_explicit") is False:
-            return loop.replace(kind="serial")
-        if extent is None or extent * size_of(loop.body) > self.limit:
-            return loop.replace(kind="serial", annotations={**loop.annotations, "unroll_explicit": False})
-        return self._copies(loop, index_expr(0), max(extent, 0))
+        """A loop: its copies, or the loop itself with the loops inside it unrolled."""
+        copies = self._copies_of(s)
+        extent = int_value(s.extent)
+        if s.kind == "unrolled":
+            if copies or (extent is not None and extent <= 0):
+                return self._copies(s, index_expr(0), copies)
+            return super().visit_For(s.replace(kind="serial", annotations={**s.annotations, "unroll_explicit": False}))
+        annotations = {key: value for key, value in s.annotations.items() if key != "pragma_unroll"}
+        if not copies or len(annotations) == len(s.annotations):
+            return super().visit_For(s.replace(annotations=annotations))
+        return self._by_factor(s.replace(annotations=annotations), copies)
 
     def _copies(self, loop: For, first: Expr, count: int) -> Stmt:
         """The body `count` times, with the loop variable first, first + 1, …"""
-        binds = any(isinstance(s, (For, Let, Allocate)) for s in walk_stmts(loop.body))
         copies = []
         for number in range(count):
-            value = add(first, index_expr(number))
-            if binds and number > 0:
-                copies.append(Copier(self.names, {loop.var: value}).stmt(loop.body))
-            else:
-                copies.append(substitute_stmt(loop.body, {loop.var: value}))
-        return seq(*copies) if copies else Seq(())
+            self.variables[loop.var] = add(first, index_expr(number))
+            copies.append(self.stmt(loop.body))
+        return seq(*copies)
 
     def _by_factor(self, loop: For, factor: int) -> Stmt:
         extent = int_value(loop.extent)
-        annotations = {key: value for key, value in loop.annotations.items() if key != "pragma_unroll"}
-        plain = loop.replace(annotations=annotations)
-        if factor * size_of(loop.body) > self.limit:
-            return plain
         if extent is not None and extent <= factor:
-            return self._copies(plain, index_expr(0), max(extent, 0))
-        width = index_expr(factor)
-        whole = floordiv(loop.extent, width)
-        main = plain.replace(extent=whole, body=self._copies(plain, mul(loop.var, width), factor))
+            return self._copies(loop, index_expr(0), max(extent, 0))
+        width, size = index_expr(factor), self.expr(loop.extent)
+        whole = floordiv(size, width)
+        var = self._renamed(loop.var)
+        main = loop.replace(var=var, extent=whole, body=self._copies(loop, mul(var, width), factor))
         if extent is not None:
-            return seq(main, self._rest(plain, index_expr(extent // factor * factor), extent % factor))
+            return seq(main, self._copies(loop, index_expr(extent // factor * factor), extent % factor))
         start = mul(whole, width)
-        rest = Copier(self.names, {}).stmt(plain.replace(extent=sub(loop.extent, start)))
-        assert isinstance(rest, For)
-        return seq(main, rest.replace(body=substitute_stmt(rest.body, {rest.var: add(start, rest.var)})))
-
-    def _rest(self, loop: For, start: Expr, count: int) -> Stmt:
-        return Seq([Copier(self.names, {loop.var: add(start, index_expr(n))}).stmt(loop.body) for n in range(count)])
+        rest = self._renamed(loop.var)
+        self.variables[loop.var] = add(start, rest)
+        return seq(main, loop.replace(var=rest, extent=sub(size, start), body=self.stmt(loop.body)))
