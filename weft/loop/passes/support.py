@@ -34,7 +34,7 @@ from weft.expr.nodes import (
     mul,
     sub,
 )
-from weft.expr.visit import map_all, walk
+from weft.expr.visit import map_all, substitute, walk
 from weft.loop.ir import Allocate, Evaluate, For, Func, If, Let, Seq, Stmt, Store
 from weft.loop.visit import Mutator, child_exprs, walk_exprs, walk_stmts
 
@@ -172,6 +172,10 @@ class Copier(Mutator):
         self.variables: dict[Var, Expr] = dict(mapping or {})
         self.buffers: dict[Buffer, Buffer] = {}
 
+    def expr(self, e: Expr) -> Expr:
+        """The copy of an expression."""
+        return super().expr(e) if self.buffers else substitute(e, self.variables)
+
     def _renamed(self, var: Var) -> Var:
         made = Var(self.names.fresh(var.name), var.dtype)
         self.variables[var] = made
@@ -222,13 +226,13 @@ def rename_repeated(func: Func) -> Func:
         bound: Any = stmt.var if isinstance(stmt, (For, Let)) else stmt.buffer if isinstance(stmt, Allocate) else None
         if bound is not None:
             if id(bound) in seen or bound.name in names:
-                return func.replace(body=Copier(FreeNames(func)).stmt(func.body))
+                return func.replace(body=Copier(_FreeNames(func)).stmt(func.body))
             seen.add(id(bound))
             names.add(bound.name)
     return func
 
 
-class FreeNames(Names):
+class _FreeNames(Names):
     """Only what the parameters take is taken, so that a renamed program keeps the names that are still free."""
 
     def __init__(self, func: Func) -> None:

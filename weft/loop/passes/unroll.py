@@ -10,9 +10,9 @@ the work to the code generator, or when the copies would be more than `limit` st
 
 from __future__ import annotations
 
-from weft.expr.nodes import Expr, add, floordiv, index_expr, int_value, mul, sub
-from weft.loop.ir import For, Func, Seq, Stmt, seq
-from weft.loop.passes.support import Copier, FreeNames
+from weft.expr.nodes import Expr, Var, add, floordiv, index_expr, int_value, mul, sub
+from weft.loop.ir import Allocate, For, Func, Seq, Stmt, seq
+from weft.loop.passes.support import Copier, Names
 from weft.loop.visit import child_stmts, walk_stmts
 
 LIMIT = 4096
@@ -33,9 +33,17 @@ class _Unroller(Copier):
     """Copies the program once, outermost loop first, so that each copy of a statement is made in one step."""
 
     def __init__(self, func: Func, limit: int) -> None:
-        super().__init__(FreeNames(func))
+        super().__init__(Names(func))
         self.limit = limit
         self.sizes: dict[Stmt, int] = {}
+        self.copying = False
+
+    def _renamed(self, var: Var) -> Var:
+        return super()._renamed(var) if self.copying else var
+
+    def visit_Allocate(self, s: Allocate) -> Stmt:
+        """An allocation: of a fresh buffer only inside what is copied."""
+        return super().visit_Allocate(s) if self.copying else self.generic_stmt(s)
 
     def measure(self, s: Stmt) -> int:
         """How many statements there will be; remembered for each loop's body."""
@@ -73,10 +81,12 @@ class _Unroller(Copier):
 
     def _copies(self, loop: For, first: Expr, count: int) -> Stmt:
         """The body `count` times, with the loop variable first, first + 1, …"""
-        copies = []
+        outer, copies = self.copying, []
         for number in range(count):
+            self.copying = outer or count > 1
             self.variables[loop.var] = add(first, index_expr(number))
             copies.append(self.stmt(loop.body))
+        self.copying = outer
         return seq(*copies)
 
     def _by_factor(self, loop: For, factor: int) -> Stmt:
@@ -85,11 +95,15 @@ class _Unroller(Copier):
             return self._copies(loop, index_expr(0), max(extent, 0))
         width, size = index_expr(factor), self.expr(loop.extent)
         whole = floordiv(size, width)
+        outer, self.copying = self.copying, True  # the body is written in the main loop and again for the rest
         var = self._renamed(loop.var)
         main = loop.replace(var=var, extent=whole, body=self._copies(loop, mul(var, width), factor))
-        if extent is not None:
-            return seq(main, self._copies(loop, index_expr(extent // factor * factor), extent % factor))
         start = mul(whole, width)
-        rest = self._renamed(loop.var)
-        self.variables[loop.var] = add(start, rest)
-        return seq(main, loop.replace(var=rest, extent=sub(size, start), body=self.stmt(loop.body)))
+        if extent is not None:
+            rest = self._copies(loop, start, extent % factor)
+        else:
+            last = self._renamed(loop.var)
+            self.variables[loop.var] = add(start, last)
+            rest = loop.replace(var=last, extent=sub(size, start), body=self.stmt(loop.body))
+        self.copying = outer
+        return seq(main, rest)
