@@ -118,12 +118,12 @@ def test_reading_what_another_iteration_computed_is_a_race():
     races(func, floats(8), floats(8), match=r"load of T\[0\] in block 'B' of 'f' at i=1")
 
 
-def test_packed_elements_of_one_byte_race_in_a_parallel_loop():
-    A, i, j = buffer("A", (4,), kind="uint4"), *variables("i j")
-    store = Store(A, (i,), const(1, "uint4"))
-    races(Func("f", [A], For(i, 4, store, "parallel")), np.zeros(2, np.uint8), match="same byte")
-    pairs = For(i, 2, For(j, 2, Store(A, (i * 2 + j,), const(1, "uint4"))), "parallel")
-    interpret(Func("f", [A], pairs), np.zeros(2, np.uint8))
+def test_packed_elements_of_one_byte_are_apart():
+    """Flattening makes bytes of them, and loops serial that would then race."""
+    A, i = buffer("A", (5,), kind="uint4"), Var("i")
+    a = np.zeros(3, np.uint8)
+    interpret(Func("f", [A], For(i, 5, Store(A, (i,), const(7, "uint4")), "parallel")), a)
+    np.testing.assert_array_equal(a, [0x77, 0x77, 0x07])
 
 
 # --------------------------------------------------------------------------------------------------- lowered GPU
@@ -369,6 +369,40 @@ def test_a_race_within_one_scheduled_statement_is_found():
     A, tx, v = buffer("A", (9,)), *variables("tx v")
     block = Block("A", [Axis(v, 8)], [tx], (), (), Store(A, (v,), Load(A, (v + 1,))))
     races(Func("f", [A], thread(tx, 8, block, "threadIdx.x")), floats(9), match="in block 'A' of 'f' at tx=1")
+
+
+def fetched_tiles(scheduled, differ):
+    """Each virtual thread fetches a tile to shared memory (all the same, or one each), then uses it."""
+    A, B, S = buffer("A", (4, 4)), buffer("B", (2, 4)), buffer("S", (4,), "shared")
+    tx, vt, ux, v, w, x = variables("tx vt ux v w x")
+    which = vt if differ else const(0)
+    fetch, use = Store(S, (ux,), Load(A, (ux, which))), Store(B, (vt, tx), Load(S, (const(3) - tx,)))
+    if not scheduled:
+        body = seq(thread(ux, 4, fetch, "threadIdx.x"), BARRIER, use)
+        return Func("f", [A, B], thread(tx, 4, thread(vt, 2, Allocate(S, body), "vthread"), "threadIdx.x"))
+    fetch = Block("S", [Axis(v, 4), Axis(x, 4)], [ux, which], (), (), Store(S, (v,), Load(A, (v, x))))
+    use = Block("B", [Axis(w, 2), Axis(x, 4)], [vt, tx], (), (), Store(B, (w, x), Load(S, (const(3) - x,))))
+    body = seq(thread(ux, 4, fetch, "threadIdx.x"), use)
+    return Func("f", [A, B], thread(tx, 4, thread(vt, 2, body, "vthread"), "threadIdx.x"), [S])
+
+
+@pytest.mark.parametrize("scheduled", [True, False])
+@pytest.mark.parametrize("differ", [True, False])
+def test_shared_memory_inside_virtual_threads_is_one_for_each_of_them(scheduled, differ):
+    a, b = floats(4, 4), floats(2, 4)
+    interpret(fetched_tiles(scheduled, differ), a, b)
+    np.testing.assert_array_equal(b, a[::-1, [0, int(differ)]].T)
+
+
+@pytest.mark.parametrize("differ", [True, False])
+def test_virtual_threads_may_write_the_same_value_but_not_different_ones(differ):
+    A, S, vt = buffer("A", (2,)), buffer("S", (1,), "shared"), Var("vt")
+    store = Store(S, (const(0),), Load(A, (vt if differ else const(0),)))
+    func = Func("f", [A], Allocate(S, thread(vt, 2, store, "vthread")))
+    if differ:
+        races(func, floats(2), match=r"data race: store of S\[0\].*vt \(vthread\)")
+    else:
+        interpret(func, floats(2))
 
 
 def test_local_memory_of_virtual_threads():

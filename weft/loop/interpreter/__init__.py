@@ -109,7 +109,7 @@ def _translate(translator: Statements, func: Func, bound: Bound) -> str:
         translator.namespace[f"m{place.number}"] = memory
         translator.open(place)
     for allocation in translator.homes.get(None, ()):
-        translator.allocate(allocation.buffer, func.body, allocation.around, allocation.keyed)
+        translator.allocate(allocation, func.body)
     try:
         translator.statement(func.body)
     except RecursionError:
@@ -126,7 +126,7 @@ def _compile(source: str, translator: Statements, func: Func) -> Callable[[], No
         "Wait": Wait,
         "run_group": run_group,
         "new_memory": new_memory,
-        "per_thread": _per_thread,
+        "instances": _instances,
         "compact_strides": compact_strides,
         "memory_size": memory_size,
         "as_array": _as_array,
@@ -140,16 +140,16 @@ def _compile(source: str, translator: Statements, func: Func) -> Callable[[], No
     return program
 
 
-def _per_thread(
+def _instances(
     buffer: Buffer, shape: tuple[int, ...], strides: tuple[int, ...], check: bool, levels: int
-) -> Callable[[int, int, int], Memory]:
-    """Memory of which each thread has an instance of its own, found by the thread's index."""
-    instances: dict[tuple[int, int, int], Memory] = {}
+) -> Callable[..., Memory]:
+    """Memory of which each thread (or virtual thread) has an instance of its own, found by its index."""
+    made: dict[tuple[int, ...], Memory] = {}
 
-    def find(x: int, y: int, z: int) -> Memory:
-        memory = instances.get((x, y, z))
+    def find(*key: int) -> Memory:
+        memory = made.get(key)
         if memory is None:
-            memory = instances[x, y, z] = new_memory(buffer, shape, strides, check, levels)
+            memory = made[key] = new_memory(buffer, shape, strides, check, levels)
         return memory
 
     return find

@@ -58,11 +58,28 @@ class Level:
         """Whether this is a loop over threads of a block."""
         return (self.loop.thread or "").startswith("threadIdx")
 
+    @property
+    def is_virtual(self) -> bool:
+        """Whether this is a loop over virtual threads: one thread in lockstep, so writing the same value is harmless."""
+        return self.loop.thread == "vthread"
+
 
 class Place:
     """Where a buffer's memory is found in generated code, and which checks its accesses need."""
 
-    __slots__ = ("number", "buffer", "dims", "strides", "size", "undefined", "tracked", "depth", "around", "keyed")
+    __slots__ = (
+        "number",
+        "buffer",
+        "dims",
+        "strides",
+        "size",
+        "undefined",
+        "tracked",
+        "depth",
+        "around",
+        "keyed",
+        "virtual",
+    )
 
     def __init__(
         self, number: int, buffer: Buffer, dims: Sequence[Value], strides: Sequence[Value], size: Value
@@ -77,6 +94,7 @@ class Place:
         self.depth = 0  # levels further out than this have memory of their own
         self.around: frozenset[For] = frozenset()  # loops whose iterations will get memory of their own when lowered
         self.keyed = False  # one instance for each thread, found by the thread's index
+        self.virtual: tuple[For, ...] = ()  # vthread loops each of whose iterations has an instance
 
 
 class Names(NamedTuple):
@@ -177,9 +195,11 @@ class Emitter:
     def instance(self, place: Place) -> Names:
         """The names of the memory that an access here reaches."""
         n = place.number
-        if not place.keyed:
+        if not place.keyed and not place.virtual:
             return Names(f"m{n}", f"M{n}", f"I{n}", f"W{n}", lambda level: f"Q{n}_{level}")
         key = [self.launched[tag][0].code if tag in self.launched else "0" for tag in _THREAD_TAGS]
+        if place.virtual:
+            key = [self.names[loop.var].code for loop in place.virtual]
         memory = self.fresh("t")
         self.emit(f"{memory} = m{n}{_tuple(key)}")
         return Names(
@@ -228,26 +248,19 @@ class Emitter:
         """The levels at which an access can race, and those whose iterations get memory of their own when lowered."""
         if not (self.check and place.tracked):
             return [], []
-        packed = place.buffer.dtype.is_packed
         shared = is_shared(place.buffer)
         full: list[Level] = []
         private: list[Level] = []
         for level in self.levels[place.depth :]:
-            if (place.keyed and level.is_thread) or (packed and level.loop.kind == "vectorized"):
+            if (place.keyed and level.is_thread) or level.loop in place.virtual:
                 continue
             own = level.loop in place.around and not (shared and level.is_thread)
             (private if own else full).append(level)
         return full, private
 
-    def _granule(self, place: Place, position: str) -> str:
-        """What two accesses must share to conflict: an element, or for packed dtypes a byte."""
-        bits = place.buffer.dtype.bits
-        return position if bits >= 8 else self.atom(Value(f"{position} * {bits} >> 3")).code
-
     def _race(self, place: Place, levels: Sequence[Level], indices: Sequence[Value], access: str) -> str:
         loops = " or ".join(f"{level.loop.var.name} ({level.loop.thread or level.loop.kind})" for level in levels)
-        what = "byte" if place.buffer.dtype.is_packed else "element"
-        note = f"another iteration of {loops} touches the same {what} at the same time, and one of the two writes it"
+        note = f"another iteration of {loops} touches the same element at the same time, and one of the two writes it"
         if any(level.cell or level.is_thread for level in levels):
             note += "; is there a barrier missing?"
         return self.failure("race", [index.code for index in indices], place.buffer, access, note)
@@ -256,29 +269,38 @@ class Emitter:
         """Checks that a read races with no write and finds something written."""
         full, private = self.applicable(place)
         if full or private:
-            where = self._granule(place, position)
-            self.emit(f"w = {names.writer}[{where}]")
+            self.emit(f"w = {names.writer}[{position}]")
             tests = " or ".join(f"{level.start} <= w < {level.mine}" for level in full + private)
             self.emit(f"if {tests}: {self._race(place, full + private, indices, access)}")
             for level in full:
-                seen = f"{names.readers(level.index)}[{where}]"
+                seen = f"{names.readers(level.index)}[{position}]"
                 self.emit(f"if {seen} < {level.start}: {seen} = {level.mine}")
         if self.check and place.undefined:
             raising = self.failure("uninitialised", [index.code for index in indices], place.buffer, access)
             self.emit(f"if not {names.initialized}[{position}]: {raising}")
 
-    def track_write(self, place: Place, names: Names, position: str, indices: Sequence[Value], access: str) -> None:
-        """Checks that a write races with nothing, and notes it."""
+    def writes_virtually(self, place: Place) -> bool:
+        """Whether the value matters to the race check of a write here."""
+        return any(level.is_virtual for level in self.applicable(place)[0])
+
+    def track_write(
+        self, place: Place, names: Names, position: str, indices: Sequence[Value], access: str, value: str
+    ) -> None:
+        """Checks that a write races with nothing, and notes it; `value` is an atom where virtual threads write."""
         full, private = self.applicable(place)
+        if full:
+            self.emit(f"w = {names.writer}[{position}]")
+            tests = []
+            for level in full:
+                seen = f"{names.readers(level.index)}[{position}]"
+                test = f"{level.start} <= w < {level.mine} or {level.start} <= {seen} < {level.mine}"
+                if level.is_virtual:
+                    test = f"({test}) and {names.view}[{position}] != {value} == {value}"
+                tests.append(test)
+            self.emit(f"if {' or '.join(tests)}: {self._race(place, full, indices, access)}")
         if full or private:
-            where = self._granule(place, position)
-            if full:
-                self.emit(f"w = {names.writer}[{where}]")
-                tests = [f"{level.start} <= w < {level.mine}" for level in full]
-                tests += [f"{level.start} <= {names.readers(level.index)}[{where}] < {level.mine}" for level in full]
-                self.emit(f"if {' or '.join(tests)}: {self._race(place, full, indices, access)}")
             innermost = max(full + private, key=lambda level: level.index)
-            self.emit(f"{names.writer}[{where}] = {innermost.mine}")
+            self.emit(f"{names.writer}[{position}] = {innermost.mine}")
         if self.check and place.undefined:
             self.emit(f"{names.initialized}[{position}] = 1")
 

@@ -472,7 +472,7 @@ class Expressions(Emitter):
         names = self.instance(place)
         position = self.position(place, indices)
         full, _ = self.applicable(place)
-        times = "".join(f"({level.index}, {level.start}, {level.mine}), " for level in full)
+        times = "".join(f"({level.index}, {level.start}, {level.mine}), " for level in full if not level.is_virtual)
         return self.atom(Value(f"Pointer({names.memory}, {position}, {e.mode!r}, ({times}), {self.check})"))
 
 

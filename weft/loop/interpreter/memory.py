@@ -152,9 +152,6 @@ class Pointer:
 
     def _races(self, positions: list[int], writes: bool) -> None:
         memory = self._memory
-        bits = self.buffer.dtype.bits
-        if bits < 8:  # elements of one byte conflict
-            positions = [position * bits >> 3 for position in positions]
         for level, start, mine in self._times:
             readers = memory.readers[level]
             for position in positions:

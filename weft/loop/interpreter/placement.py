@@ -4,7 +4,8 @@ A scheduled program lists its intermediates in `Func.allocations`; lowering will
 covers its uses. Here a "shared" buffer gets one instance per block of threads and a "local" one per thread: its memory
 is made at the innermost of those loops that is around all its uses. Any other scope is made once. `around` are all the
 loops around all uses: iterations of these that run at once will not share the memory when lowered, so they may
-write the same element, but must not read what another of them wrote.
+write the same element, but must not read what another of them wrote. A shared buffer that lives inside a vthread loop has
+an instance for each virtual thread, as it will when these are lowered.
 """
 
 from __future__ import annotations
@@ -15,16 +16,17 @@ from typing import NamedTuple
 from weft.expr.nodes import Address, Buffer, Call, Load
 from weft.expr.visit import walk
 from weft.loop.interpreter.emitter import is_local, is_shared
-from weft.loop.ir import Block, Evaluate, For, Func, Seq, Stmt, Store
+from weft.loop.ir import Allocate, Block, Evaluate, For, Func, Seq, Stmt, Store
 from weft.loop.visit import child_exprs, child_stmts, walk_stmts
 
 
 class Allocation(NamedTuple):
-    """One intermediate: the loops around all its uses, and whether each thread finds its instance by its index."""
+    """One intermediate: the loops around all its uses, and whose instance it is: of each thread, of each vthread."""
 
     buffer: Buffer
-    around: frozenset[For]
-    keyed: bool
+    around: frozenset[For] = frozenset()
+    keyed: bool = False
+    virtual: tuple[For, ...] = ()
 
 
 def _uses(func: Func) -> dict[Buffer, list[tuple[For, ...]]]:
@@ -79,7 +81,9 @@ def place_intermediates(func: Func) -> dict[For | None, list[Allocation]]:
         common = _common(chains)
         home: For | None = None
         keyed = False
+        virtual: tuple[For, ...] = ()
         if is_shared(buffer):
+            virtual = tuple(loop for loop in common if loop.thread == "vthread")
             owners = launches(common, ("blockIdx",))
             home = owners[-1] if owners else None
         elif is_local(buffer):
@@ -87,8 +91,18 @@ def place_intermediates(func: Func) -> dict[For | None, list[Allocation]]:
             home = owners[-1] if owners else None
             inside = set(common)
             keyed = any(loop not in inside for chain in chains for loop in launches(chain, ("threadIdx",)))
-        placed.setdefault(home, []).append(Allocation(buffer, frozenset(common), keyed))
+        placed.setdefault(home, []).append(Allocation(buffer, frozenset(common), keyed, virtual))
     return placed
+
+
+def shared_inside(s: Stmt, virtual: tuple[For, ...] = ()) -> list[Allocation]:
+    """The shared buffers that are allocated in a lowered loop over threads, which the block of threads has in common."""
+    found = [Allocation(s.buffer, virtual=virtual)] if isinstance(s, Allocate) and is_shared(s.buffer) else []
+    if isinstance(s, For) and s.thread == "vthread":
+        virtual = (*virtual, s)
+    for child in child_stmts(s):
+        found += shared_inside(child, virtual)
+    return found
 
 
 def written_buffers(func: Func) -> set[Buffer]:

@@ -29,6 +29,7 @@ from weft.loop.interpreter.placement import (
     Waits,
     is_barrier,
     place_intermediates,
+    shared_inside,
     written_buffers,
 )
 from weft.loop.ir import Allocate, Block, Evaluate, For, Func, If, Let, Seq, Stmt, Store
@@ -77,8 +78,9 @@ class Statements(Expressions):
             for level in range(self.level_count):
                 self.emit(f"Q{n}_{level} = m{n}.readers[{level}]")
 
-    def allocate(self, buffer: Buffer, body: Stmt, around: frozenset[For] = frozenset(), keyed: bool = False) -> None:
+    def allocate(self, allocation: Allocation, body: Stmt) -> None:
         """Fresh memory for an intermediate that lives in `body`."""
+        buffer = allocation.buffer
         dims = [self.atom(self.expression(extent)) for extent in buffer.shape]
         shape = f"({''.join(f'{dim.code}, ' for dim in dims)})"
         known = [dim.low for dim in dims] if all(dim.low == dim.high for dim in dims) else None
@@ -97,17 +99,20 @@ class Statements(Expressions):
         else:
             size = self.atom(Value(f"memory_size({shape}, {steps}, {name}.dtype)", 0, UNBOUNDED))
         place = self.declare(buffer, dims, strides, size)
-        place.undefined, place.around, place.keyed = self.check, around, keyed
+        place.undefined, place.around = self.check, allocation.around
+        place.keyed, place.virtual = allocation.keyed, allocation.virtual
         place.tracked = place.tracked and _deepest(body) > 0
         levels = self.level_count if place.tracked else 0
-        make = "per_thread" if keyed else "new_memory"
+        several = place.keyed or place.virtual
+        make = "instances" if several else "new_memory"
         self.emit(f"m{place.number} = {make}({name}, {shape}, {steps}, {self.check}, {levels})")
-        if not keyed:
+        if not several:
             self.open(place)
 
     def _allocate(self, s: Any) -> None:
         if s.buffer not in self.places or not is_shared(s.buffer):  # shared ones were made when the threads started
-            self.allocate(s.buffer, s.body, keyed=is_local(s.buffer) and self._starts_threads(s.body))
+            keyed = is_local(s.buffer) and self._starts_threads(s.body)
+            self.allocate(Allocation(s.buffer, keyed=keyed), s.body)
         self.statement(s.body)
 
     def _starts_threads(self, s: Stmt) -> bool:
@@ -182,7 +187,7 @@ class Statements(Expressions):
     def body(self, s: For) -> None:
         """The memory that belongs to an iteration, then what is in the loop."""
         for allocation in self.homes.get(s, ()):
-            self.allocate(allocation.buffer, s.body, allocation.around, allocation.keyed)
+            self.allocate(allocation, s.body)
         self.statement(s.body)
 
     # -------------------------------------------------------------------------------------------------- threads
@@ -211,17 +216,17 @@ class Statements(Expressions):
                 f"the loop {s.var.name} ({tag}) of {self.failures.function!r} stands inside a loop over threadIdx: "
                 "reorder the loops so that blockIdx is outside"
             )
-        shared = []
+        shared: list[Allocation] = []
         if threads and not any(other.startswith("threadIdx") for other in self.launched):
-            shared = [stmt.buffer for stmt in walk_stmts(s) if isinstance(stmt, Allocate) and is_shared(stmt.buffer)]
-        for buffer in dict.fromkeys(shared):
-            self.allocate(buffer, s)
+            shared = shared_inside(s)
+        for allocation in shared:
+            self.allocate(allocation, s)
         if (threads or tag == "vthread") and self.waits.inside(s.body) and extent.high > 0:
             self._group(s, extent)
         else:
             self.loop(s, extent, True)
-        for buffer in dict.fromkeys(shared):
-            del self.places[buffer]
+        for allocation in shared:
+            self.places.pop(allocation.buffer, None)
 
     def _same_thread(self, s: For, extent: Value) -> None:
         """A loop of a tag that is launched already: its variable is the thread's own index."""
@@ -353,11 +358,14 @@ class Statements(Expressions):
 
     def _store_scalar(self, s: Any, place: Place) -> None:
         indices = self.bounds(place, [self.expression(index) for index in s.indices], "store")
-        value = self.unrounded(s.value)
+        virtual = self.writes_virtually(place)
+        value = _encoded(s.buffer, self.expression(s.value).code if virtual else self.unrounded(s.value))
+        if virtual:
+            value = self.atom(Value(value)).code
         names = self.instance(place)
         position = self.position(place, indices)
-        self.track_write(place, names, position, indices, "store")
-        self.emit(f"{names.view}[{position}] = {_encoded(s.buffer, value)}")
+        self.track_write(place, names, position, indices, "store", value)
+        self.emit(f"{names.view}[{position}] = {value}")
 
     def _store_vector(self, s: Any, place: Place, lanes: int) -> None:
         """All lanes are computed before any is stored; a lane whose predicate does not hold does nothing."""
@@ -369,7 +377,8 @@ class Statements(Expressions):
             active = self.expression(s.predicate).code if s.predicate is not None else "True"
             with self.indented(f"if {active}:"):
                 indices = self.bounds(place, [self.expression(index) for index in s.indices], "store")
-                value = self.unrounded(s.value)
+                virtual = self.writes_virtually(place)
+                value = self.expression(s.value).code if virtual else self.unrounded(s.value)
                 position = self.position(place, indices)
                 if self.check:
                     twice = "two lanes of one vector store write the same element"
@@ -378,7 +387,7 @@ class Statements(Expressions):
                 self.emit(f"{pending}[{position}] = {_encoded(s.buffer, value)}")
         position, value = self.fresh("t"), self.fresh("t")
         with self.indented(f"for {position}, {value} in {pending}.items():"):
-            self.track_write(place, names, position, [Value(position)], "vector store (flat position)")
+            self.track_write(place, names, position, [Value(position)], "vector store (flat position)", value)
             self.emit(f"{names.view}[{position}] = {value}")
 
 
