@@ -60,7 +60,7 @@ class Level:
 
     @property
     def is_virtual(self) -> bool:
-        """Whether this is a loop over virtual threads: one thread in lockstep, so writing the same value is harmless."""
+        """Whether this is a loop over virtual threads: these are one thread, so writing the same value is harmless."""
         return self.loop.thread == "vthread"
 
 

@@ -4,8 +4,8 @@ A scheduled program lists its intermediates in `Func.allocations`; lowering will
 covers its uses. Here a "shared" buffer gets one instance per block of threads and a "local" one per thread: its memory
 is made at the innermost of those loops that is around all its uses. Any other scope is made once. `around` are all the
 loops around all uses: iterations of these that run at once will not share the memory when lowered, so they may
-write the same element, but must not read what another of them wrote. A shared buffer that lives inside a vthread loop has
-an instance for each virtual thread, as it will when these are lowered.
+write the same element, but must not read what another of them wrote. A shared buffer that lives inside a vthread loop
+has an instance for each virtual thread, as it will when these are lowered.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def place_intermediates(func: Func) -> dict[For | None, list[Allocation]]:
 
 
 def shared_inside(s: Stmt, virtual: tuple[For, ...] = ()) -> list[Allocation]:
-    """The shared buffers that are allocated in a lowered loop over threads, which the block of threads has in common."""
+    """The shared buffers allocated in a lowered loop over threads, which the block of threads has in common."""
     found = [Allocation(s.buffer, virtual=virtual)] if isinstance(s, Allocate) and is_shared(s.buffer) else []
     if isinstance(s, For) and s.thread == "vthread":
         virtual = (*virtual, s)
