@@ -243,6 +243,27 @@ def _prefetch(c: Context, e: Call) -> str:
     return c.call("void", "llvm.prefetch.p0", arguments) or "0"
 
 
+def _interleave(c: Context, e: Call) -> str:
+    """The lanes of several vectors in turn: x0 y0 x1 y1 …; pairs are joined first, then woven by one shuffle each."""
+    count, lanes = len(e.args), e.args[0].dtype.lanes
+    kind = types.llvm_type(e.dtype.scalar)
+    values = [c.value(argument) for argument in e.args]
+    width = lanes
+    while len(values) > 1 and len(values) % 2 == 0:
+        order = ", ".join(f"i32 {i}" for i in range(2 * width))
+        pair = types.vector(kind, width)
+        values = [
+            c.emit(f"shufflevector {pair} {a}, {pair} {b}, <{2 * width} x i32> <{order}>")
+            for a, b in zip(values[::2], values[1::2])
+        ]
+        width *= 2
+    if len(values) != 1:
+        raise TargetError(f"{count} vectors cannot be interleaved; only 2, 4 or 8 can")
+    order = ", ".join(f"i32 {part * lanes + lane}" for lane in range(lanes) for part in range(count))
+    whole = types.vector(kind, count * lanes)
+    return c.emit(f"shufflevector {whole} {values[0]}, {whole} poison, <{count * lanes} x i32> <{order}>")
+
+
 def _external(c: Context, e: Call) -> str:
     name = e.name.split(":", 1)[1]
     if not name.isidentifier() or not name.isascii():
@@ -266,6 +287,8 @@ def _call(c: Context, e: Call) -> str:
         return emitter(c, e)
     if e.name.startswith("extern:"):
         return _external(c, e)
+    if e.name == "interleave":
+        return _interleave(c, e)
     return _prefetch(c, e) if e.name == "prefetch" else unsupported(c, e)
 
 

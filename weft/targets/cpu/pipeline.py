@@ -10,6 +10,7 @@ from weft.loop.passes.decompose_init import decompose_init
 from weft.loop.passes.double_buffer import double_buffer
 from weft.loop.passes.flatten import flatten
 from weft.loop.passes.hoist import hoist
+from weft.loop.passes.interleave_stores import interleave_stores
 from weft.loop.passes.lower_blocks import lower_blocks
 from weft.loop.passes.lower_virtual_threads import lower_virtual_threads
 from weft.loop.passes.partition_loops import partition_loops
@@ -34,6 +35,7 @@ PASSES: tuple[Callable[[Func], Func], ...] = (
     simplify_func,
     hoist,
     reuse_storage,
+    interleave_stores,
     configure_tiles,
 )
 
