@@ -147,6 +147,15 @@ func f(A: float32[8, 32], C: float32[32]):
     same_meaning(func, func)
 
 
+def test_threads_without_shared_memory_are_left_alone():
+    func = parse_func("""
+func f(A: float32[n], C: float32[n]):
+    for tx in range(n) thread threadIdx.x:
+        C[tx] = A[tx]
+""")
+    assert insert_barriers(func) is func
+
+
 MATMUL = """
 func f(A: float32[16, 16], B: float32[16, 16], C: float32[16, 16]):
     for by in range(4) thread blockIdx.y:

@@ -47,7 +47,7 @@ from weft.loop.passes.support import (
     linear_interval,
     rename_repeated,
 )
-from weft.loop.visit import Mutator, child_exprs, child_stmts, rebuild_stmt, walk_stmts
+from weft.loop.visit import Mutator, child_exprs, child_stmts, rebuild_stmt, walk_exprs, walk_stmts
 
 
 def insert_barriers(func: Func) -> Func:
@@ -92,6 +92,8 @@ class _Blocks(Mutator):
         if isinstance(body, Allocate):
             inside = self._block(body.body)
             return body if inside is body.body else Allocate(body.buffer, inside)
+        if not _has_shared(body) and _is_launch(body):
+            return body
         tags = _tags(body)
         if not tags:
             return body
@@ -152,6 +154,18 @@ def _chain(s: Stmt) -> dict[str, For]:
         found[s.thread] = s
         s = s.body
     return found
+
+
+def _is_launch(s: Stmt) -> bool:
+    """Whether the thread loops at the top are all there are."""
+    launch = _chain(s)
+    return all(launch.get(x.thread or "") is x for x in walk_stmts(s) if isinstance(x, For) and _is_thread(x))
+
+
+def _has_shared(s: Stmt) -> bool:
+    return any(isinstance(e, Load) and e.buffer.scope == "shared" for e in walk_exprs(s)) or any(
+        isinstance(x, Store) and x.buffer.scope == "shared" for x in walk_stmts(s)
+    )
 
 
 def _without_allocations(body: Stmt) -> tuple[list[Buffer], Stmt]:
