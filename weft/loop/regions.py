@@ -7,11 +7,13 @@ A bound that cannot be found becomes the whole dimension, which is always safe.
 
 from __future__ import annotations
 
-from typing import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from weft.expr.bounds import Ranges, interval, lower_bound, prove, upper_bound
 from weft.expr.nodes import (
+    TRUE,
     Address,
+    And,
     Buffer,
     Expr,
     Load,
@@ -19,14 +21,18 @@ from weft.expr.nodes import (
     add,
     index_expr,
     int_value,
+    is_true,
+    less,
     less_equal,
+    logical_and,
     maximum,
     minimum,
+    mul,
     sub,
 )
 from weft.expr.simplify import simplify
 from weft.expr.structural import structural_equal
-from weft.expr.visit import substitute, uses_any, walk
+from weft.expr.visit import free_vars, substitute, uses_any, walk
 from weft.loop.ir import Block, For, If, Let, Region, Seq, Stmt, Store
 from weft.loop.visit import child_exprs, child_stmts, map_region
 
@@ -208,6 +214,64 @@ def accessed_region(
     return result
 
 
+def walks_box(block: Block, inner: Sequence[For], ranges: Ranges) -> Expr | None:
+    """Whether one run of the inner loops takes the block through every point of a box of its spatial axes.
+
+    Gives the condition, on variables outside the loops, under which the block runs at all; None where the points are no
+    box: `C[f // 3, f % 3]` over four values of f touches parts of rows. `ranges` knows the inner loops too. Points past
+    the end of an axis may be left out.
+    """
+    variables = {loop.var: loop for loop in inner}
+    seen: set[Var] = set()
+    inside = ranges
+    for axis, binding in zip(block.axes, block.bindings):
+        if axis.kind == "reduce":
+            continue
+        used = [v for v in variables if uses_any(binding, {v})]
+        if seen.intersection(used) or not _is_dense(binding, [variables[v] for v in used], ranges):
+            return None
+        seen.update(used)
+        inside = inside.with_condition(less(binding, axis.extent))
+    reducing = {v for a, b in zip(block.axes, block.bindings) if a.kind == "reduce" for v in free_vars(b)} - seen
+    sizes = {v for axis in block.axes for v in free_vars(axis.extent)}
+    outside: Expr = TRUE
+    for term in conjuncts(block.predicate):
+        if not uses_any(term, variables):
+            outside = logical_and(outside, term)
+        elif not prove(term, inside) and not all(v in reducing or v in sizes for v in free_vars(term)):
+            return None  # (a test of reduction loops alone still lets some of their iterations run)
+    return outside
+
+
+def _is_dense(binding: Expr, loops: Sequence[For], ranges: Ranges) -> bool:
+    """Whether the binding takes every value between its least and its greatest while the loops run."""
+    zero: dict[Var, Expr] = {loop.var: index_expr(0) for loop in loops}
+    rest = sub(binding, substitute(binding, zero))
+    steps: list[tuple[int, Expr]] = []
+    for loop in loops:
+        step = int_value(simplify(substitute(rest, {**zero, loop.var: ONE}), ranges))
+        if step is None or step < 1:
+            return False
+        rest = sub(rest, mul(loop.var, index_expr(step)))
+        steps.append((step, loop.extent))
+    if int_value(simplify(rest, ranges)) != 0:
+        return False
+    covered: int | None = 1
+    for step, extent in sorted(steps, key=lambda pair: pair[0]):
+        if covered is None or step > covered:
+            return False
+        count = int_value(extent)
+        covered = None if count is None else covered + step * (count - 1)
+    return True
+
+
+def conjuncts(e: Expr) -> list[Expr]:
+    """The terms of a conjunction."""
+    if type(e) is And:
+        return [*conjuncts(e.a), *conjuncts(e.b)]
+    return [] if is_true(e) else [e]
+
+
 def clamp(region: Region, ranges: Ranges) -> Region:
     """A box whose constant extents do not exceed the buffer: padding reads reach past the ends."""
     mins, extents = list(region.mins), list(region.extents)
@@ -220,10 +284,14 @@ def clamp(region: Region, ranges: Ranges) -> Region:
             first, last = interval(low, ranges)
             if first is not None and last is not None and first == last and (first < 0 or first + length > whole):
                 start = max(first, 0)
-                mins[position], extents[position] = index_expr(start), index_expr(max(min(first + length, whole) - start, 0))
+                mins[position], extents[position] = (
+                    index_expr(start),
+                    index_expr(max(min(first + length, whole) - start, 0)),
+                )
     return Region(region.buffer, mins, extents)
 
 
 __all__ = [
-    "accessed_region", "block_regions", "clamp", "greater", "lesser", "outer_region", "relax", "same_region", "unite",
+    "accessed_region", "block_regions", "clamp", "conjuncts", "greater", "lesser", "outer_region", "relax", "same_region",
+    "unite", "walks_box",
 ]  # fmt: skip

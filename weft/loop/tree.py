@@ -6,7 +6,7 @@ a path copies only the statements on the path.
 
 from __future__ import annotations
 
-from typing import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from weft.core.errors import InternalError, ScheduleError
 from weft.expr.bounds import Ranges
@@ -17,6 +17,8 @@ from weft.loop.ir import Block, For, Func, If, Seq, Stmt, seq
 from weft.loop.visit import child_stmts
 
 Path = list[Stmt]
+BUFFER_NOTES = {"storage_align", "double_buffer", "layout_gaps"}
+"""The annotations of a function that speak of intermediates by name."""
 
 
 def outer_stmts(s: Stmt) -> Iterator[Stmt]:
@@ -146,7 +148,9 @@ def map_bindings(s: Stmt, change: Callable[[Block, list[For]], Block], loops: li
     return s
 
 
-def substitute_loops(func: Func, s: Stmt, mapping: Mapping[Var, Expr], outer: list[For], guard: Expr | None = None) -> Stmt:
+def substitute_loops(
+    func: Func, s: Stmt, mapping: Mapping[Var, Expr], outer: list[For], guard: Expr | None = None
+) -> Stmt:
     """Loop variables replaced below a statement: in bindings, predicates and extents. A guard joins every predicate."""
     from weft.expr.nodes import logical_and
 
@@ -222,3 +226,33 @@ def axes_using(block: Block, variables: Mapping[Var, object] | set[Var]) -> dict
         if any(v in variables for v in free_vars(binding)):
             out[axis.kind].append(position)
     return out
+
+
+def axis_loops(block: Block) -> list[str | None]:
+    """For each axis of a block the name of the loop that is bound to it alone, if there is one."""
+    return [binding.name if isinstance(binding, Var) else None for binding in block.bindings]
+
+
+def without_buffers(func: Func, gone: Iterable[Buffer]) -> Func:
+    """The program without some intermediates, and without the notes on them."""
+    dropped = set(gone)
+    names = {buffer.name for buffer in dropped}
+    notes = dict(func.annotations)
+    for key in BUFFER_NOTES & notes.keys():
+        old = notes[key]
+        kept = (
+            {n: v for n, v in old.items() if n not in names}
+            if isinstance(old, dict)
+            else [n for n in old if n not in names]
+        )
+        if kept:
+            notes[key] = kept
+        else:
+            del notes[key]
+    return func.replace(allocations=[b for b in func.allocations if b not in dropped], annotations=notes)
+
+
+def reduction_loops(block: Block, loops: Iterable[For]) -> dict[Var, None]:
+    """The variables of those of the loops along which a block reduces."""
+    used = {v for a, b in zip(block.axes, block.bindings) if a.kind == "reduce" for v in free_vars(b)}
+    return {loop.var: None for loop in loops if loop.var in used}

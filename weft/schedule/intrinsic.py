@@ -6,7 +6,8 @@ builds the calls from views of the matched buffers. Targets declare theirs; `ten
 
 from __future__ import annotations
 
-from typing import Any, Callable, Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from weft.core.dtypes import INDEX, INT32
 from weft.core.errors import WeftError
@@ -77,7 +78,9 @@ class TensorIntrin:
         made = self.rule(list(inputs), [output])
         parts = tuple(made) if isinstance(made, tuple) else (made,)
         if len(parts) not in (1, 3):
-            raise WeftError(f"the lowering rule of {self.name} gives {len(parts)} parts; give one, or (compute, reset, update)")
+            raise WeftError(
+                f"the lowering rule of {self.name} gives {len(parts)} parts; give one, or (compute, reset, update)"
+            )
         stmts = [None if p is None else as_statement(p) for p in parts]
         if stmts[0] is None:
             raise WeftError(f"the lowering rule of {self.name} gives no computation")
@@ -108,4 +111,8 @@ def register_intrinsic(intrin: TensorIntrin) -> TensorIntrin:
 
 def hardware_call(name: str, *args: Any) -> Call:
     """A call of a hardware instruction by name."""
-    return Call(name, [a.access_ptr() if isinstance(a, BufferView) else a if isinstance(a, Expr) else index_expr(a) for a in args], INT32)
+    return Call(
+        name,
+        [a.access_ptr() if isinstance(a, BufferView) else a if isinstance(a, Expr) else index_expr(a) for a in args],
+        INT32,
+    )

@@ -2,12 +2,18 @@
 
 A primitive is a pure function `primitive(func, **plain arguments) -> Result`: names, numbers, lists and strings in, a new
 function out. A Step of a Trace is therefore the primitive's name and its arguments, and replays by calling it again.
+The arguments are checked against the function's own type annotations before it runs.
 """
 
 from __future__ import annotations
 
-from typing import Any, Callable, Mapping, Sequence
+import inspect
+import math
+from collections import abc
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, get_args, get_origin, get_type_hints
 
+from weft.core.errors import ScheduleError
 from weft.loop.ir import Func
 
 
@@ -26,6 +32,8 @@ class Result:
 
 Primitive = Callable[..., Result]
 PRIMITIVES: dict[str, Primitive] = {}
+_SIGNATURES: dict[str, dict[str, tuple[Any, bool]]] = {}
+"""For each primitive its parameters: the type it is annotated with, and whether it must be given."""
 
 
 def primitive(function: Primitive) -> Primitive:
@@ -34,10 +42,61 @@ def primitive(function: Primitive) -> Primitive:
     return function
 
 
+def _signature(name: str) -> dict[str, tuple[Any, bool]]:
+    found = _SIGNATURES.get(name)
+    if found is None:
+        function = PRIMITIVES[name]
+        hints = get_type_hints(function)
+        parameters = list(inspect.signature(function).parameters.values())[1:]
+        found = _SIGNATURES[name] = {p.name: (hints[p.name], p.default is p.empty) for p in parameters}
+    return found
+
+
+def check_arguments(name: str, arguments: Mapping[str, Any]) -> None:
+    """Raises ScheduleError unless the (plain) arguments are those that the primitive takes, each of the right type."""
+    parameters = _signature(name)
+    for key, value in arguments.items():
+        if key not in parameters:
+            raise ScheduleError(name, key, f"there is no argument {key}; it takes {', '.join(parameters)}")
+        if not _fits(value, parameters[key][0]):
+            raise ScheduleError(name, f"{key}={value!r}", f"{key} must be {_describe(parameters[key][0])}")
+    missing = [key for key, (_, needed) in parameters.items() if needed and key not in arguments]
+    if missing:
+        raise ScheduleError(name, "", f"give the argument {', '.join(missing)}")
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    if hint is Any:
+        return True
+    if hint is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    origin = get_origin(hint)
+    if origin is None:
+        return isinstance(value, hint)
+    if origin is abc.Sequence:
+        return isinstance(value, list) and all(_fits(item, get_args(hint)[0]) for item in value)
+    return any(_fits(value, option) for option in get_args(hint))
+
+
+_WORDS = {str: "a name", int: "a whole number", type(None): "None"}
+
+
+def _describe(hint: Any) -> str:
+    if get_origin(hint) is abc.Sequence:
+        return f"a list of which each is {_describe(get_args(hint)[0])}"
+    options = get_args(hint)
+    return " or ".join(_describe(option) for option in options) if options else _WORDS.get(hint, "something else")
+
+
 def plain(value: Any) -> Any:
-    """A value as JSON holds it (tuples become lists)."""
+    """A value as JSON holds it (tuples become lists, numpy's numbers Python's); ScheduleError if JSON cannot hold it."""
     if isinstance(value, (list, tuple)):
         return [plain(v) for v in value]
     if isinstance(value, dict):
         return {str(k): plain(v) for k, v in value.items()}
-    return value
+    item = getattr(value, "item", None)
+    if callable(item) and getattr(value, "ndim", None) == 0:
+        value = item()
+    if value is None or isinstance(value, (bool, int, str)) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    raise ScheduleError("schedule", repr(value), "a step takes numbers, names, and lists or dicts of these")

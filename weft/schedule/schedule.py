@@ -6,14 +6,17 @@ what a primitive handed back, by the axes of a tensor expression, or by their na
 
 from __future__ import annotations
 
-from typing import Any, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+import numpy as np
+
+import weft.schedule.primitives  # noqa: F401  (registers every primitive)
 from weft.core.errors import ScheduleError
 from weft.core.knobs import knobs
-from weft.expr.nodes import Buffer, Var, int_value
+from weft.expr.nodes import Buffer, Var
+from weft.expr.structural import structural_equal
 from weft.loop.ir import Block, For, Func
-from weft.schedule.registry import PRIMITIVES, Result
-from weft.schedule.trace import Step, Trace
 from weft.loop.tree import (
     block_of,
     block_path,
@@ -24,7 +27,8 @@ from weft.loop.tree import (
     loops_on,
     writers,
 )
-import weft.schedule.primitives  # noqa: F401  (registers every primitive)
+from weft.schedule.registry import PRIMITIVES, Result, check_arguments
+from weft.schedule.trace import Step, Trace
 
 
 class Schedule:
@@ -47,12 +51,8 @@ class Schedule:
         if function is None:
             raise ScheduleError(primitive, "", f"there is no such primitive; known are {', '.join(sorted(PRIMITIVES))}")
         step = Step(primitive, arguments)
-        try:
-            result = function(self.func, **step.arguments)
-        except TypeError as error:
-            if "argument" not in str(error) or error.__traceback__ is None or error.__traceback__.tb_next is not None:
-                raise
-            raise ScheduleError(primitive, "", f"wrong arguments: {error}") from None
+        check_arguments(primitive, step.arguments)
+        result = function(self.func, **step.arguments)
         if knobs.verify:
             from weft.loop.verifier import verify
 
@@ -79,11 +79,15 @@ class Schedule:
 
     def copy(self) -> Schedule:
         """A schedule of its own with the same program and trace."""
-        made = Schedule(self.func, self._handles)
-        made.trace = self.trace
-        made._axes = {name: list(loops) for name, loops in self._axes.items()}
-        made._consumed = dict(self._consumed)
+        made = Schedule(self.func)
+        made._become(self)
         return made
+
+    def _become(self, other: Schedule) -> None:
+        self.func, self.trace = other.func, other.trace
+        self._handles = dict(other._handles)
+        self._axes = {name: list(loops) for name, loops in other._axes.items()}
+        self._consumed = dict(other._consumed)
 
     # ------------------------------------------------------------------------------------------------- looking up
 
@@ -130,7 +134,9 @@ class Schedule:
         else:
             variable = getattr(what, "var", None)
             if not isinstance(variable, Var):
-                raise ScheduleError(primitive, repr(what), "name a loop: what a primitive handed back, an axis, or a name")
+                raise ScheduleError(
+                    primitive, repr(what), "name a loop: what a primitive handed back, an axis, or a name"
+                )
             position = self._handles.get((block, variable)) if block is not None else None
             if position is None:
                 raise ScheduleError(primitive, variable.name, f"{variable.name} is not an axis of {block}")
@@ -174,7 +180,10 @@ class Schedule:
     def rfactor(self, tensor: Any, loop: Any, factor_axis: int = 0) -> Stage:
         """Factors a reduction loop into a spatial axis of a partial result; the stage given back computes that."""
         block = self.block_name(tensor)
-        return Stage(self, self.apply("rfactor", block=block, loop=self.loop_name(block, loop, "rfactor"), factor_axis=factor_axis))
+        return Stage(
+            self,
+            self.apply("rfactor", block=block, loop=self.loop_name(block, loop, "rfactor"), factor_axis=factor_axis),
+        )
 
     def transform_layout(self, tensor: Any, index_map: Any) -> None:
         """Stores an intermediate under other indices: `s.transform_layout(B, lambda i, j: (i // 16, j, i % 16))`."""
@@ -252,19 +261,22 @@ class Stage:
         return tuple(self.schedule.handle(n) for n in made)
 
     def split(
-        self, loop: Any, factor: int | None = None, nparts: int | None = None, factors: Sequence[int | None] | None = None
+        self,
+        loop: Any,
+        factor: int | None = None,
+        nparts: int | None = None,
+        factors: Sequence[int | None] | None = None,
     ) -> tuple[Var, ...]:
         """A loop into outer and inner: the inner has `factor` iterations, or the outer `nparts`; or any `factors`."""
         given = [x is not None for x in (factor, nparts, factors)]
         name = self._loop(loop, "split")
         if sum(given) != 1:
             raise ScheduleError("split", name, "give one of factor=, nparts= and factors=")
+        if factors is not None and not isinstance(factors, (list, tuple)):
+            raise ScheduleError("split", name, f"factors is a list of whole numbers, not {factors!r}")
+        sizes: list[int | None] = [None, factor] if factors is None else list(factors)
         if nparts is not None:
-            if not isinstance(nparts, int) or isinstance(nparts, bool) or nparts < 1:
-                raise ScheduleError("split", name, f"nparts must be a whole number of at least 1, not {nparts!r}")
-            sizes: list[int | None] = [nparts, None]
-        else:
-            sizes = [None, factor] if factors is None else list(factors)
+            sizes = [nparts, None]
         return self._handles(self.schedule.apply("split", loop=name, factors=sizes))
 
     def fuse(self, *loops: Any) -> Var:
@@ -280,11 +292,16 @@ class Stage:
         """`tile(y, x, 32, 32)` or `tile(y, x, k, 8, 8, 8)`: splits each loop and puts the outer ones outside."""
         count, rest = divmod(len(arguments), 2)
         sizes = arguments[count:]
-        if rest or count < 1 or not all(isinstance(s, int) for s in sizes):
+        if rest or count < 1 or not all(isinstance(s, (int, np.integer)) for s in sizes):
             raise ScheduleError("tile", self.name, "give as many loops as sizes: tile(y, x, 32, 32)")
-        pairs = [self.split(loop, factor=size) for loop, size in zip(arguments[:count], sizes)]
-        outer, inner = [p[0] for p in pairs], [p[1] for p in pairs]
-        self.reorder(*outer, *inner)
+        before = self.schedule.copy()
+        try:
+            pairs = [self.split(loop, factor=size) for loop, size in zip(arguments[:count], sizes)]
+            outer, inner = [p[0] for p in pairs], [p[1] for p in pairs]
+            self.reorder(*outer, *inner)
+        except ScheduleError:
+            self.schedule._become(before)  # all of a tile or nothing of it
+            raise
         return (*outer, *inner)
 
     def parallel(self, loop: Any) -> None:
@@ -305,10 +322,10 @@ class Stage:
         tag = thread if isinstance(thread, str) else getattr(thread, "thread", None)
         if not isinstance(tag, str):
             raise ScheduleError("bind", name, f"{thread!r} is not a thread axis: use te.thread_axis")
-        wanted = int_value(getattr(thread, "extent", None) or 0)
-        have = int_value(loop_of(loop_path(self.schedule.func, name, "bind")).extent)
-        if getattr(thread, "extent", None) is not None and have is not None and wanted != have:
-            raise ScheduleError("bind", name, f"the loop has {have} iterations and the thread axis {wanted}")
+        wanted = getattr(thread, "extent", None)
+        have = loop_of(loop_path(self.schedule.func, name, "bind")).extent
+        if wanted is not None and not structural_equal(wanted, have):
+            raise ScheduleError("bind", name, f"the loop has {have!r} iterations and the thread axis {wanted!r}")
         self.schedule.apply("bind", loop=name, thread=tag)
 
     def compute_at(self, parent: Stage, loop: Any) -> None:
@@ -352,8 +369,19 @@ class Stage:
 
     def storage_align(self, axis: int, factor: int, offset: int = 0) -> None:
         """Pads a stride of this block's result."""
-        dim = axis if isinstance(axis, int) else list(self.axis).index(axis)
-        self.schedule.apply("storage_align", buffer=self.schedule.buffer_name(self), dim=dim, factor=factor, offset=offset)
+        dim = axis if isinstance(axis, int) else self._dimension(axis)
+        self.schedule.apply(
+            "storage_align", buffer=self.schedule.buffer_name(self), dim=dim, factor=factor, offset=offset
+        )
+
+    def _dimension(self, axis: Any) -> int:
+        name = self._loop(axis, "storage_align")
+        names = [variable.name for variable in self.axis]
+        if name not in names:
+            raise ScheduleError(
+                "storage_align", name, f"it is not the loop of an axis of {self.name}; give a dimension's number"
+            )
+        return names.index(name)
 
     def double_buffer(self) -> None:
         """Gives this block's result two halves."""
@@ -362,7 +390,7 @@ class Stage:
     def software_pipeline(self, loop: Any, stages: Sequence[int], order: Sequence[int] | None = None) -> None:
         """Says at which stage of a pipeline each statement of a loop runs."""
         name = self._loop(loop, "software_pipeline")
-        self.schedule.apply("software_pipeline", loop=name, stages=list(stages), order=order)
+        self.schedule.apply("software_pipeline", loop=name, stages=stages, order=order)
 
     def pragma(self, loop: Any, key: str, value: Any = True) -> None:
         """A hint on a loop."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Mapping, Sequence
+import keyword
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from weft.core.errors import ScheduleError
 from weft.schedule.registry import PRIMITIVES, plain
@@ -21,14 +23,21 @@ class Step:
         self.arguments: dict[str, Any] = {key: plain(value) for key, value in arguments.items()}
         self.results = tuple(results)
 
+    def as_python(self, schedule: str = "s") -> str:
+        """The step as a line of Python; what it gives back is assigned where the names can be variables."""
+        given = "".join(f", {key}={value!r}" for key, value in self.arguments.items())
+        names = [_identifier(name, schedule) for name in self.results]
+        left = f"{', '.join(names)} = " if names else ""
+        return f"{left}{schedule}.apply({self.primitive!r}{given})"
+
     def __repr__(self) -> str:
-        given = ", ".join(f"{key}={value!r}" for key, value in self.arguments.items())
-        left = f"{', '.join(map(_identifier, self.results))} = " if self.results else ""
-        return f"{left}s.apply({self.primitive!r}, {given})"
+        return self.as_python()
 
 
-def _identifier(name: str) -> str:
-    return name if name.isidentifier() else "_" + "".join(c if c.isalnum() else "_" for c in name)
+def _identifier(name: str, schedule: str) -> str:
+    if not name.isidentifier():
+        name = "_" + "".join(c if c.isalnum() else "_" for c in name)
+    return f"{name}_" if keyword.iskeyword(name) or name == schedule else name
 
 
 class Trace:
@@ -53,28 +62,24 @@ class Trace:
         """The trace that JSON text holds; text that is not a trace is a ScheduleError."""
         try:
             data = json.loads(text)
-        except (ValueError, RecursionError) as error:
+        except (ValueError, TypeError, RecursionError) as error:
             raise ScheduleError("trace", "json", f"this is not JSON: {error}") from None
         if not isinstance(data, dict) or data.get("weft_trace") != FORMAT or not isinstance(data.get("steps"), list):
             raise ScheduleError("trace", "json", f'expected {{"weft_trace": {FORMAT}, "steps": […]}}')
         steps = []
         for position, entry in enumerate(data["steps"]):
-            ok = isinstance(entry, dict) and entry.get("primitive") in PRIMITIVES and isinstance(entry.get("arguments"), dict)
-            if not ok:
+            name = entry.get("primitive") if isinstance(entry, dict) else None
+            if not isinstance(name, str) or name not in PRIMITIVES or not isinstance(entry.get("arguments"), dict):
                 raise ScheduleError("trace", f"step {position}", f"not a step of a known primitive: {entry!r}")
             results = entry.get("results", [])
             if not isinstance(results, list) or not all(isinstance(r, str) for r in results):
                 raise ScheduleError("trace", f"step {position}", "results must be a list of names")
-            steps.append(Step(entry["primitive"], entry["arguments"], results))
+            steps.append(Step(name, entry["arguments"], results))
         return Trace(steps)
 
     def as_python(self, name: str = "s") -> str:
         """The trace as Python that can be run on a fresh schedule called `name`."""
-        lines = []
-        for step in self.steps:
-            text = repr(step)
-            lines.append(text if name == "s" else text.replace("s.apply(", f"{name}.apply(", 1))
-        return "\n".join(lines)
+        return "\n".join(step.as_python(name) for step in self.steps)
 
     def __len__(self) -> int:
         return len(self.steps)

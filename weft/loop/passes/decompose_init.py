@@ -13,7 +13,17 @@ from weft.expr.nodes import Expr, Var, less, logical_and
 from weft.expr.visit import free_vars, substitute, uses_any
 from weft.loop.ir import Axis, Block, For, Func, Stmt, seq
 from weft.loop.regions import block_regions, conjuncts
-from weft.loop.tree import block_path, blocks_in, loop_of, loops_on, ranges_of, replace_last, taken_names, unique_name
+from weft.loop.tree import (
+    block_path,
+    blocks_in,
+    loop_of,
+    loops_on,
+    ranges_of,
+    reduction_loops,
+    replace_last,
+    taken_names,
+    unique_name,
+)
 from weft.loop.visit import map_region, substitute_stmt
 
 
@@ -25,10 +35,8 @@ def decompose_init(func: Func) -> Func:
         path = block_path(func, block.name, "decompose_init")
         current = path[-1]
         assert isinstance(current, Block)
-        reduction = {v for a, b in zip(block.axes, block.bindings) if a.kind == "reduce" for v in free_vars(b)}
-        position = next(
-            (i for i, s in enumerate(path) if isinstance(s, For) and s.var in reduction), len(path) - 1
-        )
+        reduction = reduction_loops(block, loops_on(path))
+        position = next((i for i, s in enumerate(path) if isinstance(s, For) and s.var in reduction), len(path) - 1)
         nest, _ = init_nest(func, current, [s for s in path[position:] if isinstance(s, For)])
         if position == len(path) - 1:
             func = replace_last(func, path, seq(nest, current.replace(init=None)))
@@ -78,7 +86,8 @@ def _init_predicate(func: Func, block: Block, spatial: list[tuple[Axis, Expr]], 
 
     A term that mixes those with spatial loops cannot be kept; the axes' own ends take its place.
     """
-    reduction = {v for a, b in zip(block.axes, block.bindings) if a.kind == "reduce" for v in free_vars(b)} - used
+    loops = loops_on(block_path(func, block.name, "decompose_init"))
+    reduction = reduction_loops(block, loops).keys() - used
     kept, mixed = [], False
     for term in conjuncts(block.predicate):
         if not uses_any(term, reduction):
@@ -87,7 +96,7 @@ def _init_predicate(func: Func, block: Block, spatial: list[tuple[Axis, Expr]], 
             mixed = True
     predicate = logical_and(*kept)
     if mixed:
-        ranges = ranges_of(func, loops_on(block_path(func, block.name, "decompose_init"))).with_condition(predicate)
+        ranges = ranges_of(func, loops).with_condition(predicate)
         for axis, binding in spatial:
             if not prove(less(binding, axis.extent), ranges):
                 predicate = logical_and(predicate, less(binding, axis.extent))

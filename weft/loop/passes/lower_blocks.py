@@ -112,7 +112,9 @@ class _Lower(Mutator):
     def _place(self, buffer: Buffer, s: Stmt) -> Placement:
         """Shrinks an intermediate to the box used in a statement."""
         shared = SHARED_BY.get(buffer.scope, ())
-        over = {loop.var: None for loop in self.loops if loop.thread is not None and loop.thread.split(".")[0] in shared}
+        over = {
+            loop.var: None for loop in self.loops if loop.thread is not None and loop.thread.split(".")[0] in shared
+        }
         region = accessed_region(s, buffer, self.ranges, over=over)
         if region is None:
             raise InternalError(f"{buffer.name} is placed where it is not used")
@@ -202,5 +204,3 @@ def _padded_strides(shape: list[Expr], rules: list[list[int]]) -> list[Expr]:
             stride = simplify(add(stride, missing))
         strides[dim] = stride
     return strides
-
-

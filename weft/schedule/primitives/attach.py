@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Sequence
+from collections.abc import Sequence
 
 from weft.core.errors import ScheduleError
 from weft.expr.bounds import Ranges, prove
 from weft.expr.nodes import (
     TRUE,
+    Buffer,
     Const,
     Expr,
     FloorDiv,
@@ -27,8 +28,7 @@ from weft.expr.nodes import (
 from weft.expr.simplify import simplify
 from weft.expr.visit import uses_any
 from weft.loop.ir import Block, For, Func, Region, Seq, Stmt, seq
-from weft.loop.regions import accessed_region, greater, lesser
-from weft.schedule.registry import Result, primitive
+from weft.loop.regions import accessed_region, greater, lesser, same_region, walks_box
 from weft.loop.tree import (
     block_of,
     block_path,
@@ -43,6 +43,7 @@ from weft.loop.tree import (
     unique_name,
     writers,
 )
+from weft.schedule.registry import Result, primitive
 
 SHARED_BY = {"global": ("blockIdx", "threadIdx", "vthread"), "shared": ("threadIdx", "vthread")}
 """Which threads see one instance of a buffer, by scope: a fill of it must serve all of them."""
@@ -128,13 +129,18 @@ def _needed(s: Stmt, region: Region, outer: list[For], ranges: Ranges) -> Region
 
 
 def make_nest(
-    func: Func, block: Block, needed: Sequence[Region], accesses: Sequence[Region], ranges: Ranges
+    func: Func,
+    block: Block,
+    needed: Sequence[Region],
+    accesses: Sequence[Region],
+    ranges: Ranges,
+    condition: Expr = TRUE,
 ) -> tuple[Stmt, list[str]]:
-    """A fresh loop nest around a block that covers what is needed of the boxes it accesses."""
+    """A fresh loop nest around a block that covers what is needed of the boxes it accesses, where a condition holds."""
     taken = taken_names(func)
     loops: list[For] = []
     bindings: list[Expr] = []
-    predicate: Expr = TRUE
+    predicate = condition
     known = ranges
     for axis in block.axes:
         low, extent = index_expr(0), axis.extent
@@ -204,7 +210,13 @@ def _solve(index: Expr, count: Expr, variable: Var, low: Expr, extent: Expr) -> 
     if type(index) is FloorDiv and index.a is variable and type(index.b) is Const and length == 1:
         factor = index.b
         return mul(low, factor), sub(mul(add(last, index_expr(1)), factor), index_expr(1))
-    if type(index) is Mul and index.a is variable and type(index.b) is Const and index.b.value > 0 and length is not None:
+    if (
+        type(index) is Mul
+        and index.a is variable
+        and type(index.b) is Const
+        and index.b.value > 0
+        and length is not None
+    ):
         factor = index.b
         return ceildiv(sub(add(low, index_expr(1)), count), factor), floordiv(last, factor)
     if index is variable and length is not None:
@@ -242,13 +254,36 @@ def reverse_compute_at(func: Func, block: str, loop: str) -> Result:
     stmts = list(target.body.stmts) if isinstance(target.body, Seq) else [target.body]
     last = max(i for i, s in enumerate(stmts) if any(writers(s, r.buffer) for r in produced))
     needed = []
+    condition: Expr = TRUE
     for region in produced:
-        made = accessed_region(target.body, region.buffer, ranges, reads=False)
-        assert made is not None
+        made, when = _ready_box(rest, target, region.buffer, outer, place)
         needed.append(made)
-    nest, loops = make_nest(rest, moved, needed, produced, ranges)
+        condition = logical_and(condition, when)
+    nest, loops = make_nest(rest, moved, needed, produced, ranges, condition)
     stmts.insert(last + 1, nest)
     return _finish(rest, loop, "reverse_compute_at", stmts, moved, loops)
+
+
+def _ready_box(func: Func, target: For, buffer: Buffer, outer: list[For], place: str) -> tuple[Region, Expr]:
+    """The box of a buffer that one iteration of a loop completes, and when it does; an error where it is no box."""
+    ranges = ranges_of(func, outer)
+    box: Region | None = None
+    condition: Expr = TRUE
+    for maker in writers(target.body, buffer):
+        inner = loops_on(block_path(func, maker.name, "reverse_compute_at"))[len(outer) :]
+        known = ranges_of(func, [*outer, *inner])
+        when = walks_box(maker, inner, known)
+        written = accessed_region(target.body, buffer, ranges, reads=False)
+        assert written is not None
+        if when is None or (box is not None and not same_region(box, written)):
+            reason = (
+                f"one iteration of {target.var.name} computes no whole box of {buffer.name}: choose a loop further out"
+            )
+            raise ScheduleError("reverse_compute_at", place, reason)
+        box = written
+        condition = logical_and(condition, when)
+    assert box is not None
+    return box, condition
 
 
 def _check_ready(func: Func, block: Block, target: For, place: str) -> list[Region]:
@@ -260,7 +295,9 @@ def _check_ready(func: Func, block: Block, target: For, place: str) -> list[Regi
         makers = writers(func.body, region.buffer)
         within = [b for b in makers if id(b) in inside]
         if within and len(within) != len(makers):
-            raise ScheduleError("reverse_compute_at", place, f"only part of {region.buffer.name} is computed inside {target.var.name}")
+            raise ScheduleError(
+                "reverse_compute_at", place, f"only part of {region.buffer.name} is computed inside {target.var.name}"
+            )
         if not within and any(position[id(b)] > position[id(next(iter(inside.values())))] for b in makers):
             raise ScheduleError("reverse_compute_at", place, f"{region.buffer.name} is computed later")
         if within:
@@ -271,7 +308,9 @@ def _check_ready(func: Func, block: Block, target: For, place: str) -> list[Regi
                 raise ScheduleError("reverse_compute_at", place, reason)
             produced.append(region)
     if not produced:
-        raise ScheduleError("reverse_compute_at", place, f"nothing that {block.name} reads is computed inside {target.var.name}")
+        raise ScheduleError(
+            "reverse_compute_at", place, f"nothing that {block.name} reads is computed inside {target.var.name}"
+        )
     path = loop_path(func, target.var.name, "reverse_compute_at")
     outer = {loop.var for loop in loops_on(path)}
     for maker in inside.values():
@@ -279,11 +318,20 @@ def _check_ready(func: Func, block: Block, target: For, place: str) -> list[Regi
             continue
         for axis, binding in zip(maker.axes, maker.bindings):
             if axis.kind != "spatial" and uses_any(binding, outer):
-                reason = f"{maker.name} is still being reduced along a loop around {target.var.name}: choose a loop outside"
+                reason = (
+                    f"{maker.name} is still being reduced along a loop around {target.var.name}: choose a loop outside"
+                )
                 raise ScheduleError("reverse_compute_at", place, reason)
-    readers_before = [b.name for b in blocks_in(func.body) for w in block.writes if b is not block and any(r.buffer is w.buffer for r in b.reads) and id(b) in inside]
+    readers_before = [
+        b.name
+        for b in blocks_in(func.body)
+        for w in block.writes
+        if b is not block and any(r.buffer is w.buffer for r in b.reads) and id(b) in inside
+    ]
     if readers_before:
-        raise ScheduleError("reverse_compute_at", place, f"{', '.join(readers_before)} inside the loop already reads it")
+        raise ScheduleError(
+            "reverse_compute_at", place, f"{', '.join(readers_before)} inside the loop already reads it"
+        )
     return produced
 
 

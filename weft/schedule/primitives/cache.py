@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Sequence
+from collections.abc import Sequence
 
 from weft.core.errors import ScheduleError
-from weft.expr.nodes import Buffer, Load, Var
-from weft.loop.ir import Axis, Block, For, Func, Region, Seq, Store, seq
-from weft.loop.regions import accessed_region
-from weft.loop.visit import BufferReplacer
-from weft.schedule.primitives.attach import insert_producer, make_nest
-from weft.schedule.registry import Result, primitive
+from weft.expr.nodes import Buffer, Expr, Load, Var
+from weft.expr.visit import uses_any
+from weft.loop.ir import Axis, Block, For, Func, Region, Seq, Stmt, Store, seq
+from weft.loop.regions import accessed_region, walks_box
 from weft.loop.tree import (
+    axis_loops,
+    block_of,
     block_path,
     blocks_in,
     buffer_named,
@@ -24,6 +24,10 @@ from weft.loop.tree import (
     unique_name,
     writers,
 )
+from weft.loop.visit import BufferReplacer
+from weft.schedule.primitives.attach import insert_producer, make_nest
+from weft.schedule.primitives.layout import check_no_gaps
+from weft.schedule.registry import Result, primitive
 
 
 def _copy_block(name: str, source: Buffer, target: Buffer) -> Block:
@@ -48,6 +52,7 @@ def cache_read(func: Func, buffer: str, scope: str, consumers: Sequence[str] | N
                                         for i: C[i] = f(A_shared[i])
     """
     source = buffer_named(func, buffer, "cache_read")
+    check_no_gaps(func, source, "cache_read")
     name = _scope_name(source, scope, "cache_read")
     wanted = list(consumers) if consumers is not None else [b.name for b in readers(func.body, source)]
     chosen = [block_path(func, c, "cache_read")[-1] for c in wanted]
@@ -94,6 +99,7 @@ def cache_write(func: Func, buffer: str, scope: str) -> Result:
                                      for i: C[i] = C_local[i]
     """
     target = buffer_named(func, buffer, "cache_write")
+    check_no_gaps(func, target, "cache_write")
     name = _scope_name(target, scope, "cache_write")
     makers = writers(func.body, target)
     if len(makers) != 1:
@@ -103,7 +109,9 @@ def cache_write(func: Func, buffer: str, scope: str) -> Result:
     if len(maker.writes) != 1 and len({r.buffer for r in maker.writes}) != 1:
         raise ScheduleError("cache_write", f"{buffer}, {scope}", f"the block {maker.name} writes several buffers")
     if any(axis.kind == "ordered" for axis in maker.axes):
-        raise ScheduleError("cache_write", f"{buffer}, {scope}", f"{maker.name} is a recurrence that reads its own past")
+        raise ScheduleError(
+            "cache_write", f"{buffer}, {scope}", f"{maker.name} is a recurrence that reads its own past"
+        )
     taken = taken_names(func)
     label = unique_name(name, taken)
     cached = Buffer(label, target.dtype, target.shape, scope)
@@ -114,22 +122,44 @@ def cache_write(func: Func, buffer: str, scope: str) -> Result:
     new = replace_last(func, path, moved.replace(name=label))
     new = new.replace(allocations=[*func.allocations, cached])
     made, loops = _insert_after(new, label, cached, copy)
-    return Result(made, [label], {maker.name: loops})
+    return Result(made, [label], {maker.name: loops, label: axis_loops(moved)})
 
 
 def _insert_after(func: Func, block: str, cached: Buffer, copy: Block) -> tuple[Func, list[str]]:
-    """Puts the copy right after the outermost loop that belongs to the computing block alone."""
+    """Puts the copy right after the outermost loop that belongs to the computing block alone.
+
+    It must come after every reduction loop, and where the loops so far have computed a whole box: if need be it goes
+    further out, though not past a block that reads the result.
+    """
     path = block_path(func, block, "cache_write")
     position = len(path) - 1
     while position > 0 and isinstance(path[position - 1], For) and len(blocks_in(path[position - 1])) == 1:
         position -= 1
+    target = copy.writes[0].buffer
+    condition = _complete(func, path, position)
+    while condition is None:
+        if position == 0 or readers(path[position - 1], target):
+            reason = f"what {block} computes inside the loops it shares with others is no whole box: cache it before you fuse or move it"
+            raise ScheduleError("cache_write", f"{target.name}, {cached.scope}", reason)
+        position -= 1
+        condition = _complete(func, path, position)
     anchor = path[position]
     parent = path[position - 1] if position > 0 else None
     ranges = ranges_of(func, loops_on(path[:position]))
     computed = accessed_region(anchor, cached, ranges, reads=False)
     assert computed is not None
-    nest, loops = make_nest(func, copy, [computed], copy.reads, ranges)
+    nest, loops = make_nest(func, copy, [computed], copy.reads, ranges, condition)
     if isinstance(parent, Seq):
         made = seq(*[s for child in parent.stmts for s in ((child, nest) if child is anchor else (child,))])
         return replace_last(func, path[:position], made), loops
     return replace_last(func, path[: position + 1], seq(anchor, nest)), loops
+
+
+def _complete(func: Func, path: list[Stmt], position: int) -> Expr | None:
+    """When the block at the end of a path has computed a whole box after the statement at a position; None: never so."""
+    block = block_of(path)
+    outer, inner = loops_on(path[:position]), loops_on(path[position:])
+    above = {loop.var for loop in outer}
+    if any(axis.kind == "reduce" and uses_any(binding, above) for axis, binding in zip(block.axes, block.bindings)):
+        return None
+    return walks_box(block, inner, ranges_of(func, [*outer, *inner]))

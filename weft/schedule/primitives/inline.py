@@ -8,10 +8,19 @@ from weft.expr.simplify import simplify
 from weft.expr.visit import map_all, substitute
 from weft.loop.ir import Block, Func, Stmt, Store
 from weft.loop.regions import block_regions
+from weft.loop.tree import (
+    axis_loops,
+    block_of,
+    block_path,
+    map_bindings,
+    readers,
+    replace_last,
+    without_buffers,
+    writers,
+)
 from weft.loop.visit import Mutator
 from weft.schedule.primitives.marks import has_opaque_access
 from weft.schedule.registry import Result, primitive
-from weft.loop.tree import block_of, block_path, map_bindings, readers, replace_last, writers
 
 
 class _Inline(Mutator):
@@ -32,7 +41,9 @@ def _plain_store(block: Block, what: str) -> Store:
     """The one store of a block that computes each element by itself; an error if the block does more."""
     store = block.body
     if any(axis.kind != "spatial" for axis in block.axes) or block.init is not None:
-        raise ScheduleError(what, block.name, f"{block.name} is a reduction or recurrence, not a value for each element")
+        raise ScheduleError(
+            what, block.name, f"{block.name} is a reduction or recurrence, not a value for each element"
+        )
     if not isinstance(store, Store) or store.predicate is not None:
         raise ScheduleError(what, block.name, f"{block.name} does more than store one value")
     return store
@@ -68,8 +79,7 @@ def compute_inline(func: Func, block: str) -> Result:
         return _with_body(target, replacer) if target.name in names else target
 
     body = map_bindings(rest.body, change, [])
-    allocations = [b for b in func.allocations if b is not store.buffer]
-    return Result(rest.replace(body=body, allocations=allocations))
+    return Result(without_buffers(rest.replace(body=body), [store.buffer]))
 
 
 def _with_body(block: Block, replacer: Mutator) -> Block:
@@ -105,11 +115,14 @@ def reverse_compute_inline(func: Func, block: str) -> Result:
         raise ScheduleError(what, block, f"{buffer.name} has other readers")
     load_indices = _only_load(consumer, buffer, what)
     mapping = _invert(consumer, load_indices, made.indices, producer, what)
-    stored = Store(store.buffer, [substitute(i, mapping) for i in store.indices], _at(store.value, buffer, mapping, made.value))
+    stored = Store(
+        store.buffer, [substitute(i, mapping) for i in store.indices], _at(store.value, buffer, mapping, made.value)
+    )
     rest = replace_last(func, path, None)
     body = map_bindings(rest.body, lambda b, _: rebody(b, stored, None) if b.name == producer.name else b, [])
     renamed = map_bindings(body, lambda b, _: b.replace(name=block) if b.name == producer.name else b, [])
-    return Result(rest.replace(body=renamed, allocations=[b for b in func.allocations if b is not buffer]))
+    made_func = without_buffers(rest.replace(body=renamed), [buffer])
+    return Result(made_func, axes={block: axis_loops(producer)})
 
 
 def _only_load(consumer: Block, buffer: Buffer, what: str) -> list[Var]:
@@ -128,7 +141,9 @@ def _invert(consumer: Block, at: list[Var], stored: tuple[Expr, ...], producer: 
     mine = {axis.var: axis.extent for axis in producer.axes}
     for variable, index in zip(at, stored):
         if not isinstance(index, Var) or repr(mine.get(index)) != repr(sizes[variable]):
-            raise ScheduleError(what, consumer.name, f"{producer.name} computes other elements than {consumer.name} reads")
+            raise ScheduleError(
+                what, consumer.name, f"{producer.name} computes other elements than {consumer.name} reads"
+            )
     return dict(zip(at, stored))
 
 

@@ -3,24 +3,43 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Callable, Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
 from weft.core.errors import ScheduleError, WeftError
-from weft.expr.bounds import Ranges, upper_bound
+from weft.expr.bounds import Ranges, prove, upper_bound
 from weft.expr.nodes import (
-    Add, Address, Binary, Buffer, Const, Expr, FloorDiv, FloorMod, Load, Max, Min, Mul, Sub, Var, add, index_expr, int_value,
+    Add,
+    Address,
+    Binary,
+    Buffer,
+    Const,
+    Expr,
+    FloorDiv,
+    FloorMod,
+    Load,
+    Max,
+    Min,
+    Mul,
+    Sub,
+    Var,
+    add,
+    index_expr,
+    int_value,
+    less_equal,
+    product,
 )  # fmt: skip
 from weft.expr.simplify import simplify
 from weft.expr.structural import structural_equal
 from weft.expr.text import format_expr
 from weft.expr.visit import map_all, substitute, walk
 from weft.loop.ir import Block, Func, Stmt, Store
+from weft.loop.tree import blocks_in, buffer_named, map_bindings, ranges_of
 from weft.loop.visit import Mutator, walk_exprs
 from weft.schedule.primitives.inline import rebody
 from weft.schedule.registry import Result, primitive
-from weft.loop.tree import blocks_in, buffer_named, map_bindings, ranges_of
 
 
 class _Relayout(Mutator):
@@ -52,7 +71,11 @@ def transform_layout(func: Func, buffer: str, inputs: Sequence[str], outputs: Se
 
     old = buffer_named(func, buffer, "transform_layout")
     if old not in func.allocations:
-        raise ScheduleError("transform_layout", buffer, "it is a parameter, whose layout belongs to the caller: cache it first")
+        raise ScheduleError(
+            "transform_layout", buffer, "it is a parameter, whose layout belongs to the caller: cache it first"
+        )
+    if len(set(inputs)) != len(inputs):
+        raise ScheduleError("transform_layout", buffer, f"an index is named twice: {', '.join(inputs)}")
     if len(inputs) != len(old.shape):
         reason = f"the map takes {len(inputs)} indices and {buffer} has {len(old.shape)} dimensions"
         raise ScheduleError("transform_layout", buffer, reason)
@@ -65,6 +88,13 @@ def transform_layout(func: Func, buffer: str, inputs: Sequence[str], outputs: Se
     for variable, size in zip(variables.values(), old.shape):
         ranges = ranges.with_loop(variable, size)
     formulas = [simplify(f, ranges) for f in formulas]
+    for formula in formulas:
+        if not prove(less_equal(index_expr(0), formula), ranges):
+            raise ScheduleError("transform_layout", buffer, f"the index {format_expr(formula)} may be negative")
+    if buffer in func.annotations.get("storage_align", {}):
+        raise ScheduleError(
+            "transform_layout", buffer, "its strides are padded already: use storage_align after transform_layout"
+        )
     shape = [_size(f, variables, ranges, buffer) for f in formulas]
     _check_injective(old, list(variables.values()), formulas, buffer)
     new = old.replace(shape=shape, strides=None)
@@ -79,11 +109,27 @@ def transform_layout(func: Func, buffer: str, inputs: Sequence[str], outputs: Se
         known = ranges_of(func, [])
         for axis in block.axes:
             known = known.with_loop(axis.var, axis.extent)
-        rewrite = _Relayout(old, new, lambda at: [simplify(substitute(f, dict(zip(variables.values(), at))), known) for f in formulas])
+        rewrite = _Relayout(
+            old, new, lambda at: [simplify(substitute(f, dict(zip(variables.values(), at))), known) for f in formulas]
+        )
         return rebody(block, rewrite.stmt(block.body), None if block.init is None else rewrite.stmt(block.init))
 
     body = map_bindings(func.body, change, [])
-    return Result(func.replace(body=body, allocations=[new if b is old else b for b in func.allocations]))
+    made = func.replace(body=body, allocations=[new if b is old else b for b in func.allocations])
+    gaps = func.annotations.get("layout_gaps", [])
+    if buffer not in gaps and not structural_equal(
+        simplify(product(shape), ranges), simplify(product(old.shape), ranges)
+    ):
+        made = made.replace(annotations={**func.annotations, "layout_gaps": [*gaps, buffer]})
+    return Result(made)
+
+
+def check_no_gaps(func: Func, buffer: Buffer, what: str) -> None:
+    """Raises where a layout left places that nothing writes: a copy of the whole buffer would read them."""
+    if buffer.name in func.annotations.get("layout_gaps", ()):
+        raise ScheduleError(
+            what, buffer.name, "transform_layout left gaps in it, which a copy would read: cache it before that"
+        )
 
 
 def _size(formula: Expr, variables: dict[str, Var], ranges: Ranges, buffer: str) -> Expr:
@@ -108,7 +154,7 @@ def _check_injective(buffer: Buffer, variables: list[Var], formulas: list[Expr],
     grid = np.meshgrid(*[np.arange(size) for size in sizes], indexing="ij")
     points = dict(zip(variables, grid))
     images = np.stack([np.broadcast_to(_on_grid(f, points), grid[0].shape).ravel() for f in formulas], axis=1)
-    if images.size and (images.min() < 0 or len(np.unique(images, axis=0)) != len(images)):
+    if images.size and len(np.unique(images, axis=0)) != len(images):
         raise ScheduleError("transform_layout", name, "the map sends two elements to the same place")
 
 

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Sequence
+from collections.abc import Sequence
 
 from weft.core.errors import ScheduleError
 from weft.expr.bounds import prove
 from weft.expr.nodes import Expr, Var, add, ceildiv, floordiv, floormod, index_expr, int_value, less, mul, product
 from weft.expr.simplify import simplify
+from weft.expr.text import is_identifier, is_reserved
 from weft.expr.visit import uses_any
 from weft.loop.ir import For, Func, Stmt
-from weft.schedule.registry import Result, primitive
 from weft.loop.tree import (
     axes_using,
     blocks_in,
     loop_of,
     loop_path,
+    loops_in,
     loops_on,
     ranges_of,
     replace_last,
@@ -23,6 +24,8 @@ from weft.loop.tree import (
     taken_names,
     unique_name,
 )
+from weft.schedule.primitives.marks import check_thread_order
+from weft.schedule.registry import Result, primitive
 
 
 @primitive
@@ -39,6 +42,8 @@ def split(func: Func, loop: str, factors: Sequence[int | None], names: Sequence[
     if old.kind != "serial":
         raise ScheduleError("split", loop, f"the loop is already {old.kind}: split it before you mark it")
     taken = taken_names(func)
+    if names is not None and (len(names) != len(extents) or not all(is_name(n) for n in names)):
+        raise ScheduleError("split", loop, f"names must be {len(extents)} identifiers, not {list(names)!r}")
     if names is None:
         names = [f"{loop}o", f"{loop}i"] if len(extents) == 2 else [f"{loop}{i}" for i in range(len(extents))]
     variables = [Var(unique_name(n, taken)) for n in names]
@@ -46,7 +51,10 @@ def split(func: Func, loop: str, factors: Sequence[int | None], names: Sequence[
     for variable, extent in zip(variables, extents):
         value = add(mul(value, extent), variable)
     outer = loops_on(path[:-1])
-    loops = [For(v, e, old.body, annotations=old.annotations if i == 0 else None) for i, (v, e) in enumerate(zip(variables, extents))]
+    loops = [
+        For(v, e, old.body, annotations=old.annotations if i == 0 else None)
+        for i, (v, e) in enumerate(zip(variables, extents))
+    ]
     ranges = ranges_of(func, [*outer, *loops])
     guard = None if prove(less(value, old.extent), ranges) else less(simplify(value, ranges), old.extent)
     body = substitute_loops(func, old.body, {old.var: value}, [*outer, *loops], guard)
@@ -101,7 +109,11 @@ def fuse(func: Func, loops: Sequence[str], name: str | None = None) -> Result:
     for block in blocks_in(chain[-1].body):
         used = axes_using(block, variables)
         if used["ordered"] and (used["spatial"] or used["reduce"]):
-            raise ScheduleError("fuse", ", ".join(loops), f"the block {block.name} must keep the order of one of the loops")
+            raise ScheduleError(
+                "fuse", ", ".join(loops), f"the block {block.name} must keep the order of one of the loops"
+            )
+    if name is not None and not is_name(name):
+        raise ScheduleError("fuse", ", ".join(loops), f"{name!r} cannot be the name of a loop")
     taken = taken_names(func)
     fused = For(Var(unique_name(name or "".join(loops), taken)), product(loop.extent for loop in chain), chain[-1].body)
     mapping: dict[Var, Expr] = {}
@@ -150,10 +162,14 @@ def reorder(func: Func, loops: Sequence[str]) -> Result:
 
 
 def _check_reorder(old: list[For], new: list[For], place: str) -> None:
+    inside = [loop for loop in loops_in(old[-1].body) if loop.thread is not None]
+    check_thread_order([loop for loop in new if loop.thread is not None], inside, "reorder", place)
     for position, loop in enumerate(new):
         later = {inner.var for inner in new[position:]}
         if uses_any(loop.extent, later):
-            raise ScheduleError("reorder", place, f"the extent of {loop.var.name} depends on a loop that would be inside it")
+            raise ScheduleError(
+                "reorder", place, f"the extent of {loop.var.name} depends on a loop that would be inside it"
+            )
     for block in blocks_in(old[-1].body):
         for axis, binding in zip(block.axes, block.bindings):
             if axis.kind != "ordered":
@@ -164,3 +180,6 @@ def _check_reorder(old: list[For], new: list[For], place: str) -> None:
                     raise ScheduleError("reorder", place, reason)
 
 
+def is_name(text: str) -> bool:
+    """Whether this can name a loop in the text of a program."""
+    return is_identifier(text) and not is_reserved(text)

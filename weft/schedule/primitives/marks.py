@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 from weft.core.errors import ScheduleError
-from weft.expr.nodes import Buffer, int_value
+from weft.expr.bounds import prove
+from weft.expr.nodes import Buffer, int_value, less_equal
+from weft.expr.visit import uses_any
 from weft.loop.ir import THREAD_TAGS, Block, For, Func
-from weft.loop.visit import BufferReplacer
-from weft.schedule.registry import Result, plain, primitive
 from weft.loop.tree import (
     axes_using,
     block_of,
@@ -17,9 +18,13 @@ from weft.loop.tree import (
     buffer_named,
     loop_of,
     loop_path,
+    loops_in,
     loops_on,
+    ranges_of,
     replace_last,
 )
+from weft.loop.visit import BufferReplacer
+from weft.schedule.registry import Result, plain, primitive
 
 
 def check_independent(func: Func, loop: For, what: str) -> None:
@@ -106,10 +111,52 @@ def bind(func: Func, loop: str, thread: str) -> Result:
     if found.kind != "serial":
         raise ScheduleError("bind", loop, f"the loop is already {found.kind}")
     check_independent(func, found, "bind")
-    for outer in loops_on(path[:-1]):
-        if outer.thread == thread and thread.startswith("blockIdx"):
-            raise ScheduleError("bind", loop, f"the loop {outer.var.name} around it is already bound to {thread}")
+    outside = [outer for outer in loops_on(path[:-1]) if outer.thread is not None]
+    inside = [inner for inner in loops_in(found.body) if inner.thread is not None]
+    if thread.startswith("blockIdx"):
+        for other in [o for o in (*outside, *inside) if o.thread == thread]:
+            raise ScheduleError(
+                "bind", loop, f"the loop {other.var.name} of the same nest is already bound to {thread}"
+            )
+    check_thread_order([*outside, found.replace(thread=thread)], inside, "bind", loop)
+    if thread.startswith("threadIdx"):
+        for other in [o for o in outside if o.thread == thread]:
+            _check_cooperation(func, other, found, thread)
+        for other in [i for i in inside if i.thread == thread]:
+            _check_cooperation(func, found, other, thread)
     return Result(replace_last(func, path, found.replace(kind="thread", thread=thread)))
+
+
+def check_thread_order(outer: Sequence[For], inner: Sequence[For], what: str, place: str) -> None:
+    """Raises where a loop over blocks of threads would stand inside a loop over the threads of a block."""
+    loops = [*outer, *inner]
+    for position, loop in enumerate(outer):
+        if str(loop.thread).startswith("blockIdx"):
+            continue
+        for later in loops[position + 1 :]:
+            if str(later.thread).startswith("blockIdx"):
+                reason = f"{later.var.name} ({later.thread}) would stand inside {loop.var.name} ({loop.thread}): reorder them"
+                raise ScheduleError(what, place, reason)
+
+
+def _check_cooperation(func: Func, outer: For, inner: For, thread: str) -> None:
+    """A loop inside another of its tag is the same thread: only right for work that all threads share among them."""
+    name = inner.var.name
+    for block in blocks_in(inner.body):
+        if any(uses_any(binding, {outer.var}) for binding in (*block.bindings, block.predicate)):
+            reason = (
+                f"{block.name} also runs along {outer.var.name}, bound to {thread} as well: the two would be one thread"
+            )
+            raise ScheduleError("bind", name, reason)
+        for region in block.writes:
+            if region.buffer.scope not in ("shared", "global"):
+                reason = f"{region.buffer.name} belongs to each thread ({region.buffer.scope}), so threads cannot share its computation"
+                raise ScheduleError("bind", name, reason)
+    if not prove(less_equal(inner.extent, outer.extent), ranges_of(func, [])):
+        reason = (
+            f"it has {inner.extent!r} iterations and {outer.var.name} around it only {outer.extent!r} threads: split it"
+        )
+        raise ScheduleError("bind", name, reason)
 
 
 @primitive
@@ -174,7 +221,9 @@ def storage_align(func: Func, buffer: str, dim: int, factor: int, offset: int = 
     if not -rank <= dim < rank or dim % rank == rank - 1:
         raise ScheduleError("storage_align", buffer, f"dimension {dim} has no stride to pad in {rank} dimensions")
     if factor < 1 or not 0 <= offset < factor:
-        raise ScheduleError("storage_align", buffer, f"needs factor >= 1 and 0 <= offset < factor, not {factor} and {offset}")
+        raise ScheduleError(
+            "storage_align", buffer, f"needs factor >= 1 and 0 <= offset < factor, not {factor} and {offset}"
+        )
     notes = dict(func.annotations.get("storage_align", {}))
     notes[buffer] = [*notes.get(buffer, []), [dim % rank, factor, offset]]
     return Result(func.replace(annotations={**func.annotations, "storage_align": notes}))

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
+from weft.core.dtypes import DType
 from weft.core.errors import ScheduleError
-from weft.expr.nodes import TRUE, Add, And, Buffer, Expr, Load, Max, Min, Mul, Or, Var, is_true
+from weft.expr.nodes import TRUE, Add, And, Buffer, Const, Expr, Load, Max, Min, Mul, Or, Var, is_true
 from weft.expr.structural import structural_equal
 from weft.expr.visit import free_vars, substitute, uses_any
 from weft.loop.ir import Axis, Block, For, Func, If, Let, Stmt, Store, seq
-from weft.loop.passes.decompose_init import conjuncts, init_nest
-from weft.loop.regions import block_regions
-from weft.loop.visit import Mutator, substitute_stmt
-from weft.schedule.registry import Result, primitive
+from weft.loop.passes.decompose_init import init_nest
+from weft.loop.regions import block_regions, conjuncts
 from weft.loop.tree import (
     block_of,
     block_path,
@@ -18,10 +20,13 @@ from weft.loop.tree import (
     loop_of,
     loop_path,
     loops_on,
+    reduction_loops,
     replace_last,
     taken_names,
     unique_name,
 )
+from weft.loop.visit import Mutator, substitute_stmt
+from weft.schedule.registry import Result, primitive
 
 
 @primitive
@@ -34,15 +39,21 @@ def decompose_reduction(func: Func, block: str, loop: str) -> Result:
     path = block_path(func, block, "decompose_reduction")
     found = block_of(path)
     if found.init is None:
-        raise ScheduleError("decompose_reduction", place, f"{block} has no init (is it a reduction, or decomposed already?)")
+        raise ScheduleError(
+            "decompose_reduction", place, f"{block} has no init (is it a reduction, or decomposed already?)"
+        )
     names = [s.var.name for s in loops_on(path)]
     if loop not in names:
-        raise ScheduleError("decompose_reduction", place, f"{loop} is not a loop around {block}; those are {', '.join(names)}")
+        raise ScheduleError(
+            "decompose_reduction", place, f"{loop} is not a loop around {block}; those are {', '.join(names)}"
+        )
     position = next(i for i, s in enumerate(path) if isinstance(s, For) and s.var.name == loop)
     above = {s.var for s in path[:position] if isinstance(s, For)}
     for axis, binding in zip(found.axes, found.bindings):
         if axis.kind == "reduce" and uses_any(binding, above):
-            reason = f"a loop around {loop} already reduces {block}: choose the outermost reduction loop or one outside it"
+            reason = (
+                f"a loop around {loop} already reduces {block}: choose the outermost reduction loop or one outside it"
+            )
             raise ScheduleError("decompose_reduction", place, reason)
     nest, init_name = init_nest(func, found, [s for s in path[position:] if isinstance(s, For)])
     update = replace_last(func, path, found.replace(init=None))
@@ -65,28 +76,53 @@ def rfactor(func: Func, block: str, loop: str, factor_axis: int = 0) -> Result:
     if factor is None:
         raise ScheduleError("rfactor", place, f"{loop} is not a loop around {block}")
     if found.init is None:
-        raise ScheduleError("rfactor", place, f"{block} is not a reduction with its init (use rfactor before decompose_reduction)")
+        raise ScheduleError(
+            "rfactor", place, f"{block} is not a reduction with its init (use rfactor before decompose_reduction)"
+        )
     if factor.kind != "serial":
         raise ScheduleError("rfactor", place, f"the loop is already {factor.kind}: use rfactor before you mark it")
-    for axis, binding in zip(found.axes, found.bindings):
-        if axis.kind != "reduce" and uses_any(binding, {factor.var}):
-            raise ScheduleError("rfactor", place, f"{loop} is not (only) a reduction loop of {block}")
-    if not any(uses_any(b, {factor.var}) for b in found.bindings):
+    reduction = reduction_loops(found, around)
+    if factor.var not in reduction:
         raise ScheduleError("rfactor", place, f"{loop} is not a reduction loop of {block}")
+    for axis, binding in zip(found.axes, found.bindings):
+        if axis.kind != "reduce" and uses_any(binding, reduction):
+            reason = f"a reduction loop of {block} was fused with a loop of its axis {axis.var.name}"
+            raise ScheduleError("rfactor", place, reason)
+    _check_neutral_init(found, place)
     if any(len(blocks_in(s)) != 1 for s in _own_loops(path)):
         raise ScheduleError("rfactor", place, f"other blocks stand in the loops of {block}")
     outputs = [r.buffer for r in found.writes]
     rank = len(outputs[0].shape)
     if not -rank - 1 <= factor_axis <= rank:
-        raise ScheduleError("rfactor", place, f"factor_axis {factor_axis} is not a dimension of the {rank + 1} of the partial result")
+        raise ScheduleError(
+            "rfactor", place, f"factor_axis {factor_axis} is not a dimension of the {rank + 1} of the partial result"
+        )
     return _rfactor(func, path, found, factor, factor_axis % (rank + 1))
+
+
+_NEUTRAL: dict[type[Expr], Callable[[DType], Any]] = {
+    Add: lambda kind: 0, Mul: lambda kind: 1, Min: lambda kind: kind.max, Max: lambda kind: kind.min,
+    And: lambda kind: True, Or: lambda kind: False,
+}  # fmt: skip
+
+
+def _check_neutral_init(block: Block, place: str) -> None:
+    """Every lane of a partial result starts from the init, so that must be the identity of the combination."""
+    init, body = block.init, block.body
+    if not isinstance(init, Store) or not isinstance(body, Store) or type(body.value) not in _NEUTRAL:
+        return
+    neutral = _NEUTRAL[type(body.value)](body.value.dtype)
+    if type(init.value) is not Const or init.value.value != neutral:
+        raise ScheduleError(
+            "rfactor", place, f"{block.name} starts from {init.value!r}, which each lane would add again"
+        )
 
 
 def _own_loops(path: list[Stmt]) -> list[For]:
     """The loops around a block from the outermost reduction loop inwards."""
     block = block_of(path)
-    reduction = {v for a, b in zip(block.axes, block.bindings) if a.kind == "reduce" for v in free_vars(b)}
     loops = loops_on(path)
+    reduction = reduction_loops(block, loops)
     first = next((i for i, loop in enumerate(loops) if loop.var in reduction), len(loops))
     return loops[first:]
 
@@ -94,14 +130,21 @@ def _own_loops(path: list[Stmt]) -> list[For]:
 def _rfactor(func: Func, path: list[Stmt], block: Block, factor: For, position: int) -> Result:
     taken = taken_names(func)
     partial = {
-        b: Buffer(unique_name(f"{b.name}_rf", taken), b.dtype, (*b.shape[:position], factor.extent, *b.shape[position:]))
+        b: Buffer(
+            unique_name(f"{b.name}_rf", taken), b.dtype, (*b.shape[:position], factor.extent, *b.shape[position:])
+        )
         for b in dict.fromkeys(r.buffer for r in block.writes)
     }
-    name = f"{block.name}_rf" if f"{block.name}_rf" in {b.name for b in partial.values()} else unique_name(f"{block.name}_rf", taken)
+    name = (
+        f"{block.name}_rf"
+        if f"{block.name}_rf" in {b.name for b in partial.values()}
+        else unique_name(f"{block.name}_rf", taken)
+    )
     around = {loop.var: loop.extent for loop in loops_on(path)}
-    factored = _factored_block(block, name, factor, around, partial, position)
+    reduction = reduction_loops(block, loops_on(path))
+    factored = _factored_block(block, name, factor, around, reduction, partial, position)
     own = _own_loops(path)
-    final, loops = _final_block(block, factor, own, partial, position, taken)
+    final, loops = _final_block(block, factor, own, reduction, partial, position, taken)
     nest: Stmt = final
     for loop in reversed(loops):
         nest = loop.replace(body=nest)
@@ -114,10 +157,6 @@ def _rfactor(func: Func, path: list[Stmt], block: Block, factor: For, position: 
         name: [b.name if isinstance(b, Var) else None for b in factored.bindings],
     }
     return Result(new, [name], axes)
-
-
-def _reduction_loops(block: Block) -> dict[Var, None]:
-    return dict.fromkeys(v for a, b in zip(block.axes, block.bindings) if a.kind == "reduce" for v in free_vars(b))
 
 
 def _split_predicate(block: Block, reduction: dict[Var, None]) -> tuple[Expr, list[Expr]]:
@@ -133,17 +172,26 @@ def _split_predicate(block: Block, reduction: dict[Var, None]) -> tuple[Expr, li
 
 
 def _factored_block(
-    block: Block, name: str, factor: For, extents: dict[Var, Expr], partial: dict[Buffer, Buffer], position: int
+    block: Block,
+    name: str,
+    factor: For,
+    extents: dict[Var, Expr],
+    reduction: dict[Var, None],
+    partial: dict[Buffer, Buffer],
+    position: int,
 ) -> Block:
     """The block that computes the partial results: the factor loop is a spatial axis, the other loops reduce."""
-    reduction = _reduction_loops(block)
     axis_of = {v: Var(v.name) for v in reduction}
     as_axes: dict[Var, Expr] = dict(axis_of)
     mapping = {a.var: substitute(b, as_axes) for a, b in zip(block.axes, block.bindings) if a.kind == "reduce"}
     spatial = [(a, b) for a, b in zip(block.axes, block.bindings) if a.kind != "reduce"]
     others = [v for v in reduction if v is not factor.var]
     lane = axis_of[factor.var]
-    axes = [*[a for a, _ in spatial], Axis(lane, factor.extent), *[Axis(axis_of[v], extents[v], "reduce") for v in others]]
+    axes = [
+        *[a for a, _ in spatial],
+        Axis(lane, factor.extent),
+        *[Axis(axis_of[v], extents[v], "reduce") for v in others],
+    ]
     bindings: list[Expr] = [*[b for _, b in spatial], factor.var, *others]
     insert = _InsertIndex(partial, position, lane)
     assert block.init is not None
@@ -159,11 +207,18 @@ def _factored_block(
 
 
 def _final_block(
-    block: Block, factor: For, own: list[For], partial: dict[Buffer, Buffer], position: int, taken: set[str]
+    block: Block,
+    factor: For,
+    own: list[For],
+    reduction: dict[Var, None],
+    partial: dict[Buffer, Buffer],
+    position: int,
+    taken: set[str],
 ) -> tuple[Block, list[For]]:
     """The block that reduces the partial results, and the loops it needs."""
-    reduction = _reduction_loops(block)
-    loops = [For(Var(unique_name(f"{s.var.name}_final", taken)), s.extent, s.body) for s in own if s.var not in reduction]
+    loops = [
+        For(Var(unique_name(f"{s.var.name}_final", taken)), s.extent, s.body) for s in own if s.var not in reduction
+    ]
     renamed: dict[Var, Expr] = {s.var: made.var for s, made in zip([s for s in own if s.var not in reduction], loops)}
     lane_loop = For(Var(unique_name(f"{factor.var.name}_final", taken)), factor.extent, factor.body)
     lane = Var(factor.var.name)
@@ -202,7 +257,9 @@ def _with_partials(block: Block, insert: _InsertIndex) -> Stmt:
         return Let(s.var, value, rebuild(s.body, count + 1))
 
     if not isinstance(body, Let) or not stores:
-        raise ScheduleError("rfactor", block.name, "its update has no form that can be told apart into source and combination")
+        raise ScheduleError(
+            "rfactor", block.name, "its update has no form that can be told apart into source and combination"
+        )
     return _fresh_lets(rebuild(body, 0))
 
 

@@ -33,9 +33,9 @@ from weft.expr.simplify import simplify
 from weft.expr.structural import structural_equal
 from weft.expr.visit import children, free_vars, substitute, uses_any
 from weft.loop.ir import Axis, Block, For, Func, Region, Stmt, Store
+from weft.loop.tree import loop_of, loop_path, loops_on, ranges_of, replace_last
 from weft.schedule.intrinsic import INTRINSICS, BufferView, TensorIntrin
 from weft.schedule.registry import Result, primitive
-from weft.loop.tree import loop_of, loop_path, loops_on, ranges_of, replace_last
 
 COMMUTATIVE = (Add, Mul, Min, Max, And, Or)
 
@@ -60,7 +60,9 @@ def tensorize(func: Func, loop: str, intrin: str) -> Result:
     if not isinstance(s, Block):
         raise ScheduleError("tensorize", place, "the loop holds more than one block")
     if not is_true(s.predicate):
-        raise ScheduleError("tensorize", place, f"{s.name} has a test ({s.predicate!r}): tile sizes must divide the extents")
+        raise ScheduleError(
+            "tensorize", place, f"{s.name} has a test ({s.predicate!r}): tile sizes must divide the extents"
+        )
     outer = loops_on(path[:-1])
     made = Tile(func, s, inner, outer, found, place).block()
     return Result(replace_last(func, path, made))
@@ -69,7 +71,9 @@ def tensorize(func: Func, loop: str, intrin: str) -> Result:
 class Tile:
     """One tile of a block, matched against an intrinsic."""
 
-    def __init__(self, func: Func, block: Block, inner: list[For], outer: list[For], intrin: TensorIntrin, place: str) -> None:
+    def __init__(
+        self, func: Func, block: Block, inner: list[For], outer: list[For], intrin: TensorIntrin, place: str
+    ) -> None:
         self.func, self.old, self.intrin, self.place = func, block, intrin, place
         self.inner, self.outer = inner, outer
         self.ranges = ranges_of(func, [*outer, *inner])
@@ -104,7 +108,9 @@ class Tile:
         if description.init is None or (old.init is not None and not reduces_outside):
             return old.replace(axes=axes, bindings=bindings, reads=reads, writes=writes, body=compute, init=None)
         if reset is None or update is None:
-            raise self.fail(f"{self.intrin.name} has no (reset, update) form, and the reduction goes on outside the tile")
+            raise self.fail(
+                f"{self.intrin.name} has no (reset, update) form, and the reduction goes on outside the tile"
+            )
         init = reset if old.init is not None else None
         return old.replace(axes=axes, bindings=bindings, reads=reads, writes=writes, body=update, init=init)
 
@@ -150,7 +156,9 @@ class Tile:
             scale //= int_value(loop.extent) or 1
             expected = add(expected, mul(loop.var, index_expr(scale)))
         if not structural_equal(simplify(sub(binding, expected), self.ranges), index_expr(0)):
-            raise self.fail(f"the loops inside do not walk a plain tile of axis {axis.var.name}: it is bound to {binding!r}")
+            raise self.fail(
+                f"the loops inside do not walk a plain tile of axis {axis.var.name}: it is bound to {binding!r}"
+            )
         return size
 
     def _pair_axes(self, within: list[tuple[Axis, Var, int]], description: Block) -> dict[Var, Var]:
@@ -171,9 +179,7 @@ class Tile:
         return Store(body.buffer, [substitute(i, bases) for i in body.indices], substitute(body.value, bases))
 
     def _match_stores(self, mine: Store, description: Block, pairs: dict[Var, Var]) -> None:
-        renamed: dict[Var, Expr] = {
-            a.var: pairs[a.var] if a.var in pairs else index_expr(0) for a in description.axes
-        }
+        renamed: dict[Var, Expr] = {a.var: pairs[a.var] if a.var in pairs else index_expr(0) for a in description.axes}
         theirs = description.body
         assert isinstance(theirs, Store)
         target = Load(theirs.buffer, [substitute(i, renamed) for i in theirs.indices])

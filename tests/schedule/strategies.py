@@ -1,0 +1,658 @@
+"""Random programs and random schedules of them, drawn from any source of choices (Hypothesis, or a seeded Random).
+
+`draw_program(source)` makes a te program over tiny arrays; `draw_step(source, schedule)` one use of a primitive, most
+often a sensible one. A step may be illegal: `Schedule.apply` then raises ScheduleError and the step is skipped.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from typing import Any, Callable, Sequence
+
+import numpy as np
+from hypothesis import strategies as st
+
+from weft import te
+from weft.core.errors import ScheduleError
+from weft.expr.nodes import Load, Var, add, const, index_expr, int_value
+from weft.loop.ir import THREAD_TAGS, Block, For, Func, Seq, Store, seq
+from weft.loop.tree import block_path, blocks_in, loops_in, loops_on, readers, writers
+from weft.schedule.schedule import Schedule
+
+DTYPES = ("float32", "int32", "int8", "uint8", "float16", "bfloat16", "int64", "bool")
+SIZES = (1, 2, 3, 4, 5, 7, 8)
+SCOPES = ("local", "shared", "global", "local", "wide")
+
+
+class Source:
+    """Where choices come from; this one is a seeded Random."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+
+    def pick(self, options: Sequence[Any]) -> Any:
+        """One of the options."""
+        return self.random.choice(list(options))
+
+    def number(self, low: int, high: int) -> int:
+        """A whole number from low to high."""
+        return self.random.randint(low, high)
+
+    def chance(self, percent: int) -> bool:
+        """True in so many cases of a hundred."""
+        return self.number(1, 100) <= percent
+
+
+class HypothesisSource(Source):
+    """Choices drawn by Hypothesis, which can then make a failing example smaller."""
+
+    def __init__(self, data: Any) -> None:
+        self.data = data
+
+    def pick(self, options: Sequence[Any]) -> Any:
+        return self.data.draw(st.sampled_from(list(options)))
+
+    def number(self, low: int, high: int) -> int:
+        return self.data.draw(st.integers(low, high))
+
+
+# ------------------------------------------------------------------------------------------------------- programs
+
+
+@dataclass
+class Program:
+    """A te program: its outputs' operations, and what its symbolic size is when it runs."""
+
+    outputs: list[Any]
+    size: int
+    kinds: list[str] = field(default_factory=list)
+
+    def schedule(self) -> Schedule:
+        """A fresh schedule."""
+        return te.create_schedule([t.op for t in self.outputs])
+
+
+class Maker:
+    """Builds one program, stage by stage."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.n = te.var("n")
+        self.symbolic = source.chance(25)
+        self.size = source.pick((1, 3, 4, 6, 9))
+        self.tensors: list[Any] = []
+        self.kinds: list[str] = []
+        self.count = 0
+
+    def name(self, what: str) -> str:
+        self.count += 1
+        return f"{what}{self.count}"
+
+    def extent(self) -> Any:
+        if self.symbolic and self.source.chance(40):
+            return self.n
+        return self.source.pick(SIZES)
+
+    def placeholder(self, shape: Sequence[Any], dtype: str) -> Any:
+        made = te.placeholder(tuple(shape), dtype, name=self.name("A"))
+        self.tensors.append(made)
+        return made
+
+    def add(self, kind: str, tensor: Any) -> Any:
+        self.kinds.append(kind)
+        self.tensors.append(tensor)
+        return tensor
+
+    def recent(self) -> Any:
+        """A tensor, most often the newest."""
+        return self.tensors[-1] if self.source.chance(70) else self.source.pick(self.tensors)
+
+    # ---------------------------------------------------------------------------------------------- kinds of stage
+
+    def unary(self, x: Any) -> Any:
+        kind, source = x.dtype, self.source
+        if kind.is_bool:
+            return te.not_(x)
+        one = const(source.number(1, 3), kind) if not kind.is_float else const(float(source.pick((0.5, 1.5, 2.0))), kind)
+        choices: list[Callable[[], Any]] = [
+            lambda: x + one,
+            lambda: x * one,
+            lambda: te.maximum(x, one),
+            lambda: te.if_then_else(x < one, one, x),
+            lambda: x - one,
+        ]
+        if kind.is_integer:
+            choices += [lambda: x // one, lambda: x % (one + const(1, kind)), lambda: x ^ one]
+        return source.pick(choices)()
+
+    def combine(self, a: Any, b: Any) -> Any:
+        kind = a.dtype
+        if b.dtype is not kind:
+            b = te.not_equal(b, const(0, b.dtype)) if kind.is_bool else b.astype(kind)
+        if kind.is_bool:
+            return self.source.pick((lambda: a & b, lambda: a | b, lambda: a ^ b))()
+        return self.source.pick((lambda: a + b, lambda: a * b, lambda: te.minimum(a, b), lambda: a - b))()
+
+    def elementwise(self) -> None:
+        a = self.recent()
+        others = [t for t in self.tensors if _broadcasts(t, a)]
+        if others and self.source.chance(60):
+            b = self.source.pick(others)
+            self.add("elementwise", te.elementwise(self.combine, a, b, name=self.name("E")))
+        else:
+            self.add("elementwise", te.elementwise(self.unary, a, name=self.name("E")))
+
+    def transpose(self) -> None:
+        a = self.recent()
+        if len(a.shape) < 2:
+            return self.elementwise()
+        order = list(range(len(a.shape)))
+        order = order[1:] + order[:1] if self.source.chance(50) else order[::-1]
+        shape = [a.shape[d] for d in order]
+
+        def body(*i: Any) -> Any:
+            at: list[Any] = [None] * len(order)
+            for position, d in enumerate(order):
+                at[d] = i[position]
+            return self.unary(a[tuple(at)])
+
+        self.add("transpose", te.compute(shape, body, name=self.name("T")))
+
+    def reread(self) -> None:
+        """Strided, reversed, shifted or reshaped reads of the first dimension."""
+        a = self.recent()
+        if not a.shape:
+            return self.elementwise()
+        m = a.shape[0]
+        fixed = int_value(m)
+        way = self.source.pick(("reverse", "strided", "stencil", "flatten", "repeat"))
+        rest = a.shape[1:]
+        if way == "flatten" and len(a.shape) >= 2:
+            width = a.shape[1]
+            made = te.compute((m * width, *a.shape[2:]), lambda f, *r: a[(f // width, f % width, *r)], name=self.name("F"))
+        elif way == "strided" and fixed is not None and fixed > 1:
+            made = te.compute((-(-fixed // 2), *rest), lambda i, *r: a[(i * 2, *r)], name=self.name("S"))
+        elif way == "stencil" and fixed is not None and fixed > 1:
+            made = te.compute((fixed - 1, *rest), lambda i, *r: self.combine(a[(i, *r)], a[(i + 1, *r)]), name=self.name("W"))
+        elif way == "repeat":
+            made = te.compute((m * 2, *rest), lambda i, *r: self.unary(a[(i // 2, *r)]), name=self.name("R"))
+        else:
+            made = te.compute(a.shape, lambda i, *r: a[(m - 1 - i, *r)], name=self.name("V"))
+        self.add(way, made)
+
+    def pad(self) -> None:
+        a = self.recent()
+        if not a.shape:
+            return self.elementwise()
+        m, rest = a.shape[0], a.shape[1:]
+        zero = const(0, a.dtype) if not a.dtype.is_bool else const(False, "bool")
+        made = te.compute(
+            (m + 2, *rest),
+            lambda i, *r: te.if_then_else(te.all(i >= 1, i < m + 1), a[(i - 1, *r)], zero),
+            name=self.name("P"),
+        )
+        self.add("pad", made)
+
+    def convolution(self) -> None:
+        """A window along the last dimension, over a padded input."""
+        a = self.recent()
+        if not a.shape or a.dtype.is_bool:
+            return self.elementwise()
+        m, lead = a.shape[-1], a.shape[:-1]
+        zero = const(0, a.dtype)
+        padded = te.compute(
+            (*lead, m + 2),
+            lambda *i: te.if_then_else(te.all(i[-1] >= 1, i[-1] < m + 1), a[(*i[:-1], i[-1] - 1)], zero),
+            name=self.name("P"),
+        )
+        weight = self.placeholder((3,), a.dtype)
+        r = te.reduce_axis(3, self.name("r"))
+        made = te.compute(a.shape, lambda *i: te.sum(padded[(*i[:-1], i[-1] + r)] * weight[r], axis=r), name=self.name("C"))
+        self.tensors.append(padded)
+        self.add("convolution", made)
+
+    def reduction(self) -> None:
+        a = self.recent()
+        if not a.shape:
+            return self.elementwise()
+        count = self.source.number(1, min(2, len(a.shape)))
+        first = self.source.number(0, len(a.shape) - count)
+        axes = [te.reduce_axis(a.shape[first + d], self.name("k")) for d in range(count)]
+        shape = (*a.shape[:first], *a.shape[first + count :])
+
+        def read(i: Sequence[Any]) -> Any:
+            return a[(*i[:first], *axes, *i[first:])]
+
+        if a.dtype.is_bool:
+            reduce = self.source.pick((te.any, te.all))
+        else:
+            reduce = self.source.pick((te.sum, te.max, te.min, te.prod, te.sum))
+        if self.source.chance(20) and not a.dtype.is_bool:
+            made = te.compute(shape, lambda *i: reduce(read(i), axis=axes, where=axes[0] % 2 < 1), name=self.name("R"))
+        else:
+            made = te.compute(shape, lambda *i: reduce(read(i), axis=axes), name=self.name("R"))
+        self.add("reduction", made)
+
+    def matmul(self) -> None:
+        a = self.recent()
+        if len(a.shape) != 2 or a.dtype.is_bool:
+            return self.reduction()
+        b = self.placeholder((a.shape[1], self.extent()), a.dtype)
+        k = te.reduce_axis(a.shape[1], self.name("k"))
+        if self.source.chance(30) and a.dtype.name in ("int8", "uint8"):
+            made = te.compute(
+                (a.shape[0], b.shape[1]),
+                lambda i, j: te.sum(a[i, k].astype("int32") * b[k, j].astype("int32"), axis=k),
+                name=self.name("M"),
+            )
+        else:
+            made = te.compute((a.shape[0], b.shape[1]), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), name=self.name("M"))
+        self.add("matmul", made)
+
+    def argmax(self) -> None:
+        a = self.recent()
+        if not a.shape or a.dtype.is_bool:
+            return self.reduction()
+        k = te.reduce_axis(a.shape[-1], self.name("k"))
+        # Of equal values the one with the lesser index wins, so that the order of the reduction does not matter.
+        best = te.comm_reducer(
+            lambda x, y: (
+                te.if_then_else(te.any(x[1] > y[1], te.all(te.equal(x[1], y[1]), x[0] < y[0])), x[0], y[0]),
+                te.if_then_else(te.any(x[1] > y[1], te.all(te.equal(x[1], y[1]), x[0] < y[0])), x[1], y[1]),
+            ),
+            lambda t0, t1: (1000, t1.min),
+            name="argmax",
+        )
+        first, second = te.compute(
+            a.shape[:-1], lambda *i: best((k.var.astype("int64"), a[(*i, k)]), axis=k), name=self.name("X")
+        )
+        self.add("argmax", self.source.pick((first, second)))
+
+    def pair(self) -> None:
+        """One operation with two results."""
+        a = self.recent()
+        first, second = te.compute(a.shape, lambda *i: (self.unary(a[i]), self.unary(a[i])), name=self.name("D"))
+        self.tensors.append(first)
+        self.add("pair", second)
+
+    def scan(self) -> None:
+        a = self.recent()
+        if not a.shape or a.dtype.is_bool or (int_value(a.shape[0]) or 0) < 2:
+            return self.elementwise()
+        state = te.placeholder(a.shape, a.dtype, name=self.name("state"))
+        first = te.compute((1, *a.shape[1:]), lambda t, *r: a[(t, *r)], name=self.name("I"))
+        update = te.compute(a.shape, lambda t, *r: state[(t - 1, *r)] + a[(t, *r)], name=self.name("U"))
+        self.add("scan", te.scan(first, update, state, name=self.name("scan")))
+
+
+STAGES = ("elementwise", "elementwise", "transpose", "reread", "pad", "convolution", "reduction", "reduction", "matmul",
+          "matmul", "argmax", "pair", "scan")  # fmt: skip
+
+
+def _broadcasts(a: Any, b: Any) -> bool:
+    try:
+        te.broadcast_shapes(a.shape, b.shape)
+    except ValueError:
+        return False
+    sixteen = {"float16", "bfloat16"}
+    return not (a.dtype is not b.dtype and a.dtype.name in sixteen and b.dtype.name in sixteen)
+
+
+def draw_program(source: Source) -> Program:
+    """A program of one to four stages over tiny arrays."""
+    maker = Maker(source)
+    dtype = source.pick(DTYPES)
+    rank = source.pick((1, 2, 2, 2, 3))
+    maker.placeholder([maker.extent() for _ in range(rank)], dtype)
+    if source.chance(30):
+        maker.placeholder([maker.extent() for _ in range(source.number(0, 2))], source.pick((dtype, dtype, "int32")))
+    for _ in range(source.number(1, 4)):
+        getattr(maker, source.pick(STAGES))()
+    made = [t for t in maker.tensors if isinstance(t.op, te.compute.__globals__["ComputeOp"]) or t.op.inputs]
+    outputs = [made[-1]]
+    if source.chance(25) and made[0].op is not made[-1].op and not _before_scan(made):
+        outputs.append(made[0])
+    return Program(outputs, maker.size, maker.kinds)
+
+
+def _before_scan(tensors: Sequence[Any]) -> bool:
+    return any(type(t.op).__name__ == "ScanOp" for t in tensors)
+
+
+def arguments_of(func: Func, size: int, seed: int) -> list[np.ndarray]:
+    """Arrays for the parameters: small values, the same ones for the same seed."""
+    rng = np.random.default_rng(seed)
+    arrays = []
+    for buffer in func.buffers:
+        shape = tuple(_size(s, size) for s in buffer.shape)
+        kind = buffer.dtype
+        if kind.is_bool:
+            arrays.append(np.asarray(rng.integers(0, 2, shape)).astype(bool))
+        elif kind.is_float:
+            arrays.append(np.asarray(rng.integers(-8, 9, shape) / 4.0).astype(kind.numpy))
+        else:
+            arrays.append(np.asarray(rng.integers(0 if kind.kind == "uint" else -6, 7, shape)).astype(kind.numpy))
+    return arrays
+
+
+def _size(e: Any, n: int) -> int:
+    from weft.expr.evaluate import evaluate
+    from weft.expr.visit import free_vars
+
+    return int(evaluate(e, {v: n for v in free_vars(e)}))
+
+
+# --------------------------------------------------------------------------------------------------------- schedules
+
+Step = tuple[str, dict[str, Any]]
+
+
+def draw_step(source: Source, schedule: Schedule) -> Step:
+    """A primitive and its arguments; most often legal."""
+    name = source.pick(WEIGHTED)
+    return STEPS[name](source, schedule.func)
+
+
+def _loop(source: Source, func: Func) -> str:
+    loops = loops_in(func.body)
+    return source.pick(loops).var.name if loops else "none"
+
+
+def _serial(source: Source, func: Func) -> For | None:
+    loops = [loop for loop in loops_in(func.body) if loop.kind == "serial"]
+    return source.pick(loops) if loops else None
+
+
+def _block(source: Source, func: Func) -> Block:
+    return source.pick(blocks_in(func.body))
+
+
+def _split(source: Source, func: Func) -> Step:
+    loop = _serial(source, func)
+    factor = source.pick((1, 2, 2, 3, 4, 4, 5))
+    ways = [[None, factor], [None, factor], [factor, None], [None, 2, 2], [2, None, 2]]
+    factors = source.pick(ways)
+    if loop is not None and int_value(loop.extent) is not None and source.chance(15):
+        total = int_value(loop.extent) or 1
+        factors = [-(-total // 2), 2]
+    return "split", {"loop": loop.var.name if loop else "none", "factors": factors}
+
+
+def _chains(func: Func) -> list[list[For]]:
+    """The runs of directly nested loops."""
+    out = []
+    inner = {id(loop.body) for loop in loops_in(func.body)}
+    for loop in loops_in(func.body):
+        if id(loop) in inner:
+            continue
+        chain = [loop]
+        while isinstance(chain[-1].body, For):
+            chain.append(chain[-1].body)
+        out.append(chain)
+    return out
+
+
+def _fuse(source: Source, func: Func) -> Step:
+    chains = [c for c in _chains(func) if len(c) > 1]
+    if not chains:
+        return "fuse", {"loops": [_loop(source, func), _loop(source, func)]}
+    chain = source.pick(chains)
+    start = source.number(0, len(chain) - 2)
+    end = source.number(start + 2, min(len(chain), start + 3))
+    return "fuse", {"loops": [loop.var.name for loop in chain[start:end]]}
+
+
+def _reorder(source: Source, func: Func) -> Step:
+    chains = [c for c in _chains(func) if len(c) > 1]
+    if not chains:
+        return "reorder", {"loops": [_loop(source, func), _loop(source, func)]}
+    names = [loop.var.name for loop in source.pick(chains)]
+    chosen: list[str] = []
+    for _ in range(source.number(2, len(names))):
+        chosen.append(source.pick([n for n in names if n not in chosen]))
+    return "reorder", {"loops": chosen}
+
+
+def _mark(name: str) -> Callable[[Source, Func], Step]:
+    def step(source: Source, func: Func) -> Step:
+        loops = [loop for loop in loops_in(func.body) if loop.kind == "serial"]
+        if name == "vectorize":  # most often the innermost loop, as people do
+            inner = [loop for loop in loops if isinstance(loop.body, Block)]
+            loops = inner if inner and source.chance(75) else loops
+        return name, {"loop": source.pick(loops).var.name if loops else "none"}
+
+    return step
+
+
+def _bind(source: Source, func: Func) -> Step:
+    loop = _serial(source, func)
+    thread = source.pick(("threadIdx.x", "threadIdx.y", "blockIdx.x", "blockIdx.y", "vthread", *THREAD_TAGS))
+    return "bind", {"loop": loop.var.name if loop else "none", "thread": thread}
+
+
+def _compute_at(source: Source, func: Func) -> Step:
+    pairs = []
+    for block in blocks_in(func.body):
+        for region in block.writes:
+            for reader in readers(func.body, region.buffer):
+                pairs += [(block.name, loop.var.name) for loop in loops_on(block_path(func, reader.name, "test"))]
+    if not pairs or source.chance(5):
+        return "compute_at", {"block": _block(source, func).name, "loop": _loop(source, func)}
+    block, loop = source.pick(pairs)
+    return "compute_at", {"block": block, "loop": loop}
+
+
+def _reverse_compute_at(source: Source, func: Func) -> Step:
+    pairs = []
+    for block in blocks_in(func.body):
+        for region in block.reads:
+            for writer in writers(func.body, region.buffer):
+                pairs += [(block.name, loop.var.name) for loop in loops_on(block_path(func, writer.name, "test"))]
+    if not pairs or source.chance(5):
+        return "reverse_compute_at", {"block": _block(source, func).name, "loop": _loop(source, func)}
+    block, loop = source.pick(pairs)
+    return "reverse_compute_at", {"block": block, "loop": loop}
+
+
+def _on_block(name: str) -> Callable[[Source, Func], Step]:
+    return lambda source, func: (name, {"block": _block(source, func).name})
+
+
+def _cache_read(source: Source, func: Func) -> Step:
+    block = _block(source, func)
+    buffers = [r.buffer.name for r in block.reads] or [r.buffer.name for r in block.writes]
+    consumers = source.pick((None, None, [block.name]))
+    return "cache_read", {"buffer": source.pick(buffers), "scope": source.pick(SCOPES), "consumers": consumers}
+
+
+def _cache_write(source: Source, func: Func) -> Step:
+    block = _block(source, func)
+    return "cache_write", {"buffer": block.writes[0].buffer.name, "scope": source.pick(SCOPES)}
+
+
+def _buffer(source: Source, func: Func) -> Any:
+    intermediate = list(func.allocations)
+    return source.pick(intermediate) if intermediate and source.chance(95) else source.pick(func.buffers)
+
+
+def _reductions(func: Func) -> list[Block]:
+    return [b for b in blocks_in(func.body) if b.init is not None] or blocks_in(func.body)
+
+
+def _rfactor(source: Source, func: Func) -> Step:
+    block = source.pick(_reductions(func))
+    loops = loops_on(block_path(func, block.name, "test"))
+    reducing = [
+        s for s in loops for a, b in zip(block.axes, block.bindings) if a.kind == "reduce" and s.var in _variables(b)
+    ]
+    loops = reducing or loops
+    rank = len(block.writes[0].buffer.shape)
+    loop = source.pick(loops).var.name if loops else "none"
+    return "rfactor", {"block": block.name, "loop": loop, "factor_axis": source.number(-1, rank)}
+
+
+def _variables(e: Any) -> Any:
+    from weft.expr.visit import free_vars
+
+    return free_vars(e)
+
+
+def _decompose(source: Source, func: Func) -> Step:
+    block = source.pick(_reductions(func))
+    loops = loops_on(block_path(func, block.name, "test"))
+    return "decompose_reduction", {"block": block.name, "loop": source.pick(loops).var.name if loops else "none"}
+
+
+def _tensorize(source: Source, func: Func) -> Step:
+    loops = [loop for loop in loops_in(func.body) if loop.kind == "serial" and len(blocks_in(loop)) == 1]
+    from weft.schedule.intrinsic import INTRINSICS
+
+    names = [name for name in INTRINSICS if name.startswith("test_")]
+    fitting = []
+    for loop in loops:
+        block = blocks_in(loop)[0]
+        kind = block.writes[0].buffer.dtype.name
+        extents = [int_value(s.extent) for s in loops_in(loop)]
+        for name in names:
+            _, _, wanted, sizes = name.split("_")
+            if wanted == kind and None not in extents and sorted(e for e in extents if e != 1) == sorted(int(x) for x in sizes.split("x")):
+                fitting.append((loop.var.name, name))
+    if fitting and source.chance(90):
+        loop_name, name = source.pick(fitting)
+        return "tensorize", {"loop": loop_name, "intrin": name}
+    return "tensorize", {"loop": _loop(source, func), "intrin": source.pick(names)}
+
+
+def _transform_layout(source: Source, func: Func) -> Step:
+    buffer = _buffer(source, func)
+    names = [f"i{d}" for d in range(len(buffer.shape))]
+    maps: list[list[str]] = [names[::-1], list(names)]
+    if names:
+        first, rest = names[0], names[1:]
+        maps += [[f"{first} // 2", *rest, f"{first} % 2"], [f"{first} // 3", f"{first} % 3", *rest], [f"{first}*2", *rest]]
+        maps += [[f"{first} + 1", *rest], [*rest, f"{first}"]]
+    if len(names) > 1 and int_value(buffer.shape[1]) is not None:
+        maps += [[f"{names[0]}*{int_value(buffer.shape[1])} + {names[1]}", *names[2:]]]
+    return "transform_layout", {"buffer": buffer.name, "inputs": names, "outputs": source.pick(maps)}
+
+
+def _storage_align(source: Source, func: Func) -> Step:
+    buffer = _buffer(source, func)
+    rank = max(1, len(buffer.shape))
+    factor = source.pick((2, 4, 8))
+    dim = source.number(-rank, rank - 1)
+    return "storage_align", {"buffer": buffer.name, "dim": dim, "factor": factor, "offset": source.number(0, factor - 1)}
+
+
+def _pipeline(source: Source, func: Func) -> Step:
+    loops = loops_in(func.body)
+    several = [loop for loop in loops if isinstance(loop.body, Seq)]
+    loop = source.pick(several or loops) if loops else None
+    if loop is None:
+        return "software_pipeline", {"loop": "none", "stages": [0]}
+    count = len(loop.body.stmts) if isinstance(loop.body, Seq) else 1
+    stages = sorted(source.number(0, 2) for _ in range(count))
+    return "software_pipeline", {"loop": loop.var.name, "stages": stages, "order": source.pick((None, list(range(count))))}
+
+
+def _annotate(source: Source, func: Func) -> Step:
+    target = source.pick([b.name for b in blocks_in(func.body)] + [loop.var.name for loop in loops_in(func.body)])
+    key = source.pick(("pragma_hint", "note", "auto_unroll"))
+    return "annotate", {"target": target, "key": key, "value": source.pick((True, 3, "text", [1, 2], {"a": None}, 0.5))}
+
+
+STEPS: dict[str, Callable[[Source, Func], Step]] = {
+    "split": _split,
+    "fuse": _fuse,
+    "reorder": _reorder,
+    "parallel": _mark("parallel"),
+    "vectorize": _mark("vectorize"),
+    "unroll": _mark("unroll"),
+    "bind": _bind,
+    "compute_at": _compute_at,
+    "reverse_compute_at": _reverse_compute_at,
+    "compute_inline": _on_block("compute_inline"),
+    "reverse_compute_inline": _on_block("reverse_compute_inline"),
+    "cache_read": _cache_read,
+    "cache_write": _cache_write,
+    "rfactor": _rfactor,
+    "decompose_reduction": _decompose,
+    "tensorize": _tensorize,
+    "transform_layout": _transform_layout,
+    "set_scope": lambda source, func: ("set_scope", {"buffer": _buffer(source, func).name, "scope": source.pick(SCOPES)}),
+    "storage_align": _storage_align,
+    "double_buffer": lambda source, func: ("double_buffer", {"buffer": _buffer(source, func).name}),
+    "software_pipeline": _pipeline,
+    "annotate": _annotate,
+}
+OFTEN = {"split": 5, "fuse": 3, "reorder": 4, "compute_at": 4, "reverse_compute_at": 2, "cache_read": 2, "cache_write": 2,
+         "rfactor": 2, "vectorize": 2, "tensorize": 3, "bind": 2}  # fmt: skip
+WEIGHTED = [name for name in STEPS for _ in range(OFTEN.get(name, 1))]
+
+
+# ---------------------------------------------------------------------------------------------------- tensor intrinsics
+
+
+def _nest(sizes: Sequence[int], body: Callable[..., Any]) -> Any:
+    variables = [Var(f"u{d}") for d in range(len(sizes))]
+    made = body(*variables)
+    for variable, size in zip(reversed(variables), reversed(sizes)):
+        made = For(variable, size, made)
+    return made
+
+
+def _at(view: Any, *offsets: Any) -> tuple[Any, tuple[Any, ...]]:
+    lead = len(view.indices) - len(offsets)
+    tail = [add(base, index_expr(offset)) for base, offset in zip(view.indices[lead:], offsets)]
+    return view.buffer, (*view.indices[:lead], *tail)
+
+
+def declare_matmul(dtype: str, m: int, n: int, k: int) -> None:
+    """A matrix product of one small tile, written as plain loops, so that it also compiles."""
+    a, b = te.placeholder((m, k), dtype, name="a"), te.placeholder((k, n), dtype, name="b")
+    axis = te.reduce_axis(k, "k")
+    c = te.compute((m, n), lambda i, j: te.sum(a[i, axis] * b[axis, j], axis=axis), name="c")
+
+    def rule(inputs: Any, outputs: Any) -> Any:
+        x, y, z = *inputs, outputs[0]
+
+        def reset() -> Any:
+            return _nest((m, n), lambda i, j: Store(*_at(z, i, j), const(0, dtype)))
+
+        def update() -> Any:
+            return _nest(
+                (m, n, k),
+                lambda i, j, r: Store(
+                    *_at(z, i, j), Load(*_at(z, i, j)) + Load(*_at(x, i, r)) * Load(*_at(y, r, j))
+                ),
+            )
+
+        return seq(reset(), update()), reset(), update()
+
+    te.decl_tensor_intrin(c.op, rule, name=f"test_matmul_{dtype}_{m}x{n}x{k}")
+
+
+def declare_double(dtype: str, length: int) -> None:
+    """Twice each element of a short vector, as plain loops."""
+    a = te.placeholder((length,), dtype, name="a")
+    c = te.compute((length,), lambda i: a[i] + const(1, dtype), name="c")
+
+    def rule(inputs: Any, outputs: Any) -> Any:
+        return _nest((length,), lambda i: Store(*_at(outputs[0], i), Load(*_at(inputs[0], i)) + const(1, dtype)))
+
+    te.decl_tensor_intrin(c.op, rule, name=f"test_increment_{dtype}_{length}")
+
+
+def declare_intrinsics() -> None:
+    """The intrinsics that random schedules may use."""
+    for dtype in ("float32", "int32", "int8", "int64", "float16"):
+        declare_matmul(dtype, 2, 2, 2)
+        declare_matmul(dtype, 4, 2, 2)
+        declare_matmul(dtype, 2, 4, 4)
+        declare_double(dtype, 2)
+        declare_double(dtype, 4)
+
+
+__all__ = ["HypothesisSource", "Program", "ScheduleError", "Source", "arguments_of", "declare_intrinsics", "draw_program",
+           "draw_step"]  # fmt: skip
