@@ -89,6 +89,49 @@ def test_register_tile_never_leaves_the_registers():
     assert loop.count("vmovup") <= 2 and loop.count("\n") <= 28 + 2 + 14 + 8
 
 
+def test_masked_register_tile_never_leaves_the_registers():
+    """The tail of a tile: accumulators stored under a mask are still registers, updated under a mask register."""
+    a, b, c = buffer("A", "float32", 256), buffer("B", "float32", 256 * 21), buffer("C", "float32", 21)
+    tile, k = buffer("tile", "float32", 32, scope="local"), Var("k")
+    places = [(v, ramp(v * 16, 1, 16), LT(ramp(v * 16, 1, 16), Broadcast(index_expr(21), 16))) for v in range(2)]
+    zero = [Store(tile, [at], Broadcast(const(0.0, FLOAT32), 16), mask) for _, at, mask in places]
+    update = [
+        Store(
+            tile,
+            [at],
+            Add(
+                Load(tile, [at]), Mul(Broadcast(Load(a, [k]), 16), Load(b, [Ramp(k * 21 + v * 16, index_expr(1), 16)]))
+            ),
+            mask,
+        )
+        for v, at, mask in places
+    ]
+    out = [Store(c, [at], Load(tile, [at]), mask) for _, at, mask in places]
+    func = Func("tail", [a, b, c], Allocate(tile, seq(*zero, For(k, 256, seq(*update)), *out)))
+    x86 = find_target("x86_64-unknown-linux-gnu,cpu=skylake-avx512")
+    loop = inner_loop(emit_assembly(generate(func, x86), x86))
+    assert loop.count("vfmadd") == 2 and "rsp" not in loop and "{%k" in loop
+    x, y = rng.normal(size=256).astype(np.float32), rng.normal(size=(256, 21)).astype(np.float32)
+    result = np.zeros(21, np.float32)
+    assert Compiled(func)(x, y, result) == 0
+    np.testing.assert_allclose(result, x @ y, rtol=1e-4, atol=1e-4)
+
+
+def test_short_loops_of_vectors_become_registers():
+    """A tile that is indexed by short loops, not unrolled by the schedule."""
+    a, c, tile, k = buffer("A", "float32", 4096), buffer("C", "float32", 64), buffer("T", "float32", 64), Var("k")
+    loops = [Var(f"i{n}") for n in range(3)]
+    at = [Ramp(i * 16, index_expr(1), 16) for i in loops]
+    zero = For(loops[0], 4, Store(tile, [at[0]], Broadcast(const(0.0, FLOAT32), 16)))
+    step = Mul(Broadcast(Load(a, [k]), 16), Load(a, [at[1]]))
+    update = For(k, 4096, For(loops[1], 4, Store(tile, [at[1]], Add(Load(tile, [at[1]]), step))))
+    out = For(loops[2], 4, Store(c, [at[2]], Load(tile, [at[2]])))
+    x86 = find_target("x86_64-unknown-linux-gnu,cpu=skylake-avx512")
+    text = generate(Func("short", [a, c], Allocate(tile, seq(zero, update, out))), x86)
+    loop = inner_loop(emit_assembly(text, x86))
+    assert loop.count("vfmadd") == 4 and "rsp" not in loop
+
+
 def test_scalar_loops_are_left_to_llvm_to_vectorize():
     a, b, i = buffer("A", "float32", 4096), buffer("B", "float32", 4096), Var("i")
     func = Func("f", [a, b], For(i, 4096, Store(b, [i], Load(a, [i]) * 2.0)))

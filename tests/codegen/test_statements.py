@@ -174,6 +174,16 @@ def test_two_parallel_loops_one_after_the_other():
     np.testing.assert_array_equal(x, np.arange(64) * 3)
 
 
+def test_variables_used_again_after_their_loop():
+    """One Var in two loops, the second inside a parallel one: nothing of the first is captured."""
+    a, i, j, v = buffer("A", "int64", 64), Var("i"), Var("j"), Var("v")
+    inner = Let(v, j * 2, Store(a, [i * 8 + j], v))
+    body = seq(For(i, 8, For(j, 8, inner)), For(i, 8, For(j, 8, Let(v, j * 3, Store(a, [i * 8 + j], v))), "parallel"))
+    x = np.zeros(64, np.int64)
+    run(Func("again", [a], body), x, threads=2)
+    np.testing.assert_array_equal(x, np.tile(np.arange(8) * 3, 8))
+
+
 def test_external_function():
     seen = []
 

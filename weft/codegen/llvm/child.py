@@ -70,10 +70,10 @@ def optimize(module: Any, machine: Any, tuning: str) -> Any:
     return module
 
 
-def emit(text: str, request: dict[str, str]) -> bytes:
-    """What a request asks for, from LLVM IR text."""
+def emit(module: Any, request: dict[str, str]) -> bytes:
+    """What a request asks for, from a verified module."""
     machine = target_machine(request["triple"], request["cpu"], request["features"])
-    module = optimize(parse(text), machine, request["tuning"])
+    module = optimize(module, machine, request["tuning"])
     if request["form"] == "object":
         return bytes(machine.emit_object(module))
     return (machine.emit_assembly(module) if request["form"] == "assembly" else str(module)).encode()
@@ -82,7 +82,7 @@ def emit(text: str, request: dict[str, str]) -> bytes:
 def main() -> None:
     """Reads a request from stdin and answers on stdout."""
     header, text = sys.stdin.buffer.read().split(b"\n", 1)
-    sys.stdout.buffer.write(emit(text.decode(), json.loads(header)))
+    sys.stdout.buffer.write(emit(parse(text.decode()), json.loads(header)))
     sys.stdout.buffer.flush()
 
 

@@ -135,8 +135,7 @@ def _emit(ir_text: str, target: Machine, form: str) -> bytes:
         "tuning": _tuning(ir_text),
     }  # fmt: skip
     if is_native(target):
-        _parse(ir_text)
-        return child.emit(ir_text, request)
+        return child.emit(_parse(ir_text), request)
     return _emit_in_child(ir_text, target, request)
 
 

@@ -142,6 +142,7 @@ class Context:
         self.values: dict[Var, str] = {}
         self.pointers: dict[Buffer, str] = {}
         self.aligned: dict[Buffer, int] = {}
+        self.private: set[Buffer] = set()
         self.base_slots: dict[Buffer, int] = {}
         self.slots_used: dict[str, int] = {}
         self.ranges: dict[Var, Interval] = {}

@@ -2,6 +2,7 @@
 
 float16 and bfloat16 values are computed in float32 and rounded after each operation. Where the machine converts, its
 instruction is used; elsewhere the conversion is written with integer operations, so that no runtime library is needed.
+x86's instruction for bfloat16 takes numbers below 2^-126 as zero; everything else rounds to nearest even.
 """
 
 from __future__ import annotations

@@ -9,7 +9,9 @@
     any other vector               gather                      scatter
 
 Under a mask (a predicated Store, an arm of a vector Select) they become masked loads, stores, gathers and scatters;
-a scalar that all lanes share is then read only if some lane is on: otherwise from a zero on the stack.
+a scalar that all lanes share is then read only if some lane is on: otherwise from a zero on the stack. Where an index
+cannot leave its buffer, the load needs no mask. A masked store to a buffer on this function's own stack is a load, a
+select and a store, so that LLVM can still keep the buffer in registers.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from weft.codegen.llvm.arithmetic import masked
 from weft.codegen.llvm.context import Context, Handler
 from weft.core.dtypes import DType
 from weft.core.errors import InternalError
-from weft.expr.nodes import Address, Broadcast, Buffer, Const, Expr, Load, add, index_expr, is_true
+from weft.expr.nodes import Address, Broadcast, Buffer, Const, Expr, Load, is_true
 from weft.loop.ir import Store
 
 
@@ -68,17 +70,19 @@ def _load(c: Context, e: Load) -> str:
         return _from_memory(c, _load_scalar(c, e.buffer, index), e.dtype)
     ramp = as_ramp(index, c.definitions)
     stride = ramp[1].value if ramp is not None and isinstance(ramp[1], Const) else None
+    mask = None if c.mask is None or _in_bounds(c, e.buffer, index) else c.mask
     if ramp is not None and stride == 0:
         one = _load_scalar(c, e.buffer, ramp[0])
         value = c.broadcast(types.memory_type(e.buffer.dtype), one, e.dtype.lanes)
     elif ramp is not None and stride == 1:
-        value = _load_contiguous(c, e.buffer, ramp[0], e.dtype.lanes)
+        align = _alignment(c, e.buffer, ramp[0])
+        value = _load_vector(c, e.buffer, c.value(ramp[0]), e.dtype.lanes, align, mask)
     elif ramp is not None and stride == -1:
-        value = _load_reversed(c, e.buffer, ramp[0], e.dtype.lanes)
-    elif ramp is not None and stride == 2 and c.mask is None:
+        value = _load_reversed(c, e.buffer, ramp[0], e.dtype.lanes, mask)
+    elif ramp is not None and stride == 2 and mask is None:
         value = _load_even(c, e.buffer, ramp[0], e.dtype.lanes)
     else:
-        value = _gather(c, e.buffer, index, ramp, e.dtype.lanes)
+        value = _gather(c, e.buffer, index, ramp, e.dtype.lanes, mask)
     return _from_memory(c, value, e.dtype)
 
 
@@ -94,14 +98,6 @@ def _load_scalar(c: Context, buffer: Buffer, index: Expr) -> str:
     pointer = c.element(buffer, c.value(index), "")
     chosen = c.emit(f"select i1 {some}, ptr {pointer}, ptr {nothing}")
     return c.emit(f"load {kind}, ptr {chosen}{suffix}")
-
-
-def _load_contiguous(c: Context, buffer: Buffer, base: Expr, lanes: int) -> str:
-    # a plain load where the whole vector is inside the buffer: LLVM keeps local buffers in registers only then
-    mask = c.mask
-    if mask is not None and _in_bounds(c, buffer, base) and _in_bounds(c, buffer, add(base, index_expr(lanes - 1))):
-        mask = None
-    return _load_vector(c, buffer, c.value(base), lanes, _alignment(c, buffer, base), mask)
 
 
 def _load_vector(c: Context, buffer: Buffer, index: str, lanes: int, align: int, mask: str | None) -> str:
@@ -122,10 +118,10 @@ def _reverse(c: Context, value: str, kind: str, lanes: int) -> str:
     return c.emit(f"shufflevector {kind} {value}, {kind} poison, <{lanes} x i32> {_reversal(lanes)}")
 
 
-def _load_reversed(c: Context, buffer: Buffer, base: Expr, lanes: int) -> str:
+def _load_reversed(c: Context, buffer: Buffer, base: Expr, lanes: int, mask: str | None) -> str:
     kind = f"<{lanes} x {types.memory_type(buffer.dtype)}>"
     start = c.emit(f"sub i64 {c.value(base)}, {lanes - 1}")
-    mask = None if c.mask is None else _reverse(c, c.mask, f"<{lanes} x i1>", lanes)
+    mask = None if mask is None else _reverse(c, mask, f"<{lanes} x i1>", lanes)
     return _reverse(c, _load_vector(c, buffer, start, lanes, _scalar_align(c, buffer), mask), kind, lanes)
 
 
@@ -156,10 +152,12 @@ def _pointers(c: Context, buffer: Buffer, index: Expr, ramp: tuple[Expr, Expr] |
     return c.emit(f"getelementptr {element}, ptr {c.base(buffer)}, <{lanes} x i64> {c.value(index)}")
 
 
-def _gather(c: Context, buffer: Buffer, index: Expr, ramp: tuple[Expr, Expr] | None, lanes: int) -> str:
+def _gather(
+    c: Context, buffer: Buffer, index: Expr, ramp: tuple[Expr, Expr] | None, lanes: int, mask: str | None
+) -> str:
     kind = f"<{lanes} x {types.memory_type(buffer.dtype)}>"
     pointers = _pointers(c, buffer, index, ramp, lanes)
-    mask = c.mask or types.splat("i1", "true", lanes)
+    mask = mask or types.splat("i1", "true", lanes)
     arguments = [
         f"<{lanes} x ptr> align {_scalar_align(c, buffer)} {pointers}", f"<{lanes} x i1> {mask}",
         f"{kind} zeroinitializer",
@@ -213,7 +211,11 @@ def _store(c: Context, s: Store, mask: str | None, predicate: Expr | None = None
     ramp = as_ramp(index, c.definitions)
     stride = ramp[1].value if ramp is not None and isinstance(ramp[1], Const) else None
     if ramp is not None and stride == 1:
-        _store_vector(c, buffer, c.value(ramp[0]), value, lanes, _alignment(c, buffer, ramp[0]), mask)
+        place, align = c.value(ramp[0]), _alignment(c, buffer, ramp[0])
+        if mask is not None and buffer in c.private and _in_bounds(c, buffer, index):
+            old = _load_vector(c, buffer, place, lanes, align, None)
+            value, mask = c.emit(f"select <{lanes} x i1> {mask}, {kind} {value}, {kind} {old}"), None
+        _store_vector(c, buffer, place, value, lanes, align, mask)
     elif ramp is not None and stride == -1:
         start = c.emit(f"sub i64 {c.value(ramp[0])}, {lanes - 1}")
         mask = None if mask is None else _reverse(c, mask, f"<{lanes} x i1>", lanes)

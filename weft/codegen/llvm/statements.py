@@ -16,7 +16,7 @@ from weft.codegen.llvm import memory, types
 from weft.codegen.llvm.analysis import divisor, interval, power_of_two, touches_memory
 from weft.codegen.llvm.context import Context, Module, StmtHandler
 from weft.core.errors import TargetError
-from weft.expr.nodes import Address, Buffer, Const, Expr, Load, Var, product
+from weft.expr.nodes import Address, Buffer, Const, Expr, Load, Var, index_expr, int_value, maximum, product
 from weft.expr.visit import walk
 from weft.loop.ir import Allocate, Evaluate, For, If, Let, Seq, Stmt, Store
 from weft.loop.visit import child_exprs, walk_stmts
@@ -26,6 +26,8 @@ _LOCAL_LIMIT = 64 * 1024
 _STACK_LIMIT = 4 * 1024
 """Bytes of any other buffer that may live on the stack."""
 _ALIGNMENT = 64
+_SHORT = 16
+"""Loops of vectors up to this length LLVM may unroll, so that small buffers indexed by them become registers."""
 
 
 def _seq(c: Context, s: Seq) -> None:
@@ -41,6 +43,7 @@ def _let(c: Context, s: Let) -> None:
 def name(c: Context, var: Var, meaning: Expr, value: str) -> None:
     """Gives a variable its value, and remembers what is known about it."""
     c.values[var] = value
+    c.definitions.pop(var, None)
     if var.dtype.is_integer:
         c.ranges[var] = interval(meaning, c.ranges)
         c.divisors[var] = divisor(meaning, c.divisors)
@@ -81,7 +84,9 @@ def _has_vectors(s: Stmt) -> bool:
 def _hints(c: Context, s: For) -> str:
     """Loops that the schedule has shaped stay as they are; plain scalar ones are LLVM's to improve."""
     if _has_vectors(s.body):
-        return c.module.loop_metadata('!"llvm.loop.unroll.disable"', '!"llvm.loop.vectorize.enable", i1 false')
+        extent = s.extent.value if isinstance(s.extent, Const) else _SHORT + 1
+        unroll = [] if extent <= _SHORT else ['!"llvm.loop.unroll.disable"']
+        return c.module.loop_metadata('!"llvm.loop.vectorize.enable", i1 false', *unroll)
     if s.kind == "unrolled":
         return c.module.loop_metadata('!"llvm.loop.unroll.enable"')
     if s.kind == "vectorized":
@@ -115,6 +120,7 @@ def _for(c: Context, s: For) -> None:
             f"loop {s.var.name!r} is bound to {s.thread}, but {c.module.machine.name} has no such threads"
         )
     high = interval(s.extent, c.ranges)[1]
+    c.divisors.pop(s.var, None)
     c.ranges[s.var] = (0, None if high is None else max(high - 1, 0))
     if s.kind == "parallel" and not c.outlined:
         return _parallel(c, s)
@@ -131,15 +137,19 @@ def _for(c: Context, s: For) -> None:
 
 
 def _captured(s: For) -> tuple[dict[Var, None], dict[Buffer, None]]:
-    """Variables and buffers that a loop's body mentions."""
+    """Variables and buffers that a loop's body mentions and does not itself define."""
     variables: dict[Var, None] = {}
     buffers: dict[Buffer, None] = {}
     expressions: list[Expr] = []
+    own: set[Var | Buffer] = {s.var}
     for stmt in walk_stmts(s.body):
         expressions.extend(child_exprs(stmt))
         if isinstance(stmt, Store):
             buffers[stmt.buffer] = None
+        elif isinstance(stmt, (For, Let)):
+            own.add(stmt.var)
         elif isinstance(stmt, Allocate):
+            own.add(stmt.buffer)
             expressions.extend(stmt.buffer.shape)
             expressions.extend(stmt.buffer.strides or ())
     for expression in expressions:
@@ -148,7 +158,8 @@ def _captured(s: For) -> tuple[dict[Var, None], dict[Buffer, None]]:
                 variables[node] = None
             elif isinstance(node, (Load, Address)):
                 buffers[node.buffer] = None
-    return variables, buffers
+    outer = {var: None for var in variables if var not in own}
+    return outer, {buffer: None for buffer in buffers if buffer not in own}
 
 
 class _Environment:
@@ -240,13 +251,19 @@ def fail_if(c: Context, failed: str) -> None:
     c.start(good)
 
 
+def _elements(buffer: Buffer) -> Expr:
+    """How many elements a buffer spans, the gaps that its strides leave included."""
+    if buffer.strides is None:
+        return product(buffer.shape)
+    last = index_expr(0)
+    for extent, stride in zip(buffer.shape, buffer.strides):
+        last = last + (extent - 1) * stride
+    return maximum(last + 1, index_expr(0))
+
+
 def _constant_size(buffer: Buffer) -> int | None:
-    size = buffer.dtype.bytes
-    for extent in buffer.shape:
-        if not isinstance(extent, Const):
-            return None
-        size *= max(int(extent.value), 0)
-    return size
+    count = int_value(_elements(buffer))
+    return None if count is None else max(count, 0) * buffer.dtype.bytes
 
 
 def _allocate(c: Context, s: Allocate) -> None:
@@ -265,6 +282,7 @@ def _allocate(c: Context, s: Allocate) -> None:
         alignment = max(_ALIGNMENT, power_of_two(buffer.alignment))
         c.pointers[buffer] = c.alloca(f"[{count} x {types.memory_type(buffer.dtype)}]", alignment)
         c.aligned[buffer] = alignment
+        c.private.add(buffer)
         return c.run(s.body)
     bytes_needed = str(size) if size is not None else _symbolic_size(c, buffer)
     pointer = c.call("ptr", "weft_allocate", [f"i64 {bytes_needed}"])
@@ -277,7 +295,7 @@ def _allocate(c: Context, s: Allocate) -> None:
 
 
 def _symbolic_size(c: Context, buffer: Buffer) -> str:
-    count = c.value(product(buffer.shape))
+    count = c.value(_elements(buffer))
     return c.emit(f"mul i64 {count}, {buffer.dtype.bytes}")
 
 
