@@ -9,9 +9,9 @@ Only the loops below that place over which the init varies are repeated for it; 
 from __future__ import annotations
 
 from weft.expr.bounds import prove
-from weft.expr.nodes import Expr, Var, less, logical_and
+from weft.expr.nodes import Expr, Load, Select, Var, index_expr, less, logical_and
 from weft.expr.visit import free_vars, substitute, uses_any
-from weft.loop.ir import Axis, Block, For, Func, Stmt, seq
+from weft.loop.ir import Axis, Block, For, Func, Stmt, Store, seq
 from weft.loop.regions import block_regions, conjuncts
 from weft.loop.tree import (
     block_path,
@@ -24,7 +24,7 @@ from weft.loop.tree import (
     taken_names,
     unique_name,
 )
-from weft.loop.visit import map_region, substitute_stmt
+from weft.loop.visit import Mutator, map_region, substitute_stmt, walk_stmts
 
 
 def decompose_init(func: Func) -> Func:
@@ -35,6 +35,9 @@ def decompose_init(func: Func) -> Func:
         path = block_path(func, block.name, "decompose_init")
         current = path[-1]
         assert isinstance(current, Block)
+        if block.annotations.get("inline_init"):
+            func = replace_last(func, path, inline_init(current))
+            continue
         reduction = reduction_loops(block, loops_on(path))
         position = next((i for i, s in enumerate(path) if isinstance(s, For) and s.var in reduction), len(path) - 1)
         nest, _ = init_nest(func, current, [s for s in path[position:] if isinstance(s, For)])
@@ -47,6 +50,25 @@ def decompose_init(func: Func) -> Func:
         path = _path_to_loop(func, anchor.var)
         func = replace_last(func, path, seq(nest, loop_of(path)))
     return func
+
+
+def inline_init(block: Block) -> Block:
+    """The init as a choice inside the update: the first iteration of the reduction does not read the old value.
+
+    init: C[i] = 0     C[i] = C[i] + A[i, k]     ->     C[i] = select(k < 1, 0, C[i]) + A[i, k]
+    """
+    first = logical_and(*[less(axis.var, index_expr(1)) for axis in block.axes if axis.kind == "reduce"])
+    starts = {s.buffer: s for s in walk_stmts(block.init or block.body) if isinstance(s, Store)}
+
+    class Choose(Mutator):
+        """Loads of the accumulators become choices."""
+
+        def visit_Load(self, e: Load) -> Expr:
+            """A load of an accumulator."""
+            start = starts.get(e.buffer)
+            return e if start is None else Select(first, start.value, e)
+
+    return block.replace(init=None, body=Choose().stmt(block.body))
 
 
 def _path_to_loop(func: Func, variable: Var) -> list[Stmt]:
