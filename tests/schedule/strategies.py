@@ -1,14 +1,15 @@
 """Random programs and random schedules of them, drawn from any source of choices (Hypothesis, or a seeded Random).
 
-`draw_program(source)` makes a te program over tiny arrays; `draw_step(source, schedule)` one use of a primitive, most
-often a sensible one. A step may be illegal: `Schedule.apply` then raises ScheduleError and the step is skipped.
+`draw_program(source)` makes a te program over tiny arrays; `draw_steps(source, schedule)` one use of a primitive or a
+short plan of several, most often sensible. A step may be illegal: then ScheduleError is raised and it is skipped.
 """
 
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Callable, Sequence
+from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
@@ -17,12 +18,14 @@ from weft import te
 from weft.core.errors import ScheduleError
 from weft.expr.nodes import Load, Var, add, const, index_expr, int_value
 from weft.loop.ir import THREAD_TAGS, Block, For, Func, Seq, Store, seq
-from weft.loop.tree import block_path, blocks_in, loops_in, loops_on, readers, writers
+from weft.loop.tree import axis_loops, block_path, blocks_in, loop_path, loops_in, loops_on, readers, writers
+from weft.schedule.intrinsic import INTRINSICS
 from weft.schedule.schedule import Schedule
 
 DTYPES = ("float32", "int32", "int8", "uint8", "float16", "bfloat16", "int64", "bool")
+TENSORIZED = ("float32", "int32", "int8", "int64", "float16")
 SIZES = (1, 2, 3, 4, 5, 7, 8)
-SCOPES = ("local", "shared", "global", "local", "wide")
+SCOPES = ("local", "shared", "global", "local")
 
 
 class Source:
@@ -114,7 +117,9 @@ class Maker:
         kind, source = x.dtype, self.source
         if kind.is_bool:
             return te.not_(x)
-        one = const(source.number(1, 3), kind) if not kind.is_float else const(float(source.pick((0.5, 1.5, 2.0))), kind)
+        one = (
+            const(source.number(1, 3), kind) if not kind.is_float else const(float(source.pick((0.5, 1.5, 2.0))), kind)
+        )
         choices: list[Callable[[], Any]] = [
             lambda: x + one,
             lambda: x * one,
@@ -170,11 +175,15 @@ class Maker:
         rest = a.shape[1:]
         if way == "flatten" and len(a.shape) >= 2:
             width = a.shape[1]
-            made = te.compute((m * width, *a.shape[2:]), lambda f, *r: a[(f // width, f % width, *r)], name=self.name("F"))
+            made = te.compute(
+                (m * width, *a.shape[2:]), lambda f, *r: a[(f // width, f % width, *r)], name=self.name("F")
+            )
         elif way == "strided" and fixed is not None and fixed > 1:
             made = te.compute((-(-fixed // 2), *rest), lambda i, *r: a[(i * 2, *r)], name=self.name("S"))
         elif way == "stencil" and fixed is not None and fixed > 1:
-            made = te.compute((fixed - 1, *rest), lambda i, *r: self.combine(a[(i, *r)], a[(i + 1, *r)]), name=self.name("W"))
+            made = te.compute(
+                (fixed - 1, *rest), lambda i, *r: self.combine(a[(i, *r)], a[(i + 1, *r)]), name=self.name("W")
+            )
         elif way == "repeat":
             made = te.compute((m * 2, *rest), lambda i, *r: self.unary(a[(i // 2, *r)]), name=self.name("R"))
         else:
@@ -208,7 +217,9 @@ class Maker:
         )
         weight = self.placeholder((3,), a.dtype)
         r = te.reduce_axis(3, self.name("r"))
-        made = te.compute(a.shape, lambda *i: te.sum(padded[(*i[:-1], i[-1] + r)] * weight[r], axis=r), name=self.name("C"))
+        made = te.compute(
+            a.shape, lambda *i: te.sum(padded[(*i[:-1], i[-1] + r)] * weight[r], axis=r), name=self.name("C")
+        )
         self.tensors.append(padded)
         self.add("convolution", made)
 
@@ -247,7 +258,9 @@ class Maker:
                 name=self.name("M"),
             )
         else:
-            made = te.compute((a.shape[0], b.shape[1]), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), name=self.name("M"))
+            made = te.compute(
+                (a.shape[0], b.shape[1]), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), name=self.name("M")
+            )
         self.add("matmul", made)
 
     def argmax(self) -> None:
@@ -304,10 +317,21 @@ def draw_program(source: Source) -> Program:
     maker = Maker(source)
     dtype = source.pick(DTYPES)
     rank = source.pick((1, 2, 2, 2, 3))
-    maker.placeholder([maker.extent() for _ in range(rank)], dtype)
+    if source.chance(15):  # something for the tensor intrinsics
+        dtype = source.pick(TENSORIZED)
+        a = maker.placeholder([source.pick((2, 4, 8)) for _ in range(2)], dtype)
+        if source.chance(70):
+            b = maker.placeholder([a.shape[1], source.pick((2, 4))], dtype)
+            k = te.reduce_axis(a.shape[1], "k")
+            made = te.compute((a.shape[0], b.shape[1]), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), name="M")
+        else:
+            made = te.compute(a.shape, lambda i, j: a[i, j] + const(1, dtype), name="M")
+        maker.add("matmul", made)
+    else:
+        maker.placeholder([maker.extent() for _ in range(rank)], dtype)
     if source.chance(30):
         maker.placeholder([maker.extent() for _ in range(source.number(0, 2))], source.pick((dtype, dtype, "int32")))
-    for _ in range(source.number(1, 4)):
+    for _ in range(source.number(1 if not maker.kinds else 0, 4)):
         getattr(maker, source.pick(STAGES))()
     made = [t for t in maker.tensors if isinstance(t.op, te.compute.__globals__["ComputeOp"]) or t.op.inputs]
     outputs = [made[-1]]
@@ -340,7 +364,7 @@ def _size(e: Any, n: int) -> int:
     from weft.expr.evaluate import evaluate
     from weft.expr.visit import free_vars
 
-    return int(evaluate(e, {v: n for v in free_vars(e)}))
+    return int(evaluate(e, dict.fromkeys(free_vars(e), n)))
 
 
 # --------------------------------------------------------------------------------------------------------- schedules
@@ -348,10 +372,75 @@ def _size(e: Any, n: int) -> int:
 Step = tuple[str, dict[str, Any]]
 
 
-def draw_step(source: Source, schedule: Schedule) -> Step:
-    """A primitive and its arguments; most often legal."""
-    name = source.pick(WEIGHTED)
-    return STEPS[name](source, schedule.func)
+Plan = Generator[Step, Any, None]
+"""Steps one after the other; what a step hands back (None: it was refused) is sent in before the next."""
+
+
+def draw_steps(source: Source, schedule: Schedule) -> Plan:
+    """One use of a primitive, or a short plan of several that only make sense together."""
+    if source.chance(8):
+        yield from tensorize_plan(source, schedule)
+    elif source.chance(8):
+        yield from tile_plan(source, schedule)
+    else:
+        name = source.pick(WEIGHTED)
+        yield STEPS[name](source, schedule.func)
+
+
+def tensorize_plan(source: Source, schedule: Schedule) -> Plan:
+    """Splits the loops of a block into tiles that an intrinsic may fit, and hands the tile to it."""
+    names = [name for name in INTRINSICS if name.startswith("test_")]
+    candidates = []
+    for block in blocks_in(schedule.func.body):
+        loops = {
+            loop.var.name: int_value(loop.extent) for loop in loops_on(block_path(schedule.func, block.name, "test"))
+        }
+        bound = axis_loops(block)
+        extents = [loops.get(str(name)) for name in bound]
+        for name in names:
+            _, _, kind, sizes = name.split("_")
+            tile = [int(x) for x in sizes.split("x")]
+            fits = all(extent is not None and extent % size == 0 for extent, size in zip(extents[-len(tile) :], tile))
+            if kind == block.writes[0].buffer.dtype.name and len(tile) <= len(bound) and fits:
+                if ("matmul" in name) == any(axis.kind == "reduce" for axis in block.axes):
+                    candidates.append((name, bound[-len(tile) :], tile))
+    if not candidates:
+        return
+    name, loops_to_split, tile = source.pick(candidates)
+    outer, inner = [], []
+    for loop, size in zip(loops_to_split, tile):
+        made = yield "split", {"loop": loop, "factors": [None, size]}
+        if made is None:
+            return
+        outer.append(made[0])
+        inner.append(made[1])
+    if source.chance(30):
+        block_name = blocks_in(loop_path(schedule.func, inner[0], "test")[-1])[0].name
+        yield "decompose_reduction", {"block": block_name, "loop": source.pick(outer)}
+    yield "reorder", {"loops": [*outer, *inner]}
+    yield "tensorize", {"loop": inner[0], "intrin": name}
+
+
+def tile_plan(source: Source, schedule: Schedule) -> Plan:
+    """Tiles two nested loops and computes a producer (or the consumer) inside the tile."""
+    chains = [c for c in _chains(schedule.func) if len(c) > 1]
+    if not chains:
+        return
+    chain = source.pick(chains)
+    first, second = chain[0].var.name, chain[1].var.name
+    block = blocks_in(chain[-1])[0]
+    a = yield "split", {"loop": first, "factors": [None, source.pick((2, 3, 4))]}
+    b = yield "split", {"loop": second, "factors": [None, source.pick((2, 3, 4))]}
+    if a is None or b is None:
+        return
+    yield "reorder", {"loops": [a[0], b[0], a[1], b[1]]}
+    at = source.pick((a[0], b[0], a[1], b[1]))
+    makers = [w.name for r in block.reads for w in writers(schedule.func.body, r.buffer)]
+    takers = [r.name for w in block.writes for r in readers(schedule.func.body, w.buffer)]
+    if makers and source.chance(60):
+        yield "compute_at", {"block": source.pick(makers), "loop": at}
+    elif takers:
+        yield "reverse_compute_at", {"block": source.pick(takers), "loop": at}
 
 
 def _loop(source: Source, func: Func) -> str:
@@ -455,8 +544,18 @@ def _reverse_compute_at(source: Source, func: Func) -> Step:
     return "reverse_compute_at", {"block": block, "loop": loop}
 
 
-def _on_block(name: str) -> Callable[[Source, Func], Step]:
-    return lambda source, func: (name, {"block": _block(source, func).name})
+def _compute_inline(source: Source, func: Func) -> Step:
+    inner = [b for b in blocks_in(func.body) if b.writes[0].buffer in func.allocations and b.init is None]
+    return "compute_inline", {"block": source.pick(inner).name if inner else _block(source, func).name}
+
+
+def _reverse_compute_inline(source: Source, func: Func) -> Step:
+    likely = []
+    for block in blocks_in(func.body):
+        makers = [w for r in block.reads for w in writers(func.body, r.buffer)]
+        if makers and block.init is None and all(w.init is None for w in makers):
+            likely.append(block)
+    return "reverse_compute_inline", {"block": source.pick(likely or blocks_in(func.body)).name}
 
 
 def _cache_read(source: Source, func: Func) -> Step:
@@ -506,8 +605,6 @@ def _decompose(source: Source, func: Func) -> Step:
 
 def _tensorize(source: Source, func: Func) -> Step:
     loops = [loop for loop in loops_in(func.body) if loop.kind == "serial" and len(blocks_in(loop)) == 1]
-    from weft.schedule.intrinsic import INTRINSICS
-
     names = [name for name in INTRINSICS if name.startswith("test_")]
     fitting = []
     for loop in loops:
@@ -516,7 +613,11 @@ def _tensorize(source: Source, func: Func) -> Step:
         extents = [int_value(s.extent) for s in loops_in(loop)]
         for name in names:
             _, _, wanted, sizes = name.split("_")
-            if wanted == kind and None not in extents and sorted(e for e in extents if e != 1) == sorted(int(x) for x in sizes.split("x")):
+            if (
+                wanted == kind
+                and None not in extents
+                and sorted(e for e in extents if e != 1) == sorted(int(x) for x in sizes.split("x"))
+            ):
                 fitting.append((loop.var.name, name))
     if fitting and source.chance(90):
         loop_name, name = source.pick(fitting)
@@ -530,7 +631,11 @@ def _transform_layout(source: Source, func: Func) -> Step:
     maps: list[list[str]] = [names[::-1], list(names)]
     if names:
         first, rest = names[0], names[1:]
-        maps += [[f"{first} // 2", *rest, f"{first} % 2"], [f"{first} // 3", f"{first} % 3", *rest], [f"{first}*2", *rest]]
+        maps += [
+            [f"{first} // 2", *rest, f"{first} % 2"],
+            [f"{first} // 3", f"{first} % 3", *rest],
+            [f"{first}*2", *rest],
+        ]
         maps += [[f"{first} + 1", *rest], [*rest, f"{first}"]]
     if len(names) > 1 and int_value(buffer.shape[1]) is not None:
         maps += [[f"{names[0]}*{int_value(buffer.shape[1])} + {names[1]}", *names[2:]]]
@@ -542,7 +647,12 @@ def _storage_align(source: Source, func: Func) -> Step:
     rank = max(1, len(buffer.shape))
     factor = source.pick((2, 4, 8))
     dim = source.number(-rank, rank - 1)
-    return "storage_align", {"buffer": buffer.name, "dim": dim, "factor": factor, "offset": source.number(0, factor - 1)}
+    return "storage_align", {
+        "buffer": buffer.name,
+        "dim": dim,
+        "factor": factor,
+        "offset": source.number(0, factor - 1),
+    }
 
 
 def _pipeline(source: Source, func: Func) -> Step:
@@ -553,7 +663,11 @@ def _pipeline(source: Source, func: Func) -> Step:
         return "software_pipeline", {"loop": "none", "stages": [0]}
     count = len(loop.body.stmts) if isinstance(loop.body, Seq) else 1
     stages = sorted(source.number(0, 2) for _ in range(count))
-    return "software_pipeline", {"loop": loop.var.name, "stages": stages, "order": source.pick((None, list(range(count))))}
+    return "software_pipeline", {
+        "loop": loop.var.name,
+        "stages": stages,
+        "order": source.pick((None, list(range(count)))),
+    }
 
 
 def _annotate(source: Source, func: Func) -> Step:
@@ -572,15 +686,18 @@ STEPS: dict[str, Callable[[Source, Func], Step]] = {
     "bind": _bind,
     "compute_at": _compute_at,
     "reverse_compute_at": _reverse_compute_at,
-    "compute_inline": _on_block("compute_inline"),
-    "reverse_compute_inline": _on_block("reverse_compute_inline"),
+    "compute_inline": _compute_inline,
+    "reverse_compute_inline": _reverse_compute_inline,
     "cache_read": _cache_read,
     "cache_write": _cache_write,
     "rfactor": _rfactor,
     "decompose_reduction": _decompose,
     "tensorize": _tensorize,
     "transform_layout": _transform_layout,
-    "set_scope": lambda source, func: ("set_scope", {"buffer": _buffer(source, func).name, "scope": source.pick(SCOPES)}),
+    "set_scope": lambda source, func: (
+        "set_scope",
+        {"buffer": _buffer(source, func).name, "scope": source.pick(SCOPES)},
+    ),
     "storage_align": _storage_align,
     "double_buffer": lambda source, func: ("double_buffer", {"buffer": _buffer(source, func).name}),
     "software_pipeline": _pipeline,
@@ -623,9 +740,7 @@ def declare_matmul(dtype: str, m: int, n: int, k: int) -> None:
         def update() -> Any:
             return _nest(
                 (m, n, k),
-                lambda i, j, r: Store(
-                    *_at(z, i, j), Load(*_at(z, i, j)) + Load(*_at(x, i, r)) * Load(*_at(y, r, j))
-                ),
+                lambda i, j, r: Store(*_at(z, i, j), Load(*_at(z, i, j)) + Load(*_at(x, i, r)) * Load(*_at(y, r, j))),
             )
 
         return seq(reset(), update()), reset(), update()
@@ -646,7 +761,7 @@ def declare_double(dtype: str, length: int) -> None:
 
 def declare_intrinsics() -> None:
     """The intrinsics that random schedules may use."""
-    for dtype in ("float32", "int32", "int8", "int64", "float16"):
+    for dtype in TENSORIZED:
         declare_matmul(dtype, 2, 2, 2)
         declare_matmul(dtype, 4, 2, 2)
         declare_matmul(dtype, 2, 4, 4)
@@ -655,4 +770,4 @@ def declare_intrinsics() -> None:
 
 
 __all__ = ["HypothesisSource", "Program", "ScheduleError", "Source", "arguments_of", "declare_intrinsics", "draw_program",
-           "draw_step"]  # fmt: skip
+           "draw_steps"]  # fmt: skip
