@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from weft.expr.bounds import Ranges, interval, lower_bound, prove, upper_bound
 from weft.expr.nodes import (
+    LT,
     TRUE,
     Address,
     And,
@@ -200,7 +201,7 @@ def accessed_region(
             regions = [*(node.reads if reads else ()), *(node.writes if writes else ())]
             for region in regions:
                 if region.buffer is buffer:
-                    found.append(clamp(relax(outer_region(node, region), inner, known), known))
+                    found.append(clamp(_where_it_runs(node, outer_region(node, region), inner, known), known))
         elif isinstance(node, (Seq, If)):
             for child in child_stmts(node):
                 visit(child, inner, known)
@@ -270,6 +271,51 @@ def conjuncts(e: Expr) -> list[Expr]:
     if type(e) is And:
         return [*conjuncts(e.a), *conjuncts(e.b)]
     return [] if is_true(e) else [e]
+
+
+def _where_it_runs(block: Block, region: Region, inner: Mapping[Var, None], ranges: Ranges) -> Region:
+    """A region of a block widened over loops, as far as the block's predicate lets them run.
+
+    Under `io*4 + ii < 6` the indices `io*4 + ii` end at 5, not at 7: ii is written as g - io*4 with g in 0..5.
+    """
+    wide = relax(region, inner, ranges)
+    for term in conjuncts(block.predicate):
+        if type(term) is not LT or not uses_any(term.a, inner) or uses_any(term.b, inner):
+            continue
+        first, last = lower_bound(term.a, inner, ranges), upper_bound(term.a, inner, ranges)
+        end = sub(term.b, ONE)
+        if first is None or last is None or not prove(less(end, last), ranges):
+            continue
+        solved = _solve_for_one(term.a, inner, ranges)
+        if solved is None:
+            continue
+        guarded = Var("guarded")
+        variable, rest = solved
+        known = ranges.with_range(guarded, first, end)
+        mapping: dict[Var, Expr] = {variable: sub(guarded, rest)}
+        narrow = map_region(region, lambda e, m=mapping, k=known: simplify(substitute(e, m), k))  # type: ignore[misc]
+        wide = _narrower(wide, relax(narrow, {**inner, guarded: None}, known))
+    return wide
+
+
+def _solve_for_one(e: Expr, inner: Mapping[Var, None], ranges: Ranges) -> tuple[Var, Expr] | None:
+    """A variable of a sum that occurs once, with the factor 1, and the rest of the sum."""
+    for variable in reversed(list(free_vars(e))):
+        if variable in inner:
+            rest = simplify(sub(e, variable), ranges)
+            if not uses_any(rest, {variable}):
+                return variable, rest
+    return None
+
+
+def _narrower(a: Region, b: Region) -> Region:
+    """Of two boxes around the same accesses, in each dimension the one with the lesser constant extent."""
+    mins, extents = list(a.mins), list(a.extents)
+    for position, (old, new) in enumerate(zip(a.extents, b.extents)):
+        length, other = int_value(old), int_value(new)
+        if other is not None and (length is None or other < length):
+            mins[position], extents[position] = b.mins[position], new
+    return Region(a.buffer, mins, extents)
 
 
 def clamp(region: Region, ranges: Ranges) -> Region:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from weft.core.errors import ScheduleError
 from weft.expr.bounds import Ranges, prove
@@ -43,6 +43,7 @@ from weft.loop.tree import (
     unique_name,
     writers,
 )
+from weft.schedule.primitives.limits import consumer_limits
 from weft.schedule.registry import Result, primitive
 
 SHARED_BY = {"global": ("blockIdx", "threadIdx", "vthread"), "shared": ("threadIdx", "vthread")}
@@ -107,7 +108,9 @@ def insert_producer(func: Func, block: Block, loop: str | None, what: str) -> Re
                 raise ScheduleError(what, f"{block.name}, {loop}", reason)
     ranges = ranges_of(func, outer)
     needed = [_needed(seq(*stmts[first:]), region, outer, ranges) for region in block.writes]
-    nest, loops = make_nest(func, block, needed, block.writes, ranges)
+    shared = any(loop.thread is not None for loop in outer)
+    limits = {} if shared else consumer_limits(stmts[first:], block, ranges)
+    nest, loops = make_nest(func, block, needed, block.writes, ranges, limits=limits)
     stmts.insert(first, nest)
     return _finish(func, loop, what, stmts, block, loops)
 
@@ -135,8 +138,12 @@ def make_nest(
     accesses: Sequence[Region],
     ranges: Ranges,
     condition: Expr = TRUE,
+    limits: Mapping[Var, Sequence[Expr]] | None = None,
 ) -> tuple[Stmt, list[str]]:
-    """A fresh loop nest around a block that covers what is needed of the boxes it accesses, where a condition holds."""
+    """A fresh loop nest around a block that covers what is needed of the boxes it accesses, where a condition holds.
+
+    `limits` are greatest values of axes beyond which nothing is needed.
+    """
     taken = taken_names(func)
     loops: list[For] = []
     bindings: list[Expr] = []
@@ -155,6 +162,9 @@ def make_nest(
             predicate = logical_and(predicate, less(value, axis.extent))
         if not prove(less_equal(index_expr(0), value), known):
             predicate = logical_and(predicate, less_equal(index_expr(0), value))
+        for limit in (limits or {}).get(axis.var, ()):
+            if not prove(less_equal(value, limit), known):
+                predicate = logical_and(predicate, simplify(less_equal(value, limit), known))
     nest: Stmt = block.replace(bindings=bindings, predicate=predicate)
     for made in reversed(loops):
         nest = made.replace(body=nest)

@@ -110,6 +110,8 @@ def bind(func: Func, loop: str, thread: str) -> Result:
     found = loop_of(path)
     if found.kind != "serial":
         raise ScheduleError("bind", loop, f"the loop is already {found.kind}")
+    if thread == "vthread" and int_value(found.extent) is None:
+        raise ScheduleError("bind", loop, f"virtual threads are a constant number, not {found.extent!r}: split the loop first")
     check_independent(func, found, "bind")
     outside = [outer for outer in loops_on(path[:-1]) if outer.thread is not None]
     inside = [inner for inner in loops_in(found.body) if inner.thread is not None]
