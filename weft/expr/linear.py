@@ -391,6 +391,11 @@ class Linear:
             return g, (big, constant // g + period), (small, lowest - period * g)
         return None
 
+    def one_period(self, p: Poly, c: int) -> int | None:
+        """The quotient p // c where it is one number; a subclass can prove more than the interval shows."""
+        low, high = self.interval_of(p)
+        return low // c if low is not None and high is not None and low // c == high // c else None
+
     def floordiv_constant(self, p: Poly, c: int, like: Any = None) -> Poly:
         """p // c for a constant c > 0."""
         if c == 1:
@@ -398,9 +403,9 @@ class Linear:
         quotient, rest = self.split_multiples(p, c)
         if not rest[0]:
             return quotient
-        low, high = self.interval_of(rest)
-        if low is not None and high is not None and low // c == high // c:
-            return quotient[0], quotient[1] + low // c
+        period = self.one_period(rest, c)
+        if period is not None:
+            return quotient[0], quotient[1] + period
         found = self.split_small(rest, c)
         if found is not None:
             g, big, _ = found
@@ -426,9 +431,9 @@ class Linear:
         rest = self.split_multiples(p, c)[1]
         if not rest[0]:
             return rest
-        low, high = self.interval_of(rest)
-        if low is not None and high is not None and low // c == high // c:
-            return rest[0], rest[1] - low // c * c
+        period = self.one_period(rest, c)
+        if period is not None:
+            return rest[0], rest[1] - period * c
         for key, value in rest[0].items():
             parts = self.parts.get(key)
             if parts is not None and parts[0] is FloorMod and type(parts[2]) is int and value * parts[2] % c == 0:

@@ -224,6 +224,17 @@ class Prover(Linear):
                 p = bound
         return None
 
+    def one_period(self, p: Poly, c: int) -> int | None:
+        """The quotient p // c where it is one number, by the interval or by a fact that bounds p."""
+        found = super().one_period(p, c)
+        if found is not None or not self.facts:
+            return found
+        low = self.interval_of(p)[0]
+        if low is None:
+            return None
+        room = negate(p)
+        return low // c if self.nonneg((room[0], room[1] + (low // c + 1) * c - 1)) else None
+
     # --------------------------------------------------------------------------------------------------------- proof
 
     def nonneg(self, p: Poly) -> bool:

@@ -141,7 +141,8 @@ class _Lower(Mutator):
         if s.init is not None:
             raise InternalError(f"the block {s.name} still has its init")
         mapping = {axis.var: binding for axis, binding in zip(s.axes, s.bindings)}
-        body = _Accesses(mapping, self.placed, self.ranges).stmt(s.body)
+        inside = self.ranges if is_true(s.predicate) else self.ranges.with_condition(s.predicate)
+        body = _Accesses(mapping, self.placed, inside).stmt(s.body)
         return body if is_true(s.predicate) else If(simplify(s.predicate, self.ranges), body)
 
 

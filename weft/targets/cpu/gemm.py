@@ -73,7 +73,7 @@ def plan_gemm(m: int, n: int, k: int, target: Target, cores: int | None = None) 
     columns = max(1, l2 * 3 // 8 // (4 * depth) // width) * width if pack else width
     columns = _share(n, columns, cores, lanes)
     parallel = "columns" if n >= cores * width else "rows"
-    return GemmPlan(rows, vectors, lanes, depth, columns, 8 if depth >= 8 else depth, pack, parallel)
+    return GemmPlan(rows, vectors, lanes, depth, columns, min(4, depth), pack, parallel)
 
 
 def _block(extent: int, limit: int) -> int:
@@ -102,13 +102,16 @@ def gemm(m: int, n: int, k: int, target: Target, plan: GemmPlan | None = None) -
     lanes, width = plan.lanes, plan.width
     padded = ceildiv(n, lanes) * lanes
     if plan.pack:
-        panels = ceildiv(n, width)
+        block, panels = plan.columns, ceildiv(plan.columns, width)
+        blocks = ceildiv(n, block)
         right = te.compute(
-            (panels, k, width),
-            lambda jo, q, ji: _guard(jo * width + ji, n, panels * width, lambda j: b[q, j]),
+            (blocks, panels, k, width),
+            lambda jc, jr, q, ji: te.if_then_else(
+                te.all(jr * width + ji < block, jc * block + jr * width + ji < n), b[q, jc * block + jr * width + ji], 0.0
+            ),
             name="packed",
         )
-        read = lambda q, j: right[j // width, q, j % width]  # noqa: E731
+        read = lambda q, j: right[j // block, j % block // width, q, j % block % width]  # noqa: E731
     else:
         right = None
         read = lambda q, j: _guard(j, n, padded, lambda jj: b[q, jj])  # noqa: E731
@@ -147,6 +150,8 @@ def _schedule(s: Schedule, plan: GemmPlan, m: int, n: int, k: int, right: Any, t
     final.unroll(ii)
     final.unroll(jv)
     final.vectorize(jl)
+    for loop in deep:
+        final.annotate("partition", False, loop)
     micro.compute_at(final, jr)
     micro.set_scope("local")
     _micro_kernel(micro, plan)
@@ -173,7 +178,7 @@ def _micro_kernel(micro: Stage, plan: GemmPlan) -> None:
 
 
 def _pack(stage: Stage, plan: GemmPlan) -> None:
-    _, q, ji = stage.axis
+    q, ji = stage.axis[2:]
     jv, jl = stage.split(ji, factor=plan.lanes)
     qo, qi = stage.split(q, factor=4)
     stage.unroll(qi)
