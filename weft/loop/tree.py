@@ -14,7 +14,7 @@ from weft.expr.nodes import Buffer, Expr, Var, is_true
 from weft.expr.simplify import simplify
 from weft.expr.visit import free_vars, substitute
 from weft.loop.ir import Block, For, Func, If, Seq, Stmt, seq
-from weft.loop.visit import child_stmts
+from weft.loop.visit import child_stmts, walk_stmts
 
 Path = list[Stmt]
 BUFFER_NOTES = {"storage_align", "double_buffer", "layout_gaps"}
@@ -182,7 +182,7 @@ def substitute_loops(
 def taken_names(func: Func) -> set[str]:
     """Every name of a loop, block, buffer or size in the program."""
     names = {p.name for p in func.params} | {v.name for v in func.size_vars} | {b.name for b in func.allocations}
-    for node in outer_stmts(func.body):
+    for node in walk_stmts(func.body):  # loops inside blocks too
         if type(node) is For:
             names.add(node.var.name)
         elif type(node) is Block:

@@ -33,7 +33,8 @@ from weft.expr.simplify import simplify
 from weft.expr.structural import structural_equal
 from weft.expr.visit import children, free_vars, substitute, uses_any
 from weft.loop.ir import Axis, Block, For, Func, Region, Stmt, Store
-from weft.loop.tree import loop_of, loop_path, loops_on, ranges_of, replace_last
+from weft.loop.tree import axis_loops, loop_of, loop_path, loops_on, ranges_of, replace_last, taken_names, unique_name
+from weft.loop.visit import Mutator, substitute_stmt
 from weft.schedule.intrinsic import INTRINSICS, BufferView, TensorIntrin
 from weft.schedule.registry import Result, primitive
 
@@ -65,7 +66,21 @@ def tensorize(func: Func, loop: str, intrin: str) -> Result:
         )
     outer = loops_on(path[:-1])
     made = Tile(func, s, inner, outer, found, place).block()
-    return Result(replace_last(func, path, made))
+    rename = _RenameLoops(taken_names(func))
+    made = made.replace(body=rename.stmt(made.body), init=None if made.init is None else rename.stmt(made.init))
+    return Result(replace_last(func, path, made), axes={made.name: axis_loops(made)})
+
+
+class _RenameLoops(Mutator):
+    """Gives the loops that a lowering rule builds names of their own: a rule serves many tiles."""
+
+    def __init__(self, taken: set[str]) -> None:
+        self.taken = taken
+
+    def visit_For(self, s: For) -> Stmt:
+        """A loop of the rule."""
+        variable = Var(unique_name(s.var.name, self.taken))
+        return s.replace(var=variable, body=self.stmt(substitute_stmt(s.body, {s.var: variable})))
 
 
 class Tile:
