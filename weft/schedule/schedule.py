@@ -328,10 +328,10 @@ class Stage:
             raise ScheduleError("bind", name, f"the loop has {have!r} iterations and the thread axis {wanted!r}")
         self.schedule.apply("bind", loop=name, thread=tag)
 
-    def compute_at(self, parent: Stage, loop: Any) -> None:
-        """Computes this block inside a loop of its consumer."""
+    def compute_at(self, parent: Stage, loop: Any, exact: bool = True) -> None:
+        """Computes this block inside a loop of its consumer; exact=False: whole tiles at the edges too."""
         at = self.schedule.loop_name(self.schedule.block_name(parent), loop, "compute_at")
-        self.schedule.apply("compute_at", block=self.name, loop=at)
+        self.schedule.apply("compute_at", block=self.name, loop=at, exact=exact)
 
     def reverse_compute_at(self, parent: Stage, loop: Any) -> None:
         """Computes this block inside a loop of its producer."""

@@ -71,7 +71,7 @@ def plan_gemm(m: int, n: int, k: int, target: Target, cores: int | None = None) 
         limit = limit * 3 // 2
     depth = _block(k, max(limit, 1))
     columns = max(1, l2 * 3 // 8 // (4 * depth) // width) * width if pack else width
-    columns = _share(n, columns, cores, lanes)
+    columns = _share(n, columns, cores, width if n % lanes else lanes)
     parallel = "columns" if n >= cores * width else "rows"
     return GemmPlan(rows, vectors, lanes, depth, columns, min(4, depth), pack, parallel)
 
@@ -152,7 +152,7 @@ def _schedule(s: Schedule, plan: GemmPlan, m: int, n: int, k: int, right: Any, t
     final.vectorize(jl)
     for loop in deep:
         final.annotate("partition", False, loop)
-    micro.compute_at(final, jr)
+    micro.compute_at(final, jr, exact=tile is out)
     micro.set_scope("local")
     _micro_kernel(micro, plan)
     if right is not None:
