@@ -392,6 +392,11 @@ class Stage:
         name = self._loop(loop, "software_pipeline")
         self.schedule.apply("software_pipeline", loop=name, stages=stages, order=order)
 
+    def prefetch(self, tensor: Any, loop: Any, distance: int = 1) -> None:
+        """Fetches ahead what a loop will load from a tensor so many iterations later."""
+        name = self._loop(loop, "prefetch")
+        self.schedule.apply("prefetch", buffer=self.schedule.buffer_name(tensor), loop=name, distance=distance)
+
     def pragma(self, loop: Any, key: str, value: Any = True) -> None:
         """A hint on a loop."""
         self.schedule.apply("annotate", target=self._loop(loop, "pragma"), key=f"pragma_{key}", value=value)
