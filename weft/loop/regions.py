@@ -189,8 +189,12 @@ def accessed_region(
     reads: bool = True,
     writes: bool = True,
     over: Mapping[Var, None] | None = None,
+    tests: bool = True,
 ) -> Region | None:
-    """The box of a buffer that the blocks inside a statement touch, widened over the loops inside it (and `over`)."""
+    """The box of a buffer that the blocks inside a statement touch, widened over the loops inside it (and `over`).
+
+    Without `tests` a block counts as running at every iteration, whatever its predicate.
+    """
     found: list[Region] = []
     outside = dict(over or {})
 
@@ -201,7 +205,13 @@ def accessed_region(
             regions = [*(node.reads if reads else ()), *(node.writes if writes else ())]
             for region in regions:
                 if region.buffer is buffer:
-                    found.append(clamp(_where_it_runs(node, outer_region(node, region), inner, known), known))
+                    touched = outer_region(node, region)
+                    if tests and not is_true(node.predicate):
+                        inside = known.with_condition(node.predicate)
+                        touched = map_region(touched, lambda e: simplify(e, inside))  # noqa: B023  (used at once)
+                        found.append(clamp(_where_it_runs(node, touched, inner, known), known))
+                    else:
+                        found.append(clamp(relax(touched, inner, known), known))
         elif isinstance(node, (Seq, If)):
             for child in child_stmts(node):
                 visit(child, inner, known)

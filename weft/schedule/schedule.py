@@ -328,10 +328,10 @@ class Stage:
             raise ScheduleError("bind", name, f"the loop has {have!r} iterations and the thread axis {wanted!r}")
         self.schedule.apply("bind", loop=name, thread=tag)
 
-    def compute_at(self, parent: Stage, loop: Any) -> None:
-        """Computes this block inside a loop of its consumer."""
+    def compute_at(self, parent: Stage, loop: Any, exact: bool = True) -> None:
+        """Computes this block inside a loop of its consumer; exact=False: whole tiles at the edges too."""
         at = self.schedule.loop_name(self.schedule.block_name(parent), loop, "compute_at")
-        self.schedule.apply("compute_at", block=self.name, loop=at)
+        self.schedule.apply("compute_at", block=self.name, loop=at, exact=exact)
 
     def reverse_compute_at(self, parent: Stage, loop: Any) -> None:
         """Computes this block inside a loop of its producer."""
@@ -391,6 +391,11 @@ class Stage:
         """Says at which stage of a pipeline each statement of a loop runs."""
         name = self._loop(loop, "software_pipeline")
         self.schedule.apply("software_pipeline", loop=name, stages=stages, order=order)
+
+    def prefetch(self, tensor: Any, loop: Any, distance: int = 1) -> None:
+        """Fetches ahead what a loop will load from a tensor so many iterations later."""
+        name = self._loop(loop, "prefetch")
+        self.schedule.apply("prefetch", buffer=self.schedule.buffer_name(tensor), loop=name, distance=distance)
 
     def pragma(self, loop: Any, key: str, value: Any = True) -> None:
         """A hint on a loop."""

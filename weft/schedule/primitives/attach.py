@@ -51,8 +51,11 @@ SHARED_BY = {"global": ("blockIdx", "threadIdx", "vthread"), "shared": ("threadI
 
 
 @primitive
-def compute_at(func: Func, block: str, loop: str) -> Result:
+def compute_at(func: Func, block: str, loop: str, exact: bool = True) -> Result:
     """Computes a producer inside a loop of its consumers: at each iteration just the part that the iteration needs.
+
+    With exact=False it computes the whole tile also at the edges, where the consumer's test lets it read only a part (its
+    own extent still ends it): a producer that is padded to whole vectors then needs no masks.
 
     rewrite: for i: B[i] = f(i)        ->  for i: B[i] = f(i)
              for i: C[i] = g(B[i])                C[i] = g(B[i])
@@ -75,7 +78,7 @@ def compute_at(func: Func, block: str, loop: str) -> Result:
             raise ScheduleError("compute_at", f"{block}, {loop}", f"nothing inside {loop} reads {region.buffer.name}")
     _check_alone(func, moved, "compute_at", f"{block}, {loop}")
     rest = replace_last(func, path, None)
-    return insert_producer(rest, moved, loop, "compute_at")
+    return insert_producer(rest, moved, loop, "compute_at", exact)
 
 
 def _check_alone(func: Func, block: Block, what: str, place: str) -> None:
@@ -88,7 +91,7 @@ def _check_alone(func: Func, block: Block, what: str, place: str) -> None:
         raise ScheduleError(what, place, f"{block.name} is a recurrence and stays in its loop")
 
 
-def insert_producer(func: Func, block: Block, loop: str | None, what: str) -> Result:
+def insert_producer(func: Func, block: Block, loop: str | None, what: str, exact: bool = True) -> Result:
     """Puts a block that is not in the program before its consumers, under a loop (None: at the top)."""
     if loop is None:
         stmts = list(func.body.stmts) if isinstance(func.body, Seq) else [func.body]
@@ -107,9 +110,9 @@ def insert_producer(func: Func, block: Block, loop: str | None, what: str) -> Re
                 reason = f"{producer.name}, which {block.name} reads, is computed after the place where {block.name} would go"
                 raise ScheduleError(what, f"{block.name}, {loop}", reason)
     ranges = ranges_of(func, outer)
-    needed = [_needed(seq(*stmts[first:]), region, outer, ranges) for region in block.writes]
+    needed = [_needed(seq(*stmts[first:]), region, outer, ranges, exact) for region in block.writes]
     shared = any(loop.thread is not None for loop in outer)
-    limits = {} if shared else consumer_limits(stmts[first:], block, ranges)
+    limits = {} if shared or not exact else consumer_limits(stmts[first:], block, ranges)
     nest, loops = make_nest(func, block, needed, block.writes, ranges, limits=limits)
     stmts.insert(first, nest)
     return _finish(func, loop, what, stmts, block, loops)
@@ -123,11 +126,11 @@ def _finish(func: Func, loop: str | None, what: str, stmts: list[Stmt], block: B
     return Result(replace_last(func, path, loop_of(path).replace(body=made)), [block.name], {block.name: loops})
 
 
-def _needed(s: Stmt, region: Region, outer: list[For], ranges: Ranges) -> Region:
+def _needed(s: Stmt, region: Region, outer: list[For], ranges: Ranges, exact: bool) -> Region:
     """The part of a produced buffer that a statement reads; for memory that threads share, what all of them read."""
     shared = SHARED_BY.get(region.buffer.scope, ())
     over = {loop.var: None for loop in outer if loop.thread is not None and loop.thread.split(".")[0] in shared}
-    found = accessed_region(s, region.buffer, ranges, writes=False, over=over)
+    found = accessed_region(s, region.buffer, ranges, writes=False, over=over, tests=exact)
     return found if found is not None else Region(region.buffer, [0] * len(region.buffer.shape), region.buffer.shape)
 
 
@@ -164,7 +167,7 @@ def make_nest(
             predicate = logical_and(predicate, less_equal(index_expr(0), value))
         for limit in (limits or {}).get(axis.var, ()):
             if not prove(less_equal(value, limit), known):
-                predicate = logical_and(predicate, simplify(less_equal(value, limit), known))
+                predicate = logical_and(predicate, simplify(less(value, add(limit, index_expr(1))), known))
     nest: Stmt = block.replace(bindings=bindings, predicate=predicate)
     for made in reversed(loops):
         nest = made.replace(body=nest)

@@ -3,7 +3,8 @@
     for jr in range(6): for jj in range(48): block C(j: 256 = jr*48 + jj) where jr*48 + jj < 256: reads B[j]
 
 At jr = 5 only 16 of the 48 elements are read: B's index is at most 255. A producer that is computed at jr takes that as
-a test of its own instead of computing what nobody reads.
+a test of its own instead of computing what nobody reads. A limit that is the same for all iterations is left alone: a
+producer that is wider than its reader was made so, to fill whole vectors.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Sequence
 from weft.expr.bounds import Ranges, upper_bound
 from weft.expr.nodes import LE, LT, Expr, Var, add, index_expr, int_value, mul, sub
 from weft.expr.simplify import simplify
-from weft.expr.visit import substitute, uses_any
+from weft.expr.visit import free_vars, substitute, uses_any
 from weft.loop.ir import Block, For, If, Seq, Stmt
 from weft.loop.regions import conjuncts, outer_region
 from weft.loop.visit import child_stmts
@@ -36,7 +37,7 @@ def consumer_limits(stmts: Sequence[Stmt], block: Block, ranges: Ranges) -> dict
     for written, index in zip(block.writes[0].mins, regions[0].mins):
         if isinstance(written, Var):
             made = [_limit(index, term, inner, known) for term in conjuncts(reader.predicate)]
-            limits[written] = [limit for limit in made if limit is not None]
+            limits[written] = [m for m in made if m is not None and any(ranges.get(v) for v in free_vars(m))]
     return limits
 
 

@@ -197,6 +197,21 @@ def software_pipeline(func: Func, loop: str, stages: Sequence[int], order: Seque
 
 
 @primitive
+def prefetch(func: Func, buffer: str, loop: str, distance: int = 1) -> Result:
+    """Fetches into the cache what the loop will load from a buffer some iterations later.
+
+    rewrite: for i: S[B[i]]  ->  for i @{"prefetch": [["B", 1]]}: S[B[i]]      (a fetch of B[i + 1] at the start of the body)
+    """
+    buffer_named(func, buffer, "prefetch")
+    path = loop_path(func, loop, "prefetch")
+    found = loop_of(path)
+    if isinstance(distance, bool) or not isinstance(distance, int) or distance < 1:
+        raise ScheduleError("prefetch", f"{buffer}, {loop}", f"the distance is a whole number of at least 1, not {distance!r}")
+    notes = {**found.annotations, "prefetch": [*found.annotations.get("prefetch", []), [buffer, distance]]}
+    return Result(replace_last(func, path, found.replace(annotations=notes)))
+
+
+@primitive
 def set_scope(func: Func, buffer: str, scope: str) -> Result:
     """Puts an intermediate buffer into another memory.
 
@@ -260,6 +275,6 @@ def has_opaque_access(block: Block, buffer: Buffer) -> bool:
 
 
 __all__ = [
-    "annotate", "bind", "check_independent", "double_buffer", "has_opaque_access", "parallel", "set_scope",
+    "annotate", "bind", "check_independent", "double_buffer", "has_opaque_access", "parallel", "prefetch", "set_scope",
     "software_pipeline", "storage_align", "swap_buffer", "unroll", "vectorize",
 ]  # fmt: skip

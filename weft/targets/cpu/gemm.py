@@ -71,7 +71,7 @@ def plan_gemm(m: int, n: int, k: int, target: Target, cores: int | None = None) 
         limit = limit * 3 // 2
     depth = _block(k, max(limit, 1))
     columns = max(1, l2 * 3 // 8 // (4 * depth) // width) * width if pack else width
-    columns = _share(n, columns, cores, lanes)
+    columns = _share(n, columns, cores, width if n % lanes else lanes)
     parallel = "columns" if n >= cores * width else "rows"
     return GemmPlan(rows, vectors, lanes, depth, columns, min(4, depth), pack, parallel)
 
@@ -107,7 +107,9 @@ def gemm(m: int, n: int, k: int, target: Target, plan: GemmPlan | None = None) -
         right = te.compute(
             (blocks, panels, k, width),
             lambda jc, jr, q, ji: te.if_then_else(
-                te.all(jr * width + ji < block, jc * block + jr * width + ji < n), b[q, jc * block + jr * width + ji], 0.0
+                te.all(jr * width + ji < block, jc * block + jr * width + ji < n),
+                b[q, jc * block + jr * width + ji],
+                0.0,
             ),
             name="packed",
         )
@@ -115,7 +117,9 @@ def gemm(m: int, n: int, k: int, target: Target, plan: GemmPlan | None = None) -
     else:
         right = None
         read = lambda q, j: _guard(j, n, padded, lambda jj: b[q, jj])  # noqa: E731
-    tile = te.compute((m, padded), lambda i, j: te.sum(a[i, p] * read(p, j), axis=p), name="C" if padded == n else "tile")
+    tile = te.compute(
+        (m, padded), lambda i, j: te.sum(a[i, p] * read(p, j), axis=p), name="C" if padded == n else "tile"
+    )
     out = tile if padded == n else te.compute((m, n), lambda i, j: tile[i, j], name="C")
     s = te.create_schedule(out.op, name=f"gemm_{m}_{n}_{k}")
     _schedule(s, plan, m, n, k, right, tile, out)
@@ -152,9 +156,9 @@ def _schedule(s: Schedule, plan: GemmPlan, m: int, n: int, k: int, right: Any, t
     final.vectorize(jl)
     for loop in deep:
         final.annotate("partition", False, loop)
-    micro.compute_at(final, jr)
+    micro.compute_at(final, jr, exact=tile is out)
     micro.set_scope("local")
-    _micro_kernel(micro, plan)
+    _micro_kernel(micro, plan, None if plan.pack else "B")
     if right is not None:
         s[right].compute_at(final, deep[0] if deep else jc)
         _pack(s[right], plan)
@@ -165,7 +169,7 @@ def _schedule(s: Schedule, plan: GemmPlan, m: int, n: int, k: int, right: Any, t
     final.parallel(jc if plan.parallel == "columns" else io)
 
 
-def _micro_kernel(micro: Stage, plan: GemmPlan) -> None:
+def _micro_kernel(micro: Stage, plan: GemmPlan, streamed: str | None) -> None:
     i, j, *lead = micro.axis
     (p,) = micro.reduce_axis
     po, pi = micro.split(p, factor=plan.unroll)
@@ -175,6 +179,8 @@ def _micro_kernel(micro: Stage, plan: GemmPlan) -> None:
     micro.unroll(i)
     micro.unroll(jv)
     micro.vectorize(jl)
+    if streamed is not None:  # rows of B in place are far apart: no hardware prefetcher follows them
+        micro.prefetch(streamed, po, ceildiv(8, plan.unroll))
 
 
 def _pack(stage: Stage, plan: GemmPlan) -> None:

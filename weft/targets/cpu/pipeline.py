@@ -10,6 +10,7 @@ from weft.loop.passes.decompose_init import decompose_init
 from weft.loop.passes.double_buffer import double_buffer
 from weft.loop.passes.flatten import flatten
 from weft.loop.passes.hoist import hoist
+from weft.loop.passes.insert_prefetch import insert_prefetch
 from weft.loop.passes.interleave_stores import interleave_stores
 from weft.loop.passes.lower_blocks import lower_blocks
 from weft.loop.passes.lower_virtual_threads import lower_virtual_threads
@@ -33,6 +34,7 @@ PASSES: tuple[Callable[[Func], Func], ...] = (
     vectorize,
     unroll,
     simplify_func,
+    insert_prefetch,
     hoist,
     reuse_storage,
     interleave_stores,
