@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
 
 from weft.core.errors import ExpressionError
-from weft.expr.nodes import Address, Buffer
+from weft.expr.nodes import Address, Buffer, Call, const, equal, index_expr, int_value, logical_and
 from weft.loop.interpreter import EFFECTS, interpret, register_effect
-from weft.loop.ir import Evaluate, Func, Stmt
+from weft.loop.ir import Block, Evaluate, For, Func, If, Stmt
 from weft.loop.visit import walk_stmts
 from weft.schedule.intrinsic import BufferView, Lowered, TensorIntrin, register_intrinsic
 from weft.schedule.schedule import Schedule
@@ -21,6 +24,8 @@ def _operations(what: Any) -> list[Operation]:
     for op in ops:
         if not isinstance(op, Operation):
             raise ExpressionError(f"create_schedule takes operations or tensors, not {op!r}")
+    if not ops:
+        raise ExpressionError("create_schedule needs at least one operation")
     return list(dict.fromkeys(ops))
 
 
@@ -37,35 +42,45 @@ def decl_tensor_intrin(op: Operation, rule: Callable[[Any, Any], Any], name: str
     the whole computation, its start, and its continuation. Calls without an interpretation of their own get the
     operation's meaning, so that a tensorized program runs in the interpreter.
     """
-    if not isinstance(op, ComputeOp):
-        raise ExpressionError("a tensor intrinsic is described by a te.compute")
+    if not isinstance(op, ComputeOp) or len(op.outputs) != 1:
+        raise ExpressionError("a tensor intrinsic is described by a te.compute with one output")
+    if not callable(rule):
+        raise ExpressionError(f"the lowering rule of a tensor intrinsic is a function, not {rule!r}")
     func, _ = lower([op], "intrinsic")
-    inputs, output = [b for b in func.buffers if b is not op.outputs[0]], op.outputs[0]
+    output = op.outputs[0]
+    inputs = [b for b in func.buffers if b is not output]
+    for buffer in func.buffers:
+        if func.allocations or any(int_value(size) is None for size in buffer.shape):
+            raise ExpressionError("a tensor intrinsic is one te.compute of placeholders of constant shapes")
     intrin = TensorIntrin(name or "", func, inputs, output, rule)
-    views = [BufferView(b, [b.shape[0] * 0] * len(b.shape), b.shape) for b in (*inputs, output)]
+    views = [BufferView(b, [index_expr(0)] * len(b.shape), b.shape) for b in (*inputs, output)]
     lowered = intrin.lower(views[:-1], views[-1])
     if not intrin.name:
-        intrin.name = _call_names(lowered[0])[0]
+        intrin.name = _first_call(lowered[0])
     _give_meaning(intrin, lowered)
     return register_intrinsic(intrin)
 
 
-def _calls(s: Stmt | None) -> list[Any]:
-    return [] if s is None else [x.value for x in walk_stmts(s) if isinstance(x, Evaluate)]
+def _calls(s: Stmt | None) -> list[Call]:
+    if s is None:
+        return []
+    return [x.value for x in walk_stmts(s) if isinstance(x, Evaluate) and isinstance(x.value, Call)]
 
 
-def _call_names(s: Stmt) -> list[str]:
-    names = [call.name for call in _calls(s)]
-    if not names:
+def _first_call(s: Stmt) -> str:
+    calls = _calls(s)
+    if not calls:
         raise ExpressionError("the lowering rule makes no call: give the intrinsic a name")
-    return names
+    return calls[0].name
 
 
 def _give_meaning(intrin: TensorIntrin, lowered: Lowered) -> None:
-    """Where compute, reset or update is one call that the interpreter does not know, it means what the description says."""
-    block = intrin.block
-    variants: list[tuple[Stmt | None, Any]] = [(lowered[0], intrin.description)]
-    if block.init is not None:
+    """Lets the interpreter run calls it does not know.
+
+    Where compute, reset or update is one such call, it means what that part of the description says.
+    """
+    variants: list[tuple[Stmt | None, Func]] = [(lowered[0], intrin.description)]
+    if intrin.block.init is not None:
         variants.append((lowered[1], _only(intrin.description, "init")))
         variants.append((lowered[2], _only(intrin.description, "update")))
     for stmt, meaning in variants:
@@ -79,8 +94,6 @@ def _give_meaning(intrin: TensorIntrin, lowered: Lowered) -> None:
 
 def _only(func: Func, part: str) -> Func:
     """The description with only its init, or only its update."""
-    from weft.expr.nodes import const, equal, logical_and
-    from weft.loop.ir import Block, For, If
 
     def go(s: Stmt) -> Stmt:
         if isinstance(s, For):
@@ -98,13 +111,11 @@ def _only(func: Func, part: str) -> Func:
 def _meaning(func: Func, order: Sequence[Buffer]) -> Callable[..., None]:
     def run(*pointers: Any) -> None:
         by_buffer = dict(zip(order, pointers))
-        import numpy as np
-
         arrays = []
         for buffer in func.buffers:
-            shape = tuple(int(s.value) for s in buffer.shape)  # type: ignore[attr-defined]
+            shape = tuple(int_value(size) or 0 for size in buffer.shape)
             pointer = by_buffer.get(buffer)
-            if pointer is None:
+            if pointer is None:  # reset gets no inputs, and reads none
                 arrays.append(np.zeros(shape, buffer.dtype.numpy))
             else:
                 arrays.append(pointer.view(shape, pointer.strides[len(pointer.strides) - len(shape) :]))

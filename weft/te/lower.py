@@ -12,12 +12,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 from weft.core.errors import ExpressionError
+from weft.expr.bounds import Ranges, prove
 from weft.expr.nodes import (
     Add,
     And,
+    Binary,
     Buffer,
     Expr,
     Load,
@@ -26,19 +29,24 @@ from weft.expr.nodes import (
     Mul,
     Or,
     Var,
-    const,
     index_expr,
     int_value,
     is_true,
+    less,
+    less_equal,
     select,
 )
 from weft.expr.structural import structural_equal
-from weft.expr.visit import substitute
+from weft.expr.visit import walk
 from weft.loop.ir import Axis, Block, For, Func, Let, Param, Region, Stmt, Store, seq
 from weft.loop.regions import block_regions
-from weft.loop.visit import BufferReplacer
-from weft.te.reduce import Reduce
-from weft.te.tensor import ComputeOp, ExternOp, IterVar, Operation, PlaceholderOp, ScanOp, Tensor
+from weft.loop.visit import BufferReplacer, Mutator, substitute_stmt
+from weft.te.access import check_reads
+from weft.te.axis import IterVar
+from weft.te.tensor import ComputeOp, ExternOp, Operation, PlaceholderOp, Reduce, ScanOp, Tensor
+
+Time = tuple[Var, int]
+"""The loop variable of a scan, and the first step that it computes."""
 
 SIMPLE_COMBINERS = (Add, Mul, Min, Max, And, Or)
 
@@ -100,25 +108,41 @@ def lower(outputs: Sequence[Operation], name: str = "main") -> tuple[Func, dict[
             if isinstance(op, ScanOp):
                 body.append(_lower_scan(op, order, in_scan, state))
             else:
-                body.append(_lower_operation(op, state, ()))
+                body.append(_lower_operation(op, state))
     if not any(body):
         raise ExpressionError("nothing to compute: the outputs are placeholders")
+    for op in order:
+        if isinstance(op, ComputeOp) and op not in in_scan:
+            check_reads(op)
     params: list[Param] = [*state.inputs, *[t for op in outputs for t in op.outputs]]
     return Func(name, params, seq(*body), state.intermediates), state.handles
 
 
-def _lower_operation(op: Operation, state: Lowering, time: tuple[Var, int] | tuple[()]) -> Stmt:
+def _lower_operation(op: Operation, state: Lowering, time: Time | None = None) -> Stmt:
     if isinstance(op, ComputeOp):
         return _lower_compute(op, state, time)
     assert isinstance(op, ExternOp) and op.statement is not None
     reads = [Region(t, [0] * len(t.shape), t.shape) for t in op.inputs]
     writes = [Region(t, [0] * len(t.shape), t.shape) for t in op.outputs]
-    return Block(op.outputs[0].name, [], [], reads, writes, op.statement, origin=op.origin)
+    return Block(op.outputs[0].name, [], [], reads, writes, _FreshLoops(state).stmt(op.statement), origin=op.origin)
+
+
+class _FreshLoops(Mutator):
+    """Gives the loops of a statement written by hand names that no other loop has."""
+
+    def __init__(self, state: Lowering) -> None:
+        self.state = state
+
+    def visit_For(self, s: For) -> Stmt:
+        """A loop with a variable of its own."""
+        variable = Var(self.state.unique(s.var.name))
+        return s.replace(var=variable, body=self.stmt(substitute_stmt(s.body, {s.var: variable})))
 
 
 def _axis_vars(op: ComputeOp, block: str, state: Lowering) -> tuple[list[Var], dict[Var, Expr]]:
     """The block's axis variables: the te axes' own, or fresh ones where an axis serves several operations."""
-    variables, renamed = [], {}
+    variables: list[Var] = []
+    renamed: dict[Var, Expr] = {}
     for position, axis in enumerate((*op.axis, *op.reduce_axis)):
         variable = axis.var
         if variable in state.bound:
@@ -127,10 +151,10 @@ def _axis_vars(op: ComputeOp, block: str, state: Lowering) -> tuple[list[Var], d
         state.bound.add(variable)
         state.handles[(block, axis.var)] = position
         variables.append(variable)
-    return variables, renamed  # type: ignore[return-value]
+    return variables, renamed
 
 
-def _lower_compute(op: ComputeOp, state: Lowering, time: tuple[Var, int] | tuple[()]) -> Stmt:
+def _lower_compute(op: ComputeOp, state: Lowering, time: Time | None = None) -> Stmt:
     block = op.outputs[0].name
     axes: list[IterVar] = [*op.axis, *op.reduce_axis]
     variables, renamed = _axis_vars(op, block, state)
@@ -141,8 +165,6 @@ def _lower_compute(op: ComputeOp, state: Lowering, time: tuple[Var, int] | tuple
     indices = tuple(variables[: len(op.axis)])
     init, body = _bodies(op, targets, indices)
     if renamed:
-        from weft.loop.visit import substitute_stmt
-
         init = None if init is None else substitute_stmt(init, renamed)
         body = substitute_stmt(body, renamed)
     if state.replaced:
@@ -150,7 +172,8 @@ def _lower_compute(op: ComputeOp, state: Lowering, time: tuple[Var, int] | tuple
         init, body = None if init is None else replacer.stmt(init), replacer.stmt(body)
     if any(int_value(axis.extent) == 0 for axis in op.reduce_axis if axis.extent is not None):
         assert init is not None  # the reduction of nothing is the identity
-        init, body, axes, variables, kinds = None, init, [*op.axis], variables[: len(op.axis)], kinds[: len(op.axis)]
+        body, init = init, None
+        axes = [*op.axis]
     loops = [Var(state.unique(axis.name)) for axis in axes]
     bindings: list[Expr] = list(loops)
     if time:
@@ -169,14 +192,12 @@ def _bodies(op: ComputeOp, targets: Sequence[Buffer], indices: tuple[Var, ...]) 
     """The init (of a reduction) and the update of an operation, as stores."""
     first = op.bodies[0]
     if not isinstance(first, Reduce):
-        lets, stores = [], []
         if len(op.bodies) == 1:
             return None, Store(targets[0], indices, first)
-        for position, (target, value) in enumerate(zip(targets, op.bodies)):
-            variable = Var(f"v{position}", value.dtype)
-            lets.append((variable, value))
-            stores.append(Store(target, indices, variable))
-        return None, _let_all(lets, seq(*stores))
+        values = [body for body in op.bodies if isinstance(body, Expr)]
+        variables = [Var(f"v{position}", value.dtype) for position, value in enumerate(values)]
+        stored = seq(*[Store(target, indices, variable) for target, variable in zip(targets, variables)])
+        return None, _let_all(list(zip(variables, values)), stored)
     init = seq(*[Store(t, indices, value) for t, value in zip(targets, first.identity)])
     sources = [
         s if is_true(first.condition) else select(first.condition, s, neutral)
@@ -184,7 +205,8 @@ def _bodies(op: ComputeOp, targets: Sequence[Buffer], indices: tuple[Var, ...]) 
     ]
     olds = [Load(t, indices) for t in targets]
     combined = list(first.reducer.combine(olds, sources))
-    if len(targets) == 1 and type(combined[0]) in SIMPLE_COMBINERS and combined[0].a is olds[0]:  # type: ignore[attr-defined]
+    only = combined[0]
+    if len(targets) == 1 and type(only) in SIMPLE_COMBINERS and isinstance(only, Binary) and only.a is olds[0]:
         return init, Store(targets[0], indices, combined[0])
     names = [Var(f"source{i}", s.dtype) for i, s in enumerate(sources)]
     combined = list(first.reducer.combine(olds, names))
@@ -220,10 +242,35 @@ def _scan_members(order: Sequence[Operation]) -> tuple[dict[Operation, ScanOp], 
             if op in reached:
                 if not isinstance(op, ComputeOp) or not op.axis or not _same_size(op.axis[0].extent, scan.steps):
                     raise ExpressionError(
-                        f"te.scan {scan.name}: {op.name} depends on the state, so it must be a compute whose first axis is time"
+                        f"te.scan {scan.name}: {op.name} depends on the state, so it must be a compute whose first "
+                        "axis is time"
                     )
                 members[op] = scan
+                _check_step(scan, op, depends)
     return members, states
+
+
+def _check_step(scan: ScanOp, op: ComputeOp, depends: set[Tensor]) -> None:
+    """A step reads earlier rows of the state, and what the same step computed."""
+    time = op.axis[0].var
+    rows = int_value(scan.init[0].shape[0]) or 0
+    ranges = Ranges().with_range(time, rows, scan.steps - 1)
+    for axis in (*op.axis[1:], *op.reduce_axis):
+        if axis.extent is not None:
+            ranges = ranges.with_loop(axis.var, axis.extent)
+    for load in (node for e in op.expressions for node in walk(e) if isinstance(node, Load)):
+        if load.buffer in scan.state:
+            at = load.indices[0]
+            if not prove(less(at, time), ranges) or not prove(less_equal(index_expr(0), at), ranges):
+                raise ExpressionError(
+                    f"te.scan {scan.name}: {op.name} reads {load!r}, but a step reads only the past of the state, down "
+                    f"to {rows} steps back (as many as {scan.init[0].name} gives): {load.buffer.name}[{time.name} - 1]"
+                )
+        elif load.buffer in depends and load.indices[0] is not time:
+            raise ExpressionError(
+                f"te.scan {scan.name}: {op.name} reads {load!r}, which is computed inside the step: "
+                f"its first index must be {time.name}; to look back, read the state"
+            )
 
 
 def _same_size(a: Expr | None, b: Expr) -> bool:
@@ -256,5 +303,3 @@ def _lower_scan(scan: ScanOp, order: Sequence[Operation], in_scan: dict[Operatio
             body.append(_lower_operation(op, state, (time, first_rows)))
     steps = scan.steps - index_expr(first_rows)
     return seq(*nests, For(time, steps, seq(*body)))
-
-

@@ -1,12 +1,9 @@
-"""Reductions: sum, max, min, prod, any, all, and reducers that the user declares (argmax and the like).
-
-A `Reduce` is the whole body of a compute; it is not an expression, because it has no value at a single point of the
-reduction axis.
-"""
+"""Reductions: sum, max, min, prod, any, all, and reducers that the user declares (argmax and the like)."""
 
 from __future__ import annotations
 
-from typing import Any, Callable, Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from weft.core.dtypes import BOOL, DType
 from weft.core.errors import DTypeError, ExpressionError
@@ -22,49 +19,8 @@ from weft.expr.nodes import (
     minimum,
     mul,
 )
-from weft.te.tensor import IterVar
-
-
-class Reducer:
-    """An associative, commutative combination of one or several values, with its identity."""
-
-    __slots__ = ("name", "combine", "identity")
-
-    def __init__(
-        self,
-        name: str,
-        combine: Callable[[Sequence[Expr], Sequence[Expr]], Sequence[Expr]],
-        identity: Callable[[Sequence[DType]], Sequence[Expr]],
-    ) -> None:
-        self.name = name
-        self.combine = combine
-        self.identity = identity
-
-
-class Reduce:
-    """A reduction of source expressions over axes, where a condition holds."""
-
-    __slots__ = ("reducer", "sources", "axes", "condition", "identity")
-
-    def __init__(
-        self, reducer: Reducer, sources: Sequence[Expr], axes: Sequence[IterVar], condition: Expr, identity: Sequence[Expr]
-    ) -> None:
-        self.reducer = reducer
-        self.sources = tuple(sources)
-        self.axes = tuple(axes)
-        self.condition = condition
-        self.identity = tuple(identity)
-
-
-def _refuse(self: Any, *others: Any) -> Any:
-    raise ExpressionError(
-        "a reduction must be the whole body of te.compute: give it a compute of its own and use its result in another"
-    )
-
-
-for _name in "add radd sub rsub mul rmul truediv rtruediv floordiv mod lt le gt ge and or neg".split():
-    setattr(Reduce, f"__{_name}__", _refuse)
-Reduce.astype = _refuse  # type: ignore[attr-defined]
+from weft.te.axis import IterVar
+from weft.te.tensor import Reduce, Reducer
 
 
 def _axes(axis: Any, what: str) -> tuple[IterVar, ...]:
@@ -88,27 +44,37 @@ def reduce_with(reducer: Reducer, sources: Any, axis: Any, where: Any = None, in
     if not condition.dtype.is_bool:
         raise DTypeError(f"the condition of te.{reducer.name} must be bool, not {condition.dtype}")
     kinds = [s.dtype for s in given]
-    if init is None:
-        identity = tuple(reducer.identity(kinds))
-    else:
-        identity = tuple(as_expr(i, k) for i, k in zip(init if isinstance(init, tuple) else (init,), kinds))
+    identity = tuple(reducer.identity(kinds)) if init is None else _initial(reducer, init, kinds)
     for made, kind in zip(identity, kinds):
         if made.dtype is not kind:
             raise DTypeError(f"the identity of te.{reducer.name} is {made.dtype} where the source is {kind}")
+    combined = tuple(reducer.combine(identity, given))
+    for made, kind in zip(combined, kinds):
+        if made.dtype is not kind:
+            raise DTypeError(f"the reducer {reducer.name} turns {kind} into {made.dtype}")
     return Reduce(reducer, given, _axes(axis, reducer.name), condition, identity)
 
 
-def _simple(name: str, combine: Callable[[Expr, Expr], Expr], identity: Callable[[DType], Any]) -> Callable[..., Reduce]:
+def _initial(reducer: Reducer, init: Any, kinds: Sequence[DType]) -> tuple[Expr, ...]:
+    values = init if isinstance(init, tuple) else (init,)
+    if len(values) != len(kinds):
+        raise ExpressionError(f"te.{reducer.name} reduces {len(kinds)} values and init gives {len(values)}")
+    return tuple(as_expr(value, kind) for value, kind in zip(values, kinds))
+
+
+def _simple(
+    name: str, combine: Callable[[Expr, Expr], Expr], identity: Callable[[DType], Any]
+) -> Callable[..., Reduce]:
     reducer = Reducer(name, lambda a, b: [combine(a[0], b[0])], lambda kinds: [const(identity(kinds[0]), kinds[0])])
 
     def reduce(expr: Any, axis: Any, where: Any = None, init: Any = None) -> Reduce:
         source = as_expr(expr)
-        if source.dtype.is_bool and name in ("sum", "prod", "max", "min"):
+        if source.dtype.is_bool:
             raise DTypeError(f"te.{name} of bool is not defined: cast first, for instance x.astype('int32')")
         return reduce_with(reducer, source, axis, where, init)
 
     reduce.__name__ = name
-    reduce.__doc__ = f"The {name} of an expression over reduce axes, where a condition holds."
+    reduce.__doc__ = f"The {name} of an expression over reduce axes, where a condition holds, starting from `init`."
     return reduce
 
 
@@ -122,43 +88,43 @@ _all = Reducer("all", lambda a, b: [logical_and(a[0], b[0])], lambda kinds: [con
 
 
 def any(*terms: Any, axis: Any = None, where: Any = None) -> Any:
-    """With `axis`: whether the expression holds anywhere along it. Without: whether one of the terms holds."""
+    """With `axis`: whether one of the terms holds anywhere along it. Without: whether one of them holds here."""
     if axis is None:
         return logical_or(*terms)
     return reduce_with(_any, logical_or(*terms), axis, where)
 
 
 def all(*terms: Any, axis: Any = None, where: Any = None) -> Any:
-    """With `axis`: whether the expression holds everywhere along it. Without: whether all terms hold."""
+    """With `axis`: whether the terms hold everywhere along it. Without: whether they all hold here."""
     if axis is None:
         return logical_and(*terms)
     return reduce_with(_all, logical_and(*terms), axis, where)
 
 
+def _as_tuple(value: Any) -> tuple[Any, ...]:
+    return tuple(value) if isinstance(value, (tuple, list)) else (value,)
+
+
 def comm_reducer(
     combine: Callable[[Any, Any], Any], identity: Callable[..., Any], name: str = "reduce"
 ) -> Callable[..., Reduce]:
-    """A reducer of one's own: `combine(x, y)` must be associative and commutative, `identity(dtype, …)` its neutral value.
+    """A reducer of one's own: `combine(x, y)` is associative and commutative, `identity(dtype, …)` its neutral value.
 
     For several values at once, combine takes and gives tuples, and identity takes one dtype for each:
-    `argmax = te.comm_reducer(lambda x, y: (select(x[1] >= y[1], x[0], y[0]), maximum(x[1], y[1])), lambda t0, t1: (-1, t1.min))`.
+
+        argmax = te.comm_reducer(
+            lambda x, y: (te.select(x[1] >= y[1], x[0], y[0]), te.maximum(x[1], y[1])), lambda t0, t1: (-1, t1.min))
+        te.compute((n,), lambda i: argmax((k, A[i, k]), axis=k))
     """
 
-    def as_tuple(value: Any) -> tuple[Any, ...]:
-        return tuple(value) if isinstance(value, (tuple, list)) else (value,)
-
     def run(a: Sequence[Expr], b: Sequence[Expr]) -> Sequence[Expr]:
-        made = as_tuple(combine(a[0], b[0]) if len(a) == 1 else combine(tuple(a), tuple(b)))
+        made = _as_tuple(combine(a[0], b[0]) if len(a) == 1 else combine(tuple(a), tuple(b)))
         if len(made) != len(a):
             raise ExpressionError(f"the reducer {name} combines {len(a)} values into {len(made)}")
-        out = tuple(as_expr(value, part.dtype) for value, part in zip(made, a))
-        for value, part in zip(out, a):
-            if value.dtype is not part.dtype:
-                raise DTypeError(f"the reducer {name} turns {part.dtype} into {value.dtype}")
-        return out
+        return tuple(as_expr(value, part.dtype) for value, part in zip(made, a))
 
     def neutral(kinds: Sequence[DType]) -> Sequence[Expr]:
-        made = as_tuple(identity(*kinds))
+        made = _as_tuple(identity(*kinds))
         if len(made) != len(kinds):
             raise ExpressionError(f"the identity of {name} gives {len(made)} values for {len(kinds)}")
         return tuple(as_expr(value, kind) for value, kind in zip(made, kinds))
