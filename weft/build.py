@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Sequence
 
 from weft.codegen.llvm import compile as llvm_compile
@@ -153,3 +155,13 @@ def _func(what: Any) -> Func:
     if isinstance(what, Func):
         return what
     raise TargetError(f"weft.build takes a schedule or a loop program, not {type(what).__name__}")
+
+
+class _CallableModule(ModuleType):
+    """Once this module is loaded, `weft.build` is the module and no longer the function: calling it must still build."""
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        return build(*args, **options)
+
+
+sys.modules[__name__].__class__ = _CallableModule
