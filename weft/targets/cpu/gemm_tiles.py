@@ -44,16 +44,24 @@ def gemm_tiles(
     p = te.reduce_axis(steps, name="k")
     zero = te.cast(0, left)
     pad_a = rows != m or steps != k
-    padded = te.compute((rows, steps), lambda i, q: te.if_then_else(te.all(i < m, q < k), a[i, q], zero), name="padded") if pad_a else a
+    padded = (
+        te.compute((rows, steps), lambda i, q: te.if_then_else(te.all(i < m, q < k), a[i, q], zero), name="padded")
+        if pad_a
+        else a
+    )
     packed = te.compute(
-        (columns // 16, steps // group, 16, group),
-        lambda jo, q, ji, t: _inside(q * group + t, k, steps, jo * 16 + ji, n, columns, b, right),
+        (columns // 32, steps // depth, 2, 16, 16, group),
+        lambda jo, po, h, q, ji, t: _inside(
+            po * depth + q * group + t, k, steps, jo * 32 + h * 16 + ji, n, columns, b, right
+        ),
         name="packed",
     )
     tile = te.compute(
         (rows, columns),
         lambda i, j: te.sum(
-            padded[i, p].astype(wide) * packed[j // 16, p // group, j % 16, p % group].astype(wide), axis=p
+            padded[i, p].astype(wide)
+            * packed[j // 32, p // depth, j % 32 // 16, p % depth // group, j % 16, p % group].astype(wide),
+            axis=p,
         ),
         name="tile",
     )
@@ -130,14 +138,19 @@ def _multiply_tiles(s: Schedule, tile: Any, a: Any, b: Any, depth: int, names: t
     left.tensorize(inner, names[0])
     right = s.cache_read(b, "amx.tile", [tile])
     right.compute_at(s[tile], po)
-    right.unroll(right.axis[0])
-    right.tensorize(right.axis[1], names[1])
+    right.unroll(right.axis[2])
+    right.tensorize(right.axis[3], names[1])
     s[tile].tensorize(ii, names[2])
 
 
 def _pack_rows(stage: Stage) -> None:
-    jo, q, ji, t = stage.axis
-    stage.reorder(jo, q, t, ji)
+    *outer, q, ji, t = stage.axis
+    if len(outer) == 3:  # both halves of a cache line of B's row at once
+        *outer, half = outer
+        stage.reorder(*outer, q, half, t, ji)
+        stage.unroll(half)
+    else:
+        stage.reorder(*outer, q, t, ji)
     stage.unroll(t)
     stage.vectorize(ji)
 
