@@ -60,7 +60,7 @@ def tensorize(func: Func, loop: str, intrin: str) -> Result:
         s = s.body
     if not isinstance(s, Block):
         raise ScheduleError("tensorize", place, "the loop holds more than one block")
-    if not is_true(s.predicate):
+    if uses_any(s.predicate, {loop.var for loop in inner}):
         raise ScheduleError(
             "tensorize", place, f"{s.name} has a test ({s.predicate!r}): tile sizes must divide the extents"
         )

@@ -67,5 +67,6 @@ def _declare(name: str, zero: str, columns: int, left: str) -> None:
     te.decl_tensor_intrin(out.op, rule, name)
 
 
-_declare("vnni_dot_u8s8", "vnni_zero", 16, "uint8")
-_declare("neon_dot_s8s8", "neon_zero", 4, "int8")
+VNNI, NEON = "vnni_dot_u8s8", "neon_dot_s8s8"
+_declare(VNNI, "vnni_zero", 16, "uint8")
+_declare(NEON, "neon_zero", 4, "int8")
