@@ -10,6 +10,8 @@ import numpy as np
 
 import weft
 from weft.core.errors import ScheduleError, TargetError
+from weft.expr.nodes import int_value
+from weft.expr.visit import uses_any
 from weft.loop.interpreter import interpret
 from weft.loop.ir import Block, For, Func
 from weft.loop.parser import parse_func
@@ -58,11 +60,14 @@ def uses_threads(func: Func) -> bool:
 
 
 def scopes_fit(func: Func) -> bool:
-    """Whether the memory of every intermediate reaches all threads that use it.
+    """Whether the memory of every intermediate reaches all threads that use it, and no two threads write one element.
 
-    Schedules pass through programs where it does not yet: `cache_read(A, "local")` stands outside the threads until
-    `compute_at` brings it in. The interpreter rightly refuses to run those.
+    Schedules pass through programs where that is not so yet: `cache_read(A, "local")` stands outside the threads until
+    `compute_at` brings it in; a shared tile is computed by every thread until its loops are bound too. The interpreter
+    rightly refuses to run those.
     """
+    if _written_by_all(func.body, []):
+        return False
     uses: dict[Any, list[list[For]]] = {}
 
     def visit(s: Any, loops: list[For]) -> None:
@@ -83,6 +88,15 @@ def scopes_fit(func: Func) -> bool:
         if any(found != bound[0] for found in bound):
             return False
     return True
+
+
+def _written_by_all(s: Any, loops: list[For]) -> bool:
+    if not isinstance(s, Block):
+        inner = [*loops, s] if isinstance(s, For) else loops
+        return any(_written_by_all(child, inner) for child in child_stmts(s))
+    tags = {loop.thread for loop in loops if any(uses_any(binding, {loop.var}) for binding in s.bindings)}
+    idle = [x for x in loops if x.thread and x.thread.startswith("threadIdx") and x.thread not in tags and int_value(x.extent) != 1]
+    return bool(idle) and any(region.buffer.scope == "shared" for region in s.writes)
 
 
 def check_text(func: Func) -> None:

@@ -16,8 +16,10 @@ from weft.expr.nodes import (
     Address,
     And,
     Buffer,
+    Const,
     Expr,
     Load,
+    Mul,
     Var,
     add,
     index_expr,
@@ -225,23 +227,30 @@ def accessed_region(
     return result
 
 
-def walks_box(block: Block, inner: Sequence[For], ranges: Ranges) -> Expr | None:
-    """Whether one run of the inner loops takes the block through every point of a box of its spatial axes.
+Span = tuple[Expr, Expr]
+"""First value and count of an axis."""
 
-    Gives the condition, on variables outside the loops, under which the block runs at all; None where the points are no
-    box: `C[f // 3, f % 3]` over four values of f touches parts of rows. `ranges` knows the inner loops too. Points past
-    the end of an axis may be left out.
+
+def walked_box(block: Block, inner: Sequence[For], ranges: Ranges) -> tuple[dict[Var, Span], Expr] | None:
+    """The box of its spatial axes through every point of which one run of the inner loops takes the block.
+
+    Gives for each axis the first value and the count, and the condition, on variables outside the loops, under which
+    the block runs at all; None where the points are no box: `C[f // 3, f % 3]` over four values of f touches parts of
+    rows. `ranges` knows the inner loops too. Points past the end of an axis are left out.
     """
     variables = {loop.var: loop for loop in inner}
     seen: set[Var] = set()
     inside = ranges
+    spans: dict[Var, Span] = {}
     for axis, binding in zip(block.axes, block.bindings):
         if axis.kind == "reduce":
             continue
         used = [v for v in variables if uses_any(binding, {v})]
-        if seen.intersection(used) or not _is_dense(binding, [variables[v] for v in used], ranges):
+        span = None if seen.intersection(used) else _dense_span(binding, [variables[v] for v in used], ranges)
+        if span is None:
             return None
         seen.update(used)
+        spans[axis.var] = span
         inside = inside.with_condition(less(binding, axis.extent))
     reducing = {v for a, b in zip(block.axes, block.bindings) if a.kind == "reduce" for v in free_vars(b)} - seen
     sizes = {v for axis in block.axes for v in free_vars(axis.extent)}
@@ -251,29 +260,53 @@ def walks_box(block: Block, inner: Sequence[For], ranges: Ranges) -> Expr | None
             outside = logical_and(outside, term)
         elif not prove(term, inside) and not all(v in reducing or v in sizes for v in free_vars(term)):
             return None  # (a test of reduction loops alone still lets some of their iterations run)
-    return outside
+    return spans, outside
 
 
-def _is_dense(binding: Expr, loops: Sequence[For], ranges: Ranges) -> bool:
-    """Whether the binding takes every value between its least and its greatest while the loops run."""
+def written_box(block: Block, buffer: Buffer, spans: Mapping[Var, Span]) -> Region | None:
+    """The box of a buffer that a block writes while its axes run through spans; None where what it writes is no box."""
+    regions = [r for r in block.writes if r.buffer is buffer]
+    if len(regions) != 1:
+        return None
+    mins, extents = [], []
+    used: list[Var] = []
+    for low, extent in zip(regions[0].mins, regions[0].extents):
+        step = low.b if type(low) is Mul and type(low.b) is Const else ONE
+        variable = low.a if type(low) is Mul and type(low.b) is Const else low
+        if isinstance(variable, Var) and variable in spans and structural_equal(extent, step):
+            first, count = spans[variable]
+            used.append(variable)
+            mins.append(mul(first, step))
+            extents.append(mul(count, step))
+        elif uses_any(low, spans) or uses_any(extent, spans):
+            return None
+        else:
+            mins.append(low)
+            extents.append(extent)
+    return Region(buffer, mins, extents) if len(set(used)) == len(used) else None
+
+
+def _dense_span(binding: Expr, loops: Sequence[For], ranges: Ranges) -> Span | None:
+    """The least value and the count where a binding takes every value from there on while the loops run."""
     zero: dict[Var, Expr] = {loop.var: index_expr(0) for loop in loops}
-    rest = sub(binding, substitute(binding, zero))
+    first = simplify(substitute(binding, zero), ranges)
+    rest = sub(binding, first)
     steps: list[tuple[int, Expr]] = []
     for loop in loops:
         step = int_value(simplify(substitute(rest, {**zero, loop.var: ONE}), ranges))
         if step is None or step < 1:
-            return False
+            return None
         rest = sub(rest, mul(loop.var, index_expr(step)))
         steps.append((step, loop.extent))
     if int_value(simplify(rest, ranges)) != 0:
-        return False
-    covered: int | None = 1
+        return None
+    covered: Expr = ONE
     for step, extent in sorted(steps, key=lambda pair: pair[0]):
-        if covered is None or step > covered:
-            return False
-        count = int_value(extent)
-        covered = None if count is None else covered + step * (count - 1)
-    return True
+        known = int_value(covered)
+        if known is None or step > known:
+            return None
+        covered = simplify(add(covered, mul(sub(extent, ONE), index_expr(step))), ranges)
+    return first, covered
 
 
 def conjuncts(e: Expr) -> list[Expr]:
@@ -349,5 +382,5 @@ def clamp(region: Region, ranges: Ranges) -> Region:
 
 __all__ = [
     "accessed_region", "block_regions", "clamp", "conjuncts", "greater", "lesser", "outer_region", "relax", "same_region",
-    "unite", "walks_box",
+    "unite", "walked_box", "written_box",
 ]  # fmt: skip

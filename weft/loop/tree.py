@@ -123,10 +123,15 @@ def replace_last(func: Func, path: Path, new: Stmt | None) -> Func:
     return func.replace(body=made if made is not None else Seq(()))
 
 
+def integer_params(func: Func) -> tuple[Var, ...]:
+    """The sizes and integer parameters of a program."""
+    return (*func.size_vars, *[p for p in func.params if isinstance(p, Var) and p.dtype.is_integer])
+
+
 def ranges_of(func: Func, loops: list[For]) -> Ranges:
     """What is known of sizes and of the variables of these loops."""
     ranges = Ranges()
-    for var in (*func.size_vars, *[p for p in func.params if isinstance(p, Var) and p.dtype.is_integer]):
+    for var in integer_params(func):
         ranges = ranges.with_size(var)
     for loop in loops:
         ranges = ranges.with_loop(loop.var, loop.extent)

@@ -26,9 +26,10 @@ from weft.expr.nodes import (
     sub,
 )
 from weft.expr.simplify import simplify
+from weft.expr.structural import structural_equal
 from weft.expr.visit import uses_any
 from weft.loop.ir import Block, For, Func, Region, Seq, Stmt, seq
-from weft.loop.regions import accessed_region, greater, lesser, same_region, walks_box
+from weft.loop.regions import accessed_region, greater, lesser, same_region, walked_box, written_box
 from weft.loop.tree import (
     block_of,
     block_path,
@@ -142,10 +143,12 @@ def make_nest(
     ranges: Ranges,
     condition: Expr = TRUE,
     limits: Mapping[Var, Sequence[Expr]] | None = None,
+    whole_box: bool = False,
 ) -> tuple[Stmt, list[str]]:
     """A fresh loop nest around a block that covers what is needed of the boxes it accesses, where a condition holds.
 
-    `limits` are greatest values of axes beyond which nothing is needed.
+    `limits` are greatest values of axes beyond which nothing is needed. With `whole_box` nothing outside the boxes may
+    be touched; without, more of them is fine where that makes for simpler loops.
     """
     taken = taken_names(func)
     loops: list[For] = []
@@ -155,7 +158,7 @@ def make_nest(
     for axis in block.axes:
         low, extent = index_expr(0), axis.extent
         if axis.kind == "spatial":
-            low, extent = axis_range(axis.var, axis.extent, needed, accesses, ranges)
+            low, extent = axis_range(axis.var, axis.extent, needed, accesses, ranges, whole_box)
         variable = Var(unique_name(axis.var.name, taken))
         loops.append(For(variable, extent, Seq(())))
         known = known.with_loop(variable, extent)
@@ -175,7 +178,12 @@ def make_nest(
 
 
 def axis_range(
-    variable: Var, extent: Expr, needed: Sequence[Region], accesses: Sequence[Region], ranges: Ranges
+    variable: Var,
+    extent: Expr,
+    needed: Sequence[Region],
+    accesses: Sequence[Region],
+    ranges: Ranges,
+    whole_box: bool = False,
 ) -> tuple[Expr, Expr]:
     """First value and count of a block axis, from the boxes needed of the buffers it indexes."""
     low: Expr | None = None
@@ -191,6 +199,8 @@ def axis_range(
             return index_expr(0), extent
         low = span[0] if low is None else lesser(low, span[0], ranges)
         last = span[1] if last is None else greater(last, span[1], ranges)
+        if whole_box:
+            return simplify(low, ranges), simplify(add(sub(last, low), index_expr(1)), ranges)
     if low is None or last is None:
         return index_expr(0), extent
     low = simplify(low, ranges)
@@ -272,31 +282,38 @@ def reverse_compute_at(func: Func, block: str, loop: str) -> Result:
         made, when = _ready_box(rest, target, region.buffer, outer, place)
         needed.append(made)
         condition = logical_and(condition, when)
-    nest, loops = make_nest(rest, moved, needed, produced, ranges, condition)
+    _check_same_points(produced, needed, place)
+    nest, loops = make_nest(rest, moved, needed, produced, ranges, condition, whole_box=True)
     stmts.insert(last + 1, nest)
     return _finish(rest, loop, "reverse_compute_at", stmts, moved, loops)
 
 
 def _ready_box(func: Func, target: For, buffer: Buffer, outer: list[For], place: str) -> tuple[Region, Expr]:
     """The box of a buffer that one iteration of a loop completes, and when it does; an error where it is no box."""
-    ranges = ranges_of(func, outer)
     box: Region | None = None
     condition: Expr = TRUE
     for maker in writers(target.body, buffer):
         inner = loops_on(block_path(func, maker.name, "reverse_compute_at"))[len(outer) :]
-        known = ranges_of(func, [*outer, *inner])
-        when = walks_box(maker, inner, known)
-        written = accessed_region(target.body, buffer, ranges, reads=False)
-        assert written is not None
-        if when is None or (box is not None and not same_region(box, written)):
-            reason = (
-                f"one iteration of {target.var.name} computes no whole box of {buffer.name}: choose a loop further out"
-            )
+        walked = walked_box(maker, inner, ranges_of(func, [*outer, *inner]))
+        written = None if walked is None else written_box(maker, buffer, walked[0])
+        if walked is None or written is None or (box is not None and not same_region(box, written)):
+            reason = f"one iteration of {target.var.name} computes no box of {buffer.name}: choose a loop further out"
             raise ScheduleError("reverse_compute_at", place, reason)
         box = written
-        condition = logical_and(condition, when)
+        condition = logical_and(condition, walked[1])
     assert box is not None
     return box, condition
+
+
+def _check_same_points(reads: Sequence[Region], ready: Sequence[Region], place: str) -> None:
+    """All inputs of a block that are ready must be ready at the same values of its axes."""
+    known: dict[Expr, tuple[Expr, Expr]] = {}
+    for read, box in zip(reads, ready):
+        for axis, low, extent in zip(read.mins, box.mins, box.extents):
+            first = known.setdefault(axis, (low, extent))
+            if not structural_equal(first[0], low) or not structural_equal(first[1], extent):
+                reason = f"the part of {box.buffer.name} that is ready is not that of the other inputs"
+                raise ScheduleError("reverse_compute_at", place, reason)
 
 
 def _check_ready(func: Func, block: Block, target: For, place: str) -> list[Region]:

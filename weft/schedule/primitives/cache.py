@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from weft.core.errors import ScheduleError
-from weft.expr.nodes import Buffer, Expr, Load, Var
-from weft.expr.visit import uses_any
+from weft.expr.nodes import TRUE, Buffer, Expr, Load, Var
 from weft.loop.ir import Axis, Block, For, Func, Region, Seq, Stmt, Store, seq
-from weft.loop.regions import accessed_region, walks_box
+from weft.loop.regions import walked_box, written_box
 from weft.loop.tree import (
     axis_loops,
     block_of,
@@ -19,6 +18,7 @@ from weft.loop.tree import (
     map_bindings,
     ranges_of,
     readers,
+    reduction_loops,
     replace_last,
     taken_names,
     unique_name,
@@ -26,6 +26,7 @@ from weft.loop.tree import (
 )
 from weft.loop.visit import BufferReplacer
 from weft.schedule.primitives.attach import insert_producer, make_nest
+from weft.schedule.primitives.independence import covers_axes
 from weft.schedule.primitives.layout import check_no_gaps
 from weft.schedule.registry import Result, primitive
 
@@ -136,30 +137,38 @@ def _insert_after(func: Func, block: str, cached: Buffer, copy: Block) -> tuple[
     while position > 0 and isinstance(path[position - 1], For) and len(blocks_in(path[position - 1])) == 1:
         position -= 1
     target = copy.writes[0].buffer
-    condition = _complete(func, path, position)
-    while condition is None:
+    found = _complete(func, path, position, cached)
+    while found is None:
         if position == 0 or readers(path[position - 1], target):
-            reason = f"what {block} computes inside the loops it shares with others is no whole box: cache it before you fuse or move it"
+            reason = f"what {block} computes in the loops it shares with others is no box: cache it before you fuse or move it"
             raise ScheduleError("cache_write", f"{target.name}, {cached.scope}", reason)
         position -= 1
-        condition = _complete(func, path, position)
+        found = _complete(func, path, position, cached)
+    computed, condition = found
     anchor = path[position]
     parent = path[position - 1] if position > 0 else None
     ranges = ranges_of(func, loops_on(path[:position]))
-    computed = accessed_region(anchor, cached, ranges, reads=False)
-    assert computed is not None
-    nest, loops = make_nest(func, copy, [computed], copy.reads, ranges, condition)
+    nest, loops = make_nest(func, copy, [computed], copy.reads, ranges, condition, whole_box=True)
     if isinstance(parent, Seq):
         made = seq(*[s for child in parent.stmts for s in ((child, nest) if child is anchor else (child,))])
         return replace_last(func, path[:position], made), loops
     return replace_last(func, path[: position + 1], seq(anchor, nest)), loops
 
 
-def _complete(func: Func, path: list[Stmt], position: int) -> Expr | None:
-    """When the block at the end of a path has computed a whole box after the statement at a position; None: never so."""
+def _complete(func: Func, path: list[Stmt], position: int, cached: Buffer) -> tuple[Region, Expr] | None:
+    """The box of a buffer that the block at the end of a path has computed after the statement at a position, and when.
+
+    None where it is not complete there, or no box. At the top of the program all there is has been computed.
+    """
     block = block_of(path)
     outer, inner = loops_on(path[:position]), loops_on(path[position:])
-    above = {loop.var for loop in outer}
-    if any(axis.kind == "reduce" and uses_any(binding, above) for axis, binding in zip(block.axes, block.bindings)):
+    if reduction_loops(block, outer):
         return None
-    return walks_box(block, inner, ranges_of(func, [*outer, *inner]))
+    ranges = ranges_of(func, [*outer, *inner])
+    walked = walked_box(block, inner, ranges)
+    box = None if walked is None else written_box(block, cached, walked[0])
+    if walked is not None and box is not None:
+        return box, walked[1]
+    if outer or not covers_axes(func, block, inner):
+        return None
+    return Region(cached, [0] * len(cached.shape), cached.shape), TRUE

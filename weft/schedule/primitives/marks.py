@@ -24,6 +24,7 @@ from weft.loop.tree import (
     replace_last,
 )
 from weft.loop.visit import BufferReplacer
+from weft.schedule.primitives.independence import keeps_apart
 from weft.schedule.registry import Result, plain, primitive
 
 
@@ -37,12 +38,18 @@ def check_independent(func: Func, loop: For, what: str) -> None:
             raise ScheduleError(what, name, reason)
         if used["ordered"]:
             raise ScheduleError(what, name, f"the block {block.name} runs along it in order (it is a recurrence)")
-        if used["spatial"] or int_value(loop.extent) in (0, 1):
+        if int_value(loop.extent) in (0, 1):
+            continue
+        path = block_path(func, block.name, what)
+        inner = loops_on(path)[len(loops_on(loop_path(func, name, what))) :]
+        if used["spatial"] and keeps_apart(func, block, loop, inner):
             continue
         outside = _used_outside(func, loop)
         for region in block.writes:
             if region.buffer in outside:
-                reason = f"every iteration would write the same elements of {region.buffer.name} (block {block.name})"
+                reason = (
+                    f"several iterations would write the same elements of {region.buffer.name} (block {block.name})"
+                )
                 raise ScheduleError(what, name, reason)
 
 
@@ -111,7 +118,9 @@ def bind(func: Func, loop: str, thread: str) -> Result:
     if found.kind != "serial":
         raise ScheduleError("bind", loop, f"the loop is already {found.kind}")
     if thread == "vthread" and int_value(found.extent) is None:
-        raise ScheduleError("bind", loop, f"virtual threads are a constant number, not {found.extent!r}: split the loop first")
+        raise ScheduleError(
+            "bind", loop, f"virtual threads are a constant number, not {found.extent!r}: split the loop first"
+        )
     check_independent(func, found, "bind")
     outside = [outer for outer in loops_on(path[:-1]) if outer.thread is not None]
     inside = [inner for inner in loops_in(found.body) if inner.thread is not None]
@@ -206,7 +215,9 @@ def prefetch(func: Func, buffer: str, loop: str, distance: int = 1) -> Result:
     path = loop_path(func, loop, "prefetch")
     found = loop_of(path)
     if isinstance(distance, bool) or not isinstance(distance, int) or distance < 1:
-        raise ScheduleError("prefetch", f"{buffer}, {loop}", f"the distance is a whole number of at least 1, not {distance!r}")
+        raise ScheduleError(
+            "prefetch", f"{buffer}, {loop}", f"the distance is a whole number of at least 1, not {distance!r}"
+        )
     notes = {**found.annotations, "prefetch": [*found.annotations.get("prefetch", []), [buffer, distance]]}
     return Result(replace_last(func, path, found.replace(annotations=notes)))
 

@@ -25,7 +25,6 @@ from weft.expr.nodes import (
     floordiv,
     index_expr,
     int_value,
-    is_true,
     mul,
     sub,
 )

@@ -1,0 +1,78 @@
+"""Whether the iterations of loops touch different points of a block: by counting.
+
+A binding like `f // 4` of a loop f in 0..15 takes 4 values; where all bindings together take fewer values than the loops
+have iterations, two iterations meet at one point. Sizes that are not known are tried at a few values.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from weft.expr.bounds import Ranges, interval
+from weft.expr.nodes import Expr, Var, index_expr, int_value
+from weft.expr.simplify import simplify
+from weft.expr.visit import free_vars, substitute, uses_any
+from weft.loop.ir import Block, For, Func
+from weft.loop.tree import integer_params
+
+TRIED = (5, 12, 31)
+"""What a size is taken to be when it is not known (with something added, so that no two are the same)."""
+
+
+def keeps_apart(func: Func, block: Block, loop: For, inner: Sequence[For]) -> bool:
+    """Whether iterations of a loop (and of the loops inside it) run a block at different points of its spatial axes."""
+    bindings = [b for a, b in zip(block.axes, block.bindings) if a.kind == "spatial"]
+    loops = [x for x in (loop, *inner) if any(uses_any(b, {x.var}) for b in bindings)]
+    return all(_values(bindings, loops, sizes) >= _iterations(loops, sizes) for sizes in _tried_sizes(func))
+
+
+def covers_axes(func: Func, block: Block, loops: Sequence[For]) -> bool:
+    """Whether loops have enough iterations to run a block at every point of its spatial axes."""
+    spatial = [(a, b) for a, b in zip(block.axes, block.bindings) if a.kind != "reduce"]
+    used = [x for x in loops if any(uses_any(b, {x.var}) for _, b in spatial)]
+    return all(
+        _iterations(used, sizes) >= math.prod(_number(axis.extent, sizes) for axis, _ in spatial)
+        for sizes in _tried_sizes(func)
+    )
+
+
+def _tried_sizes(func: Func) -> list[dict[Var, Expr]]:
+    sizes = integer_params(func)
+    if not sizes:
+        return [{}]
+    return [{v: index_expr(base + 2 * i) for i, v in enumerate(sizes)} for base in TRIED]
+
+
+def _number(e: Expr, sizes: dict[Var, Expr]) -> int:
+    value = int_value(e)
+    if value is None:
+        made = simplify(substitute(e, sizes))
+        bound = interval(made, Ranges())[1] if int_value(made) is None else int_value(made)
+        value = 1 if bound is None else bound
+    return max(value, 0)
+
+
+def _iterations(loops: Sequence[For], sizes: dict[Var, Expr]) -> int:
+    return math.prod(_number(loop.extent, sizes) for loop in loops)
+
+
+def _values(bindings: Sequence[Expr], loops: Sequence[For], sizes: dict[Var, Expr]) -> int:
+    """How many points the bindings can name while the loops run, the loops around standing still."""
+    ranges = Ranges()
+    running = {loop.var for loop in loops}
+    for loop in loops:
+        ranges = ranges.with_loop(loop.var, _number(loop.extent, sizes))
+    total = 1
+    for binding in bindings:
+        if not uses_any(binding, running):
+            continue
+        still: dict[Var, Expr] = {v: index_expr(0) for v in free_vars(binding) if v not in running and v not in sizes}
+        low, high = interval(simplify(substitute(binding, {**still, **sizes}), ranges), ranges)
+        if low is None or high is None:
+            return 1 << 62
+        total *= high - low + 1
+    return total
+
+
+__all__ = ["covers_axes", "keeps_apart"]
