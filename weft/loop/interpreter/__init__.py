@@ -24,7 +24,7 @@ import numpy as np
 
 from weft.core.dtypes import DType
 from weft.core.errors import InterpreterError, WeftError
-from weft.expr.nodes import Buffer, Expr
+from weft.expr.nodes import Buffer, Expr, int_value
 from weft.loop.interpreter.arguments import Bound, Sizes, bind_arguments
 from weft.loop.interpreter.emitter import Value, literal
 from weft.loop.interpreter.expressions import FALSE, TRUE, Expressions, float_code
@@ -33,7 +33,9 @@ from weft.loop.interpreter.memory import Memory, Pointer, compact_strides, memor
 from weft.loop.interpreter.statements import Statements
 from weft.loop.interpreter.threads import Wait, run_group
 from weft.loop.interpreter.values import element_type, run_time_names, to_python
-from weft.loop.ir import Func
+from weft.loop.ir import Block, Func
+from weft.loop.passes.decompose_init import decompose_init
+from weft.loop.visit import walk_stmts
 
 __all__ = ["EFFECTS", "Pointer", "generate_source", "interpret", "register_effect"]
 
@@ -59,6 +61,8 @@ def interpret(func: Func, *args: Any, check: bool = True, sizes: Mapping[str, in
     """
     translator = Statements(func, Failures(func.name), check)
     bound = bind_arguments(func, args, sizes, translator.written, translator.level_count, _evaluate_size)
+    if _reduces_nothing(func, bound.values):
+        return interpret(decompose_init(func), *args, check=check, sizes=sizes)
     try:
         program = _compile(_translate(translator, func, bound), translator, func)
         with np.errstate(all="ignore"):
@@ -78,6 +82,15 @@ def generate_source(func: Func, *args: Any, check: bool = True, sizes: Mapping[s
     translator = Statements(func, Failures(func.name), check)
     bound = bind_arguments(func, args, sizes, translator.written, translator.level_count, _evaluate_size)
     return _translate(translator, func, bound)
+
+
+def _reduces_nothing(func: Func, values: Sizes) -> bool:
+    """Whether a reduction runs over a size that is 0 in this call: its init then has no iteration to run in."""
+    axes = (axis for s in walk_stmts(func.body) if isinstance(s, Block) and s.init is not None for axis in s.axes)
+    return any(
+        axis.kind == "reduce" and int_value(axis.extent) is None and _evaluate_size(axis.extent, values) == 0
+        for axis in axes
+    )
 
 
 def _evaluate_size(e: Expr, values: Sizes) -> Any:

@@ -36,7 +36,7 @@ def half_table(kind: DType) -> list[float]:
 def float16_bits(value: float) -> int:
     """The bit pattern of the nearest float16."""
     try:
-        return int(_UNPACK_BITS16(_PACK_HALF(value))[0])
+        return int(_UNPACK_BITS16(_PACK_HALF(float(value)))[0])
     except OverflowError:
         return 0x7C00 if value > 0 else 0xFC00
 
