@@ -18,9 +18,9 @@ ROOT = Path(__file__).resolve().parent.parent
 TOP_MODULES = {"__init__", "__main__", "demo", "cli"}
 # Tighter than the table: these see only what is named here.
 ONLY = {"core": set(), "runtime": {"core"}, "expr": {"core"}, "loop": {"core", "expr"}}
-# Two folders of one layer do not know each other, with this exception.
-SIDEWAYS = {("schedule", "te")}
 MOST_LINES_OF_FILE = 700
+# The closed set of expression nodes and the operators that build them, which need each other.
+LONGER_FILES = {"weft.expr.nodes": 900}
 MOST_LINES_OF_FUNCTION = 90
 MAY_PRINT = {"demo", "cli"}
 
@@ -166,7 +166,7 @@ def why_forbidden(source: str, target: str, layers: dict[str, int]) -> str:
         return f"'{target}' is not in the layer table"
     if layers[target] > layers[source]:
         return f"layer {layers[source]} may not import layer {layers[target]}"
-    if layers[target] == layers[source] and (source, target) not in SIDEWAYS:
+    if layers[target] == layers[source]:
         return f"two parts of layer {layers[source]} may not know each other"
     if source in ONLY and target not in ONLY[source]:
         return f"{source} may import only {', '.join(sorted(ONLY[source])) or 'itself'}"
@@ -245,8 +245,9 @@ def size_violations(modules: dict[str, Module]) -> list[str]:
     found = []
     for module in modules.values():
         lines = len(module.text.splitlines())
-        if lines > MOST_LINES_OF_FILE:
-            found.append(f"{module.name} has {lines} lines (at most {MOST_LINES_OF_FILE}): split it")
+        most = LONGER_FILES.get(module.name, MOST_LINES_OF_FILE)
+        if lines > most:
+            found.append(f"{module.name} has {lines} lines (at most {most}): split it")
         for node in ast.walk(module.tree):
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 length = (node.end_lineno or node.lineno) - node.lineno + 1
@@ -341,8 +342,8 @@ TABLE = """
 1 runtime/    arrays
 1 expr/       nodes
 2 loop/       ir
-3 te/         tensors
 3 schedule/   schedules
+4 te/         tensors
 5 codegen/    llvm
 6 targets/    cpu
 7 build.py    all of it
@@ -384,7 +385,7 @@ def test_the_table_is_read():
         ("expr/a", "import weft.runtime.array", "two parts of layer 1"),
         ("runtime/a", "import weft.expr.nodes", "two parts of layer 1"),
         ("loop/a", "import weft.runtime.array", "loop may import only core, expr"),
-        ("te/a", "from weft.schedule import split", "two parts of layer 3"),
+        ("schedule/a", "from weft.te import tensor", "layer 3 may not import layer 4"),
         ("codegen/a", "from weft.targets import base", "layer 5 may not import layer 6"),
         ("targets/a", "from weft import build", "layer 6 may not import layer 7"),
         ("core/a", "import weft", "this is above everything"),
@@ -407,7 +408,8 @@ def test_allowed_imports_pass(tree):
             "expr/visit": "",
             "loop/ir": "from weft.expr import nodes",
             "te/tensor": "from weft.loop.ir import For",
-            "schedule/split": "from weft.te import tensor",
+            "schedule/split": "from weft.loop.ir import For",
+            "te/lower": "from weft.schedule import split",
             "codegen/llvm/emit": "import weft.loop.ir, weft.runtime.array",
             "runtime/array": "import weft.core.errors",
             "targets/registry": "from weft.targets.cpu import target",

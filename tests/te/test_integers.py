@@ -63,8 +63,8 @@ def test_shifts_and_bits(dtype):
     unsigned = [int(x) % (1 << bits) for x in a]
     outputs = [
         te.compute((40,), lambda i: A[i] << S[i], name="left"), te.compute((40,), lambda i: A[i] >> S[i], name="right"),
-        te.compute((40,), lambda i: te.popcount(A[i]), name="bits"), te.compute((40,), lambda i: te.clz(A[i]), name="zeros"),
-        te.compute((40,), lambda i: A[i] << 3, name="left3"),
+        te.compute((40,), lambda i: te.popcount(A[i]), name="bits"),
+        te.compute((40,), lambda i: te.clz(A[i]), name="zeros"), te.compute((40,), lambda i: A[i] << 3, name="left3"),
     ]  # fmt: skip
     wanted = [
         a << shifts, a >> shifts, np.array([bin(x).count("1") for x in unsigned], dtype),
