@@ -330,7 +330,13 @@ def print_table(
         table.add_column(column, justify="left" if is_text else "right", no_wrap=True)
     for row in rows:
         table.add_row(*(_cell(value) for value in row))
-    (console or Console()).print(table)
+    (console or wide_console()).print(table)
+
+
+def wide_console() -> Console:
+    """The screen; where the output goes to a file, wide enough that no column is cut."""
+    console = Console()
+    return console if console.is_terminal else Console(width=160)
 
 
 def _cell(value: object) -> str:
