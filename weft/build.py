@@ -1,24 +1,43 @@
-"""Layer 7: a schedule (or a loop program) and a target in, a compiled function out."""
+"""Layer 7: a schedule (or a loop program) and a target in, a compiled function out.
+
+f = weft.build(s, [A, B, C])                          machine code in this process: f(a, b, c)
+f.built.assembly(), f.built.llvm_ir, f.built.lowered  how it got there
+weft.build(s, [A, B, C], "aarch64-unknown-linux-gnu").object_code()
+"""
 
 from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Sequence
+from typing import Any
 
 from weft.codegen.llvm import compile as llvm_compile
 from weft.codegen.llvm.generate import entry_symbol, generate
 from weft.core.errors import ExpressionError, TargetError
 from weft.expr.nodes import (
-    Add, Binary, Buffer, Const, Expr, FloorDiv, FloorMod, Max, Min, Mul, Sub, Var, int_value,
+    Add,
+    Binary,
+    Buffer,
+    Const,
+    Expr,
+    FloorDiv,
+    FloorMod,
+    Max,
+    Min,
+    Mul,
+    Sub,
+    Var,
+    int_value,
 )  # fmt: skip
 from weft.loop.ir import Func, Param, Store
 from weft.loop.tree import blocks_in
 from weft.loop.verifier import verify
 from weft.loop.visit import walk_stmts
 from weft.runtime.function import CompiledFunction, Dim, Parameter, Signature
+from weft.runtime.threads import check_threads
 from weft.schedule.schedule import Schedule
 from weft.targets.base import Target
 from weft.targets.registry import find_target
@@ -30,12 +49,14 @@ def with_arguments(func: Func, args: Sequence[Any] | None) -> Func:
     """The program with its parameters in the order the caller wants; an intermediate may become an output."""
     if args is None:
         return func
+    if isinstance(args, (Buffer, Var)) or not isinstance(args, Sequence):
+        raise ExpressionError(f"the arguments are a list of tensors, such as [A, B, C], not {args!r}")
     wanted: list[Param] = []
     for arg in args:
         if isinstance(arg, Var) or (isinstance(arg, Buffer) and (arg in func.params or arg in func.allocations)):
             wanted.append(arg)
         elif isinstance(arg, Buffer):
-            raise ExpressionError(f"{arg.name} is among the arguments but the program neither reads nor computes it")
+            raise ExpressionError(_not_there(arg, func))
         else:
             raise ExpressionError(f"an argument is a tensor or a te.var, not {arg!r}")
     if len(set(wanted)) != len(wanted):
@@ -45,6 +66,12 @@ def with_arguments(func: Func, args: Sequence[Any] | None) -> Func:
         raise ExpressionError(f"{', '.join(missing)} must be among the arguments: the program reads or computes it")
     rest = [b for b in func.allocations if b not in wanted]
     return func.replace(params=wanted, allocations=rest)
+
+
+def _not_there(buffer: Buffer, func: Func) -> str:
+    if any(other.name == buffer.name for other in func.allocations):
+        return f"{buffer.name} cannot be an argument: the schedule changed its memory (scope, strides or layout)"
+    return f"{buffer.name} is among the arguments but the program neither reads nor computes it"
 
 
 def signature_of(func: Func) -> Signature:
@@ -82,13 +109,17 @@ def _dim(size: Expr) -> Dim:
 
 def lower(what: Schedule | Func, args: Sequence[Any] | None = None, target: str | Target = "native") -> Func:
     """The loop program as the target's code generator gets it."""
-    func = with_arguments(what.func if isinstance(what, Schedule) else what, args)
+    func = with_arguments(_func(what), args)
     verify(func)
     return find_target(target).lower(func)  # type: ignore[no-any-return]
 
 
 class Built:
-    """A compiled program that is not (yet) in this process: LLVM IR, assembly, object code, a shared library."""
+    """A compiled program that is not (yet) in this process.
+
+    `lowered` is the loop program after the target's passes, `llvm_ir` the LLVM IR made of it, `signature` what the
+    function takes. Assembly, object code and a shared library are made when they are asked for.
+    """
 
     def __init__(self, func: Func, target: Target, name: str) -> None:
         self.name = name
@@ -116,13 +147,22 @@ class Built:
         runtime = llvm_compile.emit_object(native_ir(self.target.triple), self.target)
         llvm_compile.link_shared([self.object_code(), runtime], path, self.target)
 
-    def load(self, threads: int | None = None) -> CompiledFunction:
+    def load(self, threads: int | None = None) -> BuiltFunction:
         """The function in this process."""
         address_of, keep = llvm_compile.jit(self.llvm_ir, self.target)
-        symbol = entry_symbol(self.lowered.name)
-        made = CompiledFunction(self.signature, address_of(symbol), (keep, self), threads)
-        made.built = self  # type: ignore[attr-defined]
-        return made
+        return BuiltFunction(self, address_of(entry_symbol(self.lowered.name)), keep, threads)
+
+    def __repr__(self) -> str:
+        parameters = ", ".join(p.name for p in self.signature.parameters)
+        return f"Built({self.name}({parameters}) for {self.target.name})"
+
+
+class BuiltFunction(CompiledFunction):
+    """A compiled function that knows how it came about: `f.built` has its loop program, LLVM IR and assembly."""
+
+    def __init__(self, built: Built, address: int, keep_alive: Any, threads: int | None) -> None:
+        super().__init__(built.signature, address, keep_alive, threads)
+        self.built = built
 
 
 def build(
@@ -140,13 +180,21 @@ def build(
     machine = find_target(target)
     func = with_arguments(_func(what), args)
     if name is not None:
-        func = func.replace(name=name)
+        func = func.replace(name=_function_name(name))
+    if threads is not None:
+        threads = check_threads(threads)
     verify(func)
     built = Built(func, machine, func.name)
     logger.debug("built %s for %s", func.name, machine.name)
     if not machine.is_host:
         return built
     return built.load(threads)
+
+
+def _function_name(name: Any) -> str:
+    if not isinstance(name, str) or not name.isidentifier() or not name.isascii():
+        raise ExpressionError(f"{name!r} cannot name a function: use letters, digits and underscores")
+    return name
 
 
 def _func(what: Any) -> Func:
@@ -158,7 +206,7 @@ def _func(what: Any) -> Func:
 
 
 class _CallableModule(ModuleType):
-    """Once this module is loaded, `weft.build` is the module and no longer the function: calling it must still build."""
+    """Once this module is loaded, `weft.build` is the module, no longer the function: calling it must still build."""
 
     def __call__(self, *args: Any, **options: Any) -> Any:
         return build(*args, **options)
