@@ -73,6 +73,10 @@ class Ranges:
             high = index_expr(most)
         return low, high
 
+    def __repr__(self) -> str:
+        known = [f"{var.name} in {low!r}..{high!r}" for var, (low, high, _, _) in self.table.items()]
+        return f"Ranges({', '.join([*known, *(f'{fact!r} >= 0' for fact in self.facts)])})"
+
     def __contains__(self, var: object) -> bool:
         return var in self.table
 
