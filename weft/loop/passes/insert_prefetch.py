@@ -10,12 +10,12 @@ One fetch for each load whose place moves with the loop. Past the end of the buf
 from __future__ import annotations
 
 from weft.core.dtypes import INT32
-from weft.expr.nodes import Address, Call, Expr, Load, Ramp, add, index_expr
+from weft.expr.nodes import Address, Buffer, Call, Expr, Load, Ramp, Var, add, index_expr
 from weft.expr.structural import structural_key
-from weft.expr.visit import substitute, uses_any
+from weft.expr.visit import substitute, uses_any, walk
 from weft.loop.interpreter import register_effect
-from weft.loop.ir import Evaluate, For, Func, Stmt, seq
-from weft.loop.visit import Mutator, walk_exprs
+from weft.loop.ir import Allocate, Evaluate, For, Func, Let, Stmt, seq
+from weft.loop.visit import Mutator, walk_exprs, walk_stmts
 
 register_effect("prefetch", lambda *arguments: None)
 
@@ -40,11 +40,26 @@ class _Insert(Mutator):
 def _fetches(loop: For, name: str, distance: int) -> list[Stmt]:
     later: dict[object, Stmt] = {}
     ahead: Expr = add(loop.var, index_expr(distance))
+    first: dict[Var, Expr] = {loop.var: ahead}
+    hidden: set[Var | Buffer] = set()
+    for s in walk_stmts(loop.body):
+        if isinstance(s, For):
+            first[s.var] = index_expr(0)  # where the loops inside begin
+        elif isinstance(s, Let):
+            hidden.add(s.var)
+        elif isinstance(s, Allocate):
+            hidden.add(s.buffer)
     for e in walk_exprs(loop.body):
-        if not isinstance(e, Load) or e.buffer.name != name:
+        if not isinstance(e, Load) or e.buffer.name != name or e.buffer in hidden:
             continue
         place = e.indices[0].base if isinstance(e.indices[0], Ramp) else e.indices[0]
-        if place.dtype.lanes == 1 and uses_any(place, {loop.var}):
-            at = Address(e.buffer, (substitute(place, {loop.var: ahead}),), "r")
-            later.setdefault(structural_key(place), Evaluate(Call("prefetch", (at,), INT32)))
+        if place.dtype.lanes == 1 and uses_any(place, {loop.var}) and _is_plain(place, hidden):
+            target = substitute(place, first)
+            at = Address(e.buffer, (target,), "r")
+            later.setdefault(structural_key(target), Evaluate(Call("prefetch", (at,), INT32)))
     return list(later.values())
+
+
+def _is_plain(place: Expr, hidden: set[Var | Buffer]) -> bool:
+    """Whether an index can be worked out before the body runs, some iterations early: it loads nothing."""
+    return not any(isinstance(node, Load) or (isinstance(node, Var) and node in hidden) for node in walk(place))
