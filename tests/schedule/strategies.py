@@ -529,7 +529,8 @@ def _compute_at(source: Source, func: Func) -> Step:
     if not pairs or source.chance(5):
         return "compute_at", {"block": _block(source, func).name, "loop": _loop(source, func)}
     block, loop = source.pick(pairs)
-    return "compute_at", {"block": block, "loop": loop}
+    arguments = {"block": block, "loop": loop}
+    return "compute_at", {**arguments, "exact": False} if source.chance(15) else arguments
 
 
 def _reverse_compute_at(source: Source, func: Func) -> Step:
@@ -676,6 +677,11 @@ def _annotate(source: Source, func: Func) -> Step:
     return "annotate", {"target": target, "key": key, "value": source.pick((True, 3, "text", [1, 2], {"a": None}, 0.5))}
 
 
+def _prefetch(source: Source, func: Func) -> Step:
+    buffer = source.pick([*func.buffers, *func.allocations])
+    return "prefetch", {"buffer": buffer.name, "loop": _loop(source, func), "distance": source.number(1, 3)}
+
+
 STEPS: dict[str, Callable[[Source, Func], Step]] = {
     "split": _split,
     "fuse": _fuse,
@@ -701,6 +707,7 @@ STEPS: dict[str, Callable[[Source, Func], Step]] = {
     "storage_align": _storage_align,
     "double_buffer": lambda source, func: ("double_buffer", {"buffer": _buffer(source, func).name}),
     "software_pipeline": _pipeline,
+    "prefetch": _prefetch,
     "annotate": _annotate,
 }
 OFTEN = {"split": 5, "fuse": 3, "reorder": 4, "compute_at": 4, "reverse_compute_at": 2, "cache_read": 2, "cache_write": 2,

@@ -1,0 +1,95 @@
+"""Random programs under random schedules: every accepted step keeps the meaning, in the interpreter and compiled.
+
+The quick suite draws 150 pairs by Hypothesis; the full suite runs 2,500 more from seeds and asks that every primitive
+was accepted often enough for the check to mean something.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.schedule.checking import (
+    assert_same,
+    check_compiled,
+    check_lowered,
+    check_text,
+    check_trace,
+    follow,
+    run,
+    scopes_fit,
+)
+from tests.schedule.strategies import (
+    HypothesisSource,
+    Source,
+    arguments_of,
+    declare_intrinsics,
+    draw_program,
+    draw_steps,
+)
+from weft.loop.verifier import verify
+from weft.schedule.registry import PRIMITIVES
+
+PAIRS = 2500
+LEAST = 25
+"""How often the full suite must accept each primitive."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _intrinsics():
+    declare_intrinsics()
+
+
+def check_pair(source: Source, seed: int, counts: Counter[str], compiled: bool = True) -> None:
+    """Draws a program and a schedule of it, and checks them at every step."""
+    program = draw_program(source)
+    schedule = program.schedule()
+    start = schedule.func
+    verify(start)
+    arrays = arguments_of(start, program.size, seed)
+    want = run(start, arrays)
+    for _ in range(source.number(1, 9)):
+        accepted = follow(draw_steps(source, schedule), schedule, counts)
+        if accepted and source.chance(25) and scopes_fit(schedule.func):
+            assert_same(run(schedule.func, arrays), want, f"interpreted\n{schedule.trace}\n{schedule.func!r}")
+    func = schedule.func
+    check_text(func)
+    check_trace(start, schedule)
+    if scopes_fit(func):
+        assert_same(run(func, arrays), want, f"interpreted\n{schedule.trace}\n{func!r}")
+        check_lowered(func, arrays, want)
+    if compiled:
+        counts["compiled"] += check_compiled(func, arrays, want)
+
+
+@settings(max_examples=150, suppress_health_check=list(HealthCheck))
+@given(st.data())
+def test_random_schedule_keeps_the_meaning(data):
+    """Hypothesis chooses, and makes failing pairs small."""
+    check_pair(HypothesisSource(data), 0, Counter())
+
+
+def test_seeded_schedules_in_the_interpreter():
+    """Many pairs without the compiler, which is where the time goes."""
+    counts: Counter[str] = Counter()
+    for seed in range(200):
+        check_pair(Source(seed), seed, counts, compiled=False)
+    never = [name for name in PRIMITIVES if not counts[name]]
+    assert not never, f"never accepted: {never}"
+
+
+@pytest.mark.slow
+def test_thousands_of_pairs():
+    """Every primitive is accepted many times over all pairs."""
+    counts: Counter[str] = Counter()
+    for seed in range(10_000, 10_000 + PAIRS):
+        try:
+            check_pair(Source(seed), seed, counts)
+        except Exception as error:
+            raise AssertionError(f"seed {seed}: {error}") from error
+    few = {name: counts[name] for name in PRIMITIVES if counts[name] < LEAST}
+    assert not few, f"accepted less than {LEAST} times: {few} of {dict(counts)}"
+    assert counts["compiled"] > PAIRS * 0.9
