@@ -255,8 +255,8 @@ def shape_of(shape: Any) -> tuple[Expr, ...]:
 
 
 def _size(size: Any, shape: tuple[Any, ...]) -> Expr:
-    if isinstance(size, bool):
-        raise ShapeError(f"a dimension is a whole number, not {size!r}: {list(shape)!r}")
+    if isinstance(size, (bool, IterVar)):
+        raise ShapeError(f"a dimension is a whole number or a te.var, not {size!r}: {list(shape)!r}")
     try:
         made = index_expr(size)
     except DTypeError:
