@@ -14,7 +14,7 @@ from weft.expr.nodes import Expr, Var, index_expr, int_value
 from weft.expr.simplify import simplify
 from weft.expr.visit import free_vars, substitute, uses_any
 from weft.loop.ir import Block, For, Func
-from weft.loop.tree import integer_params
+from weft.loop.tree import integer_params, reduction_loops
 
 TRIED = (5, 12, 31)
 """What a size is taken to be when it is not known (with something added, so that no two are the same)."""
@@ -25,6 +25,21 @@ def keeps_apart(func: Func, block: Block, loop: For, inner: Sequence[For]) -> bo
     bindings = [b for a, b in zip(block.axes, block.bindings) if a.kind == "spatial"]
     loops = [x for x in (loop, *inner) if any(uses_any(b, {x.var}) for b in bindings)]
     return all(_values(bindings, loops, sizes) >= _iterations(loops, sizes) for sizes in _tried_sizes(func))
+
+
+def revisits(func: Func, block: Block, loops: Sequence[For]) -> bool:
+    """Whether loops may run a block more than once at one point of its spatial axes; loops it reduces along apart.
+
+    A reduction that is computed anew (a producer that several iterations of its consumer need) revisits its points: its
+    init has to come again each time.
+    """
+    reducing = reduction_loops(block, loops)
+    others = [loop for loop in loops if loop.var not in reducing]
+    unused = [loop for loop in others if not any(uses_any(b, {loop.var}) for b in block.bindings)]
+    if any(int_value(loop.extent) not in (0, 1) for loop in unused):
+        return True
+    used = [loop for loop in others if loop not in unused]
+    return bool(used) and not keeps_apart(func, block, used[0], used[1:])
 
 
 def covers_axes(func: Func, block: Block, loops: Sequence[For]) -> bool:
@@ -75,4 +90,4 @@ def _values(bindings: Sequence[Expr], loops: Sequence[For], sizes: dict[Var, Exp
     return total
 
 
-__all__ = ["covers_axes", "keeps_apart"]
+__all__ = ["covers_axes", "keeps_apart", "revisits"]

@@ -10,20 +10,23 @@ from weft.expr.nodes import Expr, Var, add, ceildiv, floordiv, floormod, index_e
 from weft.expr.simplify import simplify
 from weft.expr.text import is_identifier, is_reserved
 from weft.expr.visit import uses_any
-from weft.loop.ir import For, Func, Stmt
+from weft.loop.ir import Block, For, Func, Stmt
 from weft.loop.tree import (
     axes_using,
+    block_path,
     blocks_in,
     loop_of,
     loop_path,
     loops_in,
     loops_on,
     ranges_of,
+    reduction_loops,
     replace_last,
     substitute_loops,
     taken_names,
     unique_name,
 )
+from weft.schedule.primitives.independence import revisits
 from weft.schedule.primitives.marks import check_thread_order
 from weft.schedule.registry import Result, primitive
 
@@ -154,14 +157,14 @@ def reorder(func: Func, loops: Sequence[str]) -> Result:
     wanted = iter(loop_of(path) for path in paths)
     named = {id(path[-1]) for path in paths}
     new_order = [next(wanted) if id(loop) in named else loop for loop in chain]
-    _check_reorder(chain, new_order, place)
+    _check_reorder(func, chain, new_order, place)
     body: Stmt = chain[-1].body
     for loop in reversed(new_order):
         body = loop.replace(body=body)
     return Result(replace_last(func, deepest[: start + 1], body))
 
 
-def _check_reorder(old: list[For], new: list[For], place: str) -> None:
+def _check_reorder(func: Func, old: list[For], new: list[For], place: str) -> None:
     inside = [loop for loop in loops_in(old[-1].body) if loop.thread is not None]
     check_thread_order([loop for loop in new if loop.thread is not None], inside, "reorder", place)
     for position, loop in enumerate(new):
@@ -171,6 +174,7 @@ def _check_reorder(old: list[For], new: list[For], place: str) -> None:
                 "reorder", place, f"the extent of {loop.var.name} depends on a loop that would be inside it"
             )
     for block in blocks_in(old[-1].body):
+        _check_anew(func, block, old, new, place)
         for axis, binding in zip(block.axes, block.bindings):
             if axis.kind != "ordered":
                 continue
@@ -183,3 +187,24 @@ def _check_reorder(old: list[For], new: list[For], place: str) -> None:
 def is_name(text: str) -> bool:
     """Whether this can name a loop in the text of a program."""
     return is_identifier(text) and not is_reserved(text)
+
+
+def _check_anew(func: Func, block: Block, old: list[For], new: list[For], place: str) -> None:
+    """A reduction that is computed anew in each iteration of a loop has to stay whole inside it."""
+    reduction = reduction_loops(block, old)
+    inside = old[next((i for i, loop in enumerate(old) if loop.var in reduction), len(old)) :]
+    if not any(
+        loop.var in reduction and new.index(loop) < new.index(other)
+        for other in old
+        if other not in inside
+        for loop in inside
+    ):
+        return
+    path = block_path(func, block.name, "reorder")
+    below = loops_on(path[path.index(old[0]) :])
+    if revisits(func, block, below):
+        raise ScheduleError(
+            "reorder",
+            place,
+            f"{block.name} is computed anew in each iteration of a loop that would come inside its reduction",
+        )

@@ -26,6 +26,7 @@ from weft.loop.tree import (
     unique_name,
 )
 from weft.loop.visit import Mutator, substitute_stmt
+from weft.schedule.primitives.independence import revisits
 from weft.schedule.registry import Result, primitive
 
 
@@ -55,7 +56,13 @@ def decompose_reduction(func: Func, block: str, loop: str) -> Result:
                 f"a loop around {loop} already reduces {block}: choose the outermost reduction loop or one outside it"
             )
             raise ScheduleError("decompose_reduction", place, reason)
-    nest, init_name = init_nest(func, found, [s for s in path[position:] if isinstance(s, For)])
+    inner = loops_on(path[position:])
+    reduction = reduction_loops(found, inner)
+    first = next((i for i, s in enumerate(inner) if s.var in reduction), len(inner))
+    if revisits(func, found, inner) and first > 0:
+        reason = f"{block} is computed anew in each iteration of {loop}, from its init on: choose its outermost reduction loop"
+        raise ScheduleError("decompose_reduction", place, reason)
+    nest, init_name = init_nest(func, found, inner)
     update = replace_last(func, path, found.replace(init=None))
     new_path = loop_path(update, loop, "decompose_reduction")
     return Result(replace_last(update, new_path, seq(nest, loop_of(new_path))), [init_name])
