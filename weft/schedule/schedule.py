@@ -153,6 +153,11 @@ class Schedule:
 
         return loops_in(self.func.body)
 
+    def axis_handle(self, name: str) -> Var:
+        """The variable of an axis's loop; of one that was split or fused a stand-in, which says so when it is used."""
+        found = [loop.var for loop in self._loops() if loop.var.name == name]
+        return found[0] if found else Var(name)
+
     def handle(self, name: str) -> Var:
         """The variable of a loop, which is its handle."""
         return loop_of(loop_path(self.func, name, "schedule")).var
@@ -249,8 +254,7 @@ class Stage:
         known = self.schedule._axes.get(self.name, [])
         for position, axis in enumerate(self.block.axes):
             if axis.kind in kinds and position < len(known) and known[position] is not None:
-                name = self.schedule.loop_name(None, known[position], "axis")
-                out.append(self.schedule.handle(name))
+                out.append(self.schedule.axis_handle(str(known[position])))
         return tuple(out)
 
     def _loop(self, what: Any, primitive: str) -> str:

@@ -22,6 +22,8 @@ register_effect("prefetch", lambda *arguments: None)
 
 def insert_prefetch(func: Func) -> Func:
     """The program with its loops' "prefetch" annotations carried out."""
+    if not any(isinstance(s, For) and "prefetch" in s.annotations for s in walk_stmts(func.body)):
+        return func
     return _Insert().func(func)
 
 
