@@ -1,0 +1,306 @@
+"""Graph IR: a model as typed dataflow.
+
+    Graph := name, inputs: Value*, outputs: Value*, nodes: Node* (each after what it reads), constants: {Value: array}
+    Node  := op(inputs: (Value | None)*, attributes) -> outputs: Value*          attributes may hold Graphs (control flow)
+    Value := name : Type
+    Type  := TensorType(dtype, shape) | SequenceType(of) | OptionalType(of)
+    Dim   := int | Expr (index arithmetic over named sizes)
+
+Operators and their attributes follow the newest ONNX operator set: importers bring every model, whatever its framework
+and version, to that one form. A subgraph sees the values of the graphs around it.
+
+Values and nodes compare by identity. A pass never changes a Graph that it was given: it builds another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Union
+
+import ml_dtypes
+import numpy as np
+
+from weft.core.dtypes import DType, dtype
+from weft.core.errors import WeftError
+from weft.expr.nodes import Expr, Var
+from weft.expr.structural import structural_equal
+
+Dim = Union[int, Expr]
+Array = np.ndarray[Any, Any]
+
+
+class GraphError(WeftError, ValueError):
+    """A graph that breaks a rule; names the node, its operator and its origin."""
+
+
+NUMPY_TYPES: dict[str, Any] = {
+    **{name: np.dtype(name) for name in (
+        "float16 float32 float64 int8 int16 int32 int64 uint8 uint16 uint32 uint64 bool complex64 complex128".split()
+    )},
+    **{name: np.dtype(getattr(ml_dtypes, name)) for name in (
+        "bfloat16 float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz float8_e8m0fnu float4_e2m1fn "
+        "int2 uint2 int4 uint4".split()
+    )},
+    "string": np.dtype(object),
+}  # fmt: skip
+"""Every element type a graph can hold, by name, and the numpy type of its arrays (narrow types one a byte)."""
+
+_NAMES = {kind: name for name, kind in NUMPY_TYPES.items()}
+
+
+def dtype_name(array_type: Any) -> str:
+    """The element type that a numpy dtype stands for."""
+    kind = np.dtype(array_type)
+    if kind.kind in "OUS":
+        return "string"
+    found = _NAMES.get(kind)
+    if found is None:
+        raise GraphError(f"arrays of {kind} have no element type in a graph")
+    return found
+
+
+class TensorType:
+    """An element type and a shape; a shape of None means that not even the rank is known."""
+
+    __slots__ = ("dtype", "shape")
+
+    def __init__(self, dtype: str, shape: Sequence[Dim] | None) -> None:
+        if dtype not in NUMPY_TYPES:
+            raise GraphError(f"unknown element type {dtype!r}; known are {', '.join(NUMPY_TYPES)}")
+        self.dtype = dtype
+        self.shape: tuple[Dim, ...] | None = None if shape is None else tuple(shape)
+
+    @property
+    def rank(self) -> int:
+        """The number of dimensions; an error where it is not known."""
+        return len(self.dims)
+
+    @property
+    def dims(self) -> tuple[Dim, ...]:
+        """The shape; an error where not even the rank is known."""
+        if self.shape is None:
+            raise GraphError("the rank of a tensor must be known here")
+        return self.shape
+
+    @property
+    def is_static(self) -> bool:
+        """Whether every dimension is a number."""
+        return self.shape is not None and all(isinstance(d, int) for d in self.shape)
+
+    @property
+    def static(self) -> tuple[int, ...]:
+        """The shape as numbers; an error where it is not that."""
+        if self.shape is None or not all(isinstance(d, int) for d in self.shape):
+            raise GraphError(f"a static shape is needed here, not {self!r}")
+        return tuple(int(d) for d in self.shape if isinstance(d, int))
+
+    @property
+    def numpy(self) -> Any:
+        """The numpy type of its arrays."""
+        return NUMPY_TYPES[self.dtype]
+
+    @property
+    def core(self) -> DType | None:
+        """The type that kernels know it by; None where kernels do not know it (strings, complex, float8)."""
+        return _core_type(self.dtype)
+
+    def __repr__(self) -> str:
+        if self.shape is None:
+            return f"{self.dtype}[...]"
+        return f"{self.dtype}[{', '.join(map(repr, self.shape))}]"
+
+
+def _core_type(name: str) -> DType | None:
+    try:
+        return dtype(name)
+    except WeftError:
+        return None
+
+
+class SequenceType:
+    """A list of values of one type."""
+
+    __slots__ = ("of",)
+
+    def __init__(self, of: Type) -> None:
+        self.of = of
+
+    def __repr__(self) -> str:
+        return f"sequence({self.of!r})"
+
+
+class OptionalType:
+    """A value that may be absent."""
+
+    __slots__ = ("of",)
+
+    def __init__(self, of: Type) -> None:
+        self.of = of
+
+    def __repr__(self) -> str:
+        return f"optional({self.of!r})"
+
+
+Type = Union[TensorType, SequenceType, OptionalType]
+
+
+def same_dim(a: Dim, b: Dim) -> bool:
+    """Whether two dimensions are surely equal."""
+    if isinstance(a, int) or isinstance(b, int):
+        return isinstance(a, int) and isinstance(b, int) and a == b
+    return structural_equal(a, b)
+
+
+class Value:
+    """One edge of the dataflow. `type` is None until inference has found it."""
+
+    __slots__ = ("name", "type")
+
+    def __init__(self, name: str, type: Type | None = None) -> None:
+        self.name = name
+        self.type = type
+
+    @property
+    def tensor(self) -> TensorType:
+        """Its type as a tensor; an error where it is something else or not known."""
+        if not isinstance(self.type, TensorType):
+            raise GraphError(f"the value {self.name} must be a tensor of known type here, not {self.type!r}")
+        return self.type
+
+    def __repr__(self) -> str:
+        return f"%{self.name}"
+
+
+class Node:
+    """One use of an operator. An input that is left out is None. `domain` "" is ai.onnx."""
+
+    __slots__ = ("op", "inputs", "outputs", "attributes", "name", "origin", "domain")
+
+    def __init__(
+        self,
+        op: str,
+        inputs: Sequence[Value | None],
+        outputs: Sequence[Value],
+        attributes: Mapping[str, Any] | None = None,
+        name: str = "",
+        origin: str = "",
+        domain: str = "",
+    ) -> None:
+        self.op = op
+        self.inputs = tuple(inputs)
+        self.outputs = tuple(outputs)
+        self.attributes: dict[str, Any] = dict(attributes or {})
+        self.name = name
+        self.origin = origin
+        self.domain = domain
+
+    @property
+    def graphs(self) -> dict[str, Graph]:
+        """The attributes that are graphs."""
+        return {key: value for key, value in self.attributes.items() if isinstance(value, Graph)}
+
+    def replace(self, **changes: Any) -> Node:
+        """A node like this one but for the given fields."""
+        fields = {key: getattr(self, key) for key in Node.__slots__}
+        fields.update(changes)
+        return Node(**fields)
+
+    def describe(self) -> str:
+        """How errors speak of it: operator, name and where it came from."""
+        label = f"{self.domain}.{self.op}" if self.domain else self.op
+        parts = [
+            f"node {self.name!r}"
+            if self.name
+            else f"a node that makes {self.outputs[0].name!r}"
+            if self.outputs
+            else "a node"
+        ]
+        return f"{parts[0]} ({label}{', from ' + self.origin if self.origin else ''})"
+
+    def __repr__(self) -> str:
+        outs = ", ".join(map(repr, self.outputs))
+        return f"{outs} = {self.op}({', '.join('None' if v is None else repr(v) for v in self.inputs)})"
+
+
+class Graph:
+    """A whole model, or the body of a control-flow operator."""
+
+    __slots__ = ("name", "inputs", "outputs", "nodes", "constants")
+
+    def __init__(
+        self,
+        name: str,
+        inputs: Sequence[Value],
+        outputs: Sequence[Value],
+        nodes: Sequence[Node],
+        constants: Mapping[Value, Array] | None = None,
+    ) -> None:
+        self.name = name
+        self.inputs = tuple(inputs)
+        self.outputs = tuple(outputs)
+        self.nodes = tuple(nodes)
+        self.constants: dict[Value, Array] = dict(constants or {})
+
+    def replace(self, **changes: Any) -> Graph:
+        """A graph like this one but for the given fields."""
+        fields = {key: getattr(self, key) for key in Graph.__slots__}
+        fields.update(changes)
+        return Graph(**fields)
+
+    def producers(self) -> dict[Value, Node]:
+        """Which node makes a value."""
+        return {out: node for node in self.nodes for out in node.outputs}
+
+    def consumers(self) -> dict[Value, list[Node]]:
+        """Which nodes read a value: directly, or inside one of their subgraphs."""
+        found: dict[Value, list[Node]] = {}
+        for node in self.nodes:
+            for value in dict.fromkeys(reads(node)):
+                found.setdefault(value, []).append(node)
+        return found
+
+    @property
+    def symbols(self) -> dict[str, Var]:
+        """The named sizes in the types of its inputs."""
+        found: dict[str, Var] = {}
+        for value in self.inputs:
+            if isinstance(value.type, TensorType):
+                for dim in value.type.shape or ():
+                    if isinstance(dim, Var):
+                        found[dim.name] = dim
+        return found
+
+    def __repr__(self) -> str:
+        from weft.graph.text import format_graph
+
+        return format_graph(self)
+
+
+def reads(node: Node) -> Iterator[Value]:
+    """The values that a node reads, those that its subgraphs take from outside included."""
+    for value in node.inputs:
+        if value is not None:
+            yield value
+    for graph in node.graphs.values():
+        yield from free_values(graph)
+
+
+def free_values(graph: Graph) -> Iterator[Value]:
+    """The values that a subgraph takes from the graphs around it."""
+    own: set[Value] = {*graph.inputs, *graph.constants}
+    for node in graph.nodes:
+        for value in reads(node):
+            if value not in own:
+                yield value
+        own.update(node.outputs)
+    for value in graph.outputs:
+        if value not in own:
+            yield value
+
+
+def all_graphs(graph: Graph) -> Iterable[Graph]:
+    """A graph and every graph inside it."""
+    yield graph
+    for node in graph.nodes:
+        for inner in node.graphs.values():
+            yield from all_graphs(inner)

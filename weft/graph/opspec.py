@@ -1,0 +1,190 @@
+"""The table of operators: everything about one operator stands in its OpSpec.
+
+    infer(c: Infer) -> [Type]                        types of the outputs, from types (and known values) of the inputs
+    evaluate(c: Evaluate, *arrays) -> array(s)       the meaning, on numpy arrays: constant folding, oracle, host kernel
+    compute(c: Compute, *tensors) -> tensor(s)       the meaning as a tensor expression; None where there is none for this use
+    kind                                             how it fuses: "injective", "reduction", "complex", "opaque"
+    shape_inputs                                     inputs whose values decide shapes (axes, sizes, k): compute needs them known
+
+Operators register themselves in the files under `weft/ops/`; `import weft.ops` fills the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from weft.graph.ir import Array, Graph, GraphError, Node, TensorType, Type
+
+KINDS = ("injective", "reduction", "complex", "opaque")
+
+
+class Use:
+    """One use of an operator: its attributes, with the defaults that the operator's own code asks for."""
+
+    __slots__ = ("attributes", "node")
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.attributes: Mapping[str, Any] = node.attributes
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """An attribute, or the default. Ints, floats, strings, lists, arrays and Graphs are plain Python objects."""
+        return self.attributes.get(name, default)
+
+    def need(self, name: str) -> Any:
+        """An attribute that must be there."""
+        if name not in self.attributes:
+            raise self.error(f"the attribute {name!r} is missing")
+        return self.attributes[name]
+
+    def error(self, message: str) -> GraphError:
+        """An error that names the node."""
+        return GraphError(f"{self.node.describe()}: {message}")
+
+
+class Infer(Use):
+    """What inference knows: types of the inputs (None: left out), and values of those that are constant."""
+
+    __slots__ = ("types", "values")
+
+    def __init__(self, node: Node, types: Sequence[Type | None], values: Sequence[Array | None]) -> None:
+        super().__init__(node)
+        self.types = tuple(types)
+        self.values = tuple(values)
+
+    def has(self, position: int) -> bool:
+        """Whether an input was given."""
+        return position < len(self.types) and self.types[position] is not None
+
+    def tensor(self, position: int) -> TensorType:
+        """The type of an input that must be a tensor."""
+        found = self.types[position] if position < len(self.types) else None
+        if not isinstance(found, TensorType):
+            raise self.error(f"input {position} must be a tensor, not {found!r}")
+        return found
+
+    def value(self, position: int) -> Array | None:
+        """The value of an input, where it is known now."""
+        return self.values[position] if position < len(self.values) else None
+
+    @property
+    def output_count(self) -> int:
+        """How many outputs the node has."""
+        return len(self.node.outputs)
+
+
+class Evaluate(Use):
+    """What the numpy meaning may use beyond its arrays: attributes, and running a subgraph."""
+
+    __slots__ = ("run_graph",)
+
+    def __init__(self, node: Node, run_graph: Callable[[Graph, Sequence[Any]], list[Any]] | None = None) -> None:
+        super().__init__(node)
+        self.run_graph = run_graph
+
+    def run(self, graph: Graph, inputs: Sequence[Any]) -> list[Any]:
+        """The outputs of a subgraph for these inputs."""
+        if self.run_graph is None:
+            raise self.error("a subgraph cannot be run here")
+        return self.run_graph(graph, inputs)
+
+    @property
+    def output_count(self) -> int:
+        """How many outputs the node has."""
+        return len(self.node.outputs)
+
+
+class Compute(Use):
+    """What the tensor expression may use: static types of inputs and outputs, and the values of constant inputs."""
+
+    __slots__ = ("types", "outputs", "values")
+
+    def __init__(
+        self,
+        node: Node,
+        types: Sequence[TensorType | None],
+        outputs: Sequence[TensorType],
+        values: Sequence[Array | None],
+    ) -> None:
+        super().__init__(node)
+        self.types = tuple(types)
+        self.outputs = tuple(outputs)
+        self.values = tuple(values)
+
+    def shape(self, position: int) -> tuple[int, ...]:
+        """The shape of an input."""
+        found = self.types[position]
+        if found is None:
+            raise self.error(f"input {position} is missing")
+        return found.static
+
+    def out_shape(self, position: int = 0) -> tuple[int, ...]:
+        """The shape of an output."""
+        return self.outputs[position].static
+
+    def value(self, position: int) -> Array | None:
+        """The value of a constant input."""
+        return self.values[position] if position < len(self.values) else None
+
+
+InferFunction = Callable[[Infer], Sequence[Type]]
+EvaluateFunction = Callable[..., Any]
+ComputeFunction = Callable[..., Any]
+
+
+class OpSpec:
+    """One operator."""
+
+    __slots__ = ("name", "domain", "infer", "evaluate", "compute", "kind", "shape_inputs")
+
+    def __init__(
+        self,
+        name: str,
+        infer: InferFunction,
+        evaluate: EvaluateFunction,
+        compute: ComputeFunction | None = None,
+        kind: str | Callable[[Node], str] = "opaque",
+        shape_inputs: Sequence[int] = (),
+        domain: str = "",
+    ) -> None:
+        self.name = name
+        self.domain = domain
+        self.infer = infer
+        self.evaluate = evaluate
+        self.compute = compute
+        self.kind = kind
+        self.shape_inputs = tuple(shape_inputs)
+
+    def kind_of(self, node: Node) -> str:
+        """How this use of the operator fuses."""
+        return self.kind if isinstance(self.kind, str) else self.kind(node)
+
+    def run(self, node: Node, arrays: Sequence[Any], run_graph: Any = None) -> list[Any]:
+        """The outputs for these inputs, by the numpy meaning: always a list, arrays with the right dtype left as made."""
+        with np.errstate(all="ignore"):
+            made = self.evaluate(Evaluate(node, run_graph), *arrays)
+        return list(made) if isinstance(made, tuple) else [made]
+
+
+_TABLE: dict[tuple[str, str], OpSpec] = {}
+
+
+def register(spec: OpSpec) -> OpSpec:
+    """Adds an operator to the table; two of one name are a mistake."""
+    if (spec.domain, spec.name) in _TABLE:
+        raise GraphError(f"the operator {spec.domain or 'ai.onnx'}.{spec.name} is registered twice")
+    _TABLE[(spec.domain, spec.name)] = spec
+    return spec
+
+
+def find_operator(name: str, domain: str = "") -> OpSpec | None:
+    """The operator of that name, or None."""
+    return _TABLE.get((domain, name))
+
+
+def operators() -> Mapping[tuple[str, str], OpSpec]:
+    """The whole table."""
+    return _TABLE
