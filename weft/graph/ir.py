@@ -1,7 +1,7 @@
 """Graph IR: a model as typed dataflow.
 
     Graph := name, inputs: Value*, outputs: Value*, nodes: Node* (each after what it reads), constants: {Value: array}
-    Node  := op(inputs: (Value | None)*, attributes) -> outputs: Value*          attributes may hold Graphs (control flow)
+    Node  := op(inputs: (Value | None)*, attributes) -> outputs: Value*      attributes may hold Graphs
     Value := name : Type
     Type  := TensorType(dtype, shape) | SequenceType(of) | OptionalType(of)
     Dim   := int | Expr (index arithmetic over named sizes)

@@ -2,9 +2,9 @@
 
     infer(c: Infer) -> [Type]                        types of the outputs, from types (and known values) of the inputs
     evaluate(c: Evaluate, *arrays) -> array(s)       the meaning, on numpy arrays: constant folding, oracle, host kernel
-    compute(c: Compute, *tensors) -> tensor(s)       the meaning as a tensor expression; None where there is none for this use
+    compute(c: Compute, *tensors) -> tensor(s)       the meaning as a tensor expression; None: none for this use
     kind                                             how it fuses: "injective", "reduction", "complex", "opaque"
-    shape_inputs                                     inputs whose values decide shapes (axes, sizes, k): compute needs them known
+    shape_inputs                                     inputs whose values decide shapes (axes, sizes, k)
 
 Operators register themselves in the files under `weft/ops/`; `import weft.ops` fills the table.
 """
@@ -163,7 +163,7 @@ class OpSpec:
         return self.kind if isinstance(self.kind, str) else self.kind(node)
 
     def run(self, node: Node, arrays: Sequence[Any], run_graph: Any = None) -> list[Any]:
-        """The outputs for these inputs, by the numpy meaning: always a list, arrays with the right dtype left as made."""
+        """The outputs for these inputs, by the numpy meaning: always a list."""
         with np.errstate(all="ignore"):
             made = self.evaluate(Evaluate(node, run_graph), *arrays)
         return list(made) if isinstance(made, tuple) else [made]
