@@ -95,7 +95,11 @@ def _written_by_all(s: Any, loops: list[For]) -> bool:
         inner = [*loops, s] if isinstance(s, For) else loops
         return any(_written_by_all(child, inner) for child in child_stmts(s))
     tags = {loop.thread for loop in loops if any(uses_any(binding, {loop.var}) for binding in s.bindings)}
-    idle = [x for x in loops if x.thread and x.thread.startswith("threadIdx") and x.thread not in tags and int_value(x.extent) != 1]
+    idle = [
+        x
+        for x in loops
+        if x.thread and x.thread.startswith("threadIdx") and x.thread not in tags and int_value(x.extent) != 1
+    ]
     return bool(idle) and any(region.buffer.scope == "shared" for region in s.writes)
 
 

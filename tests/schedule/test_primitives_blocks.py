@@ -1,0 +1,217 @@
+"""Primitives that move, dissolve and stage blocks: what each rewrites, and what it refuses."""
+
+from __future__ import annotations
+
+from tests.schedule.programs import becomes, chain, copy, cumulate, grid, refused, rows
+
+
+def test_compute_at():
+    s = chain()
+    s.apply("split", loop="j", factors=[None, 4])
+    after = """
+        for jo in range(2):
+            for i in range(4):
+                block B(i: 8 = jo*4 + i):
+                    reads A[i]
+                    writes B[i]
+                    B[i] = A[i] + 1i32
+            for ji in range(4):
+                block C(j: 8 = jo*4 + ji):
+                    reads B[j]
+                    writes C[j]
+                    C[j] = B[j] * 2i32
+    """
+    becomes(s, "compute_at", after, block="B", loop="jo")
+
+
+def test_compute_at_the_edge():
+    """Past the end of the consumer nothing is computed."""
+    s = chain(6)
+    s.apply("split", loop="j", factors=[None, 4])
+    after = """
+        for jo in range(2):
+            for i in range(4):
+                block B(i: 6 = jo*4 + i):
+                    where jo*4 + i < 6
+                    reads A[i]
+                    writes B[i]
+                    B[i] = A[i] + 1i32
+            for ji in range(4):
+                block C(j: 6 = jo*4 + ji):
+                    where jo*4 + ji < 6
+                    reads B[j]
+                    writes C[j]
+                    C[j] = B[j] * 2i32
+    """
+    becomes(s, "compute_at", after, block="B", loop="jo")
+
+
+def test_compute_at_refuses():
+    refused(chain(), "compute_at", "there is no block named X", block="X", loop="j")
+    refused(chain(), "compute_at", "C is an output, which has to be computed in full", block="C", loop="i")
+    refused(chain(), "compute_at", "B is already inside i", block="B", loop="i")
+    refused(chain(), "compute_at", "there is no loop named x", block="B", loop="x")
+    s = chain()
+    s.apply("cache_read", buffer="B", scope="local")
+    refused(s, "compute_at", "is not inside j", block="B", loop="j")
+
+
+def test_reverse_compute_at():
+    s = chain()
+    s.apply("split", loop="i", factors=[None, 4])
+    after = """
+        for io in range(2):
+            for ii in range(4):
+                block B(i: 8 = io*4 + ii):
+                    reads A[i]
+                    writes B[i]
+                    B[i] = A[i] + 1i32
+            for j in range(4):
+                block C(j: 8 = io*4 + j):
+                    reads B[j]
+                    writes C[j]
+                    C[j] = B[j] * 2i32
+    """
+    becomes(s, "reverse_compute_at", after, block="C", loop="io")
+
+
+def test_reverse_compute_at_refuses():
+    refused(chain(), "reverse_compute_at", "nothing that B reads is computed inside j", block="B", loop="j")
+    refused(chain(), "reverse_compute_at", "C is already inside j", block="C", loop="j")
+    refused(rows(), "reverse_compute_at", "is not a plain computation", block="C", loop="i")
+    s = rows()
+    s.apply("cache_write", buffer="C", scope="local")
+    refused(s, "reverse_compute_at", "still being reduced", block="C", loop="k")
+    s = grid()
+    s.apply("cache_write", buffer="B", scope="local")
+    s.apply("fuse", loops=["i", "j"])
+    s.apply("split", loop="ij", factors=[None, 4])
+    refused(s, "reverse_compute_at", "computes no box of B_local", block="B", loop="ijo")
+
+
+def test_compute_inline():
+    s = chain()
+    after = """
+        for j in range(8):
+            block C(j: 8 = j):
+                reads A[j]
+                writes C[j]
+                C[j] = (A[j] + 1i32) * 2i32
+    """
+    becomes(s, "compute_inline", after, block="B")
+
+
+def test_compute_inline_refuses():
+    refused(chain(), "compute_inline", "C is an output", block="C")
+    refused(rows(), "compute_inline", "is a reduction or recurrence", block="C")
+    refused(chain(), "compute_inline", "there is no block named X", block="X")
+    s = chain()
+    s.apply("transform_layout", buffer="B", inputs=["i"], outputs=["i // 4", "i % 4"])
+    refused(s, "compute_inline", "at the index of its axes", block="B")
+
+
+def test_reverse_compute_inline():
+    s = chain()
+    after = """
+        for i in range(8):
+            block C(i: 8 = i):
+                reads A[i]
+                writes C[i]
+                C[i] = (A[i] + 1i32) * 2i32
+    """
+    becomes(s, "reverse_compute_inline", after, block="C")
+
+
+def test_reverse_compute_inline_refuses():
+    refused(chain(), "reverse_compute_inline", "must read the result of exactly one block", block="B")
+    refused(rows(), "reverse_compute_inline", "is a reduction or recurrence", block="C")
+    s = rows()
+    s.apply("cache_write", buffer="C", scope="local")
+    refused(s, "reverse_compute_inline", "C_local is a reduction", block="C")
+    s = chain()
+    s.apply("cache_read", buffer="B", scope="local")
+    s.apply("cache_read", buffer="B", scope="shared")
+    refused(s, "reverse_compute_inline", "there is no block named X", block="X")
+
+
+def test_cache_read():
+    s = copy()
+    after = """
+        for i0 in range(6):
+            block A_shared(i0: 6 = i0):
+                reads A[i0]
+                writes A_shared[i0]
+                A_shared[i0] = A[i0]
+        for i in range(6):
+            block B(i: 6 = i):
+                reads A_shared[i]
+                writes B[i]
+                B[i] = A_shared[i] + 1i32
+    """
+    becomes(s, "cache_read", after, buffer="A", scope="shared")
+
+
+def test_cache_read_refuses():
+    refused(copy(), "cache_read", "there is no buffer named X", buffer="X", scope="shared")
+    refused(copy(), "cache_read", "nothing reads B", buffer="B", scope="shared")
+    refused(copy(), "cache_read", "is not the name of a scope", buffer="A", scope="a b")
+    refused(chain(), "cache_read", "the block C does not read A", buffer="A", scope="shared", consumers=["C"])
+    s = chain()
+    s.apply("transform_layout", buffer="B", inputs=["i"], outputs=["i*2"])
+    refused(s, "cache_read", "left gaps", buffer="B", scope="local")
+
+
+def test_cache_write():
+    s = copy()
+    after = """
+        for i in range(6):
+            block B_local(i: 6 = i):
+                reads A[i]
+                writes B_local[i]
+                B_local[i] = A[i] + 1i32
+        for i0 in range(6):
+            block B(i0: 6 = i0):
+                reads B_local[i0]
+                writes B[i0]
+                B[i0] = B_local[i0]
+    """
+    becomes(s, "cache_write", after, buffer="B", scope="local")
+
+
+def test_cache_write_outside_the_reduction():
+    """The copy comes after the last of the reduction."""
+    s = rows()
+    s.apply("reorder", loops=["k", "i"])
+    s.apply("cache_read", buffer="A", scope="local")
+    s.apply("compute_at", block="A_local", loop="k")
+    after = """
+        for k in range(8):
+            for i0 in range(3):
+                for i1 in range(1):
+                    block A_local(i0: 3 = i0, i1: 8 = k + i1):
+                        reads A[i0, i1]
+                        writes A_local[i0, i1]
+                        A_local[i0, i1] = A[i0, i1]
+            for i in range(3):
+                block C_local(i: 3 = i, k: reduce 8 = k):
+                    reads A_local[i, k]
+                    writes C_local[i]
+                    init:
+                        C_local[i] = 0i32
+                    C_local[i] = C_local[i] + A_local[i, k]
+        for i0_1 in range(3):
+            block C(i0: 3 = i0_1):
+                reads C_local[i0]
+                writes C[i0]
+                C[i0] = C_local[i0]
+    """
+    becomes(s, "cache_write", after, buffer="C", scope="local")
+
+
+def test_cache_write_refuses():
+    refused(copy(), "cache_write", "nothing writes it", buffer="A", scope="local")
+    refused(copy(), "cache_write", "is not the name of a scope", buffer="B", scope="")
+    refused(cumulate(), "cache_write", "several blocks write it", buffer="S", scope="local")
+    s = rows()
+    s.apply("decompose_reduction", block="C", loop="k")
+    refused(s, "cache_write", "several blocks write it", buffer="C", scope="local")

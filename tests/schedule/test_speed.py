@@ -1,0 +1,69 @@
+"""Scheduling and lowering a fused convolution takes little time: schedules are made by the thousand in a search."""
+
+from __future__ import annotations
+
+import time
+
+import weft
+from weft import te
+
+LIMIT = 0.050
+"""Seconds of processor time, for schedule and lowering together."""
+
+
+def convolution():
+    """A padded 3x3 convolution of 64 channels of 56x56, with bias and relu."""
+    data = te.placeholder((1, 64, 56, 56), name="data")
+    weight = te.placeholder((64, 64, 3, 3), name="weight")
+    bias = te.placeholder((64,), name="bias")
+    pad = te.compute(
+        (1, 64, 58, 58),
+        lambda n, c, h, w: te.if_then_else(te.all(h >= 1, h < 57, w >= 1, w < 57), data[n, c, h - 1, w - 1], 0.0),
+        name="pad",
+    )
+    rc, ry, rx = te.reduce_axis(64, "rc"), te.reduce_axis(3, "ry"), te.reduce_axis(3, "rx")
+    conv = te.compute(
+        (1, 64, 56, 56),
+        lambda n, k, y, x: te.sum(pad[n, rc, y + ry, x + rx] * weight[k, rc, ry, rx], axis=[rc, ry, rx]),
+        name="conv",
+    )
+    biased = te.compute((1, 64, 56, 56), lambda n, k, y, x: conv[n, k, y, x] + bias[k], name="biased")
+    out = te.compute((1, 64, 56, 56), lambda n, k, y, x: te.maximum(biased[n, k, y, x], 0.0), name="out")
+    return pad, conv, biased, out
+
+
+def schedule(pad, conv, biased, out):
+    """Tiles the output, computes the convolution in each tile, vectorizes, unrolls, and runs tiles in parallel."""
+    s = te.create_schedule(out.op)
+    s[pad].compute_inline()
+    s[biased].compute_inline()
+    cached = s.cache_write(conv, "local")
+    n, k, y, x = s[out].op.axis
+    ko, ki = s[out].split(k, factor=8)
+    xo, xi = s[out].split(x, factor=14)
+    s[out].reorder(n, ko, y, xo, ki, xi)
+    s[out].parallel(s[out].fuse(n, ko))
+    s[out].vectorize(xi)
+    s[conv].compute_at(s[out], xo)
+    s[cached].compute_at(s[out], xo)
+    s[conv].vectorize(s[conv].op.axis[3])
+    kernel, row = s[cached].op.axis[1], s[cached].op.axis[3]
+    rc, ry, rx = s[cached].op.reduce_axis
+    rco, rci = s[cached].split(rc, factor=8)
+    s[cached].reorder(rco, ry, rci, rx, kernel, row)
+    s[cached].vectorize(row)
+    s[cached].unroll(rx)
+    return s
+
+
+def test_schedule_and_lower_a_convolution():
+    tensors = convolution()
+    assert len(schedule(*tensors).trace) >= 16
+    times = []
+    for _ in range(9):
+        start = time.process_time()
+        weft.lower(schedule(*tensors))
+        times.append(time.process_time() - start)
+        if times[-1] < LIMIT * 0.8:
+            break
+    assert min(times) < LIMIT, f"{min(times) * 1000:.1f} ms"
