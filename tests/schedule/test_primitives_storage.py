@@ -160,7 +160,7 @@ def test_storage_align_refuses():
     refused(chain(), "storage_align", "it is a parameter", buffer="C", dim=0, factor=8)
     s = grid()
     s.apply("cache_write", buffer="B", scope="local")
-    refused(s, "storage_align", "needs factor >= 1", buffer="B_local", dim=0, factor=0)
+    refused(s, "storage_align", "needs 1 <= factor", buffer="B_local", dim=0, factor=0)
     s = grid()
     s.apply("cache_write", buffer="B", scope="local")
     refused(s, "storage_align", "0 <= offset < factor", buffer="B_local", dim=0, factor=8, offset=8)

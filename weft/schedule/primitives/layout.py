@@ -147,6 +147,8 @@ def _check_injective(buffer: Buffer, variables: list[Var], formulas: list[Expr],
     """A map that sends two elements to one place, or cannot be shown not to, is refused."""
     if all(_recoverable(v, formulas) for v in variables):
         return
+    if not formulas:
+        raise ScheduleError("transform_layout", name, "the map gives no index at all")
     sizes = [int_value(size) for size in buffer.shape]
     if any(size is None for size in sizes) or math.prod(size or 0 for size in sizes) > LARGEST_TRIED:
         reason = "it is not clear that the map keeps elements apart: write each index i as i, or as i // c and i % c"

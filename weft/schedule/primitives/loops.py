@@ -31,6 +31,9 @@ from weft.schedule.primitives.marks import check_thread_order
 from weft.schedule.registry import Result, primitive
 
 
+LARGEST_FACTOR = 1 << 40
+
+
 @primitive
 def split(func: Func, loop: str, factors: Sequence[int | None], names: Sequence[str] | None = None) -> Result:
     """One loop into several nested ones; one factor may be None and is worked out.
@@ -75,6 +78,8 @@ def _factors(func: Func, loop: For, factors: list[int | None]) -> list[Expr]:
     for factor in factors:
         if factor is not None and (not isinstance(factor, int) or isinstance(factor, bool) or factor < 1):
             raise ScheduleError("split", name, f"a factor must be a whole number of at least 1, not {factor!r}")
+        if factor is not None and factor > LARGEST_FACTOR:
+            raise ScheduleError("split", name, f"a factor of {factor} is more iterations than any loop has")
     known = 1
     for factor in factors:
         known *= factor or 1

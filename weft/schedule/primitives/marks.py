@@ -28,6 +28,9 @@ from weft.schedule.primitives.independence import keeps_apart
 from weft.schedule.registry import Result, plain, primitive
 
 
+LARGEST_PADDING = 1 << 20
+
+
 def check_independent(func: Func, loop: For, what: str) -> None:
     """Raises unless the iterations of a loop may run at once: nothing is reduced, ordered or overwritten along it."""
     name = loop.var.name
@@ -248,9 +251,9 @@ def storage_align(func: Func, buffer: str, dim: int, factor: int, offset: int = 
     rank = len(old.shape)
     if not -rank <= dim < rank or dim % rank == rank - 1:
         raise ScheduleError("storage_align", buffer, f"dimension {dim} has no stride to pad in {rank} dimensions")
-    if factor < 1 or not 0 <= offset < factor:
+    if not 1 <= factor <= LARGEST_PADDING or not 0 <= offset < factor:
         raise ScheduleError(
-            "storage_align", buffer, f"needs factor >= 1 and 0 <= offset < factor, not {factor} and {offset}"
+            "storage_align", buffer, f"needs 1 <= factor <= {LARGEST_PADDING} and 0 <= offset < factor, not {factor} and {offset}"
         )
     notes = dict(func.annotations.get("storage_align", {}))
     notes[buffer] = [*notes.get(buffer, []), [dim % rank, factor, offset]]
