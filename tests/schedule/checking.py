@@ -1,4 +1,4 @@
-"""What must hold of every (program, schedule) pair: the checks that the random tests and the primitives' tests share."""
+"""What must hold of every (program, schedule) pair: the checks that random tests and primitives' tests share."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def check_compiled(func: Func, arrays: list[np.ndarray], want: list[np.ndarray])
 
 
 def try_step(schedule: Schedule, name: str, arguments: dict[str, Any], counts: Counter[str]) -> Any:
-    """Applies a step if it is legal, and checks the program it gives; None if it was refused, else what it hands back."""
+    """Applies a step if it is legal, and checks the program; None if it was refused, else what it hands back."""
     before = schedule.func
     try:
         made = schedule.apply(name, **arguments)

@@ -710,8 +710,8 @@ STEPS: dict[str, Callable[[Source, Func], Step]] = {
     "prefetch": _prefetch,
     "annotate": _annotate,
 }
-OFTEN = {"split": 5, "fuse": 3, "reorder": 4, "compute_at": 4, "reverse_compute_at": 2, "cache_read": 2, "cache_write": 2,
-         "rfactor": 2, "vectorize": 2, "tensorize": 3, "bind": 2}  # fmt: skip
+OFTEN = {"split": 5, "fuse": 3, "reorder": 4, "compute_at": 4, "reverse_compute_at": 2, "cache_read": 2,
+         "cache_write": 2, "rfactor": 2, "vectorize": 2, "tensorize": 3, "bind": 2}  # fmt: skip
 WEIGHTED = [name for name in STEPS for _ in range(OFTEN.get(name, 1))]
 
 
@@ -776,5 +776,5 @@ def declare_intrinsics() -> None:
         declare_double(dtype, 4)
 
 
-__all__ = ["HypothesisSource", "Program", "ScheduleError", "Source", "arguments_of", "declare_intrinsics", "draw_program",
-           "draw_steps"]  # fmt: skip
+__all__ = ["HypothesisSource", "Program", "ScheduleError", "Source", "arguments_of", "declare_intrinsics",
+           "draw_program", "draw_steps"]  # fmt: skip

@@ -1,5 +1,6 @@
 """Primitives on reductions, tiles and storage: what each rewrites, and what it refuses."""
 
+# ruff: noqa: E501  (programs as they are printed)
 from __future__ import annotations
 
 from tests.schedule.programs import SIZE, becomes, chain, copy, grid, matmul, refused, rows

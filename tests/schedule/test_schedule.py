@@ -47,7 +47,8 @@ VALID = {
 """A legal use of each primitive with all its arguments."""
 
 JUNK = [None, -1, 0, 7, 10**30, 1.5, float("nan"), True, "", "x", "i", "a b", "é", "B", [], [None], ["x"], [-1], [[1]],
-        {"a": 1}, {1: 2}, object(), b"i", np.int64(2), np.float32(1), np.zeros(3), ["i", "i"], [0, 1, 2, 3], lambda: 0]  # fmt: skip
+        {"a": 1}, {1: 2}, object(), b"i", np.int64(2), np.float32(1), np.zeros(3), ["i", "i"],
+        [0, 1, 2, 3], lambda: 0]  # fmt: skip
 
 
 def subject(primitive: str) -> Schedule:

@@ -381,6 +381,6 @@ def clamp(region: Region, ranges: Ranges) -> Region:
 
 
 __all__ = [
-    "accessed_region", "block_regions", "clamp", "conjuncts", "greater", "lesser", "outer_region", "relax", "same_region",
-    "unite", "walked_box", "written_box",
+    "accessed_region", "block_regions", "clamp", "conjuncts", "greater", "lesser", "outer_region", "relax",
+    "same_region", "unite", "walked_box", "written_box",
 ]  # fmt: skip

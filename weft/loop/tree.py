@@ -1,7 +1,7 @@
 """Finding and replacing loops and blocks in a scheduled program.
 
-A *path* is the list of statements from the body of the function down to a loop or block. Replacing the last statement of
-a path copies only the statements on the path.
+A *path* is the list of statements from the body of the function down to a loop or block. Replacing the last statement
+of a path copies only the statements on the path.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ class BufferView:
         return Address(self.buffer, self.indices, mode)
 
     def stride(self, dim: int) -> Expr:
-        """The stride, in elements, of a dimension of the view. Known only when memory is laid out: a call until then."""
+        """The stride, in elements, of a dimension of the view: a call until memory is laid out."""
         rank, covered = len(self.indices), len(self.shape)
         position = dim + rank - covered if dim >= 0 else rank + dim
         return Call("buffer_stride", (Address(self.buffer, self.indices, ""), index_expr(position)), INDEX)

@@ -1,7 +1,7 @@
 """The table of primitives.
 
-A primitive is a pure function `primitive(func, **plain arguments) -> Result`: names, numbers, lists and strings in, a new
-function out. A Step of a Trace is therefore the primitive's name and its arguments, and replays by calling it again.
+A primitive is a pure function `primitive(func, **plain arguments) -> Result`: names, numbers, lists and strings in, a
+new function out. A Step of a Trace is therefore the primitive's name and its arguments, and replays by calling it.
 The arguments are checked against the function's own type annotations before it runs.
 """
 
@@ -78,7 +78,7 @@ def _fits(value: Any, hint: Any) -> bool:
     return any(_fits(value, option) for option in get_args(hint))
 
 
-_WORDS = {str: "a name", int: "a whole number", type(None): "None"}
+_WORDS = {str: "a name", int: "a whole number", bool: "True or False", type(None): "None"}
 
 
 def _describe(hint: Any) -> str:
@@ -89,7 +89,7 @@ def _describe(hint: Any) -> str:
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON holds it (tuples become lists, numpy's numbers Python's); ScheduleError if JSON cannot hold it."""
+    """A value as JSON holds it (tuples become lists, numpy's numbers Python's); ScheduleError if it cannot."""
     if isinstance(value, (list, tuple)):
         return [plain(v) for v in value]
     if isinstance(value, dict):

@@ -170,7 +170,7 @@ class Schedule:
         return Stage(self, self.apply("cache_read", buffer=self.buffer_name(tensor), scope=scope, consumers=names))
 
     def cache_write(self, tensor: Any, scope: str) -> Stage:
-        """Computes a tensor in another memory; the stage given back computes, the tensor's own copies the result out."""
+        """Computes a tensor in another memory; the stage given back computes, the tensor's own copies out."""
         block = self.block_name(tensor)
         before = list(self._axes.get(block, []))
         label = self.apply("cache_write", buffer=self.buffer_name(tensor), scope=scope)
@@ -356,7 +356,7 @@ class Stage:
         return Stage(self.schedule, name)
 
     def tensorize(self, loop: Any, *rest: Any) -> None:
-        """Computes a tile, from a loop inwards, by a tensor intrinsic: `tensorize(yi, intrin)` or `tensorize(yi, xi, ki, intrin)`."""
+        """A tile, from a loop inwards, by an intrinsic: `tensorize(yi, intrin)` or `tensorize(yi, xi, ki, intrin)`."""
         if not rest:
             raise ScheduleError("tensorize", str(loop), "name the intrinsic: tensorize(loop, intrin)")
         intrin = rest[-1]

@@ -94,7 +94,6 @@ class _Lower(Mutator):
     """Rebuilds the program top down, knowing the loops around and the placed buffers."""
 
     def __init__(self, func: Func, places: dict[int, list[Buffer]]) -> None:
-        self.func = func
         self.places = places
         self.loops: list[For] = []
         self.ranges: Ranges = ranges_of(func, [])

@@ -56,8 +56,8 @@ SHARED_BY = {"global": ("blockIdx", "threadIdx", "vthread"), "shared": ("threadI
 def compute_at(func: Func, block: str, loop: str, exact: bool = True) -> Result:
     """Computes a producer inside a loop of its consumers: at each iteration just the part that the iteration needs.
 
-    With exact=False it computes the whole tile also at the edges, where the consumer's test lets it read only a part (its
-    own extent still ends it): a producer that is padded to whole vectors then needs no masks.
+    With exact=False it computes the whole tile also at the edges, where the consumer's test lets it read a part only
+    (its own extent still ends it): a producer that is padded to whole vectors then needs no masks.
 
     rewrite: for i: B[i] = f(i)        ->  for i: B[i] = f(i)
              for i: C[i] = g(B[i])                C[i] = g(B[i])
@@ -109,7 +109,7 @@ def insert_producer(func: Func, block: Block, loop: str | None, what: str, exact
     for later in stmts[first:]:
         for producer in blocks_in(later):
             if any(r.buffer in inputs for r in producer.writes):
-                reason = f"{producer.name}, which {block.name} reads, is computed after the place where {block.name} would go"
+                reason = f"it reads what {producer.name} computes, which comes after the place where it would go"
                 raise ScheduleError(what, f"{block.name}, {loop}", reason)
     ranges = ranges_of(func, outer)
     needed = [_needed(seq(*stmts[first:]), region, outer, ranges, exact) for region in block.writes]
@@ -332,7 +332,7 @@ def _check_same_points(reads: Sequence[Region], ready: Sequence[Region], place: 
 def _check_ready(func: Func, block: Block, target: For, place: str) -> list[Region]:
     """The reads of a block that are produced inside a loop; an error where they are not complete there."""
     inside = {id(b): b for b in blocks_in(target)}
-    produced = []
+    produced: list[Region] = []
     position = {id(b): i for i, b in enumerate(blocks_in(func.body))}
     for region in block.reads:
         makers = writers(func.body, region.buffer)
@@ -347,7 +347,9 @@ def _check_ready(func: Func, block: Block, target: For, place: str) -> list[Regi
             axes = {axis.var for axis in block.axes}
             plain = all(int_value(e) == 1 for e in region.extents) and all(m in axes for m in region.mins)
             if not plain or any(r.buffer is region.buffer for r in produced):
-                reason = f"it reads {region.buffer.name} at more than its own index, so one iteration of the loop is not enough"
+                reason = (
+                    f"it reads {region.buffer.name} at more than its own index: one iteration of the loop is not enough"
+                )
                 raise ScheduleError("reverse_compute_at", place, reason)
             produced.append(region)
     if not produced:

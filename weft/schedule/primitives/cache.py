@@ -140,7 +140,7 @@ def _insert_after(func: Func, block: str, cached: Buffer, copy: Block) -> tuple[
     found = _complete(func, path, position, cached)
     while found is None:
         if position == 0 or readers(path[position - 1], target):
-            reason = f"what {block} computes in the loops it shares with others is no box: cache it before you fuse or move it"
+            reason = f"what {block} computes in the loops it shares is no box: cache it before you fuse or move it"
             raise ScheduleError("cache_write", f"{target.name}, {cached.scope}", reason)
         position -= 1
         found = _complete(func, path, position, cached)

@@ -1,7 +1,7 @@
 """Whether the iterations of loops touch different points of a block: by counting.
 
-A binding like `f // 4` of a loop f in 0..15 takes 4 values; where all bindings together take fewer values than the loops
-have iterations, two iterations meet at one point. Sizes that are not known are tried at a few values.
+A binding like `f // 4` of a loop f in 0..15 takes 4 values; where all bindings together take fewer values than the
+loops have iterations, two iterations meet at one point. Sizes that are not known are tried at a few values.
 """
 
 from __future__ import annotations

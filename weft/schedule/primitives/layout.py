@@ -153,7 +153,7 @@ def _check_injective(buffer: Buffer, variables: list[Var], formulas: list[Expr],
     if any(size is None for size in sizes) or math.prod(size or 0 for size in sizes) > LARGEST_TRIED:
         reason = "it is not clear that the map keeps elements apart: write each index i as i, or as i // c and i % c"
         raise ScheduleError("transform_layout", name, reason)
-    grid = np.meshgrid(*[np.arange(size) for size in sizes], indexing="ij")
+    grid: Any = np.meshgrid(*[np.arange(size or 0) for size in sizes], indexing="ij")
     points = dict(zip(variables, grid))
     images = np.stack([np.broadcast_to(_on_grid(f, points), grid[0].shape).ravel() for f in formulas], axis=1)
     if images.size and len(np.unique(images, axis=0)) != len(images):
@@ -173,7 +173,8 @@ def _recoverable(value: Expr, formulas: list[Expr]) -> bool:
 
 
 _GRID: dict[type[Expr], Callable[[Any, Any], Any]] = {
-    Add: np.add, Sub: np.subtract, Mul: np.multiply, FloorDiv: np.floor_divide, FloorMod: np.mod, Min: np.minimum, Max: np.maximum,
+    Add: np.add, Sub: np.subtract, Mul: np.multiply, FloorDiv: np.floor_divide, FloorMod: np.mod,
+    Min: np.minimum, Max: np.maximum,
 }  # fmt: skip
 
 

@@ -53,7 +53,8 @@ def _readers(s: Stmt, buffer: object, loops: list[For], ranges: Ranges) -> list[
 def _limit(index: Expr, term: Expr, inner: dict[Var, None], ranges: Ranges) -> Expr | None:
     """The greatest value of an index where a comparison holds, with the inner loop variables gone.
 
-    From slack = a - b <= top follows, for any s > 0, index = s*slack + (index - s*slack) <= s*top + max(index - s*slack).
+    From slack = a - b <= top follows, for any s > 0:
+    index = s*slack + (index - s*slack) <= s*top + max(index - s*slack).
     """
     if not isinstance(term, (LT, LE)) or not uses_any(term, inner):
         return None

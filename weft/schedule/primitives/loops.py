@@ -30,7 +30,6 @@ from weft.schedule.primitives.independence import revisits
 from weft.schedule.primitives.marks import check_thread_order
 from weft.schedule.registry import Result, primitive
 
-
 LARGEST_FACTOR = 1 << 40
 
 
@@ -38,7 +37,8 @@ LARGEST_FACTOR = 1 << 40
 def split(func: Func, loop: str, factors: Sequence[int | None], names: Sequence[str] | None = None) -> Result:
     """One loop into several nested ones; one factor may be None and is worked out.
 
-    rewrite: for i in range(n): S[i]  ->  for io in range(ceil(n/4)): for ii in range(4): S[io*4 + ii] where io*4 + ii < n
+    rewrite: for i in range(n): S[i]
+             ->  for io in range(ceil(n/4)): for ii in range(4): S[io*4 + ii] where io*4 + ii < n
 
     The test is left out where the factors divide the extent.
     """

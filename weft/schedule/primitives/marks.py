@@ -27,7 +27,6 @@ from weft.loop.visit import BufferReplacer
 from weft.schedule.primitives.independence import keeps_apart
 from weft.schedule.registry import Result, plain, primitive
 
-
 LARGEST_PADDING = 1 << 20
 
 
@@ -149,8 +148,8 @@ def check_thread_order(outer: Sequence[For], inner: Sequence[For], what: str, pl
             continue
         for later in loops[position + 1 :]:
             if str(later.thread).startswith("blockIdx"):
-                reason = f"{later.var.name} ({later.thread}) would stand inside {loop.var.name} ({loop.thread}): reorder them"
-                raise ScheduleError(what, place, reason)
+                names = f"{later.var.name} ({later.thread})", f"{loop.var.name} ({loop.thread})"
+                raise ScheduleError(what, place, f"{names[0]} would stand inside {names[1]}: reorder them")
 
 
 def _check_cooperation(func: Func, outer: For, inner: For, thread: str) -> None:
@@ -164,7 +163,9 @@ def _check_cooperation(func: Func, outer: For, inner: For, thread: str) -> None:
             raise ScheduleError("bind", name, reason)
         for region in block.writes:
             if region.buffer.scope not in ("shared", "global"):
-                reason = f"{region.buffer.name} belongs to each thread ({region.buffer.scope}), so threads cannot share its computation"
+                reason = (
+                    f"{region.buffer.name} is {region.buffer.scope}, each thread has its own: it cannot be shared out"
+                )
                 raise ScheduleError("bind", name, reason)
     if not prove(less_equal(inner.extent, outer.extent), ranges_of(func, [])):
         reason = (
@@ -212,7 +213,7 @@ def software_pipeline(func: Func, loop: str, stages: Sequence[int], order: Seque
 def prefetch(func: Func, buffer: str, loop: str, distance: int = 1) -> Result:
     """Fetches into the cache what the loop will load from a buffer some iterations later.
 
-    rewrite: for i: S[B[i]]  ->  for i @{"prefetch": [["B", 1]]}: S[B[i]]      (a fetch of B[i + 1] at the start of the body)
+    rewrite: for i: S[B[i]]  ->  for i @{"prefetch": [["B", 1]]}: S[B[i]]   (each iteration fetches B[i + 1])
     """
     buffer_named(func, buffer, "prefetch")
     path = loop_path(func, loop, "prefetch")
@@ -252,9 +253,8 @@ def storage_align(func: Func, buffer: str, dim: int, factor: int, offset: int = 
     if not -rank <= dim < rank or dim % rank == rank - 1:
         raise ScheduleError("storage_align", buffer, f"dimension {dim} has no stride to pad in {rank} dimensions")
     if not 1 <= factor <= LARGEST_PADDING or not 0 <= offset < factor:
-        raise ScheduleError(
-            "storage_align", buffer, f"needs 1 <= factor <= {LARGEST_PADDING} and 0 <= offset < factor, not {factor} and {offset}"
-        )
+        reason = f"needs 1 <= factor <= {LARGEST_PADDING} and 0 <= offset < factor, not {factor} and {offset}"
+        raise ScheduleError("storage_align", buffer, reason)
     notes = dict(func.annotations.get("storage_align", {}))
     notes[buffer] = [*notes.get(buffer, []), [dim % rank, factor, offset]]
     return Result(func.replace(annotations={**func.annotations, "storage_align": notes}))

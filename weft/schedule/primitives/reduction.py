@@ -34,7 +34,8 @@ from weft.schedule.registry import Result, primitive
 def decompose_reduction(func: Func, block: str, loop: str) -> Result:
     """The init of a reduction as a loop nest of its own, before a loop that is outside every reduction loop.
 
-    rewrite: for i: for k: block C init: C[i] = 0  C[i] += A[i, k]  ->  for i: { C_init: C[i] = 0; for k: C[i] += A[i, k] }
+    rewrite: for i: for k: block C init: C[i] = 0  C[i] += A[i, k]
+             ->  for i: { C_init: C[i] = 0; for k: C[i] += A[i, k] }
     """
     place = f"{block}, {loop}"
     path = block_path(func, block, "decompose_reduction")
@@ -60,7 +61,7 @@ def decompose_reduction(func: Func, block: str, loop: str) -> Result:
     reduction = reduction_loops(found, inner)
     first = next((i for i, s in enumerate(inner) if s.var in reduction), len(inner))
     if revisits(func, found, inner) and first > 0:
-        reason = f"{block} is computed anew in each iteration of {loop}, from its init on: choose its outermost reduction loop"
+        reason = f"{block} is computed anew, from its init on, in each iteration: choose its outermost reduction loop"
         raise ScheduleError("decompose_reduction", place, reason)
     nest, init_name = init_nest(func, found, inner)
     update = replace_last(func, path, found.replace(init=None))

@@ -44,7 +44,8 @@ COMMUTATIVE = (Add, Mul, Min, Max, And, Or)
 def tensorize(func: Func, loop: str, intrin: str) -> Result:
     """A tile computed by a tensor intrinsic.
 
-    rewrite: for yo: for yi in range(8): … C[yo*8 + yi, …] += …  ->  for yo: gemm8x8(address(A[…]), address(B[…]), address(C[…]))
+    rewrite: for yo: for yi in range(8): … C[yo*8 + yi, …] += …
+             ->  for yo: gemm8x8(address(A[…]), address(B[…]), address(C[…]))
     """
     found = INTRINSICS.get(intrin)
     place = f"{loop}, {intrin}"
@@ -227,7 +228,7 @@ class Tile:
         return False
 
     def _match_load(self, mine: Load, theirs: Load) -> bool:
-        """The trailing indices must walk the tile as the description does, from some base; the leading ones stand still."""
+        """The trailing indices must walk the tile as described, from some base; the leading ones stand still."""
         if mine.buffer.dtype is not theirs.buffer.dtype or len(mine.indices) < len(theirs.indices):
             return False
         lead = len(mine.indices) - len(theirs.indices)
