@@ -373,6 +373,19 @@ def test_an_intermediate_larger_than_memory():
         f(array(100), array(100))
 
 
+@pytest.mark.parametrize("terms", [1000, 5000])
+def test_an_expression_that_nests_too_deep(terms):
+    def body(i):
+        value = A8[i]
+        for _ in range(terms):
+            value = value * 0.5 + A8[i]
+        return value
+
+    B = te.compute((8,), body, name="B")
+    with pytest.raises(ExpressionError, match="nests too deep"):
+        weft.build(te.create_schedule(B.op), [A8, B])
+
+
 def test_errors_of_operations_name_their_line():
     B = te.compute((8,), lambda i: A8[i + 1], name="B")
     with pytest.raises(ExpressionError, match=r"test_bad_input\.py:\d+"):

@@ -183,12 +183,22 @@ def build(
         func = func.replace(name=_function_name(name))
     if threads is not None:
         threads = check_threads(threads)
-    verify(func)
-    built = Built(func, machine, func.name)
+    built = _compile(func, machine)
     logger.debug("built %s for %s", func.name, machine.name)
     if not machine.is_host:
         return built
     return built.load(threads)
+
+
+def _compile(func: Func, machine: Target) -> Built:
+    try:
+        verify(func)
+        return Built(func, machine, func.name)
+    except RecursionError:
+        raise ExpressionError(
+            f"the program {func.name} nests too deep: compute long expressions in several steps, and long chains of "
+            "operations in several functions"
+        ) from None
 
 
 def _function_name(name: Any) -> str:

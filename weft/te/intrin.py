@@ -31,7 +31,12 @@ def _operations(what: Any) -> list[Operation]:
 
 def create_schedule(ops: Any, name: str = "main") -> Schedule:
     """A schedule of the program that computes the given operations' outputs, with its naive loops."""
-    func, handles = lower(_operations(ops), name)
+    wanted = _operations(ops)
+    try:
+        func, handles = lower(wanted, name)
+    except RecursionError:
+        names = ", ".join(op.name for op in wanted)
+        raise ExpressionError(f"an expression that {names} needs nests too deep: compute it in several steps") from None
     return Schedule(func, handles)
 
 
