@@ -24,7 +24,7 @@ def test_indices_are_values():
 def test_a_compute_of_constants():
     check(te.compute((4,), lambda i: 1.5, name="B"), {}, np.full(4, 1.5, "float32"))
     check(te.compute((4,), lambda i: 3, dtype="uint8", name="B"), {}, np.full(4, 3, "uint8"))
-    check(te.compute((4,), lambda i: True, name="B"), {}, np.full(4, True))
+    check(te.compute((4,), lambda i: True, dtype="bool", name="B"), {}, np.full(4, True))
 
 
 def test_dtype_of_a_compute_casts_its_body():

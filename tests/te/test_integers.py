@@ -64,11 +64,14 @@ def test_shifts_and_bits(dtype):
     outputs = [
         te.compute((40,), lambda i: A[i] << S[i], name="left"), te.compute((40,), lambda i: A[i] >> S[i], name="right"),
         te.compute((40,), lambda i: te.popcount(A[i]), name="bits"),
-        te.compute((40,), lambda i: te.clz(A[i]), name="zeros"), te.compute((40,), lambda i: A[i] << 3, name="left3"),
+        te.compute((40,), lambda i: te.clz(A[i]), name="zeros"),
+        te.compute((40,), lambda i: A[i] << 3, name="left3"), te.compute((40,), lambda i: 1 << S[i], name="one"),
+        te.compute((40,), lambda i: 5 & (7 ^ (2 | A[i])), name="mixed"),
     ]  # fmt: skip
     wanted = [
         a << shifts, a >> shifts, np.array([bin(x).count("1") for x in unsigned], dtype),
         np.array([bits - x.bit_length() for x in unsigned], dtype), a << a.dtype.type(3),
+        a.dtype.type(1) << shifts, 5 & (7 ^ (2 | a)),
     ]  # fmt: skip
     check(outputs, {A: a, S: shifts}, wanted)
 

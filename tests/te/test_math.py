@@ -70,9 +70,9 @@ def test_fma_clip_and_constants():
     A = te.placeholder((9,), name="A")
     B = te.compute((9,), lambda i: te.fma(A[i], 2.0, A[i]), name="B")
     C = te.compute((9,), lambda i: te.clip(A[i], -1.0, 0.5), name="C")
-    D = te.compute((9,), lambda i: te.power(2.0, A[i]) + te.power(A[i] + 4.0, 2), name="D")
+    D = te.compute((9,), lambda i: te.power(2.0, A[i]) + (A[i] + 4.0) ** 2 + 2.0 ** A[i], name="D")
     a = numbers(9)
-    check([B, C, D], {A: a}, [a * 2 + a, a.clip(-1, 0.5), 2**a + (a + 4) ** 2])
+    check([B, C, D], {A: a}, [a * 2 + a, a.clip(-1, 0.5), 2**a + (a + 4) ** 2 + 2**a])
 
 
 SPECIAL = [0.0, -0.0, 1.5, np.nan, np.inf, -np.inf, 3e38, -3e38, 1e-45]

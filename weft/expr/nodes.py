@@ -18,7 +18,8 @@ Integer arithmetic wraps. The functions `add`, `mul`, … fold constants; the cl
 from __future__ import annotations
 
 import math
-from typing import Any, Callable, Iterable, Sequence, Union
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Union
 
 import numpy as np
 
@@ -106,6 +107,29 @@ class Expr:
     def __rshift__(self, other: ExprLike) -> Expr:
         a, b = match(_integer(self, ">>"), other, ">>")
         return Call("shift_right", (a, b), a.dtype)
+
+    def __rand__(self, other: ExprLike) -> Expr:
+        return self & other
+
+    def __ror__(self, other: ExprLike) -> Expr:
+        return self | other
+
+    def __rxor__(self, other: ExprLike) -> Expr:
+        return self ^ other
+
+    def __rlshift__(self, other: ExprLike) -> Expr:
+        a, b = match(other, self, "<<")
+        return _integer(a, "<<") << b
+
+    def __rrshift__(self, other: ExprLike) -> Expr:
+        a, b = match(other, self, ">>")
+        return _integer(a, ">>") >> b
+
+    def __pow__(self, other: ExprLike) -> Expr:
+        return power(self, other)
+
+    def __rpow__(self, other: ExprLike) -> Expr:
+        return power(other, self)
 
     def __bool__(self) -> bool:
         raise ExpressionError(
@@ -610,6 +634,14 @@ def true_divide(a: Any, b: Any) -> Expr:
     return Div(a, b)
 
 
+def power(a: Any, b: Any) -> Expr:
+    """a to the power b, of floats."""
+    a, b = match(a, b, "power")
+    if not a.dtype.is_float:
+        raise DTypeError(f"'power' needs floats, not {a.dtype}: multiply, or cast first with .astype('float32')")
+    return Mul(a, a) if type(b) is Const and b.value == 2 else Call("pow", (a, b), a.dtype)
+
+
 def _divisor(b: Expr, what: str) -> None:
     if type(b) is Const and b.value == 0:
         raise ExpressionError(f"'{what}' by zero")
@@ -643,48 +675,49 @@ def floormod(a: Expr, b: Expr) -> Expr:
 
 def truncdiv(a: Any, b: Any) -> Expr:
     """Integer division rounded to zero, as C does it."""
-    a, b = match(a, b, "truncdiv")
-    _integer(a, "truncdiv")
-    _divisor(b, "truncdiv")
-    if _folds(a, b):
-        quotient = abs(a.value) // abs(b.value)  # type: ignore[attr-defined]
-        return Const(wrap(quotient if (a.value < 0) == (b.value < 0) else -quotient, a.dtype), a.dtype)  # type: ignore[attr-defined]
-    return TruncDiv(a, b)
+    left, right = match(a, b, "truncdiv")
+    _integer(left, "truncdiv")
+    _divisor(right, "truncdiv")
+    if _folds(left, right):
+        quotient = abs(left.value) // abs(right.value)  # type: ignore[attr-defined]
+        same_sign = (left.value < 0) == (right.value < 0)  # type: ignore[attr-defined]
+        return Const(wrap(quotient if same_sign else -quotient, left.dtype), left.dtype)
+    return TruncDiv(left, right)
 
 
 def truncmod(a: Any, b: Any) -> Expr:
     """The remainder that goes with truncdiv; on floats, C's fmod."""
-    a, b = match(a, b, "truncmod")
-    if a.dtype.is_float:
-        return Call("fmod", (a, b), a.dtype)
-    _integer(a, "truncmod")
-    _divisor(b, "truncmod")
-    if _folds(a, b):
-        rest = abs(a.value) % abs(b.value)  # type: ignore[attr-defined]
-        return Const(rest if a.value >= 0 else -rest, a.dtype)  # type: ignore[attr-defined]
-    return TruncMod(a, b)
+    left, right = match(a, b, "truncmod")
+    if left.dtype.is_float:
+        return Call("fmod", (left, right), left.dtype)
+    _integer(left, "truncmod")
+    _divisor(right, "truncmod")
+    if _folds(left, right):
+        rest = abs(left.value) % abs(right.value)  # type: ignore[attr-defined]
+        return Const(rest if left.value >= 0 else -rest, left.dtype)  # type: ignore[attr-defined]
+    return TruncMod(left, right)
 
 
 def minimum(a: Any, b: Any) -> Expr:
     """The lesser of two values."""
-    a, b = match(a, b, "min")
-    if a is b:
-        return a
-    if _folds(a, b):
-        return a if a.value <= b.value else b  # type: ignore[attr-defined]
-    _arithmetic(a, "min")
-    return Min(a, b)
+    left, right = match(a, b, "min")
+    if left is right:
+        return left
+    if _folds(left, right):
+        return left if left.value <= right.value else right  # type: ignore[attr-defined]
+    _arithmetic(left, "min")
+    return Min(left, right)
 
 
 def maximum(a: Any, b: Any) -> Expr:
     """The greater of two values."""
-    a, b = match(a, b, "max")
-    if a is b:
-        return a
-    if _folds(a, b):
-        return a if a.value >= b.value else b  # type: ignore[attr-defined]
-    _arithmetic(a, "max")
-    return Max(a, b)
+    left, right = match(a, b, "max")
+    if left is right:
+        return left
+    if _folds(left, right):
+        return left if left.value >= right.value else right  # type: ignore[attr-defined]
+    _arithmetic(left, "max")
+    return Max(left, right)
 
 
 def _truth(value: bool, lanes: int) -> Expr:
@@ -694,18 +727,18 @@ def _truth(value: bool, lanes: int) -> Expr:
 
 def equal(a: Any, b: Any) -> Expr:
     """The comparison a == b as an expression."""
-    a, b = match(a, b, "equal")
-    if _folds(a, b) or (type(a) is Const and type(b) is Const and a.dtype.is_bool):
-        return TRUE if a.value == b.value else FALSE  # type: ignore[attr-defined]
-    return EQ(a, b)
+    left, right = match(a, b, "equal")
+    if _folds(left, right) or (type(left) is Const and type(right) is Const and left.dtype.is_bool):
+        return TRUE if left.value == right.value else FALSE  # type: ignore[attr-defined]
+    return EQ(left, right)
 
 
 def not_equal(a: Any, b: Any) -> Expr:
     """The comparison a != b as an expression."""
-    a, b = match(a, b, "not_equal")
-    if _folds(a, b):
-        return TRUE if a.value != b.value else FALSE  # type: ignore[attr-defined]
-    return NE(a, b)
+    left, right = match(a, b, "not_equal")
+    if _folds(left, right):
+        return TRUE if left.value != right.value else FALSE  # type: ignore[attr-defined]
+    return NE(left, right)
 
 
 def less(a: Expr, b: Expr) -> Expr:
@@ -737,10 +770,10 @@ def is_false(a: Expr) -> bool:
 
 
 def _boolean(value: Any, what: str) -> Expr:
-    value = as_expr(value)
-    if not value.dtype.is_bool:
-        raise DTypeError(f"{what} needs a bool, not {value.dtype}: compare first, for instance te.not_equal(x, 0)")
-    return value
+    made = as_expr(value)
+    if not made.dtype.is_bool:
+        raise DTypeError(f"{what} needs a bool, not {made.dtype}: compare first, for instance te.not_equal(x, 0)")
+    return made
 
 
 def logical_and(*terms: Any) -> Expr:

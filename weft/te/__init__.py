@@ -1,8 +1,7 @@
 """Layer 4: tensor expressions, which say what to compute. `from weft import te`, or `import weft.te as t`."""
 
-from weft.expr.nodes import ceildiv, const, equal, maximum, minimum, not_equal, select, truncdiv, truncmod
+from weft.expr.nodes import ceildiv, const, equal, maximum, minimum, not_equal, truncdiv, truncmod
 from weft.expr.nodes import logical_not as not_
-from weft.expr.nodes import select as if_then_else
 from weft.loop.interpreter import register_effect
 from weft.te.axis import IterVar
 from weft.te.compute import (
@@ -45,6 +44,7 @@ from weft.te.math import (
     floor,
     fma,
     fmod,
+    if_then_else,
     isfinite,
     isinf,
     isnan,
@@ -69,6 +69,7 @@ from weft.te.math import (
     tanh,
     trunc,
 )
+from weft.te.math import if_then_else as select
 from weft.te.reduce import all, any, comm_reducer, max, min, prod, sum
 from weft.te.tensor import Tensor, var
 

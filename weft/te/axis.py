@@ -56,5 +56,7 @@ class IterVar:
     __mod__, __rmod__ = _operator("__mod__"), _operator("__rmod__")
     __lt__, __le__, __gt__, __ge__ = _operator("__lt__"), _operator("__le__"), _operator("__gt__"), _operator("__ge__")
     __and__, __or__, __xor__ = _operator("__and__"), _operator("__or__"), _operator("__xor__")
+    __rand__, __ror__, __rxor__ = _operator("__rand__"), _operator("__ror__"), _operator("__rxor__")
     __lshift__, __rshift__ = _operator("__lshift__"), _operator("__rshift__")
+    __rlshift__, __rrshift__ = _operator("__rlshift__"), _operator("__rrshift__")
     __neg__, __invert__, __bool__ = _operator("__neg__"), _operator("__invert__"), _operator("__bool__")

@@ -14,6 +14,7 @@ from weft.expr.nodes import Address, Call, Const, Expr, ExprLike, as_expr, const
 from weft.expr.structural import structural_equal
 from weft.loop.ir import THREAD_TAGS, Evaluate, Stmt, seq
 from weft.te.axis import IterVar
+from weft.te.math import condition
 from weft.te.tensor import ComputeOp, ExternOp, PlaceholderOp, Reduce, ScanOp, Tensor, shape_of
 
 _counter = itertools.count()
@@ -108,6 +109,8 @@ def compute(shape: Any, function: Callable[..., Any], name: str | None = None, d
 
 
 def _plain_body(body: Any, kind: DType | None) -> Expr:
+    if kind is None or not kind.is_bool:
+        condition(body, "the body of te.compute")
     made = as_expr(body, kind if kind is not None else FLOAT32 if isinstance(body, float) else None)
     if made.dtype.lanes != 1 or made.dtype.kind == "handle":
         raise DTypeError(f"the body of te.compute gives {made.dtype}; it must be one scalar")

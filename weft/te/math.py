@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from weft.core.dtypes import BOOL, DTypeLike, dtype
 from weft.core.errors import DTypeError
 from weft.expr.intrinsics import FLOAT_UNARY
 from weft.expr.nodes import Call, Expr, as_expr, const, less_equal, match, maximum, minimum, select
 from weft.expr.nodes import cast as _cast
+from weft.expr.nodes import power as _power
 
 
 def _float_unary(name: str) -> Callable[[Any], Expr]:
@@ -46,20 +49,24 @@ def _two(x: Any, y: Any, name: str) -> tuple[Expr, Expr]:
     return match(x, y, name)
 
 
-def _float_binary(name: str, label: str) -> Callable[[Any, Any], Expr]:
+def _float_binary(name: str) -> Callable[[Any, Any], Expr]:
     def function(x: Any, y: Any) -> Expr:
-        a, b = _two(x, y, label)
+        a, b = _two(x, y, name)
         if not a.dtype.is_float:
-            raise DTypeError(f"te.{label} needs floats, not {a.dtype}: cast first with .astype('float32')")
+            raise DTypeError(f"te.{name} needs floats, not {a.dtype}: cast first with .astype('float32')")
         return Call(name, (a, b), a.dtype)
 
-    function.__name__ = label
-    function.__doc__ = f"{label} of two float expressions."
+    function.__name__ = name
+    function.__doc__ = f"{name} of two float expressions."
     return function
 
 
-power, atan2 = _float_binary("pow", "power"), _float_binary("atan2", "atan2")
-fmod, copysign = _float_binary("fmod", "fmod"), _float_binary("copysign", "copysign")
+atan2, fmod, copysign = (_float_binary(n) for n in ("atan2", "fmod", "copysign"))
+
+
+def power(x: Any, y: Any) -> Expr:
+    """x to the power y, of floats; x ** y is the same."""
+    return _power(*_two(x, y, "power"))
 
 
 def _float_test(name: str, meaning: str) -> Callable[[Any], Expr]:
@@ -150,3 +157,18 @@ def sign(x: Any) -> Expr:
         return select(less_equal(x, zero), zero, one)
     positive = select(zero < x, one, select(x < zero, const(-1, x.dtype), zero))
     return select(isnan(x), x, positive) if x.dtype.is_float else positive
+
+
+def condition(value: Any, what: str) -> Any:
+    """A condition as it was given; a Python bool is refused, because it mostly comes from `==`."""
+    if isinstance(value, (bool, np.bool_)):
+        raise DTypeError(
+            f"{what} got the Python value {value} for a condition: == compares objects, so write te.equal(a, b) "
+            "or te.not_equal(a, b)"
+        )
+    return value
+
+
+def if_then_else(test: Any, then: Any, otherwise: Any) -> Expr:
+    """`then` where the test holds, else `otherwise`; what the other arm would load is not loaded."""
+    return select(condition(test, "te.if_then_else"), then, otherwise)

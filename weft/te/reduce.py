@@ -20,6 +20,7 @@ from weft.expr.nodes import (
     mul,
 )
 from weft.te.axis import IterVar
+from weft.te.math import condition
 from weft.te.tensor import Reduce, Reducer
 
 
@@ -40,9 +41,9 @@ def _axes(axis: Any, what: str) -> tuple[IterVar, ...]:
 def reduce_with(reducer: Reducer, sources: Any, axis: Any, where: Any = None, init: Any = None) -> Reduce:
     """The reduction of one source, or of a tuple of sources, by a reducer."""
     given = tuple(as_expr(s) for s in (sources if isinstance(sources, tuple) else (sources,)))
-    condition = TRUE if where is None else as_expr(where)
-    if not condition.dtype.is_bool:
-        raise DTypeError(f"the condition of te.{reducer.name} must be bool, not {condition.dtype}")
+    test = TRUE if where is None else as_expr(condition(where, f"te.{reducer.name}"))
+    if not test.dtype.is_bool:
+        raise DTypeError(f"the condition of te.{reducer.name} must be bool, not {test.dtype}")
     kinds = [s.dtype for s in given]
     identity = tuple(reducer.identity(kinds)) if init is None else _initial(reducer, init, kinds)
     for made, kind in zip(identity, kinds):
@@ -52,7 +53,7 @@ def reduce_with(reducer: Reducer, sources: Any, axis: Any, where: Any = None, in
     for made, kind in zip(combined, kinds):
         if made.dtype is not kind:
             raise DTypeError(f"the reducer {reducer.name} turns {kind} into {made.dtype}")
-    return Reduce(reducer, given, _axes(axis, reducer.name), condition, identity)
+    return Reduce(reducer, given, _axes(axis, reducer.name), test, identity)
 
 
 def _initial(reducer: Reducer, init: Any, kinds: Sequence[DType]) -> tuple[Expr, ...]:
@@ -89,16 +90,14 @@ _all = Reducer("all", lambda a, b: [logical_and(a[0], b[0])], lambda kinds: [con
 
 def any(*terms: Any, axis: Any = None, where: Any = None) -> Any:
     """With `axis`: whether one of the terms holds anywhere along it. Without: whether one of them holds here."""
-    if axis is None:
-        return logical_or(*terms)
-    return reduce_with(_any, logical_or(*terms), axis, where)
+    joined = logical_or(*[condition(term, "te.any") for term in terms])
+    return joined if axis is None else reduce_with(_any, joined, axis, where)
 
 
 def all(*terms: Any, axis: Any = None, where: Any = None) -> Any:
     """With `axis`: whether the terms hold everywhere along it. Without: whether they all hold here."""
-    if axis is None:
-        return logical_and(*terms)
-    return reduce_with(_all, logical_and(*terms), axis, where)
+    joined = logical_and(*[condition(term, "te.all") for term in terms])
+    return joined if axis is None else reduce_with(_all, joined, axis, where)
 
 
 def _as_tuple(value: Any) -> tuple[Any, ...]:

@@ -76,8 +76,8 @@ def _on_value(name: str) -> Callable[..., Any]:
 
 
 for _name in (
-    "add radd sub rsub mul rmul truediv rtruediv floordiv rfloordiv mod rmod lt le gt ge and or xor lshift rshift neg"
-    " invert"
+    "add radd sub rsub mul rmul truediv rtruediv floordiv rfloordiv mod rmod pow rpow lt le gt ge neg invert"
+    " and rand or ror xor rxor lshift rlshift rshift rrshift"
 ).split():
     setattr(Tensor, f"__{_name}__", _on_value(f"__{_name}__"))
 
@@ -125,7 +125,7 @@ class Reduce:
 
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _refuse
     __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __lt__ = __le__ = __gt__ = __ge__ = _refuse
-    __and__ = __rand__ = __or__ = __ror__ = __xor__ = __neg__ = __invert__ = _refuse
+    __and__ = __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = __neg__ = __invert__ = __pow__ = __bool__ = _refuse
     __getitem__ = astype = as_expr = _refuse
 
 
