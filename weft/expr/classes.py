@@ -87,6 +87,27 @@ class Expr:
     def __rshift__(self, other: ExprLike) -> Expr:
         return OPERATORS["rshift"](self, other)
 
+    def __rand__(self, other: ExprLike) -> Expr:
+        return OPERATORS["rand"](self, other)
+
+    def __ror__(self, other: ExprLike) -> Expr:
+        return OPERATORS["ror"](self, other)
+
+    def __rxor__(self, other: ExprLike) -> Expr:
+        return OPERATORS["rxor"](self, other)
+
+    def __rlshift__(self, other: ExprLike) -> Expr:
+        return OPERATORS["rlshift"](self, other)
+
+    def __rrshift__(self, other: ExprLike) -> Expr:
+        return OPERATORS["rrshift"](self, other)
+
+    def __pow__(self, other: ExprLike) -> Expr:
+        return OPERATORS["pow"](self, other)
+
+    def __rpow__(self, other: ExprLike) -> Expr:
+        return OPERATORS["rpow"](self, other)
+
     def __neg__(self) -> Expr:
         return OPERATORS["neg"](self)
 

@@ -255,6 +255,14 @@ def true_divide(a: Any, b: Any) -> Expr:
     return Div(a, b)
 
 
+def power(a: Any, b: Any) -> Expr:
+    """a to the power b, of floats."""
+    left, right = match(a, b, "power")
+    if not left.dtype.is_float:
+        raise DTypeError(f"'power' needs floats, not {left.dtype}: multiply, or cast first with .astype('float32')")
+    return Mul(left, left) if type(right) is Const and right.value == 2 else Call("pow", (left, right), left.dtype)
+
+
 def _divisor(b: Expr, what: str) -> None:
     if type(b) is Const and b.value == 0:
         raise ExpressionError(f"'{what}' by zero")
@@ -533,20 +541,24 @@ OPERATORS.update(
     ge=lambda a, b: less_equal(*match(b, a, ">=")),
     lshift=_shift("shift_left", "<<"),
     rshift=_shift("shift_right", ">>"),
+    rlshift=lambda a, b: _shift("shift_left", "<<")(*reversed(match(a, b, "<<"))),
+    rrshift=lambda a, b: _shift("shift_right", ">>")(*reversed(match(a, b, ">>"))),
+    pow=power,
+    rpow=lambda a, b: power(b, a),
     neg=_negate,
     invert=_invert,
     astype=cast,
 )
-OPERATORS["and"] = lambda a, b: _bitwise("bit_and", logical_and, a, b)
-OPERATORS["or"] = lambda a, b: _bitwise("bit_or", logical_or, a, b)
-OPERATORS["xor"] = lambda a, b: _bitwise("bit_xor", not_equal, a, b)
+OPERATORS["and"] = OPERATORS["rand"] = lambda a, b: _bitwise("bit_and", logical_and, a, b)
+OPERATORS["or"] = OPERATORS["ror"] = lambda a, b: _bitwise("bit_or", logical_or, a, b)
+OPERATORS["xor"] = OPERATORS["rxor"] = lambda a, b: _bitwise("bit_xor", not_equal, a, b)
 
 __all__ = [
     "Add", "add", "Address", "And", "as_expr", "Binary", "BINARY", "Broadcast", "broadcast", "Buffer", "Call", "cast",
     "Cast", "ceildiv", "COMPARE", "Compare", "Const", "const", "Div", "EQ", "equal", "Expr", "ExprLike", "FALSE",
     "FloorDiv", "floordiv", "FloorMod", "floormod", "FOLD", "index_expr", "int_value", "is_false", "is_finite_number",
     "is_true", "LE", "less", "less_equal", "Load", "logical_and", "logical_not", "logical_or", "LT", "match", "Max",
-    "maximum", "Min", "minimum", "mul", "Mul", "NE", "NODES", "Not", "not_equal", "Or", "product", "promote", "Ramp",
+    "maximum", "Min", "minimum", "mul", "Mul", "NE", "NODES", "Not", "not_equal", "Or", "power", "product", "promote", "Ramp",
     "select", "Select", "Sub", "sub", "TRUE", "true_divide", "TruncDiv", "truncdiv", "truncmod", "TruncMod", "Var",
     "wrap",
 ]  # fmt: skip

@@ -211,7 +211,7 @@ _declare_dot("amx_dot_s8s8", "int8", "int8", "int32", 4)
 def configure_tiles(func: Func) -> Func:
     """Puts amx_configure and amx_release around the part of each thread that uses tiles.
 
-    for i in range(n) parallel: {… tiles …}   ->   for i in range(n) parallel: {amx_configure(); … tiles …; amx_release()}
+    for i in range(n) parallel: {tiles}   ->   for i in range(n) parallel: {amx_configure(); tiles; amx_release()}
     """
     return _Configure().func(func) if _uses_tiles(func.body) else func
 
