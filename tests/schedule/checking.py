@@ -100,7 +100,7 @@ def _written_by_all(s: Any, loops: list[For]) -> bool:
         for x in loops
         if x.thread and x.thread.startswith("threadIdx") and x.thread not in tags and int_value(x.extent) != 1
     ]
-    return bool(idle) and any(region.buffer.scope == "shared" for region in s.writes)
+    return bool(idle) and any(region.buffer.scope in ("shared", "global") for region in s.writes)
 
 
 def check_text(func: Func) -> None:

@@ -15,7 +15,14 @@ import numpy as np
 
 from weft.core.errors import DTypeError
 
-_KINDS = {"float": (16, 32, 64), "bfloat": (16,), "int": (1, 2, 4, 8, 16, 32, 64), "uint": (1, 2, 4, 8, 16, 32, 64), "bool": (8,), "handle": (64,)}
+_KINDS = {
+    "float": (16, 32, 64),
+    "bfloat": (16,),
+    "int": (1, 2, 4, 8, 16, 32, 64),
+    "uint": (1, 2, 4, 8, 16, 32, 64),
+    "bool": (8,),
+    "handle": (64,),
+}
 _INTERNED: dict[tuple[str, int, int], "DType"] = {}
 _BY_NAME: dict[str, "DType"] = {}
 _PATTERN = re.compile(r"(float|bfloat|int|uint|bool|handle)(\d*)(?:x(\d+))?$")
@@ -75,7 +82,8 @@ class DType:
         if self.is_packed:
             return np.dtype(np.uint8)
         if self.kind == "bfloat":
-            return np.dtype(ml_dtypes.bfloat16)
+            brain: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+            return brain
         if self.kind == "handle":
             return np.dtype(np.uint64)
         return np.dtype("bool" if self.is_bool else f"{self.kind}{self.bits}")

@@ -18,411 +18,51 @@ Integer arithmetic wraps. The functions `add`, `mul`, … fold constants; the cl
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Union
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 
-from weft.core.dtypes import BOOL, FLOAT32, FLOAT64, HANDLE, INDEX, DType, DTypeLike, dtype
+from weft.core.dtypes import BOOL, FLOAT32, FLOAT64, INDEX, DType, DTypeLike, dtype
 from weft.core.errors import DTypeError, ExpressionError
-
-
-class Expr:
-    """Base of every expression."""
-
-    __slots__ = ("dtype",)
-    dtype: DType
-
-    def __add__(self, other: ExprLike) -> Expr:
-        return add(*match(self, other, "+"))
-
-    def __radd__(self, other: ExprLike) -> Expr:
-        return add(*match(other, self, "+"))
-
-    def __sub__(self, other: ExprLike) -> Expr:
-        return sub(*match(self, other, "-"))
-
-    def __rsub__(self, other: ExprLike) -> Expr:
-        return sub(*match(other, self, "-"))
-
-    def __mul__(self, other: ExprLike) -> Expr:
-        return mul(*match(self, other, "*"))
-
-    def __rmul__(self, other: ExprLike) -> Expr:
-        return mul(*match(other, self, "*"))
-
-    def __truediv__(self, other: ExprLike) -> Expr:
-        return true_divide(self, other)
-
-    def __rtruediv__(self, other: ExprLike) -> Expr:
-        return true_divide(other, self)
-
-    def __floordiv__(self, other: ExprLike) -> Expr:
-        return floordiv(*match(self, other, "//"))
-
-    def __rfloordiv__(self, other: ExprLike) -> Expr:
-        return floordiv(*match(other, self, "//"))
-
-    def __mod__(self, other: ExprLike) -> Expr:
-        return floormod(*match(self, other, "%"))
-
-    def __rmod__(self, other: ExprLike) -> Expr:
-        return floormod(*match(other, self, "%"))
-
-    def __neg__(self) -> Expr:
-        if type(self) is Const and not self.dtype.is_bool:
-            return const(-self.value, self.dtype)
-        if self.dtype.is_float:
-            return Call("neg", (self,), self.dtype)
-        return sub(const(0, self.dtype), self)
-
-    def __lt__(self, other: ExprLike) -> Expr:
-        return less(*match(self, other, "<"))
-
-    def __le__(self, other: ExprLike) -> Expr:
-        return less_equal(*match(self, other, "<="))
-
-    def __gt__(self, other: ExprLike) -> Expr:
-        return less(*match(other, self, ">"))
-
-    def __ge__(self, other: ExprLike) -> Expr:
-        return less_equal(*match(other, self, ">="))
-
-    def __and__(self, other: ExprLike) -> Expr:
-        return _bitwise("bit_and", logical_and, self, other)
-
-    def __or__(self, other: ExprLike) -> Expr:
-        return _bitwise("bit_or", logical_or, self, other)
-
-    def __xor__(self, other: ExprLike) -> Expr:
-        return _bitwise("bit_xor", not_equal, self, other)
-
-    def __invert__(self) -> Expr:
-        return logical_not(self) if self.dtype.is_bool else Call("bit_not", (_integer(self, "~"),), self.dtype)
-
-    def __lshift__(self, other: ExprLike) -> Expr:
-        a, b = match(_integer(self, "<<"), other, "<<")
-        return Call("shift_left", (a, b), a.dtype)
-
-    def __rshift__(self, other: ExprLike) -> Expr:
-        a, b = match(_integer(self, ">>"), other, ">>")
-        return Call("shift_right", (a, b), a.dtype)
-
-    def __rand__(self, other: ExprLike) -> Expr:
-        return self & other
-
-    def __ror__(self, other: ExprLike) -> Expr:
-        return self | other
-
-    def __rxor__(self, other: ExprLike) -> Expr:
-        return self ^ other
-
-    def __rlshift__(self, other: ExprLike) -> Expr:
-        a, b = match(other, self, "<<")
-        return _integer(a, "<<") << b
-
-    def __rrshift__(self, other: ExprLike) -> Expr:
-        a, b = match(other, self, ">>")
-        return _integer(a, ">>") >> b
-
-    def __pow__(self, other: ExprLike) -> Expr:
-        return power(self, other)
-
-    def __rpow__(self, other: ExprLike) -> Expr:
-        return power(other, self)
-
-    def __bool__(self) -> bool:
-        raise ExpressionError(
-            "an expression has no truth value while the program is being described; "
-            "use te.if_then_else, te.all, te.any or te.equal"
-        )
-
-    def astype(self, to: DTypeLike) -> Expr:
-        """This value converted to another data type."""
-        return cast(self, to)
-
-    def __repr__(self) -> str:
-        from weft.expr.text import format_expr
-
-        return format_expr(self)
-
-
-ExprLike = Union[Expr, int, float, bool]
-
-
-class Var(Expr):
-    """A named value: a loop variable, a block axis, a size, a let-bound value. Two Vars of one name are different."""
-
-    __slots__ = ("name",)
-
-    def __init__(self, name: str, dtype: DType = INDEX) -> None:
-        self.name = name
-        self.dtype = dtype
-
-
-class Const(Expr):
-    """A literal. `value` is a Python int, float or bool that fits the dtype."""
-
-    __slots__ = ("value",)
-
-    def __init__(self, value: Any, dtype: DType) -> None:
-        self.value = value
-        self.dtype = dtype
-
-
-class Binary(Expr):
-    """Base of the two-sided arithmetic nodes: the result has the dtype of both sides."""
-
-    __slots__ = ("a", "b")
-
-    def __init__(self, a: Expr, b: Expr) -> None:
-        self.a = a
-        self.b = b
-        self.dtype = a.dtype
-
-
-class Add(Binary):
-    """a + b."""
-
-    __slots__ = ()
-
-
-class Sub(Binary):
-    """a - b."""
-
-    __slots__ = ()
-
-
-class Mul(Binary):
-    """a * b."""
-
-    __slots__ = ()
-
-
-class Div(Binary):
-    """a / b of floats."""
-
-    __slots__ = ()
-
-
-class FloorDiv(Binary):
-    """a // b, rounded to minus infinity."""
-
-    __slots__ = ()
-
-
-class FloorMod(Binary):
-    """a % b, with the sign of b."""
-
-    __slots__ = ()
-
-
-class TruncDiv(Binary):
-    """a / b of integers, rounded to zero."""
-
-    __slots__ = ()
-
-
-class TruncMod(Binary):
-    """a - truncdiv(a, b) * b, with the sign of a (for floats: C's fmod)."""
-
-    __slots__ = ()
-
-
-class Min(Binary):
-    """The lesser; of floats: NaN if either is NaN."""
-
-    __slots__ = ()
-
-
-class Max(Binary):
-    """The greater; of floats: NaN if either is NaN."""
-
-    __slots__ = ()
-
-
-class Compare(Binary):
-    """Base of comparisons and connectives: the result is bool with the lanes of the sides."""
-
-    __slots__ = ()
-
-    def __init__(self, a: Expr, b: Expr) -> None:
-        self.a = a
-        self.b = b
-        self.dtype = BOOL if a.dtype.lanes == 1 else BOOL.with_lanes(a.dtype.lanes)
-
-
-class EQ(Compare):
-    """a equals b."""
-
-    __slots__ = ()
-
-
-class NE(Compare):
-    """a differs from b."""
-
-    __slots__ = ()
-
-
-class LT(Compare):
-    """a < b."""
-
-    __slots__ = ()
-
-
-class LE(Compare):
-    """a <= b."""
-
-    __slots__ = ()
-
-
-class And(Compare):
-    """a and b; b is evaluated only where a holds."""
-
-    __slots__ = ()
-
-
-class Or(Compare):
-    """a or b; b is evaluated only where a does not hold."""
-
-    __slots__ = ()
-
-
-class Not(Expr):
-    """not a."""
-
-    __slots__ = ("a",)
-
-    def __init__(self, a: Expr) -> None:
-        self.a = a
-        self.dtype = a.dtype
-
-
-class Select(Expr):
-    """`then` where the condition holds, else `otherwise`; loads of the arm not chosen never happen."""
-
-    __slots__ = ("condition", "then", "otherwise")
-
-    def __init__(self, condition: Expr, then: Expr, otherwise: Expr) -> None:
-        self.condition = condition
-        self.then = then
-        self.otherwise = otherwise
-        self.dtype = then.dtype
-
-
-class Cast(Expr):
-    """A conversion. Float to integer rounds to zero and saturates (NaN gives 0); integers wrap."""
-
-    __slots__ = ("value",)
-
-    def __init__(self, dtype: DType, value: Expr) -> None:
-        self.value = value
-        self.dtype = dtype
-
-
-class Call(Expr):
-    """A call of an intrinsic by name. `weft.expr.intrinsics` lists the pure ones; every other name has effects."""
-
-    __slots__ = ("name", "args")
-
-    def __init__(self, name: str, args: Sequence[Expr], dtype: DType) -> None:
-        self.name = name
-        self.args = tuple(args)
-        self.dtype = dtype
-
-
-class Load(Expr):
-    """The element (or, with a vector index, the elements) of a buffer."""
-
-    __slots__ = ("buffer", "indices")
-
-    def __init__(self, buffer: Buffer, indices: Sequence[Expr]) -> None:
-        self.buffer = buffer
-        self.indices = tuple(indices)
-        lanes = 1
-        for index in self.indices:
-            if index.dtype.lanes != 1:
-                lanes = index.dtype.lanes
-        self.dtype = buffer.dtype if lanes == 1 else buffer.dtype.with_lanes(lanes)
-
-
-class Address(Expr):
-    """The address of an element, for an intrinsic's argument. `mode` is some of "r", "w"."""
-
-    __slots__ = ("buffer", "indices", "mode")
-
-    def __init__(self, buffer: Buffer, indices: Sequence[Expr], mode: str = "rw") -> None:
-        self.buffer = buffer
-        self.indices = tuple(indices)
-        self.mode = mode
-        self.dtype = HANDLE
-
-
-class Ramp(Expr):
-    """The vector base, base + stride, base + 2·stride, …; base and stride are scalars."""
-
-    __slots__ = ("base", "stride", "lanes")
-
-    def __init__(self, base: Expr, stride: Expr, lanes: int) -> None:
-        self.base = base
-        self.stride = stride
-        self.lanes = lanes
-        self.dtype = base.dtype.with_lanes(lanes)
-
-
-class Broadcast(Expr):
-    """A scalar in every lane."""
-
-    __slots__ = ("value", "lanes")
-
-    def __init__(self, value: Expr, lanes: int) -> None:
-        self.value = value
-        self.lanes = lanes
-        self.dtype = value.dtype.with_lanes(lanes)
-
-
-class Buffer:
-    """A declared piece of memory: an argument, or an intermediate that the compiler allocates.
-
-    `strides` are in elements; None means row-major and compact. `alignment` is what the base address is known to
-    keep, in bytes. `scope` names the memory: "global", "shared", "local", "warp", or one that a target declares.
-    """
-
-    __slots__ = ("name", "dtype", "shape", "scope", "strides", "alignment")
-
-    def __init__(
-        self,
-        name: str,
-        dtype: DType,
-        shape: Iterable[ExprLike],
-        scope: str = "global",
-        strides: Iterable[ExprLike] | None = None,
-        alignment: int = 64,
-    ) -> None:
-        self.name = name
-        self.dtype = dtype
-        self.shape: tuple[Expr, ...] = tuple(index_expr(s) for s in shape)
-        self.scope = scope
-        self.strides: tuple[Expr, ...] | None = None if strides is None else tuple(index_expr(s) for s in strides)
-        self.alignment = alignment
-
-    def replace(self, **changes: Any) -> Buffer:
-        """A new buffer like this one but for the given fields."""
-        fields = {key: getattr(self, key) for key in Buffer.__slots__}
-        fields.update(changes)
-        return Buffer(**fields)
-
-    def __repr__(self) -> str:
-        shape = ", ".join(map(repr, self.shape))
-        return f"{self.name}: {self.dtype}[{shape}]" + ("" if self.scope == "global" else f" {self.scope}")
-
-
-BINARY: tuple[type[Binary], ...] = (Add, Sub, Mul, Div, FloorDiv, FloorMod, TruncDiv, TruncMod, Min, Max)
-COMPARE: tuple[type[Compare], ...] = (EQ, NE, LT, LE, And, Or)
-NODES: tuple[type[Expr], ...] = (
-    Var, Const, *BINARY, *COMPARE, Not, Select, Cast, Call, Load, Address, Ramp, Broadcast,
-)  # fmt: skip
-
+from weft.expr.classes import (
+    BINARY,
+    COMPARE,
+    EQ,
+    LE,
+    LT,
+    NE,
+    NODES,
+    OPERATORS,
+    Add,
+    Address,
+    And,
+    Binary,
+    Broadcast,
+    Buffer,
+    Call,
+    Cast,
+    Compare,
+    Const,
+    Div,
+    Expr,
+    ExprLike,
+    FloorDiv,
+    FloorMod,
+    Load,
+    Max,
+    Min,
+    Mul,
+    Not,
+    Or,
+    Ramp,
+    Select,
+    Sub,
+    TruncDiv,
+    TruncMod,
+    Var,
+    index_expr,
+)
 
 # ---------------------------------------------------------------------------------------------- making constants
 
@@ -455,25 +95,6 @@ def const(value: Any, to: DTypeLike = INDEX) -> Expr:
 
 
 TRUE, FALSE = Const(True, BOOL), Const(False, BOOL)
-_SMALL = [Const(i, INDEX) for i in range(-16, 257)]
-
-
-def index_expr(value: ExprLike) -> Expr:
-    """An int or expression as an index-typed expression."""
-    if type(value) is int:
-        return _SMALL[value + 16] if -16 <= value <= 256 else Const(value, INDEX)
-    if isinstance(value, Expr):
-        if value.dtype.scalar is INDEX:
-            return value
-        if value.dtype.is_integer:
-            return cast(value, INDEX.with_lanes(value.dtype.lanes))
-        raise DTypeError(f"an index or size must be an integer, not {value.dtype}: {value!r}")
-    if isinstance(value, (np.integer,)):
-        return index_expr(int(value))
-    variable = getattr(value, "var", None)  # an axis stands for its variable
-    if isinstance(variable, Expr):
-        return variable
-    raise DTypeError(f"an index or size must be an integer or an integer expression, not {value!r}")
 
 
 def as_expr(value: Any, like: DType | None = None) -> Expr:
@@ -578,7 +199,7 @@ def _bitwise(name: str, logical: Callable[[Expr, Expr], Expr], a: Expr, other: E
 # ------------------------------------------------------------------- constructors that fold (sides of one dtype)
 
 
-def _folds(a: Expr, b: Expr) -> bool:
+def _folds(a: Any, b: Any) -> bool:
     return type(a) is Const and type(b) is Const and a.dtype.is_integer
 
 
@@ -636,10 +257,10 @@ def true_divide(a: Any, b: Any) -> Expr:
 
 def power(a: Any, b: Any) -> Expr:
     """a to the power b, of floats."""
-    a, b = match(a, b, "power")
-    if not a.dtype.is_float:
-        raise DTypeError(f"'power' needs floats, not {a.dtype}: multiply, or cast first with .astype('float32')")
-    return Mul(a, a) if type(b) is Const and b.value == 2 else Call("pow", (a, b), a.dtype)
+    left, right = match(a, b, "power")
+    if not left.dtype.is_float:
+        raise DTypeError(f"'power' needs floats, not {left.dtype}: multiply, or cast first with .astype('float32')")
+    return Mul(left, left) if type(right) is Const and right.value == 2 else Call("pow", (left, right), left.dtype)
 
 
 def _divisor(b: Expr, what: str) -> None:
@@ -647,27 +268,28 @@ def _divisor(b: Expr, what: str) -> None:
         raise ExpressionError(f"'{what}' by zero")
 
 
-def floordiv(a: Expr, b: Expr) -> Expr:
+def floordiv(a: Any, b: Any) -> Expr:
     """a // b (floats: the floor of the quotient)."""
     if a.dtype.is_float:
         return Call("floor", (Div(a, b),), a.dtype)
     _integer(a, "//")
     _divisor(b, "//")
     if _folds(a, b):
-        return Const(wrap(a.value // b.value, a.dtype), a.dtype)  # type: ignore[attr-defined]
+        return Const(wrap(a.value // b.value, a.dtype), a.dtype)
     if type(b) is Const and b.value == 1:
-        return a
+        whole: Expr = a
+        return whole
     return FloorDiv(a, b)
 
 
-def floormod(a: Expr, b: Expr) -> Expr:
+def floormod(a: Any, b: Any) -> Expr:
     """a % b, as Python does it (floats too)."""
     if a.dtype.is_float:
         return Call("floor_fmod", (a, b), a.dtype)
     _integer(a, "%")
     _divisor(b, "%")
     if _folds(a, b):
-        return Const(a.value % b.value, a.dtype)  # type: ignore[attr-defined]
+        return Const(a.value % b.value, a.dtype)
     if type(b) is Const and b.value == 1:
         return const(0, a.dtype)
     return FloorMod(a, b)
@@ -675,27 +297,26 @@ def floormod(a: Expr, b: Expr) -> Expr:
 
 def truncdiv(a: Any, b: Any) -> Expr:
     """Integer division rounded to zero, as C does it."""
-    left, right = match(a, b, "truncdiv")
-    _integer(left, "truncdiv")
-    _divisor(right, "truncdiv")
-    if _folds(left, right):
-        quotient = abs(left.value) // abs(right.value)  # type: ignore[attr-defined]
-        same_sign = (left.value < 0) == (right.value < 0)  # type: ignore[attr-defined]
-        return Const(wrap(quotient if same_sign else -quotient, left.dtype), left.dtype)
-    return TruncDiv(left, right)
+    a, b = match(a, b, "truncdiv")
+    _integer(a, "truncdiv")
+    _divisor(b, "truncdiv")
+    if _folds(a, b):
+        quotient = abs(a.value) // abs(b.value)
+        return Const(wrap(quotient if (a.value < 0) == (b.value < 0) else -quotient, a.dtype), a.dtype)
+    return TruncDiv(a, b)
 
 
 def truncmod(a: Any, b: Any) -> Expr:
     """The remainder that goes with truncdiv; on floats, C's fmod."""
-    left, right = match(a, b, "truncmod")
-    if left.dtype.is_float:
-        return Call("fmod", (left, right), left.dtype)
-    _integer(left, "truncmod")
-    _divisor(right, "truncmod")
-    if _folds(left, right):
-        rest = abs(left.value) % abs(right.value)  # type: ignore[attr-defined]
-        return Const(rest if left.value >= 0 else -rest, left.dtype)  # type: ignore[attr-defined]
-    return TruncMod(left, right)
+    a, b = match(a, b, "truncmod")
+    if a.dtype.is_float:
+        return Call("fmod", (a, b), a.dtype)
+    _integer(a, "truncmod")
+    _divisor(b, "truncmod")
+    if _folds(a, b):
+        rest = abs(a.value) % abs(b.value)
+        return Const(rest if a.value >= 0 else -rest, a.dtype)
+    return TruncMod(a, b)
 
 
 def minimum(a: Any, b: Any) -> Expr:
@@ -704,7 +325,7 @@ def minimum(a: Any, b: Any) -> Expr:
     if left is right:
         return left
     if _folds(left, right):
-        return left if left.value <= right.value else right  # type: ignore[attr-defined]
+        return left if int_value(left) <= int_value(right) else right  # type: ignore[operator]
     _arithmetic(left, "min")
     return Min(left, right)
 
@@ -715,7 +336,7 @@ def maximum(a: Any, b: Any) -> Expr:
     if left is right:
         return left
     if _folds(left, right):
-        return left if left.value >= right.value else right  # type: ignore[attr-defined]
+        return left if int_value(left) >= int_value(right) else right  # type: ignore[operator]
     _arithmetic(left, "max")
     return Max(left, right)
 
@@ -727,31 +348,31 @@ def _truth(value: bool, lanes: int) -> Expr:
 
 def equal(a: Any, b: Any) -> Expr:
     """The comparison a == b as an expression."""
-    left, right = match(a, b, "equal")
-    if _folds(left, right) or (type(left) is Const and type(right) is Const and left.dtype.is_bool):
-        return TRUE if left.value == right.value else FALSE  # type: ignore[attr-defined]
-    return EQ(left, right)
+    a, b = match(a, b, "equal")
+    if _folds(a, b) or (type(a) is Const and type(b) is Const and a.dtype.is_bool):
+        return TRUE if a.value == b.value else FALSE
+    return EQ(a, b)
 
 
 def not_equal(a: Any, b: Any) -> Expr:
     """The comparison a != b as an expression."""
-    left, right = match(a, b, "not_equal")
-    if _folds(left, right):
-        return TRUE if left.value != right.value else FALSE  # type: ignore[attr-defined]
-    return NE(left, right)
+    a, b = match(a, b, "not_equal")
+    if _folds(a, b):
+        return TRUE if a.value != b.value else FALSE
+    return NE(a, b)
 
 
-def less(a: Expr, b: Expr) -> Expr:
+def less(a: Any, b: Any) -> Expr:
     """a < b."""
     if _folds(a, b):
-        return TRUE if a.value < b.value else FALSE  # type: ignore[attr-defined]
+        return TRUE if a.value < b.value else FALSE
     return LT(a, b)
 
 
-def less_equal(a: Expr, b: Expr) -> Expr:
+def less_equal(a: Any, b: Any) -> Expr:
     """a <= b."""
     if _folds(a, b):
-        return TRUE if a.value <= b.value else FALSE  # type: ignore[attr-defined]
+        return TRUE if a.value <= b.value else FALSE
     return LE(a, b)
 
 
@@ -875,3 +496,69 @@ FOLD: dict[type[Expr], Callable[[Expr, Expr], Expr]] = {
     And: logical_and, Or: logical_or,
 }  # fmt: skip
 """The folding constructor of each two-sided node."""
+
+
+# ------------------------------------------------------------------------------------------- what the operators build
+
+
+def _negate(a: Expr) -> Expr:
+    if type(a) is Const and a.dtype.is_float:
+        return Const(-a.value, a.dtype)
+    return Call("neg", (a,), a.dtype) if a.dtype.is_float else sub(const(0, a.dtype), a)
+
+
+def _invert(a: Expr) -> Expr:
+    return logical_not(a) if a.dtype.is_bool else Call("bit_not", (_integer(a, "~"),), a.dtype)
+
+
+def _shift(name: str, what: str) -> Callable[[Expr, ExprLike], Expr]:
+    def build(a: Expr, other: ExprLike) -> Expr:
+        left, right = match(_integer(a, what), other, what)
+        return Call(name, (left, right), left.dtype)
+
+    return build
+
+
+def _both_ways(name: str, build: Callable[[Expr, Expr], Expr], what: str) -> None:
+    OPERATORS[name] = lambda a, b: build(*match(a, b, what))
+    OPERATORS["r" + name] = lambda a, b: build(*match(b, a, what))
+
+
+for _name, _build, _what in (
+    ("add", add, "+"),
+    ("sub", sub, "-"),
+    ("mul", mul, "*"),
+    ("floordiv", floordiv, "//"),
+    ("mod", floormod, "%"),
+):
+    _both_ways(_name, _build, _what)
+OPERATORS.update(
+    truediv=true_divide,
+    rtruediv=lambda a, b: true_divide(b, a),
+    lt=lambda a, b: less(*match(a, b, "<")),
+    le=lambda a, b: less_equal(*match(a, b, "<=")),
+    gt=lambda a, b: less(*match(b, a, ">")),
+    ge=lambda a, b: less_equal(*match(b, a, ">=")),
+    lshift=_shift("shift_left", "<<"),
+    rshift=_shift("shift_right", ">>"),
+    rlshift=lambda a, b: _shift("shift_left", "<<")(*reversed(match(a, b, "<<"))),
+    rrshift=lambda a, b: _shift("shift_right", ">>")(*reversed(match(a, b, ">>"))),
+    pow=power,
+    rpow=lambda a, b: power(b, a),
+    neg=_negate,
+    invert=_invert,
+    astype=cast,
+)
+OPERATORS["and"] = OPERATORS["rand"] = lambda a, b: _bitwise("bit_and", logical_and, a, b)
+OPERATORS["or"] = OPERATORS["ror"] = lambda a, b: _bitwise("bit_or", logical_or, a, b)
+OPERATORS["xor"] = OPERATORS["rxor"] = lambda a, b: _bitwise("bit_xor", not_equal, a, b)
+
+__all__ = [
+    "Add", "add", "Address", "And", "as_expr", "Binary", "BINARY", "Broadcast", "broadcast", "Buffer", "Call", "cast",
+    "Cast", "ceildiv", "COMPARE", "Compare", "Const", "const", "Div", "EQ", "equal", "Expr", "ExprLike", "FALSE",
+    "FloorDiv", "floordiv", "FloorMod", "floormod", "FOLD", "index_expr", "int_value", "is_false", "is_finite_number",
+    "is_true", "LE", "less", "less_equal", "Load", "logical_and", "logical_not", "logical_or", "LT", "match", "Max",
+    "maximum", "Min", "minimum", "mul", "Mul", "NE", "NODES", "Not", "not_equal", "Or", "power", "product", "promote",
+    "Ramp",    "select", "Select", "Sub", "sub", "TRUE", "true_divide", "TruncDiv", "truncdiv", "truncmod", "TruncMod", "Var",
+    "wrap",
+]  # fmt: skip

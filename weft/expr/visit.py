@@ -6,7 +6,8 @@ A pass is a subclass of `ExprMutator` with a method `visit_Add(self, e)` for eac
 
 from __future__ import annotations
 
-from typing import Any, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 from weft.expr.nodes import (
     BINARY,
@@ -94,7 +95,7 @@ def _broadcast(e: Any, f: Function) -> Expr:
 
 _REBUILD: dict[type[Expr], Callable[[Any, Function], Expr]] = {
     Var: _leaf, Const: _leaf, Not: _not, Select: _select, Cast: _cast, Call: _call, Load: _load,
-    Address: _address, Ramp: _ramp, Broadcast: _broadcast, **{kind: _binary for kind in (*BINARY, *COMPARE)},
+    Address: _address, Ramp: _ramp, Broadcast: _broadcast, **dict.fromkeys((*BINARY, *COMPARE), _binary),
 }  # fmt: skip
 
 
@@ -182,6 +183,6 @@ class ExprMutator:
         return _REBUILD[type(e)](e, self.expr)
 
 
-ExprMutator._handlers = {kind: ExprMutator.generic for kind in NODES}
+ExprMutator._handlers = dict.fromkeys(NODES, ExprMutator.generic)
 
 __all__ = ["ExprMutator", "children", "free_vars", "map_all", "rebuild", "substitute", "uses_any", "walk", "Binary"]

@@ -58,7 +58,7 @@ def _for(s: Any, on_stmt: OnStmt, on_expr: OnExpr) -> Stmt:
 
 def _seq(s: Any, on_stmt: OnStmt, on_expr: OnExpr) -> Stmt:
     new = [on_stmt(child) for child in s.stmts]
-    return s if all(a is b for a, b in zip(s.stmts, new)) else seq(*new)  # type: ignore[no-any-return]
+    return s if all(a is b for a, b in zip(s.stmts, new)) else seq(*new)
 
 
 def _if(s: Any, on_stmt: OnStmt, on_expr: OnExpr) -> Stmt:

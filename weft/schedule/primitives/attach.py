@@ -46,6 +46,7 @@ from weft.loop.tree import (
     writers,
 )
 from weft.schedule.primitives.limits import consumer_limits
+from weft.schedule.primitives.marks import check_marks
 from weft.schedule.registry import Result, primitive
 
 SHARED_BY = {"global": ("blockIdx", "threadIdx", "vthread"), "shared": ("threadIdx", "vthread")}
@@ -80,7 +81,9 @@ def compute_at(func: Func, block: str, loop: str, exact: bool = True) -> Result:
             raise ScheduleError("compute_at", f"{block}, {loop}", f"nothing inside {loop} reads {region.buffer.name}")
     _check_alone(func, moved, "compute_at", f"{block}, {loop}")
     rest = replace_last(func, path, None)
-    return insert_producer(rest, moved, loop, "compute_at", exact)
+    result = insert_producer(rest, moved, loop, "compute_at", exact)
+    check_marks(result.func, "compute_at", f"{block}, {loop}")
+    return result
 
 
 def _check_alone(func: Func, block: Block, what: str, place: str) -> None:
@@ -298,7 +301,9 @@ def reverse_compute_at(func: Func, block: str, loop: str) -> Result:
     _check_same_points(produced, needed, place)
     nest, loops = make_nest(rest, moved, needed, produced, ranges, condition, whole_box=True)
     stmts.insert(last + 1, nest)
-    return _finish(rest, loop, "reverse_compute_at", stmts, moved, loops)
+    result = _finish(rest, loop, "reverse_compute_at", stmts, moved, loops)
+    check_marks(result.func, "reverse_compute_at", place)
+    return result
 
 
 def _ready_box(func: Func, target: For, buffer: Buffer, outer: list[For], place: str) -> tuple[Region, Expr]:

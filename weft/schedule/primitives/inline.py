@@ -19,7 +19,7 @@ from weft.loop.tree import (
     writers,
 )
 from weft.loop.visit import Mutator
-from weft.schedule.primitives.marks import has_opaque_access
+from weft.schedule.primitives.marks import check_marks, has_opaque_access
 from weft.schedule.registry import Result, primitive
 
 
@@ -79,7 +79,9 @@ def compute_inline(func: Func, block: str) -> Result:
         return _with_body(target, replacer) if target.name in names else target
 
     body = map_bindings(rest.body, change, [])
-    return Result(without_buffers(rest.replace(body=body), [store.buffer]))
+    made = without_buffers(rest.replace(body=body), [store.buffer])
+    check_marks(made, "compute_inline", block)
+    return Result(made)
 
 
 def _with_body(block: Block, replacer: Mutator) -> Block:
@@ -122,6 +124,7 @@ def reverse_compute_inline(func: Func, block: str) -> Result:
     body = map_bindings(rest.body, lambda b, _: rebody(b, stored, None) if b.name == producer.name else b, [])
     renamed = map_bindings(body, lambda b, _: b.replace(name=block) if b.name == producer.name else b, [])
     made_func = without_buffers(rest.replace(body=renamed), [buffer])
+    check_marks(made_func, what, block)
     return Result(made_func, axes={block: axis_loops(producer)})
 
 

@@ -55,6 +55,20 @@ def check_independent(func: Func, loop: For, what: str) -> None:
                 raise ScheduleError(what, name, reason)
 
 
+def check_marks(func: Func, what: str, place: str) -> None:
+    """Raises if loops that run at once may do so no longer: a block that moves away may leave its producers behind.
+
+    What was made and used inside one iteration, in memory of its own, is then shared by all.
+    """
+    for loop in loops_in(func.body):
+        if loop.kind in ("parallel", "vectorized", "thread"):
+            try:
+                check_independent(func, loop, what)
+            except ScheduleError as error:
+                reason = f"{loop.var.name} is {loop.kind}, and without this block {error.reason}"
+                raise ScheduleError(what, place, reason) from None
+
+
 def _used_outside(func: Func, loop: For) -> set[Buffer]:
     inside = set(map(id, blocks_in(loop.body)))
     found = set(func.buffers)
@@ -289,6 +303,6 @@ def has_opaque_access(block: Block, buffer: Buffer) -> bool:
 
 
 __all__ = [
-    "annotate", "bind", "check_independent", "double_buffer", "has_opaque_access", "parallel", "prefetch", "set_scope",
-    "software_pipeline", "storage_align", "swap_buffer", "unroll", "vectorize",
+    "annotate", "bind", "check_independent", "check_marks", "double_buffer", "has_opaque_access", "parallel",
+    "prefetch", "set_scope", "software_pipeline", "storage_align", "swap_buffer", "unroll", "vectorize",
 ]  # fmt: skip

@@ -136,14 +136,15 @@ def _mean_dot(kind: str, group: int) -> Callable[[Any, Any, Any], None]:
     return run
 
 
-for _name, _meaning in {
+_MEANINGS: dict[str, Callable[..., Any]] = {
     "amx_load": _mean_load,
     "amx_store": _mean_store,
     "amx_zero": _mean_zero,
     "amx_dot_bf16": _mean_dot("float32", 2),
     "amx_dot_u8s8": _mean_dot("int32", 4),
     "amx_dot_s8s8": _mean_dot("int32", 4),
-}.items():
+}
+for _name, _meaning in _MEANINGS.items():
     te.register_effect(_name, _meaning)
 
 
@@ -210,7 +211,7 @@ _declare_dot("amx_dot_s8s8", "int8", "int8", "int32", 4)
 def configure_tiles(func: Func) -> Func:
     """Puts amx_configure and amx_release around the part of each thread that uses tiles.
 
-    for i in range(n) parallel: {… tiles …}   ->   for i in range(n) parallel: {amx_configure(); … tiles …; amx_release()}
+    for i in range(n) parallel: {tiles}   ->   for i in range(n) parallel: {amx_configure(); tiles; amx_release()}
     """
     return _Configure().func(func) if _uses_tiles(func.body) else func
 

@@ -113,10 +113,16 @@ def gemm(m: int, n: int, k: int, target: Target, plan: GemmPlan | None = None) -
             ),
             name="packed",
         )
-        read = lambda q, j: right[j // block, j % block // width, q, j % block % width]  # noqa: E731
+
+        def read(q: Any, j: Any) -> Any:
+            return right[j // block, j % block // width, q, j % block % width]
+
     else:
         right = None
-        read = lambda q, j: _guard(j, n, padded, lambda jj: b[q, jj])  # noqa: E731
+
+        def read(q: Any, j: Any) -> Any:
+            return b[q, j] if padded == n else te.if_then_else(j < n, b[q, j], 0.0)
+
     tile = te.compute(
         (m, padded), lambda i, j: te.sum(a[i, p] * read(p, j), axis=p), name="C" if padded == n else "tile"
     )
@@ -124,10 +130,6 @@ def gemm(m: int, n: int, k: int, target: Target, plan: GemmPlan | None = None) -
     s = te.create_schedule(out.op, name=f"gemm_{m}_{n}_{k}")
     _schedule(s, plan, m, n, k, right, tile, out)
     return s, [a, b, out]
-
-
-def _guard(j: Any, n: int, extent: int, read: Any) -> Any:
-    return read(j) if extent == n else te.if_then_else(j < n, read(j), 0.0)
 
 
 def _schedule(s: Schedule, plan: GemmPlan, m: int, n: int, k: int, right: Any, tile: Any, out: Any) -> None:

@@ -1,0 +1,428 @@
+"""The node classes of expressions. Their grammar, and the functions that build them, stand in `weft.expr.nodes`.
+
+The operators of Python (`a + b`, `a < b`, …) look up their meaning in OPERATORS, which that module fills: the classes
+know nothing of promotion and folding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Union
+
+import numpy as np
+
+from weft.core.dtypes import BOOL, HANDLE, INDEX, DType, DTypeLike
+from weft.core.errors import DTypeError, ExpressionError
+
+OPERATORS: dict[str, Callable[..., Expr]] = {}
+"""What each of Python's operators builds, by name: "add" for `a + b`, "radd" for `1 + a`, …"""
+
+
+class Expr:
+    """Base of every expression."""
+
+    __slots__ = ("dtype",)
+    dtype: DType
+
+    def __add__(self, other: ExprLike) -> Expr:
+        return OPERATORS["add"](self, other)
+
+    def __radd__(self, other: ExprLike) -> Expr:
+        return OPERATORS["radd"](self, other)
+
+    def __sub__(self, other: ExprLike) -> Expr:
+        return OPERATORS["sub"](self, other)
+
+    def __rsub__(self, other: ExprLike) -> Expr:
+        return OPERATORS["rsub"](self, other)
+
+    def __mul__(self, other: ExprLike) -> Expr:
+        return OPERATORS["mul"](self, other)
+
+    def __rmul__(self, other: ExprLike) -> Expr:
+        return OPERATORS["rmul"](self, other)
+
+    def __truediv__(self, other: ExprLike) -> Expr:
+        return OPERATORS["truediv"](self, other)
+
+    def __rtruediv__(self, other: ExprLike) -> Expr:
+        return OPERATORS["rtruediv"](self, other)
+
+    def __floordiv__(self, other: ExprLike) -> Expr:
+        return OPERATORS["floordiv"](self, other)
+
+    def __rfloordiv__(self, other: ExprLike) -> Expr:
+        return OPERATORS["rfloordiv"](self, other)
+
+    def __mod__(self, other: ExprLike) -> Expr:
+        return OPERATORS["mod"](self, other)
+
+    def __rmod__(self, other: ExprLike) -> Expr:
+        return OPERATORS["rmod"](self, other)
+
+    def __lt__(self, other: ExprLike) -> Expr:
+        return OPERATORS["lt"](self, other)
+
+    def __le__(self, other: ExprLike) -> Expr:
+        return OPERATORS["le"](self, other)
+
+    def __gt__(self, other: ExprLike) -> Expr:
+        return OPERATORS["gt"](self, other)
+
+    def __ge__(self, other: ExprLike) -> Expr:
+        return OPERATORS["ge"](self, other)
+
+    def __and__(self, other: ExprLike) -> Expr:
+        return OPERATORS["and"](self, other)
+
+    def __or__(self, other: ExprLike) -> Expr:
+        return OPERATORS["or"](self, other)
+
+    def __xor__(self, other: ExprLike) -> Expr:
+        return OPERATORS["xor"](self, other)
+
+    def __lshift__(self, other: ExprLike) -> Expr:
+        return OPERATORS["lshift"](self, other)
+
+    def __rshift__(self, other: ExprLike) -> Expr:
+        return OPERATORS["rshift"](self, other)
+
+    def __rand__(self, other: ExprLike) -> Expr:
+        return OPERATORS["rand"](self, other)
+
+    def __ror__(self, other: ExprLike) -> Expr:
+        return OPERATORS["ror"](self, other)
+
+    def __rxor__(self, other: ExprLike) -> Expr:
+        return OPERATORS["rxor"](self, other)
+
+    def __rlshift__(self, other: ExprLike) -> Expr:
+        return OPERATORS["rlshift"](self, other)
+
+    def __rrshift__(self, other: ExprLike) -> Expr:
+        return OPERATORS["rrshift"](self, other)
+
+    def __pow__(self, other: ExprLike) -> Expr:
+        return OPERATORS["pow"](self, other)
+
+    def __rpow__(self, other: ExprLike) -> Expr:
+        return OPERATORS["rpow"](self, other)
+
+    def __neg__(self) -> Expr:
+        return OPERATORS["neg"](self)
+
+    def __invert__(self) -> Expr:
+        return OPERATORS["invert"](self)
+
+    def __bool__(self) -> bool:
+        raise ExpressionError(
+            "an expression has no truth value while the program is being described; "
+            "use te.if_then_else, te.all, te.any or te.equal"
+        )
+
+    def astype(self, to: DTypeLike) -> Expr:
+        """This value converted to another data type."""
+        return OPERATORS["astype"](self, to)
+
+    def __repr__(self) -> str:
+        from weft.expr.text import format_expr
+
+        return format_expr(self)
+
+
+ExprLike = Union[Expr, int, float, bool]
+
+
+class Var(Expr):
+    """A named value: a loop variable, a block axis, a size, a let-bound value. Two Vars of one name are different."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str, dtype: DType = INDEX) -> None:
+        self.name = name
+        self.dtype = dtype
+
+
+class Const(Expr):
+    """A literal. `value` is a Python int, float or bool that fits the dtype."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any, dtype: DType) -> None:
+        self.value = value
+        self.dtype = dtype
+
+
+class Binary(Expr):
+    """Base of the two-sided arithmetic nodes: the result has the dtype of both sides."""
+
+    __slots__ = ("a", "b")
+
+    def __init__(self, a: Expr, b: Expr) -> None:
+        self.a = a
+        self.b = b
+        self.dtype = a.dtype
+
+
+class Add(Binary):
+    """a + b."""
+
+    __slots__ = ()
+
+
+class Sub(Binary):
+    """a - b."""
+
+    __slots__ = ()
+
+
+class Mul(Binary):
+    """a * b."""
+
+    __slots__ = ()
+
+
+class Div(Binary):
+    """a / b of floats."""
+
+    __slots__ = ()
+
+
+class FloorDiv(Binary):
+    """a // b, rounded to minus infinity."""
+
+    __slots__ = ()
+
+
+class FloorMod(Binary):
+    """a % b, with the sign of b."""
+
+    __slots__ = ()
+
+
+class TruncDiv(Binary):
+    """a / b of integers, rounded to zero."""
+
+    __slots__ = ()
+
+
+class TruncMod(Binary):
+    """a - truncdiv(a, b) * b, with the sign of a (for floats: C's fmod)."""
+
+    __slots__ = ()
+
+
+class Min(Binary):
+    """The lesser; of floats: NaN if either is NaN."""
+
+    __slots__ = ()
+
+
+class Max(Binary):
+    """The greater; of floats: NaN if either is NaN."""
+
+    __slots__ = ()
+
+
+class Compare(Binary):
+    """Base of comparisons and connectives: the result is bool with the lanes of the sides."""
+
+    __slots__ = ()
+
+    def __init__(self, a: Expr, b: Expr) -> None:
+        self.a = a
+        self.b = b
+        self.dtype = BOOL if a.dtype.lanes == 1 else BOOL.with_lanes(a.dtype.lanes)
+
+
+class EQ(Compare):
+    """a equals b."""
+
+    __slots__ = ()
+
+
+class NE(Compare):
+    """a differs from b."""
+
+    __slots__ = ()
+
+
+class LT(Compare):
+    """a < b."""
+
+    __slots__ = ()
+
+
+class LE(Compare):
+    """a <= b."""
+
+    __slots__ = ()
+
+
+class And(Compare):
+    """a and b; b is evaluated only where a holds."""
+
+    __slots__ = ()
+
+
+class Or(Compare):
+    """a or b; b is evaluated only where a does not hold."""
+
+    __slots__ = ()
+
+
+class Not(Expr):
+    """not a."""
+
+    __slots__ = ("a",)
+
+    def __init__(self, a: Expr) -> None:
+        self.a = a
+        self.dtype = a.dtype
+
+
+class Select(Expr):
+    """`then` where the condition holds, else `otherwise`; loads of the arm not chosen never happen."""
+
+    __slots__ = ("condition", "then", "otherwise")
+
+    def __init__(self, condition: Expr, then: Expr, otherwise: Expr) -> None:
+        self.condition = condition
+        self.then = then
+        self.otherwise = otherwise
+        self.dtype = then.dtype
+
+
+class Cast(Expr):
+    """A conversion. Float to integer rounds to zero and saturates (NaN gives 0); integers wrap."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, dtype: DType, value: Expr) -> None:
+        self.value = value
+        self.dtype = dtype
+
+
+class Call(Expr):
+    """A call of an intrinsic by name. `weft.expr.intrinsics` lists the pure ones; every other name has effects."""
+
+    __slots__ = ("name", "args")
+
+    def __init__(self, name: str, args: Sequence[Expr], dtype: DType) -> None:
+        self.name = name
+        self.args = tuple(args)
+        self.dtype = dtype
+
+
+class Load(Expr):
+    """The element (or, with a vector index, the elements) of a buffer."""
+
+    __slots__ = ("buffer", "indices")
+
+    def __init__(self, buffer: Buffer, indices: Sequence[Expr]) -> None:
+        self.buffer = buffer
+        self.indices = tuple(indices)
+        lanes = 1
+        for index in self.indices:
+            if index.dtype.lanes != 1:
+                lanes = index.dtype.lanes
+        self.dtype = buffer.dtype if lanes == 1 else buffer.dtype.with_lanes(lanes)
+
+
+class Address(Expr):
+    """The address of an element, for an intrinsic's argument. `mode` is some of "r", "w"."""
+
+    __slots__ = ("buffer", "indices", "mode")
+
+    def __init__(self, buffer: Buffer, indices: Sequence[Expr], mode: str = "rw") -> None:
+        self.buffer = buffer
+        self.indices = tuple(indices)
+        self.mode = mode
+        self.dtype = HANDLE
+
+
+class Ramp(Expr):
+    """The vector base, base + stride, base + 2·stride, …; base and stride are scalars."""
+
+    __slots__ = ("base", "stride", "lanes")
+
+    def __init__(self, base: Expr, stride: Expr, lanes: int) -> None:
+        self.base = base
+        self.stride = stride
+        self.lanes = lanes
+        self.dtype = base.dtype.with_lanes(lanes)
+
+
+class Broadcast(Expr):
+    """A scalar in every lane."""
+
+    __slots__ = ("value", "lanes")
+
+    def __init__(self, value: Expr, lanes: int) -> None:
+        self.value = value
+        self.lanes = lanes
+        self.dtype = value.dtype.with_lanes(lanes)
+
+
+class Buffer:
+    """A declared piece of memory: an argument, or an intermediate that the compiler allocates.
+
+    `strides` are in elements; None means row-major and compact. `alignment` is what the base address is known to
+    keep, in bytes. `scope` names the memory: "global", "shared", "local", "warp", or one that a target declares.
+    """
+
+    __slots__ = ("name", "dtype", "shape", "scope", "strides", "alignment")
+
+    def __init__(
+        self,
+        name: str,
+        dtype: DType,
+        shape: Iterable[ExprLike],
+        scope: str = "global",
+        strides: Iterable[ExprLike] | None = None,
+        alignment: int = 64,
+    ) -> None:
+        self.name = name
+        self.dtype = dtype
+        self.shape: tuple[Expr, ...] = tuple(index_expr(s) for s in shape)
+        self.scope = scope
+        self.strides: tuple[Expr, ...] | None = None if strides is None else tuple(index_expr(s) for s in strides)
+        self.alignment = alignment
+
+    def replace(self, **changes: Any) -> Buffer:
+        """A new buffer like this one but for the given fields."""
+        fields = {key: getattr(self, key) for key in Buffer.__slots__}
+        fields.update(changes)
+        return Buffer(**fields)
+
+    def __repr__(self) -> str:
+        shape = ", ".join(map(repr, self.shape))
+        return f"{self.name}: {self.dtype}[{shape}]" + ("" if self.scope == "global" else f" {self.scope}")
+
+
+BINARY: tuple[type[Binary], ...] = (Add, Sub, Mul, Div, FloorDiv, FloorMod, TruncDiv, TruncMod, Min, Max)
+COMPARE: tuple[type[Compare], ...] = (EQ, NE, LT, LE, And, Or)
+NODES: tuple[type[Expr], ...] = (
+    Var, Const, *BINARY, *COMPARE, Not, Select, Cast, Call, Load, Address, Ramp, Broadcast,
+)  # fmt: skip
+
+
+_SMALL = [Const(i, INDEX) for i in range(-16, 257)]
+
+
+def index_expr(value: ExprLike) -> Expr:
+    """An int or expression as an index-typed expression."""
+    if type(value) is int:
+        return _SMALL[value + 16] if -16 <= value <= 256 else Const(value, INDEX)
+    if isinstance(value, Expr):
+        if value.dtype.scalar is INDEX:
+            return value
+        if value.dtype.is_integer:
+            return OPERATORS["astype"](value, INDEX.with_lanes(value.dtype.lanes))
+        raise DTypeError(f"an index or size must be an integer, not {value.dtype}: {value!r}")
+    if isinstance(value, (np.integer,)):
+        return index_expr(int(value))
+    variable = getattr(value, "var", None)  # an axis stands for its variable
+    if isinstance(variable, Expr):
+        return variable
+    raise DTypeError(f"an index or size must be an integer or an integer expression, not {value!r}")
