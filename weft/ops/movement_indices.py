@@ -1,0 +1,152 @@
+"""Index arithmetic that the operators which move elements share: what a kernel can hold, reshapes, indices from data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from weft import te
+from weft.core.dtypes import DType
+from weft.expr.nodes import Expr, index_expr
+from weft.graph.ir import Array, Dim, TensorType
+from weft.graph.opspec import Compute, Infer, Use
+from weft.graph.shapes import Shape, normal_axis, unknown_dim
+
+
+def kernel_type(kind: TensorType | None) -> DType | None:
+    """The element type in kernels; None for types that only the host knows (strings, complex, float8, packed)."""
+    core = None if kind is None else kind.core
+    return None if core is None or core.is_packed else core
+
+
+def kernels_know(c: Compute) -> bool:
+    """Whether kernels know the types of every input and output."""
+    return all(t is None or kernel_type(t) is not None for t in (*c.types, *c.outputs))
+
+
+def output_type(c: Compute, position: int = 0) -> DType:
+    """The element type of an output, in a kernel."""
+    found = kernel_type(c.outputs[position])
+    if found is None:
+        raise c.error(f"kernels do not know the element type of output {position}")
+    return found
+
+
+def is_empty(c: Compute, position: int = 0) -> bool:
+    """Whether an output has no elements."""
+    return 0 in c.out_shape(position)
+
+
+def fill(shape: Sequence[int], value: Any, kind: DType, name: str = "fill") -> Any:
+    """A tensor with one value everywhere."""
+    return te.compute(tuple(shape), lambda *i: te.const(value, kind), name=name, dtype=kind)
+
+
+def unknown_shape(rank: int | None, what: str = "unknown") -> Shape | None:
+    """A shape of which only the rank is known, or not even that."""
+    return None if rank is None else tuple(unknown_dim(what) for _ in range(rank))
+
+
+def length_of(c: Infer, position: int) -> int | None:
+    """How many elements a vector input has, where that is known."""
+    if not c.has(position):
+        return None
+    shape = c.tensor(position).shape
+    if shape is None:
+        return None
+    if not shape:
+        return 1
+    return shape[0] if len(shape) == 1 and isinstance(shape[0], int) else None
+
+
+def integers(value: Array) -> list[int]:
+    """The elements of an array as Python ints."""
+    return [int(v) for v in np.asarray(value).reshape(-1)]
+
+
+def axis_of(c: Use, rank: int, default: int = 0) -> int:
+    """The attribute `axis`, counted from the front."""
+    return normal_axis(int(c.get("axis", default)), rank, c.error)
+
+
+def with_dim(shape: Shape, axis: int, dim: Dim) -> Shape:
+    """A shape with one dimension replaced."""
+    return (*shape[:axis], dim, *shape[axis + 1 :])
+
+
+# ------------------------------------------------------------------------------------------------------- reshapes
+
+
+def reshape_read(source: Any, wanted: Sequence[int]) -> Callable[..., Expr]:
+    """The element of `source` that stands at an index of its reshape; dims that stay alone cost no division."""
+    groups = _groups([int(s.value) for s in source.shape], list(wanted))
+
+    def read(*indices: Any) -> Expr:
+        at: list[Any] = []
+        for first, count, dims in groups:
+            at += _split(indices[first : first + count], wanted[first : first + count], dims)
+        return source[tuple(at)]  # type: ignore[no-any-return]
+
+    return read
+
+
+def _groups(old: list[int], new: list[int]) -> list[tuple[int, int, list[int]]]:
+    """The shortest stretches of both shapes that hold equally many elements: (first new dim, how many, old dims)."""
+    found: list[tuple[int, int, list[int]]] = []
+    i = j = 0
+    while i < len(old) or j < len(new):
+        first, dims, left, right = j, [], 1, 1
+        while True:
+            if left <= right and i < len(old) and (left < right or not dims):
+                left *= old[i]
+                dims.append(old[i])
+                i += 1
+            elif j < len(new) and (right < left or j == first):
+                right *= new[j]
+                j += 1
+            elif left == right:
+                break
+            else:  # only ones are left on one side
+                dims, i, j = dims + old[i:], len(old), len(new)
+                break
+        found.append((first, j - first, dims))
+    return found
+
+
+def _split(indices: Sequence[Any], sizes: Sequence[int], dims: list[int]) -> list[Any]:
+    """Indices into `dims` of the element that `indices` name in `sizes`."""
+    real = [(i, s) for i, s in zip(indices, sizes) if s != 1]
+    if [s for _, s in real] == [d for d in dims if d != 1]:
+        order = iter(real)
+        return [0 if d == 1 else next(order)[0] for d in dims]
+    flat: Any = index_expr(0)
+    for index, size in real:
+        flat = flat * size + index
+    out: list[Any] = []
+    below, leading = 1, [k for k, d in enumerate(dims) if d != 1][:1]
+    for position in range(len(dims) - 1, -1, -1):
+        dim = dims[position]
+        part = flat // below
+        out.append(0 if dim == 1 else part if [position] == leading else part % dim)
+        below *= dim
+    return out[::-1]
+
+
+# ------------------------------------------------------------------------------------------------ indices from data
+
+
+def safe_index(value: Expr, size: int) -> Expr:
+    """An index read from data: negative ones count from the end, and none leads outside the dimension."""
+    at = index_expr(value)
+    counted = at if value.dtype.kind == "uint" else te.select(at < 0, at + size, at)
+    return te.minimum(te.maximum(counted, 0), max(size - 1, 0))
+
+
+def choose(index: Any, values: Sequence[Any]) -> Any:
+    """values[index] as nested selects, halving at each step."""
+    if len(values) == 1:
+        return values[0]
+    half = len(values) // 2
+    return te.select(index < half, choose(index, values[:half]), choose(index - half, values[half:]))
