@@ -1,0 +1,258 @@
+"""Elementwise arithmetic: Abs to Where, with numpy's broadcasting, and the variadic Max, Min, Mean and Sum."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from weft import te
+from weft.expr.nodes import Expr
+from weft.graph.ir import Array, TensorType, Type
+from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
+from weft.graph.shapes import broadcast
+from weft.ops.elementwise_support import (
+    FLOATS,
+    NUMBERS,
+    SIGNED,
+    elementwise,
+    infer_same,
+    kernel,
+    number,
+    read,
+    same_types,
+    wide,
+)
+
+# ------------------------------------------------------------------------------------------------------- one input
+
+
+def _erf(x: Array) -> Array:
+    made = np.vectorize(math.erf, otypes=[np.float64])(x) if x.size else np.zeros(x.shape)
+    return np.asarray(made, x.dtype)
+
+
+_UNARY_FLOAT: dict[str, tuple[Callable[..., Any], Callable[[Any], Expr]]] = {
+    "Acos": (np.arccos, te.acos), "Acosh": (np.arccosh, te.acosh), "Asin": (np.arcsin, te.asin),
+    "Asinh": (np.arcsinh, te.asinh), "Atan": (np.arctan, te.atan), "Atanh": (np.arctanh, te.atanh),
+    "Ceil": (np.ceil, te.ceil), "Cos": (np.cos, te.cos), "Cosh": (np.cosh, te.cosh), "Exp": (np.exp, te.exp),
+    "Floor": (np.floor, te.floor), "Log": (np.log, te.log), "Round": (np.rint, te.round), "Sin": (np.sin, te.sin),
+    "Sinh": (np.sinh, te.sinh), "Sqrt": (np.sqrt, te.sqrt), "Tan": (np.tan, te.tan), "Tanh": (np.tanh, te.tanh),
+}  # fmt: skip
+
+
+def _register_unary(name: str, meaning: Callable[..., Any], expression: Callable[[Any], Expr], types: str) -> None:
+    elementwise(name, lambda c, x: meaning(x), lambda c, x: expression(x), infer_same, types)
+
+
+for _name, (_meaning, _expression) in _UNARY_FLOAT.items():
+    _register_unary(_name, _meaning, _expression, FLOATS)
+_register_unary("Abs", np.abs, te.abs, NUMBERS)
+_register_unary("Neg", np.negative, te.neg, f"{FLOATS} {SIGNED}")
+_register_unary("Sign", np.sign, te.sign, NUMBERS)
+_register_unary("Reciprocal", lambda x: 1 / x, lambda x: 1 / x, FLOATS)
+
+
+def _erf_expression(x: Expr) -> Expr:
+    return te.erf(x) if x.dtype.is_float else te.erf(x.astype("float64"))
+
+
+_register_unary("Erf", _erf, _erf_expression, NUMBERS)
+
+
+# ------------------------------------------------------------------------------------------------------ two inputs
+
+
+def _divide(c: Use, a: Array, b: Array) -> Array:
+    if a.dtype.kind not in "iu":
+        return np.asarray(a / b)
+    safe = np.where(b == 0, np.ones_like(b), b)  # a zero divisor gives 0, as in the compiled form
+    quotient = a // safe
+    low = (quotient < 0) & (quotient * safe != a)
+    return np.asarray(np.where(b == 0, np.zeros_like(a), quotient + low.astype(a.dtype)))
+
+
+def _divide_expression(c: Use, a: Expr, b: Expr) -> Expr:
+    return a / b if a.dtype.is_float else te.truncdiv(a, b)
+
+
+def _modulo(c: Use, a: Array, b: Array) -> Array:
+    rest = np.fmod if c.get("fmod", 0) else np.mod
+    if a.dtype.kind not in "iu":
+        return np.asarray(rest(a, b))
+    made = rest(a, np.where(b == 0, np.ones_like(b), b))
+    return np.asarray(np.where(b == 0, np.zeros_like(a), made))
+
+
+def _modulo_expression(c: Use, a: Expr, b: Expr) -> Expr:
+    return te.truncmod(a, b) if c.get("fmod", 0) else a % b
+
+
+elementwise("Add", lambda c, a, b: a + b, lambda c, a, b: a + b, types=NUMBERS)
+elementwise("Sub", lambda c, a, b: a - b, lambda c, a, b: a - b, types=NUMBERS)
+elementwise("Mul", lambda c, a, b: a * b, lambda c, a, b: a * b, types=NUMBERS)
+elementwise("Div", _divide, _divide_expression, types=NUMBERS)
+elementwise("Mod", _modulo, _modulo_expression, types=NUMBERS)
+
+
+# ------------------------------------------------------------------------------------------------------------- Pow
+
+
+def _infer_pow(c: Infer) -> list[Type]:
+    x, y = c.tensor(0), c.tensor(1)
+    return [TensorType(x.dtype, broadcast([x.shape, y.shape], c.error))]
+
+
+def _integer_power(x: Array, y: Array) -> Array:
+    """x to the y in wrapping integers; a negative power is 0 but of 1 and -1."""
+    x, y = np.broadcast_arrays(x, y)
+    result, base, rest = np.ones_like(x), x.copy(), np.where(y < 0, 0, y).astype(np.uint64)
+    while rest.any():
+        result = np.where(rest & np.uint64(1), result * base, result)
+        base, rest = base * base, rest >> np.uint64(1)
+    odd = (y.astype(np.int64) & 1).astype(bool)
+    inverse = np.where(x == 1, 1, np.where(x == -1, np.where(odd, -1, 1), 0)).astype(x.dtype)
+    return np.where(y < 0, inverse, result)
+
+
+def _power(c: Evaluate, x: Array, y: Array) -> Array:
+    kind = x.dtype
+    x, y = wide(x), wide(y)
+    if x.dtype.kind in "iu" and y.dtype.kind in "iu":
+        return np.asarray(_integer_power(x, y), kind)
+    if x.dtype.kind in "iu":
+        x = x.astype(np.float64)
+    return np.asarray(np.power(x, y.astype(x.dtype))).astype(kind)
+
+
+def _power_expression(x: Expr, y: Expr, exponent: float | None) -> Expr:
+    if exponent == 2.0 and x.dtype.is_float:
+        return x * x
+    if exponent == 3.0 and x.dtype.is_float:
+        return x * x * x
+    if exponent == 0.5 and x.dtype.is_float:
+        return te.sqrt(x)
+    real = x if x.dtype.is_float else x.astype("float64")
+    made = te.power(real, y.astype(real.dtype))
+    return made if x.dtype.is_float else te.round(made) if y.dtype.is_integer else made
+
+
+@kernel
+def _compute_power(c: Compute, x: te.Tensor, y: te.Tensor) -> te.Tensor | None:
+    if x.dtype.name in ("int64", "uint64"):
+        return None  # float64 cannot hold every power of 64-bit integers
+    value = c.value(1)
+    exponent = float(value.reshape(-1)[0]) if value is not None and value.size == 1 else None
+
+    def body(*indices: Any) -> Expr:
+        return _power_expression(read(x, indices), read(y, indices), exponent)
+
+    made: te.Tensor = te.compute(c.out_shape(), body, name="pow", dtype=c.outputs[0].dtype)
+    return made
+
+
+register(OpSpec("Pow", _infer_pow, _power, _compute_power, "injective"))
+
+
+# -------------------------------------------------------------------------------------------------------- variadic
+
+
+def _fold(function: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+    return lambda c, *values: functools.reduce(function, values)
+
+
+def _mean(c: Use, *values: Any) -> Any:
+    return functools.reduce(lambda a, b: a + b, values) / len(values)
+
+
+elementwise("Max", _fold(np.maximum), _fold(te.maximum), types=NUMBERS)
+elementwise("Min", _fold(np.minimum), _fold(te.minimum), types=NUMBERS)
+elementwise("Sum", _fold(np.add), _fold(lambda a, b: a + b), types=FLOATS)
+elementwise("Mean", _mean, _mean, types=FLOATS)
+
+
+# ---------------------------------------------------------------------------------------------------- Clip, Where
+
+
+def _infer_clip(c: Infer) -> list[Type]:
+    same_types(c)
+    return [c.tensor(0)]
+
+
+def _clip(c: Evaluate, x: Array, low: Array | None = None, high: Array | None = None) -> Array:
+    result = x
+    if low is not None:
+        result = np.maximum(result, low.reshape(()))
+    if high is not None:
+        result = np.minimum(result, high.reshape(()))
+    return np.asarray(result, x.dtype)
+
+
+@kernel
+def _compute_clip(
+    c: Compute, x: te.Tensor, low: te.Tensor | None = None, high: te.Tensor | None = None
+) -> te.Tensor:
+    def body(*indices: Any) -> Expr:
+        value = read(x, indices)
+        if low is not None:
+            value = te.maximum(value, number(c, 1, low))
+        if high is not None:
+            value = te.minimum(value, number(c, 2, high))
+        return value
+
+    made: te.Tensor = te.compute(c.out_shape(), body, name="clip", dtype=c.outputs[0].dtype)
+    return made
+
+
+register(OpSpec("Clip", _infer_clip, _clip, _compute_clip, "injective"))
+
+
+def _infer_where(c: Infer) -> list[Type]:
+    if c.tensor(0).dtype != "bool":
+        raise c.error(f"its condition must be bool, not {c.tensor(0).dtype}")
+    if c.tensor(1).dtype != c.tensor(2).dtype:
+        raise c.error(f"its values must have one element type, not {c.tensor(1).dtype} and {c.tensor(2).dtype}")
+    return [TensorType(c.tensor(1).dtype, broadcast([c.tensor(i).shape for i in range(3)], c.error))]
+
+
+def _where(c: Evaluate, condition: Array, x: Array, y: Array) -> Array:
+    return np.asarray(np.where(condition, x, y), x.dtype)
+
+
+@kernel
+def _compute_where(c: Compute, condition: te.Tensor, x: te.Tensor, y: te.Tensor) -> te.Tensor:
+    def body(*indices: Any) -> Expr:
+        chosen, then, otherwise = (te.broadcast_read(t, indices) for t in (condition, x, y))
+        return te.select(chosen, then, otherwise)
+
+    made: te.Tensor = te.compute(c.out_shape(), body, name="where")
+    return made
+
+
+register(OpSpec("Where", _infer_where, _where, _compute_where, "injective"))
+
+
+# --------------------------------------------------------------------------------------------------------- Identity
+
+
+def _infer_identity(c: Infer) -> list[Type]:
+    kind = c.types[0]
+    if kind is None:
+        raise c.error("input 0 is missing")
+    return [kind]
+
+
+def _identity(c: Evaluate, x: Any) -> Any:
+    return (x,)
+
+
+@kernel
+def _compute_identity(c: Compute, x: te.Tensor) -> te.Tensor:
+    made: te.Tensor = te.compute(c.out_shape(), lambda *i: x[i], name="identity")
+    return made
+
+
+register(OpSpec("Identity", _infer_identity, _identity, _compute_identity, "injective"))

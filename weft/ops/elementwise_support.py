@@ -1,0 +1,161 @@
+"""What the families of operators share: kernels guarded by what the code generator takes, and elementwise operators.
+
+`elementwise(name, meaning, expression)` registers an operator whose output elements come from one element of each
+input, broadcast as numpy does. float16 and bfloat16 are computed in float32 and rounded once, by both meanings.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from weft import te
+from weft.expr.nodes import Expr
+from weft.graph.ir import NUMPY_TYPES, Array, TensorType, Type
+from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
+from weft.graph.shapes import broadcast
+
+KERNEL_TYPES = frozenset(
+    "float16 bfloat16 float32 float64 int8 int16 int32 int64 uint8 uint16 uint32 uint64 bool".split()
+)
+"""The element types that compiled kernels read and write."""
+
+NARROW_FLOATS = frozenset(("float16", "bfloat16"))
+_NARROW_NUMPY = frozenset(NUMPY_TYPES[name] for name in NARROW_FLOATS)
+
+ELEMENT_TYPES: dict[int, str] = {
+    1: "float32", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 6: "int32", 7: "int64", 8: "string", 9: "bool",
+    10: "float16", 11: "float64", 12: "uint32", 13: "uint64", 14: "complex64", 15: "complex128", 16: "bfloat16",
+    17: "float8_e4m3fn", 18: "float8_e4m3fnuz", 19: "float8_e5m2", 20: "float8_e5m2fnuz", 21: "uint4", 22: "int4",
+    23: "float4_e2m1fn", 24: "float8_e8m0fnu", 25: "uint2", 26: "int2",
+}  # fmt: skip
+"""The element types by the numbers that attributes such as Cast's `to` hold."""
+
+
+def element_type(c: Use, name: str, default: str | None = None) -> str:
+    """The element type that an attribute names by its number."""
+    number = c.need(name) if default is None else c.get(name)
+    if number is None:
+        assert default is not None
+        return default
+    if number not in ELEMENT_TYPES:
+        raise c.error(f"the attribute {name!r} names the element type {number}, which is not known")
+    return ELEMENT_TYPES[number]
+
+
+# --------------------------------------------------------------------------------------------------------- kernels
+
+
+def kernel(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A compute function that gives None for element types without kernels, and for tensors without elements."""
+
+    @functools.wraps(function)
+    def guarded(c: Compute, *tensors: te.Tensor | None) -> Any:
+        for kind in (*c.types, *c.outputs):
+            if kind is not None and (kind.dtype not in KERNEL_TYPES or 0 in kind.static):
+                return None
+        return function(c, *tensors)
+
+    return guarded
+
+
+def wide_type(dtype: str) -> str:
+    """The type that arithmetic on an element type is done in: float32 for the narrow floats."""
+    return "float32" if dtype in NARROW_FLOATS else dtype
+
+
+def wide(array: Array) -> Array:
+    """An array in the type that arithmetic on it is done in."""
+    return array.astype(np.float32) if array.dtype in _NARROW_NUMPY else array
+
+
+def read(tensor: te.Tensor, indices: Sequence[Any]) -> Expr:
+    """The element that broadcasting brings to these indices, in the type that arithmetic on it is done in."""
+    return widen(te.broadcast_read(tensor, indices))
+
+
+def widen(value: Expr) -> Expr:
+    """An expression in the type that arithmetic on it is done in."""
+    return value.astype(wide_type(value.dtype.name))
+
+
+def number(c: Compute, position: int, tensor: te.Tensor) -> Expr:
+    """The one element of an input: a literal where its value is known, which lets the code generator use it."""
+    value = c.value(position)
+    if value is not None:
+        return widen(te.const(value.reshape(-1)[0], tensor.dtype))
+    return widen(tensor[(0,) * len(tensor.shape)])
+
+
+# ----------------------------------------------------------------------------------------------------- elementwise
+
+
+def same_types(c: Infer, count: int | None = None) -> str:
+    """The element type that the inputs share; an error where they differ."""
+    kinds = [c.tensor(i).dtype for i in range(len(c.types) if count is None else count) if c.has(i)]
+    if not kinds:
+        raise c.error("it needs at least one input")
+    if len(set(kinds)) > 1:
+        raise c.error(f"its inputs must have one element type, not {', '.join(kinds)}")
+    return kinds[0]
+
+
+def infer_same(c: Infer) -> Sequence[Type]:
+    """The output is like the first input."""
+    return [c.tensor(0)]
+
+
+def infer_broadcast(c: Infer) -> Sequence[Type]:
+    """Inputs of one type, broadcast against each other."""
+    return [TensorType(same_types(c), broadcast([c.tensor(i).shape for i in range(len(c.types))], c.error))]
+
+
+def infer_comparison(c: Infer) -> Sequence[Type]:
+    """Inputs of one type, broadcast against each other; the output is bool."""
+    kind = infer_broadcast(c)[0]
+    assert isinstance(kind, TensorType)
+    return [TensorType("bool", kind.shape)]
+
+
+def elementwise(
+    name: str,
+    meaning: Callable[..., Any],
+    expression: Callable[..., Any] | None,
+    infer: Callable[[Infer], Sequence[Type]] = infer_broadcast,
+    types: str = "",
+) -> OpSpec:
+    """Registers an elementwise operator: `meaning(c, *arrays)` in numpy, `expression(c, *elements)` of expressions.
+
+    `types` are the element types that the operator takes, as one string of names; empty means any.
+    """
+    allowed = frozenset(types.split())
+
+    def checked(c: Infer) -> Sequence[Type]:
+        made = infer(c)
+        first = c.tensor(0).dtype
+        if allowed and first not in allowed:
+            raise c.error(f"it is not defined on {first}, but on {', '.join(sorted(allowed))}")
+        return made
+
+    def evaluate(c: Evaluate, *arrays: Array) -> Array:
+        result = np.asarray(meaning(c, *[wide(a) for a in arrays]))
+        return result.astype(arrays[0].dtype) if result.dtype != np.bool_ else result
+
+    def compute(c: Compute, *tensors: te.Tensor) -> te.Tensor:
+        def body(*indices: Any) -> Any:
+            assert expression is not None
+            return expression(c, *[read(t, indices) for t in tensors])
+
+        made: te.Tensor = te.compute(c.out_shape(), body, name=name.lower(), dtype=c.outputs[0].dtype)
+        return made
+
+    return register(OpSpec(name, checked, evaluate, None if expression is None else kernel(compute), "injective"))
+
+
+FLOATS = "float16 bfloat16 float32 float64"
+SIGNED = "int8 int16 int32 int64"
+UNSIGNED = "uint8 uint16 uint32 uint64"
+NUMBERS = f"{FLOATS} {SIGNED} {UNSIGNED}"
