@@ -433,7 +433,7 @@ def product():
         (lambda s, A, B, C, D, k: s.cache_read(A, "no scope!"), "cache_read", "scope"),
         (lambda s, A, B, C, D, k: s.cache_write(A, "local"), "", "A"),
         (lambda s, A, B, C, D, k: s[D].set_scope("local"), "set_scope", "parameter"),
-        (lambda s, A, B, C, D, k: s.rfactor(C, s[C].op.axis[0]), "rfactor", ""),
+        (lambda s, A, B, C, D, k: s.rfactor(C, s[C].op.axis[0]), "rfactor", "reduc"),
         (lambda s, A, B, C, D, k: s.transform_layout(C, lambda i, j: (i, 0)), "transform_layout", "same place"),
         (lambda s, A, B, C, D, k: s[C].tensorize(k, "nothing"), "tensorize", "no tensor intrinsic"),
         (lambda s, A, B, C, D, k: s["nothing"], "", "nothing"),
