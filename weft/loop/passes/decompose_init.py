@@ -95,7 +95,7 @@ def init_nest(func: Func, block: Block, inner: list[For], name: str | None = Non
     reads, _ = block_regions(body, None)
     writes = [map_region(region, lambda e: substitute(e, axis_names)) for region in block.writes]
     bindings = [substitute(b, fresh) for _, b in spatial]
-    predicate = substitute(_init_predicate(func, block, spatial, set(used)), fresh)
+    predicate = substitute(_init_predicate(func, block, spatial, inner, set(used)), fresh)
     nest: Stmt = Block(init_name, axes, bindings, reads, writes, body, None, predicate, origin=block.origin)
     for loop in reversed(loops):
         kind = loop.kind if loop.kind in ("vectorized", "unrolled", "thread", "parallel") else "serial"
@@ -103,16 +103,18 @@ def init_nest(func: Func, block: Block, inner: list[For], name: str | None = Non
     return nest, init_name
 
 
-def _init_predicate(func: Func, block: Block, spatial: list[tuple[Axis, Expr]], used: set[Var]) -> Expr:
-    """When the init runs: the terms of the block's predicate that do not speak of loops that only reduce.
+def _init_predicate(
+    func: Func, block: Block, spatial: list[tuple[Axis, Expr]], inner: list[For], used: set[Var]
+) -> Expr:
+    """When the init runs: the terms of the block's predicate that do not speak of loops that are not repeated for it.
 
     A term that mixes those with spatial loops cannot be kept; the axes' own ends take its place.
     """
     loops = loops_on(block_path(func, block.name, "decompose_init"))
-    reduction = reduction_loops(block, loops).keys() - used
+    left_out = {loop.var for loop in inner} - used
     kept, mixed = [], False
     for term in conjuncts(block.predicate):
-        if not uses_any(term, reduction):
+        if not uses_any(term, left_out):
             kept.append(term)
         elif uses_any(term, used):
             mixed = True

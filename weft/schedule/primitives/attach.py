@@ -49,8 +49,8 @@ from weft.schedule.primitives.limits import consumer_limits
 from weft.schedule.primitives.marks import check_marks
 from weft.schedule.registry import Result, primitive
 
-SHARED_BY = {"global": ("blockIdx", "threadIdx", "vthread"), "shared": ("threadIdx", "vthread")}
-"""Which threads see one instance of a buffer, by scope: a fill of it must serve all of them."""
+SHARED_BY = {"global": ("threadIdx", "vthread"), "shared": ("threadIdx", "vthread")}
+"""Which threads wait for one another and see one instance of a buffer, by scope: a fill of it serves all of them."""
 
 
 @primitive
