@@ -30,7 +30,8 @@ from weft.ops.elementwise_support import (
 # ------------------------------------------------------------------------------------------------------- one input
 
 
-def _erf(x: Array) -> Array:
+def erf(x: Array) -> Array:
+    """The error function of an array, exact to its type."""
     made = np.vectorize(math.erf, otypes=[np.float64])(x) if x.size else np.zeros(x.shape)
     return np.asarray(made, x.dtype)
 
@@ -60,7 +61,7 @@ def _erf_expression(x: Expr) -> Expr:
     return te.erf(x) if x.dtype.is_float else te.erf(x.astype("float64"))
 
 
-_register_unary("Erf", _erf, _erf_expression, NUMBERS)
+_register_unary("Erf", erf, _erf_expression, NUMBERS)
 
 
 # ------------------------------------------------------------------------------------------------------ two inputs

@@ -1,0 +1,139 @@
+"""Activation functions. Each is one formula, read twice: with numpy's functions, and with those of expressions.
+
+float16 and bfloat16 are computed in float32 and rounded once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from weft import te
+from weft.graph.ir import Type
+from weft.graph.opspec import Infer, Use
+from weft.graph.shapes import broadcast
+from weft.ops.elementwise import erf
+from weft.ops.elementwise_support import FLOATS, NUMBERS, SIGNED, elementwise, infer_broadcast, infer_same, same_types
+
+
+class Functions:
+    """The scalar functions that a formula may use, of arrays or of expressions."""
+
+    __slots__ = ("abs", "erf", "exp", "expm1", "log1p", "maximum", "minimum", "select", "sigmoid", "tanh")
+
+    def __init__(self, **functions: Callable[..., Any]) -> None:
+        for name in self.__slots__:
+            setattr(self, name, functions[name])
+
+
+ARRAYS = Functions(
+    abs=np.abs, erf=erf, exp=np.exp, expm1=np.expm1, log1p=np.log1p, maximum=np.maximum, minimum=np.minimum,
+    select=np.where, sigmoid=lambda x: 1 / (1 + np.exp(-x)), tanh=np.tanh,
+)  # fmt: skip
+EXPRESSIONS = Functions(
+    abs=te.abs, erf=te.erf, exp=te.exp, expm1=te.expm1, log1p=te.log1p, maximum=te.maximum, minimum=te.minimum,
+    select=te.select, sigmoid=te.sigmoid, tanh=te.tanh,
+)  # fmt: skip
+
+Formula = Callable[..., Any]
+
+
+def activation(
+    name: str, formula: Formula, types: str = FLOATS, infer: Callable[[Infer], Sequence[Type]] = infer_same
+) -> None:
+    """Registers an activation from its formula of (functions, use, x, …)."""
+    elementwise(name, lambda c, *x: formula(ARRAYS, c, *x), lambda c, *x: formula(EXPRESSIONS, c, *x), infer, types)
+
+
+def _celu(m: Any, c: Use, x: Any) -> Any:
+    alpha = c.get("alpha", 1.0)
+    return m.maximum(x, 0.0) + m.minimum(alpha * m.expm1(x / alpha), 0.0)
+
+
+def _elu(m: Any, c: Use, x: Any) -> Any:
+    return m.select(x < 0, c.get("alpha", 1.0) * m.expm1(m.minimum(x, 0.0)), x)
+
+
+def _gelu(m: Any, c: Use, x: Any) -> Any:
+    if c.get("approximate", "none") == "tanh":
+        return 0.5 * x * (1 + m.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)))
+    return 0.5 * x * (1 + m.erf(x * math.sqrt(0.5)))
+
+
+def _hard_sigmoid(m: Any, c: Use, x: Any) -> Any:
+    return m.minimum(m.maximum(c.get("alpha", 0.2) * x + c.get("beta", 0.5), 0.0), 1.0)
+
+
+def _hard_swish(m: Any, c: Use, x: Any) -> Any:
+    return x * m.minimum(m.maximum(x * (1 / 6) + 0.5, 0.0), 1.0)
+
+
+def _leaky_relu(m: Any, c: Use, x: Any) -> Any:
+    return m.select(x < 0, c.get("alpha", 0.01) * x, x)
+
+
+def _softplus(m: Any, c: Use, x: Any) -> Any:
+    """log(1 + exp(x)) without overflow."""
+    return m.maximum(x, 0.0) + m.log1p(m.exp(-m.abs(x)))
+
+
+def _mish(m: Any, c: Use, x: Any) -> Any:
+    return x * m.tanh(_softplus(m, c, x))
+
+
+def _selu(m: Any, c: Use, x: Any) -> Any:
+    alpha, gamma = c.get("alpha", 1.67326319217681884765625), c.get("gamma", 1.05070102214813232421875)
+    return gamma * m.select(x < 0, alpha * m.expm1(m.minimum(x, 0.0)), x)
+
+
+def _shrink(m: Any, c: Use, x: Any) -> Any:
+    bias, threshold = c.get("bias", 0.0), c.get("lambd", 0.5)
+    if not isinstance(x, np.ndarray | np.generic) and x.dtype.is_integer:
+        x = x.astype("float64")  # the threshold and the bias are floats
+    return m.select(x < -threshold, x + bias, m.select(x > threshold, x - bias, x * 0))
+
+
+def _thresholded_relu(m: Any, c: Use, x: Any) -> Any:
+    return m.select(x > c.get("alpha", 1.0), x, x * 0)
+
+
+def _swish(m: Any, c: Use, x: Any) -> Any:
+    return x * m.sigmoid(c.get("alpha", 1.0) * x)
+
+
+def _relu(m: Any, c: Use, x: Any) -> Any:
+    return m.maximum(x, 0)
+
+
+activation("Celu", _celu)
+activation("Elu", _elu)
+activation("Gelu", _gelu)
+activation("HardSigmoid", _hard_sigmoid)
+activation("HardSwish", _hard_swish)
+activation("LeakyRelu", _leaky_relu)
+activation("Mish", _mish)
+activation("Relu", _relu, f"{FLOATS} {SIGNED}")
+activation("Selu", _selu)
+activation("Shrink", _shrink, NUMBERS)
+activation("Sigmoid", lambda m, c, x: m.sigmoid(x))
+activation("Softplus", _softplus)
+activation("Softsign", lambda m, c, x: x / (1 + m.abs(x)))
+activation("Swish", _swish)
+activation("ThresholdedRelu", _thresholded_relu)
+activation("SwiGLU", lambda m, c, gate, value: _swish(m, c, gate) * value, infer=infer_broadcast)
+
+
+def _infer_prelu(c: Infer) -> Sequence[Type]:
+    same_types(c)
+    broadcast([c.tensor(0).shape, c.tensor(1).shape], c.error)
+    return [c.tensor(0)]
+
+
+def _prelu(m: Any, c: Use, x: Any, slope: Any) -> Any:
+    return m.select(x < 0, slope * x, x)
+
+
+activation("PRelu", _prelu, NUMBERS, _infer_prelu)

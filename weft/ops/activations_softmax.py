@@ -1,0 +1,119 @@
+"""Softmax, LogSoftmax and Hardmax: along one axis, shifted by its maximum so that nothing overflows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from weft import te
+from weft.expr.nodes import Expr
+from weft.graph.ir import Array, Type
+from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
+from weft.graph.shapes import normal_axis
+from weft.ops.elementwise_support import NARROW_FLOATS, kernel, wide, widen
+from weft.ops.reductions_support import best_index, reduce_axes
+
+
+def _axis(c: Use, rank: int) -> int:
+    return normal_axis(c.get("axis", -1), rank, c.error)
+
+
+def _infer(c: Infer) -> list[Type]:
+    kind = c.tensor(0)
+    if kind.dtype not in {"float32", "float64"} | NARROW_FLOATS:
+        raise c.error(f"it is defined on floats, not on {kind.dtype}")
+    if kind.shape is not None:
+        _axis(c, kind.rank)
+    return [kind]
+
+
+def softmax_array(x: Array, axis: int) -> Array:
+    """Softmax in the type of the array (a wide one)."""
+    if not x.size:
+        return x
+    grown = np.exp(x - x.max(axis=axis, keepdims=True))
+    return np.asarray(grown / grown.sum(axis=axis, keepdims=True))
+
+
+def log_softmax_array(x: Array, axis: int) -> Array:
+    """The logarithm of softmax in the type of the array (a wide one)."""
+    if not x.size:
+        return x
+    shifted = x - x.max(axis=axis, keepdims=True)
+    return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=axis, keepdims=True)))
+
+
+def _softmax(c: Evaluate, x: Array) -> Array:
+    return softmax_array(wide(x), _axis(c, x.ndim)).astype(x.dtype)
+
+
+def _log_softmax(c: Evaluate, x: Array) -> Array:
+    return log_softmax_array(wide(x), _axis(c, x.ndim)).astype(x.dtype)
+
+
+def _hardmax(c: Evaluate, x: Array) -> Array:
+    axis = _axis(c, x.ndim)
+    if not x.size:
+        return x
+    first = np.expand_dims(wide(x).argmax(axis=axis), axis)
+    positions = np.arange(x.shape[axis]).reshape([-1 if d == axis else 1 for d in range(x.ndim)])
+    return np.asarray(positions == first).astype(x.dtype)
+
+
+def _without(indices: Any, axis: int) -> tuple[Any, ...]:
+    return (*indices[:axis], *indices[axis + 1 :])
+
+
+def softmax_tensor(x: te.Tensor, axis: int, dtype: Any) -> te.Tensor:
+    """Softmax along an axis of a tensor, computed wide and rounded to `dtype`."""
+    shape = x.shape
+    top = reduce_axes(x, (axis,), te.max, name="softmax_max")
+    grown = te.compute(shape, lambda *i: te.exp(widen(x[i]) - top[_without(i, axis)]), name="softmax_exp")
+    total = reduce_axes(grown, (axis,), te.sum, name="softmax_sum")
+    made: te.Tensor = te.compute(shape, lambda *i: grown[i] / total[_without(i, axis)], name="softmax", dtype=dtype)
+    return made
+
+
+def log_softmax_tensor(x: te.Tensor, axis: int, dtype: Any) -> te.Tensor:
+    """The logarithm of softmax along an axis of a tensor, computed wide and rounded to `dtype`."""
+    top = reduce_axes(x, (axis,), te.max, name="softmax_max")
+
+    def grown(value: Expr, indices: Any) -> Expr:
+        return te.exp(value - top[_without(indices, axis)])
+
+    total = reduce_axes(x, (axis,), te.sum, grown, name="softmax_sum")
+
+    def body(*i: Any) -> Expr:
+        outer = _without(i, axis)
+        return widen(x[i]) - top[outer] - te.log(total[outer])
+
+    made: te.Tensor = te.compute(x.shape, body, name="log_softmax", dtype=dtype)
+    return made
+
+
+@kernel
+def _compute_softmax(c: Compute, x: te.Tensor) -> te.Tensor:
+    return softmax_tensor(x, _axis(c, len(x.shape)), x.dtype)
+
+
+@kernel
+def _compute_log_softmax(c: Compute, x: te.Tensor) -> te.Tensor:
+    return log_softmax_tensor(x, _axis(c, len(x.shape)), x.dtype)
+
+
+@kernel
+def _compute_hardmax(c: Compute, x: te.Tensor) -> te.Tensor:
+    axis = _axis(c, len(x.shape))
+    first = best_index(x, axis, greatest=True, last=False)
+
+    def body(*i: Any) -> Expr:
+        return te.equal(i[axis], first[_without(i, axis)]).astype(x.dtype)
+
+    made: te.Tensor = te.compute(x.shape, body, name="hardmax")
+    return made
+
+
+register(OpSpec("Softmax", _infer, _softmax, _compute_softmax, "reduction"))
+register(OpSpec("LogSoftmax", _infer, _log_softmax, _compute_log_softmax, "reduction"))
+register(OpSpec("Hardmax", _infer, _hardmax, _compute_hardmax, "reduction"))

@@ -1,0 +1,70 @@
+"""Reductions of tensors over axes, for every operator that needs one: sums, extremes, and the place of an extreme."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from weft import te
+from weft.expr.nodes import Expr
+from weft.ops.elementwise_support import widen
+
+Source = Callable[[Expr, Sequence[Any]], Expr]
+
+
+def reduce_axes(
+    x: te.Tensor,
+    axes: Sequence[int],
+    reducer: Callable[..., Any],
+    source: Source | None = None,
+    keep: bool = False,
+    name: str = "reduce",
+) -> te.Tensor:
+    """The reduction of `source(element, indices)` over axes; narrow floats accumulate in float32.
+
+    Without axes it is the source itself. `keep` leaves the reduced axes in the shape, with size 1.
+    """
+    rank = len(x.shape)
+    places = sorted(axes)
+    kept = [d for d in range(rank) if d not in places]
+    shape = [1 if d in places else x.shape[d] for d in range(rank)] if keep else [x.shape[d] for d in kept]
+    inner = {d: te.reduce_axis(x.shape[d], name=f"r{d}") for d in places}
+
+    def body(*indices: Any) -> Any:
+        outer = dict(zip(range(rank) if keep else kept, indices))
+        full = tuple(inner[d].var if d in inner else outer[d] for d in range(rank))
+        value = widen(x[full])
+        made = value if source is None else source(value, full)
+        return reducer(made, axis=list(inner.values())) if inner else made
+
+    made: te.Tensor = te.compute(shape, body, name=name)
+    return made
+
+
+def best_index(x: te.Tensor, axis: int, greatest: bool, last: bool, keep: bool = False) -> te.Tensor:
+    """Where along an axis the greatest (or least) element stands: the first of several, or the last. NaN beats all."""
+    shape = [1 if d == axis and keep else s for d, s in enumerate(x.shape) if keep or d != axis]
+    place = te.reduce_axis(x.shape[axis], name="place")
+    start = -1 if last else (1 << 63) - 1
+
+    def combine(a: Any, b: Any) -> Any:
+        better = a[1] > b[1] if greatest else a[1] < b[1]
+        tie = te.equal(a[1], b[1])
+        if a[1].dtype.is_float:
+            better = te.any(better, te.all(te.isnan(a[1]), te.not_(te.isnan(b[1]))))
+            tie = te.any(tie, te.all(te.isnan(a[1]), te.isnan(b[1])))
+        sooner = a[0] > b[0] if last else a[0] < b[0]
+        wins = te.any(better, te.all(tie, sooner))
+        return te.select(wins, a[0], b[0]), te.select(wins, a[1], b[1])
+
+    reducer = te.comm_reducer(
+        combine, lambda index, value: (start, value.min if greatest else value.max), name="best_index"
+    )
+
+    def body(*indices: Any) -> Any:
+        full = list(indices)
+        full[axis : axis + (1 if keep else 0)] = [place.var]
+        return reducer((place.var, widen(x[tuple(full)])), axis=place)
+
+    made: Sequence[te.Tensor] = te.compute(shape, body, name="best")
+    return made[0]
