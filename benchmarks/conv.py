@@ -16,16 +16,16 @@ def fused_conv2d(channels: int = 64, size: int = 56, filters: int = 64, lanes: i
     bias = te.placeholder((outputs, lanes), name="bias")
     padded = te.compute(
         (blocks, size + 2, size + 2, lanes),
-        lambda c, y, x, l: te.if_then_else(te.all(1 <= y, y <= size, 1 <= x, x <= size), data[c, y - 1, x - 1, l], 0.0),
+        lambda c, y, x, v: te.if_then_else(te.all(1 <= y, y <= size, 1 <= x, x <= size), data[c, y - 1, x - 1, v], 0.0),
         name="padded",
     )
     co, ky, kx, ci = (te.reduce_axis(e, n) for e, n in ((blocks, "co"), (3, "ky"), (3, "kx"), (lanes, "ci")))
     conv = te.compute(
         (outputs, size, size, lanes),
-        lambda f, y, x, l: te.sum(padded[co, y + ky, x + kx, ci] * weight[f, co, ky, kx, ci, l], axis=[co, ky, kx, ci]),
+        lambda f, y, x, v: te.sum(padded[co, y + ky, x + kx, ci] * weight[f, co, ky, kx, ci, v], axis=[co, ky, kx, ci]),
         name="conv",
     )
-    out = te.compute(conv.shape, lambda f, y, x, l: te.relu(conv[f, y, x, l] + bias[f, l]), name="out")
+    out = te.compute(conv.shape, lambda f, y, x, v: te.relu(conv[f, y, x, v] + bias[f, v]), name="out")
     s = te.create_schedule(out.op, name="conv2d_bias_relu")
     f, y, x, lane = s[out].axis
     xo, xi = s[out].split(x, factor=14)

@@ -76,6 +76,11 @@ def geometric_mean(values: Sequence[float]) -> float:
     return statistics.geometric_mean(values)
 
 
+def caller(function: Any, threads: int, *arrays: Any) -> Callable[[], object]:
+    """A candidate: the function on these arrays, with so many threads."""
+    return lambda: function(*arrays, threads=threads)
+
+
 def bench_gemm(target: Target, seconds: float) -> Rows:
     """float32, one thread."""
     rows: Rows = []
@@ -87,7 +92,7 @@ def bench_gemm(target: Target, seconds: float) -> Rows:
         c = aligned(np.zeros((m, n), np.float32))
         (peer,) = peers.matmul(a, b, threads=1)
         peak = harness.fma_peak(threads=1, seconds=0.1)
-        stats = harness.interleave({"weft": lambda: function(a, b, c, threads=1), "torch": peer.run}, seconds)
+        stats = harness.interleave({"weft": caller(function, 1, a, b, c), "torch": peer.run}, seconds)
         check(f"gemm {shape}", c, peer.result(), 1e-5)
         peak = max(peak, harness.fma_peak(threads=1, seconds=0.1))
         ours, theirs = gflops(shape, stats["weft"].minimum), gflops(shape, stats["torch"].minimum)
@@ -120,7 +125,7 @@ def bench_threads(target: Target, seconds: float) -> Rows:
         function = weft.build(schedule, arguments, target)
         a, b = random_matrix(size, size, "float32", 1), random_matrix(size, size, "float32", 2)
         c = aligned(np.zeros((size, size), np.float32))
-        one, two = (lambda: function(a, b, c, threads=1)), (lambda: function(a, b, c, threads=2))
+        one, two = caller(function, 1, a, b, c), caller(function, 2, a, b, c)
         own = harness.interleave({"one": one, "two": two}, seconds)
         # the peer's threads spin for a while after their work, on the core that the next candidate needs
         (peer,) = peers.matmul(a, b, threads=2)
@@ -143,12 +148,12 @@ def _low_candidates(target: Target, size: int) -> dict[str, Callable[[], object]
     """Our float32, bfloat16 and byte products of one size, checked against numpy."""
     candidates: dict[str, Callable[[], object]] = {}
     kinds: list[tuple[str, str, str, str | None, Callable[..., Any]]] = [
-        ("float32", "float32", "float32", None, lambda l, r, o: gemm(size, size, size, target)),
+        ("float32", "float32", "float32", None, lambda *_: gemm(size, size, size, target)),
         ("bfloat16 -> bfloat16, AMX", "bfloat16", "bfloat16", "bfloat16", _tiles(size, target)),
         ("bfloat16 -> float32, AMX", "bfloat16", "bfloat16", "float32", _tiles(size, target)),
         ("uint8 × int8, AMX", "uint8", "int8", None, _tiles(size, target)),
         ("int8 × int8, AMX", "int8", "int8", None, _tiles(size, target)),
-        ("uint8 × int8, VNNI", "uint8", "int8", None, lambda l, r, o: gemm_vnni(size, size, size, target)),
+        ("uint8 × int8, VNNI", "uint8", "int8", None, lambda *_: gemm_vnni(size, size, size, target)),
     ]
     for name, left, right, out, make in kinds:
         try:
@@ -161,7 +166,7 @@ def _low_candidates(target: Target, size: int) -> dict[str, Callable[[], object]
         c = aligned(np.zeros((size, size), arguments[2].dtype.numpy))
         function(a, b, c)
         check(name, c, a.astype(np.float64) @ b.astype(np.float64), 1e-2 if out == "bfloat16" else 1e-5)
-        candidates[name] = lambda f=function, a=a, b=b, c=c: f(a, b, c, threads=1)  # type: ignore[misc]
+        candidates[name] = caller(function, 1, a, b, c)
     return candidates
 
 
@@ -251,12 +256,14 @@ def bench_runtime(target: Target, seconds: float) -> Rows:
         for _ in range(5)
     ]
     assert runtime.pool_size() >= 1
-    return [
-        {"what": "parallel region, two threads, empty body (µs)", "best": min(taken) * 1e3, "median": statistics.median(taken) * 1e3},
-        {"what": "call of a function, two small arrays (µs)", "best": stats["call"].minimum * 1e6, "median": stats["call"].median * 1e6},
-        {"what": "numpy's own call of the same (µs)", "best": stats["numpy"].minimum * 1e6, "median": stats["numpy"].median * 1e6},
-        {"what": "import weft (s)", "best": min(imports), "median": statistics.median(imports)},
-    ]  # fmt: skip
+    regions, calls, peer = [t * 1e3 for t in taken], stats["call"], stats["numpy"]
+    rows = [
+        ("parallel region, two threads, empty body (µs)", min(regions), statistics.median(regions)),
+        ("call of a function, two small arrays (µs)", calls.minimum * 1e6, calls.median * 1e6),
+        ("numpy's own call of the same (µs)", peer.minimum * 1e6, peer.median * 1e6),
+        ("import weft (s)", min(imports), statistics.median(imports)),
+    ]
+    return [{"what": what, "best": best, "median": median} for what, best, median in rows]
 
 
 _REGIONS = """

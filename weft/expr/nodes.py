@@ -559,6 +559,6 @@ __all__ = [
     "FloorDiv", "floordiv", "FloorMod", "floormod", "FOLD", "index_expr", "int_value", "is_false", "is_finite_number",
     "is_true", "LE", "less", "less_equal", "Load", "logical_and", "logical_not", "logical_or", "LT", "match", "Max",
     "maximum", "Min", "minimum", "mul", "Mul", "NE", "NODES", "Not", "not_equal", "Or", "power", "product", "promote",
-    "Ramp",    "select", "Select", "Sub", "sub", "TRUE", "true_divide", "TruncDiv", "truncdiv", "truncmod", "TruncMod", "Var",
-    "wrap",
+    "Ramp", "select", "Select", "Sub", "sub", "TRUE", "true_divide", "TruncDiv", "truncdiv", "truncmod", "TruncMod",
+    "Var", "wrap",
 ]  # fmt: skip

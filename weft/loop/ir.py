@@ -23,7 +23,8 @@ does not launch again: its variable is the same thread's index, and its body run
 
 from __future__ import annotations
 
-from typing import Any, Mapping, Sequence, Union
+from collections.abc import Mapping, Sequence
+from typing import Any, Union
 
 from weft.expr.nodes import TRUE, Buffer, Expr, Var, index_expr
 from weft.expr.visit import free_vars
@@ -228,7 +229,7 @@ class Func:
     @property
     def size_vars(self) -> tuple[Var, ...]:
         """Variables in the parameters' shapes and strides that are not parameters: bound from the arguments' shapes."""
-        given = set(p for p in self.params if isinstance(p, Var))
+        given = {p for p in self.params if isinstance(p, Var)}
         found: dict[Var, None] = {}
         for buffer in self.buffers:
             for var in free_vars(*buffer.shape, *(buffer.strides or ())):

@@ -7,9 +7,10 @@ are kept, so that an unchanged program comes back as the same object.
 
 from __future__ import annotations
 
-from typing import Any, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
-from weft.expr.nodes import Buffer, Expr, Load, Address, Var
+from weft.expr.nodes import Address, Buffer, Expr, Load, Var
 from weft.expr.visit import ExprMutator, map_all, substitute, walk
 from weft.loop.ir import (
     STATEMENTS,

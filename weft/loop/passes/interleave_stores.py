@@ -18,7 +18,6 @@ from weft.loop.interpreter import register_effect
 from weft.loop.ir import Func, Seq, Stmt, Store, seq
 from weft.loop.visit import Mutator
 
-
 register_effect("interleave", lambda *vectors: np.stack(vectors, axis=-1).ravel())
 
 
