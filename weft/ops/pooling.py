@@ -1,0 +1,318 @@
+"""Pooling: MaxPool (with indices), AveragePool, LpPool, and their global forms.
+
+Values outside the input never count: the maximum sees the least value of the type there, sums see zero, and the mean
+divides by the number of positions inside (or, with count_include_pad, inside the declared padding).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from weft import te
+from weft.expr.nodes import Expr
+from weft.graph.ir import Array, TensorType, Type
+from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, register
+from weft.graph.shapes import unknown_dim
+from weft.ops.convolution import accumulator, exact_type, is_empty
+from weft.ops.convolution_window import Ints, Window, kernel_axes, pad_array, pad_tensor, tap, windows_of
+from weft.ops.products import cast_to
+
+# ---------------------------------------------------------------------------------------------------------- inference
+
+
+def _infer_pool(c: Infer) -> list[Type]:
+    x = c.tensor(0)
+    kernel = c.need("kernel_shape")
+    window = Window(c, kernel)
+    if x.shape is None:
+        shape = (unknown_dim("batch"), unknown_dim("channels"), *[unknown_dim("pool") for _ in kernel])
+        return _pool_types(c, x.dtype, shape)
+    if x.rank != len(kernel) + 2:
+        raise c.error(f"a kernel of {list(kernel)} needs {len(kernel) + 2} dimensions, not {x!r}")
+    return _pool_types(c, x.dtype, (*x.dims[:2], *window.out_dims(x.dims[2:])))
+
+
+def _pool_types(c: Infer, dtype: str, shape: Any) -> list[Type]:
+    found: list[Type] = [TensorType(dtype, shape)]
+    return [*found, TensorType("int64", shape)][: max(c.output_count, 1)]
+
+
+def _infer_global(c: Infer) -> list[Type]:
+    x = c.tensor(0)
+    if x.shape is None:
+        return [TensorType(x.dtype, None)]
+    if x.rank < 2:
+        raise c.error(f"global pooling needs a batch and a channel dimension, not {x!r}")
+    return [TensorType(x.dtype, (*x.dims[:2], *[1] * (x.rank - 2)))]
+
+
+# ------------------------------------------------------------------------------------------------------------- arrays
+
+
+def least_value(dtype: Any) -> Any:
+    """The value that no maximum takes notice of."""
+    kind = np.dtype(dtype)
+    return np.iinfo(kind).min if kind.kind in "iu" else -math.inf
+
+
+def _static_outs(window: Window, sizes: Sequence[int]) -> Ints:
+    return tuple(int(d) for d in window.out_dims(sizes) if isinstance(d, int))
+
+
+def _views(c: Evaluate, x: Array, fill: Any) -> tuple[Array, Window, Ints]:
+    window = Window(c, c.need("kernel_shape"))
+    outs = _static_outs(window, x.shape[2:])
+    padded = pad_array(x, window.reach(x.shape[2:], outs), fill)
+    return windows_of(padded, window, outs), window, outs
+
+
+def _kernel_dims(rank: int) -> Ints:
+    return tuple(range(2 + rank, 2 + 2 * rank))
+
+
+def _evaluate_max(c: Evaluate, x: Array) -> Any:
+    view, window, outs = _views(c, x, least_value(x.dtype))
+    if c.output_count < 2:
+        return np.asarray(view.max(axis=_kernel_dims(len(outs))))
+    flat = view.reshape(*x.shape[:2], *outs, -1)
+    inside, position = _positions(window, x.shape[2:], outs, bool(c.get("storage_order", 0)))
+    # A padded position is never chosen, not even where every value is the least one.
+    number = np.where(inside, flat, least_value(x.dtype))
+    rank_of = np.where(number == number.max(axis=-1, keepdims=True), np.where(inside, 1, 0), -1)
+    best = rank_of.argmax(axis=-1)[..., None]
+    values = np.take_along_axis(flat, best, axis=-1)[..., 0]
+    chosen = np.take_along_axis(np.broadcast_to(position, flat.shape), best, axis=-1)[..., 0]
+    planes = np.arange(x.shape[0] * x.shape[1], dtype=np.int64) * math.prod(x.shape[2:])
+    return values, chosen + planes.reshape(*x.shape[:2], *[1] * len(outs))
+
+
+def _positions(window: Window, sizes: Sequence[int], outs: Ints, column_major: bool) -> tuple[Array, Array]:
+    """For each output and kernel position: whether it is inside the input, and its flat index in a plane."""
+    rank = len(outs)
+    inside: Array = np.ones((*outs, *window.kernel), bool)
+    position: Array = np.zeros((*outs, *window.kernel), np.int64)
+    steps = [math.prod(sizes[:i]) if column_major else math.prod(sizes[i + 1 :]) for i in range(rank)]
+    for axis, (before, _) in enumerate(window.padding(sizes)):
+        at = np.arange(outs[axis])[:, None] * window.strides[axis] - before
+        at = at + np.arange(window.kernel[axis])[None, :] * window.dilations[axis]
+        shape = [1] * (2 * rank)
+        shape[axis], shape[rank + axis] = at.shape
+        inside = inside & ((at >= 0) & (at < sizes[axis])).reshape(shape)
+        position = position + (at * steps[axis]).reshape(shape)
+    return inside.reshape(*outs, -1), position.reshape(*outs, -1)
+
+
+def _counts(window: Window, sizes: Sequence[int], outs: Ints, include_pad: bool) -> Array:
+    """How many positions each window averages over."""
+    made: Array = np.ones(outs, np.int64)
+    for axis, (before, after) in enumerate(window.padding(sizes)):
+        at = np.arange(outs[axis])[:, None] * window.strides[axis] - before
+        at = at + np.arange(window.kernel[axis])[None, :] * window.dilations[axis]
+        low, high = (-before, sizes[axis] + after) if include_pad else (0, sizes[axis])
+        shape = [1] * len(outs)
+        shape[axis] = outs[axis]
+        made = made * ((at >= low) & (at < high)).sum(axis=1).reshape(shape)
+    return made
+
+
+def _evaluate_average(c: Evaluate, x: Array) -> Array:
+    wide = exact_type(str(x.dtype)) or x.dtype
+    view, window, outs = _views(c, x.astype(wide), 0)
+    counts = _counts(window, x.shape[2:], outs, bool(c.get("count_include_pad", 0)))
+    total = view.sum(axis=_kernel_dims(len(outs)))
+    return np.asarray((total / np.maximum(counts, 1).astype(wide)).astype(x.dtype))
+
+
+def _evaluate_lp(c: Evaluate, x: Array) -> Array:
+    wide = exact_type(str(x.dtype)) or x.dtype
+    p = int(c.get("p", 2))
+    view, _, outs = _views(c, np.abs(x.astype(wide)) ** p, 0)
+    total = view.sum(axis=_kernel_dims(len(outs)))
+    return np.asarray((total ** (1.0 / p)).astype(x.dtype))
+
+
+def _spatial(x: Array) -> Ints:
+    return tuple(range(2, x.ndim))
+
+
+def _evaluate_global_max(c: Evaluate, x: Array) -> Array:
+    return np.asarray(x.max(axis=_spatial(x), keepdims=True))
+
+
+def _evaluate_global_average(c: Evaluate, x: Array) -> Array:
+    wide = exact_type(str(x.dtype)) or x.dtype
+    return np.asarray(x.astype(wide).mean(axis=_spatial(x), keepdims=True).astype(x.dtype))
+
+
+def _evaluate_global_lp(c: Evaluate, x: Array) -> Array:
+    wide = exact_type(str(x.dtype)) or x.dtype
+    p = int(c.get("p", 2))
+    total = (np.abs(x.astype(wide)) ** p).sum(axis=_spatial(x), keepdims=True)
+    return np.asarray((total ** (1.0 / p)).astype(x.dtype))
+
+
+# ------------------------------------------------------------------------------------------------------------ tensors
+
+
+def _window_reduce(c: Compute, x: te.Tensor, fill: Any, reduce: Any, source: Any, name: str) -> tuple[te.Tensor, Window]:
+    """A reduction over each window of `source(element)`, with padding as a stage of its own."""
+    window = Window(c, c.need("kernel_shape"))
+    sizes, outs = c.shape(0), c.out_shape()
+    padded = pad_tensor(x, sizes, window.reach(sizes[2:], outs[2:]), lambda: fill)
+    taps = kernel_axes(window)
+    made = te.compute(
+        outs,
+        lambda n, ch, *at: reduce(source(padded[(n, ch, *tap(window, at, taps))]), axis=taps),
+        name=name,
+    )
+    return made, window
+
+
+def _compute_max(c: Compute, x: te.Tensor) -> Any:
+    if is_empty(*c.types, *c.outputs):
+        return None
+    if len(c.outputs) > 1:
+        return _compute_max_indices(c, x)
+    return _window_reduce(c, x, x.dtype.min, te.max, lambda v: v, "max_pool")[0]
+
+
+def _better(x: Any, y: Any) -> Any:
+    """The greater value with its position; of equal values, the one that comes first."""
+    keep = te.any(x[1] > y[1], te.all(te.equal(x[1], y[1]), x[2] <= y[2]))
+    return tuple(te.if_then_else(keep, a, b) for a, b in zip(x, y))
+
+
+def _compute_max_indices(c: Compute, x: te.Tensor) -> Any:
+    """Value and position reduced together; the third number orders equal values and puts padding last."""
+    window = Window(c, c.need("kernel_shape"))
+    sizes, outs = c.shape(0), c.out_shape()
+    rank = len(sizes) - 2
+    before = [a for a, _ in window.padding(sizes[2:])]
+    padded = pad_tensor(x, sizes, window.reach(sizes[2:], outs[2:]), lambda: x.dtype.min)
+    taps = kernel_axes(window)
+    column_major = bool(c.get("storage_order", 0))
+    steps = [math.prod(sizes[2 : 2 + i]) if column_major else math.prod(sizes[3 + i :]) for i in range(rank)]
+    order = [math.prod(window.kernel[i + 1 :]) for i in range(rank)]
+    far = math.prod(window.kernel)
+    best = te.comm_reducer(_better, lambda t0, t1, t2: (-1, t1.min, 2 * far), name="best")
+
+    def body(n: Expr, ch: Expr, *at: Expr) -> Any:
+        there = tap(window, at, taps)
+        source = [i - b for i, b in zip(there, before)]
+        inside = te.all(*[te.all(i >= 0, i < size) for i, size in zip(source, sizes[2:])])
+        plane = (n * sizes[1] + ch) * math.prod(sizes[2:])
+        index = sum((i * step for i, step in zip(source, steps)), plane)
+        turn = sum((k.var * step for k, step in zip(taps, order)), te.const(0))
+        return best((index, padded[(n, ch, *there)], te.if_then_else(inside, turn, turn + far)), axis=taps)
+
+    made = te.compute(outs, lambda n, ch, *at: body(n, ch, *at), name="max_pool")
+    value = te.compute(outs, lambda *at: made[1][at], name="max_value")
+    index = te.compute(outs, lambda *at: made[0][at], name="max_index")
+    return value, index
+
+
+def _tap_count(window: Window, axis: int, at: Expr, low: int, high: int, before: int) -> Expr:
+    """How many kernel positions along one dimension fall into [low, high)."""
+    dilation, kernel = window.dilations[axis], window.kernel[axis]
+    start = at * window.strides[axis] - before
+    first = te.maximum((te.const(low) - start + (dilation - 1)) // dilation, te.const(0))
+    last = te.minimum((te.const(high) - start + (dilation - 1)) // dilation, te.const(kernel))
+    return last - first
+
+
+def _compute_average(c: Compute, x: te.Tensor) -> te.Tensor | None:
+    if is_empty(*c.types, *c.outputs):
+        return None
+    kind, sizes = c.outputs[0].dtype, c.shape(0)[2:]
+    wide = accumulator(kind)
+    total, window = _window_reduce(c, x, 0, te.sum, lambda v: v.astype(wide), "pool_sum")
+    include = bool(c.get("count_include_pad", 0))
+    pads = window.padding(sizes)
+    counts = _counts(window, sizes, c.out_shape()[2:], include)
+
+    def body(*at: Expr) -> Expr:
+        if (counts == counts.flat[0]).all():
+            count: Expr = te.const(float(max(counts.flat[0], 1)), wide)
+        else:
+            number: Expr = te.const(1)
+            for axis, (before, after) in enumerate(pads):
+                low, high = (-before, sizes[axis] + after) if include else (0, sizes[axis])
+                number = number * _tap_count(window, axis, at[2 + axis], low, high, before)
+            count = te.maximum(number, te.const(1)).astype(wide)
+        return (total[at] / count).astype(kind)
+
+    return _tensor(te.compute(c.out_shape(), lambda *at: body(*at), name="average_pool"))
+
+
+def _tensor(made: Any) -> te.Tensor:
+    assert isinstance(made, te.Tensor)
+    return made
+
+
+def _raise(value: Expr, p: int, kind: str) -> Expr:
+    """|value| to the power p, as a product where p is small."""
+    wide = te.abs(value.astype(kind))
+    return wide if p == 1 else wide * wide if p == 2 else te.power(wide, te.const(float(p), kind))
+
+
+def _root(value: Expr, p: int, kind: str) -> Expr:
+    return value if p == 1 else te.sqrt(value) if p == 2 else te.power(value, te.const(1.0 / p, kind))
+
+
+def _compute_lp(c: Compute, x: te.Tensor) -> te.Tensor | None:
+    if is_empty(*c.types, *c.outputs):
+        return None
+    kind, p = c.outputs[0].dtype, int(c.get("p", 2))
+    wide = accumulator(kind)
+    total, _ = _window_reduce(c, x, 0, te.sum, lambda v: _raise(v, p, wide), "pool_power")
+    return _tensor(te.compute(c.out_shape(), lambda *at: _root(total[at], p, wide).astype(kind), name="lp_pool"))
+
+
+def _global_reduce(c: Compute, x: te.Tensor, reduce: Any, source: Any, name: str) -> te.Tensor:
+    axes = [te.reduce_axis(size, f"k{i}") for i, size in enumerate(c.shape(0)[2:])]
+    return _tensor(
+        te.compute(
+            c.out_shape(),
+            lambda n, ch, *at: reduce(source(x[(n, ch, *[k.var for k in axes])]), axis=axes),
+            name=name,
+        )
+    )
+
+
+def _no_global(c: Compute) -> bool:
+    return is_empty(*c.types, *c.outputs) or len(c.shape(0)) < 3
+
+
+def _compute_global_max(c: Compute, x: te.Tensor) -> te.Tensor | None:
+    return None if _no_global(c) else _global_reduce(c, x, te.max, lambda v: v, "global_max_pool")
+
+
+def _compute_global_average(c: Compute, x: te.Tensor) -> te.Tensor | None:
+    if _no_global(c):
+        return None
+    kind = c.outputs[0].dtype
+    wide = accumulator(kind)
+    total = _global_reduce(c, x, te.sum, lambda v: v.astype(wide), "global_sum")
+    count = te.const(float(math.prod(c.shape(0)[2:])), wide)
+    return _tensor(te.compute(c.out_shape(), lambda *at: (total[at] / count).astype(kind), name="global_average_pool"))
+
+
+def _compute_global_lp(c: Compute, x: te.Tensor) -> te.Tensor | None:
+    if _no_global(c):
+        return None
+    kind, p = c.outputs[0].dtype, int(c.get("p", 2))
+    wide = accumulator(kind)
+    total = _global_reduce(c, x, te.sum, lambda v: _raise(v, p, wide), "global_power")
+    return _tensor(te.compute(c.out_shape(), lambda *at: _root(total[at], p, wide).astype(kind), name="global_lp_pool"))
+
+
+register(OpSpec("MaxPool", _infer_pool, _evaluate_max, _compute_max, kind="reduction"))
+register(OpSpec("AveragePool", _infer_pool, _evaluate_average, _compute_average, kind="reduction"))
+register(OpSpec("LpPool", _infer_pool, _evaluate_lp, _compute_lp, kind="reduction"))
+register(OpSpec("GlobalMaxPool", _infer_global, _evaluate_global_max, _compute_global_max, kind="reduction"))
+register(OpSpec("GlobalAveragePool", _infer_global, _evaluate_global_average, _compute_global_average, kind="reduction"))
+register(OpSpec("GlobalLpPool", _infer_global, _evaluate_global_lp, _compute_global_lp, kind="reduction"))
