@@ -5,7 +5,7 @@ from __future__ import annotations
 from weft.core.errors import ScheduleError
 from weft.expr.nodes import Buffer, Expr, Load, Var
 from weft.expr.simplify import simplify
-from weft.expr.visit import map_all, substitute
+from weft.expr.visit import map_all, substitute, walk
 from weft.loop.ir import Block, Func, Stmt, Store
 from weft.loop.regions import block_regions
 from weft.loop.tree import (
@@ -46,6 +46,8 @@ def _plain_store(block: Block, what: str) -> Store:
         )
     if not isinstance(store, Store) or store.predicate is not None:
         raise ScheduleError(what, block.name, f"{block.name} does more than store one value")
+    if any(type(node) is Load and node.buffer is store.buffer for node in walk(store.value)):
+        raise ScheduleError(what, block.name, f"{block.name} updates {store.buffer.name} in place")
     return store
 
 
@@ -107,6 +109,8 @@ def reverse_compute_inline(func: Func, block: str) -> Result:
     path = block_path(func, block, what)
     consumer = block_of(path)
     store = _plain_store(consumer, what)
+    if any(b is not consumer for b in writers(func.body, store.buffer)):
+        raise ScheduleError(what, block, f"{store.buffer.name} is written by other blocks too")
     inputs = [r.buffer for r in consumer.reads if r.buffer in func.allocations]
     makers = [(b, w) for b in inputs for w in writers(func.body, b)]
     if len({id(b) for b, _ in makers}) != 1 or len(makers) != 1:
