@@ -1,0 +1,368 @@
+"""The schedule that any tensor program gets without a trial, from the facts about the machine.
+
+In: the schedule of a fused group as `te.create_schedule` gives it. Out: the same schedule, with loops that run well.
+
+    producers that cost little        dissolved into their readers
+    matrix products, convolutions     a register tile, its operand packed, the elementwise block after it on the tile
+    rows (softmax, layer norm)        every stage computed inside the loop over rows of the last one
+    reductions                        partial results in lanes, or lanes along the elements
+    the rest                          lanes along the innermost axis, threads along the outer ones
+
+Nothing here fails: a step that is not legal for a program is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from weft.core.errors import ScheduleError, WeftError
+from weft.expr.nodes import Buffer, Load, Var, int_value
+from weft.expr.visit import walk
+from weft.loop.ir import Block, Store
+from weft.loop.tree import block_path, blocks_in, loops_on, readers
+from weft.schedule.schedule import Schedule
+from weft.targets.base import Target
+from weft.targets.cpu.default_facts import (
+    Facts,
+    block_named,
+    cost,
+    facts_of,
+    is_product_sum,
+    names_of,
+    sole_reader,
+    work_around,
+)
+from weft.targets.cpu.default_loops import parallelize, schedule_elementwise, schedule_reduction
+from weft.targets.cpu.default_tiles import apply_tile, plan_tile
+
+MOST_INLINED_LOADS = 24
+MOST_BLOCKS = 64
+
+
+def default_schedule(schedule: Schedule, target: Target, constants: Collection[Buffer] = ()) -> None:
+    """Schedules a program in place. `constants` are parameters that never change: copies of them may be made once."""
+    try:
+        inline_cheap(schedule)
+    except WeftError:
+        pass
+    if any(facts_of(b).is_ordered for b in blocks_in(schedule.func.body)):
+        _recurrence(schedule, target)
+        return
+    done: set[str] = set()
+    for name in reversed(names_of(schedule)):
+        if name in done or name not in names_of(schedule):
+            continue
+        before, marked = schedule.copy(), set(done)
+        try:
+            _schedule_unit(schedule, name, target, constants, done)
+        except WeftError:
+            schedule._become(before)
+            done.clear()
+            done.update(marked)
+            _plain(schedule, name, target)
+        done.add(name)
+
+
+# --------------------------------------------------------------------------------------------------------- inlining
+
+
+def inline_cheap(s: Schedule) -> None:
+    """Dissolves elementwise producers whose values are cheap to compute again, or needed only once."""
+    for name in names_of(s):
+        block = block_named(s, name)
+        if not _may_inline(s, block):
+            continue
+        try:
+            s[name].compute_inline()
+        except ScheduleError:
+            continue
+
+
+def _may_inline(s: Schedule, block: Block) -> bool:
+    facts = facts_of(block)
+    store = facts.store
+    if store is None or facts.is_reduction or facts.is_ordered or store.buffer in s.func.buffers:
+        return False
+    takers = readers(s.func.body, store.buffer)
+    if not takers or len(facts.loads) > MOST_INLINED_LOADS:
+        return False
+    work = cost(store.value)
+    for taker in takers:
+        if facts_of(taker).is_ordered:
+            return False
+        if not _fits(facts, store, work, taker, len(takers)):
+            return False
+    return True
+
+
+def _fits(facts: Facts, store: Store, work: int, taker: Block, takers: int) -> bool:
+    """Whether a reader may compute the values itself."""
+    reader = facts_of(taker)
+    loads = [load for load in reader.loads if load.buffer is store.buffer]
+    if len(reader.loads) + len(loads) * len(facts.loads) > MOST_INLINED_LOADS:
+        return False
+    times = reader.points * reader.depth * len(loads) / max(facts.points, 1)
+    if isinstance(store.value, Load) and store.value.dtype is store.buffer.dtype and not reader.is_reduction:
+        return True
+    if reader.is_reduction and times > 2.5:
+        return _is_view(store, facts)
+    if times <= 1.01 and takers == 1:
+        return True
+    return work <= 6 and takers <= 2 and times <= 2.5
+
+
+def _is_view(store: Store, facts: Facts) -> bool:
+    """Whether a block only renames elements so that neighbours stay neighbours: reading through it costs nothing."""
+    value = store.value
+    if not isinstance(value, Load):
+        return False
+    last = facts.spatial[-1].var if facts.spatial else None
+    return last is None or facts.step(value, last) == facts.store_step(last)
+
+
+# ------------------------------------------------------------------------------------------------------------ units
+
+
+def _schedule_unit(s: Schedule, name: str, target: Target, constants: Collection[Buffer], done: set[str]) -> None:
+    """Schedules a block with the product or the earlier stages that belong to its loops."""
+    facts = facts_of(block_named(s, name))
+    if facts.is_reduction:
+        if is_product_sum(facts) and _tile(s, facts, None, {}, target, constants, done):
+            return
+        _rows(s, name, target, done)
+        return
+    for candidate in _products_taken(s, facts):
+        maker, to_taker = candidate
+        if maker.block.name not in done and _tile(s, maker, facts.block, to_taker, target, constants, done):
+            done.add(maker.block.name)
+            return
+    _rows(s, name, target, done)
+
+
+def _products_taken(s: Schedule, facts: Facts) -> list[tuple[Facts, dict[Var, Var]]]:
+    """The products whose sums a block takes, each at the block's own element and by it alone."""
+    found = []
+    for region in facts.block.reads:
+        if region.buffer in s.func.buffers or sole_reader(s.func, region.buffer) is None:
+            continue
+        makers = [b for b in blocks_in(s.func.body) if any(w.buffer is region.buffer for w in b.writes)]
+        if len(makers) != 1 or not is_product_sum(facts_of(makers[0])):
+            continue
+        maker = facts_of(makers[0])
+        mapping = _same_points(maker, facts, list(region.mins), [int_value(e) for e in region.extents])
+        if mapping is not None:
+            found.append((maker, mapping))
+    return sorted(found, key=lambda pair: -pair[0].points * pair[0].depth)
+
+
+def _same_points(maker: Facts, taker: Facts, mins: list[object], extents: list[int | None]) -> dict[Var, Var] | None:
+    """The taker's axis for each axis of the maker, where both walk over the same elements."""
+    if any(e != 1 for e in extents) or not all(isinstance(m, Var) for m in mins) or len(set(mins)) != len(mins):
+        return None
+    stored = list(maker.block.writes[0].mins)
+    if stored != [axis.var for axis in maker.spatial] or {axis.var for axis in taker.spatial} != set(mins):
+        return None
+    return {axis.var: index for axis, index in zip(maker.spatial, mins) if isinstance(index, Var)}
+
+
+def _tile(
+    s: Schedule,
+    facts: Facts,
+    taker: Block | None,
+    to_taker: dict[Var, Var],
+    target: Target,
+    constants: Collection[Buffer],
+    done: set[str],
+) -> bool:
+    """Gives a product its register tile; False (and nothing changed) where it has none."""
+    plan = plan_tile(facts, target, constants)
+    if plan is None:
+        return False
+    before = s.copy()
+    known = set(names_of(s))
+    try:
+        outer = apply_tile(s, facts, plan, taker, to_taker)
+    except WeftError:
+        s._become(before)
+        return False
+    final = facts.block.name if taker is None else taker.name
+    made = [name for name in names_of(s) if name not in known]
+    done.update([facts.block.name, final])
+    packed = [name for name in made if plan.packed is not None and name.startswith(f"{plan.packed.buffer.name}_global")]
+    done.update(name for name in made if name not in packed)
+    parallel = parallelize(s[final], outer, facts.points * facts.depth, target)
+    attach = [parallel] if parallel is not None else list(outer[:1])
+    _attach_producers(s, final, attach, target, done, skip=set(packed))
+    for name in packed:
+        if plan.packed is not None and plan.packed.buffer not in constants:
+            _pack_in_parallel(s, name, target)
+        done.add(name)
+    return True
+
+
+def _pack_in_parallel(s: Schedule, name: str, target: Target) -> None:
+    facts = facts_of(block_named(s, name))
+    parallelize(s[name], [loop for loop in s[name].loops[:-1]], facts.points, target)
+
+
+def _rows(s: Schedule, name: str, target: Target, done: set[str]) -> None:
+    """A block with the stages before it, as far as they fit into its outer loops."""
+    facts = facts_of(block_named(s, name))
+    stage = s[name]
+    spatial = list(stage.axis)
+    earlier = [n for n in _feeding(s, name) if n not in done]
+    if facts.is_reduction:
+        total = facts.points * facts.depth
+        outer = spatial
+    else:
+        total = facts.points * max(1, len(facts.loads))
+        outer = spatial[:-1] if not _needs_all_rows(s, name, earlier) else spatial
+    if not earlier and not facts.is_reduction:
+        schedule_elementwise(stage, target)
+        return
+    candidates = list(reversed(outer))
+    _attach_producers(s, name, candidates, target, done)
+    if facts.is_reduction:
+        schedule_reduction(s[name], target)
+        outer = [loop for loop in s[name].loops if loop.name in {x.name for x in spatial}]
+        first = s[name].loops[: len(outer)]
+        parallelize(s[name], list(first), total, target)
+        return
+    attached = any(len(loops_on(block_path(s.func, n, "schedule"))) > 0 and n in done for n in earlier)
+    if not attached:
+        schedule_elementwise(s[name], target)
+        return
+    schedule_elementwise(s[name], target, outer=False)
+    inside = _outermost_with(s, name, earlier)
+    work = max([total, *[work_around(s, n) for n in names_of(s) if n in done]])
+    parallelize(s[name], inside, work, target)
+
+
+def _outermost_with(s: Schedule, name: str, earlier: list[str]) -> list[Var]:
+    """The leading loops of a block down to the innermost in which another stage is computed."""
+    path = loops_on(block_path(s.func, name, "schedule"))
+    deepest = 0
+    for position, loop in enumerate(path):
+        if len(blocks_in(loop.body)) > 1:
+            deepest = position + 1
+    return [loop.var for loop in path[:deepest]]
+
+
+def _needs_all_rows(s: Schedule, name: str, earlier: list[str]) -> bool:
+    """Whether the stages before an elementwise block reduce, for each of its elements, everything it needs."""
+    facts = facts_of(block_named(s, name))
+    if not facts.spatial:
+        return False
+    last = facts.spatial[-1].var
+    for other in earlier:
+        maker = facts_of(block_named(s, other))
+        if not maker.is_reduction:
+            continue
+        loads = [load for load in facts.loads if load.buffer is maker.target]
+        if any(load.indices and load.indices[-1] is last for load in loads) and maker.depth >= 16:
+            return True
+    return False
+
+
+def _feeding(s: Schedule, name: str) -> list[str]:
+    """The blocks, last first, whose results reach a block and nothing that is not on the way to it."""
+    inside = {name}
+    found: list[str] = []
+    order = blocks_in(s.func.body)
+    for block in reversed(order[: [b.name for b in order].index(name)]):
+        takers = [r.name for w in block.writes for r in readers(s.func.body, w.buffer)]
+        if takers and all(t in inside for t in takers) and not any(w.buffer in s.func.buffers for w in block.writes):
+            inside.add(block.name)
+            found.append(block.name)
+    return found
+
+
+def _attach_producers(
+    s: Schedule,
+    name: str,
+    loops: list[Var],
+    target: Target,
+    done: set[str],
+    skip: set[str] = frozenset(),  # type: ignore[assignment]
+) -> None:
+    """Computes the stages that feed a block inside its loops, where that computes nothing twice."""
+    if not loops:
+        return
+    for other in _feeding(s, name):
+        if other in done or other in skip:
+            continue
+        facts = facts_of(block_named(s, other))
+        if is_product_sum(facts):
+            continue
+        if _attach(s, other, name, loops):
+            done.add(other)
+            if facts.is_reduction:
+                schedule_reduction(s[other], target)
+            else:
+                schedule_elementwise(s[other], target, outer=False)
+
+
+def _attach(s: Schedule, other: str, name: str, loops: list[Var]) -> bool:
+    """Computes a stage inside the first of the loops where it does no more work than on its own."""
+    alone = work_around(s, other)
+    for loop in loops:
+        before = s.copy()
+        try:
+            s[other].compute_at(s[name], loop)
+        except WeftError:
+            s._become(before)
+            continue
+        if work_around(s, other) <= 1.3 * alone:
+            return True
+        s._become(before)
+    return False
+
+
+# -------------------------------------------------------------------------------------------------------- fall-backs
+
+
+def _plain(s: Schedule, name: str, target: Target) -> None:
+    """The least that always works for a block on its own."""
+    before = s.copy()
+    try:
+        if facts_of(block_named(s, name)).is_reduction:
+            schedule_reduction(s[name], target)
+        else:
+            schedule_elementwise(s[name], target)
+    except WeftError:
+        s._become(before)
+
+
+def _recurrence(s: Schedule, target: Target) -> None:
+    """A program with a time loop: the steps stay in order, lanes run inside each."""
+    for name in names_of(s):
+        facts = facts_of(block_named(s, name))
+        before = s.copy()
+        try:
+            if facts.is_reduction:
+                schedule_reduction(s[name], target)
+            elif facts.is_ordered:
+                _lanes_inside(s, name, target)
+            else:
+                schedule_elementwise(s[name], target)
+        except WeftError:
+            s._become(before)
+
+
+def _lanes_inside(s: Schedule, name: str, target: Target) -> None:
+    stage = s[name]
+    facts = facts_of(stage.block)
+    lanes = target.lanes(facts.target.dtype)
+    last = stage.axis[-1]
+    if facts.spatial[-1].kind != "spatial":
+        return
+    length = int_value(facts.spatial[-1].extent) or 1
+    if length > lanes:
+        _, last = stage.split(last, factor=lanes)
+    if length > 1:
+        stage.vectorize(last)
+
+
+def loads_of(e: Store) -> list[Load]:
+    """The loads in a store's value."""
+    return [node for node in walk(e.value) if isinstance(node, Load)]

@@ -1,0 +1,227 @@
+"""Loops of everything that is no product: elementwise blocks, data movement, and plain reductions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from weft.core.errors import ScheduleError
+from weft.expr.nodes import Load, Var, int_value
+from weft.loop.ir import Axis
+from weft.loop.tree import block_path, loops_on
+from weft.schedule.schedule import Schedule, Stage
+from weft.targets.base import Target
+from weft.targets.cpu.default_facts import Facts, block_named, extent, facts_of
+from weft.targets.cpu.default_tiles import ceildiv
+
+LEAST_PARALLEL_WORK = 32 * 1024
+"""Elements (or operations) from which on a loop is worth dividing among threads."""
+
+
+def extent_of(stage: Stage, loop: Var) -> int:
+    """The constant extent of a loop around a stage; 1 where it is no constant."""
+    found = [s for s in loops_on(block_path(stage.schedule.func, stage.name, "schedule")) if s.var.name == loop.name]
+    return (int_value(found[0].extent) or 1) if found else 1
+
+
+def parallelize(stage: Stage, loops: Sequence[Var], work: int, target: Target) -> Var | None:
+    """Fuses the leading loops that are worth it and divides them among threads; gives the loop."""
+    if work < LEAST_PARALLEL_WORK or not loops:
+        return None
+    chosen: list[Var] = []
+    count = 1
+    for loop in loops:
+        chosen.append(loop)
+        count *= extent_of(stage, loop)
+        if count >= 8 * max(target.cores, 1):
+            break
+    if count < 2:
+        return None
+    try:
+        outer = stage.fuse(*chosen) if len(chosen) > 1 else chosen[0]
+        stage.parallel(outer)
+    except ScheduleError:
+        return None
+    return outer
+
+
+def schedule_elementwise(stage: Stage, target: Target, outer: bool = True) -> list[Var]:
+    """Vectorizes the innermost axis, divides the outer ones among threads; gives the loops around the vector."""
+    facts = facts_of(stage.block)
+    loops = list(stage.axis)
+    if not loops or len(loops) != len(facts.spatial):
+        return []
+    work = facts.points * max(1, len(facts.loads))
+    if outer and len(loops) > 1 and _is_flat(facts):
+        loops = [stage.fuse(*loops)]
+    lanes = _lanes(facts, target)
+    last = loops[-1]
+    length = extent_of(stage, last)
+    around = loops[:-1]
+    try:
+        if length > lanes:
+            wide = lanes * 4 if length >= lanes * 4 and len(facts.loads) <= 4 else lanes
+            if wide > lanes:
+                block, part = stage.split(last, factor=wide)
+                unrolled, inner = stage.split(part, factor=lanes)
+                stage.unroll(unrolled)
+            else:
+                block, inner = stage.split(last, factor=lanes)
+            around.append(block)
+            last = inner
+        if length > 1:
+            stage.vectorize(last)
+    except ScheduleError:
+        pass
+    if outer:
+        parallelize(stage, around, work, target)
+    return around
+
+
+def _lanes(facts: Facts, target: Target) -> int:
+    """Lanes of the widest type that the block handles, so that every value fills at most a register or two."""
+    kinds = [facts.target.dtype, *(load.buffer.dtype for load in facts.loads)]
+    return max(1, min(target.lanes(kind) for kind in kinds))
+
+
+def _is_flat(facts: Facts) -> bool:
+    """Whether every load is at the element that is stored, or the same for all: then the shape does not matter."""
+    store = facts.store
+    if store is None or len(facts.block.writes) != 1:
+        return False
+    shape = [int_value(size) for size in store.buffer.shape]
+    if list(store.indices) != [axis.var for axis in facts.spatial]:
+        return False
+    for load in facts.loads:
+        same = list(load.indices) == list(store.indices) and [int_value(n) for n in load.buffer.shape] == shape
+        if not same and any(not isinstance(i, Var) or i in store.indices for i in load.indices):
+            if any(int_value(i) is None for i in load.indices):
+                return False
+    return True
+
+
+def schedule_reduction(stage: Stage, target: Target) -> None:
+    """The loops of a plain reduction that stands where it is: partial results in lanes, or lanes along its elements."""
+    facts = facts_of(stage.block)
+    if not facts.reduce or len(stage.reduce_axis) != len(facts.reduce):
+        return
+    lanes = _lanes(facts, target)
+    along = contiguous_reduction(facts)
+    attempts = [_lanes_in_reduction, _lanes_in_elements] if along else [_lanes_in_elements, _lanes_in_reduction]
+    for attempt in attempts:
+        before = stage.schedule.copy()
+        try:
+            if attempt(stage, facts, lanes):
+                return
+        except ScheduleError:
+            pass
+        stage.schedule._become(before)
+
+
+def contiguous_reduction(facts: Facts) -> bool:
+    """Whether neighbours in memory are reduced into one element, and enough of them."""
+    if facts.depth < 16:
+        return False
+    return any(facts.step(load, axis.var) == 1 for load in facts.loads for axis in facts.reduce if extent(axis) > 4)
+
+
+def _lanes_in_reduction(stage: Stage, facts: Facts, lanes: int) -> bool:
+    """Partial results, one for each lane: the innermost reduction loop (several fused where they are one stretch)."""
+    loops = list(stage.reduce_axis)
+    order = sorted(range(len(loops)), key=lambda i: -_reach(facts, facts.reduce[i]))
+    stage.reorder(*[loops[i] for i in order])
+    last = loops[order[-1]]
+    length = extent_of(stage, last)
+    if len(loops) > 1 and length < 4 * lanes and _one_stretch(facts, [facts.reduce[i] for i in order]):
+        last = stage.fuse(*[loops[i] for i in order])
+        length = extent_of(stage, last)
+    if length < lanes // 2 or length < 4:
+        return False
+    wide = min(lanes * 4, ceildiv(length, lanes) * lanes) if length >= 2 * lanes else min(lanes, length)
+    _, inner = stage.split(last, factor=wide)
+    partial = stage.schedule.rfactor(stage.name, inner)
+    partial.set_scope("local")
+    if wide > lanes:
+        unrolled, vector = partial.split(partial.loops[-1], factor=lanes)
+        partial.unroll(unrolled)
+        partial.vectorize(vector)
+    else:
+        partial.vectorize(partial.loops[-1])
+    _combine_lanes(stage, facts, wide, lanes)
+    return True
+
+
+def _combine_lanes(stage: Stage, facts: Facts, wide: int, lanes: int) -> None:
+    """The last reduction, of the partial results, in straight code."""
+    if wide <= 64:
+        stage.unroll(stage.reduce_axis[-1])
+
+
+def _reach(facts: Facts, axis: Axis) -> int:
+    steps = [facts.step(load, axis.var) for load in facts.loads]
+    return max((abs(step) if step is not None else 1 << 40 for step in steps), default=0)
+
+
+def _one_stretch(facts: Facts, axes: Sequence[Axis]) -> bool:
+    """Whether the axes, outermost first, walk through memory without a gap."""
+    wanted = 1
+    for axis in reversed(axes):
+        if any(facts.step(load, axis.var) != wanted for load in facts.loads):
+            return False
+        wanted *= extent(axis)
+    return True
+
+
+def _lanes_in_elements(stage: Stage, facts: Facts, lanes: int) -> bool:
+    """Lanes along the element axis whose neighbours lie together; the reduction runs outside the lanes."""
+    lane = best_lane_axis(facts)
+    if lane is None:
+        return False
+    position = [i for i, axis in enumerate(facts.spatial) if axis is lane][0]
+    loops = list(stage.axis)
+    if len(loops) != len(facts.spatial):
+        return False
+    loop = loops[position]
+    length = extent_of(stage, loop)
+    if length < 2:
+        return False
+    others = [x for x in loops if x is not loop]
+    inner = loop
+    if length > lanes:
+        block, inner = stage.split(loop, factor=lanes)
+        others.append(block)
+    stage.reorder(*others, *stage.reduce_axis, inner)
+    last = facts.reduce[-1]
+    if 1 < extent(last) <= 4:
+        stage.unroll(stage.reduce_axis[-1])
+    stage.vectorize(inner)
+    return True
+
+
+def best_lane_axis(facts: Facts) -> Axis | None:
+    """The axis along which loads lie closest together, if any lies close enough."""
+    found: list[tuple[int, int, Axis]] = []
+    for position, axis in enumerate(facts.spatial):
+        if axis.kind != "spatial" or extent(axis) < 2:
+            continue
+        steps = [facts.step(load, axis.var) for load in facts.loads]
+        if any(step is None or abs(step) > 4 for step in steps):
+            continue
+        worst = max((abs(step or 0) for step in steps), default=0)
+        found.append((-worst if worst else -3, position, axis))
+    return max(found, key=lambda f: f[:2])[2] if found else None
+
+
+def tidy_reduction(s: Schedule, name: str, target: Target) -> None:
+    """Schedules one reduction that was attached somewhere."""
+    schedule_reduction(s[name], target)
+
+
+def row_count(stage: Stage) -> int:
+    """The product of the extents of a stage's spatial loops."""
+    return math.prod(extent_of(stage, loop) for loop in stage.axis)
+
+
+def loads_of(s: Schedule, name: str) -> tuple[Load, ...]:
+    """The loads of a block as it is now."""
+    return facts_of(block_named(s, name)).loads

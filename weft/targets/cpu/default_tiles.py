@@ -1,0 +1,254 @@
+"""Register tiles for products: which axis lies along vector lanes, which is unrolled beside it, which operand is packed.
+
+    E[.., v, .., u]  =  f(H[..])                       E: the elementwise block that takes the sums (or a copy)
+    H[.., v, .., u] +=  W[v, k..] * X[u, k..]
+
+A tile of `vectors` × `rows` accumulators stays in registers while the reduction runs. W is the operand that the lanes
+read: either it lies along them already, or it is packed so that it does; a packed weight is packed once, when the
+model is compiled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from weft.core.errors import ScheduleError
+from weft.expr.nodes import Buffer, Load, Var
+from weft.expr.visit import uses_any
+from weft.loop.ir import Axis, Block
+from weft.schedule.schedule import Schedule, Stage
+from weft.targets.base import Target
+from weft.targets.cpu.default_facts import Facts, extent
+
+MOST_UNROLLED = 128
+"""Multiply-adds of one straight piece of code, at most."""
+
+
+@dataclass(frozen=True)
+class TilePlan:
+    """A register tile: `vectors` of `lanes` along the axis `lane`, `rows` along the axis `row` (None: no such axis)."""
+
+    lane: Var
+    row: Var | None
+    lanes: int
+    vectors: int
+    rows: int
+    packed: Load | None
+    packed_dim: int
+
+    @property
+    def width(self) -> int:
+        """Elements of the tile along the lanes."""
+        return self.lanes * self.vectors
+
+
+def ceildiv(a: int, b: int) -> int:
+    """a / b rounded up."""
+    return -(-a // b)
+
+
+def plan_tile(facts: Facts, target: Target, constants: Collection[Buffer]) -> TilePlan | None:
+    """The tile for a product; None where no axis can lie along lanes."""
+    choices = []
+    for position, axis in enumerate(facts.spatial):
+        if extent(axis) < 2:
+            continue
+        found = _operand(facts, axis, constants)
+        if found is None:
+            continue
+        packed, dim, rank = found
+        choices.append((rank, extent(axis) >= _lanes(facts, target) // 2, min(extent(axis), 64), position, packed, dim))
+    if not choices:
+        return None
+    _, _, _, position, packed, dim = max(choices, key=lambda c: c[:4])
+    lane = facts.spatial[position]
+    row = _row_axis(facts, lane, packed)
+    lanes, vectors, rows = _sizes(facts, target, extent(lane), 1 if row is None else extent(row))
+    return TilePlan(lane.var, None if row is None else row.var, lanes, vectors, rows, packed, dim)
+
+
+def _lanes(facts: Facts, target: Target) -> int:
+    return max(target.lanes(facts.target.dtype), 1)
+
+
+def _operand(facts: Facts, axis: Axis, constants: Collection[Buffer]) -> tuple[Load | None, int, int] | None:
+    """How the lanes along an axis would read their operand: packed or as it lies, and how good that is."""
+    steps = [facts.step(load, axis.var) for load in facts.loads]
+    users = [load for load, step in zip(facts.loads, steps) if step != 0]
+    reuse = facts.points // max(extent(axis), 1)
+    if len(users) == 1:
+        dim = _plain_dimension(users[0], axis.var)
+        if dim is not None and users[0].buffer in constants:
+            return users[0], dim, 3
+        if dim is not None and steps.count(1) != 1 and reuse >= 16:
+            return users[0], dim, 1
+    if all(step in (0, 1) for step in steps) and users:
+        return None, 0, 2
+    return None
+
+
+def _plain_dimension(load: Load, variable: Var) -> int | None:
+    """The dimension of a load that is indexed by just a variable, and no other dimension by it."""
+    using = [d for d, index in enumerate(load.indices) if uses_any(index, {variable})]
+    return using[0] if len(using) == 1 and load.indices[using[0]] is variable else None
+
+
+def _row_axis(facts: Facts, lane: Axis, packed: Load | None) -> Axis | None:
+    """The axis to unroll: one along which the lanes' operand stays the same; the innermost that is long enough."""
+    best: tuple[int, int] | None = None
+    for position, axis in enumerate(facts.spatial):
+        if axis is lane or extent(axis) < 2:
+            continue
+        steps = [(load, facts.step(load, axis.var)) for load in facts.loads]
+        lane_loads = [load for load in facts.loads if facts.step(load, lane.var) != 0]
+        same = packed if packed is not None else next((x for x in lane_loads), None)
+        reuse = same is not None and any(load is same and step == 0 for load, step in steps)
+        score = (2 if reuse else 1) * min(extent(axis), 8)
+        if best is None or score >= best[0]:
+            best = (score, position)
+    return None if best is None else facts.spatial[best[1]]
+
+
+def _sizes(facts: Facts, target: Target, across: int, down: int) -> tuple[int, int, int]:
+    """Lanes, vectors and rows of the tile: most arithmetic for each load, least waste at the edges."""
+    lanes = min(_lanes(facts, target), across)
+    registers = max(target.vector_registers, 8)
+    best = (-1.0, 1, 1)
+    for vectors in range(1, 1 + min(4, ceildiv(across, lanes))):
+        for rows in range(1, 1 + max(1, min(down, (registers - 2 - vectors) // vectors))):
+            whole = across / (ceildiv(across, vectors * lanes) * vectors * lanes)
+            even = 1.0 if down % rows == 0 else 0.85 * down / (ceildiv(down, rows) * rows)
+            latency = min(1.0, vectors * rows / 10)
+            balance = min(1.0, vectors * rows / (vectors + rows))
+            score = whole * even * latency * balance + 0.002 * vectors * rows
+            if score > best[0]:
+                best = (score, vectors, rows)
+    vectors, rows = best[1], best[2]
+    if down == 1:  # a matrix-vector product waits for memory: several streams at once
+        vectors = min(8, ceildiv(across, lanes), max(1, registers // 4))
+    return lanes, vectors, rows
+
+
+def apply_tile(s: Schedule, facts: Facts, plan: TilePlan, taker: Block | None, to_taker: dict[Var, Var]) -> list[Var]:
+    """Tiles a product (and the block that takes its sums); gives the loops around the tile, outermost first."""
+    name = facts.block.name
+    if plan.packed is not None:
+        _pack(s, name, plan, facts)
+    if taker is None:
+        sums = s.cache_write(facts.target.name, "local")
+        final = s[name]
+        to_taker = {axis.var: new.var for axis, new in zip(facts.spatial, final.block.axes)}
+        order = [to_taker[axis.var] for axis in facts.spatial]
+    else:
+        sums, final = s[name], s[taker.name]
+        order = [axis.var for axis in taker.axes]
+    loop_of = dict(zip([axis.var for axis in final.block.axes], final.axis))
+    outer, inner = _split_final(final, plan, to_taker, order, loop_of)
+    sums.compute_at(final, outer[-1])
+    if taker is not None:
+        sums.set_scope("local")
+    _lanes_last(s, sums, facts, plan)
+    _schedule_sums(sums, facts, plan)
+    _schedule_final(final, plan, inner)
+    return outer
+
+
+def _split_final(
+    final: Stage, plan: TilePlan, to_taker: dict[Var, Var], order: list[Var], loop_of: dict[Var, Var]
+) -> tuple[list[Var], dict[str, Var]]:
+    """Splits the taker's loops: the tile inside, lanes' blocks outside rows' so that the packed operand stays close."""
+    lane_axis = to_taker[plan.lane]
+    row_axis = None if plan.row is None else to_taker[plan.row]
+    lane_outer, lane_inner = final.split(loop_of[lane_axis], factor=plan.width)
+    inner = {"lane": lane_inner}
+    rest = [loop_of[v] for v in order if v is not lane_axis and v is not row_axis]
+    outer = [*rest[:1], lane_outer, *rest[1:]] if len(rest) > 1 else [*rest, lane_outer]
+    if row_axis is not None:
+        row_outer, row_inner = final.split(loop_of[row_axis], factor=plan.rows)
+        outer.append(row_outer)
+        inner["row"] = row_inner
+    last_is_lane = order[-1] is lane_axis or row_axis is None
+    tail = [inner[key] for key in (("row", "lane") if last_is_lane else ("lane", "row")) if key in inner]
+    inner["last"] = tail[-1]
+    final.reorder(*outer, *tail)
+    return outer, inner
+
+
+def _schedule_final(final: Stage, plan: TilePlan, inner: dict[str, Var]) -> None:
+    last = inner["last"]
+    if last is inner["lane"] and plan.vectors > 1:
+        vectors, lanes = final.split(last, factor=plan.lanes)
+        final.unroll(vectors)
+        final.vectorize(lanes)
+    else:
+        final.vectorize(last)
+    if "row" in inner and last is inner["lane"]:
+        final.unroll(inner["row"])
+
+
+def _lanes_last(s: Schedule, sums: Stage, facts: Facts, plan: TilePlan) -> None:
+    """Stores the accumulators with the lanes' axis innermost."""
+    buffer = sums.block.writes[0].buffer
+    at = [i for i, axis in enumerate(facts.spatial) if axis.var is plan.lane][0]
+    if at == len(buffer.shape) - 1:
+        return
+    names = [f"d{i}" for i in range(len(buffer.shape))]
+    s.apply(
+        "transform_layout",
+        buffer=buffer.name,
+        inputs=names,
+        outputs=[n for i, n in enumerate(names) if i != at] + [names[at]],
+    )
+
+
+def _schedule_sums(sums: Stage, facts: Facts, plan: TilePlan) -> None:
+    position = {axis.var: i for i, axis in enumerate(facts.spatial)}
+    axes = list(sums.axis)
+    lane = axes[position[plan.lane]]
+    row = None if plan.row is None else axes[position[plan.row]]
+    others = [loop for loop in axes if loop is not lane and loop is not row]
+    tile = [] if row is None else [row]
+    if plan.vectors > 1:
+        vectors, lanes = sums.split(lane, factor=plan.lanes)
+        tile += [vectors, lanes]
+    else:
+        vectors, lanes = None, lane
+        tile.append(lane)
+    reduce = list(sums.reduce_axis)
+    sums.reorder(*others, *reduce, *tile)
+    size = plan.vectors * plan.rows
+    deepest = extent(facts.reduce[-1])
+    if 1 < deepest <= 8 and size * deepest <= MOST_UNROLLED:
+        sums.unroll(reduce[-1])
+    elif deepest > 8 and size * 4 <= MOST_UNROLLED and deepest % 4 == 0:
+        _, four = sums.split(reduce[-1], factor=4)
+        sums.unroll(four)
+    if row is not None:
+        sums.unroll(row)
+    if vectors is not None:
+        sums.unroll(vectors)
+    sums.vectorize(lanes)
+
+
+def _pack(s: Schedule, name: str, plan: TilePlan, facts: Facts) -> None:
+    """A copy of the lanes' operand in which a tile's lanes lie side by side for each step of the reduction."""
+    load = plan.packed
+    assert load is not None
+    copy = s.cache_read(load.buffer.name, "global", [name])
+    names = [f"d{i}" for i in range(len(load.indices))]
+    reducing = {axis.var for axis in facts.reduce}
+    lane = names[plan.packed_dim]
+    others = [(n, i) for d, (n, i) in enumerate(zip(names, load.indices)) if d != plan.packed_dim]
+    front = [n for n, i in others if not uses_any(i, reducing)]
+    back = [n for n, i in others if uses_any(i, reducing)]
+    outputs = [*front, f"{lane} // {plan.width}", *back, f"{lane} % {plan.width}"]
+    buffer = copy.block.writes[0].buffer.name
+    s.apply("transform_layout", buffer=buffer, inputs=names, outputs=outputs)
+    loops = dict(zip(names, copy.axis))
+    try:
+        block, inner = copy.split(loops[lane], factor=plan.width)
+        copy.reorder(*[loops[n] for n in front], block, *[loops[n] for n in back], inner)
+        copy.vectorize(inner)
+    except ScheduleError:
+        return
