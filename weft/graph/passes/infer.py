@@ -1,0 +1,265 @@
+"""Types and known values, forwards through a graph and into its subgraphs.
+
+    %s = Shape(%x)                           %s: int64[2] = Shape(%x)          for %x: float32[2, 12], known: [2, 12]
+    %n = Gather(%s, %zero)              ->   %n: int64[] = Gather(%s, %zero)   known: 2
+    %y = Reshape(%z, %n_and_minus_one)       %y: float32[2, 6] = Reshape(…)
+
+Only the types of inputs and constants are believed; those of everything else are found anew. Small tensors that follow
+from constants and static shapes are computed on the way, because shapes depend on them; where only some elements are
+known (sizes may be symbolic), those are followed through the operators that move or add them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from weft.graph.interpreter import operator_of
+from weft.graph.ir import (
+    NUMPY_TYPES,
+    Array,
+    Dim,
+    Graph,
+    GraphError,
+    Node,
+    OptionalType,
+    SequenceType,
+    TensorType,
+    Type,
+    Value,
+    dtype_name,
+    same_dim,
+)
+from weft.graph.opspec import Infer
+from weft.graph.passes.partial import Partial, partial_results, refined
+from weft.graph.shapes import unknown_dim
+
+SMALL = 4096
+"""Tensors of at most so many elements are computed while types are found."""
+
+RANDOM = frozenset("RandomNormal RandomNormalLike RandomUniform RandomUniformLike Multinomial Bernoulli".split())
+"""Operators that give another result each time."""
+
+GROWING = frozenset("Range ConstantOfShape Expand Tile Resize OneHot Pad EyeLike".split())
+"""Operators whose result may be much larger than what they read."""
+
+FAILURES = (GraphError, ArithmeticError, LookupError, TypeError, ValueError)
+"""What the numpy meaning of an operator may raise for values that it does not take."""
+
+_ROUNDS = 4
+
+
+def infer(graph: Graph) -> Graph:
+    """The graph with the type of every value, as far as it can be known."""
+    return infer_values(graph)[0]
+
+
+def infer_values(graph: Graph) -> tuple[Graph, dict[Value, Array]]:
+    """The typed graph, and the values (of its nodes' outputs) that are known, those in subgraphs too."""
+    walk = _Inference()
+    return walk.graph(graph), walk.known
+
+
+def same_type(a: Type | None, b: Type | None) -> bool:
+    """Whether two types are surely the same."""
+    if isinstance(a, TensorType) and isinstance(b, TensorType):
+        if a.dtype != b.dtype or (a.shape is None) != (b.shape is None):
+            return False
+        left, right = a.shape or (), b.shape or ()
+        return len(left) == len(right) and all(map(same_dim, left, right))
+    for kind in (SequenceType, OptionalType):
+        if isinstance(a, kind) and isinstance(b, kind):
+            return same_type(a.of, b.of)
+    return a is None and b is None
+
+
+def is_random(node: Node) -> bool:
+    """Whether a node may give another result each time."""
+    return node.op in RANDOM or (node.op == "Dropout" and len(node.inputs) > 2 and node.inputs[2] is not None)
+
+
+def results_of(node: Node, arrays: Sequence[Any]) -> list[Array] | None:
+    """What a node gives for these arrays; None where it fails or gives something that is not an array."""
+    try:
+        made = operator_of(node).run(node, arrays)
+    except FAILURES:
+        return None  # the node will say what is wrong when it is run
+    return made if all(isinstance(one, np.ndarray) for one in made) else None
+
+
+class _Inference:
+    """One walk. `new` maps the given values to the typed ones."""
+
+    def __init__(self) -> None:
+        self.new: dict[Value, Value] = {}
+        self.constants: dict[Value, Array] = {}
+        self.known: dict[Value, Array] = {}
+        self.partial: dict[Value, Partial] = {}
+
+    def graph(self, graph: Graph, input_types: Sequence[Type | None] | None = None) -> Graph:
+        for at, value in enumerate(graph.inputs):
+            self.define(value, value.type if input_types is None else input_types[at])
+        constants = {}
+        for value, array in graph.constants.items():
+            made = self.define(value, TensorType(dtype_name(array.dtype), array.shape))
+            constants[made] = self.constants[made] = array
+        nodes = [self.node(node) for node in graph.nodes]
+        outputs = [self.new.get(value, value) for value in graph.outputs]
+        return Graph(graph.name, [self.new[v] for v in graph.inputs], outputs, nodes, constants)
+
+    def define(self, value: Value, type: Type | None) -> Value:
+        made = value if same_type(value.type, type) else Value(value.name, type)
+        self.new[value] = made
+        return made
+
+    def value_of(self, value: Value | None) -> Array | None:
+        if value is None:
+            return None
+        found = self.constants.get(value)
+        return self.known.get(value) if found is None else found
+
+    def node(self, node: Node) -> Node:
+        spec = operator_of(node)
+        inputs = [None if v is None else self.new.get(v, v) for v in node.inputs]
+        attributes = self.subgraphs(node, inputs) if node.graphs else node.attributes
+        node = node.replace(inputs=inputs, attributes=attributes)
+        values = [self.value_of(v) for v in inputs]
+        input_types = [None if v is None else v.type for v in inputs]
+        types: Sequence[Type | None] = [None] * len(node.outputs)
+        if all(v is None or v.type is not None for v in inputs):
+            types = spec.infer(Infer(node, input_types, values))
+        if len(types) < len(node.outputs):
+            raise GraphError(f"{node.describe()}: has {len(node.outputs)} outputs, its operator gives {len(types)}")
+        partials = [None if v is None else self.partial_of(v) for v in inputs]
+        if any(p is not None for p in partials):
+            types = refined(node, input_types, types, partials)
+        made = node.replace(outputs=[self.define(v, t) for v, t in zip(node.outputs, types)])
+        self.learn(made, values, partials)
+        return made
+
+    # ------------------------------------------------------------------------------------------------ values
+
+    def partial_of(self, value: Value) -> Partial | None:
+        found = self.partial.get(value)
+        if found is None:
+            array = self.value_of(value)
+            if array is not None and array.size <= SMALL and array.dtype.kind in "iu":
+                found = Partial(array.shape, [int(one) for one in array.ravel()])
+        return found
+
+    def learn(self, node: Node, values: Sequence[Array | None], partials: Sequence[Partial | None]) -> None:
+        """Computes the node's results where they are small and follow from what is known."""
+        made = self.computed(node, values)
+        if made is not None:
+            for value, array in zip(node.outputs, made):
+                if array.size <= SMALL:
+                    self.known[value] = array
+            return
+        for value, some in zip(node.outputs, partial_results(node, partials)):
+            if some is None:
+                continue
+            numbers = some.numbers
+            if numbers is None or not isinstance(value.type, TensorType):
+                self.partial[value] = some
+            else:
+                self.known[value] = np.array(numbers, value.type.numpy).reshape(some.shape)
+
+    def computed(self, node: Node, values: Sequence[Array | None]) -> list[Array] | None:
+        if node.graphs or is_random(node) or not node.outputs:
+            return None
+        first = node.inputs[0].type if node.inputs and node.inputs[0] is not None else None
+        if node.op in ("Shape", "Size") and not node.domain and isinstance(first, TensorType) and first.is_static:
+            return results_of(node, [np.broadcast_to(np.zeros((), NUMPY_TYPES[first.dtype]), first.static)])
+        if any(value is not None and values[at] is None for at, value in enumerate(node.inputs)):
+            return None
+        if any(array is not None and array.size > SMALL for array in values):
+            return None
+        sizes = [static_size(value.type) for value in node.outputs]
+        if any((size is None and node.op in GROWING) or (size or 0) > SMALL for size in sizes):
+            return None
+        return results_of(node, values)
+
+    # ------------------------------------------------------------------------------------------------ subgraphs
+
+    def subgraphs(self, node: Node, inputs: Sequence[Value | None]) -> dict[str, Any]:
+        """The attributes with subgraphs inferred, their inputs typed by what the operator gives them."""
+        attributes = dict(node.attributes)
+        for key, inner in node.graphs.items():
+            if node.op == "Loop" and not node.domain:
+                attributes[key] = self.loop(inner, [v.type if v is not None else None for v in inputs[2:]])
+            elif node.op == "Scan" and not node.domain:
+                attributes[key] = self.scan(node, inner, inputs)
+            else:
+                attributes[key] = self.graph(inner)
+        return attributes
+
+    def loop(self, body: Graph, carried: Sequence[Type | None]) -> Graph:
+        first: list[Type | None] = [TensorType("int64", ()), TensorType("bool", ())]
+        return self.until_stable(body, first, carried, [], 1)
+
+    def scan(self, node: Node, body: Graph, inputs: Sequence[Value | None]) -> Graph:
+        count = int(node.attributes.get("num_scan_inputs", 0))
+        states = [v.type if v is not None else None for v in inputs[: len(inputs) - count]]
+        axes = node.attributes.get("scan_input_axes") or [0] * count
+        rows = [_without_axis(v.type if v is not None else None, a) for v, a in zip(inputs[len(states) :], axes)]
+        return self.until_stable(body, [], states, rows, 0)
+
+    def until_stable(
+        self, body: Graph, first: list[Type | None], states: Sequence[Type | None], last: list[Type | None], skip: int
+    ) -> Graph:
+        """A body whose states keep their types from one turn to the next: sizes that change become unknown."""
+        types = list(states)
+        made = body
+        for turn in range(_ROUNDS):
+            given = [*first, *types, *last]
+            if len(given) != len(body.inputs):
+                raise GraphError(f"the body {body.name!r} takes {len(body.inputs)} inputs and is given {len(given)}")
+            if turn == _ROUNDS - 1:
+                given = [*first, *map(_unshaped, types), *last]
+            made = self.graph(body, given)
+            after = [value.type for value in made.outputs[skip : skip + len(types)]]
+            if len(after) != len(types):
+                raise GraphError(f"the body {body.name!r} has {len(made.outputs)} outputs, too few for its states")
+            merged = [_either(a, b) for a, b in zip(types, after)]
+            if all(map(same_type, merged, types)):
+                break
+            types = merged
+        return made
+
+
+def _either(before: Type | None, after: Type | None) -> Type | None:
+    """A type that both have."""
+    if not isinstance(before, TensorType) or not isinstance(after, TensorType) or before.dtype != after.dtype:
+        return before
+    if before.shape is None or after.shape is None or len(before.shape) != len(after.shape):
+        return TensorType(before.dtype, None)
+    dims: list[Dim] = []
+    for a, b in zip(before.shape, after.shape):
+        dims.append(a if same_dim(a, b) or not isinstance(a, int) else unknown_dim("turn"))
+    return TensorType(before.dtype, dims)
+
+
+def _unshaped(type: Type | None) -> Type | None:
+    return TensorType(type.dtype, None) if isinstance(type, TensorType) else type
+
+
+def _without_axis(type: Type | None, axis: int) -> Type | None:
+    if not isinstance(type, TensorType) or type.shape is None or not type.shape:
+        return type
+    at = int(axis) % len(type.shape)
+    return TensorType(type.dtype, type.shape[:at] + type.shape[at + 1 :])
+
+
+def static_size(type: Type | None) -> int | None:
+    """The number of elements, where it is a number."""
+    return math.prod(type.static) if isinstance(type, TensorType) and type.is_static else None
+
+
+def known_types(graph: Graph) -> Mapping[Value, Type | None]:
+    """The types that inference finds, for the values of the given graph (not those inside subgraphs)."""
+    walk = _Inference()
+    walk.graph(graph)
+    return {old: new.type for old, new in walk.new.items()}

@@ -1,0 +1,71 @@
+"""Binds the symbolic sizes of a graph to the shapes that its inputs have.
+
+    specialize(graph, {"x": (8, 128)})
+
+    graph g(%x: float32[batch, n], %y: float32[n]) …   ->   graph g(%x: float32[8, 128], %y: float32[128]) …
+
+Everything below the inputs is inferred anew. A size that gets two values is an error that names the input and the size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from weft.expr.nodes import Expr, Var, const
+from weft.expr.visit import substitute
+from weft.graph.ir import Dim, Graph, GraphError, TensorType, Value
+from weft.graph.passes.infer import infer
+from weft.graph.passes.support import substitute_values
+from weft.graph.shapes import tidy
+
+
+def specialize(graph: Graph, shapes: Mapping[str, Sequence[int]]) -> Graph:
+    """The graph for inputs of these shapes; inputs that are not named keep the sizes that do not follow."""
+    by_name = {value.name: value for value in graph.inputs}
+    for name in shapes:
+        if name not in by_name:
+            raise GraphError(f"there is no input {name!r}; the inputs are {', '.join(by_name) or 'none'}")
+    bound: dict[Var, tuple[int, str]] = {}
+    for name, shape in shapes.items():
+        _bind(by_name[name], shape, bound)
+    numbers: dict[Var, Expr] = {var: const(size) for var, (size, _) in bound.items()}
+    new = {value: _specialized(value, shapes.get(value.name), numbers) for value in graph.inputs}
+    changed = {old: made for old, made in new.items() if old is not made}
+    return infer(substitute_values(graph, changed) if changed else graph)
+
+
+def _bind(value: Value, shape: Sequence[int], bound: dict[Var, tuple[int, str]]) -> None:
+    wanted = value.type
+    if not isinstance(wanted, TensorType):
+        raise GraphError(f"input {value.name!r} is {wanted!r}: only a tensor has a shape to give")
+    if any(isinstance(size, bool) or not isinstance(size, int) or size < 0 for size in shape):
+        raise GraphError(f"input {value.name!r}: a shape is made of sizes from 0 up, not {list(shape)}")
+    if wanted.shape is None:
+        return
+    if len(wanted.shape) != len(shape):
+        raise GraphError(f"input {value.name!r} is {wanted!r}: a shape of {len(shape)} sizes does not fit it")
+    for at, (dim, size) in enumerate(zip(wanted.shape, shape)):
+        if isinstance(dim, int) and dim != size:
+            raise GraphError(f"input {value.name!r} is {wanted!r}: its size {at} is {dim}, not {size}")
+        if isinstance(dim, Var):
+            before = bound.setdefault(dim, (int(size), value.name))
+            if before[0] != size:
+                raise GraphError(
+                    f"input {value.name!r}: the size {dim.name!r} is {size} here and {before[0]} in input {before[1]!r}"
+                )
+
+
+def _specialized(value: Value, shape: Sequence[int] | None, numbers: Mapping[Var, Expr]) -> Value:
+    if not isinstance(value.type, TensorType):
+        return value
+    if value.type.shape is None:
+        return value if shape is None else Value(value.name, TensorType(value.type.dtype, shape))
+    dims: list[Dim] = [d if isinstance(d, int) else tidy(substitute(d, numbers)) for d in value.type.shape]
+    for at, size in enumerate(shape or ()):
+        dim = dims[at]
+        if isinstance(dim, int) and dim != size:
+            raise GraphError(f"input {value.name!r}: its size {at}, {value.type.shape[at]!r}, is {dim}, not {size}")
+        dims[at] = int(size)
+    if all(isinstance(d, int) for d in value.type.shape):
+        return value
+    return Value(value.name, TensorType(value.type.dtype, dims))
