@@ -10,11 +10,13 @@ import math
 from collections.abc import Sequence
 
 from weft.expr.bounds import Ranges, interval
-from weft.expr.nodes import Expr, Var, index_expr, int_value
+from weft.expr.nodes import Expr, Var, add, index_expr, int_value, mul, sub
 from weft.expr.simplify import simplify
 from weft.expr.visit import free_vars, substitute, uses_any
 from weft.loop.ir import Block, For, Func
+from weft.loop.regions import conjuncts
 from weft.loop.tree import integer_params, reduction_loops
+from weft.schedule.primitives.limits import greatest_where
 
 TRIED = (5, 12, 31)
 """What a size is taken to be when it is not known (with something added, so that no two are the same)."""
@@ -24,7 +26,48 @@ def keeps_apart(func: Func, block: Block, loop: For, inner: Sequence[For]) -> bo
     """Whether iterations of a loop (and of the loops inside it) run a block at different points of its spatial axes."""
     bindings = [b for a, b in zip(block.axes, block.bindings) if a.kind == "spatial"]
     loops = [x for x in (loop, *inner) if any(uses_any(b, {x.var}) for b in bindings)]
+    if _by_digits(bindings, loops, conjuncts(block.predicate)):
+        return True
     return all(_values(bindings, loops, sizes) >= _iterations(loops, sizes) for sizes in _tried_sizes(func))
+
+
+def _by_digits(bindings: Sequence[Expr], loops: Sequence[For], tests: Sequence[Expr]) -> bool:
+    """Whether each binding writes its loops as the digits of one number, every digit above what those below can reach.
+
+    `jc*256 + jr*48 + jt` keeps apart under the test `jr*48 + jt < 256`, though jr*48 + jt alone could pass 256.
+    """
+    ranges = Ranges()
+    for loop in loops:
+        ranges = ranges.with_loop(loop.var, loop.extent)
+    seen: set[Var] = set()
+    for binding in bindings:
+        digits: list[tuple[int, Var]] = []
+        for loop in loops:
+            if uses_any(binding, {loop.var}):
+                grown = substitute(binding, {loop.var: loop.var + 1})
+                step = int_value(simplify(sub(grown, binding), ranges))
+                if step is None or step < 1 or loop.var in seen:
+                    return False
+                seen.add(loop.var)
+                digits.append((step, loop.var))
+        below: Expr = index_expr(0)
+        for step, variable in sorted(digits, key=lambda digit: digit[0]):
+            if _reach(below, tests, ranges) >= step:
+                return False
+            below = add(below, mul(variable, index_expr(step)))
+    return all(loop.var in seen for loop in loops)
+
+
+def _reach(e: Expr, tests: Sequence[Expr], ranges: Ranges) -> int:
+    """The greatest value of a sum of digits, where the tests hold."""
+    high = interval(e, ranges)[1]
+    reach = 1 << 62 if high is None else high
+    for test in tests:
+        limit = greatest_where(e, test, free_vars(e), ranges)
+        bound = None if limit is None else int_value(limit)
+        if bound is not None:
+            reach = min(reach, bound)
+    return reach
 
 
 def revisits(func: Func, block: Block, loops: Sequence[For]) -> bool:

@@ -36,7 +36,7 @@ def consumer_limits(stmts: Sequence[Stmt], block: Block, ranges: Ranges) -> dict
     limits: dict[Var, list[Expr]] = {}
     for written, index in zip(block.writes[0].mins, regions[0].mins):
         if isinstance(written, Var):
-            made = [_limit(index, term, inner, known) for term in conjuncts(reader.predicate)]
+            made = [greatest_where(index, term, inner, known) for term in conjuncts(reader.predicate)]
             limits[written] = [m for m in made if m is not None and any(ranges.get(v) for v in free_vars(m))]
     return limits
 
@@ -50,7 +50,7 @@ def _readers(s: Stmt, buffer: object, loops: list[For], ranges: Ranges) -> list[
     return [entry for child in children for entry in _readers(child, buffer, loops, ranges)]
 
 
-def _limit(index: Expr, term: Expr, inner: dict[Var, None], ranges: Ranges) -> Expr | None:
+def greatest_where(index: Expr, term: Expr, inner: dict[Var, None], ranges: Ranges) -> Expr | None:
     """The greatest value of an index where a comparison holds, with the inner loop variables gone.
 
     From slack = a - b <= top follows, for any s > 0:
