@@ -29,14 +29,13 @@ from weft.expr.simplify import simplify
 from weft.expr.structural import structural_equal
 from weft.expr.visit import uses_any
 from weft.loop.ir import Block, For, Func, Region, Seq, Stmt, seq
-from weft.loop.regions import accessed_region, conjuncts, greater, lesser, same_region, walked_box, written_box
+from weft.loop.regions import accessed_region, greater, lesser, same_region, walked_box, written_box
 from weft.loop.tree import (
     block_of,
     block_path,
     blocks_in,
     loop_of,
     loop_path,
-    loops_in,
     loops_on,
     ranges_of,
     readers,
@@ -45,7 +44,7 @@ from weft.loop.tree import (
     unique_name,
     writers,
 )
-from weft.schedule.primitives.limits import consumer_limits
+from weft.schedule.primitives.limits import consumer_condition, consumer_limits
 from weft.schedule.primitives.marks import check_marks
 from weft.schedule.registry import Result, primitive
 
@@ -118,21 +117,10 @@ def insert_producer(func: Func, block: Block, loop: str | None, what: str, exact
     needed = [_needed(seq(*stmts[first:]), region, outer, ranges, exact) for region in block.writes]
     shared = any(loop.thread is not None for loop in outer)
     limits = {} if shared or not exact else consumer_limits(stmts[first:], block, ranges)
-    condition = _common_condition(stmts[first:], outputs, outer) if exact else TRUE
+    condition = consumer_condition(stmts[first:], outputs, outer, ranges) if exact else TRUE
     nest, loops = make_nest(func, block, needed, block.writes, ranges, condition, limits)
     stmts.insert(first, nest)
     return _finish(func, loop, what, stmts, block, loops)
-
-
-def _common_condition(stmts: Sequence[Stmt], buffers: set[Buffer], outer: list[For]) -> Expr:
-    """What the predicates of all readers of some buffers say of the loops around: elsewhere nothing is needed."""
-    around = {loop.var for loop in outer}
-    inside = {loop.var for s in stmts for loop in loops_in(s)}
-    found: list[Expr] | None = None
-    for reader in (b for s in stmts for b in blocks_in(s) if any(r.buffer in buffers for r in b.reads)):
-        terms = [t for t in conjuncts(reader.predicate) if uses_any(t, around) and not uses_any(t, inside)]
-        found = terms if found is None else [t for t in found if any(structural_equal(t, other) for other in terms)]
-    return logical_and(*(found or ()))
 
 
 def _finish(func: Func, loop: str | None, what: str, stmts: list[Stmt], block: Block, loops: list[str]) -> Result:

@@ -11,9 +11,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from weft.expr.bounds import Ranges, upper_bound
-from weft.expr.nodes import LE, LT, Expr, Var, add, index_expr, int_value, mul, sub
+from weft.expr.bounds import Ranges, lower_bound, prove, upper_bound
+from weft.expr.nodes import (
+    LE,
+    LT,
+    Buffer,
+    Expr,
+    Var,
+    add,
+    index_expr,
+    int_value,
+    less,
+    less_equal,
+    logical_and,
+    mul,
+    sub,
+)
 from weft.expr.simplify import simplify
+from weft.expr.structural import structural_equal
 from weft.expr.visit import free_vars, substitute, uses_any
 from weft.loop.ir import Block, For, If, Seq, Stmt
 from weft.loop.regions import conjuncts, outer_region
@@ -39,6 +54,30 @@ def consumer_limits(stmts: Sequence[Stmt], block: Block, ranges: Ranges) -> dict
             made = [greatest_where(index, term, inner, known) for term in conjuncts(reader.predicate)]
             limits[written] = [m for m in made if m is not None and any(ranges.get(v) for v in free_vars(m))]
     return limits
+
+
+def consumer_condition(stmts: Sequence[Stmt], buffers: set[Buffer], outer: Sequence[For], ranges: Ranges) -> Expr:
+    """What the predicates of all readers of some buffers say of the loops around: elsewhere nothing is needed."""
+    around = {loop.var for loop in outer}
+    found: list[Expr] | None = None
+    for reader, loops, known in [entry for s in stmts for b in buffers for entry in _readers(s, b, [], ranges)]:
+        inner = dict.fromkeys(loop.var for loop in loops)
+        made = [_outer_part(term, inner, known) for term in conjuncts(reader.predicate)]
+        terms = [t for t in made if t is not None and uses_any(t, around) and not prove(t, ranges)]
+        found = terms if found is None else [t for t in found if any(structural_equal(t, other) for other in terms)]
+    return logical_and(*(found or ()))
+
+
+def _outer_part(term: Expr, inner: dict[Var, None], ranges: Ranges) -> Expr | None:
+    """What must hold outside some loops for a comparison to hold somewhere inside them."""
+    if not uses_any(term, inner):
+        return term
+    if not isinstance(term, (LT, LE)):
+        return None
+    first = lower_bound(sub(term.a, term.b), inner, ranges)
+    if first is None or uses_any(first, inner):
+        return None
+    return simplify((less if isinstance(term, LT) else less_equal)(first, index_expr(0)), ranges)
 
 
 def _readers(s: Stmt, buffer: object, loops: list[For], ranges: Ranges) -> list[tuple[Block, list[For], Ranges]]:

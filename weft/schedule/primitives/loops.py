@@ -9,7 +9,7 @@ from weft.expr.bounds import prove
 from weft.expr.nodes import Expr, Var, add, ceildiv, floordiv, floormod, index_expr, int_value, less, mul, product
 from weft.expr.simplify import simplify
 from weft.expr.text import is_identifier, is_reserved
-from weft.expr.visit import uses_any
+from weft.expr.visit import free_vars, uses_any
 from weft.loop.ir import Block, For, Func, Stmt
 from weft.loop.tree import (
     axes_using,
@@ -180,6 +180,7 @@ def _check_reorder(func: Func, old: list[For], new: list[For], place: str) -> No
             )
     for block in blocks_in(old[-1].body):
         _check_anew(func, block, old, new, place)
+        _check_first(block, old, new, place)
         for axis, binding in zip(block.axes, block.bindings):
             if axis.kind != "ordered":
                 continue
@@ -192,6 +193,22 @@ def _check_reorder(func: Func, old: list[For], new: list[For], place: str) -> No
 def is_name(text: str) -> bool:
     """Whether this can name a loop in the text of a program."""
     return is_identifier(text) and not is_reserved(text)
+
+
+def _check_first(block: Block, old: list[For], new: list[For], place: str) -> None:
+    """The init runs where all reduce axes are at 0, so that must stay the first visit of each point.
+
+    It does while loops are spatial or reduce; parts of a loop that was fused from both must stay in their order.
+    """
+    if block.init is None:
+        return
+    reduction = reduction_loops(block, old)
+    spatial = {v for a, b in zip(block.axes, block.bindings) if a.kind != "reduce" for v in free_vars(b)}
+    both = [loop for loop in old if loop.var in reduction and loop.var in spatial]
+    if both != sorted(both, key=new.index):
+        names = ", ".join(loop.var.name for loop in both)
+        reason = f"{names} are spatial and reduction loops of {block.name} fused: use decompose_reduction first"
+        raise ScheduleError("reorder", place, reason)
 
 
 def _check_anew(func: Func, block: Block, old: list[For], new: list[For], place: str) -> None:
