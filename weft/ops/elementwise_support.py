@@ -54,8 +54,9 @@ def kernel(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def guarded(c: Compute, *tensors: te.Tensor | None) -> Any:
-        for kind in (*c.types, *c.outputs):
-            if kind is not None and (kind.dtype not in KERNEL_TYPES or 0 in kind.static):
+        read_types = [kind for kind, tensor in zip(c.types, tensors) if kind is not None and tensor is not None]
+        for kind in (*read_types, *c.outputs):
+            if kind.dtype not in KERNEL_TYPES or 0 in kind.static:
                 return None
         return function(c, *tensors)
 
