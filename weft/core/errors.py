@@ -57,6 +57,10 @@ class RuntimeFault(WeftError, RuntimeError):
     """A compiled function failed while it ran (out of memory, a callback that raised)."""
 
 
+class FrontendError(WeftError, ValueError):
+    """A model that cannot be imported: a damaged or hostile file, or nodes that Weft does not know, all of them named."""
+
+
 class InternalError(RuntimeError):
     """The compiler broke one of its own rules."""
 

@@ -1,0 +1,96 @@
+"""From what the caller has (path, bytes, ModelProto, open file) to a ModelProto and the folder of its external data."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+from weft.core.errors import FrontendError
+
+LARGEST_FILE = 2**31 - 1
+"""A protobuf message cannot be larger; bigger models keep their weights in files of their own."""
+
+
+class Source:
+    """A parsed model, where it came from (for messages), and the folder that external data may be read from."""
+
+    __slots__ = ("folder", "label", "model")
+
+    def __init__(self, model: Any, label: str, folder: Path | None) -> None:
+        self.model = model
+        self.label = label
+        self.folder = folder
+
+
+def onnx_module(name: str = "onnx") -> Any:
+    """The onnx package, or one of its modules; a message that says how to get it where it is missing."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise FrontendError(
+            f"reading ONNX models needs the package onnx, which could not be imported ({error}); "
+            "install it with: pip install 'weft[onnx]'"
+        ) from error
+
+
+def open_source(model: Any, folder: str | os.PathLike[str] | None = None) -> Source:
+    """Parses a model. `folder` says where external data lies; for a path it is the folder of the file."""
+    onnx = onnx_module()
+    given = None if folder is None else Path(folder)
+    if isinstance(model, onnx.ModelProto):
+        return Source(model, "a ModelProto", given)
+    if isinstance(model, (bytes, bytearray, memoryview)):
+        return Source(_parse(onnx, bytes(model), "the bytes given"), "bytes", given)
+    if isinstance(model, (str, os.PathLike)):
+        path = Path(model)
+        data = _read_path(path)
+        return Source(_parse(onnx, data, str(path)), path.name, given or path.absolute().parent)
+    if callable(getattr(model, "read", None)):
+        return _from_file(onnx, model, given)
+    raise FrontendError(
+        "an ONNX model is a path, bytes, an onnx.ModelProto or a file open for reading bytes, "
+        f"not {type(model).__name__}"
+    )
+
+
+def _from_file(onnx: Any, file: Any, folder: Path | None) -> Source:
+    data = file.read()
+    if not isinstance(data, (bytes, bytearray, memoryview)):
+        raise FrontendError("the file must be open for reading bytes: open(path, 'rb')")
+    name = getattr(file, "name", None)
+    if isinstance(name, str) and os.path.isfile(name):
+        path = Path(name).absolute()
+        return Source(_parse(onnx, bytes(data), str(path)), path.name, folder or path.parent)
+    return Source(_parse(onnx, bytes(data), "the file given"), "a file", folder)
+
+
+def _read_path(path: Path) -> bytes:
+    try:
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode):
+            raise FrontendError(f"{path} is not a file")
+        if found.st_size > LARGEST_FILE:
+            raise FrontendError(
+                f"{path} has {found.st_size} bytes, and a protobuf message has at most {LARGEST_FILE}: this is no ONNX "
+                "model; one that large keeps its weights as external data"
+            )
+        return path.read_bytes()
+    except (OSError, ValueError) as error:
+        if isinstance(error, FrontendError):
+            raise
+        raise FrontendError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+
+
+def _parse(onnx: Any, data: bytes, where: str) -> Any:
+    message = onnx_module("google.protobuf.message")
+    model = onnx.ModelProto()
+    try:
+        model.ParseFromString(data)
+    except (message.DecodeError, ValueError, RuntimeError) as error:
+        raise FrontendError(f"{where} is no ONNX model, or a damaged one ({error})") from error
+    if not model.HasField("graph"):
+        raise FrontendError(f"{where} holds no graph: it is no ONNX model, or a truncated one")
+    return model
