@@ -1,0 +1,259 @@
+"""Operators that read at places named by data: Gather, GatherElements, GatherND, OneHot, Compress, NonZero."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from weft import te
+from weft.expr.nodes import Expr, index_expr
+from weft.graph.ir import Array, Dim, TensorType, Type
+from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
+from weft.graph.shapes import normal_axis, unknown_dim
+from weft.ops.movement_indices import (
+    axis_of,
+    choose,
+    fill,
+
+    is_empty,
+    kernels_know,
+    output_type,
+    reshape_read,
+    safe_index,
+
+    with_dim,
+)
+
+
+def counted(c: Use, indices: Array, size: Any) -> Array:
+    """Indices counted from the front; one outside the dimension is an error."""
+    at = np.asarray(indices).astype(np.int64)
+    at = np.where(at < 0, at + size, at)
+    outside = (at < 0) | (at >= size)
+    if outside.any():
+        wrong = np.asarray(indices)[np.broadcast_to(outside, at.shape)].reshape(-1)[0]
+        raise c.error(f"the index {wrong} is outside a dimension of {np.max(size)}")
+    return at
+
+
+# --------------------------------------------------------------------------------------------------------- Gather
+
+
+def _gather_infer(c: Infer) -> list[Type]:
+    x, indices = c.tensor(0), c.tensor(1)
+    if x.shape is None or indices.shape is None:
+        return [TensorType(x.dtype, None)]
+    axis = axis_of(c, x.rank)
+    return [TensorType(x.dtype, (*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]))]
+
+
+def _gather(c: Evaluate, x: Array, indices: Array) -> Array:
+    axis = axis_of(c, x.ndim)
+    made = np.take(x, counted(c, indices, x.shape[axis]), axis=axis)
+    return made if isinstance(made, np.ndarray) else np.array(made, x.dtype)
+
+
+def _gather_compute(c: Compute, x: te.Tensor, indices: te.Tensor) -> Any:
+    if not kernels_know(c):
+        return None
+    if is_empty(c) or 0 in c.shape(0):
+        return fill(c.out_shape(), 0, output_type(c))
+    axis, rank = axis_of(c, x.ndim), indices.ndim
+    size = c.shape(0)[axis]
+
+    def read(*i: Any) -> Expr:
+        at = safe_index(indices[i[axis : axis + rank]], size)
+        return x[(*i[:axis], at, *i[axis + rank :])]
+
+    return te.compute(c.out_shape(), read, name="gather")
+
+
+register(OpSpec("Gather", _gather_infer, _gather, _gather_compute, "injective"))
+
+
+# -------------------------------------------------------------------------------------------------- GatherElements
+
+
+def _elements_infer(c: Infer) -> list[Type]:
+    return [TensorType(c.tensor(0).dtype, c.tensor(1).shape)]
+
+
+def elements_at(c: Use, shape: tuple[int, ...], indices: Array) -> tuple[Any, ...]:
+    """Where in a tensor of that shape the elements lie that `indices` names along the axis."""
+    axis = axis_of(c, len(shape))
+    at = list(np.indices(indices.shape, sparse=True))
+    at[axis] = counted(c, indices, shape[axis])
+    return tuple(at)
+
+
+def _elements(c: Evaluate, x: Array, indices: Array) -> Array:
+    return x[elements_at(c, x.shape, indices)]
+
+
+def _elements_compute(c: Compute, x: te.Tensor, indices: te.Tensor) -> Any:
+    if not kernels_know(c):
+        return None
+    if is_empty(c) or 0 in c.shape(0):
+        return fill(c.out_shape(), 0, output_type(c))
+    axis = axis_of(c, x.ndim)
+    size = c.shape(0)[axis]
+
+    def read(*i: Any) -> Expr:
+        return x[(*i[:axis], safe_index(indices[i], size), *i[axis + 1 :])]
+
+    return te.compute(c.out_shape(), read, name="gather_elements")
+
+
+register(OpSpec("GatherElements", _elements_infer, _elements, _elements_compute, "injective"))
+
+
+# -------------------------------------------------------------------------------------------------------- GatherND
+
+
+def _nd_infer(c: Infer) -> list[Type]:
+    x, indices, batch = c.tensor(0), c.tensor(1), int(c.get("batch_dims", 0))
+    if x.shape is None or indices.shape is None or not isinstance(indices.shape[-1], int):
+        return [TensorType(x.dtype, None)]
+    if batch + indices.shape[-1] > x.rank:
+        raise c.error(f"indices of {indices.shape[-1]} numbers after {batch} batch dimensions do not fit {x!r}")
+    return [TensorType(x.dtype, (*indices.shape[:-1], *x.shape[batch + indices.shape[-1] :]))]
+
+
+def _nd(c: Evaluate, x: Array, indices: Array) -> Array:
+    batch, count = int(c.get("batch_dims", 0)), indices.shape[-1]
+    at: list[Any] = []
+    if batch:
+        outer = np.indices(indices.shape[:batch], sparse=True)
+        at = [o.reshape(o.shape + (1,) * (indices.ndim - 1 - batch)) for o in outer]
+    at += [counted(c, indices[..., k], x.shape[batch + k]) for k in range(count)]
+    made = x[tuple(at)]
+    return made if isinstance(made, np.ndarray) else np.array(made, x.dtype)
+
+
+def _nd_compute(c: Compute, x: te.Tensor, indices: te.Tensor) -> Any:
+    if not kernels_know(c):
+        return None
+    if is_empty(c) or 0 in c.shape(0):
+        return fill(c.out_shape(), 0, output_type(c))
+    batch, count, lead = int(c.get("batch_dims", 0)), c.shape(1)[-1], indices.ndim - 1
+    sizes = c.shape(0)
+
+    def read(*i: Any) -> Expr:
+        at = [safe_index(indices[(*i[:lead], k)], sizes[batch + k]) for k in range(count)]
+        return x[(*i[:batch], *at, *i[lead:])]
+
+    return te.compute(c.out_shape(), read, name="gather_nd")
+
+
+register(OpSpec("GatherND", _nd_infer, _nd, _nd_compute, "injective"))
+
+
+# ---------------------------------------------------------------------------------------------------------- OneHot
+
+
+def _hot_axis(c: Use, rank: int) -> int:
+    return normal_axis(int(c.get("axis", -1)), rank + 1, c.error)
+
+
+def _depth(c: Use, value: Array) -> int:
+    depth = int(np.asarray(value).reshape(-1)[0])
+    if depth < 0:
+        raise c.error(f"a depth of {depth}")
+    return depth
+
+
+def _one_hot_infer(c: Infer) -> list[Type]:
+    indices, values, depth = c.tensor(0), c.tensor(2), c.value(1)
+    if indices.shape is None:
+        return [TensorType(values.dtype, None)]
+    axis = _hot_axis(c, indices.rank)
+    size: Dim = unknown_dim("depth") if depth is None else _depth(c, depth)
+    return [TensorType(values.dtype, (*indices.shape[:axis], size, *indices.shape[axis:]))]
+
+
+def _one_hot(c: Evaluate, indices: Array, depth: Array, values: Array) -> Array:
+    size, axis = _depth(c, depth), _hot_axis(c, indices.ndim)
+    at = np.expand_dims(indices, axis)
+    at = np.where(at < 0, at + size, at) if indices.dtype.kind != "u" else at
+    place = np.arange(size).reshape([-1 if k == axis else 1 for k in range(indices.ndim + 1)])
+    return np.where(at == place, values[1], values[0]).astype(values.dtype, copy=False)
+
+
+def _one_hot_compute(c: Compute, indices: te.Tensor, depth: Any, values: te.Tensor) -> Any:
+    if not kernels_know(c):
+        return None
+    axis = _hot_axis(c, indices.ndim)
+    size = c.out_shape()[axis]
+
+    def read(*i: Any) -> Expr:
+        index = indices[(*i[:axis], *i[axis + 1 :])]
+        at = index if index.dtype.is_float else index_expr(index)
+        place = i[axis].astype(at.dtype) if index.dtype.is_float else i[axis]
+        hot = te.equal(te.select(at < 0, at + size, at), place)
+        return te.select(hot, values[1], values[0])
+
+    return te.compute(c.out_shape(), read, name="one_hot")
+
+
+register(OpSpec("OneHot", _one_hot_infer, _one_hot, _one_hot_compute, "injective", shape_inputs=(1,)))
+
+
+# ----------------------------------------------------------------------------------------------- Compress, NonZero
+
+
+def _compress_infer(c: Infer) -> list[Type]:
+    x, condition = c.tensor(0), c.value(1)
+    count: Dim = unknown_dim("compress") if condition is None else int(np.count_nonzero(condition))
+    if c.get("axis") is None:
+        return [TensorType(x.dtype, (count,))]
+    if x.shape is None:
+        return [TensorType(x.dtype, None)]
+    return [TensorType(x.dtype, with_dim(x.shape, axis_of(c, x.rank), count))]
+
+
+def _compress(c: Evaluate, x: Array, condition: Array) -> Array:
+    flat = c.get("axis") is None
+    source = x.reshape(-1) if flat else x
+    axis = 0 if flat else axis_of(c, x.ndim)
+    chosen = np.nonzero(condition)[0]
+    if len(chosen) and chosen[-1] >= source.shape[axis]:
+        raise c.error(f"the condition chooses element {chosen[-1]} of a dimension of {source.shape[axis]}")
+    return np.take(source, chosen, axis=axis)
+
+
+def _compress_compute(c: Compute, x: te.Tensor, condition: Any) -> Any:
+    """With the condition known, a gather at constant places."""
+    chosen = c.value(1)
+    if not kernels_know(c) or chosen is None or len(chosen) > 64 or is_empty(c):
+        return None
+    places = [index_expr(int(p)) for p in np.nonzero(chosen)[0]]
+    if c.get("axis") is None:
+        read = reshape_read(x, (int(np.prod(c.shape(0), dtype=np.int64)),))
+        return te.compute(c.out_shape(), lambda i: read(choose(i, places)), name="compress")
+    axis = axis_of(c, x.ndim)
+    return te.compute(
+        c.out_shape(), lambda *i: x[(*i[:axis], choose(i[axis], places), *i[axis + 1 :])], name="compress"
+    )
+
+
+register(OpSpec("Compress", _compress_infer, _compress, _compress_compute, "injective", shape_inputs=(1,)))
+
+
+def _nonzero_infer(c: Infer) -> list[Type]:
+    x, value = c.tensor(0), c.value(0)
+    rank: Dim = unknown_dim("rank") if x.shape is None else x.rank
+    count: Dim = unknown_dim("nonzero") if value is None else int(np.count_nonzero(value))
+    return [TensorType("int64", (rank, count))]
+
+
+def _nonzero(c: Evaluate, x: Array) -> Array:
+    if x.ndim == 0:  # a scalar has no coordinates
+        return np.zeros((0, int(np.count_nonzero(x))), np.int64)
+    if x.dtype.kind == "O":
+        x = x.astype(bool)
+    return np.array(np.nonzero(x), np.int64).reshape(x.ndim, -1)
+
+
+register(OpSpec("NonZero", _nonzero_infer, _nonzero))
+

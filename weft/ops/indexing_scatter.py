@@ -1,0 +1,140 @@
+"""Operators that write at places named by data: ScatterElements, ScatterND and the older Scatter.
+
+Compiled, the data is copied and the updates follow one after the other, so that places named twice need no care; a
+place outside the tensor is not written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from weft import te
+from weft.expr.nodes import Expr, Var, index_expr
+from weft.graph.ir import Array, Type
+from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
+from weft.loop.ir import For, If, Let, Stmt, Store, seq
+from weft.ops.indexing import counted, elements_at
+from weft.ops.movement_indices import axis_of, kernels_know, output_type
+
+_UFUNCS: dict[str, Any] = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
+_COMBINE: dict[str, Callable[[Expr, Expr], Expr]] = {
+    "add": lambda old, new: old + new,
+    "mul": lambda old, new: old * new,
+    "max": te.maximum,
+    "min": te.minimum,
+}
+
+
+def _same_as_data(c: Infer) -> list[Type]:
+    return [c.tensor(0)]
+
+
+def _reduction(c: Use) -> str:
+    name = str(c.get("reduction", "none"))
+    if name != "none" and name not in _UFUNCS:
+        raise c.error(f"unknown reduction {name!r}; known are none, {', '.join(_UFUNCS)}")
+    return name
+
+
+def _update(c: Use, data: Array, at: tuple[Any, ...], updates: Array) -> Array:
+    out, name = np.array(data), _reduction(c)
+    if name == "none":
+        out[at] = updates
+    else:
+        _UFUNCS[name].at(out, at, updates)
+    return out
+
+
+def _elements(c: Evaluate, data: Array, indices: Array, updates: Array) -> Array:
+    return _update(c, data, elements_at(c, data.shape, indices), updates)
+
+
+def _nd(c: Evaluate, data: Array, indices: Array, updates: Array) -> Array:
+    at = tuple(counted(c, indices[..., k], data.shape[k]) for k in range(indices.shape[-1]))
+    return _update(c, data, at, updates)
+
+
+# ------------------------------------------------------------------------------------------------------- compiled
+
+
+def nest(extents: Sequence[int], body: Callable[[list[Var]], Stmt], prefix: str = "i") -> Stmt:
+    """Loops over the extents around a body."""
+    variables = [Var(f"{prefix}{k}") for k in range(len(extents))]
+    made = body(variables)
+    for variable, extent in reversed(list(zip(variables, extents))):
+        made = For(variable, extent, made)
+    return made
+
+
+def _write(c: Use, out: te.Tensor, at: Sequence[Expr], value: Expr) -> Stmt:
+    name = _reduction(c)
+    return Store(out, at, value if name == "none" else _COMBINE[name](out[tuple(at)], value))
+
+
+def _guarded(places: Sequence[tuple[Expr, int]], body: Callable[[list[Var]], Stmt]) -> Stmt:
+    """The body with each place counted from the front; nothing happens where one lies outside its dimension."""
+    variables = [Var(f"at{k}") for k in range(len(places))]
+    made = body(variables)
+    if variables:
+        tests = [te.all(v >= 0, v < size) for v, (_, size) in zip(variables, places)]
+        made = If(te.all(*tests), made)
+    for variable, (place, size) in reversed(list(zip(variables, places))):
+        at = index_expr(place)
+        made = Let(variable, te.select(at < 0, at + size, at), made)
+    return made
+
+
+def _scatter(c: Compute, tensors: Sequence[te.Tensor], write: Callable[[te.Tensor], Stmt]) -> Any:
+    if _reduction(c) != "none" and output_type(c).is_bool:
+        return None
+    shape = c.out_shape()
+
+    def build(given: Sequence[te.Tensor], made: Sequence[te.Tensor]) -> Stmt:
+        copy = nest(shape, lambda i: Store(made[0], i, given[0][tuple(i)]), "c")
+        return seq(copy, write(made[0])) if 0 not in (*shape, *c.shape(1), *c.shape(2)) else copy
+
+    return te.extern(shape, list(tensors), build, name="scatter", dtype=output_type(c))
+
+
+def _elements_compute(c: Compute, data: te.Tensor, indices: te.Tensor, updates: te.Tensor) -> Any:
+    if not kernels_know(c) or not c.out_shape():
+        return None
+    shape = c.out_shape()
+    axis = axis_of(c, len(shape))
+
+    def write(out: te.Tensor) -> Stmt:
+        def one(i: list[Var]) -> Stmt:
+            return _guarded(
+                [(indices[tuple(i)], shape[axis])],
+                lambda at: _write(c, out, (*i[:axis], at[0], *i[axis + 1 :]), updates[tuple(i)]),
+            )
+
+        return nest(c.shape(1), one, "u")
+
+    return _scatter(c, (data, indices, updates), write)
+
+
+def _nd_compute(c: Compute, data: te.Tensor, indices: te.Tensor, updates: te.Tensor) -> Any:
+    if not kernels_know(c) or not c.out_shape():
+        return None
+    shape, count = c.out_shape(), c.shape(1)[-1]
+
+    def write(out: te.Tensor) -> Stmt:
+        def one(i: list[Var]) -> Stmt:
+            places = [(indices[(*i, k)], shape[k]) for k in range(count)]
+            return _guarded(
+                places,
+                lambda at: nest(shape[count:], lambda j: _write(c, out, (*at, *j), updates[(*i, *j)]), "s"),
+            )
+
+        return nest(c.shape(1)[:-1], one, "u")
+
+    return _scatter(c, (data, indices, updates), write)
+
+
+register(OpSpec("ScatterElements", _same_as_data, _elements, _elements_compute))
+register(OpSpec("Scatter", _same_as_data, _elements, _elements_compute))
+register(OpSpec("ScatterND", _same_as_data, _nd, _nd_compute))
