@@ -120,7 +120,7 @@ def check_compute(case: Any, node: Node, spec: Any, arrays: Any, types: Any, inf
     function = weft.build(schedule, [*used, *dict.fromkeys(outputs)])
     buffers = {t: a for t, a in zip(tensors, arrays) if t is not None}
     results = {o: np.zeros(k.static, k.numpy) for o, k in zip(outputs, inferred)}
-    function(*[np.ascontiguousarray(buffers[b]) for b in used], *results.values())
+    function(*[np.array(buffers[b], order="C") for b in used], *results.values())
     for value, out in zip(node.outputs, outputs):
         if value.name in expected:
             compare(f"{case.name} (compiled)", results[out], expected[value.name], case)
