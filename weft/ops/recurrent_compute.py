@@ -1,0 +1,273 @@
+"""LSTM, GRU and RNN as tensor expressions.
+
+For each direction: one product of the whole input with the weights outside of the recurrence,
+
+    gates[t, b, g, j] = sum over i of x[t, b, i] * W[g, j, i] + bias[g, j]
+
+and then te.scan over rows 0 … steps of the state, row 0 being the initial state. A direction that runs backwards reads the
+input from its end (each sequence from its own end, where lengths are given).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from weft import te
+from weft.expr.nodes import Expr
+from weft.graph.opspec import Compute
+from weft.ops.convolution import accumulator, is_empty, wide_product
+from weft.ops.recurrent_activations import Activation, read_activations
+
+Tensors = Sequence[te.Tensor | None]
+
+
+class Direction:
+    """One direction of a recurrence: sizes, weights, activations, and where each step reads."""
+
+    def __init__(self, c: Compute, tensors: Tensors, index: int, gates: int, functions: Sequence[Activation]) -> None:
+        given = [*tensors, *[None] * 8][:8]
+        self.x, self.w, self.r, self.b, self.lengths = given[:5]
+        self.initial = given[5:7]
+        self.p = given[7] if c.node.op == "LSTM" else None
+        self.batch_first = bool(c.get("layout", 0))
+        shape = c.shape(0)
+        self.steps, self.batch = (shape[1], shape[0]) if self.batch_first else (shape[0], shape[1])
+        self.features, self.hidden = shape[2], c.shape(2)[2]
+        self.index, self.gates, self.functions = index, gates, functions
+        self.backwards = c.get("direction", "forward") == "reverse" or index == 1
+        self.clip = c.get("clip")
+        self.kind = accumulator(c.outputs[0].dtype)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """The shape of a state's history: the initial row, then one row a step."""
+        return (self.steps + 1, self.batch, self.hidden)
+
+    def turn(self, t: Expr, b: Expr) -> Expr:
+        """The input step that step t reads, and the step that made output t: the same rule both ways."""
+        if not self.backwards:
+            return t
+        if self.lengths is None:
+            return te.const(self.steps - 1) - t
+        end = self.lengths[b].astype("int64")
+        return te.if_then_else(t < end, te.clip(end - 1 - t, te.const(0), te.const(self.steps - 1)), t)
+
+    def runs(self, t: Expr, b: Expr) -> Expr | None:
+        """Whether step t is within the sequence; None where every step is."""
+        return None if self.lengths is None else t < self.lengths[b].astype("int64")
+
+    def project(self, recurrent_bias: int) -> te.Tensor:
+        """The input's part of every gate, with its bias, and the recurrence's bias for the first few gates."""
+        x, w, bias, d, hidden = self.x, self.w, self.b, self.index, self.hidden
+        assert x is not None and w is not None
+        i = te.reduce_axis(self.features, "i")
+        product = wide_product(self.kind)
+
+        def element(t: Expr, b: Expr) -> Expr:
+            return x[b, t, i.var] if self.batch_first else x[t, b, i.var]
+
+        raw = te.compute(
+            (self.steps, self.batch, self.gates, hidden),
+            lambda t, b, g, j: te.sum(product(element(t, b), w[d, g * hidden + j, i.var]), axis=i),
+            name="projection",
+        )
+        if bias is None:
+            return _tensor(raw)
+        rows = self.gates * hidden
+
+        def both(t: Expr, b: Expr, g: Expr, j: Expr) -> Expr:
+            own = bias[d, g * hidden + j].astype(self.kind)
+            other = bias[d, rows + g * hidden + j].astype(self.kind)
+            if recurrent_bias < self.gates:
+                other = te.if_then_else(g < recurrent_bias, other, te.const(0.0, self.kind))
+            return raw[t, b, g, j] + own + other
+
+        return _tensor(te.compute(raw.shape, lambda t, b, g, j: both(t, b, g, j), name="gates_in"))
+
+    def recurrent_bias(self, gate: int, j: Expr) -> Expr:
+        """The recurrence's bias of one gate."""
+        assert self.b is not None
+        return self.b[self.index, (self.gates + gate) * self.hidden + j].astype(self.kind)
+
+    def state(self, which: int, name: str) -> tuple[te.Tensor, te.Tensor]:
+        """A placeholder for a state's history, and its first row."""
+        given, d = self.initial[which], self.index
+
+        def first(t: Expr, b: Expr, j: Expr) -> Expr:
+            if given is None:
+                return te.const(0.0, self.kind)
+            return (given[b, d, j] if self.batch_first else given[d, b, j]).astype(self.kind)
+
+        init = te.compute((1, self.batch, self.hidden), lambda t, b, j: first(t, b, j), name=f"{name}_first")
+        return te.placeholder(self.shape, self.kind, name=f"{name}_state"), _tensor(init)
+
+    def recur(self, source: Callable[[Expr, Expr, Expr], Expr], gates: int, first: int = 0) -> te.Tensor:
+        """The product of a row of the state with the recurrent weights of `gates` gates from gate `first` on."""
+        r, d, hidden = self.r, self.index, self.hidden
+        assert r is not None
+        k = te.reduce_axis(hidden, "k")
+        return _tensor(
+            te.compute(
+                (self.steps + 1, self.batch, gates, hidden),
+                lambda t, b, g, j: te.sum(
+                    source(t, b, k.var) * r[d, (g + first) * hidden + j, k.var].astype(self.kind), axis=k
+                ),
+                name="recurrence",
+            )
+        )
+
+    def apply(self, which: int, x: Expr) -> Expr:
+        """An activation of this direction, after the clip."""
+        if self.clip is not None:
+            x = te.clip(x, te.const(-float(self.clip), self.kind), te.const(float(self.clip), self.kind))
+        return self.functions[which].tensor(x)
+
+    def hold(self, t: Expr, b: Expr, new: Expr, old: Expr) -> Expr:
+        """The new state while the sequence lasts, then the old one."""
+        runs = self.runs(t - 1, b)
+        return new if runs is None else te.if_then_else(runs, new, old)
+
+    def read(self, projection: te.Tensor, t: Expr, b: Expr, gate: Any, j: Expr) -> Expr:
+        """The input's part of a gate for row t of the state."""
+        return projection[self.turn(t - 1, b), b, gate, j]
+
+
+def _tensor(made: Any) -> te.Tensor:
+    assert isinstance(made, te.Tensor)
+    return made
+
+
+def _lstm(c: Compute, way: Direction) -> list[te.Tensor]:
+    projection = way.project(4)
+    (h, h_first), (s, s_first) = way.state(0, "h"), way.state(1, "c")
+    product = way.recur(lambda t, b, k: h[t - 1, b, k], 4)
+    couple, hidden, d, p = bool(c.get("input_forget", 0)), way.hidden, way.index, way.p
+
+    def gate(t: Expr, b: Expr, g: int, j: Expr) -> Expr:
+        return way.read(projection, t, b, g, j) + product[t, b, g, j]
+
+    def peep(part: int, j: Expr) -> Expr:
+        assert p is not None
+        return p[d, part * hidden + j].astype(way.kind)
+
+    def cell(t: Expr, b: Expr, j: Expr) -> Expr:
+        old = s[t - 1, b, j]
+        i, f = gate(t, b, 0, j), gate(t, b, 2, j)
+        if p is not None:
+            i, f = i + peep(0, j) * old, f + peep(2, j) * old
+        i = way.apply(0, i)
+        f = te.const(1.0, way.kind) - i if couple else way.apply(0, f)
+        return way.hold(t, b, f * old + i * way.apply(1, gate(t, b, 3, j)), old)
+
+    s_next = te.compute(way.shape, lambda t, b, j: cell(t, b, j), name="c_next")
+
+    def hidden_state(t: Expr, b: Expr, j: Expr) -> Expr:
+        o = gate(t, b, 1, j)
+        if p is not None:
+            o = o + peep(1, j) * s_next[t, b, j]
+        return way.hold(t, b, way.apply(0, o) * way.apply(2, s_next[t, b, j]), h[t - 1, b, j])
+
+    h_next = te.compute(way.shape, lambda t, b, j: hidden_state(t, b, j), name="h_next")
+    made = te.scan([h_first, s_first], [h_next, s_next], [h, s], name=f"lstm{way.index}")
+    return list(made)
+
+
+def _gru(c: Compute, way: Direction) -> list[te.Tensor]:
+    linear = bool(c.get("linear_before_reset", 0))
+    projection = way.project(2 if linear else 3)
+    h, h_first = way.state(0, "h")
+    product = way.recur(lambda t, b, k: h[t - 1, b, k], 3 if linear else 2)
+
+    def gate(t: Expr, b: Expr, g: int, j: Expr) -> Expr:
+        return way.apply(0, way.read(projection, t, b, g, j) + product[t, b, g, j])
+
+    if linear:
+
+        def inner(t: Expr, b: Expr, j: Expr) -> Expr:
+            value: Expr = product[t, b, 2, j]
+            if way.b is not None:
+                value = value + way.recurrent_bias(2, j)
+            return gate(t, b, 1, j) * value
+    else:
+        reset = te.compute(way.shape, lambda t, b, j: gate(t, b, 1, j) * h[t - 1, b, j], name="reset")
+        second = way.recur(lambda t, b, k: reset[t, b, k], 1, first=2)
+
+        def inner(t: Expr, b: Expr, j: Expr) -> Expr:
+            return second[t, b, 0, j]
+
+    def hidden_state(t: Expr, b: Expr, j: Expr) -> Expr:
+        z, old = gate(t, b, 0, j), h[t - 1, b, j]
+        new = way.apply(1, way.read(projection, t, b, 2, j) + inner(t, b, j))
+        return way.hold(t, b, (te.const(1.0, way.kind) - z) * new + z * old, old)
+
+    h_next = te.compute(way.shape, lambda t, b, j: hidden_state(t, b, j), name="h_next")
+    return [te.scan(h_first, h_next, h, name=f"gru{way.index}")]
+
+
+def _rnn(c: Compute, way: Direction) -> list[te.Tensor]:
+    projection = way.project(1)
+    h, h_first = way.state(0, "h")
+    product = way.recur(lambda t, b, k: h[t - 1, b, k], 1)
+
+    def hidden_state(t: Expr, b: Expr, j: Expr) -> Expr:
+        new = way.apply(0, way.read(projection, t, b, 0, j) + product[t, b, 0, j])
+        return way.hold(t, b, new, h[t - 1, b, j])
+
+    h_next = te.compute(way.shape, lambda t, b, j: hidden_state(t, b, j), name="h_next")
+    return [te.scan(h_first, h_next, h, name=f"rnn{way.index}")]
+
+
+def _by_direction(d: Expr, values: Sequence[Expr]) -> Expr:
+    return values[0] if len(values) == 1 else te.if_then_else(d < 1, values[0], values[1])
+
+
+def _outputs(c: Compute, ways: Sequence[Direction], made: Sequence[Sequence[te.Tensor]]) -> tuple[te.Tensor, ...]:
+    """Y, and the last row of each state, in the layout and type that were asked for."""
+    kind, batch_first, steps = c.outputs[0].dtype, bool(c.get("layout", 0)), ways[0].steps
+
+    def row(way: Direction, history: te.Tensor, t: Expr, b: Expr, j: Expr) -> Expr:
+        value: Expr = history[way.turn(t, b) + 1, b, j].astype(kind)
+        runs = way.runs(t, b)
+        return value if runs is None else te.if_then_else(runs, value, te.const(0.0, kind))
+
+    def every(*at: Expr) -> Expr:
+        (b, t, d, j) = at if batch_first else (at[2], at[0], at[1], at[3])
+        return _by_direction(d, [row(way, states[0], t, b, j) for way, states in zip(ways, made)])
+
+    def final(which: int) -> Callable[..., Expr]:
+        def last(*at: Expr) -> Expr:
+            (b, d, j) = at if batch_first else (at[1], at[0], at[2])
+            return _by_direction(d, [states[which][steps, b, j].astype(kind) for states in made])
+
+        return last
+
+    outs = [te.compute(c.out_shape(0), lambda *at: every(*at), name="every_state")]
+    for which in range(len(c.outputs) - 1):
+        function = final(which)
+        outs.append(te.compute(c.out_shape(which + 1), lambda *at, f=function: f(*at), name=f"last_state{which}"))
+    return tuple(outs)
+
+
+def _compute(c: Compute, tensors: Tensors, gates: int, functions: int, build: Any) -> Any:
+    if is_empty(*c.types, *c.outputs):
+        return None
+    count = c.shape(1)[0]
+    activations = read_activations(c, count, functions)
+    ways = [Direction(c, tensors, d, gates, activations[d]) for d in range(count)]
+    return _outputs(c, ways, [build(c, way) for way in ways])
+
+
+def compute_lstm(c: Compute, *tensors: te.Tensor | None) -> Any:
+    """LSTM as a scan over two states."""
+    return _compute(c, tensors, 4, 3, _lstm)
+
+
+def compute_gru(c: Compute, *tensors: te.Tensor | None) -> Any:
+    """GRU as a scan."""
+    return _compute(c, tensors, 3, 2, _gru)
+
+
+def compute_rnn(c: Compute, *tensors: te.Tensor | None) -> Any:
+    """RNN as a scan."""
+    return _compute(c, tensors, 1, 1, _rnn)
