@@ -1,0 +1,398 @@
+"""Normalizations: batch, instance, group, layer, root mean square, mean-variance, Lp, and local response.
+
+Means and variances are found in two passes (the mean first), which keeps their digits. Narrow floats are computed in
+float32 and rounded once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from weft import te
+from weft.expr.nodes import Expr
+from weft.graph.ir import NUMPY_TYPES, Array, TensorType, Type
+from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
+from weft.graph.shapes import normal_axes, normal_axis
+from weft.ops.elementwise_support import FLOATS, element_type, infer_same, kernel, wide, wide_type, widen
+from weft.ops.reductions_support import reduce_axes
+
+# --------------------------------------------------------------------------------------------------- mean, variance
+
+
+def _float_type(c: Infer, position: int = 0) -> TensorType:
+    kind = c.tensor(position)
+    if kind.dtype not in FLOATS.split():
+        raise c.error(f"it is defined on floats, not on {kind.dtype}")
+    return kind
+
+
+def _infer_floats(c: Infer) -> Sequence[Type]:
+    return [_float_type(c)]
+
+
+def _standard(x: Array, axes: tuple[int, ...], epsilon: float) -> tuple[Array, Array, Array]:
+    """The elements with mean 0 and variance 1, the mean, and the inverse deviation (axes kept)."""
+    mean = x.mean(axis=axes, keepdims=True)
+    variance = np.square(x - mean).mean(axis=axes, keepdims=True)
+    inverse = np.asarray(1 / np.sqrt(variance + x.dtype.type(epsilon)))
+    return np.asarray((x - mean) * inverse), mean, inverse
+
+
+def _outer(indices: Sequence[Any], axes: Sequence[int]) -> tuple[Any, ...]:
+    """The place of an element in a tensor whose axes were reduced to 1."""
+    return tuple(0 if d in axes else i for d, i in enumerate(indices))
+
+
+def _count(shape: Sequence[int], axes: Sequence[int]) -> int:
+    return int(np.prod([shape[a] for a in axes], dtype=np.int64))
+
+
+def _mean_tensor(x: te.Tensor, shape: Sequence[int], axes: Sequence[int], name: str = "mean") -> te.Tensor:
+    total = reduce_axes(x, axes, te.sum, keep=True, name=f"{name}_sum")
+    made: te.Tensor = te.compute(total.shape, lambda *i: total[i] * (1 / _count(shape, axes)), name=name)
+    return made
+
+
+def _mean_square(
+    x: te.Tensor, shape: Sequence[int], axes: Sequence[int], mean: te.Tensor | None, finish: Callable[[Expr], Expr]
+) -> te.Tensor:
+    """The mean of the squares (of the distances from a mean), finished by a function, with the axes kept."""
+
+    def square(value: Expr, indices: Sequence[Any]) -> Expr:
+        apart = value if mean is None else value - mean[_outer(indices, axes)]
+        return apart * apart
+
+    total = reduce_axes(x, axes, te.sum, square, keep=True, name="squares")
+    made: te.Tensor = te.compute(
+        total.shape, lambda *i: finish(total[i] * (1 / _count(shape, axes))), name="spread"
+    )
+    return made
+
+
+def _inverse_root(epsilon: float) -> Callable[[Expr], Expr]:
+    return lambda value: 1 / te.sqrt(value + epsilon)
+
+
+# ------------------------------------------------------------------------------------------------ BatchNormalization
+
+
+def _infer_batch(c: Infer) -> Sequence[Type]:
+    kind, statistics = _float_type(c), c.tensor(3).dtype
+    if kind.shape is not None and kind.rank >= 2 and isinstance(kind.dims[1], int):
+        for position in range(1, 5):
+            given = c.tensor(position)
+            if given.is_static and given.static != (kind.dims[1],):
+                raise c.error(f"input {position} must have {kind.dims[1]} elements, one a channel, not {given!r}")
+    if not c.get("training_mode", 0):
+        return [kind]
+    return [kind, *[TensorType(statistics, c.tensor(3).shape) for _ in range(c.output_count - 1)]]
+
+
+def _by_channel(values: Array, rank: int) -> Array:
+    return values.reshape([-1 if d == 1 else 1 for d in range(max(rank, 1))]) if rank > 1 else values
+
+
+def _batch(c: Evaluate, x: Array, scale: Array, bias: Array, mean: Array, variance: Array) -> Any:
+    data = wide(x)
+    kind, epsilon = data.dtype, c.get("epsilon", 1e-5)
+    used_mean, used_variance = mean.astype(kind), variance.astype(kind)
+    if c.get("training_mode", 0):
+        axes = tuple(d for d in range(x.ndim) if d != 1)
+        used_mean, used_variance = data.mean(axis=axes), data.var(axis=axes)
+    per = [_by_channel(np.asarray(v, kind), x.ndim) for v in (used_mean, used_variance, scale, bias)]
+    made = ((data - per[0]) / np.sqrt(per[1] + kind.type(epsilon)) * per[2] + per[3]).astype(x.dtype)
+    if not c.get("training_mode", 0):
+        return np.asarray(made)
+    keep = c.get("momentum", 0.9)
+    running = [
+        np.asarray(wide(old) * keep + new * (1 - keep)).astype(old.dtype)
+        for old, new in ((mean, used_mean), (variance, used_variance))
+    ]
+    return (np.asarray(made), *running)[: c.output_count]
+
+
+@kernel
+def _compute_batch(
+    c: Compute, x: te.Tensor, scale: te.Tensor, bias: te.Tensor, mean: te.Tensor, variance: te.Tensor
+) -> te.Tensor | None:
+    if c.get("training_mode", 0):
+        return None
+    kind, epsilon = wide_type(x.dtype.name), c.get("epsilon", 1e-5)
+
+    def body(*indices: Any) -> Expr:
+        at = indices[1] if len(indices) > 1 else indices[0]
+        gain = scale[at].astype(kind) / te.sqrt(variance[at].astype(kind) + epsilon)
+        return (widen(x[indices]) - mean[at].astype(kind)) * gain + bias[at].astype(kind)
+
+    made: te.Tensor = te.compute(c.out_shape(), body, name="batch_norm", dtype=x.dtype)
+    return made
+
+
+def _batch_kind(node: Any) -> str:
+    return "opaque" if node.attributes.get("training_mode", 0) else "injective"
+
+
+register(OpSpec("BatchNormalization", _infer_batch, _batch, _compute_batch, _batch_kind))
+
+
+# ------------------------------------------------------------------------------ instance, group, mean and variance
+
+
+def _instance(c: Evaluate, x: Array, scale: Array, bias: Array) -> Array:
+    made, _, _ = _standard(wide(x), tuple(range(2, x.ndim)), c.get("epsilon", 1e-5))
+    return np.asarray(made * _by_channel(wide(scale), x.ndim) + _by_channel(wide(bias), x.ndim)).astype(x.dtype)
+
+
+def _scaled(c: Compute, x: te.Tensor, standard: Callable[..., Expr], scale: te.Tensor, bias: te.Tensor) -> te.Tensor:
+    """Standard elements times a scale plus a bias, one of each a channel."""
+    made: te.Tensor = te.compute(
+        c.out_shape(),
+        lambda *i: standard(*i) * widen(scale[i[1]]) + widen(bias[i[1]]),
+        name="normalized",
+        dtype=x.dtype,
+    )
+    return made
+
+
+@kernel
+def _compute_instance(c: Compute, x: te.Tensor, scale: te.Tensor, bias: te.Tensor) -> te.Tensor:
+    shape = c.shape(0)
+    axes = tuple(range(2, len(shape)))
+    mean = _mean_tensor(x, shape, axes)
+    inverse = _mean_square(x, shape, axes, mean, _inverse_root(c.get("epsilon", 1e-5)))
+
+    def standard(*i: Any) -> Expr:
+        return (widen(x[i]) - mean[_outer(i, axes)]) * inverse[_outer(i, axes)]
+
+    return _scaled(c, x, standard, scale, bias)
+
+
+register(OpSpec("InstanceNormalization", _infer_floats, _instance, _compute_instance, "reduction"))
+
+
+def _infer_group(c: Infer) -> Sequence[Type]:
+    kind, groups = _float_type(c), int(c.need("num_groups"))
+    if groups < 1 or (kind.shape is not None and isinstance(kind.dims[1], int) and kind.dims[1] % groups):
+        raise c.error(f"{groups} groups do not divide the channels of {kind!r}")
+    return [kind]
+
+
+def _group(c: Evaluate, x: Array, scale: Array, bias: Array) -> Array:
+    grouped = wide(x).reshape(x.shape[0], c.need("num_groups"), -1)
+    made = _standard(grouped, (2,), c.get("epsilon", 1e-5))[0].reshape(x.shape)
+    return np.asarray(made * _by_channel(wide(scale), x.ndim) + _by_channel(wide(bias), x.ndim)).astype(x.dtype)
+
+
+@kernel
+def _compute_group(c: Compute, x: te.Tensor, scale: te.Tensor, bias: te.Tensor) -> te.Tensor:
+    batch, channels, *space = c.shape(0)
+    groups = int(c.need("num_groups"))
+    width = channels // groups
+    shape, axes = (batch, groups, width, *space), tuple(range(2, 3 + len(space)))
+    grouped = te.compute(shape, lambda n, g, k, *s: widen(x[(n, g * width + k, *s)]), name="grouped")
+    mean = _mean_tensor(grouped, shape, axes)
+    inverse = _mean_square(grouped, shape, axes, mean, _inverse_root(c.get("epsilon", 1e-5)))
+    zeros = (0,) * (1 + len(space))
+
+    def standard(*i: Any) -> Expr:
+        at = (i[0], i[1] // width, *zeros)
+        return (widen(x[i]) - mean[at]) * inverse[at]
+
+    return _scaled(c, x, standard, scale, bias)
+
+
+register(OpSpec("GroupNormalization", _infer_group, _group, _compute_group, "reduction"))
+
+_TINY = 1e-9
+"""What MeanVarianceNormalization adds to the deviation."""
+
+
+def _mvn_axes(c: Use, rank: int) -> tuple[int, ...]:
+    return normal_axes(c.get("axes", [0, 2, 3]), rank, c.error)
+
+
+def _mean_variance(c: Evaluate, x: Array) -> Array:
+    data, axes = wide(x), _mvn_axes(c, x.ndim)
+    apart = data - data.mean(axis=axes, keepdims=True)
+    deviation = np.sqrt(np.square(apart).mean(axis=axes, keepdims=True))
+    return np.asarray(apart / (deviation + data.dtype.type(_TINY))).astype(x.dtype)
+
+
+@kernel
+def _compute_mean_variance(c: Compute, x: te.Tensor) -> te.Tensor:
+    shape = c.shape(0)
+    axes = _mvn_axes(c, len(shape))
+    mean = _mean_tensor(x, shape, axes)
+    deviation = _mean_square(x, shape, axes, mean, lambda v: te.sqrt(v) + _TINY)
+
+    def body(*i: Any) -> Expr:
+        return (widen(x[i]) - mean[_outer(i, axes)]) / deviation[_outer(i, axes)]
+
+    made: te.Tensor = te.compute(shape, body, name="normalized", dtype=x.dtype)
+    return made
+
+
+register(OpSpec("MeanVarianceNormalization", _infer_floats, _mean_variance, _compute_mean_variance, "reduction"))
+
+
+# ------------------------------------------------------------------------------------------ layer, root mean square
+
+
+def _inner_axes(c: Use, rank: int) -> tuple[int, ...]:
+    return tuple(range(normal_axis(c.get("axis", -1), rank, c.error), rank))
+
+
+def _infer_layer(c: Infer) -> Sequence[Type]:
+    kind = _float_type(c)
+    stash = element_type(c, "stash_type", "float32")
+    if kind.shape is None:
+        return [kind, *[TensorType(stash, None)] * (c.output_count - 1)]
+    axes = _inner_axes(c, kind.rank)
+    outer = tuple(1 if d in axes else s for d, s in enumerate(kind.dims))
+    return [kind, *[TensorType(stash, outer)] * (c.output_count - 1)]
+
+
+def _layer(c: Evaluate, x: Array, scale: Array, bias: Array | None = None) -> Any:
+    stash = NUMPY_TYPES[element_type(c, "stash_type", "float32")]
+    made, mean, inverse = _standard(wide(x), _inner_axes(c, x.ndim), c.get("epsilon", 1e-5))
+    made = made * wide(scale)
+    made = np.asarray(made if bias is None else made + wide(bias)).astype(x.dtype)
+    return (made, mean.astype(stash), inverse.astype(stash))[: c.output_count]
+
+
+@kernel
+def _compute_layer(c: Compute, x: te.Tensor, scale: te.Tensor, bias: te.Tensor | None = None) -> Any:
+    shape = c.shape(0)
+    axes, kind = _inner_axes(c, len(shape)), wide_type(x.dtype.name)
+    mean = _mean_tensor(x, shape, axes)
+    inverse = _mean_square(x, shape, axes, mean, _inverse_root(c.get("epsilon", 1e-5)))
+
+    def body(*i: Any) -> Expr:
+        value = (widen(x[i]) - mean[_outer(i, axes)]) * inverse[_outer(i, axes)]
+        value = value * te.broadcast_read(scale, i).astype(kind)
+        return value if bias is None else value + te.broadcast_read(bias, i).astype(kind)
+
+    made = te.compute(shape, body, name="layer_norm", dtype=x.dtype)
+    extra = [
+        te.compute(c.out_shape(p), lambda *i, t=t: t[i].astype(c.outputs[p].dtype), name=f"layer_norm_{t.name}")
+        for p, t in ((1, mean), (2, inverse))
+        if p < len(c.outputs)
+    ]
+    return (made, *extra) if extra else made
+
+
+def _layer_kind(node: Any) -> str:
+    return "reduction" if len(node.outputs) == 1 else "opaque"
+
+
+register(OpSpec("LayerNormalization", _infer_layer, _layer, _compute_layer, _layer_kind))
+
+
+def _infer_rms(c: Infer) -> Sequence[Type]:
+    kind = _float_type(c)
+    if kind.shape is not None:
+        _inner_axes(c, kind.rank)
+    return [TensorType(c.tensor(1).dtype, kind.shape)]
+
+
+def _root_mean_square(c: Evaluate, x: Array, scale: Array) -> Array:
+    data, axes = wide(x), _inner_axes(c, x.ndim)
+    mean = np.square(data).mean(axis=axes, keepdims=True)
+    made = data / np.sqrt(mean + data.dtype.type(c.get("epsilon", 1e-5)))
+    return np.asarray(made * wide(scale)).astype(scale.dtype)
+
+
+@kernel
+def _compute_root_mean_square(c: Compute, x: te.Tensor, scale: te.Tensor) -> te.Tensor:
+    shape = c.shape(0)
+    axes, kind = _inner_axes(c, len(shape)), wide_type(x.dtype.name)
+    inverse = _mean_square(x, shape, axes, None, _inverse_root(c.get("epsilon", 1e-5)))
+
+    def body(*i: Any) -> Expr:
+        return widen(x[i]) * inverse[_outer(i, axes)] * te.broadcast_read(scale, i).astype(kind)
+
+    made: te.Tensor = te.compute(shape, body, name="rms_norm", dtype=c.outputs[0].dtype)
+    return made
+
+
+register(OpSpec("RMSNormalization", _infer_rms, _root_mean_square, _compute_root_mean_square, "reduction"))
+
+
+# ------------------------------------------------------------------------------------------------ Lp, local response
+
+
+def _lp(c: Evaluate, x: Array) -> Array:
+    data, axis = wide(x), normal_axis(c.get("axis", -1), x.ndim, c.error)
+    power = c.get("p", 2)
+    norm = np.abs(data).sum(axis=axis, keepdims=True) if power == 1 else np.sqrt(
+        np.square(data).sum(axis=axis, keepdims=True)
+    )
+    return np.asarray(np.where(norm == 0, 0, data / np.where(norm == 0, 1, norm))).astype(x.dtype)
+
+
+@kernel
+def _compute_lp(c: Compute, x: te.Tensor) -> te.Tensor:
+    shape = c.shape(0)
+    axis, power = normal_axis(c.get("axis", -1), len(shape), c.error), c.get("p", 2)
+    total = reduce_axes(
+        x, (axis,), te.sum, lambda v, i: te.abs(v) if power == 1 else v * v, keep=True, name="lp_sum"
+    )
+    norm = te.compute(total.shape, lambda *i: total[i] if power == 1 else te.sqrt(total[i]), name="lp_norm")
+
+    def body(*i: Any) -> Expr:
+        size = norm[_outer(i, (axis,))]
+        return te.select(te.equal(size, te.const(0, size.dtype)), te.const(0, size.dtype), widen(x[i]) / size)
+
+    made: te.Tensor = te.compute(shape, body, name="lp_normalized", dtype=x.dtype)
+    return made
+
+
+def _infer_lp(c: Infer) -> Sequence[Type]:
+    if c.get("p", 2) not in (1, 2):
+        raise c.error(f"the order of its norm must be 1 or 2, not {c.get('p')}")
+    return infer_same(c)
+
+
+register(OpSpec("LpNormalization", _infer_lp, _lp, _compute_lp, "reduction"))
+
+
+def _window(c: Use) -> tuple[int, int]:
+    """How many channels before and after one count to its response."""
+    size = int(c.need("size"))
+    return (size - 1) // 2, size - 1 - (size - 1) // 2
+
+
+def _local_response(c: Evaluate, x: Array) -> Array:
+    before, after = _window(c)
+    squares = np.square(wide(x))
+    padded = np.pad(squares, [(before, after) if d == 1 else (0, 0) for d in range(x.ndim)])
+    total = sum(padded[:, i : i + x.shape[1]] for i in range(before + after + 1))
+    alpha, beta, bias = c.get("alpha", 1e-4), c.get("beta", 0.75), c.get("bias", 1.0)
+    return np.asarray(wide(x) / (bias + alpha / c.need("size") * total) ** beta).astype(x.dtype)
+
+
+@kernel
+def _compute_local_response(c: Compute, x: te.Tensor) -> te.Tensor:
+    shape, (before, after) = c.shape(0), _window(c)
+    alpha, beta, bias = c.get("alpha", 1e-4), c.get("beta", 0.75), c.get("bias", 1.0)
+    place = te.reduce_axis(before + after + 1, name="place")
+
+    def square(*i: Any) -> Any:
+        channel = i[1] + place.var - before
+        value = widen(x[(i[0], channel, *i[2:])])
+        return te.sum(value * value, axis=place, where=te.all(channel >= 0, channel < shape[1]))
+
+    total = te.compute(shape, square, name="squares")
+    made: te.Tensor = te.compute(
+        shape,
+        lambda *i: widen(x[i]) / te.power(bias + (alpha / (before + after + 1)) * total[i], beta),
+        name="local_response",
+        dtype=x.dtype,
+    )
+    return made
+
+
+register(OpSpec("LRN", _infer_floats, _local_response, _compute_local_response, "reduction"))
