@@ -1,0 +1,88 @@
+"""CausalConvWithState: a depthwise convolution over time that sees only the past, and hands its last inputs on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from weft import te
+from weft.expr.nodes import Expr
+from weft.graph.ir import Array, TensorType, Type
+from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
+from weft.graph.shapes import minus
+from weft.ops.convolution import accumulator, exact_type, is_empty
+from weft.ops.recurrent_activations import stable_sigmoid
+
+ACTIVATIONS = {"none": False, "": False, "silu": True, "swish": True}
+
+
+def _gated(use: Use) -> bool:
+    name = use.get("activation", "none")
+    if name not in ACTIVATIONS:
+        raise use.error(f"activation is {name!r}; known are none, silu and swish")
+    return ACTIVATIONS[name]
+
+
+def _infer(c: Infer) -> list[Type]:
+    x, w = c.tensor(0), c.tensor(1)
+    _gated(c)
+    if x.shape is None or w.shape is None:
+        return [TensorType(x.dtype, x.shape), TensorType(x.dtype, None)][: c.output_count]
+    if x.rank != 3 or w.rank != 3:
+        raise c.error(f"input and weight must have 3 dimensions, not {x!r} and {w!r}")
+    if isinstance(x.dims[1], int) and isinstance(w.dims[0], int) and x.dims[1] != w.dims[0]:
+        raise c.error(f"the input has {x.dims[1]} channels, but the weight {w.dims[0]}")
+    state = TensorType(x.dtype, (*x.dims[:2], minus(w.dims[2], 1)))
+    return [TensorType(x.dtype, x.dims), state][: c.output_count]
+
+
+def _evaluate(c: Evaluate, x: Array, w: Array, bias: Any = None, past: Any = None) -> Any:
+    kernel, length = w.shape[2], x.shape[2]
+    before = np.zeros((*x.shape[:2], kernel - 1), x.dtype) if past is None else past
+    whole = np.concatenate([before, x], axis=2)
+    wide = exact_type(str(x.dtype)) or x.dtype
+    total = np.zeros(x.shape, wide)
+    for k in range(kernel):
+        total += whole[:, :, k : k + length].astype(wide) * w[None, :, 0, k, None].astype(wide)
+    if bias is not None:
+        total = total + bias.astype(wide)[None, :, None]
+    if _gated(c):
+        total = total * stable_sigmoid(total)
+    return total.astype(x.dtype), np.ascontiguousarray(whole[:, :, whole.shape[2] - (kernel - 1) :])
+
+
+def _compute(c: Compute, x: te.Tensor, w: te.Tensor, bias: Any = None, past: Any = None) -> Any:
+    if is_empty(c.types[0], c.types[1]):
+        return None
+    batch, channels, length = c.shape(0)
+    kernel, kind = c.shape(1)[2], c.outputs[0].dtype
+    wide, gated = accumulator(kind), _gated(c)
+
+    def joined(n: Expr, ch: Expr, t: Expr) -> Expr:
+        if kernel == 1:
+            return x[n, ch, t]
+        before = te.const(0.0, kind) if past is None else past[n, ch, t]
+        return te.if_then_else(t < kernel - 1, before, x[n, ch, t - (kernel - 1)])
+
+    whole = te.compute((batch, channels, length + kernel - 1), lambda n, ch, t: joined(n, ch, t), name="joined")
+    k = te.reduce_axis(kernel, "kw")
+    total = te.compute(
+        c.out_shape(),
+        lambda n, ch, t: te.sum(whole[n, ch, t + k.var].astype(wide) * w[ch, 0, k.var].astype(wide), axis=k),
+        name="causal_conv",
+    )
+
+    def finish(n: Expr, ch: Expr, t: Expr) -> Expr:
+        value: Expr = total[n, ch, t]
+        if bias is not None:
+            value = value + bias[ch].astype(wide)
+        return (value * te.sigmoid(value) if gated else value).astype(kind)
+
+    out = te.compute(c.out_shape(), lambda n, ch, t: finish(n, ch, t), name="causal_out")
+    if len(c.outputs) == 1:
+        return out
+    return out, te.compute(c.out_shape(1), lambda n, ch, t: whole[n, ch, t + length], name="present_state")
+
+
+register(OpSpec("CausalConvWithState", _infer, _evaluate, _compute, kind="complex"))

@@ -1,0 +1,251 @@
+"""DFT and STFT: discrete Fourier transforms, as products with a table of cosines and sines.
+
+Complex numbers are a last dimension of two (real, imaginary); a last dimension of one is a real signal. The table has one
+entry for each of the N-th roots of unity, so an element of the transform reads entry (k * n) % N.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from weft import te
+from weft.expr.nodes import Expr
+from weft.graph.ir import Array, Dim, TensorType, Type
+from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
+from weft.graph.shapes import divided, minus, normal_axis, plus, times, unknown_dim
+from weft.ops.convolution import accumulator, exact_type, is_empty
+
+Parts = Callable[[Expr], tuple[Expr, Expr | None]]
+
+# ---------------------------------------------------------------------------------------------------------------- DFT
+
+
+def _axis(use: Use, value: Array | None, rank: int) -> int:
+    axis = -2 if value is None else int(value.reshape(()))
+    axis = normal_axis(axis, rank, use.error)
+    if axis == rank - 1:
+        raise use.error("the last dimension holds real and imaginary parts: a transform along it has no meaning")
+    return axis
+
+
+def _modes(use: Use) -> tuple[bool, bool]:
+    return bool(use.get("inverse", 0)), bool(use.get("onesided", 0))
+
+
+def _length(use: Use, size: Dim) -> Dim:
+    """The length of the transform where none is given."""
+    return times(minus(size, 1), 2) if all(_modes(use)) else size
+
+
+def _infer_dft(c: Infer) -> list[Type]:
+    x = c.tensor(0)
+    if x.shape is None:
+        return [TensorType(x.dtype, None)]
+    inverse, onesided = _modes(c)
+    if x.rank < 2:
+        raise c.error(f"the input needs a signal dimension and one of real and imaginary parts, not {x!r}")
+    parts: Dim = 1 if inverse and onesided else 2
+    if c.has(2) and c.value(2) is None:
+        return [TensorType(x.dtype, (*[unknown_dim("dft") for _ in x.dims[:-1]], parts))]
+    axis = _axis(c, c.value(2), x.rank)
+    given = c.value(1)
+    length: Dim = _length(c, x.dims[axis]) if given is None else int(given.reshape(()))
+    if c.has(1) and given is None:
+        length = unknown_dim("dft_length")
+    if isinstance(length, int) and length < 1:
+        raise c.error(f"a transform of length {length} has no meaning")
+    shape = list(x.dims)
+    shape[axis] = plus(divided(length, 2), 1) if onesided and not inverse else length
+    shape[-1] = parts
+    return [TensorType(x.dtype, shape)]
+
+
+def _complex(x: Array) -> Array:
+    """The complex numbers that the last dimension holds."""
+    kind = np.complex128 if x.dtype == np.float64 else np.complex64
+    wide = x.astype(exact_type(str(x.dtype)) or x.dtype)
+    return np.asarray(wide[..., 0].astype(kind) if x.shape[-1] == 1 else (wide[..., 0] + 1j * wide[..., 1]).astype(kind))
+
+
+def _evaluate_dft(c: Evaluate, x: Array, dft_length: Any = None, axis: Any = None) -> Array:
+    along = _axis(c, axis, x.ndim)
+    inverse, onesided = _modes(c)
+    size = x.shape[along]
+    length = _length(c, size) if dft_length is None else int(dft_length.reshape(()))
+    assert isinstance(length, int)
+    values = _complex(x)
+    if inverse and onesided:
+        made = np.fft.irfft(values, length, axis=along)[..., None]
+    else:
+        spectrum = (np.fft.ifft if inverse else np.fft.fft)(values, length, axis=along)
+        if onesided:
+            spectrum = spectrum.take(range(length // 2 + 1), axis=along)
+        made = np.stack([spectrum.real, spectrum.imag], axis=-1)
+    return np.asarray(made.astype(x.dtype))
+
+
+def _table(length: int, kind: str, function: Any, name: str) -> te.Tensor:
+    """cos or sin of 2 pi i / length, found in float64."""
+    made = te.compute(
+        (length,),
+        lambda i: function(i.astype("float64") * te.const(2 * math.pi / length, "float64")).astype(kind),
+        name=name,
+    )
+    assert isinstance(made, te.Tensor)
+    return made
+
+
+def _transform(parts: Parts, part: str, k: Expr, n: te.IterVar, length: int, tables: Any, inverse: bool) -> Any:
+    """One part of one output: the sum of (a + ib) * (cos ∓ i sin) over n."""
+    cosine, sine = tables
+    turn = (k * n.var) % length
+    real, imaginary = parts(n.var)
+    down = sine[turn] if inverse else -sine[turn]
+    if part == "real":
+        value = real * cosine[turn]
+        return te.sum(value if imaginary is None else value - imaginary * down, axis=n)
+    value = real * down
+    return te.sum(value if imaginary is None else value + imaginary * cosine[turn], axis=n)
+
+
+def _compute_dft(c: Compute, x: te.Tensor, dft_length: Any = None, axis: Any = None) -> Any:
+    if is_empty(c.types[0], *c.outputs):
+        return None
+    inverse, onesided = _modes(c)
+    shape, kind = c.shape(0), c.outputs[0].dtype
+    along, wide = _axis(c, c.value(2), len(shape)), accumulator(c.outputs[0].dtype)
+    out = c.out_shape()
+    given = c.value(1)
+    length = int(given.reshape(())) if given is not None else int(_length(c, shape[along]))  # type: ignore[call-overload]
+    used = min(shape[along], length // 2 + 1 if inverse and onesided else length)
+    tables = (_table(length, wide, te.cos, "cosines"), _table(length, wide, te.sin, "sines"))
+    n = te.reduce_axis(used, "n")
+
+    def element(at: tuple[Expr, ...]) -> Parts:
+        def read(i: Expr) -> tuple[Expr, Expr | None]:
+            place = (*at[:along], i, *at[along + 1 :])
+            real = x[(*place, 0)].astype(wide)
+            imaginary = x[(*place, 1)].astype(wide) if shape[-1] == 2 else None
+            return _doubled(real, imaginary, i, length) if inverse and onesided else (real, imaginary)
+
+        return read
+
+    def part(name: str) -> te.Tensor:
+        made = te.compute(
+            out[:-1],
+            lambda *at: _transform(element(at), name, at[along], n, length, tables, inverse),
+            name=f"dft_{name}",
+        )
+        assert isinstance(made, te.Tensor)
+        return made
+
+    scale = te.const(1.0 / length if inverse else 1.0, wide)
+    real = part("real")
+    imaginary = real if out[-1] == 1 else part("imaginary")
+
+    def join(*at: Expr) -> Expr:
+        value = real[at[:-1]] if out[-1] == 1 else te.if_then_else(at[-1] < 1, real[at[:-1]], imaginary[at[:-1]])
+        return (value * scale).astype(kind)
+
+    return te.compute(out, lambda *at: join(*at), name="dft")
+
+
+def _doubled(real: Expr, imaginary: Expr | None, i: Expr, length: int) -> tuple[Expr, Expr | None]:
+    """A half spectrum's element with its mirror image: all but the first, and the middle one, stand for two."""
+    single = te.equal(i, 0) if length % 2 else te.any(te.equal(i, 0), te.equal(i, length // 2))
+    zero, two = te.const(0.0, real.dtype), te.const(2.0, real.dtype)
+    # The parts that stand alone are real by symmetry: what their imaginary part holds does not count.
+    other = None if imaginary is None else te.if_then_else(single, zero, two * imaginary)
+    return te.if_then_else(single, real, two * real), other
+
+
+register(OpSpec("DFT", _infer_dft, _evaluate_dft, _compute_dft, kind="complex", shape_inputs=(1, 2)))
+
+# --------------------------------------------------------------------------------------------------------------- STFT
+
+
+def _frame(use: Use, size: Dim, window: tuple[Dim, ...] | None, length: Array | None) -> Dim:
+    if length is not None:
+        return int(length.reshape(()))
+    return window[0] if window is not None else size
+
+
+def _infer_stft(c: Infer) -> list[Type]:
+    x, step = c.tensor(0), c.value(1)
+    if x.shape is None:
+        return [TensorType(x.dtype, None)]
+    if x.rank not in (2, 3):
+        raise c.error(f"the signal must be (batch, length, 1 or 2), not {x!r}")
+    window = c.tensor(2).shape if c.has(2) else None
+    frame = _frame(c, x.dims[1], window, c.value(3))
+    if c.has(3) and c.value(3) is None:
+        frame = unknown_dim("frame_length")
+    onesided = bool(c.get("onesided", 1))
+    bins = plus(divided(frame, 2), 1) if onesided else frame
+    frames: Dim = unknown_dim("frames")
+    if step is not None:
+        if int(step.reshape(())) < 1:
+            raise c.error(f"frame_step is {int(step.reshape(()))}; it must be at least 1")
+        frames = plus(divided(minus(x.dims[1], frame), int(step.reshape(()))), 1)
+        if isinstance(frames, int) and frames < 0:
+            raise c.error(f"frames of {frame} are longer than the signal of {x.dims[1]}")
+    return [TensorType(x.dtype, (x.dims[0], frames, bins, 2))]
+
+
+def _evaluate_stft(c: Evaluate, x: Array, frame_step: Array, window: Any = None, frame_length: Any = None) -> Array:
+    signal = x if x.ndim == 3 else x[..., None]
+    step = int(frame_step.reshape(()))
+    frame = _frame(c, signal.shape[1], None if window is None else window.shape, frame_length)
+    assert isinstance(frame, int)
+    values = _complex(signal)
+    count = (values.shape[1] - frame) // step + 1
+    place = np.arange(count)[:, None] * step + np.arange(frame)[None, :]
+    frames = values[:, place]
+    if window is not None:
+        frames = frames * window.astype(frames.real.dtype)
+    spectrum = np.fft.fft(frames, axis=-1)
+    if c.get("onesided", 1):
+        spectrum = spectrum[..., : frame // 2 + 1]
+    return np.asarray(np.stack([spectrum.real, spectrum.imag], axis=-1).astype(x.dtype))
+
+
+def _compute_stft(c: Compute, x: te.Tensor, step: Any, window: Any = None, length: Any = None) -> Any:
+    stride = c.value(1)
+    if is_empty(c.types[0], *c.outputs) or stride is None:
+        return None
+    shape, kind, out = c.shape(0), c.outputs[0].dtype, c.out_shape()
+    wide, hop = accumulator(kind), int(stride.reshape(()))
+    frame = _frame(c, shape[1], None if window is None else c.shape(2), c.value(3))
+    assert isinstance(frame, int)
+    tables = (_table(frame, wide, te.cos, "cosines"), _table(frame, wide, te.sin, "sines"))
+    n = te.reduce_axis(frame, "n")
+
+    def element(b: Expr, f: Expr) -> Parts:
+        def read(i: Expr) -> tuple[Expr, Expr | None]:
+            place = (b, f * hop + i)
+            made = [x[place] if len(shape) == 2 else x[(*place, p)] for p in range(2 if shape[2:] == (2,) else 1)]
+            values: list[Expr] = [v.astype(wide) for v in made]
+            if window is not None:
+                values = [v * window[i].astype(wide) for v in values]
+            return values[0], values[1] if len(values) == 2 else None
+
+        return read
+
+    def part(name: str) -> Any:
+        return te.compute(
+            out[:-1],
+            lambda b, f, k: _transform(element(b, f), name, k, n, frame, tables, False),
+            name=f"stft_{name}",
+        )
+
+    real, imaginary = part("real"), part("imaginary")
+    return te.compute(
+        out, lambda b, f, k, p: te.if_then_else(p < 1, real[b, f, k], imaginary[b, f, k]).astype(kind), name="stft"
+    )
+
+
+register(OpSpec("STFT", _infer_stft, _evaluate_stft, _compute_stft, kind="complex", shape_inputs=(1, 3)))
