@@ -1,0 +1,244 @@
+"""Operators on regions of images: RoiAlign and MaxRoiPool read them, NonMaxSuppression chooses among boxes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from weft import te
+from weft.core.dtypes import DType, dtype
+from weft.expr.nodes import Expr, index_expr
+from weft.graph.ir import Array, Dim, TensorType, Type
+from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
+from weft.graph.shapes import unknown_dim
+from weft.ops.movement_indices import fill, is_empty, kernels_know, output_type, safe_index
+
+# -------------------------------------------------------------------------------------------------------- RoiAlign
+
+
+class Align:
+    """The attributes of a RoiAlign."""
+
+    __slots__ = ("height", "width", "scale", "ratio", "largest", "half")
+
+    def __init__(self, c: Use) -> None:
+        self.height, self.width = int(c.get("output_height", 1)), int(c.get("output_width", 1))
+        self.scale, self.ratio = float(c.get("spatial_scale", 1.0)), int(c.get("sampling_ratio", 0))
+        self.largest = c.get("mode", "avg") == "max"
+        self.half = c.get("coordinate_transformation_mode", "half_pixel") == "half_pixel"
+
+
+def _region_count(c: Infer) -> Dim:
+    rois = c.tensor(1)
+    return unknown_dim("rois") if rois.shape is None else rois.shape[0]
+
+
+def _align_infer(c: Infer) -> list[Type]:
+    x, a = c.tensor(0), Align(c)
+    channels: Dim = unknown_dim("channels") if x.shape is None else x.shape[1]
+    return [TensorType(x.dtype, (_region_count(c), channels, a.height, a.width))]
+
+
+def _line_taps(start: float, step: float, bins: int, count: int, size: int) -> tuple[Array, Array, Array, Array]:
+    """Along one dimension, for (bin, sample): the two elements around the place and their weights."""
+    at = start + step * (np.arange(bins)[:, None] + (np.arange(count)[None, :] + 0.5) / max(count, 1))
+    outside = (at < -1.0) | (at > size)
+    at = np.clip(at, 0.0, size - 1.0)
+    low = np.floor(at).astype(np.int64)
+    high = np.minimum(low + 1, size - 1)
+    part = at - low
+    keep = np.where(outside, 0.0, 1.0)
+    return low, high, (1 - part) * keep, part * keep
+
+
+def _align(c: Evaluate, x: Array, rois: Array, batch: Array) -> Array:
+    a = Align(c)
+    shift = 0.5 if a.half else 0.0
+    out = np.zeros((len(rois), x.shape[1], a.height, a.width), np.float64)
+    for position, (roi, image) in enumerate(zip(rois.astype(np.float64), batch.reshape(-1))):
+        if not 0 <= int(image) < x.shape[0]:
+            raise c.error(f"batch index {int(image)} is outside a batch of {x.shape[0]}")
+        left, top, right, bottom = roi * a.scale - shift
+        width, height = (right - left, bottom - top) if a.half else (max(right - left, 1.0), max(bottom - top, 1.0))
+        step_y, step_x = height / a.height, width / a.width
+        rows = a.ratio if a.ratio > 0 else max(int(np.ceil(step_y)), 0)
+        columns = a.ratio if a.ratio > 0 else max(int(np.ceil(step_x)), 0)
+        y = _line_taps(top, step_y, a.height, rows, x.shape[2])
+        z = _line_taps(left, step_x, a.width, columns, x.shape[3])
+        out[position] = _align_one(x[int(image)].astype(np.float64), y, z, a)
+    return out.astype(x.dtype)
+
+
+def _align_one(image: Array, y: tuple[Array, ...], z: tuple[Array, ...], a: Align) -> Array:
+    """One region: (channels, height, width)."""
+    values = []
+    for rows, row_weight in ((y[0], y[2]), (y[1], y[3])):
+        for columns, column_weight in ((z[0], z[2]), (z[1], z[3])):
+            part = image[:, rows[:, :, None, None], columns[None, None, :, :]]
+            values.append(part * (row_weight[:, :, None, None] * column_weight[None, None, :, :]))
+    count = y[0].shape[1] * z[0].shape[1]
+    if count == 0:
+        return np.zeros((image.shape[0], a.height, a.width))
+    if a.largest:  # the greatest weighted neighbour, not the greatest interpolated value: so the operator is defined
+        return np.maximum.reduce(values).max(axis=(2, 4))
+    return np.asarray(sum(values).sum(axis=(2, 4)) / count)  # type: ignore[union-attr]
+
+
+def _align_compute(c: Compute, x: te.Tensor, rois: te.Tensor, batch: te.Tensor) -> Any:
+    a = Align(c)
+    if not kernels_know(c) or a.ratio <= 0:  # otherwise the number of samples depends on the data
+        return None
+    kind, sizes = output_type(c), c.shape(0)
+    if is_empty(c) or 0 in sizes:
+        return fill(c.out_shape(), 0, kind)
+    wide = dtype("float64") if kind.bits == 64 else dtype("float32")
+    rows, columns = te.reduce_axis(a.ratio, "row"), te.reduce_axis(a.ratio, "column")
+
+    def terms(r: Expr, channel: Expr, p: Expr, q: Expr) -> list[Expr]:
+        image = safe_index(batch[r], sizes[0])
+        y = _line_exprs(a, rois, r, 1, p, rows.var, sizes[2], wide)
+        z = _line_exprs(a, rois, r, 0, q, columns.var, sizes[3], wide)
+        return [
+            x[image, channel, row, column].astype(wide) * (row_weight * column_weight)
+            for row, row_weight in y
+            for column, column_weight in z
+        ]
+
+    axes = [rows, columns]
+    if a.largest:
+        made = te.compute(c.out_shape(), lambda *i: te.max(_greatest(terms(*i)), axis=axes), name="roi_max")
+        return te.compute(c.out_shape(), lambda *i: made[i].astype(kind), name="roi_align")
+    made = te.compute(c.out_shape(), lambda *i: te.sum(_total(terms(*i)), axis=axes), name="roi_sum")
+    share = 1.0 / (a.ratio * a.ratio)
+    return te.compute(c.out_shape(), lambda *i: (made[i] * share).astype(kind), name="roi_align")
+
+
+def _greatest(terms: list[Expr]) -> Expr:
+    return te.maximum(te.maximum(terms[0], terms[1]), te.maximum(terms[2], terms[3]))
+
+
+def _total(terms: list[Expr]) -> Expr:
+    return (terms[0] + terms[1]) + (terms[2] + terms[3])
+
+
+def _line_exprs(
+    a: Align, rois: te.Tensor, r: Expr, side: int, cell: Expr, sample: Expr, size: int, kind: DType
+) -> list[tuple[Expr, Expr]]:
+    """Along one dimension: the two elements around a sample's place, each with its weight."""
+    shift, cells = 0.5 if a.half else 0.0, a.height if side else a.width
+    start = rois[r, side].astype(kind) * a.scale - shift
+    extent = rois[r, side + 2].astype(kind) * a.scale - shift - start
+    if not a.half:
+        extent = te.maximum(extent, te.const(1, kind))
+    place = cell.astype(kind) + (sample.astype(kind) + 0.5) * (1.0 / a.ratio)
+    at = start + extent * te.const(1.0 / cells, kind) * place
+    keep = te.select(te.any(at < -1.0, at > float(size)), te.const(0, kind), te.const(1, kind))
+    inner = te.clip(at, 0.0, size - 1.0)
+    low = te.minimum(te.maximum(index_expr(te.cast(te.floor(inner), "int64")), 0), size - 1)
+    part = inner - low.astype(kind)
+    return [(low, (te.const(1, kind) - part) * keep), (te.minimum(low + 1, size - 1), part * keep)]
+
+
+register(OpSpec("RoiAlign", _align_infer, _align, _align_compute, "reduction"))
+
+
+# ------------------------------------------------------------------------------------------------------ MaxRoiPool
+
+
+def _pool_infer(c: Infer) -> list[Type]:
+    x, (height, width) = c.tensor(0), c.need("pooled_shape")
+    channels: Dim = unknown_dim("channels") if x.shape is None else x.shape[1]
+    return [TensorType(x.dtype, (_region_count(c), channels, int(height), int(width)))]
+
+
+def _pool(c: Evaluate, x: Array, rois: Array) -> Array:
+    (height, width), scale = c.need("pooled_shape"), float(c.get("spatial_scale", 1.0))
+    out = np.zeros((len(rois), x.shape[1], height, width), x.dtype)
+    for position, roi in enumerate(rois.astype(np.float64)):
+        image = int(roi[0])
+        if not 0 <= image < x.shape[0]:
+            raise c.error(f"batch index {image} is outside a batch of {x.shape[0]}")
+        left, top, right, bottom = (int(np.floor(v * scale + 0.5)) for v in roi[1:5])
+        rows = _bins(top, bottom, height, x.shape[2])
+        columns = _bins(left, right, width, x.shape[3])
+        for p, (y0, y1) in enumerate(rows):
+            for q, (z0, z1) in enumerate(columns):
+                if y1 > y0 and z1 > z0:
+                    out[position, :, p, q] = x[image, :, y0:y1, z0:z1].max(axis=(1, 2))
+    return out
+
+
+def _bins(first: int, last: int, count: int, size: int) -> list[tuple[int, int]]:
+    """The stretches of elements that the cells of a region cover."""
+    step = max(last - first + 1, 1) / count
+    return [
+        (
+            min(max(int(np.floor(k * step)) + first, 0), size),
+            min(max(int(np.ceil((k + 1) * step)) + first, 0), size),
+        )
+        for k in range(count)
+    ]
+
+
+register(OpSpec("MaxRoiPool", _pool_infer, _pool))
+
+
+# ----------------------------------------------------------------------------------------------- NonMaxSuppression
+
+
+def _suppression(
+    c: Evaluate,
+    boxes: Array,
+    scores: Array,
+    most: Array | None = None,
+    overlap: Array | None = None,
+    least: Array | None = None,
+) -> Array:
+    limit = 0 if most is None or not most.size else int(most.reshape(-1)[0])
+    threshold = 0.0 if overlap is None or not overlap.size else float(overlap.reshape(-1)[0])
+    floor = None if least is None or not least.size else float(least.reshape(-1)[0])
+    chosen: list[tuple[int, int, int]] = []
+    for image in range(scores.shape[0]):
+        corners = _corners(boxes[image], bool(c.get("center_point_box", 0)))
+        for group in range(scores.shape[1]):
+            kept = _keep(corners, scores[image, group], limit, threshold, floor)
+            chosen += [(image, group, box) for box in kept]
+    return np.array(chosen, np.int64).reshape(-1, 3)
+
+
+def _corners(boxes: Array, centred: bool) -> Array:
+    """Boxes as lower y, lower x, upper y, upper x."""
+    b = boxes.astype(np.float32)
+    if centred:
+        x, y, width, height = b.T
+        return np.stack([y - height / 2, x - width / 2, y + height / 2, x + width / 2], axis=1)
+    first, second = b[:, :2], b[:, 2:]
+    return np.concatenate([np.minimum(first, second), np.maximum(first, second)], axis=1)
+
+
+def _keep(corners: Array, scores: Array, limit: int, threshold: float, floor: float | None) -> list[int]:
+    """The boxes of one class that remain, best first."""
+    candidates = np.arange(len(scores)) if floor is None else np.nonzero(scores > floor)[0]
+    order = candidates[np.argsort(-scores[candidates].astype(np.float64), kind="stable")]
+    areas = np.prod(np.maximum(corners[:, 2:] - corners[:, :2], 0), axis=1)
+    kept: list[int] = []
+    while len(order) and len(kept) < limit:
+        best, order = int(order[0]), order[1:]
+        kept.append(best)
+        low = np.maximum(corners[order, :2], corners[best, :2])
+        high = np.minimum(corners[order, 2:], corners[best, 2:])
+        common = np.prod(np.maximum(high - low, 0), axis=1)
+        union = areas[order] + areas[best] - common
+        ratio = np.divide(common, union, out=np.zeros_like(common), where=(union > 0) & (common > 0))
+        order = order[ratio <= np.float32(threshold)]
+    return kept
+
+
+register(
+    OpSpec(
+        "NonMaxSuppression",
+        lambda c: [TensorType("int64", (unknown_dim("selected"), 3))],
+        _suppression,
+    )
+)
