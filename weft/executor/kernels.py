@@ -1,0 +1,235 @@
+"""Scheduled programs to machine code: constants packed ahead, kernels deduplicated, LLVM in a thread beside lowering.
+
+In: a `GroupProgram`. Out: a `Kernel` (symbol, object code, how it got there) and the parameters that a call of it takes.
+A copy of a constant that a schedule makes (a packed weight) is taken out of the kernel: it is made now, once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import re
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+
+from weft.build import with_arguments
+from weft.codegen.llvm import compile as llvm_compile
+from weft.codegen.llvm.generate import entry_symbol, generate
+from weft.core.errors import ExpressionError, WeftError
+from weft.executor.program import GroupProgram
+from weft.expr.nodes import Buffer, Const, Expr, FloorDiv, FloorMod, Load, Var, int_value
+from weft.graph.ir import Array, Value
+from weft.loop.ir import Block, Func, Seq, Stmt, Store, seq
+from weft.loop.tree import BUFFER_NOTES, blocks_in
+from weft.loop.verifier import verify
+from weft.targets.base import Target
+
+MOST_CACHED = 512
+"""Kernels that a process remembers, so that compiling a model again, or a part of it, is quick."""
+
+
+@dataclass
+class Kernel:
+    """One piece of machine code, `int32_t symbol(const int64_t *args, int64_t threads)`, and how it came about."""
+
+    symbol: str
+    label: str
+    scheduled: Func
+    llvm_ir: str
+    code: Future[bytes]
+
+    @property
+    def object_code(self) -> bytes:
+        """The object file; waits until LLVM has made it."""
+        return self.code.result()
+
+
+@dataclass(frozen=True)
+class Packing:
+    """A constant as a kernel wants it: split axes, their order; made from the constant by numpy."""
+
+    source: int
+    splits: tuple[tuple[int, int], ...]
+    order: tuple[tuple[int, str], ...]
+
+    def apply(self, array: Array) -> Array:
+        """The packed array: axes split (padded with zeros where they do not divide) and put in order."""
+        pads = [(0, 0)] * array.ndim
+        shape: list[int] = []
+        place: dict[tuple[int, str], int] = {}
+        factors = dict(self.splits)
+        for axis, size in enumerate(array.shape):
+            factor = factors.get(axis)
+            if factor is None:
+                place[(axis, "whole")] = len(shape)
+                shape.append(size)
+                continue
+            blocks = -(-size // factor)
+            pads[axis] = (0, blocks * factor - size)
+            place[(axis, "block")], place[(axis, "inside")] = len(shape), len(shape) + 1
+            shape += [blocks, factor]
+        padded = np.pad(array, pads) if any(after for _, after in pads) else array
+        return np.ascontiguousarray(padded.reshape(shape).transpose([place[item] for item in self.order]))
+
+
+@dataclass(frozen=True)
+class Lifted:
+    """A kernel's program, and its parameters: positions of the group's, or packings of constant ones."""
+
+    func: Func
+    parameters: tuple[int | Packing, ...]
+
+
+class KernelCompiler:
+    """Compiles programs for one target; LLVM works in a thread while the next program is lowered."""
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self._default = importlib.import_module(f"{target.package}.default").default_schedule
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="weft-llvm")
+
+    def compile(
+        self, program: GroupProgram, constants: Mapping[Value, Array], label: str
+    ) -> tuple[Kernel, tuple[int | Packing, ...]]:
+        """The kernel of a program, and its parameters; raises a WeftError where there is none."""
+        fixed = [buffer for value, buffer in program.inputs if value in constants]
+        key = self._key(program, fixed)
+        found = _CACHE.get(key)
+        if found is None:
+            found = self._make(program, fixed, label, key)
+            _CACHE[key] = found
+            if len(_CACHE) > MOST_CACHED:
+                _CACHE.popitem(last=False)
+        else:
+            _CACHE.move_to_end(key)
+        return found
+
+    def _key(self, program: GroupProgram, fixed: list[Buffer]) -> str:
+        func = with_arguments(program.schedule.func, program.buffers).replace(name="kernel")
+        machine = f"{self.target.triple}|{self.target.cpu}|{sorted(self.target.features)}|{self.target.cores}"
+        text = f"{machine}|{[b.name for b in fixed]}|{func!r}"
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def _make(
+        self, program: GroupProgram, fixed: list[Buffer], label: str, key: str
+    ) -> tuple[Kernel, tuple[int | Packing, ...]]:
+        self._default(program.schedule, self.target, fixed)
+        func = with_arguments(program.schedule.func, program.buffers)
+        lifted = lift_packing(func, fixed)
+        plain = re.sub(r"\W", "_", label)[:40]
+        named = lifted.func.replace(name=f"k_{plain}_{key[:12]}")
+        try:
+            verify(named)
+            text = generate(self.target.lower(named), self.target, intrinsics=self.target.intrinsics())
+        except RecursionError:
+            raise ExpressionError("the program nests too deep") from None
+        code = self._pool.submit(llvm_compile.emit_object, text, self.target)
+        return Kernel(entry_symbol(named.name), label, named, text, code), lifted.parameters
+
+    def close(self) -> None:
+        """Ends the thread when its work is done."""
+        self._pool.shutdown(wait=True)
+
+
+_CACHE: OrderedDict[str, tuple[Kernel, tuple[int | Packing, ...]]] = OrderedDict()
+
+
+# ---------------------------------------------------------------------------------------------------------- packing
+
+
+def lift_packing(func: Func, fixed: list[Buffer]) -> Lifted:
+    """Takes the copies of constants out of a program; each becomes a parameter."""
+    params = [p for p in func.params if isinstance(p, Buffer)]
+    places: dict[Buffer, int | Packing] = {buffer: position for position, buffer in enumerate(params)}
+    body = list(func.body.stmts) if isinstance(func.body, Seq) else [func.body]
+    kept: list[Stmt] = []
+    moved: list[Buffer] = []
+    for stmt in body:
+        found = _packing_of(func, stmt, fixed, params)
+        if found is None:
+            kept.append(stmt)
+            continue
+        buffer, packing = found
+        places[buffer] = packing
+        moved.append(buffer)
+    if not moved or not kept:
+        return Lifted(func, tuple(range(len(params))))
+    rest = seq(*kept)
+    used = {r.buffer for block in blocks_in(rest) for r in (*block.reads, *block.writes)}
+    outputs = [p for p in params if p not in fixed]
+    new = [p for p in params if p in outputs or p in used]
+    inputs_first = [*new, *moved]
+    annotations = {key: note for key, note in func.annotations.items() if key not in BUFFER_NOTES}
+    made = func.replace(
+        params=inputs_first,
+        allocations=[b for b in func.allocations if b not in moved],
+        body=rest,
+        annotations={**annotations, **_notes(func, moved)},
+    )
+    return Lifted(made, tuple(places[p] for p in inputs_first))
+
+
+def _notes(func: Func, moved: list[Buffer]) -> dict[str, object]:
+    """The notes on buffers that stay."""
+    names = {buffer.name for buffer in moved}
+    out: dict[str, object] = {}
+    for key in BUFFER_NOTES & func.annotations.keys():
+        old = func.annotations[key]
+        kept = (
+            {n: v for n, v in old.items() if n not in names}
+            if isinstance(old, dict)
+            else [n for n in old if n not in names]
+        )
+        if kept:
+            out[key] = kept
+    return out
+
+
+def _packing_of(func: Func, stmt: Stmt, fixed: list[Buffer], params: list[Buffer]) -> tuple[Buffer, Packing] | None:
+    """The packing that a statement is: one block that copies a whole constant under other indices."""
+    blocks = blocks_in(stmt)
+    if len(blocks) != 1:
+        return None
+    block = blocks[0]
+    body = block.body
+    if not isinstance(body, Store) or not isinstance(body.value, Load) or block.init is not None:
+        return None
+    source, target = body.value.buffer, body.buffer
+    if source not in fixed or target not in func.allocations or source.strides is not None:
+        return None
+    axes = [axis.var for axis in block.axes]
+    if list(body.value.indices) != axes or not _covers(block, source):
+        return None
+    items = [_item(index, axes) for index in body.indices]
+    if any(item is None for item in items):
+        return None
+    return target, _packing(params.index(source), [item for item in items if item is not None])
+
+
+def _covers(block: Block, source: Buffer) -> bool:
+    return len(block.axes) == len(source.shape) and all(
+        int_value(axis.extent) is not None and int_value(axis.extent) == int_value(size)
+        for axis, size in zip(block.axes, source.shape)
+    )
+
+
+def _item(index: Expr, axes: list[Var]) -> tuple[int, str, int] | None:
+    """One index of the packed array: an axis, its block number, or its place in the block."""
+    if isinstance(index, Var):
+        return (axes.index(index), "whole", 0) if index in axes else None
+    if isinstance(index, (FloorDiv, FloorMod)) and isinstance(index.a, Var) and isinstance(index.b, Const):
+        if index.a in axes:
+            return axes.index(index.a), "block" if isinstance(index, FloorDiv) else "inside", int(index.b.value)
+    return None
+
+
+def _packing(source: int, items: list[tuple[int, str, int]]) -> Packing:
+    splits = {axis: factor for axis, part, factor in items if part != "whole"}
+    return Packing(source, tuple(sorted(splits.items())), tuple((axis, part) for axis, part, _ in items))
+
+
+Reason = Callable[[WeftError], str]

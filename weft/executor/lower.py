@@ -1,0 +1,341 @@
+"""A graph with static shapes to a `Program`: kernels for its groups, stretches of them, and a memory plan.
+
+In: a graph after its passes, and the groups that fusion found. A group that has no kernel as a whole is tried node by
+node; a node that has none runs on the host, with the reason kept. Where a host node makes a shape that is not known
+now, the rest of the graph waits for it (`RestStep`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from weft.core.errors import InternalError, WeftError
+from weft.executor.kernels import Kernel, KernelCompiler, Packing
+from weft.executor.memory import Life, Plan, plan_memory
+from weft.executor.native import Call, Place, driver_ir
+from weft.executor.program import NoKernel, build_program
+from weft.executor.steps import HostStep, NativeStep, Program, RestStep, Step, aligned_array
+from weft.graph.ir import Array, Graph, Node, TensorType, Value, free_values, reads
+from weft.graph.passes.fuse import Group
+
+logger = logging.getLogger("weft.executor")
+
+
+@dataclass
+class Launch:
+    """One call of a kernel: the value (or packed constant) of each parameter, and which are written."""
+
+    kernel: Kernel
+    arguments: tuple[Value | tuple[Value, Packing], ...]
+    writes: tuple[Value, ...]
+    nodes: tuple[Node, ...]
+
+
+@dataclass
+class View:
+    """A reshape: the output has the bytes of the input. `group` becomes a kernel where the two cannot share memory."""
+
+    source: Value
+    output: Value
+    group: Group
+
+
+@dataclass
+class OnHost:
+    """One node on the host, and why."""
+
+    node: Node
+    reason: str
+
+
+@dataclass
+class Rest:
+    """The nodes that wait for shapes, as a graph of their own."""
+
+    graph: Graph
+
+
+Item = Launch | View | OnHost | Rest
+
+
+@dataclass
+class Lowered:
+    """A program, the kernels that it calls, the drivers' texts, and what the report tells."""
+
+    program: Program
+    kernels: list[Kernel]
+    drivers: list[str]
+    items: list[Item] = field(default_factory=list)
+
+
+def choose_items(graph: Graph, groups: Sequence[Group], compiler: KernelCompiler) -> list[Item]:
+    """What runs where, in order."""
+    items: list[Item] = []
+    for position, group in enumerate(groups):
+        made = _view_items(group) or _group_items(group.nodes, group.outputs, graph.constants, compiler)
+        items.extend(made)
+        unknown = [v for item in made if isinstance(item, OnHost) for v in item.node.outputs if not _is_static(v)]
+        rest = [node for later in groups[position + 1 :] for node in later.nodes]
+        if unknown and rest and _worth_waiting(rest, unknown):
+            items.append(Rest(_rest_graph(graph, rest)))
+            return items
+    return items
+
+
+def _is_static(value: Value) -> bool:
+    return isinstance(value.type, TensorType) and value.type.is_static
+
+
+def _worth_waiting(rest: Sequence[Node], unknown: Sequence[Value]) -> bool:
+    """Whether nodes that could be kernels depend on shapes that only the run tells."""
+    if not all(isinstance(value.type, TensorType) for value in unknown):
+        return False
+    return any(not _is_static(v) for node in rest for v in (*node.outputs, *(i for i in node.inputs if i is not None)))
+
+
+def _rest_graph(graph: Graph, nodes: Sequence[Node]) -> Graph:
+    made = {value for node in nodes for value in node.outputs}
+    needed = dict.fromkeys([*(v for node in nodes for v in reads(node)), *graph.outputs])
+    inputs = [v for v in needed if v not in made and v not in graph.constants]
+    constants = {v: graph.constants[v] for v in needed if v in graph.constants}
+    return Graph(f"{graph.name}_rest", inputs, graph.outputs, nodes, constants)
+
+
+def _view_items(group: Group) -> list[Item]:
+    source = group.nodes[0].inputs[0]
+    if not group.is_view or source is None or not _is_static(source):
+        return []
+    return [View(source, group.nodes[0].outputs[0], group)]
+
+
+def _group_items(
+    nodes: Sequence[Node], outputs: Sequence[Value], constants: Mapping[Value, Array], compiler: KernelCompiler
+) -> list[Item]:
+    try:
+        return [_launch(nodes, outputs, constants, compiler)]
+    except (WeftError, InternalError) as error:
+        reason = _reason(error, nodes)
+    if len(nodes) == 1:
+        return [OnHost(nodes[0], reason)]
+    items: list[Item] = []
+    for at, node in enumerate(nodes):
+        later = {v for other in nodes[at + 1 :] for v in reads(other)}
+        items += _group_items([node], [v for v in node.outputs if v in later or v in outputs], constants, compiler)
+    return items
+
+
+def _reason(error: Exception, nodes: Sequence[Node]) -> str:
+    if not isinstance(error, NoKernel):
+        logger.info("the kernel %s failed to compile: %s", label_of(nodes), error, exc_info=True)
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
+
+
+def label_of(nodes: Sequence[Node]) -> str:
+    """A name made of operators: conv_add_relu."""
+    names = [node.op.lower() for node in nodes]
+    return "_".join(names[:4]) + (f"_and_{len(names) - 4}" if len(names) > 4 else "")
+
+
+def _launch(
+    nodes: Sequence[Node], outputs: Sequence[Value], constants: Mapping[Value, Array], compiler: KernelCompiler
+) -> Launch:
+    wanted = tuple(outputs) or tuple(v for node in nodes for v in node.outputs)[:1]
+    program = build_program(nodes, wanted, constants, "kernel")
+    kernel, parameters = compiler.compile(program, constants, label_of(nodes))
+    values = [value for value, _ in (*program.inputs, *program.outputs)]
+    arguments: list[Value | tuple[Value, Packing]] = [
+        values[parameter] if isinstance(parameter, int) else (values[parameter.source], parameter)
+        for parameter in parameters
+    ]
+    return Launch(kernel, tuple(arguments), tuple(value for value, _ in program.outputs), tuple(nodes))
+
+
+def settle_views(graph: Graph, items: Sequence[Item], compiler: KernelCompiler) -> list[Item]:
+    """Reshapes whose result the host or the caller sees become copies: only kernels read through a shared place."""
+    seen: set[Value] = {*graph.outputs}
+    for item in items:
+        if isinstance(item, OnHost):
+            seen.update(reads(item.node))
+        elif isinstance(item, Rest):
+            seen.update(item.graph.inputs)
+    settled: list[Item] = []
+    for item in items:
+        if isinstance(item, View) and item.output in seen:
+            settled += _group_items(item.group.nodes, [item.output], graph.constants, compiler)
+        else:
+            settled.append(item)
+    return settled
+
+
+# --------------------------------------------------------------------------------------------------------- assembling
+
+
+class _Assembler:
+    """Numbers values, decides where each lives, and writes the steps."""
+
+    def __init__(self, graph: Graph, items: Sequence[Item], prefix: str) -> None:
+        self.graph, self.items, self.prefix = graph, items, prefix
+        self.numbers: dict[Value, int] = {}
+        self.weights: list[Array] = []
+        self.weight_of: dict[Hashable, int] = {}
+        self.in_arena: set[Value] = set()
+        self.same: dict[Value, Value] = {}
+        for item in items:
+            if isinstance(item, View):
+                self.same[item.output] = self.root(item.source)
+
+    def root(self, value: Value) -> Value:
+        """The value in whose memory a value lies."""
+        return self.same.get(value, value)
+
+    def number(self, value: Value) -> int:
+        return self.numbers.setdefault(value, len(self.numbers))
+
+    def plan(self) -> Plan:
+        """Values that only kernels touch live in the arena."""
+        made_by: dict[Value, int] = {}
+        last: dict[Value, int] = {}
+        outside: set[Value] = {*self.graph.outputs, *self.graph.inputs}
+        for at, item in enumerate(self.items):
+            if isinstance(item, Launch):
+                for value in item.writes:
+                    made_by[value] = at
+                for argument in item.arguments:
+                    if isinstance(argument, Value):
+                        last[self.root(argument)] = at
+            elif not isinstance(item, View):
+                touched = reads(item.node) if isinstance(item, OnHost) else iter(item.graph.inputs)
+                outside.update(touched)
+        self.in_arena = {value for value in made_by if value not in outside}
+        lives = {v: Life(_bytes(v), made_by[v], last.get(v, made_by[v])) for v in self.in_arena}
+        return plan_memory(dict(lives))
+
+    def weight(self, value: Value, packing: Packing | None) -> int:
+        key: Hashable = (value, packing)
+        found = self.weight_of.get(key)
+        if found is None:
+            array = self.graph.constants[value]
+            made = array if packing is None else packing.apply(array)
+            found = self.weight_of[key] = len(self.weights)
+            self.weights.append(aligned_array(np.asarray(made)))
+        return found
+
+    def place(self, argument: Value | tuple[Value, Packing], bases: dict[tuple[str, int], int], plan: Plan) -> Place:
+        """The address of an argument: which base of the stretch, and how far from it."""
+        if isinstance(argument, tuple):
+            return bases.setdefault(("weight", self.weight(*argument)), len(bases)), 0
+        argument = self.root(argument)
+        key, offset = ("value", 0), 0
+        if argument in self.graph.constants:
+            key, offset = ("weight", self.weight(argument, None)), 0
+        elif argument in self.in_arena:
+            key, offset = ("arena", 0), plan.offsets[argument]
+        else:
+            key = ("value", self.number(argument))
+        return bases.setdefault(key, len(bases)), offset
+
+
+def _bytes(value: Value) -> int:
+    kind = value.tensor
+    return int(np.prod(kind.static, dtype=np.int64)) * int(kind.numpy.itemsize)
+
+
+def assemble(
+    graph: Graph, items: Sequence[Item], prefix: str, triple: str, make_rest: Callable[[Graph], Any]
+) -> Lowered:
+    """The program of a list of items."""
+    state = _Assembler(graph, items, prefix)
+    plan = state.plan()
+    inputs = [state.number(value) for value in graph.inputs]
+    steps: list[Step] = []
+    drivers: list[str] = []
+    kernels: dict[str, Kernel] = {}
+    position = 0
+    while position < len(items):
+        item = items[position]
+        if isinstance(item, View):
+            position += 1
+            continue
+        if isinstance(item, Launch):
+            end = position
+            while end < len(items) and isinstance(items[end], (Launch, View)):
+                end += 1
+            launches = [one for one in items[position:end] if isinstance(one, Launch)]
+            kernels.update({one.kernel.symbol: one.kernel for one in launches})
+            steps.append(_stretch(state, launches, plan, f"{prefix}_{len(drivers)}", drivers, triple))
+            position = end
+            continue
+        steps.append(_host_step(state, item) if isinstance(item, OnHost) else _rest_step(state, item, make_rest))
+        position += 1
+    constants = {state.numbers[v]: a for v, a in graph.constants.items() if v in state.numbers}
+    constants.update({state.number(v): graph.constants[v] for v in graph.outputs if v in graph.constants})
+    outputs = [state.number(value) for value in graph.outputs]
+    program = Program(
+        inputs, outputs, len(state.numbers), constants, state.weights, plan.bytes, plan.unshared, steps,
+        _last_uses(steps, outputs),
+    )  # fmt: skip
+    return Lowered(program, list(kernels.values()), drivers, list(items))
+
+
+def _stretch(
+    state: _Assembler, launches: Sequence[Launch], plan: Plan, name: str, drivers: list[str], triple: str
+) -> NativeStep:
+    bases: dict[tuple[str, int], int] = {}
+    calls = []
+    makes: dict[int, TensorType] = {}
+    for launch in launches:
+        calls.append(Call(launch.kernel.symbol, tuple(state.place(a, bases, plan) for a in launch.arguments)))
+        for value in launch.writes:
+            if value not in state.in_arena:
+                makes[state.number(value)] = value.tensor
+    drivers.append(driver_ir(name, calls, triple))
+    return NativeStep(name, list(bases), list(makes.items()), [launch.kernel.label for launch in launches])
+
+
+def _host_step(state: _Assembler, item: OnHost) -> HostStep:
+    node = item.node
+    captured = dict.fromkeys(v for graph in node.graphs.values() for v in free_values(graph))
+    return HostStep(
+        node,
+        [None if v is None else state.number(v) for v in node.inputs],
+        [state.number(v) for v in node.outputs],
+        [(value, state.number(value)) for value in captured],
+        item.reason,
+    )
+
+
+def _rest_step(state: _Assembler, item: Rest, make_rest: Callable[[Graph], Any]) -> RestStep:
+    return RestStep(
+        make_rest(item.graph),
+        [state.number(v) for v in item.graph.inputs],
+        [state.number(v) for v in item.graph.outputs],
+    )
+
+
+def _last_uses(steps: Sequence[Step], outputs: Sequence[int]) -> list[list[int]]:
+    """For every step, the values that nothing needs after it."""
+    last: dict[int, int] = {}
+    for at, step in enumerate(steps):
+        for value in step_values(step):
+            last[value] = at
+    found: list[list[int]] = [[] for _ in steps]
+    kept = set(outputs)
+    for value, at in last.items():
+        if value not in kept:
+            found[at].append(value)
+    return found
+
+
+def step_values(step: Step) -> list[int]:
+    """The values that a step reads or makes."""
+    if isinstance(step, NativeStep):
+        return [number for kind, number in step.bases if kind == "value"]
+    if isinstance(step, HostStep):
+        given = [v for v in step.inputs if v is not None]
+        return [*given, *step.outputs, *(number for _, number in step.captured)]
+    return [*step.inputs, *step.outputs]

@@ -1,0 +1,108 @@
+"""Native code of a model: drivers that call kernels in order, and the engine that holds both.
+
+A driver is `int32_t name(const int64_t *bases, int64_t threads)`. `bases` are addresses: of the arena, of weights, of
+arrays. Each call of a kernel gets an argument block filled with `bases[i] + offset`. The first kernel that fails ends
+the driver with its code.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import llvmlite.binding as llvm
+
+from weft.codegen.llvm import child
+from weft.codegen.llvm.compile import _resolve, feature_text
+from weft.codegen.llvm.types import quote
+from weft.core.errors import TargetError, WeftError
+from weft.runtime.jit import native_runtime
+from weft.targets.base import Target
+
+Place = tuple[int, int]
+"""An address: the number of a base, and an offset in bytes."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of a kernel."""
+
+    symbol: str
+    arguments: tuple[Place, ...]
+
+
+def driver_ir(name: str, calls: Sequence[Call], triple: str) -> str:
+    """LLVM IR of a driver."""
+    longest = max((len(call.arguments) for call in calls), default=1)
+    lines = [f'target triple = "{triple}"']
+    lines += [f"declare i32 {quote(symbol)}(ptr, i64)" for symbol in dict.fromkeys(c.symbol for c in calls)]
+    lines += [
+        f"define i32 {quote(name)}(ptr noalias readonly %bases, i64 %threads) {{",
+        "entry:",
+        f"  %args = alloca [{max(longest, 1)} x i64], align 64",
+    ]
+    for number, call in enumerate(calls):
+        for position, (base, offset) in enumerate(call.arguments):
+            tag = f"{number}.{position}"
+            lines += [
+                f"  %s{tag} = getelementptr inbounds i64, ptr %bases, i64 {base}",
+                f"  %b{tag} = load i64, ptr %s{tag}, align 8",
+                f"  %p{tag} = add i64 %b{tag}, {offset}",
+                f"  %a{tag} = getelementptr inbounds i64, ptr %args, i64 {position}",
+                f"  store i64 %p{tag}, ptr %a{tag}, align 8",
+            ]
+        lines += [
+            f"  %r{number} = call i32 {quote(call.symbol)}(ptr %args, i64 %threads)",
+            f"  %f{number} = icmp ne i32 %r{number}, 0",
+            f"  br i1 %f{number}, label %failed{number}, label %next{number}",
+            f"failed{number}:",
+            f"  ret i32 %r{number}",
+            f"next{number}:",
+        ]
+    lines += ["  ret i32 0", "}", ""]
+    return "\n".join(lines)
+
+
+class Engine:
+    """Machine code in this process, linked from object files. Keep it as long as an address is in use."""
+
+    def __init__(self, objects: Iterable[bytes], target: Target) -> None:
+        if not target.is_host:
+            raise TargetError(
+                f"{target.name} is another machine ({target.triple}, {target.cpu}): its code does not run here"
+            )
+        native_runtime()
+        machine = child.target_machine(target.triple, target.cpu, feature_text(target), jit=True)
+        module = llvm.parse_assembly(f'target triple = "{target.triple}"\n')
+        self._engine: Any = llvm.create_mcjit_compiler(module, machine)
+        for code in objects:
+            self._engine.add_object_file(_object_file(code))
+        self._engine.finalize_object()
+        self._addresses: dict[str, int] = {}
+        self._lock = threading.Lock()
+
+    def address(self, name: str) -> int:
+        """The address of a function."""
+        with self._lock:
+            found = self._addresses.get(name)
+            if found is None:
+                found = int(self._engine.get_function_address(name))
+                if not found:
+                    raise WeftError(f"the model's native code has no function {name!r}: the module file is damaged")
+                self._addresses[name] = found
+            return found
+
+
+def _object_file(code: bytes) -> Any:
+    try:
+        return llvm.ObjectFileRef.from_data(code)
+    except Exception as error:
+        raise WeftError(f"a part of the model's native code cannot be read: {error}") from None
+
+
+def resolve_symbols(texts: Iterable[str]) -> None:
+    """Tells LLVM where the C functions are that kernels call."""
+    for text in texts:
+        _resolve(text)

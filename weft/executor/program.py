@@ -1,0 +1,140 @@
+"""A fused group of nodes as one tensor program.
+
+In: the nodes of a group with static types, and the constants that they read. Out: a `GroupProgram`: the schedule of the
+program, and which value each of its parameters stands for. What cannot be a kernel is refused with a `NoKernel`, whose
+text is the reason that the report gives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from weft import te
+from weft.core.errors import WeftError
+from weft.expr.nodes import Buffer, const
+from weft.graph.interpreter import operator_of
+from weft.graph.ir import Array, Node, TensorType, Value
+from weft.graph.opspec import Compute
+from weft.schedule.schedule import Schedule
+from weft.te.tensor import PlaceholderOp, Tensor
+
+EMBEDDED = 1
+"""Constants of at most so many elements become literals of the program."""
+
+
+class NoKernel(WeftError):
+    """A node that has no compiled form; the text says why."""
+
+
+@dataclass(frozen=True)
+class GroupProgram:
+    """The tensor program of a group: parameters in order, inputs before outputs."""
+
+    schedule: Schedule
+    inputs: tuple[tuple[Value, Buffer], ...]
+    outputs: tuple[tuple[Value, Buffer], ...]
+
+    @property
+    def buffers(self) -> list[Buffer]:
+        """The parameters in order."""
+        return [buffer for _, buffer in (*self.inputs, *self.outputs)]
+
+
+def static_tensor(value: Value) -> TensorType:
+    """The type of a value as kernels need it; a NoKernel where it is something else."""
+    kind = value.type
+    if not isinstance(kind, TensorType):
+        raise NoKernel(f"{value.name} is no tensor")
+    if not kind.is_static:
+        raise NoKernel(f"the shape of {value.name} is known only when the model runs")
+    if kind.core is None or kind.core.is_packed:
+        raise NoKernel(f"kernels have no elements of {kind.dtype}")
+    return kind
+
+
+def build_program(
+    nodes: Sequence[Node], outputs: Sequence[Value], constants: Mapping[Value, Array], name: str
+) -> GroupProgram:
+    """The program that computes some values that a group of nodes makes."""
+    builder = _Builder(constants)
+    for node in nodes:
+        builder.node(node)
+    return builder.finish(outputs, name)
+
+
+class _Builder:
+    """Tensors of the values so far."""
+
+    def __init__(self, constants: Mapping[Value, Array]) -> None:
+        self.constants = constants
+        self.tensors: dict[Value, Tensor] = {}
+        self.inputs: list[tuple[Value, Tensor]] = []
+
+    def tensor(self, value: Value) -> Tensor:
+        """The tensor of a value: made here, a literal, or a parameter."""
+        found = self.tensors.get(value)
+        if found is not None:
+            return found
+        kind = static_tensor(value)
+        array = self.constants.get(value)
+        if array is not None and array.size == EMBEDDED:
+            literal = const(array.reshape(-1)[0].item(), kind.dtype)
+            made = te.compute(kind.static, lambda *_: literal, name=f"literal{len(self.tensors)}")
+        else:
+            made = te.placeholder(kind.static, kind.dtype, name=f"in{len(self.inputs)}")
+            self.inputs.append((value, made))
+        self.tensors[value] = made
+        return made
+
+    def node(self, node: Node) -> None:
+        """Adds the tensors that a node makes."""
+        spec = operator_of(node)
+        if spec.compute is None:
+            raise NoKernel(f"{node.op} has no compiled form")
+        types = [None if v is None else static_tensor(v) for v in node.inputs]
+        results = [static_tensor(v) for v in node.outputs]
+        values = [None if v is None else self.constants.get(v) for v in node.inputs]
+        for position in spec.shape_inputs:
+            if position < len(node.inputs) and node.inputs[position] is not None and values[position] is None:
+                raise NoKernel(f"input {position} of {node.op} decides shapes and is known only when the model runs")
+        given = [
+            None if v is None or position in spec.shape_inputs else self.tensor(v)
+            for position, v in enumerate(node.inputs)
+        ]
+        made = spec.compute(Compute(node, types, results, values), *given)
+        if made is None:
+            raise NoKernel(f"this use of {node.op} has no compiled form")
+        tensors = list(made) if isinstance(made, (list, tuple)) else [made]
+        for value, kind, tensor in zip(node.outputs, results, tensors):
+            self.tensors[value] = _checked(node, value, kind, tensor)
+
+    def finish(self, outputs: Sequence[Value], name: str) -> GroupProgram:
+        """The schedule, with one buffer of its own for each output."""
+        results: list[tuple[Value, Tensor]] = []
+        for number, value in enumerate(outputs):
+            tensor = self.tensors[value]
+            taken = {t.op for _, t in results}
+            if isinstance(tensor.op, PlaceholderOp) or len(tensor.op.outputs) > 1 or tensor.op in taken:
+                tensor = _copy(tensor, f"out{number}")
+            results.append((value, tensor))
+        schedule = te.create_schedule([t.op for _, t in results], name=name)
+        read = set(schedule.func.buffers)
+        inputs = tuple((value, tensor) for value, tensor in self.inputs if tensor in read)
+        return GroupProgram(schedule, inputs, tuple(results))
+
+
+def _copy(source: Tensor, name: str) -> Any:
+    return te.compute(source.shape, lambda *at: source[at], name=name)
+
+
+def _checked(node: Node, value: Value, kind: TensorType, tensor: Any) -> Tensor:
+    """A result of `compute`, which must be of the type that inference found."""
+    shape = tuple(int(getattr(size, "value", -1)) for size in tensor.shape)
+    if shape != kind.static or tensor.dtype.name != kind.dtype:
+        raise NoKernel(
+            f"{node.op} computed {tensor.dtype}{list(shape)} for {value.name}, which inference says is {kind!r}"
+        )
+    assert isinstance(tensor, Tensor)
+    return tensor

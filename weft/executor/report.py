@@ -1,0 +1,45 @@
+"""The report of a compiled model: kernels and where they come from, host nodes and why, memory."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+
+def _size(count: int) -> str:
+    for unit in ("bytes", "KB", "MB", "GB"):
+        if count < 1024 or unit == "GB":
+            return f"{count} bytes" if unit == "bytes" else f"{count:.1f} {unit}"
+        count = count / 1024  # type: ignore[assignment]
+    raise AssertionError
+
+
+def report_text(module: Any) -> str:
+    """The report as text."""
+    lines = [f"{module!r}"]
+    found = module.specializations
+    if not found:
+        lines.append("not compiled yet: its shapes are known when it is first called")
+    for one in found:
+        shapes = ", ".join(f"{v.name}{list(v.tensor.static)}" for v in one.graph.inputs if v.type is not None)
+        lines += ["", f"for {shapes or 'no inputs'}:"]
+        lines += [f"  {line}" for line in specialization_lines(one)]
+    return "\n".join(lines)
+
+
+def specialization_lines(one: Any) -> list[str]:
+    """The lines about one set of shapes."""
+    program, launches = one.lowered.program, one.launches
+    native = [step for step in program.steps if hasattr(step, "kernels")]
+    weights = sum(w.nbytes for w in program.weights)
+    saved = f", {_size(program.unshared_bytes)} without sharing" if program.unshared_bytes else ""
+    lines = [
+        f"{len(one.graph.nodes)} nodes: {sum(len(x.nodes) for x in launches)} compiled into {len(launches)} kernel calls "
+        f"({len(one.lowered.kernels)} different kernels, {len(native)} native calls), {len(one.host_nodes)} on the host",
+        f"memory: weights {_size(weights)}, arena {_size(program.arena_bytes)}{saved}",
+    ]
+    for label, count in Counter(x.kernel.label for x in launches).most_common(40):
+        lines.append(f"  {count:4d} × {label}")
+    for item in one.host_nodes:
+        lines.append(f"  host: {item.node.describe()}: {item.reason}")
+    return lines

@@ -1,0 +1,177 @@
+"""An executor: a graph that is compiled for the shapes that it meets, and remembers them.
+
+Symbolic sizes are bound by the inputs' shapes on first sight; small integer inputs that decide shapes (axes, sizes, k)
+are bound by value. The number of specialisations is bounded: the one that was not used for longest is dropped.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from weft.codegen.llvm import compile as llvm_compile
+from weft.executor.kernels import KernelCompiler
+from weft.executor.lower import Launch, Lowered, OnHost, assemble, choose_items, settle_views
+from weft.executor.native import Engine, resolve_symbols
+from weft.executor.passes import optimize
+from weft.executor.run import Runner
+from weft.graph.interpreter import operator_of
+from weft.graph.ir import Graph, TensorType, Value, free_values
+from weft.graph.passes.fuse import fuse
+from weft.targets.base import Target
+
+logger = logging.getLogger("weft.executor")
+
+MOST_SPECIALIZATIONS = 16
+LARGEST_BOUND_VALUE = 64
+"""Integer inputs of at most so many elements are bound by value where they decide shapes."""
+
+HEAVY = frozenset("Conv ConvTranspose MatMul Gemm LSTM GRU RNN Attention Einsum".split())
+_counter = itertools.count()
+
+
+class Specialization:
+    """One compiled form of a graph: for these shapes (and values)."""
+
+    def __init__(self, graph: Graph, lowered: Lowered, runner: Runner) -> None:
+        self.graph = graph
+        self.lowered = lowered
+        self.runner = runner
+
+    @property
+    def host_nodes(self) -> list[OnHost]:
+        """The nodes that run on the host, with the reasons."""
+        return [item for item in self.lowered.items if isinstance(item, OnHost)]
+
+    @property
+    def launches(self) -> list[Launch]:
+        """The calls of kernels, in order."""
+        return [item for item in self.lowered.items if isinstance(item, Launch)]
+
+
+class Executor:
+    """Runs a graph; compiles it for each new set of shapes."""
+
+    def __init__(self, graph: Graph, target: Target, precision: str | None = None) -> None:
+        self.graph = graph
+        self.target = target
+        self.precision = precision
+        self._found: OrderedDict[Any, Specialization] = OrderedDict()
+        self._lock = threading.RLock()
+        self._bound = deciding_inputs(graph)
+
+    @property
+    def specializations(self) -> list[Specialization]:
+        """What is compiled now."""
+        return list(self._found.values())
+
+    def run(self, arrays: Sequence[Any], threads: int) -> list[Any]:
+        """The outputs for arrays in the order of the inputs."""
+        return self.specialization(arrays).runner.run(arrays, threads)
+
+    def specialization(self, arrays: Sequence[Any]) -> Specialization:
+        """The compiled form for these inputs: found, or made now."""
+        key = tuple(
+            (a.shape, a.tobytes() if at in self._bound and a.size <= LARGEST_BOUND_VALUE else None)
+            if isinstance(a, np.ndarray)
+            else None
+            for at, a in enumerate(arrays)
+        )
+        with self._lock:
+            found = self._found.get(key)
+            if found is None:
+                found = self._found[key] = self._compile(arrays)
+                if len(self._found) > MOST_SPECIALIZATIONS:
+                    self._found.popitem(last=False)
+            else:
+                self._found.move_to_end(key)
+            return found
+
+    def compile_static(self) -> Specialization | None:
+        """Compiles a graph whose shapes are all known; None where they are not, or where values decide shapes."""
+        types = [value.type for value in self.graph.inputs]
+        if self._bound or not all(isinstance(t, TensorType) and t.is_static for t in types):
+            return None
+        # A stand-in that has shape and type but no memory of its own.
+        stand_ins = [np.broadcast_to(np.zeros((), t.numpy), t.static) for t in types if isinstance(t, TensorType)]
+        return self.specialization(stand_ins)
+
+    def _compile(self, arrays: Sequence[Any]) -> Specialization:
+        shapes = {v.name: a.shape for v, a in zip(self.graph.inputs, arrays) if isinstance(a, np.ndarray)}
+        values = {
+            v: a
+            for at, (v, a) in enumerate(zip(self.graph.inputs, arrays))
+            if at in self._bound and isinstance(a, np.ndarray) and a.size <= LARGEST_BOUND_VALUE
+        }
+        graph = optimize(self.graph, shapes, values, self.precision)
+        lowered = lower_graph(graph, self.target, self.precision)
+        engine = link(lowered, self.target)
+        logger.debug("compiled %s for %s", graph.name, shapes)
+        return Specialization(graph, lowered, Runner(lowered.program, engine, self._inner))
+
+    def _inner(self, graph: Graph) -> Any:
+        """How a subgraph of a host node is run: compiled where that is worth it, else interpreted (False)."""
+        if not any(node.op in HEAVY for node in graph.nodes):
+            return False
+        return InnerGraph(graph, self.target, self.precision)
+
+
+class InnerGraph:
+    """A subgraph of a control-flow node as an executor: what it takes from outside becomes further inputs."""
+
+    def __init__(self, graph: Graph, target: Target, precision: str | None) -> None:
+        self.captured: list[Value] = list(dict.fromkeys(free_values(graph)))
+        opened = Graph(graph.name, [*graph.inputs, *self.captured], graph.outputs, graph.nodes, graph.constants)
+        self.executor = Executor(opened, target, precision)
+
+    def run_with(self, arrays: Sequence[Any], outer: Mapping[Value, Any], threads: int) -> list[Any]:
+        """The outputs for inputs, with the values around."""
+        return self.executor.run([*arrays, *(outer[value] for value in self.captured)], threads)
+
+
+def lower_graph(graph: Graph, target: Target, precision: str | None = None) -> Lowered:
+    """The program of a graph whose shapes are bound."""
+    compiler = KernelCompiler(target)
+    try:
+        items = choose_items(graph, fuse(graph), compiler)
+        items = settle_views(graph, items, compiler)
+        prefix = f"stretch_{next(_counter)}"
+        return assemble(graph, items, prefix, target.triple, lambda rest: Executor(rest, target, precision))
+    finally:
+        compiler.close()
+
+
+def link(lowered: Lowered, target: Target) -> Engine | None:
+    """The native code of a program in this process; None where it has none."""
+    if not lowered.drivers:
+        return None
+    resolve_symbols(kernel.llvm_ir for kernel in lowered.kernels)
+    objects = [kernel.object_code for kernel in lowered.kernels]
+    objects += [llvm_compile.emit_object(text, target) for text in lowered.drivers]
+    return Engine(objects, target)
+
+
+def deciding_inputs(graph: Graph) -> set[int]:
+    """The positions of inputs whose values decide shapes: integers that reach an operator's shape operand."""
+    wanted: set[Value] = set()
+    for node in reversed(graph.nodes):
+        spec = operator_of(node)
+        for position in spec.shape_inputs:
+            if position < len(node.inputs) and (value := node.inputs[position]) is not None:
+                wanted.add(value)
+        if any(value in wanted for value in node.outputs) and not node.graphs and node.op != "Shape":
+            wanted.update(v for v in node.inputs if v is not None and _is_small_integer(v))
+    return {at for at, value in enumerate(graph.inputs) if value in wanted and _is_small_integer(value)}
+
+
+def _is_small_integer(value: Value) -> bool:
+    kind = value.type
+    if not isinstance(kind, TensorType) or kind.dtype not in ("int64", "int32"):
+        return isinstance(kind, type(None))
+    return kind.shape is None or len(kind.shape) <= 1

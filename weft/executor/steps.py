@@ -1,0 +1,99 @@
+"""What a compiled model does in one call: native stretches, host nodes, and parts that wait for shapes.
+
+Values are numbers here: the place of a value in the list that a call fills as it goes.
+
+    NativeStep   one native call that runs a stretch of kernels
+    HostStep     one node by its numpy meaning
+    RestStep     the rest of the graph, specialised when the shapes that a host node made are known
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, Union
+
+import numpy as np
+
+from weft.graph.ir import Array, Graph, Node, TensorType, Value
+
+
+@dataclass(frozen=True)
+class Port:
+    """An input or output: name, element type and shape (None where the rank is not known)."""
+
+    name: str
+    dtype: str
+    shape: tuple[Any, ...] | None
+
+
+class Runs(Protocol):
+    """Something that gives outputs for inputs."""
+
+    def run(self, arrays: Sequence[Any], threads: int) -> list[Any]:
+        """The outputs for these inputs."""
+
+
+@dataclass
+class NativeStep:
+    """A native call. `bases` says what each base address is: ("arena", 0), ("weight", n) or ("value", n)."""
+
+    symbol: str
+    bases: list[tuple[str, int]]
+    makes: list[tuple[int, TensorType]]
+    kernels: list[str]
+    entry: Any = None
+    fixed: Any = None
+
+
+@dataclass
+class HostStep:
+    """A node on the host; `captured` are the values that its subgraphs take from outside."""
+
+    node: Node
+    inputs: list[int | None]
+    outputs: list[int]
+    captured: list[tuple[Value, int]]
+    reason: str
+    inner: dict[Graph, Any] = field(default_factory=dict)
+
+
+@dataclass
+class RestStep:
+    """The rest of the graph as an executor of its own."""
+
+    executor: Runs
+    inputs: list[int]
+    outputs: list[int]
+
+
+Step = Union[NativeStep, HostStep, RestStep]
+
+
+@dataclass
+class Program:
+    """A graph for one set of shapes, ready to run but for its native code."""
+
+    inputs: list[int]
+    outputs: list[int]
+    count: int
+    constants: dict[int, Array]
+    weights: list[Array]
+    arena_bytes: int
+    unshared_bytes: int
+    steps: list[Step]
+    last_use: list[list[int]]
+
+
+def aligned_array(array: Array, alignment: int = 64) -> Array:
+    """The array itself where it is contiguous and aligned, else a copy that is."""
+    if array.flags.c_contiguous and array.ctypes.data % alignment == 0:
+        return array
+    room = np.empty(array.nbytes + alignment, np.uint8)
+    start = -room.ctypes.data % alignment
+    made = room[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    made[...] = array
+    return made
+
+
+RunGraph = Callable[[Graph, Sequence[Any]], list[Any]]
