@@ -1,0 +1,105 @@
+"""NegativeLogLikelihoodLoss and SoftmaxCrossEntropyLoss: classes along axis 1, labels without that axis."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from weft import te
+from weft.expr.nodes import Expr
+from weft.graph.ir import Array, TensorType, Type
+from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
+from weft.ops.activations_softmax import log_softmax_array, log_softmax_tensor
+from weft.ops.elementwise_support import FLOATS, kernel, wide, wide_type, widen
+from weft.ops.reductions_support import reduce_axes
+
+
+def _infer(c: Infer) -> Sequence[Type]:
+    kind, labels = c.tensor(0), c.tensor(1)
+    if kind.dtype not in FLOATS.split():
+        raise c.error(f"it is defined on floats, not on {kind.dtype}")
+    if kind.shape is not None and labels.shape is not None and labels.rank != kind.rank - 1:
+        raise c.error(f"labels {labels!r} must have the dimensions of {kind!r} but the second")
+    if c.get("reduction", "mean") not in ("none", "sum", "mean"):
+        raise c.error(f"its reduction must be none, sum or mean, not {c.get('reduction')!r}")
+    shape = labels.shape if c.get("reduction", "mean") == "none" else ()
+    return [TensorType(kind.dtype, shape), kind][: c.output_count]
+
+
+def _loss(c: Use, logs: Array, labels: Array, weight: Array | None) -> Array:
+    ignored = c.get("ignore_index")
+    counts = np.ones(labels.shape, bool) if ignored is None else labels != ignored
+    safe = np.where(counts, labels, 0)
+    if ((safe < 0) | (safe >= logs.shape[1])).any():
+        raise c.error(f"a label lies outside the {logs.shape[1]} classes")
+    chosen = np.take_along_axis(logs, np.expand_dims(safe, 1), axis=1).squeeze(1)
+    shares = counts.astype(logs.dtype) * (1 if weight is None else wide(weight)[safe])
+    loss = -chosen * shares
+    if c.get("reduction", "mean") == "none":
+        return np.asarray(loss)
+    total = loss.sum()
+    return np.asarray(total if c.get("reduction", "mean") == "sum" else total / shares.sum())
+
+
+def _negative_log(c: Evaluate, x: Array, labels: Array, weight: Array | None = None) -> Array:
+    return _loss(c, wide(x), labels, weight).astype(x.dtype)
+
+
+def _cross_entropy(c: Evaluate, x: Array, labels: Array, weight: Array | None = None) -> Any:
+    logs = log_softmax_array(wide(x), 1)
+    return (_loss(c, logs, labels, weight).astype(x.dtype), logs.astype(x.dtype))[: c.output_count]
+
+
+def _compute_loss(c: Compute, logs: te.Tensor, labels: te.Tensor, weight: te.Tensor | None) -> te.Tensor:
+    shape, classes = c.shape(1), c.shape(0)[1]
+    kind, ignored = wide_type(c.outputs[0].dtype), c.get("ignore_index")
+
+    def label(i: Sequence[Any]) -> Expr:
+        """A label from outside must not read outside."""
+        return te.clip(labels[tuple(i)].astype("int64"), 0, classes - 1)
+
+    def share(*i: Any) -> Expr:
+        amount = te.const(1, kind) if weight is None else widen(weight[label(i)])
+        if ignored is None:
+            return amount
+        return te.select(te.equal(labels[i], te.const(ignored, labels.dtype)), te.const(0, kind), amount)
+
+    def loss(*i: Any) -> Expr:
+        return -widen(logs[(i[0], label(i), *i[1:])]) * share(*i)
+
+    made: te.Tensor
+    if c.get("reduction", "mean") == "none":
+        made = te.compute(shape, loss, name="loss", dtype=c.outputs[0].dtype)
+        return made
+    axes = range(len(shape))
+    total = reduce_axes(te.compute(shape, loss, name="losses"), axes, te.sum, name="loss_sum")
+    if c.get("reduction", "mean") == "sum":
+        made = te.compute((), lambda: total[()], name="loss", dtype=c.outputs[0].dtype)
+        return made
+    weights = reduce_axes(te.compute(shape, share, name="shares"), axes, te.sum, name="share_sum")
+    made = te.compute((), lambda: total[()] / weights[()], name="loss", dtype=c.outputs[0].dtype)
+    return made
+
+
+@kernel
+def _compute_negative_log(c: Compute, x: te.Tensor, labels: te.Tensor, weight: te.Tensor | None = None) -> te.Tensor:
+    return _compute_loss(c, x, labels, weight)
+
+
+@kernel
+def _compute_cross_entropy(c: Compute, x: te.Tensor, labels: te.Tensor, weight: te.Tensor | None = None) -> Any:
+    logs = log_softmax_tensor(x, 1, wide_type(x.dtype.name))
+    loss = _compute_loss(c, logs, labels, weight)
+    if len(c.outputs) == 1:
+        return loss
+    return loss, te.compute(c.out_shape(1), lambda *i: logs[i], name="log_probability", dtype=x.dtype)
+
+
+def _kind(node: Any) -> str:
+    return "reduction" if len(node.outputs) == 1 else "opaque"
+
+
+register(OpSpec("NegativeLogLikelihoodLoss", _infer, _negative_log, _compute_negative_log, _kind))
+register(OpSpec("SoftmaxCrossEntropyLoss", _infer, _cross_entropy, _compute_cross_entropy, _kind))

@@ -1,0 +1,139 @@
+"""Random operators: normal, uniform, Bernoulli, multinomial, and Dropout.
+
+A node with a seed gives the same numbers each time it runs; without one, new numbers each time. `RANDOM` names the
+operators whose outputs must therefore not be folded into constants.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from weft import te
+from weft.graph.ir import Array, TensorType, Type, dtype_name
+from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
+from weft.ops.casts import cast_array
+from weft.ops.elementwise_support import element_type, kernel, wide
+
+RANDOM = frozenset(
+    "Bernoulli Dropout Multinomial RandomNormal RandomNormalLike RandomUniform RandomUniformLike".split()
+)
+
+
+def _source(c: Use) -> np.random.RandomState:
+    """Where the numbers come from: the generator whose stream numpy promises never to change."""
+    seed = c.get("seed")
+    if seed is None:
+        return np.random.RandomState()
+    value = float(seed)
+    whole = int(value) if value.is_integer() else int(np.float32(value).view(np.uint32))
+    return np.random.RandomState(whole % (1 << 32))
+
+
+# ---------------------------------------------------------------------------------------------- normal and uniform
+
+
+def _normal(c: Use, shape: tuple[int, ...]) -> Array:
+    return np.asarray(_source(c).normal(c.get("mean", 0.0), c.get("scale", 1.0), shape))
+
+
+def _uniform(c: Use, shape: tuple[int, ...]) -> Array:
+    return np.asarray(_source(c).uniform(c.get("low", 0.0), c.get("high", 1.0), shape))
+
+
+def _register_draw(name: str, draw: Callable[[Use, tuple[int, ...]], Array]) -> None:
+    def infer(c: Infer) -> Sequence[Type]:
+        shape = [int(s) for s in c.need("shape")]
+        if any(s < 0 for s in shape):
+            raise c.error(f"a shape cannot have negative sizes: {shape}")
+        return [TensorType(element_type(c, "dtype", "float32"), shape)]
+
+    def infer_like(c: Infer) -> Sequence[Type]:
+        return [TensorType(element_type(c, "dtype", c.tensor(0).dtype), c.tensor(0).shape)]
+
+    def evaluate(c: Evaluate) -> Array:
+        return cast_array(draw(c, tuple(c.need("shape"))), element_type(c, "dtype", "float32"))
+
+    def evaluate_like(c: Evaluate, like: Array) -> Array:
+        return cast_array(draw(c, like.shape), element_type(c, "dtype", dtype_name(like.dtype)))
+
+    register(OpSpec(name, infer, evaluate))
+    register(OpSpec(f"{name}Like", infer_like, evaluate_like))
+
+
+_register_draw("RandomNormal", _normal)
+_register_draw("RandomUniform", _uniform)
+
+
+# ------------------------------------------------------------------------------------------ Bernoulli, Multinomial
+
+
+def _infer_bernoulli(c: Infer) -> Sequence[Type]:
+    return [TensorType(element_type(c, "dtype", c.tensor(0).dtype), c.tensor(0).shape)]
+
+
+def _bernoulli(c: Evaluate, x: Array) -> Array:
+    made = _source(c).uniform(0.0, 1.0, x.shape) < x.astype(np.float64)
+    return cast_array(np.asarray(made), element_type(c, "dtype", dtype_name(x.dtype)))
+
+
+register(OpSpec("Bernoulli", _infer_bernoulli, _bernoulli))
+
+
+def _infer_multinomial(c: Infer) -> Sequence[Type]:
+    kind = c.tensor(0)
+    if kind.shape is not None and kind.rank != 2:
+        raise c.error(f"its input must have 2 dimensions, not {kind.rank}")
+    shape = None if kind.shape is None else (kind.dims[0], int(c.get("sample_size", 1)))
+    return [TensorType(element_type(c, "dtype", "int32"), shape)]
+
+
+def _multinomial(c: Evaluate, x: Array) -> Array:
+    """Classes drawn by their unnormalized log-probabilities: the greatest of them after Gumbel noise was added."""
+    count = int(c.get("sample_size", 1))
+    noise = _source(c).gumbel(size=(x.shape[0], count, x.shape[1]))
+    return cast_array((noise + x.astype(np.float64)[:, None, :]).argmax(axis=2), element_type(c, "dtype", "int32"))
+
+
+register(OpSpec("Multinomial", _infer_multinomial, _multinomial))
+
+
+# ---------------------------------------------------------------------------------------------------------- Dropout
+
+
+def _infer_dropout(c: Infer) -> Sequence[Type]:
+    kind = c.tensor(0)
+    return [kind, TensorType("bool", kind.shape)][: c.output_count]
+
+
+def _dropout(c: Evaluate, x: Array, ratio: Array | None = None, training: Array | None = None) -> Any:
+    share = 0.5 if ratio is None else float(ratio.reshape(-1)[0])
+    if training is None or not training.reshape(-1)[0] or share == 0:
+        return (x, np.ones(x.shape, bool))[: c.output_count]
+    mask = _source(c).uniform(0.0, 1.0, x.shape) >= share
+    made = np.asarray(mask * wide(x) * (1 / (1 - share))).astype(x.dtype)
+    return (made, mask)[: c.output_count]
+
+
+@kernel
+def _compute_dropout(
+    c: Compute, x: te.Tensor, ratio: te.Tensor | None = None, training: te.Tensor | None = None
+) -> Any:
+    """In inference the input itself; training draws numbers, on the host."""
+    if len(c.types) > 2 and c.types[2] is not None:
+        value = c.value(2)
+        if value is None or value.reshape(-1)[0]:
+            return None
+    made = te.compute(c.out_shape(), lambda *i: x[i], name="dropout")
+    if len(c.outputs) == 1:
+        return made
+    return made, te.compute(c.out_shape(1), lambda *i: te.const(True, "bool"), name="dropout_mask")
+
+
+def _dropout_kind(node: Any) -> str:
+    return "injective" if len(node.outputs) == 1 else "opaque"
+
+
+register(OpSpec("Dropout", _infer_dropout, _dropout, _compute_dropout, _dropout_kind, shape_inputs=(2,)))
