@@ -4,7 +4,7 @@ The functions here are shared by the operators of the same shape (quantized, fus
 
     infer_convolution      types, symbolic sizes included
     convolve_arrays        the meaning, by blocks of im2col and a matrix product
-    convolve_tensors       padding as an injective stage, then one sum over (channel, kernel…); depthwise has no channel axis
+    convolve_tensors       padding as an injective stage, then one sum over (channel, kernel…); depthwise: over kernel…
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from weft.ops.convolution_window import (
     kernel_axes,
     pad_array,
     pad_tensor,
+    stage,
     tap,
     volume,
     windows_of,
@@ -71,7 +72,7 @@ def infer_convolution(c: Infer, data: int, weight: int, dtype: str) -> list[Type
         shape = None if known is None else (known[0], *[unknown_dim("conv") for _ in known[1:]])
         return [TensorType(dtype, shape)]
     if x.rank < 3 or x.rank != w.rank:
-        raise c.error(f"a convolution of {x!r} with a weight {w!r}: both need a batch or feature, a channel, and as many spatial dimensions")
+        raise c.error(f"a convolution of {x!r} with a weight {w!r}: the ranks must be equal and at least 3")
     check_groups(c, x.dims[1], w.dims)
     kernel = kernel_sizes(c, w.dims)
     spatial = [unknown_dim("conv") for _ in x.dims[2:]] if kernel is None else Window(c, kernel).out_dims(x.dims[2:])
@@ -85,7 +86,7 @@ def check_groups(c: Use, channels: Dim, weight: Sequence[Dim]) -> None:
         raise c.error(f"group is {group}; it must be at least 1")
     if isinstance(channels, int) and isinstance(weight[1], int) and weight[1] * group != channels:
         raise c.error(
-            f"the input has {channels} channels, but the weight {list(weight)} with group={group} takes {weight[1] * group}"
+            f"the input has {channels} channels; the weight {list(weight)} with group={group} takes {weight[1] * group}"
         )
     if isinstance(weight[0], int) and weight[0] % group:
         raise c.error(f"{weight[0]} output channels do not divide into {group} groups")
@@ -171,9 +172,7 @@ def convolve_tensors(
         element = padded[(n, source, *tap(window, at, taps))]
         return te.sum(product(element, w[(co, inner, *[k.var for k in taps])]), axis=[*channel, *taps])
 
-    made = te.compute((sizes[0], weight[0], *outs), lambda n, co, *at: body(n, co, *at), name=name)
-    assert isinstance(made, te.Tensor)
-    return made
+    return stage((sizes[0], weight[0], *outs), lambda n, co, *at: body(n, co, *at), name=name)
 
 
 def wide_product(kind: str) -> Callable[[Expr, Expr], Expr]:
@@ -182,7 +181,7 @@ def wide_product(kind: str) -> Callable[[Expr, Expr], Expr]:
 
 
 def finish(c: Compute, made: te.Tensor, bias: te.Tensor | None, name: str = "conv_bias") -> te.Tensor:
-    """Bias for each channel and the cast to the result's type, in one injective stage; nothing where neither is needed."""
+    """Bias for each channel and the cast to the result's type, in one injective stage; none where neither is needed."""
     kind, wanted = str(made.dtype), c.outputs[0].dtype
     if bias is None and kind == wanted:
         return made
@@ -193,9 +192,7 @@ def finish(c: Compute, made: te.Tensor, bias: te.Tensor | None, name: str = "con
             value = value + bias[co].astype(kind)
         return value.astype(wanted)
 
-    out = te.compute(c.out_shape(), lambda n, co, *at: body(n, co, *at), name=name)
-    assert isinstance(out, te.Tensor)
-    return out
+    return stage(c.out_shape(), lambda n, co, *at: body(n, co, *at), name=name)
 
 
 def is_empty(*tensors: TensorType | None) -> bool:

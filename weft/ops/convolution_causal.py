@@ -24,17 +24,21 @@ def _gated(use: Use) -> bool:
     return ACTIVATIONS[name]
 
 
+def _types(c: Infer, *kinds: Type) -> list[Type]:
+    return list(kinds[: c.output_count])
+
+
 def _infer(c: Infer) -> list[Type]:
     x, w = c.tensor(0), c.tensor(1)
     _gated(c)
     if x.shape is None or w.shape is None:
-        return [TensorType(x.dtype, x.shape), TensorType(x.dtype, None)][: c.output_count]
+        return _types(c, TensorType(x.dtype, x.shape), TensorType(x.dtype, None))
     if x.rank != 3 or w.rank != 3:
         raise c.error(f"input and weight must have 3 dimensions, not {x!r} and {w!r}")
     if isinstance(x.dims[1], int) and isinstance(w.dims[0], int) and x.dims[1] != w.dims[0]:
         raise c.error(f"the input has {x.dims[1]} channels, but the weight {w.dims[0]}")
     state = TensorType(x.dtype, (*x.dims[:2], minus(w.dims[2], 1)))
-    return [TensorType(x.dtype, x.dims), state][: c.output_count]
+    return _types(c, TensorType(x.dtype, x.dims), state)
 
 
 def _evaluate(c: Evaluate, x: Array, w: Array, bias: Any = None, past: Any = None) -> Any:

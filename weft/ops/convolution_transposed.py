@@ -22,7 +22,7 @@ from weft.graph.ir import Array, Dim, TensorType, Type
 from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
 from weft.graph.shapes import minus, plus, times, unknown_dim
 from weft.ops.convolution import accumulator, add_channel, exact_type, finish, is_empty, kernel_sizes
-from weft.ops.convolution_window import Ints, Pads, Window, pad_tensor
+from weft.ops.convolution_window import Ints, Pads, Window, pad_tensor, stage
 
 
 class Spread:
@@ -100,16 +100,14 @@ def _spread_arrays(x: Array, w: Array, spread: Spread, group: int) -> Array:
     window, (outs, before) = spread.window, spread.static()
     batch, channels, per_group = x.shape[0], x.shape[1], w.shape[1]
     sizes = x.shape[2:]
-    reach = [
-        max((n - 1) * s + e, b + o) for n, s, e, b, o in zip(sizes, window.strides, window.extents, before, outs)
-    ]
-    full = np.zeros((batch, group * per_group, *reach), x.dtype)
+    reach = [max((n - 1) * s + e, b + o) for n, s, e, b, o in zip(sizes, window.strides, window.extents, before, outs)]
+    full: Array = np.zeros((batch, group * per_group, *reach), x.dtype)
     if full.size and x.size:
         columns = x.reshape(batch, group, channels // group, -1)
-        for at in itertools.product(*[range(k) for k in window.kernel]):
-            matrix = w[(slice(None), slice(None), *at)].reshape(group, channels // group, per_group)
+        for number, at in enumerate(itertools.product(*[range(k) for k in window.kernel])):
+            matrix = w.reshape(channels, per_group, -1)[:, :, number].reshape(group, channels // group, per_group)
             part = np.matmul(matrix.transpose(0, 2, 1), columns).reshape(batch, group * per_group, *sizes)
-            place = tuple(
+            place: Any = tuple(
                 slice(k * d, k * d + (n - 1) * s + 1, s)
                 for k, d, s, n in zip(at, window.dilations, window.strides, sizes)
             )
@@ -179,9 +177,7 @@ def _phased(c: Compute, x: te.Tensor, w: te.Tensor, window: Window, splits: Sequ
         return te.sum(product, axis=[*([axis] if axis is not None else []), *taps])
 
     shape = (sizes[0], c.out_shape()[1], *[s.phases for s in splits], *[s.count for s in splits])
-    made = te.compute(shape, lambda n, co, *at: body(n, co, *at), name="phases")
-    assert isinstance(made, te.Tensor)
-    return made
+    return stage(shape, lambda n, co, *at: body(n, co, *at), name="phases")
 
 
 def _interleave(c: Compute, phases: te.Tensor, splits: Sequence[_Phases], before: Ints) -> te.Tensor:
@@ -191,9 +187,7 @@ def _interleave(c: Compute, phases: te.Tensor, splits: Sequence[_Phases], before
         positions = [o // s.phases - s.first for o, s in zip(there, splits)]
         return phases[(n, co, *residues, *positions)]
 
-    made = te.compute(c.out_shape(), lambda n, co, *at: body(n, co, *at), name="interleaved")
-    assert isinstance(made, te.Tensor)
-    return made
+    return stage(c.out_shape(), lambda n, co, *at: body(n, co, *at), name="interleaved")
 
 
 def _scattered(c: Compute, x: te.Tensor, w: te.Tensor, window: Window, before: Ints) -> te.Tensor:
@@ -213,9 +207,7 @@ def _scattered(c: Compute, x: te.Tensor, w: te.Tensor, window: Window, before: I
         product = read * w[(channel, column, *[k.var for k in taps])].astype(kind)
         return te.sum(product, axis=[*([axis] if axis is not None else []), *taps], where=te.all(*hits))
 
-    made = te.compute(c.out_shape(), lambda n, co, *at: body(n, co, *at), name="conv_transpose")
-    assert isinstance(made, te.Tensor)
-    return made
+    return stage(c.out_shape(), lambda n, co, *at: body(n, co, *at), name="conv_transpose")
 
 
 register(OpSpec("ConvTranspose", _infer, _evaluate, _compute, kind="complex"))

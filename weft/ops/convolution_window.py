@@ -1,7 +1,7 @@
-"""Windows that slide over the spatial dimensions of (batch, channel, spatial…) tensors: convolution and pooling share them.
+"""Windows that slide over the spatial dimensions of (batch, channel, spatial…) tensors, for convolution and pooling.
 
-A `Window` says where each output position looks: at input positions `o * stride + k * dilation - pad_before`. It is made
-from a node's attributes, gives output sizes (symbolic ones too), and knows its padding once the input sizes are numbers.
+A `Window` says where each output position looks: at input positions `o * stride + k * dilation - pad_before`. It is
+made from a node's attributes, gives output sizes (symbolic ones too), and knows its padding once sizes are numbers.
 """
 
 from __future__ import annotations
@@ -74,7 +74,9 @@ class Window:
         else:
             made = plus(divided(room, stride), 1)
         if isinstance(made, int) and made < 0 or (isinstance(room, int) and room < 0 and not self.ceil_mode):
-            raise self.fail(f"a kernel that spans {extent} does not fit into {size} positions with {before + after} of padding")
+            raise self.fail(
+                f"a kernel that spans {extent} does not fit into {size} positions with {before + after} of padding"
+            )
         return made
 
     def padding(self, sizes: Sequence[int]) -> Pads:
@@ -119,6 +121,13 @@ def windows_of(x: Array, window: Window, outs: Sequence[int]) -> Array:
     return np.lib.stride_tricks.as_strided(x, shape, (*x.strides[:2], *moves, *taps), writeable=False)
 
 
+def stage(shape: Sequence[Any], function: Callable[..., Any], name: str) -> te.Tensor:
+    """te.compute of one result."""
+    made = te.compute(tuple(shape), function, name=name)
+    assert isinstance(made, te.Tensor)
+    return made
+
+
 def pad_tensor(x: te.Tensor, sizes: Ints, pads: Pads, value: Callable[[], Any], name: str = "padded") -> te.Tensor:
     """Spatial padding as a stage of its own, so that a schedule may inline it; none where there is nothing to pad."""
     if not any(p for pair in pads for p in pair):
@@ -138,27 +147,19 @@ def pad_tensor(x: te.Tensor, sizes: Ints, pads: Pads, value: Callable[[], Any], 
         read = x[(n, c, *source)]
         return te.if_then_else(te.all(*inside), read, te.cast(value(), x.dtype)) if inside else read
 
-    made = te.compute((batch, channels, *spatial), lambda n, c, *at: body(n, c, *at), name=name)
-    assert isinstance(made, te.Tensor)
-    return made
+    return stage((batch, channels, *spatial), lambda n, c, *at: body(n, c, *at), name=name)
 
 
 def kernel_axes(window: Window) -> list[te.IterVar]:
     """A reduce axis for each dimension of the kernel."""
-    names = ("kw",) if len(window.kernel) == 1 else ("kh", "kw") if len(window.kernel) == 2 else ("kd", "kh", "kw")
-    if len(window.kernel) > 3:
-        names = tuple(f"k{i}" for i in range(len(window.kernel)))
+    rank = len(window.kernel)
+    names = ["kd", "kh", "kw"][-rank:] if rank <= 3 else [f"k{i}" for i in range(rank)]
     return [te.reduce_axis(k, name) for k, name in zip(window.kernel, names)]
 
 
 def tap(window: Window, at: Sequence[Expr], taps: Sequence[te.IterVar]) -> list[Expr]:
     """The position in the padded input that an output position reads for one kernel position."""
     return [o * s + k.var * d for o, s, k, d in zip(at, window.strides, taps, window.dilations)]
-
-
-def spatial_sizes(dims: Sequence[Dim]) -> tuple[Dim, ...]:
-    """The dimensions behind batch and channel."""
-    return tuple(dims[2:])
 
 
 def volume(sizes: Sequence[int]) -> int:

@@ -18,8 +18,7 @@ from weft.graph.ir import Array, TensorType, Type
 from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, register
 from weft.graph.shapes import unknown_dim
 from weft.ops.convolution import accumulator, exact_type, is_empty
-from weft.ops.convolution_window import Ints, Window, kernel_axes, pad_array, pad_tensor, tap, windows_of
-from weft.ops.products import cast_to
+from weft.ops.convolution_window import Ints, Window, kernel_axes, pad_array, pad_tensor, stage, tap, windows_of
 
 # ---------------------------------------------------------------------------------------------------------- inference
 
@@ -158,7 +157,9 @@ def _evaluate_global_lp(c: Evaluate, x: Array) -> Array:
 # ------------------------------------------------------------------------------------------------------------ tensors
 
 
-def _window_reduce(c: Compute, x: te.Tensor, fill: Any, reduce: Any, source: Any, name: str) -> tuple[te.Tensor, Window]:
+def _window_reduce(
+    c: Compute, x: te.Tensor, fill: Any, reduce: Any, source: Any, name: str
+) -> tuple[te.Tensor, Window]:
     """A reduction over each window of `source(element)`, with padding as a stage of its own."""
     window = Window(c, c.need("kernel_shape"))
     sizes, outs = c.shape(0), c.out_shape()
@@ -245,12 +246,7 @@ def _compute_average(c: Compute, x: te.Tensor) -> te.Tensor | None:
             count = te.maximum(number, te.const(1)).astype(wide)
         return (total[at] / count).astype(kind)
 
-    return _tensor(te.compute(c.out_shape(), lambda *at: body(*at), name="average_pool"))
-
-
-def _tensor(made: Any) -> te.Tensor:
-    assert isinstance(made, te.Tensor)
-    return made
+    return stage(c.out_shape(), lambda *at: body(*at), name="average_pool")
 
 
 def _raise(value: Expr, p: int, kind: str) -> Expr:
@@ -269,17 +265,15 @@ def _compute_lp(c: Compute, x: te.Tensor) -> te.Tensor | None:
     kind, p = c.outputs[0].dtype, int(c.get("p", 2))
     wide = accumulator(kind)
     total, _ = _window_reduce(c, x, 0, te.sum, lambda v: _raise(v, p, wide), "pool_power")
-    return _tensor(te.compute(c.out_shape(), lambda *at: _root(total[at], p, wide).astype(kind), name="lp_pool"))
+    return stage(c.out_shape(), lambda *at: _root(total[at], p, wide).astype(kind), name="lp_pool")
 
 
 def _global_reduce(c: Compute, x: te.Tensor, reduce: Any, source: Any, name: str) -> te.Tensor:
     axes = [te.reduce_axis(size, f"k{i}") for i, size in enumerate(c.shape(0)[2:])]
-    return _tensor(
-        te.compute(
-            c.out_shape(),
-            lambda n, ch, *at: reduce(source(x[(n, ch, *[k.var for k in axes])]), axis=axes),
-            name=name,
-        )
+    return stage(
+        c.out_shape(),
+        lambda n, ch, *at: reduce(source(x[(n, ch, *[k.var for k in axes])]), axis=axes),
+        name,
     )
 
 
@@ -298,7 +292,7 @@ def _compute_global_average(c: Compute, x: te.Tensor) -> te.Tensor | None:
     wide = accumulator(kind)
     total = _global_reduce(c, x, te.sum, lambda v: v.astype(wide), "global_sum")
     count = te.const(float(math.prod(c.shape(0)[2:])), wide)
-    return _tensor(te.compute(c.out_shape(), lambda *at: (total[at] / count).astype(kind), name="global_average_pool"))
+    return stage(c.out_shape(), lambda *at: (total[at] / count).astype(kind), name="global_average_pool")
 
 
 def _compute_global_lp(c: Compute, x: te.Tensor) -> te.Tensor | None:
@@ -307,12 +301,14 @@ def _compute_global_lp(c: Compute, x: te.Tensor) -> te.Tensor | None:
     kind, p = c.outputs[0].dtype, int(c.get("p", 2))
     wide = accumulator(kind)
     total = _global_reduce(c, x, te.sum, lambda v: _raise(v, p, wide), "global_power")
-    return _tensor(te.compute(c.out_shape(), lambda *at: _root(total[at], p, wide).astype(kind), name="global_lp_pool"))
+    return stage(c.out_shape(), lambda *at: _root(total[at], p, wide).astype(kind), name="global_lp_pool")
 
 
 register(OpSpec("MaxPool", _infer_pool, _evaluate_max, _compute_max, kind="reduction"))
 register(OpSpec("AveragePool", _infer_pool, _evaluate_average, _compute_average, kind="reduction"))
 register(OpSpec("LpPool", _infer_pool, _evaluate_lp, _compute_lp, kind="reduction"))
 register(OpSpec("GlobalMaxPool", _infer_global, _evaluate_global_max, _compute_global_max, kind="reduction"))
-register(OpSpec("GlobalAveragePool", _infer_global, _evaluate_global_average, _compute_global_average, kind="reduction"))
+register(
+    OpSpec("GlobalAveragePool", _infer_global, _evaluate_global_average, _compute_global_average, kind="reduction")
+)
 register(OpSpec("GlobalLpPool", _infer_global, _evaluate_global_lp, _compute_global_lp, kind="reduction"))

@@ -1,7 +1,7 @@
 """MaxUnpool: puts pooled values back at the places that MaxPool's indices name; everything else is 0.
 
-Indices count in the shape that kernel, strides and pads give; a larger output_shape only adds zeros behind it. Nothing says
-that an index lies in its own window, so this is a scatter, and it runs on the host.
+Indices count in the shape that kernel, strides and pads give; a larger output_shape only adds zeros behind it. Nothing
+says that an index lies in its own window, so this is a scatter, and it runs on the host.
 """
 
 from __future__ import annotations

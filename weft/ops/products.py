@@ -17,6 +17,7 @@ from weft.graph.ir import Array, Dim, TensorType, Type, same_dim
 from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
 from weft.graph.shapes import broadcast
 from weft.ops.convolution import accumulator, exact_type, is_empty, sizes_of, wide_product
+from weft.ops.convolution_window import stage
 
 # ------------------------------------------------------------------------------------------------------------- MatMul
 
@@ -69,18 +70,14 @@ def multiply_tensors(
         y = b[(*batched(right[:-2], batch), k.var, *column)]
         return te.sum(product(x, y), axis=k)
 
-    made = te.compute(tuple(shape), lambda *at: body(*at), name=name)
-    assert isinstance(made, te.Tensor)
-    return made
+    return stage(tuple(shape), lambda *at: body(*at), name=name)
 
 
 def cast_to(made: te.Tensor, dtype: str, name: str = "cast") -> te.Tensor:
     """A tensor in another type; itself where it has that type."""
     if str(made.dtype) == dtype:
         return made
-    out = te.compute(made.shape, lambda *at: made[at].astype(dtype), name=name)
-    assert isinstance(out, te.Tensor)
-    return out
+    return stage(made.shape, lambda *at: made[at].astype(dtype), name=name)
 
 
 def sum_type(dtype: str) -> str:
@@ -157,9 +154,8 @@ def _compute_gemm(c: Compute, a: te.Tensor, b: te.Tensor, bias: te.Tensor | None
         y = b[j, k.var] if down else b[k.var, j]
         return te.sum(x.astype(wide) * y.astype(wide), axis=k)
 
-    made = te.compute(c.out_shape(), lambda i, j: product(i, j), name="gemm")
+    made = stage(c.out_shape(), lambda i, j: product(i, j), name="gemm")
     if alpha == 1 and kind == wide and (bias is None or beta == 0):
-        assert isinstance(made, te.Tensor)
         return made
 
     def finish(i: Expr, j: Expr) -> Expr:
@@ -171,9 +167,7 @@ def _compute_gemm(c: Compute, a: te.Tensor, b: te.Tensor, bias: te.Tensor | None
             value = value + (added if beta == 1 else added * te.const(beta, wide))
         return value.astype(kind)
 
-    out = te.compute(c.out_shape(), lambda i, j: finish(i, j), name="gemm_bias")
-    assert isinstance(out, te.Tensor)
-    return out
+    return stage(c.out_shape(), lambda i, j: finish(i, j), name="gemm_bias")
 
 
 register(OpSpec("Gemm", _infer_gemm, _evaluate_gemm, _compute_gemm, kind="complex"))

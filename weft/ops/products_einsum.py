@@ -1,7 +1,7 @@
 """Einsum: any equation, with ellipsis and repeated indices.
 
-An equation is brought to terms of labels, one label for each dimension; the dimensions of an ellipsis get labels of their
-own. Operands are multiplied from left to right; a label is summed as soon as no later operand and not the result has it.
+An equation is brought to terms of labels, one label for each dimension; the dimensions of an ellipsis get labels of
+their own. Operands are multiplied from left to right; a label is summed as soon as nothing that follows has it.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from weft.expr.nodes import Expr
 from weft.graph.ir import Array, Dim, TensorType, Type
 from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
 from weft.ops.convolution import exact_type, is_empty, sizes_of
+from weft.ops.convolution_window import stage
 from weft.ops.products import cast_to, sum_type
 
 Term = tuple[str, ...]
 
 
 def parse_equation(use: Use, equation: str, ranks: Sequence[int]) -> tuple[list[Term], Term]:
-    """The labels of each operand's dimensions and of the result's. Ellipsis dimensions are labelled "…1", from the right."""
+    """The labels of each operand's dimensions and of the result's; an ellipsis has labels "…1", "…2" from the right."""
     text = equation.replace(" ", "")
     left, arrow, right = text.partition("->")
     given = left.split(",")
@@ -113,8 +114,7 @@ def _contract(
             value = element if value is None else value * element
         return te.sum(value, axis=list(axes.values())) if axes else value
 
-    made = te.compute(tuple(sizes[label] for label in keep), lambda *at: body(*at), name="einsum")
-    assert isinstance(made, te.Tensor)
+    made = stage(tuple(sizes[label] for label in keep), lambda *at: body(*at), name="einsum")
     return made, keep
 
 
@@ -131,8 +131,10 @@ def _compute(c: Compute, *tensors: te.Tensor) -> te.Tensor | None:
     for position in range(1, len(tensors)):
         later = {label for term in terms[position + 1 :] for label in term} | set(result)
         right = (tensors[position], terms[position])
-        keep = result if position == len(tensors) - 1 else tuple(
-            label for label in dict.fromkeys((*left[1], *right[1])) if label in later
+        keep = (
+            result
+            if position == len(tensors) - 1
+            else tuple(label for label in dict.fromkeys((*left[1], *right[1])) if label in later)
         )
         left = _contract([left, right], keep, sizes, kind)
     return cast_to(left[0], c.outputs[0].dtype)

@@ -20,7 +20,7 @@ from weft.ops.convolution import (
     sizes_of,
     wide_product,
 )
-from weft.ops.convolution_window import Window
+from weft.ops.convolution_window import Window, stage
 from weft.ops.quantized_support import (
     requantize,
     requantize_expr,
@@ -60,7 +60,8 @@ def integer_convolution_tensors(
             return raw
         assert x_zero is not None
         return _less_zero_point(raw, w, scalar(x_zero).astype("int32"))
-    weight = te.compute(
+    assert w_zero is not None
+    weight = stage(
         sizes_of(w), lambda *at: w[at].astype("int32") - scalar(w_zero, at[0]).astype("int32"), name="weight"
     )
 
@@ -80,9 +81,7 @@ def _less_zero_point(raw: te.Tensor, w: te.Tensor, zero: Expr) -> te.Tensor:
         lambda co: te.sum(w[(co, *[k.var for k in axes])].astype("int32"), axis=axes),
         name="weight_sum",
     )
-    made = te.compute(raw.shape, lambda n, co, *at: raw[(n, co, *at)] - zero * total[co], name="conv_shifted")
-    assert isinstance(made, te.Tensor)
-    return made
+    return stage(raw.shape, lambda n, co, *at: raw[(n, co, *at)] - zero * total[co], name="conv_shifted")
 
 
 # -------------------------------------------------------------------------------------------------------- ConvInteger

@@ -15,6 +15,7 @@ from weft.expr.nodes import Expr
 from weft.graph.ir import Array, Type
 from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, register
 from weft.ops.convolution import is_empty, sizes_of, wide_product
+from weft.ops.convolution_window import stage
 from weft.ops.products import infer_product, multiply_tensors
 from weft.ops.quantized_support import requantize, requantize_expr, surely_zero, wrap_int32
 
@@ -52,11 +53,7 @@ def column_value(tensor: te.Tensor, at: tuple[Expr, ...]) -> Expr:
 
 
 def _shifted(tensor: te.Tensor, zero: te.Tensor, value: Any, name: str) -> te.Tensor:
-    made = te.compute(
-        tensor.shape, lambda *at: tensor[at].astype("int32") - value(zero, at).astype("int32"), name=name
-    )
-    assert isinstance(made, te.Tensor)
-    return made
+    return stage(tensor.shape, lambda *at: tensor[at].astype("int32") - value(zero, at).astype("int32"), name=name)
 
 
 def integer_product_tensors(
@@ -89,9 +86,7 @@ def _less_zero_point(raw: te.Tensor, b: te.Tensor, zero: te.Tensor) -> te.Tensor
     k = te.reduce_axis(inner, "k")
     total = te.compute((columns,), lambda j: te.sum(b[k.var, j].astype("int32"), axis=k), name="column_sum")
     value = zero[(te.const(0),) * len(zero.shape)].astype("int32")
-    made = te.compute(raw.shape, lambda *at: raw[at] - value * total[at[-1]], name="matmul_shifted")
-    assert isinstance(made, te.Tensor)
-    return made
+    return stage(raw.shape, lambda *at: raw[at] - value * total[at[-1]], name="matmul_shifted")
 
 
 # ------------------------------------------------------------------------------------------------------ MatMulInteger

@@ -1,8 +1,8 @@
 """What the quantized operators share: zero points, scales, integer products and the way back to eight bits.
 
 A quantized number q means (q - zero_point) * scale. Sums of products are int32, as in hardware. Where the weight's zero
-point is known to be 0 the tensor expression multiplies the raw numbers and takes the data's zero point off afterwards, so
-that a schedule finds a plain 8-bit product.
+point is known to be 0 the tensor expression multiplies the raw numbers and takes the data's zero point off afterwards,
+so that a schedule finds a plain 8-bit product.
 """
 
 from __future__ import annotations

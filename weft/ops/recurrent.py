@@ -91,7 +91,9 @@ class Cell:
 
     __slots__ = ("w", "r", "wb", "rb", "p", "activations", "clip", "hidden")
 
-    def __init__(self, w: Array, r: Array, b: Array | None, p: Array | None, fs: Sequence[Activation], clip: Any) -> None:
+    def __init__(
+        self, w: Array, r: Array, b: Array | None, p: Array | None, fs: Sequence[Activation], clip: Any
+    ) -> None:
         self.w, self.r, self.p = w, r, p
         rows = w.shape[0]
         self.wb: Array = np.zeros(rows, w.dtype) if b is None else b[:rows]

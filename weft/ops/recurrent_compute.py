@@ -4,8 +4,8 @@ For each direction: one product of the whole input with the weights outside of t
 
     gates[t, b, g, j] = sum over i of x[t, b, i] * W[g, j, i] + bias[g, j]
 
-and then te.scan over rows 0 … steps of the state, row 0 being the initial state. A direction that runs backwards reads the
-input from its end (each sequence from its own end, where lengths are given).
+and then te.scan over rows 0 … steps of the state, row 0 being the initial state. A direction that runs backwards reads
+the input from its end (each sequence from its own end, where lengths are given).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from weft import te
 from weft.expr.nodes import Expr
 from weft.graph.opspec import Compute
 from weft.ops.convolution import accumulator, is_empty, wide_product
+from weft.ops.convolution_window import stage
 from weft.ops.recurrent_activations import Activation, read_activations
 
 Tensors = Sequence[te.Tensor | None]
@@ -67,13 +68,13 @@ class Direction:
         def element(t: Expr, b: Expr) -> Expr:
             return x[b, t, i.var] if self.batch_first else x[t, b, i.var]
 
-        raw = te.compute(
+        raw = stage(
             (self.steps, self.batch, self.gates, hidden),
             lambda t, b, g, j: te.sum(product(element(t, b), w[d, g * hidden + j, i.var]), axis=i),
             name="projection",
         )
         if bias is None:
-            return _tensor(raw)
+            return raw
         rows = self.gates * hidden
 
         def both(t: Expr, b: Expr, g: Expr, j: Expr) -> Expr:
@@ -83,7 +84,7 @@ class Direction:
                 other = te.if_then_else(g < recurrent_bias, other, te.const(0.0, self.kind))
             return raw[t, b, g, j] + own + other
 
-        return _tensor(te.compute(raw.shape, lambda t, b, g, j: both(t, b, g, j), name="gates_in"))
+        return stage(raw.shape, lambda t, b, g, j: both(t, b, g, j), name="gates_in")
 
     def recurrent_bias(self, gate: int, j: Expr) -> Expr:
         """The recurrence's bias of one gate."""
@@ -99,22 +100,20 @@ class Direction:
                 return te.const(0.0, self.kind)
             return (given[b, d, j] if self.batch_first else given[d, b, j]).astype(self.kind)
 
-        init = te.compute((1, self.batch, self.hidden), lambda t, b, j: first(t, b, j), name=f"{name}_first")
-        return te.placeholder(self.shape, self.kind, name=f"{name}_state"), _tensor(init)
+        init = stage((1, self.batch, self.hidden), lambda t, b, j: first(t, b, j), name=f"{name}_first")
+        return te.placeholder(self.shape, self.kind, name=f"{name}_state"), init
 
     def recur(self, source: Callable[[Expr, Expr, Expr], Expr], gates: int, first: int = 0) -> te.Tensor:
         """The product of a row of the state with the recurrent weights of `gates` gates from gate `first` on."""
         r, d, hidden = self.r, self.index, self.hidden
         assert r is not None
         k = te.reduce_axis(hidden, "k")
-        return _tensor(
-            te.compute(
-                (self.steps + 1, self.batch, gates, hidden),
-                lambda t, b, g, j: te.sum(
-                    source(t, b, k.var) * r[d, (g + first) * hidden + j, k.var].astype(self.kind), axis=k
-                ),
-                name="recurrence",
-            )
+        return stage(
+            (self.steps + 1, self.batch, gates, hidden),
+            lambda t, b, g, j: te.sum(
+                source(t, b, k.var) * r[d, (g + first) * hidden + j, k.var].astype(self.kind), axis=k
+            ),
+            name="recurrence",
         )
 
     def apply(self, which: int, x: Expr) -> Expr:
@@ -131,11 +130,6 @@ class Direction:
     def read(self, projection: te.Tensor, t: Expr, b: Expr, gate: Any, j: Expr) -> Expr:
         """The input's part of a gate for row t of the state."""
         return projection[self.turn(t - 1, b), b, gate, j]
-
-
-def _tensor(made: Any) -> te.Tensor:
-    assert isinstance(made, te.Tensor)
-    return made
 
 
 def _lstm(c: Compute, way: Direction) -> list[te.Tensor]:

@@ -1,7 +1,7 @@
 """DFT and STFT: discrete Fourier transforms, as products with a table of cosines and sines.
 
-Complex numbers are a last dimension of two (real, imaginary); a last dimension of one is a real signal. The table has one
-entry for each of the N-th roots of unity, so an element of the transform reads entry (k * n) % N.
+Complex numbers are a last dimension of two (real, imaginary); a last dimension of one is a real signal. The table has
+one entry for each of the N-th roots of unity, so an element of the transform reads entry (k * n) % N.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from weft.graph.ir import Array, Dim, TensorType, Type
 from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
 from weft.graph.shapes import divided, minus, normal_axis, plus, times, unknown_dim
 from weft.ops.convolution import accumulator, exact_type, is_empty
+from weft.ops.convolution_window import stage
 
 Parts = Callable[[Expr], tuple[Expr, Expr | None]]
 
@@ -68,7 +69,9 @@ def _complex(x: Array) -> Array:
     """The complex numbers that the last dimension holds."""
     kind = np.complex128 if x.dtype == np.float64 else np.complex64
     wide = x.astype(exact_type(str(x.dtype)) or x.dtype)
-    return np.asarray(wide[..., 0].astype(kind) if x.shape[-1] == 1 else (wide[..., 0] + 1j * wide[..., 1]).astype(kind))
+    return np.asarray(
+        wide[..., 0].astype(kind) if x.shape[-1] == 1 else (wide[..., 0] + 1j * wide[..., 1]).astype(kind)
+    )
 
 
 def _evaluate_dft(c: Evaluate, x: Array, dft_length: Any = None, axis: Any = None) -> Array:
@@ -90,13 +93,11 @@ def _evaluate_dft(c: Evaluate, x: Array, dft_length: Any = None, axis: Any = Non
 
 def _table(length: int, kind: str, function: Any, name: str) -> te.Tensor:
     """cos or sin of 2 pi i / length, found in float64."""
-    made = te.compute(
+    return stage(
         (length,),
         lambda i: function(i.astype("float64") * te.const(2 * math.pi / length, "float64")).astype(kind),
         name=name,
     )
-    assert isinstance(made, te.Tensor)
-    return made
 
 
 def _transform(parts: Parts, part: str, k: Expr, n: te.IterVar, length: int, tables: Any, inverse: bool) -> Any:
@@ -120,7 +121,8 @@ def _compute_dft(c: Compute, x: te.Tensor, dft_length: Any = None, axis: Any = N
     along, wide = _axis(c, c.value(2), len(shape)), accumulator(c.outputs[0].dtype)
     out = c.out_shape()
     given = c.value(1)
-    length = int(given.reshape(())) if given is not None else int(_length(c, shape[along]))  # type: ignore[call-overload]
+    length = _length(c, shape[along]) if given is None else int(given.reshape(()))
+    assert isinstance(length, int)
     used = min(shape[along], length // 2 + 1 if inverse and onesided else length)
     tables = (_table(length, wide, te.cos, "cosines"), _table(length, wide, te.sin, "sines"))
     n = te.reduce_axis(used, "n")
@@ -135,13 +137,11 @@ def _compute_dft(c: Compute, x: te.Tensor, dft_length: Any = None, axis: Any = N
         return read
 
     def part(name: str) -> te.Tensor:
-        made = te.compute(
+        return stage(
             out[:-1],
             lambda *at: _transform(element(at), name, at[along], n, length, tables, inverse),
             name=f"dft_{name}",
         )
-        assert isinstance(made, te.Tensor)
-        return made
 
     scale = te.const(1.0 / length if inverse else 1.0, wide)
     real = part("real")
