@@ -1,0 +1,337 @@
+"""Operator fusion: cuts a graph into groups of nodes that become one kernel each.
+
+    %c = Conv(%x, %w, %b)
+    %s = Add(%c, %skip)           ->   one group of kind "complex": Conv, Add, Relu
+    %r = Relu(%s)
+    %e = Exp(%r)                  ->   one group of kind "reduction": Exp, ReduceSum, Sqrt
+    %t = ReduceSum(%e)
+    %q = Sqrt(%t)
+
+By the kinds of the TVM paper, and a little past them:
+
+    injective     fuses with injective producers
+    reduction     takes injective producers at its input, and elementwise consumers of its own shape at its output
+    complex       (convolution, matrix product) takes elementwise consumers of its own shape at its output
+    opaque        stays alone
+    host          a node without a kernel (see `can_compile`); alone
+
+A fused consumer may read other values too: a bias, a residual. All outputs of a group have one shape, so that one loop
+nest writes them; a group never needs something that is made from its own results outside. Expensive producers are not
+repeated for the many elements that a broadcast makes. A copy that is read by several groups (a slice, a split, a
+broadcast) is repeated in each of them instead of being stored.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+
+from weft.graph.interpreter import operator_of
+from weft.graph.ir import Graph, Node, TensorType, Value, reads
+
+MOST_NODES = 24
+MOST_INPUTS = 12
+MOST_REPEATS = 4
+"""How many times an expensive element may be computed again because of a broadcast."""
+
+MOVEMENT = frozenset(
+    """Transpose Reshape Squeeze Unsqueeze Flatten Slice Split Concat Gather GatherElements GatherND Pad Expand Tile
+    DepthToSpace SpaceToDepth Resize ReverseSequence Trilu OneHot EyeLike ConstantOfShape Range Compress Col2Im
+    CenterCropPad GridSample ScatterND ScatterElements AffineGrid""".split()
+)
+"""Injective operators that are not elementwise: an element comes from another place."""
+
+CHEAP = frozenset(
+    """Identity Add Sub Mul Neg Abs Max Min Relu LeakyRelu PRelu Clip Cast CastLike Where And Or Not Xor Equal Less
+    LessOrEqual Greater GreaterOrEqual Floor Ceil Sign ThresholdedRelu DequantizeLinear BitwiseAnd BitwiseOr BitwiseNot
+    BitwiseXor""".split()
+)
+"""Elementwise operators that may be computed again rather than stored."""
+
+WINDOWED = frozenset("MaxPool AveragePool LpPool".split())
+"""Reductions that read an element several times: they take only cheap producers."""
+
+COPIES = frozenset("Slice Split Expand Squeeze Unsqueeze Identity".split())
+"""Operators that are repeated in each group that reads them."""
+
+CanCompile = Callable[[Node], bool]
+
+
+class Group:
+    """Nodes that become one kernel, in order. `kind` is injective, reduction, complex, opaque or host.
+
+    `inputs` are the values it reads (constants that only decide shapes are not among them), `outputs` those that are
+    needed outside; `anchor` is the reduction or the complex node that the schedule turns on, if there is one.
+    """
+
+    __slots__ = ("nodes", "inputs", "outputs", "kind", "anchor")
+
+    def __init__(
+        self, nodes: Sequence[Node], inputs: Sequence[Value], outputs: Sequence[Value], kind: str, anchor: Node | None
+    ) -> None:
+        self.nodes = tuple(nodes)
+        self.inputs = tuple(inputs)
+        self.outputs = tuple(outputs)
+        self.kind = kind
+        self.anchor = anchor
+
+    @property
+    def is_view(self) -> bool:
+        """Whether it is a lone Reshape: the bytes of its output are those of its input."""
+        return len(self.nodes) == 1 and self.kind != "host" and _is_view(self.nodes[0])
+
+    def __repr__(self) -> str:
+        return f"{self.kind}({', '.join(n.op for n in self.nodes)}) -> {', '.join(v.name for v in self.outputs)}"
+
+
+def fuse(graph: Graph, can_compile: CanCompile | None = None) -> list[Group]:
+    """The groups of a graph, each after those that it reads. Types must be inferred."""
+    return _Fusion(graph, can_compile or compilable(graph)).groups()
+
+
+def compilable(graph: Graph) -> CanCompile:
+    """The plain test for a kernel: a tensor expression, static shapes, known shape operands and element types."""
+
+    def test(node: Node) -> bool:
+        spec = operator_of(node)
+        if spec.compute is None or node.graphs:
+            return False
+        for at, value in enumerate(node.inputs):
+            if value is not None and at in spec.shape_inputs:
+                if value not in graph.constants:
+                    return False
+            elif value is not None and not _has_kernel_type(value):
+                return False
+        return all(map(_has_kernel_type, node.outputs))
+
+    return test
+
+
+def _has_kernel_type(value: Value) -> bool:
+    return isinstance(value.type, TensorType) and value.type.is_static and value.type.core is not None
+
+
+def _is_view(node: Node) -> bool:
+    return node.op in ("Reshape", "Flatten", "Squeeze", "Unsqueeze") and not node.domain
+
+
+def _only_unit_sizes(node: Node) -> bool:
+    """Whether a reshape only adds or drops sizes of 1: then its index arithmetic costs nothing."""
+    source = node.inputs[0]
+    if source is None:
+        return False
+    return [d for d in source.tensor.static if d != 1] == [d for d in node.outputs[0].tensor.static if d != 1]
+
+
+def _size(value: Value) -> int:
+    return math.prod(value.tensor.static)
+
+
+class _Draft:
+    """A group while it grows. Compared by identity."""
+
+    __slots__ = ("nodes", "kind", "anchor", "first", "last")
+
+    def __init__(self, node: Node, kind: str, at: int) -> None:
+        self.nodes = [node]
+        self.kind = kind
+        self.anchor = node if kind in ("reduction", "complex") else None
+        self.first = self.last = at
+
+    @property
+    def is_expensive(self) -> bool:
+        return any(n.op not in CHEAP and n.op not in MOVEMENT for n in self.nodes)
+
+
+class _Fusion:
+    """One cut of a graph: nodes in order, each joined to the groups that make what it reads."""
+
+    def __init__(self, graph: Graph, can_compile: CanCompile) -> None:
+        self.graph = graph
+        self.can_compile = can_compile
+        self.order = {node: at for at, node in enumerate(graph.nodes)}
+        self.producers = graph.producers()
+        self.consumers = graph.consumers()
+        self.wanted = set(graph.outputs)
+        self.draft_of: dict[Node, _Draft] = {}
+
+    def groups(self) -> list[Group]:
+        for at, node in enumerate(self.graph.nodes):
+            self.place(node, at)
+        drafts = list(dict.fromkeys(self.draft_of[node] for node in self.graph.nodes))
+        return self.repeat_copies([self.finish(draft) for draft in self.ordered(drafts)])
+
+    # ------------------------------------------------------------------------------------------------ joining
+
+    def place(self, node: Node, at: int) -> None:
+        """Gives a node its group: its own, with the groups of its producers that fit taken in."""
+        kind = operator_of(node).kind_of(node) if self.can_compile(node) else "host"
+        draft = _Draft(node, kind, at)
+        self.draft_of[node] = draft
+        if kind not in ("injective", "reduction") or (_is_view(node) and not _only_unit_sizes(node)):
+            return
+        before = self.drafts_before([node])
+        if kind == "injective" and node.op not in MOVEMENT:
+            for other in sorted((d for d in before if d.anchor is not None), key=lambda d: -d.last):
+                if self.takes_epilogue(other, node) and self.fits(other, draft):
+                    draft = self.merge(other, draft)
+                    break
+        for other in sorted((d for d in before if d.kind == "injective"), key=lambda d: -d.last):
+            if other is not draft and self.is_producer(other, node, draft) and self.fits(other, draft):
+                draft = self.merge(other, draft)
+
+    def drafts_before(self, nodes: Iterable[Node]) -> list[_Draft]:
+        found: dict[_Draft, None] = {}
+        for node in nodes:
+            for value in reads(node):
+                maker = self.producers.get(value)
+                if maker is not None:
+                    found[self.draft_of[maker]] = None
+        return list(found)
+
+    def takes_epilogue(self, draft: _Draft, node: Node) -> bool:
+        """Whether an elementwise node may stand at the output of a reduction or a complex node."""
+        if draft.anchor is None or len(node.outputs) != 1 or len(draft.anchor.outputs) != 1:
+            return False
+        shape = draft.anchor.outputs[0].tensor.static
+        read = [v for v in node.inputs if v is not None and self.producers.get(v) in draft.nodes]
+        return node.outputs[0].tensor.static == shape and all(v.tensor.static == shape for v in read)
+
+    def is_producer(self, draft: _Draft, node: Node, into: _Draft) -> bool:
+        """Whether an injective group may be computed where a node reads it."""
+        if any(_is_view(n) and not _only_unit_sizes(n) for n in draft.nodes):
+            return False
+        if not draft.is_expensive:
+            return True
+        if node.op in WINDOWED or node.op == "Concat":
+            return False
+        made = {v for n in draft.nodes for v in n.outputs}
+        least = min(_size(v) for v in node.inputs if v in made and v is not None)
+        # The size at the end counts: that of an epilogue's anchor, or what a reduction reads.
+        most = max(_size(v) for v in (*node.outputs, *(v for v in node.inputs if v is not None)) if _has_kernel_type(v))
+        return most <= MOST_REPEATS * max(least, 1)
+
+    def fits(self, a: _Draft, b: _Draft) -> bool:
+        """Whether two groups may be one: bounds, one shape of outputs, and no way out and back in."""
+        nodes = [*a.nodes, *b.nodes]
+        if len(nodes) > MOST_NODES or (a.anchor is not None and b.anchor is not None):
+            return False
+        if len(self.inputs(nodes)) > MOST_INPUTS:
+            return False
+        shapes = {v.tensor.static for v in self.outputs(nodes)}
+        return len(shapes) <= 1 and not self.makes_cycle(a, b, nodes)
+
+    def makes_cycle(self, a: _Draft, b: _Draft, nodes: list[Node]) -> bool:
+        first = min(a.first, b.first)
+        seen = {a, b}
+        waiting = [d for d in self.drafts_before(nodes) if d not in seen]
+        while waiting:
+            draft = waiting.pop()
+            if draft in seen or draft.last < first:
+                continue
+            seen.add(draft)
+            for before in self.drafts_before(draft.nodes):
+                if before is a or before is b:
+                    return True
+                waiting.append(before)
+        return False
+
+    def merge(self, a: _Draft, b: _Draft) -> _Draft:
+        """Puts b's nodes into a."""
+        a.nodes = sorted([*a.nodes, *b.nodes], key=self.order.__getitem__)
+        if b.anchor is not None:
+            a.anchor, a.kind = b.anchor, b.kind
+        a.first, a.last = min(a.first, b.first), max(a.last, b.last)
+        for node in b.nodes:
+            self.draft_of[node] = a
+        return a
+
+    # ------------------------------------------------------------------------------------------------ results
+
+    def inputs(self, nodes: Sequence[Node]) -> list[Value]:
+        """What a group reads from outside, without the constants that only decide shapes."""
+        made = {v for n in nodes for v in n.outputs}
+        found: dict[Value, None] = {}
+        for node in nodes:
+            decides = operator_of(node).shape_inputs
+            inside = {v for at, v in enumerate(node.inputs) if at not in decides or v not in self.graph.constants}
+            for value in reads(node):
+                known_shape = value in node.inputs and value not in inside
+                if value not in made and not (known_shape and not node.graphs):
+                    found[value] = None
+        return list(found)
+
+    def outputs(self, nodes: Sequence[Node]) -> list[Value]:
+        inside = set(nodes)
+        return [
+            value
+            for node in nodes
+            for value in node.outputs
+            if value in self.wanted or any(c not in inside for c in self.consumers.get(value, ()))
+        ]
+
+    def ordered(self, drafts: list[_Draft]) -> list[_Draft]:
+        """Groups after those that they read, otherwise in the order of the graph."""
+        out: list[_Draft] = []
+        done: set[_Draft] = set()
+        for root in sorted(drafts, key=lambda d: d.last):
+            stack = [root]
+            while stack:
+                draft = stack[-1]
+                missing = [d for d in self.drafts_before(draft.nodes) if d is not draft and d not in done]
+                if draft in done:
+                    stack.pop()
+                elif missing:
+                    stack += missing
+                else:
+                    done.add(draft)
+                    out.append(stack.pop())
+        return out
+
+    def finish(self, draft: _Draft) -> Group:
+        nodes = draft.nodes
+        outputs = self.outputs(nodes)
+        if draft.kind in ("host", "opaque"):
+            outputs = list(nodes[0].outputs)
+        return Group(nodes, self.inputs(nodes), outputs, draft.kind, draft.anchor)
+
+    # ------------------------------------------------------------------------------------------------ copies
+
+    def repeat_copies(self, groups: list[Group]) -> list[Group]:
+        """Copies that stand alone move into all groups that read them, where all of these take them."""
+        for group in [g for g in reversed(groups) if self.is_copy(g)]:
+            made = set(group.outputs)
+            readers = [g for g in groups if any(v in made for v in g.inputs)]
+            if not readers or not all(self.takes_copy(g, group) for g in readers):
+                continue
+            replaced = {g: self.with_copy(g, group) for g in readers}
+            groups = [replaced.get(g, g) for g in groups if g is not group]
+        return groups
+
+    def is_copy(self, group: Group) -> bool:
+        node = group.nodes[0]
+        return (
+            len(group.nodes) == 1
+            and group.kind == "injective"
+            and node.op in COPIES
+            and not node.domain
+            and not any(v in self.wanted for v in group.outputs)
+        )
+
+    def takes_copy(self, group: Group, copy: Group) -> bool:
+        if group.kind not in ("injective", "reduction", "complex") or group.is_view:
+            return False
+        if len(group.nodes) >= MOST_NODES or len(self.inputs([*copy.nodes, *group.nodes])) > MOST_INPUTS:
+            return False
+        made = set(copy.outputs)
+        # A convolution or a window reads an element many times: better from memory.
+        anchor = group.anchor
+        return anchor is None or anchor.op not in WINDOWED and group.kind != "complex" or made.isdisjoint(anchor.inputs)
+
+    def with_copy(self, group: Group, copy: Group) -> Group:
+        new = {value: Value(value.name, value.type) for value in copy.nodes[0].outputs}
+        first = copy.nodes[0].replace(outputs=[new[v] for v in copy.nodes[0].outputs])
+        rest = {n: n.replace(inputs=[None if v is None else new.get(v, v) for v in n.inputs]) for n in group.nodes}
+        nodes = [first, *rest.values()]
+        anchor = None if group.anchor is None else rest[group.anchor]
+        return Group(nodes, self.inputs(nodes), group.outputs, group.kind, anchor)

@@ -1,0 +1,47 @@
+"""Algebraic simplification, and one operator for what exporters write as several.
+
+    %a = Transpose(%x, perm=[1, 0])
+    %b = Transpose(%a, perm=[1, 0])
+    %c = Sigmoid(%b)                      ->   %d = Swish(%x, alpha=1.0)
+    %d = Mul(%b, %c)
+
+The rules stand in `simplify_movement`, `simplify_arithmetic` and `simplify_patterns`, by operator. They are tried from
+the first node to the last, again and again until none applies.
+"""
+
+from __future__ import annotations
+
+from weft.graph.ir import Graph, Node
+from weft.graph.passes.dead import dead
+from weft.graph.passes.infer import infer
+from weft.graph.passes.simplify_arithmetic import ARITHMETIC_RULES
+from weft.graph.passes.simplify_movement import MOVEMENT_RULES
+from weft.graph.passes.simplify_patterns import PATTERN_RULES
+from weft.graph.passes.support import Replacement, Rule, Scope, rewrite, until_stable
+
+RULES: dict[str, list[Rule]] = {
+    op: [*MOVEMENT_RULES.get(op, []), *ARITHMETIC_RULES.get(op, []), *PATTERN_RULES.get(op, [])]
+    for op in (*MOVEMENT_RULES, *ARITHMETIC_RULES, *PATTERN_RULES)
+}
+"""Every rule, by the operator of the node that it looks at."""
+
+
+def simplify(graph: Graph) -> Graph:
+    """The graph with every rule applied until none applies; the same object where none does."""
+    made, changed = until_stable(infer(graph), _once)
+    return made if changed else graph
+
+
+def _once(graph: Graph) -> tuple[Graph, bool]:
+    made, changed = rewrite(graph, _rule)
+    return (infer(dead(made)), True) if changed else (graph, False)
+
+
+def _rule(node: Node, scope: Scope) -> Replacement:
+    if node.domain or not node.outputs:
+        return None
+    for rule in RULES.get(node.op, ()):
+        found = rule(node, scope)
+        if found is not None:
+            return found
+    return None

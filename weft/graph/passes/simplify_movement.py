@@ -1,0 +1,205 @@
+"""Rules of `simplify` for operators that move elements without changing them.
+
+Squeeze, Unsqueeze, Flatten        -> Reshape with a constant shape
+Reshape(Reshape(x))                -> Reshape(x)
+Transpose(Transpose(x))            -> Transpose(x); a Transpose that only moves sizes of 1 -> Reshape
+Identity, Dropout, Cast to the same type, Concat or Split of one, a Pad of nothing, a Slice of everything, …  -> x
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from weft.graph.ir import Dim, Node, TensorType, Value
+from weft.graph.passes.infer import same_type
+from weft.graph.passes.support import Replacement, Rule, Scope, swap
+
+_RESHAPES = ("Reshape", "Squeeze", "Unsqueeze", "Flatten")
+
+
+def identity(node: Node, scope: Scope) -> Replacement:
+    """Identity(x) -> x."""
+    return node.inputs[0]
+
+
+def dropout(node: Node, scope: Scope) -> Replacement:
+    """Dropout(x) -> x, unless it is told to train."""
+    training = node.inputs[2] if len(node.inputs) > 2 else None
+    if len(node.outputs) != 1 or (training is not None and scope.scalar(training) != 0):
+        return None
+    return node.inputs[0]
+
+
+def _unchanged(node: Node) -> bool:
+    source = node.inputs[0]
+    return (
+        source is not None
+        and isinstance(source.type, TensorType)
+        and source.type.shape is not None
+        and same_type(source.type, node.outputs[0].type)
+    )
+
+
+def reshape(node: Node, scope: Scope) -> Replacement:
+    """Reshapes become one Reshape with its sizes written out, or nothing."""
+    source = node.inputs[0]
+    if source is None:
+        return None
+    if _unchanged(node):
+        return source
+    wanted = _sizes(node.outputs[0])
+    if wanted is None:
+        return None
+    before = scope.producer(source, *_RESHAPES)
+    origin = before.inputs[0] if before is not None else None
+    if origin is not None:
+        return origin if same_type(origin.type, node.outputs[0].type) else _reshape_to(node, origin, wanted, scope)
+    written = scope.constant(node.inputs[1]) if node.op == "Reshape" and len(node.inputs) > 1 else None
+    if written is not None and written.tolist() == wanted and not node.attributes.get("allowzero"):
+        return None
+    return _reshape_to(node, source, wanted, scope)
+
+
+def _sizes(value: Value) -> list[int] | None:
+    """The operand of a Reshape to this value: its sizes, -1 for the one that is not a number."""
+    if not isinstance(value.type, TensorType) or value.type.shape is None:
+        return None
+    dims: Sequence[Dim] = value.type.shape
+    if sum(not isinstance(d, int) for d in dims) > 1 or any(isinstance(d, int) and d == 0 for d in dims):
+        return None
+    return [d if isinstance(d, int) else -1 for d in dims]
+
+
+def _reshape_to(node: Node, source: Value, sizes: list[int], scope: Scope) -> list[Node]:
+    shape = scope.new_constant(np.array(sizes, np.int64), f"{node.outputs[0].name}_shape")
+    return swap(node, "Reshape", [source, shape])
+
+
+def transpose(node: Node, scope: Scope) -> Replacement:
+    """Transposes of transposes become one; those that keep the order of memory become a Reshape, or nothing."""
+    source = node.inputs[0]
+    if source is None or not isinstance(source.type, TensorType) or source.type.shape is None:
+        return None
+    rank = source.type.rank
+    order = list(node.attributes.get("perm") or range(rank)[::-1])
+    if order == list(range(rank)):
+        return source
+    before = scope.producer(source, "Transpose")
+    if before is not None and before.inputs[0] is not None:
+        inner = list(before.attributes.get("perm") or range(rank)[::-1])
+        return swap(node, "Transpose", [before.inputs[0]], perm=[inner[axis] for axis in order])
+    dims = source.type.shape
+    moving = [axis for axis in order if not (isinstance(dims[axis], int) and dims[axis] == 1)]
+    wanted = _sizes(node.outputs[0])
+    if moving == sorted(moving) and wanted is not None:
+        return _reshape_to(node, source, wanted, scope)
+    return None
+
+
+def concat(node: Node, scope: Scope) -> Replacement:
+    """Concat of one tensor -> that; empty parts are left out."""
+    if len(node.inputs) == 1:
+        return node.inputs[0]
+    axis = int(node.attributes.get("axis", 0))
+    kept = [v for v in node.inputs if v is not None and not _is_empty(v, axis)]
+    if kept and len(kept) < len(node.inputs):
+        return swap(node, "Concat", kept, axis=axis)
+    return None
+
+
+def _is_empty(value: Value, axis: int) -> bool:
+    if not isinstance(value.type, TensorType) or not value.type.shape:
+        return False
+    dim = value.type.shape[axis]
+    return isinstance(dim, int) and dim == 0
+
+
+def split(node: Node, scope: Scope) -> Replacement:
+    """Split into one part -> the tensor."""
+    return node.inputs[0] if len(node.outputs) == 1 and _unchanged(node) else None
+
+
+def same_shape(node: Node, scope: Scope) -> Replacement:
+    """An Expand or Tile to the shape that the tensor has -> the tensor."""
+    return node.inputs[0] if _unchanged(node) else None
+
+
+def pad(node: Node, scope: Scope) -> Replacement:
+    """A Pad of nothing -> the tensor."""
+    amounts = scope.constant(node.inputs[1]) if len(node.inputs) > 1 else None
+    return node.inputs[0] if amounts is not None and not amounts.any() else None
+
+
+def slice_all(node: Node, scope: Scope) -> Replacement:
+    """A Slice of everything, forwards -> the tensor."""
+    steps = node.inputs[4] if len(node.inputs) > 4 else None
+    numbers = scope.constant(steps)
+    if steps is not None and (numbers is None or (numbers != 1).any()):
+        return None
+    return node.inputs[0] if _unchanged(node) else None
+
+
+# ---------------------------------------------------------------------------------------------------------- casts
+
+_WIDTHS = {"float16": 11, "bfloat16": 8, "float32": 24, "float64": 53}
+
+
+def loses_nothing(source: str, to: str) -> bool:
+    """Whether every number of one element type is also one of the other."""
+    if source == to or source == "bool":
+        return to not in ("string", "bool") or source == to
+    floats = ("float16", "float32", "float64")
+    if source in _WIDTHS and to in _WIDTHS:
+        chain = floats if source != "bfloat16" else ("bfloat16", "float32", "float64")
+        return source in chain and to in chain and chain.index(source) <= chain.index(to)
+    if not source.lstrip("u").startswith("int"):
+        return False
+    bits = int(source.lstrip("uint"))
+    signed = not source.startswith("u")
+    if to in _WIDTHS:
+        return bits - signed <= _WIDTHS[to] and to != "float16" or bits <= 8 and to == "float16"
+    if not to.lstrip("u").startswith("int"):
+        return False
+    room = int(to.lstrip("uint"))
+    return (room >= bits and signed == (not to.startswith("u"))) or (
+        not signed and not to.startswith("u") and room > bits
+    )
+
+
+def cast(node: Node, scope: Scope) -> Replacement:
+    """A Cast to the same type -> x; a Cast of a Cast that lost nothing -> one Cast."""
+    source, output = node.inputs[0], node.outputs[0]
+    if source is None or not isinstance(source.type, TensorType) or not isinstance(output.type, TensorType):
+        return None
+    if source.type.dtype == output.type.dtype:
+        return source
+    before = scope.producer(source, "Cast")
+    origin = before.inputs[0] if before is not None else None
+    if origin is None or not isinstance(origin.type, TensorType):
+        return None
+    if not loses_nothing(origin.type.dtype, source.type.dtype):
+        return None
+    if origin.type.dtype == output.type.dtype:
+        return origin
+    return [node.replace(inputs=[origin])]
+
+
+MOVEMENT_RULES: dict[str, list[Rule]] = {
+    "Identity": [identity],
+    "Dropout": [dropout],
+    "Reshape": [reshape],
+    "Squeeze": [reshape],
+    "Unsqueeze": [reshape],
+    "Flatten": [reshape],
+    "Transpose": [transpose],
+    "Concat": [concat],
+    "Split": [split],
+    "Expand": [same_shape],
+    "Tile": [same_shape],
+    "Pad": [pad],
+    "Slice": [slice_all],
+    "Cast": [cast],
+}
+"""The rules by operator."""

@@ -1,0 +1,95 @@
+"""Comparing graphs by structure: what is computed, not how values are called or in which order nodes stand.
+
+same_graph(a, b)       whether two graphs compute the same because they are built the same, inputs in the same order
+graph_key(graph)       text that is equal for such graphs: a key for caches
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from weft.expr.text import format_expr
+from weft.graph.ir import Array, Dim, Graph, Node, TensorType, Type, Value
+
+
+def same_graph(a: Graph, b: Graph) -> bool:
+    """Whether two graphs are built the same (constants by content, symbolic sizes by name)."""
+    return graph_key(a) == graph_key(b)
+
+
+def graph_key(graph: Graph) -> str:
+    """A digest of what a graph computes: inputs with their types, and what each output is made of."""
+    return _Keys(array_digest).graph(graph, {})
+
+
+def quick_key(graph: Graph) -> str:
+    """Like graph_key, but large arrays are equal only where they are one object: to see whether a pass did something."""
+    return _Keys(lambda array: array_digest(array) if array.nbytes <= 4096 else str(id(array))).graph(graph, {})
+
+
+def array_digest(array: Array) -> str:
+    """A digest of an array: element type, shape and content."""
+    digest = hashlib.blake2b(f"{array.dtype}{array.shape}".encode(), digest_size=16)
+    if array.dtype.kind in "OUS":
+        digest.update(repr(array.ravel().tolist()).encode())
+    elif array.size:
+        digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    return digest.hexdigest()
+
+
+def _digest(*parts: str) -> str:
+    return hashlib.blake2b("\x00".join(parts).encode(), digest_size=16).hexdigest()
+
+
+class _Keys:
+    """One walk. A value's key says how it is computed; keys of inputs are their places."""
+
+    def __init__(self, constant: Callable[[Array], str]) -> None:
+        self.depth = 0
+        self.constant = constant
+
+    def graph(self, graph: Graph, outer: dict[Value, str]) -> str:
+        keys = dict(outer)
+        for at, value in enumerate(graph.inputs):
+            keys[value] = f"input {self.depth} {at} {type_key(value.type)}"
+        for value, array in graph.constants.items():
+            keys[value] = f"constant {self.constant(array)}"
+        for node in graph.nodes:
+            made = self.node(node, keys)
+            for at, value in enumerate(node.outputs):
+                keys[value] = f"{made} {at}"
+        types = ",".join(type_key(value.type) for value in graph.inputs)
+        return _digest("graph", types, *[keys.get(value, "undefined") for value in graph.outputs])
+
+    def node(self, node: Node, keys: dict[Value, str]) -> str:
+        inputs = ["none" if v is None else keys.get(v, "undefined") for v in node.inputs]
+        attributes = [f"{key}={self.attribute(node.attributes[key], keys)}" for key in sorted(node.attributes)]
+        return _digest(node.domain, node.op, str(len(node.outputs)), *inputs, *attributes)
+
+    def attribute(self, value: Any, keys: dict[Value, str]) -> str:
+        if isinstance(value, Graph):
+            self.depth += 1
+            try:
+                return self.graph(value, keys)
+            finally:
+                self.depth -= 1
+        if isinstance(value, np.ndarray):
+            return array_digest(value)
+        if isinstance(value, (list, tuple)):
+            return f"[{', '.join(self.attribute(one, keys) for one in value)}]"
+        return repr(value)
+
+
+def type_key(type: Type | None) -> str:
+    """A type as text, symbolic sizes by name."""
+    if isinstance(type, TensorType):
+        return f"{type.dtype}{'...' if type.shape is None else [_dim(d) for d in type.shape]}"
+    return "none" if type is None else f"{type.__class__.__name__}({type_key(type.of)})"
+
+
+def _dim(dim: Dim) -> str:
+    return str(dim) if isinstance(dim, int) else format_expr(dim)
