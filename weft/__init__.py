@@ -27,6 +27,10 @@ logging.getLogger("weft").addHandler(logging.NullHandler())
 _LAZY = {
     "build": ("weft.build", "build"),
     "lower": ("weft.build", "lower"),
+    "compile": ("weft.executor", "compile"),
+    "load": ("weft.executor", "load"),
+    "models": ("weft.models", None),
+    "onnx_backend": ("weft.onnx_backend", None),
     "te": ("weft.te", None),
     "errors": ("weft.core.errors", None),
     "knobs": ("weft.core.knobs", "knobs"),
