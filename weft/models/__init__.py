@@ -1,65 +1,23 @@
-"""Layer 6: models that need no file, as graphs with random weights: for a first try, for tests and for benchmarks.
+"""Built-in models, without weights files: each a Graph with random weights, the same every time.
 
-    graph = weft.models.resnet18(batch=1, seed=0)      the same seed gives the same weights, on every machine
-    weft.models.names()                                every name
-    weft.models.make("resnet18", batch=4)              by name
-
-The workloads of the TVM paper (ResNet-18, MobileNet, the LSTM language model, DQN, DCGAN) and three more. The weights
-mean nothing, but keep every activation in a sane range, so that results can be compared in float16 and bfloat16 too.
+graph = weft.models.resnet18()
+module = weft.compile(graph)
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from weft.core.errors import WeftError
+import weft.ops  # noqa: F401  (building a graph infers types by the table of operators)
 from weft.graph.ir import Graph
-from weft.models.generative import dcgan, dqn
-from weft.models.mobilenet import mobilenet_v1, mobilenet_v2
-from weft.models.resnet import resnet18, resnet50
-from weft.models.sequences import bert_base, lstm_lm
+from weft.models.language import bert_base, lstm_lm
+from weft.models.vision import dcgan, dqn, mobilenet_v1, mobilenet_v2, resnet18, resnet50
 
-_MODELS: dict[str, Callable[[int, int], Graph]] = {
-    "resnet18": resnet18,
-    "resnet50": resnet50,
-    "mobilenet_v1": mobilenet_v1,
-    "mobilenet_v2": mobilenet_v2,
-    "lstm_lm": lstm_lm,
-    "dqn": dqn,
-    "dcgan": dcgan,
-    "bert_base": bert_base,
+MODELS: dict[str, Callable[..., Graph]] = {
+    made.__name__: made for made in (resnet18, resnet50, mobilenet_v1, mobilenet_v2, lstm_lm, dqn, dcgan, bert_base)
 }
-
-
-class ModelError(WeftError, ValueError):
-    """A built-in model that does not exist, or a batch that makes no sense."""
-
-
-def names() -> list[str]:
-    """The names of the built-in models."""
-    return list(_MODELS)
-
-
-def make(name: str, batch: int = 1, seed: int = 0) -> Graph:
-    """The built-in model of that name."""
-    found = _MODELS.get(name)
-    if found is None:
-        raise ModelError(f"there is no built-in model {name!r}; there are {', '.join(_MODELS)}")
-    if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
-        raise ModelError(f"batch is {batch!r}; give a whole number from 1 up")
-    return found(batch, seed)
-
+"""Every model by name."""
 
 __all__ = [
-    "ModelError",
-    "bert_base",
-    "dcgan",
-    "dqn",
-    "lstm_lm",
-    "make",
-    "mobilenet_v1",
-    "mobilenet_v2",
-    "names",
-    "resnet18",
-    "resnet50",
-]
+    "MODELS", "bert_base", "dcgan", "dqn", "lstm_lm", "mobilenet_v1", "mobilenet_v2", "resnet18", "resnet50",
+]  # fmt: skip
