@@ -1,4 +1,4 @@
-"""Register tiles for products: which axis lies along vector lanes, which is unrolled beside it, which operand is packed.
+"""Register tiles for products: which axis lies along vector lanes, which is unrolled, which operand is packed.
 
     E[.., v, .., u]  =  f(H[..])                       E: the elementwise block that takes the sums (or a copy)
     H[.., v, .., u] +=  W[v, k..] * X[u, k..]
@@ -218,7 +218,7 @@ def _schedule_sums(sums: Stage, facts: Facts, plan: TilePlan) -> None:
     reduce = list(sums.reduce_axis)
     sums.reorder(*others, *reduce, *tile)
     size = plan.vectors * plan.rows
-    deepest = extent(facts.reduce[-1])
+    deepest = 1 if _overlaps(facts, plan) else extent(facts.reduce[-1])
     if 1 < deepest <= 8 and size * deepest <= MOST_UNROLLED:
         sums.unroll(reduce[-1])
     elif deepest > 8 and size * 4 <= MOST_UNROLLED and deepest % 4 == 0:
@@ -229,6 +229,18 @@ def _schedule_sums(sums: Stage, facts: Facts, plan: TilePlan) -> None:
     if vectors is not None:
         sums.unroll(vectors)
     sums.vectorize(lanes)
+
+
+def _overlaps(facts: Facts, plan: TilePlan) -> bool:
+    """Whether rows read again what other steps of the reduction read: LLVM would keep it all in registers."""
+    last = facts.reduce[-1].var
+    if plan.row is None:
+        return False
+    for load in facts.loads:
+        along, across = facts.step(load, last), facts.step(load, plan.row)
+        if along and across and abs(along) < plan.rows * abs(across):
+            return True
+    return False
 
 
 def _pack(s: Schedule, name: str, plan: TilePlan, facts: Facts) -> None:
