@@ -1,20 +1,26 @@
 """MaxUnpool: puts pooled values back at the places that MaxPool's indices name; everything else is 0.
 
 Indices count in the shape that kernel, strides and pads give; a larger output_shape only adds zeros behind it. Nothing
-says that an index lies in its own window, so this is a scatter, and it runs on the host.
+says that an index lies in its own window, so this is a scatter: compiled, an index outside the tensor is not written.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from weft import te
+from weft.expr.nodes import Expr, Var
 from weft.graph.ir import Array, Dim, TensorType, Type
-from weft.graph.opspec import Evaluate, Infer, OpSpec, Use, register
+from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
 from weft.graph.shapes import minus, plus, times, unknown_dim
+from weft.loop.ir import If, Stmt, Store, seq
+from weft.ops.convolution import is_empty
 from weft.ops.convolution_window import Window
+from weft.ops.indexing_scatter import nest
 
 
 def _unpooled(use: Use, dims: tuple[Dim, ...]) -> tuple[Dim, ...]:
@@ -55,4 +61,26 @@ def _evaluate(c: Evaluate, x: Array, indices: Array, output_shape: Any = None) -
     return result
 
 
-register(OpSpec("MaxUnpool", _infer, _evaluate, None, kind="opaque", shape_inputs=(2,)))
+def _compute(c: Compute, x: te.Tensor, indices: te.Tensor, output_shape: Any = None) -> Any:
+    if is_empty(c.types[0], *c.outputs):
+        return None
+    inner, shape = [int(d) for d in _unpooled(c, c.shape(0)) if isinstance(d, int)], c.out_shape()
+
+    def place(flat: Expr) -> list[Expr]:
+        steps = [math.prod(inner[d + 1 :]) for d in range(len(inner))]
+        return [flat // step % size for step, size in zip(steps, inner)]
+
+    def build(given: Sequence[te.Tensor], made: Sequence[te.Tensor]) -> Stmt:
+        def one(i: list[Var]) -> Stmt:
+            flat = given[1][tuple(i)].astype("int64")
+            at = place(flat)
+            known = te.all(flat >= 0, flat < math.prod(inner), *[a < size for a, size in zip(at, shape)])
+            return If(known, Store(made[0], at, given[0][tuple(i)]))
+
+        clear = nest(shape, lambda i: Store(made[0], i, te.const(0, x.dtype)), "c")
+        return seq(clear, nest(c.shape(0), one, "u"))
+
+    return te.extern(shape, [x, indices], build, name="unpool", dtype=x.dtype)
+
+
+register(OpSpec("MaxUnpool", _infer, _evaluate, _compute, kind="opaque", shape_inputs=(2,)))
