@@ -105,11 +105,11 @@ class Executor:
     def _compile(self, arrays: Sequence[Any]) -> Specialization:
         shapes = {v.name: a.shape for v, a in zip(self.graph.inputs, arrays) if isinstance(a, np.ndarray)}
         values = {
-            v: a
+            v.name: a
             for at, (v, a) in enumerate(zip(self.graph.inputs, arrays))
             if at in self._bound and isinstance(a, np.ndarray) and a.size <= LARGEST_BOUND_VALUE
         }
-        graph = optimize(self.graph, shapes, values, self.precision)
+        graph = optimize(self.graph, shapes, values)
         lowered = lower_graph(graph, self.target, self.precision)
         engine = link(lowered, self.target)
         logger.debug("compiled %s for %s", graph.name, shapes)
