@@ -1,0 +1,297 @@
+"""Operators of ai.onnx.ml that prepare features and name results: scaling, encoding, imputing, mapping."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from weft import te
+from weft.expr.nodes import Expr
+from weft.graph.ir import Array, Dim, SequenceType, TensorType, Type
+from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
+from weft.graph.shapes import plus, unknown_dim
+from weft.ops.machine_learning_scores import DOMAIN
+from weft.ops.movement_indices import is_empty, kernels_know, output_type, safe_index
+from weft.ops.strings import strings, text
+
+
+def _float_like(c: Infer) -> list[Type]:
+    return [TensorType("float32", c.tensor(0).shape)]
+
+
+def _same(c: Infer) -> list[Type]:
+    return [c.tensor(0)]
+
+
+# ------------------------------------------------------------------------------------------ Scaler, Normalizer, …
+
+
+def _scaler(c: Evaluate, x: Array) -> Array:
+    offset, scale = (np.asarray(c.get(n) or [d], np.float32) for n, d in (("offset", 0.0), ("scale", 1.0)))
+    return np.asarray((x.astype(np.float32) - offset) * scale, np.float32)
+
+
+register(OpSpec("Scaler", _float_like, _scaler, domain=DOMAIN))
+
+
+def _normalizer(c: Evaluate, x: Array) -> Array:
+    rows, name = np.atleast_2d(x).astype(np.float32), c.get("norm", "MAX")
+    if name == "MAX":
+        size = np.abs(rows).max(axis=-1, keepdims=True, initial=0)
+    elif name == "L1":
+        size = np.abs(rows).sum(axis=-1, keepdims=True)
+    elif name == "L2":
+        size = np.sqrt((rows * rows).sum(axis=-1, keepdims=True))
+    else:
+        raise c.error(f"unknown norm {name!r}")
+    return np.divide(rows, size, out=np.array(rows), where=size != 0).reshape(x.shape)
+
+
+register(OpSpec("Normalizer", _float_like, _normalizer, domain=DOMAIN))
+
+
+def _binarizer(c: Evaluate, x: Array) -> Array:
+    return np.asarray(x > np.asarray(c.get("threshold", 0.0)).astype(x.dtype)).astype(x.dtype)
+
+
+def _binarizer_compute(c: Compute, x: te.Tensor) -> Any:
+    if not kernels_know(c) or not output_type(c).is_float:
+        return None
+    kind = output_type(c)
+    limit, one, zero = (te.const(v, kind) for v in (float(c.get("threshold", 0.0)), 1, 0))
+    return te.compute(c.out_shape(), lambda *i: te.select(x[i] > limit, one, zero), name="binarize")
+
+
+register(OpSpec("Binarizer", _same, _binarizer, _binarizer_compute, "injective", domain=DOMAIN))
+
+
+def _imputer(c: Evaluate, x: Array) -> Array:
+    is_float = x.dtype.kind == "f"
+    filling = c.get("imputed_value_floats" if is_float else "imputed_value_int64s")
+    if not filling:
+        raise c.error("the values to fill in are missing")
+    gap = c.get("replaced_value_float", 0.0) if is_float else c.get("replaced_value_int64", 0)
+    holes = np.isnan(x) if is_float and np.isnan(gap) else x == np.asarray(gap).astype(x.dtype)
+    return np.where(holes, np.asarray(filling, x.dtype), x).astype(x.dtype, copy=False)
+
+
+register(OpSpec("Imputer", _same, _imputer, domain=DOMAIN))
+
+
+# ------------------------------------------------------------------------------------------ choosing and joining
+
+
+def _extract_infer(c: Infer) -> list[Type]:
+    x, chosen = c.tensor(0), c.tensor(1)
+    if x.shape is None or chosen.shape is None:
+        return [TensorType(x.dtype, None)]
+    count: Dim = 1
+    for dim in chosen.shape:
+        count = dim if isinstance(dim, int) and count == 1 else count if dim == 1 else unknown_dim("features")
+    rows = x.shape[:-1] if x.rank > 1 else (1,)
+    return [TensorType(x.dtype, (*rows, count))]
+
+
+def _extract(c: Evaluate, x: Array, chosen: Array) -> Array:
+    places = chosen.reshape(-1).astype(np.int64)
+    if places.size and not (0 <= places.min() and places.max() < x.shape[-1]):
+        raise c.error(f"features {places.tolist()} of {x.shape[-1]}")
+    made = np.take(x, places, axis=-1)
+    return made.reshape(1, -1) if x.ndim == 1 else made
+
+
+def _extract_compute(c: Compute, x: te.Tensor, chosen: te.Tensor) -> Any:
+    if not kernels_know(c) or is_empty(c) or 0 in c.shape(0):
+        return None
+    size, lead = c.shape(0)[-1], (0,) * (chosen.ndim - 1)
+    if chosen.ndim == 0 or any(d != 1 for d in c.shape(1)[:-1]):
+        return None
+
+    def read(*i: Any) -> Expr:
+        at = safe_index(chosen[(*lead, i[-1])], size)
+        return x[(*i[:-1], at)] if x.ndim > 1 else x[at]
+
+    return te.compute(c.out_shape(), read, name="extract")
+
+
+register(OpSpec("ArrayFeatureExtractor", _extract_infer, _extract, _extract_compute, "injective", domain=DOMAIN))
+
+
+def _vectorizer_infer(c: Infer) -> list[Type]:
+    rows: Dim = unknown_dim("rows")
+    sizes = [int(s) for s in c.get("inputdimensions") or []]
+    total: Dim = sum(sizes)
+    for position in range(len(c.types)):
+        shape = c.tensor(position).shape
+        if shape is not None:
+            rows = shape[0] if len(shape) > 1 else 1
+            if not sizes:
+                total = plus(total, shape[-1] if shape else 1)
+        elif not sizes:
+            total = unknown_dim("features")
+    return [TensorType("float32", (rows, total))]
+
+
+def _vectorizer(c: Evaluate, *arrays: Array) -> Array:
+    sizes = [int(s) for s in c.get("inputdimensions") or [np.atleast_2d(a).shape[1] for a in arrays]]
+    parts = []
+    for array, size in zip(arrays, sizes):
+        rows = np.atleast_2d(array).astype(np.float32)[:, :size]
+        parts.append(np.pad(rows, ((0, 0), (0, size - rows.shape[1]))))
+    return np.concatenate(parts, axis=1)
+
+
+register(OpSpec("FeatureVectorizer", _vectorizer_infer, _vectorizer, domain=DOMAIN))
+
+
+# ------------------------------------------------------------------------------------------------------- encoders
+
+
+def _hot_infer(c: Infer) -> list[Type]:
+    shape, count = c.tensor(0).shape, len(c.get("cats_strings") or c.get("cats_int64s") or [])
+    return [TensorType("float32", None if shape is None else (*shape, count))]
+
+
+def _hot(c: Evaluate, x: Array) -> Array:
+    words, numbers = c.get("cats_strings"), c.get("cats_int64s")
+    if x.dtype.kind in "OUS":
+        places = {str(w): k for k, w in enumerate(words or [])}
+        found = [places.get(text(v), -1) for v in x.reshape(-1)]
+    else:
+        numbered = {int(n): k for k, n in enumerate(numbers or [])}
+        found = [numbered.get(int(v), -1) for v in x.reshape(-1)]
+    if not c.get("zeros", 1) and -1 in found:
+        raise c.error("a value is none of the categories")
+    count = len(words or numbers or [])
+    out = np.asarray(np.array(found)[:, None] == np.arange(count)[None, :])
+    return out.astype(np.float32).reshape(*x.shape, count)
+
+
+register(OpSpec("OneHotEncoder", _hot_infer, _hot, domain=DOMAIN))
+
+
+def _mapper_infer(c: Infer) -> list[Type]:
+    x = c.tensor(0)
+    return [TensorType("int64" if x.dtype == "string" else "string", x.shape)]
+
+
+def _mapper(c: Evaluate, x: Array) -> Array:
+    words, numbers = c.get("cats_strings") or [], [int(n) for n in c.get("cats_int64s") or []]
+    if x.dtype.kind in "OUS":
+        table = dict(zip(words, numbers))
+        found = [table.get(text(v), int(c.get("default_int64", -1))) for v in x.reshape(-1)]
+        return np.array(found, np.int64).reshape(x.shape)
+    back = dict(zip(numbers, words))
+    return strings([back.get(int(v), c.get("default_string", "_Unused")) for v in x.reshape(-1)], x.shape)
+
+
+register(OpSpec("CategoryMapper", _mapper_infer, _mapper, domain=DOMAIN))
+
+
+def _listed(c: Use, side: str) -> Array:
+    """The keys or the values of a LabelEncoder."""
+    tensor = c.get(f"{side}_tensor")
+    if tensor is not None:
+        return np.asarray(tensor).reshape(-1)
+    for name, kind in (("strings", object), ("int64s", np.int64), ("floats", np.float32)):
+        found = c.get(f"{side}_{name}")
+        if found is not None:
+            return np.array(found, kind)  # type: ignore[arg-type]
+    raise c.error(f"its {side} are missing")
+
+
+def _label_type(c: Use) -> str:
+    kind = _listed(c, "values").dtype
+    return "string" if kind.kind in "OUS" else str(kind)
+
+
+def _label(c: Evaluate, x: Array) -> Array:
+    keys, values = _listed(c, "keys"), _listed(c, "values")
+    if len(keys) != len(values):
+        raise c.error(f"{len(keys)} keys and {len(values)} values")
+    is_text = values.dtype.kind in "OUS"
+    other = c.get("default_tensor")
+    if other is not None:
+        default: Any = np.asarray(other).reshape(-1)[0]
+    elif is_text:
+        default = c.get("default_string", "_Unused")
+    else:
+        default = c.get("default_float", -0.0) if values.dtype.kind == "f" else c.get("default_int64", -1)
+    table = {_key(k): v for k, v in zip(keys.tolist(), values.tolist())}
+    found = [table.get(_key(v), default) for v in x.reshape(-1).tolist()]
+    return strings([text(v) for v in found], x.shape) if is_text else np.array(found, values.dtype).reshape(x.shape)
+
+
+def _key(value: Any) -> Any:
+    """A key of the table: NaN finds NaN, and bytes their text."""
+    if isinstance(value, float) and value != value:
+        return "NaN", None
+    return value.decode() if isinstance(value, bytes) else value
+
+
+register(
+    OpSpec("LabelEncoder", lambda c: [TensorType(_label_type(c), c.tensor(0).shape)], _label, domain=DOMAIN)
+)
+
+
+# ------------------------------------------------------------------------------------------------------------ maps
+
+
+def _dictionary_infer(c: Infer) -> list[Type]:
+    names = c.get("string_vocabulary") or c.get("int64_vocabulary") or []
+    return [TensorType("float32", (1, len(names)))]
+
+
+def _dictionary(c: Evaluate, given: dict[Any, Any]) -> Array:
+    names = c.get("string_vocabulary") or c.get("int64_vocabulary") or []
+    values = [given.get(name, "" if _has_text(given) else 0) for name in names]
+    if _has_text(given):
+        return strings(values, (1, len(values)))
+    kind = np.asarray(next(iter(given.values()), np.float32(0))).dtype
+    return np.array(values, kind).reshape(1, -1)
+
+
+def _has_text(given: dict[Any, Any]) -> bool:
+    return any(isinstance(v, str) for v in given.values())
+
+
+register(OpSpec("DictVectorizer", _dictionary_infer, _dictionary, domain=DOMAIN))
+
+
+def _cast_type(c: Use) -> str:
+    return {"TO_FLOAT": "float32", "TO_INT64": "int64", "TO_STRING": "string"}[c.get("cast_to", "TO_FLOAT")]
+
+
+def _cast_infer(c: Infer) -> list[Type]:
+    sparse = c.get("map_form", "DENSE") == "SPARSE"
+    return [TensorType(_cast_type(c), (1, int(c.get("max_map", 1)) if sparse else unknown_dim("entries")))]
+
+
+def _cast(c: Evaluate, given: dict[Any, Any]) -> Array:
+    keys = sorted(given)
+    if c.get("map_form", "DENSE") == "SPARSE":
+        size = int(c.get("max_map", 1))
+        values: list[Any] = [given.get(k, 0) for k in range(size)]
+    else:
+        values = [given[k] for k in keys]
+    kind = _cast_type(c)
+    if kind == "string":
+        return strings([text(v) for v in values], (1, len(values)))
+    return np.array([float(v) for v in values]).astype(kind).reshape(1, -1)
+
+
+register(OpSpec("CastMap", _cast_infer, _cast, domain=DOMAIN))
+
+
+def _zip(c: Evaluate, x: Array) -> list[dict[Any, Any]]:
+    names = c.get("classlabels_strings") or c.get("classlabels_int64s") or []
+    rows = np.atleast_2d(x)
+    if rows.shape[1] != len(names):
+        raise c.error(f"{rows.shape[1]} scores and {len(names)} labels")
+    return [dict(zip(names, row)) for row in rows]
+
+
+register(
+    OpSpec("ZipMap", lambda c: [SequenceType(TensorType("float32", None))], _zip, domain=DOMAIN)
+)
