@@ -1,0 +1,154 @@
+"""What goes with attention: RotaryEmbedding turns queries and keys by their place, TensorScatter writes into a cache."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from weft import te
+from weft.expr.nodes import Expr
+from weft.graph.ir import Array, Type
+from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
+from weft.graph.shapes import normal_axis
+from weft.ops.elementwise_support import infer_same, kernel, same_types, wide, widen
+
+# -------------------------------------------------------------------------------------------------- RotaryEmbedding
+
+
+def _infer_rotary(c: Infer) -> Sequence[Type]:
+    kind = c.tensor(0)
+    same_types(c, 3)
+    if kind.shape is not None:
+        if kind.rank not in (3, 4):
+            raise c.error(f"its input must have 3 or 4 dimensions, not {kind.rank}")
+        if kind.rank == 3 and int(c.get("num_heads", 0)) < 1:
+            raise c.error("an input of 3 dimensions needs the attribute num_heads")
+    return [kind]
+
+
+def _turned_size(c: Use, head_size: int) -> int:
+    size = int(c.get("rotary_embedding_dim", 0)) or head_size
+    if size % 2 or size > head_size:
+        raise c.error(f"it cannot turn {size} of {head_size} elements: the number must be even, and not greater")
+    return size
+
+
+def _rotary(c: Evaluate, x: Array, cosine: Array, sine: Array, places: Array | None = None) -> Array:
+    packed = x.ndim == 3
+    data = wide(x)
+    heads = data.reshape(*x.shape[:2], int(c.get("num_heads", 0)), -1) if packed else data.transpose(0, 2, 1, 3)
+    size = _turned_size(c, heads.shape[3])
+    if places is not None:
+        if ((places < 0) | (places >= len(cosine))).any():
+            raise c.error(f"a position lies outside the {len(cosine)} rows of the cache")
+        cosine, sine = cosine[places], sine[places]
+    turn, quarter = wide(cosine)[:, :, None, :], wide(sine)[:, :, None, :]
+    if turn.shape[3] != size // 2:
+        raise c.error(f"its caches have {turn.shape[3]} columns and {size // 2} are needed")
+    first, second = (
+        (slice(0, size, 2), slice(1, size, 2)) if c.get("interleaved", 0) else (slice(size // 2), slice(size // 2, size))
+    )
+    made = heads.copy()
+    made[..., first] = turn * heads[..., first] - quarter * heads[..., second]
+    made[..., second] = quarter * heads[..., first] + turn * heads[..., second]
+    return np.asarray(made.reshape(x.shape) if packed else made.transpose(0, 2, 1, 3)).astype(x.dtype)
+
+
+@kernel
+def _compute_rotary(
+    c: Compute, x: te.Tensor, cosine: te.Tensor, sine: te.Tensor, places: te.Tensor | None = None
+) -> te.Tensor:
+    shape = c.shape(0)
+    packed = len(shape) == 3
+    head_size = shape[2] // int(c.need("num_heads")) if packed else shape[3]
+    size, interleaved = _turned_size(c, head_size), bool(c.get("interleaved", 0))
+    half = size // 2
+
+    def row(tensor: te.Tensor, b: Any, s: Any, column: Any) -> Expr:
+        if places is None:
+            return widen(te.broadcast_read(tensor, (b, s, column)))
+        # a position from outside must not read outside
+        at = te.clip(places[b, s].astype("int64"), 0, c.shape(1)[0] - 1)
+        return widen(tensor[at, column])
+
+    def body(*i: Any) -> Expr:
+        b, s, d = i[0], i[1] if packed else i[2], i[2] % head_size if packed else i[3]
+
+        def element(place: Any) -> Expr:
+            return widen(x[(*i[:-1], i[-1] - d + place)])
+
+        own = element(d)
+        column = d // 2 if interleaved else d % half
+        is_first = te.equal(d % 2, 0) if interleaved else d < half
+        partner = te.select(is_first, d + 1, d - 1) if interleaved else te.select(is_first, d + half, d - half)
+        column, partner = te.minimum(column, half - 1), te.minimum(te.maximum(partner, 0), head_size - 1)
+        turn, quarter = row(cosine, b, s, column), row(sine, b, s, column)
+        turned = te.select(is_first, turn * own - quarter * element(partner), quarter * element(partner) + turn * own)
+        return turned if size == head_size else te.select(d < size, turned, own)
+
+    made: te.Tensor = te.compute(shape, body, name="rotary", dtype=x.dtype)
+    return made
+
+
+register(OpSpec("RotaryEmbedding", _infer_rotary, _rotary, _compute_rotary, "injective"))
+
+
+# ---------------------------------------------------------------------------------------------------- TensorScatter
+
+
+def _axis(c: Use, rank: int) -> int:
+    axis = normal_axis(c.get("axis", -2), rank, c.error)
+    if axis == 0:
+        raise c.error("its axis cannot be the batch")
+    return axis
+
+
+def _infer_scatter(c: Infer) -> Sequence[Type]:
+    same_types(c, 2)
+    if c.get("mode", "linear") not in ("linear", "circular"):
+        raise c.error(f"its mode must be linear or circular, not {c.get('mode')!r}")
+    past, update = c.tensor(0), c.tensor(1)
+    if past.is_static and update.is_static:
+        axis = _axis(c, past.rank)
+        fits = past.rank == update.rank and all(
+            a >= b if d == axis else a == b for d, (a, b) in enumerate(zip(past.static, update.static))
+        )
+        if not fits:
+            raise c.error(f"the update {update!r} does not fit into {past!r} along axis {axis}")
+    return infer_same(c)
+
+
+def _scatter(c: Evaluate, past: Array, update: Array, starts: Array | None = None) -> Array:
+    axis = _axis(c, past.ndim)
+    made = past.copy()
+    for sample in range(past.shape[0]):
+        start = 0 if starts is None else int(starts.reshape(-1)[sample])
+        places = start + np.arange(update.shape[axis])
+        if c.get("mode", "linear") == "circular":
+            places %= past.shape[axis]
+        elif start < 0 or start + update.shape[axis] > past.shape[axis]:
+            raise c.error(f"sample {sample} is written from {start} on, outside the {past.shape[axis]} places")
+        np.moveaxis(made[sample], axis - 1, 0)[places] = np.moveaxis(update[sample], axis - 1, 0)
+    return made
+
+
+@kernel
+def _compute_scatter(c: Compute, past: te.Tensor, update: te.Tensor, starts: te.Tensor | None = None) -> te.Tensor:
+    shape = c.shape(0)
+    axis = _axis(c, len(shape))
+    length, circular = c.shape(1)[axis], c.get("mode", "linear") == "circular"
+
+    def body(*i: Any) -> Expr:
+        place = i[axis] if starts is None else i[axis] - starts[i[0]]
+        place = place % shape[axis] if circular else place
+        inside = te.all(place >= 0, place < length)
+        safe = te.minimum(te.maximum(place, 0), length - 1)
+        return te.select(inside, update[(*i[:axis], safe, *i[axis + 1 :])], past[i])
+
+    made: te.Tensor = te.compute(shape, body, name="tensor_scatter")
+    return made
+
+
+register(OpSpec("TensorScatter", _infer_scatter, _scatter, _compute_scatter, "injective"))
