@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -91,58 +91,89 @@ def _evaluate(
 # ------------------------------------------------------------------------------------------------ tensor expression
 
 
+HISTORY_LIMIT = 1 << 28
+"""Bytes that the states of all tokens may take in a kernel; beyond that the host, which keeps one, does the work."""
+
+
+class _Recurrence:
+    """The parts of one use: its sizes, and what a token does to the state."""
+
+    def __init__(self, c: Compute, inputs: Sequence[te.Tensor | None]) -> None:
+        self.decays, self.corrects = _rule(c)
+        self.heads, self.shared = int(c.need("kv_num_heads")), int(c.need("q_num_heads"))
+        self.batch, self.length, _ = c.shape(0)
+        self.keys, self.values = c.shape(1)[2] // self.heads, c.shape(2)[2] // self.heads
+        self.key, self.value, self.past, self.decay, self.beta = inputs
+        self.gate_size = c.shape(4)[2] // self.heads if self.decays else 1
+        self.rate_size = c.shape(5)[2] if self.corrects else 1
+
+    def element(self, tensor: te.Tensor | None, t: Any, b: Any, at: Any) -> Expr:
+        """An element of a packed input."""
+        assert tensor is not None
+        return widen(tensor[b, t, at])
+
+    def kept(self, before: Expr, t: Any, b: Any, h: Any, d: Any) -> Expr:
+        """The state before a token, decayed."""
+        if not self.decays:
+            return before
+        at = h * self.gate_size + (d if self.gate_size > 1 else 0)
+        return before * te.exp(self.element(self.decay, t, b, at))
+
+    def after(self, before: Callable[..., Expr], rows: int, name: str) -> te.Tensor:
+        """The state after each of `rows` tokens, from `before(t, b, h, d, e)`."""
+        recalled = None
+        if self.corrects:
+            inner = te.reduce_axis(self.keys, name="d")
+
+            def recall(t: Any, b: Any, h: Any, e: Any) -> Any:
+                old = self.kept(before(t, b, h, inner.var, e), t, b, h, inner.var)
+                return te.sum(old * self.element(self.key, t, b, h * self.keys + inner), axis=inner)
+
+            recalled = te.compute((rows, self.batch, self.heads, self.values), recall, name=f"{name}_recalled")
+
+        def body(t: Any, b: Any, h: Any, d: Any, e: Any) -> Expr:
+            added = self.element(self.value, t, b, h * self.values + e)
+            if recalled is not None:
+                rate = self.element(self.beta, t, b, h if self.rate_size > 1 else 0)
+                added = (added - recalled[t, b, h, e]) * rate
+            return self.kept(before(t, b, h, d, e), t, b, h, d) + self.element(self.key, t, b, h * self.keys + d) * added
+
+        made: te.Tensor = te.compute((rows, self.batch, self.heads, self.keys, self.values), body, name=name)
+        return made
+
+    def first(self, t: Any, b: Any, h: Any, d: Any, e: Any) -> Expr:
+        """The state before the first token."""
+        return te.const(0, "float32") if self.past is None else widen(self.past[b, h, d, e])
+
+
 @kernel
-def _compute(
-    c: Compute,
-    query: te.Tensor,
-    key: te.Tensor,
-    value: te.Tensor,
-    past: te.Tensor | None = None,
-    decay: te.Tensor | None = None,
-    beta: te.Tensor | None = None,
-) -> Any:
-    """A recurrence over tokens for the rules that only add; one that corrects reads its whole state, on the host."""
-    decays, corrects = _rule(c)
-    if corrects:
+def _compute(c: Compute, query: te.Tensor, *inputs: te.Tensor | None) -> Any:
+    r = _Recurrence(c, (*inputs, None, None, None)[:5])
+    shape = (r.length, r.batch, r.heads, r.keys, r.values)
+    if int(np.prod(shape)) * 4 > HISTORY_LIMIT:
         return None
-    batch, length, _ = c.shape(0)
-    heads, shared = int(c.need("kv_num_heads")), int(c.need("q_num_heads"))
-    keys, values = c.shape(1)[2] // heads, c.shape(2)[2] // heads
-    gate_size = c.shape(4)[2] // heads if decays else 1
-
-    def gate(t: Any, b: Any, h: Any, d: Any) -> Expr:
-        assert decay is not None
-        return te.exp(widen(decay[b, t, h * gate_size + (d if gate_size > 1 else 0)]))
-
-    def step(before: Expr, t: Any, b: Any, h: Any, d: Any, e: Any) -> Expr:
-        kept = before * gate(t, b, h, d) if decays else before
-        return kept + widen(key[b, t, h * keys + d]) * widen(value[b, t, h * values + e])
-
-    def first(t: Any, b: Any, h: Any, d: Any, e: Any) -> Expr:
-        before = te.const(0, "float32") if past is None else widen(past[b, h, d, e])
-        return step(before, t, b, h, d, e)
-
-    shape = (length, batch, heads, keys, values)
     state = te.placeholder(shape, "float32", name="state")
-    start = te.compute((1, *shape[1:]), first, name="state_start")
-    update = te.compute(shape, lambda t, b, h, d, e: step(state[t - 1, b, h, d, e], t, b, h, d, e), name="state_next")
+    start = r.after(r.first, 1, "state_start")
+    update = r.after(lambda t, *at: state[(t - 1, *at)], r.length, "state_next")
     states = te.scan(start, update, state, name="states")
-    inner, group = te.reduce_axis(keys, name="d"), shared // heads
+    inner, group, values = te.reduce_axis(r.keys, name="d"), r.shared // r.heads, r.values
 
     def product(b: Any, t: Any, h: Any, e: Any) -> Any:
-        return te.sum(widen(query[b, t, h * keys + inner]) * states[t, b, h // group, inner, e], axis=inner)
+        return te.sum(widen(query[b, t, h * r.keys + inner]) * states[t, b, h // group, inner, e], axis=inner)
 
-    products = te.compute((batch, length, shared, values), product, name="products")
-    scale = _scale(c, keys)
-    made = te.compute(
-        c.out_shape(), lambda b, t, f: products[b, t, f // values, f % values] * scale, name="linear_attention",
-        dtype=c.outputs[0].dtype,
-    )  # fmt: skip
+    products = te.compute((r.batch, r.length, r.shared, values), product, name="products")
+    scale = _scale(c, r.keys)
+
+    def packed(b: Any, t: Any, f: Any) -> Expr:
+        return products[b, t, f // values, f % values] * scale
+
+    made = te.compute(c.out_shape(), packed, name="linear_attention", dtype=c.outputs[0].dtype)
     if len(c.outputs) == 1:
         return made
-    return made, te.compute(
-        c.out_shape(1), lambda *at: states[(length - 1, *at)], name="present_state", dtype=c.outputs[1].dtype
+    last = te.compute(
+        c.out_shape(1), lambda *at: states[(r.length - 1, *at)], name="present_state", dtype=c.outputs[1].dtype
     )
+    return made, last
 
 
 register(OpSpec("LinearAttention", _infer, _evaluate, _compute, "opaque"))
