@@ -152,6 +152,9 @@ class _Inference:
 
     def learn(self, node: Node, values: Sequence[Array | None], partials: Sequence[Partial | None]) -> None:
         """Computes the node's results where they are small and follow from what is known."""
+        for value in node.outputs:  # the body of a loop is walked several times: what held before may not hold now
+            self.known.pop(value, None)
+            self.partial.pop(value, None)
         made = self.computed(node, values)
         if made is not None:
             for value, array in zip(node.outputs, made):
@@ -231,18 +234,33 @@ class _Inference:
 
 
 def _either(before: Type | None, after: Type | None) -> Type | None:
-    """A type that both have."""
+    """A type that both have; what is not known of the second is not known of both."""
+    for kind in (SequenceType, OptionalType):
+        if isinstance(before, kind) and isinstance(after, kind):
+            inner = _either(before.of, after.of)
+            return before if inner is None else kind(inner)
     if not isinstance(before, TensorType) or not isinstance(after, TensorType) or before.dtype != after.dtype:
-        return before
+        return _unshaped(before)
     if before.shape is None or after.shape is None or len(before.shape) != len(after.shape):
         return TensorType(before.dtype, None)
+    if all(map(same_dim, before.shape, after.shape)):
+        return before
     dims: list[Dim] = []
     for a, b in zip(before.shape, after.shape):
-        dims.append(a if same_dim(a, b) or not isinstance(a, int) else unknown_dim("turn"))
+        # A size that changed is a new unknown, also where it was an unknown before: it may change on every turn.
+        dims.append(a if same_dim(a, b) or _is_turn(a) else unknown_dim("turn"))
     return TensorType(before.dtype, dims)
 
 
+def _is_turn(dim: Dim) -> bool:
+    return not isinstance(dim, int) and getattr(dim, "name", "").startswith("turn_")
+
+
 def _unshaped(type: Type | None) -> Type | None:
+    if isinstance(type, SequenceType):
+        return SequenceType(_unshaped(type.of) or type.of)
+    if isinstance(type, OptionalType):
+        return OptionalType(_unshaped(type.of) or type.of)
     return TensorType(type.dtype, None) if isinstance(type, TensorType) else type
 
 
