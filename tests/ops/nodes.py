@@ -82,7 +82,9 @@ def check_node(op: str, arrays: Any, wanted: Any, rtol: float = 1e-4, atol: floa
             )
 
 
-def check_symbolic(op: str, arrays: Any, names: dict[tuple[int, int], str], outputs: int = 1, **attributes: Any) -> None:
+def check_symbolic(
+    op: str, arrays: Any, names: dict[tuple[int, int], str], outputs: int = 1, **attributes: Any
+) -> None:
     """Inference with named sizes, and the real sizes put in afterwards, gives the shapes of the real result."""
     node = make(op, len(arrays), outputs, attributes)
     spec = find_operator(op)

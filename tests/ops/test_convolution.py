@@ -36,8 +36,8 @@ SHAPES = [
 
 
 @pytest.mark.parametrize("channels,features,group,sizes,kernel,strides,dilations,pads", SHAPES)
-@pytest.mark.parametrize("bias", [False, True])
-def test_conv_against_torch(channels, features, group, sizes, kernel, strides, dilations, pads, bias):
+def test_conv_against_torch(channels, features, group, sizes, kernel, strides, dilations, pads):
+    bias = features > 4
     x, w = numbers(2, channels, *sizes), numbers(features, channels // group, *kernel, seed=1)
     b = numbers(features, seed=2) if bias else None
     given = [torch.tensor(a) for a in (x, w)]
@@ -120,7 +120,11 @@ def test_conv_refuses(x, w, attributes, message):
     (3, 2, 1, (4, 4), (2, 2), (3, 3), (1, 1), (0, 0), (1, 2)),
 ])  # fmt: skip
 def test_conv_transpose_against_torch(channels, per_group, group, sizes, kernel, strides, dilations, pads, extra):
-    x, w, b = numbers(2, channels, *sizes), numbers(channels, per_group, *kernel, seed=1), numbers(per_group * group, seed=2)
+    x, w, b = (
+        numbers(2, channels, *sizes),
+        numbers(channels, per_group, *kernel, seed=1),
+        numbers(per_group * group, seed=2),
+    )
     given = [torch.tensor(a) for a in (x, w, b)]
     wanted = TRANSPOSED[len(sizes)](*given, strides, pads, extra, group, dilations).numpy()
     attributes = dict(
