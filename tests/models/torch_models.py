@@ -132,12 +132,12 @@ class EncoderLayer(nn.Module):
 class Bert(nn.Module):
     def __init__(self):
         super().__init__()
-        self.position = nn.Parameter(torch.zeros(128, 768))
         self.embedding = nn.Embedding(30522, 768)
+        self.position = nn.Embedding(128, 768)
         self.layers = nn.Sequential(*[EncoderLayer(768, 12) for _ in range(12)])
 
     def forward(self, tokens):
-        return self.layers(self.embedding(tokens) + self.position)
+        return self.layers(self.embedding(tokens) + self.position.weight)
 
 
 MODELS = {

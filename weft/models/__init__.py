@@ -1,14 +1,19 @@
-"""Built-in models, without weights files: each a Graph with random weights, the same every time.
+"""Layer 6: models that need no file, as graphs with random weights: for a first try, for tests and for benchmarks.
 
-graph = weft.models.resnet18()
-module = weft.compile(graph)
+    graph = weft.models.resnet18(batch=1, seed=0)      the same seed gives the same weights
+    module = weft.compile(graph)
+    weft.models.names()                                every name
+    weft.models.make("resnet18", batch=4)              by name
+
+The workloads of the TVM paper (ResNet-18, MobileNet, the LSTM language model, DQN, DCGAN) and three more. The weights
+mean nothing, but keep every activation in a sane range, so that results can be compared in float16 and bfloat16 too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-import weft.ops  # noqa: F401  (building a graph infers types by the table of operators)
+from weft.core.errors import WeftError
 from weft.graph.ir import Graph
 from weft.models.language import bert_base, lstm_lm
 from weft.models.vision import dcgan, dqn, mobilenet_v1, mobilenet_v2, resnet18, resnet50
@@ -18,6 +23,26 @@ MODELS: dict[str, Callable[..., Graph]] = {
 }
 """Every model by name."""
 
+
+class ModelError(WeftError, ValueError):
+    """A built-in model that does not exist, or a batch that makes no sense."""
+
+
+def names() -> list[str]:
+    """The names of the built-in models."""
+    return list(MODELS)
+
+
+def make(name: str, batch: int = 1, seed: int = 0) -> Graph:
+    """The built-in model of that name."""
+    if name not in MODELS:
+        raise ModelError(f"there is no built-in model {name!r}; there are {', '.join(MODELS)}")
+    if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
+        raise ModelError(f"batch is {batch!r}; give a whole number from 1 up")
+    return MODELS[name](batch, seed)
+
+
 __all__ = [
-    "MODELS", "bert_base", "dcgan", "dqn", "lstm_lm", "mobilenet_v1", "mobilenet_v2", "resnet18", "resnet50",
+    "MODELS", "ModelError", "bert_base", "dcgan", "dqn", "lstm_lm", "make", "mobilenet_v1", "mobilenet_v2", "names",
+    "resnet18", "resnet50",
 ]  # fmt: skip

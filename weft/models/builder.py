@@ -1,4 +1,13 @@
-"""A small builder of graphs: layers in, nodes of ONNX operators out, with weights from a seeded generator."""
+"""A small builder of graphs: layers in, nodes of ONNX operators out, with weights from a seeded generator.
+
+    b = Builder("tiny", seed=0)
+    x = b.input("image", (1, 3, 8, 8))
+    x = b.relu(b.batch_norm(b.conv(x, 3, 16, kernel=3, pad=1), 16))
+    graph = b.finish(b.linear(b.pooled(x), 16, 10), names=["logits"])
+
+A layer draws its weights in the order in which it uses them: weight, bias; and for a normalisation scale, shift, mean,
+variance. Weights keep the size of what goes through them (He's rule), so that activations stay in range.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +16,9 @@ from typing import Any
 
 import numpy as np
 
+import weft.ops  # noqa: F401  (inference reads the table of operators)
 from weft.graph.ir import Array, Graph, Node, TensorType, Value, dtype_name
+from weft.graph.passes.infer import infer
 
 
 class Builder:
@@ -59,9 +70,10 @@ class Builder:
         )
         return made
 
-    def batch_norm(self, x: Value, channels: int) -> Value:
-        """Batch normalisation with fixed statistics."""
-        scale = self.constant(self.random.uniform(0.5, 1.5, channels).astype(np.float32), "scale")
+    def batch_norm(self, x: Value, channels: int, strength: float = 1.0) -> Value:
+        """Batch normalisation with statistics as after training; its scale lies around `strength`."""
+        drawn = self.random.uniform(0.8 * strength, 1.2 * strength, channels)
+        scale = self.constant(drawn.astype(np.float32), "scale")
         shift = self.normal(channels, scale=0.1, name="shift")
         mean = self.normal(channels, scale=0.1, name="mean")
         variance = self.constant(self.random.uniform(0.5, 1.5, channels).astype(np.float32), "variance")
@@ -79,6 +91,16 @@ class Builder:
         made: Value = self.node("Clip", x, low, high)
         return made
 
+    def add(self, x: Value, y: Value) -> Value:
+        """x + y."""
+        made: Value = self.node("Add", x, y)
+        return made
+
+    def pooled(self, x: Value) -> Value:
+        """The mean of every channel: [batch, channels, y, x] to [batch, channels]."""
+        made: Value = self.node("Flatten", self.node("GlobalAveragePool", x), axis=1)
+        return made
+
     def linear(self, x: Value, inputs: int, outputs: int) -> Value:
         """x W^T + b for a matrix x."""
         weight = self.normal(outputs, inputs, scale=inputs**-0.5)
@@ -88,8 +110,7 @@ class Builder:
     def dense(self, x: Value, inputs: int, outputs: int) -> Value:
         """x W + b for x of any rank."""
         product = self.node("MatMul", x, self.normal(inputs, outputs, scale=inputs**-0.5))
-        made: Value = self.node("Add", product, self.normal(outputs, scale=0.1, name="bias"))
-        return made
+        return self.add(product, self.normal(outputs, scale=0.1, name="bias"))
 
     def layer_norm(self, x: Value, width: int) -> Value:
         """Layer normalisation over the last axis."""
@@ -103,8 +124,8 @@ class Builder:
         """A vector of int64."""
         return self.constant(np.array(numbers, np.int64), "numbers")
 
-    def finish(self, *outputs: Value) -> Graph:
-        """The graph."""
-        from weft.graph.passes.infer import infer
-
+    def finish(self, *outputs: Value, names: Sequence[str] = ()) -> Graph:
+        """The graph, typed; its outputs may get names."""
+        for value, name in zip(outputs, names):
+            value.name = name
         return infer(Graph(self.name, self.inputs, outputs, self.nodes, self.constants))

@@ -1,0 +1,13 @@
+"""Layer 9: the command line, `weft` or `python -m weft`. One command, one file; `main` puts them together.
+
+    compile   a model to a file that runs on a machine without the compiler
+    run       a model once, on files or random numbers
+    bench     how fast, beside ONNX Runtime
+    inspect   what the compiler makes of it, at any stage
+    compare   node by node against ONNX Runtime or the numpy meaning: the first node that differs
+    export    a model in another form
+    devices   what there is to run on
+    doctor    what was found here, what is missing, and the command that mends it
+
+A command module has `NAME`, `add(parser)`, which adds its options, and `run(given, screen)`, which gives the exit code.
+"""

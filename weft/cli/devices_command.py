@@ -1,0 +1,55 @@
+"""weft devices: what there is to run on."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from typing import Any
+
+from weft.cli.screen import Screen, size
+from weft.runtime.threads import available_cores
+from weft.targets.registry import find_target, known_forms
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """The options."""
+    parser.add_argument("--json", action="store_true", help="print figures as JSON")
+
+
+def run(given: argparse.Namespace, screen: Screen) -> int:
+    """The command."""
+    found = [this_machine()]
+    if screen.as_json:
+        screen.figures({"devices": found, "targets": known_forms()})
+        return 0
+    rows = [
+        [d["name"], d["cpu"], str(d["cores"]), f"{8 * d['vector_bytes']} bits", size(d["memory_bytes"])] for d in found
+    ]
+    screen.table(["device", "processor", "cores>", "vectors>", "memory>"], rows)
+    screen.line("\ntargets that weft compiles for:")
+    for form in known_forms():
+        screen.line(f"  {form}")
+    return 0
+
+
+def this_machine() -> dict[str, Any]:
+    """The processor that this runs on."""
+    target = find_target("native")
+    return {
+        "name": target.name,
+        "kind": target.kind,
+        "cpu": target.cpu,
+        "triple": target.triple,
+        "cores": available_cores(),
+        "vector_bytes": target.vector_bytes,
+        "cache_bytes": list(target.cache_bytes),
+        "memory_bytes": memory_bytes(),
+    }
+
+
+def memory_bytes() -> int:
+    """The memory of this machine; 0 where the system does not say."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return 0

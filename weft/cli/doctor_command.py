@@ -1,0 +1,181 @@
+"""weft doctor: what was found here, what is missing, and the command that mends it."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.util
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+
+import numpy as np
+
+from weft.cli.screen import Screen, seconds
+from weft.core.errors import WeftError
+from weft.core.knobs import knobs
+from weft.core.version import VERSION
+from weft.runtime.threads import available_cores
+from weft.targets.registry import find_target
+
+EXTRAS = {
+    "onnx": ("onnx", "reading ONNX models"),
+    "onnxruntime": ("onnxruntime", "weft compare and weft bench --against ort"),
+    "torch": ("torch", "torch tensors and torch.compile"),
+    "keras": ("keras", "Keras models"),
+    "jax": ("jax", "JAX functions"),
+    "cuda": ("nvidia.cuda_nvrtc", "GPUs of NVIDIA"),
+    "opencl": ("pyopencl", "OpenCL devices"),
+    "tune": ("xgboost", "the learned cost model of the tuner"),
+    "pool": ("distributed", "a pool of devices"),
+    "link": ("ziglang", "linking shared libraries without a C compiler"),
+}
+"""Extras of Weft (onnxruntime is a package of its own): the module that each brings, and what it is for."""
+
+FEATURES = (
+    "avx2 fma avx512f avx512vnni avx512bf16 avx512fp16 amx-tile amx-bf16 amx-int8 neon sve dotprod i8mm bf16 v".split()
+)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at. `state` is "ok", "missing" (an extra that is not there) or "bad"."""
+
+    what: str
+    state: str
+    detail: str
+    mend: str = ""
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """The options."""
+    parser.add_argument("--json", action="store_true", help="print everything as JSON")
+
+
+def run(given: argparse.Namespace, screen: Screen) -> int:
+    """The command; 1 where something is bad."""
+    with screen.working("looking around"):
+        found = [finding for check in CHECKS for finding in guarded(check)]
+    bad = [one for one in found if one.state == "bad"]
+    if screen.as_json:
+        screen.figures({"healthy": not bad, "findings": [asdict(one) for one in found]})
+        return 1 if bad else 0
+    marks = {"ok": "✓", "missing": "–", "bad": "✗"}
+    screen.table(["", "", "found", "what mends it"], [[marks[o.state], o.what, o.detail, o.mend] for o in found])
+    screen.line()
+    screen.line("something is wrong: see the lines with ✗" if bad else "Weft is ready; – marks what it can do without")
+    return 1 if bad else 0
+
+
+def guarded(check: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
+    """What a check finds; a check that fails is a finding itself: this command must not."""
+    try:
+        yield from list(check())
+    except (WeftError, ImportError, OSError, RuntimeError, ValueError) as problem:
+        yield Finding(check.__name__.strip("_"), "bad", f"{type(problem).__name__}: {problem}")
+
+
+# ---------------------------------------------------------------------------------------------------------- checks
+
+
+def _python() -> Iterator[Finding]:
+    state = "ok" if sys.version_info >= (3, 10) else "bad"
+    mend = "" if state == "ok" else "install Python 3.10 or newer"
+    yield Finding("Python", state, f"{platform.python_version()} on {platform.system()} {platform.machine()}", mend)
+    yield Finding("weft", "ok", VERSION)
+
+
+def _packages() -> Iterator[Finding]:
+    for package in ("numpy", "ml_dtypes", "llvmlite", "rich", "platformdirs"):
+        found = version(package)
+        state, mend = ("ok", "") if found else ("bad", f"pip install {package}")
+        yield Finding(package, state, found or "not installed", mend)
+    llvm = importlib.import_module("llvmlite.binding")
+    yield Finding("LLVM", "ok", ".".join(map(str, llvm.llvm_version_info)))
+
+
+def _processor() -> Iterator[Finding]:
+    target = find_target("native")
+    have = [name for name in FEATURES if name in target.features]
+    yield Finding("processor", "ok", f"{target.cpu} ({target.triple}), vectors of {8 * target.vector_bytes} bits")
+    yield Finding("its features", "ok", " ".join(have) or "none that Weft knows by name")
+    if "amx-tile" in target.features:
+        allowed = importlib.import_module(f"{target.package}.amx").permitted()
+        detail = "the system lets this process use the tile registers" if allowed else "the system refuses the tiles"
+        mend = "" if allowed else "Linux 5.16 or newer, and a container that allows arch_prctl"
+        yield Finding("AMX", "ok" if allowed else "missing", detail, mend)
+
+
+def _cores() -> Iterator[Finding]:
+    total, usable = os.cpu_count() or 1, available_cores()
+    detail = f"{usable} of {total}" + ("" if usable == total else " (affinity or cgroup quota)")
+    yield Finding("cores", "ok", detail)
+    chosen = knobs.num_threads
+    yield Finding("threads", "ok", f"{chosen} (WEFT_NUM_THREADS)" if chosen else f"{usable}, as many as cores")
+
+
+def _cache() -> Iterator[Finding]:
+    folder = Path(knobs.cache_dir)
+    parent = next((one for one in (folder, *folder.parents) if one.exists()), folder)
+    if os.access(parent, os.W_OK):
+        yield Finding("cache folder", "ok", str(folder))
+    else:
+        yield Finding("cache folder", "missing", f"{folder} cannot be written", "WEFT_CACHE_DIR=another folder")
+
+
+def _self_test() -> Iterator[Finding]:
+    import time
+
+    import weft
+    from weft import te
+
+    a = te.placeholder((64,), name="a")
+    b = te.compute((64,), lambda i: a[i] * 2.0 + 1.0, name="b")
+    start = time.perf_counter()
+    function = weft.build(te.create_schedule(b.op), [a, b], target="native")
+    x, y = np.arange(64, dtype="float32"), np.empty(64, "float32")
+    function(x, y)
+    taken = time.perf_counter() - start
+    good = bool(np.array_equal(y, x * 2 + 1))
+    detail = f"a kernel was compiled and run in {seconds(taken)}" if good else "a kernel gave a wrong result"
+    yield Finding("self-test", "ok" if good else "bad", detail, "" if good else "please report this as a bug")
+
+
+def _linker() -> Iterator[Finding]:
+    if importlib.util.find_spec("ziglang") is not None:
+        yield Finding("linker", "ok", f"LLD from ziglang {version('ziglang')}")
+        return
+    found = next((path for name in ("cc", "gcc", "clang") if (path := shutil.which(name))), None)
+    if found:
+        yield Finding("linker", "ok", found)
+    else:
+        yield Finding("linker", "missing", "none; exporting shared libraries needs one", "pip install 'weft[link]'")
+
+
+def _extras() -> Iterator[Finding]:
+    for extra, (module, purpose) in EXTRAS.items():
+        try:
+            present = importlib.util.find_spec(module) is not None
+        except ModuleNotFoundError:
+            present = False
+        mend = f"pip install {extra}" if extra == "onnxruntime" else f"pip install 'weft[{extra}]'"
+        if present:
+            yield Finding(extra, "ok", f"{version(module) or 'installed'}: {purpose}")
+        else:
+            yield Finding(extra, "missing", f"not installed: {purpose}", mend)
+
+
+CHECKS = (_python, _packages, _processor, _cores, _cache, _self_test, _linker, _extras)
+
+
+def version(package: str) -> str | None:
+    """The version of an installed package, or None."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None

@@ -1,0 +1,204 @@
+"""weft inspect MODEL --stage STAGE [--kernel NAME]: what the compiler makes of a model.
+
+    graph       the model as it was read: one line a node, with types
+    fused       what becomes one kernel, what runs on the host and why
+    te          a kernel before it is scheduled: the loops that its tensor expressions mean
+    schedule    the steps that the schedule of a kernel is made of
+    loops       the scheduled loops of a kernel
+    lowered     the same after the target's passes, as the code generator takes them
+    llvm        the LLVM IR that is generated
+    asm         the assembly of the optimised code
+
+Without --kernel the stages of kernels are printed for all of them. A kernel is named by its number or part of its name.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from weft.cli.facts import specializations
+from weft.cli.screen import Screen
+from weft.cli.sources import UsageError, add_compiling, add_inputs, add_model, make_feeds, open_graph
+from weft.codegen.llvm.compile import emit_assembly
+from weft.executor import Module, compile
+from weft.executor.program import build_program
+from weft.graph.ir import Graph
+from weft.graph.passes.infer import infer
+from weft.targets.base import Target
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """The options."""
+    add_model(parser)
+    add_compiling(parser)
+    add_inputs(parser)
+    parser.add_argument("--stage", choices=["graph", "fused", *STAGES], default="graph", help="what to show")
+    parser.add_argument("--kernel", help="one kernel, by its number or a part of its name")
+    parser.add_argument("--json", action="store_true", help="print everything as JSON")
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """One kernel call of a compiled model: its place, and all that is known of it."""
+
+    number: int
+    launch: Any
+    graph: Graph
+    target: Target
+
+    @property
+    def title(self) -> str:
+        """How a person names it."""
+        return f"{self.number} {self.launch.kernel.label}"
+
+
+def run(given: argparse.Namespace, screen: Screen) -> int:
+    """The command."""
+    graph = open_graph(given, screen)
+    if given.stage == "graph":
+        import weft.ops  # noqa: F401 — fills the table of operators
+
+        _show_text(repr(infer(graph)), "graph", "text", screen)
+        return 0
+    module = _compiled(graph, given, screen)
+    if given.stage == "fused":
+        _show_fused(module, screen)
+        return 0
+    stage, language = STAGES[given.stage]
+    chosen = choose(list(kernels(module)), given.kernel)
+    if screen.as_json:
+        screen.figures({"kernels": [{"kernel": one.title, given.stage: stage(one)} for one in chosen]})
+        return 0
+    comment = {"llvm": ";", "asm": "#"}.get(language, "#")
+    for one in chosen:
+        screen.code(f"{comment} {one.title}: {', '.join(node.op for node in one.launch.nodes)}\n{stage(one)}", language)
+        screen.line()
+    return 0
+
+
+def _compiled(graph: Graph, given: argparse.Namespace, screen: Screen) -> Module:
+    """The model compiled; run once where shapes are known only then."""
+    feeds = make_feeds(graph.inputs, given, screen)
+    shapes = {name: array.shape for name, array in feeds.items()}
+    with screen.working(f"compiling {graph.name}"):
+        module = compile(graph, given.target, shapes, given.precision, given.threads)
+        if module.target.is_host and any(_waits(one) for one in module.specializations) or not module.specializations:
+            module.run(None, feeds)
+    return module
+
+
+def _waits(one: Any) -> bool:
+    return any(hasattr(step, "executor") for step in one.lowered.program.steps)
+
+
+def kernels(module: Module) -> Iterator[Compiled]:
+    """The kernel calls of a model in order; a kernel that is called again is not listed again."""
+    seen: set[str] = set()
+    for one in specializations(module):
+        for launch in one.launches:
+            if launch.kernel.symbol not in seen:
+                seen.add(launch.kernel.symbol)
+                yield Compiled(len(seen) - 1, launch, one.graph, module.target)
+
+
+def choose(found: list[Compiled], name: str | None) -> list[Compiled]:
+    """The kernels that a text names; all of them for None."""
+    if not found:
+        raise UsageError("the model has no kernels: every node runs on the host (see --stage fused)")
+    if name is None:
+        return found
+    if name.isdigit():
+        chosen = [one for one in found if one.number == int(name)]
+    else:
+        chosen = [one for one in found if name.lower() in f"{one.launch.kernel.symbol} {one.title}".lower()]
+    if not chosen:
+        listed = ", ".join(one.title for one in found[:20]) + (", …" if len(found) > 20 else "")
+        raise UsageError(f"no kernel is called {name!r}; there are {listed}")
+    return chosen
+
+
+# ---------------------------------------------------------------------------------------------------------- stages
+
+
+def _program(one: Compiled) -> Any:
+    """The tensor program of a kernel, built again."""
+    name = one.launch.kernel.scheduled.name
+    return build_program(one.launch.nodes, one.launch.writes, one.graph.constants, name)
+
+
+def te_text(one: Compiled) -> str:
+    """The loops before scheduling."""
+    return repr(_program(one).schedule.func)
+
+
+def schedule_text(one: Compiled) -> str:
+    """The steps of the schedule, as Python."""
+    program = _program(one)
+    fixed = [buffer for value, buffer in program.inputs if value in one.graph.constants]
+    importlib.import_module(f"{one.target.package}.default").default_schedule(program.schedule, one.target, fixed)
+    return "\n".join(step.as_python() for step in program.schedule.trace.steps)
+
+
+def loops_text(one: Compiled) -> str:
+    """The scheduled loops."""
+    return repr(one.launch.kernel.scheduled)
+
+
+def lowered_text(one: Compiled) -> str:
+    """The loops after the target's passes."""
+    return repr(one.target.lower(one.launch.kernel.scheduled))
+
+
+def llvm_text(one: Compiled) -> str:
+    """The LLVM IR."""
+    return str(one.launch.kernel.llvm_ir)
+
+
+def asm_text(one: Compiled) -> str:
+    """The assembly."""
+    return emit_assembly(one.launch.kernel.llvm_ir, one.target)
+
+
+STAGES: dict[str, tuple[Callable[[Compiled], str], str]] = {
+    "te": (te_text, "python"),
+    "schedule": (schedule_text, "python"),
+    "loops": (loops_text, "python"),
+    "lowered": (lowered_text, "python"),
+    "llvm": (llvm_text, "llvm"),
+    "asm": (asm_text, "asm"),
+}
+
+
+def _show_text(text: str, key: str, language: str, screen: Screen) -> None:
+    if screen.as_json:
+        screen.figures({key: text})
+    else:
+        screen.code(text, language)
+
+
+def _show_fused(module: Module, screen: Screen) -> None:
+    numbers = {one.launch.kernel.symbol: one.number for one in kernels(module)}
+    groups: list[dict[str, Any]] = []
+    for one in specializations(module):
+        for item in one.lowered.items:
+            if hasattr(item, "kernel"):
+                made = [f"{v.name}: {v.type!r}" for v in item.writes]
+                where = f"kernel {numbers[item.kernel.symbol]}"
+                groups.append({"where": where, "nodes": [_named(node) for node in item.nodes], "makes": made})
+            elif hasattr(item, "reason"):
+                groups.append({"where": "host", "nodes": [_named(item.node)], "reason": item.reason})
+            elif hasattr(item, "source"):
+                groups.append({"where": "view", "nodes": [_named(node) for node in item.group.nodes]})
+    if screen.as_json:
+        screen.figures({"groups": groups})
+        return
+    rows = [[g["where"], " → ".join(g["nodes"]), g.get("reason", "; ".join(g.get("makes", [])))] for g in groups]
+    screen.table(["", "nodes", "makes"], rows)
+
+
+def _named(node: Any) -> str:
+    return f"{node.op} {node.name}" if node.name else node.op

@@ -1,0 +1,86 @@
+"""The command `weft`: finds the command that was asked for, runs it, and turns errors into one clear line.
+
+Exit codes: 0 all is well; 1 an error, or a comparison that found a difference; 2 a command line that argparse refuses;
+130 stopped by Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+from weft.cli.screen import Screen
+from weft.core.errors import InternalError, WeftError
+from weft.core.version import VERSION
+
+COMMANDS = {
+    "compile": "compile a model into a file that runs without the compiler",
+    "run": "run a model once, on files or random numbers",
+    "bench": "measure a model, alone or beside ONNX Runtime",
+    "inspect": "show what the compiler makes of a model, at any stage",
+    "compare": "run a model node by node against a reference, and name the first node that differs",
+    "export": "write a model in another form",
+    "devices": "list what there is to run on",
+    "doctor": "say what was found here, what is missing, and the command that mends it",
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The whole program; gives the exit code."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    parser = make_parser(words)
+    given = parser.parse_args(words)
+    if given.command is None:
+        parser.print_help()
+        return 0
+    screen = Screen(as_json=getattr(given, "json", False))
+    try:
+        with warnings.catch_warnings():
+            warnings.showwarning = lambda message, *_: screen.note(f"warning: {message}")
+            return int(_command(given.command).run(given, screen))
+    except BrokenPipeError:
+        # Whoever read our output has enough: `weft inspect … | head`.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except KeyboardInterrupt:
+        screen.error("stopped")
+        return 130
+    except (WeftError, InternalError, ImportError, OSError, MemoryError) as problem:
+        if given.debug:
+            raise
+        screen.error(explain(problem))
+        return 1
+
+
+def explain(problem: BaseException) -> str:
+    """An error as a person should read it."""
+    if isinstance(problem, ImportError) and problem.name:
+        top = problem.name.split(".")[0]
+        return f"this needs the package {top}: pip install {top}"
+    if isinstance(problem, MemoryError):
+        return "there is not enough memory for this"
+    return str(problem) or type(problem).__name__
+
+
+def make_parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
+    """The command line; the options of a command are read only when it is the one that is asked for."""
+    parser = argparse.ArgumentParser(prog="weft", description="Weft compiles deep-learning models to machine code.")
+    parser.add_argument("--version", action="version", version=f"weft {VERSION}")
+    commands = parser.add_subparsers(dest="command", metavar="command")
+    asked = next((word for word in words if not word.startswith("-")), None)
+    for name, help_text in COMMANDS.items():
+        one = commands.add_parser(name, help=help_text, description=help_text[0].upper() + help_text[1:] + ".")
+        one.add_argument("--debug", action="store_true", help="show where an error comes from")
+        if name == asked:
+            _command(name).add(one)
+    return parser
+
+
+def _command(name: str) -> Any:
+    # `compile` and `inspect` are names of Python's own: files carry a suffix so that nothing hides those.
+    return importlib.import_module(f"weft.cli.{name}_command")
