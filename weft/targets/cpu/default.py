@@ -17,7 +17,6 @@ from collections.abc import Collection
 
 from weft.core.errors import ScheduleError, WeftError
 from weft.expr.nodes import Buffer, Load, Var, int_value
-from weft.expr.visit import walk
 from weft.loop.ir import Block, Store
 from weft.loop.tree import block_path, blocks_in, loops_on, readers
 from weft.schedule.schedule import Schedule
@@ -202,7 +201,7 @@ def _tile(
 
 def _pack_in_parallel(s: Schedule, name: str, target: Target) -> None:
     facts = facts_of(block_named(s, name))
-    parallelize(s[name], [loop for loop in s[name].loops[:-1]], facts.points, target)
+    parallelize(s[name], list(s[name].loops[:-1]), facts.points, target)
 
 
 def _rows(s: Schedule, name: str, target: Target, done: set[str]) -> None:
@@ -352,17 +351,13 @@ def _recurrence(s: Schedule, target: Target) -> None:
 def _lanes_inside(s: Schedule, name: str, target: Target) -> None:
     stage = s[name]
     facts = facts_of(stage.block)
-    lanes = target.lanes(facts.target.dtype)
-    last = stage.axis[-1]
-    if facts.spatial[-1].kind != "spatial":
+    loops = list(stage.axis)
+    if len(loops) != len(facts.spatial) or facts.spatial[-1].kind != "spatial":
         return
+    last = loops[-1]
     length = int_value(facts.spatial[-1].extent) or 1
+    lanes = target.lanes(facts.target.dtype)
     if length > lanes:
         _, last = stage.split(last, factor=lanes)
     if length > 1:
         stage.vectorize(last)
-
-
-def loads_of(e: Store) -> list[Load]:
-    """The loads in a store's value."""
-    return [node for node in walk(e.value) if isinstance(node, Load)]
