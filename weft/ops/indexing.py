@@ -15,13 +15,11 @@ from weft.ops.movement_indices import (
     axis_of,
     choose,
     fill,
-
     is_empty,
     kernels_know,
     output_type,
     reshape_read,
     safe_index,
-
     with_dim,
 )
 
@@ -82,13 +80,13 @@ def _elements_infer(c: Infer) -> list[Type]:
 def elements_at(c: Use, shape: tuple[int, ...], indices: Array) -> tuple[Any, ...]:
     """Where in a tensor of that shape the elements lie that `indices` names along the axis."""
     axis = axis_of(c, len(shape))
-    at = list(np.indices(indices.shape, sparse=True))
+    at: list[Any] = list(np.indices(indices.shape, sparse=True))
     at[axis] = counted(c, indices, shape[axis])
     return tuple(at)
 
 
 def _elements(c: Evaluate, x: Array, indices: Array) -> Array:
-    return x[elements_at(c, x.shape, indices)]
+    return np.asarray(x[elements_at(c, x.shape, indices)])
 
 
 def _elements_compute(c: Compute, x: te.Tensor, indices: te.Tensor) -> Any:
@@ -177,7 +175,7 @@ def _one_hot(c: Evaluate, indices: Array, depth: Array, values: Array) -> Array:
     at = np.expand_dims(indices, axis)
     at = np.where(at < 0, at + size, at) if indices.dtype.kind != "u" else at
     place = np.arange(size).reshape([-1 if k == axis else 1 for k in range(indices.ndim + 1)])
-    return np.where(at == place, values[1], values[0]).astype(values.dtype, copy=False)
+    return np.asarray(np.where(at == place, values[1], values[0])).astype(values.dtype, copy=False)
 
 
 def _one_hot_compute(c: Compute, indices: te.Tensor, depth: Any, values: te.Tensor) -> Any:
@@ -256,4 +254,3 @@ def _nonzero(c: Evaluate, x: Array) -> Array:
 
 
 register(OpSpec("NonZero", _nonzero_infer, _nonzero))
-

@@ -38,7 +38,7 @@ register(OpSpec("Scaler", _float_like, _scaler, domain=DOMAIN))
 def _normalizer(c: Evaluate, x: Array) -> Array:
     rows, name = np.atleast_2d(x).astype(np.float32), c.get("norm", "MAX")
     if name == "MAX":
-        size = np.abs(rows).max(axis=-1, keepdims=True, initial=0)
+        size = rows.max(axis=-1, keepdims=True) if rows.shape[-1] else rows
     elif name == "L1":
         size = np.abs(rows).sum(axis=-1, keepdims=True)
     elif name == "L2":
@@ -197,7 +197,7 @@ def _listed(c: Use, side: str) -> Array:
     for name, kind in (("strings", object), ("int64s", np.int64), ("floats", np.float32)):
         found = c.get(f"{side}_{name}")
         if found is not None:
-            return np.array(found, kind)  # type: ignore[arg-type]
+            return np.array(found, kind)
     raise c.error(f"its {side} are missing")
 
 
@@ -230,9 +230,7 @@ def _key(value: Any) -> Any:
     return value.decode() if isinstance(value, bytes) else value
 
 
-register(
-    OpSpec("LabelEncoder", lambda c: [TensorType(_label_type(c), c.tensor(0).shape)], _label, domain=DOMAIN)
-)
+register(OpSpec("LabelEncoder", lambda c: [TensorType(_label_type(c), c.tensor(0).shape)], _label, domain=DOMAIN))
 
 
 # ------------------------------------------------------------------------------------------------------------ maps
@@ -292,6 +290,4 @@ def _zip(c: Evaluate, x: Array) -> list[dict[Any, Any]]:
     return [dict(zip(names, row)) for row in rows]
 
 
-register(
-    OpSpec("ZipMap", lambda c: [SequenceType(TensorType("float32", None))], _zip, domain=DOMAIN)
-)
+register(OpSpec("ZipMap", lambda c: [SequenceType(TensorType("float32", None))], _zip, domain=DOMAIN))

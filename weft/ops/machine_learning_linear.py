@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-
-
 import numpy as np
 
 from weft.graph.ir import Array, TensorType, Type
 from weft.graph.opspec import Evaluate, Infer, OpSpec, Use, register
-from weft.ops.machine_learning_scores import DOMAIN, Labels, as_rows, classifier_types, rows_of, transformed
+from weft.ops.machine_learning_scores import (
+    DOMAIN,
+    Labels,
+    as_rows,
+    classifier_types,
+    rows_of,
+    second_class,
+    transformed,
+)
 
 # ---------------------------------------------------------------------------------------------------------- linear
 
@@ -20,7 +26,7 @@ def _linear(c: Use, x: Array, targets: int) -> Array:
         raise c.error(f"{coefficients.size} coefficients for {targets} targets of {rows.shape[1]} features")
     scores = rows @ coefficients.reshape(targets, -1).T.astype(rows.dtype)
     intercepts = c.get("intercepts")
-    return scores if not intercepts else scores + np.asarray(intercepts, rows.dtype)
+    return np.asarray(scores + np.asarray(intercepts, rows.dtype) if intercepts else scores)
 
 
 def _regressor(c: Evaluate, x: Array) -> Array:
@@ -54,15 +60,10 @@ def _classifier(c: Evaluate, x: Array) -> tuple[Array, Array]:
     scores = _linear(c, x, count)
     transform = str(c.get("post_transform", "NONE"))
     if count == 1 and len(labels.names) == 2:
-        places = (scores[:, 0] > 0).astype(np.int64)
-        scores = np.concatenate([-scores, scores], axis=1) if transform != "NONE" else _complement(scores)
-    else:
-        places = scores.argmax(axis=1)
-    return labels.pick(places), transformed(c, transform, scores).astype(np.float32)
-
-
-def _complement(scores: Array) -> Array:
-    return np.concatenate([1 - scores, scores], axis=1)
+        return labels.pick((scores[:, 0] > 0).astype(np.int64)), second_class(scores[:, 0], transform, True).astype(
+            np.float32
+        )
+    return labels.pick(scores.argmax(axis=1)), transformed(c, transform, scores).astype(np.float32)
 
 
 register(OpSpec("LinearClassifier", _classifier_infer, _classifier, domain=DOMAIN))
@@ -103,9 +104,7 @@ def _svm_regressor(c: Evaluate, x: Array) -> Array:
     return transformed(c, str(c.get("post_transform", "NONE")), scores).astype(np.float32)
 
 
-register(
-    OpSpec("SVMRegressor", lambda c: [TensorType("float32", (rows_of(c), 1))], _svm_regressor, domain=DOMAIN)
-)
+register(OpSpec("SVMRegressor", lambda c: [TensorType("float32", (rows_of(c), 1))], _svm_regressor, domain=DOMAIN))
 
 
 class Machine:
@@ -146,17 +145,12 @@ def _machine(c: Evaluate, x: Array) -> tuple[Array, Array]:
         scores = _kernel(c, rows, weights) + (m.rho[:1] if len(m.rho) else 0.0)
         return m.labels.pick(scores.argmax(axis=1)), transformed(c, transform, scores).astype(np.float32)
     decisions = _decisions(m, _kernel(c, rows, m.vectors))
+    labels = m.labels.pick(_votes(m, decisions).argmax(axis=1))
     if len(m.prob_a):
-        chances = _chances(m, decisions)
-        return m.labels.pick(chances.argmax(axis=1)), transformed(c, transform, chances).astype(np.float32)
-    places = _votes(m, decisions).argmax(axis=1)
+        return labels, transformed(c, transform, _chances(m, decisions)).astype(np.float32)
     if decisions.shape[1] == 1:
-        decisions = np.concatenate([decisions, -decisions], axis=1) if transform != "NONE" else _pair(decisions)
-    return m.labels.pick(places), transformed(c, transform, decisions).astype(np.float32)
-
-
-def _pair(decisions: Array) -> Array:
-    return np.concatenate([decisions, -decisions], axis=1)
+        return labels, second_class(decisions[:, 0], transform, transform != "NONE").astype(np.float32)
+    return labels, transformed(c, transform, decisions).astype(np.float32)
 
 
 def _pairs(classes: int) -> list[tuple[int, int]]:
@@ -216,4 +210,3 @@ def _couple(pairwise: Array) -> Array:
 
 
 register(OpSpec("SVMClassifier", _machine_infer, _machine, domain=DOMAIN))
-

@@ -25,7 +25,7 @@ def transformed(c: Use, name: str, scores: Array) -> Array:
     if name == "SOFTMAX_ZERO":
         powers = np.where(np.abs(scores) > 1e-7, np.exp(scores - scores.max(axis=1, keepdims=True)), 0.0)
         total = powers.sum(axis=1, keepdims=True)
-        return np.divide(powers, total, out=np.zeros_like(powers), where=total > 0)
+        return np.asarray(np.divide(powers, total, out=np.zeros_like(powers), where=total > 0))
     if name == "PROBIT":
         normal = NormalDist()
         return np.array([normal.inv_cdf(min(max(float(v), 1e-12), 1 - 1e-12)) for v in scores.ravel()]).reshape(
@@ -43,6 +43,13 @@ def softmax(scores: Array) -> Array:
     """Powers of e that sum to one in each row."""
     powers = np.exp(scores - scores.max(axis=1, keepdims=True))
     return np.asarray(powers / powers.sum(axis=1, keepdims=True))
+
+
+def second_class(score: Array, transform: str, shares: bool) -> Array:
+    """The scores of both classes from that of the second: a share of one, or a distance from the border."""
+    if transform == "LOGISTIC":
+        return logistic(np.stack([-score, score], axis=1))
+    return np.stack([1 - score if shares else -score, score], axis=1)
 
 
 class Labels:

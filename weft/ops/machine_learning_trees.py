@@ -16,8 +16,8 @@ from weft.ops.machine_learning_scores import (
     Labels,
     as_rows,
     classifier_types,
-    logistic,
     rows_of,
+    second_class,
     transformed,
 )
 
@@ -30,9 +30,9 @@ class Forest:
 
     __slots__ = ("mode", "feature", "split", "yes", "no", "missing", "members", "roots", "weights", "given")
 
-    def __init__(self, mode: Array, feature: Array, split: Array, yes: Array, no: Array, missing: Array) -> None:
+    def __init__(self, mode: Array, feature: Array, split: Array, children: list[Array], missing: Array) -> None:
         self.mode, self.feature, self.split = mode, feature, split
-        self.yes, self.no, self.missing = yes, no, missing
+        (self.yes, self.no), self.missing = children, missing
         self.members: dict[int, Array] = {}
         self.roots: Array = np.zeros(0, np.int64)
         self.weights: Array = np.zeros((0, 0))
@@ -60,7 +60,7 @@ class Forest:
         for node, members in self.members.items():
             here = at == node
             go = np.where(here, np.isin(value, members), go)
-        return go | (np.isnan(value) & self.missing[at])
+        return np.asarray(go | (np.isnan(value) & self.missing[at]))
 
     def scores(self, x: Array, how: str) -> tuple[Array, Array]:
         """What the trees give together, and whether any leaf spoke of a target: both (rows, targets)."""
@@ -86,7 +86,6 @@ class Forest:
         return total, spoken
 
 
-
 def _floats(c: Use, name: str) -> Array | None:
     """An attribute of floats, which may be given as a tensor of doubles instead."""
     tensor = c.get(f"{name}_as_tensor")
@@ -108,7 +107,7 @@ def _old_forest(c: Use, prefix: str, targets: int) -> Forest:
     mode = np.array([MODES.index(m) for m in modes], np.int64)
     split = _floats(c, "nodes_values")
     missing = c.get("nodes_missing_value_tracks_true") or [0] * count
-    children = []
+    children: list[Array] = []
     for name in ("nodes_truenodeids", "nodes_falsenodeids"):
         given = list(c.need(name))
         try:
@@ -118,7 +117,7 @@ def _old_forest(c: Use, prefix: str, targets: int) -> Forest:
         children.append(np.array(found, np.int64))
     feature = np.where(mode == LEAF, 0, np.array(c.need("nodes_featureids"), np.int64))
     forest = Forest(
-        mode, feature, np.zeros(count) if split is None else split, *children, np.array(missing[:count], bool)
+        mode, feature, np.zeros(count) if split is None else split, children, np.array(missing[:count], bool)
     )
     inner = {int(k) for side in children for k in side[mode != LEAF]}
     forest.roots = np.array([k for k in range(count) if k not in inner], np.int64)
@@ -142,7 +141,7 @@ def _new_forest(c: Use) -> Forest:
     def joined(values: Any, kind: Any, rest: Any = 0) -> Array:
         return np.concatenate([np.asarray(values).astype(kind), np.full(leaves, rest, kind)])
 
-    children = []
+    children: list[Array] = []
     for side in ("true", "false"):
         ids, is_leaf = np.asarray(c.need(f"nodes_{side}nodeids")), np.asarray(c.need(f"nodes_{side}leafs"))
         children.append(joined(ids + np.where(is_leaf != 0, count, 0), np.int64))
@@ -150,7 +149,7 @@ def _new_forest(c: Use) -> Forest:
         joined(c.need("nodes_modes"), np.int64, LEAF),
         joined(c.need("nodes_featureids"), np.int64),
         joined(c.need("nodes_splits"), np.float64),
-        *children,
+        children,
         joined(c.get("nodes_missing_value_tracks_true") or [0] * count, bool),
     )
     forest.roots = np.array(c.need("tree_roots"), np.int64)
@@ -253,25 +252,30 @@ def _classifier(c: Evaluate, x: Array) -> tuple[Array, Array]:
     forest = _forest(c, lambda: _old_forest(c, "class", max(count, max(ids, default=0) + 1)))
     scores, _ = _run(c, forest, x, "SUM")
     base, transform = _floats(c, "base_values"), str(c.get("post_transform", "NONE"))
-    if count == 2 and len(set(ids)) == 1:
+    if count == 2 and len(set(ids)) == 1 and (ids[0] == 1 or base is None or len(base) == 1):
         weights = _floats(c, "class_weights")
-        places, made = _one_score(scores[:, ids[0]], base, weights, transform)
+        shares = weights is not None and bool((weights >= 0).all())
+        places, made = _one_score(c, scores, ids[0], base, shares, transform)
     else:
         made = scores[:, :count] if base is None else scores[:, :count] + base
         places, made = made.argmax(axis=1), transformed(c, transform, made)
     return labels.pick(places), made.astype(np.float32)
 
 
-def _one_score(score: Array, base: Array | None, weights: Array | None, transform: str) -> tuple[Array, Array]:
-    """Two classes and one score, for the second: a share where all weights are positive, else a distance from 0."""
-    if base is not None:
-        score = score + base[-1]
-    if weights is not None and (weights >= 0).all():
-        return (score > 0.5).astype(np.int64), np.stack([1 - score, score], axis=1)
-    pair = np.stack([-score, score], axis=1)
-    if transform == "LOGISTIC":
-        pair = logistic(pair)
-    return (score > 0).astype(np.int64), pair
+def _one_score(
+    c: Use, scores: Array, class_id: int, base: Array | None, shares: bool, transform: str
+) -> tuple[Array, Array]:
+    """Two classes of which the trees speak of one: they add up shares where no weight is negative, else distances.
+
+    Trees that speak of class 0 mean the second class by it: so do the exporters, and so do other runtimes.
+    """
+    score = scores[:, class_id]
+    if class_id == 0:
+        score = score if base is None else score + base[0]
+        made = second_class(score, transform, shares)
+    else:
+        made = transformed(c, transform, scores[:, :2])
+    return (score > (0.5 if shares else 0.0)).astype(np.int64), made
 
 
 register(OpSpec("TreeEnsembleClassifier", _classifier_infer, _classifier, domain=DOMAIN))

@@ -204,14 +204,16 @@ def _col2im(c: Evaluate, x: Array, image_shape: Array, block_shape: Array) -> Ar
     columns = x.reshape(n, channels, *g.block, *g.counts).astype(np.float32 if x.dtype.itemsize < 4 else x.dtype)
     out = np.zeros((n, channels, *g.image), columns.dtype)
     for offset in itertools.product(*(range(b) for b in g.block)):
-        source, target = [], []
+        source: list[Any] = []
+        target: list[Any] = []
         for k in range(rank):
             at = np.arange(g.counts[k]) * g.strides[k] + offset[k] * g.dilations[k] - g.before[k]
             inside = (at >= 0) & (at < g.image[k])
             source.append(np.nonzero(inside)[0])
             target.append(at[inside])
-        part = columns[(slice(None), slice(None), *offset)]
-        out[(slice(None), slice(None), *np.ix_(*target))] += part[(slice(None), slice(None), *np.ix_(*source))]
+        part = columns[(slice(None), slice(None), *offset)]  # type: ignore[arg-type]
+        every: list[Any] = [slice(None), slice(None)]
+        out[(*every, *np.ix_(*target))] += part[(*every, *np.ix_(*source))]
     return out.astype(x.dtype)
 
 

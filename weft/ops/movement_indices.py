@@ -1,4 +1,4 @@
-"""Index arithmetic that the operators which move elements share: what a kernel can hold, reshapes, indices from data."""
+"""Index arithmetic that the operators which move elements share: kernel types, reshapes, indices that are data."""
 
 from __future__ import annotations
 
@@ -97,7 +97,8 @@ def _groups(old: list[int], new: list[int]) -> list[tuple[int, int, list[int]]]:
     found: list[tuple[int, int, list[int]]] = []
     i = j = 0
     while i < len(old) or j < len(new):
-        first, dims, left, right = j, [], 1, 1
+        dims: list[int] = []
+        first, left, right = j, 1, 1
         while True:
             if left <= right and i < len(old) and (left < right or not dims):
                 left *= old[i]

@@ -295,20 +295,18 @@ def _frames(c: Use, shape: Sequence[int], pads: Array, axes: Array | None) -> li
 def _pad(c: Evaluate, x: Array, pads: Array, value: Array | None = None, axes: Array | None = None) -> Array:
     mode = c.get("mode", "constant")
     frames = _frames(c, x.shape, pads, axes)
+    if any(f.kept == 0 for f in frames):
+        return np.full([f.before + f.kept + f.after for f in frames], _fill_value(x, value), x.dtype)
     inside: list[Any] = []
     for axis, f in enumerate(frames):
         at = np.arange(f.before + f.kept + f.after) - f.before
         inside.append((at >= 0) & (at < f.kept))
-        if mode == "wrap" and f.kept:
+        if mode == "wrap":
             at = at % f.kept
         elif mode == "reflect" and f.kept > 1:
             at = at % (2 * f.kept - 2)
             at = np.minimum(at, 2 * f.kept - 2 - at)
-        if f.kept == 0:
-            x = np.repeat(_fill_value(x, value).reshape((1,) * x.ndim), len(at), axis=axis) if x.size == 0 else x
-            x = np.broadcast_to(x, with_dim(x.shape, axis, len(at)))
-        else:
-            x = np.take(x, np.clip(at, 0, f.kept - 1) + f.crop, axis=axis)
+        x = np.take(x, np.clip(at, 0, f.kept - 1) + f.crop, axis=axis)
     if mode != "constant":
         return np.array(x)
     mask = np.ones((), bool)

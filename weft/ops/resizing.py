@@ -23,7 +23,7 @@ def _inputs(c: Use, given: list[Any]) -> tuple[Any, Any, Any]:
     """roi, scales and sizes, wherever this operator has them."""
     if c.node.op == "Upsample":
         return None, given[0] if given else None, None
-    return tuple((*given, None, None, None)[:3])  # type: ignore[return-value]
+    return tuple((*given, None, None, None)[:3])
 
 
 def _infer(c: Infer) -> list[Type]:
@@ -230,7 +230,7 @@ def _finish(made: Any, axes: list[AxisResize], kind: DType, wide: DType) -> Any:
         return made
 
     def read(*i: Any) -> Expr:
-        value = made[i].astype(wide)
+        value: Expr = made[i].astype(wide)
         tests = [te.all(i[p] >= low, i[p] < high) for p, low, high in ranges]
         if tests:
             value = te.select(te.all(*tests), value, te.const(_fitting(axes[0].options.extrapolation, wide), wide))

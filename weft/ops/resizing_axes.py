@@ -1,7 +1,7 @@
-"""The geometry of a Resize, one dimension at a time: which source elements make an output element, and how much of each.
+"""The geometry of a Resize, one dimension at a time: which source elements make an output element, and their weights.
 
-A resize is separable: along each dimension, output element i lies at a coordinate of the source (in single precision, as
-other runtimes compute it) and is a weighted sum of `taps` neighbours, or the nearest one.
+A resize is separable: along each dimension, output element i lies at a coordinate of the source (in single precision,
+as other runtimes compute it) and is a weighted sum of `taps` neighbours, or the nearest one.
 """
 
 from __future__ import annotations

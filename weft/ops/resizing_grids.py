@@ -46,8 +46,8 @@ def _points(c: Use, count: int) -> Array:
     """The coordinates of the elements of a dimension, from -1 to 1."""
     i = np.arange(count, dtype=np.float64)
     if c.get("align_corners", 0):
-        return 2 * i / (count - 1) - 1 if count > 1 else np.zeros(count)
-    return (2 * i + 1) / count - 1
+        return np.asarray(2 * i / (count - 1) - 1) if count > 1 else np.zeros(count)
+    return np.asarray((2 * i + 1) / count - 1)
 
 
 def _affine(c: Evaluate, theta: Array, size: Array) -> Array:

@@ -81,8 +81,8 @@ def _align_one(image: Array, y: tuple[Array, ...], z: tuple[Array, ...], a: Alig
     if count == 0:
         return np.zeros((image.shape[0], a.height, a.width))
     if a.largest:  # the greatest weighted neighbour, not the greatest interpolated value: so the operator is defined
-        return np.maximum.reduce(values).max(axis=(2, 4))
-    return np.asarray(sum(values).sum(axis=(2, 4)) / count)  # type: ignore[union-attr]
+        return np.asarray(np.maximum.reduce(values).max(axis=(2, 4)))
+    return np.asarray(np.add.reduce(values).sum(axis=(2, 4)) / count)
 
 
 def _align_compute(c: Compute, x: te.Tensor, rois: te.Tensor, batch: te.Tensor) -> Any:

@@ -9,10 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from weft import te
 from weft.graph.ir import Array, Dim, TensorType, Type
-from weft.graph.opspec import Evaluate, Infer, OpSpec, Use, register
+from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
 from weft.graph.shapes import unknown_dim
 from weft.ops.movement_indices import axis_of, with_dim
+from weft.ops.sorting_kernels import top_k
 
 # ------------------------------------------------------------------------------------------------------------ TopK
 
@@ -50,7 +52,11 @@ def _topk(c: Evaluate, x: Array, k: Array) -> tuple[Array, Array]:
     return np.take_along_axis(x, chosen, axis=axis), chosen.astype(np.int64)
 
 
-register(OpSpec("TopK", _topk_infer, _topk, shape_inputs=(1,)))
+def _topk_compute(c: Compute, x: te.Tensor, k: Any) -> Any:
+    return top_k(c, x, axis_of(c, x.ndim, -1))
+
+
+register(OpSpec("TopK", _topk_infer, _topk, _topk_compute, shape_inputs=(1,)))
 
 
 # ---------------------------------------------------------------------------------------------------------- Unique

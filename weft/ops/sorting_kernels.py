@@ -1,0 +1,157 @@
+"""TopK as loops: a short list kept in order by insertion, or a merge sort where many elements are asked for.
+
+Each row (all indices but the one along the axis) is sorted alone. Elements are compared by a strict "comes before", so
+that equal ones keep their order; NaN counts as greater than every number.
+
+    insertion   for i in n: if x[i] comes before the last of the k kept: shift the later ones, put it in its place
+    merge sort  order[0] = 0 … n-1; for each level: merge neighbouring runs of 2^level from one half of order
+                into the other; the first k places of the last half are the result
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from weft import te
+from weft.expr.nodes import Expr, Var, index_expr
+from weft.graph.opspec import Compute
+from weft.loop.ir import For, If, Let, Stmt, Store, seq
+from weft.ops.indexing_scatter import nest
+from weft.ops.movement_indices import kernels_know, output_type
+
+LONGEST_LIST = 16
+"""Up to this k the elements are kept in order by insertion."""
+
+
+def before(a: Expr, b: Expr, largest: bool) -> Expr:
+    """Whether a comes before b in the result."""
+    if a.dtype.is_bool:
+        a, b = a.astype("int8"), b.astype("int8")
+    ahead = a > b if largest else a < b
+    if not a.dtype.is_float:
+        return ahead
+    odd, other = (a, b) if largest else (b, a)  # the NaN that stands first
+    return te.any(ahead, te.all(te.isnan(odd), te.not_(te.isnan(other))))
+
+
+def top_k(c: Compute, x: te.Tensor, axis: int) -> Any:
+    """The values and places of the first k elements along the axis; None where there is no kernel."""
+    count, size = c.out_shape()[axis], c.shape(0)[axis]
+    if not kernels_know(c) or 0 in c.out_shape() or size >= 1 << 31:
+        return None
+    largest = bool(c.get("largest", 1))
+    shape, kinds = c.out_shape(), [output_type(c), output_type(c, 1)]
+    if count <= LONGEST_LIST:
+        made = te.extern(
+            [shape, shape], [x], lambda i, o: _rows(c, axis, _insertion(i[0], o, axis, count, size, largest)), "top",
+            kinds,
+        )  # fmt: skip
+        return tuple(made)
+    rows = [d for k, d in enumerate(shape) if k != axis]
+    order, _ = te.extern(
+        [(*rows, 2, size), (*rows, 2)],
+        [x],
+        lambda i, o: _rows(c, axis, _merge_sort(i[0], o, axis, size, largest)),
+        "order",
+        ["int32", "int32"],
+    )
+
+    def place(i: tuple[Any, ...]) -> Expr:
+        found = index_expr(order[(*i[:axis], *i[axis + 1 :], _levels(size) % 2, i[axis])])
+        return te.minimum(te.maximum(found, 0), size - 1)
+
+    values = te.compute(shape, lambda *i: x[(*i[:axis], place(i), *i[axis + 1 :])], name="top_values")
+    return values, te.compute(shape, lambda *i: place(i), name="top_places")
+
+
+def _levels(size: int) -> int:
+    """How often runs are merged until one is left."""
+    return (size - 1).bit_length()
+
+
+def _rows(c: Compute, axis: int, row: Any) -> Stmt:
+    """A statement for every row."""
+    shape = c.out_shape()
+    return nest([d for k, d in enumerate(shape) if k != axis], row, "r")
+
+
+def _at(row: Sequence[Any], axis: int, index: Any) -> tuple[Any, ...]:
+    return (*row[:axis], index_expr(index), *row[axis:])
+
+
+def _insertion(x: te.Tensor, outs: Sequence[te.Tensor], axis: int, count: int, size: int, largest: bool) -> Any:
+    values, places = outs
+
+    def row(r: list[Var]) -> Stmt:
+        i, j, k = Var("i"), Var("j"), Var("k")
+        value = Var("value", x.dtype)
+        clear = For(k, count, Store(places, _at(r, axis, k), te.const(-1, "int64")))
+
+        def wins(slot: Expr) -> Expr:
+            """Whether the value belongs at or before a slot."""
+            at = _at(r, axis, slot)
+            return te.any(places[at] < 0, before(value, values[at], largest))
+
+        slot = Var("slot")
+        earlier = _at(r, axis, slot - 1)
+        shift = seq(
+            Store(values, _at(r, axis, slot), values[earlier]), Store(places, _at(r, axis, slot), places[earlier])
+        )
+        put = seq(Store(values, _at(r, axis, slot), value), Store(places, _at(r, axis, slot), i))
+        move = If(te.all(slot > 0, wins(te.maximum(slot - 1, 0))), shift, If(wins(slot), put))
+        insert = For(j, count, Let(slot, index_expr(count - 1) - j, move))
+        step = Let(value, x[_at(r, axis, i)], If(wins(index_expr(count - 1)), insert))
+        return seq(clear, For(i, size, step))
+
+    return row
+
+
+def _merge_sort(x: te.Tensor, outs: Sequence[te.Tensor], axis: int, size: int, largest: bool) -> Any:
+    order, marks = outs
+
+    def row(r: list[Var]) -> Stmt:
+        i, level = Var("i"), Var("level")
+        start = For(i, size, Store(order, (*r, index_expr(0), i), te.cast(i, "int32")))
+        if _levels(size) == 0:
+            return start
+        return seq(start, For(level, _levels(size), _merge_level(x, order, marks, r, axis, size, level, largest)))
+
+    return row
+
+
+def _merge_level(
+    x: te.Tensor, order: te.Tensor, marks: te.Tensor, r: list[Var], axis: int, size: int, level: Var, largest: bool
+) -> Stmt:
+    """Runs of 2^level elements, two by two, from one half of `order` into the other."""
+    pair, t = Var("pair"), Var("t")
+    width, first = Var("width"), Var("first")
+    half, end = Var("half"), Var("end")
+    source = level % 2
+    left, right = (index_expr(marks[(*r, side)]) for side in (0, 1))
+
+    def element(place: Expr) -> Expr:
+        chosen = index_expr(order[(*r, source, te.minimum(place, size - 1))])
+        return x[_at(r, axis, chosen)]
+
+    # The right run gives its element only where that comes before: equal elements keep their order.
+    from_right = te.all(right < end, te.any(left >= half, before(element(right), element(left), largest)))
+    side = Var("side", te.const(True, "bool").dtype)
+    target = (*r, 1 - source, first + t)
+    take = te.select(
+        side, order[(*r, source, te.minimum(right, size - 1))], order[(*r, source, te.minimum(left, size - 1))]
+    )
+    one, none = te.const(1, "int32"), te.const(0, "int32")
+    step = seq(
+        Store(order, target, take),
+        Store(marks, (*r, index_expr(0)), marks[(*r, 0)] + te.select(side, none, one)),
+        Store(marks, (*r, index_expr(1)), marks[(*r, 1)] + te.select(side, one, none)),
+    )
+    body = seq(
+        Store(marks, (*r, index_expr(0)), te.cast(first, "int32")),
+        Store(marks, (*r, index_expr(1)), te.cast(half, "int32")),
+        For(t, end - first, Let(side, from_right, step)),
+    )
+    inner = Let(half, te.minimum(first + width, size), Let(end, te.minimum(first + width * 2, size), body))
+    runs = For(pair, te.ceildiv(size, width * 2), Let(first, pair * (width * 2), inner))
+    return Let(width, te.const(1, "int64") << level, runs)
