@@ -74,5 +74,7 @@ def check(graph: Graph, arrays: Sequence[Any], module: Module | None = None, tol
     for have, want in zip(made, interpret_graph(graph, list(arrays)), strict=True):
         assert have.dtype == want.dtype and have.shape == want.shape
         scale = max(1.0, float(np.abs(want.astype(np.float64)).max())) if want.size else 1.0
-        np.testing.assert_allclose(have.astype(np.float64), want.astype(np.float64), rtol=tolerance, atol=tolerance * scale)
+        np.testing.assert_allclose(
+            have.astype(np.float64), want.astype(np.float64), rtol=tolerance, atol=tolerance * scale
+        )
     return module

@@ -96,10 +96,7 @@ class Engine:
 
 
 def _object_file(code: bytes) -> Any:
-    try:
-        return llvm.ObjectFileRef.from_data(code)
-    except Exception as error:
-        raise WeftError(f"a part of the model's native code cannot be read: {error}") from None
+    return llvm.ObjectFileRef.from_data(code)
 
 
 def resolve_symbols(texts: Iterable[str]) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from weft.codegen.llvm import compile as llvm_compile
+from weft.core.errors import ArgumentError
 from weft.executor.kernels import KernelCompiler
 from weft.executor.lower import Launch, Lowered, OnHost, assemble, choose_items, settle_views
 from weft.executor.native import Engine, resolve_symbols
@@ -58,10 +59,11 @@ class Specialization:
 class Executor:
     """Runs a graph; compiles it for each new set of shapes."""
 
-    def __init__(self, graph: Graph, target: Target, precision: str | None = None) -> None:
+    def __init__(self, graph: Graph, target: Target, precision: str | None = None, can_compile: bool = True) -> None:
         self.graph = graph
         self.target = target
         self.precision = precision
+        self._can_compile = can_compile
         self._found: OrderedDict[Any, Specialization] = OrderedDict()
         self._lock = threading.RLock()
         self._bound = deciding_inputs(graph)
@@ -70,6 +72,20 @@ class Executor:
     def specializations(self) -> list[Specialization]:
         """What is compiled now."""
         return list(self._found.values())
+
+    def items(self) -> list[tuple[Any, Specialization]]:
+        """What is compiled now, with the shapes (and bound values) that each is for."""
+        return list(self._found.items())
+
+    def keep(self, key: Any, found: Specialization) -> None:
+        """Adds a compiled form, read from a file."""
+        self._found[key] = found
+
+    @property
+    def is_static(self) -> bool:
+        """Whether there is only one set of shapes that it can meet."""
+        types = [value.type for value in self.graph.inputs]
+        return not self._bound and all(isinstance(t, TensorType) and t.is_static for t in types)
 
     def run(self, arrays: Sequence[Any], threads: int) -> list[Any]:
         """The outputs for arrays in the order of the inputs."""
@@ -95,14 +111,16 @@ class Executor:
 
     def compile_static(self) -> Specialization | None:
         """Compiles a graph whose shapes are all known; None where they are not, or where values decide shapes."""
-        types = [value.type for value in self.graph.inputs]
-        if self._bound or not all(isinstance(t, TensorType) and t.is_static for t in types):
+        if not self.is_static:
             return None
+        types = [value.type for value in self.graph.inputs]
         # A stand-in that has shape and type but no memory of its own.
         stand_ins = [np.broadcast_to(np.zeros((), t.numpy), t.static) for t in types if isinstance(t, TensorType)]
         return self.specialization(stand_ins)
 
     def _compile(self, arrays: Sequence[Any]) -> Specialization:
+        if not self._can_compile:
+            raise ArgumentError("this module was loaded from a file that holds its code for other shapes only")
         shapes = {v.name: a.shape for v, a in zip(self.graph.inputs, arrays) if isinstance(a, np.ndarray)}
         values = {
             v.name: a

@@ -1,0 +1,330 @@
+"""The module file: a zip of a manifest, object code and weights.
+
+    manifest.json    format version, target, the model's signature, for each set of shapes its steps      deflated
+    graph.txt        the model itself, where other shapes may still come (see `weft.graph.text`)          deflated
+    code/N.o         object code of kernels and drivers                                                  deflated
+    weights.bin      every array, at offsets that are multiples of 64                                    stored
+
+Nothing in it is executed but the object code, which is checked to be for this machine. Weights are mapped, not read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import mmap
+import os
+import struct
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from weft.codegen.llvm import compile as llvm_compile
+from weft.core.errors import WeftError
+from weft.core.version import VERSION
+from weft.executor.lower import Lowered
+from weft.executor.module import Module
+from weft.executor.native import Engine
+from weft.executor.run import Runner
+from weft.executor.specialize import Executor, Specialization
+from weft.executor.steps import HostStep, NativeStep, Program, RestStep, Step
+from weft.graph.ir import NUMPY_TYPES, Array, Graph, TensorType, Value, dtype_name
+from weft.graph.text import constant_table, format_graph, parse_graph
+from weft.targets.base import Target
+from weft.targets.registry import find_target
+
+FORMAT = 1
+ALIGNMENT = 64
+
+
+class ModuleFileError(WeftError, ValueError):
+    """A file that is no module of this version and machine, or is damaged."""
+
+
+# ----------------------------------------------------------------------------------------------------------- saving
+
+
+class _Arrays:
+    """The arrays of a file, each once, at aligned offsets."""
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, Any]] = []
+        self.arrays: list[Array] = []
+        self.size = 0
+        self._known: dict[int, int] = {}
+
+    def add(self, array: Array) -> int:
+        """The number of an array in the file."""
+        found = self._known.get(id(array))
+        if found is not None:
+            return found
+        if array.dtype == object:
+            raise ModuleFileError("a model with constant strings cannot be saved")
+        number = len(self.rows)
+        row = {"dtype": dtype_name(array.dtype), "shape": list(array.shape), "offset": self.size}
+        self.rows.append(row)
+        self.arrays.append(array)
+        self.size += -(-max(array.nbytes, 1) // ALIGNMENT) * ALIGNMENT
+        self._known[id(array)] = number
+        return number
+
+
+def save_module(module: Module, path: str | os.PathLike[str]) -> None:
+    """Writes a module; the file appears whole or not at all."""
+    executor = module._executor
+    arrays = _Arrays()
+    codes: list[bytes] = []
+    forms = [_form(key, one, executor.target, arrays, codes) for key, one in executor.items()]
+    fixed = len(forms) == 1 and executor.is_static
+    signature = Graph(executor.graph.name, executor.graph.inputs, executor.graph.inputs, (), {}) if fixed else None
+    graph = executor.graph if signature is None else signature
+    manifest = {
+        "format": FORMAT,
+        "weft": VERSION,
+        "target": {"name": executor.target.name, "triple": executor.target.triple, "cpu": executor.target.cpu},
+        "features": sorted(executor.target.features),
+        "precision": executor.precision,
+        "static": fixed,
+        "graph": _graph_row(graph, arrays),
+        "outputs": [[v.name, repr(v.type)] for v in executor.graph.outputs],
+        "forms": forms,
+        "digests": [hashlib.sha256(code).hexdigest() for code in codes],
+        "arrays": arrays.rows,
+    }
+    target = Path(path)
+    handle, temporary = tempfile.mkstemp(dir=target.parent or ".", prefix=f".{target.name}-")
+    try:
+        with os.fdopen(handle, "wb") as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+            for number, code in enumerate(codes):
+                archive.writestr(f"code/{number}.o", code)
+            manifest["start"] = _write_arrays(archive, arrays)
+            archive.writestr("manifest.json", json.dumps(manifest))
+        os.replace(temporary, target)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def _write_arrays(archive: zipfile.ZipFile, arrays: _Arrays) -> int:
+    """Writes the weights; gives the number of bytes before the first, so that it is aligned in the file."""
+    info = zipfile.ZipInfo("weights.bin")
+    info.compress_type = zipfile.ZIP_STORED
+    with archive.open(info, "w", force_zip64=True) as member:
+        assert archive.fp is not None
+        pad = -archive.fp.tell() % ALIGNMENT
+        member.write(bytes(pad))
+        for array in arrays.arrays:
+            raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+            member.write(raw.data)
+            member.write(bytes(-(-max(raw.size, 1) // ALIGNMENT) * ALIGNMENT - raw.size))
+    return pad
+
+
+def _graph_row(graph: Graph, arrays: _Arrays) -> dict[str, Any]:
+    return {
+        "text": format_graph(graph),
+        "constants": {name: arrays.add(array) for name, array in constant_table(graph).items()},
+    }
+
+
+def _form(key: Any, one: Specialization, target: Target, arrays: _Arrays, codes: list[bytes]) -> dict[str, Any]:
+    """One set of shapes as the manifest keeps it."""
+    program, lowered = one.lowered.program, one.lowered
+    first = len(codes)
+    codes.extend(kernel.object_code for kernel in lowered.kernels)
+    codes.extend(llvm_compile.emit_object(text, target) for text in lowered.drivers)
+    externals = sorted({name for kernel in lowered.kernels for name in _declared(kernel.llvm_ir)})
+    return {
+        "key": [None if item is None else [list(item[0]), None if item[1] is None else item[1].hex()] for item in key],
+        "code": list(range(first, len(codes))),
+        "externals": externals,
+        "inputs": program.inputs,
+        "outputs": program.outputs,
+        "count": program.count,
+        "constants": {str(number): arrays.add(array) for number, array in program.constants.items()},
+        "weights": [arrays.add(array) for array in program.weights],
+        "arena": program.arena_bytes,
+        "unshared": program.unshared_bytes,
+        "steps": [_step_row(step, arrays) for step in program.steps],
+        "last_use": program.last_use,
+    }
+
+
+def _declared(text: str) -> list[str]:
+    return [name for name in llvm_compile._DECLARED.findall(text) if not name.startswith(("llvm.", "weft_"))]
+
+
+def _step_row(step: Step, arrays: _Arrays) -> dict[str, Any]:
+    if isinstance(step, NativeStep):
+        makes = [[number, kind.dtype, list(kind.static)] for number, kind in step.makes]
+        return {"native": step.symbol, "bases": step.bases, "makes": makes, "kernels": step.kernels}
+    if isinstance(step, RestStep):
+        executor = step.executor
+        assert isinstance(executor, Executor)
+        return {"rest": _graph_row(executor.graph, arrays), "inputs": step.inputs, "outputs": step.outputs}
+    node = step.node
+    outside = dict.fromkeys([*(v for v in node.inputs if v is not None), *(v for v, _ in step.captured)])
+    graph = Graph("host", list(outside), node.outputs, [node], {})
+    numbers = {v: n for v, n in zip(node.inputs, step.inputs) if v is not None}
+    numbers.update(dict(step.captured))
+    return {
+        "host": _graph_row(graph, arrays),
+        "inputs": [numbers[v] for v in outside],
+        "outputs": step.outputs,
+        "reason": step.reason,
+    }
+
+
+# ---------------------------------------------------------------------------------------------------------- loading
+
+
+class _File:
+    """An opened module file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self.archive = zipfile.ZipFile(path)
+            self.manifest = json.loads(self.archive.read("manifest.json"))
+        except OSError as error:
+            raise ModuleFileError(f"{path} cannot be opened: {error}") from None
+        except (zipfile.BadZipFile, KeyError, ValueError, RuntimeError, NotImplementedError) as error:
+            raise ModuleFileError(f"{path} is no Weft module, or it is damaged: {error}") from None
+        if not isinstance(self.manifest, dict) or self.manifest.get("format") != FORMAT:
+            found = self.manifest.get("format") if isinstance(self.manifest, dict) else None
+            raise ModuleFileError(f"{path} has format {found!r}; this version of Weft reads format {FORMAT}")
+        self.memory = self._map()
+
+    def _map(self) -> memoryview:
+        """The weights as mapped memory, their checksum compared."""
+        info = self.archive.getinfo("weights.bin")
+        if info.compress_type != zipfile.ZIP_STORED:
+            raise ModuleFileError(f"{self.path} is damaged: its weights are compressed")
+        with open(self.path, "rb") as file:
+            file.seek(info.header_offset)
+            header = file.read(30)
+            names, extra = struct.unpack("<HH", header[26:30])
+            start = info.header_offset + 30 + names + extra
+            whole = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        data = whole[start : start + info.file_size]
+        if len(data) != info.file_size or zlib.crc32(data) != info.CRC:
+            raise ModuleFileError(f"{self.path} is damaged: its weights have another checksum than was written")
+        return data[self.manifest["start"] :]
+
+    def array(self, number: int) -> Array:
+        """An array over the mapped memory."""
+        row = self.manifest["arrays"][number]
+        kind = NUMPY_TYPES[row["dtype"]]
+        shape = tuple(int(size) for size in row["shape"])
+        count = int(np.prod(shape, dtype=np.int64))
+        made: Array = np.frombuffer(self.memory, kind, count, int(row["offset"])).reshape(shape)
+        return made
+
+    def graph(self, row: Mapping[str, Any]) -> Graph:
+        """A graph from its text and arrays."""
+        return parse_graph(row["text"], {name: self.array(number) for name, number in row["constants"].items()})
+
+    def code(self, number: int) -> bytes:
+        """An object file, which must be the one that was written: LLVM trusts what it is given."""
+        code = self.archive.read(f"code/{number}.o")
+        if hashlib.sha256(code).hexdigest() != self.manifest["digests"][number]:
+            raise ModuleFileError(f"{self.path} is damaged: code/{number}.o is not what was written")
+        return code
+
+
+def load_module(path: str | os.PathLike[str], threads: int | None = None) -> Module:
+    """The module in a file."""
+    import weft.ops  # noqa: F401
+
+    file = _File(Path(path))
+    try:
+        return _load(file, threads)
+    except WeftError:
+        raise
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, zipfile.BadZipFile, zlib.error) as error:
+        raise ModuleFileError(f"{path} is damaged: {error!r}") from None
+
+
+def _load(file: _File, threads: int | None) -> Module:
+    manifest = file.manifest
+    target = _machine(manifest, file.path)
+    graph = file.graph(manifest["graph"])
+    if manifest["static"]:
+        graph = graph.replace(outputs=[Value(name, _tensor_type(text)) for name, text in manifest["outputs"]])
+    executor = Executor(graph, target, manifest["precision"], can_compile=not manifest["static"])
+    for row in manifest["forms"]:
+        key = tuple(
+            None if item is None else (tuple(item[0]), None if item[1] is None else bytes.fromhex(item[1]))
+            for item in row["key"]
+        )
+        executor.keep(key, _specialization(file, row, graph, executor, target))
+    return Module(executor, threads)
+
+
+def _tensor_type(text: str) -> TensorType | None:
+    """The type that a manifest's text stands for, as far as it is plain: float32[1, 10]."""
+    name, _, rest = text.partition("[")
+    dims = rest.rstrip("]").split(",") if rest.rstrip("]").strip() else []
+    if name not in NUMPY_TYPES or not all(d.strip().isdigit() for d in dims):
+        return TensorType(name, None) if name in NUMPY_TYPES else None
+    return TensorType(name, [int(d) for d in dims])
+
+
+def _machine(manifest: Mapping[str, Any], path: Path) -> Target:
+    """This machine, if the code was made for it or for one that can do less."""
+    host = find_target("native")
+    made = manifest["target"]
+    wanted = {f for f in manifest["features"] if not f.startswith("-")}
+    if made["triple"] != host.triple:
+        raise ModuleFileError(f"{path} was compiled for {made['triple']} and this machine is {host.triple}")
+    missing = sorted(wanted - set(host.features))
+    if missing:
+        raise ModuleFileError(
+            f"{path} was compiled for {made['cpu']}, with {', '.join(missing[:8])}, which this machine's processor "
+            f"({host.cpu}) has not: compile the model here"
+        )
+    return host
+
+
+def _specialization(
+    file: _File, row: Mapping[str, Any], graph: Graph, executor: Executor, target: Target
+) -> Specialization:
+    steps = [_step(file, one, executor) for one in row["steps"]]
+    program = Program(
+        list(row["inputs"]),
+        list(row["outputs"]),
+        int(row["count"]),
+        {int(number): file.array(at) for number, at in row["constants"].items()},
+        [file.array(at) for at in row["weights"]],
+        int(row["arena"]),
+        int(row["unshared"]),
+        steps,
+        [list(values) for values in row["last_use"]],
+    )
+    engine = None
+    if row["code"]:
+        llvm_compile._resolve("\n".join(f"declare void @{name}()" for name in row["externals"]))
+        engine = Engine([file.code(number) for number in row["code"]], target)
+    lowered = Lowered(program, [], [], [])
+    return Specialization(graph, lowered, Runner(program, engine, executor._inner))
+
+
+def _step(file: _File, row: Mapping[str, Any], executor: Executor) -> Step:
+    if "native" in row:
+        makes = [(int(n), TensorType(dtype, [int(s) for s in shape])) for n, dtype, shape in row["makes"]]
+        return NativeStep(row["native"], [(kind, int(n)) for kind, n in row["bases"]], makes, list(row["kernels"]))
+    if "rest" in row:
+        rest = Executor(file.graph(row["rest"]), executor.target, executor.precision)
+        return RestStep(rest, list(row["inputs"]), list(row["outputs"]))
+    graph = file.graph(row["host"])
+    (node,) = graph.nodes
+    numbers = dict(zip(graph.inputs, row["inputs"], strict=True))
+    own = set(node.inputs)
+    captured = [(value, number) for value, number in numbers.items() if value not in own or node.graphs]
+    inputs = [None if v is None else int(numbers[v]) for v in node.inputs]
+    return HostStep(node, inputs, list(row["outputs"]), captured, row["reason"])
