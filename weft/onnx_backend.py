@@ -4,7 +4,7 @@
     prepared = backend.prepare(model)             an onnx.ModelProto, bytes or a path
     outputs = prepared.run([x])                   arrays in the order of the inputs, or a dict by name
     backend.run_model(model, [x])                 the same in one go
-    backend.run_node(node, [x])                   a single NodeProto, of the newest operator set unless opset_version says
+    backend.run_node(node, [x])                   one NodeProto, of the newest operator set or of opset_version=
 
 Devices are "CPU" (with or without a number); `supports_device` tells.
 """
@@ -12,30 +12,41 @@ Devices are "CPU" (with or without a number); `supports_device` tells.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from weft.core.errors import FrontendError
+from weft.executor import HostWarning, Module
+from weft.executor import compile as compile_model
+from weft.executor.specialize import deciding_inputs
+from weft.executor.steps import RestStep
 from weft.frontends.onnx import load
 from weft.frontends.onnx.source import onnx_module
 from weft.frontends.onnx.types import ELEMENT_TYPES
 from weft.frontends.onnx.versions import NEWEST, domain_name
-from weft.graph.ir import Graph, dtype_name
+from weft.graph.ir import dtype_name
 
 _base = onnx_module("onnx.backend.base")
 
 
-class PreparedModel(_base.BackendRep):  # type: ignore[misc]
+class PreparedModel(_base.BackendRep):  # type: ignore[name-defined,misc]
     """A model that is ready to run."""
 
-    def __init__(self, graph: Graph, function: Any, host_nodes: Sequence[str]) -> None:
-        self.inputs = [value.name for value in graph.inputs]
-        self.outputs = [value.name for value in graph.outputs]
-        self.host_nodes = tuple(host_nodes)
-        """The nodes that run by their numpy meaning, for they have no compiled form."""
-        self._function = function
+    def __init__(self, module: Module) -> None:
+        self.module = module
+        self.inputs = [port.name for port in module.inputs]
+        self.outputs = [port.name for port in module.outputs]
+
+    @property
+    def host_nodes(self) -> list[str]:
+        """The nodes that ran by their numpy meaning so far, and why: complete once the model has run."""
+        found = list(_host_nodes(self.module.specializations))
+        folded = any(v in one.graph.constants for one in self.module.specializations for v in one.graph.outputs)
+        if folded and deciding_inputs(self.module.graph):
+            found.append("an output was folded from the values of inputs that decide shapes")
+        return found
 
     def run(self, inputs: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Runs the model: a list of arrays in order, a dict by name, or one array. The result is a tuple with names."""
@@ -47,11 +58,13 @@ class PreparedModel(_base.BackendRep):  # type: ignore[misc]
             feeds = dict(zip(self.inputs, inputs))
         else:
             raise FrontendError(f"the model takes {len(self.inputs)} inputs {self.inputs}, not {len(inputs)}")
-        results = self._function({name: _as_array(value) for name, value in feeds.items()})
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", HostWarning)  # host_nodes says what the warning says
+            results = self.module.run(None, {name: _as_array(value) for name, value in feeds.items()})
         return tuple(_base.namedtupledict("Outputs", self.outputs)(*results))
 
 
-class WeftBackend(_base.Backend):  # type: ignore[misc]
+class WeftBackend(_base.Backend):  # type: ignore[name-defined,misc]
     """Weft as a backend of the onnx package."""
 
     @classmethod
@@ -68,16 +81,9 @@ class WeftBackend(_base.Backend):  # type: ignore[misc]
         """Compiles a model. `target` among the keywords chooses another target than the one of the device."""
         if not cls.supports_device(device):
             raise FrontendError(f"there is no device {device!r} here; CPU is")
-        graph = load(model)
-        target = kwargs.get("target", "native")
-        try:
-            from weft.executor import compile as compile_graph
-        except ImportError:
-            return _interpreted(graph)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # host_nodes says what the warning says
-            module = compile_graph(graph, target=target)
-        return PreparedModel(graph, lambda feeds: module.run(None, feeds), [str(n) for n in module.host_nodes])
+            warnings.simplefilter("ignore", HostWarning)
+            return PreparedModel(compile_model(load(model), target=kwargs.get("target", "native")))
 
     @classmethod
     def run_model(cls, model: Any, inputs: Any, device: str = "CPU", **kwargs: Any) -> tuple[Any, ...]:
@@ -99,10 +105,14 @@ class WeftBackend(_base.Backend):  # type: ignore[misc]
         return device.split(":")[0].upper() == "CPU"
 
 
-def _interpreted(graph: Graph) -> PreparedModel:
-    from weft.graph.interpreter import interpret_graph
-
-    return PreparedModel(graph, lambda feeds: interpret_graph(graph, feeds), ["everything"])
+def _host_nodes(specializations: Sequence[Any]) -> Iterator[str]:
+    """The host nodes of compiled forms, and of the parts of them that waited for shapes."""
+    for one in specializations:
+        for item in one.host_nodes:
+            yield f"{item.node.describe()}: {item.reason}"
+        for step in one.lowered.program.steps:
+            if isinstance(step, RestStep):
+                yield from _host_nodes(getattr(step.executor, "specializations", ()))
 
 
 def _as_array(value: Any) -> Any:

@@ -13,7 +13,7 @@ from weft.core.errors import FrontendError, WeftError
 from weft.frontends.onnx import versions
 from weft.frontends.onnx.adapters import adapt
 from weft.frontends.onnx.order import describe, in_order, names_read
-from weft.frontends.onnx.scope import MOST_NODES, Body, Draft, Names, Scope
+from weft.frontends.onnx.scope import MOST_NODES, Body, Draft, Names, Scope, TooMuch
 from weft.frontends.onnx.source import Source, open_source
 from weft.frontends.onnx.tensors import TensorReader, text
 from weft.frontends.onnx.types import DEEPEST, Symbols, read_type
@@ -21,6 +21,9 @@ from weft.graph.ir import Array, Graph, Node, TensorType, Value, dtype_name
 
 MOST_SHOWN = 50
 """How many problems a message lists."""
+
+MOST_PROBLEMS = 10_000
+"""How many are looked for."""
 
 FunctionKey = tuple[str, str, str]
 
@@ -89,11 +92,18 @@ class _Importer:
             self.names.taken.add(name)
         try:
             graph = self.graph(proto, None, None, frame)
+        except TooMuch as error:
+            raise FrontendError(f"{self.label}: {error}") from None
         except FrontendError as error:
             self.problems.append(str(error))
         if self.problems:
             self._fail()
         return graph
+
+    def _note(self, error: FrontendError) -> None:
+        self.problems.append(str(error))
+        if len(self.problems) > MOST_PROBLEMS:
+            raise TooMuch(f"the model has more than {MOST_PROBLEMS} problems; the first: {self.problems[0]}")
 
     def _fail(self) -> None:
         found = list(dict.fromkeys(self.problems))
@@ -166,7 +176,7 @@ class _Importer:
         """Imports nodes into a body. `keep`: values have the names of the file, which are known to be free."""
         self.node_count += len(protos)
         if self.node_count > MOST_NODES:
-            raise FrontendError(f"the model has more than {MOST_NODES} nodes once its functions are written out")
+            raise TooMuch(f"the model has more than {MOST_NODES} nodes once its functions are written out")
         made: set[str] = set()
         for node in protos:
             for name in node.output:
@@ -177,8 +187,10 @@ class _Importer:
             node = protos[position]
             try:
                 self._node(node, scope, body, frame, keep)
+            except TooMuch:
+                raise
             except FrontendError as error:
-                self.problems.append(str(error))
+                self._note(error)
             for name in node.output:  # what a node that failed would have made, so that its readers are not blamed
                 if name and name not in scope.values:
                     self._define(name, scope, keep)

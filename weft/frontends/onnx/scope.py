@@ -9,9 +9,13 @@ from weft.core.errors import FrontendError, WeftError
 from weft.graph.ir import Array, Node, TensorType, Type, Value, dtype_name
 from weft.graph.opspec import Infer, find_operator
 
-MOST_NODES = 1_000_000
+MOST_NODES = 250_000
 """Nodes of a whole model, after its functions have been written out: a few lines of functions that call each other
 twice would otherwise fill any memory."""
+
+
+class TooMuch(FrontendError):
+    """A limit that ends the import at once; other problems are collected."""
 
 
 class Names:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -40,8 +41,7 @@ def read_opsets(imports: Any) -> dict[str, int]:
 
 def check(op: str, domain: str, opsets: Mapping[str, int], where: str) -> int:
     """The declared version of a node's operator set; an error where the operator is not in it."""
-    known = {*NEWEST, *(d for d, _ in operators())}
-    if domain not in known:
+    if domain not in NEWEST and all(other != domain for other, _ in operators()):
         raise FrontendError(f"{where}: the domain {domain!r} is unknown, and the model defines no such function")
     if domain not in opsets:
         raise FrontendError(f"{where}: the model does not import the operator set {domain or 'ai.onnx'!r}")
@@ -57,25 +57,32 @@ def check(op: str, domain: str, opsets: Mapping[str, int], where: str) -> int:
 def _check_schema(op: str, domain: str, version: int, where: str) -> None:
     """Compares with the operators that the onnx package knows (it may be older than the model)."""
     defs = onnx_module("onnx.defs")
-    if not defs.has(op, domain):
+    if not _exists(op, domain):
         if find_operator(op, domain) is None:
             raise FrontendError(f"{where}: there is no operator {label(domain, op)}")
         return
-    since = _since(defs, op, domain, version)
+    since = _since(op, domain, version)
     if since is None:
         newest = defs.get_schema(op, domain=domain)
         raise FrontendError(
             f"{where}: {label(domain, op)} is not in version {version} of {domain or 'ai.onnx'}, which the model "
             f"declares; its newest form came with version {newest.since_version}"
         )
-    if domain == "" and version < OLDEST and since != _since(defs, op, domain, OLDEST):
+    if domain == "" and version < OLDEST and since != _since(op, domain, OLDEST):
         raise FrontendError(
             f"{where}: {op} in version {version} of ai.onnx is older than the oldest form that is read, "
             f"that of version {OLDEST}"
         )
 
 
-def _since(defs: Any, op: str, domain: str, version: int) -> int | None:
+@functools.lru_cache(maxsize=4096)
+def _exists(op: str, domain: str) -> bool:
+    return bool(onnx_module("onnx.defs").has(op, domain))
+
+
+@functools.lru_cache(maxsize=4096)
+def _since(op: str, domain: str, version: int) -> int | None:
+    defs = onnx_module("onnx.defs")
     try:
         return int(defs.get_schema(op, version, domain).since_version)
     except defs.SchemaError:
