@@ -1,22 +1,28 @@
 """ONNX's own node tests as data: single-node cases run through an operator's infer, evaluate and compute.
 
-`cases("Relu", "Add")` lists the cases whose only node is one of these operators; `check_case(case)` runs one and returns
-whether a compiled kernel was checked too.
+`cases("Relu", "Add")` lists the cases whose only node is one of these operators; `check_case(case)` runs one and
+returns whether a compiled kernel was checked too. `check_meaning(case)` compiles nothing; `kernels("Relu", "Add")` are
+the cases to compile, those beyond the first few of an operator marked as slow.
 """
 
 from __future__ import annotations
 
 import functools
+from collections import Counter
+from collections.abc import Container
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import onnx
+import pytest
 from onnx import numpy_helper
 
 import weft
 import weft.ops  # noqa: F401  (fills the table of operators)
 from weft import te
+from weft.frontends.onnx import load
+from weft.graph.interpreter import interpret_graph
 from weft.graph.ir import Node, SequenceType, TensorType, Value, dtype_name
 from weft.graph.opspec import Compute, Infer, find_operator
 
@@ -72,59 +78,112 @@ def type_of(value: Any) -> Any:
 def make_node(case: Any) -> Node:
     """The case's node in our IR. (Only for models at the newest version of their operator.)"""
     proto = case.model.graph.node[0]
+    if any(a.type == onnx.AttributeProto.GRAPH for a in proto.attribute):
+        return load(case.model).nodes[0]
     inputs = [Value(name) if name else None for name in proto.input]
     outputs = [Value(name) for name in proto.output]
-    return Node(proto.op_type, inputs, outputs, {a.name: attribute(a) for a in proto.attribute}, proto.name, case.name)
+    attributes = {a.name: attribute(a) for a in proto.attribute}
+    return Node(proto.op_type, inputs, outputs, attributes, proto.name, case.name, proto.domain)
 
 
-def check_case(case: Any) -> bool:
-    """Runs one case; True where a kernel was compiled and checked too."""
-    compiled = False
-    for given, wanted in case.data_sets:
-        node = make_node(case)
+class Run:
+    """One data set of a case: the node, its operator, its arrays and types, and the outputs that are expected.
+
+    With `constants` every input counts as known; without, only those whose values decide shapes.
+    """
+
+    def __init__(self, case: Any, given: Any, wanted: Any, constants: bool = True) -> None:
+        self.case = case
+        self.node = make_node(case)
         names = [v.name for v in case.model.graph.input]
         feeds = dict(zip(names, (array(v) for v in given)))
-        arrays = [None if v is None else feeds[v.name] for v in node.inputs]
-        spec = find_operator(node.op)
-        assert spec is not None, f"no operator {node.op}"
-        expected = {v.name: array(w) for v, w in zip(case.model.graph.output, wanted)}
-        types = [None if a is None else type_of(a) for a in arrays]
-        inferred = spec.infer(Infer(node, types, arrays))
-        made = spec.run(node, arrays)
-        for value, got, kind in zip(node.outputs, made, inferred):
-            if value.name in expected:
-                compare(case.name, got, expected[value.name], case)
+        self.arrays = [None if v is None else feeds[v.name] for v in self.node.inputs]
+        found = find_operator(self.node.op, self.node.domain)
+        assert found is not None, f"no operator {self.node.op}"
+        self.spec = found
+        self.expected = {v.name: array(w) for v, w in zip(case.model.graph.output, wanted)}
+        self.types = [None if a is None else type_of(a) for a in self.arrays]
+        self.values = [a if constants or i in self.spec.shape_inputs else None for i, a in enumerate(self.arrays)]
+        self.inferred = self.spec.infer(Infer(self.node, self.types, self.values))
+
+    def check_meaning(self) -> None:
+        """The numpy meaning gives what is expected, in the type that was inferred."""
+        made = self.spec.run(self.node, self.arrays, interpret_graph)
+        for value, got, kind in zip(self.node.outputs, made, self.inferred):
+            if value.name in self.expected:
+                compare(self.case.name, got, self.expected[value.name], self.case)
                 if isinstance(kind, TensorType) and isinstance(got, np.ndarray):
                     assert dtype_name(got.dtype) == kind.dtype, (got.dtype, kind)
                     if kind.is_static:
                         assert got.shape == kind.static, (got.shape, kind)
-        compiled |= check_compute(case, node, spec, arrays, types, inferred, expected)
+
+    def expression(self) -> tuple[list[Any], list[Any]] | None:
+        """Placeholders and outputs of the tensor expression; None where this use has none."""
+        types = [t for t in (*self.types, *self.inferred) if t is not None]
+        if self.spec.compute is None or not all(isinstance(t, TensorType) and t.is_static and t.core for t in types):
+            return None
+        tensors = [
+            None if a is None or i in self.spec.shape_inputs else te.placeholder(t.static, t.core, name=f"in{i}")
+            for i, (a, t) in enumerate(zip(self.arrays, self.types))
+        ]
+        made = self.spec.compute(Compute(self.node, self.types, self.inferred, self.values), *tensors)
+        if made is None:
+            return None
+        return tensors, list(made) if isinstance(made, tuple) else [made]
+
+    def check_kernel(self) -> bool:
+        """Compiles the tensor expression with the plain schedule and compares; False where there is none."""
+        expression = self.expression()
+        if expression is None:
+            return False
+        tensors, outputs = expression
+        for out, kind in zip(outputs, self.inferred):
+            assert str(out.dtype) == kind.dtype, (out.dtype, kind)
+        schedule = te.create_schedule([o.op for o in outputs])
+        used = [b for b in schedule.func.buffers if b in tensors]
+        function = weft.build(schedule, [*used, *dict.fromkeys(outputs)])
+        buffers = {t: a for t, a in zip(tensors, self.arrays) if t is not None}
+        results = {o: np.zeros(k.static, k.numpy) for o, k in zip(outputs, self.inferred)}
+        function(*[np.array(buffers[b], order="C") for b in used], *results.values())
+        for value, out in zip(self.node.outputs, outputs):
+            if value.name in self.expected:
+                compare(f"{self.case.name} (compiled)", results[out], self.expected[value.name], self.case)
+        return True
+
+
+def runs(case: Any, constants: bool = True) -> list[Run]:
+    """The data sets of a case."""
+    return [Run(case, given, wanted, constants) for given, wanted in case.data_sets]
+
+
+def check_case(case: Any, constants: bool = True) -> bool:
+    """Runs one case; True where a kernel was compiled and checked too."""
+    compiled = False
+    for run in runs(case, constants):
+        run.check_meaning()
+        compiled |= run.check_kernel()
     return compiled
 
 
-def check_compute(case: Any, node: Node, spec: Any, arrays: Any, types: Any, inferred: Any, expected: Any) -> bool:
-    """Compiles the operator's tensor expression with the plain schedule and compares; False where there is none."""
-    tensor_types = [t for t in (*types, *inferred) if t is not None]
-    if spec.compute is None or not all(isinstance(t, TensorType) and t.is_static and t.core for t in tensor_types):
-        return False
-    tensors = [
-        None if a is None or i in spec.shape_inputs else te.placeholder(t.static, t.core, name=f"in{i}")
-        for i, (a, t) in enumerate(zip(arrays, types))
-    ]
-    made = spec.compute(Compute(node, types, inferred, arrays), *tensors)
-    if made is None:
-        return False
-    outputs = list(made) if isinstance(made, tuple) else [made]
-    schedule = te.create_schedule([o.op for o in outputs if isinstance(o.op, te.Tensor) or o.op.inputs is not None])
-    used = [b for b in schedule.func.buffers if b in tensors]
-    function = weft.build(schedule, [*used, *dict.fromkeys(outputs)])
-    buffers = {t: a for t, a in zip(tensors, arrays) if t is not None}
-    results = {o: np.zeros(k.static, k.numpy) for o, k in zip(outputs, inferred)}
-    function(*[np.array(buffers[b], order="C") for b in used], *results.values())
-    for value, out in zip(node.outputs, outputs):
-        if value.name in expected:
-            compare(f"{case.name} (compiled)", results[out], expected[value.name], case)
-    return True
+def check_meaning(case: Any) -> bool:
+    """Runs one case by its numpy meaning only; whether it has a kernel, which is not compiled."""
+    has_kernel = False
+    for run in runs(case, constants=False):
+        run.check_meaning()
+        has_kernel |= run.expression() is not None
+    return has_kernel
+
+
+def kernels(*operators: str, quick: int = 2, host: Container[str] = (), domain: str = "") -> list[Any]:
+    """The cases of operators as parameters of a test: all but the first few that have a kernel are slow."""
+    seen: Counter[str] = Counter()
+    made = []
+    for case in cases(*operators, domain=domain):
+        if case.name not in host:
+            op = case.model.graph.node[0].op_type
+            seen[op] += 1
+            made.append(pytest.param(case, id=case.name, marks=[pytest.mark.slow] if seen[op] > quick else []))
+    return made
 
 
 def compare(name: str, got: Any, wanted: Any, case: Any) -> None:

@@ -7,6 +7,7 @@ heads are shared by neighbouring queries. The stages, in order, are also what th
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -88,16 +89,15 @@ def _allowed(c: Use, lengths: tuple[int, int], past: int | None, valid: Array | 
     offset: Any = 0 if past is None else past
     if past is None and valid is not None:
         offset = (valid.reshape(-1) - queries)[:, None, None, None]
-    seen: Any = None if valid is None else j < valid.reshape(-1)[:, None, None, None]
     place = i + offset
-    for wanted, rule in (
-        (c.get("is_causal", 0), lambda: j <= place),
-        (left >= 0, lambda: j >= place - left),
-        (right >= 0, lambda: j <= place + right),
-    ):
-        if wanted:
-            seen = rule() if seen is None else seen & rule()
-    return None if seen is None else np.asarray(seen)
+    rules: list[Any] = [] if valid is None else [j < valid.reshape(-1)[:, None, None, None]]
+    if c.get("is_causal", 0):
+        rules.append(j <= place)
+    if left >= 0:
+        rules.append(j >= place - left)
+    if right >= 0:
+        rules.append(j <= place + right)
+    return np.asarray(functools.reduce(np.logical_and, rules)) if rules else None
 
 
 def _masked(scores: Array, mask: Array | None, seen: Array | None) -> Array:

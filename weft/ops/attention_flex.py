@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from weft import te
-from weft.expr.nodes import Expr
 from weft.graph.ir import NUMPY_TYPES, Array, TensorType, Type, dtype_name
 from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
 from weft.ops.activations_softmax import softmax_array, softmax_tensor
@@ -75,10 +74,7 @@ def _compute(c: Compute, query: te.Tensor, key: te.Tensor, value: te.Tensor) -> 
 
     total = te.compute(c.out_shape(), weigh, name="weighed")
 
-    def rounded(*i: Any) -> Expr:
-        return total[i].astype(query.dtype)
-
-    made: te.Tensor = te.compute(c.out_shape(), rounded, name="flex_attention")
+    made: te.Tensor = te.compute(c.out_shape(), lambda *i: total[i].astype(query.dtype), name="flex_attention")
     return made
 
 

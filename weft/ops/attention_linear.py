@@ -136,7 +136,8 @@ class _Recurrence:
             if recalled is not None:
                 rate = self.element(self.beta, t, b, h if self.rate_size > 1 else 0)
                 added = (added - recalled[t, b, h, e]) * rate
-            return self.kept(before(t, b, h, d, e), t, b, h, d) + self.element(self.key, t, b, h * self.keys + d) * added
+            old = self.kept(before(t, b, h, d, e), t, b, h, d)
+            return old + self.element(self.key, t, b, h * self.keys + d) * added
 
         made: te.Tensor = te.compute((rows, self.batch, self.heads, self.keys, self.values), body, name=name)
         return made
@@ -164,7 +165,7 @@ def _compute(c: Compute, query: te.Tensor, *inputs: te.Tensor | None) -> Any:
     products = te.compute((r.batch, r.length, r.shared, values), product, name="products")
     scale = _scale(c, r.keys)
 
-    def packed(b: Any, t: Any, f: Any) -> Expr:
+    def packed(b: Any, t: Any, f: Any) -> Any:
         return products[b, t, f // values, f % values] * scale
 
     made = te.compute(c.out_shape(), packed, name="linear_attention", dtype=c.outputs[0].dtype)

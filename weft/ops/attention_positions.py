@@ -1,4 +1,4 @@
-"""What goes with attention: RotaryEmbedding turns queries and keys by their place, TensorScatter writes into a cache."""
+"""Beside attention: RotaryEmbedding turns queries and keys by their place, TensorScatter writes into a cache."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ def _rotary(c: Evaluate, x: Array, cosine: Array, sine: Array, places: Array | N
     turn, quarter = wide(cosine)[:, :, None, :], wide(sine)[:, :, None, :]
     if turn.shape[3] != size // 2:
         raise c.error(f"its caches have {turn.shape[3]} columns and {size // 2} are needed")
-    first, second = (
-        (slice(0, size, 2), slice(1, size, 2)) if c.get("interleaved", 0) else (slice(size // 2), slice(size // 2, size))
-    )
+    first, second = slice(size // 2), slice(size // 2, size)
+    if c.get("interleaved", 0):
+        first, second = slice(0, size, 2), slice(1, size, 2)
     made = heads.copy()
     made[..., first] = turn * heads[..., first] - quarter * heads[..., second]
     made[..., second] = quarter * heads[..., first] + turn * heads[..., second]

@@ -61,7 +61,7 @@ def float_to_integer(x: Array, to: str) -> Array:
 def _to_float8(x: Array, kind: Any, saturate: bool) -> Array:
     real = x if x.dtype in (np.float32, np.float64, np.float16) else x.astype(np.float32)
     if saturate:
-        top = float(ml_dtypes.finfo(kind).max)
+        top = float(ml_dtypes.finfo(kind).max)  # type: ignore[no-untyped-call]
         real = np.clip(real, -top, top)  # NaN stays NaN
     return np.asarray(real.astype(kind))
 

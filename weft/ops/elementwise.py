@@ -129,24 +129,32 @@ def _power(c: Evaluate, x: Array, y: Array) -> Array:
     return np.asarray(np.power(x, y.astype(x.dtype))).astype(kind)
 
 
+def _multiplied(x: Expr, exponent: int) -> Expr:
+    """x times itself, by squaring: integers wrap as they should."""
+    if exponent == 1:
+        return x
+    half = _multiplied(x, exponent // 2)
+    return half * half * x if exponent % 2 else half * half
+
+
 def _power_expression(x: Expr, y: Expr, exponent: float | None) -> Expr:
-    if exponent == 2.0 and x.dtype.is_float:
-        return x * x
-    if exponent == 3.0 and x.dtype.is_float:
-        return x * x * x
+    if exponent is not None and float(exponent).is_integer() and 1 <= exponent <= (3 if x.dtype.is_float else 8):
+        return _multiplied(x, int(exponent))
     if exponent == 0.5 and x.dtype.is_float:
         return te.sqrt(x)
-    real = x if x.dtype.is_float else x.astype("float64")
-    made = te.power(real, y.astype(real.dtype))
-    return made if x.dtype.is_float else te.round(made) if y.dtype.is_integer else made
+    if x.dtype.is_float:
+        return te.power(x, y.astype(x.dtype))
+    made = te.power(x.astype("float64"), y.astype("float64"))
+    return te.round(made).astype("int64") if y.dtype.is_integer else made
 
 
 @kernel
 def _compute_power(c: Compute, x: te.Tensor, y: te.Tensor) -> te.Tensor | None:
-    if x.dtype.name in ("int64", "uint64"):
-        return None  # float64 cannot hold every power of 64-bit integers
     value = c.value(1)
     exponent = float(value.reshape(-1)[0]) if value is not None and value.size == 1 else None
+    small = exponent is not None and exponent in range(1, 9)
+    if x.dtype.name == "int64" and y.dtype.is_integer and not small:
+        return None  # float64 does not hold every power of 64-bit integers
 
     def body(*indices: Any) -> Expr:
         return _power_expression(read(x, indices), read(y, indices), exponent)
@@ -193,9 +201,7 @@ def _clip(c: Evaluate, x: Array, low: Array | None = None, high: Array | None = 
 
 
 @kernel
-def _compute_clip(
-    c: Compute, x: te.Tensor, low: te.Tensor | None = None, high: te.Tensor | None = None
-) -> te.Tensor:
+def _compute_clip(c: Compute, x: te.Tensor, low: te.Tensor | None = None, high: te.Tensor | None = None) -> te.Tensor:
     def body(*indices: Any) -> Expr:
         value = read(x, indices)
         if low is not None:

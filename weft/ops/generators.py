@@ -10,7 +10,7 @@ import numpy as np
 
 from weft import te
 from weft.expr.nodes import Expr
-from weft.graph.ir import NUMPY_TYPES, Array, TensorType, Type, dtype_name
+from weft.graph.ir import Array, TensorType, Type, dtype_name
 from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
 from weft.graph.shapes import Shape, unknown_dim
 from weft.ops.casts import cast_array
@@ -106,7 +106,7 @@ def _infer_eye(c: Infer) -> Sequence[Type]:
 
 def _eye(c: Evaluate, x: Array) -> Array:
     to = element_type(c, "dtype", dtype_name(x.dtype))
-    return cast_array(np.eye(*x.shape, k=c.get("k", 0), dtype=np.int64), to)
+    return cast_array(np.eye(x.shape[0], x.shape[1], k=c.get("k", 0), dtype=np.int64), to)
 
 
 @kernel

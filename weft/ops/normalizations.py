@@ -66,9 +66,7 @@ def _mean_square(
         return apart * apart
 
     total = reduce_axes(x, axes, te.sum, square, keep=True, name="squares")
-    made: te.Tensor = te.compute(
-        total.shape, lambda *i: finish(total[i] * (1 / _count(shape, axes))), name="spread"
-    )
+    made: te.Tensor = te.compute(total.shape, lambda *i: finish(total[i] * (1 / _count(shape, axes))), name="spread")
     return made
 
 
@@ -276,12 +274,13 @@ def _compute_layer(c: Compute, x: te.Tensor, scale: te.Tensor, bias: te.Tensor |
         return value if bias is None else value + te.broadcast_read(bias, i).astype(kind)
 
     made = te.compute(shape, body, name="layer_norm", dtype=x.dtype)
-    extra = [
-        te.compute(c.out_shape(p), lambda *i, t=t: t[i].astype(c.outputs[p].dtype), name=f"layer_norm_{t.name}")
-        for p, t in ((1, mean), (2, inverse))
-        if p < len(c.outputs)
-    ]
+    extra = [_rounded(t, kind) for t, kind in zip((mean, inverse), c.outputs[1:])]
     return (made, *extra) if extra else made
+
+
+def _rounded(tensor: te.Tensor, kind: TensorType) -> te.Tensor:
+    made: te.Tensor = te.compute(kind.static, lambda *i: tensor[i].astype(kind.dtype), name=f"layer_norm_{tensor.name}")
+    return made
 
 
 def _layer_kind(node: Any) -> str:
@@ -327,8 +326,10 @@ register(OpSpec("RMSNormalization", _infer_rms, _root_mean_square, _compute_root
 def _lp(c: Evaluate, x: Array) -> Array:
     data, axis = wide(x), normal_axis(c.get("axis", -1), x.ndim, c.error)
     power = c.get("p", 2)
-    norm = np.abs(data).sum(axis=axis, keepdims=True) if power == 1 else np.sqrt(
-        np.square(data).sum(axis=axis, keepdims=True)
+    norm = (
+        np.abs(data).sum(axis=axis, keepdims=True)
+        if power == 1
+        else np.sqrt(np.square(data).sum(axis=axis, keepdims=True))
     )
     return np.asarray(np.where(norm == 0, 0, data / np.where(norm == 0, 1, norm))).astype(x.dtype)
 
@@ -337,9 +338,7 @@ def _lp(c: Evaluate, x: Array) -> Array:
 def _compute_lp(c: Compute, x: te.Tensor) -> te.Tensor:
     shape = c.shape(0)
     axis, power = normal_axis(c.get("axis", -1), len(shape), c.error), c.get("p", 2)
-    total = reduce_axes(
-        x, (axis,), te.sum, lambda v, i: te.abs(v) if power == 1 else v * v, keep=True, name="lp_sum"
-    )
+    total = reduce_axes(x, (axis,), te.sum, lambda v, i: te.abs(v) if power == 1 else v * v, keep=True, name="lp_sum")
     norm = te.compute(total.shape, lambda *i: total[i] if power == 1 else te.sqrt(total[i]), name="lp_norm")
 
     def body(*i: Any) -> Expr:

@@ -171,7 +171,7 @@ def _compute_dequantize(c: Compute, x: te.Tensor, scale: te.Tensor, zero: te.Ten
     kind, exact = wide_type(to), "int64" if x.dtype.name == "int32" else "int32"
 
     def body(*indices: Any) -> Expr:
-        level = x[indices]
+        level: Expr = x[indices]
         if zero is not None:
             level = level.astype(exact) - _at(c, zero, indices, shape).astype(exact)
         return (level.astype(kind) * _at(c, scale, indices, shape).astype(kind)).astype(to)
@@ -214,7 +214,9 @@ def _compute_dynamic(c: Compute, x: te.Tensor) -> tuple[te.Tensor, te.Tensor, te
 
     scale = te.compute((), step, name="scale")
     zero = te.compute(
-        (), lambda: te.clip(te.round(-te.minimum(low[()], nothing) / scale[()]), 0.0, 255.0).astype("uint8"), name="zero"
+        (),
+        lambda: te.clip(te.round(-te.minimum(low[()], nothing) / scale[()]), 0.0, 255.0).astype("uint8"),
+        name="zero",
     )
 
     def body(*indices: Any) -> Expr:

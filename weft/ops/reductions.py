@@ -81,7 +81,7 @@ def _register(name: str, reduction: Reduction, types: str = SUMMABLE, compute: A
     def evaluate(c: Evaluate, x: Array, axes: Array | None = None) -> Array:
         places = _axes(c, axes, x.ndim)
         made = np.asarray(reduction.meaning(wide(x), places)).astype(x.dtype)
-        return made.reshape([int(s) for s in reduced_shape(x.shape, places, bool(c.get("keepdims", 1)))])  # type: ignore[call-overload]
+        return np.expand_dims(made, places) if c.get("keepdims", 1) else made
 
     def staged(c: Compute, x: te.Tensor, axes: te.Tensor | None = None) -> Any:
         return _stages(c, x, reduction, name.lower())
@@ -107,9 +107,7 @@ def _stages(c: Compute, x: te.Tensor, reduction: Reduction, name: str) -> te.Ten
 
 
 def _finished(c: Compute, total: te.Tensor, finish: Callable[[Expr], Expr], name: str) -> te.Tensor:
-    made: te.Tensor = te.compute(
-        total.shape, lambda *i: finish(total[i]), name=f"{name}_end", dtype=c.outputs[0].dtype
-    )
+    made: te.Tensor = te.compute(total.shape, lambda *i: finish(total[i]), name=f"{name}_end", dtype=c.outputs[0].dtype)
     return made
 
 
@@ -167,11 +165,18 @@ _register(
     "ReduceL2",
     Reduction(lambda x, axes: np.sqrt(_sum(x * x, axes)), te.sum, lambda v: v * v, lambda v, count: _root(v)),
 )
-_register(
-    "ReduceMean",
-    Reduction(_mean, te.sum, None, lambda v, n: v * (1 / n) if v.dtype.is_float else te.truncdiv(v, te.const(n, v.dtype))),
-)
-_register("ReduceLogSum", Reduction(lambda x, axes: np.log(_sum(x, axes)), te.sum, None, lambda v, n: te.log(v)), FLOATS)
+
+
+def _shared(total: Expr, count: int) -> Expr:
+    return total * (1 / count) if total.dtype.is_float else te.truncdiv(total, te.const(count, total.dtype))
+
+
+def _log_sum(x: Array, axes: tuple[int, ...]) -> Any:
+    return np.log(_sum(x, axes))
+
+
+_register("ReduceMean", Reduction(_mean, te.sum, None, _shared))
+_register("ReduceLogSum", Reduction(_log_sum, te.sum, None, lambda total, count: te.log(total)), FLOATS)
 
 
 def _log_sum_exp(x: Array, axes: tuple[int, ...]) -> Any:
@@ -198,7 +203,7 @@ def _compute_log_sum_exp(c: Compute, x: te.Tensor, axes: te.Tensor | None = None
     total = reduce_axes(x, places, te.sum, lambda v, i: te.exp(v - top[outer(i)]), keep, "logsumexp_sum")
     kept = [d for d in range(len(x.shape)) if keep or d not in places]
 
-    def body(*indices: Any) -> Expr:
+    def body(*indices: Any) -> Any:
         at = dict(zip(kept, indices))
         return te.log(total[indices]) + top[tuple(0 if d in places else at[d] for d in range(len(x.shape)))]
 

@@ -64,7 +64,7 @@ def _compute(c: Compute, x: te.Tensor, combine: Callable[[Expr, Expr], Expr], ne
     )
     totals = te.scan(start, update, state, name="running_total")
 
-    def body(*indices: Any) -> Expr:
+    def body(*indices: Any) -> Any:
         step = length - 1 - indices[axis] if c.get("reverse", 0) else indices[axis]
         return totals[(step, *indices[:axis], *indices[axis + 1 :])].astype(x.dtype)
 
