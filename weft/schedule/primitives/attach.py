@@ -29,7 +29,7 @@ from weft.expr.simplify import simplify
 from weft.expr.structural import structural_equal
 from weft.expr.visit import uses_any
 from weft.loop.ir import Block, For, Func, Region, Seq, Stmt, seq
-from weft.loop.regions import accessed_region, greater, lesser, same_region, walked_box, written_box
+from weft.loop.regions import accessed_region, conjuncts, greater, lesser, same_region, walked_box, written_box
 from weft.loop.tree import (
     block_of,
     block_path,
@@ -115,7 +115,8 @@ def insert_producer(func: Func, block: Block, loop: str | None, what: str, exact
                 raise ScheduleError(what, f"{block.name}, {loop}", reason)
     ranges = ranges_of(func, outer)
     needed = [_needed(seq(*stmts[first:]), region, outer, ranges, exact) for region in block.writes]
-    shared = any(loop.thread is not None for loop in outer)
+    scopes = {b.scope for b in outputs}
+    shared = any(_serves(loop, scope) for loop in outer for scope in scopes)
     limits = {} if shared or not exact else consumer_limits(stmts[first:], block, ranges)
     condition = consumer_condition(stmts[first:], outputs, outer, ranges) if exact else TRUE
     nest, loops = make_nest(func, block, needed, block.writes, ranges, condition, limits)
@@ -131,10 +132,14 @@ def _finish(func: Func, loop: str | None, what: str, stmts: list[Stmt], block: B
     return Result(replace_last(func, path, loop_of(path).replace(body=made)), [block.name], {block.name: loops})
 
 
+def _serves(loop: For, scope: str) -> bool:
+    """Whether the threads of a loop share one instance of a buffer in this scope."""
+    return loop.thread is not None and loop.thread.split(".")[0] in SHARED_BY.get(scope, ())
+
+
 def _needed(s: Stmt, region: Region, outer: list[For], ranges: Ranges, exact: bool) -> Region:
     """The part of a produced buffer that a statement reads; for memory that threads share, what all of them read."""
-    shared = SHARED_BY.get(region.buffer.scope, ())
-    over = {loop.var: None for loop in outer if loop.thread is not None and loop.thread.split(".")[0] in shared}
+    over = {loop.var: None for loop in outer if _serves(loop, region.buffer.scope)}
     found = accessed_region(s, region.buffer, ranges, writes=False, over=over, tests=exact)
     return found if found is not None else Region(region.buffer, [0] * len(region.buffer.shape), region.buffer.shape)
 
@@ -157,7 +162,8 @@ def make_nest(
     taken = taken_names(func)
     loops: list[For] = []
     bindings: list[Expr] = []
-    predicate = condition
+    ends: list[Expr] = []
+    further: list[Expr] = conjuncts(condition)
     known = ranges
     for axis in block.axes:
         low, extent = index_expr(0), axis.extent
@@ -168,17 +174,25 @@ def make_nest(
         known = known.with_loop(variable, extent)
         value = simplify(add(low, variable), known)
         bindings.append(value)
-        if not prove(less(value, axis.extent), known):
-            predicate = logical_and(predicate, less(value, axis.extent))
-        if not prove(less_equal(index_expr(0), value), known):
-            predicate = logical_and(predicate, less_equal(index_expr(0), value))
+        ends += [t for t in (less(value, axis.extent), less_equal(index_expr(0), value)) if not prove(t, known)]
         for limit in (limits or {}).get(axis.var, ()):
             if not prove(less_equal(value, limit), known):
-                predicate = logical_and(predicate, simplify(less(value, add(limit, index_expr(1))), known))
-    nest: Stmt = block.replace(bindings=bindings, predicate=predicate)
+                further.append(simplify(less(value, add(limit, index_expr(1))), known))
+    nest: Stmt = block.replace(bindings=bindings, predicate=_joined(ends, further, known))
     for made in reversed(loops):
         nest = made.replace(body=nest)
     return nest, [made.var.name for made in loops]
+
+
+def _joined(ends: Sequence[Expr], further: Sequence[Expr], ranges: Ranges) -> Expr:
+    """One predicate of the tests of the axes' ends and further ones, as far as these say something new."""
+    predicate = logical_and(*ends)
+    known = ranges.with_condition(predicate) if ends else ranges
+    for term in further:
+        if not prove(term, known):
+            predicate = logical_and(term, predicate)
+            known = known.with_condition(term)
+    return predicate
 
 
 def axis_range(

@@ -33,6 +33,7 @@ LARGEST_PADDING = 1 << 20
 def check_independent(func: Func, loop: For, what: str) -> None:
     """Raises unless the iterations of a loop may run at once: nothing is reduced, ordered or overwritten along it."""
     name = loop.var.name
+    outside: set[Buffer] | None = None
     for block in blocks_in(loop.body):
         used = axes_using(block, {loop.var})
         if used["reduce"]:
@@ -42,17 +43,14 @@ def check_independent(func: Func, loop: For, what: str) -> None:
             raise ScheduleError(what, name, f"the block {block.name} runs along it in order (it is a recurrence)")
         if int_value(loop.extent) in (0, 1):
             continue
-        path = block_path(func, block.name, what)
-        inner = loops_on(path)[len(loops_on(loop_path(func, name, what))) :]
-        if used["spatial"] and keeps_apart(func, block, loop, inner):
+        outside = _used_outside(func, loop) if outside is None else outside
+        shared = [region.buffer.name for region in block.writes if region.buffer in outside]
+        if not shared:
             continue
-        outside = _used_outside(func, loop)
-        for region in block.writes:
-            if region.buffer in outside:
-                reason = (
-                    f"several iterations would write the same elements of {region.buffer.name} (block {block.name})"
-                )
-                raise ScheduleError(what, name, reason)
+        inner = loops_on(block_path(func, block.name, what))[len(loops_on(loop_path(func, name, what))) :]
+        if not used["spatial"] or not keeps_apart(func, block, loop, inner):
+            reason = f"several iterations would write the same elements of {shared[0]} (block {block.name})"
+            raise ScheduleError(what, name, reason)
 
 
 def check_marks(func: Func, what: str, place: str) -> None:
