@@ -87,7 +87,8 @@ def results_of(node: Node, arrays: Sequence[Any]) -> list[Array] | None:
         made = operator_of(node).run(node, arrays)
     except FAILURES:
         return None  # the node will say what is wrong when it is run
-    return made if all(isinstance(one, np.ndarray) for one in made) else None
+    # In order, because what an operator gives may be a view of what it was given (a transpose, a broadcast).
+    return [np.asarray(one, order="C") for one in made] if all(isinstance(one, np.ndarray) for one in made) else None
 
 
 class _Inference:

@@ -38,6 +38,21 @@ def constant_second(node: Node, scope: Scope) -> Replacement:
     return [node.replace(inputs=[b, a])]
 
 
+def extreme(node: Node, scope: Scope) -> Replacement:
+    """Max(x, 0) -> Relu(x); Max(x, -inf) -> x; Max(x) -> x."""
+    if len(node.inputs) == 1:
+        return node.inputs[0]
+    if len(node.inputs) != 2:
+        return None
+    a, b = node.inputs
+    number = scope.scalar(b)
+    if a is None or number is None or not _is_float(a) or not same_type(a.type, node.outputs[0].type):
+        return constant_second(node, scope)
+    if number == (-np.inf if node.op == "Max" else np.inf):
+        return a
+    return swap(node, "Relu", [a]) if node.op == "Max" and number == 0 else None
+
+
 def _neutral(number: float) -> Rule:
     def rule(node: Node, scope: Scope) -> Replacement:
         """x op neutral -> x, where the shape is x's."""
@@ -196,6 +211,8 @@ ARITHMETIC_RULES: dict[str, list[Rule]] = {
     "Mul": [constant_second, _neutral(1), chained_constants],
     "Div": [_neutral(1), divide_constant],
     "Pow": [power],
+    "Max": [extreme],
+    "Min": [extreme],
     "And": [constant_second],
     "Or": [constant_second],
     "Xor": [constant_second],

@@ -52,6 +52,9 @@ def reshape(node: Node, scope: Scope) -> Replacement:
     wanted = _sizes(node.outputs[0])
     if wanted is None:
         return None
+    reduction = _reduction_of_shape(node, scope)
+    if reduction is not None:
+        return reduction
     before = scope.producer(source, *_RESHAPES)
     origin = before.inputs[0] if before is not None else None
     if origin is not None:
@@ -60,6 +63,21 @@ def reshape(node: Node, scope: Scope) -> Replacement:
     if written is not None and written.tolist() == wanted and not node.attributes.get("allowzero"):
         return None
     return _reshape_to(node, source, wanted, scope)
+
+
+_REDUCTIONS = tuple(f"Reduce{name}" for name in "Sum Mean Max Min Prod SumSquare L1 L2 LogSum LogSumExp".split())
+
+
+def _reduction_of_shape(node: Node, scope: Scope) -> Replacement:
+    """A reshape that only adds or drops the reduced sizes of 1 -> the reduction keeps them, or does not."""
+    before = scope.single(node.inputs[0], *_REDUCTIONS, "ArgMax", "ArgMin")
+    if before is None:
+        return None
+    other = before.replace(
+        attributes={**before.attributes, "keepdims": 1 - int(before.attributes.get("keepdims", 1))},
+        outputs=node.outputs,
+    )
+    return [other] if same_type(scope.type_of(other), node.outputs[0].type) else None
 
 
 def _sizes(value: Value) -> list[int] | None:

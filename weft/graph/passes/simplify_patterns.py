@@ -7,6 +7,7 @@
     x * clip(x + 3, 0, 6) / 6                                     -> HardSwish(x)
     (x - mean(x)) / sqrt(mean((x - mean(x))^2) + e) * g + b       -> LayerNormalization(x, g, b)
     x / sqrt(mean(x^2) + e) * g                                   -> RMSNormalization(x, g)
+    exp(x - max(x)) / sum(exp(x - max(x)))                        -> Softmax(x)
     MatMul(a, b) + c, for matrices                                -> Gemm(a, b, c)
 
 Only values that nothing else reads are swallowed.
@@ -25,12 +26,13 @@ from weft.graph.opspec import find_operator
 from weft.graph.passes.infer import same_type
 from weft.graph.passes.support import Replacement, Rule, Scope, swap
 
-_CLOSE = 1e-4
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
-def _near(number: float | None, wanted: float) -> bool:
-    return number is not None and abs(number - wanted) <= _CLOSE * abs(wanted)
+def _near(number: float | None, wanted: float, like: Value) -> bool:
+    """Whether a number of the model is a wanted one, as exactly as its element type can say."""
+    close = 1e-5 if like.tensor.dtype in ("float32", "float64") else 5e-3
+    return number is not None and abs(number - wanted) <= close * abs(wanted)
 
 
 def _floating(value: Value | None) -> bool:
@@ -100,12 +102,12 @@ def _same_shape(a: Value, b: Value) -> bool:
 
 
 def _gelu(node: Node, x: Value, other: Value, number: float, scope: Scope) -> list[Node] | None:
-    if not _near(number, 0.5):
+    if not _near(number, 0.5, x):
         return None
     erf = _plus_one(other, scope, "Erf")
     if erf is not None:
         inner = _Product(erf.inputs[0], scope)
-        return swap(node, "Gelu", [x]) if inner.values == [x] and _near(inner.number, math.sqrt(0.5)) else None
+        return swap(node, "Gelu", [x]) if inner.values == [x] and _near(inner.number, math.sqrt(0.5), x) else None
     tanh = _plus_one(other, scope, "Tanh")
     if tanh is not None and _is_cubic(_Product(tanh.inputs[0], scope), x, scope):
         return swap(node, "Gelu", [x], approximate="tanh")
@@ -114,7 +116,7 @@ def _gelu(node: Node, x: Value, other: Value, number: float, scope: Scope) -> li
 
 def _is_cubic(product: _Product, x: Value, scope: Scope) -> bool:
     """Whether a product is 0.79788 * (x + 0.044715 * x^3), in one of the ways to write it."""
-    if not _near(product.number, math.sqrt(2 / math.pi)):
+    if not _near(product.number, math.sqrt(2 / math.pi), x):
         return False
     rest = [v for v in product.values if v is not x]
     if len(rest) != 1:
@@ -122,10 +124,10 @@ def _is_cubic(product: _Product, x: Value, scope: Scope) -> bool:
     node = scope.single(rest[0], "Add")
     for a, b in _orders(node) if node is not None else ():
         tail = _powers(_Product(b, scope), x, scope)
-        if len(product.values) == 1 and a is x and tail is not None and tail[1] == 3 and _near(tail[0], 0.044715):
+        if len(product.values) == 1 and a is x and tail is not None and tail[1] == 3 and _near(tail[0], 0.044715, x):
             return True
         if len(product.values) == 2 and scope.scalar(a) == 1 and tail is not None and tail[1] == 2:
-            return _near(tail[0], 0.044715)
+            return _near(tail[0], 0.044715, x)
     return False
 
 
@@ -166,9 +168,9 @@ def _hard_swish(node: Node, x: Value, other: Value, number: float, scope: Scope)
     hard = scope.single(other, "HardSigmoid")
     if hard is not None and hard.inputs[0] is x and number == 1:
         alpha, beta = hard.attributes.get("alpha", 0.2), hard.attributes.get("beta", 0.5)
-        return swap(node, "HardSwish", [x]) if _near(alpha, 1 / 6) and beta == 0.5 else None
+        return swap(node, "HardSwish", [x]) if _near(alpha, 1 / 6, x) and beta == 0.5 else None
     limits = scope.single(other, "Clip")
-    if limits is None or not _near(number, 1 / 6) or len(limits.inputs) < 3:
+    if limits is None or not _near(number, 1 / 6, x) or len(limits.inputs) < 3:
         return None
     shifted = scope.single(limits.inputs[0], "Add")
     if shifted is None or scope.scalar(limits.inputs[1]) != 0 or scope.scalar(limits.inputs[2]) != 6:
@@ -292,6 +294,35 @@ def _normalized(node: Node, op: str, x: Value, axis: int, epsilon: float, scope:
     return swap(node, op, [x, ones], axis=axis - x.type.rank, epsilon=epsilon)
 
 
+def softmax(node: Node, scope: Scope) -> Replacement:
+    """exp(x - max(x)) / sum(exp(x - max(x))) over one axis -> Softmax."""
+    inside = _Inside()
+    total = inside.read(node.inputs[1], scope, "ReduceSum")
+    power = scope.producer(node.inputs[0], "Exp")
+    shifted = inside.read(power.inputs[0], scope, "Sub") if power is not None else None
+    highest = inside.read(shifted.inputs[1], scope, "ReduceMax") if shifted is not None else None
+    if total is None or power is None or shifted is None or highest is None:
+        return None
+    inside.uses[power.outputs[0]] = 2
+    axis = _one_axis(total, scope)
+    same = total.inputs[0] is power.outputs[0] and highest.inputs[0] is shifted.inputs[0]
+    if axis is None or axis != _one_axis(highest, scope) or not same or not inside.is_closed(scope):
+        return None
+    return swap(node, "Softmax", [shifted.inputs[0]], axis=axis)
+
+
+def _one_axis(node: Node, scope: Scope) -> int | None:
+    """The only axis of a reduction that keeps it, from the back."""
+    axes = scope.constant(node.inputs[1]) if len(node.inputs) > 1 else None
+    source = node.inputs[0]
+    if axes is None or axes.size != 1 or node.attributes.get("keepdims", 1) != 1 or source is None:
+        return None
+    if not isinstance(source.type, TensorType) or source.type.shape is None:
+        return None
+    axis = int(axes.reshape(()))
+    return axis if axis < 0 else axis - source.type.rank
+
+
 def scale_of_normalization(node: Node, scope: Scope) -> Replacement:
     """A normalisation whose scale is 1, times a tensor of the normalised shape -> that is its scale."""
     for source, factor in _orders(node):
@@ -331,7 +362,8 @@ def bias_of_product(node: Node, scope: Scope) -> Replacement:
         if before is None or term is None or not _is_matrix(before, node.outputs[0]) or len(before.inputs) > 2:
             continue
         if isinstance(term.type, TensorType) and term.type.is_static and len(term.type.static) <= 2:
-            return swap(node, "Gemm", [*before.inputs, term], **before.attributes)
+            kept = {key: value for key, value in before.attributes.items() if key != "beta"}
+            return swap(node, "Gemm", [*before.inputs, term], **kept)
     return None
 
 
@@ -364,7 +396,7 @@ def _is_plain(node: Node) -> bool:
 
 PATTERN_RULES: dict[str, list[Rule]] = {
     "Mul": [activation, normalization, scale_of_normalization],
-    "Div": [activation, normalization],
+    "Div": [activation, normalization, softmax],
     "Add": [bias_of_normalization, bias_of_product],
     "Gemm": [plain_gemm],
 }

@@ -9,6 +9,7 @@ Everything below the inputs is inferred anew. A size that gets two values is an 
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
 
 from weft.expr.nodes import Expr, Var, const
@@ -21,6 +22,7 @@ from weft.graph.shapes import tidy
 
 def specialize(graph: Graph, shapes: Mapping[str, Sequence[int]]) -> Graph:
     """The graph for inputs of these shapes; inputs that are not named keep the sizes that do not follow."""
+    shapes = {name: _numbers(name, shape) for name, shape in shapes.items()}
     by_name = {value.name: value for value in graph.inputs}
     for name in shapes:
         if name not in by_name:
@@ -34,12 +36,20 @@ def specialize(graph: Graph, shapes: Mapping[str, Sequence[int]]) -> Graph:
     return infer(substitute_values(graph, changed) if changed else graph)
 
 
+def _numbers(name: str, shape: Sequence[int]) -> tuple[int, ...]:
+    try:
+        sizes = tuple(operator.index(size) for size in shape)
+    except TypeError:
+        sizes = (-1,)
+    if any(size < 0 for size in sizes):
+        raise GraphError(f"input {name!r}: a shape is made of sizes from 0 up, not {shape!r}")
+    return sizes
+
+
 def _bind(value: Value, shape: Sequence[int], bound: dict[Var, tuple[int, str]]) -> None:
     wanted = value.type
     if not isinstance(wanted, TensorType):
         raise GraphError(f"input {value.name!r} is {wanted!r}: only a tensor has a shape to give")
-    if any(isinstance(size, bool) or not isinstance(size, int) or size < 0 for size in shape):
-        raise GraphError(f"input {value.name!r}: a shape is made of sizes from 0 up, not {list(shape)}")
     if wanted.shape is None:
         return
     if len(wanted.shape) != len(shape):
