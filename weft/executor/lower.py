@@ -107,8 +107,8 @@ def _rest_graph(graph: Graph, nodes: Sequence[Node]) -> Graph:
 
 
 def _view_items(group: Group) -> list[Item]:
-    source = group.nodes[0].inputs[0]
-    if not group.is_view or source is None or not _is_static(source):
+    source = group.nodes[0].inputs[0] if group.is_view else None
+    if source is None or not _is_static(source):
         return []
     return [View(source, group.nodes[0].outputs[0], group)]
 

@@ -1,13 +1,14 @@
 """An executor: a graph that is compiled for the shapes that it meets, and remembers them.
 
-Symbolic sizes are bound by the inputs' shapes on first sight; small integer inputs that decide shapes (axes, sizes, k)
-are bound by value. The number of specialisations is bounded: the one that was not used for longest is dropped.
+Symbolic sizes are bound by the inputs' shapes on first sight; small inputs that decide shapes (axes, sizes, k) are bound
+by value. The number of specialisations is bounded: the one that was not used for longest is dropped.
 """
 
 from __future__ import annotations
 
 import itertools
 import logging
+import math
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -31,7 +32,7 @@ logger = logging.getLogger("weft.executor")
 
 MOST_SPECIALIZATIONS = 16
 LARGEST_BOUND_VALUE = 64
-"""Integer inputs of at most so many elements are bound by value where they decide shapes."""
+"""Inputs of at most so many elements are bound by value where they decide shapes."""
 
 HEAVY = frozenset("Conv ConvTranspose MatMul Gemm LSTM GRU RNN Attention Einsum".split())
 _counter = itertools.count()
@@ -121,7 +122,11 @@ class Executor:
     def _compile(self, arrays: Sequence[Any]) -> Specialization:
         if not self._can_compile:
             raise ArgumentError("this module was loaded from a file that holds its code for other shapes only")
-        shapes = {v.name: a.shape for v, a in zip(self.graph.inputs, arrays) if isinstance(a, np.ndarray)}
+        shapes = {
+            v.name: a.shape
+            for v, a in zip(self.graph.inputs, arrays)
+            if isinstance(a, np.ndarray) and isinstance(v.type, TensorType)
+        }
         values = {
             v.name: a
             for at, (v, a) in enumerate(zip(self.graph.inputs, arrays))
@@ -176,20 +181,29 @@ def link(lowered: Lowered, target: Target) -> Engine | None:
 
 
 def deciding_inputs(graph: Graph) -> set[int]:
-    """The positions of inputs whose values decide shapes: integers that reach an operator's shape operand."""
+    """The positions of inputs whose values decide shapes: they reach an operator's shape operand."""
     wanted: set[Value] = set()
     for node in reversed(graph.nodes):
-        spec = operator_of(node)
-        for position in spec.shape_inputs:
+        for position in operator_of(node).shape_inputs:
             if position < len(node.inputs) and (value := node.inputs[position]) is not None:
                 wanted.add(value)
-        if any(value in wanted for value in node.outputs) and not node.graphs and node.op != "Shape":
-            wanted.update(v for v in node.inputs if v is not None and _is_small_integer(v))
-    return {at for at, value in enumerate(graph.inputs) if value in wanted and _is_small_integer(value)}
+        if any(value in wanted for value in node.outputs) and not node.graphs and node.op not in _FORGET_VALUES:
+            wanted.update(v for v in node.inputs if v is not None and _may_be_small(v))
+    return {at for at, value in enumerate(graph.inputs) if value in wanted and _may_be_small(value)}
 
 
-def _is_small_integer(value: Value) -> bool:
+_FORGET_VALUES = frozenset({"Shape", "Size"})
+"""Operators whose results depend on the shape of an input only."""
+
+
+def _may_be_small(value: Value) -> bool:
     kind = value.type
-    if not isinstance(kind, TensorType) or kind.dtype not in ("int64", "int32"):
-        return isinstance(kind, type(None))
-    return kind.shape is None or len(kind.shape) <= 1
+    if kind is None:
+        return True
+    if not isinstance(kind, TensorType) or kind.core is None:
+        return False
+    return kind.shape is None or (len(kind.shape) <= 1 and _least_size(kind) <= LARGEST_BOUND_VALUE)
+
+
+def _least_size(kind: TensorType) -> int:
+    return math.prod(d for d in kind.shape or () if isinstance(d, int))
