@@ -12,13 +12,14 @@ from weft.graph.ir import NUMPY_TYPES, TensorType, Value
 
 
 def specializations(module: Module) -> Iterator[Any]:
-    """Every compiled form of a model, those of parts that wait for shapes included."""
+    """Every compiled form of a model, those of parts that wait for shapes and of subgraphs included."""
     waiting = list(module.specializations)
     while waiting:
         one = waiting.pop(0)
         yield one
         for step in one.lowered.program.steps:
-            waiting += getattr(getattr(step, "executor", None), "specializations", [])
+            for holder in (step, *getattr(step, "inner", {}).values()):
+                waiting += getattr(getattr(holder, "executor", None), "specializations", [])
 
 
 def module_facts(module: Module) -> dict[str, Any]:
