@@ -33,6 +33,7 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -93,9 +94,12 @@ def find_cases(kinds: Sequence[str] = KINDS, pattern: str = "", limit: int | Non
     wanted = re.compile(pattern)
     found: list[Case] = []
     for kind in kinds:
-        for raw in _raw_cases(kind):
+        cases = _raw_cases(kind)
+        operators = {raw.name: operator_of(raw, kind) for raw in cases}
+        for raw in cases:
             if wanted.search(raw.name):
-                found.append(make_case(raw, kind))
+                name = operators.get(raw.name.split("_expanded")[0]) or operators[raw.name]
+                found.append(make_case(raw, kind, name))
             if limit is not None and len(found) >= limit:
                 return found
     return found
@@ -112,7 +116,15 @@ def _raw_cases(kind: str) -> list[Any]:
         return [case for case in load_model_tests(kind=kind) if (Path(case.model_dir or "") / "model.onnx").is_file()]
 
 
-def make_case(raw: Any, kind: str) -> Case:
+def operator_of(raw: Any, kind: str) -> str:
+    """The row of the table that a case belongs to: its operator, or the kind of models it is from."""
+    if kind != "node":
+        return f"({kind})"
+    nodes = raw.model.graph.node
+    return str(nodes[0].op_type) if len(nodes) == 1 else "(several)"
+
+
+def make_case(raw: Any, kind: str, operator: str) -> Case:
     """A case of the onnx package in our own form."""
     import onnx
 
@@ -124,7 +136,6 @@ def make_case(raw: Any, kind: str) -> Case:
         data = list(_read_data(model, Path(raw.model_dir)))
     nodes = list(all_nodes(model.graph))
     random = any(node.op_type in RANDOM for node in nodes) or "training_dropout" in raw.name
-    operator = kind if kind != "node" else nodes[0].op_type if len(model.graph.node) == 1 else "(several)"
     return Case(
         raw.name, kind, operator, model.SerializeToString(), data, raw.rtol, raw.atol, is_core(model, random), random
     )
@@ -213,7 +224,9 @@ def run_case(case: Case, target: str = "native") -> Result:
     except WeftError as error:
         result.outcome, result.reason = "refused", str(error)
     except Exception as error:  # noqa: BLE001  (whatever it is, it is a row of the table)
-        result.outcome, result.reason = "crashed", f"{type(error).__name__}: {error}"
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        result.outcome = "crashed"
+        result.reason = f"{type(error).__name__}: {error} ({Path(last.filename).name}:{last.lineno})"
     result.seconds = time.perf_counter() - start
     return result
 
@@ -253,7 +266,8 @@ def _values_differ(got: np.ndarray[Any, Any], expected: np.ndarray[Any, Any], ca
         return ""
     with np.errstate(all="ignore"):
         gap = np.abs(got.astype(np.complex128) - expected.astype(np.complex128))
-    where = np.unravel_index(int(np.nanargmax(gap)) if np.isfinite(gap).any() else 0, gap.shape)
+        beyond = np.asarray(gap / (case.atol + rtol * np.abs(expected.astype(np.complex128))))
+    where = np.unravel_index(int(np.argmax(np.nan_to_num(beyond, nan=np.inf))), beyond.shape)
     return f"at {[int(i) for i in where]}: {got[where]} instead of {expected[where]}"
 
 
