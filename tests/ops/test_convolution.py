@@ -45,7 +45,7 @@ def test_conv_against_torch(channels, features, group, sizes, kernel, strides, d
         *given, torch.tensor(b) if bias else None, strides, pads, dilations, group
     ).numpy()
     arrays = [x, w, b] if bias else [x, w]
-    attributes = dict(group=group, strides=list(strides), dilations=list(dilations), pads=[*pads, *pads])
+    attributes = {"group": group, "strides": list(strides), "dilations": list(dilations), "pads": [*pads, *pads]}
     check_node("Conv", arrays, wanted, **attributes)
     named = {(0, 0): "batch", **{(0, 2 + d): f"size{d}" for d in range(len(sizes))}}
     check_symbolic("Conv", arrays, named, **attributes)
@@ -127,13 +127,13 @@ def test_conv_transpose_against_torch(channels, per_group, group, sizes, kernel,
     )
     given = [torch.tensor(a) for a in (x, w, b)]
     wanted = TRANSPOSED[len(sizes)](*given, strides, pads, extra, group, dilations).numpy()
-    attributes = dict(
-        group=group,
-        strides=list(strides),
-        dilations=list(dilations),
-        pads=[*pads, *pads],
-        output_padding=list(extra),
-    )
+    attributes = {
+        "group": group,
+        "strides": list(strides),
+        "dilations": list(dilations),
+        "pads": [*pads, *pads],
+        "output_padding": list(extra),
+    }
     check_node("ConvTranspose", [x, w, b], wanted, **attributes)
     named = {(0, 0): "batch", **{(0, 2 + d): f"size{d}" for d in range(len(sizes))}}
     check_symbolic("ConvTranspose", [x, w, b], named, **attributes)
@@ -143,13 +143,13 @@ def test_deformable_without_offsets_is_a_convolution():
     x, w = numbers(2, 4, 6, 7), numbers(6, 2, 3, 3, seed=1)
     wanted = CONVOLUTIONS[2](torch.tensor(x), torch.tensor(w), None, (2, 1), (1, 1), (1, 2), 2).numpy()
     offset = np.zeros((2, 2 * 9 * 2, *wanted.shape[2:]), "float32")
-    options = dict(strides=[2, 1], pads=[1, 1, 1, 1], dilations=[1, 2], group=2, offset_group=2)
+    options = {"strides": [2, 1], "pads": [1, 1, 1, 1], "dilations": [1, 2], "group": 2, "offset_group": 2}
     check_node("DeformConv", [x, w, offset], wanted, **options)
 
 
 def test_deformable_evaluates_as_it_compiles():
     x, w = numbers(2, 4, 6, 7), numbers(6, 4, 3, 2, seed=1)
     offset, mask = 3 * numbers(2, 2 * 6 * 2, 6, 6, seed=2), numbers(2, 2 * 6, 6, 6, seed=3)
-    options = dict(pads=[1, 0, 1, 0], offset_group=2)
+    options = {"pads": [1, 0, 1, 0], "offset_group": 2}
     host, compiled = run_node("DeformConv", x, w, offset, numbers(6, seed=4), mask, **options)
     np.testing.assert_allclose(host[0], compiled[0], rtol=1e-4, atol=1e-4)

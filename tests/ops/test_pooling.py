@@ -38,13 +38,13 @@ def test_max_pool_against_torch(sizes, kernel, strides, pads, ceil, dilation):
         torch.tensor(x), kernel, strides, pads, dilation, ceil_mode=bool(ceil), return_indices=True
     )
     offsets = np.arange(6).reshape(2, 3, *[1] * len(sizes)) * np.prod(sizes)
-    attributes = dict(
-        kernel_shape=list(kernel),
-        strides=list(strides),
-        pads=[*pads, *pads],
-        dilations=[dilation] * len(sizes),
-        ceil_mode=ceil,
-    )
+    attributes = {
+        "kernel_shape": list(kernel),
+        "strides": list(strides),
+        "pads": [*pads, *pads],
+        "dilations": [dilation] * len(sizes),
+        "ceil_mode": ceil,
+    }
     if ceil:
         check_node("MaxPool", [x], wanted.numpy(), rtol=0, atol=0, **attributes)
         return
@@ -82,7 +82,7 @@ def test_average_pool_against_torch(sizes, kernel, strides, pads, ceil, include)
     wanted = AVERAGE[len(sizes)](
         torch.tensor(x), kernel, strides, pads, ceil_mode=bool(ceil), count_include_pad=bool(include)
     )
-    attributes = dict(kernel_shape=list(kernel), strides=list(strides), pads=[*pads, *pads])
+    attributes = {"kernel_shape": list(kernel), "strides": list(strides), "pads": [*pads, *pads]}
     check_node("AveragePool", [x], wanted.numpy(), ceil_mode=ceil, count_include_pad=include, **attributes)
     check_symbolic("AveragePool", [x], {(0, 0): "n", (0, 2): "h"}, ceil_mode=ceil, **attributes)
 

@@ -54,7 +54,7 @@ def test_against_torch(op, bidirectional):
     y = every.numpy().reshape(steps, batch, count, hidden).transpose(0, 2, 1, 3)
     finals = [t.numpy() for t in last] if op == "LSTM" else [last.numpy()]
     arrays = [x, w, r, b, None, h, *([c] if op == "LSTM" else [])]
-    options = dict(hidden_size=hidden, direction="bidirectional" if bidirectional else "forward")
+    options = {"hidden_size": hidden, "direction": "bidirectional" if bidirectional else "forward"}
     if op == "GRU":
         options["linear_before_reset"] = 1
     check_node(op, arrays, [y, *finals], **options)
@@ -89,7 +89,11 @@ def test_short_sequences(op, direction):
         {"clip": 0.3},
         {"input_forget": 1},
         {"layout": 1},
-        {"activations": ["HardSigmoid", "ScaledTanh", "Softsign"], "activation_alpha": [0.3, 1.5], "activation_beta": [0.4, 0.7]},
+        {
+            "activations": ["HardSigmoid", "ScaledTanh", "Softsign"],
+            "activation_alpha": [0.3, 1.5],
+            "activation_beta": [0.4, 0.7],
+        },
         {"activations": ["Sigmoid", "LeakyRelu", "Elu"], "activation_alpha": [0.1, 0.5]},
         {"activations": ["Softplus", "ThresholdedRelu", "Affine"], "activation_beta": [0.1]},
     ],

@@ -1,0 +1,174 @@
+"""The operators of com.microsoft against ONNX Runtime, whose they are."""
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+from tests.ops.nodes import numbers, run_node
+from weft.graph.ir import GraphError
+
+onnxruntime = pytest.importorskip("onnxruntime")
+DOMAIN = "com.microsoft"
+
+
+def reference(op, arrays, outputs, attributes, domain=DOMAIN):
+    names = ["" if a is None else f"in{i}" for i, a in enumerate(arrays)]
+    given = [(n, a) for n, a in zip(names, arrays) if n]
+    infos = [helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape) for n, a in given]
+    results = [helper.make_value_info(name, onnx.TypeProto()) for name in outputs if name]
+    node = helper.make_node(op, names, outputs, domain=domain, **attributes)
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid(DOMAIN, 1)]
+    model = helper.make_model(helper.make_graph([node], "g", infos, results), opset_imports=opsets, ir_version=10)
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    return session.run(None, dict(given))
+
+
+def check(op, *arrays, outputs=1, compiled=True, tolerance=1e-4, domain=DOMAIN, **attributes):
+    wanted = reference(op, arrays, [f"out{i}" for i in range(outputs)], attributes, domain)
+    host, made = run_node(op, *arrays, outputs=outputs, domain=domain, **attributes)
+    assert (made is not None) == compiled
+    for results in [host] if made is None else [host, made]:
+        for got, want in zip(results, wanted):
+            assert got.dtype == want.dtype and got.shape == want.shape
+            # Quantized results may differ by one where a number falls between two.
+            limit = 1 if want.dtype.kind in "iu" else tolerance
+            np.testing.assert_allclose(got.astype("float64"), want.astype("float64"), rtol=tolerance, atol=limit)
+
+
+def number(value, dtype="float32"):
+    return np.array(value, dtype)
+
+
+@pytest.mark.parametrize("op", ["Gelu", "FastGelu", "QuickGelu"])
+def test_gelu(op):
+    check(op, numbers(2, 3, 8))
+
+
+@pytest.mark.parametrize("op", ["BiasGelu", "FastGelu"])
+def test_gelu_with_bias(op):
+    check(op, numbers(2, 3, 8), numbers(8, seed=1))
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_skip_layer_normalization(bias):
+    x, skip = numbers(2, 3, 8), numbers(2, 3, 8, seed=1)
+    gamma, beta, added = (numbers(8, seed=i) for i in (2, 3, 4))
+    check("SkipLayerNormalization", x, skip, gamma, beta, *([added] if bias else []), epsilon=1e-5)
+    check("SkipSimplifiedLayerNormalization", x, skip, gamma, *([added] if bias else []), epsilon=1e-5)
+
+
+def test_simplified_layer_normalization():
+    check("SimplifiedLayerNormalization", numbers(2, 3, 8), numbers(8, seed=1), domain="", axis=-1, epsilon=1e-5)
+
+
+@pytest.mark.parametrize("segments", [False, True])
+def test_embed_layer_normalization(segments):
+    ids, parts = number([[1, 2, 3], [4, 0, 2]], "int32"), number([[0, 0, 1], [1, 0, 1]], "int32")
+    tables = [numbers(6, 8), numbers(4, 8, seed=1), numbers(2, 8, seed=2)]
+    norms, mask = [numbers(8, seed=3), numbers(8, seed=4)], number([[1, 1, 0], [1, 1, 1]], "int32")
+    second = [parts, tables[2]] if segments else [None, None]
+    check("EmbedLayerNormalization", ids, second[0], tables[0], tables[1], second[1], *norms, mask, outputs=2)
+
+
+@pytest.mark.parametrize(
+    "activation,values", [("Relu", []), ("LeakyRelu", [0.2]), ("Clip", [-0.5, 0.5]), ("HardSigmoid", [0.3, 0.4])]
+)
+def test_fused_conv(activation, values):
+    options = {"activation": activation, "pads": [1, 1, 1, 1], **({"activation_params": values} if values else {})}
+    check("FusedConv", numbers(1, 3, 5, 5), numbers(4, 3, 3, 3, seed=1), numbers(4, seed=2), **options)
+
+
+def test_fused_conv_with_residual():
+    arrays = [numbers(1, 3, 5, 5), numbers(4, 3, 1, 1, seed=1), numbers(4, seed=2), numbers(1, 4, 5, 5, seed=3)]
+    check("FusedConv", *arrays, activation="Relu")
+
+
+def test_fused_products():
+    check("FusedMatMul", numbers(2, 4, 3), numbers(2, 5, 4, seed=1), transA=1, transB=1, alpha=0.5)
+    options = {"activation": "LeakyRelu", "activation_alpha": 0.1}
+    check("FusedGemm", numbers(3, 4), numbers(4, 5, seed=1), numbers(5, seed=2), **options)
+
+
+QUANTIZED = [number(0.02), number(120, "uint8")]
+RESULT = [number(0.05), number(100, "uint8")]
+
+
+@pytest.mark.parametrize("op", ["QLinearAdd", "QLinearMul"])
+def test_qlinear_of_two(op):
+    x, y = numbers(2, 3, 4, dtype="uint8"), numbers(3, 4, seed=1, dtype="uint8")
+    check(op, x, *QUANTIZED, y, number(0.03), number(130, "uint8"), *RESULT)
+
+
+@pytest.mark.parametrize("op,options", [("QLinearSigmoid", {}), ("QLinearLeakyRelu", {"alpha": 0.1})])
+def test_qlinear_of_one(op, options):
+    check(op, numbers(2, 3, 4, dtype="uint8"), *QUANTIZED, number(1 / 256), number(10, "uint8"), **options)
+
+
+@pytest.mark.parametrize("last", [0, 1])
+def test_qlinear_pools(last):
+    x = numbers(1, 4, 6, 6, dtype="uint8")
+    check("QLinearGlobalAveragePool", x, *QUANTIZED, *RESULT, channels_last=last)
+    options = {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1], "strides": [2, 2]}
+    check("QLinearAveragePool", x, *QUANTIZED, *RESULT, channels_last=last, **options)
+
+
+def test_qlinear_concat():
+    x, y = numbers(2, 3, dtype="uint8"), numbers(2, 4, seed=1, dtype="uint8")
+    check("QLinearConcat", *RESULT, x, *QUANTIZED, y, number(0.03), number(130, "uint8"), axis=1)
+
+
+def test_products_of_eight_bits():
+    a, b = numbers(3, 8, dtype="uint8"), numbers(8, 5, seed=1, dtype="int8")
+    zeros, bias = [number(128, "uint8"), number(3, "int8")], numbers(5, seed=2)
+    check("MatMulIntegerToFloat", a, b, number(0.02), number(0.01), *zeros, bias)
+    check("MatMulIntegerToFloat", a, b, number(0.02), np.abs(numbers(5, seed=3)))
+    check("DynamicQuantizeMatMul", numbers(2, 3, 8), b, number(0.01), zeros[1], bias, tolerance=2e-3)
+
+
+def test_quantized_gemm():
+    a, b = numbers(3, 8, dtype="uint8"), numbers(5, 8, seed=1, dtype="int8")
+    ends = [number(0.02), number(128, "uint8"), b, number(0.01), number(0, "int8"), numbers(5, seed=2, dtype="int32")]
+    check("QGemm", a, *ends, transB=1)
+    check("QGemm", a, *ends, number(0.3), number(90, "uint8"), transB=1, alpha=0.5)
+
+
+@pytest.mark.parametrize("causal", [0, 1])
+@pytest.mark.parametrize("mask", ["none", "lengths", "keys", "pairs"])
+def test_attention(causal, mask):
+    x, w, bias = numbers(2, 5, 8), numbers(8, 24, seed=1), numbers(24, seed=2)
+    keys = number([[1, 1, 1, 1, 0], [1, 1, 1, 0, 0]], "int32")
+    pairs = np.repeat(keys[:, None], 5, axis=1)
+    given = {"none": None, "lengths": number([4, 3], "int32"), "keys": keys, "pairs": pairs}
+    check("Attention", x, w, bias, given[mask], num_heads=2, unidirectional=causal)
+
+
+def test_attention_with_the_past():
+    x, w, bias, past = numbers(2, 1, 8), numbers(8, 24, seed=1), numbers(24, seed=2), numbers(2, 2, 2, 3, 4, seed=3)
+    check("Attention", x, w, bias, None, past, outputs=2, num_heads=2)
+
+
+def test_quantized_attention():
+    x, w, bias = numbers(2, 5, 8, dtype="uint8"), numbers(8, 24, seed=1, dtype="int8"), numbers(24, seed=2)
+    zeros = [number(128, "uint8"), number(2, "int8")]
+    check("QAttention", x, w, bias, number(0.01), number(0.01), None, *zeros, num_heads=2, tolerance=1e-3)
+
+
+def test_multi_head_attention():
+    q, k, v, bias = numbers(2, 3, 8), numbers(2, 5, 8, seed=1), numbers(2, 5, 8, seed=2), numbers(24, seed=3)
+    check("MultiHeadAttention", q, k, v, num_heads=2)
+    check("MultiHeadAttention", q, k, v, bias, None, numbers(2, 2, 3, 5, seed=4), num_heads=2)
+
+
+@pytest.mark.parametrize("places", [number([2], "int64"), number([[0, 1, 2], [3, 1, 0]], "int64")])
+@pytest.mark.parametrize("interleaved", [0, 1])
+def test_rotary_embedding(places, interleaved):
+    cosines, sines = numbers(6, 2, seed=1), numbers(6, 2, seed=2)
+    check("RotaryEmbedding", numbers(2, 3, 8), places, cosines, sines, interleaved=interleaved)
+
+
+def test_refuses_what_it_does_not_know():
+    with pytest.raises(GraphError, match="do_rotary"):
+        run_node("Attention", numbers(2, 5, 8), numbers(8, 24), numbers(24), domain=DOMAIN, num_heads=2, do_rotary=1)
+    with pytest.raises(GraphError, match="Gelu"):
+        run_node("FusedConv", numbers(1, 3, 5, 5), numbers(4, 3, 3, 3), domain=DOMAIN, activation="Gelu")

@@ -1,0 +1,128 @@
+"""com.microsoft's attention layers, by way of ONNX's Attention: Attention, MultiHeadAttention and QAttention."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from weft.graph.shapes import plus
+from weft.ops.microsoft_composition import Composition, Part, compose
+from weft.ops.microsoft_quantized import real_product
+
+
+def _axes(b: Composition, *axes: int) -> Part:
+    return b.constant(list(axes), "int64")
+
+
+def _heads(b: Composition, x: Part) -> Part:
+    """(batch, length, heads * size) as (batch, heads, length, size)."""
+    split = b("Reshape", x, b.constant([0, 0, int(b.need("num_heads")), -1], "int64"))
+    made: Part = b("Transpose", split, perm=[0, 2, 1, 3])
+    return made
+
+
+def _joined(b: Composition, x: Part) -> Part:
+    made: Part = b("Reshape", b("Transpose", x, perm=[0, 2, 1, 3]), b.constant([0, 0, -1], "int64"))
+    return made
+
+
+def _mask(b: Composition, mask: Part | None, bias: Part | None, keys: Any, dtype: str) -> Part | None:
+    """The number added to each score: a large negative one where the mask is 0, and the node's own bias."""
+    if mask is None:
+        return bias
+    rank = len(mask.dims)
+    if rank == 1:
+        if bias is not None or "int32" != mask.dtype:
+            raise b.error(f"a mask of {mask.type!r} is not supported")
+        # One number for each sequence: how many of its keys count.
+        inside = b("Less", b.cast(b.range(keys), "int32"), b("Unsqueeze", mask, _axes(b, 1)))
+        mask, rank = b.cast(inside, "int32"), 2
+    if rank not in (2, 3):
+        raise b.error(f"a mask of {mask.type!r} is not supported")
+    wide = b("Unsqueeze", b.cast(mask, dtype), _axes(b, 1, 2) if rank == 2 else _axes(b, 1))
+    off = b("Sub", b.constant(1.0, dtype), wide)
+    made: Part = b("Mul", off, b.constant(float(b.get("mask_filter_value", -10000.0)), dtype))
+    return made if bias is None else b("Add", made, bias)
+
+
+def _attend(b: Composition, q: Part, k: Part, v: Part, mask: Any, bias: Any, past: tuple[Any, Any]) -> list[Part]:
+    """Attention of heads, joined, and the keys and values with those of the past."""
+    keys = k.dims[2] if past[0] is None else plus(past[0].dims[2], k.dims[2])
+    added = _mask(b, mask, bias, keys, q.dtype)
+    scale = b.get("scale")
+    options: dict[str, Any] = {"is_causal": int(b.get("unidirectional", 0)), "scale": float(scale) if scale else None}
+    if past[0] is None:
+        return [_joined(b, b("Attention", q, k, v, added, **options)), k, v]
+    made = b("Attention", q, k, v, added, *past, outputs=3, **options)
+    return [_joined(b, made[0]), made[1], made[2]]
+
+
+def _self_attention(b: Composition, packed: Part, mask: Any, past: Part | None, bias: Part | None) -> Any:
+    """Attention of one tensor that holds queries, keys and values side by side."""
+    sizes = b.get("qkv_hidden_sizes")
+    if sizes:
+        parts = b("Split", packed, b.constant(list(sizes), "int64"), axis=2, outputs=3)
+    else:
+        parts = b("Split", packed, axis=2, outputs=3, num_outputs=3)
+    q, k, v = [_heads(b, part) for part in parts]
+    before: tuple[Any, Any] = (None, None)
+    if past is not None:
+        before = (b("Gather", past, b.constant(0, "int64")), b("Gather", past, b.constant(1, "int64")))
+    made = _attend(b, q, k, v, mask, bias, before)
+    if b.output_count == 1:
+        return made[0]
+    return made[0], b("Concat", *[b("Unsqueeze", part, _axes(b, 0)) for part in made[1:]], axis=0)
+
+
+def _attention(
+    b: Composition,
+    x: Part,
+    weights: Part,
+    bias: Part | None = None,
+    mask: Part | None = None,
+    past: Part | None = None,
+    added: Part | None = None,
+    *rest: Part | None,
+) -> Any:
+    if b.get("do_rotary", 0) or b.get("past_present_share_buffer", 0):
+        raise b.error("do_rotary and past_present_share_buffer are not supported")
+    packed = b("MatMul", x, weights)
+    return _self_attention(b, packed if bias is None else b("Add", packed, bias), mask, past, added)
+
+
+def _quantized(
+    b: Composition,
+    x: Part,
+    weights: Part,
+    bias: Part,
+    x_scale: Part,
+    w_scale: Part,
+    mask: Part | None = None,
+    x_zero: Part | None = None,
+    w_zero: Part | None = None,
+    past: Part | None = None,
+) -> Any:
+    packed = real_product(b, x, weights, x_scale, w_scale, x_zero, w_zero, bias)
+    return _self_attention(b, packed, mask, past, None)
+
+
+def _multi_head(b: Composition, *inputs: Part | None) -> Any:
+    query, key, value, bias, mask, added, past_key, past_value = [*inputs, *[None] * 8][:8]
+    if query is None or key is None or value is None or len(query.dims) != 3 or b.output_count > 3:
+        raise b.error("it is supported with three separate inputs of query, key and value")
+    if any(p is not None for p in inputs[8:]):
+        raise b.error("shared buffers and beams are not supported")
+    if bias is not None:
+        if len(key.dims) != 3:
+            raise b.error("a bias of keys that are in heads already is not supported")
+        widths = b.constant([query.dims[2], key.dims[2], value.dims[2]], "int64")
+        parts = b("Split", bias, widths, axis=0, outputs=3)
+        query, key, value = [b("Add", x, part) for x, part in zip((query, key, value), parts)]
+    assert query is not None and key is not None and value is not None
+    heads = [x if len(x.dims) == 4 else _heads(b, x) for x in (query, key, value)]
+    made = _attend(b, heads[0], heads[1], heads[2], mask, added, (past_key, past_value))
+    return made[: b.output_count]
+
+
+compose("Attention", _attention)
+compose("QAttention", _quantized)
+compose("MultiHeadAttention", _multi_head)

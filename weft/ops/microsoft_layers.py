@@ -1,0 +1,192 @@
+"""com.microsoft's fused layers: activations, normalizations with their residual, embeddings, fused products."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from weft.ops.microsoft_composition import Composition, Part, alias, compose
+
+# -------------------------------------------------------------------------------------------------------- activations
+
+
+def _gelu(b: Composition, x: Part) -> Any:
+    return b("Gelu", x)
+
+
+def _bias_gelu(b: Composition, x: Part, bias: Part) -> Any:
+    return b("Gelu", b("Add", x, bias))
+
+
+def _fast_gelu(b: Composition, x: Part, bias: Part | None = None) -> Any:
+    return b("Gelu", x if bias is None else b("Add", x, bias), approximate="tanh")
+
+
+def _quick_gelu(b: Composition, x: Part) -> Any:
+    return b("Swish", x, alpha=float(b.get("alpha", 1.702)))
+
+
+def _bias_add(b: Composition, x: Part, bias: Part, skip: Part) -> Any:
+    return b("Add", b("Add", x, bias), skip)
+
+
+compose("Gelu", _gelu, "injective")
+compose("BiasGelu", _bias_gelu, "injective")
+compose("FastGelu", _fast_gelu, "injective")
+compose("QuickGelu", _quick_gelu, "injective")
+compose("BiasAdd", _bias_add, "injective")
+
+
+def activate(b: Composition, x: Part, name: str, numbers: list[float]) -> Part:
+    """The activation that a fused operator names, with its numbers in order."""
+    made: Part
+    if name == "":
+        return x
+    if name in ("Relu", "Tanh", "Sigmoid", "HardSwish", "Softplus"):
+        made = b(name, x)
+    elif name in ("LeakyRelu", "Elu", "ThresholdedRelu"):
+        made = b(name, x, alpha=float(numbers[0]) if numbers else None)
+    elif name == "HardSigmoid":
+        alpha, beta = [*map(float, numbers), None, None][:2]
+        made = b(name, x, alpha=alpha, beta=beta)
+    elif name == "Clip":
+        made = b("Clip", x, *[b.constant(float(n), x.dtype) for n in numbers])
+    else:
+        raise b.error(f"the activation {name!r} is not known here")
+    return made
+
+
+# ----------------------------------------------------------------------------------------------------------- products
+
+
+def _fused_conv(b: Composition, x: Part, w: Part, bias: Part | None = None, added: Part | None = None) -> Any:
+    names = ("group", "pads", "strides", "dilations", "kernel_shape", "auto_pad")
+    made = b("Conv", x, w, bias, **{name: b.get(name) for name in names})
+    if added is not None:
+        made = b("Add", made, added)
+    return activate(b, made, b.get("activation", ""), list(b.get("activation_params") or []))
+
+
+def _fused_gemm(b: Composition, x: Part, y: Part, z: Part | None = None) -> Any:
+    made = b("Gemm", x, y, z, **{name: b.get(name) for name in ("alpha", "beta", "transA", "transB")})
+    numbers = [b.get(name) for name in ("activation_alpha", "activation_beta", "activation_gamma")]
+    return activate(b, made, b.get("activation", ""), [n for n in numbers if n is not None])
+
+
+def turned(b: Composition, x: Part) -> Part:
+    """A tensor with its last two dimensions exchanged."""
+    rank = len(x.dims)
+    if rank < 2:
+        return x
+    made: Part = b("Transpose", x, perm=[*range(rank - 2), rank - 1, rank - 2])
+    return made
+
+
+def _fused_matmul(b: Composition, x: Part, y: Part) -> Any:
+    if b.get("transBatchA", 0) or b.get("transBatchB", 0):
+        raise b.error("transBatchA and transBatchB are not supported")
+    made = b("MatMul", turned(b, x) if b.get("transA", 0) else x, turned(b, y) if b.get("transB", 0) else y)
+    alpha = float(b.get("alpha", 1.0))
+    return made if alpha == 1 else b("Mul", made, b.constant(alpha, made.dtype))
+
+
+compose("FusedConv", _fused_conv, "complex")
+compose("FusedGemm", _fused_gemm, "complex")
+compose("FusedMatMul", _fused_matmul, "complex")
+
+# ----------------------------------------------------------------------------------------------------- normalizations
+
+
+def _unused(b: Composition) -> list[Part]:
+    """Mean and deviation, which no model asks for after training."""
+    if b.wants(1) or b.wants(2):
+        raise b.error("its outputs 'mean' and 'inv_std_var' are not computed here")
+    nothing = b.constant(0.0, "float32")
+    return [b("Identity", nothing), b("Identity", nothing)]
+
+
+def _skip_layer(
+    b: Composition, x: Part, skip: Part, gamma: Part, beta: Part | None = None, bias: Part | None = None
+) -> Any:
+    total = b("Add", x, skip) if bias is None else b("Add", b("Add", x, bias), skip)
+    made = b("LayerNormalization", total, gamma, beta, axis=-1, epsilon=float(b.get("epsilon", 1e-12)))
+    return [made] if b.output_count == 1 else [made, *_unused(b), total]
+
+
+def _skip_simplified(b: Composition, x: Part, skip: Part, gamma: Part, bias: Part | None = None) -> Any:
+    total = b("Add", x, skip) if bias is None else b("Add", b("Add", x, bias), skip)
+    made = b("RMSNormalization", total, gamma, axis=-1, epsilon=float(b.get("epsilon", 1e-12)))
+    return [made] if b.output_count == 1 else [made, *_unused(b), total]
+
+
+def _simplified(b: Composition, x: Part, gamma: Part) -> Any:
+    return b("RMSNormalization", x, gamma, axis=b.get("axis", -1), epsilon=float(b.get("epsilon", 1e-5)))
+
+
+def _embed(
+    b: Composition,
+    ids: Part,
+    segments: Part | None,
+    words: Part,
+    positions: Part,
+    segment_table: Part | None,
+    gamma: Part,
+    beta: Part,
+    mask: Part | None = None,
+    position_ids: Part | None = None,
+) -> Any:
+    places = b.range(ids.dims[1]) if position_ids is None else position_ids
+    total = b("Add", b("Gather", words, ids), b("Gather", positions, places))
+    if segments is not None and segment_table is not None:
+        total = b("Add", total, b("Gather", segment_table, segments))
+    made = b("LayerNormalization", total, gamma, beta, axis=-1, epsilon=float(b.get("epsilon", 1e-12)))
+    if b.output_count == 1:
+        return [made]
+    if mask is None:
+        ones = b("Mul", b.cast(ids, "int32"), b.constant(0, "int32"))
+    else:
+        ones = b.cast(mask, "int32")
+    lengths = b("ReduceSum", ones, b.constant([1], "int64"), keepdims=0)
+    return [made, lengths, b("Identity", total)]
+
+
+compose("SkipLayerNormalization", _skip_layer, "reduction")
+compose("SkipSimplifiedLayerNormalization", _skip_simplified, "reduction")
+compose("SimplifiedLayerNormalization", _simplified, "reduction", domain="")
+compose("SimplifiedLayerNormalization", _simplified, "reduction")
+compose("EmbedLayerNormalization", _embed, "reduction")
+
+# ------------------------------------------------------------------------------------------------- positions and names
+
+
+def _rotary(b: Composition, x: Part, places: Part, cosines: Part, sines: Part) -> Any:
+    if b.get("is_packed_batching", 0) or float(b.get("scale", 1.0)) != 1:
+        raise b.error("packed batches and scales are not supported")
+    batch, length = x.dims[0], x.dims[1 if len(x.dims) == 3 else 2]
+    if len(places.dims) < 2:
+        row = b("Unsqueeze", b("Add", b.range(length), places), b.constant([0], "int64"))
+        zeros = b("Unsqueeze", b("Mul", b.range(batch), b.constant(0, "int64")), b.constant([1], "int64"))
+        places = b("Add", zeros, row)
+    heads, size = int(b.get("num_heads", 0)), int(b.get("rotary_embedding_dim", 0))
+    if len(x.dims) == 3 and heads == 0:
+        width, half = x.dims[2], cosines.dims[1]
+        if not isinstance(width, int) or not isinstance(half, int):
+            raise b.error("num_heads is needed where sizes are not numbers")
+        heads = width // (2 * half)
+    return b(
+        "RotaryEmbedding",
+        x,
+        cosines,
+        sines,
+        places,
+        interleaved=int(b.get("interleaved", 0)),
+        num_heads=heads or None,
+        rotary_embedding_dim=size or None,
+    )
+
+
+compose("RotaryEmbedding", _rotary, "injective")
+
+for _name, _shape_inputs in (("Trilu", ()), ("GatherND", ()), ("Pad", (1,)), ("Range", (0, 1, 2)), ("Unique", ())):
+    alias(_name, _shape_inputs)
+alias("QuantizeLinear", kind="injective")
+alias("DequantizeLinear", kind="injective")
