@@ -317,7 +317,7 @@ def draw_program(source: Source) -> Program:
     maker = Maker(source)
     dtype = source.pick(DTYPES)
     rank = source.pick((1, 2, 2, 2, 3))
-    if source.chance(15):  # something for the tensor intrinsics
+    if source.chance(25):  # something for the tensor intrinsics
         dtype = source.pick(TENSORIZED)
         a = maker.placeholder([source.pick((2, 4, 8)) for _ in range(2)], dtype)
         if source.chance(70):
@@ -378,7 +378,7 @@ Plan = Generator[Step, Any, None]
 
 def draw_steps(source: Source, schedule: Schedule) -> Plan:
     """One use of a primitive, or a short plan of several that only make sense together."""
-    if source.chance(8):
+    if source.chance(15):
         yield from tensorize_plan(source, schedule)
     elif source.chance(8):
         yield from tile_plan(source, schedule)
