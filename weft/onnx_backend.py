@@ -61,7 +61,8 @@ class PreparedModel(_base.BackendRep):  # type: ignore[name-defined,misc]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", HostWarning)  # host_nodes says what the warning says
             results = self.module.run(None, {name: _as_array(value) for name, value in feeds.items()})
-        return tuple(_base.namedtupledict("Outputs", self.outputs)(*results))
+        named: tuple[Any, ...] = _base.namedtupledict("Outputs", self.outputs)(*results)
+        return named
 
 
 class WeftBackend(_base.Backend):  # type: ignore[name-defined,misc]
