@@ -32,7 +32,8 @@ def all_cases() -> tuple[Any, ...]:
     """Every node case of the installed onnx package."""
     from onnx.backend.test.case.node import collect_testcases
 
-    return tuple(collect_testcases(None))
+    with np.errstate(all="ignore"):  # onnx computes what it expects, overflows and divisions by zero included
+        return tuple(collect_testcases(None))
 
 
 def cases(*operators: str, domain: str = "") -> list[Any]:

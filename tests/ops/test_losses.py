@@ -1,0 +1,42 @@
+"""Losses against ONNX's cases and torch."""
+
+import numpy as np
+import pytest
+import torch
+
+from tests.ops.cases import cases, check_case, check_meaning, kernels
+from tests.ops.nodes import check_node, numbers, run_node
+from weft.graph.ir import GraphError
+
+OPERATORS = ("NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss")
+
+
+@pytest.mark.parametrize("case", cases(*OPERATORS), ids=lambda c: c.name)
+def test_onnx_case(case):
+    assert check_meaning(case), "no compiled form"
+
+
+@pytest.mark.parametrize("case", kernels(*OPERATORS))
+def test_onnx_case_compiled(case):
+    assert check_case(case, constants=False)
+
+
+@pytest.mark.parametrize("reduction", ["none", "sum", "mean"])
+def test_against_torch(reduction):
+    scores, weight = numbers(4, 5, 3), np.abs(numbers(5, seed=1)) + 0.1
+    labels = np.random.default_rng(2).integers(0, 5, (4, 3))
+    labels[0, 0] = -1
+    wanted = torch.nn.functional.cross_entropy(
+        *[torch.from_numpy(a) for a in (scores, labels, weight)], ignore_index=-1, reduction=reduction
+    ).numpy()
+    options = {"reduction": reduction, "ignore_index": -1}
+    check_node("SoftmaxCrossEntropyLoss", [scores, labels, weight], wanted, **options)
+    logs = torch.log_softmax(torch.from_numpy(scores), 1).numpy()
+    check_node("NegativeLogLikelihoodLoss", [logs, labels, weight], wanted, **options)
+
+
+def test_errors():
+    with pytest.raises(GraphError, match="outside the 5 classes"):
+        run_node("NegativeLogLikelihoodLoss", numbers(2, 5), np.array([1, 9]))
+    with pytest.raises(GraphError, match="none, sum or mean"):
+        run_node("NegativeLogLikelihoodLoss", numbers(2, 5), np.array([1, 0]), reduction="most")
