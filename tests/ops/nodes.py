@@ -34,7 +34,7 @@ def make(op: str, inputs: int, outputs: int, attributes: dict[str, Any], domain:
 def run_node(
     op: str, *arrays: Any, outputs: int = 1, known: tuple[int, ...] | None = None, domain: str = "", **attributes: Any
 ) -> tuple[list[np.ndarray], list[np.ndarray] | None]:
-    """What evaluate gives, and what the compiled form gives (None where there is none). `known`: inputs with a value."""
+    """What evaluate gives, and what the compiled form gives (None: there is none). `known`: inputs with a value."""
     node = make(op, len(arrays), outputs, attributes, domain)
     spec = find_operator(op, domain)
     assert spec is not None, op

@@ -172,3 +172,27 @@ def test_refuses_what_it_does_not_know():
         run_node("Attention", numbers(2, 5, 8), numbers(8, 24), numbers(24), domain=DOMAIN, num_heads=2, do_rotary=1)
     with pytest.raises(GraphError, match="Gelu"):
         run_node("FusedConv", numbers(1, 3, 5, 5), numbers(4, 3, 3, 3), domain=DOMAIN, activation="Gelu")
+
+
+@pytest.mark.parametrize("bits,zeros", [(4, "none"), (4, "packed"), (4, "plain"), (2, "packed"), (8, "none")])
+def test_matmul_of_few_bits(bits, zeros):
+    inner, features, block = 40, 6, 16
+    blocks = 3
+    codes = numbers(features, blocks, block * bits // 8, dtype="uint8")
+    scales = np.abs(numbers(features, blocks, seed=1)) * 0.1
+    packed = numbers(features, -(-blocks * bits // 8), seed=2, dtype="uint8")
+    plain = np.abs(numbers(features, blocks, seed=3)) * 8
+    options = {"K": inner, "N": features, "bits": bits, "block_size": block}
+    given = {"none": [], "packed": [packed], "plain": [plain]}[zeros]
+    check("MatMulNBits", numbers(2, 3, inner), codes, scales, *given, tolerance=1e-3, **options)
+
+
+@pytest.mark.parametrize("direction", ["forward", "bidirectional"])
+def test_dynamic_quantize_lstm(direction):
+    count = 2 if direction == "bidirectional" else 1
+    x = numbers(4, 1, 6)
+    w, r = numbers(count, 6, 20, seed=1, dtype="int8"), numbers(count, 5, 20, seed=2, dtype="int8")
+    scales, zeros = np.full(count, 0.01, "float32"), np.zeros(count, "int8")
+    arrays = [x, w, r, numbers(count, 40, seed=3), None, None, None, None, scales, zeros, scales, zeros]
+    options = {"hidden_size": 5, "direction": direction, "tolerance": 1e-3}
+    check("DynamicQuantizeLSTM", *arrays, outputs=3, compiled=False, **options)

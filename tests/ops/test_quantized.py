@@ -27,7 +27,7 @@ def convolution(x, w, **options):
 @pytest.mark.parametrize("known", [(), (2, 3)])
 @pytest.mark.parametrize("w_zero", [0, 3])
 def test_conv_integer(data, weight, known, w_zero):
-    """Padding stands for the real number 0; it makes no difference whether zero points are known when it is compiled."""
+    """Padding stands for the real number 0, whether zero points are known when it is compiled or not."""
     x, w = numbers(1, 4, 5, 6, dtype=data), numbers(6, 2, 3, 3, seed=1, dtype=weight)
     wanted = convolution(x.astype(int) - 7, w.astype(int) - w_zero, padding=1, groups=2, stride=(1, 2))
     arrays = [x, w, number(7, data), number(w_zero, weight)]

@@ -43,7 +43,13 @@ def _infer(c: Infer) -> list[Type]:
     if x.rank != 3:
         raise c.error(f"the input must have 3 dimensions (steps, batch, features), not {x!r}")
     _check_weights(c, x, w, r, gates, hidden, count)
+    return output_types(c, x, hidden, states)
+
+
+def output_types(c: Infer, x: TensorType, hidden: Dim, states: int) -> list[Type]:
+    """The types of all hidden states and of the last states, as many as the node asks for."""
     first, second = x.dims[:2]
+    count = len(directions(c))
     batch_first = bool(c.get("layout", 0))
     steps, batch = (second, first) if batch_first else (first, second)
     every = (batch, steps, count, hidden) if batch_first else (steps, count, batch, hidden)
@@ -102,6 +108,14 @@ class Cell:
         self.clip = clip
         self.hidden = r.shape[1]
 
+    def project(self, x: Array) -> Array:
+        """The input's part of every gate."""
+        return np.asarray(np.matmul(x, self.w.T) + self.wb)
+
+    def recur(self, h: Array) -> Array:
+        """The state's part of every gate, without its bias."""
+        return np.asarray(h @ self.r.T)
+
     def apply(self, which: int, x: Array) -> Array:
         """An activation of this direction, after the clip."""
         if self.clip is not None:
@@ -111,7 +125,7 @@ class Cell:
 
 def _lstm_step(cell: Cell, couple: bool) -> Step:
     def step(gates: Array, h: Array, cs: Array) -> tuple[Array, ...]:
-        i, o, f, g = np.split(gates + h @ cell.r.T + cell.rb, 4, axis=-1)
+        i, o, f, g = np.split(gates + cell.recur(h) + cell.rb, 4, axis=-1)
         if cell.p is not None:
             pi, _, pf = np.split(cell.p, 3)
             i, f = i + pi * cs, f + pf * cs
@@ -141,7 +155,7 @@ def _gru_step(cell: Cell, linear_before_reset: bool) -> Step:
 
 
 def _rnn_step(cell: Cell) -> Step:
-    return lambda gates, h: (cell.apply(0, gates + h @ cell.r.T + cell.rb),)
+    return lambda gates, h: (cell.apply(0, gates + cell.recur(h) + cell.rb),)
 
 
 def _steps_of(x: Array, lengths: Array | None, backwards: bool) -> Array:
@@ -159,7 +173,7 @@ def _recur(x: Array, cell: Cell, step: Step, states: list[Array], lengths: Array
     steps, batch = x.shape[0], x.shape[1]
     order = _steps_of(x, lengths, backwards)
     columns = np.arange(batch)
-    gates = np.matmul(x, cell.w.T) + cell.wb
+    gates = cell.project(x)
     every = np.zeros((steps, batch, cell.hidden), x.dtype)
     for t in range(steps):
         fresh = step(gates[order[t], columns], *states)
@@ -174,25 +188,34 @@ def _recur(x: Array, cell: Cell, step: Step, states: list[Array], lengths: Array
 
 
 def _evaluate(c: Evaluate, x: Array, w: Array, r: Array, b: Any = None, lengths: Any = None, *more: Any) -> Any:
-    kind = x.dtype
-    wide = exact_type(str(kind)) or kind
+    wide = exact_type(str(x.dtype)) or x.dtype
     states = 2 if c.node.op == "LSTM" else 1
     extra = [*more, None, None, None][:3]
     peepholes = extra[2] if states == 2 else None
-    batch_first = bool(c.get("layout", 0))
-    data = (x.swapaxes(0, 1) if batch_first else x).astype(wide)
-    ways = directions(c)
-    functions = read_activations(c, len(ways), 3 if states == 2 else 2 if c.node.op == "GRU" else 1)
-    every, finals = [], []
-    for d, backwards in enumerate(ways):
+    functions = read_activations(c, len(directions(c)), 3 if states == 2 else 2 if c.node.op == "GRU" else 1)
+
+    def cell(d: int) -> Cell:
         parts = [None if a is None else a[d].astype(wide) for a in (w, r, b, peepholes)]
         assert parts[0] is not None and parts[1] is not None
-        cell = Cell(parts[0], parts[1], parts[2], parts[3], functions[d], c.get("clip"))
-        first = [_initial(extra[s], d, batch_first, data, cell) for s in range(states)]
+        return Cell(parts[0], parts[1], parts[2], parts[3], functions[d], c.get("clip"))
+
+    return run_directions(c, x.astype(wide), cell, extra[:states], lengths, x.dtype)
+
+
+def run_directions(
+    c: Evaluate, x: Array, cell_of: Callable[[int], Cell], initial: Sequence[Any], lengths: Any, kind: Any
+) -> tuple[Array, ...]:
+    """The outputs of a recurrence, from a cell for each direction and the initial states (None: zeros)."""
+    batch_first = bool(c.get("layout", 0))
+    data = x.swapaxes(0, 1) if batch_first else x
+    every, finals = [], []
+    for d, backwards in enumerate(directions(c)):
+        cell = cell_of(d)
+        first = [_initial(given, d, batch_first, data, cell) for given in initial]
         made, last = _recur(data, cell, _step_of(c, cell), first, lengths, backwards)
         every.append(made)
         finals.append(last)
-    outputs = [np.stack(every, axis=1), *[np.stack([f[s] for f in finals]) for s in range(states)]]
+    outputs = [np.stack(every, axis=1), *[np.stack([f[s] for f in finals]) for s in range(len(initial))]]
     if batch_first:
         outputs = [outputs[0].transpose(2, 0, 1, 3), *[o.swapaxes(0, 1) for o in outputs[1:]]]
     return tuple(np.ascontiguousarray(o.astype(kind)) for o in outputs[: c.output_count])
@@ -205,7 +228,7 @@ def _initial(given: Any, d: int, batch_first: bool, data: Array, cell: Cell) -> 
 
 
 def _step_of(c: Use, cell: Cell) -> Step:
-    if c.node.op == "LSTM":
+    if c.node.op.endswith("LSTM"):
         return _lstm_step(cell, bool(c.get("input_forget", 0)))
     return _gru_step(cell, bool(c.get("linear_before_reset", 0))) if c.node.op == "GRU" else _rnn_step(cell)
 

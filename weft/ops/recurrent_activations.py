@@ -25,7 +25,12 @@ DEFAULTS = {
 }
 TAKES_ALPHA = frozenset(DEFAULTS)
 TAKES_BETA = frozenset(("affine", "scaledtanh", "hardsigmoid"))
-USUAL = {"LSTM": ("Sigmoid", "Tanh", "Tanh"), "GRU": ("Sigmoid", "Tanh"), "RNN": ("Tanh",)}
+USUAL = {
+    "LSTM": ("Sigmoid", "Tanh", "Tanh"),
+    "DynamicQuantizeLSTM": ("Sigmoid", "Tanh", "Tanh"),
+    "GRU": ("Sigmoid", "Tanh"),
+    "RNN": ("Tanh",),
+}
 
 
 def stable_sigmoid(x: Array) -> Array:
