@@ -9,10 +9,9 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from weft.cli.facts import inputs_of, module_facts, relative_error
+from weft.cli.facts import module_facts, relative_error
 from weft.cli.screen import Screen, seconds, size
-from weft.cli.sources import UsageError, add_compiling, add_inputs, add_model, make_feeds, open_graph
-from weft.executor import Module, compile, load
+from weft.cli.sources import UsageError, add_compiling, add_inputs, add_model, open_with_feeds
 from weft.graph.ir import Graph
 from weft.runtime.threads import get_threads
 
@@ -33,14 +32,15 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(given: argparse.Namespace, screen: Screen) -> int:
     """The command."""
-    module, feeds, graph, compiled = prepare(given, screen)
-    threads = given.threads or get_threads()
+    if given.against and given.model.endswith(".weft"):
+        raise UsageError("--against needs the model itself: an .onnx file or a built-in model")
+    start = time.perf_counter()
+    module, feeds, graph = open_with_feeds(given, screen)
     candidates: dict[str, Callable[[], Any]] = {"weft": lambda: module.run(None, feeds)}
     with screen.working("first run"):
-        start = time.perf_counter()
         got = candidates["weft"]()
-        compiled += time.perf_counter() - start
-    facts: dict[str, Any] = {"model": given.model, "threads": threads, "compile_s": compiled, **module_facts(module)}
+    ready, threads = time.perf_counter() - start, given.threads or get_threads()
+    facts: dict[str, Any] = {"model": given.model, "threads": threads, "ready_s": ready, **module_facts(module)}
     if given.against:
         with screen.working(f"preparing {given.against}"):
             candidates[given.against] = peer(given, graph, feeds, threads)
@@ -56,22 +56,6 @@ def run(given: argparse.Namespace, screen: Screen) -> int:
     else:
         show(facts, given.against, screen)
     return 0
-
-
-def prepare(given: argparse.Namespace, screen: Screen) -> tuple[Module, dict[str, Any], Graph | None, float]:
-    """The module, its inputs, the graph (where the model is no module file), and the seconds of compiling."""
-    if given.model.endswith(".weft"):
-        if given.against:
-            raise UsageError("--against needs the model itself: an .onnx file or a built-in model")
-        module = load(given.model, threads=given.threads)
-        return module, make_feeds(inputs_of(module), given, screen), None, 0.0
-    graph = open_graph(given, screen)
-    feeds = make_feeds(graph.inputs, given, screen)
-    shapes = {name: array.shape for name, array in feeds.items()}
-    start = time.perf_counter()
-    with screen.working(f"compiling {graph.name}"):
-        module = compile(graph, given.target, shapes, given.precision, given.threads)
-    return module, feeds, graph, time.perf_counter() - start
 
 
 def peer(given: argparse.Namespace, graph: Graph | None, feeds: dict[str, Any], threads: int) -> Callable[[], Any]:
@@ -133,7 +117,7 @@ def show(facts: dict[str, Any], against: str | None, screen: Screen) -> None:
     screen.line(
         f"{facts['model']}: {facts['kernels']} kernels, {facts['host_nodes']} nodes on the host, weights "
         f"{size(facts['weight_bytes'])}, arena {size(facts['arena_bytes'])}, {facts['threads']} threads; "
-        f"ready in {seconds(facts['compile_s'])}"
+        f"ready in {seconds(facts['ready_s'])}"
     )
     rows = [
         [name, *(seconds(one[key]) for key in ("median_s", "minimum_s", "lower_quartile_s", "upper_quartile_s")),

@@ -22,9 +22,9 @@ from typing import Any
 
 from weft.cli.facts import specializations
 from weft.cli.screen import Screen
-from weft.cli.sources import UsageError, add_compiling, add_inputs, add_model, make_feeds, open_graph
+from weft.cli.sources import UsageError, add_compiling, add_inputs, add_model, open_graph, open_with_feeds
 from weft.codegen.llvm.compile import emit_assembly
-from weft.executor import Module, compile
+from weft.executor import Module
 from weft.executor.program import build_program
 from weft.graph.ir import Graph
 from weft.graph.passes.infer import infer
@@ -58,13 +58,12 @@ class Compiled:
 
 def run(given: argparse.Namespace, screen: Screen) -> int:
     """The command."""
-    graph = open_graph(given, screen)
     if given.stage == "graph":
         import weft.ops  # noqa: F401 — fills the table of operators
 
-        _show_text(repr(infer(graph)), "graph", "text", screen)
+        _show_text(repr(infer(open_graph(given, screen))), "graph", "text", screen)
         return 0
-    module = _compiled(graph, given, screen)
+    module = _compiled(given, screen)
     if given.stage == "fused":
         _show_fused(module, screen)
         return 0
@@ -80,19 +79,19 @@ def run(given: argparse.Namespace, screen: Screen) -> int:
     return 0
 
 
-def _compiled(graph: Graph, given: argparse.Namespace, screen: Screen) -> Module:
+def _compiled(given: argparse.Namespace, screen: Screen) -> Module:
     """The model compiled; run once where shapes are known only then."""
-    feeds = make_feeds(graph.inputs, given, screen)
-    shapes = {name: array.shape for name, array in feeds.items()}
-    with screen.working(f"compiling {graph.name}"):
-        module = compile(graph, given.target, shapes, given.precision, given.threads)
-        if module.target.is_host and any(_waits(one) for one in module.specializations) or not module.specializations:
+    if given.model.endswith(".weft"):
+        raise UsageError(f"{given.model} is compiled already: this command takes an .onnx file or a built-in model")
+    module, feeds, _ = open_with_feeds(given, screen)
+    if any(_waits(one) for one in module.specializations) or not module.specializations:
+        with screen.working("running once, for the shapes"):
             module.run(None, feeds)
     return module
 
 
 def _waits(one: Any) -> bool:
-    return any(hasattr(step, "executor") for step in one.lowered.program.steps)
+    return any(hasattr(step, "executor") or hasattr(step, "inner") for step in one.lowered.program.steps)
 
 
 def kernels(module: Module) -> Iterator[Compiled]:

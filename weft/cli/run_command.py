@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from weft.cli.facts import array_facts, inputs_of
+from weft.cli.facts import array_facts
 from weft.cli.screen import Screen
-from weft.cli.sources import UsageError, add_compiling, add_inputs, add_model, make_feeds, open_module
+from weft.cli.sources import UsageError, add_compiling, add_inputs, add_model, open_with_feeds
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -24,8 +24,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(given: argparse.Namespace, screen: Screen) -> int:
     """The command."""
-    module = open_module(given, screen)
-    feeds = make_feeds(inputs_of(module), given, screen)
+    module, feeds, _ = open_with_feeds(given, screen)
     with screen.working("running"):
         made = module.run(None, feeds)
     outputs = {port.name: array for port, array in zip(module.outputs, made)}

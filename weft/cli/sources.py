@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from weft.cli.facts import inputs_of
 from weft.cli.screen import Screen
 from weft.core.errors import WeftError
 from weft.executor import Module, compile, load
@@ -100,6 +101,18 @@ def open_module(given: argparse.Namespace, screen: Screen) -> Module:
     shapes = input_shapes(graph.inputs, given, screen)
     with screen.working(f"compiling {graph.name}"):
         return compile(graph, given.target, shapes, given.precision, given.threads)
+
+
+def open_with_feeds(given: argparse.Namespace, screen: Screen) -> tuple[Module, dict[str, Any], Graph | None]:
+    """The compiled model, an array for every input, and the graph (where the model is no module file)."""
+    if Path(given.model).suffix == ".weft":
+        module = open_module(given, screen)
+        return module, make_feeds(inputs_of(module), given, screen), None
+    graph = open_graph(given, screen)
+    feeds = make_feeds(graph.inputs, given, screen)
+    shapes = {name: array.shape for name, array in feeds.items()}
+    with screen.working(f"compiling {graph.name}"):
+        return compile(graph, given.target, shapes, given.precision, given.threads), feeds, graph
 
 
 def input_shapes(inputs: Sequence[Value], given: argparse.Namespace, screen: Screen) -> dict[str, tuple[int, ...]]:

@@ -1,0 +1,218 @@
+"""Every command, in this process: what it prints, what it writes, and its exit code."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from weft.cli.main import COMMANDS, main
+from weft.core.version import VERSION
+from weft.graph.opspec import find_operator
+
+onnx = pytest.importorskip("onnx")
+
+
+@pytest.fixture
+def tiny(tmp_path):
+    from tests.cli.tiny import write_tiny
+
+    path = tmp_path / "tiny.onnx"
+    return path, write_tiny(path)
+
+
+@pytest.fixture
+def weft(capsys):
+    """A function that runs the program: exit code, stdout, stderr."""
+
+    def call(*words):
+        code = main([str(word) for word in words])
+        shown = capsys.readouterr()
+        return code, shown.out, shown.err
+
+    return call
+
+
+def figures(outcome):
+    code, out, err = outcome
+    assert code == 0, err
+    return json.loads(out)
+
+
+# The program itself.
+
+
+def test_help_names_every_command(weft):
+    code, out, _ = weft()
+    assert code == 0 and all(name in out for name in COMMANDS)
+
+
+def test_the_module_runs_as_a_program():
+    done = subprocess.run([sys.executable, "-m", "weft", "--version"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and done.stdout.strip() == f"weft {VERSION}"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help(name, capsys):
+    with pytest.raises(SystemExit) as end:
+        main([name, "--help"])
+    assert end.value.code == 0 and "--debug" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["run", "missing.onnx"], "there is no file 'missing.onnx'"),
+        (["run", "missing.weft"], "there is no file 'missing.weft'"),
+        (["run", "{tiny}", "--input", "z=random"], "the model has the inputs x"),
+        (["run", "{tiny}", "--input", "x=nowhere.npy"], "nowhere.npy cannot be read"),
+        (["run", "{tiny}", "--input", "x=hello"], "neither random, zeros, a .npy file, nor numbers"),
+        (["run", "{tiny}", "--input", "x"], "--input takes NAME="),
+        (["run", "{tiny}", "--size", "M=3"], "no input has a size named M"),
+        (["run", "{tiny}", "--shape", "x=1,four"], "whole numbers"),
+        (["run", "{tiny}", "--shape", "z=1,4"], "the model has the inputs x"),
+        (["run", "{tiny}", "-o", "out.txt"], "end in .npz or .npy"),
+        (["run", "{tiny}", "--target", "abacus"], "unknown target 'abacus'"),
+        (["inspect", "{tiny}", "--stage", "loops", "--kernel", "nothing"], "no kernel is called 'nothing'"),
+        (["bench", "x.weft", "--against", "ort"], "--against needs the model itself"),
+        (["inspect", "x.weft"], "is compiled already"),
+    ],
+)
+def test_errors_are_one_clear_line(weft, tiny, words, text):
+    code, out, err = weft(*[str(tiny[0]) if word == "{tiny}" else word for word in words])
+    last = next(line for line in err.splitlines() if line.startswith("weft: "))
+    assert code == 1 and text in last and "Traceback" not in err and out == ""
+
+
+def test_a_damaged_file_is_refused(weft, tmp_path):
+    path = tmp_path / "damaged.onnx"
+    path.write_bytes(b"\x08\x07 this is not a model")
+    code, _, err = weft("run", path)
+    assert code == 1 and err.startswith("weft: ")
+
+
+def test_debug_shows_where_an_error_comes_from():
+    with pytest.raises(ValueError, match="there is no file"):
+        main(["run", "missing.onnx", "--debug"])
+
+
+# Commands.
+
+
+def test_run_gives_the_models_answer(weft, tiny, tmp_path):
+    from tests.cli.tiny import tiny_meaning
+
+    path, weights = tiny
+    x = np.random.default_rng(1).standard_normal((5, 4), "float32")
+    np.save(tmp_path / "x.npy", x)
+    code, out, err = weft("run", path, "--input", f"x={tmp_path / 'x.npy'}", "-o", tmp_path / "y.npz")
+    assert code == 0 and "float32[5, 3]" in out, err
+    np.testing.assert_allclose(np.load(tmp_path / "y.npz")["y"], tiny_meaning(x, weights), rtol=1e-4)
+
+
+def test_run_in_figures(weft, tiny):
+    made = figures(weft("run", tiny[0], "--size", "N=2", "--input", "x=zeros", "--json"))
+    assert made["inputs"]["x"]["max"] == 0 and made["outputs"]["y"]["shape"] == [2, 3]
+    assert len(made["outputs"]["y"]["first"]) == 6
+
+
+def test_sizes_that_nobody_gave_are_said(weft, tiny):
+    code, _, err = weft("run", tiny[0])
+    assert code == 0 and "N=1" in err and "--size" in err
+
+
+def test_numbers_may_stand_in_the_command_line(weft, tiny):
+    made = figures(weft("run", tiny[0], "--input", "x=[[1,2,3,4]]", "--json"))
+    assert made["inputs"]["x"]["first"] == [1, 2, 3, 4]
+
+
+def test_compile_then_run_the_file(weft, tiny, tmp_path):
+    path, module = tiny[0], tmp_path / "tiny.weft"
+    made = figures(weft("compile", path, "--size", "N=2", "-o", module, "--json"))
+    assert made["file"] == str(module) and made["bytes"] == module.stat().st_size and made["kernels"] >= 1
+    ran = figures(weft("run", module, "--json"))
+    direct = figures(weft("run", path, "--size", "N=2", "--json"))
+    assert ran["outputs"]["y"]["first"] == pytest.approx(direct["outputs"]["y"]["first"])
+
+
+def test_bench(weft, tiny):
+    made = figures(weft("bench", tiny[0], "--against", "interpreter", "--seconds", "0.05", "--json"))
+    assert set(made["times"]) == {"weft", "interpreter"}
+    assert made["times"]["weft"]["samples"] >= 5 and made["error"] < 1e-5 and made["speed_ratio"] > 0
+
+
+def test_bench_against_onnxruntime(weft, tiny):
+    pytest.importorskip("onnxruntime")
+    code, out, _ = weft("bench", tiny[0], "--against", "ort", "--seconds", "0.05")
+    assert code == 0 and "times as fast as ort" in out
+
+
+@pytest.mark.parametrize(
+    ("stage", "text"),
+    [
+        ("graph", "MatMul(%x, %w)"),
+        ("fused", "Softmax fourth"),
+        ("te", "block"),
+        ("schedule", "s.apply("),
+        ("loops", "for "),
+        ("lowered", "func "),
+        ("llvm", "define "),
+        ("asm", ".text"),
+    ],
+)
+def test_inspect_shows_every_stage(weft, tiny, stage, text):
+    code, out, err = weft("inspect", tiny[0], "--size", "N=4", "--stage", stage)
+    assert code == 0 and text in out, err
+
+
+def test_inspect_one_kernel(weft, tiny):
+    every = figures(weft("inspect", tiny[0], "--stage", "loops", "--json"))["kernels"]
+    one = figures(weft("inspect", tiny[0], "--stage", "loops", "--kernel", "0", "--json"))["kernels"]
+    named = figures(weft("inspect", tiny[0], "--stage", "loops", "--kernel", every[0]["kernel"], "--json"))["kernels"]
+    assert one == named == every[:1]
+
+
+def test_compare_agrees(weft, tiny):
+    pytest.importorskip("onnxruntime")
+    made = figures(weft("compare", tiny[0], "--size", "N=3", "--json"))
+    assert made["same"] and made["compared"] == 4 and made["first_difference"] is None
+    assert [row["value"] for row in made["values"]] == ["product", "sum", "positive", "y"]
+
+
+def test_compare_with_the_interpreter(weft, tiny):
+    code, out, _ = weft("compare", tiny[0], "--against", "interpreter", "--all")
+    assert code == 0 and "third" in out and "4 values compared" in out
+
+
+def test_compare_names_the_first_node_that_differs(weft, tiny, monkeypatch):
+    pytest.importorskip("onnxruntime")
+    monkeypatch.setattr(find_operator("Relu"), "evaluate", lambda c, x: np.abs(x))
+    words = ["compare", tiny[0], "--engine", "interpreter", "--size", "N=8"]
+    code, out, _ = weft(*words)
+    assert code == 1 and "the first difference: node 'third'" in out and "the node itself is wrong" in out
+    code, out, _ = weft(*words, "--json")
+    first = json.loads(out)["first_difference"]
+    assert code == 1 and first["node"] == "third" and first["error"] == pytest.approx(first["error_alone"])
+
+
+def test_export_as_onnx(weft, tmp_path):
+    path = tmp_path / "dqn.onnx"
+    code, out, _ = weft("export", "dqn", "--format", "onnx", "-o", path)
+    assert code == 0 and str(path) in out
+    onnx.checker.check_model(onnx.load(path))
+
+
+def test_devices(weft):
+    made = figures(weft("devices", "--json"))
+    assert made["devices"][0]["cores"] >= 1 and any("native" in form for form in made["targets"])
+    assert weft("devices")[0] == 0
+
+
+def test_doctor(weft):
+    code, out, _ = weft("doctor")
+    assert code == 0 and "Weft is ready" in out
+    made = figures(weft("doctor", "--json"))
+    found = {one["what"]: one for one in made["findings"]}
+    assert made["healthy"] and found["self-test"]["state"] == "ok" and found["numpy"]["detail"] == np.__version__
+    assert all(one["mend"] for one in made["findings"] if one["state"] == "missing")
