@@ -199,7 +199,7 @@ class _Fusion:
 
     def is_producer(self, draft: _Draft, node: Node, into: _Draft) -> bool:
         """Whether an injective group may be computed where a node reads it."""
-        if any(_is_view(n) and not _only_unit_sizes(n) for n in draft.nodes):
+        if any(_is_view(n) and not _only_unit_sizes(n) for n in draft.nodes) or self.is_shared_copy(draft):
             return False
         if not draft.is_expensive:
             return True
@@ -297,15 +297,22 @@ class _Fusion:
 
     # ------------------------------------------------------------------------------------------------ copies
 
+    def is_shared_copy(self, draft: _Draft) -> bool:
+        """Whether a group is one copy with several readers: it is repeated in each of them at the end."""
+        node = draft.nodes[0]
+        readers = {reader for value in node.outputs for reader in self.consumers.get(value, ())}
+        return len(draft.nodes) == 1 and node.op in COPIES and len(readers) > 1
+
     def repeat_copies(self, groups: list[Group]) -> list[Group]:
-        """Copies that stand alone move into all groups that read them, where all of these take them."""
+        """Copies that stand alone move into the groups that read them; they stay for those that do not take them."""
         for group in [g for g in reversed(groups) if self.is_copy(g)]:
             made = set(group.outputs)
             readers = [g for g in groups if any(v in made for v in g.inputs)]
-            if not readers or not all(self.takes_copy(g, group) for g in readers):
-                continue
-            replaced = {g: self.with_copy(g, group) for g in readers}
-            groups = [replaced.get(g, g) for g in groups if g is not group]
+            replaced = {g: self.with_copy(g, group) for g in readers if self.takes_copy(g, group)}
+            needed = [v for v in group.outputs if any(v in g.inputs for g in readers if g not in replaced)]
+            kept = [Group(group.nodes, group.inputs, needed, group.kind, None)] if needed or not readers else []
+            at = groups.index(group)
+            groups = [*groups[:at], *kept, *(replaced.get(g, g) for g in groups[at + 1 :])]
         return groups
 
     def is_copy(self, group: Group) -> bool:
