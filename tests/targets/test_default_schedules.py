@@ -1,4 +1,4 @@
-"""Default schedules: legal for every program, the same meaning, and the shape that was promised for products and rows."""
+"""Default schedules: legal for every program, the same meaning, and the loops that were promised."""
 
 from __future__ import annotations
 

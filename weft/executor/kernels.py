@@ -1,6 +1,6 @@
 """Scheduled programs to machine code: constants packed ahead, kernels deduplicated, LLVM in a thread beside lowering.
 
-In: a `GroupProgram`. Out: a `Kernel` (symbol, object code, how it got there) and the parameters that a call of it takes.
+In: a `GroupProgram`. Out: a `Kernel` (symbol, object code, how it got there) and the parameters that a call takes.
 A copy of a constant that a schedule makes (a packed weight) is taken out of the kernel: it is made now, once.
 """
 
@@ -10,7 +10,7 @@ import hashlib
 import importlib
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -19,7 +19,7 @@ import numpy as np
 from weft.build import with_arguments
 from weft.codegen.llvm import compile as llvm_compile
 from weft.codegen.llvm.generate import entry_symbol, generate
-from weft.core.errors import ExpressionError, WeftError
+from weft.core.errors import ExpressionError
 from weft.executor.program import GroupProgram
 from weft.expr.nodes import Buffer, Const, Expr, FloorDiv, FloorMod, Load, Var, int_value
 from weft.graph.ir import Array, Value
@@ -232,4 +232,3 @@ def _packing(source: int, items: list[tuple[int, str, int]]) -> Packing:
     return Packing(source, tuple(sorted(splits.items())), tuple((axis, part) for axis, part, _ in items))
 
 
-Reason = Callable[[WeftError], str]

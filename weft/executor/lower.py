@@ -212,8 +212,8 @@ class _Assembler:
                 touched = reads(item.node) if isinstance(item, OnHost) else iter(item.graph.inputs)
                 outside.update(touched)
         self.in_arena = {value for value in made_by if value not in outside}
-        lives = {v: Life(_bytes(v), made_by[v], last.get(v, made_by[v])) for v in self.in_arena}
-        return plan_memory(dict(lives))
+        lives: dict[Hashable, Life] = {v: Life(_bytes(v), made_by[v], last.get(v, made_by[v])) for v in self.in_arena}
+        return plan_memory(lives)
 
     def weight(self, value: Value, packing: Packing | None) -> int:
         key: Hashable = (value, packing)

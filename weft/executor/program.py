@@ -81,7 +81,7 @@ class _Builder:
         array = self.constants.get(value)
         if array is not None and array.size == EMBEDDED:
             literal = const(array.reshape(-1)[0].item(), kind.dtype)
-            made = te.compute(kind.static, lambda *_: literal, name=f"literal{len(self.tensors)}")
+            made: Tensor = te.compute(kind.static, lambda *_: literal, name=f"literal{len(self.tensors)}")
         else:
             made = te.placeholder(kind.static, kind.dtype, name=f"in{len(self.inputs)}")
             self.inputs.append((value, made))

@@ -33,9 +33,11 @@ def specialization_lines(one: Any) -> list[str]:
     native = [step for step in program.steps if hasattr(step, "kernels")]
     weights = sum(w.nbytes for w in program.weights)
     saved = f", {_size(program.unshared_bytes)} without sharing" if program.unshared_bytes else ""
+    compiled = sum(len(launch.nodes) for launch in launches)
     lines = [
-        f"{len(one.graph.nodes)} nodes: {sum(len(x.nodes) for x in launches)} compiled into {len(launches)} kernel calls "
-        f"({len(one.lowered.kernels)} different kernels, {len(native)} native calls), {len(one.host_nodes)} on the host",
+        f"{len(one.graph.nodes)} nodes: {compiled} compiled into {len(launches)} kernel calls "
+        f"({len(one.lowered.kernels)} different kernels, {len(native)} native calls), "
+        f"{len(one.host_nodes)} on the host",
         f"memory: weights {_size(weights)}, arena {_size(program.arena_bytes)}{saved}",
     ]
     for label, count in Counter(x.kernel.label for x in launches).most_common(40):

@@ -1,6 +1,6 @@
 """Runs a `Program`: binds its native code and weights once, then serves calls from any thread.
 
-A call takes an arena from a small pool, so that calls from several threads do not meet. Results are arrays of their own.
+A call takes an arena from a small pool, so that calls from several threads do not meet. Results are new arrays.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """An executor: a graph that is compiled for the shapes that it meets, and remembers them.
 
-Symbolic sizes are bound by the inputs' shapes on first sight; small inputs that decide shapes (axes, sizes, k) are bound
-by value. The number of specialisations is bounded: the one that was not used for longest is dropped.
+Symbolic sizes are bound by the inputs' shapes on first sight; small inputs that decide shapes (axes, sizes, k) are
+bound by value. The number of specialisations is bounded: the one that was not used for longest is dropped.
 """
 
 from __future__ import annotations

@@ -25,6 +25,7 @@ from weft.targets.cpu.default_facts import (
     Facts,
     block_named,
     cost,
+    extent,
     facts_of,
     is_product_sum,
     names_of,
@@ -32,7 +33,7 @@ from weft.targets.cpu.default_facts import (
     work_around,
 )
 from weft.targets.cpu.default_loops import parallelize, schedule_elementwise, schedule_reduction
-from weft.targets.cpu.default_tiles import apply_tile, plan_tile
+from weft.targets.cpu.default_tiles import apply_tile, axis_loops, plan_tile, tile_in_place
 
 MOST_INLINED_LOADS = 24
 MOST_BLOCKS = 64
@@ -44,9 +45,6 @@ def default_schedule(schedule: Schedule, target: Target, constants: Collection[B
         inline_cheap(schedule)
     except WeftError:
         pass
-    if any(facts_of(b).is_ordered for b in blocks_in(schedule.func.body)):
-        _recurrence(schedule, target)
-        return
     done: set[str] = set()
     for name in reversed(names_of(schedule)):
         if name in done or name not in names_of(schedule):
@@ -125,6 +123,9 @@ def _is_view(store: Store, facts: Facts) -> bool:
 def _schedule_unit(s: Schedule, name: str, target: Target, constants: Collection[Buffer], done: set[str]) -> None:
     """Schedules a block with the product or the earlier stages that belong to its loops."""
     facts = facts_of(block_named(s, name))
+    if facts.is_ordered:
+        _step_of_recurrence(s, facts, target, constants, done)
+        return
     if facts.is_reduction:
         if is_product_sum(facts) and _tile(s, facts, None, {}, target, constants, done):
             return
@@ -332,32 +333,37 @@ def _plain(s: Schedule, name: str, target: Target) -> None:
         s._become(before)
 
 
-def _recurrence(s: Schedule, target: Target) -> None:
-    """A program with a time loop: the steps stay in order, lanes run inside each."""
-    for name in names_of(s):
-        facts = facts_of(block_named(s, name))
-        before = s.copy()
+def _step_of_recurrence(
+    s: Schedule, facts: Facts, target: Target, constants: Collection[Buffer], done: set[str]
+) -> None:
+    """A block in a time loop: the steps stay in order, lanes (and threads, where it is worth it) run inside each."""
+    name = facts.block.name
+    plan = plan_tile(facts, target, constants) if is_product_sum(facts) else None
+    if plan is not None:
+        before, known = s.copy(), set(names_of(s))
         try:
-            if facts.is_reduction:
-                schedule_reduction(s[name], target)
-            elif facts.is_ordered:
-                _lanes_inside(s, name, target)
-            else:
-                schedule_elementwise(s[name], target)
+            outer = tile_in_place(s, facts, plan)
+            done.update(set(names_of(s)) - known)
+            steps = extent(facts.block.axes[0])
+            parallelize(s[name], outer, facts.points * facts.depth // max(steps, 1), target)
+            return
         except WeftError:
             s._become(before)
+    if facts.is_reduction:
+        schedule_reduction(s[name], target)
+    else:
+        _lanes_inside(s, facts, target)
 
 
-def _lanes_inside(s: Schedule, name: str, target: Target) -> None:
-    stage = s[name]
-    facts = facts_of(stage.block)
-    loops = list(stage.axis)
-    if len(loops) != len(facts.spatial) or facts.spatial[-1].kind != "spatial":
+def _lanes_inside(s: Schedule, facts: Facts, target: Target) -> None:
+    stage = s[facts.block.name]
+    if not facts.spatial or facts.spatial[-1].kind != "spatial":
         return
-    last = loops[-1]
-    length = int_value(facts.spatial[-1].extent) or 1
+    last = axis_loops(stage)[facts.spatial[-1].var]
+    length = extent(facts.spatial[-1])
+    if last is None or length < 2:
+        return
     lanes = target.lanes(facts.target.dtype)
     if length > lanes:
         _, last = stage.split(last, factor=lanes)
-    if length > 1:
-        stage.vectorize(last)
+    stage.vectorize(last)

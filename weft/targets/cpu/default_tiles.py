@@ -14,7 +14,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from weft.core.errors import ScheduleError
-from weft.expr.nodes import Buffer, Load, Var
+from weft.expr.nodes import Buffer, Load, Var, int_value, sub
+from weft.expr.simplify import simplify
 from weft.expr.visit import uses_any
 from weft.loop.ir import Axis, Block
 from weft.schedule.schedule import Schedule, Stage
@@ -34,8 +35,8 @@ class TilePlan:
     lanes: int
     vectors: int
     rows: int
-    packed: Load | None
-    packed_dim: int
+    packed: Load | None = None
+    packed_dim: int = 0
 
     @property
     def width(self) -> int:
@@ -52,7 +53,7 @@ def plan_tile(facts: Facts, target: Target, constants: Collection[Buffer]) -> Ti
     """The tile for a product; None where no axis can lie along lanes."""
     choices = []
     for position, axis in enumerate(facts.spatial):
-        if extent(axis) < 2:
+        if extent(axis) < 2 or axis.kind != "spatial":
             continue
         found = _operand(facts, axis, constants)
         if found is None:
@@ -64,7 +65,8 @@ def plan_tile(facts: Facts, target: Target, constants: Collection[Buffer]) -> Ti
     _, _, _, position, packed, dim = max(choices, key=lambda c: c[:4])
     lane = facts.spatial[position]
     row = _row_axis(facts, lane, packed)
-    lanes, vectors, rows = _sizes(facts, target, extent(lane), 1 if row is None else extent(row))
+    whole = packed is not None and packed.indices[dim] is not lane.var
+    lanes, vectors, rows = _sizes(facts, target, extent(lane), 1 if row is None else extent(row), whole)
     return TilePlan(lane.var, None if row is None else row.var, lanes, vectors, rows, packed, dim)
 
 
@@ -78,7 +80,7 @@ def _operand(facts: Facts, axis: Axis, constants: Collection[Buffer]) -> tuple[L
     users = [load for load, step in zip(facts.loads, steps) if step != 0]
     reuse = facts.points // max(extent(axis), 1)
     if len(users) == 1:
-        dim = _plain_dimension(users[0], axis.var)
+        dim = _packable_dimension(facts, users[0], axis)
         if dim is not None and users[0].buffer in constants:
             return users[0], dim, 3
         if dim is not None and steps.count(1) != 1 and reuse >= 16:
@@ -88,45 +90,61 @@ def _operand(facts: Facts, axis: Axis, constants: Collection[Buffer]) -> tuple[L
     return None
 
 
-def _plain_dimension(load: Load, variable: Var) -> int | None:
-    """The dimension of a load that is indexed by just a variable, and no other dimension by it."""
-    using = [d for d, index in enumerate(load.indices) if uses_any(index, {variable})]
-    return using[0] if len(using) == 1 and load.indices[using[0]] is variable else None
+def _packable_dimension(facts: Facts, load: Load, axis: Axis) -> int | None:
+    """The one dimension of a load that an axis indexes: by itself, or as the place in a row of its own length."""
+    using = [d for d, index in enumerate(load.indices) if uses_any(index, {axis.var})]
+    if len(using) != 1:
+        return None
+    index = load.indices[using[0]]
+    if index is axis.var:
+        return using[0]
+    start = simplify(sub(index, axis.var), facts.ranges)
+    if uses_any(start, {axis.var}) or int_value(simplify(start % extent(axis), facts.ranges)) != 0:
+        return None
+    return using[0]
 
 
 def _row_axis(facts: Facts, lane: Axis, packed: Load | None) -> Axis | None:
     """The axis to unroll: one along which the lanes' operand stays the same; the innermost that is long enough."""
     best: tuple[int, int] | None = None
     for position, axis in enumerate(facts.spatial):
-        if axis is lane or extent(axis) < 2:
+        if axis is lane or extent(axis) < 2 or axis.kind != "spatial":
             continue
         steps = [(load, facts.step(load, axis.var)) for load in facts.loads]
         lane_loads = [load for load in facts.loads if facts.step(load, lane.var) != 0]
         same = packed if packed is not None else next((x for x in lane_loads), None)
         reuse = same is not None and any(load is same and step == 0 for load, step in steps)
+        if packed is not None and not reuse:
+            continue
         score = (2 if reuse else 1) * min(extent(axis), 8)
         if best is None or score >= best[0]:
             best = (score, position)
     return None if best is None else facts.spatial[best[1]]
 
 
-def _sizes(facts: Facts, target: Target, across: int, down: int) -> tuple[int, int, int]:
-    """Lanes, vectors and rows of the tile: most arithmetic for each load, least waste at the edges."""
+def _sizes(facts: Facts, target: Target, across: int, down: int, whole: bool) -> tuple[int, int, int]:
+    """Lanes, vectors and rows of the tile: most arithmetic for each load, least waste at the edges.
+
+    With `whole` the tile's width must divide the axis.
+    """
     lanes = min(_lanes(facts, target), across)
+    if whole:
+        lanes = max(n for n in range(1, lanes + 1) if across % n == 0)
     registers = max(target.vector_registers, 8)
+    counts = [n for n in range(1, 1 + min(12, ceildiv(across, lanes))) if not whole or across % (n * lanes) == 0]
     best = (-1.0, 1, 1)
-    for vectors in range(1, 1 + min(4, ceildiv(across, lanes))):
+    for vectors in [n for n in counts if n <= 4]:
         for rows in range(1, 1 + max(1, min(down, (registers - 2 - vectors) // vectors))):
-            whole = across / (ceildiv(across, vectors * lanes) * vectors * lanes)
+            filled = across / (ceildiv(across, vectors * lanes) * vectors * lanes)
             even = 1.0 if down % rows == 0 else 0.85 * down / (ceildiv(down, rows) * rows)
             latency = min(1.0, vectors * rows / 10)
             balance = min(1.0, vectors * rows / (vectors + rows))
-            score = whole * even * latency * balance + 0.002 * vectors * rows
+            score = filled * even * latency * balance + 0.002 * vectors * rows
             if score > best[0]:
                 best = (score, vectors, rows)
     vectors, rows = best[1], best[2]
     if down == 1:  # a matrix-vector product waits for memory: several streams at once
-        vectors = min(8, ceildiv(across, lanes), max(1, registers // 4))
+        vectors = max(n for n in counts if n <= max(1, registers * 3 // 8))
     return lanes, vectors, rows
 
 
@@ -152,6 +170,43 @@ def apply_tile(s: Schedule, facts: Facts, plan: TilePlan, taker: Block | None, t
     _schedule_sums(sums, facts, plan)
     _schedule_final(final, plan, inner)
     return outer
+
+
+def tile_in_place(s: Schedule, facts: Facts, plan: TilePlan) -> list[Var]:
+    """The tile of a product that must stay where it is, a step of a recurrence; gives the loops around the tile."""
+    name = facts.block.name
+    if plan.packed is not None:
+        _pack(s, name, plan, facts)
+    stage = s[name]
+    loops = axis_loops(stage)
+    lane, row = loops[plan.lane], None if plan.row is None else loops[plan.row]
+    reduce = [loop for axis in facts.reduce if (loop := loops[axis.var]) is not None]
+    rest = [x for axis in facts.spatial if (x := loops[axis.var]) is not None and x is not lane and x is not row]
+    if lane is None or len(reduce) != len(facts.reduce) or (plan.row is not None and row is None):
+        raise ScheduleError("tile", name, "an axis has no loop of its own")
+    block, inner = stage.split(lane, factor=plan.width)
+    vectors, lanes = stage.split(inner, factor=plan.lanes)
+    outer = [*rest, block]
+    tile = [vectors, lanes]
+    if row is not None:
+        rows, row_inner = stage.split(row, factor=plan.rows)
+        outer.append(rows)
+        tile = [row_inner, *tile]
+    stage.reorder(*outer, *reduce, *tile)
+    for loop in tile[:-1]:
+        stage.unroll(loop)
+    stage.vectorize(lanes)
+    return outer
+
+
+def axis_loops(stage: Stage) -> dict[Var, Var | None]:
+    """The loop of each axis of a block; None for one that has none of its own."""
+    block = stage.block
+    around = {loop.name: loop for loop in stage.loops}
+    found: dict[Var, Var | None] = {}
+    for axis, binding in zip(block.axes, block.bindings):
+        found[axis.var] = around.get(binding.name) if isinstance(binding, Var) else None
+    return found
 
 
 def _split_final(
