@@ -54,7 +54,7 @@ def _affine(c: Evaluate, theta: Array, size: Array) -> Array:
     spatial = _spatial(c, size)
     axes = np.meshgrid(*(_points(c, s) for s in spatial), indexing="ij")
     points = np.stack([*axes[::-1], np.ones(spatial)], axis=-1)  # x first, as theta has it
-    return np.einsum("nkj,...j->n...k", theta.astype(np.float64), points).astype(theta.dtype)
+    return np.asarray(np.einsum("nkj,...j->n...k", theta.astype(np.float64), points)).astype(theta.dtype)
 
 
 def _affine_compute(c: Compute, theta: te.Tensor, size: Any) -> Any:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from weft import te
-from weft.expr.nodes import Expr, Var, index_expr
+from weft.expr.nodes import Expr, Var, index_expr, logical_and, logical_or
 from weft.graph.opspec import Compute
 from weft.loop.ir import For, If, Let, Stmt, Store, seq
 from weft.ops.indexing_scatter import nest
@@ -32,7 +32,7 @@ def before(a: Expr, b: Expr, largest: bool) -> Expr:
     if not a.dtype.is_float:
         return ahead
     odd, other = (a, b) if largest else (b, a)  # the NaN that stands first
-    return te.any(ahead, te.all(te.isnan(odd), te.not_(te.isnan(other))))
+    return logical_or(ahead, logical_and(te.isnan(odd), te.not_(te.isnan(other))))
 
 
 def top_k(c: Compute, x: te.Tensor, axis: int) -> Any:
@@ -91,7 +91,7 @@ def _insertion(x: te.Tensor, outs: Sequence[te.Tensor], axis: int, count: int, s
         def wins(slot: Expr) -> Expr:
             """Whether the value belongs at or before a slot."""
             at = _at(r, axis, slot)
-            return te.any(places[at] < 0, before(value, values[at], largest))
+            return logical_or(places[at] < 0, before(value, values[at], largest))
 
         slot = Var("slot")
         earlier = _at(r, axis, slot - 1)
