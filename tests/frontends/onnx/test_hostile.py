@@ -305,6 +305,18 @@ def test_functions_that_call_themselves_or_explode(monkeypatch):
     refused(model([call("F29", ["x"], ["y"])], functions=doubling, domains={"local": 1}), "nodes")
 
 
+def test_nodes_that_do_not_have_the_form_of_their_operator():
+    refused(model([node("Neg", "x x", name="odd")]), "'odd'", "2 inputs")
+    refused(model([node("Neg", "x", "y z", name="odd")]), "'odd'", "2 outputs")
+    refused(model([node("Add", "x", name="odd")]), "'odd'", "input 1 is missing")
+    refused(model([node("Add", "- x", name="odd")]), "'odd'", "input 0 is missing")
+    refused(model([node("Concat", "x - x", name="odd", axis=0)]), "'odd'", "left out")
+    refused(model([node("Concat", "x x", name="odd")]), "'odd'", "'axis' is missing")
+    refused(model([node("Concat", "x x", name="odd", axis="0")]), "'odd'", "'axis'", "INT")
+    refused(model([node("Transpose", "x", name="odd", perm=[0.5])]), "'odd'", "'perm'", "INTS")
+    refused(model([node("Loop", "x x x", name="odd", body=3)]), "'odd'", "'body'", "GRAPH")
+
+
 def test_nesting():
     imports = [helper.make_opsetid("", 28), helper.make_opsetid("local", 1)]
     chain = [helper.make_function("local", "F0", ["c", "p"], ["q"], [node("Neg", "p", "q")], imports)]

@@ -216,9 +216,10 @@ class _Importer:
         if domain == "" and proto.op_type == "Constant":
             self._constant_node(proto, attributes, scope, body, where, keep)
             return
-        outputs = self._outputs(proto, scope, keep)
         while inputs and inputs[-1] is None:
             inputs.pop()
+        outputs = self._outputs(proto, scope, keep)
+        versions.check_form(proto.op_type, domain, version, inputs, len(outputs), attributes, where)
         name = f"{frame.path}{proto.name}" if proto.name else ""
         draft = Draft(
             proto.op_type, domain, version, inputs, outputs, attributes, name, self._origin(frame), body, self.names

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from weft.core.errors import FrontendError
 from weft.frontends.onnx.source import onnx_module
-from weft.graph.ir import Node
+from weft.graph.ir import Graph, Node
 from weft.graph.opspec import find_operator, operators
 
 OLDEST = 6
@@ -87,6 +89,71 @@ def _since(op: str, domain: str, version: int) -> int | None:
         return int(defs.get_schema(op, version, domain).since_version)
     except defs.SchemaError:
         return None
+
+
+class Form:
+    """What a schema demands of a node: how many inputs and outputs, which inputs, which attributes of which kind."""
+
+    __slots__ = ("attributes", "inputs", "most_inputs", "most_outputs", "variadic")
+
+    def __init__(self, schema: Any) -> None:
+        self.most_inputs = int(schema.max_input)
+        self.most_outputs = int(schema.max_output)
+        options = [parameter.option.name for parameter in schema.inputs]
+        self.inputs = [option == "Single" for option in options]
+        self.variadic = options[-1:] == ["Variadic"]
+        self.attributes = {name: (a.type.name, bool(a.required)) for name, a in schema.attributes.items()}
+
+    def problem(self, op: str, inputs: Sequence[Any], outputs: int, attributes: Mapping[str, Any]) -> str:
+        """What is wrong with a node, in words; empty where nothing is."""
+        if len(inputs) > self.most_inputs or outputs > self.most_outputs:
+            most = f"at most {self.most_inputs} and {self.most_outputs}"
+            return f"{len(inputs)} inputs and {outputs} outputs, where the operator has {most}"
+        for position, needed in enumerate(self.inputs):
+            missing = position >= len(inputs) or inputs[position] is None
+            if needed and missing and op != "Resize":  # exporters leave out roi, which opset 11 demands
+                return f"input {position} is missing"
+        if self.variadic and None in inputs[len(self.inputs) - 1 :]:
+            return "one of its inputs is left out"
+        for name, (kind, required) in self.attributes.items():
+            if name not in attributes:
+                if required:
+                    return f"the attribute {name!r} is missing"
+            elif not _is_kind(attributes[name], kind):
+                return f"the attribute {name!r} must be of the kind {kind}"
+        return ""
+
+
+_PLAIN: dict[str, tuple[type, ...]] = {"FLOAT": (float, int), "INT": (int,), "STRING": (str,), "GRAPH": (Graph,)}
+_PLAIN.update({"TENSOR": (np.ndarray,), "SPARSE_TENSOR": (np.ndarray,)})
+
+
+def _is_kind(value: Any, kind: str) -> bool:
+    if kind in _PLAIN:
+        return isinstance(value, _PLAIN[kind])
+    items = _PLAIN.get(kind.removesuffix("S"))
+    if items is None or not kind.endswith("S"):
+        return True
+    return isinstance(value, list) and all(isinstance(item, items) for item in value)
+
+
+@functools.lru_cache(maxsize=4096)
+def _form(op: str, domain: str, version: int) -> Form | None:
+    defs = onnx_module("onnx.defs")
+    try:
+        return Form(defs.get_schema(op, version, domain))
+    except defs.SchemaError:
+        return None
+
+
+def check_form(
+    op: str, domain: str, version: int, inputs: Sequence[Any], outputs: int, attributes: Mapping[str, Any], where: str
+) -> None:
+    """An error for a node that does not have the form of its operator in that version."""
+    form = _form(op, domain, version)
+    problem = "" if form is None else form.problem(op, inputs, outputs, attributes)
+    if problem:
+        raise FrontendError(f"{where}: {problem}")
 
 
 def check_known(node: Node, where: str) -> None:
