@@ -20,6 +20,8 @@ SHAPES = {
 SLOW = {"resnet50", "mobilenet_v2", "bert_base", "lstm_lm"}
 EVERY = [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in SHAPES]
 
+QUICKLY_COMPILED = [pytest.param(name, marks=[] if name in ("dqn", "dcgan") else [pytest.mark.slow]) for name in SHAPES]
+
 
 def sample(graph, seed=1):
     """An input for a model: whole numbers for words, normal numbers for everything else."""
@@ -63,6 +65,16 @@ def test_activations_stay_in_the_range_of_half_precision(name):
     made = [values[out.name] for node in graph.nodes for out in node.outputs]
     assert all(np.isfinite(array).all() and np.abs(array).max() < 1000 for array in made)
     assert np.std(made[-1]) > 1e-2
+
+
+@pytest.mark.parametrize("name", QUICKLY_COMPILED)
+def test_compiled(name):
+    from weft.executor import compile
+
+    graph = weft.models.make(name)
+    x = sample(graph)
+    (want,) = interpret_graph(graph, [x])
+    np.testing.assert_allclose(compile(graph)(x), want, atol=1e-4 * np.abs(want).max(), rtol=0)
 
 
 def test_a_batch():
