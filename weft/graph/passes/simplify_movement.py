@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from weft.graph.ir import Dim, Node, TensorType, Value
+from weft.graph.ir import Array, Dim, Node, TensorType, Value
 from weft.graph.passes.infer import same_type
 from weft.graph.passes.support import Replacement, Rule, Scope, swap
 
@@ -204,6 +204,51 @@ def cast(node: Node, scope: Scope) -> Replacement:
     return [node.replace(inputs=[origin])]
 
 
+# ------------------------------------------------------------------------------------------- elementwise before reshape
+
+_UNARY = """Relu LeakyRelu Gelu Swish Mish HardSwish HardSigmoid Sigmoid Tanh Exp Log Sqrt Neg Abs Clip Erf Softplus Elu
+Selu ThresholdedRelu""".split()
+_WITH_CONSTANT = ("Add", "Sub", "Mul", "Div")
+_BEFORE = ("Conv", "ConvTranspose", "MatMul", "Gemm", *_UNARY, *_WITH_CONSTANT)
+
+
+def reshape_later(node: Node, scope: Scope) -> Replacement:
+    """f(Reshape(x)) -> Reshape(f(x)): then f can be fused with what makes x, and the reshape costs nothing."""
+    before = scope.single(node.inputs[0], "Reshape")
+    source = before.inputs[0] if before is not None else None
+    if before is None or source is None or scope.single(source, *_BEFORE) is None:
+        return None
+    if not same_type(before.outputs[0].type, node.outputs[0].type) or not isinstance(source.type, TensorType):
+        return None
+    inputs: list[Value | None] = [source, *node.inputs[1:]]
+    if node.op in _WITH_CONSTANT:
+        array = scope.constant(node.inputs[1])
+        moved = None if array is None else _before_reshape(array, source.type, before.outputs[0].tensor)
+        if array is None or moved is None:
+            return None
+        inputs[1] = node.inputs[1] if moved is array else scope.new_constant(moved, f"{node.outputs[0].name}_constant")
+    made = scope.make(node, node.op, inputs, **node.attributes)
+    return [before.replace(inputs=[made, *before.inputs[1:]], outputs=node.outputs)]
+
+
+def _before_reshape(array: Array, source: TensorType, result: TensorType) -> Array | None:
+    """A constant that meets a tensor before it is reshaped as the given one does after."""
+    if array.size == 1:
+        return array.reshape(())
+    if not source.is_static or not result.is_static:
+        return None
+    before, after = source.static, result.static
+    lead = next(at for at, size in enumerate(array.shape) if size != 1)
+    tail = array.shape[lead:]
+    if before[len(before) - len(tail) :] == after[len(after) - len(tail) :] and len(before) >= len(tail):
+        return array if array.ndim <= len(before) else array.reshape(tail)
+    if [d for d in before if d != 1] != [d for d in after if d != 1]:
+        return None
+    sizes = [1] * (len(after) - array.ndim) + list(array.shape)
+    kept = iter([size for size, dim in zip(sizes, after) if dim != 1])
+    return array.reshape([next(kept) if dim != 1 else 1 for dim in before])
+
+
 MOVEMENT_RULES: dict[str, list[Rule]] = {
     "Identity": [identity],
     "Dropout": [dropout],
@@ -219,5 +264,6 @@ MOVEMENT_RULES: dict[str, list[Rule]] = {
     "Pad": [pad],
     "Slice": [slice_all],
     "Cast": [cast],
+    **{op: [reshape_later] for op in (*_UNARY, *_WITH_CONSTANT)},
 }
 """The rules by operator."""
