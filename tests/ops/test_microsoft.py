@@ -25,9 +25,10 @@ def reference(op, arrays, outputs, attributes, domain=DOMAIN):
 
 
 def check(op, *arrays, outputs=1, compiled=True, tolerance=1e-4, domain=DOMAIN, **attributes):
+    build = compiled is not None
     wanted = reference(op, arrays, [f"out{i}" for i in range(outputs)], attributes, domain)
-    host, made = run_node(op, *arrays, outputs=outputs, domain=domain, **attributes)
-    assert (made is not None) == compiled
+    host, made = run_node(op, *arrays, outputs=outputs, domain=domain, build=build, **attributes)
+    assert not build or (made is not None) == compiled
     for results in [host] if made is None else [host, made]:
         for got, want in zip(results, wanted):
             assert got.dtype == want.dtype and got.shape == want.shape
@@ -140,7 +141,8 @@ def test_attention(causal, mask):
     keys = number([[1, 1, 1, 1, 0], [1, 1, 1, 0, 0]], "int32")
     pairs = np.repeat(keys[:, None], 5, axis=1)
     given = {"none": None, "lengths": number([4, 3], "int32"), "keys": keys, "pairs": pairs}
-    check("Attention", x, w, bias, given[mask], num_heads=2, unidirectional=causal)
+    build = None if causal != (mask in ("none", "keys")) else True  # half of them: compiling takes a second
+    check("Attention", x, w, bias, given[mask], num_heads=2, unidirectional=causal, compiled=build)
 
 
 def test_attention_with_the_past():
@@ -156,7 +158,7 @@ def test_quantized_attention():
 
 def test_multi_head_attention():
     q, k, v, bias = numbers(2, 3, 8), numbers(2, 5, 8, seed=1), numbers(2, 5, 8, seed=2), numbers(24, seed=3)
-    check("MultiHeadAttention", q, k, v, num_heads=2)
+    check("MultiHeadAttention", q, k, v, num_heads=2, compiled=None)
     check("MultiHeadAttention", q, k, v, bias, None, numbers(2, 2, 3, 5, seed=4), num_heads=2)
 
 

@@ -1,7 +1,7 @@
 """MatMulNBits: a product with weights of 2, 4 or 8 bits, in blocks along the inner dimension with a scale each.
 
 B holds (features, blocks, bytes of a block), low bits first; zero points are packed in the same way, or plain numbers,
-or left out (then the middle of the range). Weights are unpacked in a stage of their own, in front of an ordinary product.
+or left out (then the middle of the range). Weights are unpacked in a stage of their own, before a plain product.
 """
 
 from __future__ import annotations
