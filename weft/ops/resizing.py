@@ -9,12 +9,15 @@ import numpy as np
 
 from weft import te
 from weft.core.dtypes import DType, dtype
-from weft.expr.nodes import Expr
+from weft.expr.nodes import Expr, index_expr
 from weft.graph.ir import Array, Dim, Node, TensorType, Type
 from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
 from weft.graph.shapes import times, unknown_dim
-from weft.ops.movement_indices import fill, is_empty, kernels_know, output_type, unknown_shape
+from weft.ops.movement_indices import choose, fill, is_empty, kernels_know, output_type, unknown_shape
 from weft.ops.resizing_axes import AxisResize, Options, output_sizes, plan
+
+LONGEST_TABLE = 512
+"""Up to this length, the nearest elements of a scale that is no simple fraction are written out."""
 
 # --------------------------------------------------------------------------------------------------- types, meaning
 
@@ -120,13 +123,21 @@ class AxisKernel:
         if self.line is not None:
             p, q, r = self.line
             return (i * p + q) // r
+        if self.is_exact:
+            return index_expr(choose(i, [index_expr(int(place)) for place in self.table]))
         x = te.cast(i, "float32") * te.const(self.slope, "float32") + te.const(self.offset, "float32")
         return te.cast(te.floor(x), "int64")
 
     @property
     def is_exact(self) -> bool:
         """Whether the base is that of the host for every element (a nearest element may not differ)."""
-        return self.line is not None
+        return self.line is not None or (self.axis.options.mode == "nearest" and len(self.table) <= LONGEST_TABLE)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether a place between two elements takes its part of each, and no more."""
+        options = self.axis.options
+        return options.mode == "linear" and not options.exclude and self.axis.stretch == 1.0
 
     def inside(self, at: Expr, tap: int = 0) -> Expr:
         """A place held inside the source, at the cost of the tests that are needed."""
@@ -146,7 +157,11 @@ class AxisKernel:
 
     def raw_weight(self, i: Expr, tap: Any) -> Expr:
         """The weight of one tap before the weights are made to sum to one."""
-        at = self.base(i) + tap
+        base = self.base(i)
+        if self.is_plain:
+            part = self.coordinate(i) - base.astype(self.kind)
+            return part if tap else te.const(1, self.kind) - part
+        at = base + tap
         distance = (at.astype(self.kind) - self.coordinate(i)) * te.const(1.0 / self.axis.stretch, self.kind)
         weight = self.weight(distance)
         if self.axis.options.exclude:

@@ -129,11 +129,16 @@ def _sample_infer(c: Infer) -> list[Type]:
 
 
 def _located(s: Sampling, values: Array, size: int) -> Array:
-    """Coordinates in elements, brought inside the border where the padding asks for that."""
+    """Coordinates in elements, brought inside the border where the padding asks for that.
+
+    A cubic sample stays where it is: each of its neighbours is brought inside on its own.
+    """
     slope, offset = s.line(size)
     at = np.clip(np.nan_to_num(values, nan=-FAR, posinf=FAR, neginf=-FAR) * slope + offset, -FAR, FAR)
     if s.mode == "nearest":
         at = np.rint(at)
+    if s.mode == "cubic":
+        return np.asarray(at)
     low, high = s.border(size)
     outside = (at < low) | (at > high)
     if s.padding == "border":
@@ -200,7 +205,7 @@ def _locate(s: Sampling, value: Expr, size: int, kind: DType) -> Expr:
     if s.mode == "nearest":
         at = te.round(at)
     low, high = s.border(size)
-    if s.padding == "zeros":
+    if s.padding == "zeros" or s.mode == "cubic":
         return at
     if s.padding == "border":
         inner = te.clip(at, 0.0, size - 1.0)

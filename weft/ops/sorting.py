@@ -76,6 +76,8 @@ def _unique_infer(c: Infer) -> list[Type]:
 
 def _unique(c: Evaluate, x: Array) -> tuple[Array, ...]:
     flat = c.get("axis") is None
+    if flat and x.dtype.kind in "biuf":
+        return _unique_numbers(x.reshape(-1), bool(c.get("sorted", 1)))[: c.output_count]
     axis = 0 if flat else axis_of(c, x.ndim)
     source = x.reshape(-1) if flat else x
     rows = np.moveaxis(source, axis, 0).reshape(source.shape[axis], -1)
@@ -97,6 +99,17 @@ def _unique(c: Evaluate, x: Array) -> tuple[Array, ...]:
     inverse = rank[group] if len(order) else group
     counts = np.bincount(inverse, minlength=len(order)).astype(np.int64)
     return (np.take(source, indices, axis=axis), indices, inverse, counts)[: c.output_count]
+
+
+def _unique_numbers(x: Array, in_order: bool) -> tuple[Array, ...]:
+    values, first, back, counts = np.unique(x, return_index=True, return_inverse=True, return_counts=True)
+    back = back.reshape(-1)
+    if not in_order:
+        order = np.argsort(first, kind="stable")
+        rank = np.empty_like(order)
+        rank[order] = np.arange(len(order))
+        values, first, back, counts = values[order], first[order], rank[back], counts[order]
+    return (values, *(part.astype(np.int64) for part in (first, back, counts)))
 
 
 register(OpSpec("Unique", _unique_infer, _unique))
