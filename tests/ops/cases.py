@@ -175,7 +175,7 @@ def check_meaning(case: Any) -> bool:
     return has_kernel
 
 
-def kernels(*operators: str, quick: int = 2, host: Container[str] = (), domain: str = "") -> list[Any]:
+def kernels(*operators: str, quick: int = 1, host: Container[str] = (), domain: str = "") -> list[Any]:
     """The cases of operators as parameters of a test: all but the first few that have a kernel are slow."""
     seen: Counter[str] = Counter()
     made = []

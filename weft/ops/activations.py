@@ -5,6 +5,7 @@ float16 and bfloat16 are computed in float32 and rounded once.
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,9 +15,18 @@ import numpy as np
 from weft import te
 from weft.graph.ir import Type
 from weft.graph.opspec import Infer, Use
-from weft.graph.shapes import broadcast
 from weft.ops.elementwise import erf
-from weft.ops.elementwise_support import FLOATS, NUMBERS, SIGNED, elementwise, infer_broadcast, infer_same, same_types
+from weft.ops.elementwise_support import (
+    FLOATS,
+    NUMBERS,
+    SIGNED,
+    elementwise,
+    expect_broadcast,
+    expect_inputs,
+    infer_broadcast,
+    infer_same,
+    same_types,
+)
 
 
 class Functions:
@@ -45,7 +55,13 @@ def activation(
     name: str, formula: Formula, types: str = FLOATS, infer: Callable[[Infer], Sequence[Type]] = infer_same
 ) -> None:
     """Registers an activation from its formula of (functions, use, x, …)."""
-    elementwise(name, lambda c, *x: formula(ARRAYS, c, *x), lambda c, *x: formula(EXPRESSIONS, c, *x), infer, types)
+    count = len(inspect.signature(formula).parameters) - 2
+
+    def checked(c: Infer) -> Sequence[Type]:
+        expect_inputs(c, count)
+        return infer(c)
+
+    elementwise(name, lambda c, *x: formula(ARRAYS, c, *x), lambda c, *x: formula(EXPRESSIONS, c, *x), checked, types)
 
 
 def _celu(m: Any, c: Use, x: Any) -> Any:
@@ -128,7 +144,7 @@ activation("SwiGLU", lambda m, c, gate, value: _swish(m, c, gate) * value, infer
 
 def _infer_prelu(c: Infer) -> Sequence[Type]:
     same_types(c)
-    broadcast([c.tensor(0).shape, c.tensor(1).shape], c.error)
+    expect_broadcast(c, 1, c.tensor(0).shape)
     return [c.tensor(0)]
 
 

@@ -11,7 +11,7 @@ from weft.expr.nodes import Expr
 from weft.graph.ir import Array, Type
 from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
 from weft.graph.shapes import normal_axis
-from weft.ops.elementwise_support import NARROW_FLOATS, kernel, wide, widen
+from weft.ops.elementwise_support import expect_floats, expect_inputs, kernel, wide, widen
 from weft.ops.reductions_support import best_index, reduce_axes
 
 
@@ -20,9 +20,9 @@ def _axis(c: Use, rank: int) -> int:
 
 
 def _infer(c: Infer) -> list[Type]:
+    expect_inputs(c, 1)
+    expect_floats(c, 0)
     kind = c.tensor(0)
-    if kind.dtype not in {"float32", "float64"} | NARROW_FLOATS:
-        raise c.error(f"it is defined on floats, not on {kind.dtype}")
     if kind.shape is not None:
         _axis(c, kind.rank)
     return [kind]

@@ -18,8 +18,19 @@ from weft import te
 from weft.expr.nodes import Expr
 from weft.graph.ir import NUMPY_TYPES, Array, TensorType, Type, dtype_name
 from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
-from weft.graph.shapes import Shape, divided, plus, times
-from weft.ops.elementwise_support import FLOATS, element_type, kernel, wide, wide_type, widen
+from weft.graph.shapes import Shape, divided, plus, times, unknown_dim
+from weft.ops.elementwise_support import (
+    element_type,
+    expect_broadcast,
+    expect_floats,
+    expect_inputs,
+    expect_integers,
+    expect_shape,
+    kernel,
+    wide,
+    wide_type,
+    widen,
+)
 
 _MINUS = float("-inf")
 
@@ -41,9 +52,10 @@ def _heads(c: Use, name: str, kind: TensorType) -> tuple[Any, Any, Any, Any]:
 
 
 def _infer(c: Infer) -> Sequence[Type]:
+    expect_inputs(c, 3, 7)
+    expect_floats(c, 0, 1, 2, 4, 5)
+    expect_integers(c, 6)
     query, key, value = c.tensor(0), c.tensor(1), c.tensor(2)
-    if query.dtype not in FLOATS.split():
-        raise c.error(f"it is defined on floats, not on {query.dtype}")
     if query.shape is None or key.shape is None or value.shape is None:
         kinds = [TensorType(k.dtype, None) for k in (query, query, value, query)]
         return kinds[: c.output_count]
@@ -52,7 +64,7 @@ def _infer(c: Infer) -> Sequence[Type]:
     _, _, _, v_size = _heads(c, "kv_num_heads", value)
     if isinstance(q_heads, int) and isinstance(k_heads, int) and (not k_heads or q_heads % k_heads):
         raise c.error(f"{q_heads} query heads cannot share {k_heads} key heads")
-    total = plus(c.tensor(4).dims[2], k_length) if c.has(4) else k_length
+    total = _check_shapes(c, (batch, q_heads, q_length, size), (k_heads, k_length, v_size))
     if query.rank == 4:
         shape: Shape = (batch, q_heads, q_length, v_size)
     else:
@@ -64,6 +76,34 @@ def _infer(c: Infer) -> Sequence[Type]:
         TensorType(query.dtype, (batch, q_heads, q_length, total)),
     ]
     return kinds[: c.output_count]
+
+
+def _check_shapes(c: Infer, query: Sequence[Any], key: Sequence[Any]) -> Any:
+    """That the inputs fit together; returns how many keys there are, with those of the past."""
+    (batch, heads, queries, size), (k_heads, length, v_size) = query, key
+    packed = c.tensor(1).rank == 3
+    for position, last in ((1, size), (2, v_size)):
+        wanted = (batch, length, times(k_heads, last)) if packed else (batch, k_heads, length, last)
+        expect_shape(c, position, wanted)
+    total = length
+    if c.has(4) != c.has(5):
+        raise c.error("past keys and past values come together or not at all")
+    if c.has(4):
+        past = c.tensor(4).shape
+        before = past[2] if past is not None and len(past) == 4 else unknown_dim("past")
+        expect_shape(c, 4, (batch, k_heads, before, size))
+        expect_shape(c, 5, (batch, k_heads, before, v_size))
+        for position in (4, 5):
+            if c.tensor(position).dtype != c.tensor(position - 3).dtype:
+                raise c.error(f"input {position} must be {c.tensor(position - 3).dtype}, as what follows it")
+        total = plus(before, length)
+    expect_shape(c, 6, (batch,))
+    mask = c.tensor(3).shape if c.has(3) else None
+    if mask:
+        last = mask[-1]
+        short = isinstance(last, int) and isinstance(total, int) and 1 < last < total
+        expect_broadcast(c, 3, (batch, heads, queries, last if short else total))
+    return total
 
 
 def _scale(c: Use, size: int) -> float:

@@ -12,13 +12,22 @@ from weft import te
 from weft.graph.ir import NUMPY_TYPES, Array, TensorType, Type, dtype_name
 from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
 from weft.ops.activations_softmax import softmax_array, softmax_tensor
-from weft.ops.elementwise_support import FLOATS, element_type, kernel, wide, wide_type, widen
+from weft.ops.elementwise_support import (
+    element_type,
+    expect_floats,
+    expect_inputs,
+    expect_shape,
+    kernel,
+    wide,
+    wide_type,
+    widen,
+)
 
 
 def _infer(c: Infer) -> Sequence[Type]:
+    expect_inputs(c, 3)
+    expect_floats(c, 0, 1, 2)
     query, key, value = (c.tensor(i) for i in range(3))
-    if query.dtype not in FLOATS.split():
-        raise c.error(f"it is defined on floats, not on {query.dtype}")
     if query.shape is None or value.shape is None:
         return [TensorType(query.dtype, None)]
     if query.rank != 4 or value.rank != 4 or (key.shape is not None and key.rank != 4):
@@ -26,6 +35,8 @@ def _infer(c: Infer) -> Sequence[Type]:
     heads, shared = value.dims[1], query.dims[1]
     if isinstance(heads, int) and isinstance(shared, int) and (not heads or shared % heads):
         raise c.error(f"{shared} query heads cannot share {heads} key heads")
+    expect_shape(c, 1, (query.dims[0], heads, value.dims[2], query.dims[3]))
+    expect_shape(c, 2, (query.dims[0], *value.dims[1:]))
     return [TensorType(query.dtype, (*query.dims[:3], value.dims[3]))]
 
 

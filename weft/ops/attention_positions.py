@@ -9,15 +9,28 @@ import numpy as np
 
 from weft import te
 from weft.expr.nodes import Expr
-from weft.graph.ir import Array, Type
+from weft.graph.ir import Array, TensorType, Type
 from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
 from weft.graph.shapes import normal_axis
-from weft.ops.elementwise_support import infer_same, kernel, same_types, wide, widen
+from weft.ops.elementwise_support import (
+    expect_floats,
+    expect_inputs,
+    expect_integers,
+    expect_shape,
+    infer_same,
+    kernel,
+    same_types,
+    wide,
+    widen,
+)
 
 # -------------------------------------------------------------------------------------------------- RotaryEmbedding
 
 
 def _infer_rotary(c: Infer) -> Sequence[Type]:
+    expect_inputs(c, 3, 4)
+    expect_floats(c, 0)
+    expect_integers(c, 3)
     kind = c.tensor(0)
     same_types(c, 3)
     if kind.shape is not None:
@@ -25,7 +38,25 @@ def _infer_rotary(c: Infer) -> Sequence[Type]:
             raise c.error(f"its input must have 3 or 4 dimensions, not {kind.rank}")
         if kind.rank == 3 and int(c.get("num_heads", 0)) < 1:
             raise c.error("an input of 3 dimensions needs the attribute num_heads")
+        _check_caches(c, kind)
     return [kind]
+
+
+def _check_caches(c: Infer, kind: TensorType) -> None:
+    """The caches have a row for each place (or one for each position), and half the columns that are turned."""
+    packed = kind.rank == 3
+    batch, length = kind.dims[0], kind.dims[1 if packed else 2]
+    width = kind.dims[-1]
+    if not isinstance(width, int):
+        return
+    columns = _turned_size(c, width // int(c.get("num_heads", 1)) if packed else width) // 2
+    for position in (1, 2):
+        rows = c.tensor(1).shape
+        if not c.has(3):
+            expect_shape(c, position, (batch, length, columns))
+        elif rows:
+            expect_shape(c, position, (rows[0], columns))
+    expect_shape(c, 3, (batch, length))
 
 
 def _turned_size(c: Use, head_size: int) -> int:
@@ -106,7 +137,11 @@ def _axis(c: Use, rank: int) -> int:
 
 
 def _infer_scatter(c: Infer) -> Sequence[Type]:
+    expect_inputs(c, 2, 3)
+    expect_integers(c, 2)
     same_types(c, 2)
+    if c.tensor(0).shape:
+        expect_shape(c, 2, (c.tensor(0).dims[0],))
     if c.get("mode", "linear") not in ("linear", "circular"):
         raise c.error(f"its mode must be linear or circular, not {c.get('mode')!r}")
     past, update = c.tensor(0), c.tensor(1)

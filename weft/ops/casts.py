@@ -15,7 +15,7 @@ import numpy as np
 from weft import te
 from weft.graph.ir import NUMPY_TYPES, Array, GraphError, TensorType, Type, dtype_name
 from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
-from weft.ops.elementwise_support import element_type, kernel
+from weft.ops.elementwise_support import element_type, expect_inputs, kernel
 
 _ORDINARY_INTEGERS = frozenset("int8 int16 int32 int64 uint8 uint16 uint32 uint64".split())
 _SATURATING = frozenset("float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz".split())
@@ -127,6 +127,7 @@ def _target(c: Use, like: Any) -> str:
 
 
 def _infer_cast(c: Infer) -> Sequence[Type]:
+    expect_inputs(c, 2 if c.node.op == "CastLike" else 1)
     to = c.tensor(1).dtype if c.node.op == "CastLike" else element_type(c, "to")
     return [TensorType(to, c.tensor(0).shape)]
 
@@ -159,6 +160,7 @@ def _width(name: str) -> int:
 
 
 def _infer_bitcast(c: Infer) -> Sequence[Type]:
+    expect_inputs(c, 1)
     source, to = c.tensor(0).dtype, element_type(c, "to")
     if "string" in (source, to) or _width(source) != _width(to):
         raise c.error(f"it cannot read the bits of {source} as {to}: both must be numbers of one width")

@@ -19,6 +19,8 @@ from weft.ops.elementwise_support import (
     NUMBERS,
     SIGNED,
     elementwise,
+    expect_inputs,
+    expect_one_element,
     infer_same,
     kernel,
     number,
@@ -103,7 +105,10 @@ elementwise("Mod", _modulo, _modulo_expression, types=NUMBERS)
 
 
 def _infer_pow(c: Infer) -> list[Type]:
+    expect_inputs(c, 2)
     x, y = c.tensor(0), c.tensor(1)
+    if x.dtype not in NUMBERS.split() or y.dtype not in NUMBERS.split():
+        raise c.error(f"it is defined on numbers, not on {x.dtype} and {y.dtype}")
     return [TensorType(x.dtype, broadcast([x.shape, y.shape], c.error))]
 
 
@@ -187,7 +192,11 @@ elementwise("Mean", _mean, _mean, types=FLOATS)
 
 
 def _infer_clip(c: Infer) -> list[Type]:
+    expect_inputs(c, 1, 3)
     same_types(c)
+    for position in (1, 2):
+        if c.has(position):
+            expect_one_element(c, position)
     return [c.tensor(0)]
 
 
@@ -218,6 +227,7 @@ register(OpSpec("Clip", _infer_clip, _clip, _compute_clip, "injective"))
 
 
 def _infer_where(c: Infer) -> list[Type]:
+    expect_inputs(c, 3)
     if c.tensor(0).dtype != "bool":
         raise c.error(f"its condition must be bool, not {c.tensor(0).dtype}")
     if c.tensor(1).dtype != c.tensor(2).dtype:
@@ -246,9 +256,9 @@ register(OpSpec("Where", _infer_where, _where, _compute_where, "injective"))
 
 
 def _infer_identity(c: Infer) -> list[Type]:
+    expect_inputs(c, 1)
     kind = c.types[0]
-    if kind is None:
-        raise c.error("input 0 is missing")
+    assert kind is not None
     return [kind]
 
 

@@ -7,6 +7,7 @@ input, broadcast as numpy does. float16 and bfloat16 are computed in float32 and
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,13 +15,16 @@ import numpy as np
 
 from weft import te
 from weft.expr.nodes import Expr
-from weft.graph.ir import NUMPY_TYPES, Array, TensorType, Type
+from weft.graph.ir import NUMPY_TYPES, Array, Dim, TensorType, Type
 from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
-from weft.graph.shapes import broadcast
+from weft.graph.shapes import Shape, broadcast
 
-KERNEL_TYPES = frozenset(
-    "float16 bfloat16 float32 float64 int8 int16 int32 int64 uint8 uint16 uint32 uint64 bool".split()
-)
+FLOATS = "float16 bfloat16 float32 float64"
+SIGNED = "int8 int16 int32 int64"
+UNSIGNED = "uint8 uint16 uint32 uint64"
+NUMBERS = f"{FLOATS} {SIGNED} {UNSIGNED}"
+
+KERNEL_TYPES = frozenset([*NUMBERS.split(), "bool"])
 """The element types that compiled kernels read and write."""
 
 NARROW_FLOATS = frozenset(("float16", "bfloat16"))
@@ -91,6 +95,62 @@ def number(c: Compute, position: int, tensor: te.Tensor) -> Expr:
     return widen(tensor[(0,) * len(tensor.shape)])
 
 
+# ---------------------------------------------------------------------------------------------- checks of the inputs
+
+
+def expect_inputs(c: Infer, least: int, most: int | None = None) -> None:
+    """The first `least` inputs are there, and there are no more than `most` (as many, if not given)."""
+    limit = least if most is None else most
+    for position in range(least):
+        if not c.has(position):
+            raise c.error(f"input {position} is missing: it needs {least}")
+    if len(c.types) > limit:
+        raise c.error(f"it takes {limit} inputs and has {len(c.types)}")
+
+
+def expect_shape(c: Infer, position: int, wanted: Sequence[Dim]) -> None:
+    """An input, if given, has this shape as far as both are known: a kernel would read outside it otherwise."""
+    if not c.has(position) or c.tensor(position).shape is None:
+        return
+    found = c.tensor(position).dims
+    if len(found) != len(wanted) or any(
+        isinstance(a, int) and isinstance(b, int) and a != b for a, b in zip(found, wanted)
+    ):
+        raise c.error(f"input {position} must have the shape {list(wanted)}, not {list(found)}")
+
+
+def expect_broadcast(c: Infer, position: int, onto: Shape | None) -> None:
+    """An input, if given, broadcasts to this shape without changing it."""
+    if not c.has(position) or c.tensor(position).shape is None or onto is None:
+        return
+    found = c.tensor(position).dims
+    together = broadcast([found, onto], c.error)
+    if together is None or any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in zip(together, onto)):
+        raise c.error(f"input {position} of shape {list(found)} does not broadcast to {list(onto)}")
+    if len(found) > len(onto):
+        raise c.error(f"input {position} has more dimensions than {list(onto)}")
+
+
+def expect_integers(c: Infer, position: int) -> None:
+    """An input, if given, holds indices."""
+    if c.has(position) and c.tensor(position).dtype not in ("int32", "int64"):
+        raise c.error(f"input {position} must hold int32 or int64, not {c.tensor(position).dtype}")
+
+
+def expect_one_element(c: Infer, position: int) -> None:
+    """An input has one element."""
+    kind = c.tensor(position)
+    if kind.is_static and int(np.prod(kind.static)) != 1:
+        raise c.error(f"input {position} must have one element, not the shape {list(kind.static)}")
+
+
+def expect_floats(c: Infer, *positions: int) -> None:
+    """Inputs, those that are given, hold floats."""
+    for position in positions:
+        if c.has(position) and c.tensor(position).dtype not in FLOATS.split():
+            raise c.error(f"input {position} must hold floats, not {c.tensor(position).dtype}")
+
+
 # ----------------------------------------------------------------------------------------------------- elementwise
 
 
@@ -133,8 +193,11 @@ def elementwise(
     `types` are the element types that the operator takes, as one string of names; empty means any.
     """
     allowed = frozenset(types.split())
+    parameters = inspect.signature(meaning).parameters.values()
+    variadic = any(p.kind is p.VAR_POSITIONAL for p in parameters)
 
     def checked(c: Infer) -> Sequence[Type]:
+        expect_inputs(c, *((len(c.types),) if variadic and c.types else (len(parameters) - 1,)))
         made = infer(c)
         first = c.tensor(0).dtype
         if allowed and first not in allowed:
@@ -154,9 +217,3 @@ def elementwise(
         return made
 
     return register(OpSpec(name, checked, evaluate, None if expression is None else kernel(compute), "injective"))
-
-
-FLOATS = "float16 bfloat16 float32 float64"
-SIGNED = "int8 int16 int32 int64"
-UNSIGNED = "uint8 uint16 uint32 uint64"
-NUMBERS = f"{FLOATS} {SIGNED} {UNSIGNED}"

@@ -14,7 +14,15 @@ from weft.graph.ir import Array, TensorType, Type, dtype_name
 from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
 from weft.graph.shapes import Shape, unknown_dim
 from weft.ops.casts import cast_array
-from weft.ops.elementwise_support import element_type, kernel, wide, wide_type
+from weft.ops.elementwise_support import (
+    element_type,
+    expect_inputs,
+    expect_one_element,
+    kernel,
+    same_types,
+    wide,
+    wide_type,
+)
 
 # --------------------------------------------------------------------------------------------------------- Constant
 
@@ -67,10 +75,13 @@ def _sizes(c: Use, value: Array) -> tuple[int, ...]:
     sizes = tuple(int(s) for s in value.reshape(-1))
     if any(s < 0 for s in sizes):
         raise c.error(f"a shape cannot have negative sizes: {list(sizes)}")
+    if len(sizes) > 32:
+        raise c.error(f"a tensor cannot have {len(sizes)} dimensions")
     return sizes
 
 
 def _infer_of_shape(c: Infer) -> Sequence[Type]:
+    expect_inputs(c, 1)
     value, filling, shape = c.value(0), _filling(c), c.tensor(0).shape
     dims: Shape | None = None
     if value is not None:
@@ -98,6 +109,7 @@ register(OpSpec("ConstantOfShape", _infer_of_shape, _of_shape, _compute_of_shape
 
 
 def _infer_eye(c: Infer) -> Sequence[Type]:
+    expect_inputs(c, 1)
     kind = c.tensor(0)
     if kind.shape is not None and kind.rank != 2:
         raise c.error(f"its input must have 2 dimensions, not {kind.rank}")
@@ -144,6 +156,10 @@ def _range_length(start: Any, limit: Any, step: Any) -> int:
 
 
 def _infer_range(c: Infer) -> Sequence[Type]:
+    expect_inputs(c, 3)
+    same_types(c)
+    for position in range(3):
+        expect_one_element(c, position)
     numbers = _scalars(c, [c.value(i) for i in range(3)])
     return [TensorType(c.tensor(0).dtype, (unknown_dim("range") if numbers is None else _range_length(*numbers),))]
 
@@ -186,6 +202,8 @@ def _window_period(c: Use, size: int) -> int:
 
 
 def _infer_window(c: Infer) -> Sequence[Type]:
+    expect_inputs(c, 1)
+    expect_one_element(c, 0)
     value = c.value(0)
     size: Any = unknown_dim("window") if value is None else int(value.reshape(-1)[0])
     if isinstance(size, int) and size < 0:
@@ -228,6 +246,9 @@ def _one(value: Array) -> Any:
 
 
 def _infer_mel(c: Infer) -> Sequence[Type]:
+    expect_inputs(c, 5)
+    for position in range(5):
+        expect_one_element(c, position)
     bands, length = c.value(0), c.value(1)
     rows: Any = unknown_dim("bins") if length is None else int(_one(length)) // 2 + 1
     columns: Any = unknown_dim("bands") if bands is None else int(_one(bands))

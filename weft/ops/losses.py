@@ -12,16 +12,29 @@ from weft.expr.nodes import Expr
 from weft.graph.ir import Array, TensorType, Type
 from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
 from weft.ops.activations_softmax import log_softmax_array, log_softmax_tensor
-from weft.ops.elementwise_support import FLOATS, kernel, wide, wide_type, widen
+from weft.ops.elementwise_support import (
+    expect_floats,
+    expect_inputs,
+    expect_integers,
+    expect_shape,
+    kernel,
+    wide,
+    wide_type,
+    widen,
+)
 from weft.ops.reductions_support import reduce_axes
 
 
 def _infer(c: Infer) -> Sequence[Type]:
+    expect_inputs(c, 2, 3)
+    expect_floats(c, 0, 2)
+    expect_integers(c, 1)
     kind, labels = c.tensor(0), c.tensor(1)
-    if kind.dtype not in FLOATS.split():
-        raise c.error(f"it is defined on floats, not on {kind.dtype}")
-    if kind.shape is not None and labels.shape is not None and labels.rank != kind.rank - 1:
-        raise c.error(f"labels {labels!r} must have the dimensions of {kind!r} but the second")
+    if kind.shape is not None:
+        if kind.rank < 2:
+            raise c.error(f"its input must have at least 2 dimensions, not {kind.rank}")
+        expect_shape(c, 1, (kind.dims[0], *kind.dims[2:]))
+        expect_shape(c, 2, (kind.dims[1],))
     if c.get("reduction", "mean") not in ("none", "sum", "mean"):
         raise c.error(f"its reduction must be none, sum or mean, not {c.get('reduction')!r}")
     shape = labels.shape if c.get("reduction", "mean") == "none" else ()

@@ -16,21 +16,39 @@ from weft.expr.nodes import Expr
 from weft.graph.ir import NUMPY_TYPES, Array, TensorType, Type
 from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
 from weft.graph.shapes import normal_axes, normal_axis
-from weft.ops.elementwise_support import FLOATS, element_type, infer_same, kernel, wide, wide_type, widen
+from weft.ops.elementwise_support import (
+    element_type,
+    expect_broadcast,
+    expect_floats,
+    expect_inputs,
+    expect_shape,
+    kernel,
+    wide,
+    wide_type,
+    widen,
+)
 from weft.ops.reductions_support import reduce_axes
 
 # --------------------------------------------------------------------------------------------------- mean, variance
 
 
-def _float_type(c: Infer, position: int = 0) -> TensorType:
-    kind = c.tensor(position)
-    if kind.dtype not in FLOATS.split():
-        raise c.error(f"it is defined on floats, not on {kind.dtype}")
+def _float_type(c: Infer, least: int = 0) -> TensorType:
+    """The type of the first input: floats, with at least so many dimensions."""
+    expect_floats(c, *range(len(c.types)))
+    kind = c.tensor(0)
+    if kind.shape is not None and kind.rank < least:
+        raise c.error(f"its input must have at least {least} dimensions, not {kind.rank}")
     return kind
 
 
-def _infer_floats(c: Infer) -> Sequence[Type]:
-    return [_float_type(c)]
+def _by_channel_type(c: Infer, inputs: int) -> TensorType:
+    """The type of the first input; the others have one element for each of its channels."""
+    expect_inputs(c, inputs)
+    kind = _float_type(c, 2)
+    for position in range(1, inputs):
+        if kind.shape is not None:
+            expect_shape(c, position, (kind.dims[1],))
+    return kind
 
 
 def _standard(x: Array, axes: tuple[int, ...], epsilon: float) -> tuple[Array, Array, Array]:
@@ -78,12 +96,11 @@ def _inverse_root(epsilon: float) -> Callable[[Expr], Expr]:
 
 
 def _infer_batch(c: Infer) -> Sequence[Type]:
-    kind, statistics = _float_type(c), c.tensor(3).dtype
-    if kind.shape is not None and kind.rank >= 2 and isinstance(kind.dims[1], int):
-        for position in range(1, 5):
-            given = c.tensor(position)
-            if given.is_static and given.static != (kind.dims[1],):
-                raise c.error(f"input {position} must have {kind.dims[1]} elements, one a channel, not {given!r}")
+    expect_inputs(c, 5)
+    kind, statistics = _float_type(c, 1), c.tensor(3).dtype
+    for position in range(1, 5):
+        if kind.shape is not None:  # one dimension: there is one channel
+            expect_shape(c, position, (kind.dims[1] if kind.rank > 1 else 1,))
     if not c.get("training_mode", 0):
         return [kind]
     return [kind, *[TensorType(statistics, c.tensor(3).shape) for _ in range(c.output_count - 1)]]
@@ -121,7 +138,7 @@ def _compute_batch(
     kind, epsilon = wide_type(x.dtype.name), c.get("epsilon", 1e-5)
 
     def body(*indices: Any) -> Expr:
-        at = indices[1] if len(indices) > 1 else indices[0]
+        at = indices[1] if len(indices) > 1 else 0
         gain = scale[at].astype(kind) / te.sqrt(variance[at].astype(kind) + epsilon)
         return (widen(x[indices]) - mean[at].astype(kind)) * gain + bias[at].astype(kind)
 
@@ -168,11 +185,15 @@ def _compute_instance(c: Compute, x: te.Tensor, scale: te.Tensor, bias: te.Tenso
     return _scaled(c, x, standard, scale, bias)
 
 
-register(OpSpec("InstanceNormalization", _infer_floats, _instance, _compute_instance, "reduction"))
+def _infer_instance(c: Infer) -> Sequence[Type]:
+    return [_by_channel_type(c, 3)]
+
+
+register(OpSpec("InstanceNormalization", _infer_instance, _instance, _compute_instance, "reduction"))
 
 
 def _infer_group(c: Infer) -> Sequence[Type]:
-    kind, groups = _float_type(c), int(c.need("num_groups"))
+    kind, groups = _by_channel_type(c, 3), int(c.need("num_groups"))
     if groups < 1 or (kind.shape is not None and isinstance(kind.dims[1], int) and kind.dims[1] % groups):
         raise c.error(f"{groups} groups do not divide the channels of {kind!r}")
     return [kind]
@@ -233,7 +254,15 @@ def _compute_mean_variance(c: Compute, x: te.Tensor) -> te.Tensor:
     return made
 
 
-register(OpSpec("MeanVarianceNormalization", _infer_floats, _mean_variance, _compute_mean_variance, "reduction"))
+def _infer_mean_variance(c: Infer) -> Sequence[Type]:
+    expect_inputs(c, 1)
+    kind = _float_type(c)
+    if kind.shape is not None:
+        _mvn_axes(c, kind.rank)
+    return [kind]
+
+
+register(OpSpec("MeanVarianceNormalization", _infer_mean_variance, _mean_variance, _compute_mean_variance, "reduction"))
 
 
 # ------------------------------------------------------------------------------------------ layer, root mean square
@@ -244,7 +273,10 @@ def _inner_axes(c: Use, rank: int) -> tuple[int, ...]:
 
 
 def _infer_layer(c: Infer) -> Sequence[Type]:
+    expect_inputs(c, 2, 3)
     kind = _float_type(c)
+    for position in (1, 2):
+        expect_broadcast(c, position, kind.shape)
     stash = element_type(c, "stash_type", "float32")
     if kind.shape is None:
         return [kind, *[TensorType(stash, None)] * (c.output_count - 1)]
@@ -291,7 +323,9 @@ register(OpSpec("LayerNormalization", _infer_layer, _layer, _compute_layer, _lay
 
 
 def _infer_rms(c: Infer) -> Sequence[Type]:
+    expect_inputs(c, 2)
     kind = _float_type(c)
+    expect_broadcast(c, 1, kind.shape)
     if kind.shape is not None:
         _inner_axes(c, kind.rank)
     return [TensorType(c.tensor(1).dtype, kind.shape)]
@@ -352,7 +386,11 @@ def _compute_lp(c: Compute, x: te.Tensor) -> te.Tensor:
 def _infer_lp(c: Infer) -> Sequence[Type]:
     if c.get("p", 2) not in (1, 2):
         raise c.error(f"the order of its norm must be 1 or 2, not {c.get('p')}")
-    return infer_same(c)
+    expect_inputs(c, 1)
+    kind = _float_type(c)
+    if kind.shape is not None:
+        normal_axis(c.get("axis", -1), kind.rank, c.error)
+    return [kind]
 
 
 register(OpSpec("LpNormalization", _infer_lp, _lp, _compute_lp, "reduction"))
@@ -394,4 +432,11 @@ def _compute_local_response(c: Compute, x: te.Tensor) -> te.Tensor:
     return made
 
 
-register(OpSpec("LRN", _infer_floats, _local_response, _compute_local_response, "reduction"))
+def _infer_local_response(c: Infer) -> Sequence[Type]:
+    expect_inputs(c, 1)
+    if int(c.need("size")) < 1:
+        raise c.error(f"its size must be at least 1, not {c.need('size')}")
+    return [_float_type(c, 2)]
+
+
+register(OpSpec("LRN", _infer_local_response, _local_response, _compute_local_response, "reduction"))

@@ -16,7 +16,7 @@ from weft.graph.ir import NUMPY_TYPES, Array, TensorType, Type, dtype_name
 from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
 from weft.graph.shapes import normal_axis
 from weft.ops.casts import cast_array
-from weft.ops.elementwise_support import FLOATS, element_type, kernel, wide, wide_type, widen
+from weft.ops.elementwise_support import FLOATS, element_type, expect_inputs, kernel, wide, wide_type, widen
 from weft.ops.reductions_support import reduce_axes
 
 LIMITS = {
@@ -63,6 +63,7 @@ def _at(c: Compute, parameter: te.Tensor, indices: Sequence[Any], shape: Sequenc
 
 def _check(c: Infer) -> None:
     """The shapes of scale and zero point fit the input."""
+    expect_inputs(c, 2, 3)
     x, scale = c.tensor(0), c.tensor(1)
     if c.has(2) and c.tensor(2).is_static and scale.is_static:
         if int(np.prod(c.tensor(2).static)) != int(np.prod(scale.static)):
@@ -187,6 +188,7 @@ register(OpSpec("DequantizeLinear", _infer_dequantize, _dequantize, _compute_deq
 
 
 def _infer_dynamic(c: Infer) -> Sequence[Type]:
+    expect_inputs(c, 1)
     if c.tensor(0).dtype != "float32":
         raise c.error(f"it quantizes float32, not {c.tensor(0).dtype}")
     return [TensorType("uint8", c.tensor(0).shape), TensorType("float32", ()), TensorType("uint8", ())]

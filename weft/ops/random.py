@@ -15,7 +15,7 @@ from weft import te
 from weft.graph.ir import Array, TensorType, Type, dtype_name
 from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
 from weft.ops.casts import cast_array
-from weft.ops.elementwise_support import element_type, kernel, wide
+from weft.ops.elementwise_support import element_type, expect_inputs, kernel, wide
 
 RANDOM = frozenset(
     "Bernoulli Dropout Multinomial RandomNormal RandomNormalLike RandomUniform RandomUniformLike".split()
@@ -45,6 +45,7 @@ def _uniform(c: Use, shape: tuple[int, ...]) -> Array:
 
 def _register_draw(name: str, draw: Callable[[Use, tuple[int, ...]], Array]) -> None:
     def infer(c: Infer) -> Sequence[Type]:
+        expect_inputs(c, 0)
         shape = [int(s) for s in c.need("shape")]
         if any(s < 0 for s in shape):
             raise c.error(f"a shape cannot have negative sizes: {shape}")
@@ -71,6 +72,7 @@ _register_draw("RandomUniform", _uniform)
 
 
 def _infer_bernoulli(c: Infer) -> Sequence[Type]:
+    expect_inputs(c, 1)
     return [TensorType(element_type(c, "dtype", c.tensor(0).dtype), c.tensor(0).shape)]
 
 
@@ -104,6 +106,7 @@ register(OpSpec("Multinomial", _infer_multinomial, _multinomial))
 
 
 def _infer_dropout(c: Infer) -> Sequence[Type]:
+    expect_inputs(c, 1, 3)
     kind = c.tensor(0)
     return [kind, TensorType("bool", kind.shape)][: c.output_count]
 

@@ -16,7 +16,7 @@ from weft.expr.nodes import Expr
 from weft.graph.ir import Array, TensorType, Type
 from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
 from weft.graph.shapes import Shape, normal_axes, normal_axis, unknown_dim
-from weft.ops.elementwise_support import FLOATS, NUMBERS, kernel, wide
+from weft.ops.elementwise_support import FLOATS, NUMBERS, expect_inputs, expect_integers, kernel, wide
 from weft.ops.reductions_support import best_index, reduce_axes
 
 SUMMABLE = f"{FLOATS} int32 int64 uint32 uint64"
@@ -37,6 +37,8 @@ def _infer_with(types: str) -> Callable[[Infer], Sequence[Type]]:
     allowed = frozenset(types.split())
 
     def infer(c: Infer) -> Sequence[Type]:
+        expect_inputs(c, 1, 2)
+        expect_integers(c, 1)
         kind, keep = c.tensor(0), bool(c.get("keepdims", 1))
         if kind.dtype not in allowed:
             raise c.error(f"it is not defined on {kind.dtype}, but on {', '.join(sorted(allowed))}")
@@ -218,6 +220,7 @@ _register("ReduceLogSumExp", Reduction(_log_sum_exp, te.sum), FLOATS, _compute_l
 
 
 def _infer_arg(c: Infer) -> Sequence[Type]:
+    expect_inputs(c, 1)
     kind = c.tensor(0)
     if kind.dtype not in NUMBERS.split():
         raise c.error(f"it is not defined on {kind.dtype}")

@@ -12,12 +12,24 @@ from weft.expr.nodes import Expr
 from weft.graph.ir import Array, Type
 from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
 from weft.graph.shapes import normal_axis
-from weft.ops.elementwise_support import FLOATS, kernel, wide, wide_type, widen
+from weft.ops.elementwise_support import (
+    FLOATS,
+    expect_inputs,
+    expect_integers,
+    expect_one_element,
+    kernel,
+    wide,
+    wide_type,
+    widen,
+)
 
 _TYPES = frozenset(f"{FLOATS} int32 int64 uint32 uint64".split())
 
 
 def _infer(c: Infer) -> Sequence[Type]:
+    expect_inputs(c, 2)
+    expect_integers(c, 1)
+    expect_one_element(c, 1)
     kind = c.tensor(0)
     if kind.dtype not in _TYPES:
         raise c.error(f"it is not defined on {kind.dtype}, but on {', '.join(sorted(_TYPES))}")
