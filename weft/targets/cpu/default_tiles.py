@@ -127,25 +127,47 @@ def _sizes(facts: Facts, target: Target, across: int, down: int, whole: bool) ->
 
     With `whole` the tile's width must divide the axis.
     """
-    lanes = min(_lanes(facts, target), across)
-    if whole:
-        lanes = max(n for n in range(1, lanes + 1) if across % n == 0)
+    full = _lanes(facts, target)
     registers = max(target.vector_registers, 8)
-    counts = [n for n in range(1, 1 + min(12, ceildiv(across, lanes))) if not whole or across % (n * lanes) == 0]
-    best = (-1.0, 1, 1)
-    for vectors in [n for n in counts if n <= 4]:
-        for rows in range(1, 1 + max(1, min(down, (registers - 2 - vectors) // vectors))):
-            filled = across / (ceildiv(across, vectors * lanes) * vectors * lanes)
-            even = 1.0 if down % rows == 0 else 0.85 * down / (ceildiv(down, rows) * rows)
-            latency = min(1.0, vectors * rows / 10)
-            balance = min(1.0, vectors * rows / (vectors + rows))
-            score = filled * even * latency * balance + 0.002 * vectors * rows
-            if score > best[0]:
-                best = (score, vectors, rows)
-    vectors, rows = best[1], best[2]
+    best = (-1.0, 1, 1, 1)
+    for lanes in _lane_counts(full, across, whole):
+        for vectors in range(1, 1 + min(6, ceildiv(across, lanes))):
+            if whole and across % (lanes * vectors):
+                continue
+            for rows in range(1, 1 + max(1, min(down, (registers - 2 - vectors) // vectors))):
+                even = 1.0 if down % rows == 0 else 0.85 * down / (ceildiv(down, rows) * rows)
+                latency = min(1.0, vectors * rows / 10)
+                balance = min(1.0, vectors * rows / (vectors + rows))
+                speed = lanes / full * _filled(across, lanes * vectors) * even * latency * balance
+                score = speed + 0.002 * min(vectors, 4) * rows
+                if score > best[0]:
+                    best = (score, lanes, vectors, rows)
+    _, lanes, vectors, rows = best
     if down == 1:  # a matrix-vector product waits for memory: several streams at once
-        vectors = max(n for n in counts if n <= max(1, registers * 3 // 8))
+        most = max(1, registers * 3 // 8)
+        lanes = _lane_counts(full, across, whole)[0]
+        fits = [n for n in range(1, 1 + min(most, across // lanes)) if not whole or across % (n * lanes) == 0]
+        vectors = max(fits, key=lambda n: (_filled(across, n * lanes) > 0.8, n))
     return lanes, vectors, rows
+
+
+def _lane_counts(full: int, across: int, whole: bool) -> list[int]:
+    """The lanes to try: whole registers, parts of them where the axis is short or uneven."""
+    if whole:
+        return [max(n for n in range(1, min(full, across) + 1) if across % n == 0)]
+    if across <= full:
+        return [across]
+    return [full, *(n for n in (full // 2, full // 4) if n >= 2)]
+
+
+EDGE_COST = 4
+"""How much longer a tile takes whose lanes reach past the end and are masked."""
+
+
+def _filled(across: int, width: int) -> float:
+    """The share of the time that goes into useful lanes."""
+    tiles, rest = divmod(across, width)
+    return across / width / (tiles + (EDGE_COST if rest else 0))
 
 
 def apply_tile(s: Schedule, facts: Facts, plan: TilePlan, taker: Block | None, to_taker: dict[Var, Var]) -> list[Var]:
