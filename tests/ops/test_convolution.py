@@ -153,3 +153,20 @@ def test_deformable_evaluates_as_it_compiles():
     options = {"pads": [1, 0, 1, 0], "offset_group": 2}
     host, compiled = run_node("DeformConv", x, w, offset, numbers(6, seed=4), mask, **options)
     np.testing.assert_allclose(host[0], compiled[0], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("offset", [(2, 36, 4, 5), (2, 35, 4, 5), (2, 36, 4, 6)])
+def test_deformable_refuses_offsets_of_another_shape(offset):
+    x, w = numbers(2, 4, 6, 7), numbers(6, 4, 3, 3)
+    if offset == (2, 36, 4, 5):
+        run_node("DeformConv", x, w, numbers(*offset), build=False, offset_group=2)
+        return
+    with pytest.raises(GraphError, match="offsets are"):
+        run_node("DeformConv", x, w, numbers(*offset), offset_group=2)
+
+
+def test_transposed_refuses():
+    with pytest.raises(GraphError, match="group"):
+        run_node("ConvTranspose", numbers(1, 4, 5), numbers(4, 2, 3), group=0)
+    with pytest.raises(GraphError, match="channels"):
+        run_node("ConvTranspose", numbers(1, 4, 5), numbers(3, 2, 3))

@@ -139,3 +139,8 @@ def test_a_kernel_must_fit():
         run_node("MaxPool", numbers(1, 1, 2, 2), kernel_shape=[3, 3])
     with pytest.raises(GraphError, match="kernel_shape"):
         run_node("MaxPool", numbers(1, 1, 2, 2))
+
+
+def test_a_norm_has_a_power():
+    with pytest.raises(GraphError, match="p is 0"):
+        run_node("LpPool", numbers(1, 1, 4), kernel_shape=[2], p=0)

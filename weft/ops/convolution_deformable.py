@@ -14,14 +14,28 @@ import numpy as np
 
 from weft import te
 from weft.expr.nodes import Expr
-from weft.graph.ir import Array, Type
+from weft.graph.ir import Array, TensorType, Type
 from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, register
 from weft.ops.convolution import accumulator, add_channel, exact_type, finish, infer_convolution, is_empty, kernel_sizes
 from weft.ops.convolution_window import Window, kernel_axes, stage
 
 
 def _infer(c: Infer) -> list[Type]:
-    return infer_convolution(c, 0, 1, c.tensor(0).dtype)
+    made = infer_convolution(c, 0, 1, c.tensor(0).dtype)
+    x, w, offset, groups = c.tensor(0), c.tensor(1), c.tensor(2), int(c.get("offset_group", 1))
+    if not x.is_static or not w.is_static or not offset.is_static:
+        return made
+    if groups < 1 or x.static[1] % groups:
+        raise c.error(f"{x.static[1]} channels do not divide into {groups} offset groups")
+    wanted = (x.static[0], groups * math.prod(w.static[2:]) * (x.rank - 2), *_static(made[0])[2:])
+    if offset.static != wanted:
+        raise c.error(f"the offsets are {offset!r}; {list(wanted)} is needed")
+    return made
+
+
+def _static(kind: Type) -> tuple[int, ...]:
+    assert isinstance(kind, TensorType)
+    return kind.static
 
 
 def _sample_arrays(x: Array, offset: Array, window: Window, groups: int) -> Array:

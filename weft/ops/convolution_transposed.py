@@ -78,6 +78,8 @@ def _infer(c: Infer) -> list[Type]:
     if x.rank < 3 or x.rank != w.rank:
         raise c.error(f"a transposed convolution of {x!r} with a weight {w!r}: the ranks must be equal and at least 3")
     group = int(c.get("group", 1))
+    if group < 1:
+        raise c.error(f"group is {group}; it must be at least 1")
     if isinstance(x.dims[1], int) and isinstance(w.dims[0], int):
         if x.dims[1] != w.dims[0] or x.dims[1] % group:
             raise c.error(f"{x.dims[1]} channels do not fit the weight {w!r} with group={group}")

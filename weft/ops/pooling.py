@@ -27,12 +27,18 @@ def _infer_pool(c: Infer) -> list[Type]:
     x = c.tensor(0)
     kernel = c.need("kernel_shape")
     window = Window(c, kernel)
+    _check_norm(c)
     if x.shape is None:
         shape = (unknown_dim("batch"), unknown_dim("channels"), *[unknown_dim("pool") for _ in kernel])
         return _pool_types(c, x.dtype, shape)
     if x.rank != len(kernel) + 2:
         raise c.error(f"a kernel of {list(kernel)} needs {len(kernel) + 2} dimensions, not {x!r}")
     return _pool_types(c, x.dtype, (*x.dims[:2], *window.out_dims(x.dims[2:])))
+
+
+def _check_norm(c: Infer) -> None:
+    if int(c.get("p", 2)) < 1:
+        raise c.error(f"p is {c.get('p')}; a norm needs at least 1")
 
 
 def _pool_types(c: Infer, dtype: str, shape: Any) -> list[Type]:
@@ -42,6 +48,7 @@ def _pool_types(c: Infer, dtype: str, shape: Any) -> list[Type]:
 
 def _infer_global(c: Infer) -> list[Type]:
     x = c.tensor(0)
+    _check_norm(c)
     if x.shape is None:
         return [TensorType(x.dtype, None)]
     if x.rank < 2:
