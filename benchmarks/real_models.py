@@ -27,6 +27,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.harness import interleave, wide_console, write_json
+from weft.cli import facts
 from weft.core.errors import WeftError
 
 FOLDER = Path(__file__).resolve().parent.parent / "build" / "real_models"
@@ -257,20 +258,10 @@ class Outcome:
 
 
 def relative_error(got: Sequence[Any], want: Sequence[Any]) -> float:
-    """The greatest difference of any output relative to its greatest element; inf where shapes differ."""
-    worst = 0.0
-    for ours, theirs in zip(got, want, strict=True):
-        ours, theirs = np.asarray(ours), np.asarray(theirs)
-        if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
-            return float("inf")
-        if theirs.size == 0:
-            continue
-        a, b = ours.astype("float64"), theirs.astype("float64")
-        if not np.array_equal(np.isnan(a), np.isnan(b)):
-            return float("inf")
-        scale = float(np.nanmax(np.abs(b), initial=0.0)) or 1.0
-        worst = max(worst, float(np.nanmax(np.abs(a - b), initial=0.0)) / scale)
-    return worst
+    """The greatest difference of any output relative to its greatest element; inf where types or shapes differ."""
+    if [array.dtype for array in got] != [array.dtype for array in want]:
+        return float("inf")
+    return max(map(facts.relative_error, got, want), default=0.0)
 
 
 def onnxruntime_session(path: Path, threads: int | None = None, optimised: bool = True) -> Any:
@@ -302,13 +293,14 @@ def runner_of(graph: Any, engine: str, threads: int | None) -> tuple[Runner, Cal
         from weft.graph.interpreter import interpret_graph
 
         return lambda feeds: interpret_graph(graph, feeds), list
-    from weft.cli.facts import specializations
     from weft.executor import compile
 
     module = compile(graph, threads=threads)
 
     def host_nodes() -> list[str]:
-        return [f"{item.node.describe()}: {item.reason}" for one in specializations(module) for item in one.host_nodes]
+        return [
+            f"{item.node.describe()}: {item.reason}" for one in facts.specializations(module) for item in one.host_nodes
+        ]
 
     return lambda feeds: module.run(None, feeds), host_nodes
 
