@@ -162,6 +162,11 @@ def test_arguments_are_checked():
     np.testing.assert_array_equal(module(strided), module(x))
 
 
+def test_a_precision_that_is_not_there_is_refused():
+    with pytest.raises(ArgumentError, match="bf16"):
+        compile(mlp(), precision="bf16")
+
+
 def test_torch_in_torch_out():
     torch = pytest.importorskip("torch")
     module = compile(mlp())

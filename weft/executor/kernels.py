@@ -230,5 +230,3 @@ def _item(index: Expr, axes: list[Var]) -> tuple[int, str, int] | None:
 def _packing(source: int, items: list[tuple[int, str, int]]) -> Packing:
     splits = {axis: factor for axis, part, factor in items if part != "whole"}
     return Packing(source, tuple(sorted(splits.items())), tuple((axis, part) for axis, part, _ in items))
-
-

@@ -207,6 +207,10 @@ def compile_graph(
     from weft.graph.passes.specialize import specialize
 
     machine = find_target("native" if target == "auto" else target)
+    if precision not in (None, "fp32", "float32"):
+        raise ArgumentError(
+            f"precision {precision!r} is not there yet: a model runs in the types that it declares (fp32)"
+        )
     graph = specialize(graph, {k: tuple(v) for k, v in shapes.items()}) if shapes else infer(graph)
     module = Module(Executor(graph, machine, precision), threads)
     found = module._executor.compile_static()
