@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 
 from weft.expr.nodes import Expr, Var, const
 from weft.expr.visit import substitute
-from weft.graph.ir import Dim, Graph, GraphError, TensorType, Value
+from weft.graph.ir import Dim, Graph, GraphError, OptionalType, TensorType, Value
 from weft.graph.passes.infer import infer
 from weft.graph.passes.support import substitute_values
 from weft.graph.shapes import tidy
@@ -48,6 +48,8 @@ def _numbers(name: str, shape: Sequence[int]) -> tuple[int, ...]:
 
 def _bind(value: Value, shape: Sequence[int], bound: dict[Var, tuple[int, str]]) -> None:
     wanted = value.type
+    if isinstance(wanted, OptionalType):
+        return  # what is inside is only known when it is there
     if not isinstance(wanted, TensorType):
         raise GraphError(f"input {value.name!r} is {wanted!r}: only a tensor has a shape to give")
     if wanted.shape is None:
