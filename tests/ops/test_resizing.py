@@ -26,7 +26,7 @@ def sizes(*values):
 
 @pytest.mark.parametrize("aligned", [False, True])
 @pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
-@pytest.mark.parametrize("size", [(4, 6), (13, 9), (10, 3), (1, 1), (5, 7)])
+@pytest.mark.parametrize("size", [(4, 9), (10, 3), (1, 1)])
 def test_resize_against_torch(mode, aligned, size):
     x = numbers(2, 3, 5, 7)
     wanted = F.interpolate(torch.tensor(x), size, mode=mode, align_corners=aligned).numpy()

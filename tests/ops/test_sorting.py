@@ -19,7 +19,7 @@ def test_onnx_case(case):
 
 @pytest.mark.parametrize("largest", [0, 1])
 @pytest.mark.parametrize("axis", [0, 1])
-@pytest.mark.parametrize("k", [1, 6, 16, 17, 20])
+@pytest.mark.parametrize("k", [1, 16, 17])
 def test_top_k_keeps_the_order_of_equals(k, axis, largest):
     """Few different values, so that nearly all are equal to some others; k on both sides of the two algorithms."""
     x = np.random.default_rng(k).integers(0, 6, (20, 23)).astype("float32")
@@ -31,7 +31,7 @@ def test_top_k_keeps_the_order_of_equals(k, axis, largest):
             np.testing.assert_array_equal(result, np.take(full.numpy(), np.arange(k), axis))
 
 
-@pytest.mark.parametrize("dtype", ["int8", "uint8", "int64", "float16", "float64"])
+@pytest.mark.parametrize("dtype", ["uint8", "int64", "float16"])
 def test_top_k_of_every_type(dtype):
     x = numbers(3, 40, dtype=dtype)
     made, compiled = run_node("TopK", x, np.array([30]), outputs=2)
