@@ -97,13 +97,13 @@ def _inverse_root(epsilon: float) -> Callable[[Expr], Expr]:
 
 def _infer_batch(c: Infer) -> Sequence[Type]:
     expect_inputs(c, 5)
-    kind, statistics = _float_type(c, 1), c.tensor(3).dtype
+    kind = _float_type(c, 1)
     for position in range(1, 5):
         if kind.shape is not None:  # one dimension: there is one channel
             expect_shape(c, position, (kind.dims[1] if kind.rank > 1 else 1,))
     if not c.get("training_mode", 0):
         return [kind]
-    return [kind, *[TensorType(statistics, c.tensor(3).shape) for _ in range(c.output_count - 1)]]
+    return [kind, c.tensor(3), c.tensor(4)][: c.output_count]
 
 
 def _by_channel(values: Array, rank: int) -> Array:

@@ -15,7 +15,7 @@ from weft import te
 from weft.graph.ir import Array, TensorType, Type, dtype_name
 from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
 from weft.ops.casts import cast_array
-from weft.ops.elementwise_support import element_type, expect_inputs, kernel, wide
+from weft.ops.elementwise_support import element_type, expect_inputs, expect_one_element, kernel, wide
 
 RANDOM = frozenset(
     "Bernoulli Dropout Multinomial RandomNormal RandomNormalLike RandomUniform RandomUniformLike".split()
@@ -107,6 +107,9 @@ register(OpSpec("Multinomial", _infer_multinomial, _multinomial))
 
 def _infer_dropout(c: Infer) -> Sequence[Type]:
     expect_inputs(c, 1, 3)
+    for position in (1, 2):
+        if c.has(position):
+            expect_one_element(c, position)
     kind = c.tensor(0)
     return [kind, TensorType("bool", kind.shape)][: c.output_count]
 
