@@ -34,7 +34,8 @@ def changed(arrays, chance):
         shape = [chance.choice([0, 1, 2, 3, 4]) for _ in range(chance.randrange(5))]
         arrays[at] = np.resize(old, shape) if old.size else np.zeros(shape, old.dtype)
     elif old.dtype.kind in "fiub":
-        arrays[at] = old.astype(chance.choice(["float32", "int64", "bool", "int8", "float64"]))
+        with np.errstate(invalid="ignore"):
+            arrays[at] = old.astype(chance.choice(["float32", "int64", "bool", "int8", "float64"]))
     return arrays
 
 

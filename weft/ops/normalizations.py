@@ -27,7 +27,7 @@ from weft.ops.elementwise_support import (
     wide_type,
     widen,
 )
-from weft.ops.reductions_support import reduce_axes
+from weft.ops.reductions_support import mean_array, reduce_axes
 
 # --------------------------------------------------------------------------------------------------- mean, variance
 
@@ -53,8 +53,8 @@ def _by_channel_type(c: Infer, inputs: int) -> TensorType:
 
 def _standard(x: Array, axes: tuple[int, ...], epsilon: float) -> tuple[Array, Array, Array]:
     """The elements with mean 0 and variance 1, the mean, and the inverse deviation (axes kept)."""
-    mean = x.mean(axis=axes, keepdims=True)
-    variance = np.square(x - mean).mean(axis=axes, keepdims=True)
+    mean = mean_array(x, axes, True)
+    variance = mean_array(np.square(x - mean), axes, True)
     inverse = np.asarray(1 / np.sqrt(variance + x.dtype.type(epsilon)))
     return np.asarray((x - mean) * inverse), mean, inverse
 
@@ -116,7 +116,8 @@ def _batch(c: Evaluate, x: Array, scale: Array, bias: Array, mean: Array, varian
     used_mean, used_variance = mean.astype(kind), variance.astype(kind)
     if c.get("training_mode", 0):
         axes = tuple(d for d in range(x.ndim) if d != 1)
-        used_mean, used_variance = data.mean(axis=axes), data.var(axis=axes)
+        used_mean = mean_array(data, axes)
+        used_variance = mean_array(np.square(data - _by_channel(used_mean, x.ndim)), axes)
     per = [_by_channel(np.asarray(v, kind), x.ndim) for v in (used_mean, used_variance, scale, bias)]
     made = ((data - per[0]) / np.sqrt(per[1] + kind.type(epsilon)) * per[2] + per[3]).astype(x.dtype)
     if not c.get("training_mode", 0):
@@ -235,8 +236,8 @@ def _mvn_axes(c: Use, rank: int) -> tuple[int, ...]:
 
 def _mean_variance(c: Evaluate, x: Array) -> Array:
     data, axes = wide(x), _mvn_axes(c, x.ndim)
-    apart = data - data.mean(axis=axes, keepdims=True)
-    deviation = np.sqrt(np.square(apart).mean(axis=axes, keepdims=True))
+    apart = data - mean_array(data, axes, True)
+    deviation = np.sqrt(mean_array(np.square(apart), axes, True))
     return np.asarray(apart / (deviation + data.dtype.type(_TINY))).astype(x.dtype)
 
 
@@ -333,7 +334,7 @@ def _infer_rms(c: Infer) -> Sequence[Type]:
 
 def _root_mean_square(c: Evaluate, x: Array, scale: Array) -> Array:
     data, axes = wide(x), _inner_axes(c, x.ndim)
-    mean = np.square(data).mean(axis=axes, keepdims=True)
+    mean = mean_array(np.square(data), axes, True)
     made = data / np.sqrt(mean + data.dtype.type(c.get("epsilon", 1e-5)))
     return np.asarray(made * wide(scale)).astype(scale.dtype)
 

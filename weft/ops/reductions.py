@@ -17,7 +17,7 @@ from weft.graph.ir import Array, TensorType, Type
 from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
 from weft.graph.shapes import Shape, normal_axes, normal_axis, unknown_dim
 from weft.ops.elementwise_support import FLOATS, NUMBERS, expect_inputs, expect_integers, kernel, wide
-from weft.ops.reductions_support import best_index, reduce_axes
+from weft.ops.reductions_support import best_index, mean_array, reduce_axes
 
 SUMMABLE = f"{FLOATS} int32 int64 uint32 uint64"
 
@@ -153,7 +153,7 @@ def _root(x: Expr) -> Expr:
 
 def _mean(x: Array, axes: tuple[int, ...]) -> Any:
     if x.dtype.kind == "f":
-        return x.mean(axis=axes)
+        return mean_array(x, axes)
     count = int(np.prod([x.shape[a] for a in axes], dtype=np.int64))
     total = x.sum(axis=axes, dtype=x.dtype)
     return np.trunc(total / count) if count else np.zeros_like(total)

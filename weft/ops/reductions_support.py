@@ -5,11 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from weft import te
 from weft.expr.nodes import Expr
+from weft.graph.ir import Array
 from weft.ops.elementwise_support import widen
 
 Source = Callable[[Expr, Sequence[Any]], Expr]
+
+
+def mean_array(x: Array, axes: tuple[int, ...], keep: bool = False) -> Array:
+    """The mean of floats over axes; of no elements, NaN without a word."""
+    count = int(np.prod([x.shape[a] for a in axes], dtype=np.int64))
+    return np.asarray(x.sum(axis=axes, keepdims=keep) / x.dtype.type(count))
 
 
 def reduce_axes(
