@@ -196,6 +196,16 @@ def test_compare_names_the_first_node_that_differs(weft, tiny, monkeypatch):
     assert code == 1 and first["node"] == "third" and first["error"] == pytest.approx(first["error_alone"])
 
 
+def test_compare_node_by_node_alone(weft, tiny, monkeypatch):
+    pytest.importorskip("onnxruntime")
+    words = ["compare", tiny[0], "--alone", "--size", "N=8", "--json"]
+    assert figures(weft(*words))["compared"] == 4
+    monkeypatch.setattr(find_operator("Relu"), "evaluate", lambda c, x: np.abs(x))
+    code, out, _ = weft(*words, "--engine", "interpreter")
+    wrong = [row["node"] for row in json.loads(out)["values"] if row["error"] > 1e-4]
+    assert code == 1 and wrong == ["third"], "what comes after it is right when it gets right inputs"
+
+
 def test_export_as_onnx(weft, tmp_path):
     path = tmp_path / "dqn.onnx"
     code, out, _ = weft("export", "dqn", "--format", "onnx", "-o", path)
