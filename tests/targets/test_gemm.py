@@ -28,7 +28,8 @@ def check_float(m: int, n: int, k: int, target: object) -> None:
 
 @pytest.mark.parametrize(
     "shape",
-    [(1, 1, 1), (1, 100, 7), (3, 5, 2), (8, 48, 8), (17, 130, 33), (100, 37, 51), (130, 64, 700), (150, 200, 1040), (9, 1, 9)],
+    [(1, 1, 1), (1, 100, 7), (3, 5, 2), (8, 48, 8), (17, 130, 33), (100, 37, 51), (130, 64, 700),
+     (150, 200, 1040), (9, 1, 9)],
 )  # fmt: skip
 def test_shapes(shape: tuple[int, int, int]) -> None:
     """Tails in every dimension, packed and in place, one block of the reduction and several."""

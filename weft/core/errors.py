@@ -58,7 +58,7 @@ class RuntimeFault(WeftError, RuntimeError):
 
 
 class FrontendError(WeftError, ValueError):
-    """A model that cannot be imported: a damaged or hostile file, or nodes that Weft does not know, all of them named."""
+    """A model that cannot be imported: a damaged or hostile file, or nodes that Weft does not know, all named."""
 
 
 class InternalError(RuntimeError):

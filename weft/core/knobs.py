@@ -163,6 +163,12 @@ class Knobs:
         f"{', '.join(_TRUE)} or {', '.join(_FALSE)}",
         "check the program after every pass and every schedule primitive",
     )
+    fuse: Knob[bool] = Knob(
+        _parse_switch,
+        lambda: True,
+        f"{', '.join(_TRUE)} or {', '.join(_FALSE)}",
+        "let operators of a model share a kernel; off, each has its own",
+    )
 
     def __init__(self) -> None:
         # Through object's own __setattr__: ours refuses every name that is no knob.

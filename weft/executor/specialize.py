@@ -18,6 +18,7 @@ import numpy as np
 
 from weft.codegen.llvm import compile as llvm_compile
 from weft.core.errors import ArgumentError
+from weft.core.knobs import knobs
 from weft.executor.kernels import KernelCompiler
 from weft.executor.lower import Launch, Lowered, OnHost, assemble, choose_items, settle_views
 from weft.executor.native import Engine, resolve_symbols
@@ -162,7 +163,8 @@ def lower_graph(graph: Graph, target: Target, precision: str | None = None) -> L
     """The program of a graph whose shapes are bound."""
     compiler = KernelCompiler(target)
     try:
-        items = choose_items(graph, fuse(graph), compiler)
+        groups = fuse(graph) if knobs.fuse else fuse(graph, most_nodes=1)
+        items = choose_items(graph, groups, compiler)
         items = settle_views(graph, items, compiler)
         prefix = f"stretch_{next(_counter)}"
         return assemble(graph, items, prefix, target.triple, lambda rest: Executor(rest, target, precision))

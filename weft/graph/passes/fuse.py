@@ -84,9 +84,9 @@ class Group:
         return f"{self.kind}({', '.join(n.op for n in self.nodes)}) -> {', '.join(v.name for v in self.outputs)}"
 
 
-def fuse(graph: Graph, can_compile: CanCompile | None = None) -> list[Group]:
-    """The groups of a graph, each after those that it reads. Types must be inferred."""
-    return _Fusion(graph, can_compile or compilable(graph)).groups()
+def fuse(graph: Graph, can_compile: CanCompile | None = None, most_nodes: int = MOST_NODES) -> list[Group]:
+    """The groups of a graph, each after those that it reads. Types must be inferred. most_nodes=1 fuses nothing."""
+    return _Fusion(graph, can_compile or compilable(graph), most_nodes).groups()
 
 
 def compilable(graph: Graph) -> CanCompile:
@@ -146,9 +146,10 @@ class _Draft:
 class _Fusion:
     """One cut of a graph: nodes in order, each joined to the groups that make what it reads."""
 
-    def __init__(self, graph: Graph, can_compile: CanCompile) -> None:
+    def __init__(self, graph: Graph, can_compile: CanCompile, most_nodes: int) -> None:
         self.graph = graph
         self.can_compile = can_compile
+        self.most_nodes = most_nodes
         self.order = {node: at for at, node in enumerate(graph.nodes)}
         self.producers = graph.producers()
         self.consumers = graph.consumers()
@@ -214,7 +215,7 @@ class _Fusion:
     def fits(self, a: _Draft, b: _Draft) -> bool:
         """Whether two groups may be one: bounds, one shape of outputs, and no way out and back in."""
         nodes = [*a.nodes, *b.nodes]
-        if len(nodes) > MOST_NODES or (a.anchor is not None and b.anchor is not None):
+        if len(nodes) > self.most_nodes or (a.anchor is not None and b.anchor is not None):
             return False
         if len(self.inputs(nodes)) > MOST_INPUTS:
             return False
@@ -328,7 +329,7 @@ class _Fusion:
     def takes_copy(self, group: Group, copy: Group) -> bool:
         if group.kind not in ("injective", "reduction", "complex") or group.is_view:
             return False
-        if len(group.nodes) >= MOST_NODES or len(self.inputs([*copy.nodes, *group.nodes])) > MOST_INPUTS:
+        if len(group.nodes) >= self.most_nodes or len(self.inputs([*copy.nodes, *group.nodes])) > MOST_INPUTS:
             return False
         made = set(copy.outputs)
         # A convolution or a window reads an element many times: better from memory.
