@@ -644,10 +644,11 @@ def _transform_layout(source: Source, func: Func) -> Step:
 
 
 def _storage_align(source: Source, func: Func) -> Step:
-    buffer = _buffer(source, func)
+    fitting = [b for b in func.allocations if len(b.shape) > 1]
+    buffer = source.pick(fitting) if fitting and source.chance(90) else _buffer(source, func)
     rank = max(1, len(buffer.shape))
     factor = source.pick((2, 4, 8))
-    dim = source.number(-rank, rank - 1)
+    dim = source.number(-rank, rank - 2) if rank > 1 else source.number(-1, 0)
     return "storage_align", {
         "buffer": buffer.name,
         "dim": dim,
@@ -711,7 +712,8 @@ STEPS: dict[str, Callable[[Source, Func], Step]] = {
     "annotate": _annotate,
 }
 OFTEN = {"split": 5, "fuse": 3, "reorder": 4, "compute_at": 4, "reverse_compute_at": 2, "cache_read": 2,
-         "cache_write": 2, "rfactor": 2, "vectorize": 2, "tensorize": 3, "bind": 2}  # fmt: skip
+         "cache_write": 2, "rfactor": 2, "vectorize": 2, "tensorize": 3, "bind": 2, "storage_align": 2,
+         "reverse_compute_inline": 3}  # fmt: skip
 WEIGHTED = [name for name in STEPS for _ in range(OFTEN.get(name, 1))]
 
 
