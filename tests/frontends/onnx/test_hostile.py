@@ -171,7 +171,7 @@ def test_sparse_tensors(tensor, words):
     refused(model([node("Add", "x w")], sparse_initializer=[tensor]), words)
 
 
-@pytest.mark.parametrize(("shape", "words"), [([-1, 3], "negative"), ([1 << 30, 1 << 30], "2^40")])
+@pytest.mark.parametrize(("shape", "words"), [([-2, 3], "negative"), ([1 << 30, 1 << 30], "2^40")])
 def test_inputs_of_absurd_shapes(shape, words):
     refused(model([node("Neg", "x")], [("x", FLOAT, shape)]), words, "'x'")
 

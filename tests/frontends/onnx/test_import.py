@@ -260,3 +260,12 @@ def test_models_that_torch_exports(tmp_path):
         (got,) = interpret_graph(graph, {"image": image.numpy()})
         np.testing.assert_allclose(got, net(image).detach().numpy(), rtol=1e-4, atol=1e-6)
         assert set(graph.symbols) == {"batch"}
+
+
+def test_long_chains_and_unknown_sizes_written_as_minus_one():
+    """Importing a node never goes back through the nodes before it; -1 is how some exporters write any size."""
+    names = ["x", *(f"v{i}" for i in range(1500)), "y"]
+    nodes = [node("Clip", names[i], names[i + 1]) for i in range(len(names) - 1)]
+    graph = load(model(nodes, [("x", FLOAT, [-1, 3])]))
+    assert len(graph.nodes) == len(nodes)
+    assert not graph.inputs[0].tensor.is_static

@@ -105,9 +105,15 @@ class Body:
             self._typed += 1
             self._types.update(zip(node.outputs, self._infer(node)))
 
+    def _known(self, value: Value) -> Type | None:
+        """The type of a value that nodes before the one being looked at have made; catching up would come back here."""
+        if value.type is not None or value in self._types:
+            return value.type or self._types[value]
+        return None if self.parent is None else self.parent.type_of(value)
+
     def _infer(self, node: Node) -> Sequence[Type]:
         spec = find_operator(node.op, node.domain)
-        types = [None if v is None else self.type_of(v) for v in node.inputs]
+        types = [None if v is None else self._known(v) for v in node.inputs]
         if spec is None or any(v is not None and t is None for v, t in zip(node.inputs, types)):
             return ()
         values = [None if v is None else self.constant(v) for v in node.inputs]

@@ -87,9 +87,9 @@ def _tensor_type(proto: Any, symbols: Symbols, where: str) -> TensorType | None:
     if not proto.HasField("shape"):
         return TensorType(name, None)
     dims: list[Dim] = []
-    for dim in proto.shape.dim:
+    for dim in proto.shape.dim:  # some exporters write -1 for a size that they do not know
         which = dim.WhichOneof("value")
-        if which == "dim_value":
+        if which == "dim_value" and dim.dim_value != -1:
             dims.append(int(dim.dim_value))
         else:
             dims.append(symbols.dim(dim.dim_param) if which == "dim_param" else unknown_dim())
