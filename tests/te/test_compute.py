@@ -144,8 +144,10 @@ def test_reduction_from_an_initial_value():
     A = te.placeholder((4, 9), name="A")
     k = te.reduce_axis(9)
     B = te.compute((4,), lambda i: te.sum(A[i, k], axis=k, init=5.0), name="B")
+    C = te.compute((4,), lambda i: te.sum(A[i, k], axis=k, where=k < 3, init=5.0), name="C")
     a = numbers(4, 9)
     check(B, {A: a}, a.sum(1) + 5)
+    check(C, {A: a}, a[:, :3].sum(1) + 5)  # the start counts once, not for every element that is left out
 
 
 @pytest.mark.parametrize("extent", [0, 1])

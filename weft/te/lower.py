@@ -201,7 +201,7 @@ def _bodies(op: ComputeOp, targets: Sequence[Buffer], indices: tuple[Var, ...]) 
     init = seq(*[Store(t, indices, value) for t, value in zip(targets, first.identity)])
     sources = [
         s if is_true(first.condition) else select(first.condition, s, neutral)
-        for s, neutral in zip(first.sources, first.identity)
+        for s, neutral in zip(first.sources, first.reducer.identity([s.dtype for s in first.sources]))
     ]
     olds = [Load(t, indices) for t in targets]
     combined = list(first.reducer.combine(olds, sources))
