@@ -60,10 +60,11 @@ def test_schedule_and_lower_a_convolution():
     tensors = convolution()
     assert len(schedule(*tensors).trace) >= 16
     times = []
-    for _ in range(40):  # the machine may be busy with other tests
+    for _ in range(100):  # the machine may be busy with other tests, for a while
         start = time.process_time()
         weft.lower(schedule(*tensors))
         times.append(time.process_time() - start)
         if times[-1] < LIMIT:
             break
+        time.sleep(0.1)
     assert min(times) < LIMIT, f"{min(times) * 1000:.1f} ms"

@@ -124,13 +124,17 @@ def children(e: Expr) -> tuple[Expr, ...]:
     return _CHILDREN[type(e)](e)
 
 
-def walk(e: Expr) -> Iterable[Expr]:
+def walk(e: Expr) -> list[Expr]:
     """Every node of an expression, outermost first."""
+    found: list[Expr] = []
     stack = [e]
     while stack:
         node = stack.pop()
-        yield node
-        stack.extend(reversed(_CHILDREN[type(node)](node)))
+        found.append(node)
+        kind = type(node)
+        if kind is not Var and kind is not Const:
+            stack.extend(_CHILDREN[kind](node)[::-1])
+    return found
 
 
 def free_vars(*expressions: Expr) -> dict[Var, None]:
@@ -145,7 +149,16 @@ def free_vars(*expressions: Expr) -> dict[Var, None]:
 
 def uses_any(e: Expr, variables: Any) -> bool:
     """Whether one of the variables occurs."""
-    return any(type(node) is Var and node in variables for node in walk(e))
+    stack = [e]
+    while stack:
+        node = stack.pop()
+        kind = type(node)
+        if kind is Var:
+            if node in variables:
+                return True
+        elif kind is not Const:
+            stack.extend(_CHILDREN[kind](node))
+    return False
 
 
 def substitute(e: Expr, mapping: Mapping[Var, Expr]) -> Expr:

@@ -80,9 +80,13 @@ class For(Stmt):
 
     def replace(self, **changes: Any) -> For:
         """A loop like this one but for the given fields."""
-        fields = {key: getattr(self, key) for key in For.__slots__}
-        fields.update(changes)
-        return For(**fields)
+        made = object.__new__(For)
+        for key in For.__slots__:
+            setattr(made, key, changes[key] if key in changes else getattr(self, key))
+        if "extent" in changes:
+            made.extent = index_expr(made.extent)
+        made.annotations = dict(made.annotations)
+        return made
 
 
 class Seq(Stmt):
@@ -188,9 +192,13 @@ class Block(Stmt):
 
     def replace(self, **changes: Any) -> Block:
         """A block like this one but for the given fields."""
-        fields = {key: getattr(self, key) for key in Block.__slots__}
-        fields.update(changes)
-        return Block(**fields)
+        made = object.__new__(Block)
+        for key in Block.__slots__:
+            setattr(made, key, changes[key] if key in changes else getattr(self, key))
+        made.axes, made.bindings = tuple(made.axes), tuple(made.bindings)
+        made.reads, made.writes = tuple(made.reads), tuple(made.writes)
+        made.annotations = dict(made.annotations)
+        return made
 
 
 Param = Union[Buffer, Var]
