@@ -174,10 +174,12 @@ def make_nest(
         known = known.with_loop(variable, extent)
         value = simplify(add(low, variable), known)
         bindings.append(value)
-        ends += [t for t in (less(value, axis.extent), less_equal(index_expr(0), value)) if not prove(t, known)]
+        inside = known
         for limit in (limits or {}).get(axis.var, ()):
             if not prove(less_equal(value, limit), known):
                 further.append(simplify(less(value, add(limit, index_expr(1))), known))
+                inside = inside.with_condition(further[-1])
+        ends += [t for t in (less(value, axis.extent), less_equal(index_expr(0), value)) if not prove(t, inside)]
     nest: Stmt = block.replace(bindings=bindings, predicate=_joined(ends, further, known))
     for made in reversed(loops):
         nest = made.replace(body=nest)

@@ -106,11 +106,7 @@ def gemm(m: int, n: int, k: int, target: Target, plan: GemmPlan | None = None) -
         blocks = ceildiv(n, block)
         right = te.compute(
             (blocks, panels, k, width),
-            lambda jc, jr, q, ji: te.if_then_else(
-                te.all(jr * width + ji < block, jc * block + jr * width + ji < n),
-                b[q, jc * block + jr * width + ji],
-                0.0,
-            ),
+            lambda jc, jr, q, ji: _within(b, q, jc * block, jr * width + ji, block, panels * width, n),
             name="packed",
         )
 
@@ -130,6 +126,13 @@ def gemm(m: int, n: int, k: int, target: Target, plan: GemmPlan | None = None) -
     s = te.create_schedule(out.op, name=f"gemm_{m}_{n}_{k}")
     _schedule(s, plan, m, n, k, right, tile, out)
     return s, [a, b, out]
+
+
+def _within(b: Any, q: Any, start: Any, j: Any, block: int, panel: int, n: int) -> Any:
+    """B[q, start + j], or 0 past the end of the block or of B, with only the tests that can fail."""
+    tests = [j < block] if panel != block else []
+    tests += [start + j < n] if n % block else []
+    return te.if_then_else(te.all(*tests), b[q, start + j], 0.0) if tests else b[q, start + j]
 
 
 def _schedule(s: Schedule, plan: GemmPlan, m: int, n: int, k: int, right: Any, tile: Any, out: Any) -> None:
