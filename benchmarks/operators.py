@@ -191,6 +191,7 @@ def bench_low(target: Target, seconds: float, size: int = 1024) -> Rows:
                 "operator": f"gemm {name} {size}³",
                 "GOP/s": gflops(shape, taken.minimum),
                 "of torch's same type": peer.minimum / taken.minimum if peer and not name.startswith("torch") else None,
+                "median of rounds": harness.speed_ratio(taken, peer) if peer and not name.startswith("torch") else None,
                 "times our float32": own.minimum / taken.minimum,
             }
         )

@@ -72,20 +72,17 @@ def gemm_tiles(
     s = te.create_schedule(c.op, name=f"gemm_{left}_{m}_{n}_{k}")
     blocks = ceildiv(ceildiv(columns, 512), target.cores) * target.cores
     block = min(columns, ceildiv(ceildiv(columns, blocks), 32) * 32)
-    jc, jr, last = _outer_loops(s, c, stored, block)
+    jc, io, jr, last = _outer_loops(s, c, stored, block)
     emptied = _store_tiles(last)
     s[tile].compute_at(s[c], jr, exact=False)
     s[tile].set_scope("amx.tile")
     s.transform_layout(tile, lambda i, j: (i // 16, j // 16, i % 16, j % 16))
-    _multiply_tiles(s, tile, padded, packed, depth, (f"amx_load_{load_a}", f"amx_load_{load_b}", dot))
+    rows_of_a = s[padded] if pad_a else s.cache_read(a, "global", [tile])
+    _pack_tiles(s, rows_of_a, s[c], io, depth)
+    _multiply_tiles(s, tile, rows_of_a, packed, depth, (f"amx_load_{load_a}", f"amx_load_{load_b}", dot))
     last.tensorize(emptied, f"amx_store_{'f32' if wide == 'float32' else 'i32'}")
     s[packed].compute_at(s[c], jc, exact=False)
     _pack_rows(s[packed])
-    if pad_a:
-        row, q = s[padded].axis
-        _, lane = s[padded].split(q, factor=32)
-        s[padded].vectorize(lane)
-        s[padded].parallel(row)
     s[c].parallel(jc)
     return s, [a, b, c]
 
@@ -95,7 +92,7 @@ def _inside(q: Any, k: int, steps: int, j: Any, n: int, columns: int, b: Any, dt
     return te.if_then_else(te.all(*tests), b[q, j], te.cast(0, dtype)) if tests else b[q, j]
 
 
-def _outer_loops(s: Schedule, c: Any, stored: Any, block: int) -> tuple[Any, Any, Stage]:
+def _outer_loops(s: Schedule, c: Any, stored: Any, block: int) -> tuple[Any, Any, Any, Stage]:
     """The loops over column blocks, row tiles and column tiles; the stage that takes the results out of the tiles."""
     i, j = s[c].axis
     jc, jb = s[c].split(j, factor=block)
@@ -103,12 +100,12 @@ def _outer_loops(s: Schedule, c: Any, stored: Any, block: int) -> tuple[Any, Any
     io, ii = s[c].split(i, factor=32)
     s[c].reorder(jc, io, jr, ii, ji)
     if stored is None:
-        return jc, jr, s[c]
+        return jc, io, jr, s[c]
     s[stored].compute_at(s[c], jr, exact=False)
     s[stored].set_scope("local")
     _, lane = s[c].split(ji, factor=16)
     s[c].vectorize(lane)
-    return jc, jr, s[stored]
+    return jc, io, jr, s[stored]
 
 
 def _store_tiles(stage: Stage) -> Any:
@@ -122,6 +119,14 @@ def _store_tiles(stage: Stage) -> Any:
     return ii
 
 
+def _pack_tiles(s: Schedule, stage: Stage, parent: Stage, loop: Any, depth: int) -> None:
+    """Rows of A copied into whole tiles, once for a block of columns: in place its rows fall into few sets of the cache."""
+    s.transform_layout(stage, lambda i, q: (q // depth, i // 16, i % 16, q % depth))
+    stage.compute_at(parent, loop, exact=False)
+    _, lane = stage.split(stage.axis[1], factor=depth)
+    stage.vectorize(lane)
+
+
 def _multiply_tiles(s: Schedule, tile: Any, a: Any, b: Any, depth: int, names: tuple[str, str, str]) -> None:
     i, j = s[tile].axis
     (p,) = s[tile].reduce_axis
@@ -133,9 +138,8 @@ def _multiply_tiles(s: Schedule, tile: Any, a: Any, b: Any, depth: int, names: t
     s[tile].unroll(jo)
     left = s.cache_read(a, "amx.tile", [tile])
     left.compute_at(s[tile], po)
-    rows, inner = left.split(left.axis[0], factor=16)
-    left.unroll(rows)
-    left.tensorize(inner, names[0])
+    left.unroll(left.axis[1])
+    left.tensorize(left.axis[2], names[0])
     right = s.cache_read(b, "amx.tile", [tile])
     right.compute_at(s[tile], po)
     right.unroll(right.axis[2])
