@@ -6,7 +6,7 @@ A pass is a subclass of `ExprMutator` with a method `visit_Add(self, e)` for eac
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from weft.expr.nodes import (

@@ -120,7 +120,7 @@ def _store_tiles(stage: Stage) -> Any:
 
 
 def _pack_tiles(s: Schedule, stage: Stage, parent: Stage, loop: Any, depth: int) -> None:
-    """Rows of A copied into whole tiles, once for a block of columns: in place its rows fall into few sets of the cache."""
+    """Rows of A copied into whole tiles, once for a block of columns: in place they fall into few sets of the cache."""
     s.transform_layout(stage, lambda i, q: (q // depth, i // 16, i % 16, q % depth))
     stage.compute_at(parent, loop, exact=False)
     _, lane = stage.split(stage.axis[1], factor=depth)
