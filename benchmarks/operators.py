@@ -181,7 +181,7 @@ def bench_low(target: Target, seconds: float, size: int = 1024) -> Rows:
     byte = [random_matrix(size, size, "int8", seed) for seed in (1, 2)]
     candidates["torch bfloat16"] = peers.matmul(*brain, threads=1)[0].run
     candidates["torch int8"] = peers.matmul(*byte, threads=1)[0].run
-    stats = harness.interleave(candidates, seconds * 2)
+    stats = harness.interleave(candidates, seconds * len(candidates))
     own, shape = stats["float32"], (size, size, size)
     rows: Rows = []
     for name, taken in stats.items():
