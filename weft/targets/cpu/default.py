@@ -34,6 +34,8 @@ from weft.targets.cpu.default_facts import (
 )
 from weft.targets.cpu.default_loops import parallelize, schedule_elementwise, schedule_reduction
 from weft.targets.cpu.default_tiles import apply_tile, axis_loops, plan_tile, tile_in_place
+from weft.targets.cpu.spaces import SPACES
+from weft.targets.cpu.unit import Unit
 
 MOST_INLINED_LOADS = 24
 MOST_BLOCKS = 64
@@ -174,7 +176,9 @@ def _tile(
     constants: Collection[Buffer],
     done: set[str],
 ) -> bool:
-    """Gives a product its register tile; False (and nothing changed) where it has none."""
+    """Gives a product the schedule of a space, or the general register tile; False (nothing changed) for neither."""
+    if _take_space(Unit(s, facts, taker, to_taker, target, constants, done)):
+        return True
     plan = plan_tile(facts, target, constants)
     if plan is None:
         return False
@@ -198,6 +202,23 @@ def _tile(
             _pack_in_parallel(s, name, target)
         done.add(name)
     return True
+
+
+def _take_space(unit: Unit) -> bool:
+    """Applies the default point of the first space that has a legal one."""
+    for space_of in SPACES:
+        before, marked = unit.schedule.copy(), set(unit.done)
+        try:
+            space = space_of(unit)
+            if space is None:
+                continue
+            space.apply(space.default)
+            return True
+        except WeftError:
+            unit.schedule._become(before)
+            unit.done.clear()
+            unit.done.update(marked)
+    return False
 
 
 def _pack_in_parallel(s: Schedule, name: str, target: Target) -> None:

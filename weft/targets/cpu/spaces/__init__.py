@@ -1,0 +1,14 @@
+"""The spaces of the CPU, one family a file; each `space(unit)` gives a Space, or None for what it does not know.
+
+The first space whose default point is legal schedules the unit; what no space takes gets the general register tile of
+`default_tiles`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from weft.schedule.space import Space
+from weft.targets.cpu.unit import Unit
+
+SPACES: tuple[Callable[[Unit], Space | None], ...] = ()
