@@ -1,4 +1,4 @@
-"""What default schedules of any target ask about a block: its axes, its loads, and how far apart in memory neighbours lie."""
+"""What default schedules ask about a block: its axes, its loads, and how far apart in memory neighbours lie."""
 
 from __future__ import annotations
 

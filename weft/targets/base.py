@@ -32,6 +32,31 @@ def plain_scopes(*names: str) -> dict[str, Scope]:
 
 
 @dataclass(frozen=True, slots=True)
+class ThreadFacts:
+    """What a machine with blocks of threads has: what schedules for "blockIdx" and "threadIdx" are made from."""
+
+    multiprocessors: int
+    """How many blocks can run at the same time, each on a part of the machine of its own."""
+    warp: int
+    """Threads that run in step."""
+    block_threads: int
+    """The most threads of a block."""
+    multiprocessor_threads: int
+    """The most threads that a multiprocessor holds at a time."""
+    shared_bytes: int
+    """The most shared memory of a block."""
+    multiprocessor_shared_bytes: int
+    registers: int
+    """32-bit registers of a multiprocessor; 0 where that is not known."""
+    cache_bytes: int
+    """The cache that all multiprocessors share."""
+    vector_bytes: int = 16
+    """The widest load or store of one thread."""
+    tensor_cores: frozenset[str] = frozenset()
+    """The element types that matrix instructions take: "float16", "bfloat16", "tfloat32", "int8"."""
+
+
+@dataclass(frozen=True, slots=True)
 class Target:
     """The facts about one machine."""
 
@@ -56,6 +81,8 @@ class Target:
     """The folder's module name, for its pipeline and intrinsics."""
     is_host: bool = False
     """Whether this process can run its code."""
+    threads: ThreadFacts | None = None
+    """For a machine with blocks of threads, what it has of them; None for one without."""
 
     def __hash__(self) -> int:
         return hash((self.kind, self.triple, self.cpu, self.features))

@@ -14,8 +14,10 @@ from weft.targets.base import Target
 
 @functools.lru_cache(maxsize=1)
 def _packages() -> tuple[Any, ...]:
+    """The folders that read targets; one without `parse` is what several targets share."""
     names = sorted(module.name for module in pkgutil.iter_modules(targets.__path__) if module.ispkg)
-    return tuple(importlib.import_module(f"{targets.__name__}.{name}") for name in names)
+    found = (importlib.import_module(f"{targets.__name__}.{name}") for name in names)
+    return tuple(package for package in found if hasattr(package, "parse"))
 
 
 def known_forms() -> list[str]:
