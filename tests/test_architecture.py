@@ -428,14 +428,14 @@ def test_a_target_named_outside_is_found(tree):
     modules = tree(
         {
             "targets/cpu/target": "",
-            "targets/gpu/target": "from weft.targets.cpu import target",
-            "targets/gpu/other": "from weft.targets.gpu import target",
+            "targets/npu/target": "from weft.targets.cpu import target",
+            "targets/npu/other": "from weft.targets.npu import target",
             "build": "def f():\n    import weft.targets.cpu.target",
         }
     )
     found = target_violations(modules)
     assert len(found) == 2, found
-    assert "weft.build:2" in found[0] and "weft.targets.gpu.target:1" in found[1]
+    assert "weft.build:2" in found[0] and "weft.targets.npu.target:1" in found[1]
 
 
 def test_a_cycle_is_found(tree):

@@ -54,6 +54,8 @@ class ThreadFacts:
     """The widest load or store of one thread."""
     tensor_cores: frozenset[str] = frozenset()
     """The element types that matrix instructions take: "float16", "bfloat16", "tfloat32", "int8"."""
+    has_async_copy: bool = False
+    """Whether copies into shared memory can run while threads do other work."""
 
 
 @dataclass(frozen=True, slots=True)

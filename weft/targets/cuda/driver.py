@@ -1,0 +1,289 @@
+"""NVIDIA's driver by ctypes: contexts, modules, memory, streams, launches, events and captured graphs.
+
+Nothing here knows programs: `weft.targets.cuda.device` runs those. Every call's result is checked; a failure is a
+`RuntimeFault` (something went wrong while it ran) or a `TargetError` (there is no driver or no device) that says what
+happened and what to do.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+from weft.core.errors import RuntimeFault, TargetError
+
+_LIBRARIES = ("libcuda.so.1", "/usr/local/nvidia/lib64/libcuda.so.1", "nvcuda.dll")
+_OUT_OF_MEMORY, _NOT_READY, _NO_DEVICE = 2, 600, 100
+_STICKY = {700: "read or wrote memory that is not its own", 702: "ran too long and was stopped", 710: "hit an assertion",
+           715: "hit an illegal instruction", 716: "used a misaligned address", 717: "used a bad address space",
+           718: "jumped to a bad address", 719: "failed"}  # fmt: skip
+_ATTRIBUTES = {
+    "block_threads": 1, "shared_bytes": 97, "warp": 10, "multiprocessors": 16, "multiprocessor_threads": 39,
+    "cache_bytes": 38, "multiprocessor_shared_bytes": 81, "registers": 82, "major": 75, "minor": 76,
+}  # fmt: skip
+_DYNAMIC_SHARED = 8
+_CAPTURE_RELAXED = 2
+
+
+@functools.lru_cache(maxsize=1)
+def _library() -> ctypes.CDLL:
+    for name in _LIBRARIES:
+        try:
+            library = ctypes.CDLL(name)
+            break
+        except OSError:
+            continue
+    else:
+        raise TargetError(
+            "there is no NVIDIA driver on this machine (libcuda was not found): programs can be compiled for cuda "
+            "here, but not run"
+        )
+    code = library.cuInit(0)
+    if code == _NO_DEVICE:
+        raise TargetError("the NVIDIA driver finds no device on this machine (is one visible? CUDA_VISIBLE_DEVICES)")
+    if code:
+        raise TargetError(f"the NVIDIA driver does not start: {_text(library, code)}")
+    return library
+
+
+def _text(library: ctypes.CDLL, code: int) -> str:
+    name, sentence = ctypes.c_char_p(), ctypes.c_char_p()
+    library.cuGetErrorName(code, ctypes.byref(name))
+    library.cuGetErrorString(code, ctypes.byref(sentence))
+    return f"{(sentence.value or b'unknown error').decode()} ({(name.value or str(code).encode()).decode()})"
+
+
+def _call(function: str, *arguments: Any, doing: str) -> None:
+    library = _library()
+    code = getattr(library, function)(*arguments)
+    if not code:
+        return
+    if code == _OUT_OF_MEMORY:
+        raise RuntimeFault(f"the GPU has not enough memory for {doing}: free some, or use smaller inputs")
+    if code in _STICKY:
+        raise RuntimeFault(
+            f"a kernel {_STICKY[code]} ({_text(library, code)}), noticed while {doing}. The process cannot use the GPU "
+            "any more: start it again; compute-sanitizer tells which kernel it was"
+        )
+    raise RuntimeFault(f"{doing} failed on the GPU: {_text(library, code)}")
+
+
+def device_count() -> int:
+    """How many devices there are; 0 without a driver."""
+    try:
+        library = _library()
+    except TargetError:
+        return 0
+    count = ctypes.c_int()
+    library.cuDeviceGetCount(ctypes.byref(count))
+    return count.value
+
+
+class Context:
+    """One device and its primary context, which every library of this process shares."""
+
+    def __init__(self, number: int) -> None:
+        count = device_count()
+        if not count:
+            _library()
+        if not 0 <= number < count:
+            raise TargetError(f"there is no device cuda:{number}: this machine has {count} (cuda:0 is the first)")
+        self.number = number
+        self.handle = ctypes.c_void_p()
+        _call("cuDevicePrimaryCtxRetain", ctypes.byref(self.handle), number, doing=f"opening cuda:{number}")
+        self.activate()
+
+    def activate(self) -> None:
+        """Makes it the context of this thread."""
+        _call("cuCtxSetCurrent", self.handle, doing=f"choosing cuda:{self.number}")
+
+    @property
+    def name(self) -> str:
+        """What the device is called."""
+        text = ctypes.create_string_buffer(128)
+        _call("cuDeviceGetName", text, 128, self.number, doing="asking for the device's name")
+        return text.value.decode()
+
+    def attribute(self, name: str) -> int:
+        """One fact about the device: a key of _ATTRIBUTES."""
+        value = ctypes.c_int()
+        _call("cuDeviceGetAttribute", ctypes.byref(value), _ATTRIBUTES[name], self.number, doing=f"asking for {name}")
+        return value.value
+
+    def memory(self) -> tuple[int, int]:
+        """Free bytes, and bytes in all."""
+        free, total = ctypes.c_size_t(), ctypes.c_size_t()
+        _call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total), doing="asking for free memory")
+        return free.value, total.value
+
+    def synchronize(self) -> None:
+        """Waits until everything is done."""
+        _call("cuCtxSynchronize", doing="waiting for the device")
+
+
+@functools.lru_cache(maxsize=16)
+def context(number: int) -> Context:
+    """The context of a device, opened once."""
+    return Context(number)
+
+
+class Stream:
+    """A queue of work. `handle` may be one that another library made (torch's, say); 0 is the default one."""
+
+    def __init__(self, handle: int | None = None) -> None:
+        self.handle = ctypes.c_void_p(handle)
+        self._owned = handle is None
+        if self._owned:
+            _call("cuStreamCreate", ctypes.byref(self.handle), 1, doing="making a stream")
+
+    def synchronize(self) -> None:
+        """Waits until everything in it is done."""
+        _call("cuStreamSynchronize", self.handle, doing="waiting for kernels")
+
+    def begin_capture(self) -> None:
+        """From here on, what is put in is recorded and not run."""
+        _call("cuStreamBeginCapture_v2", self.handle, _CAPTURE_RELAXED, doing="starting to capture a graph")
+
+    def end_capture(self) -> Graph:
+        """What was recorded, as one graph to launch."""
+        graph = ctypes.c_void_p()
+        _call("cuStreamEndCapture", self.handle, ctypes.byref(graph), doing="capturing a graph")
+        return Graph(graph)
+
+    def __del__(self) -> None:
+        if self._owned and self.handle:
+            _library().cuStreamDestroy_v2(self.handle)
+
+
+class Graph:
+    """Recorded work that one call launches."""
+
+    def __init__(self, graph: ctypes.c_void_p) -> None:
+        self._graph = graph
+        self._run = ctypes.c_void_p()
+        _call("cuGraphInstantiateWithFlags", ctypes.byref(self._run), graph, ctypes.c_ulonglong(0),
+              doing="making a graph ready")  # fmt: skip
+
+    def launch(self, stream: Stream) -> None:
+        """Puts the recorded work into a stream."""
+        _call("cuGraphLaunch", self._run, stream.handle, doing="launching a graph")
+
+    def __del__(self) -> None:
+        if getattr(self, "_run", None):
+            _library().cuGraphExecDestroy(self._run)
+            _library().cuGraphDestroy(self._graph)
+
+
+class Event:
+    """A point in a stream, with its time."""
+
+    def __init__(self) -> None:
+        self.handle = ctypes.c_void_p()
+        _call("cuEventCreate", ctypes.byref(self.handle), 0, doing="making an event")
+
+    def record(self, stream: Stream) -> None:
+        """Puts the point into a stream."""
+        _call("cuEventRecord", self.handle, stream.handle, doing="recording an event")
+
+    def seconds_since(self, earlier: Event) -> float:
+        """Time between two points; waits for this one."""
+        _call("cuEventSynchronize", self.handle, doing="waiting for an event")
+        elapsed = ctypes.c_float()
+        _call("cuEventElapsedTime", ctypes.byref(elapsed), earlier.handle, self.handle, doing="reading a time")
+        return elapsed.value * 1e-3
+
+    def __del__(self) -> None:
+        if self.handle:
+            _library().cuEventDestroy_v2(self.handle)
+
+
+class Memory:
+    """Bytes on the device, given back when nothing refers to them any more."""
+
+    def __init__(self, size: int) -> None:
+        self.bytes = size
+        self._address = ctypes.c_uint64()
+        _call("cuMemAlloc_v2", ctypes.byref(self._address), ctypes.c_size_t(max(size, 16)), doing=f"{size:,} bytes")
+
+    @property
+    def address(self) -> int:
+        """Where it lies."""
+        return self._address.value
+
+    def __del__(self) -> None:
+        if getattr(self, "_address", None) and self._address.value:
+            _library().cuMemFree_v2(self._address)
+
+
+def copy_in(address: int, data: int, size: int, stream: Stream) -> None:
+    """Host memory to the device; done when the stream gets there."""
+    if size:
+        _call("cuMemcpyHtoDAsync_v2", ctypes.c_uint64(address), ctypes.c_void_p(data), ctypes.c_size_t(size),
+              stream.handle, doing=f"copying {size:,} bytes to the device")  # fmt: skip
+
+
+def copy_out(data: int, address: int, size: int, stream: Stream) -> None:
+    """Device memory to the host; done when the stream gets there."""
+    if size:
+        _call("cuMemcpyDtoHAsync_v2", ctypes.c_void_p(data), ctypes.c_uint64(address), ctypes.c_size_t(size),
+              stream.handle, doing=f"copying {size:,} bytes from the device")  # fmt: skip
+
+
+def copy_within(to: int, address: int, size: int, stream: Stream) -> None:
+    """Device memory to device memory."""
+    if size:
+        _call("cuMemcpyDtoDAsync_v2", ctypes.c_uint64(to), ctypes.c_uint64(address), ctypes.c_size_t(size),
+              stream.handle, doing=f"copying {size:,} bytes on the device")  # fmt: skip
+
+
+class Module:
+    """Machine code on the device."""
+
+    def __init__(self, code: bytes, name: str) -> None:
+        self.name = name
+        self._handle = ctypes.c_void_p()
+        _call("cuModuleLoadData", ctypes.byref(self._handle), code, doing=f"loading {name}")
+        self._functions: dict[str, Function] = {}
+
+    def function(self, name: str, dynamic_shared_bytes: int = 0) -> Function:
+        """A kernel by name, allowed so much shared memory."""
+        found = self._functions.get(name)
+        if found is None:
+            found = self._functions[name] = Function(self, name)
+        found.allow_shared(dynamic_shared_bytes)
+        return found
+
+    def __del__(self) -> None:
+        if getattr(self, "_handle", None):
+            _library().cuModuleUnload(self._handle)
+
+
+class Function:
+    """One kernel."""
+
+    def __init__(self, module: Module, name: str) -> None:
+        self.module, self.name = module, name
+        self.handle = ctypes.c_void_p()
+        _call("cuModuleGetFunction", ctypes.byref(self.handle), module._handle, name.encode(), doing=f"finding {name}")
+        self._allowed = 48 * 1024
+
+    def allow_shared(self, size: int) -> None:
+        """Above 48 KB a kernel must be told how much shared memory its launches ask for."""
+        if size > self._allowed:
+            _call("cuFuncSetAttribute", self.handle, _DYNAMIC_SHARED, size, doing=f"{size:,} bytes of shared memory")
+            self._allowed = size
+
+    def launch(
+        self,
+        grid: tuple[int, int, int],
+        block: tuple[int, int, int],
+        arguments: Sequence[Any],
+        stream: Stream,
+        dynamic_shared_bytes: int = 0,
+    ) -> None:
+        """Puts a launch into a stream. `arguments` are ctypes values, in the order of the kernel's parameters."""
+        pointers = (ctypes.c_void_p * len(arguments))(*[ctypes.addressof(value) for value in arguments])
+        _call("cuLaunchKernel", self.handle, *grid, *block, dynamic_shared_bytes, stream.handle, pointers, None,
+              doing=f"launching {self.name} with {grid} blocks of {block} threads")  # fmt: skip

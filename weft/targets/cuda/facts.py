@@ -1,0 +1,62 @@
+"""What is known about NVIDIA's architectures, for compiling on a machine that has no such device."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from weft.core.errors import TargetError
+from weft.targets.base import ThreadFacts
+
+_KB, _MB = 1024, 1024 * 1024
+_AMPERE = frozenset({"float16", "bfloat16", "tfloat32", "int8"})
+H200 = ThreadFacts(
+    multiprocessors=132, warp=32, block_threads=1024, multiprocessor_threads=2048, shared_bytes=227 * _KB,
+    multiprocessor_shared_bytes=228 * _KB, registers=65536, cache_bytes=60 * _MB, tensor_cores=_AMPERE,
+    has_async_copy=True,
+)  # fmt: skip
+
+ARCHITECTURES: dict[str, ThreadFacts] = {
+    "sm_75": replace(
+        H200, multiprocessors=40, multiprocessor_threads=1024, shared_bytes=64 * _KB,
+        multiprocessor_shared_bytes=64 * _KB, cache_bytes=4 * _MB, tensor_cores=frozenset({"float16"}),
+        has_async_copy=False,
+    ),
+    "sm_80": replace(
+        H200, multiprocessors=108, shared_bytes=163 * _KB, multiprocessor_shared_bytes=164 * _KB, cache_bytes=40 * _MB
+    ),
+    "sm_86": replace(
+        H200, multiprocessors=84, multiprocessor_threads=1536, shared_bytes=99 * _KB,
+        multiprocessor_shared_bytes=100 * _KB, cache_bytes=6 * _MB,
+    ),
+    "sm_89": replace(
+        H200, multiprocessors=128, multiprocessor_threads=1536, shared_bytes=99 * _KB,
+        multiprocessor_shared_bytes=100 * _KB, cache_bytes=72 * _MB,
+    ),
+    "sm_90": H200,
+    "sm_90a": H200,
+    "sm_100": replace(H200, multiprocessors=148, cache_bytes=126 * _MB),
+    "sm_120": replace(
+        H200, multiprocessors=170, multiprocessor_threads=1536, shared_bytes=99 * _KB,
+        multiprocessor_shared_bytes=100 * _KB, cache_bytes=96 * _MB,
+    ),
+}  # fmt: skip
+"""The largest machine of each architecture that is common in servers or desktops."""
+DEFAULT = "sm_90a"
+
+
+def architecture_facts(name: str) -> ThreadFacts:
+    """The facts about an architecture by name; one that is not in the table has those of the nearest below it."""
+    if name in ARCHITECTURES:
+        return ARCHITECTURES[name]
+    digits = name.removeprefix("sm_").rstrip("af")
+    if not name.startswith("sm_") or not digits.isdigit() or int(digits) < 75:
+        known = ", ".join(ARCHITECTURES)
+        raise TargetError(f"{name!r} is no architecture that Weft compiles CUDA for: use one like {known}")
+    below = [key for key in ARCHITECTURES if int(key.removeprefix("sm_").rstrip("a")) <= int(digits)]
+    return ARCHITECTURES[below[-1]]
+
+
+def device_architecture(major: int, minor: int) -> str:
+    """The architecture of a device by its compute capability; Hopper's with what is special to it."""
+    number = f"sm_{major}{minor}"
+    return f"{number}a" if (major, minor) == (9, 0) else number

@@ -1,0 +1,69 @@
+"""Reads the text of a CUDA target.
+
+"cuda"            the first device of this machine; without one, an H200
+"cuda:1"          a certain device of this machine
+"cuda:sm_80"      an architecture, to compile for
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from weft.core.errors import TargetError
+from weft.targets.base import Scope, Target, ThreadFacts, plain_scopes
+from weft.targets.cuda import driver
+from weft.targets.cuda.facts import DEFAULT, architecture_facts, device_architecture
+
+FORMS = (
+    "cuda                                     the first NVIDIA GPU of this machine; without one, an H200",
+    "cuda:0                                   a certain NVIDIA GPU of this machine",
+    "cuda:sm_80                               an NVIDIA architecture, to compile for: sm_75 or later",
+)
+_PACKAGE = "weft.targets.cuda"
+
+
+def parse(text: str) -> Target | None:
+    """The target that a text stands for; None when it does not speak of CUDA."""
+    head, colon, rest = text.partition(":")
+    if head != "cuda":
+        return None
+    if not colon:
+        return of_device(0, text) if driver.device_count() else of_architecture(DEFAULT, text)
+    if rest.isdigit():
+        return of_device(int(rest), text)
+    if rest.startswith("sm_"):
+        return of_architecture(rest, text)
+    raise TargetError(
+        f"target {text!r}: {rest!r} is neither a device's number nor an architecture. A CUDA target is written as\n"
+        + "\n".join(f"  {form}" for form in FORMS)
+    )
+
+
+def of_architecture(architecture: str, name: str) -> Target:
+    """The target of an architecture's usual machine."""
+    return _target(architecture, name, architecture_facts(architecture), is_host=False)
+
+
+def of_device(number: int, name: str) -> Target:
+    """The target of a device of this machine."""
+    opened = driver.context(number)
+    architecture = device_architecture(opened.attribute("major"), opened.attribute("minor"))
+    measured = {
+        fact: opened.attribute(fact)
+        for fact in (
+            "multiprocessors", "warp", "block_threads", "multiprocessor_threads", "shared_bytes",
+            "multiprocessor_shared_bytes", "registers", "cache_bytes",
+        )
+    }  # fmt: skip
+    facts = replace(architecture_facts(architecture), **measured)
+    return _target(architecture, name, facts, is_host=True)
+
+
+def _target(architecture: str, name: str, facts: ThreadFacts, is_host: bool) -> Target:
+    scopes = plain_scopes("global", "shared", "local", "warp")
+    scopes.update({tile: Scope(tile) for tile in ("mma.a", "mma.b", "mma.c")})
+    return Target(
+        kind="cuda", name=name, triple="nvptx64-nvidia-cuda", cpu=architecture, features=frozenset(),
+        vector_bytes=facts.vector_bytes, vector_registers=255, cache_bytes=(0, facts.cache_bytes, 0),
+        cores=facts.multiprocessors, has_fma=True, scopes=scopes, package=_PACKAGE, is_host=is_host, threads=facts,
+    )  # fmt: skip
