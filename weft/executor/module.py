@@ -2,6 +2,7 @@
 
     m = weft.compile("model.onnx")
     y = m(x)                              arrays in order, or by name: m(image=x); one output, or a tuple
+    m(x, out=y)                           results into arrays of the caller
     ys = m.run(None, {"image": x})        as in ONNX Runtime
     print(m.report())                     what runs where, and how much memory it takes
 
@@ -42,8 +43,11 @@ class Module:
         self._warned = False
         self.inputs: list[Port] = [_port(value) for value in executor.graph.inputs]
         self.outputs: list[Port] = [_port(value) for value in executor.graph.outputs]
+        self._fast: Fast | None = None
+        self._fast_of: Any = None
 
     @property
+        self._names = [port.name for port in self.inputs]
     def target(self) -> Target:
         """The machine it was compiled for."""
         return self._executor.target
@@ -58,9 +62,26 @@ class Module:
         """The compiled forms so far, one for each set of shapes."""
         return self._executor.specializations
 
-    def __call__(self, *arrays: Any, **named: Any) -> Any:
-        """The output for these inputs; a tuple where there are several."""
-        names = [port.name for port in self.inputs]
+    def __call__(self, *arrays: Any, out: Any = None, **named: Any) -> Any:
+        """The output for these inputs; a tuple where there are several.
+
+        `out` is an array to write the output into, or a sequence with one for each output. (A model that has an input
+        of the name "out" takes it here; `run` takes both.)
+        """
+        if out is not None:
+            if "out" in self._names:
+                named, out = {**named, "out": out}, None
+            elif isinstance(out, np.ndarray):
+                out = (out,)
+        made = None
+        if not named and self._fast is not None and (out is None or type(out) in (list, tuple)):
+            made = self._fast(arrays, self.threads or get_threads(), out)
+        if made is None:
+            made = self._run(None, self._feeds(arrays, named), out)
+        return made[0] if len(made) == 1 else tuple(made)
+
+    def _feeds(self, arrays: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
+        names = self._names
         if len(arrays) > len(names):
             raise ArgumentError(f"the model takes {len(names)} inputs ({', '.join(names)}), not {len(arrays)}")
         feeds = dict(zip(names, arrays))
@@ -68,22 +89,66 @@ class Module:
             if name in feeds:
                 raise ArgumentError(f"the input {name!r} is given twice")
             feeds[name] = array
-        made = self.run(None, feeds)
-        return made[0] if len(made) == 1 else tuple(made)
+        return feeds
 
-    def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[Any]:
-        """The named outputs (all of them, for None), for inputs by name."""
+    def run(
+        self, output_names: Sequence[str] | None, feeds: Mapping[str, Any], out: Sequence[Any] | None = None
+    ) -> list[Any]:
+        """The named outputs (all of them, for None), for inputs by name.
+
+        `out` gives a numpy array for each of these outputs, of its type and shape: the results are written there.
+        """
+        if self._fast is not None and output_names is None and len(feeds) == len(self._names):
+            if out is None or type(out) in (list, tuple):
+                try:
+                    arrays = [feeds[name] for name in self._names]
+                except KeyError:
+                    arrays = []
+                made = self._fast(arrays, self.threads or get_threads(), out)
+                if made is not None:
+                    return made
+        return self._run(output_names, feeds, out)
+
+    def _run(
+        self, output_names: Sequence[str] | None, feeds: Mapping[str, Any], out: Sequence[Any] | None
+    ) -> list[Any]:
+        """The long way: everything is checked, converted where it can be, and explained where it cannot."""
         arrays, like_torch = self._bind(feeds)
         found = self._executor.specialization(arrays)
         self._warn(found)
-        made = found.runner.run(arrays, self.threads or get_threads())
-        if output_names is not None:
-            places = {port.name: at for at, port in enumerate(self.outputs)}
-            unknown = [name for name in output_names if name not in places]
-            if unknown:
-                raise ArgumentError(f"there are no outputs {unknown}; the outputs are {list(places)}")
-            made = [made[places[name]] for name in output_names]
-        return [_as_torch(one) for one in made] if like_torch else made
+        wanted = self._places(output_names)
+        given = None if out is None else _checked_outputs([self.outputs[at] for at in wanted], out)
+        self._remember(found, arrays)
+        threads = self.threads or get_threads()
+        if given is not None:
+            places: list[Any] = [None] * len(self.outputs)
+            for at, array in zip(wanted, given):
+                places[at] = array
+            made = found.runner.run(arrays, threads, places)
+            return [_put(self.outputs[at].name, array, made[at]) for at, array in zip(wanted, given)]
+        made = found.runner.run(arrays, threads)
+        return [_as_torch(made[at]) if like_torch else made[at] for at in wanted]
+
+    def _places(self, output_names: Sequence[str] | None) -> list[int]:
+        if output_names is None:
+            return list(range(len(self.outputs)))
+        places = {port.name: at for at, port in enumerate(self.outputs)}
+        unknown = [name for name in output_names if name not in places]
+        if unknown:
+            raise ArgumentError(f"there are no outputs {unknown}; the outputs are {list(places)}")
+        return [places[name] for name in output_names]
+
+    def _remember(self, found: Any, arrays: Sequence[Any]) -> None:
+        """Keeps the short way for inputs of these types, where their values decide nothing."""
+        if self._fast_of is found or self._executor.binds_values:
+            return
+        types = [
+            TensorType(v.type.dtype, a.shape)
+            for v, a in zip(self._executor.graph.inputs, arrays)
+            if isinstance(v.type, TensorType)
+        ]
+        self._fast = found.runner.fast(types) if len(types) == len(arrays) else None
+        self._fast_of = found
 
     def _bind(self, feeds: Mapping[str, Any]) -> tuple[list[Any], bool]:
         names = [port.name for port in self.inputs]
@@ -150,6 +215,8 @@ def _as_array(given: Any, value: Value) -> Any:
     array = np.asarray(given)
     try:
         have = dtype_name(array.dtype)
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
     except WeftError as error:
         raise ArgumentError(f"input {value.name!r}: {error}") from None
     if have != kind.dtype:
@@ -167,7 +234,7 @@ def _as_array(given: Any, value: Value) -> Any:
             raise ArgumentError(f"input {value.name!r} is {kind!r}; the array given has the shape {list(array.shape)}")
     if kind.dtype == "string":
         return array.astype(object)
-    if not array.dtype.isnative or not array.flags.c_contiguous or not array.flags.aligned:
+    if not array.flags.c_contiguous or not array.flags.aligned:
         array = np.ascontiguousarray(array, kind.numpy).reshape(array.shape)
     return array
 
@@ -189,6 +256,45 @@ def _check_sizes(values: Sequence[Value], arrays: Sequence[Any]) -> None:
 
 def _as_torch(array: Any) -> Any:
     import importlib
+def _checked_outputs(ports: Sequence[Port], out: Any) -> list[Any]:
+    """The caller's arrays for these outputs, as far as they can be judged before the run."""
+    if not isinstance(out, (list, tuple)) or len(out) != len(ports):
+        names = ", ".join(port.name for port in ports)
+        raise ArgumentError(f"out takes one numpy array for each of {len(ports)} outputs ({names})")
+    for at, (port, array) in enumerate(zip(ports, out)):
+        if not isinstance(array, np.ndarray):
+            raise ArgumentError(f"out for {port.name!r} must be a numpy array, not a {type(array).__name__}")
+        if not array.flags.writeable:
+            raise ArgumentError(f"out for {port.name!r} is read-only")
+        sizes = array.shape if port.shape is None else port.shape
+        fits = len(sizes) == array.ndim and all(not isinstance(d, int) or d == n for d, n in zip(sizes, array.shape))
+        if not fits or _name_of(array.dtype) != port.dtype:
+            raise ArgumentError(
+                f"output {port.name!r} is {port.dtype}{list(sizes)}; "
+                f"the array given for it is {_name_of(array.dtype)}{list(array.shape)}"
+            )
+        if any(np.shares_memory(array, other) for other in out[:at]):
+            raise ArgumentError(f"out for {port.name!r} shares memory with the array of another output")
+    return list(out)
+
+
+def _name_of(dtype: Any) -> str:
+    try:
+        return dtype_name(dtype)
+    except WeftError:
+        return str(dtype)
+
+
+def _put(name: str, array: Any, made: Any) -> Any:
+    """A result in the caller's array: copied there, unless it was made there."""
+    if made is not array:
+        if not isinstance(made, np.ndarray) or made.shape != array.shape or made.dtype != array.dtype:
+            have = f"{made.dtype}{list(made.shape)}" if isinstance(made, np.ndarray) else type(made).__name__
+            raise ArgumentError(f"output {name!r} came out as {have}; the array given for it is {list(array.shape)}")
+        np.copyto(array, made)
+    return array
+
+
 
     torch = importlib.import_module("torch")
     if isinstance(array, np.ndarray) and array.dtype.name == "bfloat16":

@@ -1,26 +1,30 @@
 """Runs a `Program`: binds its native code and weights once, then serves calls from any thread.
 
-A call takes an arena from a small pool, so that calls from several threads do not meet. Results are new arrays.
+A call takes an arena from a small pool, so that calls from several threads do not meet. Results are new
+arrays, or the arrays that the caller gives for them.
 """
 
 from __future__ import annotations
 
-import ctypes
-import threading
-from collections.abc import Callable, Sequence
+import struct
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from weft.core.errors import RuntimeFault, WeftError
+from weft.executor.fastcall import ENTRY, Fast, fast_call, is_direct
 from weft.executor.native import Engine
 from weft.executor.steps import HostStep, NativeStep, Program, aligned_array
 from weft.graph.interpreter import interpret_graph, mismatch, operator_of
-from weft.graph.ir import Array, Graph, GraphError
+from weft.graph.ir import Array, Graph, GraphError, TensorType
+from weft.runtime.arguments import address_of
 
-_ENTRY = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_int64)
 MOST_ARENAS = 4
 LARGEST_KEPT = 1 << 31
+
+Arena = tuple[int, Array]
+"""Memory for the intermediates of one call: its address, and the array that owns it."""
 
 
 class Runner:
@@ -30,30 +34,41 @@ class Runner:
         self.program = program
         self._engine = engine
         self._inner = inner
-        self._arenas: list[Array] = []
-        self._lock = threading.Lock()
+        self._arenas: list[Arena] = []
+        self._fast: Fast | None = None
         self._addresses = [w.ctypes.data for w in program.weights]
         for step in program.steps:
             if isinstance(step, NativeStep):
                 assert engine is not None
-                step.entry = _ENTRY(engine.address(step.symbol))
-                step.fixed = np.array(
-                    [self._addresses[n] if kind == "weight" else 0 for kind, n in step.bases], np.int64
-                )
+                step.entry = ENTRY(engine.address(step.symbol))
 
-    def run(self, arrays: Sequence[Any], threads: int) -> list[Any]:
-        """The outputs for inputs that fit the program's types."""
+    def fast(self, types: Sequence[TensorType]) -> Fast | None:
+        """The short way of a call for inputs of these types (always the same ones); None where there is none."""
+        if self._fast is None and is_direct(self.program):
+            self._fast = self._make_fast(types)
+        return self._fast
+
+    def _make_fast(self, types: Sequence[TensorType]) -> Fast:
+        entries = [step.entry for step in self.program.steps if isinstance(step, NativeStep)]
+        scope = {"arenas": self._arenas, "new_arena": self._new_arena, "keep_arena": self._give, "fault": _fault}
+        # The function may outlive the runner: it holds the engine and the weights too.
+        scope.update(entry=entries[0] if entries else None, alive=(self._engine, self.program))
+        return fast_call(self.program, types, self._addresses, scope)
+
+    def run(self, arrays: Sequence[Any], threads: int, out: Sequence[Array | None] | None = None) -> list[Any]:
+        """The outputs for inputs that fit the program's types; made in the arrays of `out` where that can be."""
         program = self.program
         values: list[Any] = [None] * program.count
         for number, array in program.constants.items():
             values[number] = array
         for number, array in zip(program.inputs, arrays):
             values[number] = array
+        given = {} if out is None else self._usable(arrays, out)
         arena = self._take()
         try:
             for step, finished in zip(program.steps, program.last_use):
                 if isinstance(step, NativeStep):
-                    self._native(step, values, arena, threads)
+                    self._native(step, values, given, arena, threads)
                 elif isinstance(step, HostStep):
                     self._host(step, values, threads)
                 else:
@@ -65,47 +80,67 @@ class Runner:
                         values[number] = None
         finally:
             self._give(arena)
-        return [self._own(number, values) for number in program.outputs]
+        return [self._own(at, number, values) for at, number in enumerate(program.outputs)]
 
-    def _own(self, number: int, values: Sequence[Any]) -> Any:
-        """A result; a constant or input that is passed on is copied, so that nobody changes it behind our back."""
-        made = values[number]
-        if isinstance(made, np.ndarray) and (number in self.program.constants or number in self.program.inputs):
-            return made.copy()
-        return made
+    def _own(self, at: int, number: int, values: Sequence[Any]) -> Any:
+        """A result; what is passed on or returned twice is copied, so that nobody changes it behind our back."""
+        made, program = values[number], self.program
+        is_shared = number in program.constants or number in program.inputs or number in program.outputs[:at]
+        return made.copy() if is_shared and isinstance(made, np.ndarray) else made
+
+    def _usable(self, arrays: Sequence[Any], out: Sequence[Array | None]) -> dict[int, Array]:
+        """The caller's arrays that native code may write: contiguous, and apart from every input and each other."""
+        kinds = {n: kind for step in self.program.steps if isinstance(step, NativeStep) for n, kind in step.makes}
+        found: dict[int, Array] = {}
+        others = [array for array in arrays if isinstance(array, np.ndarray)]
+        for number, array in zip(self.program.outputs, out):
+            if array is None or number not in kinds or number in found or not array.flags.carray:
+                continue
+            fits = array.shape == kinds[number].static and array.dtype == kinds[number].numpy
+            if fits and not any(np.may_share_memory(array, other) for other in [*others, *found.values()]):
+                found[number] = array
+        return found
 
     # ------------------------------------------------------------------------------------------------------ native
 
-    def _native(self, step: NativeStep, values: list[Any], arena: Array, threads: int) -> None:
+    def _native(
+        self, step: NativeStep, values: list[Any], given: Mapping[int, Array], arena: Arena, threads: int
+    ) -> None:
         for number, kind in step.makes:
-            values[number] = np.empty(kind.static, kind.numpy)
-        bases = step.fixed.copy()
+            made = given.get(number)
+            values[number] = np.empty(kind.static, kind.numpy) if made is None else made
+        bases: list[int] = []
         kept = []
-        for position, (kind_of_base, number) in enumerate(step.bases):
-            if kind_of_base == "value":
+        for kind_of_base, number in step.bases:
+            if kind_of_base == "weight":
+                bases.append(self._addresses[number])
+            elif kind_of_base == "arena":
+                bases.append(arena[0])
+            else:
                 array = values[number]
                 if not array.flags.c_contiguous or not array.flags.aligned:
                     array = np.ascontiguousarray(array)
                     kept.append(array)
-                bases[position] = array.ctypes.data
-            elif kind_of_base == "arena":
-                bases[position] = arena.ctypes.data
-        code = step.entry(bases.ctypes.data, threads)
+                bases.append(address_of(array))
+        code = step.entry(struct.pack(f"<{len(bases)}q", *bases), threads)
         del kept
         if code:
-            reason = "there was not enough memory for its intermediate arrays" if code == 1 else f"code {code}"
-            raise RuntimeFault(f"the compiled model failed: {reason}")
+            raise _fault(code)
 
-    def _take(self) -> Array:
-        with self._lock:
-            if self._arenas:
-                return self._arenas.pop()
-        return aligned_array(np.empty(max(self.program.arena_bytes, 64) + 64, np.uint8)[1:], 64)
+    def _take(self) -> Arena:
+        # Taking from a list is one operation: no lock is needed between threads.
+        try:
+            return self._arenas.pop()
+        except IndexError:
+            return self._new_arena()
 
-    def _give(self, arena: Array) -> None:
-        with self._lock:
-            if len(self._arenas) < MOST_ARENAS and arena.nbytes <= LARGEST_KEPT:
-                self._arenas.append(arena)
+    def _new_arena(self) -> Arena:
+        array = aligned_array(np.empty(max(self.program.arena_bytes, 64) + 64, np.uint8)[1:], 64)
+        return array.ctypes.data, array
+
+    def _give(self, arena: Arena) -> None:
+        if len(self._arenas) < MOST_ARENAS and arena[1].nbytes <= LARGEST_KEPT:
+            self._arenas.append(arena)
 
     # -------------------------------------------------------------------------------------------------------- host
 
@@ -134,3 +169,8 @@ class Runner:
             if wrong:
                 raise GraphError(f"{node.describe()}: its result {value.name!r}: {wrong}")
             values[number] = array
+
+
+def _fault(code: int) -> RuntimeFault:
+    reason = "there was not enough memory for its intermediate arrays" if code == 1 else f"code {code}"
+    return RuntimeFault(f"the compiled model failed: {reason}")

@@ -84,6 +84,11 @@ class Executor:
         self._found[key] = found
 
     @property
+    def binds_values(self) -> bool:
+        """Whether values of inputs, not only their shapes, choose the compiled form."""
+        return bool(self._bound)
+
+    @property
     def is_static(self) -> bool:
         """Whether there is only one set of shapes that it can meet."""
         types = [value.type for value in self.graph.inputs]
@@ -133,7 +138,7 @@ class Executor:
             for at, (v, a) in enumerate(zip(self.graph.inputs, arrays))
             if at in self._bound and isinstance(a, np.ndarray) and a.size <= LARGEST_BOUND_VALUE
         }
-        graph = optimize(self.graph, shapes, values)
+        graph = optimize(self.graph, shapes, values, self.precision)
         lowered = lower_graph(graph, self.target, self.precision)
         engine = link(lowered, self.target)
         logger.debug("compiled %s for %s", graph.name, shapes)

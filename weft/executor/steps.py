@@ -43,7 +43,6 @@ class NativeStep:
     makes: list[tuple[int, TensorType]]
     kernels: list[str]
     entry: Any = None
-    fixed: Any = None
 
 
 @dataclass

@@ -47,21 +47,28 @@ from weft.runtime.signature import (
 FastBinder = Callable[[Sequence[Any]], "bytes | None"]
 
 
-class _ArrayHead(ctypes.Structure):
+class ArrayHead(ctypes.Structure):
     """The beginning of a numpy array object in CPython: its `ctypes.data` costs ten times as much."""
 
     _fields_ = [("object", ctypes.c_byte * object.__basicsize__), ("data", ctypes.c_size_t)]
 
 
 def _head_is_readable() -> bool:
-    """Whether numpy arrays look in memory as `_ArrayHead` says."""
+    """Whether numpy arrays look in memory as `ArrayHead` says."""
     if sys.implementation.name != "cpython":
         return False
     samples: list[AnyArray] = [np.zeros(3, np.float32), np.zeros((2, 0)), np.arange(10, dtype=np.int8)[5:]]
-    return all(_ArrayHead.from_address(id(sample)).data == sample.ctypes.data for sample in samples)
+    return all(ArrayHead.from_address(id(sample)).data == sample.ctypes.data for sample in samples)
 
 
-_ADDRESS_SOURCE = "head(id({0})).data" if _head_is_readable() else "{0}.ctypes.data"
+_HEAD_IS_READABLE = _head_is_readable()
+ADDRESS_SOURCE = "head(id({0})).data" if _HEAD_IS_READABLE else "{0}.ctypes.data"
+"""Python source of the address of the numpy array in a variable; `head` is `ArrayHead.from_address`."""
+
+
+def address_of(array: AnyArray) -> int:
+    """The address of an array's first element."""
+    return int(ArrayHead.from_address(id(array)).data if _HEAD_IS_READABLE else array.ctypes.data)
 
 
 def slot_format(signature: Signature) -> str:
@@ -322,7 +329,7 @@ def fast_binder(signature: Signature) -> FastBinder:
     source = fast_source(signature)
     scope: dict[str, Any] = {
         "ndarray": np.ndarray,
-        "head": _ArrayHead.from_address,
+        "head": ArrayHead.from_address,
         "pack": struct.Struct(slot_format(signature)).pack,
         "encode_scalar": encode_scalar,
     }
@@ -352,7 +359,7 @@ def fast_source(signature: Signature) -> str:
     lines += [_size_line(signature, number, locals_of_sizes) for number in range(len(signature.bindings))]
     lines += _refuse(f"{locals_of_sizes[b.name]} < 0" for b in signature.bindings if isinstance(b.dim, tuple))
     lines += _refuse(test for index, p in arrays for test in _layout_tests(index, p, locals_of_sizes))
-    lines += [f"p{index} = {_ADDRESS_SOURCE.format(f'a{index}')}" for index, _ in arrays]
+    lines += [f"p{index} = {ADDRESS_SOURCE.format(f'a{index}')}" for index, _ in arrays]
     lines += _refuse(f"p{index} % {p.needed_alignment}" for index, p in arrays if p.needed_alignment > 1)
     lines += _refuse(_overlap_tests(arrays))
     slots = [f"p{i}" if p.shape is not None else f"x{i}" for i, p in enumerate(signature.parameters)]

@@ -1,0 +1,171 @@
+"""The short way through a call: Python source made for one compiled form of a model.
+
+In: a program that is one native call (or none), and the types of its inputs. Out: a function that takes numpy arrays
+that fit exactly, and answers None for anything else, whereupon the long way (`Module.run`) accepts or explains it.
+For y = a + w the source is
+
+    def fast(arrays, threads, out):
+        if len(arrays) != 1: return None
+        a0, = arrays
+        if type(a0) is not ndarray or a0.dtype is not da0 or a0.shape != sa0 or not a0.flags.c_contiguous or ...:
+            return None
+        pa0 = head(id(a0)).data
+        if out is None:
+            o0 = empty(so0, do0)
+        else:
+            (the same tests for o0; None where it meets an input in memory)
+        code = entry(b0(pa0) + b1 + b2(head(id(o0)).data), threads)
+        if code: raise fault(code)
+        return [o0]
+
+`fast` may run in several threads at once: everything that it changes is its own, or a list's `pop` and `append`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import struct
+from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+
+from weft.executor.steps import NativeStep, Program
+from weft.graph.ir import TensorType
+from weft.runtime.arguments import ADDRESS_SOURCE, ArrayHead
+
+Fast = Callable[[Sequence[Any], int, "Sequence[Any] | None"], "list[Any] | None"]
+ENTRY = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_char_p, ctypes.c_int64)
+
+
+def is_direct(program: Program) -> bool:
+    """Whether a call of the program is at most one native call, and nothing on the host."""
+    steps = program.steps
+    return len(steps) <= 1 and all(isinstance(step, NativeStep) for step in steps)
+
+
+def fast_call(program: Program, types: Sequence[TensorType], weights: Sequence[int], scope: dict[str, Any]) -> Fast:
+    """The function described above, for weights at these addresses.
+
+    `scope` gives arenas, new_arena, keep_arena, entry and fault.
+    """
+    scope = {**scope, "ndarray": np.ndarray, "empty": np.empty, "head": ArrayHead.from_address}
+    body = "\n    ".join(_Writer(program, types, weights, scope).lines())
+    exec(compile(f"def fast(arrays, threads, out):\n    {body}\n", "<call of a model>", "exec"), scope)  # noqa: S102
+    made: Fast = scope["fast"]
+    return made
+
+
+class _Writer:
+    """Writes the source, and puts what it names into the scope."""
+
+    def __init__(
+        self, program: Program, types: Sequence[TensorType], weights: Sequence[int], scope: dict[str, Any]
+    ) -> None:
+        self.program, self.types, self.weights, self.scope = program, types, weights, scope
+        self.step = next((step for step in program.steps if isinstance(step, NativeStep)), None)
+        self.makes = list(self.step.makes) if self.step else []
+        self.names: dict[int, str] = {number: f"a{at}" for at, number in enumerate(program.inputs)}
+        self.made = {number: f"o{at}" for at, (number, _) in enumerate(self.makes)}
+        self.names.update(self.made)
+        for name, kind in self._kinds():
+            scope[f"d{name}"] = kind.numpy
+            scope[f"s{name}"] = kind.static
+
+    def lines(self) -> list[str]:
+        """The statements of the function."""
+        count = len(self.types)
+        lines = [f"if len(arrays) != {count}: return None"]
+        if count:
+            lines.append(f"{_tuple(f'a{at}' for at in range(count))} = arrays")
+        tests = [test for at in range(count) for test in _tests(f"a{at}", "c_contiguous")]
+        tests += [f"not a{at}.flags.aligned" for at in range(count)]
+        lines += [f"if {' or '.join(tests)}: return None"] if tests else []
+        used = [name for name in self._used() if name not in self.made.values()]
+        lines += [f"p{name} = {ADDRESS_SOURCE.format(name)}" for name in used]
+        lines += ["if out is None:", *(f"    {line}" for line in self._new_outputs())]
+        lines += ["else:", *(f"    {line}" for line in self._given_outputs(used))]
+        lines += self._call() if self.step else []
+        return [*lines, f"return [{', '.join(self._results())}]"]
+
+    def _kinds(self) -> list[tuple[str, TensorType]]:
+        made = [(f"o{at}", kind) for at, (_, kind) in enumerate(self.makes)]
+        return [(f"a{at}", kind) for at, kind in enumerate(self.types)] + made
+
+    def _used(self) -> list[str]:
+        """The names of arrays whose addresses the native call takes."""
+        return [self.names[number] for kind, number in (self.step.bases if self.step else ()) if kind == "value"]
+
+    def _new_outputs(self) -> list[str]:
+        return [f"o{at} = empty(so{at}, do{at})" for at in range(len(self.makes))] or ["pass"]
+
+    def _given_outputs(self, used: Sequence[str]) -> list[str]:
+        """Takes the caller's arrays where the native code can write into them while it reads the inputs."""
+        outputs = self.program.outputs
+        if len(set(outputs)) != len(outputs) or set(outputs) != set(self.made):
+            return ["return None"]
+        names = [self.made[number] for number in outputs]
+        tests = [test for name in names for test in _tests(name, "carray")]
+        lines = [f"if len(out) != {len(names)}: return None", f"{_tuple(names)} = out"]
+        lines.append(f"if {' or '.join(tests)}: return None")
+        lines += [f"p{name} = {ADDRESS_SOURCE.format(name)}" for name in names]
+        sizes = {name: kind.numpy.itemsize * math.prod(kind.static) for name, kind in self._kinds()}
+        meets = [
+            f"p{name} < p{other} + {sizes[other]} and p{other} < p{name} + {sizes[name]}"
+            for at, name in enumerate(names)
+            for other in [*used, *names[:at]]
+        ]
+        return lines + ([f"if {' or '.join(meets)}: return None"] if meets else [])
+
+    def _call(self) -> list[str]:
+        assert self.step is not None
+        call = f"code = entry({self._bases()}, threads)"
+        if any(kind == "arena" for kind, _ in self.step.bases):
+            take = ["try: arena = arenas.pop()", "except IndexError: arena = new_arena()"]
+            call = "\n    ".join([*take, call, "keep_arena(arena)"])
+        return [call, "if code: raise fault(code)"]
+
+    def _bases(self) -> str:
+        """The addresses as bytes: stretches of weights are ready, the others are packed."""
+        assert self.step is not None
+        pieces: list[str] = []
+        for is_weight, group in groupby(self.step.bases, lambda base: base[0] == "weight"):
+            bases = list(group)
+            name = f"b{len(pieces)}"
+            if is_weight:
+                self.scope[name] = struct.pack(f"<{len(bases)}q", *(self.weights[number] for _, number in bases))
+                pieces.append(name)
+            else:
+                self.scope[name] = struct.Struct(f"<{len(bases)}q").pack
+                pieces.append(f"{name}({', '.join(self._address(kind, number) for kind, number in bases)})")
+        return " + ".join(pieces) or "b''"
+
+    def _address(self, kind: str, number: int) -> str:
+        if kind == "arena":
+            return "arena[0]"
+        name = self.names[number]
+        return ADDRESS_SOURCE.format(name) if number in self.made else f"p{name}"
+
+    def _results(self) -> list[str]:
+        """The outputs; what is passed on, or returned twice, is copied as the long way does."""
+        results = []
+        for at, number in enumerate(self.program.outputs):
+            if number in self.made and number not in self.program.outputs[:at]:
+                results.append(self.made[number])
+                continue
+            if number not in self.names:
+                self.names[number] = f"c{number}"
+                self.scope[f"c{number}"] = self.program.constants[number]
+            results.append(f"{self.names[number]}.copy()")
+        return results
+
+
+def _tuple(names: Iterable[str]) -> str:
+    return "".join(f"{name}, " for name in names)
+
+
+def _tests(name: str, flag: str) -> list[str]:
+    tests = [f"type({name}) is not ndarray", f"{name}.dtype is not d{name}", f"{name}.shape != s{name}"]
+    return [*tests, f"not {name}.flags.{flag}"]
