@@ -19,6 +19,8 @@ from typing import Any
 import numpy as np
 
 from weft.core.errors import ArgumentError, WeftError
+from weft.executor.fastcall import Fast
+from weft.executor.precision import check_precision
 from weft.executor.report import report_text
 from weft.executor.specialize import Executor
 from weft.executor.steps import Port
@@ -41,13 +43,13 @@ class Module:
         self._executor = executor
         self.threads = None if threads is None else check_threads(threads)
         self._warned = False
-        self.inputs: list[Port] = [_port(value) for value in executor.graph.inputs]
-        self.outputs: list[Port] = [_port(value) for value in executor.graph.outputs]
         self._fast: Fast | None = None
         self._fast_of: Any = None
+        self.inputs: list[Port] = [_port(value) for value in executor.graph.inputs]
+        self.outputs: list[Port] = [_port(value) for value in executor.graph.outputs]
+        self._names = [port.name for port in self.inputs]
 
     @property
-        self._names = [port.name for port in self.inputs]
     def target(self) -> Target:
         """The machine it was compiled for."""
         return self._executor.target
@@ -114,10 +116,10 @@ class Module:
     ) -> list[Any]:
         """The long way: everything is checked, converted where it can be, and explained where it cannot."""
         arrays, like_torch = self._bind(feeds)
-        found = self._executor.specialization(arrays)
-        self._warn(found)
         wanted = self._places(output_names)
         given = None if out is None else _checked_outputs([self.outputs[at] for at in wanted], out)
+        found = self._executor.specialization(arrays)
+        self._warn(found)
         self._remember(found, arrays)
         threads = self.threads or get_threads()
         if given is not None:
@@ -213,10 +215,10 @@ def _as_array(given: Any, value: Value) -> Any:
         except ArgumentError as error:
             raise ArgumentError(f"input {value.name!r}: {error}") from None
     array = np.asarray(given)
-    try:
-        have = dtype_name(array.dtype)
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
+    try:
+        have = dtype_name(array.dtype)
     except WeftError as error:
         raise ArgumentError(f"input {value.name!r}: {error}") from None
     if have != kind.dtype:
@@ -254,8 +256,6 @@ def _check_sizes(values: Sequence[Value], arrays: Sequence[Any]) -> None:
                     )
 
 
-def _as_torch(array: Any) -> Any:
-    import importlib
 def _checked_outputs(ports: Sequence[Port], out: Any) -> list[Any]:
     """The caller's arrays for these outputs, as far as they can be judged before the run."""
     if not isinstance(out, (list, tuple)) or len(out) != len(ports):
@@ -295,6 +295,8 @@ def _put(name: str, array: Any, made: Any) -> Any:
     return array
 
 
+def _as_torch(array: Any) -> Any:
+    import importlib
 
     torch = importlib.import_module("torch")
     if isinstance(array, np.ndarray) and array.dtype.name == "bfloat16":
@@ -313,12 +315,8 @@ def compile_graph(
     from weft.graph.passes.specialize import specialize
 
     machine = find_target("native" if target == "auto" else target)
-    if precision not in (None, "fp32", "float32"):
-        raise ArgumentError(
-            f"precision {precision!r} is not there yet: a model runs in the types that it declares (fp32)"
-        )
     graph = specialize(graph, {k: tuple(v) for k, v in shapes.items()}) if shapes else infer(graph)
-    module = Module(Executor(graph, machine, precision), threads)
+    module = Module(Executor(graph, machine, check_precision(precision, machine)), threads)
     found = module._executor.compile_static()
     if found is not None:
         module._warn(found)

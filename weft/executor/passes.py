@@ -6,10 +6,13 @@ from collections.abc import Mapping, Sequence
 
 from weft.graph.ir import Array, Graph, Value
 from weft.graph.passes.normalize import normalize
+from weft.graph.passes.precision import lower_precision
 from weft.graph.passes.specialize import specialize
 
 
-def optimize(graph: Graph, shapes: Mapping[str, Sequence[int]], values: Mapping[str, Array]) -> Graph:
+def optimize(
+    graph: Graph, shapes: Mapping[str, Sequence[int]], values: Mapping[str, Array], precision: str | None = None
+) -> Graph:
     """The graph for these shapes and values of inputs, in the form that fusion and the kernels want.
 
     Inputs stay as they are, those that are bound to a value too, though nothing reads them then.
@@ -20,5 +23,7 @@ def optimize(graph: Graph, shapes: Mapping[str, Sequence[int]], values: Mapping[
         rest = [v for v in bound.inputs if v not in given]
         bound = bound.replace(inputs=rest, constants={**bound.constants, **given})
     made = normalize(bound)
+    if precision is not None:
+        made = lower_precision(made, precision)
     kept = {v.name: v for v in made.inputs}
     return made.replace(inputs=[kept.get(v.name, Value(v.name, v.type)) for v in graph.inputs])

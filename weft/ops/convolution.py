@@ -16,7 +16,7 @@ import numpy as np
 
 from weft import te
 from weft.expr.nodes import Expr
-from weft.graph.ir import Array, Dim, TensorType, Type
+from weft.graph.ir import NUMPY_TYPES, Array, Dim, TensorType, Type, dtype_name
 from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
 from weft.graph.shapes import unknown_dim
 from weft.ops.convolution_window import (
@@ -30,6 +30,7 @@ from weft.ops.convolution_window import (
     volume,
     windows_of,
 )
+from weft.ops.elementwise_support import element_type
 
 BLOCK_ELEMENTS = 1 << 22
 """How many elements of unfolded input the numpy meaning holds at once."""
@@ -47,6 +48,14 @@ ACCUMULATORS = {
 def accumulator(dtype: str) -> str:
     """The type in which sums of products of a type are kept."""
     return ACCUMULATORS.get(dtype, dtype)
+
+
+def result_type(use: Use, dtype: str) -> str:
+    """The element type of a product of operands of a type: the same, or the one that `output_dtype` names.
+
+    The attribute is our own: with it the sums of bfloat16 products stay float32 for what follows them.
+    """
+    return element_type(use, "output_dtype", dtype)
 
 
 # ---------------------------------------------------------------------------------------------------------- inference
@@ -136,7 +145,8 @@ def evaluate_convolution(c: Evaluate, x: Array, w: Array, bias: Array | None = N
     assert kernel is not None
     wide = exact_type(str(x.dtype)) or x.dtype
     made = convolve_arrays(x.astype(wide), w.astype(wide), Window(c, kernel), int(c.get("group", 1)))
-    return np.asarray(add_channel(made, None if bias is None else bias.astype(wide)).astype(x.dtype))
+    kind = NUMPY_TYPES[result_type(c, dtype_name(x.dtype))]
+    return np.asarray(add_channel(made, None if bias is None else bias.astype(wide)).astype(kind))
 
 
 # ------------------------------------------------------------------------------------------------------------ tensors
@@ -212,7 +222,7 @@ def compute_convolution(c: Compute, x: te.Tensor, w: te.Tensor, bias: te.Tensor 
 
 
 def _infer(c: Infer) -> list[Type]:
-    return infer_convolution(c, 0, 1, c.tensor(0).dtype)
+    return infer_convolution(c, 0, 1, result_type(c, c.tensor(0).dtype))
 
 
 register(OpSpec("Conv", _infer, evaluate_convolution, compute_convolution, kind="complex"))

@@ -18,10 +18,10 @@ import numpy as np
 
 from weft import te
 from weft.expr.nodes import Expr
-from weft.graph.ir import Array, Dim, TensorType, Type
+from weft.graph.ir import NUMPY_TYPES, Array, Dim, TensorType, Type, dtype_name
 from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
 from weft.graph.shapes import minus, plus, times, unknown_dim
-from weft.ops.convolution import accumulator, add_channel, exact_type, finish, is_empty, kernel_sizes
+from weft.ops.convolution import accumulator, add_channel, exact_type, finish, is_empty, kernel_sizes, result_type
 from weft.ops.convolution_window import Ints, Pads, Window, pad_tensor, stage
 
 
@@ -74,7 +74,7 @@ class Spread:
 def _infer(c: Infer) -> list[Type]:
     x, w = c.tensor(0), c.tensor(1)
     if x.shape is None or w.shape is None:
-        return [TensorType(x.dtype, None)]
+        return [TensorType(result_type(c, x.dtype), None)]
     if x.rank < 3 or x.rank != w.rank:
         raise c.error(f"a transposed convolution of {x!r} with a weight {w!r}: the ranks must be equal and at least 3")
     group = int(c.get("group", 1))
@@ -85,7 +85,7 @@ def _infer(c: Infer) -> list[Type]:
             raise c.error(f"{x.dims[1]} channels do not fit the weight {w!r} with group={group}")
     kernel = kernel_sizes(c, w.dims)
     outs = [unknown_dim("conv") for _ in x.dims[2:]] if kernel is None else Spread(c, kernel, x.dims[2:]).outs
-    return [TensorType(x.dtype, (x.dims[0], times(w.dims[1], group), *outs))]
+    return [TensorType(result_type(c, x.dtype), (x.dims[0], times(w.dims[1], group), *outs))]
 
 
 def _evaluate(c: Evaluate, x: Array, w: Array, bias: Array | None = None) -> Array:
@@ -94,7 +94,8 @@ def _evaluate(c: Evaluate, x: Array, w: Array, bias: Array | None = None) -> Arr
     spread = Spread(c, kernel, x.shape[2:])
     wide = exact_type(str(x.dtype)) or x.dtype
     made = _spread_arrays(x.astype(wide), w.astype(wide), spread, int(c.get("group", 1)))
-    return np.asarray(add_channel(made, None if bias is None else bias.astype(wide)).astype(x.dtype))
+    kind = NUMPY_TYPES[result_type(c, dtype_name(x.dtype))]
+    return np.asarray(add_channel(made, None if bias is None else bias.astype(wide)).astype(kind))
 
 
 def _spread_arrays(x: Array, w: Array, spread: Spread, group: int) -> Array:

@@ -13,10 +13,10 @@ import numpy as np
 
 from weft import te
 from weft.expr.nodes import Expr
-from weft.graph.ir import Array, Dim, TensorType, Type, same_dim
+from weft.graph.ir import NUMPY_TYPES, Array, Dim, TensorType, Type, dtype_name, same_dim
 from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
 from weft.graph.shapes import broadcast
-from weft.ops.convolution import accumulator, exact_type, is_empty, sizes_of, wide_product
+from weft.ops.convolution import accumulator, exact_type, is_empty, result_type, sizes_of, wide_product
 from weft.ops.convolution_window import stage
 
 # ------------------------------------------------------------------------------------------------------------- MatMul
@@ -41,12 +41,12 @@ def infer_product(c: Infer, a: int, b: int, dtype: str) -> list[Type]:
     return [TensorType(dtype, product_shape(c, c.tensor(a).shape, c.tensor(b).shape))]
 
 
-def multiply_arrays(a: Array, b: Array) -> Array:
-    """A product in the arrays' own type; narrow floats are summed in float32."""
+def multiply_arrays(a: Array, b: Array, kind: Any = None) -> Array:
+    """A product in the arrays' own type (or another); narrow floats are summed in float32."""
     wide = exact_type(str(a.dtype)) if a.dtype.kind not in "iu" else None
     if wide is None:
         return np.asarray(np.matmul(a, b))
-    return np.asarray(np.matmul(a.astype(wide), b.astype(wide)).astype(a.dtype))
+    return np.asarray(np.matmul(a.astype(wide), b.astype(wide)).astype(a.dtype if kind is None else kind))
 
 
 def multiply_tensors(
@@ -86,11 +86,11 @@ def sum_type(dtype: str) -> str:
 
 
 def _infer_matmul(c: Infer) -> list[Type]:
-    return infer_product(c, 0, 1, c.tensor(0).dtype)
+    return infer_product(c, 0, 1, result_type(c, c.tensor(0).dtype))
 
 
 def _evaluate_matmul(c: Evaluate, a: Array, b: Array) -> Array:
-    return multiply_arrays(a, b)
+    return multiply_arrays(a, b, NUMPY_TYPES[result_type(c, dtype_name(a.dtype))])
 
 
 def _compute_matmul(c: Compute, a: te.Tensor, b: te.Tensor) -> te.Tensor | None:
@@ -107,8 +107,9 @@ register(OpSpec("MatMul", _infer_matmul, _evaluate_matmul, _compute_matmul, kind
 
 def _infer_gemm(c: Infer) -> list[Type]:
     a, b = c.tensor(0), c.tensor(1)
+    kind = result_type(c, a.dtype)
     if a.shape is None or b.shape is None:
-        return [TensorType(a.dtype, None)]
+        return [TensorType(kind, None)]
     if a.rank != 2 or b.rank != 2:
         raise c.error(f"Gemm multiplies matrices, not {a!r} and {b!r}")
     rows, inner = reversed(a.dims) if c.get("transA", 0) else a.dims
@@ -119,7 +120,7 @@ def _infer_gemm(c: Infer) -> list[Type]:
         made = broadcast([(rows, columns), c.tensor(2).shape], c.error)
         if made is not None and (len(made) != 2 or not all(_fits(m, d) for m, d in zip(made, (rows, columns)))):
             raise c.error(f"C is {c.tensor(2)!r}, which does not broadcast to [{rows!r}, {columns!r}]")
-    return [TensorType(a.dtype, (rows, columns))]
+    return [TensorType(kind, (rows, columns))]
 
 
 def _fits(made: Dim, wanted: Dim) -> bool:
@@ -137,7 +138,7 @@ def _evaluate_gemm(c: Evaluate, a: Array, b: Array, bias: Array | None = None) -
     if bias is not None and beta:
         added = bias.astype(wide)
         made = made + (added if beta == 1 else added * (beta if kind.kind in "iu" else wide.type(beta)))
-    return np.asarray(np.asarray(made).astype(kind))
+    return np.asarray(np.asarray(made).astype(NUMPY_TYPES[result_type(c, dtype_name(kind))]))
 
 
 def _compute_gemm(c: Compute, a: te.Tensor, b: te.Tensor, bias: te.Tensor | None = None) -> te.Tensor | None:

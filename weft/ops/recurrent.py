@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from weft.graph.ir import Array, Dim, TensorType, Type
+from weft.graph.ir import NUMPY_TYPES, Array, Dim, TensorType, Type, dtype_name
 from weft.graph.opspec import Evaluate, Infer, OpSpec, Use, register
-from weft.ops.convolution import exact_type
+from weft.ops.convolution import exact_type, result_type
 from weft.ops.recurrent_activations import Activation, read_activations
 from weft.ops.recurrent_compute import compute_gru, compute_lstm, compute_rnn
 
@@ -39,7 +39,7 @@ def _infer(c: Infer) -> list[Type]:
     read_activations(c, count, 3 if states == 2 else 2 if gates == 3 else 1)
     hidden = _hidden_size(c, r)
     if x.shape is None:
-        return [TensorType(x.dtype, None) for _ in c.node.outputs]
+        return [TensorType(result_type(c, x.dtype), None) for _ in c.node.outputs]
     if x.rank != 3:
         raise c.error(f"the input must have 3 dimensions (steps, batch, features), not {x!r}")
     _check_weights(c, x, w, r, gates, hidden, count)
@@ -57,7 +57,7 @@ def output_types(c: Infer, x: TensorType, hidden: Dim, states: int) -> list[Type
     shapes: list[tuple[Dim, ...]] = [every, *[last] * states]
     if c.output_count > len(shapes):
         raise c.error(f"{c.output_count} outputs, but {c.node.op} has {len(shapes)}")
-    return [TensorType(x.dtype, shape) for shape in shapes[: c.output_count]]
+    return [TensorType(result_type(c, x.dtype), shape) for shape in shapes[: c.output_count]]
 
 
 def _hidden_size(c: Infer, r: TensorType) -> Dim:
@@ -199,7 +199,8 @@ def _evaluate(c: Evaluate, x: Array, w: Array, r: Array, b: Any = None, lengths:
         assert parts[0] is not None and parts[1] is not None
         return Cell(parts[0], parts[1], parts[2], parts[3], functions[d], c.get("clip"))
 
-    return run_directions(c, x.astype(wide), cell, extra[:states], lengths, x.dtype)
+    kind = NUMPY_TYPES[result_type(c, dtype_name(x.dtype))]
+    return run_directions(c, x.astype(wide), cell, extra[:states], lengths, kind)
 
 
 def run_directions(

@@ -18,7 +18,8 @@ By the kinds of the TVM paper, and a little past them:
 A fused consumer may read other values too: a bias, a residual. All outputs of a group have one shape, so that one loop
 nest writes them; a group never needs something that is made from its own results outside. Expensive producers are not
 repeated for the many elements that a broadcast makes. A copy that is read by several groups (a slice, a split, a
-broadcast) is repeated in each of them instead of being stored.
+broadcast) is repeated in each of them instead of being stored. A Cast that widens what another Cast made narrow, or
+what others read as it is, goes with its readers.
 """
 
 from __future__ import annotations
@@ -171,6 +172,8 @@ class _Fusion:
         self.draft_of[node] = draft
         if kind not in ("injective", "reduction") or (_is_view(node) and not _only_unit_sizes(node)):
             return
+        if self.widens_stored(node):
+            return
         before = self.drafts_before([node])
         if kind == "injective" and node.op not in MOVEMENT:
             for other in sorted((d for d in before if d.anchor is not None), key=lambda d: -d.last):
@@ -180,6 +183,14 @@ class _Fusion:
         for other in sorted((d for d in before if d.kind == "injective"), key=lambda d: -d.last):
             if other is not draft and self.is_producer(other, node, draft) and self.fits(other, draft):
                 draft = self.merge(other, draft)
+
+    def widens_stored(self, node: Node) -> bool:
+        """Whether a Cast widens what is stored narrow: it stands with its readers, so that the narrow form is stored."""
+        source = node.inputs[0] if node.op == "Cast" and not node.domain else None
+        if source is None or source.tensor.numpy.itemsize >= node.outputs[0].tensor.numpy.itemsize:
+            return False
+        maker = self.producers.get(source)
+        return maker is not None and (maker.op == "Cast" or len(self.consumers[source]) > 1)
 
     def drafts_before(self, nodes: Iterable[Node]) -> list[_Draft]:
         found: dict[_Draft, None] = {}

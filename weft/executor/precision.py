@@ -1,0 +1,33 @@
+"""Which precisions a target runs: the check behind `weft.compile(..., precision=...)`."""
+
+from __future__ import annotations
+
+from weft.core.errors import ArgumentError
+from weft.graph.passes.precision import NARROW
+from weft.targets.base import Target
+
+FULL = (None, "fp32", "float32")
+"""What asks for the types that a model declares."""
+
+_HALF = frozenset(("f16c", "avx512fp16", "fullfp16", "fp16", "zfh", "zvfh", "cl_khr_fp16"))
+"""Processor features with which float16 is converted (or computed) in hardware."""
+
+
+def check_precision(precision: str | None, target: Target) -> str | None:
+    """The precision to lower to ("bf16", "fp16"), or None for none; an error that says why where there is no such."""
+    if precision in FULL:
+        return None
+    if precision not in NARROW:
+        raise ArgumentError(f"the precision {precision!r} is not known; there are fp32, {', '.join(NARROW)}")
+    if precision == "fp16" and not _has_half(target):
+        raise ArgumentError(
+            f"precision 'fp16': the target {target.name} has no float16 instructions (none of the features "
+            f"{', '.join(sorted(_HALF))}), so it would be slower than fp32; use 'bf16' or 'fp32'"
+        )
+    return precision
+
+
+def _has_half(target: Target) -> bool:
+    if target.threads is not None and "float16" in target.threads.tensor_cores:
+        return True
+    return bool(_HALF & target.features) or target.triple.startswith(("aarch64", "arm64"))
