@@ -515,9 +515,10 @@ define i64 @weft_pool_size() nounwind {
   ret i64 %workers
 }
 
-; In a shared library: workers must not be inside code that is unloaded.
-%destructor = type { i32, ptr, ptr }
-@llvm.global_dtors = appending global [1 x %destructor] [%destructor { i32 65535, ptr @weft.unload, ptr null }]
+; In a shared library: workers must not be inside code that is unloaded. The section is named here because
+; llvm.global_dtors becomes .dtors in LLVM's default for this object format, which only some linkers turn into it.
+@weft.at_unload = internal global ptr @weft.unload, section ".fini_array", align 8
+@llvm.used = appending global [1 x ptr] [ptr @weft.at_unload], section "llvm.metadata"
 
 define internal void @weft.unload() nounwind {
   %ended = call i32 @weft_pool_shutdown()

@@ -34,6 +34,7 @@ def _initialize(triple: str) -> None:
     if native:
         llvm.initialize_native_target()
         llvm.initialize_native_asmprinter()
+        llvm.initialize_native_asmparser()
     else:
         llvm.initialize_all_targets()
         llvm.initialize_all_asmprinters()

@@ -161,22 +161,51 @@ def run_child(ir_text: str, request: dict[str, str]) -> tuple[int, bytes, str]:
     return done.returncode, done.stdout, done.stderr.decode(errors="replace")
 
 
-def link_shared(objects: Sequence[bytes], path: str | os.PathLike[str], target: Machine) -> None:
-    """A shared library of object files. Symbols that they do not define are looked up when the library is loaded."""
+def link_shared(
+    objects: Sequence[bytes | Path], path: str | os.PathLike[str], target: Machine, exported: str | None = None
+) -> None:
+    """A shared library of object files. Symbols that they do not define are looked up when the library is loaded.
+
+    `exported` is a pattern: only names that match it are seen from outside, and the library names itself and the C
+    libraries that it needs, so that a program can be linked with it.
+    """
     if not objects:
         raise TargetError("there are no object files to link")
     with tempfile.TemporaryDirectory(prefix="weft-link-") as folder:
         files = []
         for number, data in enumerate(objects):
             file = os.path.join(folder, f"part{number}.o")
-            Path(file).write_bytes(data)
-            files.append(file)
-        command = _linker(target) + ["-o", os.fspath(path), *files]
+            if isinstance(data, bytes):
+                Path(file).write_bytes(data)
+            files.append(file if isinstance(data, bytes) else os.fspath(data))
+        linker = _linker(target)
+        options = [] if exported is None else _options(linker, os.path.basename(path), exported, Path(folder), files[0])
+        command = linker + ["-o", os.fspath(path), *files, *options]
         done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
         raise TargetError(
             f"linking for {target.name} failed ({' '.join(command[:4])} …): {done.stderr.strip()[-2000:]}"
         )
+
+
+def _options(linker: list[str], name: str, exported: str, folder: Path, some_object: str) -> list[str]:
+    """What makes a library fit to be linked with: its name, what it shows, and the C libraries that it needs."""
+    script = folder / "exported.map"
+    script.write_text(f"{{ global: {exported}; local: *; }};\n")
+    options = [f"-soname={name}", f"--version-script={script}"]
+    if "ld.lld" not in linker:
+        return [f"-Wl,{option}" for option in options] + ["-lm"]
+    # LLD knows no system libraries: it is shown empty ones of the same names, and the loader finds the real ones.
+    hidden = folder / "hidden.map"
+    hidden.write_text("{ local: *; };\n")
+    for library in ("m", "c"):
+        found = ctypes.util.find_library(library)
+        if found:
+            stub = folder / f"{library}.so"
+            command = [*linker, f"-soname={found}", f"--version-script={hidden}", "-o", str(stub), some_object]
+            subprocess.run(command, capture_output=True, check=True)
+            options += ["--no-as-needed", str(stub)]
+    return options
 
 
 def _linker(target: Machine) -> list[str]:

@@ -30,7 +30,7 @@ from weft.loop.visit import Mutator, walk_stmts
 from weft.targets.base import Target
 from weft.targets.cpu.parse import TILES
 
-_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA = 158, 0x1023, 18
+ARCH_PRCTL, REQUEST_PERMISSION, TILE_DATA = 158, 0x1023, 18
 
 
 @functools.cache
@@ -39,7 +39,7 @@ def permitted() -> bool:
     if platform.system() != "Linux" or platform.machine() != "x86_64":
         return False
     libc = ctypes.CDLL(None, use_errno=True)
-    return int(libc.syscall(_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA)) == 0
+    return int(libc.syscall(ARCH_PRCTL, REQUEST_PERMISSION, TILE_DATA)) == 0
 
 
 # ------------------------------------------------------------------------------------------------------- emitting

@@ -1,0 +1,47 @@
+"""A module as a folder: libNAME.so, NAME.h and main.c."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from weft.codegen.llvm import compile as llvm_compile
+from weft.executor.export.api import WEIGHTS, api_ir
+from weft.executor.export.elf import write_data_object
+from weft.executor.export.header import example_text, header_text
+from weft.executor.export.plan import ExportError, LibraryPlan, make_plan
+from weft.executor.module import Module
+from weft.runtime.native import native_ir
+
+
+def export_library(module: Module, folder: str | os.PathLike[str], name: str | None = None) -> list[Path]:
+    """Writes the library of a module and what goes with it; gives the files. `name` is the model's in C."""
+    plan = make_plan(module, name)
+    lowered = module.specializations[0].lowered
+    target = plan.target
+    uses_tiles = any("llvm.x86.tile" in kernel.llvm_ir for kernel in lowered.kernels)
+    texts = [api_ir(plan, _startup(plan).startup_ir(target, uses_tiles)), native_ir(target.triple), *lowered.drivers]
+    codes = [kernel.object_code for kernel in lowered.kernels]
+    codes += [llvm_compile.emit_object(text, target) for text in texts]
+    where = Path(folder)
+    where.mkdir(parents=True, exist_ok=True)
+    files = [where / f"lib{plan.name}.so", where / f"{plan.name}.h", where / "main.c"]
+    with tempfile.TemporaryDirectory(prefix="weft-export-", dir=where) as scratch:
+        weights, made = Path(scratch) / "weights.o", Path(scratch) / files[0].name
+        write_data_object(weights, WEIGHTS, plan.arrays, target.triple)
+        llvm_compile.link_shared([*codes, weights], made, target, exported=f"weft_{plan.name}_*")
+        os.replace(made, files[0])
+    files[1].write_text(header_text(plan), encoding="utf-8")
+    files[2].write_text(example_text(plan), encoding="utf-8")
+    return files
+
+
+def _startup(plan: LibraryPlan) -> Any:
+    """The part of a target that checks, when a library starts, that the machine fits."""
+    try:
+        return importlib.import_module(f"{plan.target.package}.startup")
+    except ModuleNotFoundError:
+        raise ExportError(f"shared libraries are for CPUs; {plan.title} is compiled for {plan.target.name}") from None
