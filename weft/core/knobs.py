@@ -169,6 +169,12 @@ class Knobs:
         f"{', '.join(_TRUE)} or {', '.join(_FALSE)}",
         "let operators of a model share a kernel; off, each has its own",
     )
+    layout: Knob[bool] = Knob(
+        _parse_switch,
+        lambda: True,
+        f"{', '.join(_TRUE)} or {', '.join(_FALSE)}",
+        "store values between kernels in blocks of channels where that suits the kernels; off, always plainly",
+    )
 
     def __init__(self) -> None:
         # Through object's own __setattr__: ours refuses every name that is no knob.

@@ -20,10 +20,13 @@ from weft.build import with_arguments
 from weft.codegen.llvm import compile as llvm_compile
 from weft.codegen.llvm.generate import entry_symbol, generate
 from weft.core.errors import ExpressionError
+from weft.executor.layouts import fill_borders
 from weft.executor.program import GroupProgram
-from weft.expr.nodes import Buffer, Const, Expr, FloorDiv, FloorMod, Load, Var, int_value
+from weft.expr.nodes import LT, Buffer, Const, Expr, FloorDiv, FloorMod, Load, Select, Var, int_value, is_true
 from weft.graph.ir import Array, Value
+from weft.graph.passes.layout import Layout
 from weft.loop.ir import Block, Func, Seq, Stmt, Store, seq
+from weft.loop.regions import conjuncts
 from weft.loop.tree import BUFFER_NOTES, blocks_in
 from weft.loop.verifier import verify
 from weft.targets.base import Target
@@ -50,11 +53,12 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Packing:
-    """A constant as a kernel wants it: split axes, their order; made from the constant by numpy."""
+    """A constant as a kernel wants it: padded, axes split and put in order; made from the constant by numpy."""
 
     source: int
     splits: tuple[tuple[int, int], ...]
     order: tuple[tuple[int, str], ...]
+    sizes: tuple[int, ...]
 
     def apply(self, array: Array) -> Array:
         """The packed array: axes split (padded with zeros where they do not divide) and put in order."""
@@ -62,18 +66,20 @@ class Packing:
         shape: list[int] = []
         place: dict[tuple[int, str], int] = {}
         factors = dict(self.splits)
-        for axis, size in enumerate(array.shape):
+        for axis, size in enumerate(self.sizes):
             factor = factors.get(axis)
+            blocks = -(-size // (factor or 1))
+            pads[axis] = (0, blocks * (factor or 1) - array.shape[axis])
             if factor is None:
                 place[(axis, "whole")] = len(shape)
                 shape.append(size)
                 continue
-            blocks = -(-size // factor)
-            pads[axis] = (0, blocks * factor - size)
             place[(axis, "block")], place[(axis, "inside")] = len(shape), len(shape) + 1
             shape += [blocks, factor]
         padded = np.pad(array, pads) if any(after for _, after in pads) else array
-        return np.ascontiguousarray(padded.reshape(shape).transpose([place[item] for item in self.order]))
+        ordered = padded.reshape(shape).transpose([place[item] for item in self.order if item[1] != "unit"])
+        units = [position for position, item in enumerate(self.order) if item[1] == "unit"]
+        return np.ascontiguousarray(np.expand_dims(ordered, units))
 
 
 @dataclass(frozen=True)
@@ -90,6 +96,8 @@ class KernelCompiler:
     def __init__(self, target: Target) -> None:
         self.target = target
         self._default = importlib.import_module(f"{target.package}.default").default_schedule
+        self.layouts: Mapping[Value, Layout] = {}
+        """How values between kernels lie in memory, where that is not plainly."""
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="weft-llvm")
 
     def compile(
@@ -111,14 +119,15 @@ class KernelCompiler:
     def _key(self, program: GroupProgram, fixed: list[Buffer]) -> str:
         func = with_arguments(program.schedule.func, program.buffers).replace(name="kernel")
         machine = f"{self.target.triple}|{self.target.cpu}|{sorted(self.target.features)}|{self.target.cores}"
-        text = f"{machine}|{[b.name for b in fixed]}|{func!r}"
+        borders = [(buffer.name, layout) for buffer, layout in program.bordered]
+        text = f"{machine}|{[b.name for b in fixed]}|{borders}|{func!r}"
         return hashlib.sha256(text.encode()).hexdigest()
 
     def _make(
         self, program: GroupProgram, fixed: list[Buffer], label: str, key: str
     ) -> tuple[Kernel, tuple[int | Packing, ...]]:
         self._default(program.schedule, self.target, fixed)
-        func = with_arguments(program.schedule.func, program.buffers)
+        func = fill_borders(with_arguments(program.schedule.func, program.buffers), program.bordered)
         lifted = lift_packing(func, fixed)
         plain = re.sub(r"\W", "_", label)[:40]
         named = lifted.func.replace(name=f"k_{plain}_{key[:12]}")
@@ -196,29 +205,54 @@ def _packing_of(func: Func, stmt: Stmt, fixed: list[Buffer], params: list[Buffer
         return None
     block = blocks[0]
     body = block.body
-    if not isinstance(body, Store) or not isinstance(body.value, Load) or block.init is not None:
+    if not isinstance(body, Store) or block.init is not None or not is_true(block.predicate):
         return None
-    source, target = body.value.buffer, body.buffer
+    found = _copied(body.value)
+    if found is None:
+        return None
+    load, tests = found
+    source, target = load.buffer, body.buffer
     if source not in fixed or target not in func.allocations or source.strides is not None:
         return None
     axes = [axis.var for axis in block.axes]
-    if list(body.value.indices) != axes or not _covers(block, source):
-        return None
+    sizes = _covered(block, source, tests) if list(load.indices) == axes else None
     items = [_item(index, axes) for index in body.indices]
-    if any(item is None for item in items):
+    if sizes is None or any(item is None for item in items):
         return None
-    return target, _packing(params.index(source), [item for item in items if item is not None])
+    known = [item for item in items if item is not None]
+    if {axis for axis, part, _ in known if part != "unit"} != set(range(len(axes))):
+        return None
+    return target, _packing(params.index(source), known, sizes)
 
 
-def _covers(block: Block, source: Buffer) -> bool:
-    return len(block.axes) == len(source.shape) and all(
-        int_value(axis.extent) is not None and int_value(axis.extent) == int_value(size)
-        for axis, size in zip(block.axes, source.shape)
-    )
+def _copied(value: Expr) -> tuple[Load, list[Expr]] | None:
+    """The load that a value is, and the tests beyond which it is 0 instead."""
+    tests: list[Expr] = []
+    while isinstance(value, Select) and isinstance(value.otherwise, Const) and value.otherwise.value == 0:
+        tests += conjuncts(value.condition)
+        value = value.then
+    return (value, tests) if isinstance(value, Load) else None
+
+
+def _covered(block: Block, source: Buffer, tests: list[Expr]) -> tuple[int, ...] | None:
+    """The extents of a block that copies the whole of a constant, and zeros past its ends; None for another block."""
+    extents = [int_value(axis.extent) for axis in block.axes]
+    shape = [int_value(size) for size in source.shape]
+    if len(extents) != len(shape):
+        return None
+    wanted = {axis.var: size for axis, size, extent in zip(block.axes, shape, extents) if size != extent}
+    limits = {t.a: int_value(t.b) for t in tests if isinstance(t, LT) and isinstance(t.a, Var)}
+    if len(limits) != len(tests) or limits != wanted:
+        return None
+    if any(e is None or s is None or e < s for e, s in zip(extents, shape)):
+        return None
+    return tuple(extent or 0 for extent in extents)
 
 
 def _item(index: Expr, axes: list[Var]) -> tuple[int, str, int] | None:
-    """One index of the packed array: an axis, its block number, or its place in the block."""
+    """One index of the packed array: an axis, its block number, its place in the block, or always 0 (one block)."""
+    if isinstance(index, Const):
+        return (-1, "unit", 0) if int_value(index) == 0 else None
     if isinstance(index, Var):
         return (axes.index(index), "whole", 0) if index in axes else None
     if isinstance(index, (FloorDiv, FloorMod)) and isinstance(index.a, Var) and isinstance(index.b, Const):
@@ -227,6 +261,6 @@ def _item(index: Expr, axes: list[Var]) -> tuple[int, str, int] | None:
     return None
 
 
-def _packing(source: int, items: list[tuple[int, str, int]]) -> Packing:
-    splits = {axis: factor for axis, part, factor in items if part != "whole"}
-    return Packing(source, tuple(sorted(splits.items())), tuple((axis, part) for axis, part, _ in items))
+def _packing(source: int, items: list[tuple[int, str, int]], sizes: tuple[int, ...]) -> Packing:
+    splits = {axis: factor for axis, part, factor in items if part in ("block", "inside")}
+    return Packing(source, tuple(sorted(splits.items())), tuple((axis, part) for axis, part, _ in items), sizes)

@@ -22,6 +22,7 @@ from weft.executor.program import NoKernel, build_program
 from weft.executor.steps import HostStep, NativeStep, Program, RestStep, Step, aligned_array
 from weft.graph.ir import Array, Graph, Node, TensorType, Value, free_values, reads
 from weft.graph.passes.fuse import Group
+from weft.graph.passes.layout import Layout
 
 logger = logging.getLogger("weft.executor")
 
@@ -145,7 +146,7 @@ def _launch(
     nodes: Sequence[Node], outputs: Sequence[Value], constants: Mapping[Value, Array], compiler: KernelCompiler
 ) -> Launch:
     wanted = tuple(outputs) or tuple(v for node in nodes for v in node.outputs)[:1]
-    program = build_program(nodes, wanted, constants, "kernel")
+    program = build_program(nodes, wanted, constants, "kernel", compiler.layouts)
     kernel, parameters = compiler.compile(program, constants, label_of(nodes))
     values = [value for value, _ in (*program.inputs, *program.outputs)]
     arguments: list[Value | tuple[Value, Packing]] = [
@@ -153,6 +154,19 @@ def _launch(
         for parameter in parameters
     ]
     return Launch(kernel, tuple(arguments), tuple(value for value, _ in program.outputs), tuple(nodes))
+
+
+def touched_plainly(graph: Graph, items: Sequence[Item]) -> set[Value]:
+    """The values that something else than a kernel sees: those lie in memory as the host expects."""
+    seen: set[Value] = {*graph.outputs, *graph.inputs}
+    for item in items:
+        if isinstance(item, OnHost):
+            seen.update((*reads(item.node), *item.node.outputs))
+        elif isinstance(item, Rest):
+            seen.update(item.graph.inputs)
+        elif isinstance(item, View):
+            seen.update((item.source, item.output))
+    return seen
 
 
 def settle_views(graph: Graph, items: Sequence[Item], compiler: KernelCompiler) -> list[Item]:
@@ -178,8 +192,8 @@ def settle_views(graph: Graph, items: Sequence[Item], compiler: KernelCompiler) 
 class _Assembler:
     """Numbers values, decides where each lives, and writes the steps."""
 
-    def __init__(self, graph: Graph, items: Sequence[Item], prefix: str) -> None:
-        self.graph, self.items, self.prefix = graph, items, prefix
+    def __init__(self, graph: Graph, items: Sequence[Item], prefix: str, layouts: Mapping[Value, Layout]) -> None:
+        self.graph, self.items, self.prefix, self.layouts = graph, items, prefix, layouts
         self.numbers: dict[Value, int] = {}
         self.weights: list[Array] = []
         self.weight_of: dict[Hashable, int] = {}
@@ -212,7 +226,7 @@ class _Assembler:
                 touched = reads(item.node) if isinstance(item, OnHost) else iter(item.graph.inputs)
                 outside.update(touched)
         self.in_arena = {value for value in made_by if value not in outside}
-        lives: dict[Hashable, Life] = {v: Life(_bytes(v), made_by[v], last.get(v, made_by[v])) for v in self.in_arena}
+        lives: dict[Hashable, Life] = {v: Life(_bytes(v, self.layouts.get(v)), made_by[v], last.get(v, made_by[v])) for v in self.in_arena}
         return plan_memory(lives)
 
     def weight(self, value: Value, packing: Packing | None) -> int:
@@ -240,16 +254,22 @@ class _Assembler:
         return bases.setdefault(key, len(bases)), offset
 
 
-def _bytes(value: Value) -> int:
+def _bytes(value: Value, layout: Layout | None = None) -> int:
     kind = value.tensor
-    return int(np.prod(kind.static, dtype=np.int64)) * int(kind.numpy.itemsize)
+    shape = kind.static if layout is None else layout.shape(kind.static)
+    return int(np.prod(shape, dtype=np.int64)) * int(kind.numpy.itemsize)
 
 
 def assemble(
-    graph: Graph, items: Sequence[Item], prefix: str, triple: str, make_rest: Callable[[Graph], Any]
+    graph: Graph,
+    items: Sequence[Item],
+    prefix: str,
+    triple: str,
+    make_rest: Callable[[Graph], Any],
+    layouts: Mapping[Value, Layout] | None = None,
 ) -> Lowered:
     """The program of a list of items."""
-    state = _Assembler(graph, items, prefix)
+    state = _Assembler(graph, items, prefix, layouts or {})
     plan = state.plan()
     inputs = [state.number(value) for value in graph.inputs]
     steps: list[Step] = []

@@ -13,10 +13,12 @@ from typing import Any
 
 from weft import te
 from weft.core.errors import WeftError
+from weft.executor.layouts import apply_layouts
 from weft.expr.nodes import Buffer, const
 from weft.graph.interpreter import operator_of
 from weft.graph.ir import Array, Node, TensorType, Value
 from weft.graph.opspec import Compute
+from weft.graph.passes.layout import Layout
 from weft.schedule.schedule import Schedule
 from weft.te.tensor import PlaceholderOp, Tensor
 
@@ -35,6 +37,8 @@ class GroupProgram:
     schedule: Schedule
     inputs: tuple[tuple[Value, Buffer], ...]
     outputs: tuple[tuple[Value, Buffer], ...]
+    bordered: tuple[tuple[Buffer, Layout], ...] = ()
+    """Outputs whose borders the kernel fills with zeros."""
 
     @property
     def buffers(self) -> list[Buffer]:
@@ -55,13 +59,29 @@ def static_tensor(value: Value) -> TensorType:
 
 
 def build_program(
-    nodes: Sequence[Node], outputs: Sequence[Value], constants: Mapping[Value, Array], name: str
+    nodes: Sequence[Node],
+    outputs: Sequence[Value],
+    constants: Mapping[Value, Array],
+    name: str,
+    layouts: Mapping[Value, Layout] | None = None,
 ) -> GroupProgram:
-    """The program that computes some values that a group of nodes makes."""
+    """The program that computes some values that a group of nodes makes; `layouts` are those of values around it."""
     builder = _Builder(constants)
     for node in nodes:
         builder.node(node)
-    return builder.finish(outputs, name)
+    made = builder.finish(outputs, name)
+    return made if not layouts else _laid_out(made, layouts)
+
+
+def _laid_out(program: GroupProgram, layouts: Mapping[Value, Layout]) -> GroupProgram:
+    count = len(program.inputs)
+    now = apply_layouts(program.schedule, [*program.inputs, *program.outputs], layouts)
+    bordered = tuple(
+        (buffer, layouts[value])
+        for value, buffer in now[count:]
+        if value in layouts and any(before or after for before, after in layouts[value].border)
+    )
+    return GroupProgram(program.schedule, tuple(now[:count]), tuple(now[count:]), bordered)
 
 
 class _Builder:

@@ -20,13 +20,14 @@ from weft.codegen.llvm import compile as llvm_compile
 from weft.core.errors import ArgumentError
 from weft.core.knobs import knobs
 from weft.executor.kernels import KernelCompiler
-from weft.executor.lower import Launch, Lowered, OnHost, assemble, choose_items, settle_views
+from weft.executor.lower import Item, Launch, Lowered, OnHost, assemble, choose_items, settle_views, touched_plainly
 from weft.executor.native import Engine, resolve_symbols
 from weft.executor.passes import optimize
 from weft.executor.run import Runner
 from weft.graph.interpreter import operator_of
 from weft.graph.ir import Graph, TensorType, Value, free_values
-from weft.graph.passes.fuse import fuse
+from weft.graph.passes.fuse import Group, fuse
+from weft.graph.passes.layout import choose_layouts
 from weft.targets.base import Target
 
 logger = logging.getLogger("weft.executor")
@@ -169,12 +170,27 @@ def lower_graph(graph: Graph, target: Target, precision: str | None = None) -> L
     compiler = KernelCompiler(target)
     try:
         groups = fuse(graph) if knobs.fuse else fuse(graph, most_nodes=1)
-        items = choose_items(graph, groups, compiler)
+        items = _items_in_layouts(graph, groups, compiler)
         items = settle_views(graph, items, compiler)
         prefix = f"stretch_{next(_counter)}"
-        return assemble(graph, items, prefix, target.triple, lambda rest: Executor(rest, target, precision))
+        return assemble(
+            graph, items, prefix, target.triple, lambda rest: Executor(rest, target, precision), compiler.layouts
+        )
     finally:
         compiler.close()
+
+
+def _items_in_layouts(graph: Graph, groups: Sequence[Group], compiler: KernelCompiler) -> list[Item]:
+    """What runs where, with layouts for the values between kernels; those that the host turns out to see are plain."""
+    lanes = compiler.target.vector_bytes // 4 if knobs.layout else 0
+    fixed: set[Value] = set()
+    while True:
+        compiler.layouts = choose_layouts(graph, groups, lanes, fixed)
+        items = choose_items(graph, groups, compiler)
+        wrong = touched_plainly(graph, items) & compiler.layouts.keys()
+        if not wrong:
+            return items
+        fixed |= wrong
 
 
 def link(lowered: Lowered, target: Target) -> Engine | None:

@@ -1,0 +1,156 @@
+"""Layouts applied to a kernel's program: parameters re-laid, and the domains of its blocks divided as their memory is.
+
+    out[n, c, h, w] = max(sums[n, c, h, w], 0)      c in blocks of 16     for n, co, h, w, ci:
+                                                ->     out[n, co, h + 1, w + 1, ci] = max(sums[n, co, h, w, ci], 0)
+
+Blocks spread from a parameter through the program: an axis that walks along blocked channels is split, the intermediate
+that it indexes is stored in blocks too, and so on, to a fixed point. The border of an output is filled with zeros by the
+kernel that writes the output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from weft.core.errors import WeftError
+from weft.expr.nodes import Add, Buffer, Const, Expr, FloorDiv, FloorMod, Load, Mul, Var, const, int_value
+from weft.graph.ir import Value
+from weft.graph.passes.layout import CHANNEL, Layout
+from weft.loop.ir import Axis, Block, For, Func, Region, Stmt, Store, seq
+from weft.loop.tree import blocks_in, taken_names, unique_name
+from weft.loop.visit import walk_exprs, walk_stmts
+from weft.schedule.schedule import Schedule
+
+Access = tuple[Buffer, Sequence[Expr]]
+
+
+def apply_layouts(
+    schedule: Schedule, parameters: Sequence[tuple[Value, Buffer]], layouts: Mapping[Value, Layout]
+) -> list[tuple[Value, Buffer]]:
+    """Lays out the parameters of a program and divides its blocks accordingly; gives the parameters as they are now."""
+    if not any(value in layouts for value, _ in parameters):
+        return list(parameters)
+    for value, buffer in parameters:
+        layout = layouts.get(value)
+        if layout is not None:
+            before, after = zip(*layout.border)
+            schedule.apply(
+                "lay_out",
+                buffer=buffer.name,
+                dimension=CHANNEL,
+                factor=layout.factor,
+                before=list(before),
+                after=list(after),
+            )
+    while _split_one(schedule) or _store_one(schedule):
+        pass
+    now = {buffer.name: buffer for buffer in schedule.func.buffers}
+    return [(value, now[buffer.name]) for value, buffer in parameters]
+
+
+def _accesses(block: Block) -> Iterator[Access]:
+    for part in (block.init, block.body):
+        if part is None:
+            continue
+        for e in walk_exprs(part):
+            if isinstance(e, Load):
+                yield e.buffer, e.indices
+        for s in walk_stmts(part):
+            if isinstance(s, Store):
+                yield s.buffer, s.indices
+
+
+def _split_one(schedule: Schedule) -> bool:
+    """Splits one axis that an access divides into blocks; whether there was one."""
+    for block in blocks_in(schedule.func.body):
+        axes = {axis.var: int_value(axis.extent) or 0 for axis in block.axes}
+        for _, indices in _accesses(block):
+            found = _divided(indices, axes)
+            if found is None:
+                continue
+            try:
+                schedule.apply("split_axis", block=block.name, axis=found[0].name, factor=found[1])
+            except WeftError:
+                continue
+            return True
+    return False
+
+
+def _divided(indices: Sequence[Expr], axes: Mapping[Var, int]) -> tuple[Var, int] | None:
+    """The axis of which an access uses the quotient, and the remainder last; and the divisor."""
+    last = indices[-1] if indices else None
+    if not isinstance(last, FloorMod) or not isinstance(last.a, Var) or not isinstance(last.b, Const):
+        return None
+    factor = int(last.b.value)
+    if axes.get(last.a, 1) % factor or axes.get(last.a, 0) <= factor:
+        return None
+    for index in indices[:-1]:
+        if isinstance(index, FloorDiv) and index.a is last.a and int_value(index.b) == factor:
+            return last.a, factor
+    return None
+
+
+def _store_one(schedule: Schedule) -> bool:
+    """Stores one intermediate in blocks that an access of it walks along; whether there was one."""
+    func = schedule.func
+    inner = {buffer.name: buffer for buffer in func.allocations}
+    for block in blocks_in(func.body):
+        extents = {axis.var: int_value(axis.extent) for axis in block.axes}
+        for buffer, indices in _accesses(block):
+            if inner.get(buffer.name) is not buffer:
+                continue
+            for dimension, index in enumerate(indices):
+                factor = _joined(index, extents)
+                if factor is None or (int_value(buffer.shape[dimension]) or 1) % factor:
+                    continue
+                names = [f"d{i}" for i in range(len(indices))]
+                outputs = list(names)
+                outputs[dimension] = f"d{dimension} // {factor}"
+                outputs.append(f"d{dimension} % {factor}")
+                schedule.apply("transform_layout", buffer=buffer.name, inputs=names, outputs=outputs)
+                return True
+    return False
+
+
+def _joined(index: Expr, extents: Mapping[Var, int | None]) -> int | None:
+    """The factor of an index `outer*factor + inner` of two axes, the inner of that extent."""
+    if not isinstance(index, Add):
+        return None
+    for outer, inner in ((index.a, index.b), (index.b, index.a)):
+        if isinstance(outer, Mul) and isinstance(inner, Var) and isinstance(outer.a, Var):
+            factor = int_value(outer.b)
+            if factor is not None and factor == extents.get(inner) and outer.a in extents:
+                return factor
+    return None
+
+
+# ----------------------------------------------------------------------------------------------------------- borders
+
+
+def fill_borders(func: Func, outputs: Sequence[tuple[Buffer, Layout]]) -> Func:
+    """The program with zeros stored into the borders of its outputs first."""
+    taken = taken_names(func)
+    fills: list[Stmt] = []
+    for buffer, layout in outputs:
+        sizes = [int_value(size) or 0 for size in buffer.shape]
+        for dimension, (before, after) in enumerate(layout.border):
+            for start, width in ((0, before), (sizes[dimension] - after, after)):
+                if width:
+                    fills.append(_fill(buffer, sizes, dimension, start, width, taken))
+    return func.replace(body=seq(*fills, func.body)) if fills else func
+
+
+def _fill(buffer: Buffer, sizes: Sequence[int], dimension: int, start: int, width: int, taken: set[str]) -> Stmt:
+    """Loops that store zeros into one side of a buffer."""
+    extents = [width if d == dimension else size for d, size in enumerate(sizes)]
+    axes = [Axis(Var(f"x{d}"), n) for d, n in enumerate(extents)]
+    loops = [Var(unique_name(f"{buffer.name}_b{d}", taken)) for d in range(len(extents))]
+    at: list[Expr] = [axis.var + start if d == dimension else axis.var for d, axis in enumerate(axes)]
+    body: Stmt = Store(buffer, at, const(0, buffer.dtype))
+    region = Region(buffer, at, [1] * len(at))
+    name = unique_name(f"{buffer.name}_border", taken)
+    body = Block(name, axes, loops, [], [region], body)
+    for position in reversed(range(len(extents))):
+        kind = "vectorized" if position == len(extents) - 1 and 1 < extents[position] <= 64 else "serial"
+        body = For(loops[position], extents[position], body, kind)
+    return body

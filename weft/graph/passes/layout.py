@@ -1,0 +1,182 @@
+"""Layouts for the whole graph: which values between kernels are stored in blocks of channels, and inside a border.
+
+    %a = Conv(%x, …)            %a: float32[1, 64, 56, 56]      stored as [1, 4, 58, 58, 16]: blocks of 16 channels, and
+    %b = Conv(%a, pads 1)                                       the zeros around the image that the next window reads
+
+In: the groups of a graph. Out: a `Layout` for each value that is not stored plainly. A value lies in blocks where the
+group that makes it works on channels apart (a convolution, a pooling, or elementwise work on such values) and every group
+that reads it does too; what only one side would like stays plain, so that nothing is converted on the way: the
+convolution that stands at the edge writes or reads the plain form itself. Inputs and outputs of the model are plain.
+
+The program of a kernel does not change with a layout: its loads and stores are rewritten (schedule/primitives/domain.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from weft.graph.interpreter import operator_of
+from weft.graph.ir import Graph, Node, TensorType, Value
+from weft.graph.passes.fuse import MOVEMENT, Group
+
+CHANNEL = 1
+"""The dimension of channels."""
+
+LEAST_BLOCK = 4
+"""Channels of the smallest block that is worth it."""
+
+CHANNELWISE = frozenset(
+    """Conv ConvTranspose WinogradConv MaxPool AveragePool LpPool GlobalAveragePool GlobalMaxPool GlobalLpPool
+    BatchNormalization InstanceNormalization""".split()
+)
+"""Operators that take channels in blocks as well as whole, besides the elementwise ones."""
+
+MAKERS = frozenset("Conv ConvTranspose WinogradConv".split())
+"""Operators that write channels in blocks by themselves, whatever they read."""
+
+SPATIAL_MOVEMENT = frozenset("Resize Upsample".split())
+"""Operators that move elements within their channel, where the sizes of batch and channel stay."""
+
+BORDERED = frozenset("Conv".split())
+"""Operators that read zeros around their first input."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a value lies in memory: blocks of `factor` channels (1: not divided), `border` zeros around each dimension."""
+
+    factor: int
+    border: tuple[tuple[int, int], ...]
+
+    def shape(self, sizes: Sequence[int]) -> tuple[int, ...]:
+        """The sizes of the array that holds it."""
+        padded = [size + before + after for size, (before, after) in zip(sizes, self.border)]
+        if self.factor == 1:
+            return tuple(padded)
+        padded[CHANNEL] //= self.factor
+        return (*padded, self.factor)
+
+    def elements(self, sizes: Sequence[int]) -> int:
+        """How many elements it takes."""
+        return math.prod(self.shape(sizes))
+
+
+def choose_layouts(
+    graph: Graph, groups: Sequence[Group], lanes: int, fixed: Collection[Value] = ()
+) -> dict[Value, Layout]:
+    """The layouts of a graph's values. `lanes` is the widest block; `fixed` are values that must stay plain."""
+    if lanes < LEAST_BLOCK:
+        return {}
+    return _Chooser(graph, groups, lanes, fixed).layouts()
+
+
+class _Chooser:
+    def __init__(self, graph: Graph, groups: Sequence[Group], lanes: int, fixed: Collection[Value]) -> None:
+        self.groups = groups
+        self.lanes = lanes
+        self.readers: dict[Value, list[Group]] = {}
+        for group in groups:
+            for value in group.inputs:
+                self.readers.setdefault(value, []).append(group)
+        self.plain = {*graph.inputs, *graph.outputs, *graph.constants, *fixed}
+
+    def layouts(self) -> dict[Value, Layout]:
+        """Blocks spread from the groups that make them, as far as every reader takes them."""
+        blocked: dict[Value, int] = {}
+        for group in self.groups:
+            for value in group.outputs:
+                factor = self.block(value)
+                if factor and self.makes(group, blocked) and all(_takes(g, value) for g in self.readers.get(value, ())):
+                    blocked[value] = factor
+        blocked = self.worth(blocked)
+        return {value: Layout(factor, self.border(value)) for value, factor in blocked.items()}
+
+    def block(self, value: Value) -> int:
+        """The block that a value's channels divide into; 0 where it has none."""
+        kind = value.type
+        if value in self.plain or value not in self.readers or not isinstance(kind, TensorType) or not kind.is_static:
+            return 0
+        sizes = kind.static
+        if len(sizes) < 3 or math.prod(sizes[2:]) == 1 or 0 in sizes:
+            return 0
+        factor = math.gcd(sizes[CHANNEL], self.lanes)
+        return factor if factor >= LEAST_BLOCK else 0
+
+    def makes(self, group: Group, blocked: Mapping[Value, int]) -> bool:
+        """Whether a group writes channels in blocks."""
+        if group.kind in ("host", "opaque") or group.is_view or not all(_is_channelwise(n) for n in group.nodes):
+            return False
+        if group.anchor is not None and group.anchor.op in MAKERS:
+            return True
+        large = [v for v in group.inputs if _images(v) and v not in self.plain]
+        return bool(large) and all(v in blocked for v in large)
+
+    def worth(self, blocked: dict[Value, int]) -> dict[Value, int]:
+        """Without the values that no convolution, pooling or further block of channels is near to."""
+        return {v: f for v, f in blocked.items() if any(not g.is_view for g in self.readers[v])}
+
+    def border(self, value: Value) -> tuple[tuple[int, int], ...]:
+        """The zeros that the windows over a value read around it."""
+        widths = [[0, 0] for _ in value.tensor.static]
+        for group in self.readers[value]:
+            for node in group.nodes:
+                if node.op in BORDERED and node.inputs[0] is value:
+                    for width, (before, after) in zip(widths[2:], _padding(node)):
+                        width[0], width[1] = max(width[0], before), max(width[1], after)
+        return tuple((before, after) for before, after in widths)
+
+
+def _padding(node: Node) -> list[tuple[int, int]]:
+    """The padding that a window states; none where it is found from sizes."""
+    flat = [int(p) for p in node.attributes.get("pads") or []]
+    if not flat or str(node.attributes.get("auto_pad") or "NOTSET") != "NOTSET" or min(flat) < 0:
+        return []
+    rank = len(flat) // 2
+    return list(zip(flat[:rank], flat[rank:]))
+
+
+def _images(value: Value) -> bool:
+    """Whether a value has channels and places."""
+    kind = value.type
+    return isinstance(kind, TensorType) and kind.is_static and len(kind.static) >= 3 and math.prod(kind.static[2:]) > 1
+
+
+def _takes(group: Group, value: Value) -> bool:
+    """Whether a group reads a value's channels in blocks as well as whole."""
+    if group.kind in ("host", "opaque") or group.is_view:
+        return False
+    return all(_is_channelwise(node) for node in group.nodes)
+
+
+def _is_channelwise(node: Node) -> bool:
+    """Whether a node treats channels apart, or sums over them."""
+    if node.op in CHANNELWISE:
+        return True
+    if node.op in SPATIAL_MOVEMENT:
+        return _keeps_channels(node)
+    if node.op == "Concat":
+        return int(node.attributes.get("axis", 0)) == CHANNEL and _aligned(node)
+    if node.op in MOVEMENT or operator_of(node).kind_of(node) != "injective":
+        return False
+    shape = node.outputs[0].tensor.static
+    return all(_broadcasts(v, shape) for v in node.inputs if v is not None)
+
+
+def _keeps_channels(node: Node) -> bool:
+    first = node.inputs[0]
+    return first is not None and first.tensor.static[:2] == node.outputs[0].tensor.static[:2]
+
+
+def _aligned(node: Node) -> bool:
+    """Whether the parts of a concatenation start at whole blocks."""
+    return all(v is not None and v.tensor.static[CHANNEL] % LEAST_BLOCK == 0 for v in node.inputs)
+
+
+def _broadcasts(value: Value, shape: tuple[int, ...]) -> bool:
+    """Whether an operand lines up with a shape from the right."""
+    kind = value.type
+    if not isinstance(kind, TensorType) or not kind.is_static or len(kind.static) > len(shape):
+        return False
+    return all(a in (1, b) for a, b in zip(reversed(kind.static), reversed(shape)))
