@@ -26,7 +26,7 @@ import ml_dtypes
 import numpy as np
 
 import weft
-from benchmarks import conv, harness, peers
+from benchmarks import fused_conv, harness, peers
 from weft.runtime.array import empty
 from weft.runtime.jit import compile_module, native_runtime
 from weft.targets.base import Target
@@ -217,20 +217,20 @@ def bench_compile(target: Target, seconds: float) -> Rows:
     if "amx-tile" in target.features:
         make = _tiles(1024, target)
         rows.append({"what": tiles, "ms": best(lambda: weft.build(*make("bfloat16", "bfloat16", "bfloat16"), target))})
-    schedule, arguments = conv.fused_conv2d()
+    schedule, arguments = fused_conv.fused_conv2d()
     name = f"conv2d + bias + relu, {len(schedule.trace)} steps: schedule and lower"
     rows.append({"what": name, "ms": best(lambda: _lower_conv(target), 10)})
     rows.append(
         {
             "what": "conv2d + bias + relu: schedule to machine code",
-            "ms": best(lambda: weft.build(*conv.fused_conv2d(), target)),
+            "ms": best(lambda: weft.build(*fused_conv.fused_conv2d(), target)),
         }
     )
     return rows
 
 
 def _lower_conv(target: Target) -> object:
-    schedule, arguments = conv.fused_conv2d()
+    schedule, arguments = fused_conv.fused_conv2d()
     return weft.lower(schedule, arguments, target)
 
 
