@@ -213,6 +213,15 @@ def test_export_as_onnx(weft, tmp_path):
     onnx.checker.check_model(onnx.load(path))
 
 
+def test_export_as_a_library(weft, tmp_path):
+    folder = tmp_path / "library"
+    code, out, complaint = weft("export", "dqn", "--format", "so", "-o", folder)
+    if "no linker" in complaint:
+        pytest.skip("no linker on this machine")
+    assert code == 0 and all(str(folder / name) in out for name in ("libdqn.so", "dqn.h", "main.c"))
+    assert {path.name for path in folder.iterdir()} == {"libdqn.so", "dqn.h", "main.c"}
+
+
 def test_devices(weft):
     made = figures(weft("devices", "--json"))
     assert made["devices"][0]["cores"] >= 1 and any("native" in form for form in made["targets"])

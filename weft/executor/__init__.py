@@ -9,6 +9,7 @@ run          one call
 specialize   a graph compiled for the shapes that it meets
 module       what the user holds
 store        the module file
+export       a shared library for C
 """
 
 from __future__ import annotations

@@ -212,7 +212,9 @@ def _run(plan: LibraryPlan) -> str:
     for copy in plan.copies:
         size = plan.outputs[copy.output].bytes
         source = f"%{copy.kind}.{copy.number}"
-        lines.append(f"  call void @llvm.memcpy.p0.p0.i64(ptr %output.{copy.output}, ptr {source}, i64 {size}, i1 false)")
+        lines.append(
+            f"  call void @llvm.memcpy.p0.p0.i64(ptr %output.{copy.output}, ptr {source}, i64 {size}, i1 false)"
+        )
     return "\n".join([*lines, "  ret i32 0", "bad:", "  ret i32 2", "}"])
 
 

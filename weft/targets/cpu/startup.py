@@ -71,9 +71,7 @@ def startup_ir(target: Target, uses_tiles: bool) -> str:
 def requirements(target: Target, uses_tiles: bool) -> tuple[dict[tuple[int, int, int], int], int]:
     """The bits of cpuid that must be set, by leaf, subleaf and register; and the bits of xgetbv."""
     wanted = {name for name in target.features if uses_tiles or not name.startswith("amx")}
-    masks = {
-        place: sum(1 << bit for name, bit in bits.items() if name in wanted) for place, bits in _BITS.items()
-    }
+    masks = {place: sum(1 << bit for name, bit in bits.items() if name in wanted) for place, bits in _BITS.items()}
     states = 0
     for name, bits in _STATES.items():
         states |= bits if name in wanted else 0
