@@ -90,12 +90,12 @@ typedef struct weft_tensor {
 typedef struct weft_$name weft_$name;
 
 /* Makes an instance. threads: how many a run uses; 0 for one per processor that this process may run on (its affinity
-   mask; a container's quota is not asked, so give a number there). Gives 0, or a code that weft_${name}_error explains. */
+   mask; a container's quota is not asked, so give a number there). Gives 0, or a code (see weft_${name}_error). */
 int32_t weft_${name}_create(int32_t threads, weft_$name **made);
 
 /* Runs the model: inputs[i] is read, outputs[i] is written; each is one contiguous array of the size that
-   weft_${name}_input(i) or weft_${name}_output(i) tells, aligned for its elements (64 bytes is fastest). The arrays must
-   not overlap. Gives 0 or a code. One instance runs one call at a time; other threads use instances of their own. */
+   weft_${name}_input(i) or weft_${name}_output(i) tells, aligned for its elements (64 bytes is fastest). The arrays
+   must not overlap. Gives 0 or a code. One instance runs one call at a time; threads use instances of their own. */
 int32_t weft_${name}_run(weft_$name *model, const void *const *inputs, void *const *outputs);
 
 /* Frees an instance; null is allowed. */
