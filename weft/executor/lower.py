@@ -314,7 +314,8 @@ def _stretch(
             if value not in state.in_arena:
                 makes[state.number(value)] = value.tensor
     drivers.append(driver_ir(name, calls, triple))
-    return NativeStep(name, list(bases), list(makes.items()), [launch.kernel.label for launch in launches])
+    labels = [launch.kernel.label for launch in launches]
+    return NativeStep(name, list(bases), list(makes.items()), labels, tuple(calls))
 
 
 def _host_step(state: _Assembler, item: OnHost) -> HostStep:

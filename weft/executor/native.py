@@ -2,7 +2,7 @@
 
 A driver is `int32_t name(const int64_t *bases, int64_t threads)`. `bases` are addresses: of the arena, of weights, of
 arrays. Each call of a kernel gets an argument block filled with `bases[i] + offset`. The first kernel that fails ends
-the driver with its code.
+the driver with its code. A driver with a clock also writes when it began and when each kernel ended (see `profile`).
 """
 
 from __future__ import annotations
@@ -33,8 +33,10 @@ class Call:
     arguments: tuple[Place, ...]
 
 
-def driver_ir(name: str, calls: Sequence[Call], triple: str) -> str:
-    """LLVM IR of a driver."""
+def driver_ir(name: str, calls: Sequence[Call], triple: str, clock: int | None = None) -> str:
+    """LLVM IR of a driver; `clock` is the number of the base that takes one struct timespec before all calls and one
+    after each.
+    """
     longest = max((len(call.arguments) for call in calls), default=1)
     lines = [f'target triple = "{triple}"']
     lines += [f"declare i32 {quote(symbol)}(ptr, i64)" for symbol in dict.fromkeys(c.symbol for c in calls)]
@@ -42,6 +44,7 @@ def driver_ir(name: str, calls: Sequence[Call], triple: str) -> str:
         f"define i32 {quote(name)}(ptr noalias readonly %bases, i64 %threads) {{",
         "entry:",
         f"  %args = alloca [{max(longest, 1)} x i64], align 64",
+        *_time_ir(clock, 0),
     ]
     for number, call in enumerate(calls):
         for position, (base, offset) in enumerate(call.arguments):
@@ -60,9 +63,24 @@ def driver_ir(name: str, calls: Sequence[Call], triple: str) -> str:
             f"failed{number}:",
             f"  ret i32 %r{number}",
             f"next{number}:",
+            *_time_ir(clock, number + 1),
         ]
     lines += ["  ret i32 0", "}", ""]
+    if clock is not None:
+        lines.insert(1, "declare i32 @clock_gettime(i32, ptr)")
     return "\n".join(lines)
+
+
+def _time_ir(clock: int | None, place: int) -> list[str]:
+    """Writes the monotonic clock (1) into a place of the base that takes times."""
+    if clock is None:
+        return []
+    return [
+        f"  %cs{place} = getelementptr inbounds i64, ptr %bases, i64 {clock}",
+        f"  %cb{place} = load ptr, ptr %cs{place}, align 8",
+        f"  %cp{place} = getelementptr inbounds i64, ptr %cb{place}, i64 {2 * place}",
+        f"  %cr{place} = call i32 @clock_gettime(i32 1, ptr %cp{place})",
+    ]
 
 
 class Engine:

@@ -15,6 +15,7 @@ from typing import Any, Protocol, Union
 
 import numpy as np
 
+from weft.executor.native import Call
 from weft.graph.ir import Array, Graph, Node, TensorType, Value
 
 
@@ -36,12 +37,16 @@ class Runs(Protocol):
 
 @dataclass
 class NativeStep:
-    """A native call. `bases` says what each base address is: ("arena", 0), ("weight", n) or ("value", n)."""
+    """A native call. `bases` says what each base address is: ("arena", 0), ("weight", n) or ("value", n).
+
+    `calls` are the driver's calls of kernels; a module file does not keep them.
+    """
 
     symbol: str
     bases: list[tuple[str, int]]
     makes: list[tuple[int, TensorType]]
     kernels: list[str]
+    calls: tuple[Call, ...] = ()
     entry: Any = None
 
 
