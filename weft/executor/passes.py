@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from weft.graph.ir import Array, Graph, Value
 from weft.graph.passes.normalize import normalize
 from weft.graph.passes.precision import lower_precision
+from weft.graph.passes.quantized import quantized
 from weft.graph.passes.specialize import specialize
 
 
@@ -22,7 +23,7 @@ def optimize(
     if given:
         rest = [v for v in bound.inputs if v not in given]
         bound = bound.replace(inputs=rest, constants={**bound.constants, **given})
-    made = normalize(bound)
+    made = normalize(quantized(bound))
     if precision is not None:
         made = lower_precision(made, precision)
     kept = {v.name: v for v in made.inputs}

@@ -1,4 +1,8 @@
-"""ConvInteger and QLinearConv: convolutions of 8-bit numbers with zero points."""
+"""ConvInteger and QLinearConv: convolutions of 8-bit numbers with zero points.
+
+ConvInteger may have an attribute of our own, `border`: the number that padding stands for, in sums of raw numbers (no
+zero points). The pass `quantized` makes such sums, and takes zero points off by a constant for each channel.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +56,7 @@ def integer_convolution_tensors(
     window, group = Window(c, kernel), int(c.get("group", 1))
 
     def border() -> Any:
-        return 0 if x_zero is None else scalar(x_zero)
+        return int(c.get("border", 0)) if x_zero is None else scalar(x_zero)
 
     if surely_zero(c, zeros[1], w_zero):
         raw = convolve_tensors(x, w, window, group, wide_product("int32"), border)
@@ -88,11 +92,17 @@ def _less_zero_point(raw: te.Tensor, w: te.Tensor, zero: Expr) -> te.Tensor:
 
 
 def _infer_integer(c: Infer) -> list[Type]:
+    if c.get("border", 0) and (c.has(2) or c.has(3)):
+        raise c.error("it has a border for sums of raw numbers, and zero points: one of the two")
     return infer_convolution(c, 0, 1, "int32")
 
 
 def _evaluate_integer(c: Evaluate, x: Array, w: Array, x_zero: Any = None, w_zero: Any = None) -> Array:
-    return integer_convolution(c, x, w, x_zero, w_zero)
+    border = int(c.get("border", 0))
+    if not border:
+        return integer_convolution(c, x, w, x_zero, w_zero)
+    inside = integer_convolution(c, x, w, np.array(border), None)
+    return add_channel(inside, (border * w.astype(np.int64).sum(axis=tuple(range(1, w.ndim)))).astype(np.int32))
 
 
 def _compute_integer(c: Compute, x: te.Tensor, w: te.Tensor, x_zero: Any = None, w_zero: Any = None) -> Any:

@@ -185,7 +185,7 @@ class _Fusion:
                 draft = self.merge(other, draft)
 
     def widens_stored(self, node: Node) -> bool:
-        """Whether a Cast widens what is stored narrow: it stands with its readers, so that the narrow form is stored."""
+        """Whether a Cast widens what is stored narrow: it stands with its readers then, so that just that is stored."""
         source = node.inputs[0] if node.op == "Cast" and not node.domain else None
         if source is None or source.tensor.numpy.itemsize >= node.outputs[0].tensor.numpy.itemsize:
             return False

@@ -1,0 +1,387 @@
+"""Quantized models: products of dequantized 8-bit numbers become integer products with a float epilogue.
+
+    %a = DequantizeLinear(%x8, %xs, %xz)         %i = ConvInteger(%x8, %w8, border=xz)
+    %w = DequantizeLinear(%w8, %ws)         ->   %j = Add(%i, -xz * sum of %w8 for each channel)
+    %c = Conv(%a, %w, %b)                        %c = Add(Mul(Cast(%j, float32), xs * ws), %b)
+    %y = QuantizeLinear(%c, %ys, %yz)            %y = QuantizeLinear(%c, %ys, %yz)
+
+The weights stay 8-bit; the sums are exact, so that the result is that of the model up to the rounding of float32. What
+stands between (a residual, Relu) stays float arithmetic, which fusion puts behind the product. Zero points become a
+constant for each channel; unsigned weights become signed ones, and signed data unsigned ones where a QuantizeLinear
+makes them, since that (u8 times s8) is the product that processors have. QLinearConv, QLinearMatMul and MatMulInteger
+take the same form.
+
+A DequantizeLinear moves behind operators that only copy, so that products see it, and one that undoes a QuantizeLinear
+of the same scale goes with it: QuantizeLinear(DequantizeLinear(x)) -> x.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from weft.graph.ir import NUMPY_TYPES, Array, Graph, Node, TensorType, Value, all_graphs, dtype_name
+from weft.graph.passes.dead import dead
+from weft.graph.passes.infer import infer, results_of
+from weft.graph.passes.support import Replacement, Rule, Scope, rewrite, until_stable
+
+BYTES = ("int8", "uint8")
+COPYING = frozenset("Reshape Squeeze Unsqueeze Flatten Transpose Slice MaxPool Identity".split())
+"""Operators whose results are elements of their first input."""
+
+_FLOAT32, _INT32 = 1, 6
+"""Element types as attributes name them."""
+
+_SIGNS = frozenset(("DequantizeLinear", "QLinearConv", "QLinearMatMul", "MatMulInteger"))
+"""Operators without which there is nothing to do."""
+
+
+def quantized(graph: Graph) -> Graph:
+    """The graph with integer products; the same object where there is nothing to change."""
+    if not any(node.op in _SIGNS and not node.domain for inner in all_graphs(graph) for node in inner.nodes):
+        return graph
+    made, changed = until_stable(infer(graph), _once)
+    return made if changed else graph
+
+
+def _once(graph: Graph) -> tuple[Graph, bool]:
+    made, changed = rewrite(graph, _rule)
+    return (infer(dead(made)), True) if changed else (graph, False)
+
+
+def _rule(node: Node, scope: Scope) -> Replacement:
+    if node.domain or len(node.outputs) != 1:
+        return None
+    for rule in _RULES.get(node.op, ()):
+        found = rule(node, scope)
+        if found is not None:
+            return found
+    return None
+
+
+# ---------------------------------------------------------------------------------------------------------- looking
+
+
+def _known(value: Value | None, scope: Scope, depth: int = 4) -> Array | None:
+    """The array of a value that constants decide, also where a few nodes stand between."""
+    array = scope.constant(value)
+    if array is not None or depth == 0:
+        return array
+    node = scope.producer(value, "QuantizeLinear", "DequantizeLinear", "Transpose", "Reshape", "Identity", "Constant")
+    if node is None:
+        return None
+    arrays = [None if v is None else _known(v, scope, depth - 1) for v in node.inputs]
+    if any(v is not None and a is None for v, a in zip(node.inputs, arrays)):
+        return None
+    made = results_of(node, arrays)
+    return None if made is None else made[0]
+
+
+class _Quantized:
+    """One operand: its numbers, and the scale and zero point that give them their meaning."""
+
+    __slots__ = ("value", "numbers", "scale", "zero", "axis")
+
+    def __init__(self, value: Value, numbers: Array | None, scale: Array, zero: Array, axis: int | None) -> None:
+        self.value = value
+        self.numbers = numbers
+        self.scale = scale
+        self.zero = zero
+        self.axis = axis
+
+    @property
+    def is_uniform(self) -> bool:
+        """Whether one scale and one zero point hold for the whole tensor."""
+        return self.axis is None
+
+
+def _dequantized(value: Value | None, scope: Scope) -> _Quantized | None:
+    """What a value dequantizes: small integers with a known scale, one for the tensor or one along an axis."""
+    node = scope.producer(value, "DequantizeLinear")
+    if node is None or not isinstance(node.outputs[0].type, TensorType) or node.outputs[0].type.dtype != "float32":
+        return None
+    source = node.inputs[0]
+    zero = node.inputs[2] if len(node.inputs) > 2 else None
+    return _described(source, node.inputs[1], zero, int(node.attributes.get("axis", 1)), scope)
+
+
+def _described(
+    source: Value | None, scale_value: Value | None, zero_value: Value | None, axis: int, scope: Scope
+) -> _Quantized | None:
+    if source is None or not isinstance(source.type, TensorType) or source.type.shape is None:
+        return None
+    scale = _known(scale_value, scope)
+    if scale is None or dtype_name(scale.dtype) != "float32" or scale.ndim > 1 or not (scale > 0).all():
+        return None
+    zero = np.zeros(scale.shape, np.int32) if zero_value is None else _known(zero_value, scope)
+    if zero is None:
+        return None
+    numbers = _known(source, scope)
+    narrow = source.type.dtype in BYTES or (numbers is not None and source.type.dtype in ("int4", "uint4"))
+    if not narrow:
+        return None
+    whole = zero.astype(np.int32)
+    if scale.size == 1 and whole.size == 1:
+        return _Quantized(source, numbers, scale.reshape(()), whole.reshape(()), None)
+    place = axis + source.type.rank if axis < 0 else axis
+    return _Quantized(source, numbers, scale.reshape(-1), np.broadcast_to(whole.reshape(-1), scale.size), place)
+
+
+# --------------------------------------------------------------------------------------------------------- building
+
+
+def _unsigned(data: _Quantized, node: Node, scope: Scope) -> _Quantized:
+    """Signed data as unsigned, where the QuantizeLinear that makes it can make that instead."""
+    maker = scope.producer(data.value, "QuantizeLinear")
+    if maker is None or data.value.tensor.dtype != "int8" or len(maker.inputs) < 3:
+        return data
+    own = _known(maker.inputs[2], scope)
+    if own is None or own.size != 1:
+        return data
+    zero = scope.new_constant(np.array(int(own.reshape(())) + 128, np.uint8), f"{data.value.name}_zero")
+    kept = {key: value for key, value in maker.attributes.items() if key != "output_dtype"}
+    made = scope.make(maker, "QuantizeLinear", [maker.inputs[0], maker.inputs[1], zero], **kept)
+    return _Quantized(made, None, data.scale, data.zero + 128, None)
+
+
+def _signed(weight: _Quantized, shape: Sequence[int]) -> Array:
+    """The weight without its zero point (which has this shape to broadcast): 8-bit where it fits, else 16-bit."""
+    assert weight.numbers is not None
+    whole = weight.numbers.astype(np.int32) - weight.zero.reshape(shape)
+    fits = whole.size == 0 or (whole.min() >= -128 and whole.max() <= 127)
+    return whole.astype(np.int8 if fits else np.int16)
+
+
+def _finished(
+    node: Node, total: Value, offset: Array, factor: Array, bias: Value | None, scope: Scope
+) -> list[Node] | None:
+    """(total + offset) * factor + bias in float32, as the output of a node."""
+    name = node.outputs[0].name
+    if np.any(offset):
+        total = scope.make(node, "Add", [total, scope.new_constant(offset.astype(np.int32), f"{name}_offset")])
+    real = scope.make(node, "Cast", [total], to=_FLOAT32)
+    scale = scope.new_constant(factor.astype(np.float32), f"{name}_scale")
+    if bias is None:
+        return [Node("Mul", [real, scale], node.outputs, {}, node.name, node.origin)]
+    scaled = scope.make(node, "Mul", [real, scale])
+    return [Node("Add", [scaled, bias], node.outputs, {}, node.name, node.origin)]
+
+
+# ----------------------------------------------------------------------------------------------------- convolutions
+
+
+def _integer_convolution(
+    node: Node, data: _Quantized, weight: _Quantized, scope: Scope
+) -> tuple[Value, Array, Array] | None:
+    """The raw sums, what takes the zero point off, and the scale; both shaped to broadcast with the result."""
+    if not data.is_uniform or weight.numbers is None or weight.axis not in (None, 0):
+        return None
+    rank = weight.numbers.ndim
+    each = (-1, *[1] * (rank - 1))
+    numbers = _signed(weight, each if weight.axis == 0 else ())
+    data = _unsigned(data, node, scope)
+    kernel = scope.new_constant(numbers, f"{weight.value.name}_numbers")
+    attributes = {**node.attributes, "border": int(data.zero)}
+    total = scope.make(node, "ConvInteger", [data.value, kernel], **attributes)
+    sums = numbers.astype(np.int64).sum(axis=tuple(range(1, rank)))
+    along = (1, -1, *[1] * (rank - 2))
+    scale = data.scale * weight.scale
+    return total, (-int(data.zero) * sums).reshape(along), scale.reshape(along) if weight.axis == 0 else scale
+
+
+def _convolution(node: Node, scope: Scope) -> Replacement:
+    """Conv of dequantized operands."""
+    data, weight = _dequantized(node.inputs[0], scope), _dequantized(node.inputs[1], scope)
+    found = None if data is None or weight is None else _integer_convolution(node, data, weight, scope)
+    if found is None:
+        return None
+    bias = node.inputs[2] if len(node.inputs) > 2 else None
+    if bias is not None and weight is not None and weight.numbers is not None:
+        bias = _along_channels(node, bias, weight.numbers.ndim, scope)
+    return _finished(node, *found, bias, scope)
+
+
+def _along_channels(node: Node, bias: Value, rank: int, scope: Scope) -> Value:
+    known = _known(bias, scope)
+    shape = (1, -1, *[1] * (rank - 2))
+    if known is not None:
+        return scope.new_constant(known.reshape(shape), f"{bias.name}_channels")
+    return scope.make(node, "Reshape", [bias, scope.new_constant(np.array(shape, np.int64), "shape")])
+
+
+def _linear_convolution(node: Node, scope: Scope) -> Replacement:
+    """QLinearConv whose scales and zero points are known."""
+    x, xs, xz, w, ws, wz, ys, yz, bias = [*node.inputs, None][:9]
+    data, weight = _described(x, xs, xz, 1, scope), _described(w, ws, wz, 0, scope)
+    scale, zero, extra = _known(ys, scope), _known(yz, scope), None if bias is None else _known(bias, scope)
+    if data is None or weight is None or scale is None or zero is None or (bias is not None and extra is None):
+        return None
+    if scale.size != 1 or zero.size != 1:
+        return None
+    found = _integer_convolution(node, data, weight, scope)
+    if found is None:
+        return None
+    total, offset, factor = found
+    if extra is not None:
+        offset = offset + extra.astype(np.int64).reshape(offset.shape)
+    return _requantized(node, total, offset, factor / scale.reshape(()), zero, scope)
+
+
+def _requantized(node: Node, total: Value, offset: Array, factor: Array, zero: Array, scope: Scope) -> list[Node]:
+    """Sums, scaled and rounded to small integers, as the output of a node."""
+    if np.any(offset):
+        named = scope.new_constant(offset.astype(np.int32), f"{node.outputs[0].name}_offset")
+        total = scope.make(node, "Add", [total, named])
+    real = scope.make(node, "Cast", [total], to=_FLOAT32)
+    real = scope.make(node, "Mul", [real, scope.new_constant(factor.astype(np.float32), "factor")])
+    one = scope.new_constant(np.array(1.0, np.float32), "one")
+    shift = scope.new_constant(zero.reshape(()), "zero")
+    return [Node("QuantizeLinear", [real, one, shift], node.outputs, {}, node.name, node.origin)]
+
+
+# ---------------------------------------------------------------------------------------------------------- products
+
+
+def _integer_product(
+    node: Node, data: _Quantized, weight: _Quantized, scope: Scope
+) -> tuple[Value, Array, Array] | None:
+    """The same for a product with a known matrix on the right; its scale is one, or one for each column."""
+    numbers = weight.numbers
+    if not data.is_uniform or numbers is None or numbers.ndim != 2 or weight.axis not in (None, 1):
+        return None
+    signed = _signed(weight, (1, -1) if weight.axis == 1 else ())
+    data = _unsigned(data, node, scope)
+    matrix = scope.new_constant(signed, f"{weight.value.name}_numbers")
+    total = scope.make(node, "MatMulInteger", [data.value, matrix])
+    return total, -int(data.zero) * signed.astype(np.int64).sum(axis=0), data.scale * weight.scale
+
+
+def _product(node: Node, scope: Scope) -> Replacement:
+    """MatMul and Gemm of dequantized operands."""
+    data, weight = _dequantized(node.inputs[0], scope), _dequantized(node.inputs[1], scope)
+    if data is None or weight is None or node.attributes.get("transA", 0):
+        return None
+    alpha, beta = float(node.attributes.get("alpha", 1.0)), float(node.attributes.get("beta", 1.0))
+    bias = node.inputs[2] if len(node.inputs) > 2 and beta != 0 else None
+    if bias is not None and beta != 1:
+        return None
+    if node.attributes.get("transB", 0):
+        weight = _turned(weight)
+    if weight is None:
+        return None
+    if weight.numbers is None and bias is None and data.is_uniform and weight.is_uniform:
+        return _product_of_data(node, data, weight, alpha, scope)
+    found = _integer_product(node, data, weight, scope)
+    if found is None:
+        return None
+    return _finished(node, found[0], found[1], found[2] * np.float32(alpha), bias, scope)
+
+
+def _turned(weight: _Quantized) -> _Quantized | None:
+    """A known matrix, transposed."""
+    if weight.numbers is None or weight.numbers.ndim != 2:
+        return None
+    axis = None if weight.axis is None else 1 - weight.axis
+    return _Quantized(weight.value, weight.numbers.T, weight.scale, weight.zero, axis)
+
+
+def _product_of_data(node: Node, a: _Quantized, b: _Quantized, alpha: float, scope: Scope) -> Replacement:
+    """Both operands are known only when the model runs: the operator takes the zero points off."""
+    zeros = [
+        scope.new_constant(one.zero.astype(NUMPY_TYPES[one.value.tensor.dtype]), f"{one.value.name}_zero")
+        for one in (a, b)
+    ]
+    total = scope.make(node, "MatMulInteger", [a.value, b.value, *zeros])
+    return _finished(node, total, np.zeros((), np.int32), a.scale * b.scale * np.float32(alpha), None, scope)
+
+
+def _linear_product(node: Node, scope: Scope) -> Replacement:
+    """QLinearMatMul whose scales and zero points are known, with a known matrix on the right."""
+    a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = node.inputs
+    data, weight = _described(a, a_scale, a_zero, -2, scope), _described(b, b_scale, b_zero, -1, scope)
+    scale, zero = _known(y_scale, scope), _known(y_zero, scope)
+    if data is None or weight is None or scale is None or zero is None or scale.size != 1 or zero.size != 1:
+        return None
+    found = _integer_product(node, data, weight, scope)
+    if found is None:
+        return None
+    total, offset, factor = found
+    return _requantized(node, total, offset, factor / scale.reshape(()), zero, scope)
+
+
+def _sums_without_zero_points(node: Node, scope: Scope) -> Replacement:
+    """MatMulInteger with a known matrix: its zero point goes into it, and the sums of its columns are computed now."""
+    a, b, a_zero, b_zero = [*node.inputs, None, None][:4]
+    numbers, shift = _known(b, scope), None if b_zero is None else _known(b_zero, scope)
+    if a is None or b is None or numbers is None or numbers.ndim != 2 or (b_zero is not None and shift is None):
+        return None
+    if (a_zero is None and b_zero is None) or (a_zero is not None and not _is_number(a_zero)):
+        return None
+    if shift is not None and shift.any():
+        whole = shift.astype(np.int32)
+        numbers = _signed(_Quantized(b, numbers, np.ones(()), whole, None), whole.shape)
+    matrix = scope.new_constant(numbers, f"{b.name}_numbers")
+    if a_zero is None:
+        return [node.replace(inputs=[a, matrix])]
+    total = scope.make(node, "MatMulInteger", [a, matrix])
+    sums = scope.new_constant(-numbers.astype(np.int32).sum(axis=0, dtype=np.int32), f"{b.name}_sums")
+    zero = scope.make(node, "Cast", [a_zero], to=_INT32)
+    if zero.tensor.rank:
+        zero = scope.make(node, "Reshape", [zero, scope.new_constant(np.zeros(0, np.int64), "shape")])
+    offset = scope.make(node, "Mul", [zero, sums])
+    return [Node("Add", [total, offset], node.outputs, {}, node.name, node.origin)]
+
+
+def _is_number(value: Value) -> bool:
+    kind = value.type
+    return isinstance(kind, TensorType) and kind.is_static and int(np.prod(kind.static)) == 1
+
+
+# ------------------------------------------------------------------------------------------------------------- moving
+
+
+def _behind_copy(node: Node, scope: Scope) -> Replacement:
+    """A copying operator of a dequantized value -> the dequantized copy of the small integers."""
+    before = scope.producer(node.inputs[0], "DequantizeLinear")
+    source = None if before is None else _dequantized(node.inputs[0], scope)
+    if before is None or source is None:
+        return None
+    attributes = dict(before.attributes)
+    if source.axis is not None:
+        if node.op != "Transpose":
+            return None
+        rank = source.value.tensor.rank
+        attributes["axis"] = list(node.attributes.get("perm") or reversed(range(rank))).index(source.axis)
+    copy = scope.make(node, node.op, [source.value, *node.inputs[1:]], **node.attributes)
+    return [Node("DequantizeLinear", [copy, *before.inputs[1:]], node.outputs, attributes, node.name, node.origin)]
+
+
+def _undone(node: Node, scope: Scope) -> Replacement:
+    """QuantizeLinear of a DequantizeLinear with the same scale and zero point -> the small integers."""
+    before = scope.producer(node.inputs[0], "DequantizeLinear")
+    if before is None or before.inputs[0] is None or before.inputs[0].type is None:
+        return None
+    scale = _known(node.inputs[1], scope)
+    if scale is None or not (scale > 0).all() or (scale.size > 1 and before.attributes != node.attributes):
+        return None
+    for at in (1, 2):
+        mine, other = (one.inputs[at] if at < len(one.inputs) else None for one in (node, before))
+        a, b = (None if v is None else _known(v, scope) for v in (mine, other))
+        if mine is not other and (a is None or b is None or a.dtype != b.dtype or not np.array_equal(a, b)):
+            return None
+    same_kind = before.inputs[0].tensor.dtype == node.outputs[0].tensor.dtype
+    return before.inputs[0] if same_kind else None
+
+
+_RULES: dict[str, list[Rule]] = {
+    "Conv": [_convolution],
+    "MatMul": [_product],
+    "Gemm": [_product],
+    "QLinearConv": [_linear_convolution],
+    "QLinearMatMul": [_linear_product],
+    "MatMulInteger": [_sums_without_zero_points],
+    "QuantizeLinear": [_undone],
+    **{op: [_behind_copy] for op in COPYING},
+}
+"""The rules by operator."""
