@@ -14,7 +14,6 @@ was measured on.
 from __future__ import annotations
 
 import argparse
-import ctypes
 import gc
 import json
 import os
@@ -22,7 +21,6 @@ import platform
 import random
 import statistics
 import sys
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -34,6 +32,8 @@ import llvmlite.binding as llvm
 import numpy as np
 from rich.console import Console
 from rich.table import Table
+
+from weft.targets.cpu.peaks import copy_bandwidth, fma_peak
 
 SAMPLE_SECONDS = 200e-6
 """One sample lasts at least this long: a call that takes less is repeated inside the sample."""
@@ -136,129 +136,6 @@ def _repeats_for(run: Callable[[], object]) -> int:
             return count
         # Aim a little past the mark, at most tenfold at a time: a short measurement says little about a long one.
         count = max(count + 1, int(count * min(10.0, 1.2 * SAMPLE_SECONDS / max(taken, 1e-9))))
-
-
-# The machine's peaks.
-
-_LLVM_FLOATS = {"float16": ("half", 2), "float32": ("float", 4), "float64": ("double", 8)}
-_UNROLL = 4
-
-
-def vector_bytes(features: Mapping[str, bool] | None = None) -> int:
-    """The width of this processor's vector registers."""
-    found = llvm.get_host_cpu_features() if features is None else features
-    if found.get("avx512f"):
-        return 64
-    return 32 if found.get("avx") else 16
-
-
-def _accumulators() -> int:
-    """Independent sums: enough to hide the latency of a multiply-add on every port, few enough to stay in registers."""
-    few_registers = platform.machine().lower() in ("x86_64", "amd64") and vector_bytes() < 64
-    return 12 if few_registers else 24
-
-
-def fma_assembly_source(dtype: str) -> str:
-    """LLVM IR of `void fma_loop(int64 count, float *values)`: nothing but multiply-adds on registers in its loop.
-
-    `values` holds one vector for each accumulator and two factors; loading them keeps LLVM from knowing, and so from
-    folding, what is computed. The sums are stored back at the end.
-    """
-    scalar, size = _LLVM_FLOATS[dtype]
-    lanes = vector_bytes() // size
-    vector, suffix = f"<{lanes} x {scalar}>", f"v{lanes}f{size * 8}"
-    sums = range(_accumulators())
-    lines = [f"declare {vector} @llvm.fma.{suffix}({vector}, {vector}, {vector})"]
-    lines += ["define void @fma_loop(i64 %count, ptr %values) {", "entry:"]
-    for i in [*sums, len(sums), len(sums) + 1]:
-        lines.append(f"  %p{i} = getelementptr {vector}, ptr %values, i64 {i}")
-        lines.append(f"  %v{i} = load {vector}, ptr %p{i}, align {size}")
-    lines += ["  br label %loop", "loop:", "  %n = phi i64 [ %count, %entry ], [ %next, %loop ]"]
-    lines += [f"  %s{i}_0 = phi {vector} [ %v{i}, %entry ], [ %s{i}_{_UNROLL}, %loop ]" for i in sums]
-    factors = f"{vector} %v{len(sums)}, {vector} %v{len(sums) + 1}"
-    for step in range(_UNROLL):
-        for i in sums:
-            lines.append(f"  %s{i}_{step + 1} = call {vector} @llvm.fma.{suffix}({factors}, {vector} %s{i}_{step})")
-    lines += ["  %next = sub i64 %n, 1", "  %more = icmp sgt i64 %next, 0"]
-    lines += ["  br i1 %more, label %loop, label %end", "end:"]
-    lines += [f"  store {vector} %s{i}_{_UNROLL}, ptr %p{i}, align {size}" for i in sums]
-    return "\n".join([*lines, "  ret void", "}"])
-
-
-def _host_machine() -> llvm.TargetMachine:
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
-    features = llvm.get_host_cpu_features()
-    target = llvm.Target.from_triple(llvm.get_process_triple())
-    return target.create_target_machine(
-        cpu=llvm.get_host_cpu_name(), features=_wide_vectors(features.flatten()), opt=3, jit=True
-    )
-
-
-def _wide_vectors(features: str) -> str:
-    """LLVM prefers 256-bit registers on some processors that have 512; here the full width is the point."""
-    return features + ",-prefer-256-bit" if "+avx512f" in features else features
-
-
-def fma_peak(threads: int = 1, dtype: str = "float32", seconds: float = 0.3) -> float:
-    """GFLOP/s of fused multiply-adds (two operations each) on registers, by so many threads: the best of several."""
-    if dtype not in _LLVM_FLOATS:
-        raise ValueError(f"no multiply-add peak for {dtype!r}; choose from {', '.join(_LLVM_FLOATS)}")
-    if threads < 1:
-        raise ValueError(f"threads is {threads}, but must be 1 or more")
-    module = llvm.parse_assembly(fma_assembly_source(dtype))
-    with llvm.create_mcjit_compiler(module, _host_machine()) as engine:
-        engine.finalize_object()
-        address = engine.get_function_address("fma_loop")
-        loop = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_void_p)(address)
-        return _best_rate(loop, threads, dtype, seconds)
-
-
-def _best_rate(loop: Callable[[int, int], None], threads: int, dtype: str, seconds: float) -> float:
-    """Time the loop on all threads at once, several times."""
-    width = vector_bytes() // _LLVM_FLOATS[dtype][1]
-    vectors = _accumulators()
-    # Every accumulator starts at another value, or LLVM would keep only one of them.
-    start = np.arange(1, (vectors + 2) * width + 1, dtype=dtype) / 4096
-    values = [start.copy() for _ in range(threads)]
-    work = [lambda count, data=data: loop(count, data.ctypes.data) for data in values]
-    count = 10_000
-    while _run_together(work, count) < seconds / 10:
-        count *= 2
-    operations = 2 * vectors * width * _UNROLL * count * threads
-    return operations / min(_run_together(work, count) for _ in range(8)) / 1e9
-
-
-def _run_together(work: Sequence[Callable[[int], object]], count: int) -> float:
-    """Seconds from the common start to the last one's end, each in a thread of its own (the calls release the GIL)."""
-    if len(work) == 1:
-        begin = time.perf_counter()
-        work[0](count)
-        return time.perf_counter() - begin
-    gate = threading.Barrier(len(work))
-    times: list[tuple[float, float]] = []
-
-    def one(job: Callable[[int], object]) -> None:
-        gate.wait()
-        begin = time.perf_counter()
-        job(count)
-        times.append((begin, time.perf_counter()))
-
-    runners = [threading.Thread(target=one, args=(job,)) for job in work]
-    for runner in runners:
-        runner.start()
-    for runner in runners:
-        runner.join()
-    return max(end for _, end in times) - min(begin for begin, _ in times)
-
-
-def copy_bandwidth(threads: int = 1, megabytes: int = 256) -> float:
-    """GB/s of copying an array larger than the caches, read and write both counted: the best of several."""
-    source = np.ones(megabytes << 20, np.uint8)
-    destination = np.zeros_like(source)
-    pieces = list(zip(np.array_split(source, threads), np.array_split(destination, threads), strict=True))
-    work = [lambda _, pair=pair: np.copyto(pair[1], pair[0]) for pair in pieces]
-    return 2 * source.nbytes / min(_run_together(work, 1) for _ in range(6)) / 1e9
 
 
 # What it was measured on, and how it is shown.

@@ -3,7 +3,6 @@
 import json
 import time
 
-import llvmlite.binding as llvm
 import numpy as np
 import pytest
 from rich.console import Console
@@ -45,42 +44,6 @@ def test_figures_of_known_samples():
 def test_an_error_of_a_candidate_comes_through():
     with pytest.raises(ZeroDivisionError):
         harness.interleave({"broken": lambda: 1 / 0})
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_the_peak_loop_holds_nothing_but_multiply_adds_on_registers(dtype):
-    machine = harness._host_machine()
-    module = llvm.parse_assembly(harness.fma_assembly_source(dtype))
-    lines = [line.split("#")[0].strip() for line in machine.emit_assembly(module).splitlines()]
-    loops = [i for i, line in enumerate(lines) if line.startswith((".LBB0_", "LBB0_")) and line.endswith(":")]
-    loop = lines[loops[0] + 1 : loops[1] if len(loops) > 1 else None]
-    body = loop[: next(i for i, line in enumerate(loop) if line.startswith(("j", "b.", "cbn")))]
-    multiply_adds = [line for line in body if line.startswith(("vfmadd", "fmla"))]
-    assert len(multiply_adds) == harness._accumulators() * harness._UNROLL
-    assert not any("(" in line or "[" in line for line in multiply_adds)
-    assert len(body) <= len(multiply_adds) + 6
-
-
-@pytest.mark.parametrize("threads", [1, 2])
-def test_the_peak_is_measured(threads):
-    assert harness.fma_peak(threads, seconds=0.05) > 1
-
-
-def test_junk_is_refused():
-    with pytest.raises(ValueError, match="no multiply-add peak for 'int8'; choose from float16, float32"):
-        harness.fma_peak(dtype="int8")
-    with pytest.raises(ValueError, match="threads is 0"):
-        harness.fma_peak(threads=0)
-
-
-def test_copy_bandwidth():
-    assert harness.copy_bandwidth(threads=2, megabytes=8) > 0.1
-
-
-def test_vector_width():
-    assert harness.vector_bytes({"avx512f": True, "avx": True}) == 64
-    assert harness.vector_bytes({"avx": True}) == 32
-    assert harness.vector_bytes({}) == 16
 
 
 def test_table_and_json(tmp_path):

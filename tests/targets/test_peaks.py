@@ -1,0 +1,77 @@
+"""The peaks of this machine: that the loops hold what they should, and that they are measured once."""
+
+import json
+
+import llvmlite.binding as llvm
+import pytest
+
+from weft.core.knobs import knobs
+from weft.targets.cpu import amx, peaks
+from weft.targets.registry import find_target
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_the_peak_loop_holds_nothing_but_multiply_adds_on_registers(dtype):
+    machine = peaks.full_width_machine()
+    module = llvm.parse_assembly(peaks.fma_ir(dtype))
+    lines = [line.split("#")[0].strip() for line in machine.emit_assembly(module).splitlines()]
+    loops = [i for i, line in enumerate(lines) if line.startswith((".LBB0_", "LBB0_")) and line.endswith(":")]
+    loop = lines[loops[0] + 1 : loops[1] if len(loops) > 1 else None]
+    body = loop[: next(i for i, line in enumerate(loop) if line.startswith(("j", "b.", "cbn")))]
+    multiply_adds = [line for line in body if line.startswith(("vfmadd", "fmla"))]
+    assert len(multiply_adds) == peaks.accumulators() * peaks.UNROLL
+    assert not any("(" in line or "[" in line for line in multiply_adds)
+    assert len(body) <= len(multiply_adds) + 6
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_peak_is_measured(threads):
+    assert peaks.fma_peak(threads, seconds=0.05) > 1
+
+
+def test_junk_is_refused():
+    with pytest.raises(ValueError, match="no multiply-add peak for 'int8'; choose from float16, float32"):
+        peaks.fma_peak(dtype="int8")
+    with pytest.raises(ValueError, match="threads is 0"):
+        peaks.fma_peak(threads=0)
+
+
+def test_copy_bandwidth():
+    assert peaks.copy_bandwidth(threads=2, megabytes=8) > 0.1
+
+
+def test_vector_width():
+    assert peaks.vector_bytes({"avx512f": True, "avx": True}) == 64
+    assert peaks.vector_bytes({"avx": True}) == 32
+    assert peaks.vector_bytes({}) == 16
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
+def test_the_tile_peak_is_above_the_vector_peak(dtype):
+    if not amx.available(find_target("native")) or not amx.permitted():
+        pytest.skip("no tiles here")
+    assert peaks.tile_peak(dtype, seconds=0.05) > peaks.fma_peak(seconds=0.05)
+    with pytest.raises(ValueError, match="no tile peak for 'float32'; choose from bfloat16, int8"):
+        peaks.tile_peak("float32")
+
+
+def test_peaks_are_measured_once_and_kept(tmp_path, monkeypatch):
+    rates = [2.0, 5.0, 4.0, 7.0, 1.0]
+
+    def measure(target, threads):
+        return peaks.Peaks(threads, {"float32": rates.pop(0)}, 3.0)
+
+    monkeypatch.setattr(peaks, "_measure", measure)
+    target = find_target("native")
+    with knobs.override(cache_dir=tmp_path / "new"):
+        first = peaks.machine_peaks(target, 2)
+        assert peaks.machine_peaks(target, 2) == first and first.of("float32") == first.of("bfloat16") == 2.0
+        assert peaks.machine_peaks(target, 1).of("float32") == 5.0
+        assert peaks.machine_peaks(target, 1, again=True).of("float32") == 5.0  # the better of two measurements
+        file = tmp_path / "new" / peaks.CACHE_FILE
+        assert len(json.loads(file.read_text())) == 2
+        for damaged in ("[not json", "[]"):
+            file.write_text(damaged)
+            found = peaks.machine_peaks(target, 2)
+            assert peaks.machine_peaks(target, 2) == found
+    assert rates == []

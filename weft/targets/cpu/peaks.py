@@ -1,0 +1,246 @@
+"""What this machine can do at most: multiply-adds that never leave the registers, and copies that miss every cache.
+
+fma_peak(threads=1)                 GFLOP/s of float32 multiply-adds (also float16, float64)
+tile_peak("bfloat16", threads=1)    GFLOP/s of AMX tile products (also int8)
+copy_bandwidth(threads=1)           GB/s of a large copy, reads and writes both counted
+machine_peaks(target, threads=1)    the three, measured once and then read from the cache folder
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import logging
+import os
+import platform
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import llvmlite.binding as llvm
+import numpy as np
+
+from weft.core.errors import TargetError
+from weft.core.knobs import knobs
+from weft.runtime.jit import compile_module, host_machine
+from weft.targets.base import Target
+from weft.targets.cpu import amx
+
+logger = logging.getLogger("weft.targets")
+
+_LLVM_FLOATS = {"float16": ("half", 2), "float32": ("float", 4), "float64": ("double", 8)}
+_TILE_PRODUCTS = {"bfloat16": ("tdpbf16ps", 16 * 16 * 32), "int8": ("tdpbssd", 16 * 16 * 64)}
+"""The instruction, and how many multiply-adds one does."""
+UNROLL = 4
+CACHE_FILE = "peaks.json"
+
+
+@dataclass(frozen=True)
+class Peaks:
+    """The measured peaks of a machine for so many threads: GFLOP/s by element type, and GB/s."""
+
+    threads: int
+    gflops: Mapping[str, float]
+    gigabytes: float
+
+    def of(self, dtype: str) -> float:
+        """GFLOP/s of products of this element type; of float32 where the type has no peak of its own."""
+        return self.gflops.get({"uint8": "int8"}.get(dtype, dtype), self.gflops["float32"])
+
+
+# ---------------------------------------------------------------------------------------------------- multiply-adds
+
+
+def vector_bytes(features: Mapping[str, bool] | None = None) -> int:
+    """The width of this processor's vector registers."""
+    found = llvm.get_host_cpu_features() if features is None else features
+    if found.get("avx512f"):
+        return 64
+    return 32 if found.get("avx") else 16
+
+
+def accumulators() -> int:
+    """Independent sums: enough to hide the latency of a multiply-add on every port, few enough to stay in registers."""
+    few_registers = platform.machine().lower() in ("x86_64", "amd64") and vector_bytes() < 64
+    return 12 if few_registers else 24
+
+
+def fma_ir(dtype: str) -> str:
+    """LLVM IR of `void fma_loop(int64 count, float *values)`: nothing but multiply-adds on registers in its loop.
+
+    `values` holds one vector for each accumulator and two factors; loading them keeps LLVM from knowing, and so from
+    folding, what is computed. The sums are stored back at the end.
+    """
+    scalar, size = _LLVM_FLOATS[dtype]
+    lanes = vector_bytes() // size
+    vector, suffix = f"<{lanes} x {scalar}>", f"v{lanes}f{size * 8}"
+    sums = range(accumulators())
+    lines = [f"declare {vector} @llvm.fma.{suffix}({vector}, {vector}, {vector})"]
+    lines += ["define void @fma_loop(i64 %count, ptr %values) {", "entry:"]
+    for i in [*sums, len(sums), len(sums) + 1]:
+        lines.append(f"  %p{i} = getelementptr {vector}, ptr %values, i64 {i}")
+        lines.append(f"  %v{i} = load {vector}, ptr %p{i}, align {size}")
+    lines += ["  br label %loop", "loop:", "  %n = phi i64 [ %count, %entry ], [ %next, %loop ]"]
+    lines += [f"  %s{i}_0 = phi {vector} [ %v{i}, %entry ], [ %s{i}_{UNROLL}, %loop ]" for i in sums]
+    factors = f"{vector} %v{len(sums)}, {vector} %v{len(sums) + 1}"
+    for step in range(UNROLL):
+        for i in sums:
+            lines.append(f"  %s{i}_{step + 1} = call {vector} @llvm.fma.{suffix}({factors}, {vector} %s{i}_{step})")
+    lines += ["  %next = sub i64 %n, 1", "  %more = icmp sgt i64 %next, 0"]
+    lines += ["  br i1 %more, label %loop, label %end", "end:"]
+    lines += [f"  store {vector} %s{i}_{UNROLL}, ptr %p{i}, align {size}" for i in sums]
+    return "\n".join([*lines, "  ret void", "}"])
+
+
+def full_width_machine() -> Any:
+    """LLVM prefers 256-bit registers on some processors that have 512; here the full width is the point."""
+    features = llvm.get_host_cpu_features().flatten()
+    return host_machine(features=features + ",-prefer-256-bit" if "+avx512f" in features else features)
+
+
+def fma_peak(threads: int = 1, dtype: str = "float32", seconds: float = 0.3) -> float:
+    """GFLOP/s of fused multiply-adds (two operations each) on registers, by so many threads: the best of several."""
+    if dtype not in _LLVM_FLOATS:
+        raise ValueError(f"no multiply-add peak for {dtype!r}; choose from {', '.join(_LLVM_FLOATS)}")
+    code = compile_module(fma_ir(dtype), full_width_machine())
+    loop = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_void_p)(code.address("fma_loop"))
+    width, vectors = vector_bytes() // _LLVM_FLOATS[dtype][1], accumulators()
+    # Every accumulator starts at another value, or LLVM would keep only one of them.
+    start = np.arange(1, (vectors + 2) * width + 1, dtype=dtype) / 4096
+    return _best_rate(loop, start, 2 * vectors * width * UNROLL, threads, seconds)
+
+
+def tile_ir(dtype: str) -> str:
+    """LLVM IR of `void tile_loop(int64 count, const void *configuration)`: products of AMX tiles, two by two."""
+    instruction = _TILE_PRODUCTS[dtype][0]
+    lines = [f"declare void @llvm.x86.{instruction}(i8, i8, i8)"]
+    lines += [f"declare void @llvm.x86.{name}" for name in ("ldtilecfg(ptr)", "tilezero(i8)", "tilerelease()")]
+    lines += ["define void @tile_loop(i64 %count, ptr %configuration) {", "entry:"]
+    lines += ["  call void @llvm.x86.ldtilecfg(ptr %configuration)"]
+    lines += [f"  call void @llvm.x86.tilezero(i8 {tile})" for tile in range(8)]
+    lines += ["  br label %loop", "loop:", "  %n = phi i64 [ %count, %entry ], [ %next, %loop ]"]
+    for _ in range(UNROLL):
+        for sums, (a, b) in enumerate(((4, 6), (4, 7), (5, 6), (5, 7))):
+            lines.append(f"  call void @llvm.x86.{instruction}(i8 {sums}, i8 {a}, i8 {b})")
+    lines += ["  %next = sub i64 %n, 1", "  %more = icmp sgt i64 %next, 0"]
+    return "\n".join([*lines, "  br i1 %more, label %loop, label %end", "end:",
+                      "  call void @llvm.x86.tilerelease()", "  ret void", "}"])  # fmt: skip
+
+
+def tile_peak(dtype: str, threads: int = 1, seconds: float = 0.3) -> float:
+    """GFLOP/s (for int8: GOP/s) of AMX tile products; a TargetError where the system refuses the tiles."""
+    if dtype not in _TILE_PRODUCTS:
+        raise ValueError(f"no tile peak for {dtype!r}; choose from {', '.join(_TILE_PRODUCTS)}")
+    if not amx.permitted():
+        raise TargetError("the system does not give this process the tile registers")
+    configuration = np.zeros(64, np.uint8)
+    configuration[0] = 1
+    configuration[16:32].view(np.uint16)[:] = 64  # bytes of a row
+    configuration[48:56] = 16  # rows
+    code = compile_module(tile_ir(dtype))
+    loop = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_void_p)(code.address("tile_loop"))
+    return _best_rate(loop, configuration, 2 * _TILE_PRODUCTS[dtype][1] * 4 * UNROLL, threads, seconds)
+
+
+def _best_rate(
+    loop: Callable[[int, int], None], start: np.ndarray[Any, Any], operations: int, threads: int, seconds: float
+) -> float:
+    """Times the loop on all threads at once, several times; `operations` are those of one pass on one thread."""
+    if threads < 1:
+        raise ValueError(f"threads is {threads}, but must be 1 or more")
+    values = [start.copy() for _ in range(threads)]
+    work = [lambda count, data=data: loop(count, data.ctypes.data) for data in values]
+    count = 10_000
+    while run_together(work, count) < seconds / 10:
+        count *= 2
+    return operations * count * threads / min(run_together(work, count) for _ in range(8)) / 1e9
+
+
+def run_together(work: Sequence[Callable[[int], object]], count: int) -> float:
+    """Seconds from the common start to the last one's end, each in a thread of its own (the calls release the GIL)."""
+    if len(work) == 1:
+        begin = time.perf_counter()
+        work[0](count)
+        return time.perf_counter() - begin
+    gate = threading.Barrier(len(work))
+    times: list[tuple[float, float]] = []
+
+    def one(job: Callable[[int], object]) -> None:
+        gate.wait()
+        begin = time.perf_counter()
+        job(count)
+        times.append((begin, time.perf_counter()))
+
+    runners = [threading.Thread(target=one, args=(job,)) for job in work]
+    for runner in runners:
+        runner.start()
+    for runner in runners:
+        runner.join()
+    return max(end for _, end in times) - min(begin for begin, _ in times)
+
+
+def copy_bandwidth(threads: int = 1, megabytes: int = 256) -> float:
+    """GB/s of copying an array larger than the caches, read and write both counted: the best of several."""
+    source = np.ones(megabytes << 20, np.uint8)
+    destination = np.zeros_like(source)
+    pieces = list(zip(np.array_split(source, threads), np.array_split(destination, threads), strict=True))
+    work = [lambda _, pair=pair: np.copyto(pair[1], pair[0]) for pair in pieces]
+    return float(2 * source.nbytes / min(run_together(work, 1) for _ in range(6)) / 1e9)
+
+
+# ------------------------------------------------------------------------------------------------------- once
+
+
+def machine_peaks(target: Target, threads: int = 1, again: bool = False) -> Peaks:
+    """The peaks of the machine this runs on: from the cache folder, or measured now (about two seconds).
+
+    A neighbour on the machine makes a measurement too low, nothing makes it too high: `again` measures once more and
+    keeps the better of both.
+    """
+    path = knobs.cache_dir / CACHE_FILE
+    key = f"{target.triple} {target.cpu} {target.cores} cores, {threads} threads"
+    kept = _read(path)
+    known = _peaks(kept.get(key))
+    if known is not None and not again:
+        return known
+    peaks = _measure(target, threads)
+    if known is not None:
+        gflops = {name: max(rate, known.gflops.get(name, 0.0)) for name, rate in peaks.gflops.items()}
+        peaks = Peaks(threads, gflops, max(peaks.gigabytes, known.gigabytes))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # Written beside and then renamed: another process never reads half a file.
+        part = path.with_suffix(f".{os.getpid()}")
+        part.write_text(json.dumps({**kept, key: asdict(peaks)}, indent=2), encoding="utf-8")
+        part.replace(path)
+    except OSError as problem:
+        logger.info("the peaks of this machine could not be kept in %s: %s", path, problem)
+    return peaks
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """What the file holds; nothing where it is missing or damaged."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _peaks(entry: Any) -> Peaks | None:
+    try:
+        gflops = {str(name): float(rate) for name, rate in entry["gflops"].items()}
+        return Peaks(int(entry["threads"]), gflops, float(entry["gigabytes"])) if "float32" in gflops else None
+    except (TypeError, KeyError, ValueError, AttributeError):
+        return None
+
+
+def _measure(target: Target, threads: int) -> Peaks:
+    gflops = {dtype: fma_peak(threads, dtype) for dtype in ("float32", "float64")}
+    for dtype, feature in (("bfloat16", "amx-bf16"), ("int8", "amx-int8")):
+        if feature in target.features and amx.permitted():
+            gflops[dtype] = tile_peak(dtype, threads)
+    return Peaks(threads, gflops, copy_bandwidth(threads))
