@@ -1,0 +1,200 @@
+"""Loops of plain reductions, and of stages that share rows (softmax, layer norm).
+
+sum over what lies together     threads of a block share a row: each adds up a part, the parts meet in shared memory
+sum over what lies far apart    a thread for each element; where there are few of them, rows of threads share it
+few elements, much to add       parts in blocks of their own first, then the sum of the parts: two kernels
+softmax, layer norm, …          a block (or a thread) for each row computes every stage of it; the row is read once
+"""
+
+from __future__ import annotations
+
+from weft.core.errors import ScheduleError
+from weft.expr.nodes import Var
+from weft.loop.tree import axes_using
+from weft.schedule.facts import Facts, extent, facts_of
+from weft.schedule.schedule import Stage
+from weft.targets.base import Target
+from weft.targets.gpu.elementwise import (
+    bind_flat,
+    bind_loop,
+    free_loops,
+    fuse_all,
+    loop_extents,
+    spatial_loops,
+    threads_of,
+)
+
+LEAST_SHARED_ROW = 32
+"""From so many values on, a row is worth several threads."""
+FINAL = 16
+"""How many parts one thread adds up at the end."""
+
+
+def power_of_two(number: int) -> int:
+    """The greatest power of two that is not above a number."""
+    return 1 << max(number, 1).bit_length() - 1
+
+
+def reduce_loops(stage: Stage) -> list[Var]:
+    """The free loops of a stage that its reduction axes use, outermost first."""
+    block = stage.block
+    return [loop.var for loop in free_loops(stage) if axes_using(block, {loop.var})["reduce"]]
+
+
+def is_contiguous(facts: Facts) -> bool:
+    """Whether neighbours in memory are reduced into one element."""
+    steps = [[facts.step(load, axis.var) for load in facts.loads] for axis in facts.reduce if extent(axis) > 1]
+    along_reduction = any(1 in step for step in steps)
+    last = [axis for axis in facts.spatial if extent(axis) > 1]
+    along_elements = bool(last) and any(facts.step(load, last[-1].var) == 1 for load in facts.loads)
+    return along_reduction and not (along_elements and not _is_long(facts))
+
+
+def _is_long(facts: Facts) -> bool:
+    return facts.depth >= 4 * LEAST_SHARED_ROW
+
+
+def schedule_reduction(stage: Stage, target: Target) -> bool:
+    """A reduction that stands alone."""
+    s, name = stage.schedule, stage.name
+    facts = facts_of(stage.block)
+    if facts.is_ordered or not reduce_loops(stage):
+        return bind_flat(stage, target)
+    attempts = [_rows, _columns] if is_contiguous(facts) else [_columns]
+    for attempt in attempts:
+        before = s.copy()
+        try:
+            if attempt(s[name], facts, target):
+                return True
+        except ScheduleError:
+            pass
+        s._become(before)
+    return bind_flat(s[name], target)
+
+
+def row_threads(length: int, rows: int, target: Target) -> tuple[int, int]:
+    """Threads for each row, and rows for each block."""
+    facts = threads_of(target)
+    threads = max(min(facts.warp, 32), power_of_two(length // 8))
+    if rows < 2 * facts.multiprocessors:
+        threads = max(min(facts.warp, 32), power_of_two(length // 2))
+    threads = min(threads, 256 if rows >= facts.multiprocessors else 1024, facts.block_threads)
+    together = max(1, min(128 // threads, rows // (2 * facts.multiprocessors)))
+    return threads, power_of_two(together)
+
+
+def _rows(stage: Stage, facts: Facts, target: Target) -> bool:
+    """A row of threads for each element."""
+    if facts.depth < LEAST_SHARED_ROW:
+        return False
+    s, name = stage.schedule, stage.name
+    parts = _parts(facts, target)
+    if parts > 1:
+        partial = split_reduction(stage, parts)
+        schedule_reduction(s[partial.name], target)
+        schedule_reduction(s[name], target)
+        return True
+    spatial = spatial_loops(stage)
+    threads, together = row_threads(facts.depth, facts.points, target)
+    if spatial:
+        stage.reorder(*spatial, *reduce_loops(stage))
+        bind_rows(stage, fuse_all(stage, spatial), together)
+    cross_threads(stage, threads)
+    return True
+
+
+def bind_rows(stage: Stage, row: Var, together: int) -> Var:
+    """A block for each row, or for several of them; gives the innermost loop that is one row."""
+    if together == 1:
+        stage.bind(row, "blockIdx.x")
+        return row
+    block, inner = stage.split(row, factor=together)
+    stage.bind(block, "blockIdx.x")
+    stage.bind(inner, "threadIdx.y")
+    return inner
+
+
+def _parts(facts: Facts, target: Target) -> int:
+    """Into how many parts a long reduction of few elements is cut, so that there are enough blocks."""
+    machine = threads_of(target)
+    enough = 2 * machine.multiprocessors
+    if facts.points * 2 > machine.multiprocessors or facts.depth < 16 * 1024:
+        return 1
+    wanted = power_of_two(max(1, min(enough // facts.points, facts.depth // 4096)))
+    return wanted if facts.store is not None else 1
+
+
+def split_reduction(stage: Stage, parts: int) -> Stage:
+    """A reduction as parts in global memory, each computed on its own, and the reduction of the parts."""
+    loops = reduce_loops(stage)
+    flat = fuse_all(stage, loops)
+    outer, _ = stage.split(flat, nparts=parts)
+    return stage.schedule.rfactor(stage.name, outer)
+
+
+def cross_threads(stage: Stage, threads: int, tag: str = "threadIdx.x") -> None:
+    """A reduction shared by threads: each has a part in a register, the parts meet in shared memory.
+
+    The loops around the reduction stay as they are, and are the caller's to bind.
+    """
+    s, name = stage.schedule, stage.name
+    flat = fuse_all(stage, reduce_loops(stage))
+    threads = min(threads, power_of_two(loop_extents(stage)[flat.name]))
+    _share_out(stage, flat, threads, tag)
+    if threads > 2 * FINAL:
+        _share_out(s[name], reduce_loops(s[name])[-1], FINAL if threads <= 16 * FINAL else 2 * FINAL, tag)
+    made = accumulate_locally(s[name])
+    made.unroll(reduce_loops(made)[-1])
+
+
+def _share_out(stage: Stage, loop: Var, threads: int, tag: str) -> None:
+    """One loop of a reduction is divided among threads, whose partial results stand in shared memory."""
+    s = stage.schedule
+    _, part = stage.split(loop, factor=threads)
+    partial = s.rfactor(stage.name, part, -1 if tag == "threadIdx.x" else 0)
+    partial.set_scope("shared")
+    made = accumulate_locally(partial, tag)
+    inside = reduce_loops(made)[-1]
+    if loop_extents(made)[inside.name] <= FINAL:
+        made.unroll(inside)
+
+
+def accumulate_locally(stage: Stage, tag: str | None = None) -> Stage:
+    """The running value of a reduction in a register; gives the stage that computes it.
+
+    With a tag, the first axis of the result (threadIdx.x: the last, so that neighbours are neighbours) is bound to it.
+    """
+    s, name = stage.schedule, stage.name
+    made = s.cache_write(stage.block.writes[0].buffer, "local")
+    own = [loop.var for loop in free_loops(s[name])]
+    if own:
+        made.compute_at(s[name], own[-1])
+        if tag is not None:
+            s[name].bind(own[-1] if tag == "threadIdx.x" else own[0], tag)
+    return made
+
+
+def _columns(stage: Stage, facts: Facts, target: Target) -> bool:
+    """A thread for each element; where these are too few, several rows of threads share each reduction."""
+    s, name = stage.schedule, stage.name
+    machine = threads_of(target)
+    spatial, reduction = spatial_loops(stage), reduce_loops(stage)
+    if not spatial:
+        return False
+    wanted = machine.multiprocessors * 512
+    share = power_of_two(min(max(1, wanted // max(1, facts.points)), facts.depth // 4, 16))
+    stage.reorder(*spatial, *reduction)
+    flat = fuse_all(stage, spatial)
+    if share < 2 or facts.store is None:
+        return bind_loop(stage, flat, target)
+    parts = power_of_two(max(1, min(wanted // (facts.points * share), facts.depth // (share * 64))))
+    if parts > 1 and facts.points * share < machine.multiprocessors * 128:
+        partial = split_reduction(stage, parts)
+        schedule_reduction(s[partial.name], target)
+        schedule_reduction(s[name], target)
+        return True
+    block, thread = stage.split(flat, factor=min(machine.warp, 32))
+    stage.bind(block, "blockIdx.x")
+    stage.bind(thread, "threadIdx.x")
+    cross_threads(stage, share, "threadIdx.y")
+    return True
