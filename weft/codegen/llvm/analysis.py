@@ -101,9 +101,13 @@ def _either(e: Any, ranges: Ranges) -> Interval:
 
 def _cast(e: Any, ranges: Ranges) -> Interval:
     source = e.value.dtype
-    if not source.is_integer or not e.dtype.is_integer or source.bits > e.dtype.bits:
+    if not source.is_integer or not e.dtype.is_integer:
         return UNKNOWN
     low, high = interval(e.value, ranges)
+    if source.bits > e.dtype.bits:
+        to = e.dtype.scalar
+        fits = low is not None and high is not None and to.min <= low and high <= to.max
+        return (low, high) if fits else UNKNOWN
     least, most = source.scalar.min, source.scalar.max
     inner = (least if low is None else max(low, least), most if high is None else min(high, most))
     return inner if e.dtype.is_signed or inner[0] >= 0 else UNKNOWN
@@ -179,6 +183,8 @@ def divisor(e: Expr, known: Mapping[Var, int]) -> int:
         return min(divisor(e.then, known), divisor(e.otherwise, known))
     if isinstance(e, FloorMod):
         return min(divisor(e.a, known), divisor(e.b, known))
+    if isinstance(e, Cast) and e.dtype.is_integer and e.value.dtype.is_integer:
+        return divisor(e.value, known)
     return 1
 
 

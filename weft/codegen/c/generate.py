@@ -1,0 +1,205 @@
+"""From a flat Func to C source.
+
+func f(A: float32[64], B: float32[64]):                extern "C" __global__ void f_0(const float *A, float *B) {
+  blockIdx.x for b in range(2):                          const int32_t b = (int32_t)blockIdx.x;
+    threadIdx.x for t in range(32):                ->    const int32_t t = (int32_t)threadIdx.x;
+      B[b * 32 + t] = A[b * 32 + t] + 1.0                B[b * 32 + t] = A[b * 32 + t] + 1.0f; }
+
+`generate` gives a DeviceProgram (OpenCL, CUDA); `generate_plain` one function of plain C, with the calling convention
+of docs/architecture.md.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from weft.codegen.c import calls, expressions, statements, types
+from weft.codegen.c.context import Context, Emitter, Module
+from weft.codegen.c.dialects import PLAIN, Dialect
+from weft.codegen.c.program import DeviceKernel, DeviceProgram, Parameter, Size, Workspace
+from weft.codegen.llvm.analysis import power_of_two
+from weft.codegen.llvm.context import Machine
+from weft.codegen.llvm.generate import entry_symbol
+from weft.core.errors import TargetError
+from weft.expr.nodes import Address, Buffer, Expr, Var, int_value
+from weft.loop.ir import Func, Store
+from weft.loop.passes.split_host_device import TAGS, Launch, split_host_device
+from weft.loop.visit import walk_exprs, walk_stmts
+
+PARAMETER_ALIGNMENT = 16
+"""Bytes that the start of every buffer of a device program is a multiple of: whoever launches sees to it."""
+
+
+def _module(dialect: Dialect, machine: Machine | None, intrinsics: Mapping[str, Emitter] | None) -> Module:
+    module = Module(dialect, machine, intrinsics or {})
+    module.expressions = {**expressions.TABLE, **calls.TABLE, **statements.EXPRESSIONS}
+    module.statements = statements.STATEMENTS
+    return module
+
+
+def generate(
+    func: Func, machine: Machine, dialect: Dialect, *, intrinsics: Mapping[str, Emitter] | None = None
+) -> DeviceProgram:
+    """Source and launches of a lowered, flat Func, whose thread loops are kernels."""
+    threads = getattr(machine, "threads", None)
+    shared = 48 << 10 if threads is None else int(threads.shared_bytes)
+    func = func.replace(name=re.sub(r"\W", "_", entry_symbol(func.name), flags=re.ASCII))
+    host = split_host_device(func, shared)
+    names = _unique_names((*func.params, *host.workspaces, *func.size_vars, *_host_variables(host.launches)))
+    module = _module(dialect, machine, intrinsics)
+    written = _written(func)
+    made: dict[str, tuple[int, int]] = {}
+    kernels: list[DeviceKernel] = []
+    for launch in host.launches:
+        if launch.name not in made:
+            made[launch.name] = _kernel(module, launch, written | set(host.workspaces))
+        shared_bytes, dynamic = made[launch.name]
+        constants = {names[var]: value for var, value in launch.constants.items()}
+        grid = _sizes(launch.grid)
+        params = tuple(names[p] for p in launch.params)
+        kernels.append(DeviceKernel(launch.name, grid, launch.block, shared_bytes, dynamic, params, constants))
+    parameters = tuple(
+        Parameter(names[p], p.dtype, isinstance(p, Buffer), p in written) for p in (*func.params, *func.size_vars)
+    )
+    workspaces = tuple(Workspace(names[w], w.dtype, _size(statements.elements(w))) for w in host.workspaces)
+    return DeviceProgram(func.name, module.text(), parameters, tuple(kernels), workspaces)
+
+
+def _sizes(sizes: tuple[Expr, Expr, Expr]) -> tuple[Size, Size, Size]:
+    x, y, z = (_size(size) for size in sizes)
+    return x, y, z
+
+
+def _size(size: Expr) -> Size:
+    known = int_value(size)
+    return size if known is None else known
+
+
+def _host_variables(launches: tuple[Launch, ...]) -> tuple[Var, ...]:
+    return tuple(dict.fromkeys(var for launch in launches for var in launch.constants))
+
+
+def _unique_names(things: tuple[Buffer | Var, ...]) -> dict[Buffer | Var, str]:
+    """A name for each argument; sizes keep theirs, since expressions of sizes speak of them."""
+    names: dict[Buffer | Var, str] = {thing: thing.name for thing in things if isinstance(thing, Var)}
+    taken = set(names.values())
+    for thing in things:
+        if isinstance(thing, Var):
+            continue
+        name, number = thing.name, 0
+        while name in taken:
+            number += 1
+            name = f"{thing.name}_{number}"
+        taken.add(name)
+        names[thing] = name
+    return names
+
+
+def _written(func: Func) -> set[Buffer | Var]:
+    found: set[Buffer | Var] = {s.buffer for s in walk_stmts(func.body) if isinstance(s, Store)}
+    for e in walk_exprs(func.body):
+        if isinstance(e, Address) and "w" in e.mode:
+            found.add(e.buffer)
+    return found
+
+
+def _kernel(module: Module, launch: Launch, written: set[Buffer | Var]) -> tuple[int, int]:
+    """Writes one kernel; how much shared memory it takes, and how much of that the launch must ask for."""
+    c = Context(module)
+    dialect = module.dialect
+    c.fresh(launch.name)
+    sizes: tuple[Expr | int, ...] = (*launch.grid, *launch.block)
+    c.launch = {tag: int_value(size) for tag, size in zip(TAGS, sizes)}
+    parameters = []
+    for param in launch.params:
+        name = c.names[param] = c.fresh(param.name)
+        if isinstance(param, Var):
+            parameters.append(f"const {types.memory_type(param.dtype)} {name}")
+            continue
+        c.aligned[param] = PARAMETER_ALIGNMENT
+        constant = "" if param in written else "const "
+        kind = types.memory_type(param.dtype)
+        parameters.append(f"{dialect.global_space}{constant}{kind} *{dialect.restrict} {name}")
+    for param in launch.params:
+        if isinstance(param, Var):
+            _read_scalar(c, param)
+    c.run(launch.body)
+    shared, dynamic = _declare_shared(c)
+    threads = launch.block[0] * launch.block[1] * launch.block[2]
+    bounds = f" __launch_bounds__({threads})" if dialect.name == "cuda" else ""
+    if dialect.name == "opencl":
+        bounds = f" __attribute__((reqd_work_group_size({', '.join(map(str, launch.block))})))"
+    head = f"{dialect.kernel}{bounds} void {launch.name}({', '.join(parameters)}) {{"
+    module.functions.append("\n".join([head, *c.top, *c.lines, "}"]))
+    return shared, dynamic
+
+
+def _read_scalar(c: Context, param: Var) -> None:
+    """A scalar parameter of a type whose registers and memory differ is converted first."""
+    if types.register_type(param.dtype) != types.memory_type(param.dtype):
+        given = c.names[param]
+        name = c.names[param] = c.fresh(param.name)
+        text = f"({given} != 0)" if param.dtype.is_bool else calls.from_bits(given, param.dtype)
+        c.top.append(f"  const {types.register_type(param.dtype)} {name} = {text};")
+
+
+def _declare_shared(c: Context) -> tuple[int, int]:
+    """Shared memory is declared at the top of a kernel; what is too much for that is asked for at the launch."""
+    offsets, total = [], 0
+    for buffer, _, size in c.shared:
+        alignment = max(statements.SHARED_ALIGNMENT, power_of_two(buffer.alignment))
+        total = -(-total // alignment) * alignment
+        offsets.append(total)
+        total += size
+    dialect = c.dialect
+    lines = []
+    if total > dialect.static_shared_bytes:
+        lines.append("  extern __shared__ __align__(128) uint8_t shared_memory[];")
+    for (buffer, name, size), offset in zip(c.shared, offsets):
+        kind = types.memory_type(buffer.dtype)
+        if total > dialect.static_shared_bytes:
+            lines.append(f"  {kind} *{name} = ({kind} *)(shared_memory + {offset});")
+            continue
+        alignment = c.aligned[buffer]
+        mark = f"__align__({alignment}) " if dialect.name == "cuda" else ""
+        after = "" if mark else f" __attribute__((aligned({alignment})))"
+        lines.append(f"  {dialect.shared_space}{mark}{kind} {name}[{size // buffer.dtype.bytes}]{after};")
+    c.top[:0] = lines
+    return total, total if total > dialect.static_shared_bytes else 0
+
+
+# ------------------------------------------------------------------------------------------------------ plain C
+
+
+def generate_plain(func: Func, *, intrinsics: Mapping[str, Emitter] | None = None) -> str:
+    """C11 source of a lowered, flat Func without thread loops; its entry is `entry_symbol(func.name)`."""
+    module = _module(PLAIN, None, intrinsics)
+    c = Context(module)
+    symbol = entry_symbol(func.name)
+    if not symbol.isascii():
+        raise TargetError(f"{symbol!r} cannot name a C function")
+    c.fresh(symbol)
+    for number, param in enumerate((*func.params, *func.size_vars)):
+        _bind(c, param, number)
+    c.run(func.body)
+    c.line("return 0;")
+    head = f"int32_t {symbol}(const int64_t *args, int64_t threads) {{"
+    module.functions.append("\n".join([head, "  (void)threads;", *c.top, *c.lines, "}"]))
+    return module.text()
+
+
+def _bind(c: Context, param: Buffer | Var, number: int) -> None:
+    """Reads a parameter from its slot; machines are little-endian, so a small value stands in the low bytes."""
+    name = c.names[param] = c.fresh(param.name)
+    kind = types.memory_type(param.dtype)
+    if isinstance(param, Buffer):
+        c.line(f"{kind} *restrict {name} = ({kind} *)(intptr_t)args[{number}];")
+        c.aligned[param] = param.dtype.bytes
+        return
+    c.line(f"{kind} {name};")
+    c.line(f"memcpy(&{name}, &args[{number}], sizeof {name});")
+    if types.register_type(param.dtype) != kind:
+        wide = c.names[param] = c.fresh(param.name)
+        text = f"({name} != 0)" if param.dtype.is_bool else calls.from_bits(name, param.dtype)
+        c.line(f"const {types.register_type(param.dtype)} {wide} = {text};")
