@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from weft.core.errors import ScheduleError
 from weft.expr.bounds import Ranges, prove
 from weft.expr.nodes import (
+    LE,
+    LT,
     And,
     Buffer,
     Const,
@@ -26,9 +28,9 @@ from weft.expr.nodes import (
     less,
     less_equal,
     mul,
+    sub,
 )
 from weft.expr.simplify import simplify
-from weft.expr.structural import structural_equal
 from weft.expr.visit import free_vars, map_all, substitute
 from weft.loop.ir import Axis, Block, For, Func, Stmt, Store
 from weft.loop.tree import (
@@ -139,13 +141,20 @@ class _Rewrite(Mutator):
 
     def _only_bounds(self, condition: Expr, load: Load) -> bool:
         """Whether every part of a test says that an index of a load is inside the parameter."""
-        bounds = []
+        known: list[Expr] = []
         for index, size in zip(load.indices, self.layout.old.shape):
-            bounds += [less_equal(index_expr(0), index), less(index, size)]
-        known = [simplify(bound, self.ranges) for bound in bounds]
-        return all(
-            any(structural_equal(simplify(part, self.ranges), bound) for bound in known) for part in _parts(condition)
-        )
+            known += [index, sub(sub(size, index), index_expr(1))]
+        return all(self._is_one(_margin(part), known) for part in _parts(condition))
+
+    def _is_one(self, margin: Expr | None, known: Sequence[Expr]) -> bool:
+        return margin is not None and any(int_value(simplify(sub(margin, k), self.ranges)) == 0 for k in known)
+
+
+def _margin(test: Expr) -> Expr | None:
+    """What a comparison of indices says is at least 0."""
+    if isinstance(test, LE):
+        return sub(test.b, test.a)
+    return sub(sub(test.b, test.a), index_expr(1)) if isinstance(test, LT) else None
 
 
 def _is_zero(e: Expr) -> bool:

@@ -158,13 +158,20 @@ def _products_taken(s: Schedule, facts: Facts) -> list[tuple[Facts, dict[Var, Va
 
 
 def _same_points(maker: Facts, taker: Facts, mins: list[object], extents: list[int | None]) -> dict[Var, Var] | None:
-    """The taker's axis for each axis of the maker, where both walk over the same elements."""
-    if any(e != 1 for e in extents) or not all(isinstance(m, Var) for m in mins) or len(set(mins)) != len(mins):
+    """The taker's axis for each axis of the maker, where both walk over the same elements; axes of length 1 pair up."""
+    if any(e != 1 for e in extents) or list(maker.block.writes[0].mins) != [axis.var for axis in maker.spatial]:
         return None
-    stored = list(maker.block.writes[0].mins)
-    if stored != [axis.var for axis in maker.spatial] or {axis.var for axis in taker.spatial} != set(mins):
-        return None
-    return {axis.var: index for axis, index in zip(maker.spatial, mins) if isinstance(index, Var)}
+    single = [axis.var for axis in taker.spatial if extent(axis) == 1 and axis.var not in mins]
+    mapping: dict[Var, Var] = {}
+    for axis, index in zip(maker.spatial, mins):
+        if extent(axis) == 1 and not isinstance(index, Var) and single:
+            mapping[axis.var] = single.pop(0)
+        elif isinstance(index, Var) and index not in mapping.values():
+            mapping[axis.var] = index
+        else:
+            return None
+    walked = {axis.var for axis in taker.spatial} - set(single)
+    return mapping if walked == set(mapping.values()) else None
 
 
 def _tile(

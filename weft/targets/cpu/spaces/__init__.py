@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from weft.schedule.space import Space
+from weft.targets.cpu.spaces import conv
 from weft.targets.cpu.unit import Unit
 
-SPACES: tuple[Callable[[Unit], Space | None], ...] = ()
+SPACES: tuple[Callable[[Unit], Space | None], ...] = (conv.space,)

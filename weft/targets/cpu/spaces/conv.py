@@ -1,0 +1,265 @@
+"""Convolutions whose output lies in blocks of channels: a tile of places × channel blocks in registers.
+
+The nest, outermost first:
+
+    rows of the output in parts            parallel, where the images are larger than the weights
+    ct    blocks of channels, `vectors` at a time                                    (parallel otherwise)
+    y     rows of the output
+    xt    places of a row, `places` at a time
+    c, ky, kx, ci    the reduction; each step reads `vectors` vectors of weights and broadcasts `places` numbers
+    xi, cv, lane     the tile: `places` × `vectors` accumulators stay in registers
+
+The weights are packed when the model is compiled: for a block of channels, in the order in which the reduction runs.
+A depthwise convolution reads vectors of both operands; its tile is `places` wide in one block of channels.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from weft.core.errors import ScheduleError
+from weft.expr.nodes import Load, Var, int_value
+from weft.expr.visit import uses_any
+from weft.loop.ir import Axis
+from weft.schedule.facts import Facts, extent, is_product_sum
+from weft.schedule.schedule import Stage
+from weft.schedule.space import Point, Space
+from weft.targets.cpu.default_tiles import ceildiv
+from weft.targets.cpu.unit import Unit
+
+LEAST_LANES = 4
+PARTS = 8
+"""Into how many parts a thread's share of the rows is divided, so that threads finish together."""
+
+LEAST_PARALLEL_WORK = 64 * 1024
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The axes of a convolution in blocks, by their part in it."""
+
+    lane: Axis
+    block: Axis | None
+    place: Axis | None
+    others: tuple[Axis, ...]
+    weight: Load
+    image: Load
+    depthwise: bool
+
+
+def space(unit: Unit) -> Space | None:
+    """The space of a convolution in blocks; None for anything else."""
+    shape = _shape(unit)
+    if shape is None:
+        return None
+    places = 1 if shape.place is None else extent(shape.place)
+    blocks = 1 if shape.block is None or shape.depthwise else extent(shape.block)
+    registers = max(unit.target.vector_registers, 8)
+    vectors, wide = _tile(places, blocks, registers)
+    knobs = {
+        "vectors": tuple(range(1, min(blocks, 6) + 1)),
+        "places": tuple(range(1, min(places, registers) + 1)),
+        "unroll": (1, 2, 4, 8, 16),
+        "by_rows": (0, 1),
+    }
+    by_rows = int(_bytes(shape.image) >= _bytes(shape.weight))
+    default = {"vectors": vectors, "places": wide, "unroll": 4, "by_rows": by_rows}
+    return Space("convolution", knobs, default, lambda point: _apply(unit, shape, point))
+
+
+def _bytes(load: Load) -> int:
+    return math.prod(int_value(size) or 1 for size in load.buffer.shape) * int(load.buffer.dtype.bytes)
+
+
+def _tile(places: int, blocks: int, registers: int) -> tuple[int, int]:
+    """Vectors and places of the register tile: least time by the count of multiply-adds and loads of a step.
+
+    A step issues two multiply-adds and two loads in a cycle; each accumulator waits four cycles for itself.
+    """
+    best, chosen = math.inf, (1, 1)
+    for vectors in range(1, min(blocks, 6) + 1):
+        for wide in range(1, min(places, registers) + 1):
+            if vectors * wide + vectors + 1 > registers:
+                break
+            tiles = ceildiv(places, wide) * ceildiv(blocks, vectors)
+            cycles = max(vectors * wide / 2, (vectors + wide) / 2, 4.0) + 0.25
+            rest = 0.25 * ((places % wide != 0) + (blocks % vectors != 0))
+            time = tiles * cycles * (1 + rest)
+            if time < best * 0.999:
+                best, chosen = time, (vectors, wide)
+    return chosen
+
+
+def _shape(unit: Unit) -> Shape | None:
+    """The parts of a convolution that stands in blocks of channels; None where the product is something else."""
+    facts = unit.facts
+    if not is_product_sum(facts) or len(facts.loads) != 2 or len(facts.spatial) < 3:
+        return None
+    if any(axis.kind != "spatial" for axis in facts.spatial):
+        return None
+    lane = facts.spatial[-1]
+    last = [region.mins[-1] for region in facts.block.writes if region.mins]
+    if extent(lane) < LEAST_LANES or last != [lane.var]:
+        return None
+    weights = [load for load in facts.loads if load.buffer in unit.constants]
+    images = [load for load in facts.loads if load.buffer not in unit.constants]
+    if len(weights) != 1 or len(images) != 1 or weights[0].buffer is images[0].buffer:
+        return None
+    weight, image = weights[0], images[0]
+    depthwise = _uses(image, lane)
+    if depthwise and facts.step(image, lane.var) != 1:
+        return None
+    middle = facts.spatial[:-1]
+    along = [axis for axis in middle if _uses(weight, axis)]
+    across = [axis for axis in middle if not _uses(weight, axis) and _uses(image, axis)]
+    if len(along) > 1 or len(along) + len(across) != len(middle) or not _uses(weight, lane):
+        return None
+    if along and not depthwise and _uses(image, along[0]):
+        return None  # channels in groups
+    place = across[-1] if across and extent(across[-1]) > 1 else None
+    block = along[0] if along else None
+    others = tuple(axis for axis in middle if axis is not place and axis is not block)
+    return Shape(lane, block, place, others, weight, image, depthwise)
+
+
+def _uses(load: Load, axis: Axis) -> bool:
+    return any(uses_any(index, {axis.var}) for index in load.indices)
+
+
+# ---------------------------------------------------------------------------------------------------------- the sketch
+
+
+def _apply(unit: Unit, shape: Shape, point: Point) -> None:
+    s, name = unit.schedule, unit.facts.block.name
+    _pack(unit, shape, point["vectors"])
+    if unit.taker is None:
+        sums = s.cache_write(unit.facts.target.name, "local")
+        final = s[name]
+        to_final = {axis.var: new.var for axis, new in zip(unit.facts.spatial, final.block.axes)}
+    else:
+        sums, final = s[name], s[unit.taker.name]
+        to_final = unit.to_taker
+    loop_of = dict(zip([axis.var for axis in final.block.axes], final.axis))
+    loops = {axis.var: loop_of[to_final[axis.var]] for axis in unit.facts.spatial}
+    outer = _outer_loops(unit, final, shape, loops, point)
+    sums.compute_at(final, outer[-1])
+    if unit.taker is not None:
+        sums.set_scope("local")
+    _schedule_sums(unit, sums, shape, point)
+    unit.done.update([name, final.name, sums.name])
+
+
+def _outer_loops(unit: Unit, final: Stage, shape: Shape, loops: dict[Var, Var], point: Point) -> list[Var]:
+    """Divides the loops of the block that stores the tile; gives those around the tile, outermost first."""
+    others = [loops[axis.var] for axis in shape.others]
+    tile = [loops[shape.lane.var]]
+    blocks: list[Var] = []
+    if shape.block is not None and shape.depthwise:
+        blocks = [loops[shape.block.var]]
+    elif shape.block is not None:
+        outer, inner = final.split(loops[shape.block.var], factor=point["vectors"])
+        blocks, tile = [outer], [inner, *tile]
+        final.unroll(inner)
+    places: list[Var] = []
+    if shape.place is not None:
+        outer, inner = final.split(loops[shape.place.var], factor=point["places"])
+        places, tile = [outer], [inner, *tile]
+        final.unroll(inner)
+    parts: list[Var] = []
+    rows = others[-1:]
+    work = unit.facts.points * unit.facts.depth
+    if point["by_rows"] and not shape.depthwise and rows:
+        length = extent(shape.others[-1])
+        part = max(1, ceildiv(length, max(1, unit.target.cores) * PARTS))
+        if part < length:
+            outer, inner = final.split(rows[0], factor=part)
+            parts, rows = [outer], [inner]
+    around = [*others[:-1], *parts, *blocks, *rows]
+    final.reorder(*around, *places, *tile)
+    final.vectorize(tile[-1])
+    if work >= LEAST_PARALLEL_WORK:
+        around = _parallel(final, around, others[:-1], parts, blocks, unit.target.cores)
+    return [*around, *places]
+
+
+def _parallel(
+    final: Stage, around: list[Var], first: Sequence[Var], parts: list[Var], blocks: list[Var], cores: int
+) -> list[Var]:
+    """Divides the leading loops among threads; gives the loops as they are then."""
+    together = [*first, *parts] if parts else around
+    if not together:
+        return around
+    fused = final.fuse(*together) if len(together) > 1 else together[0]
+    final.parallel(fused)
+    return [fused, *around[len(together) :]]
+
+
+def _schedule_sums(unit: Unit, sums: Stage, shape: Shape, point: Point) -> None:
+    facts = unit.facts
+    loops = dict(zip([axis.var for axis in facts.spatial], sums.axis))
+    tile = [loops[axis.var] for axis in (shape.place, shape.block, shape.lane) if axis is not None]
+    rest = [loop for loop in sums.axis if loop not in tile]
+    reduce = list(sums.reduce_axis)
+    last = extent(facts.reduce[-1])
+    sums.reorder(*rest, *reduce, *tile)
+    if shape.depthwise:
+        if facts.depth <= 32:
+            for loop in reduce:
+                sums.unroll(loop)
+    elif _overlaps(facts, shape, point["places"]):
+        pass
+    elif last > point["unroll"] > 1:
+        _, inner = sums.split(reduce[-1], factor=point["unroll"])
+        sums.unroll(inner)
+    elif last > 1:
+        sums.unroll(reduce[-1])
+    for loop in tile[:-1]:
+        sums.unroll(loop)
+    sums.vectorize(tile[-1])
+
+
+def _overlaps(facts: Facts, shape: Shape, places: int) -> bool:
+    """Whether a step of the reduction reads what another place reads: LLVM would keep all of it in registers."""
+    along = facts.step(shape.image, facts.reduce[-1].var)
+    across = 0 if shape.place is None else facts.step(shape.image, shape.place.var)
+    return bool(along and across) and abs(along or 0) < places * abs(across or 0) and extent(facts.reduce[-1]) > 1
+
+
+def _pack(unit: Unit, shape: Shape, vectors: int) -> None:
+    """The weights in the order in which the kernel reads them, blocks of channels outermost."""
+    facts, load = unit.facts, shape.weight
+    copy = unit.schedule.cache_read(load.buffer.name, "global", [facts.block.name])
+    names = [f"d{i}" for i in range(len(load.indices))]
+    lanes = [d for d, index in enumerate(load.indices) if uses_any(index, {shape.lane.var})]
+    if len(lanes) != 1:
+        raise ScheduleError("convolution", facts.block.name, "the lanes run along several dimensions of the weight")
+    width = extent(shape.lane) * (1 if shape.depthwise else vectors)
+    order = _reduction_order(facts, load, names)
+    outputs = [f"{names[lanes[0]]} // {width}", *order, f"{names[lanes[0]]} % {width}"]
+    buffer = copy.block.writes[0].buffer.name
+    unit.schedule.apply("transform_layout", buffer=buffer, inputs=names, outputs=outputs)
+    unit.done.add(copy.name)
+
+
+def _reduction_order(facts: Facts, load: Load, names: Sequence[str]) -> list[str]:
+    """The other indices of the weight, as the loops of the reduction run; one of two axes in two parts."""
+    order: list[str] = []
+    for axis in facts.reduce:
+        for name, index in zip(names, load.indices):
+            if not uses_any(index, {axis.var}):
+                continue
+            inside = [other for other in facts.reduce if other is not axis and uses_any(index, {other.var})]
+            if not inside:
+                order.append(name)
+            elif facts.step(load, axis.var) == _least_step(facts, load, [axis, *inside]):
+                order.append(f"{name} % {extent(axis)}")
+            else:
+                order.append(f"{name} // {extent(inside[0])}")
+    fixed = [n for n, i in zip(names, load.indices) if not uses_any(i, {a.var for a in facts.block.axes})]
+    return [*fixed, *order]
+
+
+def _least_step(facts: Facts, load: Load, axes: Sequence[Axis]) -> int:
+    return min(abs(facts.step(load, axis.var) or 0) for axis in axes)
