@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from weft.core.errors import InternalError, WeftError
+from weft.executor.inplace import overwritable
 from weft.executor.kernels import Kernel, KernelCompiler, Packing
 from weft.executor.memory import Life, Plan, plan_memory
 from weft.executor.native import Call, Place, driver_ir
@@ -226,8 +227,29 @@ class _Assembler:
                 touched = reads(item.node) if isinstance(item, OnHost) else iter(item.graph.inputs)
                 outside.update(touched)
         self.in_arena = {value for value in made_by if value not in outside}
-        lives: dict[Hashable, Life] = {v: Life(_bytes(v, self.layouts.get(v)), made_by[v], last.get(v, made_by[v])) for v in self.in_arena}
-        return plan_memory(lives)
+        lives = {v: Life(_bytes(v, self.layouts.get(v)), made_by[v], last.get(v, made_by[v])) for v in self.in_arena}
+        return plan_memory(lives, self.overwrites(lives))
+
+    def overwrites(self, lives: Mapping[Value, Life]) -> dict[Value, Value]:
+        """Values that a kernel may write over one of its inputs, which nothing reads afterwards: value to input."""
+        found: dict[Value, Value] = {}
+        pairs: dict[str, list[tuple[int, int]]] = {}
+        for at, item in enumerate(self.items):
+            if not isinstance(item, Launch):
+                continue
+            if item.kernel.symbol not in pairs:
+                pairs[item.kernel.symbol] = overwritable(item.kernel.scheduled)
+            roots = [self.root(a) if isinstance(a, Value) else None for a in item.arguments]
+            for source, target in pairs[item.kernel.symbol]:
+                given, made = roots[source], roots[target]
+                if given is None or made is None or given in found.values() or made in found:
+                    continue
+                if given not in lives or made not in lives:
+                    continue
+                dies_here = lives[given].last == at and lives[made].first == at and roots.count(given) == 1
+                if dies_here and lives[given].bytes == lives[made].bytes:
+                    found[made] = given
+        return found
 
     def weight(self, value: Value, packing: Packing | None) -> int:
         key: Hashable = (value, packing)
@@ -297,7 +319,7 @@ def assemble(
     outputs = [state.number(value) for value in graph.outputs]
     program = Program(
         inputs, outputs, len(state.numbers), constants, state.weights, plan.bytes, plan.unshared, steps,
-        _last_uses(steps, outputs),
+        _last_uses(steps, outputs), plan.in_place,
     )  # fmt: skip
     return Lowered(program, list(kernels.values()), drivers, list(items))
 

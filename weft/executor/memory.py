@@ -2,14 +2,17 @@
 
 In: for each value its bytes, and the first and last step that uses it. Out: an offset for each, so that values that
 live at the same time do not overlap. Larger values are placed first, each at the lowest place that is free for it.
+A value that is written over another lies where that one lies, and the two are placed as one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 ALIGNMENT = 64
+Key = TypeVar("Key", bound=Hashable)
 
 
 @dataclass(frozen=True)
@@ -23,11 +26,12 @@ class Life:
 
 @dataclass(frozen=True)
 class Plan:
-    """Offsets of values in the arena, the arena's size, and what it would take without sharing."""
+    """Offsets of values in the arena, its size, its size without sharing, and how many values lie over another."""
 
     offsets: Mapping[Hashable, int]
     bytes: int
     unshared: int
+    in_place: int = 0
 
 
 def aligned(size: int) -> int:
@@ -35,18 +39,31 @@ def aligned(size: int) -> int:
     return max(ALIGNMENT, -(-size // ALIGNMENT) * ALIGNMENT)
 
 
-def plan_memory(lives: Mapping[Hashable, Life]) -> Plan:
-    """Places every value."""
+def plan_memory(lives: Mapping[Key, Life], over: Mapping[Key, Key] | None = None) -> Plan:
+    """Places every value. `over` names for some values another one, in whose memory they are written."""
+    over = over or {}
+    places = {key: _place(key, over) for key in lives}
+    joined: dict[Key, Life] = {}
+    for key, life in lives.items():
+        other = joined.get(places[key], life)
+        first, last = min(life.first, other.first), max(life.last, other.last)
+        joined[places[key]] = Life(max(life.bytes, other.bytes), first, last)
     offsets: dict[Hashable, int] = {}
     placed: list[tuple[int, int, Life]] = []
-    order = sorted(lives.items(), key=lambda item: (-item[1].bytes, item[1].first))
-    for key, life in order:
+    for key, life in sorted(joined.items(), key=lambda item: (-item[1].bytes, item[1].first)):
         size = aligned(life.bytes)
         offset = _lowest(size, ((start, end) for start, end, other in placed if _meet(life, other)))
         offsets[key] = offset
         placed.append((offset, offset + size, life))
     total = max((end for _, end, _ in placed), default=0)
-    return Plan(offsets, total, sum(aligned(life.bytes) for life in lives.values()))
+    everywhere = {key: offsets[place] for key, place in places.items()}
+    return Plan(everywhere, total, sum(aligned(life.bytes) for life in lives.values()), len(over))
+
+
+def _place(key: Key, over: Mapping[Key, Key]) -> Key:
+    while key in over:
+        key = over[key]
+    return key
 
 
 def _meet(a: Life, b: Life) -> bool:

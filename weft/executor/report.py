@@ -33,12 +33,13 @@ def specialization_lines(one: Any) -> list[str]:
     native = [step for step in program.steps if hasattr(step, "kernels")]
     weights = sum(w.nbytes for w in program.weights)
     saved = f", {_size(program.unshared_bytes)} without sharing" if program.unshared_bytes else ""
+    in_place = f", {program.in_place} values written over an input" if program.in_place else ""
     compiled = sum(len(launch.nodes) for launch in launches)
     lines = [
         f"{len(one.graph.nodes)} nodes: {compiled} compiled into {len(launches)} kernel calls "
         f"({len(one.lowered.kernels)} different kernels, {len(native)} native calls), "
         f"{len(one.host_nodes)} on the host",
-        f"memory: weights {_size(weights)}, arena {_size(program.arena_bytes)}{saved}",
+        f"memory: weights {_size(weights)}, arena {_size(program.arena_bytes)}{saved}{in_place}",
     ]
     for label, count in Counter(x.kernel.label for x in launches).most_common(40):
         lines.append(f"  {count:4d} × {label}")

@@ -87,6 +87,7 @@ class Program:
     unshared_bytes: int
     steps: list[Step]
     last_use: list[list[int]]
+    in_place: int = 0
 
 
 def aligned_array(array: Array, alignment: int = 64) -> Array:
