@@ -8,12 +8,16 @@ weft.build(s, [A, B, C], "aarch64-unknown-linux-gnu").object_code()
 from __future__ import annotations
 
 import logging
+import struct
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+
+from weft.codegen.c.program import DeviceProgram
 from weft.codegen.llvm import compile as llvm_compile
 from weft.codegen.llvm.generate import entry_symbol, generate
 from weft.core.errors import ExpressionError, TargetError
@@ -36,10 +40,11 @@ from weft.loop.ir import Func, Param, Store
 from weft.loop.tree import blocks_in
 from weft.loop.verifier import verify
 from weft.loop.visit import walk_stmts
+from weft.runtime.arguments import bind, memory_of, scalar_of_bits, slot_format
 from weft.runtime.function import CompiledFunction, Dim, Parameter, Signature
 from weft.runtime.threads import check_threads
 from weft.schedule.schedule import Schedule
-from weft.targets.base import Target
+from weft.targets.base import Device, Target
 from weft.targets.registry import find_target
 
 logger = logging.getLogger("weft.build")
@@ -165,6 +170,64 @@ class BuiltFunction(CompiledFunction):
         self.built = built
 
 
+class DeviceBuilt:
+    """A program for a machine with blocks of threads: `lowered`, and `program` with its source and launches."""
+
+    def __init__(self, func: Func, target: Target, name: str) -> None:
+        self.name = name
+        self.target = target
+        self.signature = signature_of(func)
+        self.lowered: Func = target.lower(func)
+        self.program: DeviceProgram = target.generate(self.lowered)
+
+    @property
+    def source(self) -> str:
+        """The text that the device's compiler gets."""
+        return self.program.source
+
+    def load(self, threads: int | None = None) -> DeviceFunction:
+        """The function on the device of this machine; it has its own threads."""
+        return DeviceFunction(self, self.target.device())
+
+    def __repr__(self) -> str:
+        parameters = ", ".join(p.name for p in self.signature.parameters)
+        return f"DeviceBuilt({self.name}({parameters}) for {self.target.name})"
+
+
+class DeviceFunction:
+    """A function on a device, called with arrays of the host: they are copied there, and what it wrote back."""
+
+    def __init__(self, built: DeviceBuilt, device: Device) -> None:
+        self.built = built
+        self.signature = built.signature
+        self.device = device
+        self._program = device.load(built.program)
+
+    def __call__(self, *arguments: Any) -> None:
+        """Run the function; returns when everything is written."""
+        slots, values = bind(self.signature, arguments)
+        sizes = struct.unpack(slot_format(self.signature), slots)[len(values) :]
+        given: dict[str, Any] = {}
+        written: list[tuple[Any, Any]] = []
+        for parameter, device_parameter, value in zip(self.signature.parameters, self.built.program.parameters, values):
+            if parameter.shape is None:
+                given[device_parameter.name] = scalar_of_bits(value, parameter.dtype)
+                continue
+            host = memory_of(value)
+            memory = given[device_parameter.name] = self.device.allocate(max(host.nbytes, 1))
+            self.device.write(memory, host)
+            if parameter.written:
+                written.append((memory, host))
+        for name, size in zip(self.signature.size_names, sizes):
+            given[name] = np.int64(size)
+        self._program.run(given)
+        for memory, host in written:
+            self.device.read(memory, host)
+
+    def __repr__(self) -> str:
+        return f"DeviceFunction({self.signature.name} on {self.built.target.name})"
+
+
 def build(
     what: Schedule | Func,
     args: Sequence[Any] | None = None,
@@ -175,7 +238,8 @@ def build(
     """Compiles a schedule or a loop program.
 
     `args` gives the order of the parameters (tensors, and te.var scalars). For this machine the result is a function to
-    call with arrays; for another it is a `Built`, which gives object code and assembly.
+    call with arrays; for another it is a `Built`, which gives object code and assembly (a `DeviceBuilt`, which gives
+    the source, where the target is a GPU).
     """
     machine = find_target(target)
     func = with_arguments(_func(what), args)
@@ -190,9 +254,11 @@ def build(
     return built.load(threads)
 
 
-def _compile(func: Func, machine: Target) -> Built:
+def _compile(func: Func, machine: Target) -> Built | DeviceBuilt:
     try:
         verify(func)
+        if machine.threads is not None:
+            return DeviceBuilt(func, machine, func.name)
         return Built(func, machine, func.name)
     except RecursionError:
         raise ExpressionError(

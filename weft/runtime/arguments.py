@@ -77,6 +77,26 @@ def slot_format(signature: Signature) -> str:
     return "<" + "".join("q" if is_signed else "Q" for is_signed in signed) + "q" * len(signature.size_names)
 
 
+def memory_of(value: AnyArray) -> AnyArray:
+    """All the bytes that a bound array spans, from its first element on, as one array over the same memory."""
+    low, high = _memory_bounds(value)
+    if value.size == 0:
+        return np.empty(0, np.uint8)
+    if low != value.ctypes.data:
+        raise ArgumentError(f"an array whose elements run backwards (strides {value.strides}) cannot go to a device")
+    held = (ctypes.c_uint8 * (high - low)).from_address(low)
+    held._owner = value  # type: ignore[attr-defined]
+    spanned: AnyArray = np.ctypeslib.as_array(held)
+    return spanned
+
+
+def scalar_of_bits(bits: int, element: DType) -> Any:
+    """The numpy scalar that a slot's number stands for (see `encode_scalar`)."""
+    if element.is_integer or element.is_bool:
+        return element.numpy.type(bits)
+    return np.array([bits & ((1 << element.bits) - 1)], f"u{element.bytes}").view(element.numpy)[0]
+
+
 # ---------------------------------------------------------------- the way that explains
 
 

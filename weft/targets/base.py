@@ -5,6 +5,11 @@ A `Target` is a record of facts; generic code asks for facts, never for a name. 
     __init__.py     parse(text) -> Target | None, FORMS: lines that show what parse reads
     pipeline.py     lower(func, target) -> Func      the passes from a scheduled Func to what the code generator takes
     intrinsics.py   intrinsics(target) -> {name: emitter}
+
+and, for a machine with blocks of threads (`Target.threads`),
+
+    pipeline.py     generate(func, target) -> DeviceProgram   the source and launches of a lowered Func
+    device.py       open_device(target) -> Device             memory, and programs to run (see `Device`)
 """
 
 from __future__ import annotations
@@ -12,7 +17,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 from weft.core.errors import TargetError
 
@@ -56,6 +61,32 @@ class ThreadFacts:
     """The element types that matrix instructions take: "float16", "bfloat16", "tfloat32", "int8"."""
     has_async_copy: bool = False
     """Whether copies into shared memory can run while threads do other work."""
+
+
+class Executable(Protocol):
+    """A program that a device has loaded."""
+
+    def run(self, arguments: Mapping[str, Any]) -> None:
+        """Launches all its kernels: device memory for each buffer, a numpy scalar for each scalar and size, by name.
+
+        Returns when they are queued, which may be before they are done.
+        """
+
+
+class Device(Protocol):
+    """A device of this machine. Memory is whatever `allocate` gives; its start is a multiple of 16 bytes at least."""
+
+    def allocate(self, size: int) -> Any:
+        """Memory of so many bytes, freed when nothing refers to it any more."""
+
+    def write(self, memory: Any, source: Any) -> None:
+        """Copies a contiguous numpy array into device memory; done when it returns."""
+
+    def read(self, memory: Any, into: Any) -> None:
+        """Copies device memory into a contiguous numpy array, after all that was queued; done when it returns."""
+
+    def load(self, program: Any) -> Executable:
+        """A DeviceProgram compiled and ready to run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +133,15 @@ class Target:
     def lower(self, func: Any) -> Any:
         """A scheduled Func as this target's code generator takes it."""
         return self._part("pipeline").lower(func, self)
+
+    def generate(self, func: Any) -> Any:
+        """The DeviceProgram of a lowered Func; only where there are blocks of threads."""
+        return self._part("pipeline").generate(func, self)
+
+    def device(self) -> Device:
+        """The device of this machine that runs the target's programs."""
+        found: Device = self._part("device").open_device(self)
+        return found
 
     def intrinsics(self) -> Mapping[str, Any]:
         """The target's own intrinsics: name -> emitter."""

@@ -1,0 +1,94 @@
+"""Reads the text of an OpenCL target.
+
+"opencl"          the best device of this machine: a GPU if there is one
+"opencl:1"        a certain device, as `weft devices` counts them
+"opencl:generic"  no device: facts that any OpenCL 1.2 device has, to compile for
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from weft.core.errors import TargetError
+from weft.targets.base import Target, ThreadFacts, plain_scopes
+
+FORMS = (
+    "opencl                                   the best OpenCL device of this machine (needs pyopencl)",
+    "opencl:0                                 a certain OpenCL device of this machine",
+    "opencl:generic                           what every OpenCL 1.2 device has, to compile for",
+)
+_PACKAGE = "weft.targets.opencl"
+_GENERIC = ThreadFacts(
+    multiprocessors=8, warp=32, block_threads=256, multiprocessor_threads=1024, shared_bytes=32 << 10,
+    multiprocessor_shared_bytes=64 << 10, registers=0, cache_bytes=1 << 20,
+)  # fmt: skip
+MISSING = (
+    "the target opencl needs the package pyopencl: install it with 'pip install weft[opencl]', and for a machine "
+    "without a GPU driver 'pip install pyopencl[pocl]'"
+)
+
+
+def parse(text: str) -> Target | None:
+    """The target that a text stands for; None when it does not speak of OpenCL."""
+    head, colon, rest = text.partition(":")
+    if head != "opencl":
+        return None
+    if rest == "generic":
+        return _target(text, _GENERIC, frozenset({"fp64"}), is_host=False)
+    if colon and not rest.isdigit():
+        raise TargetError(
+            f"target {text!r}: {rest!r} is not a device's number. An OpenCL target is written as\n"
+            + "\n".join(f"  {form}" for form in FORMS)
+        )
+    found = devices()
+    number = int(rest) if colon else 0
+    if number >= len(found):
+        listed = "\n".join(f"  opencl:{n}  {device.name.strip()}" for n, device in enumerate(found))
+        raise TargetError(f"target {text!r}: this machine has {len(found)} OpenCL devices\n{listed}")
+    return _of_device(text, found[number])
+
+
+def devices() -> list[Any]:
+    """The OpenCL devices of this machine, GPUs first; a TargetError where there are none."""
+    try:
+        import pyopencl
+    except ImportError:
+        raise TargetError(MISSING) from None
+    found: list[Any] = []
+    try:
+        for platform in pyopencl.get_platforms():
+            found += platform.get_devices()
+    except pyopencl.Error as error:
+        if not found:
+            raise TargetError(
+                f"this machine has no OpenCL device ({error}): install a driver, or PoCL with "
+                "'pip install pyopencl[pocl]'"
+            ) from None
+    if not found:
+        raise TargetError("this machine has OpenCL but no device: 'pip install pyopencl[pocl]' brings one")
+    return sorted(found, key=lambda device: not device.type & pyopencl.device_type.GPU)
+
+
+def _of_device(text: str, device: Any) -> Target:
+    import pyopencl
+
+    is_gpu = bool(device.type & pyopencl.device_type.GPU)
+    block_threads = min(device.max_work_group_size, device.max_work_item_sizes[0])
+    local = int(device.local_mem_size)
+    facts = ThreadFacts(
+        multiprocessors=int(device.max_compute_units), warp=32 if is_gpu else 8,
+        block_threads=int(block_threads), multiprocessor_threads=int(block_threads) * (2 if is_gpu else 1),
+        shared_bytes=local, multiprocessor_shared_bytes=local, registers=0,
+        cache_bytes=int(device.global_mem_cache_size), vector_bytes=16,
+    )  # fmt: skip
+    extensions = device.extensions.split()
+    features = {name for name, key in (("fp16", "cl_khr_fp16"), ("fp64", "cl_khr_fp64")) if key in extensions}
+    return _target(text, facts, frozenset(features), is_host=True, cpu=device.name.strip())
+
+
+def _target(text: str, facts: ThreadFacts, features: frozenset[str], is_host: bool, cpu: str = "generic") -> Target:
+    return Target(
+        kind="opencl", name=text, triple="opencl", cpu=cpu, features=features, vector_bytes=facts.vector_bytes,
+        vector_registers=64, cache_bytes=(16 << 10, facts.cache_bytes, 0), cores=facts.multiprocessors, has_fma=True,
+        scopes=plain_scopes("global", "local", "shared"), package=_PACKAGE, is_host=is_host, threads=facts,
+    )  # fmt: skip
