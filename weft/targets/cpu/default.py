@@ -13,13 +13,14 @@ Nothing here fails: a step that is not legal for a program is left out.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 
 from weft.core.errors import ScheduleError, WeftError
 from weft.expr.nodes import Buffer, Load, Var, int_value
 from weft.loop.ir import Block, Store
 from weft.loop.tree import block_path, blocks_in, loops_on, readers
 from weft.schedule.schedule import Schedule
+from weft.schedule.space import Space
 from weft.targets.base import Target
 from weft.targets.cpu.default_facts import (
     Facts,
@@ -34,7 +35,7 @@ from weft.targets.cpu.default_facts import (
 )
 from weft.targets.cpu.default_loops import parallelize, schedule_elementwise, schedule_reduction
 from weft.targets.cpu.default_tiles import apply_tile, axis_loops, plan_tile, tile_in_place
-from weft.targets.cpu.spaces import SPACES
+from weft.targets.cpu.spaces import SPACES, WHOLE
 from weft.targets.cpu.unit import Unit
 
 MOST_INLINED_LOADS = 24
@@ -48,6 +49,10 @@ def default_schedule(schedule: Schedule, target: Target, constants: Collection[B
     except WeftError:
         pass
     done: set[str] = set()
+    for name in names_of(schedule):
+        facts = facts_of(block_named(schedule, name))
+        if is_product_sum(facts) and _take_space(Unit(schedule, facts, None, {}, target, constants, done), WHOLE):
+            break
     for name in reversed(names_of(schedule)):
         if name in done or name not in names_of(schedule):
             continue
@@ -211,9 +216,9 @@ def _tile(
     return True
 
 
-def _take_space(unit: Unit) -> bool:
+def _take_space(unit: Unit, spaces: Sequence[Callable[[Unit], Space | None]] = SPACES) -> bool:
     """Applies the default point of the first space that has a legal one."""
-    for space_of in SPACES:
+    for space_of in spaces:
         before, marked = unit.schedule.copy(), set(unit.done)
         try:
             space = space_of(unit)

@@ -10,6 +10,10 @@ from collections.abc import Callable
 
 from weft.schedule.space import Space
 from weft.targets.cpu.spaces import conv
+from weft.targets.cpu.spaces import winograd
 from weft.targets.cpu.unit import Unit
 
 SPACES: tuple[Callable[[Unit], Space | None], ...] = (conv.space,)
+
+WHOLE: tuple[Callable[[Unit], Space | None], ...] = (winograd.space,)
+"""Spaces that schedule a product together with the stages around it; asked before any block has a schedule."""

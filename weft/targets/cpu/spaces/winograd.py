@@ -1,0 +1,355 @@
+"""Winograd's convolution (weft/ops/convolution_winograd.py) on a CPU: lanes are channels in every stage.
+
+    by tiles       for each block of tile rows (threads):        by channels   V of all tiles (threads)
+                       V of the block                                          for each block of channels out (threads):
+                       for each block of channels out:                             t² products into M
+                           t² products into M                                      M back, the elements of the output
+                           M back, the elements of the output
+
+V and M are the transformed input and the sums; blocks are such that they stay in the second-level cache. The first
+order reads the weights once for a block of tiles, the second reads V once for a block of channels: the one that moves
+fewer bytes is the default. A product is a register tile of `rows` tiles × `vectors` of output channels, the weights
+packed in panels of that width when the model is compiled, V in groups of lanes so that its rows stand side by side.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from weft.core.errors import ScheduleError
+from weft.expr.nodes import Buffer, Var
+from weft.loop.ir import Block
+from weft.ops.convolution_winograd import BACK, PADDED, ROWS, SUMS, TAKEN
+from weft.schedule.schedule import Schedule, Stage
+from weft.schedule.space import Point, Space
+from weft.targets.base import Target
+from weft.targets.cpu.default_facts import block_named, extent, facts_of, names_of, sole_reader
+from weft.targets.cpu.default_tiles import ceildiv
+from weft.targets.cpu.unit import Unit
+
+CHANNEL = 1
+"""The place of the channels among the axes of the input and the output."""
+
+DEPTH = 4
+"""Steps of the reduction that are written out."""
+
+ENOUGH_ROWS = 12
+"""Tiles of a block from which on the panels of weights are used often enough."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What the program computes: tiles of `tile` outputs and `size` inputs, `tall` × `wide` of them in an image."""
+
+    batch: int
+    inputs: int
+    outputs: int
+    tile: int
+    size: int
+    tall: int
+    wide: int
+
+    @property
+    def weight_bytes(self) -> int:
+        """The transformed weight."""
+        return 4 * self.size**2 * self.inputs * self.outputs
+
+    def block_bytes(self, tile_rows: int, channels: int) -> int:
+        """The transformed values of some rows of tiles."""
+        return 4 * self.size**2 * tile_rows * self.wide * channels
+
+
+@dataclass(frozen=True)
+class Chain:
+    """The blocks after the products: those between, and the last one, which writes the output."""
+
+    between: tuple[str, ...]
+    final: str
+
+
+def space(unit: Unit) -> Space | None:
+    """The space of a Winograd convolution; None for any other product."""
+    s = unit.schedule
+    names = names_of(s)
+    if unit.facts.block.name != SUMS or not {ROWS, TAKEN, BACK} <= set(names):
+        return None
+    chain, lanes = _chain(s), unit.target.lanes(unit.facts.target.dtype)
+    weight = next((load.buffer for load in unit.facts.loads if load.buffer.name != TAKEN), None)
+    if chain is None or weight is None:
+        return None
+    sizes = _sizes(s, chain)
+    if lanes < 4 or sizes.inputs % lanes or sizes.outputs % lanes:
+        return None
+
+    def apply(point: Point) -> None:
+        own = {PADDED, ROWS, TAKEN, SUMS, BACK, chain.final, *chain.between}
+        others = set(names_of(s)) - own
+        _Sketch(s, chain, sizes, point, lanes, weight).apply()
+        unit.done.update(set(names_of(s)) - others)
+
+    point = default_point(sizes, unit.target, lanes)
+    return Space("winograd", _knobs(sizes, point, lanes, unit.target), point, apply)
+
+
+def _chain(s: Schedule) -> Chain | None:
+    """The blocks from the transform back to the output, each the only reader of the one before, element by element."""
+    found: list[Block] = []
+    buffer = facts_of(block_named(s, BACK)).target
+    while buffer not in s.func.buffers:
+        reader = sole_reader(s.func, buffer)
+        if reader is None or facts_of(reader).is_reduction or len(reader.writes) != 1:
+            return None
+        if found and [extent(a) for a in reader.axes] != [extent(a) for a in found[0].axes]:
+            return None
+        found.append(reader)
+        buffer = reader.writes[0].buffer
+    if not found or len(found[-1].axes) not in (4, 5):
+        return None
+    return Chain(tuple(block.name for block in found[:-1]), found[-1].name)
+
+
+def _sizes(s: Schedule, chain: Chain) -> Sizes:
+    sums, back, final = (block_named(s, name) for name in (SUMS, BACK, chain.final))
+    facts = facts_of(sums)
+    tile, size = extent(back.axes[0]), extent(sums.axes[0])
+    batch, _, height, width = (extent(axis) for axis in final.axes[:4])
+    outputs = 1
+    for axis in facts.spatial[4:]:
+        outputs *= extent(axis)
+    return Sizes(batch, facts.depth, outputs, tile, size, ceildiv(height, tile), ceildiv(width, tile))
+
+
+# ------------------------------------------------------------------------------------------------- the default point
+
+
+def default_point(sizes: Sizes, target: Target, lanes: int) -> dict[str, int]:
+    """The numbers that the facts about a machine suggest."""
+    cache = target.cache_bytes[1] or 256 << 10
+    tile_rows = _tile_rows(sizes, cache)
+    blocks = sizes.batch * ceildiv(sizes.tall, tile_rows)
+    by_tiles = sizes.weight_bytes * (blocks if 2 * sizes.weight_bytes > cache else 1)
+    rows, vectors = register_tile(tile_rows * sizes.wide, sizes.outputs // lanes, target.vector_registers)
+    whole = sizes.block_bytes(sizes.tall, sizes.inputs)
+    panels = sizes.outputs // (vectors * lanes)
+    by_channels = sizes.weight_bytes + sizes.batch * whole * (panels if 2 * whole > cache else 1)
+    cores = max(target.cores, 1)
+    busy = blocks / (ceildiv(blocks, cores) * cores)
+    if by_tiles <= 1.2 * by_channels and busy > 0.8:
+        return {"threads_by_channels": 0, "tile_rows": tile_rows, "panels": panels, "rows": rows, "vectors": vectors}
+    rows, vectors = register_tile(sizes.tall * sizes.wide, sizes.outputs // lanes, target.vector_registers)
+    while vectors > 1 and sizes.outputs // (vectors * lanes) % cores:
+        vectors -= 1
+        while sizes.outputs // lanes % vectors:
+            vectors -= 1
+    return {"threads_by_channels": 1, "tile_rows": sizes.tall, "panels": 1, "rows": rows, "vectors": vectors}
+
+
+def _tile_rows(sizes: Sizes, cache: int) -> int:
+    """Rows of tiles in a block: few where the weights stay in the cache, else as many as fit beside a panel."""
+    fits = max(1, cache // 2 // sizes.block_bytes(1, sizes.inputs + sizes.outputs))
+    wanted = fits if 2 * sizes.weight_bytes > cache else min(fits, ceildiv(ENOUGH_ROWS, sizes.wide))
+    return ceildiv(sizes.tall, ceildiv(sizes.tall, min(wanted, sizes.tall)))
+
+
+def register_tile(rows: int, vectors: int, registers: int) -> tuple[int, int]:
+    """Tiles and vectors of the register tile: two multiply-adds and two loads a cycle, and eight sums under way."""
+    best = (-1.0, 1, 1)
+    for across in range(1, 5):
+        if vectors % across:
+            continue
+        for down in range(1, 1 + min(rows, (registers - 1 - across) // across)):
+            sums = down * across
+            cycles = max(sums / 2, (down + across) / 2, 4)
+            used = rows / (ceildiv(rows, down) * down)
+            score = sums / 2 / cycles * used * (1.0 if rows % down == 0 else 0.9) + 0.001 * sums
+            best = max(best, (score, down, across))
+    return best[1], best[2]
+
+
+def _knobs(sizes: Sizes, point: Point, lanes: int, target: Target) -> dict[str, tuple[int, ...]]:
+    vectors = sizes.outputs // lanes
+    most = max(1, target.vector_registers - 2)
+    choices = {
+        "threads_by_channels": (0, 1),
+        "tile_rows": tuple(sorted({ceildiv(sizes.tall, n) for n in range(1, sizes.tall + 1)})),
+        "panels": tuple(n for n in range(1, vectors + 1) if vectors % n == 0),
+        "rows": tuple(range(1, min(most, sizes.tall * sizes.wide) + 1)),
+        "vectors": tuple(n for n in (1, 2, 3, 4) if vectors % n == 0),
+    }
+    return {knob: tuple(sorted({*values, point[knob]})) for knob, values in choices.items()}
+
+
+# --------------------------------------------------------------------------------------------------------- the sketch
+
+
+class _Sketch:
+    """One point of the space, applied stage by stage from the output to the input."""
+
+    def __init__(self, s: Schedule, chain: Chain, sizes: Sizes, point: Point, lanes: int, weight: Buffer) -> None:
+        self.s, self.chain, self.sizes, self.point, self.lanes, self.weight = s, chain, sizes, point, lanes, weight
+        self.width = lanes * point["vectors"]
+        if sizes.outputs % (self.width * point["panels"]):
+            raise ScheduleError("winograd", str(dict(point)), f"panels of {self.width} do not fill blocks evenly")
+
+    def apply(self) -> None:
+        """All the steps."""
+        s, final = self.s, self.s[self.chain.final]
+        by_channels = bool(self.point["threads_by_channels"])
+        accumulate = s.cache_write(SUMS, "local")
+        facts = facts_of(final.block)
+        lane = facts.spatial[-1 if len(facts.spatial) == 5 else CHANNEL].var
+        # An output whose channels lie apart gets its elements from a small copy in which they lie together.
+        apart = s.cache_write(facts.target.name, "local") if facts.store_step(lane) != 1 else None
+        image, block, channels = self.outer_loops(final, by_channels)
+        inner = block if by_channels else channels
+        self.elements(final, apart, inner)
+        self.products(final, inner, accumulate)
+        if not by_channels:
+            s[TAKEN].compute_at(final, block, exact=False)
+        self.group_lanes(TAKEN)
+        self.group_lanes(SUMS)
+        fill = self.transform()
+        if by_channels:
+            final.parallel(channels)
+            s[TAKEN].parallel(fill)
+        else:
+            final.parallel(final.fuse(image, block) if self.sizes.batch > 1 else block)
+
+    def split_lanes(self, stage: Stage, at: int, axes: int) -> tuple[Var, Var]:
+        """The loops over groups of lanes and inside them, of the channel axis of a stage that has so many axes.
+
+        A program whose values lie in blocks of channels has the two as axes of their own, the second one last.
+        """
+        loops = stage.axis
+        if len(loops) == axes:
+            outer, inner = stage.split(loops[at], factor=self.lanes)
+            return outer, inner
+        if len(loops) != axes + 1 or extent(stage.block.axes[axes]) != self.lanes:
+            raise ScheduleError("winograd", stage.name, f"its channels do not lie in blocks of {self.lanes}")
+        return loops[at], loops[axes]
+
+    def outer_loops(self, final: Stage, by_channels: bool) -> tuple[Var, Var, Var]:
+        """The loops over images, blocks of tile rows and blocks of channels around everything."""
+        group, lane = self.split_lanes(final, CHANNEL, 4)
+        image, height, across = final.axis[0], *final.axis[2:4]
+        block, part = final.split(height, factor=self.point["tile_rows"] * self.sizes.tile)
+        channels, within = final.split(group, factor=self.point["panels"] * self.point["vectors"])
+        first = (channels, image, block) if by_channels else (image, block, channels)
+        final.reorder(*first, within, part, across, lane)
+        final.annotate("partition", False, block)
+        self.loops = (within, part, across, lane)
+        return image, block, channels
+
+    def elements(self, final: Stage, apart: Stage | None, at: Var) -> None:
+        """The transform back and what follows it, tile by tile."""
+        s = self.s
+        stage, (within, part, across, lane) = final, self.loops
+        if apart is not None:
+            stage = apart
+            stage.compute_at(final, at)
+            final.reorder(within, lane, part, across)
+            final.vectorize(final.split(across, factor=self.lanes)[1])
+            within, lane = self.split_lanes(stage, CHANNEL, 4)
+            part, across = stage.axis[2:4]
+            self.blocks_of_lanes(facts_of(stage.block).target.name)
+        tall, row = stage.split(part, factor=self.sizes.tile)
+        wide, column = stage.split(across, factor=self.sizes.tile)
+        stage.reorder(within, tall, wide, row, column, lane)
+        _write_out(stage, row, column, lane)
+        for loop in (tall, wide):
+            stage.annotate("partition", False, loop)
+        for name in reversed(self.chain.between):
+            s[name].compute_at(stage, wide)
+            s[name].set_scope("local")
+            self.tile_of_outputs(s[name])
+        s[BACK].compute_at(stage, wide)
+        s[BACK].set_scope("local")
+        self.positions(s[BACK], first_inside=True)
+
+    def tile_of_outputs(self, stage: Stage) -> None:
+        """The elements of a block between: one tile, one group of lanes."""
+        lane = stage.axis[-1] if len(stage.axis) == 5 else stage.axis[CHANNEL]
+        row, column = stage.axis[2:4]
+        stage.reorder(row, column, lane)
+        _write_out(stage, row, column, lane)
+
+    def positions(self, stage: Stage, first_inside: bool) -> None:
+        """The positions of one tile, written out, one group of lanes each."""
+        a, b, lane = stage.axis[0], stage.axis[1], stage.axis[-1]
+        if len(stage.axis) == 6:
+            stage.reorder(stage.axis[4], *((b, a) if first_inside else (a, b)), lane)
+        else:
+            stage.reorder(*((b, a) if first_inside else (a, b)), lane)
+        _write_out(stage, a, b, lane)
+
+    def products(self, final: Stage, at: Var, accumulate: Stage) -> None:
+        """The t² products: register tiles whose sums are stored once."""
+        s, point, stage = self.s, self.point, self.s[SUMS]
+        stage.compute_at(final, at, exact=False)
+        group, lane = self.split_lanes(stage, 4, 5)
+        a, b, image, tiles = stage.axis[:4]
+        tile, row = stage.split(tiles, factor=point["rows"])
+        panel, vector = stage.split(group, factor=point["vectors"])
+        stage.reorder(a, b, image, panel, tile, row, vector, lane)
+        _write_out(stage, row, vector, lane)
+        accumulate.compute_at(stage, tile)
+        group, lane = self.split_lanes(accumulate, 4, 5)
+        row = accumulate.axis[3]
+        reduce = list(accumulate.reduce_axis)
+        step, unrolled = accumulate.split(reduce[-1], factor=DEPTH)
+        accumulate.reorder(*reduce[:-1], step, unrolled, row, group, lane)
+        _write_out(accumulate, unrolled, row, group, lane)
+        copy = s.cache_read(self.weight.name, "global", [accumulate.name])
+        target = facts_of(copy.block).target.name
+        width = self.width
+        outputs = ["a", "b", f"c // {width}", "k", f"c % {width}"]
+        s.apply("transform_layout", buffer=target, inputs=["a", "b", "k", "c"], outputs=outputs)
+        copy.vectorize(copy.split(copy.axis[3], factor=self.lanes)[1])
+
+    def group_lanes(self, name: str) -> None:
+        """V or M with groups of lanes side by side for neighbouring tiles."""
+        buffer = facts_of(block_named(self.s, name)).target
+        if len(buffer.shape) == 5:
+            inputs, channel = ["a", "b", "n", "p", "c"], [f"c // {self.lanes}", "p", f"c % {self.lanes}"]
+        else:
+            inputs, channel = ["a", "b", "n", "p", "c", "d"], ["c", "p", "d"]
+        self.s.apply("transform_layout", buffer=buffer.name, inputs=inputs, outputs=["a", "b", "n", *channel])
+
+    def blocks_of_lanes(self, name: str) -> None:
+        """An image with the lanes of a group side by side."""
+        buffer = next(b for b in self.s.func.allocations if b.name == name)
+        if len(buffer.shape) == 4:
+            outputs = ["n", f"c // {self.lanes}", "h", "w", f"c % {self.lanes}"]
+            self.s.apply("transform_layout", buffer=name, inputs=["n", "c", "h", "w"], outputs=outputs)
+
+    def transform(self) -> Var:
+        """The input's transform, tile by tile; gives the loop over groups of channels."""
+        s, stage = self.s, self.s[TAKEN]
+        group, lane = self.split_lanes(stage, 4, 5)
+        a, b, image, tiles = stage.axis[:4]
+        row, tile = stage.split(tiles, factor=self.sizes.wide)
+        stage.reorder(image, group, row, tile, a, b, lane)
+        _write_out(stage, a, b, lane)
+        s[ROWS].compute_at(stage, tile)
+        s[ROWS].set_scope("local")
+        self.positions(s[ROWS], first_inside=True)
+        if PADDED in names_of(s):
+            padded = s[PADDED]
+            padded.compute_at(stage, group)
+            padded.set_scope("local")
+            loops = padded.axis
+            lane = loops[4] if len(loops) == 5 else loops[CHANNEL]
+            padded.reorder(*[loop for loop in loops if loop is not lane], lane)
+            padded.vectorize(lane)
+            self.blocks_of_lanes(PADDED)
+        return stage.fuse(image, group) if self.sizes.batch > 1 else group
+
+
+def _write_out(stage: Stage, *loops: Var) -> None:
+    """Loops written out, the last one as lanes."""
+    for loop in loops[:-1]:
+        stage.unroll(loop)
+    stage.vectorize(loops[-1])
+
+
+__all__ = ["default_point", "register_tile", "Sizes", "space"]
