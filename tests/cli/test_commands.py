@@ -235,3 +235,30 @@ def test_doctor(weft):
     found = {one["what"]: one for one in made["findings"]}
     assert made["healthy"] and found["self-test"]["state"] == "ok" and found["numpy"]["detail"] == np.__version__
     assert all(one["mend"] for one in made["findings"] if one["state"] == "missing")
+
+
+# profile
+
+
+def test_profile_shows_every_kernel(weft, tiny, tmp_path, monkeypatch):
+    monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path / "cache"))
+    path, _ = tiny
+    data, trace = tmp_path / "profile.json", tmp_path / "trace.json"
+    code, out, err = weft("profile", path, "--threads", "1", "--seconds", "0.01", "--json", data, "--trace", trace)
+    assert code == 0, err
+    kernels = json.loads(data.read_text())["kernels"]
+    assert kernels and all(kernel["label"] in out for kernel in kernels) and "of peak" in out
+    assert len([event for event in json.loads(trace.read_text())["traceEvents"] if event["ph"] == "X"]) == len(kernels)
+    again = figures(weft("profile", path, "--threads", "1", "--seconds", "0.01", "--json", "-"))
+    assert [kernel["label"] for kernel in again["kernels"]] == [kernel["label"] for kernel in kernels]
+    code, out, _ = weft("profile", path, "--seconds", "0.01", "--top", "1")
+    assert code == 0 and sum(kernel["label"] in out for kernel in kernels) >= 1
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [(["x.weft"], "profile the .onnx file"), (["{tiny}", "--top", "0"], "--top is 0"), (["none.onnx"], "no file")],
+)
+def test_profile_refuses(weft, tiny, words, text):
+    code, _, err = weft("profile", *(word.format(tiny=tiny[0]) for word in words))
+    assert code == 1 and text in err

@@ -22,6 +22,7 @@ from weft.cli.facts import inputs_of
 from weft.cli.screen import Screen
 from weft.core.errors import WeftError
 from weft.executor import Module, compile, load
+from weft.executor.inputs import random_array
 from weft.graph.ir import Array, Graph, TensorType, Value
 from weft.models import make, names
 
@@ -195,22 +196,6 @@ def make_feeds(inputs: Sequence[Value], given: argparse.Namespace, screen: Scree
         else:
             feeds[value.name] = random_array(value.tensor.dtype, shapes[value.name], random)
     return feeds
-
-
-def random_array(dtype: str, shape: Sequence[int], random: np.random.Generator) -> Array:
-    """Random elements of a type: floats around 0; whole numbers 0 and 1, which are good indices of anything."""
-    kind = TensorType(dtype, shape).numpy
-    if dtype == "string":
-        return np.full(tuple(shape), "weft", object)
-    if dtype == "bool":
-        return random.random(tuple(shape)) < 0.5
-    if dtype in ("uint8", "int8"):
-        return random.integers(0, 128, tuple(shape)).astype(kind)
-    if "int" in dtype:
-        return random.integers(0, 2, tuple(shape)).astype(kind)
-    if dtype.startswith("complex"):
-        return (random.standard_normal(tuple(shape)) + 1j * random.standard_normal(tuple(shape))).astype(kind)
-    return random.standard_normal(tuple(shape), "float32").astype(kind)
 
 
 def _read(text: str, value: Value) -> Array:

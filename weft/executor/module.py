@@ -14,7 +14,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -30,6 +30,9 @@ from weft.runtime.dlpack import import_array
 from weft.runtime.threads import check_threads, get_threads
 from weft.targets.base import Target
 from weft.targets.registry import find_target
+
+if TYPE_CHECKING:
+    from weft.executor.profile import Profile
 
 
 class HostWarning(UserWarning):
@@ -182,6 +185,14 @@ class Module:
     def report(self) -> str:
         """What runs where: kernels, host nodes with the reasons, memory."""
         return report_text(self)
+
+    def profile(
+        self, feeds: Mapping[str, Any] | None = None, threads: int | None = None, seconds: float = 1.0
+    ) -> Profile:
+        """The time of every kernel, what it computes and moves; inputs that are not given are random."""
+        from weft.executor.profile import profile_module
+
+        return profile_module(self, feeds, threads, seconds)
 
     def save(self, path: str | Path) -> None:
         """Writes the compiled model to a file that `weft.load` reads."""
