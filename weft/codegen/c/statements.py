@@ -11,12 +11,13 @@ from weft.codegen.c import types
 from weft.codegen.c.calls import from_bits, to_bits
 from weft.codegen.c.context import Context, Handler, StmtHandler, bare
 from weft.codegen.llvm.analysis import as_ramp, divisor, interval, power_of_two, touches_memory
-from weft.core.dtypes import INDEX, DType
+from weft.core.dtypes import INDEX, INT32, DType
 from weft.core.errors import InternalError, TargetError
 from weft.expr.nodes import (
     Address,
     Broadcast,
     Buffer,
+    Cast,
     Const,
     Expr,
     Load,
@@ -73,21 +74,32 @@ def _scalars(c: Context, buffer: Buffer, index: Expr) -> list[str]:
     base = c.base(buffer)
     if index.dtype.lanes == 1:
         return [f"{base}[{c.index(index)}]"]
-    ramp = as_ramp(index, c.definitions)
+    ramp = _ramp_of(c, index)
     if ramp is None or not isinstance(ramp[1], Const):
         return [f"{base}[{bare(text)}]" for text in c.lanes(index)]
-    stride, first = int(ramp[1].value), c.temporary("int64_t", _wide(c, ramp[0]))
+    stride, first = int(ramp[1].value), _first(c, ramp[0])
     return [f"{base}[{_offset(first, stride * lane)}]" for lane in range(index.dtype.lanes)]
 
 
-def _wide(c: Context, e: Expr) -> str:
-    return c.index(e)
+def _ramp_of(c: Context, index: Expr) -> tuple[Expr, Expr] | None:
+    """A vector index as (base, stride), also where it was computed in 32 bits."""
+    if isinstance(index, Cast) and index.dtype.scalar is INDEX and index.value.dtype.scalar is INT32:
+        found = as_ramp(index.value, c.definitions)
+        return None if found is None else (Cast(INDEX, found[0]), found[1])
+    return as_ramp(index, c.definitions)
+
+
+def _first(c: Context, base: Expr) -> str:
+    """The index of a vector's first element, named where a statement may stand."""
+    is_narrow = (isinstance(base, Cast) and base.value.dtype is INT32) or base in c.narrow
+    text = c.index(base)
+    return c.temporary("int32_t" if is_narrow else "int64_t", text if text.isidentifier() else f"({text})")
 
 
 def _offset(first: str, by: int) -> str:
-    if first.isdigit():
-        return str(int(first) + by)
-    return first if by == 0 else f"{first} {'-' if by < 0 else '+'} {abs(by)}"
+    if by == 0:
+        return bare(first)
+    return f"{first} {'-' if by < 0 else '+'} {abs(by)}"
 
 
 def _chunk(c: Context, buffer: Buffer, index: Expr, stride: Expr, base: Expr) -> int:
@@ -109,14 +121,14 @@ def _chunk(c: Context, buffer: Buffer, index: Expr, stride: Expr, base: Expr) ->
 def _load(c: Context, e: Load) -> list[str]:
     buffer, index = e.buffer, _index_of(e.buffer, e.indices)
     lanes, dtype = index.dtype.lanes, e.buffer.dtype
-    ramp = as_ramp(index, c.definitions) if lanes > 1 else None
+    ramp = _ramp_of(c, index) if lanes > 1 else None
     if ramp is not None and isinstance(ramp[1], Const) and ramp[1].value == 0:
         text = _from_memory(f"{c.base(buffer)}[{c.index(ramp[0])}]", dtype)
         return [c.temporary(types.register_type(dtype), text)] * lanes
     chunk = 1 if ramp is None or c.conditional else _chunk(c, buffer, index, ramp[1], ramp[0])
     if ramp is None or chunk == 1:
         return [_from_memory(text, dtype) for text in _scalars(c, buffer, index)]
-    first = c.temporary("int64_t", _wide(c, ramp[0]))
+    first = _first(c, ramp[0])
     texts: list[str] = []
     for start in range(0, lanes, chunk):
         vector = _load_vector(c, buffer, _offset(first, start), chunk)
@@ -178,14 +190,14 @@ def _store_lanes(c: Context, buffer: Buffer, index: Expr, value: Expr, lanes: in
     texts = c.lanes(value)
     texts = texts * lanes if len(texts) == 1 else texts
     values = [c.temporary(kind, _to_memory(text, dtype)) for text in texts]
-    ramp = as_ramp(index, c.definitions)
+    ramp = _ramp_of(c, index)
     chunk = 1 if ramp is None else _chunk(c, buffer, index, ramp[1], ramp[0])
     if ramp is None or chunk == 1:
         places = _scalars(c, buffer, index)
         for place, text in zip(places, values):
             c.line(f"{place} = {bare(text)};")
         return
-    first = c.temporary("int64_t", _wide(c, ramp[0]))
+    first = _first(c, ramp[0])
     for start in range(0, lanes, chunk):
         _store_vector(c, buffer, _offset(first, start), values[start : start + chunk])
 
@@ -282,7 +294,7 @@ def _for(c: Context, s: For) -> None:
     if high is not None and high <= _INT32_MAX and s.var.dtype is INDEX:
         kind = "int32_t"
         c.narrow.add(s.var)
-    limit = c.index(s.extent)
+    limit = c.index(s.extent) if extent is not None else c.temporary(kind, c.value(s.extent))
     if c.dialect.unroll and extent is not None and (s.kind == "unrolled" or _indexes_private(c, s, extent)):
         c.line(c.dialect.unroll)
     _block(c, f"for ({kind} {name} = 0; {name} < {limit}; ++{name}) {{", s.body)

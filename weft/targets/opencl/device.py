@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -123,7 +124,9 @@ def _passed(value: Any) -> Any:
 def _built(device: OpenCLDevice, program: DeviceProgram) -> Any:
     opencl = device.opencl
     try:
-        return opencl.Program(device.context, program.source).build(options=device.options)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", opencl.CompilerWarning)  # compilers report what they did, not only faults
+            return opencl.Program(device.context, program.source).build(options=device.options)
     except opencl.Error as error:
         numbered = "\n".join(f"{n:4} {line}" for n, line in enumerate(program.source.splitlines(), 1))
         raise TargetError(f"{device.name} cannot compile {program.name}: {error}\n{numbered}") from None

@@ -1,0 +1,79 @@
+"""Runs flat Funcs through codegen/c: `run_plain` by a C compiler, `run_opencl` as one work item on PoCL."""
+
+import ctypes
+import functools
+import importlib.util
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.codegen.support import ENTRY, slot
+from weft.codegen.c.dialects import OPENCL
+from weft.codegen.c.generate import generate, generate_plain
+from weft.codegen.llvm.generate import entry_symbol
+from weft.core.errors import TargetError
+from weft.expr.nodes import Buffer
+from weft.targets.registry import find_target
+
+
+@functools.cache
+def compiler():
+    """The command of a C compiler; the test is skipped where there is none."""
+    if shutil.which("cc"):
+        return ["cc"]
+    if importlib.util.find_spec("ziglang"):
+        return [sys.executable, "-m", "ziglang", "cc"]
+    pytest.skip("no C compiler: install cc or ziglang")
+
+
+@functools.cache
+def opencl():
+    """The OpenCL target; the test is skipped where there is no device."""
+    try:
+        return find_target("opencl")
+    except TargetError as error:
+        pytest.skip(str(error))
+
+
+def compile_plain(func, folder, *, contract="off"):
+    """A Func as a ctypes function, by way of a shared library."""
+    source, library = folder / "code.c", folder / "code.so"
+    source.write_text(generate_plain(func))
+    command = [*compiler(), "-std=c11", "-O1", f"-ffp-contract={contract}", "-shared", "-fPIC", "-Wall", "-Werror",
+               "-Wno-unused", str(source), "-o", str(library), "-lm"]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr + source.read_text()
+    return ENTRY((entry_symbol(func.name), ctypes.CDLL(str(library))))
+
+
+def run_plain(func, folder, *arguments):
+    """Compiles, calls, and deletes the library's file, so that the next one may have its name."""
+    entry = compile_plain(func, folder)
+    kinds = [None if isinstance(p, Buffer) else p.dtype for p in (*func.params, *func.size_vars)]
+    slots = np.array([slot(a, k) for a, k in zip(arguments, kinds)], np.int64)
+    assert entry(slots.ctypes.data, 1) == 0
+    (folder / "code.so").unlink()
+
+
+def run_opencl(func, *arguments):
+    """The program on the OpenCL device: outputs change in place."""
+    target = opencl()
+    device = target.device()
+    program = generate(func, target, OPENCL)
+    # A fused multiply-add rounds once where the interpreter rounds twice.
+    program = replace(program, source="#pragma OPENCL FP_CONTRACT OFF\n" + program.source)
+    given = {}
+    for parameter, value in zip(program.parameters, arguments):
+        if parameter.is_buffer:
+            given[parameter.name] = device.allocate(value.nbytes)
+            device.write(given[parameter.name], value)
+        else:
+            given[parameter.name] = parameter.dtype.numpy.type(value)
+    device.load(program).run(given)
+    for parameter, value in zip(program.parameters, arguments):
+        if parameter.is_written:
+            device.read(given[parameter.name], value)

@@ -1,0 +1,105 @@
+"""Random programs under random schedules with threads: barriers keep them free of races, and OpenCL computes the same.
+
+After random steps of any kind, loops are bound to blocks and threads until nothing more is accepted, so that most
+programs have several kernels, memory that blocks share and virtual threads.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from tests.codegen.c_support import opencl
+from tests.conftest import FULL
+from tests.schedule.checking import assert_same, follow, run, scopes_fit, try_step, uses_threads
+from tests.schedule.strategies import Source, arguments_of, declare_intrinsics, draw_program, draw_steps
+import weft
+from weft.core.errors import TargetError
+from weft.loop.passes.decompose_init import decompose_init
+from weft.loop.passes.insert_barriers import insert_barriers
+from weft.loop.passes.lower_blocks import lower_blocks
+from weft.loop.passes.lower_virtual_threads import lower_virtual_threads
+from weft.loop.passes.place_allocations import place_allocations
+from weft.loop.tree import loops_in
+from weft.loop.verifier import verify
+from weft.targets.gpu import pipeline
+
+BARRIERS = (decompose_init, lower_blocks, lower_virtual_threads, place_allocations, insert_barriers)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _intrinsics():
+    declare_intrinsics()
+
+
+def bind_more(source, schedule, counts):
+    """Binds loops that are still serial, outermost first."""
+    for loop in list(loops_in(schedule.func.body)):
+        if loop.kind == "serial" and source.chance(60):
+            tag = source.pick(("blockIdx.x", "blockIdx.y", "threadIdx.x", "threadIdx.x", "threadIdx.y", "vthread"))
+            try_step(schedule, "bind", {"loop": loop.var.name, "thread": tag}, counts)
+
+
+def draw_pair(seed, counts):
+    """A program, a schedule of it with threads, arguments, and what it computes; None where it has no threads."""
+    source = Source(seed)
+    program = draw_program(source)
+    schedule = program.schedule()
+    start = schedule.func
+    for _ in range(source.number(1, 7)):
+        follow(draw_steps(source, schedule), schedule, counts)
+        if source.chance(50):
+            bind_more(source, schedule, counts)
+    bind_more(source, schedule, counts)
+    if not uses_threads(schedule.func) or not scopes_fit(schedule.func):
+        return None
+    arrays = arguments_of(start, program.size, seed)
+    return schedule.func, arrays, run(start, arrays)
+
+
+def check_barriers(func, arrays, want):
+    """With barriers the lowered program runs in the interpreter, which finds races."""
+    for each in BARRIERS:
+        func = each(func)
+        verify(func)
+    assert_same(run(func, arrays), want, f"with barriers\n{func!r}")
+
+
+def check_opencl(func, arrays, want):
+    copies = [a.copy() for a in arrays]
+    weft.build(func, target=opencl())(*copies)
+    assert_same(copies, want, f"on OpenCL\n{func!r}")
+
+
+def check_seeds(seeds, check, least):
+    counts: Counter[str] = Counter()
+    checked = 0
+    for seed in seeds:
+        pair = draw_pair(seed, counts)
+        if pair is None:
+            continue
+        try:
+            check(*pair)
+        except TargetError as error:
+            assert "not every thread" in str(error) or "constant" in str(error), f"seed {seed}: {error}"
+            counts["refused"] += 1
+        except Exception as error:
+            raise AssertionError(f"seed {seed}: {error}") from error
+        checked += 1
+    assert checked - counts["refused"] >= least, counts
+
+
+def test_barriers_leave_no_races():
+    check_seeds(range(100), check_barriers, 40)
+
+
+def test_opencl_computes_the_same():
+    check_seeds(range(1000, 1040), check_opencl, 15)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(5))
+def test_hundreds_of_pairs_on_opencl(part):
+    check_seeds(range(2000 + part * 200, 2200 + part * 200), check_opencl, 80)
