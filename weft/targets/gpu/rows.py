@@ -118,12 +118,12 @@ def _attach(s: Schedule, name: str, stages: list[str], loop: Var, scope: str, ro
     """Computes every stage inside the loop that is one row, its result in another memory."""
     for other in stages:
         alone = work_around(s, other)
+        for region in block_named(s, other).writes:
+            s.apply("set_scope", buffer=region.buffer.name, scope=scope)
         s[other].compute_at(s[name], loop)
         inside = math.prod(loop_extents(s[other])[x.var.name] for x in free_loops(s[other]))
         if inside * rows > 1.3 * alone:
             raise ScheduleError("rows", other, "it would be computed several times")
-        for region in block_named(s, other).writes:
-            s.apply("set_scope", buffer=region.buffer.name, scope=scope)
 
 
 def _block_each(stage: Stage, facts: Facts, row: set[Var], stages: list[str], target: Target) -> bool:
