@@ -1,5 +1,19 @@
 """The primitives, one family a file. Importing this package registers all of them."""
 
-from weft.schedule.primitives import attach, cache, domain, inline, layout, loops, marks, padding, reduction, tensorize
+from weft.schedule.primitives import (
+    attach,
+    cache,
+    domain,
+    inline,
+    layout,
+    loops,
+    marks,
+    matrix,
+    padding,
+    reduction,
+    tensorize,
+)
 
-__all__ = ["attach", "cache", "domain", "inline", "layout", "loops", "marks", "padding", "reduction", "tensorize"]
+__all__ = [
+    "attach", "cache", "domain", "inline", "layout", "loops", "marks", "matrix", "padding", "reduction", "tensorize",
+]  # fmt: skip
