@@ -6,6 +6,7 @@ import pytest
 from tests.ops.cases import cases, check_case
 from tests.ops.nodes import check_node, numbers, run_node
 from weft.graph.ir import GraphError
+from weft.ops.signal_fourier import factors
 
 # Before opset 20 the axis was an attribute: the importer brings such models to the form of today.
 CASES = [case for case in cases("DFT", "STFT") if not case.name.endswith("opset19")]
@@ -29,6 +30,25 @@ def test_dft_of_complex_numbers(inverse, axis, length):
     wanted = parts(function(values, length, axis=axis if axis > 0 else axis + 1))
     arrays = [x, None if length is None else np.array(length), np.array(axis)]
     check_node("DFT", arrays, wanted, inverse=inverse)
+
+
+@pytest.mark.parametrize("length", [1, 2, 8, 15, 17, 60])
+def test_lengths_of_many_factors(length):
+    x = numbers(2, length, 2)
+    for inverse, function in ((0, np.fft.fft), (1, np.fft.ifft)):
+        values = x.astype("float64")[..., 0] + 1j * x.astype("float64")[..., 1]
+        (made,) = run_node("DFT", x, inverse=inverse)[1]
+        wanted = parts(function(values, axis=1))
+        assert np.abs(made - wanted).max() <= 1e-6 * max(1, np.abs(wanted).max())
+    (made,) = run_node("DFT", x[..., :1], onesided=1)[1]
+    wanted = parts(np.fft.rfft(x[..., 0].astype("float64"), axis=1))
+    assert np.abs(made - wanted).max() <= 1e-6 * max(1, np.abs(wanted).max())
+
+
+def test_the_product_of_the_factors_is_the_length():
+    for length in (1, 2, 12, 97, 1024, 2 * 3 * 5 * 7 * 11):
+        assert np.prod(factors(length)) == length
+    assert factors(40) == [2, 4, 5] and factors(9) == [3, 3]
 
 
 @pytest.mark.parametrize("size,length", [(8, None), (7, None), (7, 10), (9, 6)])

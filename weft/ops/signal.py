@@ -1,12 +1,11 @@
-"""DFT and STFT: discrete Fourier transforms, as products with a table of cosines and sines.
+"""DFT and STFT: discrete Fourier transforms (`signal_fourier` has the algorithm).
 
-Complex numbers are a last dimension of two (real, imaginary); a last dimension of one is a real signal. The table has
-one entry for each of the N-th roots of unity, so an element of the transform reads entry (k * n) % N.
+Complex numbers are a last dimension of two (real, imaginary); a last dimension of one is a real signal. A transform of
+float32 is computed in float32, as numpy and the runtimes compute it.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -19,8 +18,7 @@ from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
 from weft.graph.shapes import divided, minus, normal_axis, plus, times, unknown_dim
 from weft.ops.convolution import accumulator, exact_type, is_empty
 from weft.ops.convolution_window import stage
-
-Parts = Callable[[Expr], tuple[Expr, Expr | None]]
+from weft.ops.signal_fourier import Parts, Transform
 
 # ---------------------------------------------------------------------------------------------------------------- DFT
 
@@ -91,28 +89,6 @@ def _evaluate_dft(c: Evaluate, x: Array, dft_length: Any = None, axis: Any = Non
     return np.asarray(made.astype(x.dtype))
 
 
-def _table(length: int, kind: str, function: Any, name: str) -> te.Tensor:
-    """cos or sin of 2 pi i / length, found in float64."""
-    return stage(
-        (length,),
-        lambda i: function(i.astype("float64") * te.const(2 * math.pi / length, "float64")).astype(kind),
-        name=name,
-    )
-
-
-def _transform(parts: Parts, part: str, k: Expr, n: te.IterVar, length: int, tables: Any, inverse: bool) -> Any:
-    """One part of one output: the sum of (a + ib) * (cos ∓ i sin) over n."""
-    cosine, sine = tables
-    turn = (k * n.var) % length
-    real, imaginary = parts(n.var)
-    down = sine[turn] if inverse else -sine[turn]
-    if part == "real":
-        value = real * cosine[turn]
-        return te.sum(value if imaginary is None else value - imaginary * down, axis=n)
-    value = real * down
-    return te.sum(value if imaginary is None else value + imaginary * cosine[turn], axis=n)
-
-
 def _compute_dft(c: Compute, x: te.Tensor, dft_length: Any = None, axis: Any = None) -> Any:
     if is_empty(c.types[0], *c.outputs):
         return None
@@ -124,34 +100,31 @@ def _compute_dft(c: Compute, x: te.Tensor, dft_length: Any = None, axis: Any = N
     length = _length(c, shape[along]) if given is None else int(given.reshape(()))
     assert isinstance(length, int)
     used = min(shape[along], length // 2 + 1 if inverse and onesided else length)
-    tables = (_table(length, wide, te.cos, "cosines"), _table(length, wide, te.sin, "sines"))
-    n = te.reduce_axis(used, "n")
 
-    def element(at: tuple[Expr, ...]) -> Parts:
-        def read(i: Expr) -> tuple[Expr, Expr | None]:
-            place = (*at[:along], i, *at[along + 1 :])
-            real = x[(*place, 0)].astype(wide)
-            imaginary = x[(*place, 1)].astype(wide) if shape[-1] == 2 else None
-            return _doubled(real, imaginary, i, length) if inverse and onesided else (real, imaginary)
+    def part(place: tuple[Expr, ...], i: Expr, number: int) -> Expr:
+        value = x[(*place, number)].astype(wide)
+        return value if used == length else te.if_then_else(i < used, value, te.const(0.0, wide))
 
-        return read
+    def read(others: tuple[Expr, ...], i: Expr) -> Parts:
+        place = (*others[:along], i, *others[along:])
+        real, imaginary = part(place, i, 0), part(place, i, 1) if shape[-1] == 2 else None
+        return _doubled(real, imaginary, i, length) if inverse and onesided else (real, imaginary)
 
-    def part(name: str) -> te.Tensor:
-        return stage(
-            out[:-1],
-            lambda *at: _transform(element(at), name, at[along], n, length, tables, inverse),
-            name=f"dft_{name}",
-        )
-
+    transform = Transform(out[:-1], along, length, wide, inverse)
+    real, imaginary = transform.run(read, is_real=shape[-1] == 1, complex_result=out[-1] == 2)
     scale = te.const(1.0 / length if inverse else 1.0, wide)
-    real = part("real")
-    imaginary = real if out[-1] == 1 else part("imaginary")
+    return _joined(out, real, imaginary, lambda value: (value * scale).astype(kind), "dft")
 
-    def join(*at: Expr) -> Expr:
-        value = real[at[:-1]] if out[-1] == 1 else te.if_then_else(at[-1] < 1, real[at[:-1]], imaginary[at[:-1]])
-        return (value * scale).astype(kind)
 
-    return te.compute(out, lambda *at: join(*at), name="dft")
+def _joined(out: tuple[int, ...], real: Any, imaginary: Any, finish: Callable[[Expr], Expr], name: str) -> te.Tensor:
+    """Real and imaginary parts side by side in a last dimension."""
+
+    def body(*at: Expr) -> Expr:
+        if imaginary is None:
+            return finish(real[at[:-1]])
+        return finish(te.if_then_else(at[-1] < 1, real[at[:-1]], imaginary[at[:-1]]))
+
+    return stage(out, body, name)
 
 
 def _doubled(real: Expr, imaginary: Expr | None, i: Expr, length: int) -> tuple[Expr, Expr | None]:
@@ -221,31 +194,18 @@ def _compute_stft(c: Compute, x: te.Tensor, step: Any, window: Any = None, lengt
     wide, hop = accumulator(kind), int(stride.reshape(()))
     frame = _frame(c, shape[1], None if window is None else c.shape(2), c.value(3))
     assert isinstance(frame, int)
-    tables = (_table(frame, wide, te.cos, "cosines"), _table(frame, wide, te.sin, "sines"))
-    n = te.reduce_axis(frame, "n")
 
-    def element(b: Expr, f: Expr) -> Parts:
-        def read(i: Expr) -> tuple[Expr, Expr | None]:
-            place = (b, f * hop + i)
-            made = [x[place] if len(shape) == 2 else x[(*place, p)] for p in range(2 if shape[2:] == (2,) else 1)]
-            values: list[Expr] = [v.astype(wide) for v in made]
-            if window is not None:
-                values = [v * window[i].astype(wide) for v in values]
-            return values[0], values[1] if len(values) == 2 else None
+    def read(others: tuple[Expr, ...], i: Expr) -> Parts:
+        place = (others[0], others[1] * hop + i)
+        made = [x[place] if len(shape) == 2 else x[(*place, p)] for p in range(2 if shape[2:] == (2,) else 1)]
+        values: list[Expr] = [v.astype(wide) for v in made]
+        if window is not None:
+            values = [v * window[i].astype(wide) for v in values]
+        return values[0], values[1] if len(values) == 2 else None
 
-        return read
-
-    def part(name: str) -> Any:
-        return te.compute(
-            out[:-1],
-            lambda b, f, k: _transform(element(b, f), name, k, n, frame, tables, False),
-            name=f"stft_{name}",
-        )
-
-    real, imaginary = part("real"), part("imaginary")
-    return te.compute(
-        out, lambda b, f, k, p: te.if_then_else(p < 1, real[b, f, k], imaginary[b, f, k]).astype(kind), name="stft"
-    )
+    is_real = shape[2:] != (2,)
+    real, imaginary = Transform(out[:-1], 2, frame, wide, inverse=False).run(read, is_real, complex_result=True)
+    return _joined(out, real, imaginary, lambda value: value.astype(kind), "stft")
 
 
 register(OpSpec("STFT", _infer_stft, _evaluate_stft, _compute_stft, kind="complex", shape_inputs=(1, 3)))
