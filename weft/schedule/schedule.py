@@ -387,6 +387,10 @@ class Stage:
             )
         return names.index(name)
 
+    def pad(self, loop: Any, factor: int) -> None:
+        """Rounds the extent of an axis up to a multiple; what lies beyond its end is computed from zeros."""
+        self.schedule.apply("pad", block=self.name, loop=self._loop(loop, "pad"), factor=factor)
+
     def double_buffer(self) -> None:
         """Gives this block's result two halves."""
         self.schedule.apply("double_buffer", buffer=self.schedule.buffer_name(self))
@@ -396,10 +400,12 @@ class Stage:
         name = self._loop(loop, "software_pipeline")
         self.schedule.apply("software_pipeline", loop=name, stages=stages, order=order)
 
-    def prefetch(self, tensor: Any, loop: Any, distance: int = 1) -> None:
-        """Fetches ahead what a loop will load from a tensor so many iterations later."""
-        name = self._loop(loop, "prefetch")
-        self.schedule.apply("prefetch", buffer=self.schedule.buffer_name(tensor), loop=name, distance=distance)
+    def prefetch(self, tensor: Any, loop: Any, distance: int = 1, outer: Any = None) -> None:
+        """Fetches ahead what a loop will load so many iterations later: its own, or of a loop further out."""
+        arguments = {"buffer": self.schedule.buffer_name(tensor), "loop": self._loop(loop, "prefetch")}
+        if outer is not None:
+            arguments["outer"] = self._loop(outer, "prefetch")
+        self.schedule.apply("prefetch", **arguments, distance=distance)
 
     def pragma(self, loop: Any, key: str, value: Any = True) -> None:
         """A hint on a loop."""

@@ -5,12 +5,31 @@
                                                                  C[…] = C[…] + B[ramp(k*64, 1, 16)]
 
 One fetch for each load whose place moves with the loop. Past the end of the buffer a fetch has no effect.
+
+`["B", 7, "f", 7]` looks 7 iterations of the loop f ahead, which stands further out: where these 7 read the same stretch of
+B again and again and the next 7 read the next one, each fetches its share (a seventh) of what comes.
 """
 
 from __future__ import annotations
 
 from weft.core.dtypes import INT32
-from weft.expr.nodes import Address, Buffer, Call, Expr, Load, Ramp, Var, add, index_expr
+from weft.expr.nodes import (
+    Address,
+    Buffer,
+    Call,
+    Expr,
+    Load,
+    Ramp,
+    Var,
+    add,
+    const,
+    floormod,
+    index_expr,
+    int_value,
+    mul,
+    sub,
+)
+from weft.expr.simplify import simplify
 from weft.expr.structural import structural_key
 from weft.expr.visit import substitute, uses_any, walk
 from weft.loop.interpreter import register_effect
@@ -28,13 +47,24 @@ def insert_prefetch(func: Func) -> Func:
 
 
 class _Insert(Mutator):
+    def __init__(self) -> None:
+        self.around: list[For] = []
+
     def visit_For(self, s: For) -> Stmt:
         """A loop: the fetches come first in its body."""
+        self.around.append(s)
         body = self.stmt(s.body)
+        self.around.pop()
         wanted = s.annotations.get("prefetch")
         if not wanted:
             return s if body is s.body else s.replace(body=body)
-        fetches = [fetch for name, distance in wanted for fetch in _fetches(s, str(name), int(distance))]
+        fetches: list[Stmt] = []
+        for name, distance, *further in wanted:
+            if further:
+                outer = [loop for loop in self.around if loop.var.name == further[0]]
+                fetches += _shares(s, str(name), outer[-1].var, int(distance), int(further[1])) if outer else []
+            else:
+                fetches += _fetches(s, str(name), int(distance))
         notes = {key: value for key, value in s.annotations.items() if key != "prefetch"}
         return s.replace(body=seq(*fetches, body), annotations=notes)
 
@@ -60,6 +90,52 @@ def _fetches(loop: For, name: str, distance: int) -> list[Stmt]:
             at = Address(e.buffer, (target,), "r")
             later.setdefault(structural_key(target), Evaluate(Call("prefetch", (at,), INT32)))
     return list(later.values())
+
+
+LINE = 64
+SECOND_LEVEL = 2
+"""Where a share goes that is needed later: into the second-level cache."""
+
+
+def _shares(loop: For, name: str, outer: Var, distance: int, shares: int) -> list[Stmt]:
+    """One share of the fetches for what the loop's body will load when an outer loop is some iterations further."""
+    first: dict[Var, Expr] = {outer: add(outer, index_expr(distance))}
+    hidden: set[Var | Buffer] = set()
+    for s in walk_stmts(loop.body):
+        if isinstance(s, For):
+            first[s.var] = index_expr(0)
+        elif isinstance(s, (Let, Allocate)):
+            hidden.add(s.var if isinstance(s, Let) else s.buffer)
+    loads = [e for e in walk_exprs(loop.body) if isinstance(e, Load) and e.buffer.name == name]
+    places = [e.indices[0].base if isinstance(e.indices[0], Ramp) else e.indices[0] for e in loads]
+    if not loads or not all(p.dtype.lanes == 1 and uses_any(p, {outer}) and _is_plain(p, hidden) for p in places):
+        return []
+    offsets = [int_value(simplify(sub(p, places[0]))) for p in places]
+    if any(offset is None for offset in offsets):
+        return []
+    known = [offset for offset in offsets if offset is not None]
+    buffer = loads[0].buffer
+    step = LINE // buffer.dtype.bytes
+    lines = (max(known) - min(known)) // step + 1
+    share = -(-lines // shares)
+    start = add(
+        substitute(places[known.index(min(known))], first),
+        mul(floormod(outer, index_expr(shares)), index_expr(share * step)),
+    )
+    return [
+        Evaluate(
+            Call(
+                "prefetch",
+                (
+                    Address(buffer, (add(start, index_expr(line * step)),), "r"),
+                    const(0, INT32),
+                    const(SECOND_LEVEL, INT32),
+                ),
+                INT32,
+            )
+        )
+        for line in range(share)
+    ]
 
 
 def _is_plain(place: Expr, hidden: set[Var | Buffer]) -> bool:

@@ -222,10 +222,12 @@ def software_pipeline(func: Func, loop: str, stages: Sequence[int], order: Seque
 
 
 @primitive
-def prefetch(func: Func, buffer: str, loop: str, distance: int = 1) -> Result:
+def prefetch(func: Func, buffer: str, loop: str, distance: int = 1, outer: str | None = None) -> Result:
     """Fetches into the cache what the loop will load from a buffer some iterations later.
 
     rewrite: for i: S[B[i]]  ->  for i @{"prefetch": [["B", 1]]}: S[B[i]]   (each iteration fetches B[i + 1])
+
+    With `outer`, a loop further out, the distance counts iterations of that loop, which share the fetches.
     """
     buffer_named(func, buffer, "prefetch")
     path = loop_path(func, loop, "prefetch")
@@ -234,7 +236,10 @@ def prefetch(func: Func, buffer: str, loop: str, distance: int = 1) -> Result:
         raise ScheduleError(
             "prefetch", f"{buffer}, {loop}", f"the distance is a whole number of at least 1, not {distance!r}"
         )
-    notes = {**found.annotations, "prefetch": [*found.annotations.get("prefetch", []), [buffer, distance]]}
+    if outer is not None and outer not in {one.var.name for one in loops_on(path[:-1])}:
+        raise ScheduleError("prefetch", f"{buffer}, {loop}", f"there is no loop {outer} around {loop}")
+    note = [buffer, distance] if outer is None else [buffer, distance, outer, distance]
+    notes = {**found.annotations, "prefetch": [*found.annotations.get("prefetch", []), note]}
     return Result(replace_last(func, path, found.replace(annotations=notes)))
 
 

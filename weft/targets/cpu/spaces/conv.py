@@ -43,6 +43,7 @@ class Shape:
     lane: Axis
     block: Axis | None
     place: Axis | None
+    row: Axis | None
     others: tuple[Axis, ...]
     weight: Load
     image: Load
@@ -57,15 +58,20 @@ def space(unit: Unit) -> Space | None:
     places = 1 if shape.place is None else extent(shape.place)
     blocks = 1 if shape.block is None or shape.depthwise else extent(shape.block)
     registers = max(unit.target.vector_registers, 8)
-    vectors, wide = _tile(places, blocks, registers)
+    rows = 1 if shape.row is None else extent(shape.row)
+    far = _bytes(shape.weight) > unit.target.cache_bytes[1]
+    vectors, high, wide = _tile(rows, places, blocks, registers, 4.0 if far else 2.0)
     knobs = {
         "vectors": tuple(range(1, min(blocks, 6) + 1)),
+        "rows": tuple(range(1, min(rows, 4) + 1)),
         "places": tuple(range(1, min(places, registers) + 1)),
         "unroll": (1, 2, 4, 8, 16),
         "by_rows": (0, 1),
+        "fetch": (0, 1),
     }
     by_rows = int(_bytes(shape.image) >= _bytes(shape.weight))
-    default = {"vectors": vectors, "places": wide, "unroll": 4, "by_rows": by_rows}
+    fetch = int(_bytes(shape.weight) > unit.target.cache_bytes[0])
+    default = {"vectors": vectors, "rows": high, "places": wide, "unroll": 4, "by_rows": by_rows, "fetch": fetch}
     return Space("convolution", knobs, default, lambda point: _apply(unit, shape, point))
 
 
@@ -73,22 +79,25 @@ def _bytes(load: Load) -> int:
     return math.prod(int_value(size) or 1 for size in load.buffer.shape) * int(load.buffer.dtype.bytes)
 
 
-def _tile(places: int, blocks: int, registers: int) -> tuple[int, int]:
-    """Vectors and places of the register tile: least time by the count of multiply-adds and loads of a step.
+def _tile(rows: int, places: int, blocks: int, registers: int, fetch: float) -> tuple[int, int, int]:
+    """Vectors, rows and places of the register tile: least time by the multiply-adds and loads of a step.
 
-    A step issues two multiply-adds and two loads in a cycle; each accumulator waits four cycles for itself.
+    A step issues two multiply-adds and two loads in a cycle, and waits `fetch` cycles for each vector of weights; an
+    accumulator waits four cycles for itself.
     """
-    best, chosen = math.inf, (1, 1)
+    best, chosen = math.inf, (1, 1, 1)
     for vectors in range(1, min(blocks, 6) + 1):
-        for wide in range(1, min(places, registers) + 1):
-            if vectors * wide + vectors + 1 > registers:
-                break
-            tiles = ceildiv(places, wide) * ceildiv(blocks, vectors)
-            cycles = max(vectors * wide / 2, (vectors + wide) / 2, 4.0) + 0.25
-            rest = 0.25 * ((places % wide != 0) + (blocks % vectors != 0))
-            time = tiles * cycles * (1 + rest)
-            if time < best * 0.999:
-                best, chosen = time, (vectors, wide)
+        for high in range(1, min(rows, 4) + 1):
+            for wide in range(1, min(places, registers) + 1):
+                if vectors * high * wide + vectors + 1 > registers or (high > 1 and wide < places):
+                    continue
+                tiles = rows / high * ceildiv(places, wide) * ceildiv(blocks, vectors)
+                sums = vectors * high * wide
+                cycles = max(sums / 2, (vectors + high * wide) / 2, fetch * vectors, 4.0) + 0.25 + 0.25 * vectors
+                rest = 0.1 * ((places % wide != 0) + (blocks % vectors != 0)) + 0.04 * (rows % high != 0)
+                time = tiles * cycles * (1 + rest)
+                if time < best * 0.999:
+                    best, chosen = time, (vectors, high, wide)
     return chosen
 
 
@@ -120,8 +129,9 @@ def _shape(unit: Unit) -> Shape | None:
         return None  # channels in groups
     place = across[-1] if across and extent(across[-1]) > 1 else None
     block = along[0] if along else None
-    others = tuple(axis for axis in middle if axis is not place and axis is not block)
-    return Shape(lane, block, place, others, weight, image, depthwise)
+    row = across[-2] if place is not None and len(across) > 1 else None
+    others = tuple(axis for axis in middle if axis is not place and axis is not block and axis is not row)
+    return Shape(lane, block, place, row, others, weight, image, depthwise)
 
 
 def _uses(load: Load, axis: Axis) -> bool:
@@ -133,7 +143,7 @@ def _uses(load: Load, axis: Axis) -> bool:
 
 def _apply(unit: Unit, shape: Shape, point: Point) -> None:
     s, name = unit.schedule, unit.facts.block.name
-    _pack(unit, shape, point["vectors"])
+    packed = _pack(unit, shape, point["vectors"])
     if unit.taker is None:
         sums = s.cache_write(unit.facts.target.name, "local")
         final = s[name]
@@ -147,8 +157,17 @@ def _apply(unit: Unit, shape: Shape, point: Point) -> None:
     sums.compute_at(final, outer[-1])
     if unit.taker is not None:
         sums.set_scope("local")
-    _schedule_sums(unit, sums, shape, point)
+    innermost = _schedule_sums(unit, sums, shape, point)
+    rows = _row_steps(shape, point)
+    if point["fetch"] and innermost is not None and rows > 1 and not shape.depthwise and not point["by_rows"]:
+        # The rows of the image share the fetching of the next channels' weights.
+        sums.prefetch(packed, innermost, rows, outer=outer[0])
     unit.done.update([name, final.name, sums.name])
+
+
+def _row_steps(shape: Shape, point: Point) -> int:
+    """How many tiles stand below one another."""
+    return 1 if shape.row is None else ceildiv(extent(shape.row), point["rows"])
 
 
 def _outer_loops(unit: Unit, final: Stage, shape: Shape, loops: dict[Var, Var], point: Point) -> list[Var]:
@@ -167,26 +186,30 @@ def _outer_loops(unit: Unit, final: Stage, shape: Shape, loops: dict[Var, Var], 
         outer, inner = final.split(loops[shape.place.var], factor=point["places"])
         places, tile = [outer], [inner, *tile]
         final.unroll(inner)
+    rows: list[Var] = []
+    if shape.row is not None:
+        rows = [loops[shape.row.var]]
+        if point["rows"] > 1:
+            outer, inner = final.split(rows[0], factor=point["rows"])
+            rows, tile = [outer], [inner, *tile]
+            final.unroll(inner)
     parts: list[Var] = []
-    rows = others[-1:]
     work = unit.facts.points * unit.facts.depth
     if point["by_rows"] and not shape.depthwise and rows:
-        length = extent(shape.others[-1])
+        length = _row_steps(shape, point)
         part = max(1, ceildiv(length, max(1, unit.target.cores) * PARTS))
         if part < length:
             outer, inner = final.split(rows[0], factor=part)
             parts, rows = [outer], [inner]
-    around = [*others[:-1], *parts, *blocks, *rows]
+    around = [*others, *parts, *blocks, *rows]
     final.reorder(*around, *places, *tile)
     final.vectorize(tile[-1])
     if work >= LEAST_PARALLEL_WORK:
-        around = _parallel(final, around, others[:-1], parts, blocks, unit.target.cores)
+        around = _parallel(final, around, others, parts)
     return [*around, *places]
 
 
-def _parallel(
-    final: Stage, around: list[Var], first: Sequence[Var], parts: list[Var], blocks: list[Var], cores: int
-) -> list[Var]:
+def _parallel(final: Stage, around: list[Var], first: Sequence[Var], parts: list[Var]) -> list[Var]:
     """Divides the leading loops among threads; gives the loops as they are then."""
     together = [*first, *parts] if parts else around
     if not together:
@@ -196,10 +219,11 @@ def _parallel(
     return [fused, *around[len(together) :]]
 
 
-def _schedule_sums(unit: Unit, sums: Stage, shape: Shape, point: Point) -> None:
+def _schedule_sums(unit: Unit, sums: Stage, shape: Shape, point: Point) -> Var | None:
+    """The loops of the reduction around the tile; gives the innermost that is not unrolled."""
     facts = unit.facts
     loops = dict(zip([axis.var for axis in facts.spatial], sums.axis))
-    tile = [loops[axis.var] for axis in (shape.place, shape.block, shape.lane) if axis is not None]
+    tile = [loops[axis.var] for axis in (shape.row, shape.place, shape.block, shape.lane) if axis is not None]
     rest = [loop for loop in sums.axis if loop not in tile]
     reduce = list(sums.reduce_axis)
     last = extent(facts.reduce[-1])
@@ -211,13 +235,14 @@ def _schedule_sums(unit: Unit, sums: Stage, shape: Shape, point: Point) -> None:
     elif _overlaps(facts, shape, point["places"]):
         pass
     elif last > point["unroll"] > 1:
-        _, inner = sums.split(reduce[-1], factor=point["unroll"])
+        reduce[-1], inner = sums.split(reduce[-1], factor=point["unroll"])
         sums.unroll(inner)
     elif last > 1:
-        sums.unroll(reduce[-1])
+        sums.unroll(reduce.pop())
     for loop in tile[:-1]:
         sums.unroll(loop)
     sums.vectorize(tile[-1])
+    return reduce[-1] if reduce else None
 
 
 def _overlaps(facts: Facts, shape: Shape, places: int) -> bool:
@@ -227,8 +252,8 @@ def _overlaps(facts: Facts, shape: Shape, places: int) -> bool:
     return bool(along and across) and abs(along or 0) < places * abs(across or 0) and extent(facts.reduce[-1]) > 1
 
 
-def _pack(unit: Unit, shape: Shape, vectors: int) -> None:
-    """The weights in the order in which the kernel reads them, blocks of channels outermost."""
+def _pack(unit: Unit, shape: Shape, vectors: int) -> str:
+    """The weights in the order in which the kernel reads them, blocks of channels outermost; gives their name."""
     facts, load = unit.facts, shape.weight
     copy = unit.schedule.cache_read(load.buffer.name, "global", [facts.block.name])
     names = [f"d{i}" for i in range(len(load.indices))]
@@ -241,6 +266,7 @@ def _pack(unit: Unit, shape: Shape, vectors: int) -> None:
     buffer = copy.block.writes[0].buffer.name
     unit.schedule.apply("transform_layout", buffer=buffer, inputs=names, outputs=outputs)
     unit.done.add(copy.name)
+    return buffer
 
 
 def _reduction_order(facts: Facts, load: Load, names: Sequence[str]) -> list[str]:
