@@ -6,6 +6,7 @@ import llvmlite.binding as llvm
 import pytest
 
 from weft.core.knobs import knobs
+from weft.targets import peaks as kept
 from weft.targets.cpu import amx, peaks
 from weft.targets.registry import find_target
 
@@ -59,19 +60,19 @@ def test_peaks_are_measured_once_and_kept(tmp_path, monkeypatch):
     rates = [2.0, 5.0, 4.0, 7.0, 1.0]
 
     def measure(target, threads):
-        return peaks.Peaks(threads, {"float32": rates.pop(0)}, 3.0)
+        return kept.Peaks(threads, {"float32": rates.pop(0)}, 3.0)
 
-    monkeypatch.setattr(peaks, "_measure", measure)
+    monkeypatch.setattr(peaks, "measure", measure)
     target = find_target("native")
     with knobs.override(cache_dir=tmp_path / "new"):
-        first = peaks.machine_peaks(target, 2)
-        assert peaks.machine_peaks(target, 2) == first and first.of("float32") == first.of("bfloat16") == 2.0
-        assert peaks.machine_peaks(target, 1).of("float32") == 5.0
-        assert peaks.machine_peaks(target, 1, again=True).of("float32") == 5.0  # the better of two measurements
-        file = tmp_path / "new" / peaks.CACHE_FILE
+        first = kept.machine_peaks(target, 2)
+        assert kept.machine_peaks(target, 2) == first and first.of("float32") == first.of("bfloat16") == 2.0
+        assert kept.machine_peaks(target, 1).of("float32") == 5.0
+        assert kept.machine_peaks(target, 1, again=True).of("float32") == 5.0  # the better of two measurements
+        file = tmp_path / "new" / kept.CACHE_FILE
         assert len(json.loads(file.read_text())) == 2
         for damaged in ("[not json", "[]"):
             file.write_text(damaged)
-            found = peaks.machine_peaks(target, 2)
-            assert peaks.machine_peaks(target, 2) == found
+            found = kept.machine_peaks(target, 2)
+            assert kept.machine_peaks(target, 2) == found
     assert rates == []

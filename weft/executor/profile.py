@@ -38,7 +38,7 @@ from weft.executor.steps import HostStep, NativeStep, RestStep, Step
 from weft.graph.ir import Graph, Node
 from weft.runtime.threads import check_threads, get_threads
 from weft.targets.base import Target
-from weft.targets.cpu.peaks import Peaks, machine_peaks
+from weft.targets.peaks import Peaks, has_peaks, machine_peaks
 
 LEAST_RUNS = 5
 MOST_RUNS = 20_000
@@ -330,11 +330,16 @@ def _filled(module: Any, feeds: Mapping[str, Any] | None) -> dict[str, Any]:
     return made
 
 
+_measured_again: set[int] = set()
+
+
 def _peaks(profile: Profile, target: Target) -> Peaks | None:
-    """The machine's peaks; measured again where a kernel is above them, for then they were taken on a busy machine."""
-    if not target.is_host or target.kind != "cpu":
+    """The machine's peaks; where a kernel is above them they were perhaps taken on a busy machine: once more, then."""
+    if not has_peaks(target):
         return None
     profile.peaks = machine_peaks(target, profile.threads)
-    if any((profile.peak_share(kernel) or 0.0) > 1.0 for kernel in profile.kernels):
+    above = any((profile.peak_share(kernel) or 0.0) > 1.0 for kernel in profile.kernels)
+    if above and profile.threads not in _measured_again:
+        _measured_again.add(profile.threads)
         profile.peaks = machine_peaks(target, profile.threads, again=True)
     return profile.peaks

@@ -9,46 +9,25 @@ machine_peaks(target, threads=1)    the three, measured once and then read from 
 from __future__ import annotations
 
 import ctypes
-import json
-import logging
-import os
 import platform
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import llvmlite.binding as llvm
 import numpy as np
 
 from weft.core.errors import TargetError
-from weft.core.knobs import knobs
 from weft.runtime.jit import compile_module, host_machine
 from weft.targets.base import Target
 from weft.targets.cpu import amx
-
-logger = logging.getLogger("weft.targets")
+from weft.targets.peaks import Peaks
 
 _LLVM_FLOATS = {"float16": ("half", 2), "float32": ("float", 4), "float64": ("double", 8)}
 _TILE_PRODUCTS = {"bfloat16": ("tdpbf16ps", 16 * 16 * 32), "int8": ("tdpbssd", 16 * 16 * 64)}
 """The instruction, and how many multiply-adds one does."""
 UNROLL = 4
-CACHE_FILE = "peaks.json"
-
-
-@dataclass(frozen=True)
-class Peaks:
-    """The measured peaks of a machine for so many threads: GFLOP/s by element type, and GB/s."""
-
-    threads: int
-    gflops: Mapping[str, float]
-    gigabytes: float
-
-    def of(self, dtype: str) -> float:
-        """GFLOP/s of products of this element type; of float32 where the type has no peak of its own."""
-        return self.gflops.get({"uint8": "int8"}.get(dtype, dtype), self.gflops["float32"])
 
 
 # ---------------------------------------------------------------------------------------------------- multiply-adds
@@ -191,54 +170,11 @@ def copy_bandwidth(threads: int = 1, megabytes: int = 256) -> float:
     return float(2 * source.nbytes / min(run_together(work, 1) for _ in range(6)) / 1e9)
 
 
-# ------------------------------------------------------------------------------------------------------- once
+# ------------------------------------------------------------------------------------------------------- both
 
 
-def machine_peaks(target: Target, threads: int = 1, again: bool = False) -> Peaks:
-    """The peaks of the machine this runs on: from the cache folder, or measured now (about two seconds).
-
-    A neighbour on the machine makes a measurement too low, nothing makes it too high: `again` measures once more and
-    keeps the better of both.
-    """
-    path = knobs.cache_dir / CACHE_FILE
-    key = f"{target.triple} {target.cpu} {target.cores} cores, {threads} threads"
-    kept = _read(path)
-    known = _peaks(kept.get(key))
-    if known is not None and not again:
-        return known
-    peaks = _measure(target, threads)
-    if known is not None:
-        gflops = {name: max(rate, known.gflops.get(name, 0.0)) for name, rate in peaks.gflops.items()}
-        peaks = Peaks(threads, gflops, max(peaks.gigabytes, known.gigabytes))
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # Written beside and then renamed: another process never reads half a file.
-        part = path.with_suffix(f".{os.getpid()}")
-        part.write_text(json.dumps({**kept, key: asdict(peaks)}, indent=2), encoding="utf-8")
-        part.replace(path)
-    except OSError as problem:
-        logger.info("the peaks of this machine could not be kept in %s: %s", path, problem)
-    return peaks
-
-
-def _read(path: Path) -> dict[str, Any]:
-    """What the file holds; nothing where it is missing or damaged."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def _peaks(entry: Any) -> Peaks | None:
-    try:
-        gflops = {str(name): float(rate) for name, rate in entry["gflops"].items()}
-        return Peaks(int(entry["threads"]), gflops, float(entry["gigabytes"])) if "float32" in gflops else None
-    except (TypeError, KeyError, ValueError, AttributeError):
-        return None
-
-
-def _measure(target: Target, threads: int) -> Peaks:
+def measure(target: Target, threads: int) -> Peaks:
+    """The peaks of this machine, for so many threads."""
     gflops = {dtype: fma_peak(threads, dtype) for dtype in ("float32", "float64")}
     for dtype, feature in (("bfloat16", "amx-bf16"), ("int8", "amx-int8")):
         if feature in target.features and amx.permitted():

@@ -1,0 +1,89 @@
+"""What a machine can do at most: measured once, then read from the cache folder.
+
+    peaks = machine_peaks(target, threads=1)
+    peaks.of("float32")                 GFLOP/s
+    peaks.gigabytes                     GB/s of a large copy
+
+How it is measured is the business of the target's folder: its `peaks.py` has `measure(target, threads)`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from weft.core.knobs import knobs
+from weft.targets.base import Target
+
+logger = logging.getLogger("weft.targets")
+
+CACHE_FILE = "peaks.json"
+
+
+@dataclass(frozen=True)
+class Peaks:
+    """The measured peaks of a machine for so many threads: GFLOP/s by element type, and GB/s."""
+
+    threads: int
+    gflops: Mapping[str, float]
+    gigabytes: float
+
+    def of(self, dtype: str) -> float:
+        """GFLOP/s of products of this element type; of float32 where the type has no peak of its own."""
+        return self.gflops.get({"uint8": "int8"}.get(dtype, dtype), self.gflops["float32"])
+
+
+def has_peaks(target: Target) -> bool:
+    """Whether the peaks of a target can be measured from here."""
+    return target.is_host and importlib.util.find_spec(f"{target.package}.peaks") is not None
+
+
+def machine_peaks(target: Target, threads: int = 1, again: bool = False) -> Peaks:
+    """The peaks of the machine this runs on: from the cache folder, or measured now (about two seconds).
+
+    A neighbour on the machine makes a measurement too low, nothing makes it too high: `again` measures once more and
+    keeps the better of both.
+    """
+    path = knobs.cache_dir / CACHE_FILE
+    key = f"{target.triple} {target.cpu} {target.cores} cores, {threads} threads"
+    kept = _read(path)
+    known = _peaks(kept.get(key))
+    if known is not None and not again:
+        return known
+    peaks: Peaks = importlib.import_module(f"{target.package}.peaks").measure(target, threads)
+    if known is not None:
+        gflops = {name: max(rate, known.gflops.get(name, 0.0)) for name, rate in peaks.gflops.items()}
+        peaks = Peaks(threads, gflops, max(peaks.gigabytes, known.gigabytes))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # Written beside and then renamed: another process never reads half a file.
+        part = path.with_suffix(f".{os.getpid()}")
+        part.write_text(json.dumps({**kept, key: asdict(peaks)}, indent=2), encoding="utf-8")
+        part.replace(path)
+    except OSError as problem:
+        logger.info("the peaks of this machine could not be kept in %s: %s", path, problem)
+    return peaks
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """What the file holds; nothing where it is missing or damaged."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _peaks(entry: Any) -> Peaks | None:
+    try:
+        gflops = {str(name): float(rate) for name, rate in entry["gflops"].items()}
+        return Peaks(int(entry["threads"]), gflops, float(entry["gigabytes"])) if "float32" in gflops else None
+    except (TypeError, KeyError, ValueError, AttributeError):
+        return None
