@@ -151,6 +151,18 @@ class Knobs:
     cache_dir: Knob[Path] = Knob(
         _parse_path, _default_cache_dir, "the path of a folder (made when it is needed)", "where compiled code is kept"
     )
+    cache: Knob[bool] = Knob(
+        _parse_switch,
+        lambda: True,
+        f"{', '.join(_TRUE)} or {', '.join(_FALSE)}",
+        "keep compiled models in the cache folder, and take them from there when the same model is compiled again",
+    )
+    cache_megabytes: Knob[int] = Knob(
+        _integer_between(0, 1 << 24),
+        lambda: 4096,
+        "a whole number of megabytes",
+        "the most that compiled models may take in the cache folder; those not used for longest are dropped",
+    )
     debug: Knob[int] = Knob(
         _integer_between(0, 3),
         lambda: 0,
@@ -174,6 +186,12 @@ class Knobs:
         lambda: True,
         f"{', '.join(_TRUE)} or {', '.join(_FALSE)}",
         "store values between kernels in blocks of channels where that suits the kernels; off, always plainly",
+    )
+    winograd: Knob[bool] = Knob(
+        _parse_switch,
+        lambda: True,
+        f"{', '.join(_TRUE)} or {', '.join(_FALSE)}",
+        "compute 3 × 3 convolutions by Winograd's method where that is faster and exact enough; off, always directly",
     )
 
     def __init__(self) -> None:

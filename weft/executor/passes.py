@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping, Sequence
 
+from weft.core.knobs import knobs
 from weft.graph.ir import Array, Graph, Value
+from weft.graph.passes.algorithms import choose_algorithms
 from weft.graph.passes.normalize import normalize
 from weft.graph.passes.precision import lower_precision
 from weft.graph.passes.quantized import quantized
 from weft.graph.passes.specialize import specialize
+from weft.targets.base import Target
 
 
 def optimize(
@@ -28,3 +32,17 @@ def optimize(
         made = lower_precision(made, precision)
     kept = {v.name: v for v in made.inputs}
     return made.replace(inputs=[kept.get(v.name, Value(v.name, v.type)) for v in graph.inputs])
+
+
+def for_target(graph: Graph, target: Target) -> Graph:
+    """The graph with the algorithms that a target proposes (its `algorithms.proposer`), where it proposes any."""
+    if not knobs.winograd or not any(node.op == "Conv" for node in graph.nodes):
+        return graph
+    name = f"{target.package}.algorithms"
+    try:
+        proposer = importlib.import_module(name).proposer
+    except ModuleNotFoundError as error:
+        if error.name != name:
+            raise
+        return graph
+    return choose_algorithms(graph, proposer(target))

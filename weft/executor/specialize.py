@@ -10,8 +10,10 @@ import itertools
 import logging
 import math
 import threading
+import time
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,13 +21,15 @@ import numpy as np
 from weft.codegen.llvm import compile as llvm_compile
 from weft.core.errors import ArgumentError
 from weft.core.knobs import knobs
+from weft.executor import cache
 from weft.executor.kernels import KernelCompiler
 from weft.executor.lower import Item, Launch, Lowered, OnHost, assemble, choose_items, settle_views, touched_plainly
-from weft.executor.native import Engine, resolve_symbols
-from weft.executor.passes import optimize
+from weft.executor.native import Engine, external_names, resolve_symbols
+from weft.executor.passes import for_target, optimize
 from weft.executor.run import Runner
+from weft.executor.steps import HostStep
 from weft.graph.interpreter import operator_of
-from weft.graph.ir import Graph, TensorType, Value, free_values
+from weft.graph.ir import Array, Graph, TensorType, Value, free_values
 from weft.graph.passes.fuse import Group, fuse
 from weft.graph.passes.layout import choose_layouts
 from weft.targets.base import Target
@@ -40,18 +44,56 @@ HEAVY = frozenset("Conv ConvTranspose MatMul Gemm LSTM GRU RNN Attention Einsum"
 _counter = itertools.count()
 
 
-class Specialization:
-    """One compiled form of a graph: for these shapes (and values)."""
+@dataclass(frozen=True)
+class NativeCode:
+    """The object files of a compiled form, and the names of C functions that they call."""
 
-    def __init__(self, graph: Graph, lowered: Lowered, runner: Runner) -> None:
-        self.graph = graph
-        self.lowered = lowered
+    objects: Callable[[], list[bytes]]
+    externals: list[str]
+
+
+class Specialization:
+    """One compiled form of a graph: for these shapes (and values).
+
+    A form that was read from the cache has what a call needs. How it came about (`graph`, `lowered`) is made again by
+    `rebuild` when somebody asks.
+    """
+
+    def __init__(
+        self,
+        graph: Graph | None,
+        lowered: Lowered | None,
+        runner: Runner,
+        native: NativeCode,
+        rebuild: Callable[[], Specialization] | None = None,
+    ) -> None:
+        self._graph = graph
+        self._lowered = lowered
+        self._rebuild = rebuild
         self.runner = runner
+        self.native = native
+
+    @property
+    def graph(self) -> Graph:
+        """The graph after its passes."""
+        return self._whole()[0]
+
+    @property
+    def lowered(self) -> Lowered:
+        """Kernels, drivers and what runs where."""
+        return self._whole()[1]
+
+    def _whole(self) -> tuple[Graph, Lowered]:
+        if self._graph is None or self._lowered is None:
+            assert self._rebuild is not None
+            made = self._rebuild()
+            self._graph, self._lowered = made.graph, made.lowered
+        return self._graph, self._lowered
 
     @property
     def host_nodes(self) -> list[OnHost]:
         """The nodes that run on the host, with the reasons."""
-        return [item for item in self.lowered.items if isinstance(item, OnHost)]
+        return [OnHost(step.node, step.reason) for step in self.runner.program.steps if isinstance(step, HostStep)]
 
     @property
     def launches(self) -> list[Launch]:
@@ -139,11 +181,23 @@ class Executor:
             for at, (v, a) in enumerate(zip(self.graph.inputs, arrays))
             if at in self._bound and isinstance(a, np.ndarray) and a.size <= LARGEST_BOUND_VALUE
         }
-        graph = optimize(self.graph, shapes, values, self.precision)
+        entry = cache.entry_for(self.graph, shapes, values, self.target, self.precision)
+        found = entry and entry.read(self, lambda: self._build(shapes, values))
+        if found:
+            logger.debug("found %s for %s in the cache", self.graph.name, shapes)
+            return found
+        start = time.perf_counter()
+        made = self._build(shapes, values)
+        logger.debug("compiled %s for %s", self.graph.name, shapes)
+        if entry and time.perf_counter() - start >= cache.LEAST_SECONDS:
+            entry.write(self, made)
+        return made
+
+    def _build(self, shapes: Mapping[str, Sequence[int]], values: Mapping[str, Array]) -> Specialization:
+        graph = for_target(optimize(self.graph, shapes, values, self.precision), self.target)
         lowered = lower_graph(graph, self.target, self.precision)
-        engine = link(lowered, self.target)
-        logger.debug("compiled %s for %s", graph.name, shapes)
-        return Specialization(graph, lowered, Runner(lowered.program, engine, self._inner))
+        engine, native = link(lowered, self.target)
+        return Specialization(graph, lowered, Runner(lowered.program, engine, self._inner), native)
 
     def _inner(self, graph: Graph) -> Any:
         """How a subgraph of a host node is run: compiled where that is worth it, else interpreted (False)."""
@@ -193,14 +247,19 @@ def _items_in_layouts(graph: Graph, groups: Sequence[Group], compiler: KernelCom
         fixed |= wrong
 
 
-def link(lowered: Lowered, target: Target) -> Engine | None:
-    """The native code of a program in this process; None where it has none."""
+def link(lowered: Lowered, target: Target) -> tuple[Engine | None, NativeCode]:
+    """The native code of a program, in this process (None where it has none) and as object files."""
     if not lowered.drivers:
-        return None
+        return None, NativeCode(list, [])
     resolve_symbols(kernel.llvm_ir for kernel in lowered.kernels)
-    objects = [kernel.object_code for kernel in lowered.kernels]
-    objects += [llvm_compile.emit_object(text, target) for text in lowered.drivers]
-    return Engine(objects, target)
+    drivers = [llvm_compile.emit_object(text, target) for text in lowered.drivers]
+    kernels = lowered.kernels
+
+    def objects() -> list[bytes]:
+        return [kernel.object_code for kernel in kernels] + drivers
+
+    externals = sorted({name for kernel in kernels for name in external_names(kernel.llvm_ir)})
+    return Engine(objects(), target), NativeCode(objects, externals)
 
 
 def deciding_inputs(graph: Graph) -> set[int]:

@@ -39,7 +39,7 @@ MAKERS = frozenset("Conv ConvTranspose WinogradConv".split())
 SPATIAL_MOVEMENT = frozenset("Resize Upsample".split())
 """Operators that move elements within their channel, where the sizes of batch and channel stay."""
 
-BORDERED = frozenset("Conv".split())
+BORDERED = frozenset("Conv WinogradConv".split())
 """Operators that read zeros around their first input."""
 
 

@@ -152,18 +152,26 @@ def _tile_rows(sizes: Sizes, cache: int) -> int:
 
 
 def register_tile(rows: int, vectors: int, registers: int) -> tuple[int, int]:
-    """Tiles and vectors of the register tile: two multiply-adds and two loads a cycle, and eight sums under way."""
+    """Tiles and vectors of the register tile."""
     best = (-1.0, 1, 1)
     for across in range(1, 5):
-        if vectors % across:
-            continue
-        for down in range(1, 1 + min(rows, (registers - 1 - across) // across)):
-            sums = down * across
-            cycles = max(sums / 2, (down + across) / 2, 4)
-            used = rows / (ceildiv(rows, down) * down)
-            score = sums / 2 / cycles * used * (1.0 if rows % down == 0 else 0.9) + 0.001 * sums
-            best = max(best, (score, down, across))
+        if vectors % across == 0:
+            for down in range(1, 1 + max(1, min(rows, (registers - 1 - across) // across))):
+                best = max(best, (_share(rows, down, across) + 0.001 * down * across, down, across))
     return best[1], best[2]
+
+
+def register_share(rows: int, vectors: int, registers: int) -> float:
+    """The part of the peak that the register tile of a product with so many rows can reach."""
+    return _share(rows, *register_tile(rows, vectors, registers))
+
+
+def _share(rows: int, down: int, across: int) -> float:
+    """Two multiply-adds and two loads a cycle, and at least eight sums under way; less where tiles are cut."""
+    sums = down * across
+    cycles = max(sums / 2, (down + across) / 2, 4)
+    used = rows / (ceildiv(rows, down) * down)
+    return sums / 2 / cycles * used * (1.0 if rows % down == 0 else 0.9)
 
 
 def _knobs(sizes: Sizes, point: Point, lanes: int, target: Target) -> dict[str, tuple[int, ...]]:
@@ -352,4 +360,4 @@ def _write_out(stage: Stage, *loops: Var) -> None:
     stage.vectorize(loops[-1])
 
 
-__all__ = ["default_point", "register_tile", "Sizes", "space"]
+__all__ = ["default_point", "register_share", "register_tile", "Sizes", "space"]

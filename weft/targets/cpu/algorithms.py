@@ -1,0 +1,200 @@
+"""Which algorithm for a convolution: direct, or Winograd's with tiles of 2 or 4, by counting.
+
+Cycles of a core, from the facts about the machine:
+
+    products      multiply-adds, two vectors of them a cycle
+    transforms    a few cycles for each of the t² vectors of a tile, before and after the products
+    weights       bytes that do not stay in the second-level cache, streamed from behind it once a call
+
+Products and transforms overlap with the stream of weights only in part. Winograd's sums are less exact, the more so the
+larger the tile: the error is measured for the very weight, on random data and on data with a large mean, and a tile
+that would miss the bound is not offered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from weft.graph.ir import Array, Node, TensorType
+from weft.graph.opspec import Use
+from weft.graph.passes.algorithms import Alternative
+from weft.ops.convolution import convolve_arrays
+from weft.ops.convolution_window import Pads, Window
+from weft.ops.convolution_winograd import DOMAIN, NAME, transform_weight, winograd_arrays
+from weft.targets.base import Target
+from weft.targets.cpu.spaces.winograd import register_share
+
+TILES = (2, 4)
+"""The tiles that are considered. 6 saves little more and is an order of magnitude less exact."""
+
+PRODUCT_SHARE = 0.85
+"""How much of the peak the products reach, in either algorithm."""
+
+TRANSFORM_CYCLES = 4.0
+"""For each vector of a transformed tile, on each side of the products."""
+
+STREAM_BYTES = 9.0
+"""Bytes a cycle that a core gets from behind its second-level cache."""
+
+OVERLAP = 0.4
+"""The part of the shorter of computing and streaming that does not hide behind the longer."""
+
+LEAST_SAVED = 0.15
+"""The share of the time that an algorithm must save to be worth its larger weight."""
+
+AS_GOOD = 1.2
+"""A smaller tile is preferred to a larger one that is not faster by more than this."""
+
+MOST_ERROR = 2.5e-5
+"""The error, relative to the output's scale, that one convolution may have: a quarter of what a model may."""
+
+SAMPLE_OUTPUTS = 16
+"""Output channels on which the error is measured."""
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """The sizes of a convolution with a 3 × 3 kernel and stride 1: `height` × `width` elements of the output."""
+
+    batch: int
+    inputs: int
+    outputs: int
+    height: int
+    width: int
+
+    @property
+    def elements(self) -> int:
+        """The elements of a channel."""
+        return self.batch * self.height * self.width
+
+
+def proposer(target: Target) -> Callable[[Node, Array], Sequence[Alternative]]:
+    """What `choose_algorithms` asks, for one machine."""
+    return lambda node, weight: alternatives(node, weight, target)
+
+
+def alternatives(node: Node, weight: Array, target: Target) -> list[Alternative]:
+    """The algorithms for a node that beat the direct one and are exact enough, the best first."""
+    found = _facts(node, weight)
+    if found is None:
+        return []
+    facts, pads = found
+    direct = direct_cycles(facts, target)
+    attributes = {"pads": [pads[0][0], pads[1][0], pads[0][1], pads[1][1]]}
+    made = []
+    for tile in ranked_tiles(facts, target):
+        if error_of(weight, tile) > MOST_ERROR:
+            continue
+        size = 9 * (tile + 2) ** 2 * weight.nbytes // 81
+        saved = direct - winograd_cycles(facts, tile, target)
+        made.append(
+            Alternative(
+                NAME, DOMAIN, {**attributes, "tile": tile}, _transformer(weight, tile), saved, size - weight.nbytes
+            )
+        )
+    return made
+
+
+def _transformer(weight: Array, tile: int) -> Callable[[], Array]:
+    return lambda: transform_weight(weight, tile)
+
+
+def _facts(node: Node, weight: Array) -> tuple[Convolution, Pads] | None:
+    """The sizes of a convolution that Winograd's method can take, and its padding; None for another one."""
+    first = node.inputs[0]
+    if first is None or not isinstance(first.type, TensorType) or not first.type.is_static:
+        return None
+    if weight.dtype != np.float32 or weight.ndim != 4 or weight.shape[2:] != (3, 3) or first.type.dtype != "float32":
+        return None
+    window = Window(Use(node), (3, 3))
+    if int(node.attributes.get("group", 1)) != 1 or {*window.strides, *window.dilations} != {1}:
+        return None
+    batch, inputs, *spatial = first.type.static
+    pads = window.padding(spatial)
+    if any(p < 0 for pair in pads for p in pair):
+        return None
+    height, width = (n + a + b - 2 for n, (a, b) in zip(spatial, pads))
+    return Convolution(batch, inputs, weight.shape[0], height, width), pads
+
+
+# ------------------------------------------------------------------------------------------------------------- counting
+
+
+def convolution_algorithm(facts: Convolution, target: Target) -> str:
+    """ "direct", "winograd2" or "winograd4": what the counts say, whatever the weight."""
+    found = ranked_tiles(facts, target)
+    return f"winograd{found[0]}" if found else "direct"
+
+
+def ranked_tiles(facts: Convolution, target: Target) -> list[int]:
+    """The tiles that save enough, the best first."""
+    lanes = target.vector_bytes // 4
+    if lanes < 4 or facts.inputs % lanes or facts.outputs % lanes or min(facts.height, facts.width) < 2:
+        return []
+    most = (1 - LEAST_SAVED) * direct_cycles(facts, target)
+    times = {tile: winograd_cycles(facts, tile, target) for tile in TILES}
+    good = [tile for tile in TILES if times[tile] <= most]
+    if len(good) == 2 and times[good[1]] * AS_GOOD < times[good[0]]:
+        good.reverse()
+    return good
+
+
+def direct_cycles(facts: Convolution, target: Target) -> float:
+    """A direct convolution."""
+    products = 9 * facts.elements * facts.inputs * facts.outputs
+    return _cycles(products, PRODUCT_SHARE, 0, 9 * facts.inputs * facts.outputs, target)
+
+
+def winograd_cycles(facts: Convolution, tile: int, target: Target) -> float:
+    """Winograd's, by tiles of tile × tile."""
+    vectors = (tile + 2) ** 2
+    tiles = facts.batch * -(-facts.height // tile) * -(-facts.width // tile)
+    products = vectors * tiles * facts.inputs * facts.outputs
+    moved = vectors * tiles * (facts.inputs + facts.outputs)
+    filled = register_share(tiles, facts.outputs * 4 // max(target.vector_bytes, 4), target.vector_registers)
+    return _cycles(products, PRODUCT_SHARE * filled, moved, vectors * facts.inputs * facts.outputs, target)
+
+
+def _cycles(products: int, share: float, moved: int, weights: int, target: Target) -> float:
+    lanes = max(target.vector_bytes // 4, 1)
+    computing = products / (2 * lanes) / share + TRANSFORM_CYCLES * moved / lanes
+    streaming = 4 * weights / STREAM_BYTES if 8 * weights > target.cache_bytes[1] else 0.0
+    return max(computing, streaming) + OVERLAP * min(computing, streaming)
+
+
+# ------------------------------------------------------------------------------------------------------------ exactness
+
+
+def error_of(weight: Array, tile: int) -> float:
+    """The error of Winograd's sums in float32 for a weight, relative to the scale of the output; infinite if it fails.
+
+    On a few tiles, on some of the output channels (those with the largest and the smallest weights among them).
+    """
+    order = np.argsort(np.abs(weight).max(axis=(1, 2, 3), initial=0.0), kind="stable")
+    half = SAMPLE_OUTPUTS // 2
+    chosen = order if len(order) <= SAMPLE_OUTPUTS else np.concatenate([order[:half], order[-half:]])
+    sample = weight[chosen]
+    with np.errstate(all="ignore"):
+        transformed = transform_weight(sample, tile)
+        if not (np.isfinite(sample).all() and np.isfinite(transformed).all()):
+            return np.inf
+        random = np.random.default_rng(0)
+        worst = 0.0
+        for mean in (0.0, 2.0):
+            x = (random.standard_normal((1, weight.shape[1], 2 * tile + 2, 2 * tile + 2)) + mean).astype(np.float32)
+            worst = max(worst, _error(x, sample, transformed, tile))
+    return worst
+
+
+def _error(x: Array, weight: Array, transformed: Array, tile: int) -> float:
+    node = Node("Conv", [], [], {})
+    exact = convolve_arrays(x.astype(np.float64), weight.astype(np.float64), Window(Use(node), (3, 3)), 1)
+    made = winograd_arrays(x, transformed, tile, 3, ((0, 0), (0, 0)))
+    scale = np.abs(exact).max(axis=(0, 2, 3))
+    error = np.abs(made - exact).max(axis=(0, 2, 3))
+    if not np.isfinite(error).all():
+        return float(np.inf)
+    return float(np.max(np.divide(error, scale, out=np.where(error > 0, np.inf, 0.0), where=scale > 0), initial=0.0))
