@@ -31,6 +31,7 @@ _LAZY = {
     "load": ("weft.executor", "load"),
     "models": ("weft.models", None),
     "onnx_backend": ("weft.onnx_backend", None),
+    "quantize": ("weft.quantization", "quantize"),
     "te": ("weft.te", None),
     "errors": ("weft.core.errors", None),
     "knobs": ("weft.core.knobs", "knobs"),
