@@ -216,9 +216,9 @@ def _tile(
     return True
 
 
-def _take_space(unit: Unit, spaces: Sequence[Callable[[Unit], Space | None]] = SPACES) -> bool:
+def _take_space(unit: Unit, spaces: Sequence[Callable[[Unit], Space | None]] | None = None) -> bool:
     """Applies the default point of the first space that has a legal one."""
-    for space_of in spaces:
+    for space_of in SPACES if spaces is None else spaces:
         before, marked = unit.schedule.copy(), set(unit.done)
         try:
             space = space_of(unit)

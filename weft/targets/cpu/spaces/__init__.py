@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from weft.schedule.space import Space
-from weft.targets.cpu.spaces import conv
+from weft.targets.cpu.spaces import conv, matmul
 from weft.targets.cpu.spaces import winograd
 from weft.targets.cpu.unit import Unit
 
-SPACES: tuple[Callable[[Unit], Space | None], ...] = (conv.space,)
+SPACES: tuple[Callable[[Unit], Space | None], ...] = (conv.space, matmul.space)
 
 WHOLE: tuple[Callable[[Unit], Space | None], ...] = (winograd.space,)
 """Spaces that schedule a product together with the stages around it; asked before any block has a schedule."""

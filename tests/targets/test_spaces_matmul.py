@@ -1,0 +1,195 @@
+"""Matrix products by their space: right for every shape, transposition and epilogue, and with the loops promised."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import weft
+from weft import te
+from weft.build import with_arguments
+from weft.executor.kernels import lift_packing
+from weft.expr.nodes import int_value
+from weft.loop.verifier import verify
+from weft.schedule.space import Space
+from weft.targets.cpu import default
+from weft.targets.cpu.default import default_schedule
+from weft.targets.cpu.spaces import matmul
+from weft.targets.cpu.unit import Unit
+from weft.targets.registry import find_target
+
+NATIVE = find_target("native")
+RANDOM = np.random.default_rng(0)
+
+
+def program(
+    m: int,
+    n: int,
+    k: int,
+    batch: tuple[int, ...] = (),
+    shared: bool = True,
+    transposed: tuple[bool, bool] = (False, False),
+    epilogue: str = "bias",
+    dtype: str = "float32",
+) -> tuple[Any, list[Any], Any, Any]:
+    """A batched product with an epilogue: schedule, inputs, output, and numpy's meaning of it."""
+    ta, tb = transposed
+    a = te.placeholder((*batch, *((k, m) if ta else (m, k))), dtype, name="A")
+    b = te.placeholder((*(() if shared else batch), *((n, k) if tb else (k, n))), dtype, name="B")
+    c = te.placeholder((n,), dtype, name="bias")
+    r = te.reduce_axis(k, "k")
+    wide = "float64" if dtype == "float64" else "float32"
+
+    def element(*at: Any) -> Any:
+        *lead, i, j = at
+        x = a[(*lead, *((r.var, i) if ta else (i, r.var)))]
+        y = b[(*([] if shared else lead), *((j, r.var) if tb else (r.var, j)))]
+        return te.sum(x.astype(wide) * y.astype(wide), axis=r)
+
+    out = te.compute((*batch, m, n), lambda *at: element(*at), name="P")
+    inputs = [a, b]
+    if epilogue == "bias":
+        product = out
+        out = te.compute(product.shape, lambda *at: te.maximum(product[at] + c[at[-1]].astype(wide), te.const(0.0, wide)), name="C")
+        inputs.append(c)
+    elif epilogue == "transpose":
+        flat = out
+        out = te.compute((m, *batch, n), lambda i, *at: flat[(*at[:-1], i, at[-1])] * 2.0, name="C")
+    schedule = te.create_schedule(out.op)
+
+    def meaning(x: Any, y: Any, z: Any = None) -> Any:
+        left = np.swapaxes(x, -1, -2) if ta else x
+        right = np.swapaxes(y, -1, -2) if tb else y
+        made = left.astype(wide) @ right.astype(wide)
+        if epilogue == "bias":
+            return np.maximum(made + z.astype(wide), 0)
+        return np.moveaxis(made, -2, 0) * 2 if epilogue == "transpose" else made
+
+    return schedule, inputs, out, meaning
+
+
+def check(constant: bool, point: dict[str, int] | None = None, target: str = "native", **what: Any) -> Any:
+    """Schedules, compiles and compares with numpy; gives the scheduled program with its packed constants lifted out."""
+    schedule, inputs, out, meaning = program(**what)
+    fixed = inputs[1:] if constant else []
+    machine = find_target(target)
+    with_point(schedule, machine, fixed, point)
+    verify(schedule.func)
+    lifted = lift_packing(with_arguments(schedule.func, [*inputs, out]), fixed)
+    function = weft.build(lifted.func, target=machine)
+    shape = [[int_value(size) for size in t.shape] for t in (*inputs, out)]
+    arrays = [RANDOM.standard_normal(s).astype(t.dtype.numpy) for s, t in zip(shape, inputs)]
+    want = meaning(*arrays)
+    for threads in (1, 2):
+        made = np.full(shape[-1], np.nan, out.dtype.numpy)
+        given = [*arrays, made]
+        function(*[given[p] if isinstance(p, int) else p.apply(given[p.source]) for p in lifted.parameters],
+                 threads=threads)  # fmt: skip
+        scale = max(1.0, float(np.abs(want).max()))
+        np.testing.assert_allclose(made, want, rtol=2e-5, atol=2e-5 * scale)
+    return lifted
+
+
+def with_point(schedule: Any, machine: Any, fixed: list[Any], point: dict[str, int] | None) -> None:
+    """The default schedule, or that of another point of the space."""
+    taken: list[str] = []
+
+    def space(unit: Unit) -> Space | None:
+        found = matmul.space(unit)
+        if found is None:
+            return None
+        taken.append(found.name)
+        chosen = {**found.default, **(point or {})}
+        return Space(found.name, found.knobs, chosen, found.apply)
+
+    before = default.SPACES
+    try:
+        default.SPACES = (space,)  # type: ignore[assignment]
+        default_schedule(schedule, machine, fixed)
+    finally:
+        default.SPACES = before
+    assert taken, "the space does not know this product"
+
+
+SHAPES = [(1, 18, 33), (1, 1000, 40), (2, 5, 7), (7, 100, 31), (9, 47, 64), (35, 130, 65), (100, 100, 100), (64, 16, 9),
+          (13, 2, 16), (48, 49, 5)]  # fmt: skip
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("constant", [True, False])
+def test_shapes(shape: tuple[int, int, int], constant: bool) -> None:
+    """Tails in every dimension, packed when the model is compiled, in the kernel, or not at all."""
+    m, n, k = shape
+    check(constant, m=m, n=n, k=k)
+
+
+@pytest.mark.parametrize("transposed", [(False, True), (True, False), (True, True)])
+@pytest.mark.parametrize("constant", [True, False])
+def test_transposed_operands(transposed: tuple[bool, bool], constant: bool) -> None:
+    check(constant, m=21, n=37, k=19, transposed=transposed)
+
+
+@pytest.mark.parametrize("epilogue", ["none", "bias", "transpose"])
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("batch", [(3,), (2, 1, 3)])
+def test_batches(batch: tuple[int, ...], shared: bool, epilogue: str) -> None:
+    check(False, m=18, n=50, k=24, batch=batch, shared=shared, epilogue=epilogue, transposed=(False, True))
+    check(shared, m=18, n=50, k=24, batch=batch, shared=shared, epilogue=epilogue)
+
+
+@pytest.mark.parametrize("depth", [16, 24, 64])
+@pytest.mark.parametrize("epilogue", ["none", "bias", "transpose"])
+def test_several_blocks_of_the_reduction(depth: int, epilogue: str) -> None:
+    """The epilogue runs once, after the last block, also where blocks do not divide the reduction."""
+    batch = (2,) if epilogue == "transpose" else ()
+    check(True, {"depth": depth}, m=25, n=70, k=100, epilogue=epilogue, batch=batch)
+    check(False, {"depth": depth, "columns": 48, "height": 16}, m=40, n=70, k=100, epilogue=epilogue, batch=batch)
+
+
+def test_a_deep_product_has_blocks_by_itself() -> None:
+    lifted = check(True, m=40, n=64, k=4000)
+    assert "reduce" in repr(lifted.func) and any("_rf" in b.name for b in lifted.func.allocations)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float16"])
+def test_other_floats(dtype: str) -> None:
+    check(True, m=20, n=37, k=18, dtype=dtype, epilogue="none")
+    check(False, m=40, n=37, k=18, dtype=dtype, epilogue="none")
+
+
+@pytest.mark.parametrize("target", ["native,features=-avx512f", "native,features=-avx2"])
+def test_narrower_vectors(target: str) -> None:
+    for constant in (True, False):
+        check(constant, target=target, m=33, n=52, k=20)
+
+
+def test_constants_are_packed_ahead() -> None:
+    """No copy of a constant is left in the kernel, also where one tile is wider than the whole matrix."""
+    for n in (18, 48, 650):
+        lifted = check(True, m=1, n=n, k=64, transposed=(False, True))
+        assert not [b for b in lifted.func.allocations if b.name.startswith("B_")]
+
+
+def test_points_are_checked() -> None:
+    """Every choice of a knob gives the same result."""
+    schedule, inputs, *_ = program(24, 100, 64)
+    spaces: list[Space] = []
+
+    def spy(unit: Unit) -> Space | None:
+        found = matmul.space(unit)
+        spaces.extend([found] if found is not None else [])
+        return found
+
+    before = default.SPACES
+    try:
+        default.SPACES = (spy,)  # type: ignore[assignment]
+        default_schedule(schedule, NATIVE, inputs[1:])
+    finally:
+        default.SPACES = before
+    (space,) = spaces
+    space.check(space.default)
+    for knob in ("rows", "vectors", "unroll", "parts", "ahead"):
+        for number in space.knobs[knob][:: max(1, len(space.knobs[knob]) // 3)]:
+            check(True, {knob: number}, m=24, n=100, k=64)

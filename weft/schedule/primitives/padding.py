@@ -1,0 +1,199 @@
+"""The primitive that computes more than is read, so that tiles come out even: pad."""
+
+from __future__ import annotations
+
+from weft.core.errors import ScheduleError
+from weft.expr.bounds import Ranges, prove
+from weft.expr.nodes import (
+    LT,
+    Add,
+    Buffer,
+    Cast,
+    Const,
+    Expr,
+    FloorDiv,
+    FloorMod,
+    Load,
+    Mul,
+    Select,
+    TruncDiv,
+    TruncMod,
+    Var,
+    const,
+    index_expr,
+    int_value,
+    is_true,
+    less,
+    logical_and,
+)
+from weft.expr.structural import structural_equal
+from weft.expr.visit import map_all, uses_any, walk
+from weft.loop.ir import Axis, Block, For, Func, Store
+from weft.loop.regions import conjuncts
+from weft.loop.tree import axis_loops, block_of, block_path, blocks_in, loop_of, loop_path, replace_last, writers
+from weft.loop.visit import BufferReplacer, Mutator, walk_exprs
+from weft.schedule.primitives.inline import rebody
+from weft.schedule.primitives.marks import has_opaque_access
+from weft.schedule.registry import Result, primitive
+
+_DIVISIONS = (FloorDiv, FloorMod, TruncDiv, TruncMod)
+
+
+@primitive
+def pad(func: Func, block: str, loop: str, factor: int) -> Result:
+    """Rounds the extent of an axis up to a multiple: what lies beyond its end is computed from zeros, or adds zero.
+
+    rewrite: for j in range(10): B[j] = f(A[j])  ->  for j in range(12): B[j] = f(A[j] if j < 10 else 0)
+             for k in range(10): C += A[k]       ->  for k in range(12): C += (A[k] if k < 10 else 0)
+    """
+    place = f"{block}, {loop}"
+    found = block_of(block_path(func, block, "pad"))
+    axis = _axis_of(func, found, loop, place)
+    size = int_value(axis.extent)
+    if size is None or factor < 1:
+        raise ScheduleError("pad", place, "the extent is a constant, and the factor at least 1")
+    padded = -(-size // factor) * factor
+    if padded == size:
+        return Result(func, (), {block: axis_loops(found)})
+    body = found.body
+    if not isinstance(body, Store) or body.predicate is not None or not is_true(found.predicate):
+        raise ScheduleError("pad", place, f"{block} has a test, or does more than store one value")
+    _check_body(found, axis, place)
+    ranges = Ranges()
+    for other in found.axes:
+        ranges = ranges.with_loop(other.var, index_expr(padded) if other is axis else other.extent)
+    if axis.kind == "reduce":
+        made, larger = _padded_sum(func, body, axis, size, ranges, place), {}
+    else:
+        larger = {body.buffer: _grown(func, found, body, axis, padded, place)}
+        made = Store(body.buffer, body.indices, _Guard(axis.var, size, ranges, body.buffer).expr(body.value))
+    wider = Axis(axis.var, index_expr(padded), axis.kind)
+    new = rebody(found, made, found.init).replace(axes=[wider if a is axis else a for a in found.axes])
+    changed = replace_last(func, block_path(func, block, "pad"), new)
+    path = loop_path(changed, loop, "pad")
+    changed = replace_last(changed, path, loop_of(path).replace(extent=index_expr(padded)))
+    if larger:
+        changed = changed.replace(
+            body=BufferReplacer(larger).stmt(changed.body),
+            allocations=[larger.get(b, b) for b in changed.allocations],
+        )
+    return Result(changed, (), {block: axis_loops(new)})
+
+
+def _axis_of(func: Func, block: Block, loop: str, place: str) -> Axis:
+    """The axis that a loop of the block's own walks over, from end to end."""
+    target = loop_of(loop_path(func, loop, "pad"))
+    using = [(a, b) for a, b in zip(block.axes, block.bindings) if uses_any(b, {target.var})]
+    if len(using) != 1 or using[0][1] is not target.var or using[0][0].kind == "ordered":
+        raise ScheduleError("pad", place, f"{loop} is not the loop of an axis of {block.name}")
+    if blocks_in(target.body) != [block] or target.kind != "serial":
+        raise ScheduleError("pad", place, f"{loop} is marked, or has other blocks in it: pad before that")
+    inner = [s for s in _chain(target) if uses_any(s.extent, {target.var})]
+    if inner or not structural_equal(target.extent, using[0][0].extent):
+        raise ScheduleError("pad", place, f"{loop} does not walk over the whole axis: pad before you move or split it")
+    return using[0][0]
+
+
+def _chain(loop: For) -> list[For]:
+    """The loops directly inside a loop, one in the other."""
+    found: list[For] = []
+    body = loop.body
+    while isinstance(body, For):
+        found.append(body)
+        body = body.body
+    return found
+
+
+def _check_body(block: Block, axis: Axis, place: str) -> None:
+    for region in (*block.reads, *block.writes):
+        if has_opaque_access(block, region.buffer):
+            raise ScheduleError("pad", place, f"{block.name} takes the address of {region.buffer.name}")
+    for node in walk_exprs(block.body):
+        if isinstance(node, _DIVISIONS) and any(type(e) is Load or e is axis.var for e in walk(node.b)):
+            raise ScheduleError("pad", place, f"{block.name} divides by {node.b!r}, which would be zero in the padding")
+
+
+def _grown(func: Func, block: Block, store: Store, axis: Axis, padded: int, place: str) -> Buffer:
+    """The buffer with room for the padding."""
+    buffer = store.buffer
+    dims = [d for d, index in enumerate(store.indices) if uses_any(index, {axis.var})]
+    if buffer not in func.allocations or buffer.strides is not None:
+        raise ScheduleError("pad", place, f"{buffer.name} is a parameter, or laid out already: cache it first")
+    if [b.name for b in writers(func.body, buffer)] != [block.name]:
+        raise ScheduleError("pad", place, f"{buffer.name} is written by other blocks too")
+    if len(dims) != 1 or store.indices[dims[0]] is not axis.var:
+        raise ScheduleError("pad", place, f"{axis.var.name} is not by itself an index of {buffer.name}")
+    shape = [index_expr(padded) if d == dims[0] else size for d, size in enumerate(buffer.shape)]
+    return buffer.replace(shape=shape)
+
+
+class _Guard(Mutator):
+    """Loads that may lie beyond the end become 0 there."""
+
+    def __init__(self, variable: Var, size: int, ranges: Ranges, own: Buffer) -> None:
+        self.variable, self.size, self.ranges, self.own = variable, size, ranges, own
+
+    def visit_Load(self, e: Load) -> Expr:
+        """A load: as it is where every index stays inside."""
+        made = Load(e.buffer, map_all(e.indices, self.expr))
+        if e.buffer is self.own or self._stays_inside(made):
+            return made
+        return Select(less(self.variable, index_expr(self.size)), made, const(0, e.dtype))
+
+    def visit_Select(self, e: Select) -> Expr:
+        """A load that is padded already gets one test more."""
+        condition, then, otherwise = self.expr(e.condition), self.expr(e.then), self.expr(e.otherwise)
+        if _is_zero(otherwise) and type(then) is Select and _is_zero(then.otherwise) and type(e.then) is Load:
+            return Select(logical_and(condition, then.condition), then.then, otherwise)
+        return Select(condition, then, otherwise)
+
+    def _stays_inside(self, e: Load) -> bool:
+        return all(
+            prove(less(index, size), self.ranges) and prove(index >= 0, self.ranges)
+            for index, size in zip(e.indices, e.buffer.shape)
+            if uses_any(index, {self.variable})
+        )
+
+
+def _padded_sum(func: Func, store: Store, axis: Axis, size: int, ranges: Ranges, place: str) -> Store:
+    """A sum that goes on over zeros."""
+    value, old = store.value, Load(store.buffer, store.indices)
+    if type(value) is not Add or not (structural_equal(value.a, old) or structural_equal(value.b, old)):
+        raise ScheduleError("pad", place, "only a sum can go on over zeros")
+    term = value.b if structural_equal(value.a, old) else value.a
+    guarded = _Guard(axis.var, size, ranges, store.buffer).expr(term)
+    if not (structural_equal(guarded, term) and _is_zero_beyond(func, term, axis.var, size)):
+        guarded = Select(less(axis.var, index_expr(size)), term, const(0, term.dtype))
+    return Store(store.buffer, store.indices, Add(old, guarded))
+
+
+def _is_zero_beyond(func: Func, term: Expr, variable: Var, size: int) -> bool:
+    """Whether a product is zero beyond the end because both its factors were padded with zeros there."""
+    if type(term) is not Mul:
+        return False
+    return all(_is_padded_load(func, side, variable, size) for side in (term.a, term.b))
+
+
+def _is_padded_load(func: Func, e: Expr, variable: Var, size: int) -> bool:
+    while type(e) is Cast:
+        e = e.value
+    if type(e) is not Load:
+        return False
+    makers = writers(func.body, e.buffer)
+    if len(makers) != 1 or not isinstance(makers[0].body, Store) or not is_true(makers[0].predicate):
+        return False
+    stored = makers[0].body
+    value = stored.value
+    if type(value) is not Select or not _is_zero(value.otherwise):
+        return False
+    for read, written in zip(e.indices, stored.indices):
+        if read is variable and isinstance(written, Var):
+            limits = [int_value(t.b) for t in conjuncts(value.condition) if type(t) is LT and t.a is written]
+            if any(limit is not None and limit <= size for limit in limits):
+                return True
+    return False
+
+
+def _is_zero(e: Expr) -> bool:
+    """Whether an expression is the constant 0."""
+    return type(e) is Const and e.value == 0

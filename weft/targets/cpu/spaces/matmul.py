@@ -1,0 +1,416 @@
+"""Matrix products on vector registers, from the target's facts; the nest, outermost first:
+
+    batch, jc      products, and columns in blocks whose packed panel fills part of the second-level cache   parallel
+    ic             rows in blocks, so that the sums of a block stay in the second-level cache
+    kc             the reduction in blocks, so that a row tile of the left operand stays in the first-level cache
+    io, jr         rows and columns by the size of the register tile
+    k              the micro kernel: rows × vectors accumulators stay in registers
+
+The right operand is packed into panels of the tile's width: a constant when the model is compiled, another in the
+kernel where enough rows use it. The block that takes the sums runs on the tile, or, where the reduction has several
+blocks, on the block of sums after the last of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from weft.core.errors import ScheduleError
+from weft.expr.nodes import Var
+from weft.expr.visit import uses_any
+from weft.schedule.schedule import Schedule, Stage
+from weft.schedule.space import Point, Space
+from weft.targets.base import Target
+from weft.targets.cpu.default_facts import facts_of
+from weft.targets.cpu.default_loops import LEAST_PARALLEL_WORK, extent_of, parallelize
+from weft.targets.cpu.default_tiles import MOST_UNROLLED, ceildiv
+from weft.targets.cpu.spaces.matmul_facts import Product, is_whole, product_of
+from weft.targets.cpu.unit import Unit
+
+LEAST_ROWS = 8
+"""So many rows of the left operand pay for a copy of the right one."""
+LEAST_CHAINS = 6
+"""So many sums at a time hide the latency of a multiply-add; with fewer, each is made of several parts."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The knobs, and what is not to be chosen: the lanes, and whether the right operand is packed."""
+
+    rows: int
+    vectors: int
+    columns: int
+    height: int
+    depth: int
+    unroll: int
+    parts: int
+    ahead: int
+    lanes: int
+    packed: bool
+
+    @property
+    def width(self) -> int:
+        """Columns of the register tile."""
+        return self.vectors * self.lanes
+
+
+def space(unit: Unit) -> Space | None:
+    """The space of a float product; None for other programs."""
+    product = product_of(unit)
+    if product is None or not product.facts.target.dtype.is_float:
+        return None
+    lanes = min(unit.target.lanes(product.facts.target.dtype), 1 << (product.n - 1).bit_length())
+    packed = _packs(product, product.right.buffer in unit.constants, lanes)
+    if lanes < 2 or packed is None or (not packed and product.n % lanes and not _has_masks(unit.target)):
+        return None
+    plan = plan_matmul(product, unit.target, lanes, packed)
+    knobs = {
+        "rows": tuple(sorted({plan.rows, *range(1, min(product.m, 14) + 1)})),
+        "vectors": tuple(sorted({plan.vectors, 1, 2, 3, 4, 6, 8, 12})),
+        "columns": tuple(sorted({plan.columns, *(plan.width * n for n in (1, 2, 4, 8, 16))})),
+        "height": tuple(sorted({plan.height, *(plan.rows * n for n in (1, 4, 16, 64))})),
+        "depth": tuple(sorted({plan.depth, product.k, 128, 256, 512, 1024})),
+        "unroll": (1, 2, 4, 8),
+        "parts": tuple(sorted({plan.parts, 1, 4})),
+        "ahead": tuple(sorted({plan.ahead, 0, 16, 64, 256})),
+    }
+    default = {knob: int(getattr(plan, knob)) for knob in knobs}
+
+    def apply(point: Point) -> None:
+        _apply(unit, product, Plan(**point, lanes=lanes, packed=packed))
+
+    return Space("matmul", knobs, default, apply)
+
+
+def _has_masks(target: Target) -> bool:
+    """Whether some lanes of a vector can be loaded without touching what lies behind the others."""
+    return bool({"avx2", "avx512f", "sve"} & target.features)
+
+
+def _packs(product: Product, constant: bool, lanes: int) -> bool | None:
+    """Whether the right operand is packed; None where neither way serves."""
+    whole = is_whole(product)
+    if constant and whole:
+        return True
+    few = product.m < 4 * LEAST_ROWS or product.n <= 3 * lanes
+    if product.right_steps[0] == 1 and (few or not whole):
+        return False
+    return True if whole and product.m * product.count >= LEAST_ROWS else None
+
+
+def plan_matmul(product: Product, target: Target, lanes: int, packed: bool) -> Plan:
+    """The analytic choice of the knobs."""
+    m, n, k = product.m, product.n, product.k
+    cores = target.cores if m * n * k * product.count >= LEAST_PARALLEL_WORK else 1
+    l1, l2 = target.cache_bytes[0] or 32 << 10, target.cache_bytes[1] or 256 << 10
+    size = product.facts.target.dtype.bytes
+    rows, vectors = _register_tile(m, n, target, lanes, ceildiv(cores, product.count))
+    width = vectors * lanes
+    limit = max(l1 // 2 // (size * max(rows, 8)), 64)
+    depth = k if k <= 2 * limit or m <= rows else _block(k, limit)
+    columns = width
+    if packed and size * m * k > l2 // 2:  # the left operand does not stay close: it is read less often
+        columns = max(1, l2 * 3 // 8 // (size * depth) // width) * width
+        blocks = ceildiv(n, columns)
+        if product.count < cores and n >= 2 * cores * width:
+            blocks = ceildiv(blocks, cores) * cores
+        columns = min(columns, ceildiv(ceildiv(n, blocks), width) * width)
+    height = ceildiv(m, rows) * rows
+    if depth < k:
+        height = min(height, max(1, l2 // 4 // (size * columns) // rows) * rows)
+    while product.count * ceildiv(n, columns) * ceildiv(m, height) < cores and height > rows:
+        height = ceildiv(ceildiv(height, 2), rows) * rows
+    parts = 4 if rows * vectors < LEAST_CHAINS and k % 4 == 0 and depth == k and k >= 32 else 1
+    unroll = 4 if depth >= 8 * parts and rows * vectors * parts * 4 <= MOST_UNROLLED else 1
+    ahead = 0 if packed else 8
+    if packed and size * n * k > l2 // 2:  # it comes from the third level, or from memory, as it is used
+        ahead = max(l1 // 4 // (size * width), 8)
+    return Plan(rows, vectors, columns, height, depth, unroll, parts, ahead, lanes, packed)
+
+
+def _register_tile(m: int, n: int, target: Target, lanes: int, cores: int) -> tuple[int, int]:
+    """Rows and vectors: enough accumulators to hide latencies, few loads for each, little left over at the edges."""
+    accumulators = target.vector_registers * 3 // 4
+    wide = accumulators // 3
+    across = ceildiv(n, lanes)
+    if m == 1:  # waits for memory: long stretches of the panel, as many for each core
+        most = max(1, target.vector_registers * 3 // 8)
+        share = max(1, ceildiv(across, cores))
+        counts = range(max(1, min(most, share) // 2), min(most, share) + 1)
+        return 1, min(counts, key=lambda v: (ceildiv(ceildiv(across, v), cores) * v, -v))
+    if m < wide:
+        vectors = min(across, accumulators // m, 8)
+        return m, ceildiv(across, ceildiv(across, vectors))
+    vectors = min(3, across)
+    if across % 3 and across < 6:
+        vectors = 2 if across % 2 == 0 else vectors
+    most = min(accumulators // 2, (target.vector_registers - 2) // vectors - 1)
+    good = range(max(1, min(most, wide) * 3 // 4), most + 1)
+    return max(good, key=lambda r: (_evenness(m, r), -abs(r * vectors - accumulators))), vectors
+
+
+def _evenness(m: int, rows: int) -> float:
+    """How well tiles of so many rows cover all of them; one size of tile is less code, and no slower tile at the end."""
+    return 1.05 if m % rows == 0 else m / (ceildiv(m, rows) * rows)
+
+
+def _block(extent: int, limit: int) -> int:
+    """A block of at most `limit` that divides the extent, if one is near; else one that spreads it evenly."""
+    least = ceildiv(extent, limit)
+    for parts in range(least, 2 * least + 1):
+        if extent % parts == 0:
+            return extent // parts
+    return ceildiv(extent, least)
+
+
+# ----------------------------------------------------------------------------------------------------- the sketch
+
+
+def _apply(unit: Unit, product: Product, plan: Plan) -> None:
+    s, facts = unit.schedule, product.facts
+    sums, final, at = _sums_and_final(unit)
+    copy = pack_right(s, product, sums.name, plan.width, plan.lanes) if plan.packed else None
+    position = {axis.var: i for i, axis in enumerate(facts.spatial)}
+    sums.pad(sums.axis[position[product.lane.var]], plan.lanes)
+    lanes_last(s, sums, position[product.lane.var])
+    loops = _outer_loops(final, product, plan, at)
+    if plan.depth < product.k:
+        micro = _blocked(s, sums, final, product, plan, position, loops)
+    else:
+        micro = _straight(s, sums, final, product, plan, position, loops)
+    micro.set_scope("local")
+    _micro_kernel(micro, product, plan, position)
+    _fetch_ahead(micro, product, plan, copy)
+    unit.done.update([sums.name, micro.name, final.name])
+    _divide(unit, product, plan, final, loops, copy)
+
+
+def _blocked(
+    s: Schedule, sums: Stage, final: Stage, product: Product, plan: Plan, position: dict[Var, int], loops: _Loops
+) -> Stage:
+    """Several blocks of the reduction: their tiles are added up in a block of sums, which `final` takes at the end."""
+    outer, _ = sums.split(sums.reduce_axis[0], factor=plan.depth)
+    sums.reorder(outer, *sums.axis)
+    micro = s.rfactor(sums.name, outer)
+    sums.annotate("inline_init", True)
+    _tile_epilogue(final, plan, loops)
+    sums.compute_at(final, loops.block, exact=False)
+    micro.compute_at(sums, _tile_sums(sums, product, plan, position), exact=False)
+    return micro
+
+
+def _straight(
+    s: Schedule, sums: Stage, final: Stage, product: Product, plan: Plan, position: dict[Var, int], loops: _Loops
+) -> Stage:
+    """The whole reduction in registers, in one part or in several that are added up; `final` takes the tile."""
+    micro = sums
+    if plan.parts > 1:
+        _, inner = sums.split(sums.reduce_axis[0], factor=plan.parts)
+        micro = s.rfactor(sums.name, inner)
+    _tile_final(final, plan, loops)
+    sums.compute_at(final, loops.last, exact=False)
+    if micro is not sums:
+        micro.compute_at(final, loops.last, exact=False)
+        sums.set_scope("local")
+        axes = list(sums.axis)
+        lane = axes[position[product.lane.var]]
+        sums.reorder(*[x for x in axes if x is not lane], *sums.reduce_axis, lane)
+        sums.unroll(sums.reduce_axis[0])
+        if product.row is not None:
+            sums.unroll(axes[position[product.row.var]])
+        _lanes(sums, lane, plan)
+    return micro
+
+
+@dataclass
+class _Loops:
+    """The loops of the block that takes the sums: around a block of columns and rows, around a tile, and inside it."""
+
+    outer: list[Var]
+    block: Var
+    around: list[Var]
+    row: Var | None
+    lane: Var
+
+    @property
+    def last(self) -> Var:
+        return self.around[-1] if self.around else self.block
+
+
+def _sums_and_final(unit: Unit) -> tuple[Stage, Stage, dict[Var, Var]]:
+    """The stage that sums, the stage that takes the sums, and the latter's axis for each axis of the product."""
+    s, facts = unit.schedule, unit.facts
+    if unit.taker is not None:
+        return s[facts.block.name], s[unit.taker.name], unit.to_taker
+    sums = s.cache_write(facts.target.name, "local")
+    final = s[facts.block.name]
+    sums.set_scope("global")
+    return sums, final, {axis.var: new.var for axis, new in zip(facts.spatial, final.block.axes)}
+
+
+def pack_right(s: Schedule, product: Product, reader: str, width: int, lanes: int) -> Stage:
+    """A copy of the right operand in panels: a tile's lanes side by side for each step of the reduction."""
+    load = product.right
+    copy = s.cache_read(load.buffer.name, "global", [reader])
+    names = [f"d{i}" for i in range(len(load.indices))]
+    lane = names[product.lane_dim]
+    if product.n > lanes:
+        copy.pad(copy.axis[product.lane_dim], lanes)
+    reducing = {product.depth.var}
+    others = [(n, i) for d, (n, i) in enumerate(zip(names, load.indices)) if d != product.lane_dim]
+    front = [n for n, i in others if not uses_any(i, reducing)]
+    back = [n for n, i in others if uses_any(i, reducing)]
+    outputs = [*front, f"{lane} // {width}", *back, f"{lane} % {width}"]
+    s.apply("transform_layout", buffer=copy.block.writes[0].buffer.name, inputs=names, outputs=outputs)
+    return copy
+
+
+def lanes_last(s: Schedule, sums: Stage, lane: int) -> None:
+    """Stores the sums with the lanes' axis innermost."""
+    buffer = sums.block.writes[0].buffer
+    names = [f"d{i}" for i in range(len(buffer.shape))]
+    if lane != len(names) - 1:
+        outputs = [n for i, n in enumerate(names) if i != lane] + [names[lane]]
+        s.apply("transform_layout", buffer=buffer.name, inputs=names, outputs=outputs)
+
+
+def _outer_loops(final: Stage, product: Product, plan: Plan, at: dict[Var, Var]) -> _Loops:
+    """Splits the loops of the block that takes the sums into blocks."""
+    loop_of = dict(zip([axis.var for axis in final.block.axes], final.axis))
+    batch = [loop_of[at[axis.var]] for axis in product.outer]
+    lane, row = loop_of[at[product.lane.var]], None if product.row is None else loop_of[at[product.row.var]]
+    jc, lane = final.split(lane, factor=plan.columns)
+    outer = [*batch, jc]
+    if row is not None:
+        ic, row = final.split(row, factor=plan.height)
+        outer.append(ic)
+    final.reorder(*outer, *([] if row is None else [row]), lane)
+    return _Loops(outer, outer[-1], [], row, lane)
+
+
+def _tile_final(final: Stage, plan: Plan, loops: _Loops) -> None:
+    """The block that takes the sums, on the register tile."""
+    jr, jt = final.split(loops.lane, factor=min(plan.width, plan.columns))
+    loops.around = [jr]
+    tile = []
+    if loops.row is not None:
+        io, ii = final.split(loops.row, factor=plan.rows)
+        loops.around = [io, jr]
+        tile = [ii]
+        final.unroll(ii)
+    tile.append(jt)
+    final.reorder(*loops.around, *tile)
+    _lanes(final, jt, plan)
+
+
+def _lanes(stage: Stage, loop: Var, plan: Plan) -> None:
+    if extent_of(stage, loop) > plan.lanes:
+        unrolled, loop = stage.split(loop, factor=plan.lanes)
+        stage.unroll(unrolled)
+    stage.vectorize(loop)
+
+
+def _tile_epilogue(final: Stage, plan: Plan, loops: _Loops) -> None:
+    """The block that takes the sums, on a block of finished ones."""
+    lane = loops.lane
+    if extent_of(final, lane) > plan.lanes:
+        _, lane = final.split(lane, factor=plan.lanes)
+    final.vectorize(lane)
+
+
+def _tile_sums(sums: Stage, product: Product, plan: Plan, position: dict[Var, int]) -> Var:
+    """The blocks of the reduction added up: each register tile goes to the block of sums; gives the loop around it."""
+    axes = list(sums.axis)
+    lane = axes[position[product.lane.var]]
+    row = None if product.row is None else axes[position[product.row.var]]
+    rest = [x for x in axes if x is not lane and x is not row]
+    jr, jt = sums.split(lane, factor=plan.width)
+    tile = [jt]
+    around = [jr]
+    if row is not None:
+        io, ii = sums.split(row, factor=plan.rows)
+        around, tile = [io, jr], [ii, jt]
+        sums.unroll(ii)
+    (kc,) = sums.reduce_axis
+    sums.reorder(*rest, kc, *around, *tile)
+    sums.annotate("partition", False, kc)
+    _lanes(sums, jt, plan)
+    return jr
+
+
+def _micro_kernel(micro: Stage, product: Product, plan: Plan, position: dict[Var, int]) -> None:
+    axes = list(micro.axis)
+    lane = axes[position[product.lane.var]]
+    row = None if product.row is None else axes[position[product.row.var]]
+    rest = [x for x in axes if x is not lane and x is not row]
+    (p,) = micro.reduce_axis
+    deep = [p]
+    if plan.unroll > 1:
+        po, pi = micro.split(p, factor=plan.unroll)
+        deep = [po, pi]
+    tile = [] if row is None else [row]
+    if plan.parts > 1:
+        tile = [rest.pop(), *tile]
+    if extent_of(micro, lane) > plan.lanes:
+        jv, jl = micro.split(lane, factor=plan.lanes)
+        tile += [jv, jl]
+    else:
+        tile.append(lane)
+    micro.reorder(*rest, *deep, *tile)
+    for loop in [*deep[1:], *tile[:-1]]:
+        micro.unroll(loop)
+    micro.vectorize(tile[-1])
+
+
+def _fetch_ahead(micro: Stage, product: Product, plan: Plan, copy: Stage | None) -> None:
+    """Fetches of the right operand, so many steps of the reduction before they are used."""
+    if not plan.ahead:
+        return
+    buffer = product.right.buffer.name if copy is None else copy.block.writes[0].buffer.name
+    reducing = [loop for loop in micro.loops if _reduces(micro, loop)]
+    micro.prefetch(buffer, reducing[0], ceildiv(plan.ahead, plan.unroll * plan.parts))
+
+
+def _reduces(stage: Stage, loop: Var) -> bool:
+    """Whether a loop runs over a stage's reduction."""
+    block = stage.block
+    pairs = zip(block.axes, block.bindings)
+    return any(axis.kind == "reduce" and uses_any(binding, {loop}) for axis, binding in pairs)
+
+
+def _divide(unit: Unit, product: Product, plan: Plan, final: Stage, loops: _Loops, copy: Stage | None) -> None:
+    """Threads, and where the right operand is packed if it changes from call to call."""
+    work = product.m * product.n * product.k * product.count
+    batch = len(product.outer)
+    attach = None
+    if copy is not None:
+        unit.done.add(copy.name)
+        if product.right.buffer not in unit.constants:
+            if product.batch and product.count >= unit.target.cores:
+                copy.compute_at(final, loops.outer[batch - 1])
+                attach = loops.outer[batch - 1]
+            _pack_kernel(copy, product, plan, unit.target, attach is None)
+    if work < LEAST_PARALLEL_WORK:
+        return
+    chosen = loops.outer[:batch] if attach is not None else loops.outer
+    chosen = [loop for loop in chosen if loop is not None]
+    if chosen:
+        fused = final.fuse(*chosen) if len(chosen) > 1 else chosen[0]
+        if extent_of(final, fused) > 1:
+            final.parallel(fused)
+
+
+def _pack_kernel(copy: Stage, product: Product, plan: Plan, target: Target, alone: bool) -> None:
+    """The loops that pack: a panel at a time, lanes along its width."""
+    facts = facts_of(copy.block)
+    loops = list(copy.axis)
+    lane = loops[product.lane_dim]
+    depth = [loop for d, loop in enumerate(loops) if uses_any(product.right.indices[d], {product.depth.var})]
+    rest = [x for x in loops if x is not lane and x not in depth]
+    if len(depth) != 1:
+        raise ScheduleError("matmul", copy.name, "the reduction indexes several dimensions")
+    panel, inside = copy.split(lane, factor=plan.width)
+    copy.reorder(*rest, panel, *depth, inside)
+    _lanes(copy, inside, plan)
+    if alone:
+        parallelize(copy, [*rest, panel], facts.points, target)
