@@ -9,7 +9,7 @@ from tests.codegen.test_random_programs import COUNT, programs
 from tests.conftest import FULL
 from weft.loop.interpreter import interpret
 
-SETTINGS = dict(suppress_health_check=list(HealthCheck), deadline=None)
+SETTINGS = {"suppress_health_check": list(HealthCheck), "deadline": None}
 
 
 def check(func, size, run):
@@ -28,14 +28,14 @@ def check(func, size, run):
         np.testing.assert_array_equal(mine, theirs)
 
 
-@settings(max_examples=200 if FULL else 25, **SETTINGS)
+@settings(max_examples=200 if FULL else 20, **SETTINGS)
 @given(programs(), st.integers(0, 40))
 def test_plain_c_agrees_with_the_interpreter(tmp_path_factory, func, size):
     folder = tmp_path_factory.mktemp("plain")
     check(func, size, lambda f, *arguments: run_plain(f, folder, *arguments))
 
 
-@settings(max_examples=150 if FULL else 15, **SETTINGS)
+@settings(max_examples=150 if FULL else 8, **SETTINGS)
 @given(programs(), st.integers(0, 40))
 def test_opencl_agrees_with_the_interpreter(func, size):
     check(func, size, run_opencl)

@@ -20,8 +20,6 @@ from weft.codegen.c.dialects import PLAIN, Dialect
 from weft.codegen.c.program import DeviceKernel, DeviceProgram, Parameter, Size, Workspace
 from weft.codegen.llvm.analysis import power_of_two
 from weft.codegen.llvm.context import Machine
-from weft.codegen.llvm.generate import entry_symbol
-from weft.core.errors import TargetError
 from weft.expr.nodes import Address, Buffer, Expr, Var, int_value
 from weft.loop.ir import Func, Store
 from weft.loop.passes.split_host_device import TAGS, Launch, split_host_device
@@ -29,6 +27,11 @@ from weft.loop.visit import walk_exprs, walk_stmts
 
 PARAMETER_ALIGNMENT = 16
 """Bytes that the start of every buffer of a device program is a multiple of: whoever launches sees to it."""
+
+
+def c_symbol(name: str) -> str:
+    """The C name of a Func's functions, which no header and no library has."""
+    return "weft_fn_" + re.sub(r"\W", "_", name, flags=re.ASCII)
 
 
 def _module(dialect: Dialect, machine: Machine | None, intrinsics: Mapping[str, Emitter] | None) -> Module:
@@ -44,7 +47,7 @@ def generate(
     """Source and launches of a lowered, flat Func, whose thread loops are kernels."""
     threads = getattr(machine, "threads", None)
     shared = 48 << 10 if threads is None else int(threads.shared_bytes)
-    func = func.replace(name=re.sub(r"\W", "_", entry_symbol(func.name), flags=re.ASCII))
+    func = func.replace(name=c_symbol(func.name))
     host = split_host_device(func, shared)
     names = _unique_names((*func.params, *host.workspaces, *func.size_vars, *_host_variables(host.launches)))
     module = _module(dialect, machine, intrinsics)
@@ -173,13 +176,10 @@ def _declare_shared(c: Context) -> tuple[int, int]:
 
 
 def generate_plain(func: Func, *, intrinsics: Mapping[str, Emitter] | None = None) -> str:
-    """C11 source of a lowered, flat Func without thread loops; its entry is `entry_symbol(func.name)`."""
+    """C11 source of a lowered, flat Func without thread loops; its entry is `c_symbol(func.name)`."""
     module = _module(PLAIN, None, intrinsics)
     c = Context(module)
-    symbol = entry_symbol(func.name)
-    if not symbol.isascii():
-        raise TargetError(f"{symbol!r} cannot name a C function")
-    c.fresh(symbol)
+    symbol = c_symbol(func.name)
     for number, param in enumerate((*func.params, *func.size_vars)):
         _bind(c, param, number)
     c.run(func.body)
