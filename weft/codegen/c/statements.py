@@ -294,7 +294,7 @@ def _for(c: Context, s: For) -> None:
     if high is not None and high <= _INT32_MAX and s.var.dtype is INDEX:
         kind = "int32_t"
         c.narrow.add(s.var)
-    limit = c.index(s.extent) if extent is not None else c.temporary(kind, c.value(s.extent))
+    limit = c.index(s.extent) if extent is not None else c.temporary(kind, f"({c.index(s.extent)})")
     if c.dialect.unroll and extent is not None and (s.kind == "unrolled" or _indexes_private(c, s, extent)):
         c.line(c.dialect.unroll)
     _block(c, f"for ({kind} {name} = 0; {name} < {limit}; ++{name}) {{", s.body)

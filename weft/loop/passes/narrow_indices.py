@@ -32,7 +32,6 @@ from weft.expr.nodes import (
     Sub,
     Var,
     cast,
-    int_value,
 )
 from weft.loop.ir import For, Func, Let, Stmt
 from weft.loop.visit import Mutator
@@ -59,10 +58,10 @@ class _Narrower(Mutator):
         self.ranges: dict[Var, Interval] = {}
 
     def visit_For(self, s: For) -> Stmt:
-        extent = int_value(s.extent)
-        if extent is not None and 0 < extent <= _MOST:
+        extent = self._narrowed(s.extent)
+        if extent is not None:
             self.narrow[s.var] = Cast(INT32, s.var)
-            self.ranges[s.var] = (0, extent - 1)
+            self.ranges[s.var] = (0, max(extent[1][1] - 1, 0))
         return self.generic_stmt(s)
 
     def visit_Let(self, s: Let) -> Stmt:

@@ -5,7 +5,7 @@
         threadIdx.x for tx in range(32): …                     threadIdx.x for tx in range(32): …
 
 A buffer that lives inside a block belongs to the block, so it can be "shared"; one that lives inside a thread is the
-thread's own, "local". One that lives outside of all threads is "global", whatever it was called. Scopes that are
+thread's own, "local", unless more thread loops stand inside: then several threads fill it together. One that lives outside of all threads is "global", whatever it was called. Scopes that are
 neither of these three (tensor-core fragments) stay. Runs on the lowered form, before barriers are inserted.
 """
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from weft.expr.nodes import Buffer, Expr
 from weft.loop.ir import Allocate, For, Func, Stmt
-from weft.loop.visit import BufferReplacer, Mutator
+from weft.loop.visit import BufferReplacer, Mutator, walk_stmts
 
 _PLAIN = ("global", "shared", "local")
 
@@ -23,6 +23,10 @@ def place_allocations(func: Func) -> Func:
     placer = _Placer()
     done = placer.func(func)
     return BufferReplacer(placer.changed).func(done) if placer.changed else func
+
+
+def _has_threads(s: Stmt) -> bool:
+    return any(isinstance(x, For) and x.kind == "thread" for x in walk_stmts(s))
 
 
 class _Placer(Mutator):
@@ -48,7 +52,7 @@ class _Placer(Mutator):
             if not self.in_block and not self.in_thread:
                 scope = "global"
             elif scope == "global":
-                scope = "local" if self.in_thread else "shared"
+                scope = "local" if self.in_thread and not _has_threads(s) else "shared"
         if scope != s.buffer.scope:
             self.changed[s.buffer] = s.buffer.replace(scope=scope)
         return self.generic_stmt(s)
