@@ -5,8 +5,9 @@
         threadIdx.x for tx in range(32): …                     threadIdx.x for tx in range(32): …
 
 A buffer that lives inside a block belongs to the block, so it can be "shared"; one that lives inside a thread is the
-thread's own, "local", unless more thread loops stand inside: then several threads fill it together. One that lives outside of all threads is "global", whatever it was called. Scopes that are
-neither of these three (tensor-core fragments) stay. Runs on the lowered form, before barriers are inserted.
+thread's own, "local", unless more thread loops stand inside: then several threads fill it together. One that lives
+outside of all threads is "global", whatever it was called. Scopes that are neither of these three (tensor-core
+fragments) stay. Runs on the lowered form, before barriers are inserted.
 """
 
 from __future__ import annotations
