@@ -9,6 +9,9 @@
 
 Which buffers: those named in `func.annotations["double_buffer"]`, or in the annotation "double_buffer" of the loop
 (a list of names; True: every buffer the loop fills first). A loop that does not have the pattern is left as it is.
+A loop annotated "pipeline_stages": n gives every buffer that it fills first n parts, filled n - 1 iterations ahead. With
+the annotation "async_copy" as well, the fills are copies that run beside the threads: they are committed after each fill
+and waited for at the top of the iteration that uses them; the buffers' names are left in `annotations["async_copy"]`.
 One barrier at the top of an iteration then does for both hazards: the tile is complete, and the half that is filled
 next is no longer in use.
 """
@@ -18,9 +21,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from weft.expr.nodes import Address, Buffer, Expr, Load, add, floormod, index_expr, int_value, less
-from weft.expr.visit import map_all
-from weft.loop.ir import Allocate, For, Func, Stmt, Store, seq
+from weft.core.dtypes import INT32
+from weft.expr.nodes import Address, Buffer, Call, Expr, Load, add, floormod, index_expr, int_value, less, mul
+from weft.expr.visit import free_vars, map_all
+from weft.loop.ir import Allocate, Evaluate, For, Func, Stmt, Store, seq
 from weft.loop.passes.support import (
     Copier,
     Names,
@@ -33,14 +37,18 @@ from weft.loop.passes.support import (
 )
 from weft.loop.visit import Mutator, walk_exprs, walk_stmts
 
+COMMIT, WAIT = "copy_commit", "copy_wait"
+"""Calls: what was copied since the last commit is one group; wait until at most so many groups are on their way."""
+
 
 def double_buffer(func: Func) -> Func:
     """The program with its annotated buffers doubled where their loops allow it."""
     wanted = set(func.annotations.get("double_buffer") or ())
-    marked = any(isinstance(s, For) and s.annotations.get("double_buffer") for s in walk_stmts(func.body))
+    marks = ("double_buffer", "pipeline_stages")
+    marked = any(isinstance(s, For) and any(map(s.annotations.get, marks)) for s in walk_stmts(func.body))
     if not wanted and not marked:
         return func
-    func = rename_repeated(func)
+    func = _Lift().func(rename_repeated(func))
     plans: dict[For, _Plan] = {}
     taken: set[Buffer] = set()
     for loop in [s for s in walk_stmts(func.body) if isinstance(s, For) and s.kind == "serial"]:
@@ -50,19 +58,58 @@ def double_buffer(func: Func) -> Func:
             taken |= set(plan.halves)
     if not plans:
         return func
-    return _Doubler(plans, Names(func)).func(func)
+    copied = [buffer.name for plan in plans.values() if plan.is_async for buffer in plan.halves]
+    made = _Doubler(plans, Names(func)).func(func)
+    return made.replace(annotations={**made.annotations, "async_copy": copied}) if copied else made
+
+
+class _Lift(Mutator):
+    """Memory that a pipelined loop fills lives around the loop, not in each iteration."""
+
+    def expr(self, e: Expr) -> Expr:
+        return e
+
+    def visit_For(self, s: For) -> Stmt:
+        done = self.generic_stmt(s)
+        if not isinstance(done, For) or not done.annotations.get("pipeline_stages"):
+            return done
+        body, moved = done.body, []
+        while isinstance(body, Allocate) and done.var not in free_vars(*body.buffer.shape):
+            moved.append(body.buffer)
+            body = body.body
+        lifted: Stmt = done.replace(body=body) if moved else done
+        for buffer in reversed(moved):
+            lifted = Allocate(buffer, lifted)
+        return lifted
 
 
 class _Plan:
     """What is done to one loop: the statements that fill, the statements that use, and the doubled buffers."""
 
-    __slots__ = ("fill", "use", "halves", "barrier")
+    __slots__ = ("fill", "use", "halves", "barrier", "stages", "is_async")
 
-    def __init__(self, fill: list[Stmt], use: list[Stmt], halves: dict[Buffer, Buffer], barrier: Stmt | None) -> None:
+    def __init__(
+        self, fill: list[Stmt], use: list[Stmt], halves: dict[Buffer, Buffer], barrier: Stmt | None, loop: For
+    ) -> None:
         self.fill = fill
         self.use = use
         self.halves = halves
         self.barrier = barrier
+        self.stages = _stages(loop)
+        self.is_async = bool(loop.annotations.get("async_copy")) and barrier is not None
+
+
+def _stages(loop: For) -> int:
+    """How many parts the buffers that a loop fills get."""
+    return max(2, int(loop.annotations.get("pipeline_stages") or 2))
+
+
+def _repeated(buffer: Buffer, times: int) -> Buffer:
+    """A buffer so many times over, one after the other."""
+    strides = None
+    if buffer.strides is not None:
+        strides = (mul(buffer.strides[0], buffer.shape[0]), *buffer.strides)
+    return buffer.replace(shape=(times, *buffer.shape), strides=strides)
 
 
 def _plan(func: Func, loop: For, wanted: set[str]) -> _Plan | None:
@@ -83,14 +130,14 @@ def _plan(func: Func, loop: For, wanted: set[str]) -> _Plan | None:
     filled = _union(buffers_written(part) for part in fill)
     if not filled or not use or not _legal(func, loop, fill, use, filled, bool(barriers)):
         return None
-    halves = {b: b.replace(shape=(2, *b.shape), strides=None) for b in sorted(filled, key=lambda b: b.name)}
-    return _Plan(fill, use, halves, barriers[0] if barriers else None)
+    halves = {b: _repeated(b, _stages(loop)) for b in sorted(filled, key=lambda b: b.name)}
+    return _Plan(fill, use, halves, barriers[0] if barriers else None, loop)
 
 
 def _names(loop: For, wanted: set[str]) -> set[str] | None:
     """The names to double in this loop; None: whatever it fills."""
     own: Any = loop.annotations.get("double_buffer")
-    if own is True:
+    if own is True or loop.annotations.get("pipeline_stages"):
         return None
     return wanted | set([own] if isinstance(own, str) else own or ())
 
@@ -143,18 +190,30 @@ class _Doubler(Mutator):
             done = self.generic_stmt(s)
             self.repeated = outer
             return done
-        two, one = index_expr(2), index_expr(1)
-        ahead = add(s.var, one)
+        stages = index_expr(plan.stages)
+        ahead = add(s.var, index_expr(plan.stages - 1))
         fill = seq(*[self.stmt(part) for part in plan.fill])
         use = seq(*[self.stmt(part) for part in plan.use])
-        now = _Half(plan.halves, floormod(s.var, two)).stmt(use)
-        half_ahead = _Half(plan.halves, floormod(ahead, two)).stmt(_shift(fill, s, ahead, self.names))
-        first = _Half(plan.halves, index_expr(0)).stmt(Copier(self.names, {s.var: index_expr(0)}).stmt(fill))
-        if int_value(s.extent) is None or int_value(s.extent) == 0:
-            first = make_if(less(index_expr(0), s.extent), first)
-        loop = s.replace(body=seq(plan.barrier, make_if(less(ahead, s.extent), half_ahead), now))
+        now = _Half(plan.halves, floormod(s.var, stages)).stmt(use)
+        half_ahead = _Half(plan.halves, floormod(ahead, stages)).stmt(_shift(fill, s, ahead, self.names))
+        commit = _call(COMMIT) if plan.is_async else None
+        wait = _call(WAIT, plan.stages - 2) if plan.is_async else None
+        first = [part for at in range(plan.stages - 1) for part in (self._first(plan, s, fill, at), commit)]
+        loop = s.replace(body=seq(wait, plan.barrier, make_if(less(ahead, s.extent), half_ahead), commit, now))
         # around again, the first fill must wait for the last use of the round before
-        return seq(plan.barrier if self.repeated else None, first, loop)
+        return seq(plan.barrier if self.repeated else None, *first, loop)
+
+    def _first(self, plan: _Plan, loop: For, fill: Stmt, at: int) -> Stmt | None:
+        """A fill before the loop; none where the loop is shorter."""
+        extent = int_value(loop.extent)
+        if extent is not None and extent <= at and extent > 0:
+            return None
+        made = _Half(plan.halves, index_expr(at)).stmt(Copier(self.names, {loop.var: index_expr(at)}).stmt(fill))
+        return make_if(less(index_expr(at), loop.extent), made) if extent is None or extent == 0 else made
+
+
+def _call(name: str, *arguments: int) -> Stmt:
+    return Evaluate(Call(name, [index_expr(argument) for argument in arguments], INT32))
 
 
 def _shift(fill: Stmt, loop: For, ahead: Expr, names: Names) -> Stmt:

@@ -11,7 +11,8 @@ First, where a block has several thread nests beside each other, they become one
 all of them, what belongs to no thread runs on thread 0, and the loops inside only choose which threads take part.
 Then the statements are walked in order with the accesses since the last barrier at hand. An access that meets one of
 them with a write among the two gets a barrier before it, unless both touch, in every thread, only elements of that
-thread's own. A loop is walked a second time with what its first iteration left behind. A barrier stands only where
+thread's own; where an index has a thread's quotient and another its remainder, those are two coordinates of it.
+A loop is walked a second time with what its first iteration left behind. A barrier stands only where
 every thread comes by: a branch or loop that depends on the thread is cut in two around it.
 """
 
@@ -26,6 +27,8 @@ from weft.expr.nodes import (
     Buffer,
     Call,
     Expr,
+    FloorDiv,
+    FloorMod,
     Load,
     Var,
     equal,
@@ -225,14 +228,20 @@ def _launch(body: Stmt, tags: Mapping[str, int], names: Names) -> tuple[Stmt, di
 
 
 class _Dim:
-    """One index: terms that are the same for both sides of a comparison, plus anything in low..high."""
+    """One index: terms that are the same for both sides of a comparison, plus anything in low..high.
 
-    __slots__ = ("terms", "low", "high")
+    `loose` are loop variables that each side has a value of its own of: the variable's factor and extent.
+    """
 
-    def __init__(self, terms: Mapping[Expr, int], low: int, high: int) -> None:
+    __slots__ = ("terms", "low", "high", "loose")
+
+    def __init__(
+        self, terms: Mapping[Expr, int], low: int, high: int, loose: Mapping[Var, tuple[int, int]] | None = None
+    ) -> None:
         self.terms = dict(terms)
         self.low = low
         self.high = high
+        self.loose = dict(loose or {})
 
     def widened(self, var: Var, extent: int | None) -> _Dim | None:
         """The index over all values of a loop variable; None where they are not known."""
@@ -242,8 +251,12 @@ class _Dim:
         if extent is None:
             return None
         terms = {term: f for term, f in self.terms.items() if term is not var}
-        reach = factor * (extent - 1)
-        return _Dim(terms, self.low + min(reach, 0), self.high + max(reach, 0))
+        return _Dim(terms, self.low, self.high, {**self.loose, var: (factor, extent)})
+
+    def interval(self) -> tuple[int, int]:
+        """The least and the greatest value beside the terms."""
+        reaches = [factor * (extent - 1) for factor, extent in self.loose.values()]
+        return self.low + sum(min(r, 0) for r in reaches), self.high + sum(max(r, 0) for r in reaches)
 
 
 class _Access:
@@ -271,6 +284,8 @@ class _Walker(Mutator):
         self.names = names
         self.scopes = scopes
         self.threads = {loop.var: sizes[tag] for tag, loop in launch.items()}
+        self.parts: dict[tuple[Var, str, int], Var] = {}
+        self.coordinates: dict[Var, int] = dict(self.threads)
         self.aliases: dict[Var, Var] = {}
         self.depends: set[Var] = set(self.threads)
         self.extents: dict[Var, int] = {}
@@ -290,11 +305,35 @@ class _Walker(Mutator):
         form = linear(e)
         terms: dict[Expr, int] = {}
         for term, factor in form.terms.items():
-            if type(term) is not Var:
+            same = self.aliases.get(term, term) if type(term) is Var else self._part(term)
+            if same is None:
                 return None
-            same = self.aliases.get(term, term)
             terms[same] = terms.get(same, 0) + factor
         return _Dim(Linear(terms, 0).terms, form.constant, form.constant)
+
+    def _part(self, term: Expr) -> Var | None:
+        """The coordinate that a thread's quotient or remainder by a number is; None for any other term."""
+        if not isinstance(term, (FloorDiv, FloorMod)) or type(term.a) is not Var:
+            return None
+        thread, number = self.aliases.get(term.a, term.a), int_value(term.b)
+        if thread not in self.threads or number is None or number < 1:
+            return None
+        key = (thread, type(term).__name__, number)
+        if key not in self.parts:
+            size = self.threads[thread]
+            self.parts[key] = Var(f"{thread.name}_{key[1]}_{number}")
+            self.coordinates[self.parts[key]] = -(-size // number) if type(term) is FloorDiv else min(size, number)
+        return self.parts[key]
+
+    def _is_covered(self, thread: Var, covered: set[Expr]) -> bool:
+        """Whether equal indices mean equal threads: by the thread itself, or its quotient and remainder."""
+        if thread in covered:
+            return True
+        numbers = {number for owner, _, number in self.parts if owner is thread}
+        return any(
+            all(self.parts.get((thread, kind, number)) in covered for kind in ("FloorDiv", "FloorMod"))
+            for number in numbers
+        )
 
     def _reads(self, expressions: Iterable[Expr]) -> list[_Access]:
         found = []
@@ -337,15 +376,20 @@ class _Walker(Mutator):
             if both is None:
                 continue
             left, right = both
-            own: dict[Expr, int] = {term: factor for term, factor in left.terms.items() if term in self.threads}
-            reach = linear_interval(Linear(own, 0), {v: (0, size - 1) for v, size in self.threads.items()})
+            own: dict[Expr, int] = {term: factor for term, factor in left.terms.items() if term in self.coordinates}
+            reach = linear_interval(Linear(own, 0), {v: (0, size - 1) for v, size in self.coordinates.items()})
+            (left_low, left_high), (right_low, right_high) = left.interval(), right.interval()
             if reach is not None and (
-                left.high + reach[1] < right.low + reach[0] or right.high + reach[1] < left.low + reach[0]
+                left_high + reach[1] < right_low + reach[0] or right_high + reach[1] < left_low + reach[0]
             ):
                 return True
-            if self._spacing(own) > max(left.high, right.high) - min(left.low, right.low):
+            if self._spacing(own) > max(left_high, right_high) - min(left_low, right_low):
                 covered |= set(own)
-        return all(var in covered for var, size in self.threads.items() if size > 1)
+            elif left.loose == right.loose:
+                spread = max(left.high, right.high) - min(left.low, right.low)
+                if self._spacing(own, left.loose) > spread:
+                    covered |= set(own)
+        return all(self._is_covered(var, covered) for var, size in self.threads.items() if size > 1)
 
     def _comparable(self, left: _Dim | None, right: _Dim | None) -> tuple[_Dim, _Dim] | None:
         """Both indices in the same terms: where they differ in a loop variable, over all of its values."""
@@ -353,15 +397,19 @@ class _Walker(Mutator):
             return None
         for term in {**left.terms, **right.terms}:
             if left is not None and right is not None and left.terms.get(term) != right.terms.get(term):
-                if not isinstance(term, Var) or term in self.threads:
+                if not isinstance(term, Var) or term in self.coordinates:
                     return None
                 extent = self.extents.get(term)
                 left, right = left.widened(term, extent), right.widened(term, extent)
         return None if left is None or right is None else (left, right)
 
-    def _spacing(self, own: Mapping[Expr, int]) -> int:
-        """How far apart the values of Σ factor·thread are for different threads at least; 0 where two may coincide."""
-        ordered = sorted((abs(factor), self.threads[term]) for term, factor in own.items() if isinstance(term, Var))
+    def _spacing(self, own: Mapping[Expr, int], loose: Mapping[Var, tuple[int, int]] | None = None) -> int:
+        """How far apart the values of Σ factor·thread are for different threads at least; 0 where two may coincide.
+
+        `loose` are further variables of the sum.
+        """
+        sizes = [(abs(factor), self.coordinates[term]) for term, factor in own.items() if isinstance(term, Var)]
+        ordered = sorted(sizes + [(abs(factor), extent) for factor, extent in (loose or {}).values()])
         filled = 0
         for factor, size in ordered:
             if factor <= filled:
@@ -476,6 +524,7 @@ class _Walker(Mutator):
         """Whether something inside needs a barrier between its own statements."""
         trial = _Walker(self.launch, self.sizes, self.names, self.scopes)
         trial.aliases, trial.depends, trial.extents = dict(self.aliases), set(self.depends), dict(self.extents)
+        trial.parts, trial.coordinates = self.parts, self.coordinates
         if isinstance(s, If):
             for branch in (s.then, s.otherwise):
                 trial.pending = []

@@ -287,6 +287,9 @@ class _Apply:
             registers = s.cache_read(name, "local", [total.name])
             registers.compute_at(total, group if k_last else inner)
             self._into_registers(registers)
+        if point["stages"] > 1:
+            total.annotate("pipeline_stages", point["stages"], outer)
+            total.annotate("async_copy", True, outer)
 
     def _fetch(self, total: Stage, name: str, step: Var, side: str, k_last: bool) -> None:
         """A tile of an operand into shared memory, by all threads."""

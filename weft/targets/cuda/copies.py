@@ -1,0 +1,93 @@
+"""Copies from global into shared memory that run beside the threads (cp.async).
+
+    t[i] = A[j]                            copy_async(address(t[i]), address(A[j]), 4, true)
+    t[ramp(i, 1, 4)] = A[ramp(j, 1, 4)]    ->  copy_async(address(t[i]), address(A[j]), 16, true)
+    t[i] = A[j] if c else 0.0              copy_async(address(t[i]), address(A[j]), 4, c)        zero where c is false
+
+Only for the buffers in `func.annotations["async_copy"]`, whose pipeline (see `double_buffer`) waits for the copies. A
+store that has no such form stays a store: the barrier after the wait orders it as well.
+"""
+
+from __future__ import annotations
+
+from weft.core.dtypes import INT32
+from weft.expr.nodes import (
+    TRUE,
+    Address,
+    Broadcast,
+    Buffer,
+    Call,
+    Const,
+    Expr,
+    Load,
+    Ramp,
+    Select,
+    index_expr,
+    int_value,
+)
+from weft.loop.ir import Evaluate, Func, Stmt, Store
+from weft.loop.visit import Mutator
+
+COPY = "copy_async"
+SIZES = (4, 8, 16)
+"""The bytes that one copy may move."""
+
+
+def copy_asynchronously(func: Func) -> Func:
+    """The program with the fetches of its pipelines as asynchronous copies."""
+    names = set(func.annotations.get("async_copy") or ())
+    return _Copies(names).func(func) if names else func
+
+
+class _Copies(Mutator):
+    def __init__(self, names: set[str]) -> None:
+        self.names = names
+
+    def expr(self, e: Expr) -> Expr:
+        return e
+
+    def visit_Store(self, s: Store) -> Stmt:
+        """A store that is a copy."""
+        if s.buffer.name not in self.names or s.buffer.scope != "shared" or s.predicate is not None:
+            return s
+        condition, source = _source(s.value)
+        if source is None or source.buffer.scope != "global" or source.buffer.dtype is not s.buffer.dtype:
+            return s
+        to, start = _base(s.indices), _base(source.indices)
+        if to is None or start is None:
+            return s
+        size = s.value.dtype.lanes * s.buffer.dtype.bytes
+        if size not in SIZES or condition.dtype.lanes != 1:
+            return s
+        call = Call(
+            COPY,
+            (_address(s.buffer, to, "w"), _address(source.buffer, start, "r"), index_expr(size), condition),
+            INT32,
+        )
+        return Evaluate(call)
+
+
+def _address(buffer: Buffer, at: Expr, mode: str) -> Address:
+    return Address(buffer, (at,), mode)
+
+
+def _source(value: Expr) -> tuple[Expr, Load | None]:
+    """What is loaded, and where: elsewhere it is zero."""
+    if isinstance(value, Load):
+        return TRUE, value
+    if isinstance(value, Select) and isinstance(value.then, Load):
+        otherwise = value.otherwise.value if isinstance(value.otherwise, Broadcast) else value.otherwise
+        condition = value.condition.value if isinstance(value.condition, Broadcast) else value.condition
+        if isinstance(otherwise, Const) and otherwise.value == 0:
+            return condition, value.then
+    return TRUE, None
+
+
+def _base(indices: tuple[Expr, ...]) -> Expr | None:
+    """The first element of an access to neighbours."""
+    if len(indices) != 1:
+        return None
+    at = indices[0]
+    if at.dtype.lanes == 1:
+        return at
+    return at.base if isinstance(at, Ramp) and int_value(at.stride) == 1 else None
