@@ -29,19 +29,44 @@ def _only_fp32(name: str, task: Task) -> None:
 # -------------------------------------------------------------------------------------------------------- ours
 
 
-def weft(task: Task, notes: dict[str, Any]) -> Outputs:
+def _module(task: Task) -> Any:
     """Our module, with zero trials: compiled by the default schedules."""
     import weft as package
-    from weft.cli.facts import module_facts
 
     warnings.simplefilter("ignore")
     precision = None if task.precision == "fp32" else task.precision
-    feeds = dict(task.feeds)
-    shapes = {name: array.shape for name, array in feeds.items()}
-    module = package.compile(str(task.model), shapes=shapes, precision=precision, threads=task.threads)
+    shapes = {name: array.shape for name, array in task.feeds.items()}
+    return package.compile(str(task.model), shapes=shapes, precision=precision, threads=task.threads)
+
+
+def weft(task: Task, notes: dict[str, Any]) -> Outputs:
+    """Our module, as a user calls it."""
+    from weft.cli.facts import module_facts
+
+    feeds, module = dict(task.feeds), _module(task)
     module.run(None, feeds)
     notes.update(module_facts(module))
     return lambda: module.run(None, feeds)
+
+
+class ConvolutionAlone:
+    """Our kernels that hold convolutions, as they run inside our module: without the call from Python and whatever
+    converts layouts around them. A burst gives their times alone.
+    """
+
+    def __init__(self, task: Task, notes: dict[str, Any]) -> None:
+        self.task, self.module = task, _module(task)
+        self.module.run(None, dict(task.feeds))
+
+    def __call__(self) -> list[Any]:
+        """The outputs."""
+        return list(self.module.run(None, dict(self.task.feeds)))
+
+    def burst(self, seconds: float) -> list[float]:
+        """The times in whole runs of the module."""
+        found = self.module.profile(self.task.feeds, self.task.threads, seconds)
+        samples = [kernel.samples for kernel in found.kernels if any("conv" in name for name in kernel.nodes)]
+        return [sum(one) for one in zip(*samples)]
 
 
 # ------------------------------------------------------------------------------------------------------- peers
@@ -135,8 +160,8 @@ def _packed_convolution(layer: Any, image: Any) -> Callable[[Any], Any]:
     operators = load("torch").ops.mkldnn
     window = (list(layer.padding), list(layer.stride), list(layer.dilation), layer.groups)
     with load("torch").inference_mode():
-        packed = operators._reorder_convolution_weight(layer.weight.to_mkldnn(), *window, list(image.shape))
-    bias = layer.bias
+        packed = operators._reorder_convolution_weight(layer.weight.detach(), *window, list(image.shape))
+    bias = None if layer.bias is None else layer.bias.detach()
     return lambda x: operators._convolution_pointwise(x, packed, bias, *window, "none", [], "")
 
 
@@ -171,6 +196,7 @@ def _fastest(variants: Mapping[str, Outputs], notes: dict[str, Any]) -> Outputs:
 
 CANDIDATES: dict[str, Callable[[Task, dict[str, Any]], Outputs]] = {
     "weft": weft,
+    "convolution alone": ConvolutionAlone,
     "onnxruntime": onnxruntime,
     "openvino": openvino,
     "torch": torch,

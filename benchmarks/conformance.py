@@ -134,11 +134,22 @@ def make_case(raw: Any, kind: str, operator: str) -> Case:
     else:
         model = onnx.load(Path(raw.model_dir) / "model.onnx")
         data = list(_read_data(model, Path(raw.model_dir)))
-    nodes = list(all_nodes(model.graph))
-    random = any(node.op_type in RANDOM for node in nodes) or "training_dropout" in raw.name
+    random = any(node.op_type in RANDOM or _drops(model, node, data) for node in all_nodes(model.graph))
     return Case(
         raw.name, kind, operator, model.SerializeToString(), data, raw.rtol, raw.atol, is_core(model, random), random
     )
+
+
+def _drops(model: Any, node: Any, data: Sequence[tuple[list[Any], list[Any]]]) -> bool:
+    """Whether a node is a dropout that does drop: in training, at a ratio that is not 0 (0.5 where none is given)."""
+    if node.op_type != "Dropout" or len(node.input) < 3:
+        return False
+    places = {value.name: at for at, value in enumerate(model.graph.input)}
+    for given, _ in data:
+        ratio, training = (given[places[name]] if name in places else None for name in node.input[1:3])
+        if training is None or (bool(training) and (ratio is None or float(ratio) != 0)):
+            return True
+    return False
 
 
 def all_nodes(graph: Any) -> Iterator[Any]:

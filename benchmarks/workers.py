@@ -26,7 +26,7 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -38,6 +38,7 @@ PATIENCE_SECONDS = 600.0
 CAN_STOP = hasattr(signal, "SIGSTOP")
 
 Call = Callable[[], Any]
+"""What is measured. One that has a method `burst(seconds)` measures itself."""
 
 
 class WorkerProblem(RuntimeError):
@@ -87,6 +88,11 @@ def speed_ratio(ours: Timing, theirs: Timing) -> float:
     return statistics.median(b / a for a, b in zip(ours.rounds, theirs.rounds, strict=True))
 
 
+def best_ratio(ours: Timing, theirs: Timing) -> float:
+    """The same by best calls: what a machine would show that nobody else uses."""
+    return theirs.minimum / ours.minimum
+
+
 def geometric_mean(ratios: Sequence[float]) -> float:
     """The mean of ratios; nan where there is none."""
     return statistics.geometric_mean(ratios) if ratios else float("nan")
@@ -117,7 +123,8 @@ def serve(name: str, pipe: Any) -> None:
     from benchmarks import candidates
 
     _end_with_parent()
-    make, call = candidates.CANDIDATES[name], None
+    make = candidates.CANDIDATES[name]
+    call: Any = None
     gc.disable()  # a collection in the middle of a burst would be counted
     while True:
         try:
@@ -131,11 +138,13 @@ def serve(name: str, pipe: Any) -> None:
                 call, answer = _prepare(make, value)
             else:
                 assert call is not None
-                answer = burst(call, value)
+                answer = call.burst(value) if hasattr(call, "burst") else burst(call, value)
         except Exception as problem:  # noqa: BLE001  (whatever it is, it is a cell of the table)
             last = traceback.extract_tb(problem.__traceback__)[-1]
             text = str(problem).strip().splitlines() or [""]
-            answer = WorkerProblem(f"{type(problem).__name__}: {text[0]} ({Path(last.filename).name}:{last.lineno})")
+            answer = WorkerProblem(
+                f"{type(problem).__name__}: {text[0][:200]} ({Path(last.filename).name}:{last.lineno})"
+            )
             if isinstance(problem, WorkerProblem):
                 answer = problem
         pipe.send(answer)
@@ -171,7 +180,9 @@ class Worker:
 
     def ask(self, what: str, value: Any) -> Any:
         """The answer to one request; a WorkerProblem where there is none."""
-        if self._process is None or not self._process.is_alive():
+        if self._process is not None and not self._process.is_alive():
+            self._died()
+        if self._process is None:
             self._start()
         self._signal("SIGCONT")
         try:
@@ -181,13 +192,17 @@ class Worker:
                 raise WorkerProblem(f"no answer in {PATIENCE_SECONDS:.0f} s")
             answer = self._pipe.recv()
         except (EOFError, OSError):
-            code = self._process.exitcode
-            self.close()
-            raise WorkerProblem(f"its process ended with {code}") from None
+            self._died()
         self._signal("SIGSTOP")
         if isinstance(answer, WorkerProblem):
             raise answer
         return answer
+
+    def _died(self) -> NoReturn:
+        self._process.join()
+        code = self._process.exitcode
+        self.close()
+        raise WorkerProblem(f"its process ended with {code}") from None
 
     def _start(self) -> None:
         self._pipe, theirs = self._context.Pipe()
@@ -198,6 +213,8 @@ class Worker:
     def _signal(self, name: str) -> None:
         if CAN_STOP and self._process is not None and self._process.is_alive():
             os.kill(self._process.pid, getattr(signal, name))
+            if name == "SIGSTOP":  # it takes a moment until its last thread has stopped
+                os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def close(self) -> None:
         """Ends the process."""
@@ -213,7 +230,7 @@ class Race:
 
     def __init__(self, names: Sequence[str]) -> None:
         self.workers = {name: Worker(name) for name in names}
-        self._ready: list[str] = []
+        self._ready: dict[str, Prepared] = {}
 
     def __enter__(self) -> Race:
         return self
@@ -230,19 +247,28 @@ class Race:
                 found[name] = self.workers[name].ask("prepare", task)
             except WorkerProblem as problem:
                 found[name] = Prepared(problem=str(problem))
-        self._ready = [name for name, one in found.items() if not one.problem]
+        self._ready = found
         return found
 
     def run(self, seconds: float, seed: int = 0) -> dict[str, Timing]:
-        """Bursts of every candidate that is ready, in a new random order each round, for about so many seconds."""
-        bursts: dict[str, list[list[float]]] = {name: [] for name in self._ready}
-        order, shuffle = list(self._ready), random.Random(seed).shuffle
+        """Bursts of every candidate that is ready, in a new random order each round, for about so many seconds.
+
+        One that fails now is left out, and its `Prepared` says why.
+        """
+        order = [name for name, one in self._ready.items() if not one.problem]
+        bursts: dict[str, list[list[float]]] = {name: [] for name in order}
+        shuffle = random.Random(seed).shuffle
         start = time.perf_counter()
         rounds = 0
         while order and (rounds < LEAST_ROUNDS or time.perf_counter() - start < seconds):
             shuffle(order)
-            for name in order:
-                bursts[name].append(self.workers[name].ask("burst", BURST_SECONDS))
+            for name in tuple(order):
+                try:
+                    bursts[name].append(self.workers[name].ask("burst", BURST_SECONDS))
+                except WorkerProblem as problem:
+                    self._ready[name].problem = str(problem)
+                    order.remove(name)
+                    del bursts[name]
             rounds += 1
         return {
             name: Timing(tuple(map(statistics.median, taken)), min(map(min, taken)), sum(map(len, taken)))
