@@ -207,7 +207,7 @@ class Context:
         """The pointer that an Address stands for."""
         if not isinstance(e, Address):
             return self.value(e)
-        return f"({self.base(e.buffer)} + {self.index(e.indices[0])})"
+        return f"({self.base(e.buffer)} + ({self.index(e.indices[0])}))"
 
     def fragment(self, e: Expr) -> str:
         """The registers of this thread that an Address in a slot scope stands for, as a pointer."""

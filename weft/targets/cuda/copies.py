@@ -59,6 +59,8 @@ class _Copies(Mutator):
         size = s.value.dtype.lanes * s.buffer.dtype.bytes
         if size not in SIZES or condition.dtype.lanes != 1:
             return s
+        if condition is not TRUE:
+            start = Select(condition, start, index_expr(0))  # an address outside the buffer is never made
         call = Call(
             COPY,
             (_address(s.buffer, to, "w"), _address(source.buffer, start, "r"), index_expr(size), condition),
