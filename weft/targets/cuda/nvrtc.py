@@ -122,7 +122,13 @@ def _compile(source: str, architecture: str, name: str, options: tuple[str, ...]
     program = ctypes.c_void_p()
     _check(library.nvrtcCreateProgram(ctypes.byref(program), source.encode(), f"{name}.cu".encode(), 0, None, None))
     try:
-        given = [f"--gpu-architecture={architecture}", "--std=c++17", "-default-device", "--diag-suppress=177", *options]
+        given = [
+            f"--gpu-architecture={architecture}",
+            "--std=c++17",
+            "-default-device",
+            "--diag-suppress=177",
+            *options,
+        ]
         given += [f"--include-path={folder}" for folder in include_folders()]
         flags = (ctypes.c_char_p * len(given))(*[option.encode() for option in given])
         code = library.nvrtcCompileProgram(program, len(given), flags)

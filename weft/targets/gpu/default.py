@@ -24,8 +24,9 @@ from weft.loop.tree import block_path, loops_on
 from weft.schedule.facts import block_named, facts_of, names_of
 from weft.schedule.schedule import Schedule
 from weft.targets.base import Target
-from weft.targets.gpu.elementwise import bind_flat, schedule_elementwise
+from weft.targets.gpu.elementwise import bind_flat, schedule_elementwise, schedule_with_reduction
 from weft.targets.gpu.inline import inline_producers
+from weft.targets.gpu.product import schedule_product
 from weft.targets.gpu.reduction import schedule_reduction
 from weft.targets.gpu.rows import schedule_rows
 
@@ -62,16 +63,15 @@ def is_bound(s: Schedule, name: str) -> bool:
 
 def _schedule_unit(s: Schedule, name: str, target: Target, constants: Collection[Buffer], done: set[str]) -> None:
     """Schedules a block with the earlier stages that belong to its loops."""
-    from weft.targets.gpu.product import schedule_product
-
     facts = facts_of(block_named(s, name))
     if facts.is_ordered:
         bind_flat(s[name], target)
-    elif not schedule_product(s, name, target, constants, done) and not schedule_rows(s[name], target, done):
-        if facts.is_reduction:
-            schedule_reduction(s[name], target)
-        else:
-            schedule_elementwise(s[name], target)
+    elif schedule_product(s, name, target, constants, done) or schedule_rows(s[name], target, done):
+        return
+    elif facts.is_reduction:
+        schedule_reduction(s[name], target)
+    elif not schedule_with_reduction(s[name], target, done):
+        schedule_elementwise(s[name], target)
 
 
 def _plain(s: Schedule, name: str, target: Target) -> None:

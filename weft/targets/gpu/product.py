@@ -31,8 +31,8 @@ from weft.targets.base import Target
 from weft.targets.gpu.elementwise import bind_loop, free_loops, fuse_all, loop_extents, spatial_loops, threads_of
 from weft.targets.gpu.product_tiles import CHOICES, Problem, best_tile
 
-LEAST_SIDE = 8
-"""A product narrower than this is no tile of a matrix: it streams."""
+LEAST_SIDE = 2
+"""A product narrower than this is no matrix product: its operands stream through a reduction."""
 
 
 @dataclass(frozen=True)
@@ -49,9 +49,7 @@ class Product:
     """A constant operand that is stored in another order of its dimensions, once."""
 
 
-def schedule_product(
-    s: Schedule, name: str, target: Target, constants: Collection[Buffer], done: set[str]
-) -> bool:
+def schedule_product(s: Schedule, name: str, target: Target, constants: Collection[Buffer], done: set[str]) -> bool:
     """Schedules a block that is a product, or that takes one, with the product; False (nothing changed) for others."""
     space = product_space(s, name, target, constants)
     if space is None:

@@ -8,8 +8,10 @@ softmax, layer norm, …          a block (or a thread) for each row computes ev
 
 from __future__ import annotations
 
+import math
+
 from weft.core.errors import ScheduleError
-from weft.expr.nodes import Var
+from weft.expr.nodes import Buffer, Var, int_value
 from weft.loop.tree import axes_using
 from weft.schedule.facts import Facts, extent, facts_of
 from weft.schedule.schedule import Stage
@@ -42,16 +44,14 @@ def reduce_loops(stage: Stage) -> list[Var]:
 
 
 def is_contiguous(facts: Facts) -> bool:
-    """Whether neighbours in memory are reduced into one element."""
-    steps = [[facts.step(load, axis.var) for load in facts.loads] for axis in facts.reduce if extent(axis) > 1]
-    along_reduction = any(1 in step for step in steps)
-    last = [axis for axis in facts.spatial if extent(axis) > 1]
-    along_elements = bool(last) and any(facts.step(load, last[-1].var) == 1 for load in facts.loads)
-    return along_reduction and not (along_elements and not _is_long(facts))
-
-
-def _is_long(facts: Facts) -> bool:
-    return facts.depth >= 4 * LEAST_SHARED_ROW
+    """Whether neighbours in memory are reduced into one element, in the largest of what is read."""
+    loads = sorted(facts.loads, key=lambda load: math.prod(int_value(size) or 1 for size in load.buffer.shape))
+    if not loads:
+        return False
+    main = loads[-1]
+    if any(facts.step(main, axis.var) == 1 for axis in facts.spatial if extent(axis) > 1):
+        return False
+    return any(facts.step(main, axis.var) == 1 for axis in facts.reduce if extent(axis) > 1)
 
 
 def schedule_reduction(stage: Stage, target: Target) -> bool:
@@ -99,7 +99,8 @@ def _rows(stage: Stage, facts: Facts, target: Target) -> bool:
     if spatial:
         stage.reorder(*spatial, *reduce_loops(stage))
         bind_rows(stage, fuse_all(stage, spatial), together)
-    cross_threads(stage, threads)
+    lanes = row_lanes(facts, target) if facts.depth >= 4 * threads else 1
+    cross_threads(stage, threads, lanes=lanes)
     return True
 
 
@@ -132,31 +133,86 @@ def split_reduction(stage: Stage, parts: int) -> Stage:
     return stage.schedule.rfactor(stage.name, outer)
 
 
-def cross_threads(stage: Stage, threads: int, tag: str = "threadIdx.x") -> None:
+def cross_threads(stage: Stage, threads: int, tag: str = "threadIdx.x", lanes: int = 1) -> None:
     """A reduction shared by threads: each has a part in a register, the parts meet in shared memory.
 
-    The loops around the reduction stay as they are, and are the caller's to bind.
+    The loops around the reduction stay as they are, and are the caller's to bind. With `lanes`, a thread loads so many
+    neighbours at a time.
     """
     s, name = stage.schedule, stage.name
     flat = fuse_all(stage, reduce_loops(stage))
-    threads = min(threads, power_of_two(loop_extents(stage)[flat.name]))
-    _share_out(stage, flat, threads, tag)
+    threads = min(threads, power_of_two(max(1, loop_extents(stage)[flat.name] // lanes)))
+    _share_out(stage, flat, threads, tag, lanes)
     if threads > 2 * FINAL:
-        _share_out(s[name], reduce_loops(s[name])[-1], FINAL if threads <= 16 * FINAL else 2 * FINAL, tag)
+        _share_out(s[name], reduce_loops(s[name])[-1], FINAL if threads <= 16 * FINAL else 2 * FINAL, tag, 1)
     made = accumulate_locally(s[name])
     made.unroll(reduce_loops(made)[-1])
 
 
-def _share_out(stage: Stage, loop: Var, threads: int, tag: str) -> None:
+def _share_out(stage: Stage, loop: Var, threads: int, tag: str, lanes: int) -> None:
     """One loop of a reduction is divided among threads, whose partial results stand in shared memory."""
     s = stage.schedule
-    _, part = stage.split(loop, factor=threads)
+    _, part = stage.split(loop, factor=threads * lanes)
+    if lanes > 1:
+        part, _ = stage.split(part, factor=lanes)
     partial = s.rfactor(stage.name, part, -1 if tag == "threadIdx.x" else 0)
     partial.set_scope("shared")
     made = accumulate_locally(partial, tag)
-    inside = reduce_loops(made)[-1]
-    if loop_extents(made)[inside.name] <= FINAL:
-        made.unroll(inside)
+    inside = reduce_loops(made)
+    several = unroll_some(made, inside[0])
+    if lanes > 1:
+        made.unroll(inside[1])
+        _load_vectors(made, several)
+
+
+def unroll_some(stage: Stage, loop: Var) -> Var:
+    """Unrolls a loop, a long one by a part of it, so that several loads are on their way; gives the unrolled loop."""
+    length = loop_extents(stage)[loop.name]
+    if length > FINAL:
+        part = next((n for n in range(FINAL, FINAL // 2, -1) if length % n == 0), 1)
+        part = part if part > 1 else next((n for n in range(FINAL // 2, 1, -1) if length % n == 0), 1)
+        if part == 1:
+            return loop
+        _, loop = stage.split(loop, factor=part)
+    stage.unroll(loop)
+    return loop
+
+
+def _load_vectors(made: Stage, place: Var) -> None:
+    """What a thread adds up is loaded several elements at a time."""
+    s = made.schedule
+    for buffer in dict.fromkeys(load.buffer for load in facts_of(made.block).loads):
+        if buffer.scope != "global":
+            continue
+        before = s.copy()
+        try:
+            copy = s.cache_read(buffer, "local", [made.name])
+            copy.compute_at(made, place)
+            long = [loop for loop in free_loops(copy) if loop_extents(copy)[loop.var.name] > 1]
+            if len(long) != 1 or loop_extents(copy)[long[0].var.name] > 8:
+                raise ScheduleError("reduction", buffer.name, "it is not read in whole vectors")
+            copy.vectorize(long[0].var)
+        except ScheduleError:
+            s._become(before)
+
+
+def row_lanes(facts: Facts, target: Target) -> int:
+    """Neighbours that a thread loads at a time along a reduction: whole vectors, each row from a multiple on."""
+    if not facts.reduce:
+        return 1
+    last = facts.reduce[-1]
+    steps = {load.buffer: facts.step(load, last.var) for load in facts.loads}
+    wide = [buffer for buffer, step in steps.items() if step == 1]
+    if not wide or any(len([i for i in load.indices if not isinstance(i, Var)]) for load in facts.loads):
+        return 1
+    lanes = threads_of(target).vector_bytes // max(buffer.dtype.bytes for buffer in wide)
+    while lanes > 1 and (extent(last) % lanes or any(_last_size(buffer) % lanes for buffer in wide)):
+        lanes //= 2
+    return max(1, lanes)
+
+
+def _last_size(buffer: Buffer) -> int:
+    return int_value(buffer.shape[-1]) or 1
 
 
 def accumulate_locally(stage: Stage, tag: str | None = None) -> Stage:
@@ -182,7 +238,7 @@ def _columns(stage: Stage, facts: Facts, target: Target) -> bool:
     if not spatial:
         return False
     wanted = machine.multiprocessors * 512
-    share = power_of_two(min(max(1, wanted // max(1, facts.points)), facts.depth // 4, 16))
+    share = power_of_two(min(max(1, wanted // max(1, facts.points)), facts.depth // 16, 32))
     stage.reorder(*spatial, *reduction)
     flat = fuse_all(stage, spatial)
     if share < 2 or facts.store is None:
