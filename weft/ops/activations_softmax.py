@@ -1,4 +1,9 @@
-"""Softmax, LogSoftmax and Hardmax: along one axis, shifted by its maximum so that nothing overflows."""
+"""Softmax, LogSoftmax and Hardmax: along one axis, shifted by its maximum so that nothing overflows.
+
+The standard defines Softmax by a function of nodes (ReduceMax, Sub, Exp, ReduceSum, Div), with values of the input's
+type between them. Of float16 the powers and their sum are therefore rounded to float16 here, unless the sum is too
+large for it; bfloat16, which has three bits fewer to lose, is rounded once, at the end, as LogSoftmax is.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +18,8 @@ from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
 from weft.graph.shapes import normal_axis
 from weft.ops.elementwise_support import expect_floats, expect_inputs, kernel, wide, widen
 from weft.ops.reductions_support import best_index, reduce_axes
+
+_LARGEST_FLOAT16 = 65504.0
 
 
 def _axis(c: Use, rank: int) -> int:
@@ -45,7 +52,13 @@ def log_softmax_array(x: Array, axis: int) -> Array:
 
 
 def _softmax(c: Evaluate, x: Array) -> Array:
-    return softmax_array(wide(x), _axis(c, x.ndim)).astype(x.dtype)
+    axis = _axis(c, x.ndim)
+    if x.dtype != np.float16 or not x.size:
+        return softmax_array(wide(x), axis).astype(x.dtype)
+    grown = wide(np.exp(wide(x) - wide(x.max(axis=axis, keepdims=True))).astype(np.float16))
+    total = grown.sum(axis=axis, keepdims=True)
+    rounded = np.minimum(total, _LARGEST_FLOAT16).astype(np.float16)
+    return np.asarray(grown / np.where(total > _LARGEST_FLOAT16, total, wide(rounded))).astype(x.dtype)
 
 
 def _log_softmax(c: Evaluate, x: Array) -> Array:
@@ -65,13 +78,26 @@ def _without(indices: Any, axis: int) -> tuple[Any, ...]:
     return (*indices[:axis], *indices[axis + 1 :])
 
 
-def softmax_tensor(x: te.Tensor, axis: int, dtype: Any) -> te.Tensor:
-    """Softmax along an axis of a tensor, computed wide and rounded to `dtype`."""
+def softmax_tensor(x: te.Tensor, axis: int, dtype: Any, rounds: bool = False) -> te.Tensor:
+    """Softmax along an axis of a tensor, computed wide and rounded to `dtype`; `rounds` also between its steps."""
     shape = x.shape
     top = reduce_axes(x, (axis,), te.max, name="softmax_max")
-    grown = te.compute(shape, lambda *i: te.exp(widen(x[i]) - top[_without(i, axis)]), name="softmax_exp")
+
+    def power(*i: Any) -> Expr:
+        value = te.exp(widen(x[i]) - top[_without(i, axis)])
+        return widen(value.astype(x.dtype)) if rounds else value
+
+    grown = te.compute(shape, power, name="softmax_exp")
     total = reduce_axes(grown, (axis,), te.sum, name="softmax_sum")
-    made: te.Tensor = te.compute(shape, lambda *i: grown[i] / total[_without(i, axis)], name="softmax", dtype=dtype)
+
+    def share(*i: Any) -> Expr:
+        value = total[_without(i, axis)]
+        if rounds:
+            limit = te.const(_LARGEST_FLOAT16, value.dtype)
+            value = te.select(value > limit, value, widen(te.minimum(value, limit).astype(x.dtype)))
+        return grown[i] / value
+
+    made: te.Tensor = te.compute(shape, share, name="softmax", dtype=dtype)
     return made
 
 
@@ -94,7 +120,7 @@ def log_softmax_tensor(x: te.Tensor, axis: int, dtype: Any) -> te.Tensor:
 
 @kernel
 def _compute_softmax(c: Compute, x: te.Tensor) -> te.Tensor:
-    return softmax_tensor(x, _axis(c, len(x.shape)), x.dtype)
+    return softmax_tensor(x, _axis(c, len(x.shape)), x.dtype, rounds=x.dtype.name == "float16")
 
 
 @kernel
