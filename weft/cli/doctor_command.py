@@ -20,6 +20,7 @@ from weft.cli.screen import Screen, seconds
 from weft.core.errors import WeftError
 from weft.core.knobs import knobs
 from weft.core.version import VERSION
+from weft.executor import cache
 from weft.runtime.threads import available_cores
 from weft.targets.registry import find_target
 
@@ -119,11 +120,18 @@ def _cores() -> Iterator[Finding]:
     yield Finding("threads", "ok", f"{chosen} (WEFT_NUM_THREADS)" if chosen else f"{usable}, as many as cores")
 
 
+def _kept_models() -> str:
+    if not knobs.cache:
+        return "compiled models are not kept: WEFT_CACHE is off"
+    count, size = cache.usage()
+    return f"{count} compiled models, {size >> 20} of at most {knobs.cache_megabytes} MB"
+
+
 def _cache() -> Iterator[Finding]:
     folder = Path(knobs.cache_dir)
     parent = next((one for one in (folder, *folder.parents) if one.exists()), folder)
     if os.access(parent, os.W_OK):
-        yield Finding("cache folder", "ok", str(folder))
+        yield Finding("cache folder", "ok", f"{folder} ({_kept_models()})")
     else:
         yield Finding("cache folder", "missing", f"{folder} cannot be written", "WEFT_CACHE_DIR=another folder")
 

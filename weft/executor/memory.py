@@ -56,7 +56,7 @@ def plan_memory(lives: Mapping[Key, Life], over: Mapping[Key, Key] | None = None
         offsets[key] = offset
         placed.append((offset, offset + size, life))
     total = max((end for _, end, _ in placed), default=0)
-    everywhere = {key: offsets[place] for key, place in places.items()}
+    everywhere: dict[Hashable, int] = {key: offsets[place] for key, place in places.items()}
     return Plan(everywhere, total, sum(aligned(life.bytes) for life in lives.values()), len(over))
 
 

@@ -176,7 +176,7 @@ class Module:
         lines = [f"{item.node.describe()}: {item.reason}" for item in found.host_nodes]
         shown = lines[:12] + ([f"and {len(lines) - 12} more"] if len(lines) > 12 else [])
         warnings.warn(
-            f"{len(lines)} of {len(found.graph.nodes)} nodes have no compiled kernel and run on the host:\n  "
+            f"{len(lines)} nodes have no compiled kernel and run on the host:\n  "
             + "\n  ".join(shown),
             HostWarning,
             stacklevel=4,

@@ -15,7 +15,7 @@ from typing import Any
 import llvmlite.binding as llvm
 
 from weft.codegen.llvm import child
-from weft.codegen.llvm.compile import _resolve, feature_text
+from weft.codegen.llvm.compile import _DECLARED, _resolve, feature_text
 from weft.codegen.llvm.types import quote
 from weft.core.errors import TargetError, WeftError
 from weft.runtime.jit import native_runtime
@@ -121,3 +121,8 @@ def resolve_symbols(texts: Iterable[str]) -> None:
     """Tells LLVM where the C functions are that kernels call."""
     for text in texts:
         _resolve(text)
+
+
+def external_names(text: str) -> list[str]:
+    """The C functions that a kernel calls, the runtime's own left out."""
+    return [name for name in _DECLARED.findall(text) if not name.startswith(("llvm.", "weft_"))]

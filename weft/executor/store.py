@@ -18,7 +18,7 @@ import struct
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,14 +31,15 @@ from weft.executor.lower import Lowered
 from weft.executor.module import Module
 from weft.executor.native import Engine
 from weft.executor.run import Runner
-from weft.executor.specialize import Executor, Specialization
+from weft.executor.specialize import Executor, NativeCode, Specialization
 from weft.executor.steps import HostStep, NativeStep, Program, RestStep, Step
 from weft.graph.ir import NUMPY_TYPES, Array, Graph, TensorType, Value, dtype_name
 from weft.graph.text import constant_table, format_graph, parse_graph
+from weft.runtime.fingerprint import fingerprint
 from weft.targets.base import Target
 from weft.targets.registry import find_target
 
-FORMAT = 1
+FORMAT = 2
 ALIGNMENT = 64
 
 
@@ -67,6 +68,7 @@ class _Arrays:
             raise ModuleFileError("a model with constant strings cannot be saved")
         number = len(self.rows)
         row = {"dtype": dtype_name(array.dtype), "shape": list(array.shape), "offset": self.size}
+        row["check"] = fingerprint(array).hex()
         self.rows.append(row)
         self.arrays.append(array)
         self.size += -(-max(array.nbytes, 1) // ALIGNMENT) * ALIGNMENT
@@ -79,24 +81,42 @@ def save_module(module: Module, path: str | os.PathLike[str]) -> None:
     executor = module._executor
     arrays = _Arrays()
     codes: list[bytes] = []
-    forms = [_form(key, one, executor.target, arrays, codes) for key, one in executor.items()]
+    forms = [_form(key, one, arrays, codes) for key, one in executor.items()]
     fixed = len(forms) == 1 and executor.is_static
     signature = Graph(executor.graph.name, executor.graph.inputs, executor.graph.inputs, (), {}) if fixed else None
     graph = executor.graph if signature is None else signature
     manifest = {
+        **_head(executor),
+        "static": fixed,
+        "graph": _graph_row(graph, arrays),
+        "outputs": [[v.name, repr(v.type)] for v in executor.graph.outputs],
+        "forms": forms,
+    }
+    _write(Path(path), manifest, arrays, codes)
+
+
+def write_form(path: str | os.PathLike[str], executor: Executor, one: Specialization) -> None:
+    """Writes one compiled form alone, as the cache keeps it."""
+    arrays = _Arrays()
+    codes: list[bytes] = []
+    forms = [_form((), one, arrays, codes)]
+    _write(Path(path), {**_head(executor), "forms": forms}, arrays, codes)
+
+
+def _head(executor: Executor) -> dict[str, Any]:
+    return {
         "format": FORMAT,
         "weft": VERSION,
         "target": {"name": executor.target.name, "triple": executor.target.triple, "cpu": executor.target.cpu},
         "features": sorted(executor.target.features),
         "precision": executor.precision,
-        "static": fixed,
-        "graph": _graph_row(graph, arrays),
-        "outputs": [[v.name, repr(v.type)] for v in executor.graph.outputs],
-        "forms": forms,
-        "digests": [hashlib.sha256(code).hexdigest() for code in codes],
-        "arrays": arrays.rows,
     }
-    target = Path(path)
+
+
+def _write(target: Path, manifest: dict[str, Any], arrays: _Arrays, codes: Sequence[bytes]) -> None:
+    """The file, beside its place first: it appears whole or not at all."""
+    manifest["digests"] = [hashlib.sha256(code).hexdigest() for code in codes]
+    manifest["arrays"] = arrays.rows
     handle, temporary = tempfile.mkstemp(dir=target.parent or ".", prefix=f".{target.name}-")
     try:
         with os.fdopen(handle, "wb") as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -132,17 +152,15 @@ def _graph_row(graph: Graph, arrays: _Arrays) -> dict[str, Any]:
     }
 
 
-def _form(key: Any, one: Specialization, target: Target, arrays: _Arrays, codes: list[bytes]) -> dict[str, Any]:
+def _form(key: Any, one: Specialization, arrays: _Arrays, codes: list[bytes]) -> dict[str, Any]:
     """One set of shapes as the manifest keeps it."""
-    program, lowered = one.lowered.program, one.lowered
+    program = one.runner.program
     first = len(codes)
-    codes.extend(kernel.object_code for kernel in lowered.kernels)
-    codes.extend(llvm_compile.emit_object(text, target) for text in lowered.drivers)
-    externals = sorted({name for kernel in lowered.kernels for name in _declared(kernel.llvm_ir)})
+    codes.extend(one.native.objects())
     return {
         "key": [None if item is None else [list(item[0]), None if item[1] is None else item[1].hex()] for item in key],
         "code": list(range(first, len(codes))),
-        "externals": externals,
+        "externals": one.native.externals,
         "inputs": program.inputs,
         "outputs": program.outputs,
         "count": program.count,
@@ -152,11 +170,8 @@ def _form(key: Any, one: Specialization, target: Target, arrays: _Arrays, codes:
         "unshared": program.unshared_bytes,
         "steps": [_step_row(step, arrays) for step in program.steps],
         "last_use": program.last_use,
+        "in_place": program.in_place,
     }
-
-
-def _declared(text: str) -> list[str]:
-    return [name for name in llvm_compile._DECLARED.findall(text) if not name.startswith(("llvm.", "weft_"))]
 
 
 def _step_row(step: Step, arrays: _Arrays) -> dict[str, Any]:
@@ -182,6 +197,9 @@ def _step_row(step: Step, arrays: _Arrays) -> dict[str, Any]:
 
 # ---------------------------------------------------------------------------------------------------------- loading
 
+_DAMAGE = (KeyError, IndexError, TypeError, ValueError, AttributeError, zipfile.BadZipFile, zlib.error)
+"""What reading a damaged file may raise."""
+
 
 class _File:
     """An opened module file."""
@@ -199,9 +217,10 @@ class _File:
             found = self.manifest.get("format") if isinstance(self.manifest, dict) else None
             raise ModuleFileError(f"{path} has format {found!r}; this version of Weft reads format {FORMAT}")
         self.memory = self._map()
+        self._arrays: dict[int, Array] = {}
 
     def _map(self) -> memoryview:
-        """The weights as mapped memory, their checksum compared."""
+        """The weights as mapped memory; every array is compared with its fingerprint when it is first asked for."""
         info = self.archive.getinfo("weights.bin")
         if info.compress_type != zipfile.ZIP_STORED:
             raise ModuleFileError(f"{self.path} is damaged: its weights are compressed")
@@ -212,17 +231,23 @@ class _File:
             start = info.header_offset + 30 + names + extra
             whole = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
         data = whole[start : start + info.file_size]
-        if len(data) != info.file_size or zlib.crc32(data) != info.CRC:
-            raise ModuleFileError(f"{self.path} is damaged: its weights have another checksum than was written")
+        if len(data) != info.file_size:
+            raise ModuleFileError(f"{self.path} is damaged: it ends within its weights")
         return data[self.manifest["start"] :]
 
     def array(self, number: int) -> Array:
         """An array over the mapped memory."""
+        found = self._arrays.get(number)
+        if found is not None:
+            return found
         row = self.manifest["arrays"][number]
         kind = NUMPY_TYPES[row["dtype"]]
         shape = tuple(int(size) for size in row["shape"])
         count = int(np.prod(shape, dtype=np.int64))
         made: Array = np.frombuffer(self.memory, kind, count, int(row["offset"])).reshape(shape)
+        if fingerprint(made).hex() != row["check"]:
+            raise ModuleFileError(f"{self.path} is damaged: its weights are not what was written")
+        self._arrays[number] = made
         return made
 
     def graph(self, row: Mapping[str, Any]) -> Graph:
@@ -246,7 +271,7 @@ def load_module(path: str | os.PathLike[str], threads: int | None = None) -> Mod
         return _load(file, threads)
     except WeftError:
         raise
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError, zipfile.BadZipFile, zlib.error) as error:
+    except _DAMAGE as error:
         raise ModuleFileError(f"{path} is damaged: {error!r}") from None
 
 
@@ -262,7 +287,7 @@ def _load(file: _File, threads: int | None) -> Module:
             None if item is None else (tuple(item[0]), None if item[1] is None else bytes.fromhex(item[1]))
             for item in row["key"]
         )
-        executor.keep(key, _specialization(file, row, graph, executor, target))
+        executor.keep(key, _specialization(file, row, graph, executor))
     return Module(executor, threads)
 
 
@@ -291,8 +316,23 @@ def _machine(manifest: Mapping[str, Any], path: Path) -> Target:
     return host
 
 
+def read_form(path: Path, executor: Executor, rebuild: Callable[[], Specialization]) -> Specialization:
+    """The compiled form in a file that `write_form` wrote."""
+    file = _File(path)
+    try:
+        return _specialization(file, file.manifest["forms"][0], None, executor, rebuild)
+    except WeftError:
+        raise
+    except _DAMAGE as error:
+        raise ModuleFileError(f"{path} is damaged: {error!r}") from None
+
+
 def _specialization(
-    file: _File, row: Mapping[str, Any], graph: Graph, executor: Executor, target: Target
+    file: _File,
+    row: Mapping[str, Any],
+    graph: Graph | None,
+    executor: Executor,
+    rebuild: Callable[[], Specialization] | None = None,
 ) -> Specialization:
     steps = [_step(file, one, executor) for one in row["steps"]]
     program = Program(
@@ -305,13 +345,19 @@ def _specialization(
         int(row["unshared"]),
         steps,
         [list(values) for values in row["last_use"]],
+        int(row["in_place"]),
     )
     engine = None
+
+    def objects() -> list[bytes]:
+        return [file.code(number) for number in row["code"]]
+
     if row["code"]:
         llvm_compile._resolve("\n".join(f"declare void @{name}()" for name in row["externals"]))
-        engine = Engine([file.code(number) for number in row["code"]], target)
-    lowered = Lowered(program, [], [], [])
-    return Specialization(graph, lowered, Runner(program, engine, executor._inner))
+        engine = Engine(objects(), executor.target)
+    lowered = None if graph is None else Lowered(program, [], [], [])
+    native = NativeCode(objects, list(row["externals"]))
+    return Specialization(graph, lowered, Runner(program, engine, executor._inner), native, rebuild)
 
 
 def _step(file: _File, row: Mapping[str, Any], executor: Executor) -> Step:

@@ -1,0 +1,211 @@
+"""Compiled models on disk, so that compiling the same model again is a matter of reading it.
+
+In: a graph, the shapes (and values) that it is compiled for, and the target. Out: a compiled form, if one was kept. An
+entry is a file under `<cache_dir>/models`, named by a hash of everything that decides what is compiled: the graph and
+its constants, the shapes, the target's facts, the settings, and Weft itself, its own source included. A changed model,
+compiler or setting is therefore another entry, and none is ever changed after it was written.
+
+Files appear whole (they are renamed into place), their parts carry checksums, and one that cannot be read is removed:
+several processes may write, read and clear the same folder at once. Where the folder cannot be written, nothing is
+kept and compiling goes on. `WEFT_CACHE=0` turns it off; `WEFT_CACHE_MEGABYTES` bounds it.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import logging
+import os
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from weft.core.errors import WeftError
+from weft.core.knobs import knobs
+from weft.core.version import VERSION
+from weft.graph.ir import Array, Graph, dtype_name
+from weft.graph.text import constant_table, format_graph
+from weft.runtime.fingerprint import fingerprint
+from weft.targets.base import Target
+
+if TYPE_CHECKING:
+    from weft.executor.specialize import Executor, Specialization
+
+logger = logging.getLogger("weft.executor")
+
+LEAST_SECONDS = 0.3
+"""What compiles faster is not worth a file."""
+
+_ABANDONED_SECONDS = 3600
+"""A file that was begun so long ago and is not in place yet will never be."""
+
+_NO_MATTER = frozenset({"num_threads", "cache_dir", "cache", "cache_megabytes", "debug", "verify"})
+"""Settings that do not change what is compiled. Those not named here do."""
+
+
+def folder() -> Path:
+    """Where entries are."""
+    return knobs.cache_dir / "models"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """The place of one compiled form."""
+
+    path: Path
+
+    def read(self, executor: Executor, rebuild: Callable[[], Specialization]) -> Specialization | None:
+        """The form that is kept here; None where there is none."""
+        from weft.executor.store import read_form
+
+        if not self.path.exists():
+            return None
+        try:
+            found = read_form(self.path, executor, rebuild)
+            os.utime(self.path)
+        except FileNotFoundError:
+            return None
+        except (WeftError, OSError) as error:
+            logger.info("the cache's %s cannot be used and is removed: %s", self.path.name, error)
+            _remove(self.path)
+            return None
+        return found
+
+    def write(self, executor: Executor, made: Specialization) -> None:
+        """Keeps a form; where that is not possible, nothing happens."""
+        from weft.executor.store import write_form
+
+        program = made.runner.program
+        limit = knobs.cache_megabytes << 20
+        weights = sum(array.nbytes for array in (*program.weights, *program.constants.values()))
+        if weights > limit // 2:
+            logger.info("%s is not kept in the cache: %d MB is over half of its limit", self.path.name, weights >> 20)
+            return
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            write_form(self.path, executor, made)
+            clear(limit)
+        except (WeftError, OSError) as error:
+            logger.info("%s could not be kept in the cache: %s", self.path.name, error)
+
+
+def entry_for(
+    graph: Graph,
+    shapes: Mapping[str, Sequence[int]],
+    values: Mapping[str, Array],
+    target: Target,
+    precision: str | None,
+) -> Entry | None:
+    """Where the form of a graph for these shapes is kept; None where none is kept."""
+    if not knobs.cache or not target.is_host:
+        return None
+    constants = constant_table(graph)
+    if any(array.dtype == object for array in (*constants.values(), *values.values())):
+        return None
+    described = {
+        "graph": _without_invented_names(graph),
+        "constants": [[name, *_described(array)] for name, array in constants.items()],
+        "shapes": [[name, list(shape)] for name, shape in shapes.items()],
+        "values": [[name, *_described(array)] for name, array in values.items()],
+        "target": [[one.name, _text(getattr(target, one.name))] for one in fields(target)],
+        "precision": precision,
+        "knobs": [[one.name, repr(one.value)] for one in knobs.describe() if one.name not in _NO_MATTER],
+        "weft": _weft(),
+    }
+    name = hashlib.sha256(json.dumps(described).encode()).hexdigest()
+    return Entry(folder() / f"{name[:40]}.weft")
+
+
+def _without_invented_names(graph: Graph) -> str:
+    """The graph's text, with the sizes that inference named (anew each time) numbered in order."""
+    given = {name for value in graph.inputs for name in _NAME.findall(repr(value.type))}
+    numbers: dict[str, str] = {}
+
+    def rename(match: re.Match[str]) -> str:
+        name = match.group()
+        return name if name in given else numbers.setdefault(name, f"size{len(numbers)}")
+
+    lines = []
+    for line in format_graph(graph).splitlines():
+        left, equals, right = line.partition(" = ")
+        if equals:
+            left = _SIZES.sub(lambda match: _NAME.sub(rename, match.group()), left)
+        lines.append(left + equals + right)
+    return "\n".join(lines)
+
+
+_SIZES = re.compile(r"(?<=\w\[)[^\]]*")
+_NAME = re.compile(r"[A-Za-z_]\w*")
+
+
+def _described(array: Array) -> list[Any]:
+    return [dtype_name(array.dtype), list(array.shape), fingerprint(array).hex()]
+
+
+def _text(value: Any) -> str:
+    """A fact of a target as text that is the same in every process: sets have no order of their own."""
+    return repr(sorted(value)) if isinstance(value, (set, frozenset)) else repr(value)
+
+
+@functools.lru_cache(maxsize=1)
+def _weft() -> list[str]:
+    """What compiles: the version, every line of the package, and the packages that it stands on."""
+    root = Path(__file__).resolve().parents[1]
+    digest = hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        digest.update(f"{path.relative_to(root)} ".encode())
+        digest.update(path.read_bytes())
+    versions = [f"{name} {metadata.version(name)}" for name in ("numpy", "llvmlite", "ml_dtypes")]
+    return [VERSION, digest.hexdigest(), *versions]
+
+
+# ------------------------------------------------------------------------------------------------------------ keeping
+
+
+def usage() -> tuple[int, int]:
+    """How many entries there are, and how many bytes they take."""
+    sizes = [size for _, size, _ in _files() if size >= 0]
+    return len(sizes), sum(sizes)
+
+
+def clear(limit: int = 0) -> None:
+    """Removes the entries that were not used for longest, until the others take at most so many bytes."""
+    now = time.time()
+    for path in folder().glob(".*"):
+        try:
+            if now - path.stat().st_mtime > _ABANDONED_SECONDS:
+                _remove(path)
+        except OSError:
+            continue
+    found = sorted(_files())
+    total = sum(size for _, size, _ in found)
+    for _, size, path in found:
+        if total <= limit:
+            break
+        _remove(path)
+        total -= size
+
+
+def _files() -> list[tuple[float, int, Path]]:
+    """The entries: when each was last used, its size, its place. One that another process removes is left out."""
+    found = []
+    for path in folder().glob("*.weft"):
+        try:
+            status = path.stat()
+        except OSError:
+            continue
+        if not path.name.startswith("."):
+            found.append((status.st_mtime, status.st_size, path))
+    return found
+
+
+def _remove(path: Path) -> None:
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        logger.info("%s cannot be removed from the cache: %s", path.name, error)
