@@ -57,7 +57,11 @@ class DeviceGraph:
     def host(self, node: Any) -> None:
         """One node by its numpy meaning."""
         given = [None if value is None else self.values[value] for value in node.inputs]
-        made = operator_of(node).run(node, given, interpret_graph)
+
+        def inner(graph: Any, inputs: Any) -> Any:
+            return interpret_graph(graph, inputs, outer=self.values)
+
+        made = operator_of(node).run(node, given, inner)
         for value, array in zip(node.outputs, made):
             self.values[value] = array
 

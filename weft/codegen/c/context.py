@@ -90,10 +90,7 @@ class Module:
         define(own + body)
         prelude = dialect.prelude.strip()
         if dialect.doubles and re.search(r"\bdouble\b", body + own + "".join(definitions.values())):
-            prelude = dialect.doubles.strip() + "\n" + prelude
-            first, _, rest = dialect.doubles.partition("\n")
-            prelude = f"{first}\n{dialect.prelude.strip()}\n{rest.strip()}"
-        prelude = prelude.replace("DEVICE", dialect.device)
+            prelude = f"{dialect.doubles}\n{prelude}"
         parts = [prelude, "\n".join(definitions.values()), own.replace("DEVICE", dialect.device), body]
         return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -110,6 +107,7 @@ class Context:
         self.names: dict[Var | Buffer, str] = {}
         self.variable_lanes: dict[Var, list[str]] = {}
         self.narrow: set[Var] = set()
+        self.indices: set[Var] = set()
         self.aligned: dict[Buffer, int] = {}
         self.private: set[Buffer] = set()
         self.fragments: dict[Buffer, int] = {}

@@ -10,26 +10,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-_CUDA_BITS = """
-DEVICE float weft_as_float(uint32_t bits) { return __uint_as_float(bits); }
-DEVICE uint32_t weft_as_bits(float value) { return __float_as_uint(value); }
-DEVICE double weft_as_double(uint64_t bits) { return __longlong_as_double((long long)bits); }
-DEVICE uint64_t weft_as_bits64(double value) { return (uint64_t)__double_as_longlong(value); }
-"""
-_OPENCL_BITS = """
-DEVICE float weft_as_float(uint32_t bits) { return as_float(bits); }
-DEVICE uint32_t weft_as_bits(float value) { return as_uint(value); }
-"""
-_OPENCL_BITS64 = """
-DEVICE double weft_as_double(uint64_t bits) { return as_double(bits); }
-DEVICE uint64_t weft_as_bits64(double value) { return as_ulong(value); }
-"""
-_C_BITS = """
-DEVICE float weft_as_float(uint32_t bits) { float value; memcpy(&value, &bits, 4); return value; }
-DEVICE uint32_t weft_as_bits(float value) { uint32_t bits; memcpy(&bits, &value, 4); return bits; }
-DEVICE double weft_as_double(uint64_t bits) { double value; memcpy(&value, &bits, 8); return value; }
-DEVICE uint64_t weft_as_bits64(double value) { uint64_t bits; memcpy(&bits, &value, 8); return bits; }
-"""
+_CUDA_BITS = {
+    "weft_as_float": "DEVICE float weft_as_float(uint32_t bits) { return __uint_as_float(bits); }",
+    "weft_as_bits": "DEVICE uint32_t weft_as_bits(float value) { return __float_as_uint(value); }",
+    "weft_as_double": "DEVICE double weft_as_double(uint64_t bits) { return __longlong_as_double((long long)bits); }",
+    "weft_as_bits64": "DEVICE uint64_t weft_as_bits64(double value) { return (uint64_t)__double_as_longlong(value); }",
+}
+_OPENCL_BITS = {
+    "weft_as_float": "DEVICE float weft_as_float(uint32_t bits) { return as_float(bits); }",
+    "weft_as_bits": "DEVICE uint32_t weft_as_bits(float value) { return as_uint(value); }",
+    "weft_as_double": "DEVICE double weft_as_double(uint64_t bits) { return as_double(bits); }",
+    "weft_as_bits64": "DEVICE uint64_t weft_as_bits64(double value) { return as_ulong(value); }",
+}
+_C_BITS = {
+    "weft_as_float": "DEVICE float weft_as_float(uint32_t bits) { float x; memcpy(&x, &bits, 4); return x; }",
+    "weft_as_bits": "DEVICE uint32_t weft_as_bits(float value) { uint32_t x; memcpy(&x, &value, 4); return x; }",
+    "weft_as_double": "DEVICE double weft_as_double(uint64_t bits) { double x; memcpy(&x, &bits, 8); return x; }",
+    "weft_as_bits64": "DEVICE uint64_t weft_as_bits64(double value) { uint64_t x; memcpy(&x, &value, 8); return x; }",
+}
 _OPENCL_TYPES = """
 typedef char int8_t; typedef short int16_t; typedef int int32_t; typedef long int64_t;
 typedef uchar uint8_t; typedef ushort uint16_t; typedef uint uint32_t; typedef ulong uint64_t;
@@ -54,7 +52,7 @@ class Dialect:
 
     name: str
     prelude: str
-    """What stands at the top of every source: types and the conversions between floats and their bits."""
+    """What stands at the top of every source: headers, or names of types."""
     device: str
     """Before a helper function."""
     kernel: str
@@ -92,6 +90,7 @@ class Dialect:
 
 
 _CUDA_FUNCTIONS = {
+    **_CUDA_BITS,
     "weft_from_half": """
 DEVICE float weft_from_half(uint16_t bits) {
   float value;
@@ -133,6 +132,7 @@ DEVICE float weft_{name}_float(float a, float b) {{
     "weft_leading_zeros64": "DEVICE int32_t weft_leading_zeros64(uint64_t x) { return __clzll((long long)x); }",
 }
 _OPENCL_FUNCTIONS = {
+    **_OPENCL_BITS,
     "weft_from_half": "DEVICE float weft_from_half(uint16_t bits) { return vload_half(0, (const half *)&bits); }",
     "weft_to_half": "DEVICE uint16_t weft_to_half(float value) {\n  uint16_t bits;\n"
     "  vstore_half_rte(value, 0, (half *)&bits);\n  return bits;\n}",
@@ -141,22 +141,22 @@ _OPENCL_FUNCTIONS = {
 }
 
 PLAIN = Dialect(
-    name="c", prelude=_C_HEADERS + _C_BITS, device="static inline", kernel="", global_space="", shared_space="",
+    name="c", prelude=_C_HEADERS, device="static inline", kernel="", global_space="", shared_space="",
     shared_pointer="", restrict="restrict", block_index="", thread_index="", dimensions="xyz", barrier="",
     long_suffix="LL", float_suffix="f", infinity=("INFINITY", "((double)INFINITY)"), nan=("NAN", "((double)NAN)"),
-    unroll="", vectors="",
+    unroll="", vectors="", functions=_C_BITS,
 )  # fmt: skip
 OPENCL = Dialect(
-    name="opencl", prelude=_OPENCL_TYPES + _OPENCL_BITS, device="static inline", kernel="__kernel",
+    name="opencl", prelude=_OPENCL_TYPES, device="static inline", kernel="__kernel",
     global_space="__global ", shared_space="__local ", shared_pointer="__local ", restrict="restrict",
     block_index="get_group_id({})", thread_index="get_local_id({})", dimensions="012",
     barrier="barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE)", long_suffix="L", float_suffix="",
     infinity=("INFINITY", "((double)INFINITY)"), nan=("NAN", "((double)NAN)"), unroll="#pragma unroll",
     vectors="native", most_vector_bytes=64, functions=_OPENCL_FUNCTIONS,
-    doubles="#pragma OPENCL EXTENSION cl_khr_fp64 : enable" + _OPENCL_BITS64,
+    doubles="#pragma OPENCL EXTENSION cl_khr_fp64 : enable",
 )  # fmt: skip
 CUDA = Dialect(
-    name="cuda", prelude=_CUDA_TYPES + _CUDA_BITS, device="static __device__ __forceinline__",
+    name="cuda", prelude=_CUDA_TYPES, device="static __device__ __forceinline__",
     kernel='extern "C" __global__', global_space="", shared_space="__shared__ ", shared_pointer="",
     restrict="__restrict__", block_index="blockIdx.{}", thread_index="threadIdx.{}", dimensions="xyz",
     barrier="__syncthreads()", long_suffix="LL", float_suffix="f",

@@ -21,12 +21,14 @@ from weft.expr.nodes import (
     And,
     Binary,
     Broadcast,
+    Call,
     Cast,
     Const,
     Div,
     Expr,
     FloorDiv,
     FloorMod,
+    Load,
     Max,
     Min,
     Mul,
@@ -39,6 +41,7 @@ from weft.expr.nodes import (
     TruncMod,
     Var,
 )
+from weft.expr.visit import walk
 
 _SYMBOLS: dict[type[Expr], str] = {
     Add: "+", Sub: "-", Mul: "*", Div: "/", EQ: "==", NE: "!=", LT: "<", LE: "<=", And: "&&", Or: "||",
@@ -96,14 +99,31 @@ def _simple(c: Context, e: Binary) -> list[str]:
         return [rounded(f"({a} {symbol} {b})", dtype) for a, b in _both(c, e)]
     if not dtype.is_integer:
         raise InternalError(f"{type(e).__name__} on {dtype}")
-    low, high = interval(e, c.ranges)
-    if low is not None and high is not None and dtype.is_signed and dtype.bits >= 32:
+    if dtype.is_signed and dtype.bits >= 32 and _stays_inside(c, e):
         wide = "(int64_t)" if dtype.bits == 64 else ""
         return [f"({wide if a.isdigit() and b.isdigit() else ''}{a} {symbol} {b})" for a, b in _both(c, e)]
     kind, wrapping = types.register_type(dtype), types.wrapping_type(dtype)
     if kind == wrapping:
         return [f"({a} {symbol} {b})" for a, b in _both(c, e)]
     return [f"({kind})(({wrapping}){a} {symbol} ({wrapping}){b})" for a, b in _both(c, e)]
+
+
+def _stays_inside(c: Context, e: Expr) -> bool:
+    """Whether arithmetic leaves its type by no means: its range is known, or it is only about indices."""
+    low, high = interval(e, c.ranges)
+    if low is not None and high is not None:
+        return True
+    return e.dtype.scalar is INDEX and is_index(c, e)
+
+
+def is_index(c: Context, e: Expr) -> bool:
+    """Whether an int64 is made of loop variables and sizes alone, which come nowhere near the ends of int64."""
+    for node in walk(e):
+        if isinstance(node, Var) and node not in c.indices:
+            return False
+        if isinstance(node, (Load, Call, Select)) or (isinstance(node, Const) and abs(node.value) >= 1 << 31):
+            return False
+    return True
 
 
 def _extreme(c: Context, e: Binary) -> list[str]:

@@ -11,6 +11,7 @@ of docs/architecture.md.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 
@@ -20,8 +21,9 @@ from weft.codegen.c.dialects import PLAIN, Dialect
 from weft.codegen.c.program import DeviceKernel, DeviceProgram, Parameter, Size, Workspace
 from weft.codegen.llvm.analysis import power_of_two
 from weft.codegen.llvm.context import Machine
+from weft.core.errors import TargetError
 from weft.expr.nodes import Address, Buffer, Expr, Var, int_value
-from weft.loop.ir import Func, Store
+from weft.loop.ir import Func, Stmt, Store
 from weft.loop.passes.split_host_device import TAGS, Launch, split_host_device
 from weft.loop.visit import walk_exprs, walk_stmts
 
@@ -49,14 +51,16 @@ def generate(
     shared = 48 << 10 if threads is None else int(threads.shared_bytes)
     func = func.replace(name=c_symbol(func.name))
     host = split_host_device(func, shared)
+    if threads is not None:
+        _check_blocks(host.launches, int(threads.block_threads), machine)
     names = _unique_names((*func.params, *host.workspaces, *func.size_vars, *_host_variables(host.launches)))
     module = _module(dialect, machine, intrinsics)
-    written = _written(func)
+    written = _written(func.body)
     made: dict[str, tuple[int, int]] = {}
     kernels: list[DeviceKernel] = []
     for launch in host.launches:
         if launch.name not in made:
-            made[launch.name] = _kernel(module, launch, written | set(host.workspaces))
+            made[launch.name] = _kernel(module, launch, set(func.size_vars))
         shared_bytes, dynamic = made[launch.name]
         constants = {names[var]: value for var, value in launch.constants.items()}
         grid = _sizes(launch.grid)
@@ -67,6 +71,16 @@ def generate(
     )
     workspaces = tuple(Workspace(names[w], w.dtype, _size(statements.elements(w))) for w in host.workspaces)
     return DeviceProgram(func.name, module.text(), parameters, tuple(kernels), workspaces)
+
+
+def _check_blocks(launches: tuple[Launch, ...], most: int, machine: Machine) -> None:
+    for launch in launches:
+        count = math.prod(launch.block)
+        if count > most:
+            raise TargetError(
+                f"{launch.name} has {count} threads in a block, but {machine.name} has at most {most}: split the loops "
+                "that are bound to threadIdx by smaller factors"
+            )
 
 
 def _sizes(sizes: tuple[Expr, Expr, Expr]) -> tuple[Size, Size, Size]:
@@ -99,21 +113,23 @@ def _unique_names(things: tuple[Buffer | Var, ...]) -> dict[Buffer | Var, str]:
     return names
 
 
-def _written(func: Func) -> set[Buffer | Var]:
-    found: set[Buffer | Var] = {s.buffer for s in walk_stmts(func.body) if isinstance(s, Store)}
-    for e in walk_exprs(func.body):
+def _written(body: Stmt) -> set[Buffer | Var]:
+    found: set[Buffer | Var] = {s.buffer for s in walk_stmts(body) if isinstance(s, Store)}
+    for e in walk_exprs(body):
         if isinstance(e, Address) and "w" in e.mode:
             found.add(e.buffer)
     return found
 
 
-def _kernel(module: Module, launch: Launch, written: set[Buffer | Var]) -> tuple[int, int]:
+def _kernel(module: Module, launch: Launch, sizes: set[Var]) -> tuple[int, int]:
     """Writes one kernel; how much shared memory it takes, and how much of that the launch must ask for."""
     c = Context(module)
     dialect = module.dialect
     c.fresh(launch.name)
-    sizes: tuple[Expr | int, ...] = (*launch.grid, *launch.block)
-    c.launch = {tag: int_value(size) for tag, size in zip(TAGS, sizes)}
+    extents: tuple[Expr | int, ...] = (*launch.grid, *launch.block)
+    c.launch = {tag: int_value(extent) for tag, extent in zip(TAGS, extents)}
+    c.indices |= sizes | set(launch.constants)
+    written = _written(launch.body)
     parameters = []
     for param in launch.params:
         name = c.names[param] = c.fresh(param.name)
@@ -129,7 +145,7 @@ def _kernel(module: Module, launch: Launch, written: set[Buffer | Var]) -> tuple
             _read_scalar(c, param)
     c.run(launch.body)
     shared, dynamic = _declare_shared(c)
-    threads = launch.block[0] * launch.block[1] * launch.block[2]
+    threads = math.prod(launch.block)
     bounds = f" __launch_bounds__({threads})" if dialect.name == "cuda" else ""
     if dialect.name == "opencl":
         bounds = f" __attribute__((reqd_work_group_size({', '.join(map(str, launch.block))})))"
@@ -180,6 +196,7 @@ def generate_plain(func: Func, *, intrinsics: Mapping[str, Emitter] | None = Non
     module = _module(PLAIN, None, intrinsics)
     c = Context(module)
     symbol = c_symbol(func.name)
+    c.indices |= set(func.size_vars)
     for number, param in enumerate((*func.params, *func.size_vars)):
         _bind(c, param, number)
     c.run(func.body)

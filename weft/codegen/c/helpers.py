@@ -162,4 +162,4 @@ def helper_text(name: str, dialect: Dialect) -> str:
 
 def used_helpers(text: str) -> list[str]:
     """The helper functions that a text calls, in the order of their calls."""
-    return list(dict.fromkeys(re.findall(r"\bweft_(?!as_|fn_)\w+(?=\()", text)))
+    return list(dict.fromkeys(re.findall(r"\bweft_(?!fn_)\w+(?=\()", text)))

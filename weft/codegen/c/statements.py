@@ -10,6 +10,7 @@ from __future__ import annotations
 from weft.codegen.c import types
 from weft.codegen.c.calls import from_bits, to_bits
 from weft.codegen.c.context import Context, Handler, StmtHandler, bare
+from weft.codegen.c.expressions import is_index
 from weft.codegen.llvm.analysis import as_ramp, divisor, interval, power_of_two, touches_memory
 from weft.core.dtypes import INDEX, INT32, DType
 from weft.core.errors import InternalError, TargetError
@@ -21,7 +22,6 @@ from weft.expr.nodes import (
     Const,
     Expr,
     Load,
-    Var,
     index_expr,
     int_value,
     is_true,
@@ -253,6 +253,8 @@ def _let(c: Context, s: Let) -> None:
     else:
         c.variable_lanes[s.var] = names
     if s.var.dtype.is_integer:
+        if is_index(c, s.value):
+            c.indices.add(s.var)
         c.ranges[s.var] = interval(s.value, c.ranges)
         c.divisors[s.var] = divisor(s.value, c.divisors)
         if s.var.dtype.lanes > 1 and not touches_memory(s.value):
@@ -284,6 +286,7 @@ def _for(c: Context, s: For) -> None:
     extent = int_value(s.extent)
     high = interval(s.extent, c.ranges)[1]
     c.divisors.pop(s.var, None)
+    c.indices.add(s.var)
     c.ranges[s.var] = (0, None if high is None else max(high - 1, 0))
     if s.kind == "thread":
         return _thread(c, s, extent)
@@ -333,8 +336,7 @@ def _thread(c: Context, s: For, extent: int | None) -> None:
     launched = c.launch[tag]
     if launched is not None and extent == launched:
         return c.run(s.body)
-    limit = c.index(s.extent)
-    _block(c, f"if ({name} < {limit}) {{", s.body)
+    _block(c, f"if ({name} < ({c.index(s.extent)})) {{", s.body)
     c.line("}")
 
 
@@ -406,9 +408,3 @@ STATEMENTS: dict[type[Stmt], StmtHandler] = {
     Seq: _seq, Let: _let, Evaluate: _evaluate, If: _if, For: _for, Allocate: _allocate, Store: _store,
 }  # fmt: skip
 EXPRESSIONS: dict[type[Expr], Handler] = {Load: _load, Address: _address}
-
-
-def use_variable(c: Context, var: Var) -> str:
-    """A C name for a parameter."""
-    name = c.names[var] = c.fresh(var.name)
-    return name

@@ -1,0 +1,35 @@
+// weft_fn_main_0: grid (2, 1, 1), block (16, 1, 1), 0 bytes shared, A, B, C
+typedef char int8_t; typedef short int16_t; typedef int int32_t; typedef long int64_t;
+typedef uchar uint8_t; typedef ushort uint16_t; typedef uint uint32_t; typedef ulong uint64_t;
+
+static inline uint16_t weft_to_half(float value) {
+  uint16_t bits;
+  vstore_half_rte(value, 0, (half *)&bits);
+  return bits;
+}
+static inline float weft_max_float(float a, float b) { return a > b || a != a ? a : b; }
+static inline float weft_from_half(uint16_t bits) { return vload_half(0, (const half *)&bits); }
+static inline float weft_round_half(float value) { return weft_from_half(weft_to_half(value)); }
+static inline float weft_as_float(uint32_t bits) { return as_float(bits); }
+static inline float weft_from_bfloat(uint16_t bits) { return weft_as_float((uint32_t)bits << 16); }
+
+__kernel __attribute__((reqd_work_group_size(16, 1, 1))) void weft_fn_main_0(__global const uint16_t *restrict A, __global const uint16_t *restrict B, __global uint16_t *restrict C) {
+  const int32_t io = (int32_t)get_group_id(0);
+  const int32_t iio = (int32_t)get_local_id(0);
+  {
+    const int32_t v1 = (io * 128) + (iio * 8);
+    const ushort8 v2 = vload8(0, A + v1);
+    const int32_t v3 = (io * 128) + (iio * 8);
+    const ushort8 v4 = vload8(0, B + v3);
+    const uint16_t v5 = weft_to_half(weft_max_float(weft_round_half(weft_from_half(v2.s0) * 2.0f), weft_round_half(weft_from_bfloat(v4.s0))));
+    const uint16_t v6 = weft_to_half(weft_max_float(weft_round_half(weft_from_half(v2.s1) * 2.0f), weft_round_half(weft_from_bfloat(v4.s1))));
+    const uint16_t v7 = weft_to_half(weft_max_float(weft_round_half(weft_from_half(v2.s2) * 2.0f), weft_round_half(weft_from_bfloat(v4.s2))));
+    const uint16_t v8 = weft_to_half(weft_max_float(weft_round_half(weft_from_half(v2.s3) * 2.0f), weft_round_half(weft_from_bfloat(v4.s3))));
+    const uint16_t v9 = weft_to_half(weft_max_float(weft_round_half(weft_from_half(v2.s4) * 2.0f), weft_round_half(weft_from_bfloat(v4.s4))));
+    const uint16_t v10 = weft_to_half(weft_max_float(weft_round_half(weft_from_half(v2.s5) * 2.0f), weft_round_half(weft_from_bfloat(v4.s5))));
+    const uint16_t v11 = weft_to_half(weft_max_float(weft_round_half(weft_from_half(v2.s6) * 2.0f), weft_round_half(weft_from_bfloat(v4.s6))));
+    const uint16_t v12 = weft_to_half(weft_max_float(weft_round_half(weft_from_half(v2.s7) * 2.0f), weft_round_half(weft_from_bfloat(v4.s7))));
+    const int32_t v13 = (io * 128) + (iio * 8);
+    vstore8((ushort8)(v5, v6, v7, v8, v9, v10, v11, v12), 0, C + v13);
+  }
+}

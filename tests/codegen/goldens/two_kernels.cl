@@ -1,0 +1,36 @@
+// weft_fn_main_0: grid (4, 1, 1), block (32, 1, 1), 0 bytes shared, A, B
+// weft_fn_main_1: grid (4, 1, 1), block (32, 1, 1), 0 bytes shared, C, B
+// workspace B: 100 x int32
+typedef char int8_t; typedef short int16_t; typedef int int32_t; typedef long int64_t;
+typedef uchar uint8_t; typedef ushort uint16_t; typedef uint uint32_t; typedef ulong uint64_t;
+
+static inline int32_t weft_floormod_int32_t(int32_t a, int32_t b) {
+  if (b == 0) return 0;
+  if (b == -1) return 0;
+  int32_t rest = (int32_t)(a % b);
+  bool moves = rest != 0 && (rest < 0) != (b < 0);
+  return (int32_t)(moves ? rest + b : rest);
+}
+static inline int32_t weft_floordiv_int32_t(int32_t a, int32_t b) {
+  if (b == 0) return 0;
+  if (b == -1) return (int32_t)(0 - (uint32_t)a);
+  int32_t rest = (int32_t)(a % b);
+  bool moves = rest != 0 && (rest < 0) != (b < 0);
+  return (int32_t)(a / b - (moves ? 1 : 0));
+}
+
+__kernel __attribute__((reqd_work_group_size(32, 1, 1))) void weft_fn_main_0(__global const int32_t *restrict A, __global int32_t *restrict B) {
+  const int32_t io = (int32_t)get_group_id(0);
+  const int32_t ii = (int32_t)get_local_id(0);
+  if (((io * 32) + ii) < 100) {
+    B[(io * 32) + ii] = (int32_t)((uint32_t)A[(io * 32) + ii] * (uint32_t)A[(io * 32) + ii]);
+  }
+}
+
+__kernel __attribute__((reqd_work_group_size(32, 1, 1))) void weft_fn_main_1(__global int32_t *restrict C, __global const int32_t *restrict B) {
+  const int32_t i_1o = (int32_t)get_group_id(0);
+  const int32_t i_1i = (int32_t)get_local_id(0);
+  if (((i_1o * 32) + i_1i) < 100) {
+    C[(i_1o * 32) + i_1i] = (int32_t)((uint32_t)weft_floormod_int32_t(B[(99 - (i_1o * 32)) - i_1i], 7) + (uint32_t)weft_floordiv_int32_t(B[(i_1o * 32) + i_1i], 3));
+  }
+}
