@@ -33,6 +33,9 @@ CHANNEL = 1
 DEPTH = 4
 """Steps of the reduction that are written out."""
 
+FETCH = 16
+"""So many steps of the reduction ahead weights that come from behind the second-level cache are fetched."""
+
 ENOUGH_ROWS = 12
 """Tiles of a block from which on the panels of weights are used often enough."""
 
@@ -92,15 +95,15 @@ def space(unit: Unit) -> Space | None:
 
 
 def _chain(s: Schedule) -> Chain | None:
-    """The blocks from the transform back to the output, each the only reader of the one before, element by element."""
+    """The blocks from the transform back to the last that reads the one before alone, element by element."""
     found: list[Block] = []
     buffer = facts_of(block_named(s, BACK)).target
     while buffer not in s.func.buffers:
         reader = sole_reader(s.func, buffer)
         if reader is None or facts_of(reader).is_reduction or len(reader.writes) != 1:
-            return None
+            break
         if found and [extent(a) for a in reader.axes] != [extent(a) for a in found[0].axes]:
-            return None
+            break
         found.append(reader)
         buffer = reader.writes[0].buffer
     if not found or len(found[-1].axes) not in (4, 5):
@@ -134,14 +137,18 @@ def default_point(sizes: Sizes, target: Target, lanes: int) -> dict[str, int]:
     by_channels = sizes.weight_bytes + sizes.batch * whole * (panels if 2 * whole > cache else 1)
     cores = max(target.cores, 1)
     busy = blocks / (ceildiv(blocks, cores) * cores)
-    if by_tiles <= 1.2 * by_channels and busy > 0.8:
-        return {"threads_by_channels": 0, "tile_rows": tile_rows, "panels": panels, "rows": rows, "vectors": vectors}
-    rows, vectors = register_tile(sizes.tall * sizes.wide, sizes.outputs // lanes, target.vector_registers)
-    while vectors > 1 and sizes.outputs // (vectors * lanes) % cores:
-        vectors -= 1
-        while sizes.outputs // lanes % vectors:
+    fetch = FETCH if 2 * sizes.weight_bytes > cache else 0
+    by = 0
+    if by_tiles > 1.2 * by_channels or busy <= 0.8:
+        parts = ceildiv(sizes.block_bytes(sizes.tall, 2 * lanes), cache // 4)
+        by, tile_rows, panels = 1, ceildiv(sizes.tall, min(parts, sizes.tall)), 1
+        rows, vectors = register_tile(tile_rows * sizes.wide, sizes.outputs // lanes, target.vector_registers)
+        while vectors > 1 and (sizes.outputs % (vectors * lanes) or sizes.outputs // (vectors * lanes) % cores):
             vectors -= 1
-    return {"threads_by_channels": 1, "tile_rows": sizes.tall, "panels": 1, "rows": rows, "vectors": vectors}
+    return {
+        "threads_by_channels": by, "tile_rows": tile_rows, "panels": panels, "rows": rows, "vectors": vectors,
+        "fetch": fetch,
+    }  # fmt: skip
 
 
 def _tile_rows(sizes: Sizes, cache: int) -> int:
@@ -183,6 +190,7 @@ def _knobs(sizes: Sizes, point: Point, lanes: int, target: Target) -> dict[str, 
         "panels": tuple(n for n in range(1, vectors + 1) if vectors % n == 0),
         "rows": tuple(range(1, min(most, sizes.tall * sizes.wide) + 1)),
         "vectors": tuple(n for n in (1, 2, 3, 4) if vectors % n == 0),
+        "fetch": (0, 4, FETCH),
     }
     return {knob: tuple(sorted({*values, point[knob]})) for knob, values in choices.items()}
 
@@ -309,9 +317,13 @@ class _Sketch:
         _write_out(accumulate, unrolled, row, group, lane)
         copy = s.cache_read(self.weight.name, "global", [accumulate.name])
         target = facts_of(copy.block).target.name
-        width = self.width
-        outputs = ["a", "b", f"c // {width}", "k", f"c % {width}"]
+        width, panel = self.width, f"c // {self.width}"
+        # In the order in which the loops come to them, so that the weights are one stream.
+        outputs = [panel, "a", "b"] if point["panels"] == 1 else ["a", "b", panel]
+        outputs += ["k", f"c % {width}"]
         s.apply("transform_layout", buffer=target, inputs=["a", "b", "k", "c"], outputs=outputs)
+        if point["fetch"]:
+            accumulate.prefetch(target, step, point["fetch"])
         copy.vectorize(copy.split(copy.axis[3], factor=self.lanes)[1])
 
     def group_lanes(self, name: str) -> None:

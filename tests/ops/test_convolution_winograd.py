@@ -1,0 +1,76 @@
+"""WinogradConv: exact matrices, the meaning and the tensor program against a direct convolution."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+
+from tests.ops.nodes import check_node, numbers, run_node
+from weft.graph.ir import GraphError
+from weft.ops.convolution_winograd import DOMAIN, NAME, matrices, transform_weight
+
+
+@pytest.mark.parametrize("tile", [2, 4, 6])
+@pytest.mark.parametrize("taps", [2, 3, 5])
+def test_the_matrices_give_a_correlation_exactly(tile, taps):
+    """Aᵀ [(G g) ⊙ (Bᵀ d)] in fractions, for every pair of unit vectors g and d."""
+    if tile + taps - 2 > 11:
+        pytest.skip("more points than there are")
+    found = matrices(tile, taps)
+    for k in range(taps):
+        for i in range(tile + taps - 1):
+            products = [g[k] * b[i] for g, b in zip(found.weight, found.input)]
+            made = [sum(a * p for a, p in zip(row, products)) for row in found.output]
+            assert made == [Fraction(int(i - k == j)) for j in range(tile)]
+
+
+# batch, channels, features, height, width, pads (top, left, bottom, right)
+SHAPES = [
+    (1, 3, 4, 8, 8, (1, 1, 1, 1)),
+    (2, 5, 3, 7, 10, (0, 0, 0, 0)),
+    (1, 2, 6, 3, 3, (0, 0, 0, 0)),
+    (2, 4, 5, 5, 6, (2, 0, 1, 3)),
+    (1, 1, 1, 1, 1, (1, 1, 1, 1)),
+]
+
+
+@pytest.mark.parametrize(
+    "tile,batch,channels,features,height,width,pads",
+    [
+        (2, *SHAPES[0]),
+        (2, *SHAPES[3]),
+        (2, *SHAPES[4]),
+        (4, *SHAPES[1]),
+        (4, *SHAPES[2]),
+        (4, *SHAPES[3]),
+        (6, *SHAPES[3]),
+    ],
+)
+def test_against_torch(tile, batch, channels, features, height, width, pads):
+    x, w = numbers(batch, channels, height, width), numbers(features, channels, 3, 3, seed=1)
+    bias = numbers(features, seed=2) if features > 3 else None
+    top, left, bottom, right = pads
+    wide = np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right))).astype(np.float64)
+    wanted = torch.nn.functional.conv2d(torch.tensor(wide), torch.tensor(w.astype(np.float64)))
+    want = wanted.numpy() + (0 if bias is None else bias.reshape(1, -1, 1, 1))
+    arrays = [x, transform_weight(w, tile)] + ([] if bias is None else [bias])
+    check_node(NAME, arrays, want, rtol=1e-4, atol=3e-4, domain=DOMAIN, tile=tile, pads=list(pads))
+
+
+@pytest.mark.parametrize(
+    "x,u,attributes,message",
+    [
+        ((1, 4, 8, 8), (4, 4, 4, 8), {}, "'tile' is missing"),
+        ((1, 4, 8, 8), (4, 4, 4, 8), {"tile": 3}, "it must be 2, 4 or 6"),
+        ((1, 4, 8, 8), (4, 5, 4, 8), {"tile": 2}, "for tiles of 2"),
+        ((1, 4, 8, 8), (4, 4, 5, 8), {"tile": 2}, "takes 5"),
+        ((1, 4, 8, 8), (4, 4, 4, 8), {"tile": 2, "pads": [1, 1]}, "four numbers"),
+        ((1, 4, 1, 8), (4, 4, 4, 8), {"tile": 2}, "does not fit"),
+    ],
+)
+def test_what_does_not_fit_is_refused(x, u, attributes, message):
+    with pytest.raises(GraphError, match=message):
+        run_node(NAME, numbers(*x), numbers(*u), domain=DOMAIN, **attributes)

@@ -1,0 +1,292 @@
+"""Winograd's convolution on the CPU: its space at many points and layouts, the rule that chooses it, its exactness."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import weft
+from tests.ops.nodes import numbers
+from weft import te
+from weft.core.errors import WeftError
+from weft.core.knobs import knobs
+from weft.executor import compile
+from weft.executor.kernels import lift_packing
+from weft.executor.layouts import apply_layouts
+from weft.graph.interpreter import interpret_graph
+from weft.graph.ir import Node, TensorType, Value
+from weft.graph.opspec import Use
+from weft.graph.passes.layout import Layout
+from weft.loop.tree import loops_in
+from weft.loop.verifier import verify
+from weft.models.builder import Builder
+from weft.ops.convolution import convolve_arrays
+from weft.ops.convolution_window import Window
+from weft.ops.convolution_winograd import NAME, SUMS, transform_weight, winograd_tensors
+from weft.schedule.facts import block_named, facts_of, names_of
+from weft.targets.cpu.algorithms import Convolution, alternatives, convolution_algorithm, error_of
+from weft.targets.cpu.default import inline_cheap
+from weft.targets.cpu.spaces.winograd import register_tile, space
+from weft.targets.cpu.unit import Unit
+from weft.targets.registry import find_target
+
+NATIVE = find_target("native")
+LANES = NATIVE.vector_bytes // 4
+needs_lanes = pytest.mark.skipif(LANES not in (4, 8, 16), reason="channels here are multiples of 16")
+PLAIN = ((0, 0),) * 4
+RIM = ((0, 0), (0, 0), (1, 1), (1, 1))
+
+
+def program(batch, channels, features, height, width, tile, twice=False):
+    """relu(conv + bias + skip), or an epilogue that reads the convolution more than once."""
+    x = te.placeholder((batch, channels, height, width), name="x")
+    u = te.placeholder((tile + 2, tile + 2, channels, features), name="u")
+    bias = te.placeholder((features,), name="bias")
+    skip = te.placeholder((batch, features, height, width), name="skip")
+    made = winograd_tensors(x, u, tile, ((1, 1), (1, 1)), (batch, features, height, width))
+
+    def body(n, c, h, w):
+        value = made[n, c, h, w] + bias[c]
+        value = value * te.sigmoid(value) if twice else value
+        return te.maximum(value + skip[n, c, h, w], te.const(0.0, "float32"))
+
+    out = te.compute((batch, features, height, width), body, name="out")
+    return te.create_schedule(out.op, name="winograd"), [x, u, bias, skip, out]
+
+
+def laid_out(array, layout):
+    padded = np.pad(array, layout.border)
+    n, c, h, w = padded.shape
+    return np.ascontiguousarray(padded.reshape(n, c // LANES, LANES, h, w).transpose(0, 1, 3, 4, 2))
+
+
+def convolved(x, w):
+    """The convolution in double precision, with a border of 1."""
+    window = Window(Use(Node("Conv", [], [], {"pads": [1] * 4})), (3, 3))
+    return convolve_arrays(x.astype(np.float64), w.astype(np.float64), window, 1)
+
+
+def run_space(sizes, tile, layout, point, twice=False):
+    """What the space's program computes, and what it should."""
+    batch, channels, features, height, width = sizes
+    s, (x, u, bias, skip, out) = program(*sizes, tile, twice)
+    layouts = {}
+    if layout is not None:
+        layouts = {"x": layout, "skip": Layout(LANES, PLAIN), "out": Layout(LANES, PLAIN)}
+        apply_layouts(s, [("x", x), ("skip", skip), ("out", out)], layouts)
+    inline_cheap(s)
+    unit = Unit(s, facts_of(block_named(s, SUMS)), None, {}, NATIVE, [u])
+    found = space(unit)
+    assert found is not None
+    found.check(found.default)
+    chosen = {**found.default, **point}
+    found.apply(chosen)
+    verify(s.func)
+    assert unit.done == set(names_of(s))
+    lifted = lift_packing(s.func, [u])
+    arrays = {
+        "x": numbers(batch, channels, height, width),
+        "bias": numbers(features, seed=1),
+        "skip": numbers(batch, features, height, width, seed=2),
+    }
+    w = numbers(features, channels, 3, 3, seed=3)
+    exact = convolve_arrays(
+        *(a.astype(np.float64) for a in (arrays["x"], w)),
+        Window(Use(Node("Conv", [], [], {"pads": [1] * 4})), (3, 3)),
+        1,
+    ) + arrays["bias"].reshape(1, -1, 1, 1)
+    exact = exact / (1 + np.exp(-exact)) if twice else exact
+    want = np.maximum(exact + arrays["skip"], 0)
+    given = {name: laid_out(a, layouts[name]) if name in layouts else a for name, a in arrays.items()}
+    given["out"] = np.full(laid_out(want, layouts["out"]).shape if layouts else want.shape, 7, np.float32)
+    given["u_global"] = lifted.parameters[-1].apply(transform_weight(w, tile))
+    weft.build(lifted.func)(*[given[p.name.removesuffix("_1")] for p in lifted.func.params])
+    made = given["out"]
+    if layouts:
+        n, c, h, w, lanes = made.shape
+        made = made.transpose(0, 1, 4, 2, 3).reshape(n, c * lanes, h, w)
+    return made, want
+
+
+SIZES = [(2, 16, 32, 13, 11), (1, 32, 16, 30, 9), (2, 16, 48, 8, 12)]
+POINTS = [
+    {},
+    {"threads_by_channels": 1},
+    {"threads_by_channels": 0, "tile_rows": 2},
+    {"threads_by_channels": 1, "tile_rows": 1, "rows": 5, "fetch": 4},
+]
+
+
+@needs_lanes
+@pytest.mark.parametrize("layout", [None, Layout(LANES, PLAIN), Layout(LANES, RIM)], ids=["plain", "blocks", "border"])
+@pytest.mark.parametrize("tile", [2, 4])
+@pytest.mark.parametrize("sizes,point", list(zip([*SIZES, SIZES[0]], POINTS)))
+def test_every_point_computes_the_convolution(sizes, point, tile, layout):
+    made, want = run_space(sizes, tile, layout, point)
+    np.testing.assert_allclose(made, want, atol=2e-5 * np.abs(want).max())
+
+
+@needs_lanes
+@pytest.mark.parametrize("layout", [None, Layout(LANES, RIM)], ids=["plain", "border"])
+def test_an_epilogue_that_reads_the_sums_twice(layout):
+    made, want = run_space(SIZES[0], 4, layout, {}, twice=True)
+    np.testing.assert_allclose(made, want, atol=2e-5 * np.abs(want).max())
+
+
+@needs_lanes
+def test_a_point_that_does_not_divide_is_refused():
+    with pytest.raises(WeftError, match="evenly"):
+        run_space((1, 16, 48, 8, 8), 2, None, {"vectors": 2, "panels": 1})
+
+
+@pytest.mark.parametrize("registers", [16, 32])
+@pytest.mark.parametrize("rows,vectors", [(1, 1), (4, 4), (7, 8), (14, 4), (49, 8), (196, 32), (5, 3)])
+def test_register_tiles_fit_the_registers(registers, rows, vectors):
+    down, across = register_tile(rows, vectors, registers)
+    assert down <= rows and vectors % across == 0 and down * across + across + 1 <= registers
+
+
+# ------------------------------------------------------------------------------------------------------------- the rule
+
+
+@pytest.mark.skipif(LANES != 16, reason="the counts are for 512-bit vectors")
+@pytest.mark.parametrize(
+    "facts,wanted",
+    [
+        (Convolution(1, 64, 64, 56, 56), "winograd4"),
+        (Convolution(1, 128, 128, 28, 28), "winograd4"),
+        (Convolution(1, 512, 512, 224, 224), "winograd4"),
+        (Convolution(1, 3, 64, 224, 224), "direct"),
+        (Convolution(1, 64, 24, 56, 56), "direct"),
+        (Convolution(1, 64, 64, 1, 56), "direct"),
+        (Convolution(1, 2048, 2048, 2, 2), "direct"),
+    ],
+)
+def test_what_the_counts_say(facts, wanted):
+    assert convolution_algorithm(facts, NATIVE) == wanted
+
+
+@pytest.mark.skipif(LANES != 16, reason="the counts are for 512-bit vectors")
+def test_streamed_weights_speak_for_small_tiles():
+    assert convolution_algorithm(Convolution(1, 512, 512, 7, 7), NATIVE) != "winograd4"
+    assert convolution_algorithm(Convolution(32, 512, 512, 7, 7), NATIVE) == "winograd4"
+
+
+def conv_node(**attributes):
+    x = Value("x", TensorType("float32", (1, 64, 28, 28)))
+    return Node("Conv", [x, Value("w")], [Value("y")], {"pads": [1, 1, 1, 1], **attributes})
+
+
+@needs_lanes
+@pytest.mark.parametrize(
+    "attributes,weight",
+    [
+        ({"strides": [2, 2]}, (64, 64, 3, 3)),
+        ({"dilations": [2, 2]}, (64, 64, 3, 3)),
+        ({"group": 2}, (64, 32, 3, 3)),
+        ({}, (64, 64, 5, 5)),
+        ({"pads": [-1, 0, 0, 0]}, (64, 64, 3, 3)),
+    ],
+)
+def test_only_plain_three_by_three_convolutions(attributes, weight):
+    assert not alternatives(conv_node(**attributes), numbers(*weight), NATIVE)
+
+
+@needs_lanes
+def test_paddings_by_rule_become_numbers():
+    found = alternatives(conv_node(pads=None, auto_pad="SAME_UPPER"), numbers(64, 64, 3, 3), NATIVE)
+    assert found and all(one.attributes["pads"] == [1, 1, 1, 1] for one in found)
+
+
+# ------------------------------------------------------------------------------------------------------------ exactness
+
+
+def test_the_error_grows_with_the_tile():
+    weight = numbers(32, 64, 3, 3)
+    assert 0 < error_of(weight, 2) < error_of(weight, 4) < 2.5e-5
+
+
+@pytest.mark.parametrize("weight", [1e37, 1e-40, np.nan, np.inf], ids=str)
+def test_weights_that_the_transform_spoils_are_not_offered(weight):
+    spoilt = numbers(32, 32, 3, 3)
+    spoilt[5] *= np.float32(weight)
+    assert error_of(spoilt, 4) > 2.5e-5
+    assert all(
+        one.attributes["tile"] != 4 for one in alternatives(conv_node(), spoilt.repeat(2, 0).repeat(2, 1), NATIVE)
+    )
+
+
+def nasty(kind: str) -> np.ndarray:
+    random = np.random.default_rng(7)
+    w = random.standard_normal((32, 32, 3, 3))
+    edges = np.array([[0, 1, 0], [1, -4, 1], [0, 1, 0]])
+    return {
+        "spread out": w * 10.0 ** random.integers(-6, 7, (32, 1, 1, 1)),
+        "spread in": w * 10.0 ** random.integers(-6, 7, (1, 32, 1, 1)),
+        "heavy tails": random.standard_cauchy((32, 32, 3, 3)),
+        "edges": edges * np.ones((32, 32, 1, 1)),
+        "near cancellation": 1e3 * edges + w,
+        "zeros": w * 0,
+        "denormal": w * 1e-40,
+        "huge": w * 1e36,
+    }[kind].astype(np.float32)
+
+
+@needs_lanes
+@pytest.mark.parametrize(
+    "kind",
+    ["spread out", "spread in", "heavy tails", "edges", "near cancellation", "zeros", "denormal", "huge"],
+)
+def test_a_model_stays_exact_whatever_its_weights(kind):
+    """Within 1e-4 of the output's scale, by channel, whichever algorithm the rule takes."""
+    b = Builder("nasty")
+    x = b.input("x", (1, 32, 12, 12))
+    graph = b.finish(b.node("Conv", x, b.constant(nasty(kind)), pads=[1, 1, 1, 1]))
+    module = compile(graph)
+    for mean in (0.0, 5.0):
+        data = (numbers(1, 32, 12, 12, seed=4) + mean).astype(np.float32)
+        check_exact(module, data, nasty(kind))
+
+
+def check_exact(module, data, weight):
+    made = np.asarray(module(data), np.float64)
+    want = convolved(data, weight)
+    scale = np.abs(want).max(axis=(0, 2, 3), keepdims=True) + 1e-44
+    smallest = 1e-45 * 32 * 9 * 10  # sums of denormals lose bits in any algorithm
+    assert (np.abs(made - want) <= 1e-4 * scale + smallest).all()
+
+
+# --------------------------------------------------------------------------------------------------------- whole models
+
+
+def residual_net(channels: int = 32) -> tuple:
+    b = Builder("residual")
+    x = b.input("x", (1, channels, 20, 20))
+    first = b.relu(b.batch_norm(b.conv(x, channels, channels, 3, 1, 1), channels))
+    second = b.relu(b.add(b.batch_norm(b.conv(first, channels, channels, 3, 1, 1), channels), x))
+    third = b.conv(second, channels, channels, 3, 1, 1, bias=True)
+    return b.finish(third, b.node("Sigmoid", third))
+
+
+@needs_lanes
+@pytest.mark.parametrize("layout", [True, False])
+def test_a_model_with_several_in_a_row(layout):
+    graph = residual_net()
+    data = numbers(1, 32, 20, 20)
+    with knobs.override(layout=layout):
+        module = compile(graph)
+    (one,) = module.specializations
+    assert sum(node.op == NAME for node in one.graph.nodes) == 3 and not one.host_nodes
+    for launch in one.launches:
+        if any(node.op == NAME for node in launch.nodes):
+            kinds = [loop.kind for loop in loops_in(launch.kernel.scheduled.body)]
+            assert f"{SUMS}_local" in repr(launch.kernel.scheduled) and "parallel" in kinds
+    for made, want in zip(module.run(None, {"x": data}), interpret_graph(graph, [data])):
+        np.testing.assert_allclose(made, want, atol=3e-5 * np.abs(want).max())
+
+
+@needs_lanes
+def test_the_knob_turns_it_off():
+    with knobs.override(winograd=False):
+        module = compile(residual_net())
+    assert all(node.op != NAME for node in module.specializations[0].graph.nodes)
