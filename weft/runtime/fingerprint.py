@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from weft.runtime.array import AnyArray
-from weft.runtime.jit import compile_module, host_triple
+from weft.runtime.jit import compile_kept, host_triple
 
 _WORDS = 1024
 _BLOCK = 8 * _WORDS
@@ -87,7 +87,7 @@ done:
 def _block_sums() -> tuple[Any, Any, AnyArray]:
     """The function, what owns its code, and the keys."""
     text = _IR.replace("$words", str(_WORDS)).replace("$shift", str(_SHIFT))
-    module = compile_module(f'target triple = "{host_triple()}"\n{text}')
+    module = compile_kept(f'target triple = "{host_triple()}"\n{text}')
     pointer, integer = ctypes.c_void_p, ctypes.c_int64
     function = ctypes.CFUNCTYPE(None, pointer, integer, pointer, pointer)(module.address("weft_block_sums"))
     keys = np.frombuffer(hashlib.shake_256(b"weft fingerprint").digest(8 * (_WORDS + _SHIFT)), np.uint64)

@@ -1,8 +1,8 @@
 """LLVM IR text to machine code in this process.
 
 In: the text of a module. Out: a `JitModule` that gives the addresses of its functions. The native runtime
-(`runtime/native.py`) is compiled once per process, when the first module needs it; its functions are then known by
-name to every module compiled after.
+(`runtime/native.py`) is compiled once per process, when the first module needs it, or taken from the cache folder; its
+functions are then known by name to every module compiled after.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import llvmlite.binding as llvm
 
 from weft.core.errors import InternalError
 from weft.runtime.native import FUNCTIONS, native_ir
+from weft.runtime.object_cache import cached_object
 
 
 class JitModule:
@@ -74,6 +75,12 @@ def compile_module(module: str | Any, machine: Any = None) -> JitModule:
     return JitModule(_compile(module, machine or host_machine()))
 
 
+def compile_kept(text: str) -> JitModule:
+    """Machine code for a module that every process needs: its object code is kept in the cache folder."""
+    native_runtime()
+    return JitModule(_link(text, host_machine()))
+
+
 def native_runtime() -> NativeRuntime:
     """The native runtime, compiled on first use and never unloaded: its workers run in it until the process ends."""
     global _native
@@ -91,7 +98,7 @@ _initialized = False
 
 def _load_native() -> NativeRuntime:
     machine = host_machine()
-    engine = _compile(native_ir(host_triple(), str(machine.target_data)), machine)
+    engine = _link(native_ir(host_triple(), str(machine.target_data)), machine)
     addresses = {name: int(engine.get_function_address(name)) for name in FUNCTIONS}
     for name, address in addresses.items():
         llvm.add_symbol(name, address)
@@ -108,6 +115,15 @@ def _compile(module: str | Any, machine: Any) -> Any:
         module = llvm.parse_assembly(module)
         module.verify()
     engine = llvm.create_mcjit_compiler(module, machine)
+    engine.finalize_object()
+    return engine
+
+
+def _link(text: str, machine: Any) -> Any:
+    """An engine with the object code of a module, which an earlier process may have made."""
+    code = cached_object(text, machine)
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(f'target triple = "{host_triple()}"\n'), machine)
+    engine.add_object_file(llvm.ObjectFileRef.from_data(code))
     engine.finalize_object()
     return engine
 
