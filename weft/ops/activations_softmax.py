@@ -1,8 +1,8 @@
 """Softmax, LogSoftmax and Hardmax: along one axis, shifted by its maximum so that nothing overflows.
 
 The standard defines Softmax by a function of nodes (ReduceMax, Sub, Exp, ReduceSum, Div), with values of the input's
-type between them. Of float16 the powers and their sum are therefore rounded to float16 here, unless the sum is too
-large for it; bfloat16, which has three bits fewer to lose, is rounded once, at the end, as LogSoftmax is.
+type between them. Of float16 the differences, the powers and their sum are therefore rounded to float16, unless the
+sum is too large for it; bfloat16, which has three bits fewer to lose, is rounded once, at the end, as LogSoftmax is.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _softmax(c: Evaluate, x: Array) -> Array:
     axis = _axis(c, x.ndim)
     if x.dtype != np.float16 or not x.size:
         return softmax_array(wide(x), axis).astype(x.dtype)
-    grown = wide(np.exp(wide(x) - wide(x.max(axis=axis, keepdims=True))).astype(np.float16))
+    grown = wide(np.exp(wide(x - x.max(axis=axis, keepdims=True))).astype(np.float16))
     total = grown.sum(axis=axis, keepdims=True)
     rounded = np.minimum(total, _LARGEST_FLOAT16).astype(np.float16)
     return np.asarray(grown / np.where(total > _LARGEST_FLOAT16, total, wide(rounded))).astype(x.dtype)
@@ -84,8 +84,8 @@ def softmax_tensor(x: te.Tensor, axis: int, dtype: Any, rounds: bool = False) ->
     top = reduce_axes(x, (axis,), te.max, name="softmax_max")
 
     def power(*i: Any) -> Expr:
-        value = te.exp(widen(x[i]) - top[_without(i, axis)])
-        return widen(value.astype(x.dtype)) if rounds else value
+        shifted = widen(x[i]) - top[_without(i, axis)]
+        return widen(te.exp(widen(shifted.astype(x.dtype))).astype(x.dtype)) if rounds else te.exp(shifted)
 
     grown = te.compute(shape, power, name="softmax_exp")
     total = reduce_axes(grown, (axis,), te.sum, name="softmax_sum")
