@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from collections import Counter
 
-import numpy as np
 import pytest
 
+import weft
 from tests.codegen.c_support import opencl
-from tests.conftest import FULL
 from tests.schedule.checking import assert_same, follow, run, scopes_fit, try_step, uses_threads
 from tests.schedule.strategies import Source, arguments_of, declare_intrinsics, draw_program, draw_steps
-import weft
 from weft.core.errors import TargetError
 from weft.loop.passes.decompose_init import decompose_init
 from weft.loop.passes.insert_barriers import insert_barriers
@@ -24,7 +22,6 @@ from weft.loop.passes.lower_virtual_threads import lower_virtual_threads
 from weft.loop.passes.place_allocations import place_allocations
 from weft.loop.tree import loops_in
 from weft.loop.verifier import verify
-from weft.targets.gpu import pipeline
 
 BARRIERS = (decompose_init, lower_blocks, lower_virtual_threads, place_allocations, insert_barriers)
 
