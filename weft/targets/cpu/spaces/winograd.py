@@ -300,7 +300,7 @@ class _Sketch:
 
     def products(self, final: Stage, at: Var, accumulate: Stage) -> None:
         """The t² products: register tiles whose sums are stored once."""
-        s, point, stage = self.s, self.point, self.s[SUMS]
+        point, stage = self.point, self.s[SUMS]
         stage.compute_at(final, at, exact=False)
         group, lane = self.split_lanes(stage, 4, 5)
         a, b, image, tiles = stage.axis[:4]
@@ -315,15 +315,18 @@ class _Sketch:
         step, unrolled = accumulate.split(reduce[-1], factor=DEPTH)
         accumulate.reorder(*reduce[:-1], step, unrolled, row, group, lane)
         _write_out(accumulate, unrolled, row, group, lane)
-        copy = s.cache_read(self.weight.name, "global", [accumulate.name])
+        self.pack(accumulate, step)
+
+    def pack(self, accumulate: Stage, step: Var) -> None:
+        """The weights in panels, in the order in which the loops come to them, so that they are one stream."""
+        copy = self.s.cache_read(self.weight.name, "global", [accumulate.name])
         target = facts_of(copy.block).target.name
-        width, panel = self.width, f"c // {self.width}"
-        # In the order in which the loops come to them, so that the weights are one stream.
-        outputs = [panel, "a", "b"] if point["panels"] == 1 else ["a", "b", panel]
-        outputs += ["k", f"c % {width}"]
-        s.apply("transform_layout", buffer=target, inputs=["a", "b", "k", "c"], outputs=outputs)
-        if point["fetch"]:
-            accumulate.prefetch(target, step, point["fetch"])
+        panel, inside = f"c // {self.width}", f"c % {self.width}"
+        outputs = [panel, "a", "b"] if self.point["panels"] == 1 else ["a", "b", panel]
+        outputs += ["k", inside]
+        self.s.apply("transform_layout", buffer=target, inputs=["a", "b", "k", "c"], outputs=outputs)
+        if self.point["fetch"]:
+            accumulate.prefetch(target, step, self.point["fetch"])
         copy.vectorize(copy.split(copy.axis[3], factor=self.lanes)[1])
 
     def group_lanes(self, name: str) -> None:
