@@ -10,6 +10,7 @@ specialize   a graph compiled for the shapes that it meets
 module       what the user holds
 store        the module file
 export       a shared library for C
+profile      the time of every kernel inside whole runs; cost counts what each has to do
 """
 
 from __future__ import annotations
