@@ -356,7 +356,8 @@ def examine(
         outcome.problem = f"{type(problem).__name__}: {problem}"
         return outcome
     if seconds:
-        timed = interleave({"weft": lambda: run(feeds), "onnxruntime": lambda: session.run(None, feeds)}, seconds)
+        candidates = {"weft": lambda: run(feeds), "onnxruntime": lambda: session.run(None, feeds)}
+        timed = interleave(candidates, seconds, settle=0.05)  # ONNX Runtime's threads spin for 30 ms after a call
         outcome.weft_s, outcome.onnxruntime_s = timed["weft"].median, timed["onnxruntime"].median
     return outcome
 

@@ -18,6 +18,8 @@ from weft.runtime.threads import get_threads
 LEAST_ROUNDS = 5
 SAMPLE_SECONDS = 200e-6
 """A call that takes less is repeated until a sample lasts that long."""
+SETTLE_SECONDS = 0.05
+"""Before each sample: the threads of the candidate before must have stopped spinning (ONNX Runtime's take 30 ms)."""
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -81,7 +83,7 @@ def interleave(candidates: Mapping[str, Callable[[], Any]], limit: float) -> dic
     while len(samples[order[0]]) < LEAST_ROUNDS or time.perf_counter() - start < limit:
         shuffle(order)
         for name in order:
-            time.sleep(0.002)  # the threads of the candidate before stop spinning
+            time.sleep(SETTLE_SECONDS)
             candidates[name]()
             samples[name].append(_time(candidates[name], repeats[name]) / repeats[name])
     return samples
