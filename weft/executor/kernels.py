@@ -10,7 +10,7 @@ import hashlib
 import importlib
 import re
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -22,7 +22,8 @@ from weft.codegen.llvm.generate import entry_symbol, generate
 from weft.core.errors import ExpressionError
 from weft.executor.layouts import fill_borders
 from weft.executor.program import GroupProgram
-from weft.expr.nodes import LT, Buffer, Const, Expr, FloorDiv, FloorMod, Load, Select, Var, int_value, is_true
+from weft.expr.digits import Digit, are_whole, digit_of
+from weft.expr.nodes import LT, Buffer, Const, Expr, Load, Select, Var, int_value, is_true
 from weft.graph.ir import Array, Value
 from weft.graph.passes.layout import Layout
 from weft.loop.ir import Block, Func, Seq, Stmt, Store, seq
@@ -51,35 +52,38 @@ class Kernel:
         return self.code.result()
 
 
+Part = tuple[int, Digit]
+"""An axis, and which digit of it."""
+
+
 @dataclass(frozen=True)
 class Packing:
-    """A constant as a kernel wants it: padded, axes split and put in order; made from the constant by numpy."""
+    """A constant as a kernel wants it: padded to `sizes`, axes cut into digits and put in order (None: always 0)."""
 
     source: int
-    splits: tuple[tuple[int, int], ...]
-    order: tuple[tuple[int, str], ...]
     sizes: tuple[int, ...]
+    order: tuple[Part | None, ...]
 
     def apply(self, array: Array) -> Array:
-        """The packed array: axes split (padded with zeros where they do not divide) and put in order."""
-        pads = [(0, 0)] * array.ndim
+        """The packed array, zeros where an axis does not fill its digits."""
+        pads: list[tuple[int, int]] = []
         shape: list[int] = []
-        place: dict[tuple[int, str], int] = {}
-        factors = dict(self.splits)
+        place: dict[Part, int] = {}
         for axis, size in enumerate(self.sizes):
-            factor = factors.get(axis)
-            blocks = -(-size // (factor or 1))
-            pads[axis] = (0, blocks * (factor or 1) - array.shape[axis])
-            if factor is None:
-                place[(axis, "whole")] = len(shape)
-                shape.append(size)
-                continue
-            place[(axis, "block")], place[(axis, "inside")] = len(shape), len(shape) + 1
-            shape += [blocks, factor]
+            digits = sorted(_digits(self.order, axis), key=lambda digit: -digit.step)
+            tops = -(-size // digits[0].step)
+            pads.append((0, tops * digits[0].step - array.shape[axis]))
+            for digit in digits:
+                place[(axis, digit)] = len(shape)
+                shape.append(digit.count or tops)
         padded = np.pad(array, pads) if any(after for _, after in pads) else array
-        ordered = padded.reshape(shape).transpose([place[item] for item in self.order if item[1] != "unit"])
-        units = [position for position, item in enumerate(self.order) if item[1] == "unit"]
+        ordered = padded.reshape(shape).transpose([place[part] for part in self.order if part is not None])
+        units = [position for position, part in enumerate(self.order) if part is None]
         return np.ascontiguousarray(np.expand_dims(ordered, units))
+
+
+def _digits(order: Sequence[Part | None], axis: int) -> list[Digit]:
+    return [part[1] for part in order if part is not None and part[0] == axis]
 
 
 @dataclass(frozen=True)
@@ -98,6 +102,8 @@ class KernelCompiler:
         self._default = importlib.import_module(f"{target.package}.default").default_schedule
         self.layouts: Mapping[Value, Layout] = {}
         """How values between kernels lie in memory, where that is not plainly."""
+        self.block = 1
+        """How many channels of a convolution's sums lie together."""
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="weft-llvm")
 
     def compile(
@@ -216,13 +222,20 @@ def _packing_of(func: Func, stmt: Stmt, fixed: list[Buffer], params: list[Buffer
         return None
     axes = [axis.var for axis in block.axes]
     sizes = _covered(block, source, tests) if list(load.indices) == axes else None
-    items = [_item(index, axes) for index in body.indices]
-    if sizes is None or any(item is None for item in items):
+    if sizes is None:
         return None
-    known = [item for item in items if item is not None]
-    if {axis for axis, part, _ in known if part != "unit"} != set(range(len(axes))):
+    order: list[Part | None] = []
+    for index in body.indices:
+        found_digit = digit_of(index)
+        if found_digit is not None and found_digit[0] in axes:
+            order.append((axes.index(found_digit[0]), found_digit[1]))
+        elif int_value(index) == 0:
+            order.append(None)
+        else:
+            return None
+    if not all(are_whole(_digits(order, axis)) for axis in range(len(axes))):
         return None
-    return target, _packing(params.index(source), known, sizes)
+    return target, Packing(params.index(source), sizes, tuple(order))
 
 
 def _copied(value: Expr) -> tuple[Load, list[Expr]] | None:
@@ -247,20 +260,3 @@ def _covered(block: Block, source: Buffer, tests: list[Expr]) -> tuple[int, ...]
     if any(e is None or s is None or e < s for e, s in zip(extents, shape)):
         return None
     return tuple(extent or 0 for extent in extents)
-
-
-def _item(index: Expr, axes: list[Var]) -> tuple[int, str, int] | None:
-    """One index of the packed array: an axis, its block number, its place in the block, or always 0 (one block)."""
-    if isinstance(index, Const):
-        return (-1, "unit", 0) if int_value(index) == 0 else None
-    if isinstance(index, Var):
-        return (axes.index(index), "whole", 0) if index in axes else None
-    if isinstance(index, (FloorDiv, FloorMod)) and isinstance(index.a, Var) and isinstance(index.b, Const):
-        if index.a in axes:
-            return axes.index(index.a), "block" if isinstance(index, FloorDiv) else "inside", int(index.b.value)
-    return None
-
-
-def _packing(source: int, items: list[tuple[int, str, int]], sizes: tuple[int, ...]) -> Packing:
-    splits = {axis: factor for axis, part, factor in items if part in ("block", "inside")}
-    return Packing(source, tuple(sorted(splits.items())), tuple((axis, part) for axis, part, _ in items), sizes)

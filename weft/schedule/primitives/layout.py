@@ -10,6 +10,7 @@ import numpy as np
 
 from weft.core.errors import ScheduleError, WeftError
 from weft.expr.bounds import Ranges, prove, upper_bound
+from weft.expr.digits import are_whole, digit_of
 from weft.expr.nodes import (
     Add,
     Address,
@@ -145,7 +146,8 @@ LARGEST_TRIED = 1 << 22
 
 def _check_injective(buffer: Buffer, variables: list[Var], formulas: list[Expr], name: str) -> None:
     """A map that sends two elements to one place, or cannot be shown not to, is refused."""
-    if all(_recoverable(v, formulas) for v in variables):
+    digits = [found for formula in formulas if (found := digit_of(formula)) is not None]
+    if all(are_whole([d for v, d in digits if v is w]) or _recoverable(w, formulas) for w in variables):
         return
     if not formulas:
         raise ScheduleError("transform_layout", name, "the map gives no index at all")

@@ -24,7 +24,7 @@ from weft.targets.base import Target
 from weft.targets.cpu.default_facts import facts_of
 from weft.targets.cpu.default_loops import LEAST_PARALLEL_WORK, extent_of, parallelize
 from weft.targets.cpu.default_tiles import MOST_UNROLLED, ceildiv
-from weft.targets.cpu.spaces.matmul_facts import Product, is_whole, product_of
+from weft.targets.cpu.spaces.matmul_facts import Product, is_whole, product_of, sums_and_final
 from weft.targets.cpu.unit import Unit
 
 LEAST_ROWS = 8
@@ -121,7 +121,8 @@ def plan_matmul(product: Product, target: Target, lanes: int, packed: bool) -> P
     while product.count * ceildiv(n, columns) * ceildiv(m, height) < cores and height > rows:
         height = ceildiv(ceildiv(height, 2), rows) * rows
     parts = 4 if rows * vectors < LEAST_CHAINS and k % 4 == 0 and depth == k and k >= 32 else 1
-    unroll = 4 if depth >= 8 * parts and rows * vectors * parts * 4 <= MOST_UNROLLED else 1
+    most = min(4, MOST_UNROLLED // (rows * vectors * parts))
+    unroll = next(u for u in (4, 2, 1) if u <= most and depth // parts % u == 0)
     ahead = 0 if packed else 8
     if packed and size * n * k > l2 // 2:  # it comes from the third level, or from memory, as it is used
         ahead = max(l1 // 4 // (size * width), 8)
@@ -150,17 +151,14 @@ def _register_tile(m: int, n: int, target: Target, lanes: int, cores: int) -> tu
 
 
 def _evenness(m: int, rows: int) -> float:
-    """How well tiles of so many rows cover all of them; one size of tile is less code, and no slower tile at the end."""
+    """How well tiles of so many rows cover all of them; one size of tile is less code, and none is slower."""
     return 1.05 if m % rows == 0 else m / (ceildiv(m, rows) * rows)
 
 
 def _block(extent: int, limit: int) -> int:
-    """A block of at most `limit` that divides the extent, if one is near; else one that spreads it evenly."""
+    """A block of at most `limit` that divides the extent, if one is near; else all of it: uneven blocks cost code."""
     least = ceildiv(extent, limit)
-    for parts in range(least, 2 * least + 1):
-        if extent % parts == 0:
-            return extent // parts
-    return ceildiv(extent, least)
+    return next((extent // parts for parts in range(least, 4 * least) if extent % parts == 0), extent)
 
 
 # ----------------------------------------------------------------------------------------------------- the sketch
@@ -168,7 +166,7 @@ def _block(extent: int, limit: int) -> int:
 
 def _apply(unit: Unit, product: Product, plan: Plan) -> None:
     s, facts = unit.schedule, product.facts
-    sums, final, at = _sums_and_final(unit)
+    sums, final, at = sums_and_final(unit)
     copy = pack_right(s, product, sums.name, plan.width, plan.lanes) if plan.packed else None
     position = {axis.var: i for i, axis in enumerate(facts.spatial)}
     sums.pad(sums.axis[position[product.lane.var]], plan.lanes)
@@ -235,17 +233,6 @@ class _Loops:
     @property
     def last(self) -> Var:
         return self.around[-1] if self.around else self.block
-
-
-def _sums_and_final(unit: Unit) -> tuple[Stage, Stage, dict[Var, Var]]:
-    """The stage that sums, the stage that takes the sums, and the latter's axis for each axis of the product."""
-    s, facts = unit.schedule, unit.facts
-    if unit.taker is not None:
-        return s[facts.block.name], s[unit.taker.name], unit.to_taker
-    sums = s.cache_write(facts.target.name, "local")
-    final = s[facts.block.name]
-    sums.set_scope("global")
-    return sums, final, {axis.var: new.var for axis, new in zip(facts.spatial, final.block.axes)}
 
 
 def pack_right(s: Schedule, product: Product, reader: str, width: int, lanes: int) -> Stage:

@@ -14,6 +14,7 @@ from weft.expr.simplify import simplify
 from weft.expr.structural import structural_equal
 from weft.expr.visit import uses_any
 from weft.loop.ir import Axis
+from weft.schedule.schedule import Stage
 from weft.targets.cpu.default_facts import Facts, extent, facts_of
 from weft.targets.cpu.unit import Unit
 
@@ -138,3 +139,14 @@ def is_whole(product: Product) -> bool:
     return product.right.indices[product.lane_dim] is product.lane.var and (
         int_value(product.right.buffer.shape[product.lane_dim]) == product.n
     )
+
+
+def sums_and_final(unit: Unit) -> tuple[Stage, Stage, dict[Var, Var]]:
+    """The stage that sums, the stage that takes the sums, and the latter's axis for each axis of the product."""
+    s, facts = unit.schedule, unit.facts
+    if unit.taker is not None:
+        return s[facts.block.name], s[unit.taker.name], unit.to_taker
+    sums = s.cache_write(facts.target.name, "local")
+    final = s[facts.block.name]
+    sums.set_scope("global")
+    return sums, final, {axis.var: new.var for axis, new in zip(facts.spatial, final.block.axes)}
