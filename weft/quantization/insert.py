@@ -65,7 +65,7 @@ def find_layers(graph: Graph, keep: Collection[str] = ()) -> list[Layer]:
         if data is None or weight is None or not _is_weight(graph, node, weight):
             continue
         if isinstance(data.type, TensorType) and data.type.dtype == "float32" and data not in graph.constants:
-            found.append(Layer(node, _origin(data, producers), weight))
+            found.append(Layer(node, _origin(graph, data, producers), weight))
     return found
 
 
@@ -76,11 +76,11 @@ def _is_weight(graph: Graph, node: Node, weight: Value) -> bool:
     return node.op == "Conv" or (array.ndim == 2 and not node.attributes.get("transA", 0))
 
 
-def _origin(value: Value, producers: Mapping[Value, Node]) -> Value:
+def _origin(graph: Graph, value: Value, producers: Mapping[Value, Node]) -> Value:
     """Where the numbers of a value come from, before operators that only copy them."""
     while (node := producers.get(value)) is not None and node.op in COPYING and len(node.outputs) == 1:
         source = node.inputs[0]
-        if node.domain or source is None or not isinstance(source.type, TensorType):
+        if node.domain or source is None or source in graph.constants or not isinstance(source.type, TensorType):
             break
         value = source
     return value

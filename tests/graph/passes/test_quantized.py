@@ -251,3 +251,24 @@ def test_the_whole_pipeline_keeps_a_residual_block():
     done = optimize(made, {}, {})
     assert ops(done).count("ConvInteger") == 2 and "Conv" not in ops(done)
     assert len(compile(made).specializations[0].launches) == 2
+
+
+@pytest.mark.parametrize("zero", [0, 3])
+def test_conv_integer_with_known_zero_points(zero):
+    b = Build()
+    x, w = b.input("uint8", 1, 4, 6, 6), b.numbers("int8", 6, 2, 3, 3)
+    zeros = b.constant(np.array(100, "uint8")), b.constant(np.array(zero, "int8"))
+    made = check(b.graph(b("ConvInteger", x, w, *zeros, pads=[1] * 4, group=2)), steps=0)
+    assert ops(made) == ["ConvInteger", "Add"] and made.nodes[0].attributes["border"] == 100
+
+
+def test_a_table_of_bytes_is_gathered_as_it_is():
+    b = Build()
+    table = b("DequantizeLinear", b.numbers("int8", 50, 8), b.scale(0.1), b.constant(np.array(3, "int8")))
+    rows = Value("rows", TensorType("int64", (3,)))
+    b.inputs.append(rows)
+    graph = b.graph(b("Gather", table, rows, axis=0))
+    made = optimize(graph, {}, {})
+    assert ops(made) == ["Gather", "DequantizeLinear"]
+    found = compile(graph)(np.array([4, 0, 49]))
+    np.testing.assert_array_equal(found, interpret_graph(graph, [np.array([4, 0, 49])])[0])

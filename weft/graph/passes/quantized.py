@@ -8,8 +8,8 @@
 The weights stay 8-bit; the sums are exact, so that the result is that of the model up to the rounding of float32. What
 stands between (a residual, Relu) stays float arithmetic, which fusion puts behind the product. Zero points become a
 constant for each channel; unsigned weights become signed ones, and signed data unsigned ones where a QuantizeLinear
-makes them, since that (u8 times s8) is the product that processors have. QLinearConv, QLinearMatMul and MatMulInteger
-take the same form.
+makes them, since that (u8 times s8) is the product that processors have. QLinearConv, QLinearMatMul, ConvInteger and
+MatMulInteger take the same form.
 
 A DequantizeLinear moves behind operators that only copy, so that products see it, and one that undoes a QuantizeLinear
 of the same scale goes with it: QuantizeLinear(DequantizeLinear(x)) -> x.
@@ -27,13 +27,13 @@ from weft.graph.passes.infer import infer, results_of
 from weft.graph.passes.support import Replacement, Rule, Scope, rewrite, until_stable
 
 BYTES = ("int8", "uint8")
-COPYING = frozenset("Reshape Squeeze Unsqueeze Flatten Transpose Slice MaxPool Identity".split())
+COPYING = frozenset("Reshape Squeeze Unsqueeze Flatten Transpose Slice MaxPool Identity Gather".split())
 """Operators whose results are elements of their first input."""
 
 _FLOAT32, _INT32 = 1, 6
 """Element types as attributes name them."""
 
-_SIGNS = frozenset(("DequantizeLinear", "QLinearConv", "QLinearMatMul", "MatMulInteger"))
+_SIGNS = frozenset(("DequantizeLinear", "QLinearConv", "QLinearMatMul", "MatMulInteger", "ConvInteger"))
 """Operators without which there is nothing to do."""
 
 
@@ -228,6 +228,20 @@ def _linear_convolution(node: Node, scope: Scope) -> Replacement:
     return _requantized(node, total, offset, factor / scale.reshape(()), zero, scope)
 
 
+def _convolution_without_zero_points(node: Node, scope: Scope) -> Replacement:
+    """ConvInteger whose weight and zero points are known."""
+    x, w, x_zero, w_zero = [*node.inputs, None, None][:4]
+    one = scope.new_constant(np.ones((), np.float32), "one")
+    data, weight = _described(x, one, x_zero, 1, scope), _described(w, one, w_zero, 0, scope)
+    if (x_zero is None and w_zero is None) or data is None or weight is None:
+        return None
+    found = _integer_convolution(node, data, weight, scope)
+    if found is None:
+        return None
+    offset = scope.new_constant(found[1].astype(np.int32), f"{node.outputs[0].name}_offset")
+    return [Node("Add", [found[0], offset], node.outputs, {}, node.name, node.origin)]
+
+
 def _requantized(node: Node, total: Value, offset: Array, factor: Array, zero: Array, scope: Scope) -> list[Node]:
     """Sums, scaled and rounded to small integers, as the output of a node."""
     if np.any(offset):
@@ -379,6 +393,7 @@ _RULES: dict[str, list[Rule]] = {
     "MatMul": [_product],
     "Gemm": [_product],
     "QLinearConv": [_linear_convolution],
+    "ConvInteger": [_convolution_without_zero_points],
     "QLinearMatMul": [_linear_product],
     "MatMulInteger": [_sums_without_zero_points],
     "QuantizeLinear": [_undone],
