@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from weft.core.errors import WeftError
 from weft.expr.nodes import Add, Buffer, Const, Expr, FloorDiv, FloorMod, Load, Mul, Var, const, int_value
+from weft.expr.visit import free_vars
 from weft.graph.ir import Value
 from weft.graph.passes.layout import CHANNEL, Layout
 from weft.loop.ir import Axis, Block, For, Func, Region, Stmt, Store, seq
@@ -25,11 +26,12 @@ Access = tuple[Buffer, Sequence[Expr]]
 
 
 def apply_layouts(
-    schedule: Schedule, parameters: Sequence[tuple[Value, Buffer]], layouts: Mapping[Value, Layout]
+    schedule: Schedule, parameters: Sequence[tuple[Value, Buffer]], layouts: Mapping[Value, Layout], block: int = 1
 ) -> list[tuple[Value, Buffer]]:
-    """Lays out the parameters of a program and divides its blocks accordingly; gives the parameters as they are now."""
-    if not any(value in layouts for value, _ in parameters):
-        return list(parameters)
+    """Lays out the parameters of a program and divides its blocks accordingly; gives the parameters as they are now.
+
+    With `block` > 1 the sums of a convolution stand in blocks of so many channels even if its result is stored plainly.
+    """
     for value, buffer in parameters:
         layout = layouts.get(value)
         if layout is not None:
@@ -42,10 +44,44 @@ def apply_layouts(
                 before=list(before),
                 after=list(after),
             )
-    while _split_one(schedule) or _store_one(schedule):
-        pass
+    stored: set[str] = set()
+    _spread(schedule, stored)
+    if block > 1 and _split_sums(schedule, block, stored):
+        _spread(schedule, stored)
     now = {buffer.name: buffer for buffer in schedule.func.buffers}
     return [(value, now[buffer.name]) for value, buffer in parameters]
+
+
+def _spread(schedule: Schedule, stored: set[str]) -> None:
+    """Divides axes and intermediates along the blocks that are there; `stored` are the intermediates so far."""
+    while _split_one(schedule) or _store_one(schedule, stored):
+        pass
+
+
+def _split_sums(schedule: Schedule, size: int, stored: set[str]) -> bool:
+    """Divides the channels of sums that are kept in an intermediate; whether there were any."""
+    split = False
+    for block in blocks_in(schedule.func.body):
+        region = block.writes[0]
+        channel = region.mins[CHANNEL] if len(region.mins) >= 3 else None
+        reduces = any(axis.kind == "reduce" for axis in block.axes)
+        if not reduces or region.buffer not in schedule.func.allocations or not isinstance(channel, Var):
+            continue
+        if region.buffer.name in stored:
+            continue
+        extents = {axis.var: int_value(axis.extent) or 0 for axis in block.axes}
+        length = extents.get(channel, 0)
+        shared = [
+            r for r in block.reads if r.buffer is not region.buffer and not any(channel in free_vars(m) for m in r.mins)
+        ]
+        if length % size or length < size or not shared:
+            continue
+        try:
+            schedule.apply("split_axis", block=block.name, axis=channel.name, factor=size)
+            split = True
+        except WeftError:
+            continue
+    return split
 
 
 def _accesses(block: Block) -> Iterator[Access]:
@@ -90,14 +126,16 @@ def _divided(indices: Sequence[Expr], axes: Mapping[Var, int]) -> tuple[Var, int
     return None
 
 
-def _store_one(schedule: Schedule) -> bool:
-    """Stores one intermediate in blocks that an access of it walks along; whether there was one."""
+def _store_one(schedule: Schedule, stored: set[str]) -> bool:
+    """Stores one intermediate, once, in blocks that an access of it walks along; whether there was one."""
     func = schedule.func
     inner = {buffer.name: buffer for buffer in func.allocations}
     for block in blocks_in(func.body):
-        extents = {axis.var: int_value(axis.extent) for axis in block.axes}
+        # The inner axis of two that were one stands last among those of its kind.
+        last = {axis.kind: axis for axis in block.axes}
+        extents = {axis.var: int_value(axis.extent) if last[axis.kind] is axis else None for axis in block.axes}
         for buffer, indices in _accesses(block):
-            if inner.get(buffer.name) is not buffer:
+            if inner.get(buffer.name) is not buffer or buffer.name in stored:
                 continue
             for dimension, index in enumerate(indices):
                 factor = _joined(index, extents)
@@ -108,6 +146,7 @@ def _store_one(schedule: Schedule) -> bool:
                 outputs[dimension] = f"d{dimension} // {factor}"
                 outputs.append(f"d{dimension} % {factor}")
                 schedule.apply("transform_layout", buffer=buffer.name, inputs=names, outputs=outputs)
+                stored.add(buffer.name)
                 return True
     return False
 

@@ -147,7 +147,7 @@ def _launch(
     nodes: Sequence[Node], outputs: Sequence[Value], constants: Mapping[Value, Array], compiler: KernelCompiler
 ) -> Launch:
     wanted = tuple(outputs) or tuple(v for node in nodes for v in node.outputs)[:1]
-    program = build_program(nodes, wanted, constants, "kernel", compiler.layouts)
+    program = build_program(nodes, wanted, constants, "kernel", compiler.layouts, compiler.block)
     kernel, parameters = compiler.compile(program, constants, label_of(nodes))
     values = [value for value, _ in (*program.inputs, *program.outputs)]
     arguments: list[Value | tuple[Value, Packing]] = [

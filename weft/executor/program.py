@@ -18,7 +18,7 @@ from weft.expr.nodes import Buffer, const
 from weft.graph.interpreter import operator_of
 from weft.graph.ir import Array, Node, TensorType, Value
 from weft.graph.opspec import Compute
-from weft.graph.passes.layout import Layout
+from weft.graph.passes.layout import MAKERS, Layout
 from weft.schedule.schedule import Schedule
 from weft.te.tensor import PlaceholderOp, Tensor
 
@@ -64,18 +64,25 @@ def build_program(
     constants: Mapping[Value, Array],
     name: str,
     layouts: Mapping[Value, Layout] | None = None,
+    block: int = 1,
 ) -> GroupProgram:
-    """The program that computes some values that a group of nodes makes; `layouts` are those of values around it."""
+    """The program that computes some values that a group of nodes makes.
+
+    `layouts` are those of values around it; `block` is how many channels of a convolution's sums should lie together.
+    """
     builder = _Builder(constants)
     for node in nodes:
         builder.node(node)
     made = builder.finish(outputs, name)
-    return made if not layouts else _laid_out(made, layouts)
+    if not any(node.op in MAKERS for node in nodes):
+        block = 1
+    touched = layouts and any(value in layouts for value, _ in (*made.inputs, *made.outputs))
+    return _laid_out(made, layouts or {}, block) if touched or block > 1 else made
 
 
-def _laid_out(program: GroupProgram, layouts: Mapping[Value, Layout]) -> GroupProgram:
+def _laid_out(program: GroupProgram, layouts: Mapping[Value, Layout], block: int) -> GroupProgram:
     count = len(program.inputs)
-    now = apply_layouts(program.schedule, [*program.inputs, *program.outputs], layouts)
+    now = apply_layouts(program.schedule, [*program.inputs, *program.outputs], layouts, block)
     bordered = tuple(
         (buffer, layouts[value])
         for value, buffer in now[count:]

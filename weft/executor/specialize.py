@@ -237,6 +237,7 @@ def lower_graph(graph: Graph, target: Target, precision: str | None = None) -> L
 def _items_in_layouts(graph: Graph, groups: Sequence[Group], compiler: KernelCompiler) -> list[Item]:
     """What runs where, with layouts for the values between kernels; those that the host turns out to see are plain."""
     lanes = compiler.target.vector_bytes // 4 if knobs.layout else 0
+    compiler.block = max(lanes, 1)
     fixed: set[Value] = set()
     while True:
         compiler.layouts = choose_layouts(graph, groups, lanes, fixed)

@@ -119,22 +119,31 @@ def _spread_arrays(x: Array, w: Array, spread: Spread, group: int) -> Array:
 
 
 class _Phases:
-    """How one dimension is split: `phases` residues, positions `first … first + count`, `taps` kernel steps each."""
+    """How one dimension is split: `phases` residues with `count` positions each, `taps` kernel steps for a position.
 
-    __slots__ = ("phases", "first", "count", "taps", "reach")
+    The outputs of residue r begin at position `start(r)`: the first that is not cut off.
+    """
 
-    def __init__(self, window: Window, axis: int, out: int, before: int) -> None:
+    __slots__ = ("phases", "before", "count", "taps", "reach")
+
+    def __init__(self, window: Window, axis: int, out: int, before: int, size: int) -> None:
         stride, dilation, kernel = window.strides[axis], window.dilations[axis], window.kernel[axis]
+        if size == 1 and dilation == 1:
+            stride = max(kernel, 1)  # one input position has no neighbour: the whole kernel is one phase each
         self.phases = stride if dilation == 1 else 1
         self.taps = -(-kernel // self.phases)
         self.reach = dilation
-        self.first = before // self.phases
-        self.count = (before + out - 1) // self.phases - self.first + 1
+        self.before = before
+        self.count = -(-out // self.phases)
+
+    def start(self, residue: Any) -> Any:
+        """The first position of a residue, a number or an expression."""
+        return (self.before + self.phases - 1 - residue) // self.phases
 
     def padding(self, size: int) -> tuple[int, int]:
         """What the input needs before and behind it, so that every read of a phase stays inside."""
-        before = (self.taps - 1) * self.reach - self.first
-        return before, self.first + self.count - size
+        first, last = self.start(self.phases - 1), self.start(0) + self.count - 1
+        return max((self.taps - 1) * self.reach - first, 0), max(last + 1 - size, 0)
 
 
 def _compute(c: Compute, x: te.Tensor, w: te.Tensor, bias: te.Tensor | None = None) -> te.Tensor | None:
@@ -146,7 +155,8 @@ def _compute(c: Compute, x: te.Tensor, w: te.Tensor, bias: te.Tensor | None = No
     if any(s > 1 and d > 1 for s, d in zip(window.strides, window.dilations)):
         made = _scattered(c, x, w, window, before)
     else:
-        splits = [_Phases(window, axis, out, b) for axis, (out, b) in enumerate(zip(outs, before))]
+        sizes = c.shape(0)[2:]
+        splits = [_Phases(window, axis, out, b, n) for axis, (out, b, n) in enumerate(zip(outs, before, sizes))]
         made = _interleave(c, _phased(c, x, w, window, splits), splits, before)
     return finish(c, made, bias)
 
@@ -173,7 +183,10 @@ def _phased(c: Compute, x: te.Tensor, w: te.Tensor, window: Window, splits: Sequ
     def body(n: Expr, co: Expr, *at: Expr) -> Any:
         channel = source(co)
         residues, positions = at[:rank], at[rank:]
-        read = [q + (s.taps - 1 - j.var) * s.reach for q, j, s in zip(positions, taps, splits)]
+        read = [
+            q + s.start(r) - j.var * s.reach + before
+            for q, r, j, s, (before, _) in zip(positions, residues, taps, splits, pads)
+        ]
         step = [r + j.var * s.phases for r, j, s in zip(residues, taps, splits)]
         column = co if int(c.get("group", 1)) == 1 else co % per_group
         product = padded[(n, channel, *read)].astype(kind) * kernel[(channel, column, *step)].astype(kind)
@@ -187,7 +200,7 @@ def _interleave(c: Compute, phases: te.Tensor, splits: Sequence[_Phases], before
     def body(n: Expr, co: Expr, *at: Expr) -> Expr:
         there = [o + b for o, b in zip(at, before)]
         residues = [o % s.phases for o, s in zip(there, splits)]
-        positions = [o // s.phases - s.first for o, s in zip(there, splits)]
+        positions = [o // s.phases - s.start(r) for o, r, s in zip(there, residues, splits)]
         return phases[(n, co, *residues, *positions)]
 
     return stage(c.out_shape(), lambda n, co, *at: body(n, co, *at), name="interleaved")

@@ -88,7 +88,7 @@ class _Chooser:
         for group in self.groups:
             for value in group.outputs:
                 factor = self.block(value)
-                if factor and self.makes(group, blocked) and all(_takes(g, value) for g in self.readers.get(value, ())):
+                if factor and self.makes(group, blocked) and all(self.takes(g) for g in self.readers.get(value, ())):
                     blocked[value] = factor
         blocked = self.worth(blocked)
         return {value: Layout(factor, self.border(value)) for value, factor in blocked.items()}
@@ -113,6 +113,16 @@ class _Chooser:
         large = [v for v in group.inputs if _images(v) and v not in self.plain]
         return bool(large) and all(v in blocked for v in large)
 
+    def takes(self, group: Group) -> bool:
+        """Whether a group reads channels in blocks as well as whole."""
+        if group.kind in ("host", "opaque") or group.is_view or not all(_is_channelwise(n) for n in group.nodes):
+            return False
+        anchor = group.anchor
+        if anchor is None or anchor.op not in MAKERS:
+            return True
+        # A convolution to a few channels has its lanes along a row of the image.
+        return math.gcd(anchor.outputs[0].tensor.static[CHANNEL], self.lanes) >= LEAST_BLOCK
+
     def worth(self, blocked: dict[Value, int]) -> dict[Value, int]:
         """Without the values that no convolution, pooling or further block of channels is near to."""
         return {v: f for v, f in blocked.items() if any(not g.is_view for g in self.readers[v])}
@@ -129,25 +139,24 @@ class _Chooser:
 
 
 def _padding(node: Node) -> list[tuple[int, int]]:
-    """The padding that a window states; none where it is found from sizes."""
-    flat = [int(p) for p in node.attributes.get("pads") or []]
-    if not flat or str(node.attributes.get("auto_pad") or "NOTSET") != "NOTSET" or min(flat) < 0:
+    """The zeros that a window reads around its input; none where they follow from sizes."""
+    if str(node.attributes.get("auto_pad") or "NOTSET") != "NOTSET":
         return []
+    if node.op == "ConvTranspose":
+        weight = node.inputs[1]
+        kernel = () if weight is None else weight.tensor.static[2:]
+        strides = node.attributes.get("strides") or [1] * len(kernel)
+        taps = [-(-k // int(s)) for k, s in zip(kernel, strides)]
+        return [(t - 1, t - 1) for t in taps]
+    flat = [int(p) for p in node.attributes.get("pads") or []]
     rank = len(flat) // 2
-    return list(zip(flat[:rank], flat[rank:]))
+    return list(zip(flat[:rank], flat[rank:])) if flat and min(flat) >= 0 else []
 
 
 def _images(value: Value) -> bool:
     """Whether a value has channels and places."""
     kind = value.type
     return isinstance(kind, TensorType) and kind.is_static and len(kind.static) >= 3 and math.prod(kind.static[2:]) > 1
-
-
-def _takes(group: Group, value: Value) -> bool:
-    """Whether a group reads a value's channels in blocks as well as whole."""
-    if group.kind in ("host", "opaque") or group.is_view:
-        return False
-    return all(_is_channelwise(node) for node in group.nodes)
 
 
 def _is_channelwise(node: Node) -> bool:

@@ -59,7 +59,7 @@ def plan_tile(facts: Facts, target: Target, constants: Collection[Buffer]) -> Ti
         if found is None:
             continue
         packed, dim, rank = found
-        choices.append((rank, extent(axis) >= _lanes(facts, target) // 2, min(extent(axis), 64), position, packed, dim))
+        choices.append((extent(axis) >= _lanes(facts, target) // 2, rank, min(extent(axis), 64), position, packed, dim))
     if not choices:
         return None
     _, _, _, position, packed, dim = max(choices, key=lambda c: c[:4])

@@ -121,14 +121,15 @@ def _shape(unit: Unit) -> Shape | None:
     if depthwise and facts.step(image, lane.var) != 1:
         return None
     middle = facts.spatial[:-1]
-    along = [axis for axis in middle if _uses(weight, axis)]
-    across = [axis for axis in middle if not _uses(weight, axis) and _uses(image, axis)]
-    if len(along) > 1 or len(along) + len(across) != len(middle) or not _uses(weight, lane):
+    channel = [index for index in weight.indices if uses_any(index, {lane.var})]
+    blocks = [axis for axis in middle if any(uses_any(index, {axis.var}) for index in channel)]
+    if len(channel) != 1 or len(blocks) > 1:
         return None
-    if along and not depthwise and _uses(image, along[0]):
+    if blocks and not depthwise and _uses(image, blocks[0]):
         return None  # channels in groups
+    across = [axis for axis in middle if not _uses(weight, axis) and _uses(image, axis)]
     place = across[-1] if across and extent(across[-1]) > 1 else None
-    block = along[0] if along else None
+    block = blocks[0] if blocks else None
     row = across[-2] if place is not None and len(across) > 1 else None
     others = tuple(axis for axis in middle if axis is not place and axis is not block and axis is not row)
     return Shape(lane, block, place, row, others, weight, image, depthwise)
@@ -257,35 +258,28 @@ def _pack(unit: Unit, shape: Shape, vectors: int) -> str:
     facts, load = unit.facts, shape.weight
     copy = unit.schedule.cache_read(load.buffer.name, "global", [facts.block.name])
     names = [f"d{i}" for i in range(len(load.indices))]
-    lanes = [d for d, index in enumerate(load.indices) if uses_any(index, {shape.lane.var})]
-    if len(lanes) != 1:
-        raise ScheduleError("convolution", facts.block.name, "the lanes run along several dimensions of the weight")
+    lanes = [n for n, index in zip(names, load.indices) if uses_any(index, {shape.lane.var})]
     width = extent(shape.lane) * (1 if shape.depthwise else vectors)
-    order = _reduction_order(facts, load, names)
-    outputs = [f"{names[lanes[0]]} // {width}", *order, f"{names[lanes[0]]} % {width}"]
+    parts = _parts(facts, load, names)
+    order = [parts[axis.var] for axis in (*shape.others, *facts.reduce) if axis.var in parts]
+    fixed = [n for n, i in zip(names, load.indices) if not uses_any(i, {a.var for a in facts.block.axes})]
+    outputs = [f"{lanes[0]} // {width}", *fixed, *order, f"{lanes[0]} % {width}"]
     buffer = copy.block.writes[0].buffer.name
     unit.schedule.apply("transform_layout", buffer=buffer, inputs=names, outputs=outputs)
     unit.done.add(copy.name)
     return buffer
 
 
-def _reduction_order(facts: Facts, load: Load, names: Sequence[str]) -> list[str]:
-    """The other indices of the weight, as the loops of the reduction run; one of two axes in two parts."""
-    order: list[str] = []
-    for axis in facts.reduce:
-        for name, index in zip(names, load.indices):
-            if not uses_any(index, {axis.var}):
-                continue
-            inside = [other for other in facts.reduce if other is not axis and uses_any(index, {other.var})]
-            if not inside:
-                order.append(name)
-            elif facts.step(load, axis.var) == _least_step(facts, load, [axis, *inside]):
-                order.append(f"{name} % {extent(axis)}")
-            else:
-                order.append(f"{name} // {extent(inside[0])}")
-    fixed = [n for n, i in zip(names, load.indices) if not uses_any(i, {a.var for a in facts.block.axes})]
-    return [*fixed, *order]
-
-
-def _least_step(facts: Facts, load: Load, axes: Sequence[Axis]) -> int:
-    return min(abs(facts.step(load, axis.var) or 0) for axis in axes)
+def _parts(facts: Facts, load: Load, names: Sequence[str]) -> dict[Var, str]:
+    """What of the weight's indices each axis is: an index, or its quotient or remainder where two axes share it."""
+    found: dict[Var, str] = {}
+    for name, index in zip(names, load.indices):
+        using = [axis for axis in facts.block.axes if uses_any(index, {axis.var})]
+        if len(using) == 1:
+            found[using[0].var] = name
+        elif len(using) == 2:
+            low, high = sorted(using, key=lambda axis: abs(facts.step(load, axis.var) or 0))
+            found[low.var], found[high.var] = f"{name} % {extent(low)}", f"{name} // {extent(low)}"
+        elif using:
+            raise ScheduleError("convolution", facts.block.name, f"an index of {load.buffer.name} has many axes")
+    return found
