@@ -240,12 +240,13 @@ def _items_in_layouts(graph: Graph, groups: Sequence[Group], compiler: KernelCom
     compiler.block = max(lanes, 1)
     fixed: set[Value] = set()
     while True:
-        compiler.layouts = choose_layouts(graph, groups, lanes, fixed)
-        items = choose_items(graph, groups, compiler)
-        wrong = touched_plainly(graph, items) & compiler.layouts.keys()
+        laid = choose_layouts(graph, groups, lanes, fixed)
+        compiler.layouts = laid.layouts
+        items = choose_items(graph, laid.groups, compiler)
+        wrong = touched_plainly(graph, items) & laid.layouts.keys()
         if not wrong:
             return items
-        fixed |= wrong
+        fixed |= {laid.plain.get(value, value) for value in wrong}
 
 
 def link(lowered: Lowered, target: Target) -> tuple[Engine | None, NativeCode]:

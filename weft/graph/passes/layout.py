@@ -3,12 +3,12 @@
     %a = Conv(%x, …)            %a: float32[1, 64, 56, 56]      stored as [1, 4, 58, 58, 16]: blocks of 16 channels, and
     %b = Conv(%a, pads 1)                                       the zeros around the image that the next window reads
 
-In: the groups of a graph. Out: a `Layout` for each value that is not stored plainly. A value lies in blocks where the
-group that makes it works on channels apart (a convolution, a pooling, or elementwise work on such values) and every group
-that reads it does too; what only one side would like stays plain, so that nothing is converted on the way: the
-convolution that stands at the edge writes or reads the plain form itself. Inputs and outputs of the model are plain.
+In: the groups of a graph. Out: the groups, and a `Layout` for each value that is not stored plainly. A value lies in
+blocks where the group that makes it works on channels apart (a convolution, a pooling, or elementwise work on such
+values). Groups that cannot read it so, the host and the caller get a plain copy: one more group, a conversion, which
+stands only where maker and reader differ. Inputs and outputs of the model are plain.
 
-The program of a kernel does not change with a layout: its loads and stores are rewritten (schedule/primitives/domain.py).
+The program of a kernel stays the same in any layout: its loads and stores change (schedule/primitives/domain.py).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ BORDERED = frozenset("Conv WinogradConv".split())
 
 @dataclass(frozen=True)
 class Layout:
-    """How a value lies in memory: blocks of `factor` channels (1: not divided), `border` zeros around each dimension."""
+    """How a value lies in memory: blocks of `factor` channels (1: whole), `border` zeros around each dimension."""
 
     factor: int
     border: tuple[tuple[int, int], ...]
@@ -63,13 +63,20 @@ class Layout:
         return math.prod(self.shape(sizes))
 
 
-def choose_layouts(
-    graph: Graph, groups: Sequence[Group], lanes: int, fixed: Collection[Value] = ()
-) -> dict[Value, Layout]:
+@dataclass(frozen=True)
+class Laid:
+    """Groups with conversions between them, the layouts of values, and for a value that was added the plain one."""
+
+    groups: list[Group]
+    layouts: dict[Value, Layout]
+    plain: dict[Value, Value]
+
+
+def choose_layouts(graph: Graph, groups: Sequence[Group], lanes: int, fixed: Collection[Value] = ()) -> Laid:
     """The layouts of a graph's values. `lanes` is the widest block; `fixed` are values that must stay plain."""
     if lanes < LEAST_BLOCK:
-        return {}
-    return _Chooser(graph, groups, lanes, fixed).layouts()
+        return Laid(list(groups), {}, {})
+    return _Chooser(graph, groups, lanes, fixed).choose()
 
 
 class _Chooser:
@@ -80,23 +87,45 @@ class _Chooser:
         for group in groups:
             for value in group.inputs:
                 self.readers.setdefault(value, []).append(group)
-        self.plain = {*graph.inputs, *graph.outputs, *graph.constants, *fixed}
+        self.wanted = set(graph.outputs)
+        self.plain = {*graph.inputs, *graph.constants, *fixed}
 
-    def layouts(self) -> dict[Value, Layout]:
-        """Blocks spread from the groups that make them, as far as every reader takes them."""
+    def choose(self) -> Laid:
+        """Blocks spread from the groups that make them to all that take them."""
         blocked: dict[Value, int] = {}
+        copies: dict[Value, Value] = {}
         for group in self.groups:
             for value in group.outputs:
                 factor = self.block(value)
-                if factor and self.makes(group, blocked) and all(self.takes(g) for g in self.readers.get(value, ())):
+                if not factor or not self.makes(group, blocked):
+                    continue
+                takers = [g for g in self.readers.get(value, ()) if self.takes(g)]
+                if len(takers) == len(self.readers.get(value, ())) and takers and value not in self.wanted:
                     blocked[value] = factor
-        blocked = self.worth(blocked)
-        return {value: Layout(factor, self.border(value)) for value, factor in blocked.items()}
+                elif takers or (group.anchor is not None and group.anchor.op in MAKERS):
+                    blocked[value] = factor
+                    copies[value] = Value(f"{value.name}_blocks", value.type)
+        layouts = {copies.get(v, v): Layout(factor, self.border(v)) for v, factor in blocked.items()}
+        return Laid(self.converted(copies), layouts, {new: old for old, new in copies.items()})
+
+    def converted(self, copies: Mapping[Value, Value]) -> list[Group]:
+        """The groups with the values in blocks under names of their own, and conversions behind their makers."""
+        if not copies:
+            return list(self.groups)
+        made: list[Group] = []
+        for group in self.groups:
+            own = {v: copies[v] for v in group.outputs if v in copies}
+            taken = {v: copies[v] for v in group.inputs if v in copies} if self.takes(group) else {}
+            made.append(_renamed(group, {**own, **taken}) if own or taken else group)
+            for plain, blocks in own.items():
+                if plain in self.wanted or any(not self.takes(g) for g in self.readers.get(plain, ())):
+                    made.append(Group([Node("Identity", [blocks], [plain])], [blocks], [plain], "injective", None))
+        return made
 
     def block(self, value: Value) -> int:
         """The block that a value's channels divide into; 0 where it has none."""
         kind = value.type
-        if value in self.plain or value not in self.readers or not isinstance(kind, TensorType) or not kind.is_static:
+        if value in self.plain or not isinstance(kind, TensorType) or not kind.is_static:
             return 0
         sizes = kind.static
         if len(sizes) < 3 or math.prod(sizes[2:]) == 1 or 0 in sizes:
@@ -123,19 +152,29 @@ class _Chooser:
         # A convolution to a few channels has its lanes along a row of the image.
         return math.gcd(anchor.outputs[0].tensor.static[CHANNEL], self.lanes) >= LEAST_BLOCK
 
-    def worth(self, blocked: dict[Value, int]) -> dict[Value, int]:
-        """Without the values that no convolution, pooling or further block of channels is near to."""
-        return {v: f for v, f in blocked.items() if any(not g.is_view for g in self.readers[v])}
-
     def border(self, value: Value) -> tuple[tuple[int, int], ...]:
         """The zeros that the windows over a value read around it."""
         widths = [[0, 0] for _ in value.tensor.static]
-        for group in self.readers[value]:
+        for group in filter(self.takes, self.readers.get(value, ())):
             for node in group.nodes:
                 if node.op in BORDERED and node.inputs[0] is value:
                     for width, (before, after) in zip(widths[2:], _padding(node)):
                         width[0], width[1] = max(width[0], before), max(width[1], after)
         return tuple((before, after) for before, after in widths)
+
+
+def _renamed(group: Group, names: Mapping[Value, Value]) -> Group:
+    """A group that reads and makes values under other names."""
+    nodes = {
+        node: node.replace(
+            inputs=[None if v is None else names.get(v, v) for v in node.inputs],
+            outputs=[names.get(v, v) for v in node.outputs],
+        )
+        for node in group.nodes
+    }
+    anchor = None if group.anchor is None else nodes[group.anchor]
+    inputs, outputs = ([names.get(v, v) for v in values] for values in (group.inputs, group.outputs))
+    return Group(list(nodes.values()), inputs, outputs, group.kind, anchor)
 
 
 def _padding(node: Node) -> list[tuple[int, int]]:

@@ -57,7 +57,7 @@ def lay_out(
 
     rewrite X[n, c, h] with factor 16 and a border of 1 along h:  X[n, c, h]  ->  X[n, c // 16, h + 1, c % 16]
 
-    factor 1 keeps the dimension whole. A test that reads a zero outside the parameter's bounds reads it from the border.
+    factor 1 keeps the dimension whole. A test that gives zero outside the parameter's bounds reads the border instead.
     The caller promises that the border holds zeros; the program writes nothing there.
     """
     old = buffer_named(func, buffer, "lay_out")
