@@ -657,6 +657,14 @@ def _storage_align(source: Source, func: Func) -> Step:
     }
 
 
+def _pad(source: Source, func: Func) -> Step:
+    fitting = [b for b in blocks_in(func.body) if b.writes[0].buffer in func.allocations or len(b.axes) > 1]
+    block = source.pick(fitting or blocks_in(func.body))
+    loops = [name for name in axis_loops(block) if name is not None]
+    loop = source.pick(loops) if loops and source.chance(90) else _loop(source, func)
+    return "pad", {"block": block.name, "loop": loop, "factor": source.pick((2, 3, 4, 8))}
+
+
 def _pipeline(source: Source, func: Func) -> Step:
     loops = loops_in(func.body)
     several = [loop for loop in loops if isinstance(loop.body, Seq)]
@@ -706,13 +714,14 @@ STEPS: dict[str, Callable[[Source, Func], Step]] = {
         {"buffer": _buffer(source, func).name, "scope": source.pick(SCOPES)},
     ),
     "storage_align": _storage_align,
+    "pad": _pad,
     "double_buffer": lambda source, func: ("double_buffer", {"buffer": _buffer(source, func).name}),
     "software_pipeline": _pipeline,
     "prefetch": _prefetch,
     "annotate": _annotate,
 }
 OFTEN = {"split": 5, "fuse": 3, "reorder": 4, "compute_at": 4, "reverse_compute_at": 2, "cache_read": 2,
-         "cache_write": 2, "rfactor": 2, "vectorize": 2, "tensorize": 3, "bind": 2, "storage_align": 2,
+         "cache_write": 2, "rfactor": 2, "vectorize": 2, "tensorize": 3, "bind": 2, "storage_align": 2, "pad": 3,
          "reverse_compute_inline": 3}  # fmt: skip
 WEIGHTED = [name for name in STEPS for _ in range(OFTEN.get(name, 1))]
 

@@ -174,3 +174,57 @@ def test_double_buffer_refuses():
     refused(chain(), "double_buffer", "it is a parameter", buffer="C")
     refused(chain(), "double_buffer", "there is no buffer named X", buffer="X")
     refused(chain(), "double_buffer", "buffer must be a name", buffer=["B"])
+
+
+def test_pad():
+    s = chain()
+    after = """
+        for i in range(9):
+            block B(i: 9 = i):
+                reads A[i]
+                writes B[i]
+                B[i] = select(i < 8, A[i], 0i32) + 1i32
+        for j in range(8):
+            block C(j: 8 = j):
+                reads B[j]
+                writes C[j]
+                C[j] = B[j] * 2i32
+    """
+    becomes(s, "pad", after, block="B", loop="i", factor=3)
+
+
+def test_pad_a_sum():
+    s = rows()
+    after = """
+        for i in range(3):
+            for k in range(9):
+                block C(i: 3 = i, k: reduce 9 = k):
+                    reads A[i, k]
+                    writes C[i]
+                    init:
+                        C[i] = 0i32
+                    C[i] = C[i] + select(k < 8, A[i, k], 0i32)
+    """
+    becomes(s, "pad", after, block="C", loop="k", factor=3)
+
+
+def test_padded_operands_need_no_test_in_the_sum():
+    s = matmul(5)
+    for copy in (s.cache_read("A", "global", ["C"]), s.cache_read("B", "global", ["C"])):
+        for loop in copy.axis:
+            copy.pad(loop, 4)
+    s["C"].pad("k", 4)
+    assert "C[i, j] + A_global[i, k]*B_global[k, j]" in repr(s.func)
+
+
+def test_pad_refuses():
+    refused(chain(), "pad", "is a parameter", block="C", loop="j", factor=3)
+    refused(chain(), "pad", "is not the loop of an axis", block="B", loop="j", factor=3)
+    refused(chain(), "pad", "at least 1", block="B", loop="i", factor=0)
+    refused(chain(SIZE), "pad", "the extent is a constant", block="B", loop="i", factor=4)
+    s = chain()
+    s.apply("split", loop="i", factors=[None, 3])
+    refused(s, "pad", "is not the loop of an axis", block="B", loop="ii", factor=2)
+    s = chain()
+    s.apply("compute_at", block="B", loop="j")
+    refused(s, "pad", "has other blocks in it", block="C", loop="j", factor=3)

@@ -43,6 +43,7 @@ VALID = {
     "set_scope": {"buffer": "B", "scope": "local"},
     "storage_align": {"buffer": "D", "dim": 0, "factor": 8, "offset": 1},
     "double_buffer": {"buffer": "B"},
+    "pad": {"block": "B", "loop": "i", "factor": 3},
 }
 """A legal use of each primitive with all its arguments."""
 
