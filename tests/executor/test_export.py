@@ -13,8 +13,9 @@ import pytest
 
 from tests.executor.graphs import attention, mlp, random_inputs
 from tests.executor.test_compile import with_host_node
+from weft.codegen.llvm.compile import emit_object, jit
 from weft.core.errors import TargetError
-from weft.executor import compile
+from weft.executor import compile, load
 from weft.executor.export import ExportError, export_library
 from weft.executor.export.plan import c_name
 from weft.expr.nodes import Var
@@ -69,6 +70,19 @@ def test_the_example_gives_what_the_module_gives(tmp_path, name):
     want = module.run(None, dict(zip([v.name for v in graph.inputs], arrays)))
     np.testing.assert_array_equal(output(tmp_path, 0, want[0]), want[0])
     assert graph.outputs[0].name in told
+
+
+@needs_compiler
+def test_a_saved_module_is_exported_too(tmp_path):
+    graph = mlp()
+    compile(graph).save(tmp_path / "mlp.weft")
+    module = load(tmp_path / "mlp.weft")
+    folder = tmp_path / "library"
+    export_library(module, folder)
+    arrays = random_inputs(graph, 2)
+    run_example(folder, "mlp", arrays)
+    want = module(*arrays)
+    np.testing.assert_array_equal(output(folder, 0, want), want)
 
 
 def several_outputs() -> Graph:
@@ -192,16 +206,21 @@ def test_the_processor_is_checked():
     if not target.triple.startswith("x86_64"):
         pytest.skip("the check is for x86-64")
     wide = target.with_features("avx512f", "amx-tile")
-    masks, states = requirements(wide, uses_tiles=False)
+    masks, states = requirements(wide, with_tiles=False)
     assert masks[(7, 0, 1)] >> 16 & 1 and states == 0xE6 and not masks.get((7, 0, 3), 0) >> 24 & 1
-    assert requirements(wide, uses_tiles=True)[0][(7, 0, 3)] >> 24 & 1
-    assert "arch_prctl" not in startup_ir(wide, False) and "@syscall(i64 158" in startup_ir(wide, True)
+    assert requirements(wide, with_tiles=True)[0][(7, 0, 3)] >> 24 & 1
+    text = "declare void @llvm.x86.ldtilecfg(ptr)\ndefine void @f(ptr %a, ptr %b) {\n  "
+    text += "call void @llvm.x86.ldtilecfg(ptr %b)\n  ret void\n}\n"
+    tiles = emit_object(f'target triple = "{target.triple}"\n{text}', wide)
+    plain = emit_object(f'target triple = "{target.triple}"\ndefine void @f() {{\n  ret void\n}}\n', wide)
+    assert "@syscall(i64 158" not in startup_ir(wide, [plain]) and "@syscall(i64 158" in startup_ir(
+        wide, [plain, tiles]
+    )
 
 
 def test_a_processor_that_lacks_something_is_told(tmp_path):
     """A feature that no processor has yet stands in for a missing one: its bit is reserved and reads 0."""
     import weft.targets.cpu.startup as startup
-    from weft.codegen.llvm.compile import jit
 
     native = find_target("native")
     if not native.triple.startswith("x86_64"):
@@ -212,10 +231,10 @@ def test_a_processor_that_lacks_something_is_told(tmp_path):
         address, keep = jit(text.replace("@weft.startup", "@startup_check"), native)
         return ctypes.CFUNCTYPE(ctypes.c_int32)(address("startup_check"))()
 
-    assert answer(startup_ir(native, False)) == 0
+    assert answer(startup_ir(native, [])) == 0
     bits = startup._BITS[(7, 0, startup._C)]
     bits["quantum"] = 15
     try:
-        assert answer(startup_ir(native.with_features("quantum"), False)) == 3
+        assert answer(startup_ir(native.with_features("quantum"), [])) == 3
     finally:
         del bits["quantum"]

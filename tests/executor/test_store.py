@@ -18,6 +18,7 @@ from weft.core.errors import WeftError
 from weft.executor import compile, load
 from weft.expr.nodes import Var
 from weft.graph.interpreter import interpret_graph
+from weft.graph.ir import Graph, Node, TensorType, Value
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +67,40 @@ def test_symbolic_sizes_and_host_nodes_survive(tmp_path):
         check(graph, [np.array([1, 1, 2] * 4, "float32")], load(tmp_path / "host.weft"))
 
 
+def with_strings(count: int) -> Graph:
+    """A constant of strings that is added to the end of strings that come in."""
+    x, y = Value("x", TensorType("string", (count,))), Value("y", TensorType("string", (count,)))
+    ending = Value("ending", TensorType("string", (count,)))
+    texts = np.array([f"ending «{i}»\n" for i in range(count)], object)
+    return Graph("strings", [x], [y], [Node("StringConcat", [x, ending], [y])], {ending: texts})
+
+
+@pytest.mark.parametrize("count", [3, 40])
+def test_constant_strings_survive(count, tmp_path):
+    graph = with_strings(count)
+    given = np.array([f"word {i} " for i in range(count)], object)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        compile(graph).save(tmp_path / "strings.weft")
+        made = load(tmp_path / "strings.weft")(given)
+    assert made.tolist() == interpret_graph(graph, [given])[0].tolist() and "«2»" in made[2]
+
+
+@pytest.mark.parametrize("make", [convnet, attention, with_host_node, lambda: mlp(Var("batch"))])
+def test_the_report_survives(make, tmp_path):
+    graph = make()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        module = compile(graph)
+        for size in (2, 3):
+            module.run(None, dict(zip([v.name for v in graph.inputs], random_inputs(graph, 1, {"batch": size}))))
+        module.save(tmp_path / "net.weft")
+        again = load(tmp_path / "net.weft")
+        assert again.report() == module.report() and "kernel calls" in module.report()
+        again.save(tmp_path / "twice.weft")
+        assert load(tmp_path / "twice.weft").report() == module.report()
+
+
 def test_nothing_is_pickled_and_weights_are_stored_plain(saved):
     with zipfile.ZipFile(saved) as archive:
         names = archive.namelist()
@@ -111,6 +146,7 @@ def _rewrite(source, path, damage):
 def test_other_machines_and_versions_are_named(saved, tmp_path):
     for key, change, text in (
         ("format", 99, "format 99"),
+        ("format", 1, "format 1, written by Weft .* compile the model again"),
         ("target", {"name": "x", "triple": "riscv64-unknown-linux-gnu", "cpu": "x"}, "riscv64"),
         ("features", ["sse2", "quantum"], "quantum"),
     ):

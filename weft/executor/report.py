@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from weft.graph.ir import TensorType
+
 
 def _size(count: int) -> str:
     for unit in ("bytes", "KB", "MB", "GB"):
@@ -21,10 +23,17 @@ def report_text(module: Any) -> str:
     if not found:
         lines.append("not compiled yet: its shapes are known when it is first called")
     for one in found:
-        shapes = ", ".join(f"{v.name}{list(v.tensor.static)}" for v in one.graph.inputs if v.type is not None)
-        lines += ["", f"for {shapes or 'no inputs'}:"]
-        lines += [f"  {line}" for line in specialization_lines(one)]
+        lines += ["", *form_lines(one)]
     return "\n".join(lines)
+
+
+def form_lines(one: Any) -> list[str]:
+    """The lines about one compiled form. One that was read from a file has those that were written with it."""
+    kept: list[str] | None = getattr(one, "summary", None)
+    if kept is not None:
+        return kept
+    shapes = ", ".join(f"{v.name}{list(v.tensor.static)}" for v in one.graph.inputs if isinstance(v.type, TensorType))
+    return [f"for {shapes or 'no inputs'}:", *(f"  {line}" for line in specialization_lines(one))]
 
 
 def specialization_lines(one: Any) -> list[str]:

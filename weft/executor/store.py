@@ -5,6 +5,7 @@
     code/N.o         object code of kernels and drivers                                                  deflated
     weights.bin      every array, at offsets that are multiples of 64                                    stored
 
+Arrays of strings stand in the manifest. With each set of shapes goes the report that was made when it was compiled.
 Nothing in it is executed but the object code, which is checked to be for this machine. Weights are mapped, not read.
 """
 
@@ -30,6 +31,7 @@ from weft.core.version import VERSION
 from weft.executor.lower import Lowered
 from weft.executor.module import Module
 from weft.executor.native import Engine
+from weft.executor.report import form_lines
 from weft.executor.run import Runner
 from weft.executor.specialize import Executor, NativeCode, Specialization
 from weft.executor.steps import HostStep, NativeStep, Program, RestStep, Step
@@ -39,12 +41,21 @@ from weft.runtime.fingerprint import fingerprint
 from weft.targets.base import Target
 from weft.targets.registry import find_target
 
-FORMAT = 2
+FORMAT = 3
+"""Goes up when the content changes; a file of another format is refused."""
 ALIGNMENT = 64
 
 
 class ModuleFileError(WeftError, ValueError):
     """A file that is no module of this version and machine, or is damaged."""
+
+
+class StoredForm(Specialization):
+    """A compiled form that was read from a file; `summary` is its report, made when it was compiled."""
+
+    def __init__(self, summary: list[str], *parts: Any) -> None:
+        super().__init__(*parts)
+        self.summary = summary
 
 
 # ----------------------------------------------------------------------------------------------------------- saving
@@ -64,9 +75,13 @@ class _Arrays:
         found = self._known.get(id(array))
         if found is not None:
             return found
-        if array.dtype == object:
-            raise ModuleFileError("a model with constant strings cannot be saved")
         number = len(self.rows)
+        if array.dtype == object:
+            # Kept alive with the others: an array is known by its identity.
+            self.arrays.append(array)
+            self.rows.append({"dtype": "string", "shape": list(array.shape), "strings": _texts(array)})
+            self._known[id(array)] = number
+            return number
         row = {"dtype": dtype_name(array.dtype), "shape": list(array.shape), "offset": self.size}
         row["check"] = fingerprint(array).hex()
         self.rows.append(row)
@@ -74,6 +89,14 @@ class _Arrays:
         self.size += -(-max(array.nbytes, 1) // ALIGNMENT) * ALIGNMENT
         self._known[id(array)] = number
         return number
+
+
+def _texts(array: Array) -> list[str]:
+    """The strings of an array; what is no string cannot be written."""
+    for one in array.reshape(-1):
+        if not isinstance(one, str):
+            raise ModuleFileError(f"a model with constant objects that are no strings cannot be saved: {one!r}")
+    return [str(one) for one in array.reshape(-1)]
 
 
 def save_module(module: Module, path: str | os.PathLike[str]) -> None:
@@ -139,6 +162,8 @@ def _write_arrays(archive: zipfile.ZipFile, arrays: _Arrays) -> int:
         pad = -archive.fp.tell() % ALIGNMENT
         member.write(bytes(pad))
         for array in arrays.arrays:
+            if array.dtype == object:
+                continue
             raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
             member.write(raw.data)
             member.write(bytes(-(-max(raw.size, 1) // ALIGNMENT) * ALIGNMENT - raw.size))
@@ -171,6 +196,7 @@ def _form(key: Any, one: Specialization, arrays: _Arrays, codes: list[bytes]) ->
         "steps": [_step_row(step, arrays) for step in program.steps],
         "last_use": program.last_use,
         "in_place": program.in_place,
+        "report": form_lines(one),
     }
 
 
@@ -215,7 +241,11 @@ class _File:
             raise ModuleFileError(f"{path} is no Weft module, or it is damaged: {error}") from None
         if not isinstance(self.manifest, dict) or self.manifest.get("format") != FORMAT:
             found = self.manifest.get("format") if isinstance(self.manifest, dict) else None
-            raise ModuleFileError(f"{path} has format {found!r}; this version of Weft reads format {FORMAT}")
+            writer = self.manifest.get("weft", "of unknown version") if isinstance(self.manifest, dict) else "?"
+            raise ModuleFileError(
+                f"{path} has format {found!r}, written by Weft {writer}; this one ({VERSION}) reads format {FORMAT}: "
+                "compile the model again and save it"
+            )
         self.memory = self._map()
         self._arrays: dict[int, Array] = {}
 
@@ -243,6 +273,9 @@ class _File:
         row = self.manifest["arrays"][number]
         kind = NUMPY_TYPES[row["dtype"]]
         shape = tuple(int(size) for size in row["shape"])
+        if kind == np.dtype(object):
+            self._arrays[number] = texts = np.array([str(one) for one in row["strings"]], object).reshape(shape)
+            return texts
         count = int(np.prod(shape, dtype=np.int64))
         made: Array = np.frombuffer(self.memory, kind, count, int(row["offset"])).reshape(shape)
         if fingerprint(made).hex() != row["check"]:
@@ -357,7 +390,8 @@ def _specialization(
         engine = Engine(objects(), executor.target)
     lowered = None if graph is None else Lowered(program, [], [], [])
     native = NativeCode(objects, list(row["externals"]))
-    return Specialization(graph, lowered, Runner(program, engine, executor._inner), native, rebuild)
+    runner = Runner(program, engine, executor._inner)
+    return StoredForm([str(line) for line in row["report"]], graph, lowered, runner, native, rebuild)
 
 
 def _step(file: _File, row: Mapping[str, Any], executor: Executor) -> Step:

@@ -20,12 +20,10 @@ from weft.runtime.native import native_ir
 def export_library(module: Module, folder: str | os.PathLike[str], name: str | None = None) -> list[Path]:
     """Writes the library of a module and what goes with it; gives the files. `name` is the model's in C."""
     plan = make_plan(module, name)
-    lowered = module.specializations[0].lowered
     target = plan.target
-    uses_tiles = any("llvm.x86.tile" in kernel.llvm_ir for kernel in lowered.kernels)
-    texts = [api_ir(plan, _startup(plan).startup_ir(target, uses_tiles)), native_ir(target.triple), *lowered.drivers]
-    codes = [kernel.object_code for kernel in lowered.kernels]
-    codes += [llvm_compile.emit_object(text, target) for text in texts]
+    codes = module.specializations[0].native.objects()
+    check = _startup(plan).startup_ir(target, codes)
+    codes += [llvm_compile.emit_object(text, target) for text in (api_ir(plan, check), native_ir(target.triple))]
     where = Path(folder)
     where.mkdir(parents=True, exist_ok=True)
     files = [where / f"lib{plan.name}.so", where / f"{plan.name}.h", where / "main.c"]

@@ -82,9 +82,9 @@ def c_name(text: str) -> str:
 def make_plan(module: Module, name: str | None = None) -> LibraryPlan:
     """The plan of a module's library; an ExportError where there can be none."""
     one = _only_form(module)
-    program = one.lowered.program
-    _refuse_host(module, one, program)
-    inputs = [_tensor(v, v.type) for v in one.graph.inputs]
+    program = one.runner.program
+    _refuse_host(module, program)
+    inputs = [_tensor(v, v.type) for v in module.graph.inputs]
     outputs = [_tensor(v, _result_type(v, number, program)) for v, number in zip(module.graph.outputs, program.outputs)]
     arrays = list(program.weights)
     copies = []
@@ -124,7 +124,7 @@ def _open_sizes(kind: object) -> bool:
     return not isinstance(kind, TensorType) or not kind.is_static
 
 
-def _refuse_host(module: Module, one: Specialization, program: Program) -> None:
+def _refuse_host(module: Module, program: Program) -> None:
     """Names the nodes that only the host can run, and those that wait for shapes that the host finds."""
     waiting = [step for step in program.steps if not isinstance(step, (NativeStep, HostStep))]
     host = [f"{step.node.describe()} ({step.reason})" for step in program.steps if isinstance(step, HostStep)]

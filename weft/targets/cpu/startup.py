@@ -7,6 +7,9 @@ loader's own check of the file's architecture has to do.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
+
 from weft.targets.base import Target
 from weft.targets.cpu.amx import ARCH_PRCTL, REQUEST_PERMISSION, TILE_DATA
 
@@ -36,11 +39,21 @@ _STATES = {"avx": 0x6, "avx512f": 0xE6}
 """The registers that the system must save, as bits of what xgetbv answers. Tiles are asked for by arch_prctl."""
 
 
-def startup_ir(target: Target, uses_tiles: bool) -> str:
-    """The check, for code of a target that uses AMX tiles or not."""
+_LOAD_TILE_CONFIGURATION = re.compile(rb"\xc4[\xe2\xc2\xa2\x82]\x78\x49")
+"""The instruction that code with tiles begins with (`configure_tiles`); the second byte tells its registers."""
+
+
+def uses_tiles(codes: Iterable[bytes]) -> bool:
+    """Whether object files use AMX tiles, by their instructions. Data that looks so costs a permission not needed."""
+    return any(_LOAD_TILE_CONFIGURATION.search(code) for code in codes)
+
+
+def startup_ir(target: Target, codes: Iterable[bytes]) -> str:
+    """The check, for object files that were made for a target."""
+    with_tiles = "amx-tile" in target.features and uses_tiles(codes)
     if not target.triple.startswith("x86_64"):
         return "define internal i32 @weft.startup() nounwind {\n  ret i32 0\n}\n"
-    masks, states = requirements(target, uses_tiles)
+    masks, states = requirements(target, with_tiles)
     lines = ["define internal i32 @weft.startup() nounwind {", "entry:"]
     for number, ((leaf, subleaf, register), mask) in enumerate(masks.items()):
         if leaf == 7 and subleaf == 1:
@@ -55,7 +68,7 @@ def startup_ir(target: Target, uses_tiles: bool) -> str:
             "  br i1 %enough, label %registers, label %lacking",
             "registers:",
         ]
-    if uses_tiles:
+    if with_tiles:
         lines += [
             f"  %code = call i64 (i64, ...) @syscall(i64 {ARCH_PRCTL}, i64 {REQUEST_PERMISSION}, i64 {TILE_DATA})",
             "  %refused = icmp ne i64 %code, 0",
@@ -65,12 +78,12 @@ def startup_ir(target: Target, uses_tiles: bool) -> str:
     else:
         lines.append("  ret i32 0")
     lines += ["lacking:", "  ret i32 3", "}"]
-    return ("declare i64 @syscall(i64, ...)\n" if uses_tiles else "") + "\n".join(lines) + "\n"
+    return ("declare i64 @syscall(i64, ...)\n" if with_tiles else "") + "\n".join(lines) + "\n"
 
 
-def requirements(target: Target, uses_tiles: bool) -> tuple[dict[tuple[int, int, int], int], int]:
+def requirements(target: Target, with_tiles: bool) -> tuple[dict[tuple[int, int, int], int], int]:
     """The bits of cpuid that must be set, by leaf, subleaf and register; and the bits of xgetbv."""
-    wanted = {name for name in target.features if uses_tiles or not name.startswith("amx")}
+    wanted = {name for name in target.features if with_tiles or not name.startswith("amx")}
     masks = {place: sum(1 << bit for name, bit in bits.items() if name in wanted) for place, bits in _BITS.items()}
     states = 0
     for name, bits in _STATES.items():
