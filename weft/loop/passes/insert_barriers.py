@@ -8,7 +8,8 @@
                                                            C[tx] = C[tx] + s[31 - tx]
 
 First, where a block has several thread nests beside each other, they become one: the loops of the launch go around
-all of them, what belongs to no thread runs on thread 0, and the loops inside only choose which threads take part.
+all of them, what belongs to no thread runs on thread 0 (on a whole warp where it works on registers that a warp holds
+together, such as the tiles of tensor cores), and the loops inside only choose which threads take part.
 Then the statements are walked in order with the accesses since the last barrier at hand. An access that meets one of
 them with a write among the two gets a barrier before it, unless both touch, in every thread, only elements of that
 thread's own; where an index has a thread's quotient and another its remainder, those are two coordinates of it.
@@ -203,6 +204,11 @@ class _AllocationRemover(Mutator):
         return self.stmt(s.body)
 
 
+def _is_collective(s: Stmt) -> bool:
+    """Whether a statement works on registers that the threads of a warp (threadIdx.x) hold together."""
+    return any(isinstance(e, Address) and "." in e.buffer.scope for e in walk_exprs(s))
+
+
 def _launch(body: Stmt, tags: Mapping[str, int], names: Names) -> tuple[Stmt, dict[str, For]]:
     """One loop for each dimension around the whole body; what some dimension does not run over runs at its index 0."""
     variables = {tag: Var(names.fresh(tag.replace("threadIdx.", "t"))) for tag in tags}
@@ -214,7 +220,8 @@ def _launch(body: Stmt, tags: Mapping[str, int], names: Names) -> tuple[Stmt, di
             s, (Allocate, Let)
         ):
             return rebuild_stmt(s, lambda child: guard(child, have), lambda e: e)
-        missing = [equal(variables[tag], 0) for tag in tags if tag not in have and tags[tag] > 1]
+        skipped = {*have, "threadIdx.x"} if _is_collective(s) else have
+        missing = [equal(variables[tag], 0) for tag in tags if tag not in skipped and tags[tag] > 1]
         return If(logical_and(*missing), s) if missing and not is_barrier(s) and not is_empty(s) else s
 
     result = guard(body, frozenset())

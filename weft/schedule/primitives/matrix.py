@@ -177,7 +177,7 @@ class _Form:
 
     def _operand(self, name: str, value: Expr, part: str, own: tuple[Axis, ...], k_last: bool) -> tuple[Buffer, Stmt]:
         """An operand as a stage of its own; zero beyond its edges."""
-        stored = _stored(value)
+        stored = stored_operand(value)
         b, k, at = Var("b"), Var("k"), Var(part)
         sizes = [self.padded["b"], self.padded["k"], self.padded[part]]
         order = [b, at, k] if k_last else [b, k, at]
@@ -236,7 +236,7 @@ def _var(e: Expr) -> Var:
     return e
 
 
-def _stored(value: Expr) -> Expr:
+def stored_operand(value: Expr) -> Expr:
     """What a stage keeps of an operand: the value before it was widened, which takes less memory."""
     while isinstance(value, Cast) and value.value.dtype.bytes < value.dtype.bytes and value.dtype.is_float:
         if value.value.dtype.is_bool:

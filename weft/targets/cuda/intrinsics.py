@@ -1,4 +1,4 @@
-"""Instructions of NVIDIA's processors beyond those that every target has: asynchronous copies."""
+"""Instructions of NVIDIA's processors beyond those that every target has: asynchronous copies and tensor cores."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from weft.expr.nodes import Call
 from weft.loop.interpreter import Pointer, register_effect
 from weft.loop.passes.double_buffer import COMMIT, WAIT
 from weft.targets.base import Target
+from weft.targets.cuda import mma
 from weft.targets.cuda.copies import COPY
 
 _COPY_HELPERS = {
@@ -40,7 +41,7 @@ def _wait(context: Context, call: Call) -> str:
 
 def intrinsics(target: Target) -> Mapping[str, Emitter]:
     """Name -> emitter."""
-    return {COPY: _copy, COMMIT: _commit, WAIT: _wait}
+    return {COPY: _copy, COMMIT: _commit, WAIT: _wait, **mma.EMITTERS}
 
 
 def _copied(to: Pointer, source: Pointer, size: int, there: bool) -> int:

@@ -20,6 +20,8 @@ FORMS = (
     "cuda:sm_80                               an NVIDIA architecture, to compile for: sm_75 or later",
 )
 _PACKAGE = "weft.targets.cuda"
+TILES = {name: Scope(name, 64, size) for name, size in (("mma.a", 512), ("mma.b", 512), ("mma.c", 1024))}
+"""Tiles that the threads of a warp hold together in registers: operands and sums of the tensor cores, in bytes."""
 
 
 def parse(text: str) -> Target | None:
@@ -61,7 +63,7 @@ def of_device(number: int, name: str) -> Target:
 
 def _target(architecture: str, name: str, facts: ThreadFacts, is_host: bool) -> Target:
     scopes = plain_scopes("global", "shared", "local", "warp")
-    scopes.update({tile: Scope(tile) for tile in ("mma.a", "mma.b", "mma.c")})
+    scopes.update(TILES)
     return Target(
         kind="cuda", name=name, triple="nvptx64-nvidia-cuda", cpu=architecture, features=frozenset(),
         vector_bytes=facts.vector_bytes, vector_registers=255, cache_bytes=(0, facts.cache_bytes, 0),

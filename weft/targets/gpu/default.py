@@ -16,7 +16,7 @@ threads element by element.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 
 from weft.core.errors import WeftError
 from weft.expr.nodes import Buffer
@@ -31,8 +31,17 @@ from weft.targets.gpu.reduction import schedule_reduction
 from weft.targets.gpu.rows import schedule_rows
 
 
-def default_schedule(schedule: Schedule, target: Target, constants: Collection[Buffer] = ()) -> None:
-    """Schedules a program in place. `constants` are parameters that never change: copies of them may be made once."""
+Attempt = Callable[[Schedule, str, Target, Collection[Buffer], set[str]], bool]
+"""Schedules a unit that ends in a block, adds the blocks it took to the set; False (nothing changed) for others."""
+
+
+def default_schedule(
+    schedule: Schedule, target: Target, constants: Collection[Buffer] = (), first: Sequence[Attempt] = ()
+) -> None:
+    """Schedules a program in place. `constants` are parameters that never change: copies of them may be made once.
+
+    `first` are a target's own ways, tried before those that every target has.
+    """
     try:
         inline_producers(schedule)
     except WeftError:
@@ -43,7 +52,7 @@ def default_schedule(schedule: Schedule, target: Target, constants: Collection[B
             continue
         before, marked, known = schedule.copy(), set(done), set(names_of(schedule))
         try:
-            _schedule_unit(schedule, name, target, constants, done)
+            _schedule_unit(schedule, name, target, constants, done, first)
         except WeftError:
             schedule._become(before)
             done.clear()
@@ -61,12 +70,21 @@ def is_bound(s: Schedule, name: str) -> bool:
     return any(loop.kind == "thread" for loop in loops_on(block_path(s.func, name, "schedule")))
 
 
-def _schedule_unit(s: Schedule, name: str, target: Target, constants: Collection[Buffer], done: set[str]) -> None:
+def _schedule_unit(
+    s: Schedule,
+    name: str,
+    target: Target,
+    constants: Collection[Buffer],
+    done: set[str],
+    first: Sequence[Attempt],
+) -> None:
     """Schedules a block with the earlier stages that belong to its loops."""
     facts = facts_of(block_named(s, name))
     if facts.is_ordered:
         bind_flat(s[name], target)
-    elif schedule_product(s, name, target, constants, done) or schedule_rows(s[name], target, done):
+    elif any(attempt(s, name, target, constants, done) for attempt in (*first, schedule_product)):
+        return
+    elif schedule_rows(s[name], target, done):
         return
     elif facts.is_reduction:
         schedule_reduction(s[name], target)

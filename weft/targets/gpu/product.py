@@ -17,11 +17,11 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from weft.core.errors import ScheduleError, WeftError
-from weft.expr.nodes import Buffer, Expr, Load, Select, Var, add, floormod, index_expr, int_value, mul
+from weft.core.errors import WeftError
+from weft.expr.nodes import Buffer, Cast, Expr, Load, Select, Var, add, floormod, index_expr, int_value, mul
 from weft.expr.simplify import simplify
 from weft.expr.visit import substitute, uses_any, walk
-from weft.loop.ir import Block, Store
+from weft.loop.ir import Axis, Block, Store
 from weft.loop.tree import readers
 from weft.schedule.facts import Facts, block_named, extent, facts_of, names_of
 from weft.schedule.primitives.matrix import MatrixAxes, matrix_axes
@@ -123,7 +123,7 @@ def _taken(s: Schedule, facts: Facts) -> tuple[Block, dict[Var, Var]] | None:
             continue
         stored = makers[0].body
         assert isinstance(stored, Store)
-        return makers[0], {mine: theirs for mine, theirs in zip(stored.indices, load.indices)}  # type: ignore[misc]
+        return makers[0], dict(zip(stored.indices, load.indices))  # type: ignore[arg-type]
     return None
 
 
@@ -148,7 +148,9 @@ def _runs_along_k(facts: Facts, operand: Expr, axes: MatrixAxes) -> int:
 
 
 def _packable(operand: Expr, axes: MatrixAxes, constants: Collection[Buffer]) -> Buffer | None:
-    """A constant operand of a convolution, read at plain axes."""
+    """A constant operand, read at plain axes."""
+    while isinstance(operand, Cast):
+        operand = operand.value
     if not isinstance(operand, Load) or operand.buffer not in constants:
         return None
     if not all(isinstance(i, Var) for i in operand.indices if int_value(i) is None):
@@ -178,7 +180,7 @@ class _Apply:
         """The whole schedule of the product."""
         s, found, point = self.s, self.product, self.point
         if found.packed is not None:
-            self._pack()
+            pack_operand(s, found)
         pads = [point["tile_x"], point["tile_y"], point["tile_k"]]
         names = s.apply(
             "matrix_form", block=found.block.name, pads=pads, order=list(found.order), parts=point["parts"],
@@ -189,19 +191,7 @@ class _Apply:
         thread = self._tile(final)
         self._accumulate(final, thread)
         if point["parts"] > 1:
-            self._add_parts()
-
-    def _pack(self) -> None:
-        """The constant operand in the order in which tiles are fetched: k outermost, then y."""
-        s, found = self.s, self.product
-        operand = found.axes.y_operand
-        assert isinstance(operand, Load) and found.packed is not None
-        copy = s.cache_read(found.packed.name, "global", [found.block.name])
-        wanted = [*found.axes.batch, *[found.axes.k[i] for i in found.order], *found.axes.y]
-        places = [place for axis in wanted for place, index in enumerate(operand.indices) if index is axis.var]
-        letters = [f"d{place}" for place in range(len(operand.indices))]
-        outputs = [letters[place] for place in places]
-        s.apply("transform_layout", buffer=s.buffer_name(copy), inputs=letters, outputs=outputs)
+            sum_parts(s, found, self.target)
 
     def _final(self) -> Stage:
         """The block that writes the tile out: the one after the product, the product's own copy, or the parts."""
@@ -213,28 +203,12 @@ class _Apply:
         s[found.block.name].compute_inline()
         return s[found.taker.name]
 
-    def _axis_loops(self, final: Stage) -> tuple[list[Var], list[Var], list[Var]]:
-        """The loops of the final block over batch, y and x."""
-        loops = [loop.var for loop in free_loops(final)]
-        if self.point["parts"] > 1:
-            *batch, y, x = loops[:4]
-            return batch, [y], [x]
-        found = self.product
-        block = block_named(self.s, final.name)
-        by_name = {axis.var.name: loop for axis, loop in zip(block.axes, loops)}
-
-        def of(axes: tuple[object, ...]) -> list[Var]:
-            taken = [found.to_taker.get(axis.var, axis.var) for axis in axes]  # type: ignore[attr-defined]
-            return [by_name[var.name] for var in taken]
-
-        return of(found.axes.batch), of(found.axes.y), of(found.axes.x)
-
     def _tile(self, final: Stage) -> Var:
         """Cuts the final block into blocks, virtual threads and threads; gives the loop of the innermost thread."""
         point = self.point
         if point["parts"] > 1:
             self.local = self.s.cache_write(block_named(self.s, self.total).writes[0].buffer, "local")
-        batch, y, x = self._axis_loops(final)
+        batch, y, x = axis_loops(self.s, self.product, final, point["parts"] > 1)
         final.reorder(*batch, *y, *x)
         flat_y, flat_x = fuse_all(final, y), fuse_all(final, x)
         block_y, virtual_y, thread_y, inner_y = final.split(flat_y, factors=self._factors("y"))
@@ -316,21 +290,50 @@ class _Apply:
         if long:
             registers.vectorize(long[-1])
 
-    def _add_parts(self) -> None:
-        """The second kernel: the parts added up, and the block that takes the result."""
-        s, found = self.s, self.product
-        name = found.block.name
-        if found.taker is None:
-            stage = s[name]
-            loops = spatial_loops(stage)
-            stage.reorder(*loops, *[x.var for x in free_loops(stage) if x.var not in loops])
-            bind_loop(stage, fuse_all(stage, loops), self.target)
-            return
-        stage = s[found.taker.name]
-        bind_loop(stage, fuse_all(stage, spatial_loops(stage)), self.target)
-        s[name].set_scope("local")
-        s[name].compute_at(stage, stage.loops[-1])
-        s[name].unroll(free_loops(s[name])[-1].var)
+
+def pack_operand(s: Schedule, found: Product) -> None:
+    """The constant operand in the order in which tiles are fetched: k outermost, then y."""
+    operand = found.axes.y_operand
+    while isinstance(operand, Cast):
+        operand = operand.value
+    assert isinstance(operand, Load) and found.packed is not None
+    copy = s.cache_read(found.packed.name, "global", [found.block.name])
+    wanted = [*found.axes.batch, *[found.axes.k[i] for i in found.order], *found.axes.y]
+    places = [place for axis in wanted for place, index in enumerate(operand.indices) if index is axis.var]
+    letters = [f"d{place}" for place in range(len(operand.indices))]
+    s.apply(
+        "transform_layout", buffer=s.buffer_name(copy), inputs=letters, outputs=[letters[place] for place in places]
+    )
+
+
+def axis_loops(s: Schedule, found: Product, final: Stage, is_part: bool) -> tuple[list[Var], list[Var], list[Var]]:
+    """The loops of the block that writes a product out, over batch, y and x; `is_part`: of the parts of k."""
+    loops = [loop.var for loop in free_loops(final)]
+    if is_part:
+        *batch, y, x = loops[:4]
+        return batch, [y], [x]
+    by_name = {axis.var.name: loop for axis, loop in zip(block_named(s, final.name).axes, loops)}
+
+    def of(axes: tuple[Axis, ...]) -> list[Var]:
+        return [by_name[found.to_taker.get(axis.var, axis.var).name] for axis in axes]
+
+    return of(found.axes.batch), of(found.axes.y), of(found.axes.x)
+
+
+def sum_parts(s: Schedule, found: Product, target: Target) -> None:
+    """The second kernel: the parts added up, and the block that takes the result."""
+    name = found.block.name
+    if found.taker is None:
+        stage = s[name]
+        loops = spatial_loops(stage)
+        stage.reorder(*loops, *[x.var for x in free_loops(stage) if x.var not in loops])
+        bind_loop(stage, fuse_all(stage, loops), target)
+        return
+    stage = s[found.taker.name]
+    bind_loop(stage, fuse_all(stage, spatial_loops(stage)), target)
+    s[name].set_scope("local")
+    s[name].compute_at(stage, stage.loops[-1])
+    s[name].unroll(free_loops(s[name])[-1].var)
 
 
 def fetch_lanes(facts: Facts, length: int) -> int:
@@ -361,9 +364,3 @@ def _aligned(facts: Facts, load: Load, last: Var, lanes: int) -> bool:
     axis = next(a for a in facts.spatial if a.var is last)
     ranges = facts.ranges.with_loop(group, index_expr(max(1, extent(axis) // lanes)))
     return int_value(simplify(floormod(flat, index_expr(lanes)), ranges)) == 0
-
-
-def require(condition: bool, place: str, reason: str) -> None:
-    """Raises a ScheduleError unless a condition holds."""
-    if not condition:
-        raise ScheduleError("product", place, reason)

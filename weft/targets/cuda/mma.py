@@ -1,0 +1,247 @@
+"""NVIDIA's tensor cores by mma.sync: tiles that the 32 threads of a warp hold together, and what is done with them.
+
+A schedule puts tiles into the scopes "mma.a", "mma.b" and "mma.c" and tensorizes loads, products and stores. Every tile of
+an operand is 16 rows by 32 bytes, so that one ldmatrix fills it:
+
+    kind     operands     sum       depth of a tile
+    f16      float16      float32   16
+    bf16     bfloat16     float32   16
+    tf32     float32      float32    8      the multiplication takes 10 bits of mantissa
+    s8       int8         int32     32
+
+    mma_load_a_<kind>    T[i, k] = S[i, k]        mma_load_at_<kind>   T[k, i] = S[k, i]      16-bit kinds only
+    mma_load_b_<kind>    T[k, j] = S[k, j]        16-bit kinds only    mma_load_bt_<kind>   T[j, k] = S[j, k]
+    mma_dot_<kind>_<a><b>                         C[i, j] += wide(a) * wide(b); a is n (a[i, k]) or t (a[k, i]), b likewise
+    mma_store_f32, mma_store_s32                  C[i, j] to memory, 16 × 16
+
+The names say how a tile's elements are numbered in the program; in the registers they are where the instruction wants
+them. A statement on such tiles belongs to all threads of a warp: threadIdx.x runs over the 32 of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from weft import te
+from weft.codegen.c.context import Context, Emitter
+from weft.core.dtypes import INT32
+from weft.expr.nodes import Call
+
+ROWS = 16
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One sort of product: element types, depth of a tile, and the instruction's own names."""
+
+    name: str
+    element: str
+    wide: str
+    depth: int
+    instruction: str
+    constraint: str
+    """Of a sum's register in inline assembly."""
+
+    @property
+    def transposes(self) -> bool:
+        """Whether a load can turn a tile: ldmatrix turns elements of 16 bits."""
+        return self.depth == 16
+
+
+KINDS = {
+    kind.name: kind
+    for kind in (
+        Kind("f16", "float16", "float32", 16, "m16n8k16.row.col.f32.f16.f16.f32", "f"),
+        Kind("bf16", "bfloat16", "float32", 16, "m16n8k16.row.col.f32.bf16.bf16.f32", "f"),
+        Kind("tf32", "float32", "float32", 8, "m16n8k8.row.col.f32.tf32.tf32.f32", "f"),
+        Kind("s8", "int8", "int32", 32, "m16n8k32.row.col.s32.s8.s8.s32", "r"),
+    )
+}
+
+# ------------------------------------------------------------------------------------------------------- emitting
+
+
+def _load_helper(rows_first: bool, turned: bool) -> tuple[str, str]:
+    """The text that fills a tile: which row and half each thread points at, and whether 16-bit elements are turned."""
+    name = f"weft_mma_load_{'rows' if rows_first else 'halves'}{'_turned' if turned else ''}"
+    row, half = ("lane & 15", "lane >> 4") if rows_first else ("(lane & 7) + ((lane >> 4) << 3)", "(lane >> 3) & 1")
+    text = f"""DEVICE void {name}(uint32_t *tile, const void *from, int32_t row_bytes) {{
+  const int32_t lane = (int32_t)(threadIdx.x & 31u);
+  const uint32_t place = (uint32_t)__cvta_generic_to_shared(from) + ({row}) * row_bytes + (({half}) << 4);
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4{".trans" if turned else ""}.shared.b16 {{%0, %1, %2, %3}}, [%4];"
+               : "=r"(tile[0]), "=r"(tile[1]), "=r"(tile[2]), "=r"(tile[3]) : "r"(place) : "memory");
+}}"""
+    return name, text
+
+
+def _load(rows_first: bool, turned: bool) -> Emitter:
+    name, text = _load_helper(rows_first, turned)
+
+    def emit(c: Context, call: Call) -> str:
+        source, target, stride = call.args[:3]
+        c.helper(name, text)
+        bytes_ = source.buffer.dtype.bytes  # type: ignore[attr-defined]
+        return f"{name}({c.fragment(target)}, {c.pointer(source)}, (int32_t)({c.value(stride)}) * {bytes_})"
+
+    return emit
+
+
+def _dot(kind: Kind) -> Emitter:
+    name = f"weft_mma_dot_{kind.name}"
+    register = "float" if kind.constraint == "f" else "int32_t"
+    halves = []
+    for half in (0, 1):
+        sums = ", ".join(f'"+{kind.constraint}"(sum[{4 * half + i}])' for i in range(4))
+        halves.append(
+            f'  asm volatile("mma.sync.aligned.{kind.instruction} {{%0, %1, %2, %3}}, {{%4, %5, %6, %7}}, {{%8, %9}}, '
+            f'{{%0, %1, %2, %3}};"\n               : {sums}\n               : "r"(a[0]), "r"(a[1]), "r"(a[2]), '
+            f'"r"(a[3]), "r"(b[{2 * half}]), "r"(b[{2 * half + 1}]));'
+        )
+    text = f"DEVICE void {name}({register} *sum, const uint32_t *a, const uint32_t *b) {{\n" + "\n".join(halves) + "\n}"
+
+    def emit(c: Context, call: Call) -> str:
+        a, b, out = call.args[:3]
+        c.helper(name, text)
+        return f"{name}({c.fragment(out)}, {c.fragment(a)}, {c.fragment(b)})"
+
+    return emit
+
+
+def _zero(c: Context, call: Call) -> str:
+    c.helper(
+        "weft_mma_zero",
+        "template <typename T> DEVICE void weft_mma_zero(T *sum) {\n  #pragma unroll\n"
+        "  for (int32_t i = 0; i < 8; ++i) sum[i] = (T)0;\n}",
+    )
+    return f"weft_mma_zero({c.fragment(call.args[0])})"
+
+
+def _store(c: Context, call: Call) -> str:
+    source, target, stride = call.args[:3]
+    c.helper(
+        "weft_mma_store",
+        """template <typename T> DEVICE void weft_mma_store(T *to, const T *sum, int32_t stride) {
+  const int32_t lane = (int32_t)(threadIdx.x & 31u);
+  T *place = to + (lane >> 2) * stride + ((lane & 3) << 1);
+  #pragma unroll
+  for (int32_t half = 0; half < 2; ++half) {
+    place[half * 8] = sum[half * 4];
+    place[half * 8 + 1] = sum[half * 4 + 1];
+    place[half * 8 + 8 * stride] = sum[half * 4 + 2];
+    place[half * 8 + 8 * stride + 1] = sum[half * 4 + 3];
+  }
+}""",
+    )
+    return f"weft_mma_store({c.pointer(target)}, {c.fragment(source)}, (int32_t)({c.value(stride)}))"
+
+
+EMITTERS: Mapping[str, Emitter] = {
+    "mma_load_a": _load(True, False),
+    "mma_load_at": _load(False, True),
+    "mma_load_b": _load(True, True),
+    "mma_load_bt": _load(False, False),
+    "mma_zero": _zero,
+    "mma_store": _store,
+    **{f"mma_dot_{kind.name}": _dot(kind) for kind in KINDS.values()},
+}
+
+# ----------------------------------------------------------------------------------------- meaning, for the interpreter
+
+
+def _mean_copy(source: Any, target: Any, stride: int, tile_stride: int, rows: int, columns: int) -> None:
+    """A tile copied, element for element."""
+    shape = int(rows), int(columns)
+    target.view(shape, (int(tile_stride), 1))[...] = source.view(shape, (int(stride), 1))
+
+
+def _mean_store(source: Any, target: Any, stride: int, tile_stride: int, rows: int, columns: int) -> None:
+    _mean_copy(source, target, tile_stride, stride, rows, columns)
+
+
+def _mean_zero(tile: Any) -> None:
+    _view(tile, ROWS, ROWS)[...] = 0
+
+
+def _view(tile: Any, rows: int, columns: int) -> Any:
+    return tile.view((rows, columns), (columns, 1))
+
+
+def _mean_dot(kind: Kind) -> Callable[..., None]:
+    def run(a: Any, b: Any, out: Any, form: int) -> None:
+        depth, turned_a, turned_b = kind.depth, int(form) & 1, int(form) & 2
+        left = _view(a, depth, ROWS).T if turned_a else _view(a, ROWS, depth)
+        right = _view(b, ROWS, depth).T if turned_b else _view(b, depth, ROWS)
+        sums = _view(out, ROWS, ROWS)
+        sums[...] = sums + left.astype(kind.wide) @ right.astype(kind.wide)
+
+    return run
+
+
+for _name in ("mma_load_a", "mma_load_at", "mma_load_b", "mma_load_bt"):
+    te.register_effect(_name, _mean_copy)
+te.register_effect("mma_zero", _mean_zero)
+te.register_effect("mma_store", _mean_store)
+for _kind in KINDS.values():
+    te.register_effect(f"mma_dot_{_kind.name}", _mean_dot(_kind))
+
+# ----------------------------------------------------------------------------------------------------- declaring
+
+
+def _declare_load(kind: Kind, form: str, shape: tuple[int, int]) -> None:
+    source = te.placeholder(shape, kind.element, name="source")
+    tile = te.compute(shape, lambda i, j: source[i, j], name="tile")
+
+    def rule(inputs: Any, outputs: Any) -> Call:
+        steps = (inputs[0].stride(0), outputs[0].stride(0), te.const(shape[0]), te.const(shape[1]))
+        return Call(f"mma_load_{form}", (inputs[0].access_ptr("r"), outputs[0].access_ptr("w"), *steps), INT32)
+
+    te.decl_tensor_intrin(tile.op, rule, f"mma_load_{form}_{kind.name}")
+
+
+def _declare_dot(kind: Kind, turned_a: bool, turned_b: bool) -> None:
+    depth = kind.depth
+    a = te.placeholder((depth, ROWS) if turned_a else (ROWS, depth), kind.element, name="a")
+    b = te.placeholder((ROWS, depth) if turned_b else (depth, ROWS), kind.element, name="b")
+    k = te.reduce_axis(depth, name="k")
+
+    def body(i: Any, j: Any) -> Any:
+        left = a[k, i] if turned_a else a[i, k]
+        right = b[j, k] if turned_b else b[k, j]
+        return te.sum(left.astype(kind.wide) * right.astype(kind.wide), axis=k)
+
+    out = te.compute((ROWS, ROWS), body, name="out")
+    form = int(turned_a) + 2 * int(turned_b)
+
+    def rule(inputs: Any, outputs: Any) -> tuple[Any, Call, Call]:
+        reset = Call("mma_zero", (outputs[0].access_ptr("w"),), INT32)
+        operands = (inputs[0].access_ptr("r"), inputs[1].access_ptr("r"), outputs[0].access_ptr("rw"), te.const(form))
+        update = Call(f"mma_dot_{kind.name}", operands, INT32)
+        return [reset, update], reset, update
+
+    te.decl_tensor_intrin(out.op, rule, f"mma_dot_{kind.name}_{'t' if turned_a else 'n'}{'t' if turned_b else 'n'}")
+
+
+def _declare_store(name: str, dtype: str) -> None:
+    tile = te.placeholder((ROWS, ROWS), dtype, name="tile")
+    target = te.compute((ROWS, ROWS), lambda i, j: tile[i, j], name="target")
+
+    def rule(inputs: Any, outputs: Any) -> Call:
+        steps = (outputs[0].stride(0), inputs[0].stride(0), te.const(ROWS), te.const(ROWS))
+        return Call("mma_store", (inputs[0].access_ptr("r"), outputs[0].access_ptr("w"), *steps), INT32)
+
+    te.decl_tensor_intrin(target.op, rule, name)
+
+
+for _kind in KINDS.values():
+    _declare_load(_kind, "a", (ROWS, _kind.depth))
+    _declare_load(_kind, "bt", (ROWS, _kind.depth))
+    _declare_dot(_kind, False, True)
+    if _kind.transposes:
+        _declare_load(_kind, "at", (_kind.depth, ROWS))
+        _declare_load(_kind, "b", (_kind.depth, ROWS))
+        for _turned in ((False, False), (True, False), (True, True)):
+            _declare_dot(_kind, *_turned)
+_declare_store("mma_store_f32", "float32")
+_declare_store("mma_store_s32", "int32")
