@@ -62,6 +62,18 @@ def test_loops_around_launches_run_on_the_host():
     assert values[4] == {"s": 1, "t": 0} and made.launches[0].params == (A, B, s, t)
 
 
+def test_block_loops_around_several_nests_of_blocks_run_on_the_host():
+    """Blocks cannot wait for each other: the second nest may read what other blocks of the first wrote."""
+    b = Var("b")
+    nests = seq(threads(copy(A, B), 8, "blockIdx.x"), threads(copy(B, A), 8, "blockIdx.x"))
+    made = split(For(b, 3, nests, "thread", "blockIdx.y"))
+    assert [launch.name for launch in made.launches] == ["f_0", "f_1"] * 3
+    again = split(For(b, 3, For(Var("s"), 2, threads(copy(A, B), 8, "blockIdx.x")), "thread", "blockIdx.y"))
+    assert len(again.launches) == 6
+    (one,) = split(For(b, 3, threads(copy(A, B), 8, "blockIdx.x"), "thread", "blockIdx.y")).launches
+    assert [int_value(extent) for extent in one.grid] == [8, 3, 1]
+
+
 @pytest.mark.parametrize(("extent", "reason"), [(n, "no constant extent"), (1 << 20, "times and more")])
 def test_loops_that_the_host_cannot_run_are_refused(extent, reason):
     with pytest.raises(TargetError, match=reason):

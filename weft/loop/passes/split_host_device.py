@@ -7,8 +7,9 @@
 
 Every outermost nest with thread loops is one launch; statements between them that belong to no thread are launches of
 one thread. Serial loops around launches run on the host: each iteration launches the same kernels with another value of
-its variable. Conditions and names around a launch move into it. What is allocated around launches is a workspace;
-memory of a block or thread that is too large for it becomes a workspace with a part for each.
+its variable; so do block loops that have more than one nest of further block loops inside. Conditions and names around
+a launch move into it. What is allocated around launches is a workspace; memory of a block or thread that is too large
+for it becomes a workspace with a part for each.
 """
 
 from __future__ import annotations
@@ -58,6 +59,25 @@ def _has_threads(s: Stmt) -> bool:
     return any(isinstance(x, For) and x.kind == "thread" for x in walk_stmts(s))
 
 
+def _is_launch(s: For) -> bool:
+    """Whether a loop is the outermost of one launch: its block loops stand directly in each other.
+
+    Blocks cannot wait for each other. Where a block loop stands beside something, or inside a serial loop, what
+    follows may need what all of its blocks did, so the loops around it are the host's.
+    """
+    inner: Stmt = s
+    while isinstance(inner, (Allocate, Let, If)) or (isinstance(inner, For) and inner.kind == "thread"):
+        if isinstance(inner, If):
+            if inner.otherwise is not None:
+                break
+            inner = inner.then
+        else:
+            inner = inner.body
+    return s.kind == "thread" and not any(
+        isinstance(x, For) and (x.thread or "").startswith("blockIdx") for x in walk_stmts(inner)
+    )
+
+
 class _Splitter:
     def __init__(self, func: Func, shared_bytes: int, local_bytes: int) -> None:
         self.source = func
@@ -89,7 +109,7 @@ class _Splitter:
             made = s.buffer.replace(scope="global")
             self.workspaces.append(made)
             return self._visit(BufferReplacer({s.buffer: made}).stmt(s.body))
-        if isinstance(s, For) and s.kind != "thread":
+        if isinstance(s, For) and not _is_launch(s):
             self.host.append(s.var)
             inner = self._visit(s.body)
             self.host.pop()
