@@ -36,9 +36,11 @@ class BufferView:
         return Address(self.buffer, self.indices, mode)
 
     def stride(self, dim: int) -> Expr:
-        """The stride, in elements, of a dimension of the view: a call until memory is laid out."""
-        rank, covered = len(self.indices), len(self.shape)
-        position = dim + rank - covered if dim >= 0 else rank + dim
+        """The stride, in elements, of a dimension of the view: a call until memory is laid out.
+
+        Dimensions are counted from the last: passes may put further ones in front.
+        """
+        position = dim - len(self.shape) if dim >= 0 else dim
         return Call("buffer_stride", (Address(self.buffer, self.indices, ""), index_expr(position)), INDEX)
 
     @property
