@@ -2,7 +2,7 @@
 
 For each direction: one product of the whole input with the weights outside of the recurrence,
 
-    gates[t, b, g, j] = sum over i of x[t, b, i] * W[g, j, i] + bias[g, j]
+    gates[t, b, q] = sum over i of x[t, b, i] * W[q, i] + bias[q]        q = gate * hidden + j: one axis, as W has it
 
 and then te.scan over rows 0 … steps of the state, row 0 being the initial state. A direction that runs backwards reads
 the input from its end (each sequence from its own end, where lengths are given).
@@ -68,23 +68,22 @@ class Direction:
         def element(t: Expr, b: Expr) -> Expr:
             return x[b, t, i.var] if self.batch_first else x[t, b, i.var]
 
+        rows = self.gates * hidden
         raw = stage(
-            (self.steps, self.batch, self.gates, hidden),
-            lambda t, b, g, j: te.sum(product(element(t, b), w[d, g * hidden + j, i.var]), axis=i),
+            (self.steps, self.batch, rows),
+            lambda t, b, q: te.sum(product(element(t, b), w[d, q, i.var]), axis=i),
             name="projection",
         )
         if bias is None:
             return raw
-        rows = self.gates * hidden
 
-        def both(t: Expr, b: Expr, g: Expr, j: Expr) -> Expr:
-            own = bias[d, g * hidden + j].astype(self.kind)
-            other = bias[d, rows + g * hidden + j].astype(self.kind)
+        def both(t: Expr, b: Expr, q: Expr) -> Expr:
+            own, other = bias[d, q].astype(self.kind), bias[d, rows + q].astype(self.kind)
             if recurrent_bias < self.gates:
-                other = te.if_then_else(g < recurrent_bias, other, te.const(0.0, self.kind))
-            return raw[t, b, g, j] + own + other
+                other = te.if_then_else(q < recurrent_bias * hidden, other, te.const(0.0, self.kind))
+            return raw[t, b, q] + own + other
 
-        return stage(raw.shape, lambda t, b, g, j: both(t, b, g, j), name="gates_in")
+        return stage(raw.shape, lambda t, b, q: both(t, b, q), name="gates_in")
 
     def recurrent_bias(self, gate: int, j: Expr) -> Expr:
         """The recurrence's bias of one gate."""
@@ -109,10 +108,8 @@ class Direction:
         assert r is not None
         k = te.reduce_axis(hidden, "k")
         return stage(
-            (self.steps + 1, self.batch, gates, hidden),
-            lambda t, b, g, j: te.sum(
-                source(t, b, k.var) * r[d, (g + first) * hidden + j, k.var].astype(self.kind), axis=k
-            ),
+            (self.steps + 1, self.batch, gates * hidden),
+            lambda t, b, q: te.sum(source(t, b, k.var) * r[d, first * hidden + q, k.var].astype(self.kind), axis=k),
             name="recurrence",
         )
 
@@ -127,9 +124,9 @@ class Direction:
         runs = self.runs(t - 1, b)
         return new if runs is None else te.if_then_else(runs, new, old)
 
-    def read(self, projection: te.Tensor, t: Expr, b: Expr, gate: Any, j: Expr) -> Expr:
+    def read(self, projection: te.Tensor, t: Expr, b: Expr, gate: int, j: Expr) -> Expr:
         """The input's part of a gate for row t of the state."""
-        return projection[self.turn(t - 1, b), b, gate, j]
+        return projection[self.turn(t - 1, b), b, gate * self.hidden + j]
 
 
 def _lstm(c: Compute, way: Direction) -> list[te.Tensor]:
@@ -139,7 +136,7 @@ def _lstm(c: Compute, way: Direction) -> list[te.Tensor]:
     couple, hidden, d, p = bool(c.get("input_forget", 0)), way.hidden, way.index, way.p
 
     def gate(t: Expr, b: Expr, g: int, j: Expr) -> Expr:
-        return way.read(projection, t, b, g, j) + product[t, b, g, j]
+        return way.read(projection, t, b, g, j) + product[t, b, g * hidden + j]
 
     def peep(part: int, j: Expr) -> Expr:
         assert p is not None
@@ -174,12 +171,12 @@ def _gru(c: Compute, way: Direction) -> list[te.Tensor]:
     product = way.recur(lambda t, b, k: h[t - 1, b, k], 3 if linear else 2)
 
     def gate(t: Expr, b: Expr, g: int, j: Expr) -> Expr:
-        return way.apply(0, way.read(projection, t, b, g, j) + product[t, b, g, j])
+        return way.apply(0, way.read(projection, t, b, g, j) + product[t, b, g * way.hidden + j])
 
     if linear:
 
         def inner(t: Expr, b: Expr, j: Expr) -> Expr:
-            value: Expr = product[t, b, 2, j]
+            value: Expr = product[t, b, 2 * way.hidden + j]
             if way.b is not None:
                 value = value + way.recurrent_bias(2, j)
             return gate(t, b, 1, j) * value
@@ -188,7 +185,7 @@ def _gru(c: Compute, way: Direction) -> list[te.Tensor]:
         second = way.recur(lambda t, b, k: reset[t, b, k], 1, first=2)
 
         def inner(t: Expr, b: Expr, j: Expr) -> Expr:
-            return second[t, b, 0, j]
+            return second[t, b, j]
 
     def hidden_state(t: Expr, b: Expr, j: Expr) -> Expr:
         z, old = gate(t, b, 0, j), h[t - 1, b, j]
@@ -205,7 +202,7 @@ def _rnn(c: Compute, way: Direction) -> list[te.Tensor]:
     product = way.recur(lambda t, b, k: h[t - 1, b, k], 1)
 
     def hidden_state(t: Expr, b: Expr, j: Expr) -> Expr:
-        new = way.apply(0, way.read(projection, t, b, 0, j) + product[t, b, 0, j])
+        new = way.apply(0, way.read(projection, t, b, 0, j) + product[t, b, j])
         return way.hold(t, b, new, h[t - 1, b, j])
 
     h_next = te.compute(way.shape, lambda t, b, j: hidden_state(t, b, j), name="h_next")

@@ -36,6 +36,8 @@ from weft.schedule.primitives.inline import rebody
 from weft.schedule.primitives.marks import has_opaque_access
 from weft.schedule.registry import Result, primitive
 
+LARGEST_FACTOR = 1 << 24
+"""An axis is padded to a tile, not to a size that no memory holds."""
 _DIVISIONS = (FloorDiv, FloorMod, TruncDiv, TruncMod)
 
 
@@ -50,8 +52,8 @@ def pad(func: Func, block: str, loop: str, factor: int) -> Result:
     found = block_of(block_path(func, block, "pad"))
     axis = _axis_of(func, found, loop, place)
     size = int_value(axis.extent)
-    if size is None or factor < 1:
-        raise ScheduleError("pad", place, "the extent is a constant, and the factor at least 1")
+    if size is None or not 1 <= factor <= LARGEST_FACTOR:
+        raise ScheduleError("pad", place, f"the extent is a constant, and the factor at least 1, at most {LARGEST_FACTOR}")
     padded = -(-size // factor) * factor
     if padded == size:
         return Result(func, (), {block: axis_loops(found)})
