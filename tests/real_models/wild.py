@@ -20,12 +20,19 @@ from torch.nn import functional as F
 
 Made = tuple[onnx.ModelProto, list[np.ndarray]]
 MODELS: dict[str, Callable[[], Made]] = {}
+OPEN: list[str] = []
 
 
 def wild(function: Callable[[], Made]) -> Callable[[], Made]:
     """Adds a model to the table."""
     MODELS[function.__name__] = function
     return function
+
+
+def wild_and_open(function: Callable[[], Made]) -> Callable[[], Made]:
+    """Adds a model with open sizes to the table."""
+    OPEN.append(function.__name__)
+    return wild(function)
 
 
 def exported(module: nn.Module, *inputs: torch.Tensor, dynamic: Any = None, opset: int = 17) -> Made:
@@ -136,7 +143,7 @@ def segmentation_at_1024() -> Made:
     return exported(Net(), torch.randn(1, 3, 1024, 1024))
 
 
-@wild
+@wild_and_open
 def unet_with_odd_sizes() -> Made:
     """Transposed convolutions, cropped and joined with what came before; group norm; open sizes."""
     torch.manual_seed(2)
@@ -190,7 +197,7 @@ def spatial_transformer() -> Made:
     return exported(Net(), torch.randn(2, 3, 16, 16))
 
 
-@wild
+@wild_and_open
 def patch_transformer() -> Made:
     """A vision transformer: patches by a strided convolution, a class token, pre-norm attention."""
     torch.manual_seed(5)
@@ -236,7 +243,7 @@ def shuffled_channels() -> Made:
 # ---------------------------------------------------------------------------------------------------------- speech
 
 
-@wild
+@wild_and_open
 def vocoder() -> Made:
     """Text to speech: dilated convolutions, transposed ones, leaky relu, an open length."""
     torch.manual_seed(7)
@@ -262,7 +269,7 @@ def vocoder() -> Made:
     return exported(Net(), torch.randn(1, 20, 33), dynamic={"x0": {2: "frames"}})
 
 
-@wild
+@wild_and_open
 def speech_recognizer() -> Made:
     """Convolutions that shorten, bidirectional GRU and LSTM, log softmax; open batch and length."""
     torch.manual_seed(8)
@@ -282,7 +289,7 @@ def speech_recognizer() -> Made:
     return exported(Net(), torch.randn(2, 12, 31), dynamic={"x0": {0: "batch", 2: "frames"}})
 
 
-@wild
+@wild_and_open
 def length_regulator() -> Made:
     """Text to speech again: durations become a range, a comparison, and a product that repeats states."""
     torch.manual_seed(9)
@@ -307,7 +314,7 @@ def length_regulator() -> Made:
 # -------------------------------------------------------------------------------------------------- language, graphs
 
 
-@wild
+@wild_and_open
 def einsum_attention() -> Made:
     """Attention written with einsum, rotary positions, a causal mask from tril."""
     torch.manual_seed(10)
@@ -335,7 +342,7 @@ def einsum_attention() -> Made:
     return exported(Net(), torch.randn(2, 11, 32), dynamic={"x0": {1: "words"}})
 
 
-@wild
+@wild_and_open
 def graph_network() -> Made:
     """Messages along edges: gather the ends, a layer, scatter with addition; mean by degree."""
     torch.manual_seed(11)
@@ -422,7 +429,7 @@ def quantized_block() -> Made:
 # ------------------------------------------------------------------------------------------------ trees, control flow
 
 
-@wild
+@wild_and_open
 def tree_ensemble() -> Made:
     """Gradient-boosted trees with what comes after them: scaler before, softmax of the sums."""
     generator = np.random.default_rng(14)
@@ -541,7 +548,7 @@ def sequence_of_parts() -> Made:
     return graph_of(nodes, [("x", 1, [6, 4])], [("y", 1), ("count", 7)], constants), [numbers(6, 4, seed=20)]
 
 
-@wild
+@wild_and_open
 def state_space_scan() -> Made:
     """Scan: a state that is multiplied and added to, step by step, with an output of every step."""
     info = helper.make_tensor_value_info
@@ -562,7 +569,7 @@ def state_space_scan() -> Made:
     return model, [numbers(14, 2, 8, seed=22)]
 
 
-@wild
+@wild_and_open
 def recommender() -> Made:
     """Embedding tables, pairwise products, wide and deep parts, one score for each row."""
     torch.manual_seed(23)
@@ -594,7 +601,7 @@ def three_dimensions() -> Made:
     return exported(net, torch.randn(1, 1, 7, 13, 12))
 
 
-@wild
+@wild_and_open
 def anomaly_memory() -> Made:
     """Cosine likeness to a memory, ArgMin, one-hot, weighted by Where; integer and bool arithmetic between."""
     torch.manual_seed(25)
