@@ -68,13 +68,13 @@ class KernelProfile:
 
     @property
     def gflops(self) -> float:
-        """Billions of operations a second."""
-        return self.cost.operations / max(self.seconds, 1e-9) / 1e9
+        """Billions of operations a second in the best run."""
+        return self.cost.operations / max(self.minimum, 1e-9) / 1e9
 
     @property
     def gigabytes(self) -> float:
-        """Billions of bytes a second that have to be read and written; caches may serve them."""
-        return self.cost.bytes / max(self.seconds, 1e-9) / 1e9
+        """Billions of bytes a second that have to be read and written, in the best run; caches may serve them."""
+        return self.cost.bytes / max(self.minimum, 1e-9) / 1e9
 
 
 @dataclass
@@ -163,7 +163,7 @@ class Recorder:
     def __init__(self, target: Target) -> None:
         self.target = target
         self.kernels: list[KernelProfile] = []
-        self.timeline: list[tuple[int, int, int]] = []
+        self._met: list[tuple[list[int], Any]] = []
         self.specializations: list[Specialization] = []
         self._costs: dict[str, Cost] = {}
 
@@ -180,9 +180,18 @@ class Recorder:
             cost = self._costs[launch.kernel.symbol] = kernel_cost(launch, graph.constants)
         return self.add(launch.kernel.label, "kernel", launch.nodes, cost)
 
-    def note(self, number: int, begin: int, end: int) -> None:
-        """One row's part of the run that goes on."""
-        self.timeline.append((number, begin, end))
+    def note(self, rows: list[int], times: Any) -> None:
+        """The clock before and after each of these rows, in the run that goes on: seconds and nanoseconds."""
+        self._met.append((rows, times))
+
+    def take(self) -> list[tuple[int, int, int]]:
+        """The timeline of the run that has ended."""
+        found: list[tuple[int, int, int]] = []
+        for rows, times in self._met:
+            clock = (times @ np.array([1_000_000_000, 1])).tolist()
+            found += zip(rows, clock, clock[1:])
+        self._met = []
+        return found
 
 
 class TimedRunner(Runner):
@@ -213,14 +222,12 @@ class TimedRunner(Runner):
 
     def _native(self, step: NativeStep, *rest: Any) -> None:
         super()._native(step, *rest)
-        times = self._clocks[id(step)] @ np.array([1_000_000_000, 1])
-        for row, begin, end in zip(self._rows[id(step)], times[:-1].tolist(), times[1:].tolist()):
-            self._recorder.note(row, begin, end)
+        self._recorder.note(self._rows[id(step)], self._clocks[id(step)].copy())
 
     def _host(self, step: HostStep, *rest: Any) -> None:
         begin = time.perf_counter_ns()
         super()._host(step, *rest)
-        self._recorder.note(self._rows[id(step)][0], begin, time.perf_counter_ns())
+        self._recorder.note(self._rows[id(step)], np.array([[0, begin], [0, time.perf_counter_ns()]]))
 
 
 def _timed(step: Step, recorder: Recorder, clock: int) -> Step:
@@ -298,19 +305,20 @@ def _measure(
     The first call, which may compile, is left out.
     """
     runner.run(arrays, threads)
+    recorder.take()
     calls: list[float] = []
     outside: list[float] = []
     middle: list[tuple[float, list[tuple[int, int, int]]]] = []
     start = time.perf_counter()
     while len(calls) < LEAST_RUNS or (time.perf_counter() - start < seconds and len(calls) < MOST_RUNS):
-        recorder.timeline = []
         begin = time.perf_counter()
         runner.run(arrays, threads)
         calls.append(time.perf_counter() - begin)
-        for number, first, last in recorder.timeline:
+        timeline = recorder.take()
+        for number, first, last in timeline:
             recorder.kernels[number].samples.append((last - first) / 1e9)
-        outside.append(calls[-1] - sum(last - first for _, first, last in recorder.timeline) / 1e9)
-        middle.append((calls[-1], recorder.timeline))
+        outside.append(calls[-1] - sum(last - first for _, first, last in timeline) / 1e9)
+        middle.append((calls[-1], timeline))
         if len(middle) > 64:  # those at the ends are not the one in the middle
             middle = sorted(middle, key=lambda one: one[0])[16:48]
     median = statistics.median(calls)

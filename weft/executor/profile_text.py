@@ -31,16 +31,16 @@ def summary(profile: Any) -> str:
 
 def profile_rows(profile: Any, most: int | None = None) -> tuple[list[str], list[list[str]]]:
     """The header and the lines."""
-    header = ["kernel", "time", "share", "MFLOP", "GFLOP/s", "of peak", "MB", "GB/s", "of copy"]
+    header = ["kernel", "time", "best", "share", "MFLOP", "GFLOP/s", "of peak", "MB", "GB/s", "of copy"]
     chosen = list(profile.kernels)
     if most is not None:
         chosen = sorted(chosen, key=lambda kernel: -kernel.seconds)[:most]
     total = sum(kernel.seconds for kernel in profile.kernels) or 1.0
     rows = [
         [f"{kernel.number} {kernel.label}{' (host)' if kernel.kind == 'host' else ''}", _time(kernel.seconds),
-         f"{kernel.seconds / total:.1%}", _figure(kernel.cost.operations / 1e6), _figure(kernel.gflops),
-         _share(profile.peak_share(kernel)), _figure(kernel.cost.bytes / 1e6), _figure(kernel.gigabytes),
-         _share(profile.memory_share(kernel))]
+         _time(kernel.minimum), f"{kernel.seconds / total:.1%}", _figure(kernel.cost.operations / 1e6),
+         _figure(kernel.gflops), _share(profile.peak_share(kernel)), _figure(kernel.cost.bytes / 1e6),
+         _figure(kernel.gigabytes), _share(profile.memory_share(kernel))]
         for kernel in chosen
     ]  # fmt: skip
     return header, rows
