@@ -153,7 +153,8 @@ def vector_lanes(facts: Facts, target: Target) -> int:
         elif step != 0:
             return 1
     lanes = min(threads_of(target).vector_bytes // max(kind.bytes for kind in kinds), 8)
-    while lanes > 1 and (extent(last) % lanes or any(_crosses(facts, load, lanes) for load in facts.loads)):
+    wide = [load for load in facts.loads if facts.step(load, last.var) == 1]
+    while lanes > 1 and (extent(last) % lanes or any(_crosses(facts, load, lanes) for load in wide)):
         lanes //= 2
     return max(lanes, 1)
 

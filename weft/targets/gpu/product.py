@@ -24,7 +24,7 @@ from weft.expr.visit import substitute, uses_any, walk
 from weft.loop.ir import Axis, Block, Store
 from weft.loop.tree import readers
 from weft.schedule.facts import Facts, block_named, extent, facts_of, names_of
-from weft.schedule.primitives.matrix import MatrixAxes, matrix_axes
+from weft.schedule.primitives.matrix import MatrixAxes, matrix_axes, stored_operand
 from weft.schedule.schedule import Schedule, Stage
 from weft.schedule.space import Point, Space
 from weft.targets.base import Target
@@ -72,7 +72,7 @@ def product_space(s: Schedule, name: str, target: Target, constants: Collection[
     kind = found.axes.x_operand.dtype
     problem = Problem(
         found.axes.size("x"), found.axes.size("y"), found.axes.size("k"), found.axes.size("batch"), kind.bytes,
-        found.k_last,
+        found.k_last, (_fetch_kind(found, found.axes.x_operand, "x"), _fetch_kind(found, found.axes.y_operand, "y")),
     )  # fmt: skip
     point = best_tile(problem, threads_of(target))
     if point is None:
@@ -156,6 +156,23 @@ def _packable(operand: Expr, axes: MatrixAxes, constants: Collection[Buffer]) ->
     if not all(isinstance(i, Var) for i in operand.indices if int_value(i) is None):
         return None
     return operand.buffer if len([i for i in operand.indices if isinstance(i, Var)]) == len(operand.indices) else None
+
+
+def _fetch_kind(found: Product, operand: Expr, side: str) -> str:
+    """How the elements of an operand are fetched: in vectors, one by one, or from places worked out for each."""
+    operand = stored_operand(operand)
+    if side == "y" and found.packed is not None:
+        return "vector" if found.axes.size("y") % 4 == 0 else "plain"
+    if not isinstance(operand, Load):
+        return "gather"
+    facts = facts_of(found.block)
+    last = found.axes.k if found.k_last[side == "y"] else getattr(found.axes, side)
+    sizes = [extent(axis) for axis in last if extent(axis) > 1]
+    steps = [facts.step(operand, axis.var) for axis in last if extent(axis) > 1]
+    if not sizes or steps[-1] != 1:
+        return "plain"
+    together = all(a == b * size for a, b, size in zip(steps, steps[1:], sizes[1:]) if a is not None and b is not None)
+    return "vector" if together and found.axes.size(side if not found.k_last[side == "y"] else "k") % 4 == 0 else "plain"
 
 
 def _k_order(facts: Facts, axes: MatrixAxes, packed: Buffer | None) -> tuple[int, ...]:

@@ -78,7 +78,8 @@ def row_threads(length: int, rows: int, target: Target) -> tuple[int, int]:
     threads = max(min(facts.warp, 32), power_of_two(length // 8))
     if rows < 2 * facts.multiprocessors:
         threads = max(min(facts.warp, 32), power_of_two(length // 2))
-    threads = min(threads, 256 if rows >= facts.multiprocessors else 1024, facts.block_threads)
+    most = 1024 if rows < facts.multiprocessors else 512 if length >= 4096 else 256
+    threads = min(threads, most, facts.block_threads)
     together = max(1, min(128 // threads, rows // (2 * facts.multiprocessors)))
     return threads, power_of_two(together)
 
@@ -237,7 +238,7 @@ def _columns(stage: Stage, facts: Facts, target: Target) -> bool:
     spatial, reduction = spatial_loops(stage), reduce_loops(stage)
     if not spatial:
         return False
-    wanted = machine.multiprocessors * 512
+    wanted = machine.multiprocessors * 1024
     share = power_of_two(min(max(1, wanted // max(1, facts.points)), facts.depth // 16, 32))
     stage.reorder(*spatial, *reduction)
     flat = fuse_all(stage, spatial)
