@@ -102,7 +102,7 @@ class _Chooser:
                 takers = [g for g in self.readers.get(value, ()) if self.takes(g)]
                 if len(takers) == len(self.readers.get(value, ())) and takers and value not in self.wanted:
                     blocked[value] = factor
-                elif takers or (group.anchor is not None and group.anchor.op in MAKERS):
+                elif takers or (group.anchor is not None and _mixes_channels(group.anchor)):
                     blocked[value] = factor
                     copies[value] = Value(f"{value.name}_blocks", value.type)
         layouts = {copies.get(v, v): Layout(factor, self.border(v)) for v, factor in blocked.items()}
@@ -137,7 +137,7 @@ class _Chooser:
         """Whether a group writes channels in blocks."""
         if group.kind in ("host", "opaque") or group.is_view or not all(_is_channelwise(n) for n in group.nodes):
             return False
-        if group.anchor is not None and group.anchor.op in MAKERS:
+        if group.anchor is not None and _mixes_channels(group.anchor):
             return True
         large = [v for v in group.inputs if _images(v) and v not in self.plain]
         return bool(large) and all(v in blocked for v in large)
@@ -161,6 +161,11 @@ class _Chooser:
                     for width, (before, after) in zip(widths[2:], _padding(node)):
                         width[0], width[1] = max(width[0], before), max(width[1], after)
         return tuple((before, after) for before, after in widths)
+
+
+def _mixes_channels(anchor: Node) -> bool:
+    """Whether a node makes blocks of channels from anything: a convolution that is not divided into groups."""
+    return anchor.op in MAKERS and int(anchor.attributes.get("group", 1)) == 1
 
 
 def _renamed(group: Group, names: Mapping[Value, Value]) -> Group:
