@@ -213,6 +213,12 @@ def _ratio(rows: Sequence[Row], peer: str | None) -> str:
     return "–" if middle is None or best is None else f"{middle:.2f} ({best:.2f})"
 
 
+def _line(row: Row) -> str:
+    """A row in short, as soon as it is measured."""
+    times = ", ".join(f"{name} {_times(timing)}" for name, timing in row.timings.items())
+    return f"{row.workload}, {row.precision}, {row.threads} threads: {times} ms; × best {_ratio([row], None)}"
+
+
 def _times(timing: Timing | None) -> str:
     return "–" if timing is None else f"{_digits(timing.median * 1e3)} ({_digits(timing.minimum * 1e3)})"
 
@@ -273,12 +279,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console = harness.wide_console()
     harness.print_system(console)
     rows: list[Row] = []
-    with tempfile.TemporaryDirectory() as folder, Race(["weft", *given.peers]) as race:
-        for workload in workloads(given.only, Path(folder), console):
-            for precision in given.precision:
-                for threads in given.threads:
-                    console.print(f"[dim]{workload.name}, {precision}, {threads} threads[/]")
-                    rows.append(measure(workload, race, threads, precision, given.peers, given.seconds))
+    try:
+        with tempfile.TemporaryDirectory() as folder, Race(["weft", *given.peers]) as race:
+            for workload in workloads(given.only, Path(folder), console):
+                for precision in given.precision:
+                    for threads in given.threads:
+                        rows.append(measure(workload, race, threads, precision, given.peers, given.seconds))
+                        console.print(_line(rows[-1]), style="dim", markup=False)
+    except KeyboardInterrupt:
+        console.print("[red]stopped; this is what there is so far[/]")
     show(rows, console)
     if given.json:
         harness.write_json(given.json, [row.as_json() for row in rows])
