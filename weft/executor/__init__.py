@@ -7,6 +7,10 @@ memory       the arena
 native       drivers that call kernels in order
 run          one call
 specialize   a graph compiled for the shapes that it meets
+cache        compiled models on disk
+constants    weights that are let go of, and come back when asked for
+fastcall     the short way through a call
+inplace      outputs that may lie in the memory of an input
 module       what the user holds
 store        the module file
 export       a shared library for C
@@ -19,7 +23,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from weft.executor.module import HostWarning, Module, compile_graph
+from weft.executor.module import HostWarning, Module, bind_shapes, compile_graph
 from weft.graph.ir import Graph
 from weft.targets.base import Target
 
@@ -43,7 +47,11 @@ def compile(
     if not isinstance(model, Graph):
         from weft.frontends.onnx import load as load_onnx
 
-        model = load_onnx(model)
+        module = compile_graph(load_onnx(model), target, shapes, precision, threads)
+        if isinstance(model, (str, os.PathLike)):
+            # The file still has the weights: no need to keep them beside those that kernels read.
+            module._executor.release(lambda: bind_shapes(load_onnx(model), shapes))
+        return module
     return compile_graph(model, target, shapes, precision, threads)
 
 

@@ -176,8 +176,7 @@ class Module:
         lines = [f"{item.node.describe()}: {item.reason}" for item in found.host_nodes]
         shown = lines[:12] + ([f"and {len(lines) - 12} more"] if len(lines) > 12 else [])
         warnings.warn(
-            f"{len(lines)} nodes have no compiled kernel and run on the host:\n  "
-            + "\n  ".join(shown),
+            f"{len(lines)} nodes have no compiled kernel and run on the host:\n  " + "\n  ".join(shown),
             HostWarning,
             stacklevel=4,
         )
@@ -315,6 +314,13 @@ def _as_torch(array: Any) -> Any:
     return torch.from_numpy(array) if isinstance(array, np.ndarray) and array.dtype != object else array
 
 
+def bind_shapes(graph: Graph, shapes: Mapping[str, Sequence[int]] | None) -> Graph:
+    """The graph with its types inferred, for inputs of these shapes."""
+    from weft.graph.passes.specialize import specialize
+
+    return specialize(graph, {k: tuple(v) for k, v in shapes.items()}) if shapes else infer(graph)
+
+
 def compile_graph(
     graph: Graph,
     target: str | Target = "auto",
@@ -323,11 +329,8 @@ def compile_graph(
     threads: int | None = None,
 ) -> Module:
     """A graph as a module; compiled at once where its shapes are known."""
-    from weft.graph.passes.specialize import specialize
-
     machine = find_target("native" if target == "auto" else target)
-    graph = specialize(graph, {k: tuple(v) for k, v in shapes.items()}) if shapes else infer(graph)
-    module = Module(Executor(graph, machine, check_precision(precision, machine)), threads)
+    module = Module(Executor(bind_shapes(graph, shapes), machine, check_precision(precision, machine)), threads)
     found = module._executor.compile_static()
     if found is not None:
         module._warn(found)

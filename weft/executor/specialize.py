@@ -12,7 +12,7 @@ import math
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ from weft.codegen.llvm import compile as llvm_compile
 from weft.core.errors import ArgumentError
 from weft.core.knobs import knobs
 from weft.executor import cache
+from weft.executor.constants import Reload, lighten
 from weft.executor.kernels import KernelCompiler
 from weft.executor.lower import Item, Launch, Lowered, OnHost, assemble, choose_items, settle_views, touched_plainly
 from weft.executor.native import Engine, external_names, resolve_symbols
@@ -70,6 +71,7 @@ class Specialization:
         self._graph = graph
         self._lowered = lowered
         self._rebuild = rebuild
+        self._reload: Reload | None = None
         self.runner = runner
         self.native = native
 
@@ -89,6 +91,16 @@ class Specialization:
             made = self._rebuild()
             self._graph, self._lowered = made.graph, made.lowered
         return self._graph, self._lowered
+
+    def arrays(self) -> list[Array]:
+        """What a call reads: weights as kernels want them, and constants of host nodes."""
+        return [*self.runner.program.weights, *self.runner.program.constants.values()]
+
+    def lighten(self, held: Collection[int], reload: Reload | None = None) -> None:
+        """Lets go of the graph's constants, but those that a call reads or that are held elsewhere."""
+        self._reload = reload or self._reload
+        if self._graph is not None and self._reload is not None:
+            self._graph = lighten(self._graph, {*held, *map(id, self.arrays())}, self._reload)
 
     @property
     def host_nodes(self) -> list[OnHost]:
@@ -197,7 +209,24 @@ class Executor:
         graph = for_target(optimize(self.graph, shapes, values, self.precision), self.target)
         lowered = lower_graph(graph, self.target, self.precision)
         engine, native = link(lowered, self.target)
-        return Specialization(graph, lowered, Runner(lowered.program, engine, self._inner), native)
+        runner = Runner(lowered.program, engine, self._inner)
+
+        def constants() -> dict[str, Array]:
+            again = for_target(optimize(self.graph, shapes, values, self.precision), self.target)
+            return {value.name: array for value, array in again.constants.items()}
+
+        made = Specialization(graph, lowered, runner, native)
+        made.lighten({id(array) for array in self.graph.constants.values()}, constants)
+        return made
+
+    def release(self, reload: Callable[[], Graph]) -> None:
+        """Lets go of constants that only packed copies need. `reload` gives the model again, when somebody asks."""
+        if not self.is_static or not self._found:
+            return
+        held = {id(array) for one in self._found.values() for array in one.arrays()}
+        for one in self._found.values():
+            one.lighten(())
+        self.graph = lighten(self.graph, held, lambda: {v.name: a for v, a in reload().constants.items()})
 
     def _inner(self, graph: Graph) -> Any:
         """How a subgraph of a host node is run: compiled where that is worth it, else interpreted (False)."""

@@ -1,0 +1,88 @@
+"""Memory of a compiled model: weights are held once, and come back from the model's file when somebody asks."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from tests.executor.graphs import check, convnet, random_inputs
+from weft.cli.to_onnx import to_onnx
+from weft.core.errors import WeftError
+from weft.executor import compile, load
+from weft.graph.ir import Graph
+from weft.models.builder import Builder
+
+
+def wide() -> Graph:
+    """Two products with 2 MB of weights."""
+    b = Builder("wide")
+    x = b.input("x", (4, 512))
+    for _ in range(2):
+        x = b.relu(b.dense(x, 512, 512))
+    return b.finish(x)
+
+
+@pytest.fixture
+def path(tmp_path):
+    """The model as a file."""
+    onnx = pytest.importorskip("onnx")
+    onnx.save(to_onnx(wide()), tmp_path / "wide.onnx")
+    return tmp_path / "wide.onnx"
+
+
+def test_a_model_from_a_file_holds_its_weights_once(path):
+    compile(path)
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    module = compile(path)
+    module(np.zeros((4, 512), "float32"))
+    held = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+    weights = sum(array.nbytes for array in module.specializations[0].runner.program.weights)
+    assert weights > 2_000_000 and held < 1.4 * weights
+
+
+def test_what_was_let_go_of_comes_back(path, tmp_path):
+    module = compile(path)
+    graph = wide()
+    check(graph, random_inputs(graph), module)
+    again = {value.name: array for value, array in module.graph.constants.items()}
+    for value, array in graph.constants.items():
+        np.testing.assert_array_equal(again[value.name], array)
+    (one,) = module.specializations
+    assert all(array.size for array in one.graph.constants.values())
+    assert len(module.graph.constants) == len(again) and "kernel calls" in module.report()
+    module.save(tmp_path / "wide.weft")
+    check(graph, random_inputs(graph), load(tmp_path / "wide.weft"))
+
+
+def test_saving_needs_no_file(path, tmp_path):
+    module = compile(path)
+    path.unlink()
+    module.save(tmp_path / "wide.weft")
+    check(wide(), random_inputs(wide()), load(tmp_path / "wide.weft"))
+    with pytest.raises(WeftError, match="wide.onnx"):
+        dict(module.graph.constants)
+
+
+def test_another_file_in_its_place_is_noticed(path):
+    onnx = pytest.importorskip("onnx")
+    module = compile(path)
+    graph = wide()
+    changed = {value: array + 1 for value, array in graph.constants.items()}
+    onnx.save(to_onnx(graph.replace(constants=changed)), path)
+    with pytest.raises(WeftError, match="changed or replaced"):
+        dict(module.graph.constants)
+    check(graph, random_inputs(graph), module)
+
+
+def test_a_graph_of_the_callers_stays_as_it_is():
+    graph = convnet()
+    before = dict(graph.constants)
+    module = compile(graph)
+    assert type(graph.constants) is dict and graph.constants == before
+    assert all(module.graph.constants[v] is a for v, a in before.items() if v in module.graph.constants)
+    made = dict(module.specializations[0].graph.constants)
+    assert made and all(isinstance(array, np.ndarray) for array in made.values())

@@ -1,0 +1,65 @@
+"""Constants of a graph that are let go of, because kernels have their own packed copies, and come back when asked for.
+
+In: a graph, and how to make its constants again. Out: the same graph, whose large constants take no memory until
+somebody reads one; then all of them are made again, and each is compared with what it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import cast
+
+from weft.core.errors import WeftError
+from weft.graph.ir import Array, Graph, Value
+from weft.runtime.fingerprint import fingerprint
+
+SMALL_BYTES = 4096
+"""Constants of at most so many bytes always stay."""
+
+Reload = Callable[[], Mapping[str, Array]]
+
+
+class ReloadedConstants(Mapping[Value, Array]):
+    """Constants of which the large ones are elsewhere. Only reading an array brings them back."""
+
+    def __init__(self, constants: Mapping[Value, Array], held: Collection[int], reload: Reload) -> None:
+        self._values = tuple(constants)
+        self._here = {v: a for v, a in constants.items() if a.nbytes <= SMALL_BYTES or id(a) in held}
+        self._known = {v: fingerprint(a) for v, a in constants.items() if v not in self._here}
+        self._reload = reload
+
+    def __getitem__(self, value: Value) -> Array:
+        if value in self._known and value not in self._here:
+            self._bring_back()
+        return self._here[value]
+
+    def __contains__(self, value: object) -> bool:
+        return value in self._here or value in self._known
+
+    def __iter__(self) -> Iterator[Value]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def _bring_back(self) -> None:
+        found = self._reload()
+        for value, known in self._known.items():
+            array = found.get(value.name)
+            if array is None or fingerprint(array) != known:
+                raise WeftError(
+                    f"the constant {value.name!r} is not what it was when the model was compiled: the model's file was "
+                    "changed or replaced since; compile it again"
+                )
+            self._here[value] = array
+
+
+def lighten(graph: Graph, held: Collection[int], reload: Reload) -> Graph:
+    """The graph, without memory of its own for large constants but those held elsewhere (by their ids)."""
+    if all(a.nbytes <= SMALL_BYTES or id(a) in held for a in graph.constants.values() if a.dtype != object):
+        return graph
+    if any(a.dtype == object for a in graph.constants.values()):
+        return graph
+    made = Graph(graph.name, graph.inputs, graph.outputs, graph.nodes)
+    made.constants = cast("dict[Value, Array]", ReloadedConstants(graph.constants, held, reload))
+    return made
