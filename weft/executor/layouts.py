@@ -44,22 +44,12 @@ def apply_layouts(
                 before=list(before),
                 after=list(after),
             )
-    now = {buffer.name: buffer for buffer in schedule.func.buffers}
-    sums = any(axis.kind == "reduce" for one in blocks_in(schedule.func.body) for axis in one.axes)
-    if not sums and not any(
-        value in layouts for value, buffer in parameters if _is_written(schedule, now[buffer.name])
-    ):
-        return [(value, now[buffer.name]) for value, buffer in parameters]  # lanes along the plain result
     stored: set[str] = set()
     _spread(schedule, stored)
     if block > 1 and _split_sums(schedule, block, stored):
         _spread(schedule, stored)
     now = {buffer.name: buffer for buffer in schedule.func.buffers}
     return [(value, now[buffer.name]) for value, buffer in parameters]
-
-
-def _is_written(schedule: Schedule, buffer: Buffer) -> bool:
-    return any(region.buffer is buffer for block in blocks_in(schedule.func.body) for region in block.writes)
 
 
 def _spread(schedule: Schedule, stored: set[str]) -> None:

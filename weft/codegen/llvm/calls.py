@@ -16,7 +16,7 @@ from weft.codegen.llvm.context import Context, Emitter, Handler
 from weft.codegen.llvm.convert import widen
 from weft.core.dtypes import DType
 from weft.core.errors import TargetError
-from weft.expr.nodes import Broadcast, Call, Const, Expr
+from weft.expr.nodes import Address, Broadcast, Call, Const, Expr
 
 _LLVM_FLOAT = {
     "sqrt": "llvm.sqrt", "floor": "llvm.floor", "ceil": "llvm.ceil", "trunc": "llvm.trunc", "round": "llvm.roundeven",
@@ -264,6 +264,35 @@ def _interleave(c: Context, e: Call) -> str:
     return c.emit(f"shufflevector {whole} {values[0]}, {whole} poison, <{count * lanes} x i32> <{order}>")
 
 
+def _store_transposed(c: Context, e: Call) -> str:
+    """Rows from columns: rounds that weave the first half of the vectors with the second, then one store a row."""
+    place, stride = e.args[0], c.constant(e.args[1])
+    assert isinstance(place, Address)
+    element = types.memory_type(place.buffer.dtype)
+    columns = [c.value(argument) for argument in e.args[2:]]
+    lanes, count = e.args[2].dtype.lanes, len(columns)
+    kind = types.vector(element, lanes)
+    rows = columns + ["poison"] * (lanes - count)
+    half = lanes // 2
+    weave = [[part * half + i // 2 + (i % 2) * lanes for i in range(lanes)] for part in (0, 1)]
+    for _ in range(lanes.bit_length() - 1):
+        pairs = [(rows[i], rows[i + half], order) for i in range(half) for order in weave]
+        rows = [c.emit(_shuffle(kind, a, b, order, lanes)) for a, b, order in pairs]
+    pointer = c.pointer(place)
+    width = types.vector(element, count)
+    align = place.buffer.dtype.bytes
+    for number, row in enumerate(rows):
+        part = row if count == lanes else c.emit(_shuffle(kind, row, "poison", list(range(count)), count))
+        at = c.emit(f"getelementptr {element}, ptr {pointer}, i64 {number * stride}") if number else pointer
+        c.line(f"store {width} {part}, ptr {at}, align {align}{c.module.access(place.buffer)}")
+    return "0"
+
+
+def _shuffle(kind: str, a: str, b: str, order: list[int], lanes: int) -> str:
+    picks = types.constant_vector("i32", order)
+    return f"shufflevector {kind} {a}, {kind} {b}, <{lanes} x i32> {picks}"
+
+
 def _external(c: Context, e: Call) -> str:
     name = e.name.split(":", 1)[1]
     if not name.isidentifier() or not name.isascii():
@@ -289,6 +318,8 @@ def _call(c: Context, e: Call) -> str:
         return _external(c, e)
     if e.name == "interleave":
         return _interleave(c, e)
+    if e.name == "store_transposed":
+        return _store_transposed(c, e)
     return _prefetch(c, e) if e.name == "prefetch" else unsupported(c, e)
 
 

@@ -102,7 +102,7 @@ class _Chooser:
                 takers = [g for g in self.readers.get(value, ()) if self.takes(g)]
                 if len(takers) == len(self.readers.get(value, ())) and takers and value not in self.wanted:
                     blocked[value] = factor
-                elif takers or (group.anchor is not None and _mixes_channels(group.anchor)):
+                elif takers:
                     blocked[value] = factor
                     copies[value] = Value(f"{value.name}_blocks", value.type)
         layouts = {copies.get(v, v): Layout(factor, self.border(v)) for v, factor in blocked.items()}

@@ -35,7 +35,7 @@ from weft.targets.cpu.default_facts import (
 )
 from weft.targets.cpu.default_loops import parallelize, schedule_elementwise, schedule_reduction
 from weft.targets.cpu.default_tiles import apply_tile, axis_loops, plan_tile, tile_in_place
-from weft.targets.cpu.spaces import SPACES, WHOLE
+from weft.targets.cpu.spaces import SPACES, WHOLE, recurrent
 from weft.targets.cpu.unit import Unit
 
 MOST_INLINED_LOADS = 24
@@ -371,6 +371,14 @@ def _step_of_recurrence(
 ) -> None:
     """A block in a time loop: the steps stay in order, lanes (and threads, where it is worth it) run inside each."""
     name = facts.block.name
+    product = recurrent.step_product(facts, constants)
+    if product is not None:
+        before = s.copy()
+        try:
+            done.update(recurrent.schedule_step(s, product, target))
+            return
+        except WeftError:
+            s._become(before)
     plan = plan_tile(facts, target, constants) if is_product_sum(facts) else None
     if plan is not None:
         before, known = s.copy(), set(names_of(s))

@@ -18,6 +18,8 @@ from weft.loop.passes.partition_loops import partition_loops
 from weft.loop.passes.reuse_storage import reuse_storage
 from weft.loop.passes.serialize_threads import serialize_threads
 from weft.loop.passes.simplify_func import simplify_func
+from weft.loop.passes.transpose_stores import transpose_stores
+from weft.loop.passes.turn_loops import turn_loops
 from weft.loop.passes.unroll import unroll
 from weft.loop.passes.vectorize import vectorize
 from weft.targets.base import Target
@@ -35,9 +37,11 @@ PASSES: tuple[Callable[[Func], Func], ...] = (
     unroll,
     simplify_func,
     insert_prefetch,
+    turn_loops,
     hoist,
     reuse_storage,
     interleave_stores,
+    transpose_stores,
     configure_tiles,
 )
 

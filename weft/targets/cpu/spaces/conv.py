@@ -23,7 +23,7 @@ from weft.core.errors import ScheduleError
 from weft.expr.nodes import Load, Var, int_value
 from weft.expr.visit import uses_any
 from weft.loop.ir import Axis
-from weft.schedule.facts import Facts, extent, is_product_sum
+from weft.schedule.facts import Facts, extent, facts_of, is_product_sum
 from weft.schedule.schedule import Stage
 from weft.schedule.space import Point, Space
 from weft.targets.cpu.default_tiles import ceildiv
@@ -154,7 +154,7 @@ def _apply(unit: Unit, shape: Shape, point: Point) -> None:
         to_final = unit.to_taker
     loop_of = dict(zip([axis.var for axis in final.block.axes], final.axis))
     loops = {axis.var: loop_of[to_final[axis.var]] for axis in unit.facts.spatial}
-    outer = _outer_loops(unit, final, shape, loops, point)
+    outer = _outer_loops(unit, final, shape, loops, to_final, point)
     sums.compute_at(final, outer[-1])
     if unit.taker is not None:
         sums.set_scope("local")
@@ -171,7 +171,9 @@ def _row_steps(shape: Shape, point: Point) -> int:
     return 1 if shape.row is None else ceildiv(extent(shape.row), point["rows"])
 
 
-def _outer_loops(unit: Unit, final: Stage, shape: Shape, loops: dict[Var, Var], point: Point) -> list[Var]:
+def _outer_loops(
+    unit: Unit, final: Stage, shape: Shape, loops: dict[Var, Var], to_final: dict[Var, Var], point: Point
+) -> list[Var]:
     """Divides the loops of the block that stores the tile; gives those around the tile, outermost first."""
     others = [loops[axis.var] for axis in shape.others]
     tile = [loops[shape.lane.var]]
@@ -185,7 +187,9 @@ def _outer_loops(unit: Unit, final: Stage, shape: Shape, loops: dict[Var, Var], 
     places: list[Var] = []
     if shape.place is not None:
         outer, inner = final.split(loops[shape.place.var], factor=point["places"])
-        places, tile = [outer], [inner, *tile]
+        # Where the result is stored plainly, neighbours of a row follow one another, so that rows can be stored.
+        rows_last = facts_of(final.block).store_step(to_final[shape.place.var]) == 1
+        places, tile = [outer], [*tile[:-1], inner, tile[-1]] if rows_last else [inner, *tile]
         final.unroll(inner)
     rows: list[Var] = []
     if shape.row is not None:

@@ -104,7 +104,7 @@ def plan_matmul(product: Product, target: Target, lanes: int, packed: bool) -> P
     cores = target.cores if m * n * k * product.count >= LEAST_PARALLEL_WORK else 1
     l1, l2 = target.cache_bytes[0] or 32 << 10, target.cache_bytes[1] or 256 << 10
     size = product.facts.target.dtype.bytes
-    rows, vectors = _register_tile(m, n, target, lanes, ceildiv(cores, product.count))
+    rows, vectors = register_tile(m, n, target, lanes, ceildiv(cores, product.count))
     width = vectors * lanes
     limit = max(l1 // 2 // (size * max(rows, 8)), 64)
     depth = k if k <= 2 * limit or m <= rows else _block(k, limit)
@@ -129,7 +129,7 @@ def plan_matmul(product: Product, target: Target, lanes: int, packed: bool) -> P
     return Plan(rows, vectors, columns, height, depth, unroll, parts, ahead, lanes, packed)
 
 
-def _register_tile(m: int, n: int, target: Target, lanes: int, cores: int) -> tuple[int, int]:
+def register_tile(m: int, n: int, target: Target, lanes: int, cores: int) -> tuple[int, int]:
     """Rows and vectors: enough accumulators to hide latencies, few loads for each, little left over at the edges."""
     accumulators = target.vector_registers * 3 // 4
     wide = accumulators // 3

@@ -71,7 +71,7 @@ def uses(load: Load, variable: Var) -> bool:
 def product_of(unit: Unit) -> Product | None:
     """The parts that the axes of a product play."""
     facts = unit.facts
-    loads = _operands(facts)
+    loads = operands(facts)
     if loads is None or len(facts.reduce) != 1 or any(axis.kind != "spatial" for axis in facts.spatial):
         return None
     lane = _lane_axis(unit)
@@ -94,7 +94,7 @@ def product_of(unit: Unit) -> Product | None:
     return Product(left, right, lane, row, depth, outer, dim, facts)
 
 
-def _operands(facts: Facts) -> tuple[Load, Load] | None:
+def operands(facts: Facts) -> tuple[Load, Load] | None:
     """The two loads of a sum of products, each perhaps converted."""
     store = facts.store
     if store is None or store.predicate is not None or type(store.value) is not Add:

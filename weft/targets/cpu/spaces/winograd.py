@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from weft.core.errors import ScheduleError
-from weft.expr.nodes import Buffer, Var
+from weft.expr.nodes import Buffer, Load, Var
 from weft.loop.ir import Block
 from weft.ops.convolution_winograd import BACK, PADDED, ROWS, SUMS, TAKEN
 from weft.schedule.schedule import Schedule, Stage
@@ -211,6 +211,7 @@ class _Sketch:
         """All the steps."""
         s, final = self.s, self.s[self.chain.final]
         by_channels = bool(self.point["threads_by_channels"])
+        self.read_in_place()
         accumulate = s.cache_write(SUMS, "local")
         facts = facts_of(final.block)
         lane = facts.spatial[-1 if len(facts.spatial) == 5 else CHANNEL].var
@@ -230,6 +231,15 @@ class _Sketch:
             s[TAKEN].parallel(fill)
         else:
             final.parallel(final.fuse(image, block) if self.sizes.batch > 1 else block)
+
+    def read_in_place(self) -> None:
+        """An input that has its border and its lanes side by side in memory needs no copy of its own."""
+        if PADDED not in names_of(self.s):
+            return
+        facts = facts_of(block_named(self.s, PADDED))
+        value = facts.store.value if facts.store is not None else None
+        if isinstance(value, Load) and facts.step(value, facts.spatial[-1].var) == 1 and len(facts.spatial) == 5:
+            self.s[PADDED].compute_inline()
 
     def split_lanes(self, stage: Stage, at: int, axes: int) -> tuple[Var, Var]:
         """The loops over groups of lanes and inside them, of the channel axis of a stage that has so many axes.

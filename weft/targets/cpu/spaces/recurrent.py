@@ -1,0 +1,89 @@
+"""The product of a state with the recurrent weights, in each step of a recurrence.
+
+    t            the steps, in order
+    qc           columns, one share for each core                                       parallel
+    qp           panels of packed weights, forwards in even steps and backwards in odd ones
+    k            the micro kernel: rows (of the batch) × vectors accumulators stay in registers
+
+A core meets the same weights in every step. They do not fit into its second-level cache, but what a step read last the
+next one reads first, so that a part of them is found there again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from weft.core.errors import ScheduleError
+from weft.expr.nodes import Buffer, Var
+from weft.expr.visit import uses_any
+from weft.schedule.schedule import Schedule, Stage
+from weft.targets.base import Target
+from weft.targets.cpu.default_facts import Facts, extent
+from weft.targets.cpu.default_loops import LEAST_PARALLEL_WORK
+from weft.targets.cpu.default_tiles import ceildiv
+from weft.targets.cpu.spaces.matmul import pack_right, register_tile
+from weft.targets.cpu.spaces.matmul_facts import Product, is_whole, lane_dimension, operands, uses
+
+
+def step_product(facts: Facts, constants: Collection[Buffer]) -> Product | None:
+    """The parts of the axes in a step's product with constant weights; None for another block."""
+    loads = operands(facts)
+    if loads is None or len(facts.reduce) != 1 or facts.spatial[0].kind != "ordered":
+        return None
+    depth, lane = facts.reduce[0], facts.spatial[-1]
+    if lane.kind != "spatial" or facts.store_step(lane.var) != 1 or extent(lane) < 2:
+        return None
+    right, left = loads if uses(loads[0], lane.var) else loads[::-1]
+    if right.buffer not in constants or uses(left, lane.var) or not all(uses(load, depth.var) for load in loads):
+        return None
+    others = [axis for axis in facts.spatial if axis is not lane]
+    dim = lane_dimension(facts, right, lane)
+    if dim is None or any(uses(right, axis.var) for axis in others):
+        return None
+    row = max((a for a in others if a.kind == "spatial" and extent(a) > 1), key=extent, default=None)
+    product = Product(left, right, lane, row, depth, tuple(a for a in others if a is not row), dim, facts)
+    return product if is_whole(product) else None
+
+
+def schedule_step(s: Schedule, product: Product, target: Target) -> set[str]:
+    """Schedules a step's product; gives the names of the blocks that need nothing further."""
+    name = product.facts.block.name
+    lanes = min(target.lanes(product.facts.target.dtype), 1 << (product.n - 1).bit_length())
+    cores = target.cores if product.m * product.n * product.k >= LEAST_PARALLEL_WORK else 1
+    rows, vectors = register_tile(product.m, product.n, target, lanes, cores)
+    width = vectors * lanes
+    copy = pack_right(s, product, name, width, lanes)
+    stage = s[name]
+    stage.pad(_loop(stage, product.lane.var), lanes)
+    share = ceildiv(ceildiv(product.n, width), cores) * width
+    qc, column = stage.split(_loop(stage, product.lane.var), factor=share)
+    qp, tile = stage.split(column, factor=width)
+    qv, ql = stage.split(tile, factor=lanes)
+    rest = [_loop(stage, axis.var) for axis in product.outer if axis.kind == "spatial"]
+    around, inner = [*rest, qc, qp], [qv, ql]
+    if product.row is not None:
+        io, ii = stage.split(_loop(stage, product.row.var), factor=rows)
+        around.append(io)
+        inner = [ii, qv, ql]
+    (k,) = [_loop(stage, axis.var) for axis in product.facts.reduce]
+    stage.reorder(*around, k, *inner)
+    for loop in inner[:-1]:
+        stage.unroll(loop)
+    stage.vectorize(ql)
+    ahead = max((target.cache_bytes[0] or 32 << 10) // 4 // (product.facts.target.dtype.bytes * width), 8)
+    stage.prefetch(copy.block.writes[0].buffer.name, k, ahead)
+    steps = _loop(stage, product.facts.spatial[0].var)
+    if cores > 1:
+        stage.parallel(qc)
+    for loop in (qc, qp):
+        stage.zigzag(loop, steps)
+    return {name, copy.name}
+
+
+def _loop(stage: Stage, axis: Var) -> Var:
+    """The loop that walks over an axis."""
+    binding = dict(zip([a.var for a in stage.block.axes], stage.block.bindings))[axis]
+    found = [loop for loop in stage.loops if uses_any(binding, {loop})]
+    if len(found) != 1:
+        raise ScheduleError("recurrent", stage.name, f"the axis {axis.name} has no loop of its own")
+    return found[0]
