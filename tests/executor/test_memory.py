@@ -44,6 +44,21 @@ def test_a_model_from_a_file_holds_its_weights_once(path):
     assert weights > 2_000_000 and held < 1.4 * weights
 
 
+def test_nothing_is_made_again_before_somebody_asks(path, monkeypatch):
+    from weft.frontends import onnx as frontend
+
+    read = []
+    plain = frontend.load
+    monkeypatch.setattr(frontend, "load", lambda *given: read.append(1) or plain(*given))
+    module = compile(path)
+    module(np.zeros((4, 512), "float32"))
+    kept = module.graph.constants
+    assert len(kept) == len(wide().constants) and all(value in kept for value in kept)
+    assert len(read) == 1
+    assert len(dict(kept)) == len(dict(kept)) == len(kept)
+    assert len(read) == 2
+
+
 def test_what_was_let_go_of_comes_back(path, tmp_path):
     module = compile(path)
     graph = wide()

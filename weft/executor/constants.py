@@ -24,9 +24,16 @@ class ReloadedConstants(Mapping[Value, Array]):
 
     def __init__(self, constants: Mapping[Value, Array], held: Collection[int], reload: Reload) -> None:
         self._values = tuple(constants)
-        self._here = {v: a for v, a in constants.items() if a.nbytes <= SMALL_BYTES or id(a) in held}
-        self._known = {v: fingerprint(a) for v, a in constants.items() if v not in self._here}
+        self._here = dict(constants)
+        self._known: dict[Value, bytes] = {}
         self._reload = reload
+        self.drop(held)
+
+    def drop(self, held: Collection[int]) -> None:
+        """Lets go of large arrays that are here, but those whose ids are given."""
+        gone = [v for v, a in self._here.items() if a.nbytes > SMALL_BYTES and id(a) not in held]
+        for value in gone:
+            self._known[value] = fingerprint(self._here.pop(value))
 
     def __getitem__(self, value: Value) -> Array:
         if value in self._known and value not in self._here:
@@ -56,6 +63,9 @@ class ReloadedConstants(Mapping[Value, Array]):
 
 def lighten(graph: Graph, held: Collection[int], reload: Reload) -> Graph:
     """The graph, without memory of its own for large constants but those held elsewhere (by their ids)."""
+    if isinstance(graph.constants, ReloadedConstants):
+        graph.constants.drop(held)
+        return graph
     if all(a.nbytes <= SMALL_BYTES or id(a) in held for a in graph.constants.values() if a.dtype != object):
         return graph
     if any(a.dtype == object for a in graph.constants.values()):
