@@ -96,3 +96,26 @@ func f(A: float32[64, 64], B: float32[64, 64], C: float32[64, 64]):
     done = unroll(func)
     assert time.perf_counter() - start < 0.2
     assert sum(isinstance(s, Store) for s in walk_stmts(done.body)) == 112
+
+
+def test_copies_take_the_arm_of_a_select_that_they_choose():
+    func = parse_func("""
+func f(A: float32[8], C: float32[8], D: float32[8]):
+    for o in range(4):
+        for i in range(2) unrolled:
+            C[o*2 + i] = max(select((o*2 + i)%2 == 0, A[o], A[o + 1]), 0.0)
+            D[o*2 + i] = select(o < 2, A[o], A[i])
+""")
+    made = unroll(func)
+    expect(
+        made,
+        """
+func f(A: float32[8], C: float32[8], D: float32[8]):
+    for o in range(4):
+        C[o*2] = max(A[o], 0.0)
+        D[o*2] = select(o < 2, A[o], A[0])
+        C[o*2 + 1] = max(A[o + 1], 0.0)
+        D[o*2 + 1] = select(o < 2, A[o], A[1])
+""",
+    )
+    same_meaning(func, made)

@@ -6,12 +6,17 @@
 A loop stays a loop (serial) when its extent is not a constant, when the annotation {"unroll_explicit": False} leaves
 the work to the code generator, or when the copies would be more than `limit` statements. A serial loop annotated
 {"pragma_unroll": k} runs k copies an iteration, and what is left over after it.
+
+A copy of a stored value takes along only that arm of a Select which the copy's numbers choose: a Select over the rows
+of a small matrix would else be copied whole for each row.
 """
 
 from __future__ import annotations
 
-from weft.expr.nodes import Expr, Var, add, floordiv, index_expr, int_value, mul, sub
-from weft.loop.ir import Allocate, For, Func, Seq, Stmt, seq
+from weft.expr.nodes import Binary, Broadcast, Const, Expr, Select, Var, add, floordiv, index_expr, int_value, mul, sub
+from weft.expr.simplify import simplify
+from weft.expr.visit import substitute
+from weft.loop.ir import Allocate, For, Func, Seq, Stmt, Store, seq
 from weft.loop.passes.support import Copier, Names
 from weft.loop.visit import child_stmts, walk_stmts
 
@@ -44,6 +49,22 @@ class _Unroller(Copier):
     def visit_Allocate(self, s: Allocate) -> Stmt:
         """An allocation: of a fresh buffer only inside what is copied."""
         return super().visit_Allocate(s) if self.copying else self.generic_stmt(s)
+
+    def visit_Store(self, s: Store) -> Stmt:
+        """A store: of the arms of Selects that this copy chooses."""
+        value = self._chosen(s.value) if self.copying else s.value
+        return super().visit_Store(s if value is s.value else Store(s.buffer, s.indices, value, s.predicate))
+
+    def _chosen(self, e: Expr) -> Expr:
+        """A value without the Selects around its terms that are decided now."""
+        if isinstance(e, Select):
+            scalar = e.condition.value if isinstance(e.condition, Broadcast) else e.condition
+            condition = simplify(substitute(scalar, self.variables))
+            return e if not isinstance(condition, Const) else self._chosen(e.then if condition.value else e.otherwise)
+        if isinstance(e, Binary) and e.dtype.is_float:
+            a, b = self._chosen(e.a), self._chosen(e.b)
+            return e if a is e.a and b is e.b else type(e)(a, b)
+        return e
 
     def measure(self, s: Stmt) -> int:
         """How many statements there will be; remembered for each loop's body."""
