@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from tests.codegen.support import ENTRY, slot
-from weft.codegen.c.dialects import OPENCL
-from weft.codegen.c.generate import c_symbol, generate, generate_plain
+from weft.codegen.c.generate import c_symbol, generate_plain
 from weft.core.errors import TargetError
 from weft.expr.nodes import Buffer
 from weft.targets.registry import find_target
@@ -38,6 +37,15 @@ def opencl():
         pytest.skip(str(error))
 
 
+@functools.cache
+def cuda():
+    """The CUDA target; the test is skipped where there is no NVIDIA GPU."""
+    target = find_target("cuda")
+    if not target.is_host:
+        pytest.skip("no NVIDIA GPU on this machine")
+    return target
+
+
 def compile_plain(func, folder, *, contract="off"):
     """A Func as a ctypes function, by way of a shared library."""
     source, library = folder / "code.c", folder / "code.so"
@@ -60,11 +68,19 @@ def run_plain(func, folder, *arguments):
 
 def run_opencl(func, *arguments):
     """The program on the OpenCL device: outputs change in place."""
-    target = opencl()
-    device = target.device()
-    program = generate(func, target, OPENCL)
+    program = opencl().generate(func)
     # A fused multiply-add rounds once where the interpreter rounds twice.
-    program = replace(program, source="#pragma OPENCL FP_CONTRACT OFF\n" + program.source)
+    run_program(replace(program, source="#pragma OPENCL FP_CONTRACT OFF\n" + program.source), opencl(), arguments)
+
+
+def run_cuda(func, *arguments):
+    """The program on the NVIDIA GPU: outputs change in place."""
+    run_program(cuda().generate(func), cuda(), arguments)
+
+
+def run_program(program, target, arguments):
+    """A device program on arrays of the host."""
+    device = target.device()
     given = {}
     for parameter, value in zip(program.parameters, arguments):
         if parameter.is_buffer:

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from tests.codegen.c_support import run_opencl, run_plain
+from tests.codegen.c_support import cuda, run_cuda, run_opencl, run_plain
 from tests.codegen.support import many_elementwise, ulp_error
+from tests.conftest import FULL
 from weft.core.dtypes import BOOL, dtype
 from weft.expr.intrinsics import FLOAT_UNARY
 from weft.expr.nodes import (
@@ -31,6 +32,7 @@ from weft.loop.interpreter import interpret
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 EXACT = ("neg", "floor", "ceil", "trunc", "round", "abs", "sqrt")
+QUICK = ("int8", "int64", "uint32", "float16", "float32")
 COUNT = 64
 ULPS = {"float16": 1, "bfloat16": 1, "float32": 16, "float64": 16}
 """How far a function of the math library may be from numpy's, in units of the last place (OpenCL allows up to 16)."""
@@ -70,11 +72,17 @@ def compare(makes, results, arrays, kinds, run, exact):
             assert error.max() <= ULPS[result], (number, mine[error.argmax()], theirs[error.argmax()])
 
 
-@pytest.fixture(params=["c", "opencl"])
+@pytest.fixture(params=["c", "opencl", "cuda"])
 def run(request, tmp_path):
-    if request.param == "opencl":
-        return run_opencl
-    return lambda func, *arguments: run_plain(func, tmp_path, *arguments)
+    """How a Func is run. PoCL takes a second to compile one, so that the quick suite leaves out some types there."""
+    if request.param == "c":
+        return lambda func, *arguments: run_plain(func, tmp_path, *arguments)
+    kind = (request.node.callspec.params.get("kind") or request.node.callspec.params.get("source")) or QUICK[0]
+    if not FULL and request.param == "opencl" and kind not in QUICK:
+        pytest.skip("in the full suite")
+    if request.param == "cuda":
+        cuda()
+    return run_opencl if request.param == "opencl" else run_cuda
 
 
 @pytest.mark.parametrize("kind", INTEGERS)

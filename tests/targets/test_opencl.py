@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -182,3 +183,25 @@ def test_threads_need_constant_extents():
     s[c].bind(s[c].op.axis[0], te.thread_axis("threadIdx.x"))
     with pytest.raises(TargetError, match="constant"):
         weft.build(s, [a, c], "opencl:generic")
+
+
+def test_calls_from_several_threads():
+    """Calls share workspaces; each still gets its own results."""
+    a = te.placeholder((4096,), "float32", name="A")
+    b = te.compute((4096,), lambda i: a[i] * 2.0, name="B")
+    c = te.compute((4096,), lambda i: b[4095 - i] + 1.0, name="C")
+    s = te.create_schedule(c.op)
+    for stage in (b, c):
+        block, thread = s[stage].split(s[stage].op.axis[0], 64)
+        s[stage].bind(block, te.thread_axis("blockIdx.x"))
+        s[stage].bind(thread, te.thread_axis("threadIdx.x"))
+    function = weft.build(s, [a, c], opencl())
+
+    def call(number):
+        given, out = np.full(4096, number, "f"), np.zeros(4096, "f")
+        function(given, out)
+        return np.unique(out)
+
+    with ThreadPoolExecutor(4) as pool:
+        for number, found in enumerate(pool.map(call, range(40))):
+            np.testing.assert_array_equal(found, [number * 2 + 1])

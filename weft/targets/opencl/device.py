@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import threading
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -72,17 +73,19 @@ class OpenCLExecutable:
         names = {kernel.name for kernel in program.kernels}
         self.kernels = {name: device.opencl.Kernel(built, name) for name in names}
         self._workspaces: dict[str, tuple[int, Any]] = {}
+        self._lock = threading.Lock()
 
     def run(self, arguments: Mapping[str, Any]) -> None:
-        """Launches the kernels in order."""
+        """Launches the kernels in order; the queue runs one call's kernels after the other's, also of other threads."""
         sizes = {name: int(value) for name, value in arguments.items() if isinstance(value, np.integer)}
         program = self.program.with_sizes(sizes)
         given = dict(arguments)
-        for workspace in program.workspaces:
-            given[workspace.name] = self._workspace(workspace.name, max(number(workspace.elements, sizes), 1) *
-                                                    workspace.dtype.bytes)  # fmt: skip
-        for kernel in program.kernels:
-            self._launch(kernel, given)
+        with self._lock:
+            for workspace in program.workspaces:
+                count = max(number(workspace.elements, sizes), 1)
+                given[workspace.name] = self._workspace(workspace.name, count * workspace.dtype.bytes)
+            for kernel in program.kernels:
+                self._launch(kernel, given)
 
     def _workspace(self, name: str, size: int) -> Any:
         held, memory = self._workspaces.get(name, (-1, None))
