@@ -135,7 +135,11 @@ _FROM_BITS = {"float": "weft_as_float", "double": "weft_as_double"}
 def to_bits(text: str, dtype: DType) -> str:
     """The bits of a value as an unsigned integer of its width."""
     if types.is_half(dtype):
-        return f"weft_to_{'bfloat' if dtype.kind == 'bfloat' else 'half'}({bare(text)})"
+        kind = "bfloat" if dtype.kind == "bfloat" else "half"
+        rounding = f"weft_round_{kind}"
+        if text.startswith(rounding) and bare(text.removeprefix(rounding)) != text.removeprefix(rounding):
+            text = text.removeprefix(rounding)  # the conversion to bits rounds by itself
+        return f"weft_to_{kind}({bare(text)})"
     if dtype.is_float:
         return f"{_INTO_BITS[types.register_type(dtype)]}({bare(text)})"
     return f"(uint{dtype.bits}_t){text}"
