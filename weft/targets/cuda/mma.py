@@ -95,7 +95,7 @@ def _dot(kind: Kind) -> Emitter:
     for half in (0, 1):
         sums = ", ".join(f'"+{kind.constraint}"(sum[{4 * half + i}])' for i in range(4))
         halves.append(
-            f'  asm volatile("mma.sync.aligned.{kind.instruction} {{%0, %1, %2, %3}}, {{%4, %5, %6, %7}}, {{%8, %9}}, '
+            f'  asm("mma.sync.aligned.{kind.instruction} {{%0, %1, %2, %3}}, {{%4, %5, %6, %7}}, {{%8, %9}}, '
             f'{{%0, %1, %2, %3}};"\n               : {sums}\n               : "r"(a[0]), "r"(a[1]), "r"(a[2]), '
             f'"r"(a[3]), "r"(b[{2 * half}]), "r"(b[{2 * half + 1}]));'
         )

@@ -24,11 +24,12 @@ from weft.loop.tree import block_path, loops_on
 from weft.schedule.facts import block_named, facts_of, names_of
 from weft.schedule.schedule import Schedule
 from weft.targets.base import Target
-from weft.targets.gpu.elementwise import bind_flat, schedule_elementwise, schedule_with_reduction
+from weft.targets.gpu.elementwise import bind_flat, schedule_elementwise
 from weft.targets.gpu.inline import inline_producers
 from weft.targets.gpu.product import schedule_product
 from weft.targets.gpu.reduction import schedule_reduction
 from weft.targets.gpu.rows import schedule_rows
+from weft.targets.gpu.taking import schedule_with_reduction
 
 
 Attempt = Callable[[Schedule, str, Target, Collection[Buffer], set[str]], bool]

@@ -14,9 +14,9 @@ from weft.expr.nodes import Expr, Load, Var, add, index_expr, int_value, mul
 from weft.expr.simplify import simplify
 from weft.expr.visit import substitute
 from weft.loop.ir import For
-from weft.loop.tree import axes_using, block_path, blocks_in, loops_on, readers
+from weft.loop.tree import axes_using, block_path, loops_on
 from weft.schedule.facts import Facts, extent, facts_of
-from weft.schedule.schedule import Schedule, Stage
+from weft.schedule.schedule import Stage
 from weft.targets.base import Target, ThreadFacts
 
 BLOCK = 256
@@ -177,50 +177,6 @@ def _starts_aligned(facts: Facts, load: Load, lanes: int) -> bool:
         stride = mul(stride, size)
     start = int_value(simplify(flat))
     return start is not None and start % lanes == 0
-
-
-def schedule_with_reduction(stage: Stage, target: Target, done: set[str]) -> bool:
-    """A block that takes the results of short reductions at its own elements: each thread reduces what it needs."""
-    s, name = stage.schedule, stage.name
-    facts = facts_of(stage.block)
-    loops = spatial_loops(stage)
-    if not loops or facts.is_ordered or facts.is_reduction:
-        return False
-    makers = [maker for maker in _own_reductions(s, facts) if maker not in done]
-    if not makers:
-        return False
-    before = s.copy()
-    try:
-        bind_loop(stage, fuse_all(stage, loops), target)
-        thread = s[name].loops[-1]
-        for maker in makers:
-            s[maker].set_scope("local")
-            s[maker].compute_at(s[name], thread)
-            for loop in reversed(free_loops(s[maker])):
-                if (int_value(loop.extent) or 99) <= 9:
-                    s[maker].unroll(loop.var)
-    except ScheduleError:
-        s._become(before)
-        return False
-    done.update(makers)
-    return True
-
-
-def _own_reductions(s: Schedule, facts: Facts) -> list[str]:
-    """The reductions that a block alone takes, each at the block's own element."""
-    found = []
-    spatial = {axis.var for axis in facts.spatial}
-    for buffer in dict.fromkeys(load.buffer for load in facts.loads):
-        if buffer in s.func.buffers or len(readers(s.func.body, buffer)) != 1:
-            continue
-        makers = [b for b in blocks_in(s.func.body) if any(w.buffer is buffer for w in b.writes)]
-        indices = [load.indices for load in facts.loads if load.buffer is buffer]
-        if len(makers) != 1 or len(makers[0].writes) != 1 or any(set(at) != spatial for at in indices):
-            continue
-        made = facts_of(makers[0])
-        if made.is_reduction and not made.is_ordered and (made.depth <= 128 or made.points >= 65536):
-            found.append(makers[0].name)
-    return found
 
 
 # ------------------------------------------------------------------------------------------------------ transposition

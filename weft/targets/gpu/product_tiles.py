@@ -14,37 +14,41 @@ from weft.schedule.space import Point
 from weft.targets.base import ThreadFacts
 
 CHOICES: dict[str, tuple[int, ...]] = {
-    "tile_x": (16, 32, 64, 128, 256),
-    "tile_y": (8, 16, 32, 64, 128, 256),
+    "tile_x": (16, 32, 64, 128),
+    "tile_y": (8, 16, 32, 64, 128),
     "tile_k": (8, 16, 32),
-    "each_x": (2, 4, 8, 16),
-    "each_y": (2, 4, 8, 16),
+    "each_x": (2, 4, 8),
+    "each_y": (2, 4, 8),
     "parts": (1, 2, 3, 4, 6, 8, 12, 16, 24, 32),
     "stages": (1, 2, 3, 4),
 }
-_EACH = ((16, 8), (8, 16), (8, 8), (8, 4), (4, 8), (4, 4), (4, 2), (2, 4))
+_EACH = ((8, 8), (8, 4), (4, 8), (4, 4), (4, 2), (2, 4))
 """What one thread computes: x and y of its own."""
 
-# The numbers below are fitted to 250 measured points of convolutions and matrix products on an H200.
+# The numbers below are fitted to 550 measured points of convolutions and matrix products on an H200.
 LANES = 128
 """Multiplications and additions that a multiprocessor does in one cycle."""
-FETCH = {"vector": 0.9, "plain": 4.5, "gather": 72.0}
+FETCH = {"vector": 1, "plain": 1, "gather": 33}
 """What it costs a thread to fetch one element into shared memory, in instructions' time, by how an operand lies."""
-LOAD = 3.4
+LOAD = 6.2
 """What a load of a register's operands from shared memory costs."""
-STEP_INSTRUCTIONS, STEP_CYCLES = 14.0, 150.0
+STEP_INSTRUCTIONS, STEP_CYCLES = 8.8, 12
 """What a step of k costs beside the arithmetic: the loop's own instructions, and waiting at its barrier."""
-BUSY_WARPS, BUSY_POWER = 14.0, 0.37
+LATENCY, LATENCY_ALONE = 542, 519
+"""Cycles until a fetch is there; ahead of its use in a pipeline, or waited for at once."""
+CHAIN, FETCH_CHAIN = 1.2, 2.1
+"""How much longer the instructions of a lone block take, and those of its fetches besides."""
+BUSY_WARPS, BUSY_POWER = 12, 0.4
 """With fewer warps on a multiprocessor than this, its units are not busy all the time."""
-CHAIN = 1.4
-"""How much longer the instructions of a lone block take."""
-START_CYCLES = 2300.0
+START_CYCLES = 998.9
 """Before the first step and after the last: the launch, the first fetch, writing out."""
-SECOND_KERNEL_CYCLES = 2100.0
-BYTES_PER_CYCLE = 17.0
+SECOND_KERNEL_CYCLES = 4377
+BYTES_PER_CYCLE = 22.6
 """What one multiprocessor gets from memory in one cycle, when all of them ask."""
-WAVE = 1.0
+WAVE = 0.57
 """Cycles of the shared memory for 128 bytes."""
+OTHER_REGISTERS = 17
+"""What a thread needs beside its sums and operands."""
 
 
 @dataclass(frozen=True)
@@ -123,8 +127,9 @@ def estimate(problem: Problem, point: Point, machine: ThreadFacts) -> float:
     waves = max(1.0, min(32, columns) * each_x / 32) + max(1.0, max(1.0, 32 / columns) * each_y / 32)
     busy = math.hypot(instructions * threads / LANES, tile_k * threads / 32 * waves * WAVE)
     busy /= min(1.0, (threads / 32 * together / BUSY_WARPS) ** BUSY_POWER)
-    alone = steps * (STEP_CYCLES + CHAIN * instructions) + START_CYCLES
-    cycles = max(rounds * steps * busy, math.ceil(rounds / resident) * alone) + START_CYCLES / 2
+    waits = LATENCY / (point["stages"] - 1) if point["stages"] > 1 else LATENCY_ALONE
+    alone = steps * max(STEP_CYCLES + CHAIN * instructions + FETCH_CHAIN * fetch, waits) + START_CYCLES
+    cycles = max(rounds * steps * busy + START_CYCLES / 2, math.ceil(rounds / resident) * alone)
     if parts > 1:
         moved = problem.x * problem.y * problem.batch * 4 * (parts * 2 + 1) / machine.multiprocessors
         cycles += SECOND_KERNEL_CYCLES + moved / BYTES_PER_CYCLE
@@ -133,7 +138,7 @@ def estimate(problem: Problem, point: Point, machine: ThreadFacts) -> float:
 
 def _resident(problem: Problem, point: Point, threads: int, machine: ThreadFacts) -> int:
     """Blocks that a multiprocessor holds at a time."""
-    registers = min(255, point["each_x"] * point["each_y"] + 2 * (point["each_x"] + point["each_y"]) + 30)
+    registers = min(255, point["each_x"] * point["each_y"] + 2 * (point["each_x"] + point["each_y"]) + OTHER_REGISTERS)
     shared = point["stages"] * point["tile_k"] * (point["tile_x"] + point["tile_y"]) * problem.bytes + 1024
     return max(
         1,

@@ -231,6 +231,35 @@ def accumulate_locally(stage: Stage, tag: str | None = None) -> Stage:
     return made
 
 
+def schedule_reduction_of(taker: Stage, maker: str, target: Target) -> bool:
+    """A block that takes a long reduction at its own elements: both in one kernel."""
+    s, name = taker.schedule, taker.name
+    facts = facts_of(s[maker].block)
+    if facts.store is None or _parts(facts, target) > 1:
+        return False
+    machine = threads_of(target)
+    flat = fuse_all(taker, spatial_loops(taker))
+    if is_contiguous(facts):
+        threads, together = row_threads(facts.depth, facts.points, target)
+        place = bind_rows(taker, flat, together)
+        tag, lanes = "threadIdx.x", row_lanes(facts, target) if facts.depth >= 4 * threads else 1
+    else:
+        threads, lanes, tag = _column_share(facts, target), 1, "threadIdx.y"
+        block, place = taker.split(flat, factor=min(machine.warp, 32))
+        taker.bind(block, "blockIdx.x")
+        taker.bind(place, "threadIdx.x")
+    s[maker].set_scope("shared" if tag == "threadIdx.x" else "local")
+    s[maker].compute_at(s[name], place)
+    cross_threads(s[maker], threads, tag, lanes)
+    return True
+
+
+def _column_share(facts: Facts, target: Target) -> int:
+    """How many threads share the reduction of one element, where neighbours in memory are elements of the result."""
+    wanted = threads_of(target).multiprocessors * 1024
+    return power_of_two(min(max(1, wanted // max(1, facts.points)), facts.depth // 16, 32))
+
+
 def _columns(stage: Stage, facts: Facts, target: Target) -> bool:
     """A thread for each element; where these are too few, several rows of threads share each reduction."""
     s, name = stage.schedule, stage.name
@@ -239,7 +268,7 @@ def _columns(stage: Stage, facts: Facts, target: Target) -> bool:
     if not spatial:
         return False
     wanted = machine.multiprocessors * 1024
-    share = power_of_two(min(max(1, wanted // max(1, facts.points)), facts.depth // 16, 32))
+    share = _column_share(facts, target)
     stage.reorder(*spatial, *reduction)
     flat = fuse_all(stage, spatial)
     if share < 2 or facts.store is None:
