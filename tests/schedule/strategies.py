@@ -665,6 +665,12 @@ def _pad(source: Source, func: Func) -> Step:
     return "pad", {"block": block.name, "loop": loop, "factor": source.pick((2, 3, 4, 8))}
 
 
+def _zigzag(source: Source, func: Func) -> Step:
+    loop = _loop(source, func)
+    around = [s.var.name for s in loops_on(loop_path(func, loop, "zigzag"))[:-1]] if loop != "none" else []
+    return "zigzag", {"loop": loop, "by": source.pick(around) if around else loop}
+
+
 def _pipeline(source: Source, func: Func) -> Step:
     loops = loops_in(func.body)
     several = [loop for loop in loops if isinstance(loop.body, Seq)]
@@ -715,6 +721,7 @@ STEPS: dict[str, Callable[[Source, Func], Step]] = {
     ),
     "storage_align": _storage_align,
     "pad": _pad,
+    "zigzag": _zigzag,
     "double_buffer": lambda source, func: ("double_buffer", {"buffer": _buffer(source, func).name}),
     "software_pipeline": _pipeline,
     "prefetch": _prefetch,

@@ -44,6 +44,7 @@ VALID = {
     "storage_align": {"buffer": "D", "dim": 0, "factor": 8, "offset": 1},
     "double_buffer": {"buffer": "B"},
     "pad": {"block": "B", "loop": "i", "factor": 3},
+    "zigzag": {"loop": "ii", "by": "io"},
 }
 """A legal use of each primitive with all its arguments."""
 
@@ -54,7 +55,7 @@ JUNK = [None, -1, 0, 7, 10**30, 1.5, float("nan"), True, "", "x", "i", "a b", "Ã
 
 def subject(primitive: str) -> Schedule:
     """A schedule on which the valid use of the primitive is legal."""
-    if primitive in ("fuse", "reorder"):
+    if primitive in ("fuse", "reorder", "zigzag"):
         s = chain()
         s.apply("split", loop="i", factors=[None, 2])
         return s

@@ -407,6 +407,10 @@ class Stage:
             arguments["outer"] = self._loop(outer, "prefetch")
         self.schedule.apply("prefetch", **arguments, distance=distance)
 
+    def zigzag(self, loop: Any, by: Any) -> None:
+        """Runs a loop backwards in every second iteration of a loop around it."""
+        self.schedule.apply("zigzag", loop=self._loop(loop, "zigzag"), by=self._loop(by, "zigzag"))
+
     def pragma(self, loop: Any, key: str, value: Any = True) -> None:
         """A hint on a loop."""
         self.schedule.apply("annotate", target=self._loop(loop, "pragma"), key=f"pragma_{key}", value=value)

@@ -94,8 +94,8 @@ def _hints(c: Context, s: For) -> str:
     return ""
 
 
-def _loop(c: Context, s: For, first: str, end: str, guard: bool) -> None:
-    """The loop proper: tested at its end, and before it if it may run zero times."""
+def _loop(c: Context, s: For, first: str, end: str, guard: bool, rounds: Var | None = None) -> None:
+    """The loop proper: tested at its end, and before it if it may run zero times; backwards in odd rounds."""
     body, done = c.new_label("loop"), c.new_label("after")
     before = c.label
     if guard:
@@ -106,12 +106,19 @@ def _loop(c: Context, s: For, first: str, end: str, guard: bool) -> None:
     variable, following = c.fresh(), c.fresh()
     phi = len(c.lines)
     c.lines.append("")
-    c.values[s.var] = variable
+    c.values[s.var] = variable if rounds is None else _turned(c, variable, first, end, c.values[rounds])
     c.run(s.body)
     c.lines[phi] = f"  {variable} = phi i64 [ {first}, %{before} ], [ {following}, %{c.label} ]"
     c.line(f"{following} = add nuw nsw i64 {variable}, 1")
     c.branch_if(c.emit(f"icmp slt i64 {following}, {end}"), body, done, _hints(c, s))
     c.start(done)
+
+
+def _turned(c: Context, variable: str, first: str, end: str, rounds: str) -> str:
+    """The place of an iteration that counts down in odd rounds."""
+    last = c.emit(f"sub i64 {c.emit(f'add i64 {first}, {end}')}, 1")
+    odd = c.emit(f"trunc i64 {rounds} to i1")
+    return c.emit(f"select i1 {odd}, i64 {c.emit(f'sub i64 {last}, {variable}')}, i64 {variable}")
 
 
 def _for(c: Context, s: For) -> None:
@@ -167,6 +174,10 @@ class _Environment:
 
     def __init__(self, c: Context, s: For) -> None:
         variables, buffers = _captured(s)
+        by = s.annotations.get("zigzag")
+        self.rounds = next((v for v in reversed(c.values) if v.name == by and v.dtype.lanes == 1), None)
+        if self.rounds is not None:
+            variables[self.rounds] = None
         used = {definition for var in variables for definition in _mentioned(c, var)}
         self.variables = [v for v in c.values if v in variables or v in used]
         self.buffers = [b for b in c.pointers if b in buffers]
@@ -226,7 +237,7 @@ def _outline(outer: Context, s: For, environment: _Environment, symbol: str) -> 
     c.aligned, c.base_slots, c.slots_used = dict(outer.aligned), dict(outer.base_slots), dict(outer.slots_used)
     c.ranges, c.divisors, c.definitions = dict(outer.ranges), dict(outer.divisors), dict(outer.definitions)
     environment.unpack(c, "%env")
-    _loop(c, s, "%begin", "%end", True)
+    _loop(c, s, "%begin", "%end", True, environment.rounds)
     c.line("ret void")
     position = len(outer.module.functions)
     text = c.text(f"define internal void {types.quote(symbol)}(i64 %begin, i64 %end, ptr noalias %env) #0")

@@ -59,7 +59,7 @@ def check_marks(func: Func, what: str, place: str) -> None:
     What was made and used inside one iteration, in memory of its own, is then shared by all.
     """
     for loop in loops_in(func.body):
-        if loop.kind in ("parallel", "vectorized", "thread"):
+        if loop.kind in ("parallel", "vectorized", "thread") or "zigzag" in loop.annotations:
             try:
                 check_independent(func, loop, what)
             except ScheduleError as error:
@@ -244,6 +244,24 @@ def prefetch(func: Func, buffer: str, loop: str, distance: int = 1, outer: str |
 
 
 @primitive
+def zigzag(func: Func, loop: str, by: str) -> Result:
+    """A loop runs backwards in every second iteration of a loop around it: it begins with what is still in the cache.
+
+    Of a parallel loop every thread does so with its share.
+
+    rewrite: for t: for i in range(n): S  ->  for t: for i in range(n) @{"zigzag": "t"}: S
+    """
+    path = loop_path(func, loop, "zigzag")
+    found = loop_of(path)
+    if by not in [s.var.name for s in loops_on(path[:-1])]:
+        raise ScheduleError("zigzag", f"{loop}, {by}", f"{by} is not a loop around {loop}")
+    if found.kind not in ("serial", "parallel"):
+        raise ScheduleError("zigzag", f"{loop}, {by}", f"the loop is {found.kind}, and its order is not given")
+    check_independent(func, found, "zigzag")
+    return Result(replace_last(func, path, found.replace(annotations={**found.annotations, "zigzag": by})))
+
+
+@primitive
 def set_scope(func: Func, buffer: str, scope: str) -> Result:
     """Puts an intermediate buffer into another memory.
 
@@ -308,4 +326,5 @@ def has_opaque_access(block: Block, buffer: Buffer) -> bool:
 __all__ = [
     "annotate", "bind", "check_independent", "check_marks", "double_buffer", "has_opaque_access", "parallel",
     "prefetch", "set_scope", "software_pipeline", "storage_align", "swap_buffer", "unroll", "vectorize",
+    "zigzag",
 ]  # fmt: skip

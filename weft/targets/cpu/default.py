@@ -22,6 +22,7 @@ from weft.loop.tree import block_path, blocks_in, loops_on, readers
 from weft.schedule.schedule import Schedule
 from weft.schedule.space import Space
 from weft.targets.base import Target
+from weft.targets.cpu.default_attach import attach_producers, feeding
 from weft.targets.cpu.default_facts import (
     Facts,
     block_named,
@@ -208,7 +209,7 @@ def _tile(
     done.update(name for name in made if name not in packed)
     parallel = parallelize(s[final], outer, facts.points * facts.depth, target)
     attach = [parallel] if parallel is not None else list(outer[:1])
-    _attach_producers(s, final, attach, target, done, skip=set(packed))
+    attach_producers(s, final, attach, target, done, skip=set(packed))
     for name in packed:
         if plan.packed is not None and plan.packed.buffer not in constants:
             _pack_in_parallel(s, name, target)
@@ -243,7 +244,7 @@ def _rows(s: Schedule, name: str, target: Target, done: set[str]) -> None:
     facts = facts_of(block_named(s, name))
     stage = s[name]
     spatial = list(stage.axis)
-    earlier = [n for n in _feeding(s, name) if n not in done]
+    earlier = [n for n in feeding(s, name) if n not in done]
     if facts.is_reduction:
         total = facts.points * facts.depth
         outer = spatial
@@ -254,7 +255,7 @@ def _rows(s: Schedule, name: str, target: Target, done: set[str]) -> None:
         schedule_elementwise(stage, target)
         return
     candidates = list(reversed(outer))
-    _attach_producers(s, name, candidates, target, done)
+    attach_producers(s, name, candidates, target, done)
     if facts.is_reduction:
         schedule_reduction(s[name], target)
         outer = [loop for loop in s[name].loops if loop.name in {x.name for x in spatial}]
@@ -294,60 +295,6 @@ def _needs_all_rows(s: Schedule, name: str, earlier: list[str]) -> bool:
         loads = [load for load in facts.loads if load.buffer is maker.target]
         if any(load.indices and load.indices[-1] is last for load in loads) and maker.depth >= 16:
             return True
-    return False
-
-
-def _feeding(s: Schedule, name: str) -> list[str]:
-    """The blocks, last first, whose results reach a block and nothing that is not on the way to it."""
-    inside = {name}
-    found: list[str] = []
-    order = blocks_in(s.func.body)
-    for block in reversed(order[: [b.name for b in order].index(name)]):
-        takers = [r.name for w in block.writes for r in readers(s.func.body, w.buffer)]
-        if takers and all(t in inside for t in takers) and not any(w.buffer in s.func.buffers for w in block.writes):
-            inside.add(block.name)
-            found.append(block.name)
-    return found
-
-
-def _attach_producers(
-    s: Schedule,
-    name: str,
-    loops: list[Var],
-    target: Target,
-    done: set[str],
-    skip: set[str] = frozenset(),  # type: ignore[assignment]
-) -> None:
-    """Computes the stages that feed a block inside its loops, where that computes nothing twice."""
-    if not loops:
-        return
-    for other in _feeding(s, name):
-        if other in done or other in skip:
-            continue
-        facts = facts_of(block_named(s, other))
-        if is_product_sum(facts):
-            continue
-        if _attach(s, other, name, loops):
-            done.add(other)
-            if facts.is_reduction:
-                schedule_reduction(s[other], target)
-            else:
-                schedule_elementwise(s[other], target, outer=False)
-
-
-def _attach(s: Schedule, other: str, name: str, loops: list[Var]) -> bool:
-    """Computes a stage inside the first of the loops where it does no more work than on its own."""
-    alone = work_around(s, other)
-    for loop in loops:
-        before = s.copy()
-        try:
-            s[other].compute_at(s[name], loop)
-        except WeftError:
-            s._become(before)
-            continue
-        if work_around(s, other) <= 1.3 * alone:
-            return True
-        s._become(before)
     return False
 
 
