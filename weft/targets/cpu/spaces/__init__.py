@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from weft.schedule.space import Space
-from weft.targets.cpu.spaces import conv, matmul, matmul_amx, winograd
+from weft.targets.cpu.spaces import conv, depthwise, matmul, matmul_amx, winograd
 from weft.targets.cpu.unit import Unit
 
-SPACES: tuple[Callable[[Unit], Space | None], ...] = (matmul_amx.space, matmul.space, conv.space)
+SPACES: tuple[Callable[[Unit], Space | None], ...] = (matmul_amx.space, matmul.space, conv.space, depthwise.space)
 
 WHOLE: tuple[Callable[[Unit], Space | None], ...] = (winograd.space,)
 """Spaces that schedule a product together with the stages around it; asked before any block has a schedule."""

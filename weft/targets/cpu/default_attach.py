@@ -1,0 +1,67 @@
+"""Stages that feed a block, computed inside its loops."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from weft.core.errors import WeftError
+from weft.expr.nodes import Var
+from weft.loop.tree import blocks_in, readers
+from weft.schedule.facts import block_named, facts_of, is_product_sum, work_around
+from weft.schedule.schedule import Schedule
+from weft.targets.base import Target
+from weft.targets.cpu.default_loops import schedule_elementwise, schedule_reduction
+
+
+def feeding(s: Schedule, name: str) -> list[str]:
+    """The blocks, last first, whose results reach a block and nothing that is not on the way to it."""
+    inside = {name}
+    found: list[str] = []
+    order = blocks_in(s.func.body)
+    for block in reversed(order[: [b.name for b in order].index(name)]):
+        takers = [r.name for w in block.writes for r in readers(s.func.body, w.buffer)]
+        if takers and all(t in inside for t in takers) and not any(w.buffer in s.func.buffers for w in block.writes):
+            inside.add(block.name)
+            found.append(block.name)
+    return found
+
+
+def attach_producers(
+    s: Schedule,
+    name: str,
+    loops: list[Var],
+    target: Target,
+    done: set[str],
+    skip: Collection[str] = (),
+) -> None:
+    """Computes the stages that feed a block inside its loops, where that computes nothing twice."""
+    if not loops:
+        return
+    for other in feeding(s, name):
+        if other in done or other in skip:
+            continue
+        facts = facts_of(block_named(s, other))
+        if is_product_sum(facts):
+            continue
+        if _attach(s, other, name, loops):
+            done.add(other)
+            if facts.is_reduction:
+                schedule_reduction(s[other], target)
+            else:
+                schedule_elementwise(s[other], target, outer=False)
+
+
+def _attach(s: Schedule, other: str, name: str, loops: list[Var]) -> bool:
+    """Computes a stage inside the first of the loops where it does no more work than on its own."""
+    alone = work_around(s, other)
+    for loop in loops:
+        before = s.copy()
+        try:
+            s[other].compute_at(s[name], loop)
+        except WeftError:
+            s._become(before)
+            continue
+        if work_around(s, other) <= 1.3 * alone:
+            return True
+        s._become(before)
+    return False
