@@ -1,7 +1,9 @@
 """DynamicQuantizeLSTM: an LSTM with 8-bit weights, whose inputs and states are quantized as they come.
 
-The whole input is quantized once for its product, the hidden state of all sequences at every step. Weights lie as
-(direction, input, gate); scales and zero points are one for each direction, or one for each direction and gate.
+The whole input is quantized once for its product, the hidden state of all sequences at every step. (ONNX Runtime does
+so with one thread; with more it shares the sequences out and quantizes each share over its own range, so that its
+answers depend on the number of threads, by about 1e-3.) Weights lie as (direction, input, gate); scales and zero points
+are one for each direction, or one for each direction and gate.
 """
 
 from __future__ import annotations
