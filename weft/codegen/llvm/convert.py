@@ -128,6 +128,33 @@ def _round_to_odd(c: Context, value: str, lanes: int) -> str:
     return c.emit(f"bitcast {kind} {op('or', op('sub', bits, beyond), inexact)} to {wide}")
 
 
+def _floats_to_integers(c: Context, value: str, source: DType, to: DType) -> str:
+    """A vector of floats as integers of at most 32 bits: held within their range first, NaN to 0.
+
+    LLVM has an intrinsic for that, but takes vectors of it apart into single elements.
+    """
+    lanes, kind, flags = source.lanes, types.llvm_type(source), types.vector("i1", source.lanes)
+    wide, element = types.vector("i32", lanes), types.llvm_type(source.with_lanes(1))
+    low, high = (-(1 << (to.bits - 1)), (1 << (to.bits - 1)) - 1) if to.is_signed else (0, (1 << to.bits) - 1)
+    rounded = to.bits == 32 and source.bits == 32  # 2^31 - 1 is no float: the next one below it is 2^31 - 128
+
+    def limit(number: int) -> str:
+        return types.splat(element, types.float_literal(float(number), element), lanes)
+
+    def held(old: str, test: str, number: int) -> str:
+        condition = c.emit(f"fcmp {test} {kind} {old}, {limit(number)}")
+        return c.emit(f"select {flags} {condition}, {kind} {limit(number)}, {kind} {old}")
+
+    missing = c.emit(f"fcmp uno {kind} {value}, {value}")
+    inside = c.emit(f"select {flags} {missing}, {kind} {limit(0)}, {kind} {value}")
+    inside = held(held(inside, "olt", low), "ogt", high - 127 if rounded else high)
+    made = c.emit(f"fptosi {kind} {inside} to {wide}")
+    if rounded:
+        beyond = c.emit(f"fcmp oge {kind} {value}, {limit(high + 1)}")
+        made = _choose(c, beyond, types.splat("i32", str(high), lanes), made, wide, lanes)
+    return made if to.bits == 32 else c.emit(f"trunc {wide} {made} to {types.llvm_type(to)}")
+
+
 def convert(c: Context, value: str, source: DType, to: DType) -> str:
     """A value of one dtype as another of the same lanes."""
     if source is to:
@@ -147,6 +174,8 @@ def convert(c: Context, value: str, source: DType, to: DType) -> str:
         return c.emit(f"fcmp une {a} {value}, {zero}" if source.is_float else f"icmp ne {a} {value}, {zero}")
     if source.is_float and to.is_float:
         return c.emit(f"{'fpext' if to.bits > source.bits else 'fptrunc'} {a} {value} to {b}")
+    if source.is_float and lanes > 1 and (to.bits < 32 or (to.bits == 32 and to.is_signed)):
+        return _floats_to_integers(c, value, source, to)
     if source.is_float:
         name = f"llvm.fpto{'s' if to.is_signed else 'u'}i.sat.{types.mangle(b)}.{types.mangle(a)}"
         return c.call(b, name, [f"{a} {value}"])
