@@ -68,7 +68,7 @@ def test_features_of_processors():
 @pytest.mark.parametrize(
     "text, reason",
     [
-        ("cuda", "unknown target 'cuda'"),
+        ("tpu", "unknown target 'tpu'"),
         ("", "unknown target ''"),
         (f"{LINUX},cpu=nonsuch", "LLVM knows no x86_64 processor named 'nonsuch'"),
         (f"{LINUX},speed=9", "'speed=9' is not one of cpu="),
