@@ -219,3 +219,91 @@ def test_another_process_reads_it(folder, tmp_path):
         subprocess.run([sys.executable, "-c", code, str(target), turn], check=True, env=environment, cwd=root)
         made.append(np.load(target))
     np.testing.assert_array_equal(*made)
+
+
+# ------------------------------------------------------------------------------------------------------ models' files
+
+
+@pytest.fixture
+def model(tmp_path):
+    """A model's file."""
+    onnx = pytest.importorskip("onnx")
+    from weft.cli.to_onnx import to_onnx
+
+    path = tmp_path / "net.onnx"
+    onnx.save(to_onnx(convnet()), path)
+    return path
+
+
+@pytest.fixture
+def read(monkeypatch):
+    """How often a model's file was parsed."""
+    from weft.frontends import onnx as frontend
+
+    times: list[int] = []
+    plain = frontend.load
+    monkeypatch.setattr(frontend, "load", lambda *given: times.append(1) or plain(*given))
+    return times
+
+
+def test_a_file_that_was_compiled_is_not_even_parsed(folder, built, read, model, tmp_path):
+    graph = convnet()
+    arrays = random_inputs(graph)
+    compile(model)
+    assert len(read) == 1 and len(built) == 1
+    module = compile(str(model))
+    assert [p.name for p in module.inputs] == ["image"] and module.outputs[0].shape == (2, 10)
+    check(graph, arrays, module)
+    module.save(tmp_path / "net.weft")
+    check(graph, arrays, load(tmp_path / "net.weft"))
+    assert len(read) == 1 and len(built) == 1
+    assert "kernel calls" in module.report()
+    assert len(read) == 1 and len(built) == 1
+    assert len(module.graph.nodes) == len(graph.nodes) and len(module.specializations[0].launches) > 3
+    assert len(read) == 2 and len(built) == 2
+    compile(model, shapes={"image": (2, 3, 16, 16)})
+    assert len(read) == 3 and len(built) == 2  # the same graph, by another way
+
+
+def test_a_changed_file_is_compiled_again(folder, built, read, model):
+    onnx = pytest.importorskip("onnx")
+    from weft.cli.to_onnx import to_onnx
+
+    compile(model)
+    module = compile(model)
+    graph = convnet()
+    changed = graph.replace(constants={v: a * 2 if a.size > 100 else a for v, a in graph.constants.items()})
+    onnx.save(to_onnx(changed), model)
+    check(changed, random_inputs(graph), compile(model))
+    assert len(built) == 2
+    check(graph, random_inputs(graph), module)
+    with pytest.raises(Exception, match="changed or replaced"):
+        module.graph  # noqa: B018
+
+
+def test_weights_in_other_files_are_read_every_time(folder, built, read, model):
+    onnx = pytest.importorskip("onnx")
+    outside = model.with_name("outside.onnx")
+    onnx.save(onnx.load(model), outside, save_as_external_data=True, location="weights", size_threshold=0)
+    for _ in range(2):
+        check(convnet(), random_inputs(convnet()), compile(outside))
+    assert len(read) == 2 and len(built) == 1
+
+
+@pytest.mark.parametrize("damage", ["link", "dangling", "form"])
+def test_damage_behind_a_file_is_mended(folder, built, read, model, damage):
+    compile(model)
+    (link,) = folder.glob("*.link")
+    (form,) = folder.glob("*.weft")
+    if damage == "link":
+        link.write_bytes(b"\xff../../etc")
+    elif damage == "dangling":
+        form.unlink()
+    else:
+        form.write_bytes(form.read_bytes()[:1000])
+    for _ in range(2):
+        check(convnet(), random_inputs(convnet()), compile(model))
+    assert len(built) == (1 if damage == "link" else 2) and len(read) == 2
+    form.unlink(missing_ok=True)
+    cache.clear()
+    assert not list(folder.iterdir())

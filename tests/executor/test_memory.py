@@ -10,6 +10,7 @@ import pytest
 from tests.executor.graphs import check, convnet, random_inputs
 from weft.cli.to_onnx import to_onnx
 from weft.core.errors import WeftError
+from weft.core.knobs import knobs
 from weft.executor import compile, load
 from weft.graph.ir import Graph
 from weft.models.builder import Builder
@@ -22,6 +23,13 @@ def wide() -> Graph:
     for _ in range(2):
         x = b.relu(b.dense(x, 512, 512))
     return b.finish(x)
+
+
+@pytest.fixture(autouse=True)
+def _no_cache():
+    """What was compiled before must not be found again here."""
+    with knobs.override(cache=False):
+        yield
 
 
 @pytest.fixture

@@ -23,7 +23,8 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from weft.executor.module import HostWarning, Module, bind_shapes, compile_graph
+from weft.executor.files import compile_file
+from weft.executor.module import HostWarning, Module, compile_graph
 from weft.graph.ir import Graph
 from weft.targets.base import Target
 
@@ -47,11 +48,9 @@ def compile(
     if not isinstance(model, Graph):
         from weft.frontends.onnx import load as load_onnx
 
-        module = compile_graph(load_onnx(model), target, shapes, precision, threads)
         if isinstance(model, (str, os.PathLike)):
-            # The file still has the weights: no need to keep them beside those that kernels read.
-            module._executor.release(lambda: bind_shapes(load_onnx(model), shapes))
-        return module
+            return compile_file(model, load_onnx, target, shapes, precision, threads)
+        model = load_onnx(model)
     return compile_graph(model, target, shapes, precision, threads)
 
 

@@ -16,14 +16,18 @@ import functools
 import hashlib
 import json
 import logging
+import mmap
 import os
 import re
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from weft.core.errors import WeftError
 from weft.core.knobs import knobs
@@ -76,8 +80,8 @@ class Entry:
             return None
         return found
 
-    def write(self, executor: Executor, made: Specialization) -> None:
-        """Keeps a form; where that is not possible, nothing happens."""
+    def write(self, executor: Executor, made: Specialization) -> Path | None:
+        """Keeps a form, and says where; where that is not possible, nothing happens."""
         from weft.executor.store import write_form
 
         program = made.runner.program
@@ -85,13 +89,15 @@ class Entry:
         weights = sum(array.nbytes for array in (*program.weights, *program.constants.values()))
         if weights > limit // 2:
             logger.info("%s is not kept in the cache: %d MB is over half of its limit", self.path.name, weights >> 20)
-            return
+            return None
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             write_form(self.path, executor, made)
             clear(limit)
         except (WeftError, OSError) as error:
             logger.info("%s could not be kept in the cache: %s", self.path.name, error)
+            return None
+        return self.path
 
 
 def entry_for(
@@ -112,13 +118,20 @@ def entry_for(
         "constants": [[name, *_described(array)] for name, array in constants.items()],
         "shapes": [[name, list(shape)] for name, shape in shapes.items()],
         "values": [[name, *_described(array)] for name, array in values.items()],
+    }
+    return Entry(folder() / f"{_name(described, target, precision)}.weft")
+
+
+def _name(described: dict[str, Any], target: Target, precision: str | None) -> str:
+    """The name of an entry: a hash of what is compiled, for what, how and by what."""
+    whole = {
+        **described,
         "target": [[one.name, _text(getattr(target, one.name))] for one in fields(target)],
         "precision": precision,
         "knobs": [[one.name, repr(one.value)] for one in knobs.describe() if one.name not in _NO_MATTER],
         "weft": _weft(),
     }
-    name = hashlib.sha256(json.dumps(described).encode()).hexdigest()
-    return Entry(folder() / f"{name[:40]}.weft")
+    return hashlib.sha256(json.dumps(whole).encode()).hexdigest()[:40]
 
 
 def _without_invented_names(graph: Graph) -> str:
@@ -164,6 +177,65 @@ def _weft() -> list[str]:
     return [VERSION, digest.hexdigest(), *versions]
 
 
+# ------------------------------------------------------------------------------------------------------------ files
+
+
+@dataclass(frozen=True)
+class FileEntry:
+    """A model's file, by its bytes: a link to the compiled form, so that the file need not even be parsed."""
+
+    link: Path
+    source: Path
+    bytes_of_source: bytes
+
+    def find(self) -> Path | None:
+        """The compiled form; None where there is none."""
+        try:
+            name = self.link.read_text()
+        except (OSError, UnicodeDecodeError):
+            return None
+        form = self.link.parent / name
+        return form if re.fullmatch(r"[0-9a-f]{40}\.weft", name) and form.exists() else None
+
+    def keep(self, form: Path) -> None:
+        """Links the file to a form; not where the file takes weights from other files, which may change alone."""
+        try:
+            with open(self.source, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+                if data.find(b"location") >= 0:
+                    return
+            temporary = self.link.with_name(f".{self.link.name}-{os.getpid()}-{threading.get_ident()}")
+            temporary.write_text(form.name)
+            os.replace(temporary, self.link)
+        except (OSError, ValueError) as error:
+            logger.info("%s could not be linked in the cache: %s", self.source.name, error)
+
+    def is_same(self) -> bool:
+        """Whether the file holds what it held."""
+        return _bytes_of(self.source) == self.bytes_of_source
+
+
+def file_entry(
+    path: str | os.PathLike[str], shapes: Mapping[str, Sequence[int]] | None, target: Target, precision: str | None
+) -> FileEntry | None:
+    """The entry of a model's file; None where nothing is kept."""
+    if not knobs.cache or not target.is_host:
+        return None
+    source = Path(path)
+    found = _bytes_of(source)
+    if found is None:
+        return None
+    listed = [[name, list(shape)] for name, shape in (shapes or {}).items()]
+    name = _name({"file": found.hex(), "shapes": listed}, target, precision)
+    return FileEntry(folder() / f"{name}.link", source, found)
+
+
+def _bytes_of(path: Path) -> bytes | None:
+    try:
+        return fingerprint(np.memmap(path, np.uint8, "r"))
+    except (OSError, ValueError):
+        return None
+
+
 # ------------------------------------------------------------------------------------------------------------ keeping
 
 
@@ -182,6 +254,12 @@ def clear(limit: int = 0) -> None:
                 _remove(path)
         except OSError:
             continue
+    for link in folder().glob("*.link"):
+        try:
+            if not (link.parent / link.read_text()).exists():
+                _remove(link)
+        except (OSError, ValueError):
+            _remove(link)
     found = sorted(_files())
     total = sum(size for _, size, _ in found)
     for _, size, path in found:

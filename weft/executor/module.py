@@ -48,8 +48,8 @@ class Module:
         self._warned = False
         self._fast: Fast | None = None
         self._fast_of: Any = None
-        self.inputs: list[Port] = [_port(value) for value in executor.graph.inputs]
-        self.outputs: list[Port] = [_port(value) for value in executor.graph.outputs]
+        self.inputs: list[Port] = [_port(value) for value in executor.signature.inputs]
+        self.outputs: list[Port] = [_port(value) for value in executor.signature.outputs]
         self._names = [port.name for port in self.inputs]
 
     @property
@@ -149,7 +149,7 @@ class Module:
             return
         types = [
             TensorType(v.type.dtype, a.shape)
-            for v, a in zip(self._executor.graph.inputs, arrays)
+            for v, a in zip(self._executor.signature.inputs, arrays)
             if isinstance(v.type, TensorType)
         ]
         self._fast = found.runner.fast(types) if len(types) == len(arrays) else None
@@ -165,8 +165,8 @@ class Module:
             )
             raise ArgumentError(f"the model takes the inputs {', '.join(names) or '(none)'}; {'; '.join(problems)}")
         like_torch = any(type(array).__module__.split(".")[0] == "torch" for array in feeds.values())
-        arrays = [_as_array(feeds[v.name], v) for v in self._executor.graph.inputs]
-        _check_sizes(self._executor.graph.inputs, arrays)
+        arrays = [_as_array(feeds[v.name], v) for v in self._executor.signature.inputs]
+        _check_sizes(self._executor.signature.inputs, arrays)
         return arrays, like_torch
 
     def _warn(self, found: Any) -> None:
@@ -203,7 +203,7 @@ class Module:
         inside = ", ".join(
             f"{p.name}: {p.dtype}{list(p.shape) if p.shape is not None else '[...]'}" for p in self.inputs
         )
-        return f"Module({self._executor.graph.name}({inside}) for {self.target.name})"
+        return f"Module({self._executor.signature.name}({inside}) for {self.target.name})"
 
 
 def _port(value: Value) -> Port:

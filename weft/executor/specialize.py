@@ -14,6 +14,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -74,6 +75,7 @@ class Specialization:
         self._reload: Reload | None = None
         self.runner = runner
         self.native = native
+        self.kept: Path | None = None
 
     @property
     def graph(self) -> Graph:
@@ -116,14 +118,32 @@ class Specialization:
 class Executor:
     """Runs a graph; compiles it for each new set of shapes."""
 
-    def __init__(self, graph: Graph, target: Target, precision: str | None = None, can_compile: bool = True) -> None:
-        self.graph = graph
+    def __init__(
+        self,
+        graph: Graph,
+        target: Target,
+        precision: str | None = None,
+        can_compile: bool = True,
+        whole: Callable[[], Graph] | None = None,
+    ) -> None:
+        """With `whole` the graph is only the model's signature, and `whole` gives the model when somebody asks."""
+        self.signature = Graph(graph.name, graph.inputs, graph.outputs, ())
+        self._graph = graph if whole is None else None
+        self._whole = whole
         self.target = target
         self.precision = precision
         self._can_compile = can_compile
         self._found: OrderedDict[Any, Specialization] = OrderedDict()
         self._lock = threading.RLock()
         self._bound = deciding_inputs(graph)
+
+    @property
+    def graph(self) -> Graph:
+        """The model."""
+        if self._graph is None:
+            assert self._whole is not None
+            self._graph = self._whole()
+        return self._graph
 
     @property
     def specializations(self) -> list[Specialization]:
@@ -146,7 +166,7 @@ class Executor:
     @property
     def is_static(self) -> bool:
         """Whether there is only one set of shapes that it can meet."""
-        types = [value.type for value in self.graph.inputs]
+        types = [value.type for value in self.signature.inputs]
         return not self._bound and all(isinstance(t, TensorType) and t.is_static for t in types)
 
     def run(self, arrays: Sequence[Any], threads: int) -> list[Any]:
@@ -195,14 +215,15 @@ class Executor:
         }
         entry = cache.entry_for(self.graph, shapes, values, self.target, self.precision)
         found = entry and entry.read(self, lambda: self._build(shapes, values))
-        if found:
+        if entry and found:
+            found.kept = entry.path
             logger.debug("found %s for %s in the cache", self.graph.name, shapes)
             return found
         start = time.perf_counter()
         made = self._build(shapes, values)
         logger.debug("compiled %s for %s", self.graph.name, shapes)
         if entry and time.perf_counter() - start >= cache.LEAST_SECONDS:
-            entry.write(self, made)
+            made.kept = entry.write(self, made)
         return made
 
     def _build(self, shapes: Mapping[str, Sequence[int]], values: Mapping[str, Array]) -> Specialization:
@@ -226,7 +247,7 @@ class Executor:
         held = {id(array) for one in self._found.values() for array in one.arrays()}
         for one in self._found.values():
             one.lighten(())
-        self.graph = lighten(self.graph, held, lambda: {v.name: a for v, a in reload().constants.items()})
+        self._graph = lighten(self.graph, held, lambda: {v.name: a for v, a in reload().constants.items()})
 
     def _inner(self, graph: Graph) -> Any:
         """How a subgraph of a host node is run: compiled where that is worth it, else interpreted (False)."""

@@ -106,15 +106,8 @@ def save_module(module: Module, path: str | os.PathLike[str]) -> None:
     codes: list[bytes] = []
     forms = [_form(key, one, arrays, codes) for key, one in executor.items()]
     fixed = len(forms) == 1 and executor.is_static
-    signature = Graph(executor.graph.name, executor.graph.inputs, executor.graph.inputs, (), {}) if fixed else None
-    graph = executor.graph if signature is None else signature
-    manifest = {
-        **_head(executor),
-        "static": fixed,
-        "graph": _graph_row(graph, arrays),
-        "outputs": [[v.name, repr(v.type)] for v in executor.graph.outputs],
-        "forms": forms,
-    }
+    graph = _signature(executor) if fixed else executor.graph
+    manifest = {**_head(executor), "static": fixed, "graph": _graph_row(graph, arrays), "forms": forms}
     _write(Path(path), manifest, arrays, codes)
 
 
@@ -123,7 +116,13 @@ def write_form(path: str | os.PathLike[str], executor: Executor, one: Specializa
     arrays = _Arrays()
     codes: list[bytes] = []
     forms = [_form((), one, arrays, codes)]
-    _write(Path(path), {**_head(executor), "forms": forms}, arrays, codes)
+    manifest = {**_head(executor), "static": True, "graph": _graph_row(_signature(executor), arrays), "forms": forms}
+    _write(Path(path), manifest, arrays, codes)
+
+
+def _signature(executor: Executor) -> Graph:
+    """The inputs alone, as a graph that text can hold; the outputs stand beside it."""
+    return Graph(executor.signature.name, executor.signature.inputs, executor.signature.inputs, ())
 
 
 def _head(executor: Executor) -> dict[str, Any]:
@@ -133,6 +132,7 @@ def _head(executor: Executor) -> dict[str, Any]:
         "target": {"name": executor.target.name, "triple": executor.target.triple, "cpu": executor.target.cpu},
         "features": sorted(executor.target.features),
         "precision": executor.precision,
+        "outputs": [[v.name, repr(v.type)] for v in executor.signature.outputs],
     }
 
 
@@ -311,9 +311,7 @@ def load_module(path: str | os.PathLike[str], threads: int | None = None) -> Mod
 def _load(file: _File, threads: int | None) -> Module:
     manifest = file.manifest
     target = _machine(manifest, file.path)
-    graph = file.graph(manifest["graph"])
-    if manifest["static"]:
-        graph = graph.replace(outputs=[Value(name, _tensor_type(text)) for name, text in manifest["outputs"]])
+    graph = _static_graph(file) if manifest["static"] else file.graph(manifest["graph"])
     executor = Executor(graph, target, manifest["precision"], can_compile=not manifest["static"])
     for row in manifest["forms"]:
         key = tuple(
@@ -347,6 +345,31 @@ def _machine(manifest: Mapping[str, Any], path: Path) -> Target:
             f"({host.cpu}) has not: compile the model here"
         )
     return host
+
+
+def read_module(
+    path: Path, target: Target, precision: str | None, threads: int | None, whole: Callable[[], Graph]
+) -> Module:
+    """A module of the compiled form in a file that `write_form` wrote; `whole` gives the model, when somebody asks."""
+    file = _File(path)
+    try:
+        executor = Executor(_static_graph(file), target, precision, whole=whole)
+        types = [value.tensor.static for value in executor.signature.inputs]
+        shapes = {value.name: kind for value, kind in zip(executor.signature.inputs, types)}
+        row = file.manifest["forms"][0]
+        found = _specialization(file, row, None, executor, lambda: executor._build(shapes, {}))
+    except WeftError:
+        raise
+    except _DAMAGE as error:
+        raise ModuleFileError(f"{path} is damaged: {error!r}") from None
+    found.kept = path
+    executor.keep(tuple((kind, None) for kind in types), found)
+    return Module(executor, threads)
+
+
+def _static_graph(file: _File) -> Graph:
+    graph = file.graph(file.manifest["graph"])
+    return graph.replace(outputs=[Value(name, _tensor_type(text)) for name, text in file.manifest["outputs"]])
 
 
 def read_form(path: Path, executor: Executor, rebuild: Callable[[], Specialization]) -> Specialization:

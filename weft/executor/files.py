@@ -1,0 +1,71 @@
+"""A model's file to a module: from the cache where the same file was compiled before, else read and compiled.
+
+The module does not hold the file's weights beside those that kernels read: the file has them, and is read again when
+somebody asks for the model itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from weft.core.errors import WeftError
+from weft.executor.cache import FileEntry, file_entry
+from weft.executor.module import Module, bind_shapes, compile_graph
+from weft.executor.precision import check_precision
+from weft.graph.ir import Graph
+from weft.targets.base import Target
+from weft.targets.registry import find_target
+
+logger = logging.getLogger("weft.executor")
+
+
+def compile_file(
+    path: str | os.PathLike[str],
+    read: Callable[[Any], Graph],
+    target: str | Target,
+    shapes: Mapping[str, Sequence[int]] | None,
+    precision: str | None,
+    threads: int | None,
+) -> Module:
+    """A module of a model's file; `read` makes the graph."""
+    machine = find_target("native" if target == "auto" else target)
+    wanted = check_precision(precision, machine)
+    entry = file_entry(path, shapes, machine, wanted)
+
+    def whole() -> Graph:
+        if entry is not None and not entry.is_same():
+            raise WeftError(f"{path} was changed or replaced since it was compiled; compile it again")
+        return bind_shapes(read(path), shapes)
+
+    found = None if entry is None else _from_cache(entry, machine, wanted, threads, whole)
+    if found is not None:
+        return found
+    module = compile_graph(read(path), machine, shapes, precision, threads)
+    if entry is not None and module._executor.is_static:
+        for one in module.specializations:
+            if one.kept is not None:
+                entry.keep(one.kept)
+    module._executor.release(whole)
+    return module
+
+
+def _from_cache(
+    entry: FileEntry, machine: Target, precision: str | None, threads: int | None, whole: Callable[[], Graph]
+) -> Module | None:
+    form = entry.find()
+    if form is None:
+        return None
+    from weft.executor.store import read_module
+
+    try:
+        module = read_module(form, machine, precision, threads, whole)
+        os.utime(form)
+    except (WeftError, OSError) as error:
+        logger.info("the cache's %s cannot be used: %s", form.name, error)
+        return None
+    for one in module.specializations:
+        module._warn(one)
+    return module
