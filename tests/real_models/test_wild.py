@@ -10,6 +10,7 @@ import pytest
 onnxruntime = pytest.importorskip("onnxruntime")
 pytest.importorskip("torch")
 
+import tests.real_models.wild_more  # noqa: E402, F401  (adds to the table)
 import weft  # noqa: E402
 from tests.real_models.wild import MODELS, OPEN  # noqa: E402
 
