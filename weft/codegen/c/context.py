@@ -16,7 +16,7 @@ wide. So an intrinsic's emitter is a function `(context, call) -> text | list of
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Union
 
 from weft.codegen.c import types
@@ -60,6 +60,8 @@ class Module:
         self.expressions: Mapping[type[Expr], Handler] = {}
         self.statements: Mapping[type[Any], StmtHandler] = {}
         self.functions: list[str] = []
+        self.overlay: Sequence[Sequence[str]] = ()
+        """Names of shared buffers in groups that may lie over one another."""
         self._own: dict[str, str] = {}
 
     def helper(self, name: str, text: str) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from weft.codegen.c import calls, expressions, statements, types
 from weft.codegen.c.context import Context, Emitter, Module
@@ -55,6 +55,7 @@ def generate(
         _check_blocks(host.launches, int(threads.block_threads), machine)
     names = _unique_names((*func.params, *host.workspaces, *func.size_vars, *_host_variables(host.launches)))
     module = _module(dialect, machine, intrinsics)
+    module.overlay = func.annotations.get("shared_overlay", ())
     written = _written(func.body)
     made: dict[str, tuple[int, int]] = {}
     kernels: list[DeviceKernel] = []
@@ -144,7 +145,7 @@ def _kernel(module: Module, launch: Launch, sizes: set[Var]) -> tuple[int, int]:
         if isinstance(param, Var):
             _read_scalar(c, param)
     c.run(launch.body)
-    shared, dynamic = _declare_shared(c)
+    shared, dynamic = _declare_shared(c, module.overlay)
     threads = math.prod(launch.block)
     bounds = f" __launch_bounds__({threads})" if dialect.name == "cuda" else ""
     if dialect.name == "opencl":
@@ -163,21 +164,33 @@ def _read_scalar(c: Context, param: Var) -> None:
         c.top.append(f"  const {types.register_type(param.dtype)} {name} = {text};")
 
 
-def _declare_shared(c: Context) -> tuple[int, int]:
+def _shared_offsets(c: Context, overlay: Sequence[Sequence[str]]) -> tuple[list[int], int]:
+    """Where each shared buffer begins, and the bytes in all; groups that may lie over one another begin together."""
+    offsets = [0] * len(c.shared)
+    total = end = 0
+    group_of = {name: number for number, group in enumerate(overlay) for name in group}
+    for wanted in range(max(len(overlay), 1)):
+        total = 0
+        for place, (buffer, _, size) in enumerate(c.shared):
+            if group_of.get(buffer.name, 0) == wanted:
+                alignment = max(statements.SHARED_ALIGNMENT, power_of_two(buffer.alignment))
+                offsets[place] = -(-total // alignment) * alignment
+                total = offsets[place] + size
+        end = max(end, total)
+    return offsets, end
+
+
+def _declare_shared(c: Context, overlay: Sequence[Sequence[str]]) -> tuple[int, int]:
     """Shared memory is declared at the top of a kernel; what is too much for that is asked for at the launch."""
-    offsets, total = [], 0
-    for buffer, _, size in c.shared:
-        alignment = max(statements.SHARED_ALIGNMENT, power_of_two(buffer.alignment))
-        total = -(-total // alignment) * alignment
-        offsets.append(total)
-        total += size
+    offsets, total = _shared_offsets(c, overlay)
     dialect = c.dialect
     lines = []
-    if total > dialect.static_shared_bytes:
+    pooled = total > dialect.static_shared_bytes or (len(overlay) > 1 and dialect.name == "cuda")
+    if pooled:
         lines.append("  extern __shared__ __align__(128) uint8_t shared_memory[];")
     for (buffer, name, size), offset in zip(c.shared, offsets):
         kind = types.memory_type(buffer.dtype)
-        if total > dialect.static_shared_bytes:
+        if pooled:
             lines.append(f"  {kind} *{name} = ({kind} *)(shared_memory + {offset});")
             continue
         alignment = c.aligned[buffer]
@@ -185,7 +198,7 @@ def _declare_shared(c: Context) -> tuple[int, int]:
         after = "" if mark else f" __attribute__((aligned({alignment})))"
         lines.append(f"  {dialect.shared_space}{mark}{kind} {name}[{size // buffer.dtype.bytes}]{after};")
     c.top[:0] = lines
-    return total, total if total > dialect.static_shared_bytes else 0
+    return total, total if pooled else 0
 
 
 # ------------------------------------------------------------------------------------------------------ plain C

@@ -37,6 +37,8 @@ from weft.loop.passes.support import (
 )
 from weft.loop.visit import Mutator, walk_exprs, walk_stmts
 
+MOST_UNROLLED = 16
+"""Up to so many iterations, a pipeline between registers is unrolled: which part is meant is then known."""
 COMMIT, WAIT = "copy_commit", "copy_wait"
 """Calls: what was copied since the last commit is one group; wait until at most so many groups are on their way."""
 
@@ -86,7 +88,7 @@ class _Lift(Mutator):
 class _Plan:
     """What is done to one loop: the statements that fill, the statements that use, and the doubled buffers."""
 
-    __slots__ = ("fill", "use", "halves", "barrier", "stages", "is_async")
+    __slots__ = ("fill", "use", "halves", "barrier", "stages", "is_async", "in_registers")
 
     def __init__(
         self, fill: list[Stmt], use: list[Stmt], halves: dict[Buffer, Buffer], barrier: Stmt | None, loop: For
@@ -97,6 +99,7 @@ class _Plan:
         self.barrier = barrier
         self.stages = _stages(loop)
         self.is_async = bool(loop.annotations.get("async_copy")) and barrier is not None
+        self.in_registers = all("." in buffer.scope or buffer.scope == "local" for buffer in halves)
 
 
 def _stages(loop: For) -> int:
@@ -123,7 +126,7 @@ def _plan(func: Func, loop: For, wanted: set[str]) -> _Plan | None:
     fill: list[Stmt] = []
     for part in parts:
         written = buffers_written(part)
-        if not written or not written <= candidates:
+        if not written or not written <= candidates or written & buffers_read(part):
             break
         fill.append(part)
     use = parts[len(fill) :]
@@ -199,7 +202,8 @@ class _Doubler(Mutator):
         commit = _call(COMMIT) if plan.is_async else None
         wait = _call(WAIT, plan.stages - 2) if plan.is_async else None
         first = [part for at in range(plan.stages - 1) for part in (self._first(plan, s, fill, at), commit)]
-        loop = s.replace(body=seq(wait, plan.barrier, make_if(less(ahead, s.extent), half_ahead), commit, now))
+        body = seq(wait, plan.barrier, make_if(less(ahead, s.extent), half_ahead), commit, now)
+        loop = s.replace(body=body, kind="unrolled" if plan.in_registers and _is_short(s) else s.kind)
         # around again, the first fill must wait for the last use of the round before
         return seq(plan.barrier if self.repeated else None, *first, loop)
 
@@ -210,6 +214,11 @@ class _Doubler(Mutator):
             return None
         made = _Half(plan.halves, index_expr(at)).stmt(Copier(self.names, {loop.var: index_expr(at)}).stmt(fill))
         return make_if(less(index_expr(at), loop.extent), made) if extent is None or extent == 0 else made
+
+
+def _is_short(loop: For) -> bool:
+    extent = int_value(loop.extent)
+    return extent is not None and extent <= MOST_UNROLLED
 
 
 def _call(name: str, *arguments: int) -> Stmt:

@@ -20,6 +20,7 @@ from weft.loop.passes.insert_barriers import insert_barriers
 from weft.loop.passes.lower_blocks import lower_blocks
 from weft.loop.passes.lower_virtual_threads import lower_virtual_threads
 from weft.loop.passes.narrow_indices import narrow_indices
+from weft.loop.passes.overlay_shared import overlay_shared
 from weft.loop.passes.place_allocations import place_allocations
 from weft.loop.passes.reuse_storage import reuse_storage
 from weft.loop.passes.simplify_func import simplify_func
@@ -34,6 +35,7 @@ PASSES: tuple[Callable[[Func], Func], ...] = (
     place_allocations,
     insert_barriers,
     double_buffer,
+    overlay_shared,
     flatten,
     vectorize,
     simplify_func,

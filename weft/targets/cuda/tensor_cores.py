@@ -127,7 +127,7 @@ def shared_bytes(point: Point, kind: mma.Kind) -> int:
     """The shared memory of a block."""
     tile_x, tile_y = point["warps_x"] * point["warp_x"], point["warps_y"] * point["warp_y"]
     row = 32 * point["step"] + 16
-    return point["stages"] * row * (tile_x + tile_y) + 4 * tile_y * (tile_x + 8)
+    return max(point["stages"] * row * (tile_x + tile_y), 4 * tile_y * (tile_x + 8)) + 256
 
 
 def estimate(sizes: dict[str, int], kind: mma.Kind, point: Point, machine: ThreadFacts) -> float:
@@ -264,8 +264,10 @@ class _Apply:
         tile_x, inner_x = sums.split(x, factor=16)
         outer, tile_k, inner_k = sums.split(k, factors=[None, point["step"], kind.depth])
         sums.reorder(outer, tile_k, tile_y, tile_x, inner_y, inner_x, inner_k)
-        for loop in (tile_k, tile_y, tile_x):
+        for loop in (tile_y, tile_x):
             sums.unroll(loop)
+        if point["step"] > 1:
+            sums.annotate("pipeline_stages", 2, tile_k)  # the next tiles are loaded while these are multiplied
         x_last, y_last = self.product.k_last
         for name, k_last, scope, form in (
             (self.y, y_last, "mma.a", "a" if y_last else "at"),

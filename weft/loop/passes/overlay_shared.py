@@ -1,0 +1,97 @@
+"""Shared memory used twice: what a kernel needs only at its end lies where earlier tiles were.
+
+    allocate x: float16[4096] shared:             allocate x: float16[4096] shared:
+    allocate out: float32[2048] shared:           allocate out: float32[2048] shared:
+        for k in range(8):                            for k in range(8):
+            fill x; use x                   ->            fill x; use x
+        out[…] = …                                    barrier()
+        D[…] = out[…]                                 out[…] = …
+                                                      D[…] = out[…]
+                                              @{"shared_overlay": [["x"], ["out"]]}
+
+The buffers stay apart in the program; the annotation tells the code generator that the two groups may begin at the same
+place, and the barrier makes sure that no thread still uses the first when another begins with the second. Runs after
+barriers were inserted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from weft.expr.nodes import Address, Buffer, Load, int_value
+from weft.loop.ir import Allocate, For, Func, Let, Seq, Stmt, Store, seq
+from weft.loop.passes.insert_barriers import barrier
+from weft.loop.passes.support import is_barrier
+from weft.loop.visit import walk_exprs, walk_stmts
+
+LEAST_BYTES = 16 * 1024
+"""Less than this is not worth a barrier."""
+
+
+def overlay_shared(func: Func) -> Func:
+    """The program with a group of shared buffers that may lie over another, where there is one."""
+    buffers = [s.buffer for s in walk_stmts(func.body) if isinstance(s, Allocate) and s.buffer.scope == "shared"]
+    sizes = {b: _bytes(b) for b in buffers}
+    if len(buffers) < 2 or None in sizes.values() or len({b.name for b in buffers}) != len(buffers):
+        return func
+    blocks = [s for s in walk_stmts(func.body) if isinstance(s, For) and s.thread == "blockIdx.x"]
+    if len(blocks) != 1:
+        return func  # several kernels: each has its own memory
+    for last in sorted(buffers, key=lambda b: -(sizes[b] or 0)):
+        first = [b for b in buffers if b is not last]
+        if min(sizes[last] or 0, sum(sizes[b] or 0 for b in first)) < LEAST_BYTES:
+            continue
+        body = _separated(func.body, set(first), last)
+        if body is not None:
+            groups = [[b.name for b in first], [last.name]]
+            return func.replace(body=body, annotations={**func.annotations, "shared_overlay": groups})
+    return func
+
+
+def _bytes(buffer: Buffer) -> int | None:
+    total = buffer.dtype.bytes
+    for size in buffer.shape:
+        extent = int_value(size)
+        if extent is None:
+            return None
+        total *= extent
+    return total
+
+
+def _uses(s: Stmt, buffers: set[Buffer]) -> bool:
+    if any(isinstance(x, Store) and x.buffer in buffers for x in walk_stmts(s)):
+        return True
+    return any(isinstance(e, (Load, Address)) and e.buffer in buffers for e in walk_exprs(s))
+
+
+def _separated(s: Stmt, first: set[Buffer], last: Buffer) -> Stmt | None:
+    """The statement with a barrier where the use of one group ends and that of the other begins; None if there is none."""
+    if isinstance(s, Seq):
+        return _in_sequence(s, first, last)
+    if isinstance(s, For) and (s.kind == "thread" or int_value(s.extent) == 1):
+        return _inside(s.body, first, last, lambda body: s.replace(body=body))
+    if isinstance(s, Allocate):
+        return _inside(s.body, first, last, lambda body: Allocate(s.buffer, body))
+    if isinstance(s, Let):
+        return _inside(s.body, first, last, lambda body: Let(s.var, s.value, body))
+    return None
+
+
+def _inside(body: Stmt, first: set[Buffer], last: Buffer, rebuild: Callable[[Stmt], Stmt]) -> Stmt | None:
+    made = _separated(body, first, last)
+    return None if made is None else rebuild(made)
+
+
+def _in_sequence(s: Seq, first: set[Buffer], last: Buffer) -> Stmt | None:
+    early = [place for place, part in enumerate(s.stmts) if _uses(part, first)]
+    late = [place for place, part in enumerate(s.stmts) if _uses(part, {last})]
+    if not early or not late or late[0] < early[-1]:
+        return None
+    if late[0] > early[-1]:
+        between = s.stmts[early[-1] + 1 : late[0]]
+        wait = None if any(is_barrier(part) for part in between) else barrier()
+        return seq(*s.stmts[: late[0]], wait, *s.stmts[late[0] :])
+    inner = _separated(s.stmts[late[0]], first, last)  # one statement uses both
+    if inner is None:
+        return None
+    return seq(*s.stmts[: late[0]], inner, *s.stmts[late[0] + 1 :])
