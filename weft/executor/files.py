@@ -44,11 +44,11 @@ def compile_file(
     if found is not None:
         return found
     module = compile_graph(read(path), machine, shapes, precision, threads)
+    module._executor.release(whole)
     if entry is not None and module._executor.is_static:
         for one in module.specializations:
             if one.kept is not None:
                 entry.keep(one.kept)
-    module._executor.release(whole)
     return module
 
 
