@@ -1,0 +1,63 @@
+"""Object code in the cache folder: made once, checked, and made again where it is damaged."""
+
+from __future__ import annotations
+
+import llvmlite.binding as llvm
+import pytest
+
+from weft.core.knobs import knobs
+from weft.runtime import object_cache
+from weft.runtime.jit import host_machine, host_triple
+from weft.runtime.object_cache import cached_object
+
+
+@pytest.fixture
+def compiled(monkeypatch, tmp_path):
+    """How often LLVM was asked; the cache is a folder of the test's own."""
+    times: list[int] = []
+    plain = object_cache._compile
+    monkeypatch.setattr(object_cache, "_compile", lambda *given: times.append(1) or plain(*given))
+    with knobs.override(cache_dir=tmp_path, cache=True):
+        yield times
+
+
+def text(number: int = 7) -> str:
+    return f'target triple = "{host_triple()}"\ndefine i32 @f() {{\n  ret i32 {number}\n}}\n'
+
+
+def test_a_module_is_compiled_once(compiled, tmp_path):
+    machine = host_machine()
+    first = cached_object(text(), machine)
+    assert cached_object(text(), machine) == first and len(compiled) == 1
+    assert cached_object(text(8), machine) != first and len(compiled) == 2
+    assert len(list((tmp_path / "runtime").iterdir())) == 2
+    llvm.ObjectFileRef.from_data(first)
+    with knobs.override(cache=False):
+        cached_object(text(), machine)
+    assert len(compiled) == 3
+
+
+@pytest.mark.parametrize("damage", [b"", b"short", b"x" * 5000])
+def test_damage_is_mended(compiled, tmp_path, damage):
+    machine = host_machine()
+    first = cached_object(text(), machine)
+    (path,) = (tmp_path / "runtime").iterdir()
+    path.write_bytes(damage)
+    assert cached_object(text(), machine) == first
+    assert cached_object(text(), machine) == first and len(compiled) == 2
+    path.write_bytes(path.read_bytes()[:-1])
+    assert cached_object(text(), machine) == first and len(compiled) == 3
+
+
+def test_a_folder_that_cannot_be_written_is_no_obstacle(compiled, tmp_path):
+    blocked = tmp_path / "file"
+    blocked.write_text("not a folder")
+    with knobs.override(cache_dir=blocked):
+        assert cached_object(text(), host_machine())
+
+
+def test_the_number_of_files_is_bounded(compiled, tmp_path, monkeypatch):
+    monkeypatch.setattr(object_cache, "_MOST_FILES", 3)
+    for number in range(6):
+        cached_object(text(number), host_machine())
+    assert len(list((tmp_path / "runtime").iterdir())) == 3
