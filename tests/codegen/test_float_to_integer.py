@@ -42,3 +42,22 @@ def test_vectors_and_elements_agree_with_the_interpreter(source, to):
         np.testing.assert_array_equal(out, meant)
     np.testing.assert_array_equal(made[0], made[1])
     assert made[1][np.isnan(x.astype(np.float64))].tolist() == [0]
+
+
+@pytest.mark.parametrize("columns", [33, 34, 36, 40, 47])
+@pytest.mark.parametrize(
+    "source,to", [("float32", "uint8"), ("float32", "int16"), ("int32", "uint8"), ("int32", "int16")]
+)
+def test_a_masked_store_of_narrow_integers_writes_no_more_than_its_lanes(columns, source, to):
+    """LLVM made a store of four bytes of a masked store whose mask is one lane."""
+    a = te.placeholder((5, columns), source, name="A")
+    b = te.compute((5, columns), lambda i, j: (a[i, j] + a[i, j]).astype(to), name="B")
+    s = te.create_schedule(b.op)
+    outer, inner = s[b].split(b.op.axis[1], factor=16)
+    s[b].reorder(outer, b.op.axis[0], inner)
+    s[b].vectorize(inner)
+    s[b].unroll(outer)
+    x = np.random.default_rng(0).integers(1, 100, (5, columns)).astype(source)
+    out = np.zeros((5, columns), to)
+    weft.build(s, [a, b])(x, out)
+    np.testing.assert_array_equal(out, (2 * x).astype(to))
