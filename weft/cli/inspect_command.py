@@ -49,6 +49,7 @@ class Compiled:
     launch: Any
     graph: Graph
     target: Target
+    lowered: Any
 
     @property
     def title(self) -> str:
@@ -101,7 +102,7 @@ def kernels(module: Module) -> Iterator[Compiled]:
         for launch in one.launches:
             if launch.kernel.symbol not in seen:
                 seen.add(launch.kernel.symbol)
-                yield Compiled(len(seen) - 1, launch, one.graph, module.target)
+                yield Compiled(len(seen) - 1, launch, one.graph, module.target, one.lowered)
 
 
 def choose(found: list[Compiled], name: str | None) -> list[Compiled]:
@@ -126,7 +127,9 @@ def choose(found: list[Compiled], name: str | None) -> list[Compiled]:
 def _program(one: Compiled) -> Any:
     """The tensor program of a kernel, built again."""
     name = one.launch.kernel.scheduled.name
-    return build_program(one.launch.nodes, one.launch.writes, one.graph.constants, name)
+    return build_program(
+        one.launch.nodes, one.launch.writes, one.graph.constants, name, one.lowered.layouts, one.lowered.block
+    )
 
 
 def te_text(one: Compiled) -> str:

@@ -73,6 +73,14 @@ class Lowered:
     kernels: list[Kernel]
     drivers: list[str]
     items: list[Item] = field(default_factory=list)
+    layouts: Mapping[Value, Layout] = field(default_factory=dict)
+    block: int = 1
+
+    @property
+    def conversions(self) -> int:
+        """How many kernels only copy a value into the plain layout."""
+        launches = [item for item in self.items if isinstance(item, Launch)]
+        return sum([n.op for n in x.nodes] == ["Identity"] and x.nodes[0].inputs[0] in self.layouts for x in launches)
 
 
 def choose_items(graph: Graph, groups: Sequence[Group], compiler: KernelCompiler) -> list[Item]:
@@ -321,7 +329,7 @@ def assemble(
         inputs, outputs, len(state.numbers), constants, state.weights, plan.bytes, plan.unshared, steps,
         _last_uses(steps, outputs), plan.in_place,
     )  # fmt: skip
-    return Lowered(program, list(kernels.values()), drivers, list(items))
+    return Lowered(program, list(kernels.values()), drivers, list(items), layouts or {})
 
 
 def _stretch(

@@ -44,12 +44,16 @@ def specialization_lines(one: Any) -> list[str]:
     saved = f", {_size(program.unshared_bytes)} without sharing" if program.unshared_bytes else ""
     in_place = f", {program.in_place} values written over an input" if program.in_place else ""
     compiled = sum(len(launch.nodes) for launch in launches)
+    blocked, copies = len(one.lowered.layouts), one.lowered.conversions
+    compiled -= copies
     lines = [
         f"{len(one.graph.nodes)} nodes: {compiled} compiled into {len(launches)} kernel calls "
         f"({len(one.lowered.kernels)} different kernels, {len(native)} native calls), "
         f"{len(one.host_nodes)} on the host",
         f"memory: weights {_size(weights)}, arena {_size(program.arena_bytes)}{saved}{in_place}",
     ]
+    if blocked:
+        lines.append(f"layouts: {blocked} values in blocks of channels, {copies} conversions to the plain layout")
     for label, count in Counter(x.kernel.label for x in launches).most_common(40):
         lines.append(f"  {count:4d} × {label}")
     for item in one.host_nodes:

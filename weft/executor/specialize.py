@@ -277,9 +277,11 @@ def lower_graph(graph: Graph, target: Target, precision: str | None = None) -> L
         items = _items_in_layouts(graph, groups, compiler)
         items = settle_views(graph, items, compiler)
         prefix = f"stretch_{next(_counter)}"
-        return assemble(
+        made = assemble(
             graph, items, prefix, target.triple, lambda rest: Executor(rest, target, precision), compiler.layouts
         )
+        made.block = compiler.block
+        return made
     finally:
         compiler.close()
 
