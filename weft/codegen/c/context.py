@@ -77,6 +77,16 @@ class Module:
 
     def text(self) -> str:
         """The whole source."""
+        prelude, definitions, own, functions = self._sections()
+        parts = ["\n".join(prelude), "\n".join(definitions), "\n".join(own), "\n\n".join(functions)]
+        return "\n\n".join(part for part in parts if part) + "\n"
+
+    def pieces(self) -> tuple[str, ...]:
+        """The definitions of the source, each of which may stand once in a source made of several."""
+        return tuple(piece for section in self._sections() for piece in section)
+
+    def _sections(self) -> tuple[list[str], list[str], list[str], list[str]]:
+        """Prelude, the helpers that are used, definitions of the target's own, functions."""
         dialect = self.dialect
         body = "\n\n".join(self.functions)
         own = "\n".join(self._own.values())
@@ -90,11 +100,11 @@ class Module:
                     definitions[name] = made
 
         define(own + body)
-        prelude = dialect.prelude.strip()
+        prelude = [dialect.prelude.strip()]
         if dialect.doubles and re.search(r"\bdouble\b", body + own + "".join(definitions.values())):
-            prelude = f"{dialect.doubles}\n{prelude}"
-        parts = [prelude, "\n".join(definitions.values()), own.replace("DEVICE", dialect.device), body]
-        return "\n\n".join(part for part in parts if part) + "\n"
+            prelude.insert(0, dialect.doubles)
+        named = [text.replace("DEVICE", dialect.device) for text in self._own.values()]
+        return prelude, list(definitions.values()), named, list(self.functions)
 
 
 class Context:

@@ -71,7 +71,7 @@ def generate(
         Parameter(names[p], p.dtype, isinstance(p, Buffer), p in written) for p in (*func.params, *func.size_vars)
     )
     workspaces = tuple(Workspace(names[w], w.dtype, _size(statements.elements(w))) for w in host.workspaces)
-    return DeviceProgram(func.name, module.text(), parameters, tuple(kernels), workspaces)
+    return DeviceProgram(func.name, module.text(), parameters, tuple(kernels), workspaces, module.pieces())
 
 
 def _check_blocks(launches: tuple[Launch, ...], most: int, machine: Machine) -> None:

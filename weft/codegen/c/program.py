@@ -10,7 +10,7 @@ can plan the memory and write the program to a file.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from weft.core.dtypes import DType
@@ -83,6 +83,8 @@ class DeviceProgram:
     parameters: tuple[Parameter, ...]
     kernels: tuple[DeviceKernel, ...]
     workspaces: tuple[Workspace, ...]
+    pieces: tuple[str, ...] = ()
+    """The definitions that the source is made of, in order, so that programs can share one source."""
 
     @property
     def is_static(self) -> bool:
@@ -98,6 +100,12 @@ class DeviceProgram:
         kernels = tuple(kernel.with_sizes(values) for kernel in self.kernels)
         workspaces = tuple(replace(w, elements=number(w.elements, values)) for w in self.workspaces)
         return replace(self, kernels=kernels, workspaces=workspaces)
+
+
+def merged_source(programs: Sequence[DeviceProgram]) -> str:
+    """One source with the kernels of several programs: what they share stands in it once."""
+    pieces = dict.fromkeys(piece for program in programs for piece in (program.pieces or (program.source,)))
+    return "\n\n".join(pieces) + "\n"
 
 
 def number(size: Size, values: Mapping[str, int]) -> int:
