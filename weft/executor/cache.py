@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("weft.executor")
 
-LEAST_SECONDS = 0.3
+LEAST_SECONDS = 0.5
 """What compiles faster is not worth a file."""
 
 _ABANDONED_SECONDS = 3600
