@@ -10,6 +10,7 @@ from weft.executor import compile
 from weft.executor.passes import optimize
 from weft.graph.interpreter import interpret_graph
 from weft.graph.ir import Graph, Node, TensorType, Value
+from weft.graph.passes.fuse import fuse
 from weft.graph.passes.infer import infer
 from weft.graph.passes.quantized import quantized
 
@@ -251,6 +252,8 @@ def test_the_whole_pipeline_keeps_a_residual_block():
     done = optimize(made, {}, {})
     assert ops(done).count("ConvInteger") == 2 and "Conv" not in ops(done)
     assert len(compile(made).specializations[0].launches) == 2
+    stored = [value.tensor.dtype for group in fuse(done) for value in group.outputs]
+    assert stored == ["uint8", "uint8"]
 
 
 @pytest.mark.parametrize("zero", [0, 3])

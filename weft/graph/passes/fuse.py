@@ -19,7 +19,7 @@ A fused consumer may read other values too: a bias, a residual. All outputs of a
 nest writes them; a group never needs something that is made from its own results outside. Expensive producers are not
 repeated for the many elements that a broadcast makes. A copy that is read by several groups (a slice, a split, a
 broadcast) is repeated in each of them instead of being stored. A Cast that widens what another Cast made narrow, or
-what others read as it is, goes with its readers.
+what others read as it is, goes with its readers; so does a DequantizeLinear.
 """
 
 from __future__ import annotations
@@ -51,6 +51,9 @@ CHEAP = frozenset(
 
 WINDOWED = frozenset("MaxPool AveragePool LpPool".split())
 """Reductions that read an element several times: they take only cheap producers."""
+
+NARROWING = {"Cast": "Cast", "DequantizeLinear": "QuantizeLinear"}
+"""Operators that may widen a value, and what makes a narrow one for them."""
 
 COPIES = frozenset("Slice Split Expand Squeeze Unsqueeze Identity".split())
 """Operators that are repeated in each group that reads them."""
@@ -185,12 +188,12 @@ class _Fusion:
                 draft = self.merge(other, draft)
 
     def widens_stored(self, node: Node) -> bool:
-        """Whether a Cast widens what is stored narrow: it stands with its readers then, so that just that is stored."""
-        source = node.inputs[0] if node.op == "Cast" and not node.domain else None
+        """Whether a node widens what is stored narrow: it stands with its readers then, so that just that is stored."""
+        source = node.inputs[0] if node.op in NARROWING and not node.domain else None
         if source is None or source.tensor.numpy.itemsize >= node.outputs[0].tensor.numpy.itemsize:
             return False
         maker = self.producers.get(source)
-        return maker is not None and (maker.op == "Cast" or len(self.consumers[source]) > 1)
+        return maker is not None and (maker.op == NARROWING[node.op] or len(self.consumers[source]) > 1)
 
     def drafts_before(self, nodes: Iterable[Node]) -> list[_Draft]:
         found: dict[_Draft, None] = {}
