@@ -106,10 +106,12 @@ def plan_matmul(product: Product, target: Target, lanes: int, packed: bool) -> P
     size = product.facts.target.dtype.bytes
     rows, vectors = register_tile(m, n, target, lanes, ceildiv(cores, product.count))
     width = vectors * lanes
+    far = packed and size * n * k > l2 // 2  # comes from the third level, or from memory, as it is used
+    streams = far and m % rows == 0 and m > rows and size * width * k * 2 <= l2 * 3 // 4
     limit = max(l1 // 2 // (size * max(rows, 8)), 64)
-    depth = k if k <= 2 * limit or m <= rows else _block(k, limit)
+    depth = k if k <= 2 * limit or m <= rows or streams else _block(k, limit)
     columns = width
-    if packed and size * m * k > l2 // 2:  # the left operand does not stay close: it is read less often
+    if packed and size * m * k > l2 // 2 and not streams:  # the left operand is far too: it is read less often
         columns = max(1, l2 * 3 // 8 // (size * depth) // width) * width
         blocks = ceildiv(n, columns)
         if product.count < cores and n >= 2 * cores * width:
@@ -123,9 +125,7 @@ def plan_matmul(product: Product, target: Target, lanes: int, packed: bool) -> P
     parts = 4 if rows * vectors < LEAST_CHAINS and k % 4 == 0 and depth == k and k >= 32 else 1
     most = min(4, MOST_UNROLLED // (rows * vectors * parts))
     unroll = next(u for u in (4, 2, 1) if u <= most and depth // parts % u == 0)
-    ahead = 0 if packed else 8
-    if packed and size * n * k > l2 // 2:  # it comes from the third level, or from memory, as it is used
-        ahead = max(l1 // 4 // (size * width), 8)
+    ahead = max(l1 // 4 // (size * width), 8) if far else 0 if packed else 8
     return Plan(rows, vectors, columns, height, depth, unroll, parts, ahead, lanes, packed)
 
 
@@ -178,9 +178,9 @@ def _apply(unit: Unit, product: Product, plan: Plan) -> None:
         micro = _straight(s, sums, final, product, plan, position, loops)
     micro.set_scope("local")
     _micro_kernel(micro, product, plan, position)
-    _fetch_ahead(micro, product, plan, copy)
     unit.done.update([sums.name, micro.name, final.name])
-    _divide(unit, product, plan, final, loops, copy)
+    outer = _divide(unit, product, plan, final, loops, copy)
+    _fetch_ahead(micro, product, plan, copy, outer)
 
 
 def _blocked(
@@ -349,13 +349,22 @@ def _micro_kernel(micro: Stage, product: Product, plan: Plan, position: dict[Var
     micro.vectorize(tile[-1])
 
 
-def _fetch_ahead(micro: Stage, product: Product, plan: Plan, copy: Stage | None) -> None:
-    """Fetches of the right operand, so many steps of the reduction before they are used."""
+def _fetch_ahead(micro: Stage, product: Product, plan: Plan, copy: Stage | None, outer: Var | None) -> None:
+    """Fetches of the right operand: the next steps of the reduction, and, while rows run, the next panel."""
     if not plan.ahead:
         return
     buffer = product.right.buffer.name if copy is None else copy.block.writes[0].buffer.name
-    reducing = [loop for loop in micro.loops if _reduces(micro, loop)]
-    micro.prefetch(buffer, reducing[0], ceildiv(plan.ahead, plan.unroll * plan.parts))
+    step = next(loop for loop in micro.loops if _reduces(micro, loop))
+    micro.prefetch(buffer, step, ceildiv(plan.ahead, plan.unroll * plan.parts))
+    if outer is not None and _walks_rows(product, plan):
+        micro.prefetch(buffer, step, product.m // plan.rows, outer=outer)
+
+
+def _walks_rows(product: Product, plan: Plan) -> bool:
+    """Whether one loop goes through all rows, then to the next panel: then it can fetch the next panel meanwhile."""
+    tiles = product.m // plan.rows
+    whole = product.m % plan.rows == 0 and plan.height >= product.m and plan.columns == plan.width
+    return plan.packed and bool(plan.ahead) and whole and tiles > 1 and plan.depth == product.k
 
 
 def _reduces(stage: Stage, loop: Var) -> bool:
@@ -365,8 +374,8 @@ def _reduces(stage: Stage, loop: Var) -> bool:
     return any(axis.kind == "reduce" and uses_any(binding, {loop}) for axis, binding in pairs)
 
 
-def _divide(unit: Unit, product: Product, plan: Plan, final: Stage, loops: _Loops, copy: Stage | None) -> None:
-    """Threads, and where the right operand is packed if it changes from call to call."""
+def _divide(unit: Unit, product: Product, plan: Plan, final: Stage, loops: _Loops, copy: Stage | None) -> Var | None:
+    """Threads, and where the right operand is packed if it changes from call to call; gives the outermost loop."""
     work = product.m * product.n * product.k * product.count
     batch = len(product.outer)
     attach = None
@@ -378,13 +387,14 @@ def _divide(unit: Unit, product: Product, plan: Plan, final: Stage, loops: _Loop
                 attach = loops.outer[batch - 1]
             _pack_kernel(copy, product, plan, unit.target, attach is None)
     if work < LEAST_PARALLEL_WORK:
-        return
-    chosen = loops.outer[:batch] if attach is not None else loops.outer
-    chosen = [loop for loop in chosen if loop is not None]
-    if chosen:
-        fused = final.fuse(*chosen) if len(chosen) > 1 else chosen[0]
-        if extent_of(final, fused) > 1:
-            final.parallel(fused)
+        return None
+    chosen = loops.outer[:batch] if attach is not None else list(loops.outer)
+    if attach is None and _walks_rows(product, plan):
+        chosen.append(loops.around[0])
+    fused = final.fuse(*chosen) if len(chosen) > 1 else chosen[0]
+    if extent_of(final, fused) > 1:
+        final.parallel(fused)
+    return fused if attach is None else None
 
 
 def _pack_kernel(copy: Stage, product: Product, plan: Plan, target: Target, alone: bool) -> None:
