@@ -25,7 +25,9 @@ from weft.expr.nodes import (
     index_expr,
     int_value,
 )
+from weft.loop.interpreter import Pointer, register_effect
 from weft.loop.ir import Evaluate, Func, Stmt, Store
+from weft.loop.passes.double_buffer import COMMIT, WAIT
 from weft.loop.visit import Mutator
 
 COPY = "copy_async"
@@ -93,3 +95,18 @@ def _base(indices: tuple[Expr, ...]) -> Expr | None:
     if at.dtype.lanes == 1:
         return at
     return at.base if isinstance(at, Ramp) and int_value(at.stride) == 1 else None
+
+
+# ----------------------------------------------------------------------------------------- meaning, for the interpreter
+
+
+def _copied(to: Pointer, source: Pointer, size: int, there: bool) -> int:
+    """What a copy does, for the interpreter."""
+    count = int(size) // to.buffer.dtype.bytes
+    to.view((count,), (1,))[:] = source.view((count,), (1,)) if there else 0
+    return 0
+
+
+register_effect(COPY, _copied)
+register_effect(COMMIT, lambda: 0)
+register_effect(WAIT, lambda pending: 0)

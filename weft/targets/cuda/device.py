@@ -7,18 +7,23 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import os
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 
-from weft.codegen.c.program import DeviceKernel, DeviceProgram, number
+from weft.codegen.c.program import DeviceKernel, DeviceProgram, merged_source, number
 from weft.core.errors import RuntimeFault, TargetError
-from weft.targets.base import Target
+from weft.targets.base import Borrowed, Target
 from weft.targets.cuda import driver, nvrtc
+from weft.targets.cuda.launches import DLPACK_CUDA, BoundLaunch, Recording, borrow, stream_of, timings, wait
 
 MOST_CACHED = 1024
+COMPILERS = min(8, os.cpu_count() or 1)
+"""How many sources of a model are compiled at the same time."""
 _CODE: OrderedDict[tuple[str, str], bytes] = OrderedDict()
 
 
@@ -31,6 +36,16 @@ def machine_code(program: DeviceProgram, architecture: str) -> bytes:
         if len(_CODE) > MOST_CACHED:
             _CODE.popitem(last=False)
     return found
+
+
+def modules_of(programs: Sequence[DeviceProgram], architecture: str) -> dict[str, driver.Module]:
+    """The machine code of programs on the device, by the name of the program."""
+    shares = [share for share in (programs[at::COMPILERS] for at in range(COMPILERS)) if share]
+    sources = [DeviceProgram("model", merged_source(share), (), (), ()) for share in shares]
+    with ThreadPoolExecutor(max(len(sources), 1), thread_name_prefix="weft-nvrtc") as pool:
+        codes = list(pool.map(lambda source: machine_code(source, architecture), sources))
+    modules = [driver.Module(code, "the model's kernels") for code in codes]
+    return {program.name: module for share, module in zip(shares, modules) for program in share}
 
 
 def open_device(target: Target) -> CudaDevice:
@@ -63,43 +78,75 @@ class CudaDevice:
         self.context.activate()
         return driver.Memory(size)
 
-    def write(self, memory: Any, source: Any) -> None:
+    def write(self, memory: Any, source: Any, stream: driver.Stream | None = None) -> None:
         """Copies a contiguous numpy array into device memory; done when it returns."""
         self.context.activate()
-        driver.copy_in(address_of(memory), source.ctypes.data, source.nbytes, self.stream)
-        self.stream.synchronize()
+        driver.copy_in(address_of(memory), source.ctypes.data, source.nbytes, stream or self.stream)
+        (stream or self.stream).synchronize()
 
-    def read(self, memory: Any, into: Any) -> None:
+    def read(self, memory: Any, into: Any, stream: driver.Stream | None = None) -> None:
         """Copies device memory into a contiguous numpy array, after all that was queued; done when it returns."""
         self.context.activate()
-        driver.copy_out(into.ctypes.data, address_of(memory), into.nbytes, self.stream)
-        self.stream.synchronize()
+        driver.copy_out(into.ctypes.data, address_of(memory), into.nbytes, stream or self.stream)
+        (stream or self.stream).synchronize()
 
-    def synchronize(self) -> None:
+    def copy(self, memory: Any, source: Any, size: int, stream: driver.Stream | None = None) -> None:
+        """Queues a copy from one memory to another."""
+        self.context.activate()
+        driver.copy_within(address_of(memory), address_of(source), size, stream or self.stream)
+
+    def synchronize(self, stream: driver.Stream | None = None) -> None:
         """Waits until all that was queued is done; a kernel that went wrong is an error here."""
         self.context.activate()
-        self.stream.synchronize()
+        (stream or self.stream).synchronize()
 
     def load(self, program: DeviceProgram) -> CudaExecutable:
         """A program, compiled and ready to run."""
         self.context.activate()
         return CudaExecutable(self, program)
 
-    def capture(self, record: Callable[[], None]) -> driver.Graph:
-        """What a function puts into the stream, as one graph to launch."""
+    def load_all(self, programs: Sequence[DeviceProgram]) -> list[CudaExecutable]:
+        """Programs, compiled together: one source for each thread of the compiler."""
         self.context.activate()
-        self.stream.begin_capture()
-        try:
-            record()
-        except BaseException:
-            self.stream.end_capture()
-            raise
-        return self.stream.end_capture()
+        modules = modules_of(programs, self.architecture)
+        return [CudaExecutable(self, program, modules[program.name]) for program in programs]
 
-    def launch(self, graph: driver.Graph) -> None:
-        """Queues a captured graph."""
+    def part(self, memory: Any, offset: int, size: int) -> int:
+        """The address of a place inside memory."""
+        return address_of(memory) + offset
+
+    def record(self, launches: Sequence[BoundLaunch]) -> Recording:
+        """Launches as one graph."""
         self.context.activate()
-        graph.launch(self.stream)
+        return Recording(self, launches)
+
+    def timings(self, launches: Sequence[BoundLaunch]) -> list[float]:
+        """Runs launches; the seconds of each."""
+        self.context.activate()
+        return timings(self, launches)
+
+    def stream_of(self, given: Any) -> driver.Stream:
+        """The stream of a handle, or of an object that has one."""
+        return stream_of(given)
+
+    def borrow(self, given: Any, stream: driver.Stream | None = None) -> Borrowed | None:
+        """An array of another library on this GPU (`__cuda_array_interface__`, DLPack); None for anything else."""
+        return borrow(given, self.context.number, stream or self.stream)
+
+    def address(self, memory: Any) -> int:
+        """Where memory lies."""
+        return address_of(memory)
+
+    def dlpack_device(self) -> tuple[int, int]:
+        """CUDA, and the number of the device."""
+        return DLPACK_CUDA, self.context.number
+
+    def share(self, ours: driver.Stream | None, theirs: int | None) -> None:
+        """Lets another library's stream wait for ours; -1 is DLPack's word for "no need to"."""
+        if theirs == -1:
+            return
+        self.context.activate()
+        wait(stream_of(1 if theirs is None else theirs), ours or self.stream)
 
 
 def address_of(memory: Any) -> int:
@@ -117,10 +164,10 @@ def address_of(memory: Any) -> int:
 class CudaExecutable:
     """A program on a device: its kernels and workspaces, which live as long as it does."""
 
-    def __init__(self, device: CudaDevice, program: DeviceProgram) -> None:
+    def __init__(self, device: CudaDevice, program: DeviceProgram, module: driver.Module | None = None) -> None:
         self.device = device
         self.program = program
-        self.module = driver.Module(machine_code(program, device.architecture), program.name)
+        self.module = module or driver.Module(machine_code(program, device.architecture), program.name)
         self._workspaces: dict[str, driver.Memory] = {}
 
     def run(self, arguments: Mapping[str, Any], stream: driver.Stream | None = None) -> None:
@@ -142,15 +189,21 @@ class CudaExecutable:
         return held
 
     def _launch(self, kernel: DeviceKernel, given: Mapping[str, Any], stream: driver.Stream) -> None:
-        x, y, z = (int(size) for size in kernel.grid if isinstance(size, int))
-        if 0 in (x, y, z):
-            return
+        if 0 not in kernel.grid:
+            self._bound(kernel, given).queue(stream)
+
+    def bind(self, arguments: Mapping[str, Any]) -> list[BoundLaunch]:
+        """The launches with their arguments."""
+        self.device.context.activate()
+        return [self._bound(kernel, arguments) for kernel in self.program.kernels if 0 not in kernel.grid]
+
+    def _bound(self, kernel: DeviceKernel, given: Mapping[str, Any]) -> BoundLaunch:
         function = self.module.function(kernel.name, kernel.dynamic_shared_bytes)
         values = [
             ctypes.c_int64(kernel.constants[name]) if name in kernel.constants else _passed(given[name])
             for name in kernel.params
         ]
-        function.launch((x, y, z), kernel.block, values, stream, kernel.dynamic_shared_bytes)
+        return BoundLaunch(function, kernel, values)
 
 
 def _passed(value: Any) -> Any:

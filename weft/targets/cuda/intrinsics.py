@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 from weft.codegen.c.context import Context, Emitter
 from weft.expr.nodes import Call
-from weft.loop.interpreter import Pointer, register_effect
 from weft.loop.passes.double_buffer import COMMIT, WAIT
 from weft.targets.base import Target
 from weft.targets.cuda import mma
@@ -42,15 +41,3 @@ def _wait(context: Context, call: Call) -> str:
 def intrinsics(target: Target) -> Mapping[str, Emitter]:
     """Name -> emitter."""
     return {COPY: _copy, COMMIT: _commit, WAIT: _wait, **mma.EMITTERS}
-
-
-def _copied(to: Pointer, source: Pointer, size: int, there: bool) -> int:
-    """What a copy does, for the interpreter."""
-    count = int(size) // to.buffer.dtype.bytes
-    to.view((count,), (1,))[:] = source.view((count,), (1,)) if there else 0
-    return 0
-
-
-register_effect(COPY, _copied)
-register_effect(COMMIT, lambda: 0)
-register_effect(WAIT, lambda pending: 0)

@@ -68,4 +68,5 @@ def _target(architecture: str, name: str, facts: ThreadFacts, is_host: bool) -> 
         kind="cuda", name=name, triple="nvptx64-nvidia-cuda", cpu=architecture, features=frozenset(),
         vector_bytes=facts.vector_bytes, vector_registers=255, cache_bytes=(0, facts.cache_bytes, 0),
         cores=facts.multiprocessors, has_fma=True, scopes=scopes, package=_PACKAGE, is_host=is_host, threads=facts,
+        part_bytes=256,
     )  # fmt: skip

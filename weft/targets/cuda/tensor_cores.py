@@ -67,7 +67,9 @@ def tensor_core_space(s: Schedule, name: str, target: Target, constants: Collect
     if sizes["y"] < 8 or sizes["x"] < 16 or sizes["k"] < kind.depth:
         return None
     best = min(
-        candidates(sizes, kind, threads_of(target)), key=lambda p: estimate(sizes, kind, p, threads_of(target)), default=None
+        candidates(sizes, kind, threads_of(target)),
+        key=lambda p: estimate(sizes, kind, p, threads_of(target)),
+        default=None,
     )
     if best is None:
         return None
@@ -147,11 +149,11 @@ def estimate(sizes: dict[str, int], kind: mma.Kind, point: Point, machine: Threa
     )  # fmt: skip
     rounds = math.ceil(blocks / machine.multiprocessors)
     together = min(resident, rounds)
-    products = tile_x * tile_y * deep / 2048
+    products = tile_x * tile_y * deep / 1024
     fetched = (tile_x + tile_y) * point["step"] * 32 / 24
-    reads = (point["warp_x"] + point["warp_y"]) * 32 * point["step"] * warps / 96
-    busy = max(products, fetched, reads) * max(1.0, (8 / (warps * together)) ** 0.5)
-    waits = 500 / (point["stages"] - 1) + 100
+    reads = (point["warp_x"] + point["warp_y"]) * 32 * point["step"] * warps / 110
+    busy = (max(products, fetched, reads) + 40) * max(1.0, (8 / (warps * together)) ** 0.5)
+    waits = 450 / (point["stages"] - 1) + 100 + (0.25 * busy if together == 1 else 0)
     cycles = rounds * steps * max(busy, (busy + waits) / together) + math.ceil(rounds / resident) * 3000
     if point["parts"] > 1:
         cycles += 3500 + sizes["x"] * sizes["y"] * sizes["batch"] * 8 * point["parts"] / (machine.multiprocessors * 24)

@@ -172,7 +172,9 @@ def _fetch_kind(found: Product, operand: Expr, side: str) -> str:
     if not sizes or steps[-1] != 1:
         return "plain"
     together = all(a == b * size for a, b, size in zip(steps, steps[1:], sizes[1:]) if a is not None and b is not None)
-    return "vector" if together and found.axes.size(side if not found.k_last[side == "y"] else "k") % 4 == 0 else "plain"
+    return (
+        "vector" if together and found.axes.size(side if not found.k_last[side == "y"] else "k") % 4 == 0 else "plain"
+    )
 
 
 def _k_order(facts: Facts, axes: MatrixAxes, packed: Buffer | None) -> tuple[int, ...]:
