@@ -176,7 +176,19 @@ def _lanes_in_reduction(stage: Stage, facts: Facts, lanes: int) -> bool:
 
 
 def _combine_lanes(stage: Stage, facts: Facts, wide: int, lanes: int) -> None:
-    """The last reduction, of the partial results, in straight code."""
+    """The last reduction, of the partial results: vectors to one, its halves and quarters, then the few that are left.
+
+    One after the other, each addition would wait for the one before it.
+    """
+    for width in (lanes, 4):
+        if wide % width or wide <= width or width < 2:
+            continue
+        _, inner = stage.split(stage.reduce_axis[-1], factor=width)
+        fewer = stage.schedule.rfactor(stage.name, inner)
+        fewer.set_scope("local")
+        fewer.unroll(fewer.reduce_axis[-1])
+        fewer.vectorize(fewer.axis[-1])
+        wide = width
     if wide <= 64:
         stage.unroll(stage.reduce_axis[-1])
 
