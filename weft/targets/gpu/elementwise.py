@@ -50,14 +50,20 @@ def free_loops(stage: Stage) -> list[For]:
 
 
 def spatial_loops(stage: Stage) -> list[Var]:
-    """The free loops of a stage that only its spatial axes use, outermost first."""
-    block = stage.block
-    found = []
-    for loop in free_loops(stage):
-        used = axes_using(block, {loop.var})
-        if used["spatial"] and not used["reduce"] and not used["ordered"]:
-            found.append(loop.var)
-    return found
+    """The free loops of a stage that only its spatial axes use, outermost first; those inside its steps in time."""
+    return [loop.var for loop in _loops_of_step(stage) if _kinds(stage, loop) == {"spatial"}]
+
+
+def _kinds(stage: Stage, loop: For) -> set[str]:
+    """The kinds of the axes that a loop walks over."""
+    return {kind for kind, axes in axes_using(stage.block, {loop.var}).items() if axes}
+
+
+def _loops_of_step(stage: Stage) -> list[For]:
+    """The free loops inside the innermost one that has to keep its order."""
+    loops = free_loops(stage)
+    ordered = [place for place, loop in enumerate(loops) if "ordered" in _kinds(stage, loop)]
+    return loops[ordered[-1] + 1 :] if ordered else loops
 
 
 def fuse_all(stage: Stage, loops: Sequence[Var]) -> Var:
@@ -70,7 +76,7 @@ def bind_flat(stage: Stage, target: Target) -> bool:
     loops = spatial_loops(stage)
     if not loops:
         return False
-    inside = [loop.var for loop in free_loops(stage) if loop.var not in loops]
+    inside = [loop.var for loop in _loops_of_step(stage) if loop.var not in loops]
     if inside:
         stage.reorder(*loops, *inside)
     return bind_loop(stage, fuse_all(stage, loops), target)
