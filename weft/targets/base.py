@@ -15,7 +15,7 @@ and, for a machine with blocks of threads (`Target.threads`),
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -72,21 +72,83 @@ class Executable(Protocol):
         Returns when they are queued, which may be before they are done.
         """
 
+    def bind(self, arguments: Mapping[str, Any]) -> list[Any]:
+        """The launches of a program of fixed sizes, in order, each with its arguments, for `Device.record`.
+
+        `arguments` has memory for the workspaces too.
+        """
+
+
+class Recording(Protocol):
+    """Launches that are queued together, as often as one likes."""
+
+    def launch(self, stream: Any = None) -> None:
+        """Queues them all; returns before they are done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Borrowed:
+    """An array of another library in the device's memory: the memory, and what keeps it alive."""
+
+    memory: Any
+    shape: tuple[int, ...]
+    dtype: Any
+    """As numpy names it."""
+    keep: Any
+
 
 class Device(Protocol):
-    """A device of this machine. Memory is whatever `allocate` gives; its start is a multiple of 16 bytes at least."""
+    """A device of this machine. Memory is whatever `allocate` gives; its start is a multiple of 16 bytes at least.
+
+    A stream is a queue in which work is done in order; None is the device's own.
+    """
+
+    name: str
 
     def allocate(self, size: int) -> Any:
         """Memory of so many bytes, freed when nothing refers to it any more."""
 
-    def write(self, memory: Any, source: Any) -> None:
+    def write(self, memory: Any, source: Any, stream: Any = None) -> None:
         """Copies a contiguous numpy array into device memory; done when it returns."""
 
-    def read(self, memory: Any, into: Any) -> None:
+    def read(self, memory: Any, into: Any, stream: Any = None) -> None:
         """Copies device memory into a contiguous numpy array, after all that was queued; done when it returns."""
+
+    def copy(self, memory: Any, source: Any, size: int, stream: Any = None) -> None:
+        """Queues a copy of so many bytes from one memory to another."""
+
+    def synchronize(self, stream: Any = None) -> None:
+        """Waits until all that was queued is done."""
 
     def load(self, program: Any) -> Executable:
         """A DeviceProgram compiled and ready to run."""
+
+    def load_all(self, programs: Sequence[Any]) -> list[Executable]:
+        """Several, compiled together."""
+
+    def part(self, memory: Any, offset: int, size: int) -> Any:
+        """The memory that begins so many bytes (a multiple of `Target.part_bytes`) after the start of another."""
+
+    def record(self, launches: Sequence[Any]) -> Recording:
+        """Bound launches as one thing to queue."""
+
+    def timings(self, launches: Sequence[Any]) -> list[float]:
+        """Runs bound launches; how many seconds each took."""
+
+    def stream_of(self, given: Any) -> Any:
+        """The stream that something of another library stands for (its handle, or an object that has one)."""
+
+    def borrow(self, given: Any, stream: Any = None) -> Borrowed | None:
+        """An array of another library that lies on this device, ready for use in a stream; None for anything else."""
+
+    def address(self, memory: Any) -> int | None:
+        """The address by which other libraries know memory; None where there is no such thing."""
+
+    def dlpack_device(self) -> tuple[int, int] | None:
+        """How DLPack names the device; None where its memory is not shared."""
+
+    def share(self, ours: Any, theirs: int | None) -> None:
+        """Lets a stream of another library (DLPack's number for it) wait for what is queued in ours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +178,8 @@ class Target:
     """Whether this process can run its code."""
     threads: ThreadFacts | None = None
     """For a machine with blocks of threads, what it has of them; None for one without."""
+    part_bytes: int = 64
+    """Values that share a piece of memory begin at multiples of so many bytes."""
 
     def __hash__(self) -> int:
         return hash((self.kind, self.triple, self.cpu, self.features))

@@ -9,7 +9,7 @@ import ctypes
 import functools
 import os
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -147,6 +147,22 @@ class CudaDevice:
             return
         self.context.activate()
         wait(stream_of(1 if theirs is None else theirs), ours or self.stream)
+
+    def capture(self, record: Callable[[], None]) -> driver.Graph:
+        """What a function puts into the stream, as one graph to launch."""
+        self.context.activate()
+        self.stream.begin_capture()
+        try:
+            record()
+        except BaseException:
+            self.stream.end_capture()
+            raise
+        return self.stream.end_capture()
+
+    def launch(self, graph: driver.Graph) -> None:
+        """Queues a captured graph."""
+        self.context.activate()
+        graph.launch(self.stream)
 
 
 def address_of(memory: Any) -> int:

@@ -12,7 +12,7 @@ import numpy as np
 
 from weft.codegen.c.program import DeviceKernel
 from weft.core.errors import ArgumentError, RuntimeFault
-from weft.runtime.dlpack import borrow_capsule
+from weft.runtime.dlpack_device import borrow_capsule, contiguous_strides
 from weft.targets.base import Borrowed
 from weft.targets.cuda import driver
 
@@ -119,7 +119,7 @@ def borrow(given: Any, number: int, stream: driver.Stream) -> Borrowed | None:
         kind, place = (int(one) for one in given.__dlpack_device__())
         if kind == DLPACK_CUDA:
             if place != number:
-                raise ArgumentError(f"the array lies on cuda:{place} and the model runs on cuda:{number}: move it there")
+                raise ArgumentError(f"the array lies on cuda:{place}, the model runs on cuda:{number}: move it there")
             return _by_dlpack(given, stream)
     shared = getattr(given, "__cuda_array_interface__", None)
     return None if shared is None else _by_interface(given, shared, stream)
@@ -139,7 +139,7 @@ def _by_interface(given: Any, shared: dict[str, Any], stream: driver.Stream) -> 
     kind = np.dtype(shared["typestr"])
     shape = tuple(int(size) for size in shared["shape"])
     strides = shared.get("strides")
-    if strides is not None and tuple(strides) != np.empty(shape, np.dtype([("", kind)])).strides:
+    if strides is not None and [*strides] != [kind.itemsize * step for step in contiguous_strides(shape)]:
         raise ArgumentError("its elements do not lie one after the other: make a contiguous copy first")
     other = shared.get("stream")
     if other is not None:

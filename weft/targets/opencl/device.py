@@ -5,14 +5,14 @@ from __future__ import annotations
 import functools
 import threading
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from weft.codegen.c.program import DeviceKernel, DeviceProgram, number
-from weft.core.errors import RuntimeFault, TargetError
-from weft.targets.base import Target
+from weft.codegen.c.program import DeviceKernel, DeviceProgram, merged_source, number
+from weft.core.errors import ArgumentError, RuntimeFault, TargetError
+from weft.targets.base import Borrowed, Target
 from weft.targets.opencl.parse import devices
 
 
@@ -48,30 +48,91 @@ class OpenCLDevice:
         except self.opencl.Error as error:
             raise RuntimeFault(f"{self.name} has no memory for an array of {size} bytes: {error}") from None
 
-    def write(self, memory: Any, source: Any) -> None:
+    def write(self, memory: Any, source: Any, stream: Any = None) -> None:
         """Copies a contiguous array to the device."""
         if source.nbytes:
-            self.opencl.enqueue_copy(self.queue, memory, source, is_blocking=True)
+            self.opencl.enqueue_copy(stream or self.queue, memory, source, is_blocking=True)
 
-    def read(self, memory: Any, into: Any) -> None:
+    def read(self, memory: Any, into: Any, stream: Any = None) -> None:
         """Copies device memory into a contiguous array."""
         if into.nbytes:
-            self.opencl.enqueue_copy(self.queue, into, memory, is_blocking=True)
+            self.opencl.enqueue_copy(stream or self.queue, into, memory, is_blocking=True)
+
+    def copy(self, memory: Any, source: Any, size: int, stream: Any = None) -> None:
+        """Queues a copy from one memory to another."""
+        if size:
+            self.opencl.enqueue_copy(stream or self.queue, memory, source, byte_count=size)
+
+    def synchronize(self, stream: Any = None) -> None:
+        """Waits until all that was queued is done."""
+        (stream or self.queue).finish()
 
     def load(self, program: DeviceProgram) -> OpenCLExecutable:
         """A program, compiled."""
         return OpenCLExecutable(self, program)
 
+    def load_all(self, programs: Sequence[DeviceProgram]) -> list[OpenCLExecutable]:
+        """Programs, compiled together."""
+        whole = DeviceProgram("the model", merged_source(programs), (), (), ())
+        built = _built(self, whole) if programs else None
+        return [OpenCLExecutable(self, program, built) for program in programs]
+
+    def part(self, memory: Any, offset: int, size: int) -> Any:
+        """A buffer that begins inside another."""
+        return memory.get_sub_region(offset, max(size, 1)) if offset else memory
+
+    def record(self, launches: Sequence[BoundLaunch]) -> Recording:
+        """Launches to queue one after the other."""
+        return Recording(self, list(launches))
+
+    def timings(self, launches: Sequence[BoundLaunch]) -> list[float]:
+        """Runs launches in a queue that measures; the seconds of each."""
+        measured = self.opencl.command_queue_properties.PROFILING_ENABLE
+        queue = self.opencl.CommandQueue(self.context, properties=measured)
+        self.queue.finish()
+        events = [launch.queue(queue) for launch in launches]
+        queue.finish()
+        return [(event.profile.end - event.profile.start) * 1e-9 for event in events]
+
+    def stream_of(self, given: Any) -> Any:
+        """A command queue of this device."""
+        if not isinstance(given, self.opencl.CommandQueue) or given.context != self.context:
+            raise ArgumentError(f"a stream of {self.name} is a pyopencl.CommandQueue of its context, not {given!r}")
+        return given
+
+    def borrow(self, given: Any, stream: Any = None) -> Borrowed | None:
+        """An array of pyopencl's (`pyopencl.array.Array`) in this device's context; None for anything else."""
+        memory = getattr(given, "base_data", None)
+        if not isinstance(memory, self.opencl.Buffer):
+            return None
+        if memory.context != self.context:
+            raise ArgumentError("the pyopencl array belongs to another context: make it with target.device().queue")
+        if not given.flags.c_contiguous or given.offset:
+            raise ArgumentError("a pyopencl array must be contiguous and start where its buffer starts: .copy() it")
+        return Borrowed(memory, tuple(map(int, given.shape)), given.dtype, given)
+
+    def address(self, memory: Any) -> int | None:
+        """OpenCL's memory has no address that others know."""
+        return None
+
+    def dlpack_device(self) -> tuple[int, int] | None:
+        """DLPack has no way to share OpenCL buffers of a context."""
+        return None
+
+    def share(self, ours: Any, theirs: int | None) -> None:
+        """Nobody else's stream can wait for ours."""
+        raise ArgumentError("an OpenCL queue cannot be shared through DLPack")
+
 
 class OpenCLExecutable:
     """A program on a device: compiled kernels and their workspaces, which live as long as it does."""
 
-    def __init__(self, device: OpenCLDevice, program: DeviceProgram) -> None:
+    def __init__(self, device: OpenCLDevice, program: DeviceProgram, built: Any = None) -> None:
         self.device = device
         self.program = program
-        built = _built(device, program)
+        self.built = built or _built(device, program)
         names = {kernel.name for kernel in program.kernels}
-        self.kernels = {name: device.opencl.Kernel(built, name) for name in names}
+        self.kernels = {name: device.opencl.Kernel(self.built, name) for name in names}
         self._workspaces: dict[str, tuple[int, Any]] = {}
         self._lock = threading.Lock()
 
@@ -95,24 +156,63 @@ class OpenCLExecutable:
         return memory
 
     def _launch(self, kernel: DeviceKernel, given: Mapping[str, Any]) -> None:
+        if 0 not in kernel.grid:
+            BoundLaunch(self.device, kernel, self.kernels[kernel.name], given).queue(self.device.queue)
+
+    def bind(self, arguments: Mapping[str, Any]) -> list[BoundLaunch]:
+        """The launches with their arguments, each with a kernel object of its own."""
+        opencl = self.device.opencl
+        return [
+            BoundLaunch(self.device, kernel, opencl.Kernel(self.built, kernel.name), arguments)
+            for kernel in self.program.kernels
+            if 0 not in kernel.grid
+        ]
+
+
+class BoundLaunch:
+    """One kernel with its arguments."""
+
+    def __init__(self, device: OpenCLDevice, kernel: DeviceKernel, compiled: Any, given: Mapping[str, Any]) -> None:
+        self.device, self.kernel, self.compiled = device, kernel, compiled
         grid = [int(size) for size in kernel.grid if isinstance(size, int)]
-        if 0 in grid:
-            return
+        self.total = [count * size for count, size in zip(grid, kernel.block)]
         values = [
             np.int64(kernel.constants[name]) if name in kernel.constants else _passed(given[name])
             for name in kernel.params
         ]
-        opencl = self.device.opencl
-        compiled = self.kernels[kernel.name]
-        total = [count * size for count, size in zip(grid, kernel.block)]
+        self.keep = values
         try:
             compiled.set_args(*values)
-            opencl.enqueue_nd_range_kernel(self.device.queue, compiled, total, list(kernel.block))
+        except device.opencl.Error as error:
+            raise self._explained(error) from None
+
+    def queue(self, queue: Any) -> Any:
+        """Queues it; the event of its end."""
+        opencl = self.device.opencl
+        try:
+            return opencl.enqueue_nd_range_kernel(queue, self.compiled, self.total, list(self.kernel.block))
         except opencl.Error as error:
-            raise RuntimeFault(
-                f"{self.device.name} cannot launch {kernel.name} with grid {tuple(grid)}, block {kernel.block} and "
-                f"{kernel.shared_bytes} bytes of local memory: {error}"
-            ) from None
+            raise self._explained(error) from None
+
+    def _explained(self, error: Any) -> RuntimeFault:
+        kernel = self.kernel
+        return RuntimeFault(
+            f"{self.device.name} cannot launch {kernel.name} with grid {kernel.grid}, block {kernel.block} and "
+            f"{kernel.shared_bytes} bytes of local memory: {error}"
+        )
+
+
+class Recording:
+    """Launches that are queued one after the other."""
+
+    def __init__(self, device: OpenCLDevice, launches: list[BoundLaunch]) -> None:
+        self.device, self.launches = device, launches
+
+    def launch(self, stream: Any = None) -> None:
+        """Queues them."""
+        queue = stream or self.device.queue
+        for launch in self.launches:
+            launch.queue(queue)
 
 
 def _passed(value: Any) -> Any:

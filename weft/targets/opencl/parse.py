@@ -83,12 +83,21 @@ def _of_device(text: str, device: Any) -> Target:
     )  # fmt: skip
     extensions = device.extensions.split()
     features = {name for name, key in (("fp16", "cl_khr_fp16"), ("fp64", "cl_khr_fp64")) if key in extensions}
-    return _target(text, facts, frozenset(features), is_host=True, cpu=device.name.strip())
+    part = int(device.mem_base_addr_align) // 8
+    return _target(text, facts, frozenset(features), is_host=True, cpu=device.name.strip(), part_bytes=max(part, 128))
 
 
-def _target(text: str, facts: ThreadFacts, features: frozenset[str], is_host: bool, cpu: str = "generic") -> Target:
+def _target(
+    text: str,
+    facts: ThreadFacts,
+    features: frozenset[str],
+    is_host: bool,
+    cpu: str = "generic",
+    part_bytes: int = 512,
+) -> Target:
     return Target(
         kind="opencl", name=text, triple="opencl", cpu=cpu, features=features, vector_bytes=facts.vector_bytes,
         vector_registers=64, cache_bytes=(16 << 10, facts.cache_bytes, 0), cores=facts.multiprocessors, has_fma=True,
         scopes=plain_scopes("global", "local", "shared"), package=_PACKAGE, is_host=is_host, threads=facts,
+        part_bytes=part_bytes,
     )  # fmt: skip
