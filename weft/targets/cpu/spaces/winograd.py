@@ -140,15 +140,28 @@ def default_point(sizes: Sizes, target: Target, lanes: int) -> dict[str, int]:
     fetch = FETCH if 2 * sizes.weight_bytes > cache else 0
     by = 0
     if by_tiles > 1.2 * by_channels or busy <= 0.8:
-        parts = ceildiv(sizes.block_bytes(sizes.tall, 2 * lanes), cache // 4)
-        by, tile_rows, panels = 1, ceildiv(sizes.tall, min(parts, sizes.tall)), 1
-        rows, vectors = register_tile(tile_rows * sizes.wide, sizes.outputs // lanes, target.vector_registers)
-        while vectors > 1 and (sizes.outputs % (vectors * lanes) or sizes.outputs // (vectors * lanes) % cores):
-            vectors -= 1
+        by, (tile_rows, rows, vectors, panels) = 1, _by_channels(sizes, target, lanes, cache)
     return {
         "threads_by_channels": by, "tile_rows": tile_rows, "panels": panels, "rows": rows, "vectors": vectors,
         "fetch": fetch,
     }  # fmt: skip
+
+
+def _by_channels(sizes: Sizes, target: Target, lanes: int, cache: int) -> tuple[int, int, int, int]:
+    """Tile rows, register tile and panels of a block where threads share the output channels evenly.
+
+    A V that does not stay in the cache is read once for a block: then a thread has one block.
+    """
+    cores = max(target.cores, 1)
+    rows, vectors = register_tile(sizes.tall * sizes.wide, sizes.outputs // lanes, target.vector_registers)
+    while vectors > 1 and (sizes.outputs % (vectors * lanes) or sizes.outputs // (vectors * lanes) % cores):
+        vectors -= 1
+    panels, limit = 1, cache // 4
+    total = sizes.outputs // (vectors * lanes)
+    if 2 * sizes.block_bytes(sizes.tall, sizes.inputs) > cache and total % cores == 0:
+        panels, limit = total // cores, cache
+    parts = ceildiv(sizes.block_bytes(sizes.tall, panels * vectors * lanes), limit)
+    return ceildiv(sizes.tall, min(parts, sizes.tall)), rows, vectors, panels
 
 
 def _tile_rows(sizes: Sizes, cache: int) -> int:
