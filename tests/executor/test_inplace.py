@@ -9,12 +9,14 @@ import pytest
 
 from tests.executor.graphs import check, random_inputs
 from weft import te
+from weft.codegen.llvm.generate import generate
 from weft.executor import compile
 from weft.executor.inplace import overwritable
 from weft.executor.memory import Life, plan_memory
 from weft.graph.ir import Graph, Value
 from weft.models.builder import Builder
 from weft.schedule.schedule import Schedule
+from weft.targets.registry import find_target
 
 A = te.placeholder((12, 20), "float32", name="A")
 C = te.placeholder((12, 20), "float32", name="C")
@@ -168,3 +170,21 @@ def test_random_graphs_match_the_interpreter(part):
             check(graph, random_inputs(graph, turn), module, tolerance=1e-4)
         reused += sum(one.lowered.program.in_place for one in module.specializations)
     assert part or reused, "no graph of this part reuses an input: the test looks at nothing"
+
+
+def test_what_may_be_overwritten_is_promised_nothing():
+    """A kernel that may write over its input tells LLVM nothing about the two."""
+    module = compile(random_graph(3), threads=1)
+    (one,) = module.specializations
+    kernels = {launch.kernel.symbol: launch.kernel for launch in one.launches}.values()
+    noted = [kernel for kernel in kernels if overwritable(kernel.scheduled)]
+    assert noted
+    for kernel in noted:
+        names = set(kernel.scheduled.annotations["may_overlap"])
+        pairs = [
+            (kernel.scheduled.params[a].name, kernel.scheduled.params[b].name)
+            for a, b in overwritable(kernel.scheduled)
+        ]
+        assert all({a, b} <= names for a, b in pairs)
+        plain = generate(find_target("native").lower(kernel.scheduled.replace(annotations={})), find_target("native"))
+        assert plain.count("distinct !{") > kernel.llvm_ir.count("distinct !{")

@@ -17,9 +17,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from weft.build import with_arguments
+from weft.codegen.c.program import DeviceProgram
 from weft.codegen.llvm import compile as llvm_compile
 from weft.codegen.llvm.generate import entry_symbol, generate
 from weft.core.errors import ExpressionError
+from weft.executor.inplace import overwritable
 from weft.executor.layouts import fill_borders
 from weft.executor.program import GroupProgram
 from weft.expr.digits import Digit, are_whole, digit_of
@@ -38,17 +40,22 @@ MOST_CACHED = 512
 
 @dataclass
 class Kernel:
-    """One piece of machine code, `int32_t symbol(const int64_t *args, int64_t threads)`, and how it came about."""
+    """One piece of machine code, `int32_t symbol(const int64_t *args, int64_t threads)`, and how it came about.
+
+    On a machine with blocks of threads it is a `program` (source and launches) instead of LLVM IR and object code.
+    """
 
     symbol: str
     label: str
     scheduled: Func
-    llvm_ir: str
-    code: Future[bytes]
+    llvm_ir: str = ""
+    code: Future[bytes] | None = None
+    program: DeviceProgram | None = None
 
     @property
     def object_code(self) -> bytes:
         """The object file; waits until LLVM has made it."""
+        assert self.code is not None
         return self.code.result()
 
 
@@ -136,14 +143,21 @@ class KernelCompiler:
         func = fill_borders(with_arguments(program.schedule.func, program.buffers), program.bordered)
         lifted = lift_packing(func, fixed)
         plain = re.sub(r"\W", "_", label)[:40]
-        named = lifted.func.replace(name=f"k_{plain}_{key[:12]}")
+        named = _with_overlaps(lifted.func.replace(name=f"k_{plain}_{key[:12]}"))
         try:
             verify(named)
-            text = generate(self.target.lower(named), self.target, intrinsics=self.target.intrinsics())
+            return self._generated(named, label), lifted.parameters
         except RecursionError:
             raise ExpressionError("the program nests too deep") from None
+
+    def _generated(self, func: Func, label: str) -> Kernel:
+        lowered = self.target.lower(func)
+        if self.target.threads is not None:
+            program: DeviceProgram = self.target.generate(lowered)
+            return Kernel(program.name, label, func, program=program)
+        text = generate(lowered, self.target, intrinsics=self.target.intrinsics())
         code = self._pool.submit(llvm_compile.emit_object, text, self.target)
-        return Kernel(entry_symbol(named.name), label, named, text, code), lifted.parameters
+        return Kernel(entry_symbol(func.name), label, func, text, code)
 
     def close(self) -> None:
         """Ends the thread when its work is done."""
@@ -151,6 +165,13 @@ class KernelCompiler:
 
 
 _CACHE: OrderedDict[str, tuple[Kernel, tuple[int | Packing, ...]]] = OrderedDict()
+
+
+def _with_overlaps(func: Func) -> Func:
+    """The program with a note of the parameters that the memory plan may place over one another."""
+    pairs = overwritable(func)
+    names = sorted({func.params[at].name for pair in pairs for at in pair})
+    return func.replace(annotations={**func.annotations, "may_overlap": names}) if names else func
 
 
 # ---------------------------------------------------------------------------------------------------------- packing

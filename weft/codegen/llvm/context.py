@@ -85,7 +85,9 @@ class Module:
         self.helpers: set[str] = set()
         self.metadata: list[str] = ["!0 = distinct !{!0}"]
         self.symbol = "main"
-        self._access: dict[Buffer, tuple[int, str]] = {}
+        self.overlapping: set[str] = set()
+        """Parameters that the caller may place into one another's memory: nothing is promised about those."""
+        self._access: dict[Buffer | None, tuple[int, str]] = {}
         arch = machine.triple.split("-")[0]
         self.is_x86 = arch in ("x86_64", "i686", "i386")
         self.is_aarch64 = arch.startswith(("aarch64", "arm64"))
@@ -96,12 +98,13 @@ class Module:
             self.declarations[name] = f"declare {result} {types.quote(name)}({', '.join(parameters)})"
 
     def access(self, buffer: Buffer) -> str:
-        """Metadata for a load or store: buffers do not overlap each other."""
-        found = self._access.get(buffer)
+        """Metadata for a load or store: buffers do not overlap each other, but for those said to."""
+        key = None if buffer.name in self.overlapping else buffer
+        found = self._access.get(key)
         if found is None:
             number = self.reserve(3)
             found = (number, f", !alias.scope !{number + 1}, !noalias !{number + 2}")
-            self._access[buffer] = found
+            self._access[key] = found
         return found[1]
 
     def reserve(self, count: int = 1) -> int:

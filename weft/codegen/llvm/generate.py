@@ -36,6 +36,7 @@ def entry_symbol(name: str) -> str:
 def generate(func: Func, target: Machine, *, intrinsics: Mapping[str, Emitter] | None = None) -> str:
     """LLVM IR of a lowered, flat Func; the entry `entry_symbol(func.name)` has the ABI of docs/architecture.md."""
     module = Module(target, intrinsics or {})
+    module.overlapping.update(func.annotations.get("may_overlap", ()))
     module.symbol = entry_symbol(func.name)
     module.expressions, module.statements = _EXPRESSIONS, statements.TABLE
     statements.setup(module)
