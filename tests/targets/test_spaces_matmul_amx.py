@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 import weft
+from tests.schedule.checking import assert_same, run
+from tests.schedule.strategies import arguments_of
 from weft import te
 from weft.build import with_arguments
 from weft.executor.kernels import lift_packing
@@ -102,6 +104,28 @@ def test_bytes(shape: tuple[int, int, int], kinds: tuple[str, str]) -> None:
 def test_transposed_operands(transposed: tuple[bool, bool]) -> None:
     check(21, 37, 40, transposed=transposed)
     check(21, 37, 40, transposed=transposed, constant=False)
+
+
+@pytest.mark.parametrize("kinds", [("bfloat16", "bfloat16"), ("uint8", "int8")])
+def test_transposed_tiles(kinds: tuple[str, str]) -> None:
+    """Columns that lie as rows in memory are woven a tile at a time."""
+    check(20, 64, 128, kinds=kinds, transposed=(False, True), constant=False)
+    check(20, 32, 64, kinds=kinds, transposed=(False, True), constant=False, batch=4)
+
+
+def test_interpreted() -> None:
+    """The instructions mean the same in the interpreter."""
+    a, b = te.placeholder((16, 32), "bfloat16", name="A"), te.placeholder((32, 32), "bfloat16", name="B")
+    r = te.reduce_axis(32, "k")
+    c = te.compute(
+        (16, 32), lambda i, j: te.sum(a[i, r].astype("float32") * b[j, r].astype("float32"), axis=r), name="C"
+    )
+    s = te.create_schedule(c.op)
+    arrays = arguments_of(s.func, 1, 0)
+    want = run(s.func, arrays)
+    default_schedule(s, NATIVE)
+    assert "amx_weave" in repr(s.func)
+    assert_same(run(s.func, arrays), want, repr(s.func))
 
 
 @pytest.mark.parametrize("constant", [True, False])

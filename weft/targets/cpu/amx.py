@@ -7,6 +7,7 @@ A schedule puts tiles into the scope "amx.tile" and tensorizes loads, products a
     amx_dot_bf16      C[i, j] += float32(A[i, k]) * float32(B[k // 2, j, k % 2])
     amx_load_u8 / _s8, amx_load_s8x4, amx_dot_u8s8 / amx_dot_s8s8             the same for bytes, in groups of four
     amx_store_f32 / amx_store_i32     C[i, j] = T[i, j]                        16 × 16
+    amx_weave_bf16 / _s8              B[p, j, t] = A[j, 2p + t]                a tile packed from rows of the transposed
 
 The tile configuration belongs to a thread: the pass `configure_tiles` loads it before the first tile is used in each
 thread's part of the program, and releases the tiles after it.
@@ -24,9 +25,11 @@ from weft import te
 from weft.codegen.llvm.context import Context
 from weft.core.dtypes import INT32
 from weft.core.errors import TargetError
-from weft.expr.nodes import Address, Call, Expr
-from weft.loop.ir import Allocate, Evaluate, For, Func, Stmt, seq
+from weft.expr.nodes import Address, Call, Expr, Load, Var
+from weft.loop.ir import Allocate, Axis, Block, Evaluate, For, Func, Stmt, Store, seq
+from weft.loop.regions import block_regions
 from weft.loop.visit import Mutator, walk_stmts
+from weft.schedule.intrinsic import TensorIntrin, register_intrinsic
 from weft.targets.base import Target
 from weft.targets.cpu.parse import TILES
 
@@ -80,6 +83,25 @@ def _dot(instruction: str) -> Callable[[Context, Call], str]:
     return emit
 
 
+def _weave(c: Context, e: Call) -> str:
+    """Groups of four bytes transposed: rounds that weave the first half of the rows with the second."""
+    source, target, stride, tile_stride = e.args
+    rows = []
+    step = _bytes(c, source, stride)
+    for number in range(16):
+        place = c.emit(f"getelementptr i8, ptr {c.pointer(source)}, i64 {c.emit(f'mul i64 {step}, {number}')}")
+        rows.append(c.emit(f"load <16 x i32>, ptr {place}, align 1"))
+    orders = [", ".join(f"i32 {part * 8 + i // 2 + i % 2 * 16}" for i in range(16)) for part in (0, 1)]
+    for _ in range(4):
+        pairs = [(rows[i], rows[i + 8], order) for i in range(8) for order in orders]
+        rows = [c.emit(f"shufflevector <16 x i32> {a}, <16 x i32> {b}, <16 x i32> <{order}>") for a, b, order in pairs]
+    step = _bytes(c, target, tile_stride)
+    for number, row in enumerate(rows):
+        place = c.emit(f"getelementptr i8, ptr {c.pointer(target)}, i64 {c.emit(f'mul i64 {step}, {number}')}")
+        c.line(f"store <16 x i32> {row}, ptr {place}, align 1")
+    return "0"
+
+
 def _configure(c: Context, e: Call) -> str:
     """Palette 1; every tile has 16 rows of 64 bytes."""
     table = [1] + [0] * 15 + [64, 0] * 8 + [0] * 16 + [16] * 8 + [0] * 8
@@ -99,6 +121,7 @@ EMITTERS: Mapping[str, Callable[[Context, Call], str]] = {
     "amx_dot_bf16": _dot("tdpbf16ps"),
     "amx_dot_u8s8": _dot("tdpbusd"),
     "amx_dot_s8s8": _dot("tdpbssd"),
+    "amx_weave": _weave,
     "amx_configure": _configure,
     "amx_release": _release,
 }
@@ -136,7 +159,14 @@ def _mean_dot(kind: str, group: int) -> Callable[[Any, Any, Any], None]:
     return run
 
 
+def _mean_weave(source: Any, target: Any, stride: int, tile_stride: int) -> None:
+    group = 4 // target.buffer.dtype.bytes
+    rows = _rows(source, 16 * group, int(stride)).reshape(16, 16, group)
+    target.view((16, 16, group), (int(tile_stride), group, 1))[...] = rows.transpose(1, 0, 2)
+
+
 _MEANINGS: dict[str, Callable[..., Any]] = {
+    "amx_weave": _mean_weave,
     "amx_load": _mean_load,
     "amx_store": _mean_store,
     "amx_zero": _mean_zero,
@@ -193,11 +223,29 @@ def _declare_dot(name: str, left: str, right: str, wide: str, group: int) -> Non
     te.decl_tensor_intrin(out.op, rule, name)
 
 
+def _declare_weave(name: str, dtype: str, group: int) -> None:
+    source = te.placeholder((16, 16 * group), dtype, name="source")
+    woven = te.placeholder((16, 16, group), dtype, name="woven")
+    j, k = Var("j"), Var("k")
+    body = Store(woven, [k // group, j, k % group], Load(source, [j, k]))
+    reads, writes = block_regions(body, None)
+    block: Stmt = Block("woven", [Axis(j, 16), Axis(k, 16 * group)], [Var("j"), Var("k")], reads, writes, body)
+    description = Func("weave", [source, woven], block)
+
+    def rule(inputs: Any, outputs: Any) -> Call:
+        rows = inputs[0].stride(0), outputs[0].stride(0)
+        return Call("amx_weave", (inputs[0].access_ptr("r"), outputs[0].access_ptr("w"), *rows), INT32)
+
+    register_intrinsic(TensorIntrin(name, description, [source], woven, rule))
+
+
 _declare_load("amx_load_bf16", (16, 32), "bfloat16")
 _declare_load("amx_load_bf16x2", (16, 16, 2), "bfloat16")
 _declare_load("amx_load_u8", (16, 64), "uint8")
 _declare_load("amx_load_s8", (16, 64), "int8")
 _declare_load("amx_load_s8x4", (16, 16, 4), "int8")
+_declare_weave("amx_weave_bf16", "bfloat16", 2)
+_declare_weave("amx_weave_s8", "int8", 4)
 _declare_store("amx_store_f32", "float32")
 _declare_store("amx_store_i32", "int32")
 _declare_dot("amx_dot_bf16", "bfloat16", "bfloat16", "float32", 2)

@@ -143,8 +143,8 @@ def register_tile(m: int, n: int, target: Target, lanes: int, cores: int) -> tup
         vectors = min(across, accumulators // m, 8)
         return m, ceildiv(across, ceildiv(across, vectors))
     vectors = min(3, across)
-    if across % 3 and across < 6:
-        vectors = 2 if across % 2 == 0 else vectors
+    if across % 3 and across <= 12:  # few columns: a tile that divides them
+        vectors = next((v for v in (4, 2) if across % v == 0 and v * 4 <= accumulators), vectors)
     most = min(accumulators // 2, (target.vector_registers - 2) // vectors - 1)
     good = range(max(1, min(most, wide) * 3 // 4), most + 1)
     return max(good, key=lambda r: (_evenness(m, r), -abs(r * vectors - accumulators))), vectors
@@ -398,7 +398,7 @@ def _divide(unit: Unit, product: Product, plan: Plan, final: Stage, loops: _Loop
 
 
 def _pack_kernel(copy: Stage, product: Product, plan: Plan, target: Target, alone: bool) -> None:
-    """The loops that pack: a panel at a time, lanes along its width."""
+    """The loops that pack: a panel at a time, lanes along its width; or transposed, a square in registers at a time."""
     facts = facts_of(copy.block)
     loops = list(copy.axis)
     lane = loops[product.lane_dim]
@@ -408,6 +408,13 @@ def _pack_kernel(copy: Stage, product: Product, plan: Plan, target: Target, alon
         raise ScheduleError("matmul", copy.name, "the reduction indexes several dimensions")
     panel, inside = copy.split(lane, factor=plan.width)
     copy.reorder(*rest, panel, *depth, inside)
-    _lanes(copy, inside, plan)
+    if product.right_steps[1] == 1 and product.k % plan.lanes == 0 and plan.lanes in (4, 8, 16):
+        steps, lanes = copy.split(depth[0], factor=plan.lanes)
+        vectors, column = copy.split(inside, factor=plan.lanes)
+        copy.reorder(steps, vectors, column, lanes)
+        copy.unroll(column)
+        copy.vectorize(lanes)
+    else:
+        _lanes(copy, inside, plan)
     if alone:
         parallelize(copy, [*rest, panel], facts.points, target)

@@ -40,6 +40,7 @@ class Kind:
     load_right: str
     dot: str
     store: str
+    weave: str
 
     @property
     def depth(self) -> int:
@@ -48,9 +49,13 @@ class Kind:
 
 
 KINDS = {
-    ("bfloat16", "bfloat16", "float32"): Kind(2, "amx_load_bf16", "amx_load_bf16x2", "amx_dot_bf16", "amx_store_f32"),
-    ("uint8", "int8", "int32"): Kind(4, "amx_load_u8", "amx_load_s8x4", "amx_dot_u8s8", "amx_store_i32"),
-    ("int8", "int8", "int32"): Kind(4, "amx_load_s8", "amx_load_s8x4", "amx_dot_s8s8", "amx_store_i32"),
+    ("bfloat16", "bfloat16", "float32"): Kind(
+        2, "amx_load_bf16", "amx_load_bf16x2", "amx_dot_bf16", "amx_store_f32", "amx_weave_bf16"
+    ),
+    ("uint8", "int8", "int32"): Kind(
+        4, "amx_load_u8", "amx_load_s8x4", "amx_dot_u8s8", "amx_store_i32", "amx_weave_s8"
+    ),
+    ("int8", "int8", "int32"): Kind(4, "amx_load_s8", "amx_load_s8x4", "amx_dot_s8s8", "amx_store_i32", "amx_weave_s8"),
 }
 
 
@@ -262,12 +267,26 @@ def _right_loops(copy: Stage, load: Load, lane: Axis, depth: Axis, kind: Kind) -
     assert across is not None and down is not None
     axes = list(copy.axis)
     jo, ji = copy.split(axes[across], factor=TILE)
+    around = [*[x for d, x in enumerate(axes) if d not in (across, down)], jo, axes[down]]
+    if _is_transposed(load, lane, depth, kind):
+        ko, ki = copy.split(axes[down], factor=kind.depth)
+        around[-1] = ko
+        copy.reorder(*around, ji, ki)
+        copy.tensorize(ji, kind.weave)
+        return around
     ko, kt = copy.split(axes[down], factor=kind.group)
-    around = [*[x for d, x in enumerate(axes) if d not in (across, down)], jo, ko]
+    around[-1] = ko
     copy.reorder(*around, kt, ji)
     copy.unroll(kt)
     copy.vectorize(ji)
     return around
+
+
+def _is_transposed(load: Load, lane: Axis, depth: Axis, kind: Kind) -> bool:
+    """Whether columns lie as rows in memory, with nothing to pad: then tiles are transposed whole."""
+    rank = len(load.indices)
+    lies = dimension(load, lane.var) == rank - 2 and dimension(load, depth.var) == rank - 1
+    return lies and extent(lane) % (2 * TILE) == 0 and extent(depth) % kind.depth == 0
 
 
 def _multiply(s: Schedule, tile: Stage, left: Stage, right: Stage, kind: Kind, row: int, lane: int) -> None:
