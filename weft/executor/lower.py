@@ -24,6 +24,7 @@ from weft.executor.steps import HostStep, NativeStep, Program, RestStep, Step, a
 from weft.graph.ir import Array, Graph, Node, TensorType, Value, free_values, reads
 from weft.graph.passes.fuse import Group
 from weft.graph.passes.layout import Layout
+from weft.targets.base import Target
 
 logger = logging.getLogger("weft.executor")
 
@@ -219,7 +220,7 @@ class _Assembler:
     def number(self, value: Value) -> int:
         return self.numbers.setdefault(value, len(self.numbers))
 
-    def plan(self) -> Plan:
+    def plan(self, alignment: int) -> Plan:
         """Values that only kernels touch live in the arena."""
         made_by: dict[Value, int] = {}
         last: dict[Value, int] = {}
@@ -236,7 +237,7 @@ class _Assembler:
                 outside.update(touched)
         self.in_arena = {value for value in made_by if value not in outside}
         lives = {v: Life(_bytes(v, self.layouts.get(v)), made_by[v], last.get(v, made_by[v])) for v in self.in_arena}
-        return plan_memory(lives, self.overwrites(lives))
+        return plan_memory(lives, self.overwrites(lives), alignment)
 
     def overwrites(self, lives: Mapping[Value, Life]) -> dict[Value, Value]:
         """Values that a kernel may write over one of its inputs, which nothing reads afterwards: value to input."""
@@ -294,16 +295,15 @@ def assemble(
     graph: Graph,
     items: Sequence[Item],
     prefix: str,
-    triple: str,
+    target: Target,
     make_rest: Callable[[Graph], Any],
     layouts: Mapping[Value, Layout] | None = None,
 ) -> Lowered:
     """The program of a list of items."""
     state = _Assembler(graph, items, prefix, layouts or {})
-    plan = state.plan()
+    plan = state.plan(target.part_bytes)
     inputs = [state.number(value) for value in graph.inputs]
     steps: list[Step] = []
-    drivers: list[str] = []
     kernels: dict[str, Kernel] = {}
     position = 0
     while position < len(items):
@@ -317,7 +317,7 @@ def assemble(
                 end += 1
             launches = [one for one in items[position:end] if isinstance(one, Launch)]
             kernels.update({one.kernel.symbol: one.kernel for one in launches})
-            steps.append(_stretch(state, launches, plan, f"{prefix}_{len(drivers)}", drivers, triple))
+            steps.append(_stretch(state, launches, plan, f"{prefix}_{len(steps)}"))
             position = end
             continue
         steps.append(_host_step(state, item) if isinstance(item, OnHost) else _rest_step(state, item, make_rest))
@@ -329,12 +329,11 @@ def assemble(
         inputs, outputs, len(state.numbers), constants, state.weights, plan.bytes, plan.unshared, steps,
         _last_uses(steps, outputs), plan.in_place,
     )  # fmt: skip
-    return Lowered(program, list(kernels.values()), drivers, list(items), layouts or {})
+    drivers = [] if target.threads is not None else [_driver(step, target) for step in steps]
+    return Lowered(program, list(kernels.values()), [text for text in drivers if text], list(items), layouts or {})
 
 
-def _stretch(
-    state: _Assembler, launches: Sequence[Launch], plan: Plan, name: str, drivers: list[str], triple: str
-) -> NativeStep:
+def _stretch(state: _Assembler, launches: Sequence[Launch], plan: Plan, name: str) -> NativeStep:
     bases: dict[tuple[str, int], int] = {}
     calls = []
     makes: dict[int, TensorType] = {}
@@ -343,9 +342,13 @@ def _stretch(
         for value in launch.writes:
             if value not in state.in_arena:
                 makes[state.number(value)] = value.tensor
-    drivers.append(driver_ir(name, calls, triple))
     labels = [launch.kernel.label for launch in launches]
     return NativeStep(name, list(bases), list(makes.items()), labels, tuple(calls))
+
+
+def _driver(step: Step, target: Target) -> str:
+    """The text of a native stretch's driver."""
+    return driver_ir(step.symbol, step.calls, target.triple) if isinstance(step, NativeStep) else ""
 
 
 def _host_step(state: _Assembler, item: OnHost) -> HostStep:

@@ -34,12 +34,12 @@ class Plan:
     in_place: int = 0
 
 
-def aligned(size: int) -> int:
+def aligned(size: int, alignment: int = ALIGNMENT) -> int:
     """A size rounded up to whole cache lines; at least one."""
-    return max(ALIGNMENT, -(-size // ALIGNMENT) * ALIGNMENT)
+    return max(alignment, -(-size // alignment) * alignment)
 
 
-def plan_memory(lives: Mapping[Key, Life], over: Mapping[Key, Key] | None = None) -> Plan:
+def plan_memory(lives: Mapping[Key, Life], over: Mapping[Key, Key] | None = None, alignment: int = ALIGNMENT) -> Plan:
     """Places every value. `over` names for some values another one, in whose memory they are written."""
     over = over or {}
     places = {key: _place(key, over) for key in lives}
@@ -51,13 +51,13 @@ def plan_memory(lives: Mapping[Key, Life], over: Mapping[Key, Key] | None = None
     offsets: dict[Hashable, int] = {}
     placed: list[tuple[int, int, Life]] = []
     for key, life in sorted(joined.items(), key=lambda item: (-item[1].bytes, item[1].first)):
-        size = aligned(life.bytes)
+        size = aligned(life.bytes, alignment)
         offset = _lowest(size, ((start, end) for start, end, other in placed if _meet(life, other)))
         offsets[key] = offset
         placed.append((offset, offset + size, life))
     total = max((end for _, end, _ in placed), default=0)
     everywhere: dict[Hashable, int] = {key: offsets[place] for key, place in places.items()}
-    return Plan(everywhere, total, sum(aligned(life.bytes) for life in lives.values()), len(over))
+    return Plan(everywhere, total, sum(aligned(life.bytes, alignment) for life in lives.values()), len(over))
 
 
 def _place(key: Key, over: Mapping[Key, Key]) -> Key:

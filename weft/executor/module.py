@@ -314,6 +314,15 @@ def _as_torch(array: Any) -> Any:
     return torch.from_numpy(array) if isinstance(array, np.ndarray) and array.dtype != object else array
 
 
+def make_module(executor: Executor, threads: int | None = None) -> Module:
+    """The module of an executor; one for a device takes arrays that lie there, too."""
+    if executor.target.threads is None:
+        return Module(executor, threads)
+    from weft.executor.device_module import DeviceModule
+
+    return DeviceModule(executor, threads)
+
+
 def bind_shapes(graph: Graph, shapes: Mapping[str, Sequence[int]] | None) -> Graph:
     """The graph with its types inferred, for inputs of these shapes."""
     from weft.graph.passes.specialize import specialize
@@ -330,7 +339,7 @@ def compile_graph(
 ) -> Module:
     """A graph as a module; compiled at once where its shapes are known."""
     machine = find_target("native" if target == "auto" else target)
-    module = Module(Executor(bind_shapes(graph, shapes), machine, check_precision(precision, machine)), threads)
+    module = make_module(Executor(bind_shapes(graph, shapes), machine, check_precision(precision, machine)), threads)
     found = module._executor.compile_static()
     if found is not None:
         module._warn(found)

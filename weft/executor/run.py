@@ -27,13 +27,52 @@ Arena = tuple[int, Array]
 """Memory for the intermediates of one call: its address, and the array that owns it."""
 
 
-class Runner:
+class HostRunner:
+    """What runs a program's host nodes; how its kernels run is another's business."""
+
+    def __init__(self, program: Program, inner: Callable[[Graph], Any]) -> None:
+        self.program = program
+        self._inner = inner
+
+    def _own(self, at: int, number: int, made: Any) -> Any:
+        """A result; what is passed on or returned twice is copied, so that nobody changes it behind our back."""
+        program = self.program
+        is_shared = number in program.constants or number in program.inputs or number in program.outputs[:at]
+        return made.copy() if is_shared and isinstance(made, np.ndarray) else made
+
+    def _host(self, step: HostStep, values: list[Any], threads: int) -> None:
+        node = step.node
+        given = [None if number is None else values[number] for number in step.inputs]
+        outer = {value: values[number] for value, number in step.captured}
+
+        def run_graph(graph: Graph, arrays: Sequence[Any]) -> list[Any]:
+            inner = step.inner.get(graph)
+            if inner is None:
+                inner = step.inner[graph] = self._inner(graph)
+            if inner is False:
+                return interpret_graph(graph, list(arrays), outer=outer)
+            made: list[Any] = inner.run_with(arrays, outer, threads)
+            return made
+
+        try:
+            made = operator_of(node).run(node, given, run_graph)
+        except WeftError:
+            raise
+        except (ArithmeticError, LookupError, TypeError, ValueError) as problem:
+            raise GraphError(f"{node.describe()}: {problem}") from problem
+        for number, value, array in zip(step.outputs, node.outputs, made):
+            wrong = mismatch(array, value.type)
+            if wrong:
+                raise GraphError(f"{node.describe()}: its result {value.name!r}: {wrong}")
+            values[number] = array
+
+
+class Runner(HostRunner):
     """A program with its native code."""
 
     def __init__(self, program: Program, engine: Engine | None, inner: Callable[[Graph], Any]) -> None:
-        self.program = program
+        super().__init__(program, inner)
         self._engine = engine
-        self._inner = inner
         self._arenas: list[Arena] = []
         self._fast: Fast | None = None
         self._addresses = [w.ctypes.data for w in program.weights]
@@ -80,13 +119,7 @@ class Runner:
                         values[number] = None
         finally:
             self._give(arena)
-        return [self._own(at, number, values) for at, number in enumerate(program.outputs)]
-
-    def _own(self, at: int, number: int, values: Sequence[Any]) -> Any:
-        """A result; what is passed on or returned twice is copied, so that nobody changes it behind our back."""
-        made, program = values[number], self.program
-        is_shared = number in program.constants or number in program.inputs or number in program.outputs[:at]
-        return made.copy() if is_shared and isinstance(made, np.ndarray) else made
+        return [self._own(at, number, values[number]) for at, number in enumerate(program.outputs)]
 
     def _usable(self, arrays: Sequence[Any], out: Sequence[Array | None]) -> dict[int, Array]:
         """The caller's arrays that native code may write: contiguous, and apart from every input and each other."""
@@ -141,34 +174,6 @@ class Runner:
     def _give(self, arena: Arena) -> None:
         if len(self._arenas) < MOST_ARENAS and arena[1].nbytes <= LARGEST_KEPT:
             self._arenas.append(arena)
-
-    # -------------------------------------------------------------------------------------------------------- host
-
-    def _host(self, step: HostStep, values: list[Any], threads: int) -> None:
-        node = step.node
-        given = [None if number is None else values[number] for number in step.inputs]
-        outer = {value: values[number] for value, number in step.captured}
-
-        def run_graph(graph: Graph, arrays: Sequence[Any]) -> list[Any]:
-            inner = step.inner.get(graph)
-            if inner is None:
-                inner = step.inner[graph] = self._inner(graph)
-            if inner is False:
-                return interpret_graph(graph, list(arrays), outer=outer)
-            made: list[Any] = inner.run_with(arrays, outer, threads)
-            return made
-
-        try:
-            made = operator_of(node).run(node, given, run_graph)
-        except WeftError:
-            raise
-        except (ArithmeticError, LookupError, TypeError, ValueError) as problem:
-            raise GraphError(f"{node.describe()}: {problem}") from problem
-        for number, value, array in zip(step.outputs, node.outputs, made):
-            wrong = mismatch(array, value.type)
-            if wrong:
-                raise GraphError(f"{node.describe()}: its result {value.name!r}: {wrong}")
-            values[number] = array
 
 
 def _fault(code: int) -> RuntimeFault:

@@ -24,6 +24,7 @@ from weft.core.errors import ArgumentError
 from weft.core.knobs import knobs
 from weft.executor import cache
 from weft.executor.constants import Reload, lighten
+from weft.executor.device import DeviceRunner
 from weft.executor.kernels import KernelCompiler
 from weft.executor.lower import Item, Launch, Lowered, OnHost, assemble, choose_items, settle_views, touched_plainly
 from weft.executor.native import Engine, external_names, resolve_symbols
@@ -65,7 +66,7 @@ class Specialization:
         self,
         graph: Graph | None,
         lowered: Lowered | None,
-        runner: Runner,
+        runner: Runner | DeviceRunner,
         native: NativeCode,
         rebuild: Callable[[], Specialization] | None = None,
     ) -> None:
@@ -159,6 +160,11 @@ class Executor:
         self._found[key] = found
 
     @property
+    def bound_inputs(self) -> set[int]:
+        """The positions of inputs whose values, not only their shapes, choose the compiled form."""
+        return self._bound
+
+    @property
     def binds_values(self) -> bool:
         """Whether values of inputs, not only their shapes, choose the compiled form."""
         return bool(self._bound)
@@ -229,8 +235,13 @@ class Executor:
     def _build(self, shapes: Mapping[str, Sequence[int]], values: Mapping[str, Array]) -> Specialization:
         graph = for_target(optimize(self.graph, shapes, values, self.precision), self.target)
         lowered = lower_graph(graph, self.target, self.precision)
-        engine, native = link(lowered, self.target)
-        runner = Runner(lowered.program, engine, self._inner)
+        if self.target.threads is not None:
+            programs = {kernel.symbol: kernel.program for kernel in lowered.kernels if kernel.program is not None}
+            runner: Runner | DeviceRunner = DeviceRunner(lowered.program, programs, self.target, self._inner)
+            native = NativeCode(list, [])
+        else:
+            engine, native = link(lowered, self.target)
+            runner = Runner(lowered.program, engine, self._inner)
 
         def constants() -> dict[str, Array]:
             again = for_target(optimize(self.graph, shapes, values, self.precision), self.target)
@@ -277,9 +288,7 @@ def lower_graph(graph: Graph, target: Target, precision: str | None = None) -> L
         items = _items_in_layouts(graph, groups, compiler)
         items = settle_views(graph, items, compiler)
         prefix = f"stretch_{next(_counter)}"
-        made = assemble(
-            graph, items, prefix, target.triple, lambda rest: Executor(rest, target, precision), compiler.layouts
-        )
+        made = assemble(graph, items, prefix, target, lambda rest: Executor(rest, target, precision), compiler.layouts)
         made.block = compiler.block
         return made
     finally:
@@ -288,7 +297,8 @@ def lower_graph(graph: Graph, target: Target, precision: str | None = None) -> L
 
 def _items_in_layouts(graph: Graph, groups: Sequence[Group], compiler: KernelCompiler) -> list[Item]:
     """What runs where, with layouts for the values between kernels; those that the host turns out to see are plain."""
-    lanes = compiler.target.vector_bytes // 4 if knobs.layout else 0
+    in_vectors = knobs.layout and compiler.target.threads is None
+    lanes = compiler.target.vector_bytes // 4 if in_vectors else 0
     compiler.block = max(lanes, 1)
     fixed: set[Value] = set()
     while True:

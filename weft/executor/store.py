@@ -28,9 +28,11 @@ import numpy as np
 from weft.codegen.llvm import compile as llvm_compile
 from weft.core.errors import WeftError
 from weft.core.version import VERSION
+from weft.executor.device import DeviceRunner
+from weft.executor.device_store import programs_of, programs_row
 from weft.executor.lower import Lowered
-from weft.executor.module import Module
-from weft.executor.native import Engine
+from weft.executor.module import Module, make_module
+from weft.executor.native import Call, Engine
 from weft.executor.report import form_lines
 from weft.executor.run import Runner
 from weft.executor.specialize import Executor, NativeCode, Specialization
@@ -182,10 +184,12 @@ def _form(key: Any, one: Specialization, arrays: _Arrays, codes: list[bytes]) ->
     program = one.runner.program
     first = len(codes)
     codes.extend(one.native.objects())
+    device = programs_row(one.runner.kernels) if isinstance(one.runner, DeviceRunner) else None
     return {
         "key": [None if item is None else [list(item[0]), None if item[1] is None else item[1].hex()] for item in key],
         "code": list(range(first, len(codes))),
         "externals": one.native.externals,
+        "device": device,
         "inputs": program.inputs,
         "outputs": program.outputs,
         "count": program.count,
@@ -193,17 +197,18 @@ def _form(key: Any, one: Specialization, arrays: _Arrays, codes: list[bytes]) ->
         "weights": [arrays.add(array) for array in program.weights],
         "arena": program.arena_bytes,
         "unshared": program.unshared_bytes,
-        "steps": [_step_row(step, arrays) for step in program.steps],
+        "steps": [_step_row(step, arrays, device is not None) for step in program.steps],
         "last_use": program.last_use,
         "in_place": program.in_place,
         "report": form_lines(one),
     }
 
 
-def _step_row(step: Step, arrays: _Arrays) -> dict[str, Any]:
+def _step_row(step: Step, arrays: _Arrays, with_calls: bool) -> dict[str, Any]:
     if isinstance(step, NativeStep):
         makes = [[number, kind.dtype, list(kind.static)] for number, kind in step.makes]
-        return {"native": step.symbol, "bases": step.bases, "makes": makes, "kernels": step.kernels}
+        row = {"native": step.symbol, "bases": step.bases, "makes": makes, "kernels": step.kernels}
+        return {**row, "calls": [[call.symbol, call.arguments] for call in step.calls]} if with_calls else row
     if isinstance(step, RestStep):
         executor = step.executor
         assert isinstance(executor, Executor)
@@ -319,7 +324,7 @@ def _load(file: _File, threads: int | None) -> Module:
             for item in row["key"]
         )
         executor.keep(key, _specialization(file, row, graph, executor))
-    return Module(executor, threads)
+    return make_module(executor, threads)
 
 
 def _tensor_type(text: str) -> TensorType | None:
@@ -333,8 +338,10 @@ def _tensor_type(text: str) -> TensorType | None:
 
 def _machine(manifest: Mapping[str, Any], path: Path) -> Target:
     """This machine, if the code was made for it or for one that can do less."""
-    host = find_target("native")
     made = manifest["target"]
+    if any(form.get("device") is not None for form in manifest["forms"]):
+        return _same_device(made, path)
+    host = find_target("native")
     wanted = {f for f in manifest["features"] if not f.startswith("-")}
     if made["triple"] != host.triple:
         raise ModuleFileError(f"{path} was compiled for {made['triple']} and this machine is {host.triple}")
@@ -345,6 +352,17 @@ def _machine(manifest: Mapping[str, Any], path: Path) -> Target:
             f"({host.cpu}) has not: compile the model here"
         )
     return host
+
+
+def _same_device(made: Mapping[str, Any], path: Path) -> Target:
+    """The device that a module was compiled for."""
+    found = find_target(str(made["name"]))
+    if (found.triple, found.cpu) != (made["triple"], made["cpu"]):
+        raise ModuleFileError(
+            f"{path} was compiled for {made['cpu']} ({made['name']}), and {made['name']} is {found.cpu} here: compile "
+            "the model here"
+        )
+    return found
 
 
 def read_module(
@@ -364,7 +382,7 @@ def read_module(
         raise ModuleFileError(f"{path} is damaged: {error!r}") from None
     found.kept = path
     executor.keep(tuple((kind, None) for kind in types), found)
-    return Module(executor, threads)
+    return make_module(executor, threads)
 
 
 def _static_graph(file: _File) -> Graph:
@@ -413,14 +431,20 @@ def _specialization(
         engine = Engine(objects(), executor.target)
     lowered = None if graph is None else Lowered(program, [], [], [])
     native = NativeCode(objects, list(row["externals"]))
-    runner = Runner(program, engine, executor._inner)
+    runner: Runner | DeviceRunner = (
+        Runner(program, engine, executor._inner)
+        if row.get("device") is None
+        else DeviceRunner(program, programs_of(row["device"]), executor.target, executor._inner)
+    )
     return StoredForm([str(line) for line in row["report"]], graph, lowered, runner, native, rebuild)
 
 
 def _step(file: _File, row: Mapping[str, Any], executor: Executor) -> Step:
     if "native" in row:
         makes = [(int(n), TensorType(dtype, [int(s) for s in shape])) for n, dtype, shape in row["makes"]]
-        return NativeStep(row["native"], [(kind, int(n)) for kind, n in row["bases"]], makes, list(row["kernels"]))
+        bases = [(kind, int(n)) for kind, n in row["bases"]]
+        calls = tuple(Call(symbol, tuple((int(b), int(at)) for b, at in args)) for symbol, args in row.get("calls", ()))
+        return NativeStep(row["native"], bases, makes, list(row["kernels"]), calls)
     if "rest" in row:
         rest = Executor(file.graph(row["rest"]), executor.target, executor.precision)
         return RestStep(rest, list(row["inputs"]), list(row["outputs"]))

@@ -147,8 +147,11 @@ class Device(Protocol):
     def dlpack_device(self) -> tuple[int, int] | None:
         """How DLPack names the device; None where its memory is not shared."""
 
-    def share(self, ours: Any, theirs: int | None) -> None:
-        """Lets a stream of another library (DLPack's number for it) wait for what is queued in ours."""
+    def stream_near(self, given: Any) -> Any:
+        """The stream in which the library of an array works now; None where it does not say."""
+
+    def share(self, ours: Any, theirs: int | None) -> bool:
+        """Lets a stream of another library (DLPack's number for it) wait for ours; whether the two are one."""
 
 
 @dataclass(frozen=True, slots=True)

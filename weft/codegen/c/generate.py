@@ -68,7 +68,8 @@ def generate(
         params = tuple(names[p] for p in launch.params)
         kernels.append(DeviceKernel(launch.name, grid, launch.block, shared_bytes, dynamic, params, constants))
     parameters = tuple(
-        Parameter(names[p], p.dtype, isinstance(p, Buffer), p in written) for p in (*func.params, *func.size_vars)
+        Parameter(names[p], p.dtype, isinstance(p, Buffer), p in written, _elements(p))
+        for p in (*func.params, *func.size_vars)
     )
     workspaces = tuple(Workspace(names[w], w.dtype, _size(statements.elements(w))) for w in host.workspaces)
     return DeviceProgram(func.name, module.text(), parameters, tuple(kernels), workspaces, module.pieces())
@@ -87,6 +88,10 @@ def _check_blocks(launches: tuple[Launch, ...], most: int, machine: Machine) -> 
 def _sizes(sizes: tuple[Expr, Expr, Expr]) -> tuple[Size, Size, Size]:
     x, y, z = (_size(size) for size in sizes)
     return x, y, z
+
+
+def _elements(param: Buffer | Var) -> Size:
+    return _size(statements.elements(param)) if isinstance(param, Buffer) else 1
 
 
 def _size(size: Expr) -> Size:

@@ -30,6 +30,12 @@ class Parameter:
     dtype: DType
     is_buffer: bool
     is_written: bool = False
+    elements: Size = 1
+
+    @property
+    def bytes(self) -> int:
+        """How much memory it takes; only where its size is a number."""
+        return _known_bytes(self.name, self.elements, self.dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +49,14 @@ class Workspace:
     @property
     def bytes(self) -> int:
         """How much memory it takes; only where its size is a number."""
-        count = int_value(self.elements)
-        if count is None:
-            raise ValueError(f"the size of {self.name} is only known from the arguments: {self.elements!r}")
-        return count * self.dtype.bytes
+        return _known_bytes(self.name, self.elements, self.dtype)
+
+
+def _known_bytes(name: str, elements: Size, dtype: DType) -> int:
+    count = int_value(elements)
+    if count is None:
+        raise ValueError(f"the size of {name} is only known from the arguments: {elements!r}")
+    return count * dtype.bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,8 @@ from weft.codegen.c.program import DeviceKernel, DeviceProgram, merged_source, n
 from weft.core.errors import RuntimeFault, TargetError
 from weft.targets.base import Borrowed, Target
 from weft.targets.cuda import driver, nvrtc
-from weft.targets.cuda.launches import DLPACK_CUDA, BoundLaunch, Recording, borrow, stream_of, timings, wait
+from weft.targets.cuda import launches as launching
+from weft.targets.cuda.launches import BoundLaunch, Recording, stream_of
 
 MOST_CACHED = 1024
 COMPILERS = min(8, os.cpu_count() or 1)
@@ -123,7 +124,7 @@ class CudaDevice:
     def timings(self, launches: Sequence[BoundLaunch]) -> list[float]:
         """Runs launches; the seconds of each."""
         self.context.activate()
-        return timings(self, launches)
+        return launching.timings(self, launches)
 
     def stream_of(self, given: Any) -> driver.Stream:
         """The stream of a handle, or of an object that has one."""
@@ -131,7 +132,7 @@ class CudaDevice:
 
     def borrow(self, given: Any, stream: driver.Stream | None = None) -> Borrowed | None:
         """An array of another library on this GPU (`__cuda_array_interface__`, DLPack); None for anything else."""
-        return borrow(given, self.context.number, stream or self.stream)
+        return launching.borrow(given, self.context.number, stream or self.stream)
 
     def address(self, memory: Any) -> int:
         """Where memory lies."""
@@ -139,14 +140,20 @@ class CudaDevice:
 
     def dlpack_device(self) -> tuple[int, int]:
         """CUDA, and the number of the device."""
-        return DLPACK_CUDA, self.context.number
+        return launching.DLPACK_CUDA, self.context.number
 
-    def share(self, ours: driver.Stream | None, theirs: int | None) -> None:
+    def stream_near(self, given: Any) -> driver.Stream | None:
+        """The stream in which torch works now, for a tensor of torch's."""
+        return launching.stream_near(given)
+
+    def share(self, ours: driver.Stream | None, theirs: int | None) -> bool:
         """Lets another library's stream wait for ours; -1 is DLPack's word for "no need to"."""
         if theirs == -1:
-            return
+            return False
         self.context.activate()
-        wait(stream_of(1 if theirs is None else theirs), ours or self.stream)
+        other = stream_of(1 if theirs is None else theirs)
+        launching.wait(other, ours or self.stream)
+        return other == (ours or self.stream)
 
     def capture(self, record: Callable[[], None]) -> driver.Graph:
         """What a function puts into the stream, as one graph to launch."""

@@ -16,9 +16,16 @@ from weft.core.errors import RuntimeFault, TargetError
 
 _LIBRARIES = ("libcuda.so.1", "/usr/local/nvidia/lib64/libcuda.so.1", "nvcuda.dll")
 _OUT_OF_MEMORY, _NOT_READY, _NO_DEVICE = 2, 600, 100
-_STICKY = {700: "read or wrote memory that is not its own", 702: "ran too long and was stopped", 710: "hit an assertion",
-           715: "hit an illegal instruction", 716: "used a misaligned address", 717: "used a bad address space",
-           718: "jumped to a bad address", 719: "failed"}  # fmt: skip
+_STICKY = {
+    700: "read or wrote memory that is not its own",
+    702: "ran too long and was stopped",
+    710: "hit an assertion",
+    715: "hit an illegal instruction",
+    716: "used a misaligned address",
+    717: "used a bad address space",
+    718: "jumped to a bad address",
+    719: "failed",
+}
 _ATTRIBUTES = {
     "block_threads": 1, "shared_bytes": 97, "warp": 10, "multiprocessors": 16, "multiprocessor_threads": 39,
     "cache_bytes": 38, "multiprocessor_shared_bytes": 81, "registers": 82, "major": 75, "minor": 76,
@@ -137,6 +144,12 @@ class Stream:
         self._owned = handle is None
         if self._owned:
             _call("cuStreamCreate", ctypes.byref(self.handle), 1, doing="making a stream")
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Stream) and (self.handle.value or 0) == (other.handle.value or 0)
+
+    def __hash__(self) -> int:
+        return hash(self.handle.value or 0)
 
     def synchronize(self) -> None:
         """Waits until everything in it is done."""

@@ -5,6 +5,7 @@ Nothing is put into a stream that somebody else may use while it is recorded: a 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -104,9 +105,17 @@ def stream_of(given: Any) -> driver.Stream:
     return driver.Stream(0 if handle in _DEFAULT_STREAMS else handle)
 
 
+def stream_near(given: Any) -> driver.Stream | None:
+    """The stream in which torch works now, for a tensor of torch's."""
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(given, torch.Tensor):
+        return None
+    return stream_of(int(torch.cuda.current_stream(given.device).cuda_stream))
+
+
 def wait(stream: driver.Stream, other: driver.Stream) -> None:
     """What is put into a stream from here on waits for what is in another now."""
-    if (stream.handle.value or 0) == (other.handle.value or 0):
+    if stream == other:
         return
     event = driver.Event()
     event.record(other)

@@ -79,7 +79,7 @@ class OpenCLDevice:
 
     def part(self, memory: Any, offset: int, size: int) -> Any:
         """A buffer that begins inside another."""
-        return memory.get_sub_region(offset, max(size, 1)) if offset else memory
+        return memory.get_sub_region(offset, max(size, 1))
 
     def record(self, launches: Sequence[BoundLaunch]) -> Recording:
         """Launches to queue one after the other."""
@@ -119,7 +119,11 @@ class OpenCLDevice:
         """DLPack has no way to share OpenCL buffers of a context."""
         return None
 
-    def share(self, ours: Any, theirs: int | None) -> None:
+    def stream_near(self, given: Any) -> Any:
+        """The queue of a pyopencl array."""
+        return getattr(given, "queue", None)
+
+    def share(self, ours: Any, theirs: int | None) -> bool:
         """Nobody else's stream can wait for ours."""
         raise ArgumentError("an OpenCL queue cannot be shared through DLPack")
 
