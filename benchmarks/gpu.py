@@ -4,9 +4,9 @@
     python -m benchmarks.gpu --only gemm,conv --json gpu.json
     python -m benchmarks.gpu --only figure7 --chart figure7.svg
 
-Ours is what a program gets without a trial: `default_schedule`, CUDA C, NVRTC. The peers are the kernels of PyTorch, the
-best of both layouts for convolutions, cuDNN choosing its algorithm by its own benchmark, no tf32. A candidate is a graph
-of 20 launches; the candidates take turns, and the ratio is the median of the ratios of the rounds. Weights of
+Ours is what a program gets without a trial: `default_schedule`, CUDA C, NVRTC. The peers are PyTorch's kernels, for
+convolutions the best of both layouts with the algorithm that cuDNN's own benchmark chooses, no tf32. A candidate is a
+graph of 20 launches; the candidates take turns, and the ratio is the median of the ratios of the rounds. Weights of
 convolutions are constants: copies of them in another order are made before. Every result is compared with float64.
 
     gemm         matrix products, float32, bfloat16 and float16

@@ -20,6 +20,7 @@ from weft.expr.nodes import Load, Var, add, const, index_expr, int_value
 from weft.loop.ir import THREAD_TAGS, Block, For, Func, Seq, Store, seq
 from weft.loop.tree import axis_loops, block_path, blocks_in, loop_path, loops_in, loops_on, readers, writers
 from weft.schedule.intrinsic import INTRINSICS
+from weft.schedule.primitives.matrix import matrix_axes
 from weft.schedule.schedule import Schedule
 
 DTYPES = ("float32", "int32", "int8", "uint8", "float16", "bfloat16", "int64", "bool")
@@ -665,6 +666,19 @@ def _pad(source: Source, func: Func) -> Step:
     return "pad", {"block": block.name, "loop": loop, "factor": source.pick((2, 3, 4, 8))}
 
 
+def _matrix_form(source: Source, func: Func) -> Step:
+    products = [block for block in blocks_in(func.body) if matrix_axes(block) is not None]
+    block = source.pick(products) if products else _block(source, func)
+    count = sum(axis.kind == "reduce" for axis in block.axes)
+    return "matrix_form", {
+        "block": block.name,
+        "pads": [source.pick((1, 2, 3, 4)) for _ in range(3)],
+        "order": sorted(range(count), reverse=source.chance(50)),
+        "parts": source.pick((1, 1, 2, 3)),
+        "k_last": [source.number(0, 1), source.number(0, 1)],
+    }
+
+
 def _zigzag(source: Source, func: Func) -> Step:
     loop = _loop(source, func)
     around = [s.var.name for s in loops_on(loop_path(func, loop, "zigzag"))[:-1]] if loop != "none" else []
@@ -721,6 +735,7 @@ STEPS: dict[str, Callable[[Source, Func], Step]] = {
     ),
     "storage_align": _storage_align,
     "pad": _pad,
+    "matrix_form": _matrix_form,
     "zigzag": _zigzag,
     "double_buffer": lambda source, func: ("double_buffer", {"buffer": _buffer(source, func).name}),
     "software_pipeline": _pipeline,
@@ -729,6 +744,7 @@ STEPS: dict[str, Callable[[Source, Func], Step]] = {
 }
 OFTEN = {"split": 5, "fuse": 3, "reorder": 4, "compute_at": 4, "reverse_compute_at": 2, "cache_read": 2,
          "cache_write": 2, "rfactor": 2, "vectorize": 2, "tensorize": 3, "bind": 2, "storage_align": 2, "pad": 3,
+         "matrix_form": 4,
          "reverse_compute_inline": 3}  # fmt: skip
 WEIGHTED = [name for name in STEPS for _ in range(OFTEN.get(name, 1))]
 

@@ -45,6 +45,7 @@ VALID = {
     "double_buffer": {"buffer": "B"},
     "pad": {"block": "B", "loop": "i", "factor": 3},
     "zigzag": {"loop": "ii", "by": "io"},
+    "matrix_form": {"block": "P", "pads": [4, 4, 2], "order": [0], "parts": 2, "k_last": [0, 1]},
 }
 """A legal use of each primitive with all its arguments."""
 
@@ -63,6 +64,10 @@ def subject(primitive: str) -> Schedule:
         return rows()
     if primitive == "tensorize":
         return copy(4)
+    if primitive == "matrix_form":
+        a, b = te.placeholder((3, 5), "int32", name="A"), te.placeholder((5, 6), "int32", name="B")
+        k = te.reduce_axis((0, 5), "k")
+        return te.create_schedule(te.compute((3, 6), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), name="P").op)
     if primitive == "storage_align":
         a = te.placeholder((4, 6), "int32", name="A")
         d = te.compute((4, 6), lambda i, j: a[i, j] + 1, name="D")

@@ -1,6 +1,6 @@
 """Default schedules for machines with threads: every loop bound, the same meaning, the loops that were promised.
 
-Programs run in the interpreter, which runs threads and reports races: as scheduled, and as the passes of CUDA leave them.
+Programs run in the interpreter, which runs threads and reports races: as scheduled, and after the passes of CUDA.
 """
 
 from __future__ import annotations

@@ -9,9 +9,9 @@
 
 Which buffers: those named in `func.annotations["double_buffer"]`, or in the annotation "double_buffer" of the loop
 (a list of names; True: every buffer the loop fills first). A loop that does not have the pattern is left as it is.
-A loop annotated "pipeline_stages": n gives every buffer that it fills first n parts, filled n - 1 iterations ahead. With
-the annotation "async_copy" as well, the fills are copies that run beside the threads: they are committed after each fill
-and waited for at the top of the iteration that uses them; the buffers' names are left in `annotations["async_copy"]`.
+A loop annotated "pipeline_stages": n gives every buffer that it fills first n parts, filled n - 1 iterations ahead.
+With the annotation "async_copy" as well, the fills are copies that run beside the threads: they are committed after
+each fill and waited for at the top of the iteration that uses them; `annotations["async_copy"]` keeps the names.
 One barrier at the top of an iteration then does for both hazards: the tile is complete, and the half that is filled
 next is no longer in use.
 """

@@ -65,7 +65,7 @@ def _uses(s: Stmt, buffers: set[Buffer]) -> bool:
 
 
 def _separated(s: Stmt, first: set[Buffer], last: Buffer) -> Stmt | None:
-    """The statement with a barrier where the use of one group ends and that of the other begins; None if there is none."""
+    """The statement with a barrier where the use of one group ends and that of the other begins, or None."""
     if isinstance(s, Seq):
         return _in_sequence(s, first, last)
     if isinstance(s, For) and (s.kind == "thread" or int_value(s.extent) == 1):

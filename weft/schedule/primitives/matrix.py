@@ -2,8 +2,8 @@
 
 A matrix product, a batched one, a convolution in any number of dimensions, an einsum: each multiplies two operands and
 sums over axes that both have. Axes that only one operand has become one axis (x or y), the axes that are summed become
-one (k), the axes that the result shares with both operands become one (b). The operands become stages of their own, so that
-a schedule can fetch them, tile by tile, into another memory, and the sum is a plain C[b, y, x] += X[b, k, x] * Y[b, k, y].
+one (k), those that the result shares with both operands become one (b). The operands become stages of their own, so
+that a schedule can fetch them, tile by tile, into another memory; the sum is C[b, y, x] += X[b, k, x] * Y[b, k, y].
 """
 
 from __future__ import annotations

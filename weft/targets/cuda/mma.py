@@ -1,7 +1,7 @@
 """NVIDIA's tensor cores by mma.sync: tiles that the 32 threads of a warp hold together, and what is done with them.
 
-A schedule puts tiles into the scopes "mma.a", "mma.b" and "mma.c" and tensorizes loads, products and stores. Every tile of
-an operand is 16 rows by 32 bytes, so that one ldmatrix fills it:
+A schedule puts tiles into the scopes "mma.a", "mma.b" and "mma.c" and tensorizes loads, products and stores. Every tile
+of an operand is 16 rows by 32 bytes, so that one ldmatrix fills it:
 
     kind     operands     sum       depth of a tile
     f16      float16      float32   16
@@ -11,7 +11,7 @@ an operand is 16 rows by 32 bytes, so that one ldmatrix fills it:
 
     mma_load_a_<kind>    T[i, k] = S[i, k]        mma_load_at_<kind>   T[k, i] = S[k, i]      16-bit kinds only
     mma_load_b_<kind>    T[k, j] = S[k, j]        16-bit kinds only    mma_load_bt_<kind>   T[j, k] = S[j, k]
-    mma_dot_<kind>_<a><b>                         C[i, j] += wide(a) * wide(b); a is n (a[i, k]) or t (a[k, i]), b likewise
+    mma_dot_<kind>_<a><b>                         C[i, j] += wide(a) * wide(b); n is a[i, k], t is a[k, i]; so for b
     mma_store_f32, mma_store_s32                  C[i, j] to memory, 16 × 16
 
 The names say how a tile's elements are numbered in the program; in the registers they are where the instruction wants

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from weft.core.errors import TargetError
 from weft.targets.base import Scope, Target, ThreadFacts, plain_scopes
@@ -50,7 +51,7 @@ def of_device(number: int, name: str) -> Target:
     """The target of a device of this machine."""
     opened = driver.context(number)
     architecture = device_architecture(opened.attribute("major"), opened.attribute("minor"))
-    measured = {
+    measured: dict[str, Any] = {
         fact: opened.attribute(fact)
         for fact in (
             "multiprocessors", "warp", "block_threads", "multiprocessor_threads", "shared_bytes",

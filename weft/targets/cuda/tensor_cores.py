@@ -154,7 +154,7 @@ def estimate(sizes: dict[str, int], kind: mma.Kind, point: Point, machine: Threa
     reads = (point["warp_x"] + point["warp_y"]) * 32 * point["step"] * warps / 110
     busy = (max(products, fetched, reads) + 40) * max(1.0, (8 / (warps * together)) ** 0.5)
     waits = 450 / (point["stages"] - 1) + 100 + (0.25 * busy if together == 1 else 0)
-    cycles = rounds * steps * max(busy, (busy + waits) / together) + math.ceil(rounds / resident) * 3000
+    cycles: float = rounds * steps * max(busy, (busy + waits) / together) + math.ceil(rounds / resident) * 3000
     if point["parts"] > 1:
         cycles += 3500 + sizes["x"] * sizes["y"] * sizes["batch"] * 8 * point["parts"] / (machine.multiprocessors * 24)
     return cycles
@@ -284,7 +284,7 @@ class _Apply:
         sums.tensorize(inner_y, f"mma_dot_{kind.name}_{form}")
 
     def _fetch(self, sums: Stage, name: str, place: Var, k_last: bool) -> None:
-        """A tile of an operand into shared memory, by all threads; rows padded so that ldmatrix meets every bank once."""
+        """A tile of an operand into shared memory; rows are padded so that ldmatrix meets every bank once."""
         s = self.s
         width = self.deep if k_last else self.tile_x if name == self.x else self.tile_y
         lanes = fetch_lanes(facts_of(block_named(s, name)), width)

@@ -31,7 +31,6 @@ from weft.targets.gpu.reduction import schedule_reduction
 from weft.targets.gpu.rows import schedule_rows
 from weft.targets.gpu.taking import schedule_with_reduction
 
-
 Attempt = Callable[[Schedule, str, Target, Collection[Buffer], set[str]], bool]
 """Schedules a unit that ends in a block, adds the blocks it took to the set; False (nothing changed) for others."""
 

@@ -205,7 +205,7 @@ def _turned_load(facts: Facts) -> tuple[Load, int] | None:
 
 
 def _through_shared(stage: Stage, facts: Facts, load: Load, position: int, target: Target) -> bool:
-    """A tile is read along the input's rows into shared memory, its rows padded by one, and written along the output's."""
+    """A tile is read along the input's rows into padded shared memory, and written along the output's."""
     s, name = stage.schedule, stage.name
     before = s.copy()
     machine = threads_of(target)

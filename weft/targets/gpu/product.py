@@ -1,10 +1,10 @@
 """Products of two operands: matrix products, batched ones, convolutions, all in the form C[y, x] += X[k, x] * Y[k, y].
 
-In: a block that `matrix_form` takes, and the elementwise block after it. Out: one kernel of tiles (two where k is cut into
-parts, so that there are enough blocks):
+In: a block that `matrix_form` takes, and the elementwise block after it. Out: one kernel of tiles (two where k is cut
+into parts, so that there are enough blocks):
 
     for each tile of y and x                              a block of threads
-      for each step of k                                  X and Y fetched together into shared memory, ahead of their use
+      for each step of k                                  X and Y fetched together into shared memory, ahead of use
         for each k of the step                            a few x and y of each into registers
           C[y, x] += X[k, x] * Y[k, y]                    a thread's own tile of sums, in registers
       the elementwise block, on the tile

@@ -129,7 +129,7 @@ def estimate(problem: Problem, point: Point, machine: ThreadFacts) -> float:
     busy /= min(1.0, (threads / 32 * together / BUSY_WARPS) ** BUSY_POWER)
     waits = LATENCY / (point["stages"] - 1) if point["stages"] > 1 else LATENCY_ALONE
     alone = steps * max(STEP_CYCLES + CHAIN * instructions + FETCH_CHAIN * fetch, waits) + START_CYCLES
-    cycles = max(rounds * steps * busy + START_CYCLES / 2, math.ceil(rounds / resident) * alone)
+    cycles: float = max(rounds * steps * busy + START_CYCLES / 2, math.ceil(rounds / resident) * alone)
     if parts > 1:
         moved = problem.x * problem.y * problem.batch * 4 * (parts * 2 + 1) / machine.multiprocessors
         cycles += SECOND_KERNEL_CYCLES + moved / BYTES_PER_CYCLE

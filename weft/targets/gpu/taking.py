@@ -1,4 +1,4 @@
-"""Blocks that take the results of reductions at their own elements: depthwise convolutions, pooling, vector products."""
+"""Blocks that take reductions at their own elements: depthwise convolutions, pooling, vector products."""
 
 from __future__ import annotations
 
