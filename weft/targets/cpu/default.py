@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection, Sequence
 
 from weft.core.errors import ScheduleError, WeftError
 from weft.expr.nodes import Buffer, Load, Var, int_value
+from weft.expr.structural import structural_key
 from weft.loop.ir import Block, Store
 from weft.loop.tree import block_path, blocks_in, loops_on, readers
 from weft.schedule.schedule import Schedule
@@ -103,7 +104,8 @@ def _may_inline(s: Schedule, block: Block) -> bool:
 def _fits(facts: Facts, store: Store, work: int, taker: Block, takers: int) -> bool:
     """Whether a reader may compute the values itself."""
     reader = facts_of(taker)
-    loads = [load for load in reader.loads if load.buffer is store.buffer]
+    # The same element read again is computed once: LLVM sees that.
+    loads = {structural_key(load): load for load in reader.loads if load.buffer is store.buffer}
     if len(reader.loads) + len(loads) * len(facts.loads) > MOST_INLINED_LOADS:
         return False
     times = reader.points * reader.depth * len(loads) / max(facts.points, 1)

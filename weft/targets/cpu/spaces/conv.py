@@ -34,6 +34,8 @@ PARTS = 8
 """Into how many parts a thread's share of the rows is divided, so that threads finish together."""
 
 LEAST_PARALLEL_WORK = 64 * 1024
+MOST_UNROLLED = 128
+"""Multiply-adds of one straight piece of code, at most."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,8 @@ def space(unit: Unit) -> Space | None:
     registers = max(unit.target.vector_registers, 8)
     rows = 1 if shape.row is None else extent(shape.row)
     far = _bytes(shape.weight) > unit.target.cache_bytes[1]
+    if shape.depthwise:  # every tap is unrolled
+        places = min(places, max(4, MOST_UNROLLED // unit.facts.depth))
     vectors, high, wide = _tile(rows, places, blocks, registers, 4.0 if far else 2.0)
     knobs = {
         "vectors": tuple(range(1, min(blocks, 6) + 1)),
@@ -127,8 +131,8 @@ def _shape(unit: Unit) -> Shape | None:
         return None
     if blocks and not depthwise and _uses(image, blocks[0]):
         return None  # channels in groups
-    across = [axis for axis in middle if not _uses(weight, axis) and _uses(image, axis)]
-    place = across[-1] if across and extent(across[-1]) > 1 else None
+    across = [axis for axis in middle if not _uses(weight, axis) and _uses(image, axis) and extent(axis) > 1]
+    place = across[-1] if across else None
     block = blocks[0] if blocks else None
     row = across[-2] if place is not None and len(across) > 1 else None
     others = tuple(axis for axis in middle if axis is not place and axis is not block and axis is not row)

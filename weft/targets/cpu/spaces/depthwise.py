@@ -1,9 +1,9 @@
 """Windows over the rows of each channel apart, with lanes along the row: a depthwise convolution in the plain layout.
 
-    channels                      parallel; the padded image of a channel is made here
-    ro, lo                        tiles of `rows` rows and one vector of places
-    ky, kx                        unrolled: neighbouring rows share what they read
-    ri, lane                      the tile
+channels                      parallel; the padded image of a channel is made here
+ro, lo                        tiles of `rows` rows and one vector of places
+ky, kx                        unrolled: neighbouring rows share what they read
+ri, lane                      the tile
 """
 
 from __future__ import annotations
