@@ -53,7 +53,9 @@ def pad(func: Func, block: str, loop: str, factor: int) -> Result:
     axis = _axis_of(func, found, loop, place)
     size = int_value(axis.extent)
     if size is None or not 1 <= factor <= LARGEST_FACTOR:
-        raise ScheduleError("pad", place, f"the extent is a constant, and the factor at least 1, at most {LARGEST_FACTOR}")
+        raise ScheduleError(
+            "pad", place, f"the extent is a constant, the factor at least 1 and at most {LARGEST_FACTOR}"
+        )
     padded = -(-size // factor) * factor
     if padded == size:
         return Result(func, (), {block: axis_loops(found)})

@@ -1,0 +1,65 @@
+"""Steps of a recurrence: weights packed ahead, shared among cores, walked back and forth; the same result."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import weft
+from weft import te
+from weft.build import with_arguments
+from weft.executor.kernels import lift_packing
+from weft.expr.nodes import Buffer, int_value
+from weft.targets.cpu.default import default_schedule
+from weft.targets.registry import find_target
+
+RANDOM = np.random.default_rng(0)
+
+
+def recurrence(steps: int, batch: int, hidden: int) -> tuple[Any, Any, Any]:
+    """h[t] = 0.5 R h[t - 1] + x[t - 1]."""
+    x = te.placeholder((steps, batch, hidden), name="X")
+    r = te.placeholder((hidden, hidden), name="R")
+    state = te.placeholder((steps + 1, batch, hidden), name="state")
+    first = te.compute((1, batch, hidden), lambda t, b, j: te.const(1.0, "float32"), name="first")
+    k = te.reduce_axis(hidden, "k")
+    product = te.compute(
+        (steps + 1, batch, hidden), lambda t, b, j: te.sum(state[t - 1, b, k.var] * r[j, k.var], axis=k), name="product"
+    )
+    following = te.compute(
+        (steps + 1, batch, hidden), lambda t, b, j: product[t, b, j] * 0.5 + x[t - 1, b, j], name="following"
+    )
+    return x, r, te.scan(first, following, state, name="h")
+
+
+@pytest.mark.parametrize("sizes", [(5, 1, 50), (4, 1, 300), (3, 7, 40), (3, 2, 200)])
+def test_steps(sizes: tuple[int, int, int]) -> None:
+    steps, batch, hidden = sizes
+    x, r, h = recurrence(*sizes)
+    s = te.create_schedule(h.op)
+    default_schedule(s, find_target("native"), [r])
+    assert "zigzag" in repr(s.func)
+    lifted = lift_packing(with_arguments(s.func, [x, r, *[b for b in s.func.buffers if b not in (x, r)]]), [r])
+    assert any(not isinstance(p, int) for p in lifted.parameters), "the weights are packed in the kernel"
+    function = weft.build(lifted.func)
+    inputs = RANDOM.standard_normal((steps, batch, hidden)).astype(np.float32)
+    weights = (RANDOM.standard_normal((hidden, hidden)) / hidden**0.5).astype(np.float32)
+    want = np.ones((steps + 1, batch, hidden), np.float32)
+    for t in range(steps):
+        want[t + 1] = want[t] @ weights.T * 0.5 + inputs[t]
+    for threads in (1, 2):
+        made = np.zeros_like(want)
+        given = [inputs, weights, made]
+        function(*[given[p] if isinstance(p, int) else p.apply(given[p.source]) for p in lifted.parameters],
+                 threads=threads)  # fmt: skip
+        np.testing.assert_allclose(made, want, rtol=1e-4, atol=1e-4)
+
+
+def test_weights_that_change_are_left_to_the_general_tile() -> None:
+    x, r, h = recurrence(3, 1, 64)
+    s = te.create_schedule(h.op)
+    default_schedule(s, find_target("native"), [])
+    assert "zigzag" not in repr(s.func)
+    assert all(isinstance(b, Buffer) and int_value(b.shape[0]) for b in s.func.buffers)
