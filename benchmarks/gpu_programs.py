@@ -105,13 +105,22 @@ def _torch_convolution(window: Window, groups: int) -> Callable[[Any, Any], Any]
 
 
 def _layouts(run: Callable[[Any, Any], Any]) -> Callable[[Any, Any], dict[str, Callable[[], Any]]]:
-    """A convolution in both layouts that PyTorch has kernels for."""
+    """A convolution in both layouts, with the algorithm that cuDNN measures to be the best, and with its first guess."""
 
     def peers(x: Any, w: Any) -> dict[str, Callable[[], Any]]:
         import torch
 
+        def guessed(*given: Any) -> Any:
+            with torch.backends.cudnn.flags(benchmark=False, allow_tf32=False):
+                return run(*given)
+
         turned = [t.to(memory_format=torch.channels_last) for t in (x, w)]
-        return {"cuDNN NCHW": lambda: run(x, w), "cuDNN NHWC": lambda: run(*turned)}
+        return {
+            "cuDNN NCHW": lambda: run(x, w),
+            "cuDNN NHWC": lambda: run(*turned),
+            "NCHW guess": lambda: guessed(x, w),
+            "NHWC guess": lambda: guessed(*turned),
+        }
 
     return peers
 

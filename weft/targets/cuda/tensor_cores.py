@@ -153,7 +153,7 @@ def estimate(sizes: dict[str, int], kind: mma.Kind, point: Point, machine: Threa
     fetched = (tile_x + tile_y) * point["step"] * 32 / 24
     reads = (point["warp_x"] + point["warp_y"]) * 32 * point["step"] * warps / 110
     busy = (max(products, fetched, reads) + 40) * max(1.0, (8 / (warps * together)) ** 0.5)
-    waits = 450 / (point["stages"] - 1) + 100 + (0.25 * busy if together == 1 else 0)
+    waits = 700 / (point["stages"] - 1) + 100 + (0.25 * busy if together == 1 else 0)
     cycles: float = rounds * steps * max(busy, (busy + waits) / together) + math.ceil(rounds / resident) * 3000
     if point["parts"] > 1:
         cycles += 3500 + sizes["x"] * sizes["y"] * sizes["batch"] * 8 * point["parts"] / (machine.multiprocessors * 24)
