@@ -54,7 +54,8 @@ def apply_layouts(
 
 def _spread(schedule: Schedule, stored: set[str]) -> None:
     """Divides axes and intermediates along the blocks that are there; `stored` are the intermediates so far."""
-    while _split_one(schedule) or _store_one(schedule, stored):
+    accesses = _Accesses()
+    while _split_one(schedule, accesses) or _store_one(schedule, stored, accesses):
         pass
 
 
@@ -84,6 +85,20 @@ def _split_sums(schedule: Schedule, size: int, stored: set[str]) -> bool:
     return split
 
 
+class _Accesses:
+    """The loads and stores of blocks, each block walked once."""
+
+    def __init__(self) -> None:
+        self._known: dict[Block, list[Access]] = {}
+
+    def of(self, block: Block) -> list[Access]:
+        """What a block loads and stores."""
+        found = self._known.get(block)
+        if found is None:
+            found = self._known[block] = list(_accesses(block))
+        return found
+
+
 def _accesses(block: Block) -> Iterator[Access]:
     for part in (block.init, block.body):
         if part is None:
@@ -96,11 +111,11 @@ def _accesses(block: Block) -> Iterator[Access]:
                 yield s.buffer, s.indices
 
 
-def _split_one(schedule: Schedule) -> bool:
+def _split_one(schedule: Schedule, accesses: _Accesses) -> bool:
     """Splits one axis that an access divides into blocks; whether there was one."""
     for block in blocks_in(schedule.func.body):
         axes = {axis.var: int_value(axis.extent) or 0 for axis in block.axes}
-        for _, indices in _accesses(block):
+        for _, indices in accesses.of(block):
             found = _divided(indices, axes)
             if found is None:
                 continue
@@ -126,7 +141,7 @@ def _divided(indices: Sequence[Expr], axes: Mapping[Var, int]) -> tuple[Var, int
     return None
 
 
-def _store_one(schedule: Schedule, stored: set[str]) -> bool:
+def _store_one(schedule: Schedule, stored: set[str], accesses: _Accesses) -> bool:
     """Stores one intermediate, once, in blocks that an access of it walks along; whether there was one."""
     func = schedule.func
     inner = {buffer.name: buffer for buffer in func.allocations}
@@ -134,7 +149,7 @@ def _store_one(schedule: Schedule, stored: set[str]) -> bool:
         # The inner axis of two that were one stands last among those of its kind.
         last = {axis.kind: axis for axis in block.axes}
         extents = {axis.var: int_value(axis.extent) if last[axis.kind] is axis else None for axis in block.axes}
-        for buffer, indices in _accesses(block):
+        for buffer, indices in accesses.of(block):
             if inner.get(buffer.name) is not buffer or buffer.name in stored:
                 continue
             for dimension, index in enumerate(indices):
