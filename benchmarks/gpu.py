@@ -5,7 +5,7 @@
     python -m benchmarks.gpu --only figure7 --chart figure7.svg
 
 Ours is what a program gets without a trial: `default_schedule`, CUDA C, NVRTC. The peers are PyTorch's kernels, for
-convolutions the best of both layouts with the algorithm that cuDNN's own benchmark chooses, no tf32. A candidate is a
+convolutions the best of both layouts and of cuDNN's measured and first-guess algorithms, no tf32. A candidate is a
 graph of 20 launches; the candidates take turns, and the ratio is the median of the ratios of the rounds. Weights of
 convolutions are constants: copies of them in another order are made before. Every result is compared with float64.
 

@@ -101,7 +101,7 @@ def _rows(stage: Stage, facts: Facts, target: Target) -> bool:
         stage.reorder(*spatial, *reduce_loops(stage))
         bind_rows(stage, fuse_all(stage, spatial), together)
     lanes = row_lanes(facts, target) if facts.depth >= 4 * threads else 1
-    cross_threads(stage, threads, lanes=lanes)
+    cross_threads(stage, _threads_with(lanes, threads, facts), lanes=lanes)
     return True
 
 
@@ -231,6 +231,11 @@ def accumulate_locally(stage: Stage, tag: str | None = None) -> Stage:
     return made
 
 
+def _threads_with(lanes: int, threads: int, facts: Facts) -> int:
+    """Threads of a row when each loads vectors: every one has at least four to load."""
+    return max(min(32, threads), min(threads, power_of_two(facts.depth // (4 * lanes)))) if lanes > 1 else threads
+
+
 def schedule_reduction_of(taker: Stage, maker: str, target: Target) -> bool:
     """A block that takes a long reduction at its own elements: both in one kernel."""
     s, name = taker.schedule, taker.name
@@ -243,6 +248,7 @@ def schedule_reduction_of(taker: Stage, maker: str, target: Target) -> bool:
         threads, together = row_threads(facts.depth, facts.points, target)
         place = bind_rows(taker, flat, together)
         tag, lanes = "threadIdx.x", row_lanes(facts, target) if facts.depth >= 4 * threads else 1
+        threads = _threads_with(lanes, threads, facts)
     else:
         threads, lanes, tag = _column_share(facts, target), 1, "threadIdx.y"
         block, place = taker.split(flat, factor=min(machine.warp, 32))
