@@ -300,9 +300,10 @@ def _items_in_layouts(graph: Graph, groups: Sequence[Group], compiler: KernelCom
     in_vectors = knobs.layout and compiler.target.threads is None
     lanes = compiler.target.vector_bytes // 4 if in_vectors else 0
     compiler.block = max(lanes, 1)
+    tile = TILE_ROWS if "amx.tile" in compiler.target.scopes else 1
     fixed: set[Value] = set()
     while True:
-        laid = choose_layouts(graph, groups, lanes, fixed)
+        laid = choose_layouts(graph, groups, lanes, fixed, tile)
         compiler.layouts = laid.layouts
         items = choose_items(graph, laid.groups, compiler)
         wrong = touched_plainly(graph, items) & laid.layouts.keys()
@@ -337,6 +338,9 @@ def deciding_inputs(graph: Graph) -> set[int]:
             wanted.update(v for v in node.inputs if v is not None and _may_be_small(v))
     return {at for at, value in enumerate(graph.inputs) if value in wanted and _may_be_small(value)}
 
+
+TILE_ROWS = 16
+"""Rows of a register of a matrix unit."""
 
 _FORGET_VALUES = frozenset({"Shape", "Size"})
 """Operators whose results depend on the shape of an input only."""

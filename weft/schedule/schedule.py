@@ -182,6 +182,12 @@ class Schedule:
                     del self._handles[(owner, variable)]
         return Stage(self, label)
 
+    def cache_operand(self, reader: Any, tensor: Any, scope: str, axes: Sequence[str]) -> Stage:
+        """A copy of what a block reads of a tensor, over axes of the block (their names)."""
+        buffer = self.buffer_name(tensor)
+        block = self.block_name(reader)
+        return Stage(self, self.apply("cache_operand", block=block, buffer=buffer, scope=scope, axes=list(axes)))
+
     def rfactor(self, tensor: Any, loop: Any, factor_axis: int = 0) -> Stage:
         """Factors a reduction loop into a spatial axis of a partial result; the stage given back computes that."""
         block = self.block_name(tensor)

@@ -24,6 +24,8 @@ from weft.graph.passes.fuse import MOVEMENT, Group
 CHANNEL = 1
 """The dimension of channels."""
 
+FLOAT_BYTES = 4
+
 LEAST_BLOCK = 4
 """Channels of the smallest block that is worth it."""
 
@@ -72,17 +74,23 @@ class Laid:
     plain: dict[Value, Value]
 
 
-def choose_layouts(graph: Graph, groups: Sequence[Group], lanes: int, fixed: Collection[Value] = ()) -> Laid:
-    """The layouts of a graph's values. `lanes` is the widest block; `fixed` are values that must stay plain."""
+def choose_layouts(
+    graph: Graph, groups: Sequence[Group], lanes: int, fixed: Collection[Value] = (), tile: int = 1
+) -> Laid:
+    """The layouts of a graph's values. `lanes` is the widest block of float32; narrower elements have larger ones.
+
+    `fixed` are values that must stay plain; `tile` is how many places of a row the target's matrix instructions take.
+    """
     if lanes < LEAST_BLOCK:
         return Laid(list(groups), {}, {})
-    return _Chooser(graph, groups, lanes, fixed).choose()
+    return _Chooser(graph, groups, lanes, fixed, tile).choose()
 
 
 class _Chooser:
-    def __init__(self, graph: Graph, groups: Sequence[Group], lanes: int, fixed: Collection[Value]) -> None:
+    def __init__(self, graph: Graph, groups: Sequence[Group], lanes: int, fixed: Collection[Value], tile: int) -> None:
         self.groups = groups
         self.lanes = lanes
+        self.tile = tile
         self.readers: dict[Value, list[Group]] = {}
         for group in groups:
             for value in group.inputs:
@@ -130,7 +138,7 @@ class _Chooser:
         sizes = kind.static
         if len(sizes) < 3 or math.prod(sizes[2:]) == 1 or 0 in sizes:
             return 0
-        factor = math.gcd(sizes[CHANNEL], self.lanes)
+        factor = math.gcd(sizes[CHANNEL], self.lanes * max(1, FLOAT_BYTES // _bytes(kind)))
         return factor if factor >= LEAST_BLOCK else 0
 
     def makes(self, group: Group, blocked: Mapping[Value, int]) -> bool:
@@ -160,7 +168,32 @@ class _Chooser:
                 if node.op in BORDERED and node.inputs[0] is value:
                     for width, (before, after) in zip(widths[2:], _padding(node)):
                         width[0], width[1] = max(width[0], before), max(width[1], after)
+                    widths[-1][1] = max(widths[-1][1], self.room(node))
         return tuple((before, after) for before, after in widths)
+
+    def room(self, node: Node) -> int:
+        """The places behind a row that a convolution reads whose matrix instructions take whole tiles of places."""
+        image, weight = node.inputs[:2]
+        if self.tile == 1 or node.op != "Conv" or not _mixes_channels(node) or _is_padded_by_size(node):
+            return 0
+        assert image is not None and weight is not None
+        if _bytes(image.tensor) == FLOAT_BYTES:
+            return 0
+        step = int((node.attributes.get("strides") or [1])[-1])
+        reach = (weight.tensor.static[-1] - 1) * int((node.attributes.get("dilations") or [1])[-1])
+        places = tiled(node.outputs[0].tensor.static[-1], self.tile)
+        before = _padding(node)[-1][0] if _padding(node) else 0
+        return max(0, (places - 1) * step + reach - before - (image.tensor.static[-1] - 1))
+
+
+def tiled(places: int, most: int) -> int:
+    """How many places whole tiles of at most so many take, with the fewest tiles and none longer than needed."""
+    tiles = -(-places // most)
+    return tiles * -(-places // tiles)
+
+
+def _bytes(kind: TensorType) -> int:
+    return FLOAT_BYTES if kind.core is None else int(kind.core.bytes)
 
 
 def _mixes_channels(anchor: Node) -> bool:
@@ -182,9 +215,13 @@ def _renamed(group: Group, names: Mapping[Value, Value]) -> Group:
     return Group(list(nodes.values()), inputs, outputs, group.kind, anchor)
 
 
+def _is_padded_by_size(node: Node) -> bool:
+    return str(node.attributes.get("auto_pad") or "NOTSET") != "NOTSET"
+
+
 def _padding(node: Node) -> list[tuple[int, int]]:
     """The zeros that a window reads around its input; none where they follow from sizes."""
-    if str(node.attributes.get("auto_pad") or "NOTSET") != "NOTSET":
+    if _is_padded_by_size(node):
         return []
     if node.op == "ConvTranspose":
         weight = node.inputs[1]

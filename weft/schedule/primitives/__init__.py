@@ -9,11 +9,13 @@ from weft.schedule.primitives import (
     loops,
     marks,
     matrix,
+    operand,
     padding,
     reduction,
     tensorize,
 )
 
 __all__ = [
-    "attach", "cache", "domain", "inline", "layout", "loops", "marks", "matrix", "padding", "reduction", "tensorize",
+    "attach", "cache", "domain", "inline", "layout", "loops", "marks", "matrix", "operand", "padding", "reduction",
+    "tensorize",
 ]  # fmt: skip

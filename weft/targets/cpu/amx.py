@@ -17,18 +17,20 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import math
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from weft import te
 from weft.codegen.llvm.context import Context
 from weft.core.dtypes import INT32
 from weft.core.errors import TargetError
-from weft.expr.nodes import Address, Call, Expr, Load, Var
+from weft.expr.nodes import Address, Buffer, Call, Expr, Load, Var, index_expr, int_value
 from weft.loop.ir import Allocate, Axis, Block, Evaluate, For, Func, Stmt, Store, seq
 from weft.loop.regions import block_regions
-from weft.loop.visit import Mutator, walk_stmts
+from weft.loop.visit import Mutator, child_stmts, walk_exprs, walk_stmts
 from weft.schedule.intrinsic import TensorIntrin, register_intrinsic
 from weft.targets.base import Target
 from weft.targets.cpu.parse import TILES
@@ -64,20 +66,20 @@ def _zero(c: Context, e: Call) -> str:
 
 
 def _load(c: Context, e: Call) -> str:
-    source, target, stride, _ = e.args
+    source, target, stride = e.args[:3]
     arguments = [_tile(c, target), f"ptr {c.pointer(source)}", f"i64 {_bytes(c, source, stride)}"]
     return c.call("void", "llvm.x86.tileloadd64", arguments) or "0"
 
 
 def _store(c: Context, e: Call) -> str:
-    source, target, stride, _ = e.args
+    source, target, stride = e.args[:3]
     arguments = [_tile(c, source), f"ptr {c.pointer(target)}", f"i64 {_bytes(c, target, stride)}"]
     return c.call("void", "llvm.x86.tilestored64", arguments) or "0"
 
 
 def _dot(instruction: str) -> Callable[[Context, Call], str]:
     def emit(c: Context, e: Call) -> str:
-        a, b, out = e.args
+        a, b, out = e.args[:3]
         return c.call("void", f"llvm.x86.{instruction}", [_tile(c, out), _tile(c, a), _tile(c, b)]) or "0"
 
     return emit
@@ -103,8 +105,9 @@ def _weave(c: Context, e: Call) -> str:
 
 
 def _configure(c: Context, e: Call) -> str:
-    """Palette 1; every tile has 16 rows of 64 bytes."""
-    table = [1] + [0] * 15 + [64, 0] * 8 + [0] * 16 + [16] * 8 + [0] * 8
+    """Palette 1; a tile has 16 rows of 64 bytes where the arguments (rows and bytes in turn) say nothing else."""
+    given = [c.constant(argument) for argument in e.args] or [16, 64] * 8
+    table = [1] + [0] * 15 + [part for size in given[1::2] for part in (size, 0)] + [0] * 16 + given[::2] + [0] * 8
     pointer = c.alloca("[64 x i8]", 64)
     c.line(f"store <64 x i8> <{', '.join(f'i8 {value}' for value in table[:64])}>, ptr {pointer}, align 64")
     return c.call("void", "llvm.x86.ldtilecfg", [f"ptr {pointer}"]) or "0"
@@ -130,30 +133,30 @@ EMITTERS: Mapping[str, Callable[[Context, Call], str]] = {
 # ----------------------------------------------------------------------------------------- meaning, for the interpreter
 
 
-def _rows(pointer: Any, width: int, row: int) -> Any:
-    return pointer.view((16, width), (row, 1))
+def _rows(pointer: Any, width: int, row: int, count: int = 16) -> Any:
+    return pointer.view((count, width), (row, 1))
 
 
-def _mean_load(source: Any, target: Any, stride: int, tile_stride: int) -> None:
+def _mean_load(source: Any, target: Any, stride: int, tile_stride: int, rows: int = 16, bytes_of_row: int = 64) -> None:
+    width = int(bytes_of_row) // target.buffer.dtype.bytes
+    _rows(target, width, int(tile_stride), int(rows))[...] = _rows(source, width, int(stride), int(rows))
+
+
+def _mean_store(source: Any, target: Any, stride: int, tile_stride: int, rows: int = 16) -> None:
     width = 64 // target.buffer.dtype.bytes
-    _rows(target, width, int(tile_stride))[...] = _rows(source, width, int(stride))
+    _rows(target, width, int(stride), int(rows))[...] = _rows(source, width, int(tile_stride), int(rows))
 
 
-def _mean_store(source: Any, target: Any, stride: int, tile_stride: int) -> None:
-    width = 64 // target.buffer.dtype.bytes
-    _rows(target, width, int(stride))[...] = _rows(source, width, int(tile_stride))
+def _mean_zero(tile: Any, rows: int = 16) -> None:
+    _rows(tile, 16, tile.strides[-2], int(rows))[...] = 0
 
 
-def _mean_zero(tile: Any) -> None:
-    _rows(tile, 16, tile.strides[-2])[...] = 0
-
-
-def _mean_dot(kind: str, group: int) -> Callable[[Any, Any, Any], None]:
-    def run(a: Any, b: Any, out: Any) -> None:
-        depth = 16 * group
-        left = _rows(a, depth, a.strides[-2]).astype(kind)
-        right = b.view((16, 16, group), b.strides[-3:]).astype(kind)
-        tile = _rows(out, 16, out.strides[-2])
+def _mean_dot(kind: str, group: int) -> Callable[..., None]:
+    def run(a: Any, b: Any, out: Any, rows: int = 16, groups: int = 16) -> None:
+        depth = int(groups) * group
+        left = _rows(a, depth, a.strides[-2], int(rows)).astype(kind)
+        right = b.view((int(groups), 16, group), b.strides[-3:]).astype(kind)
+        tile = _rows(out, 16, out.strides[-2], int(rows))
         tile[...] = tile + left @ right.transpose(0, 2, 1).reshape(depth, 16)
 
     return run
@@ -181,43 +184,49 @@ for _name, _meaning in _MEANINGS.items():
 # ----------------------------------------------------------------------------------------------------- declaring
 
 
-def _declare_load(name: str, shape: tuple[int, ...], dtype: str) -> None:
-    source = te.placeholder(shape, dtype, name="source")
-    tile = te.compute(shape, lambda *i: source[i], name="tile")
+def _declare_load(name: str, shape: tuple[int, ...], dtype: str, step: int = 1) -> None:
+    """A tile whose rows are every `step`-th of the source's."""
+    source = te.placeholder((shape[0] * step, *shape[1:]), dtype, name="source")
+    tile = te.compute(shape, lambda row, *i: source[(row * step, *i)], name="tile")
+    size = index_expr(shape[0]), index_expr(math.prod(shape[1:]) * int(source.dtype.bytes))
 
     def rule(inputs: Any, outputs: Any) -> Call:
-        rows = inputs[0].stride(0), outputs[0].stride(0)
-        return Call("amx_load", (inputs[0].access_ptr("r"), outputs[0].access_ptr("w"), *rows), INT32)
+        rows = inputs[0].stride(0) * step, outputs[0].stride(0)
+        return Call("amx_load", (inputs[0].access_ptr("r"), outputs[0].access_ptr("w"), *rows, *size), INT32)
 
     te.decl_tensor_intrin(tile.op, rule, name)
 
 
-def _declare_store(name: str, dtype: str) -> None:
-    tile = te.placeholder((16, 16), dtype, name="tile")
-    target = te.compute((16, 16), lambda i, j: tile[i, j], name="target")
+def _declare_store(name: str, dtype: str, rows: int = 16) -> None:
+    tile = te.placeholder((rows, 16), dtype, name="tile")
+    target = te.compute((rows, 16), lambda i, j: tile[i, j], name="target")
 
     def rule(inputs: Any, outputs: Any) -> Call:
-        rows = outputs[0].stride(0), inputs[0].stride(0)
-        return Call("amx_store", (inputs[0].access_ptr("r"), outputs[0].access_ptr("w"), *rows), INT32)
+        strides = outputs[0].stride(0), inputs[0].stride(0)
+        return Call(
+            "amx_store", (inputs[0].access_ptr("r"), outputs[0].access_ptr("w"), *strides, index_expr(rows)), INT32
+        )
 
     te.decl_tensor_intrin(target.op, rule, name)
 
 
-def _declare_dot(name: str, left: str, right: str, wide: str, group: int) -> None:
-    depth = 16 * group
-    a = te.placeholder((16, depth), left, name="a")
-    b = te.placeholder((16, 16, group), right, name="b")
+def _declare_dot(
+    name: str, left: str, right: str, wide: str, group: int, rows: int = 16, groups: int = 16, call: str = ""
+) -> None:
+    depth = groups * group
+    a = te.placeholder((rows, depth), left, name="a")
+    b = te.placeholder((groups, 16, group), right, name="b")
     k = te.reduce_axis(depth, name="k")
     out = te.compute(
-        (16, 16),
+        (rows, 16),
         lambda i, j: te.sum(a[i, k].astype(wide) * b[k // group, j, k % group].astype(wide), axis=k),
         name="out",
     )
 
     def rule(inputs: Any, outputs: Any) -> tuple[Any, Call, Call]:
-        reset = Call("amx_zero", (outputs[0].access_ptr("w"),), INT32)
+        reset = Call("amx_zero", (outputs[0].access_ptr("w"), index_expr(rows)), INT32)
         operands = (inputs[0].access_ptr("r"), inputs[1].access_ptr("r"), outputs[0].access_ptr("rw"))
-        update = Call(name, operands, INT32)
+        update = Call(call or name, (*operands, index_expr(rows), index_expr(groups)), INT32)
         return [reset, update], reset, update
 
     te.decl_tensor_intrin(out.op, rule, name)
@@ -253,6 +262,40 @@ _declare_dot("amx_dot_u8s8", "uint8", "int8", "int32", 4)
 _declare_dot("amx_dot_s8s8", "int8", "int8", "int32", 4)
 
 
+@dataclass(frozen=True)
+class Shaped:
+    """The intrinsics for tiles of `rows` rows of sums and `depth` steps of the reduction."""
+
+    load_left: str
+    load_right: str
+    dot: str
+    store: str
+
+
+@functools.cache
+def shaped(left: str, right: str, rows: int, depth: int, step: int = 1) -> Shaped:
+    """Declares, once, the intrinsics for tiles that are not full; the rows of the left operand lie `step` apart.
+
+    `left` and `right` are the operands' element types.
+    """
+    wide, group, call = DOTS[left, right]
+    part = f"{left}_{right}_{rows}x{depth}"
+    names = Shaped(f"amx_load_{part}_{step}", f"amx_load_right_{part}", f"amx_dot_{part}", f"amx_store_{wide}_{rows}")
+    _declare_load(names.load_left, (rows, depth), left, step)
+    _declare_load(names.load_right, (depth // group, 16, group), right)
+    _declare_dot(names.dot, left, right, wide, group, rows, depth // group, call)
+    _declare_store(names.store, wide, rows)
+    return names
+
+
+DOTS = {
+    ("bfloat16", "bfloat16"): ("float32", 2, "amx_dot_bf16"),
+    ("uint8", "int8"): ("int32", 4, "amx_dot_u8s8"),
+    ("int8", "int8"): ("int32", 4, "amx_dot_s8s8"),
+}
+"""For pairs of operands the type of their sums, how many rows of the right one are woven together, the instruction."""
+
+
 # ---------------------------------------------------------------------------------------------------------- the pass
 
 
@@ -269,7 +312,43 @@ def _uses_tiles(s: Stmt) -> bool:
 
 
 def _around(s: Stmt) -> Stmt:
-    return seq(Evaluate(Call("amx_configure", (), INT32)), s, Evaluate(Call("amx_release", (), INT32)))
+    sizes = [index_expr(n) for size in _sizes(s) for n in size]
+    return seq(Evaluate(Call("amx_configure", sizes, INT32)), s, Evaluate(Call("amx_release", (), INT32)))
+
+
+def _sizes(s: Stmt) -> list[tuple[int, int]]:
+    """Rows and bytes of a row of each tile register, from the products in a statement."""
+    shapes: dict[Buffer, tuple[int, int]] = {}
+    for e in walk_exprs(s):
+        if isinstance(e, Call) and e.name.startswith("amx_dot") and len(e.args) > 3:
+            rows, groups = (int_value(n) or 16 for n in e.args[3:5])
+            for tile, size in zip(e.args, ((rows, groups * 4), (groups, 64), (rows, 64))):
+                assert isinstance(tile, Address)
+                shapes[tile.buffer] = size
+    found: dict[int, tuple[int, int]] = {}
+    for buffer, slots in _registers(s, 0):
+        for slot in slots:
+            size = shapes.get(buffer, (16, 64))
+            if found.setdefault(slot, size) != size:
+                raise TargetError(f"tile register {slot} has two shapes in one kernel: {found[slot]} and {size}")
+    return [found.get(slot, (16, 64)) for slot in range(TILES.slots)]
+
+
+def _registers(s: Stmt, used: int) -> Iterator[tuple[Buffer, range]]:
+    """The registers that each buffer of tiles takes: the next free ones while the statement inside it runs."""
+    if isinstance(s, Allocate) and s.buffer.scope == TILES.name:
+        needed = -(-_elements(s.buffer) * s.buffer.dtype.bytes // TILES.slot_bytes)
+        yield s.buffer, range(used, used + needed)
+        used += needed
+    for child in child_stmts(s):
+        yield from _registers(child, used)
+
+
+def _elements(buffer: Buffer) -> int:
+    sizes = [int_value(n) or 1 for n in buffer.shape]
+    if buffer.strides is None:
+        return math.prod(sizes)
+    return 1 + sum((size - 1) * (int_value(stride) or 0) for size, stride in zip(sizes, buffer.strides))
 
 
 class _Configure(Mutator):

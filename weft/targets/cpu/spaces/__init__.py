@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from weft.schedule.space import Space
-from weft.targets.cpu.spaces import conv, depthwise, matmul, matmul_amx, winograd
+from weft.targets.cpu.spaces import conv, conv_amx, depthwise, matmul, matmul_amx, winograd
 from weft.targets.cpu.unit import Unit
 
-SPACES: tuple[Callable[[Unit], Space | None], ...] = (matmul_amx.space, matmul.space, conv.space, depthwise.space)
+SPACES: tuple[Callable[[Unit], Space | None], ...] = (
+    matmul_amx.space, matmul.space, conv_amx.space, conv.space, depthwise.space,
+)  # fmt: skip
 
 WHOLE: tuple[Callable[[Unit], Space | None], ...] = (winograd.space,)
 """Spaces that schedule a product together with the stages around it; asked before any block has a schedule."""
