@@ -105,7 +105,7 @@ def _torch_convolution(window: Window, groups: int) -> Callable[[Any, Any], Any]
 
 
 def _layouts(run: Callable[[Any, Any], Any]) -> Callable[[Any, Any], dict[str, Callable[[], Any]]]:
-    """A convolution in both layouts, with the algorithm that cuDNN finds best by measuring, and with its first guess."""
+    """A convolution in both layouts, with the algorithm that cuDNN finds best by measuring and with its first guess."""
 
     def peers(x: Any, w: Any) -> dict[str, Callable[[], Any]]:
         import torch

@@ -210,9 +210,9 @@ def test_pad_a_sum():
 
 def test_padded_operands_need_no_test_in_the_sum():
     s = matmul(5)
-    for copy in (s.cache_read("A", "global", ["C"]), s.cache_read("B", "global", ["C"])):
-        for loop in copy.axis:
-            copy.pad(loop, 4)
+    for stage in (s.cache_read("A", "global", ["C"]), s.cache_read("B", "global", ["C"])):
+        for loop in stage.axis:
+            stage.pad(loop, 4)
     s["C"].pad("k", 4)
     assert "C[i, j] + A_global[i, k]*B_global[k, j]" in repr(s.func)
 

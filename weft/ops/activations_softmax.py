@@ -91,11 +91,12 @@ def softmax_tensor(x: te.Tensor, axis: int, dtype: Any, rounds: bool = False) ->
     total = reduce_axes(grown, (axis,), te.sum, name="softmax_sum")
 
     def share(*i: Any) -> Expr:
-        value = total[_without(i, axis)]
+        value: Expr = total[_without(i, axis)]
         if rounds:
             limit = te.const(_LARGEST_FLOAT16, value.dtype)
             value = te.select(value > limit, value, widen(te.minimum(value, limit).astype(x.dtype)))
-        return grown[i] / value
+        made: Expr = grown[i] / value
+        return made
 
     made: te.Tensor = te.compute(shape, share, name="softmax", dtype=dtype)
     return made

@@ -6,8 +6,8 @@
 
 One fetch for each load whose place moves with the loop. Past the end of the buffer a fetch has no effect.
 
-`["B", 7, "f", 7]` looks 7 iterations of the loop f ahead, which stands further out: where these 7 read the same stretch of
-B again and again and the next 7 read the next one, each fetches its share (a seventh) of what comes.
+`["B", 7, "f", 7]` looks 7 iterations of the loop f ahead, which stands further out: where these 7 read the same stretch
+of B again and again and the next 7 read the next one, each fetches its share (a seventh) of what comes.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from weft.expr.nodes import (
     floormod,
     index_expr,
     int_value,
+    minimum,
     mul,
     sub,
 )
@@ -62,7 +63,7 @@ class _Insert(Mutator):
         for name, distance, *further in wanted:
             if further:
                 outer = [loop for loop in self.around if loop.var.name == further[0]]
-                fetches += _shares(s, str(name), outer[-1].var, int(distance), int(further[1])) if outer else []
+                fetches += _shares(s, str(name), outer[-1], int(distance), int(further[1])) if outer else []
             else:
                 fetches += _fetches(s, str(name), int(distance))
         notes = {key: value for key, value in s.annotations.items() if key != "prefetch"}
@@ -97,9 +98,14 @@ SECOND_LEVEL = 2
 """Where a share goes that is needed later: into the second-level cache."""
 
 
-def _shares(loop: For, name: str, outer: Var, distance: int, shares: int) -> list[Stmt]:
-    """One share of the fetches for what the loop's body will load when an outer loop is some iterations further."""
-    first: dict[Var, Expr] = {outer: add(outer, index_expr(distance))}
+def _shares(loop: For, name: str, around: For, distance: int, shares: int) -> list[Stmt]:
+    """One share of the fetches for what the loop's body will load when an outer loop is some iterations further.
+
+    Not past the outer loop's end: looking up pages that are not there would take longer than all the rest.
+    """
+    outer = around.var
+    last = sub(around.extent, index_expr(1))
+    first: dict[Var, Expr] = {outer: minimum(add(outer, index_expr(distance)), last)}
     hidden: set[Var | Buffer] = set()
     for s in walk_stmts(loop.body):
         if isinstance(s, For):
