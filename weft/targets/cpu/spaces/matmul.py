@@ -167,9 +167,10 @@ def _block(extent: int, limit: int) -> int:
 def _apply(unit: Unit, product: Product, plan: Plan) -> None:
     s, facts = unit.schedule, product.facts
     sums, final, at = sums_and_final(unit)
-    copy = pack_right(s, product, sums.name, plan.width, plan.lanes) if plan.packed else None
+    whole = plan.width if _fills(product, plan) else plan.lanes
+    copy = pack_right(s, product, sums.name, plan.width, whole) if plan.packed else None
     position = {axis.var: i for i, axis in enumerate(facts.spatial)}
-    sums.pad(sums.axis[position[product.lane.var]], plan.lanes)
+    sums.pad(sums.axis[position[product.lane.var]], whole)
     lanes_last(s, sums, position[product.lane.var])
     loops = _outer_loops(final, product, plan, at)
     if plan.depth < product.k:
@@ -235,14 +236,13 @@ class _Loops:
         return self.around[-1] if self.around else self.block
 
 
-def pack_right(s: Schedule, product: Product, reader: str, width: int, lanes: int) -> Stage:
-    """A copy of the right operand in panels: a tile's lanes side by side for each step of the reduction."""
+def pack_right(s: Schedule, product: Product, reader: str, width: int, whole: int) -> Stage:
+    """A copy of the right operand in panels, padded to `whole`: lanes side by side for each step of the reduction."""
     load = product.right
     copy = s.cache_read(load.buffer.name, "global", [reader])
     names = [f"d{i}" for i in range(len(load.indices))]
     lane = names[product.lane_dim]
-    if product.n > lanes:
-        copy.pad(copy.axis[product.lane_dim], lanes)
+    copy.pad(copy.axis[product.lane_dim], whole)
     reducing = {product.depth.var}
     others = [(n, i) for d, (n, i) in enumerate(zip(names, load.indices)) if d != product.lane_dim]
     front = [n for n, i in others if not uses_any(i, reducing)]
@@ -364,7 +364,12 @@ def _walks_rows(product: Product, plan: Plan) -> bool:
     """Whether one loop goes through all rows, then to the next panel: then it can fetch the next panel meanwhile."""
     tiles = product.m // plan.rows
     whole = product.m % plan.rows == 0 and plan.height >= product.m and plan.columns == plan.width
-    return plan.packed and bool(plan.ahead) and whole and tiles > 1 and plan.depth == product.k
+    return _fills(product, plan) and bool(plan.ahead) and whole and tiles > 1 and plan.depth == product.k
+
+
+def _fills(product: Product, plan: Plan) -> bool:
+    """Whether whole tiles waste little at the last columns: then there is no narrower tile, which is code and tests."""
+    return plan.packed and ceildiv(product.n, plan.width) * plan.width <= 1.04 * product.n
 
 
 def _reduces(stage: Stage, loop: Var) -> bool:
