@@ -166,17 +166,19 @@ class DeviceRunner(HostRunner):
         kernels: Mapping[str, DeviceProgram],
         target: Target,
         inner: Callable[[Graph], Any],
+        model: LoadedModel | None = None,
     ) -> None:
+        """`model` is the program on the device, where it is there already."""
         super().__init__(program, inner)
         self.kernels, self.target = kernels, target
         self._lock = threading.Lock()
-        self._model: LoadedModel | None = None
+        self._model = model
         self._slots: dict[Any, list[Slot]] = {}
         self._free: dict[Any, list[Any]] = {}
         if target.is_host:
-            self._loaded()
+            self.loaded()
 
-    def _loaded(self) -> LoadedModel:
+    def loaded(self) -> LoadedModel:
         """The model on the device; an error that says why where there is none."""
         with self._lock:
             if self._model is None:
@@ -236,7 +238,7 @@ class DeviceRunner(HostRunner):
                 self.queue(arrays, 1, stream, out)
 
             return run_again
-        slot = Slot(self._loaded())
+        slot = Slot(self.loaded())
         values = Values(program, slot, stream)
         values.there.update({number: array.memory for number, array in zip(numbers, out)})
         for number, array in zip(program.inputs, arrays):
@@ -328,7 +330,7 @@ class DeviceRunner(HostRunner):
 
     def _take(self, stream: Any) -> Slot:
         """A slot that nothing else uses; those of a stream are used in that stream only, whose order protects them."""
-        model = self._loaded()
+        model = self.loaded()
         try:
             return self._slots[stream].pop()
         except (KeyError, IndexError):

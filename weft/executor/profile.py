@@ -28,6 +28,7 @@ import numpy as np
 from weft.codegen.llvm import compile as llvm_compile
 from weft.core.errors import ArgumentError
 from weft.executor.cost import Cost, kernel_cost
+from weft.executor.device import DeviceRunner
 from weft.executor.inputs import random_array
 from weft.executor.lower import Launch
 from weft.executor.native import Engine, driver_ir
@@ -255,15 +256,24 @@ class TimedRest:
     def __init__(self, executor: Executor, recorder: Recorder) -> None:
         self._executor = executor
         self._recorder = recorder
-        self._runners: dict[int, TimedRunner] = {}
+        self._runners: dict[int, TimedRunner | DeviceRunner] = {}
 
     def run(self, arrays: Sequence[Any], threads: int) -> list[Any]:
         """The outputs, measured."""
         found = self._executor.specialization(arrays)
         runner = self._runners.get(id(found))
         if runner is None:
-            runner = self._runners[id(found)] = TimedRunner(found, self._recorder)
+            runner = self._runners[id(found)] = timed_runner(found, self._recorder)
         return runner.run(arrays, threads)
+
+
+def timed_runner(one: Specialization, recorder: Recorder) -> TimedRunner | DeviceRunner:
+    """A runner that measures, for the machine that a form was compiled for."""
+    if not isinstance(one.runner, DeviceRunner):
+        return TimedRunner(one, recorder)
+    from weft.executor.device_profile import TimedDeviceRunner
+
+    return TimedDeviceRunner(one, recorder)
 
 
 def profile_module(
@@ -276,7 +286,7 @@ def profile_module(
     if any(isinstance(step, NativeStep) and not step.calls for step in found.lowered.program.steps):
         raise ArgumentError("a module from a file does not know its kernels: profile the model it was compiled from")
     recorder = Recorder(module.target)
-    runner = TimedRunner(found, recorder)
+    runner = timed_runner(found, recorder)
     calls, outside, timeline = _measure(runner, recorder, arrays, count, seconds)
     programs = [one.lowered.program for one in recorder.specializations]
     made = Profile(
@@ -298,7 +308,7 @@ def profile_module(
 
 
 def _measure(
-    runner: TimedRunner, recorder: Recorder, arrays: Sequence[Any], threads: int, seconds: float
+    runner: TimedRunner | DeviceRunner, recorder: Recorder, arrays: Sequence[Any], threads: int, seconds: float
 ) -> tuple[list[float], list[float], list[tuple[int, int, int]]]:
     """Seconds of every call, those outside kernels, and the timeline of the call in the middle.
 

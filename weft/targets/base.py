@@ -15,7 +15,7 @@ and, for a machine with blocks of threads (`Target.threads`),
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -132,8 +132,8 @@ class Device(Protocol):
     def record(self, launches: Sequence[Any]) -> Recording:
         """Bound launches as one thing to queue."""
 
-    def timings(self, launches: Sequence[Any]) -> list[float]:
-        """Runs bound launches; how many seconds each took."""
+    def timer(self, launches: Sequence[Any]) -> Callable[[], list[float]]:
+        """A function that runs bound launches and tells how many seconds each took."""
 
     def stream_of(self, given: Any) -> Any:
         """The stream that something of another library stands for (its handle, or an object that has one)."""

@@ -121,10 +121,10 @@ class CudaDevice:
         self.context.activate()
         return Recording(self, launches)
 
-    def timings(self, launches: Sequence[BoundLaunch]) -> list[float]:
-        """Runs launches; the seconds of each."""
+    def timer(self, launches: Sequence[BoundLaunch]) -> Callable[[], list[float]]:
+        """A function that runs launches and tells how many seconds each took."""
         self.context.activate()
-        return launching.timings(self, launches)
+        return launching.timer(self, launches)
 
     def stream_of(self, given: Any) -> driver.Stream:
         """The stream of a handle, or of an object that has one."""

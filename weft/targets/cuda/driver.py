@@ -28,7 +28,7 @@ _STICKY = {
 }
 _ATTRIBUTES = {
     "block_threads": 1, "shared_bytes": 97, "warp": 10, "multiprocessors": 16, "multiprocessor_threads": 39,
-    "cache_bytes": 38, "multiprocessor_shared_bytes": 81, "registers": 82, "major": 75, "minor": 76,
+    "cache_bytes": 38, "multiprocessor_shared_bytes": 81, "registers": 82, "clock_khz": 13, "major": 75, "minor": 76,
 }  # fmt: skip
 _DYNAMIC_SHARED = 8
 _CAPTURE_RELAXED = 2

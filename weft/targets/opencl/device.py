@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import threading
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -85,14 +85,18 @@ class OpenCLDevice:
         """Launches to queue one after the other."""
         return Recording(self, list(launches))
 
-    def timings(self, launches: Sequence[BoundLaunch]) -> list[float]:
-        """Runs launches in a queue that measures; the seconds of each."""
+    def timer(self, launches: Sequence[BoundLaunch]) -> Callable[[], list[float]]:
+        """A function that runs launches in a queue that measures."""
         measured = self.opencl.command_queue_properties.PROFILING_ENABLE
         queue = self.opencl.CommandQueue(self.context, properties=measured)
-        self.queue.finish()
-        events = [launch.queue(queue) for launch in launches]
-        queue.finish()
-        return [(event.profile.end - event.profile.start) * 1e-9 for event in events]
+
+        def run() -> list[float]:
+            self.queue.finish()
+            events = [launch.queue(queue) for launch in launches]
+            queue.finish()
+            return [(event.profile.end - event.profile.start) * 1e-9 for event in events]
+
+        return run
 
     def stream_of(self, given: Any) -> Any:
         """A command queue of this device."""
