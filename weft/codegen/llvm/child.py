@@ -14,6 +14,11 @@ import llvmlite.binding as llvm
 
 _ready: set[str] = set()
 
+# LLVM 22 takes `bytes * shuffle(bytes / constant)` of at most 8 lanes for zero on processors with AVX2 where it thinks
+# variable shuffles cheap (all since Haswell): instruction selection combines the shuffles wrongly. Without that tuning
+# the code is right, and 2 of 100 kernels differ at all. tests/codegen/test_llvm_faults.py shows the fault.
+_X86_TUNING = "-fast-variable-perlane-shuffle"
+
 
 def host_triple() -> str:
     """The triple of this process."""
@@ -52,6 +57,8 @@ def target_machine(triple: str, cpu: str, features: str, jit: bool = False) -> A
     """An llvmlite TargetMachine."""
     _initialize(triple)
     target = llvm.Target.from_triple(triple)
+    if triple.startswith(("x86_64-", "i386-", "i686-")):
+        features = f"{features},{_X86_TUNING}" if features else _X86_TUNING
     relocation, model = ("default", "jitdefault") if jit else ("pic", "default")
     abi = "lp64d" if triple.startswith("riscv64") and "+d" in features.split(",") else ""
     return target.create_target_machine(
