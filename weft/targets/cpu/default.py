@@ -296,7 +296,10 @@ def _needs_all_rows(s: Schedule, name: str, earlier: list[str]) -> bool:
             continue
         loads = [load for load in facts.loads if load.buffer is maker.target]
         if any(load.indices and load.indices[-1] is last for load in loads) and maker.depth >= 16:
-            return True
+            # Where neighbours of the result stand side by side in what is reduced, lanes run along them instead.
+            inner = maker.spatial[-1].var if maker.spatial else None
+            if inner is None or not any(maker.step(load, inner) == 1 for load in maker.loads):
+                return True
     return False
 
 
