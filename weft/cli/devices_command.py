@@ -8,7 +8,8 @@ from typing import Any
 
 from weft.cli.screen import Screen, size
 from weft.runtime.threads import available_cores
-from weft.targets.registry import find_target, known_forms
+from weft.targets.base import LocalDevice
+from weft.targets.registry import find_target, known_forms, local_devices
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -18,14 +19,14 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(given: argparse.Namespace, screen: Screen) -> int:
     """The command."""
-    found = [this_machine()]
+    found = [this_machine(), *map(device_facts, local_devices())]
     if screen.as_json:
         screen.figures({"devices": found, "targets": known_forms()})
         return 0
     rows = [
         [d["name"], d["cpu"], str(d["cores"]), f"{8 * d['vector_bytes']} bits", size(d["memory_bytes"])] for d in found
     ]
-    screen.table(["device", "processor", "cores>", "vectors>", "memory>"], rows)
+    screen.table(["target", "device", "cores>", "vectors>", "memory>"], rows)
     screen.line("\ntargets that weft compiles for:")
     for form in known_forms():
         screen.line(f"  {form}")
@@ -45,6 +46,25 @@ def this_machine() -> dict[str, Any]:
         "cache_bytes": list(target.cache_bytes),
         "memory_bytes": memory_bytes(),
     }
+
+
+def device_facts(device: LocalDevice) -> dict[str, Any]:
+    """A device beside the processor; its cores are what runs a block of threads each."""
+    target, threads = device.target, device.target.threads
+    facts: dict[str, Any] = {
+        "name": target.name,
+        "kind": target.kind,
+        "cpu": device.name,
+        "triple": target.triple,
+        "cores": target.cores,
+        "vector_bytes": target.vector_bytes,
+        "cache_bytes": list(target.cache_bytes),
+        "memory_bytes": device.memory_bytes,
+    }
+    if threads is not None:
+        facts |= {"block_threads": threads.block_threads, "shared_bytes": threads.shared_bytes}
+        facts["tensor_cores"] = sorted(threads.tensor_cores)
+    return facts
 
 
 def memory_bytes() -> int:

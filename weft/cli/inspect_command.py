@@ -9,6 +9,11 @@
     llvm        the LLVM IR that is generated
     asm         the assembly of the optimised code
 
+and for a target with blocks of threads, instead of the last two,
+
+    cuda, ptx, sass     CUDA C, NVIDIA's assembly language, machine code (by NVIDIA's tools, where they are)
+    opencl              OpenCL C
+
 Without --kernel the stages of kernels are printed for all of them. A kernel is named by its number or part of its name.
 """
 
@@ -29,6 +34,7 @@ from weft.executor.program import build_program
 from weft.graph.ir import Graph
 from weft.graph.passes.infer import infer
 from weft.targets.base import Target
+from weft.targets.registry import known_stages
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -36,7 +42,9 @@ def add(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
     add_compiling(parser)
     add_inputs(parser)
-    parser.add_argument("--stage", choices=["graph", "fused", *STAGES], default="graph", help="what to show")
+    parser.add_argument(
+        "--stage", choices=["graph", "fused", *STAGES, *known_stages()], default="graph", help="what to show"
+    )
     parser.add_argument("--kernel", help="one kernel, by its number or a part of its name")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
 
@@ -68,16 +76,28 @@ def run(given: argparse.Namespace, screen: Screen) -> int:
     if given.stage == "fused":
         _show_fused(module, screen)
         return 0
-    stage, language = STAGES[given.stage]
+    stage, language = _stage(given.stage, module.target)
     chosen = choose(list(kernels(module)), given.kernel)
     if screen.as_json:
         screen.figures({"kernels": [{"kernel": one.title, given.stage: stage(one)} for one in chosen]})
         return 0
-    comment = {"llvm": ";", "asm": "#"}.get(language, "#")
+    comment = {"llvm": ";", "c": "//", "cuda": "//"}.get(language, "#")
     for one in chosen:
         screen.code(f"{comment} {one.title}: {', '.join(node.op for node in one.launch.nodes)}\n{stage(one)}", language)
         screen.line()
     return 0
+
+
+def _stage(name: str, target: Target) -> tuple[Callable[[Compiled], str], str]:
+    """How a stage of a kernel is shown; those of the generated code are the target's own."""
+    own = target.stages()
+    if name in own:
+        text, language = own[name]
+        return lambda one: str(text(one.launch.kernel.program, target)), language
+    if name not in STAGES or (target.threads is not None and name in _NATIVE_STAGES):
+        code = list(own) or _NATIVE_STAGES
+        raise UsageError(f"the target {target.name} has no stage {name!r}: its code is shown by {', '.join(code)}")
+    return STAGES[name]
 
 
 def _compiled(given: argparse.Namespace, screen: Screen) -> Module:
@@ -173,6 +193,9 @@ STAGES: dict[str, tuple[Callable[[Compiled], str], str]] = {
     "llvm": (llvm_text, "llvm"),
     "asm": (asm_text, "asm"),
 }
+
+
+_NATIVE_STAGES = ["llvm", "asm"]
 
 
 def _show_text(text: str, key: str, language: str, screen: Screen) -> None:

@@ -10,6 +10,8 @@ and, for a machine with blocks of threads (`Target.threads`),
 
     pipeline.py     generate(func, target) -> DeviceProgram   the source and launches of a lowered Func
     device.py       open_device(target) -> Device             memory, and programs to run (see `Device`)
+    stages.py       STAGES: name -> (text of a DeviceProgram, language), what `weft inspect` can show
+    __init__.py     local_devices() -> list of LocalDevice    those of this machine
 """
 
 from __future__ import annotations
@@ -34,6 +36,15 @@ class Scope:
 def plain_scopes(*names: str) -> dict[str, Scope]:
     """Scopes that are ordinary memory."""
     return {name: Scope(name) for name in names}
+
+
+@dataclass(frozen=True, slots=True)
+class LocalDevice:
+    """A device of this machine, as `weft devices` lists it."""
+
+    target: Target
+    name: str
+    memory_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +219,11 @@ class Target:
     def device(self) -> Device:
         """The device of this machine that runs the target's programs."""
         found: Device = self._part("device").open_device(self)
+        return found
+
+    def stages(self) -> Mapping[str, Any]:
+        """What can be shown of a program: name -> (function of the program and the target, language)."""
+        found: Mapping[str, Any] = self._part("stages").STAGES if self.threads is not None else {}
         return found
 
     def intrinsics(self) -> Mapping[str, Any]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 import importlib
+import importlib.util
 import pkgutil
 from typing import Any
 
 from weft import targets
 from weft.core.errors import TargetError
-from weft.targets.base import Target
+from weft.targets.base import LocalDevice, Target
 
 
 @functools.lru_cache(maxsize=1)
@@ -23,6 +24,17 @@ def _packages() -> tuple[Any, ...]:
 def known_forms() -> list[str]:
     """What `find_target` reads: one line for each form."""
     return [line for package in _packages() for line in package.FORMS]
+
+
+def local_devices() -> list[LocalDevice]:
+    """The devices of this machine beside its processor."""
+    return [device for package in _packages() for device in getattr(package, "local_devices", list)()]
+
+
+def known_stages() -> list[str]:
+    """The names of what targets can show of their programs."""
+    found = (importlib.util.find_spec(f"{package.__name__}.stages") for package in _packages())
+    return [name for spec in found if spec for name in importlib.import_module(spec.name).STAGES]
 
 
 @functools.lru_cache(maxsize=64)

@@ -52,6 +52,8 @@ def modules_of(programs: Sequence[DeviceProgram], architecture: str) -> dict[str
 def open_device(target: Target) -> CudaDevice:
     """The device that a target stands for."""
     if not target.is_host:
+        if ":" not in target.name:
+            driver.context(0)  # which says what is missing: the driver, or a device
         raise TargetError(
             f"{target.name} is no device of this machine: its programs can be compiled (weft.build gives the source "
             "and machine code) but not run"

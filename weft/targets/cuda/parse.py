@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from weft.core.errors import TargetError
-from weft.targets.base import Scope, Target, ThreadFacts, plain_scopes
+from weft.targets.base import LocalDevice, Scope, Target, ThreadFacts, plain_scopes
 from weft.targets.cuda import driver
 from weft.targets.cuda.facts import DEFAULT, architecture_facts, device_architecture
 
@@ -40,6 +40,16 @@ def parse(text: str) -> Target | None:
         f"target {text!r}: {rest!r} is neither a device's number nor an architecture. A CUDA target is written as\n"
         + "\n".join(f"  {form}" for form in FORMS)
     )
+
+
+def local_devices() -> list[LocalDevice]:
+    """The NVIDIA GPUs of this machine."""
+    found = []
+    for number in range(driver.device_count()):
+        opened = driver.context(number)
+        opened.activate()
+        found.append(LocalDevice(of_device(number, f"cuda:{number}"), opened.name, opened.memory()[1]))
+    return found
 
 
 def of_architecture(architecture: str, name: str) -> Target:

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from weft.targets.opencl.parse import FORMS, parse
+from weft.targets.opencl.parse import FORMS, local_devices, parse
 
-__all__ = ["FORMS", "parse"]
+__all__ = ["FORMS", "local_devices", "parse"]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from weft.core.errors import TargetError
-from weft.targets.base import Target, ThreadFacts, plain_scopes
+from weft.targets.base import LocalDevice, Target, ThreadFacts, plain_scopes
 
 FORMS = (
     "opencl                                   the best OpenCL device of this machine (needs pyopencl)",
@@ -67,6 +67,18 @@ def devices() -> list[Any]:
     if not found:
         raise TargetError("this machine has OpenCL but no device: 'pip install pyopencl[pocl]' brings one")
     return sorted(found, key=lambda device: not device.type & pyopencl.device_type.GPU)
+
+
+def local_devices() -> list[LocalDevice]:
+    """The OpenCL devices of this machine."""
+    try:
+        found = devices()
+    except TargetError:
+        return []
+    return [
+        LocalDevice(_of_device(f"opencl:{n}", device), device.name.strip(), int(device.global_mem_size))
+        for n, device in enumerate(found)
+    ]
 
 
 def _of_device(text: str, device: Any) -> Target:
