@@ -22,30 +22,30 @@ CHOICES: dict[str, tuple[int, ...]] = {
     "parts": (1, 2, 3, 4, 6, 8, 12, 16, 24, 32),
     "stages": (1, 2, 3, 4),
 }
-_EACH = ((8, 8), (8, 4), (4, 8), (4, 4), (4, 2), (2, 4))
+_EACH = ((8, 8), (8, 4), (4, 8), (4, 4), (2, 8), (4, 2), (2, 4))
 """What one thread computes: x and y of its own."""
 
-# The numbers below are fitted to 550 measured points of convolutions and matrix products on an H200.
+# The numbers below are fitted to 1,300 measured points of convolutions and matrix products on an H200.
 LANES = 128
 """Multiplications and additions that a multiprocessor does in one cycle."""
-FETCH = {"vector": 1.8, "plain": 0.78, "gather": 38.0}
+FETCH = {"vector": 0.9, "plain": 0.74, "gather": 15.8}
 """What it costs a thread to fetch one element into shared memory, in instructions' time, by how an operand lies."""
-LOAD = 8.6
-"""What a load of a register's operands from shared memory costs."""
-STEP_INSTRUCTIONS, STEP_CYCLES = 24.0, 24.0
+LOAD, BROADCAST = 14.2, 2.5
+"""What a load of four of a thread's x, and of its y, which neighbours have in common, from shared memory costs."""
+STEP_INSTRUCTIONS, STEP_CYCLES = 91.0, 23.0
 """What a step of k costs beside the arithmetic: the loop's own instructions, and waiting at its barrier."""
-LATENCY, LATENCY_ALONE = 900.0, 900.0
+LATENCY, LATENCY_ALONE = 380.0, 810.0
 """Cycles until a fetch is there; ahead of its use in a pipeline, or waited for at once."""
-CHAIN, FETCH_CHAIN = 1.2, 0.66
-"""How much longer the instructions of a lone block take, and those of its fetches besides."""
-BUSY_WARPS, BUSY_POWER = 12.0, 0.44
+CHAIN, FETCH_CHAIN = 0.45, 0.3
+"""How the chain of a lone block's instructions, and of its fetches besides, counts."""
+BUSY_WARPS, BUSY_POWER = 16.2, 0.44
 """With fewer warps on a multiprocessor than this, its units are not busy all the time."""
-START_CYCLES = 850
+START_CYCLES = 290.0
 """Before the first step and after the last: the launch, the first fetch, writing out."""
-SECOND_KERNEL_CYCLES = 3130
-BYTES_PER_CYCLE = 22.6
+SECOND_KERNEL_CYCLES = 4170.0
+BYTES_PER_CYCLE = 29.7
 """What one multiprocessor gets from memory in one cycle, when all of them ask."""
-WAVE = 0.37
+WAVE = 0.71
 """Cycles of the shared memory for 128 bytes."""
 OTHER_REGISTERS = 17
 """What a thread needs beside its sums and operands."""
@@ -123,7 +123,7 @@ def estimate(problem: Problem, point: Point, machine: ThreadFacts) -> float:
     rounds = math.ceil(blocks / machine.multiprocessors)
     together = min(resident, rounds)
     fetch = tile_k * (tile_x * FETCH[problem.fetch[0]] + tile_y * FETCH[problem.fetch[1]]) / threads
-    instructions = tile_k * (each_x * each_y + LOAD * _loads(problem, each_x, each_y)) + fetch + STEP_INSTRUCTIONS
+    instructions = tile_k * (each_x * each_y + _loads(problem, each_x, each_y)) + fetch + STEP_INSTRUCTIONS
     waves = max(1.0, min(32, columns) * each_x / 32) + max(1.0, max(1.0, 32 / columns) * each_y / 32)
     busy = math.hypot(instructions * threads / LANES, tile_k * threads / 32 * waves * WAVE)
     busy /= min(1.0, (threads / 32 * together / BUSY_WARPS) ** BUSY_POWER)
@@ -151,6 +151,7 @@ def _resident(problem: Problem, point: Point, threads: int, machine: ThreadFacts
 
 
 def _loads(problem: Problem, each_x: int, each_y: int) -> float:
-    """Loads from shared memory for each k: vectors along x and y, or along k."""
-    along = [max(1.0, each / 4) if not last else each / 4 for each, last in zip((each_x, each_y), problem.k_last)]
-    return sum(along)
+    """The cost of a thread's loads from shared memory for each k: vectors along x and y, or along k."""
+    x_loads = each_x / 4 if problem.k_last[0] else max(0.5, each_x / 4)
+    y_loads = each_y / 4 if problem.k_last[1] else max(1.0, each_y / 4)
+    return LOAD * x_loads + BROADCAST * y_loads
