@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from weft import te
 from weft.core.errors import ScheduleError
 from weft.expr.nodes import Load, Var, add, const, index_expr, int_value
+from weft.expr.visit import free_vars
 from weft.loop.ir import THREAD_TAGS, Block, For, Func, Seq, Store, seq
 from weft.loop.tree import axis_loops, block_path, blocks_in, loop_path, loops_in, loops_on, readers, writers
 from weft.schedule.intrinsic import INTRINSICS
@@ -363,7 +364,6 @@ def arguments_of(func: Func, size: int, seed: int) -> list[np.ndarray]:
 
 def _size(e: Any, n: int) -> int:
     from weft.expr.evaluate import evaluate
-    from weft.expr.visit import free_vars
 
     return int(evaluate(e, dict.fromkeys(free_vars(e), n)))
 
@@ -594,8 +594,6 @@ def _rfactor(source: Source, func: Func) -> Step:
 
 
 def _variables(e: Any) -> Any:
-    from weft.expr.visit import free_vars
-
     return free_vars(e)
 
 
@@ -679,6 +677,32 @@ def _matrix_form(source: Source, func: Func) -> Step:
     }
 
 
+def _split_axis(source: Source, func: Func) -> Step:
+    block = _block(source, func)
+    axes = [axis.var.name for axis in block.axes if axis.kind != "ordered"] or ["none"]
+    return "split_axis", {"block": block.name, "axis": source.pick(axes), "factor": source.pick((1, 2, 2, 3, 4))}
+
+
+def _lay_out(source: Source, func: Func) -> Step:
+    """The caller's arrays stay as they are, so the only layout that fits them is the plain one."""
+    buffer = source.pick(func.buffers)
+    none = [0] * len(buffer.shape)
+    return "lay_out", {"buffer": buffer.name, "dimension": 0, "factor": 1, "before": none, "after": none}
+
+
+def _cache_operand(source: Source, func: Func) -> Step:
+    block = _block(source, func)
+    read = [region for region in block.reads if region.buffer not in {w.buffer for w in block.writes}]
+    region = source.pick(read) if read else block.writes[0]
+    axes = [axis.var.name for axis in block.axes if any(axis.var in free_vars(low) for low in region.mins)]
+    return "cache_operand", {
+        "block": block.name,
+        "buffer": region.buffer.name,
+        "scope": source.pick(("local", "global")),
+        "axes": sorted(axes, reverse=source.chance(50)),
+    }
+
+
 def _zigzag(source: Source, func: Func) -> Step:
     loop = _loop(source, func)
     around = [s.var.name for s in loops_on(loop_path(func, loop, "zigzag"))[:-1]] if loop != "none" else []
@@ -736,6 +760,9 @@ STEPS: dict[str, Callable[[Source, Func], Step]] = {
     "storage_align": _storage_align,
     "pad": _pad,
     "matrix_form": _matrix_form,
+    "split_axis": _split_axis,
+    "lay_out": _lay_out,
+    "cache_operand": _cache_operand,
     "zigzag": _zigzag,
     "double_buffer": lambda source, func: ("double_buffer", {"buffer": _buffer(source, func).name}),
     "software_pipeline": _pipeline,
@@ -744,7 +771,7 @@ STEPS: dict[str, Callable[[Source, Func], Step]] = {
 }
 OFTEN = {"split": 5, "fuse": 3, "reorder": 4, "compute_at": 4, "reverse_compute_at": 2, "cache_read": 2,
          "cache_write": 2, "rfactor": 2, "vectorize": 2, "tensorize": 3, "bind": 2, "storage_align": 2, "pad": 3,
-         "matrix_form": 4,
+         "matrix_form": 4, "split_axis": 2, "lay_out": 2, "cache_operand": 3,
          "reverse_compute_inline": 3}  # fmt: skip
 WEIGHTED = [name for name in STEPS for _ in range(OFTEN.get(name, 1))]
 

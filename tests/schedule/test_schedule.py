@@ -29,7 +29,7 @@ VALID = {
     "bind": {"loop": "i", "thread": "threadIdx.x"},
     "annotate": {"target": "i", "key": "note", "value": 1},
     "software_pipeline": {"loop": "i", "stages": [0], "order": [0]},
-    "prefetch": {"buffer": "A", "loop": "i", "distance": 1},
+    "prefetch": {"buffer": "A", "loop": "i", "distance": 1, "outer": None},
     "compute_at": {"block": "B", "loop": "j", "exact": True},
     "reverse_compute_at": {"block": "C", "loop": "i"},
     "compute_inline": {"block": "B"},
@@ -45,6 +45,9 @@ VALID = {
     "double_buffer": {"buffer": "B"},
     "pad": {"block": "B", "loop": "i", "factor": 3},
     "zigzag": {"loop": "ii", "by": "io"},
+    "split_axis": {"block": "B", "axis": "i", "factor": 2},
+    "lay_out": {"buffer": "A", "dimension": 0, "factor": 2, "before": [0], "after": [0]},
+    "cache_operand": {"block": "B", "buffer": "A", "scope": "local", "axes": ["i"]},
     "matrix_form": {"block": "P", "pads": [4, 4, 2], "order": [0], "parts": 2, "k_last": [0, 1]},
 }
 """A legal use of each primitive with all its arguments."""

@@ -66,7 +66,7 @@ def lay_out(
         raise ScheduleError("lay_out", buffer, "it is no parameter with the usual strides")
     if any(size is None for size in sizes):
         raise ScheduleError("lay_out", buffer, "its sizes are not constant")
-    if len(before) != len(sizes) or len(after) != len(sizes) or min(*before, *after, 0) < 0:
+    if len(before) != len(sizes) or len(after) != len(sizes) or any(n < 0 for n in (*before, *after)):
         raise ScheduleError("lay_out", buffer, f"give {len(sizes)} widths of at least 0 before and after")
     if not 0 <= dimension < len(sizes) or factor < 1 or (sizes[dimension] or 0) % factor:
         raise ScheduleError("lay_out", buffer, f"a factor of {factor} does not divide dimension {dimension}")

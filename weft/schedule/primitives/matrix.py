@@ -42,6 +42,7 @@ from weft.expr.visit import substitute, uses_any
 from weft.loop.ir import Axis, Block, For, Func, Stmt, Store, seq
 from weft.loop.regions import block_regions
 from weft.loop.tree import block_of, block_path, blocks_in, replace_last, taken_names, unique_name
+from weft.schedule.primitives.loops import LARGEST_FACTOR
 from weft.schedule.registry import Result, primitive
 
 
@@ -123,7 +124,7 @@ def matrix_form(
     axes = matrix_axes(found)
     if axes is None:
         raise ScheduleError("matrix_form", block, "it is no sum of products of two operands, from zero")
-    if len(pads) != 3 or min(pads) < 1 or parts < 1 or len(k_last) != 2:
+    if len(pads) != 3 or len(k_last) != 2 or not all(1 <= n <= LARGEST_FACTOR for n in (*pads, parts)):
         raise ScheduleError("matrix_form", block, "give three multiples for x, y and k, and parts, from 1 up")
     if sorted(order) != list(range(len(axes.k))):
         raise ScheduleError("matrix_form", block, f"order names each of the {len(axes.k)} reduction axes once")

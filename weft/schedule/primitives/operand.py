@@ -37,6 +37,8 @@ def cache_operand(func: Func, block: str, buffer: str, scope: str, axes: Sequenc
     used = {axis.var.name for axis in reader.axes if any(axis.var in free_vars(i) for i in load.indices)}
     if len(set(axes)) != len(axes) or set(axes) != used:
         raise ScheduleError("cache_operand", place, f"name each axis that the load depends on once: {sorted(used)}")
+    if not scope or not scope.replace(".", "_").isidentifier():
+        raise ScheduleError("cache_operand", place, f"{scope!r} is not the name of a scope")
     label = unique_name(f"{buffer}_{scope.replace('.', '_')}", taken_names(func))
     chosen = [by_name[name] for name in axes]
     copied = Buffer(label, load.buffer.dtype, [axis.extent for axis in chosen], scope)
