@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from weft.core.errors import ScheduleError
 from weft.expr.nodes import Buffer, Expr, Load, Select, Var, is_true
 from weft.expr.structural import structural_equal
-from weft.expr.visit import free_vars, substitute
-from weft.loop.ir import Axis, Block, Func, Region, Store
+from weft.expr.visit import free_vars, substitute, uses_any
+from weft.loop.ir import Axis, Block, For, Func, Let, Region, Store
 from weft.loop.tree import block_of, block_path, replace_last, taken_names, unique_name
-from weft.loop.visit import Mutator, walk_exprs
+from weft.loop.visit import Mutator, walk_exprs, walk_stmts
 from weft.schedule.primitives.attach import insert_producer
 from weft.schedule.primitives.inline import rebody
 from weft.schedule.registry import Result, primitive
@@ -71,6 +71,9 @@ def _only_load(block: Block, buffer: str, place: str) -> Load:
     loads = [e for e in walk_exprs(block.body) if type(e) is Load and e.buffer.name == buffer]
     if not loads or any(not structural_equal(load, loads[0]) for load in loads):
         raise ScheduleError("cache_operand", place, f"{block.name} does not read {buffer} at one place")
+    own = {node.var for node in walk_stmts(block.body) if isinstance(node, (For, Let))}
+    if any(uses_any(index, own) for index in loads[0].indices):
+        raise ScheduleError("cache_operand", place, f"{block.name} reads {buffer} in loops of its own")
     if any(region.buffer is loads[0].buffer for region in block.writes):
         raise ScheduleError("cache_operand", place, f"{block.name} also writes {buffer}")
     if not is_true(block.predicate) or any(isinstance(e, Select) for e in walk_exprs(block.body)):
