@@ -26,6 +26,7 @@ from weft.loop.ir import Axis
 from weft.schedule.facts import Facts, extent, facts_of, is_product_sum
 from weft.schedule.schedule import Stage
 from weft.schedule.space import Point, Space
+from weft.targets.cpu.default_attach import attach_producers
 from weft.targets.cpu.default_tiles import ceildiv
 from weft.targets.cpu.unit import Unit
 
@@ -168,6 +169,8 @@ def _apply(unit: Unit, shape: Shape, point: Point) -> None:
         # The rows of the image share the fetching of the next channels' weights.
         sums.prefetch(packed, innermost, rows, outer=outer[0])
     unit.done.update([name, final.name, sums.name])
+    if point["by_rows"] and not shape.depthwise:  # what a part of the rows reads is padded where it is read
+        attach_producers(s, final.name, outer[:1], unit.target, unit.done)
 
 
 def _row_steps(shape: Shape, point: Point) -> int:
