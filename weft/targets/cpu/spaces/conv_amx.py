@@ -35,7 +35,7 @@ from weft.targets.cpu.unit import Unit
 TILE = 16
 """Rows of a tile, and columns of a tile of sums."""
 
-REGISTERS = 8
+REGISTER_BYTES = 1024
 PARTS = 8
 """Into how many parts a thread's share of the rows is divided, so that threads finish together."""
 
@@ -117,7 +117,7 @@ def _shape(unit: Unit) -> Shape | None:
         return None
     place, lane = across[-1], lanes[-1]
     far = facts.step(image, place.var)
-    if extent(depth[0]) * kind[1] != 64 * kind[1] // int(image.buffer.dtype.bytes) or extent(lane) % TILE:
+    if extent(depth[0]) > TILE * kind[1] or extent(depth[0]) % kind[1] or extent(lane) % TILE:
         return None
     if far is None or far <= 0 or far % extent(depth[0]) or not _is_plain(facts, weight, lanes, depth[0]):
         return None
@@ -287,6 +287,7 @@ def _multiply(
     tile.reorder(*reduce, *rest, wo, jo, dot, ji, depth)
     _unroll(tile, [*rest, wo, jo])
     right = s.cache_read(packed.block.writes[0].buffer.name, "amx.tile", [tile.name])
+    _align(s, right, 3)
     for copy in (left, right):
         copy.compute_at(tile, reduce[-1])
     *around, row, deep_loop = left.axis
@@ -315,5 +316,11 @@ def _tiles(s: Schedule, stage: Stage, place: int, rows: int, lane: int | None = 
     columns = [] if lane is None else [f"{j} // {TILE}"]
     inside = [f"{i} % {rows}", j if lane is None else f"{j} % {TILE}"]
     s.apply("transform_layout", buffer=buffer.name, inputs=names, outputs=[*front, f"{i} // {rows}", *columns, *inside])
-    dimension = len(front) + len(columns)
-    s.apply("storage_align", buffer=buffer.name, dim=dimension, factor=1024 // int(buffer.dtype.bytes))
+    _align(s, stage, 2)
+
+
+def _align(s: Schedule, stage: Stage, dims: int) -> None:
+    """Tiles, the last dimensions of a buffer, each at the start of a register."""
+    buffer = stage.block.writes[0].buffer
+    factor = REGISTER_BYTES // int(buffer.dtype.bytes)
+    s.apply("storage_align", buffer=buffer.name, dim=len(buffer.shape) - dims - 1, factor=factor)
