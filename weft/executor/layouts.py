@@ -44,7 +44,7 @@ def apply_layouts(
                 before=list(before),
                 after=list(after),
             )
-    stored: set[str] = set()
+    stored = {buffer.name for value, buffer in parameters if value in layouts and layouts[value].factor > 1}
     _spread(schedule, stored)
     if block > 1 and _split_sums(schedule, block, stored):
         _spread(schedule, stored)
@@ -53,9 +53,9 @@ def apply_layouts(
 
 
 def _spread(schedule: Schedule, stored: set[str]) -> None:
-    """Divides axes and intermediates along the blocks that are there; `stored` are the intermediates so far."""
+    """Divides axes and intermediates along the blocks that are there; `stored` are the buffers in blocks so far."""
     accesses = _Accesses()
-    while _split_one(schedule, accesses) or _store_one(schedule, stored, accesses):
+    while _split_one(schedule, stored, accesses) or _store_one(schedule, stored, accesses):
         pass
 
 
@@ -111,19 +111,24 @@ def _accesses(block: Block) -> Iterator[Access]:
                 yield s.buffer, s.indices
 
 
-def _split_one(schedule: Schedule, accesses: _Accesses) -> bool:
+def _split_one(schedule: Schedule, stored: set[str], accesses: _Accesses) -> bool:
     """Splits one axis that an access divides into blocks; whether there was one."""
     for block in blocks_in(schedule.func.body):
         axes = {axis.var: int_value(axis.extent) or 0 for axis in block.axes}
-        for _, indices in accesses.of(block):
+        spatial = {axis.var: axes[axis.var] for axis in block.axes if axis.kind == "spatial"}
+        for buffer, indices in accesses.of(block):
             found = _divided(indices, axes)
-            if found is None:
-                continue
+            whole = _whole(buffer, indices, spatial) if buffer.name in stored else None
             try:
-                schedule.apply("split_axis", block=block.name, axis=found[0].name, factor=found[1])
+                if found is not None:
+                    schedule.apply("split_axis", block=block.name, axis=found[0].name, factor=found[1])
+                    return True
+                if whole is not None:
+                    schedule.apply("last_axis", block=block.name, axis=whole.name)
+                    _follow(schedule, block.name, whole, stored, accesses)
+                    return True
             except WeftError:
                 continue
-            return True
     return False
 
 
@@ -139,6 +144,29 @@ def _divided(indices: Sequence[Expr], axes: Mapping[Var, int]) -> tuple[Var, int
         if isinstance(index, FloorDiv) and index.a is last.a and int_value(index.b) == factor:
             return last.a, factor
     return None
+
+
+def _whole(buffer: Buffer, indices: Sequence[Expr], axes: Mapping[Var, int]) -> Var | None:
+    """The axis that walks over the only block of channels, where other axes stand behind it."""
+    last = indices[-1]
+    if not isinstance(last, Var) or axes.get(last, 1) == 1 or next(reversed(axes)) is last:
+        return None
+    return last if int_value(buffer.shape[-1]) == axes[last] else None
+
+
+def _follow(schedule: Schedule, name: str, axis: Var, stored: set[str], accesses: _Accesses) -> None:
+    """Stores the intermediates that an axis of a block indexes with that dimension last."""
+    (block,) = [b for b in blocks_in(schedule.func.body) if b.name == name]
+    allocated = {buffer.name for buffer in schedule.func.allocations}
+    for buffer, indices in accesses.of(block):
+        at = [d for d, index in enumerate(indices) if index is axis]
+        if buffer.name not in allocated or buffer.name in stored or len(at) != 1:
+            continue
+        names = [f"d{i}" for i in range(len(indices))]
+        if at[0] != len(indices) - 1:
+            outputs = [n for d, n in enumerate(names) if d != at[0]] + [names[at[0]]]
+            schedule.apply("transform_layout", buffer=buffer.name, inputs=names, outputs=outputs)
+        stored.add(buffer.name)
 
 
 def _store_one(schedule: Schedule, stored: set[str], accesses: _Accesses) -> bool:

@@ -1,7 +1,8 @@
-"""Primitives that fit a program to how its parameters lie in memory: lay_out, split_axis.
+"""Primitives that fit a program to how its parameters lie in memory: lay_out, split_axis, last_axis.
 
 `lay_out` says that a parameter is stored in blocks of one dimension, and inside a border of zeros; `split_axis` gives a
-block's domain the same blocks, so that loops over the domain follow the memory.
+block's domain the same blocks, so that loops over the domain follow the memory; `last_axis` does so where all of the
+dimension is one block.
 """
 
 from __future__ import annotations
@@ -214,6 +215,37 @@ def split_axis(func: Func, block: str, axis: str, factor: int) -> Result:
     order.insert(place + 1, inner_loop)
     made: Stmt = new
     for loop in reversed(order):
+        made = loop.replace(body=made)
+    first = path.index(loops[0])
+    return Result(replace_last(func, path[: first + 1], made), axes={block: axis_loops(new)})
+
+
+@primitive
+def last_axis(func: Func, block: str, axis: str) -> Result:
+    """An axis of a block's domain as the last of its kind; the loops of the block follow.
+
+    rewrite: for c in range(16): for h: S[c, h]  ->  for h: for c in range(16): S[c, h]
+    """
+    path = block_path(func, block, "last_axis")
+    old = block_of(path)
+    found = [at for at, one in enumerate(old.axes) if one.var.name == axis]
+    if not found:
+        raise ScheduleError("last_axis", axis, f"the axes of {block} are {', '.join(a.var.name for a in old.axes)}")
+    at, kind = found[0], old.axes[found[0]].kind
+    loops = _own_loops(path)
+    mine = [loop for loop in loops if loop.var is old.bindings[at]]
+    if not mine or kind == "ordered" or any(loop.kind != "serial" for loop in loops):
+        raise ScheduleError("last_axis", axis, f"it has no plain loop of its own around {block} alone")
+    if any(free_vars(loop.extent) for loop in loops):
+        raise ScheduleError("last_axis", axis, f"the loops around {block} depend on one another")
+    last = max(i for i, one in enumerate(old.axes) if one.kind == kind)
+    order = [i for i in range(len(old.axes)) if i != at]
+    order.insert(last, at)
+    new = old.replace(axes=[old.axes[i] for i in order], bindings=[old.bindings[i] for i in order])
+    place = max(i for i, loop in enumerate(loops) if _binds(new, loop, kind))
+    nest = [loop for loop in loops[: place + 1] if loop is not mine[0]] + mine + loops[place + 1 :]
+    made: Stmt = new
+    for loop in reversed(nest):
         made = loop.replace(body=made)
     first = path.index(loops[0])
     return Result(replace_last(func, path[: first + 1], made), axes={block: axis_loops(new)})

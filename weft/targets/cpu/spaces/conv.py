@@ -60,7 +60,9 @@ def space(unit: Unit) -> Space | None:
         return None
     places = 1 if shape.place is None else extent(shape.place)
     blocks = 1 if shape.block is None or shape.depthwise else extent(shape.block)
-    registers = max(unit.target.vector_registers, 8)
+    # A block of narrow channels is several vectors of sums.
+    several = ceildiv(extent(shape.lane), max(1, unit.target.lanes(unit.facts.target.dtype)))
+    registers = max(unit.target.vector_registers, 8) // several
     rows = 1 if shape.row is None else extent(shape.row)
     far = _bytes(shape.weight) > unit.target.cache_bytes[1]
     if shape.depthwise:  # every tap is unrolled
