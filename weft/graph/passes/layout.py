@@ -105,7 +105,7 @@ class _Chooser:
         for group in self.groups:
             for value in group.outputs:
                 factor = self.block(value)
-                if not factor or not self.makes(group, blocked):
+                if not factor or not (self.makes(group, blocked) or self.feeds(group, value)):
                     continue
                 takers = [g for g in self.readers.get(value, ()) if self.takes(g)]
                 if len(takers) == len(self.readers.get(value, ())) and takers and value not in self.wanted:
@@ -149,6 +149,16 @@ class _Chooser:
             return True
         large = [v for v in group.inputs if _images(v) and v not in self.plain]
         return bool(large) and all(v in blocked for v in large)
+
+    def feeds(self, group: Group, value: Value) -> bool:
+        """Whether only convolutions of a matrix unit, which takes narrow channels in blocks, read what a group moves."""
+        readers = self.readers.get(value, ())
+        if self.tile == 1 or not readers or group.kind != "injective" or group.is_view or value in self.wanted:
+            return False
+        return _bytes(value.tensor) < FLOAT_BYTES and all(
+            r.anchor is not None and r.anchor.op == "Conv" and _mixes_channels(r.anchor) and r.anchor.inputs[0] is value
+            for r in readers
+        )
 
     def takes(self, group: Group) -> bool:
         """Whether a group reads channels in blocks as well as whole."""
