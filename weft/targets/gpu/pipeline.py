@@ -1,4 +1,7 @@
-"""The passes of a target with blocks of threads, in order: from a scheduled program to what codegen/c takes."""
+"""The passes of a target with blocks of threads, in order: from a scheduled program to what codegen/c takes.
+
+Unrolled loops stay loops: the compiler after us unrolls them, which is quicker than to read every copy.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,6 @@ from weft.loop.passes.partition_loops import partition_loops
 from weft.loop.passes.place_allocations import place_allocations
 from weft.loop.passes.reuse_storage import reuse_storage
 from weft.loop.passes.simplify_func import simplify_func
-from weft.loop.passes.unroll import unroll
 from weft.loop.passes.vectorize import vectorize
 
 PASSES: tuple[Callable[[Func], Func], ...] = (
@@ -31,7 +33,6 @@ PASSES: tuple[Callable[[Func], Func], ...] = (
     partition_loops,
     flatten,
     vectorize,
-    unroll,
     simplify_func,
     hoist,
     reuse_storage,
