@@ -187,6 +187,12 @@ class Knobs:
         f"{', '.join(_TRUE)} or {', '.join(_FALSE)}",
         "store values between kernels in blocks of channels where that suits the kernels; off, always plainly",
     )
+    attention: Knob[bool] = Knob(
+        _parse_switch,
+        lambda: True,
+        f"{', '.join(_TRUE)} or {', '.join(_FALSE)}",
+        "compute attention in one kernel that never stores all scores, where that is faster; off, as it is written",
+    )
     winograd: Knob[bool] = Knob(
         _parse_switch,
         lambda: True,

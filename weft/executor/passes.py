@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from weft.core.knobs import knobs
 from weft.graph.ir import Array, Graph, Value
 from weft.graph.passes.algorithms import choose_algorithms
+from weft.graph.passes.attention import fuse_attention
+from weft.graph.passes.fold_strides import fold_strides
 from weft.graph.passes.normalize import normalize
 from weft.graph.passes.precision import lower_precision
 from weft.graph.passes.quantized import quantized
 from weft.graph.passes.specialize import specialize
 from weft.targets.base import Target
+
+MATRIX_SCOPE = "amx.tile"
+"""The memory scope of a matrix unit's registers."""
 
 
 def optimize(
@@ -35,14 +41,24 @@ def optimize(
 
 
 def for_target(graph: Graph, target: Target) -> Graph:
-    """The graph with the algorithms that a target proposes (its `algorithms.proposer`), where it proposes any."""
-    if not knobs.winograd or not any(node.op == "Conv" for node in graph.nodes):
+    """The graph with the algorithms that a target proposes (its `algorithms` module), where it proposes any."""
+    algorithms = _algorithms_of(target)
+    if algorithms is None:
         return graph
+    if knobs.attention:
+        graph = fuse_attention(graph, algorithms.attention_proposer(target))
+    if MATRIX_SCOPE in target.scopes:
+        graph = fold_strides(graph)
+    if knobs.winograd and any(node.op == "Conv" for node in graph.nodes):
+        graph = choose_algorithms(graph, algorithms.proposer(target))
+    return graph
+
+
+def _algorithms_of(target: Target) -> Any:
     name = f"{target.package}.algorithms"
     try:
-        proposer = importlib.import_module(name).proposer
+        return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name != name:
             raise
-        return graph
-    return choose_algorithms(graph, proposer(target))
+        return None

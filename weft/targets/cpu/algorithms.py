@@ -21,10 +21,12 @@ import numpy as np
 from weft.graph.ir import Array, Node, TensorType
 from weft.graph.opspec import Use
 from weft.graph.passes.algorithms import Alternative
+from weft.ops.attention_fused import Sizes
 from weft.ops.convolution import convolve_arrays
 from weft.ops.convolution_window import Pads, Window
 from weft.ops.convolution_winograd import DOMAIN, NAME, transform_weight, winograd_arrays
 from weft.targets.base import Target
+from weft.targets.cpu.spaces.attention import padded
 from weft.targets.cpu.spaces.winograd import register_share
 
 TILES = (2, 4)
@@ -51,6 +53,9 @@ AS_GOOD = 1.2
 MOST_ERROR = 2.5e-5
 """The error, relative to the output's scale, that one convolution may have: a quarter of what a model may."""
 
+LEAST_QUERIES = 16
+"""Attention of fewer queries does not pay for the copies of keys and values that one kernel makes."""
+
 SAMPLE_OUTPUTS = 16
 """Output channels on which the error is measured."""
 
@@ -74,6 +79,19 @@ class Convolution:
 def proposer(target: Target) -> Callable[[Node, Array], Sequence[Alternative]]:
     """What `choose_algorithms` asks, for one machine."""
     return lambda node, weight: alternatives(node, weight, target)
+
+
+def attention_proposer(target: Target) -> Callable[[Sequence[int], str], Sequence[int] | None]:
+    """What `fuse_attention` asks, for one machine."""
+    lanes = target.vector_bytes // 4
+
+    def propose(sizes: Sequence[int], dtype: str) -> Sequence[int] | None:
+        found = Sizes(*sizes)
+        if dtype != "float32" or lanes < 4 or found.queries < LEAST_QUERIES or found.keys < lanes or found.size < 4:
+            return None
+        return padded(found, target, lanes)
+
+    return propose
 
 
 def alternatives(node: Node, weight: Array, target: Target) -> list[Alternative]:

@@ -37,7 +37,7 @@ from weft.targets.cpu.default_facts import (
 )
 from weft.targets.cpu.default_loops import parallelize, schedule_elementwise, schedule_reduction
 from weft.targets.cpu.default_tiles import apply_tile, axis_loops, plan_tile, tile_in_place
-from weft.targets.cpu.spaces import SPACES, WHOLE, recurrent
+from weft.targets.cpu.spaces import KEPT, SPACES, WHOLE, recurrent
 from weft.targets.cpu.unit import Unit
 
 MOST_INLINED_LOADS = 24
@@ -88,6 +88,8 @@ def _may_inline(s: Schedule, block: Block) -> bool:
     facts = facts_of(block)
     store = facts.store
     if store is None or facts.is_reduction or facts.is_ordered or store.buffer in s.func.buffers:
+        return False
+    if block.name in KEPT:
         return False
     takers = readers(s.func.body, store.buffer)
     if not takers or len(facts.loads) > MOST_INLINED_LOADS:

@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from weft.schedule.space import Space
-from weft.targets.cpu.spaces import conv, conv_amx, depthwise, matmul, matmul_amx, winograd
+from weft.targets.cpu.spaces import attention, conv, conv_amx, depthwise, matmul, matmul_amx, winograd
 from weft.targets.cpu.unit import Unit
 
 SPACES: tuple[Callable[[Unit], Space | None], ...] = (
     matmul_amx.space, matmul.space, conv_amx.space, conv.space, depthwise.space,
 )  # fmt: skip
 
-WHOLE: tuple[Callable[[Unit], Space | None], ...] = (winograd.space,)
+WHOLE: tuple[Callable[[Unit], Space | None], ...] = (winograd.space, attention.space)
 """Spaces that schedule a product together with the stages around it; asked before any block has a schedule."""
+
+KEPT: frozenset[str] = attention.STAGES
+"""Stages of such programs that are not dissolved into their readers before a space is asked."""

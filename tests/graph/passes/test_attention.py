@@ -1,0 +1,196 @@
+"""Attention in small operators becomes one node: what is recognised, what is left, and that the meaning stays."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import weft.ops  # noqa: F401
+from weft.graph.interpreter import interpret_graph
+from weft.graph.ir import Graph, GraphError, Node, TensorType, Value
+from weft.graph.passes.attention import NAME, fuse_attention, view_of
+from weft.graph.passes.infer import infer
+from weft.graph.passes.normalize import normalize
+from weft.graph.passes.support import Names, Scope, count_uses
+from weft.models.builder import Builder
+from weft.models.language import bert_base
+
+
+def tight(sizes, dtype):
+    """Everything is worth it, with no padding."""
+    return [sizes[2], sizes[3], sizes[5]]
+
+
+def fused(graph: Graph, propose=tight) -> Graph:
+    return fuse_attention(normalize(graph), propose)
+
+
+def operators(graph: Graph) -> list[str]:
+    return [node.op for node in graph.nodes]
+
+
+def check_meaning(graph: Graph, made: Graph, seed: int = 0) -> None:
+    random = np.random.default_rng(seed)
+    arrays = []
+    for value in graph.inputs:
+        shape = value.tensor.static
+        kind = value.tensor.dtype
+        arrays.append(random.random(shape) < 0.7 if kind == "bool" else random.standard_normal(shape).astype(kind))
+    with np.errstate(invalid="ignore"):
+        wanted, found = interpret_graph(graph, arrays), interpret_graph(made, arrays)
+    for one, other in zip(wanted, found):
+        assert one.shape == other.shape
+        np.testing.assert_allclose(other, one, rtol=1e-4, atol=1e-5)
+
+
+def heads_of(b: Builder, x: Value, shape: tuple[int, ...]) -> Value:
+    return b.node("Transpose", b.node("Reshape", x, b.ints(*shape)), perm=[0, 2, 1, 3])
+
+
+def written_out(steps, queries: int = 5, keys: int = 7, mask: tuple[int, ...] = (), kind: str = "float32") -> Graph:
+    """Attention over heads of packed inputs; `steps(b, scores, mask)` gives what goes into the softmax."""
+    b = Builder("attention")
+    q = heads_of(b, b.input("q", (2, queries, 12)), (2, queries, 3, 4))
+    k = heads_of(b, b.input("k", (2, keys, 12)), (2, keys, 3, 4))
+    v = heads_of(b, b.input("v", (2, keys, 18)), (2, keys, 3, 6))
+    scores = b.node("MatMul", q, b.node("Transpose", k, perm=[0, 1, 3, 2]))
+    shares = b.node("Softmax", steps(b, scores, b.input("mask", mask, kind) if mask else None), axis=-1)
+    mixed = b.node("Transpose", b.node("MatMul", shares, v), perm=[0, 2, 1, 3])
+    return b.finish(b.node("Reshape", mixed, b.ints(2, queries, 18)))
+
+
+def number(b: Builder, value: float) -> Value:
+    return b.constant(np.float32(value), "number")
+
+
+STEPS = {
+    "plain": (lambda b, s, m: s, (), "float32"),
+    "mul": (lambda b, s, m: b.node("Mul", number(b, 0.5), s), (), "float32"),
+    "div": (lambda b, s, m: b.node("Div", s, number(b, 2.0)), (), "float32"),
+    "mask": (lambda b, s, m: b.node("Add", b.node("Mul", s, number(b, 0.5)), m), (2, 1, 1, 7), "float32"),
+    "mask first": (lambda b, s, m: b.node("Mul", b.node("Add", m, s), number(b, 0.5)), (5, 7), "float32"),
+    "keep": (lambda b, s, m: b.node("Where", m, s, number(b, -1e4)), (2, 1, 5, 7), "bool"),
+    "drop": (lambda b, s, m: b.node("Where", m, number(b, -np.inf), s), (1, 3, 1, 7), "bool"),
+    "both": (
+        lambda b, s, m: b.node("Where", m, b.node("Add", s, b.normal(3, 5, 7)), number(b, -1e9)), (5, 1), "bool",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_what_exporters_write_becomes_one_node(name):
+    steps, mask, kind = STEPS[name]
+    graph = written_out(steps, mask=mask, kind=kind)
+    made = fused(graph)
+    assert [op for op in operators(made) if op != "Reshape"] == [NAME]
+    check_meaning(graph, made)
+
+
+def test_operands_are_read_where_they_lie():
+    graph = bert_base(layers=1, length=6, width=8, heads=2, vocabulary=11)
+    made = fused(graph)
+    (node,) = [n for n in made.nodes if n.op == NAME]
+    assert node.attributes["query"] == [0, 0, 4, 24, 1]
+    assert node.attributes["key"] == [8, 0, 4, 24, 1]
+    assert node.attributes["value"] == [16, 0, 4, 24, 1]
+    assert node.attributes["heads_inside"] == 1
+    assert not {"Transpose", "Split", "Softmax"} & set(operators(made))
+    words = np.arange(6).reshape(1, 6)
+    np.testing.assert_allclose(interpret_graph(made, [words])[0], interpret_graph(graph, [words])[0], atol=1e-5)
+
+
+def test_factors_of_operands_go_to_the_scores():
+    b = Builder("scaled")
+    q, k, v = (b.input(name, (3, 6, 4)) for name in "qkv")
+    q = b.node("Mul", q, number(b, 0.5))
+    k = b.node("Div", b.node("Transpose", k, perm=[0, 2, 1]), number(b, 4.0))
+    v = b.node("Mul", v, number(b, 3.0))
+    shares = b.node("Softmax", b.node("MatMul", q, k), axis=2)
+    graph = b.finish(b.node("Transpose", b.node("MatMul", shares, v), perm=[1, 0, 2]))
+    made = fused(graph)
+    (node,) = [n for n in made.nodes if n.op == NAME]
+    assert (node.attributes["steps"], node.attributes["numbers"]) == (["scale"], [0.125])
+    assert operators(made).count("Mul") == 1, "the factor of the values stays"
+    assert "Transpose" not in operators(made)
+    check_meaning(graph, made)
+
+
+def test_matrices_are_shared_by_broadcasting():
+    b = Builder("shared")
+    q, k, v = b.input("q", (2, 3, 5, 4)), b.input("k", (1, 4, 7)), b.input("v", (3, 7, 6))
+    graph = b.finish(b.node("MatMul", b.node("Softmax", b.node("MatMul", q, k), axis=-1), v))
+    made = fused(graph)
+    assert NAME in operators(made)
+    check_meaning(graph, made)
+
+
+@pytest.mark.parametrize(
+    "why", ["axis", "scores read", "shares read", "values with more matrices", "float64", "not worth it"]
+)
+def test_what_stays_as_it_is(why):
+    b = Builder("left")
+    kind = "float64" if why == "float64" else "float32"
+    q, k, v = b.input("q", (3, 6, 4), kind), b.input("k", (3, 4, 6), kind), b.input("v", (3, 6, 4), kind)
+    if why == "values with more matrices":
+        v = b.input("w", (2, 3, 6, 4))
+    scores = b.node("MatMul", q, k)
+    shares = b.node("Softmax", scores, axis=1 if why == "axis" else -1)
+    outputs = [b.node("MatMul", shares, v)]
+    outputs += {"scores read": [b.node("Relu", scores)], "shares read": [b.node("Neg", shares)]}.get(why, [])
+    graph = normalize(b.finish(*outputs))
+    assert fuse_attention(graph, (lambda *_: None) if why == "not worth it" else tight) is graph
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_views_of_random_movements(seed):
+    """A chain of movements is read as the numpy view that it is, from any value of the chain that it starts at."""
+    random = np.random.default_rng(seed)
+    b = Builder("moved")
+    value, shape = b.input("x", (4, 6, 10)), (4, 6, 10)
+    for _ in range(5):
+        value, shape = moved(b, value, shape, random)
+    graph = infer(b.finish(b.node("Neg", value)))
+    scope = Scope(graph, Names(graph), count_uses(graph))
+    for node in graph.nodes:
+        scope.emit(node)
+    x = np.arange(240, dtype=np.float32).reshape(4, 6, 10)
+    last = graph.nodes[-1].inputs[0]
+    view = view_of(last, scope)
+    wanted, source = (interpret_graph(graph.replace(outputs=[v]), [x])[0] for v in (last, view.source))
+    flat = np.ascontiguousarray(source).reshape(-1)
+    seen = np.lib.stride_tricks.as_strided(flat[view.offset :], view.shape, [4 * n for n in view.strides])
+    np.testing.assert_array_equal(seen, wanted)
+
+
+def moved(b: Builder, value: Value, shape: tuple[int, ...], random: np.random.Generator):
+    """One more movement, and the shape after it."""
+    choice, axis = random.integers(4), int(random.integers(len(shape)))
+    if choice == 0:
+        perm = [int(n) for n in random.permutation(len(shape))]
+        return b.node("Transpose", value, perm=perm), tuple(shape[at] for at in perm)
+    if choice == 1:
+        parts = [p for n in shape for p in ((2, n // 2) if n % 2 == 0 and random.random() < 0.5 else (n,))]
+        if random.random() < 0.5 and len(parts) > 1:
+            at = int(random.integers(len(parts) - 1))
+            parts[at : at + 2] = [parts[at] * parts[at + 1]]
+        return b.node("Reshape", value, b.ints(*parts)), tuple(parts)
+    if shape[axis] == 1:
+        return value, shape
+    if choice == 2:
+        start = int(random.choice([0, 1, -1]))
+        rest = 1 if start == -1 else shape[axis] - start
+        made = b.node("Slice", value, b.ints(start), b.ints(shape[axis]), b.ints(axis))
+    else:
+        part = int(random.integers(2))
+        rest = (1, shape[axis] - 1)[part]
+        made = b.node("Split", value, b.ints(1, shape[axis] - 1), outputs=2, axis=axis)[part]
+    return made, (*shape[:axis], rest, *shape[axis + 1 :])
+
+
+def test_a_node_that_reads_outside_its_input_is_refused():
+    sizes = [1, 1, 4, 4, 4, 4]
+    attributes = {"sizes": sizes, "query": [0, 0, 0, 4, 1], "key": [0, 0, 0, 4, 1], "value": [1, 0, 0, 4, 1]}
+    inputs = [Value(name, TensorType("float32", (16,))) for name in "qkv"]
+    node = Node(NAME, inputs, [Value("y")], attributes, domain="weft")
+    with pytest.raises(GraphError, match="does not lie inside input 2"):
+        infer(Graph("g", inputs, node.outputs, [node], {}))

@@ -1,0 +1,335 @@
+"""Attention written out in small operators becomes one node (weft/ops/attention_fused.py).
+
+    %s = MatMul(%q, Transpose(%k))
+    %t = Mul / Div / Add / Where on %s                ->      %y = weft.FusedAttention(%q1, %k1, %v1, mask…)
+    %y = MatMul(Softmax(%t), %v)                              %q1, %k1, %v1: the values that q, k and v are views of
+
+Operands are read through transposes, splits, slices and reshapes, as far as one distance for each axis describes where
+an element lies, and through factors that nothing else reads. A Transpose of the result that brings the heads inside is
+part of the node. Scores that something else reads stay as they are. Whether a node is worth it on a machine, and the
+sizes that its tiles want, a callback says.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from weft.graph.ir import Graph, Node, TensorType, Value
+from weft.graph.passes.dead import dead
+from weft.graph.passes.infer import infer, same_type
+from weft.graph.passes.support import Replacement, Scope, rewrite
+
+NAME, DOMAIN = "FusedAttention", "weft"
+KINDS = ("float32",)
+"""Element types of attention that becomes one node: narrower ones have rounding steps between the operators."""
+
+MOST_STEPS = 6
+
+Propose = Callable[[Sequence[int], str], Sequence[int] | None]
+"""(batch, heads, queries, keys, size, value size) and the element type -> padded sizes, or None: leave it."""
+
+
+def fuse_attention(graph: Graph, propose: Propose) -> Graph:
+    """The graph with attention as single nodes where that is worth it; the same object where there is none."""
+    if not any(node.op == "Softmax" for node in graph.nodes):
+        return graph
+
+    def rule(node: Node, scope: Scope) -> Replacement:
+        if node.domain or scope.parent is not None:
+            return None
+        if node.op == "MatMul":
+            return _whole(node, scope, propose)
+        return _heads_inside(node, scope) if node.op == "Transpose" else None
+
+    made, changed = rewrite(graph, rule)
+    return infer(dead(made)) if changed else graph
+
+
+# ---------------------------------------------------------------------------------------------------------- operands
+
+
+@dataclass(frozen=True)
+class View:
+    """Elements of a value's memory: where the first lies, and for each axis its size and the distance of neighbours."""
+
+    source: Value
+    offset: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    factor: float = 1.0
+
+
+def _whole_value(value: Value) -> View:
+    shape = value.tensor.static
+    return View(value, 0, shape, tuple(math.prod(shape[at + 1 :]) for at in range(len(shape))))
+
+
+def view_of(value: Value, scope: Scope) -> View:
+    """A value as a view of one before it that was stored anyway."""
+    node = scope.producer(value)
+    source = node.inputs[0] if node is not None and node.inputs else None
+    if node is None or node.domain or source is None or not _is_plain(source) or not _is_plain(value):
+        return _whole_value(value)
+    if node.op in ("Mul", "Div"):
+        return _scaled(node, value, scope)
+    found: View | None = None
+    if node.op == "Identity":
+        found = view_of(source, scope)
+    elif node.op in ("Reshape", "Flatten", "Squeeze", "Unsqueeze"):
+        found = _reshaped(view_of(source, scope), value.tensor.static)
+    elif node.op == "Transpose":
+        before = view_of(source, scope)
+        order = [int(n) for n in node.attributes.get("perm", reversed(range(len(before.shape))))]
+        shape, strides = ([part[at] for at in order] for part in (before.shape, before.strides))
+        found = replace(before, shape=tuple(shape), strides=tuple(strides))
+    elif node.op == "Split":
+        found = _part(node, value, view_of(source, scope))
+    elif node.op == "Slice":
+        found = _slice(node, value, view_of(source, scope), scope)
+    return _whole_value(value) if found is None else found
+
+
+def _is_plain(value: Value) -> bool:
+    return isinstance(value.type, TensorType) and value.type.is_static and value.type.dtype in KINDS
+
+
+def _scaled(node: Node, value: Value, scope: Scope) -> View:
+    """A value times a number: the factor goes to the scores, if nothing else needs the products."""
+    a, b = node.inputs
+    number = scope.scalar(b)
+    if number is None and node.op == "Mul":
+        a, number = b, scope.scalar(a)
+    if (
+        number is None
+        or a is None
+        or not same_type(a.type, value.type)
+        or scope.uses[value] != 1
+        or not math.isfinite(number)
+    ):
+        return _whole_value(value)
+    if node.op == "Div" and number == 0:
+        return _whole_value(value)
+    before = view_of(a, scope)
+    return replace(before, factor=before.factor * number if node.op == "Mul" else before.factor / number)
+
+
+def _reshaped(view: View, shape: tuple[int, ...]) -> View | None:
+    """The view with other axes, if one distance for each of them still says where an element lies."""
+    old = [(n, step) for n, step in zip(view.shape, view.strides) if n != 1]
+    strides: list[int] = []
+    for size in shape:
+        if size == 1:
+            strides.append(0)
+            continue
+        # The new axis is the front of an old one, or several old ones that follow each other without a gap.
+        while old and size % old[0][0] == 0 and old[0][0] < size and len(old) > 1 and _follows(old):
+            old[:2] = [(old[0][0] * old[1][0], old[1][1])]
+        if not old or old[0][0] % size:
+            return None
+        rest = old[0][0] // size
+        strides.append(old[0][1] * rest)
+        old[:1] = [(rest, old[0][1])] if rest > 1 else []
+    return None if old else replace(view, shape=shape, strides=tuple(strides))
+
+
+def _follows(axes: Sequence[tuple[int, int]]) -> bool:
+    return axes[0][1] == axes[1][0] * axes[1][1]
+
+
+def _part(node: Node, value: Value, view: View) -> View | None:
+    axis = int(node.attributes.get("axis", 0)) % len(view.shape)
+    before = 0
+    for output in node.outputs:
+        if output is value:
+            break
+        before += output.tensor.static[axis]
+    return replace(view, offset=view.offset + before * view.strides[axis], shape=value.tensor.static)
+
+
+def _slice(node: Node, value: Value, view: View, scope: Scope) -> View | None:
+    given = [scope.constant(v) for v in node.inputs[1:]]
+    if len(given) < 2 or given[0] is None or (len(node.inputs) > 3 and node.inputs[3] is not None and given[2] is None):
+        return None
+    if len(node.inputs) > 4 and node.inputs[4] is not None and (given[3] is None or (given[3] != 1).any()):
+        return None
+    starts = [int(n) for n in given[0].reshape(-1)]
+    axes = range(len(starts)) if len(given) < 3 or given[2] is None else [int(n) for n in given[2].reshape(-1)]
+    offset = view.offset
+    for start, axis in zip(starts, axes):
+        size = view.shape[axis]
+        first = min(max(start + size if start < 0 else start, 0), size)
+        offset += first * view.strides[axis]
+    return replace(view, offset=offset, shape=value.tensor.static)
+
+
+def _four(view: View, shape: Sequence[int]) -> list[int] | None:
+    """Offset and the four distances of an operand, where it broadcasts to so many matrices; None where it does not."""
+    rank = len(view.shape)
+    if rank > 4:
+        return None
+    sizes = [*(1,) * (4 - rank), *view.shape]
+    strides = [*(0,) * (4 - rank), *view.strides]
+    if any(n not in (1, wanted) for n, wanted in zip(sizes, shape)):
+        return None
+    return [view.offset, *(0 if n == 1 else step for n, step in zip(sizes, strides))]
+
+
+# ----------------------------------------------------------------------------------------------------------- pattern
+
+
+@dataclass
+class _Scores:
+    """What stands before the softmax: the product, and the steps after it, the last one first."""
+
+    product: Node
+    steps: list[tuple[str, float, Value | None]]
+
+
+def _scores(value: Value | None, scope: Scope) -> _Scores | None:
+    """The product under the softmax, through steps that nothing else reads."""
+    steps: list[tuple[str, float, Value | None]] = []
+    while len(steps) <= MOST_STEPS:
+        node = scope.single(value, "MatMul", "Mul", "Div", "Add", "Where", "Identity")
+        if node is None or value is None:
+            return None
+        if node.op == "MatMul":
+            return _Scores(node, steps[::-1]) if "output_dtype" not in node.attributes else None
+        found = _step(node, value, scope)
+        if found is None:
+            return None
+        value, step = found
+        if step is not None:
+            steps.append(step)
+    return None
+
+
+def _step(node: Node, value: Value, scope: Scope) -> tuple[Value, tuple[str, float, Value | None] | None] | None:
+    """What a step works on, and the step; None for one that is not known."""
+    if node.op == "Identity" and node.inputs[0] is not None:
+        return node.inputs[0], None
+    first, second = node.inputs[-2], node.inputs[-1]
+    for through, other in ((first, second), (second, first)):
+        if through is None or other is None or not same_type(through.type, value.type):
+            continue
+        if scope.single(through, "MatMul", "Mul", "Div", "Add", "Where", "Identity") is None:
+            continue
+        number = scope.scalar(other)
+        if node.op == "Add":
+            return through, ("add", 0.0, other)
+        if node.op == "Where":
+            if number is None or node.inputs[0] is None:
+                return None
+            return through, ("keep" if through is first else "drop", number, node.inputs[0])
+        if number is None or (node.op == "Div" and (through is second or number == 0)):
+            continue
+        return through, ("scale", number if node.op == "Mul" else 1 / number, None)
+    return None
+
+
+def _whole(node: Node, scope: Scope, propose: Propose) -> Replacement:
+    """One node for the second product of an attention."""
+    shares, value = node.inputs
+    softmax = scope.single(shares, "Softmax")
+    if softmax is None or value is None or not _is_plain(value) or not _is_plain(node.outputs[0]):
+        return None
+    found = _scores(softmax.inputs[0], scope)
+    if (
+        found is None
+        or shares is None
+        or int(softmax.attributes.get("axis", -1)) not in (-1, len(shares.tensor.dims) - 1)
+    ):
+        return None
+    query, key = found.product.inputs
+    if query is None or key is None or not (_is_plain(query) and _is_plain(key)) or "output_dtype" in node.attributes:
+        return None
+    views = [view_of(v, scope) for v in (query, key, value)]
+    if views[2].factor != 1:  # a factor of the values is none of the scores
+        views[2] = _whole_value(value)
+    made = _attributes(node, softmax, views, found.steps, propose)
+    if made is None:
+        return None
+    sources = [_flat(view.source, node, scope) for view in views]
+    return _replacement(node, [*sources, *(v for _, _, v in found.steps if v is not None)], made, scope)
+
+
+def _attributes(
+    node: Node, softmax: Node, views: list[View], steps: list[tuple[str, float, Value | None]], propose: Propose
+) -> dict[str, Any] | None:
+    """The attributes of the new node; None where the shapes are none that it takes, or it is not worth it."""
+    scores, out = softmax.outputs[0].tensor.static, node.outputs[0].tensor.static
+    query, key, value = views
+    if min(len(v.shape) for v in views) < 2 or not 2 <= len(out) <= 4 or len(scores) != len(out):
+        return None
+    batch, heads, queries, keys = [1] * (4 - len(scores)) + list(scores)
+    # The scores have the shape of the result, but for the last axis: values bring no matrices of their own.
+    if scores[:-1] != out[:-1] or any(len(v.tensor.dims) > 4 for _, _, v in steps if v is not None):
+        return None
+    sizes = [batch, heads, queries, keys, query.shape[-1], out[-1]]
+    turned = replace(
+        key,
+        shape=(*key.shape[:-2], key.shape[-1], key.shape[-2]),
+        strides=(*key.strides[:-2], key.strides[-1], key.strides[-2]),
+    )
+    factor = query.factor * key.factor
+    places = [
+        _four(view, (batch, heads, n, size))
+        for view, n, size in ((query, queries, sizes[4]), (turned, keys, sizes[4]), (value, keys, sizes[5]))
+    ]
+    if any(place is None for place in places) or min(sizes) < 1:
+        return None
+    padded = propose(sizes, node.outputs[0].tensor.dtype)
+    if padded is None or not math.isfinite(factor):
+        return None
+    named = [("scale", factor, None), *steps] if factor != 1 else list(steps)
+    return {
+        "sizes": sizes, "query": places[0], "key": places[1], "value": places[2],
+        "steps": [step for step, _, _ in named], "numbers": [number for _, number, _ in named],
+        "padded": [int(n) for n in padded], "heads_inside": 0,
+    }  # fmt: skip
+
+
+def _flat(source: Value, like: Node, scope: Scope) -> Value:
+    """A value as one row of elements, in the same memory."""
+    if len(source.tensor.dims) == 1:
+        return source
+    return scope.make(like, "Reshape", [source, scope.new_constant(np.array([-1], np.int64), "flat")])
+
+
+def _replacement(node: Node, inputs: Sequence[Value], attributes: dict[str, Any], scope: Scope) -> list[Node]:
+    """The new node, and a Reshape where the result has not four axes."""
+    whole = Node(NAME, inputs, node.outputs, attributes, node.name, node.origin, DOMAIN)
+    if len(node.outputs[0].tensor.dims) == 4:
+        return [whole]
+    made = Value(scope.names.fresh(f"{node.outputs[0].name}_heads"), scope.type_of(whole))
+    shape = scope.new_constant(np.array(node.outputs[0].tensor.static, np.int64), "shape")
+    reshape = Node("Reshape", [made, shape], node.outputs, {}, node.name, node.origin)
+    return [whole.replace(outputs=[made]), reshape]
+
+
+def _heads_inside(node: Node, scope: Scope) -> Replacement:
+    """A Transpose that swaps heads and queries of an attention: the node writes its result so."""
+    source = node.inputs[0]
+    perm = list(node.attributes.get("perm", ()))
+    maker = scope.producer(source)
+    if source is None or maker is None or scope.uses[source] != 1:
+        return None
+    reshaped = maker.op == "Reshape" and not maker.domain
+    if reshaped:
+        inner = maker.inputs[0]
+        maker = scope.producer(inner)
+        if inner is None or maker is None or scope.uses[inner] != 1:
+            return None
+    if maker.op != NAME or maker.domain != DOMAIN or maker.attributes.get("heads_inside"):
+        return None
+    attributes = {**maker.attributes, "heads_inside": 1}
+    inputs = [v for v in maker.inputs if v is not None]
+    swaps = perm == [0, 2, 1, 3]
+    if reshaped:
+        batch, heads, queries, _, _, size = maker.attributes["sizes"]
+        swaps = perm == [1, 0, 2] and batch == 1 and source.tensor.static == (heads, queries, size)
+    return _replacement(node, inputs, attributes, scope) if swaps else None
