@@ -151,7 +151,7 @@ class _Chooser:
         return bool(large) and all(v in blocked for v in large)
 
     def feeds(self, group: Group, value: Value) -> bool:
-        """Whether only convolutions of a matrix unit, which takes narrow channels in blocks, read what a group moves."""
+        """Whether only convolutions of a matrix unit, which takes channels in blocks, read what a group moves."""
         readers = self.readers.get(value, ())
         if self.tile == 1 or not readers or group.kind != "injective" or group.is_view or value in self.wanted:
             return False
