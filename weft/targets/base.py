@@ -31,6 +31,8 @@ class Scope:
     name: str
     slots: int = 0
     slot_bytes: int = 0
+    threads: int = 0
+    """How many threads hold a slot together; 0: those of a warp."""
 
 
 def plain_scopes(*names: str) -> dict[str, Scope]:
@@ -70,6 +72,8 @@ class ThreadFacts:
     """The widest load or store of one thread."""
     tensor_cores: frozenset[str] = frozenset()
     """The element types that matrix instructions take: "float16", "bfloat16", "tfloat32", "int8"."""
+    has_warpgroups: bool = False
+    """Whether matrix instructions take operands in shared memory for 128 threads together."""
     has_async_copy: bool = False
     """Whether copies into shared memory can run while threads do other work."""
 

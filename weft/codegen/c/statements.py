@@ -373,7 +373,7 @@ def _allocate_fragment(c: Context, s: Allocate, name: str, count: int | None, fa
     buffer, machine = s.buffer, c.module.machine
     slot_bytes = int(getattr(facts, "slot_bytes", 0))
     threads = getattr(machine, "threads", None)
-    warp = 1 if threads is None else int(threads.warp)
+    warp = int(getattr(facts, "threads", 0)) or (1 if threads is None else int(threads.warp))
     if count is None:
         raise TargetError(f"buffer {buffer.name!r} in scope {buffer.scope!r} needs a constant size")
     slots = -(-count * buffer.dtype.bytes // slot_bytes)

@@ -12,6 +12,8 @@ Which buffers: those named in `func.annotations["double_buffer"]`, or in the ann
 A loop annotated "pipeline_stages": n gives every buffer that it fills first n parts, filled n - 1 iterations ahead.
 With the annotation "async_copy" as well, the fills are copies that run beside the threads: they are committed after
 each fill and waited for at the top of the iteration that uses them; `annotations["async_copy"]` keeps the names.
+With "pipeline_lag": 1 as well, a part stays as it is for one more iteration than it is used in, for users that run
+beside the threads too: it is filled n - 2 iterations ahead, and the loop that was made so carries the mark LAG.
 One barrier at the top of an iteration then does for both hazards: the tile is complete, and the half that is filled
 next is no longer in use.
 """
@@ -39,6 +41,8 @@ from weft.loop.visit import Mutator, walk_exprs, walk_stmts
 
 MOST_UNROLLED = 16
 """Up to so many iterations, a pipeline between registers is unrolled: which part is meant is then known."""
+LAG = "pipeline_lag_kept"
+"""The mark of a loop whose parts are kept for so many iterations after the one that uses them."""
 COMMIT, WAIT = "copy_commit", "copy_wait"
 """Calls: what was copied since the last commit is one group; wait until at most so many groups are on their way."""
 
@@ -88,7 +92,7 @@ class _Lift(Mutator):
 class _Plan:
     """What is done to one loop: the statements that fill, the statements that use, and the doubled buffers."""
 
-    __slots__ = ("fill", "use", "halves", "barrier", "stages", "is_async", "in_registers")
+    __slots__ = ("fill", "use", "halves", "barrier", "stages", "lag", "is_async", "in_registers")
 
     def __init__(
         self, fill: list[Stmt], use: list[Stmt], halves: dict[Buffer, Buffer], barrier: Stmt | None, loop: For
@@ -98,6 +102,7 @@ class _Plan:
         self.halves = halves
         self.barrier = barrier
         self.stages = _stages(loop)
+        self.lag = min(int(loop.annotations.get("pipeline_lag") or 0), self.stages - 2)
         self.is_async = bool(loop.annotations.get("async_copy")) and barrier is not None
         self.in_registers = all("." in buffer.scope or buffer.scope == "local" for buffer in halves)
 
@@ -194,16 +199,19 @@ class _Doubler(Mutator):
             self.repeated = outer
             return done
         stages = index_expr(plan.stages)
-        ahead = add(s.var, index_expr(plan.stages - 1))
+        distance = plan.stages - 1 - plan.lag
+        ahead = add(s.var, index_expr(distance))
         fill = seq(*[self.stmt(part) for part in plan.fill])
         use = seq(*[self.stmt(part) for part in plan.use])
         now = _Half(plan.halves, floormod(s.var, stages)).stmt(use)
         half_ahead = _Half(plan.halves, floormod(ahead, stages)).stmt(_shift(fill, s, ahead, self.names))
         commit = _call(COMMIT) if plan.is_async else None
-        wait = _call(WAIT, plan.stages - 2) if plan.is_async else None
-        first = [part for at in range(plan.stages - 1) for part in (self._first(plan, s, fill, at), commit)]
+        wait = _call(WAIT, distance - 1) if plan.is_async else None
+        first = [part for at in range(distance) for part in (self._first(plan, s, fill, at), commit)]
         body = seq(wait, plan.barrier, make_if(less(ahead, s.extent), half_ahead), commit, now)
-        loop = s.replace(body=body, kind="unrolled" if plan.in_registers and _is_short(s) else s.kind)
+        notes = {**s.annotations, LAG: plan.lag} if plan.lag else s.annotations
+        kind = "unrolled" if plan.in_registers and _is_short(s) else s.kind
+        loop = s.replace(body=body, kind=kind, annotations=notes)
         # around again, the first fill must wait for the last use of the round before
         return seq(plan.barrier if self.repeated else None, *first, loop)
 

@@ -12,7 +12,7 @@ all of them, what belongs to no thread runs on thread 0 (on a whole warp where i
 together, such as the tiles of tensor cores), and the loops inside only choose which threads take part.
 Then the statements are walked in order with the accesses since the last barrier at hand. An access that meets one of
 them with a write among the two gets a barrier before it, unless both touch, in every thread, only elements of that
-thread's own; where an index has a thread's quotient and another its remainder, those are two coordinates of it.
+thread's own; where indices have a thread's quotients and remainders, those are coordinates of it, like digits.
 A loop is walked a second time with what its first iteration left behind. A barrier stands only where
 every thread comes by: a branch or loop that depends on the thread is cut in two around it.
 """
@@ -234,6 +234,22 @@ def _launch(body: Stmt, tags: Mapping[str, int], names: Names) -> tuple[Stmt, di
 # --------------------------------------------------------------------------------------------------- accesses
 
 
+def _digits(term: Expr) -> tuple[Expr, int, int | None] | None:
+    """What a term takes digits of, from which place on, and how many values they have (None: all above)."""
+    modulus: int | None = None
+    if isinstance(term, FloorMod):
+        modulus = int_value(term.b)
+        if modulus is None or modulus < 1:
+            return None
+        if not isinstance(term.a, FloorDiv):
+            return term.a, 1, modulus
+        term = term.a
+    divisor = int_value(term.b) if isinstance(term, FloorDiv) else None
+    if divisor is None or divisor < 1 or not isinstance(term, FloorDiv):
+        return None
+    return term.a, divisor, modulus
+
+
 class _Dim:
     """One index: terms that are the same for both sides of a comparison, plus anything in low..high.
 
@@ -291,7 +307,7 @@ class _Walker(Mutator):
         self.names = names
         self.scopes = scopes
         self.threads = {loop.var: sizes[tag] for tag, loop in launch.items()}
-        self.parts: dict[tuple[Var, str, int], Var] = {}
+        self.parts: dict[tuple[Var, int, int], Var] = {}
         self.coordinates: dict[Var, int] = dict(self.threads)
         self.aliases: dict[Var, Var] = {}
         self.depends: set[Var] = set(self.threads)
@@ -319,28 +335,36 @@ class _Walker(Mutator):
         return _Dim(Linear(terms, 0).terms, form.constant, form.constant)
 
     def _part(self, term: Expr) -> Var | None:
-        """The coordinate that a thread's quotient or remainder by a number is; None for any other term."""
-        if not isinstance(term, (FloorDiv, FloorMod)) or type(term.a) is not Var:
+        """The coordinate that (thread // divisor) % modulus is, or either alone; None for any other term."""
+        found = _digits(term)
+        if found is None or type(found[0]) is not Var:
             return None
-        thread, number = self.aliases.get(term.a, term.a), int_value(term.b)
-        if thread not in self.threads or number is None or number < 1:
+        thread, (divisor, modulus) = self.aliases.get(found[0], found[0]), found[1:]
+        if thread not in self.threads:
             return None
-        key = (thread, type(term).__name__, number)
+        left = -(-self.threads[thread] // divisor)
+        modulus = left if modulus is None else modulus
+        key = (thread, divisor, modulus)
         if key not in self.parts:
-            size = self.threads[thread]
-            self.parts[key] = Var(f"{thread.name}_{key[1]}_{number}")
-            self.coordinates[self.parts[key]] = -(-size // number) if type(term) is FloorDiv else min(size, number)
+            self.parts[key] = Var(f"{thread.name}_{divisor}_{modulus}")
+            self.coordinates[self.parts[key]] = min(left, modulus)
         return self.parts[key]
 
     def _is_covered(self, thread: Var, covered: set[Expr]) -> bool:
-        """Whether equal indices mean equal threads: by the thread itself, or its quotient and remainder."""
+        """Whether equal indices mean equal threads: by the thread itself, or by parts that are all of its digits."""
         if thread in covered:
             return True
-        numbers = {number for owner, _, number in self.parts if owner is thread}
-        return any(
-            all(self.parts.get((thread, kind, number)) in covered for kind in ("FloorDiv", "FloorMod"))
-            for number in numbers
-        )
+        reach, size = 1, self.threads[thread]
+        while reach < size:
+            further = [
+                divisor * modulus
+                for (owner, divisor, modulus), part in self.parts.items()
+                if owner is thread and divisor == reach and modulus > 1 and part in covered
+            ]
+            if not further:
+                return False
+            reach = max(further)
+        return True
 
     def _reads(self, expressions: Iterable[Expr]) -> list[_Access]:
         found = []

@@ -33,7 +33,7 @@ ARCHITECTURES: dict[str, ThreadFacts] = {
         multiprocessor_shared_bytes=100 * _KB, cache_bytes=72 * _MB,
     ),
     "sm_90": H200,
-    "sm_90a": H200,
+    "sm_90a": replace(H200, has_warpgroups=True),
     "sm_100": replace(H200, multiprocessors=148, cache_bytes=126 * _MB),
     "sm_120": replace(
         H200, multiprocessors=170, multiprocessor_threads=1536, shared_bytes=99 * _KB,

@@ -23,6 +23,7 @@ FORMS = (
 _PACKAGE = "weft.targets.cuda"
 TILES = {name: Scope(name, 64, size) for name, size in (("mma.a", 512), ("mma.b", 512), ("mma.c", 1024))}
 """Tiles that the threads of a warp hold together in registers: operands and sums of the tensor cores, in bytes."""
+TILES["wgmma.c"] = Scope("wgmma.c", 64, 2048, threads=128)
 
 
 def parse(text: str) -> Target | None:

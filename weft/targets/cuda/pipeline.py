@@ -27,6 +27,7 @@ from weft.loop.passes.simplify_func import simplify_func
 from weft.loop.passes.vectorize import vectorize
 from weft.targets.base import Target
 from weft.targets.cuda.copies import copy_asynchronously
+from weft.targets.cuda.wgmma import overlap_products
 
 PASSES: tuple[Callable[[Func], Func], ...] = (
     decompose_init,
@@ -35,6 +36,7 @@ PASSES: tuple[Callable[[Func], Func], ...] = (
     place_allocations,
     insert_barriers,
     double_buffer,
+    overlap_products,
     overlay_shared,
     flatten,
     vectorize,

@@ -1,0 +1,193 @@
+"""The schedule of a product in tiles for the tensor cores: blocks, fetches, sums in registers, and how they leave.
+
+`ProductTiles` is that of mma.sync, described in `tensor_cores`; `warpgroups` has that of wgmma, a variant of it.
+"""
+
+from __future__ import annotations
+
+from weft.expr.nodes import Buffer, Var
+from weft.schedule.facts import block_named, facts_of
+from weft.schedule.schedule import Schedule, Stage
+from weft.schedule.space import Point
+from weft.targets.base import Target
+from weft.targets.cuda import mma
+from weft.targets.gpu.elementwise import free_loops, fuse_all
+from weft.targets.gpu.product import Product, axis_loops, fetch_lanes, pack_operand, sum_parts
+
+
+class ProductTiles:
+    """Applies one point of the space: tiles of sums for warps, or for what `groups`, `each` and `unit` say."""
+
+    threads = 32
+    scope = "mma.c"
+    unit = (16, 16)
+    """Rows and columns of the tile that one instruction stores."""
+
+    def __init__(self, s: Schedule, product: Product, kind: mma.Kind, point: Point, target: Target) -> None:
+        self.s, self.product, self.kind, self.point, self.target = s, product, kind, point, target
+        self.groups = (point["warps_y"], point["warps_x"])
+        self.each = (point["warp_y"], point["warp_x"])
+        self.deep = point["step"] * kind.depth
+        self.store = "mma_store_f32" if kind.wide == "float32" else "mma_store_s32"
+
+    @property
+    def tile_y(self) -> int:
+        """Rows of a block's tile."""
+        return self.groups[0] * self.each[0]
+
+    @property
+    def tile_x(self) -> int:
+        """Columns of a block's tile."""
+        return self.groups[1] * self.each[1]
+
+    def run(self) -> None:
+        """The whole schedule of the product."""
+        s, found = self.s, self.product
+        if found.packed is not None:
+            pack_operand(s, found)
+        self.x, self.y, self.total = s.apply(
+            "matrix_form", block=found.block.name, pads=[self.tile_x, self.tile_y, self.deep],
+            order=list(found.order), parts=self.point["parts"], k_last=list(found.k_last),
+        )  # fmt: skip
+        final, place = self._tiles()
+        sums = self._store(final, place)
+        self._multiply(sums)
+        if self.point["parts"] > 1:
+            sum_parts(s, found, self.target)
+
+    def _tiles(self) -> tuple[Stage, Var]:
+        """The final block in tiles, one for each block of warps; gives it, and the loop of a tile."""
+        s, found = self.s, self.product
+        split = self.point["parts"] > 1
+        if split:
+            self.sums = s.cache_write(block_named(s, self.total).writes[0].buffer, self.scope).name
+            final = s[self.total]
+        else:
+            self.sums = self.total
+            final = s[found.block.name]
+            if found.taker is not None:
+                final.compute_inline()
+                final = s[found.taker.name]
+        batch, y, x = axis_loops(s, found, final, split)
+        final.reorder(*batch, *y, *x)
+        block_y, inner_y = final.split(fuse_all(final, y), factor=self.tile_y)
+        block_x, inner_x = final.split(fuse_all(final, x), factor=self.tile_x)
+        final.reorder(block_y, block_x, inner_y, inner_x)
+        if batch:
+            final.bind(fuse_all(final, batch), "blockIdx.z")
+        final.bind(block_y, "blockIdx.y")
+        final.bind(block_x, "blockIdx.x")
+        lanes = 1 if found.axes.size("x") % 4 else 4
+        self._share(final, [inner_y, inner_x], lanes)
+        return final, block_x
+
+    def _share(self, stage: Stage, loops: list[Var], lanes: int, passes: int = 1) -> None:
+        """Work on a tile divided among all threads of the block."""
+        flat = fuse_all(stage, loops)
+        sizes = [None, passes, *self.groups, self.threads, lanes]
+        outer, again, warp_y, warp_x, lane, vector = stage.split(flat, factors=sizes)
+        stage.reorder(warp_y, warp_x, lane, outer, again, vector)
+        stage.bind(warp_y, "threadIdx.z")
+        stage.bind(warp_x, "threadIdx.y")
+        stage.bind(lane, "threadIdx.x")
+        stage.unroll(outer)
+        stage.unroll(again)
+        if lanes > 1:
+            stage.vectorize(vector)
+
+    def _store(self, final: Stage, place: Var) -> Stage:
+        """The sums in registers of the warps, from there to shared memory; gives the stage of the sums."""
+        s, (rows, columns) = self.s, self.unit
+        if self.point["parts"] == 1:
+            s[self.sums].set_scope(self.scope)
+        copy = s.cache_read(self._buffer(self.sums), "shared", [final.name])
+        lead = len(self._buffer(self.sums).shape) - 2
+        self._into_tiles(self.sums, lead, rows, columns)
+        copy.compute_at(final, place)
+        *_, y, x = [loop.var for loop in free_loops(copy)]
+        warp_y, tile_y, inner_y = copy.split(y, factors=[self.groups[0], self.each[0] // rows, rows])
+        warp_x, tile_x, inner_x = copy.split(x, factors=[self.groups[1], self.each[1] // columns, columns])
+        copy.reorder(warp_y, warp_x, tile_y, tile_x, inner_y, inner_x)
+        copy.bind(warp_y, "threadIdx.z")
+        copy.bind(warp_x, "threadIdx.y")
+        copy.unroll(tile_y)
+        copy.unroll(tile_x)
+        copy.storage_align(lead, 16, 8)
+        sums = s[self.sums]
+        sums.compute_at(copy, warp_x)
+        copy.tensorize(inner_y, self.store)
+        return sums
+
+    def _buffer(self, name: str) -> Buffer:
+        return block_named(self.s, name).writes[0].buffer
+
+    def _into_tiles(self, name: str, lead: int, rows: int, columns: int) -> None:
+        """The last two dimensions of a stage's result in tiles, each tile's elements together."""
+        letters = [f"d{i}" for i in range(lead + 2)]
+        first, second = letters[-2:]
+        tiles = [f"{first}//{rows}", f"{second}//{columns}", f"{first}%{rows}", f"{second}%{columns}"]
+        outputs = [*letters[:lead], *tiles]
+        self.s.apply("transform_layout", buffer=self._buffer(name).name, inputs=letters, outputs=outputs)
+
+    def _multiply(self, sums: Stage) -> None:
+        """The steps of k: operands through shared memory into tiles, and the products of the tiles."""
+        point, kind = self.point, self.kind
+        *_, y, x, k = [loop.var for loop in free_loops(sums)]
+        tile_y, inner_y = sums.split(y, factor=16)
+        tile_x, inner_x = sums.split(x, factor=16)
+        outer, tile_k, inner_k = sums.split(k, factors=[None, point["step"], kind.depth])
+        sums.reorder(outer, tile_k, tile_y, tile_x, inner_y, inner_x, inner_k)
+        for loop in (tile_y, tile_x):
+            sums.unroll(loop)
+        if point["step"] > 1:
+            sums.annotate("pipeline_stages", 2, tile_k)  # the next tiles are loaded while these are multiplied
+        x_last, y_last = self.product.k_last
+        for name, k_last, scope, form in (
+            (self.y, y_last, "mma.a", "a" if y_last else "at"),
+            (self.x, x_last, "mma.b", "bt" if x_last else "b"),
+        ):
+            self._fetch(sums, name, outer, bool(k_last))
+            self._load(sums, name, tile_k, bool(k_last), scope, form)
+        if point["stages"] > 1:
+            sums.annotate("pipeline_stages", point["stages"], outer)
+            sums.annotate("async_copy", True, outer)
+        form = f"{'n' if y_last else 't'}{'t' if x_last else 'n'}"
+        sums.tensorize(inner_y, f"mma_dot_{kind.name}_{form}")
+
+    def _fetch(self, sums: Stage, name: str, place: Var, k_last: bool) -> None:
+        """A tile of an operand into shared memory, by all threads."""
+        s = self.s
+        width = self.deep if k_last else self.tile_x if name == self.x else self.tile_y
+        lanes = fetch_lanes(facts_of(block_named(s, name)), width)
+        s[name].set_scope("shared")
+        self._arrange(name)
+        s[name].compute_at(sums, place)
+        self._share(s[name], [loop.var for loop in free_loops(s[name])], lanes, self._passes(width // lanes))
+        self._pad(name)
+
+    def _passes(self, chunks: int) -> int:
+        """How many times all threads go over what belongs together, rows of so many fetches."""
+        return 1
+
+    def _arrange(self, name: str) -> None:
+        """How an operand lies in shared memory: as it is."""
+
+    def _pad(self, name: str) -> None:
+        """Rows are padded so that ldmatrix meets every bank once."""
+        elements = 16 // self._buffer(name).dtype.bytes
+        self.s[name].storage_align(1, 2 * elements, elements)
+
+    def _load(self, sums: Stage, name: str, place: Var, k_last: bool, scope: str, form: str) -> None:
+        """Tiles of an operand into registers."""
+        s, depth = self.s, self.kind.depth
+        tiles = s.cache_read(name, scope, [sums.name])
+        rows, columns = (16, depth) if k_last else (depth, 16)
+        self._into_tiles(tiles.name, 1, rows, columns)
+        tiles.compute_at(sums, place)
+        *_, first, second = [loop.var for loop in free_loops(tiles)]
+        outer_first, inner_first = tiles.split(first, factor=rows)
+        outer_second, inner_second = tiles.split(second, factor=columns)
+        tiles.reorder(outer_first, outer_second, inner_first, inner_second)
+        tiles.unroll(outer_first)
+        tiles.unroll(outer_second)
+        tiles.tensorize(inner_first, f"mma_load_{form}_{self.kind.name}")

@@ -1,0 +1,300 @@
+"""NVIDIA's tensor cores by wgmma (Hopper, sm_90a): four warps multiply tiles that lie in shared memory.
+
+A schedule keeps sums in the scope "wgmma.c" and the operands in shared memory in core matrices, 8 rows of 16 bytes
+each, one after the other; how far core matrices are apart is free (see `schedule_layout`):
+
+    wgmma_dot_<kind>_<form>_<width>     C[i, j] += wide(a) * wide(b) for 64 × width × 64
+    wgmma_store_<width>                 C[i, j] to memory, 64 × width
+
+`form` says which index of a core matrix lies along the 16 bytes: for a (rows of C) n is k and t is i; for b (columns of
+C) t is k and n is j: the letters of `mma`. Kinds are f16 and bf16, sums are float32. A statement on such a tile belongs
+to 128 threads: threadIdx.x runs over them.
+
+The products run beside the threads. A call waits until at most `pending` groups of them are on their way, 0 by its
+rule; `overlap_products` lets those of one step run into the next where the pipeline around them keeps their operands.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from weft import te
+from weft.codegen.c.context import Context, Emitter
+from weft.core.dtypes import INT32
+from weft.expr.nodes import Call, Expr, index_expr, int_value
+from weft.loop.interpreter import register_effect
+from weft.loop.ir import Evaluate, For, Func, If, Stmt, seq
+from weft.loop.passes.double_buffer import LAG
+from weft.loop.passes.support import is_barrier
+from weft.loop.visit import Mutator, child_stmts, walk_stmts
+from weft.targets.cuda.mma import KINDS, Kind
+
+ROWS, DEPTH, CORE = 64, 64, 8
+"""Rows of a tile of sums, elements of k that one call sums, and the side of a core matrix."""
+WIDTHS = (64, 128, 256)
+"""Columns of a tile of sums."""
+NAMES = ("f16", "bf16")
+DOT, ZERO, STORE, WAIT, PUBLISH = "wgmma_dot_", "wgmma_zero", "wgmma_store", "wgmma_wait", "wgmma_publish"
+
+# ------------------------------------------------------------------------------------------------------- emitting
+
+_PLACE = """DEVICE uint64_t weft_wgmma_operand(const void *from, int32_t next, int32_t rows) {
+  const uint32_t place = (uint32_t)__cvta_generic_to_shared(from);
+  return (uint64_t)((place & 0x3ffffu) >> 4) | ((uint64_t)(uint32_t)(next >> 4) << 16)
+         | ((uint64_t)(uint32_t)(rows >> 4) << 32);
+}"""
+
+
+def _dot_helper(kind: Kind, turned_a: int, turned_b: int, width: int) -> tuple[str, str]:
+    """The text that multiplies: `next` are the bytes between core matrices along k, `rows` those along i or j."""
+    name = f"weft_wgmma_dot_{kind.name}_{turned_a}{turned_b}_{width}"
+    count = width // 2
+    registers = ", ".join(f"%{i}" for i in range(count))
+    sums = ", ".join(f'"+f"(sum[{i}])' for i in range(count))
+    text = f"""template <int32_t pending> DEVICE void {name}(float *sum, const void *a, int32_t a_next, int32_t a_rows,
+    const void *b, int32_t b_next, int32_t b_rows) {{
+  const uint64_t left = weft_wgmma_operand(a, a_next, a_rows), right = weft_wgmma_operand(b, b_next, b_rows);
+  asm volatile("wgmma.fence.sync.aligned;" : : : "memory");
+  #pragma unroll
+  for (int32_t k = 0; k < {DEPTH // kind.depth}; ++k) {{
+    asm volatile("wgmma.mma_async.sync.aligned.m64n{width}k16.f32.{kind.name}.{kind.name} {{{registers}}}, "
+                 "%{count}, %{count + 1}, 1, 1, 1, {turned_a}, {turned_b};"
+                 : {sums}
+                 : "l"(left + (uint64_t)(k * (a_next >> 3))), "l"(right + (uint64_t)(k * (b_next >> 3))));
+  }}
+  asm volatile("wgmma.commit_group.sync.aligned;" : : : "memory");
+  asm volatile("wgmma.wait_group.sync.aligned %0;" : : "n"(pending) : "memory");
+}}"""
+    return name, text
+
+
+def _dot(kind: Kind) -> Emitter:
+    def emit(c: Context, call: Call) -> str:
+        a, b, out = call.args[:3]
+        form, width, pending = (c.constant(e) for e in call.args[7:])
+        name, text = _dot_helper(kind, form & 1, 1 - (form >> 1), width)
+        c.helper("weft_wgmma_operand", _PLACE)
+        c.helper(name, text)
+        steps = [f"(int32_t)({c.value(e)}) * 2" for e in call.args[3:7]]
+        left, right = ", ".join([c.pointer(a), *steps[:2]]), ", ".join([c.pointer(b), *steps[2:]])
+        return f"{name}<{pending}>({c.fragment(out)}, {left}, {right})"
+
+    return emit
+
+
+def _zero(c: Context, call: Call) -> str:
+    c.helper(
+        "weft_wgmma_zero",
+        "template <int32_t count> DEVICE void weft_wgmma_zero(float *sum) {\n  #pragma unroll\n"
+        "  for (int32_t i = 0; i < count; ++i) sum[i] = 0.0f;\n}",
+    )
+    return f"weft_wgmma_zero<{c.constant(call.args[1]) // 2}>({c.fragment(call.args[0])})"
+
+
+def _store(c: Context, call: Call) -> str:
+    """Sums to memory; the empty instruction keeps their registers in place until the products are through."""
+    source, target, stride, width = call.args[0], call.args[1], call.args[2], c.constant(call.args[5])
+    sums = ", ".join(f'"+f"(sum[{i}])' for i in range(width // 2))
+    c.helper(
+        f"weft_wgmma_store_{width}",
+        f"""DEVICE void weft_wgmma_store_{width}(float *to, float *sum, int32_t stride) {{
+  const int32_t lane = (int32_t)(threadIdx.x & 31u), warp = (int32_t)((threadIdx.x >> 5) & 3u);
+  asm volatile("" : {sums} : : "memory");
+  float *place = to + (warp * 16 + (lane >> 2)) * stride + ((lane & 3) << 1);
+  #pragma unroll
+  for (int32_t i = 0; i < {width // 8}; ++i) {{
+    place[i * 8] = sum[i * 4];
+    place[i * 8 + 1] = sum[i * 4 + 1];
+    place[i * 8 + 8 * stride] = sum[i * 4 + 2];
+    place[i * 8 + 8 * stride + 1] = sum[i * 4 + 3];
+  }}
+}}""",
+    )
+    return f"weft_wgmma_store_{width}({c.pointer(target)}, {c.fragment(source)}, (int32_t)({c.value(stride)}))"
+
+
+def _wait(c: Context, call: Call) -> str:
+    return 'asm volatile("wgmma.wait_group.sync.aligned 0;" : : : "memory")'
+
+
+def _publish(c: Context, call: Call) -> str:
+    return 'asm volatile("fence.proxy.async.shared::cta;" : : : "memory")'
+
+
+EMITTERS: Mapping[str, Emitter] = {
+    ZERO: _zero,
+    STORE: _store,
+    WAIT: _wait,
+    PUBLISH: _publish,
+    **{f"{DOT}{name}": _dot(KINDS[name]) for name in NAMES},
+}
+
+# ----------------------------------------------------------------------------------------- meaning, for the interpreter
+
+
+def _operand(tile: Any, next_: int, rows: int, count: int, k_inside: bool) -> Any:
+    """An operand in core matrices as a plain matrix, [row, k]."""
+    cores = DEPTH // CORE
+    if k_inside:
+        seen = tile.view((count // CORE, cores, CORE, CORE), (int(rows), int(next_), CORE, 1))
+        return seen.transpose(0, 2, 1, 3).reshape(count, DEPTH)
+    seen = tile.view((cores, count // CORE, CORE, CORE), (int(next_), int(rows), CORE, 1))
+    return seen.transpose(1, 3, 0, 2).reshape(count, DEPTH)
+
+
+def _mean_dot(kind: Kind) -> Callable[..., None]:
+    def run(
+        a: Any, b: Any, out: Any, a_next: int, a_rows: int, b_next: int, b_rows: int, form: int, width: int, _: int
+    ) -> None:
+        left = _operand(a, a_next, a_rows, ROWS, not int(form) & 1)
+        right = _operand(b, b_next, b_rows, int(width), bool(int(form) & 2))
+        sums = out.view((ROWS, int(width)), (int(width), 1))
+        sums[...] = sums + left.astype(kind.wide) @ right.astype(kind.wide).T
+
+    return run
+
+
+def _mean_zero(tile: Any, width: int) -> None:
+    tile.view((ROWS, int(width)), (int(width), 1))[...] = 0
+
+
+def _mean_store(source: Any, target: Any, stride: int, tile_stride: int, rows: int, columns: int) -> None:
+    shape = int(rows), int(columns)
+    target.view(shape, (int(stride), 1))[...] = source.view(shape, (int(tile_stride), 1))
+
+
+register_effect(ZERO, _mean_zero)
+register_effect(STORE, _mean_store)
+register_effect(WAIT, lambda: 0)
+register_effect(PUBLISH, lambda: 0)
+for _name in NAMES:
+    register_effect(f"{DOT}{_name}", _mean_dot(KINDS[_name]))
+
+# ----------------------------------------------------------------------------------------------------- declaring
+
+
+def _cores(name: str, element: str, count: int, k_inside: bool) -> Any:
+    sides = (count // CORE, DEPTH // CORE) if k_inside else (DEPTH // CORE, count // CORE)
+    return te.placeholder((*sides, CORE, CORE), element, name=name)
+
+
+def _at(cores: Any, row: Any, k: Any, k_inside: bool) -> Any:
+    first, second = (row, k) if k_inside else (k, row)
+    return cores[first // CORE, second // CORE, first % CORE, second % CORE]
+
+
+def dot_name(kind: Kind, turned_a: bool, turned_b: bool, width: int) -> str:
+    """The name of a product."""
+    return f"{DOT}{kind.name}_{'t' if turned_a else 'n'}{'t' if turned_b else 'n'}_{width}"
+
+
+def _declare_dot(kind: Kind, turned_a: bool, turned_b: bool, width: int) -> None:
+    a = _cores("a", kind.element, ROWS, not turned_a)
+    b = _cores("b", kind.element, width, turned_b)
+    k = te.reduce_axis(DEPTH, name="k")
+
+    def body(i: Any, j: Any) -> Any:
+        left, right = _at(a, i, k, not turned_a), _at(b, j, k, turned_b)
+        return te.sum(left.astype(kind.wide) * right.astype(kind.wide), axis=k)
+
+    out = te.compute((ROWS, width), body, name="out")
+    form = int(turned_a) + 2 * int(turned_b)
+
+    def rule(inputs: Any, outputs: Any) -> tuple[Any, Call, Call]:
+        left, right = inputs
+        reset = Call(ZERO, (outputs[0].access_ptr("w"), te.const(width)), INT32)
+        steps = [left.stride(1 if not turned_a else 0), left.stride(0 if not turned_a else 1)]
+        steps += [right.stride(1 if turned_b else 0), right.stride(0 if turned_b else 1)]
+        places = (left.access_ptr("r"), right.access_ptr("r"), outputs[0].access_ptr("rw"))
+        numbers = (te.const(form), te.const(width), te.const(0))
+        update = Call(f"{DOT}{kind.name}", (*places, *steps, *numbers), INT32)
+        return [reset, update], reset, update
+
+    te.decl_tensor_intrin(out.op, rule, dot_name(kind, turned_a, turned_b, width))
+
+
+def _declare_store(width: int) -> None:
+    tile = te.placeholder((ROWS, width), "float32", name="tile")
+    target = te.compute((ROWS, width), lambda i, j: tile[i, j], name="target")
+
+    def rule(inputs: Any, outputs: Any) -> Call:
+        steps = (outputs[0].stride(0), inputs[0].stride(0), te.const(ROWS), te.const(width))
+        return Call(STORE, (inputs[0].access_ptr("r"), outputs[0].access_ptr("w"), *steps), INT32)
+
+    te.decl_tensor_intrin(target.op, rule, f"wgmma_store_{width}")
+
+
+for _width in WIDTHS:
+    _declare_store(_width)
+    for _name in NAMES:
+        for _form in range(4):
+            _declare_dot(KINDS[_name], bool(_form & 1), bool(_form & 2), _width)
+
+# ------------------------------------------------------------------------------------------------------ overlapping
+
+
+def overlap_products(func: Func) -> Func:
+    """The program with products that run into the next step of their pipeline, and what they read made visible.
+
+    for k in range(8):                                 for k in range(8):
+        barrier()                                          publish()          what threads wrote, to the tensor cores
+        dot(…, pending=0)          {lag: 1}   ->           barrier()
+    store(…)                                               dot(…, pending=1)
+                                                       wait()
+                                                       store(…)
+
+    `double_buffer` leaves the mark of a lag on a loop whose parts stay as they are for one more step.
+    """
+    return _Overlap().func(func) if any(_is_dot(s) for s in walk_stmts(func.body)) else func
+
+
+def _is_dot(s: Stmt) -> bool:
+    return isinstance(s, Evaluate) and isinstance(s.value, Call) and s.value.name.startswith(DOT)
+
+
+def _runs(s: Stmt) -> int | None:
+    """How many products a statement begins, in every thread that comes by; None where that is not known."""
+    if _is_dot(s):
+        return 1
+    counts = [_runs(child) for child in child_stmts(s)]
+    if None in counts:
+        return None
+    total = sum(count or 0 for count in counts)
+    if total and isinstance(s, If):
+        return None
+    if total and isinstance(s, For) and s.kind != "thread":
+        extent = int_value(s.extent)
+        return None if extent is None else total * extent
+    return total
+
+
+class _Overlap(Mutator):
+    def __init__(self) -> None:
+        self.pending = 0
+
+    def expr(self, e: Expr) -> Expr:
+        return e
+
+    def visit_Evaluate(self, s: Evaluate) -> Stmt:
+        if is_barrier(s):
+            return seq(Evaluate(Call(PUBLISH, (), INT32)), s)
+        if not self.pending or not _is_dot(s):
+            return s
+        assert isinstance(s.value, Call)
+        return Evaluate(Call(s.value.name, (*s.value.args[:-1], index_expr(self.pending)), s.value.dtype))
+
+    def visit_For(self, s: For) -> Stmt:
+        count = _runs(s.body) if s.annotations.get(LAG) else None
+        if not count:
+            return self.generic_stmt(s)
+        outer, self.pending = self.pending, count
+        done = self.generic_stmt(s)
+        self.pending = outer
+        return seq(done, Evaluate(Call(WAIT, (), INT32)))
+
+
+def shared_row_bytes(length: int) -> int:
+    """The bytes of `length` elements of k for one row of a tile in shared memory, its core matrices kept apart."""
+    return math.ceil(length / CORE) * 18
