@@ -55,6 +55,9 @@ from weft.expr.visit import free_vars, walk
 _STEPS = 32
 """How many polynomials one proof may look at."""
 
+_ELIMINATIONS = 100
+"""How many variables one proof may replace: each side of a min or max is one more, so nested ones grow without end."""
+
 
 class Prover(Linear):
     """Linear arithmetic with symbolic bounds."""
@@ -62,7 +65,7 @@ class Prover(Linear):
     def __init__(self, table: dict[Var, Entry], facts: tuple[Expr, ...]) -> None:
         super().__init__(table)
         self.facts = facts
-        self.steps = 0
+        self.steps = self.eliminations = 0
         self.proving = False
         self.proofs: dict[Any, bool] = {}
         self.variables: dict[Expr, frozenset[Var]] = {}
@@ -146,6 +149,10 @@ class Prover(Linear):
 
     def eliminate(self, p: Poly, var: Var, upper: bool) -> Poly | None:
         """An upper or lower bound of p over the range of `var`, which no longer occurs in it."""
+        if self.proving:
+            self.eliminations -= 1
+            if self.eliminations < 0:
+                return None
         kept: Poly = ({}, p[1])
         factor: Poly = ({}, 0)
         for key, value in p[0].items():
@@ -249,7 +256,7 @@ class Prover(Linear):
         if found is None:
             outermost = not self.proving
             if outermost:
-                self.proving, self.steps = True, _STEPS
+                self.proving, self.steps, self.eliminations = True, _STEPS, _ELIMINATIONS
             self.steps -= 1
             found = self.steps > 0 and self.search(p)
             if outermost:
