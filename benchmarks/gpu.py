@@ -13,6 +13,7 @@ convolutions are constants: copies of them in another order are made before. Eve
     conv         ResNet-18's C1–C12 of the TVM paper's table 2, batch 1
     depthwise    MobileNet's D1–D9, float32 and float16
     memory       softmax, layer norm, GELU, sums and transposition of 8192 × 8192, as shares of the copy bandwidth
+    models       the built-in models as a whole, against PyTorch eager and compiled in CUDA graphs
     figure7      the paper's figure 7: matrix products with and without cooperative fetching into shared memory
 """
 
@@ -39,7 +40,7 @@ from weft.targets.registry import find_target
 LAUNCHES = 20
 """Launches in one graph: the gaps between them are then those of a model, not those of Python."""
 ROUNDS = 9
-GROUPS = ("gemm", "conv", "depthwise", "memory", "figure7")
+GROUPS = ("gemm", "conv", "depthwise", "memory", "figure7", "models")
 
 
 @dataclass
@@ -234,8 +235,15 @@ def _figure7(bench: Bench) -> Iterator[Row]:
         yield bench.race("figure7", f"{size} with cooperation", gemm(size, size, size, "float32", False))
 
 
+def _models(bench: Bench) -> Iterator[Row]:
+    from benchmarks.gpu_models import model_rows
+
+    yield from model_rows(bench, Row)
+
+
 RUNNERS: dict[str, Callable[[Bench], Iterator[Row]]] = {
     "gemm": _gemms, "conv": _convolutions, "depthwise": _depthwise, "memory": _memory, "figure7": _figure7,
+    "models": _models,
 }  # fmt: skip
 
 

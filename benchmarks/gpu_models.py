@@ -1,0 +1,130 @@
+"""Whole models on an NVIDIA GPU against PyTorch, batch 1, float32 without tf32, zero trials.
+
+Ours is `weft.compile(graph, target="cuda")` with inputs and outputs bound on the device: a call is one graph launch.
+PyTorch runs the same graph with the same weights (`to_torch`), eager and compiled, in both layouts, each inside a CUDA
+graph of its own. Candidates take turns; a sample is so many launches in a row between two events.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from benchmarks.torch_models import NoTorchModel, to_torch
+from weft.executor import compile
+from weft.executor.inputs import random_array
+from weft.models import make, names
+from weft.targets.cuda import driver
+
+LAUNCHES = 20
+ROUNDS = 11
+
+
+class ModelRace:
+    """One model: ours and the peers, ready to launch."""
+
+    def __init__(self, bench: Any, name: str) -> None:
+        self.torch, self.device, self.stream = bench.torch, bench.device, bench.stream
+        graph = make(name)
+        random = np.random.default_rng(0)
+        arrays = [random_array(v.tensor.dtype, v.tensor.static, random) for v in graph.inputs]
+        start = time.perf_counter()
+        module: Any = compile(graph, target=bench.target)
+        self.compile_seconds = time.perf_counter() - start
+        self.bound = module.bind({value.name: array for value, array in zip(graph.inputs, arrays)})
+        self.bound.launch()
+        self.bound.synchronize()
+        self.outputs = [array.numpy() for array in self.bound.outputs]
+        (one,) = module.specializations
+        self.kernels = [kernel.name for launch in one.launches for kernel in launch.kernel.program.kernels]
+        tensors = [self.torch.from_numpy(array).cuda() for array in arrays]
+        self.peers, self.error = self._peers(graph, tensors)
+
+    def _peers(self, graph: Any, tensors: Sequence[Any]) -> tuple[dict[str, Any], float]:
+        """PyTorch's ways as CUDA graphs, and how far we are from its plain one."""
+        torch = self.torch
+        module = to_torch(graph).eval().cuda()
+        with torch.no_grad():
+            plain = module(*tensors)
+        want = [one.cpu().numpy() for one in (plain if isinstance(plain, (tuple, list)) else [plain])]
+        error = max(float(np.abs(a - b).max() / np.abs(b).max()) for a, b in zip(self.outputs, want))
+        ways: dict[str, Callable[[], Any]] = {"eager": lambda: module(*tensors)}
+        compiled = torch.compile(module)
+        ways["compile"] = lambda: compiled(*tensors)
+        if tensors[0].dim() == 4:
+            last = to_torch(graph).eval().cuda().to(memory_format=torch.channels_last)
+            images = [tensor.contiguous(memory_format=torch.channels_last) for tensor in tensors]
+            ways["eager NHWC"] = lambda: last(*images)
+            compiled_last = torch.compile(last)
+            ways["compile NHWC"] = lambda: compiled_last(*images)
+        found = {}
+        for label, run in ways.items():
+            try:
+                found[label] = self._graph(run)
+            except RuntimeError as problem:  # a way that cannot be captured, or does not compile, is left out
+                sys.stdout.write(f"{graph.name}: PyTorch's {label} is left out: {str(problem).splitlines()[0]}\n")
+        return found, error
+
+    def _graph(self, run: Callable[[], Any]) -> Any:
+        torch = self.torch
+        with torch.no_grad(), torch.cuda.stream(self.stream):
+            for _ in range(4):
+                run()
+            torch.cuda.synchronize()
+            made = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(made, stream=self.stream):
+                run()
+        return made
+
+    def time_ours(self) -> float:
+        """Seconds a call."""
+        first, last = driver.Event(), driver.Event()
+        first.record(self.device.stream)
+        for _ in range(LAUNCHES):
+            self.bound.launch()
+        last.record(self.device.stream)
+        return last.seconds_since(first) / LAUNCHES
+
+    def time_peer(self, made: Any) -> float:
+        """Seconds a call."""
+        torch = self.torch
+        with torch.cuda.stream(self.stream):
+            first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            first.record(self.stream)
+            for _ in range(LAUNCHES):
+                made.replay()
+            last.record(self.stream)
+            last.synchronize()
+        return float(first.elapsed_time(last)) * 1e-3 / LAUNCHES
+
+    def run(self) -> dict[str, list[float]]:
+        """Samples of every candidate; the first rounds warm up."""
+        times: dict[str, list[float]] = {label: [] for label in ("ours", *self.peers)}
+        for number in range(ROUNDS + 2):
+            sample = {"ours": self.time_ours()}
+            sample |= {label: self.time_peer(made) for label, made in self.peers.items()}
+            if number >= 2:
+                for label, seconds in sample.items():
+                    times[label].append(seconds)
+        return times
+
+
+def model_rows(bench: Any, make_row: Callable[..., Any]) -> Iterator[Any]:
+    """One row for each built-in model; `make_row` takes the fields of benchmarks.gpu's Row."""
+    for name in names():
+        try:
+            race = ModelRace(bench, name)
+        except NoTorchModel as problem:
+            sys.stdout.write(f"{name}: PyTorch does not run it: {problem}\n")
+            continue
+        times = race.run()
+        best = min(race.peers, key=lambda label: statistics.median(times[label]))
+        ratio = statistics.median(theirs / ours for ours, theirs in zip(times["ours"], times[best]))
+        ours, theirs = statistics.median(times["ours"]), statistics.median(times[best])
+        told = f"{len(race.kernels)} kernels, {race.compile_seconds:.1f} s"
+        yield make_row("models", name, ours * 1e6, theirs * 1e6, best, ratio, race.error, told, race.kernels)
