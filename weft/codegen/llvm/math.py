@@ -170,18 +170,31 @@ def _reduced(o: Ops, x: str) -> tuple[str, str]:
     return o.fma(whole, -_LN2_LOW, o.fma(whole, -_LN2_HIGH, x)), n
 
 
+def _without_vanishing(o: Ops, x: str, limit: float, power: Callable[[str], str]) -> str:
+    """A power of x that is 0 from a limit downwards: computed at 0 there, and dropped.
+
+    A product that rounds to 0 costs a processor more than a hundred cycles, and masked scores are all of that kind.
+    """
+    gone, zero = o.op("fcmp ole", x, limit), o.number(0.0)
+    return o.select(gone, zero, power(o.select(gone, zero, x)))
+
+
 def _exp(o: Ops, x: str) -> str:
-    x = o.at_least(o.at_most(x, 89.0), -104.0)
-    r, n = _reduced(o, x)
-    p = o.add(o.fma(o.mul(r, r), o.polynomial(r, _EXP), r), 1.0)
-    return o.scale(p, n)
+    def power(x: str) -> str:
+        r, n = _reduced(o, x)
+        p = o.add(o.fma(o.mul(r, r), o.polynomial(r, _EXP), r), 1.0)
+        return o.scale(p, n)
+
+    return _without_vanishing(o, o.at_most(x, 89.0), -104.0, power)
 
 
 def _exp2(o: Ops, x: str) -> str:
-    x = o.at_least(o.at_most(x, 129.0), -151.0)
-    whole, n = o.nearest(x, 1.0)
-    r = o.sub(x, whole)
-    return o.scale(o.fma(r, o.polynomial(r, _EXP2), 1.0), n)
+    def power(x: str) -> str:
+        whole, n = o.nearest(x, 1.0)
+        r = o.sub(x, whole)
+        return o.scale(o.fma(r, o.polynomial(r, _EXP2), 1.0), n)
+
+    return _without_vanishing(o, o.at_most(x, 129.0), -151.0, power)
 
 
 def _expm1(o: Ops, x: str) -> str:
