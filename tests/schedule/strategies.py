@@ -683,6 +683,11 @@ def _split_axis(source: Source, func: Func) -> Step:
     return "split_axis", {"block": block.name, "axis": source.pick(axes), "factor": source.pick((1, 2, 2, 3, 4))}
 
 
+def _last_axis(source: Source, func: Func) -> Step:
+    block = _block(source, func)
+    return "last_axis", {"block": block.name, "axis": source.pick([axis.var.name for axis in block.axes] or ["none"])}
+
+
 def _lay_out(source: Source, func: Func) -> Step:
     """The caller's arrays stay as they are, so the only layout that fits them is the plain one."""
     buffer = source.pick(func.buffers)
@@ -761,6 +766,7 @@ STEPS: dict[str, Callable[[Source, Func], Step]] = {
     "pad": _pad,
     "matrix_form": _matrix_form,
     "split_axis": _split_axis,
+    "last_axis": _last_axis,
     "lay_out": _lay_out,
     "cache_operand": _cache_operand,
     "zigzag": _zigzag,

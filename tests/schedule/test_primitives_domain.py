@@ -1,4 +1,4 @@
-"""lay_out and split_axis: the program means the same, on arrays that lie in blocks and borders."""
+"""lay_out, split_axis and last_axis: the program means the same, on arrays that lie in blocks and borders."""
 
 import numpy as np
 import pytest
@@ -61,6 +61,16 @@ def test_split_axis_keeps_the_meaning(axis, factor):
     assert repr(replayed.replay(s.trace).func) == repr(s.func)
 
 
+@pytest.mark.parametrize("axis", ["n", "c", "h", "w", "k"])
+def test_last_axis_keeps_the_meaning(axis):
+    s, x, y = padded_sum()
+    array = np.random.default_rng(3).standard_normal((1, 8, 6, 5)).astype("f4")
+    s.apply("last_axis", block="Y", axis=axis)
+    kept = [one.var.name for one in s["Y"].block.axes if one.kind == ("reduce" if axis == "k" else "spatial")]
+    assert kept[-1] == axis
+    np.testing.assert_allclose(run(s, array, (1, 8, 6, 7)), expected(array), rtol=1e-6)
+
+
 @pytest.mark.parametrize(
     "step,arguments,message",
     [
@@ -74,6 +84,7 @@ def test_split_axis_keeps_the_meaning(axis, factor):
         ("lay_out", {"buffer": "X", "dimension": 1, "factor": 4, "before": [0, 1, 0, 0], "after": [0] * 4}, "a border"),
         ("split_axis", {"block": "Y", "axis": "c", "factor": 3}, "does not divide"),
         ("split_axis", {"block": "Y", "axis": "z", "factor": 2}, "the axes of Y are"),
+        ("last_axis", {"block": "Y", "axis": "z"}, "the axes of Y are"),
     ],
 )
 def test_bad_arguments(step, arguments, message):

@@ -46,6 +46,7 @@ VALID = {
     "pad": {"block": "B", "loop": "i", "factor": 3},
     "zigzag": {"loop": "ii", "by": "io"},
     "split_axis": {"block": "B", "axis": "i", "factor": 2},
+    "last_axis": {"block": "B", "axis": "i"},
     "lay_out": {"buffer": "A", "dimension": 0, "factor": 2, "before": [0], "after": [0]},
     "cache_operand": {"block": "B", "buffer": "A", "scope": "local", "axes": ["i"]},
     "matrix_form": {"block": "P", "pads": [4, 4, 2], "order": [0], "parts": 2, "k_last": [0, 1]},

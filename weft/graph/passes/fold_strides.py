@@ -4,8 +4,8 @@
     ->  %d = SpaceToDepth(Pad(%x, a fourth channel of zeros), 2)        %d: [n, 16, 112, 112]
         %y = Conv(%d, 4 × 4, pads 2 and 1)                              its weight rearranged, zeros where nothing was
 
-A matrix unit multiplies blocks of channels; three of them leave it idle. The zeros that are added are in image and
-weight both, so that nothing is added to any sum, whatever the image holds.
+A matrix unit multiplies blocks of channels; three of them leave it idle. The zeros that are added to the weight meet
+elements of the image that the window did not reach before: an infinity there gives NaN, as it does in Winograd's tiles.
 """
 
 from __future__ import annotations

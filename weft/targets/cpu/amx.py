@@ -142,22 +142,22 @@ def _mean_load(source: Any, target: Any, stride: int, tile_stride: int, rows: in
     _rows(target, width, int(tile_stride), int(rows))[...] = _rows(source, width, int(stride), int(rows))
 
 
-def _mean_store(source: Any, target: Any, stride: int, tile_stride: int, rows: int = 16) -> None:
-    width = 64 // target.buffer.dtype.bytes
+def _mean_store(source: Any, target: Any, stride: int, tile_stride: int, rows: int = 16, width: int = 16) -> None:
+    width = int(width)
     _rows(target, width, int(stride), int(rows))[...] = _rows(source, width, int(tile_stride), int(rows))
 
 
-def _mean_zero(tile: Any, rows: int = 16) -> None:
-    _rows(tile, 16, tile.strides[-2], int(rows))[...] = 0
+def _mean_zero(tile: Any, rows: int = 16, width: int = 16) -> None:
+    _rows(tile, int(width), tile.strides[-2], int(rows))[...] = 0
 
 
 def _mean_dot(kind: str, group: int) -> Callable[..., None]:
-    def run(a: Any, b: Any, out: Any, rows: int = 16, groups: int = 16) -> None:
-        depth = int(groups) * group
+    def run(a: Any, b: Any, out: Any, rows: int = 16, groups: int = 16, width: int = 16) -> None:
+        depth, columns = int(groups) * group, int(width)
         left = _rows(a, depth, a.strides[-2], int(rows)).astype(kind)
-        right = b.view((int(groups), 16, group), b.strides[-3:]).astype(kind)
-        tile = _rows(out, 16, out.strides[-2], int(rows))
-        tile[...] = tile + left @ right.transpose(0, 2, 1).reshape(depth, 16)
+        right = b.view((int(groups), columns, group), b.strides[-3:]).astype(kind)
+        tile = _rows(out, columns, out.strides[-2], int(rows))
+        tile[...] = tile + left @ right.transpose(0, 2, 1).reshape(depth, columns)
 
     return run
 
@@ -184,6 +184,14 @@ for _name, _meaning in _MEANINGS.items():
 # ----------------------------------------------------------------------------------------------------- declaring
 
 
+DOTS = {
+    ("bfloat16", "bfloat16"): ("float32", 2, "amx_dot_bf16"),
+    ("uint8", "int8"): ("int32", 4, "amx_dot_u8s8"),
+    ("int8", "int8"): ("int32", 4, "amx_dot_s8s8"),
+}
+"""For pairs of operands the type of their sums, how many rows of the right one are woven together, the instruction."""
+
+
 def _declare_load(name: str, shape: tuple[int, ...], dtype: str, step: int = 1) -> None:
     """A tile whose rows are every `step`-th of the source's."""
     source = te.placeholder((shape[0] * step, *shape[1:]), dtype, name="source")
@@ -197,36 +205,36 @@ def _declare_load(name: str, shape: tuple[int, ...], dtype: str, step: int = 1) 
     te.decl_tensor_intrin(tile.op, rule, name)
 
 
-def _declare_store(name: str, dtype: str, rows: int = 16) -> None:
-    tile = te.placeholder((rows, 16), dtype, name="tile")
-    target = te.compute((rows, 16), lambda i, j: tile[i, j], name="target")
+def _declare_store(name: str, dtype: str, rows: int = 16, width: int = 16) -> None:
+    tile = te.placeholder((rows, width), dtype, name="tile")
+    target = te.compute((rows, width), lambda i, j: tile[i, j], name="target")
+    size = index_expr(rows), index_expr(width)
 
     def rule(inputs: Any, outputs: Any) -> Call:
         strides = outputs[0].stride(0), inputs[0].stride(0)
-        return Call(
-            "amx_store", (inputs[0].access_ptr("r"), outputs[0].access_ptr("w"), *strides, index_expr(rows)), INT32
-        )
+        return Call("amx_store", (inputs[0].access_ptr("r"), outputs[0].access_ptr("w"), *strides, *size), INT32)
 
     te.decl_tensor_intrin(target.op, rule, name)
 
 
-def _declare_dot(
-    name: str, left: str, right: str, wide: str, group: int, rows: int = 16, groups: int = 16, call: str = ""
-) -> None:
-    depth = groups * group
+def _declare_dot(name: str, left: str, right: str, shape: tuple[int, int, int] | None = None, call: str = "") -> None:
+    """A product of tiles: `shape` is rows and depth of the left operand and columns of the right (None: full tiles)."""
+    wide, group, _ = DOTS[left, right]
+    rows, depth, width = shape or (16, 16 * group, 16)
     a = te.placeholder((rows, depth), left, name="a")
-    b = te.placeholder((groups, 16, group), right, name="b")
+    b = te.placeholder((depth // group, width, group), right, name="b")
     k = te.reduce_axis(depth, name="k")
     out = te.compute(
-        (rows, 16),
+        (rows, width),
         lambda i, j: te.sum(a[i, k].astype(wide) * b[k // group, j, k % group].astype(wide), axis=k),
         name="out",
     )
+    size = index_expr(rows), index_expr(depth // group), index_expr(width)
 
     def rule(inputs: Any, outputs: Any) -> tuple[Any, Call, Call]:
-        reset = Call("amx_zero", (outputs[0].access_ptr("w"), index_expr(rows)), INT32)
+        reset = Call("amx_zero", (outputs[0].access_ptr("w"), size[0], size[2]), INT32)
         operands = (inputs[0].access_ptr("r"), inputs[1].access_ptr("r"), outputs[0].access_ptr("rw"))
-        update = Call(call or name, (*operands, index_expr(rows), index_expr(groups)), INT32)
+        update = Call(call or name, (*operands, *size), INT32)
         return [reset, update], reset, update
 
     te.decl_tensor_intrin(out.op, rule, name)
@@ -257,14 +265,13 @@ _declare_weave("amx_weave_bf16", "bfloat16", 2)
 _declare_weave("amx_weave_s8", "int8", 4)
 _declare_store("amx_store_f32", "float32")
 _declare_store("amx_store_i32", "int32")
-_declare_dot("amx_dot_bf16", "bfloat16", "bfloat16", "float32", 2)
-_declare_dot("amx_dot_u8s8", "uint8", "int8", "int32", 4)
-_declare_dot("amx_dot_s8s8", "int8", "int8", "int32", 4)
+for (_left, _right), (_, _, _dot_name) in DOTS.items():
+    _declare_dot(_dot_name, _left, _right)
 
 
 @dataclass(frozen=True)
 class Shaped:
-    """The intrinsics for tiles of `rows` rows of sums and `depth` steps of the reduction."""
+    """The intrinsics for tiles that are not full."""
 
     load_left: str
     load_right: str
@@ -273,27 +280,20 @@ class Shaped:
 
 
 @functools.cache
-def shaped(left: str, right: str, rows: int, depth: int, step: int = 1) -> Shaped:
-    """Declares, once, the intrinsics for tiles that are not full; the rows of the left operand lie `step` apart.
+def shaped(left: str, right: str, shape: tuple[int, int, int], step: int = 1) -> Shaped:
+    """Declares, once, the intrinsics for tiles of some rows, depth and columns; the left rows lie `step` rows apart.
 
     `left` and `right` are the operands' element types.
     """
     wide, group, call = DOTS[left, right]
-    part = f"{left}_{right}_{rows}x{depth}"
-    names = Shaped(f"amx_load_{part}_{step}", f"amx_load_right_{part}", f"amx_dot_{part}", f"amx_store_{wide}_{rows}")
+    rows, depth, width = shape
+    part = f"{left}_{right}_{rows}x{depth}x{width}"
+    names = Shaped(f"amx_left_{part}_{step}", f"amx_right_{part}", f"amx_dot_{part}", f"amx_store_{part}")
     _declare_load(names.load_left, (rows, depth), left, step)
-    _declare_load(names.load_right, (depth // group, 16, group), right)
-    _declare_dot(names.dot, left, right, wide, group, rows, depth // group, call)
-    _declare_store(names.store, wide, rows)
+    _declare_load(names.load_right, (depth // group, width, group), right)
+    _declare_dot(names.dot, left, right, shape, call)
+    _declare_store(names.store, wide, rows, width)
     return names
-
-
-DOTS = {
-    ("bfloat16", "bfloat16"): ("float32", 2, "amx_dot_bf16"),
-    ("uint8", "int8"): ("int32", 4, "amx_dot_u8s8"),
-    ("int8", "int8"): ("int32", 4, "amx_dot_s8s8"),
-}
-"""For pairs of operands the type of their sums, how many rows of the right one are woven together, the instruction."""
 
 
 # ---------------------------------------------------------------------------------------------------------- the pass
@@ -321,8 +321,8 @@ def _sizes(s: Stmt) -> list[tuple[int, int]]:
     shapes: dict[Buffer, tuple[int, int]] = {}
     for e in walk_exprs(s):
         if isinstance(e, Call) and e.name.startswith("amx_dot") and len(e.args) > 3:
-            rows, groups = (int_value(n) or 16 for n in e.args[3:5])
-            for tile, size in zip(e.args, ((rows, groups * 4), (groups, 64), (rows, 64))):
+            rows, groups, width = (int_value(n) or 16 for n in e.args[3:6])
+            for tile, size in zip(e.args, ((rows, groups * 4), (groups, width * 4), (rows, width * 4))):
                 assert isinstance(tile, Address)
                 shapes[tile.buffer] = size
     found: dict[int, tuple[int, int]] = {}

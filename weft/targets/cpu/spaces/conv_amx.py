@@ -33,7 +33,10 @@ from weft.targets.cpu.spaces.matmul_facts import operands, sums_and_final, uses
 from weft.targets.cpu.unit import Unit
 
 TILE = 16
-"""Rows of a tile, and columns of a tile of sums."""
+"""Rows of a tile, and columns of a tile of sums, at most."""
+
+LEAST_COLUMNS = 8
+"""Columns of a tile of sums that are worth it."""
 
 REGISTER_BYTES = 1024
 PARTS = 8
@@ -42,7 +45,7 @@ PARTS = 8
 
 @dataclass(frozen=True)
 class Shape:
-    """The axes of a convolution by their part in it; `step` is how many places the window moves."""
+    """The axes of a convolution by their part in it; a tile has `rows` places, `step` apart, and `width` channels."""
 
     image: Load
     weight: Load
@@ -53,6 +56,7 @@ class Shape:
     depth: Axis
     step: int
     rows: int
+    width: int
     outer: tuple[Axis, ...]
 
     @property
@@ -72,7 +76,7 @@ def space(unit: Unit) -> Space | None:
     if shape is None:
         return None
     channels = extent(shape.lane) * (1 if shape.block is None else extent(shape.block))
-    columns = 2 if channels % (2 * TILE) == 0 else 1
+    columns = 2 if channels % (2 * shape.width) == 0 else 1
     high, across = _tile(shape, columns)
     knobs = {
         "columns": tuple(sorted({1, columns})),
@@ -117,7 +121,7 @@ def _shape(unit: Unit) -> Shape | None:
         return None
     place, lane = across[-1], lanes[-1]
     far = facts.step(image, place.var)
-    if extent(depth[0]) > TILE * kind[1] or extent(depth[0]) % kind[1] or extent(lane) % TILE:
+    if extent(depth[0]) > TILE * kind[1] or extent(depth[0]) % kind[1] or extent(lane) % LEAST_COLUMNS:
         return None
     if far is None or far <= 0 or far % extent(depth[0]) or not _is_plain(facts, weight, lanes, depth[0]):
         return None
@@ -125,7 +129,8 @@ def _shape(unit: Unit) -> Shape | None:
     row = across[-2] if len(across) > 1 else None
     block = lanes[0] if len(lanes) == 2 else None
     outer = tuple(axis for axis in facts.spatial if axis not in (place, lane, row, block))
-    return Shape(image, weight, lane, block, place, row, depth[0], far // extent(depth[0]), rows, outer)
+    width = math.gcd(extent(lane), TILE)
+    return Shape(image, weight, lane, block, place, row, depth[0], far // extent(depth[0]), rows, width, outer)
 
 
 def _is_plain(facts: Facts, weight: Load, lanes: list[Axis], depth: Axis) -> bool:
@@ -143,7 +148,10 @@ def _is_plain(facts: Facts, weight: Load, lanes: list[Axis], depth: Axis) -> boo
 def _apply(unit: Unit, shape: Shape, point: Point) -> None:
     s = unit.schedule
     names = amx.shaped(
-        shape.image.buffer.dtype.name, shape.weight.buffer.dtype.name, shape.rows, extent(shape.depth), shape.step
+        shape.image.buffer.dtype.name,
+        shape.weight.buffer.dtype.name,
+        (shape.rows, extent(shape.depth), shape.width),
+        shape.step,
     )
     position = {axis.var: i for i, axis in enumerate(unit.facts.spatial)}
     stored, final, at = sums_and_final(unit)
@@ -175,9 +183,15 @@ def _pack(unit: Unit, shape: Shape, stored: Stage, columns: int) -> Stage:
         if n not in (lane, deep) and uses_any(index, {axis.var})
     ]
     fixed = [n for n in names if n not in (lane, deep, *others)]
-    width, group = TILE * columns, 4 // int(load.buffer.dtype.bytes)
-    tiles = [*fixed, f"{lane} // {width}", f"{deep} // {extent(shape.depth)}", *others, f"{lane} % {width} // {TILE}"]
-    inside = [f"{deep} % {extent(shape.depth)} // {group}", f"{lane} % {TILE}", f"{deep} % {group}"]
+    width, group = shape.width * columns, 4 // int(load.buffer.dtype.bytes)
+    tiles = [
+        *fixed,
+        f"{lane} // {width}",
+        f"{deep} // {extent(shape.depth)}",
+        *others,
+        f"{lane} % {width} // {shape.width}",
+    ]
+    inside = [f"{deep} % {extent(shape.depth)} // {group}", f"{lane} % {shape.width}", f"{deep} % {group}"]
     buffer = copy.block.writes[0].buffer.name
     s.apply("transform_layout", buffer=buffer, inputs=names, outputs=[*tiles, *inside])
     return copy
@@ -216,7 +230,7 @@ def _columns(
 ) -> tuple[list[Var], list[Var]]:
     """The loops over channels around the tiles, and those inside."""
     lane = loop_of[at[shape.lane.var]]
-    width = TILE * point["columns"]
+    width = shape.width * point["columns"]
     if extent(shape.lane) >= width:
         blocks = [] if shape.block is None else [loop_of[at[shape.block.var]]]
         lo, li = final.split(lane, factor=width)
@@ -241,7 +255,7 @@ def _stored_loops(s: Schedule, stored: Stage, shape: Shape, position: dict[Var, 
     stored.set_scope("local")
     rest = [x for d, x in enumerate(axes) if d not in (place, lane)]
     wo, wi = stored.split(axes[place], factor=shape.rows)
-    jo, ji = stored.split(axes[lane], factor=TILE)
+    jo, ji = stored.split(axes[lane], factor=shape.width)
     stored.reorder(*rest, wo, jo, wi, ji)
     _unroll(stored, [*rest, wo, jo])
     return wi
@@ -262,7 +276,7 @@ def _left(s: Schedule, tile: Stage, shape: Shape) -> Stage:
     inside = (shape.place.var, shape.depth.var)
     front = [axis.var.name for axis in tile.block.axes if uses(shape.image, axis.var) and axis.var not in inside]
     left = s.cache_operand(tile.name, shape.image.buffer.name, "amx.tile", [*front, *(var.name for var in inside)])
-    _tiles(s, left, len(front), shape.rows)
+    _tiles(s, left, shape, len(front))
     return left
 
 
@@ -277,12 +291,12 @@ def _multiply(
 ) -> None:
     """Tiles of places times tiles of channels for each block of input channels at each place of the window."""
     place, lane = position[shape.place.var], position[shape.lane.var]
-    _tiles(s, tile, place, shape.rows, lane)
+    _tiles(s, tile, shape, place, lane)
     axes, reduce = list(tile.axis), list(tile.reduce_axis)
     deep = [axis.var for axis in tile.block.axes if axis.kind == "reduce"].index(shape.depth.var)
     depth = reduce.pop(deep)
     wo, dot = tile.split(axes[place], factor=shape.rows)
-    jo, ji = tile.split(axes[lane], factor=TILE)
+    jo, ji = tile.split(axes[lane], factor=shape.width)
     rest = [x for d, x in enumerate(axes) if d not in (place, lane)]
     tile.reorder(*reduce, *rest, wo, jo, dot, ji, depth)
     _unroll(tile, [*rest, wo, jo])
@@ -306,15 +320,16 @@ def _unroll(stage: Stage, loops: Sequence[Var]) -> None:
             stage.unroll(loop)
 
 
-def _tiles(s: Schedule, stage: Stage, place: int, rows: int, lane: int | None = None) -> None:
-    """A buffer in tiles of `rows` places, and of 16 channels, each in a register of its own."""
+def _tiles(s: Schedule, stage: Stage, shape: Shape, place: int, lane: int | None = None) -> None:
+    """A buffer in tiles of places (and channels, where they are its own), each in a register of its own."""
     buffer = stage.block.writes[0].buffer
     names = [f"d{i}" for i in range(len(buffer.shape))]
     last = len(names) - 1 if lane is None else lane
     front = [n for d, n in enumerate(names) if d not in (place, last)]
     i, j = names[place], names[last]
-    columns = [] if lane is None else [f"{j} // {TILE}"]
-    inside = [f"{i} % {rows}", j if lane is None else f"{j} % {TILE}"]
+    rows, width = shape.rows, shape.width
+    columns = [] if lane is None else [f"{j} // {width}"]
+    inside = [f"{i} % {rows}", j if lane is None else f"{j} % {width}"]
     s.apply("transform_layout", buffer=buffer.name, inputs=names, outputs=[*front, f"{i} // {rows}", *columns, *inside])
     _align(s, stage, 2)
 

@@ -1,0 +1,172 @@
+"""Convolutions of bfloat16 on AMX tiles: right for every window, step, width of a row and number of channels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import weft
+import weft.ops  # noqa: F401  (the table of operators)
+from weft.core.knobs import knobs
+from weft.graph.interpreter import interpret_graph
+from weft.graph.ir import Graph, Node, TensorType, Value
+from weft.graph.passes.fold_strides import fold_strides
+from weft.graph.passes.infer import infer
+from weft.graph.passes.precision import lower_precision
+from weft.loop.interpreter import interpret
+from weft.targets.cpu import amx
+from weft.targets.registry import find_target
+
+needs_amx = pytest.mark.skipif(not amx.available(find_target("native")), reason="this machine has no AMX tiles")
+TOLERANCE = 0.015
+
+
+class Net:
+    """A chain of convolutions with what stands between them."""
+
+    def __init__(self, seed: int, *shape: int) -> None:
+        self.random = np.random.default_rng(seed)
+        self.input = self.last = Value("x", TensorType("float32", shape))
+        self.nodes: list[Node] = []
+        self.constants: dict[Value, Any] = {}
+
+    def constant(self, *shape: int) -> Value:
+        value = Value(f"w{len(self.constants)}", TensorType("float32", shape))
+        scale = np.sqrt(max(1, np.prod(shape[1:])))
+        self.constants[value] = (self.random.standard_normal(shape) / scale).astype("f4")
+        return value
+
+    def add(self, op: str, *others: Value, **attributes: Any) -> Value:
+        made = Value(f"v{len(self.nodes)}")
+        self.nodes.append(Node(op, [self.last, *others], [made], attributes, name=f"n{len(self.nodes)}"))
+        self.last = made
+        return made
+
+    def conv(self, ci: int, co: int, k: int, group: int = 1, **attributes: Any) -> Value:
+        others = [self.constant(co, ci // group, k, k), self.constant(co)]
+        return self.add("Conv", *others, kernel_shape=[k, k], group=group, **attributes)
+
+    def graph(self) -> Graph:
+        return infer(Graph("net", [self.input], [self.last], self.nodes, self.constants))
+
+
+def check(graph: Graph, on_tiles: int, threads: int = 1) -> None:
+    """The graph in bfloat16 against itself in float32; so many of its kernels use tiles."""
+    x = np.random.default_rng(1).standard_normal(graph.inputs[0].tensor.static).astype("f4")
+    (want,) = interpret_graph(graph, [x])
+    with knobs.override(cache=False):
+        module = weft.compile(graph, precision="bf16", threads=threads)
+        (made,) = module.run(None, {"x": x})
+    np.testing.assert_allclose(made, want, atol=TOLERANCE * float(np.abs(want).max()), rtol=0)
+    (one,) = module.specializations
+    assert sum("amx_dot" in repr(launch.kernel.scheduled) for launch in one.launches) == on_tiles
+
+
+SHAPES = [
+    # channels, between, height, width, kernel, stride, pad
+    (32, 64, 14, 14, 3, 1, 1),
+    (64, 32, 7, 7, 3, 1, 1),
+    (64, 64, 9, 17, 3, 1, 1),
+    (32, 48, 8, 28, 3, 2, 1),
+    (96, 32, 5, 35, 5, 1, 2),
+    (16, 80, 6, 13, 1, 1, 0),
+    (48, 16, 7, 19, 1, 2, 0),
+    (40, 32, 3, 5, 3, 1, 1),
+    (64, 96, 3, 2, 3, 1, 1),
+    (32, 32, 6, 31, 2, 1, 0),
+]
+
+
+@needs_amx
+@pytest.mark.parametrize("shape", SHAPES)
+def test_convolutions_of_every_shape(shape):
+    channels, between, height, width, k, stride, pad = shape
+    net = Net(0, 1, 32, height, width)
+    net.conv(32, channels, 1)
+    net.add("Relu")
+    net.conv(channels, between, k, strides=[stride] * 2, pads=[pad] * 4)
+    net.add("Relu")
+    net.conv(between, 32, 1)
+    check(net.graph(), on_tiles=3, threads=1 + width % 2)
+
+
+@needs_amx
+def test_batches_dilations_and_residuals():
+    net = Net(1, 2, 32, 10, 12)
+    skip = net.conv(32, 64, 3, pads=[1, 1, 1, 1])
+    net.conv(64, 64, 3, pads=[2, 2, 2, 2], dilations=[2, 2])
+    net.add("Add", skip)
+    net.add("Relu")
+    net.conv(64, 32, 3, pads=[0, 1, 2, 0])
+    check(net.graph(), on_tiles=3, threads=2)
+
+
+@needs_amx
+def test_one_block_of_channels_and_depthwise_between():
+    net = Net(2, 1, 3, 20, 20)
+    net.conv(3, 32, 3, strides=[2, 2], pads=[1, 1, 1, 1])
+    net.add("Relu")
+    net.conv(32, 32, 3, group=32, pads=[1, 1, 1, 1])
+    net.add("Relu")
+    net.conv(32, 64, 1)
+    net.conv(64, 64, 3, group=64, pads=[1, 1, 1, 1], strides=[2, 2])
+    net.conv(64, 24, 1)
+    net.conv(24, 32, 1)
+    check(net.graph(), on_tiles=4)
+
+
+@needs_amx
+def test_the_scheduled_program_means_what_the_machine_computes():
+    net = Net(3, 1, 32, 3, 6)
+    net.conv(32, 32, 1)
+    graph = net.graph()
+    with knobs.override(cache=False):
+        module = weft.compile(graph, precision="bf16", threads=1)
+    (one,) = module.specializations
+    (launch,) = [item for item in one.launches if "amx_dot" in repr(item.kernel.scheduled)]
+    func = launch.kernel.scheduled
+    random = np.random.default_rng(4)
+    arrays = {p.name: random.standard_normal([int(n.value) for n in p.shape]) for p in func.buffers}
+    arrays = {p.name: arrays[p.name].astype(p.dtype.numpy) for p in func.buffers}
+    image, weight = (arrays[p.name].astype("f4") for p in func.buffers if p.dtype.name == "bfloat16")
+    interpret(func, *arrays.values())
+    bias, out = sorted((arrays[p.name] for p in func.buffers if p.dtype.name == "float32"), key=np.ndim)
+    columns = weight.reshape(-1, 16, 16, 2).transpose(1, 3, 0, 2).reshape(32, 32)
+    want = np.einsum("hwc,co->ohw", image[0, 0, :3, :6], columns)
+    np.testing.assert_allclose(out[0], want + bias[:, None, None], rtol=1e-4, atol=1e-4)
+
+
+# ---------------------------------------------------------------------------------------------------- folded strides
+
+
+@pytest.mark.parametrize(
+    "size,k,stride,pad,channels",
+    [(28, 7, 2, 3, 3), (28, 3, 2, 1, 3), (28, 3, 2, 0, 3), (32, 4, 4, 0, 3), (24, 5, 2, 2, 1), (27, 3, 3, 1, 2)],
+)
+def test_a_folded_convolution_is_the_same(size, k, stride, pad, channels):
+    net = Net(5, 1, channels, size, size)
+    net.conv(channels, 16, k, strides=[stride] * 2, pads=[pad] * 4)
+    narrow = lower_precision(net.graph(), "bf16")
+    folded = fold_strides(narrow)
+    assert [n.op for n in folded.nodes].count("SpaceToDepth") == 1
+    x = np.random.default_rng(6).standard_normal((1, channels, size, size)).astype("f4")
+    (want,), (made,) = interpret_graph(narrow, [x]), interpret_graph(folded, [x])
+    np.testing.assert_allclose(made, want, rtol=1e-3, atol=1e-3)
+
+
+def test_what_is_not_folded():
+    for channels, size, attributes in (
+        (3, 28, {"strides": [1, 1]}),
+        (8, 28, {"strides": [2, 2]}),
+        (3, 27, {"strides": [2, 2]}),
+    ):
+        net = Net(7, 1, channels, size, size)
+        net.conv(channels, 16, 3, pads=[1, 1, 1, 1], **attributes)
+        narrow = lower_precision(net.graph(), "bf16")
+        assert fold_strides(narrow) is narrow
+    net = Net(8, 1, 3, 28, 28)
+    net.conv(3, 16, 3, strides=[2, 2], pads=[1, 1, 1, 1])
+    wide = net.graph()
+    assert fold_strides(wide) is wide
