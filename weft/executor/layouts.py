@@ -146,7 +146,7 @@ def _divided(indices: Sequence[Expr], axes: Mapping[Var, int]) -> tuple[Var, int
     return None
 
 
-def _whole(buffer: Buffer, indices: Sequence[Expr], axes: Mapping[Var, int]) -> Var | None:
+def _whole(buffer: Buffer, indices: Sequence[Expr], axes: dict[Var, int]) -> Var | None:
     """The axis that walks over the only block of channels, where other axes stand behind it."""
     last = indices[-1]
     if not isinstance(last, Var) or axes.get(last, 1) == 1 or next(reversed(axes)) is last:

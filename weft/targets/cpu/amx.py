@@ -265,8 +265,8 @@ _declare_weave("amx_weave_bf16", "bfloat16", 2)
 _declare_weave("amx_weave_s8", "int8", 4)
 _declare_store("amx_store_f32", "float32")
 _declare_store("amx_store_i32", "int32")
-for (_left, _right), (_, _, _dot_name) in DOTS.items():
-    _declare_dot(_dot_name, _left, _right)
+for (_left, _right), _kind in DOTS.items():
+    _declare_dot(_kind[2], _left, _right)
 
 
 @dataclass(frozen=True)
