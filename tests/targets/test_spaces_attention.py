@@ -29,7 +29,7 @@ NATIVE = find_target("native")
 LANES = NATIVE.vector_bytes // 4
 
 
-def one_node(sizes, steps=(), heads_inside=1, dtype="float32") -> Graph:
+def one_node(sizes, steps=(), heads_inside=1, dtype="float32", empty_rows=0) -> Graph:
     """A graph of one attention over packed operands; a step is (name, number, shape of its operand)."""
     b, h, m, n, d, e = sizes
     inputs = [
@@ -41,7 +41,7 @@ def one_node(sizes, steps=(), heads_inside=1, dtype="float32") -> Graph:
     attributes = {
         "sizes": list(sizes), "query": [0, m * h * d, d, h * d, 1], "key": [0, n * h * d, d, h * d, 1],
         "value": [0, n * h * e, e, h * e, 1], "steps": [s for s, _, _ in steps],
-        "numbers": [number for _, number, _ in steps], "heads_inside": heads_inside,
+        "numbers": [number for _, number, _ in steps], "heads_inside": heads_inside, "empty_rows": empty_rows,
         "padded": list(padded(Sizes(*sizes), NATIVE, LANES)),
     }  # fmt: skip
     out = Value("y", TensorType(dtype, (b, m, h, e) if heads_inside else (b, h, m, e)))
@@ -111,6 +111,15 @@ def test_minus_infinity_masks_and_rows_that_see_nothing():
     arrays[3][:] = 0
     arrays[0][5], arrays[1][9] = np.inf, np.nan
     check(graph, arrays)
+
+
+def test_rows_that_see_nothing_are_zeros_for_the_operator_of_the_standard():
+    steps = (SCALED, ("allow", 0.0, (1, 1, 20, 37)), ("causal", 3.0, None))
+    graph = one_node((1, 2, 20, 37, 8, 16), steps, empty_rows=1)
+    arrays = arrays_of(graph)
+    arrays[3][0, 0, [0, 7, 19]] = False
+    check(graph, arrays)
+    assert (run(graph, arrays, lambda s: default_schedule(s, NATIVE))[0, 7] == 0).all()
 
 
 def test_large_scores_do_not_overflow():

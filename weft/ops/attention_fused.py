@@ -3,14 +3,15 @@
     FusedAttention(q, k, v, operand…)                                                        domain "weft"
         sizes        batch, heads, queries, keys, size of a key, size of a value
         query, key, value   where an element lies in its input: [offset, steps by batch, head, place and element]
-        steps        what happens to a score before the softmax, in order: "scale", "add", "keep" or "drop"
-        numbers      one number a step: the factor, nothing, what stands where the operand is false, or true
+        steps        what happens to a score before the softmax, in order (STEPS)
+        numbers      one number a step, for those that take one
         padded       queries, keys and elements of a value, rounded up to the tiles of a schedule
+        empty_rows   a query that sees no key gives 0: no numbers (Softmax's meaning), 1: zeros (Attention's)
         heads_inside 0: the result is (batch, heads, queries, elements); 1: (batch, queries, heads, elements)
 
 q, k and v are vectors: a pass (`graph/passes/attention.py`) reads through the transposes, splits and reshapes before
-them, so that nothing is stored only to lie in another order. Every step but "scale" has an operand, which broadcasts to
-(batch, heads, queries, keys). The softmax is the standard's: a row of nothing but minus infinity has no result.
+them, so that nothing is stored only to lie in another order. Operands of steps broadcast to (batch, heads, queries,
+keys).
 
 As a tensor program:
 
@@ -18,12 +19,13 @@ As a tensor program:
     scores, masked          products, and the steps on them; minus infinity in the padding
     top, grown, total       the softmax before its division
     mixed                   products with the values
-    attention               mixed / total
+    attention               mixed · (1 / total)
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,6 +35,7 @@ from weft.expr.nodes import Expr
 from weft.graph.ir import Array, TensorType, Type
 from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
 from weft.ops.activations_softmax import softmax_array
+from weft.ops.attention import probabilities
 from weft.ops.elementwise_support import expect_broadcast, expect_floats, kernel
 
 DOMAIN = "weft"
@@ -45,7 +48,17 @@ QUERIES, KEYS, VALUES, SCORES, MASKED, TOP, GROWN, TOTAL, MIXED, RESULT = (
 """The stages of the program, by which a schedule knows them."""
 
 OPERANDS = ("query", "key", "value")
-STEPS = ("scale", "add", "keep", "drop")
+STEPS = {
+    "scale": "times the number",
+    "add": "plus the operand",
+    "keep": "where the operand is false, the number instead",
+    "drop": "where the operand is true, the number instead",
+    "allow": "where the operand is false, plus minus infinity",
+    "causal": "for keys later than the query, by more than the number, minus infinity instead",
+}
+ALONE = ("scale", "causal")
+"""Steps without an operand."""
+
 _MINUS = float("-inf")
 
 
@@ -96,7 +109,7 @@ def _infer(c: Infer) -> Sequence[Type]:
     sizes, steps = _sizes(c), _steps(c)
     if min(sizes) < 1 or any(step not in STEPS for step, _ in steps):
         raise c.error(f"its sizes {list(sizes)} must be positive, and its steps be among {', '.join(STEPS)}")
-    if len(c.types) != 3 + sum(step != "scale" for step, _ in steps):
+    if len(c.types) != 3 + sum(step not in ALONE for step, _ in steps):
         raise c.error(f"it has {len(c.types)} inputs, which do not fit its steps {[step for step, _ in steps]}")
     for position, (name, extents) in enumerate(_extents(sizes).items()):
         _expect_view(c, position, name, extents)
@@ -129,12 +142,17 @@ def _evaluate(c: Evaluate, *arrays: Array) -> Array:
         value = np.array(number, scores.dtype)
         if step == "scale":
             scores = scores * value
+        elif step == "causal":
+            seen = np.arange(sizes.keys) <= np.arange(sizes.queries)[:, None] + int(number)
+            scores = np.where(seen, scores, np.array(_MINUS, scores.dtype))
         elif step == "add":
             scores = scores + next(operands)
+        elif step == "allow":
+            scores = scores + np.where(next(operands), 0, _MINUS).astype(scores.dtype)
         else:
             arms = (scores, value) if step == "keep" else (value, scores)
             scores = np.where(next(operands), *arms)
-    made = np.matmul(softmax_array(scores, -1), v)
+    made = np.matmul((probabilities if c.get("empty_rows", 0) else partial(softmax_array, axis=-1))(scores), v)
     return np.ascontiguousarray(made.swapaxes(1, 2)) if c.get("heads_inside", 0) else made
 
 
@@ -191,11 +209,13 @@ def _compute(c: Compute, query: te.Tensor, key: te.Tensor, value: te.Tensor, *op
         name=SCORES,
     )
     masked = _masked(scores, operands, steps if factor is None else steps[1:], limits)
-    mixed, total = _mixed(masked, values)
+    zeros = bool(c.get("empty_rows", 0))
+    mixed, total = _mixed(masked, values, zeros)
 
     def share(b: Any, h: Any, i: Any, e: Any) -> Expr:
-        made: Expr = mixed[b, h, i, e] / total[b, h, i]
-        return made
+        # One division a row; a sum of powers is at least 1, that of the greatest score.
+        made: Expr = mixed[b, h, i, e] * (te.const(1, query.dtype) / total[b, h, i])
+        return te.select(te.equal(total[b, h, i], zero), zero, made) if zeros else made
 
     inside = bool(c.get("heads_inside", 0))
     return te.compute(
@@ -211,6 +231,7 @@ def _masked(
 ) -> te.Tensor:
     """The scores after their steps; minus infinity for keys of the padding."""
     kind = scores.dtype
+    minus = te.const(_MINUS, kind)
 
     def body(b: Any, h: Any, i: Any, j: Any) -> Expr:
         # Queries of the padding read the operands of the last one: nobody reads what they give.
@@ -219,26 +240,35 @@ def _masked(
         rest = iter(operands)
         for step, number in steps:
             other = te.const(number, kind)
+            operand: Any = None if step in ALONE else te.broadcast_read(next(rest), (b, h, row, j))
             if step == "scale":
                 made = made * other
-                continue
-            operand = te.broadcast_read(next(rest), (b, h, row, j))
-            if step == "add":
+            elif step == "causal":
+                made = te.select(j <= i + int(number), made, minus)
+            elif step == "add":
                 made = made + operand
+            elif step == "allow":
+                made = made + te.select(operand, te.const(0, kind), minus)
             else:
                 made = te.select(operand, made, other) if step == "keep" else te.select(operand, other, made)
-        return _inside((j,), limits[1:2], made, te.const(_MINUS, kind))
+        return _inside((j,), limits[1:2], made, minus)
 
     made: te.Tensor = te.compute(scores.shape, body, name=MASKED)
     return made
 
 
-def _mixed(masked: te.Tensor, values: te.Tensor) -> tuple[te.Tensor, te.Tensor]:
-    """Values weighed by the powers of the scores, and the sums of the powers."""
+def _mixed(masked: te.Tensor, values: te.Tensor, zeros: bool) -> tuple[te.Tensor, te.Tensor]:
+    """Values weighed by the powers of the scores, and the sums of the powers: 0 for an empty row, if `zeros`."""
+    lowest = te.const(float(np.finfo(masked.dtype.name).min), masked.dtype)
     shape, (keys, size) = masked.shape, values.shape[2:]
     j = [te.reduce_axis(n, name=name) for n, name in ((shape[3], "top_key"), (shape[3], "sum_key"), (keys, "key"))]
     top = te.compute(shape[:3], lambda b, h, i: te.max(masked[b, h, i, j[0]], axis=j[0]), name=TOP)
-    grown = te.compute(shape, lambda b, h, i, k: te.exp(masked[b, h, i, k] - top[b, h, i]), name=GROWN)
+
+    def grow(b: Any, h: Any, i: Any, k: Any) -> Expr:
+        greatest = te.maximum(top[b, h, i], lowest) if zeros else top[b, h, i]
+        return te.exp(masked[b, h, i, k] - greatest)
+
+    grown = te.compute(shape, grow, name=GROWN)
     total = te.compute(shape[:3], lambda b, h, i: te.sum(grown[b, h, i, j[1]], axis=j[1]), name=TOTAL)
     mixed = te.compute(
         (*shape[:3], size),

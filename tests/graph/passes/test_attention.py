@@ -141,6 +141,55 @@ def test_what_stays_as_it_is(why):
     assert fuse_attention(graph, (lambda *_: None) if why == "not worth it" else tight) is graph
 
 
+OPERATORS = {
+    "plain": ({}, 3, 3, None, True),
+    "causal": ({"is_causal": 1, "scale": 0.3}, 3, 3, None, True),
+    "numbers": ({}, 3, 3, ((5, 7), "float32"), True),
+    "truths": ({"is_causal": 1}, 3, 3, ((2, 1, 5, 7), "bool"), True),
+    "packed": ({"q_num_heads": 3, "kv_num_heads": 3}, 3, 3, ((2, 1, 1, 7), "float32"), True),
+    "shared keys of several": ({}, 6, 3, None, False),
+    "a soft cap": ({"softcap": 3.0}, 3, 3, None, False),
+    "a short mask": ({}, 3, 3, ((5, 6), "float32"), False),
+    "a window": ({"left_window_size": 2}, 3, 3, None, False),
+}
+
+
+def operator(name: str, batch: int = 2) -> Graph:
+    attributes, heads, key_heads, mask, _ = OPERATORS[name]
+    b = Builder("operator")
+    shapes = [(batch, heads, 5, 4), (batch, key_heads, 7, 4), (batch, key_heads, 7, 6)]
+    if "q_num_heads" in attributes:
+        shapes = [(n, m, h * d) for n, h, m, d in shapes]
+    inputs = [b.input(name, shape) for name, shape in zip("qkv", shapes)]
+    inputs += [] if mask is None else [b.input("mask", *mask)]
+    return b.finish(b.node("Attention", *inputs, **attributes))
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_the_operator_of_the_standard(name):
+    graph = operator(name)
+    made = fused(graph)
+    assert (NAME in operators(made)) == OPERATORS[name][-1]
+    check_meaning(graph, made)
+
+
+def test_queries_that_share_keys_become_a_batch():
+    graph = operator("shared keys of several", batch=1)
+    made = fused(graph)
+    (node,) = [n for n in made.nodes if n.op == NAME]
+    assert node.attributes["sizes"] == [3, 2, 5, 7, 4, 6]
+    check_meaning(graph, made)
+
+
+def test_the_operator_gives_zeros_where_nothing_is_seen():
+    graph = operator("truths")
+    arrays = [np.ones(v.tensor.static, v.tensor.numpy) for v in graph.inputs]
+    arrays[3][1, :, 2] = False
+    found = interpret_graph(fused(graph), arrays)[0]
+    np.testing.assert_allclose(found, interpret_graph(graph, arrays)[0], rtol=1e-5)
+    assert (found[1, :, 2] == 0).all() and (found[0] != 0).all()
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_views_of_random_movements(seed):
     """A chain of movements is read as the numpy view that it is, from any value of the chain that it starts at."""

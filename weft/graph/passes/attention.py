@@ -3,6 +3,7 @@
     %s = MatMul(%q, Transpose(%k))
     %t = Mul / Div / Add / Where on %s                ->      %y = weft.FusedAttention(%q1, %k1, %v1, mask…)
     %y = MatMul(Softmax(%t), %v)                              %q1, %k1, %v1: the values that q, k and v are views of
+    %y = Attention(%q, %k, %v, mask…)
 
 Operands are read through transposes, splits, slices and reshapes, as far as one distance for each axis describes where
 an element lies, and through factors that nothing else reads. A Transpose of the result that brings the heads inside is
@@ -36,7 +37,7 @@ Propose = Callable[[Sequence[int], str], Sequence[int] | None]
 
 def fuse_attention(graph: Graph, propose: Propose) -> Graph:
     """The graph with attention as single nodes where that is worth it; the same object where there is none."""
-    if not any(node.op == "Softmax" for node in graph.nodes):
+    if not any(node.op in ("Softmax", "Attention") for node in graph.nodes):
         return graph
 
     def rule(node: Node, scope: Scope) -> Replacement:
@@ -44,6 +45,8 @@ def fuse_attention(graph: Graph, propose: Propose) -> Graph:
             return None
         if node.op == "MatMul":
             return _whole(node, scope, propose)
+        if node.op == "Attention":
+            return _operator(node, scope, propose)
         return _heads_inside(node, scope) if node.op == "Transpose" else None
 
     made, changed = rewrite(graph, rule)
@@ -257,6 +260,88 @@ def _whole(node: Node, scope: Scope, propose: Propose) -> Replacement:
     return _replacement(node, [*sources, *(v for _, _, v in found.steps if v is not None)], made, scope)
 
 
+def _operator(node: Node, scope: Scope, propose: Propose) -> Replacement:
+    """One node for the standard's Attention without a past, a soft cap or windows."""
+    query, key, value, mask = [*node.inputs, None][:4]
+    given = node.attributes
+    if len(node.inputs) > 4 and any(v is not None for v in node.inputs[4:]) or len(node.outputs) > 1:
+        return None
+    if given.get("softcap") or given.get("softmax_precision", 1) not in (0, 1):
+        return None
+    if max(given.get("left_window_size", -1), given.get("right_window_size", -1)) >= 0:
+        return None
+    if query is None or key is None or value is None or not all(map(_is_plain, (query, key, value))):
+        return None
+    if mask is not None and not (isinstance(mask.type, TensorType) and mask.type.is_static):
+        return None
+    if mask is not None and mask.tensor.dtype not in ("bool", *KINDS):
+        return None
+    heads = [int(given.get(f"{name}_num_heads", 0)) for name in ("q", "kv", "kv")]
+    views = [_in_heads(view_of(v, scope), v, n) for v, n in zip((query, key, value), heads)]
+    if any(view is None for view in views):
+        return None
+    made = _operator_attributes(node, [view for view in views if view is not None], mask, propose)
+    if made is None:
+        return None
+    sources = [_flat(view.source, node, scope) for view in views if view is not None]
+    return _replacement(node, sources if mask is None else [*sources, mask], made, scope)
+
+
+def _in_heads(view: View, value: Value, heads: int) -> View | None:
+    """A packed operand as (batch, heads, length, size); what a factor scales is read as it is stored."""
+    if view.factor != 1:
+        view = _whole_value(value)
+    if len(view.shape) == 4:
+        return view
+    batch, length, width = view.shape
+    found = _reshaped(view, (batch, length, heads, width // max(heads, 1)))
+    if found is None:
+        return None
+    (b, m, h, d), (sb, sm, sh, sd) = found.shape, found.strides
+    return replace(found, shape=(b, h, m, d), strides=(sb, sh, sm, sd))
+
+
+def _operator_attributes(
+    node: Node, views: Sequence[View], mask: Value | None, propose: Propose
+) -> dict[str, Any] | None:
+    """The attributes for an Attention; neighbouring queries that share keys become a batch of their own."""
+    packed = len(node.outputs[0].tensor.dims) == 3
+    (batch, heads, queries, size), (_, key_heads, keys, _), value_size = (
+        *(v.shape for v in views[:2]),
+        views[2].shape[3],
+    )
+    shared = heads // key_heads
+    around = (batch, heads)
+    if shared > 1:
+        if batch > 1 or packed or (mask is not None and any(n != 1 for n in mask.tensor.static[:-2])):
+            return None
+        around = (key_heads, shared)
+        turned = [_reshaped(views[0], (key_heads, shared, queries, size))]
+        turned += [_reshaped(v, (key_heads, 1, keys, v.shape[3])) for v in views[1:]]
+        if any(v is None for v in turned):
+            return None
+        views = [v for v in turned if v is not None]
+    if mask is not None and mask.tensor.static and mask.tensor.static[-1] not in (1, keys):
+        return None
+    sizes = [*around, queries, keys, size, value_size]
+    extents = ((queries, size), (keys, size), (keys, value_size))
+    places = [_four(view, (*around, *extent)) for view, extent in zip(views, extents)]
+    padded = propose(sizes, "float32") if all(places) and min(sizes) > 0 else None
+    if padded is None:
+        return None
+    scale = node.attributes.get("scale")
+    steps = [("scale", float(scale) if scale is not None else size**-0.5)]
+    if mask is not None:
+        steps.append(("allow" if mask.tensor.dtype == "bool" else "add", 0.0))
+    if node.attributes.get("is_causal", 0):
+        steps.append(("causal", 0.0))
+    return {
+        "sizes": sizes, "query": places[0], "key": places[1], "value": places[2],
+        "steps": [step for step, _ in steps], "numbers": [number for _, number in steps],
+        "padded": [int(n) for n in padded], "heads_inside": int(packed), "empty_rows": 1,
+    }  # fmt: skip
+
+
 def _attributes(
     node: Node, softmax: Node, views: list[View], steps: list[tuple[str, float, Value | None]], propose: Propose
 ) -> dict[str, Any] | None:
@@ -301,11 +386,11 @@ def _flat(source: Value, like: Node, scope: Scope) -> Value:
 
 
 def _replacement(node: Node, inputs: Sequence[Value], attributes: dict[str, Any], scope: Scope) -> list[Node]:
-    """The new node, and a Reshape where the result has not four axes."""
+    """The new node, and a Reshape where the result has other axes."""
     whole = Node(NAME, inputs, node.outputs, attributes, node.name, node.origin, DOMAIN)
-    if len(node.outputs[0].tensor.dims) == 4:
-        return [whole]
     made = Value(scope.names.fresh(f"{node.outputs[0].name}_heads"), scope.type_of(whole))
+    if same_type(made.type, node.outputs[0].type):
+        return [whole]
     shape = scope.new_constant(np.array(node.outputs[0].tensor.static, np.int64), "shape")
     reshape = Node("Reshape", [made, shape], node.outputs, {}, node.name, node.origin)
     return [whole.replace(outputs=[made]), reshape]

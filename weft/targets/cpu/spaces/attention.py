@@ -124,8 +124,8 @@ def _cycles(sizes: Sizes, point: Point, target: Target, lanes: int) -> float:
 
 
 def _step_cycles(rows: int, vectors: int, moved: float) -> float:
-    """One step of a register tile: two multiply-adds and two loads a cycle, and at least eight sums under way."""
-    return max(rows * vectors / 2, (rows + vectors) / 2, 4, moved / SECOND_LEVEL_BYTES)
+    """One step of a register tile: two multiply-adds and two loads a cycle, and at least ten sums under way."""
+    return max(rows * vectors / 2, (rows + vectors) / 2, 5, moved / SECOND_LEVEL_BYTES)
 
 
 # --------------------------------------------------------------------------------------------------------- the sketch
