@@ -234,6 +234,16 @@ def test_bad_arrays_on_the_device():
     assert not hasattr(given, "__dlpack__")
     with pytest.raises(ArgumentError, match="missing: x"):
         module.queue({})
+    square = on_opencl(doubled())
+    given = square.to_device(np.ones((3, 4), "float32"))
+    with pytest.raises(ArgumentError, match="shares memory"):
+        square.run(None, {"x": given}, out=[given])
+
+
+def doubled() -> Graph:
+    b = Builder("doubled")
+    x = b.input("x", (3, 4))
+    return b.finish(b.node("Add", x, x))
 
 
 def test_no_memory_is_an_error_that_says_so():

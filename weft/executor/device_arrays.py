@@ -59,6 +59,13 @@ class DeviceArray:
         """Bytes of all elements."""
         return math.prod(self.shape) * int(self.dtype.itemsize)
 
+    def meets(self, other: DeviceArray) -> bool:
+        """Whether the two share memory."""
+        mine, theirs = self.device.address(self.memory), other.device.address(other.memory)
+        if mine is None or theirs is None:
+            return self.memory is other.memory or bool(self.memory == other.memory)
+        return mine < theirs + other.nbytes and theirs < mine + self.nbytes
+
     def numpy(self, into: Array | None = None) -> Array:
         """The elements on the host; waits until they are there."""
         made = np.empty(self.shape, self.dtype) if into is None else into

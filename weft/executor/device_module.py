@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from weft.core.errors import ArgumentError
-from weft.executor.device import DeviceRunner
+from weft.executor.device import ALIGNMENT, DeviceRunner
 from weft.executor.device_arrays import DeviceArray, is_on_device, on_device
 from weft.executor.module import Module
 from weft.graph.ir import dtype_name
@@ -45,7 +45,7 @@ class DeviceModule(Module):
         arrays = self._bind_on(feeds, wanted)
         found = self._specialization(arrays)
         self._warn(found)
-        given = None if out is None else self._outputs_on(out, wanted)
+        given = None if out is None else self._outputs_on(out, arrays, wanted)
         runner: DeviceRunner = found.runner
         return runner.queue(arrays, self.threads or get_threads(), wanted, given)
 
@@ -94,11 +94,11 @@ class DeviceModule(Module):
             [np.broadcast_to(np.zeros((), a.dtype), a.shape) if isinstance(a, DeviceArray) else a for a in arrays]
         )
 
-    def _outputs_on(self, out: Sequence[Any], stream: Any) -> list[DeviceArray]:
+    def _outputs_on(self, out: Sequence[Any], inputs: Sequence[Any], stream: Any) -> list[DeviceArray]:
         if not isinstance(out, (list, tuple)) or len(out) != len(self.outputs):
             raise ArgumentError(f"out takes one array on the device for each of {len(self.outputs)} outputs")
         found = [on_device(array, self.target.device(), stream) for array in out]
-        for port, array in zip(self.outputs, found):
+        for at, (port, array) in enumerate(zip(self.outputs, found)):
             sizes = array.shape if port.shape is None else port.shape
             fits = len(sizes) == array.ndim and all(
                 not isinstance(d, int) or d == n for d, n in zip(sizes, array.shape)
@@ -107,6 +107,13 @@ class DeviceModule(Module):
                 raise ArgumentError(
                     f"output {port.name!r} is {port.dtype}{list(sizes)}; the array given for it is {array!r}"
                 )
+            if (array.device.address(array.memory) or 0) % ALIGNMENT:
+                raise ArgumentError(
+                    f"out for {port.name!r} must begin at a multiple of {ALIGNMENT} bytes: it is a view"
+                )
+            others = [one for one in (*inputs, *found[:at]) if isinstance(one, DeviceArray)]
+            if any(array.meets(other) for other in others):
+                raise ArgumentError(f"out for {port.name!r} shares memory with an input or another output")
         return found
 
 
