@@ -47,7 +47,7 @@ VALID = {
     "zigzag": {"loop": "ii", "by": "io"},
     "split_axis": {"block": "B", "axis": "i", "factor": 2},
     "last_axis": {"block": "B", "axis": "i"},
-    "lay_out": {"buffer": "A", "dimension": 0, "factor": 2, "before": [0], "after": [0]},
+    "lay_out": {"buffer": "A", "dimension": 0, "factor": 2, "before": [0], "after": [0], "fill": 0},
     "cache_operand": {"block": "B", "buffer": "A", "scope": "local", "axes": ["i"]},
     "matrix_form": {"block": "P", "pads": [4, 4, 2], "order": [0], "parts": 2, "k_last": [0, 1]},
 }

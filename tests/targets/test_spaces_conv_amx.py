@@ -170,3 +170,45 @@ def test_what_is_not_folded():
     net.conv(3, 16, 3, strides=[2, 2], pads=[1, 1, 1, 1])
     wide = net.graph()
     assert fold_strides(wide) is wide
+
+
+# ---------------------------------------------------------------------------------------------------------- bytes
+
+
+def quantized_chain(kind: str, zero: int, width: int) -> Graph:
+    """Three convolutions of 8-bit numbers, each with its zero point outside the image."""
+    net = Net(9, 1, 64, 7, width)
+    net.input = net.last = Value("x", TensorType(kind, (1, 64, 7, width)))
+    scale, point = Value("scale", TensorType("float32", ())), Value("zero", TensorType(kind, ()))
+    net.constants[scale], net.constants[point] = np.float32(0.05), np.array(zero, kind)
+    small = Value("small", TensorType("float32", ()))
+    net.constants[small] = np.float32(0.02)
+    for number, (ci, co, k) in enumerate(((64, 128, 3), (128, 48, 1), (48, 64, 3))):
+        net.add("DequantizeLinear", scale, point)
+        raw = Value(f"raw{number}", TensorType("int8", (co, ci, k, k)))
+        net.constants[raw] = net.random.integers(-127, 128, (co, ci, k, k)).astype("int8")
+        weight = Value(f"weight{number}")
+        net.nodes.append(Node("DequantizeLinear", [raw, small], [weight], {}, name=f"d{number}"))
+        net.add("Conv", weight, net.constant(co), kernel_shape=[k, k], pads=[k // 2] * 4)
+        net.constants[deep := Value(f"deep{number}", TensorType("float32", ()))] = np.float32(0.5 * ci * k * k / 64)
+        net.add("QuantizeLinear", deep, point)
+        scale = deep
+    return net.graph()
+
+
+@pytest.mark.parametrize("kind,zero,width", [("uint8", 0, 14), ("uint8", 131, 17), ("int8", -7, 9)])
+def test_convolutions_of_bytes(kind, zero, width):
+    graph = quantized_chain(kind, zero, width)
+    limits = np.iinfo(kind)
+    x = np.random.default_rng(10).integers(limits.min, limits.max + 1, (1, 64, 7, width)).astype(kind)
+    (want,) = interpret_graph(graph, [x])
+    assert len(np.unique(want)) > 20
+    with knobs.override(cache=False):
+        module = weft.compile(graph, threads=2)
+        (made,) = module.run(None, {"x": x})
+    # A sum that lies between two steps of the scale may be rounded to either.
+    assert np.abs(made.astype(int) - want.astype(int)).max() <= 1
+    assert (made != want).mean() < 0.01
+    if amx.available(find_target("native")):
+        (one,) = module.specializations
+        assert sum("amx_dot" in repr(launch.kernel.scheduled) for launch in one.launches) >= 2

@@ -43,6 +43,7 @@ def apply_layouts(
                 factor=layout.factor,
                 before=list(before),
                 after=list(after),
+                fill=layout.fill,
             )
     stored = {buffer.name for value, buffer in parameters if value in layouts and layouts[value].factor > 1}
     _spread(schedule, stored)
@@ -210,7 +211,7 @@ def _joined(index: Expr, extents: Mapping[Var, int | None]) -> int | None:
 
 
 def fill_borders(func: Func, outputs: Sequence[tuple[Buffer, Layout]]) -> Func:
-    """The program with zeros stored into the borders of its outputs first."""
+    """The program with the borders of its outputs filled first."""
     taken = taken_names(func)
     fills: list[Stmt] = []
     for buffer, layout in outputs:
@@ -218,17 +219,19 @@ def fill_borders(func: Func, outputs: Sequence[tuple[Buffer, Layout]]) -> Func:
         for dimension, (before, after) in enumerate(layout.border):
             for start, width in ((0, before), (sizes[dimension] - after, after)):
                 if width:
-                    fills.append(_fill(buffer, sizes, dimension, start, width, taken))
+                    fills.append(_fill(buffer, sizes, dimension, start, width, layout.fill, taken))
     return func.replace(body=seq(*fills, func.body)) if fills else func
 
 
-def _fill(buffer: Buffer, sizes: Sequence[int], dimension: int, start: int, width: int, taken: set[str]) -> Stmt:
-    """Loops that store zeros into one side of a buffer."""
+def _fill(
+    buffer: Buffer, sizes: Sequence[int], dimension: int, start: int, width: int, fill: int, taken: set[str]
+) -> Stmt:
+    """Loops that store a number into one side of a buffer."""
     extents = [width if d == dimension else size for d, size in enumerate(sizes)]
     axes = [Axis(Var(f"x{d}"), n) for d, n in enumerate(extents)]
     loops = [Var(unique_name(f"{buffer.name}_b{d}", taken)) for d in range(len(extents))]
     at: list[Expr] = [axis.var + start if d == dimension else axis.var for d, axis in enumerate(axes)]
-    body: Stmt = Store(buffer, at, const(0, buffer.dtype))
+    body: Stmt = Store(buffer, at, const(fill, buffer.dtype))
     region = Region(buffer, at, [1] * len(at))
     name = unique_name(f"{buffer.name}_border", taken)
     body = Block(name, axes, loops, [], [region], body)

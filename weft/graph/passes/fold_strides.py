@@ -23,7 +23,7 @@ CHANNELS = 4
 """Images of at most so many channels are folded; fewer are filled up with zeros to these."""
 
 MOST_STRIDE = 4
-NARROW = ("bfloat16",)
+NARROW = ("bfloat16", "uint8", "int8")
 
 
 def fold_strides(graph: Graph) -> Graph:
@@ -33,7 +33,7 @@ def fold_strides(graph: Graph) -> Graph:
 
 
 def _fold(node: Node, scope: Scope) -> Replacement:
-    if node.op != "Conv" or node.domain or not _fits(node):
+    if node.op not in ("Conv", "ConvInteger") or node.domain or not _fits(node):
         return None
     image, weight = node.inputs[:2]
     array = scope.constant(weight)
@@ -68,6 +68,8 @@ def _fits(node: Node) -> bool:
         return False
     assert image is not None and weight is not None
     strides = [int(s) for s in node.attributes.get("strides") or [1, 1]]
+    if node.op == "ConvInteger" and any(zero is not None for zero in node.inputs[2:]):
+        return False
     plain = int(node.attributes.get("group", 1)) == 1 and set(node.attributes.get("dilations") or [1]) == {1}
     if not plain or str(node.attributes.get("auto_pad") or "NOTSET") != "NOTSET":
         return False

@@ -30,27 +30,34 @@ LEAST_BLOCK = 4
 """Channels of the smallest block that is worth it."""
 
 CHANNELWISE = frozenset(
-    """Conv ConvTranspose WinogradConv MaxPool AveragePool LpPool GlobalAveragePool GlobalMaxPool GlobalLpPool
-    BatchNormalization InstanceNormalization""".split()
+    """Conv ConvInteger ConvTranspose WinogradConv MaxPool AveragePool LpPool GlobalAveragePool GlobalMaxPool
+    GlobalLpPool BatchNormalization InstanceNormalization""".split()
 )
 """Operators that take channels in blocks as well as whole, besides the elementwise ones."""
 
-MAKERS = frozenset("Conv ConvTranspose WinogradConv".split())
+MAKERS = frozenset("Conv ConvInteger ConvTranspose WinogradConv".split())
 """Operators that write channels in blocks by themselves, whatever they read."""
 
 SPATIAL_MOVEMENT = frozenset("Resize Upsample".split())
 """Operators that move elements within their channel, where the sizes of batch and channel stay."""
 
-BORDERED = frozenset("Conv WinogradConv".split())
-"""Operators that read zeros around their first input."""
+BORDERED = frozenset("Conv ConvInteger WinogradConv".split())
+"""Operators that read zeros around their first input, or a number that their attribute `border` gives."""
+
+TILED = frozenset("Conv ConvInteger".split())
+"""Operators that a matrix unit computes."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How a value lies in memory: blocks of `factor` channels (1: whole), `border` zeros around each dimension."""
+    """How a value lies in memory: blocks of `factor` channels (1: whole), `border` elements around each dimension.
+
+    `fill` is the number in the border.
+    """
 
     factor: int
     border: tuple[tuple[int, int], ...]
+    fill: int = 0
 
     def shape(self, sizes: Sequence[int]) -> tuple[int, ...]:
         """The sizes of the array that holds it."""
@@ -113,7 +120,7 @@ class _Chooser:
                 elif takers:
                     blocked[value] = factor
                     copies[value] = Value(f"{value.name}_blocks", value.type)
-        layouts = {copies.get(v, v): Layout(factor, self.border(v)) for v, factor in blocked.items()}
+        layouts = {copies.get(v, v): self.layout(v, factor) for v, factor in blocked.items()}
         return Laid(self.converted(copies), layouts, {new: old for old, new in copies.items()})
 
     def converted(self, copies: Mapping[Value, Value]) -> list[Group]:
@@ -156,7 +163,7 @@ class _Chooser:
         if self.tile == 1 or not readers or group.kind != "injective" or group.is_view or value in self.wanted:
             return False
         return _bytes(value.tensor) < FLOAT_BYTES and all(
-            r.anchor is not None and r.anchor.op == "Conv" and _mixes_channels(r.anchor) and r.anchor.inputs[0] is value
+            r.anchor is not None and r.anchor.op in TILED and _mixes_channels(r.anchor) and r.anchor.inputs[0] is value
             for r in readers
         )
 
@@ -170,21 +177,24 @@ class _Chooser:
         # A convolution to a few channels has its lanes along a row of the image.
         return math.gcd(anchor.outputs[0].tensor.static[CHANNEL], self.lanes) >= LEAST_BLOCK
 
-    def border(self, value: Value) -> tuple[tuple[int, int], ...]:
-        """The zeros that the windows over a value read around it."""
+    def layout(self, value: Value, factor: int) -> Layout:
+        """Blocks of `factor` channels, inside the border that the windows over a value read around it."""
+        takers = list(filter(self.takes, self.readers.get(value, ())))
+        windows = [n for group in takers for n in group.nodes if n.op in BORDERED and n.inputs[0] is value]
+        fills = {int(node.attributes.get("border", 0)) for node in windows if any(map(any, _padding(node)))}
         widths = [[0, 0] for _ in value.tensor.static]
-        for group in filter(self.takes, self.readers.get(value, ())):
-            for node in group.nodes:
-                if node.op in BORDERED and node.inputs[0] is value:
-                    for width, (before, after) in zip(widths[2:], _padding(node)):
-                        width[0], width[1] = max(width[0], before), max(width[1], after)
-                    widths[-1][1] = max(widths[-1][1], self.room(node))
-        return tuple((before, after) for before, after in widths)
+        for node in windows:
+            if len(fills) <= 1:
+                for width, (before, after) in zip(widths[2:], _padding(node)):
+                    width[0], width[1] = max(width[0], before), max(width[1], after)
+            widths[-1][1] = max(widths[-1][1], self.room(node))
+        fill = fills.pop() if len(fills) == 1 else 0
+        return Layout(factor, tuple((before, after) for before, after in widths), fill)
 
     def room(self, node: Node) -> int:
         """The places behind a row that a convolution reads whose matrix instructions take whole tiles of places."""
         image, weight = node.inputs[:2]
-        if self.tile == 1 or node.op != "Conv" or not _mixes_channels(node) or _is_padded_by_size(node):
+        if self.tile == 1 or node.op not in TILED or not _mixes_channels(node) or _is_padded_by_size(node):
             return 0
         assert image is not None and weight is not None
         if _bytes(image.tensor) == FLOAT_BYTES:
@@ -252,6 +262,8 @@ def _images(value: Value) -> bool:
 
 def _is_channelwise(node: Node) -> bool:
     """Whether a node treats channels apart, or sums over them."""
+    if node.op == "ConvInteger":
+        return all(zero is None for zero in node.inputs[2:])
     if node.op in CHANNELWISE:
         return True
     if node.op in SPATIAL_MOVEMENT:

@@ -52,14 +52,14 @@ from weft.schedule.registry import Result, primitive
 
 @primitive
 def lay_out(
-    func: Func, buffer: str, dimension: int, factor: int, before: Sequence[int], after: Sequence[int]
+    func: Func, buffer: str, dimension: int, factor: int, before: Sequence[int], after: Sequence[int], fill: int = 0
 ) -> Result:
-    """A parameter that the caller stores in blocks of a dimension, with `before` and `after` zeros around each one.
+    """A parameter that the caller stores in blocks of a dimension, with a border before and after each dimension.
 
     rewrite X[n, c, h] with factor 16 and a border of 1 along h:  X[n, c, h]  ->  X[n, c // 16, h + 1, c % 16]
 
-    factor 1 keeps the dimension whole. A test that gives zero outside the parameter's bounds reads the border instead.
-    The caller promises that the border holds zeros; the program writes nothing there.
+    factor 1 keeps the dimension whole. A test that gives the number `fill` outside the parameter's bounds reads the
+    border instead. The caller promises that the border holds that number; the program writes nothing there.
     """
     old = buffer_named(func, buffer, "lay_out")
     sizes = [int_value(size) for size in old.shape]
@@ -76,7 +76,7 @@ def lay_out(
     shape = [(size or 0) + a + b for size, a, b in zip(sizes, before, after)]
     if factor > 1:
         shape = [*shape[:dimension], shape[dimension] // factor, *shape[dimension + 1 :], factor]
-    layout = _Layout(old, old.replace(shape=[index_expr(n) for n in shape]), dimension, factor, tuple(before))
+    layout = _Layout(old, old.replace(shape=[index_expr(n) for n in shape]), dimension, factor, tuple(before), fill)
 
     def change(block: Block, _: object) -> Block:
         if all(r.buffer is not old for r in (*block.reads, *block.writes)):
@@ -94,8 +94,11 @@ def lay_out(
 class _Layout:
     """Where the elements of a parameter lie."""
 
-    def __init__(self, old: Buffer, new: Buffer, dimension: int, factor: int, before: tuple[int, ...]) -> None:
+    def __init__(
+        self, old: Buffer, new: Buffer, dimension: int, factor: int, before: tuple[int, ...], fill: int
+    ) -> None:
         self.old, self.new, self.dimension, self.factor, self.before = old, new, dimension, factor, before
+        self.fill = fill
 
     def place(self, indices: Sequence[Expr], ranges: Ranges) -> list[Expr]:
         """The indices at which an element is stored."""
@@ -128,9 +131,9 @@ class _Rewrite(Mutator):
         return Store(self.layout.new, self.layout.place(indices, self.ranges), value, s.predicate)
 
     def visit_Select(self, e: Select) -> Expr:
-        """A zero outside the parameter is read from its border."""
+        """The number outside the parameter is read from its border."""
         inside = e.then
-        if isinstance(inside, Load) and inside.buffer is self.layout.old and _is_zero(e.otherwise):
+        if isinstance(inside, Load) and inside.buffer is self.layout.old and _is_number(e.otherwise, self.layout.fill):
             if self._only_bounds(e.condition, inside):
                 made = self.layout.place(map_all(inside.indices, self.expr), self.ranges)
                 if all(self._fits(i, size) for i, size in zip(made, self.layout.new.shape)):
@@ -158,8 +161,8 @@ def _margin(test: Expr) -> Expr | None:
     return sub(sub(test.b, test.a), index_expr(1)) if isinstance(test, LT) else None
 
 
-def _is_zero(e: Expr) -> bool:
-    return isinstance(e, Const) and e.value == 0
+def _is_number(e: Expr, number: int) -> bool:
+    return isinstance(e, Const) and e.value == number
 
 
 def _parts(condition: Expr) -> list[Expr]:
