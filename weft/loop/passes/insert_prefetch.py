@@ -94,6 +94,9 @@ def _fetches(loop: For, name: str, distance: int) -> list[Stmt]:
 
 
 LINE = 64
+ROW_LOADS = frozenset(("amx_load",))
+"""Instructions with the arguments (source, register, distance of the source's rows, …, how many rows)."""
+
 SECOND_LEVEL = 2
 """Where a share goes that is needed later: into the second-level cache."""
 
@@ -112,15 +115,13 @@ def _shares(loop: For, name: str, around: For, distance: int, shares: int) -> li
             first[s.var] = index_expr(0)
         elif isinstance(s, (Let, Allocate)):
             hidden.add(s.var if isinstance(s, Let) else s.buffer)
-    loads = [e for e in walk_exprs(loop.body) if isinstance(e, Load) and e.buffer.name == name]
-    places = [e.indices[0].base if isinstance(e.indices[0], Ramp) else e.indices[0] for e in loads]
-    if not loads or not all(p.dtype.lanes == 1 and uses_any(p, {outer}) and _is_plain(p, hidden) for p in places):
+    buffer, places = _places(loop.body, name)
+    if buffer is None or not all(p.dtype.lanes == 1 and uses_any(p, {outer}) and _is_plain(p, hidden) for p in places):
         return []
     offsets = [int_value(simplify(sub(p, places[0]))) for p in places]
     if any(offset is None for offset in offsets):
         return []
     known = [offset for offset in offsets if offset is not None]
-    buffer = loads[0].buffer
     step = LINE // buffer.dtype.bytes
     lines = (max(known) - min(known)) // step + 1
     share = -(-lines // shares)
@@ -142,6 +143,23 @@ def _shares(loop: For, name: str, around: For, distance: int, shares: int) -> li
         )
         for line in range(share)
     ]
+
+
+def _places(body: Stmt, name: str) -> tuple[Buffer | None, list[Expr]]:
+    """A buffer, and where a statement reads it: by loads, or by instructions that are told rows and their distance."""
+    buffer: Buffer | None = None
+    places: list[Expr] = []
+    for e in walk_exprs(body):
+        if isinstance(e, Load) and e.buffer.name == name:
+            buffer = e.buffer
+            places.append(e.indices[0].base if isinstance(e.indices[0], Ramp) else e.indices[0])
+        elif isinstance(e, Call) and e.name in ROW_LOADS and isinstance(e.args[0], Address):
+            source, _, stride, _, rows, *_ = e.args
+            if source.buffer.name == name:
+                buffer = source.buffer
+                last = mul(stride, index_expr((int_value(rows) or 1) - 1))
+                places += [source.indices[0], add(source.indices[0], last)]
+    return buffer, places
 
 
 def _is_plain(place: Expr, hidden: set[Var | Buffer]) -> bool:

@@ -83,9 +83,11 @@ def space(unit: Unit) -> Space | None:
         "high": tuple(n for n in (1, 2, 3, 4) if n <= shape.height),
         "across": tuple(n for n in (1, 2, 3, 4) if shape.places % n == 0),
         "by_rows": (0, 1),
+        "fetch": (0, 1),
     }
     by_rows = int(_bytes(shape.image) >= _bytes(shape.weight))
-    default = {"columns": columns, "high": high, "across": across, "by_rows": by_rows}
+    fetch = int(not by_rows and _bytes(shape.weight) > unit.target.cache_bytes[0])
+    default = {"columns": columns, "high": high, "across": across, "by_rows": by_rows, "fetch": fetch}
     return Space("conv_amx", knobs, default, lambda point: _apply(unit, shape, point))
 
 
@@ -163,10 +165,18 @@ def _apply(unit: Unit, shape: Shape, point: Point) -> None:
     stored.compute_at(final, inner, exact=False)
     emptied = _stored_loops(s, stored, shape, position)
     tile.compute_at(final, inner, exact=False)
-    _multiply(s, tile, left, packed, shape, names, position)
+    deepest = _multiply(s, tile, left, packed, shape, names, position)
+    if _shares(shape, point) > 1 and deepest is not None:
+        tile.prefetch(packed.block.writes[0].buffer.name, deepest, _shares(shape, point), outer=inner)
     stored.tensorize(emptied, names.store)
     unit.done.update([stored.name, final.name, tile.name, packed.name])
     unit.done.update(block.name for block in blocks_in(s.func.body) if block.writes[0].buffer.scope == "amx.tile")
+
+
+def _shares(shape: Shape, point: Point) -> int:
+    """How many steps share the fetching of the next channels' weights; 0 where nothing is fetched ahead."""
+    steps = ceildiv(shape.height, point["high"]) * ceildiv(shape.places, point["across"])
+    return steps if point["fetch"] and not point["by_rows"] else 0
 
 
 def _pack(unit: Unit, shape: Shape, stored: Stage, columns: int) -> Stage:
@@ -218,11 +228,12 @@ def _outer_loops(unit: Unit, shape: Shape, final: Stage, at: dict[Var, Var], poi
     final.reorder(*outer, *parts, *columns, *rows, wo, *tile)
     final.vectorize(tile[-1])
     together = [*outer, *parts] if parts else [*outer, *columns]
-    if unit.facts.points * unit.facts.depth >= LEAST_PARALLEL_WORK and together:
-        fused = final.fuse(*together) if len(together) > 1 else together[0]
-        if extent_of(final, fused) > 1:
-            final.parallel(fused)
-    return wo
+    if _shares(shape, point) > 1:
+        together = [*together, *rows, wo]
+    fused = final.fuse(*together) if len(together) > 1 else together[0]
+    if unit.facts.points * unit.facts.depth >= LEAST_PARALLEL_WORK and extent_of(final, fused) > 1:
+        final.parallel(fused)
+    return fused if _shares(shape, point) > 1 else wo
 
 
 def _columns(
@@ -288,8 +299,11 @@ def _multiply(
     shape: Shape,
     names: amx.Shaped,
     position: dict[Var, int],
-) -> None:
-    """Tiles of places times tiles of channels for each block of input channels at each place of the window."""
+) -> Var | None:
+    """Tiles of places times tiles of channels for each block of input channels at each place of the window.
+
+    Gives the innermost loop of the reduction that runs more than once.
+    """
     place, lane = position[shape.place.var], position[shape.lane.var]
     _tiles(s, tile, shape, place, lane)
     axes, reduce = list(tile.axis), list(tile.reduce_axis)
@@ -312,6 +326,7 @@ def _multiply(
     _unroll(right, right.axis[:-3])
     right.tensorize(right.axis[-3], names.load_right)
     tile.tensorize(dot, names.dot)
+    return next((loop for loop in reversed(reduce) if extent_of(tile, loop) > 1), None)
 
 
 def _unroll(stage: Stage, loops: Sequence[Var]) -> None:
