@@ -196,3 +196,16 @@ def test_peaks_follow_the_clock():
 
 def test_the_target_says_where_parts_of_memory_may_begin():
     assert find_target("cuda:sm_90a").part_bytes % 16 == 0
+
+
+@needs_nvrtc
+def test_a_module_file_holds_machine_code(fake, tmp_path, monkeypatch):
+    graph = convnet()
+    compile(graph, target="cuda:sm_90a").save(tmp_path / "m.weft")
+    monkeypatch.setattr(nvrtc, "compile_source", None)  # loading needs no compiler
+    target = replace(find_target("cuda:sm_90a"), is_host=True)
+    monkeypatch.setattr("weft.executor.store._same_device", lambda *_: target)
+    loaded = weft.load(tmp_path / "m.weft")
+    fake.log.clear()
+    loaded(*random_inputs(graph))
+    assert [kind for kind, _ in fake.log] == ["in", "graph", "out"]

@@ -35,10 +35,12 @@ ALIGNMENT = 16
 class LoadedModel:
     """A program's kernels and weights on the device."""
 
-    def __init__(self, program: Program, kernels: Mapping[str, DeviceProgram], target: Target) -> None:
+    def __init__(
+        self, program: Program, kernels: Mapping[str, DeviceProgram], target: Target, codes: Sequence[bytes]
+    ) -> None:
         self.program, self.kernels, self.part_bytes = program, kernels, target.part_bytes
         self.device: Device = target.device()
-        self.executables = dict(zip(kernels, self.device.load_all(list(kernels.values()))))
+        self.executables = dict(zip(kernels, self.device.load_all(list(kernels.values()), codes)))
         self.weights = [self._upload(array) for array in program.weights]
         self.arena_bytes = aligned(program.arena_bytes, self.part_bytes)
         scratch = [sum(aligned(w.bytes, self.part_bytes) for w in kernel.workspaces) for kernel in kernels.values()]
@@ -167,12 +169,14 @@ class DeviceRunner(HostRunner):
         target: Target,
         inner: Callable[[Graph], Any],
         model: LoadedModel | None = None,
+        codes: Sequence[bytes] = (),
     ) -> None:
-        """`model` is the program on the device, where it is there already."""
+        """`model` is the program on the device, where it is there already, `codes` machine code from a file."""
         super().__init__(program, inner)
         self.kernels, self.target = kernels, target
         self._lock = threading.Lock()
         self._model = model
+        self._codes = list(codes)
         self._slots: dict[Any, list[Slot]] = {}
         self._free: dict[Any, list[Any]] = {}
         if target.is_host:
@@ -182,8 +186,12 @@ class DeviceRunner(HostRunner):
         """The model on the device; an error that says why where there is none."""
         with self._lock:
             if self._model is None:
-                self._model = LoadedModel(self.program, self.kernels, self.target)
+                self._model = LoadedModel(self.program, self.kernels, self.target, self._codes)
             return self._model
+
+    def codes(self) -> list[bytes]:
+        """Machine code for a module file."""
+        return self._codes or self.target.machine_codes(list(self.kernels.values()))
 
     def fast(self, types: Sequence[TensorType]) -> Fast | None:
         """There is no shorter way."""

@@ -237,8 +237,9 @@ class Executor:
         lowered = lower_graph(graph, self.target, self.precision)
         if self.target.threads is not None:
             programs = {kernel.symbol: kernel.program for kernel in lowered.kernels if kernel.program is not None}
-            runner: Runner | DeviceRunner = DeviceRunner(lowered.program, programs, self.target, self._inner)
-            native = NativeCode(list, [])
+            runner: Runner | DeviceRunner
+            runner = on_device = DeviceRunner(lowered.program, programs, self.target, self._inner)
+            native = NativeCode(on_device.codes, [])
         else:
             engine, native = link(lowered, self.target)
             runner = Runner(lowered.program, engine, self._inner)

@@ -355,8 +355,12 @@ def _machine(manifest: Mapping[str, Any], path: Path) -> Target:
 
 
 def _same_device(made: Mapping[str, Any], path: Path) -> Target:
-    """The device that a module was compiled for."""
-    found = find_target(str(made["name"]))
+    """The device that a module was compiled for: the one of that name, or the first of its kind if that is alike."""
+    name = str(made["name"])
+    found = find_target(name)
+    if not found.is_host:
+        first = find_target(name.partition(":")[0])
+        found = first if first.is_host and first.cpu == found.cpu else found
     if (found.triple, found.cpu) != (made["triple"], made["cpu"]):
         raise ModuleFileError(
             f"{path} was compiled for {made['cpu']} ({made['name']}), and {made['name']} is {found.cpu} here: compile "
@@ -426,7 +430,7 @@ def _specialization(
     def objects() -> list[bytes]:
         return [file.code(number) for number in row["code"]]
 
-    if row["code"]:
+    if row["code"] and row.get("device") is None:
         llvm_compile._resolve("\n".join(f"declare void @{name}()" for name in row["externals"]))
         engine = Engine(objects(), executor.target)
     lowered = None if graph is None else Lowered(program, [], [], [])
@@ -434,7 +438,7 @@ def _specialization(
     runner: Runner | DeviceRunner = (
         Runner(program, engine, executor._inner)
         if row.get("device") is None
-        else DeviceRunner(program, programs_of(row["device"]), executor.target, executor._inner)
+        else DeviceRunner(program, programs_of(row["device"]), executor.target, executor._inner, codes=objects())
     )
     return StoredForm([str(line) for line in row["report"]], graph, lowered, runner, native, rebuild)
 

@@ -10,6 +10,7 @@ and, for a machine with blocks of threads (`Target.threads`),
 
     pipeline.py     generate(func, target) -> DeviceProgram   the source and launches of a lowered Func
     device.py       open_device(target) -> Device             memory, and programs to run (see `Device`)
+                    machine_codes(programs, target)           machine code of programs, where that needs no device
     stages.py       STAGES: name -> (text of a DeviceProgram, language), what `weft inspect` can show
     __init__.py     local_devices() -> list of LocalDevice    those of this machine
 """
@@ -138,8 +139,8 @@ class Device(Protocol):
     def load(self, program: Any) -> Executable:
         """A DeviceProgram compiled and ready to run."""
 
-    def load_all(self, programs: Sequence[Any]) -> list[Executable]:
-        """Several, compiled together."""
+    def load_all(self, programs: Sequence[Any], codes: Sequence[bytes] = ()) -> list[Executable]:
+        """Several, compiled together; `codes` is their machine code where `Target.machine_codes` made it before."""
 
     def part(self, memory: Any, offset: int, size: int) -> Any:
         """The memory that begins so many bytes (a multiple of `Target.part_bytes`) after the start of another."""
@@ -223,6 +224,11 @@ class Target:
     def device(self) -> Device:
         """The device of this machine that runs the target's programs."""
         found: Device = self._part("device").open_device(self)
+        return found
+
+    def machine_codes(self, programs: Sequence[Any]) -> list[bytes]:
+        """The machine code of device programs together; nothing where only the device itself compiles them."""
+        found: list[bytes] = self._part("device").machine_codes(programs, self)
         return found
 
     def stages(self) -> Mapping[str, Any]:

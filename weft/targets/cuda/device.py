@@ -39,14 +39,17 @@ def machine_code(program: DeviceProgram, architecture: str) -> bytes:
     return found
 
 
-def modules_of(programs: Sequence[DeviceProgram], architecture: str) -> dict[str, driver.Module]:
-    """The machine code of programs on the device, by the name of the program."""
-    shares = [share for share in (programs[at::COMPILERS] for at in range(COMPILERS)) if share]
-    sources = [DeviceProgram("model", merged_source(share), (), (), ()) for share in shares]
-    with ThreadPoolExecutor(max(len(sources), 1), thread_name_prefix="weft-nvrtc") as pool:
-        codes = list(pool.map(lambda source: machine_code(source, architecture), sources))
-    modules = [driver.Module(code, "the model's kernels") for code in codes]
-    return {program.name: module for share, module in zip(shares, modules) for program in share}
+def compiled_together(programs: Sequence[DeviceProgram], architecture: str) -> list[bytes]:
+    """The machine code of programs: every n-th of them stands in one of n sources, which are compiled side by side."""
+    count = min(COMPILERS, len(programs))
+    sources = [DeviceProgram("model", merged_source(programs[at::count]), (), (), ()) for at in range(count)]
+    with ThreadPoolExecutor(max(count, 1), thread_name_prefix="weft-nvrtc") as pool:
+        return list(pool.map(lambda source: machine_code(source, architecture), sources))
+
+
+def machine_codes(programs: Sequence[DeviceProgram], target: Target) -> list[bytes]:
+    """The machine code of programs together; nothing where there is no NVRTC."""
+    return compiled_together(programs, target.cpu) if nvrtc.is_available() else []
 
 
 def open_device(target: Target) -> CudaDevice:
@@ -108,11 +111,12 @@ class CudaDevice:
         self.context.activate()
         return CudaExecutable(self, program)
 
-    def load_all(self, programs: Sequence[DeviceProgram]) -> list[CudaExecutable]:
-        """Programs, compiled together: one source for each thread of the compiler."""
+    def load_all(self, programs: Sequence[DeviceProgram], codes: Sequence[bytes] = ()) -> list[CudaExecutable]:
+        """Programs, compiled together."""
         self.context.activate()
-        modules = modules_of(programs, self.architecture)
-        return [CudaExecutable(self, program, modules[program.name]) for program in programs]
+        made = list(codes) or compiled_together(programs, self.architecture)
+        modules = [driver.Module(code, "the model's kernels") for code in made]
+        return [CudaExecutable(self, one, modules[at % len(modules)]) for at, one in enumerate(programs)]
 
     def part(self, memory: Any, offset: int, size: int) -> int:
         """The address of a place inside memory."""

@@ -23,6 +23,11 @@ def open_device(target: Target) -> OpenCLDevice:
     return _open(int(target.name.partition(":")[2] or 0))
 
 
+def machine_codes(programs: Sequence[DeviceProgram], target: Target) -> list[bytes]:
+    """Only a device's own driver compiles OpenCL C."""
+    return []
+
+
 @functools.lru_cache(maxsize=16)
 def _open(position: int) -> OpenCLDevice:
     return OpenCLDevice(devices()[position])
@@ -71,7 +76,7 @@ class OpenCLDevice:
         """A program, compiled."""
         return OpenCLExecutable(self, program)
 
-    def load_all(self, programs: Sequence[DeviceProgram]) -> list[OpenCLExecutable]:
+    def load_all(self, programs: Sequence[DeviceProgram], codes: Sequence[bytes] = ()) -> list[OpenCLExecutable]:
         """Programs, compiled together."""
         whole = DeviceProgram("the model", merged_source(programs), (), (), ())
         built = _built(self, whole) if programs else None
