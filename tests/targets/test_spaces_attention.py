@@ -113,9 +113,10 @@ def test_minus_infinity_masks_and_rows_that_see_nothing():
     check(graph, arrays)
 
 
-def test_rows_that_see_nothing_are_zeros_for_the_operator_of_the_standard():
+@pytest.mark.parametrize("empty_rows", [1, 2])
+def test_rows_that_see_nothing_are_zeros_for_the_operator_of_the_standard(empty_rows):
     steps = (SCALED, ("allow", 0.0, (1, 1, 20, 37)), ("causal", 3.0, None))
-    graph = one_node((1, 2, 20, 37, 8, 16), steps, empty_rows=1)
+    graph = one_node((1, 2, 20, 37, 8, 16), steps, empty_rows=empty_rows)
     arrays = arrays_of(graph)
     arrays[3][0, 0, [0, 7, 19]] = False
     check(graph, arrays)

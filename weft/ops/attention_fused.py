@@ -6,7 +6,8 @@
         steps        what happens to a score before the softmax, in order (STEPS)
         numbers      one number a step, for those that take one
         padded       queries, keys and elements of a value, rounded up to the tiles of a schedule
-        empty_rows   a query that sees no key gives 0: no numbers (Softmax's meaning), 1: zeros (Attention's)
+        empty_rows   0: a query that sees no key gives no numbers (Softmax's meaning); 1: zeros (Attention's);
+                     2: zeros for any row without numbers (as exporters write Attention)
         heads_inside 0: the result is (batch, heads, queries, elements); 1: (batch, queries, heads, elements)
 
 q, k and v are vectors: a pass (`graph/passes/attention.py`) reads through the transposes, splits and reshapes before
@@ -25,7 +26,6 @@ As a tensor program:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -152,7 +152,9 @@ def _evaluate(c: Evaluate, *arrays: Array) -> Array:
         else:
             arms = (scores, value) if step == "keep" else (value, scores)
             scores = np.where(next(operands), *arms)
-    made = np.matmul((probabilities if c.get("empty_rows", 0) else partial(softmax_array, axis=-1))(scores), v)
+    empty = int(c.get("empty_rows", 0))
+    shares = probabilities(scores) if empty == 1 else softmax_array(scores, -1)
+    made = np.matmul(np.nan_to_num(shares, nan=0.0) if empty == 2 else shares, v)
     return np.ascontiguousarray(made.swapaxes(1, 2)) if c.get("heads_inside", 0) else made
 
 
@@ -209,13 +211,17 @@ def _compute(c: Compute, query: te.Tensor, key: te.Tensor, value: te.Tensor, *op
         name=SCORES,
     )
     masked = _masked(scores, operands, steps if factor is None else steps[1:], limits)
-    zeros = bool(c.get("empty_rows", 0))
-    mixed, total = _mixed(masked, values, zeros)
+    empty = int(c.get("empty_rows", 0))
+    mixed, total = _mixed(masked, values, empty == 1)
 
     def share(b: Any, h: Any, i: Any, e: Any) -> Expr:
         # One division a row; a sum of powers is at least 1, that of the greatest score.
         made: Expr = mixed[b, h, i, e] * (te.const(1, query.dtype) / total[b, h, i])
-        return te.select(te.equal(total[b, h, i], zero), zero, made) if zeros else made
+        if empty == 0:
+            return made
+        if empty == 1:
+            return te.select(te.equal(total[b, h, i], zero), zero, made)
+        return te.select(total[b, h, i] > zero, made, zero)  # neither is a sum that is no number
 
     inside = bool(c.get("heads_inside", 0))
     return te.compute(

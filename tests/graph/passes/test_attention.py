@@ -86,6 +86,28 @@ def test_what_exporters_write_becomes_one_node(name):
     check_meaning(graph, made)
 
 
+def test_rows_without_numbers_that_become_zeros():
+    """As torch's exporter writes a mask of truths."""
+    b = Builder("zeros")
+    q, k, v, mask = (
+        b.input("q", (2, 5, 4)),
+        b.input("k", (2, 4, 7)),
+        b.input("v", (2, 7, 3)),
+        b.input("m", (5, 7), "bool"),
+    )
+    added = b.node("Where", mask, number(b, 0.0), number(b, -np.inf))
+    shares = b.node("Softmax", b.node("Add", b.node("MatMul", q, k), added), axis=-1)
+    shares = b.node("Where", b.node("IsNaN", shares), number(b, 0.0), shares)
+    graph = b.finish(b.node("MatMul", shares, v))
+    made = fused(graph)
+    assert "Softmax" not in operators(made)
+    check_meaning(graph, made)
+    arrays = [np.ones(x.tensor.static, x.tensor.numpy) for x in graph.inputs]
+    arrays[3][3] = False
+    with np.errstate(invalid="ignore"):
+        np.testing.assert_allclose(interpret_graph(made, arrays)[0], interpret_graph(graph, arrays)[0], rtol=1e-5)
+
+
 def test_operands_are_read_where_they_lie():
     graph = bert_base(layers=1, length=6, width=8, heads=2, vocabulary=11)
     made = fused(graph)

@@ -237,7 +237,7 @@ def _step(node: Node, value: Value, scope: Scope) -> tuple[Value, tuple[str, flo
 def _whole(node: Node, scope: Scope, propose: Propose) -> Replacement:
     """One node for the second product of an attention."""
     shares, value = node.inputs
-    softmax = scope.single(shares, "Softmax")
+    softmax, empty_rows = _softmax(shares, scope)
     if softmax is None or value is None or not _is_plain(value) or not _is_plain(node.outputs[0]):
         return None
     found = _scores(softmax.inputs[0], scope)
@@ -256,8 +256,21 @@ def _whole(node: Node, scope: Scope, propose: Propose) -> Replacement:
     made = _attributes(node, softmax, views, found.steps, propose)
     if made is None:
         return None
+    made["empty_rows"] = empty_rows
     sources = [_flat(view.source, node, scope) for view in views]
     return _replacement(node, [*sources, *(v for _, _, v in found.steps if v is not None)], made, scope)
+
+
+def _softmax(shares: Value | None, scope: Scope) -> tuple[Node | None, int]:
+    """The softmax that gives the shares, and what an empty row gives: Where(IsNaN(s), 0, s) makes zeros of it."""
+    where = scope.single(shares, "Where")
+    if where is None:
+        return scope.single(shares, "Softmax"), 0
+    test, zero, value = where.inputs
+    is_nan, softmax = scope.single(test, "IsNaN"), scope.producer(value, "Softmax")
+    if is_nan is None or softmax is None or value is None or is_nan.inputs[0] is not value:
+        return None, 0
+    return (softmax, 2) if scope.scalar(zero) == 0 and scope.uses[value] == 2 else (None, 0)
 
 
 def _operator(node: Node, scope: Scope, propose: Propose) -> Replacement:
