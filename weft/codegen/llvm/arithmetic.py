@@ -140,23 +140,27 @@ def _extreme(c: Context, e: Binary) -> str:
             raise InternalError(f"{type(e).__name__} on {dtype}")
         name = ("llvm.smin" if least else "llvm.smax") if dtype.is_signed else ("llvm.umin" if least else "llvm.umax")
         return c.intrinsic(name, types.llvm_type(dtype), a, b)
-    return in_float32(c, dtype, [a, b], lambda t, v: _float_extreme(c, e, t, v))
-
-
-def _float_extreme(c: Context, e: Binary, kind: str, values: list[str]) -> str:
-    least = type(e) is Min
     if c.module.is_aarch64:
-        return c.intrinsic("llvm.minimum" if least else "llvm.maximum", kind, *values)
-    a, b = values
+        name = "llvm.minimum" if least else "llvm.maximum"
+        return in_float32(c, dtype, [a, b], lambda t, v: c.intrinsic(name, t, *v))
+    return _float_extreme(c, e, a, b)
+
+
+def _float_extreme(c: Context, e: Binary, a: str, b: str) -> str:
+    """One of the two as it is: 16-bit floats are compared in float32, and nothing is rounded."""
+    dtype, least = e.dtype, type(e) is Min
     if not _never_nan(e.a) and _never_nan(e.b):
         a, b = b, a  # x86's vmaxps gives the second operand when either is NaN: put the one that can be NaN there
-    lanes = e.dtype.lanes
-    flag = types.vector("i1", lanes)
-    wins = c.emit(f"fcmp {'olt' if least else 'ogt'} {kind} {a}, {b}")
+    kind = types.llvm_type(dtype)
+    wide, x, y = kind, a, b
+    if dtype.bits == 16:
+        wide, x, y = types.vector("float", dtype.lanes), widen(c, a, dtype), widen(c, b, dtype)
+    flag = types.vector("i1", dtype.lanes)
+    wins = c.emit(f"fcmp {'olt' if least else 'ogt'} {wide} {x}, {y}")
     chosen = c.emit(f"select {flag} {wins}, {kind} {a}, {kind} {b}")
     if _never_nan(e.a) or _never_nan(e.b):
         return chosen
-    is_nan = c.emit(f"fcmp uno {kind} {a}, {a}")
+    is_nan = c.emit(f"fcmp uno {wide} {x}, {x}")
     return c.emit(f"select {flag} {is_nan}, {kind} {a}, {kind} {chosen}")
 
 

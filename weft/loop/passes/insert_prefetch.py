@@ -153,12 +153,11 @@ def _places(body: Stmt, name: str) -> tuple[Buffer | None, list[Expr]]:
         if isinstance(e, Load) and e.buffer.name == name:
             buffer = e.buffer
             places.append(e.indices[0].base if isinstance(e.indices[0], Ramp) else e.indices[0])
-        elif isinstance(e, Call) and e.name in ROW_LOADS and isinstance(e.args[0], Address):
-            source, _, stride, _, rows, *_ = e.args
-            if source.buffer.name == name:
+        elif isinstance(e, Call) and e.name in ROW_LOADS:
+            source, stride, rows = e.args[0], e.args[2], int_value(e.args[4]) or 1
+            if isinstance(source, Address) and source.buffer.name == name:
                 buffer = source.buffer
-                last = mul(stride, index_expr((int_value(rows) or 1) - 1))
-                places += [source.indices[0], add(source.indices[0], last)]
+                places += [source.indices[0], add(source.indices[0], mul(stride, index_expr(rows - 1)))]
     return buffer, places
 
 

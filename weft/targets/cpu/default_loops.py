@@ -208,6 +208,10 @@ def _one_stretch(facts: Facts, axes: Sequence[Axis]) -> bool:
     return True
 
 
+MOST_TAPS = 9
+"""A window of so many elements is one straight piece of code, which keeps its result in registers."""
+
+
 def _lanes_in_elements(stage: Stage, facts: Facts, lanes: int) -> bool:
     """Lanes along the element axis whose neighbours lie together; the reduction runs outside the lanes."""
     lane = best_lane_axis(facts)
@@ -227,9 +231,11 @@ def _lanes_in_elements(stage: Stage, facts: Facts, lanes: int) -> bool:
         block, inner = stage.split(loop, factor=lanes)
         others.append(block)
     stage.reorder(*others, *stage.reduce_axis, inner)
-    last = facts.reduce[-1]
-    if 1 < extent(last) <= 4:
-        stage.unroll(stage.reduce_axis[-1])
+    window = list(stage.reduce_axis)
+    if facts.depth > MOST_TAPS:
+        window = window[-1:] if 1 < extent(facts.reduce[-1]) <= 4 else []
+    for tap in window:
+        stage.unroll(tap)
     stage.vectorize(inner)
     return True
 
