@@ -139,6 +139,9 @@ def to_bits(text: str, dtype: DType) -> str:
         rounding = f"weft_round_{kind}"
         if text.startswith(rounding) and bare(text.removeprefix(rounding)) != text.removeprefix(rounding):
             text = text.removeprefix(rounding)  # the conversion to bits rounds by itself
+        value = f"weft_from_{kind}"
+        if text.startswith(value) and bare(text.removeprefix(value)) != text.removeprefix(value):
+            return text.removeprefix(value)  # bits that are only moved
         return f"weft_to_{kind}({bare(text)})"
     if dtype.is_float:
         return f"{_INTO_BITS[types.register_type(dtype)]}({bare(text)})"

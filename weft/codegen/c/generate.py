@@ -192,7 +192,7 @@ def _declare_shared(c: Context, overlay: Sequence[Sequence[str]]) -> tuple[int, 
     lines = []
     pooled = total > dialect.static_shared_bytes or (len(overlay) > 1 and dialect.name == "cuda")
     if pooled:
-        lines.append("  extern __shared__ __align__(128) uint8_t shared_memory[];")
+        lines.append("  extern __shared__ __align__(1024) uint8_t shared_memory[];")
     for (buffer, name, size), offset in zip(c.shared, offsets):
         kind = types.memory_type(buffer.dtype)
         if pooled:

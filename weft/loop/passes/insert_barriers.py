@@ -93,7 +93,7 @@ class _Blocks(Mutator):
 
     def _block(self, body: Stmt) -> Stmt:
         """The body of a block (or a launch without blocks)."""
-        if isinstance(body, Allocate):
+        if isinstance(body, Allocate) and not _is_held(body.buffer):
             inside = self._block(body.body)
             return body if inside is body.body else Allocate(body.buffer, inside)
         if not _has_shared(body) and _is_launch(body):
@@ -197,16 +197,21 @@ class _AllocationRemover(Mutator):
         return done
 
     def visit_Allocate(self, s: Allocate) -> Stmt:
-        private = s.buffer.scope == "local" or (self.in_thread and s.buffer.scope != "shared")
+        private = s.buffer.scope == "local" or _is_held(s.buffer) or (self.in_thread and s.buffer.scope != "shared")
         if private or free_vars(*s.buffer.shape):
             return self.generic_stmt(s)
         self.moved.append(s.buffer)
         return self.stmt(s.body)
 
 
+def _is_held(buffer: Buffer) -> bool:
+    """Whether a buffer is registers that several threads hold together."""
+    return "." in buffer.scope
+
+
 def _is_collective(s: Stmt) -> bool:
     """Whether a statement works on registers that the threads of a warp (threadIdx.x) hold together."""
-    return any(isinstance(e, Address) and "." in e.buffer.scope for e in walk_exprs(s))
+    return any(isinstance(e, Address) and _is_held(e.buffer) for e in walk_exprs(s))
 
 
 def _launch(body: Stmt, tags: Mapping[str, int], names: Names) -> tuple[Stmt, dict[str, For]]:
@@ -247,6 +252,9 @@ def _digits(term: Expr) -> tuple[Expr, int, int | None] | None:
     divisor = int_value(term.b) if isinstance(term, FloorDiv) else None
     if divisor is None or divisor < 1 or not isinstance(term, FloorDiv):
         return None
+    if modulus is None and isinstance(term.a, FloorMod):  # (v % 64) // 8 is v // 8 % 8
+        modulus = int_value(term.a.b)
+        return None if modulus is None or modulus < 1 or modulus % divisor else (term.a.a, divisor, modulus // divisor)
     return term.a, divisor, modulus
 
 

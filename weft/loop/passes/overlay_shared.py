@@ -35,8 +35,8 @@ def overlay_shared(func: Func) -> Func:
     if len(buffers) < 2 or None in sizes.values() or len({b.name for b in buffers}) != len(buffers):
         return func
     blocks = [s for s in walk_stmts(func.body) if isinstance(s, For) and s.thread == "blockIdx.x"]
-    if len(blocks) != 1:
-        return func  # several kernels: each has its own memory
+    if sum(any(isinstance(x, Allocate) and x.buffer in sizes for x in walk_stmts(s)) for s in blocks) != 1:
+        return func  # several kernels with shared memory: each has its own
     for last in sorted(buffers, key=lambda b: -(sizes[b] or 0)):
         first = [b for b in buffers if b is not last]
         if min(sizes[last] or 0, sum(sizes[b] or 0 for b in first)) < LEAST_BYTES:

@@ -106,8 +106,9 @@ def _starts_at_zero(block: Block) -> bool:
 
 @primitive
 def matrix_form(
-    func: Func, block: str, pads: Sequence[int], order: Sequence[int], parts: int = 1, k_last: Sequence[int] = (0, 0)
-) -> Result:
+    func: Func, block: str, pads: Sequence[int], order: Sequence[int], parts: int = 1,
+    k_last: Sequence[int] = (0, 0), in_turn: bool = False,
+) -> Result:  # fmt: skip
     """A product as stages X, Y (the operands), the sum of their products, and the copy to where the result belongs.
 
     rewrite: for n, co, oh, ow, ci, kh, kw: C[n, co, oh, ow] += A[n, ci, oh + kh, ow + kw] * W[co, ci, kh, kw]
@@ -116,7 +117,8 @@ def matrix_form(
 
     `pads` rounds the extents of x, y and k up to multiples; what is beyond reads as zero. `order` is the order in which
     the reduction axes make k (their numbers, outermost first). `parts` cuts k into that many sums of their own, which
-    the copy adds up. k_last (1 or 0 for X and Y) stores an operand as [b, x, k].
+    the copy adds up; with `in_turn` they take turns, each for a stretch of the third pad, instead of a range each.
+    k_last (1 or 0 for X and Y) stores an operand as [b, x, k].
     Hands back the names of the stages X, Y and the sum.
     """
     path = block_path(func, block, "matrix_form")
@@ -132,6 +134,7 @@ def matrix_form(
     if any(isinstance(s, For) and s.kind != "serial" for s in path) or len(blocks_in(path[outermost])) != 1:
         raise ScheduleError("matrix_form", block, "its loops were marked, or hold other blocks: use it first")
     made = _Form(func, found, axes, list(pads), [axes.k[i] for i in order], parts, [bool(v) for v in k_last])
+    made.turn = pads[2] if in_turn else 0
     stmts, buffers, names = made.stages()
     new = replace_last(func, path[: outermost + 1], seq(*stmts))
     new = new.replace(allocations=[*func.allocations, *buffers])
@@ -146,6 +149,7 @@ class _Form:
     ) -> None:
         self.block, self.axes, self.k, self.parts, self.k_last = block, axes, k, parts, k_last
         self.taken = taken_names(func)
+        self.turn = 0
         self.sizes = {"b": axes.size("batch"), "x": axes.size("x"), "y": axes.size("y"), "k": axes.size("k")}
         self.padded = {
             "b": self.sizes["b"],
@@ -205,7 +209,10 @@ class _Form:
         kind = self.store.value.dtype
         shape = [self.padded["b"], self.padded["y"], self.padded["x"]]
         depth = self.padded["k"] // self.parts
-        along: Expr = k if self.parts == 1 else add(mul(part, index_expr(depth)), k)
+        along: Expr = k if self.parts == 1 else add(mul(part, index_expr(self.turn or depth)), k)
+        if self.parts > 1 and self.turn:
+            turns = mul(floordiv(k, index_expr(self.turn)), index_expr(self.turn * (self.parts - 1)))
+            along = add(along, turns)
         indices: list[Var] = [b, y, x]
         if self.parts > 1:
             shape, indices = [self.parts, *shape], [part, *indices]

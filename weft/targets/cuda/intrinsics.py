@@ -8,7 +8,7 @@ from weft.codegen.c.context import Context, Emitter
 from weft.expr.nodes import Call
 from weft.loop.passes.double_buffer import COMMIT, WAIT
 from weft.targets.base import Target
-from weft.targets.cuda import mma, wgmma
+from weft.targets.cuda import mma, swizzle, wgmma
 from weft.targets.cuda.copies import COPY
 
 _COPY_HELPERS = {
@@ -40,4 +40,4 @@ def _wait(context: Context, call: Call) -> str:
 
 def intrinsics(target: Target) -> Mapping[str, Emitter]:
     """Name -> emitter."""
-    return {COPY: _copy, COMMIT: _commit, WAIT: _wait, **mma.EMITTERS, **wgmma.EMITTERS}
+    return {COPY: _copy, COMMIT: _commit, WAIT: _wait, **mma.EMITTERS, **wgmma.EMITTERS, **swizzle.EMITTERS}

@@ -28,6 +28,7 @@ from weft import te
 from weft.codegen.c.context import Context, Emitter
 from weft.core.dtypes import INT32
 from weft.expr.nodes import Call
+from weft.targets.cuda.swizzle import unswizzled
 
 ROWS = 16
 
@@ -63,13 +64,14 @@ KINDS = {
 # ------------------------------------------------------------------------------------------------------- emitting
 
 
-def _load_helper(rows_first: bool, turned: bool) -> tuple[str, str]:
+def _load_helper(rows_first: bool, turned: bool, swizzled: bool) -> tuple[str, str]:
     """The text that fills a tile: which row and half each thread points at, and whether 16-bit elements are turned."""
-    name = f"weft_mma_load_{'rows' if rows_first else 'halves'}{'_turned' if turned else ''}"
+    name = f"weft_mma_load_{'rows' if rows_first else 'halves'}{'_turned' * turned}{'_swizzled' * swizzled}"
     row, half = ("lane & 15", "lane >> 4") if rows_first else ("(lane & 7) + ((lane >> 4) << 3)", "(lane >> 3) & 1")
+    order = "\n  place ^= (place >> 3) & 0x70u;" if swizzled else ""
     text = f"""DEVICE void {name}(uint32_t *tile, const void *from, int32_t row_bytes) {{
   const int32_t lane = (int32_t)(threadIdx.x & 31u);
-  const uint32_t place = (uint32_t)__cvta_generic_to_shared(from) + ({row}) * row_bytes + (({half}) << 4);
+  uint32_t place = (uint32_t)__cvta_generic_to_shared(from) + ({row}) * row_bytes + (({half}) << 4);{order}
   asm volatile("ldmatrix.sync.aligned.m8n8.x4{".trans" if turned else ""}.shared.b16 {{%0, %1, %2, %3}}, [%4];"
                : "=r"(tile[0]), "=r"(tile[1]), "=r"(tile[2]), "=r"(tile[3]) : "r"(place) : "memory");
 }}"""
@@ -77,10 +79,9 @@ def _load_helper(rows_first: bool, turned: bool) -> tuple[str, str]:
 
 
 def _load(rows_first: bool, turned: bool) -> Emitter:
-    name, text = _load_helper(rows_first, turned)
-
     def emit(c: Context, call: Call) -> str:
         source, target, stride = call.args[:3]
+        name, text = _load_helper(rows_first, turned, c.constant(call.args[-1]) == 1)
         c.helper(name, text)
         bytes_ = source.buffer.dtype.bytes  # type: ignore[attr-defined]
         return f"{name}({c.fragment(target)}, {c.pointer(source)}, (int32_t)({c.value(stride)}) * {bytes_})"
@@ -156,6 +157,13 @@ def _mean_copy(source: Any, target: Any, stride: int, tile_stride: int, rows: in
     target.view(shape, (int(tile_stride), 1))[...] = source.view(shape, (int(stride), 1))
 
 
+def _mean_load(source: Any, target: Any, stride: int, tile_stride: int, rows: int, columns: int, order: int) -> None:
+    if not order:
+        return _mean_copy(source, target, stride, tile_stride, rows, columns)
+    shape = int(rows), int(columns)
+    target.view(shape, (int(tile_stride), 1))[...] = unswizzled(source, shape, (int(stride), 1))
+
+
 def _mean_store(source: Any, target: Any, stride: int, tile_stride: int, rows: int, columns: int) -> None:
     _mean_copy(source, target, tile_stride, stride, rows, columns)
 
@@ -180,7 +188,7 @@ def _mean_dot(kind: Kind) -> Callable[..., None]:
 
 
 for _name in ("mma_load_a", "mma_load_at", "mma_load_b", "mma_load_bt"):
-    te.register_effect(_name, _mean_copy)
+    te.register_effect(_name, _mean_load)
 te.register_effect("mma_zero", _mean_zero)
 te.register_effect("mma_store", _mean_store)
 for _kind in KINDS.values():
@@ -194,7 +202,7 @@ def _declare_load(kind: Kind, form: str, shape: tuple[int, int]) -> None:
     tile = te.compute(shape, lambda i, j: source[i, j], name="tile")
 
     def rule(inputs: Any, outputs: Any) -> Call:
-        steps = (inputs[0].stride(0), outputs[0].stride(0), te.const(shape[0]), te.const(shape[1]))
+        steps = (inputs[0].stride(0), outputs[0].stride(0), te.const(shape[0]), te.const(shape[1]), te.const(0))
         return Call(f"mma_load_{form}", (inputs[0].access_ptr("r"), outputs[0].access_ptr("w"), *steps), INT32)
 
     te.decl_tensor_intrin(tile.op, rule, f"mma_load_{form}_{kind.name}")

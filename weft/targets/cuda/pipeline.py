@@ -27,6 +27,7 @@ from weft.loop.passes.simplify_func import simplify_func
 from weft.loop.passes.vectorize import vectorize
 from weft.targets.base import Target
 from weft.targets.cuda.copies import copy_asynchronously
+from weft.targets.cuda.swizzle import swizzle_tiles
 from weft.targets.cuda.wgmma import overlap_products
 
 PASSES: tuple[Callable[[Func], Func], ...] = (
@@ -42,6 +43,7 @@ PASSES: tuple[Callable[[Func], Func], ...] = (
     vectorize,
     simplify_func,
     copy_asynchronously,
+    swizzle_tiles,
     hoist,
     reuse_storage,
     narrow_indices,

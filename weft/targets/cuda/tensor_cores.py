@@ -32,10 +32,11 @@ CHOICES: dict[str, tuple[int, ...]] = {
     "warp_x": (16, 32, 64),
     "warp_y": (16, 32, 64),
     "step": (1, 2, 4),
-    "stages": (2, 3, 4),
+    "stages": (2, 3, 4, 6),
     "parts": (1, 2, 4, 8, 16),
+    "shares": (1, 2, 4, 8),
 }
-"""`step` is how many tiles of k are fetched at a time."""
+"""`step` is how many tiles of k are fetched at a time, for each of the `shares` of k that a block's warps have."""
 _KIND_OF = {"float16": "f16", "bfloat16": "bf16", "int8": "s8"}
 
 
@@ -124,7 +125,7 @@ def _rest(
             continue
         point = {
             "warps_x": warps_x, "warps_y": warps_y, "warp_x": warp_x, "warp_y": warp_y, "step": step, "stages": stages,
-            "parts": 1,
+            "parts": 1, "shares": 1,
         }  # fmt: skip
         if shared_bytes(point, kind) > machine.shared_bytes:
             continue

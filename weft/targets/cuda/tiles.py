@@ -6,11 +6,12 @@
 from __future__ import annotations
 
 from weft.expr.nodes import Buffer, Var
-from weft.schedule.facts import block_named, facts_of
+from weft.schedule.facts import block_named, facts_of, names_of
 from weft.schedule.schedule import Schedule, Stage
 from weft.schedule.space import Point
 from weft.targets.base import Target
 from weft.targets.cuda import mma
+from weft.targets.cuda.swizzle import line_elements
 from weft.targets.gpu.elementwise import free_loops, fuse_all
 from weft.targets.gpu.product import Product, axis_loops, fetch_lanes, pack_operand, sum_parts
 
@@ -20,12 +21,16 @@ class ProductTiles:
 
     threads = 32
     scope = "mma.c"
+    shares = 1
+    """Groups of threads that take turns along k; their sums meet in shared memory."""
     unit = (16, 16)
     """Rows and columns of the tile that one instruction stores."""
 
     def __init__(self, s: Schedule, product: Product, kind: mma.Kind, point: Point, target: Target) -> None:
         self.s, self.product, self.kind, self.point, self.target = s, product, kind, point, target
         self.groups = (point["warps_y"], point["warps_x"])
+        self.shares = point["shares"]
+        self.swizzled: list[str] = []
         self.each = (point["warp_y"], point["warp_x"])
         self.deep = point["step"] * kind.depth
         self.store = "mma_store_f32" if kind.wide == "float32" else "mma_store_s32"
@@ -47,7 +52,8 @@ class ProductTiles:
             pack_operand(s, found)
         self.x, self.y, self.total = s.apply(
             "matrix_form", block=found.block.name, pads=[self.tile_x, self.tile_y, self.deep],
-            order=list(found.order), parts=self.point["parts"], k_last=list(found.k_last),
+            order=list(found.order), parts=self.point["parts"] * self.shares, k_last=list(found.k_last),
+            in_turn=self.shares > 1,
         )  # fmt: skip
         final, place = self._tiles()
         sums = self._store(final, place)
@@ -66,8 +72,11 @@ class ProductTiles:
             self.sums = self.total
             final = s[found.block.name]
             if found.taker is not None:
-                final.compute_inline()
+                if self.shares == 1:
+                    final.compute_inline()
                 final = s[found.taker.name]
+            elif self.shares > 1:
+                s.cache_write(final.block.writes[0].buffer, "local")
         batch, y, x = axis_loops(s, found, final, split)
         final.reorder(*batch, *y, *x)
         block_y, inner_y = final.split(fuse_all(final, y), factor=self.tile_y)
@@ -78,38 +87,64 @@ class ProductTiles:
         final.bind(block_y, "blockIdx.y")
         final.bind(block_x, "blockIdx.x")
         lanes = 1 if found.axes.size("x") % 4 else 4
-        self._share(final, [inner_y, inner_x], lanes)
+        innermost = self._share(final, [inner_y, inner_x], lanes)
+        self.reader = final.name
+        if self.shares > 1:
+            self._add_shares(final, innermost)
         return final, block_x
 
-    def _share(self, stage: Stage, loops: list[Var], lanes: int, passes: int = 1) -> None:
-        """Work on a tile divided among all threads of the block."""
+    def _add_shares(self, final: Stage, place: Var) -> None:
+        """What the final block takes is the sum of the shares, in registers."""
+        s = self.s
+        self.reader = next(name for name in names_of(s) if self._reads(name, self._buffer(self.sums)))
+        added = s[self.reader]
+        if self.product.taker is not None:
+            added.set_scope("local")
+        added.compute_at(final, place)
+        *lanes, share = [loop.var for loop in free_loops(added)]
+        added.reorder(share, *lanes)
+        for loop in (share, *lanes):
+            added.unroll(loop)
+
+    def _reads(self, name: str, buffer: Buffer) -> bool:
+        block = block_named(self.s, name)
+        return any(r.buffer is buffer for r in block.reads) and not any(w.buffer is buffer for w in block.writes)
+
+    def _share(self, stage: Stage, loops: list[Var], lanes: int) -> Var:
+        """Work on a tile divided among all threads of the block; gives the loop in which a thread goes on."""
         flat = fuse_all(stage, loops)
-        sizes = [None, passes, *self.groups, self.threads, lanes]
-        outer, again, warp_y, warp_x, lane, vector = stage.split(flat, factors=sizes)
-        stage.reorder(warp_y, warp_x, lane, outer, again, vector)
-        stage.bind(warp_y, "threadIdx.z")
-        stage.bind(warp_x, "threadIdx.y")
-        stage.bind(lane, "threadIdx.x")
+        sizes = {"threadIdx.z": self.shares * self.groups[0], "threadIdx.y": self.groups[1],
+                 "threadIdx.x": self.threads, "lanes": lanes}  # fmt: skip
+        used = {tag: size for tag, size in sizes.items() if size > 1}
+        outer, *inner = stage.split(flat, factors=[None, *used.values()])
+        made = dict(zip(used, inner))
+        threads = [tag for tag in used if tag != "lanes"]
+        stage.reorder(*[made[tag] for tag in threads], outer, *[made[tag] for tag in used if tag == "lanes"])
+        for tag in threads:
+            stage.bind(made[tag], tag)
         stage.unroll(outer)
-        stage.unroll(again)
         if lanes > 1:
-            stage.vectorize(vector)
+            stage.vectorize(made["lanes"])
+        return outer
 
     def _store(self, final: Stage, place: Var) -> Stage:
         """The sums in registers of the warps, from there to shared memory; gives the stage of the sums."""
         s, (rows, columns) = self.s, self.unit
         if self.point["parts"] == 1:
             s[self.sums].set_scope(self.scope)
-        copy = s.cache_read(self._buffer(self.sums), "shared", [final.name])
+        copy = s.cache_read(self._buffer(self.sums), "shared", [self.reader])
         lead = len(self._buffer(self.sums).shape) - 2
         self._into_tiles(self.sums, lead, rows, columns)
         copy.compute_at(final, place)
-        *_, y, x = [loop.var for loop in free_loops(copy)]
+        loops = [loop.var for loop in free_loops(copy)]
+        share, (y, x) = loops[0], loops[-2:]
         warp_y, tile_y, inner_y = copy.split(y, factors=[self.groups[0], self.each[0] // rows, rows])
         warp_x, tile_x, inner_x = copy.split(x, factors=[self.groups[1], self.each[1] // columns, columns])
         copy.reorder(warp_y, warp_x, tile_y, tile_x, inner_y, inner_x)
-        copy.bind(warp_y, "threadIdx.z")
-        copy.bind(warp_x, "threadIdx.y")
+        if self.shares * self.groups[0] > 1:
+            copy.bind(share if self.shares > 1 else warp_y, "threadIdx.z")
+        if self.groups[1] > 1:
+            copy.bind(warp_x, "threadIdx.y")
         copy.unroll(tile_y)
         copy.unroll(tile_x)
         copy.storage_align(lead, 16, 8)
@@ -146,38 +181,38 @@ class ProductTiles:
             (self.y, y_last, "mma.a", "a" if y_last else "at"),
             (self.x, x_last, "mma.b", "bt" if x_last else "b"),
         ):
-            self._fetch(sums, name, outer, bool(k_last))
-            self._load(sums, name, tile_k, bool(k_last), scope, form)
+            width = self._fetch(sums, name, outer, bool(k_last))
+            self._load(sums, name, tile_k, bool(k_last), scope, form, width)
+        sums.annotate("swizzled", self.swizzled, outer)
         if point["stages"] > 1:
             sums.annotate("pipeline_stages", point["stages"], outer)
             sums.annotate("async_copy", True, outer)
         form = f"{'n' if y_last else 't'}{'t' if x_last else 'n'}"
         sums.tensorize(inner_y, f"mma_dot_{kind.name}_{form}")
 
-    def _fetch(self, sums: Stage, name: str, place: Var, k_last: bool) -> None:
-        """A tile of an operand into shared memory, by all threads."""
+    def _fetch(self, sums: Stage, name: str, place: Var, k_last: bool) -> int:
+        """A tile of an operand into shared memory, by all threads; gives how many elements lie together."""
         s = self.s
-        width = self.deep if k_last else self.tile_x if name == self.x else self.tile_y
+        width = self.shares * self.deep if k_last else self.tile_x if name == self.x else self.tile_y
         lanes = fetch_lanes(facts_of(block_named(s, name)), width)
         s[name].set_scope("shared")
-        self._arrange(name)
         s[name].compute_at(sums, place)
-        self._share(s[name], [loop.var for loop in free_loops(s[name])], lanes, self._passes(width // lanes))
-        self._pad(name)
+        self._share(s[name], [loop.var for loop in free_loops(s[name])], lanes)
+        return width
 
-    def _passes(self, chunks: int) -> int:
-        """How many times all threads go over what belongs together, rows of so many fetches."""
-        return 1
+    def _arrange(self, name: str, width: int) -> None:
+        """How an operand lies: in lines that `swizzle` reorders, else in padded rows; either way, reads meet each bank once."""
+        line = line_elements(self._buffer(name))
+        if width % line:
+            elements = 16 // self._buffer(name).dtype.bytes
+            self.s[name].storage_align(1, 2 * elements, elements)
+            return
+        self.swizzled.append(self._buffer(name).name)
+        if width > line:
+            outputs = ["b", f"q//{line}", "p", f"q%{line}"]
+            self.s.apply("transform_layout", buffer=self._buffer(name).name, inputs=["b", "p", "q"], outputs=outputs)
 
-    def _arrange(self, name: str) -> None:
-        """How an operand lies in shared memory: as it is."""
-
-    def _pad(self, name: str) -> None:
-        """Rows are padded so that ldmatrix meets every bank once."""
-        elements = 16 // self._buffer(name).dtype.bytes
-        self.s[name].storage_align(1, 2 * elements, elements)
-
-    def _load(self, sums: Stage, name: str, place: Var, k_last: bool, scope: str, form: str) -> None:
+    def _load(self, sums: Stage, name: str, place: Var, k_last: bool, scope: str, form: str, width: int) -> None:
         """Tiles of an operand into registers."""
         s, depth = self.s, self.kind.depth
         tiles = s.cache_read(name, scope, [sums.name])
@@ -190,4 +225,5 @@ class ProductTiles:
         tiles.reorder(outer_first, outer_second, inner_first, inner_second)
         tiles.unroll(outer_first)
         tiles.unroll(outer_second)
+        self._arrange(name, width)
         tiles.tensorize(inner_first, f"mma_load_{form}_{self.kind.name}")

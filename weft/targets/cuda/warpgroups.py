@@ -69,8 +69,8 @@ def tile_of(point: Point) -> tuple[int, int]:
 def shared_bytes(point: Point) -> int:
     """The shared memory of a block."""
     tile_y, tile_x = tile_of(point)
-    operands = point["stages"] * (tile_x + tile_y) * wgmma.shared_row_bytes(wgmma.DEPTH)
-    return max(operands, 4 * tile_y * (tile_x + 8)) + 256
+    operands, sums = point["stages"] * (tile_x + tile_y) * 2 * wgmma.DEPTH, 4 * tile_y * (tile_x + 8)
+    return max(operands, sums) + 1024
 
 
 def estimate(sizes: dict[str, int], point: Point, machine: ThreadFacts) -> float:
@@ -111,6 +111,7 @@ class GroupTiles(ProductTiles):
         self.each = (point["tiles_y"] * wgmma.ROWS, point["width"])
         self.unit = (wgmma.ROWS, point["width"])
         self.deep = wgmma.DEPTH
+        self.swizzled = []
         self.store = f"wgmma_store_{point['width']}"
 
     def _multiply(self, sums: Stage) -> None:
@@ -121,24 +122,9 @@ class GroupTiles(ProductTiles):
         sums.reorder(outer, tile_y, inner_y, x, inner_k)
         sums.unroll(tile_y)
         x_last, y_last = self.product.k_last
-        self._fetch(sums, self.y, outer, bool(y_last))
-        self._fetch(sums, self.x, outer, bool(x_last))
+        for name, k_last in ((self.y, y_last), (self.x, x_last)):
+            self._arrange(name, self._fetch(sums, name, outer, bool(k_last)))
         sums.annotate("pipeline_stages", self.point["stages"], outer)
         sums.annotate("pipeline_lag", 1, outer)
         sums.annotate("async_copy", True, outer)
         sums.tensorize(inner_y, wgmma.dot_name(self.kind, not y_last, bool(x_last), self.point["width"]))
-
-    def _passes(self, chunks: int) -> int:
-        """Until the 8 rows of core matrices are full."""
-        rows = self.groups[0] * self.groups[1] * self.threads // chunks
-        return max(1, wgmma.CORE // max(1, rows))
-
-    def _arrange(self, name: str) -> None:
-        """In core matrices, 8 rows of 16 bytes each."""
-        core = wgmma.CORE
-        outputs = ["b", f"p//{core}", f"q//{core}", f"p%{core}", f"q%{core}"]
-        self.s.apply("transform_layout", buffer=self._buffer(name).name, inputs=["b", "p", "q"], outputs=outputs)
-
-    def _pad(self, name: str) -> None:
-        """Core matrices are 16 bytes apart, so that threads which fetch neighbours meet every bank once."""
-        self.s[name].storage_align(2, 2 * wgmma.CORE**2, wgmma.CORE**2 + wgmma.CORE)

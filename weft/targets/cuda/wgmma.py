@@ -1,14 +1,14 @@
 """NVIDIA's tensor cores by wgmma (Hopper, sm_90a): four warps multiply tiles that lie in shared memory.
 
-A schedule keeps sums in the scope "wgmma.c" and the operands in shared memory in core matrices, 8 rows of 16 bytes
-each, one after the other; how far core matrices are apart is free (see `schedule_layout`):
+A schedule keeps sums in the scope "wgmma.c" and the operands in shared memory, in lines of 128 bytes (64 elements):
 
     wgmma_dot_<kind>_<form>_<width>     C[i, j] += wide(a) * wide(b) for 64 × width × 64
     wgmma_store_<width>                 C[i, j] to memory, 64 × width
 
-`form` says which index of a core matrix lies along the 16 bytes: for a (rows of C) n is k and t is i; for b (columns of
-C) t is k and n is j: the letters of `mma`. Kinds are f16 and bf16, sums are float32. A statement on such a tile belongs
-to 128 threads: threadIdx.x runs over them.
+`form` says what lies along a line, in the letters of `mma`. Of a (rows of C), n: a[i, k]; t: a[i // 64, k, i % 64].
+Of b (columns of C), t: b[j, k]; n: b[j // 64, k, j % 64]. `swizzle` puts the lines into the order that the instruction
+takes. Kinds are f16 and bf16, sums are float32. A statement on such a tile belongs to 128 threads: threadIdx.x runs
+over them.
 
 The products run beside the threads. A call waits until at most `pending` groups of them are on their way, 0 by its
 rule; `overlap_products` lets those of one step run into the next where the pipeline around them keeps their operands.
@@ -16,13 +16,13 @@ rule; `overlap_products` lets those of one step run into the next where the pipe
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from weft import te
 from weft.codegen.c.context import Context, Emitter
 from weft.core.dtypes import INT32
+from weft.core.errors import TargetError
 from weft.expr.nodes import Call, Expr, index_expr, int_value
 from weft.loop.interpreter import register_effect
 from weft.loop.ir import Evaluate, For, Func, If, Stmt, seq
@@ -30,9 +30,10 @@ from weft.loop.passes.double_buffer import LAG
 from weft.loop.passes.support import is_barrier
 from weft.loop.visit import Mutator, child_stmts, walk_stmts
 from weft.targets.cuda.mma import KINDS, Kind
+from weft.targets.cuda.swizzle import unswizzled
 
-ROWS, DEPTH, CORE = 64, 64, 8
-"""Rows of a tile of sums, elements of k that one call sums, and the side of a core matrix."""
+ROWS, DEPTH, LINE = 64, 64, 64
+"""Rows of a tile of sums, elements of k that one call sums, and elements of a line."""
 WIDTHS = (64, 128, 256)
 """Columns of a tile of sums."""
 NAMES = ("f16", "bf16")
@@ -40,29 +41,30 @@ DOT, ZERO, STORE, WAIT, PUBLISH = "wgmma_dot_", "wgmma_zero", "wgmma_store", "wg
 
 # ------------------------------------------------------------------------------------------------------- emitting
 
-_PLACE = """DEVICE uint64_t weft_wgmma_operand(const void *from, int32_t next, int32_t rows) {
+_PLACE = """DEVICE uint64_t weft_wgmma_operand(const void *from, int32_t block) {
   const uint32_t place = (uint32_t)__cvta_generic_to_shared(from);
-  return (uint64_t)((place & 0x3ffffu) >> 4) | ((uint64_t)(uint32_t)(next >> 4) << 16)
-         | ((uint64_t)(uint32_t)(rows >> 4) << 32);
+  return (uint64_t)((place & 0x3ffffu) >> 4) | ((uint64_t)(uint32_t)(block >> 4) << 16) | ((uint64_t)64 << 32)
+         | ((uint64_t)1 << 62);
 }"""
+"""How an operand lies: the bytes from one block of 64 columns to the next, 1,024 from 8 lines to the next, swizzled."""
 
 
 def _dot_helper(kind: Kind, turned_a: int, turned_b: int, width: int) -> tuple[str, str]:
-    """The text that multiplies: `next` are the bytes between core matrices along k, `rows` those along i or j."""
+    """The text that multiplies. 16 elements of k further are 32 bytes along a line, or 16 lines."""
     name = f"weft_wgmma_dot_{kind.name}_{turned_a}{turned_b}_{width}"
-    count = width // 2
+    count, far = width // 2, (2, 128)
     registers = ", ".join(f"%{i}" for i in range(count))
     sums = ", ".join(f'"+f"(sum[{i}])' for i in range(count))
-    text = f"""template <int32_t pending> DEVICE void {name}(float *sum, const void *a, int32_t a_next, int32_t a_rows,
-    const void *b, int32_t b_next, int32_t b_rows) {{
-  const uint64_t left = weft_wgmma_operand(a, a_next, a_rows), right = weft_wgmma_operand(b, b_next, b_rows);
+    text = f"""template <int32_t pending> DEVICE void {name}(float *sum, const void *a, int32_t a_block, const void *b,
+    int32_t b_block) {{
+  const uint64_t left = weft_wgmma_operand(a, a_block), right = weft_wgmma_operand(b, b_block);
   asm volatile("wgmma.fence.sync.aligned;" : : : "memory");
   #pragma unroll
   for (int32_t k = 0; k < {DEPTH // kind.depth}; ++k) {{
     asm volatile("wgmma.mma_async.sync.aligned.m64n{width}k16.f32.{kind.name}.{kind.name} {{{registers}}}, "
                  "%{count}, %{count + 1}, 1, 1, 1, {turned_a}, {turned_b};"
                  : {sums}
-                 : "l"(left + (uint64_t)(k * (a_next >> 3))), "l"(right + (uint64_t)(k * (b_next >> 3))));
+                 : "l"(left + (uint64_t)(k * {far[turned_a]})), "l"(right + (uint64_t)(k * {far[turned_b]})));
   }}
   asm volatile("wgmma.commit_group.sync.aligned;" : : : "memory");
   asm volatile("wgmma.wait_group.sync.aligned %0;" : : "n"(pending) : "memory");
@@ -73,13 +75,14 @@ def _dot_helper(kind: Kind, turned_a: int, turned_b: int, width: int) -> tuple[s
 def _dot(kind: Kind) -> Emitter:
     def emit(c: Context, call: Call) -> str:
         a, b, out = call.args[:3]
-        form, width, pending = (c.constant(e) for e in call.args[7:])
+        a_line, a_block, b_line, b_block, form, width, order, pending = (c.constant(e) for e in call.args[3:])
+        if not order or (a_line, b_line) != (LINE, LINE):
+            raise TargetError(f"operands of wgmma lie in swizzled lines of {LINE} elements; these are not such lines")
         name, text = _dot_helper(kind, form & 1, 1 - (form >> 1), width)
         c.helper("weft_wgmma_operand", _PLACE)
         c.helper(name, text)
-        steps = [f"(int32_t)({c.value(e)}) * 2" for e in call.args[3:7]]
-        left, right = ", ".join([c.pointer(a), *steps[:2]]), ", ".join([c.pointer(b), *steps[2:]])
-        return f"{name}<{pending}>({c.fragment(out)}, {left}, {right})"
+        operands = f"{c.pointer(a)}, {2 * a_block}, {c.pointer(b)}, {2 * b_block}"
+        return f"{name}<{pending}>({c.fragment(out)}, {operands})"
 
     return emit
 
@@ -134,22 +137,24 @@ EMITTERS: Mapping[str, Emitter] = {
 # ----------------------------------------------------------------------------------------- meaning, for the interpreter
 
 
-def _operand(tile: Any, next_: int, rows: int, count: int, k_inside: bool) -> Any:
-    """An operand in core matrices as a plain matrix, [row, k]."""
-    cores = DEPTH // CORE
+def _operand(tile: Any, line: int, block: int, count: int, k_inside: bool, see: Callable[..., Any]) -> Any:
+    """An operand as a plain matrix, [row, k]."""
     if k_inside:
-        seen = tile.view((count // CORE, cores, CORE, CORE), (int(rows), int(next_), CORE, 1))
-        return seen.transpose(0, 2, 1, 3).reshape(count, DEPTH)
-    seen = tile.view((cores, count // CORE, CORE, CORE), (int(next_), int(rows), CORE, 1))
-    return seen.transpose(1, 3, 0, 2).reshape(count, DEPTH)
+        return see(tile, (count, DEPTH), (int(line), 1))
+    seen = see(tile, (count // LINE, DEPTH, LINE), (int(block), int(line), 1))
+    return seen.transpose(0, 2, 1).reshape(count, DEPTH)
+
+
+def _plain(tile: Any, shape: tuple[int, ...], strides: tuple[int, ...]) -> Any:
+    return tile.view(shape, strides)
 
 
 def _mean_dot(kind: Kind) -> Callable[..., None]:
-    def run(
-        a: Any, b: Any, out: Any, a_next: int, a_rows: int, b_next: int, b_rows: int, form: int, width: int, _: int
-    ) -> None:
-        left = _operand(a, a_next, a_rows, ROWS, not int(form) & 1)
-        right = _operand(b, b_next, b_rows, int(width), bool(int(form) & 2))
+    def run(a: Any, b: Any, out: Any, *numbers: int) -> None:
+        a_line, a_block, b_line, b_block, form, width, order, _ = numbers
+        see = unswizzled if order else _plain
+        left = _operand(a, a_line, a_block, ROWS, not int(form) & 1, see)
+        right = _operand(b, b_line, b_block, int(width), bool(int(form) & 2), see)
         sums = out.view((ROWS, int(width)), (int(width), 1))
         sums[...] = sums + left.astype(kind.wide) @ right.astype(kind.wide).T
 
@@ -175,14 +180,12 @@ for _name in NAMES:
 # ----------------------------------------------------------------------------------------------------- declaring
 
 
-def _cores(name: str, element: str, count: int, k_inside: bool) -> Any:
-    sides = (count // CORE, DEPTH // CORE) if k_inside else (DEPTH // CORE, count // CORE)
-    return te.placeholder((*sides, CORE, CORE), element, name=name)
+def _lines(name: str, element: str, count: int, k_inside: bool) -> Any:
+    return te.placeholder((count, DEPTH) if k_inside else (count // LINE, DEPTH, LINE), element, name=name)
 
 
-def _at(cores: Any, row: Any, k: Any, k_inside: bool) -> Any:
-    first, second = (row, k) if k_inside else (k, row)
-    return cores[first // CORE, second // CORE, first % CORE, second % CORE]
+def _at(lines: Any, row: Any, k: Any, k_inside: bool) -> Any:
+    return lines[row, k] if k_inside else lines[row // LINE, k, row % LINE]
 
 
 def dot_name(kind: Kind, turned_a: bool, turned_b: bool, width: int) -> str:
@@ -191,8 +194,8 @@ def dot_name(kind: Kind, turned_a: bool, turned_b: bool, width: int) -> str:
 
 
 def _declare_dot(kind: Kind, turned_a: bool, turned_b: bool, width: int) -> None:
-    a = _cores("a", kind.element, ROWS, not turned_a)
-    b = _cores("b", kind.element, width, turned_b)
+    a = _lines("a", kind.element, ROWS, not turned_a)
+    b = _lines("b", kind.element, width, turned_b)
     k = te.reduce_axis(DEPTH, name="k")
 
     def body(i: Any, j: Any) -> Any:
@@ -205,10 +208,10 @@ def _declare_dot(kind: Kind, turned_a: bool, turned_b: bool, width: int) -> None
     def rule(inputs: Any, outputs: Any) -> tuple[Any, Call, Call]:
         left, right = inputs
         reset = Call(ZERO, (outputs[0].access_ptr("w"), te.const(width)), INT32)
-        steps = [left.stride(1 if not turned_a else 0), left.stride(0 if not turned_a else 1)]
-        steps += [right.stride(1 if turned_b else 0), right.stride(0 if turned_b else 1)]
+        steps = [left.stride(1), left.stride(0)] if turned_a else [left.stride(0), te.const(0)]
+        steps += [right.stride(0), te.const(0)] if turned_b else [right.stride(1), right.stride(0)]
         places = (left.access_ptr("r"), right.access_ptr("r"), outputs[0].access_ptr("rw"))
-        numbers = (te.const(form), te.const(width), te.const(0))
+        numbers = (te.const(form), te.const(width), te.const(0), te.const(0))
         update = Call(f"{DOT}{kind.name}", (*places, *steps, *numbers), INT32)
         return [reset, update], reset, update
 
@@ -293,8 +296,3 @@ class _Overlap(Mutator):
         done = self.generic_stmt(s)
         self.pending = outer
         return seq(done, Evaluate(Call(WAIT, (), INT32)))
-
-
-def shared_row_bytes(length: int) -> int:
-    """The bytes of `length` elements of k for one row of a tile in shared memory, its core matrices kept apart."""
-    return math.ceil(length / CORE) * 18

@@ -361,15 +361,31 @@ def fetch_lanes(facts: Facts, length: int) -> int:
     if store is None or not facts.spatial:
         return 1
     last = facts.spatial[-1]
-    value = store.value
-    while isinstance(value, Select) and not uses_any(value.condition, {last.var}):
+    value, tests = store.value, []
+    while isinstance(value, Select):
+        tests += [value.condition] if uses_any(value.condition, {last.var}) else []
         value = value.then
     if not isinstance(value, Load) or facts.step(value, last.var) != 1:
         return 1
     lanes = min(16 // value.buffer.dtype.bytes, 8)
-    while lanes > 1 and (length % lanes or extent(last) % lanes or not _aligned(facts, value, last.var, lanes)):
+    while lanes > 1 and (
+        length % lanes
+        or extent(last) % lanes
+        or not _aligned(facts, value, last.var, lanes)
+        or not all(_is_common(facts, test, last.var, lanes) for test in tests)
+    ):
         lanes //= 2
     return lanes
+
+
+def _is_common(facts: Facts, test: Expr, last: Var, lanes: int) -> bool:
+    """Whether a test has the same result for `lanes` neighbours along the last axis, from a multiple on."""
+    group, lane = Var("group"), Var("lane")
+    axis = next(a for a in facts.spatial if a.var is last)
+    ranges = facts.ranges.with_loop(group, index_expr(max(1, extent(axis) // lanes)))
+    ranges = ranges.with_loop(lane, index_expr(lanes))
+    place = add(mul(group, index_expr(lanes)), lane)
+    return not uses_any(simplify(substitute(test, {last: place}), ranges), {lane})
 
 
 def _aligned(facts: Facts, load: Load, last: Var, lanes: int) -> bool:
