@@ -87,6 +87,7 @@ CASES = {
     "drop, then add": ((2, 1, 18, 35, 8, 8), (("drop", -1e4, (2, 1, 1, 35)), ("add", 0.0, (1, 18, 35)))),
     "one head, many queries": ((1, 1, 150, 70, 16, 20), (SCALED,)),
     "long rows": ((1, 1, 16, 1500, 8, 16), (SCALED,)),
+    "values in blocks": ((1, 1, 24, 3000, 8, 48), (SCALED,)),
     "few": ((1, 1, 1, 3, 2, 1), (SCALED,)),
     "double": ((1, 2, 19, 21, 8, 8), (SCALED,)),
 }
@@ -138,6 +139,7 @@ def test_points_of_the_space_agree():
     tried = 0
     for block, rows, keys, values, heads in itertools.product((8, 24), (2, 4, 8), (1, 2), (1, 2), (0, 1)):
         point = {"block": block, "rows": rows, "key_vectors": keys, "value_vectors": values, "by_heads": heads}
+        point["depth"] = 16 if keys == 1 else 64
 
         def schedule(s, point=point):
             space(unit_of(s)).apply(point)

@@ -5,12 +5,11 @@
         for each block of queries:                                threads, where there are few heads
             panels of keys × tiles of queries     products in registers, the steps on them      -> block × keys
             the top of each row, powers, their sum
-            tiles of queries × values             products in registers
+            tiles of queries × values             products in registers, in blocks of keys where values are many
             divided by the sums                                                                 -> the output
 
-A block is as large as two such rows of scores for each query stay in the cache; a tile is `rows` queries ×
-`key_vectors` vectors of keys, and × `value_vectors` vectors of a value in the second product. Sizes that do not divide
-are padded by the operator (`padded`): no tile is ever cut.
+A tile is `rows` queries × `key_vectors` vectors of keys, and × `value_vectors` vectors of a value in the second
+product. Sizes that do not divide are padded by the operator (`padded`): no tile is ever cut.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ MOST_ROWS = 12
 """Queries of a register tile, at most."""
 
 LEAST_BLOCK, MOST_BLOCK = 16, 48
-"""Queries of a block, where the cache leaves the choice."""
+"""Queries of a block."""
 
 SECOND_LEVEL_BYTES = 24.0
 """Bytes a cycle that come from the second-level cache."""
@@ -94,14 +93,25 @@ def default_point(sizes: Sizes, target: Target, lanes: int) -> dict[str, int]:
                 if best is None or cycles < best[0]:
                     best = (cycles, point)
     assert best is not None
-    return {**best[1], "by_heads": _by_heads(sizes, target)}
+    return {**best[1], "depth": _depth(sizes, target), "by_heads": _by_heads(sizes, target)}
+
+
+def _depth(sizes: Sizes, target: Target) -> int:
+    """Keys of a block of the second product: all, where the values of a head stay in the second-level cache."""
+    room = (target.cache_bytes[1] or 256 << 10) // 16
+    row = 4 * sizes.value_size
+    if row * sizes.keys <= 4 * room:
+        return sizes.keys
+    parts = ceildiv(row * sizes.keys, room)
+    return next((sizes.keys // n for n in range(parts, 2 * parts) if sizes.keys % n == 0), sizes.keys)
 
 
 def _block(sizes: Sizes, rows: int, target: Target) -> int:
-    """Queries of a block: as few blocks as the cache allows, each of whole tiles."""
-    first, second = target.cache_bytes[0] or 32 << 10, target.cache_bytes[1] or 256 << 10
-    row = 8 * sizes.keys
-    most = max(first // 2 // row, min(LEAST_BLOCK, second // 4 // row), rows)
+    """Queries of a block, whole tiles: as many as two rows of scores for each fit the first-level cache, at least 16.
+
+    Keys and values that come from behind the second-level cache are read once for a block: fewer would wait for them.
+    """
+    most = max((target.cache_bytes[0] or 32 << 10) // 2 // (8 * sizes.keys), LEAST_BLOCK, rows)
     blocks = ceildiv(sizes.queries, min(most, MOST_BLOCK))
     return _up(ceildiv(sizes.queries, blocks), rows)
 
@@ -162,6 +172,7 @@ def _knobs(s: Schedule, point: Point, lanes: int) -> dict[str, tuple[int, ...]]:
         "rows": tuple(n for n in range(1, MOST_ROWS + 1) if queries % n == 0),
         "key_vectors": tuple(n for n in (1, 2, 3, 4) if keys % (n * lanes) == 0),
         "value_vectors": tuple(n for n in (1, 2, 3, 4) if value_size % (n * lanes) == 0),
+        "depth": tuple(sorted({point["depth"], facts_of(block_named(s, MIXED)).depth})),
         "by_heads": (0, 1),
     }
     return {knob: tuple(sorted({*values, point[knob]})) for knob, values in choices.items()}
@@ -209,7 +220,8 @@ class _Sketch:
     def apply(self, order: list[int]) -> None:
         """All the steps."""
         s = self.s
-        accumulate = s.cache_write(MIXED, "local")
+        blocked = self.point["depth"] < self.sizes.keys
+        accumulate = self.blocks_of_keys() if blocked else s.cache_write(MIXED, "local")
         around = self.outer_loops(order)
         self.weigh(around, accumulate)
         for name in (TOTAL, GROWN, TOP):
@@ -233,29 +245,41 @@ class _Sketch:
         self.final.vectorize(element)
         return _Around(self.final.fuse(batch, head), block)
 
+    def blocks_of_keys(self) -> Stage:
+        """The products with the values in blocks of keys, which are added up; gives the stage that makes one block."""
+        stage = self.s[MIXED]
+        outer, _ = stage.split(stage.reduce_axis[0], factor=self.point["depth"])
+        stage.reorder(outer, *stage.axis)
+        made = self.s.rfactor(MIXED, outer)
+        stage.annotate("inline_init", True)
+        return made
+
     def weigh(self, around: _Around, accumulate: Stage) -> None:
-        """The products with the values: register tiles whose sums are stored once."""
+        """The products with the values: register tiles whose sums are stored once for each block of keys."""
         stage, rows, width = self.s[MIXED], self.point["rows"], self.point["value_vectors"] * self.lanes
         stage.compute_at(self.final, around.block, exact=False)
-        self.tile(stage, rows, width, rows_outside=False)
-        self.register_tile(accumulate, stage, self.around_tile)
+        at = self.tile(stage, rows, width)
+        self.register_tile(accumulate, stage, at)
 
     def products(self, around: _Around) -> None:
         """The scores: register tiles, with the steps on each."""
         stage, rows, width = self.s[MASKED], self.point["rows"], self.point["key_vectors"] * self.lanes
         stage.compute_at(self.final, around.block, exact=False)
-        self.tile(stage, rows, width, rows_outside=False)
-        self.register_tile(self.s[SCORES], stage, self.around_tile)
+        at = self.tile(stage, rows, width)
+        self.register_tile(self.s[SCORES], stage, at)
 
-    def tile(self, stage: Stage, rows: int, width: int, rows_outside: bool) -> None:
-        """Loops over tiles: all the rows for a panel, then the next panel."""
+    def tile(self, stage: Stage, rows: int, width: int) -> Var:
+        """Loops over tiles: all the rows for a panel, then the next panel; gives the loop around a tile."""
         place, lane = stage.axis[2:4]
         down, row = stage.split(place, factor=rows)
         panel, inside = stage.split(lane, factor=width)
-        stage.reorder(*((down, panel) if rows_outside else (panel, down)), row, inside)
+        blocks = list(stage.reduce_axis)
+        stage.reorder(*blocks, panel, down, row, inside)
+        for loop in blocks:
+            stage.annotate("partition", False, loop)
         stage.unroll(row)
         self.vectors(stage, inside)
-        self.around_tile = panel if rows_outside else down
+        return down
 
     def vectors(self, stage: Stage, loop: Var) -> None:
         """A stretch as vectors side by side."""
