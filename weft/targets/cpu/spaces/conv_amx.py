@@ -125,7 +125,7 @@ def _shape(unit: Unit) -> Shape | None:
     far = facts.step(image, place.var)
     if extent(depth[0]) > TILE * kind[1] or extent(depth[0]) % kind[1] or extent(lane) % LEAST_COLUMNS:
         return None
-    if far is None or far <= 0 or far % extent(depth[0]) or not _is_plain(facts, weight, lanes, depth[0]):
+    if far is None or far <= 0 or far % extent(depth[0]) or not _is_plain(facts, weight, lanes):
         return None
     rows = ceildiv(extent(place), ceildiv(extent(place), TILE))
     row = across[-2] if len(across) > 1 else None
@@ -135,7 +135,7 @@ def _shape(unit: Unit) -> Shape | None:
     return Shape(image, weight, lane, block, place, row, depth[0], far // extent(depth[0]), rows, width, outer)
 
 
-def _is_plain(facts: Facts, weight: Load, lanes: list[Axis], depth: Axis) -> bool:
+def _is_plain(facts: Facts, weight: Load, lanes: list[Axis]) -> bool:
     """Whether each index of the weight is one axis, or the two that its channels were divided into."""
     for index in weight.indices:
         using = [axis for axis in facts.block.axes if uses_any(index, {axis.var})]
