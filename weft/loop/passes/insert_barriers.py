@@ -12,8 +12,8 @@ all of them, what belongs to no thread runs on thread 0 (on a whole warp where i
 together, such as the tiles of tensor cores), and the loops inside only choose which threads take part.
 Then the statements are walked in order with the accesses since the last barrier at hand. An access that meets one of
 them with a write among the two gets a barrier before it, unless both touch, in every thread, only elements of that
-thread's own; where indices have a thread's quotients and remainders, those are coordinates of it, like digits.
-A loop is walked a second time with what its first iteration left behind. A barrier stands only where
+thread's own, or one thread does both; where indices have a thread's quotients and remainders, those are coordinates of
+it, like digits. A loop is walked a second time with what its first iteration left behind. A barrier stands only where
 every thread comes by: a branch or loop that depends on the thread is cut in two around it.
 """
 
@@ -24,6 +24,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from weft.core.dtypes import INT32
 from weft.core.errors import TargetError
 from weft.expr.nodes import (
+    EQ,
     Address,
     Buffer,
     Call,
@@ -51,6 +52,7 @@ from weft.loop.passes.support import (
     linear_interval,
     rename_repeated,
 )
+from weft.loop.regions import conjuncts
 from weft.loop.visit import Mutator, child_exprs, child_stmts, rebuild_stmt, walk_exprs, walk_stmts
 
 
@@ -291,17 +293,23 @@ class _Dim:
 
 
 class _Access:
-    """A read or write of a buffer since the last barrier; a dimension that is None may be anywhere."""
+    """A read or write of a buffer since the last barrier; a dimension that is None may be anywhere.
 
-    __slots__ = ("buffer", "write", "dims")
+    `single` are the thread dimensions of which only index 0 does it.
+    """
 
-    def __init__(self, buffer: Buffer, write: bool, dims: Sequence[_Dim | None]) -> None:
+    __slots__ = ("buffer", "write", "dims", "single")
+
+    def __init__(
+        self, buffer: Buffer, write: bool, dims: Sequence[_Dim | None], single: frozenset[Expr] = frozenset()
+    ) -> None:
         self.buffer = buffer
         self.write = write
         self.dims = tuple(dims)
+        self.single = single
 
     def widened(self, var: Var, extent: int | None) -> _Access:
-        return _Access(self.buffer, self.write, [dim and dim.widened(var, extent) for dim in self.dims])
+        return _Access(self.buffer, self.write, [dim and dim.widened(var, extent) for dim in self.dims], self.single)
 
 
 class _Walker(Mutator):
@@ -321,6 +329,7 @@ class _Walker(Mutator):
         self.depends: set[Var] = set(self.threads)
         self.extents: dict[Var, int] = {}
         self.pending: list[_Access] = []
+        self.single: frozenset[Expr] = frozenset()
         self.inserted = 0
 
     def expr(self, e: Expr) -> Expr:
@@ -379,26 +388,38 @@ class _Walker(Mutator):
         for e in expressions:
             for node in walk(e):
                 if isinstance(node, Load) and node.buffer.scope in self.scopes:
-                    found.append(_Access(node.buffer, False, [self._index(i) for i in node.indices]))
+                    found.append(_Access(node.buffer, False, [self._index(i) for i in node.indices], self.single))
                 elif isinstance(node, Address) and node.buffer.scope in self.scopes:
-                    found.append(_Access(node.buffer, "w" in node.mode, [None] * len(node.indices)))
+                    found.append(_Access(node.buffer, "w" in node.mode, [None] * len(node.indices), self.single))
         return found
 
     def _accesses(self, s: Stmt) -> list[_Access]:
         """Everything a statement accesses, seen from outside of it."""
         found = self._reads(child_exprs(s))
         if isinstance(s, Store) and s.buffer.scope in self.scopes:
-            found.append(_Access(s.buffer, True, [self._index(i) for i in s.indices]))
+            found.append(_Access(s.buffer, True, [self._index(i) for i in s.indices], self.single))
         if isinstance(s, For) and self._launched(s):
             self.aliases[s.var] = self.launch[s.thread or ""].var
+        around, self.single = self.single, self.single | self._chosen(s)
         for child in child_stmts(s):
             found += self._accesses(child)
+        self.single = around
         if isinstance(s, For) and s.var not in self.aliases:
             extent = int_value(s.extent)
             found = [access.widened(s.var, extent) for access in found]
         elif isinstance(s, Let):
             found = [access.widened(s.var, None) for access in found]
         return found
+
+    def _chosen(self, s: Stmt) -> frozenset[Expr]:
+        """The thread dimensions of which a statement lets index 0 alone come inside."""
+        if isinstance(s, For) and self._launched(s) and _size(s) == 1:
+            return frozenset({self.launch[s.thread or ""].var})
+        if not isinstance(s, If) or s.otherwise is not None:
+            return frozenset()
+        tests = [test for test in conjuncts(s.condition) if isinstance(test, EQ) and int_value(test.b) == 0]
+        variables = [self.aliases.get(test.a, test.a) for test in tests if type(test.a) is Var]
+        return frozenset(v for v in variables if v in self.threads)
 
     def _conflict(self, accesses: Sequence[_Access]) -> bool:
         for old in self.pending:
@@ -409,7 +430,7 @@ class _Walker(Mutator):
 
     def _apart(self, a: _Access, b: _Access) -> bool:
         """Whether no thread touches in `a` an element that another thread touches in `b`."""
-        covered: set[Expr] = set()
+        covered: set[Expr] = set(a.single & b.single)
         for pair in zip(a.dims, b.dims):
             both = self._comparable(*pair)
             if both is None:
@@ -564,6 +585,7 @@ class _Walker(Mutator):
         trial = _Walker(self.launch, self.sizes, self.names, self.scopes)
         trial.aliases, trial.depends, trial.extents = dict(self.aliases), set(self.depends), dict(self.extents)
         trial.parts, trial.coordinates = self.parts, self.coordinates
+        trial.single = self.single | self._chosen(s)
         if isinstance(s, If):
             for branch in (s.then, s.otherwise):
                 trial.pending = []

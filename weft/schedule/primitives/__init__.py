@@ -12,10 +12,11 @@ from weft.schedule.primitives import (
     operand,
     padding,
     reduction,
+    steps,
     tensorize,
 )
 
 __all__ = [
     "attach", "cache", "domain", "inline", "layout", "loops", "marks", "matrix", "operand", "padding", "reduction",
-    "tensorize",
+    "steps", "tensorize",
 ]  # fmt: skip

@@ -8,7 +8,7 @@ threads.
     rows (softmax, layer norm)        a block of threads, or a thread, computes every stage of a row
     reductions                        shared by threads, in two kernels where there are few elements
     the rest                          a thread for each element, or vector of elements
-    recurrences                       the steps in order; inside each, threads as above
+    recurrences                       the steps in order; sums of a unit and its new values in one kernel
 
 Nothing here fails: a step that is not legal for a program is left out, and what has no other schedule is divided among
 threads element by element.
@@ -27,6 +27,7 @@ from weft.targets.base import Target
 from weft.targets.gpu.elementwise import bind_flat, schedule_elementwise
 from weft.targets.gpu.inline import inline_producers
 from weft.targets.gpu.product import schedule_product
+from weft.targets.gpu.recurrent import schedule_steps
 from weft.targets.gpu.reduction import schedule_reduction
 from weft.targets.gpu.rows import schedule_rows
 from weft.targets.gpu.taking import schedule_with_reduction
@@ -46,6 +47,7 @@ def default_schedule(
         inline_producers(schedule)
     except WeftError:
         pass
+    schedule_steps(schedule, target)
     done: set[str] = set()
     for name in reversed(names_of(schedule)):
         if name in done or name not in names_of(schedule) or is_bound(schedule, name):

@@ -1,0 +1,217 @@
+"""A step of a recurrence as one kernel: sums of some units of the state and their new values together.
+
+    for t                                the steps, in order: each starts kernels of its own
+        for unit             blockIdx.x  a block of threads for each unit of the state
+            for row          threadIdx.y its gates, of every sequence of the batch
+                for k        threadIdx.x the product with the state of the step before, shared by the threads of a row
+            new values                   what takes the sums at its own unit
+
+Blocks that follow one another are put together as long as each reads what the others make at its own unit alone: a step
+of an LSTM is one kernel, a step of a GRU whose reset comes before the product two. Rows of the weights are read as they
+lie, neighbours by neighbouring threads.
+"""
+
+from __future__ import annotations
+
+import math
+
+from weft.core.errors import ScheduleError, WeftError
+from weft.expr.nodes import Var, int_value
+from weft.expr.visit import free_vars
+from weft.loop.ir import Axis, Block, For, Seq
+from weft.loop.tree import axes_using, blocks_in, loop_of, loop_path, loops_in, readers
+from weft.schedule.facts import Facts, block_named, extent, facts_of
+from weft.schedule.schedule import Schedule, Stage
+from weft.targets.base import Target
+from weft.targets.gpu.elementwise import free_loops, fuse_all, loop_extents, threads_of
+from weft.targets.gpu.reduction import cross_threads, is_contiguous, power_of_two
+
+LEAST_DEPTH = 32
+"""A product over fewer values is not worth several threads."""
+MOST_THREADS = 512
+"""Threads of a block: more of them wait longer for one another than they hide."""
+
+
+def schedule_steps(s: Schedule, target: Target) -> None:
+    """Schedules the steps of every recurrence of a program; one that does not have the form is left as it is."""
+    for name in [loop.var.name for loop in loops_in(s.func.body) if _is_ordered(loop)]:
+        before = s.copy()
+        try:
+            _schedule_step(s, name, target)
+        except WeftError:
+            s._become(before)
+
+
+def _is_ordered(loop: For) -> bool:
+    """Whether a loop walks over the steps of several blocks."""
+    return isinstance(loop.body, Seq) and any(axes_using(b, {loop.var})["ordered"] for b in blocks_in(loop))
+
+
+def _schedule_step(s: Schedule, steps: str, target: Target) -> None:
+    names = [block.name for block in blocks_in(_loop(s, steps))]
+    sums = {name for name in names if _is_sum(block_named(s, name))}
+    for name in names:
+        if name in sums:
+            _part_units(s, name, steps)
+    for group in _groups(s, names, sums):
+        _bind_group(s, group, sums, target)
+
+
+def _loop(s: Schedule, name: str) -> For:
+    return loop_of(loop_path(s.func, name, "schedule"))
+
+
+def _is_sum(block: Block) -> bool:
+    """Whether a block reduces what lies together in memory, enough of it for several threads."""
+    facts = facts_of(block)
+    return len(facts.reduce) == 1 and facts.depth >= LEAST_DEPTH and facts.store is not None and is_contiguous(facts)
+
+
+def _part_units(s: Schedule, name: str, steps: str) -> None:
+    """Sums whose last axis has several parts (gates) of as many units as their readers have get an axis for the parts.
+
+    The steps are no longer ordered for the sums themselves: the states that they read are.
+    """
+    facts = facts_of(block_named(s, name))
+    for axis in facts.spatial:
+        if axis.kind == "ordered":
+            s.apply("release_axis", block=name, axis=axis.var.name)
+    buffer, last = facts.target, facts.spatial[-1]
+    if len({loop.var.name for loop in loops_in(_loop(s, steps)) if loop.thread}):
+        raise ScheduleError("recurrent", name, "its step is divided among threads already")
+    units = {extent(facts_of(reader).spatial[-1]) for reader in readers(s.func.body, buffer)}
+    count = units.pop() if len(units) == 1 else 0
+    if count < 1 or extent(last) % count:
+        raise ScheduleError("recurrent", name, "its readers do not take it in whole parts")
+    if extent(last) == count:
+        return
+    s.apply("split_axis", block=name, axis=last.var.name, factor=count)
+    inputs = [f"i{d}" for d in range(len(buffer.shape))]
+    cut = inputs[-1]
+    s.apply(
+        "transform_layout",
+        buffer=buffer.name,
+        inputs=inputs,
+        outputs=[*inputs[:-1], f"{cut} // {count}", f"{cut} % {count}"],
+    )
+
+
+def _unit(stage: Stage) -> Var:
+    """The loop over the units: that of the last axis which is not reduced."""
+    return _loop_of(stage, facts_of(stage.block).spatial[-1])
+
+
+def _loop_of(stage: Stage, axis: Axis) -> Var:
+    binding = dict(zip([a.var for a in stage.block.axes], stage.block.bindings))[axis.var]
+    found = [loop.var for loop in free_loops(stage) if loop.var in free_vars(binding)]
+    if len(found) != 1:
+        raise ScheduleError("recurrent", stage.name, f"the axis {axis.var.name} has no loop of its own")
+    return found[0]
+
+
+def _groups(s: Schedule, names: list[str], sums: set[str]) -> list[list[str]]:
+    """Puts neighbours into one loop over the units where that is legal; a group begins with its sums."""
+    groups: list[list[str]] = []
+    for name in names:
+        begun = bool(groups) and any(one in sums for one in groups[-1])
+        before = s.copy()
+        try:
+            if name in sums or begun:
+                _units_outside(s[name])
+            if begun:
+                first = _around(s, groups[-1][0])
+                s.apply("merge_loops", first=first, second=_around(s, name))
+                groups[-1].append(name)
+                continue
+        except ScheduleError:
+            s._become(before)
+            if name in sums:
+                _units_outside(s[name])
+        groups.append([name])
+    return groups
+
+
+def _around(s: Schedule, name: str) -> str:
+    """The loop over the units around a block."""
+    stage = s[name]
+    binding = dict(zip([a.var for a in stage.block.axes], stage.block.bindings))[facts_of(stage.block).spatial[-1].var]
+    return next(loop.name for loop in stage.loops if loop in free_vars(binding))
+
+
+def _units_outside(stage: Stage) -> None:
+    """The loop over the units outside the other loops of a block."""
+    unit = _unit(stage)
+    others = [loop.var for loop in free_loops(stage) if loop.var is not unit]
+    if others:
+        stage.reorder(unit, *others)
+
+
+def _bind_group(s: Schedule, group: list[str], sums: set[str], target: Target) -> None:
+    """A block of threads for each unit."""
+    if group[0] not in sums:
+        return
+    for name in group:
+        facts = facts_of(block_named(s, name))
+        inside = {reader.name for reader in readers(s.func.body, facts.target)} <= set(group)
+        if name in sums and inside:
+            s[name].set_scope("shared")
+    s[group[0]].bind(s.handle(_around(s, group[0])), "blockIdx.x")
+    for name in group:
+        if name in sums:
+            _share_rows(s[name], target)
+    rows: list[tuple[str, Var]] = []
+    for name in group:
+        if name not in sums:
+            _add_row(s, name, rows)
+    for name, row in rows:
+        _bind_row(s[name], row, target)
+
+
+def _share_rows(stage: Stage, target: Target) -> None:
+    """A row of threads for each sum."""
+    machine = threads_of(target)
+    facts = facts_of(stage.block)
+    k = _loop_of(stage, facts.reduce[0])
+    rows = [loop.var for loop in free_loops(stage) if loop.var is not k]
+    threads = min(machine.warp, 32)
+    if rows:
+        row = fuse_all(stage, rows)
+        most = min(MOST_THREADS, machine.block_threads) // threads
+        if loop_extents(stage)[row.name] > most:
+            _, row = stage.split(row, factor=most)
+        stage.bind(row, "threadIdx.y")
+    cross_threads(stage, threads, lanes=_lanes(facts, target))
+
+
+def _lanes(facts: Facts, target: Target) -> int:
+    """Neighbours that a thread loads at a time along a row."""
+    depth = facts.reduce[0]
+    wide = [load.buffer for load in facts.loads if load.indices[-1] is depth.var]
+    if not wide:
+        return 1
+    lanes = threads_of(target).vector_bytes // max(buffer.dtype.bytes for buffer in wide)
+    most = math.gcd(extent(depth), *[int_value(buffer.shape[-1]) or 1 for buffer in wide])
+    return max(1, min(lanes, most & -most, power_of_two(facts.depth // 32)))
+
+
+def _add_row(s: Schedule, name: str, rows: list[tuple[str, Var]]) -> None:
+    """The loop over the batch around new values: that of the block before, so that one thread computes both, or new."""
+    loops = [loop.var for loop in free_loops(s[name])]
+    if not loops:
+        raise ScheduleError("recurrent", name, "it has no loop for threads")
+    row = fuse_all(s[name], loops)
+    try:
+        if rows:
+            s.apply("merge_loops", first=rows[-1][1].name, second=row.name)
+            return
+    except ScheduleError:
+        pass
+    rows.append((name, row))
+
+
+def _bind_row(stage: Stage, row: Var, target: Target) -> None:
+    """New values of a unit: a thread for each sequence of the batch."""
+    most = min(threads_of(target).warp, 32)
+    if loop_extents(stage)[row.name] > most:
+        _, row = stage.split(row, factor=most)
+    stage.bind(row, "threadIdx.x")
