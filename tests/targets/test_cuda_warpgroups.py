@@ -98,8 +98,8 @@ def test_warpgroups(sizes, turned, dtype, point):
 @pytest.mark.parametrize(
     ("sizes", "point"),
     [
-        ((16, 64, 512), warp(step=2, shares=4)),
-        ((16, 64, 500), warp(step=2, shares=2, warps_x=2)),
+        ((16, 64, 512), warp(shares=4)),
+        ((16, 64, 500), warp(shares=2, warps_x=2)),
         ((32, 128, 128), warp(warps_x=2, warp_x=64, warp_y=32)),
         ((16, 128, 512), warp(warps_x=4, stages=4, parts=2)),
     ],
@@ -148,3 +148,26 @@ def test_a_step_too_few_keeps_products_in_their_step():
     lowered = check(64, 64, 256, False, "bfloat16", group(stages=2))
     assert [int(call.args[-1].value) for call in calls(lowered, "wgmma_dot")] == [0]
     assert not any("pipeline_lag_kept" in s.annotations for s in walk_stmts(lowered.body) if isinstance(s, For))
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("sizes", [(4, 64, 72), (17, 130, 200), (40, 64, 512), (100, 72, 96), (33, 31, 65)])
+def test_default_schedules_of_odd_sizes(sizes, turned):
+    """Whatever way is chosen, on the device copies must begin where they may: the interpreter checks that too."""
+    schedule, kind, reference = product(*sizes, turned, "float16")
+    default_schedule(schedule, HOPPER)
+    m, n, k = sizes
+    random = np.random.default_rng(k)
+    x = random.standard_normal((m, k)).astype(kind)
+    y = random.standard_normal((n, k) if turned else (k, n)).astype(kind)
+    made = np.full((m, n), 7, np.float32)
+    interpret(HOPPER.lower(schedule.func), x, y, made, check=False)
+    np.testing.assert_allclose(made, reference(x.astype(np.float32), y.astype(np.float32)), rtol=1e-3, atol=1e-3)
+
+
+def test_default_schedules_find_the_tensor_cores():
+    for sizes in ((256, 64, 512), (100, 72, 512), (16, 512, 512), (17, 130, 333), (777, 255, 96)):
+        for target in (HOPPER, AMPERE):
+            schedule, *_ = product(*sizes, False, "bfloat16")
+            default_schedule(schedule, target)
+            assert {"mma.c", "wgmma.c"} & {buffer.scope for buffer in schedule.func.allocations}, (sizes, target.name)

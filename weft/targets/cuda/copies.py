@@ -11,6 +11,7 @@ store that has no such form stays a store: the barrier after the wait orders it 
 from __future__ import annotations
 
 from weft.core.dtypes import INT32
+from weft.core.errors import InterpreterError
 from weft.expr.nodes import (
     TRUE,
     Address,
@@ -102,7 +103,13 @@ def _base(indices: tuple[Expr, ...]) -> Expr | None:
 
 def _copied(to: Pointer, source: Pointer, size: int, there: bool) -> int:
     """What a copy does, for the interpreter."""
-    count = int(size) // to.buffer.dtype.bytes
+    bytes_ = to.buffer.dtype.bytes
+    for place in (to, source) if there else (to,):
+        if place.offset * bytes_ % int(size):
+            raise InterpreterError(
+                f"misaligned: a copy of {size} bytes begins at element {place.offset} of {place.buffer.name}"
+            )
+    count = int(size) // bytes_
     to.view((count,), (1,))[:] = source.view((count,), (1,)) if there else 0
     return 0
 

@@ -22,6 +22,7 @@ from weft.schedule.schedule import Schedule
 from weft.schedule.space import Point, Space
 from weft.targets.base import Target, ThreadFacts
 from weft.targets.cuda import mma, warpgroups
+from weft.targets.cuda.swizzle import LINE
 from weft.targets.cuda.tiles import ProductTiles
 from weft.targets.gpu.elementwise import threads_of
 from weft.targets.gpu.product import Product, find_product
@@ -134,22 +135,30 @@ def _rest(
             many = blocks * parts * sizes["batch"]
             if parts == 1 or (steps >= 4 * parts and many <= 4 * machine.multiprocessors):
                 yield {**point, "parts": parts}
+        for shares in CHOICES["shares"][1:]:
+            shared = {**point, "shares": shares}
+            few = blocks <= machine.multiprocessors and steps >= 2 * shares
+            whole = warps_y == 1 and step * 32 == LINE and warp_x * warp_y >= 4 * 32 * shares
+            if few and whole and shared_bytes(shared, kind) <= machine.shared_bytes:
+                yield shared
 
 
 def shared_bytes(point: Point, kind: mma.Kind) -> int:
     """The shared memory of a block."""
     tile_x, tile_y = point["warps_x"] * point["warp_x"], point["warps_y"] * point["warp_y"]
     row = 32 * point["step"] + 16
-    return max(point["stages"] * row * (tile_x + tile_y), 4 * tile_y * (tile_x + 8)) + 256
+    operands, sums = point["stages"] * row * (tile_x + tile_y), 4 * tile_y * (tile_x + 8)
+    return max(operands, sums) * point["shares"] + 1024
 
 
 def estimate(sizes: dict[str, int], kind: mma.Kind, point: Point, machine: ThreadFacts) -> float:
     """Cycles that a product takes with a tile, by a model: multiplication, fetching and latency."""
     tile_x, tile_y = point["warps_x"] * point["warp_x"], point["warps_y"] * point["warp_y"]
-    warps = point["warps_x"] * point["warps_y"]
+    shares = point["shares"]
+    warps = point["warps_x"] * point["warps_y"] * shares
     deep = point["step"] * kind.depth
     blocks = math.ceil(sizes["x"] / tile_x) * math.ceil(sizes["y"] / tile_y) * sizes["batch"] * point["parts"]
-    steps = math.ceil(sizes["k"] / (deep * point["parts"]))
+    steps = math.ceil(sizes["k"] / (deep * point["parts"] * shares))
     registers = point["warp_x"] * point["warp_y"] // 32 + (point["warp_x"] + point["warp_y"]) // 2 + 48
     resident = max(
         1,
@@ -160,11 +169,11 @@ def estimate(sizes: dict[str, int], kind: mma.Kind, point: Point, machine: Threa
     )  # fmt: skip
     rounds = math.ceil(blocks / machine.multiprocessors)
     together = min(resident, rounds)
-    products = tile_x * tile_y * deep / 1024
-    fetched = (tile_x + tile_y) * point["step"] * 32 / 24
+    products = tile_x * tile_y * deep * shares / 1024
+    fetched = (tile_x + tile_y) * point["step"] * point["shares"] * 32 / 36
     reads = (point["warp_x"] + point["warp_y"]) * 32 * point["step"] * warps / 110
     busy = (max(products, fetched, reads) + 40) * max(1.0, (8 / (warps * together)) ** 0.5)
-    waits = 700 / (point["stages"] - 1) + 100 + (0.25 * busy if together == 1 else 0)
+    waits = 1500 / (point["stages"] - 1) + 100 + (0.25 * busy if together == 1 else 0)
     cycles: float = rounds * steps * max(busy, (busy + waits) / together) + math.ceil(rounds / resident) * 3000
     if point["parts"] > 1:
         cycles += 3500 + sizes["x"] * sizes["y"] * sizes["batch"] * 8 * point["parts"] / (machine.multiprocessors * 24)

@@ -201,7 +201,7 @@ class ProductTiles:
         return width
 
     def _arrange(self, name: str, width: int) -> None:
-        """How an operand lies: in lines that `swizzle` reorders, else in padded rows; either way, reads meet each bank once."""
+        """How an operand lies: in lines that `swizzle` reorders, else in padded rows; reads meet each bank once."""
         line = line_elements(self._buffer(name))
         if width % line:
             elements = 16 // self._buffer(name).dtype.bytes

@@ -90,8 +90,8 @@ def estimate(sizes: dict[str, int], point: Point, machine: ThreadFacts) -> float
     )
     rounds = math.ceil(blocks / machine.multiprocessors)
     together = max(1, min(resident, rounds))
-    busy = max(products * 1.1, (reads + fetched) / 128, fetched / 40) + 30
-    waits = 1100 / (point["stages"] - 2) + 150 - busy
+    busy = max(products * 1.1, (reads + fetched) / 128, fetched / 36) + 30
+    waits = 1750 / (point["stages"] - 2) + 60 - busy
     cycles = rounds * steps * max(busy, (busy + max(0.0, waits)) / together)
     cycles += math.ceil(rounds / together) * (1500 + tile_x * tile_y * (0.14 if together == 1 else 0.07))
     if point["parts"] > 1:

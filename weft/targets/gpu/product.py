@@ -300,7 +300,8 @@ class _Apply:
         if lanes > 1:
             stage.vectorize(vector)
         if k_last:
-            stage.storage_align(1, 8, 4)
+            step = max(4, lanes)  # rows begin where a fetch may
+            stage.storage_align(1, 2 * step, step)
 
     def _into_registers(self, registers: Stage) -> None:
         long = [loop.var for loop in free_loops(registers) if (int_value(loop.extent) or 1) > 1]
