@@ -11,7 +11,7 @@ from weft.loop.ir import Axis
 from weft.loop.tree import block_path, loops_on
 from weft.schedule.schedule import Schedule, Stage
 from weft.targets.base import Target
-from weft.targets.cpu.default_facts import Facts, block_named, extent, facts_of
+from weft.targets.cpu.default_facts import Facts, block_named, cost, extent, facts_of
 from weft.targets.cpu.default_tiles import ceildiv
 
 LEAST_PARALLEL_WORK = 32 * 1024
@@ -51,7 +51,8 @@ def schedule_elementwise(stage: Stage, target: Target, outer: bool = True) -> li
     loops = list(stage.axis)
     if not loops or len(loops) != len(facts.spatial):
         return []
-    work = facts.points * max(1, len(facts.loads))
+    heavy = 0 if facts.store is None else cost(facts.store.value) // 3
+    work = facts.points * max(1, len(facts.loads), heavy)
     if outer and _rows_of_columns(stage, facts, loops, target):
         return loops[:-2]
     if outer and len(loops) > 1 and _is_flat(facts):

@@ -35,6 +35,9 @@ PARTS = 8
 """Into how many parts a thread's share of the rows is divided, so that threads finish together."""
 
 LEAST_PARALLEL_WORK = 64 * 1024
+STREAM_AHEAD = 12 * 1024
+"""Bytes by which weights that are read once are fetched ahead."""
+
 MOST_UNROLLED = 128
 """Multiply-adds of one straight piece of code, at most."""
 
@@ -102,7 +105,8 @@ def _tile(rows: int, places: int, blocks: int, registers: int, fetch: float) -> 
                 sums = vectors * high * wide
                 cycles = max(sums / 2, (vectors + high * wide) / 2, fetch * vectors, 4.0) + 0.25 + 0.25 * vectors
                 rest = 0.1 * ((places % wide != 0) + (blocks % vectors != 0)) + 0.04 * (rows % high != 0)
-                time = tiles * cycles * (1 + rest)
+                once = 0.97 if high == rows and fetch > 2 else 1.0  # weights that stream through are never waited for
+                time = tiles * cycles * (1 + rest) * once
                 if time < best * 0.999:
                     best, chosen = time, (vectors, high, wide)
     return chosen
@@ -170,9 +174,19 @@ def _apply(unit: Unit, shape: Shape, point: Point) -> None:
     if point["fetch"] and innermost is not None and rows > 1 and not shape.depthwise and not point["by_rows"]:
         # The rows of the image share the fetching of the next channels' weights.
         sums.prefetch(packed, innermost, rows, outer=outer[0])
+    elif point["fetch"] and innermost is not None and rows == 1 and not shape.depthwise and not point["by_rows"]:
+        # Each weight is read once: they stream through, and are asked for well ahead.
+        step = _step_bytes(unit, shape, point)
+        sums.prefetch(packed, innermost, max(4, STREAM_AHEAD // step))
     unit.done.update([name, final.name, sums.name])
     if point["by_rows"] and not shape.depthwise:  # what a part of the rows reads is padded where it is read
         attach_producers(s, final.name, outer[:1], unit.target, unit.done)
+
+
+def _step_bytes(unit: Unit, shape: Shape, point: Point) -> int:
+    """The weights that one iteration of the innermost loop reads."""
+    unrolled = min(point["unroll"], extent(unit.facts.reduce[-1]))
+    return point["vectors"] * extent(shape.lane) * int(shape.weight.buffer.dtype.bytes) * max(unrolled, 1)
 
 
 def _row_steps(shape: Shape, point: Point) -> int:
