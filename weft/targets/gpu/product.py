@@ -300,8 +300,8 @@ class _Apply:
         if lanes > 1:
             stage.vectorize(vector)
         if k_last:
-            step = max(4, lanes)  # rows begin where a fetch may
-            stage.storage_align(1, 2 * step, step)
+            start = max(4, lanes)  # rows begin where a fetch may
+            stage.storage_align(1, 2 * start, start)
 
     def _into_registers(self, registers: Stage) -> None:
         long = [loop.var for loop in free_loops(registers) if (int_value(loop.extent) or 1) > 1]
