@@ -1,7 +1,7 @@
 """A step of a recurrence as one kernel: sums of some units of the state and their new values together.
 
     for t                                the steps, in order: each starts kernels of its own
-        for unit             blockIdx.x  a block of threads for each unit of the state
+        for unit             blockIdx.x  a block of threads for each unit of the state (few units: and each sequence)
             for row          threadIdx.y its gates, of every sequence of the batch
                 for k        threadIdx.x the product with the state of the step before, shared by the threads of a row
             new values                   what takes the sums at its own unit
@@ -13,18 +13,16 @@ lie, neighbours by neighbouring threads.
 
 from __future__ import annotations
 
-import math
-
 from weft.core.errors import ScheduleError, WeftError
-from weft.expr.nodes import Var, int_value
+from weft.expr.nodes import Var
 from weft.expr.visit import free_vars
 from weft.loop.ir import Axis, Block, For, Seq
 from weft.loop.tree import axes_using, blocks_in, loop_of, loop_path, loops_in, readers
-from weft.schedule.facts import Facts, block_named, extent, facts_of
+from weft.schedule.facts import block_named, extent, facts_of
 from weft.schedule.schedule import Schedule, Stage
 from weft.targets.base import Target
 from weft.targets.gpu.elementwise import free_loops, fuse_all, loop_extents, threads_of
-from weft.targets.gpu.reduction import cross_threads, is_contiguous, power_of_two
+from weft.targets.gpu.reduction import cross_threads, is_contiguous
 
 LEAST_DEPTH = 32
 """A product over fewer values is not worth several threads."""
@@ -52,7 +50,7 @@ def _schedule_step(s: Schedule, steps: str, target: Target) -> None:
     sums = {name for name in names if _is_sum(block_named(s, name))}
     for name in names:
         if name in sums:
-            _part_units(s, name, steps)
+            _part_units(s, name)
     for group in _groups(s, names, sums):
         _bind_group(s, group, sums, target)
 
@@ -67,7 +65,7 @@ def _is_sum(block: Block) -> bool:
     return len(facts.reduce) == 1 and facts.depth >= LEAST_DEPTH and facts.store is not None and is_contiguous(facts)
 
 
-def _part_units(s: Schedule, name: str, steps: str) -> None:
+def _part_units(s: Schedule, name: str) -> None:
     """Sums whose last axis has several parts (gates) of as many units as their readers have get an axis for the parts.
 
     The steps are no longer ordered for the sums themselves: the states that they read are.
@@ -77,8 +75,6 @@ def _part_units(s: Schedule, name: str, steps: str) -> None:
         if axis.kind == "ordered":
             s.apply("release_axis", block=name, axis=axis.var.name)
     buffer, last = facts.target, facts.spatial[-1]
-    if len({loop.var.name for loop in loops_in(_loop(s, steps)) if loop.thread}):
-        raise ScheduleError("recurrent", name, "its step is divided among threads already")
     units = {extent(facts_of(reader).spatial[-1]) for reader in readers(s.func.body, buffer)}
     count = units.pop() if len(units) == 1 else 0
     if count < 1 or extent(last) % count:
@@ -155,7 +151,10 @@ def _bind_group(s: Schedule, group: list[str], sums: set[str], target: Target) -
         inside = {reader.name for reader in readers(s.func.body, facts.target)} <= set(group)
         if name in sums and inside:
             s[name].set_scope("shared")
-    s[group[0]].bind(s.handle(_around(s, group[0])), "blockIdx.x")
+    units = s.handle(_around(s, group[0]))
+    if loop_extents(s[group[0]])[units.name] < 2 * threads_of(target).multiprocessors:
+        _spread_batch(s, group, units)
+    s[group[0]].bind(units, "blockIdx.x")
     for name in group:
         if name in sums:
             _share_rows(s[name], target)
@@ -165,6 +164,26 @@ def _bind_group(s: Schedule, group: list[str], sums: set[str], target: Target) -
             _add_row(s, name, rows)
     for name, row in rows:
         _bind_row(s[name], row, target)
+
+
+def _spread_batch(s: Schedule, group: list[str], units: Var) -> None:
+    """Where there are few units, sequences of the batch get blocks of their own."""
+    before = s.copy()
+    try:
+        first = _inside(s[group[0]], units)
+        for name in group[1:]:
+            s.apply("merge_loops", first=first.name, second=_inside(s[name], units).name)
+        s[group[0]].bind(first, "blockIdx.y")
+    except ScheduleError:
+        s._become(before)
+
+
+def _inside(stage: Stage, loop: Var) -> Var:
+    """The loop right inside another around a stage."""
+    inner = stage.loops[[one.name for one in stage.loops].index(loop.name) + 1 :]
+    if not inner:
+        raise ScheduleError("recurrent", stage.name, f"there is no loop inside {loop.name}")
+    return inner[0]
 
 
 def _share_rows(stage: Stage, target: Target) -> None:
@@ -180,25 +199,14 @@ def _share_rows(stage: Stage, target: Target) -> None:
         if loop_extents(stage)[row.name] > most:
             _, row = stage.split(row, factor=most)
         stage.bind(row, "threadIdx.y")
-    cross_threads(stage, threads, lanes=_lanes(facts, target))
-
-
-def _lanes(facts: Facts, target: Target) -> int:
-    """Neighbours that a thread loads at a time along a row."""
-    depth = facts.reduce[0]
-    wide = [load.buffer for load in facts.loads if load.indices[-1] is depth.var]
-    if not wide:
-        return 1
-    lanes = threads_of(target).vector_bytes // max(buffer.dtype.bytes for buffer in wide)
-    most = math.gcd(extent(depth), *[int_value(buffer.shape[-1]) or 1 for buffer in wide])
-    return max(1, min(lanes, most & -most, power_of_two(facts.depth // 32)))
+    cross_threads(stage, threads)
 
 
 def _add_row(s: Schedule, name: str, rows: list[tuple[str, Var]]) -> None:
     """The loop over the batch around new values: that of the block before, so that one thread computes both, or new."""
     loops = [loop.var for loop in free_loops(s[name])]
-    if not loops:
-        raise ScheduleError("recurrent", name, "it has no loop for threads")
+    if not loops:  # a block of threads has one sequence: its first thread computes this
+        return
     row = fuse_all(s[name], loops)
     try:
         if rows:
