@@ -48,6 +48,8 @@ VALID = {
     "split_axis": {"block": "B", "axis": "i", "factor": 2},
     "last_axis": {"block": "B", "axis": "i"},
     "lay_out": {"buffer": "A", "dimension": 0, "factor": 2, "before": [0], "after": [0], "fill": 0},
+    "merge_loops": {"first": "i", "second": "j"},
+    "release_axis": {"block": "P", "axis": "t"},
     "cache_operand": {"block": "B", "buffer": "A", "scope": "local", "axes": ["i"]},
     "matrix_form": {"block": "P", "pads": [4, 4, 2], "order": [0], "parts": 2, "k_last": [0, 1]},
 }
@@ -56,6 +58,15 @@ VALID = {
 JUNK = [None, -1, 0, 7, 10**30, 1.5, float("nan"), True, "", "x", "i", "a b", "é", "B", [], [None], ["x"], [-1], [[1]],
         {"a": 1}, {1: 2}, object(), b"i", np.int64(2), np.float32(1), np.zeros(3), ["i", "i"],
         [0, 1, 2, 3], lambda: 0]  # fmt: skip
+
+
+def steps() -> Schedule:
+    """A recurrence through a block that has no past of its own: P[t] = S[t - 1] * 2, S[t] = P[t] + X[t]."""
+    x, state = te.placeholder((4, 6), "int32", name="X"), te.placeholder((4, 6), "int32", name="state")
+    first = te.compute((1, 6), lambda t, i: x[0, i], name="first")
+    doubled = te.compute((4, 6), lambda t, i: state[t - 1, i] * 2, name="P")
+    update = te.compute((4, 6), lambda t, i: doubled[t, i] + x[t, i], name="U")
+    return te.create_schedule(te.scan(first, update, state, inputs=[x], name="S").op)
 
 
 def subject(primitive: str) -> Schedule:
@@ -68,6 +79,8 @@ def subject(primitive: str) -> Schedule:
         return rows()
     if primitive == "tensorize":
         return copy(4)
+    if primitive == "release_axis":
+        return steps()
     if primitive == "matrix_form":
         a, b = te.placeholder((3, 5), "int32", name="A"), te.placeholder((5, 6), "int32", name="B")
         k = te.reduce_axis((0, 5), "k")
