@@ -138,7 +138,7 @@ def _rest(
         for shares in CHOICES["shares"][1:]:
             shared = {**point, "shares": shares}
             few = blocks <= machine.multiprocessors and steps >= 2 * shares
-            whole = warps_y == 1 and step * 32 == LINE and warp_x * warp_y >= 4 * 32 * shares
+            whole = warps_y == 1 and step * 32 == LINE and warp_x * warp_y >= 32 * shares
             if few and whole and shared_bytes(shared, kind) <= machine.shared_bytes:
                 yield shared
 

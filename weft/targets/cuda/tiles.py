@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import math
+
 from weft.expr.nodes import Buffer, Var
 from weft.schedule.facts import block_named, facts_of, names_of
 from weft.schedule.schedule import Schedule, Stage
@@ -86,7 +88,9 @@ class ProductTiles:
             final.bind(fuse_all(final, batch), "blockIdx.z")
         final.bind(block_y, "blockIdx.y")
         final.bind(block_x, "blockIdx.x")
-        lanes = 1 if found.axes.size("x") % 4 else 4
+        lanes, threads = 1 if found.axes.size("x") % 4 else 4, self.shares * math.prod(self.groups) * self.threads
+        while lanes > 1 and self.tile_y * self.tile_x % (threads * lanes):
+            lanes //= 2
         innermost = self._share(final, [inner_y, inner_x], lanes)
         self.reader = final.name
         if self.shares > 1:
