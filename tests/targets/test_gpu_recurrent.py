@@ -21,7 +21,7 @@ def sigmoid(x):
 
 
 def product(state, weights, batch, rows, hidden, steps, name):
-    """The sums of every gate: a row of the state (of this step for the second product) times the rows of the weights."""
+    """The sums of every gate: a row of the state (of this step for `second`) times the rows of the weights."""
     k = te.reduce_axis((0, hidden), f"{name}_k")
     back = 0 if name == "second" else 1
     return te.compute(

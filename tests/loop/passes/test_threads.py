@@ -297,6 +297,35 @@ def test_barriers_make_random_exchanges_right(pair):
         np.testing.assert_array_equal(old, new, err_msg=f"{plain}\n{done}")
 
 
+SINGLE = """
+func f(A: float32[4], B: float32[4, 4], C: float32[4, 4, 8]):
+    for b in range(4) thread blockIdx.x:
+        allocate s: float32[4] shared:
+            for y in range(4) thread threadIdx.y:
+                for x in range(8) thread threadIdx.x:
+                    C[b, y, x] = 1.0
+            for one in range(COUNT) thread threadIdx.x:
+                s[one] = A[one]*2.0
+                B[b, one] = s[READ] + 1.0
+"""
+
+
+def test_what_one_thread_writes_and_reads_needs_no_barrier():
+    func = parse_func(SINGLE.replace("COUNT", "1").replace("READ", "one"))
+    done = insert_barriers(func)
+    assert barriers(done) == 0
+    same_meaning(func, done)
+
+
+def test_what_another_thread_wrote_needs_one():
+    text = SINGLE.replace("COUNT", "4").replace("READ", "3 - other").replace("B[b, one]", "B[b, other]")
+    place = text.index("                B[b")
+    func = parse_func(f"{text[:place]}            for other in range(4) thread threadIdx.x:\n{text[place:]}")
+    done = insert_barriers(func)
+    assert barriers(done) == 1
+    same_meaning(func, done)
+
+
 # ----------------------------------------------------------------------------------------------------- double buffer
 
 STREAM = """
