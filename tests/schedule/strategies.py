@@ -19,7 +19,17 @@ from weft.core.errors import ScheduleError
 from weft.expr.nodes import Load, Var, add, const, index_expr, int_value
 from weft.expr.visit import free_vars
 from weft.loop.ir import THREAD_TAGS, Block, For, Func, Seq, Store, seq
-from weft.loop.tree import axis_loops, block_path, blocks_in, loop_path, loops_in, loops_on, readers, writers
+from weft.loop.tree import (
+    axis_loops,
+    block_path,
+    blocks_in,
+    loop_path,
+    loops_in,
+    loops_on,
+    outer_stmts,
+    readers,
+    writers,
+)
 from weft.schedule.intrinsic import INTRINSICS
 from weft.schedule.primitives.matrix import matrix_axes
 from weft.schedule.schedule import Schedule
@@ -297,7 +307,13 @@ class Maker:
             return self.elementwise()
         state = te.placeholder(a.shape, a.dtype, name=self.name("state"))
         first = te.compute((1, *a.shape[1:]), lambda t, *r: a[(t, *r)], name=self.name("I"))
-        update = te.compute(a.shape, lambda t, *r: state[(t - 1, *r)] + a[(t, *r)], name=self.name("U"))
+        earlier = te.compute(a.shape, lambda t, *r: self.unary(state[(t - 1, *r)]), name=self.name("P"))
+        before = earlier if self.source.chance(50) else None
+        update = te.compute(
+            a.shape,
+            lambda t, *r: (state[(t - 1, *r)] if before is None else before[(t, *r)]) + a[(t, *r)],
+            name=self.name("U"),
+        )
         self.add("scan", te.scan(first, update, state, name=self.name("scan")))
 
 
@@ -708,6 +724,26 @@ def _cache_operand(source: Source, func: Func) -> Step:
     }
 
 
+def _merge_loops(source: Source, func: Func) -> Step:
+    """Two neighbours, of the same extent where there are such."""
+    pairs = []
+    for stmt in outer_stmts(func.body):
+        if isinstance(stmt, Seq):
+            pairs += [(a, b) for a, b in zip(stmt.stmts, stmt.stmts[1:]) if isinstance(a, For) and isinstance(b, For)]
+    like = [(a, b) for a, b in pairs if int_value(a.extent) == int_value(b.extent)]
+    if not pairs:
+        return "merge_loops", {"first": _loop(source, func), "second": _loop(source, func)}
+    first, second = source.pick(like or pairs)
+    return "merge_loops", {"first": first.var.name, "second": second.var.name}
+
+
+def _release_axis(source: Source, func: Func) -> Step:
+    inside = [b for b in blocks_in(func.body) if any(axis.kind == "ordered" for axis in b.axes)]
+    block = source.pick(inside) if inside else _block(source, func)
+    ordered = [axis.var.name for axis in block.axes if axis.kind == "ordered"]
+    return "release_axis", {"block": block.name, "axis": source.pick(ordered) if ordered else "none"}
+
+
 def _zigzag(source: Source, func: Func) -> Step:
     loop = _loop(source, func)
     around = [s.var.name for s in loops_on(loop_path(func, loop, "zigzag"))[:-1]] if loop != "none" else []
@@ -765,6 +801,8 @@ STEPS: dict[str, Callable[[Source, Func], Step]] = {
     "storage_align": _storage_align,
     "pad": _pad,
     "matrix_form": _matrix_form,
+    "merge_loops": _merge_loops,
+    "release_axis": _release_axis,
     "split_axis": _split_axis,
     "last_axis": _last_axis,
     "lay_out": _lay_out,
@@ -777,7 +815,8 @@ STEPS: dict[str, Callable[[Source, Func], Step]] = {
 }
 OFTEN = {"split": 5, "fuse": 3, "reorder": 4, "compute_at": 4, "reverse_compute_at": 2, "cache_read": 2,
          "cache_write": 2, "rfactor": 2, "vectorize": 2, "tensorize": 3, "bind": 2, "storage_align": 2, "pad": 3,
-         "matrix_form": 4, "split_axis": 2, "lay_out": 2, "cache_operand": 3,
+         "matrix_form": 4, "split_axis": 2, "lay_out": 2, "cache_operand": 3, "merge_loops": 3,
+         "release_axis": 3,
          "reverse_compute_inline": 3}  # fmt: skip
 WEIGHTED = [name for name in STEPS for _ in range(OFTEN.get(name, 1))]
 
