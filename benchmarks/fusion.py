@@ -107,16 +107,16 @@ WORKLOADS = {
 }
 
 
-def measure(seconds: float, threads: int) -> list[dict[str, Any]]:
+def measure(seconds: float, threads: int, target: str = "auto") -> list[dict[str, Any]]:
     """Each workload fused and unfused, interleaved."""
     rows = []
     for name, make in WORKLOADS.items():
         graph, feeds = make()
         with knobs.override(fuse=True):
-            fused = weft.compile(graph, threads=threads)
+            fused = weft.compile(graph, target, threads=threads)
             wanted = fused.run(None, feeds)
         with knobs.override(fuse=False):
-            plain = weft.compile(graph, threads=threads)
+            plain = weft.compile(graph, target, threads=threads)
             got = plain.run(None, feeds)
         for a, b in zip(wanted, got):
             np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
@@ -157,9 +157,10 @@ def main() -> None:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--plot", type=Path, help="also draw the speedups into this file")
+    parser.add_argument("--target", default="auto", help="what to compile for: auto (this processor), opencl, cuda")
     harness.add_arguments(parser)
     options = parser.parse_args()
-    rows = measure(options.seconds, options.threads)
+    rows = measure(options.seconds, options.threads, options.target)
     harness.print_system()
     harness.print_table("fused against unfused", list(rows[0]), [list(row.values()) for row in rows])
     if options.json:
