@@ -104,7 +104,7 @@ class _Writer:
     def _given_outputs(self, used: Sequence[str]) -> list[str]:
         """Takes the caller's arrays where the native code can write into them while it reads the inputs."""
         outputs = self.program.outputs
-        if len(set(outputs)) != len(outputs) or set(outputs) != set(self.made):
+        if not outputs or len(set(outputs)) != len(outputs) or set(outputs) != set(self.made):
             return ["return None"]
         names = [self.made[number] for number in outputs]
         tests = [test for name in names for test in _tests(name, "carray")]
