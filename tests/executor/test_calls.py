@@ -43,6 +43,13 @@ def test_repeated_calls_take_the_short_way_and_agree():
     assert module._fast is not None
 
 
+def test_a_model_without_outputs_runs():
+    b = Builder("silent")
+    module = compile(Graph("silent", [b.input("x", (3, 4))], [], [], {}))
+    for _ in range(3):
+        assert not module.run(None, {"x": arrays_of()[0]})
+
+
 @pytest.mark.parametrize("make", ["strided", "big_endian", "unaligned", "list", "torch", "subclass", "read_only"])
 def test_unusual_inputs_still_work_after_a_plain_call(make):
     graph = mlp()

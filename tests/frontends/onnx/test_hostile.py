@@ -40,6 +40,15 @@ def test_a_truncated_file_is_refused_at_every_length():
         refused(data[:length])
 
 
+@pytest.mark.parametrize("name", ["gggg", "nnnn", "xxxx", "cccc"])
+def test_a_name_that_is_not_text(name):
+    inner = model([node("Add", "xxxx cccc", name="nnnn")], [("xxxx", FLOAT, [2])], constants={"cccc": np.ones(2, "f4")})
+    inner.graph.name = "gggg"
+    data = inner.SerializeToString().replace(name.encode(), b"\xff" + name[1:].encode())
+    refused(data, "model.graph", "not UTF-8")
+    refused(onnx.ModelProto.FromString(data), "model.graph", "not UTF-8")
+
+
 def test_a_file_open_for_text(tmp_path):
     path = tmp_path / "model.onnx"
     path.write_text("hello")

@@ -41,6 +41,7 @@ def open_source(model: Any, folder: str | os.PathLike[str] | None = None) -> Sou
     onnx = onnx_module()
     given = None if folder is None else Path(folder)
     if isinstance(model, onnx.ModelProto):
+        _check_text(model, "the ModelProto given", "model")
         return Source(model, "a ModelProto", given)
     if isinstance(model, (bytes, bytearray, memoryview)):
         return Source(_parse(onnx, bytes(model), "the bytes given"), "bytes", given)
@@ -93,4 +94,28 @@ def _parse(onnx: Any, data: bytes, where: str) -> Any:
         raise FrontendError(f"{where} is no ONNX model, or a damaged one ({error})") from error
     if not model.HasField("graph"):
         raise FrontendError(f"{where} holds no graph: it is no ONNX model, or a truncated one")
+    _check_text(model, where, "model")
     return model
+
+
+def _check_text(message: Any, where: str, path: str) -> None:
+    """Names must be text: protobuf hands over as bytes what is not UTF-8, and no later layer expects that."""
+    for field, value in _fields(message):
+        inside = f"{path}.{field.name}"
+        if field.type == field.TYPE_STRING:
+            for text in (value,) if isinstance(value, (str, bytes)) else value:
+                if isinstance(text, bytes):
+                    raise FrontendError(f"{where} is damaged: {inside} is {text[:40]!r}, which is not UTF-8 text")
+        elif field.type == field.TYPE_MESSAGE:
+            if hasattr(value, "ListFields"):
+                _check_text(value, where, inside)
+            else:
+                for at, part in enumerate(value):
+                    _check_text(part, where, f"{inside}[{at}]")
+
+
+def _fields(message: Any) -> Any:
+    """The fields that are set and their values. Of a tensor only the name: to list the rest would copy the weights."""
+    if message.DESCRIPTOR.name == "TensorProto":
+        return [(message.DESCRIPTOR.fields_by_name["name"], message.name)]
+    return [(field, value) for field, value in message.ListFields() if field.name != "doc_string"]
