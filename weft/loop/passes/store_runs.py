@@ -1,0 +1,83 @@
+"""Runs of strided vector stores that stand side by side in memory: what the passes share that join them.
+
+B[ramp(b, s, n)] = x0;  B[ramp(b + 1, s, n)] = x1;  ...: lane j of the store number i goes to b + j*s + i.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from weft.expr.nodes import Expr, Load, Ramp, int_value, sub
+from weft.expr.simplify import simplify
+from weft.expr.visit import walk
+from weft.loop.ir import Seq, Stmt, Store, seq
+from weft.loop.visit import Mutator
+
+
+class StridedStore(NamedTuple):
+    """A store of a vector whose lanes stand `stride` elements apart, the first at `base`."""
+
+    store: Store
+    base: Expr
+    stride: int
+    lanes: int
+
+
+Find = Callable[[StridedStore], int]
+"""How many stores a run that begins with this one may have; 0 where it begins none."""
+
+Join = Callable[[Sequence[StridedStore]], "Stmt | None"]
+"""What a run becomes; None to leave it as it is."""
+
+
+class JoinStores(Mutator):
+    """Joins the runs of stores in every sequence of a program."""
+
+    def __init__(self, longest: Find, join: Join) -> None:
+        self.longest, self.join = longest, join
+
+    def visit_Seq(self, s: Seq) -> Stmt:
+        """A sequence: runs of stores in it are joined."""
+        stmts = [self.stmt(child) for child in s.stmts]
+        out: list[Stmt] = []
+        position = 0
+        while position < len(stmts):
+            run = self._run(stmts, position)
+            joined = self.join(run) if len(run) > 1 else None
+            out.append(stmts[position] if joined is None else joined)
+            position += 1 if joined is None else len(run)
+        return s if len(out) == len(s.stmts) and all(a is b for a, b in zip(out, s.stmts)) else seq(*out)
+
+    def _run(self, stmts: Sequence[Stmt], position: int) -> list[StridedStore]:
+        """The stores from a position on that stand side by side, none of which reads what another writes."""
+        first = _strided(stmts[position])
+        run = [] if first is None else [first]
+        if first is None or _reads(first):
+            return []
+        for s in stmts[position + 1 : position + self.longest(first)]:
+            found = _strided(s)
+            if found is None or not _follows(found, first, len(run)) or _reads(found):
+                break
+            run.append(found)
+        return run
+
+
+def _strided(s: Stmt) -> StridedStore | None:
+    if not isinstance(s, Store) or s.predicate is not None or len(s.indices) != 1:
+        return None
+    index = s.indices[0]
+    stride = int_value(index.stride) if isinstance(index, Ramp) else None
+    if not isinstance(index, Ramp) or stride is None or s.value.dtype.lanes != index.lanes:
+        return None
+    return StridedStore(s, index.base, stride, index.lanes)
+
+
+def _follows(found: StridedStore, first: StridedStore, offset: int) -> bool:
+    same = found.store.buffer is first.store.buffer and found.stride == first.stride and found.lanes == first.lanes
+    return same and int_value(simplify(sub(found.base, first.base))) == offset
+
+
+def _reads(found: StridedStore) -> bool:
+    """Whether the store reads the buffer that it writes."""
+    return any(isinstance(e, Load) and e.buffer is found.store.buffer for e in walk(found.store.value))
