@@ -169,3 +169,16 @@ def is_product_sum(facts: Facts) -> bool:
         for load in facts.loads
     }
     return len(spread) > 1
+
+
+def feeding(s: Schedule, name: str) -> list[str]:
+    """The blocks, last first, whose results reach a block and nothing that is not on the way to it."""
+    inside = {name}
+    found: list[str] = []
+    order = blocks_in(s.func.body)
+    for block in reversed(order[: [b.name for b in order].index(name)]):
+        takers = [r.name for w in block.writes for r in readers(s.func.body, w.buffer)]
+        if takers and all(t in inside for t in takers) and not any(w.buffer in s.func.buffers for w in block.writes):
+            inside.add(block.name)
+            found.append(block.name)
+    return found

@@ -20,21 +20,22 @@ from weft.expr.nodes import Buffer, Load, Var, int_value
 from weft.expr.structural import structural_key
 from weft.loop.ir import Block, Store
 from weft.loop.tree import block_path, blocks_in, loops_on, readers
-from weft.schedule.schedule import Schedule
-from weft.schedule.space import Space
-from weft.targets.base import Target
-from weft.targets.cpu.default_attach import attach_producers, feeding
-from weft.targets.cpu.default_facts import (
+from weft.schedule.facts import (
     Facts,
     block_named,
     cost,
     extent,
     facts_of,
+    feeding,
     is_product_sum,
     names_of,
     sole_reader,
     work_around,
 )
+from weft.schedule.schedule import Schedule
+from weft.schedule.space import Space
+from weft.targets.base import Target
+from weft.targets.cpu.default_attach import attach_producers
 from weft.targets.cpu.default_loops import parallelize, schedule_elementwise, schedule_reduction
 from weft.targets.cpu.default_tiles import apply_tile, axis_loops, plan_tile, tile_in_place
 from weft.targets.cpu.spaces import KEPT, SPACES, WHOLE, recurrent

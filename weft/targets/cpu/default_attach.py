@@ -6,24 +6,10 @@ from collections.abc import Collection
 
 from weft.core.errors import WeftError
 from weft.expr.nodes import Var
-from weft.loop.tree import blocks_in, readers
-from weft.schedule.facts import block_named, facts_of, is_product_sum, work_around
+from weft.schedule.facts import block_named, facts_of, feeding, is_product_sum, work_around
 from weft.schedule.schedule import Schedule
 from weft.targets.base import Target
 from weft.targets.cpu.default_loops import schedule_elementwise, schedule_reduction
-
-
-def feeding(s: Schedule, name: str) -> list[str]:
-    """The blocks, last first, whose results reach a block and nothing that is not on the way to it."""
-    inside = {name}
-    found: list[str] = []
-    order = blocks_in(s.func.body)
-    for block in reversed(order[: [b.name for b in order].index(name)]):
-        takers = [r.name for w in block.writes for r in readers(s.func.body, w.buffer)]
-        if takers and all(t in inside for t in takers) and not any(w.buffer in s.func.buffers for w in block.writes):
-            inside.add(block.name)
-            found.append(block.name)
-    return found
 
 
 def attach_producers(

@@ -9,9 +9,9 @@ from weft.core.errors import ScheduleError
 from weft.expr.nodes import Load, Var, int_value
 from weft.loop.ir import Axis
 from weft.loop.tree import block_path, loops_on
+from weft.schedule.facts import Facts, block_named, cost, extent, facts_of
 from weft.schedule.schedule import Schedule, Stage
 from weft.targets.base import Target
-from weft.targets.cpu.default_facts import Facts, block_named, cost, extent, facts_of
 from weft.targets.cpu.default_tiles import ceildiv
 
 LEAST_PARALLEL_WORK = 32 * 1024

@@ -18,9 +18,9 @@ from weft.expr.nodes import Buffer, Load, Var, int_value, sub
 from weft.expr.simplify import simplify
 from weft.expr.visit import uses_any
 from weft.loop.ir import Axis, Block
+from weft.schedule.facts import Facts, extent
 from weft.schedule.schedule import Schedule, Stage
 from weft.targets.base import Target
-from weft.targets.cpu.default_facts import Facts, extent
 
 MOST_UNROLLED = 128
 """Multiply-adds of one straight piece of code, at most."""

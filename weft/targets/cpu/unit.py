@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 from weft.expr.nodes import Buffer, Var
 from weft.loop.ir import Block
+from weft.schedule.facts import Facts
 from weft.schedule.schedule import Schedule
 from weft.targets.base import Target
-from weft.targets.cpu.default_facts import Facts
 
 
 @dataclass

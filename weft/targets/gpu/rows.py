@@ -15,8 +15,7 @@ from collections.abc import Iterable
 from weft.core.errors import ScheduleError, WeftError
 from weft.expr.nodes import Buffer, Var
 from weft.loop.ir import Block
-from weft.loop.tree import blocks_in, readers
-from weft.schedule.facts import Facts, block_named, extent, facts_of, is_product_sum, work_around
+from weft.schedule.facts import Facts, block_named, extent, facts_of, feeding, is_product_sum, work_around
 from weft.schedule.schedule import Schedule, Stage
 from weft.targets.base import Target
 from weft.targets.gpu.elementwise import (
@@ -32,19 +31,6 @@ from weft.targets.gpu.reduction import LEAST_SHARED_ROW, bind_rows, cross_thread
 
 ROW_BYTES = 48 * 1024
 """The longest row that is kept in shared memory."""
-
-
-def feeding(s: Schedule, name: str) -> list[str]:
-    """The blocks, last first, whose results reach a block and nothing that is not on the way to it."""
-    inside = {name}
-    found: list[str] = []
-    order = blocks_in(s.func.body)
-    for block in reversed(order[: [b.name for b in order].index(name)]):
-        takers = [r.name for w in block.writes for r in readers(s.func.body, w.buffer)]
-        if takers and all(t in inside for t in takers) and not any(w.buffer in s.func.buffers for w in block.writes):
-            inside.add(block.name)
-            found.append(block.name)
-    return found
 
 
 def schedule_rows(stage: Stage, target: Target, done: set[str]) -> bool:

@@ -32,10 +32,10 @@ from weft.ops.attention_fused import (
     Padded,
     Sizes,
 )
+from weft.schedule.facts import block_named, extent, facts_of, names_of, sole_reader
 from weft.schedule.schedule import Schedule, Stage
 from weft.schedule.space import Point, Space
 from weft.targets.base import Target
-from weft.targets.cpu.default_facts import block_named, extent, facts_of, names_of, sole_reader
 from weft.targets.cpu.default_loops import LEAST_PARALLEL_WORK, extent_of, schedule_reduction
 from weft.targets.cpu.default_tiles import ceildiv
 from weft.targets.cpu.unit import Unit

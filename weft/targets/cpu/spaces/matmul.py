@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from weft.core.errors import ScheduleError
 from weft.expr.nodes import Var
 from weft.expr.visit import uses_any
+from weft.schedule.facts import facts_of
 from weft.schedule.schedule import Schedule, Stage
 from weft.schedule.space import Point, Space
 from weft.targets.base import Target
-from weft.targets.cpu.default_facts import facts_of
 from weft.targets.cpu.default_loops import LEAST_PARALLEL_WORK, extent_of, parallelize
 from weft.targets.cpu.default_tiles import MOST_UNROLLED, ceildiv
 from weft.targets.cpu.spaces.matmul_facts import Product, is_whole, product_of, sums_and_final

@@ -18,10 +18,10 @@ from weft.expr.simplify import simplify
 from weft.expr.visit import uses_any
 from weft.loop.ir import Axis
 from weft.loop.tree import blocks_in
+from weft.schedule.facts import extent, facts_of
 from weft.schedule.schedule import Schedule, Stage
 from weft.schedule.space import Point, Space
 from weft.targets.cpu import amx
-from weft.targets.cpu.default_facts import extent, facts_of
 from weft.targets.cpu.default_loops import LEAST_PARALLEL_WORK, extent_of, parallelize
 from weft.targets.cpu.default_tiles import ceildiv
 from weft.targets.cpu.spaces.matmul_facts import Product, product_of, sums_and_final

@@ -14,11 +14,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from weft.expr.nodes import Load, Var, int_value
+from weft.schedule.facts import facts_of
 from weft.schedule.schedule import Schedule, Stage
 from weft.schedule.space import Point, Space
 from weft.targets.base import Target
 from weft.targets.cpu import dot
-from weft.targets.cpu.default_facts import facts_of
 from weft.targets.cpu.default_loops import LEAST_PARALLEL_WORK, extent_of, parallelize, schedule_elementwise
 from weft.targets.cpu.default_tiles import ceildiv
 from weft.targets.cpu.spaces.matmul import lanes_last, register_tile

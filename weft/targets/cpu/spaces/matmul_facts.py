@@ -14,8 +14,8 @@ from weft.expr.simplify import simplify
 from weft.expr.structural import structural_equal
 from weft.expr.visit import uses_any
 from weft.loop.ir import Axis
+from weft.schedule.facts import Facts, extent, facts_of
 from weft.schedule.schedule import Stage
-from weft.targets.cpu.default_facts import Facts, extent, facts_of
 from weft.targets.cpu.unit import Unit
 
 

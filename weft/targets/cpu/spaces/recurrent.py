@@ -16,9 +16,9 @@ from collections.abc import Collection
 from weft.core.errors import ScheduleError
 from weft.expr.nodes import Buffer, Var
 from weft.expr.visit import uses_any
+from weft.schedule.facts import Facts, extent
 from weft.schedule.schedule import Schedule, Stage
 from weft.targets.base import Target
-from weft.targets.cpu.default_facts import Facts, extent
 from weft.targets.cpu.default_loops import LEAST_PARALLEL_WORK
 from weft.targets.cpu.default_tiles import ceildiv
 from weft.targets.cpu.spaces.matmul import pack_right, register_tile

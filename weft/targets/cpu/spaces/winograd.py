@@ -20,10 +20,10 @@ from weft.core.errors import ScheduleError
 from weft.expr.nodes import Buffer, Load, Var
 from weft.loop.ir import Block
 from weft.ops.convolution_winograd import BACK, PADDED, ROWS, SUMS, TAKEN
+from weft.schedule.facts import block_named, extent, facts_of, names_of, sole_reader
 from weft.schedule.schedule import Schedule, Stage
 from weft.schedule.space import Point, Space
 from weft.targets.base import Target
-from weft.targets.cpu.default_facts import block_named, extent, facts_of, names_of, sole_reader
 from weft.targets.cpu.default_tiles import ceildiv
 from weft.targets.cpu.unit import Unit
 
