@@ -61,29 +61,39 @@ def _spread(schedule: Schedule, stored: set[str]) -> None:
 
 
 def _split_sums(schedule: Schedule, size: int, stored: set[str]) -> bool:
-    """Divides the channels of sums that are kept in an intermediate; whether there were any."""
+    """Divides the channels of a convolution's sums; whether there were any.
+
+    Sums that are the program's result are kept in an intermediate first, and copied from there as they were.
+    """
     split = False
     for block in blocks_in(schedule.func.body):
-        region = block.writes[0]
-        channel = region.mins[CHANNEL] if len(region.mins) >= 3 else None
-        reduces = any(axis.kind == "reduce" for axis in block.axes)
-        if not reduces or region.buffer not in schedule.func.allocations or not isinstance(channel, Var):
+        channel = _channel_of_sums(block, size)
+        buffer = block.writes[0].buffer
+        if channel is None or buffer.name in stored:
             continue
-        if region.buffer.name in stored:
-            continue
-        extents = {axis.var: int_value(axis.extent) or 0 for axis in block.axes}
-        length = extents.get(channel, 0)
-        shared = [
-            r for r in block.reads if r.buffer is not region.buffer and not any(channel in free_vars(m) for m in r.mins)
-        ]
-        if length % size or length < size or not shared:
-            continue
+        before, name = schedule.copy(), block.name
         try:
-            schedule.apply("split_axis", block=block.name, axis=channel.name, factor=size)
+            if buffer not in schedule.func.allocations:
+                name = schedule.cache_write(buffer.name, "local").name
+            schedule.apply("split_axis", block=name, axis=channel.name, factor=size)
             split = True
         except WeftError:
-            continue
+            schedule._become(before)
     return split
+
+
+def _channel_of_sums(block: Block, size: int) -> Var | None:
+    """The axis of the channels of a convolution's sums, where whole blocks of them share what one operand gives."""
+    region = block.writes[0]
+    channel = region.mins[CHANNEL] if len(region.mins) >= 3 else None
+    if not isinstance(channel, Var) or not any(axis.kind == "reduce" for axis in block.axes):
+        return None
+    length = {axis.var: int_value(axis.extent) or 0 for axis in block.axes}.get(channel, 0)
+    if length % size or length < size:
+        return None
+    others = [read for read in block.reads if read.buffer is not region.buffer]
+    shared = any(not any(channel in free_vars(m) for m in read.mins) for read in others)
+    return channel if shared else None
 
 
 class _Accesses:

@@ -1,0 +1,81 @@
+"""A convolution that is the whole model, image and result in the caller's layout: every kind of it against numpy."""
+
+import math
+
+import numpy as np
+import pytest
+
+import weft
+import weft.ops  # noqa: F401  (the table of operators)
+from weft.core.knobs import knobs
+from weft.expr.nodes import int_value
+from weft.graph.interpreter import interpret_graph
+from weft.graph.ir import Graph, Node, TensorType, Value
+from weft.graph.passes.infer import infer
+from weft.targets.registry import find_target
+
+
+def convolution(image, filters, kernel, group=1, bias=False, relu=False, op="Conv", seed=0, **attributes) -> Graph:
+    """A graph of one convolution; `image` is the shape of its input."""
+    rng = np.random.default_rng(seed)
+    x = Value("x", TensorType("float32", tuple(image)))
+    channels = image[1]
+    shape = (channels, filters // group, *kernel) if op == "ConvTranspose" else (filters, channels // group, *kernel)
+    weight = Value("w", TensorType("float32", shape))
+    scale = math.sqrt(math.prod(kernel) * channels // group)
+    constants = {weight: (rng.standard_normal(shape) / scale).astype("f4")}
+    inputs = [x, weight]
+    if bias:
+        inputs.append(Value("b", TensorType("float32", (filters,))))
+        constants[inputs[2]] = rng.standard_normal(filters).astype("f4")
+    y = Value("y")
+    nodes = [Node(op, inputs, [y], {"kernel_shape": list(kernel), "group": group, **attributes}, name="it")]
+    if relu:
+        nodes.append(Node("Relu", [y], [Value("z")], name="after"))
+    return infer(Graph("one", [x], list(nodes[-1].outputs), nodes, constants))
+
+
+def check(graph: Graph, threads: int = 1):
+    """Compiles and compares; gives the module."""
+    x = np.random.default_rng(1).standard_normal(graph.inputs[0].tensor.static).astype("f4")
+    (expected,) = interpret_graph(graph, [x])
+    with knobs.override(cache=False):
+        module = weft.compile(graph, threads=threads)
+        (made,) = module.run(None, {"x": x})
+    scale = max(float(np.abs(expected).max(initial=0)), 1e-3)
+    np.testing.assert_allclose(made, expected, atol=3e-5 * scale, rtol=0)
+    return module
+
+
+CASES = {
+    "pointwise": ((1, 64, 14, 14), 64, (1, 1), {}),
+    "pointwise, many blocks, odd places": ((1, 24, 9, 11), 80, (1, 1), {}),
+    "pointwise, stride": ((1, 32, 15, 15), 48, (1, 1), {"strides": [2, 2]}),
+    "three by three, stride": ((1, 20, 17, 13), 32, (3, 3), {"strides": [2, 2], "pads": [1, 1, 1, 1]}),
+    "uneven padding": ((1, 8, 12, 10), 16, (3, 5), {"strides": [2, 1], "pads": [0, 3, 2, 1]}),
+    "dilated": ((1, 8, 20, 19), 32, (3, 3), {"dilations": [2, 3], "pads": [2, 3, 2, 3]}),
+    "first layer": ((1, 3, 37, 41), 64, (7, 7), {"strides": [2, 2], "pads": [3, 3, 3, 3]}),
+    "channels that do not divide": ((1, 7, 13, 13), 21, (3, 3), {"pads": [1, 1, 1, 1]}),
+    "channels of half a block": ((1, 16, 9, 9), 24, (3, 3), {"strides": [2, 2]}),
+    "several images": ((3, 16, 10, 10), 32, (1, 1), {}),
+    "one place": ((1, 48, 3, 3), 32, (3, 3), {}),
+    "groups": ((1, 32, 9, 9), 64, (3, 3), {"group": 2, "strides": [2, 2]}),
+    "one dimension": ((1, 16, 50), 32, (5,), {"strides": [2], "pads": [2, 2]}),
+    "three dimensions": ((1, 8, 6, 7, 8), 16, (3, 3, 3), {"pads": [1] * 6, "strides": [2, 1, 2]}),
+    "transposed": ((1, 16, 7, 9), 32, (4, 4), {"op": "ConvTranspose", "strides": [2, 2], "pads": [1] * 4}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_convolution_alone(case, bias):
+    image, filters, kernel, attributes = CASES[case]
+    check(convolution(image, filters, kernel, bias=bias, **attributes), threads=1 + bias)
+
+
+def test_sums_of_a_result_without_bias_lie_in_blocks_of_channels():
+    lanes = find_target("native").vector_bytes // 4
+    (form,) = check(convolution((1, 64, 14, 14), 64, (1, 1))).specializations
+    (launch,) = form.launches
+    sums = [b for b in launch.kernel.scheduled.allocations if b.scope == "local"]
+    assert [int_value(b.shape[-1]) for b in sums] == [lanes]
