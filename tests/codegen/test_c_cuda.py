@@ -10,7 +10,7 @@ from tests.codegen import test_c_values as values
 from tests.codegen.support import many_elementwise
 from tests.codegen.test_c_goldens import PROGRAMS
 from tests.conftest import FULL
-from tests.schedule.strategies import declare_intrinsics
+from tests.schedule.intrinsics import declare_intrinsics
 from tests.targets.test_opencl_random import draw_pair
 from weft.core.errors import TargetError
 from weft.targets.registry import find_target

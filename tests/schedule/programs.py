@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.schedule.checking import assert_same, check_lowered, check_text, check_trace, run, scopes_fit
-from tests.schedule.strategies import arguments_of
+from tests.schedule.random_programs import arguments_of
 from weft import te
 from weft.core.errors import ScheduleError
 from weft.expr.nodes import Var

@@ -3,8 +3,8 @@
 # ruff: noqa: E501  (programs as they are printed)
 from __future__ import annotations
 
+from tests.schedule.intrinsics import declare_intrinsics
 from tests.schedule.programs import SIZE, becomes, chain, copy, grid, matmul, refused, rows
-from tests.schedule.strategies import declare_intrinsics
 
 declare_intrinsics()
 

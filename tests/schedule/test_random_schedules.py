@@ -23,14 +23,9 @@ from tests.schedule.checking import (
     run,
     scopes_fit,
 )
-from tests.schedule.strategies import (
-    HypothesisSource,
-    Source,
-    arguments_of,
-    declare_intrinsics,
-    draw_program,
-    draw_steps,
-)
+from tests.schedule.intrinsics import declare_intrinsics
+from tests.schedule.random_programs import HypothesisSource, Source, arguments_of, draw_program
+from tests.schedule.random_steps import draw_steps
 from weft.loop.verifier import verify
 from weft.schedule.registry import PRIMITIVES
 

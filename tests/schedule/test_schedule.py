@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from tests.schedule.checking import assert_same, check_compiled, check_trace, run
+from tests.schedule.intrinsics import declare_intrinsics
 from tests.schedule.programs import SIZE, chain, copy, grid, matmul, rows
-from tests.schedule.strategies import arguments_of, declare_intrinsics
+from tests.schedule.random_programs import arguments_of
 from weft import te
 from weft.core.errors import ScheduleError
 from weft.loop.verifier import verify

@@ -10,7 +10,7 @@ from tests.codegen.c_support import cuda
 from tests.conftest import FULL
 from tests.ops.cases import array, compare
 from tests.schedule.checking import assert_same
-from tests.schedule.strategies import declare_intrinsics
+from tests.schedule.intrinsics import declare_intrinsics
 from tests.targets.device_graphs import run_graph
 from tests.targets.test_opencl_operators import wanted_cases
 from tests.targets.test_opencl_random import check_seeds

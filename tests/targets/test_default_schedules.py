@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import weft
 from tests.schedule.checking import assert_same, check_compiled, run
-from tests.schedule.strategies import HypothesisSource, Source, arguments_of, draw_program
+from tests.schedule.random_programs import HypothesisSource, Source, arguments_of, draw_program
 from weft import te
 from weft.expr.nodes import int_value
 from weft.loop.tree import block_path, loops_in, loops_on

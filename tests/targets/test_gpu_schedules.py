@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from tests.schedule.checking import assert_same, run
-from tests.schedule.strategies import HypothesisSource, Source, arguments_of, draw_program
+from tests.schedule.random_programs import HypothesisSource, Source, arguments_of, draw_program
 from weft import te
 from weft.expr.nodes import int_value
 from weft.loop.interpreter import interpret

@@ -13,7 +13,9 @@ import pytest
 import weft
 from tests.codegen.c_support import opencl
 from tests.schedule.checking import assert_same, follow, run, scopes_fit, try_step, uses_threads
-from tests.schedule.strategies import Source, arguments_of, declare_intrinsics, draw_program, draw_steps
+from tests.schedule.intrinsics import declare_intrinsics
+from tests.schedule.random_programs import Source, arguments_of, draw_program
+from tests.schedule.random_steps import draw_steps
 from weft.core.errors import TargetError
 from weft.loop.passes.decompose_init import decompose_init
 from weft.loop.passes.insert_barriers import insert_barriers

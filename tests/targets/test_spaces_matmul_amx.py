@@ -10,7 +10,7 @@ import pytest
 
 import weft
 from tests.schedule.checking import assert_same, run
-from tests.schedule.strategies import arguments_of
+from tests.schedule.random_programs import arguments_of
 from weft import te
 from weft.build import with_arguments
 from weft.executor.kernels import lift_packing
