@@ -1,0 +1,190 @@
+"""The families of `benchmarks.sanitize`: for each kind of kernel that Weft makes on a GPU, one small model that has it.
+
+Sizes are small, but leave edges: more than one block, tiles that are not full, rows that are no multiple of a warp.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from weft.graph.ir import Graph, Value
+from weft.models.builder import Builder
+
+Make = Callable[[Builder], "Value | Sequence[Value]"]
+
+
+@dataclass(frozen=True)
+class Family:
+    """A kind of kernel: a model that has one, and what must stand in its CUDA source."""
+
+    name: str
+    make: Make
+    needs: str = "__global__"
+    """A regular expression: where it is not found, the model no longer belongs to the family."""
+    tolerance: float = 1e-4
+
+    def graph(self) -> Graph:
+        """The model."""
+        builder = Builder(re.sub(r"\W+", "_", self.name))
+        made = self.make(builder)
+        return builder.finish(*(made if isinstance(made, (list, tuple)) else [made]))
+
+    def arrays(self) -> list[np.ndarray[Any, Any]]:
+        """Random inputs: floats around 0, any bytes and truths; other integers from 0 to 3, as every index may be."""
+        random = np.random.default_rng(7)
+        found: list[np.ndarray[Any, Any]] = []
+        for value in self.graph().inputs:
+            shape, kind = value.tensor.static, np.dtype(value.tensor.numpy)
+            if kind.kind == "b":
+                found.append(random.integers(0, 2, shape).astype(kind))
+            elif kind.kind in "iu":
+                low, high = (np.iinfo(kind).min, np.iinfo(kind).max) if kind.itemsize == 1 else (0, 4)
+                found.append(random.integers(low, high, shape).astype(kind))
+            else:
+                found.append(random.standard_normal(shape).astype(kind))
+        return found
+
+
+def _one(op: str, *shapes: tuple[int, ...], dtype: str = "float32", **attributes: Any) -> Make:
+    """A model of one node whose operands are all inputs."""
+    return lambda b: b.node(op, *[b.input(f"x{i}", shape, dtype) for i, shape in enumerate(shapes)], **attributes)
+
+
+def _over(op: str, shape: tuple[int, ...], *axes: int, **attributes: Any) -> Make:
+    """A reduction over some axes."""
+    return lambda b: b.node(op, b.input("x", shape), b.ints(*axes), keepdims=0, **attributes)
+
+
+def _conv(shape: tuple[int, ...], outputs: int, kernel: int, stride: int = 1, pad: int = 1, **more: Any) -> Make:
+    return lambda b: b.relu(b.conv(b.input("x", shape), shape[1], outputs, kernel, stride, pad, bias=True, **more))
+
+
+def _indexed(
+    op: str, shape: tuple[int, ...], indices: tuple[int, ...], updates: tuple[int, ...] = (), **a: Any
+) -> Make:
+    """A gather or scatter by indices that are an input."""
+
+    def make(b: Builder) -> Value:
+        operands = [b.input("x", shape), b.input("at", indices, "int64")]
+        made: Value = b.node(op, *operands, *([b.input("new", updates)] if updates else []), **a)
+        return made
+
+    return make
+
+
+def _attention(b: Builder) -> Value:
+    q, k, v = (b.input(name, (2, 3, 40, 16)) for name in "qkv")
+    scores = b.node("MatMul", q, b.node("Transpose", k, perm=[0, 1, 3, 2]))
+    made: Value = b.node("MatMul", b.node("Softmax", scores, axis=-1), v)
+    return made
+
+
+def _recurrent(op: str, gates: int) -> Make:
+    def make(b: Builder) -> Value:
+        x = b.input("x", (5, 3, 24))
+        weight, recurrence = b.normal(1, gates * 40, 24, scale=0.2), b.normal(1, gates * 40, 40, scale=0.2)
+        y = b.node(op, x, weight, recurrence, b.normal(1, 2 * gates * 40, scale=0.1), hidden_size=40)
+        made: Value = b.node("Squeeze", y, b.ints(1))
+        return made
+
+    return make
+
+
+def _topk(length: int, k: int) -> Make:
+    return lambda b: b.node("TopK", b.input("x", (20, length)), b.ints(k), outputs=2, axis=-1)
+
+
+def _elementwise(b: Builder) -> Value:
+    x, row = b.input("x", (37, 130)), b.input("row", (130,))
+    made: Value = b.node("Mul", b.node("Erf", b.node("Add", x, row)), b.node("Sigmoid", x))
+    return made
+
+
+def _where(b: Builder) -> Value:
+    made: Value = b.node("Where", b.input("c", (33, 1), "bool"), b.input("x", (33, 70)), b.input("y", (70,)))
+    return made
+
+
+def _resize(mode: str) -> Make:
+    def make(b: Builder) -> Value:
+        sizes = b.constant(np.array([1.0, 1.0, 1.7, 2.3], np.float32))
+        made: Value = b.node("Resize", b.input("x", (2, 3, 19, 23)), None, sizes, mode=mode)
+        return made
+
+    return make
+
+
+def _pieces(b: Builder) -> Value:
+    x, y = b.input("x", (9, 33, 20)), b.input("y", (9, 12, 20))
+    joined = b.node("Concat", x, y, axis=1)
+    part = b.node("Slice", joined, b.ints(3), b.ints(40), b.ints(1), b.ints(2))
+    made: Value = b.node("Pad", part, b.ints(1, 0, 2, 0, 3, 1), mode="constant")
+    return made
+
+
+def _quantized(b: Builder) -> Value:
+    scale, zero = b.constant(np.float32(0.05)), b.constant(np.uint8(100))
+    made: Value = b.node("DequantizeLinear", b.node("QuantizeLinear", b.input("x", (17, 90)), scale, zero), scale, zero)
+    return made
+
+
+FAMILIES: tuple[Family, ...] = (
+    Family("product float32", _one("MatMul", (70, 90), (90, 130)), "__shared__"),
+    Family("product float32, whole tiles", _one("MatMul", (256, 128), (128, 256)), "cp.async"),
+    Family("product float32, batched", _one("MatMul", (5, 33, 40), (5, 40, 50)), "__shared__"),
+    Family("product float32, split k", _one("MatMul", (32, 4096), (4096, 64)), r"(?s)__global__.*__global__"),
+    Family("vector times matrix", _one("MatMul", (1, 512), (512, 300)), "__shared__"),
+    Family("matrix times vector", _one("MatMul", (300, 512), (512, 1)), "__shared__"),
+    Family("product bfloat16, wgmma", _one("MatMul", (512, 256), (256, 512), dtype="bfloat16"), "wgmma", 2e-2),
+    Family("product float16, wgmma", _one("MatMul", (512, 256), (256, 512), dtype="float16"), "wgmma", 2e-2),
+    Family("product bfloat16, mma.sync", _one("MatMul", (16, 256), (256, 72), dtype="bfloat16"), "mma.sync", 2e-2),
+    Family("product float16, split k", _one("MatMul", (16, 4096), (4096, 256), dtype="float16"), "mma.sync", 2e-2),
+    Family("product of bytes", _one("MatMulInteger", (64, 128), (128, 96), dtype="int8")),
+    Family("convolution 3 × 3", _conv((2, 20, 17, 17), 40, 3), "__shared__"),
+    Family("convolution 1 × 1, stride 2", _conv((1, 64, 14, 14), 96, 1, 2, 0), "__shared__"),
+    Family("convolution in groups", _conv((1, 32, 13, 13), 32, 3, groups=4)),
+    Family("convolution, depthwise", _conv((2, 48, 15, 15), 48, 3, 2, groups=48)),
+    Family("convolution, transposed", _one("ConvTranspose", (1, 16, 9, 9), (16, 24, 4, 4), strides=[2, 2])),
+    Family("einsum", _one("Einsum", (6, 20, 30), (30, 6, 17), equation="abc,cad->bda")),
+    Family("pooling, maximum", _one("MaxPool", (2, 20, 17, 17), kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4)),
+    Family("pooling, average", _one("AveragePool", (2, 20, 17, 17), kernel_shape=[3, 3], pads=[1] * 4)),
+    Family("pooling, global", _one("GlobalAveragePool", (2, 37, 21, 21))),
+    Family("sum along rows", _over("ReduceSum", (70, 1000), 1), "__shared__"),
+    Family("sum along columns", _over("ReduceSum", (1000, 70), 0), "__shared__"),
+    Family("sum along the middle", _over("ReduceMean", (7, 300, 33), 1), "__shared__"),
+    Family("sum of everything", _over("ReduceSum", (300, 500), 0, 1), r"(?s)__global__.*__global__"),
+    Family("place of the largest", _one("ArgMax", (40, 500), axis=1)),
+    Family("softmax along rows", _one("Softmax", (45, 300), axis=-1), "__shared__"),
+    Family("softmax along columns", _one("Softmax", (300, 45), axis=0)),
+    Family("layer norm", lambda b: b.layer_norm(b.input("x", (30, 200)), 200), "__shared__"),
+    Family("instance norm", _one("InstanceNormalization", (2, 6, 15, 15), (6,), (6,))),
+    Family("attention, its nodes", _attention, "__shared__"),
+    Family("attention, one node", _one("Attention", (2, 3, 40, 16), (2, 3, 40, 16), (2, 3, 40, 16))),
+    Family("LSTM", _recurrent("LSTM", 4)),
+    Family("GRU", _recurrent("GRU", 3)),
+    Family("scan along rows", lambda b: b.node("CumSum", b.input("x", (40, 300)), b.constant(np.int64(1)))),
+    Family("scan along columns", lambda b: b.node("CumSum", b.input("x", (300, 40)), b.constant(np.int64(0)))),
+    Family("elementwise", _elementwise),
+    Family("where", _where),
+    Family("transposition", _one("Transpose", (90, 130), perm=[1, 0]), "__shared__"),
+    Family("permutation", _one("Transpose", (9, 20, 33, 5), perm=[2, 0, 3, 1])),
+    Family("concat, slice, pad", _pieces),
+    Family("gather", _indexed("Gather", (50, 90), (33,), axis=0)),
+    Family("gather elements", _indexed("GatherElements", (50, 90), (20, 90), axis=0)),
+    Family("gather by places", _indexed("GatherND", (9, 8, 30), (40, 2))),
+    Family("scatter elements", _indexed("ScatterElements", (50, 90), (3, 90), (3, 90), axis=0, reduction="add")),
+    Family("scatter by places", _indexed("ScatterND", (9, 8, 30), (5, 2), (5, 30), reduction="add")),
+    Family("one hot", lambda b: b.node("OneHot", b.input("at", (40, 3), "int64"), b.ints(7),
+                                       b.constant(np.array([0.0, 1.0], np.float32)))),  # fmt: skip
+    Family("top k", _topk(200, 5)),
+    Family("sort", _topk(100, 100)),
+    Family("resize, linear", _resize("linear")),
+    Family("resize, cubic", _resize("cubic")),
+    Family("grid sample", _one("GridSample", (2, 3, 11, 12), (2, 9, 10, 2), mode="linear")),
+    Family("quantization", _quantized),
+)  # fmt: skip
