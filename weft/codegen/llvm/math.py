@@ -179,11 +179,15 @@ def _without_vanishing(o: Ops, x: str, limit: float, power: Callable[[str], str]
     return o.select(gone, zero, power(o.select(gone, zero, x)))
 
 
+def _exp_of_rest(o: Ops, r: str) -> str:
+    """e^r for |r| <= log(2) / 2."""
+    return o.add(o.fma(o.mul(r, r), o.polynomial(r, _EXP), r), 1.0)
+
+
 def _exp(o: Ops, x: str) -> str:
     def power(x: str) -> str:
         r, n = _reduced(o, x)
-        p = o.add(o.fma(o.mul(r, r), o.polynomial(r, _EXP), r), 1.0)
-        return o.scale(p, n)
+        return o.scale(_exp_of_rest(o, r), n)
 
     return _without_vanishing(o, o.at_most(x, 89.0), -104.0, power)
 
@@ -272,7 +276,10 @@ def _erf(o: Ops, x: str) -> str:
     a = o.absolute(x)
     near = o.fma(x, o.polynomial(o.mul(x, x), _ERF), x)
     exponent = o.polynomial(o.sub(o.at_most(a, 3.95), 2.0), _ERFC)
-    far = o.sub(o.number(1.0), _exp(o, o.c.emit(f"fneg {o.float} {exponent}")))
+    # 1 - 2^n * e^r: n is small, so that nothing of what exp does at the ends of its range is needed.
+    r, n = _reduced(o, o.c.emit(f"fneg {o.float} {exponent}"))
+    minus = o.from_bits(o.integer("shl", o.integer("add", n, 127 + 256), 23))  # -2^n: 256 becomes the sign
+    far = o.fma(_exp_of_rest(o, r), minus, 1.0)
     return o.select(o.op("fcmp ole", a, 0.9375), near, o.with_sign(far, x))
 
 

@@ -141,8 +141,8 @@ def _apply(unit: Unit, product: Product, kind: Kind, point: Point) -> None:
     stored.pad(stored.axis[lane], point["columns"])
     stored.pad(stored.axis[row], point["height"])
     stored.pad(stored.reduce_axis[0], kind.depth)
-    _lay_out(s, left, product.left, product.row, product.depth, kind)
-    _lay_out(s, right, product.right, product.lane, product.depth, kind, point["width"])
+    _lay_out(s, left, product.left, product.row, product.depth, kind, point["height"])
+    _lay_out(s, right, product.right, product.lane, product.depth, kind, point["width"], woven=True)
     tile = s.cache_write(stored.block.writes[0].buffer.name, "amx.tile")
     jr, outer = _outer_loops(final, product, point, at)
     stored.compute_at(final, jr, exact=False)
@@ -190,19 +190,23 @@ def _copy(s: Schedule, load: Load, reader: str, axis: Axis, depth: Axis, kind: K
     return copy
 
 
-def _lay_out(s: Schedule, copy: Stage, load: Load, axis: Axis, depth: Axis, kind: Kind, woven: int = 0) -> None:
-    """Stores a copy in tiles; the right operand's are woven, those of `woven` columns side by side."""
+def _lay_out(
+    s: Schedule, copy: Stage, load: Load, axis: Axis, depth: Axis, kind: Kind, together: int, woven: bool = False
+) -> None:
+    """Stores a copy in tiles, in the order in which they are read; the right operand's are woven.
+
+    The `together` rows or columns of one step lie side by side, then those of the next: tiles that lay far apart would
+    share few places of the first-level cache, and nothing would fetch them ahead.
+    """
     across, down = dimension(load, axis.var), dimension(load, depth.var)
     assert across is not None and down is not None
     names = [f"d{i}" for i in range(len(load.indices))]
     front = [n for d, n in enumerate(names) if d not in (across, down)]
     x, k = names[across], names[down]
+    tiles = [f"{x} // {together}", f"{k} // {kind.depth}", f"{x} % {together} // {TILE}"]
+    inside = [f"{x} % {TILE}", f"{k} % {kind.depth}"]
     if woven:
-        tiles = [f"{x} // {woven}", f"{k} // {kind.depth}", f"{x} % {woven} // {TILE}"]
         inside = [f"{k} % {kind.depth} // {kind.group}", f"{x} % {TILE}", f"{k} % {kind.group}"]
-    else:
-        tiles = [f"{k} // {kind.depth}", f"{x} // {TILE}"]
-        inside = [f"{x} % {TILE}", f"{k} % {kind.depth}"]
     buffer = copy.block.writes[0].buffer.name
     s.apply("transform_layout", buffer=buffer, inputs=names, outputs=[*front, *tiles, *inside])
 
