@@ -22,7 +22,8 @@ from weft.schedule.facts import block_named, extent, facts_of
 from weft.schedule.schedule import Schedule, Stage
 from weft.targets.base import Target
 from weft.targets.gpu.elementwise import free_loops, fuse_all, loop_extents, threads_of
-from weft.targets.gpu.reduction import cross_threads, is_contiguous
+from weft.targets.gpu.reduction import is_contiguous
+from weft.targets.gpu.sharing import cross_threads
 
 LEAST_DEPTH = 32
 """A product over fewer values is not worth several threads."""

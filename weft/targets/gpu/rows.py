@@ -27,7 +27,8 @@ from weft.targets.gpu.elementwise import (
     threads_of,
     vector_lanes,
 )
-from weft.targets.gpu.reduction import LEAST_SHARED_ROW, bind_rows, cross_threads, row_threads
+from weft.targets.gpu.reduction import LEAST_SHARED_ROW, bind_rows, row_threads
+from weft.targets.gpu.sharing import cross_threads
 
 ROW_BYTES = 48 * 1024
 """The longest row that is kept in shared memory."""
