@@ -50,6 +50,33 @@ def test_a_model_without_outputs_runs():
         assert not module.run(None, {"x": arrays_of()[0]})
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+def test_calls_that_walk_their_weights_backwards_agree_to_the_bit(threads):
+    """A weight larger than a cache is read forwards and backwards in turn, whoever calls, from however many threads."""
+    b = Builder("wide")
+    x = b.input("x", (1, 2000))
+    weights = np.random.default_rng(0).standard_normal((2000, 612)).astype("float32")
+    y = b.node("Relu", b.node("MatMul", x, b.constant(weights)))
+    graph = Graph("wide", [x], [y], b.nodes, b.constants)
+    module = compile(graph, threads=threads)
+    if "avx512f" in module.target.features:
+        assert [call.turns for step in module.specializations[0].lowered.program.steps for call in step.calls] == [True]
+    inputs = random_inputs(graph)
+    check(graph, inputs, module)
+    first = module(*inputs)
+    wrong: list[int] = []
+
+    def many() -> None:
+        wrong.extend(at for at in range(20) if not np.array_equal(module(*inputs), first))
+
+    callers = [threading.Thread(target=many) for _ in range(3)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    assert not wrong
+
+
 @pytest.mark.parametrize("make", ["strided", "big_endian", "unaligned", "list", "torch", "subclass", "read_only"])
 def test_unusual_inputs_still_work_after_a_plain_call(make):
     graph = mlp()

@@ -12,7 +12,9 @@ from weft import te
 from weft.build import with_arguments
 from weft.executor.kernels import lift_packing
 from weft.expr.nodes import int_value
+from weft.loop.ir import For
 from weft.loop.verifier import verify
+from weft.loop.visit import walk_stmts
 from weft.schedule.space import Space
 from weft.targets.cpu import default
 from weft.targets.cpu.default import default_schedule
@@ -197,3 +199,18 @@ def test_points_are_checked() -> None:
     for knob in ("rows", "vectors", "unroll", "parts", "ahead"):
         for number in (space.knobs[knob][0], space.knobs[knob][-1]):
             check(True, {knob: number}, m=24, n=100, k=64)
+
+
+@pytest.mark.parametrize("m, n, k", [(1, 512, 3136), (1, 500, 3136), (3, 700, 1000), (1, 1000, 1023)])
+def test_far_weights_are_walked_back_and_forth(m, n, k):
+    """Columns of few rows: a share of narrow panels for each core, turned from call to call; the answer stays."""
+    found = check(True, m=m, n=n, k=k)
+    loops = [s for s in walk_stmts(found.func.body) if isinstance(s, For) and "zigzag" in s.annotations]
+    assert len(loops) == 2 and all(s.annotations["zigzag"] is None for s in loops)
+    assert int_value(loops[0].extent) <= NATIVE.cores
+
+
+def test_what_is_near_or_met_often_does_not_turn():
+    for what in ({"m": 1, "n": 64, "k": 512}, {"m": 128, "n": 1024, "k": 768}):
+        assert "zigzag" not in repr(check(True, **what).func)
+    assert "zigzag" not in repr(check(False, m=1, n=512, k=3136).func)

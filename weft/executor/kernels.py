@@ -29,6 +29,7 @@ from weft.expr.nodes import LT, Buffer, Const, Expr, Load, Select, Var, int_valu
 from weft.graph.ir import Array, Value
 from weft.graph.passes.layout import Layout
 from weft.loop.ir import Block, Func, Seq, Stmt, Store, seq
+from weft.loop.passes.turn_loops import turns_by_call
 from weft.loop.regions import conjuncts
 from weft.loop.tree import BUFFER_NOTES, blocks_in
 from weft.loop.verifier import verify
@@ -51,6 +52,7 @@ class Kernel:
     llvm_ir: str = ""
     code: Future[bytes] | None = None
     program: DeviceProgram | None = None
+    turns: bool = False
 
     @property
     def object_code(self) -> bytes:
@@ -157,7 +159,7 @@ class KernelCompiler:
             return Kernel(program.name, label, func, program=program)
         text = generate(lowered, self.target, intrinsics=self.target.intrinsics())
         code = self._pool.submit(llvm_compile.emit_object, text, self.target)
-        return Kernel(entry_symbol(func.name), label, func, text, code)
+        return Kernel(entry_symbol(func.name), label, func, text, code, turns=turns_by_call(lowered))
 
     def close(self) -> None:
         """Ends the thread when its work is done."""

@@ -21,6 +21,7 @@ from weft.executor.memory import Life, Plan, plan_memory
 from weft.executor.native import Call, Place, driver_ir
 from weft.executor.program import NoKernel, build_program
 from weft.executor.steps import HostStep, NativeStep, Program, RestStep, Step, aligned_array
+from weft.executor.weights import LEAST_BYTES, WeightBlocks
 from weft.graph.ir import Array, Graph, Node, TensorType, Value, free_values, reads
 from weft.graph.passes.fuse import Group
 from weft.graph.passes.layout import Layout
@@ -206,6 +207,7 @@ class _Assembler:
         self.graph, self.items, self.prefix, self.layouts = graph, items, prefix, layouts
         self.numbers: dict[Value, int] = {}
         self.weights: list[Array] = []
+        self.blocks = WeightBlocks()
         self.weight_of: dict[Hashable, int] = {}
         self.in_arena: set[Value] = set()
         self.same: dict[Value, Value] = {}
@@ -265,9 +267,10 @@ class _Assembler:
         found = self.weight_of.get(key)
         if found is None:
             array = self.graph.constants[value]
-            made = array if packing is None else packing.apply(array)
+            made = np.asarray(array if packing is None else packing.apply(array))
             found = self.weight_of[key] = len(self.weights)
-            self.weights.append(aligned_array(np.asarray(made)))
+            large = packing is not None and made.nbytes >= LEAST_BYTES
+            self.weights.append(self.blocks.copy(made) if large else aligned_array(made))
         return found
 
     def place(self, argument: Value | tuple[Value, Packing], bases: dict[tuple[str, int], int], plan: Plan) -> Place:
@@ -338,7 +341,8 @@ def _stretch(state: _Assembler, launches: Sequence[Launch], plan: Plan, name: st
     calls = []
     makes: dict[int, TensorType] = {}
     for launch in launches:
-        calls.append(Call(launch.kernel.symbol, tuple(state.place(a, bases, plan) for a in launch.arguments)))
+        places = tuple(state.place(a, bases, plan) for a in launch.arguments)
+        calls.append(Call(launch.kernel.symbol, places, launch.kernel.turns))
         for value in launch.writes:
             if value not in state.in_arena:
                 makes[state.number(value)] = value.tensor

@@ -3,6 +3,9 @@
 A driver is `int32_t name(const int64_t *bases, int64_t threads)`. `bases` are addresses: of the arena, of weights, of
 arrays. Each call of a kernel gets an argument block filled with `bases[i] + offset`. The first kernel that fails ends
 the driver with its code. A driver with a clock also writes when it began and when each kernel ended (see `profile`).
+
+Where a kernel wants to know whether this is an odd call, the driver counts them. Only the order turns in which a kernel
+reads its weights, never what it computes, so it does not matter how calls from several threads are counted.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from typing import Any
 import llvmlite.binding as llvm
 
 from weft.codegen.llvm import child
+from weft.codegen.llvm.calls import TURN_BIT
 from weft.codegen.llvm.compile import _DECLARED, _resolve, feature_text
 from weft.codegen.llvm.types import quote
 from weft.core.errors import TargetError, WeftError
@@ -31,6 +35,8 @@ class Call:
 
     symbol: str
     arguments: tuple[Place, ...]
+    turns: bool = False
+    """Whether some of its loops run backwards in every second call of the driver."""
 
 
 def driver_ir(name: str, calls: Sequence[Call], triple: str, clock: int | None = None) -> str:
@@ -46,6 +52,15 @@ def driver_ir(name: str, calls: Sequence[Call], triple: str, clock: int | None =
         f"  %args = alloca [{max(longest, 1)} x i64], align 64",
         *_time_ir(clock, 0),
     ]
+    if any(call.turns for call in calls):
+        counter = quote(f"{name}.calls")
+        lines.insert(1, f"{counter} = internal global i64 0, align 64")
+        lines += [
+            f"  %calls = atomicrmw add ptr {counter}, i64 1 monotonic, align 8",
+            "  %odd = and i64 %calls, 1",
+            f"  %turn = shl i64 %odd, {TURN_BIT}",
+            "  %threads_and_turn = or i64 %threads, %turn",
+        ]
     for number, call in enumerate(calls):
         for position, (base, offset) in enumerate(call.arguments):
             tag = f"{number}.{position}"
@@ -56,8 +71,9 @@ def driver_ir(name: str, calls: Sequence[Call], triple: str, clock: int | None =
                 f"  %a{tag} = getelementptr inbounds i64, ptr %args, i64 {position}",
                 f"  store i64 %p{tag}, ptr %a{tag}, align 8",
             ]
+        threads = "%threads_and_turn" if call.turns else "%threads"
         lines += [
-            f"  %r{number} = call i32 {quote(call.symbol)}(ptr %args, i64 %threads)",
+            f"  %r{number} = call i32 {quote(call.symbol)}(ptr %args, i64 {threads})",
             f"  %f{number} = icmp ne i32 %r{number}, 0",
             f"  br i1 %f{number}, label %failed{number}, label %next{number}",
             f"failed{number}:",

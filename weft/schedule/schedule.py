@@ -413,9 +413,10 @@ class Stage:
             arguments["outer"] = self._loop(outer, "prefetch")
         self.schedule.apply("prefetch", **arguments, distance=distance)
 
-    def zigzag(self, loop: Any, by: Any) -> None:
-        """Runs a loop backwards in every second iteration of a loop around it."""
-        self.schedule.apply("zigzag", loop=self._loop(loop, "zigzag"), by=self._loop(by, "zigzag"))
+    def zigzag(self, loop: Any, by: Any = None) -> None:
+        """Runs a loop backwards in every second iteration of a loop around it; without one, in every second call."""
+        around = None if by is None else self._loop(by, "zigzag")
+        self.schedule.apply("zigzag", loop=self._loop(loop, "zigzag"), by=around)
 
     def pragma(self, loop: Any, key: str, value: Any = True) -> None:
         """A hint on a loop."""

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
+
 import numpy as np
 import pytest
 
 import weft
 from weft import te
+from weft.codegen.llvm.calls import TURN_BIT
 from weft.core.errors import ScheduleError
-from weft.loop.passes.turn_loops import turn_loops
+from weft.loop.interpreter import interpret
+from weft.loop.passes.turn_loops import turn_loops, turns_by_call
 
 
 def rounds(steps: int = 4, size: int = 7):
@@ -38,6 +42,40 @@ def test_results_stay(parallel):
         y = np.zeros_like(x)
         weft.build(s, [a, b])(x, y, threads=threads)
         np.testing.assert_array_equal(y, 2 * x)
+
+
+def test_calls_are_counted_by_whoever_calls():
+    s, _, b = rounds()
+    t, i = s[b].axis
+    s[b].zigzag(t)
+    s[b].zigzag(i, t)
+    turned = turn_loops(s.func)
+    assert "let calls = turn()" in repr(turned) and "let t_at = select(calls%2 == 0, t, 3 - t)" in repr(turned)
+    assert turns_by_call(turned) and not turns_by_call(s.func)
+    x = np.arange(28, dtype=np.float32).reshape(4, 7)
+    y = np.zeros_like(x)
+    interpret(turned, x, y)
+    np.testing.assert_array_equal(y, 2 * x)
+
+
+@pytest.mark.parametrize("parallel", [False, True])
+def test_odd_calls_run_backwards(parallel):
+    """Each iteration draws the next random number of the C library: their order is the order of the iterations."""
+    library = ctypes.CDLL(None)
+    b = te.compute((6,), lambda i: te.call_extern("random", dtype="int64"), name="B")
+    s = te.create_schedule(b.op)
+    if parallel:
+        s[b].parallel(s[b].axis[0])
+    s[b].zigzag(s[b].axis[0])
+    function = weft.build(s, [b])
+    entry = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_int64)(function.address)
+    made = []
+    for turn in (0, 1, 0):
+        library.srandom(7)
+        y = np.zeros(6, np.int64)
+        assert entry(np.array([y.ctypes.data], np.int64).ctypes.data, 1 | turn << TURN_BIT) == 0
+        made.append(y.tolist())
+    assert made[0] == made[2] == made[1][::-1] and len(set(made[0])) == 6
 
 
 def test_refuses():

@@ -202,6 +202,11 @@ def _prefetch(c: Context, e: Call) -> list[str]:
     return [""]
 
 
+def _turn(c: Context, e: Call) -> list[str]:
+    """A program in C always runs forwards: nobody counts its calls."""
+    return ["0"]
+
+
 def _external(c: Context, e: Call) -> list[str]:
     name = e.name.split(":", 1)[1]
     if not name.isidentifier() or not name.isascii():
@@ -216,7 +221,9 @@ def _external(c: Context, e: Call) -> list[str]:
     return [f"{name}({', '.join(bare(c.value(argument)) for argument in e.args)})"]
 
 
-_EFFECTS: dict[str, Handler] = {"interleave": _interleave, "barrier": _barrier, "prefetch": _prefetch}
+_EFFECTS: dict[str, Handler] = {
+    "interleave": _interleave, "barrier": _barrier, "prefetch": _prefetch, "turn": _turn,
+}  # fmt: skip
 
 
 def _call(c: Context, e: Call) -> list[str]:

@@ -1,7 +1,7 @@
 """Calls: the pure intrinsics of `weft.expr.intrinsics`, a target's own intrinsics, and external C functions.
 
 A call `extern:name(args…)` calls the C function `name`: an Address is passed as a pointer, a scalar by value.
-`prefetch(address, for_write = 0, locality = 3)` asks for a cache line.
+`prefetch(address, for_write = 0, locality = 3)` asks for a cache line; `turn()` is 1 in every second call of a model.
 """
 
 from __future__ import annotations
@@ -29,6 +29,9 @@ _LIBM = {
     )},
     "asin": "asin", "acos": "acos", "atan": "atan",
 }  # fmt: skip
+
+TURN_BIT = 32
+"""The bit of a kernel's `threads` that says that its loops turn in this call; the number is in the bits below."""
 
 
 def _float_argument(c: Context, e: Call) -> DType:
@@ -243,6 +246,11 @@ def _prefetch(c: Context, e: Call) -> str:
     return c.call("void", "llvm.prefetch.p0", arguments) or "0"
 
 
+def _turn(c: Context, e: Call) -> str:
+    """Whether this is an odd call of the model: a bit that comes with the number of threads."""
+    return c.emit(f"lshr i64 %threads_and_turn, {TURN_BIT}")
+
+
 def _interleave(c: Context, e: Call) -> str:
     """The lanes of several vectors in turn: x0 y0 x1 y1 …; pairs are joined first, then woven by one shuffle each."""
     count, lanes = len(e.args), e.args[0].dtype.lanes
@@ -316,6 +324,8 @@ def _call(c: Context, e: Call) -> str:
         return emitter(c, e)
     if e.name.startswith("extern:"):
         return _external(c, e)
+    if e.name == "turn":
+        return _turn(c, e)
     if e.name == "interleave":
         return _interleave(c, e)
     if e.name == "store_transposed":

@@ -13,6 +13,7 @@ from weft.codegen.llvm import arithmetic, calls, memory, statements, types
 from weft.codegen.llvm.context import Context, Emitter, Machine, Module
 from weft.expr.nodes import Buffer, Var
 from weft.loop.ir import Func
+from weft.loop.passes.turn_loops import turns_by_call
 from weft.loop.visit import walk_exprs
 
 _EXPRESSIONS = {**arithmetic.TABLE, **memory.TABLE, **calls.TABLE}
@@ -41,12 +42,15 @@ def generate(func: Func, target: Machine, *, intrinsics: Mapping[str, Emitter] |
     module.expressions, module.statements = _EXPRESSIONS, statements.TABLE
     statements.setup(module)
     c = Context(module)
+    if turns_by_call(func):
+        c.line(f"%threads = and i64 %threads_and_turn, {(1 << calls.TURN_BIT) - 1}")
     for number, param in enumerate((*func.params, *func.size_vars)):
         _bind(c, param, number)
     c.run(func.body)
     c.line("ret i32 0")
     module.helpers.add(module.symbol)
-    header = f"define i32 {types.quote(module.symbol)}(ptr noalias nocapture readonly %args, i64 %threads) #0"
+    threads = "%threads_and_turn" if turns_by_call(func) else "%threads"
+    header = f"define i32 {types.quote(module.symbol)}(ptr noalias nocapture readonly %args, i64 {threads}) #0"
     module.functions.append(c.text(header))
     module.functions.append("attributes #0 = { nounwind }")
     return module.text()

@@ -6,25 +6,43 @@
                                                                      S(at)
 
 What the last iterations of one round brought into the cache is used first in the next round. A parallel loop is left
-to the code generator: there each thread turns the share that it gets.
+to the code generator: there each thread turns the share that it gets. `{"zigzag": null}` counts no loop's rounds, but
+the calls of the model: `turn()`, which only whoever calls knows, is 1 in every second one.
 """
 
 from __future__ import annotations
 
-from weft.expr.nodes import Var, equal, index_expr, select, sub
+from weft.core.dtypes import INDEX
+from weft.expr.nodes import Call, Var, equal, index_expr, select, sub
+from weft.loop.interpreter import register_effect
 from weft.loop.ir import For, Func, Let, Stmt
-from weft.loop.visit import Mutator, substitute_stmt, walk_stmts
+from weft.loop.passes.support import Names
+from weft.loop.visit import Mutator, substitute_stmt, walk_exprs, walk_stmts
+
+TURN = "turn"
+register_effect(TURN, lambda: 0)
 
 
 def turn_loops(func: Func) -> Func:
     """The program with its loops' "zigzag" annotations carried out."""
-    if not any(isinstance(s, For) and "zigzag" in s.annotations for s in walk_stmts(func.body)):
+    loops = [s for s in walk_stmts(func.body) if isinstance(s, For) and "zigzag" in s.annotations]
+    if not loops:
         return func
-    return _Turn().func(func)
+    calls = Var(Names(func).fresh("calls"))
+    func = _Turn(calls).func(func)
+    if all(s.annotations["zigzag"] is not None for s in loops):
+        return func
+    return func.replace(body=Let(calls, Call(TURN, (), INDEX), func.body))
+
+
+def turns_by_call(func: Func) -> bool:
+    """Whether a lowered program wants to know if the call is an odd one."""
+    return any(isinstance(e, Call) and e.name == TURN for e in walk_exprs(func.body))
 
 
 class _Turn(Mutator):
-    def __init__(self) -> None:
+    def __init__(self, calls: Var) -> None:
+        self.calls = calls
         self.around: list[Var] = []
 
     def visit_For(self, s: For) -> Stmt:
@@ -32,11 +50,13 @@ class _Turn(Mutator):
         self.around.append(s.var)
         body = self.stmt(s.body)
         self.around.pop()
-        by = s.annotations.get("zigzag")
-        if by is None or s.kind == "parallel":
+        if "zigzag" not in s.annotations:
             return s if body is s.body else s.replace(body=body)
+        by = s.annotations["zigzag"]
+        if s.kind == "parallel":
+            return s.replace(body=body, annotations={**s.annotations, "zigzag": self.calls.name if by is None else by})
         notes = {key: value for key, value in s.annotations.items() if key != "zigzag"}
-        rounds = [variable for variable in self.around if variable.name == by]
+        rounds = [self.calls] if by is None else [variable for variable in self.around if variable.name == by]
         if not rounds:  # the loop around it was taken apart: forwards is right too
             return s.replace(body=body, annotations=notes)
         at = Var(f"{s.var.name}_at")

@@ -244,16 +244,17 @@ def prefetch(func: Func, buffer: str, loop: str, distance: int = 1, outer: str |
 
 
 @primitive
-def zigzag(func: Func, loop: str, by: str) -> Result:
+def zigzag(func: Func, loop: str, by: str | None = None) -> Result:
     """A loop runs backwards in every second iteration of a loop around it: it begins with what is still in the cache.
 
-    Of a parallel loop every thread does so with its share.
+    Without `by` it does so in every second call of the model that the program is a part of. Of a parallel loop every
+    thread turns its share.
 
     rewrite: for t: for i in range(n): S  ->  for t: for i in range(n) @{"zigzag": "t"}: S
     """
     path = loop_path(func, loop, "zigzag")
     found = loop_of(path)
-    if by not in [s.var.name for s in loops_on(path[:-1])]:
+    if by is not None and by not in [s.var.name for s in loops_on(path[:-1])]:
         raise ScheduleError("zigzag", f"{loop}, {by}", f"{by} is not a loop around {loop}")
     if found.kind not in ("serial", "parallel"):
         raise ScheduleError("zigzag", f"{loop}, {by}", f"the loop is {found.kind}, and its order is not given")

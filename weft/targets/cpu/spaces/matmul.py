@@ -9,6 +9,9 @@
 The right operand is packed into panels of the tile's width: a constant when the model is compiled, another in the
 kernel where enough rows use it. The block that takes the sums runs on the tile, or, where the reduction has several
 blocks, on the block of sums after the last of them.
+
+A product of few rows waits for its weights. Each core gets one share of their panels, and walks over it forwards in
+even calls of the model and backwards in odd ones: what it read last is still in its second-level cache.
 """
 
 from __future__ import annotations
@@ -31,6 +34,8 @@ LEAST_ROWS = 8
 """So many rows of the left operand pay for a copy of the right one."""
 LEAST_CHAINS = 6
 """So many sums at a time hide the latency of a multiply-add; with fewer, each is made of several parts."""
+PARTS = 4
+"""How many parts a sum is then made of."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +76,7 @@ def space(unit: Unit) -> Space | None:
         "height": tuple(sorted({plan.height, *(plan.rows * n for n in (1, 4, 16, 64))})),
         "depth": tuple(sorted({plan.depth, product.k, 128, 256, 512, 1024})),
         "unroll": (1, 2, 4, 8),
-        "parts": tuple(sorted({plan.parts, 1, 4})),
+        "parts": tuple(sorted({plan.parts, 1, PARTS})),
         "ahead": tuple(sorted({plan.ahead, 0, 16, 64, 256})),
     }
     default = {knob: int(getattr(plan, knob)) for knob in knobs}
@@ -104,9 +109,10 @@ def plan_matmul(product: Product, target: Target, lanes: int, packed: bool) -> P
     cores = target.cores if m * n * k * product.count >= LEAST_PARALLEL_WORK else 1
     l1, l2 = target.cache_bytes[0] or 32 << 10, target.cache_bytes[1] or 256 << 10
     size = product.facts.target.dtype.bytes
-    rows, vectors = register_tile(m, n, target, lanes, ceildiv(cores, product.count))
-    width = vectors * lanes
     far = packed and size * n * k > l2 // 2  # comes from the third level, or from memory, as it is used
+    most = turned_vectors(target, size * lanes * k, k % PARTS == 0) if far else None
+    rows, vectors = register_tile(m, n, target, lanes, ceildiv(cores, product.count), most)
+    width = vectors * lanes
     streams = far and m % rows == 0 and m > rows and size * width * k * 2 <= l2 * 3 // 4
     limit = max(l1 // 2 // (size * max(rows, 8)), 64)
     depth = k if k <= 2 * limit or m <= rows or streams else _block(k, limit)
@@ -117,25 +123,40 @@ def plan_matmul(product: Product, target: Target, lanes: int, packed: bool) -> P
         if product.count < cores and n >= 2 * cores * width:
             blocks = ceildiv(blocks, cores) * cores
         columns = min(columns, ceildiv(ceildiv(n, blocks), width) * width)
+    elif far and product.count == 1 and m <= rows:  # each core meets its own share in every call
+        columns = ceildiv(ceildiv(n, width), cores) * width
     height = ceildiv(m, rows) * rows
     if depth < k:
         height = min(height, max(1, l2 // 4 // (size * columns) // rows) * rows)
     while product.count * ceildiv(n, columns) * ceildiv(m, height) < cores and height > rows:
         height = ceildiv(ceildiv(height, 2), rows) * rows
-    parts = 4 if rows * vectors < LEAST_CHAINS and k % 4 == 0 and depth == k and k >= 32 else 1
+    parts = PARTS if rows * vectors < LEAST_CHAINS and k % PARTS == 0 and depth == k and k >= 8 * PARTS else 1
     most = min(4, MOST_UNROLLED // (rows * vectors * parts))
     unroll = next(u for u in (4, 2, 1) if u <= most and depth // parts % u == 0)
     ahead = max(l1 // 4 // (size * width), 8) if far else 0 if packed else 8
     return Plan(rows, vectors, columns, height, depth, unroll, parts, ahead, lanes, packed)
 
 
-def register_tile(m: int, n: int, target: Target, lanes: int, cores: int) -> tuple[int, int]:
-    """Rows and vectors: enough accumulators to hide latencies, few loads for each, little left over at the edges."""
+def turned_vectors(target: Target, column_bytes: int, in_parts: bool) -> int:
+    """How many vectors wide a panel of weights may be that one row walks back and forth over, from call to call or step
+    to step: a core finds again in its cache all that it read last but for a panel, so a panel is a small part of it.
+    Sums that are not made in parts need some vectors to hide the latency of a multiply-add.
+    """
+    return max((target.cache_bytes[1] or 256 << 10) // 8 // column_bytes, 1 if in_parts else PARTS)
+
+
+def register_tile(
+    m: int, n: int, target: Target, lanes: int, cores: int, most_vectors: int | None = None
+) -> tuple[int, int]:
+    """Rows and vectors: enough accumulators to hide latencies, few loads for each, little left over at the edges.
+
+    `most_vectors` limits the width of a tile of one row.
+    """
     accumulators = target.vector_registers * 3 // 4
     wide = accumulators // 3
     across = ceildiv(n, lanes)
     if m == 1:  # waits for memory: long stretches of the panel, as many for each core
-        most = max(1, target.vector_registers * 3 // 8)
+        most = min(max(1, target.vector_registers * 3 // 8), most_vectors or across)
         share = max(1, ceildiv(across, cores))
         counts = range(max(1, min(most, share) // 2), min(most, share) + 1)
         return 1, min(counts, key=lambda v: (ceildiv(ceildiv(across, v), cores) * v, -v))
@@ -399,7 +420,15 @@ def _divide(unit: Unit, product: Product, plan: Plan, final: Stage, loops: _Loop
     fused = final.fuse(*chosen) if len(chosen) > 1 else chosen[0]
     if extent_of(final, fused) > 1:
         final.parallel(fused)
+    if copy is not None and product.right.buffer in unit.constants and _meets_once(product, plan):
+        for loop in (fused, loops.around[-1]):
+            final.zigzag(loop)
     return fused if attach is None else None
+
+
+def _meets_once(product: Product, plan: Plan) -> bool:
+    """Whether a call goes through far weights once. What it read last is then still near, and the next begins there."""
+    return bool(plan.ahead) and product.count == 1 and product.m <= plan.rows and plan.depth == product.k
 
 
 def _pack_kernel(copy: Stage, product: Product, plan: Plan, target: Target, alone: bool) -> None:

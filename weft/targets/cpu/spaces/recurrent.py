@@ -21,7 +21,7 @@ from weft.schedule.schedule import Schedule, Stage
 from weft.targets.base import Target
 from weft.targets.cpu.default_loops import LEAST_PARALLEL_WORK
 from weft.targets.cpu.default_tiles import ceildiv
-from weft.targets.cpu.spaces.matmul import pack_right, register_tile
+from weft.targets.cpu.spaces.matmul import pack_right, register_tile, turned_vectors
 from weft.targets.cpu.spaces.matmul_facts import Product, is_whole, lane_dimension, operands, uses
 
 
@@ -50,7 +50,8 @@ def schedule_step(s: Schedule, product: Product, target: Target) -> set[str]:
     name = product.facts.block.name
     lanes = min(target.lanes(product.facts.target.dtype), 1 << (product.n - 1).bit_length())
     cores = target.cores if product.m * product.n * product.k >= LEAST_PARALLEL_WORK else 1
-    rows, vectors = register_tile(product.m, product.n, target, lanes, cores)
+    most = turned_vectors(target, product.facts.target.dtype.bytes * lanes * product.k, in_parts=False)
+    rows, vectors = register_tile(product.m, product.n, target, lanes, cores, most)
     width = vectors * lanes
     copy = pack_right(s, product, name, width, lanes)
     stage = s[name]
