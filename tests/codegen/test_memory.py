@@ -48,13 +48,15 @@ class Page:
 
     def __init__(self, numpy, count, at_end=True):
         size = mmap.PAGESIZE
-        self.map = mmap.mmap(-1, 3 * size)
+        needed = count * np.dtype(numpy).itemsize
+        inner = -(-needed // size)
+        self.map = mmap.mmap(-1, (inner + 2) * size)
         start = ctypes.addressof(ctypes.c_char.from_buffer(self.map))
         protect = ctypes.CDLL(None).mprotect
         protect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-        for page in (0, 2):
+        for page in (0, inner + 1):
             assert protect(start + page * size, size, 0) == 0
-        offset = 2 * size - count * np.dtype(numpy).itemsize if at_end else size
+        offset = (inner + 1) * size - needed if at_end else size
         self.array = np.frombuffer(self.map, numpy, count, offset)
 
 

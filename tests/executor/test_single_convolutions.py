@@ -7,6 +7,7 @@ import pytest
 
 import weft
 import weft.ops  # noqa: F401  (the table of operators)
+from tests.codegen.test_memory import Page
 from weft.core.knobs import knobs
 from weft.expr.nodes import int_value
 from weft.graph.interpreter import interpret_graph
@@ -35,12 +36,12 @@ def convolution(image, filters, kernel, group=1, bias=False, relu=False, op="Con
     return infer(Graph("one", [x], list(nodes[-1].outputs), nodes, constants))
 
 
-def check(graph: Graph, threads: int = 1):
+def check(graph: Graph, threads: int = 1, target: str = "native"):
     """Compiles and compares; gives the module."""
     x = np.random.default_rng(1).standard_normal(graph.inputs[0].tensor.static).astype("f4")
     (expected,) = interpret_graph(graph, [x])
     with knobs.override(cache=False):
-        module = weft.compile(graph, threads=threads)
+        module = weft.compile(graph, target=target, threads=threads)
         (made,) = module.run(None, {"x": x})
     scale = max(float(np.abs(expected).max(initial=0)), 1e-3)
     np.testing.assert_allclose(made, expected, atol=3e-5 * scale, rtol=0)
@@ -67,10 +68,9 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("bias", [False, True])
-def test_a_convolution_alone(case, bias):
+def test_a_convolution_alone(case):
     image, filters, kernel, attributes = CASES[case]
-    check(convolution(image, filters, kernel, bias=bias, **attributes), threads=1 + bias)
+    check(convolution(image, filters, kernel, **attributes), threads=1 + len(case) % 2)
 
 
 def test_sums_of_a_result_without_bias_lie_in_blocks_of_channels():
@@ -79,3 +79,66 @@ def test_sums_of_a_result_without_bias_lie_in_blocks_of_channels():
     (launch,) = form.launches
     sums = [b for b in launch.kernel.scheduled.allocations if b.scope == "local"]
     assert [int_value(b.shape[-1]) for b in sums] == [lanes]
+
+
+DEPTHWISE = {
+    "plain": ((1, 12, 28, 28), (3, 3), {"pads": [1, 1, 1, 1]}),
+    "stride 2": ((1, 8, 28, 28), (3, 3), {"pads": [1, 1, 1, 1], "strides": [2, 2]}),
+    "stride 2, odd": ((1, 5, 15, 17), (3, 3), {"pads": [1, 1, 1, 1], "strides": [2, 2]}),
+    "stride 2, narrow": ((1, 16, 14, 14), (3, 3), {"pads": [1, 1, 1, 1], "strides": [2, 2]}),
+    "stride 2 along rows only": ((1, 6, 9, 40), (5, 3), {"pads": [2, 0, 2, 2], "strides": [1, 2]}),
+    "stride 3": ((1, 4, 20, 50), (3, 3), {"pads": [1, 1, 1, 1], "strides": [3, 3]}),
+    "stride 5": ((1, 4, 21, 52), (3, 3), {"strides": [5, 5]}),
+    "no padding": ((1, 9, 13, 35), (3, 3), {}),
+    "much uneven padding": ((1, 3, 11, 18), (3, 3), {"pads": [4, 0, 1, 7]}),
+    "rows of padding alone": ((1, 3, 4, 6), (3, 3), {"pads": [5, 5, 5, 5], "strides": [2, 2]}),
+    "dilated": ((1, 7, 23, 21), (3, 3), {"pads": [2, 4, 2, 4], "dilations": [2, 4]}),
+    "large window": ((1, 4, 19, 37), (7, 7), {"pads": [3, 3, 3, 3]}),
+    "window as large as the image": ((1, 6, 5, 9), (5, 5), {}),
+    "one row": ((1, 10, 1, 30), (1, 3), {"pads": [0, 1, 0, 1]}),
+    "several images": ((3, 4, 10, 18), (3, 3), {"pads": [1, 1, 1, 1]}),
+    "two filters a channel": ((1, 5, 12, 20), (3, 3), {"pads": [1, 1, 1, 1], "filters": 10}),
+    "one dimension": ((1, 9, 50), (5,), {"pads": [2, 2], "strides": [2]}),
+    "three dimensions": ((1, 4, 5, 6, 19), (3, 3, 3), {"pads": [1] * 6, "strides": [1, 2, 2]}),
+}
+
+
+@pytest.mark.parametrize("case", DEPTHWISE)
+def test_a_depthwise_convolution_alone(case):
+    image, kernel, attributes = DEPTHWISE[case]
+    after = len(case) % 2 == 0
+    given = {"filters": image[1], **attributes}
+    check(convolution(image, kernel=kernel, group=image[1], bias=after, relu=after, **given), threads=1 + after)
+
+
+@pytest.mark.parametrize("target", ["native,features=-avx512f", "native,features=-avx", "native,features=-avx512bw"])
+@pytest.mark.parametrize("case", ["plain", "stride 2", "stride 2, odd", "dilated", "much uneven padding"])
+def test_a_depthwise_convolution_on_lesser_machines(case, target):
+    image, kernel, attributes = DEPTHWISE[case]
+    check(convolution(image, image[1], kernel, group=image[1], **attributes), target=target)
+
+
+@pytest.mark.parametrize("case", ["plain", "stride 2, narrow", "stride 3", "no padding", "dilated"])
+def test_a_depthwise_convolution_reads_nothing_outside_its_image(case):
+    """The image ends, and then begins, where no memory is."""
+    image, kernel, attributes = DEPTHWISE[case]
+    graph = convolution(image, image[1], kernel, group=image[1], **attributes)
+    with knobs.override(cache=False):
+        module = weft.compile(graph)
+    for at_end in (True, False):
+        page = Page(np.float32, math.prod(image), at_end)
+        page.array[:] = np.random.default_rng(3).standard_normal(math.prod(image))
+        x = page.array.reshape(image)
+        (made,) = module.run(None, {"x": x})
+        (expected,) = interpret_graph(graph, [x])
+        np.testing.assert_allclose(made, expected, atol=1e-4, rtol=0)
+
+
+def test_windows_are_read_where_the_image_lies():
+    """No copy with zeros around it, and no piece of a vector at the end of a row."""
+    image, kernel, attributes = DEPTHWISE["plain"]
+    (form,) = check(convolution(image, image[1], kernel, group=image[1], **attributes)).specializations
+    (launch,) = form.launches
+    (sums,) = launch.kernel.scheduled.allocations
+    lanes = find_target("native").vector_bytes // 4
+    assert sums.scope == "local" and int_value(sums.shape[-1]) == -(-28 // lanes) * lanes

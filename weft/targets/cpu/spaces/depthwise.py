@@ -1,29 +1,61 @@
 """Windows over the rows of each channel apart, with lanes along the row: a depthwise convolution in the plain layout.
 
-channels                      parallel; the padded image of a channel is made here
+channels                      parallel
 ro, lo                        tiles of `rows` rows and one vector of places
 ky, kx                        unrolled: neighbouring rows share what they read
 ri, lane                      the tile
+
+The image is read where it lies: what is beyond its edges, and beyond the end of a row in the last vector of one, are
+lanes that are off. A machine whose vectors have no masks reads a copy of the channel with zeros around it instead
+(`copied`); so does a window over values that are computed first.
 """
 
 from __future__ import annotations
 
-from weft.expr.nodes import Load
+from weft.core.dtypes import DType
+from weft.expr.nodes import Const, Load, Select
 from weft.expr.visit import uses_any
-from weft.loop.ir import Axis
+from weft.loop.ir import Axis, Block, Store
+from weft.loop.tree import writers
 from weft.schedule.facts import extent, is_product_sum
+from weft.schedule.schedule import Stage
 from weft.schedule.space import Point, Space
+from weft.targets.base import Target
 from weft.targets.cpu.default_attach import attach_producers
 from weft.targets.cpu.default_loops import parallelize
+from weft.targets.cpu.default_tiles import ceildiv
 from weft.targets.cpu.unit import Unit
 
 MOST_TAPS = 49
 MOST_UNROLLED = 128
+MOST_ROWS = 8
 LARGEST_STEP = 4
 
 
 def space(unit: Unit) -> Space | None:
     """The space of a window over rows; None for anything else."""
+    facts = unit.facts
+    image = _image(unit)
+    if image is None:
+        return None
+    lane, row = facts.spatial[-1], facts.spatial[-2]
+    copied = int(not has_masks(unit.target, image.buffer.dtype) or not _lies_there(unit, image))
+    most = max(1, min(MOST_ROWS, unit.target.vector_registers // 4, MOST_UNROLLED // facts.depth))
+    rows = ceildiv(extent(row), ceildiv(extent(row), most))
+    lanes = min(unit.target.lanes(facts.target.dtype), extent(lane) if copied else _power_of_two(extent(lane)))
+    knobs = {"rows": tuple(range(1, min(16, extent(row)) + 1)), "lanes": (lanes,), "copied": (copied,)}
+    default = {"rows": rows, "lanes": lanes, "copied": copied}
+    return Space("window", knobs, default, lambda point: _apply(unit, image, point))
+
+
+def has_masks(target: Target, dtype: DType) -> bool:
+    """Whether some lanes of a vector can be loaded without touching what lies behind the others."""
+    wide = {"avx2", "avx512f", "sve"} if dtype.bits >= 32 else {"avx512bw", "sve"}
+    return bool(wide & target.features)
+
+
+def _image(unit: Unit) -> Load | None:
+    """What a window over rows of its own channel reads; None where the product is something else."""
     facts = unit.facts
     if not is_product_sum(facts) or len(facts.loads) != 2 or len(facts.spatial) < 2 or facts.depth > MOST_TAPS:
         return None
@@ -41,19 +73,44 @@ def space(unit: Unit) -> Space | None:
         return None
     if not any(_uses(weights[0], axis) and _uses(images[0], axis) for axis in facts.spatial[:-2]):
         return None  # the image serves many channels: a convolution
-    rows = max(1, min(8, extent(row), unit.target.vector_registers // 4, MOST_UNROLLED // facts.depth))
-    lanes = min(unit.target.lanes(facts.target.dtype), extent(lane))
-    knobs = {"rows": tuple(range(1, min(16, extent(row)) + 1)), "lanes": (lanes,)}
-    return Space("window", knobs, {"rows": rows, "lanes": lanes}, lambda point: _apply(unit, point))
+    return images[0]
 
 
 def _uses(load: Load, axis: Axis) -> bool:
     return any(uses_any(index, {axis.var}) for index in load.indices)
 
 
-def _apply(unit: Unit, point: Point) -> None:
+def _power_of_two(count: int) -> int:
+    """The least power of two that is not less."""
+    return 1 << (count - 1).bit_length()
+
+
+def _lies_there(unit: Unit, image: Load) -> bool:
+    """Whether an image is a parameter, perhaps with a number around it."""
+    return image.buffer not in unit.schedule.func.allocations or _padding(unit, image) is not None
+
+
+def _padding(unit: Unit, image: Load) -> Block | None:
+    """The block that copies a parameter, with a number around it, to where a window reads it."""
+    func = unit.schedule.func
+    for block in writers(func.body, image.buffer):
+        body = block.body
+        if isinstance(body, Store) and isinstance(body.value, Select) and isinstance(body.value.otherwise, Const):
+            source = body.value.then
+            if isinstance(source, Load) and source.buffer not in func.allocations:
+                return block
+    return None
+
+
+# ---------------------------------------------------------------------------------------------------------- the sketch
+
+
+def _apply(unit: Unit, image: Load, point: Point) -> None:
     s, facts = unit.schedule, unit.facts
     name = facts.block.name
+    padding = None if point["copied"] else _padding(unit, image)
+    if padding is not None:
+        s[padding.name].compute_inline()
     if unit.taker is None:
         sums, final = s.cache_write(facts.target.name, "local"), s[name]
         order = list(final.axis)
@@ -61,21 +118,29 @@ def _apply(unit: Unit, point: Point) -> None:
         sums, final = s[name], s[unit.taker.name]
         loop_of = dict(zip([axis.var for axis in final.block.axes], final.axis))
         order = [loop_of[unit.to_taker[axis.var]] for axis in facts.spatial]
+    if not point["copied"]:
+        sums.pad(sums.axis[-1], point["lanes"])
     *outer, row, lane = order
     row_outer, row_inner = final.split(row, factor=point["rows"])
     lane_outer, lane_inner = final.split(lane, factor=point["lanes"])
     final.reorder(*outer, row_outer, lane_outer, row_inner, lane_inner)
     final.unroll(row_inner)
     final.vectorize(lane_inner)
-    sums.compute_at(final, lane_outer)
+    sums.compute_at(final, lane_outer, exact=bool(point["copied"]))
     if unit.taker is not None:
         sums.set_scope("local")
+    _schedule_sums(sums)
+    unit.done.update([name, final.name, sums.name])
+    around = outer if point["copied"] else [*outer, row_outer]
+    parallel = parallelize(final, around, facts.points * facts.depth, unit.target)
+    if parallel is not None or outer:
+        attach_producers(s, final.name, [parallel if parallel is not None else outer[-1]], unit.target, unit.done)
+
+
+def _schedule_sums(sums: Stage) -> None:
+    """The taps as one straight piece of code around the tile."""
     *rest, high, wide = sums.axis
     sums.reorder(*rest, *sums.reduce_axis, high, wide)
     for loop in (*sums.reduce_axis, high):
         sums.unroll(loop)
     sums.vectorize(wide)
-    unit.done.update([name, final.name, sums.name])
-    parallel = parallelize(final, outer, facts.points * facts.depth, unit.target)
-    if parallel is not None or outer:
-        attach_producers(s, final.name, [parallel if parallel is not None else outer[-1]], unit.target, unit.done)
