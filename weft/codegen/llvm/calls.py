@@ -243,7 +243,9 @@ def _prefetch(c: Context, e: Call) -> str:
     if write not in (0, 1) or not 0 <= locality <= 3:
         raise TargetError(f"prefetch takes (address, 0 or 1 for write, locality 0 to 3), not {e!r}")
     arguments = [f"ptr {c.pointer(e.args[0])}", f"i32 {write}", f"i32 {locality}", "i32 1"]
-    return c.call("void", "llvm.prefetch.p0", arguments) or "0"
+    # Without the note LLVM takes a fetch for an access of anything, and stores sums in every iteration beside it.
+    note = c.module.access(e.args[0].buffer) if isinstance(e.args[0], Address) else ""
+    return c.call("void", "llvm.prefetch.p0", arguments, note) or "0"
 
 
 def _turn(c: Context, e: Call) -> str:
