@@ -204,7 +204,7 @@ def test_products_by_tensor_cores(dtype, turned):
 
 def test_vector_products_stream():
     for turned in (False, True):
-        schedule = check(*matmul(1, 96, 256, turned), tolerance=1e-3)
+        schedule = check(*matmul(1, 32, 96, turned), tolerance=1e-3)
         assert sum(loop.thread == "blockIdx.x" for loop in loops_in(schedule.func.body)) == 1
 
 

@@ -15,6 +15,7 @@ from weft.expr.nodes import Buffer, Var, int_value
 from weft.schedule.facts import Facts, extent, facts_of
 from weft.schedule.schedule import Stage
 from weft.targets.base import Target
+from weft.targets.gpu.columns import choose_columns, share_columns
 from weft.targets.gpu.elementwise import bind_flat, bind_loop, fuse_all, spatial_loops, threads_of
 from weft.targets.gpu.sharing import cross_threads, power_of_two, reduce_loops
 
@@ -144,7 +145,15 @@ def schedule_reduction_of(taker: Stage, maker: str, target: Target) -> bool:
     if facts.store is None or _parts(facts, target) > 1:
         return False
     machine = threads_of(target)
+    columns = None if is_contiguous(facts) else choose_columns(facts, target)
     flat = fuse_all(taker, spatial_loops(taker))
+    if columns is not None:
+        place = _bind_columns(taker, flat, [None, columns.across, columns.lanes])
+        taker.vectorize(taker.loops[-1])
+        s[maker].set_scope("local")
+        s[maker].compute_at(s[name], place)
+        share_columns(s[maker], columns)
+        return True
     if is_contiguous(facts):
         threads, together = row_threads(facts.depth, facts.points, target)
         place = bind_rows(taker, flat, together)
@@ -152,9 +161,7 @@ def schedule_reduction_of(taker: Stage, maker: str, target: Target) -> bool:
         threads = _threads_with(lanes, threads, facts)
     else:
         threads, lanes, tag = _column_share(facts, target), 1, "threadIdx.y"
-        block, place = taker.split(flat, factor=min(machine.warp, 32))
-        taker.bind(block, "blockIdx.x")
-        taker.bind(place, "threadIdx.x")
+        place = _bind_columns(taker, flat, [None, min(machine.warp, 32)])
     s[maker].set_scope("shared" if tag == "threadIdx.x" else "local")
     s[maker].compute_at(s[name], place)
     cross_threads(s[maker], threads, tag, lanes)
@@ -186,8 +193,19 @@ def _columns(stage: Stage, facts: Facts, target: Target) -> bool:
         schedule_reduction(s[partial.name], target)
         schedule_reduction(s[name], target)
         return True
-    block, thread = stage.split(flat, factor=min(machine.warp, 32))
+    columns = choose_columns(facts, target)
+    if columns is None:
+        _bind_columns(stage, flat, [None, min(machine.warp, 32)])
+        cross_threads(stage, share, "threadIdx.y")
+        return True
+    _bind_columns(stage, flat, [None, columns.across, columns.lanes])
+    share_columns(stage, columns)
+    return True
+
+
+def _bind_columns(stage: Stage, flat: Var, factors: list[int | None]) -> Var:
+    """Neighbours are neighbouring threads of a block, or vectors of these; gives the loop that is one thread."""
+    block, thread, *_ = stage.split(flat, factors=factors)
     stage.bind(block, "blockIdx.x")
     stage.bind(thread, "threadIdx.x")
-    cross_threads(stage, share, "threadIdx.y")
-    return True
+    return thread

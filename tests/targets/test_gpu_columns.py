@@ -1,0 +1,104 @@
+"""Reductions over columns in vectors: by the interpreter with races, by OpenCL, by NVRTC; and how they are divided."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import weft
+from benchmarks.gpu_programs import gemm
+from tests.codegen.c_support import opencl
+from tests.targets.test_gpu_schedules import CUDA, SMALL, check, reduction, shape_of
+from weft import te
+from weft.schedule.facts import block_named, facts_of
+from weft.targets.cuda import nvrtc
+from weft.targets.cuda.default import default_schedule
+from weft.targets.gpu.columns import choose_columns, rounds_of
+from weft.targets.opencl.default import default_schedule as opencl_schedule
+
+
+def product(n, k, dtype="float32"):
+    """A vector times a matrix."""
+    problem = gemm(1, n, k, dtype, False)
+    return list(problem.inputs), problem.output, lambda a, b: a @ b
+
+
+def summed(shape, axes, combine=te.sum, numpy=np.sum):
+    """A reduction over some axes."""
+    return (*reduction(shape, axes, combine), lambda a: numpy(a, axis=tuple(axes)))
+
+
+CASES = {
+    "product": lambda: product(48, 64),
+    "product, a tail": lambda: product(36, 88),
+    "product, odd rows": lambda: product(32, 90),
+    "product, bfloat16": lambda: product(128, 64, "bfloat16"),
+    "columns": lambda: summed((72, 64), [0]),
+    "largest of columns": lambda: summed((72, 64), [0], te.max, np.max),
+    "two axes": lambda: summed((6, 16, 64), [0, 1]),
+    "the middle": lambda: summed((3, 64, 32), [1]),
+    "three columns": lambda: summed((64, 3), [0]),
+    "a prime number of rows": lambda: summed((61, 64), [0]),
+}
+
+
+@pytest.mark.parametrize("name", [*CASES, "product on an H200", "columns on an H200"])
+def test_meaning_without_races(name):
+    target = CUDA if "H200" in name else SMALL
+    name = name.removesuffix(" on an H200")
+    inputs, output, reference = CASES[name]()
+    narrow = output.dtype.name == "bfloat16"
+    schedule = check(inputs, output, reference, target, tolerance=3e-2 if narrow else 1e-4)
+    if nvrtc.is_available():
+        program = target.generate(target.lower(schedule.func))
+        assert nvrtc.compile_source(program.source, "sm_90a")[1:4] == b"ELF"
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if "bfloat16" not in name])
+def test_values_on_opencl(name):
+    target = opencl()
+    inputs, output, reference = CASES[name]()
+    schedule = te.create_schedule(output.op)
+    opencl_schedule(schedule, target)
+    function = weft.build(schedule, [*inputs, output], target)
+    random = np.random.default_rng(1)
+    arrays = [random.standard_normal(shape_of(t)).astype(np.float32) for t in inputs]
+    made = np.full(shape_of(output), np.nan, np.float32)
+    function(*arrays, made)
+    np.testing.assert_allclose(made, reference(*arrays), rtol=1e-4, atol=1e-4)
+
+
+def columns_of(n, k, dtype="float32"):
+    """How a vector times a matrix is divided on an H200."""
+    _, output, _ = product(n, k, dtype)
+    schedule = te.create_schedule(output.op)
+    return choose_columns(facts_of(block_named(schedule, "C")), CUDA)
+
+
+@pytest.mark.parametrize("n, k, dtype", [
+    (4096, 4096, "float32"), (11008, 4096, "float32"), (4096, 11008, "bfloat16"), (1024, 1000, "float16"),
+    (768, 3072, "float32"),
+])  # fmt: skip
+def test_much_is_on_its_way(n, k, dtype):
+    columns = columns_of(n, k, dtype)
+    each = 16 // columns.lanes
+    assert columns.across * columns.lanes * each >= 64, "whole turns of the memory"
+    assert columns.across * columns.share <= 512 and k % columns.share == 0
+    loads = rounds_of(k // columns.share, 64 // columns.lanes)
+    blocks = -(-n // (columns.across * columns.lanes))
+    assert columns.across * columns.share * loads * 16 * max(1, blocks // 132) >= 32 * 1024, (
+        "bytes for a multiprocessor"
+    )
+
+
+def test_what_cannot_be_loaded_in_vectors_is_not():
+    assert columns_of(4095, 4096) is None and columns_of(4096, 4093) is None
+
+
+def test_loads_of_sixteen_bytes():
+    _, output, _ = product(4096, 4096)
+    schedule = te.create_schedule(output.op)
+    default_schedule(schedule, CUDA)
+    program = CUDA.generate(CUDA.lower(schedule.func))
+    (kernel,) = program.kernels
+    assert "*(const float_x4 *)(B + " in program.source and kernel.block[0] * kernel.block[1] == 512
