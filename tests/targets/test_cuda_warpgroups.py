@@ -52,7 +52,7 @@ def check(m, n, k, turned, dtype, point):
     schedule, kind, reference = product(m, n, k, turned, dtype)
     found = find_product(schedule, "D", [])
     apply = warpgroups.GroupTiles if "width" in point else tiles.ProductTiles
-    apply(schedule, found, tensor_cores.kind_of(found, HOPPER.threads), point, HOPPER).run()
+    apply(schedule, found, tensor_cores.kind_of(found, HOPPER), point, HOPPER).run()
     verify(schedule.func)
     random = np.random.default_rng(m + n + k)
     x = random.standard_normal((m, k)).astype(kind)

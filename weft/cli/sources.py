@@ -45,7 +45,7 @@ def add_model(parser: argparse.ArgumentParser) -> None:
 def add_compiling(parser: argparse.ArgumentParser) -> None:
     """The options of the compiler."""
     parser.add_argument("--target", default="auto", help='the machine to compile for (default "auto": this one)')
-    parser.add_argument("--precision", choices=["bf16", "fp16"], help="compute in a narrower type")
+    parser.add_argument("--precision", choices=["bf16", "fp16", "tf32"], help="compute in a narrower type")
     parser.add_argument("--threads", type=int, help="the threads to use (default: all that this process may use)")
 
 

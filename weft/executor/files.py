@@ -14,7 +14,7 @@ from typing import Any
 from weft.core.errors import WeftError
 from weft.executor.cache import FileEntry, file_entry
 from weft.executor.module import Module, bind_shapes, compile_graph
-from weft.executor.precision import check_precision
+from weft.executor.precision import check_precision, machine_of
 from weft.graph.ir import Graph
 from weft.targets.base import Target
 from weft.targets.registry import find_target
@@ -31,7 +31,7 @@ def compile_file(
     threads: int | None,
 ) -> Module:
     """A module of a model's file; `read` makes the graph."""
-    machine = find_target("native" if target == "auto" else target)
+    machine = machine_of(find_target("native" if target == "auto" else target), precision)
     wanted = check_precision(precision, machine)
     entry = file_entry(path, shapes, machine, wanted)
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from weft.core.errors import ArgumentError, WeftError
 from weft.executor.fastcall import Fast
-from weft.executor.precision import check_precision
+from weft.executor.precision import check_precision, machine_of
 from weft.executor.report import report_text
 from weft.executor.specialize import Executor
 from weft.executor.steps import Port
@@ -338,7 +338,7 @@ def compile_graph(
     threads: int | None = None,
 ) -> Module:
     """A graph as a module; compiled at once where its shapes are known."""
-    machine = find_target("native" if target == "auto" else target)
+    machine = machine_of(find_target("native" if target == "auto" else target), precision)
     module = make_module(Executor(bind_shapes(graph, shapes), machine, check_precision(precision, machine)), threads)
     found = module._executor.compile_static()
     if found is not None:

@@ -6,6 +6,11 @@ from weft.core.errors import ArgumentError
 from weft.graph.passes.precision import NARROW
 from weft.targets.base import Target
 
+ROUNDED = "tf32"
+"""The precision that is one of the machine, not of the graph: products round their float32 operands as they read them.
+
+It is a feature of the target by the same name."""
+
 FULL = (None, "fp32", "float32")
 """What asks for the types that a model declares."""
 
@@ -15,16 +20,28 @@ _HALF = frozenset(("f16c", "avx512fp16", "fullfp16", "fp16", "zfh", "zvfh", "cl_
 
 def check_precision(precision: str | None, target: Target) -> str | None:
     """The precision to lower to ("bf16", "fp16"), or None for none; an error that says why where there is no such."""
-    if precision in FULL:
+    if precision in (*FULL, ROUNDED):
         return None
     if precision not in NARROW:
-        raise ArgumentError(f"the precision {precision!r} is not known; there are fp32, {', '.join(NARROW)}")
+        raise ArgumentError(f"the precision {precision!r} is not known; there are fp32, {ROUNDED}, {', '.join(NARROW)}")
     if precision == "fp16" and not _has_half(target):
         raise ArgumentError(
             f"precision 'fp16': the target {target.name} has no float16 instructions (none of the features "
             f"{', '.join(sorted(_HALF))}), so it would be slower than fp32; use 'bf16' or 'fp32'"
         )
     return precision
+
+
+def machine_of(target: Target, precision: str | None) -> Target:
+    """The target that computes in a precision: with "tf32", one whose products of float32 may be rounded so."""
+    if precision != ROUNDED:
+        return target
+    if target.threads is None or "tfloat32" not in target.threads.tensor_cores:
+        raise ArgumentError(
+            f"precision 'tf32': the target {target.name} has no such instructions (NVIDIA GPUs from sm_80 on have); "
+            f"use 'fp32' or 'bf16'"
+        )
+    return target.with_features(ROUNDED)
 
 
 def _has_half(target: Target) -> bool:

@@ -12,6 +12,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from weft.core.dtypes import DType
 from weft.core.errors import ScheduleError
 from weft.expr.bounds import Ranges
 from weft.expr.nodes import (
@@ -246,11 +247,16 @@ def _var(e: Expr) -> Var:
 
 def stored_operand(value: Expr) -> Expr:
     """What a stage keeps of an operand: the value before it was widened, which takes less memory."""
-    while isinstance(value, Cast) and value.value.dtype.bytes < value.dtype.bytes and value.dtype.is_float:
-        if value.value.dtype.is_bool:
-            break
+    while isinstance(value, Cast) and _widens(value.value.dtype, value.dtype):
         value = value.value
     return value
+
+
+def _widens(narrow: DType, wide: DType) -> bool:
+    """Whether a cast only spends more bytes on a number."""
+    if narrow.is_bool or narrow.is_packed or narrow.bytes >= wide.bytes:
+        return False
+    return wide.is_float or (narrow.is_integer and wide.is_integer and (wide.is_signed or not narrow.is_signed))
 
 
 def _guarded(condition: Expr, value: Expr) -> Expr:

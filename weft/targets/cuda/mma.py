@@ -6,11 +6,11 @@ of an operand is 16 rows by 32 bytes, so that one ldmatrix fills it:
     kind     operands     sum       depth of a tile
     f16      float16      float32   16
     bf16     bfloat16     float32   16
-    tf32     float32      float32    8      the multiplication takes 10 bits of mantissa
-    s8       int8         int32     32
+    tf32     float32      float32    8      rounded to 10 bits of mantissa where it is loaded
+    s8       int8         int32     32      also u8; u8s8 and s8u8 multiply one of each
 
-    mma_load_a_<kind>    T[i, k] = S[i, k]        mma_load_at_<kind>   T[k, i] = S[k, i]      16-bit kinds only
-    mma_load_b_<kind>    T[k, j] = S[k, j]        16-bit kinds only    mma_load_bt_<kind>   T[j, k] = S[j, k]
+    mma_load_a_<type>    T[i, k] = S[i, k]        mma_load_at_<type>   T[k, i] = S[k, i]      16-bit types only
+    mma_load_b_<type>    T[k, j] = S[k, j]        16-bit types only    mma_load_bt_<type>   T[j, k] = S[j, k]
     mma_dot_<kind>_<a><b>                         C[i, j] += wide(a) * wide(b); n is a[i, k], t is a[k, i]; so for b
     mma_store_f32, mma_store_s32                  C[i, j] to memory, 16 × 16
 
@@ -24,64 +24,104 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from weft import te
 from weft.codegen.c.context import Context, Emitter
-from weft.core.dtypes import INT32
+from weft.core.dtypes import INT32, dtype
 from weft.expr.nodes import Call
 from weft.targets.cuda.swizzle import unswizzled
 
 ROWS = 16
 
 
+TYPES = {"f16": "float16", "bf16": "bfloat16", "tf32": "float32", "s8": "int8", "u8": "uint8"}
+"""Elements of operands by the instruction's names for them."""
+
+
 @dataclass(frozen=True)
 class Kind:
-    """One sort of product: element types, depth of a tile, and the instruction's own names."""
+    """One sort of product: its name, and the types of its operands, of rows (a) and columns (b), in TYPES."""
 
     name: str
-    element: str
-    wide: str
-    depth: int
-    instruction: str
-    constraint: str
-    """Of a sum's register in inline assembly."""
+    a: str
+    b: str
+
+    @property
+    def elements(self) -> tuple[str, str]:
+        """The element types of a and b."""
+        return TYPES[self.a], TYPES[self.b]
+
+    @property
+    def bytes(self) -> int:
+        """The size of an element."""
+        return dtype(TYPES[self.a]).bytes
+
+    @property
+    def wide(self) -> str:
+        """The type of the sums."""
+        return "int32" if self.bytes == 1 else "float32"
+
+    @property
+    def depth(self) -> int:
+        """Elements of k of a tile: 32 bytes."""
+        return 32 // self.bytes
+
+    @property
+    def instruction(self) -> str:
+        """The form of mma.sync."""
+        wide = "s32" if self.bytes == 1 else "f32"
+        return f"m16n8k{self.depth}.row.col.{wide}.{self.a}.{self.b}.{wide}"
+
+    @property
+    def constraint(self) -> str:
+        """Of a sum's register in inline assembly."""
+        return "r" if self.bytes == 1 else "f"
 
     @property
     def transposes(self) -> bool:
         """Whether a load can turn a tile: ldmatrix turns elements of 16 bits."""
-        return self.depth == 16
+        return self.bytes == 2
 
 
 KINDS = {
-    kind.name: kind
-    for kind in (
-        Kind("f16", "float16", "float32", 16, "m16n8k16.row.col.f32.f16.f16.f32", "f"),
-        Kind("bf16", "bfloat16", "float32", 16, "m16n8k16.row.col.f32.bf16.bf16.f32", "f"),
-        Kind("tf32", "float32", "float32", 8, "m16n8k8.row.col.f32.tf32.tf32.f32", "f"),
-        Kind("s8", "int8", "int32", 32, "m16n8k32.row.col.s32.s8.s8.s32", "r"),
-    )
+    **{name: Kind(name, name, name) for name in ("f16", "bf16", "tf32", "s8", "u8")},
+    **{a + b: Kind(a + b, a, b) for a, b in (("u8", "s8"), ("s8", "u8"))},
 }
 
 # ------------------------------------------------------------------------------------------------------- emitting
 
 
-def _load_helper(rows_first: bool, turned: bool, swizzled: bool) -> tuple[str, str]:
+_ROUND = """
+  #pragma unroll
+  for (int32_t i = 0; i < 4; ++i) {
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(words[i]) : "f"(__uint_as_float(words[i])));
+    tile[i] = __uint_as_float(words[i]);
+  }"""
+"""What the multiplication takes of a float32: without this it would cut the rest off."""
+
+
+def _load_helper(rows_first: bool, turned: bool, swizzled: bool, rounds: bool) -> tuple[str, str]:
     """The text that fills a tile: which row and half each thread points at, and whether 16-bit elements are turned."""
-    name = f"weft_mma_load_{'rows' if rows_first else 'halves'}{'_turned' * turned}{'_swizzled' * swizzled}"
+    marks = "_turned" * turned + "_swizzled" * swizzled + "_rounded" * rounds
+    name = f"weft_mma_load_{'rows' if rows_first else 'halves'}{marks}"
     row, half = ("lane & 15", "lane >> 4") if rows_first else ("(lane & 7) + ((lane >> 4) << 3)", "(lane >> 3) & 1")
     order = "\n  place ^= (place >> 3) & 0x70u;" if swizzled else ""
-    text = f"""DEVICE void {name}(uint32_t *tile, const void *from, int32_t row_bytes) {{
-  const int32_t lane = (int32_t)(threadIdx.x & 31u);
+    tile, words = ("float *tile", "\n  uint32_t words[4];") if rounds else ("uint32_t *words", "")
+    outputs = ", ".join(f'"=r"(words[{i}])' for i in range(4))
+    text = f"""DEVICE void {name}({tile}, const void *from, int32_t row_bytes) {{
+  const int32_t lane = (int32_t)(threadIdx.x & 31u);{words}
   uint32_t place = (uint32_t)__cvta_generic_to_shared(from) + ({row}) * row_bytes + (({half}) << 4);{order}
   asm volatile("ldmatrix.sync.aligned.m8n8.x4{".trans" if turned else ""}.shared.b16 {{%0, %1, %2, %3}}, [%4];"
-               : "=r"(tile[0]), "=r"(tile[1]), "=r"(tile[2]), "=r"(tile[3]) : "r"(place) : "memory");
+               : {outputs} : "r"(place) : "memory");{_ROUND * rounds}
 }}"""
     return name, text
 
 
-def _load(rows_first: bool, turned: bool) -> Emitter:
+def _load(rows_first: bool, turned: bool, rounds: bool = False) -> Emitter:
     def emit(c: Context, call: Call) -> str:
         source, target, stride = call.args[:3]
-        name, text = _load_helper(rows_first, turned, c.constant(call.args[-1]) == 1)
+        name, text = _load_helper(rows_first, turned, c.constant(call.args[-1]) == 1, rounds)
         c.helper(name, text)
         bytes_ = source.buffer.dtype.bytes  # type: ignore[attr-defined]
         return f"{name}({c.fragment(target)}, {c.pointer(source)}, (int32_t)({c.value(stride)}) * {bytes_})"
@@ -92,15 +132,17 @@ def _load(rows_first: bool, turned: bool) -> Emitter:
 def _dot(kind: Kind) -> Emitter:
     name = f"weft_mma_dot_{kind.name}"
     register = "float" if kind.constraint == "f" else "int32_t"
+    words, word = ("float", "__float_as_uint({})") if kind.bytes == 4 else ("uint32_t", "{}")
+    left = ", ".join(f'"r"({word.format(f"a[{i}]")})' for i in range(4))
     halves = []
     for half in (0, 1):
         sums = ", ".join(f'"+{kind.constraint}"(sum[{4 * half + i}])' for i in range(4))
+        right = ", ".join(f'"r"({word.format(f"b[{2 * half + i}]")})' for i in range(2))
         halves.append(
             f'  asm("mma.sync.aligned.{kind.instruction} {{%0, %1, %2, %3}}, {{%4, %5, %6, %7}}, {{%8, %9}}, '
-            f'{{%0, %1, %2, %3}};"\n               : {sums}\n               : "r"(a[0]), "r"(a[1]), "r"(a[2]), '
-            f'"r"(a[3]), "r"(b[{2 * half}]), "r"(b[{2 * half + 1}]));'
+            f'{{%0, %1, %2, %3}};"\n               : {sums}\n               : {left}, {right});'
         )
-    text = f"DEVICE void {name}({register} *sum, const uint32_t *a, const uint32_t *b) {{\n" + "\n".join(halves) + "\n}"
+    text = f"DEVICE void {name}({register} *sum, const {words} *a, const {words} *b) {{\n" + "\n".join(halves) + "\n}"
 
     def emit(c: Context, call: Call) -> str:
         a, b, out = call.args[:3]
@@ -143,6 +185,8 @@ EMITTERS: Mapping[str, Emitter] = {
     "mma_load_at": _load(False, True),
     "mma_load_b": _load(True, True),
     "mma_load_bt": _load(False, False),
+    "mma_load_a_tf32": _load(True, False, True),
+    "mma_load_bt_tf32": _load(False, False, True),
     "mma_zero": _zero,
     "mma_store": _store,
     **{f"mma_dot_{kind.name}": _dot(kind) for kind in KINDS.values()},
@@ -162,6 +206,18 @@ def _mean_load(source: Any, target: Any, stride: int, tile_stride: int, rows: in
         return _mean_copy(source, target, stride, tile_stride, rows, columns)
     shape = int(rows), int(columns)
     target.view(shape, (int(tile_stride), 1))[...] = unswizzled(source, shape, (int(stride), 1))
+
+
+def _mean_rounded(source: Any, target: Any, stride: int, tile_stride: int, rows: int, columns: int, order: int) -> None:
+    _mean_load(source, target, stride, tile_stride, rows, columns, order)
+    tile = target.view((int(rows), int(columns)), (int(tile_stride), 1))
+    tile[...] = round_tf32(tile)
+
+
+def round_tf32(values: Any) -> Any:
+    """Float32 numbers with 10 bits of mantissa: the nearest, of two the one farther from zero."""
+    bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
+    return np.where(np.isfinite(values), ((bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32), values)
 
 
 def _mean_store(source: Any, target: Any, stride: int, tile_stride: int, rows: int, columns: int) -> None:
@@ -189,6 +245,8 @@ def _mean_dot(kind: Kind) -> Callable[..., None]:
 
 for _name in ("mma_load_a", "mma_load_at", "mma_load_b", "mma_load_bt"):
     te.register_effect(_name, _mean_load)
+for _name in ("mma_load_a_tf32", "mma_load_bt_tf32"):
+    te.register_effect(_name, _mean_rounded)
 te.register_effect("mma_zero", _mean_zero)
 te.register_effect("mma_store", _mean_store)
 for _kind in KINDS.values():
@@ -197,21 +255,22 @@ for _kind in KINDS.values():
 # ----------------------------------------------------------------------------------------------------- declaring
 
 
-def _declare_load(kind: Kind, form: str, shape: tuple[int, int]) -> None:
-    source = te.placeholder(shape, kind.element, name="source")
+def _declare_load(element: str, form: str, shape: tuple[int, int]) -> None:
+    source = te.placeholder(shape, TYPES[element], name="source")
     tile = te.compute(shape, lambda i, j: source[i, j], name="tile")
+    name = f"mma_load_{form}" + ("_tf32" if element == "tf32" else "")
 
     def rule(inputs: Any, outputs: Any) -> Call:
         steps = (inputs[0].stride(0), outputs[0].stride(0), te.const(shape[0]), te.const(shape[1]), te.const(0))
-        return Call(f"mma_load_{form}", (inputs[0].access_ptr("r"), outputs[0].access_ptr("w"), *steps), INT32)
+        return Call(name, (inputs[0].access_ptr("r"), outputs[0].access_ptr("w"), *steps), INT32)
 
-    te.decl_tensor_intrin(tile.op, rule, f"mma_load_{form}_{kind.name}")
+    te.decl_tensor_intrin(tile.op, rule, f"mma_load_{form}_{element}")
 
 
 def _declare_dot(kind: Kind, turned_a: bool, turned_b: bool) -> None:
     depth = kind.depth
-    a = te.placeholder((depth, ROWS) if turned_a else (ROWS, depth), kind.element, name="a")
-    b = te.placeholder((ROWS, depth) if turned_b else (depth, ROWS), kind.element, name="b")
+    a = te.placeholder((depth, ROWS) if turned_a else (ROWS, depth), kind.elements[0], name="a")
+    b = te.placeholder((ROWS, depth) if turned_b else (depth, ROWS), kind.elements[1], name="b")
     k = te.reduce_axis(depth, name="k")
 
     def body(i: Any, j: Any) -> Any:
@@ -243,12 +302,13 @@ def _declare_store(name: str, dtype: str) -> None:
 
 
 for _kind in KINDS.values():
-    _declare_load(_kind, "a", (ROWS, _kind.depth))
-    _declare_load(_kind, "bt", (ROWS, _kind.depth))
     _declare_dot(_kind, False, True)
+    if _kind.a == _kind.b:
+        _declare_load(_kind.a, "a", (ROWS, _kind.depth))
+        _declare_load(_kind.a, "bt", (ROWS, _kind.depth))
     if _kind.transposes:
-        _declare_load(_kind, "at", (_kind.depth, ROWS))
-        _declare_load(_kind, "b", (_kind.depth, ROWS))
+        _declare_load(_kind.a, "at", (_kind.depth, ROWS))
+        _declare_load(_kind.a, "b", (_kind.depth, ROWS))
         for _turned in ((False, False), (True, False), (True, True)):
             _declare_dot(_kind, *_turned)
 _declare_store("mma_store_f32", "float32")

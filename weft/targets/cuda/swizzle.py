@@ -27,8 +27,8 @@ from weft.loop.visit import BufferReplacer, Mutator, walk_stmts
 SWIZZLE = "swizzle"
 LINE, CHUNK, LINES = 128, 16, 8
 READERS = {
-    **{f"mma_load_{form}": -1 for form in ("a", "at", "b", "bt")},
-    **{f"wgmma_dot_{kind}": -2 for kind in ("f16", "bf16")},
+    **{f"mma_load_{form}": -1 for form in ("a", "at", "b", "bt", "a_tf32", "bt_tf32")},
+    **{f"wgmma_dot_{kind}": -2 for kind in ("f16", "bf16", "tf32", "s8", "u8", "u8s8", "s8u8")},
 }
 """Calls that read tiles, and which argument says whether they are in this order."""
 ALWAYS = "wgmma_dot_"

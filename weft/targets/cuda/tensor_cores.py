@@ -24,6 +24,7 @@ from weft.targets.base import Target, ThreadFacts
 from weft.targets.cuda import mma, warpgroups
 from weft.targets.cuda.swizzle import LINE
 from weft.targets.cuda.tiles import ProductTiles
+from weft.targets.cuda.turning import turn_operands
 from weft.targets.gpu.elementwise import threads_of
 from weft.targets.gpu.product import Product, find_product
 
@@ -38,7 +39,10 @@ CHOICES: dict[str, tuple[int, ...]] = {
     "shares": (1, 2, 4, 8),
 }
 """`step` is how many tiles of k are fetched at a time, for each of the `shares` of k that a block's warps have."""
-_KIND_OF = {"float16": "f16", "bfloat16": "bf16", "int8": "s8"}
+FEATURE = "tf32"
+"""The feature of a target whose products of float32 may round their operands to tf32: only where a user asks."""
+_NEEDS = {"float16": "float16", "bfloat16": "bfloat16", "float32": "tfloat32", "int8": "int8", "uint8": "int8"}
+"""What tensor cores must have for operands of a type, as `ThreadFacts` names it."""
 
 
 def schedule_tensor_cores(
@@ -63,41 +67,45 @@ def tensor_core_space(s: Schedule, name: str, target: Target, constants: Collect
     found = find_product(s, name, constants)
     if found is None:
         return None
-    kind = kind_of(found, threads_of(target))
+    kind = kind_of(found, target)
     if kind is None:
         return None
     sizes = {part: found.axes.size(part) for part in ("x", "y", "k", "batch")}
     if sizes["y"] < 8 or sizes["x"] < 16 or sizes["k"] < kind.depth:
         return None
     machine = threads_of(target)
+
+    def turned() -> Product:
+        return found if kind.transposes else turn_operands(s, found, target, constants)
+
     best = min(candidates(sizes, kind, machine), key=lambda p: estimate(sizes, kind, p, machine), default=None)
     grouped = min(
         warpgroups.candidates(sizes, kind, machine),
-        key=lambda p: warpgroups.estimate(sizes, p, machine),
+        key=lambda p: warpgroups.estimate(sizes, kind, p, machine),
         default=None,
     )
     if grouped is not None and (
-        best is None or warpgroups.estimate(sizes, grouped, machine) < estimate(sizes, kind, best, machine)
+        best is None or warpgroups.estimate(sizes, kind, grouped, machine) < estimate(sizes, kind, best, machine)
     ):
         return Space(
             "warpgroups", warpgroups.CHOICES, grouped,
-            lambda point: warpgroups.GroupTiles(s, found, kind, point, target).run(),
+            lambda point: warpgroups.GroupTiles(s, turned(), kind, point, target).run(),
         )  # fmt: skip
     if best is None:
         return None
-    return Space("tensor cores", CHOICES, best, lambda point: ProductTiles(s, found, kind, point, target).run())
+    return Space("tensor cores", CHOICES, best, lambda point: ProductTiles(s, turned(), kind, point, target).run())
 
 
-def kind_of(found: Product, machine: ThreadFacts) -> mma.Kind | None:
+def kind_of(found: Product, target: Target) -> mma.Kind | None:
     """The sort of matrix instruction for a product; None where there is none."""
+    machine = threads_of(target)
     x, y = stored_operand(found.axes.x_operand), stored_operand(found.axes.y_operand)
-    wide = found.axes.x_operand.dtype.name
-    if x.dtype is not y.dtype or x.dtype.name not in machine.tensor_cores:
+    if not {_NEEDS.get(x.dtype.name), _NEEDS.get(y.dtype.name)} <= machine.tensor_cores:
         return None
-    kind = mma.KINDS.get(_KIND_OF.get(x.dtype.name, ""))
-    if kind is None or kind.wide != wide or (not kind.transposes and found.k_last != (1, 1)):
+    if "float32" in (x.dtype.name, y.dtype.name) and FEATURE not in target.features:
         return None
-    return kind
+    kind = next((one for one in mma.KINDS.values() if one.elements == (y.dtype.name, x.dtype.name)), None)
+    return kind if kind is not None and kind.wide == found.axes.x_operand.dtype.name else None
 
 
 def candidates(sizes: dict[str, int], kind: mma.Kind, machine: ThreadFacts) -> Iterator[dict[str, int]]:
@@ -111,7 +119,7 @@ def candidates(sizes: dict[str, int], kind: mma.Kind, machine: ThreadFacts) -> I
                 if warp_x * warp_y > 64 * 64:
                     continue
                 for step in CHOICES["step"]:
-                    if step * kind.depth >= 2 * sizes["k"] or step * kind.depth < 16:
+                    if step * kind.depth >= 2 * sizes["k"]:
                         continue
                     yield from _rest(sizes, kind, machine, warps_y, warps_x, warp_y, warp_x, step)
 
@@ -169,7 +177,7 @@ def estimate(sizes: dict[str, int], kind: mma.Kind, point: Point, machine: Threa
     )  # fmt: skip
     rounds = math.ceil(blocks / machine.multiprocessors)
     together = min(resident, rounds)
-    products = tile_x * tile_y * deep * shares / 1024
+    products = tile_x * tile_y * point["step"] * shares / 64  # as many bytes of k a cycle in every kind
     fetched = (tile_x + tile_y) * point["step"] * point["shares"] * 32 / 36
     reads = (point["warp_x"] + point["warp_y"]) * 32 * point["step"] * warps / 110
     busy = (max(products, fetched, reads) + 40) * max(1.0, (8 / (warps * together)) ** 0.5)

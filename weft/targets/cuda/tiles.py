@@ -139,7 +139,7 @@ class ProductTiles:
         copy = s.cache_read(self._buffer(self.sums), "shared", [self.reader])
         lead = len(self._buffer(self.sums).shape) - 2
         self._into_tiles(self.sums, lead, rows, columns)
-        copy.compute_at(final, place)
+        copy.compute_at(final, place, exact=False)
         loops = [loop.var for loop in free_loops(copy)]
         share, (y, x) = loops[0], loops[-2:]
         warp_y, tile_y, inner_y = copy.split(y, factors=[self.groups[0], self.each[0] // rows, rows])
@@ -182,8 +182,8 @@ class ProductTiles:
             sums.annotate("pipeline_stages", 2, tile_k)  # the next tiles are loaded while these are multiplied
         x_last, y_last = self.product.k_last
         for name, k_last, scope, form in (
-            (self.y, y_last, "mma.a", "a" if y_last else "at"),
-            (self.x, x_last, "mma.b", "bt" if x_last else "b"),
+            (self.y, y_last, "mma.a", f"{'a' if y_last else 'at'}_{kind.a}"),
+            (self.x, x_last, "mma.b", f"{'bt' if x_last else 'b'}_{kind.b}"),
         ):
             width = self._fetch(sums, name, outer, bool(k_last))
             self._load(sums, name, tile_k, bool(k_last), scope, form, width)
@@ -230,4 +230,4 @@ class ProductTiles:
         tiles.unroll(outer_first)
         tiles.unroll(outer_second)
         self._arrange(name, width)
-        tiles.tensorize(inner_first, f"mma_load_{form}_{self.kind.name}")
+        tiles.tensorize(inner_first, f"mma_load_{form}")

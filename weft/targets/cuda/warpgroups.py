@@ -1,7 +1,7 @@
 """Products by Hopper's tensor cores, which read operands from shared memory for four warps together (wgmma).
 
     for each tile of y and x                                  a block of one to four groups of 128 threads
-      for each 64 of k                                        X and Y fetched into core matrices in shared memory
+      for each line of k (128 bytes)                          X and Y fetched into swizzled lines in shared memory
         C tiles += Y tiles * X tiles                          by wgmma, beside the threads and into the next step
       the sums to shared memory, and the elementwise block from there
 
@@ -17,6 +17,7 @@ from weft.schedule.schedule import Schedule, Stage
 from weft.schedule.space import Point
 from weft.targets.base import Target, ThreadFacts
 from weft.targets.cuda import mma, wgmma
+from weft.targets.cuda.swizzle import LINE
 from weft.targets.cuda.tiles import ProductTiles
 from weft.targets.gpu.elementwise import free_loops
 from weft.targets.gpu.product import Product
@@ -36,7 +37,7 @@ _MOST_SUMS = 128
 
 def candidates(sizes: dict[str, int], kind: mma.Kind, machine: ThreadFacts) -> Iterator[dict[str, int]]:
     """Points that fit the machine and do not exceed the problem by far."""
-    if not machine.has_warpgroups or kind.name not in wgmma.NAMES or sizes["k"] < wgmma.DEPTH:
+    if not machine.has_warpgroups or sizes["k"] < wgmma.line_depth(kind):
         return
     for groups_y, groups_x, tiles_y in ((1, 1, 1), (1, 1, 2), (2, 1, 1), (1, 2, 1), (2, 1, 2), (2, 2, 1)):
         for width in wgmma.WIDTHS:
@@ -47,15 +48,17 @@ def candidates(sizes: dict[str, int], kind: mma.Kind, machine: ThreadFacts) -> I
                 continue  # 512 threads have 128 registers each
             for stages in CHOICES["stages"]:
                 point = {"groups_y": groups_y, "groups_x": groups_x, "tiles_y": tiles_y, "width": width}
-                yield from _in_parts(sizes, machine, {**point, "stages": stages, "parts": 1})
+                yield from _in_parts(sizes, kind, machine, {**point, "stages": stages, "parts": 1})
 
 
-def _in_parts(sizes: dict[str, int], machine: ThreadFacts, point: dict[str, int]) -> Iterator[dict[str, int]]:
+def _in_parts(
+    sizes: dict[str, int], kind: mma.Kind, machine: ThreadFacts, point: dict[str, int]
+) -> Iterator[dict[str, int]]:
     if shared_bytes(point) > machine.shared_bytes:
         return
     tile_y, tile_x = tile_of(point)
     blocks = math.ceil(sizes["x"] / tile_x) * math.ceil(sizes["y"] / tile_y) * sizes["batch"]
-    steps = math.ceil(sizes["k"] / wgmma.DEPTH)
+    steps = math.ceil(sizes["k"] / wgmma.line_depth(kind))
     for parts in CHOICES["parts"]:
         if parts == 1 or (steps >= 4 * parts and blocks * parts <= 2 * machine.multiprocessors):
             yield {**point, "parts": parts}
@@ -69,18 +72,18 @@ def tile_of(point: Point) -> tuple[int, int]:
 def shared_bytes(point: Point) -> int:
     """The shared memory of a block."""
     tile_y, tile_x = tile_of(point)
-    operands, sums = point["stages"] * (tile_x + tile_y) * 2 * wgmma.DEPTH, 4 * tile_y * (tile_x + 8)
+    operands, sums = point["stages"] * (tile_x + tile_y) * LINE, 4 * tile_y * (tile_x + 8)
     return max(operands, sums) + 1024
 
 
-def estimate(sizes: dict[str, int], point: Point, machine: ThreadFacts) -> float:
+def estimate(sizes: dict[str, int], kind: mma.Kind, point: Point, machine: ThreadFacts) -> float:
     """Cycles that a product takes with a tile, by a model: multiplication, shared memory, cache and latency."""
     tile_y, tile_x = tile_of(point)
     groups = point["groups_y"] * point["groups_x"]
     blocks = math.ceil(sizes["x"] / tile_x) * math.ceil(sizes["y"] / tile_y) * sizes["batch"] * point["parts"]
-    steps = math.ceil(sizes["k"] / (wgmma.DEPTH * point["parts"]))
-    row = 2 * wgmma.DEPTH
-    products = tile_x * tile_y * wgmma.DEPTH / 2048
+    steps = math.ceil(sizes["k"] / (wgmma.line_depth(kind) * point["parts"]))
+    row = LINE
+    products = tile_x * tile_y / 32  # as many bytes of k a cycle in every kind
     reads = groups * point["tiles_y"] * (wgmma.ROWS + point["width"]) * row
     fetched = (tile_x + tile_y) * row
     registers = point["tiles_y"] * point["width"] // 2 + 56
@@ -110,15 +113,15 @@ class GroupTiles(ProductTiles):
         self.groups = (point["groups_y"], point["groups_x"])
         self.each = (point["tiles_y"] * wgmma.ROWS, point["width"])
         self.unit = (wgmma.ROWS, point["width"])
-        self.deep = wgmma.DEPTH
+        self.deep = wgmma.line_depth(kind)
         self.swizzled = []
-        self.store = f"wgmma_store_{point['width']}"
+        self.store = f"wgmma_store_{point['width']}_{'f32' if kind.wide == 'float32' else 's32'}"
 
     def _multiply(self, sums: Stage) -> None:
         """The steps of k: operands into shared memory, and the products of the tiles there."""
         *_, y, x, k = [loop.var for loop in free_loops(sums)]
         tile_y, inner_y = sums.split(y, factor=wgmma.ROWS)
-        outer, inner_k = sums.split(k, factor=wgmma.DEPTH)
+        outer, inner_k = sums.split(k, factor=self.deep)
         sums.reorder(outer, tile_y, inner_y, x, inner_k)
         sums.unroll(tile_y)
         x_last, y_last = self.product.k_last

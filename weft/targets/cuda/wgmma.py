@@ -1,14 +1,15 @@
 """NVIDIA's tensor cores by wgmma (Hopper, sm_90a): four warps multiply tiles that lie in shared memory.
 
-A schedule keeps sums in the scope "wgmma.c" and the operands in shared memory, in lines of 128 bytes (64 elements):
+A schedule keeps sums in the scope "wgmma.c" and the operands in shared memory, in lines of 128 bytes:
 
-    wgmma_dot_<kind>_<form>_<width>     C[i, j] += wide(a) * wide(b) for 64 × width × 64
-    wgmma_store_<width>                 C[i, j] to memory, 64 × width
+    wgmma_dot_<kind>_<form>_<width>     C[i, j] += wide(a) * wide(b) for 64 × width × a line
+    wgmma_store_<width>_<sum>           C[i, j] to memory, 64 × width; sums are f32 or s32
 
-`form` says what lies along a line, in the letters of `mma`. Of a (rows of C), n: a[i, k]; t: a[i // 64, k, i % 64].
-Of b (columns of C), t: b[j, k]; n: b[j // 64, k, j % 64]. `swizzle` puts the lines into the order that the instruction
-takes. Kinds are f16 and bf16, sums are float32. A statement on such a tile belongs to 128 threads: threadIdx.x runs
-over them.
+Kinds are those of `mma`; of a float32 (tf32) the multiplication cuts off all but 10 bits of mantissa. `form` says what
+lies along a line, in the letters of `mma`. Of a (rows of C), n: a[i, k]; t: a[i // 64, k, i % 64]. Of b (columns of C),
+t: b[j, k]; n: b[j // 64, k, j % 64]. Only 16-bit kinds have lines that do not lie along k. `swizzle` puts the lines
+into the order that the instruction takes. A statement on such a tile belongs to 128 threads: threadIdx.x runs over
+them.
 
 The products run beside the threads. A call waits until at most `pending` groups of them are on their way, 0 by its
 rule; `overlap_products` lets those of one step run into the next where the pipeline around them keeps their operands.
@@ -18,6 +19,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any
+
+import numpy as np
 
 from weft import te
 from weft.codegen.c.context import Context, Emitter
@@ -32,12 +35,19 @@ from weft.loop.visit import Mutator, child_stmts, walk_stmts
 from weft.targets.cuda.mma import KINDS, Kind
 from weft.targets.cuda.swizzle import unswizzled
 
-ROWS, DEPTH, LINE = 64, 64, 64
-"""Rows of a tile of sums, elements of k that one call sums, and elements of a line."""
+ROWS = 64
+"""Rows of a tile of sums."""
+LINE = 64
+"""Elements of a line of a 16-bit kind."""
 WIDTHS = (64, 128, 256)
 """Columns of a tile of sums."""
-NAMES = ("f16", "bf16")
 DOT, ZERO, STORE, WAIT, PUBLISH = "wgmma_dot_", "wgmma_zero", "wgmma_store", "wgmma_wait", "wgmma_publish"
+
+
+def line_depth(kind: Kind) -> int:
+    """Elements of k that one call sums: those of a line."""
+    return 128 // kind.bytes
+
 
 # ------------------------------------------------------------------------------------------------------- emitting
 
@@ -50,19 +60,21 @@ _PLACE = """DEVICE uint64_t weft_wgmma_operand(const void *from, int32_t block) 
 
 
 def _dot_helper(kind: Kind, turned_a: int, turned_b: int, width: int) -> tuple[str, str]:
-    """The text that multiplies. 16 elements of k further are 32 bytes along a line, or 16 lines."""
+    """The text that multiplies. A quarter of k further are 32 bytes along a line, or 16 lines."""
     name = f"weft_wgmma_dot_{kind.name}_{turned_a}{turned_b}_{width}"
     count, far = width // 2, (2, 128)
     registers = ", ".join(f"%{i}" for i in range(count))
-    sums = ", ".join(f'"+f"(sum[{i}])' for i in range(count))
-    text = f"""template <int32_t pending> DEVICE void {name}(float *sum, const void *a, int32_t a_block, const void *b,
-    int32_t b_block) {{
+    sums = ", ".join(f'"+{kind.constraint}"(sum[{i}])' for i in range(count))
+    options = f"1, 1, {turned_a}, {turned_b}" if kind.transposes else "1, 1" if kind.wide == "float32" else ""
+    form = f"m64n{width}k{kind.depth}.{'f32' if kind.wide == 'float32' else 's32'}.{kind.a}.{kind.b}"
+    text = f"""template <int32_t pending> DEVICE void {name}({_sum_type(kind.wide)} *sum, const void *a,
+    int32_t a_block, const void *b, int32_t b_block) {{
   const uint64_t left = weft_wgmma_operand(a, a_block), right = weft_wgmma_operand(b, b_block);
   asm volatile("wgmma.fence.sync.aligned;" : : : "memory");
   #pragma unroll
-  for (int32_t k = 0; k < {DEPTH // kind.depth}; ++k) {{
-    asm volatile("wgmma.mma_async.sync.aligned.m64n{width}k16.f32.{kind.name}.{kind.name} {{{registers}}}, "
-                 "%{count}, %{count + 1}, 1, 1, 1, {turned_a}, {turned_b};"
+  for (int32_t k = 0; k < 4; ++k) {{
+    asm volatile("wgmma.mma_async.sync.aligned.{form} {{{registers}}}, "
+                 "%{count}, %{count + 1}, {", ".join(filter(None, ("1", options)))};"
                  : {sums}
                  : "l"(left + (uint64_t)(k * {far[turned_a]})), "l"(right + (uint64_t)(k * {far[turned_b]})));
   }}
@@ -72,16 +84,22 @@ def _dot_helper(kind: Kind, turned_a: int, turned_b: int, width: int) -> tuple[s
     return name, text
 
 
+def _sum_type(wide: str) -> str:
+    return "float" if wide == "float32" else "int32_t"
+
+
 def _dot(kind: Kind) -> Emitter:
+    line = line_depth(kind)
+
     def emit(c: Context, call: Call) -> str:
         a, b, out = call.args[:3]
         a_line, a_block, b_line, b_block, form, width, order, pending = (c.constant(e) for e in call.args[3:])
-        if not order or (a_line, b_line) != (LINE, LINE):
-            raise TargetError(f"operands of wgmma lie in swizzled lines of {LINE} elements; these are not such lines")
+        if not order or (a_line, b_line) != (line, line):
+            raise TargetError(f"operands of wgmma lie in swizzled lines of {line} elements; these are not such lines")
         name, text = _dot_helper(kind, form & 1, 1 - (form >> 1), width)
         c.helper("weft_wgmma_operand", _PLACE)
         c.helper(name, text)
-        operands = f"{c.pointer(a)}, {2 * a_block}, {c.pointer(b)}, {2 * b_block}"
+        operands = f"{c.pointer(a)}, {kind.bytes * a_block}, {c.pointer(b)}, {kind.bytes * b_block}"
         return f"{name}<{pending}>({c.fragment(out)}, {operands})"
 
     return emit
@@ -90,8 +108,8 @@ def _dot(kind: Kind) -> Emitter:
 def _zero(c: Context, call: Call) -> str:
     c.helper(
         "weft_wgmma_zero",
-        "template <int32_t count> DEVICE void weft_wgmma_zero(float *sum) {\n  #pragma unroll\n"
-        "  for (int32_t i = 0; i < count; ++i) sum[i] = 0.0f;\n}",
+        "template <int32_t count, typename T> DEVICE void weft_wgmma_zero(T *sum) {\n  #pragma unroll\n"
+        "  for (int32_t i = 0; i < count; ++i) sum[i] = (T)0;\n}",
     )
     return f"weft_wgmma_zero<{c.constant(call.args[1]) // 2}>({c.fragment(call.args[0])})"
 
@@ -99,13 +117,15 @@ def _zero(c: Context, call: Call) -> str:
 def _store(c: Context, call: Call) -> str:
     """Sums to memory; the empty instruction keeps their registers in place until the products are through."""
     source, target, stride, width = call.args[0], call.args[1], call.args[2], c.constant(call.args[5])
-    sums = ", ".join(f'"+f"(sum[{i}])' for i in range(width // 2))
+    wide = source.buffer.dtype.name  # type: ignore[attr-defined]
+    kind, name = _sum_type(wide), f"weft_wgmma_store_{width}_{'f32' if wide == 'float32' else 's32'}"
+    sums = ", ".join(f'"+{"f" if wide == "float32" else "r"}"(sum[{i}])' for i in range(width // 2))
     c.helper(
-        f"weft_wgmma_store_{width}",
-        f"""DEVICE void weft_wgmma_store_{width}(float *to, float *sum, int32_t stride) {{
+        name,
+        f"""DEVICE void {name}({kind} *to, {kind} *sum, int32_t stride) {{
   const int32_t lane = (int32_t)(threadIdx.x & 31u), warp = (int32_t)((threadIdx.x >> 5) & 3u);
   asm volatile("" : {sums} : : "memory");
-  float *place = to + (warp * 16 + (lane >> 2)) * stride + ((lane & 3) << 1);
+  {kind} *place = to + (warp * 16 + (lane >> 2)) * stride + ((lane & 3) << 1);
   #pragma unroll
   for (int32_t i = 0; i < {width // 8}; ++i) {{
     place[i * 8] = sum[i * 4];
@@ -115,7 +135,7 @@ def _store(c: Context, call: Call) -> str:
   }}
 }}""",
     )
-    return f"weft_wgmma_store_{width}({c.pointer(target)}, {c.fragment(source)}, (int32_t)({c.value(stride)}))"
+    return f"{name}({c.pointer(target)}, {c.fragment(source)}, (int32_t)({c.value(stride)}))"
 
 
 def _wait(c: Context, call: Call) -> str:
@@ -131,18 +151,25 @@ EMITTERS: Mapping[str, Emitter] = {
     STORE: _store,
     WAIT: _wait,
     PUBLISH: _publish,
-    **{f"{DOT}{name}": _dot(KINDS[name]) for name in NAMES},
+    **{f"{DOT}{name}": _dot(kind) for name, kind in KINDS.items()},
 }
 
 # ----------------------------------------------------------------------------------------- meaning, for the interpreter
 
 
-def _operand(tile: Any, line: int, block: int, count: int, k_inside: bool, see: Callable[..., Any]) -> Any:
+def _operand(kind: Kind, tile: Any, line: int, block: int, count: int, k_inside: bool, see: Callable[..., Any]) -> Any:
     """An operand as a plain matrix, [row, k]."""
+    depth = line_depth(kind)
     if k_inside:
-        return see(tile, (count, DEPTH), (int(line), 1))
-    seen = see(tile, (count // LINE, DEPTH, LINE), (int(block), int(line), 1))
-    return seen.transpose(0, 2, 1).reshape(count, DEPTH)
+        seen = see(tile, (count, depth), (int(line), 1))
+        return cut_tf32(seen) if kind.name == "tf32" else seen
+    seen = see(tile, (count // LINE, depth, LINE), (int(block), int(line), 1))
+    return seen.transpose(0, 2, 1).reshape(count, depth)
+
+
+def cut_tf32(values: Any) -> Any:
+    """Float32 numbers without all but 10 bits of mantissa."""
+    return (np.ascontiguousarray(values, np.float32).view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
 
 
 def _plain(tile: Any, shape: tuple[int, ...], strides: tuple[int, ...]) -> Any:
@@ -153,8 +180,8 @@ def _mean_dot(kind: Kind) -> Callable[..., None]:
     def run(a: Any, b: Any, out: Any, *numbers: int) -> None:
         a_line, a_block, b_line, b_block, form, width, order, _ = numbers
         see = unswizzled if order else _plain
-        left = _operand(a, a_line, a_block, ROWS, not int(form) & 1, see)
-        right = _operand(b, b_line, b_block, int(width), bool(int(form) & 2), see)
+        left = _operand(kind, a, a_line, a_block, ROWS, not int(form) & 1, see)
+        right = _operand(kind, b, b_line, b_block, int(width), bool(int(form) & 2), see)
         sums = out.view((ROWS, int(width)), (int(width), 1))
         sums[...] = sums + left.astype(kind.wide) @ right.astype(kind.wide).T
 
@@ -174,14 +201,14 @@ register_effect(ZERO, _mean_zero)
 register_effect(STORE, _mean_store)
 register_effect(WAIT, lambda: 0)
 register_effect(PUBLISH, lambda: 0)
-for _name in NAMES:
-    register_effect(f"{DOT}{_name}", _mean_dot(KINDS[_name]))
+for _kind in KINDS.values():
+    register_effect(f"{DOT}{_kind.name}", _mean_dot(_kind))
 
 # ----------------------------------------------------------------------------------------------------- declaring
 
 
-def _lines(name: str, element: str, count: int, k_inside: bool) -> Any:
-    return te.placeholder((count, DEPTH) if k_inside else (count // LINE, DEPTH, LINE), element, name=name)
+def _lines(name: str, element: str, count: int, k_inside: bool, depth: int) -> Any:
+    return te.placeholder((count, depth) if k_inside else (count // LINE, depth, LINE), element, name=name)
 
 
 def _at(lines: Any, row: Any, k: Any, k_inside: bool) -> Any:
@@ -194,9 +221,10 @@ def dot_name(kind: Kind, turned_a: bool, turned_b: bool, width: int) -> str:
 
 
 def _declare_dot(kind: Kind, turned_a: bool, turned_b: bool, width: int) -> None:
-    a = _lines("a", kind.element, ROWS, not turned_a)
-    b = _lines("b", kind.element, width, turned_b)
-    k = te.reduce_axis(DEPTH, name="k")
+    depth = line_depth(kind)
+    a = _lines("a", kind.elements[0], ROWS, not turned_a, depth)
+    b = _lines("b", kind.elements[1], width, turned_b, depth)
+    k = te.reduce_axis(depth, name="k")
 
     def body(i: Any, j: Any) -> Any:
         left, right = _at(a, i, k, not turned_a), _at(b, j, k, turned_b)
@@ -218,22 +246,23 @@ def _declare_dot(kind: Kind, turned_a: bool, turned_b: bool, width: int) -> None
     te.decl_tensor_intrin(out.op, rule, dot_name(kind, turned_a, turned_b, width))
 
 
-def _declare_store(width: int) -> None:
-    tile = te.placeholder((ROWS, width), "float32", name="tile")
+def _declare_store(width: int, wide: str, name: str) -> None:
+    tile = te.placeholder((ROWS, width), wide, name="tile")
     target = te.compute((ROWS, width), lambda i, j: tile[i, j], name="target")
 
     def rule(inputs: Any, outputs: Any) -> Call:
         steps = (outputs[0].stride(0), inputs[0].stride(0), te.const(ROWS), te.const(width))
         return Call(STORE, (inputs[0].access_ptr("r"), outputs[0].access_ptr("w"), *steps), INT32)
 
-    te.decl_tensor_intrin(target.op, rule, f"wgmma_store_{width}")
+    te.decl_tensor_intrin(target.op, rule, f"wgmma_store_{width}_{name}")
 
 
 for _width in WIDTHS:
-    _declare_store(_width)
-    for _name in NAMES:
-        for _form in range(4):
-            _declare_dot(KINDS[_name], bool(_form & 1), bool(_form & 2), _width)
+    _declare_store(_width, "float32", "f32")
+    _declare_store(_width, "int32", "s32")
+    for _kind in KINDS.values():
+        for _form in range(4) if _kind.transposes else (2,):
+            _declare_dot(_kind, bool(_form & 1), bool(_form & 2), _width)
 
 # ------------------------------------------------------------------------------------------------------ overlapping
 

@@ -97,7 +97,7 @@ def find_product(s: Schedule, name: str, constants: Collection[Buffer]) -> Produ
     if axes is None or min(axes.size("x"), axes.size("y")) < LEAST_SIDE or axes.size("k") < 8:
         return None
     facts = facts_of(block)
-    k_last = (_runs_along_k(facts, axes.x_operand, axes), _runs_along_k(facts, axes.y_operand, axes))
+    k_last = (runs_along_k(facts, axes.x_operand, axes), runs_along_k(facts, axes.y_operand, axes))
     packed = _packable(axes.y_operand, axes, constants)
     if packed is not None:
         k_last = (k_last[0], 0)
@@ -135,7 +135,7 @@ def _loads(e: Expr) -> list[Load]:
     return [node for node in walk(e) if isinstance(node, Load)]
 
 
-def _runs_along_k(facts: Facts, operand: Expr, axes: MatrixAxes) -> int:
+def runs_along_k(facts: Facts, operand: Expr, axes: MatrixAxes) -> int:
     """1 where neighbours of an operand in memory are summed, and not neighbours in the result."""
     loads = _loads(operand)
     long = [axis for axis in axes.k if extent(axis) > 1]
@@ -332,10 +332,15 @@ def axis_loops(s: Schedule, found: Product, final: Stage, is_part: bool) -> tupl
     if is_part:
         *batch, y, x = loops[:4]
         return batch, [y], [x]
-    by_name = {axis.var.name: loop for axis, loop in zip(block_named(s, final.name).axes, loops)}
+    block = block_named(s, final.name)
+    by_name = {axis.var.name: loop for axis, loop in zip(block.axes, loops)}
+    places = found.to_taker
+    if found.taker is None:  # the copy of the sums: its axes stand where the product's stood
+        assert isinstance(found.block.body, Store) and isinstance(block.body, Store)
+        places = dict(zip(found.block.body.indices, block.body.indices))  # type: ignore[arg-type]
 
     def of(axes: tuple[Axis, ...]) -> list[Var]:
-        return [by_name[found.to_taker.get(axis.var, axis.var).name] for axis in axes]
+        return [by_name[places[axis.var].name] for axis in axes]
 
     return of(found.axes.batch), of(found.axes.y), of(found.axes.x)
 
@@ -368,7 +373,7 @@ def fetch_lanes(facts: Facts, length: int) -> int:
         value = value.then
     if not isinstance(value, Load) or facts.step(value, last.var) != 1:
         return 1
-    lanes = min(16 // value.buffer.dtype.bytes, 8)
+    lanes = 16 // value.buffer.dtype.bytes
     while lanes > 1 and (
         length % lanes
         or extent(last) % lanes

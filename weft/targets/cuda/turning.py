@@ -1,0 +1,55 @@
+"""Operands for matrix instructions that take only what lies along k: bytes and tf32, which ldmatrix cannot turn.
+
+    C[i, j] += A[i, k] * B[k, j]     ->     B_t[j, k] = B[k, j];  C[i, j] += A[i, k] * B_t[j, k]
+
+A constant is turned once, when a model is compiled; anything else by a kernel of its own, which moves each byte twice:
+little beside a product of many rows. An operand that is computed as it is fetched (a convolution's image) is
+fetched in the other order, element by element.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from weft.expr.nodes import Buffer, Cast, Expr, Load, Var
+from weft.schedule.facts import block_named, facts_of
+from weft.schedule.primitives.matrix import MatrixAxes, matrix_axes
+from weft.schedule.schedule import Schedule
+from weft.targets.base import Target
+from weft.targets.gpu.elementwise import schedule_elementwise
+from weft.targets.gpu.product import Product, runs_along_k
+
+
+def turn_operands(s: Schedule, found: Product, target: Target, constants: Collection[Buffer]) -> Product:
+    """The product with operands that lie along k, copies of them where they do not."""
+    name = found.block.name
+    for side in ("x", "y"):
+        axes = matrix_axes(block_named(s, name))
+        assert axes is not None
+        operand = axes.x_operand if side == "x" else axes.y_operand
+        load = _plain_load(operand)
+        if load is None or runs_along_k(facts_of(block_named(s, name)), operand, axes):
+            continue
+        copy = s.cache_read(load.buffer.name, "global", [name])
+        letters = [f"d{place}" for place in range(len(load.indices))]
+        outputs = [letters[place] for place in _places(load, axes, side)]
+        s.apply("transform_layout", buffer=s.buffer_name(copy), inputs=letters, outputs=outputs)
+        if load.buffer not in constants:
+            schedule_elementwise(copy, target)
+    return replace(found, k_last=(1, 1), packed=None, order=tuple(range(len(found.axes.k))))
+
+
+def _plain_load(operand: Expr) -> Load | None:
+    """The load of a whole tensor, each dimension along an axis of its own, that an operand is."""
+    while isinstance(operand, Cast):
+        operand = operand.value
+    if not isinstance(operand, Load) or not all(isinstance(i, Var) for i in operand.indices):
+        return None
+    return operand if len(set(operand.indices)) == len(operand.indices) else None
+
+
+def _places(load: Load, axes: MatrixAxes, side: str) -> list[int]:
+    """The dimensions of an operand in the wanted order: batch, its own, k."""
+    wanted = [*axes.batch, *getattr(axes, side), *axes.k]
+    return [place for axis in wanted for place, index in enumerate(load.indices) if index is axis.var]
