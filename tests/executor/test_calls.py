@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import threading
 import time
 
@@ -101,6 +102,28 @@ def test_unusual_inputs_still_work_after_a_plain_call(make):
         }[make]()
     for _ in range(2):
         np.testing.assert_array_equal(np.asarray(module(given)), want)
+
+
+def test_arrays_from_another_process_take_the_short_way():
+    """Their type is equal to float32, but another object."""
+    module = compile(two_outputs())
+    module(*arrays_of())
+    x, y = pickle.loads(pickle.dumps(arrays_of(1)))
+    assert x.dtype is not np.dtype("float32") and x.dtype == np.dtype("float32")
+    assert module._fast is not None and module._fast((x, y), 1, None) is not None
+    assert module._fast((x.astype(">f4"), y), 1, None) is None
+
+
+@pytest.mark.parametrize("size", [100, 1 << 14, (1 << 14) + 7, 1 << 18])
+def test_large_results_start_at_a_line_of_the_cache(size):
+    b = Builder("large")
+    x = b.input("x", (size,))
+    module = compile(Graph("large", [x], [b.node("Neg", x)], b.nodes, b.constants))
+    given = np.arange(size, dtype="float32")
+    for array in (given, given[::-1][::-1], np.ascontiguousarray(given)):
+        made = module(array)
+        assert size < 1 << 14 or made.ctypes.data % 64 == 0
+        np.testing.assert_array_equal(made, -given)
 
 
 def test_wrong_inputs_are_explained_after_a_plain_call():

@@ -7,7 +7,7 @@ For y = a + w the source is
     def fast(arrays, threads, out):
         if len(arrays) != 1: return None
         a0, = arrays
-        if type(a0) is not ndarray or a0.dtype is not da0 or a0.shape != sa0 or not a0.flags.c_contiguous or ...:
+        if type(a0) is not ndarray or a0.dtype is not da0 and a0.dtype != da0 or a0.shape != sa0 or ...:
             return None
         pa0 = head(id(a0)).data
         if out is None:
@@ -32,7 +32,7 @@ from typing import Any
 
 import numpy as np
 
-from weft.executor.steps import NativeStep, Program
+from weft.executor.steps import LEAST_ALIGNED, NativeStep, Program, empty_array
 from weft.graph.ir import TensorType
 from weft.runtime.arguments import ADDRESS_SOURCE, ArrayHead
 
@@ -52,6 +52,7 @@ def fast_call(program: Program, types: Sequence[TensorType], weights: Sequence[i
     `scope` gives arenas, new_arena, keep_arena, entry and fault.
     """
     scope = {**scope, "ndarray": np.ndarray, "empty": np.empty, "head": ArrayHead.from_address}
+    scope["empty_array"] = empty_array
     body = "\n    ".join(_Writer(program, types, weights, scope).lines())
     exec(compile(f"def fast(arrays, threads, out):\n    {body}\n", "<call of a model>", "exec"), scope)  # noqa: S102
     made: Fast = scope["fast"]
@@ -99,7 +100,9 @@ class _Writer:
         return [self.names[number] for kind, number in (self.step.bases if self.step else ()) if kind == "value"]
 
     def _new_outputs(self) -> list[str]:
-        return [f"o{at} = empty(so{at}, do{at})" for at in range(len(self.makes))] or ["pass"]
+        large = [math.prod(kind.static) * kind.numpy.itemsize >= LEAST_ALIGNED for _, kind in self.makes]
+        calls = ["empty_array" if one else "empty" for one in large]
+        return [f"o{at} = {call}(so{at}, do{at})" for at, call in enumerate(calls)] or ["pass"]
 
     def _given_outputs(self, used: Sequence[str]) -> list[str]:
         """Takes the caller's arrays where the native code can write into them while it reads the inputs."""
@@ -167,5 +170,6 @@ def _tuple(names: Iterable[str]) -> str:
 
 
 def _tests(name: str, flag: str) -> list[str]:
-    tests = [f"type({name}) is not ndarray", f"{name}.dtype is not d{name}", f"{name}.shape != s{name}"]
-    return [*tests, f"not {name}.flags.{flag}"]
+    # Types are equal that are not the same object: those of arrays that another process sent.
+    other = f"{name}.dtype is not d{name} and {name}.dtype != d{name}"
+    return [f"type({name}) is not ndarray", other, f"{name}.shape != s{name}", f"not {name}.flags.{flag}"]

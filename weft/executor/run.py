@@ -15,7 +15,7 @@ import numpy as np
 from weft.core.errors import RuntimeFault, WeftError
 from weft.executor.fastcall import ENTRY, Fast, fast_call, is_direct
 from weft.executor.native import Engine
-from weft.executor.steps import HostStep, NativeStep, Program, aligned_array
+from weft.executor.steps import HostStep, NativeStep, Program, aligned_array, empty_array
 from weft.graph.interpreter import interpret_graph, mismatch, operator_of
 from weft.graph.ir import Array, Graph, GraphError, TensorType
 from weft.runtime.arguments import address_of
@@ -141,7 +141,7 @@ class Runner(HostRunner):
     ) -> None:
         for number, kind in step.makes:
             made = given.get(number)
-            values[number] = np.empty(kind.static, kind.numpy) if made is None else made
+            values[number] = empty_array(kind.static, kind.numpy) if made is None else made
         bases: list[int] = []
         kept = []
         for kind_of_base, number in step.bases:

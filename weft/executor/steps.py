@@ -9,6 +9,7 @@ Values are numbers here: the place of a value in the list that a call fills as i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, Union
@@ -17,6 +18,7 @@ import numpy as np
 
 from weft.executor.native import Call
 from weft.graph.ir import Array, Graph, Node, TensorType, Value
+from weft.runtime.arguments import address_of
 
 
 @dataclass(frozen=True)
@@ -100,5 +102,17 @@ def aligned_array(array: Array, alignment: int = 64) -> Array:
     made[...] = array
     return made
 
+
+def empty_array(shape: Sequence[int], dtype: Any) -> Array:
+    """A new array; a large one starts at a line of the cache, so that no vector that is stored lies in two of them."""
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    if size < LEAST_ALIGNED:
+        return np.empty(shape, dtype)
+    room = np.empty(size + 64, np.uint8)
+    return np.ndarray(shape, dtype, room, -address_of(room) % 64)
+
+
+LEAST_ALIGNED = 1 << 16
+"""Bytes from which on finding such a place costs nothing beside filling it."""
 
 RunGraph = Callable[[Graph, Sequence[Any]], list[Any]]
