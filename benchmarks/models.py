@@ -2,6 +2,7 @@
 
     python -m benchmarks.models                                      everything: eight built-in models, the real ones
     python -m benchmarks.models --only resnet --threads 1 --peers onnxruntime openvino
+    python -m benchmarks.models --built-in --precision bf16          ours against OpenVINO's, the eight built-in models
     python -m benchmarks.models --seconds 8 --json models.json --plot models.png
 
 Batch 1. Every candidate reads the same ONNX file and the same inputs, in a process of its own (see `workers`). Times
@@ -26,7 +27,7 @@ import numpy as np
 from rich.console import Console
 
 from benchmarks import harness, real_models
-from benchmarks.workers import Prepared, Race, Task, Timing, best_ratio, geometric_mean, speed_ratio
+from benchmarks.workers import CLOCKS, Prepared, Race, Task, Timing, best_ratio, geometric_mean, speed_ratio
 
 PEERS = ("onnxruntime", "openvino", "torch", "torch.compile")
 PEERS_OF = {"fp32": PEERS, "bf16": ("openvino",)}
@@ -121,13 +122,15 @@ def built_in(name: str, folder: Path) -> Workload:
     return Workload(name, "built-in", path, feeds)
 
 
-def workloads(only: Sequence[str], folder: Path, console: Console) -> Iterator[Workload]:
+def workloads(only: Sequence[str], folder: Path, console: Console, built_ins: bool = False) -> Iterator[Workload]:
     """Those that were asked for, one after the other; the real ones that are not there are named at the end."""
     from weft.models import names
 
     for name in names():
         if not only or any(part in name for part in only):
             yield built_in(name, folder)
+    if built_ins:
+        return
     missing = []
     for model in real_models.MODELS:
         if only and not any(part in model.name for part in only):
@@ -146,10 +149,12 @@ def workloads(only: Sequence[str], folder: Path, console: Console) -> Iterator[W
 # --------------------------------------------------------------------------------------------------- measuring
 
 
-def measure(workload: Workload, race: Race, threads: int, precision: str, peers: Sequence[str], seconds: float) -> Row:
+def measure(
+    workload: Workload, race: Race, threads: int, precision: str, peers: Sequence[str], seconds: float, clock: str
+) -> Row:
     """One row: everybody gets ready, then they take turns."""
     wanted = ["weft", *(name for name in PEERS_OF[precision] if name in peers)]
-    task = Task(workload.path, workload.feeds, threads, precision)
+    task = Task(workload.path, workload.feeds, threads, precision, clock)
     ready = race.prepare(task, wanted)
     timings = race.run(seconds)
     row = Row(workload.name, workload.group, threads, precision, ready, timings)
@@ -269,22 +274,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
     cores = harness.usable_cores()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", default=[], metavar="PART", help="models whose name holds one of these")
+    parser.add_argument("--built-in", action="store_true", help="only the eight built-in models")
     parser.add_argument("--peers", nargs="*", default=list(PEERS), choices=PEERS, help="whom to measure beside us")
     parser.add_argument("--threads", nargs="+", type=int, default=[1, 2][:cores], help="numbers of threads (1 2)")
     parser.add_argument("--precision", nargs="+", default=list(PEERS_OF), choices=list(PEERS_OF), help="which tables")
     parser.add_argument("--seconds", type=float, default=4.0, help="time for each row of a table (default 4)")
+    parser.add_argument(
+        "--clock", default="wall", choices=list(CLOCKS), help="cpu: time of the process, for busy machines; one thread"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures there ('-' for the screen)")
     parser.add_argument("--plot", type=Path, metavar="FILE.png", help="also draw the speeds")
     given = parser.parse_args(arguments)
+    if given.clock == "cpu" and given.threads != [1]:
+        parser.error("--clock cpu adds up the times of all threads: it needs --threads 1")
     console = harness.wide_console()
     harness.print_system(console)
     rows: list[Row] = []
     try:
         with tempfile.TemporaryDirectory() as folder, Race(["weft", *given.peers]) as race:
-            for workload in workloads(given.only, Path(folder), console):
+            for workload in workloads(given.only, Path(folder), console, given.built_in):
                 for precision in given.precision:
                     for threads in given.threads:
-                        rows.append(measure(workload, race, threads, precision, given.peers, given.seconds))
+                        rows.append(
+                            measure(workload, race, threads, precision, given.peers, given.seconds, given.clock)
+                        )
                         console.print(_line(rows[-1]), style="dim", markup=False)
     except KeyboardInterrupt:
         console.print("[red]stopped; this is what there is so far[/]")

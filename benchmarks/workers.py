@@ -37,6 +37,9 @@ PATIENCE_SECONDS = 600.0
 """A candidate that has not answered by then is given up: compiling may take minutes, hanging takes longer."""
 CAN_STOP = hasattr(signal, "SIGSTOP")
 
+CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
+"""What a second is: "cpu" counts what all threads of the process ran, and not what others took from it."""
+
 Call = Callable[[], Any]
 """What is measured. One that has a method `burst(seconds)` measures itself."""
 
@@ -53,6 +56,7 @@ class Task:
     feeds: Mapping[str, np.ndarray[Any, Any]]
     threads: int = 1
     precision: str = "fp32"
+    clock: str = "wall"
 
 
 @dataclass
@@ -101,9 +105,8 @@ def geometric_mean(ratios: Sequence[float]) -> float:
 # ---------------------------------------------------------------------------------------------------- the child
 
 
-def burst(call: Call, seconds: float) -> list[float]:
+def burst(call: Call, seconds: float, clock: Callable[[], float] = time.perf_counter) -> list[float]:
     """Seconds of each call in one turn; a fifth of the turn, at least one call, goes before and is not counted."""
-    clock = time.perf_counter
     start = clock()
     call()
     while clock() - start < seconds / 5:
@@ -125,6 +128,7 @@ def serve(name: str, pipe: Any) -> None:
     _end_with_parent()
     make = candidates.CANDIDATES[name]
     call: Any = None
+    clock = CLOCKS["wall"]
     gc.disable()  # a collection in the middle of a burst would be counted
     while True:
         try:
@@ -136,9 +140,10 @@ def serve(name: str, pipe: Any) -> None:
                 call = None
                 gc.collect()
                 call, answer = _prepare(make, value)
+                clock = CLOCKS[value.clock]
             else:
                 assert call is not None
-                answer = call.burst(value) if hasattr(call, "burst") else burst(call, value)
+                answer = call.burst(value) if hasattr(call, "burst") else burst(call, value, clock)
         except Exception as problem:  # noqa: BLE001  (whatever it is, it is a cell of the table)
             last = traceback.extract_tb(problem.__traceback__)[-1]
             text = str(problem).strip().splitlines() or [""]
