@@ -5,7 +5,8 @@
         query, key, value   where an element lies in its input: [offset, steps by batch, head, place and element]
         steps        what happens to a score before the softmax, in order (STEPS)
         numbers      one number a step, for those that take one
-        padded       queries, keys and elements of a value, rounded up to the tiles of a schedule
+        padded       queries, keys and elements of a value, rounded up to the tiles of a schedule; a fourth number cuts
+                     the keys into parts of so many
         empty_rows   0: a query that sees no key gives no numbers (Softmax's meaning); 1: zeros (Attention's);
                      2: zeros for any row without numbers (as exporters write Attention)
         heads_inside 0: the result is (batch, heads, queries, elements); 1: (batch, queries, heads, elements)
@@ -21,17 +22,20 @@ As a tensor program:
     top, grown, total       the softmax before its division
     mixed                   products with the values
     attention               mixed · (1 / total)
+
+In parts, each part of the keys has a softmax of its own: top, total and mixed have one more axis, and the parts are
+weighed by the power of their top when they are added up.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from weft import te
-from weft.expr.nodes import Expr
+from weft.expr.nodes import Expr, int_value
 from weft.graph.ir import Array, TensorType, Type
 from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
 from weft.ops.activations_softmax import softmax_array
@@ -46,6 +50,12 @@ QUERIES, KEYS, VALUES, SCORES, MASKED, TOP, GROWN, TOTAL, MIXED, RESULT = (
     "attention_top", "attention_grown", "attention_total", "attention_mixed", "attention",
 )  # fmt: skip
 """The stages of the program, by which a schedule knows them."""
+
+TOP_OUT, TOTAL_OUT, PEAK, SHARE, WHOLE_TOTAL, WHOLE = (
+    "attention_top_out", "attention_total_out", "attention_peak", "attention_share", "attention_whole_total",
+    "attention_whole",
+)  # fmt: skip
+"""The stages that only a program with several parts has: what a part hands on, and the sums over the parts."""
 
 OPERANDS = ("query", "key", "value")
 STEPS = {
@@ -184,7 +194,8 @@ def _inside(at: Sequence[Any], limits: Sequence[int | None], value: Expr, otherw
 @kernel
 def _compute(c: Compute, query: te.Tensor, key: te.Tensor, value: te.Tensor, *operands: te.Tensor) -> Any:
     sizes = _sizes(c)
-    padded = Padded(*(int(n) for n in c.get("padded", (sizes.queries, sizes.keys, sizes.value_size))))
+    given_sizes = [int(n) for n in c.get("padded", (sizes.queries, sizes.keys, sizes.value_size))]
+    padded, part = Padded(*given_sizes[:3]), given_sizes[3] if len(given_sizes) > 3 else 0
     around, steps = (sizes.batch, sizes.heads), _steps(c)
     zero = te.const(0, query.dtype)
     limits = [None if n == limit else limit for n, limit in zip(padded, (sizes.queries, sizes.keys, sizes.value_size))]
@@ -199,24 +210,35 @@ def _compute(c: Compute, query: te.Tensor, key: te.Tensor, value: te.Tensor, *op
         return _inside(at[2:], limits[1:2], _read(c, "key", key, at), zero)
 
     def given(*at: Any) -> Expr:
-        return _inside(at[3:], limits[2:], _read(c, "value", value, at), zero)
+        return _inside(at[2:], [limits[1] if part else None, limits[2]], _read(c, "value", value, at), zero)
 
     queries = te.compute((*around, padded.queries, sizes.size), asked, name=QUERIES)
     keys = te.compute((*around, padded.keys, sizes.size), held, name=KEYS)
-    values = te.compute((*around, sizes.keys, padded.value_size), given, name=VALUES)
+    rows = padded.keys if part else sizes.keys
+    values = te.compute((*around, rows, padded.value_size), given, name=VALUES)
     d = te.reduce_axis(sizes.size, name="d")
+    empty = int(c.get("empty_rows", 0))
+    if part:
+        steps = steps if factor is None else steps[1:]
+        mixed, total = _in_parts(queries, keys, values, operands, steps, limits, part, empty == 1)
+        return _divided(c, sizes, mixed, total, empty)
     scores = te.compute(
         (*around, padded.queries, padded.keys),
         lambda b, h, i, j: te.sum(queries[b, h, i, d] * keys[b, h, j, d], axis=d),
         name=SCORES,
     )
     masked = _masked(scores, operands, steps if factor is None else steps[1:], limits)
-    empty = int(c.get("empty_rows", 0))
     mixed, total = _mixed(masked, values, empty == 1)
+    return _divided(c, sizes, mixed, total, empty)
+
+
+def _divided(c: Compute, sizes: Sizes, mixed: te.Tensor, total: te.Tensor, empty: int) -> te.Tensor:
+    """The result: what was mixed, divided by the sums of the powers."""
+    zero = te.const(0, mixed.dtype)
 
     def share(b: Any, h: Any, i: Any, e: Any) -> Expr:
         # One division a row; a sum of powers is at least 1, that of the greatest score.
-        made: Expr = mixed[b, h, i, e] * (te.const(1, query.dtype) / total[b, h, i])
+        made: Expr = mixed[b, h, i, e] * (te.const(1, mixed.dtype) / total[b, h, i])
         if empty == 0:
             return made
         if empty == 1:
@@ -224,9 +246,10 @@ def _compute(c: Compute, query: te.Tensor, key: te.Tensor, value: te.Tensor, *op
         return te.select(total[b, h, i] > zero, made, zero)  # neither is a sum that is no number
 
     inside = bool(c.get("heads_inside", 0))
-    return te.compute(
+    made: te.Tensor = te.compute(
         _out_shape(c, sizes), lambda b, x, y, e: share(b, y, x, e) if inside else share(b, x, y, e), name=RESULT
     )
+    return made
 
 
 def _masked(
@@ -236,31 +259,42 @@ def _masked(
     limits: Sequence[int | None],
 ) -> te.Tensor:
     """The scores after their steps; minus infinity for keys of the padding."""
-    kind = scores.dtype
-    minus = te.const(_MINUS, kind)
-
-    def body(b: Any, h: Any, i: Any, j: Any) -> Expr:
-        # Queries of the padding read the operands of the last one: nobody reads what they give.
-        row = i if limits[0] is None else te.minimum(i, limits[0] - 1)
-        made: Expr = scores[b, h, i, j]
-        rest = iter(operands)
-        for step, number in steps:
-            other = te.const(number, kind)
-            operand: Any = None if step in ALONE else te.broadcast_read(next(rest), (b, h, row, j))
-            if step == "scale":
-                made = made * other
-            elif step == "causal":
-                made = te.select(j <= i + int(number), made, minus)
-            elif step == "add":
-                made = made + operand
-            elif step == "allow":
-                made = made + te.select(operand, te.const(0, kind), minus)
-            else:
-                made = te.select(operand, made, other) if step == "keep" else te.select(operand, other, made)
-        return _inside((j,), limits[1:2], made, minus)
-
-    made: te.Tensor = te.compute(scores.shape, body, name=MASKED)
+    made: te.Tensor = te.compute(
+        scores.shape,
+        lambda b, h, i, j: _stepped(scores[b, h, i, j], (b, h, i, j), operands, steps, limits),
+        name=MASKED,
+    )
     return made
+
+
+def _stepped(
+    made: Expr,
+    at: tuple[Any, Any, Any, Any],
+    operands: Sequence[te.Tensor],
+    steps: Sequence[tuple[str, float]],
+    limits: Sequence[int | None],
+) -> Expr:
+    """The score of (batch, head, query, key) after its steps."""
+    b, h, i, j = at
+    kind = made.dtype
+    minus = te.const(_MINUS, kind)
+    # Places of the padding read the operands of the last one: nobody reads what they give.
+    row = i if limits[0] is None else te.minimum(i, limits[0] - 1)
+    rest = iter(operands)
+    for step, number in steps:
+        other = te.const(number, kind)
+        operand: Any = None if step in ALONE else te.broadcast_read(next(rest), (b, h, row, j))
+        if step == "scale":
+            made = made * other
+        elif step == "causal":
+            made = te.select(j <= i + int(number), made, minus)
+        elif step == "add":
+            made = made + operand
+        elif step == "allow":
+            made = made + te.select(operand, te.const(0, kind), minus)
+        else:
+            made = te.select(operand, made, other) if step == "keep" else te.select(operand, other, made)
+    return _inside((j,), limits[1:2], made, minus)
 
 
 def _mixed(masked: te.Tensor, values: te.Tensor, zeros: bool) -> tuple[te.Tensor, te.Tensor]:
@@ -282,6 +316,74 @@ def _mixed(masked: te.Tensor, values: te.Tensor, zeros: bool) -> tuple[te.Tensor
         name=MIXED,
     )
     return mixed, total
+
+
+def _in_parts(
+    queries: te.Tensor,
+    keys: te.Tensor,
+    values: te.Tensor,
+    operands: Sequence[te.Tensor],
+    steps: Sequence[tuple[str, float]],
+    limits: Sequence[int | None],
+    part: int,
+    zeros: bool,
+) -> tuple[te.Tensor, te.Tensor]:
+    """What `_mixed` gives, by parts of the keys; a part alone needs no sums over parts."""
+    batch, heads, rows, size = queries.shape
+    count, width = (int_value(keys.shape[2]) or part) // part, values.shape[3]
+    shape, lowest = (batch, heads, count, rows), te.const(float(np.finfo(keys.dtype.name).min), keys.dtype)
+    d, j = te.reduce_axis(size, name="d"), [te.reduce_axis(part, name=f"{name}_key") for name in ("top", "sum", "mix")]
+    scores = te.compute(
+        (*shape, part),
+        lambda b, h, p, i, k: te.sum(queries[b, h, i, d] * keys[b, h, p * part + k, d], axis=d),
+        name=SCORES,
+    )
+    masked = te.compute(
+        scores.shape,
+        lambda b, h, p, i, k: _stepped(scores[b, h, p, i, k], (b, h, i, p * part + k), operands, steps, limits),
+        name=MASKED,
+    )
+    top = te.compute(shape, lambda *at: te.max(masked[(*at, j[0])], axis=j[0]), name=TOP)
+
+    def greatest(value: Expr) -> Expr:  # of a part (or row) without keys the powers are 0, not undefined
+        return te.maximum(value, lowest) if zeros or count > 1 else value
+
+    grown = te.compute(scores.shape, lambda *at: te.exp(masked[at] - greatest(top[at[:4]])), name=GROWN)
+    total = te.compute(shape, lambda *at: te.sum(grown[(*at, j[1])], axis=j[1]), name=TOTAL)
+    mixed = te.compute(
+        (*shape, width),
+        lambda b, h, p, i, e: te.sum(grown[b, h, p, i, j[2]] * values[b, h, p * part + j[2], e], axis=j[2]),
+        name=MIXED,
+    )
+    if count == 1:
+        only = te.const(0)
+        flat = te.compute((batch, heads, rows), lambda b, h, i: total[b, h, only, i], name=WHOLE_TOTAL)
+        return te.compute((batch, heads, rows, width), lambda b, h, i, e: mixed[b, h, only, i, e], name=WHOLE), flat
+    return _added_up(top, total, mixed, greatest)
+
+
+def _added_up(
+    top: te.Tensor, total: te.Tensor, mixed: te.Tensor, greatest: Callable[[Expr], Expr]
+) -> tuple[te.Tensor, te.Tensor]:
+    """Parts weighed by the powers of their tops."""
+    batch, heads, count, rows = top.shape
+    width = mixed.shape[4]
+    tops = te.compute(top.shape, lambda *at: top[at], name=TOP_OUT)
+    totals = te.compute(top.shape, lambda *at: total[at], name=TOTAL_OUT)
+    p = [te.reduce_axis(count, name=f"{name}_part") for name in ("peak", "total", "whole")]
+    peak = te.compute((batch, heads, rows), lambda b, h, i: te.max(tops[b, h, p[0], i], axis=p[0]), name=PEAK)
+    share = te.compute(top.shape, lambda b, h, q, i: te.exp(tops[b, h, q, i] - greatest(peak[b, h, i])), name=SHARE)
+    whole_total = te.compute(
+        (batch, heads, rows),
+        lambda b, h, i: te.sum(totals[b, h, p[1], i] * share[b, h, p[1], i], axis=p[1]),
+        name=WHOLE_TOTAL,
+    )
+    whole = te.compute(
+        (batch, heads, rows, width),
+        lambda b, h, i, e: te.sum(mixed[b, h, p[2], i, e] * share[b, h, p[2], i], axis=p[2]),
+        name=WHOLE,
+    )
+    return whole, whole_total
 
 
 register(OpSpec(NAME, _infer, _evaluate, _compute, kind="complex", domain=DOMAIN))
