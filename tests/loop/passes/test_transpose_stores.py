@@ -22,11 +22,12 @@ def columns(lanes, places, rows):
 @pytest.mark.parametrize(
     "lanes,places", [(16, 16), (16, 14), (16, 7), (8, 8), (8, 5), (4, 4), (16, 4), (16, 3), (16, 33)]
 )
-def test_rows_of_columns(lanes, places):
+@pytest.mark.parametrize("target", ["native", "native,features=-avx512f"])
+def test_rows_of_columns(lanes, places, target):
     s, x, y = columns(lanes, places, 3)
     text = repr(lower(s, [x, y]))
     assert ("store_transposed" in text) == (places >= 4)
     array = np.random.default_rng(0).standard_normal((3, places, lanes)).astype("f4")
     out = np.full((lanes, 3, places), np.nan, "f4")
-    weft.build(s, [x, y])(array, out)
+    weft.build(s, [x, y], target=target)(array, out)
     np.testing.assert_array_equal(out, array.transpose(2, 0, 1) * np.float32(2) + np.float32(1))

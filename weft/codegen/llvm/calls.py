@@ -16,7 +16,7 @@ from weft.codegen.llvm.context import Context, Emitter, Handler
 from weft.codegen.llvm.convert import widen
 from weft.core.dtypes import DType
 from weft.core.errors import TargetError
-from weft.expr.nodes import Address, Broadcast, Call, Const, Expr
+from weft.expr.nodes import Address, Broadcast, Buffer, Call, Const, Expr
 
 _LLVM_FLOAT = {
     "sqrt": "llvm.sqrt", "floor": "llvm.floor", "ceil": "llvm.ceil", "trunc": "llvm.trunc", "round": "llvm.roundeven",
@@ -289,13 +289,23 @@ def _store_transposed(c: Context, e: Call) -> str:
         pairs = [(rows[i], rows[i + half], order) for i in range(half) for order in weave]
         rows = [c.emit(_shuffle(kind, a, b, order, lanes)) for a, b, order in pairs]
     pointer = c.pointer(place)
-    width = types.vector(element, count)
-    align = place.buffer.dtype.bytes
     for number, row in enumerate(rows):
-        part = row if count == lanes else c.emit(_shuffle(kind, row, "poison", list(range(count)), count))
         at = c.emit(f"getelementptr {element}, ptr {pointer}, i64 {number * stride}") if number else pointer
-        c.line(f"store {width} {part}, ptr {at}, align {align}{c.module.access(place.buffer)}")
+        _store_first(c, place.buffer, row, at, count, lanes)
     return "0"
+
+
+def _store_first(c: Context, buffer: Buffer, row: str, at: str, count: int, lanes: int) -> None:
+    """Stores the first lanes of a vector."""
+    element, align = types.memory_type(buffer.dtype), buffer.dtype.bytes
+    kind, width = types.vector(element, lanes), types.vector(element, count)
+    if count < lanes and "avx512f" in c.module.machine.features:  # else LLVM would store powers of two one by one
+        mask = f"<{lanes} x i1> <{', '.join(f'i1 {str(i < count).lower()}' for i in range(lanes))}>"
+        arguments = [f"{kind} {row}", f"ptr align {align} {at}", mask]
+        c.call("void", f"llvm.masked.store.{types.mangle(kind)}.p0", arguments, c.module.access(buffer))
+        return
+    part = row if count == lanes else c.emit(_shuffle(kind, row, "poison", list(range(count)), count))
+    c.line(f"store {width} {part}, ptr {at}, align {align}{c.module.access(buffer)}")
 
 
 def _shuffle(kind: str, a: str, b: str, order: list[int], lanes: int) -> str:
