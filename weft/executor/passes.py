@@ -50,7 +50,8 @@ def for_target(graph: Graph, target: Target) -> Graph:
     if MATRIX_SCOPE in target.scopes:
         graph = fold_strides(graph)
     if knobs.winograd and any(node.op == "Conv" for node in graph.nodes):
-        graph = choose_algorithms(graph, algorithms.proposer(target))
+        weights = sum(array.nbytes for array in graph.constants.values())
+        graph = choose_algorithms(graph, algorithms.proposer(target, weights))
     return graph
 
 

@@ -69,6 +69,8 @@ class Convolution:
     outputs: int
     height: int
     width: int
+    model_bytes: int = 0
+    """All weights of the model that it is a part of: what a call touches before it comes to this weight again."""
 
     @property
     def elements(self) -> int:
@@ -76,9 +78,9 @@ class Convolution:
         return self.batch * self.height * self.width
 
 
-def proposer(target: Target) -> Callable[[Node, Array], Sequence[Alternative]]:
-    """What `choose_algorithms` asks, for one machine."""
-    return lambda node, weight: alternatives(node, weight, target)
+def proposer(target: Target, model_bytes: int = 0) -> Callable[[Node, Array], Sequence[Alternative]]:
+    """What `choose_algorithms` asks, for one machine and a model with so many bytes of weights."""
+    return lambda node, weight: alternatives(node, weight, target, model_bytes)
 
 
 def attention_proposer(target: Target) -> Callable[[Sequence[int], str], Sequence[int] | None]:
@@ -94,9 +96,9 @@ def attention_proposer(target: Target) -> Callable[[Sequence[int], str], Sequenc
     return propose
 
 
-def alternatives(node: Node, weight: Array, target: Target) -> list[Alternative]:
+def alternatives(node: Node, weight: Array, target: Target, model_bytes: int = 0) -> list[Alternative]:
     """The algorithms for a node that beat the direct one and are exact enough, the best first."""
-    found = _facts(node, weight)
+    found = _facts(node, weight, model_bytes)
     if found is None:
         return []
     facts, pads = found
@@ -120,7 +122,7 @@ def _transformer(weight: Array, tile: int) -> Callable[[], Array]:
     return lambda: transform_weight(weight, tile)
 
 
-def _facts(node: Node, weight: Array) -> tuple[Convolution, Pads] | None:
+def _facts(node: Node, weight: Array, model_bytes: int) -> tuple[Convolution, Pads] | None:
     """The sizes of a convolution that Winograd's method can take, and its padding; None for another one."""
     first = node.inputs[0]
     if first is None or not isinstance(first.type, TensorType) or not first.type.is_static:
@@ -135,7 +137,7 @@ def _facts(node: Node, weight: Array) -> tuple[Convolution, Pads] | None:
     if any(p < 0 for pair in pads for p in pair):
         return None
     height, width = (n + a + b - 2 for n, (a, b) in zip(spatial, pads))
-    return Convolution(batch, inputs, weight.shape[0], height, width), pads
+    return Convolution(batch, inputs, weight.shape[0], height, width, model_bytes), pads
 
 
 # ------------------------------------------------------------------------------------------------------------- counting
@@ -163,7 +165,7 @@ def ranked_tiles(facts: Convolution, target: Target) -> list[int]:
 def direct_cycles(facts: Convolution, target: Target) -> float:
     """A direct convolution."""
     products = 9 * facts.elements * facts.inputs * facts.outputs
-    return _cycles(products, DIRECT_SHARE, 0, 9 * facts.inputs * facts.outputs, target)
+    return _cycles(products, DIRECT_SHARE, 0, 9 * facts.inputs * facts.outputs, facts.model_bytes, target)
 
 
 def winograd_cycles(facts: Convolution, tile: int, target: Target) -> float:
@@ -173,13 +175,14 @@ def winograd_cycles(facts: Convolution, tile: int, target: Target) -> float:
     products = vectors * tiles * facts.inputs * facts.outputs
     moved = vectors * tiles * (facts.inputs + facts.outputs)
     filled = register_share(tiles, facts.outputs * 4 // max(target.vector_bytes, 4), target.vector_registers)
-    return _cycles(products, PRODUCT_SHARE * filled, moved, vectors * facts.inputs * facts.outputs, target)
+    weights = vectors * facts.inputs * facts.outputs
+    return _cycles(products, PRODUCT_SHARE * filled, moved, weights, facts.model_bytes, target)
 
 
-def _cycles(products: int, share: float, moved: int, weights: int, target: Target) -> float:
+def _cycles(products: int, share: float, moved: int, weights: int, model_bytes: int, target: Target) -> float:
     lanes = max(target.vector_bytes // 4, 1)
     computing = products / (2 * lanes) / share + TRANSFORM_CYCLES * moved / lanes
-    streaming = 4 * weights / STREAM_BYTES if 8 * weights > target.cache_bytes[1] else 0.0
+    streaming = 4 * weights / STREAM_BYTES if 2 * max(4 * weights, model_bytes) > target.cache_bytes[1] else 0.0
     return max(computing, streaming) + OVERLAP * min(computing, streaming)
 
 

@@ -109,7 +109,7 @@ def plan_matmul(product: Product, target: Target, lanes: int, packed: bool) -> P
     cores = target.cores if m * n * k * product.count >= LEAST_PARALLEL_WORK else 1
     l1, l2 = target.cache_bytes[0] or 32 << 10, target.cache_bytes[1] or 256 << 10
     size = product.facts.target.dtype.bytes
-    far = packed and size * n * k > l2 // 2  # comes from the third level, or from memory, as it is used
+    far = packed and _is_far(product, target)
     most = turned_vectors(target, size * lanes * k, k % PARTS == 0) if far else None
     rows, vectors = register_tile(m, n, target, lanes, ceildiv(cores, product.count), most)
     width = vectors * lanes
@@ -133,8 +133,15 @@ def plan_matmul(product: Product, target: Target, lanes: int, packed: bool) -> P
     parts = PARTS if rows * vectors < LEAST_CHAINS and k % PARTS == 0 and depth == k and k >= 8 * PARTS else 1
     most = min(4, MOST_UNROLLED // (rows * vectors * parts))
     unroll = next(u for u in (4, 2, 1) if u <= most and depth // parts % u == 0)
-    ahead = max(l1 // 4 // (size * width), 8) if far else 0 if packed else 8
+    # Weights that a call meets once are found in the cache again only if the whole model fits into it.
+    ahead = max(l1 // 4 // (size * width), 8) if far or (packed and m <= rows) else 0 if packed else 8
     return Plan(rows, vectors, columns, height, depth, unroll, parts, ahead, lanes, packed)
+
+
+def _is_far(product: Product, target: Target) -> bool:
+    """Whether the right operand comes from the third-level cache, or from memory, as it is used."""
+    bytes_of_all = product.facts.target.dtype.bytes * product.n * product.k
+    return bytes_of_all > (target.cache_bytes[1] or 256 << 10) // 2
 
 
 def turned_vectors(target: Target, column_bytes: int, in_parts: bool) -> int:
@@ -420,15 +427,15 @@ def _divide(unit: Unit, product: Product, plan: Plan, final: Stage, loops: _Loop
     fused = final.fuse(*chosen) if len(chosen) > 1 else chosen[0]
     if extent_of(final, fused) > 1:
         final.parallel(fused)
-    if copy is not None and product.right.buffer in unit.constants and _meets_once(product, plan):
+    if copy is not None and product.right.buffer in unit.constants and _meets_once(product, plan, unit.target):
         for loop in (fused, loops.around[-1]):
             final.zigzag(loop)
     return fused if attach is None else None
 
 
-def _meets_once(product: Product, plan: Plan) -> bool:
+def _meets_once(product: Product, plan: Plan, target: Target) -> bool:
     """Whether a call goes through far weights once. What it read last is then still near, and the next begins there."""
-    return bool(plan.ahead) and product.count == 1 and product.m <= plan.rows and plan.depth == product.k
+    return _is_far(product, target) and product.count == 1 and product.m <= plan.rows and plan.depth == product.k
 
 
 def _pack_kernel(copy: Stage, product: Product, plan: Plan, target: Target, alone: bool) -> None:
