@@ -14,6 +14,7 @@ from weft.codegen.c.program import merged_source
 from weft.core.errors import ArgumentError, RuntimeFault, TargetError
 from weft.executor import compile
 from weft.executor.device import DeviceRunner
+from weft.models.builder import Builder
 from weft.targets.cuda import device as cuda_device
 from weft.targets.cuda import driver, nvrtc, peaks
 from weft.targets.cuda.parse import of_architecture
@@ -56,6 +57,14 @@ def test_without_a_gpu_models_compile_but_do_not_run(tmp_path):
     module.save(tmp_path / "m.weft")
     with pytest.raises(TargetError, match="no NVIDIA driver|finds no device"):
         weft.load(tmp_path / "m.weft")(*random_inputs(module.graph))
+
+
+def test_tiles_of_images_whose_rows_no_tile_divides_stay_small():
+    """38 columns, 48 rows: the tile's places, put together again from the three axes, are the tile's own."""
+    b = Builder("rows_of_38")
+    programs = programs_of(b.finish(b.conv(b.input("x", (20, 16, 50, 40)), 16, 13, 3)))
+    assert all(kernel.shared_bytes < 64 * 1024 for program in programs for kernel in program.kernels)
+    assert max((work.bytes for program in programs for work in program.workspaces), default=0) < 4 * 13 * 16 * 9 * 2
 
 
 # ------------------------------------------------------------------------------------------------- without a device

@@ -165,3 +165,28 @@ def test_nothing_new_the_second_time(seed):
     truth = simplify(scene.condition(1), scene.ranges)
     assert truth.dtype is BOOL
     assert is_true(truth) or is_false(truth) or simplify(truth, scene.ranges) is truth
+
+
+def test_quotients_meet_their_remainders():
+    """Sums of quotients and remainders of almost the same thing, as tiles of a fused axis make them."""
+    source = random.Random(5)
+    for _ in range(2000):
+        a, b, x = (Var(name) for name in "abx")
+        extents = {var: source.choice([3, 8, 32, 57, 100]) for var in (a, b, x)}
+        ranges = Ranges()
+        for var, extent in extents.items() if source.random() < 0.7 else ():
+            ranges = ranges.with_loop(var, extent)
+        c, d, k = source.choice([3, 4, 6, 8, 19, 38]), source.choice([2, 3, 5, 48, 57]), source.choice([1, 2, -1, 3])
+
+        def line(c=c, d=d, a=a, b=b, x=x):
+            first = a * source.choice([1, 2, c, 32, 64, c * d, -3, c + 1])
+            return first + b * source.choice([0, 1, c, 32, -c]) + x + source.choice([0, 0, 1, c, -5])
+
+        f = line()
+        g = source.choice([f, f + a * (c * source.choice([1, 2, -1])), f % (c * d), line()])
+        whole = source.choice([g // c, g // c % d, (g // c + b * source.choice([0, 1, -2])) % d, g % (c * d) // c])
+        before = whole * (c * k) + f % c * k + source.choice([0, f // (c * d) * (c * d * k), a])
+        after = simplify(before, ranges)
+        for _ in range(5):
+            values = {var: source.randrange(extent) for var, extent in extents.items()}
+            assert evaluate(before, values) == evaluate(after, values), (before, after, values)

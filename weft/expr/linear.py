@@ -484,7 +484,7 @@ class Linear:
         return terms, constant
 
     def recombine(self, terms: Terms, constant: int) -> Poly:
-        """Joins k*c*(x // c) + k*(x % c) to k*x, and k*c*((x // c) % d) + k*(x % c) to k*(x % (c*d))."""
+        """Joins k*c*(x // c) + k*(x % c) to k*x, and what `joined` knows."""
         for key, value in terms.items():
             parts = self.parts.get(key)
             if parts is None or parts[0] is not FloorMod:
@@ -505,13 +505,30 @@ class Linear:
             if type(divisor) is not int:
                 continue
             for other, times in terms.items():
-                outer = self.parts.get(other)
-                if outer is None or outer[0] is not FloorMod or type(outer[2]) is not int or outer[1] != quotient:
+                if times != value * divisor:
                     continue
-                if times == value * divisor:
+                joined = self.joined(self.parts.get(other), inner, divisor, quotient)
+                if joined is not None:
                     rest = add_scaled((terms, constant), ({key: value, other: times}, 0), -1)
-                    return self.tidy(*add_scaled(rest, self.floormod_constant(inner, divisor * outer[2]), value))
+                    return self.tidy(*add_scaled(rest, joined, value))
         return terms, constant
+
+    def joined(self, other: tuple[type[Expr], Poly, Any] | None, inner: Poly, c: int, quotient: Poly) -> Poly | None:
+        """c*other + inner % c as one, where it is; `quotient` is inner // c.
+
+        other = (inner // c + y) % d    ->   (inner + c*y) % (c*d)
+        other = y // c                  ->   y, where y and inner differ by a multiple of c
+        """
+        if other is None or type(other[2]) is not int:
+            return None
+        if other[0] is FloorMod:
+            more = add_scaled(other[1], quotient, -1)
+            if quotient[0] and not any(key in more[0] for key in quotient[0]):
+                return self.floormod_constant(add_scaled(inner, more, c), c * other[2])
+        if other[0] is FloorDiv and other[2] == c:
+            gap = self.floormod_constant(add_scaled(inner, other[1], -1), c)
+            return None if gap[0] or gap[1] else other[1]
+        return None
 
     # --------------------------------------------------------------------------------------------------- min, max
 
