@@ -51,11 +51,10 @@ QUERIES, KEYS, VALUES, SCORES, MASKED, TOP, GROWN, TOTAL, MIXED, RESULT = (
 )  # fmt: skip
 """The stages of the program, by which a schedule knows them."""
 
-TOP_OUT, TOTAL_OUT, PEAK, SHARE, WHOLE_TOTAL, WHOLE = (
-    "attention_top_out", "attention_total_out", "attention_peak", "attention_share", "attention_whole_total",
-    "attention_whole",
+PART, PEAK, SHARE, WHOLE_TOTAL, WHOLE = (
+    "attention_part", "attention_peak", "attention_share", "attention_whole_total", "attention_whole",
 )  # fmt: skip
-"""The stages that only a program with several parts has: what a part hands on, and the sums over the parts."""
+"""The stages that only a program in parts has: what a part hands on, and the sums over the parts."""
 
 OPERANDS = ("query", "key", "value")
 STEPS = {
@@ -365,22 +364,28 @@ def _in_parts(
 def _added_up(
     top: te.Tensor, total: te.Tensor, mixed: te.Tensor, greatest: Callable[[Expr], Expr]
 ) -> tuple[te.Tensor, te.Tensor]:
-    """Parts weighed by the powers of their tops."""
+    """Parts weighed by the powers of their tops; a part hands these on, and its sums, behind what it mixed."""
     batch, heads, count, rows = top.shape
-    width = mixed.shape[4]
-    tops = te.compute(top.shape, lambda *at: top[at], name=TOP_OUT)
-    totals = te.compute(top.shape, lambda *at: total[at], name=TOTAL_OUT)
+    width = int_value(mixed.shape[4]) or 1
+
+    def handed(b: Any, h: Any, q: Any, i: Any, e: Any) -> Expr:
+        behind = te.select(te.equal(e, width), top[b, h, q, i], total[b, h, q, i])
+        return te.select(e < width, mixed[b, h, q, i, te.minimum(e, width - 1)], behind)
+
+    part = te.compute((batch, heads, count, rows, width + 2), handed, name=PART)
     p = [te.reduce_axis(count, name=f"{name}_part") for name in ("peak", "total", "whole")]
-    peak = te.compute((batch, heads, rows), lambda b, h, i: te.max(tops[b, h, p[0], i], axis=p[0]), name=PEAK)
-    share = te.compute(top.shape, lambda b, h, q, i: te.exp(tops[b, h, q, i] - greatest(peak[b, h, i])), name=SHARE)
+    peak = te.compute((batch, heads, rows), lambda b, h, i: te.max(part[b, h, p[0], i, width], axis=p[0]), name=PEAK)
+    share = te.compute(
+        top.shape, lambda b, h, q, i: te.exp(part[b, h, q, i, width] - greatest(peak[b, h, i])), name=SHARE
+    )
     whole_total = te.compute(
         (batch, heads, rows),
-        lambda b, h, i: te.sum(totals[b, h, p[1], i] * share[b, h, p[1], i], axis=p[1]),
+        lambda b, h, i: te.sum(part[b, h, p[1], i, width + 1] * share[b, h, p[1], i], axis=p[1]),
         name=WHOLE_TOTAL,
     )
     whole = te.compute(
         (batch, heads, rows, width),
-        lambda b, h, i, e: te.sum(mixed[b, h, p[2], i, e] * share[b, h, p[2], i], axis=p[2]),
+        lambda b, h, i, e: te.sum(part[b, h, p[2], i, e] * share[b, h, p[2], i], axis=p[2]),
         name=WHOLE,
     )
     return whole, whole_total

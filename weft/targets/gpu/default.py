@@ -8,6 +8,7 @@ threads.
     rows (softmax, layer norm)        a block of threads, or a thread, computes every stage of a row
     reductions                        shared by threads, in two kernels where there are few elements
     the rest                          a thread for each element, or vector of elements
+    attention                         scores stay in the shared memory of a block
     recurrences                       the steps in order; sums of a unit and its new values in one kernel
 
 Nothing here fails: a step that is not legal for a program is left out, and what has no other schedule is divided among
@@ -24,6 +25,8 @@ from weft.loop.tree import block_path, loops_on
 from weft.schedule.facts import block_named, facts_of, names_of
 from weft.schedule.schedule import Schedule
 from weft.targets.base import Target
+from weft.targets.gpu.attention import STAGES as ATTENTION
+from weft.targets.gpu.attention import schedule_attention
 from weft.targets.gpu.elementwise import bind_flat, schedule_elementwise
 from weft.targets.gpu.inline import inline_producers
 from weft.targets.gpu.product import schedule_product
@@ -44,9 +47,10 @@ def default_schedule(
     `first` are a target's own ways, tried before those that every target has.
     """
     try:
-        inline_producers(schedule)
+        inline_producers(schedule, ATTENTION)
     except WeftError:
         pass
+    schedule_attention(schedule, target)
     schedule_steps(schedule, target)
     done: set[str] = set()
     for name in reversed(names_of(schedule)):

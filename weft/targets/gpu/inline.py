@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from weft.core.errors import ScheduleError
 from weft.expr.nodes import Load
 from weft.loop.ir import Block, Store
@@ -17,10 +19,10 @@ MODERATE = 40
 """Work that may be done twice rather than written to memory and read again."""
 
 
-def inline_producers(s: Schedule) -> None:
-    """Dissolves elementwise producers into their readers where that saves memory traffic."""
+def inline_producers(s: Schedule, kept: Collection[str] = ()) -> None:
+    """Dissolves elementwise producers, but for those that are `kept`, into their readers where that saves traffic."""
     for name in names_of(s):
-        if not _may_inline(s, block_named(s, name)):
+        if name in kept or not _may_inline(s, block_named(s, name)):
             continue
         try:
             s[name].compute_inline()

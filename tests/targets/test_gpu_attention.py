@@ -1,0 +1,138 @@
+"""Attention in one kernel on machines with threads: masks, odd sizes, parts of the keys, points of the space.
+
+Programs run in the interpreter, which reports races, and in OpenCL, where local memory and barriers really execute.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import weft
+from tests.codegen.c_support import opencl
+from tests.targets.test_spaces_attention import arrays_of, one_node
+from weft.executor.passes import for_target, optimize
+from weft.executor.program import build_program
+from weft.graph.interpreter import interpret_graph
+from weft.loop.interpreter import interpret
+from weft.loop.verifier import verify
+from weft.models.language import bert_base
+from weft.ops.attention_fused import NAME, Sizes
+from weft.targets.cuda import nvrtc
+from weft.targets.gpu.attention import attention_space, proposal
+from weft.targets.gpu.default import default_schedule
+from weft.targets.registry import find_target
+
+CUDA = find_target("cuda:sm_90a")
+SMALL = replace(CUDA, threads=replace(CUDA.threads, multiprocessors=4, block_threads=64, warp=8, shared_bytes=32768))
+SCALED = ("scale", 0.3, None)
+CASES = {
+    "even": ((1, 2, 32, 32, 16, 16), (SCALED,), 0),
+    "no step": ((1, 1, 16, 48, 16, 32), (), 0),
+    "odd everything": ((2, 3, 19, 37, 5, 7), (SCALED, ("add", 0.0, (2, 1, 19, 37))), 0),
+    "causal": ((1, 2, 21, 40, 12, 16), (SCALED, ("causal", 0.0, None)), 0),
+    "keep": ((1, 1, 24, 20, 8, 40), (SCALED, ("keep", -1e9, (24, 20))), 0),
+    "parts": ((1, 2, 17, 75, 8, 12), (SCALED, ("add", 0.0, (17, 75))), 32),
+    "causal parts": ((1, 1, 40, 64, 8, 8), (SCALED, ("causal", 0.0, None)), 16),
+}
+
+
+def graph_of(sizes, steps, part=0, target=SMALL, **attributes):
+    """A graph of one attention, padded as the target wants it; with `part`, in parts of so many keys."""
+    graph = one_node(sizes, steps, **attributes)
+    padded = list(proposal(Sizes(*sizes), target.threads))
+    if part:
+        padded[1], padded[3] = -(-sizes[3] // part) * part, part
+    graph.nodes[0].attributes["padded"] = padded
+    return graph
+
+
+def program_of(graph, arrays):
+    """The program, and the array of each of its parameters but the output."""
+    program = build_program(graph.nodes, graph.outputs, {}, "kernel")
+    by_name = {value.name: array for value, array in zip(graph.inputs, arrays)}
+    return program.schedule, {buffer: by_name[value.name] for value, buffer in program.inputs}
+
+
+def wanted(graph, arrays):
+    with np.errstate(all="ignore"):
+        return interpret_graph(graph, arrays)[0]
+
+
+def check(graph, arrays=None, point=None, target=SMALL):
+    """Interprets the schedule, as it is and lowered, and compares with the numpy meaning."""
+    arrays = arrays_of(graph) if arrays is None else arrays
+    schedule, given = program_of(graph, arrays)
+    space = attention_space(schedule, target)
+    space.apply({**space.default, **(point or {})})
+    verify(schedule.func)
+    for func, strict in ((schedule.func, True), (target.lower(schedule.func), False)):
+        out = np.full(graph.outputs[0].tensor.static, 7, np.float32)
+        with np.errstate(all="ignore"):
+            interpret(func, *(given.get(buffer, out) for buffer in schedule.func.buffers), check=strict)
+        np.testing.assert_allclose(out, wanted(graph, arrays), rtol=2e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_default_point(name):
+    sizes, steps, part = CASES[name]
+    check(graph_of(sizes, steps, part, heads_inside=len(name) % 2))
+
+
+@pytest.mark.parametrize("point", [{"rows": 8, "each": 1}, {"rows": 16, "each": 2}, {"rows": 32, "each": 4}])
+@pytest.mark.parametrize("part", [0, 32])
+def test_points_of_the_space_agree(point, part):
+    check(graph_of((1, 1, 32, 64, 8, 8), (SCALED,), part), point=point)
+
+
+@pytest.mark.parametrize("part", [0, 16])
+@pytest.mark.parametrize("empty_rows", [0, 1, 2])
+def test_rows_and_parts_that_see_nothing(part, empty_rows):
+    graph = graph_of((1, 1, 20, 37, 8, 8), (SCALED, ("allow", 0.0, (1, 1, 20, 37))), part, empty_rows=empty_rows)
+    arrays = arrays_of(graph)
+    arrays[3][0, 0, [0, 7, 19]] = False
+    arrays[3][0, 0, 5, :20] = False  # the first part alone
+    check(graph, arrays)
+
+
+@pytest.mark.parametrize("name", ["odd everything", "causal", "causal parts"])
+def test_opencl_runs_it(name):
+    target = opencl()
+    sizes, steps, part = CASES[name]
+    graph = graph_of(sizes, steps, part, target)
+    arrays = arrays_of(graph)
+    schedule, given = program_of(graph, arrays)
+    default_schedule(schedule, target)
+    out = np.full(graph.outputs[0].tensor.static, np.nan, np.float32)
+    weft.build(schedule, target=target)(*(given.get(buffer, out) for buffer in schedule.func.buffers))
+    np.testing.assert_allclose(out, wanted(graph, arrays), rtol=2e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("sizes", [(1, 12, 128, 128, 64, 64), (1, 8, 1024, 4096, 64, 80)])
+def test_kernels_compile(architecture, sizes):
+    if not nvrtc.is_available():
+        pytest.skip("NVRTC is not installed")
+    target = find_target(f"cuda:{architecture}")
+    graph = graph_of(sizes, (SCALED,), target=target)
+    schedule, _ = program_of(graph, arrays_of(graph))
+    default_schedule(schedule, target)
+    program = target.generate(target.lower(schedule.func))
+    assert len(program.kernels) == (1 if sizes[3] == 128 else 2)
+    assert all(kernel.shared_bytes <= target.threads.shared_bytes for kernel in program.kernels)
+    assert not program.workspaces or sum(w.bytes for w in program.workspaces) < 4 * 8 * 1024 * 4096  # no score matrix
+    assert nvrtc.compile_source(program.source, target.cpu)
+
+
+def test_a_model_has_it():
+    """A small BERT on OpenCL: each layer's attention is one node and one kernel, and the answer is the graph's."""
+    target = opencl()
+    graph = bert_base(length=24, layers=2, width=64, heads=4, vocabulary=50)
+    made = for_target(optimize(graph, {}, {}), target)
+    assert sum(node.op == NAME for node in made.nodes) == 2
+    arrays = [np.random.default_rng(0).integers(0, 2, v.tensor.static).astype(v.tensor.numpy) for v in graph.inputs]
+    found = weft.compile(graph, target=target).run(None, {v.name: a for v, a in zip(graph.inputs, arrays)})
+    for one, want in zip(found, interpret_graph(graph, arrays)):
+        np.testing.assert_allclose(one, want, rtol=1e-3, atol=1e-4)

@@ -1,0 +1,7 @@
+"""The algorithms that are proposed for parts of a graph: those of any machine with threads."""
+
+from __future__ import annotations
+
+from weft.targets.gpu.algorithms import attention_proposer, proposer
+
+__all__ = ["attention_proposer", "proposer"]

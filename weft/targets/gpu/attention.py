@@ -1,0 +1,385 @@
+"""Attention (weft/ops/attention_fused.py) on a machine with threads: scores never leave the shared memory of a block.
+
+    for each batch, head, part of the keys and tile of queries      a block of WARPS × TX threads
+      for each tile of keys                                         fetched together into shared memory
+        scores, and the steps on them                               a thread's own tile of sums, in registers
+      the top of each row, powers, their sum                        a row of threads for each query
+      for each tile of keys                                         its values fetched together
+        sums of values, weighed                                     in registers
+      divided by the sums of powers                                 -> the output
+
+Keys that are too many for a row of scores in shared memory are cut into parts (`padded`'s fourth number), each with a
+block of its own; a second kernel weighs and adds what they give.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from weft.core.errors import ScheduleError, WeftError
+from weft.expr.nodes import Var, int_value
+from weft.loop.ir import Block
+from weft.loop.tree import readers
+from weft.ops.attention_fused import (
+    GROWN,
+    KEYS,
+    MASKED,
+    MIXED,
+    PART,
+    PEAK,
+    QUERIES,
+    SCORES,
+    SHARE,
+    TOP,
+    TOTAL,
+    VALUES,
+    WHOLE,
+    WHOLE_TOTAL,
+    Sizes,
+)
+from weft.schedule.facts import block_named, extent, facts_of, names_of
+from weft.schedule.schedule import Schedule, Stage
+from weft.schedule.space import Point, Space
+from weft.targets.base import Target, ThreadFacts
+from weft.targets.gpu.elementwise import bind_loop, free_loops, fuse_all, loop_extents, spatial_loops, threads_of
+from weft.targets.gpu.product import fetch_lanes
+from weft.targets.gpu.sharing import reduce_loops, unroll_some
+
+STAGES = frozenset(
+    (QUERIES, KEYS, VALUES, SCORES, MASKED, TOP, GROWN, TOTAL, MIXED, PART, PEAK, SHARE, WHOLE_TOTAL, WHOLE)
+)  # fmt: skip
+"""The stages that the sketch deals with: none of them is dissolved before it is asked."""
+
+WARPS = 4
+"""Rows of threads of a block."""
+
+CHOICES: dict[str, tuple[int, ...]] = {"rows": (8, 16, 32), "each": (1, 2, 4)}
+"""Queries of a block, and keys of a thread at a time."""
+
+LEAST_QUERIES, LEAST_KEYS = 8, 16
+"""Attention of fewer is a matter of streaming keys and values, which vector products do."""
+
+ALONE = 1.5
+"""How much longer a block takes that no other shares its multiprocessor with: nothing hides what it waits for."""
+
+_SHARE = {8: 0.3, 16: 0.45, 32: 0.6}
+"""How much of the multiply-adds a block of so many queries keeps busy, by the loads that each takes."""
+
+
+# ------------------------------------------------------------------------------------------------- the default point
+
+
+def proposal(sizes: Sizes, machine: ThreadFacts) -> tuple[int, int, int, int] | None:
+    """The sizes that the stages of an attention should have, and the keys of a part; None where nothing fits."""
+    if sizes.queries < LEAST_QUERIES or sizes.keys < LEAST_KEYS:
+        return None
+    found = []
+    for point in _points(machine):
+        part = _part(sizes, machine, point)
+        if part is not None:
+            parts = math.ceil(sizes.keys / part)
+            width = _up(sizes.value_size, _across(machine))
+            found.append((point, (_up(sizes.queries, point["rows"]), parts * part, width, part)))
+    best = min(found, key=lambda one: _cycles(sizes, machine, one[0], one[1]), default=None)
+    return None if best is None else best[1]
+
+
+def _points(machine: ThreadFacts) -> Iterator[dict[str, int]]:
+    for rows in CHOICES["rows"]:
+        for each in CHOICES["each"]:
+            if WARPS * _across(machine) <= machine.block_threads:
+                yield {"rows": rows, "each": each}
+
+
+def _across(machine: ThreadFacts) -> int:
+    """Threads of a row of a block."""
+    return min(machine.warp, 32)
+
+
+def _part(sizes: Sizes, machine: ThreadFacts, point: Point) -> int | None:
+    """The keys of a part: as few parts as shared memory allows; two blocks should fit, so that one hides the other."""
+    tile = point["each"] * _across(machine)
+    if point["each"] > 1 and tile >= 2 * sizes.keys:
+        return None
+    room = machine.shared_bytes // 2 - shared_bytes(sizes, machine, point, 0)
+    most = room // (8 * point["rows"]) // tile * tile
+    if most < min(4 * tile, _up(sizes.keys, tile)):
+        return None
+    return _up(math.ceil(sizes.keys / math.ceil(_up(sizes.keys, tile) / most)), tile)
+
+
+def shared_bytes(sizes: Sizes, machine: ThreadFacts, point: Point, part: int) -> int:
+    """Shared memory of a block: tiles of queries, keys and values, scores and their powers, what is mixed."""
+    rows, across = point["rows"], _across(machine)
+    tile, width = point["each"] * across, _up(sizes.value_size, across)
+    fixed = (rows + tile) * (sizes.size + 4) + (tile + rows) * width + 2 * rows * (across + 2)
+    return 4 * (fixed + 2 * rows * part)
+
+
+def _up(size: int, factor: int) -> int:
+    return -(-size // factor) * factor
+
+
+def _cycles(sizes: Sizes, machine: ThreadFacts, point: Point, padded: Sequence[int]) -> float:
+    """Cycles by counting: products at the share of the peak that a block of so many queries reaches, and latency."""
+    queries, keys, width, part = padded
+    parts, around = keys // part, sizes.batch * sizes.heads
+    blocks = around * (queries // point["rows"]) * parts
+    loads = 1 + 1 / point["each"]
+    work = point["rows"] * part * (sizes.size + width) / 128 / _SHARE[point["rows"]] * loads
+    if 2 * shared_bytes(sizes, machine, point, part) > machine.multiprocessor_shared_bytes:
+        work *= ALONE
+    again = 3000.0 + 12 * around * queries * width * parts / (machine.multiprocessors * 24)
+    return math.ceil(blocks / machine.multiprocessors) * work + 2500 + (again if parts > 1 else 0)
+
+
+# --------------------------------------------------------------------------------------------------------- the sketch
+
+
+def schedule_attention(s: Schedule, target: Target) -> None:
+    """Schedules the attention of a program, where there is one; what does not have the form is left as it is."""
+    space = attention_space(s, target)
+    if space is None:
+        return
+    before = s.copy()
+    try:
+        space.apply(space.default)
+    except WeftError:
+        s._become(before)
+
+
+def attention_space(s: Schedule, target: Target) -> Space | None:
+    """The space of an attention in parts; None for any other program."""
+    if not {SCORES, MASKED, TOP, GROWN, TOTAL, MIXED, WHOLE, WHOLE_TOTAL} <= set(names_of(s)):
+        return None
+    machine, found = threads_of(target), facts_of(block_named(s, SCORES))
+    batch, heads, parts, queries, part = (extent(axis) for axis in found.spatial)
+    width = extent(facts_of(block_named(s, MIXED)).spatial[-1])
+    sizes, padded = Sizes(batch, heads, queries, parts * part, found.depth, width), (queries, parts * part, width, part)
+    points = [
+        point
+        for point in _points(machine)
+        if queries % point["rows"] == 0
+        and part % (point["each"] * _across(machine)) == 0
+        and shared_bytes(sizes, machine, point, part) <= machine.shared_bytes
+    ]
+    if not points or width % _across(machine):
+        return None
+    best = min(points, key=lambda point: _cycles(sizes, machine, point, padded))
+    return Space("attention", CHOICES, best, lambda point: _Sketch(s, target, padded, parts, point).run())
+
+
+def _reader(s: Schedule, name: str) -> Block:
+    found = readers(s.func.body, block_named(s, name).writes[0].buffer)
+    if len(found) != 1:
+        raise ScheduleError("attention", name, "one block takes it in the form that is known")
+    return found[0]
+
+
+class _Sketch:
+    """The schedule, from the output to the inputs."""
+
+    def __init__(self, s: Schedule, target: Target, padded: Sequence[int], parts: int, point: Point) -> None:
+        self.s, self.target, self.parts = s, target, parts
+        self.rows, self.each, self.width = point["rows"], point["each"], padded[2]
+        self.across = _across(threads_of(target))
+        self.each_row = self.rows // WARPS
+        self.depth = facts_of(block_named(s, SCORES)).depth
+
+    def run(self) -> None:
+        """All the steps."""
+        s = self.s
+        partial = {name: self.in_parts(s[name]) for name in (TOTAL, TOP)}
+        if self.parts > 1:
+            self.add_up()
+            self.final, written = s[PART], s[MIXED]
+            sums = s.cache_write(MIXED, "local")
+            block = self.blocks(list(range(5)))
+            written.set_scope("shared")
+            written.compute_at(self.final, block, exact=False)
+            self.spread(self.final)
+            thread = self.threads(written)
+        else:
+            s[WHOLE].compute_inline()
+            s[WHOLE_TOTAL].compute_inline()
+            final = _reader(s, MIXED)
+            self.final, sums = s[final.name], s[MIXED]
+            block = self.blocks(_places(final))
+            thread = self.threads(self.final)
+        self.weigh(sums, s[MIXED] if self.parts > 1 else self.final, thread)
+        for name in (TOTAL, partial[TOTAL], GROWN, TOP, partial[TOP], MASKED):
+            s[name].set_scope("shared")
+            s[name].compute_at(self.final, block, exact=False)
+        self.spread(s[GROWN])
+        self.products()
+        for name in (TOTAL, TOP):
+            self.reduce_rows(s[name], s[partial[name]])
+        if QUERIES in names_of(s):
+            self.fetch(s[QUERIES], self.final, block)
+
+    def blocks(self, order: list[int]) -> Var:
+        """A block of threads for each tile of queries of the block that writes the result; gives their loop."""
+        final = self.final
+        loops = [loop.var for loop in free_loops(final)]
+        *around, place, element = (loops[at] for at in order)
+        tile, row = final.split(place, factor=self.rows)
+        final.reorder(*around, tile, row, element)
+        final.bind(tile, "blockIdx.x")
+        final.bind(fuse_all(final, around), "blockIdx.y")
+        return tile
+
+    def threads(self, stage: Stage) -> Var:
+        """A tile of queries and elements for threads, a few neighbours each; gives the loop of a thread."""
+        *_, row, element = [loop.var for loop in free_loops(stage)]
+        whole = loop_extents(stage)[element.name] == self.width
+        thread_row, inner_row = stage.split(row, factors=[WARPS, self.each_row])
+        lanes = self.width // self.across
+        column, inner = stage.split(element, factors=[self.across, lanes])
+        stage.reorder(thread_row, column, inner_row, inner)
+        stage.bind(thread_row, "threadIdx.y")
+        stage.bind(column, "threadIdx.x")
+        stage.unroll(inner_row)
+        if whole and lanes in (2, 4):
+            stage.vectorize(inner)
+        else:
+            stage.unroll(inner)
+        return column
+
+    def weigh(self, sums: Stage, taker: Stage, thread: Var) -> None:
+        """The sums of weighed values: registers of a thread; values of a tile of keys in shared memory."""
+        s = self.s
+        sums.set_scope("local")
+        sums.compute_at(taker, thread, exact=False)
+        *own, key = [loop.var for loop in free_loops(sums)]
+        tile, group, inner = sums.split(key, factors=[None, self.each * self.across // 4, 4])
+        sums.reorder(tile, group, inner, *own)
+        sums.unroll(inner)
+        for loop in own:
+            sums.unroll(loop)
+        if VALUES in names_of(s):
+            self.fetch(s[VALUES], sums, tile)
+            self.into_registers(VALUES, sums, inner)
+        self.into_registers(GROWN, sums, group)
+
+    def products(self) -> None:
+        """The scores, and the steps on them: a tile of keys at a time."""
+        s, masked = self.s, self.s[MASKED]
+        *_, row, key = [loop.var for loop in free_loops(masked)]
+        thread_row, inner_row = masked.split(row, factors=[WARPS, self.each_row])
+        tile, inner_key, thread_key = masked.split(key, factors=[None, self.each, self.across])
+        masked.reorder(tile, inner_key, thread_row, thread_key, inner_row)
+        masked.bind(inner_key, "vthread")  # neighbours in shared memory are those of neighbouring threads
+        masked.bind(thread_row, "threadIdx.y")
+        masked.bind(thread_key, "threadIdx.x")
+        masked.unroll(inner_row)
+        scores = s[SCORES]
+        scores.set_scope("local")
+        scores.compute_at(masked, thread_key, exact=False)
+        *own, element = [loop.var for loop in free_loops(scores)]
+        deep = 4 if self.depth % 4 == 0 else 1
+        group, inner = scores.split(element, factor=deep)
+        scores.reorder(group, inner, *own)
+        for loop in (inner, *own):
+            scores.unroll(loop)
+        if KEYS in names_of(s):
+            self.fetch(s[KEYS], masked, tile)
+            self.into_registers(KEYS, scores, group)
+        if QUERIES in names_of(s):
+            self.into_registers(QUERIES, scores, group)
+
+    def into_registers(self, name: str, reader: Stage, place: Var) -> None:
+        """What a thread reads of a tile in shared memory, in vectors where neighbours are read."""
+        copy = self.s.cache_read(name, "local", [reader.name])
+        copy.compute_at(reader, place, exact=False)
+        long = [loop.var for loop in free_loops(copy) if (int_value(loop.extent) or 1) > 1]
+        for loop in long[:-1]:
+            copy.unroll(loop)
+        if long:
+            last = loop_extents(copy)[long[-1].name]
+            if facts_of(copy.block).step(facts_of(copy.block).loads[0], copy.block.axes[-1].var) == 1 and last in (
+                2,
+                4,
+            ):
+                copy.vectorize(long[-1])
+            else:
+                copy.unroll(long[-1])
+
+    def fetch(self, stage: Stage, reader: Stage, place: Var) -> None:
+        """A tile of an operand into shared memory, by all threads of the block."""
+        stage.set_scope("shared")
+        stage.compute_at(reader, place, exact=False)
+        *_, row, element = [loop.var for loop in free_loops(stage)]
+        extents = loop_extents(stage)
+        lanes = fetch_lanes(facts_of(stage.block), extents[element.name])
+        flat = fuse_all(stage, [row, element])
+        outer, thread_row, thread, vector = stage.split(flat, factors=[None, WARPS, self.across, lanes])
+        stage.reorder(thread_row, thread, outer, vector)
+        stage.bind(thread_row, "threadIdx.y")
+        stage.bind(thread, "threadIdx.x")
+        stage.unroll(outer)
+        if lanes > 1:
+            stage.vectorize(vector)
+        if stage.name != VALUES:
+            stage.storage_align(2, 8, 4)
+
+    def spread(self, stage: Stage) -> None:
+        """Rows for rows of threads, elements of a row for the threads of one."""
+        *_, row, key = [loop.var for loop in free_loops(stage)]
+        outer, thread = stage.split(key, factor=self.across)
+        thread_row, inner_row = stage.split(row, factors=[WARPS, self.each_row])
+        stage.reorder(thread_row, thread, inner_row, outer)
+        stage.bind(thread_row, "threadIdx.y")
+        stage.bind(thread, "threadIdx.x")
+        stage.unroll(inner_row)
+        if loop_extents(stage)[outer.name] <= 8:
+            stage.unroll(outer)
+
+    def in_parts(self, stage: Stage) -> str:
+        """A reduction of rows of which each thread of a row makes a part; gives the stage of the parts."""
+        (key,) = reduce_loops(stage)
+        _, thread = stage.split(key, factor=self.across)
+        return self.s.rfactor(stage.name, thread, -1).name
+
+    def reduce_rows(self, whole: Stage, parts: Stage) -> None:
+        """The top or the sum of each row: its threads have a part each, and one of them puts the parts together."""
+        sums = self.s.cache_write(parts.block.writes[0].buffer, "local")
+        parts.storage_align(3, 2, 1)  # rows begin at different banks
+        *_, row, column = spatial_loops(parts)
+        thread_row, inner_row = parts.split(row, factors=[WARPS, self.each_row])
+        parts.reorder(thread_row, column, inner_row)
+        parts.bind(thread_row, "threadIdx.y")
+        parts.bind(column, "threadIdx.x")
+        parts.unroll(inner_row)
+        sums.compute_at(parts, inner_row)
+        unroll_some(sums, reduce_loops(sums)[-1])
+        sums = self.s.cache_write(whole.block.writes[0].buffer, "local")
+        thread_row, thread = whole.split(spatial_loops(whole)[-1], factors=[WARPS, self.each_row])
+        whole.bind(thread_row, "threadIdx.y")
+        whole.bind(thread, "threadIdx.x")
+        sums.compute_at(whole, thread)
+        sums.unroll(reduce_loops(sums)[-1])
+
+    def add_up(self) -> None:
+        """The second kernel: a thread for each element of the result weighs the parts and adds them."""
+        s = self.s
+        s[SHARE].compute_inline()
+        final = s[_reader(s, WHOLE).name]
+        bind_loop(final, fuse_all(final, spatial_loops(final)), self.target)
+        place = final.loops[-1]
+        for name in (WHOLE, WHOLE_TOTAL, PEAK):
+            s[name].set_scope("local")
+            s[name].compute_at(final, place, exact=False)
+
+
+def _places(final: Block) -> list[int]:
+    """The positions of batch, head, query and element among the axes of the block that divides by the sums."""
+    facts = facts_of(final)
+    variables = [axis.var for axis in final.axes]
+    loads = [load for load in facts.loads if load.buffer.name == MIXED]
+    if facts.is_reduction or not loads or any(list(load.indices) != list(loads[0].indices) for load in loads):
+        raise ScheduleError("attention", final.name, "it does not take the sums at one place")
+    found = [variables.index(i) for i in loads[0].indices if isinstance(i, Var) and i in variables]
+    if sorted(found) != list(range(len(variables))) or len(found) != 4:
+        raise ScheduleError("attention", final.name, "its axes are not those of the result")
+    return found
