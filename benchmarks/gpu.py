@@ -29,7 +29,17 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu_programs import CONVOLUTIONS, DEPTHWISE, Problem, convolution, depthwise, gemm, memory_problems
+from benchmarks.gpu_programs import (
+    CONVOLUTIONS,
+    DEPTHWISE,
+    Problem,
+    bytes_product,
+    convolution,
+    depthwise,
+    gemm,
+    memory_problems,
+    tf32_product,
+)
 from weft import te
 from weft.core.errors import TargetError
 from weft.schedule.schedule import Schedule
@@ -40,7 +50,7 @@ from weft.targets.registry import find_target
 LAUNCHES = 20
 """Launches in one graph: the gaps between them are then those of a model, not those of Python."""
 ROUNDS = 9
-GROUPS = ("gemm", "conv", "depthwise", "memory", "figure7", "models")
+GROUPS = ("gemm", "narrow", "conv", "depthwise", "memory", "attention", "figure7", "models")
 
 
 @dataclass
@@ -79,10 +89,14 @@ class Bench:
         """Random inputs."""
         torch = self.torch
         generator = torch.Generator(device="cuda").manual_seed(1)
-        kinds = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
-        return [
-            torch.randn(_shape(t), device="cuda", generator=generator).to(kinds[t.dtype.name]) for t in problem.inputs
-        ]
+
+        def one(t: Any) -> Any:
+            kind = getattr(torch, t.dtype.name)
+            if t.dtype.is_integer:
+                return torch.randint(-128, 128, _shape(t), device="cuda", generator=generator, dtype=kind)
+            return torch.randn(_shape(t), device="cuda", generator=generator).to(kind)
+
+        return [one(t) for t in problem.inputs]
 
     def ours(
         self, problem: Problem, given: Sequence[Any], schedule: Schedule | None = None
@@ -90,10 +104,12 @@ class Bench:
         """A recording of so many launches of our kernels, its result, and grids and blocks."""
         if schedule is None:
             schedule = te.create_schedule(problem.output.op)
-            default_schedule(schedule, self.target, problem.constants)
+            default_schedule(schedule, self.target.with_features(*problem.features), problem.constants)
         program = self.target.generate(self.target.lower(schedule.func))
         executable = self.device.load(program)
-        result = self.torch.full(_shape(problem.output), math.nan, device="cuda", dtype=given[0].dtype)
+        whole = problem.output.dtype.is_integer
+        kind, poison = getattr(self.torch, problem.output.dtype.name), 7 if whole else math.nan
+        result = self.torch.full(_shape(problem.output), poison, device="cuda", dtype=kind)
         arguments: dict[str, Any] = {t.name: tensor for t, tensor in zip(problem.inputs, given)}
         arguments[problem.output.name] = result
         held = {w.name: self.device.allocate(w.bytes) for w in program.workspaces}
@@ -188,6 +204,20 @@ def _gemms(bench: Bench) -> Iterator[Row]:
                 yield bench.race("gemm", name, gemm(m, n, k, dtype, turned))
 
 
+def _narrow(bench: Bench) -> Iterator[Row]:
+    for size in (1024, 2048, 4096):
+        for turned in (True, False):
+            name = f"{size}³" + (" (B turned)" if turned else "")
+            yield bench.race("narrow", f"int8 {name}", bytes_product(size, size, size, turned))
+        yield bench.race("narrow", f"tf32 {size}³", tf32_product(size, size, size))
+
+
+def _attention(bench: Bench) -> Iterator[Row]:
+    from benchmarks.gpu_models import attention_rows
+
+    yield from attention_rows(bench, Row)
+
+
 def _convolutions(bench: Bench) -> Iterator[Row]:
     for row in CONVOLUTIONS:
         yield bench.race("conv", row.name, convolution(row))
@@ -242,8 +272,8 @@ def _models(bench: Bench) -> Iterator[Row]:
 
 
 RUNNERS: dict[str, Callable[[Bench], Iterator[Row]]] = {
-    "gemm": _gemms, "conv": _convolutions, "depthwise": _depthwise, "memory": _memory, "figure7": _figure7,
-    "models": _models,
+    "gemm": _gemms, "narrow": _narrow, "conv": _convolutions, "depthwise": _depthwise, "memory": _memory,
+    "attention": _attention, "figure7": _figure7, "models": _models,
 }  # fmt: skip
 
 

@@ -18,6 +18,7 @@ import numpy as np
 from benchmarks.torch_models import NoTorchModel, to_torch
 from weft.executor import compile
 from weft.executor.inputs import random_array
+from weft.graph.ir import Graph, Node, TensorType, Value
 from weft.models import make, names
 from weft.targets.cuda import driver
 
@@ -128,3 +129,50 @@ def model_rows(bench: Any, make_row: Callable[..., Any]) -> Iterator[Any]:
         ours, theirs = statistics.median(times["ours"]), statistics.median(times[best])
         told = f"{len(race.kernels)} kernels, {race.compile_seconds:.1f} s"
         yield make_row("models", name, ours * 1e6, theirs * 1e6, best, ratio, race.error, told, race.kernels)
+
+
+ATTENTION = (
+    (1, 12, 128, 64), (8, 12, 128, 64), (1, 12, 384, 64), (1, 12, 512, 64), (8, 12, 512, 64), (1, 16, 1024, 128),
+    (1, 12, 4096, 64), (1, 8, 1000, 40),
+)  # fmt: skip
+"""Batch, heads, queries (and keys), and elements of a head."""
+
+
+def attention_rows(bench: Any, make_row: Callable[..., Any]) -> Iterator[Any]:
+    """One row for each attention in float32, as it is and causal, against PyTorch's own."""
+    torch = bench.torch
+    functional = torch.nn.functional.scaled_dot_product_attention
+    for sizes in ATTENTION:
+        for causal in (False, True):
+            given = [torch.randn(sizes, device="cuda") for _ in range(3)]
+            recording, result = _attention_of(bench, given, causal)
+            want = functional(*[t.double() for t in given], is_causal=causal)
+            error = float((result.double() - want).norm() / want.norm())
+            made = bench.graph(lambda given=given, causal=causal: functional(*given, is_causal=causal))
+            times = [(bench.time_ours(recording), bench.time_graph(made)) for _ in range(ROUNDS + 2)][2:]
+            ours, theirs = (statistics.median(column) for column in zip(*times))
+            work = 4.0 * sizes[0] * sizes[1] * sizes[2] ** 2 * sizes[3] / (2 if causal else 1)
+            name = "×".join(map(str, sizes)) + (" causal" if causal else "")
+            rate = f"{work / ours / 1e12:.1f} TFLOP/s"
+            yield make_row("attention", name, ours * 1e6, theirs * 1e6, "sdpa", theirs / ours, error, rate)
+
+
+def _attention_of(bench: Any, given: Sequence[Any], causal: bool) -> tuple[Any, Any]:
+    """Launches of our attention, recorded, and where the result is."""
+    kind = TensorType("float32", tuple(given[0].shape))
+    values, out = [Value(name, kind) for name in "qkv"], Value("y", kind)
+    node = Node("Attention", values, [out], {"is_causal": int(causal)})
+    module: Any = compile(Graph("attention", values, [out], [node], {}), target=bench.target)
+    (launch,) = module.specializations[0].launches
+    program = launch.kernel.program
+    result = bench.torch.full_like(given[0], float("nan"))
+    arguments = {f"in{number}": tensor for number, tensor in enumerate(given)}
+    arguments |= {one.name: result for one in program.parameters if one.is_written}
+    held = {w.name: bench.device.allocate(w.bytes) for w in program.workspaces}
+    executable = bench.device.load(program)
+    launches = executable.bind({**arguments, **held})
+    bench.device.record(launches).launch()
+    bench.device.synchronize()
+    recording = bench.device.record(launches * LAUNCHES)
+    recording.keep = (executable, held, launches, given)
+    return recording, result

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from weft import te
@@ -20,6 +20,8 @@ class Problem:
     operations: float = 0.0
     bytes: float = 0.0
     constants: Sequence[Any] = ()
+    features: Sequence[str] = ()
+    """What a user allows: "tf32"."""
 
     def rate(self, seconds: float, copy_seconds: float) -> str:
         """Operations or bytes for each second; of bytes, also the share of what a copy of 8192² floats reaches."""
@@ -80,6 +82,42 @@ def gemm(m: int, n: int, k: int, dtype: str, turned: bool) -> Problem:
         return x @ (y.T if turned else y)
 
     return Problem([a, b], output, product, lambda x, y: {"cuBLAS": lambda: product(x, y)}, operations=2.0 * m * n * k)
+
+
+def bytes_product(m: int, n: int, k: int, turned: bool) -> Problem:
+    """C = A B, or A Bᵀ, of int8, summed in int32."""
+    a = te.placeholder((m, k), "int8", name="A")
+    b = te.placeholder((n, k) if turned else (k, n), "int8", name="B")
+    r = te.reduce_axis((0, k), "r")
+
+    def body(i: Any, j: Any) -> Any:
+        return te.sum(a[i, r].astype("int32") * (b[j, r] if turned else b[r, j]).astype("int32"), axis=r)
+
+    def peers(x: Any, y: Any) -> dict[str, Callable[[], Any]]:
+        import torch
+
+        return {"cuBLAS": lambda: torch._int_mm(x, y.T if turned else y)}
+
+    output = te.compute((m, n), body, name="C")
+    return Problem([a, b], output, lambda x, y: x @ (y.T if turned else y), peers, operations=2.0 * m * n * k)
+
+
+def tf32_product(m: int, n: int, k: int) -> Problem:
+    """C = A B of float32, its operands rounded to tf32."""
+    plain = gemm(m, n, k, "float32", False)
+
+    def peers(x: Any, y: Any) -> dict[str, Callable[[], Any]]:
+        import torch
+
+        def run() -> Any:
+            torch.backends.cuda.matmul.allow_tf32 = True
+            made = x @ y
+            torch.backends.cuda.matmul.allow_tf32 = False
+            return made
+
+        return {"cuBLAS tf32": run}
+
+    return replace(plain, peers=peers, features=("tf32",))
 
 
 def _padded(x: Any, window: Window, dtype: str) -> Any:

@@ -154,6 +154,8 @@ def attention_space(s: Schedule, target: Target) -> Space | None:
     if not {SCORES, MASKED, TOP, GROWN, TOTAL, MIXED, WHOLE, WHOLE_TOTAL} <= set(names_of(s)):
         return None
     machine, found = threads_of(target), facts_of(block_named(s, SCORES))
+    if len(free_loops(s[SCORES])) != len(found.block.axes):
+        return None  # it has a schedule
     batch, heads, parts, queries, part = (extent(axis) for axis in found.spatial)
     width = extent(facts_of(block_named(s, MIXED)).spatial[-1])
     sizes, padded = Sizes(batch, heads, queries, parts * part, found.depth, width), (queries, parts * part, width, part)
