@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from weft.core.knobs import knobs
 from weft.graph.ir import Array, Graph, Value
 from weft.graph.passes.algorithms import choose_algorithms
 from weft.graph.passes.attention import fuse_attention
+from weft.graph.passes.fold_strides import NARROW as FOLDED
 from weft.graph.passes.fold_strides import fold_strides
 from weft.graph.passes.normalize import normalize
 from weft.graph.passes.precision import lower_precision
@@ -19,6 +20,9 @@ from weft.targets.base import Target
 
 MATRIX_SCOPE = "amx.tile"
 """The memory scope of a matrix unit's registers."""
+
+BYTE_DOTS = "avx512vnni"
+"""The feature of processors whose vectors multiply groups of bytes."""
 
 
 def optimize(
@@ -47,12 +51,18 @@ def for_target(graph: Graph, target: Target) -> Graph:
         return graph
     if knobs.attention:
         graph = fuse_attention(graph, algorithms.attention_proposer(target))
-    if MATRIX_SCOPE in target.scopes:
-        graph = fold_strides(graph)
+    graph = fold_strides(graph, _folded_kinds(target))
     if knobs.winograd and any(node.op == "Conv" for node in graph.nodes):
         weights = sum(array.nbytes for array in graph.constants.values())
         graph = choose_algorithms(graph, algorithms.proposer(target, weights))
     return graph
+
+
+def _folded_kinds(target: Target) -> Collection[str]:
+    """The types of which a few channels leave idle what multiplies them: a matrix unit, dot products of bytes."""
+    if MATRIX_SCOPE in target.scopes:
+        return FOLDED
+    return ("uint8",) if BYTE_DOTS in target.features else ()
 
 
 def _algorithms_of(target: Target) -> Any:

@@ -28,7 +28,7 @@ from weft.executor.device import DeviceRunner
 from weft.executor.kernels import KernelCompiler
 from weft.executor.lower import Item, Launch, Lowered, OnHost, assemble, choose_items, settle_views, touched_plainly
 from weft.executor.native import Engine, external_names, resolve_symbols
-from weft.executor.passes import for_target, optimize
+from weft.executor.passes import BYTE_DOTS, MATRIX_SCOPE, for_target, optimize
 from weft.executor.run import Runner
 from weft.executor.steps import HostStep
 from weft.graph.interpreter import operator_of
@@ -301,10 +301,11 @@ def _items_in_layouts(graph: Graph, groups: Sequence[Group], compiler: KernelCom
     in_vectors = knobs.layout and compiler.target.threads is None
     lanes = compiler.target.vector_bytes // 4 if in_vectors else 0
     compiler.block = max(lanes, 1)
-    tile = TILE_ROWS if "amx.tile" in compiler.target.scopes else 1
+    tile = TILE_ROWS if MATRIX_SCOPE in compiler.target.scopes else 1
+    narrow = 2 if tile > 1 else int(BYTE_DOTS in compiler.target.features)
     fixed: set[Value] = set()
     while True:
-        laid = choose_layouts(graph, groups, lanes, fixed, tile)
+        laid = choose_layouts(graph, groups, lanes, fixed, tile, narrow)
         compiler.layouts = laid.layouts
         items = choose_items(graph, laid.groups, compiler)
         wrong = touched_plainly(graph, items) & laid.layouts.keys()

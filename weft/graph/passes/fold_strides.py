@@ -4,13 +4,15 @@
     ->  %d = SpaceToDepth(Pad(%x, a fourth channel of zeros), 2)        %d: [n, 16, 112, 112]
         %y = Conv(%d, 4 × 4, pads 2 and 1)                              its weight rearranged, zeros where nothing was
 
-A matrix unit multiplies blocks of channels; three of them leave it idle. The zeros that are added to the weight meet
-elements of the image that the window did not reach before: an infinity there gives NaN, as it does in Winograd's tiles.
+A matrix unit, or a dot product of four bytes, multiplies blocks of channels; three of them leave it idle. The zeros
+that are added to the weight meet elements of the image that the window did not reach before: an infinity there gives
+NaN, as it does in Winograd's tiles.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 
 import numpy as np
 
@@ -26,14 +28,16 @@ MOST_STRIDE = 4
 NARROW = ("bfloat16", "uint8", "int8")
 
 
-def fold_strides(graph: Graph) -> Graph:
-    """The graph with its strided convolutions of a few narrow channels folded; the same object where there are none."""
-    made, changed = rewrite(graph, _fold)
+def fold_strides(graph: Graph, kinds: Collection[str] = NARROW) -> Graph:
+    """The graph with its strided convolutions of a few channels of these types folded; the same if there are none."""
+    if not kinds:
+        return graph
+    made, changed = rewrite(graph, lambda node, scope: _fold(node, scope, kinds))
     return infer(dead(made)) if changed else graph
 
 
-def _fold(node: Node, scope: Scope) -> Replacement:
-    if node.op not in ("Conv", "ConvInteger") or node.domain or not _fits(node):
+def _fold(node: Node, scope: Scope, kinds: Collection[str]) -> Replacement:
+    if node.op not in ("Conv", "ConvInteger") or node.domain or not _fits(node, kinds):
         return None
     image, weight = node.inputs[:2]
     array = scope.constant(weight)
@@ -60,11 +64,11 @@ def _fold(node: Node, scope: Scope) -> Replacement:
     return [node.replace(inputs=[deep, rearranged, *node.inputs[2:]], attributes=attributes)]
 
 
-def _fits(node: Node) -> bool:
+def _fits(node: Node, kinds: Collection[str]) -> bool:
     """Whether a node is a strided convolution of a few channels, of an image that the steps divide."""
     image, weight = node.inputs[:2]
-    kinds = [v.type if v is not None else None for v in (image, weight, node.outputs[0])]
-    if not all(isinstance(kind, TensorType) and kind.is_static and len(kind.static) == 4 for kind in kinds):
+    types = [v.type if v is not None else None for v in (image, weight, node.outputs[0])]
+    if not all(isinstance(kind, TensorType) and kind.is_static and len(kind.static) == 4 for kind in types):
         return False
     assert image is not None and weight is not None
     strides = [int(s) for s in node.attributes.get("strides") or [1, 1]]
@@ -73,7 +77,7 @@ def _fits(node: Node) -> bool:
     plain = int(node.attributes.get("group", 1)) == 1 and set(node.attributes.get("dilations") or [1]) == {1}
     if not plain or str(node.attributes.get("auto_pad") or "NOTSET") != "NOTSET":
         return False
-    if strides[0] != strides[1] or not 2 <= strides[0] <= MOST_STRIDE or image.tensor.dtype not in NARROW:
+    if strides[0] != strides[1] or not 2 <= strides[0] <= MOST_STRIDE or image.tensor.dtype not in kinds:
         return False
     sizes = image.tensor.static
     return sizes[1] <= CHANNELS and all(size % strides[0] == 0 and size for size in sizes[2:])

@@ -82,22 +82,26 @@ class Laid:
 
 
 def choose_layouts(
-    graph: Graph, groups: Sequence[Group], lanes: int, fixed: Collection[Value] = (), tile: int = 1
+    graph: Graph, groups: Sequence[Group], lanes: int, fixed: Collection[Value] = (), tile: int = 1, narrow: int = 0
 ) -> Laid:
     """The layouts of a graph's values. `lanes` is the widest block of float32; narrower elements have larger ones.
 
     `fixed` are values that must stay plain; `tile` is how many places of a row the target's matrix instructions take.
+    Of elements of at most `narrow` bytes the target multiplies several channels of a place at once.
     """
     if lanes < LEAST_BLOCK:
         return Laid(list(groups), {}, {})
-    return _Chooser(graph, groups, lanes, fixed, tile).choose()
+    return _Chooser(graph, groups, lanes, fixed, tile, narrow).choose()
 
 
 class _Chooser:
-    def __init__(self, graph: Graph, groups: Sequence[Group], lanes: int, fixed: Collection[Value], tile: int) -> None:
+    def __init__(
+        self, graph: Graph, groups: Sequence[Group], lanes: int, fixed: Collection[Value], tile: int, narrow: int
+    ) -> None:
         self.groups = groups
         self.lanes = lanes
         self.tile = tile
+        self.narrow = narrow
         self.readers: dict[Value, list[Group]] = {}
         for group in groups:
             for value in group.inputs:
@@ -158,11 +162,11 @@ class _Chooser:
         return bool(large) and all(v in blocked for v in large)
 
     def feeds(self, group: Group, value: Value) -> bool:
-        """Whether only convolutions of a matrix unit, which takes channels in blocks, read what a group moves."""
+        """Whether only convolutions that multiply several channels at once read what a group moves."""
         readers = self.readers.get(value, ())
-        if self.tile == 1 or not readers or group.kind != "injective" or group.is_view or value in self.wanted:
+        if not readers or group.kind != "injective" or group.is_view or value in self.wanted:
             return False
-        return _bytes(value.tensor) < FLOAT_BYTES and all(
+        return _bytes(value.tensor) <= self.narrow and all(
             r.anchor is not None and r.anchor.op in TILED and _mixes_channels(r.anchor) and r.anchor.inputs[0] is value
             for r in readers
         )

@@ -1,7 +1,8 @@
 """Integer dot products in vector registers: AVX-512 VNNI on x86, the dot product extension on Arm.
 
-    vnni_dot_u8s8     C[j] += sum over k < 4 of int32(A[k]) * int32(B[j, k])      16 columns; A unsigned, B signed bytes
-    neon_dot_s8s8     the same for 4 columns of signed bytes
+    vnni_dot_u8s8        C[j] += sum over k < 4 of int32(A[k]) * int32(B[j, k])   16 columns; A unsigned, B signed bytes
+    vnni_half_dot_u8s8   the same for 8 columns
+    neon_dot_s8s8        the same for 4 columns of signed bytes
 
 The four bytes of A are broadcast; C stays in a vector register while the loop around runs.
 """
@@ -45,6 +46,8 @@ def _emit_zero(columns: int) -> Callable[[Context, Call], str]:
 X86: Mapping[str, Callable[[Context, Call], str]] = {
     "vnni_dot_u8s8": _emit_dot(16, "llvm.x86.avx512.vpdpbusd.512"),
     "vnni_zero": _emit_zero(16),
+    "vnni_half_dot_u8s8": _emit_dot(8, "llvm.x86.avx512.vpdpbusd.256"),
+    "vnni_half_zero": _emit_zero(8),
 }
 ARM: Mapping[str, Callable[[Context, Call], str]] = {
     "neon_dot_s8s8": _emit_dot(4, "llvm.aarch64.neon.sdot.v4i32.v16i8"),
@@ -67,6 +70,7 @@ def _declare(name: str, zero: str, columns: int, left: str) -> None:
     te.decl_tensor_intrin(out.op, rule, name)
 
 
-VNNI, NEON = "vnni_dot_u8s8", "neon_dot_s8s8"
+VNNI, VNNI_HALF, NEON = "vnni_dot_u8s8", "vnni_half_dot_u8s8", "neon_dot_s8s8"
 _declare(VNNI, "vnni_zero", 16, "uint8")
+_declare(VNNI_HALF, "vnni_half_zero", 8, "uint8")
 _declare(NEON, "neon_zero", 4, "int8")

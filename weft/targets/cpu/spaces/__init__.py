@@ -9,11 +9,21 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from weft.schedule.space import Space
-from weft.targets.cpu.spaces import attention, conv, conv_amx, depthwise, matmul, matmul_amx, matmul_dot, winograd
+from weft.targets.cpu.spaces import (
+    attention,
+    conv,
+    conv_amx,
+    conv_dot,
+    depthwise,
+    matmul,
+    matmul_amx,
+    matmul_dot,
+    winograd,
+)
 from weft.targets.cpu.unit import Unit
 
 SPACES: tuple[Callable[[Unit], Space | None], ...] = (
-    matmul_amx.space, matmul_dot.space, matmul.space, conv_amx.space, conv.space, depthwise.space,
+    matmul_amx.space, matmul_dot.space, matmul.space, conv_amx.space, conv_dot.space, conv.space, depthwise.space,
 )  # fmt: skip
 
 WHOLE: tuple[Callable[[Unit], Space | None], ...] = (winograd.space, attention.space)

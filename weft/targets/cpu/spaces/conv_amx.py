@@ -72,7 +72,7 @@ class Shape:
 
 def space(unit: Unit) -> Space | None:
     """The space of a convolution that AMX tiles can take; None for other programs, or other machines."""
-    shape = _shape(unit) if amx.available(unit.target) else None
+    shape = shape_of(unit) if amx.available(unit.target) else None
     if shape is None:
         return None
     channels = extent(shape.lane) * (1 if shape.block is None else extent(shape.block))
@@ -85,8 +85,8 @@ def space(unit: Unit) -> Space | None:
         "by_rows": (0, 1),
         "fetch": (0, 1),
     }
-    by_rows = int(_bytes(shape.image) >= _bytes(shape.weight))
-    fetch = int(not by_rows and _bytes(shape.weight) > unit.target.cache_bytes[0])
+    by_rows = int(load_bytes(shape.image) >= load_bytes(shape.weight))
+    fetch = int(not by_rows and load_bytes(shape.weight) > unit.target.cache_bytes[0])
     default = {"columns": columns, "high": high, "across": across, "by_rows": by_rows, "fetch": fetch}
     return Space("conv_amx", knobs, default, lambda point: _apply(unit, shape, point))
 
@@ -98,11 +98,12 @@ def _tile(shape: Shape, columns: int) -> tuple[int, int]:
     return min(most // across, shape.height), across
 
 
-def _bytes(load: Load) -> int:
+def load_bytes(load: Load) -> int:
+    """The size of what a load reads from."""
     return math.prod(int_value(size) or 1 for size in load.buffer.shape) * int(load.buffer.dtype.bytes)
 
 
-def _shape(unit: Unit) -> Shape | None:
+def shape_of(unit: Unit) -> Shape | None:
     """The parts of a convolution whose image stands in blocks of channels; None where the product is something else."""
     facts = unit.facts
     loads = operands(facts) if is_product_sum(facts) else None
@@ -161,7 +162,7 @@ def _apply(unit: Unit, shape: Shape, point: Point) -> None:
     packed = _pack(unit, shape, stored, point["columns"])
     tile = s.cache_write(stored.block.writes[0].buffer.name, "amx.tile")
     left = _left(s, tile, shape)
-    inner = _outer_loops(unit, shape, final, at, point)
+    inner, _ = outer_loops(unit, shape, final, at, point, _shares(shape, point))
     stored.compute_at(final, inner, exact=False)
     emptied = _stored_loops(s, stored, shape, position)
     tile.compute_at(final, inner, exact=False)
@@ -181,34 +182,56 @@ def _shares(shape: Shape, point: Point) -> int:
 
 def _pack(unit: Unit, shape: Shape, stored: Stage, columns: int) -> Stage:
     """The weights in tiles, in the order in which the kernel reads them."""
-    s, facts, load = unit.schedule, unit.facts, shape.weight
-    copy = s.cache_read(load.buffer.name, "global", [stored.name])
-    names = [f"d{i}" for i in range(len(load.indices))]
-    lane = next(n for n, index in zip(names, load.indices) if uses_any(index, {shape.lane.var}))
-    deep = next(n for n, index in zip(names, load.indices) if uses_any(index, {shape.depth.var}))
-    others = [
-        n
-        for axis in facts.reduce
-        for n, index in zip(names, load.indices)
-        if n not in (lane, deep) and uses_any(index, {axis.var})
-    ]
-    fixed = [n for n in names if n not in (lane, deep, *others)]
-    width, group = shape.width * columns, 4 // int(load.buffer.dtype.bytes)
-    tiles = [
-        *fixed,
-        f"{lane} // {width}",
-        f"{deep} // {extent(shape.depth)}",
-        *others,
-        f"{lane} % {width} // {shape.width}",
-    ]
+    copy = unit.schedule.cache_read(shape.weight.buffer.name, "global", [stored.name])
+    names = weight_names(unit.facts, shape)
+    lane, deep = names.lane, names.deep
+    width, group = shape.width * columns, 4 // int(shape.weight.buffer.dtype.bytes)
+    tiles = [*names.blocks(width), f"{lane} % {width} // {shape.width}"]
     inside = [f"{deep} % {extent(shape.depth)} // {group}", f"{lane} % {shape.width}", f"{deep} % {group}"]
     buffer = copy.block.writes[0].buffer.name
-    s.apply("transform_layout", buffer=buffer, inputs=names, outputs=[*tiles, *inside])
+    unit.schedule.apply("transform_layout", buffer=buffer, inputs=names.all, outputs=[*tiles, *inside])
     return copy
 
 
-def _outer_loops(unit: Unit, shape: Shape, final: Stage, at: dict[Var, Var], point: Point) -> Var:
-    """Divides the loops of the block that takes the sums; gives the one around the tiles."""
+@dataclass(frozen=True)
+class WeightNames:
+    """Names for the indices of a weight: output channels, input channels (`depth` in a block), window, the rest."""
+
+    all: list[str]
+    lane: str
+    deep: str
+    window: list[str]
+    fixed: list[str]
+    depth: int
+
+    def blocks(self, width: int) -> list[str]:
+        """The order in which blocks are read: `width` output channels, then a block of input channels, the window."""
+        return [*self.fixed, f"{self.lane} // {width}", f"{self.deep} // {self.depth}", *self.window]
+
+
+def weight_names(facts: Facts, shape: Shape) -> WeightNames:
+    """Names for the indices of a convolution's weight."""
+    indices = shape.weight.indices
+    names = [f"d{i}" for i in range(len(indices))]
+    lane = next(n for n, index in zip(names, indices) if uses_any(index, {shape.lane.var}))
+    deep = next(n for n, index in zip(names, indices) if uses_any(index, {shape.depth.var}))
+    window = [
+        n
+        for axis in facts.reduce
+        for n, index in zip(names, indices)
+        if n not in (lane, deep) and uses_any(index, {axis.var})
+    ]
+    fixed = [n for n in names if n not in (lane, deep, *window)]
+    return WeightNames(names, lane, deep, window, fixed, extent(shape.depth))
+
+
+def outer_loops(
+    unit: Unit, shape: Shape, final: Stage, at: dict[Var, Var], point: Point, shares: int = 0
+) -> tuple[Var, list[Var]]:
+    """Divides the loops of the block that takes the sums; gives the one around the tiles, and those inside.
+
+    With `shares`, one loop goes through all tiles of some channels, then to the next channels.
+    """
     loop_of = dict(zip([axis.var for axis in final.block.axes], final.axis))
     outer = [loop_of[at[axis.var]] for axis in shape.outer]
     columns, lanes = _columns(final, shape, loop_of, at, point)
@@ -228,12 +251,12 @@ def _outer_loops(unit: Unit, shape: Shape, final: Stage, at: dict[Var, Var], poi
     final.reorder(*outer, *parts, *columns, *rows, wo, *tile)
     final.vectorize(tile[-1])
     together = [*outer, *parts] if parts else [*outer, *columns]
-    if _shares(shape, point) > 1:
+    if shares > 1:
         together = [*together, *rows, wo]
     fused = final.fuse(*together) if len(together) > 1 else together[0]
     if unit.facts.points * unit.facts.depth >= LEAST_PARALLEL_WORK and extent_of(final, fused) > 1:
         final.parallel(fused)
-    return fused if _shares(shape, point) > 1 else wo
+    return (fused if shares > 1 else wo), tile
 
 
 def _columns(
