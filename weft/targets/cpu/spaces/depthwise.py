@@ -6,8 +6,9 @@ ky, kx                        unrolled: neighbouring rows share what they read
 ri, lane                      the tile
 
 The image is read where it lies: what is beyond its edges, and beyond the end of a row in the last vector of one, are
-lanes that are off. A machine whose vectors have no masks reads a copy of the channel with zeros around it instead
-(`copied`); so does a window over values that are computed first.
+lanes that are off; the vectors of a short row are unrolled, so that it is known which. A machine whose vectors have no
+masks reads a copy of the channel with zeros around it instead (`copied`); so do a window over values that are computed
+first, and a window so large that the copy costs little beside it.
 """
 
 from __future__ import annotations
@@ -27,8 +28,12 @@ from weft.targets.cpu.default_tiles import ceildiv
 from weft.targets.cpu.unit import Unit
 
 MOST_TAPS = 49
+MOST_MASKED_TAPS = 25
 MOST_UNROLLED = 128
 MOST_ROWS = 8
+SHORT_ROW = 4
+"""Vectors of a row that is short."""
+
 LARGEST_STEP = 4
 
 
@@ -39,7 +44,8 @@ def space(unit: Unit) -> Space | None:
     if image is None:
         return None
     lane, row = facts.spatial[-1], facts.spatial[-2]
-    copied = int(not has_masks(unit.target, image.buffer.dtype) or not _lies_there(unit, image))
+    masked = facts.depth <= MOST_MASKED_TAPS and has_masks(unit.target, image.buffer.dtype)
+    copied = int(not masked or not _lies_there(unit, image))
     most = max(1, min(MOST_ROWS, unit.target.vector_registers // 4, MOST_UNROLLED // facts.depth))
     rows = ceildiv(extent(row), ceildiv(extent(row), most))
     lanes = min(unit.target.lanes(facts.target.dtype), extent(lane) if copied else _power_of_two(extent(lane)))
@@ -130,6 +136,8 @@ def _apply(unit: Unit, image: Load, point: Point) -> None:
     if unit.taker is not None:
         sums.set_scope("local")
     _schedule_sums(sums)
+    if not point["copied"] and ceildiv(extent(facts.spatial[-1]), point["lanes"]) <= SHORT_ROW:
+        final.unroll(lane_outer)
     unit.done.update([name, final.name, sums.name])
     around = outer if point["copied"] else [*outer, row_outer]
     parallel = parallelize(final, around, facts.points * facts.depth, unit.target)
