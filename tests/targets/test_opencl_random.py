@@ -98,6 +98,10 @@ def test_opencl_computes_the_same():
     check_seeds(range(1000, 1040), check_opencl, 15)
 
 
+def test_halves_between_barriers():
+    check_seeds([2683], check_opencl, 1)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(5))
 def test_hundreds_of_pairs_on_opencl(part):
