@@ -12,13 +12,16 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from weft.expr.nodes import Buffer, Cast, Expr, Load, Var
+from weft.expr.nodes import Buffer, Cast, Expr, Load, Var, int_value
 from weft.schedule.facts import block_named, facts_of
 from weft.schedule.primitives.matrix import MatrixAxes, matrix_axes
-from weft.schedule.schedule import Schedule
+from weft.schedule.schedule import Schedule, Stage
 from weft.targets.base import Target
-from weft.targets.gpu.elementwise import schedule_elementwise
+from weft.targets.gpu.elementwise import bind_loop, free_loops, fuse_all, loop_extents, schedule_elementwise
 from weft.targets.gpu.product import Product, runs_along_k
+
+LOADED, STORED = 4, 16
+"""Elements that a thread loads at a time to turn them, and bytes that it stores."""
 
 
 def turn_operands(s: Schedule, found: Product, target: Target, constants: Collection[Buffer]) -> Product:
@@ -36,8 +39,34 @@ def turn_operands(s: Schedule, found: Product, target: Target, constants: Collec
         outputs = [letters[place] for place in _places(load, axes, side)]
         s.apply("transform_layout", buffer=s.buffer_name(copy), inputs=letters, outputs=outputs)
         if load.buffer not in constants:
-            schedule_elementwise(copy, target)
+            _turn_in_registers(s, copy, outputs, target)
     return replace(found, k_last=(1, 1), packed=None, order=tuple(range(len(found.axes.k))))
+
+
+def _turn_in_registers(s: Schedule, copy: Stage, outputs: list[str], target: Target) -> None:
+    """A turned copy: each thread loads a few neighbours of several rows, and stores them as neighbours of columns.
+
+    No shared memory: what a product beside it may lie over in its own is found for one kernel of a program.
+    """
+    loops = [loop.var for loop in free_loops(copy)]
+    last, other = loops[int(outputs[-1][1:])], loops[-1]
+    many = STORED // copy.block.writes[0].buffer.dtype.bytes
+    extents = loop_extents(copy)
+    if last is other or extents[last.name] % many or extents[other.name] % LOADED:
+        schedule_elementwise(copy, target)
+        return
+    tile = s.cache_read(copy.block.reads[0].buffer.name, "local", [copy.name])
+    last_outer, last_in = copy.split(last, factor=many)
+    other_outer, other_in = copy.split(other, factor=LOADED)
+    around = [loop for loop in loops if loop not in (last, other)]
+    copy.reorder(*around, last_outer, other_outer, other_in, last_in)
+    bind_loop(copy, fuse_all(copy, [*around, last_outer, other_outer]), target)
+    tile.compute_at(copy, copy.loops[1])
+    copy.unroll(other_in)
+    copy.vectorize(last_in)
+    *_, row, column = [loop.var for loop in free_loops(tile) if (int_value(loop.extent) or 1) > 1]
+    tile.unroll(row)
+    tile.vectorize(column)
 
 
 def _plain_load(operand: Expr) -> Load | None:
