@@ -38,7 +38,9 @@ Plan = Generator[Step, Any, None]
 
 def draw_steps(source: Source, schedule: Schedule) -> Plan:
     """One use of a primitive, or a short plan of several that only make sense together."""
-    if source.chance(15):
+    if _without_past(schedule.func) and source.chance(15):
+        yield _release_axis(source, schedule.func)
+    elif source.chance(15):
         yield from tensorize_plan(source, schedule)
     elif source.chance(8):
         yield from tile_plan(source, schedule)
@@ -380,9 +382,15 @@ def _merge_loops(source: Source, func: Func) -> Step:
     return "merge_loops", {"first": first.var.name, "second": second.var.name}
 
 
+def _without_past(func: Func) -> list[Block]:
+    """The blocks in a loop over steps that read nothing that they wrote in earlier ones."""
+    ordered = [b for b in blocks_in(func.body) if any(axis.kind == "ordered" for axis in b.axes)]
+    return [b for b in ordered if not {r.buffer for r in b.reads} & {w.buffer for w in b.writes}]
+
+
 def _release_axis(source: Source, func: Func) -> Step:
-    inside = [b for b in blocks_in(func.body) if any(axis.kind == "ordered" for axis in b.axes)]
-    block = source.pick(inside) if inside else _block(source, func)
+    found = _without_past(func)
+    block = source.pick(found) if found else _block(source, func)
     ordered = [axis.var.name for axis in block.axes if axis.kind == "ordered"]
     return "release_axis", {"block": block.name, "axis": source.pick(ordered) if ordered else "none"}
 
