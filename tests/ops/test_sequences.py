@@ -46,6 +46,8 @@ def test_splitting_and_joining():
     np.testing.assert_array_equal(run("ConcatFromSequence", parts, axis=0), x)
     rows = run("SplitToSequence", x, keepdims=0)
     np.testing.assert_array_equal(run("ConcatFromSequence", rows, axis=1, new_axis=1), x.T)
+    assert [p.shape for p in run("SplitToSequence", x, np.array(1), keepdims=0)] == [(2,)] * 7  # torch's unbind
+    assert [p.shape for p in run("SplitToSequence", x, np.array(7), keepdims=0)] == [(7, 2)]
     assert [p.shape for p in run("SplitToSequence", x, np.array([2, 5]))] == [(2, 2), (5, 2)]
     with pytest.raises(GraphError, match="empty"):
         run("ConcatFromSequence", [], axis=0)

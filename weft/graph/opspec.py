@@ -5,6 +5,8 @@
     compute(c: Compute, *tensors) -> tensor(s)       the meaning as a tensor expression; None: none for this use
     kind                                             how it fuses: "injective", "reduction", "complex", "opaque"
     shape_inputs                                     inputs whose values decide shapes (axes, sizes, k)
+    expand(node, scope) -> replacement               the same in other operators, with constants made from attributes;
+                                                     None: not this use. A rule of `graph/passes/support.py`
 
 Operators register themselves in the files under `weft/ops/`; `import weft.ops` fills the table.
 """
@@ -133,12 +135,13 @@ class Compute(Use):
 InferFunction = Callable[[Infer], Sequence[Type]]
 EvaluateFunction = Callable[..., Any]
 ComputeFunction = Callable[..., Any]
+ExpandFunction = Callable[[Node, Any], Any]
 
 
 class OpSpec:
     """One operator."""
 
-    __slots__ = ("name", "domain", "infer", "evaluate", "compute", "kind", "shape_inputs")
+    __slots__ = ("name", "domain", "infer", "evaluate", "compute", "kind", "shape_inputs", "expand")
 
     def __init__(
         self,
@@ -149,6 +152,7 @@ class OpSpec:
         kind: str | Callable[[Node], str] = "opaque",
         shape_inputs: Sequence[int] = (),
         domain: str = "",
+        expand: ExpandFunction | None = None,
     ) -> None:
         self.name = name
         self.domain = domain
@@ -157,6 +161,7 @@ class OpSpec:
         self.compute = compute
         self.kind = kind
         self.shape_inputs = tuple(shape_inputs)
+        self.expand = expand
 
     def kind_of(self, node: Node) -> str:
         """How this use of the operator fuses."""

@@ -11,6 +11,7 @@ from weft.expr.nodes import Expr
 from weft.graph.ir import Array, Dim, SequenceType, TensorType, Type
 from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
 from weft.graph.shapes import plus, unknown_dim
+from weft.ops.machine_learning_expand import expand_normalizer, expand_scaler
 from weft.ops.machine_learning_scores import DOMAIN
 from weft.ops.movement_indices import is_empty, kernels_know, output_type, safe_index
 from weft.ops.strings import strings, text
@@ -32,7 +33,7 @@ def _scaler(c: Evaluate, x: Array) -> Array:
     return np.asarray((x.astype(np.float32) - offset) * scale, np.float32)
 
 
-register(OpSpec("Scaler", _float_like, _scaler, domain=DOMAIN))
+register(OpSpec("Scaler", _float_like, _scaler, domain=DOMAIN, expand=expand_scaler))
 
 
 def _normalizer(c: Evaluate, x: Array) -> Array:
@@ -48,7 +49,7 @@ def _normalizer(c: Evaluate, x: Array) -> Array:
     return np.divide(rows, size, out=np.array(rows), where=size != 0).reshape(x.shape)
 
 
-register(OpSpec("Normalizer", _float_like, _normalizer, domain=DOMAIN))
+register(OpSpec("Normalizer", _float_like, _normalizer, domain=DOMAIN, expand=expand_normalizer))
 
 
 def _binarizer(c: Evaluate, x: Array) -> Array:

@@ -6,6 +6,7 @@ import numpy as np
 
 from weft.graph.ir import Array, TensorType, Type
 from weft.graph.opspec import Evaluate, Infer, OpSpec, Use, register
+from weft.ops.machine_learning_expand import expand_linear_classifier, expand_linear_regressor
 from weft.ops.machine_learning_scores import (
     DOMAIN,
     Labels,
@@ -40,6 +41,7 @@ register(
         lambda c: [TensorType("float32", (rows_of(c), int(c.get("targets", 1))))],
         _regressor,
         domain=DOMAIN,
+        expand=expand_linear_regressor,
     )
 )
 
@@ -66,7 +68,7 @@ def _classifier(c: Evaluate, x: Array) -> tuple[Array, Array]:
     return labels.pick(scores.argmax(axis=1)), transformed(c, transform, scores).astype(np.float32)
 
 
-register(OpSpec("LinearClassifier", _classifier_infer, _classifier, domain=DOMAIN))
+register(OpSpec("LinearClassifier", _classifier_infer, _classifier, domain=DOMAIN, expand=expand_linear_classifier))
 
 
 # ---------------------------------------------------------------------------------------- support vector machines

@@ -1,6 +1,7 @@
-"""Ensembles of decision trees: TreeEnsemble, and the older TreeEnsembleClassifier and TreeEnsembleRegressor.
+"""Ensembles of decision trees: the numpy meaning of TreeEnsemble and the older TreeEnsembleClassifier and …Regressor.
 
 All three become one `Forest`: arrays of nodes that every row of features walks, all trees at once, from root to leaf.
+The compiled form of the older two, which are what exporters write, is in machine_learning_forest.py.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ class Forest:
         return total, spoken
 
 
-def _floats(c: Use, name: str) -> Array | None:
+def floats(c: Use, name: str) -> Array | None:
     """An attribute of floats, which may be given as a tensor of doubles instead."""
     tensor = c.get(f"{name}_as_tensor")
     if tensor is not None and len(tensor):
@@ -105,7 +106,7 @@ def _old_forest(c: Use, prefix: str, targets: int) -> Forest:
     if unknown:
         raise c.error(f"unknown node modes {sorted(unknown)}")
     mode = np.array([MODES.index(m) for m in modes], np.int64)
-    split = _floats(c, "nodes_values")
+    split = floats(c, "nodes_values")
     missing = c.get("nodes_missing_value_tracks_true") or [0] * count
     children: list[Array] = []
     for name in ("nodes_truenodeids", "nodes_falsenodeids"):
@@ -121,7 +122,7 @@ def _old_forest(c: Use, prefix: str, targets: int) -> Forest:
     )
     inner = {int(k) for side in children for k in side[mode != LEAF]}
     forest.roots = np.array([k for k in range(count) if k not in inner], np.int64)
-    weights = _floats(c, f"{prefix}_weights")
+    weights = floats(c, f"{prefix}_weights")
     leaves = [names[key] for key in zip(c.need(f"{prefix}_treeids"), c.need(f"{prefix}_nodeids"))]
     _set_leaves(forest, count, targets, leaves, c.need(f"{prefix}_ids"), weights)
     return forest
@@ -211,27 +212,24 @@ def _ensemble(c: Evaluate, x: Array) -> Array:
 register(OpSpec("TreeEnsemble", _ensemble_infer, _ensemble, domain=DOMAIN))
 
 
-def _targets(c: Use) -> int:
+def regression_targets(c: Use) -> int:
+    """How many numbers a TreeEnsembleRegressor gives for a row."""
     return int(c.get("n_targets") or 1)
 
 
-def _regressor(c: Evaluate, x: Array) -> Array:
-    forest = _forest(c, lambda: _old_forest(c, "target", _targets(c)))
+def regression_forest(c: Use) -> Forest:
+    """The forest of a TreeEnsembleRegressor."""
+    return _old_forest(c, "target", regression_targets(c))
+
+
+def regressor(c: Evaluate, x: Array) -> Array:
+    """TreeEnsembleRegressor."""
+    forest = _forest(c, lambda: regression_forest(c))
     scores, _ = _run(c, forest, x, str(c.get("aggregate_function", "SUM")))
-    base = _floats(c, "base_values")
+    base = floats(c, "base_values")
     if base is not None:
         scores = scores + base
     return transformed(c, str(c.get("post_transform", "NONE")), scores).astype(np.float32)
-
-
-register(
-    OpSpec(
-        "TreeEnsembleRegressor",
-        lambda c: [TensorType("float32", (rows_of(c), _targets(c)))],
-        _regressor,
-        domain=DOMAIN,
-    )
-)
 
 
 # ----------------------------------------------------------------------------------------------------- classifier
@@ -241,19 +239,27 @@ def _class_count(c: Use) -> int:
     return len(Labels(c, "classlabels_int64s").names)
 
 
-def _classifier_infer(c: Infer) -> list[Type]:
+def class_forest(c: Use) -> Forest:
+    """The forest of a TreeEnsembleClassifier."""
+    most = max((int(i) for i in c.need("class_ids")), default=0)
+    return _old_forest(c, "class", max(_class_count(c), most + 1, 1))
+
+
+def classifier_infer(c: Infer) -> list[Type]:
+    """The types of a TreeEnsembleClassifier."""
     columns: Dim = max(_class_count(c), 1)
     return classifier_types(c, Labels(c, "classlabels_int64s"), columns)
 
 
-def _classifier(c: Evaluate, x: Array) -> tuple[Array, Array]:
+def classifier(c: Evaluate, x: Array) -> tuple[Array, Array]:
+    """TreeEnsembleClassifier."""
     labels, count = Labels(c, "classlabels_int64s"), max(_class_count(c), 1)
     ids = [int(i) for i in c.need("class_ids")]
-    forest = _forest(c, lambda: _old_forest(c, "class", max(count, max(ids, default=0) + 1)))
+    forest = _forest(c, lambda: class_forest(c))
     scores, _ = _run(c, forest, x, "SUM")
-    base, transform = _floats(c, "base_values"), str(c.get("post_transform", "NONE"))
+    base, transform = floats(c, "base_values"), str(c.get("post_transform", "NONE"))
     if count == 2 and len(set(ids)) == 1 and (ids[0] == 1 or base is None or len(base) == 1):
-        weights = _floats(c, "class_weights")
+        weights = floats(c, "class_weights")
         shares = weights is not None and bool((weights >= 0).all())
         places, made = _one_score(c, scores, ids[0], base, shares, transform)
     else:
@@ -276,6 +282,3 @@ def _one_score(
     else:
         made = transformed(c, transform, scores[:, :2])
     return (score > (0.5 if shares else 0.0)).astype(np.int64), made
-
-
-register(OpSpec("TreeEnsembleClassifier", _classifier_infer, _classifier, domain=DOMAIN))

@@ -107,8 +107,15 @@ def _split_infer(c: Infer) -> list[Type]:
     if x.shape is None:
         return [SequenceType(TensorType(x.dtype, None))]
     axis = axis_of(c, x.rank)
-    if not c.has(1) and not c.get("keepdims", 1):
-        return [SequenceType(TensorType(x.dtype, (*x.shape[:axis], *x.shape[axis + 1 :])))]
+    if not c.get("keepdims", 1):
+        dropped = (*x.shape[:axis], *x.shape[axis + 1 :])
+        if not c.has(1):
+            return [SequenceType(TensorType(x.dtype, dropped))]
+        lengths, value = c.tensor(1), c.value(1)
+        if lengths.shape is None or (not lengths.shape and value is None):
+            return [SequenceType(TensorType(x.dtype, None))]
+        if not lengths.shape and value is not None and int(value) == 1:
+            return [SequenceType(TensorType(x.dtype, dropped))]
     size: Dim = unknown_dim("part") if c.has(1) else 1
     return [SequenceType(TensorType(x.dtype, with_dim(x.shape, axis, size)))]
 
@@ -116,7 +123,8 @@ def _split_infer(c: Infer) -> list[Type]:
 def _split(c: Evaluate, x: Array, split: Array | None = None) -> list[Any]:
     axis = axis_of(c, x.ndim)
     size = x.shape[axis]
-    if split is None:
+    # ONNX ignores keepdims where `split` is given; a single 1 is how torch writes unbind, and runtimes heed it there.
+    if split is None or (split.ndim == 0 and int(split) == 1):
         parts = [np.take(x, [k], axis=axis) for k in range(size)]
         return parts if c.get("keepdims", 1) else [np.squeeze(p, axis) for p in parts]
     sizes = integers(split)

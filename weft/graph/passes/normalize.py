@@ -1,6 +1,6 @@
 """The list of passes that bring a graph to one form, so that one model from different exporters gives one graph.
 
-infer -> fold -> simplify -> fold_batch_norm -> common -> dead, until nothing changes
+infer -> expand; then fold -> simplify -> fold_batch_norm -> common -> dead, until nothing changes
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Callable
 from weft.graph.ir import Graph
 from weft.graph.passes.common import common
 from weft.graph.passes.dead import dead
+from weft.graph.passes.expand import expand
 from weft.graph.passes.fold import fold
 from weft.graph.passes.fold_batch_norm import fold_batch_norm
 from weft.graph.passes.infer import infer
@@ -24,7 +25,7 @@ MOST_ROUNDS = 6
 
 def normalize(graph: Graph) -> Graph:
     """The graph in its normal form, every type inferred."""
-    graph = infer(graph)
+    graph = expand(infer(graph))
     key = quick_key(graph)
     for _ in range(MOST_ROUNDS):
         for step in PASSES:

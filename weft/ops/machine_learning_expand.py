@@ -1,0 +1,172 @@
+"""The models of ai.onnx.ml in other operators: products, additions, and one kernel for the walk through trees.
+
+    LinearRegressor, LinearClassifier        Add(MatMul(x, coefficients), intercepts)
+    TreeEnsembleRegressor, …Classifier       weft.Forest(x, nodes…), see machine_learning_forest.py
+    Scaler, Normalizer                       Mul(Sub(x, offset), scale), Div(x, its norm)
+
+and then what all of them end with: a transform of the scores, and the label of the best. Uses that are not met in
+practice (PROBIT, minima over trees, …) stay as they are, with their numpy meaning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from weft.graph.ir import Node, TensorType, Value
+from weft.graph.opspec import Use
+from weft.graph.passes.support import Replacement, Scope
+from weft.ops.elementwise_support import ELEMENT_TYPES
+from weft.ops.machine_learning_scores import Labels
+
+TYPE_NUMBERS = {name: number for number, name in ELEMENT_TYPES.items()}
+TRANSFORMS = {"NONE": "", "LOGISTIC": "Sigmoid", "SOFTMAX": "Softmax"}
+
+
+class Builder:
+    """Makes the nodes that stand in a node's place."""
+
+    def __init__(self, node: Node, scope: Scope) -> None:
+        self.node, self.scope = node, scope
+
+    def __call__(self, op: str, *inputs: Value, domain: str = "", **attributes: Any) -> Value:
+        """The only output of a new node."""
+        return self.scope.make(self.node, op, inputs, domain, **attributes)
+
+    def constant(self, array: Any, kind: Any) -> Value:
+        """A new constant."""
+        return self.scope.new_constant(np.asarray(array, kind), f"{self.node.outputs[0].name}_constant")
+
+    def cast(self, value: Value, dtype: str) -> Value:
+        """A value in another type."""
+        return value if value.tensor.dtype == dtype else self("Cast", value, to=TYPE_NUMBERS[dtype])
+
+    def last(self, op: str, inputs: Sequence[Value], position: int, **attributes: Any) -> list[Node]:
+        """The node that makes an output of the node replaced; none where nobody asks for that output."""
+        if position >= len(self.node.outputs) or not self.node.outputs[position].name:
+            return []
+        outputs = [self.node.outputs[position]]
+        return [Node(op, inputs, outputs, attributes, self.node.name, self.node.origin)]
+
+
+def feature_rows(b: Builder) -> tuple[Value, int] | None:
+    """The features as rows of floats, and how many; None where too little is known of them."""
+    x = b.node.inputs[0]
+    if x is None or not isinstance(x.type, TensorType) or x.type.shape is None or x.type.dtype == "string":
+        return None
+    columns = x.type.shape[-1] if x.type.rank in (1, 2) else None
+    if not isinstance(columns, int):
+        return None
+    made = b.cast(x, "float64" if x.type.dtype == "float64" else "float32")
+    return b("Unsqueeze", made, b.constant([0], np.int64)) if x.type.rank == 1 else made, columns
+
+
+def transformed(b: Builder, name: str, scores: Value) -> Value:
+    """Scores after one of TRANSFORMS."""
+    op = TRANSFORMS[name]
+    if not op:
+        return scores
+    return b(op, scores, axis=-1) if op == "Softmax" else b(op, scores)
+
+
+def classified(b: Builder, labels: Labels, places: Value, scores: Value) -> Replacement:
+    """The two outputs of a classifier: the labels at places, and the scores."""
+    to_float = b.last("Cast", [scores], 1, to=TYPE_NUMBERS["float32"])
+    if not labels.names:
+        return [*b.last("Identity", [places], 0), *to_float]
+    table = b.constant(labels.names, object if labels.is_text else np.int64)
+    return [*b.last("Gather", [table, places], 0, axis=0), *to_float]
+
+
+def best(b: Builder, scores: Value) -> Value:
+    """The column of the highest score of each row."""
+    return b("ArgMax", scores, axis=1, keepdims=0)
+
+
+def two_columns(b: Builder, score: Value, transform: str, shares: bool) -> Value:
+    """The scores of both classes from that of the second, a column: a share of one, or a distance from the border."""
+    if transform == "LOGISTIC" or not shares:
+        both = b("Concat", b("Neg", score), score, axis=1)
+        return b("Sigmoid", both) if transform == "LOGISTIC" else both
+    one = b.constant([[1.0]], score.tensor.dtype)
+    return b("Concat", b("Sub", one, score), score, axis=1)
+
+
+def over(b: Builder, score: Value, border: float) -> Value:
+    """0 or 1 for each row of a column: whether the score is above the border."""
+    above = b("Greater", score, b.constant([[border]], score.tensor.dtype))
+    return b("Squeeze", b.cast(above, "int64"), b.constant([1], np.int64))
+
+
+# ---------------------------------------------------------------------------------------------------- linear models
+
+
+def _linear(b: Builder, use: Use, targets: int) -> Value | None:
+    features = feature_rows(b)
+    given = np.asarray(use.need("coefficients"), np.float32)
+    if features is None or targets < 1 or given.size != targets * features[1]:
+        return None
+    x, kind = features[0], features[0].tensor.dtype
+    scores = b("MatMul", x, b.constant(given.reshape(targets, -1).T, kind))
+    intercepts = use.get("intercepts")
+    return b("Add", scores, b.constant(intercepts, kind)) if intercepts else scores
+
+
+def expand_linear_regressor(node: Node, scope: Scope) -> Replacement:
+    """LinearRegressor as a product."""
+    use, b = Use(node), Builder(node, scope)
+    transform = str(use.get("post_transform", "NONE"))
+    scores = _linear(b, use, int(use.get("targets", 1))) if transform in TRANSFORMS else None
+    if scores is None:
+        return None
+    return b.last("Cast", [transformed(b, transform, scores)], 0, to=TYPE_NUMBERS["float32"])
+
+
+def expand_linear_classifier(node: Node, scope: Scope) -> Replacement:
+    """LinearClassifier as a product; `count` scores, one for two classes says how much the second is meant."""
+    use, b = Use(node), Builder(node, scope)
+    labels, transform = Labels(use), str(use.get("post_transform", "NONE"))
+    intercepts = use.get("intercepts")
+    count = len(intercepts) if intercepts else max(len(labels.names), 1)
+    one = count == 1 and len(labels.names) == 2
+    if transform not in TRANSFORMS or (labels.names and not one and count > len(labels.names)):
+        return None
+    scores = _linear(b, use, count)
+    if scores is None:
+        return None
+    if one:
+        return classified(b, labels, over(b, scores, 0.0), two_columns(b, scores, transform, True))
+    return classified(b, labels, best(b, scores), transformed(b, transform, scores))
+
+
+def expand_scaler(node: Node, scope: Scope) -> Replacement:
+    """Scaler as a difference and a product."""
+    x = node.inputs[0]
+    if x is None or not isinstance(x.type, TensorType) or x.type.dtype == "string":
+        return None
+    b, use = Builder(node, scope), Use(node)
+    made = b.cast(x, "float32")
+    offset, scale = (np.asarray(use.get(k) or d, np.float32) for k, d in (("offset", [0.0]), ("scale", [1.0])))
+    columns = x.type.shape[-1] if x.type.shape else None
+    if any(array.size not in (1, columns) for array in (offset, scale)):
+        return None
+    return b.last("Mul", [b("Sub", made, b.constant(offset, np.float32)), b.constant(scale, np.float32)], 0)
+
+
+_NORMS = {"MAX": "ReduceMax", "L1": "ReduceL1", "L2": "ReduceL2"}
+
+
+def expand_normalizer(node: Node, scope: Scope) -> Replacement:
+    """Normalizer as a quotient; rows whose norm is zero stay as they are."""
+    x, norm = node.inputs[0], str(Use(node).get("norm", "MAX"))
+    if norm not in _NORMS or x is None or not isinstance(x.type, TensorType) or not x.type.shape:
+        return None
+    if x.type.dtype == "string" or x.type.shape[-1] == 0:
+        return None
+    b = Builder(node, scope)
+    rows = b.cast(x, "float32")
+    size = b(_NORMS[norm], rows, b.constant([-1], np.int64), keepdims=1)
+    zero, one = b.constant(0.0, np.float32), b.constant(1.0, np.float32)
+    return b.last("Div", [rows, b("Where", b("Equal", size, zero), one, size)], 0)
