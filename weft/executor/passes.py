@@ -13,7 +13,7 @@ from weft.graph.passes.attention import fuse_attention
 from weft.graph.passes.fold_strides import NARROW as FOLDED
 from weft.graph.passes.fold_strides import fold_strides
 from weft.graph.passes.normalize import normalize
-from weft.graph.passes.precision import lower_precision
+from weft.graph.passes.precision import NARROW, lower_precision
 from weft.graph.passes.quantized import quantized
 from weft.graph.passes.specialize import specialize
 from weft.targets.base import Target
@@ -25,9 +25,7 @@ BYTE_DOTS = "avx512vnni"
 """The feature of processors whose vectors multiply groups of bytes."""
 
 
-def optimize(
-    graph: Graph, shapes: Mapping[str, Sequence[int]], values: Mapping[str, Array], precision: str | None = None
-) -> Graph:
+def optimize(graph: Graph, shapes: Mapping[str, Sequence[int]], values: Mapping[str, Array]) -> Graph:
     """The graph for these shapes and values of inputs, in the form that fusion and the kernels want.
 
     Inputs stay as they are, those that are bound to a value too, though nothing reads them then.
@@ -38,24 +36,30 @@ def optimize(
         rest = [v for v in bound.inputs if v not in given]
         bound = bound.replace(inputs=rest, constants={**bound.constants, **given})
     made = normalize(quantized(bound))
-    if precision is not None:
-        made = lower_precision(made, precision)
     kept = {v.name: v for v in made.inputs}
     return made.replace(inputs=[kept.get(v.name, Value(v.name, v.type)) for v in graph.inputs])
 
 
-def for_target(graph: Graph, target: Target) -> Graph:
-    """The graph with the algorithms that a target proposes (its `algorithms` module), where it proposes any."""
+def for_target(graph: Graph, target: Target, precision: str | None = None) -> Graph:
+    """The graph in a precision, with the algorithms that a target proposes (its `algorithms` module)."""
     algorithms = _algorithms_of(target)
+    narrow = None if precision is None else NARROW[precision]
+    if algorithms is not None and knobs.attention:
+        graph = fuse_attention(graph, algorithms.attention_proposer(target), narrow)
+    if precision is not None:
+        graph = lower_precision(graph, precision, _multiplies(target, precision))
     if algorithms is None:
         return graph
-    if knobs.attention:
-        graph = fuse_attention(graph, algorithms.attention_proposer(target))
     graph = fold_strides(graph, _folded_kinds(target))
     if knobs.winograd and any(node.op == "Conv" for node in graph.nodes):
         weights = sum(array.nbytes for array in graph.constants.values())
         graph = choose_algorithms(graph, algorithms.proposer(target, weights))
     return graph
+
+
+def _multiplies(target: Target, precision: str) -> bool:
+    """Whether a target multiplies narrow matrices faster than float32 ones."""
+    return target.threads is not None or (MATRIX_SCOPE in target.scopes and precision == "bf16")
 
 
 def _folded_kinds(target: Target) -> Collection[str]:

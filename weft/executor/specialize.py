@@ -233,7 +233,7 @@ class Executor:
         return made
 
     def _build(self, shapes: Mapping[str, Sequence[int]], values: Mapping[str, Array]) -> Specialization:
-        graph = for_target(optimize(self.graph, shapes, values, self.precision), self.target)
+        graph = for_target(optimize(self.graph, shapes, values), self.target, self.precision)
         lowered = lower_graph(graph, self.target, self.precision)
         if self.target.threads is not None:
             programs = {kernel.symbol: kernel.program for kernel in lowered.kernels if kernel.program is not None}
@@ -245,7 +245,7 @@ class Executor:
             runner = Runner(lowered.program, engine, self._inner)
 
         def constants() -> dict[str, Array]:
-            again = for_target(optimize(self.graph, shapes, values, self.precision), self.target)
+            again = for_target(optimize(self.graph, shapes, values), self.target, self.precision)
             return {value.name: array for value, array in again.constants.items()}
 
         made = Specialization(graph, lowered, runner, native)

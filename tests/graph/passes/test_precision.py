@@ -119,6 +119,18 @@ def test_a_graph_without_products_stays():
         lower_precision(graph, "fp8")
 
 
+def test_without_matrix_instructions_only_what_waits_for_weights_is_narrow():
+    graph = normalize(convnet())
+    assert not [k for k in kinds(lower_precision(graph, "bf16", False)) if k.startswith("Conv bfloat16")]
+    for rows, narrow in ((1, True), (4, True), (5, False)):
+        text = (
+            f"graph g(%x: float32[{rows}, 2]) -> (%y) {{\nconst %w: float32[2, 2] = [[1.0, 1.0], [2.0, 3.0]]\n"
+            f"%y = MatMul(%x, %w)\n}}"
+        )
+        found = kinds(lower_precision(infer(parse_graph(text)), "bf16", False))
+        assert ("MatMul bfloat16 bfloat16 -> float32" in found) == narrow
+
+
 def test_lowering_twice_changes_nothing_more():
     once = lowered(TWO_LAYERS)
     assert lower_precision(once, "bf16") is once

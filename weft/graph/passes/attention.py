@@ -35,10 +35,16 @@ Propose = Callable[[Sequence[int], str], Sequence[int] | None]
 """(batch, heads, queries, keys, size, value size) and the element type -> padded sizes, or None: leave it."""
 
 
-def fuse_attention(graph: Graph, propose: Propose) -> Graph:
-    """The graph with attention as single nodes where that is worth it; the same object where there is none."""
+def fuse_attention(graph: Graph, propose_for: Propose, narrow: str | None = None) -> Graph:
+    """The graph with attention as single nodes where that is worth it; the same object where there is none.
+
+    `narrow` is the element type to which products are lowered afterwards: the one that the callback is asked about.
+    """
     if not any(node.op in ("Softmax", "Attention") for node in graph.nodes):
         return graph
+
+    def propose(sizes: Sequence[int], dtype: str) -> Sequence[int] | None:
+        return propose_for(sizes, narrow or dtype)
 
     def rule(node: Node, scope: Scope) -> Replacement:
         if node.domain or scope.parent is not None:

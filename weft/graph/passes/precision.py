@@ -14,10 +14,14 @@ it matters, a value is stored narrow only
 
 Positions, masks and what follows the last product stay float32, as do model inputs and outputs. A depthwise
 convolution keeps float32 weights: they are few, and no matrix instruction takes them.
+
+A processor without matrix instructions multiplies narrow numbers no faster than float32, and has to convert them.
+There only those products are lowered whose time is that of reading a weight from memory: those of a few rows.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -56,15 +60,18 @@ COPYING: dict[str, tuple[int, ...] | None] = {
 }
 """Operators whose results are elements of their inputs, in any type; the inputs that are copied (None: all)."""
 
+FEW_ROWS = 4
+"""Rows of a product up to which reading its weight takes longer than multiplying it."""
+
 STATISTICS = ("Reduce", "GlobalLpPool", "Arg", "Cum", "LpNormalization")
 """How the names of operators start whose results sum up a whole tensor."""
 
 
-def lower_precision(graph: Graph, precision: str) -> Graph:
+def lower_precision(graph: Graph, precision: str, has_matrix_unit: bool = True) -> Graph:
     """The graph with products of narrow operands; `precision` is "bf16" or "fp16". Types must be inferred."""
     if precision not in NARROW:
         raise GraphError(f"the precision {precision!r} is not known; there are fp32, {' and '.join(NARROW)}")
-    return _Lowering(graph, NARROW[precision]).run()
+    return _Lowering(graph, NARROW[precision], has_matrix_unit).run()
 
 
 def _is_float(value: Value | None) -> bool:
@@ -79,6 +86,20 @@ def _operands(node: Node) -> tuple[int, ...]:
     if not found or not all(_is_float(node.inputs[at]) for at in found):
         return ()
     return found
+
+
+def _is_reading(node: Node, graph: Graph) -> bool:
+    """Whether a product of few rows waits for its weight, a constant, to be read."""
+    weight, out = node.inputs[1], node.outputs[0].type
+    if weight not in graph.constants or not isinstance(out, TensorType) or not out.is_static:
+        return False
+    if node.op in RECURRENT:
+        first = node.inputs[0]
+        batch = None if first is None or not first.tensor.is_static else first.tensor.static[1]
+        return batch is not None and batch <= FEW_ROWS
+    if node.op == "Conv":
+        return math.prod(out.static) // max(1, out.static[1]) <= FEW_ROWS
+    return node.op in ("MatMul", "Gemm") and math.prod(out.static[:-1]) <= FEW_ROWS
 
 
 def _copied(node: Node) -> list[Value]:
@@ -100,8 +121,12 @@ def _is_depthwise(node: Node) -> bool:
 class _Uses:
     """What the products need: found once, on the graph as it is."""
 
-    def __init__(self, graph: Graph, on_host: set[Value]) -> None:
-        self.products = {node for node in graph.nodes if _operands(node) and node.outputs[0] not in on_host}
+    def __init__(self, graph: Graph, on_host: set[Value], has_matrix_unit: bool) -> None:
+        self.products = {
+            node
+            for node in graph.nodes
+            if _operands(node) and node.outputs[0] not in on_host and (has_matrix_unit or _is_reading(node, graph))
+        }
         self.operands: set[Value] = set()
         """What is multiplied, or only copied on the way there."""
         before: set[Value] = set()
@@ -124,13 +149,15 @@ class _Uses:
 class _Lowering:
     """One run: nodes in order, each with narrow or wide inputs, and casts where a value changes between them."""
 
-    def __init__(self, graph: Graph, narrow: str) -> None:
+    def __init__(self, graph: Graph, narrow: str, has_matrix_unit: bool) -> None:
         self.graph = graph
         self.kind = narrow
         self.names = Names(graph)
         self.groups = fuse(graph)
         self.group_of = {value: group for group in self.groups for node in group.nodes for value in node.outputs}
-        self.uses = _Uses(graph, {value for value, group in self.group_of.items() if group.kind == "host"})
+        self.uses = _Uses(
+            graph, {value for value, group in self.group_of.items() if group.kind == "host"}, has_matrix_unit
+        )
         self.narrowed: dict[Value, Value] = {}
         self.widened: dict[tuple[Group | None, Value], Value] = {}
         self.only_narrow: set[Value] = set()
