@@ -123,10 +123,12 @@ def is_on_device(given: Any) -> bool:
     """Whether something is an array in the memory of a device: ours, or another library's."""
     if isinstance(given, np.ndarray) or given is None:
         return False
-    if isinstance(given, DeviceArray) or hasattr(given, "__cuda_array_interface__") or hasattr(given, "base_data"):
+    if isinstance(given, DeviceArray):
         return True
-    where = getattr(given, "__dlpack_device__", None)
-    return where is not None and int(where()[0]) not in (1, 3)
+    where = getattr(given, "__dlpack_device__", None)  # first: torch's tensors with gradients refuse the next question
+    if where is not None and int(where()[0]) not in (1, 3):
+        return True
+    return hasattr(given, "__cuda_array_interface__") or hasattr(given, "base_data")
 
 
 def on_device(given: Any, device: Device, stream: Any) -> DeviceArray:
