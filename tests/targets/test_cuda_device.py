@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 import weft
 from tests.codegen.c_support import cuda
 from tests.conftest import FULL
-from tests.ops.cases import array, compare
 from tests.schedule.checking import assert_same
 from tests.schedule.intrinsics import declare_intrinsics
-from tests.targets.device_graphs import run_graph
-from tests.targets.test_opencl_operators import wanted_cases
+from tests.targets.test_opencl_operators import PORTIONS, check_portion
 from tests.targets.test_opencl_random import check_seeds
-from weft.frontends.onnx import load
-
-CASES = [parameter for parameter in wanted_cases() if FULL or not parameter.marks]
 
 
 def test_random_schedules_compute_the_same():
@@ -31,10 +25,6 @@ def test_random_schedules_compute_the_same():
     check_seeds(range(10_000, 10_000 + count), check, count // 2)
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_case_on_cuda(case):
-    target = cuda()
-    given, expected = case.data_sets[0]
-    done = run_graph(load(case.model), [np.asarray(array(value)) for value in given], target)
-    for got, wanted in zip(done.outputs, expected):
-        compare(case.name, got, array(wanted), case)
+@pytest.mark.parametrize("number", range(PORTIONS))
+def test_cases_on_cuda(number):
+    check_portion(number, PORTIONS, cuda())
