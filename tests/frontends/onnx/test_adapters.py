@@ -211,3 +211,11 @@ def test_label_encoder_of_version_1():
     graph = load(model([encoder], [("x", INT64, [2])], domains={"ai.onnx.ml": 1}))
     (got,) = interpret_graph(graph, [np.array([1, 7])])
     assert got.tolist() == ["b", "_Unused"]
+
+
+def test_layer_normalization_that_an_optimizer_wrote_into_an_old_model():
+    scale = np.linspace(0.5, 1.5, 4, dtype=np.float32)
+    nodes = node("LayerNormalization", ["x", "scale"], ["y"])
+    (made,) = run(nodes, {"x": A}, 12, constants={"scale": scale})
+    wanted = (A - A.mean(-1, keepdims=True)) / np.sqrt(A.var(-1, keepdims=True) + 1e-5) * scale
+    np.testing.assert_allclose(made, wanted, rtol=1e-4, atol=1e-5)
