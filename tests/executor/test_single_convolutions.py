@@ -61,6 +61,11 @@ CASES = {
     "several images": ((3, 16, 10, 10), 32, (1, 1), {}),
     "one place": ((1, 48, 3, 3), 32, (3, 3), {}),
     "groups": ((1, 32, 9, 9), 64, (3, 3), {"group": 2, "strides": [2, 2]}),
+    "groups of many blocks": ((1, 20, 13, 13), 192, (3, 3), {"group": 2, "pads": [1, 1, 1, 1]}),
+    "groups of three blocks": ((1, 18, 9, 10), 96, (1, 1), {"group": 2}),
+    "groups of one block": ((1, 24, 9, 11), 48, (3, 3), {"group": 3}),
+    "groups of a part of a block": ((1, 32, 9, 11), 64, (3, 3), {"group": 8}),
+    "groups of a block and a half": ((1, 16, 9, 11), 48, (3, 3), {"group": 2}),
     "one dimension": ((1, 16, 50), 32, (5,), {"strides": [2], "pads": [2, 2]}),
     "three dimensions": ((1, 8, 6, 7, 8), 16, (3, 3, 3), {"pads": [1] * 6, "strides": [2, 1, 2]}),
     "transposed": ((1, 16, 7, 9), 32, (4, 4), {"op": "ConvTranspose", "strides": [2, 2], "pads": [1] * 4}),
@@ -79,6 +84,21 @@ def test_sums_of_a_result_without_bias_lie_in_blocks_of_channels():
     (launch,) = form.launches
     sums = [b for b in launch.kernel.scheduled.allocations if b.scope == "local"]
     assert [int_value(b.shape[-1]) for b in sums] == [lanes]
+
+
+@pytest.mark.parametrize("channels,group,stride", [(64, 2, 2), (96, 3, 1), (64, 4, 1), (32, 8, 2), (48, 2, 1)])
+def test_groups_between_convolutions_in_blocks(channels, group, stride):
+    rng = np.random.default_rng(channels)
+    x = Value("x", TensorType("float32", (1, channels, 10, 13)))
+    nodes, constants, last = [], {}, x
+    for at, (kernel, groups, step) in enumerate([(1, 1, 1), (3, group, stride), (1, 1, 1)]):
+        weight = Value(f"w{at}", TensorType("float32", (channels, channels // groups, kernel, kernel)))
+        constants[weight] = (rng.standard_normal(weight.tensor.static) / math.sqrt(channels * kernel)).astype("f4")
+        made = Value(f"y{at}")
+        attributes = {"kernel_shape": [kernel] * 2, "pads": [kernel // 2] * 4, "group": groups, "strides": [step] * 2}
+        nodes.append(Node("Conv", [last, weight], [made], attributes, name=f"n{at}"))
+        last = made
+    check(infer(Graph("three", [x], [last], nodes, constants)), threads=2)
 
 
 DEPTHWISE = {

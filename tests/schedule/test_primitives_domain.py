@@ -6,7 +6,9 @@ import pytest
 from weft import te
 from weft.core.errors import ScheduleError
 from weft.loop.interpreter import interpret
+from weft.loop.ir import Region, Store
 from weft.loop.verifier import verify
+from weft.schedule.schedule import Schedule
 
 
 def padded_sum():
@@ -49,6 +51,40 @@ def test_a_border_that_is_too_small_leaves_the_test():
     assert "select" in repr(s.func)
     blocks = np.pad(array, ((0, 0), (0, 0), (1, 1), (0, 0))).reshape(1, 2, 4, 8, 5).transpose(0, 1, 3, 4, 2)
     np.testing.assert_allclose(run(s, np.ascontiguousarray(blocks), (1, 8, 6, 7)), expected(array), rtol=1e-6)
+
+
+@pytest.mark.parametrize("factor", [1, 4])
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_result_computed_elsewhere_leaves_its_border_alone(factor, shared):
+    s, x, y = padded_sum()
+    array = np.random.default_rng(4).standard_normal((1, 8, 6, 5)).astype("f4")
+    s.apply("lay_out", buffer="Y", dimension=1, factor=factor, before=[0, 0, 2, 1], after=[0, 0, 1, 3])
+    if factor > 1:
+        s.apply("split_axis", block="Y", axis="c", factor=factor)
+    local = s.cache_write("Y", "local")
+    if shared:
+        local.compute_at(s["Y"], s["Y"].axis[2])
+    shape = (1, 8 // factor, 9, 11, factor) if factor > 1 else (1, 8, 9, 11)
+    made = run(s, array, shape)
+    if factor > 1:
+        made = made.transpose(0, 1, 4, 2, 3).reshape(1, 8, 9, 11)
+    np.testing.assert_allclose(made[:, :, 2:8, 1:8], expected(array), rtol=1e-6)
+    made[:, :, 2:8, 1:8] = np.nan
+    assert np.isnan(made).all()
+
+
+def test_a_result_with_gaps_is_not_computed_elsewhere():
+    """Every second element is written: a copy would have to know which."""
+    x = te.placeholder((6,), name="X")
+    s = te.create_schedule(te.compute((6,), lambda i: x[i] + 1.0, name="Y").op)
+    block = s["Y"].block
+    wide = block.writes[0].buffer.replace(shape=[12])
+    store = Store(wide, [block.axes[0].var * 2], block.body.value)
+    spread = block.replace(body=store, writes=[Region(wide, store.indices, [1])])
+    loop = s.func.body
+    func = s.func.replace(body=loop.replace(body=spread), params=[s.func.params[0], wide])
+    with pytest.raises(ScheduleError, match="no box"):
+        Schedule(func).cache_write("Y", "local")
 
 
 @pytest.mark.parametrize("axis,factor", [("c", 4), ("h", 3), ("k", 3), ("c", 8)])

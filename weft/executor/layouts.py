@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from weft.core.errors import WeftError
 from weft.expr.nodes import Add, Buffer, Const, Expr, FloorDiv, FloorMod, Load, Mul, Var, const, int_value
-from weft.expr.visit import free_vars
+from weft.expr.visit import walk
 from weft.graph.ir import Value
 from weft.graph.passes.layout import CHANNEL, Layout
 from weft.loop.ir import Axis, Block, For, Func, Region, Stmt, Store, seq
@@ -92,8 +92,16 @@ def _channel_of_sums(block: Block, size: int) -> Var | None:
     if length % size or length < size:
         return None
     others = [read for read in block.reads if read.buffer is not region.buffer]
-    shared = any(not any(channel in free_vars(m) for m in read.mins) for read in others)
+    shared = any(all(_is_shared(index, channel, size) for index in read.mins) for read in others)
     return channel if shared else None
+
+
+def _is_shared(index: Expr, channel: Var, size: int) -> bool:
+    """Whether an index is the same for a whole block of channels: it has none of them, or only their group."""
+    groups = [
+        e for e in walk(index) if isinstance(e, FloorDiv) and e.a is channel and (int_value(e.b) or 1) % size == 0
+    ]
+    return sum(e is channel for e in walk(index)) == len(groups)
 
 
 class _Accesses:

@@ -13,6 +13,7 @@ from weft.expr.bounds import Ranges, interval, lower_bound, prove, upper_bound
 from weft.expr.nodes import (
     LT,
     TRUE,
+    Add,
     Address,
     And,
     Buffer,
@@ -39,7 +40,7 @@ from weft.expr.visit import free_vars, substitute, uses_any, walk
 from weft.loop.ir import Block, For, If, Let, Region, Seq, Stmt, Store
 from weft.loop.visit import child_exprs, child_stmts, map_region
 
-ONE = index_expr(1)
+ZERO, ONE = index_expr(0), index_expr(1)
 Box = tuple[tuple[Expr, Expr], ...]
 """For each dimension the first index and the extent."""
 
@@ -271,12 +272,14 @@ def written_box(block: Block, buffer: Buffer, spans: Mapping[Var, Span]) -> Regi
     mins, extents = [], []
     used: list[Var] = []
     for low, extent in zip(regions[0].mins, regions[0].extents):
-        step = low.b if type(low) is Mul and type(low.b) is Const else ONE
-        variable = low.a if type(low) is Mul and type(low.b) is Const else low
+        start = low.b if type(low) is Add and type(low.b) is Const else ZERO
+        place = low.a if type(low) is Add and type(low.b) is Const else low
+        step = place.b if type(place) is Mul and type(place.b) is Const else ONE
+        variable = place.a if type(place) is Mul and type(place.b) is Const else place
         if isinstance(variable, Var) and variable in spans and structural_equal(extent, step):
             first, count = spans[variable]
             used.append(variable)
-            mins.append(mul(first, step))
+            mins.append(add(mul(first, step), start))
             extents.append(mul(count, step))
         elif uses_any(low, spans) or uses_any(extent, spans):
             return None

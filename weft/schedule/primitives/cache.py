@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from weft.core.errors import ScheduleError
-from weft.expr.nodes import TRUE, Buffer, Expr, Load, Var
+from weft.expr.nodes import TRUE, Buffer, Expr, Load, Var, int_value
 from weft.loop.ir import Axis, Block, For, Func, Region, Seq, Stmt, Store, seq
 from weft.loop.regions import walked_box, written_box
 from weft.loop.tree import (
@@ -140,7 +141,7 @@ def _insert_after(func: Func, block: str, cached: Buffer, copy: Block) -> tuple[
     found = _complete(func, path, position, cached)
     while found is None:
         if position == 0 or readers(path[position - 1], target):
-            reason = f"what {block} computes in the loops it shares is no box: cache it before you fuse or move it"
+            reason = f"what {block} computes there is no box: cache it before you fuse or move it"
             raise ScheduleError("cache_write", f"{target.name}, {cached.scope}", reason)
         position -= 1
         found = _complete(func, path, position, cached)
@@ -169,6 +170,15 @@ def _complete(func: Func, path: list[Stmt], position: int, cached: Buffer) -> tu
     box = None if walked is None else written_box(block, cached, walked[0])
     if walked is not None and box is not None:
         return box, walked[1]
-    if outer or not covers_axes(func, block, inner):
+    if outer or not covers_axes(func, block, inner) or _leaves_gaps(block, cached):
         return None
     return Region(cached, [0] * len(cached.shape), cached.shape), TRUE
+
+
+def _leaves_gaps(block: Block, buffer: Buffer) -> bool:
+    """Whether a block has too few points to write all of a buffer: a border of it, say, is somebody else's."""
+    points = [int_value(axis.extent) for axis in block.axes if axis.kind != "reduce"]
+    widths = [int_value(n) for region in block.writes if region.buffer is buffer for n in region.extents]
+    sizes = [int_value(size) for size in buffer.shape]
+    counts = [math.prod(n for n in numbers if n is not None) for numbers in (points, widths, sizes)]
+    return None not in (*points, *widths, *sizes) and counts[0] * counts[1] < counts[2]

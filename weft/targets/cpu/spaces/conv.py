@@ -10,7 +10,8 @@ The nest, outermost first:
     xi, cv, lane     the tile: `places` × `vectors` accumulators stay in registers
 
 The weights are packed when the model is compiled: for a block of channels, in the order in which the reduction runs.
-A depthwise convolution reads vectors of both operands; its tile is `places` wide in one block of channels.
+A depthwise convolution reads vectors of both operands; its tile is `places` wide in one block of channels. Where
+channels are in groups, the blocks of a tile are of one group.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from weft.core.errors import ScheduleError
-from weft.expr.nodes import Load, Var, int_value
-from weft.expr.visit import uses_any
+from weft.expr.nodes import FloorDiv, Load, Var, int_value
+from weft.expr.visit import uses_any, walk
 from weft.loop.ir import Axis
 from weft.schedule.facts import Facts, extent, facts_of, is_product_sum
 from weft.schedule.schedule import Stage
@@ -54,6 +55,8 @@ class Shape:
     weight: Load
     image: Load
     depthwise: bool
+    together: int
+    """Blocks side by side that read the same image: all, or those of a group of channels."""
 
 
 def space(unit: Unit) -> Space | None:
@@ -63,6 +66,7 @@ def space(unit: Unit) -> Space | None:
         return None
     places = 1 if shape.place is None else extent(shape.place)
     blocks = 1 if shape.block is None or shape.depthwise else extent(shape.block)
+    several_at_once = _divisors(shape.together) if shape.together < blocks else tuple(range(1, min(blocks, 6) + 1))
     # A block of narrow channels is several vectors of sums.
     several = ceildiv(extent(shape.lane), max(1, unit.target.lanes(unit.facts.target.dtype)))
     registers = max(unit.target.vector_registers, 8) // several
@@ -70,9 +74,9 @@ def space(unit: Unit) -> Space | None:
     far = _bytes(shape.weight) > unit.target.cache_bytes[1]
     if shape.depthwise:  # every tap is unrolled
         places = min(places, max(4, MOST_UNROLLED // unit.facts.depth))
-    vectors, high, wide = _tile(rows, places, blocks, registers, 4.0 if far else 2.0)
+    vectors, high, wide = _tile(rows, places, blocks, several_at_once, registers, 4.0 if far else 2.0)
     knobs = {
-        "vectors": tuple(range(1, min(blocks, 6) + 1)),
+        "vectors": several_at_once,
         "rows": tuple(range(1, min(rows, 4) + 1)),
         "places": tuple(range(1, min(places, registers) + 1)),
         "unroll": (1, 2, 4, 8, 16),
@@ -89,14 +93,21 @@ def _bytes(load: Load) -> int:
     return math.prod(int_value(size) or 1 for size in load.buffer.shape) * int(load.buffer.dtype.bytes)
 
 
-def _tile(rows: int, places: int, blocks: int, registers: int, fetch: float) -> tuple[int, int, int]:
-    """Vectors, rows and places of the register tile: least time by the multiply-adds and loads of a step.
+def _divisors(count: int) -> tuple[int, ...]:
+    """The numbers up to 6 that divide another."""
+    return tuple(n for n in range(1, 7) if count % n == 0)
+
+
+def _tile(
+    rows: int, places: int, blocks: int, together: Sequence[int], registers: int, fetch: float
+) -> tuple[int, int, int]:
+    """Vectors (out of `together`), rows and places of the register tile: least time by the work of a step.
 
     A step issues two multiply-adds and two loads in a cycle, and waits `fetch` cycles for each vector of weights; an
     accumulator waits four cycles for itself.
     """
     best, chosen = math.inf, (1, 1, 1)
-    for vectors in range(1, min(blocks, 6) + 1):
+    for vectors in together:
         for high in range(1, min(rows, 4) + 1):
             for wide in range(1, min(places, registers) + 1):
                 if vectors * high * wide + vectors + 1 > registers or (high > 1 and wide < places):
@@ -136,14 +147,23 @@ def _shape(unit: Unit) -> Shape | None:
     blocks = [axis for axis in middle if any(uses_any(index, {axis.var}) for index in channel)]
     if len(channel) != 1 or len(blocks) > 1:
         return None
-    if blocks and not depthwise and _uses(image, blocks[0]):
-        return None  # channels in groups
+    together = _together(image, blocks[0]) if blocks and not depthwise else 1
     across = [axis for axis in middle if not _uses(weight, axis) and _uses(image, axis) and extent(axis) > 1]
     place = across[-1] if across else None
     block = blocks[0] if blocks else None
     row = across[-2] if place is not None and len(across) > 1 else None
     others = tuple(axis for axis in middle if axis is not place and axis is not block and axis is not row)
-    return Shape(lane, block, place, row, others, weight, image, depthwise)
+    return Shape(lane, block, place, row, others, weight, image, depthwise, together)
+
+
+def _together(image: Load, block: Axis) -> int:
+    """How many blocks from a multiple of that number on read the same image."""
+    count = extent(block)
+    for index in image.indices:
+        divided = [e for e in walk(index) if isinstance(e, FloorDiv) and e.a is block.var and int_value(e.b)]
+        uses = sum(e is block.var for e in walk(index))
+        count = math.gcd(count, *(int_value(e.b) or 1 for e in divided)) if uses == len(divided) else 1
+    return count
 
 
 def _uses(load: Load, axis: Axis) -> bool:
