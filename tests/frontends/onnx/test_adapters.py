@@ -215,7 +215,7 @@ def test_label_encoder_of_version_1():
 
 def test_layer_normalization_that_an_optimizer_wrote_into_an_old_model():
     scale = np.linspace(0.5, 1.5, 4, dtype=np.float32)
-    nodes = node("LayerNormalization", ["x", "scale"], ["y"])
+    nodes = node("LayerNormalization", "x scale")
     (made,) = run(nodes, {"x": A}, 12, constants={"scale": scale})
     wanted = (A - A.mean(-1, keepdims=True)) / np.sqrt(A.var(-1, keepdims=True) + 1e-5) * scale
     np.testing.assert_allclose(made, wanted, rtol=1e-4, atol=1e-5)
