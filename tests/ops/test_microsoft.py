@@ -5,6 +5,7 @@ import onnx
 import pytest
 from onnx import helper
 
+import weft
 from tests.ops.nodes import numbers, run_node
 from weft.graph.ir import GraphError
 
@@ -57,6 +58,28 @@ def test_skip_layer_normalization(bias):
     gamma, beta, added = (numbers(8, seed=i) for i in (2, 3, 4))
     check("SkipLayerNormalization", x, skip, gamma, beta, *([added] if bias else []), epsilon=1e-5)
     check("SkipSimplifiedLayerNormalization", x, skip, gamma, *([added] if bias else []), epsilon=1e-5)
+
+
+@pytest.mark.parametrize("op", ["SkipLayerNormalization", "SkipSimplifiedLayerNormalization"])
+def test_skip_layer_normalization_gives_the_sum(op):
+    """As optimized decoders have it: the second and third output left out, the fourth read."""
+    x, skip, gamma = numbers(2, 3, 8), numbers(2, 3, 8, seed=1), numbers(8, seed=2)
+    arrays, outputs = {"x": x, "skip": skip, "gamma": gamma}, ["y", "", "", "total"]
+    node = helper.make_node(op, list(arrays), outputs, domain=DOMAIN, epsilon=1e-5)
+    infos = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, a.shape) for name, a in arrays.items()]
+    results = [helper.make_value_info(name, onnx.TypeProto()) for name in outputs if name]
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid(DOMAIN, 1)]
+    model = helper.make_model(helper.make_graph([node], "g", infos, results), opset_imports=opsets, ir_version=8)
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    for got, want in zip(weft.compile(model).run(None, arrays), session.run(None, arrays), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+    host, made = run_node(op, x, skip, gamma, outputs=4, domain=DOMAIN, build=True, epsilon=1e-5)
+    total = (x + skip).astype("float64")
+    centre = total.mean(-1, keepdims=True) * (op == "SkipLayerNormalization")
+    deviation = np.sqrt(((total - centre) ** 2).mean(-1, keepdims=True) + 1e-5)
+    for results in (host, made):
+        np.testing.assert_allclose(results[1], total.mean(-1, keepdims=True), atol=1e-5)
+        np.testing.assert_allclose(results[2], 1 / deviation, rtol=1e-4)
 
 
 def test_simplified_layer_normalization():

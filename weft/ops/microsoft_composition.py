@@ -7,6 +7,8 @@ A body such as
 
 is run three times: on types (inference), on arrays (the numpy meaning), and on tensors (the compiled form; there is
 none where one of the parts has none). `b` calls an operator, reads attributes of the node, and makes constants.
+An operator that is composed with `expands` is run a fourth way: its parts become nodes of the graph, so that what is
+around it can fuse with them and outputs that nobody reads are not made.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import numpy as np
 from weft import te
 from weft.graph.ir import Array, Dim, Node, TensorType, Type, Value, dtype_name
 from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, find_operator, register
+from weft.graph.passes.support import Replacement, Scope
 from weft.ops.convolution_window import stage
 from weft.ops.elementwise_support import ELEMENT_TYPES
 
@@ -27,12 +30,14 @@ TYPE_NUMBERS = {name: number for number, name in ELEMENT_TYPES.items()}
 
 
 class Part:
-    """A value on its way: what is known of its type, its array, its tensor."""
+    """A value on its way: what is known of its type, its array, its tensor, its place in a graph."""
 
-    __slots__ = ("type", "array", "tensor")
+    __slots__ = ("type", "array", "tensor", "value")
 
-    def __init__(self, type: TensorType, array: Array | None = None, tensor: te.Tensor | None = None) -> None:
-        self.type, self.array, self.tensor = type, array, tensor
+    def __init__(
+        self, type: TensorType, array: Array | None = None, tensor: te.Tensor | None = None, value: Value | None = None
+    ) -> None:
+        self.type, self.array, self.tensor, self.value = type, array, tensor, value
 
     @property
     def dtype(self) -> str:
@@ -56,11 +61,6 @@ class Composition:
         self.use = use
         self.get, self.need, self.error = use.get, use.need, use.error
         self.output_count = len(use.node.outputs)
-
-    def wants(self, position: int) -> bool:
-        """Whether somebody uses an output: those that are left out have no name."""
-        outputs = self.use.node.outputs
-        return position < len(outputs) and outputs[position].name != ""
 
     def __call__(self, op: str, *inputs: Part | None, outputs: int = 1, **attributes: Any) -> Any:
         """The result of an operator (a list of them, where several are asked for)."""
@@ -159,6 +159,35 @@ class ComputeComposition(Composition):
         return Part(TensorType("int64", (size,)), None, stage((size,), lambda i: i, "range"))
 
 
+class GraphComposition(Composition):
+    """On values of a graph."""
+
+    def __init__(self, use: Use, scope: Scope) -> None:
+        super().__init__(use)
+        self.scope = scope
+
+    def apply(self, spec: OpSpec, node: Node, inputs: Sequence[Part | None]) -> list[Part]:
+        """See Composition."""
+        if len(node.outputs) != 1:
+            raise NoKernel
+        given = [None if p is None else self._value(p) for p in inputs]
+        value = self.scope.make(self.use.node, node.op, given, node.domain, **node.attributes)
+        if not isinstance(value.type, TensorType):
+            raise NoKernel
+        return [Part(value.type, None, None, value)]
+
+    def _value(self, part: Part) -> Value:
+        if part.value is None:
+            part.value = self.scope.new_constant(part.array, f"{self.use.node.outputs[0].name}_constant")
+        return part.value
+
+    def range(self, size: Dim) -> Part:
+        """See Composition."""
+        if not isinstance(size, int):
+            raise NoKernel
+        return array_part(np.arange(size, dtype=np.int64))
+
+
 def array_part(array: Array) -> Part:
     """An array as a part."""
     return Part(TensorType(dtype_name(array.dtype), array.shape), array)
@@ -172,7 +201,12 @@ def _parts(made: Any) -> list[Part]:
 
 
 def compose(
-    name: str, body: Body, kind: str = "opaque", shape_inputs: Sequence[int] = (), domain: str = DOMAIN
+    name: str,
+    body: Body,
+    kind: str = "opaque",
+    shape_inputs: Sequence[int] = (),
+    domain: str = DOMAIN,
+    expands: bool = False,
 ) -> OpSpec:
     """Registers an operator whose meaning is a body of other operators."""
 
@@ -200,7 +234,20 @@ def compose(
             return None
         return made[0] if len(made) == 1 else tuple(made)
 
-    return register(OpSpec(name, infer, evaluate, compute, kind, shape_inputs, domain))
+    def expand(node: Node, scope: Scope) -> Replacement:
+        if any(v is not None and not isinstance(v.type, TensorType) for v in node.inputs):
+            return None
+        parts = [None if v is None else Part(v.tensor, scope.constant(v), None, v) for v in node.inputs]
+        try:
+            made = [part.value for part in _parts(body(GraphComposition(Use(node), scope), *parts))]
+        except NoKernel:
+            return None
+        return [
+            Node("Identity", [value], [output], {}, node.name, node.origin) for value, output in zip(made, node.outputs)
+        ]
+
+    rule = expand if expands else None
+    return register(OpSpec(name, infer, evaluate, compute, kind, shape_inputs, domain, rule))
 
 
 def _placeholder() -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from weft.ops.microsoft_composition import Composition, Part, alias, compose
@@ -89,33 +90,39 @@ def _fused_matmul(b: Composition, x: Part, y: Part) -> Any:
     return made if alpha == 1 else b("Mul", made, b.constant(alpha, made.dtype))
 
 
-compose("FusedConv", _fused_conv, "complex")
-compose("FusedGemm", _fused_gemm, "complex")
-compose("FusedMatMul", _fused_matmul, "complex")
+compose("FusedConv", _fused_conv, "complex", expands=True)
+compose("FusedGemm", _fused_gemm, "complex", expands=True)
+compose("FusedMatMul", _fused_matmul, "complex", expands=True)
 
 # ----------------------------------------------------------------------------------------------------- normalizations
 
 
-def _unused(b: Composition) -> list[Part]:
-    """Mean and deviation, which no model asks for after training."""
-    if b.wants(1) or b.wants(2):
-        raise b.error("its outputs 'mean' and 'inv_std_var' are not computed here")
-    nothing = b.constant(0.0, "float32")
-    return [b("Identity", nothing), b("Identity", nothing)]
+def _spread(b: Composition, total: Part, epsilon: float, centred: bool) -> list[Part]:
+    """The mean of the last axis, and one over its deviation (from the mean, or from zero)."""
+    axes = b.constant([-1], "int64")
+    mean = b("ReduceMean", total, axes, keepdims=1)
+    far = b("Sub", total, mean) if centred else total
+    square = b("ReduceMean", b("Mul", far, far), axes, keepdims=1)
+    return [mean, b("Reciprocal", b("Sqrt", b("Add", square, b.constant(epsilon, total.dtype))))]
+
+
+def _skip(b: Composition, op: str, x: Part, skip: Part, bias: Part | None, scales: Sequence[Part | None]) -> Any:
+    epsilon = float(b.get("epsilon", 1e-12))
+    total = b("Add", x, skip) if bias is None else b("Add", b("Add", x, bias), skip)
+    made = b(op, total, *scales, axis=-1, epsilon=epsilon)
+    if b.output_count == 1:
+        return [made]
+    return [made, *_spread(b, total, epsilon, op == "LayerNormalization"), total][: b.output_count]
 
 
 def _skip_layer(
     b: Composition, x: Part, skip: Part, gamma: Part, beta: Part | None = None, bias: Part | None = None
 ) -> Any:
-    total = b("Add", x, skip) if bias is None else b("Add", b("Add", x, bias), skip)
-    made = b("LayerNormalization", total, gamma, beta, axis=-1, epsilon=float(b.get("epsilon", 1e-12)))
-    return [made] if b.output_count == 1 else [made, *_unused(b), total]
+    return _skip(b, "LayerNormalization", x, skip, bias, [gamma, beta])
 
 
 def _skip_simplified(b: Composition, x: Part, skip: Part, gamma: Part, bias: Part | None = None) -> Any:
-    total = b("Add", x, skip) if bias is None else b("Add", b("Add", x, bias), skip)
-    made = b("RMSNormalization", total, gamma, axis=-1, epsilon=float(b.get("epsilon", 1e-12)))
-    return [made] if b.output_count == 1 else [made, *_unused(b), total]
+    return _skip(b, "RMSNormalization", x, skip, bias, [gamma])
 
 
 def _simplified(b: Composition, x: Part, gamma: Part) -> Any:
@@ -149,8 +156,8 @@ def _embed(
     return [made, lengths, b("Identity", total)]
 
 
-compose("SkipLayerNormalization", _skip_layer, "reduction")
-compose("SkipSimplifiedLayerNormalization", _skip_simplified, "reduction")
+compose("SkipLayerNormalization", _skip_layer, "reduction", expands=True)
+compose("SkipSimplifiedLayerNormalization", _skip_simplified, "reduction", expands=True)
 compose("SimplifiedLayerNormalization", _simplified, "reduction", domain="")
 compose("SimplifiedLayerNormalization", _simplified, "reduction")
 compose("EmbedLayerNormalization", _embed, "reduction")
