@@ -35,15 +35,12 @@ class Net:
         self.shapes[made] = shape
         return made
 
-    def conv(
-        self, x: Value, channels: int, kernel: int, stride: int = 1, pad: int = 0, depthwise: bool = False
-    ) -> Value:
+    def conv(self, x: Value, channels: int, kernel: int, stride: int = 1, pad: int = 0, group: int = 1) -> Value:
         n, c, h, w = self.shapes[x]
-        group = c if depthwise else 1
-        channels = c if depthwise else channels
         out = (n, channels, (h + 2 * pad - kernel) // stride + 1, (w + 2 * pad - kernel) // stride + 1)
+        bias = [self.constant(channels)] if self.rng.random() < 0.6 else []
         return self.add(
-            "Conv", [x, self.constant(channels, c // group, kernel, kernel), self.constant(channels)], out,
+            "Conv", [x, self.constant(channels, c // group, kernel, kernel), *bias], out,
             kernel_shape=[kernel] * 2, strides=[stride] * 2, pads=[pad] * 4, group=group,
         )  # fmt: skip
 
@@ -76,13 +73,16 @@ def grow(net: Net, x: Value, values: list[Value]) -> Value:
     rng, (n, c, h, w) = net.rng, net.shapes[x]
     same = [v for v in values if net.shapes[v] == net.shapes[x]]
     kind = rng.choice(
-        ["conv", "conv", "conv", "depthwise", "transposed", "relu", "add", "pool", "concat", "mean", "flip"]
+        ["conv", "conv", "conv", "depthwise", "groups", "transposed", "relu", "add", "pool", "concat", "mean", "flip"]
     )
     if kind == "conv" and min(h, w) >= 3:
         kernel = int(rng.choice([1, 3, 3, 5])) if min(h, w) >= 5 else 1
         return net.conv(x, int(rng.choice([4, 16, 24, 32, 48, 64, 5])), kernel, int(rng.choice([1, 1, 2])), kernel // 2)
     if kind == "depthwise" and min(h, w) >= 3:
-        return net.conv(x, c, 3, int(rng.choice([1, 2])), 1, depthwise=True)
+        return net.conv(x, c, 3, int(rng.choice([1, 2])), 1, group=c)
+    if kind == "groups" and min(h, w) >= 3 and c % 2 == 0:
+        group = int(rng.choice([n for n in (2, 4, 8) if c % n == 0]))
+        return net.conv(x, group * int(rng.choice([8, 16, 24])), 3, int(rng.choice([1, 2])), 1, group=group)
     if kind == "transposed" and max(h, w) <= 16:
         return net.transposed(x, int(rng.choice([3, 16, 32])), int(rng.choice([2, 3, 4])), int(rng.choice([1, 2])), 0)
     if kind == "add":
