@@ -11,6 +11,8 @@
                      2: zeros for any row without numbers (as exporters write Attention)
         heads_inside 0: the result is (batch, heads, queries, elements); 1: (batch, queries, heads, elements)
 
+Narrow operands (bfloat16) are multiplied as they are; sums and scores are float32, powers narrow again.
+
 q, k and v are vectors: a pass (`graph/passes/attention.py`) reads through the transposes, splits and reshapes before
 them, so that nothing is stored only to lie in another order. Operands of steps broadcast to (batch, heads, queries,
 keys).
@@ -35,6 +37,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from weft import te
+from weft.core.dtypes import DType
 from weft.expr.nodes import Expr, int_value
 from weft.graph.ir import Array, TensorType, Type
 from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
@@ -144,7 +147,9 @@ def _expect_view(c: Infer, position: int, name: str, extents: Sequence[int]) -> 
 
 def _evaluate(c: Evaluate, *arrays: Array) -> Array:
     sizes = _sizes(c)
-    q, k, v = (_seen(c, name, x, shape) for x, (name, shape) in zip(arrays, _extents(sizes).items()))
+    kind = arrays[0].dtype
+    wide = np.dtype(np.float32) if kind.itemsize < 4 else kind
+    q, k, v = (_seen(c, name, x.astype(wide), shape) for x, (name, shape) in zip(arrays, _extents(sizes).items()))
     scores = np.matmul(q, k.swapaxes(-1, -2))
     operands = iter(arrays[3:])
     for step, number in _steps(c):
@@ -163,7 +168,7 @@ def _evaluate(c: Evaluate, *arrays: Array) -> Array:
             scores = np.where(next(operands), *arms)
     empty = int(c.get("empty_rows", 0))
     shares = probabilities(scores) if empty == 1 else softmax_array(scores, -1)
-    made = np.matmul(np.nan_to_num(shares, nan=0.0) if empty == 2 else shares, v)
+    made = np.matmul(np.nan_to_num(shares, nan=0.0) if empty == 2 else shares, v).astype(kind)
     return np.ascontiguousarray(made.swapaxes(1, 2)) if c.get("heads_inside", 0) else made
 
 
@@ -196,10 +201,15 @@ def _compute(c: Compute, query: te.Tensor, key: te.Tensor, value: te.Tensor, *op
     given_sizes = [int(n) for n in c.get("padded", (sizes.queries, sizes.keys, sizes.value_size))]
     padded, part = Padded(*given_sizes[:3]), given_sizes[3] if len(given_sizes) > 3 else 0
     around, steps = (sizes.batch, sizes.heads), _steps(c)
+    narrow = query.dtype.bytes < 4
+    wide = "float32" if narrow else query.dtype
     zero = te.const(0, query.dtype)
     limits = [None if n == limit else limit for n, limit in zip(padded, (sizes.queries, sizes.keys, sizes.value_size))]
-    # A factor that comes first is cheaper on the queries than on the scores.
-    factor = te.const(steps[0][1], query.dtype) if steps and steps[0][0] == "scale" else None
+    # A factor that comes first is cheaper on the queries than on the scores; narrow queries would be rounded.
+    first = steps[0] if steps and steps[0][0] == "scale" and not narrow else None
+    factor = None if first is None else te.const(first[1], query.dtype)
+    # Matrix instructions take whole steps of the second product too: keys of the padding have values, zeros.
+    filled = bool(part) or narrow
 
     def asked(*at: Any) -> Expr:
         found = _read(c, "query", query, at)
@@ -209,40 +219,40 @@ def _compute(c: Compute, query: te.Tensor, key: te.Tensor, value: te.Tensor, *op
         return _inside(at[2:], limits[1:2], _read(c, "key", key, at), zero)
 
     def given(*at: Any) -> Expr:
-        return _inside(at[2:], [limits[1] if part else None, limits[2]], _read(c, "value", value, at), zero)
+        return _inside(at[2:], [limits[1] if filled else None, limits[2]], _read(c, "value", value, at), zero)
 
     queries = te.compute((*around, padded.queries, sizes.size), asked, name=QUERIES)
     keys = te.compute((*around, padded.keys, sizes.size), held, name=KEYS)
-    rows = padded.keys if part else sizes.keys
+    rows = padded.keys if filled else sizes.keys
     values = te.compute((*around, rows, padded.value_size), given, name=VALUES)
     d = te.reduce_axis(sizes.size, name="d")
     empty = int(c.get("empty_rows", 0))
     if part:
         steps = steps if factor is None else steps[1:]
         mixed, total = _in_parts(queries, keys, values, operands, steps, limits, part, empty == 1)
-        return _divided(c, sizes, mixed, total, empty)
+        return _divided(c, sizes, mixed, total, empty, query.dtype)
     scores = te.compute(
         (*around, padded.queries, padded.keys),
-        lambda b, h, i, j: te.sum(queries[b, h, i, d] * keys[b, h, j, d], axis=d),
+        lambda b, h, i, j: te.sum(queries[b, h, i, d].astype(wide) * keys[b, h, j, d].astype(wide), axis=d),
         name=SCORES,
     )
     masked = _masked(scores, operands, steps if factor is None else steps[1:], limits)
     mixed, total = _mixed(masked, values, empty == 1)
-    return _divided(c, sizes, mixed, total, empty)
+    return _divided(c, sizes, mixed, total, empty, query.dtype)
 
 
-def _divided(c: Compute, sizes: Sizes, mixed: te.Tensor, total: te.Tensor, empty: int) -> te.Tensor:
+def _divided(c: Compute, sizes: Sizes, mixed: te.Tensor, total: te.Tensor, empty: int, kind: DType) -> te.Tensor:
     """The result: what was mixed, divided by the sums of the powers."""
     zero = te.const(0, mixed.dtype)
 
     def share(b: Any, h: Any, i: Any, e: Any) -> Expr:
         # One division a row; a sum of powers is at least 1, that of the greatest score.
         made: Expr = mixed[b, h, i, e] * (te.const(1, mixed.dtype) / total[b, h, i])
-        if empty == 0:
-            return made
         if empty == 1:
-            return te.select(te.equal(total[b, h, i], zero), zero, made)
-        return te.select(total[b, h, i] > zero, made, zero)  # neither is a sum that is no number
+            made = te.select(te.equal(total[b, h, i], zero), zero, made)
+        if empty == 2:
+            made = te.select(total[b, h, i] > zero, made, zero)  # neither is a sum that is no number
+        return made.astype(kind)
 
     inside = bool(c.get("heads_inside", 0))
     made: te.Tensor = te.compute(
@@ -305,13 +315,14 @@ def _mixed(masked: te.Tensor, values: te.Tensor, zeros: bool) -> tuple[te.Tensor
 
     def grow(b: Any, h: Any, i: Any, k: Any) -> Expr:
         greatest = te.maximum(top[b, h, i], lowest) if zeros else top[b, h, i]
-        return te.exp(masked[b, h, i, k] - greatest)
+        return te.exp(masked[b, h, i, k] - greatest).astype(values.dtype)
 
     grown = te.compute(shape, grow, name=GROWN)
-    total = te.compute(shape[:3], lambda b, h, i: te.sum(grown[b, h, i, j[1]], axis=j[1]), name=TOTAL)
+    wide = masked.dtype
+    total = te.compute(shape[:3], lambda b, h, i: te.sum(grown[b, h, i, j[1]].astype(wide), axis=j[1]), name=TOTAL)
     mixed = te.compute(
         (*shape[:3], size),
-        lambda b, h, i, e: te.sum(grown[b, h, i, j[2]] * values[b, h, j[2], e], axis=j[2]),
+        lambda b, h, i, e: te.sum(grown[b, h, i, j[2]].astype(wide) * values[b, h, j[2], e].astype(wide), axis=j[2]),
         name=MIXED,
     )
     return mixed, total

@@ -42,11 +42,15 @@ OPERANDS: dict[str, tuple[int, ...]] = {
     "Conv": (0, 1),
     "ConvTranspose": (0, 1),
     "Attention": (0, 1, 2),
+    "FusedAttention": (0, 1, 2),
     "LSTM": (0, 1, 2),
     "GRU": (0, 1, 2),
     "RNN": (0, 1, 2),
 }
 """The operators that are made of products, and which of their inputs are multiplied."""
+
+FUSED = {"FusedAttention": "weft"}
+"""Domains of operators that are none of the standard's."""
 
 RECURRENT = frozenset(("LSTM", "GRU", "RNN"))
 
@@ -80,7 +84,7 @@ def _is_float(value: Value | None) -> bool:
 
 def _operands(node: Node) -> tuple[int, ...]:
     """The positions of the float32 operands of a product; none where it is not one that is lowered."""
-    found = () if node.domain else OPERANDS.get(node.op, ())
+    found = OPERANDS.get(node.op, ()) if node.domain in ("", FUSED.get(node.op)) else ()
     if node.op == "Attention" and (len(node.outputs) > 1 or len(node.inputs) > 4):
         return ()
     if not found or not all(_is_float(node.inputs[at]) for at in found):
@@ -233,7 +237,7 @@ class _Lowering:
             inputs[at] = narrow
         group = self.group_of.get(node.outputs[0])
         inputs = [v if v is None or not _is_float(v) else self._wide(v, group) for v in inputs]
-        if node.op == "Attention" or self._rounds_itself(node):
+        if node.op in ("Attention", *FUSED) or self._rounds_itself(node):
             self._emit_narrow(node, inputs)
         else:
             attributes = {**node.attributes, "output_dtype": NUMBERS["float32"]}

@@ -26,6 +26,8 @@ from weft.ops.convolution import convolve_arrays
 from weft.ops.convolution_window import Pads, Window
 from weft.ops.convolution_winograd import DOMAIN, NAME, transform_weight, winograd_arrays
 from weft.targets.base import Target
+from weft.targets.cpu import amx
+from weft.targets.cpu.spaces import attention_amx
 from weft.targets.cpu.spaces.attention import padded
 from weft.targets.cpu.spaces.winograd import register_share
 
@@ -89,9 +91,11 @@ def attention_proposer(target: Target) -> Callable[[Sequence[int], str], Sequenc
 
     def propose(sizes: Sequence[int], dtype: str) -> Sequence[int] | None:
         found = Sizes(*sizes)
-        if dtype != "float32" or lanes < 4 or found.queries < LEAST_QUERIES or found.keys < lanes or found.size < 4:
+        if lanes < 4 or found.queries < LEAST_QUERIES or found.keys < lanes or found.size < 4:
             return None
-        return padded(found, target, lanes)
+        if dtype == "bfloat16" and amx.available(target):
+            return attention_amx.padded(found, target)
+        return padded(found, target, lanes)  # without matrix instructions the products stay float32
 
     return propose
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from weft.schedule.space import Space
 from weft.targets.cpu.spaces import (
     attention,
+    attention_amx,
     conv,
     conv_amx,
     conv_dot,
@@ -26,7 +27,7 @@ SPACES: tuple[Callable[[Unit], Space | None], ...] = (
     matmul_amx.space, matmul_dot.space, matmul.space, conv_amx.space, conv_dot.space, conv.space, depthwise.space,
 )  # fmt: skip
 
-WHOLE: tuple[Callable[[Unit], Space | None], ...] = (winograd.space, attention.space)
+WHOLE: tuple[Callable[[Unit], Space | None], ...] = (winograd.space, attention_amx.space, attention.space)
 """Spaces that schedule a product together with the stages around it; asked before any block has a schedule."""
 
 KEPT: frozenset[str] = attention.STAGES

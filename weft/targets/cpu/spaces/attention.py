@@ -93,7 +93,7 @@ def default_point(sizes: Sizes, target: Target, lanes: int) -> dict[str, int]:
                 if best is None or cycles < best[0]:
                     best = (cycles, point)
     assert best is not None
-    return {**best[1], "depth": _depth(sizes, target), "by_heads": _by_heads(sizes, target)}
+    return {**best[1], "depth": _depth(sizes, target), "by_heads": by_heads(sizes, target)}
 
 
 def _depth(sizes: Sizes, target: Target) -> int:
@@ -116,7 +116,7 @@ def _block(sizes: Sizes, rows: int, target: Target) -> int:
     return _up(ceildiv(sizes.queries, blocks), rows)
 
 
-def _by_heads(sizes: Sizes, target: Target) -> int:
+def by_heads(sizes: Sizes, target: Target) -> int:
     """Whether threads take whole heads: each packs its keys just before it uses them."""
     count, cores = sizes.batch * sizes.heads, max(target.cores, 1)
     return int(count / (ceildiv(count, cores) * cores) > 0.85)
@@ -148,10 +148,10 @@ def space(unit: Unit) -> Space | None:
         return None
     target, lanes = unit.target, unit.target.lanes(unit.facts.target.dtype)
     final = sole_reader(s.func, facts_of(block_named(s, MIXED)).target)
-    found = None if final is None else _final_loops(final)
+    found = None if final is None else final_loops(final)
     if final is None or found is None or lanes < 2:
         return None
-    sizes = _sizes(s, final, found)
+    sizes = sizes_of(s, final, found)
     point = default_point(sizes, target, lanes)
 
     def apply(point: Point) -> None:
@@ -178,7 +178,7 @@ def _knobs(s: Schedule, point: Point, lanes: int) -> dict[str, tuple[int, ...]]:
     return {knob: tuple(sorted({*values, point[knob]})) for knob, values in choices.items()}
 
 
-def _final_loops(final: Block) -> list[int] | None:
+def final_loops(final: Block) -> list[int] | None:
     """The positions of batch, head, place and element among the axes of the block that divides by the sums."""
     facts = facts_of(final)
     variables = [axis.var for axis in final.axes]
@@ -189,7 +189,8 @@ def _final_loops(final: Block) -> list[int] | None:
     return found if len(found) == 4 and sorted(found) == list(range(len(variables))) else None
 
 
-def _sizes(s: Schedule, final: Block, order: list[int]) -> Sizes:
+def sizes_of(s: Schedule, final: Block, order: list[int]) -> Sizes:
+    """The sizes of the attention whose last block this is."""
     batch, heads, queries, value_size = (extent(final.axes[at]) for at in order)
     depth, keys = facts_of(block_named(s, SCORES)).depth, facts_of(block_named(s, MIXED)).depth
     return Sizes(batch, heads, queries, keys, depth, value_size)

@@ -146,10 +146,10 @@ def _apply(unit: Unit, product: Product, kind: Kind, point: Point) -> None:
     tile = s.cache_write(stored.block.writes[0].buffer.name, "amx.tile")
     jr, outer = _outer_loops(final, product, point, at)
     stored.compute_at(final, jr, exact=False)
-    emptied = _split_tiles(s, stored, row, lane)
+    emptied = split_tiles(s, stored, row, lane)
     tile.compute_at(final, jr, exact=False)
-    _tile_layout(s, tile, row, lane)
-    _multiply(s, tile, left, right, kind, row, lane)
+    tile_layout(s, tile, row, lane)
+    multiply_tiles(s, tile, left, right, kind, row, lane)
     stored.tensorize(emptied, kind.store)
     unit.done.update([stored.name, final.name, tile.name, left.name, right.name])
     unit.done.update(block.name for block in blocks_in(s.func.body) if block.writes[0].buffer.scope == "amx.tile")
@@ -226,7 +226,7 @@ def _outer_loops(final: Stage, product: Product, point: Point, at: dict[Var, Var
     return jr, [*batch, jc]
 
 
-def _tile_layout(s: Schedule, tile: Stage, row: int, lane: int) -> None:
+def tile_layout(s: Schedule, tile: Stage, row: int, lane: int) -> None:
     """The sums in tiles."""
     buffer = tile.block.writes[0].buffer
     names = [f"d{i}" for i in range(len(buffer.shape))]
@@ -236,7 +236,7 @@ def _tile_layout(s: Schedule, tile: Stage, row: int, lane: int) -> None:
     s.apply("transform_layout", buffer=buffer.name, inputs=names, outputs=outputs)
 
 
-def _split_tiles(s: Schedule, stored: Stage, row: int, lane: int) -> Var:
+def split_tiles(s: Schedule, stored: Stage, row: int, lane: int) -> Var:
     """The copy out of the tile registers, a tile at a time; gives the loop from which a tile is one instruction."""
     buffer = stored.block.writes[0].buffer
     names = [f"d{i}" for i in range(len(buffer.shape))]
@@ -293,7 +293,7 @@ def _is_transposed(load: Load, lane: Axis, depth: Axis, kind: Kind) -> bool:
     return lies and extent(lane) % (2 * TILE) == 0 and extent(depth) % kind.depth == 0
 
 
-def _multiply(s: Schedule, tile: Stage, left: Stage, right: Stage, kind: Kind, row: int, lane: int) -> None:
+def multiply_tiles(s: Schedule, tile: Stage, left: Stage, right: Stage, kind: Kind, row: int, lane: int) -> None:
     """Two tiles of rows times two of columns for each tile of the reduction."""
     axes = list(tile.axis)
     (k,) = tile.reduce_axis
