@@ -21,6 +21,6 @@ def attention_proposer(target: Target) -> Callable[[Sequence[int], str], Sequenc
     return propose
 
 
-def proposer(target: Target) -> Callable[[Node, Array], Sequence[Alternative]]:
+def proposer(target: Target, model_bytes: int = 0) -> Callable[[Node, Array], Sequence[Alternative]]:
     """What `choose_algorithms` asks: products on a GPU have no other algorithm than the direct one."""
     return lambda node, weight: []
