@@ -28,7 +28,7 @@ static __device__ __forceinline__ float weft_from_bfloat(uint16_t bits) { return
 
 typedef struct __align__(16) { uint16_t lane[8]; } uint16_x8;
 
-extern "C" __global__ __launch_bounds__(16) void weft_fn_main_0(const uint16_t *__restrict__ A, const uint16_t *__restrict__ B, uint16_t *__restrict__ C) {
+extern "C" __global__ __launch_bounds__(16, 1) void weft_fn_main_0(const uint16_t *__restrict__ A, const uint16_t *__restrict__ B, uint16_t *__restrict__ C) {
   const int32_t io = (int32_t)blockIdx.x;
   const int32_t iio = (int32_t)threadIdx.x;
   {

@@ -20,7 +20,7 @@ static __device__ __forceinline__ int32_t weft_floordiv_int32_t(int32_t a, int32
   return (int32_t)(a / b - (moves ? 1 : 0));
 }
 
-extern "C" __global__ __launch_bounds__(32) void weft_fn_main_0(const int32_t *__restrict__ A, int32_t *__restrict__ B) {
+extern "C" __global__ __launch_bounds__(32, 1) void weft_fn_main_0(const int32_t *__restrict__ A, int32_t *__restrict__ B) {
   const int32_t io = (int32_t)blockIdx.x;
   const int32_t ii = (int32_t)threadIdx.x;
   if (((io * 32) + ii) < 100) {
@@ -28,7 +28,7 @@ extern "C" __global__ __launch_bounds__(32) void weft_fn_main_0(const int32_t *_
   }
 }
 
-extern "C" __global__ __launch_bounds__(32) void weft_fn_main_1(int32_t *__restrict__ C, const int32_t *__restrict__ B) {
+extern "C" __global__ __launch_bounds__(32, 1) void weft_fn_main_1(int32_t *__restrict__ C, const int32_t *__restrict__ B) {
   const int32_t i_1o = (int32_t)blockIdx.x;
   const int32_t i_1i = (int32_t)threadIdx.x;
   if (((i_1o * 32) + i_1i) < 100) {

@@ -151,13 +151,25 @@ def _kernel(module: Module, launch: Launch, sizes: set[Var]) -> tuple[int, int]:
             _read_scalar(c, param)
     c.run(launch.body)
     shared, dynamic = _declare_shared(c, module.overlay)
-    threads = math.prod(launch.block)
-    bounds = f" __launch_bounds__({threads})" if dialect.name == "cuda" else ""
-    if dialect.name == "opencl":
-        bounds = f" __attribute__((reqd_work_group_size({', '.join(map(str, launch.block))})))"
-    head = f"{dialect.kernel}{bounds} void {launch.name}({', '.join(parameters)}) {{"
+    head = f"{dialect.kernel}{_bounds(module, launch)} void {launch.name}({', '.join(parameters)}) {{"
     module.functions.append("\n".join([head, *c.top, *c.lines, "}"]))
     return shared, dynamic
+
+
+def _bounds(module: Module, launch: Launch) -> str:
+    """What the compiler is told about a launch: its threads, and whether a multiprocessor gets one block at most.
+
+    Unless it knows that, NVIDIA's compiler saves registers for further blocks, and loads wait for one another instead.
+    """
+    if module.dialect.name == "opencl":
+        return f" __attribute__((reqd_work_group_size({', '.join(map(str, launch.block))})))"
+    if module.dialect.name != "cuda":
+        return ""
+    facts = getattr(module.machine, "threads", None)
+    sizes = [int_value(size) for size in launch.grid]
+    blocks = None if None in sizes else math.prod(size for size in sizes if size is not None)
+    alone = facts is not None and blocks is not None and blocks <= facts.multiprocessors
+    return f" __launch_bounds__({math.prod(launch.block)}{', 1' if alone else ''})"
 
 
 def _read_scalar(c: Context, param: Var) -> None:
