@@ -1,4 +1,4 @@
-"""merge_loops and release_axis: the program means the same; what would change it is refused."""
+"""merge_loops, release_axis, steps that change places: the program means the same; what would change it is refused."""
 
 from __future__ import annotations
 
@@ -94,3 +94,32 @@ def test_what_keeps_the_order_is_not_released():
         s.apply("release_axis", block="U", axis="t")
     with pytest.raises(ScheduleError, match="no ordered axis"):
         s.apply("release_axis", block="P", axis="i")
+
+
+def running(shift=0):
+    """A running sum along the first axis; with a shift, each element takes its neighbour's sum of the step before."""
+    x = te.placeholder((6, 5), "int32", name="X")
+    state = te.placeholder((6, 5), "int32", name="R")
+    start = te.compute((1, 5), lambda t, i: x[t, i], name="S0")
+    step = te.compute((6, 5), lambda t, i: state[t - 1, (i + shift) % 5 if shift else i] + x[t, i], name="S")
+    return te.create_schedule(te.scan(start, step, state, inputs=[x], name="total").op)
+
+
+def test_elements_that_do_not_meet_run_their_steps_alone():
+    s = running()
+    want = values(s, (6, 5))
+    t, i = s["S"].loops
+    s["S"].reorder(i, t)
+    verify(s.func)
+    assert [loop.name for loop in s["S"].loops] == [i.name, t.name]
+    s["S"].parallel(s["S"].loops[0])
+    np.testing.assert_array_equal(values(s, (6, 5)), want)
+    with pytest.raises(ScheduleError, match="in order"):
+        s["S"].parallel(s["S"].loops[1])
+
+
+def test_elements_that_take_their_neighbours_go_step_by_step():
+    s = running(shift=1)
+    t, i = s["S"].loops
+    with pytest.raises(ScheduleError, match="in order"):
+        s["S"].reorder(i, t)

@@ -269,3 +269,13 @@ def test_recurrences_keep_their_order():
     made = np.empty_like(array)
     interpret(schedule.func, array, made)
     np.testing.assert_allclose(made, want, rtol=1e-5)
+
+
+def test_a_running_sum_is_one_kernel_for_all_steps():
+    x, state = te.placeholder((9, 20), name="X"), te.placeholder((9, 20), name="R")
+    start = te.compute((1, 20), lambda t, i: x[t, i], name="S0")
+    step = te.compute((9, 20), lambda t, i: state[t - 1, i] + x[t, i], name="S")
+    total = te.scan(start, step, state, inputs=[x], name="total")
+    schedule = check([x], total, lambda a: a.cumsum(0))
+    loops = loops_on(block_path(schedule.func, "S", "test"))
+    assert [loop.thread for loop in loops] == ["blockIdx.x", "threadIdx.x", None]

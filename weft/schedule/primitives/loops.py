@@ -28,6 +28,7 @@ from weft.loop.tree import (
 )
 from weft.schedule.primitives.independence import revisits
 from weft.schedule.primitives.marks import check_thread_order
+from weft.schedule.primitives.steps import keeps_to_itself
 from weft.schedule.registry import Result, primitive
 
 LARGEST_FACTOR = 1 << 40
@@ -181,13 +182,19 @@ def _check_reorder(func: Func, old: list[For], new: list[For], place: str) -> No
     for block in blocks_in(old[-1].body):
         _check_anew(func, block, old, new, place)
         _check_first(block, old, new, place)
-        for axis, binding in zip(block.axes, block.bindings):
-            if axis.kind != "ordered":
-                continue
-            for loop in old:
-                if uses_any(binding, {loop.var}) and old.index(loop) != new.index(loop):
-                    reason = f"the block {block.name} runs along {loop.var.name} in order (it is a recurrence)"
-                    raise ScheduleError("reorder", place, reason)
+        _check_steps(block, old, new, len(blocks_in(old[-1].body)) == 1, place)
+
+
+def _check_steps(block: Block, old: list[For], new: list[For], alone: bool, place: str) -> None:
+    """The steps of a recurrence stay in order; other loops change places with them where each runs its own steps."""
+    for loop in old:
+        if not axes_using(block, {loop.var})["ordered"]:
+            continue
+        crossed = [o for o in old if (old.index(o) < old.index(loop)) != (new.index(o) < new.index(loop))]
+        if not crossed or (alone and all(keeps_to_itself(block, other.var) for other in crossed)):
+            continue
+        reason = f"the block {block.name} runs along {loop.var.name} in order (it is a recurrence)"
+        raise ScheduleError("reorder", place, reason)
 
 
 def is_name(text: str) -> bool:

@@ -129,6 +129,28 @@ def release_axis(func: Func, block: str, axis: str) -> Result:
     return Result(replace_last(func, path, old.replace(axes=axes)))
 
 
+def keeps_to_itself(block: Block, loop: Var) -> bool:
+    """Whether a recurrence reads, of what it writes, only what it wrote in the same iteration of a loop.
+
+    running[t, i] = running[t - 1, i] + x[t, i] does so in the loop of i: each i may run through all its steps alone.
+    """
+    mine = [axis for axis, binding in zip(block.axes, block.bindings) if loop in free_vars(binding)]
+    parts = [part for part in (block.body, block.init) if part is not None]
+    stores = [store for part in parts for store in _stores(part)]
+    if len(mine) != 1 or mine[0].kind != "spatial" or not stores:
+        return False
+    places = {store.buffer: [at for at, i in enumerate(store.indices) if i is mine[0].var] for store in stores}
+    if len(places) != len(stores) or not all(places.values()):
+        return False
+    for e in [e for part in parts for e in walk_exprs(part)]:
+        if isinstance(e, Address) and e.buffer in places:
+            return False
+        if isinstance(e, Load) and e.buffer in places:
+            if not any(e.indices[at] is mine[0].var for at in places[e.buffer]):
+                return False
+    return True
+
+
 def _is_stored(e: Expr, stores: Sequence[Store]) -> bool:
     """Whether a load is of the very element that is stored."""
     assert isinstance(e, Load)

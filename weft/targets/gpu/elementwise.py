@@ -73,6 +73,9 @@ def fuse_all(stage: Stage, loops: Sequence[Var]) -> Var:
 
 def bind_flat(stage: Stage, target: Target) -> bool:
     """Divides all that may run at once among blocks and threads; False where nothing may. Legal for every block."""
+    outside = _steps_inside(stage)
+    if outside:
+        return bind_loop(stage, fuse_all(stage, outside), target)
     loops = spatial_loops(stage)
     if not loops:
         return False
@@ -80,6 +83,23 @@ def bind_flat(stage: Stage, target: Target) -> bool:
     if inside:
         stage.reorder(*loops, *inside)
     return bind_loop(stage, fuse_all(stage, loops), target)
+
+
+def _steps_inside(stage: Stage) -> list[Var]:
+    """Puts the steps of a recurrence whose elements do not meet (a running sum) inside the loops over the elements.
+
+    Each thread then runs all steps of its element, in one kernel. Gives the loops over the elements, if that was done.
+    """
+    loops = free_loops(stage)
+    steps = [loop.var for loop in loops if "ordered" in _kinds(stage, loop)]
+    others = [loop.var for loop in loops if _kinds(stage, loop) == {"spatial"}]
+    if not steps or not others or len(steps) + len(others) != len(loops):
+        return []
+    try:
+        stage.reorder(*others, *steps)
+    except ScheduleError:
+        return []  # a step needs other elements of the step before
+    return others
 
 
 def bind_loop(stage: Stage, loop: Var, target: Target) -> bool:
