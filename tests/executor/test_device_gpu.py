@@ -84,7 +84,7 @@ def test_a_tensor_that_does_not_begin_where_kernels_may(torch):
     arrays = random_inputs(graph)
     room = torch.zeros(81, device="cuda")
     room[1:] = torch.from_numpy(arrays[0]).cuda().flatten()
-    near(module(room[1:].view(4, 20)).numpy(), interpret_graph(graph, arrays)[0])
+    near(module(room[1:].view(4, 20)).cpu().numpy(), interpret_graph(graph, arrays)[0])
 
 
 def test_work_follows_the_stream_of_torch(torch):
