@@ -33,6 +33,7 @@ from weft.executor.device_store import programs_of, programs_row
 from weft.executor.lower import Lowered
 from weft.executor.module import Module, make_module
 from weft.executor.native import Call, Engine
+from weft.executor.pages import prefer_large_pages
 from weft.executor.report import form_lines
 from weft.executor.run import Runner
 from weft.executor.specialize import Executor, NativeCode, Specialization
@@ -264,7 +265,9 @@ class _File:
             header = file.read(30)
             names, extra = struct.unpack("<HH", header[26:30])
             start = info.header_offset + 30 + names + extra
-            whole = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        prefer_large_pages(mapped)
+        whole = memoryview(mapped)
         data = whole[start : start + info.file_size]
         if len(data) != info.file_size:
             raise ModuleFileError(f"{self.path} is damaged: it ends within its weights")
