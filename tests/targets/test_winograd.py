@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import numpy as np
 import pytest
 
@@ -175,6 +176,14 @@ def test_streamed_weights_speak_for_small_tiles():
 def conv_node(**attributes):
     x = Value("x", TensorType("float32", (1, 64, 28, 28)))
     return Node("Conv", [x, Value("w")], [Value("y")], {"pads": [1, 1, 1, 1], **attributes})
+
+
+@pytest.mark.skipif(LANES != 16, reason="the counts are for 512-bit vectors")
+def test_larger_weights_are_streamed_where_the_model_does_not_stay_in_the_cache():
+    """A few tiles of 64 channels: Winograd's weights, four times as large, cost more than its products save."""
+    machine = dataclasses.replace(NATIVE, cache_bytes=(48 << 10, 2 << 20, 32 << 20))
+    assert convolution_algorithm(Convolution(1, 64, 64, 7, 7), machine) == "winograd4"
+    assert convolution_algorithm(Convolution(1, 64, 64, 7, 7, model_bytes=7 << 20), machine) == "direct"
 
 
 @needs_lanes
