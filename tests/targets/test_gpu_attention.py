@@ -29,14 +29,17 @@ CUDA = find_target("cuda:sm_90a")
 SMALL = replace(CUDA, threads=replace(CUDA.threads, multiprocessors=4, block_threads=64, warp=8, shared_bytes=32768))
 SCALED = ("scale", 0.3, None)
 CASES = {
-    "even": ((1, 2, 32, 32, 16, 16), (SCALED,), 0),
-    "no step": ((1, 1, 16, 48, 16, 32), (), 0),
-    "odd everything": ((2, 3, 19, 37, 5, 7), (SCALED, ("add", 0.0, (2, 1, 19, 37))), 0),
-    "causal": ((1, 2, 21, 40, 12, 16), (SCALED, ("causal", 0.0, None)), 0),
-    "keep": ((1, 1, 24, 20, 8, 40), (SCALED, ("keep", -1e9, (24, 20))), 0),
-    "parts": ((1, 2, 17, 75, 8, 12), (SCALED, ("add", 0.0, (17, 75))), 32),
-    "causal parts": ((1, 1, 40, 64, 8, 8), (SCALED, ("causal", 0.0, None)), 16),
+    "even": ((1, 2, 16, 32, 8, 8), (SCALED,), 0),
+    "no step": ((1, 1, 8, 48, 8, 24), (), 0),
+    "odd everything": ((2, 1, 11, 21, 5, 7), (SCALED, ("add", 0.0, (2, 1, 11, 21))), 0),
+    "causal": ((1, 1, 21, 40, 12, 8), (SCALED, ("causal", 0.0, None)), 0),
+    "keep": ((1, 1, 16, 20, 8, 8), (SCALED, ("keep", -1e9, (16, 20))), 0),
+    "parts": ((1, 2, 9, 75, 8, 12), (SCALED, ("add", 0.0, (9, 75))), 32),
+    "causal parts": ((1, 1, 24, 64, 8, 8), (SCALED, ("causal", 0.0, None)), 16),
 }
+
+
+POINTS = [{"rows": 8, "each": 1, "warps": 8}, {"rows": 16, "each": 2, "warps": 4}, {"rows": 32, "each": 4, "warps": 8}]
 
 
 def graph_of(sizes, steps, part=0, target=SMALL, **attributes):
@@ -81,23 +84,21 @@ def test_the_default_point(name):
     check(graph_of(sizes, steps, part, heads_inside=len(name) % 2))
 
 
-@pytest.mark.parametrize("point", [{"rows": 8, "each": 1}, {"rows": 16, "each": 2}, {"rows": 32, "each": 4}])
-@pytest.mark.parametrize("part", [0, 32])
+@pytest.mark.parametrize(("point", "part"), [(POINTS[0], 0), (POINTS[1], 32), (POINTS[2], 32)])
 def test_points_of_the_space_agree(point, part):
     check(graph_of((1, 1, 32, 64, 8, 8), (SCALED,), part), point=point)
 
 
-@pytest.mark.parametrize("part", [0, 16])
-@pytest.mark.parametrize("empty_rows", [0, 1, 2])
+@pytest.mark.parametrize(("part", "empty_rows"), [(0, 0), (0, 1), (16, 0), (16, 1), (16, 2)])
 def test_rows_and_parts_that_see_nothing(part, empty_rows):
-    graph = graph_of((1, 1, 20, 37, 8, 8), (SCALED, ("allow", 0.0, (1, 1, 20, 37))), part, empty_rows=empty_rows)
+    graph = graph_of((1, 1, 20, 37, 4, 8), (SCALED, ("allow", 0.0, (1, 1, 20, 37))), part, empty_rows=empty_rows)
     arrays = arrays_of(graph)
     arrays[3][0, 0, [0, 7, 19]] = False
     arrays[3][0, 0, 5, :20] = False  # the first part alone
     check(graph, arrays)
 
 
-@pytest.mark.parametrize("name", ["odd everything", "causal", "causal parts"])
+@pytest.mark.parametrize("name", ["odd everything", "causal parts"])
 def test_opencl_runs_it(name):
     target = opencl()
     sizes, steps, part = CASES[name]
@@ -110,8 +111,9 @@ def test_opencl_runs_it(name):
     np.testing.assert_allclose(out, wanted(graph, arrays), rtol=2e-4, atol=2e-5)
 
 
-@pytest.mark.parametrize("architecture", ["sm_80", "sm_90a"])
-@pytest.mark.parametrize("sizes", [(1, 12, 128, 128, 64, 64), (1, 8, 1024, 4096, 64, 80)])
+@pytest.mark.parametrize(
+    ("architecture", "sizes"), [("sm_80", (1, 12, 128, 128, 64, 64)), ("sm_90a", (1, 8, 1024, 4096, 64, 80))]
+)
 def test_kernels_compile(architecture, sizes):
     if not nvrtc.is_available():
         pytest.skip("NVRTC is not installed")
@@ -129,9 +131,9 @@ def test_kernels_compile(architecture, sizes):
 def test_a_model_has_it():
     """A small BERT on OpenCL: each layer's attention is one node and one kernel, and the answer is the graph's."""
     target = opencl()
-    graph = bert_base(length=24, layers=2, width=64, heads=4, vocabulary=50)
+    graph = bert_base(length=24, layers=1, width=32, heads=2, vocabulary=50)
     made = for_target(optimize(graph, {}, {}), target)
-    assert sum(node.op == NAME for node in made.nodes) == 2
+    assert sum(node.op == NAME for node in made.nodes) == 1
     arrays = [np.random.default_rng(0).integers(0, 2, v.tensor.static).astype(v.tensor.numpy) for v in graph.inputs]
     found = weft.compile(graph, target=target).run(None, {v.name: a for v, a in zip(graph.inputs, arrays)})
     for one, want in zip(found, interpret_graph(graph, arrays)):
