@@ -20,6 +20,7 @@ from weft.graph.ir import (
 )
 from weft.graph.opspec import Evaluate, Infer, OpSpec, Use, register
 from weft.graph.shapes import normal_axis, unknown_dim
+from weft.ops.control_map import expand_scan
 
 
 def common_type(a: Type | None, b: Type | None) -> Type | None:
@@ -209,4 +210,4 @@ def _scan(c: Evaluate, *arrays: Any) -> tuple[Any, ...]:
     return (*states, *stacked)
 
 
-register(OpSpec("Scan", _scan_infer, _scan))
+register(OpSpec("Scan", _scan_infer, _scan, expand=expand_scan))
