@@ -101,6 +101,49 @@ def test_groups_between_convolutions_in_blocks(channels, group, stride):
     check(infer(Graph("three", [x], [last], nodes, constants)), threads=2)
 
 
+def merged_shapes(module) -> list[list[int]]:
+    """The shapes of the parameters of a module's only kernel."""
+    (form,) = module.specializations
+    (launch,) = form.launches
+    return [[int_value(size) for size in buffer.shape] for buffer in launch.kernel.scheduled.buffers]
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("image", [(1, 24, 12, 20), (2, 5, 4, 4), (1, 7, 28, 28)])
+def test_places_of_a_pointwise_convolution_are_one_row(image, bias):
+    module = check(convolution(image, 21, (1, 1), bias=bias, relu=bias), threads=1 + bias)
+    if find_target("native").vector_bytes == 64:
+        assert [image[0], 21, 1, image[2] * image[3]] in merged_shapes(module)
+
+
+@pytest.mark.parametrize("image,filters,attributes", [
+    ((1, 24, 12, 20), 21, {"strides": [2, 2]}), ((1, 24, 12, 20), 21, {"pads": [0, 1, 0, 1]}),
+    ((1, 24, 12, 20), 24, {"group": 2}), ((1, 24, 7, 7), 21, {}),
+])  # fmt: skip
+def test_places_of_other_convolutions_are_not(image, filters, attributes):
+    module = check(convolution(image, filters, (1, 1), **attributes))
+    assert not any(shape[2:3] == [1] and len(shape) == 4 and shape[3] > 20 for shape in merged_shapes(module))
+
+
+@pytest.mark.parametrize("other", [(1, 21, 12, 20), (1, 21, 1, 1), (1,), (12, 20), (20,), (1, 21, 12, 1)])
+@pytest.mark.parametrize("constant", [False, True])
+def test_what_is_added_to_a_pointwise_convolution(other, constant):
+    """Operands of the same places are merged with them; what has other places keeps all of them apart."""
+    graph = convolution((1, 24, 12, 20), 21, (1, 1), bias=True)
+    rng = np.random.default_rng(5)
+    operand, total = Value("z", TensorType("float32", other)), Value("total")
+    nodes = [*graph.nodes, Node("Add", [graph.outputs[0], operand], [total], name="add")]
+    values = rng.standard_normal(other).astype("f4")
+    constants = {**graph.constants, **({operand: values} if constant else {})}
+    inputs = graph.inputs if constant else [*graph.inputs, operand]
+    whole = infer(Graph("sum", inputs, [total], nodes, constants))
+    x = rng.standard_normal((1, 24, 12, 20)).astype("f4")
+    feeds = [x] if constant else [x, values]
+    with knobs.override(cache=False):
+        (made,) = weft.compile(whole).run(None, dict(zip([v.name for v in inputs], feeds)))
+    np.testing.assert_allclose(made, interpret_graph(whole, feeds)[0], atol=1e-4, rtol=0)
+
+
 DEPTHWISE = {
     "plain": ((1, 12, 28, 28), (3, 3), {"pads": [1, 1, 1, 1]}),
     "stride 2": ((1, 8, 28, 28), (3, 3), {"pads": [1, 1, 1, 1], "strides": [2, 2]}),

@@ -14,6 +14,7 @@ from typing import Any
 from weft import te
 from weft.core.errors import WeftError
 from weft.executor.layouts import apply_layouts
+from weft.executor.places import merge_places
 from weft.expr.nodes import Buffer, const
 from weft.graph.interpreter import operator_of
 from weft.graph.ir import Array, Node, TensorType, Value
@@ -70,14 +71,26 @@ def build_program(
 
     `layouts` are those of values around it; `block` is how many channels of a convolution's sums should lie together.
     """
+    if not any(node.op in MAKERS for node in nodes):
+        block = 1
+    merged = merge_places(nodes, constants, layouts or {}, block) if block > 1 else None
+    if merged is not None:
+        made = _built(merged[0], [merged[1][value] for value in outputs], constants, name)
+        old = {new: value for value, new in merged[1].items()}
+        inputs, results = ([(old[value], buffer) for value, buffer in part] for part in (made.inputs, made.outputs))
+        return GroupProgram(made.schedule, tuple(inputs), tuple(results))
+    made = _built(nodes, outputs, constants, name)
+    touched = layouts and any(value in layouts for value, _ in (*made.inputs, *made.outputs))
+    return _laid_out(made, layouts or {}, block) if touched or block > 1 else made
+
+
+def _built(
+    nodes: Sequence[Node], outputs: Sequence[Value], constants: Mapping[Value, Array], name: str
+) -> GroupProgram:
     builder = _Builder(constants)
     for node in nodes:
         builder.node(node)
-    made = builder.finish(outputs, name)
-    if not any(node.op in MAKERS for node in nodes):
-        block = 1
-    touched = layouts and any(value in layouts for value, _ in (*made.inputs, *made.outputs))
-    return _laid_out(made, layouts or {}, block) if touched or block > 1 else made
+    return builder.finish(outputs, name)
 
 
 def _laid_out(program: GroupProgram, layouts: Mapping[Value, Layout], block: int) -> GroupProgram:

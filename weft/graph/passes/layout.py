@@ -274,10 +274,15 @@ def _is_channelwise(node: Node) -> bool:
         return _keeps_channels(node)
     if node.op == "Concat":
         return int(node.attributes.get("axis", 0)) == CHANNEL and _aligned(node)
-    if node.op in MOVEMENT or operator_of(node).kind_of(node) != "injective":
+    if not is_elementwise(node):
         return False
     shape = node.outputs[0].tensor.static
     return all(_broadcasts(v, shape) for v in node.inputs if v is not None)
+
+
+def is_elementwise(node: Node) -> bool:
+    """Whether each element of a node's results comes from the same element of its inputs."""
+    return node.op not in MOVEMENT and operator_of(node).kind_of(node) == "injective"
 
 
 def _keeps_channels(node: Node) -> bool:

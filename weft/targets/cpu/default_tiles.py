@@ -59,10 +59,12 @@ def plan_tile(facts: Facts, target: Target, constants: Collection[Buffer]) -> Ti
         if found is None:
             continue
         packed, dim, rank = found
-        choices.append((extent(axis) >= _lanes(facts, target) // 2, rank, min(extent(axis), 64), position, packed, dim))
+        lanes = _lanes(facts, target)
+        even = extent(axis) % lanes == 0 or (packed is not None and _filled(extent(axis), lanes) >= MOSTLY)
+        choices.append((extent(axis) >= lanes // 2, even, rank, min(extent(axis), 64), position, packed, dim))
     if not choices:
         return None
-    _, _, _, position, packed, dim = max(choices, key=lambda c: c[:4])
+    *_, position, packed, dim = max(choices, key=lambda c: c[:5])
     lane = facts.spatial[position]
     row = _row_axis(facts, lane, packed)
     whole = packed is not None and packed.indices[dim] is not lane.var
@@ -159,6 +161,9 @@ def _lane_counts(full: int, across: int, whole: bool) -> list[int]:
         return [across]
     return [full, *(n for n in (full // 2, full // 4) if n >= 2)]
 
+
+MOSTLY = 0.5
+"""The share of useful lanes from which on an operand is packed although the last vector is not full."""
 
 EDGE_COST = 4
 """How much longer a tile takes whose lanes reach past the end and are masked."""
