@@ -110,6 +110,16 @@ def test_compute_inline_refuses():
     refused(s, "compute_inline", "at the index of its axes", block="B")
 
 
+def test_compute_inline_keeps_what_hands_a_thread_s_values_to_others():
+    s = chain()
+    s.apply("cache_write", buffer="B", scope="local")
+    s.apply("set_scope", buffer="B", scope="shared")
+    first = s["B"].loops[0]
+    s["B_local"].compute_at(s["B"], first)
+    s["B"].bind(first, "threadIdx.x")
+    refused(s, "compute_inline", "of other threads than its own", block="B")
+
+
 def test_reverse_compute_inline():
     s = chain()
     after = """

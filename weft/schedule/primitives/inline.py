@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from weft.core.errors import ScheduleError
 from weft.expr.nodes import Buffer, Expr, Load, Var
 from weft.expr.simplify import simplify
 from weft.expr.visit import map_all, substitute, walk
-from weft.loop.ir import Block, Func, Stmt, Store
+from weft.loop.ir import Block, For, Func, Stmt, Store
 from weft.loop.regions import block_regions
 from weft.loop.tree import (
     axis_loops,
@@ -21,6 +23,9 @@ from weft.loop.tree import (
 from weft.loop.visit import Mutator
 from weft.schedule.primitives.marks import check_marks, has_opaque_access
 from weft.schedule.registry import Result, primitive
+
+SHARED = ("global", "shared")
+"""Memory that all threads of a block see."""
 
 
 class _Inline(Mutator):
@@ -73,6 +78,7 @@ def compute_inline(func: Func, block: str) -> Result:
     for consumer in consumers:
         if has_opaque_access(consumer, store.buffer):
             raise ScheduleError("compute_inline", block, f"{consumer.name} takes the address of {store.buffer.name}")
+        _check_private(func, path, store, consumer)
     replacer = _Inline(store.buffer, variables, store.value)
     rest = replace_last(func, path, None)
     names = {b.name for b in consumers}
@@ -84,6 +90,17 @@ def compute_inline(func: Func, block: str) -> Result:
     made = without_buffers(rest.replace(body=body), [store.buffer])
     check_marks(made, "compute_inline", block)
     return Result(made)
+
+
+def _check_private(func: Func, path: Sequence[Stmt], store: Store, consumer: Block) -> None:
+    """That a consumer in other threads does not come to read what a thread keeps to itself."""
+    private = [node.buffer for node in walk(store.value) if isinstance(node, Load) and node.buffer.scope not in SHARED]
+    threads = [s for s in path if isinstance(s, For) and (s.thread or "").startswith("threadIdx")]
+    around = block_path(func, consumer.name, "compute_inline") if private and threads else []
+    if any(all(loop is not s for s in around) for loop in threads if private):
+        kept = f"{private[0].name} ({private[0].scope})"
+        reason = f"{consumer.name} would read {kept} of other threads than its own"
+        raise ScheduleError("compute_inline", store.buffer.name, reason)
 
 
 def _with_body(block: Block, replacer: Mutator) -> Block:
