@@ -77,6 +77,12 @@ def fused(name: str, features: frozenset[str]) -> bool:
     return ARCHITECTURES[name].has_fma
 
 
+def has_masks(features: frozenset[str], bits: int = 32) -> bool:
+    """Whether some lanes of a vector, of so many bits each, can be loaded without touching what lies behind the rest."""
+    wanted = {"avx2", "avx512f", "sve"} if bits >= 32 else {"avx512bw", "sve"}
+    return bool(wanted & features)
+
+
 def _cache_entry(folder: Path) -> tuple[int, int] | None:
     try:
         kind = (folder / "type").read_text().strip()

@@ -13,7 +13,6 @@ first, and a window so large that the copy costs little beside it.
 
 from __future__ import annotations
 
-from weft.core.dtypes import DType
 from weft.expr.nodes import Const, Load, Select
 from weft.expr.visit import uses_any
 from weft.loop.ir import Axis, Block, Store
@@ -21,10 +20,10 @@ from weft.loop.tree import writers
 from weft.schedule.facts import extent, is_product_sum
 from weft.schedule.schedule import Stage
 from weft.schedule.space import Point, Space
-from weft.targets.base import Target
 from weft.targets.cpu.default_attach import attach_producers
 from weft.targets.cpu.default_loops import parallelize
 from weft.targets.cpu.default_tiles import ceildiv
+from weft.targets.cpu.facts import has_masks
 from weft.targets.cpu.unit import Unit
 
 MOST_TAPS = 49
@@ -44,7 +43,7 @@ def space(unit: Unit) -> Space | None:
     if image is None:
         return None
     lane, row = facts.spatial[-1], facts.spatial[-2]
-    masked = facts.depth <= MOST_MASKED_TAPS and has_masks(unit.target, image.buffer.dtype)
+    masked = facts.depth <= MOST_MASKED_TAPS and has_masks(unit.target.features, image.buffer.dtype.bits)
     copied = int(not masked or not _lies_there(unit, image))
     most = max(1, min(MOST_ROWS, unit.target.vector_registers // 4, MOST_UNROLLED // facts.depth))
     rows = ceildiv(extent(row), ceildiv(extent(row), most))
@@ -52,12 +51,6 @@ def space(unit: Unit) -> Space | None:
     knobs = {"rows": tuple(range(1, min(16, extent(row)) + 1)), "lanes": (lanes,), "copied": (copied,)}
     default = {"rows": rows, "lanes": lanes, "copied": copied}
     return Space("window", knobs, default, lambda point: _apply(unit, image, point))
-
-
-def has_masks(target: Target, dtype: DType) -> bool:
-    """Whether some lanes of a vector can be loaded without touching what lies behind the others."""
-    wide = {"avx2", "avx512f", "sve"} if dtype.bits >= 32 else {"avx512bw", "sve"}
-    return bool(wide & target.features)
 
 
 def _image(unit: Unit) -> Load | None:
