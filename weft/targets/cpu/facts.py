@@ -78,7 +78,7 @@ def fused(name: str, features: frozenset[str]) -> bool:
 
 
 def has_masks(features: frozenset[str], bits: int = 32) -> bool:
-    """Whether some lanes of a vector, of so many bits each, can be loaded without touching what lies behind the rest."""
+    """Whether some lanes of a vector (of so many bits each) can be loaded without touching what lies behind others."""
     wanted = {"avx2", "avx512f", "sve"} if bits >= 32 else {"avx512bw", "sve"}
     return bool(wanted & features)
 
