@@ -10,7 +10,7 @@ import hashlib
 import importlib
 import re
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -111,6 +111,8 @@ class KernelCompiler:
         self._default = importlib.import_module(f"{target.package}.default").default_schedule
         self.layouts: Mapping[Value, Layout] = {}
         """How values between kernels lie in memory, where that is not plainly."""
+        self.often_zero: Collection[Value] = ()
+        """Values that hold many zeros."""
         self.block = 1
         """How many channels of a convolution's sums lie together."""
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="weft-llvm")

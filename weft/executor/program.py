@@ -41,6 +41,11 @@ class GroupProgram:
     bordered: tuple[tuple[Buffer, Layout], ...] = ()
     """Outputs whose borders the kernel fills with zeros."""
 
+    def note(self, key: str, value: Any) -> None:
+        """Adds a note to the program, for its schedule."""
+        func = self.schedule.func
+        self.schedule.func = func.replace(annotations={**func.annotations, key: value})
+
     @property
     def buffers(self) -> list[Buffer]:
         """The parameters in order."""

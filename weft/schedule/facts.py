@@ -35,6 +35,9 @@ SLOW_CALLS = frozenset(
     "acosh atanh atan2 fmod".split()
 )
 
+OFTEN_ZERO = "often_zero"
+"""A program's note of the parameters that hold many zeros, of which none meets a number that is not finite."""
+
 
 @dataclass(frozen=True)
 class Facts:

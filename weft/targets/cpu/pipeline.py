@@ -18,6 +18,7 @@ from weft.loop.passes.partition_loops import partition_loops
 from weft.loop.passes.reuse_storage import reuse_storage
 from weft.loop.passes.serialize_threads import serialize_threads
 from weft.loop.passes.simplify_func import simplify_func
+from weft.loop.passes.skip_zeros import skip_zeros
 from weft.loop.passes.transpose_stores import transpose_stores
 from weft.loop.passes.turn_loops import turn_loops
 from weft.loop.passes.unroll import unroll
@@ -37,6 +38,7 @@ PASSES: tuple[Callable[[Func], Func], ...] = (
     unroll,
     simplify_func,
     insert_prefetch,
+    skip_zeros,
     turn_loops,
     hoist,
     reuse_storage,

@@ -11,7 +11,8 @@ kernel where enough rows use it. The block that takes the sums runs on the tile,
 blocks, on the block of sums after the last of them.
 
 A product of few rows waits for its weights. Each core gets one share of their panels, and walks over it forwards in
-even calls of the model and backwards in odd ones: what it read last is still in its second-level cache.
+even calls of the model and backwards in odd ones: what it read last is still in its second-level cache. A row that is
+known to be often 0 (the result of a Relu) passes over the weights that its zeros would meet.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from dataclasses import dataclass
 from weft.core.errors import ScheduleError
 from weft.expr.nodes import Var
 from weft.expr.visit import uses_any
-from weft.schedule.facts import facts_of
+from weft.schedule.facts import OFTEN_ZERO, facts_of
 from weft.schedule.schedule import Schedule, Stage
 from weft.schedule.space import Point, Space
 from weft.targets.base import Target
@@ -52,6 +53,8 @@ class Plan:
     ahead: int
     lanes: int
     packed: bool
+    skips: bool = False
+    """Whether zeros of the left operand are passed over."""
 
     @property
     def width(self) -> int:
@@ -68,7 +71,8 @@ def space(unit: Unit) -> Space | None:
     packed = _packs(product, product.right.buffer in unit.constants, lanes)
     if lanes < 2 or packed is None or (not packed and product.n % lanes and not _has_masks(unit.target)):
         return None
-    plan = plan_matmul(product, unit.target, lanes, packed)
+    skips = packed and _skips_zeros(product, unit)
+    plan = plan_skipping(product, unit.target, lanes) if skips else plan_matmul(product, unit.target, lanes, packed)
     knobs = {
         "rows": tuple(sorted({plan.rows, *range(1, min(product.m, 14) + 1)})),
         "vectors": tuple(sorted({plan.vectors, 1, 2, 3, 4, 6, 8, 12})),
@@ -82,7 +86,7 @@ def space(unit: Unit) -> Space | None:
     default = {knob: int(getattr(plan, knob)) for knob in knobs}
 
     def apply(point: Point) -> None:
-        _apply(unit, product, Plan(**point, lanes=lanes, packed=packed))
+        _apply(unit, product, Plan(**point, lanes=lanes, packed=packed, skips=skips))
 
     return Space("matmul", knobs, default, apply)
 
@@ -136,6 +140,23 @@ def plan_matmul(product: Product, target: Target, lanes: int, packed: bool) -> P
     # Weights that a call meets once are found in the cache again only if the whole model fits into it.
     ahead = max(l1 // 4 // (size * width), 8) if far or (packed and m <= rows) else 0 if packed else 8
     return Plan(rows, vectors, columns, height, depth, unroll, parts, ahead, lanes, packed)
+
+
+def _skips_zeros(product: Product, unit: Unit) -> bool:
+    """Whether one row that is often 0 meets far weights: rows of weights that a zero would meet are then not read."""
+    zeros = unit.schedule.func.annotations.get(OFTEN_ZERO, ())
+    one_row = product.m == 1 and product.count == 1 and product.left.buffer.name in zeros
+    return one_row and product.right.buffer in unit.constants and _is_far(product, unit.target)
+
+
+def plan_skipping(product: Product, target: Target, lanes: int) -> Plan:
+    """For a row that is often 0: wide panels, so that what is not read is more than the neighbour of what is."""
+    cores = target.cores if product.n * product.k >= LEAST_PARALLEL_WORK else 1
+    across = ceildiv(product.n, lanes)
+    most = min(target.vector_registers // 2, ceildiv(across, cores))
+    vectors = ceildiv(across, ceildiv(across, most))
+    columns = ceildiv(ceildiv(product.n, vectors * lanes), cores) * vectors * lanes
+    return Plan(1, vectors, columns, 1, product.k, 1, 1, 0, lanes, packed=True, skips=True)
 
 
 def _is_far(product: Product, target: Target) -> bool:
@@ -375,6 +396,8 @@ def _micro_kernel(micro: Stage, product: Product, plan: Plan, position: dict[Var
     for loop in [*deep[1:], *tile[:-1]]:
         micro.unroll(loop)
     micro.vectorize(tile[-1])
+    if plan.skips and plan.unroll == plan.parts == 1:
+        micro.annotate("skip_zeros", product.left.buffer.name, deep[0])
 
 
 def _fetch_ahead(micro: Stage, product: Product, plan: Plan, copy: Stage | None, outer: Var | None) -> None:

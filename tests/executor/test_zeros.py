@@ -1,0 +1,78 @@
+"""Products of a row that a Relu made: zeros are passed over where the weights are finite; the answer stays."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.executor.graphs import check
+from weft.executor import compile
+from weft.executor.zeros import often_zero, skippable
+from weft.graph.interpreter import interpret_graph
+from weft.graph.ir import Graph
+from weft.models.builder import Builder
+from weft.targets.registry import find_target
+
+VECTORS = pytest.mark.skipif(find_target("native").vector_bytes < 16, reason="the space needs vectors")
+
+
+def dense(weight: np.ndarray, batch: int = 1, view: str = "Flatten", relu: str = "Relu") -> Graph:
+    """x of four dimensions, a Relu, a row, and its product with a weight."""
+    b = Builder("dense")
+    x = b.input("x", (batch, weight.shape[0] // 4, 2, 2))
+    row = b.node(relu, x)
+    row = b.node(view, row) if view == "Flatten" else b.node(view, row, b.ints(batch, -1))
+    return b.finish(b.node("Relu", b.add(b.node("MatMul", row, b.constant(weight)), b.normal(weight.shape[1]))))
+
+
+def weights(k: int, n: int) -> np.ndarray:
+    return (np.random.default_rng(k).standard_normal((k, n)) / np.sqrt(k)).astype(np.float32)
+
+
+def skips(module) -> bool:
+    return any("skip_zeros" in repr(one.kernel.scheduled) for one in module.specializations[0].launches)
+
+
+@VECTORS
+@pytest.mark.parametrize("n", [512, 700, 1001])
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
+def test_rows_with_zeros(n, share):
+    graph = dense(weights(2000, n), view="Flatten" if n % 2 else "Reshape")
+    random = np.random.default_rng(n)
+    x = np.abs(random.standard_normal((1, 500, 2, 2))).astype(np.float32)
+    x[random.random(x.shape) >= share] *= -1
+    module = check(graph, [x])
+    assert skips(module)
+    for threads in (1, 2):
+        other = compile(graph, threads=threads)
+        for _ in range(2):
+            np.testing.assert_array_equal(other(x), module(x))
+
+
+@pytest.mark.parametrize("bad", [np.inf, -np.inf, np.nan])
+def test_weights_that_are_not_finite_meet_every_zero(bad):
+    weight = weights(2000, 600)
+    weight[7, 9] = bad
+    graph = dense(weight)
+    x = -np.ones((1, 500, 2, 2), np.float32)
+    module = compile(graph)
+    assert not skips(module)
+    want = interpret_graph(graph, [x])[0]
+    made = module(x)
+    assert np.isnan(want[0, 9])
+    np.testing.assert_array_equal(np.isnan(made), np.isnan(want))
+
+
+def test_others_stay_as_they_are():
+    for graph in (dense(weights(2000, 600), relu="Tanh"), dense(weights(2000, 600), batch=4), dense(weights(40, 8))):
+        assert not skips(compile(graph))
+
+
+def test_which_values():
+    graph = dense(weights(40, 8))
+    zeros = often_zero(graph)
+    assert {node.op for node in graph.nodes if node.outputs[0] in zeros} == {"Relu", "Flatten"}
+    product = [node for node in graph.nodes if node.op == "MatMul"]
+    assert skippable(product, zeros, graph.constants) == [product[0].inputs[0]]
+    assert not skippable(product, zeros, {})
+    assert not skippable([n for n in graph.nodes if n.op == "Flatten"], zeros, graph.constants)

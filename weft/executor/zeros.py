@@ -1,0 +1,49 @@
+"""Which inputs of a kernel hold many zeros: a product of one row passes over them, if all its weights are finite.
+
+In: a graph, then the nodes of a group. Out: the values that a Relu made, and those among them that only products with
+finite constant weights read in the group. An infinite weight, or one that is no number, turns a zero into NaN, so there
+no zero may be passed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+import numpy as np
+
+from weft.graph.ir import Array, Graph, Node, Value
+
+RELU = "Relu"
+VIEWS = frozenset({"Flatten", "Reshape", "Squeeze", "Unsqueeze", "Identity", "Dropout"})
+"""Operators that hand their first input on, element by element."""
+PRODUCTS = frozenset({"Gemm", "MatMul"})
+
+
+def often_zero(graph: Graph) -> set[Value]:
+    """The values that a Relu made, as they are or in another shape."""
+    found: set[Value] = set()
+    for node in graph.nodes:
+        if node.domain:
+            continue
+        handed_on = node.op in VIEWS and node.inputs[0] in found
+        if node.op == RELU or handed_on:
+            found.add(node.outputs[0])
+    return found
+
+
+def skippable(nodes: Sequence[Node], zeros: Collection[Value], constants: Mapping[Value, Array]) -> list[Value]:
+    """The inputs of a group that are often 0, and whose zeros add nothing to the products that read them."""
+    made = {value for node in nodes for value in node.outputs}
+    wanted = dict.fromkeys(v for node in nodes for v in node.inputs if v is not None and v in zeros and v not in made)
+    return [value for value in wanted if all(_adds_nothing(node, value, constants) for node in nodes)]
+
+
+def _adds_nothing(node: Node, value: Value, constants: Mapping[Value, Array]) -> bool:
+    """Whether zeros of a value leave what a node makes of it as it is."""
+    if value not in node.inputs:
+        return True
+    if node.domain or node.op not in PRODUCTS or list(node.inputs).count(value) != 1 or node.inputs[0] is not value:
+        return False
+    weight = node.inputs[1]
+    array = None if weight is None else constants.get(weight)
+    return array is not None and array.dtype.kind == "f" and bool(np.isfinite(array).all())
