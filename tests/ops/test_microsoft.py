@@ -221,3 +221,14 @@ def test_dynamic_quantize_lstm(direction):
     arrays = [x, w, r, numbers(count, 40, seed=3), None, None, None, None, scales, zeros, scales, zeros]
     options = {"hidden_size": 5, "direction": direction, "tolerance": 1e-3}
     check("DynamicQuantizeLSTM", *arrays, outputs=3, compiled=False, **options)
+
+
+@pytest.mark.parametrize("zeros", [False, True])
+@pytest.mark.parametrize("bits", [4, 8])
+def test_gather_of_quantized_blocks(bits, zeros):
+    rng = np.random.default_rng(bits)
+    data = rng.integers(0, 256, (6, 32 * bits // 8)).astype("uint8")
+    scales = rng.uniform(0.1, 1, (6, 2)).astype("float32")
+    points = [rng.integers(0, 256, (6, 2 * bits // 8)).astype("uint8")] if zeros else []
+    options = {"gather_axis": 0, "quantize_axis": 1, "block_size": 16, "bits": bits}
+    check("GatherBlockQuantized", data, number([[1, 5, 0], [3, 3, 2]], "int64"), scales, *points, **options)

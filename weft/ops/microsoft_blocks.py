@@ -1,7 +1,8 @@
-"""MatMulNBits: a product with weights of 2, 4 or 8 bits, in blocks along the inner dimension with a scale each.
+"""MatMulNBits and GatherBlockQuantized: weights of 2, 4 or 8 bits, in blocks with a scale each.
 
-B holds (features, blocks, bytes of a block), low bits first; zero points are packed in the same way, or plain numbers,
-or left out (then the middle of the range). Weights are unpacked in a stage of their own, before a plain product.
+MatMulNBits is a product: B holds (features, blocks, bytes of a block), low bits first; zero points are packed in the
+same way, or plain numbers, or left out (then the middle of the range). Weights are unpacked in a stage of their own,
+before a plain product.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from weft.graph.ir import Array, TensorType, Type
 from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
 from weft.ops.convolution import accumulator, exact_type, is_empty
 from weft.ops.convolution_window import stage
-from weft.ops.microsoft_composition import DOMAIN
+from weft.ops.microsoft_composition import DOMAIN, Composition, Part, compose
 from weft.ops.products import product_shape
 
 
@@ -112,3 +113,45 @@ def _compute(c: Compute, x: te.Tensor, codes: te.Tensor, scales: te.Tensor, zero
 
 
 register(OpSpec("MatMulNBits", _infer, _evaluate, _compute, "complex", domain=DOMAIN))
+
+
+# ---------------------------------------------------------------------------------------------- GatherBlockQuantized
+
+
+def _bytes_as_numbers(b: Composition, codes: Part, bits: int) -> Part:
+    """The numbers that bytes hold, low bits first, along the last dimension."""
+    wide = b.cast(codes, "int16")
+    if bits == 8:
+        return wide
+    shares = []
+    for shift in range(0, 8, bits):
+        part = b("Div", wide, b.constant(1 << shift, "int16")) if shift else wide
+        rest = b("Mod", part, b.constant(1 << bits, "int16"))
+        shares.append(b("Unsqueeze", rest, b.constant([-1], "int64")))
+    together = b("Concat", *shares, axis=-1)
+    made: Part = b("Reshape", together, b.constant([0] * (len(codes.dims) - 1) + [-1], "int64"))
+    return made
+
+
+def _gather_blocks(b: Composition, data: Part, indices: Part, scales: Part, zeros: Part | None = None) -> Any:
+    """The rows asked for are gathered first, and only they are scaled."""
+    bits, block = int(b.get("bits", 4)), int(b.get("block_size", 128))
+    rank, gathered = len(data.dims), int(b.get("gather_axis", 0)) % max(len(data.dims), 1)
+    axis = int(b.get("quantize_axis", 1)) % max(rank, 1)
+    packed = data.dtype == "uint8"
+    if axis == gathered or bits not in (2, 4, 8) or (packed and axis != rank - 1):
+        raise b.error(f"numbers of {bits} bits in blocks along axis {axis} of {rank}, gathered along {gathered}")
+    codes, scale = (b("Gather", part, indices, axis=gathered) for part in (data, scales))
+    zero = None if zeros is None else b("Gather", zeros, indices, axis=gathered)
+    if packed:
+        codes = _bytes_as_numbers(b, codes, bits)
+        middle = b.constant(1 << (bits - 1), "int16")
+        if zero is None:
+            codes = b("Sub", codes, middle)
+        else:
+            zero = _bytes_as_numbers(b, zero, bits)
+    at = axis + (len(indices.dims) - 1 if axis > gathered else 0)
+    return b("DequantizeLinear", codes, scale, zero, axis=at, block_size=block)
+
+
+compose("GatherBlockQuantized", _gather_blocks, expands=True)
