@@ -75,7 +75,7 @@ def run_family(family: Family, target: str = "cuda") -> dict[str, Any]:
     from weft.graph.interpreter import interpret_graph
 
     graph, arrays = family.graph(), family.arrays()
-    module = weft.compile(graph, target=target)
+    module = weft.compile(graph, target=target, precision=family.precision)
     outputs = module.run(None, {value.name: array for value, array in zip(graph.inputs, arrays)})
     (one,) = module.specializations
     if one.host_nodes:

@@ -27,6 +27,7 @@ class Family:
     needs: str = "__global__"
     """A regular expression: where it is not found, the model no longer belongs to the family."""
     tolerance: float = 1e-4
+    precision: str | None = None
 
     def graph(self) -> Graph:
         """The model."""
@@ -133,11 +134,13 @@ def _quantized(b: Builder) -> Value:
     return made
 
 
+TWO = r"(?s)__global__.*__global__"
+"""At least two kernels."""
 FAMILIES: tuple[Family, ...] = (
     Family("product float32", _one("MatMul", (70, 90), (90, 130)), "__shared__"),
     Family("product float32, whole tiles", _one("MatMul", (256, 128), (128, 256)), "cp.async"),
     Family("product float32, batched", _one("MatMul", (5, 33, 40), (5, 40, 50)), "__shared__"),
-    Family("product float32, split k", _one("MatMul", (32, 4096), (4096, 64)), r"(?s)__global__.*__global__"),
+    Family("product float32, split k", _one("MatMul", (32, 4096), (4096, 64)), TWO),
     Family("vector times matrix", _one("MatMul", (1, 512), (512, 300)), "__shared__"),
     Family("matrix times vector", _one("MatMul", (300, 512), (512, 1)), "__shared__"),
     Family("product bfloat16, wgmma", _one("MatMul", (512, 256), (256, 512), dtype="bfloat16"), "wgmma", 2e-2),
@@ -145,6 +148,11 @@ FAMILIES: tuple[Family, ...] = (
     Family("product bfloat16, mma.sync", _one("MatMul", (16, 256), (256, 72), dtype="bfloat16"), "mma.sync", 2e-2),
     Family("product float16, split k", _one("MatMul", (16, 4096), (4096, 256), dtype="float16"), "mma.sync", 2e-2),
     Family("product of bytes", _one("MatMulInteger", (64, 128), (128, 96), dtype="int8")),
+    Family("product tf32, wgmma", _one("MatMul", (512, 256), (256, 512)), "wgmma", 1e-2, "tf32"),
+    Family("product tf32, mma.sync", _one("MatMul", (16, 256), (256, 72)), "mma.sync", 1e-2, "tf32"),
+    Family("product of bytes, wgmma", _one("MatMulInteger", (512, 256), (256, 512), dtype="int8"), "wgmma"),
+    Family("convolution bfloat16", _one("Conv", (2, 64, 20, 20), (128, 64, 3, 3), dtype="bfloat16"), "mma", 2e-2),
+    Family("convolution of bytes", _one("ConvInteger", (2, 32, 15, 15), (64, 32, 3, 3), dtype="uint8")),
     Family("convolution 3 × 3", _conv((2, 20, 17, 17), 40, 3), "__shared__"),
     Family("convolution 1 × 1, stride 2", _conv((1, 64, 14, 14), 96, 1, 2, 0), "__shared__"),
     Family("convolution in groups", _conv((1, 32, 13, 13), 32, 3, groups=4)),
@@ -157,7 +165,7 @@ FAMILIES: tuple[Family, ...] = (
     Family("sum along rows", _over("ReduceSum", (70, 1000), 1), "__shared__"),
     Family("sum along columns", _over("ReduceSum", (1000, 70), 0), "__shared__"),
     Family("sum along the middle", _over("ReduceMean", (7, 300, 33), 1), "__shared__"),
-    Family("sum of everything", _over("ReduceSum", (300, 500), 0, 1), r"(?s)__global__.*__global__"),
+    Family("sum of everything", _over("ReduceSum", (300, 500), 0, 1), TWO),
     Family("place of the largest", _one("ArgMax", (40, 500), axis=1)),
     Family("softmax along rows", _one("Softmax", (45, 300), axis=-1), "__shared__"),
     Family("softmax along columns", _one("Softmax", (300, 45), axis=0)),
@@ -165,6 +173,8 @@ FAMILIES: tuple[Family, ...] = (
     Family("instance norm", _one("InstanceNormalization", (2, 6, 15, 15), (6,), (6,))),
     Family("attention, its nodes", _attention, "__shared__"),
     Family("attention, one node", _one("Attention", (2, 3, 40, 16), (2, 3, 40, 16), (2, 3, 40, 16))),
+    Family("attention, long keys", _one("Attention", (1, 2, 8, 16), (1, 2, 9000, 16), (1, 2, 9000, 16)), TWO),
+    Family("attention, causal", _one("Attention", *[(2, 3, 40, 16)] * 3, is_causal=1)),
     Family("LSTM", _recurrent("LSTM", 4)),
     Family("GRU", _recurrent("GRU", 3)),
     Family("scan along rows", lambda b: b.node("CumSum", b.input("x", (40, 300)), b.constant(np.int64(1)))),
