@@ -206,3 +206,20 @@ def test_shares_of_a_product_that_nothing_follows():
     x, y = (random.standard_normal(shape).astype(np.float16) for shape in ((1, m, k), (k, n)))
     made = outcome(HOPPER.lower(schedule.func), x, y, (1, m, n), np.float32, False)
     np.testing.assert_allclose(made[0], x[0].astype(np.float32) @ y.astype(np.float32), rtol=1e-3, atol=1e-3)
+
+
+def test_what_broadcasts_along_one_element_and_numbers_are_part_of_a_product_s_kernel():
+    """As the epilogues of quantized models at batch 1: a dimension of one element read at 0, a number in a block."""
+    a, b = te.placeholder((1, 8, 24), name="A"), te.placeholder((24, 16), name="B")
+    r, zero = te.reduce_axis(24, "r"), te.const(0)
+    number = te.compute((), lambda: te.const(0.5, "float32"), name="number")
+    total = te.compute((1, 8, 16), lambda n, i, j: te.sum(a[n, i, r] * b[r, j], axis=r), name="C")
+    output = te.compute((1, 8, 16), lambda n, i, j: total[zero, i, j] * number[()], name="D")
+    schedule = te.create_schedule(output.op)
+    default_schedule(schedule, AMPERE)
+    lowered = AMPERE.lower(schedule.func)
+    assert len(AMPERE.generate(lowered).kernels) == 1
+    random = np.random.default_rng(0)
+    x, y = (random.standard_normal(shape).astype(np.float32) for shape in ((1, 8, 24), (24, 16)))
+    made = outcome(lowered, x, y, (1, 8, 16), np.float32, False)
+    np.testing.assert_allclose(made, x @ y * 0.5, rtol=1e-4, atol=1e-4)

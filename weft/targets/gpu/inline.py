@@ -53,6 +53,8 @@ def _fits(facts: Facts, store: Store, taker: Block, takers: int) -> bool:
     work = cost(store.value)
     if isinstance(store.value, Load) and store.value.dtype is store.buffer.dtype and not reader.is_reduction:
         return True
+    if not facts.loads and work <= CHEAP:
+        return True  # a number, or a little arithmetic on indices: no memory is read for it
     if is_product_sum(reader):
         return work <= CHEAP and len(facts.loads) <= 2
     if times <= 1.01 and takers == 1:

@@ -115,16 +115,33 @@ def _taken(s: Schedule, facts: Facts) -> tuple[Block, dict[Var, Var]] | None:
         makers = [b for b in _blocks(s) if any(w.buffer is buffer for w in b.writes)]
         if len(makers) != 1 or matrix_axes(makers[0]) is None:
             continue
-        if not all(isinstance(i, Var) for i in load.indices) or len(set(load.indices)) != len(load.indices):
-            continue
         if any(other.buffer is buffer and list(other.indices) != list(load.indices) for other in facts.loads):
             continue
-        if {axis.var for axis in facts.spatial} != set(load.indices):
+        places = _own_places(facts, load)
+        if places is None:
             continue
         stored = makers[0].body
         assert isinstance(stored, Store)
-        return makers[0], dict(zip(stored.indices, load.indices))  # type: ignore[arg-type]
+        return makers[0], dict(zip(stored.indices, places))  # type: ignore[arg-type]
     return None
+
+
+def _own_places(facts: Facts, load: Load) -> list[Var] | None:
+    """The axis of a block at each dimension of a load at the block's own element; None for another load.
+
+    A dimension of one element may be read at 0, as what broadcasts is: an axis of one iteration stands for it.
+    """
+    own = [i for i in load.indices if isinstance(i, Var)]
+    single = [axis.var for axis in facts.spatial if extent(axis) == 1 and axis.var not in own]
+    places = []
+    for index, size in zip(load.indices, load.buffer.shape):
+        if isinstance(index, Var):
+            places.append(index)
+        elif int_value(index) == 0 and int_value(size) == 1 and single:
+            places.append(single.pop(0))
+        else:
+            return None
+    return places if len(set(places)) == len(places) and set(places) == {axis.var for axis in facts.spatial} else None
 
 
 def _blocks(s: Schedule) -> list[Block]:
