@@ -7,6 +7,7 @@ import pytest
 
 from weft import te
 from weft.codegen.c.generate import generate_plain
+from weft.targets.cuda import tensor_cores
 from weft.targets.registry import find_target
 
 GOLDENS = Path(__file__).parent / "goldens"
@@ -98,8 +99,34 @@ def plain():
     return te.create_schedule(d.op).func
 
 
+def tensor_core_product(kinds):
+    """A product by mma.sync: operands turned along k, fetched ahead into shared memory, multiplied in registers."""
+    target = find_target("cuda:sm_80").with_features(tensor_cores.FEATURE)
+    a, b = te.placeholder((32, 64), kinds[0], name="A"), te.placeholder((64, 32), kinds[1], name="B")
+    wide = "float32" if kinds[0] == "float32" else "int32"
+    k = te.reduce_axis(64, "k")
+    c = te.compute((32, 32), lambda i, j: te.sum(a[i, k].astype(wide) * b[k, j].astype(wide), axis=k), name="C")
+    s = te.create_schedule(c.op)
+    space = tensor_cores.tensor_core_space(s, "C", target, [])
+    space.apply(
+        {"warps_x": 1, "warps_y": 1, "warp_x": 16, "warp_y": 16, "step": 1, "stages": 2, "parts": 1, "shares": 1}
+    )
+    return s.func
+
+
+def product_of_bytes():
+    """Unsigned by signed bytes."""
+    return tensor_core_product(("uint8", "int8"))
+
+
+def product_in_tf32():
+    """Float32, rounded where it is loaded."""
+    return tensor_core_product(("float32", "float32"))
+
+
 PROGRAMS = [(cooperative_matmul, "opencl"), (cooperative_matmul, "cuda"), (halves, "opencl"), (halves, "cuda"),
-            (halves, "c"), (two_kernels, "opencl"), (two_kernels, "cuda"), (padded, "cuda"), (plain, "c")]  # fmt: skip
+            (halves, "c"), (two_kernels, "opencl"), (two_kernels, "cuda"), (padded, "cuda"), (plain, "c"),
+            (product_of_bytes, "cuda"), (product_in_tf32, "cuda")]  # fmt: skip
 
 
 def printed(program, dialect):
