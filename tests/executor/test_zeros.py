@@ -76,3 +76,37 @@ def test_which_values():
     assert skippable(product, zeros, graph.constants) == [product[0].inputs[0]]
     assert not skippable(product, zeros, {})
     assert not skippable([n for n in graph.nodes if n.op == "Flatten"], zeros, graph.constants)
+
+
+def recurrence(op: str, gates: int, initial: bool, bad: float | None = None, steps: int = 4, batch: int = 1) -> Graph:
+    """A recurrence over a few steps, from a given state or from zeros."""
+    b = Builder("steps")
+    hidden, features = 40, 12
+    x = b.input("x", (steps, batch, features))
+    recurrent = b.normal(1, gates * hidden, hidden, scale=0.2)
+    if bad is not None:
+        b.constants[recurrent][0, 5, 3] = bad
+    inputs = [x, b.normal(1, gates * hidden, features, scale=0.2), recurrent]
+    if initial:
+        inputs += [None, None, b.input("h", (1, batch, hidden))]
+    made = b.node(op, *inputs, hidden_size=hidden, outputs=2)
+    return Graph("steps", list(b.inputs), list(made), b.nodes, b.constants)
+
+
+@VECTORS
+@pytest.mark.parametrize("op, gates", [("LSTM", 4), ("GRU", 3), ("RNN", 1)])
+@pytest.mark.parametrize("initial, bad", [(False, None), (True, None), (False, np.inf), (False, np.nan)])
+@pytest.mark.parametrize("steps, batch", [(4, 1), (1, 1), (3, 2)])
+def test_the_first_step_from_zeros(op, gates, initial, bad, steps, batch):
+    """From a state of zeros there is nothing to multiply, unless a weight makes something of 0."""
+    graph = recurrence(op, gates, initial, bad, steps, batch)
+    module = compile(graph)
+    random = np.random.default_rng(0)
+    arrays = [random.standard_normal(v.tensor.static).astype(np.float32) for v in graph.inputs]
+    for have, want in zip(module(*arrays), interpret_graph(graph, arrays), strict=True):
+        np.testing.assert_allclose(have, want, rtol=2e-5, atol=2e-5)
+    text = "".join(repr(one.kernel.scheduled) for one in module.specializations[0].launches)
+    if op == "LSTM" and steps > 1:
+        assert ("skip_first" in text) == (not initial and bad is None)
+    elif initial or bad is not None:
+        assert "skip_first" not in text

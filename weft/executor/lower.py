@@ -23,11 +23,11 @@ from weft.executor.pages import move_to_large_pages
 from weft.executor.program import NoKernel, build_program
 from weft.executor.steps import HostStep, NativeStep, Program, RestStep, Step, aligned_array
 from weft.executor.weights import LEAST_BYTES, WeightBlocks
-from weft.executor.zeros import often_zero, skippable
+from weft.executor.zeros import finite_recurrences, often_zero, skippable
 from weft.graph.ir import Array, Graph, Node, TensorType, Value, free_values, reads
 from weft.graph.passes.fuse import Group
 from weft.graph.passes.layout import Layout
-from weft.schedule.facts import OFTEN_ZERO
+from weft.schedule.facts import FINITE, OFTEN_ZERO
 from weft.targets.base import Target
 
 logger = logging.getLogger("weft.executor")
@@ -162,9 +162,10 @@ def _launch(
 ) -> Launch:
     wanted = tuple(outputs) or tuple(v for node in nodes for v in node.outputs)[:1]
     program = build_program(nodes, wanted, constants, "kernel", compiler.layouts, compiler.block)
-    zeros = skippable(nodes, compiler.often_zero, constants)
-    if zeros:
-        program.note(OFTEN_ZERO, [buffer.name for value, buffer in program.inputs if value in zeros])
+    zeros, finite = skippable(nodes, compiler.often_zero, constants), finite_recurrences(nodes, constants)
+    for note, noted in ((OFTEN_ZERO, zeros), (FINITE, finite)):
+        if noted:
+            program.note(note, [buffer.name for value, buffer in program.inputs if value in noted])
     kernel, parameters = compiler.compile(program, constants, label_of(nodes))
     values = [value for value, _ in (*program.inputs, *program.outputs)]
     arguments: list[Value | tuple[Value, Packing]] = [

@@ -1,8 +1,8 @@
 """Which inputs of a kernel hold many zeros: a product of one row passes over them, if all its weights are finite.
 
 In: a graph, then the nodes of a group. Out: the values that a Relu made, and those among them that only products with
-finite constant weights read in the group. An infinite weight, or one that is no number, turns a zero into NaN, so there
-no zero may be passed over.
+finite constant weights read in the group; and the finite weights of recurrences, which start from a state of zeros. An
+infinite weight, or one that is no number, turns a zero into NaN, so there no zero may be passed over.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ RELU = "Relu"
 VIEWS = frozenset({"Flatten", "Reshape", "Squeeze", "Unsqueeze", "Identity", "Dropout"})
 """Operators that hand their first input on, element by element."""
 PRODUCTS = frozenset({"Gemm", "MatMul"})
+RECURRENCES = frozenset({"LSTM", "GRU", "RNN"})
 
 
 def often_zero(graph: Graph) -> set[Value]:
@@ -44,6 +45,15 @@ def _adds_nothing(node: Node, value: Value, constants: Mapping[Value, Array]) ->
         return True
     if node.domain or node.op not in PRODUCTS or list(node.inputs).count(value) != 1 or node.inputs[0] is not value:
         return False
-    weight = node.inputs[1]
+    return _is_finite(node.inputs[1], constants)
+
+
+def finite_recurrences(nodes: Sequence[Node], constants: Mapping[Value, Array]) -> list[Value]:
+    """The recurrent weights of a group that are constant and finite."""
+    weights = [node.inputs[2] for node in nodes if node.op in RECURRENCES and not node.domain]
+    return [weight for weight in weights if weight is not None and _is_finite(weight, constants)]
+
+
+def _is_finite(weight: Value | None, constants: Mapping[Value, Array]) -> bool:
     array = None if weight is None else constants.get(weight)
     return array is not None and array.dtype.kind == "f" and bool(np.isfinite(array).all())

@@ -37,6 +37,8 @@ SLOW_CALLS = frozenset(
 
 OFTEN_ZERO = "often_zero"
 """A program's note of the parameters that hold many zeros, of which none meets a number that is not finite."""
+FINITE = "finite"
+"""A program's note of the parameters that are constants of which every number is finite."""
 
 
 @dataclass(frozen=True)

@@ -90,3 +90,19 @@ def test_an_operand_that_changes_with_other_loops_is_read_whole():
     have, a, b = np.empty((3, 4), np.float32), row(24, 0.5).reshape(3, 8), row(32, 1.0).reshape(8, 4)
     weft.build(s, [x, w, y])(a, b, have)
     np.testing.assert_allclose(have, a @ b, rtol=1e-5, atol=1e-6)
+
+
+def test_a_reduction_that_does_not_run_in_the_first_round():
+    x, w = te.placeholder((3, 8), name="x"), te.placeholder((8, 4), name="W")
+    k = te.reduce_axis(8, "k")
+    y = te.compute((3, 4), lambda t, j: te.sum(x[t, k.var] * w[k.var, j], axis=k), name="y")
+    s = te.create_schedule(y.op)
+    s[y].annotate("skip_first", s[y].axis[0].name, s[y].reduce_axis[0])
+    _, after = lowered(with_arguments(s.func, [x, w, y]))
+    a, b = row(24, 1.0).reshape(3, 8), row(32, 1.0).reshape(8, 4)
+    have, fast = np.empty((3, 4), np.float32), np.empty((3, 4), np.float32)
+    interpret(after, a, b, have)
+    weft.build(s, [x, w, y])(a, b, fast)
+    a[0] = 0
+    for made in (have, fast):
+        np.testing.assert_allclose(made, a @ b, rtol=1e-5, atol=1e-6)

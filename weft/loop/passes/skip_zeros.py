@@ -7,8 +7,11 @@
                                                                     C[j] = C[j] + x[k] * W[j*1000 + k]
 
 The places are found once, before everything else, so x must be a parameter that the program does not write, and the
-element that an iteration multiplies by must depend on that iteration alone; other loops stay as they are. Whoever asks
-knows that the other operand is finite: then 0 · w adds nothing, and the sums are the same to the bit.
+element that an iteration multiplies by must depend on that iteration alone; other loops stay as they are.
+
+A reduction with the note {"skip_first": "t"} has an operand that is all zeros in the first round of the loop t (the
+state from which a recurrence starts): it does not run there. Whoever asks for either knows that the other operand is
+finite: then 0 · w adds nothing, and the sums are the same to the bit.
 """
 
 from __future__ import annotations
@@ -21,12 +24,12 @@ from weft.loop.ir import Allocate, For, Func, Let, Stmt, Store, seq
 from weft.loop.passes.support import Names
 from weft.loop.visit import Mutator, walk_exprs, walk_stmts
 
-NOTE = "skip_zeros"
+NOTE, FIRST = "skip_zeros", "skip_first"
 
 
 def skip_zeros(func: Func) -> Func:
-    """The program with its loops' "skip_zeros" annotations carried out."""
-    if not any(isinstance(s, For) and NOTE in s.annotations for s in walk_stmts(func.body)):
+    """The program with its loops' "skip_zeros" and "skip_first" annotations carried out."""
+    if not any(isinstance(s, For) and {NOTE, FIRST} & s.annotations.keys() for s in walk_stmts(func.body)):
         return func
     written = {s.buffer for s in walk_stmts(func.body) if isinstance(s, Store)}
     given = {p.name: p for p in func.params if isinstance(p, Buffer) and p not in written}
@@ -77,11 +80,16 @@ class _Skip(Mutator):
     def __init__(self, given: dict[str, Buffer], names: Names) -> None:
         self.given, self.names = given, names
         self.found: list[_Places] = []
+        self.around: list[Var] = []
 
     def visit_For(self, s: For) -> Stmt:
         """A loop: over the places where its operand is not 0, if they can be known before the program's loops."""
+        if FIRST in s.annotations:
+            return self._without_first(s)
         if NOTE not in s.annotations:
+            self.around.append(s.var)
             body = self.stmt(s.body)
+            self.around.pop()
             return s if body is s.body else s.replace(body=body)
         notes = {key: value for key, value in s.annotations.items() if key != NOTE}
         element = self._element(s)
@@ -94,6 +102,15 @@ class _Skip(Mutator):
         at = Var(self.names.fresh("at"))
         body = Let(s.var, Load(places.which, (at,)), s.body)
         return For(at, places.so_far, body, s.kind, annotations=notes)
+
+    def _without_first(self, s: For) -> Stmt:
+        """A loop that does not run in the first round of a loop around it."""
+        notes = {key: value for key, value in s.annotations.items() if key != FIRST}
+        rounds = [variable for variable in self.around if variable.name == s.annotations[FIRST]]
+        if not rounds:  # the loop around it was taken apart: adding zeros is right too
+            return s.replace(annotations=notes)
+        extent = select(equal(rounds[-1], index_expr(0)), index_expr(0), s.extent)
+        return s.replace(extent=extent, annotations=notes)
 
     def _element(self, s: For) -> Load | None:
         """The element of the operand that an iteration multiplies by, where it depends on the iteration alone."""

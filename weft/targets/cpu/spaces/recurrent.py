@@ -6,7 +6,8 @@
     k            the micro kernel: rows (of the batch) × vectors accumulators stay in registers
 
 A core meets the same weights in every step. They do not fit into its second-level cache, but what a step read last the
-next one reads first, so that a part of them is found there again.
+next one reads first, so that a part of them is found there again. Where the state starts as zeros, the first step has
+nothing to add up.
 """
 
 from __future__ import annotations
@@ -14,9 +15,13 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from weft.core.errors import ScheduleError
-from weft.expr.nodes import Buffer, Var
-from weft.expr.visit import uses_any
-from weft.schedule.facts import Facts, extent
+from weft.expr.nodes import Buffer, Const, Var
+from weft.expr.simplify import simplify
+from weft.expr.structural import structural_equal
+from weft.expr.visit import substitute, uses_any
+from weft.loop.ir import Store
+from weft.loop.tree import blocks_in
+from weft.schedule.facts import FINITE, Facts, extent
 from weft.schedule.schedule import Schedule, Stage
 from weft.targets.base import Target
 from weft.targets.cpu.default_loops import LEAST_PARALLEL_WORK
@@ -74,11 +79,31 @@ def schedule_step(s: Schedule, product: Product, target: Target) -> set[str]:
     ahead = max((target.cache_bytes[0] or 32 << 10) // 4 // (product.facts.target.dtype.bytes * width), 8)
     stage.prefetch(copy.block.writes[0].buffer.name, k, ahead)
     steps = _loop(stage, product.facts.spatial[0].var)
+    if _starts_from_zeros(s, product, stage, steps):
+        stage.annotate("skip_first", steps.name, k)
     if cores > 1:
         stage.parallel(qc)
     for loop in (qc, qp):
         stage.zigzag(loop, steps)
     return {name, copy.name}
+
+
+def _starts_from_zeros(s: Schedule, product: Product, stage: Stage, steps: Var) -> bool:
+    """Whether the state that the first step multiplies is all zeros, and the weights are finite: the product is 0."""
+    ordered = product.facts.spatial[0].var
+    if product.right.buffer.name not in s.func.annotations.get(FINITE, ()):
+        return False
+    binding = dict(zip([a.var for a in stage.block.axes], stage.block.bindings))[ordered]
+    before = simplify(substitute(product.left.indices[0], {ordered: binding}))
+    if not structural_equal(before, steps):  # row 0 in the first step
+        return False
+    state = product.left.buffer
+    makers = [b for b in blocks_in(s.func.body) if any(w.buffer is state for w in b.writes)]
+    first = [b for b in makers if all(axis.kind != "ordered" for axis in b.axes)]
+    if len(first) != 1 or len(makers) != 2 or not isinstance(first[0].body, Store):
+        return False
+    value = first[0].body.value
+    return isinstance(value, Const) and value.value == 0
 
 
 def _loop(stage: Stage, axis: Var) -> Var:
