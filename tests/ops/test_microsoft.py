@@ -232,3 +232,16 @@ def test_gather_of_quantized_blocks(bits, zeros):
     points = [rng.integers(0, 256, (6, 2 * bits // 8)).astype("uint8")] if zeros else []
     options = {"gather_axis": 0, "quantize_axis": 1, "block_size": 16, "bits": bits}
     check("GatherBlockQuantized", data, number([[1, 5, 0], [3, 3, 2]], "int64"), scales, *points, **options)
+
+
+def test_quantized_convolution_with_channels_last():
+    rng = np.random.default_rng(1)
+    x, w = rng.integers(0, 256, (1, 5, 6, 3)).astype("uint8"), rng.integers(-9, 9, (4, 3, 3, 3)).astype("int8")
+    ends = [number(0.02), number(120, "uint8"), w, number(0.01), number(0, "int8"), number(0.05), number(99, "uint8")]
+    bias = rng.integers(-99, 99, 4).astype("int32")
+    check("QLinearConv", x, *ends, bias, pads=[1, 1, 1, 1], strides=[2, 1], kernel_shape=[3, 3], channels_last=1)
+
+
+def test_max_pool_with_channels_last():
+    x = np.random.default_rng(1).integers(0, 256, (1, 5, 6, 3)).astype("uint8")
+    check("NhwcMaxPool", x, kernel_shape=[3, 2], pads=[1, 0, 1, 1], strides=[2, 1])

@@ -34,20 +34,40 @@ def _unary(op: str, *names: str) -> Any:
     return body
 
 
+def _channels_second(b: Composition, x: Part) -> Part:
+    """An image whose channels are last, as ONNX's operators want it."""
+    rank = len(x.dims)
+    made: Part = b("Transpose", x, perm=[0, rank - 1, *range(1, rank - 1)])
+    return made
+
+
+def _channels_last(b: Composition, x: Part) -> Part:
+    made: Part = b("Transpose", x, perm=[0, *range(2, len(x.dims)), 1])
+    return made
+
+
 def _pool(op: str, *names: str) -> Any:
     """Pooling, channels last where the node says so."""
 
     def body(b: Composition, x: Part, xs: Part, xz: Part | None, ys: Part, yz: Part | None = None) -> Any:
-        rank, last = len(x.dims), bool(b.get("channels_last", 0))
+        last = bool(b.get("channels_last", 0))
         real = _real(b, x, xs, xz)
-        if last:
-            real = b("Transpose", real, perm=[0, rank - 1, *range(1, rank - 1)])
-        made = b(op, real, **{name: b.get(name) for name in names})
-        if last:
-            made = b("Transpose", made, perm=[0, *range(2, rank), 1])
-        return _quantized(b, made, ys, yz, x.dtype)
+        made = b(op, _channels_second(b, real) if last else real, **{name: b.get(name) for name in names})
+        return _quantized(b, _channels_last(b, made) if last else made, ys, yz, x.dtype)
 
     return body
+
+
+def _convolution(b: Composition, x: Part, *rest: Part | None) -> Any:
+    """ONNX's QLinearConv, channels last where the node says so; weights have their channels second either way."""
+    last = bool(b.get("channels_last", 0))
+    attributes = {key: value for key, value in b.use.attributes.items() if key != "channels_last"}
+    made = b("QLinearConv", _channels_second(b, x) if last else x, *rest, **attributes)
+    return _channels_last(b, made) if last else made
+
+
+def _nhwc_max_pool(b: Composition, x: Part) -> Any:
+    return _channels_last(b, b("MaxPool", _channels_second(b, x), **b.use.attributes))
 
 
 def _concat(b: Composition, scale: Part, zero: Part, *inputs: Part) -> Any:
@@ -64,6 +84,8 @@ _WINDOW = ("kernel_shape", "strides", "pads", "auto_pad", "ceil_mode", "count_in
 compose("QLinearAveragePool", _pool("AveragePool", *_WINDOW), "reduction")
 compose("QLinearGlobalAveragePool", _pool("GlobalAveragePool"), "reduction")
 compose("QLinearConcat", _concat, "injective")
+compose("QLinearConv", _convolution, "complex", expands=True)
+compose("NhwcMaxPool", _nhwc_max_pool, "reduction", expands=True)
 
 # ----------------------------------------------------------------------------------------------------------- products
 

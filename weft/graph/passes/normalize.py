@@ -1,6 +1,6 @@
 """The list of passes that bring a graph to one form, so that one model from different exporters gives one graph.
 
-infer -> expand; then fold -> simplify -> fold_batch_norm -> common -> dead, until nothing changes
+infer -> expand; then fold -> simplify -> fold_batch_norm -> crop_windows -> common -> dead, until nothing changes
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from weft.graph.ir import Graph
 from weft.graph.passes.common import common
+from weft.graph.passes.crop_windows import crop_windows
 from weft.graph.passes.dead import dead
 from weft.graph.passes.expand import expand
 from weft.graph.passes.fold import fold
@@ -17,7 +18,7 @@ from weft.graph.passes.infer import infer
 from weft.graph.passes.simplify import simplify
 from weft.graph.structural import quick_key
 
-PASSES: tuple[Callable[[Graph], Graph], ...] = (fold, simplify, fold_batch_norm, common, dead)
+PASSES: tuple[Callable[[Graph], Graph], ...] = (fold, simplify, fold_batch_norm, crop_windows, common, dead)
 """The passes in order."""
 
 MOST_ROUNDS = 6
