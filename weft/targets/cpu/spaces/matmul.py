@@ -28,6 +28,7 @@ from weft.schedule.space import Point, Space
 from weft.targets.base import Target
 from weft.targets.cpu.default_loops import LEAST_PARALLEL_WORK, extent_of, parallelize
 from weft.targets.cpu.default_tiles import MOST_UNROLLED, ceildiv
+from weft.targets.cpu.facts import has_masks
 from weft.targets.cpu.spaces.matmul_facts import Product, is_whole, product_of, sums_and_final
 from weft.targets.cpu.unit import Unit
 
@@ -69,7 +70,7 @@ def space(unit: Unit) -> Space | None:
         return None
     lanes = min(unit.target.lanes(product.facts.target.dtype), 1 << (product.n - 1).bit_length())
     packed = _packs(product, product.right.buffer in unit.constants, lanes)
-    if lanes < 2 or packed is None or (not packed and product.n % lanes and not _has_masks(unit.target)):
+    if lanes < 2 or packed is None or (not packed and product.n % lanes and not has_masks(unit.target.features)):
         return None
     skips = packed and _skips_zeros(product, unit)
     plan = plan_skipping(product, unit.target, lanes) if skips else plan_matmul(product, unit.target, lanes, packed)
@@ -89,11 +90,6 @@ def space(unit: Unit) -> Space | None:
         _apply(unit, product, Plan(**point, lanes=lanes, packed=packed, skips=skips))
 
     return Space("matmul", knobs, default, apply)
-
-
-def _has_masks(target: Target) -> bool:
-    """Whether some lanes of a vector can be loaded without touching what lies behind the others."""
-    return bool({"avx2", "avx512f", "sve"} & target.features)
 
 
 def _packs(product: Product, constant: bool, lanes: int) -> bool | None:
