@@ -69,12 +69,14 @@ def test_others_stay_as_they_are():
 
 
 def test_which_values():
-    graph = dense(weights(40, 8))
+    graph = dense(weights(2000, 60))
     zeros = often_zero(graph)
     assert {node.op for node in graph.nodes if node.outputs[0] in zeros} == {"Relu", "Flatten"}
     product = [node for node in graph.nodes if node.op == "MatMul"]
     assert skippable(product, zeros, graph.constants) == [product[0].inputs[0]]
     assert not skippable(product, zeros, {})
+    for other in (dense(weights(40, 8)), dense(weights(2000, 60), batch=4)):  # small weights, several rows
+        assert not skippable([n for n in other.nodes if n.op == "MatMul"], often_zero(other), other.constants)
     assert not skippable([n for n in graph.nodes if n.op == "Flatten"], zeros, graph.constants)
 
 

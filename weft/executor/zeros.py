@@ -7,6 +7,7 @@ infinite weight, or one that is no number, turns a zero into NaN, so there no ze
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
@@ -17,6 +18,8 @@ RELU = "Relu"
 VIEWS = frozenset({"Flatten", "Reshape", "Squeeze", "Unsqueeze", "Identity", "Dropout"})
 """Operators that hand their first input on, element by element."""
 PRODUCTS = frozenset({"Gemm", "MatMul"})
+LEAST_BYTES = 128 << 10
+"""Weights of fewer bytes are always near: a note on their program would only be one more kernel to compile."""
 RECURRENCES = frozenset({"LSTM", "GRU", "RNN"})
 
 
@@ -33,7 +36,7 @@ def often_zero(graph: Graph) -> set[Value]:
 
 
 def skippable(nodes: Sequence[Node], zeros: Collection[Value], constants: Mapping[Value, Array]) -> list[Value]:
-    """The inputs of a group that are often 0, and whose zeros add nothing to the products that read them."""
+    """The inputs of a group of one row that are often 0, and whose zeros add nothing to the products that read them."""
     made = {value for node in nodes for value in node.outputs}
     wanted = dict.fromkeys(v for node in nodes for v in node.inputs if v is not None and v in zeros and v not in made)
     return [value for value in wanted if all(_adds_nothing(node, value, constants) for node in nodes)]
@@ -45,15 +48,19 @@ def _adds_nothing(node: Node, value: Value, constants: Mapping[Value, Array]) ->
         return True
     if node.domain or node.op not in PRODUCTS or list(node.inputs).count(value) != 1 or node.inputs[0] is not value:
         return False
-    return _is_finite(node.inputs[1], constants)
+    array = _finite(node.inputs[1], constants)
+    if array is None or array.ndim != 2 or array.nbytes < LEAST_BYTES:
+        return False
+    return math.prod(value.tensor.static) in array.shape  # one row
 
 
 def finite_recurrences(nodes: Sequence[Node], constants: Mapping[Value, Array]) -> list[Value]:
     """The recurrent weights of a group that are constant and finite."""
     weights = [node.inputs[2] for node in nodes if node.op in RECURRENCES and not node.domain]
-    return [weight for weight in weights if weight is not None and _is_finite(weight, constants)]
+    return [weight for weight in weights if weight is not None and _finite(weight, constants) is not None]
 
 
-def _is_finite(weight: Value | None, constants: Mapping[Value, Array]) -> bool:
+def _finite(weight: Value | None, constants: Mapping[Value, Array]) -> Array | None:
+    """A constant of which every number is finite; None for another operand."""
     array = None if weight is None else constants.get(weight)
-    return array is not None and array.dtype.kind == "f" and bool(np.isfinite(array).all())
+    return array if array is not None and array.dtype.kind == "f" and np.isfinite(array).all() else None
