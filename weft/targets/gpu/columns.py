@@ -6,9 +6,9 @@
     thread   one vector of them, for its part of k: the loads are as wide as the machine has, several on their way
     then     the parts meet in shared memory, in two rounds
 
-What such a program costs is its bytes: on an H200, 4096 × 4096 takes 8 % less time in loads of 16 bytes than in loads of
-one element for float32, and 24 % less for bfloat16. The numbers below come from a sweep over six sizes, N and K from 1024
-to 11008, in both types; four more sizes were looked at afterwards.
+What such a program costs is its bytes: on an H200, 4096 × 4096 takes 8 % less time in loads of 16 bytes than in loads
+of one element for float32, and 24 % less for bfloat16. The numbers below come from a sweep over six sizes, N and K from
+1024 to 11008, in both types; four more sizes were looked at afterwards.
 """
 
 from __future__ import annotations
