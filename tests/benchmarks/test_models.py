@@ -82,6 +82,17 @@ def test_tables_json_and_chart(tmp_path):
     assert (tmp_path / "chart.png").stat().st_size > 1000
 
 
+def test_processor_time_is_for_one_thread(capsys):
+    with pytest.raises(SystemExit):
+        models.main(["--clock", "cpu", "--threads", "1", "2"])
+    assert "needs --threads 1" in capsys.readouterr().err
+
+
+def test_the_built_in_models_alone(tmp_path):
+    found = list(models.workloads(["dqn", "silero"], tmp_path, Console(), built_ins=True))
+    assert [(one.name, one.group) for one in found] == [("dqn", "built-in")]
+
+
 def test_the_table_of_convolutions(tmp_path):
     console = Console(width=200, record=True, file=open(tmp_path / "out", "w"))
     one = conv.CONVOLUTIONS[1]

@@ -9,7 +9,17 @@ import pytest
 
 from benchmarks import workers
 from benchmarks.conv import CONVOLUTIONS, Convolution
-from benchmarks.workers import Race, Task, Timing, WorkerProblem, best_ratio, burst, geometric_mean, speed_ratio
+from benchmarks.workers import (
+    CLOCKS,
+    Race,
+    Task,
+    Timing,
+    WorkerProblem,
+    best_ratio,
+    burst,
+    geometric_mean,
+    speed_ratio,
+)
 from weft.cli.facts import relative_error
 
 pytest.importorskip("onnx")
@@ -22,6 +32,14 @@ def test_a_burst_leaves_out_the_first_calls():
     taken = burst(lambda: (calls.append(1), time.sleep(0.002)), seconds=0.02)
     assert 2 <= len(taken) < len(calls) and all(0.002 <= one < 1 for one in taken)
     assert len(burst(lambda: time.sleep(0.01), seconds=0.0)) == 2
+
+
+def test_processor_time_leaves_out_waiting():
+    def work():
+        time.sleep(0.005)
+        return sum(range(20_000))
+
+    assert min(burst(work, 0.002, CLOCKS["cpu"])) < 0.005 <= min(burst(work, 0.0, CLOCKS["wall"]))
 
 
 def test_ratios_are_by_rounds():
