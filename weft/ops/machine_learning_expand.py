@@ -2,7 +2,8 @@
 
     LinearRegressor, LinearClassifier        Add(MatMul(x, coefficients), intercepts)
     TreeEnsembleRegressor, …Classifier       weft.Forest(x, nodes…), see machine_learning_forest.py
-    Scaler, Normalizer                       Mul(Sub(x, offset), scale), Div(x, its norm)
+    SVMRegressor                             a kernel of every row with every support vector, and a product
+    Scaler, Normalizer, Imputer              Mul(Sub(x, offset), scale), Div(x, its norm), Where(IsNaN(x), filling, x)
 
 and then what all of them end with: a transform of the scores, and the label of the best. Uses that are not met in
 practice (PROBIT, minima over trees, …) stay as they are, with their numpy meaning.
@@ -15,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from weft.graph.ir import Node, TensorType, Value
+from weft.graph.ir import Array, Node, TensorType, Value
 from weft.graph.opspec import Use
 from weft.graph.passes.support import Replacement, Scope
 from weft.ops.elementwise_support import ELEMENT_TYPES
@@ -170,3 +171,61 @@ def expand_normalizer(node: Node, scope: Scope) -> Replacement:
     size = b(_NORMS[norm], rows, b.constant([-1], np.int64), keepdims=1)
     zero, one = b.constant(0.0, np.float32), b.constant(1.0, np.float32)
     return b.last("Div", [rows, b("Where", b("Equal", size, zero), one, size)], 0)
+
+
+def expand_imputer(node: Node, scope: Scope) -> Replacement:
+    """Imputer as a choice."""
+    x, use, b = node.inputs[0], Use(node), Builder(node, scope)
+    if x is None or not isinstance(x.type, TensorType) or x.type.dtype not in ("float32", "float64", "int64"):
+        return None
+    kind, is_float = x.type.dtype, x.type.dtype != "int64"
+    filling = use.get("imputed_value_floats" if is_float else "imputed_value_int64s")
+    if not filling or not x.type.shape or len(filling) not in (1, x.type.shape[-1]):
+        return None
+    gap = use.get("replaced_value_float", 0.0) if is_float else use.get("replaced_value_int64", 0)
+    holes = b("IsNaN", x) if is_float and np.isnan(gap) else b("Equal", x, b.constant(gap, kind))
+    return b.last("Where", [holes, b.constant(filling, kind), x], 0)
+
+
+# ------------------------------------------------------------------------------------------ support vector machines
+
+
+def _kernel(b: Builder, use: Use, x: Value, vectors: Array) -> Value | None:
+    """The kernel of every row with every vector, in the type of the rows."""
+    gamma, shift, degree = (*(float(v) for v in use.get("kernel_params") or []), 0.0, 0.0, 0.0)[:3]
+    name, kind = str(use.get("kernel_type", "LINEAR")), x.tensor.dtype
+    if name == "RBF":
+        away = b("Sub", b("Unsqueeze", x, b.constant([1], np.int64)), b.constant(vectors, kind))
+        distance = b("ReduceSumSquare", away, b.constant([-1], np.int64), keepdims=0)
+        return b("Exp", b("Mul", distance, b.constant(-gamma, kind)))
+    product = b("MatMul", x, b.constant(vectors.T, kind))
+    if name == "LINEAR":
+        return product
+    if name not in ("POLY", "SIGMOID"):
+        return None
+    made = b("Add", b("Mul", product, b.constant(gamma, kind)), b.constant(shift, kind))
+    return b("Pow", made, b.constant(degree, kind)) if name == "POLY" else b("Tanh", made)
+
+
+def expand_svm_regressor(node: Node, scope: Scope) -> Replacement:
+    """SVMRegressor, and the machine of one class; in double precision, as its numpy meaning."""
+    use, b = Use(node), Builder(node, scope)
+    transform, count = str(use.get("post_transform", "NONE")), int(use.get("n_supports", 0))
+    features = feature_rows(b)
+    weights = np.asarray(use.get("coefficients") or [], np.float64)
+    given = np.asarray(use.get("support_vectors") or [], np.float64)
+    if features is None or transform not in TRANSFORMS or not weights.size:
+        return None
+    vectors = given.reshape(count, -1) if count else weights.reshape(1, -1)
+    if vectors.shape[1] != features[1] or (count and weights.size != count):
+        return None
+    kernel = _kernel(b, use, b.cast(features[0], "float64"), vectors)
+    if kernel is None:
+        return None
+    column = weights.reshape(-1, 1) if count else np.ones((1, 1))
+    rho = np.asarray(use.get("rho") or [0.0], np.float64)[:1]
+    scores = b("Add", b("MatMul", kernel, b.constant(column, np.float64)), b.constant(rho, np.float64))
+    if use.get("one_class", 0):
+        positive = b("Greater", scores, b.constant(0.0, np.float64))
+        scores = b("Where", positive, b.constant(1.0, np.float64), b.constant(-1.0, np.float64))
+    return b.last("Cast", [transformed(b, transform, scores)], 0, to=TYPE_NUMBERS["float32"])

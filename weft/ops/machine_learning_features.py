@@ -11,7 +11,7 @@ from weft.expr.nodes import Expr
 from weft.graph.ir import Array, Dim, SequenceType, TensorType, Type
 from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
 from weft.graph.shapes import plus, unknown_dim
-from weft.ops.machine_learning_expand import expand_normalizer, expand_scaler
+from weft.ops.machine_learning_expand import expand_imputer, expand_normalizer, expand_scaler
 from weft.ops.machine_learning_scores import DOMAIN
 from weft.ops.movement_indices import is_empty, kernels_know, output_type, safe_index
 from weft.ops.strings import strings, text
@@ -77,7 +77,7 @@ def _imputer(c: Evaluate, x: Array) -> Array:
     return np.where(holes, np.asarray(filling, x.dtype), x).astype(x.dtype, copy=False)
 
 
-register(OpSpec("Imputer", _same, _imputer, domain=DOMAIN))
+register(OpSpec("Imputer", _same, _imputer, domain=DOMAIN, expand=expand_imputer))
 
 
 # ------------------------------------------------------------------------------------------ choosing and joining

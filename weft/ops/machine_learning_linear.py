@@ -6,7 +6,7 @@ import numpy as np
 
 from weft.graph.ir import Array, TensorType, Type
 from weft.graph.opspec import Evaluate, Infer, OpSpec, Use, register
-from weft.ops.machine_learning_expand import expand_linear_classifier, expand_linear_regressor
+from weft.ops.machine_learning_expand import expand_linear_classifier, expand_linear_regressor, expand_svm_regressor
 from weft.ops.machine_learning_scores import (
     DOMAIN,
     Labels,
@@ -106,7 +106,15 @@ def _svm_regressor(c: Evaluate, x: Array) -> Array:
     return transformed(c, str(c.get("post_transform", "NONE")), scores).astype(np.float32)
 
 
-register(OpSpec("SVMRegressor", lambda c: [TensorType("float32", (rows_of(c), 1))], _svm_regressor, domain=DOMAIN))
+register(
+    OpSpec(
+        "SVMRegressor",
+        lambda c: [TensorType("float32", (rows_of(c), 1))],
+        _svm_regressor,
+        domain=DOMAIN,
+        expand=expand_svm_regressor,
+    )
+)
 
 
 class Machine:
