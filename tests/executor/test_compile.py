@@ -163,7 +163,7 @@ def test_arguments_are_checked():
 
 
 def test_a_precision_that_is_not_there_is_refused():
-    with pytest.raises(ArgumentError, match="fp8.* not known; there are fp32, bf16, fp16"):
+    with pytest.raises(ArgumentError, match="fp8.* not known; there are fp32, tf32, bf16, fp16"):
         compile(mlp(), precision="fp8")
     with pytest.raises(ArgumentError, match="x86_64.* has no float16 instructions.*use 'bf16'"):
         compile(mlp(), "x86_64-unknown-linux-gnu", precision="fp16")
