@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import mmap
+from pathlib import Path
+
 import numpy as np
 
-from weft.executor.weights import ALIGNMENT, BLOCK_BYTES, WeightBlocks
+from weft.executor.weights import ALIGNMENT, BLOCK_BYTES, WeightBlocks, prefer_large_pages
 
 RANDOM = np.random.default_rng(0)
 
@@ -29,3 +32,12 @@ def test_a_weight_larger_than_a_block_gets_its_own() -> None:
     np.testing.assert_array_equal(small, np.arange(10))
     np.testing.assert_array_equal(turned, np.arange(12).reshape(3, 4).T)
     assert turned.flags.c_contiguous
+
+
+def test_a_mapped_file_is_readable_whatever_the_system_gives(tmp_path: Path):
+    path = tmp_path / "file"
+    path.write_bytes(b"weights" * 1000)
+    with open(path, "rb") as file:
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    prefer_large_pages(mapped)
+    assert mapped[-7:] == b"weights"

@@ -19,7 +19,6 @@ from weft.executor.inplace import overwritable
 from weft.executor.kernels import Kernel, KernelCompiler, Packing
 from weft.executor.memory import Life, Plan, plan_memory
 from weft.executor.native import Call, Place, driver_ir
-from weft.executor.pages import move_to_large_pages
 from weft.executor.program import NoKernel, build_program
 from weft.executor.steps import HostStep, NativeStep, Program, RestStep, Step, aligned_array
 from weft.executor.weights import LEAST_BYTES, WeightBlocks
@@ -336,8 +335,6 @@ def assemble(
     constants = {state.numbers[v]: a for v, a in graph.constants.items() if v in state.numbers}
     constants.update({state.number(v): graph.constants[v] for v in graph.outputs if v in graph.constants})
     outputs = [state.number(value) for value in graph.outputs]
-    if target.threads is None:
-        move_to_large_pages(state.weights, {id(array) for array in graph.constants.values()})
     program = Program(
         inputs, outputs, len(state.numbers), constants, state.weights, plan.bytes, plan.unshared, steps,
         _last_uses(steps, outputs), plan.in_place,

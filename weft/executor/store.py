@@ -33,11 +33,11 @@ from weft.executor.device_store import programs_of, programs_row
 from weft.executor.lower import Lowered
 from weft.executor.module import Module, make_module
 from weft.executor.native import Call, Engine
-from weft.executor.pages import prefer_large_pages
 from weft.executor.report import form_lines
 from weft.executor.run import Runner
 from weft.executor.specialize import Executor, NativeCode, Specialization
 from weft.executor.steps import HostStep, NativeStep, Program, RestStep, Step
+from weft.executor.weights import prefer_large_pages
 from weft.graph.ir import NUMPY_TYPES, Array, Graph, TensorType, Value, dtype_name
 from weft.graph.text import constant_table, format_graph, parse_graph
 from weft.runtime.fingerprint import fingerprint
