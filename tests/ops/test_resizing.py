@@ -188,3 +188,27 @@ def test_suppression():
 def overlap(a, b):
     common = np.prod(np.maximum(np.minimum(a[2:], b[2:]) - np.maximum(a[:2], b[:2]), 0))
     return common / (np.prod(a[2:] - a[:2]) + np.prod(b[2:] - b[:2]) - common)
+
+
+def plain_suppression(boxes, scores, limit, overlap):
+    """One box after the other, as the definition reads."""
+    kept = []
+    for box in np.argsort(-scores, kind="stable"):
+        low = [np.maximum(boxes[box, :2], boxes[k, :2]) for k in kept]
+        high = [np.minimum(boxes[box, 2:], boxes[k, 2:]) for k in kept]
+        common = [np.prod(np.maximum(h - b, 0)) for b, h in zip(low, high)]
+        area = [np.prod(boxes[k, 2:] - boxes[k, :2]) for k in [*kept, box]]
+        if all(c <= np.float32(overlap) * (a + area[-1] - c) for c, a in zip(common, area)) and len(kept) < limit:
+            kept.append(int(box))
+    return kept
+
+
+@pytest.mark.parametrize(("count", "limit"), [(300, 1000), (300, 70), (65, 3), (1, 5)])
+def test_suppression_of_many_boxes(count, limit):
+    generator = np.random.default_rng(count + limit)
+    corner, size = generator.integers(0, 60, (count, 2)), generator.integers(1, 20, (count, 2))
+    boxes = np.concatenate([corner, corner + size], axis=1).astype("float32")
+    scores = generator.permutation(count).astype("float32")
+    given = [boxes[None], scores[None, None], np.array([limit]), np.array([0.3], "float32")]
+    made = find_operator("NonMaxSuppression").run(make("NonMaxSuppression", len(given), 1, {}), given)[0]
+    assert made[:, 2].tolist() == plain_suppression(boxes, scores, limit, 0.3)

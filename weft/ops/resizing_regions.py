@@ -217,22 +217,38 @@ def _corners(boxes: Array, centred: bool) -> Array:
     return np.concatenate([np.minimum(first, second), np.maximum(first, second)], axis=1)
 
 
+CHUNK = 64
+"""Candidates that are compared with one another, and then together with all the rest."""
+
+
 def _keep(corners: Array, scores: Array, limit: int, threshold: float, floor: float | None) -> list[int]:
     """The boxes of one class that remain, best first."""
     candidates = np.arange(len(scores)) if floor is None else np.nonzero(scores > floor)[0]
     order = candidates[np.argsort(-scores[candidates].astype(np.float64), kind="stable")]
-    areas = np.prod(np.maximum(corners[:, 2:] - corners[:, :2], 0), axis=1)
+    boxes = corners[order]
     kept: list[int] = []
     while len(order) and len(kept) < limit:
-        best, order = int(order[0]), order[1:]
-        kept.append(best)
-        low = np.maximum(corners[order, :2], corners[best, :2])
-        high = np.minimum(corners[order, 2:], corners[best, 2:])
-        common = np.prod(np.maximum(high - low, 0), axis=1)
-        union = areas[order] + areas[best] - common
-        ratio = np.divide(common, union, out=np.zeros_like(common), where=(union > 0) & (common > 0))
-        order = order[ratio <= np.float32(threshold)]
-    return kept
+        head, rest = boxes[:CHUNK], boxes[CHUNK:]
+        close = _overlap(head, head, threshold)
+        alive = np.ones(len(head), bool)
+        for position in range(len(head)):
+            if alive[position]:
+                alive[position + 1 :] &= ~close[position, position + 1 :]
+        kept += order[:CHUNK][alive].tolist()
+        apart = ~_overlap(head[alive], rest, threshold).any(axis=0)
+        order, boxes = order[CHUNK:][apart], rest[apart]
+    return kept[:limit]
+
+
+def _overlap(some: Array, others: Array, threshold: float) -> Array:
+    """Whether boxes share more than the threshold of what they cover together: (some, others)."""
+    a, b = some.T[:, :, None], np.ascontiguousarray(others.T)[:, None, :]
+    sizes = [np.maximum(np.minimum(a[2 + k], b[2 + k]) - np.maximum(a[k], b[k]), 0) for k in (0, 1)]
+    common = sizes[0] * sizes[1]
+    areas = [np.maximum(c[2] - c[0], 0) * np.maximum(c[3] - c[1], 0) for c in (a, b)]
+    union = areas[0] + areas[1] - common
+    ratio = np.divide(common, union, out=np.zeros_like(common), where=(union > 0) & (common > 0))
+    return np.asarray(~(ratio <= np.float32(threshold)))
 
 
 register(
