@@ -65,6 +65,12 @@ CASES = {
     "groups of three blocks": ((1, 18, 9, 10), 96, (1, 1), {"group": 2}),
     "groups of one block": ((1, 24, 9, 11), 48, (3, 3), {"group": 3}),
     "groups of a part of a block": ((1, 32, 9, 11), 64, (3, 3), {"group": 8}),
+    "dilated, as far apart as a row is long": (
+        (2, 12, 5, 3),
+        96,
+        (2, 3),
+        {"group": 2, "strides": [2, 1], "dilations": [1, 2], "pads": [0, 2, 3, 1], "relu": True},
+    ),
     "groups of a block and a half": ((1, 16, 9, 11), 48, (3, 3), {"group": 2}),
     "one dimension": ((1, 16, 50), 32, (5,), {"strides": [2], "pads": [2, 2]}),
     "three dimensions": ((1, 8, 6, 7, 8), 16, (3, 3, 3), {"pads": [1] * 6, "strides": [2, 1, 2]}),

@@ -196,11 +196,12 @@ def _store_one(schedule: Schedule, stored: set[str], accesses: _Accesses) -> boo
         # The inner axis of two that were one stands last among those of its kind.
         last = {axis.kind: axis for axis in block.axes}
         extents = {axis.var: int_value(axis.extent) if last[axis.kind] is axis else None for axis in block.axes}
+        kinds = {axis.var: axis.kind for axis in block.axes}
         for buffer, indices in accesses.of(block):
             if inner.get(buffer.name) is not buffer or buffer.name in stored:
                 continue
             for dimension, index in enumerate(indices):
-                factor = _joined(index, extents)
+                factor = _joined(index, extents, kinds)
                 if factor is None or (int_value(buffer.shape[dimension]) or 1) % factor:
                     continue
                 names = [f"d{i}" for i in range(len(indices))]
@@ -213,14 +214,14 @@ def _store_one(schedule: Schedule, stored: set[str], accesses: _Accesses) -> boo
     return False
 
 
-def _joined(index: Expr, extents: Mapping[Var, int | None]) -> int | None:
-    """The factor of an index `outer*factor + inner` of two axes, the inner of that extent."""
+def _joined(index: Expr, extents: Mapping[Var, int | None], kinds: Mapping[Var, str]) -> int | None:
+    """The factor of an index `outer*factor + inner` of two axes that were one, the inner of that extent."""
     if not isinstance(index, Add):
         return None
     for outer, inner in ((index.a, index.b), (index.b, index.a)):
         if isinstance(outer, Mul) and isinstance(inner, Var) and isinstance(outer.a, Var):
             factor = int_value(outer.b)
-            if factor is not None and factor == extents.get(inner) and outer.a in extents:
+            if factor is not None and factor == extents.get(inner) and kinds.get(outer.a) == kinds[inner]:
                 return factor
     return None
 

@@ -195,6 +195,8 @@ def _tile(
     done: set[str],
 ) -> bool:
     """Gives a product the schedule of a space, or the general register tile; False (nothing changed) for neither."""
+    if taker is None and len(facts.block.writes[0].mins) < len(facts.spatial):
+        return False  # a tile of its result is no tile of its axes
     if _take_space(Unit(s, facts, taker, to_taker, target, constants, done)):
         return True
     plan = plan_tile(facts, target, constants)
