@@ -28,7 +28,7 @@ def _crop(node: Node, scope: Scope) -> Replacement:
         return None
     assert image is not None
     cuts = [_Cut(node, axis, weight, image, output) for axis in range(weight.ndim - 2)]
-    if all(cut.keeps_all for cut in cuts):
+    if all(cut.keeps_all for cut in cuts) or not np.isfinite(weight).all():  # zero times infinity is not zero
         return None
     kept = np.ascontiguousarray(weight[(slice(None), slice(None), *(cut.taps for cut in cuts))])
     attributes = {
