@@ -14,8 +14,6 @@ from tests.targets import device_graphs
 from weft.frontends.onnx import load
 
 RANDOM = ("bernoulli", "random", "dropout_random", "training_dropout")
-OFF_BY_ROUNDING = ("test_attention_4d_causal_fp16_expanded", "test_dft_inverse", "test_dft_inverse_opset19")
-"""Also wrong on the CPU: they expect the rounding of another order of operations."""
 PORTIONS = 48
 
 
@@ -28,7 +26,7 @@ def wanted_cases():
     made = []
     for case in all_cases():
         given, expected = case.data_sets[0]
-        if any(word in case.name for word in RANDOM) or case.name in OFF_BY_ROUNDING:
+        if any(word in case.name for word in RANDOM):
             continue
         if not all(_is_tensor(value) for value in (*given, *expected)):
             continue
