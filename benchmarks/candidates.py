@@ -1,4 +1,4 @@
-"""Whom `benchmarks.models` and `benchmarks.conv` measure: each makes, from a Task, a call without arguments.
+"""Whom `benchmarks.models`, `.conv` and `.conv_kinds` measure: each makes, from a Task, a call without arguments.
 
 Every peer has the settings that serve it best for one small batch: ONNX Runtime all its graph optimisations; OpenVINO
 the latency hint, static shapes, and inputs and outputs that are not copied; PyTorch the better of its memory layouts,
@@ -112,6 +112,14 @@ def torch(task: Task, notes: dict[str, Any]) -> Outputs:
     return _fastest(_eager_variants(task), notes)
 
 
+def torch_program(task: Task, notes: dict[str, Any]) -> Outputs:
+    """PyTorch's form of a case of `benchmarks.programs`, which the name of the model's file says."""
+    from benchmarks.program_tables import CASES
+
+    load("torch").set_num_threads(task.threads)
+    return next(case for case in CASES if case.name == task.model.stem).call()
+
+
 def torch_compile(task: Task, notes: dict[str, Any]) -> Outputs:
     """torch.compile with constants frozen, so that weights are packed and batch norms folded ahead."""
     _only_fp32("torch.compile", task)
@@ -135,9 +143,10 @@ def _torch_modules(task: Task) -> dict[str, tuple[Any, list[Any]]]:
     graph = infer(load_onnx(task.model))
     inputs = [package.from_numpy(task.feeds[value.name].copy()) for value in graph.inputs]
     found = {"contiguous": (to_torch(graph), inputs)}
-    if any(tensor.dim() == 4 for tensor in inputs):
-        last = package.channels_last
-        turned = [t.to(memory_format=last) if t.dim() == 4 else t for t in inputs]
+    last_of = {4: package.channels_last, 5: package.channels_last_3d}
+    if (rank := max((tensor.dim() for tensor in inputs), default=0)) in last_of:
+        last = last_of[rank]
+        turned = [t.to(memory_format=last) if t.dim() == rank else t for t in inputs]
         found["channels last"] = (to_torch(graph).to(memory_format=last), turned)
     return found
 
@@ -147,7 +156,7 @@ def _eager_variants(task: Task) -> dict[str, Outputs]:
     for name, (module, inputs) in _torch_modules(task).items():
         variants[name] = _without_gradients(module, inputs)
         layers = list(module.children())
-        if len(layers) == 1 and type(layers[0]).__name__ == "Conv2d":
+        if len(layers) == 1 and type(layers[0]).__name__ in ("Conv2d", "Conv3d"):
             packed = _packed_convolution(layers[0], inputs[0])
             variants[f"{name}, weights packed"] = _without_gradients(packed, inputs)
     return variants
@@ -198,6 +207,7 @@ CANDIDATES: dict[str, Callable[[Task, dict[str, Any]], Outputs]] = {
     "onnxruntime": onnxruntime,
     "openvino": openvino,
     "torch": torch,
+    "torch program": torch_program,
     "torch.compile": torch_compile,
 }
 """Everyone who can be measured."""

@@ -18,16 +18,46 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from rich.console import Console
 
 from benchmarks import harness, real_models
 from benchmarks.workers import Race, Task, Timing, best_ratio, geometric_mean, speed_ratio
+from weft.cli import facts
 
 PEERS = ("torch", "onnxruntime")
 ALONE = "convolution alone"
+
+
+class Single(Protocol):
+    """One convolution that can be measured."""
+
+    @property
+    def name(self) -> str:
+        """What a row is called."""
+
+    @property
+    def family(self) -> str:
+        """With which others it has a mean of its own."""
+
+    @property
+    def shape(self) -> str:
+        """Its sizes, for the table."""
+
+    @property
+    def operations(self) -> int:
+        """Floating-point operations: two for every product."""
+
+    def write(self, folder: Path) -> tuple[Path, dict[str, Any]]:
+        """The ONNX model in a folder, and its input."""
+
+    def reference(self, path: Path, feeds: dict[str, Any]) -> np.ndarray[Any, Any]:
+        """What the result should be."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Its sizes."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +78,16 @@ class Convolution:
         out = -(-self.size // self.stride)
         return 2 * out * out * self.outputs * (1 if self.depthwise else self.inputs) * self.window**2
 
+    @property
+    def family(self) -> str:
+        """C or D."""
+        return "D" if self.depthwise else "C"
+
+    @property
+    def shape(self) -> str:
+        """Its sizes, for the table."""
+        return f"{self.size}², {self.inputs}→{self.outputs}, {self.window}/{self.stride}"
+
     def write(self, folder: Path) -> tuple[Path, dict[str, Any]]:
         """The ONNX model in a folder, and its input."""
         import onnx
@@ -63,6 +103,18 @@ class Convolution:
         onnx.save(to_onnx(b.finish(made)), path)
         values = np.random.default_rng(0).standard_normal((1, self.inputs, self.size, self.size), "float32")
         return path, {"image": values}
+
+    def reference(self, path: Path, feeds: dict[str, Any]) -> np.ndarray[Any, Any]:
+        """ONNX Runtime's answer, without its optimisations."""
+        session = real_models.onnxruntime_session(path, threads=1, optimised=False)
+        return np.asarray(session.run(None, feeds)[0])
+
+    def as_json(self) -> dict[str, Any]:
+        """Its sizes."""
+        return {
+            "size": self.size, "inputs": self.inputs, "outputs": self.outputs, "window": self.window,
+            "stride": self.stride, "depthwise": self.depthwise,
+        }  # fmt: skip
 
 
 RESNET = [
@@ -91,7 +143,7 @@ CONVOLUTIONS = [
 class Row:
     """One convolution with so many threads."""
 
-    convolution: Convolution
+    convolution: Single
     threads: int
     timings: dict[str, Timing]
     variant: str
@@ -114,8 +166,7 @@ class Row:
         """The figures."""
         one = self.convolution
         return {
-            "name": one.name, "size": one.size, "inputs": one.inputs, "outputs": one.outputs, "window": one.window,
-            "stride": one.stride, "depthwise": one.depthwise, "threads": self.threads, "operations": one.operations,
+            "name": one.name, **one.as_json(), "threads": self.threads, "operations": one.operations,
             "times": {name: timing.as_json() for name, timing in self.timings.items()}, "best_peer": self.best_peer,
             "ratio_to_best": self.ratio("weft"), "alone_to_best": self.ratio(ALONE),
             "ratio_by_best_calls": self.ratio("weft", best_ratio),
@@ -123,19 +174,18 @@ class Row:
         }  # fmt: skip
 
 
-def measure(one: Convolution, race: Race, threads: int, seconds: float, folder: Path) -> Row:
+def measure(one: Single, race: Race, threads: int, seconds: float, folder: Path) -> Row:
     """One row: everybody gets ready, then they take turns."""
     path, feeds = one.write(folder)
     ready = race.prepare(Task(path, feeds, threads))
     timings = race.run(seconds)
-    session = real_models.onnxruntime_session(path, threads=1, optimised=False)
-    want = session.run(None, feeds)
+    made = ready["weft"].outputs
     return Row(
         one,
         threads,
         timings,
         str(ready["torch"].notes.get("variant", "")) if "torch" in ready else "",
-        real_models.relative_error(ready["weft"].outputs, want),
+        facts.relative_error(made[0], one.reference(path, feeds)) if made else float("inf"),
         {name: state.problem for name, state in ready.items() if state.problem},
     )
 
@@ -146,7 +196,7 @@ def show(rows: Sequence[Row], console: Console) -> None:
         part = [row for row in rows if row.threads == threads]
         names = list(dict.fromkeys(name for row in part for name in row.timings))
         lines = [
-            [row.convolution.name, _shape(row.convolution), *(_time(row.timings.get(name)) for name in names),
+            [row.convolution.name, row.convolution.shape, *(_time(row.timings.get(name)) for name in names),
              _rate(row), row.ratio("weft"), row.ratio("weft", best_ratio), row.ratio(ALONE), row.best_peer or "–",
              f"{row.error:.0e}"]
             for row in part
@@ -155,8 +205,9 @@ def show(rows: Sequence[Row], console: Console) -> None:
         columns = ["", "H×W, in→out, k/s", *titles, "GFLOP/s", "× best", "(best)", "alone ×", "best peer", "error"]
         title = f"fp32, {threads} thread{'s' * (threads > 1)}, batch 1, µs a call: median (best)"
         harness.print_table(title, columns, lines, console)
-        for label, chosen in (("C", (False,)), ("D", (True,)), ("all", (False, True))):
-            show_mean(label, [row for row in part if row.convolution.depthwise in chosen], console)
+        for label in dict.fromkeys(row.convolution.family for row in part):
+            show_mean(label, [row for row in part if row.convolution.family == label], console)
+        show_mean("all", part, console)
     problems: dict[str, list[str]] = {}
     for row in rows:
         for name, problem in row.problems.items():
@@ -178,10 +229,6 @@ def show_mean(label: str, rows: Sequence[Row], console: Console) -> None:
         )
 
 
-def _shape(one: Convolution) -> str:
-    return f"{one.size}², {one.inputs}→{one.outputs}, {one.window}/{one.stride}"
-
-
 def _time(timing: Timing | None) -> str:
     return "–" if timing is None else f"{timing.median * 1e6:.1f} ({timing.minimum * 1e6:.1f})"
 
@@ -191,19 +238,21 @@ def _rate(row: Row) -> float | None:
     return row.convolution.operations / row.timings["weft"].minimum / 1e9 if "weft" in row.timings else None
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; 1 where a result of ours is wrong."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="such as C2 or D9; C and D for all")
+def run(convolutions: Sequence[Single], description: str | None, arguments: Sequence[str] | None) -> int:
+    """The command for a list of convolutions; 1 where a result of ours is wrong."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    families = list(dict.fromkeys(one.family for one in convolutions))
+    only = f"such as {convolutions[1].name}, or all of a family: {', '.join(families)}"
+    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help=only)
     parser.add_argument("--peers", nargs="*", default=list(PEERS), choices=PEERS, help="whom to measure beside us")
     cores = harness.usable_cores()
     parser.add_argument("--threads", nargs="+", type=int, default=[1, 2][:cores], help="numbers of threads (1 2)")
     parser.add_argument("--seconds", type=float, default=1.0, help="time for each row (default 1)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures there ('-' for the screen)")
     given = parser.parse_args(arguments)
-    chosen = [one for one in CONVOLUTIONS if not given.only or {one.name, one.name[0]} & set(given.only)]
+    chosen = [one for one in convolutions if not given.only or {one.name, one.family} & set(given.only)]
     if not chosen:
-        parser.error(f"--only: there are {', '.join(one.name for one in CONVOLUTIONS)}")
+        parser.error(f"--only: there are {', '.join(one.name for one in convolutions)}")
     console = harness.wide_console()
     harness.print_system(console)
     with tempfile.TemporaryDirectory() as folder, Race(["weft", ALONE, *given.peers]) as race:
@@ -212,6 +261,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.json:
         harness.write_json(given.json, [row.as_json() for row in rows])
     return 0 if all(row.error <= real_models.TOLERANCE for row in rows) else 1
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; 1 where a result of ours is wrong."""
+    return run(CONVOLUTIONS, __doc__, arguments)
 
 
 if __name__ == "__main__":

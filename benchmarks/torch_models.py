@@ -97,28 +97,34 @@ def _fill(parameter: Any, array: Array) -> None:
 # ------------------------------------------------------------------------------------------------------ layers
 
 
-def _window(node: Node) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-    """kernel, strides, padding and dilation of a window in two dimensions whose padding is the same on both sides."""
+def _window(node: Node, rank: int = 2) -> tuple[tuple[int, ...], ...]:
+    """kernel, strides, padding and dilation of a window whose padding is the same on both sides."""
     attributes = node.attributes
     kernel = tuple(attributes["kernel_shape"])
-    pads = tuple(attributes.get("pads", (0, 0, 0, 0)))
-    plain = len(kernel) == 2 and pads[:2] == pads[2:] and attributes.get("auto_pad", "NOTSET") == "NOTSET"
-    if not plain or attributes.get("ceil_mode") or attributes.get("output_padding") or attributes.get("output_shape"):
-        raise NoTorchModel(f"{node.op} with a window that is not plain and two-dimensional")
-    return kernel, tuple(attributes.get("strides", (1, 1))), pads[:2], tuple(attributes.get("dilations", (1, 1)))
+    pads = tuple(attributes.get("pads", (0,) * 2 * rank))
+    plain = len(kernel) == rank and pads[:rank] == pads[rank:] and attributes.get("auto_pad", "NOTSET") == "NOTSET"
+    if not plain or attributes.get("ceil_mode") or attributes.get("output_shape"):
+        raise NoTorchModel(f"{node.op} with a window that is not plain and of {rank} dimensions")
+    ones = (1,) * rank
+    return kernel, tuple(attributes.get("strides", ones)), pads[:rank], tuple(attributes.get("dilations", ones))
 
 
 def _convolution(state: Translation, node: Node) -> Any:
-    nn = load("torch").nn
     weight, bias = state.needed(node, 1), state.constant(node, 2)
-    kernel, strides, padding, dilation = _window(node)
+    rank = weight.ndim - 2
+    kernel, strides, padding, dilation = _window(node, rank)
     groups = int(node.attributes.get("group", 1))
     transposed = node.op == "ConvTranspose"
     inputs, outputs = (
         (weight.shape[0], weight.shape[1] * groups) if transposed else (weight.shape[1] * groups, len(weight))
     )
-    kind = nn.ConvTranspose2d if transposed else nn.Conv2d
-    made = kind(inputs, outputs, kernel, strides, padding, groups=groups, dilation=dilation, bias=bias is not None)
+    if rank not in (1, 2, 3):
+        raise NoTorchModel(f"{node.op} in {rank} dimensions")
+    kind = getattr(load("torch").nn, f"Conv{'Transpose' * transposed}{rank}d")
+    more = {"output_padding": tuple(node.attributes.get("output_padding", (0,) * rank))} if transposed else {}
+    made = kind(
+        inputs, outputs, kernel, strides, padding, groups=groups, dilation=dilation, bias=bias is not None, **more
+    )
     _fill(made.weight, weight)
     if bias is not None:
         _fill(made.bias, bias)
