@@ -95,6 +95,26 @@ def test_embed_layer_normalization(segments):
     check("EmbedLayerNormalization", ids, second[0], tables[0], tables[1], second[1], *norms, mask, outputs=2)
 
 
+def test_fused_layers_of_halves_round_once():
+    """The answer is that of float32, rounded at the end: the steps inside are not rounded."""
+    ids, tables = number([[1, 2, 3], [4, 0, 2]], "int32"), [numbers(6, 32), numbers(4, 32, seed=1)]
+    x, skip, bias = numbers(2, 9, 32), 3 * numbers(2, 9, 32, seed=5), numbers(32, seed=6)
+    scales = [numbers(32, seed=3), numbers(32, seed=4)]
+    cases = {
+        "SkipLayerNormalization": [x, skip, *scales, bias],
+        "SkipSimplifiedLayerNormalization": [x, skip, scales[0], bias],
+        "EmbedLayerNormalization": [ids, None, *tables, None, *scales],
+    }
+    for op, given in cases.items():
+        halves = [a.astype("float16") if a is not None and a.dtype.kind == "f" else a for a in given]
+        wide = [a.astype("float32") if a is not None and a.dtype.kind == "f" else a for a in halves]
+        outputs = ["y", "mask"][: 1 + op.startswith("Embed")]
+        want = reference(op, wide, outputs, {"epsilon": 1e-5})[0].astype("float16")
+        for results in run_node(op, *halves, outputs=len(outputs), domain=DOMAIN, build=True, epsilon=1e-5):
+            far = np.abs(results[0].astype("float64") - want.astype("float64")) > 0
+            assert results[0].dtype == np.float16 and far.mean() < 0.01, op  # a tie between two halves may turn
+
+
 @pytest.mark.parametrize(
     "activation,values", [("Relu", []), ("LeakyRelu", [0.2]), ("Clip", [-0.5, 0.5]), ("HardSigmoid", [0.3, 0.4])]
 )

@@ -106,13 +106,20 @@ def _spread(b: Composition, total: Part, epsilon: float, centred: bool) -> list[
     return [mean, b("Reciprocal", b("Sqrt", b("Add", square, b.constant(epsilon, total.dtype))))]
 
 
+def _wide(b: Composition, part: Part | None) -> Any:
+    """Halves as float32: a fused layer rounds to halves once, at its end, not after each of its steps."""
+    return part if part is None or part.dtype not in ("float16", "bfloat16") else b.cast(part, "float32")
+
+
 def _skip(b: Composition, op: str, x: Part, skip: Part, bias: Part | None, scales: Sequence[Part | None]) -> Any:
-    epsilon = float(b.get("epsilon", 1e-12))
+    epsilon, kind = float(b.get("epsilon", 1e-12)), x.dtype
+    x, skip, bias = (_wide(b, part) for part in (x, skip, bias))
     total = b("Add", x, skip) if bias is None else b("Add", b("Add", x, bias), skip)
-    made = b(op, total, *scales, axis=-1, epsilon=epsilon)
+    made = b.cast(b(op, total, *[_wide(b, part) for part in scales], axis=-1, epsilon=epsilon), kind)
     if b.output_count == 1:
         return [made]
-    return [made, *_spread(b, total, epsilon, op == "LayerNormalization"), total][: b.output_count]
+    spread = _spread(b, total, epsilon, op == "LayerNormalization")
+    return [made, *spread, b.cast(total, kind)][: b.output_count]
 
 
 def _skip_layer(
@@ -142,10 +149,13 @@ def _embed(
     position_ids: Part | None = None,
 ) -> Any:
     places = b.range(ids.dims[1]) if position_ids is None else position_ids
-    total = b("Add", b("Gather", words, ids), b("Gather", positions, places))
+    kind = words.dtype
+    total = b("Add", _wide(b, b("Gather", words, ids)), _wide(b, b("Gather", positions, places)))
     if segments is not None and segment_table is not None:
-        total = b("Add", total, b("Gather", segment_table, segments))
-    made = b("LayerNormalization", total, gamma, beta, axis=-1, epsilon=float(b.get("epsilon", 1e-12)))
+        total = b("Add", total, _wide(b, b("Gather", segment_table, segments)))
+    scales = [_wide(b, part) for part in (gamma, beta)]
+    made = b("LayerNormalization", total, *scales, axis=-1, epsilon=float(b.get("epsilon", 1e-12)))
+    made, total = b.cast(made, kind), b.cast(total, kind)
     if b.output_count == 1:
         return [made]
     if mask is None:
