@@ -20,9 +20,9 @@ from weft.core.errors import RuntimeFault
 from weft.executor.device_arrays import DeviceArray, Lease
 from weft.executor.fastcall import Fast
 from weft.executor.memory import aligned
-from weft.executor.run import HostRunner
+from weft.executor.run import HostRunner, Inner
 from weft.executor.steps import HostStep, NativeStep, Program, RestStep
-from weft.graph.ir import Array, Graph, TensorType, dtype_name
+from weft.graph.ir import Array, TensorType, dtype_name
 from weft.targets.base import Device, Recording, Target
 
 MOST_SLOTS = 4
@@ -167,7 +167,7 @@ class DeviceRunner(HostRunner):
         program: Program,
         kernels: Mapping[str, DeviceProgram],
         target: Target,
-        inner: Callable[[Graph], Any],
+        inner: Inner,
         model: LoadedModel | None = None,
         codes: Sequence[bytes] = (),
     ) -> None:

@@ -8,8 +8,8 @@ now, the rest of the graph waits for it (`RestStep`).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,8 @@ from weft.executor.program import NoKernel, build_program
 from weft.executor.steps import HostStep, NativeStep, Program, RestStep, Step, aligned_array
 from weft.executor.weights import LEAST_BYTES, WeightBlocks
 from weft.executor.zeros import finite_recurrences, often_zero, skippable
+from weft.expr.nodes import Var
+from weft.expr.visit import free_vars
 from weft.graph.ir import Array, Graph, Node, TensorType, Value, free_values, reads
 from weft.graph.passes.fuse import Group
 from weft.graph.passes.layout import Layout
@@ -44,11 +46,15 @@ class Launch:
 
 @dataclass
 class View:
-    """A reshape: the output has the bytes of the input. `group` becomes a kernel where the two cannot share memory."""
+    """A reshape: the output has the bytes of the input. `group` becomes a kernel where the two cannot share memory.
+
+    With `gives` the memory is the output's: whoever makes the input writes it there.
+    """
 
     source: Value
     output: Value
     group: Group
+    gives: bool = False
 
 
 @dataclass
@@ -91,10 +97,11 @@ def choose_items(graph: Graph, groups: Sequence[Group], compiler: KernelCompiler
     """What runs where, in order."""
     items: list[Item] = []
     compiler.often_zero = often_zero(graph)
+    sizes = set(graph.symbols.values())
     for position, group in enumerate(groups):
         made = _view_items(group) or _group_items(group.nodes, group.outputs, graph.constants, compiler)
         items.extend(made)
-        unknown = [v for item in made if isinstance(item, OnHost) for v in item.node.outputs if not _is_static(v)]
+        unknown = [v for item in made if isinstance(item, OnHost) for v in item.node.outputs if not _follows(v, sizes)]
         rest = [node for later in groups[position + 1 :] for node in later.nodes]
         if unknown and rest and _worth_waiting(rest, unknown):
             items.append(Rest(_rest_graph(graph, rest)))
@@ -104,6 +111,13 @@ def choose_items(graph: Graph, groups: Sequence[Group], compiler: KernelCompiler
 
 def _is_static(value: Value) -> bool:
     return isinstance(value.type, TensorType) and value.type.is_static
+
+
+def _follows(value: Value, sizes: Collection[Var]) -> bool:
+    """Whether a shape is made of numbers and these sizes, which stay open: waiting for it would tell nothing new."""
+    if not isinstance(value.type, TensorType) or value.type.shape is None:
+        return False
+    return all(isinstance(d, int) or all(var in sizes for var in free_vars(d)) for d in value.type.shape)
 
 
 def _worth_waiting(rest: Sequence[Node], unknown: Sequence[Value]) -> bool:
@@ -188,19 +202,29 @@ def touched_plainly(graph: Graph, items: Sequence[Item]) -> set[Value]:
 
 
 def settle_views(graph: Graph, items: Sequence[Item], compiler: KernelCompiler) -> list[Item]:
-    """Reshapes whose result the host or the caller sees become copies: only kernels read through a shared place."""
+    """Reshapes whose result the host or the caller sees: what they reshape is written there, or they become copies."""
     seen: set[Value] = {*graph.outputs}
+    made: set[Value] = set()
     for item in items:
         if isinstance(item, OnHost):
             seen.update(reads(item.node))
         elif isinstance(item, Rest):
             seen.update(item.graph.inputs)
+        elif isinstance(item, Launch):
+            made.update(item.writes)
     settled: list[Item] = []
+    roots: dict[Value, Value] = {}
+    free = made - seen  # one place each: the first reshape that is seen takes it
     for item in items:
-        if isinstance(item, View) and item.output in seen:
-            settled += _group_items(item.group.nodes, [item.output], graph.constants, compiler)
-        else:
-            settled.append(item)
+        if isinstance(item, View):
+            root = roots[item.output] = roots.get(item.source, item.source)
+            if item.output in seen and root in free:
+                free.remove(root)
+                item = replace(item, gives=True)
+            elif item.output in seen:
+                settled += _group_items(item.group.nodes, [item.output], graph.constants, compiler)
+                continue
+        settled.append(item)
     return settled
 
 
@@ -221,10 +245,18 @@ class _Assembler:
         for item in items:
             if isinstance(item, View):
                 self.same[item.output] = self.root(item.source)
+        for item in items:
+            if isinstance(item, View) and item.gives:
+                self.move(self.root(item.source), item.output)
 
     def root(self, value: Value) -> Value:
         """The value in whose memory a value lies."""
         return self.same.get(value, value)
+
+    def move(self, root: Value, output: Value) -> None:
+        """Everything that lay in a value's memory, and the value, lies in an output's."""
+        self.same = {value: output if at is root else at for value, at in self.same.items() if value is not output}
+        self.same[root] = output
 
     def number(self, value: Value) -> int:
         return self.numbers.setdefault(value, len(self.numbers))
@@ -236,7 +268,7 @@ class _Assembler:
         outside: set[Value] = {*self.graph.outputs, *self.graph.inputs}
         for at, item in enumerate(self.items):
             if isinstance(item, Launch):
-                for value in item.writes:
+                for value in map(self.root, item.writes):
                     made_by[value] = at
                 for argument in item.arguments:
                     if isinstance(argument, Value):
@@ -350,7 +382,7 @@ def _stretch(state: _Assembler, launches: Sequence[Launch], plan: Plan, name: st
     for launch in launches:
         places = tuple(state.place(a, bases, plan) for a in launch.arguments)
         calls.append(Call(launch.kernel.symbol, places, launch.kernel.turns))
-        for value in launch.writes:
+        for value in map(state.root, launch.writes):
             if value not in state.in_arena:
                 makes[state.number(value)] = value.tensor
     labels = [launch.kernel.label for launch in launches]

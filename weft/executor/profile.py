@@ -255,6 +255,7 @@ class TimedRest:
 
     def __init__(self, executor: Executor, recorder: Recorder) -> None:
         self._executor = executor
+        self.graph = executor.graph
         self._recorder = recorder
         self._runners: dict[int, TimedRunner | DeviceRunner] = {}
 

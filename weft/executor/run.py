@@ -16,12 +16,15 @@ from weft.core.errors import RuntimeFault, WeftError
 from weft.executor.fastcall import ENTRY, Fast, fast_call, is_direct
 from weft.executor.native import Engine
 from weft.executor.steps import HostStep, NativeStep, Program, aligned_array, empty_array
-from weft.graph.interpreter import interpret_graph, mismatch, operator_of
-from weft.graph.ir import Array, Graph, GraphError, TensorType
+from weft.graph.interpreter import mismatch, operator_of
+from weft.graph.ir import Array, Graph, GraphError, TensorType, Value
 from weft.runtime.arguments import address_of
 
 MOST_ARENAS = 4
 LARGEST_KEPT = 1 << 31
+
+Inner = Callable[[Graph, Mapping[Value, Array]], Any]
+"""Makes what runs a subgraph, from the graph and the constants around it."""
 
 Arena = tuple[int, Array]
 """Memory for the intermediates of one call: its address, and the array that owns it."""
@@ -30,7 +33,7 @@ Arena = tuple[int, Array]
 class HostRunner:
     """What runs a program's host nodes; how its kernels run is another's business."""
 
-    def __init__(self, program: Program, inner: Callable[[Graph], Any]) -> None:
+    def __init__(self, program: Program, inner: Inner) -> None:
         self.program = program
         self._inner = inner
 
@@ -43,15 +46,14 @@ class HostRunner:
     def _host(self, step: HostStep, values: list[Any], threads: int) -> None:
         node = step.node
         given = [None if number is None else values[number] for number in step.inputs]
-        outer = {value: values[number] for value, number in step.captured}
+        ready: dict[Graph, tuple[Any, list[Any]]] = {}
 
         def run_graph(graph: Graph, arrays: Sequence[Any]) -> list[Any]:
-            inner = step.inner.get(graph)
-            if inner is None:
-                inner = step.inner[graph] = self._inner(graph)
-            if inner is False:
-                return interpret_graph(graph, list(arrays), outer=outer)
-            made: list[Any] = inner.run_with(arrays, outer, threads)
+            found = ready.get(graph)
+            if found is None:
+                found = ready[graph] = self._body(step, graph, values)
+            body, captured = found
+            made: list[Any] = body.run([*arrays, *captured], threads)
             return made
 
         try:
@@ -65,12 +67,34 @@ class HostRunner:
             if wrong:
                 raise GraphError(f"{node.describe()}: its result {value.name!r}: {wrong}")
             values[number] = array
+        if node.graphs:
+            self._separate(step, values)
+
+    def _body(self, step: HostStep, graph: Graph, values: list[Any]) -> tuple[Any, list[Any]]:
+        """A subgraph of a host node as something to run, and the values that it takes from outside."""
+        numbers = dict(step.captured)
+        body = step.inner.get(graph)
+        if body is None:
+            constants = self.program.constants
+            known = {value: constants[number] for value, number in numbers.items() if number in constants}
+            body = step.inner[graph] = self._inner(graph, known)
+        return body, [values[numbers[value]] for value in body.captured]
+
+    @staticmethod
+    def _separate(step: HostStep, values: list[Any]) -> None:
+        """Copies the results of subgraphs that are a value from outside, handed on: each value has its own array."""
+        taken = {id(values[n]) for n in (*step.inputs, *(n for _, n in step.captured)) if n is not None}
+        for number in step.outputs:
+            array = values[number]
+            if isinstance(array, np.ndarray) and id(array) in taken:
+                values[number] = array.copy()
+            taken.add(id(array))
 
 
 class Runner(HostRunner):
     """A program with its native code."""
 
-    def __init__(self, program: Program, engine: Engine | None, inner: Callable[[Graph], Any]) -> None:
+    def __init__(self, program: Program, engine: Engine | None, inner: Inner) -> None:
         super().__init__(program, inner)
         self._engine = engine
         self._arenas: list[Arena] = []

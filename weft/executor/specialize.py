@@ -32,7 +32,7 @@ from weft.executor.passes import BYTE_DOTS, MATRIX_SCOPE, for_target, optimize
 from weft.executor.run import Runner
 from weft.executor.steps import HostStep
 from weft.graph.interpreter import operator_of
-from weft.graph.ir import Array, Graph, TensorType, Value, free_values
+from weft.graph.ir import Array, Graph, TensorType, Value
 from weft.graph.passes.fuse import Group, fuse
 from weft.graph.passes.layout import choose_layouts
 from weft.targets.base import Target
@@ -43,7 +43,6 @@ MOST_SPECIALIZATIONS = 16
 LARGEST_BOUND_VALUE = 64
 """Inputs of at most so many elements are bound by value where they decide shapes."""
 
-HEAVY = frozenset("Conv ConvTranspose MatMul Gemm LSTM GRU RNN Attention Einsum".split())
 _counter = itertools.count()
 
 
@@ -126,14 +125,19 @@ class Executor:
         precision: str | None = None,
         can_compile: bool = True,
         whole: Callable[[], Graph] | None = None,
+        in_body: bool = False,
     ) -> None:
-        """With `whole` the graph is only the model's signature, and `whole` gives the model when somebody asks."""
+        """With `whole` the graph is only the model's signature, and `whole` gives the model when somebody asks.
+
+        A graph `in_body` runs again and again in one call: what waits for shapes there is compiled only if that pays.
+        """
         self.signature = Graph(graph.name, graph.inputs, graph.outputs, ())
         self._graph = graph if whole is None else None
         self._whole = whole
         self.target = target
         self.precision = precision
         self._can_compile = can_compile
+        self._in_body = in_body
         self._found: OrderedDict[Any, Specialization] = OrderedDict()
         self._lock = threading.RLock()
         self._bound = deciding_inputs(graph)
@@ -219,6 +223,10 @@ class Executor:
             for at, (v, a) in enumerate(zip(self.graph.inputs, arrays))
             if at in self._bound and isinstance(a, np.ndarray) and a.size <= LARGEST_BOUND_VALUE
         }
+        return self.form(shapes, values)
+
+    def form(self, shapes: Mapping[str, Sequence[int]], values: Mapping[str, Array]) -> Specialization:
+        """The compiled form for these shapes and values of inputs: from the cache on disk, or made now."""
         entry = cache.entry_for(self.graph, shapes, values, self.target, self.precision)
         found = entry and entry.read(self, lambda: self._build(shapes, values))
         if entry and found:
@@ -234,7 +242,7 @@ class Executor:
 
     def _build(self, shapes: Mapping[str, Sequence[int]], values: Mapping[str, Array]) -> Specialization:
         graph = for_target(optimize(self.graph, shapes, values), self.target, self.precision)
-        lowered = lower_graph(graph, self.target, self.precision)
+        lowered = lower_graph(graph, self.target, self.rest)
         if self.target.threads is not None:
             programs = {kernel.symbol: kernel.program for kernel in lowered.kernels if kernel.program is not None}
             runner: Runner | DeviceRunner
@@ -261,27 +269,20 @@ class Executor:
             one.lighten(())
         self._graph = lighten(self.graph, held, lambda: {v.name: a for v, a in reload().constants.items()})
 
-    def _inner(self, graph: Graph) -> Any:
-        """How a subgraph of a host node is run: compiled where that is worth it, else interpreted (False)."""
-        if not any(node.op in HEAVY for node in graph.nodes):
-            return False
-        return InnerGraph(graph, self.target, self.precision)
+    def _inner(self, graph: Graph, known: Mapping[Value, Array]) -> Any:
+        """What runs a subgraph of a host node; `known` are the constants around it."""
+        from weft.executor.bodies import Body
+
+        return Body(graph, known, self.target, self.precision)
+
+    def rest(self, graph: Graph) -> Any:
+        """What runs the rest of a graph, once the shapes are known that it waits for."""
+        if self._in_body:
+            return self._inner(graph, {})
+        return Executor(graph, self.target, self.precision)
 
 
-class InnerGraph:
-    """A subgraph of a control-flow node as an executor: what it takes from outside becomes further inputs."""
-
-    def __init__(self, graph: Graph, target: Target, precision: str | None) -> None:
-        self.captured: list[Value] = list(dict.fromkeys(free_values(graph)))
-        opened = Graph(graph.name, [*graph.inputs, *self.captured], graph.outputs, graph.nodes, graph.constants)
-        self.executor = Executor(opened, target, precision)
-
-    def run_with(self, arrays: Sequence[Any], outer: Mapping[Value, Any], threads: int) -> list[Any]:
-        """The outputs for inputs, with the values around."""
-        return self.executor.run([*arrays, *(outer[value] for value in self.captured)], threads)
-
-
-def lower_graph(graph: Graph, target: Target, precision: str | None = None) -> Lowered:
+def lower_graph(graph: Graph, target: Target, make_rest: Callable[[Graph], Any]) -> Lowered:
     """The program of a graph whose shapes are bound."""
     compiler = KernelCompiler(target)
     try:
@@ -289,7 +290,7 @@ def lower_graph(graph: Graph, target: Target, precision: str | None = None) -> L
         items = _items_in_layouts(graph, groups, compiler)
         items = settle_views(graph, items, compiler)
         prefix = f"stretch_{next(_counter)}"
-        made = assemble(graph, items, prefix, target, lambda rest: Executor(rest, target, precision), compiler.layouts)
+        made = assemble(graph, items, prefix, target, make_rest, compiler.layouts)
         made.block = compiler.block
         return made
     finally:

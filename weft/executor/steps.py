@@ -31,7 +31,11 @@ class Port:
 
 
 class Runs(Protocol):
-    """Something that gives outputs for inputs."""
+    """Something that gives outputs for inputs of a graph."""
+
+    @property
+    def graph(self) -> Graph:
+        """The graph."""
 
     def run(self, arrays: Sequence[Any], threads: int) -> list[Any]:
         """The outputs for these inputs."""

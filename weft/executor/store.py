@@ -211,9 +211,7 @@ def _step_row(step: Step, arrays: _Arrays, with_calls: bool) -> dict[str, Any]:
         row = {"native": step.symbol, "bases": step.bases, "makes": makes, "kernels": step.kernels}
         return {**row, "calls": [[call.symbol, call.arguments] for call in step.calls]} if with_calls else row
     if isinstance(step, RestStep):
-        executor = step.executor
-        assert isinstance(executor, Executor)
-        return {"rest": _graph_row(executor.graph, arrays), "inputs": step.inputs, "outputs": step.outputs}
+        return {"rest": _graph_row(step.executor.graph, arrays), "inputs": step.inputs, "outputs": step.outputs}
     node = step.node
     outside = dict.fromkeys([*(v for v in node.inputs if v is not None), *(v for v, _ in step.captured)])
     graph = Graph("host", list(outside), node.outputs, [node], {})
@@ -453,8 +451,7 @@ def _step(file: _File, row: Mapping[str, Any], executor: Executor) -> Step:
         calls = tuple(Call(symbol, tuple((int(b), int(at)) for b, at in args)) for symbol, args in row.get("calls", ()))
         return NativeStep(row["native"], bases, makes, list(row["kernels"]), calls)
     if "rest" in row:
-        rest = Executor(file.graph(row["rest"]), executor.target, executor.precision)
-        return RestStep(rest, list(row["inputs"]), list(row["outputs"]))
+        return RestStep(executor.rest(file.graph(row["rest"])), list(row["inputs"]), list(row["outputs"]))
     graph = file.graph(row["host"])
     (node,) = graph.nodes
     numbers = dict(zip(graph.inputs, row["inputs"], strict=True))

@@ -21,13 +21,13 @@ Inputs = Mapping[str, Any] | Sequence[Any]
 
 def interpret_graph(graph: Graph, inputs: Inputs, *, outer: Mapping[Value, Any] | None = None) -> list[Any]:
     """The outputs of a graph. `outer` gives the values that a subgraph takes from the graphs around it."""
-    return _Interpreter().run(graph, bind_inputs(graph, inputs), outer or {})
+    return Interpreter().run(graph, bind_inputs(graph, inputs), outer or {})
 
 
 def trace_graph(graph: Graph, inputs: Inputs, *, outer: Mapping[Value, Any] | None = None) -> dict[str, Any]:
     """Every value of a graph by name (inputs, constants and what its nodes make; not those inside subgraphs)."""
     kept: dict[str, Any] = {}
-    _Interpreter(kept).run(graph, bind_inputs(graph, inputs), outer or {})
+    Interpreter(kept).run(graph, bind_inputs(graph, inputs), outer or {})
     return kept
 
 
@@ -80,14 +80,15 @@ def operator_of(node: Node) -> OpSpec:
     return spec
 
 
-class _Interpreter:
-    """One run. A loop runs its body many times, so what is found about a graph is kept."""
+class Interpreter:
+    """Runs graphs. A loop runs its body many times, so what is found about a graph is kept."""
 
     def __init__(self, kept: dict[str, Any] | None = None) -> None:
         self.kept = kept
         self.last_uses: dict[Graph, list[list[Value]]] = {}
 
     def run(self, graph: Graph, arrays: Sequence[Any], outer: Mapping[Value, Any]) -> list[Any]:
+        """The outputs for arrays that fit the inputs, with the values around the graph."""
         values: dict[Value, Any] = dict(graph.constants)
         values.update(zip(graph.inputs, arrays))
         scope = ChainMap(values, outer) if outer else values  # type: ignore[arg-type]
