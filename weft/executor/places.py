@@ -61,8 +61,7 @@ def _is_pointwise(node: Node) -> bool:
     weight, attributes = node.inputs[1], node.attributes
     if node.op != "Conv" or weight is None or len(weight.tensor.static) != 4 or weight.tensor.static[2:] != (1, 1):
         return False
-    plain = not any(attributes.get("pads") or ()) and set(attributes.get("strides") or (1,)) == {1}
-    return plain and int(attributes.get("group", 1)) == 1
+    return not any(attributes.get("pads") or ()) and set(attributes.get("strides") or (1,)) == {1}
 
 
 def _merged(value: Value, image: tuple[int, ...]) -> tuple[int, ...] | None:

@@ -16,6 +16,7 @@ from weft.targets.cpu.spaces import (
     conv_amx,
     conv_dot,
     depthwise,
+    grouped,
     matmul,
     matmul_amx,
     matmul_dot,
@@ -24,7 +25,8 @@ from weft.targets.cpu.spaces import (
 from weft.targets.cpu.unit import Unit
 
 SPACES: tuple[Callable[[Unit], Space | None], ...] = (
-    matmul_amx.space, matmul_dot.space, matmul.space, conv_amx.space, conv_dot.space, conv.space, depthwise.space,
+    matmul_amx.space, matmul_dot.space, matmul.space, conv_amx.space, conv_dot.space, conv.space, grouped.space,
+    depthwise.space,
 )  # fmt: skip
 
 WHOLE: tuple[Callable[[Unit], Space | None], ...] = (winograd.space, attention_amx.space, attention.space)

@@ -1,0 +1,96 @@
+"""Convolutions whose lanes lie along the places of a row: groups of a few channels, windows over single ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import weft
+from weft.core.knobs import knobs
+from weft.graph.interpreter import interpret_graph
+from weft.graph.ir import Graph
+from weft.models.builder import Builder
+from weft.schedule.space import Point, Space
+from weft.targets.cpu.spaces import depthwise, grouped
+from weft.targets.cpu.unit import Unit
+
+TARGETS = ["native", "native,features=-avx512f,-avx512bw,-avx512vl", "native,features=-avx,-avx2,-avx512f,-avx512bw"]
+
+
+def single(
+    image: tuple[int, ...], inputs: int, outputs: int, window: tuple[int, ...], op: str = "Conv", **more: Any
+) -> Graph:
+    """A convolution with a bias, and something that takes its sums."""
+    b = Builder("single")
+    x = b.input("x", (more.pop("batch", 1), inputs, *image))
+    groups = more.get("group", 1)
+    channels = (outputs, inputs // groups) if op == "Conv" else (inputs, outputs // groups)
+    after = more.pop("after", "Relu")
+    made = b.node(op, x, b.normal(*channels, *window), b.normal(outputs), kernel_shape=list(window), **more)
+    return b.finish(b.node(after, made) if after else made)
+
+
+def check(graph: Graph, target: str = "native", threads: int = 1) -> None:
+    """The graph against numpy."""
+    x = np.random.default_rng(1).standard_normal(graph.inputs[0].tensor.static).astype(np.float32)
+    (want,) = interpret_graph(graph, [x])
+    with knobs.override(cache=False):
+        (made,) = weft.compile(graph, target=target, threads=threads).run(None, {"x": x})
+    assert made.shape == want.shape and np.abs(made - want).max() <= 2e-5 * np.abs(want).max()
+
+
+@pytest.fixture
+def taken(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Point]]:
+    """The spaces whose default points were applied."""
+    found: list[tuple[str, Point]] = []
+    for module in (grouped, depthwise):
+
+        def watched(unit: Unit, space_of: Any = module.space) -> Space | None:
+            space = space_of(unit)
+            if space is not None:
+                found.append((space.name, space.default))
+            return space
+
+        monkeypatch.setattr(module, "space", watched)
+        monkeypatch.setattr("weft.targets.cpu.default.SPACES", (grouped.space, depthwise.space))
+    return found
+
+
+GROUPED = [
+    single((28, 28), 32, 32, (3, 3), group=4, pads=[1] * 4),
+    single((17, 30), 12, 20, (3, 3), group=4, pads=[1, 0, 2, 3], strides=[2, 2]),
+    single((9, 33), 6, 9, (2, 5), group=3, strides=[1, 3], dilations=[2, 1]),
+    single((14, 14), 48, 24, (1, 1), group=3, after="Sigmoid"),
+    single((70,), 12, 6, (7,), group=3, pads=[3, 3], after=""),
+    single((5, 6, 7), 8, 24, (2, 3, 3), group=4, pads=[1] * 6, batch=2),
+    single((8, 7), 8, 12, (3, 3), group=4, batch=3, strides=[1, 2], pads=[1] * 4, after=""),
+]
+
+
+@pytest.mark.parametrize("graph", GROUPED)
+def test_groups_of_a_few_channels(graph, taken):
+    check(graph, threads=2)
+    assert [name for name, _ in taken] == ["grouped"]
+
+
+@pytest.mark.parametrize("target", TARGETS[1:])
+@pytest.mark.parametrize("graph", GROUPED[:3])
+def test_groups_on_machines_with_narrower_vectors(graph, target):
+    check(graph, target)
+
+
+def test_groups_between_convolutions():
+    b = Builder("bottleneck")
+    x = b.conv(b.input("x", (1, 16, 12, 12)), 16, 32, 1)
+    x = b.relu(b.conv(b.relu(x), 32, 32, 3, 1, 1, groups=8, bias=True))
+    check(b.finish(b.relu(b.conv(x, 32, 16, 1))))
+
+
+def test_the_tile_of_a_group_fits_the_registers():
+    for group in range(2, 40):
+        for wide in range(1, 9):
+            channels, vectors = grouped.tile(group, wide, 32)
+            assert group % channels == 0 and vectors <= wide and channels * vectors + vectors < 32
+    assert grouped.tile(8, 2, 32) == (8, 2) and grouped.tile(24, 1, 32) == (24, 1)

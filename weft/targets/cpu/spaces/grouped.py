@@ -1,0 +1,224 @@
+"""Convolutions in groups of a few channels, in the plain layout: lanes along the places of a row.
+
+    n, groups, rows in parts     parallel; what a part reads of the group's image is copied first, with its padding
+    qt    the group's output channels, `channels` at a time
+    y     rows of the output
+    xt    places of a row, `vectors` vectors at a time
+    ci, ky, kx                   the reduction; a step reads `vectors` vectors and broadcasts `channels` weights
+    q, xv, lane                  the tile: `channels` × `vectors` accumulators stay in registers
+
+Blocks of channels would mix groups. Where a window moves by more than one place, the copy has the places of each
+remainder side by side, so that the lanes of a vector are neighbours there.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from weft.expr.nodes import FloorDiv, Load, Var, int_value
+from weft.expr.visit import uses_any, walk
+from weft.loop.ir import Axis
+from weft.loop.tree import writers
+from weft.schedule.facts import extent, is_product_sum
+from weft.schedule.schedule import Stage
+from weft.schedule.space import Point, Space
+from weft.targets.cpu.default_attach import attach_producers
+from weft.targets.cpu.default_loops import LEAST_PARALLEL_WORK
+from weft.targets.cpu.default_tiles import ceildiv
+from weft.targets.cpu.unit import Unit
+
+LEAST_PLACES = 4
+LARGEST_STEP = 8
+PARTS = 8
+"""Parallel parts for each core, so that threads finish together."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The axes of a convolution in groups, by their part in it."""
+
+    lane: Axis
+    row: Axis | None
+    channel: Axis
+    others: tuple[Axis, ...]
+    image: Load
+    weight: Load
+    group: int
+    """Output channels of a group."""
+    step: int
+    """How many elements of the image the window moves by."""
+
+
+def space(unit: Unit) -> Space | None:
+    """The space of a convolution in groups; None for anything else."""
+    shape = _shape(unit)
+    if shape is None:
+        return None
+    lanes = unit.target.lanes(unit.facts.target.dtype)
+    most = max(8, unit.target.vector_registers)
+    wide = ceildiv(extent(shape.lane), lanes)
+    channels, vectors = tile(shape.group, wide, most)
+    knobs = {
+        "channels": tuple(n for n in range(1, min(shape.group, most) + 1) if shape.group % n == 0),
+        "vectors": tuple(range(1, min(wide, most) + 1)),
+        "lanes": (min(lanes, _power_of_two(extent(shape.lane))),),
+    }
+    default = {"channels": channels, "vectors": vectors, "lanes": knobs["lanes"][0]}
+    return Space("grouped", knobs, default, lambda point: _apply(unit, shape, point))
+
+
+def tile(group: int, wide: int, registers: int) -> tuple[int, int]:
+    """Channels and vectors of the register tile: least time by the work of a step.
+
+    A step issues two multiply-adds and two loads in a cycle (vectors of an image are rarely aligned: they count twice),
+    and an accumulator waits four cycles for itself.
+    """
+    best, chosen = math.inf, (1, 1)
+    for channels in range(1, group + 1):
+        for vectors in range(1, wide + 1):
+            sums = channels * vectors
+            if group % channels or sums + vectors + 1 > registers:
+                continue
+            cycles = max(sums / 2, (channels + 2 * vectors) / 2, 4.0) + 0.5
+            time = group // channels * ceildiv(wide, vectors) * cycles
+            if time < best * 0.999:
+                best, chosen = time, (channels, vectors)
+    return chosen
+
+
+def _shape(unit: Unit) -> Shape | None:
+    facts = unit.facts
+    if not is_product_sum(facts) or len(facts.loads) != 2 or len(facts.spatial) < 3:
+        return None
+    if (
+        any(axis.kind != "spatial" for axis in facts.spatial)
+        or facts.block.writes[0].mins[-1] is not facts.spatial[-1].var
+    ):
+        return None
+    lane = facts.spatial[-1]
+    images = [load for load in facts.loads if _uses(load, lane)]
+    weights = [load for load in facts.loads if not _uses(load, lane)]
+    if len(images) != 1 or len(weights) != 1 or extent(lane) < LEAST_PLACES:
+        return None
+    image, weight = images[0], weights[0]
+    step = facts.step(image, lane.var)
+    along = [axis for axis in facts.spatial if _uses(weight, axis)]
+    if step is None or not 1 <= step <= LARGEST_STEP or len(along) != 1:
+        return None
+    group = _group(image, along[0])
+    if group is None or group < 2:
+        return None
+    across = [axis for axis in facts.spatial[:-1] if axis is not along[0] and _uses(image, axis)]
+    row = next((axis for axis in reversed(across) if extent(axis) > 1), None)
+    others = tuple(axis for axis in facts.spatial if axis not in (lane, row, along[0]))
+    return Shape(lane, row, along[0], others, image, weight, group, step)
+
+
+def _group(image: Load, channel: Axis) -> int | None:
+    """How many output channels read the same image: those of a group; None where that is not how it is read."""
+    found: set[int] = set()
+    for index in image.indices:
+        divided = [e for e in walk(index) if isinstance(e, FloorDiv) and e.a is channel.var]
+        if sum(e is channel.var for e in walk(index)) != len(divided):
+            return None
+        found.update(int_value(e.b) or 0 for e in divided)
+    return found.pop() if len(found) == 1 else None
+
+
+def _uses(load: Load, axis: Axis) -> bool:
+    return any(uses_any(index, {axis.var}) for index in load.indices)
+
+
+def _power_of_two(count: int) -> int:
+    """The least power of two that is not less."""
+    return 1 << (count - 1).bit_length()
+
+
+# ---------------------------------------------------------------------------------------------------------- the sketch
+
+
+def _apply(unit: Unit, shape: Shape, point: Point) -> None:
+    s, facts = unit.schedule, unit.facts
+    name = facts.block.name
+    copy = _neighbours(unit, shape)
+    if unit.taker is None:
+        sums, final = s.cache_write(facts.target.name, "local"), s[name]
+        to_final = {axis.var: new.var for axis, new in zip(facts.spatial, final.block.axes)}
+    else:
+        sums, final = s[name], s[unit.taker.name]
+        to_final = unit.to_taker
+    loop_of = dict(zip([axis.var for axis in final.block.axes], final.axis))
+    loops = {axis.var: loop_of[to_final[axis.var]] for axis in facts.spatial}
+    sums.pad(sums.axis[-1], point["lanes"])
+    parallel, inner = _outer_loops(unit, final, shape, loops, point)
+    sums.compute_at(final, inner, exact=False)
+    if unit.taker is not None:
+        sums.set_scope("local")
+    _schedule_sums(sums, shape, unit, point)
+    unit.done.update([name, final.name, sums.name])
+    if copy is not None:
+        copy.compute_at(final, parallel)
+        _copy_rows(copy, shape.step, unit.target.lanes(facts.target.dtype))
+        unit.done.add(copy.name)
+    attach_producers(s, final.name, [parallel], unit.target, unit.done)
+
+
+def _neighbours(unit: Unit, shape: Shape) -> Stage | None:
+    """Makes the places that the lanes of a vector read neighbours, in a copy of the image; None where they are."""
+    s, image = unit.schedule, shape.image
+    if shape.step == 1:
+        return None
+    made = writers(s.func.body, image.buffer)
+    copy = s[made[0].name] if made else s.cache_read(image.buffer.name, "global", [unit.facts.block.name])
+    buffer = copy.block.writes[0].buffer
+    names = [f"d{i}" for i in range(len(buffer.shape))]
+    outputs = [*names[:-1], f"{names[-1]} % {shape.step}", f"{names[-1]} // {shape.step}"]
+    s.apply("transform_layout", buffer=buffer.name, inputs=names, outputs=outputs)
+    return copy
+
+
+def _copy_rows(copy: Stage, step: int, lanes: int) -> None:
+    """Lanes along the places that lie side by side in the copy."""
+    place, part = copy.split(copy.axis[-1], factor=step)
+    outer, lane = copy.split(place, factor=lanes)
+    copy.reorder(outer, part, lane)
+    copy.unroll(part)
+    copy.vectorize(lane)
+
+
+def _outer_loops(unit: Unit, final: Stage, shape: Shape, loops: dict[Var, Var], point: Point) -> tuple[Var, Var]:
+    """Divides the loops of the block that stores the tile; gives the parallel one and the innermost around the tile."""
+    groups, within = final.split(loops[shape.channel.var], factor=shape.group)
+    tiles, channel = final.split(within, factor=point["channels"])
+    width = point["vectors"] * point["lanes"]
+    outer, wide = final.split(loops[shape.lane.var], factor=width)
+    vector, lane = final.split(wide, factor=point["lanes"])
+    around = [*(loops[axis.var] for axis in shape.others), groups]
+    count = math.prod(extent(axis) for axis in (*shape.others, shape.channel)) // shape.group
+    parts = ceildiv(unit.target.cores * PARTS, count)
+    rows = [outer] if shape.row is None else [loops[shape.row.var], outer]
+    length = ceildiv(extent(shape.lane), width) if shape.row is None else extent(shape.row)
+    if min(parts, length) > 1:
+        part, rows[0] = final.split(rows[0], factor=ceildiv(length, parts))
+        around.append(part)
+    final.reorder(*around, tiles, *rows, channel, vector, lane)
+    final.unroll(channel)
+    final.unroll(vector)
+    final.vectorize(lane)
+    fused = final.fuse(*around) if len(around) > 1 else around[0]
+    if unit.facts.points * unit.facts.depth >= LEAST_PARALLEL_WORK:
+        final.parallel(fused)
+    return fused, rows[-1]
+
+
+def _schedule_sums(sums: Stage, shape: Shape, unit: Unit, point: Point) -> None:
+    """The reduction around the tile."""
+    loops = dict(zip([axis.var for axis in unit.facts.spatial], sums.axis))
+    channel, wide = loops[shape.channel.var], loops[shape.lane.var]
+    rest = [loop for loop in sums.axis if loop not in (channel, wide)]
+    vector, lane = sums.split(wide, factor=point["lanes"])
+    sums.reorder(*rest, *sums.reduce_axis, channel, vector, lane)
+    sums.unroll(channel)
+    sums.unroll(vector)
+    sums.vectorize(lane)
