@@ -137,6 +137,19 @@ def test_values_between_convolutions_lie_in_blocks_with_the_border_that_is_read(
     assert not {"x", "conv4", "transpose3"} & found.keys()
 
 
+@pytest.mark.parametrize("group,blocks", [(1, True), (2, True), (4, False), (64, True)])
+def test_groups_that_share_a_block_are_read_and_written_plainly(group, blocks):
+    net = Net(1)
+    x = Value("x", TensorType("float32", (1, 64, 12, 12)))
+    net.shapes[x] = x.tensor.static
+    a = net.conv(x, 64, 1)
+    b = net.conv(a, 96 if group == 4 else 64, 3, pad=1, group=group)
+    graph = infer(Graph("groups", [x], [net.conv(b, 32, 1)], net.nodes, net.constants))
+    found = choose_layouts(graph, fuse(graph), 16)
+    assert ({value.name for value in found.layouts} == {a.name, b.name}) is blocks and not found.plain
+    assert blocks or not found.layouts
+
+
 def test_no_layouts_without_vectors_or_when_turned_off():
     graph = simple_net()
     assert choose_layouts(graph, fuse(graph), 2).layouts == {}

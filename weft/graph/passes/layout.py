@@ -178,8 +178,11 @@ class _Chooser:
         anchor = group.anchor
         if anchor is None or anchor.op not in MAKERS:
             return True
+        channels, groups = anchor.outputs[0].tensor.static[CHANNEL], int(anchor.attributes.get("group", 1))
+        if 1 < groups < channels and channels // groups % self.lanes:
+            return False  # a block would be of several groups, which read different channels
         # A convolution to a few channels has its lanes along a row of the image.
-        return math.gcd(anchor.outputs[0].tensor.static[CHANNEL], self.lanes) >= LEAST_BLOCK
+        return math.gcd(channels, self.lanes) >= LEAST_BLOCK
 
     def layout(self, value: Value, factor: int) -> Layout:
         """Blocks of `factor` channels, inside the border that the windows over a value read around it."""
