@@ -13,6 +13,7 @@ from weft.schedule.facts import Facts, block_named, cost, extent, facts_of
 from weft.schedule.schedule import Schedule, Stage
 from weft.targets.base import Target
 from weft.targets.cpu.default_tiles import ceildiv
+from weft.targets.cpu.default_transpose import tile_transposed
 
 LEAST_PARALLEL_WORK = 32 * 1024
 """Elements (or operations) from which on a loop is worth dividing among threads."""
@@ -55,6 +56,9 @@ def schedule_elementwise(stage: Stage, target: Target, outer: bool = True) -> li
     work = facts.points * max(1, len(facts.loads), heavy)
     if outer and _rows_of_columns(stage, facts, loops, target):
         return loops[:-2]
+    if outer and (tiled := tile_transposed(stage, facts, loops, target)) is not None:
+        parallelize(stage, tiled, work, target)
+        return tiled
     if outer and len(loops) > 1 and _is_flat(facts):
         loops = [stage.fuse(*loops)]
     lanes = _lanes(facts, target)
