@@ -10,7 +10,7 @@ from onnx import helper
 import weft
 from tests.ops.cases import cases, check_case
 from tests.ops.nodes import check_node, make
-from weft.graph.ir import GraphError, TensorType
+from weft.graph.ir import Graph, GraphError, Node, TensorType, Value
 from weft.graph.opspec import Infer, find_operator
 
 OPERATORS = "ArrayFeatureExtractor Binarizer LabelEncoder TreeEnsemble".split()
@@ -98,6 +98,19 @@ def test_support_vector_machines(kernel):
         for transform in TRANSFORMS if kernel == "RBF" else ["NONE"]:
             compare("SVMClassifier", X, 2, post_transform=transform, **common, **machine)
             compare("SVMClassifier", X, 2, post_transform=transform, **common, **machine, **chances)
+
+
+@pytest.mark.filterwarnings("error")
+def test_chances_of_many_classes_are_compiled():
+    g, classes, rows = random(12), 11, 6
+    pairs = classes * (classes - 1) // 2
+    chances = g.uniform(1e-7, 1 - 1e-7, (rows, pairs))
+    node = make("Couple", 1, 1, {"classes": classes}, "weft")
+    x, y = Value("x", TensorType("float64", chances.shape)), Value("y")
+    graph = Graph("main", [x], [y], [Node("Couple", [x], [y], node.attributes, domain="weft")])
+    (wanted,) = find_operator("Couple", "weft").run(node, [chances])
+    np.testing.assert_allclose(weft.compile(graph)(chances), wanted, rtol=1e-9)
+    np.testing.assert_allclose(wanted.sum(axis=1), 1)
 
 
 def forest(g, trees, depth, ids, prefix, positive=False):

@@ -3,6 +3,7 @@
     LinearRegressor, LinearClassifier        Add(MatMul(x, coefficients), intercepts)
     TreeEnsembleRegressor, …Classifier       weft.Forest(x, nodes…), see machine_learning_forest.py
     SVMRegressor                             a kernel of every row with every support vector, and a product
+    SVMClassifier                            the same for every pair of classes, see machine_learning_vectors.py
     Scaler, Normalizer, Imputer              Mul(Sub(x, offset), scale), Div(x, its norm), Where(IsNaN(x), filling, x)
 
 and then what all of them end with: a transform of the scores, and the label of the best. Uses that are not met in
@@ -190,7 +191,7 @@ def expand_imputer(node: Node, scope: Scope) -> Replacement:
 # ------------------------------------------------------------------------------------------ support vector machines
 
 
-def _kernel(b: Builder, use: Use, x: Value, vectors: Array) -> Value | None:
+def kernel_rows(b: Builder, use: Use, x: Value, vectors: Array) -> Value | None:
     """The kernel of every row with every vector, in the type of the rows."""
     gamma, shift, degree = (*(float(v) for v in use.get("kernel_params") or []), 0.0, 0.0, 0.0)[:3]
     name, kind = str(use.get("kernel_type", "LINEAR")), x.tensor.dtype
@@ -219,7 +220,7 @@ def expand_svm_regressor(node: Node, scope: Scope) -> Replacement:
     vectors = given.reshape(count, -1) if count else weights.reshape(1, -1)
     if vectors.shape[1] != features[1] or (count and weights.size != count):
         return None
-    kernel = _kernel(b, use, b.cast(features[0], "float64"), vectors)
+    kernel = kernel_rows(b, use, b.cast(features[0], "float64"), vectors)
     if kernel is None:
         return None
     column = weights.reshape(-1, 1) if count else np.ones((1, 1))

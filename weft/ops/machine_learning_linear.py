@@ -142,12 +142,14 @@ class Machine:
         return 2 if pairs == 1 else pairs
 
 
-def _machine_infer(c: Infer) -> list[Type]:
-    machine = Machine(c)
-    return classifier_types(c, machine.labels, machine.columns)
+def machine_infer(c: Infer) -> list[Type]:
+    """Labels and scores of an SVMClassifier."""
+    found = Machine(c)
+    return classifier_types(c, found.labels, found.columns)
 
 
-def _machine(c: Evaluate, x: Array) -> tuple[Array, Array]:
+def machine(c: Evaluate, x: Array) -> tuple[Array, Array]:
+    """The meaning of SVMClassifier; machine_learning_vectors.py has its compiled form."""
     m, rows = Machine(c), as_rows(x).astype(np.float64)
     transform = str(c.get("post_transform", "NONE"))
     if m.vectors is None:
@@ -163,41 +165,65 @@ def _machine(c: Evaluate, x: Array) -> tuple[Array, Array]:
     return labels, transformed(c, transform, decisions).astype(np.float32)
 
 
-def _pairs(classes: int) -> list[tuple[int, int]]:
+def class_pairs(classes: int) -> list[tuple[int, int]]:
+    """The pairs of classes, in the order of their coefficients."""
     return [(i, j) for i in range(classes) for j in range(i + 1, classes)]
+
+
+def pair_table(m: Machine) -> Array:
+    """What each vector (a row) counts in the decision between each pair of classes (a column)."""
+    assert m.vectors is not None
+    starts = np.cumsum([0, *m.per_class])
+    given = m.coefficients.reshape(-1, len(m.vectors))
+    pairs = class_pairs(m.classes)
+    table = np.zeros((len(m.vectors), len(pairs)))
+    for number, (i, j) in enumerate(pairs):
+        of_i, of_j = slice(starts[i], starts[i + 1]), slice(starts[j], starts[j + 1])
+        table[of_i, number], table[of_j, number] = given[j - 1, of_i], given[i, of_j]
+    return table
 
 
 def _decisions(m: Machine, kernels: Array) -> Array:
     """One value for each pair of classes: positive speaks for the first."""
-    assert m.vectors is not None
-    starts = np.cumsum([0, *m.per_class])
-    table = m.coefficients.reshape(-1, len(m.vectors))
-    found = []
-    for number, (i, j) in enumerate(_pairs(m.classes)):
-        of_i, of_j = slice(starts[i], starts[i + 1]), slice(starts[j], starts[j + 1])
-        total = kernels[:, of_i] @ table[j - 1, of_i] + kernels[:, of_j] @ table[i, of_j]
-        found.append(total + m.rho[number])
-    return np.stack(found, axis=1)
+    table = pair_table(m)
+    return np.asarray(kernels @ table + m.rho[: table.shape[1]])
 
 
 def _votes(m: Machine, decisions: Array) -> Array:
     votes = np.zeros((len(decisions), m.classes))
-    for number, (i, j) in enumerate(_pairs(m.classes)):
+    for number, (i, j) in enumerate(class_pairs(m.classes)):
         first = decisions[:, number] > 0
         votes[:, i] += first
         votes[:, j] += ~first
     return votes
 
 
+CHANCE_MARGIN = 1e-7
+"""No class of a pair is taken to be more certain than one less this."""
+
+
+def most_rounds(classes: int) -> int:
+    """How many rounds the probabilities of classes get to settle."""
+    return max(100, classes)
+
+
+def enough(classes: int) -> float:
+    """How far off they may be in the end."""
+    return 0.005 / classes
+
+
 def _chances(m: Machine, decisions: Array) -> Array:
+    """Probabilities of the classes, from those of each pair."""
+    chance = 1.0 / (1.0 + np.exp(decisions * m.prob_a + m.prob_b))
+    return coupled(np.clip(chance, CHANCE_MARGIN, 1 - CHANCE_MARGIN), m.classes)
+
+
+def coupled(chances: Array, classes: int) -> Array:
     """Probabilities of the classes from those of each pair, by the iteration of Wu, Lin and Weng (2004)."""
-    margin = 1e-7
-    pairwise = np.zeros((len(decisions), m.classes, m.classes))
-    for number, (i, j) in enumerate(_pairs(m.classes)):
-        chance = 1.0 / (1.0 + np.exp(decisions[:, number] * m.prob_a[number] + m.prob_b[number]))
-        chance = np.clip(chance, margin, 1 - margin)
-        pairwise[:, i, j], pairwise[:, j, i] = chance, 1 - chance
-    return np.array([_couple(one) for one in pairwise])
+    pairwise = np.zeros((len(chances), classes, classes))
+    for number, (i, j) in enumerate(class_pairs(classes)):
+        pairwise[:, i, j], pairwise[:, j, i] = chances[:, number], 1 - chances[:, number]
+    return np.array([_couple(one) for one in pairwise]).reshape(len(chances), classes)
 
 
 def _couple(pairwise: Array) -> Array:
@@ -205,10 +231,10 @@ def _couple(pairwise: Array) -> Array:
     q = -pairwise * pairwise.T
     np.fill_diagonal(q, (pairwise**2).sum(axis=0))
     p = np.full(classes, 1.0 / classes)
-    for _ in range(max(100, classes)):
+    for _ in range(most_rounds(classes)):
         product = q @ p
         total = float(p @ product)
-        if np.abs(product - total).max() < 0.005 / classes:
+        if np.abs(product - total).max() < enough(classes):
             break
         for t in range(classes):
             change = (total - product[t]) / q[t, t]
@@ -217,6 +243,3 @@ def _couple(pairwise: Array) -> Array:
             product = (product + change * q[t]) / (1 + change)
             p = p / (1 + change)
     return p
-
-
-register(OpSpec("SVMClassifier", _machine_infer, _machine, domain=DOMAIN))

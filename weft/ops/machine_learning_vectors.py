@@ -1,0 +1,221 @@
+"""SVMClassifier in other operators: products for what each pair of classes decides, and one kernel for chances.
+
+    kernel = K(x, support vectors)                 one column for each vector
+    decisions = kernel @ coefficients + rho        one column for each pair of classes: positive speaks for the first
+    votes = (decisions > 0) @ signs + offsets      how many pairs speak for each class; the label is that of most
+    chances = Couple(1 / (1 + exp(decisions * a + b)))                                       domain "weft"
+
+Couple finds the probabilities of classes that fit those of the pairs best, by the iteration of Wu, Lin and Weng (2004);
+each row stops when it is close enough.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from weft import te
+from weft.expr.nodes import Expr, Var, index_expr, logical_not
+from weft.graph.ir import Array, Node, TensorType, Type, Value
+from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
+from weft.graph.passes.support import Replacement, Scope
+from weft.loop.ir import For, If, Let, Stmt, Store, seq
+from weft.ops.machine_learning_expand import (
+    TRANSFORMS,
+    Builder,
+    best,
+    classified,
+    feature_rows,
+    kernel_rows,
+    transformed,
+    two_columns,
+)
+from weft.ops.machine_learning_linear import (
+    CHANCE_MARGIN,
+    Machine,
+    class_pairs,
+    coupled,
+    enough,
+    machine,
+    machine_infer,
+    most_rounds,
+    pair_table,
+)
+from weft.ops.machine_learning_scores import DOMAIN
+
+# ------------------------------------------------------------------------------------------------------ the operator
+
+
+def _classes(c: Use) -> int:
+    return int(c.need("classes"))
+
+
+def _couple_infer(c: Infer) -> list[Type]:
+    return [TensorType("float64", (c.tensor(0).dims[0], _classes(c)))]
+
+
+def _couple(c: Evaluate, chances: Array) -> Array:
+    return coupled(chances, _classes(c))
+
+
+def _couple_compute(c: Compute, chances: te.Tensor) -> Any:
+    (rows, classes) = c.out_shape()
+    if not rows or classes < 2:
+        return None
+    shapes = [(rows, classes), (rows, classes, classes), (rows, classes), (rows, 2)]
+
+    def statement(inputs: Any, outputs: Any) -> Stmt:
+        row = Var("r")
+        return For(row, rows, _Coupling(inputs[0], outputs, row, classes).statement())
+
+    made = te.extern(shapes, [chances], statement, "couple", ["float64"] * 4)
+    return made[0]
+
+
+class _Coupling:
+    """The iteration for one row, as loops. `state` holds the present total, and 1 once the row is done."""
+
+    def __init__(self, chances: te.Tensor, buffers: Any, row: Var, classes: int) -> None:
+        self.chances, self.row, self.classes = chances, row, classes
+        self.p, self.q, self.product, self.state = buffers
+
+    def statement(self) -> Stmt:
+        """All of it."""
+        zero = te.const(0, "float64")
+        start = self.each(lambda t: Store(self.p, (self.row, t), te.const(1.0 / self.classes, "float64")), "first")
+        undone = logical_not(self.state[self.row, 1] > zero)
+        turn = Var("turn")
+        rounds = For(turn, most_rounds(self.classes), If(undone, self.one_round()))
+        return seq(start, self.matrix(), self.put(1, zero), rounds)
+
+    def put(self, place: int, value: Expr) -> Stmt:
+        """Sets the total (0), or whether the row is done (1)."""
+        return Store(self.state, (self.row, index_expr(place)), value)
+
+    def each(self, body: Any, name: str) -> Stmt:
+        """A statement for each class."""
+        var = Var(name)
+        return For(var, self.classes, body(var))
+
+    def matrix(self) -> Stmt:
+        """-p(i beats j) p(j beats i), and on the diagonal the squares of what beats the class."""
+        r, i, j, one = self.row, Var("i"), Var("j"), te.const(1.0, "float64")
+        # Pairs stand in the order (0, 1), (0, 2), …, (1, 2), …: those of the first i classes stand before (i, i + 1).
+        number = te.maximum(i * (2 * self.classes - 1 - i) // 2 + j - i - 1, 0)
+        first = Var("first_wins", self.p.dtype)
+        second = one - first
+        both = [Store(self.q, (r, *at), -(first * second)) for at in ((i, j), (j, i))]
+        squares = [
+            Store(self.q, (r, j, j), self.q[r, j, j] + first * first),
+            Store(self.q, (r, i, i), self.q[r, i, i] + second * second),
+        ]
+        pair = If(i < j, Let(first, self.chances[r, number], seq(*both, *squares)))
+        clear = self.each(lambda k: Store(self.q, (r, k, k), te.const(0, "float64")), "k0")
+        return seq(clear, For(i, self.classes, For(j, self.classes, pair)))
+
+    def one_round(self) -> Stmt:
+        """The products with the present probabilities; then done, or one step for each class."""
+        r, zero = self.row, te.const(0, "float64")
+        row, column, place, worst = Var("t0"), Var("j0"), Var("t1"), Var("t2")
+        add = Store(self.product, (r, row), self.product[r, row] + self.q[r, row, column] * self.p[r, column])
+        products = For(row, self.classes, seq(Store(self.product, (r, row), zero), For(column, self.classes, add)))
+        total = self.state[r, 0]
+        sums = For(place, self.classes, self.put(0, total + self.p[r, place] * self.product[r, place]))
+        # The row is done unless one class is too far off.
+        off = te.abs(self.product[r, worst] - total) >= te.const(enough(self.classes), "float64")
+        test = For(worst, self.classes, If(off, self.put(1, zero)))
+        done = self.put(1, te.const(1, "float64"))
+        change = If(logical_not(self.state[r, 1] > zero), self.each(self.step, "t"))
+        return seq(products, self.put(0, zero), sums, done, test, change)
+
+    def step(self, t: Var) -> Stmt:
+        """The best probability of one class, the others being what they are; all are then scaled to sum to one."""
+        r, total = self.row, self.state[self.row, 0]
+        diagonal, here = self.q[r, t, t], self.product[r, t]
+        kind = self.p.dtype
+        change, scale, k = Var("change", kind), Var("scale", kind), Var("k")
+
+        def scaled(value: Expr) -> Expr:
+            return value / scale
+
+        grown = (total + change * (change * diagonal + te.const(2, "float64") * here)) / (scale * scale)
+        update = seq(
+            Store(self.p, (r, t), self.p[r, t] + change),
+            self.put(0, grown),
+            For(
+                k,
+                self.classes,
+                seq(
+                    Store(self.product, (r, k), scaled(self.product[r, k] + change * self.q[r, t, k])),
+                    Store(self.p, (r, k), scaled(self.p[r, k])),
+                ),
+            ),
+        )
+        return Let(change, (total - here) / diagonal, Let(scale, te.const(1, "float64") + change, update))
+
+
+register(OpSpec("Couple", _couple_infer, _couple, _couple_compute, domain="weft"))
+
+
+# ---------------------------------------------------------------------------------------------------- the classifier
+
+
+def expand_classifier(node: Node, scope: Scope) -> Replacement:
+    """SVMClassifier as products, in double precision as its numpy meaning."""
+    use, b = Use(node), Builder(node, scope)
+    m, transform, features = Machine(use), str(use.get("post_transform", "NONE")), feature_rows(b)
+    if features is None or transform not in TRANSFORMS or m.classes < 1:
+        return None
+    rows = b.cast(features[0], "float64")
+    if m.vectors is None:
+        return _planes(b, use, m, rows, features[1], transform)
+    pairs = len(class_pairs(m.classes))
+    fits = m.vectors.shape[1] == features[1] and m.coefficients.size == (m.classes - 1) * len(m.vectors)
+    chances_fit = not len(m.prob_a) or len(m.prob_a) == len(m.prob_b) == pairs
+    kernel = kernel_rows(b, use, rows, m.vectors) if fits and pairs and len(m.rho) >= pairs and chances_fit else None
+    if kernel is None or (m.labels.names and len(m.labels.names) < m.classes):
+        return None
+    decisions = b("MatMul", kernel, b.constant(pair_table(m), np.float64))
+    decisions = b("Add", decisions, b.constant(m.rho[:pairs], np.float64))
+    places = best(b, _votes(b, m, decisions))
+    if len(m.prob_a):
+        scores = transformed(b, transform, _chances(b, m, decisions))
+    elif pairs == 1:
+        scores = two_columns(b, decisions, transform, transform != "NONE")
+    else:
+        scores = transformed(b, transform, decisions)
+    return classified(b, m.labels, places, scores)
+
+
+def _planes(b: Builder, use: Use, m: Machine, rows: Value, columns: int, transform: str) -> Replacement:
+    """Without vectors the coefficients are those of one plane for each class."""
+    if m.coefficients.size != m.classes * columns or (m.labels.names and len(m.labels.names) < m.classes):
+        return None
+    scores = kernel_rows(b, use, rows, m.coefficients.reshape(m.classes, columns))
+    if scores is None:
+        return None
+    if len(m.rho):
+        scores = b("Add", scores, b.constant(m.rho[:1], np.float64))
+    return classified(b, m.labels, best(b, scores), transformed(b, transform, scores))
+
+
+def _votes(b: Builder, m: Machine, decisions: Value) -> Value:
+    """How many pairs speak for each class: those that it is second in, but for those that speak for the first."""
+    pairs = class_pairs(m.classes)
+    signs, offsets = np.zeros((len(pairs), m.classes), np.float32), np.zeros(m.classes, np.float32)
+    for number, (i, j) in enumerate(pairs):
+        signs[number, i], signs[number, j] = 1, -1
+        offsets[j] += 1
+    first = b.cast(b("Greater", decisions, b.constant(0.0, np.float64)), "float32")
+    return b("Add", b("MatMul", first, b.constant(signs, np.float32)), b.constant(offsets, np.float32))
+
+
+def _chances(b: Builder, m: Machine, decisions: Value) -> Value:
+    slope = b("Mul", decisions, b.constant(-m.prob_a, np.float64))
+    chance = b("Sigmoid", b("Sub", slope, b.constant(m.prob_b, np.float64)))
+    low, high = (b.constant(v, np.float64) for v in (CHANCE_MARGIN, 1 - CHANCE_MARGIN))
+    return b("Couple", b("Clip", chance, low, high), domain="weft", classes=m.classes)
+
+
+register(OpSpec("SVMClassifier", machine_infer, machine, domain=DOMAIN, expand=expand_classifier))
