@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from weft.ops.products_parts import LEFT
 from weft.schedule.space import Space
 from weft.targets.cpu.spaces import (
     attention,
@@ -20,17 +21,20 @@ from weft.targets.cpu.spaces import (
     matmul,
     matmul_amx,
     matmul_dot,
+    matmul_parts,
     winograd,
 )
 from weft.targets.cpu.unit import Unit
 
 SPACES: tuple[Callable[[Unit], Space | None], ...] = (
-    matmul_amx.space, matmul_dot.space, matmul.space, conv_amx.space, conv_dot.space, conv.space, grouped.space,
+    matmul_parts.space, matmul_amx.space, matmul_dot.space, matmul.space, conv_amx.space, conv_dot.space, conv.space, grouped.space,
     depthwise.space,
 )  # fmt: skip
 
-WHOLE: tuple[Callable[[Unit], Space | None], ...] = (winograd.space, attention_amx.space, attention.space)
+WHOLE: tuple[Callable[[Unit], Space | None], ...] = (
+    winograd.space, attention_amx.space, attention.space, matmul_parts.space_of_chunks,
+)  # fmt: skip
 """Spaces that schedule a product together with the stages around it; asked before any block has a schedule."""
 
-KEPT: frozenset[str] = attention.STAGES
+KEPT: frozenset[str] = attention.STAGES | {LEFT}
 """Stages of such programs that are not dissolved into their readers before a space is asked."""
