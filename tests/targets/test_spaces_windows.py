@@ -13,7 +13,7 @@ from weft.graph.interpreter import interpret_graph
 from weft.graph.ir import Graph
 from weft.models.builder import Builder
 from weft.schedule.space import Point, Space
-from weft.targets.cpu.spaces import depthwise, grouped
+from weft.targets.cpu.spaces import conv_rows, depthwise
 from weft.targets.cpu.unit import Unit
 
 TARGETS = ["native", "native,features=-avx512f,-avx512bw,-avx512vl", "native,features=-avx,-avx2,-avx512f,-avx512bw"]
@@ -45,7 +45,7 @@ def check(graph: Graph, target: str = "native", threads: int = 1) -> None:
 def taken(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Point]]:
     """The spaces whose default points were applied."""
     found: list[tuple[str, Point]] = []
-    for module in (grouped, depthwise):
+    for module in (conv_rows, depthwise):
 
         def watched(unit: Unit, space_of: Any = module.space) -> Space | None:
             space = space_of(unit)
@@ -54,7 +54,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Point]]:
             return space
 
         monkeypatch.setattr(module, "space", watched)
-        monkeypatch.setattr("weft.targets.cpu.default.SPACES", (grouped.space, depthwise.space))
+        monkeypatch.setattr("weft.targets.cpu.default.SPACES", (depthwise.space, conv_rows.space))
     return found
 
 
@@ -72,7 +72,7 @@ GROUPED = [
 @pytest.mark.parametrize("graph", GROUPED)
 def test_groups_of_a_few_channels(graph, taken):
     check(graph, threads=2)
-    assert [name for name, _ in taken] == ["grouped"]
+    assert [name for name, _ in taken] == ["rows"]
 
 
 @pytest.mark.parametrize("target", TARGETS[1:])
@@ -88,9 +88,24 @@ def test_groups_between_convolutions():
     check(b.finish(b.relu(b.conv(x, 32, 16, 1))))
 
 
-def test_the_tile_of_a_group_fits_the_registers():
+ROWS = [
+    single((20, 33), 10, 17, (3, 3), pads=[1] * 4),
+    single((12, 45), 7, 6, (5, 3), pads=[2, 1, 2, 1], strides=[1, 2], after=""),
+    single((11, 19), 5, 3, (4, 4), "ConvTranspose", strides=[2, 2], pads=[1] * 4),
+    single((9, 8), 4, 21, (6, 6), "ConvTranspose", strides=[3, 3], pads=[0, 1, 2, 0], batch=2, after="Sigmoid"),
+]
+
+
+@pytest.mark.parametrize("graph", ROWS)
+def test_channels_that_do_not_fill_blocks(graph, taken):
+    check(graph, threads=2)
+    assert "rows" in [name for name, _ in taken]
+
+
+def test_the_tile_of_rows_fits_the_registers():
     for group in range(2, 40):
-        for wide in range(1, 9):
-            channels, vectors = grouped.tile(group, wide, 32)
-            assert group % channels == 0 and vectors <= wide and channels * vectors + vectors < 32
-    assert grouped.tile(8, 2, 32) == (8, 2) and grouped.tile(24, 1, 32) == (24, 1)
+        for high, wide in ((1, 1), (7, 1), (56, 4), (9, 12)):
+            channels, rows, vectors = conv_rows.tile(group, high, wide, 32)
+            assert group % channels == 0 and vectors <= wide and rows <= high
+            assert channels * rows * vectors + min(channels, rows * vectors) < 32
+    assert conv_rows.tile(8, 28, 2, 32) == (8, 1, 2) and conv_rows.tile(3, 32, 2, 32) == (3, 4, 2)

@@ -10,6 +10,7 @@ from weft.core.knobs import knobs
 from weft.graph.ir import Array, Graph, Value
 from weft.graph.passes.algorithms import choose_algorithms
 from weft.graph.passes.attention import fuse_attention
+from weft.graph.passes.fill_kernels import fill_kernels
 from weft.graph.passes.fold_strides import NARROW as FOLDED
 from weft.graph.passes.fold_strides import fold_strides
 from weft.graph.passes.normalize import normalize
@@ -48,6 +49,7 @@ def for_target(graph: Graph, target: Target, precision: str | None = None) -> Gr
         graph = fuse_attention(graph, algorithms.attention_proposer(target), narrow)
     if precision is not None:
         graph = lower_precision(graph, precision, _multiplies(target, precision))
+    graph = fill_kernels(graph)
     if algorithms is None:
         return graph
     graph = fold_strides(graph, _folded_kinds(target))

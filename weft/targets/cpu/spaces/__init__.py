@@ -16,8 +16,8 @@ from weft.targets.cpu.spaces import (
     conv,
     conv_amx,
     conv_dot,
+    conv_rows,
     depthwise,
-    grouped,
     matmul,
     matmul_amx,
     matmul_dot,
@@ -27,8 +27,8 @@ from weft.targets.cpu.spaces import (
 from weft.targets.cpu.unit import Unit
 
 SPACES: tuple[Callable[[Unit], Space | None], ...] = (
-    matmul_parts.space, matmul_amx.space, matmul_dot.space, matmul.space, conv_amx.space, conv_dot.space, conv.space, grouped.space,
-    depthwise.space,
+    matmul_parts.space, matmul_amx.space, matmul_dot.space, matmul.space, conv_amx.space, conv_dot.space, conv.space,
+    depthwise.space, conv_rows.space,
 )  # fmt: skip
 
 WHOLE: tuple[Callable[[Unit], Space | None], ...] = (

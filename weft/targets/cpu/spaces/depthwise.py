@@ -70,8 +70,10 @@ def _image(unit: Unit) -> Load | None:
     step = facts.step(images[0], lane.var)
     if step is None or not 1 <= step <= LARGEST_STEP or not all(_uses(images[0], axis) for axis in facts.reduce):
         return None
-    if not any(_uses(weights[0], axis) and _uses(images[0], axis) for axis in facts.spatial[:-2]):
-        return None  # the image serves many channels: a convolution
+    channels = {axis.var for axis in facts.spatial[:-2] if _uses(weights[0], axis) and _uses(images[0], axis)}
+    apart = [index for index in images[0].indices if uses_any(index, channels)]
+    if not apart or any(uses_any(index, {axis.var for axis in facts.reduce}) for index in apart):
+        return None  # sums over channels: a convolution
     return images[0]
 
 

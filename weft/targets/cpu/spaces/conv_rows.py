@@ -1,14 +1,15 @@
-"""Convolutions in groups of a few channels, in the plain layout: lanes along the places of a row.
+"""Convolutions whose channels do not fill blocks, in the plain layout: lanes along the places of a row.
 
-    n, groups, rows in parts     parallel; what a part reads of the group's image is copied first, with its padding
+    n, groups, rows in parts     parallel; what a part reads of the image is copied first, with its padding
     qt    the group's output channels, `channels` at a time
-    y     rows of the output
+    yt    rows of the output, `rows` at a time
     xt    places of a row, `vectors` vectors at a time
-    ci, ky, kx                   the reduction; a step reads `vectors` vectors and broadcasts `channels` weights
-    q, xv, lane                  the tile: `channels` × `vectors` accumulators stay in registers
+    ci, ky, kx                   the reduction; a step reads `rows` × `vectors` vectors, broadcasts `channels` weights
+    q, y, xv, lane               the tile: `channels` × `rows` × `vectors` accumulators stay in registers
 
-Blocks of channels would mix groups. Where a window moves by more than one place, the copy has the places of each
-remainder side by side, so that the lanes of a vector are neighbours there.
+For groups of a few channels (a block of channels would mix groups), and for images of a few channels. Where a window
+moves by more than one place, the copy has the places of each remainder side by side, so that the lanes of a vector are
+neighbours there.
 """
 
 from __future__ import annotations
@@ -30,13 +31,14 @@ from weft.targets.cpu.unit import Unit
 
 LEAST_PLACES = 4
 LARGEST_STEP = 8
+MOST_ROWS = 8
 PARTS = 8
 """Parallel parts for each core, so that threads finish together."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """The axes of a convolution in groups, by their part in it."""
+    """The axes of a convolution, by their part in it."""
 
     lane: Axis
     row: Axis | None
@@ -45,58 +47,60 @@ class Shape:
     image: Load
     weight: Load
     group: int
-    """Output channels of a group."""
+    """Output channels that read the same image."""
     step: int
     """How many elements of the image the window moves by."""
 
 
 def space(unit: Unit) -> Space | None:
-    """The space of a convolution in groups; None for anything else."""
+    """The space of a convolution in rows; None for anything else."""
     shape = _shape(unit)
     if shape is None:
         return None
     lanes = unit.target.lanes(unit.facts.target.dtype)
     most = max(8, unit.target.vector_registers)
     wide = ceildiv(extent(shape.lane), lanes)
-    channels, vectors = tile(shape.group, wide, most)
+    high = 1 if shape.row is None else extent(shape.row)
+    channels, rows, vectors = tile(shape.group, high, wide, most)
     knobs = {
         "channels": tuple(n for n in range(1, min(shape.group, most) + 1) if shape.group % n == 0),
+        "rows": tuple(range(1, min(high, MOST_ROWS) + 1)),
         "vectors": tuple(range(1, min(wide, most) + 1)),
         "lanes": (min(lanes, _power_of_two(extent(shape.lane))),),
     }
-    default = {"channels": channels, "vectors": vectors, "lanes": knobs["lanes"][0]}
-    return Space("grouped", knobs, default, lambda point: _apply(unit, shape, point))
+    default = {"channels": channels, "rows": rows, "vectors": vectors, "lanes": knobs["lanes"][0]}
+    return Space("rows", knobs, default, lambda point: _apply(unit, shape, point))
 
 
-def tile(group: int, wide: int, registers: int) -> tuple[int, int]:
-    """Channels and vectors of the register tile: least time by the work of a step.
+def tile(group: int, high: int, wide: int, registers: int) -> tuple[int, int, int]:
+    """Channels, rows and vectors of the register tile for `high` rows of `wide` vectors: least time by counting.
 
     A step issues two multiply-adds and two loads in a cycle (vectors of an image are rarely aligned: they count twice),
-    and an accumulator waits four cycles for itself.
+    and an accumulator waits four cycles for itself. The operand of fewer registers stays in them for the step.
     """
-    best, chosen = math.inf, (1, 1)
-    for channels in range(1, group + 1):
-        for vectors in range(1, wide + 1):
-            sums = channels * vectors
-            if group % channels or sums + vectors + 1 > registers:
-                continue
-            cycles = max(sums / 2, (channels + 2 * vectors) / 2, 4.0) + 0.5
-            time = group // channels * ceildiv(wide, vectors) * cycles
-            if time < best * 0.999:
-                best, chosen = time, (channels, vectors)
+    best, chosen = math.inf, (1, 1, 1)
+    for channels in (n for n in range(min(group, registers), 0, -1) if group % n == 0):
+        for rows in range(1, min(high, MOST_ROWS) + 1):
+            for vectors in range(1, min(wide, registers) + 1):
+                sums, read = channels * rows * vectors, rows * vectors
+                if sums + min(channels, read) + 1 > registers or (rows > 1 and vectors < wide):
+                    continue
+                cycles = max(sums / 2, (channels + 2 * read) / 2, 4.0) + 0.5
+                edge = 1 + 0.05 * (high % rows != 0)
+                time = group // channels * (high / rows) * ceildiv(wide, vectors) * cycles * edge
+                if time < best * 0.999:
+                    best, chosen = time, (channels, rows, vectors)
     return chosen
 
 
 def _shape(unit: Unit) -> Shape | None:
+    """The parts of a convolution that stands in the plain layout; None where the product is something else."""
     facts = unit.facts
     if not is_product_sum(facts) or len(facts.loads) != 2 or len(facts.spatial) < 3:
         return None
-    if (
-        any(axis.kind != "spatial" for axis in facts.spatial)
-        or facts.block.writes[0].mins[-1] is not facts.spatial[-1].var
-    ):
-        return None
     lane = facts.spatial[-1]
+    if any(axis.kind != "spatial" for axis in facts.spatial) or facts.block.writes[0].mins[-1] is not lane.var:
+        return None
     images = [load for load in facts.loads if _uses(load, lane)]
     weights = [load for load in facts.loads if not _uses(load, lane)]
     if len(images) != 1 or len(weights) != 1 or extent(lane) < LEAST_PLACES:
@@ -104,26 +108,26 @@ def _shape(unit: Unit) -> Shape | None:
     image, weight = images[0], weights[0]
     step = facts.step(image, lane.var)
     along = [axis for axis in facts.spatial if _uses(weight, axis)]
-    if step is None or not 1 <= step <= LARGEST_STEP or len(along) != 1:
+    groups = {axis: size for axis in along if (size := _group(image, axis)) is not None}
+    if step is None or not 1 <= step <= LARGEST_STEP or len(groups) != 1:
         return None
-    group = _group(image, along[0])
-    if group is None or group < 2:
-        return None
-    across = [axis for axis in facts.spatial[:-1] if axis is not along[0] and _uses(image, axis)]
+    ((channel, group),) = groups.items()
+    across = [axis for axis in facts.spatial[:-1] if axis not in along and _uses(image, axis)]
     row = next((axis for axis in reversed(across) if extent(axis) > 1), None)
-    others = tuple(axis for axis in facts.spatial if axis not in (lane, row, along[0]))
-    return Shape(lane, row, along[0], others, image, weight, group, step)
+    others = tuple(axis for axis in facts.spatial if axis not in (lane, row, channel))
+    return Shape(lane, row, channel, others, image, weight, group, step)
 
 
 def _group(image: Load, channel: Axis) -> int | None:
-    """How many output channels read the same image: those of a group; None where that is not how it is read."""
+    """How many output channels read the same image: all, or those of a group; None where each reads its own."""
     found: set[int] = set()
     for index in image.indices:
         divided = [e for e in walk(index) if isinstance(e, FloorDiv) and e.a is channel.var]
         if sum(e is channel.var for e in walk(index)) != len(divided):
             return None
         found.update(int_value(e.b) or 0 for e in divided)
-    return found.pop() if len(found) == 1 else None
+    size = found.pop() if len(found) == 1 else 0 if found else extent(channel)
+    return size if size > 1 and extent(channel) % size == 0 else None
 
 
 def _uses(load: Load, axis: Axis) -> bool:
@@ -194,17 +198,19 @@ def _outer_loops(unit: Unit, final: Stage, shape: Shape, loops: dict[Var, Var], 
     width = point["vectors"] * point["lanes"]
     outer, wide = final.split(loops[shape.lane.var], factor=width)
     vector, lane = final.split(wide, factor=point["lanes"])
+    rows, inner, length = [outer], [vector, lane], ceildiv(extent(shape.lane), width)
+    if shape.row is not None:
+        row, high = final.split(loops[shape.row.var], factor=point["rows"])
+        rows, inner, length = [row, outer], [high, vector, lane], ceildiv(extent(shape.row), point["rows"])
     around = [*(loops[axis.var] for axis in shape.others), groups]
     count = math.prod(extent(axis) for axis in (*shape.others, shape.channel)) // shape.group
     parts = ceildiv(unit.target.cores * PARTS, count)
-    rows = [outer] if shape.row is None else [loops[shape.row.var], outer]
-    length = ceildiv(extent(shape.lane), width) if shape.row is None else extent(shape.row)
     if min(parts, length) > 1:
         part, rows[0] = final.split(rows[0], factor=ceildiv(length, parts))
         around.append(part)
-    final.reorder(*around, tiles, *rows, channel, vector, lane)
-    final.unroll(channel)
-    final.unroll(vector)
+    final.reorder(*around, tiles, *rows, channel, *inner)
+    for loop in (channel, *inner[:-1]):
+        final.unroll(loop)
     final.vectorize(lane)
     fused = final.fuse(*around) if len(around) > 1 else around[0]
     if unit.facts.points * unit.facts.depth >= LEAST_PARALLEL_WORK:
@@ -213,12 +219,15 @@ def _outer_loops(unit: Unit, final: Stage, shape: Shape, loops: dict[Var, Var], 
 
 
 def _schedule_sums(sums: Stage, shape: Shape, unit: Unit, point: Point) -> None:
-    """The reduction around the tile."""
+    """The reduction around the tile; the operand of fewer registers is the one that is read first in a step."""
     loops = dict(zip([axis.var for axis in unit.facts.spatial], sums.axis))
     channel, wide = loops[shape.channel.var], loops[shape.lane.var]
-    rest = [loop for loop in sums.axis if loop not in (channel, wide)]
+    high = [] if shape.row is None else [loops[shape.row.var]]
+    rest = [loop for loop in sums.axis if loop not in (channel, wide, *high)]
     vector, lane = sums.split(wide, factor=point["lanes"])
-    sums.reorder(*rest, *sums.reduce_axis, channel, vector, lane)
-    sums.unroll(channel)
-    sums.unroll(vector)
+    image = [*high, vector]
+    tile = [*image, channel] if point["channels"] < point["rows"] * point["vectors"] else [channel, *image]
+    sums.reorder(*rest, *sums.reduce_axis, *tile, lane)
+    for loop in tile:
+        sums.unroll(loop)
     sums.vectorize(lane)
