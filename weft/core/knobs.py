@@ -199,6 +199,12 @@ class Knobs:
         f"{', '.join(_TRUE)} or {', '.join(_FALSE)}",
         "compute 3 × 3 convolutions by Winograd's method where that is faster and exact enough; off, always directly",
     )
+    fixed_weights: Knob[bool] = Knob(
+        _parse_switch,
+        lambda: True,
+        f"{', '.join(_TRUE)} or {', '.join(_FALSE)}",
+        "hold recurrent weights as 24-bit whole numbers where that is faster and as exact; off, always as float32",
+    )
 
     def __init__(self) -> None:
         # Through object's own __setattr__: ours refuses every name that is no knob.

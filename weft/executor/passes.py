@@ -11,6 +11,7 @@ from weft.graph.ir import Array, Graph, Value
 from weft.graph.passes.algorithms import choose_algorithms
 from weft.graph.passes.attention import fuse_attention
 from weft.graph.passes.fill_kernels import fill_kernels
+from weft.graph.passes.fix_weights import fix_weights
 from weft.graph.passes.fold_strides import NARROW as FOLDED
 from weft.graph.passes.fold_strides import fold_strides
 from weft.graph.passes.normalize import normalize
@@ -53,6 +54,8 @@ def for_target(graph: Graph, target: Target, precision: str | None = None) -> Gr
     if algorithms is None:
         return graph
     graph = fold_strides(graph, _folded_kinds(target))
+    if knobs.fixed_weights:
+        graph = fix_weights(graph, algorithms.weight_fixer(target))
     if knobs.winograd and any(node.op == "Conv" for node in graph.nodes):
         weights = sum(array.nbytes for array in graph.constants.values())
         graph = choose_algorithms(graph, algorithms.proposer(target, weights))

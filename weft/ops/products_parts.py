@@ -1,4 +1,4 @@
-"""Products of float32 matrices by parts: each operand as a sum of three bfloat16 numbers, for machines that multiply those.
+"""Products of float32 matrices by parts: each operand as a sum of three bfloat16 numbers, for matrix units.
 
     PartsMatMul(x, w, bias?)  chunks=c                                                       domain "weft"
 
@@ -47,9 +47,9 @@ PAIRS = 6
 hi. In this order one part of a pair is often that of the pair before."""
 
 STEP = 32
-"""The parts of x are stored in whole steps of so many, with zeros behind their end, as the tiles of a matrix unit are."""
+"""The parts of x are stored in whole steps of so many, with zeros behind their end: the tiles of a matrix unit."""
 
-LARGEST = float(ml_dtypes.finfo(ml_dtypes.bfloat16).max)
+LARGEST = float(np.array([0x7F7F], np.uint16).view(ml_dtypes.bfloat16)[0])
 LARGEST_FLOAT = float(np.finfo(np.float32).max)
 HIGH_BITS = 0xFFFF0000
 """The bits of a float32 that are a bfloat16."""

@@ -25,6 +25,7 @@ from weft.ops.attention_fused import Sizes
 from weft.ops.convolution import convolve_arrays
 from weft.ops.convolution_window import Pads, Window
 from weft.ops.convolution_winograd import DOMAIN, NAME, transform_weight, winograd_arrays
+from weft.ops.fixed_weights import fix, may_fix
 from weft.targets.base import Target
 from weft.targets.cpu import amx
 from weft.targets.cpu.spaces import attention_amx
@@ -57,6 +58,12 @@ MOST_ERROR = 2.5e-5
 
 LEAST_QUERIES = 16
 """Attention of fewer queries does not pay for the copies of keys and values that one kernel makes."""
+
+LONG_VECTOR = 64
+"""Bytes of the vectors that put 24-bit numbers together as fast as their bytes come."""
+
+MOST_WAITING_ROWS = 4
+"""With more rows than these a product of far weights no longer waits for them."""
 
 SAMPLE_OUTPUTS = 16
 """Output channels on which the error is measured."""
@@ -96,6 +103,18 @@ def attention_proposer(target: Target) -> Callable[[Sequence[int], str], Sequenc
         if dtype == "bfloat16" and amx.available(target):
             return attention_amx.padded(found, target)
         return padded(found, target, lanes)  # without matrix instructions the products stay float32
+
+    return propose
+
+
+def weight_fixer(target: Target) -> Callable[[Array, int], tuple[Array, Array, Array] | None]:
+    """What `fix_weights` asks: few rows wait for weights from behind the second-level cache, if vectors are long enough
+    to put the numbers together meanwhile."""
+    cache = target.cache_bytes[1] or 256 << 10
+
+    def propose(weight: Array, rows: int) -> tuple[Array, Array, Array] | None:
+        waits = rows <= MOST_WAITING_ROWS and weight.nbytes // len(weight) > cache // 2
+        return fix(weight) if target.vector_bytes >= LONG_VECTOR and waits and may_fix(weight) else None
 
     return propose
 

@@ -4,8 +4,8 @@
     allocate t2: {load(A, t2); load(B1, …); dot(t2, …)}    ->         load(A, t1); load(B0, …); dot(t1, …)
                                                                       load(B1, …); dot(t1, …)
 
-Copies of a loop that is written out each have tiles of their own, of the same shapes, in the same registers: they become
-one. A load then goes where the same tile was loaded from the same place, and since then nothing but tiles was written.
+Copies of a loop that is written out each have tiles of their own, of the same shapes, in the same registers: they
+become one. A load then goes where the same tile was loaded from the same place, and since then nothing but tiles was written.
 """
 
 from __future__ import annotations

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from weft.targets.gpu.algorithms import attention_proposer, proposer
+from weft.targets.gpu.algorithms import attention_proposer, proposer, weight_fixer
 
-__all__ = ["attention_proposer", "proposer"]
+__all__ = ["attention_proposer", "proposer", "weight_fixer"]

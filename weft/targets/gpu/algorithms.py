@@ -24,3 +24,8 @@ def attention_proposer(target: Target) -> Callable[[Sequence[int], str], Sequenc
 def proposer(target: Target, model_bytes: int = 0) -> Callable[[Node, Array], Sequence[Alternative]]:
     """What `choose_algorithms` asks: products on a GPU have no other algorithm than the direct one."""
     return lambda node, weight: []
+
+
+def weight_fixer(target: Target) -> Callable[[Array, int], None]:
+    """What `fix_weights` asks: a GPU reads float32 weights as they are."""
+    return lambda weight, rows: None

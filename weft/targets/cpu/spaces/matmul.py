@@ -17,7 +17,7 @@ known to be often 0 (the result of a Relu) passes over the weights that its zero
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from weft.core.errors import ScheduleError
 from weft.expr.nodes import Var
@@ -295,6 +295,13 @@ def pack_right(s: Schedule, product: Product, reader: str, width: int, whole: in
     outputs = [*front, f"{lane} // {width}", *back, f"{lane} % {width}"]
     s.apply("transform_layout", buffer=copy.block.writes[0].buffer.name, inputs=names, outputs=outputs)
     return copy
+
+
+def pack_low(s: Schedule, product: Product, reader: str, width: int, whole: int) -> list[Stage]:
+    """The same for the lower part of whole numbers, where the right operand is the upper one."""
+    if product.low is None:
+        return []
+    return [pack_right(s, replace(product, right=product.low, low=None), reader, width, whole)]
 
 
 def lanes_last(s: Schedule, sums: Stage, lane: int) -> None:

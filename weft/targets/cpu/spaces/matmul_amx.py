@@ -136,11 +136,12 @@ def dimension(load: Load, variable: Var) -> int | None:
 def _apply(unit: Unit, product: Product, kind: Kind, point: Point) -> None:
     s = unit.schedule
     assert product.row is not None
+    position = {axis.var: i for i, axis in enumerate(product.facts.spatial)}
     stored, final, at = sums_and_final(unit)
     left = copy_padded(s, product.left, stored.name, product.row, product.depth, kind, point["height"])
     right = copy_padded(s, product.right, stored.name, product.lane, product.depth, kind, point["columns"])
-    stored.pad(stored.axis[lane], point["columns"])
-    stored.pad(stored.axis[row], point["height"])
+    stored.pad(stored.axis[position[product.lane.var]], point["columns"])
+    stored.pad(stored.axis[position[product.row.var]], point["height"])
     stored.pad(stored.reduce_axis[0], kind.depth)
     lay_out(s, left, product.left, product.row, product.depth, kind, point["height"])
     lay_out(s, right, product.right, product.lane, product.depth, kind, point["width"], woven=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from weft.expr.nodes import Add, Cast, Expr, Load, Mul, Var, int_value, sub
+from weft.expr.nodes import Add, Cast, Const, Expr, Load, Mul, Var, int_value, sub
 from weft.expr.simplify import simplify
 from weft.expr.structural import structural_equal
 from weft.expr.visit import uses_any
@@ -31,6 +31,8 @@ class Product:
     outer: tuple[Axis, ...]
     lane_dim: int
     facts: Facts
+    low: Load | None = None
+    """Where `right` holds the upper part of whole numbers: the lower part, at the same place."""
 
     @property
     def m(self) -> int:
@@ -109,9 +111,23 @@ def operands(facts: Facts) -> tuple[Load, Load] | None:
 
 
 def _plain(e: Expr) -> Load | None:
+    """The load of an operand, perhaps converted; of a number in two parts (high * c + low) that of the upper part."""
     while type(e) is Cast:
         e = e.value
+    if type(e) is Add and type(e.a) is Mul and type(e.a.b) is Const:
+        high, low = _plain(e.a.a), _plain(e.b)
+        return high if high is not None and low is not None and _same_place(high, low) else None
     return e if type(e) is Load else None
+
+
+def _same_place(a: Load, b: Load) -> bool:
+    return len(a.indices) == len(b.indices) and all(map(structural_equal, a.indices, b.indices))
+
+
+def low_part(facts: Facts, load: Load) -> Load | None:
+    """The lower part of a number whose upper part a load holds."""
+    others = (e for e in facts.loads if e.buffer is not load.buffer and e.buffer is not facts.target)
+    return next((e for e in others if load.buffer.dtype.is_integer and _same_place(load, e)), None)
 
 
 def _lane_axis(unit: Unit) -> Axis | None:

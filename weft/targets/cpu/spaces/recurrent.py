@@ -26,8 +26,8 @@ from weft.schedule.schedule import Schedule, Stage
 from weft.targets.base import Target
 from weft.targets.cpu.default_loops import LEAST_PARALLEL_WORK
 from weft.targets.cpu.default_tiles import ceildiv
-from weft.targets.cpu.spaces.matmul import pack_right, register_tile, turned_vectors
-from weft.targets.cpu.spaces.matmul_facts import Product, is_whole, lane_dimension, operands, uses
+from weft.targets.cpu.spaces.matmul import pack_low, pack_right, register_tile, turned_vectors
+from weft.targets.cpu.spaces.matmul_facts import Product, is_whole, lane_dimension, low_part, operands, uses
 
 
 def step_product(facts: Facts, constants: Collection[Buffer]) -> Product | None:
@@ -46,7 +46,8 @@ def step_product(facts: Facts, constants: Collection[Buffer]) -> Product | None:
     if dim is None or any(uses(right, axis.var) for axis in others):
         return None
     row = max((a for a in others if a.kind == "spatial" and extent(a) > 1), key=extent, default=None)
-    product = Product(left, right, lane, row, depth, tuple(a for a in others if a is not row), dim, facts)
+    outer, low = tuple(a for a in others if a is not row), low_part(facts, right)
+    product = Product(left, right, lane, row, depth, outer, dim, facts, low)
     return product if is_whole(product) else None
 
 
@@ -58,40 +59,41 @@ def schedule_step(s: Schedule, product: Product, target: Target) -> set[str]:
     most = turned_vectors(target, product.facts.target.dtype.bytes * lanes * product.k, in_parts=False)
     rows, vectors = register_tile(product.m, product.n, target, lanes, cores, most)
     width = vectors * lanes
-    copy = pack_right(s, product, name, width, lanes)
+    copies = [pack_right(s, product, name, width, lanes), *pack_low(s, product, name, width, lanes)]
     stage = s[name]
-    stage.pad(_loop(stage, product.lane.var), lanes)
+    stage.pad(step_loop(stage, product.lane.var), lanes)
     share = ceildiv(ceildiv(product.n, width), cores) * width
-    qc, column = stage.split(_loop(stage, product.lane.var), factor=share)
+    qc, column = stage.split(step_loop(stage, product.lane.var), factor=share)
     qp, tile = stage.split(column, factor=width)
     qv, ql = stage.split(tile, factor=lanes)
-    rest = [_loop(stage, axis.var) for axis in product.outer if axis.kind == "spatial"]
+    rest = [step_loop(stage, axis.var) for axis in product.outer if axis.kind == "spatial"]
     around, inner = [*rest, qc, qp], [qv, ql]
     if product.row is not None:
-        io, ii = stage.split(_loop(stage, product.row.var), factor=rows)
+        io, ii = stage.split(step_loop(stage, product.row.var), factor=rows)
         around.append(io)
         inner = [ii, qv, ql]
-    (k,) = [_loop(stage, axis.var) for axis in product.facts.reduce]
+    (k,) = [step_loop(stage, axis.var) for axis in product.facts.reduce]
     stage.reorder(*around, k, *inner)
     for loop in inner[:-1]:
         stage.unroll(loop)
     stage.vectorize(ql)
     ahead = max((target.cache_bytes[0] or 32 << 10) // 4 // (product.facts.target.dtype.bytes * width), 8)
-    stage.prefetch(copy.block.writes[0].buffer.name, k, ahead)
-    steps = _loop(stage, product.facts.spatial[0].var)
+    for copy in copies:
+        stage.prefetch(copy.block.writes[0].buffer.name, k, ahead)
+    steps = step_loop(stage, product.facts.spatial[0].var)
     if _starts_from_zeros(s, product, stage, steps):
         stage.annotate("skip_first", steps.name, k)
     if cores > 1:
         stage.parallel(qc)
     for loop in (qc, qp):
         stage.zigzag(loop, steps)
-    return {name, copy.name}
+    return {name, *(copy.name for copy in copies)}
 
 
 def _starts_from_zeros(s: Schedule, product: Product, stage: Stage, steps: Var) -> bool:
     """Whether the state that the first step multiplies is all zeros, and the weights are finite: the product is 0."""
     ordered = product.facts.spatial[0].var
-    if product.right.buffer.name not in s.func.annotations.get(FINITE, ()):
+    if not (product.right.buffer.dtype.is_integer or product.right.buffer.name in s.func.annotations.get(FINITE, ())):
         return False
     binding = dict(zip([a.var for a in stage.block.axes], stage.block.bindings))[ordered]
     before = simplify(substitute(product.left.indices[0], {ordered: binding}))
@@ -106,7 +108,7 @@ def _starts_from_zeros(s: Schedule, product: Product, stage: Stage, steps: Var) 
     return isinstance(value, Const) and value.value == 0
 
 
-def _loop(stage: Stage, axis: Var) -> Var:
+def step_loop(stage: Stage, axis: Var) -> Var:
     """The loop that walks over an axis."""
     binding = dict(zip([a.var for a in stage.block.axes], stage.block.bindings))[axis]
     found = [loop for loop in stage.loops if uses_any(binding, {loop})]
