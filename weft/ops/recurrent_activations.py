@@ -28,6 +28,7 @@ TAKES_BETA = frozenset(("affine", "scaledtanh", "hardsigmoid"))
 USUAL = {
     "LSTM": ("Sigmoid", "Tanh", "Tanh"),
     "DynamicQuantizeLSTM": ("Sigmoid", "Tanh", "Tanh"),
+    "QuantizedLSTM": ("Sigmoid", "Tanh", "Tanh"),
     "GRU": ("Sigmoid", "Tanh"),
     "RNN": ("Tanh",),
 }

@@ -11,7 +11,7 @@ the input from its end (each sequence from its own end, where lengths are given)
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from weft import te
 from weft.expr.nodes import Expr
@@ -21,6 +21,13 @@ from weft.ops.convolution_window import stage
 from weft.ops.recurrent_activations import Activation, read_activations
 
 Tensors = Sequence[te.Tensor | None]
+
+
+class Readable(Protocol):
+    """A tensor, or what is read as one."""
+
+    def __getitem__(self, at: Any, /) -> Expr:
+        """The element at these indices."""
 
 
 class Direction:
@@ -102,7 +109,7 @@ class Direction:
         init = stage((1, self.batch, self.hidden), lambda t, b, j: first(t, b, j), name=f"{name}_first")
         return te.placeholder(self.shape, self.kind, name=f"{name}_state"), init
 
-    def recur(self, source: Callable[[Expr, Expr, Expr], Expr], gates: int, first: int = 0) -> te.Tensor:
+    def recur(self, source: Callable[[Expr, Expr, Expr], Expr], gates: int, first: int = 0) -> Readable:
         """The product of a row of the state with the recurrent weights of `gates` gates from gate `first` on."""
         r, d, hidden = self.r, self.index, self.hidden
         assert r is not None
@@ -129,7 +136,8 @@ class Direction:
         return projection[self.turn(t - 1, b), b, gate * self.hidden + j]
 
 
-def _lstm(c: Compute, way: Direction) -> list[te.Tensor]:
+def lstm_direction(c: Compute, way: Direction) -> list[te.Tensor]:
+    """The histories of both states of an LSTM, in one direction."""
     projection = way.project(4)
     (h, h_first), (s, s_first) = way.state(0, "h"), way.state(1, "c")
     product = way.recur(lambda t, b, k: h[t - 1, b, k], 4)
@@ -213,7 +221,9 @@ def _by_direction(d: Expr, values: Sequence[Expr]) -> Expr:
     return values[0] if len(values) == 1 else te.if_then_else(d < 1, values[0], values[1])
 
 
-def _outputs(c: Compute, ways: Sequence[Direction], made: Sequence[Sequence[te.Tensor]]) -> tuple[te.Tensor, ...]:
+def compute_outputs(
+    c: Compute, ways: Sequence[Direction], made: Sequence[Sequence[te.Tensor]]
+) -> tuple[te.Tensor, ...]:
     """Y, and the last row of each state, in the layout and type that were asked for."""
     kind, batch_first, steps = c.outputs[0].dtype, bool(c.get("layout", 0)), ways[0].steps
 
@@ -246,12 +256,12 @@ def _compute(c: Compute, tensors: Tensors, gates: int, functions: int, build: An
     count = c.shape(1)[0]
     activations = read_activations(c, count, functions)
     ways = [Direction(c, tensors, d, gates, activations[d]) for d in range(count)]
-    return _outputs(c, ways, [build(c, way) for way in ways])
+    return compute_outputs(c, ways, [build(c, way) for way in ways])
 
 
 def compute_lstm(c: Compute, *tensors: te.Tensor | None) -> Any:
     """LSTM as a scan over two states."""
-    return _compute(c, tensors, 4, 3, _lstm)
+    return _compute(c, tensors, 4, 3, lstm_direction)
 
 
 def compute_gru(c: Compute, *tensors: te.Tensor | None) -> Any:

@@ -60,25 +60,25 @@ def schedule_step(s: Schedule, product: Product, target: Target) -> set[str]:
     width = vectors * lanes
     copy = pack_right(s, product, name, width, lanes)
     stage = s[name]
-    stage.pad(_loop(stage, product.lane.var), lanes)
+    stage.pad(step_loop(stage, product.lane.var), lanes)
     share = ceildiv(ceildiv(product.n, width), cores) * width
-    qc, column = stage.split(_loop(stage, product.lane.var), factor=share)
+    qc, column = stage.split(step_loop(stage, product.lane.var), factor=share)
     qp, tile = stage.split(column, factor=width)
     qv, ql = stage.split(tile, factor=lanes)
-    rest = [_loop(stage, axis.var) for axis in product.outer if axis.kind == "spatial"]
+    rest = [step_loop(stage, axis.var) for axis in product.outer if axis.kind == "spatial"]
     around, inner = [*rest, qc, qp], [qv, ql]
     if product.row is not None:
-        io, ii = stage.split(_loop(stage, product.row.var), factor=rows)
+        io, ii = stage.split(step_loop(stage, product.row.var), factor=rows)
         around.append(io)
         inner = [ii, qv, ql]
-    (k,) = [_loop(stage, axis.var) for axis in product.facts.reduce]
+    (k,) = [step_loop(stage, axis.var) for axis in product.facts.reduce]
     stage.reorder(*around, k, *inner)
     for loop in inner[:-1]:
         stage.unroll(loop)
     stage.vectorize(ql)
     ahead = max((target.cache_bytes[0] or 32 << 10) // 4 // (product.facts.target.dtype.bytes * width), 8)
     stage.prefetch(copy.block.writes[0].buffer.name, k, ahead)
-    steps = _loop(stage, product.facts.spatial[0].var)
+    steps = step_loop(stage, product.facts.spatial[0].var)
     if _starts_from_zeros(s, product, stage, steps):
         stage.annotate("skip_first", steps.name, k)
     if cores > 1:
@@ -106,7 +106,7 @@ def _starts_from_zeros(s: Schedule, product: Product, stage: Stage, steps: Var) 
     return isinstance(value, Const) and value.value == 0
 
 
-def _loop(stage: Stage, axis: Var) -> Var:
+def step_loop(stage: Stage, axis: Var) -> Var:
     """The loop that walks over an axis."""
     binding = dict(zip([a.var for a in stage.block.axes], stage.block.bindings))[axis]
     found = [loop for loop in stage.loops if uses_any(binding, {loop})]
