@@ -232,6 +232,15 @@ def test_matmul_of_few_bits(bits, zeros):
     check("MatMulNBits", numbers(2, 3, inner), codes, scales, *given, tolerance=1e-3, **options)
 
 
+def test_matmul_of_few_bits_does_not_round_the_other_operand():
+    """accuracy_level allows that, and ONNX Runtime does it: the answer here is that of the level that does not."""
+    x, codes = numbers(3, 64), numbers(6, 2, 16, dtype="uint8")
+    scales, options = np.abs(numbers(6, 2, seed=1)), {"K": 64, "N": 6, "bits": 4, "block_size": 32}
+    want = reference("MatMulNBits", [x, codes, scales], ["y"], {**options, "accuracy_level": 1})[0]
+    for made in run_node("MatMulNBits", x, codes, scales, domain=DOMAIN, accuracy_level=4, **options):
+        np.testing.assert_allclose(made[0], want, rtol=1e-5, atol=1e-5 * np.abs(want).max())
+
+
 @pytest.mark.parametrize("direction", ["forward", "bidirectional"])
 def test_dynamic_quantize_lstm(direction):
     count = 2 if direction == "bidirectional" else 1
@@ -252,6 +261,23 @@ def test_gather_of_quantized_blocks(bits, zeros):
     points = [rng.integers(0, 256, (6, 2 * bits // 8)).astype("uint8")] if zeros else []
     options = {"gather_axis": 0, "quantize_axis": 1, "block_size": 16, "bits": bits}
     check("GatherBlockQuantized", data, number([[1, 5, 0], [3, 3, 2]], "int64"), scales, *points, **options)
+
+
+@pytest.mark.parametrize("scale", [1 / 256, 0.0043, 0.02])
+def test_quantized_softmax_rounds_to_the_nearest_step(scale):
+    """ONNX Runtime's kernel divides by a whole number of steps, and is a step off for scales such as 0.0043."""
+    x, ends = numbers(5, 7, 16, dtype="uint8"), [number(0.03), number(5, "uint8"), number(scale), number(3, "uint8")]
+    power = np.exp((x.astype("float64") - x.max(-1, keepdims=True)) * float(ends[0]))
+    want = power / power.sum(-1, keepdims=True) / float(ends[2]) + 3
+    for made in run_node("QLinearSoftmax", x, *ends, domain=DOMAIN, axis=-1, opset=13):
+        assert np.abs(made[0] - want).max() < 0.501  # float32 may turn a tie
+
+
+@pytest.mark.parametrize("opset", [12, 13])
+def test_quantized_softmax_of_old_models(opset):
+    x = numbers(3, 5, 8, dtype="uint8")
+    ends = [number(0.03), number(5, "uint8"), number(1 / 256), number(0, "uint8")]
+    check("QLinearSoftmax", x, *ends, axis=1, opset=opset)
 
 
 def test_quantized_convolution_with_channels_last():

@@ -54,6 +54,18 @@ def test_max_pool_against_torch(sizes, kernel, strides, pads, ceil, dilation):
     check_symbolic("MaxPool", [x], {(0, 0): "n", (0, 2): "h"}, **attributes)
 
 
+@pytest.mark.parametrize("strides", [(1, 1), (2, 1), (3, 4)])
+@pytest.mark.parametrize("dilation", [1, 2])
+def test_large_windows_that_overlap(strides, dilation):
+    x = numbers(2, 3, 21, 37)
+    attributes = {"kernel_shape": [5, 5], "strides": list(strides), "pads": [2] * 4}
+    wanted = MAX[2](torch.tensor(x), 5, strides, 2, dilation).numpy()
+    check_node("MaxPool", [x], wanted, rtol=0, atol=0, dilations=[dilation] * 2, **attributes)
+    if dilation == 1:
+        mean = AVERAGE[2](torch.tensor(x), 5, strides, 2, count_include_pad=False).numpy()
+        check_node("AveragePool", [x], mean, rtol=1e-5, atol=1e-6, **attributes)
+
+
 def test_max_pool_never_names_padding():
     x = np.full((1, 1, 3, 3), -np.inf, "float32")
     made, compiled = run_node("MaxPool", x, outputs=2, kernel_shape=[3, 3], pads=[1, 1, 1, 1])

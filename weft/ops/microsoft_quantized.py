@@ -34,6 +34,19 @@ def _unary(op: str, *names: str) -> Any:
     return body
 
 
+def _softmax(b: Composition, x: Part, xs: Part, xz: Part | None, ys: Part, yz: Part | None = None) -> Any:
+    """Before opset 13, which the node names, the tensor was a matrix, cut at the axis."""
+    real, rank = _real(b, x, xs, xz), len(x.dims)
+    axis = int(b.get("axis", -1)) % max(rank, 1)
+    if int(b.get("opset", 13)) >= 13 or axis == rank - 1:
+        made = b("Softmax", real, axis=axis)
+    else:
+        axes = b.constant(list(range(axis, rank)), "int64")
+        power = b("Exp", b("Sub", real, b("ReduceMax", real, axes, keepdims=1)))
+        made = b("Div", power, b("ReduceSum", power, axes, keepdims=1))
+    return _quantized(b, made, ys, yz, x.dtype)
+
+
 def _channels_second(b: Composition, x: Part) -> Part:
     """An image whose channels are last, as ONNX's operators want it."""
     rank = len(x.dims)
@@ -79,7 +92,7 @@ compose("QLinearAdd", _binary("Add"), "injective")
 compose("QLinearMul", _binary("Mul"), "injective")
 compose("QLinearSigmoid", _unary("Sigmoid"), "injective")
 compose("QLinearLeakyRelu", _unary("LeakyRelu", "alpha"), "injective")
-compose("QLinearSoftmax", _unary("Softmax", "axis"), "reduction")
+compose("QLinearSoftmax", _softmax, "reduction")
 _WINDOW = ("kernel_shape", "strides", "pads", "auto_pad", "ceil_mode", "count_include_pad")
 compose("QLinearAveragePool", _pool("AveragePool", *_WINDOW), "reduction")
 compose("QLinearGlobalAveragePool", _pool("GlobalAveragePool"), "reduction")

@@ -3,7 +3,8 @@
 The whole input is quantized once for its product, the hidden state of all sequences at every step. (ONNX Runtime does
 so with one thread; with more it shares the sequences out and quantizes each share over its own range, so that its
 answers depend on the number of threads, by about 1e-3.) Weights lie as (direction, input, gate); scales and zero points
-are one for each direction, or one for each direction and gate.
+are one for each direction, or one for each direction and gate. With constant weights it becomes a product of bytes, and
+a recurrence (`recurrent_quantized.py`).
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from weft.graph.ir import Array, TensorType, Type
+from weft.graph.ir import Array, Node, TensorType, Type, Value
 from weft.graph.opspec import Evaluate, Infer, OpSpec, register
+from weft.graph.passes.support import Replacement, Scope
+from weft.ops.machine_learning_expand import Builder
 from weft.ops.microsoft_composition import DOMAIN
 from weft.ops.recurrent import Cell, directions, output_types, run_directions
 from weft.ops.recurrent_activations import read_activations
@@ -70,4 +73,56 @@ def _evaluate(c: Evaluate, *arrays: Any) -> Any:
     return run_directions(c, x, cell, [h, s], lengths, np.float32)
 
 
-register(OpSpec("DynamicQuantizeLSTM", _infer, _evaluate, None, "opaque", domain=DOMAIN))
+def _expand(node: Node, scope: Scope) -> Replacement:
+    """A product of the whole input, and the recurrence; for weights that are constant."""
+    x, *_ = given = [*node.inputs, *[None] * 12][:12]
+    arrays = [scope.constant(value) for value in given]
+    w, r, b = arrays[1:4]
+    ends = [None if a is None else np.asarray(a) for a in arrays[8:]]
+    attributes = {key: value for key, value in node.attributes.items() if key != "hidden_size"}
+    if x is None or w is None or r is None or any(e is None for e in ends) or node.attributes.get("layout", 0):
+        return None
+    if (given[3] is not None and b is None) or w.ndim != 3 or r.ndim != 3 or w.dtype.kind not in "iu":
+        return None
+    count, _, width = w.shape
+    w_scale, w_zero, r_scale, r_zero = (_by_gate(e, count, width) for e in ends if e is not None)
+    bias = np.zeros((count, width), np.float32) if b is None else b[:, :width] + b[:, width:]
+    gates = _projected(Builder(node, scope), x, *_signed(w, w_zero), w_scale, bias)
+    weights, zero = _signed(r, r_zero)
+    own = [scope.new_constant(a, "recurrent") for a in (r_scale, weights, weights.sum(axis=1, dtype=np.int32))]
+    rest = [None if zero is None else scope.new_constant(zero, "zero"), *given[4:8]]
+    return [Node("QuantizedLSTM", [gates, *own, *rest], node.outputs, attributes, node.name, node.origin, "weft")]
+
+
+def _projected(b: Builder, x: Value, weights: Array, zero: Array | None, scale: Array, bias: Array) -> Value:
+    """The input's part of every gate: a product of bytes, less what the zero points add to it, as real numbers."""
+    count, features, width = weights.shape
+    columns = weights.transpose(1, 0, 2).reshape(features, count * width)
+    codes, unit, start = b.scope.make_all(b.node, "DynamicQuantizeLinear", [x], 3)
+    start = b.cast(start, "int32")
+    total = b("MatMulInteger", codes, b.constant(columns, None))
+    total = b("Sub", total, b("Mul", start, b.constant(columns.sum(axis=0, dtype=np.int32), None)))
+    if zero is not None:
+        row = b("ReduceSum", b.cast(codes, "int32"), b.constant([-1], np.int64), keepdims=1)
+        row = b("Sub", row, b("Mul", start, b.constant(features, np.int32)))
+        total = b("Sub", total, b("Mul", row, b.constant(zero.reshape(-1), None)))
+    real = b("Mul", b.cast(total, "float32"), b("Mul", unit, b.constant(scale.reshape(-1), None)))
+    return b("Add", real, b.constant(bias.reshape(-1), None))
+
+
+def _by_gate(end: Array, count: int, width: int) -> Array:
+    """A scale or zero point for each direction and gate, from one for each direction, or for each of both."""
+    return np.ascontiguousarray(np.broadcast_to(end.reshape(count, -1), (count, width)))
+
+
+def _signed(weights: Array, zero: Array) -> tuple[Array, Array | None]:
+    """Weights as signed bytes, and their zero points; None where these are 0."""
+    wide, points = weights.astype(np.int32), zero.astype(np.int32)
+    less = wide - points[:, None, :]
+    if less.min(initial=0) >= -128 and less.max(initial=0) <= 127:
+        return less.astype(np.int8), None
+    shift = 0 if weights.dtype == np.int8 else 128
+    return (wide - shift).astype(np.int8), points - shift
+
+
+register(OpSpec("DynamicQuantizeLSTM", _infer, _evaluate, None, "opaque", domain=DOMAIN, expand=_expand))

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from weft import te
-from weft.expr.nodes import Expr
+from weft.expr.nodes import Expr, int_value
 from weft.graph.ir import Array, TensorType, Type
 from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, register
 from weft.graph.shapes import unknown_dim
@@ -172,12 +173,48 @@ def _window_reduce(
     sizes, outs = c.shape(0), c.out_shape()
     padded = pad_tensor(x, sizes, window.reach(sizes[2:], outs[2:]), lambda: fill)
     taps = kernel_axes(window)
+    if _is_separable(window):
+        return _reduce_by_axis(window, padded, outs, taps, reduce, source, name), window
     made = te.compute(
         outs,
         lambda n, ch, *at: reduce(source(padded[(n, ch, *tap(window, at, taps))]), axis=taps),
         name=name,
     )
     return made, window
+
+
+MOST_TAPS = 9
+"""Windows up to this size are read element by element."""
+
+
+def _is_separable(window: Window) -> bool:
+    """Whether large windows overlap, so that what is reduced along one dimension serves several of them."""
+    several = sum(k > 1 for k in window.kernel) > 1
+    return several and math.prod(window.kernel) > MOST_TAPS and window.strides[0] < window.kernel[0]
+
+
+def _reduce_by_axis(
+    window: Window,
+    padded: te.Tensor,
+    outs: Sequence[int],
+    taps: Sequence[te.IterVar],
+    reduce: Any,
+    source: Any,
+    name: str,
+) -> te.Tensor:
+    """The windows' dimensions one after the other, the outermost first: its neighbours are whole rows."""
+    made, shape = padded, [int_value(size) or 0 for size in padded.shape]
+
+    def along(axis: int, k: te.IterVar, values: te.Tensor, *at: Expr) -> Any:
+        there = at[2 + axis] * window.strides[axis] + k.var * window.dilations[axis]
+        value = values[(*at[: 2 + axis], there, *at[3 + axis :])]
+        return reduce(source(value) if axis == 0 else value, axis=[k])
+
+    for axis, k in enumerate(taps):
+        shape[2 + axis] = outs[2 + axis]
+        full_name = name if axis == len(taps) - 1 else f"{name}_{k.var.name}"
+        made = stage(shape, partial(along, axis, k, made), full_name)
+    return made
 
 
 def _compute_max(c: Compute, x: te.Tensor) -> Any:

@@ -11,7 +11,7 @@ the input from its end (each sequence from its own end, where lengths are given)
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from weft import te
 from weft.expr.nodes import Expr
@@ -21,6 +21,13 @@ from weft.ops.convolution_window import stage
 from weft.ops.recurrent_activations import Activation, read_activations
 
 Tensors = Sequence[te.Tensor | None]
+
+
+class Readable(Protocol):
+    """A tensor, or what is read as one."""
+
+    def __getitem__(self, at: Any, /) -> Expr:
+        """The element at these indices."""
 
 
 class Direction:
@@ -102,7 +109,7 @@ class Direction:
         init = stage((1, self.batch, self.hidden), lambda t, b, j: first(t, b, j), name=f"{name}_first")
         return te.placeholder(self.shape, self.kind, name=f"{name}_state"), init
 
-    def recur(self, source: Callable[[Expr, Expr, Expr], Expr], gates: int, first: int = 0) -> Any:
+    def recur(self, source: Callable[[Expr, Expr, Expr], Expr], gates: int, first: int = 0) -> Readable:
         """The product of a row of the state with the recurrent weights of `gates` gates from gate `first` on."""
         r, d, hidden = self.r, self.index, self.hidden
         assert r is not None

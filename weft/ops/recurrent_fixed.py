@@ -1,6 +1,6 @@
 """LSTM, GRU and RNN whose recurrent weights are 24-bit whole numbers (`fixed_weights.py`).
 
-    FixedLSTM, FixedGRU, FixedRNN(X, W, high, B?, sequence_lens?, initial_h?, initial_c?, P?, low, step)    domain "weft"
+    FixedLSTM, FixedGRU, FixedRNN(X, W, high, B?, sequence_lens?, initial_h?, initial_c?, P?, low, step)   domain "weft"
 
 `high` and `low` have the shape of R, `step` that of R without its last axis. Everything else is as it is in the
 operators of those names: a step waits for R, and reads a quarter less of it.

@@ -42,6 +42,27 @@ func f(A: float32[1000], C: float32[1000]):
     same_meaning(func, done)
 
 
+def test_lanes_that_do_nothing_go_although_others_read_padding():
+    func, done = both("""
+func f(A: float32[27], C: float32[27]):
+    for io in range(2):
+        for ii in range(16) vectorized:
+            if io*16 + ii < 27:
+                C[io*16 + ii] = select(io*16 + ii < 26, A[io*16 + ii], 0.0)
+""")
+    expect(
+        done,
+        """
+func f(A: float32[27], C: float32[27]):
+    for ii in range(16) vectorized:
+        C[ii] = A[ii]
+    for ii_1 in range(11) vectorized:
+        C[16 + ii_1] = select(16 + ii_1 < 26, A[16 + ii_1], 0.0)
+""",
+    )
+    same_meaning(func, done)
+
+
 def test_two_dimensions_have_no_test_left():
     func, done = both("""
 func f(A: float32[10, 11], C: float32[10, 11]):

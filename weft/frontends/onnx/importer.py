@@ -12,6 +12,9 @@ import weft.ops  # noqa: F401  (fills the table of operators)
 from weft.core.errors import FrontendError, WeftError
 from weft.frontends.onnx import versions
 from weft.frontends.onnx.adapters import adapt
+from weft.frontends.onnx.blocked import DOMAIN as BLOCKED
+from weft.frontends.onnx.blocked import OPERATORS as BLOCKED_OPERATORS
+from weft.frontends.onnx.blocked import adapt_blocked, block_size
 from weft.frontends.onnx.order import describe, in_order, names_read
 from weft.frontends.onnx.scope import MOST_NODES, Body, Draft, Names, Scope, TooMuch
 from weft.frontends.onnx.source import Source, open_source
@@ -79,6 +82,7 @@ class _Importer:
         self.problems: list[str] = []
         self.functions: dict[FunctionKey, Any] = {}
         self.node_count = 0
+        self.block = 0
 
     def run(self) -> Graph:
         for function in self.model.functions:
@@ -91,6 +95,7 @@ class _Importer:
         for name in _defined_names(proto):
             self.names.taken.add(name)
         try:
+            self.block = block_size(proto) if BLOCKED in frame.opsets else 0
             graph = self.graph(proto, None, None, frame)
         except TooMuch as error:
             raise FrontendError(f"{self.label}: {error}") from None
@@ -212,7 +217,8 @@ class _Importer:
         if key in self.functions:
             self._call(key, proto, inputs, attributes, scope, body, frame, keep)
             return
-        version = versions.check(proto.op_type, domain, frame.opsets, where)
+        adapted = domain == BLOCKED and proto.op_type in BLOCKED_OPERATORS
+        version = versions.check(proto.op_type, domain, frame.opsets, where, adapted)
         if domain == "" and proto.op_type == "Constant":
             self._constant_node(proto, attributes, scope, body, where, keep)
             return
@@ -225,7 +231,10 @@ class _Importer:
             proto.op_type, domain, version, inputs, outputs, attributes, name, self._origin(frame), body, self.names
         )
         draft.unread = {value for name, value in zip(proto.output, outputs) if name not in body.reads}
-        adapt(draft)
+        if domain == BLOCKED:
+            adapt_blocked(draft, self.block)
+        else:
+            adapt(draft)
         for node in draft.nodes():
             versions.check_known(node, where)
             body.nodes.append(node)

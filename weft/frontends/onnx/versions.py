@@ -44,9 +44,12 @@ def read_opsets(imports: Any) -> dict[str, int]:
     return found
 
 
-def check(op: str, domain: str, opsets: Mapping[str, int], where: str) -> int:
-    """The declared version of a node's operator set; an error where the operator is not in it."""
-    if domain not in NEWEST and all(other != domain for other, _ in operators()):
+def check(op: str, domain: str, opsets: Mapping[str, int], where: str, adapted: bool = False) -> int:
+    """The declared version of a node's operator set; an error where the operator is not in it.
+
+    `adapted`: the operator is one of a domain that adapters rewrite, so that no graph holds it.
+    """
+    if not adapted and domain not in NEWEST and all(other != domain for other, _ in operators()):
         raise FrontendError(f"{where}: the domain {domain!r} is unknown, and the model defines no such function")
     if domain not in opsets:
         raise FrontendError(f"{where}: the model does not import the operator set {domain or 'ai.onnx'!r}")

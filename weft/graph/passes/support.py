@@ -150,23 +150,31 @@ class Scope:
 
     def make(self, like: Node, op: str, inputs: Sequence[Value | None], domain: str = "", **attributes: Any) -> Value:
         """A new node, before those that the rule returns; its only output, with its type inferred."""
-        base = f"{like.outputs[0].name}_{op.lower()}"
-        node = Node(op, inputs, [Value(self.names.fresh(base))], attributes, like.name, like.origin, domain)
-        output = Value(node.outputs[0].name, self.type_of(node))
-        node = node.replace(outputs=[output])
-        self.pending.append(node)
+        return self.make_all(like, op, inputs, 1, domain, **attributes)[0]
+
+    def make_all(
+        self, like: Node, op: str, inputs: Sequence[Value | None], outputs: int, domain: str = "", **attributes: Any
+    ) -> list[Value]:
+        """A new node with several outputs; these, with their types inferred."""
+        names = [self.names.fresh(f"{like.outputs[0].name}_{op.lower()}") for _ in range(outputs)]
+        node = Node(op, inputs, list(map(Value, names)), attributes, like.name, like.origin, domain)
+        made = [Value(name, kind) for name, kind in zip(names, self.types_of(node))]
+        self.pending.append(node.replace(outputs=made))
         self.uses.update(v for v in inputs if v is not None)
-        self.uses[output] += 1
-        return output
+        self.uses.update(made)
+        return made
 
     def type_of(self, node: Node) -> Type | None:
         """The type of a node's first output."""
+        return self.types_of(node)[0]
+
+    def types_of(self, node: Node) -> Sequence[Type | None]:
+        """The types of a node's outputs."""
         types = [None if v is None else v.type for v in node.inputs]
         if any(v is not None and v.type is None for v in node.inputs):
-            return None
+            return [None] * len(node.outputs)
         values = [self.constant(v) for v in node.inputs]
-        found: Type | None = operator_of(node).infer(Infer(node, types, values))[0]
-        return found
+        return operator_of(node).infer(Infer(node, types, values))
 
     def emit(self, node: Node) -> None:
         """Adds a node to the graph that is being built."""

@@ -241,6 +241,16 @@ class _Partitioner(Mutator):
 
     def _pieces(self, loop: For) -> Stmt | None:
         lower, upper = self._bounds_of(loop)
+        pieces = self._cut(loop, lower, upper)
+        if pieces is None and loop.kind in ("vectorized", "unrolled"):
+            # Lanes where nothing happens can go, although those that read padding have to stay.
+            skipping = [[each for each in bounds if not each.test.padding] for bounds in (lower, upper)]
+            if [*map(len, skipping)] != [len(lower), len(upper)]:
+                pieces = self._cut(loop, *skipping)
+        return pieces
+
+    def _cut(self, loop: For, lower: list[_Bound], upper: list[_Bound]) -> Stmt | None:
+        """The loop in pieces by some of its bounds; None where it stays whole."""
         if not lower and not upper:
             return None
         first: Expr = index_expr(0)

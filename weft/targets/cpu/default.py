@@ -38,7 +38,7 @@ from weft.targets.base import Target
 from weft.targets.cpu.default_attach import attach_producers
 from weft.targets.cpu.default_loops import parallelize, schedule_elementwise, schedule_reduction
 from weft.targets.cpu.default_tiles import apply_tile, axis_loops, plan_tile, tile_in_place
-from weft.targets.cpu.spaces import KEPT, SPACES, WHOLE, recurrent
+from weft.targets.cpu.spaces import KEPT, SPACES, WHOLE, recurrent, recurrent_dot
 from weft.targets.cpu.unit import Unit
 
 MOST_INLINED_LOADS = 24
@@ -332,7 +332,8 @@ def _step_of_recurrence(
     if product is not None:
         before = s.copy()
         try:
-            done.update(recurrent.schedule_step(s, product, target))
+            space = recurrent_dot if recurrent_dot.takes(product, target) else recurrent
+            done.update(space.schedule_step(s, product, target))
             return
         except WeftError:
             s._become(before)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from weft.core.errors import ScheduleError
 from weft.expr.nodes import Load, Var, int_value
 from weft.loop.ir import Axis
-from weft.loop.tree import block_path, loops_on
+from weft.loop.tree import block_path, blocks_in, loops_on
 from weft.schedule.facts import Facts, block_named, cost, extent, facts_of
 from weft.schedule.schedule import Schedule, Stage
 from weft.targets.base import Target
@@ -230,7 +230,10 @@ def _lanes_in_elements(stage: Stage, facts: Facts, lanes: int) -> bool:
     length = extent_of(stage, loop)
     if length < 2:
         return False
-    others = [x for x in loops if x is not loop]
+    alone = _alone(stage)
+    if loop.name not in alone:
+        return False
+    others = [x for x in loops if x is not loop and x.name in alone]
     inner = loop
     if length > lanes:
         block, inner = stage.split(loop, factor=lanes)
@@ -243,6 +246,12 @@ def _lanes_in_elements(stage: Stage, facts: Facts, lanes: int) -> bool:
         stage.unroll(tap)
     stage.vectorize(inner)
     return True
+
+
+def _alone(stage: Stage) -> set[str]:
+    """The loops around a stage in which nothing else is computed: those may change their order."""
+    path = loops_on(block_path(stage.schedule.func, stage.name, "schedule"))
+    return {loop.var.name for loop in path if len(blocks_in(loop.body)) == 1}
 
 
 def best_lane_axis(facts: Facts) -> Axis | None:

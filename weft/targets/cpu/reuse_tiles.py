@@ -5,7 +5,8 @@
                                                                       load(B1, …); dot(t1, …)
 
 Copies of a loop that is written out each have tiles of their own, of the same shapes, in the same registers: they
-become one. A load then goes where the same tile was loaded from the same place, and since then nothing but tiles was written.
+become one. A load then goes where the same tile was loaded from the same place, and since then nothing but tiles was
+written.
 """
 
 from __future__ import annotations
