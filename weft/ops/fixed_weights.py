@@ -20,16 +20,21 @@ LOW = 256
 """What one of `high` is worth."""
 
 MOST_SPREAD = 32.0
-"""How much larger than the root of the mean square of a row the power of two above its largest weight may be."""
+"""How much larger than most weights of a row that are not 0 (the square of their mean root, which single large ones
+hardly move) the power of two above the largest may be."""
+
+SMALLEST_SCALE = 2.0**-100
+"""Rows of smaller weights stay as they are: their steps would come near the smallest float32 numbers."""
 
 
 def may_fix(weight: Array) -> bool:
     """Whether whole numbers hold the rows of a weight (its last axis) as exactly as sums of float32 are."""
     if weight.dtype != np.float32 or not np.isfinite(weight).all():
         return False
-    scale = _scales(weight)
-    mean = np.sqrt(np.mean(np.square(weight, dtype=np.float64), axis=-1))
-    return bool((scale[..., 0] <= MOST_SPREAD * mean)[mean > 0].all() and scale.min(initial=1.0) > 2.0**-100)
+    scale = _scales(weight)[..., 0]
+    count = np.maximum(np.count_nonzero(weight, axis=-1), 1)
+    typical = np.square(np.sqrt(np.abs(weight)).sum(axis=-1, dtype=np.float64) / count)
+    return bool((scale <= MOST_SPREAD * typical)[typical > 0].all() and scale.min(initial=1.0) > SMALLEST_SCALE)
 
 
 def fix(weight: Array) -> tuple[Array, Array, Array]:
