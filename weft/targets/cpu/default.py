@@ -13,6 +13,7 @@ Nothing here fails: a step that is not legal for a program is left out.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Sequence
 
 from weft.core.errors import ScheduleError, WeftError
@@ -230,7 +231,8 @@ def _reads_rows_once(facts: Facts, constants: Collection[Buffer]) -> bool:
     """Whether a product meets each element of an operand once, along its rows: packing would be all of the work."""
     axes = [axis for axis in facts.block.axes if extent(axis) > 1]
     for load in facts.loads:
-        once = all(facts.step(load, axis.var) != 0 for axis in axes)
+        elements = math.prod(int_value(size) or 1 for size in load.buffer.shape)  # windows overlap: those read it again
+        once = all(facts.step(load, axis.var) != 0 for axis in axes) and facts.points * facts.depth <= elements
         if once and load.buffer not in constants and facts.step(load, facts.reduce[-1].var) == 1:
             return extent(facts.reduce[-1]) >= 16
     return False
