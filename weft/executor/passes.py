@@ -18,6 +18,7 @@ from weft.graph.passes.normalize import normalize
 from weft.graph.passes.precision import NARROW, lower_precision
 from weft.graph.passes.quantized import quantized
 from weft.graph.passes.specialize import specialize
+from weft.graph.passes.turn_products import turn_products
 from weft.targets.base import Target
 
 MATRIX_SCOPE = "amx.tile"
@@ -50,7 +51,7 @@ def for_target(graph: Graph, target: Target, precision: str | None = None) -> Gr
         graph = fuse_attention(graph, algorithms.attention_proposer(target), narrow)
     if precision is not None:
         graph = lower_precision(graph, precision, _multiplies(target, precision))
-    graph = fill_kernels(graph)
+    graph = turn_products(fill_kernels(graph))
     if algorithms is None:
         return graph
     graph = fold_strides(graph, _folded_kinds(target))

@@ -13,6 +13,7 @@ Nothing here fails: a step that is not legal for a program is left out.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Sequence
 
 from weft.core.errors import ScheduleError, WeftError
@@ -197,6 +198,8 @@ def _tile(
     """Gives a product the schedule of a space, or the general register tile; False (nothing changed) for neither."""
     if taker is None and len(facts.block.writes[0].mins) < len(facts.spatial):
         return False  # a tile of its result is no tile of its axes
+    if _reads_rows_once(facts, constants):
+        return False
     if _take_space(Unit(s, facts, taker, to_taker, target, constants, done)):
         return True
     plan = plan_tile(facts, target, constants)
@@ -222,6 +225,17 @@ def _tile(
             _pack_in_parallel(s, name, target)
         done.add(name)
     return True
+
+
+def _reads_rows_once(facts: Facts, constants: Collection[Buffer]) -> bool:
+    """Whether a product meets each element of an operand once, along its rows: packing would be all of the work."""
+    axes = [axis for axis in facts.block.axes if extent(axis) > 1]
+    for load in facts.loads:
+        elements = math.prod(int_value(size) or 1 for size in load.buffer.shape)  # windows overlap: those read it again
+        once = all(facts.step(load, axis.var) != 0 for axis in axes) and facts.points * facts.depth <= elements
+        if once and load.buffer not in constants and facts.step(load, facts.reduce[-1].var) == 1:
+            return extent(facts.reduce[-1]) >= 16
+    return False
 
 
 def _take_space(unit: Unit, spaces: Sequence[Callable[[Unit], Space | None]] | None = None) -> bool:
