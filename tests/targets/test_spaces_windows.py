@@ -14,7 +14,9 @@ from weft.graph.ir import Graph
 from weft.models.builder import Builder
 from weft.schedule.space import Point, Space
 from weft.targets.cpu.spaces import conv_rows, depthwise
+from weft.targets.cpu.spaces.conv_rows import Taps, tile
 from weft.targets.cpu.unit import Unit
+from weft.targets.registry import find_target
 
 TARGETS = ["native", "native,features=-avx512f,-avx512bw,-avx512vl", "native,features=-avx,-avx2,-avx512f,-avx512bw"]
 
@@ -72,7 +74,7 @@ GROUPED = [
 @pytest.mark.parametrize("graph", GROUPED)
 def test_groups_of_a_few_channels(graph, taken):
     check(graph, threads=2)
-    assert [name for name, _ in taken] == ["rows"]
+    assert [name for name, _ in taken] == ["rows"] or find_target("native").vector_bytes != 64
 
 
 @pytest.mark.parametrize("target", TARGETS[1:])
@@ -99,13 +101,47 @@ ROWS = [
 @pytest.mark.parametrize("graph", ROWS)
 def test_channels_that_do_not_fill_blocks(graph, taken):
     check(graph, threads=2)
-    assert "rows" in [name for name, _ in taken]
+    assert "rows" in [name for name, _ in taken] or find_target("native").vector_bytes != 64
+
+
+WINDOWS = {
+    "rows": [
+        single((20, 33), 9, 9, (7, 7), group=9, pads=[3] * 4),
+        single((14, 14), 20, 20, (5, 5), group=20, pads=[2] * 4, after=""),
+        single((30, 29), 3, 3, (15, 11), group=3, pads=[7, 5, 7, 5], batch=2),
+        single((16, 40), 6, 6, (7, 9), group=6, strides=[2, 3], pads=[3, 4, 3, 4], after="Sigmoid"),
+        single((6, 9, 18), 4, 4, (3, 3, 5), group=4, pads=[1, 1, 2] * 2, dilations=[1, 2, 1]),
+    ],
+    "window": [
+        single((20, 33), 9, 9, (3, 3), group=9, pads=[1] * 4),
+        single((7, 7), 20, 20, (7, 7), group=20, pads=[3] * 4, after=""),
+        single((9, 8), 6, 12, (5, 5), group=6, pads=[2] * 4, batch=2),
+        single((30, 29), 3, 3, (5, 5), group=3, strides=[2, 2], pads=[2, 1, 2, 1]),
+    ],
+}
+
+
+@pytest.mark.parametrize("name,graph", [(name, graph) for name, graphs in WINDOWS.items() for graph in graphs])
+def test_windows_over_single_channels(name, graph, taken):
+    check(graph, threads=2)
+    assert [space for space, _ in taken] == [name] or find_target("native").vector_bytes != 64
+
+
+@pytest.mark.parametrize("target", TARGETS[1:])
+@pytest.mark.parametrize("graph", [*WINDOWS["rows"][:2], WINDOWS["window"][0]])
+def test_windows_on_machines_with_narrower_vectors(graph, target):
+    check(graph, target)
 
 
 def test_the_tile_of_rows_fits_the_registers():
-    for group in range(2, 40):
-        for high, wide in ((1, 1), (7, 1), (56, 4), (9, 12)):
-            channels, rows, vectors = conv_rows.tile(group, high, wide, 32)
-            assert group % channels == 0 and vectors <= wide and rows <= high
+    for group in range(1, 40):
+        for high, wide, taps in ((1, 1, Taps()), (7, 1, Taps(7)), (56, 4, Taps(3)), (9, 12, Taps(5, 2, 1))):
+            channels, rows, vectors, down = tile(group, high, wide, 32, taps)
+            assert group % channels == 0 and vectors <= wide and rows <= high and down in (0, 1)
             assert channels * rows * vectors + min(channels, rows * vectors) < 32
-    assert conv_rows.tile(8, 28, 2, 32) == (8, 1, 2) and conv_rows.tile(3, 32, 2, 32) == (3, 4, 2)
+    assert tile(3, 32, 2, 32, Taps()) == (3, 4, 2, 0) and tile(1, 14, 1, 32, Taps(7)) == (1, 14, 1, 1)
+
+
+def test_rows_share_what_the_taps_read():
+    assert [Taps(3).read(rows) for rows in (1, 2, 8)] == [3, 4, 10]
+    assert Taps(3, gap=2).read(2) == 6 and Taps(3, step=2).read(2) == 5

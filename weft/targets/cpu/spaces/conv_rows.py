@@ -4,12 +4,13 @@
     qt    the group's output channels, `channels` at a time
     yt    rows of the output, `rows` at a time
     xt    places of a row, `vectors` vectors at a time
-    ci, ky, kx                   the reduction; a step reads `rows` × `vectors` vectors, broadcasts `channels` weights
+    ci, kx, ky                   the reduction; a step reads `rows` × `vectors` vectors, broadcasts `channels` weights
     q, y, xv, lane               the tile: `channels` × `rows` × `vectors` accumulators stay in registers
 
-For groups of a few channels (a block of channels would mix groups), and for images of a few channels. Where a window
-moves by more than one place, the copy has the places of each remainder side by side, so that the lanes of a vector are
-neighbours there.
+For groups of a few channels (a block of channels would mix groups), single ones (depthwise) with large windows, and
+for images of a few channels. With `down` the taps below one another are unrolled: the rows of the tile share what they
+read. Where a window moves by more than one place, the copy has the places of each remainder side by side, so that the
+lanes of a vector are neighbours there.
 """
 
 from __future__ import annotations
@@ -27,11 +28,18 @@ from weft.schedule.space import Point, Space
 from weft.targets.cpu.default_attach import attach_producers
 from weft.targets.cpu.default_loops import LEAST_PARALLEL_WORK
 from weft.targets.cpu.default_tiles import ceildiv
+from weft.targets.cpu.facts import has_masks
 from weft.targets.cpu.unit import Unit
 
 LEAST_PLACES = 4
 LARGEST_STEP = 8
-MOST_ROWS = 8
+MOST_ROWS = 14
+MOST_UNROLLED = 256
+"""Multiply-adds of one straight piece of code, at most."""
+
+LEAST_OWN = 4
+"""How many times as many rows a part reads alone as it shares with others."""
+
 PARTS = 8
 """Parallel parts for each core, so that threads finish together."""
 
@@ -42,6 +50,8 @@ class Shape:
 
     lane: Axis
     row: Axis | None
+    down: Axis | None
+    """The taps of the window that stand below one another."""
     channel: Axis
     others: tuple[Axis, ...]
     image: Load
@@ -61,36 +71,77 @@ def space(unit: Unit) -> Space | None:
     most = max(8, unit.target.vector_registers)
     wide = ceildiv(extent(shape.lane), lanes)
     high = 1 if shape.row is None else extent(shape.row)
-    channels, rows, vectors = tile(shape.group, high, wide, most)
+    sizes = tile(shape.group, high, wide, most, _taps(unit, shape))
+    default = {**dict(zip(("channels", "rows", "vectors", "down"), sizes)), "lanes": _lanes(unit, extent(shape.lane))}
     knobs = {
         "channels": tuple(n for n in range(1, min(shape.group, most) + 1) if shape.group % n == 0),
         "rows": tuple(range(1, min(high, MOST_ROWS) + 1)),
         "vectors": tuple(range(1, min(wide, most) + 1)),
-        "lanes": (min(lanes, _power_of_two(extent(shape.lane))),),
+        "down": (0,) if shape.down is None else (0, 1),
+        "lanes": (default["lanes"],),
     }
-    default = {"channels": channels, "rows": rows, "vectors": vectors, "lanes": knobs["lanes"][0]}
     return Space("rows", knobs, default, lambda point: _apply(unit, shape, point))
 
 
-def tile(group: int, high: int, wide: int, registers: int) -> tuple[int, int, int]:
-    """Channels, rows and vectors of the register tile for `high` rows of `wide` vectors: least time by counting.
+def _lanes(unit: Unit, places: int) -> int:
+    """All lanes of a vector, or enough for a short row: a power of two where lanes can be off."""
+    masks = has_masks(unit.target.features, unit.facts.target.dtype.bits)
+    return min(unit.target.lanes(unit.facts.target.dtype), 1 << (places - 1).bit_length() if masks else places)
 
-    A step issues two multiply-adds and two loads in a cycle (vectors of an image are rarely aligned: they count twice),
-    and an accumulator waits four cycles for itself. The operand of fewer registers stays in them for the step.
+
+@dataclass(frozen=True)
+class Taps:
+    """The taps below one another: how many, how far apart, and how many rows the window moves by."""
+
+    count: int = 1
+    gap: int = 1
+    step: int = 1
+
+    def read(self, rows: int) -> int:
+        """How many rows of an image all taps of so many rows read."""
+        return len({row * self.step + tap * self.gap for row in range(rows) for tap in range(self.count)})
+
+
+def tile(group: int, high: int, wide: int, registers: int, taps: Taps) -> tuple[int, int, int, int]:
+    """Channels, rows and vectors of the tile for `high` rows of `wide` vectors, and whether taps are unrolled.
+
+    The least time by counting: a cycle issues two multiply-adds and two loads (vectors of an image are rarely aligned:
+    they count twice), and an accumulator waits four cycles for itself.
     """
-    best, chosen = math.inf, (1, 1, 1)
+    best, chosen = math.inf, (1, 1, 1, 0)
     for channels in (n for n in range(min(group, registers), 0, -1) if group % n == 0):
         for rows in range(1, min(high, MOST_ROWS) + 1):
             for vectors in range(1, min(wide, registers) + 1):
-                sums, read = channels * rows * vectors, rows * vectors
-                if sums + min(channels, read) + 1 > registers or (rows > 1 and vectors < wide):
-                    continue
-                cycles = max(sums / 2, (channels + 2 * read) / 2, 4.0) + 0.5
-                edge = 1 + 0.05 * (high % rows != 0)
-                time = group // channels * (high / rows) * ceildiv(wide, vectors) * cycles * edge
-                if time < best * 0.999:
-                    best, chosen = time, (channels, rows, vectors)
+                for down in (0, 1) if rows > 1 and taps.count > 1 else (0,):
+                    if rows > 1 and vectors < wide and not down:
+                        continue
+                    cycles = _cycles(channels, rows, vectors, registers, taps, bool(down))
+                    edge = 1 + 0.05 * (high % rows != 0)
+                    time = group // channels * (high / rows) * ceildiv(wide, vectors) * cycles * edge
+                    if time < best * 0.999:
+                        best, chosen = time, (channels, rows, vectors, down)
     return chosen
+
+
+def _cycles(channels: int, rows: int, vectors: int, registers: int, taps: Taps, down: bool) -> float:
+    """Cycles of the taps below one another for one tile; infinite where it does not fit the registers."""
+    sums, read = channels * rows * vectors, rows * vectors
+    if down:  # what the rows of the tile read for a tap stays for the next
+        if sums + read + channels + 1 > registers or sums * taps.count > MOST_UNROLLED:
+            return math.inf
+        loads = taps.count * channels + 2 * vectors * taps.read(rows)
+        return max(taps.count * sums / 2, loads / 2, 4.0 * taps.count) + 0.5
+    if sums + min(channels, read) + 1 > registers:  # the operand of fewer registers stays in them for a step
+        return math.inf
+    return taps.count * (max(sums / 2, (channels + 2 * read) / 2, 4.0) + 0.5)
+
+
+def _taps(unit: Unit, shape: Shape) -> Taps:
+    if shape.down is None or shape.row is None:
+        return Taps()
+    pitch, step = (abs(unit.facts.step(shape.image, axis.var) or 0) for axis in (shape.down, shape.row))
+    common = max(1, math.gcd(pitch, step))
+    return Taps(extent(shape.down), max(1, pitch // common), max(1, step // common))
 
 
 def _shape(unit: Unit) -> Shape | None:
@@ -115,28 +166,32 @@ def _shape(unit: Unit) -> Shape | None:
     across = [axis for axis in facts.spatial[:-1] if axis not in along and _uses(image, axis)]
     row = next((axis for axis in reversed(across) if extent(axis) > 1), None)
     others = tuple(axis for axis in facts.spatial if axis not in (lane, row, channel))
-    return Shape(lane, row, channel, others, image, weight, group, step)
+    return Shape(lane, row, _down(unit, image, row), channel, others, image, weight, group, step)
+
+
+def _down(unit: Unit, image: Load, row: Axis | None) -> Axis | None:
+    """The axis of the reduction that moves through the rows of an image."""
+    indices = [] if row is None else [index for index in image.indices if uses_any(index, {row.var})]
+    found = [axis for axis in unit.facts.reduce if any(uses_any(index, {axis.var}) for index in indices)]
+    return found[0] if len(found) == 1 and extent(found[0]) > 1 else None
 
 
 def _group(image: Load, channel: Axis) -> int | None:
-    """How many output channels read the same image: all, or those of a group; None where each reads its own."""
+    """How many output channels read the same image: all, those of a group, or each its own (1); None if it varies."""
     found: set[int] = set()
     for index in image.indices:
         divided = [e for e in walk(index) if isinstance(e, FloorDiv) and e.a is channel.var]
-        if sum(e is channel.var for e in walk(index)) != len(divided):
+        if index is channel.var:
+            found.add(1)
+        elif sum(e is channel.var for e in walk(index)) != len(divided):
             return None
         found.update(int_value(e.b) or 0 for e in divided)
     size = found.pop() if len(found) == 1 else 0 if found else extent(channel)
-    return size if size > 1 and extent(channel) % size == 0 else None
+    return size if size > 0 and extent(channel) % size == 0 else None
 
 
 def _uses(load: Load, axis: Axis) -> bool:
     return any(uses_any(index, {axis.var}) for index in load.indices)
-
-
-def _power_of_two(count: int) -> int:
-    """The least power of two that is not less."""
-    return 1 << (count - 1).bit_length()
 
 
 # ---------------------------------------------------------------------------------------------------------- the sketch
@@ -154,9 +209,11 @@ def _apply(unit: Unit, shape: Shape, point: Point) -> None:
         to_final = unit.to_taker
     loop_of = dict(zip([axis.var for axis in final.block.axes], final.axis))
     loops = {axis.var: loop_of[to_final[axis.var]] for axis in facts.spatial}
-    sums.pad(sums.axis[-1], point["lanes"])
+    masks = has_masks(unit.target.features, shape.image.buffer.dtype.bits)
+    if masks:
+        sums.pad(sums.axis[-1], point["lanes"])
     parallel, inner = _outer_loops(unit, final, shape, loops, point)
-    sums.compute_at(final, inner, exact=False)
+    sums.compute_at(final, inner, exact=not masks)
     if unit.taker is not None:
         sums.set_scope("local")
     _schedule_sums(sums, shape, unit, point)
@@ -171,9 +228,12 @@ def _apply(unit: Unit, shape: Shape, point: Point) -> None:
 def _neighbours(unit: Unit, shape: Shape) -> Stage | None:
     """Makes the places that the lanes of a vector read neighbours, in a copy of the image; None where they are."""
     s, image = unit.schedule, shape.image
-    if shape.step == 1:
-        return None
     made = writers(s.func.body, image.buffer)
+    if shape.step == 1:
+        if made and has_masks(unit.target.features, image.buffer.dtype.bits):  # whole vectors are stored
+            padding = s[made[0].name]
+            padding.pad(padding.axis[-1], unit.target.lanes(image.buffer.dtype))
+        return None
     copy = s[made[0].name] if made else s.cache_read(image.buffer.name, "global", [unit.facts.block.name])
     buffer = copy.block.writes[0].buffer
     names = [f"d{i}" for i in range(len(buffer.shape))]
@@ -203,9 +263,8 @@ def _outer_loops(unit: Unit, final: Stage, shape: Shape, loops: dict[Var, Var], 
         row, high = final.split(loops[shape.row.var], factor=point["rows"])
         rows, inner, length = [row, outer], [high, vector, lane], ceildiv(extent(shape.row), point["rows"])
     around = [*(loops[axis.var] for axis in shape.others), groups]
-    count = math.prod(extent(axis) for axis in (*shape.others, shape.channel)) // shape.group
-    parts = ceildiv(unit.target.cores * PARTS, count)
-    if min(parts, length) > 1:
+    parts = min(length, _parts(unit, shape))
+    if parts > 1:
         part, rows[0] = final.split(rows[0], factor=ceildiv(length, parts))
         around.append(part)
     final.reorder(*around, tiles, *rows, channel, *inner)
@@ -218,6 +277,18 @@ def _outer_loops(unit: Unit, final: Stage, shape: Shape, loops: dict[Var, Var], 
     return fused, rows[-1]
 
 
+def _parts(unit: Unit, shape: Shape) -> int:
+    """Into how many parts rows are divided: enough for all cores, and so that parts share little of what they read."""
+    count = math.prod(extent(axis) for axis in (*shape.others, shape.channel)) // shape.group
+    cores, taps = unit.target.cores, _taps(unit, shape)
+    wanted = ceildiv(cores * PARTS, count)
+    if shape.row is None or taps.count == 1:
+        return wanted
+    shared = (taps.count - 1) * taps.gap
+    high = extent(shape.row) * taps.step
+    return max(min(wanted, high // (LEAST_OWN * shared)), ceildiv(cores, count))
+
+
 def _schedule_sums(sums: Stage, shape: Shape, unit: Unit, point: Point) -> None:
     """The reduction around the tile; the operand of fewer registers is the one that is read first in a step."""
     loops = dict(zip([axis.var for axis in unit.facts.spatial], sums.axis))
@@ -227,7 +298,10 @@ def _schedule_sums(sums: Stage, shape: Shape, unit: Unit, point: Point) -> None:
     vector, lane = sums.split(wide, factor=point["lanes"])
     image = [*high, vector]
     tile = [*image, channel] if point["channels"] < point["rows"] * point["vectors"] else [channel, *image]
-    sums.reorder(*rest, *sums.reduce_axis, *tile, lane)
+    reduce = dict(zip([axis.var for axis in unit.facts.reduce], sums.reduce_axis))
+    if shape.down is not None and point["down"]:
+        tile = [reduce.pop(shape.down.var), *tile]
+    sums.reorder(*rest, *reduce.values(), *tile, lane)
     for loop in tile:
         sums.unroll(loop)
     sums.vectorize(lane)

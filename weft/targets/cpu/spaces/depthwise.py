@@ -6,9 +6,9 @@ ky, kx                        unrolled: neighbouring rows share what they read
 ri, lane                      the tile
 
 The image is read where it lies: what is beyond its edges, and beyond the end of a row in the last vector of one, are
-lanes that are off; the vectors of a short row are unrolled, so that it is known which. A machine whose vectors have no
-masks reads a copy of the channel with zeros around it instead (`copied`); so do a window over values that are computed
-first, and a window so large that the copy costs little beside it.
+lanes that are off; the vectors of a short row are unrolled, so that it is known which. Machines whose vectors have no
+masks, windows over values that are computed first, and windows so large that a copy with zeros around it costs little
+beside them are `conv_rows`'s.
 """
 
 from __future__ import annotations
@@ -26,9 +26,12 @@ from weft.targets.cpu.default_tiles import ceildiv
 from weft.targets.cpu.facts import has_masks
 from weft.targets.cpu.unit import Unit
 
-MOST_TAPS = 49
-MOST_MASKED_TAPS = 25
-MOST_UNROLLED = 128
+MOST_TAPS, MOST_TAPS_OF_STEPS, MOST_TAPS_OF_SHORT_ROWS = 9, 25, 49
+"""A copy costs more where windows move by several places, and most beside rows of half a vector or less."""
+
+MOST_UNROLLED = 400
+"""Multiply-adds of one straight piece of code, at most."""
+
 MOST_ROWS = 8
 SHORT_ROW = 4
 """Vectors of a row that is short."""
@@ -43,20 +46,26 @@ def space(unit: Unit) -> Space | None:
     if image is None:
         return None
     lane, row = facts.spatial[-1], facts.spatial[-2]
-    masked = facts.depth <= MOST_MASKED_TAPS and has_masks(unit.target.features, image.buffer.dtype.bits)
-    copied = int(not masked or not _lies_there(unit, image))
+    lanes = unit.target.lanes(facts.target.dtype)
+    most = MOST_TAPS if facts.step(image, lane.var) == 1 else MOST_TAPS_OF_STEPS
+    if 2 * extent(lane) <= lanes:
+        most = MOST_TAPS_OF_SHORT_ROWS
+    if facts.depth > most or not has_masks(unit.target.features, image.buffer.dtype.bits):
+        return None
+    if not _lies_there(unit, image):
+        return None
     most = max(1, min(MOST_ROWS, unit.target.vector_registers // 4, MOST_UNROLLED // facts.depth))
     rows = ceildiv(extent(row), ceildiv(extent(row), most))
-    lanes = min(unit.target.lanes(facts.target.dtype), extent(lane) if copied else _power_of_two(extent(lane)))
-    knobs = {"rows": tuple(range(1, min(16, extent(row)) + 1)), "lanes": (lanes,), "copied": (copied,)}
-    default = {"rows": rows, "lanes": lanes, "copied": copied}
+    lanes = min(lanes, _power_of_two(extent(lane)))
+    knobs = {"rows": tuple(range(1, min(16, extent(row)) + 1)), "lanes": (lanes,)}
+    default = {"rows": rows, "lanes": lanes}
     return Space("window", knobs, default, lambda point: _apply(unit, image, point))
 
 
 def _image(unit: Unit) -> Load | None:
     """What a window over rows of its own channel reads; None where the product is something else."""
     facts = unit.facts
-    if not is_product_sum(facts) or len(facts.loads) != 2 or len(facts.spatial) < 2 or facts.depth > MOST_TAPS:
+    if not is_product_sum(facts) or len(facts.loads) != 2 or len(facts.spatial) < 2:
         return None
     if any(axis.kind != "spatial" for axis in facts.spatial) or list(facts.block.writes[0].mins)[-1:] != [
         facts.spatial[-1].var
@@ -109,7 +118,7 @@ def _padding(unit: Unit, image: Load) -> Block | None:
 def _apply(unit: Unit, image: Load, point: Point) -> None:
     s, facts = unit.schedule, unit.facts
     name = facts.block.name
-    padding = None if point["copied"] else _padding(unit, image)
+    padding = _padding(unit, image)
     if padding is not None:
         s[padding.name].compute_inline()
     if unit.taker is None:
@@ -119,23 +128,21 @@ def _apply(unit: Unit, image: Load, point: Point) -> None:
         sums, final = s[name], s[unit.taker.name]
         loop_of = dict(zip([axis.var for axis in final.block.axes], final.axis))
         order = [loop_of[unit.to_taker[axis.var]] for axis in facts.spatial]
-    if not point["copied"]:
-        sums.pad(sums.axis[-1], point["lanes"])
+    sums.pad(sums.axis[-1], point["lanes"])
     *outer, row, lane = order
     row_outer, row_inner = final.split(row, factor=point["rows"])
     lane_outer, lane_inner = final.split(lane, factor=point["lanes"])
     final.reorder(*outer, row_outer, lane_outer, row_inner, lane_inner)
     final.unroll(row_inner)
     final.vectorize(lane_inner)
-    sums.compute_at(final, lane_outer, exact=bool(point["copied"]))
+    sums.compute_at(final, lane_outer, exact=False)
     if unit.taker is not None:
         sums.set_scope("local")
     _schedule_sums(sums)
-    if not point["copied"] and ceildiv(extent(facts.spatial[-1]), point["lanes"]) <= SHORT_ROW:
+    if ceildiv(extent(facts.spatial[-1]), point["lanes"]) <= SHORT_ROW:
         final.unroll(lane_outer)
     unit.done.update([name, final.name, sums.name])
-    around = outer if point["copied"] else [*outer, row_outer]
-    parallel = parallelize(final, around, facts.points * facts.depth, unit.target)
+    parallel = parallelize(final, [*outer, row_outer], facts.points * facts.depth, unit.target)
     if parallel is not None or outer:
         attach_producers(s, final.name, [parallel if parallel is not None else outer[-1]], unit.target, unit.done)
 
@@ -143,7 +150,8 @@ def _apply(unit: Unit, image: Load, point: Point) -> None:
 def _schedule_sums(sums: Stage) -> None:
     """The taps as one straight piece of code around the tile."""
     *rest, high, wide = sums.axis
-    sums.reorder(*rest, *sums.reduce_axis, high, wide)
-    for loop in (*sums.reduce_axis, high):
+    *down, across = sums.reduce_axis
+    sums.reorder(*rest, across, *down, high, wide)
+    for loop in (across, *down, high):
         sums.unroll(loop)
     sums.vectorize(wide)
