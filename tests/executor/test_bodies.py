@@ -5,7 +5,7 @@ import pytest
 
 import weft
 import weft.ops  # noqa: F401
-from weft.executor import bodies
+from weft.executor import bodies, turns
 from weft.executor.steps import HostStep
 from weft.graph.interpreter import interpret_graph
 from weft.graph.ir import Graph, Node, TensorType, Value
@@ -226,3 +226,47 @@ def test_other_batches_get_forms_of_their_own_but_not_without_end(monkeypatch):
     assert body.compiled == bodies.MOST_FORMS
     steady = [key for key, form in body._forms.items() if form.mask is None]
     assert len(steady) == bodies.MOST_FORMS - 1
+
+
+def stopping():
+    """States that are handed around and stand still, rows that are states and inputs too, and a stop by value."""
+    main, body = Part("main"), Part("body")
+    x, start = main.input("x", "float32", (4,)), main.input("start", "float32", (4,))
+    turn, go, now, before, still = (body.input(n) for n in ("turn", "go", "now", "before", "still"))
+    grown = body("Add", body("Mul", now, body.constant(1.5)), still)
+    more = body("Less", body("ReduceMax", grown, keepdims=0), body.constant(60.0))
+    number = body("Cast", turn, to=1)
+    kept = [grown, before, number, more, body("Identity", grown), x]
+    graph = body.finish([turn, go, now, before, still], [more, grown, now, still, *kept])
+    results = main("Loop", main.constant(1000, "int64"), None, start, start, x, outputs=9, body=graph)
+    return infer(main.finish([x, start], results)), [np.full(4, 0.5, "float32"), np.arange(4, dtype="float32")]
+
+
+@pytest.mark.filterwarnings("ignore::weft.executor.HostWarning")
+@pytest.mark.parametrize("chunk", [1 << 16, 3])
+@pytest.mark.parametrize("model", [stopping, recurrent, scanned])
+def test_turns_in_native_code(model, chunk, monkeypatch):
+    monkeypatch.setattr(bodies, "PRICE", 0.0)
+    monkeypatch.setattr(turns, "MOST_TURNS", chunk)
+    calls = []
+    monkeypatch.setattr(bodies, "repeat", lambda *given: calls.append(turns.repeat(*given)) or calls[-1])
+    graph, arrays = model()
+    check(weft.compile(graph), arrays, interpret_graph(graph, arrays), 2)
+    assert calls and all(made is not None and 0 < made.turns <= chunk for made in calls)
+    assert len({id(state) for made in calls for state in made.states}) > 1
+
+
+@pytest.mark.filterwarnings("ignore::weft.executor.HostWarning")
+def test_a_loop_without_limit_or_turns(monkeypatch):
+    monkeypatch.setattr(bodies, "PRICE", 0.0)
+    main, body = Part("main"), Part("body")
+    start, go_on = main.input("start", "float32", (2,)), main.input("go_on", "bool", ())
+    turn, go, state = body.input("turn"), body.input("go"), body.input("state")
+    made = body("Add", state, body.constant(1.0))
+    more = body("Less", body("ReduceMax", made, keepdims=0), body.constant(500.0))
+    graph = body.finish([turn, go, state], [more, made, body("ReduceSum", made, keepdims=0)])
+    graph = infer(main.finish([start, go_on], main("Loop", None, go_on, start, outputs=2, body=graph)))
+    module = weft.compile(graph)
+    for condition in (True, False, True):
+        arrays = [np.array([0.25, 0.5], "float32"), np.array(condition)]
+        check(module, arrays, interpret_graph(graph, arrays), 2)

@@ -7,7 +7,7 @@ memory       the arena
 native       drivers that call kernels in order
 run          one call
 specialize   a graph compiled for the shapes that it meets
-bodies       subgraphs of control flow, compiled once that is worth it
+bodies       subgraphs of control flow, compiled once that is worth it; turns: loops around them in native code
 cache        compiled models on disk
 constants    weights that are let go of, and come back when asked for
 fastcall     the short way through a call

@@ -23,10 +23,13 @@ from typing import Any
 import numpy as np
 
 from weft.executor.fastcall import Fast
+from weft.executor.run import Runner
 from weft.executor.specialize import LARGEST_BOUND_VALUE, Executor, deciding_inputs
+from weft.executor.turns import repeat
 from weft.expr.nodes import Var
 from weft.graph.interpreter import Interpreter
 from weft.graph.ir import Array, Dim, Graph, GraphError, Node, TensorType, Value, all_graphs, dtype_name, free_values
+from weft.graph.opspec import Repeated, Repetition
 from weft.graph.passes.infer import infer
 from weft.graph.passes.support import substitute_values
 from weft.graph.shapes import unknown_dim
@@ -112,6 +115,16 @@ class Body:
         form = self.form(arrays)
         made = self._interpreter.run(self.graph, arrays, {}) if form is None else form.run(arrays, threads)
         return [arrays[at] if at >= 0 else made[~at] for at in self._picks]
+
+    def repeat(self, arrays: Sequence[Any], wanted: Repetition, threads: int) -> Repeated | None:
+        """Several turns of a loop at once; None where there is no form now that is a single native call."""
+        changing = {wanted.counter, *wanted.rows, *(place for _, place in wanted.carried)}
+        if not self.graph.outputs or changing & self._bound:
+            return None  # a form is made for one value of what decides shapes
+        form = self._forms.get(self._key(arrays))
+        if form is None or form.fast is None or not isinstance(form.runner, Runner) or not form.runner.program.steps:
+            return None
+        return repeat(form.runner, self._picks, arrays, wanted, threads)
 
     def form(self, arrays: Sequence[Any]) -> Form | None:
         """The compiled form for these inputs; None where they are to be interpreted."""

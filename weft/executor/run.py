@@ -18,6 +18,7 @@ from weft.executor.native import Engine
 from weft.executor.steps import HostStep, NativeStep, Program, aligned_array, empty_array
 from weft.graph.interpreter import mismatch, operator_of
 from weft.graph.ir import Array, Graph, GraphError, TensorType, Value
+from weft.graph.opspec import Repeated, Repetition
 from weft.runtime.arguments import address_of
 
 MOST_ARENAS = 4
@@ -46,18 +47,9 @@ class HostRunner:
     def _host(self, step: HostStep, values: list[Any], threads: int) -> None:
         node = step.node
         given = [None if number is None else values[number] for number in step.inputs]
-        ready: dict[Graph, tuple[Any, list[Any]]] = {}
-
-        def run_graph(graph: Graph, arrays: Sequence[Any]) -> list[Any]:
-            found = ready.get(graph)
-            if found is None:
-                found = ready[graph] = self._body(step, graph, values)
-            body, captured = found
-            made: list[Any] = body.run([*arrays, *captured], threads)
-            return made
-
+        subgraphs = _Subgraphs(self, step, values, threads) if node.graphs else None
         try:
-            made = operator_of(node).run(node, given, run_graph)
+            made = operator_of(node).run(node, given, subgraphs)
         except WeftError:
             raise
         except (ArithmeticError, LookupError, TypeError, ValueError) as problem:
@@ -70,7 +62,7 @@ class HostRunner:
         if node.graphs:
             self._separate(step, values)
 
-    def _body(self, step: HostStep, graph: Graph, values: list[Any]) -> tuple[Any, list[Any]]:
+    def body(self, step: HostStep, graph: Graph, values: list[Any]) -> tuple[Any, list[Any]]:
         """A subgraph of a host node as something to run, and the values that it takes from outside."""
         numbers = dict(step.captured)
         body = step.inner.get(graph)
@@ -83,12 +75,45 @@ class HostRunner:
     @staticmethod
     def _separate(step: HostStep, values: list[Any]) -> None:
         """Copies the results of subgraphs that are a value from outside, handed on: each value has its own array."""
-        taken = {id(values[n]) for n in (*step.inputs, *(n for _, n in step.captured)) if n is not None}
+        taken = [values[n] for n in (*step.inputs, *(n for _, n in step.captured)) if n is not None]
         for number in step.outputs:
             array = values[number]
-            if isinstance(array, np.ndarray) and id(array) in taken:
-                values[number] = array.copy()
-            taken.add(id(array))
+            if isinstance(array, np.ndarray) and any(_may_share(array, other) for other in taken):
+                values[number] = array = array.copy()
+            taken.append(array)
+
+
+def _may_share(array: Array, other: Any) -> bool:
+    """Whether two arrays may have memory in common; most own theirs, which is quickly seen."""
+    if array is other or array.base is None and getattr(other, "base", None) is None:
+        return array is other
+    return isinstance(other, np.ndarray) and np.may_share_memory(array, other)
+
+
+class _Subgraphs:
+    """The subgraphs of a host node, in one run of it: what they take from outside is looked up once."""
+
+    def __init__(self, runner: HostRunner, step: HostStep, values: list[Any], threads: int) -> None:
+        self.runner, self.step, self.values, self.threads = runner, step, values, threads
+        self.ready: dict[Graph, tuple[Any, list[Any]]] = {}
+
+    def find(self, graph: Graph) -> tuple[Any, list[Any]]:
+        """What runs a subgraph, and what it takes from outside."""
+        found = self.ready.get(graph)
+        if found is None:
+            found = self.ready[graph] = self.runner.body(self.step, graph, self.values)
+        return found
+
+    def __call__(self, graph: Graph, arrays: Sequence[Any]) -> list[Any]:
+        body, captured = self.find(graph)
+        made: list[Any] = body.run([*arrays, *captured], self.threads)
+        return made
+
+    def repeat(self, graph: Graph, wanted: Repetition) -> Repeated | None:
+        """Several turns at once; None where that is not possible now."""
+        body, captured = self.find(graph)
+        made: Repeated | None = body.repeat([*wanted.inputs, *captured], wanted, self.threads)
+        return made
 
 
 class Runner(HostRunner):
@@ -113,7 +138,7 @@ class Runner(HostRunner):
 
     def _make_fast(self, types: Sequence[TensorType]) -> Fast:
         entries = [step.entry for step in self.program.steps if isinstance(step, NativeStep)]
-        scope = {"arenas": self._arenas, "new_arena": self._new_arena, "keep_arena": self._give, "fault": _fault}
+        scope = {"arenas": self._arenas, "new_arena": self._new_arena, "keep_arena": self.give_arena, "fault": fault}
         # The function may outlive the runner: it holds the engine and the weights too.
         scope.update(entry=entries[0] if entries else None, alive=(self._engine, self.program))
         return fast_call(self.program, types, self._addresses, scope)
@@ -127,7 +152,7 @@ class Runner(HostRunner):
         for number, array in zip(program.inputs, arrays):
             values[number] = array
         given = {} if out is None else self._usable(arrays, out)
-        arena = self._take()
+        arena = self.take_arena()
         try:
             for step, finished in zip(program.steps, program.last_use):
                 if isinstance(step, NativeStep):
@@ -142,7 +167,7 @@ class Runner(HostRunner):
                     if number not in program.constants:
                         values[number] = None
         finally:
-            self._give(arena)
+            self.give_arena(arena)
         return [self._own(at, number, values[number]) for at, number in enumerate(program.outputs)]
 
     def _usable(self, arrays: Sequence[Any], out: Sequence[Array | None]) -> dict[int, Array]:
@@ -182,9 +207,14 @@ class Runner(HostRunner):
         code = step.entry(struct.pack(f"<{len(bases)}q", *bases), threads)
         del kept
         if code:
-            raise _fault(code)
+            raise fault(code)
 
-    def _take(self) -> Arena:
+    def weight_address(self, number: int) -> int:
+        """Where a weight lies."""
+        return self._addresses[number]
+
+    def take_arena(self) -> Arena:
+        """An arena for one call; `give_arena` takes it back."""
         # Taking from a list is one operation: no lock is needed between threads.
         try:
             return self._arenas.pop()
@@ -195,11 +225,13 @@ class Runner(HostRunner):
         array = aligned_array(np.empty(max(self.program.arena_bytes, 64) + 64, np.uint8)[1:], 64)
         return array.ctypes.data, array
 
-    def _give(self, arena: Arena) -> None:
+    def give_arena(self, arena: Arena) -> None:
+        """Keeps an arena for the next call."""
         if len(self._arenas) < MOST_ARENAS and arena[1].nbytes <= LARGEST_KEPT:
             self._arenas.append(arena)
 
 
-def _fault(code: int) -> RuntimeFault:
+def fault(code: int) -> RuntimeFault:
+    """The error for the code of a native call that failed."""
     reason = "there was not enough memory for its intermediate arrays" if code == 1 else f"code {code}"
     return RuntimeFault(f"the compiled model failed: {reason}")

@@ -18,7 +18,7 @@ from weft.graph.ir import (
     Value,
     same_dim,
 )
-from weft.graph.opspec import Evaluate, Infer, OpSpec, Use, register
+from weft.graph.opspec import Evaluate, Infer, OpSpec, Repeated, Repetition, Use, register
 from weft.graph.shapes import normal_axis, unknown_dim
 from weft.ops.control_map import expand_scan
 
@@ -118,25 +118,71 @@ def _loop(c: Evaluate, most: Array | None = None, condition: Array | None = None
     body = body_of(c)
     limit = None if most is None or not most.size else int(most.reshape(-1)[0])
     going = condition is None or not condition.size or bool(condition.reshape(-1)[0])
-    current = list(states)
-    rows: list[list[Any]] = [[] for _ in body.outputs[1 + len(states) :]]
-    turn = 0
-    while going and (limit is None or turn < limit):
-        made = c.run(body, [np.array(turn, np.int64), np.array(True), *current])
-        going = bool(np.asarray(made[0]).reshape(-1)[0])
-        current = list(made[1 : 1 + len(states)])
-        for row, value in zip(rows, made[1 + len(states) :]):
-            row.append(value)
-        turn += 1
-    return (*current, *(stack(c, r, 0, v) for r, v in zip(rows, body.outputs[1 + len(states) :])))
+    turns = Turns(c, body, list(states), 1, len(body.outputs) - 1 - len(states))
+    while going and (limit is None or turns.count < limit):
+        turn = turns.count
+        given = [np.array(turn, np.int64), np.array(True), *turns.states]
+        left = MOST_TURNS if limit is None else limit - turn
+        carried = [(1 + at, 2 + at) for at in range(len(states))]
+        kept = range(1 + len(states), len(body.outputs))
+        made = turns.several(Repetition(given, carried, kept, left, turn, counter=0, condition=0))
+        going = bool(np.asarray(turns.one(given)[0]).reshape(-1)[0]) if made is None else made.going
+    return (*turns.states, *(turns.stacked(at, 0, v) for at, v in enumerate(body.outputs[1 + len(states) :])))
 
 
-def stack(c: Use, rows: Sequence[Array], axis: int, like: Value) -> Array:
-    """Rows along a new axis; without rows the type of the subgraph's output says what is empty."""
-    if rows:
-        if any(r.shape != rows[0].shape for r in rows):
-            raise c.error(f"the shapes of {like.name!r} differ from turn to turn")
-        return np.stack(rows, axis=axis if axis >= 0 else axis + rows[0].ndim + 1)
+MOST_TURNS = 1 << 40
+"""The turns of a loop that has no limit."""
+
+
+class Turns:
+    """A loop on its way: its states, and the rows that it keeps, each in parts of some turns.
+
+    Outputs of the body are `skip` others, then the states, then what is kept.
+    """
+
+    def __init__(self, c: Evaluate, body: Graph, states: list[Any], skip: int, kept: int) -> None:
+        self.c, self.body, self.states, self.skip = c, body, states, skip
+        self.count = 0
+        self.parts: list[list[Any]] = [[] for _ in range(kept)]
+        self._asked = 0
+
+    def one(self, given: Sequence[Any]) -> list[Any]:
+        """One turn; all outputs of the body."""
+        made = self.c.run(self.body, given)
+        end = self.skip + len(self.states)
+        self.states = list(made[self.skip : end])
+        for part, value in zip(self.parts, made[end:]):
+            part.append(np.asarray(value)[None])
+        self.count += 1
+        return made
+
+    def several(self, wanted: Repetition) -> Repeated | None:
+        """Several turns at once, where that is possible. It may become so later: that is asked now and then."""
+        if self.count < self._asked or not all(isinstance(a, np.ndarray) for a in wanted.inputs):
+            return None
+        made = self.c.repeat(self.body, wanted)
+        if made is None or not made.turns:
+            self._asked = 2 * self.count + 1
+            return None
+        self.states = made.states
+        for part, rows in zip(self.parts, made.kept):
+            part.append(rows)
+        self.count += made.turns
+        return made
+
+    def stacked(self, at: int, axis: int, like: Value, back: bool = False) -> Array:
+        """What was kept, along a new axis; without turns the type of the subgraph's output says what is empty."""
+        parts = self.parts[at]
+        if not parts:
+            return _no_rows(self.c, axis, like)
+        if any(part.shape[1:] != parts[0].shape[1:] for part in parts):
+            raise self.c.error(f"the shapes of {like.name!r} differ from turn to turn")
+        rows = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        rows = rows[::-1] if back else rows
+        return np.ascontiguousarray(np.moveaxis(rows, 0, normal_axis(axis, rows.ndim)))
+
+
+def _no_rows(c: Use, axis: int, like: Value) -> Array:
     if not isinstance(like.type, TensorType):
         raise c.error(f"it ran no turn, and the type of {like.name!r} is not known")
     shape = [d if isinstance(d, int) else 0 for d in like.type.shape or ()]
@@ -192,22 +238,23 @@ def _scan_infer(c: Infer) -> list[Any]:
 def _scan(c: Evaluate, *arrays: Any) -> tuple[Any, ...]:
     s = Scans(c, len(arrays))
     states = list(arrays[: s.states])
-    moved = [np.moveaxis(a, axis, 0) for a, axis in zip(arrays[s.states :], s.in_axes)]
+    moved = [np.ascontiguousarray(np.moveaxis(a, axis, 0)) for a, axis in zip(arrays[s.states :], s.in_axes)]
     moved = [m[::-1] if back else m for m, back in zip(moved, s.in_back)]
     if len({len(m) for m in moved}) != 1:
         raise c.error(f"its inputs have different lengths: {[len(m) for m in moved]}")
-    rows: list[list[Any]] = [[] for _ in s.out_axes]
-    for step in range(len(moved[0])):
-        made = c.run(s.body, [*states, *(np.asarray(m[step]) for m in moved)])
-        states = list(made[: s.states])
-        for row, value in zip(rows, made[s.states :]):
-            row.append(value)
+    steps = len(moved[0])
+    turns = Turns(c, s.body, states, 0, len(s.out_axes))
+    carried = [(at, at) for at in range(s.states)]
+    kept = range(s.states, len(s.body.outputs))
+    while turns.count < steps:
+        given = [*turns.states, *(np.asarray(m[turns.count]) for m in moved)]
+        rows = {s.states + at: m[turns.count :] for at, m in enumerate(moved)}
+        left = steps - turns.count
+        if turns.several(Repetition(given, carried, kept, left, turns.count, rows=rows)) is None:
+            turns.one(given)
     outputs = s.body.outputs[s.states :]
-    stacked = [
-        stack(c, row[::-1] if back else row, axis, value)
-        for row, axis, back, value in zip(rows, s.out_axes, s.out_back, outputs)
-    ]
-    return (*states, *stacked)
+    ends = enumerate(zip(s.out_axes, s.out_back, outputs))
+    return (*turns.states, *(turns.stacked(at, axis, value, bool(back)) for at, (axis, back, value) in ends))
 
 
 register(OpSpec("Scan", _scan_infer, _scan, expand=expand_scan))
