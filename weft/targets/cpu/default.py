@@ -15,11 +15,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Sequence
+from itertools import takewhile
 
 from weft.core.errors import ScheduleError, WeftError
 from weft.expr.nodes import Buffer, Load, Var, int_value
 from weft.expr.structural import structural_key
-from weft.loop.ir import Block, Store
+from weft.expr.visit import uses_any
+from weft.loop.ir import Block, For, Store
 from weft.loop.tree import block_path, blocks_in, loops_on, readers
 from weft.schedule.facts import (
     Facts,
@@ -33,11 +35,11 @@ from weft.schedule.facts import (
     sole_reader,
     work_around,
 )
-from weft.schedule.schedule import Schedule
+from weft.schedule.schedule import Schedule, Stage
 from weft.schedule.space import Space
 from weft.targets.base import Target
 from weft.targets.cpu.default_attach import attach_producers
-from weft.targets.cpu.default_loops import parallelize, schedule_elementwise, schedule_reduction
+from weft.targets.cpu.default_loops import LEAST_PARALLEL_WORK, parallelize, schedule_elementwise, schedule_reduction
 from weft.targets.cpu.default_tiles import apply_tile, axis_loops, plan_tile, tile_in_place
 from weft.targets.cpu.spaces import KEPT, SPACES, WHOLE, recurrent, recurrent_dot
 from weft.targets.cpu.unit import Unit
@@ -277,11 +279,11 @@ def _rows(s: Schedule, name: str, target: Target, done: set[str]) -> None:
         return
     candidates = list(reversed(outer))
     attach_producers(s, name, candidates, target, done)
+    if facts.is_reduction and not any(n in done for n in earlier) and _reduce_in_parts(s, name, target):
+        return
     if facts.is_reduction:
         schedule_reduction(s[name], target)
-        outer = [loop for loop in s[name].loops if loop.name in {x.name for x in spatial}]
-        first = s[name].loops[: len(outer)]
-        parallelize(s[name], list(first), total, target)
+        parallelize(s[name], _leading_elements(s[name]), total, target)
         return
     attached = any(len(loops_on(block_path(s.func, n, "schedule"))) > 0 and n in done for n in earlier)
     if not attached:
@@ -291,6 +293,49 @@ def _rows(s: Schedule, name: str, target: Target, done: set[str]) -> None:
     inside = _outermost_with(s, name, earlier)
     work = max([total, *[work_around(s, n) for n in names_of(s) if n in done]])
     parallelize(s[name], inside, work, target)
+
+
+def _leading_elements(stage: Stage) -> list[Var]:
+    """The loops around a stage before the first that reduces, or that became lanes."""
+    block = stage.block
+    reduced = [binding for axis, binding in zip(block.axes, block.bindings) if axis.kind == "reduce"]
+
+    def is_free(loop: For) -> bool:
+        return loop.kind == "serial" and not any(uses_any(binding, {loop.var}) for binding in reduced)
+
+    path = loops_on(block_path(stage.schedule.func, stage.name, "schedule"))
+    return [loop.var for loop in takewhile(is_free, path)]
+
+
+def _reduce_in_parts(s: Schedule, name: str, target: Target) -> bool:
+    """A long reduction into few elements: each thread reduces parts of it, and the parts' results come last."""
+    facts = facts_of(block_named(s, name))
+    fewest = 2 * target.cores
+    if facts.points >= fewest or facts.depth * facts.points < 2 * LEAST_PARALLEL_WORK or target.cores < 2:
+        return False
+    counts = {axis.var: _parts(extent(axis), fewest) for axis in facts.reduce}
+    axis = next((axis for axis in facts.reduce if counts[axis.var]), None)
+    loops = dict(zip([axis.var for axis in facts.reduce], s[name].reduce_axis))
+    if axis is None or len(loops) != len(facts.reduce):
+        return False
+    before = s.copy()
+    try:
+        part, inside = s[name].split(loops[axis.var], factor=extent(axis) // counts[axis.var])
+        s[name].reorder(part, *(inside if loop is loops[axis.var] else loop for loop in loops.values()))
+        partial = s.rfactor(name, part)
+        schedule_reduction(s[partial.name], target)
+        across = [loop for loop in s[partial.name].loops if loop.name == part.name]
+        parallelize(s[partial.name], across, facts.depth, target)
+        schedule_reduction(s[name], target)
+    except WeftError:
+        s._become(before)
+        return False
+    return True
+
+
+def _parts(length: int, fewest: int) -> int:
+    """Into how many equal parts an axis is cut, at least so many; 0 where it cannot be."""
+    return next((count for count in range(fewest, 8 * fewest) if length % count == 0), 0)
 
 
 def _outermost_with(s: Schedule, name: str, earlier: list[str]) -> list[Var]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from weft.core.errors import ScheduleError
 from weft.expr.nodes import Load, Var, int_value
@@ -136,7 +136,11 @@ def schedule_reduction(stage: Stage, target: Target) -> None:
         return
     lanes = _lanes(facts, target)
     along = contiguous_reduction(facts)
-    attempts = [_lanes_in_reduction, _lanes_in_elements] if along else [_lanes_in_elements, _lanes_in_reduction]
+    attempts: list[Callable[[Stage, Facts, int], bool]] = [_lanes_in_elements, _lanes_in_reduction]
+    if along:
+        attempts.reverse()
+    else:
+        attempts.insert(0, lambda stage, facts, lanes: _row_after_row(stage, facts, lanes, target))
     for attempt in attempts:
         before = stage.schedule.copy()
         try:
@@ -246,6 +250,46 @@ def _lanes_in_elements(stage: Stage, facts: Facts, lanes: int) -> bool:
         stage.unroll(tap)
     stage.vectorize(inner)
     return True
+
+
+ROWS_AT_ONCE = 4
+"""Rows that are added up before the sums go back to the first-level cache."""
+LEAST_STRETCH = 16
+"""Vectors of a row that are read in one go, at least."""
+
+
+def _row_after_row(stage: Stage, facts: Facts, lanes: int, target: Target) -> bool:
+    """Rows reduced into one row: a stretch of the sums stays in the first-level cache while rows stream past it."""
+    lane = best_lane_axis(facts)
+    loops, rows = list(stage.axis), facts.reduce[-1]
+    if lane is None or facts.store is None or len(loops) != len(facts.spatial) or extent(rows) < 2 * ROWS_AT_ONCE:
+        return False
+    steps = [facts.step(load, lane.var) for load in facts.loads]
+    far = [facts.step(load, rows.var) or 0 for load, step in zip(facts.loads, steps) if step == 1]
+    loop = loops[[i for i, axis in enumerate(facts.spatial) if axis is lane][0]]
+    length = extent_of(stage, loop)
+    alone = _alone(stage)
+    if any(step not in (0, 1) for step in steps) or not far or min(far) < length or length < 2 * lanes:
+        return False
+    if loop.name not in alone:
+        return False
+    others = [x for x in loops if x is not loop and x.name in alone]
+    block, part = stage.split(loop, factor=_stretch(length, lanes, facts, target))
+    vector, inner = stage.split(part, factor=lanes)
+    *outside, last = stage.reduce_axis
+    row, few = stage.split(last, factor=ROWS_AT_ONCE)
+    stage.reorder(*others, block, *outside, row, vector, few, inner)
+    stage.unroll(few)
+    stage.vectorize(inner)
+    return True
+
+
+def _stretch(length: int, lanes: int, facts: Facts, target: Target) -> int:
+    """How many of a row's elements are reduced together: a third of the cache, less where threads would wait."""
+    most = max((target.cache_bytes[0] or 32 << 10) // 3 // facts.target.dtype.bytes, LEAST_STRETCH * lanes)
+    rows = facts.points // length
+    parts = max(ceildiv(length, most), min(ceildiv(2 * target.cores, rows), length // (LEAST_STRETCH * lanes)), 1)
+    return ceildiv(ceildiv(length, parts), lanes) * lanes
 
 
 def _alone(stage: Stage) -> set[str]:

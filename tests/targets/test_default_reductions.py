@@ -1,0 +1,59 @@
+"""Reductions under their default schedules: rows into one row, and everything into a few elements."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.targets.test_default_schedules import build_and_compare, kinds
+from weft import te
+
+
+def reduced(shape, axes, reduce=te.sum):
+    """The reduction of a tensor along some axes."""
+    a = te.placeholder(shape, name="A")
+    taken = {axis: te.reduce_axis(shape[axis], f"r{axis}") for axis in axes}
+    kept = [size for axis, size in enumerate(shape) if axis not in axes]
+
+    def body(*at):
+        rest = iter(at)
+        return reduce(
+            a[tuple(taken[k].var if k in taken else next(rest) for k in range(len(shape)))], list(taken.values())
+        )
+
+    out = te.compute(tuple(kept), body, name="B")
+    return te.create_schedule(out.op), a, out
+
+
+@pytest.mark.parametrize(
+    "shape,axes",
+    [
+        ((50, 100), (0,)),
+        ((9, 33), (0,)),
+        ((3, 70, 257), (1,)),
+        ((4, 30, 20, 40), (1, 2)),
+        ((11, 5, 64), (0, 1)),
+        ((300, 8000), (0,)),
+        ((7, 300), (0,)),
+    ],
+)
+@pytest.mark.parametrize("reduce", [te.sum, te.max])
+def test_rows_into_one_row(shape, axes, reduce):
+    schedule, a, out = reduced(shape, axes, reduce)
+    numpy = np.sum if reduce is te.sum else np.max
+    build_and_compare(schedule, [a], out, lambda x: numpy(x, axis=axes))
+
+
+def test_stretches_of_a_long_row_are_divided_among_threads():
+    schedule, a, out = reduced((300, 8000), (0,))
+    build_and_compare(schedule, [a], out, lambda x: x.sum(0))
+    assert kinds(schedule, "B")[0] == "parallel" and kinds(schedule, "B")[-1] == "vectorized"
+
+
+@pytest.mark.parametrize(
+    "shape,axes", [((1000, 300), (0, 1)), ((200000,), (0,)), ((3, 500, 211), (1, 2)), ((257, 1024), (0, 1))]
+)
+def test_one_long_reduction_is_divided_among_threads(shape, axes):
+    schedule, a, out = reduced(shape, axes)
+    build_and_compare(schedule, [a], out, lambda x: np.asarray(x.astype("float64").sum(axis=axes)), tolerance=1e-4)
+    assert "parallel" in kinds(schedule, "B_rf")
