@@ -25,7 +25,6 @@ from weft.loop.passes.unroll import unroll
 from weft.loop.passes.vectorize import vectorize
 from weft.targets.base import Target
 from weft.targets.cpu.amx import configure_tiles
-from weft.targets.cpu.reuse_tiles import reuse_tiles
 
 PASSES: tuple[Callable[[Func], Func], ...] = (
     decompose_init,
@@ -42,7 +41,6 @@ PASSES: tuple[Callable[[Func], Func], ...] = (
     skip_zeros,
     turn_loops,
     hoist,
-    reuse_tiles,
     reuse_storage,
     interleave_stores,
     transpose_stores,

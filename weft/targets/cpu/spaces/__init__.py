@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from weft.ops.products_parts import LEFT
 from weft.schedule.space import Space
 from weft.targets.cpu.spaces import (
     attention,
@@ -21,20 +20,17 @@ from weft.targets.cpu.spaces import (
     matmul,
     matmul_amx,
     matmul_dot,
-    matmul_parts,
     winograd,
 )
 from weft.targets.cpu.unit import Unit
 
 SPACES: tuple[Callable[[Unit], Space | None], ...] = (
-    matmul_parts.space, matmul_amx.space, matmul_dot.space, matmul.space, conv_amx.space, conv_dot.space, conv.space,
+    matmul_amx.space, matmul_dot.space, matmul.space, conv_amx.space, conv_dot.space, conv.space,
     depthwise.space, conv_rows.space,
 )  # fmt: skip
 
-WHOLE: tuple[Callable[[Unit], Space | None], ...] = (
-    winograd.space, attention_amx.space, attention.space, matmul_parts.space_of_chunks,
-)  # fmt: skip
+WHOLE: tuple[Callable[[Unit], Space | None], ...] = (winograd.space, attention_amx.space, attention.space)
 """Spaces that schedule a product together with the stages around it; asked before any block has a schedule."""
 
-KEPT: frozenset[str] = attention.STAGES | {LEFT}
+KEPT: frozenset[str] = attention.STAGES
 """Stages of such programs that are not dissolved into their readers before a space is asked."""

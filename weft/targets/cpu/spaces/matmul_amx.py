@@ -24,7 +24,6 @@ from weft.schedule.space import Point, Space
 from weft.targets.cpu import amx
 from weft.targets.cpu.default_loops import LEAST_PARALLEL_WORK, extent_of, parallelize
 from weft.targets.cpu.default_tiles import ceildiv
-from weft.targets.cpu.parse import TILES
 from weft.targets.cpu.spaces.matmul_facts import Product, product_of, sums_and_final
 from weft.targets.cpu.unit import Unit
 
@@ -42,8 +41,6 @@ class Kind:
     dot: str
     store: str
     weave: str
-    rows: int = TILE
-    """Rows of a tile of the left operand, and of sums."""
 
     @property
     def depth(self) -> int:
@@ -137,38 +134,26 @@ def _apply(unit: Unit, product: Product, kind: Kind, point: Point) -> None:
     s = unit.schedule
     assert product.row is not None
     position = {axis.var: i for i, axis in enumerate(product.facts.spatial)}
-    stored, final, at = sums_and_final(unit)
-    left = copy_padded(s, product.left, stored.name, product.row, product.depth, kind, point["height"])
-    right = copy_padded(s, product.right, stored.name, product.lane, product.depth, kind, point["columns"])
-    stored.pad(stored.axis[position[product.lane.var]], point["columns"])
-    stored.pad(stored.axis[position[product.row.var]], point["height"])
-    stored.pad(stored.reduce_axis[0], kind.depth)
-    lay_out(s, left, product.left, product.row, product.depth, kind, point["height"])
-    lay_out(s, right, product.right, product.lane, product.depth, kind, point["width"], woven=True)
-    tile, outer = sum_in_tiles(unit, product, kind, point, left, right, stored, final, at)
-    unit.done.update([stored.name, final.name, tile.name, left.name, right.name])
-    unit.done.update(block.name for block in blocks_in(s.func.body) if block.writes[0].buffer.scope == "amx.tile")
-    _divide(unit, product, kind, final, outer, left, right)
-
-
-def sum_in_tiles(
-    unit: Unit, product: Product, kind: Kind, point: Point, left: Stage, right: Stage, stored: Stage, final: Stage,
-    at: dict[Var, Var],
-) -> tuple[Stage, list[Var]]:  # fmt: skip
-    """Sums in tile registers, taken from there by the final block: the stage of the sums, and the outermost loops."""
-    s = unit.schedule
-    assert product.row is not None
-    position = {axis.var: i for i, axis in enumerate(product.facts.spatial)}
     row, lane = position[product.row.var], position[product.lane.var]
+    stored, final, at = sums_and_final(unit)
+    left = _copy(s, product.left, stored.name, product.row, product.depth, kind, point["height"])
+    right = _copy(s, product.right, stored.name, product.lane, product.depth, kind, point["columns"])
+    stored.pad(stored.axis[lane], point["columns"])
+    stored.pad(stored.axis[row], point["height"])
+    stored.pad(stored.reduce_axis[0], kind.depth)
+    _lay_out(s, left, product.left, product.row, product.depth, kind, point["height"])
+    _lay_out(s, right, product.right, product.lane, product.depth, kind, point["width"], woven=True)
     tile = s.cache_write(stored.block.writes[0].buffer.name, "amx.tile")
     jr, outer = _outer_loops(final, product, point, at)
     stored.compute_at(final, jr, exact=False)
-    emptied = split_tiles(s, stored, row, lane, kind.rows)
+    emptied = split_tiles(s, stored, row, lane)
     tile.compute_at(final, jr, exact=False)
-    tile_layout(s, tile, row, lane, kind.rows)
+    tile_layout(s, tile, row, lane)
     multiply_tiles(s, tile, left, right, kind, row, lane)
     stored.tensorize(emptied, kind.store)
-    return tile, outer
+    unit.done.update([stored.name, final.name, tile.name, left.name, right.name])
+    unit.done.update(block.name for block in blocks_in(s.func.body) if block.writes[0].buffer.scope == "amx.tile")
+    _divide(unit, product, kind, final, outer, left, right)
 
 
 def _divide(
@@ -195,7 +180,7 @@ def _divide(
         final.parallel(fused)
 
 
-def copy_padded(s: Schedule, load: Load, reader: str, axis: Axis, depth: Axis, kind: Kind, width: int) -> Stage:
+def _copy(s: Schedule, load: Load, reader: str, axis: Axis, depth: Axis, kind: Kind, width: int) -> Stage:
     """A copy of an operand, padded with zeros to whole tiles."""
     copy = s.cache_read(load.buffer.name, "global", [reader])
     across, down = dimension(load, axis.var), dimension(load, depth.var)
@@ -205,25 +190,21 @@ def copy_padded(s: Schedule, load: Load, reader: str, axis: Axis, depth: Axis, k
     return copy
 
 
-def lay_out(
-    s: Schedule, copy: Stage, load: Load, axis: Axis, depth: Axis, kind: Kind, together: int, woven: bool = False,
-    parts: int | None = None,
-) -> None:  # fmt: skip
+def _lay_out(
+    s: Schedule, copy: Stage, load: Load, axis: Axis, depth: Axis, kind: Kind, together: int, woven: bool = False
+) -> None:
     """Stores a copy in tiles, in the order in which they are read; the right operand's are woven.
 
     The `together` rows or columns of one step lie side by side, then those of the next: tiles that lay far apart would
-    share few places of the first-level cache, and nothing would fetch them ahead. A dimension of `parts` stands inside
-    the tiles of the reduction.
+    share few places of the first-level cache, and nothing would fetch them ahead.
     """
     across, down = dimension(load, axis.var), dimension(load, depth.var)
     assert across is not None and down is not None
     names = [f"d{i}" for i in range(len(load.indices))]
-    front = [n for d, n in enumerate(names) if d not in (across, down, parts)]
+    front = [n for d, n in enumerate(names) if d not in (across, down)]
     x, k = names[across], names[down]
-    between = [] if parts is None else [names[parts]]
-    size = TILE if woven else kind.rows
-    tiles = [f"{x} // {together}", f"{k} // {kind.depth}", *between, f"{x} % {together} // {size}"]
-    inside = [f"{x} % {size}", f"{k} % {kind.depth}"]
+    tiles = [f"{x} // {together}", f"{k} // {kind.depth}", f"{x} % {together} // {TILE}"]
+    inside = [f"{x} % {TILE}", f"{k} % {kind.depth}"]
     if woven:
         inside = [f"{k} % {kind.depth} // {kind.group}", f"{x} % {TILE}", f"{k} % {kind.group}"]
     buffer = copy.block.writes[0].buffer.name
@@ -245,26 +226,17 @@ def _outer_loops(final: Stage, product: Product, point: Point, at: dict[Var, Var
     return jr, [*batch, jc]
 
 
-def tile_layout(s: Schedule, tile: Stage, row: int, lane: int, rows: int = TILE) -> None:
+def tile_layout(s: Schedule, tile: Stage, row: int, lane: int) -> None:
     """The sums in tiles."""
     buffer = tile.block.writes[0].buffer
     names = [f"d{i}" for i in range(len(buffer.shape))]
     front = [n for d, n in enumerate(names) if d not in (row, lane)]
     i, j = names[row], names[lane]
-    outputs = [*front, f"{i} // {rows}", f"{j} // {TILE}", f"{i} % {rows}", f"{j} % {TILE}"]
+    outputs = [*front, f"{i} // {TILE}", f"{j} // {TILE}", f"{i} % {TILE}", f"{j} % {TILE}"]
     s.apply("transform_layout", buffer=buffer.name, inputs=names, outputs=outputs)
-    if rows < TILE:
-        align_tiles(s, tile, 2)
 
 
-def align_tiles(s: Schedule, stage: Stage, dims: int) -> None:
-    """Tiles, the last dimensions of a buffer, each at the start of a register."""
-    buffer = stage.block.writes[0].buffer
-    factor = TILES.slot_bytes // int(buffer.dtype.bytes)
-    s.apply("storage_align", buffer=buffer.name, dim=len(buffer.shape) - dims - 1, factor=factor)
-
-
-def split_tiles(s: Schedule, stored: Stage, row: int, lane: int, rows: int = TILE) -> Var:
+def split_tiles(s: Schedule, stored: Stage, row: int, lane: int) -> Var:
     """The copy out of the tile registers, a tile at a time; gives the loop from which a tile is one instruction."""
     buffer = stored.block.writes[0].buffer
     names = [f"d{i}" for i in range(len(buffer.shape))]
@@ -273,7 +245,7 @@ def split_tiles(s: Schedule, stored: Stage, row: int, lane: int, rows: int = TIL
     stored.set_scope("local")
     axes = list(stored.axis)
     rest = [x for d, x in enumerate(axes) if d not in (row, lane)]
-    io, ii = stored.split(axes[row], factor=rows)
+    io, ii = stored.split(axes[row], factor=TILE)
     jo, ji = stored.split(axes[lane], factor=TILE)
     stored.reorder(*rest, io, jo, ii, ji)
     stored.unroll(io)
@@ -322,27 +294,19 @@ def _is_transposed(load: Load, lane: Axis, depth: Axis, kind: Kind) -> bool:
 
 
 def multiply_tiles(s: Schedule, tile: Stage, left: Stage, right: Stage, kind: Kind, row: int, lane: int) -> None:
-    """Tiles of rows times tiles of columns for each tile of the reduction (and each pair of parts).
-
-    The tiles of both operands are loaded together where there are registers for them, otherwise one at a time.
-    """
+    """Two tiles of rows times two of columns for each tile of the reduction."""
     axes = list(tile.axis)
-    *parts, k = tile.reduce_axis
-    io, ii = tile.split(axes[row], factor=kind.rows)
+    (k,) = tile.reduce_axis
+    io, ii = tile.split(axes[row], factor=TILE)
     jo, ji = tile.split(axes[lane], factor=TILE)
     ko, ki = tile.split(k, factor=kind.depth)
     rest = [x for d, x in enumerate(axes) if d not in (row, lane)]
-    tall, wide = extent_of(tile, io), extent_of(tile, jo)
-    together = tall * wide + tall + wide <= TILES.slots
-    tile.reorder(*rest, ko, *parts, *((io, jo) if together else (jo, io)), ii, ji, ki)
-    for loop in (*parts, io, jo):
-        tile.unroll(loop)
-    around = parts[-1] if parts else ko
-    for packed, dims, name, place in ((left, 2, kind.load_left, io), (right, 3, kind.load_right, jo)):
+    tile.reorder(*rest, ko, io, jo, ii, ji, ki)
+    tile.unroll(io)
+    tile.unroll(jo)
+    for packed, dims, name in ((left, 2, kind.load_left), (right, 3, kind.load_right)):
         loaded = s.cache_read(packed.block.writes[0].buffer.name, "amx.tile", [tile.name])
-        if kind.rows < TILE:
-            align_tiles(s, loaded, dims)
-        loaded.compute_at(tile, around if together else place)
+        loaded.compute_at(tile, ko)
         for loop in loaded.axis[:-dims]:
             if extent_of(loaded, loop) > 1:
                 loaded.unroll(loop)
