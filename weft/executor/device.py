@@ -327,7 +327,8 @@ class DeviceRunner(HostRunner):
         for number in (*step.inputs, *(number for _, number in step.captured)):
             if number is not None:
                 values.array(number)
-        self._host(step, values.host, threads)
+        with np.errstate(all="ignore"):
+            self._host(step, values.host, threads)
 
     def _rest(self, step: RestStep, values: Values, threads: int) -> None:
         made = step.executor.run([values.array(number) for number in step.inputs], threads)

@@ -7,7 +7,7 @@ arrays, or the arrays that the caller gives for them.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from weft.executor.native import Engine
 from weft.executor.steps import HostStep, NativeStep, Program, aligned_array, empty_array
 from weft.graph.interpreter import mismatch, operator_of
 from weft.graph.ir import Array, Graph, GraphError, TensorType, Value
-from weft.graph.opspec import Repeated, Repetition
+from weft.graph.opspec import Evaluate, Repeated, Repetition
 from weft.runtime.arguments import address_of
 
 MOST_ARENAS = 4
@@ -37,6 +37,7 @@ class HostRunner:
     def __init__(self, program: Program, inner: Inner) -> None:
         self.program = program
         self._inner = inner
+        self._hosts: dict[int, _HostCall] = {}
 
     def _own(self, at: int, number: int, made: Any) -> Any:
         """A result; what is passed on or returned twice is copied, so that nobody changes it behind our back."""
@@ -45,21 +46,23 @@ class HostRunner:
         return made.copy() if is_shared and isinstance(made, np.ndarray) else made
 
     def _host(self, step: HostStep, values: list[Any], threads: int) -> None:
-        node = step.node
-        given = [None if number is None else values[number] for number in step.inputs]
-        subgraphs = _Subgraphs(self, step, values, threads) if node.graphs else None
+        """Runs a host node; numpy's warnings are off around it."""
+        ready = self._hosts.get(id(step))
+        if ready is None:
+            ready = self._hosts[id(step)] = _HostCall(step)
+        use = Evaluate(step.node, _Subgraphs(self, step, values, threads)) if ready.has_graphs else ready.use
         try:
-            made = operator_of(node).run(node, given, subgraphs)
+            made = ready.evaluate(use, *[None if number is None else values[number] for number in step.inputs])
         except WeftError:
             raise
         except (ArithmeticError, LookupError, TypeError, ValueError) as problem:
-            raise GraphError(f"{node.describe()}: {problem}") from problem
-        for number, value, array in zip(step.outputs, node.outputs, made):
-            wrong = mismatch(array, value.type)
-            if wrong:
-                raise GraphError(f"{node.describe()}: its result {value.name!r}: {wrong}")
+            raise GraphError(f"{step.node.describe()}: {problem}") from problem
+        results = made if isinstance(made, tuple) else (made,)
+        for number, fits, array in zip(step.outputs, ready.fits, results):
+            if not fits(array):
+                raise ready.complaint(array, step.outputs.index(number))
             values[number] = array
-        if node.graphs:
+        if ready.has_graphs:
             self._separate(step, values)
 
     def body(self, step: HostStep, graph: Graph, values: list[Any]) -> tuple[Any, list[Any]]:
@@ -88,6 +91,55 @@ def _may_share(array: Array, other: Any) -> bool:
     if array is other or array.base is None and getattr(other, "base", None) is None:
         return array is other
     return isinstance(other, np.ndarray) and np.may_share_memory(array, other)
+
+
+class _HostCall:
+    """What is found about a host node once: its meaning, and tests of its results."""
+
+    def __init__(self, step: HostStep) -> None:
+        self.node = step.node
+        self.use = Evaluate(step.node)
+        self.evaluate = operator_of(step.node).evaluate
+        self.has_graphs = bool(step.node.graphs)
+        self.fits = [_test(value) for value in step.node.outputs]
+
+    def complaint(self, array: Any, at: int) -> GraphError:
+        """The error for a result that is not of the type that inference found."""
+        value = self.node.outputs[at]
+        return GraphError(f"{self.node.describe()}: its result {value.name!r}: {mismatch(array, value.type)}")
+
+
+def _test(value: Value) -> Callable[[Any], bool]:
+    """Whether an array is of a value's type: quick for what a plain comparison tells."""
+    kind = value.type
+    if not isinstance(kind, TensorType) or kind.shape is None:
+        return lambda array: mismatch(array, kind) is None
+    dtype, rank = kind.numpy, len(kind.shape)
+    sizes = [(axis, size) for axis, size in enumerate(kind.shape) if isinstance(size, int)]
+
+    def fits(array: Any) -> bool:
+        if type(array) is np.ndarray and array.dtype is dtype and array.ndim == rank:
+            shape = array.shape
+            for axis, size in sizes:
+                if shape[axis] != size:
+                    return False
+            return True
+        return mismatch(array, kind) is None
+
+    return fits
+
+
+class _NativeCall:
+    """What is found about a native step once: addresses that never change, and where the others belong."""
+
+    def __init__(self, step: NativeStep, weights: Sequence[int], own: Collection[int]) -> None:
+        self.addresses = [weights[number] if kind == "weight" else 0 for kind, number in step.bases]
+        self.arenas = [place for place, (kind, _) in enumerate(step.bases) if kind == "arena"]
+        values = [(place, number) for place, (kind, number) in enumerate(step.bases) if kind == "value"]
+        self.own = [(place, number) for place, number in values if number in own]
+        self.others = [(place, number) for place, number in values if number not in own]
+        self.makes = [(number, kind.static, kind.numpy) for number, kind in step.makes]
+        self.pack = struct.Struct(f"<{len(step.bases)}q").pack
 
 
 class _Subgraphs:
@@ -129,6 +181,10 @@ class Runner(HostRunner):
             if isinstance(step, NativeStep):
                 assert engine is not None
                 step.entry = ENTRY(engine.address(step.symbol))
+        self._on_host = any(isinstance(step, HostStep) for step in program.steps)
+        native = [step for step in program.steps if isinstance(step, NativeStep)]
+        own = {number for step in native for number, _ in step.makes}
+        self._calls = {id(step): _NativeCall(step, self._addresses, own) for step in native}
 
     def fast(self, types: Sequence[TensorType]) -> Fast | None:
         """The short way of a call for inputs of these types (always the same ones); None where there is none."""
@@ -145,6 +201,12 @@ class Runner(HostRunner):
 
     def run(self, arrays: Sequence[Any], threads: int, out: Sequence[Array | None] | None = None) -> list[Any]:
         """The outputs for inputs that fit the program's types; made in the arrays of `out` where that can be."""
+        if not self._on_host:
+            return self._run(arrays, threads, out)
+        with np.errstate(all="ignore"):
+            return self._run(arrays, threads, out)
+
+    def _run(self, arrays: Sequence[Any], threads: int, out: Sequence[Array | None] | None) -> list[Any]:
         program = self.program
         values: list[Any] = [None] * program.count
         for number, array in program.constants.items():
@@ -188,23 +250,23 @@ class Runner(HostRunner):
     def _native(
         self, step: NativeStep, values: list[Any], given: Mapping[int, Array], arena: Arena, threads: int
     ) -> None:
-        for number, kind in step.makes:
+        call = self._calls[id(step)]
+        for number, shape, dtype in call.makes:
             made = given.get(number)
-            values[number] = empty_array(kind.static, kind.numpy) if made is None else made
-        bases: list[int] = []
+            values[number] = empty_array(shape, dtype) if made is None else made
+        bases = call.addresses.copy()
         kept = []
-        for kind_of_base, number in step.bases:
-            if kind_of_base == "weight":
-                bases.append(self._addresses[number])
-            elif kind_of_base == "arena":
-                bases.append(arena[0])
-            else:
-                array = values[number]
-                if not array.flags.c_contiguous or not array.flags.aligned:
-                    array = np.ascontiguousarray(array)
-                    kept.append(array)
-                bases.append(address_of(array))
-        code = step.entry(struct.pack(f"<{len(bases)}q", *bases), threads)
+        for place in call.arenas:
+            bases[place] = arena[0]
+        for place, number in call.own:
+            bases[place] = address_of(values[number])
+        for place, number in call.others:
+            array = values[number]
+            if not array.flags.c_contiguous or not array.flags.aligned:
+                array = np.ascontiguousarray(array)
+                kept.append(array)
+            bases[place] = address_of(array)
+        code = step.entry(call.pack(*bases), threads)
         del kept
         if code:
             raise fault(code)

@@ -202,7 +202,7 @@ def _transpose_infer(c: Infer) -> list[Type]:
 
 
 def _transpose(c: Evaluate, x: Array) -> Array:
-    return np.ascontiguousarray(x.transpose(_order(c, x.ndim))).reshape([x.shape[p] for p in _order(c, x.ndim)])
+    return np.array(x.transpose(_order(c, x.ndim)), order="C")
 
 
 def _transpose_compute(c: Compute, x: te.Tensor) -> Any:

@@ -41,9 +41,14 @@ def infer_product(c: Infer, a: int, b: int, dtype: str) -> list[Type]:
     return [TensorType(dtype, product_shape(c, c.tensor(a).shape, c.tensor(b).shape))]
 
 
+_OWN_TYPE = (np.dtype(np.float32), np.dtype(np.float64))
+"""Types whose products are summed in themselves."""
+
+
 def multiply_arrays(a: Array, b: Array, kind: Any = None) -> Array:
     """A product in the arrays' own type (or another); narrow floats are summed in float32."""
-    wide = exact_type(str(a.dtype)) if a.dtype.kind not in "iu" else None
+    # The name of a type takes numpy as long as a small product: most are asked for by identity.
+    wide = None if a.dtype in _OWN_TYPE or a.dtype.kind in "iu" else exact_type(str(a.dtype))
     if wide is None:
         return np.asarray(np.matmul(a, b))
     return np.asarray(np.matmul(a.astype(wide), b.astype(wide)).astype(a.dtype if kind is None else kind))
