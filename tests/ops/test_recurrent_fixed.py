@@ -8,7 +8,7 @@ from weft.core.knobs import knobs
 from weft.graph.interpreter import interpret_graph
 from weft.graph.ir import Graph, Node, TensorType, Value
 from weft.graph.passes.fix_weights import fix_weights
-from weft.ops.fixed_weights import BITS, fix, may_fix, unfix
+from weft.ops.fixed_weights import BITS, SHIFT, fix, may_fix, unfix
 
 rng = np.random.default_rng(5)
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
@@ -53,12 +53,13 @@ def test_numbers_are_within_half_a_step(spread):
     w = normal(3, 40, 100, scale=spread)
     w[0, 0] = 0
     w[0, 1, 3] = 0
-    high, low, step = fix(w)
-    assert (high.dtype, low.dtype, step.dtype) == (np.int16, np.uint8, np.float32)
-    error = np.abs(unfix(high, low, step) - w)
-    assert (error <= step[..., None].astype(np.float64) / 2).all()
-    assert (step.astype(np.float64) * 2**BITS <= 2 * np.abs(w).max(axis=-1, initial=0) + (w.max(axis=-1) == 0)).all()
-    assert (unfix(high, low, step)[w == 0] == 0).all()
+    high, low, scale = fix(w)
+    assert (high.dtype, low.dtype, scale.dtype) == (np.int16, np.uint8, np.float32)
+    error = np.abs(unfix(high, low, scale) - w)
+    unit = scale.astype(np.float64) * SHIFT
+    assert (error <= unit[..., None] / 2).all()
+    assert (unit * 2**BITS <= 2 * np.abs(w).max(axis=-1, initial=0) + (w.max(axis=-1) == 0)).all()
+    assert (unfix(high, low, scale)[w == 0] == 0).all()
 
 
 def test_powers_of_two_and_their_sums_are_exact():
@@ -111,11 +112,13 @@ def test_operators_mean_what_the_plain_ones_do(op, options):
     np.testing.assert_allclose(made, evaluated, atol=2e-6)
 
 
-def test_activations_without_bound_stay():
-    graph, _ = recurrence("RNN", 20, activations=["Relu"])
-    assert fix_weights(graph, always) is graph
-    graph, _ = recurrence("RNN", 20, activations=["Tanh"])
-    assert fix_weights(graph, always) is not graph
+def test_states_may_grow():
+    weight = normal(1, 20, 20) * 1e7
+    graph, arrays = recurrence("RNN", 20, weight=weight, steps=5, activations=["Relu"])
+    plain, _ = compiled(graph, arrays[0])
+    made, _ = compiled(fix_weights(graph, always), arrays[0])
+    assert np.abs(plain).max() > 1e28
+    np.testing.assert_allclose(made, plain, rtol=1e-4, atol=1e-5 * np.abs(plain).max())
 
 
 # ----------------------------------------------------------------------------------------------------------- the model

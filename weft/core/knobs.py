@@ -203,7 +203,7 @@ class Knobs:
         _parse_switch,
         lambda: True,
         f"{', '.join(_TRUE)} or {', '.join(_FALSE)}",
-        "hold recurrent weights as 24-bit whole numbers where that is faster and as exact; off, always as float32",
+        "hold weights that a few rows wait for as 24-bit whole numbers where that is as exact; off, always as float32",
     )
 
     def __init__(self) -> None:

@@ -17,7 +17,7 @@ from weft.graph.ir import Array, Graph, Node, Value
 RELU = "Relu"
 VIEWS = frozenset({"Flatten", "Reshape", "Squeeze", "Unsqueeze", "Identity", "Dropout"})
 """Operators that hand their first input on, element by element."""
-PRODUCTS = frozenset({"Gemm", "MatMul"})
+PRODUCTS = frozenset({"Gemm", "MatMul", "FixedMatMul"})
 LEAST_BYTES = 128 << 10
 """Weights of fewer bytes are always near: a note on their program would only be one more kernel to compile."""
 RECURRENCES = frozenset({"LSTM", "GRU", "RNN"})
@@ -46,7 +46,7 @@ def _adds_nothing(node: Node, value: Value, constants: Mapping[Value, Array]) ->
     """Whether zeros of a value leave what a node makes of it as it is."""
     if value not in node.inputs:
         return True
-    if node.domain or node.op not in PRODUCTS or list(node.inputs).count(value) != 1 or node.inputs[0] is not value:
+    if node.op not in PRODUCTS or list(node.inputs).count(value) != 1 or node.inputs[0] is not value:
         return False
     array = _finite(node.inputs[1], constants)
     if array is None or array.ndim != 2 or array.nbytes < LEAST_BYTES:
@@ -63,4 +63,6 @@ def finite_recurrences(nodes: Sequence[Node], constants: Mapping[Value, Array]) 
 def _finite(weight: Value | None, constants: Mapping[Value, Array]) -> Array | None:
     """A constant of which every number is finite; None for another operand."""
     array = None if weight is None else constants.get(weight)
-    return array if array is not None and array.dtype.kind == "f" and np.isfinite(array).all() else None
+    if array is None or array.dtype.kind not in "fiu":
+        return None
+    return array if array.dtype.kind != "f" or np.isfinite(array).all() else None

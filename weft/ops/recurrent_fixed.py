@@ -1,8 +1,8 @@
 """LSTM, GRU and RNN whose recurrent weights are 24-bit whole numbers (`fixed_weights.py`).
 
-    FixedLSTM, FixedGRU, FixedRNN(X, W, high, B?, sequence_lens?, initial_h?, initial_c?, P?, low, step)   domain "weft"
+    FixedLSTM, FixedGRU, FixedRNN(X, W, high, B?, sequence_lens?, initial_h?, initial_c?, P?, low, scale)  domain "weft"
 
-`high` and `low` have the shape of R, `step` that of R without its last axis. Everything else is as it is in the
+`high` and `low` have the shape of R, `scale` that of R without its last axis. Everything else is as it is in the
 operators of those names: a step waits for R, and reads a quarter less of it.
 """
 
@@ -19,32 +19,32 @@ from weft.graph.ir import Node, TensorType, Type
 from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, find_operator, register
 from weft.graph.passes.fix_weights import DOMAIN, PLAIN, PREFIX, WEIGHT
 from weft.ops.convolution_window import stage
-from weft.ops.fixed_weights import fixed_value, unfix
+from weft.ops.fixed_weights import fixed_term, unfix
 from weft.ops.recurrent_compute import Direction, Tensors, compute_gru, compute_lstm, compute_rnn
 
 
 class FixedDirection(Direction):
-    """One direction: the sums are of whole numbers, and each is worth a step."""
+    """One direction: the sums are of whole numbers, and each is worth a scale."""
 
     def __init__(self, c: Compute, tensors: Tensors, index: int, gates: int, functions: Sequence[Any]) -> None:
-        *given, self.low, self.step = tensors
+        *given, self.low, self.scale = tensors
         super().__init__(c, given, index, gates, functions)
 
     def recur(self, source: Callable[[Expr, Expr, Expr], Expr], gates: int, first: int = 0) -> Any:
         """The product of a row of the state with the recurrent weights of `gates` gates from gate `first` on."""
-        high, low, step, d, start = self.r, self.low, self.step, self.index, first * self.hidden
-        assert high is not None and low is not None and step is not None
+        high, low, scale, d, start = self.r, self.low, self.scale, self.index, first * self.hidden
+        assert high is not None and low is not None and scale is not None
         k = te.reduce_axis(self.hidden, "k")
 
-        def weight(q: Expr) -> Expr:
-            return fixed_value(high[d, start + q, k.var], low[d, start + q, k.var])
+        def term(t: Expr, b: Expr, q: Expr) -> Expr:
+            return fixed_term(source(t, b, k.var), high[d, start + q, k.var], low[d, start + q, k.var])
 
         sums = stage(
             (self.steps + 1, self.batch, gates * self.hidden),
-            lambda t, b, q: te.sum(source(t, b, k.var) * weight(q), axis=k),
+            lambda t, b, q: te.sum(term(t, b, q), axis=k),
             name="recurrence",
         )
-        return _Scaled(lambda t, b, q: sums[t, b, q] * step[d, start + q])
+        return _Scaled(lambda t, b, q: sums[t, b, q] * scale[d, start + q])
 
 
 class _Scaled:
@@ -64,16 +64,16 @@ def _plain(node: Node) -> Node:
 
 
 def _infer(c: Infer) -> list[Type]:
-    high, low, step = (c.tensor(position) for position in (WEIGHT, PLAIN, PLAIN + 1))
-    if (high.dtype, low.dtype, step.dtype) != ("int16", "uint8", "float32") or high.shape != low.shape:
-        raise c.error(f"the parts of R are {high!r}, {low!r} and {step!r}; int16, uint8 and float32 are needed")
+    high, low, scale = (c.tensor(position) for position in (WEIGHT, PLAIN, PLAIN + 1))
+    if (high.dtype, low.dtype, scale.dtype) != ("int16", "uint8", "float32") or high.shape != low.shape:
+        raise c.error(f"the parts of R are {high!r}, {low!r} and {scale!r}; int16, uint8 and float32 are needed")
     types = [*c.types[:WEIGHT], TensorType("float32", high.shape), *c.types[WEIGHT + 1 : PLAIN]]
     return list(_operator(c.node).infer(Infer(_plain(c.node), types, c.values[:PLAIN])))
 
 
 def _evaluate(c: Evaluate, *arrays: Any) -> Any:
-    *plain, low, step = arrays
-    plain[WEIGHT] = unfix(plain[WEIGHT], low, step).astype(np.float32)
+    *plain, low, scale = arrays
+    plain[WEIGHT] = unfix(plain[WEIGHT], low, scale).astype(np.float32)
     return _operator(c.node).evaluate(Evaluate(_plain(c.node)), *plain)
 
 

@@ -1,18 +1,20 @@
-"""Weights that a recurrence waits for become 24-bit whole numbers: a quarter less is read in every step.
+"""Weights that a step of a recurrence, or a product of a few rows, waits for become 24-bit whole numbers: of those a
+quarter less is read.
 
-    %y, … = LSTM(%x, const w, const r, …)    ->    %y, … = FixedLSTM(%x, const w, const high, …, const low, const step)
+    %y, … = LSTM(%x, const w, const r, …)    ->    %y, … = FixedLSTM(%x, const w, const high, …, const low, const scale)
+    %y = Gemm(%x, const w, %b)               ->    %y = FixedMatMul(%x, const high, const low, const scale, %b)
 
 A callback gives the parts of a weight that so many rows meet at a time, or None: where a machine gains nothing by it,
-or whole numbers would not hold the weight as exactly as float32 sums are (weft/ops/fixed_weights.py). Recurrences
-whose activations may grow without bound stay as they are.
+or whole numbers would not hold the weight as exactly as float32 sums are (weft/ops/fixed_weights.py).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from weft.graph.ir import Array, Graph, Node
+from weft.graph.ir import Array, Graph, Node, Value
 from weft.graph.passes.dead import dead
 from weft.graph.passes.infer import infer
 from weft.graph.passes.support import Replacement, Scope, rewrite
@@ -22,12 +24,11 @@ WEIGHT, PLAIN = 2, 8
 """The place of R, and of the first input that only the new operators have."""
 
 RECURRENT = frozenset({"LSTM", "GRU", "RNN"})
-BOUNDED = frozenset({"sigmoid", "tanh", "hardsigmoid", "softsign"})
-"""Activations whose results are of the size of 1, in small letters."""
+PRODUCT = "FixedMatMul"
 
 Parts = tuple[Array, Array, Array]
 Propose = Callable[[Array, int], Parts | None]
-"""The parts of a weight that so many rows meet at a time, or None."""
+"""The parts of a weight (its last axis is summed over) that so many rows meet at a time, or None."""
 
 
 def fix_weights(graph: Graph, propose: Propose) -> Graph:
@@ -37,7 +38,11 @@ def fix_weights(graph: Graph, propose: Propose) -> Graph:
 
 
 def _fix(node: Node, scope: Scope, propose: Propose) -> Replacement:
-    if node.op not in RECURRENT or node.domain or not _is_bounded(node):
+    if node.domain:
+        return None
+    if node.op in ("MatMul", "Gemm"):
+        return _fix_product(node, scope, propose)
+    if node.op not in RECURRENT:
         return None
     given, weight = node.inputs[0], node.inputs[WEIGHT]
     array = scope.constant(weight)
@@ -47,13 +52,32 @@ def _fix(node: Node, scope: Scope, propose: Propose) -> Replacement:
     parts = propose(array, rows)
     if parts is None:
         return None
-    named = zip(("high", "low", "step"), parts)
-    high, low, step = (scope.new_constant(part, f"{weight.name}_{name}") for name, part in named)
+    high, low, scale = _constants(scope, weight, parts)
     plain: list[Any] = [*node.inputs, *[None] * PLAIN][:PLAIN]
-    inputs: Sequence[Any] = [*plain[:WEIGHT], high, *plain[WEIGHT + 1 :], low, step]
+    inputs: Sequence[Any] = [*plain[:WEIGHT], high, *plain[WEIGHT + 1 :], low, scale]
     return [Node(PREFIX + node.op, inputs, node.outputs, node.attributes, node.name, node.origin, DOMAIN)]
 
 
-def _is_bounded(node: Node) -> bool:
-    names = [str(name).lower() for name in node.attributes.get("activations") or []]
-    return BOUNDED.issuperset(names)
+def _constants(scope: Scope, weight: Value, parts: Parts) -> list[Value]:
+    return [scope.new_constant(p, f"{weight.name}_{name}") for name, p in zip(("high", "low", "scale"), parts)]
+
+
+def _fix_product(node: Node, scope: Scope, propose: Propose) -> Replacement:
+    given, weight = node.inputs[:2]
+    array = scope.constant(weight)
+    if array is None or given is None or weight is None or array.ndim != 2 or not given.tensor.is_static:
+        return None
+    if given.tensor.rank < 2 or given.tensor.dtype != "float32" or _is_scaled(node):
+        return None
+    across = bool(node.attributes.get("transB", 0))
+    parts = propose(array if across else array.T, math.prod(given.tensor.static[:-1]))
+    if parts is None:
+        return None
+    inputs = [given, *_constants(scope, weight, parts), *node.inputs[2:]]
+    return [Node(PRODUCT, inputs, node.outputs, {}, node.name, node.origin, DOMAIN)]
+
+
+def _is_scaled(node: Node) -> bool:
+    """Whether a product does more than multiply, and add a bias."""
+    factors = {float(node.attributes.get(name, 1.0)) for name in ("alpha", "beta")}
+    return factors != {1.0} or bool(node.attributes.get("transA", 0)) or "output_dtype" in node.attributes

@@ -13,6 +13,7 @@ that would miss the bound is not offered.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -113,7 +114,7 @@ def weight_fixer(target: Target) -> Callable[[Array, int], tuple[Array, Array, A
     cache = target.cache_bytes[1] or 256 << 10
 
     def propose(weight: Array, rows: int) -> tuple[Array, Array, Array] | None:
-        waits = rows <= MOST_WAITING_ROWS and weight.nbytes // len(weight) > cache // 2
+        waits = rows <= MOST_WAITING_ROWS and weight.nbytes // math.prod(weight.shape[:-2]) > cache // 2
         return fix(weight) if target.vector_bytes >= LONG_VECTOR and waits and may_fix(weight) else None
 
     return propose

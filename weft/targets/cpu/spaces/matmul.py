@@ -72,6 +72,8 @@ def space(unit: Unit) -> Space | None:
     packed = _packs(product, product.right.buffer in unit.constants, lanes)
     if lanes < 2 or packed is None or (not packed and product.n % lanes and not has_masks(unit.target.features)):
         return None
+    if product.low is not None and not (packed and product.low.buffer in unit.constants):
+        return None
     skips = packed and _skips_zeros(product, unit)
     plan = plan_skipping(product, unit.target, lanes) if skips else plan_matmul(product, unit.target, lanes, packed)
     knobs = {
@@ -214,6 +216,7 @@ def _apply(unit: Unit, product: Product, plan: Plan) -> None:
     sums, final, at = sums_and_final(unit)
     whole = plan.width if _fills(product, plan) else plan.lanes
     copy = pack_right(s, product, sums.name, plan.width, whole) if plan.packed else None
+    more = pack_low(s, product, sums.name, plan.width, whole)
     position = {axis.var: i for i, axis in enumerate(facts.spatial)}
     sums.pad(sums.axis[position[product.lane.var]], whole)
     lanes_last(s, sums, position[product.lane.var])
@@ -224,9 +227,10 @@ def _apply(unit: Unit, product: Product, plan: Plan) -> None:
         micro = _straight(s, sums, final, product, plan, position, loops)
     micro.set_scope("local")
     _micro_kernel(micro, product, plan, position)
-    unit.done.update([sums.name, micro.name, final.name])
+    unit.done.update([sums.name, micro.name, final.name, *(low.name for low in more)])
     outer = _divide(unit, product, plan, final, loops, copy)
-    _fetch_ahead(micro, product, plan, copy, outer)
+    for packed in [copy, *more]:
+        _fetch_ahead(micro, product, plan, packed, outer)
 
 
 def _blocked(

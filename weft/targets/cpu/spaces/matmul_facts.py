@@ -93,7 +93,7 @@ def product_of(unit: Unit) -> Product | None:
     if any(facts.step(left, axis.var) is None for axis in axes) or facts.step(right, depth.var) is None:
         return None
     outer = tuple(a for a in facts.spatial if a is not lane and a is not row)
-    return Product(left, right, lane, row, depth, outer, dim, facts)
+    return Product(left, right, lane, row, depth, outer, dim, facts, low_part(facts, right))
 
 
 def operands(facts: Facts) -> tuple[Load, Load] | None:
@@ -111,7 +111,9 @@ def operands(facts: Facts) -> tuple[Load, Load] | None:
 
 
 def _plain(e: Expr) -> Load | None:
-    """The load of an operand, perhaps converted; of a number in two parts (high * c + low) that of the upper part."""
+    """The load of an operand, perhaps converted or scaled; of a number in two parts (high * c + low) the first."""
+    if type(e) is Mul and type(e.b) is Const:
+        e = e.a
     while type(e) is Cast:
         e = e.value
     if type(e) is Add and type(e.a) is Mul and type(e.a.b) is Const:
