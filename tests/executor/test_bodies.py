@@ -117,7 +117,22 @@ def scanned():
     return infer(main.finish([x, start], results)), [weight(3, 6, 8, seed=9), weight(3, 8, seed=10)]
 
 
-MODELS = [recurrent, growing, sliced, branches, scanned]
+def collecting(turns=9):
+    """Decodes until a value is small, with what was made put behind two states, along two axes."""
+    main, body = Part("main"), Part("body")
+    start, x = main.input("start", "float32", (2, 8)), main.input("x", "float32", (1, 2, 8))
+    turn, go, state, list0, list1 = (body.input(n) for n in ("turn", "go", "state", "list0", "list1"))
+    made = body("Tanh", body("MatMul", state, body.constant(weight(8, 8) * 3)))
+    row = body("Unsqueeze", made, body.constant([0], "int64"))
+    both = body("Concat", row, row, axis=1)
+    more = body("Greater", body("ReduceMax", made, keepdims=0), body.constant(0.1))
+    longer = [body("Concat", list0, row, axis=0), body("Concat", list1, both, axis=-2)]
+    graph = body.finish([turn, go, state, list0, list1], [more, made, *longer])
+    results = main("Loop", main.constant(turns, "int64"), None, start, x, x, outputs=3, body=graph)
+    return infer(main.finish([start, x], results)), [weight(2, 8, seed=11), weight(1, 2, 8, seed=12)]
+
+
+MODELS = [recurrent, growing, sliced, branches, scanned, collecting]
 
 
 def compiled_bodies(module):
@@ -244,7 +259,7 @@ def stopping():
 
 @pytest.mark.filterwarnings("ignore::weft.executor.HostWarning")
 @pytest.mark.parametrize("chunk", [1 << 16, 3])
-@pytest.mark.parametrize("model", [stopping, recurrent, scanned])
+@pytest.mark.parametrize("model", [stopping, recurrent, scanned, collecting])
 def test_turns_in_native_code(model, chunk, monkeypatch):
     monkeypatch.setattr(bodies, "PRICE", 0.0)
     monkeypatch.setattr(turns, "MOST_TURNS", chunk)

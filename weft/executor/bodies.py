@@ -10,26 +10,40 @@ size of their products; when that adds up to the price of compiling, the body is
 
 A branch that is never taken is thus never compiled, nor a loop of a few cheap turns; and there is a limit to how many
 forms one body gets, whatever shapes it meets. What decides is counted, not timed: the same calls always give the same
-forms.
+forms. A state that a turn only makes longer is no part of them: what is put behind it is.
 """
 
 from __future__ import annotations
 
 import math
 import threading
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Union
 
 import numpy as np
 
 from weft.executor.fastcall import Fast
 from weft.executor.run import Runner
 from weft.executor.specialize import LARGEST_BOUND_VALUE, Executor, deciding_inputs
-from weft.executor.turns import repeat
+from weft.executor.turns import Append, repeat
 from weft.expr.nodes import Var
 from weft.graph.interpreter import Interpreter
-from weft.graph.ir import Array, Dim, Graph, GraphError, Node, TensorType, Value, all_graphs, dtype_name, free_values
+from weft.graph.ir import (
+    Array,
+    Dim,
+    Graph,
+    GraphError,
+    Node,
+    TensorType,
+    Value,
+    all_graphs,
+    dtype_name,
+    free_values,
+    reads,
+)
 from weft.graph.opspec import Repeated, Repetition
+from weft.graph.passes.dead import dead
 from weft.graph.passes.infer import infer
 from weft.graph.passes.support import substitute_values
 from weft.graph.shapes import unknown_dim
@@ -66,6 +80,10 @@ Mask = tuple[frozenset[int], ...]
 """For each input what changes: dimensions, its value (-1), its rank (-2)."""
 
 
+Pick = Union[int, Append]
+"""What an output of a body is: the place of an input, ~place of what its nodes make, or a part put behind an input."""
+
+
 class Form:
     """A compiled form. `mask` says which sizes it leaves open (None: none)."""
 
@@ -82,25 +100,32 @@ class Form:
 
 
 class Body:
-    """A graph that is run often: its own inputs first, then what it takes from outside (`captured`)."""
+    """A graph that is run often: its own inputs first, then what it takes from outside (`captured`).
+
+    `graph` is what nodes must compute, from the inputs that they read.
+    """
 
     def __init__(self, graph: Graph, known: Mapping[Value, Array], target: Target, precision: str | None) -> None:
         outside = list(dict.fromkeys(free_values(graph)))
         self.captured = [value for value in outside if value not in known]
         constants = {**graph.constants, **{value: known[value] for value in outside if value in known}}
         inputs = [*graph.inputs, *self.captured]
-        made, self._picks = _results(graph, inputs)
-        self.graph = Graph(graph.name, inputs, made, graph.nodes, constants)
+        made, self._picks = results_of(graph, inputs)
+        whole = dead(Graph(graph.name, inputs, made, graph.nodes, constants))
+        read = {*whole.outputs, *(value for node in whole.nodes for value in reads(node))}
+        self._count = len(inputs)
+        self._used = [at for at, value in enumerate(inputs) if value in read]
+        self.graph = whole.replace(inputs=[inputs[at] for at in self._used])
         self.target, self.precision = target, precision
         self.compiled = 0
         self._bound = deciding_inputs(self.graph)
-        self._untyped = {at for at, v in enumerate(inputs) if not isinstance(v.type, TensorType)}
+        self._untyped = {at for at, v in enumerate(self.graph.inputs) if not isinstance(v.type, TensorType)}
         self._interpreter = Interpreter()
         self._forms: dict[Key, Form] = {}
         self._open: list[Form] = []
         self._costs: dict[Key, float] = {}
         self._first: Key | None = None
-        self._varying: list[set[int]] = [set() for _ in inputs]
+        self._varying: list[set[int]] = [set() for _ in self._used]
         self._last: Key | None = None
         self._streak = 0
         self._owed = 0.0
@@ -108,23 +133,33 @@ class Body:
 
     def run(self, arrays: Sequence[Any], threads: int) -> list[Any]:
         """The outputs of the graph for its inputs and what it captured. What it only hands on is not copied."""
-        if len(arrays) != len(self.graph.inputs):
-            raise GraphError(f"the graph {self.graph.name!r} takes {len(self.graph.inputs)} inputs, not {len(arrays)}")
-        if not self.graph.outputs:
-            return [arrays[at] for at in self._picks]
-        form = self.form(arrays)
-        made = self._interpreter.run(self.graph, arrays, {}) if form is None else form.run(arrays, threads)
-        return [arrays[at] if at >= 0 else made[~at] for at in self._picks]
+        if len(arrays) != self._count:
+            raise GraphError(f"the graph {self.graph.name!r} takes {self._count} inputs, not {len(arrays)}")
+        made: list[Any] = []
+        if self.graph.outputs:
+            given = [arrays[at] for at in self._used]
+            form = self.form(given)
+            made = self._interpreter.run(self.graph, given, {}) if form is None else form.run(given, threads)
+        return [
+            np.concatenate((arrays[pick.place], made[pick.made]), axis=pick.axis)
+            if isinstance(pick, Append)
+            else arrays[pick]
+            if pick >= 0
+            else made[~pick]
+            for pick in self._picks
+        ]
 
     def repeat(self, arrays: Sequence[Any], wanted: Repetition, threads: int) -> Repeated | None:
         """Several turns of a loop at once; None where there is no form now that is a single native call."""
         changing = {wanted.counter, *wanted.rows, *(place for _, place in wanted.carried)}
-        if not self.graph.outputs or changing & self._bound:
+        if not self.graph.outputs or changing & {self._used[at] for at in self._bound}:
             return None  # a form is made for one value of what decides shapes
-        form = self._forms.get(self._key(arrays))
+        if not all(isinstance(array, np.ndarray) for array in arrays):
+            return None
+        form = self._forms.get(self._key([arrays[at] for at in self._used]))
         if form is None or form.fast is None or not isinstance(form.runner, Runner) or not form.runner.program.steps:
             return None
-        return repeat(form.runner, self._picks, arrays, wanted, threads)
+        return repeat(form.runner, self._used, self._picks, arrays, wanted, threads)
 
     def form(self, arrays: Sequence[Any]) -> Form | None:
         """The compiled form for these inputs; None where they are to be interpreted."""
@@ -246,21 +281,44 @@ class Body:
         return substitute_values(self.graph, new)
 
 
-def _results(graph: Graph, inputs: Sequence[Value]) -> tuple[list[Value], list[int]]:
-    """What the nodes must make, each once; and for each output the place of the input that it is, or ~place of what is
-    made.
-    """
-    source = {n.outputs[0]: n.inputs[0] for n in graph.nodes if n.op == "Identity" and not n.domain and n.inputs}
+def results_of(graph: Graph, inputs: Sequence[Value]) -> tuple[list[Value], list[Pick]]:
+    """What the nodes must make, each once; and for each output what it is."""
+    makers = graph.producers()
+    uses = Counter(value for node in graph.nodes for value in reads(node))
+    uses.update(graph.outputs)
     places = {value: at for at, value in enumerate(inputs)}
     made: dict[Value, int] = {}
-    picks = []
+    picks: list[Pick] = []
     for output in graph.outputs:
-        value: Value | None = output
-        while value is not None and value in source:
-            value = source[value]
-        value = output if value is None else value
-        picks.append(places[value] if value in places else ~made.setdefault(value, len(made)))
+        value = output
+        while (maker := makers.get(value)) is not None and _is(maker, "Identity") and maker.inputs[0] is not None:
+            value = maker.inputs[0]
+        grown = None if maker is None else _grown(maker, places, uses)
+        if value in places:
+            picks.append(places[value])
+        elif grown is not None:
+            place, part, axis = grown
+            picks.append(Append(place, made.setdefault(part, len(made)), axis))
+        else:
+            picks.append(~made.setdefault(value, len(made)))
     return list(made), picks
+
+
+def _is(node: Node, op: str) -> bool:
+    return node.op == op and not node.domain
+
+
+def _grown(node: Node, places: Mapping[Value, int], uses: Counter[Value]) -> tuple[int, Value, int] | None:
+    """The input, the part behind it and the axis, where a node only makes an input longer that nothing else reads."""
+    if not _is(node, "Concat") or len(node.inputs) != 2:
+        return None
+    before, part = node.inputs
+    if before is None or part is None or before not in places or uses[before] != 1 or uses[node.outputs[0]] != 1:
+        return None
+    kind = before.type
+    if not isinstance(kind, TensorType) or kind.shape is None or kind.is_static:
+        return None
+    return places[before], part, int(node.attributes.get("axis", 0)) % len(kind.shape)
 
 
 def _parts(item: Any) -> tuple[Any, ...]:

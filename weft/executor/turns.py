@@ -2,13 +2,15 @@
 
 In: the compiled form of a body, its inputs, and what a loop does with its outputs (`Repetition`). Out: the states after
 as many turns as were run, and the rows that were kept. Two buffers hold each state: a turn reads one and writes the
-other. A row that is kept is written where it stays. What is wanted twice, or is an input handed on, is copied.
+other. A row that is kept is written where it stays, and so is what a turn puts behind a state (`Append`). What is
+wanted twice, or is an input handed on, is copied.
 """
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -30,19 +32,34 @@ Address = tuple[int, int, int]
 """Where a value lies in even turns, in odd turns, and by how much that moves on after a turn."""
 
 
+@dataclass(frozen=True)
+class Append:
+    """An output that is an input with a part put behind it: the place of the input, that of the part, and the axis."""
+
+    place: int
+    made: int
+    axis: int
+
+
 class _Declined(Exception):
     """This loop cannot be run so."""
 
 
 def repeat(
-    runner: Runner, picks: Sequence[int], arrays: Sequence[Any], wanted: Repetition, threads: int
+    runner: Runner,
+    used: Sequence[int],
+    picks: Sequence[int | Append],
+    arrays: Sequence[Any],
+    wanted: Repetition,
+    threads: int,
 ) -> Repeated | None:
     """Runs turns of a body; None where they cannot be run by native code.
 
-    `picks` says for each output of the body which input it is, or ~place of which output of the program.
+    `used` are the places of the arrays that the program takes; `picks` says for each output of the body which of the
+    arrays it is, or ~place of which output of the program, or what is put behind which.
     """
     try:
-        plan = _Plan(runner, picks, arrays, wanted)
+        plan = _Plan(runner, used, picks, arrays, wanted)
     except _Declined:
         return None
     return plan.run(threads)
@@ -51,7 +68,14 @@ def repeat(
 class _Plan:
     """The addresses of one loop. Everything whose address is in use is kept in `alive`."""
 
-    def __init__(self, runner: Runner, picks: Sequence[int], arrays: Sequence[Any], wanted: Repetition) -> None:
+    def __init__(
+        self,
+        runner: Runner,
+        used: Sequence[int],
+        picks: Sequence[int | Append],
+        arrays: Sequence[Any],
+        wanted: Repetition,
+    ) -> None:
         self.runner, self.program, self.picks, self.wanted = runner, runner.program, picks, wanted
         (step,) = self.program.steps
         assert isinstance(step, NativeStep)
@@ -59,13 +83,14 @@ class _Plan:
         self.arrays = [a if a.flags.c_contiguous and a.flags.aligned else np.array(a, order="C") for a in arrays]
         self.alive: list[Any] = [self.arrays]
         self.cells = np.array([wanted.turn, 0, 0], np.int64)
-        self.places = {number: at for at, number in enumerate(self.program.inputs)}
+        self.places = dict(zip(self.program.inputs, used))
         self.kinds: dict[int, TensorType] = dict(step.makes)
         self.inputs: list[Address] = [self.fixed(array) for array in self.arrays]
         self.made: dict[int, Address] = {}
         self.copies: list[tuple[Address, Address, int]] = []
         self.limit = wanted.limit
         self.states = [self.state(*pair) for pair in wanted.carried]
+        self.grown = [output for output, _ in wanted.carried if isinstance(picks[output], Append)]
         self.settle_inputs()
         self.settle_states()
         self.kept = self.settle_kept()
@@ -90,9 +115,13 @@ class _Plan:
     def source(self, output: int) -> int | Array:
         """What an output is: the place of an input, ~number of a value that the call makes, or a constant."""
         pick = self.picks[output]
-        if pick >= 0:
-            return pick
-        number = self.program.outputs[~pick]
+        if isinstance(pick, Append):
+            return self.of_program(pick.made)
+        return pick if pick >= 0 else self.of_program(~pick)
+
+    def of_program(self, place: int) -> int | Array:
+        """What an output of the program is, in the same terms."""
+        number = self.program.outputs[place]
         if number in self.places:
             return self.places[number]
         return ~number if number in self.kinds else self.program.constants[number]
@@ -124,6 +153,11 @@ class _Plan:
     def state(self, output: int, place: int) -> tuple[int | Array, int, Array, Array] | None:
         """A state's source, its place among the inputs and its two buffers; None for one that no turn changes."""
         source, array = self.source(output), self.arrays[place]
+        pick = self.picks[output]
+        if isinstance(pick, Append):
+            if pick.place != place:
+                raise _Declined
+            return None
         if isinstance(source, int) and source == place:
             return None
         if self.like(source) != (array.shape, array.dtype):
@@ -149,7 +183,10 @@ class _Plan:
 
     def settle_kept(self) -> list[Array]:
         """Arrays for the rows of as many turns as are run at once."""
-        kinds = [(source, *self.like(source)) for source in map(self.source, self.wanted.kept)]
+        kept = [*self.wanted.kept, *self.grown]
+        if any(isinstance(self.picks[output], Append) for output in self.wanted.kept):
+            raise _Declined
+        kinds = [(source, *self.like(source)) for source in map(self.source, kept)]
         sizes = [int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize for _, shape, dtype in kinds]
         most = max(KEPT_BYTES // max(sum(sizes), 1), LEAST_TURNS)
         self.limit = min(self.limit, most, MOST_TURNS)
@@ -208,12 +245,15 @@ class _Plan:
 
     def result(self, turns: int) -> Repeated:
         """What the turns left: states in one of their two buffers, and rows."""
-        states = [
-            self.arrays[place] if one is None else one[2 + turns % 2]
-            for one, (_, place) in zip(self.states, self.wanted.carried)
-        ]
-        going = self.going(turns)
-        return Repeated(turns, going, states, [rows[:turns] for rows in self.kept])
+        kept = [rows[:turns] for rows in self.kept]
+        behind = dict(zip(self.grown, kept[len(self.wanted.kept) :]))
+        states = []
+        for one, (output, place) in zip(self.states, self.wanted.carried):
+            pick, state = self.picks[output], self.arrays[place]
+            if one is not None:
+                state = one[3] if turns % 2 else one[2]
+            states.append(_longer(state, behind[output], pick.axis) if isinstance(pick, Append) else state)
+        return Repeated(turns, self.going(turns), states, kept[: len(self.wanted.kept)])
 
     def going(self, turns: int) -> bool:
         """Whether the body would go on."""
@@ -224,3 +264,10 @@ class _Plan:
             return bool(ctypes.c_bool.from_address(int(self.cells[1])).value)
         array = self.arrays[source] if isinstance(source, int) else source
         return bool(array.reshape(-1)[0])
+
+
+def _longer(state: Array, rows: Array, axis: int) -> Array:
+    """A state with the parts of all turns put behind it, one after another."""
+    moved = np.moveaxis(rows, 0, axis)
+    shape = (*moved.shape[:axis], moved.shape[axis] * moved.shape[axis + 1], *moved.shape[axis + 2 :])
+    return np.concatenate((state, moved.reshape(shape)), axis=axis)

@@ -90,12 +90,16 @@ def softmax_tensor(x: te.Tensor, axis: int, dtype: Any, rounds: bool = False) ->
     grown = te.compute(shape, power, name="softmax_exp")
     total = reduce_axes(grown, (axis,), te.sum, name="softmax_sum")
 
-    def share(*i: Any) -> Expr:
+    def rounded(*i: Any) -> Expr:
         value: Expr = total[_without(i, axis)]
-        if rounds:
-            limit = te.const(_LARGEST_FLOAT16, value.dtype)
-            value = te.select(value > limit, value, widen(te.minimum(value, limit).astype(x.dtype)))
-        made: Expr = grown[i] / value
+        limit = te.const(_LARGEST_FLOAT16, value.dtype)
+        return te.select(value > limit, value, widen(te.minimum(value, limit).astype(x.dtype)))
+
+    # One division a row; the rounded steps of float16 divide each element, as the standard's function does.
+    inverse = total if rounds else te.compute(total.shape, lambda *i: 1.0 / total[i], name="softmax_inverse")
+
+    def share(*i: Any) -> Expr:
+        made: Expr = grown[i] / rounded(*i) if rounds else grown[i] * inverse[_without(i, axis)]
         return made
 
     made: te.Tensor = te.compute(shape, share, name="softmax", dtype=dtype)

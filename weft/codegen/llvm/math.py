@@ -64,6 +64,8 @@ _ROUNDER = 12582912.0
 """1.5 * 2^23: adding it leaves the nearest whole number in the low bits of a float32."""
 _ROUNDER_BITS = 0x4B400000
 _ROUNDER_DOUBLE = 6755399441055744.0
+WHOLE = 16
+"""The lanes of a whole AVX-512 register. Parts of one are computed as a whole, so that every lane gives the same."""
 
 
 class Ops:
@@ -73,6 +75,7 @@ class Ops:
         self.c, self.lanes = c, lanes
         self.float, self.int, self.flag = (types.vector(t, lanes) for t in ("float", "i32", "i1"))
         self.fused = c.module.machine.has_fma
+        self.whole = lanes == WHOLE and "avx512f" in c.module.machine.features
 
     def number(self, value: float) -> str:
         """A float32 literal in every lane."""
@@ -153,10 +156,31 @@ class Ops:
         """2^n for an integer n of the normal range."""
         return self.from_bits(self.integer("shl", self.integer("add", n, 127), 23))
 
+    def quotient(self, a: str, b: str) -> str:
+        """a / b for b from 1 to 1e30, within a unit in the last place.
+
+        A whole register is divided by a reciprocal of 14 bits and two steps that double them: a division would keep its
+        port for sixteen cycles.
+        """
+        if not self.whole:
+            return self.div(a, b)
+        minus = self.c.emit(f"fneg {self.float} {b}")
+        arguments = [f"{self.float} {b}", f"{self.float} zeroinitializer", "i16 -1"]
+        rough = self.c.call(self.float, "llvm.x86.avx512.rcp14.ps.512", arguments)
+        inverse = self.fma(rough, self.fma(minus, rough, 1.0), rough)
+        near = self.mul(a, inverse)
+        return self.fma(self.fma(minus, near, a), inverse, near)
+
     def scale(self, value: str, n: str) -> str:
         """value * 2^n in two steps, so that n may go beyond the range of one exponent."""
         first = self.integer("ashr", n, 1)
         return self.mul(self.mul(value, self.power_of_two(first)), self.power_of_two(self.integer("sub", n, first)))
+
+    def scale_where(self, condition: str, value: str, whole: str) -> str:
+        """The same in one instruction of AVX-512, n given as a float; 0 where the condition does not hold."""
+        mask = self.c.emit(f"bitcast {self.flag} {condition} to i16")
+        arguments = [f"{self.float} {value}", f"{self.float} {whole}", f"{self.float} zeroinitializer"]
+        return self.c.call(self.float, "llvm.x86.avx512.mask.scalef.ps.512", [*arguments, f"i16 {mask}", "i32 4"])
 
     def nearest(self, x: str, factor: float) -> tuple[str, str]:
         """x * factor rounded to the nearest whole number, as a float and as an integer."""
@@ -164,19 +188,23 @@ class Ops:
         return self.sub(shifted, _ROUNDER), self.integer("sub", self.bits(shifted), _ROUNDER_BITS)
 
 
-def _reduced(o: Ops, x: str) -> tuple[str, str]:
-    """x = r + n * log(2): r, and n as an integer."""
+def _reduced(o: Ops, x: str) -> tuple[str, str, str]:
+    """x = r + n * log(2): r, and n as a float and as an integer."""
     whole, n = o.nearest(x, 1 / math.log(2.0))
-    return o.fma(whole, -_LN2_LOW, o.fma(whole, -_LN2_HIGH, x)), n
+    return o.fma(whole, -_LN2_LOW, o.fma(whole, -_LN2_HIGH, x)), whole, n
 
 
-def _without_vanishing(o: Ops, x: str, limit: float, power: Callable[[str], str]) -> str:
-    """A power of x that is 0 from a limit downwards: computed at 0 there, and dropped.
+def _without_vanishing(o: Ops, x: str, limit: float, power: Callable[[str], tuple[str, str, str]]) -> str:
+    """A power of x that is 0 from a limit downwards: not computed there. `power` gives v, n and n, for v * 2^n.
 
     A product that rounds to 0 costs a processor more than a hundred cycles, and masked scores are all of that kind.
     """
+    if o.whole:
+        value, whole, _ = power(x)
+        return o.scale_where(o.op("fcmp ugt", x, limit), value, whole)
     gone, zero = o.op("fcmp ole", x, limit), o.number(0.0)
-    return o.select(gone, zero, power(o.select(gone, zero, x)))
+    value, _, n = power(o.select(gone, zero, x))
+    return o.select(gone, zero, o.scale(value, n))
 
 
 def _exp_of_rest(o: Ops, r: str) -> str:
@@ -185,18 +213,18 @@ def _exp_of_rest(o: Ops, r: str) -> str:
 
 
 def _exp(o: Ops, x: str) -> str:
-    def power(x: str) -> str:
-        r, n = _reduced(o, x)
-        return o.scale(_exp_of_rest(o, r), n)
+    def power(x: str) -> tuple[str, str, str]:
+        r, whole, n = _reduced(o, x)
+        return _exp_of_rest(o, r), whole, n
 
     return _without_vanishing(o, o.at_most(x, 89.0), -104.0, power)
 
 
 def _exp2(o: Ops, x: str) -> str:
-    def power(x: str) -> str:
+    def power(x: str) -> tuple[str, str, str]:
         whole, n = o.nearest(x, 1.0)
         r = o.sub(x, whole)
-        return o.scale(o.fma(r, o.polynomial(r, _EXP2), 1.0), n)
+        return o.fma(r, o.polynomial(r, _EXP2), 1.0), whole, n
 
     return _without_vanishing(o, o.at_most(x, 129.0), -151.0, power)
 
@@ -204,7 +232,7 @@ def _exp2(o: Ops, x: str) -> str:
 def _expm1(o: Ops, x: str) -> str:
     """2^n * (e^r - 1) + (2^n - 1), computed at half its size so that the largest results do not overflow on the way."""
     clamped = o.at_least(o.at_most(x, 89.0), -18.0)
-    r, n = _reduced(o, clamped)
+    r, _, n = _reduced(o, clamped)
     p = o.fma(o.mul(r, r), o.polynomial(r, _EXPM1), r)
     half = o.power_of_two(o.integer("sub", n, 1))
     far = o.mul(o.fma(p, half, o.sub(half, 0.5)), 2.0)
@@ -262,14 +290,14 @@ def _log1p(o: Ops, x: str) -> str:
 
 def _tanh(o: Ops, x: str) -> str:
     t = _expm1(o, o.mul(o.at_most(o.absolute(x), 10.0), 2.0))
-    return o.with_sign(o.div(t, o.add(t, 2.0)), x)
+    return o.with_sign(o.quotient(t, o.add(t, 2.0)), x)
 
 
 def _sigmoid(o: Ops, x: str) -> str:
     minus = o.c.emit(f"fneg {o.float} {o.absolute(x)}")
     z = _exp(o, minus)
     above = o.select(o.op("fcmp oge", x, 0.0), o.number(1.0), z)
-    return o.div(above, o.add(z, 1.0))
+    return o.quotient(above, o.add(z, 1.0))
 
 
 def _erf(o: Ops, x: str) -> str:
@@ -277,7 +305,7 @@ def _erf(o: Ops, x: str) -> str:
     near = o.fma(x, o.polynomial(o.mul(x, x), _ERF), x)
     exponent = o.polynomial(o.sub(o.at_most(a, 3.95), 2.0), _ERFC)
     # 1 - 2^n * e^r: n is small, so that nothing of what exp does at the ends of its range is needed.
-    r, n = _reduced(o, o.c.emit(f"fneg {o.float} {exponent}"))
+    r, _, n = _reduced(o, o.c.emit(f"fneg {o.float} {exponent}"))
     minus = o.from_bits(o.integer("shl", o.integer("add", n, 127 + 256), 23))  # -2^n: 256 becomes the sign
     far = o.fma(_exp_of_rest(o, r), minus, 1.0)
     return o.select(o.op("fcmp ole", a, 0.9375), near, o.with_sign(far, x))
@@ -352,6 +380,12 @@ def _define(module: Module, name: str, lanes: int, symbol: str) -> None:
 
 def call(c: Context, name: str, x: str, lanes: int) -> str:
     """One of FUNCTIONS applied to a float32 value of so many lanes."""
+    if 1 < lanes < WHOLE and "avx512f" in c.module.machine.features:
+        kind = types.vector("float", lanes)
+        more = ", ".join(f"i32 {min(lane, lanes - 1)}" for lane in range(WHOLE))
+        filled = c.emit(f"shufflevector {kind} {x}, {kind} poison, <{WHOLE} x i32> <{more}>")
+        made, first = call(c, name, filled, WHOLE), ", ".join(f"i32 {lane}" for lane in range(lanes))
+        return c.emit(f"shufflevector <{WHOLE} x float> {made}, <{WHOLE} x float> poison, <{lanes} x i32> <{first}>")
     symbol = f"weft.{name}.v{lanes}"
     if symbol not in c.module.helpers:
         c.module.helpers.add(symbol)

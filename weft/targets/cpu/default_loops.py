@@ -6,7 +6,8 @@ import math
 from collections.abc import Callable, Sequence
 
 from weft.core.errors import ScheduleError
-from weft.expr.nodes import Load, Var, int_value
+from weft.expr.nodes import Expr, Load, Var, int_value
+from weft.expr.visit import children
 from weft.loop.ir import Axis
 from weft.loop.tree import block_path, blocks_in, loops_on
 from weft.schedule.facts import Facts, block_named, cost, extent, facts_of
@@ -59,8 +60,9 @@ def schedule_elementwise(stage: Stage, target: Target, outer: bool = True) -> li
     if outer and (tiled := tile_transposed(stage, facts, loops, target)) is not None:
         parallelize(stage, tiled, work, target)
         return tiled
-    if outer and len(loops) > 1 and _is_flat(facts):
-        loops = [stage.fuse(*loops)]
+    tail = _flat_tail(facts) if outer else 0
+    if tail > 1:
+        loops = [*loops[:-tail], stage.fuse(*loops[-tail:])]
     lanes = _lanes(facts, target)
     last = loops[-1]
     length = extent_of(stage, last)
@@ -113,20 +115,36 @@ def _lanes(facts: Facts, target: Target) -> int:
     return max(1, min(target.lanes(kind) for kind in kinds))
 
 
-def _is_flat(facts: Facts) -> bool:
-    """Whether every load is at the element that is stored, or the same for all: then the shape does not matter."""
+def _flat_tail(facts: Facts) -> int:
+    """How many of the last axes are one stretch of memory for the store and for every load (or the same to it)."""
     store = facts.store
     if store is None or len(facts.block.writes) != 1:
-        return False
-    shape = [int_value(size) for size in store.buffer.shape]
-    if list(store.indices) != [axis.var for axis in facts.spatial]:
-        return False
-    for load in facts.loads:
-        same = list(load.indices) == list(store.indices) and [int_value(n) for n in load.buffer.shape] == shape
-        if not same and any(not isinstance(i, Var) or i in store.indices for i in load.indices):
-            if any(int_value(i) is None for i in load.indices):
-                return False
-    return True
+        return 0
+    names = _variables_outside_loads(store.value)
+    count, wanted = 0, 1
+    kinds: list[bool | None] = [None] * len(facts.loads)  # whether a load moves along the stretch
+    for axis in reversed(facts.spatial):
+        if axis.kind != "spatial" or axis.var in names:
+            break
+        if extent(axis) > 1:
+            steps = [facts.step(load, axis.var) for load in facts.loads]
+            moves = [None if step not in (0, wanted) else step != 0 for step in steps]
+            differ = any(old is not None and old != new for old, new in zip(kinds, moves))
+            if facts.store_step(axis.var) != wanted or None in moves or differ:
+                break
+            kinds = [*moves]
+            wanted *= extent(axis)
+        count += 1
+    return count
+
+
+def _variables_outside_loads(e: Expr) -> set[Var]:
+    """The variables that a value depends on otherwise than by what it loads."""
+    if isinstance(e, Load):
+        return set()
+    if isinstance(e, Var):
+        return {e}
+    return {variable for child in children(e) for variable in _variables_outside_loads(child)}
 
 
 def schedule_reduction(stage: Stage, target: Target) -> None:
