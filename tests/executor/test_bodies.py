@@ -93,7 +93,8 @@ def branches():
     turn, go, state = body.input("turn"), body.input("go"), body.input("state")
     outer = main.constant(weight(8, 8))
     deep_graph = deep.finish([], [deep("Tanh", deep("MatMul", state, outer))])
-    flat_graph = flat.finish([], [flat("Neg", state)])
+    turned = flat("Gather", flat("Neg", state), flat.constant([1, 0], "int64"), axis=0)  # no selection instead
+    flat_graph = flat.finish([], [turned])
     mean = then("Greater", then("ReduceMean", state, keepdims=0), then.constant(0.0))
     then_graph = then.finish([], [then("If", mean, then_branch=deep_graph, else_branch=flat_graph)])
     other_graph = other.finish([], [state])
@@ -203,12 +204,12 @@ def test_a_few_cheap_turns_are_not_compiled():
 def test_only_branches_that_are_taken_are_compiled(monkeypatch):
     monkeypatch.setattr(bodies, "PRICE", 0.0)
     main, then, other = Part("main"), Part("then"), Part("other")
-    x, choice = main.input("x", "float32", (2, 8)), main.input("choice", "bool", ())
-    then_graph = then.finish([], [then("MatMul", x, main.constant(weight(8, 8)))])
+    x, choice = main.input("x", "float32", (64, 64)), main.input("choice", "bool", ())
+    then_graph = then.finish([], [then("MatMul", x, main.constant(weight(64, 64)))])
     other_graph = other.finish([], [other("Exp", x)])
     graph = infer(main.finish([x, choice], [main("If", choice, then_branch=then_graph, else_branch=other_graph)]))
-    module, array = weft.compile(graph), weight(2, 8)
-    check(module, [array, np.array(True)], [array @ weight(8, 8)], 3)
+    module, array = weft.compile(graph), weight(64, 64)
+    check(module, [array, np.array(True)], [array @ weight(64, 64)], 3)
     assert [(body.graph.name, body.compiled) for body in compiled_bodies(module)] == [("then", 1)]
     check(module, [array, np.array(False)], [np.exp(array)], 1)
     assert {body.graph.name for body in compiled_bodies(module)} == {"then", "other"}

@@ -213,3 +213,10 @@ def test_windows_are_read_where_the_image_lies():
     (sums,) = launch.kernel.scheduled.allocations
     lanes = find_target("native").vector_bytes // 4
     assert sums.scope == "local" and int_value(sums.shape[-1]) == -(-28 // lanes) * lanes
+
+
+@pytest.mark.parametrize("filters", [120, 37, 5])
+def test_weights_that_do_not_fill_tiles_are_packed_when_the_model_is_compiled(filters):
+    module = check(convolution((1, 48, 1, 1), filters, (1, 1), bias=True), threads=2)
+    (launch,) = module.specializations[0].launches
+    assert all("in1" not in buffer.name for buffer in launch.kernel.scheduled.allocations)

@@ -19,7 +19,7 @@ def test_onnx_case(case):
 
 @pytest.mark.parametrize("largest", [0, 1])
 @pytest.mark.parametrize("axis", [0, 1])
-@pytest.mark.parametrize("k", [1, 16, 17])
+@pytest.mark.parametrize("k", [1, 5, 17])
 def test_top_k_keeps_the_order_of_equals(k, axis, largest):
     """Few different values, so that nearly all are equal to some others; k on both sides of the two algorithms."""
     x = np.random.default_rng(k).integers(0, 6, (20, 23)).astype("float32")
@@ -31,13 +31,29 @@ def test_top_k_keeps_the_order_of_equals(k, axis, largest):
             np.testing.assert_array_equal(result, np.take(full.numpy(), np.arange(k), axis))
 
 
+@pytest.mark.parametrize("order", ["rising", "falling", "random"])
+@pytest.mark.parametrize("largest", [0, 1])
+def test_a_short_list_of_many(order, largest):
+    """More than one chunk, the last one not whole; the list fills up, and is overtaken again and again."""
+    x = np.random.default_rng(0).integers(0, 200, 301).astype("float32")
+    x[[3, 77, 300]] = np.nan
+    if order != "random":
+        x = np.sort(x) if order == "rising" else np.sort(x)[::-1].copy()
+    made, compiled = run_node("TopK", x, np.array([70]), outputs=2, largest=largest)
+    wanted = torch.sort(torch.tensor(x), stable=True, descending=bool(largest))
+    for got in (made, compiled):
+        for result, full in zip(got, wanted):
+            np.testing.assert_array_equal(result, full.numpy()[:70])
+
+
 @pytest.mark.parametrize("dtype", ["uint8", "int64", "float16"])
 def test_top_k_of_every_type(dtype):
     x = numbers(3, 40, dtype=dtype)
-    made, compiled = run_node("TopK", x, np.array([30]), outputs=2)
-    for got in (made, compiled):
-        np.testing.assert_array_equal(got[0], np.sort(x, axis=-1)[:, ::-1][:, :30])
-        np.testing.assert_array_equal(np.take_along_axis(x, got[1], -1), got[0])
+    for count in (6, 30):
+        made, compiled = run_node("TopK", x, np.array([count]), outputs=2)
+        for got in (made, compiled):
+            np.testing.assert_array_equal(got[0], np.sort(x, axis=-1)[:, ::-1][:, :count])
+            np.testing.assert_array_equal(np.take_along_axis(x, got[1], -1), got[0])
 
 
 def test_top_k_of_too_few():

@@ -57,3 +57,16 @@ def test_one_long_reduction_is_divided_among_threads(shape, axes):
     schedule, a, out = reduced(shape, axes)
     build_and_compare(schedule, [a], out, lambda x: np.asarray(x.astype("float64").sum(axis=axes)), tolerance=1e-4)
     assert "parallel" in kinds(schedule, "B_rf")
+
+
+@pytest.mark.parametrize("rows,length", [(64, 500), (3, 33), (40, 2)])
+def test_running_sums_of_rows_walk_through_memory(rows, length):
+    x = te.placeholder((rows, length), name="X")
+    state = te.placeholder((length, rows), "float32", name="state")
+    start = te.compute((1, rows), lambda t, i: x[i, t], name="start")
+    update = te.compute((length, rows), lambda t, i: state[t - 1, i] + x[i, t], name="next")
+    totals = te.scan(start, update, state, name="totals")
+    out = te.compute((rows, length), lambda i, t: totals[t, i], name="B")
+    schedule = te.create_schedule(out.op)
+    build_and_compare(schedule, [x], out, lambda a: a.astype("float64").cumsum(1), tolerance=1e-4)
+    assert "vectorized" not in kinds(schedule, "next")

@@ -3,7 +3,8 @@
 Each row (all indices but the one along the axis) is sorted alone. Elements are compared by a strict "comes before", so
 that equal ones keep their order; NaN counts as greater than every number.
 
-    insertion   for i in n: if x[i] comes before the last of the k kept: shift the later ones, put it in its place
+    insertion   for each chunk of x: if some element may come before the last of the k kept:
+                    for i in chunk: if x[i] does: count those that stay before it, shift the others, put it there
     merge sort  order[0] = 0 … n-1; for each level: merge neighbouring runs of 2^level from one half of order
                 into the other; the first k places of the last half are the result
 """
@@ -20,8 +21,12 @@ from weft.loop.ir import For, If, Let, Stmt, Store, seq
 from weft.ops.indexing_scatter import nest
 from weft.ops.movement_indices import kernels_know, output_type
 
-LONGEST_LIST = 16
-"""Up to this k the elements are kept in order by insertion."""
+LONGEST_LIST = 1024
+"""Up to this k the elements are kept in order by insertion,"""
+LEAST_PER_KEPT = 4
+"""if there are at least so many for each that is kept: the fewer stay, the fewer are ever put into the list."""
+CHUNK = 64
+"""Elements that are compared with the last of the list together, before any is looked at alone."""
 
 
 def before(a: Expr, b: Expr, largest: bool) -> Expr:
@@ -42,12 +47,17 @@ def top_k(c: Compute, x: te.Tensor, axis: int) -> Any:
         return None
     largest = bool(c.get("largest", 1))
     shape, kinds = c.out_shape(), [output_type(c), output_type(c, 1)]
-    if count <= LONGEST_LIST:
-        made = te.extern(
-            [shape, shape], [x], lambda i, o: _rows(c, axis, _insertion(i[0], o, axis, count, size, largest)), "top",
-            kinds,
-        )  # fmt: skip
-        return tuple(made)
+    if count <= LONGEST_LIST and size >= LEAST_PER_KEPT * count:
+        rows = [d for k, d in enumerate(shape) if k != axis]
+        kept, found, _ = te.extern(
+            [shape, shape, (*rows, 2)],
+            [x],
+            lambda i, o: _rows(c, axis, _insertion(i[0], o, axis, count, size, largest)),
+            "top",
+            [*kinds, "int32"],
+        )
+        values = te.compute(shape, lambda *i: kept[i], name="top_values")
+        return values, te.compute(shape, lambda *i: found[i], name="top_places")
     rows = [d for k, d in enumerate(shape) if k != axis]
     order, _ = te.extern(
         [(*rows, 2, size), (*rows, 2)],
@@ -81,30 +91,65 @@ def _at(row: Sequence[Any], axis: int, index: Any) -> tuple[Any, ...]:
 
 
 def _insertion(x: te.Tensor, outs: Sequence[te.Tensor], axis: int, count: int, size: int, largest: bool) -> Any:
-    values, places = outs
+    values, _, notes = outs
 
     def row(r: list[Var]) -> Stmt:
-        i, j, k = Var("i"), Var("j"), Var("k")
-        value = Var("value", x.dtype)
-        clear = For(k, count, Store(places, _at(r, axis, k), te.const(-1, "int64")))
+        chunk, i, j = Var("chunk"), Var("i"), Var("j")
+        last = values[_at(r, axis, count - 1)]
+        mark, filled = ((*r, index_expr(which)) for which in (0, 1))
+        has_room = notes[filled] < count
 
-        def wins(slot: Expr) -> Expr:
-            """Whether the value belongs at or before a slot."""
-            at = _at(r, axis, slot)
-            return logical_or(places[at] < 0, before(value, values[at], largest))
+        def look(at: Expr) -> Stmt:
+            may_win = logical_or(has_room, _may_come_before(x[_at(r, axis, at)], last, largest))
+            return Store(notes, mark, notes[mark] | te.cast(may_win, "int32"))
 
-        slot = Var("slot")
-        earlier = _at(r, axis, slot - 1)
-        shift = seq(
-            Store(values, _at(r, axis, slot), values[earlier]), Store(places, _at(r, axis, slot), places[earlier])
-        )
-        put = seq(Store(values, _at(r, axis, slot), value), Store(places, _at(r, axis, slot), i))
-        move = If(te.all(slot > 0, wins(te.maximum(slot - 1, 0))), shift, If(wins(slot), put))
-        insert = For(j, count, Let(slot, index_expr(count - 1) - j, move))
-        step = Let(value, x[_at(r, axis, i)], If(wins(index_expr(count - 1)), insert))
-        return seq(clear, For(i, size, step))
+        def step(at: Expr) -> Stmt:
+            value = Var("value", x.dtype)
+            wins = logical_or(has_room, before(value, last, largest))
+            return Let(value, x[_at(r, axis, at)], If(wins, _insert(outs, r, axis, count, value, at, largest)))
+
+        length = te.minimum(index_expr(CHUNK), size - chunk * CHUNK)
+        zero = te.const(0, "int32")
+        go = If(notes[mark] > 0, For(i, length, step(chunk * CHUNK + i)))
+        one_chunk = seq(Store(notes, mark, zero), For(j, length, look(chunk * CHUNK + j)), go)
+        return seq(Store(notes, filled, zero), For(chunk, -(-size // CHUNK), one_chunk))
 
     return row
+
+
+def _may_come_before(a: Expr, b: Expr, largest: bool) -> Expr:
+    """Whether a may come before b, in one comparison: always where it does, and where one of them is NaN."""
+    if a.dtype.is_bool:
+        return before(a, b, largest)
+    return te.not_(a <= b if largest else a >= b)
+
+
+def _insert(
+    outs: Sequence[te.Tensor], r: list[Var], axis: int, count: int, value: Expr, place: Expr, largest: bool
+) -> Stmt:
+    """Puts a value that belongs into the list behind those that it does not come before."""
+    values, places, notes = outs
+    mark, filled = ((*r, index_expr(which)) for which in (0, 1))
+    k, slot, size = Var("k"), Var("slot"), Var("size")
+    stays = te.not_(before(value, values[_at(r, axis, k)], largest))
+    count_them = For(k, size, Store(notes, mark, notes[mark] + te.cast(stays, "int32")))
+
+    def shift(array: te.Tensor) -> Stmt:
+        j, to = Var("j"), Var("to")
+        earlier = array[_at(r, axis, te.maximum(to - 1, 0))]
+        end = te.minimum(size, count - 1)
+        return For(j, te.maximum(end - slot, 0), Let(to, end - j, Store(array, _at(r, axis, to), earlier)))
+
+    put = [Store(array, _at(r, axis, slot), new) for array, new in ((values, value), (places, place))]
+    found = te.minimum(te.maximum(index_expr(notes[mark]), 0), count - 1)
+    grow = Store(notes, filled, te.minimum(notes[filled] + 1, count))
+    body = seq(
+        Store(notes, mark, te.const(0, "int32")),
+        count_them,
+        Let(slot, found, seq(shift(values), shift(places), *put)),
+        grow,
+    )
+    return Let(size, index_expr(notes[filled]), body)
 
 
 def _merge_sort(x: te.Tensor, outs: Sequence[te.Tensor], axis: int, size: int, largest: bool) -> Any:

@@ -28,6 +28,8 @@ _STACK_LIMIT = 4 * 1024
 _ALIGNMENT = 64
 _SHORT = 16
 """Loops of vectors up to this length LLVM may unroll, so that small buffers indexed by them become registers."""
+ROLLED = "pragma_rolled"
+"""The annotation of a loop that LLVM must not unroll: what its rounds have in common would not fit the registers."""
 
 
 def _seq(c: Context, s: Seq) -> None:
@@ -84,8 +86,8 @@ def _has_vectors(s: Stmt) -> bool:
 def _hints(c: Context, s: For) -> str:
     """Loops that the schedule has shaped stay as they are; plain scalar ones are LLVM's to improve."""
     if _has_vectors(s.body):
-        extent = s.extent.value if isinstance(s.extent, Const) else _SHORT + 1
-        unroll = [] if extent <= _SHORT else ['!"llvm.loop.unroll.disable"']
+        short = isinstance(s.extent, Const) and s.extent.value <= _SHORT and ROLLED not in s.annotations
+        unroll = [] if short else ['!"llvm.loop.unroll.disable"']
         return c.module.loop_metadata('!"llvm.loop.vectorize.enable", i1 false', *unroll)
     if s.kind == "unrolled":
         return c.module.loop_metadata('!"llvm.loop.unroll.enable"')

@@ -40,6 +40,7 @@ from weft.schedule.space import Space
 from weft.targets.base import Target
 from weft.targets.cpu.default_attach import attach_producers
 from weft.targets.cpu.default_loops import LEAST_PARALLEL_WORK, parallelize, schedule_elementwise, schedule_reduction
+from weft.targets.cpu.default_recurrence import run_along_memory
 from weft.targets.cpu.default_tiles import apply_tile, axis_loops, plan_tile, tile_in_place
 from weft.targets.cpu.spaces import KEPT, SPACES, WHOLE, recurrent, recurrent_dot
 from weft.targets.cpu.unit import Unit
@@ -55,6 +56,9 @@ def default_schedule(schedule: Schedule, target: Target, constants: Collection[B
     except WeftError:
         pass
     done: set[str] = set()
+    for name in names_of(schedule):
+        if run_along_memory(schedule, name, target):
+            done.add(name)
     for name in names_of(schedule):
         facts = facts_of(block_named(schedule, name))
         if is_product_sum(facts) and _take_space(Unit(schedule, facts, None, {}, target, constants, done), WHOLE):

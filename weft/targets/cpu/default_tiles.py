@@ -148,8 +148,9 @@ def _sizes(facts: Facts, target: Target, across: int, down: int, whole: bool) ->
     if down == 1:  # a matrix-vector product waits for memory: several streams at once
         most = max(1, registers * 3 // 8)
         lanes = _lane_counts(full, across, whole)[0]
-        fits = [n for n in range(1, 1 + min(most, across // lanes)) if not whole or across % (n * lanes) == 0]
-        vectors = max(fits, key=lambda n: (_filled(across, n * lanes) > 0.8, n))
+        each = ceildiv(ceildiv(across, lanes), max(1, target.cores))
+        fits = [n for n in range(1, 1 + min(most, each)) if not whole or across % (n * lanes) == 0]
+        vectors = max(fits, key=lambda n: (-ceildiv(across, n * lanes) * n, n))
     return lanes, vectors, rows
 
 
@@ -330,6 +331,7 @@ def _pack(s: Schedule, name: str, plan: TilePlan, facts: Facts) -> None:
     load = plan.packed
     assert load is not None
     copy = s.cache_read(load.buffer.name, "global", [name])
+    copy.pad(copy.axis[plan.packed_dim], plan.width)  # whole tiles: a copy without a test is made at compile time
     names = [f"d{i}" for i in range(len(load.indices))]
     reducing = {axis.var for axis in facts.reduce}
     lane = names[plan.packed_dim]

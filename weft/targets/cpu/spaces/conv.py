@@ -39,6 +39,18 @@ LEAST_PARALLEL_WORK = 64 * 1024
 STREAM_AHEAD = 12 * 1024
 """Bytes by which weights that are read once are fetched ahead."""
 
+LOAD_SHARE = 1.13
+"""What loads take beyond two in a cycle."""
+
+FAR_CYCLES = 2.5
+"""Cycles for a vector of weights of which others took the place in the second-level cache."""
+
+TILE_CYCLES = 30
+"""What a tile costs beyond its steps and its stores."""
+
+LANES_STORED = 16
+"""Places that are stored at once, and channels of a block that are stored apart where the result is plain."""
+
 MOST_UNROLLED = 128
 """Multiply-adds of one straight piece of code, at most."""
 
@@ -74,7 +86,10 @@ def space(unit: Unit) -> Space | None:
     far = _bytes(shape.weight) > unit.target.cache_bytes[1]
     if shape.depthwise:  # every tap is unrolled
         places = min(places, max(4, MOST_UNROLLED // unit.facts.depth))
-    vectors, high, wide = _tile(rows, places, blocks, several_at_once, registers, 4.0 if far else 2.0)
+    column = unit.facts.depth * extent(shape.lane) * int(shape.weight.buffer.dtype.bytes)
+    near = max(1, unit.target.cache_bytes[1] // 4 // column)
+    walked = Walk(unit.facts.depth, 4.0 if far else 2.0, near)
+    vectors, high, wide = _tile(rows, places, blocks, several_at_once, registers, walked)
     knobs = {
         "vectors": several_at_once,
         "rows": tuple(range(1, min(rows, 4) + 1)),
@@ -98,13 +113,34 @@ def _divisors(count: int) -> tuple[int, ...]:
     return tuple(n for n in range(1, 7) if count % n == 0)
 
 
-def _tile(
-    rows: int, places: int, blocks: int, together: Sequence[int], registers: int, fetch: float
-) -> tuple[int, int, int]:
-    """Vectors (out of `together`), rows and places of the register tile: least time by the work of a step.
+@dataclass(frozen=True)
+class Walk:
+    """What a register tile walks over: `depth` steps, each of which waits `fetch` cycles for a vector of weights.
 
-    A step issues two multiply-adds and two loads in a cycle, and waits `fetch` cycles for each vector of weights; an
-    accumulator waits four cycles for itself.
+    The weights of more than `near` vectors do not stay in the second-level cache.
+    """
+
+    depth: int
+    fetch: float
+    near: int
+
+    def cycles(self, vectors: int, high: int, wide: int) -> float:
+        """Cycles of a step of the reduction, with its part of what the tile costs before and behind them.
+
+        A cycle issues two multiply-adds and nearly two loads; an accumulator waits four cycles for itself.
+        """
+        sums, places = vectors * high * wide, high * wide
+        issued = max(sums / 2, (vectors + places) / 2 * LOAD_SHARE, self.fetch * vectors, 4.0)
+        stores = TILE_CYCLES + 2 * sums + LANES_STORED * vectors * high * ceildiv(wide, LANES_STORED)
+        return issued + 1 + (0.25 if vectors <= self.near else FAR_CYCLES) * vectors + stores / self.depth
+
+
+def _tile(
+    rows: int, places: int, blocks: int, together: Sequence[int], registers: int, walked: Walk
+) -> tuple[int, int, int]:
+    """Vectors (out of `together`), rows and places of the register tile: least time by counting.
+
+    Tiles at the ends of blocks and rows are as large as what is left.
     """
     best, chosen = math.inf, (1, 1, 1)
     for vectors in together:
@@ -112,15 +148,23 @@ def _tile(
             for wide in range(1, min(places, registers) + 1):
                 if vectors * high * wide + vectors + 1 > registers or (high > 1 and wide < places):
                     continue
-                tiles = rows / high * ceildiv(places, wide) * ceildiv(blocks, vectors)
-                sums = vectors * high * wide
-                cycles = max(sums / 2, (vectors + high * wide) / 2, fetch * vectors, 4.0) + 0.25 + 0.25 * vectors
-                rest = 0.1 * ((places % wide != 0) + (blocks % vectors != 0)) + 0.04 * (rows % high != 0)
-                once = 0.97 if high == rows and fetch > 2 else 1.0  # weights that stream through are never waited for
-                time = tiles * cycles * (1 + rest) * once
+                time = sum(
+                    count * across * walked.cycles(v, high, w)
+                    for v, count in _pieces(blocks, vectors)
+                    for w, across in _pieces(places, wide)
+                )
+                rest = 0.04 * ((places % wide != 0) + (blocks % vectors != 0) + (rows % high != 0))
+                # Weights that stream through are never waited for.
+                once = 0.85 if high == rows and walked.fetch > 2 else 1.0
+                time *= rows / high * (1 + rest) * once
                 if time < best * 0.999:
                     best, chosen = time, (vectors, high, wide)
     return chosen
+
+
+def _pieces(length: int, size: int) -> list[tuple[int, int]]:
+    """The sizes of the pieces of a length, and how many there are of each."""
+    return [(n, count) for n, count in ((size, length // size), (length % size, 1)) if n and count]
 
 
 def _shape(unit: Unit) -> Shape | None:
@@ -281,7 +325,7 @@ def _schedule_sums(unit: Unit, sums: Stage, shape: Shape, point: Point) -> Var |
             for loop in reduce:
                 sums.unroll(loop)
     elif _overlaps(facts, shape, point["places"]):
-        pass
+        sums.pragma(reduce[-1], "rolled")
     elif last > point["unroll"] > 1:
         reduce[-1], inner = sums.split(reduce[-1], factor=point["unroll"])
         sums.unroll(inner)
