@@ -293,12 +293,23 @@ def _outer_loops(
         if part < length:
             outer, inner = final.split(rows[0], factor=part)
             parts, rows = [outer], [inner]
-    around = [*others, *parts, *blocks, *rows]
+    # Frames of a volume and phases of a transposed convolution read again what others read: they follow one another.
+    again = [loops[axis.var] for axis in shape.others if parts and _reads_again(unit.facts, shape.image, axis)]
+    apart = [loop for loop in others if loop not in again]
+    around = [*apart, *parts, *again, *blocks, *rows]
     final.reorder(*around, *places, *tile)
     final.vectorize(tile[-1])
     if work >= LEAST_PARALLEL_WORK:
-        around = _parallel(final, around, others, parts)
+        around = _parallel(final, around, apart, parts)
     return [*around, *places]
+
+
+def _reads_again(facts: Facts, image: Load, axis: Axis) -> bool:
+    """Whether neighbours along an axis read the same elements of an image: the windows there overlap."""
+    step = abs(facts.step(image, axis.var) or 0)
+    along = [index for index in image.indices if uses_any(index, {axis.var})]
+    taps = [tap for tap in facts.reduce if any(uses_any(index, {tap.var}) for index in along)]
+    return step <= sum(abs(facts.step(image, tap.var) or 0) * (extent(tap) - 1) for tap in taps)
 
 
 def _parallel(final: Stage, around: list[Var], first: Sequence[Var], parts: list[Var]) -> list[Var]:
