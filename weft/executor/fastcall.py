@@ -26,7 +26,7 @@ from __future__ import annotations
 import ctypes
 import math
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -57,6 +57,67 @@ def fast_call(program: Program, types: Sequence[TensorType], weights: Sequence[i
     exec(compile(f"def fast(arrays, threads, out):\n    {body}\n", "<call of a model>", "exec"), scope)  # noqa: S102
     made: Fast = scope["fast"]
     return made
+
+
+StepCall = Callable[[list[Any], dict[int, Any], int, int], int]
+"""The values of a call, arrays of the caller for some of them, the address of the arena, and the threads; a code."""
+
+
+def step_call(step: NativeStep, weights: Sequence[int], own: Collection[int]) -> StepCall:
+    """A function that makes one native call of several; `own` are values that native calls make, which lie in order.
+
+    For y = a + w the source is
+
+        def call(values, given, arena, threads):
+            v2 = values[2] = empty(s2, d2) if 2 not in given else given[2]
+            v0 = values[0]
+            if not v0.flags.c_contiguous or not v0.flags.aligned: v0 = ascontiguousarray(v0)
+            return entry(b0(head(id(v0)).data) + b1 + b2(head(id(v2)).data), threads)
+    """
+    scope: dict[str, Any] = {
+        "entry": step.entry,
+        "head": ArrayHead.from_address,
+        "ascontiguousarray": np.ascontiguousarray,
+    }
+    scope.update(empty=np.empty, empty_array=empty_array)
+    lines = []
+    for number, kind in step.makes:
+        scope.update({f"s{number}": kind.static, f"d{number}": kind.numpy})
+        is_large = math.prod(kind.static) * kind.numpy.itemsize >= LEAST_ALIGNED
+        new = f"{'empty_array' if is_large else 'empty'}(s{number}, d{number})"
+        lines.append(f"v{number} = values[{number}] = {new} if {number} not in given else given[{number}]")
+    made = {number for number, _ in step.makes}
+    for number in dict.fromkeys(n for kind, n in step.bases if kind == "value" and n not in made):
+        lines.append(f"v{number} = values[{number}]")
+        if number not in own:
+            test = f"not v{number}.flags.c_contiguous or not v{number}.flags.aligned"
+            lines.append(f"if {test}: v{number} = ascontiguousarray(v{number})")
+
+    def address(kind: str, number: int) -> str:
+        return "arena" if kind == "arena" else ADDRESS_SOURCE.format(f"v{number}")
+
+    lines.append(f"return entry({_packed(step.bases, weights, scope, address)}, threads)")
+    body = "\n    ".join(lines)
+    exec(compile(f"def call(values, given, arena, threads):\n    {body}\n", "<a native step>", "exec"), scope)  # noqa: S102
+    found: StepCall = scope["call"]
+    return found
+
+
+def _packed(
+    bases: Sequence[tuple[str, int]], weights: Sequence[int], scope: dict[str, Any], address: Callable[[str, int], str]
+) -> str:
+    """Source of the addresses as bytes: stretches of weights are ready, the others are packed."""
+    pieces: list[str] = []
+    for is_weight, group in groupby(bases, lambda base: base[0] == "weight"):
+        stretch = list(group)
+        name = f"b{len(pieces)}"
+        if is_weight:
+            scope[name] = struct.pack(f"<{len(stretch)}q", *(weights[number] for _, number in stretch))
+            pieces.append(name)
+        else:
+            scope[name] = struct.Struct(f"<{len(stretch)}q").pack
+            pieces.append(f"{name}({', '.join(address(kind, number) for kind, number in stretch)})")
+    return " + ".join(pieces) or "b''"
 
 
 class _Writer:
@@ -131,19 +192,8 @@ class _Writer:
         return [call, "if code: raise fault(code)"]
 
     def _bases(self) -> str:
-        """The addresses as bytes: stretches of weights are ready, the others are packed."""
         assert self.step is not None
-        pieces: list[str] = []
-        for is_weight, group in groupby(self.step.bases, lambda base: base[0] == "weight"):
-            bases = list(group)
-            name = f"b{len(pieces)}"
-            if is_weight:
-                self.scope[name] = struct.pack(f"<{len(bases)}q", *(self.weights[number] for _, number in bases))
-                pieces.append(name)
-            else:
-                self.scope[name] = struct.Struct(f"<{len(bases)}q").pack
-                pieces.append(f"{name}({', '.join(self._address(kind, number) for kind, number in bases)})")
-        return " + ".join(pieces) or "b''"
+        return _packed(self.step.bases, self.weights, self.scope, self._address)
 
     def _address(self, kind: str, number: int) -> str:
         if kind == "arena":

@@ -6,20 +6,18 @@ arrays, or the arrays that the caller gives for them.
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from weft.core.errors import RuntimeFault, WeftError
-from weft.executor.fastcall import ENTRY, Fast, fast_call, is_direct
+from weft.executor.fastcall import ENTRY, Fast, fast_call, is_direct, step_call
 from weft.executor.native import Engine
-from weft.executor.steps import HostStep, NativeStep, Program, aligned_array, empty_array
+from weft.executor.steps import HostStep, NativeStep, Program, aligned_array
 from weft.graph.interpreter import mismatch, operator_of
 from weft.graph.ir import Array, Graph, GraphError, TensorType, Value
 from weft.graph.opspec import Evaluate, Repeated, Repetition
-from weft.runtime.arguments import address_of
 
 MOST_ARENAS = 4
 LARGEST_KEPT = 1 << 31
@@ -129,19 +127,6 @@ def _test(value: Value) -> Callable[[Any], bool]:
     return fits
 
 
-class _NativeCall:
-    """What is found about a native step once: addresses that never change, and where the others belong."""
-
-    def __init__(self, step: NativeStep, weights: Sequence[int], own: Collection[int]) -> None:
-        self.addresses = [weights[number] if kind == "weight" else 0 for kind, number in step.bases]
-        self.arenas = [place for place, (kind, _) in enumerate(step.bases) if kind == "arena"]
-        values = [(place, number) for place, (kind, number) in enumerate(step.bases) if kind == "value"]
-        self.own = [(place, number) for place, number in values if number in own]
-        self.others = [(place, number) for place, number in values if number not in own]
-        self.makes = [(number, kind.static, kind.numpy) for number, kind in step.makes]
-        self.pack = struct.Struct(f"<{len(step.bases)}q").pack
-
-
 class _Subgraphs:
     """The subgraphs of a host node, in one run of it: what they take from outside is looked up once."""
 
@@ -184,7 +169,10 @@ class Runner(HostRunner):
         self._on_host = any(isinstance(step, HostStep) for step in program.steps)
         native = [step for step in program.steps if isinstance(step, NativeStep)]
         own = {number for step in native for number, _ in step.makes}
-        self._calls = {id(step): _NativeCall(step, self._addresses, own) for step in native}
+        self._calls = {id(step): step_call(step, self._addresses, own) for step in native}
+        self._first: list[Any] = [program.constants.get(number) for number in range(program.count)]
+        finished = [[n for n in numbers if n not in program.constants] for numbers in program.last_use]
+        self._steps = list(zip(program.steps, finished))
 
     def fast(self, types: Sequence[TensorType]) -> Fast | None:
         """The short way of a call for inputs of these types (always the same ones); None where there is none."""
@@ -208,15 +196,13 @@ class Runner(HostRunner):
 
     def _run(self, arrays: Sequence[Any], threads: int, out: Sequence[Array | None] | None) -> list[Any]:
         program = self.program
-        values: list[Any] = [None] * program.count
-        for number, array in program.constants.items():
-            values[number] = array
+        values = self._first.copy()
         for number, array in zip(program.inputs, arrays):
             values[number] = array
         given = {} if out is None else self._usable(arrays, out)
         arena = self.take_arena()
         try:
-            for step, finished in zip(program.steps, program.last_use):
+            for step, finished in self._steps:
                 if isinstance(step, NativeStep):
                     self._native(step, values, given, arena, threads)
                 elif isinstance(step, HostStep):
@@ -226,8 +212,7 @@ class Runner(HostRunner):
                     for number, array in zip(step.outputs, made):
                         values[number] = array
                 for number in finished:
-                    if number not in program.constants:
-                        values[number] = None
+                    values[number] = None
         finally:
             self.give_arena(arena)
         return [self._own(at, number, values[number]) for at, number in enumerate(program.outputs)]
@@ -247,27 +232,8 @@ class Runner(HostRunner):
 
     # ------------------------------------------------------------------------------------------------------ native
 
-    def _native(
-        self, step: NativeStep, values: list[Any], given: Mapping[int, Array], arena: Arena, threads: int
-    ) -> None:
-        call = self._calls[id(step)]
-        for number, shape, dtype in call.makes:
-            made = given.get(number)
-            values[number] = empty_array(shape, dtype) if made is None else made
-        bases = call.addresses.copy()
-        kept = []
-        for place in call.arenas:
-            bases[place] = arena[0]
-        for place, number in call.own:
-            bases[place] = address_of(values[number])
-        for place, number in call.others:
-            array = values[number]
-            if not array.flags.c_contiguous or not array.flags.aligned:
-                array = np.ascontiguousarray(array)
-                kept.append(array)
-            bases[place] = address_of(array)
-        code = step.entry(call.pack(*bases), threads)
-        del kept
+    def _native(self, step: NativeStep, values: list[Any], given: dict[int, Array], arena: Arena, threads: int) -> None:
+        code = self._calls[id(step)](values, given, arena[0], threads)
         if code:
             raise fault(code)
 

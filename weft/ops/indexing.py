@@ -48,7 +48,10 @@ def _gather_infer(c: Infer) -> list[Type]:
 
 def _gather(c: Evaluate, x: Array, indices: Array) -> Array:
     axis = axis_of(c, x.ndim)
-    made = np.take(x, counted(c, indices, x.shape[axis]), axis=axis)
+    try:
+        made = np.take(x, indices, axis=axis)
+    except IndexError:
+        made = np.take(x, counted(c, indices, x.shape[axis]), axis=axis)  # says which index is outside
     return made if isinstance(made, np.ndarray) else np.array(made, x.dtype)
 
 
