@@ -98,10 +98,18 @@ def space(unit: Unit) -> Space | None:
         "by_rows": (0, 1),
         "fetch": (0, 1),
     }
-    by_rows = int(_bytes(shape.image) >= _bytes(shape.weight))
+    by_rows = int(_by_rows(_bytes(shape.image), _bytes(shape.weight), unit.target.cache_bytes[1]))
     fetch = int(_bytes(shape.weight) > unit.target.cache_bytes[0])
     default = {"vectors": vectors, "rows": high, "places": wide, "unroll": 4, "by_rows": by_rows, "fetch": fetch}
     return Space("convolution", knobs, default, lambda point: _apply(unit, shape, point))
+
+
+def _by_rows(image: int, weight: int, cache: int) -> bool:
+    """Whether parts of the image stay in a cache, of these bytes, while the weights pass by; or the other way round.
+
+    Weights pass in the order in which they lie, which a processor fetches ahead; the rows of an image's channels do not.
+    """
+    return image >= weight or (2 * image >= weight and 2 * image > cache)
 
 
 def _bytes(load: Load) -> int:
