@@ -100,24 +100,40 @@ def test_inputs_that_decide_shapes_are_bound_by_value():
     assert not any(one.host_nodes for one in module.specializations)
 
 
-def test_control_flow_runs_its_branches_compiled():
+def choice(size):
+    """An If named "choice" between a product and a negation of a square matrix."""
     inner = Builder("then")
-    w = inner.normal(4, 4)
-    x = Value("x", TensorType("float32", (4, 4)))
+    w = inner.normal(size, size)
+    x = Value("x", TensorType("float32", (size, size)))
     product = inner.node("MatMul", x, w)
     then = Graph("then", [], [product], inner.nodes, inner.constants)
     other = Builder("else")
     negative = other.node("Neg", x)
     otherwise = Graph("else", [], [negative], other.nodes, {})
     condition = Value("condition", TensorType("bool", ()))
-    out = Value("out")
-    node = Node("If", [condition], [out], {"then_branch": then, "else_branch": otherwise}, name="choice")
-    graph = Graph("choose", [condition, x], [out], [node])
-    with pytest.warns(HostWarning, match="choice"):
-        module = compile(graph)
-    array = np.random.default_rng(0).standard_normal((4, 4)).astype("float32")
+    node = Node("If", [condition], [Value("out")], {"then_branch": then, "else_branch": otherwise}, name="choice")
+    return Graph("choose", [condition, x], list(node.outputs), [node])
+
+
+def check_choice(graph, module, size):
+    array = np.random.default_rng(0).standard_normal((size, size)).astype("float32")
     for flag in (True, False):
         check(graph, [np.array(flag), array], module)
+
+
+def test_control_flow_runs_its_branches_compiled():
+    graph = choice(64)
+    with pytest.warns(HostWarning, match="choice"):
+        module = compile(graph)
+    check_choice(graph, module, 64)
+
+
+@pytest.mark.filterwarnings("error")
+def test_small_branches_are_both_computed():
+    graph = choice(4)
+    module = compile(graph)
+    assert not any(one.host_nodes for one in module.specializations)
+    check_choice(graph, module, 4)
 
 
 def test_outputs_that_are_inputs_or_constants_are_copies():
