@@ -212,3 +212,10 @@ def test_suppression_of_many_boxes(count, limit):
     given = [boxes[None], scores[None, None], np.array([limit]), np.array([0.3], "float32")]
     made = find_operator("NonMaxSuppression").run(make("NonMaxSuppression", len(given), 1, {}), given)[0]
     assert made[:, 2].tolist() == plain_suppression(boxes, scores, limit, 0.3)
+
+
+def test_a_neighbour_outside_the_image_is_zero_beside_a_number_that_is_not_finite():
+    image = np.full((1, 2, 4, 4), np.inf, "float32")
+    grid = np.full((1, 1, 3, 2), 3.0, "float32")  # far outside: nothing of the image is read
+    _, compiled = run_node("GridSample", image, grid, padding_mode="zeros")
+    np.testing.assert_array_equal(compiled[0], np.zeros((1, 2, 1, 3)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -248,7 +249,54 @@ def _sample_compute(c: Compute, x: te.Tensor, grid: te.Tensor) -> Any:
         name="points",
     )
     where = points if isinstance(points, tuple) else (points,)
+    if s.mode == "linear" and rank <= 2:
+        return _sample_by_places(s, x, where, c.out_shape(), spatial, kind)
     return te.compute(c.out_shape(), lambda n, ch, *i: _blend(s, x, where, n, ch, i, spatial, kind), name="sample")
+
+
+OUTSIDE = -1
+"""The place of a neighbour that is not in the image."""
+
+
+def _sample_by_places(
+    s: Sampling, x: te.Tensor, points: Sequence[te.Tensor], shape: Sequence[int], spatial: Sequence[int], kind: DType
+) -> te.Tensor:
+    """Where the neighbours of each point lie in a plane, and their weights, found once for all channels."""
+    wide = points[0].dtype
+    corners = list(itertools.product(s.taps, repeat=len(spatial)))
+
+    def neighbours(*i: Any) -> tuple[Expr, ...]:
+        coordinates = [p[i] for p in points]
+        floors = [te.floor(p) for p in coordinates]
+        made: list[Expr] = []
+        for taps in corners:
+            at = [te.cast(f, "int32") + tap for f, tap in zip(floors, taps)]
+            place, weight = te.const(0, "int32"), te.const(1, wide)
+            for a, size, p, f, tap in zip(at, spatial, coordinates, floors, taps):
+                place = place * size + te.cast(_hold(s, a, size), "int32")
+                weight = weight * _tap_weight(s, p - f, tap)
+            if s.padding == "zeros":
+                inside = te.all(*[te.all(a >= 0, a < size) for a, size in zip(at, spatial)])
+                place = te.select(inside, place, te.const(OUTSIDE, "int32"))
+            made += [place, weight]
+        return tuple(made)
+
+    found = te.compute((shape[0], *shape[2:]), neighbours, name="neighbours")
+    last = spatial[-1]
+
+    def blend(n: Expr, channel: Expr, *i: Any) -> Expr:
+        total: Expr = te.const(0, wide)
+        for which in range(len(corners)):
+            place, weight = found[2 * which][(n, *i)], found[2 * which + 1][(n, *i)]
+            at = te.minimum(te.maximum(index_expr(place), 0), math.prod(spatial) - 1)
+            value = x[(n, channel, *([at // last, at % last][-len(spatial) :]))].astype(wide)
+            if s.padding == "zeros":
+                value = te.select(place > OUTSIDE, value, te.const(0, wide))
+            total = total + value * weight
+        return total.astype(kind)
+
+    made: te.Tensor = te.compute(tuple(shape), blend, name="sample")
+    return made
 
 
 def _blend(

@@ -14,8 +14,9 @@ Nothing here fails: a step that is not legal for a program is left out.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Collection, Sequence
-from itertools import takewhile
+from itertools import accumulate, takewhile
 
 from weft.core.errors import ScheduleError, WeftError
 from weft.expr.nodes import Buffer, Load, Var, int_value
@@ -39,7 +40,13 @@ from weft.schedule.schedule import Schedule, Stage
 from weft.schedule.space import Space
 from weft.targets.base import Target
 from weft.targets.cpu.default_attach import attach_producers
-from weft.targets.cpu.default_loops import LEAST_PARALLEL_WORK, parallelize, schedule_elementwise, schedule_reduction
+from weft.targets.cpu.default_loops import (
+    LEAST_PARALLEL_WORK,
+    extent_of,
+    parallelize,
+    schedule_elementwise,
+    schedule_reduction,
+)
 from weft.targets.cpu.default_recurrence import run_along_memory
 from weft.targets.cpu.default_tiles import apply_tile, axis_loops, plan_tile, tile_in_place
 from weft.targets.cpu.spaces import KEPT, SPACES, WHOLE, recurrent, recurrent_dot
@@ -281,7 +288,9 @@ def _rows(s: Schedule, name: str, target: Target, done: set[str]) -> None:
     if not earlier and not facts.is_reduction:
         schedule_elementwise(stage, target)
         return
-    candidates = list(reversed(outer))
+    # A loop that runs once would keep its stages, and the threads, together for nothing.
+    counts = accumulate((extent_of(stage, loop) for loop in outer), operator.mul)
+    candidates = [loop for loop, count in reversed(list(zip(outer, counts))) if count > 1]
     attach_producers(s, name, candidates, target, done)
     if facts.is_reduction and not any(n in done for n in earlier) and _reduce_in_parts(s, name, target):
         return
