@@ -164,3 +164,19 @@ def test_infer_returns_values_it_need_not_change():
     again = infer(graph)
     assert again.outputs == graph.outputs and again.inputs == graph.inputs
     assert np.shape(again.nodes) == (1,)
+
+
+def test_data_is_not_followed_as_shapes_are():
+    """A terabyte of elements: nothing of their size may be made to learn what a Reshape gives."""
+    found = types("""
+graph g(%x: float32[1048576, 1048576], %i: int64[1048576, 1048576], %y: float32[n, 4]) -> (%a, %b) {
+    const %last: int64[1] = [-1]
+    const %rows: int64[1] = [1024]
+    %s = Shape(%y)
+    %both = Concat(%rows, %last, axis=0)
+    %a = Reshape(%x, %both)
+    %b = Reshape(%i, %both)
+    %c = Reshape(%x, %s)
+}
+""")
+    assert found["a"] == "float32[1024, 1073741824]" and found["b"] == "int64[1024, 1073741824]"

@@ -9,6 +9,7 @@ numpy meaning on element numbers; sums, products and quotients by the arithmetic
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,6 +24,9 @@ from weft.graph.ir import Dim, Node, TensorType, Type, same_dim
 MOVING = frozenset(
     "Identity Gather Concat Slice Squeeze Unsqueeze Reshape Flatten Transpose Split Expand Tile GatherND".split()
 )
+MOST_ELEMENTS = 4096
+"""Larger tensors are not followed: they are data, not shapes."""
+
 _ARITHMETIC = {"Add": shapes.plus, "Sub": shapes.minus, "Mul": shapes.times, "Div": shapes.divided}
 
 
@@ -72,6 +76,8 @@ def _shape(node: Node) -> Partial | None:
 
 def _moved(node: Node, inputs: Sequence[Partial | None]) -> list[Partial | None] | None:
     """Runs the node on the numbers of the elements: shape-like inputs must be known, the data need not be."""
+    if not _is_integer(node.outputs[0].type) or _elements(node) > MOST_ELEMENTS:
+        return None
     data = range(len(inputs)) if node.op == "Concat" else (0,)
     pool: list[Dim | None] = []
     arrays: list[Any] = []
@@ -90,9 +96,7 @@ def _moved(node: Node, inputs: Sequence[Partial | None]) -> list[Partial | None]
             return None
         else:
             arrays.append(np.array(some.numbers, np.int64).reshape(some.shape))
-    if not _is_integer(node.outputs[0].type) or sum(a.size for a in arrays if a is not None) > 4096:
-        return None
-    if node.op in ("Expand", "Tile") and (np.prod(arrays[1]) > 4096 or arrays[0].size > 64):
+    if node.op in ("Expand", "Tile") and (np.prod(arrays[1]) > MOST_ELEMENTS or arrays[0].size > 64):
         return None
     if node.op == "Cast":
         made = [arrays[0]]
@@ -102,6 +106,12 @@ def _moved(node: Node, inputs: Sequence[Partial | None]) -> list[Partial | None]
         except (WeftError, ArithmeticError, LookupError, TypeError, ValueError):
             return None
     return [Partial(a.shape, [pool[i] if i >= 0 else None for i in a.ravel()]) for a in made]
+
+
+def _elements(node: Node) -> int:
+    """How many elements the inputs have together; those of unknown sizes are not counted."""
+    types = [value.type for value in node.inputs if value is not None]
+    return sum(math.prod(t.static) for t in types if isinstance(t, TensorType) and t.is_static)
 
 
 def _arithmetic(op: str, a: Partial, b: Partial) -> Partial | None:
