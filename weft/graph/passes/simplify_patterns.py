@@ -9,6 +9,7 @@
     x / sqrt(mean(x^2) + e) * g                                   -> RMSNormalization(x, g)
     exp(x - max(x)) / sum(exp(x - max(x)))                        -> Softmax(x)
     MatMul(a, b) + c, for matrices                                -> Gemm(a, b, c)
+    InstanceNormalization of reshaped channels * g + b            -> GroupNormalization(x, g, b)  (`simplify_groups`)
 
 Only values that nothing else reads are swallowed.
 """
@@ -24,6 +25,7 @@ import numpy as np
 from weft.graph.ir import Node, TensorType, Value
 from weft.graph.opspec import find_operator
 from weft.graph.passes.infer import same_type
+from weft.graph.passes.simplify_groups import group_norm
 from weft.graph.passes.support import Replacement, Rule, Scope, swap
 
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
@@ -397,7 +399,7 @@ def _is_plain(node: Node) -> bool:
 PATTERN_RULES: dict[str, list[Rule]] = {
     "Mul": [activation, normalization, scale_of_normalization],
     "Div": [activation, normalization, softmax],
-    "Add": [bias_of_normalization, bias_of_product],
+    "Add": [bias_of_normalization, bias_of_product, group_norm],
     "Gemm": [plain_gemm],
 }
 """The rules by operator."""
