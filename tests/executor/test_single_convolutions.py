@@ -220,3 +220,8 @@ def test_weights_that_do_not_fill_tiles_are_packed_when_the_model_is_compiled(fi
     module = check(convolution((1, 48, 1, 1), filters, (1, 1), bias=True), threads=2)
     (launch,) = module.specializations[0].launches
     assert all("in1" not in buffer.name for buffer in launch.kernel.scheduled.allocations)
+
+
+@pytest.mark.parametrize("image,window", [((1, 3, 9, 20), (3, 3)), ((1, 40, 9, 20), (3, 3)), ((2, 24, 7, 7), (1, 1))])
+def test_a_single_block_of_channels(image, window):
+    check(convolution(image, 16, window, bias=True, relu=True), threads=2)

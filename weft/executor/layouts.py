@@ -10,11 +10,12 @@ the kernel that writes the output.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from weft.core.errors import WeftError
 from weft.expr.nodes import Add, Buffer, Const, Expr, FloorDiv, FloorMod, Load, Mul, Var, const, int_value
-from weft.expr.visit import walk
+from weft.expr.visit import uses_any, walk
 from weft.graph.ir import Value
 from weft.graph.passes.layout import CHANNEL, Layout
 from weft.loop.ir import Axis, Block, For, Func, Region, Stmt, Store, seq
@@ -23,6 +24,9 @@ from weft.loop.visit import walk_exprs, walk_stmts
 from weft.schedule.schedule import Schedule
 
 Access = tuple[Buffer, Sequence[Expr]]
+
+SHORT_SUM = 4
+"""Sums of at most so many times the lanes are short."""
 
 
 def apply_layouts(
@@ -75,7 +79,11 @@ def _split_sums(schedule: Schedule, size: int, stored: set[str]) -> bool:
         try:
             if buffer not in schedule.func.allocations:
                 name = schedule.cache_write(buffer.name, "local").name
-            schedule.apply("split_axis", block=name, axis=channel.name, factor=size)
+            if _extent(block, channel) == size and not _has_phases(block, channel):  # the only block
+                schedule.apply("last_axis", block=name, axis=channel.name)
+                _follow(schedule, name, channel, stored, _Accesses())
+            else:
+                schedule.apply("split_axis", block=name, axis=channel.name, factor=size)
             split = True
         except WeftError:
             schedule._become(before)
@@ -88,12 +96,37 @@ def _channel_of_sums(block: Block, size: int) -> Var | None:
     channel = region.mins[CHANNEL] if len(region.mins) >= 3 else None
     if not isinstance(channel, Var) or not any(axis.kind == "reduce" for axis in block.axes):
         return None
-    length = {axis.var: int_value(axis.extent) or 0 for axis in block.axes}.get(channel, 0)
-    if length % size or length < size:
+    length = _extent(block, channel)
+    if length % size or length < size or (length == size and _has_rows(block, size)):
         return None
     others = [read for read in block.reads if read.buffer is not region.buffer]
     shared = any(all(_is_shared(index, channel, size) for index in read.mins) for read in others)
     return channel if shared else None
+
+
+def _has_rows(block: Block, size: int) -> bool:
+    """Whether the lanes of a single block of channels lie along the rows of an image instead: where sums are so short
+    that turning the result into rows would be a good part of the work.
+    """
+    region = block.writes[0]
+    place = region.mins[-1]
+    depth = math.prod(int_value(axis.extent) or 1 for axis in block.axes if axis.kind == "reduce")
+    if not isinstance(place, Var) or _extent(block, place) < size or depth > SHORT_SUM * size:
+        return False
+    return any(uses_any(read.mins[-1], {place}) for read in block.reads if read.buffer is not region.buffer)
+
+
+def _has_phases(block: Block, channel: Var) -> bool:
+    """Whether weights change with more than the channel: those of the phases of a transposed convolution."""
+    others = {axis.var for axis in block.axes if axis.kind == "spatial" and axis.var is not channel}
+    weights = [read for read in block.reads if any(uses_any(index, {channel}) for index in read.mins)]
+    own = block.writes[0].buffer
+    return any(uses_any(index, others) for read in weights if read.buffer is not own for index in read.mins)
+
+
+def _extent(block: Block, variable: Var) -> int:
+    """The extent of the axis of a variable; 0 where it is none."""
+    return {axis.var: int_value(axis.extent) or 0 for axis in block.axes}.get(variable, 0)
 
 
 def _is_shared(index: Expr, channel: Var, size: int) -> bool:

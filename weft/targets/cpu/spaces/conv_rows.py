@@ -37,6 +37,9 @@ MOST_ROWS = 14
 MOST_UNROLLED = 256
 """Multiply-adds of one straight piece of code, at most."""
 
+IMAGE_LOADS = 3
+"""How many loads a vector of an image counts for: it is rarely aligned, and comes from the second-level cache."""
+
 LEAST_OWN = 4
 """How many times as many rows a part reads alone as it shares with others."""
 
@@ -105,8 +108,8 @@ class Taps:
 def tile(group: int, high: int, wide: int, registers: int, taps: Taps) -> tuple[int, int, int, int]:
     """Channels, rows and vectors of the tile for `high` rows of `wide` vectors, and whether taps are unrolled.
 
-    The least time by counting: a cycle issues two multiply-adds and two loads (vectors of an image are rarely aligned:
-    they count twice), and an accumulator waits four cycles for itself.
+    The least time by counting: a cycle issues two multiply-adds and two loads, and an accumulator waits four cycles for
+    itself.
     """
     best, chosen = math.inf, (1, 1, 1, 0)
     for channels in (n for n in range(min(group, registers), 0, -1) if group % n == 0):
@@ -117,6 +120,9 @@ def tile(group: int, high: int, wide: int, registers: int, taps: Taps) -> tuple[
                         continue
                     cycles = _cycles(channels, rows, vectors, registers, taps, bool(down))
                     edge = 1 + 0.05 * (high % rows != 0)
+                    if wide % vectors:
+                        rest = _cycles(channels, rows, wide % vectors, registers, taps, bool(down))
+                        cycles += (rest - cycles) / ceildiv(wide, vectors)
                     time = group // channels * (high / rows) * ceildiv(wide, vectors) * cycles * edge
                     if time < best * 0.999:
                         best, chosen = time, (channels, rows, vectors, down)
@@ -129,11 +135,11 @@ def _cycles(channels: int, rows: int, vectors: int, registers: int, taps: Taps, 
     if down:  # what the rows of the tile read for a tap stays for the next
         if sums + read + channels + 1 > registers or sums * taps.count > MOST_UNROLLED:
             return math.inf
-        loads = taps.count * channels + 2 * vectors * taps.read(rows)
+        loads = taps.count * channels + IMAGE_LOADS * vectors * taps.read(rows)
         return max(taps.count * sums / 2, loads / 2, 4.0 * taps.count) + 0.5
     if sums + min(channels, read) + 1 > registers:  # the operand of fewer registers stays in them for a step
         return math.inf
-    return taps.count * (max(sums / 2, (channels + 2 * read) / 2, 4.0) + 0.5)
+    return taps.count * (max(sums / 2, (channels + IMAGE_LOADS * read) / 2, 4.0) + 0.5)
 
 
 def _taps(unit: Unit, shape: Shape) -> Taps:
