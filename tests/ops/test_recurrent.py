@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 import torch
+from onnx import TensorProto, helper
 
+import weft
 from tests.ops.cases import cases, check_case
 from tests.ops.nodes import check_node, check_symbolic, numbers, run_node
 from weft.graph.ir import GraphError
@@ -82,6 +84,21 @@ def test_short_sequences(op, direction):
         np.testing.assert_allclose(made[0][:length, :, n], alone[0][:, :, 0], rtol=1e-5, atol=1e-6)
         np.testing.assert_allclose(made[1][:, n], alone[1][:, 0], rtol=1e-5, atol=1e-6)
         assert not made[0][length:, :, n].any()
+
+
+def test_weights_that_are_inputs():
+    """Nothing is packed ahead then, and two sequences of three steps leave loops of one turn."""
+    arrays = [numbers(3, 2, 5), *weights("GRU", 1, 5, 8), np.array([3, 1], "int32"), numbers(1, 2, 8, seed=9)]
+    options = {"direction": "reverse", "hidden_size": 8}
+    names = [f"x{i}" for i in range(len(arrays))]
+    kinds = [helper.np_dtype_to_tensor_dtype(a.dtype) for a in arrays]
+    inputs = [helper.make_tensor_value_info(n, k, a.shape) for n, k, a in zip(names, kinds, arrays)]
+    outputs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in ("y", "h")]
+    graph = helper.make_graph([helper.make_node("GRU", names, ["y", "h"], **options)], "g", inputs, outputs)
+    made = weft.compile(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9))
+    wanted, _ = run_node("GRU", *arrays, outputs=2, build=False, **options)
+    for have, want in zip(made.run(None, dict(zip(names, arrays))), wanted):
+        np.testing.assert_allclose(have, want, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -157,6 +157,11 @@ def _slice_axes(c: Use, rank: int, count: int, axes: Array | None) -> tuple[int,
     return normal_axes(range(count) if axes is None else integers(axes), rank, c.error)
 
 
+def _taken(size: int, start: int, end: int, step: int) -> range:
+    """The indices of a slice. Backwards, a start before the first element is held at it; Python would take nothing."""
+    return range(*slice(max(start, -size) if step < 0 else start, end, step).indices(size))
+
+
 def _slices(
     c: Use, shape: Sequence[int], starts: Array, ends: Array, axes: Array | None, steps: Array | None
 ) -> list[tuple[int, int, int]]:
@@ -170,7 +175,7 @@ def _slices(
         raise c.error("a step of 0")
     out = [(0, 1, size) for size in shape]
     for axis, start, end, step in zip(chosen, first, last, by):
-        found = range(*slice(start, end, step).indices(shape[axis]))
+        found = _taken(shape[axis], start, end, step)
         out[axis] = (found.start, step, len(found))
     return out
 
@@ -181,7 +186,7 @@ FAR = 2**31 - 1
 
 def _sliced_dim(dim: Dim, start: int, end: int, step: int) -> Dim:
     if isinstance(dim, int):
-        return len(range(*slice(start, end, step).indices(dim)))
+        return len(_taken(dim, start, end, step))
     if start == 0 and step > 0 and end >= FAR:
         return divided(dim, step, up=True)
     if start == -1 and step == -1 and end <= -FAR:

@@ -341,6 +341,8 @@ def _pack(s: Schedule, name: str, plan: TilePlan, facts: Facts) -> None:
     outputs = [*front, f"{lane} // {plan.width}", *back, f"{lane} % {plan.width}"]
     buffer = copy.block.writes[0].buffer.name
     s.apply("transform_layout", buffer=buffer, inputs=names, outputs=outputs)
+    if len(copy.axis) != len(names):
+        raise ScheduleError("pack", name, "a dimension of the operand has no loop of its own")
     loops = dict(zip(names, copy.axis))
     try:
         block, inner = copy.split(loops[lane], factor=plan.width)
