@@ -70,3 +70,12 @@ def test_running_sums_of_rows_walk_through_memory(rows, length):
     schedule = te.create_schedule(out.op)
     build_and_compare(schedule, [x], out, lambda a: a.astype("float64").cumsum(1), tolerance=1e-4)
     assert "vectorized" not in kinds(schedule, "next")
+
+
+def test_rows_that_end_in_a_function_of_their_sum_are_divided_among_threads():
+    a, k = te.placeholder((1000, 512), name="A"), te.reduce_axis(512, "k")
+    total = te.compute((1000,), lambda i: te.sum(a[i, k.var] * a[i, k.var], axis=[k]), name="B")
+    out = te.compute((1000,), lambda i: te.sqrt(total[i]), name="C")
+    schedule = te.create_schedule(out.op)
+    build_and_compare(schedule, [a], out, lambda x: np.sqrt((x * x).sum(1)))
+    assert kinds(schedule, "C")[0] == "parallel"

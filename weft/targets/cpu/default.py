@@ -288,6 +288,7 @@ def _rows(s: Schedule, name: str, target: Target, done: set[str]) -> None:
     if not earlier and not facts.is_reduction:
         schedule_elementwise(stage, target)
         return
+    alone = {n: work_around(s, n) for n in earlier}
     # A loop that runs once would keep its stages, and the threads, together for nothing.
     counts = accumulate((extent_of(stage, loop) for loop in outer), operator.mul)
     candidates = [loop for loop, count in reversed(list(zip(outer, counts))) if count > 1]
@@ -304,8 +305,7 @@ def _rows(s: Schedule, name: str, target: Target, done: set[str]) -> None:
         return
     schedule_elementwise(s[name], target, outer=False)
     inside = _outermost_with(s, name, earlier)
-    work = max([total, *[work_around(s, n) for n in names_of(s) if n in done]])
-    parallelize(s[name], inside, work, target)
+    parallelize(s[name], inside, max([total, *(work for n, work in alone.items() if n in done)]), target)
 
 
 def _leading_elements(stage: Stage) -> list[Var]:
@@ -358,7 +358,7 @@ def _outermost_with(s: Schedule, name: str, earlier: list[str]) -> list[Var]:
     for position, loop in enumerate(path):
         if len(blocks_in(loop.body)) > 1:
             deepest = position + 1
-    return [loop.var for loop in path[:deepest]]
+    return [loop.var for loop in takewhile(lambda loop: loop.kind == "serial", path[:deepest])]
 
 
 def _needs_all_rows(s: Schedule, name: str, earlier: list[str]) -> bool:
