@@ -105,6 +105,30 @@ def test_functions_of_two(kind, lanes):
         )
 
 
+@pytest.mark.parametrize("target", TARGETS)
+def test_power_over_the_whole_range(target):
+    """Every pair of special values, exponents that are whole numbers, and results from denormals to the largest."""
+    exponents = np.array(
+        [0.0, -0.0, np.inf, -np.inf, np.nan, 1, -1, 2, 3, -3, 0.5, 1e9, 16777217, 8388609, -2.5], np.float32
+    )
+    x, y = (v.ravel() for v in np.meshgrid(np.concatenate([SPECIAL, [-2.5, -8.0]]), exponents))
+    positive = np.exp(rng.uniform(-100, 88, 30_000))
+    anything = np.concatenate([positive, rng.normal(size=10_000), 1 + rng.normal(size=10_000) * 1e-3])
+    wanted = rng.uniform(-150, 130, len(anything))
+    with np.errstate(all="ignore"):
+        reach = np.where(anything > 0, wanted / np.log2(np.abs(anything)), np.round(rng.normal(size=len(anything)) * 9))
+        a = np.concatenate([x, anything]).astype(np.float32)
+        b = np.concatenate([y, reach]).astype(np.float32)
+        exact = np.power(a.astype(np.float64), b.astype(np.float64))
+        rounded = exact.astype(np.float32)
+    got = apply("pow", "float32", a, b, target=target)
+    np.testing.assert_array_equal(np.isnan(got), np.isnan(rounded))
+    np.testing.assert_array_equal(np.signbit(got[~np.isnan(got)]), np.signbit(rounded[~np.isnan(got)]))
+    finite = np.isfinite(rounded) & np.isfinite(got)
+    assert np.all(np.abs(got[~finite & ~np.isnan(got)]) > 3.4e38)
+    assert np.max(ulp_error(got[finite], exact[finite])) <= 1.5
+
+
 def test_power_with_constant_exponents():
     x = np.concatenate([SPECIAL, rng.normal(size=64).astype(np.float32)])
     for exponent in (2.0, 1.0, -1.0, 3.0, 0.0, -1.5):

@@ -7,6 +7,7 @@ arithmetic  + - * / and comparisons, division that never traps, fused multiply-a
 convert     casts, and the 16-bit floats
 memory      loads and stores: contiguous, strided, masked, gathered
 math        exp, log, tanh, … as polynomials over vectors
+power       pow, its exponent in float64
 calls       calls: pure intrinsics, a target's own, external C functions
 statements  loops, branches, allocation, and the outlined bodies of parallel loops
 generate    the entry point

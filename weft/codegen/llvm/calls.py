@@ -14,6 +14,7 @@ from weft.codegen.llvm import types
 from weft.codegen.llvm.arithmetic import element_type, in_float32, unsupported
 from weft.codegen.llvm.context import Context, Emitter, Handler
 from weft.codegen.llvm.convert import widen
+from weft.codegen.llvm.power import call_power
 from weft.core.dtypes import DType
 from weft.core.errors import TargetError
 from weft.expr.nodes import Address, Broadcast, Buffer, Call, Const, Expr
@@ -59,6 +60,8 @@ def _elementary(c: Context, e: Call) -> str:
         double = "double" in kind
         if e.name in vector_math.FUNCTIONS and not double:
             return vector_math.call(c, e.name, values[0], lanes)
+        if e.name == "pow" and not double and lanes > 1:
+            return call_power(c, values[0], values[1], lanes)
         name = _LIBM[e.name]
         return vector_math.lanewise(c, name if double else name + "f", "double" if double else "float", lanes, values)
 

@@ -26,7 +26,7 @@ _EXPM1 = (
     0.00019944255473092198,
 )
 """The same, accurate relative to e^r - 1."""
-_EXP2 = (
+EXP2 = (
     0.6931471824645996, 0.24022650718688965, 0.05550406128168106, 0.009618084877729416, 0.0013336623087525368,
     0.00015453308878932148, 1.4690249372506514e-05,
 )  # fmt: skip
@@ -63,7 +63,7 @@ _FAR = 1048576.0
 _ROUNDER = 12582912.0
 """1.5 * 2^23: adding it leaves the nearest whole number in the low bits of a float32."""
 _ROUNDER_BITS = 0x4B400000
-_ROUNDER_DOUBLE = 6755399441055744.0
+ROUNDER_DOUBLE = 6755399441055744.0
 WHOLE = 16
 """The lanes of a whole AVX-512 register. Parts of one are computed as a whole, so that every lane gives the same."""
 
@@ -224,7 +224,7 @@ def _exp2(o: Ops, x: str) -> str:
     def power(x: str) -> tuple[str, str, str]:
         whole, n = o.nearest(x, 1.0)
         r = o.sub(x, whole)
-        return o.fma(r, o.polynomial(r, _EXP2), 1.0), whole, n
+        return o.fma(r, o.polynomial(r, EXP2), 1.0), whole, n
 
     return _without_vanishing(o, o.at_most(x, 129.0), -151.0, power)
 
@@ -321,8 +321,8 @@ def _circular(o: Ops, x: str, quarter: int) -> str:
 
     d = c.emit(f"fpext {o.float} {x} to {double}")
     turns = c.emit(f"fmul {double} {d}, {wide(2 / math.pi)}")
-    shifted = c.emit(f"fadd {double} {turns}, {wide(_ROUNDER_DOUBLE)}")
-    whole = c.emit(f"fsub {double} {shifted}, {wide(_ROUNDER_DOUBLE)}")
+    shifted = c.emit(f"fadd {double} {turns}, {wide(ROUNDER_DOUBLE)}")
+    whole = c.emit(f"fsub {double} {shifted}, {wide(ROUNDER_DOUBLE)}")
     for part in (_HALF_PI_HIGH, _HALF_PI_LOW):
         d = c.emit(f"fsub {double} {d}, {c.emit(f'fmul {double} {whole}, {wide(part)}')}")
     n = c.emit(f"trunc {long} {c.emit(f'bitcast {double} {shifted} to {long}')} to {o.int}")
