@@ -218,26 +218,33 @@ def _corners(boxes: Array, centred: bool) -> Array:
 
 
 CHUNK = 64
-"""Candidates that are compared with one another, and then together with all the rest."""
+"""Candidates that are compared with those kept so far, and with one another, together."""
 
 
 def _keep(corners: Array, scores: Array, limit: int, threshold: float, floor: float | None) -> list[int]:
     """The boxes of one class that remain, best first."""
     candidates = np.arange(len(scores)) if floor is None else np.nonzero(scores > floor)[0]
     order = candidates[np.argsort(-scores[candidates].astype(np.float64), kind="stable")]
-    boxes = corners[order]
     kept: list[int] = []
-    while len(order) and len(kept) < limit:
-        head, rest = boxes[:CHUNK], boxes[CHUNK:]
-        close = _overlap(head, head, threshold)
-        alive = np.ones(len(head), bool)
-        for position in range(len(head)):
-            if alive[position]:
-                alive[position + 1 :] &= ~close[position, position + 1 :]
-        kept += order[:CHUNK][alive].tolist()
-        apart = ~_overlap(head[alive], rest, threshold).any(axis=0)
-        order, boxes = order[CHUNK:][apart], rest[apart]
+    for start in range(0, len(order), CHUNK):
+        if len(kept) >= limit:
+            break
+        places = order[start : start + CHUNK]
+        some = corners[places]
+        gone = _bits(np.any(_overlap(corners[kept], some, threshold), axis=0, keepdims=True))[0] if kept else 0
+        for position, close in enumerate(_bits(_overlap(some, some, threshold))):
+            if not gone >> position & 1:
+                kept.append(int(places[position]))
+                gone |= close
     return kept[:limit]
+
+
+def _bits(flags: Array) -> list[int]:
+    """Each row of at most 64 flags as a number, the first flag in its lowest bit."""
+    whole = np.zeros((len(flags), CHUNK), bool)
+    whole[:, : flags.shape[1]] = flags
+    packed = np.packbits(whole, axis=1, bitorder="little").view("<u8")
+    return [int(number) for number in packed[:, 0].tolist()]
 
 
 def _overlap(some: Array, others: Array, threshold: float) -> Array:
