@@ -59,7 +59,8 @@ def test_a_model_from_a_file_holds_its_weights_once(tmp_path):
     module(np.zeros((4, 2048), "float32"))
     held = resident() - before
     weights = sum(array.nbytes for array in module.specializations[0].runner.program.weights)
-    assert weights > 30_000_000 and 0.5 * weights < held < 1.4 * weights
+    assert weights > 24_000_000  # 33.6 million as float32; three bytes each where the processor has long vectors
+    assert 0.5 * weights < held < 1.4 * weights
 
 
 def test_nothing_is_made_again_before_somebody_asks(path, monkeypatch):
