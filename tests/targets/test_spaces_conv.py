@@ -5,7 +5,7 @@ import pytest
 from weft import te
 from weft.build import lower
 from weft.codegen.llvm.generate import generate
-from weft.targets.cpu.spaces.conv import Walk, _pieces, _tile
+from weft.targets.cpu.spaces.conv import Walk, _by_rows, _pieces, _tile
 from weft.targets.registry import find_target
 
 NEAR = Walk(576, 2.0, 8)
@@ -47,3 +47,9 @@ def test_a_loop_can_be_kept_from_llvm():
             s[c].pragma(s[c].reduce_axis[0], "rolled")
         texts.append(generate(lower(s, [a, b, c]), find_target("native")))
     assert ["llvm.loop.unroll.disable" in text for text in texts] == [False, True]
+
+
+def test_what_stays_in_the_cache():
+    cache = 2 << 20
+    assert _by_rows(100, 100, cache) and not _by_rows(99, 100, cache)
+    assert _by_rows(3 << 19, 2 << 20, cache) and not _by_rows(3 << 19, 4 << 20, cache)

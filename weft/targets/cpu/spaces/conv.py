@@ -107,7 +107,7 @@ def space(unit: Unit) -> Space | None:
 def _by_rows(image: int, weight: int, cache: int) -> bool:
     """Whether parts of the image stay in a cache, of these bytes, while the weights pass by; or the other way round.
 
-    Weights pass in the order in which they lie, which a processor fetches ahead; the rows of an image's channels do not.
+    Weights pass in the order in which they lie, which a processor fetches ahead; rows of an image's channels do not.
     """
     return image >= weight or (2 * image >= weight and 2 * image > cache)
 
