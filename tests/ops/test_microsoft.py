@@ -3,10 +3,11 @@
 import numpy as np
 import onnx
 import pytest
-from onnx import helper
+from onnx import helper, numpy_helper
 
 import weft
 from tests.ops.nodes import numbers, run_node
+from weft.frontends.onnx import load
 from weft.graph.ir import GraphError
 
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -280,12 +281,25 @@ def test_quantized_softmax_of_old_models(opset):
     check("QLinearSoftmax", x, *ends, axis=1, opset=opset)
 
 
-def test_quantized_convolution_with_channels_last():
+@pytest.mark.parametrize("last", [0, 1])
+def test_quantized_convolution(last):
+    """The importer makes ONNX's own of it, which the passes over quantized graphs know."""
     rng = np.random.default_rng(1)
     x, w = rng.integers(0, 256, (1, 5, 6, 3)).astype("uint8"), rng.integers(-9, 9, (4, 3, 3, 3)).astype("int8")
     ends = [number(0.02), number(120, "uint8"), w, number(0.01), number(0, "int8"), number(0.05), number(99, "uint8")]
-    bias = rng.integers(-99, 99, 4).astype("int32")
-    check("QLinearConv", x, *ends, bias, pads=[1, 1, 1, 1], strides=[2, 1], kernel_shape=[3, 3], channels_last=1)
+    arrays = [x if last else x.transpose(0, 3, 1, 2), *ends, rng.integers(-99, 99, 4).astype("int32")]
+    options = {"pads": [1, 1, 1, 1], "strides": [2, 1], "kernel_shape": [3, 3], "channels_last": last}
+    want = reference("QLinearConv", arrays, ["y"], options)[0]
+    constants = [numpy_helper.from_array(array, f"c{i}") for i, array in enumerate(arrays[1:])]
+    node = helper.make_node("QLinearConv", ["x", *[c.name for c in constants]], ["y"], domain=DOMAIN, **options)
+    infos = [
+        helper.make_tensor_value_info(n, onnx.TensorProto.UINT8, s) for n, s in (("x", arrays[0].shape), ("y", None))
+    ]
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid(DOMAIN, 1)]
+    graph = helper.make_graph([node], "g", infos[:1], infos[1:], constants)
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    assert ("QLinearConv", "") in [(node.op, node.domain) for node in load(model).nodes]
+    np.testing.assert_allclose(weft.compile(model).run(None, {"x": arrays[0]})[0].astype(int), want, atol=1)
 
 
 def test_max_pool_with_channels_last():

@@ -71,14 +71,6 @@ def _pool(op: str, *names: str) -> Any:
     return body
 
 
-def _convolution(b: Composition, x: Part, *rest: Part | None) -> Any:
-    """ONNX's QLinearConv, channels last where the node says so; weights have their channels second either way."""
-    last = bool(b.get("channels_last", 0))
-    attributes = {key: value for key, value in b.use.attributes.items() if key != "channels_last"}
-    made = b("QLinearConv", _channels_second(b, x) if last else x, *rest, **attributes)
-    return _channels_last(b, made) if last else made
-
-
 def _nhwc_max_pool(b: Composition, x: Part) -> Any:
     return _channels_last(b, b("MaxPool", _channels_second(b, x), **b.use.attributes))
 
@@ -97,7 +89,6 @@ _WINDOW = ("kernel_shape", "strides", "pads", "auto_pad", "ceil_mode", "count_in
 compose("QLinearAveragePool", _pool("AveragePool", *_WINDOW), "reduction")
 compose("QLinearGlobalAveragePool", _pool("GlobalAveragePool"), "reduction")
 compose("QLinearConcat", _concat, "injective")
-compose("QLinearConv", _convolution, "complex", expands=True)
 compose("NhwcMaxPool", _nhwc_max_pool, "reduction", expands=True)
 
 # ----------------------------------------------------------------------------------------------------------- products

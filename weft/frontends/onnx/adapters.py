@@ -288,6 +288,20 @@ def label_encoder(draft: Draft) -> None:
     draft.attributes.update(forward if kind.dtype == "string" else backward)
 
 
+def quantized_convolution(draft: Draft) -> None:
+    """com.microsoft's is ONNX's own, also for images whose channels are last; weights have theirs second either way."""
+    draft.domain = ""
+    if not draft.pop("channels_last", 0):
+        return
+    rank = draft.rank(draft.need(3)) or draft.rank(draft.need(0))
+    if rank is None:
+        raise draft.error("the number of dimensions of its weight must be known")
+    draft.set_input(0, draft.emit("Transpose", [draft.need(0)], perm=[0, rank - 1, *range(1, rank - 1)]))
+    wanted = draft.outputs[0]
+    draft.outputs[0] = draft.new_value("channels_second")
+    draft.follow("Transpose", [draft.outputs[0]], wanted, perm=[0, *range(2, rank), 1])
+
+
 REDUCTIONS = "L1 L2 LogSum LogSumExp Max Mean Min Prod SumSquare".split()
 
 ALWAYS = 2**31
@@ -323,6 +337,7 @@ ADAPTERS: dict[tuple[str, str], tuple[int, Adapter]] = {
     ("", "Unsqueeze"): (13, unsqueeze),
     ("", "Upsample"): (ALWAYS, upsample),
     ("ai.onnx.ml", "LabelEncoder"): (2, label_encoder),
+    ("com.microsoft", "QLinearConv"): (ALWAYS, quantized_convolution),
 }
 """(domain, operator): (below this version of the operator set, this adapter)."""
 
