@@ -225,3 +225,11 @@ def test_weights_that_do_not_fill_tiles_are_packed_when_the_model_is_compiled(fi
 @pytest.mark.parametrize("image,window", [((1, 3, 9, 20), (3, 3)), ((1, 40, 9, 20), (3, 3)), ((2, 24, 7, 7), (1, 1))])
 def test_a_single_block_of_channels(image, window):
     check(convolution(image, 16, window, bias=True, relu=True), threads=2)
+
+
+@pytest.mark.parametrize("image,filters,window,more", [
+    ((1, 1, 9, 33), 32, (3, 3), {}), ((2, 8, 5, 40), 48, (1, 1), {}), ((1, 24, 6, 20), 96, (1, 1), {"group": 2}),
+    ((1, 1, 9, 33), 32, (3, 3), {"strides": [2, 2]}),
+])  # fmt: skip
+def test_short_sums_for_several_blocks_of_channels(image, filters, window, more):
+    check(convolution(image, filters, window, bias=True, relu=True, **more), threads=2)

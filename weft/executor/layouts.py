@@ -26,7 +26,7 @@ from weft.schedule.schedule import Schedule
 Access = tuple[Buffer, Sequence[Expr]]
 
 SHORT_SUM = 4
-"""Sums of at most so many times the lanes are short."""
+"""Sums for a single block of channels are short up to so many times its size; those for several up to its size."""
 
 
 def apply_layouts(
@@ -97,23 +97,30 @@ def _channel_of_sums(block: Block, size: int) -> Var | None:
     if not isinstance(channel, Var) or not any(axis.kind == "reduce" for axis in block.axes):
         return None
     length = _extent(block, channel)
-    if length % size or length < size or (length == size and _has_rows(block, size)):
+    short = SHORT_SUM * size if length == size else size
+    if length % size or length < size or _has_short_sums(block, size, short):
         return None
     others = [read for read in block.reads if read.buffer is not region.buffer]
     shared = any(all(_is_shared(index, channel, size) for index in read.mins) for read in others)
     return channel if shared else None
 
 
-def _has_rows(block: Block, size: int) -> bool:
-    """Whether the lanes of a single block of channels lie along the rows of an image instead: where sums are so short
-    that turning the result into rows would be a good part of the work.
+def _has_short_sums(block: Block, size: int, most: int) -> bool:
+    """Whether lanes lie along the rows of an image instead: rows fill vectors, neighbours are read side by side, and
+    sums go over at most so many products, so that turning blocks into rows would be a good part of the work.
     """
     region = block.writes[0]
     place = region.mins[-1]
     depth = math.prod(int_value(axis.extent) or 1 for axis in block.axes if axis.kind == "reduce")
-    if not isinstance(place, Var) or _extent(block, place) < size or depth > SHORT_SUM * size:
+    if not isinstance(place, Var) or _extent(block, place) < size or depth > most:
         return False
-    return any(uses_any(read.mins[-1], {place}) for read in block.reads if read.buffer is not region.buffer)
+    rows = [read.mins[-1] for read in block.reads if read.buffer is not region.buffer]
+    return any(uses_any(index, {place}) and not _is_scaled(index, place) for index in rows)
+
+
+def _is_scaled(index: Expr, variable: Var) -> bool:
+    """Whether an index moves by more than one with a variable."""
+    return any(isinstance(e, Mul) and uses_any(e, {variable}) for e in walk(index))
 
 
 def _has_phases(block: Block, channel: Var) -> bool:
