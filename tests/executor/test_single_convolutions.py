@@ -233,3 +233,11 @@ def test_a_single_block_of_channels(image, window):
 ])  # fmt: skip
 def test_short_sums_for_several_blocks_of_channels(image, filters, window, more):
     check(convolution(image, filters, window, bias=True, relu=True, **more), threads=2)
+
+
+@pytest.mark.parametrize("size,copied", [(64, True), (60, False)])
+def test_channels_that_collide_in_the_cache_are_copied_by_parts(size, copied):
+    module = check(convolution((1, 32, size, size), 128, (1, 1)), threads=2)
+    (launch,) = module.specializations[0].launches
+    names = [buffer.name for buffer in launch.kernel.scheduled.allocations]
+    assert any(name.startswith("in0") for name in names) is copied or find_target("native").vector_bytes != 64

@@ -45,6 +45,12 @@ LOAD_SHARE = 1.13
 FAR_CYCLES = 2.5
 """Cycles for a vector of weights of which others took the place in the second-level cache."""
 
+SET_SPAN, LINE_BYTES = 4096, 64
+"""Bytes after which lines of a first-level cache share their place with others: a page, on most machines."""
+
+LEAST_PASSES = 4
+"""A copy pays where it is read so often."""
+
 TILE_CYCLES = 30
 """What a tile costs beyond its steps and its stores."""
 
@@ -228,6 +234,9 @@ def _uses(load: Load, axis: Axis) -> bool:
 def _apply(unit: Unit, shape: Shape, point: Point) -> None:
     s, name = unit.schedule, unit.facts.block.name
     packed = _pack(unit, shape, point["vectors"])
+    if point["by_rows"] and shape.row is not None and _passes(unit, shape, point) >= LEAST_PASSES:
+        if not shape.depthwise and _collides(unit, shape.image):
+            s.cache_read(shape.image.buffer.name, "global", [name])
     if unit.taker is None:
         sums = s.cache_write(unit.facts.target.name, "local")
         final = s[name]
@@ -253,6 +262,29 @@ def _apply(unit: Unit, shape: Shape, point: Point) -> None:
     unit.done.update([name, final.name, sums.name])
     if point["by_rows"] and not shape.depthwise:  # what a part of the rows reads is padded where it is read
         attach_producers(s, final.name, outer[:1], unit.target, unit.done)
+
+
+def _passes(unit: Unit, shape: Shape, point: Point) -> int:
+    """How often a part of an image is read: for each tile of channels, and each frame or phase."""
+    tiles = 1 if shape.block is None else ceildiv(extent(shape.block), point["vectors"])
+    again = [axis for axis in shape.others if _reads_again(unit.facts, shape.image, axis)]
+    return tiles * math.prod(extent(axis) for axis in again)
+
+
+def _collides(unit: Unit, image: Load) -> bool:
+    """Whether the channels of an image that is read where it lies keep each other out of the first-level cache.
+
+    Lines that lie a multiple of `SET_SPAN` apart share a few places there; a copy of a part lies closer together.
+    """
+    func, facts = unit.schedule.func, unit.facts
+    if image.buffer in func.allocations:
+        return False
+    for axis in facts.reduce:
+        pitch = abs(facts.step(image, axis.var) or 0) * int(image.buffer.dtype.bytes)
+        lines = SET_SPAN // max(math.gcd(pitch, SET_SPAN), LINE_BYTES)
+        if pitch >= LINE_BYTES and extent(axis) > lines * unit.target.cache_bytes[0] // SET_SPAN:
+            return True
+    return False
 
 
 def _step_bytes(unit: Unit, shape: Shape, point: Point) -> int:
