@@ -250,12 +250,16 @@ def _bits(flags: Array) -> list[int]:
 def _overlap(some: Array, others: Array, threshold: float) -> Array:
     """Whether boxes share more than the threshold of what they cover together: (some, others)."""
     a, b = some.T[:, :, None], np.ascontiguousarray(others.T)[:, None, :]
-    sizes = [np.maximum(np.minimum(a[2 + k], b[2 + k]) - np.maximum(a[k], b[k]), 0) for k in (0, 1)]
-    common = sizes[0] * sizes[1]
+    common, width = (np.minimum(a[2 + k], b[2 + k]) for k in (0, 1))
+    for k, size in enumerate((common, width)):
+        size -= np.maximum(a[k], b[k])
+        np.maximum(size, 0, out=size)
+    common *= width
     areas = [np.maximum(c[2] - c[0], 0) * np.maximum(c[3] - c[1], 0) for c in (a, b)]
-    union = areas[0] + areas[1] - common
-    ratio = np.divide(common, union, out=np.zeros_like(common), where=(union > 0) & (common > 0))
-    return np.asarray(~(ratio <= np.float32(threshold)))
+    union = np.add(areas[0], areas[1], out=width)
+    union -= common
+    with np.errstate(invalid="ignore", divide="ignore"):  # without area nothing is shared: not a number is not more
+        return np.asarray(np.divide(common, union, out=union) > np.float32(threshold))
 
 
 register(
