@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import chain
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,12 +14,15 @@ from torch.nn import functional as nn
 from benchmarks.program_case import Case, indices, integers, normal, scalar, uniform
 from benchmarks.program_layers import attention_cases, product_cases, recurrent_cases
 
+Peer = Callable[[Any], Any]
+"""What PyTorch computes of a case's tensors."""
+
 INT64 = {"y": "int64"}
 
 
 def _pooling() -> list[Case]:
-    def case(name: str, nodes: str, shape: tuple[int, ...], peer: object) -> Case:
-        return Case(f"pool {name}", "pooling", nodes, {"x": normal(*shape)}, lambda t: lambda: peer(t.x))  # type: ignore[operator]
+    def case(name: str, nodes: str, shape: tuple[int, ...], peer: Peer) -> Case:
+        return Case(f"pool {name}", "pooling", nodes, {"x": normal(*shape)}, lambda t: lambda: peer(t.x))
 
     pool = "y = {}<kernel_shape={}, strides={}, pads={}>(x)".format
     return [
@@ -73,18 +77,18 @@ def _pooling() -> list[Case]:
 
 
 def _reductions() -> list[Case]:
-    def case(name: str, op: str, axes: tuple[int, ...], shape: tuple[int, ...], peer: object) -> Case:
+    def case(name: str, op: str, axes: tuple[int, ...], shape: tuple[int, ...], peer: Peer) -> Case:
         nodes = f"y = {op}<keepdims=0>(x, axes)" if axes else f"y = {op}<keepdims=0>(x)"
         constants = {"axes": integers(*axes)} if axes else {}
         return Case(
             f"reduce {name}", "reductions", nodes, {"x": normal(*shape)}, lambda t: lambda: peer(t.x), constants
-        )  # type: ignore[operator]
+        )
 
-    def arg(name: str, op: str, axis: int, shape: tuple[int, ...], peer: object) -> Case:
+    def arg(name: str, op: str, axis: int, shape: tuple[int, ...], peer: Peer) -> Case:
         nodes = f"y = {op}<axis={axis}, keepdims=0>(x)"
         return Case(
             f"reduce {name}", "reductions", nodes, {"x": normal(*shape)}, lambda t: lambda: peer(t.x), {}, INT64
-        )  # type: ignore[operator]
+        )
 
     return [
         case("sum last, short", "ReduceSum", (1,), (8192, 12), lambda x: x.sum(1)),
@@ -206,8 +210,8 @@ def _group_norm(name: str, channels: int, side: int, after: str) -> Case:
 
 
 def _elementwise() -> list[Case]:
-    def case(name: str, nodes: str, shape: tuple[int, ...], peer: object, **constants: np.ndarray) -> Case:  # type: ignore[type-arg]
-        return Case(name, "elementwise", nodes, {"x": normal(*shape)}, lambda t: lambda: peer(t), constants)  # type: ignore[operator]
+    def case(name: str, nodes: str, shape: tuple[int, ...], peer: Peer, **constants: Any) -> Case:
+        return Case(name, "elementwise", nodes, {"x": normal(*shape)}, lambda t: lambda: peer(t), constants)
 
     half, root = scalar(0.5), scalar(np.sqrt(2.0))
     gelu = "d = Div(x, root) e = Erf(d) p = Add(e, one) m = Mul(x, p) y = Mul(m, half)"

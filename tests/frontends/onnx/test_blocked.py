@@ -1,5 +1,7 @@
 """Models in ONNX Runtime's blocked layout give the answer of the models they were made from."""
 
+import warnings
+
 import numpy as np
 import onnx
 import pytest
@@ -7,7 +9,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import weft
 from weft.core.errors import FrontendError
-from weft.frontends.onnx.blocked import DOMAIN, block_size, plain_weight
+from weft.frontends.onnx.blocked import DOMAIN, BlockWarning, block_size, plain_weight
 
 onnxruntime = pytest.importorskip("onnxruntime")
 
@@ -113,6 +115,16 @@ def test_blocks_of_either_size(block, channels, last):
     want = onnxruntime.InferenceSession(text, providers=["CPUExecutionProvider"]).run(None, {"x": x})[0]
     want = want[:, : channels - 3].transpose(order)
     np.testing.assert_allclose(weft.compile(model).run(None, {"x": given})[0], want, rtol=1e-4, atol=1e-4)
+
+
+def test_a_guess_is_said():
+    """Channels that fill blocks of 16 fill those of 8 too: the file does not tell."""
+    node = helper.make_node("Conv", ["x", "w"], ["y"], domain=DOMAIN)
+    with pytest.warns(BlockWarning, match="blocks of 16 channels"):
+        assert block_size(model_of([node], (1, 3, 4, 4), {"w": numbers(32, 3, 1, 1)}, blocked=True).graph) == 16
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert block_size(model_of([node], (1, 3, 4, 4), {"w": numbers(24, 3, 1, 1)}, blocked=True).graph) == 8
 
 
 def test_weights_made_plain():

@@ -9,12 +9,13 @@ layout suits the machine is for our own passes to say.
     Upsample(x) {scales}                    ->   Resize(x, None, scales) {asymmetric, floor}
     ReorderOutput(x) {channels=c}           ->   Slice(x) of the first c channels
 
-The file does not say how large a block is: it is a vector of the machine that wrote it, 16 numbers or 8. It is taken
-to be 16, unless some convolution's channels do not fill blocks of 16.
+The file does not say how large a block is: it is a vector of the machine that wrote it, 16 numbers or 8. It is 8 where
+some convolution's channels do not fill blocks of 16; otherwise it is taken to be 16, with a warning that says so.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -27,12 +28,26 @@ from weft.graph.ir import Array
 DOMAIN = "com.microsoft.nchwc"
 
 
+class BlockWarning(UserWarning):
+    """A file of which we had to guess how its weights lie."""
+
+
+GUESSED = (
+    f"the weights of {DOMAIN} are taken to lie in blocks of 16 channels, as ONNX Runtime writes them on processors "
+    "with AVX-512; the file does not say so, and one from another processor (blocks of 8) would give wrong results. "
+    "Save the model with ONNX Runtime's optimisation level 'extended' or lower, or give the original, to be sure"
+)
+
+
 def block_size(graph: Any) -> int:
     """How many channels are in a block of the images of a graph of the file."""
     counts = set(_output_channels(graph))
-    for size in (16, 8):
-        if all(count % size == 0 for count in counts):
-            return size
+    if all(count % 16 == 0 for count in counts):
+        if counts:
+            warnings.warn(GUESSED, BlockWarning, stacklevel=2)
+        return 16
+    if all(count % 8 == 0 for count in counts):
+        return 8
     raise FrontendError(f"convolutions of {DOMAIN} make {sorted(counts)} channels, which fill no blocks of 8 or 16")
 
 
