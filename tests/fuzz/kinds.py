@@ -1,7 +1,7 @@
 """What a kind of fuzzing is, and what can become of a case.
 
-A `Kind` makes a case from a number (always the same one), and runs it. A case says what it is in words, and may say how
-it could be smaller. `run` returns a Result, or lets an exception pass: an unexpected one is the finding "raw exception".
+A `Kind` makes a case from a number (always the same one), and runs it. A case has parts, and fewer of them are a
+smaller case. `run` returns a Result, or lets an exception pass: an unexpected one is the finding "raw exception".
 """
 
 from __future__ import annotations
@@ -79,6 +79,11 @@ MODULES = {
     "operators": "tests.fuzz.operators",
     "graphs": "tests.fuzz.graphs",
     "te": "tests.fuzz.schedules",
+    "files": "tests.fuzz.files",
+    "metamorphic": "tests.fuzz.metamorphic",
+    "faults": "tests.fuzz.faults",
+    "concurrent": "tests.fuzz.concurrent",
+    "cycles": "tests.fuzz.cycles",
 }
 
 
