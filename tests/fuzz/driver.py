@@ -21,13 +21,13 @@ import sqlite3
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from tests.fuzz.kinds import GOOD, OUTCOMES, Case, Kind, Result, attempt, find_kind
+from tests.fuzz.kinds import OUTCOMES, Case, Kind, Result, attempt, find_kind
 
 ROOT = Path(__file__).resolve().parents[2]
 MEMORY = 8 << 30
@@ -275,7 +275,7 @@ class Driver:
                 busy = [worker for worker in workers if worker.task is not None]
                 if not busy:
                     return
-                for at, worker in enumerate(workers):
+                for worker in busy:
                     if worker.is_late():
                         worker.process.kill()
                         worker.process.join()
@@ -316,6 +316,8 @@ def minimise(kind: Kind, number: int, result: Result, folder: Path, tries: int =
     """The smallest case found that fails in the same way, and its words."""
     runner = _Retry(kind, folder)
     case = kind.make(number)
+    if result.outcome == "hang":
+        tries = min(tries, 3)
     try:
         found = True
         while found and tries > 0:
@@ -359,16 +361,6 @@ def run_one(kind: Kind, number: int, folder: Path) -> tuple[Result, str]:
         runner.worker.end()
     case = kind.make(number)
     return result, kind.show(case) if result.is_good else minimise(kind, number, result, folder)[1]
-
-
-def run_here(kind: Kind, numbers: Iterable[int], folder: Path) -> dict[int, Result]:
-    """Cases by their numbers, in one worker: what is not good."""
-    runner = _Retry(kind, folder)
-    try:
-        made = {number: runner(number) for number in numbers}
-    finally:
-        runner.worker.end()
-    return {number: result for number, result in made.items() if result.outcome not in GOOD}
 
 
 def freeze() -> None:

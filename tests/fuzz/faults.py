@@ -67,7 +67,9 @@ def make(seed: int) -> Case:
     chance = chance_of("faults", seed)
     what = ("allocation", "cache", "save", "cache kill", "save kill", "cache size", "save size")[seed % 7]
     case = graphs.make(20_000_000 + chance.getrandbits(20))
-    return Case(case.seed, case.parts[:6], {"what": what, "code": chance.choice(CODES), "chance": chance.getrandbits(32)})
+    return Case(
+        case.seed, case.parts[:6], {"what": what, "code": chance.choice(CODES), "chance": chance.getrandbits(32)}
+    )
 
 
 def show(case: Case) -> str:

@@ -322,7 +322,9 @@ def mutate_text(text: str, chance: random.Random) -> str:
         else:
             lines[at], lines[other] = lines[other], lines[at]
         return "\n".join(lines)
-    pattern = {"number": r"(?<![\w.])-?\d+(?:\.\d+)?", "word": r"[A-Za-z_]\w*", "sign": r"[-+*/%<>=(),\[\]{}:]"}.get(way, r".")
+    pattern = {"number": r"(?<![\w.])-?\d+(?:\.\d+)?", "word": r"[A-Za-z_]\w*", "sign": r"[-+*/%<>=(),\[\]{}:]"}.get(
+        way, r"."
+    )
     found = list(re.finditer(pattern, text))
     if not found:
         return text
@@ -336,7 +338,7 @@ def mutate_text(text: str, chance: random.Random) -> str:
     elif way == "sign":
         new = chance.choice("-+*/%<>=(),[]{}:")
     else:
-        new = chance.choice(("", chance.choice("abx01 ()[]%:=.\"\n\t\u00e9\0")))
+        new = chance.choice(("", chance.choice('abx01 ()[]%:=."\n\t\u00e9\0')))
     return text[: spot.start()] + new + text[spot.end() :]
 
 

@@ -73,7 +73,7 @@ def _plain_target() -> str:
 def _targets() -> list[str]:
     found = [_plain_target()]
     for device in local_devices():
-        found.append(device.name)
+        found.append(device.target.name)
     return found
 
 

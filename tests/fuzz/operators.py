@@ -15,6 +15,7 @@ import numpy as np
 import weft
 from tests.fuzz import guard
 from tests.fuzz.compare import difference, worst
+from tests.fuzz.explain import explain
 from tests.fuzz.kinds import OK, Case, Kind, Result, chance_of, refused
 from tests.fuzz.mutations import WEIGHTED, Draft, corpus, draft, mutate
 from tests.fuzz.peers import onnxruntime_answer, reference_answer
@@ -132,6 +133,9 @@ def judge(graph: Graph, made: Draft, got: list[Any]) -> Result:
         return Result("wrong", f"{operator}: an answer where the meaning refuses", str(error))
     unlike = difference(got, meant)
     if unlike:
+        reason = explain(graph, feeds, got, meant, peer=False)
+        if reason is not None:
+            return Result("explained", reason, operator)
         return Result("wrong", f"{operator}: {unlike}, kernel against meaning", worst(got, meant))
     theirs = onnxruntime_answer(made.model, made.feeds)
     if theirs is None:
@@ -142,6 +146,9 @@ def judge(graph: Graph, made: Draft, got: list[Any]) -> Result:
     third = reference_answer(made.model, made.feeds)
     if third is not None and difference(got, third, 8) is None:
         return Result("explained", "ONNX's reference agrees with Weft, not with ONNX Runtime", operator)
+    reason = explain(graph, feeds, got, theirs, peer=True)
+    if reason is not None:
+        return Result("explained", reason, operator)
     return Result("wrong", f"{operator}: {unlike}, against ONNX Runtime", worst(got, theirs))
 
 
