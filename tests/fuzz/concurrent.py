@@ -108,4 +108,4 @@ def _end(process: subprocess.Popen[str]) -> str:
     return f"exit code {process.returncode}: {complaints[-1500:]}"
 
 
-KIND = Kind("concurrent", make, run, show, share=0.4, seconds=60)
+KIND = Kind("concurrent", make, run, show, share=0.15, seconds=60)

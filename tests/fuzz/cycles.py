@@ -62,4 +62,4 @@ def run(case: Case) -> Result:
     return OK
 
 
-KIND = Kind("cycles", make, run, show, share=0.4, seconds=300)
+KIND = Kind("cycles", make, run, show, share=0.15, seconds=300)

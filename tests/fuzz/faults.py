@@ -229,4 +229,4 @@ def setup() -> None:
     sys.addaudithook(_audit)
 
 
-KIND = Kind("faults", make, run, show, setup, share=0.6, seconds=120)
+KIND = Kind("faults", make, run, show, setup, share=0.3, seconds=120)

@@ -417,4 +417,4 @@ def run(case: Case) -> Result:
         return Result("refused", f"{flavour}: {type(error).__name__}", str(error)[:400])
 
 
-KIND = Kind("files", make, run, show, guard.install, share=1.5)
+KIND = Kind("files", make, run, show, guard.install, share=1.2)

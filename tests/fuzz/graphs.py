@@ -30,7 +30,7 @@ OPSET = 21
 def make(seed: int) -> Case:
     """The case of a number: its parts are the steps."""
     chance = chance_of("graphs", seed)
-    parts = tuple((chance.choice(WEIGHTED), chance.getrandbits(32)) for _ in range(chance.randint(1, 12)))
+    parts = tuple((chance.choice(WEIGHTED), chance.getrandbits(32)) for _ in range(chance.randint(1, 10)))
     return Case(seed, parts)
 
 
@@ -110,4 +110,4 @@ def _third_opinion(case: Case, model: Any, got: list[Any], theirs: list[Any] | N
     return OK if theirs is None else Result("explained", "rounding: as near to float64 as ONNX Runtime is", operators)
 
 
-KIND = Kind("graphs", make, run, show, guard.install, share=1.5, seconds=60)
+KIND = Kind("graphs", make, run, show, guard.install, share=3.2, seconds=60)

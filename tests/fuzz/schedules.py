@@ -95,4 +95,4 @@ def setup() -> None:
     guard.install()
 
 
-KIND = Kind("te", make, check, show, setup, share=1.5)
+KIND = Kind("te", make, check, show, setup, share=2.6)
