@@ -117,7 +117,10 @@ def zero_times_infinity(d: Difference) -> bool:
         return False
     pairs = d.pairs()
     with np.errstate(all="ignore"):
-        unlike = [~((a == b) | (np.isnan(a) & np.isnan(b)) | (np.abs(a - b) <= 1e-4)) for a, b in pairs]
+        scales = [3e-3 * np.abs(b[np.isfinite(b)]).max(initial=0.0) for _, b in pairs]
+        unlike = [
+            ~((a == b) | (np.isnan(a) & np.isnan(b)) | (np.abs(a - b) <= scale)) for (a, b), scale in zip(pairs, scales)
+        ]
     return bool(pairs) and all(
         bool((~np.isfinite(b[u]) | ~np.isfinite(a[u])).all()) for (a, b), u in zip(pairs, unlike)
     )
