@@ -61,8 +61,10 @@ class Difference:
 
 
 def _largest(arrays: Sequence[np.ndarray]) -> float:
+    """The largest magnitude; infinite where there is a NaN."""
     with np.errstate(all="ignore"):
-        return max((float(np.nan_to_num(np.abs(a.astype(np.float64)), nan=np.inf).max()) for a in arrays), default=0.0)
+        wide = [np.abs(array.astype(np.complex128)) for array in arrays]
+        return max((float(np.where(np.isnan(one), np.inf, one).max()) for one in wide), default=0.0)
 
 
 def another_order(d: Difference) -> bool:
