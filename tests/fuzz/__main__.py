@@ -46,9 +46,11 @@ def main() -> int:
             kind.make(0)  # what the making of cases loads is loaded once, before the workers are forked
         freeze()
         print(f"code {state.version}, {options.jobs} workers, ready after {time.monotonic() - began:.0f} s", flush=True)
-        Driver(kinds, state, options.jobs, options.folder, lambda text: print(text, flush=True)).run(
-            options.minutes, options.cases
-        )
+        driver = Driver(kinds, state, options.jobs, options.folder, lambda text: print(text, flush=True))
+        try:
+            driver.run(options.minutes, options.cases)
+        except KeyboardInterrupt:
+            print("stopped; the next run goes on from here")
     found = state.findings()
     print(f"\n{state.reasons()}\n\n{state.table()}\n")
     for kind, seed, outcome, reason, _, smallest in found:

@@ -155,8 +155,9 @@ class _Cache:
                 _same(weft.compile(self.graph).run(None, self.feeds), self.want, "cache")
 
     def check(self, place: Path) -> None:
-        """All is well afterwards."""
+        """All is well afterwards, and the cache was used at all."""
         self.act(place)
+        assert list((place / "models").glob("*.weft")), "nothing was kept: the check checks nothing"
 
 
 class _Save:
