@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from weft.core.errors import ArgumentError, WeftError
-from weft.core.html import folded, preformatted, table, tag
+from weft.core.html import folded, preformatted, printable, table, tag
 from weft.executor.fastcall import Fast
 from weft.executor.precision import check_precision, machine_of
 from weft.executor.report import report_text
@@ -255,7 +255,7 @@ class Module:
 
     def __repr__(self) -> str:
         inside = ", ".join(f"{port.name}: {port.dtype}{_sizes(port)}" for port in self.inputs)
-        return f"Module({self._executor.signature.name}({inside}) for {self.target.name})"
+        return printable(f"Module({self._executor.signature.name}({inside}) for {self.target.name})")
 
     def _repr_html_(self) -> str:
         ports = [*(("input", port) for port in self.inputs), *(("output", port) for port in self.outputs)]
