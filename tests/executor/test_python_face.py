@@ -246,9 +246,9 @@ def test_a_module_in_many_threads_with_weak_references(x):
         (lambda m, x: m(x, out=[x, x]), "out takes one numpy array for each of 1 outputs"),
         (lambda m, x: m.run("y", {"x": x}), "outputs are named in a list, such as ['y']"),
         (lambda m, x: m.run(["nope"], {"x": x}), "there are no outputs ['nope']"),
-        (lambda m, x: m.run(None, [x]), "run(None, {'x': array}), not as a list"),
-        (lambda m, x: m.run(None, x), "run(None, {'x': array}), not as a ndarray"),
-        (lambda m, x: m.run(None, None), "run(None, {'x': array}), not as a NoneType"),
+        (lambda m, x: m.run(None, [x]), "by name, {'x': array}, not as a list"),
+        (lambda m, x: m.run(None, x), "by name, {'x': array}, not as a ndarray"),
+        (lambda m, x: m.run(None, None), "by name, {'x': array}, not as a NoneType"),
         (lambda m, x: weft.compile(m), "compiled already"),
         (lambda m, x: weft.compile(None), "not NoneType"),
         (lambda m, x: weft.compile(product()[0]), "weft.build(schedule"),
@@ -287,6 +287,16 @@ def test_lists_are_converted_only_where_their_values_stay():
     for wrong in ([1.5, 2], [float("nan"), 1], [1j, 2], [10**30, 1], ["a", "b"]):
         with pytest.raises(ArgumentError, match="input 'n'"):
             module(wrong)
+
+
+def test_a_module_on_a_device_explains_and_copies_too():
+    module = weft.compile(mlp(), target="cuda:sm_90a", threads=1)
+    for call in (module.queue, module.bind, lambda feeds: module.run(None, feeds)):
+        with pytest.raises(ArgumentError, match="by name, {'x': array}, not as a list"):
+            call([1])
+    for other in (copy.deepcopy(module), pickle.loads(pickle.dumps(module))):
+        assert type(other) is type(module) and repr(other) == repr(module) and other.threads == 1
+    assert "Module mlp for cuda:sm_90a" in check_harmless(module._repr_html_()).text
 
 
 def test_torch_tensors_that_cannot_be_read(module):
