@@ -136,7 +136,8 @@ class Module:
 
         `out` gives a numpy array for each of these outputs, of its type and shape: the results are written there.
         """
-        self._check_named(feeds)
+        if not isinstance(feeds, dict):
+            self._check_named(feeds)
         if self._fast is not None and output_names is None and len(feeds) == len(self._names):
             if out is None or type(out) in (list, tuple):
                 try:
@@ -169,7 +170,7 @@ class Module:
         return [_as_torch(made[at]) if like_torch else made[at] for at in wanted]
 
     def _check_named(self, feeds: Any) -> None:
-        if not isinstance(feeds, (dict, Mapping)):
+        if not isinstance(feeds, Mapping):
             raise ArgumentError(
                 f"the inputs are given by name, {{{self._names[0] if self._names else 'x'!r}: array}}, not as a "
                 f"{type(feeds).__name__}; a call of the module takes arrays in order"
