@@ -37,7 +37,7 @@ class InProcess:
     def __reduce__(self) -> NoReturn:
         raise TypeError(
             f"the compiled function {self.signature.name} cannot be pickled: its code lies in this process. Pickle the "
-            "schedule instead and build it in the other process, or write a library with f.built.save_library(path)"
+            "schedule instead, and build it in the other process"
         )
 
 
