@@ -30,8 +30,6 @@ from typing import Any
 from tests.fuzz.kinds import OUTCOMES, Case, Kind, Result, attempt, find_kind
 
 ROOT = Path(__file__).resolve().parents[2]
-MEMORY = 8 << 30
-"""Most memory that a worker may map beside what it has."""
 CASES_OF_A_WORKER = 2000
 """A worker is replaced after so many, so that what one case leaves behind does not explain the next."""
 PEER = 1
@@ -117,8 +115,6 @@ def _serve(connection: Connection, stage: mmap.mmap, log: Path) -> None:
     os.dup2(complaints.fileno(), 1)
     faulthandler.enable(complaints)
     faulthandler.register(signal.SIGXCPU, complaints, chain=True)
-    used = int(Path("/proc/self/statm").read_text().split()[0]) * mmap.PAGESIZE
-    resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, used + MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     warnings.simplefilter("ignore")
     ready: set[str] = set()
@@ -131,7 +127,7 @@ def _serve(connection: Connection, stage: mmap.mmap, log: Path) -> None:
         if name not in ready:
             kind.setup()
             ready.add(name)
-        with time_limit(kind.seconds):
+        with time_limit(kind.seconds), memory_limit(kind.memory):
             connection.send(attempt(kind, kind.make(case) if isinstance(case, int) else case))
         complaints.seek(0)
         complaints.truncate()
@@ -147,6 +143,19 @@ def time_limit(seconds: float) -> Any:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_CPU, (hard, hard))
+
+
+@contextlib.contextmanager
+def memory_limit(size: int | None) -> Any:
+    """In the block the process may map so many bytes more than it has."""
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    if size is not None:
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * mmap.PAGESIZE
+        resource.setrlimit(resource.RLIMIT_AS, (used + size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
 
 
 # -------------------------------------------------------------------------------------------------------------- state

@@ -146,4 +146,4 @@ def _judge(case: Case, graph: Graph, feeds: Feeds, plain: Any, got: Any, name: s
     return Result("explained", "rounding: as near to float64 as the plain way is", name)
 
 
-KIND = Kind("metamorphic", make, run, show, guard.install, share=0.6, seconds=60)
+KIND = Kind("metamorphic", make, run, show, guard.install, share=0.6, seconds=60, memory=None)
