@@ -96,7 +96,10 @@ class Worker:
             return Result("explained", "the peer's own fault", f"{name}\n{tail}")
         outcome = "hang" if name in ("SIGXCPU", "SIGKILL") else "fault"
         where = [line.split('"')[-2].rpartition("/weft/")[2] for line in tail.splitlines() if "/weft/" in line]
-        return Result(outcome, f"{name} in {where[0] if where else '?'}", tail)
+        kind, task = self.task or (None, None)
+        case = kind.make(task) if kind is not None and isinstance(task, int) else task
+        label = getattr(case, "more", {}).get("label", "")
+        return Result(outcome, f"{name} in {where[0] if where else '?'} {label}".strip(), tail)
 
     def end(self) -> None:
         """Ends the process."""
@@ -326,7 +329,7 @@ def minimise(kind: Kind, number: int, result: Result, folder: Path, tries: int =
     runner = _Retry(kind, folder)
     case = kind.make(number)
     if result.outcome == "hang":
-        tries = min(tries, 3)
+        tries = min(tries, 2)
     try:
         found = True
         while found and tries > 0:

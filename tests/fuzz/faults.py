@@ -68,7 +68,9 @@ def make(seed: int) -> Case:
     what = ("allocation", "cache", "save", "cache kill", "save kill", "cache size", "save size")[seed % 7]
     case = graphs.make(20_000_000 + chance.getrandbits(20))
     return Case(
-        case.seed, case.parts[:6], {"what": what, "code": chance.choice(CODES), "chance": chance.getrandbits(32)}
+        case.seed,
+        case.parts[:6],
+        {"what": what, "label": what, "code": chance.choice(CODES), "chance": chance.getrandbits(32)},
     )
 
 

@@ -386,7 +386,8 @@ def make(seed: int) -> Case:
     """The case of a number: its parts are the changes."""
     chance = chance_of("files", seed)
     parts = tuple(("change", chance.getrandbits(32)) for _ in range(chance.choice((1, 1, 1, 2, 3))))
-    return Case(seed, parts, {"flavour": FLAVOURS[seed % len(FLAVOURS)], "which": chance.getrandbits(20)})
+    flavour = FLAVOURS[seed % len(FLAVOURS)]
+    return Case(seed, parts, {"flavour": flavour, "label": flavour, "which": chance.getrandbits(20)})
 
 
 def content(case: Case) -> Any:

@@ -44,7 +44,7 @@ def make(seed: int) -> Case:
     which = chance.randrange(len(operators[name]))
     count = chance.choice((1, 1, 2, 2, 3, 4))
     parts = tuple((chance.choice(WEIGHTED), chance.getrandbits(32)) for _ in range(count))
-    return Case(seed, parts, {"operator": name, "which": which})
+    return Case(seed, parts, {"operator": name, "which": which, "label": name})
 
 
 def drafted(case: Case) -> Draft:
