@@ -144,7 +144,6 @@ def mappings() -> int:
     return len(Path("/proc/self/maps").read_text().splitlines())
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_code_is_freed_with_the_object():
     """200 times 12 functions with 64 KiB of data each: 150 MiB, if any of it stayed."""
     data = '@table = constant [65536 x i8] c"' + "x" * 65536 + '"\n'
