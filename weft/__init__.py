@@ -11,9 +11,12 @@ from __future__ import annotations
 
 import importlib
 import logging
+import os
+import warnings
 from typing import TYPE_CHECKING, Any
 
 from weft.core.errors import WeftError
+from weft.core.install import MEND, clashes
 from weft.core.version import VERSION
 
 if TYPE_CHECKING:
@@ -23,7 +26,6 @@ if TYPE_CHECKING:
 
 __version__ = VERSION
 logging.getLogger("weft").addHandler(logging.NullHandler())
-
 _LAZY = {
     "build": ("weft.build", "build"),
     "lower": ("weft.build", "lower"),
@@ -56,3 +58,20 @@ def __dir__() -> list[str]:
 
 
 __all__ = ["WeftError", "__version__", "build", "interpret", "knobs", "lower", "te"]
+
+
+def _look_around() -> None:
+    """What has to be said or done before anything is used: another project among our files, WEFT_DEBUG."""
+    for other in clashes():
+        if not other.is_ours:
+            warnings.warn(f"{other}. To mend it: {MEND}", stacklevel=3)
+    if "WEFT_DEBUG" in os.environ:
+        from weft.core.knobs import KnobError, knobs
+
+        try:
+            knobs.follow(["debug"])
+        except KnobError as problem:
+            warnings.warn(str(problem), stacklevel=3)
+
+
+_look_around()

@@ -39,7 +39,7 @@ def test_innermost_wins(knobs, monkeypatch):
 
 
 def test_override_ends_when_the_block_raises(knobs):
-    with pytest.raises(ZeroDivisionError), knobs.override(debug=3):
+    with pytest.raises(ZeroDivisionError), knobs.override(debug=2):
         raise ZeroDivisionError
     assert knobs.debug == 0
 
@@ -68,7 +68,7 @@ def test_assignment_is_checked_like_set(knobs):
         ("WEFT_NUM_THREADS", "auto", None),
         ("WEFT_NUM_THREADS", "", None),
         ("WEFT_NUM_THREADS", " 7 ", 7),
-        ("WEFT_DEBUG", "3", 3),
+        ("WEFT_DEBUG", "2", 2),
         ("WEFT_VERIFY", "ON", True),
         ("WEFT_VERIFY", "0", False),
         ("WEFT_CACHE_DIR", "~/x", Path.home() / "x"),
@@ -87,7 +87,7 @@ def test_text_from_the_environment(knobs, monkeypatch, variable, text, value):
         ("WEFT_NUM_THREADS", "-1"),
         ("WEFT_NUM_THREADS", "2.5"),
         ("WEFT_NUM_THREADS", "9" * 30),
-        ("WEFT_DEBUG", "4"),
+        ("WEFT_DEBUG", "3"),
         ("WEFT_DEBUG", ""),
         ("WEFT_VERIFY", "maybe"),
         ("WEFT_CACHE_DIR", "  "),

@@ -212,4 +212,4 @@ def test_the_command(tmp_path, capsys):
     assert "give --data" in capsys.readouterr().err
     np.savez(data / "bad.npz", other=np.zeros(3))
     assert main(["quantize", str(source), "--data", str(data)]) == 1
-    assert "bad.npz: it has the arrays ['other']; the model takes x" in capsys.readouterr().err
+    assert "bad.npz: calibration data has the arrays ['other']; the model takes x" in capsys.readouterr().err

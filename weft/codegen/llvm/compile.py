@@ -23,6 +23,7 @@ from typing import Any
 from weft.codegen.llvm import child
 from weft.codegen.llvm.context import Machine
 from weft.core.errors import InternalError, TargetError
+from weft.core.install import hint
 
 _CHILD_SECONDS = 300
 _DECLARED = re.compile(r'^declare [^@]*@"?([\w.$]+)"?\(', re.MULTILINE)
@@ -224,7 +225,7 @@ def _linker(target: Machine) -> list[str]:
                     [found, "-shared", "-Wl,--no-as-needed", "-lm"] if "linux" in target.triple else [found, "-shared"]
                 )
     raise TargetError(
-        f"there is no linker for {target.name} here: install the ziglang package (pip install 'weft[link]')"
+        f"there is no linker for {target.name} here: install the ziglang package ({hint('link')})"
     )
 
 
