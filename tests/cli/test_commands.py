@@ -3,16 +3,18 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from weft.cli import bench_command
+from weft.cli import bench_command, doctor_command
 from weft.cli.main import COMMANDS, main
 from weft.core.version import VERSION
 from weft.graph.opspec import find_operator
 
 onnx = pytest.importorskip("onnx")
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
@@ -98,9 +100,23 @@ def test_a_damaged_file_is_refused(weft, tmp_path):
     assert code == 1 and err.startswith("weft: ")
 
 
-def test_debug_shows_where_an_error_comes_from():
+def test_debug_shows_where_an_error_comes_from(monkeypatch):
     with pytest.raises(ValueError, match="there is no file"):
         main(["run", "missing.onnx", "--debug"])
+    monkeypatch.setenv("WEFT_DEBUG", "1")
+    with pytest.raises(ValueError, match="there is no file"):
+        main(["run", "missing.onnx"])
+    monkeypatch.setenv("WEFT_DEBUG", "much")
+    assert main(["run", "missing.onnx"]) == 1
+
+
+def test_debug_prints_the_log(weft, tiny, tmp_path, monkeypatch):
+    monkeypatch.setenv("WEFT_CACHE", "0")
+    assert "compiled tiny" not in weft("run", tiny[0])[2]
+    for words, level in ((["--debug"], "0"), ([], "1")):
+        monkeypatch.setenv("WEFT_DEBUG", level)
+        code, _, err = weft("run", tiny[0], *words)
+        assert code == 0 and "weft.executor: compiled tiny for {'x': (1, 4)}" in err
 
 
 # Commands.
@@ -287,7 +303,35 @@ def test_doctor(weft):
     made = figures(weft("doctor", "--json"))
     found = {one["what"]: one for one in made["findings"]}
     assert made["healthy"] and found["self-test"]["state"] == "ok" and found["numpy"]["detail"] == np.__version__
+    assert found["weft"]["detail"].startswith(VERSION)
     assert all(one["mend"] for one in made["findings"] if one["state"] == "missing")
+
+
+def test_doctor_lists_what_exists_and_only_that(weft):
+    """Every extra is a line of the doctor's and the other way round; each has code of ours behind it."""
+    tomllib = pytest.importorskip("tomllib")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = set(project["optional-dependencies"]) - {"all", "bench", "test", "dev"}
+    assert extras == set(doctor_command.EXTRAS)
+    assert project["optional-dependencies"]["all"] == [f"weft-compiler[{','.join(doctor_command.EXTRAS)}]"]
+    found = [one["what"] for one in figures(weft("doctor", "--json"))["findings"]]
+    assert extras | {"onnxruntime"} <= set(found) and not {"torch", "keras", "jax", "tune", "pool"} & set(found)
+    code = "".join(
+        path.read_text(encoding="utf-8") for path in (ROOT / "weft").rglob("*.py") if path.parent.name != "cli"
+    )
+    for package, _ in doctor_command.EXTRAS.values():
+        assert package in code, f"nothing in Weft uses {package}"
+
+
+def test_doctor_says_what_the_environment_asks_for(weft, monkeypatch):
+    monkeypatch.setenv("WEFT_VERIFY", "1")
+    monkeypatch.setenv("WEFT_VERIFFY", "1")
+    lines = [one for one in figures(weft("doctor", "--json"))["findings"] if one["what"] == "setting"]
+    assert any(one["detail"].startswith("WEFT_VERIFY=True (environment)") for one in lines)
+    assert any("did you mean WEFT_VERIFY?" in one["detail"] and one["mend"] == "unset WEFT_VERIFFY" for one in lines)
+    monkeypatch.setenv("WEFT_VERIFY", "perhaps")
+    code, out, _ = weft("doctor")
+    assert code == 1 and "WEFT_VERIFY accepts" in out
 
 
 # profile

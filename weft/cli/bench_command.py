@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from weft.cli.facts import module_facts, relative_error
+from weft.cli.facts import array_facts, module_facts, relative_error
 from weft.cli.given import UsageError
 from weft.cli.screen import Screen, seconds, size
 from weft.cli.sources import add_compiling, add_inputs, add_model, duration, open_with_feeds
@@ -58,6 +58,7 @@ def run(given: argparse.Namespace, screen: Screen) -> int:
     facts: dict[str, Any] = {
         "model": given.model, "ready_s": time.perf_counter() - start, **module_facts(module)
     }  # fmt: skip
+    facts["inputs"] = {name: array_facts(array) for name, array in feeds.items()}
     if given.against:
         with screen.working(f"preparing {given.against}"):
             candidates[given.against] = peer(given, graph, feeds, facts["threads"])
@@ -105,7 +106,8 @@ class Usage:
         if self.everybody is not None and before.everybody is not None:
             theirs = self.everybody - before.everybody - (self.ours - before.ours)
             others = max(0.0, theirs / (self.clock - before.clock))
-        return {"cores": os.cpu_count() or 1, "load_average": load, "cores_used_by_others": others}
+        cores, taken = os.cpu_count() or 1, self.clock - before.clock
+        return {"measured_s": taken, "cores": cores, "load_average": load, "cores_used_by_others": others}
 
 
 def busy(machine: Mapping[str, Any], threads: int) -> str | None:

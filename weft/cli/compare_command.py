@@ -74,6 +74,8 @@ def run(given: argparse.Namespace, screen: Screen) -> int:
         refuse(given, "target precision", "--engine interpreter computes what the model says, as numpy does it")
         if given.against == "interpreter":
             raise UsageError("--engine interpreter --against interpreter compares a thing with itself")
+    if screen.as_json:
+        refuse(given, "all", "--json has all values")
     if given.tolerance is None:
         given.tolerance = tolerance_of(given.precision)
     graph = open_graph(given, screen)

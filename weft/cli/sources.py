@@ -89,8 +89,9 @@ def output_path(given: argparse.Namespace, ending: str) -> Path:
             f"-o {path}: a shared library is written by weft export {given.model} --format so -o FOLDER, "
             "with its C header beside it"
         )
-    if not path.name.endswith(ending) and path.suffix != Path(ending).suffix:
-        raise UsageError(f"-o {path}: what is written here is a file that ends in {Path(ending).suffix}")
+    last = "." + ending.rpartition(".")[2]
+    if path.suffix != last:
+        raise UsageError(f"-o {path}: what is written here is a file that ends in {last}")
     return path
 
 
