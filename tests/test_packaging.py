@@ -91,10 +91,8 @@ def test_the_readme_runs_in_an_empty_environment(environment, tmp_path):
     blocks = blocks_of((ROOT / "README.md").read_text(encoding="utf-8"))
     lines = [block.text for block in blocks if block.language == "python" and block.not_run is None]
     assert lines and "weft.compile" in "".join(lines)
-    program = (
-        "\n".join(lines) + "\nprint('file:', weft.__file__)\nprint(weft.compile('tiny.onnx')(np.ones((1, 4), 'f')))\n"
-    )
-    (tmp_path / "readme.py").write_text(program, encoding="utf-8")
+    lines += ["print('file:', weft.__file__)", "print(weft.compile('tiny.onnx')(np.ones((1, 4), 'f')))"]
+    (tmp_path / "readme.py").write_text("\n".join(lines), encoding="utf-8")
     cache = str(tmp_path / "cache")
     out = run(environment / "python", "readme.py", cwd=tmp_path, WEFT_CACHE_DIR=cache)
     assert f"file: {environment.parent}" in out, "the package that ran is the one that was installed"
