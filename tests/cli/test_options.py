@@ -197,12 +197,11 @@ def seen(monkeypatch, files):
         module = KEPT[key]
         found.profiled = found.profile_seconds = None
 
-        def profile(feeds, threads, seconds):
-            found.profiled, found.profile_seconds = feeds, seconds
-            return type(module).profile(module, feeds, threads, seconds)
+        def profile(feeds, **given):
+            found.profiled, found.profile_seconds = feeds, given["seconds"]
+            return type(module).profile(module, feeds, **given)
 
-        if hasattr(module, "__dict__"):
-            monkeypatch.setattr(module, "profile", profile, raising=False)
+        monkeypatch.setattr(module, "profile", profile, raising=False)
         return module
 
     def take(path, threads=None):

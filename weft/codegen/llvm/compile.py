@@ -190,9 +190,7 @@ def _linker(target: Machine) -> list[str]:
                 return (
                     [found, "-shared", "-Wl,--no-as-needed", "-lm"] if "linux" in target.triple else [found, "-shared"]
                 )
-    raise TargetError(
-        f"there is no linker for {target.name} here: install the ziglang package ({hint('link')})"
-    )
+    raise TargetError(f"there is no linker for {target.name} here: install the ziglang package ({hint('link')})")
 
 
 def _which(program: str) -> str | None:
