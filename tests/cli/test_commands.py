@@ -294,6 +294,10 @@ def test_export_as_a_library(weft, tmp_path):
 def test_devices(weft):
     made = figures(weft("devices", "--json"))
     assert made["devices"][0]["cores"] >= 1 and any("native" in form for form in made["targets"])
+    assert any("cores=8" in form for form in made["targets"]), "the example of another machine is one that works"
+    kinds = [device["kind"] for device in made["devices"]]
+    for kind in ("cuda", "opencl"):
+        assert any(form.startswith(f"{kind}:0") for form in made["targets"]) == (kind in kinds), "only what exists"
     assert weft("devices")[0] == 0
 
 

@@ -43,8 +43,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     screen, debugs = Screen(), "--debug" in words
     try:
         refuse_strangers()
-        with knobs.override(debug=knobs.debug or int(debugs)):
-            debugs = knobs.debug > 0
+        asked = {"debug": 1} if debugs and not knobs.debug else {}
+        debugs = debugs or knobs.debug > 0
+        with knobs.override(**asked):
             return run(words, screen)
     except BrokenPipeError:
         # Whoever read our output has enough: `weft inspect … | head`.
