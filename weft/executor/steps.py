@@ -45,7 +45,8 @@ class Runs(Protocol):
 class NativeStep:
     """A native call. `bases` says what each base address is: ("arena", 0), ("weight", n) or ("value", n).
 
-    `calls` are the driver's calls of kernels; a module file does not keep them.
+    `kernels` names the nodes of each kernel, for errors. `calls` are the driver's calls of kernels; a module file does
+    not keep them.
     """
 
     symbol: str
