@@ -10,6 +10,7 @@ import pytest
 
 from weft.cli import bench_command, doctor_command
 from weft.cli.main import COMMANDS, main
+from weft.core.knobs import knobs
 from weft.core.version import VERSION
 from weft.graph.opspec import find_operator
 
@@ -100,7 +101,15 @@ def test_a_damaged_file_is_refused(weft, tmp_path):
     assert code == 1 and err.startswith("weft: ")
 
 
-def test_debug_shows_where_an_error_comes_from(monkeypatch):
+@pytest.fixture
+def quiet_again(monkeypatch):
+    """Ends what WEFT_DEBUG began: the environment is looked at when a knob is, and nobody looks any more."""
+    yield
+    monkeypatch.undo()
+    knobs.reset("debug")
+
+
+def test_debug_shows_where_an_error_comes_from(quiet_again, monkeypatch):
     with pytest.raises(ValueError, match="there is no file"):
         main(["run", "missing.onnx", "--debug"])
     monkeypatch.setenv("WEFT_DEBUG", "1")
@@ -110,7 +119,7 @@ def test_debug_shows_where_an_error_comes_from(monkeypatch):
     assert main(["run", "missing.onnx"]) == 1
 
 
-def test_debug_prints_the_log(weft, tiny, tmp_path, monkeypatch):
+def test_debug_prints_the_log(weft, tiny, quiet_again, monkeypatch):
     monkeypatch.setenv("WEFT_CACHE", "0")
     assert "compiled tiny" not in weft("run", tiny[0])[2]
     for words, level in ((["--debug"], "0"), ([], "1")):

@@ -43,10 +43,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     screen, debugs = Screen(), "--debug" in words
     try:
         refuse_strangers()
-        asked = {"debug": 1} if debugs and not knobs.debug else {}
-        debugs = debugs or knobs.debug > 0
-        with knobs.override(**asked):
-            return run(words, screen)
+        with warnings.catch_warnings():
+            warnings.showwarning = lambda message, *_: screen.note(f"warning: {message}")
+            debugs = debugs or knobs.debug > 0
+            with knobs.override(**({"debug": knobs.debug or 1} if debugs else {})):
+                return run(words, screen)
     except BrokenPipeError:
         # Whoever read our output has enough: `weft inspect … | head`.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -70,9 +71,7 @@ def run(words: Sequence[str], screen: Screen) -> int:
         return 0
     screen.as_json = bool(getattr(given, "json", False))
     given.begin()
-    with warnings.catch_warnings():
-        warnings.showwarning = lambda message, *_: screen.note(f"warning: {message}")
-        code = int(_command(given.command).run(given, screen))
+    code = int(_command(given.command).run(given, screen))
     ignored = [name for name in given.ignored() if name not in ("debug", "json")]
     if ignored and code == 0:
         raise InternalError(f"weft {given.command} did nothing with --{', --'.join(ignored)}")
