@@ -231,14 +231,14 @@ def test_every_pipeline_checks(target: str) -> None:
     assert machine.lower(s.func).annotations["bounds"]["flagged"] == 1
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.data())
 def test_random_gathers_and_scatters(data: st.DataObject) -> None:
     """Right indices give what numpy gives, under any schedule; a wrong one fails, and nothing outside is touched."""
     n, rows, columns = (data.draw(st.integers(1, 9)) for _ in range(3))
     kind = data.draw(st.sampled_from(["int64", "int32", "uint8", "int8"]))
     a, index = te.placeholder((rows, columns), name="A"), te.placeholder((n,), kind, name="I")
-    shift = data.draw(st.integers(0, 2))
+    shift = data.draw(st.integers(0, min(2, rows - 1)))  # more than that is refused: it always lies outside
     c = te.compute((n, columns), lambda i, j: a[te.cast(index[i], "int64") + shift, j] * 2.0, name="C")
     s = te.create_schedule(c.op)
     i, j = s[c].op.axis
