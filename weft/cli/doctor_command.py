@@ -87,7 +87,7 @@ def _python() -> Iterator[Finding]:
 
 def _weft() -> Iterator[Finding]:
     installed = version(DISTRIBUTION)
-    by = f"installed as {DISTRIBUTION} {installed}" if installed else f"not installed as {DISTRIBUTION}: found by its path"
+    by = f"installed as {DISTRIBUTION} {installed}" if installed else f"found by its path, not as {DISTRIBUTION}"
     yield Finding("weft", "ok", f"{VERSION} in {FOLDER} ({by})")
     for one in clashes():
         yield Finding("weft's name", "missing" if one.is_ours else "bad", str(one), MEND)
