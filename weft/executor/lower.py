@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from weft.core.errors import InternalError, WeftError
+from weft.executor.abi import Reach, buffer_bytes, sealed
 from weft.executor.inplace import overwritable
 from weft.executor.kernels import Kernel, KernelCompiler, Packing
 from weft.executor.memory import Life, Plan, plan_memory
@@ -23,7 +24,7 @@ from weft.executor.program import NoKernel, build_program
 from weft.executor.steps import HostStep, NativeStep, Program, RestStep, Step, aligned_array
 from weft.executor.weights import LEAST_BYTES, WeightBlocks
 from weft.executor.zeros import finite_recurrences, often_zero, skippable
-from weft.expr.nodes import Var
+from weft.expr.nodes import Buffer, Var
 from weft.expr.visit import free_vars
 from weft.graph.ir import Array, Graph, Node, TensorType, Value, free_values, reads
 from weft.graph.passes.fuse import Group
@@ -359,7 +360,7 @@ def assemble(
                 end += 1
             launches = [one for one in items[position:end] if isinstance(one, Launch)]
             kernels.update({one.kernel.symbol: one.kernel for one in launches})
-            steps.append(_stretch(state, launches, plan, f"{prefix}_{len(steps)}"))
+            steps.append(_stretch(state, launches, plan, f"{prefix}_{len(steps)}", target))
             position = end
             continue
         steps.append(_host_step(state, item) if isinstance(item, OnHost) else _rest_step(state, item, make_rest))
@@ -375,18 +376,25 @@ def assemble(
     return Lowered(program, list(kernels.values()), [text for text in drivers if text], list(items), layouts or {})
 
 
-def _stretch(state: _Assembler, launches: Sequence[Launch], plan: Plan, name: str) -> NativeStep:
+def _stretch(state: _Assembler, launches: Sequence[Launch], plan: Plan, name: str, target: Target) -> NativeStep:
     bases: dict[tuple[str, int], int] = {}
     calls = []
     makes: dict[int, TensorType] = {}
+    reach: dict[int, Reach] = {}
     for launch in launches:
         places = tuple(state.place(a, bases, plan) for a in launch.arguments)
         calls.append(Call(launch.kernel.symbol, places, launch.kernel.turns))
+        buffers = [p for p in launch.kernel.scheduled.params if isinstance(p, Buffer)]
+        for buffer, argument, (base, offset) in zip(buffers, launch.arguments, places, strict=True):
+            end, is_written = reach.get(base, (0, False))
+            reach[base] = max(end, offset + buffer_bytes(buffer)), is_written or argument in launch.writes
         for value in map(state.root, launch.writes):
             if value not in state.in_arena:
                 makes[state.number(value)] = value.tensor
     labels = [launch.kernel.label for launch in launches]
-    return NativeStep(name, list(bases), list(makes.items()), labels, tuple(calls))
+    reaches = [reach[at] for at in range(len(bases))]
+    symbol = sealed(name, list(bases), reaches, target)
+    return NativeStep(symbol, list(bases), list(makes.items()), labels, tuple(calls), reach=reaches)
 
 
 def _driver(step: Step, target: Target) -> str:

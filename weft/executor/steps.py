@@ -16,6 +16,7 @@ from typing import Any, Protocol, Union
 
 import numpy as np
 
+from weft.executor.abi import Reach
 from weft.executor.native import Call
 from weft.graph.ir import Array, Graph, Node, TensorType, Value
 from weft.runtime.arguments import address_of
@@ -45,7 +46,8 @@ class Runs(Protocol):
 class NativeStep:
     """A native call. `bases` says what each base address is: ("arena", 0), ("weight", n) or ("value", n).
 
-    `calls` are the driver's calls of kernels; a module file does not keep them.
+    `calls` are the driver's calls of kernels; a module file does not keep them. `reach` says for each base how far
+    from it they may touch memory, and whether they write there.
     """
 
     symbol: str
@@ -54,6 +56,7 @@ class NativeStep:
     kernels: list[str]
     calls: tuple[Call, ...] = ()
     entry: Any = None
+    reach: list[Reach] = field(default_factory=list)
 
 
 @dataclass
