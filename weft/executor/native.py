@@ -1,4 +1,4 @@
-"""Native code of a model: drivers that call kernels in order, and the engine that holds both.
+"""Native code of a model: drivers that call kernels in order.
 
 A driver is `int32_t name(const int64_t *bases, int64_t threads)`. `bases` are addresses: of the arena, of weights, of
 arrays. Each call of a kernel gets an argument block filled with `bases[i] + offset`. The first kernel that fails ends
@@ -10,20 +10,11 @@ reads its weights, never what it computes, so it does not matter how calls from 
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-import llvmlite.binding as llvm
-
-from weft.codegen.llvm import child
 from weft.codegen.llvm.calls import TURN_BIT
-from weft.codegen.llvm.compile import _DECLARED, _resolve, feature_text
 from weft.codegen.llvm.types import quote
-from weft.core.errors import TargetError, WeftError
-from weft.runtime.jit import native_runtime
-from weft.targets.base import Target
 
 Place = tuple[int, int]
 """An address: the number of a base, and an offset in bytes."""
@@ -97,48 +88,3 @@ def _time_ir(clock: int | None, place: int) -> list[str]:
         f"  %cp{place} = getelementptr inbounds i64, ptr %cb{place}, i64 {2 * place}",
         f"  %cr{place} = call i32 @clock_gettime(i32 1, ptr %cp{place})",
     ]
-
-
-class Engine:
-    """Machine code in this process, linked from object files. Keep it as long as an address is in use."""
-
-    def __init__(self, objects: Iterable[bytes], target: Target) -> None:
-        if not target.is_host:
-            raise TargetError(
-                f"{target.name} is another machine ({target.triple}, {target.cpu}): its code does not run here"
-            )
-        native_runtime()
-        machine = child.target_machine(target.triple, target.cpu, feature_text(target), jit=True)
-        module = llvm.parse_assembly(f'target triple = "{target.triple}"\n')
-        self._engine: Any = llvm.create_mcjit_compiler(module, machine)
-        for code in objects:
-            self._engine.add_object_file(_object_file(code))
-        self._engine.finalize_object()
-        self._addresses: dict[str, int] = {}
-        self._lock = threading.Lock()
-
-    def address(self, name: str) -> int:
-        """The address of a function."""
-        with self._lock:
-            found = self._addresses.get(name)
-            if found is None:
-                found = int(self._engine.get_function_address(name))
-                if not found:
-                    raise WeftError(f"the model's native code has no function {name!r}: the module file is damaged")
-                self._addresses[name] = found
-            return found
-
-
-def _object_file(code: bytes) -> Any:
-    return llvm.ObjectFileRef.from_data(code)
-
-
-def resolve_symbols(texts: Iterable[str]) -> None:
-    """Tells LLVM where the C functions are that kernels call."""
-    for text in texts:
-        _resolve(text)
-
-
-def external_names(text: str) -> list[str]:
-    """The C functions that a kernel calls, the runtime's own left out."""
-    return [name for name in _DECLARED.findall(text) if not name.startswith(("llvm.", "weft_"))]

@@ -31,12 +31,13 @@ from weft.executor.cost import Cost, kernel_cost
 from weft.executor.device import DeviceRunner
 from weft.executor.inputs import random_array
 from weft.executor.lower import Launch
-from weft.executor.native import Engine, driver_ir
+from weft.executor.native import driver_ir
 from weft.executor.profile_text import profile_text
 from weft.executor.run import Runner
 from weft.executor.specialize import Executor, Specialization
 from weft.executor.steps import HostStep, NativeStep, RestStep, Step
 from weft.graph.ir import Graph, Node
+from weft.runtime.jit import JitModule, defined_names
 from weft.runtime.threads import check_threads, get_threads
 from weft.targets.base import Target
 from weft.targets.peaks import Peaks, has_peaks, machine_peaks
@@ -242,12 +243,14 @@ def _timed(step: Step, recorder: Recorder, clock: int) -> Step:
     return dataclasses.replace(step)
 
 
-def _engine(one: Specialization, drivers: Sequence[str], target: Target) -> Engine | None:
+def _engine(one: Specialization, drivers: Sequence[str], target: Target) -> JitModule | None:
     """The kernels linked once more, with the drivers that read the clock."""
     if not drivers:
         return None
     objects = [kernel.object_code for kernel in one.lowered.kernels]
-    return Engine([*objects, *(llvm_compile.emit_object(text, target) for text in drivers)], target)
+    objects += [llvm_compile.emit_object(text, target) for text in drivers]
+    names = [name for text in drivers for name in defined_names(text)]
+    return llvm_compile.load(objects, names, one.native.externals, target)
 
 
 class TimedRest:

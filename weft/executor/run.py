@@ -13,11 +13,11 @@ import numpy as np
 
 from weft.core.errors import RuntimeFault, WeftError
 from weft.executor.fastcall import ENTRY, Fast, fast_call, is_direct, step_call
-from weft.executor.native import Engine
 from weft.executor.steps import HostStep, NativeStep, Program, aligned_array
 from weft.graph.interpreter import mismatch, operator_of
 from weft.graph.ir import Array, Graph, GraphError, TensorType, Value
 from weft.graph.opspec import Evaluate, Repeated, Repetition
+from weft.runtime.jit import JitModule
 
 MOST_ARENAS = 4
 LARGEST_KEPT = 1 << 31
@@ -156,7 +156,7 @@ class _Subgraphs:
 class Runner(HostRunner):
     """A program with its native code."""
 
-    def __init__(self, program: Program, engine: Engine | None, inner: Inner) -> None:
+    def __init__(self, program: Program, engine: JitModule | None, inner: Inner) -> None:
         super().__init__(program, inner)
         self._engine = engine
         self._arenas: list[Arena] = []

@@ -27,7 +27,6 @@ from weft.executor.constants import Reload, lighten
 from weft.executor.device import DeviceRunner
 from weft.executor.kernels import KernelCompiler
 from weft.executor.lower import Item, Launch, Lowered, OnHost, assemble, choose_items, settle_views, touched_plainly
-from weft.executor.native import Engine, external_names, resolve_symbols
 from weft.executor.passes import BYTE_DOTS, MATRIX_SCOPE, for_target, optimize
 from weft.executor.run import Runner
 from weft.executor.steps import HostStep
@@ -35,6 +34,7 @@ from weft.graph.interpreter import operator_of
 from weft.graph.ir import Array, Graph, TensorType, Value
 from weft.graph.passes.fuse import Group, fuse
 from weft.graph.passes.layout import choose_layouts
+from weft.runtime.jit import JitModule, defined_names
 from weft.targets.base import Target
 
 logger = logging.getLogger("weft.executor")
@@ -315,19 +315,19 @@ def _items_in_layouts(graph: Graph, groups: Sequence[Group], compiler: KernelCom
         fixed |= {laid.plain.get(value, value) for value in wrong}
 
 
-def link(lowered: Lowered, target: Target) -> tuple[Engine | None, NativeCode]:
+def link(lowered: Lowered, target: Target) -> tuple[JitModule | None, NativeCode]:
     """The native code of a program, in this process (None where it has none) and as object files."""
     if not lowered.drivers:
         return None, NativeCode(list, [])
-    resolve_symbols(kernel.llvm_ir for kernel in lowered.kernels)
     drivers = [llvm_compile.emit_object(text, target) for text in lowered.drivers]
+    names = [name for text in lowered.drivers for name in defined_names(text)]
     kernels = lowered.kernels
 
     def objects() -> list[bytes]:
         return [kernel.object_code for kernel in kernels] + drivers
 
-    externals = sorted({name for kernel in kernels for name in external_names(kernel.llvm_ir)})
-    return Engine(objects(), target), NativeCode(objects, externals)
+    externals = sorted({name for kernel in kernels for name in llvm_compile.external_names(kernel.llvm_ir)})
+    return llvm_compile.load(objects(), names, externals, target), NativeCode(objects, externals)
 
 
 def deciding_inputs(graph: Graph) -> set[int]:

@@ -32,7 +32,7 @@ from weft.executor.device import DeviceRunner
 from weft.executor.device_store import programs_of, programs_row
 from weft.executor.lower import Lowered
 from weft.executor.module import Module, make_module
-from weft.executor.native import Call, Engine
+from weft.executor.native import Call
 from weft.executor.report import form_lines
 from weft.executor.run import Runner
 from weft.executor.specialize import Executor, NativeCode, Specialization
@@ -432,8 +432,8 @@ def _specialization(
         return [file.code(number) for number in row["code"]]
 
     if row["code"] and row.get("device") is None:
-        llvm_compile._resolve("\n".join(f"declare void @{name}()" for name in row["externals"]))
-        engine = Engine(objects(), executor.target)
+        names = [step.symbol for step in steps if isinstance(step, NativeStep)]
+        engine = llvm_compile.load(objects(), names, row["externals"], executor.target)
     lowered = None if graph is None else Lowered(program, [], [], [])
     native = NativeCode(objects, list(row["externals"]))
     runner: Runner | DeviceRunner = (

@@ -53,16 +53,15 @@ def parse(text: str) -> Any:
     return module
 
 
-def target_machine(triple: str, cpu: str, features: str, jit: bool = False) -> Any:
+def target_machine(triple: str, cpu: str, features: str) -> Any:
     """An llvmlite TargetMachine."""
     _initialize(triple)
     target = llvm.Target.from_triple(triple)
     if triple.startswith(("x86_64-", "i386-", "i686-")):
         features = f"{features},{_X86_TUNING}" if features else _X86_TUNING
-    relocation, model = ("default", "jitdefault") if jit else ("pic", "default")
     abi = "lp64d" if triple.startswith("riscv64") and "+d" in features.split(",") else ""
     return target.create_target_machine(
-        cpu=cpu, features=features, opt=3, reloc=relocation, codemodel=model, jit=jit, abiname=abi
+        cpu=cpu, features=features, opt=3, reloc="pic", codemodel="default", abiname=abi
     )  # fmt: skip
 
 

@@ -6,9 +6,7 @@ other is compiled in a child process (`child.py`), whose end becomes a TargetErr
 
 from __future__ import annotations
 
-import ctypes
 import ctypes.util
-import functools
 import importlib.util
 import json
 import os
@@ -16,17 +14,17 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from weft.codegen.llvm import child
 from weft.codegen.llvm.context import Machine
 from weft.core.errors import InternalError, TargetError
+from weft.runtime.jit import JitModule, defined_names, known_symbols
 
 _CHILD_SECONDS = 300
 _DECLARED = re.compile(r'^declare [^@]*@"?([\w.$]+)"?\(', re.MULTILINE)
-_DEFINED = re.compile(r'^define [^@]*@"?([\w.$]+)"?\(', re.MULTILINE)
 
 
 def is_native(target: Machine) -> bool:
@@ -37,11 +35,6 @@ def is_native(target: Machine) -> bool:
 def feature_text(target: Machine) -> str:
     """The features as LLVM takes them: "+avx2,+fma,-avx512fp16"."""
     return ",".join(f if f[0] in "+-" else f"+{f}" for f in sorted(target.features))
-
-
-def optimize(ir_text: str, target: Machine) -> Any:
-    """The module, verified and optimised, as an llvmlite ModuleRef."""
-    return child.optimize(_parse(ir_text), _machine(target), _tuning(ir_text))
 
 
 def _tuning(ir_text: str) -> str:
@@ -56,59 +49,32 @@ def _parse(ir_text: str) -> Any:
         raise InternalError(f"the generated LLVM IR is not valid: {error}") from None
 
 
-def _machine(target: Machine) -> Any:
-    """A new LLVM target machine: an engine takes over the one that it is given."""
-    return child.target_machine(target.triple, target.cpu, feature_text(target), jit=True)
-
-
 # --------------------------------------------------------------------------------------------- into this process
 
 
 def jit(ir_text: str, target: Machine) -> tuple[Callable[[str], int], Any]:
     """Machine code in this process: a function from symbol to address, and what owns the code (keep it)."""
-    from weft.runtime.jit import compile_module, native_runtime
+    _on_host(target)
+    loaded = load([emit_object(ir_text, target)], defined_names(ir_text), external_names(ir_text), target)
+    return loaded.address, loaded
 
+
+def load(objects: Iterable[bytes], names: Iterable[str], externals: Iterable[str], target: Machine) -> JitModule:
+    """Functions of object files in this process; `externals` are the C functions that they call."""
+    _on_host(target)
+    return JitModule(objects, names, known_symbols(externals))
+
+
+def _on_host(target: Machine) -> None:
     if not target.is_host:
         raise TargetError(
             f"{target.name} is for another machine ({target.triple}, {target.cpu}): its code does not run here"
         )
-    native_runtime()
-    _resolve(ir_text)
-    machine = _machine(target)
-    compiled = compile_module(child.optimize(_parse(ir_text), machine, _tuning(ir_text)), machine)
-    return compiled.address, compiled
 
 
-@functools.lru_cache(maxsize=1)
-def _libraries() -> list[ctypes.CDLL]:
-    """The process itself, and the mathematics library (also made known to LLVM for the calls that it adds itself)."""
-    import llvmlite.binding as llvm
-
-    found = [ctypes.CDLL(None)]
-    name = ctypes.util.find_library("m")
-    if name:
-        llvm.load_library_permanently(name)
-        found.append(ctypes.CDLL(name))
-    return found
-
-
-def _resolve(ir_text: str) -> None:
-    """Tells LLVM where the C functions are that a module calls; an unknown one would end the process."""
-    import llvmlite.binding as llvm
-
-    for symbol in _DECLARED.findall(ir_text):
-        if symbol.startswith(("llvm.", "weft_")) or llvm.address_of_symbol(symbol):
-            continue
-        for library in _libraries():
-            function = getattr(library, symbol, None)
-            if function is not None:
-                llvm.add_symbol(symbol, ctypes.cast(function, ctypes.c_void_p).value)
-                break
-        else:
-            raise TargetError(
-                f"the program calls the C function {symbol!r}, which is not in this process: load the library "
-                "that has it with ctypes.CDLL(path, ctypes.RTLD_GLOBAL), or name it with llvmlite.binding.add_symbol"
-            )
+def external_names(ir_text: str) -> list[str]:
+    """The C functions that a module calls, the native runtime's own left out."""
+    return [name for name in _DECLARED.findall(ir_text) if not name.startswith(("llvm.", "weft_"))]
 
 
 # -------------------------------------------------------------------------------------------------- into a file
