@@ -25,6 +25,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from weft.executor.files import compile_file
+from weft.executor.keys import Key
 from weft.executor.module import HostWarning, Module, compile_graph
 from weft.graph.ir import Graph
 from weft.targets.base import Target
@@ -55,8 +56,14 @@ def compile(
     return compile_graph(model, target, shapes, precision, threads)
 
 
-def load(path: str | os.PathLike[str], threads: int | None = None) -> Module:
-    """The module that `Module.save` wrote."""
+def load(path: str | os.PathLike[str], threads: int | None = None, key: Key | None = None) -> Module:
+    """The module that `Module.save` wrote.
+
+    **A module file holds machine code, and loading it is as dangerous as loading a shared library: load only files
+    that you trust.** A damaged file, or one of another Weft or another machine, is a `ModuleFileError`. With a `key`
+    (the path of a key's file, or its bytes) a file that was not signed with it (`weft sign`) is one, too, before any of
+    its code is mapped.
+    """
     from weft.executor.store import load_module
 
-    return load_module(path, threads)
+    return load_module(path, threads, key)

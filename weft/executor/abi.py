@@ -1,6 +1,6 @@
 """What compiled code and the process that runs it must agree on, in one list; a change of any of it is another ABI.
 
-A module file carries the list's hash, and the name of each driver carries a seal: a hash of the ABI, the machine, and
+A module file carries the list's hash, and the name of each driver carries a seal: a hash of the ABI and of
 how far from each base address the driver reaches. So a manifest that promises a driver less memory than it touches
 names a driver that does not exist.
 """
@@ -17,7 +17,6 @@ from collections.abc import Sequence
 from weft.codegen.llvm.calls import TURN_BIT
 from weft.expr.nodes import Buffer, int_value
 from weft.runtime.native import FUNCTIONS
-from weft.targets.base import Target
 
 FORMAT = 4
 """Of the module file: goes up when the content changes."""
@@ -47,9 +46,9 @@ def abi_hash() -> str:
     return hashlib.sha256("\n".join(abi_facts()).encode()).hexdigest()[:16]
 
 
-def sealed(name: str, bases: Sequence[tuple[str, int]], reach: Sequence[Reach], target: Target) -> str:
+def sealed(name: str, bases: Sequence[tuple[str, int]], reach: Sequence[Reach]) -> str:
     """The name of a driver, with the seal of what it relies on."""
-    facts = [abi_hash(), target.triple, target.cpu, sorted(target.features), [kind for kind, _ in bases], list(reach)]
+    facts = [abi_hash(), [kind for kind, _ in bases], list(reach)]
     return f"{name}_{hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]}"
 
 

@@ -82,7 +82,7 @@ def _cells(function: types.FunctionType) -> Iterator[Any]:
 
 @functools.lru_cache(maxsize=256)
 def _version(package: str) -> str | None:
-    """The version of Weft, Python or an installed package; None for code of the user's own, which may change any time."""
+    """The version of Weft, Python or an installed package; None for code of the user's own, which may change."""
     if package in ("weft", "builtins") or package in sys.stdlib_module_names and package != "__main__":
         return sys.version
     module = sys.modules.get(package)
@@ -192,7 +192,9 @@ class _Writer:
             return
         self.all(value.__bases__, where)
         for name, one in sorted(vars(value).items()):
-            if name not in _OF_CLASSES and not isinstance(one, (types.GetSetDescriptorType, types.MemberDescriptorType)):
+            if name not in _OF_CLASSES and not isinstance(
+                one, (types.GetSetDescriptorType, types.MemberDescriptorType)
+            ):
                 self.put(name)
                 self.value(one, f"{where}, {value.__qualname__}.{name}")
 
@@ -204,7 +206,7 @@ class _Writer:
                 return
         try:
             parts = value.__reduce_ex__(4)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 — code of whoever wrote the object
             raise Opaque(f"{where}: {value!r} cannot be described: {error}") from None
         if isinstance(parts, str):
             raise Opaque(f"{where}: {value!r} is known by its name only")

@@ -360,7 +360,7 @@ def assemble(
                 end += 1
             launches = [one for one in items[position:end] if isinstance(one, Launch)]
             kernels.update({one.kernel.symbol: one.kernel for one in launches})
-            steps.append(_stretch(state, launches, plan, f"{prefix}_{len(steps)}", target))
+            steps.append(_stretch(state, launches, plan, f"{prefix}_{len(steps)}"))
             position = end
             continue
         steps.append(_host_step(state, item) if isinstance(item, OnHost) else _rest_step(state, item, make_rest))
@@ -370,13 +370,13 @@ def assemble(
     outputs = [state.number(value) for value in graph.outputs]
     program = Program(
         inputs, outputs, len(state.numbers), constants, state.weights, plan.bytes, plan.unshared, steps,
-        _last_uses(steps, outputs), plan.in_place,
+        last_uses(steps, outputs), plan.in_place,
     )  # fmt: skip
     drivers = [] if target.threads is not None else [_driver(step, target) for step in steps]
     return Lowered(program, list(kernels.values()), [text for text in drivers if text], list(items), layouts or {})
 
 
-def _stretch(state: _Assembler, launches: Sequence[Launch], plan: Plan, name: str, target: Target) -> NativeStep:
+def _stretch(state: _Assembler, launches: Sequence[Launch], plan: Plan, name: str) -> NativeStep:
     bases: dict[tuple[str, int], int] = {}
     calls = []
     makes: dict[int, TensorType] = {}
@@ -393,7 +393,7 @@ def _stretch(state: _Assembler, launches: Sequence[Launch], plan: Plan, name: st
                 makes[state.number(value)] = value.tensor
     labels = [launch.kernel.label for launch in launches]
     reaches = [reach[at] for at in range(len(bases))]
-    symbol = sealed(name, list(bases), reaches, target)
+    symbol = sealed(name, list(bases), reaches)
     return NativeStep(symbol, list(bases), list(makes.items()), labels, tuple(calls), reach=reaches)
 
 
@@ -422,7 +422,7 @@ def _rest_step(state: _Assembler, item: Rest, make_rest: Callable[[Graph], Any])
     )
 
 
-def _last_uses(steps: Sequence[Step], outputs: Sequence[int]) -> list[list[int]]:
+def last_uses(steps: Sequence[Step], outputs: Sequence[int]) -> list[list[int]]:
     """For every step, the values that nothing needs after it."""
     last: dict[int, int] = {}
     for at, step in enumerate(steps):

@@ -59,9 +59,9 @@ def write_whole(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
     It gets the mode that any new file of this user gets (`mode`, less the umask), not a temporary file's.
     """
     beside = path.with_name(f".{path.name}-{secrets.token_hex(8)}")
-    handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), mode)
+    handle = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), mode)
     try:
-        with os.fdopen(handle, "wb") as file:
+        with os.fdopen(handle, "w+b") as file:
             yield file
         os.replace(beside, path)
     except BaseException:
@@ -92,7 +92,7 @@ def read_or_remove(path: Path, read: Callable[[], T]) -> T | None:
         return read()
     except FileNotFoundError:
         return None
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 — whatever it is, the model is compiled instead
         logger.info("the cache's %s cannot be used and is removed: %r", path.name, error)
         remove(path)
         return None
