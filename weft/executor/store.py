@@ -106,9 +106,13 @@ class _Arrays:
         row = {"dtype": dtype_name(array.dtype), "shape": list(array.shape), "offset": self.size}
         self.rows.append(row)
         self.arrays.append(array)
-        self.size += -(-max(array.nbytes, 1) // ALIGNMENT) * ALIGNMENT
+        self.size += _padded(array.nbytes)
         self._known[id(array)] = number
         return number
+
+
+def _padded(size: int) -> int:
+    return -(-max(size, 1) // ALIGNMENT) * ALIGNMENT
 
 
 def _texts(array: Array) -> list[str]:
@@ -193,7 +197,7 @@ def _write_arrays(archive: zipfile.ZipFile, arrays: _Arrays) -> int:
                 continue
             raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
             member.write(raw.data)
-            member.write(bytes(-(-max(raw.size, 1) // ALIGNMENT) * ALIGNMENT - raw.size))
+            member.write(bytes(_padded(raw.size) - raw.size))
     return pad
 
 
@@ -288,6 +292,7 @@ class _File:
         self._check_version()
         check_manifest(self.manifest)
         self.memory = self._weights()
+        self._check_arrays()
         self._arrays: dict[int, Array] = {}
 
     def _trailer(self) -> tuple[bytes, str]:
@@ -332,21 +337,33 @@ class _File:
             raise ModuleFileError(f"{self.path} is damaged: its weights cannot be mapped")
         return data
 
+    def _check_arrays(self) -> None:
+        """Arrays lie one behind another, as they were written, and fill the weights."""
+        size = 0
+        for number, row in enumerate(self.manifest["arrays"]):
+            kind, count = NUMPY_TYPES.get(row["dtype"]), math.prod(row["shape"])
+            texts = row.get("strings")
+            if kind is None or kind.hasobject != (texts is not None) or texts is not None and len(texts) != count:
+                raise ModuleFileError(f"array {number} is no {row['dtype'][:40]}")
+            if not kind.hasobject:
+                if row["offset"] != size:
+                    raise ModuleFileError(f"array {number} does not follow the one before it")
+                size += _padded(count * kind.itemsize)
+        if size != len(self.memory):
+            raise ModuleFileError(f"the arrays take {size} bytes, and there are {len(self.memory)}")
+
     def array(self, number: int) -> Array:
         """An array over the mapped memory."""
         found = self._arrays.get(number)
-        if found is not None:
-            return found
-        row = self.manifest["arrays"][number]
-        kind, shape = NUMPY_TYPES[row["dtype"]], tuple(row["shape"])
-        if kind == np.dtype(object):
-            self._arrays[number] = texts = np.array(row["strings"], object).reshape(shape)
-            return texts
-        if row["offset"] % ALIGNMENT or math.prod(shape) * kind.itemsize + row["offset"] > len(self.memory):
-            raise ModuleFileError(f"{self.path} is damaged: array {number} is not in its weights")
-        made: Array = np.frombuffer(self.memory, kind, math.prod(shape), row["offset"]).reshape(shape)
-        self._arrays[number] = made
-        return made
+        if found is None:
+            row = self.manifest["arrays"][number]
+            kind, shape = NUMPY_TYPES[row["dtype"]], tuple(row["shape"])
+            if kind.hasobject:
+                found = np.array(row["strings"], object).reshape(shape)
+            else:
+                found = np.frombuffer(self.memory, kind, math.prod(shape), row["offset"]).reshape(shape)
+            self._arrays[number] = found
+        return found
 
     def graph(self, row: Mapping[str, Any]) -> Graph:
         """A graph from its text and arrays."""
@@ -389,6 +406,10 @@ def _load(file: _File, threads: int | None) -> Module:
     executor = Executor(
         graph, target, check_precision(manifest["precision"], target), can_compile=not manifest["static"]
     )
+    if manifest["static"] and [[item[1:] for item in row["key"] if item] for row in manifest["forms"]] != [
+        [[None]] * len(graph.inputs)
+    ]:
+        raise ModuleFileError("a model of one set of shapes has one form, and that for no values")
     for row in manifest["forms"]:
         key = tuple(
             None if item is None else (tuple(item[0]), None if item[1] is None else bytes.fromhex(item[1]))
