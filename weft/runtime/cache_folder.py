@@ -24,13 +24,15 @@ logger = logging.getLogger("weft.cache")
 _said: set[str] = set()
 
 
-def cache_folder(part: str) -> Path | None:
-    """A part of the cache folder; None where it cannot be made or is not this user's alone."""
-    folder = knobs.cache_dir / part
+def cache_folder(part: str = "") -> Path | None:
+    """The cache folder or a part of it; None where it cannot be made or is not this user's alone."""
+    root = knobs.cache_dir
+    folder = root / part
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        folder.mkdir(exist_ok=True, mode=0o700)
-        problem = _problem(folder.parent) or _problem(folder)
+        root.parent.mkdir(parents=True, exist_ok=True)
+        for one in (root, folder):
+            one.mkdir(exist_ok=True, mode=0o700)
+        problem = _problem(root) or _problem(folder)
     except OSError as error:
         logger.info("the cache folder %s cannot be made: %s", folder, error)
         return None
@@ -38,6 +40,14 @@ def cache_folder(part: str) -> Path | None:
         _said.add(problem)
         logger.warning("%s; nothing is kept there or taken from there", problem)
     return folder if problem is None else None
+
+
+def cache_problem() -> str | None:
+    """Why the cache folder is not used although it is there; None where it is used, or is not there yet."""
+    try:
+        return _problem(knobs.cache_dir)
+    except OSError:
+        return None
 
 
 def _problem(folder: Path) -> str | None:
