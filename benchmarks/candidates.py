@@ -62,7 +62,7 @@ class ConvolutionAlone:
 
     def burst(self, seconds: float) -> list[float]:
         """The times in whole runs of the module."""
-        found = self.module.profile(self.task.feeds, self.task.threads, seconds)
+        found = self.module.profile(self.task.feeds, threads=self.task.threads, seconds=seconds)
         samples = [kernel.samples for kernel in found.kernels if any("conv" in name for name in kernel.nodes)]
         return [sum(one) for one in zip(*samples)]
 

@@ -11,7 +11,7 @@ import pytest
 
 import weft
 from weft import te
-from weft.build import Built, BuiltFunction
+from weft.builder import Built, BuiltFunction
 from weft.core.errors import WeftError
 
 OTHERS = [

@@ -11,22 +11,31 @@ from __future__ import annotations
 
 import importlib
 import logging
-from typing import TYPE_CHECKING, Any
+import sys
+from typing import TYPE_CHECKING
 
 from weft.core.errors import WeftError
 from weft.core.version import VERSION
 
 if TYPE_CHECKING:
-    from weft import te as te
-    from weft.build import build as build
-    from weft.build import lower as lower
+    # What `_LAZY` loads, for type checkers and editors.
+    from weft import models, onnx_backend, te
+    from weft.builder import build, lower
+    from weft.core import errors
+    from weft.core.knobs import knobs
+    from weft.executor import HostWarning, Module, compile, load
+    from weft.loop.interpreter import interpret
+    from weft.quantization import quantize
+    from weft.runtime.threads import get_threads, set_threads
 
 __version__ = VERSION
 logging.getLogger("weft").addHandler(logging.NullHandler())
 
 _LAZY = {
-    "build": ("weft.build", "build"),
-    "lower": ("weft.build", "lower"),
+    "HostWarning": ("weft.executor", "HostWarning"),
+    "Module": ("weft.executor", "Module"),
+    "build": ("weft.builder", "build"),
+    "lower": ("weft.builder", "lower"),
     "compile": ("weft.executor", "compile"),
     "load": ("weft.executor", "load"),
     "models": ("weft.models", None),
@@ -40,19 +49,24 @@ _LAZY = {
     "get_threads": ("weft.runtime.threads", "get_threads"),
 }
 
+if not TYPE_CHECKING:  # a type checker that saw it would take any name for an attribute
 
-def __getattr__(name: str) -> Any:
-    found = _LAZY.get(name)
-    if found is None:
-        raise AttributeError(f"module 'weft' has no attribute {name!r}")
-    module = importlib.import_module(found[0])
-    value = module if found[1] is None else getattr(module, found[1])
-    globals()[name] = value
-    return value
+    def __getattr__(name):
+        found = _LAZY.get(name)
+        if found is None:
+            message = f"module 'weft' has no attribute {name!r}"
+            raise AttributeError(message, name=name, obj=sys.modules[__name__])
+        module = importlib.import_module(found[0])
+        value = module if found[1] is None else getattr(module, found[1])
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_LAZY])
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})
 
 
-__all__ = ["WeftError", "__version__", "build", "interpret", "knobs", "lower", "te"]
+__all__ = [
+    "HostWarning", "Module", "WeftError", "__version__", "build", "compile", "errors", "get_threads", "interpret",
+    "knobs", "load", "lower", "models", "onnx_backend", "quantize", "set_threads", "te",
+]  # fmt: skip

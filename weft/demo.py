@@ -20,6 +20,7 @@ from rich.table import Table
 
 import weft
 from weft import te
+from weft.builder import Built, BuiltFunction
 from weft.core.errors import ScheduleError
 from weft.schedule.schedule import Schedule
 
@@ -212,7 +213,10 @@ def show_rest(console: Console, p: Product) -> None:
     console.print(f"A schedule is {len(p.schedule.trace)} recorded steps, which print as Python and replay:")
     console.print(code("\n".join(p.schedule.trace.as_python().splitlines()[:3]) + "\n..."))
     start = time.perf_counter()
-    other = weft.build(p.schedule, [p.A, p.B, p.C], target="aarch64-unknown-linux-gnu").object_code()
+    made = weft.build(p.schedule, [p.A, p.B, p.C], target="aarch64-unknown-linux-gnu")
+    built = made.built if isinstance(made, BuiltFunction) else made  # on an Arm processor it is a function at once
+    assert isinstance(built, Built)
+    other = built.object_code()
     took = time.perf_counter() - start
     console.print(f"\nThe same schedule for an Arm processor: {len(other):,} bytes of object code in {took:.2f} s.\n")
 

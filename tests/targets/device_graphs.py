@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from weft.build import with_arguments
+from weft.builder import with_arguments
 from weft.executor.passes import optimize
 from weft.executor.program import NoKernel, build_program
 from weft.executor.specialize import LARGEST_BOUND_VALUE, deciding_inputs

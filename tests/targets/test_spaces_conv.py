@@ -3,7 +3,7 @@
 import pytest
 
 from weft import te
-from weft.build import lower
+from weft.builder import lower
 from weft.codegen.llvm.generate import generate
 from weft.targets.cpu.spaces.conv import Walk, _by_rows, _pieces, _tile
 from weft.targets.registry import find_target

@@ -9,7 +9,7 @@ import pytest
 
 import weft
 from weft import te
-from weft.build import with_arguments
+from weft.builder import with_arguments
 from weft.executor.kernels import lift_packing
 from weft.expr.nodes import int_value
 from weft.loop.ir import For

@@ -12,7 +12,7 @@ import weft
 from tests.schedule.checking import assert_same, run
 from tests.schedule.random_programs import arguments_of
 from weft import te
-from weft.build import with_arguments
+from weft.builder import with_arguments
 from weft.executor.kernels import lift_packing
 from weft.expr.nodes import int_value
 from weft.loop.verifier import verify

@@ -2,7 +2,7 @@
 
     graph       the model as it was read: one line a node, with types
     fused       what becomes one kernel, what runs on the host and why
-    te          a kernel before it is scheduled: the loops that its tensor expressions mean
+    te          a kernel before it is scheduled: its tensor expressions, and the loops that they mean
     schedule    the steps that the schedule of a kernel is made of
     loops       the scheduled loops of a kernel
     lowered     the same after the target's passes, as the code generator takes them
@@ -35,6 +35,8 @@ from weft.graph.ir import Graph
 from weft.graph.passes.infer import infer
 from weft.targets.base import Target
 from weft.targets.registry import known_stages
+from weft.te.tensor import Tensor
+from weft.te.text import format_tensors
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -153,8 +155,10 @@ def _program(one: Compiled) -> Any:
 
 
 def te_text(one: Compiled) -> str:
-    """The loops before scheduling."""
-    return repr(_program(one).schedule.func)
+    """The tensor expressions of the operators, and the loops before scheduling, in the layouts of the values around."""
+    plain = build_program(one.launch.nodes, one.launch.writes, one.graph.constants, one.launch.kernel.scheduled.name)
+    expressions = format_tensors([buffer for _, buffer in plain.outputs if isinstance(buffer, Tensor)])
+    return f"{expressions}\n\n{_program(one).schedule.func!r}"
 
 
 def schedule_text(one: Compiled) -> str:

@@ -30,7 +30,7 @@ def run(given: argparse.Namespace, screen: Screen) -> int:
         raise UsageError(f"--top is {given.top}; give a number from 1 up")
     module, feeds, _ = open_with_feeds(given, screen)
     with screen.working(f"measuring for {given.seconds:g} s"):
-        profile = module.profile(feeds, given.threads, given.seconds)
+        profile = module.profile(feeds, threads=given.threads, seconds=given.seconds)
     if given.trace:
         profile.save_trace(given.trace)
     if given.json == "-":
@@ -38,7 +38,7 @@ def run(given: argparse.Namespace, screen: Screen) -> int:
         return 0
     screen.line(summary(profile))
     header, rows = profile_rows(profile, given.top)
-    screen.table([header[0], *(f"{name}>" for name in header[1:])], rows)
+    screen.table([header[0], *(f"{name}>" for name in header[1:-1]), header[-1]], rows)
     if given.json:
         Path(given.json).write_text(json.dumps(plain(profile.as_json()), indent=2) + "\n", encoding="utf-8")
     for path in filter(None, (given.json, given.trace)):

@@ -41,6 +41,10 @@ class VerifyError(WeftError, ValueError):
     """A loop program that breaks the rules of the IR."""
 
 
+class BoundsError(VerifyError):
+    """A program with an access outside of its buffer; names the function, the access and the size."""
+
+
 class InterpreterError(WeftError, RuntimeError):
     """A loop program that goes wrong while it is interpreted: out of bounds, uninitialised read, race, deadlock."""
 

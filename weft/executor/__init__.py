@@ -21,9 +21,11 @@ profile      the time of every kernel inside whole runs; cost counts what each h
 from __future__ import annotations
 
 import os
+import zipfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from weft.core.errors import ArgumentError
 from weft.executor.files import compile_file
 from weft.executor.keys import Key
 from weft.executor.module import HostWarning, Module, compile_graph
@@ -43,10 +45,24 @@ def compile(
     """A model as a module to call.
 
     `model` is a Graph, or an ONNX model: a path, its bytes, or a ModelProto. `shapes` binds symbolic sizes of inputs
-    now; those left open are bound when the module is first called. `threads` is the default of its calls.
+    now, {"image": (1, 3, 224, 224)}; those left open are bound when the module is first called. `threads` is the
+    default of its calls.
+
+        m = weft.compile("model.onnx")
+        y = m(x)
     """
     import weft.ops  # noqa: F401  (fills the table of operators)
 
+    hint = _what_to_do(model)
+    if hint:
+        raise ArgumentError(f"weft.compile takes an ONNX model or a weft Graph, not {_a(model)}: {hint}")
+    if shapes is not None and not isinstance(shapes, Mapping):
+        raise ArgumentError(
+            f"shapes are given by the names of inputs, {{'image': (1, 3, 224, 224)}}, not as {shapes!r}"
+        )
+    for name, shape in (shapes or {}).items():
+        if isinstance(shape, str) or not hasattr(shape, "__iter__"):
+            raise ArgumentError(f"the shape of input {name!r} is a tuple of sizes, not {shape!r}")
     if not isinstance(model, Graph):
         from weft.frontends.onnx import load as load_onnx
 
@@ -54,6 +70,26 @@ def compile(
             return compile_file(model, load_onnx, target, shapes, precision, threads)
         model = load_onnx(model)
     return compile_graph(model, target, shapes, precision, threads)
+
+
+def _what_to_do(model: Any) -> str:
+    """What somebody wants who gives this for a model; nothing where it may be one."""
+    kinds = {f"{kind.__module__.split('.')[0]}.{kind.__name__}" for kind in type(model).__mro__}
+    if "torch.Module" in kinds:
+        return (
+            'write it as ONNX first, torch.onnx.export(model, (x,), "model.onnx", dynamo=True), and compile that file'
+        )
+    if isinstance(model, Module):
+        return "it is compiled already, and can be called"
+    if {"weft.Schedule", "weft.Func", "weft.Tensor"} & kinds:
+        return "weft.build(schedule, [A, B, C]) compiles tensor programs"
+    if isinstance(model, (str, os.PathLike)) and str(model).endswith(".weft") and zipfile.is_zipfile(model):
+        return "weft.load(path) reads it"
+    return ""
+
+
+def _a(model: Any) -> str:
+    return "a module file" if isinstance(model, (str, os.PathLike)) else f"a {type(model).__name__}"
 
 
 def load(path: str | os.PathLike[str], threads: int | None = None, key: Key | None = None) -> Module:
@@ -66,4 +102,12 @@ def load(path: str | os.PathLike[str], threads: int | None = None, key: Key | No
     """
     from weft.executor.store import load_module
 
+    _check_path(path)
     return load_module(path, threads, key)
+
+
+def _check_path(path: Any) -> None:
+    if not isinstance(path, (str, os.PathLike)):
+        raise ArgumentError(f"weft.load takes the path of a file that Module.save wrote, not a {type(path).__name__}")
+    if str(path).endswith(".onnx") and not zipfile.is_zipfile(path):
+        raise ArgumentError(f"weft.load reads what Module.save wrote; {path} is a model: weft.compile takes it")

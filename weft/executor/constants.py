@@ -49,6 +49,9 @@ class ReloadedConstants(Mapping[Value, Array]):
     def __len__(self) -> int:
         return len(self._values)
 
+    def __reduce__(self) -> tuple[type[dict[Value, Array]], tuple[dict[Value, Array]]]:
+        return dict, (dict(self),)  # a copy in another process (pickle) or of its own (deepcopy) has them all
+
     def _bring_back(self) -> None:
         found = self._reload()
         for value, known in self._known.items():

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from weft.build import with_arguments
+from weft.builder import with_arguments
 from weft.codegen.c.program import DeviceProgram
 from weft.codegen.llvm import compile as llvm_compile
 from weft.codegen.llvm.generate import entry_symbol, generate

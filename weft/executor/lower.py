@@ -29,6 +29,7 @@ from weft.expr.visit import free_vars
 from weft.graph.ir import Array, Graph, Node, TensorType, Value, free_values, reads
 from weft.graph.passes.fuse import Group
 from weft.graph.passes.layout import Layout
+from weft.loop.passes.check_bounds import VALUES
 from weft.schedule.facts import FINITE, OFTEN_ZERO
 from weft.targets.base import Target
 
@@ -180,6 +181,11 @@ def _launch(
     for note, noted in ((OFTEN_ZERO, zeros), (FINITE, finite)):
         if noted:
             program.note(note, [buffer.name for value, buffer in program.inputs if value in noted])
+    noted_values = {
+        buffer.name: _least_and_most(constants[v]) for v, buffer in program.inputs if _holds_indices(v, constants)
+    }
+    if noted_values:
+        program.note(VALUES, noted_values)
     kernel, parameters = compiler.compile(program, constants, label_of(nodes))
     values = [value for value, _ in (*program.inputs, *program.outputs)]
     arguments: list[Value | tuple[Value, Packing]] = [
@@ -187,6 +193,16 @@ def _launch(
         for parameter in parameters
     ]
     return Launch(kernel, tuple(arguments), tuple(value for value, _ in program.outputs), tuple(nodes))
+
+
+def _holds_indices(value: Value, constants: Mapping[Value, Array]) -> bool:
+    """Whether a value is a constant whose elements may be indices: whole numbers that are wide enough."""
+    array = constants.get(value)
+    return array is not None and array.dtype in (np.int32, np.int64) and array.size > 0
+
+
+def _least_and_most(array: Array) -> list[int]:
+    return [int(array.min()), int(array.max())]
 
 
 def touched_plainly(graph: Graph, items: Sequence[Item]) -> set[Value]:

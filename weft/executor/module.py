@@ -3,7 +3,7 @@
     m = weft.compile("model.onnx")
     y = m(x)                              arrays in order, or by name: m(image=x); one output, or a tuple
     m(x, out=y)                           results into arrays of the caller
-    ys = m.run(None, {"image": x})        as in ONNX Runtime
+    ys = m.run(None, {"image": x})        as in ONNX Runtime, with m.get_inputs() and m.get_outputs()
     print(m.report())                     what runs where, and how much memory it takes
 
 numpy arrays and anything that speaks DLPack go in; numpy comes out, or torch tensors where torch tensors went in.
@@ -11,20 +11,23 @@ numpy arrays and anything that speaks DLPack go in; numpy comes out, or torch te
 
 from __future__ import annotations
 
+import tempfile
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from weft.core.errors import ArgumentError, WeftError
+from weft.core.html import folded, preformatted, table, tag
 from weft.executor.fastcall import Fast
 from weft.executor.precision import check_precision, machine_of
 from weft.executor.report import report_text
 from weft.executor.specialize import Executor
 from weft.executor.steps import Port
-from weft.graph.ir import Graph, TensorType, Value, dtype_name
+from weft.graph.ir import Graph, OptionalType, SequenceType, TensorType, Value, dtype_name
 from weft.graph.passes.infer import infer
 from weft.runtime.dlpack import import_array
 from weft.runtime.threads import check_threads, get_threads
@@ -39,18 +42,39 @@ class HostWarning(UserWarning):
     """Nodes of a model that have no compiled kernel and run on the host."""
 
 
+@dataclass(frozen=True)
+class NodeArg:
+    """An input or output as ONNX Runtime describes it: a type such as "tensor(float)"; open sizes are their names."""
+
+    name: str
+    shape: list[int | str]
+    """Empty for a scalar, and where not even the rank is known."""
+    type: str
+
+
 class Module:
-    """A compiled model."""
+    """A compiled model. Copies share its code and weights, which never change; pickle takes it as a module file."""
 
     def __init__(self, executor: Executor, threads: int | None = None) -> None:
+        if not isinstance(executor, Executor):
+            raise TypeError("a Module is what weft.compile(model) and weft.load(path) give")
         self._executor = executor
-        self.threads = None if threads is None else check_threads(threads)
+        self.threads = threads
         self._warned = False
         self._fast: Fast | None = None
         self._fast_of: Any = None
         self.inputs: list[Port] = [_port(value) for value in executor.signature.inputs]
         self.outputs: list[Port] = [_port(value) for value in executor.signature.outputs]
         self._names = [port.name for port in self.inputs]
+
+    @property
+    def threads(self) -> int | None:
+        """The threads of its calls; None means `weft.get_threads()`."""
+        return self._threads
+
+    @threads.setter
+    def threads(self, threads: int | None) -> None:
+        self._threads = None if threads is None else check_threads(threads)
 
     @property
     def target(self) -> Target:
@@ -67,8 +91,16 @@ class Module:
         """The compiled forms so far, one for each set of shapes."""
         return self._executor.specializations
 
+    def get_inputs(self) -> list[NodeArg]:
+        """The inputs as ONNX Runtime gives them."""
+        return [_node_arg(value, port) for value, port in zip(self._executor.signature.inputs, self.inputs)]
+
+    def get_outputs(self) -> list[NodeArg]:
+        """The outputs as ONNX Runtime gives them."""
+        return [_node_arg(value, port) for value, port in zip(self._executor.signature.outputs, self.outputs)]
+
     def __call__(self, *arrays: Any, out: Any = None, **named: Any) -> Any:
-        """The output for these inputs; a tuple where there are several.
+        """The output for these inputs, in order or by name (also in one dict); a tuple where there are several.
 
         `out` is an array to write the output into, or a sequence with one for each output. (A model that has an input
         of the name "out" takes it here; `run` takes both.)
@@ -80,7 +112,7 @@ class Module:
                 out = (out,)
         made = None
         if not named and self._fast is not None and (out is None or type(out) in (list, tuple)):
-            made = self._fast(arrays, self.threads or get_threads(), out)
+            made = self._fast(arrays, self._threads or get_threads(), out)
         if made is None:
             made = self._run(None, self._feeds(arrays, named), out)
         return made[0] if len(made) == 1 else tuple(made)
@@ -89,7 +121,8 @@ class Module:
         names = self._names
         if len(arrays) > len(names):
             raise ArgumentError(f"the model takes {len(names)} inputs ({', '.join(names)}), not {len(arrays)}")
-        feeds = dict(zip(names, arrays))
+        is_dict = len(arrays) == 1 and isinstance(arrays[0], Mapping)
+        feeds = dict(arrays[0] if is_dict else zip(names, arrays))
         for name, array in named.items():
             if name in feeds:
                 raise ArgumentError(f"the input {name!r} is given twice")
@@ -103,13 +136,18 @@ class Module:
 
         `out` gives a numpy array for each of these outputs, of its type and shape: the results are written there.
         """
+        if not isinstance(feeds, (dict, Mapping)):
+            raise ArgumentError(
+                f"the inputs are given by name, run(None, {{{self._names[0] if self._names else ''!r}: array}}), "
+                f"not as a {type(feeds).__name__}; a call of the module takes arrays in order"
+            )
         if self._fast is not None and output_names is None and len(feeds) == len(self._names):
             if out is None or type(out) in (list, tuple):
                 try:
                     arrays = [feeds[name] for name in self._names]
                 except KeyError:
                     arrays = []
-                made = self._fast(arrays, self.threads or get_threads(), out)
+                made = self._fast(arrays, self._threads or get_threads(), out)
                 if made is not None:
                     return made
         return self._run(output_names, feeds, out)
@@ -124,7 +162,7 @@ class Module:
         found = self._executor.specialization(arrays)
         self._warn(found)
         self._remember(found, arrays)
-        threads = self.threads or get_threads()
+        threads = self._threads or get_threads()
         if given is not None:
             places: list[Any] = [None] * len(self.outputs)
             for at, array in zip(wanted, given):
@@ -137,6 +175,8 @@ class Module:
     def _places(self, output_names: Sequence[str] | None) -> list[int]:
         if output_names is None:
             return list(range(len(self.outputs)))
+        if isinstance(output_names, str):
+            raise ArgumentError(f"outputs are named in a list, such as [{output_names!r}]; None stands for all of them")
         places = {port.name: at for at, port in enumerate(self.outputs)}
         unknown = [name for name in output_names if name not in places]
         if unknown:
@@ -185,13 +225,15 @@ class Module:
         """What runs where: kernels, host nodes with the reasons, memory."""
         return report_text(self)
 
-    def profile(
-        self, feeds: Mapping[str, Any] | None = None, threads: int | None = None, seconds: float = 1.0
-    ) -> Profile:
-        """The time of every kernel, what it computes and moves; inputs that are not given are random."""
+    def profile(self, *arrays: Any, threads: int | None = None, seconds: float = 1.0, **named: Any) -> Profile:
+        """The time of every kernel, what it computes and moves.
+
+        Inputs are given as in a call; those that are not given are random. (Inputs that have the name "threads" or
+        "seconds" can be given in a dict.)
+        """
         from weft.executor.profile import profile_module
 
-        return profile_module(self, feeds, threads, seconds)
+        return profile_module(self, self._feeds(arrays, named), threads, seconds)
 
     def save(self, path: str | Path) -> None:
         """Writes the compiled model to a file that `weft.load` reads."""
@@ -199,11 +241,62 @@ class Module:
 
         save_module(self, path)
 
+    def __copy__(self) -> Module:
+        return type(self)(self._executor, self._threads)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Module:
+        return self.__copy__()
+
+    def __reduce__(self) -> tuple[Callable[[bytes, int | None], Module], tuple[bytes, int | None]]:
+        with tempfile.TemporaryDirectory(prefix="weft-") as folder:
+            path = Path(folder) / "pickled.weft"
+            self.save(path)
+            return _unpickled, (path.read_bytes(), self._threads)
+
     def __repr__(self) -> str:
-        inside = ", ".join(
-            f"{p.name}: {p.dtype}{list(p.shape) if p.shape is not None else '[...]'}" for p in self.inputs
-        )
+        inside = ", ".join(f"{port.name}: {port.dtype}{_sizes(port)}" for port in self.inputs)
         return f"Module({self._executor.signature.name}({inside}) for {self.target.name})"
+
+    def _repr_html_(self) -> str:
+        ports = [*(("input", port) for port in self.inputs), *(("output", port) for port in self.outputs)]
+        return tag(
+            "div",
+            tag("b", f"Module {self._executor.signature.name}"),
+            f" for {self.target.name}, {self._threads or get_threads()} threads",
+            table(["", "name", "type"], [(kind, port.name, f"{port.dtype}{_sizes(port)}") for kind, port in ports]),
+            folded("what runs where", preformatted(self.report())),
+        )
+
+
+def _unpickled(content: bytes, threads: int | None) -> Module:
+    """The module in the bytes of a module file."""
+    from weft.executor.store import load_module
+
+    # A file that is mapped cannot be removed on some systems.
+    with tempfile.TemporaryDirectory(prefix="weft-", ignore_cleanup_errors=True) as folder:
+        path = Path(folder) / "pickled.weft"
+        path.write_bytes(content)
+        return load_module(path, threads=threads)
+
+
+def _sizes(port: Port) -> str:
+    return "[...]" if port.shape is None else f"[{', '.join(map(str, port.shape))}]"
+
+
+_ONNX_NAMES = {"float32": "float", "float64": "double"}
+
+
+def _node_arg(value: Value, port: Port) -> NodeArg:
+    return NodeArg(value.name, list(port.shape or ()), _onnx_type(value.type))
+
+
+def _onnx_type(kind: Any) -> str:
+    """A type as ONNX Runtime writes it."""
+    if isinstance(kind, TensorType):
+        return f"tensor({_ONNX_NAMES.get(kind.dtype, kind.dtype.replace('_', ''))})"
+    if isinstance(kind, (SequenceType, OptionalType)):
+        return f"{'seq' if isinstance(kind, SequenceType) else 'optional'}({_onnx_type(kind.of)})"
+    return "unknown"
 
 
 def _port(value: Value) -> Port:
@@ -219,25 +312,23 @@ def _as_array(given: Any, value: Value) -> Any:
     kind = value.type
     if not isinstance(kind, TensorType):
         return given
+    if given is None or isinstance(given, Mapping):
+        raise ArgumentError(f"input {value.name!r} is {kind!r}; a {type(given).__name__} was given for it")
+    source = given
     if not isinstance(given, np.ndarray) and hasattr(given, "__dlpack__") and not np.isscalar(given):
         try:
-            given = import_array(given)
+            source = import_array(given)
         except ArgumentError as error:
             raise ArgumentError(f"input {value.name!r}: {error}") from None
-    array = np.asarray(given)
+    try:
+        array = np.asarray(source)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise ArgumentError(
+            f"input {value.name!r} is {kind!r}; no array can be made of the {type(given).__name__} given: {error}"
+        ) from None
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
-    try:
-        have = dtype_name(array.dtype)
-    except WeftError as error:
-        raise ArgumentError(f"input {value.name!r}: {error}") from None
-    if have != kind.dtype:
-        literal = not hasattr(given, "dtype") or isinstance(given, (bool, int, float))
-        if not literal:
-            raise ArgumentError(
-                f"input {value.name!r} takes elements of {kind.dtype}, not {have}: convert it with .astype"
-            )
-        array = array.astype(kind.numpy)
+    array = _of_type(array, given, kind, value.name)
     if kind.shape is not None:
         fits = len(kind.shape) == array.ndim and all(
             not isinstance(d, int) or d == n for d, n in zip(kind.shape, array.shape)
@@ -249,6 +340,26 @@ def _as_array(given: Any, value: Value) -> Any:
     if not array.flags.c_contiguous or not array.flags.aligned:
         array = np.ascontiguousarray(array, kind.numpy).reshape(array.shape)
     return array
+
+
+def _of_type(array: Any, given: Any, kind: TensorType, name: str) -> Any:
+    """The array in the input's type: lists and Python's numbers are converted where they keep their values."""
+    have = _name_of(array.dtype)
+    if have == kind.dtype:
+        return array
+    is_torch = type(given).__module__.split(".")[0] == "torch"
+    if hasattr(given, "dtype") and not isinstance(given, (bool, int, float)):
+        way = f".to(torch.{kind.dtype})" if is_torch else f".astype({kind.dtype!r})"
+        found = "object" if array.dtype == object else have
+        raise ArgumentError(f"input {name!r} takes elements of {kind.dtype}, not {found}: convert it with {way}")
+    rounds = kind.dtype.startswith(("float", "bfloat", "complex"))
+    numbers = "biufc" if kind.dtype.startswith("complex") else "biuf"
+    if array.dtype.kind in numbers and kind.dtype != "string":
+        with np.errstate(all="ignore"):
+            made = array.astype(kind.numpy)
+            if rounds or np.array_equal(made.astype(array.dtype), array):
+                return made
+    raise ArgumentError(f"input {name!r} takes elements of {kind.dtype}; the {have} given cannot be kept in them")
 
 
 def _check_sizes(values: Sequence[Value], arrays: Sequence[Any]) -> None:
@@ -270,7 +381,10 @@ def _checked_outputs(ports: Sequence[Port], out: Any) -> list[Any]:
     """The caller's arrays for these outputs, as far as they can be judged before the run."""
     if not isinstance(out, (list, tuple)) or len(out) != len(ports):
         names = ", ".join(port.name for port in ports)
-        raise ArgumentError(f"out takes one numpy array for each of {len(ports)} outputs ({names})")
+        raise ArgumentError(
+            f"out takes one numpy array for each of {len(ports)} outputs ({names}), "
+            f"not {len(out) if isinstance(out, (list, tuple)) else f'a {type(out).__name__}'}"
+        )
     for at, (port, array) in enumerate(zip(ports, out)):
         if not isinstance(array, np.ndarray):
             raise ArgumentError(f"out for {port.name!r} must be a numpy array, not a {type(array).__name__}")

@@ -1,7 +1,7 @@
 """Where the time of a model goes: every kernel measured inside whole runs, beside what the machine could do.
 
-    p = module.profile()                 random inputs; or profile({"image": x}, threads=1, seconds=2)
-    print(p)                             a table
+    p = module.profile()                 random inputs; or profile(x), profile(image=x, threads=1, seconds=2)
+    print(p)                             a table, with the model's names of the nodes that a kernel computes
     p.kernels[0].seconds                 the median of its runs
     p.as_json()                          plain data
     p.save_trace("model.trace.json")     open it in ui.perfetto.dev or chrome://tracing
@@ -32,7 +32,7 @@ from weft.executor.device import DeviceRunner
 from weft.executor.inputs import random_array
 from weft.executor.lower import Launch
 from weft.executor.native import driver_ir
-from weft.executor.profile_text import profile_text
+from weft.executor.profile_text import profile_html, profile_text
 from weft.executor.run import Runner
 from weft.executor.specialize import Executor, Specialization
 from weft.executor.steps import HostStep, NativeStep, RestStep, Step
@@ -79,7 +79,7 @@ class KernelProfile:
         return self.cost.bytes / max(self.minimum, 1e-9) / 1e9
 
 
-@dataclass
+@dataclass(repr=False)
 class Profile:
     """What `Module.profile` gives."""
 
@@ -114,8 +114,11 @@ class Profile:
         """The same for the rate of a large copy; more than 1 where caches serve the kernel."""
         return kernel.gigabytes / self.peaks.gigabytes if self.peaks and kernel.cost.bytes else None
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return profile_text(self)
+
+    def _repr_html_(self) -> str:
+        return profile_html(self)
 
     def as_json(self) -> dict[str, Any]:
         """Everything as plain data."""
@@ -171,7 +174,7 @@ class Recorder:
 
     def add(self, label: str, kind: str, nodes: Sequence[Node], cost: Cost) -> int:
         """A new row; its number."""
-        names = tuple(node.name or node.op for node in nodes)
+        names = tuple(node.name or (node.outputs[0].name if node.outputs else node.op) for node in nodes)
         self.kernels.append(KernelProfile(len(self.kernels), label, kind, names, cost))
         return len(self.kernels) - 1
 
@@ -280,9 +283,7 @@ def timed_runner(one: Specialization, recorder: Recorder) -> TimedRunner | Devic
     return TimedDeviceRunner(one, recorder)
 
 
-def profile_module(
-    module: Any, feeds: Mapping[str, Any] | None = None, threads: int | None = None, seconds: float = 1.0
-) -> Profile:
+def profile_module(module: Any, feeds: Mapping[str, Any], threads: int | None = None, seconds: float = 1.0) -> Profile:
     """Runs a module for so many seconds, and says where the time goes."""
     count = check_threads(threads) if threads is not None else module.threads or get_threads()
     arrays, _ = module._bind(_filled(module, feeds))
@@ -339,15 +340,15 @@ def _measure(
     return calls, outside, min(middle, key=lambda one: abs(one[0] - median))[1]
 
 
-def _filled(module: Any, feeds: Mapping[str, Any] | None) -> dict[str, Any]:
+def _filled(module: Any, feeds: Mapping[str, Any]) -> dict[str, Any]:
     """The inputs: those given, and random ones."""
     random = np.random.default_rng(0)
-    made = dict(feeds or {})
+    made = dict(feeds)
     for port in module.inputs:
         if port.name in made:
             continue
         if port.shape is None or not all(isinstance(size, int) for size in port.shape):
-            raise ArgumentError(f"the shape of input {port.name!r} is open: give an array for it")
+            raise ArgumentError(f"the shape of input {port.name!r} is open: give an array for it, as in a call")
         made[port.name] = random_array(port.dtype, port.shape, random)
     return made
 

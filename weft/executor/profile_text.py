@@ -1,8 +1,14 @@
-"""A profile as text: one line for each kernel, in the order in which they run."""
+"""A profile as text or HTML: one line for each kernel, in the order in which they run."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
+
+from weft.core.html import bar, shortened, table, tag
+
+WIDEST_NAMES = 40
+"""Characters that the names of a kernel's nodes take in a table."""
 
 
 def profile_text(profile: Any, most: int | None = None) -> str:
@@ -11,7 +17,8 @@ def profile_text(profile: Any, most: int | None = None) -> str:
     widths = [max(len(row[at]) for row in (header, *rows)) for at in range(len(header))]
     lines = [summary(profile)]
     for row in (header, *rows):
-        cells = [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:]))]
+        numbers = [cell.rjust(width) for cell, width in zip(row[1:-1], widths[1:])]
+        cells = [row[0].ljust(widths[0]), *numbers, row[-1]]
         lines.append("  ".join(cells).rstrip())
     return "\n".join(lines)
 
@@ -31,19 +38,44 @@ def summary(profile: Any) -> str:
 
 def profile_rows(profile: Any, most: int | None = None) -> tuple[list[str], list[list[str]]]:
     """The header and the lines."""
-    header = ["kernel", "time", "best", "share", "MFLOP", "GFLOP/s", "of peak", "MB", "GB/s", "of copy"]
-    chosen = list(profile.kernels)
-    if most is not None:
-        chosen = sorted(chosen, key=lambda kernel: -kernel.seconds)[:most]
+    header = ["kernel", "time", "best", "share", "MFLOP", "GFLOP/s", "of peak", "MB", "GB/s", "of copy", "nodes"]
     total = sum(kernel.seconds for kernel in profile.kernels) or 1.0
     rows = [
         [f"{kernel.number} {kernel.label}{' (host)' if kernel.kind == 'host' else ''}", _time(kernel.seconds),
          _time(kernel.minimum), f"{kernel.seconds / total:.1%}", _figure(kernel.cost.operations / 1e6),
          _figure(kernel.gflops), _share(profile.peak_share(kernel)), _figure(kernel.cost.bytes / 1e6),
-         _figure(kernel.gigabytes), _share(profile.memory_share(kernel))]
-        for kernel in chosen
+         _figure(kernel.gigabytes), _share(profile.memory_share(kernel)),
+         node_names(kernel.nodes)]
+        for kernel in _chosen(profile, most)
     ]  # fmt: skip
     return header, rows
+
+
+def _chosen(profile: Any, most: int | None) -> list[Any]:
+    if most is None:
+        return list(profile.kernels)
+    return sorted(profile.kernels, key=lambda kernel: -kernel.seconds)[:most]
+
+
+def node_names(names: Sequence[str], most: int = WIDEST_NAMES) -> str:
+    """The model's names of a kernel's nodes: all that fit, or the end of the first and how many more there are."""
+    shown = [name if name.isprintable() else ascii(name) for name in names]
+    whole = ", ".join(shown)
+    if len(whole) <= most:
+        return whole
+    more = f" +{len(shown) - 1}" if len(shown) > 1 else ""
+    return shortened(shown[0], most - len(more)) + more
+
+
+def profile_html(profile: Any) -> str:
+    """The same table for a notebook; a kernel's share of the time is a bar, the nodes stand in full."""
+    header, rows = profile_rows(profile)
+    total = sum(kernel.seconds for kernel in profile.kernels) or 1.0
+    at = header.index("share")
+    for row, kernel in zip(rows, profile.kernels):
+        row[at] = bar(kernel.seconds / total, row[at])
+        row[-1] = node_names(kernel.nodes, 3 * WIDEST_NAMES)
+    return tag("div", *(tag("div", line) for line in summary(profile).splitlines()), table(header, rows))
 
 
 def _time(seconds: float) -> str:

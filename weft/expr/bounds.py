@@ -13,7 +13,8 @@ wrap, and every bound takes that into account.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from weft.core.dtypes import INDEX
@@ -24,6 +25,7 @@ from weft.expr.nodes import (
     LE,
     LT,
     And,
+    Buffer,
     Const,
     Expr,
     ExprLike,
@@ -49,17 +51,23 @@ class Ranges:
     as it is; `bind` changes this one.
     """
 
-    __slots__ = ("table", "facts", "prover", "simplifier")
+    __slots__ = ("table", "facts", "values", "prover", "simplifier")
 
-    def __init__(self, table: dict[Var, Entry] | None = None, facts: tuple[Expr, ...] = ()) -> None:
+    def __init__(
+        self,
+        table: dict[Var, Entry] | None = None,
+        facts: tuple[Expr, ...] = (),
+        values: Mapping[Buffer, Interval] = MappingProxyType({}),
+    ) -> None:
         self.table: dict[Var, Entry] = {} if table is None else table
         self.facts = facts  # index expressions known to be at least 0
+        self.values = values  # between which numbers all elements of a buffer lie
         self.prover: Prover | None = None
         self.simplifier: Any = None  # where weft.expr.simplify keeps its work for these ranges
 
     def copy(self) -> Ranges:
         """The same knowledge, to be extended apart from this one."""
-        return Ranges(dict(self.table), self.facts)
+        return Ranges(dict(self.table), self.facts, self.values)
 
     def get(self, var: Var) -> tuple[Expr | None, Expr | None] | None:
         """The inclusive bounds of a variable (a side that is not bounded is None), or None if nothing is known."""
@@ -85,14 +93,20 @@ class Ranges:
 
     def with_loop(self, var: Var, extent: ExprLike) -> Ranges:
         """Inside a loop: the variable is in 0..extent-1, and the extent is at least 1."""
-        result = Ranges(dict(self.table), self.facts)
+        result = Ranges(dict(self.table), self.facts, self.values)
         result._bind(var, extent, self)
         return result
 
     def with_range(self, var: Var, low: ExprLike, high: ExprLike) -> Ranges:
         """The variable is in low..high, both inclusive."""
-        result = Ranges(dict(self.table), self.facts)
+        result = Ranges(dict(self.table), self.facts, self.values)
         result._enter(var, index_expr(low), index_expr(high))
+        return result
+
+    def with_interval(self, var: Var, found: Interval) -> Ranges:
+        """The variable lies between two numbers."""
+        result = Ranges(dict(self.table), self.facts, self.values)
+        result._tighten(var, *found)
         return result
 
     def with_size(self, var: Var) -> Ranges:
@@ -100,20 +114,20 @@ class Ranges:
         entry = self.table.get(var)
         if entry is not None and entry[2] is not None and entry[2] >= 0:
             return self
-        result = Ranges(dict(self.table), self.facts)
+        result = Ranges(dict(self.table), self.facts, self.values)
         result._tighten(var, 0, None)
         return result
 
     def with_sizes(self, variables: Iterable[Var]) -> Ranges:
         """All of the variables are sizes."""
-        result = Ranges(dict(self.table), self.facts)
+        result = Ranges(dict(self.table), self.facts, self.values)
         for var in variables:
             result._tighten(var, 0, None)
         return result
 
     def with_condition(self, condition: Expr, prover: Prover | None = None) -> Ranges:
         """Where the condition holds: what it says of index expressions is known too. `prover`: one for these ranges."""
-        result = Ranges(dict(self.table), self.facts)
+        result = Ranges(dict(self.table), self.facts, self.values)
         result._assume(condition, prover or self.knowledge())
         return result
 
@@ -143,7 +157,7 @@ class Ranges:
         """The prover for these ranges, kept until they change."""
         found: Prover | None = self.simplifier or self.prover  # a simplifier is a prover, and may have done the work
         if found is None:
-            found = self.prover = Prover(self.table, self.facts)
+            found = self.prover = Prover(self.table, self.facts, self.values)
         return found
 
     def _enter(self, var: Var, low: Expr, high: Expr) -> None:

@@ -93,6 +93,9 @@ PURE: dict[str, Intrinsic] = {
 }
 """`reinterpret` gives the bits of its argument the call's dtype; whoever evaluates it does the view."""
 
+REPORT = "report_if"
+"""The call that says that something is wrong where its argument holds: the program goes on, and fails in the end."""
+
 FLOAT_UNARY = tuple(_FLOAT_UNARY)
 
 

@@ -12,7 +12,8 @@ Every step may only weaken what is proven, so "no" means "not known".
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from weft.core.dtypes import INDEX, DType
@@ -27,6 +28,7 @@ from weft.expr.nodes import (
     Add,
     And,
     Broadcast,
+    Buffer,
     Call,
     Cast,
     Const,
@@ -62,9 +64,15 @@ _ELIMINATIONS = 100
 class Prover(Linear):
     """Linear arithmetic with symbolic bounds."""
 
-    def __init__(self, table: dict[Var, Entry], facts: tuple[Expr, ...]) -> None:
+    def __init__(
+        self,
+        table: dict[Var, Entry],
+        facts: tuple[Expr, ...],
+        values: Mapping[Buffer, Interval] = MappingProxyType({}),
+    ) -> None:
         super().__init__(table)
         self.facts = facts
+        self.values = values
         self.steps = self.eliminations = 0
         self.proving = False
         self.proofs: dict[Any, bool] = {}
@@ -345,7 +353,9 @@ class Prover(Linear):
             kind, inner, divisor = parts
             without = ({other: times for other, times in p[0].items() if other is not key}, p[1])
             if kind is FloorDiv:
-                inner = (inner[0], inner[1] - (divisor - 1 if value > 0 else 0))
+                # x // c >= m just where x >= m*c, and x // c <= m just where x < (m + 1)*c; multiples tell less.
+                slack = value > 1 or value == -1
+                inner = (inner[0], inner[1] - (divisor - 1 if slack else 0))
                 if self.nonneg(add_scaled(scaled(without, divisor), inner, value)):
                     return True
             elif kind is FloorMod and value < 0:
@@ -515,7 +525,7 @@ _NODE_INTERVAL: dict[type[Expr], Callable[[Prover, Any], Interval]] = {
     Const: lambda self, e: (int(e.value), int(e.value)),
     Var: lambda self, e: self.interval_of(({e: 1}, 0)),
     Broadcast: lambda self, e: self.any_interval(e.value),
-    Load: lambda self, e: (None, None),
+    Load: lambda self, e: self.values.get(e.buffer, (None, None)),
 }  # fmt: skip
 
 _PROVE: dict[type[Expr], Callable[[Prover, Any], bool]] = {

@@ -14,6 +14,7 @@ Values and nodes compare by identity. A pass never changes a Graph that it was g
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Union
 
@@ -22,6 +23,7 @@ import numpy as np
 
 from weft.core.dtypes import DType, dtype
 from weft.core.errors import WeftError
+from weft.core.html import folded, table, tag
 from weft.expr.nodes import Expr, Var
 from weft.expr.structural import structural_equal
 
@@ -274,6 +276,23 @@ class Graph:
         from weft.graph.text import format_graph
 
         return format_graph(self)
+
+    def _repr_html_(self) -> str:
+        ends = [("input", v.name, v.type) for v in self.inputs] + [("output", v.name, v.type) for v in self.outputs]
+        counts = Counter(node.op for node in self.nodes).most_common()
+        nodes = [
+            (node.op, node.name, ", ".join("" if v is None else v.name for v in node.inputs),
+             ", ".join(f"{v.name}: {v.type!r}" if v.type else v.name for v in node.outputs))
+            for node in self.nodes
+        ]  # fmt: skip
+        return tag(
+            "div",
+            tag("b", f"Graph {self.name}"),
+            f": {len(self.nodes)} nodes, {len(self.constants)} constants",
+            table(["", "name", "type"], ends),
+            folded("operators", table(["operator", "nodes"], counts)),
+            folded("nodes", table(["operator", "name", "reads", "makes"], nodes)),
+        )
 
 
 def reads(node: Node) -> Iterator[Value]:

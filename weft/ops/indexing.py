@@ -14,12 +14,12 @@ from weft.graph.shapes import normal_axis, unknown_dim
 from weft.ops.movement_indices import (
     axis_of,
     choose,
+    counted_index,
     fill,
     is_empty,
     kernels_know,
     output_type,
     reshape_read,
-    safe_index,
     with_dim,
 )
 
@@ -64,7 +64,7 @@ def _gather_compute(c: Compute, x: te.Tensor, indices: te.Tensor) -> Any:
     size = c.shape(0)[axis]
 
     def read(*i: Any) -> Expr:
-        at = safe_index(indices[i[axis : axis + rank]], size)
+        at = counted_index(indices[i[axis : axis + rank]], size)
         return x[(*i[:axis], at, *i[axis + rank :])]
 
     return te.compute(c.out_shape(), read, name="gather")
@@ -101,7 +101,7 @@ def _elements_compute(c: Compute, x: te.Tensor, indices: te.Tensor) -> Any:
     size = c.shape(0)[axis]
 
     def read(*i: Any) -> Expr:
-        return x[(*i[:axis], safe_index(indices[i], size), *i[axis + 1 :])]
+        return x[(*i[:axis], counted_index(indices[i], size), *i[axis + 1 :])]
 
     return te.compute(c.out_shape(), read, name="gather_elements")
 
@@ -141,7 +141,7 @@ def _nd_compute(c: Compute, x: te.Tensor, indices: te.Tensor) -> Any:
     sizes = c.shape(0)
 
     def read(*i: Any) -> Expr:
-        at = [safe_index(indices[(*i[:lead], k)], sizes[batch + k]) for k in range(count)]
+        at = [counted_index(indices[(*i[:lead], k)], sizes[batch + k]) for k in range(count)]
         return x[(*i[:batch], *at, *i[lead:])]
 
     return te.compute(c.out_shape(), read, name="gather_nd")

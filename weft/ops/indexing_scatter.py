@@ -1,7 +1,7 @@
 """Operators that write at places named by data: ScatterElements, ScatterND and the older Scatter.
 
 Compiled, the data is copied and the updates follow one after the other, so that places named twice need no care; a
-place outside the tensor is not written.
+place outside the tensor is not written, and the call fails.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 
 from weft import te
-from weft.expr.nodes import Expr, Var, index_expr
+from weft.expr.nodes import Expr, Var
 from weft.graph.ir import Array, Type
 from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
-from weft.loop.ir import For, If, Let, Stmt, Store, seq
+from weft.loop.ir import For, Let, Stmt, Store, seq
 from weft.ops.indexing import counted, elements_at
-from weft.ops.movement_indices import axis_of, kernels_know, output_type
+from weft.ops.movement_indices import axis_of, counted_index, kernels_know, output_type
 
 _UFUNCS: dict[str, Any] = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
 _COMBINE: dict[str, Callable[[Expr, Expr], Expr]] = {
@@ -74,16 +74,12 @@ def _write(c: Use, out: te.Tensor, at: Sequence[Expr], value: Expr) -> Stmt:
     return Store(out, at, value if name == "none" else _COMBINE[name](out[tuple(at)], value))
 
 
-def _guarded(places: Sequence[tuple[Expr, int]], body: Callable[[list[Var]], Stmt]) -> Stmt:
-    """The body with each place counted from the front; nothing happens where one lies outside its dimension."""
+def _counted(places: Sequence[tuple[Expr, int]], body: Callable[[list[Var]], Stmt]) -> Stmt:
+    """The body with each place counted from the front."""
     variables = [Var(f"at{k}") for k in range(len(places))]
     made = body(variables)
-    if variables:
-        tests = [te.all(v >= 0, v < size) for v, (_, size) in zip(variables, places)]
-        made = If(te.all(*tests), made)
     for variable, (place, size) in reversed(list(zip(variables, places))):
-        at = index_expr(place)
-        made = Let(variable, te.select(at < 0, at + size, at), made)
+        made = Let(variable, counted_index(place, size), made)
     return made
 
 
@@ -107,7 +103,7 @@ def _elements_compute(c: Compute, data: te.Tensor, indices: te.Tensor, updates: 
 
     def write(out: te.Tensor) -> Stmt:
         def one(i: list[Var]) -> Stmt:
-            return _guarded(
+            return _counted(
                 [(indices[tuple(i)], shape[axis])],
                 lambda at: _write(c, out, (*i[:axis], at[0], *i[axis + 1 :]), updates[tuple(i)]),
             )
@@ -125,7 +121,7 @@ def _nd_compute(c: Compute, data: te.Tensor, indices: te.Tensor, updates: te.Ten
     def write(out: te.Tensor) -> Stmt:
         def one(i: list[Var]) -> Stmt:
             places = [(indices[(*i, k)], shape[k]) for k in range(count)]
-            return _guarded(
+            return _counted(
                 places,
                 lambda at: nest(shape[count:], lambda j: _write(c, out, (*at, *j), updates[(*i, *j)]), "s"),
             )

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 
 from weft import te
-from weft.expr.nodes import Expr
+from weft.expr.nodes import Expr, index_expr
 from weft.graph.ir import Array, Dim, SequenceType, TensorType, Type
 from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
 from weft.graph.shapes import plus, unknown_dim
 from weft.ops.machine_learning_expand import expand_imputer, expand_normalizer, expand_scaler
 from weft.ops.machine_learning_scores import DOMAIN
-from weft.ops.movement_indices import is_empty, kernels_know, output_type, safe_index
+from weft.ops.movement_indices import is_empty, kernels_know, output_type
 from weft.ops.strings import strings, text
 
 
@@ -105,12 +105,12 @@ def _extract(c: Evaluate, x: Array, chosen: Array) -> Array:
 def _extract_compute(c: Compute, x: te.Tensor, chosen: te.Tensor) -> Any:
     if not kernels_know(c) or is_empty(c) or 0 in c.shape(0):
         return None
-    size, lead = c.shape(0)[-1], (0,) * (chosen.ndim - 1)
+    lead = (0,) * (chosen.ndim - 1)
     if chosen.ndim == 0 or any(d != 1 for d in c.shape(1)[:-1]):
         return None
 
     def read(*i: Any) -> Expr:
-        at = safe_index(chosen[(*lead, i[-1])], size)
+        at = index_expr(chosen[(*lead, i[-1])])
         return x[(*i[:-1], at)] if x.ndim > 1 else x[at]
 
     return te.compute(c.out_shape(), read, name="extract")

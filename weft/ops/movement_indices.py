@@ -138,11 +138,10 @@ def _split(indices: Sequence[Any], sizes: Sequence[int], dims: list[int]) -> lis
 # ------------------------------------------------------------------------------------------------ indices from data
 
 
-def safe_index(value: Expr, size: int) -> Expr:
-    """An index read from data: negative ones count from the end, and none leads outside the dimension."""
+def counted_index(value: Expr, size: int) -> Expr:
+    """An index read from data; negative ones count from the end. One outside the dimension fails when it is used."""
     at = index_expr(value)
-    counted = at if value.dtype.kind == "uint" else te.select(at < 0, at + size, at)
-    return te.minimum(te.maximum(counted, 0), max(size - 1, 0))
+    return at if value.dtype.kind == "uint" else te.select(at < 0, at + size, at)
 
 
 def choose(index: Any, values: Sequence[Any]) -> Any:

@@ -12,7 +12,7 @@ from weft.expr.nodes import Expr, index_expr
 from weft.graph.ir import Array, Dim, TensorType, Type
 from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
 from weft.graph.shapes import unknown_dim
-from weft.ops.movement_indices import fill, is_empty, kernels_know, output_type, safe_index
+from weft.ops.movement_indices import fill, is_empty, kernels_know, output_type
 
 # -------------------------------------------------------------------------------------------------------- RoiAlign
 
@@ -96,7 +96,7 @@ def _align_compute(c: Compute, x: te.Tensor, rois: te.Tensor, batch: te.Tensor) 
     rows, columns = te.reduce_axis(a.ratio, "row"), te.reduce_axis(a.ratio, "column")
 
     def terms(r: Expr, channel: Expr, p: Expr, q: Expr) -> list[Expr]:
-        image = safe_index(batch[r], sizes[0])
+        image = index_expr(batch[r])
         y = _line_exprs(a, rois, r, 1, p, rows.var, sizes[2], wide)
         z = _line_exprs(a, rois, r, 0, q, columns.var, sizes[3], wide)
         return [

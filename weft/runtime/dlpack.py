@@ -77,7 +77,10 @@ class _SharedMemory:
 
 def import_array(value: Any) -> np.ndarray[Any, Any]:
     """A numpy array over the memory of an object with `__dlpack__`. Raises ArgumentError when it is not possible."""
-    device = int(value.__dlpack_device__()[0])
+    try:
+        device = int(value.__dlpack_device__()[0])
+    except (BufferError, RuntimeError, ValueError, TypeError) as error:
+        raise ArgumentError(f"it has no memory that can be shared: {error}") from error
     if device not in CPU_DEVICES:
         name = _DEVICE_NAMES.get(device, f"DLPack device {device}")
         raise ArgumentError(f"its memory is on {name}; copy it to the CPU first (for a torch tensor: .cpu())")

@@ -7,20 +7,41 @@ checks its arguments, fills the slots, and runs the code with the GIL released.
 from __future__ import annotations
 
 import ctypes
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from weft.core.errors import InternalError, RuntimeFault
 from weft.runtime.arguments import bind, fast_binder, share
 from weft.runtime.signature import Dim, Parameter, Signature
 from weft.runtime.threads import check_threads, get_threads
 
-__all__ = ["CompiledFunction", "Dim", "Parameter", "Signature"]
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["CompiledFunction", "Dim", "InProcess", "Parameter", "Signature"]
 
 _ENTRY = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_char_p, ctypes.c_int64)
 _FAULTS = {1: "there was not enough memory for its intermediate arrays"}
 
 
-class CompiledFunction:
+class InProcess:
+    """A function whose code is loaded here. Copies are the function itself, as with Python's own; pickle is refused."""
+
+    signature: Signature
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            f"the compiled function {self.signature.name} cannot be pickled: its code lies in this process. Pickle the "
+            "schedule instead and build it in the other process, or write a library with f.built.save_library(path)"
+        )
+
+
+class CompiledFunction(InProcess):
     """A function in machine code. Call it with one argument per parameter; arrays that it writes are given too.
 
     `keep_alive` is whatever owns the code. `threads` is the default of this function's parallel loops; the call's own

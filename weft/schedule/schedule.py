@@ -13,6 +13,7 @@ import numpy as np
 
 import weft.schedule.primitives  # noqa: F401  (registers every primitive)
 from weft.core.errors import ScheduleError
+from weft.core.html import folded, preformatted, tag
 from weft.core.knobs import knobs
 from weft.expr.nodes import Buffer, Var
 from weft.expr.structural import structural_equal
@@ -82,6 +83,11 @@ class Schedule:
         made = Schedule(self.func)
         made._become(self)
         return made
+
+    __copy__ = copy
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Schedule:
+        return self.copy()  # programs and traces never change, and axes of tensors go on naming the same loops
 
     def _become(self, other: Schedule) -> None:
         self.func, self.trace = other.func, other.trace
@@ -215,6 +221,15 @@ class Schedule:
 
     def __repr__(self) -> str:
         return f"Schedule of {self.func.name} after {len(self.trace)} steps:\n{self.func!r}"
+
+    def _repr_html_(self) -> str:
+        steps = "\n".join(step.as_python() for step in self.trace.steps)
+        return tag(
+            "div",
+            tag("b", f"Schedule of {self.func.name} after {len(self.trace)} steps"),
+            *([folded("steps", preformatted(steps))] if steps else []),
+            preformatted(repr(self.func)),
+        )
 
 
 def _as_list(value: Any) -> list[Any]:

@@ -7,7 +7,7 @@ import pytest
 
 import weft
 from weft import te
-from weft.build import with_arguments
+from weft.builder import with_arguments
 from weft.loop.interpreter import interpret
 from weft.loop.passes.skip_zeros import skip_zeros
 from weft.targets.cpu.pipeline import PASSES

@@ -5,7 +5,7 @@ import pytest
 
 import weft
 from weft import te
-from weft.build import lower
+from weft.builder import lower
 
 
 def columns(lanes, places, rows):

@@ -17,6 +17,7 @@ from weft.codegen.llvm.convert import widen
 from weft.codegen.llvm.power import call_power
 from weft.core.dtypes import DType
 from weft.core.errors import TargetError
+from weft.expr.intrinsics import REPORT
 from weft.expr.nodes import Address, Broadcast, Buffer, Call, Const, Expr
 
 _LLVM_FLOAT = {
@@ -251,6 +252,34 @@ def _prefetch(c: Context, e: Call) -> str:
     return c.call("void", "llvm.prefetch.p0", arguments, note) or "0"
 
 
+OUTSIDE = 2
+"""What a function returns that was given an index outside of its dimension."""
+
+
+def _report(c: Context, e: Call) -> str:
+    """Notes that something is wrong where the argument (any lane of it) holds; the function returns it in the end."""
+    (condition,) = e.args
+    wrong, lanes = c.value(condition), condition.dtype.lanes
+    if lanes > 1:
+        wrong = c.call("i1", f"llvm.vector.reduce.or.v{lanes}i1", [f"<{lanes} x i1> {wrong}"])
+    bad, good = c.new_label("outside"), c.new_label("inside")
+    c.branch_if(wrong, bad, good, ", !prof !1")
+    c.start(bad)
+    c.line(f"store atomic i32 {OUTSIDE}, ptr {flag_of(c)} monotonic, align 4")
+    c.branch(good)
+    c.start(good)
+    return "0"
+
+
+def flag_of(c: Context) -> str:
+    """Where a function notes that something is wrong: the first field of what a parallel body was given, or its own."""
+    if c.flag is None:
+        c.flag = "%env" if c.outlined else c.alloca("i32", 4)
+        if not c.outlined:
+            c.entry.append(f"  store i32 0, ptr {c.flag}, align 4")
+    return c.flag
+
+
 def _turn(c: Context, e: Call) -> str:
     """Whether this is an odd call of the model: a bit that comes with the number of threads."""
     return c.emit(f"lshr i64 %threads_and_turn, {TURN_BIT}")
@@ -339,6 +368,8 @@ def _call(c: Context, e: Call) -> str:
         return emitter(c, e)
     if e.name.startswith("extern:"):
         return _external(c, e)
+    if e.name == REPORT:
+        return _report(c, e)
     if e.name == "turn":
         return _turn(c, e)
     if e.name == "interleave":

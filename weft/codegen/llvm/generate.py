@@ -47,7 +47,7 @@ def generate(func: Func, target: Machine, *, intrinsics: Mapping[str, Emitter] |
     for number, param in enumerate((*func.params, *func.size_vars)):
         _bind(c, param, number)
     c.run(func.body)
-    c.line("ret i32 0")
+    c.line("ret i32 0" if c.flag is None else f"ret i32 {c.emit(f'load i32, ptr {c.flag}, align 4')}")
     module.helpers.add(module.symbol)
     threads = "%threads_and_turn" if turns_by_call(func) else "%threads"
     header = f"define i32 {types.quote(module.symbol)}(ptr noalias nocapture readonly %args, i64 {threads}) #0"

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from weft.codegen.llvm import memory, types
+from weft.codegen.llvm import calls, memory, types
 from weft.codegen.llvm.analysis import divisor, interval, power_of_two, touches_memory
 from weft.codegen.llvm.context import Context, Module, StmtHandler
 from weft.core.errors import TargetError
-from weft.expr.nodes import Address, Buffer, Const, Expr, Load, Var, index_expr, int_value, maximum, product
+from weft.expr.intrinsics import REPORT
+from weft.expr.nodes import Address, Buffer, Call, Const, Expr, Load, Var, index_expr, int_value, maximum, product
 from weft.expr.visit import walk
 from weft.loop.ir import Allocate, Evaluate, For, If, Let, Seq, Stmt, Store
 from weft.loop.visit import child_exprs, walk_stmts
@@ -223,13 +224,23 @@ def _parallel(c: Context, s: For) -> None:
     _outline(c, s, environment, symbol)
     arguments = [f"ptr {types.quote(symbol)}", f"ptr {pointer}", f"i64 {count}", "i64 %threads"]
     c.call("void", "weft_parallel_for", arguments)
-    if _may_fail(s):
-        failed = c.emit(f"icmp ne i32 {c.emit(f'load i32, ptr {pointer}, align 8')}, 0")
-        fail_if(c, failed)
+    may_fail, may_report = _may_fail(s)
+    if may_fail or may_report:
+        code = c.emit(f"load i32, ptr {pointer}, align 8")
+        fail_if(c, c.emit(f"icmp eq i32 {code}, 1"))
+    if may_report:
+        flag = calls.flag_of(c)
+        before = c.emit(f"load i32, ptr {flag}, align 4")
+        c.line(f"store i32 {c.emit(f'or i32 {before}, {code}')}, ptr {flag}, align 4")
 
 
-def _may_fail(s: For) -> bool:
-    return any(isinstance(stmt, Allocate) for stmt in walk_stmts(s.body))
+def _may_fail(s: For) -> tuple[bool, bool]:
+    """Whether a body may run out of memory, and whether it may report that something is wrong."""
+    allocates = reports = False
+    for stmt in walk_stmts(s.body):
+        allocates = allocates or isinstance(stmt, Allocate)
+        reports = reports or (isinstance(stmt, Evaluate) and isinstance(stmt.value, Call) and stmt.value.name == REPORT)
+    return allocates, reports
 
 
 def _outline(outer: Context, s: For, environment: _Environment, symbol: str) -> None:

@@ -14,7 +14,7 @@ An extent above `max_lanes` becomes a serial loop of vectors and a shorter vecto
 from __future__ import annotations
 
 from weft.core.dtypes import BOOL, INDEX
-from weft.expr.intrinsics import is_pure
+from weft.expr.intrinsics import REPORT, is_pure
 from weft.expr.nodes import (
     FOLD,
     Add,
@@ -352,4 +352,9 @@ class _LoopBody(Mutator):
         return Allocate(made, self.stmt(s.body))
 
     def visit_Evaluate(self, s: Evaluate) -> Stmt:
-        raise _CannotVectorize  # it would have to happen once for each lane
+        if not isinstance(s.value, Call) or s.value.name != REPORT:
+            raise _CannotVectorize  # it would have to happen once for each lane
+        condition = self.expr(s.value.args[0])
+        if self.mask is not None:
+            condition = logical_and(self.mask, self._guarded(broadcast(condition, self.lanes)))
+        return Evaluate(Call(REPORT, (condition,), BOOL))

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from weft.core.knobs import knobs
 from weft.loop.ir import Func
+from weft.loop.passes.check_bounds import check_bounds
 from weft.loop.passes.decompose_init import decompose_init
 from weft.loop.passes.double_buffer import double_buffer
 from weft.loop.passes.flatten import flatten
@@ -32,6 +33,7 @@ PASSES: tuple[Callable[[Func], Func], ...] = (
     lower_virtual_threads,
     serialize_threads,
     double_buffer,
+    check_bounds,
     partition_loops,
     flatten,
     vectorize,

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import logging
 import struct
-import sys
 from collections.abc import Sequence
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from typing import Any, Literal, Union, overload
 
 import numpy as np
 
@@ -41,7 +39,7 @@ from weft.loop.tree import blocks_in
 from weft.loop.verifier import verify
 from weft.loop.visit import walk_stmts
 from weft.runtime.arguments import bind, memory_of, scalar_of_bits, slot_format
-from weft.runtime.function import CompiledFunction, Dim, Parameter, Signature
+from weft.runtime.function import CompiledFunction, Dim, InProcess, Parameter, Signature
 from weft.runtime.threads import check_threads
 from weft.schedule.schedule import Schedule
 from weft.targets.base import Device, Target
@@ -54,8 +52,11 @@ def with_arguments(func: Func, args: Sequence[Any] | None) -> Func:
     """The program with its parameters in the order the caller wants; an intermediate may become an output."""
     if args is None:
         return func
-    if isinstance(args, (Buffer, Var)) or not isinstance(args, Sequence):
-        raise ExpressionError(f"the arguments are a list of tensors, such as [A, B, C], not {args!r}")
+    if isinstance(args, (str, Buffer, Var)) or not isinstance(args, Sequence):
+        raise ExpressionError(
+            f"the arguments are a list of tensors, such as [A, B, C], not {args!r}"
+            f"{'; a target is given as target=…' if isinstance(args, str) else ''}"
+        )
     wanted: list[Param] = []
     for arg in args:
         if isinstance(arg, Var) or (isinstance(arg, Buffer) and (arg in func.params or arg in func.allocations)):
@@ -194,7 +195,7 @@ class DeviceBuilt:
         return f"DeviceBuilt({self.name}({parameters}) for {self.target.name})"
 
 
-class DeviceFunction:
+class DeviceFunction(InProcess):
     """A function on a device, called with arrays of the host: they are copied there, and what it wrote back."""
 
     def __init__(self, built: DeviceBuilt, device: Device) -> None:
@@ -228,13 +229,37 @@ class DeviceFunction:
         return f"DeviceFunction({self.signature.name} on {self.built.target.name})"
 
 
+AnyBuilt = Union[BuiltFunction, DeviceFunction, Built, DeviceBuilt]
+"""What `build` gives, by its target: a function where the target is a machine that is here, else its code."""
+
+
+@overload
+def build(
+    what: Schedule | Func,
+    args: Sequence[Any] | None = None,
+    target: Literal["native", "cpu"] = "native",
+    name: str | None = None,
+    threads: int | None = None,
+) -> BuiltFunction: ...
+
+
+@overload
 def build(
     what: Schedule | Func,
     args: Sequence[Any] | None = None,
     target: str | Target = "native",
     name: str | None = None,
     threads: int | None = None,
-) -> Any:
+) -> AnyBuilt: ...
+
+
+def build(
+    what: Schedule | Func,
+    args: Sequence[Any] | None = None,
+    target: str | Target = "native",
+    name: str | None = None,
+    threads: int | None = None,
+) -> AnyBuilt:
     """Compiles a schedule or a loop program.
 
     `args` gives the order of the parameters (tensors, and te.var scalars). For this machine the result is a function to
@@ -278,14 +303,9 @@ def _func(what: Any) -> Func:
         return what.func
     if isinstance(what, Func):
         return what
-    raise TargetError(f"weft.build takes a schedule or a loop program, not {type(what).__name__}")
-
-
-class _CallableModule(ModuleType):
-    """Once this module is loaded, `weft.build` is the module, no longer the function: calling it must still build."""
-
-    def __call__(self, *args: Any, **options: Any) -> Any:
-        return build(*args, **options)
-
-
-sys.modules[__name__].__class__ = _CallableModule
+    hint = ""
+    if isinstance(what, Buffer) and hasattr(what, "op"):
+        hint = f": make a schedule of it, te.create_schedule({what.name}.op)"
+    elif isinstance(what, (str, bytes)) or hasattr(what, "nodes"):
+        hint = ": weft.compile takes models"
+    raise TargetError(f"weft.build takes a schedule or a loop program, not {type(what).__name__}{hint}")

@@ -1,0 +1,402 @@
+"""Every access is shown to stay inside its buffer, or is made to: no kernel leaves its memory.
+
+    for i in range(64):                             for i in range(64):
+        B[i] = A[I[i], i]               ->              report_if(I[i] < 0 or 8 <= I[i])
+                                                        B[i] = A[min(max(I[i], 0), 7), i]
+
+In: a lowered program, before its loops are cut and its accesses flattened. Each index of each Load, Store and Address
+is proven to lie in its dimension, by the loops around it ("proven") or a test that dominates it ("guarded"). One that
+cannot be proven, since it is data, is clamped (a load) or tested (a store), and `report_if` tells the caller: the
+function goes on and fails in the end ("flagged"). What always lies outside, and an address that cannot be proven, is
+refused by name.
+
+A report is made as far out as it can be: before the loops that it does not depend on, where nothing inside writes what
+it reads, so that a row that is gathered is tested once and not for each of its elements.
+`annotations["bounds"]` counts what was found; {"check_indices": False} leaves data indices as they are ("unchecked").
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from weft.core.dtypes import BOOL, INDEX
+from weft.core.errors import BoundsError
+from weft.expr.bounds import Ranges, interval
+from weft.expr.intervals import Interval
+from weft.expr.intrinsics import REPORT
+from weft.expr.linear import add_scaled
+from weft.expr.nodes import (
+    Address,
+    And,
+    Buffer,
+    Call,
+    Expr,
+    Load,
+    Or,
+    Select,
+    Var,
+    broadcast,
+    const,
+    index_expr,
+    int_value,
+    is_false,
+    less,
+    less_equal,
+    logical_and,
+    logical_not,
+    maximum,
+    minimum,
+    select,
+    sub,
+)
+from weft.expr.trial import tried_interval
+from weft.expr.visit import free_vars, map_all, walk
+from weft.loop.ir import Allocate, Evaluate, For, Func, If, Let, Seq, Stmt, Store, seq
+from weft.loop.passes.support import buffers_written, has_effect, loads
+from weft.loop.visit import Mutator, rebuild_stmt, walk_exprs, walk_stmts
+
+logger = logging.getLogger("weft.bounds")
+
+VALUES = "values"
+"""A program's note of parameters between which two numbers all of their elements lie."""
+KINDS = ("proven", "guarded", "flagged", "unchecked")
+
+
+def check_bounds(func: Func) -> Func:
+    """The program with every access inside its buffer."""
+    checker = _Checker(func)
+    body = checker.outermost(func.body)
+    return func.replace(body=body, annotations={**func.annotations, "bounds": checker.counts})
+
+
+class _Report:
+    """A test that is to be made before something: what is wrong if it holds, the variables and buffers it speaks of."""
+
+    __slots__ = ("condition", "variables", "buffers")
+
+    def __init__(self, condition: Expr) -> None:
+        self.condition = condition
+        self.variables = set(free_vars(condition))
+        self.buffers = {load.buffer for load in loads(condition)}
+
+    def statement(self) -> Stmt:
+        return Evaluate(Call(REPORT, (self.condition,), BOOL))
+
+    def under(self, condition: Expr) -> _Report:
+        """The same test where a condition holds."""
+        return _Report(logical_and(condition, self.condition))
+
+
+class _Checker(Mutator):
+    """`ranges` is what is known at the place of the walk; `loops` the part of it that no test told."""
+
+    def __init__(self, func: Func) -> None:
+        self.func_name = func.name
+        self.ranges = self.loops = Ranges(values=_values(func)).with_sizes(func.size_vars)
+        self.path: list[Expr] = []
+        self.pending: list[_Report] = []
+        self.wanted = func.annotations.get("check_indices") is not False
+        self.counts = dict.fromkeys(KINDS, 0)
+
+    def outermost(self, body: Stmt) -> Stmt:
+        made = self.stmt(body)
+        return self._emitted(self.pending, made)
+
+    # ------------------------------------------------------------------------------------------------------- reports
+
+    @staticmethod
+    def _emitted(reports: Sequence[_Report], s: Stmt) -> Stmt:
+        return seq(*[report.statement() for report in reports], s) if reports else s
+
+    def _pinned(
+        self, s: Stmt, variable: Var | None = None, written: Collection[Buffer] = (), all_of_them: bool = False
+    ) -> Stmt:
+        """A statement with those of its pending reports before it that may not move further out.
+
+        Those are the ones that speak of the variable, or read what is written; or all of them.
+        """
+        if not self.pending:
+            return s
+        here = [r for r in self.pending if all_of_them or variable in r.variables or not r.buffers.isdisjoint(written)]
+        self.pending = [report for report in self.pending if report not in here]
+        return self._emitted(here, s)
+
+    # ---------------------------------------------------------------------------------------------------- statements
+
+    def visit_For(self, s: For) -> Stmt:
+        """A loop: its variable is known inside, and reports that do not speak of it leave it."""
+        extent = self.expr(s.extent)
+        before, self.pending = self.pending, []
+        ranges, loops = self.ranges, self.loops
+        self.ranges = ranges.with_loop(s.var, extent)
+        self.loops = self.ranges if loops is ranges else loops.with_loop(s.var, extent)
+        body = self.stmt(s.body)
+        self.ranges, self.loops = ranges, loops
+        if self.pending:
+            body = self._pinned(body, s.var, buffers_written(s.body), s.kind == "thread")
+            runs = less(index_expr(0), extent)  # where a loop does not run at all, nothing in it is wrong
+            self.pending = [] if is_false(runs) else [report.under(runs) for report in self.pending]
+        self.pending = before + self.pending
+        return s if extent is s.extent and body is s.body else s.replace(extent=extent, body=body)
+
+    def visit_Seq(self, s: Seq) -> Stmt:
+        """Statements in order: a report stays behind what writes its data."""
+        outer, floating = self.pending, []
+        written: set[Buffer] = set()
+        fenced = False
+        made: list[Stmt] = []
+        for child in s.stmts:
+            self.pending = []
+            done = self.stmt(child)
+            done = self._pinned(done, None, written, fenced)
+            floating += self.pending
+            made.append(done)
+            written |= buffers_written(child)
+            fenced = fenced or (isinstance(child, Evaluate) and has_effect(child.value))
+        self.pending = outer + floating
+        return s if all(a is b for a, b in zip(s.stmts, made)) else seq(*made)
+
+    def visit_If(self, s: If) -> Stmt:
+        """A test tells its branches what it knows; what they report, they report only where it holds."""
+        condition = self.expr(s.condition)
+        then = self._branch(condition, s.then)
+        otherwise = None if s.otherwise is None else self._branch(logical_not(condition), s.otherwise)
+        if condition is s.condition and then is s.then and otherwise is s.otherwise:
+            return s
+        return If(condition, then, otherwise)
+
+    def _branch(self, condition: Expr, s: Stmt) -> Stmt:
+        outer, before = self.ranges, self.pending
+        self.pending = []
+        written = buffers_written(s)
+        self.ranges = self._assuming(condition, written)
+        done = self.stmt(s)
+        self.ranges = outer
+        data = {load.buffer for load in loads(condition)}
+        done = self._pinned(done, all_of_them=not data.isdisjoint(written))
+        self.pending = before + [report.under(condition) for report in self.pending]
+        return done
+
+    def _assuming(self, condition: Expr, written: set[Buffer]) -> Ranges:
+        """What is known where a condition holds; not what it says of data that is written there."""
+        ranges = self.ranges
+        stack, kept = [condition], []
+        while stack:
+            part = stack.pop()
+            if isinstance(part, And):
+                stack += [part.b, part.a]
+            elif not written or written.isdisjoint(load.buffer for load in loads(part)):
+                kept.append(part)
+        for part in kept:
+            ranges = ranges.with_condition(part)
+        return ranges
+
+    def visit_Let(self, s: Let) -> Stmt:
+        """A name: an index that it stands for is known by its value."""
+        value = self.expr(s.value)
+        before, self.pending = self.pending, []
+        ranges, loops = self.ranges, self.loops
+        self.ranges = _named(ranges, s.var, value)
+        self.loops = self.ranges if loops is ranges else _named(loops, s.var, value)
+        body = self.stmt(s.body)
+        self.ranges, self.loops = ranges, loops
+        body = self._pinned(body, s.var)
+        self.pending = before + self.pending
+        return s if value is s.value and body is s.body else Let(s.var, value, body)
+
+    def visit_Allocate(self, s: Allocate) -> Stmt:
+        """A buffer: what is reported of its elements stays inside."""
+        before, self.pending = self.pending, []
+        body = self._pinned(self.stmt(s.body), None, (s.buffer,))
+        self.pending = before + self.pending
+        return s if body is s.body else Allocate(s.buffer, body)
+
+    def visit_Store(self, s: Store) -> Stmt:
+        """A store happens only where all of its indices are inside."""
+        if s.predicate is not None:
+            predicate = self.expr(s.predicate)
+            with_predicate = self._inside_of(predicate, lambda: self._store(s))
+            indices, value, tests = with_predicate
+        else:
+            predicate = None
+            indices, value, tests = self._store(s)
+        same = indices is s.indices and value is s.value and predicate is s.predicate
+        made = s if same else Store(s.buffer, indices, value, predicate)
+        return If(_all(tests), made) if tests else made
+
+    def _store(self, s: Store) -> tuple[tuple[Expr, ...], Expr, list[Expr]]:
+        indices, value = map_all(s.indices, self.expr), self.expr(s.value)
+        tests = [self._inside(index, size) for index, size in self._unproven(s.buffer, indices, "store to")]
+        return indices, value, tests
+
+    def visit_Evaluate(self, s: Evaluate) -> Stmt:
+        """A call for its effect."""
+        return rebuild_stmt(s, self.stmt, self.expr)
+
+    # --------------------------------------------------------------------------------------------------- expressions
+
+    def _inside_of(self, condition: Expr, run: Any) -> Any:
+        """What `run` gives while a condition is known to hold."""
+        outer = self.ranges
+        self.ranges = outer.with_condition(condition)
+        self.path.append(condition)
+        made = run()
+        self.path.pop()
+        self.ranges = outer
+        return made
+
+    def expr(self, e: Expr) -> Expr:
+        """An expression; most have no loads and stay as they are."""
+        return super().expr(e) if any(isinstance(node, (Load, Address)) for node in walk(e)) else e
+
+    def visit_Select(self, e: Select) -> Expr:
+        """An arm is computed only where the condition chooses it."""
+        condition = self.expr(e.condition)
+        then = self._inside_of(condition, lambda: self.expr(e.then))
+        otherwise = self._inside_of(logical_not(condition), lambda: self.expr(e.otherwise))
+        if condition is e.condition and then is e.then and otherwise is e.otherwise:
+            return e
+        return Select(condition, then, otherwise)
+
+    def visit_And(self, e: And) -> Expr:
+        """The second side is computed only where the first holds."""
+        a = self.expr(e.a)
+        b = self._inside_of(a, lambda: self.expr(e.b))
+        return e if a is e.a and b is e.b else And(a, b)
+
+    def visit_Or(self, e: Or) -> Expr:
+        """The second side is computed only where the first does not hold."""
+        a = self.expr(e.a)
+        b = self._inside_of(logical_not(a), lambda: self.expr(e.b))
+        return e if a is e.a and b is e.b else Or(a, b)
+
+    def visit_Load(self, e: Load) -> Expr:
+        """A load: an index that may lie outside is clamped; of what may be empty, zero is read."""
+        indices = map_all(e.indices, self.expr)
+        wrong = self._unproven(e.buffer, indices, "load of")
+        if not wrong:
+            return e if indices is e.indices else Load(e.buffer, indices)
+        clamped = {index: _clamped(index, size) for index, size in wrong}
+        made = Load(e.buffer, [clamped.get(index, index) for index in indices])
+        sizes = [size for _, size in wrong if (int_value(size) or 0) < 1]
+        if not sizes:
+            return made
+        return select(_all([less(index_expr(0), size) for size in sizes]), made, const(0, e.dtype))
+
+    def visit_Address(self, e: Address) -> Expr:
+        """An address: what reads or writes there cannot be clamped."""
+        indices = map_all(e.indices, self.expr)
+        for index, size in self._outside(e.buffer, indices):
+            raise BoundsError(
+                f"{self.func_name}: the address {e!r} cannot be shown to lie in {e.buffer.name}: {index!r} against "
+                f"a size of {size!r}; an intrinsic's operands must be regions of whole tiles"
+            )
+        return e if indices is e.indices else Address(e.buffer, indices, e.mode)
+
+    # -------------------------------------------------------------------------------------------------------- proofs
+
+    def _unproven(self, buffer: Buffer, indices: Sequence[Expr], what: str) -> list[tuple[Expr, Expr]]:
+        """The indices that are not known to lie in their dimensions, with the sizes; they are reported."""
+        found = self._outside(buffer, indices)
+        if not found:
+            return []
+        if not self.wanted:
+            self.counts["unchecked"] += 1
+            return []
+        self.counts["flagged"] += 1
+        for index, size in found:
+            if index.dtype.lanes == 1 and self._never(index, size):
+                raise BoundsError(
+                    f"{self.func_name}: the {what} {buffer.name}[{', '.join(map(repr, indices))}] lies outside: the "
+                    f"index {index!r} of a dimension of {size!r}"
+                )
+            logger.debug("%s: the index %r of %s is tested when it runs", self.func_name, index, buffer.name)
+            wrong = logical_not(self._inside(index, size))
+            self.pending.append(_Report(_all([*self.path, wrong])))
+        return found
+
+    def _outside(self, buffer: Buffer, indices: Sequence[Expr]) -> list[tuple[Expr, Expr]]:
+        """The indices that cannot be proven inside, with the sizes of their dimensions."""
+        found = [pair for pair in zip(indices, buffer.shape) if not _proven(self.loops, *pair)]
+        if found and self.loops is not self.ranges:
+            found = [pair for pair in found if not _proven(self.ranges, *pair)]
+            if not found:
+                self.counts["guarded"] += 1
+            return found
+        if not found:
+            self.counts["proven"] += 1
+        return found
+
+    def _never(self, index: Expr, size: Expr) -> bool:
+        """Whether an index lies outside whatever happens, and not only where nothing runs."""
+        prover = self.loops.knowledge()
+        return prover.proves(less(index, index_expr(0))) or prover.proves(less_equal(size, index))
+
+    @staticmethod
+    def _inside(index: Expr, size: Expr) -> Expr:
+        return logical_and(less_equal(index_expr(0), index), less(index, size))
+
+
+def _values(func: Func) -> dict[Buffer, Interval]:
+    """Between which numbers the elements of integer buffers lie: as the program's note says of constants, and for
+    intermediates what is stored there.
+    """
+    noted = func.annotations.get(VALUES) or {}
+    known: dict[Buffer, Interval] = {b: tuple(noted[b.name]) for b in func.buffers if b.name in noted}
+    if not known:
+        return {}
+    stores: dict[Buffer, list[Expr]] = {}
+    for stmt in walk_stmts(func.body):
+        if isinstance(stmt, Store) and stmt.buffer.dtype.is_integer and stmt.buffer not in func.buffers:
+            stores.setdefault(stmt.buffer, []).append(stmt.value)
+    named = Ranges({}, (), known)
+    for stmt in walk_stmts(func.body):  # a name stands for a value anywhere in the program
+        if isinstance(stmt, Let):
+            named = _named(named, stmt.var, stmt.value)
+    written_by_call = {e.buffer for e in walk_exprs(func.body) if isinstance(e, Address) and "r" != e.mode}
+    for buffer, values in stores.items():
+        found = [interval(value, named) for value in values]
+        lows, highs = [low for low, _ in found if low is not None], [high for _, high in found if high is not None]
+        if len(lows) == len(highs) == len(found) and buffer not in written_by_call:
+            known[buffer] = (min(lows), max(highs))
+    return known
+
+
+def _named(ranges: Ranges, var: Var, value: Expr) -> Ranges:
+    """What is known where a name stands for a value."""
+    if var.dtype is INDEX:
+        return ranges.with_range(var, value, value)
+    if var.dtype.is_integer and var.dtype.lanes == 1:
+        return ranges.with_interval(var, interval(value, ranges))
+    return ranges
+
+
+def _proven(ranges: Ranges, index: Expr, size: Expr) -> bool:
+    """Whether an index is known to lie in a dimension."""
+    prover, lanes = ranges.knowledge(), index.dtype.lanes
+    if lanes > 1:
+        zero, high = broadcast(index_expr(0), lanes), broadcast(size, lanes)
+        return prover.proves(less_equal(zero, index)) and prover.proves(less(index, high))
+    poly = prover.poly(index)
+    terms, constant = add_scaled(prover.poly(size), poly, -1)
+    if prover.nonneg(poly) and prover.nonneg((terms, constant - 1)):
+        return True
+    whole = int_value(size)
+    tried = None if whole is None else tried_interval(index, ranges)
+    return tried is not None and whole is not None and 0 <= tried[0] and tried[1] < whole
+
+
+def _clamped(index: Expr, size: Expr) -> Expr:
+    return minimum(maximum(index, index_expr(0)), sub(size, index_expr(1)))
+
+
+def _all(conditions: Sequence[Expr]) -> Expr:
+    made = conditions[0]
+    for condition in conditions[1:]:
+        made = logical_and(made, condition)
+    return made
+
+
+__all__ = ["KINDS", "VALUES", "check_bounds"]
