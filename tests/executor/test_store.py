@@ -26,6 +26,7 @@ from weft.executor.keys import new_key, read_key
 from weft.expr.nodes import Var
 from weft.graph.interpreter import interpret_graph
 from weft.graph.ir import Graph, Node, TensorType, Value
+from weft.models.builder import Builder
 
 
 @pytest.fixture(scope="module")
@@ -242,6 +243,27 @@ def test_no_manifest_reaches_past_its_memory(saved, tmp_path, what):
     path.write_bytes(with_manifest(saved, change))
     with pytest.raises(ModuleFileError):
         load(path)
+
+
+def test_constant_indices_that_lead_outside_are_refused(tmp_path):
+    """A kernel whose indices are constants was compiled without a test of them: the file's must be as good."""
+    b = Builder("gather")
+    places = np.arange(40) % 8
+    graph = b.finish(b.node("Gather", b.relu(b.input("x", (8, 4))), b.constant(places)))
+    path = tmp_path / "gather.weft"
+    compile(graph).save(path)
+    check(graph, random_inputs(graph), load(path))
+    data, old = path.read_bytes(), places.tobytes()
+    assert data.count(old) == 1
+    for place in (8, -9, 1 << 40):
+        path.write_bytes(closed(data.replace(old, np.where(places == 3, place, places).tobytes())))
+        try:
+            made = load(path)
+        except ModuleFileError as error:
+            assert "outside" in str(error)
+            continue
+        with pytest.raises(WeftError):  # the kernel tests them itself
+            made(*random_inputs(graph))
 
 
 # --------------------------------------------------------------------------------------------------------- signatures

@@ -21,8 +21,9 @@ from weft.runtime.native import FUNCTIONS
 FORMAT = 4
 """Of the module file: goes up when the content changes."""
 
-Reach = tuple[int, bool]
-"""Of a base address: how many bytes from there on a driver may touch, and whether it writes any of them."""
+Reach = tuple[int, bool, "tuple[int, int] | None"]
+"""Of a base address: how many bytes from there on a driver may touch, whether it writes any of them, and between which
+two numbers all whole numbers there must lie, because they are indices that are not tested again."""
 
 
 def abi_facts() -> list[str]:
@@ -50,6 +51,14 @@ def sealed(name: str, bases: Sequence[tuple[str, int]], reach: Sequence[Reach]) 
     """The name of a driver, with the seal of what it relies on."""
     facts = [abi_hash(), [kind for kind, _ in bases], list(reach)]
     return f"{name}_{hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]}"
+
+
+def joined(first: Reach | None, end: int, is_written: bool, values: Sequence[int] | None) -> Reach:
+    """What a driver relies on at a base of which it uses one thing more."""
+    before, was_written, held = first or (0, False, None)
+    if values is not None:
+        held = (max(values[0], held[0]), min(values[1], held[1])) if held else (int(values[0]), int(values[1]))
+    return max(before, end), was_written or is_written, held
 
 
 def buffer_bytes(buffer: Buffer) -> int:

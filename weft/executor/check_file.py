@@ -19,7 +19,7 @@ from weft.codegen.c.program import DeviceProgram
 from weft.core.errors import WeftError
 from weft.executor.abi import Reach, sealed
 from weft.executor.steps import HostStep, NativeStep, Program, RestStep
-from weft.graph.ir import NUMPY_TYPES, Graph, TensorType, Type, Value, dtype_name
+from weft.graph.ir import NUMPY_TYPES, Array, Graph, TensorType, Type, Value, dtype_name
 from weft.graph.passes.infer import infer
 
 
@@ -32,7 +32,7 @@ LARGEST = 1 << 48
 
 # ------------------------------------------------------------------------------------------------------------- kinds
 # A kind is int (0 or more), str, bool, [kind] (a list), (kind, kind) (a list of so many), {"field": kind} (these fields
-# and no others), {str: kind} (any fields), or several kinds in an Either.
+# and no others), {str: kind} (any fields), SIGNED (an int of either sign), or several kinds in an Either.
 
 
 class Either:
@@ -42,6 +42,7 @@ class Either:
         self.kinds = kinds
 
 
+SIGNED = object()
 _SHAPE = [int]
 _GRAPH = {"text": str, "constants": {str: int}}
 _PROGRAM = {
@@ -55,7 +56,7 @@ _STEP = Either(
     {
         "native": str,
         "bases": [(str, int)],
-        "reach": [(int, bool)],
+        "reach": [(int, bool, Either(None, (SIGNED, SIGNED)))],
         "makes": [(int, str, _SHAPE)],
         "kernels": [str],
         "calls": [(str, [(int, int)])],
@@ -123,6 +124,8 @@ def _misfit(value: Any, kind: Any, where: str) -> str | None:
             return f"{where} is no record of {', '.join(map(str, kind))}"
         problems = (_misfit(one, kind.get(name, kind.get(str)), f"{where}.{name}") for name, one in value.items())
         return next((one for one in problems if one), None)
+    if kind is SIGNED:
+        return None if type(value) is int else f"{where} is no whole number"
     if kind is None:
         return None if value is None else f"{where} is not null"
     if type(value) is not kind or (kind is int and not 0 <= value < LARGEST):
@@ -203,18 +206,20 @@ class ProgramCheck:
             if base not in makes:
                 self._reads(base, reach, step)
         for number, kind in step.makes:
-            reach_of = [end for base, (end, _) in zip(step.bases, step.reach) if base == ("value", number)]
+            reach_of = [reach[0] for base, reach in zip(step.bases, step.reach) if base == ("value", number)]
             if reach_of != [tensor_bytes(kind)]:
                 raise ModuleFileError(f"{step.symbol} does not fill value {number}, {kind!r}")
             self._define(number, kind, f"made by {step.symbol}")
 
     def _reads(self, base: tuple[str, int], reach: Reach, step: NativeStep) -> None:
         """Refuses what reaches past the end of its memory, or writes where only reading is right."""
-        (kind, number), (end, is_written) = base, reach
-        if kind == "arena" and number == 0:
+        (kind, number), (end, is_written, held) = base, reach
+        if kind == "arena" and number == 0 and held is None:
             return
         if kind == "weight" and number < len(self.program.weights):
             size = self.program.weights[number].nbytes
+            if held is not None and not _lies_between(self.program.weights[number], held):
+                raise ModuleFileError(f"weight {number} of {step.symbol} holds numbers that lead outside of its memory")
         elif kind == "value":
             known = self._known(number, f"read by {step.symbol}")
             if not isinstance(known, TensorType) or not known.is_static or known.dtype == "string":
@@ -222,7 +227,7 @@ class ProgramCheck:
             size = tensor_bytes(known)
         else:
             raise ModuleFileError(f"{step.symbol} has no base {kind[:40]} {number}")
-        if end > size or is_written:
+        if end > size or is_written or (held is not None and kind != "weight"):
             raise ModuleFileError(f"{step.symbol} does not fit in {kind} {number}")
 
     def _host(self, step: HostStep) -> None:
@@ -266,9 +271,14 @@ def _agree(a: Type | None, b: Type | None, strict: bool = False) -> bool:
     )
 
 
+def _lies_between(array: Array, held: tuple[int, int]) -> bool:
+    whole = array.dtype.kind in "iu" and array.size > 0
+    return whole and held[0] <= int(array.min()) and int(array.max()) <= held[1]
+
+
 def _reaches(program: Program) -> list[tuple[str, int]]:
     native = [step for step in program.steps if isinstance(step, NativeStep)]
-    return [(kind, end) for step in native for (kind, _), (end, _) in zip(step.bases, step.reach)]
+    return [(kind, reach[0]) for step in native for (kind, _), reach in zip(step.bases, step.reach)]
 
 
 def check_host_graph(graph: Graph) -> None:
@@ -299,7 +309,7 @@ def check_calls(program: Program, programs: Mapping[str, DeviceProgram]) -> None
                     ends[base] = max(ends[base], offset + parameter.bytes)
                     if parameter.is_written and not step.reach[base][1]:
                         raise ModuleFileError(f"{call.symbol} writes to base {base}")
-            if ends != [end for end, _ in step.reach]:
+            if ends != [reach[0] for reach in step.reach]:
                 raise ModuleFileError(f"the calls of {step.symbol} do not reach as far as it says")
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from weft.core.errors import InternalError, WeftError
-from weft.executor.abi import Reach, buffer_bytes, sealed
+from weft.executor.abi import Reach, buffer_bytes, joined, sealed
 from weft.executor.inplace import overwritable
 from weft.executor.kernels import Kernel, KernelCompiler, Packing
 from weft.executor.memory import Life, Plan, plan_memory
@@ -401,9 +401,10 @@ def _stretch(state: _Assembler, launches: Sequence[Launch], plan: Plan, name: st
         places = tuple(state.place(a, bases, plan) for a in launch.arguments)
         calls.append(Call(launch.kernel.symbol, places, launch.kernel.turns))
         buffers = [p for p in launch.kernel.scheduled.params if isinstance(p, Buffer)]
+        noted = launch.kernel.scheduled.annotations.get(VALUES) or {}
         for buffer, argument, (base, offset) in zip(buffers, launch.arguments, places, strict=True):
-            end, is_written = reach.get(base, (0, False))
-            reach[base] = max(end, offset + buffer_bytes(buffer)), is_written or argument in launch.writes
+            end, is_written = offset + buffer_bytes(buffer), argument in launch.writes
+            reach[base] = joined(reach.get(base), end, is_written, noted.get(buffer.name))
         for value in map(state.root, launch.writes):
             if value not in state.in_arena:
                 makes[state.number(value)] = value.tensor

@@ -568,7 +568,7 @@ def _step(file: _File, row: Mapping[str, Any], executor: Executor) -> Step:
         makes = [(number, made_type(dtype, shape)) for number, dtype, shape in row["makes"]]
         bases = [(kind, number) for kind, number in row["bases"]]
         calls = tuple(Call(symbol, tuple((b, at) for b, at in args)) for symbol, args in row["calls"])
-        reach = [(end, is_written) for end, is_written in row["reach"]]
+        reach = [(end, is_written, None if held is None else tuple(held)) for end, is_written, held in row["reach"]]
         return NativeStep(row["native"], bases, makes, row["kernels"], calls, reach=reach)
     if "rest" in row:
         return RestStep(executor.rest(file.graph(row["rest"])), row["inputs"], row["outputs"])
