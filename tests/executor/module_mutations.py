@@ -135,7 +135,7 @@ def main(folder: Path, first: int, stride: int) -> None:
     warnings.simplefilter("ignore")
     counts: Counter[str] = Counter()
     for source in sorted(folder.glob("*.weft")):
-        given = dict(np.load(source.with_suffix(".npz"), allow_pickle=True))
+        given = dict(np.load(source.with_suffix(".npz")))
         wanted = [given.pop(name) for name in sorted(given) if name.startswith("out:")]
         with zipfile.ZipFile(source) as archive:
             manifest = json.loads(archive.read("manifest.json"))

@@ -469,6 +469,26 @@ def test_a_changed_file_is_compiled_again(folder, built, read, model):
         module.graph  # noqa: B018
 
 
+def test_a_file_that_changes_while_it_is_compiled_is_not_linked(folder, built, model, monkeypatch):
+    onnx = pytest.importorskip("onnx")
+    from weft.cli.to_onnx import to_onnx
+    from weft.frontends import onnx as frontend
+
+    first, graph, plain = model.read_bytes(), convnet(), frontend.load
+    changed = graph.replace(constants={v: a * 2 if a.size > 100 else a for v, a in graph.constants.items()})
+
+    def late(*given):
+        onnx.save(to_onnx(changed), model)
+        return plain(*given)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(frontend, "load", late)
+        check(changed, random_inputs(graph), compile(model))
+    model.write_bytes(first)
+    check(graph, random_inputs(graph), compile(model))
+    assert len(built) == 2
+
+
 def test_weights_in_other_files_are_read_every_time(folder, built, read, model):
     onnx = pytest.importorskip("onnx")
     outside = model.with_name("outside.onnx")

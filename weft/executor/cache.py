@@ -210,8 +210,12 @@ class FileEntry:
         return form if re.fullmatch(r"[0-9a-f]{40}\.weft", name) and form.exists() else None
 
     def keep(self, form: Path) -> None:
-        """Links the file to a form; not where the file takes weights from other files, which may change alone."""
+        """Links the file to a form; not where it takes weights from other files, which may change alone, nor where it
+        was changed while it was compiled: the form is then of what came after.
+        """
         try:
+            if not self.is_same():
+                return
             with open(self.source, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
                 if data.find(b"location") >= 0:
                     return

@@ -27,6 +27,7 @@ class ModuleFileError(WeftError, ValueError):
     """A file that is no module of this version and machine, or is damaged, or is not signed with the key."""
 
 
+MOST_DIMENSIONS = 32
 LARGEST = 1 << 48
 """No number of a module file is larger: it counts bytes, elements or things."""
 
@@ -143,7 +144,7 @@ def tensor_bytes(kind: TensorType) -> int:
 
 def made_type(dtype: str, shape: Sequence[int]) -> TensorType:
     """The type of a value that kernels make: of numbers, and of a size that can be."""
-    if dtype not in NUMPY_TYPES or dtype == "string" or math.prod(shape) >= LARGEST:
+    if dtype not in NUMPY_TYPES or dtype == "string" or math.prod(shape) >= LARGEST or len(shape) > MOST_DIMENSIONS:
         raise ModuleFileError(f"no kernel makes a {dtype[:40]}{list(shape)[:12]}")
     return TensorType(dtype, list(shape))
 

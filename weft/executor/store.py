@@ -267,7 +267,7 @@ def _refusing(read: Callable[[], T], path: Path) -> T:
         return read()
     except Exception as error:  # noqa: BLE001 — raised again, with the name of the file
         text = str(error) if isinstance(error, WeftError) else f"it is damaged ({error!r})"
-        raise ModuleFileError(text if str(path) in text else f"{path} cannot be loaded: {text}") from None
+        raise ModuleFileError(text if str(path) in text else f"{path} cannot be loaded: {text}") from error
 
 
 class _File:
