@@ -129,10 +129,11 @@ def main(folder: Path, first: int, stride: int) -> None:
     """Tries the mutations first, first + stride, … of each file; prints how they ended."""
     import weft.ops  # noqa: F401
     from weft.core.errors import WeftError
-    from weft.executor import load
+    from weft.executor import bodies, load
     from weft.executor.check_file import ModuleFileError
 
     warnings.simplefilter("ignore")
+    price = bodies.PRICE
     counts: Counter[str] = Counter()
     for source in sorted(folder.glob("*.weft")):
         given = dict(np.load(source.with_suffix(".npz")))
@@ -146,6 +147,7 @@ def main(folder: Path, first: int, stride: int) -> None:
             (folder / "now").write_text(f"{source.name} {place}")
             broken.write_bytes(rewritten(source, text))
             np.empty = fenced
+            bodies.PRICE = 0.0 if at % 2 else price  # compiled at once, or interpreted
             try:
                 module = load(broken)
                 feeds = {}
@@ -153,7 +155,7 @@ def main(folder: Path, first: int, stride: int) -> None:
                     feeds[name] = fenced(array.shape, array.dtype)
                     feeds[name][...] = array
                 made = module.run(None, feeds)
-                same = len(made) == len(wanted) and all(np.array_equal(a, b) for a, b in zip(made, wanted))
+                same = len(made) == len(wanted) and all(map(_alike, made, wanted))
                 counts["right" if same else "another answer"] += 1
                 if not same:
                     print("another answer:", source.name, place)
@@ -165,6 +167,10 @@ def main(folder: Path, first: int, stride: int) -> None:
             finally:
                 np.empty = _empty
     print(json.dumps(counts))
+
+
+def _alike(a: Any, b: Any) -> bool:
+    return a.shape == b.shape and a.dtype == b.dtype and np.allclose(a, b, 1e-4, 1e-4)
 
 
 if __name__ == "__main__":

@@ -16,10 +16,13 @@ from tests.conftest import FULL
 from tests.executor.graphs import random_inputs
 from tests.executor.test_bodies import recurrent
 from tests.executor.test_compile import with_host_node
+from weft.core.errors import TargetError
 from weft.executor import compile, load
 from weft.expr.nodes import Var
 from weft.graph.ir import Graph, TensorType, Value
 from weft.models.builder import Builder
+from weft.targets.base import Target
+from weft.targets.registry import find_target
 
 
 def small_net() -> Graph:
@@ -37,6 +40,14 @@ def open_net() -> Graph:
     return b.finish(b.node("Tanh", b.dense(b.relu(b.dense(x, 6, 5)), 5, 3)))
 
 
+def device() -> Target | None:
+    """A device that every machine can have; None where it has none."""
+    try:
+        return find_target("opencl")
+    except TargetError:
+        return None
+
+
 def write_models(folder: Path) -> None:
     """Saved modules, and beside each its inputs and what it answers."""
     loop, loop_inputs = recurrent()
@@ -47,10 +58,12 @@ def write_models(folder: Path) -> None:
         "loop": (loop, loop_inputs),
         "open": (open_net(), random_inputs(open_net(), 1, {"rows": 3})),
     }
+    if FULL and device() is not None:
+        models["device"] = models["net"]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for name, (graph, arrays) in models.items():
-            module = compile(graph)
+            module = compile(graph, target=device() if name == "device" else "auto")
             feeds = {value.name: array for value, array in zip(graph.inputs, arrays)}
             module.run(None, feeds)
             module.save(folder / f"{name}.weft")
