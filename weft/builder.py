@@ -18,7 +18,7 @@ import numpy as np
 from weft.codegen.c.program import DeviceProgram
 from weft.codegen.llvm import compile as llvm_compile
 from weft.codegen.llvm.generate import entry_symbol, generate
-from weft.core.errors import ExpressionError, TargetError
+from weft.core.errors import ExpressionError, RuntimeFault, TargetError
 from weft.expr.nodes import (
     Add,
     Binary,
@@ -35,10 +35,12 @@ from weft.expr.nodes import (
     int_value,
 )  # fmt: skip
 from weft.loop.ir import Func, Param, Store
+from weft.loop.passes.check_bounds import ERRORS
 from weft.loop.tree import blocks_in
 from weft.loop.verifier import verify
 from weft.loop.visit import walk_stmts
 from weft.runtime.arguments import bind, memory_of, scalar_of_bits, slot_format
+from weft.runtime.faults import OUTSIDE, REASONS
 from weft.runtime.function import CompiledFunction, Dim, InProcess, Parameter, Signature
 from weft.runtime.threads import check_threads
 from weft.schedule.schedule import Schedule
@@ -221,7 +223,15 @@ class DeviceFunction(InProcess):
                 written.append((memory, host))
         for name, size in zip(self.signature.size_names, sizes):
             given[name] = np.int64(size)
+        errors = np.zeros(1, np.int32)
+        if any(parameter.name == ERRORS for parameter in self.built.program.parameters):
+            given[ERRORS] = self.device.allocate(errors.nbytes)
+            self.device.write(given[ERRORS], errors)
         self._program.run(given)
+        if ERRORS in given:
+            self.device.read(given[ERRORS], errors)
+        if errors[0]:
+            raise RuntimeFault(f"{self.signature.name} failed: {REASONS[OUTSIDE]}")
         for memory, host in written:
             self.device.read(memory, host)
 
@@ -240,6 +250,7 @@ def build(
     target: Literal["native", "cpu"] = "native",
     name: str | None = None,
     threads: int | None = None,
+    check_indices: bool = True,
 ) -> BuiltFunction: ...
 
 
@@ -250,6 +261,7 @@ def build(
     target: str | Target = "native",
     name: str | None = None,
     threads: int | None = None,
+    check_indices: bool = True,
 ) -> AnyBuilt: ...
 
 
@@ -259,15 +271,22 @@ def build(
     target: str | Target = "native",
     name: str | None = None,
     threads: int | None = None,
+    check_indices: bool = True,
 ) -> AnyBuilt:
     """Compiles a schedule or a loop program.
 
     `args` gives the order of the parameters (tensors, and te.var scalars). For this machine the result is a function to
     call with arrays; for another it is a `Built`, which gives object code and assembly (a `DeviceBuilt`, which gives
     the source, where the target is a GPU).
+
+    An index that is data, as in `A[I[i]]`, is tested when the function runs: one outside of its dimension is not used,
+    and the call fails with a RuntimeFault. `check_indices=False` leaves the tests out, for data that is known to be
+    right: an index outside then reads or writes whatever lies there. Indices that are proven right cost nothing.
     """
     machine = find_target(target)
     func = with_arguments(_func(what), args)
+    if not check_indices:
+        func = func.replace(annotations={**func.annotations, "check_indices": False})
     if name is not None:
         func = func.replace(name=_function_name(name))
     if threads is not None:

@@ -153,7 +153,8 @@ def test_bench_against_onnxruntime(weft, tiny):
     [
         ("graph", "MatMul(%x, %w)"),
         ("fused", "Softmax fourth"),
-        ("te", "block"),
+        ("te", "te.sum(in0[i, k] * in1[k, j], axis=[k])"),
+        ("te", "for i0 in range(4):"),
         ("schedule", "s.apply("),
         ("loops", "for "),
         ("lowered", "func "),
@@ -248,6 +249,8 @@ def test_profile_shows_every_kernel(weft, tiny, tmp_path, monkeypatch):
     assert code == 0, err
     kernels = json.loads(data.read_text())["kernels"]
     assert kernels and all(kernel["label"] in out for kernel in kernels) and "of peak" in out
+    assert {"third", "fourth"} <= {name for kernel in kernels for name in kernel["nodes"]}
+    assert all(", ".join(kernel["nodes"]) in " ".join(out.split()) for kernel in kernels)
     assert len([event for event in json.loads(trace.read_text())["traceEvents"] if event["ph"] == "X"]) == len(kernels)
     again = figures(weft("profile", path, "--threads", "1", "--seconds", "0.01", "--json", "-"))
     assert [kernel["label"] for kernel in again["kernels"]] == [kernel["label"] for kernel in kernels]

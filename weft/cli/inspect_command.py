@@ -29,6 +29,7 @@ from weft.cli.facts import specializations
 from weft.cli.screen import Screen
 from weft.cli.sources import UsageError, add_compiling, add_inputs, add_model, open_graph, open_with_feeds
 from weft.codegen.llvm.compile import emit_assembly
+from weft.core.html import printable
 from weft.executor import Module
 from weft.executor.program import build_program
 from weft.graph.ir import Graph
@@ -226,7 +227,7 @@ def _show_fused(module: Module, screen: Screen) -> None:
         screen.figures({"groups": groups})
         return
     rows = [[g["where"], " → ".join(g["nodes"]), g.get("reason", "; ".join(g.get("makes", [])))] for g in groups]
-    screen.table(["", "nodes", "makes"], rows)
+    screen.table(["", "nodes", "makes"], [[printable(cell) for cell in row] for row in rows])
 
 
 def _named(node: Any) -> str:

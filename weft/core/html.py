@@ -1,4 +1,4 @@
-"""HTML for notebooks: what `_repr_html_` of modules, graphs, schedules and profiles is made of.
+"""Words from model files, made safe to show: HTML for notebooks (`_repr_html_` of modules, graphs, …), and terminals.
 
 In: texts and tables, whose words come from model files that anybody may have written. Out: `Html`. Only `tag` makes it,
 and it escapes everything that is not `Html` already; what one glues together with `+` is plain text again, and escaped.
@@ -13,6 +13,8 @@ MOST_ROWS = 200
 LONGEST_CELL = 120
 LONGEST_TEXT = 100_000
 """Characters, and rows of a table, from which on the rest is counted only: a notebook keeps what it shows."""
+
+_CELL = "text-align:left;padding:0 1em 0 0"
 
 
 class Html(str):
@@ -35,6 +37,11 @@ def _escaped(text: str) -> str:
     return html.escape(text)
 
 
+def printable(text: str) -> str:
+    """A name from a model's file as a terminal may show it: one with controls or marks of direction is escaped."""
+    return text if text.isprintable() else ascii(text)
+
+
 def shortened(text: str, most: int) -> str:
     """Text of at most so many characters: the end stays, where names of nodes differ."""
     return text if len(text) <= most else "…" + text[len(text) - most + 1 :]
@@ -43,21 +50,18 @@ def shortened(text: str, most: int) -> str:
 def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> Html:
     """A table; a cell that is `Html` stands as it is."""
     listed = list(rows)
-    lines = [tag("tr", *(tag("th", name, style="text-align:left") for name in header))]
+    lines = [tag("tr", *(tag("th", name, style=_CELL) for name in header))]
     for row in listed[:MOST_ROWS]:
         cells = (cell if isinstance(cell, Html) else shortened(str(cell), LONGEST_CELL) for cell in row)
-        lines.append(tag("tr", *(tag("td", cell, style="text-align:left") for cell in cells)))
+        lines.append(tag("tr", *(tag("td", cell, style=_CELL) for cell in cells)))
     more = [tag("p", f"… and {len(listed) - MOST_ROWS} more")] if len(listed) > MOST_ROWS else []
     return tag("div", tag("table", *lines), *more)
 
 
 def preformatted(text: str) -> Html:
     """Text in lines as they are, such as a program."""
-    cut = (
-        text
-        if len(text) <= LONGEST_TEXT
-        else f"{text[:LONGEST_TEXT]}\n… and {len(text) - LONGEST_TEXT} characters more"
-    )
+    more = len(text) - LONGEST_TEXT
+    cut = text if more <= 0 else f"{text[:LONGEST_TEXT]}\n… and {more} characters more"
     return tag("pre", cut, style="line-height:1.25")
 
 

@@ -16,6 +16,8 @@ from collections.abc import Sequence
 
 from weft.codegen.llvm.calls import TURN_BIT
 from weft.expr.nodes import Buffer, int_value
+from weft.loop.passes.check_bounds import ERRORS
+from weft.runtime.faults import KERNEL_SHIFT, REASONS
 from weft.runtime.native import FUNCTIONS
 
 FORMAT = 4
@@ -32,7 +34,8 @@ def abi_facts() -> list[str]:
         f"module file {FORMAT}",
         "driver int32 name(const int64 *bases, int64 threads)",
         "kernel int32 name(const int64 *args, int64 threads)",
-        "result 0 done, 1 out of memory",
+        f"result 0 done; {REASONS}; above bit {KERNEL_SHIFT} the number of the kernel",
+        f"a device's reports in {ERRORS}",
         f"bit {TURN_BIT} of threads: odd call",
         f"runtime {' '.join(FUNCTIONS)}",
         "weft_parallel_for(void (*body)(int64 begin, int64 end, void *env), void *env, int64 count, int64 threads)",

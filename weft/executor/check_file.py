@@ -21,6 +21,7 @@ from weft.executor.abi import Reach, sealed
 from weft.executor.steps import HostStep, NativeStep, Program, RestStep
 from weft.graph.ir import NUMPY_TYPES, Array, Graph, TensorType, Type, Value, dtype_name
 from weft.graph.passes.infer import infer
+from weft.loop.passes.check_bounds import ERRORS
 
 
 class ModuleFileError(WeftError, ValueError):
@@ -300,11 +301,14 @@ def check_calls(program: Program, programs: Mapping[str, DeviceProgram]) -> None
     for step in program.steps:
         if isinstance(step, NativeStep):
             ends = [0] * len(step.bases)
+            if len(step.kernels) != len(step.calls):
+                raise ModuleFileError(f"{step.symbol} does not say what each of its kernels computes")
             for call in step.calls:
                 found = programs.get(call.symbol)
-                if found is None or len(found.parameters) != len(call.arguments):
+                given = [] if found is None else [p for p in found.parameters if p.name != ERRORS]
+                if found is None or len(given) != len(call.arguments) or given != list(found.parameters[: len(given)]):
                     raise ModuleFileError(f"there is no kernel {call.symbol[:80]} with {len(call.arguments)} arguments")
-                for parameter, (base, offset) in zip(found.parameters, call.arguments):
+                for parameter, (base, offset) in zip(given, call.arguments):
                     if base >= len(ends):
                         raise ModuleFileError(f"{call.symbol} has no base {base}")
                     ends[base] = max(ends[base], offset + parameter.bytes)

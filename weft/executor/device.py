@@ -23,6 +23,8 @@ from weft.executor.memory import aligned
 from weft.executor.run import HostRunner, Inner
 from weft.executor.steps import HostStep, NativeStep, Program, RestStep
 from weft.graph.ir import Array, TensorType, dtype_name
+from weft.loop.passes.check_bounds import ERRORS
+from weft.runtime.faults import OUTSIDE, REASONS
 from weft.targets.base import Device, Recording, Target
 
 MOST_SLOTS = 4
@@ -45,16 +47,25 @@ class LoadedModel:
         self.arena_bytes = aligned(program.arena_bytes, self.part_bytes)
         scratch = [sum(aligned(w.bytes, self.part_bytes) for w in kernel.workspaces) for kernel in kernels.values()]
         self.total_bytes = self.arena_bytes + max(scratch, default=0)
+        self.reporters: dict[tuple[str, int], str] = {
+            (step.symbol, at): step.kernels[at]
+            for step in program.steps
+            if isinstance(step, NativeStep)
+            for at, call in enumerate(step.calls)
+            if any(parameter.name == ERRORS for parameter in kernels[call.symbol].parameters)
+        }
+        """The calls that may report an index outside of its dimension, and what they compute."""
 
     def _upload(self, array: Array) -> Any:
         memory = self.device.allocate(array.nbytes)
         self.device.write(memory, np.ascontiguousarray(array))
         return memory
 
-    def launches(self, step: NativeStep, bases: Sequence[Any], arena: Any) -> list[list[Any]]:
+    def launches(self, step: NativeStep, bases: Sequence[Any], arena: Any, errors: Any) -> list[list[Any]]:
         """The launches of each call of a stretch, for these addresses."""
         found = []
-        for call in step.calls:
+        places = {key: at * self.part_bytes for at, key in enumerate(self.reporters)}
+        for at, call in enumerate(step.calls):
             program = self.kernels[call.symbol]
             given: dict[str, Any] = {}
             for parameter, (base, offset) in zip(program.parameters, call.arguments):
@@ -65,6 +76,8 @@ class LoadedModel:
             for workspace in program.workspaces:
                 given[workspace.name] = self.device.part(arena, start, workspace.bytes)
                 start += aligned(workspace.bytes, self.part_bytes)
+            if (step.symbol, at) in places:
+                given[ERRORS] = self.device.part(errors, places[step.symbol, at], self.part_bytes)
             found.append(self.executables[call.symbol].bind(given))
         return found
 
@@ -75,8 +88,24 @@ class Slot:
     def __init__(self, model: LoadedModel) -> None:
         self.model = model
         self.arena = model.device.allocate(model.total_bytes)
+        self.errors = None
+        if model.reporters:
+            self._no_errors = np.zeros((len(model.reporters), model.part_bytes // 4), np.int32)
+            self.errors = model.device.allocate(self._no_errors.nbytes)
+            model.device.write(self.errors, self._no_errors)
         self.places: dict[int, Any] = {}
         self._recordings: OrderedDict[Any, tuple[list[Any], Recording]] = OrderedDict()
+
+    def check(self, stream: Any = None) -> None:
+        """Waits for what is queued in a stream; an error where a kernel of this slot was given an index outside."""
+        if self.errors is None:
+            return
+        found = np.empty_like(self._no_errors)
+        self.model.device.read(self.errors, found, stream)
+        if found.any():
+            self.model.device.write(self.errors, self._no_errors, stream)
+            wrong = [what for what, row in zip(self.model.reporters.values(), found) if row.any()]
+            raise RuntimeFault(f"{wrong[0]} failed: {REASONS[OUTSIDE]}")
 
     def place(self, number: int, size: int) -> Any:
         """The memory of a value of this slot; a value always has the same size."""
@@ -90,7 +119,7 @@ class Slot:
         key = (at, *(base if isinstance(base, int) else id(base) for base in bases))
         found = self._recordings.get(key)
         if found is None:
-            launches = [one for call in self.model.launches(step, bases, self.arena) for one in call]
+            launches = [one for call in self.model.launches(step, bases, self.arena, self.errors) for one in call]
             # The addresses are kept with the recording: no other memory gets the identity of one of them meanwhile.
             found = self._recordings[key] = (bases, self.model.device.record(launches))
             if len(self._recordings) > MOST_RECORDINGS:
@@ -213,6 +242,7 @@ class DeviceRunner(HostRunner):
             fits = given is not None and number in values.kinds and _fits(given, values.kinds[number])
             results.append(self._own(at, number, values.array(number, given if fits else None)))
         self._give(None, slot)
+        slot.check()
         return results
 
     def queue(
@@ -231,6 +261,8 @@ class DeviceRunner(HostRunner):
                 if made is not array:
                     values.device.copy(array.memory, made.memory, array.nbytes, stream)
             found = list(out)
+        for array in found:
+            array.check = slot.check
         self._give(stream, slot)
         return found
 
@@ -252,6 +284,8 @@ class DeviceRunner(HostRunner):
         for number, array in zip(program.inputs, arrays):
             values.take(number, array)
         recording = slot.recording(0, step, self._bases(step, values))
+        for array in out:
+            array.check = slot.check
         kept = (slot, list(arrays), list(out))
 
         def launch_again(alive: Any = kept) -> None:

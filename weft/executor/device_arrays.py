@@ -8,7 +8,7 @@ torch.from_dlpack(y)          where the device shares its memory: DLPack and __c
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,7 +34,12 @@ class Lease:
 
 
 class DeviceArray:
-    """A contiguous array in a device's memory. `stream` is where what makes it is queued (None: the device's own)."""
+    """A contiguous array in a device's memory. `stream` is where what makes it is queued (None: the device's own).
+
+    `check` raises what went wrong in the run that makes it, once the host waits for it.
+    """
+
+    check: Callable[[Any], None] | None = None
 
     def __init__(
         self, device: Device, memory: Any, shape: Sequence[int], dtype: str, stream: Any = None, keep: Any = None
@@ -70,6 +75,8 @@ class DeviceArray:
         """The elements on the host; waits until they are there."""
         made = np.empty(self.shape, self.dtype) if into is None else into
         self.device.read(self.memory, made, self.stream)
+        if self.check is not None:
+            self.check(self.stream)
         return made
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
@@ -94,6 +101,8 @@ class DeviceArray:
         address = self._address("__cuda_array_interface__")
         self._share()
         self.device.synchronize(self.stream)
+        if self.check is not None:
+            self.check(self.stream)
         kind = np.dtype(np.uint16) if self.dtype_name == "bfloat16" else self.dtype
         return {"shape": self.shape, "typestr": kind.str, "data": (address, False), "version": 3, "strides": None}
 

@@ -40,6 +40,7 @@ class DeviceModule(Module):
 
         `out` gives an array on the device for each output, of its type and shape: the results are written there.
         """
+        self._check_named(feeds)
         device = self.target.device()
         wanted = None if stream is None else device.stream_of(stream)
         arrays = self._bind_on(feeds, wanted)
@@ -51,6 +52,7 @@ class DeviceModule(Module):
 
     def bind(self, feeds: Mapping[str, Any], stream: Any = None) -> Bound:
         """The model with inputs at fixed places of the device: those given, or copies of arrays of the host."""
+        self._check_named(feeds)
         placed = {name: array if is_on_device(array) else self.to_device(array) for name, array in feeds.items()}
         return Bound(self, placed, stream)
 

@@ -48,7 +48,7 @@ class TimedDeviceRunner(DeviceRunner):
         key = (at, id(values.slot))
         held = self._timers.get(key)
         if held is None or any(a is not b for a, b in zip(held[0], bases)):
-            calls = values.slot.model.launches(step, bases, values.slot.arena)
+            calls = values.slot.model.launches(step, bases, values.slot.arena, values.slot.errors)
             timer = values.device.timer([launch for call in calls for launch in call])
             held = self._timers[key] = (bases, [len(call) for call in calls], timer)
         begin = time.perf_counter_ns()

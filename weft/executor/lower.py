@@ -172,6 +172,12 @@ def label_of(nodes: Sequence[Node]) -> str:
     return "_".join(names[:4]) + (f"_and_{len(names) - 4}" if len(names) > 4 else "")
 
 
+def described(nodes: Sequence[Node]) -> str:
+    """The nodes of a kernel as an error names them."""
+    more = f" and {len(nodes) - 3} more" if len(nodes) > 3 else ""
+    return ", ".join(node.describe() for node in nodes[:3]) + more
+
+
 def _launch(
     nodes: Sequence[Node], outputs: Sequence[Value], constants: Mapping[Value, Array], compiler: KernelCompiler
 ) -> Launch:
@@ -408,10 +414,10 @@ def _stretch(state: _Assembler, launches: Sequence[Launch], plan: Plan, name: st
         for value in map(state.root, launch.writes):
             if value not in state.in_arena:
                 makes[state.number(value)] = value.tensor
-    labels = [launch.kernel.label for launch in launches]
+    computed = [described(launch.nodes) for launch in launches]
     reaches = [reach[at] for at in range(len(bases))]
     symbol = sealed(name, list(bases), reaches)
-    return NativeStep(symbol, list(bases), list(makes.items()), labels, tuple(calls), reach=reaches)
+    return NativeStep(symbol, list(bases), list(makes.items()), computed, tuple(calls), reach=reaches)
 
 
 def _driver(step: Step, target: Target) -> str:

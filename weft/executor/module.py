@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from weft.core.errors import ArgumentError, WeftError
-from weft.core.html import folded, preformatted, table, tag
+from weft.core.html import folded, preformatted, printable, table, tag
 from weft.executor.fastcall import Fast
 from weft.executor.precision import check_precision, machine_of
 from weft.executor.report import report_text
@@ -136,11 +136,8 @@ class Module:
 
         `out` gives a numpy array for each of these outputs, of its type and shape: the results are written there.
         """
-        if not isinstance(feeds, (dict, Mapping)):
-            raise ArgumentError(
-                f"the inputs are given by name, run(None, {{{self._names[0] if self._names else ''!r}: array}}), "
-                f"not as a {type(feeds).__name__}; a call of the module takes arrays in order"
-            )
+        if not isinstance(feeds, dict):
+            self._check_named(feeds)
         if self._fast is not None and output_names is None and len(feeds) == len(self._names):
             if out is None or type(out) in (list, tuple):
                 try:
@@ -171,6 +168,13 @@ class Module:
             return [_put(self.outputs[at].name, array, made[at]) for at, array in zip(wanted, given)]
         made = found.runner.run(arrays, threads)
         return [_as_torch(made[at]) if like_torch else made[at] for at in wanted]
+
+    def _check_named(self, feeds: Any) -> None:
+        if not isinstance(feeds, Mapping):
+            raise ArgumentError(
+                f"the inputs are given by name, {{{self._names[0] if self._names else 'x'!r}: array}}, not as a "
+                f"{type(feeds).__name__}; a call of the module takes arrays in order"
+            )
 
     def _places(self, output_names: Sequence[str] | None) -> list[int]:
         if output_names is None:
@@ -255,7 +259,7 @@ class Module:
 
     def __repr__(self) -> str:
         inside = ", ".join(f"{port.name}: {port.dtype}{_sizes(port)}" for port in self.inputs)
-        return f"Module({self._executor.signature.name}({inside}) for {self.target.name})"
+        return printable(f"Module({self._executor.signature.name}({inside}) for {self.target.name})")
 
     def _repr_html_(self) -> str:
         ports = [*(("input", port) for port in self.inputs), *(("output", port) for port in self.outputs)]

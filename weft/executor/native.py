@@ -2,7 +2,8 @@
 
 A driver is `int32_t name(const int64_t *bases, int64_t threads)`. `bases` are addresses: of the arena, of weights, of
 arrays. Each call of a kernel gets an argument block filled with `bases[i] + offset`. The first kernel that fails ends
-the driver with its code. A driver with a clock also writes when it began and when each kernel ended (see `profile`).
+the driver with its code, and its number in the bits above KERNEL_SHIFT. A driver with a clock also writes when it
+began and when each kernel ended (see `profile`).
 
 Where a kernel wants to know whether this is an odd call, the driver counts them. Only the order turns in which a kernel
 reads its weights, never what it computes, so it does not matter how calls from several threads are counted.
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 
 from weft.codegen.llvm.calls import TURN_BIT
 from weft.codegen.llvm.types import quote
+from weft.runtime.faults import KERNEL_SHIFT
 
 Place = tuple[int, int]
 """An address: the number of a base, and an offset in bytes."""
@@ -68,7 +70,8 @@ def driver_ir(name: str, calls: Sequence[Call], triple: str, clock: int | None =
             f"  %f{number} = icmp ne i32 %r{number}, 0",
             f"  br i1 %f{number}, label %failed{number}, label %next{number}",
             f"failed{number}:",
-            f"  ret i32 %r{number}",
+            f"  %c{number} = or i32 %r{number}, {number << KERNEL_SHIFT}",
+            f"  ret i32 %c{number}",
             f"next{number}:",
             *_time_ir(clock, number + 1),
         ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from weft.core.html import bar, shortened, table, tag
+from weft.core.html import bar, printable, shortened, table, tag
 
 WIDEST_NAMES = 40
 """Characters that the names of a kernel's nodes take in a table."""
@@ -26,7 +26,7 @@ def profile_text(profile: Any, most: int | None = None) -> str:
 def summary(profile: Any) -> str:
     """The whole in one line, and the peaks in another."""
     lines = [
-        f"{profile.model}: {_time(profile.seconds)} a call with {profile.threads} threads (median of "
+        f"{printable(profile.model)}: {_time(profile.seconds)} a call with {profile.threads} threads (median of "
         f"{len(profile.call_samples)} runs), {len(profile.kernels)} kernels, {_time(profile.overhead)} outside them; "
         f"weights {profile.weight_bytes / 2**20:.1f} MB, arena {profile.arena_bytes / 2**20:.1f} MB"
     ]
@@ -59,7 +59,7 @@ def _chosen(profile: Any, most: int | None) -> list[Any]:
 
 def node_names(names: Sequence[str], most: int = WIDEST_NAMES) -> str:
     """The model's names of a kernel's nodes: all that fit, or the end of the first and how many more there are."""
-    shown = [name if name.isprintable() else ascii(name) for name in names]
+    shown = [printable(name) for name in names]
     whole = ", ".join(shown)
     if len(whole) <= most:
         return whole

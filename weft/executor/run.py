@@ -6,6 +6,7 @@ arrays, or the arrays that the caller gives for them.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ from weft.executor.steps import HostStep, NativeStep, Program, aligned_array
 from weft.graph.interpreter import mismatch, operator_of
 from weft.graph.ir import Array, Graph, GraphError, TensorType, Value
 from weft.graph.opspec import Evaluate, Repeated, Repetition
+from weft.runtime.faults import KERNEL_SHIFT, reason_of
 from weft.runtime.jit import JitModule
 
 MOST_ARENAS = 4
@@ -181,10 +183,11 @@ class Runner(HostRunner):
         return self._fast
 
     def _make_fast(self, types: Sequence[TensorType]) -> Fast:
-        entries = [step.entry for step in self.program.steps if isinstance(step, NativeStep)]
-        scope = {"arenas": self._arenas, "new_arena": self._new_arena, "keep_arena": self.give_arena, "fault": fault}
+        steps = [step for step in self.program.steps if isinstance(step, NativeStep)]
+        scope = {"arenas": self._arenas, "new_arena": self._new_arena, "keep_arena": self.give_arena}
         # The function may outlive the runner: it holds the engine and the weights too.
-        scope.update(entry=entries[0] if entries else None, alive=(self._engine, self.program))
+        scope.update(entry=steps[0].entry if steps else None, alive=(self._engine, self.program))
+        scope["fault"] = functools.partial(fault, steps[0].kernels if steps else [])
         return fast_call(self.program, types, self._addresses, scope)
 
     def run(self, arrays: Sequence[Any], threads: int, out: Sequence[Array | None] | None = None) -> list[Any]:
@@ -235,7 +238,7 @@ class Runner(HostRunner):
     def _native(self, step: NativeStep, values: list[Any], given: dict[int, Array], arena: Arena, threads: int) -> None:
         code = self._calls[id(step)](values, given, arena[0], threads)
         if code:
-            raise fault(code)
+            raise fault(step.kernels, code)
 
     def weight_address(self, number: int) -> int:
         """Where a weight lies."""
@@ -259,7 +262,8 @@ class Runner(HostRunner):
             self._arenas.append(arena)
 
 
-def fault(code: int) -> RuntimeFault:
-    """The error for the code of a native call that failed."""
-    reason = "there was not enough memory for its intermediate arrays" if code == 1 else f"code {code}"
-    return RuntimeFault(f"the compiled model failed: {reason}")
+def fault(kernels: Sequence[str], code: int) -> RuntimeFault:
+    """The error for the code of a native call that failed; `kernels` says what each of its kernels computes."""
+    number = code >> KERNEL_SHIFT
+    where = kernels[number] if number < len(kernels) else "the compiled model"
+    return RuntimeFault(f"{where} failed: {reason_of(code)}")

@@ -46,8 +46,8 @@ class Runs(Protocol):
 class NativeStep:
     """A native call. `bases` says what each base address is: ("arena", 0), ("weight", n) or ("value", n).
 
-    `calls` are the driver's calls of kernels; a module file does not keep them. `reach` says for each base how far
-    from it they may touch memory, and whether they write there.
+    `kernels` names the nodes of each kernel, for errors. `calls` are the driver's calls of kernels; a module file does
+    not keep them. `reach` says for each base how far from it they may touch memory, and whether they write there.
     """
 
     symbol: str

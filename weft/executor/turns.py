@@ -231,7 +231,7 @@ class _Plan:
         finally:
             self.runner.give_arena(arena)
         if self.cells[2]:
-            raise fault(int(self.cells[2]))
+            raise fault(self.step.kernels, int(self.cells[2]))
         return self.result(turns)
 
     def base(self, kind: str, number: int, arena: int) -> Address:

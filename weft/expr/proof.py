@@ -336,8 +336,8 @@ class Prover(Linear):
                 if mine * value <= 0:
                     continue
                 self.fact_polys = facts[:index] + facts[index + 1 :]
-                left = add_scaled(scaled(p, abs(value)), fact, -abs(mine))
-                proven = self.nonneg(left)
+                left, constant = add_scaled(scaled(p, abs(value)), fact, -abs(mine))
+                proven = self.nonneg((left, constant + abs(value) - 1))  # p is whole: more than -1 is enough
                 self.fact_polys = facts
                 if proven:
                     return True
@@ -353,10 +353,10 @@ class Prover(Linear):
             kind, inner, divisor = parts
             without = ({other: times for other, times in p[0].items() if other is not key}, p[1])
             if kind is FloorDiv:
-                # x // c >= m just where x >= m*c, and x // c <= m just where x < (m + 1)*c; multiples tell less.
-                slack = value > 1 or value == -1
-                inner = (inner[0], inner[1] - (divisor - 1 if slack else 0))
-                if self.nonneg(add_scaled(scaled(without, divisor), inner, value)):
+                # divisor * p is at least this; and what is a whole number is not negative if it is more than -1.
+                inner = (inner[0], inner[1] - (divisor - 1 if value > 0 else 0))
+                terms, constant = add_scaled(scaled(without, divisor), inner, value)
+                if self.nonneg((terms, constant + divisor - 1)):
                     return True
             elif kind is FloorMod and value < 0:
                 quotient = self.floordiv_constant(inner, divisor)
@@ -501,6 +501,10 @@ def _interval_cast(self: Prover, e: Any) -> Interval:
 
 
 def _interval_call(self: Prover, e: Any) -> Interval:
+    if e.name == "shift_left":
+        (low, high), (least, most) = self.any_interval(e.args[0]), self.any_interval(e.args[1])
+        if low is not None and low >= 0 and least is not None and least >= 0:
+            return low << min(least, 63), None if high is None or most is None or most > 62 else high << most
     if e.name in ("bit_and", "shift_right") and len(e.args) == 2:
         a, b = self.any_interval(e.args[0]), self.any_interval(e.args[1])
         if e.name == "bit_and":

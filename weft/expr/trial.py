@@ -26,6 +26,7 @@ from weft.expr.nodes import (
     Expr,
     FloorDiv,
     FloorMod,
+    Load,
     Max,
     Min,
     Mul,
@@ -35,9 +36,9 @@ from weft.expr.nodes import (
     Sub,
     Var,
 )
-from weft.expr.visit import free_vars
+from weft.expr.visit import free_vars, walk
 
-MOST_POINTS = 1 << 14
+MOST_POINTS = 1 << 16
 
 _BINARY: dict[type[Expr], Callable[..., Any]] = {
     Add: np.add, Sub: np.subtract, Mul: np.multiply, FloorDiv: np.floor_divide, FloorMod: np.mod, Min: np.minimum,
@@ -52,7 +53,11 @@ class _Unknown(Exception):
 
 def tried_interval(e: Expr, ranges: Ranges) -> tuple[int, int] | None:
     """The least and greatest value of an expression where what is known holds; None: not found out."""
-    variables = free_vars(e)
+    variables = dict.fromkeys(free_vars(e))
+    shared = (fact for fact in ranges.facts if not variables.keys().isdisjoint(free_vars(fact)))
+    facts = [fact for fact in shared if not any(isinstance(node, Load) for node in walk(fact))]
+    for fact in facts:
+        variables.update(dict.fromkeys(free_vars(fact)))
     grid: dict[Var, Any] = {}
     points = 1
     for axis, var in enumerate(variables):
@@ -66,7 +71,7 @@ def tried_interval(e: Expr, ranges: Ranges) -> tuple[int, int] | None:
         grid[var] = np.arange(low, high + 1).reshape([-1 if k == axis else 1 for k in range(len(variables))])
     try:
         values = np.asarray(_value(e, grid))
-        known = [_value(fact, grid) >= 0 for fact in ranges.facts if grid.keys() >= set(free_vars(fact))]
+        known = [_value(fact, grid) >= 0 for fact in facts]
     except _Unknown:
         return None
     if known:

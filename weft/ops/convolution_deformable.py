@@ -112,7 +112,7 @@ def _sample_tensors(c: Compute, x: te.Tensor, offset: te.Tensor, mask: Any, wind
                 there = lows[axis] + te.const(float(step), kind)
                 last = te.const(float(sizes[2 + axis] - 1), kind)
                 inside += [there >= te.const(0.0, kind), there <= last]
-                read.append(te.clip(there, te.const(0.0, kind), last).astype("int64"))
+                read.append(te.clip(there.astype("int64"), 0, sizes[2 + axis] - 1))
                 share = share * (parts[axis] if step else te.const(1.0, kind) - parts[axis])
             value = x[(n, ch, *read)].astype(kind) * share
             total = total + te.if_then_else(te.all(*inside), value, te.const(0.0, kind))

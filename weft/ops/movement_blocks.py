@@ -136,7 +136,7 @@ def _reverse(c: Evaluate, x: Array, lengths: Array) -> Array:
     time, batch = int(c.get("time_axis", 0)) % x.ndim, int(c.get("batch_axis", 1)) % x.ndim
     moved = np.moveaxis(x, (batch, time), (0, 1))
     out = np.array(moved)
-    for row, length in enumerate(integers(lengths)):
+    for row, length in enumerate(integers(np.clip(lengths, 0, moved.shape[1]))):
         out[row, :length] = moved[row, :length][::-1]
     return np.ascontiguousarray(np.moveaxis(out, (0, 1), (batch, time)))
 
@@ -148,7 +148,7 @@ def _reverse_compute(c: Compute, x: te.Tensor, lengths: te.Tensor) -> Any:
     steps = c.shape(0)[time]
 
     def read(*i: Any) -> Expr:
-        length = te.minimum(index_expr(lengths[i[batch]]), steps)
+        length = te.clip(index_expr(lengths[i[batch]]), 0, steps)
         at = te.select(i[time] < length, length - 1 - i[time], i[time])
         return x[(*i[:time], at, *i[time + 1 :])]
 

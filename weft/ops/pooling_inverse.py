@@ -1,7 +1,7 @@
 """MaxUnpool: puts pooled values back at the places that MaxPool's indices name; everything else is 0.
 
 Indices count in the shape that kernel, strides and pads give; a larger output_shape only adds zeros behind it. Nothing
-says that an index lies in its own window, so this is a scatter: compiled, an index outside the tensor is not written.
+says that an index lies in its own window, so this is a scatter: with an index outside the tensor, the call fails.
 """
 
 from __future__ import annotations
@@ -65,17 +65,21 @@ def _compute(c: Compute, x: te.Tensor, indices: te.Tensor, output_shape: Any = N
     if is_empty(c.types[0], *c.outputs):
         return None
     inner, shape = [int(d) for d in _unpooled(c, c.shape(0)) if isinstance(d, int)], c.out_shape()
+    if inner[0] != shape[0]:
+        return None
 
     def place(flat: Expr) -> list[Expr]:
+        """The first index is outside just where the flat one is."""
         steps = [math.prod(inner[d + 1 :]) for d in range(len(inner))]
-        return [flat // step % size for step, size in zip(steps, inner)]
+        return [flat // steps[0], *(flat // step % size for step, size in zip(steps[1:], inner[1:]))]
 
     def build(given: Sequence[te.Tensor], made: Sequence[te.Tensor]) -> Stmt:
         def one(i: list[Var]) -> Stmt:
             flat = given[1][tuple(i)].astype("int64")
             at = place(flat)
-            known = te.all(flat >= 0, flat < math.prod(inner), *[a < size for a, size in zip(at, shape)])
-            return If(known, Store(made[0], at, given[0][tuple(i)]))
+            store = Store(made[0], at, given[0][tuple(i)])
+            within = [a < size for a, size, whole in zip(at, shape, inner) if size < whole]
+            return If(te.all(*within), store) if within else store
 
         clear = nest(shape, lambda i: Store(made[0], i, te.const(0, x.dtype)), "c")
         return seq(clear, nest(c.shape(0), one, "u"))

@@ -140,10 +140,11 @@ class AxisKernel:
         return options.mode == "linear" and not options.exclude and self.axis.stretch == 1.0
 
     def inside(self, at: Expr, tap: int = 0) -> Expr:
-        """A place held inside the source, at the cost of the tests that are needed."""
-        if int(self.table.min()) + tap < 0:
+        """A place held inside the source, at the cost of the tests that are needed; floats prove nothing."""
+        if int(self.table.min()) + tap < 0 or not self.is_exact:
             at = te.maximum(at, 0)
-        return te.minimum(at, self.axis.size - 1) if int(self.table.max()) + tap >= self.axis.size else at
+        beyond = int(self.table.max()) + tap >= self.axis.size or not self.is_exact
+        return te.minimum(at, self.axis.size - 1) if beyond else at
 
     def weight(self, distance: Expr) -> Expr:
         """The filter at a distance from the coordinate."""

@@ -175,17 +175,18 @@ def _merge_level(
     source = level % 2
     left, right = (index_expr(marks[(*r, side)]) for side in (0, 1))
 
+    def held(place: Expr) -> Expr:
+        """What a run names where it has ended is read, and not used."""
+        return order[(*r, source, te.minimum(te.maximum(place, 0), size - 1))]
+
     def element(place: Expr) -> Expr:
-        chosen = index_expr(order[(*r, source, te.minimum(place, size - 1))])
-        return x[_at(r, axis, chosen)]
+        return x[_at(r, axis, index_expr(held(place)))]
 
     # The right run gives its element only where that comes before: equal elements keep their order.
     from_right = te.all(right < end, te.any(left >= half, before(element(right), element(left), largest)))
     side = Var("side", te.const(True, "bool").dtype)
     target = (*r, 1 - source, first + t)
-    take = te.select(
-        side, order[(*r, source, te.minimum(right, size - 1))], order[(*r, source, te.minimum(left, size - 1))]
-    )
+    take = te.select(side, held(right), held(left))
     one, none = te.const(1, "int32"), te.const(0, "int32")
     step = seq(
         Store(order, target, take),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from weft.core.errors import InternalError, RuntimeFault
 from weft.runtime.arguments import bind, fast_binder, share
+from weft.runtime.faults import reason_of
 from weft.runtime.signature import Dim, Parameter, Signature
 from weft.runtime.threads import check_threads, get_threads
 
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 __all__ = ["CompiledFunction", "Dim", "InProcess", "Parameter", "Signature"]
 
 _ENTRY = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_char_p, ctypes.c_int64)
-_FAULTS = {1: "there was not enough memory for its intermediate arrays"}
 
 
 class InProcess:
@@ -37,7 +37,7 @@ class InProcess:
     def __reduce__(self) -> NoReturn:
         raise TypeError(
             f"the compiled function {self.signature.name} cannot be pickled: its code lies in this process. Pickle the "
-            "schedule instead and build it in the other process, or write a library with f.built.save_library(path)"
+            "schedule instead, and build it in the other process"
         )
 
 
@@ -80,7 +80,7 @@ class CompiledFunction(InProcess):
         code = self._entry(slots, threads)
         del kept
         if code:
-            raise RuntimeFault(f"{self.signature.name} failed: {_FAULTS.get(code, f'it returned the code {code}')}")
+            raise RuntimeFault(f"{self.signature.name} failed: {reason_of(code)}")
 
     def _bind_others(self, arguments: tuple[Any, ...]) -> tuple[bytes, list[Any]]:
         """The slots, and what must live as long as the call, when not every argument is a numpy array that fits."""

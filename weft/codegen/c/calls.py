@@ -7,6 +7,7 @@ from weft.codegen.c.context import Context, Handler, bare
 from weft.codegen.c.expressions import rounded
 from weft.core.dtypes import DType
 from weft.core.errors import TargetError
+from weft.expr.intrinsics import REPORT
 from weft.expr.nodes import Call, Const, Expr
 
 _MATH = {
@@ -202,6 +203,12 @@ def _prefetch(c: Context, e: Call) -> list[str]:
     return [""]
 
 
+def _report(c: Context, e: Call) -> list[str]:
+    """Notes in the program's last parameter that something is wrong where the argument (any lane of it) holds."""
+    c.line(f"if ({' || '.join(c.lanes(e.args[0]))}) {c.pointer(e.args[1])}[0] = 1;")
+    return [""]
+
+
 def _turn(c: Context, e: Call) -> list[str]:
     """A program in C always runs forwards: nobody counts its calls."""
     return ["0"]
@@ -223,6 +230,7 @@ def _external(c: Context, e: Call) -> list[str]:
 
 _EFFECTS: dict[str, Handler] = {
     "interleave": _interleave, "barrier": _barrier, "prefetch": _prefetch, "turn": _turn,
+    REPORT: _report,
 }  # fmt: skip
 
 

@@ -19,6 +19,7 @@ from weft.core.dtypes import DType
 from weft.core.errors import TargetError
 from weft.expr.intrinsics import REPORT
 from weft.expr.nodes import Address, Broadcast, Buffer, Call, Const, Expr
+from weft.runtime.faults import OUTSIDE
 
 _LLVM_FLOAT = {
     "sqrt": "llvm.sqrt", "floor": "llvm.floor", "ceil": "llvm.ceil", "trunc": "llvm.trunc", "round": "llvm.roundeven",
@@ -250,10 +251,6 @@ def _prefetch(c: Context, e: Call) -> str:
     # Without the note LLVM takes a fetch for an access of anything, and stores sums in every iteration beside it.
     note = c.module.access(e.args[0].buffer) if isinstance(e.args[0], Address) else ""
     return c.call("void", "llvm.prefetch.p0", arguments, note) or "0"
-
-
-OUTSIDE = 2
-"""What a function returns that was given an index outside of its dimension."""
 
 
 def _report(c: Context, e: Call) -> str:

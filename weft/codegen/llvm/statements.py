@@ -21,6 +21,7 @@ from weft.expr.nodes import Address, Buffer, Call, Const, Expr, Load, Var, index
 from weft.expr.visit import walk
 from weft.loop.ir import Allocate, Evaluate, For, If, Let, Seq, Stmt, Store
 from weft.loop.visit import child_exprs, walk_stmts
+from weft.runtime.faults import NO_MEMORY
 
 _LOCAL_LIMIT = 64 * 1024
 """Bytes of a "local" buffer that may live on the stack."""
@@ -227,7 +228,7 @@ def _parallel(c: Context, s: For) -> None:
     may_fail, may_report = _may_fail(s)
     if may_fail or may_report:
         code = c.emit(f"load i32, ptr {pointer}, align 8")
-        fail_if(c, c.emit(f"icmp eq i32 {code}, 1"))
+        fail_if(c, c.emit(f"icmp eq i32 {code}, {NO_MEMORY}"))
     if may_report:
         flag = calls.flag_of(c)
         before = c.emit(f"load i32, ptr {flag}, align 4")
@@ -261,17 +262,17 @@ def _outline(outer: Context, s: For, environment: _Environment, symbol: str) -> 
 
 
 def fail_if(c: Context, failed: str) -> None:
-    """Gives up with code 1, after releasing what is held, if a condition holds."""
+    """Gives up, after releasing what is held, if a condition holds."""
     bad, good = c.new_label("failed"), c.new_label("fine")
     c.branch_if(failed, bad, good, ", !prof !1")
     c.start(bad)
     for held in reversed(c.heap):
         c.call("void", "weft_release", [f"ptr {held}"])
     if c.outlined:
-        c.line("store atomic i32 1, ptr %env monotonic, align 8")
+        c.line(f"store atomic i32 {NO_MEMORY}, ptr %env monotonic, align 8")
         c.line("ret void")
     else:
-        c.line("ret i32 1")
+        c.line(f"ret i32 {NO_MEMORY}")
     c.start(good)
 
 

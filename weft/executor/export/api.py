@@ -17,6 +17,7 @@ from string import Template
 
 from weft.codegen.llvm.types import quote
 from weft.executor.export.plan import LibraryPlan, Tensor
+from weft.runtime.faults import KERNEL_SHIFT, OUTSIDE, REASONS
 
 WEIGHTS = "weft_weights"
 ERRORS = {
@@ -25,6 +26,7 @@ ERRORS = {
     2: "an argument is a null pointer",
     3: "the library was compiled for $cpu, and this processor lacks some of its instructions",
     4: "the system does not let this process use the processor's matrix registers",
+    OUTSIDE: REASONS[OUTSIDE],
 }
 """The text of each code; codes 3 and 4 come from the target's `startup` check."""
 
@@ -240,6 +242,7 @@ def _call(number: int, symbol: str, bases: Sequence[tuple[str, int]]) -> list[st
         f"  %failed.{number} = icmp ne i32 %code.{number}, 0",
         f"  br i1 %failed.{number}, label %stop.{number}, label %next.{number}",
         f"stop.{number}:",
-        f"  ret i32 %code.{number}",
+        f"  %reason.{number} = and i32 %code.{number}, {(1 << KERNEL_SHIFT) - 1}",
+        f"  ret i32 %reason.{number}",
         f"next.{number}:",
     ]

@@ -24,6 +24,7 @@ import numpy as np
 
 from weft.core.dtypes import DType
 from weft.core.errors import InterpreterError, WeftError
+from weft.expr.intrinsics import REPORT
 from weft.expr.nodes import Buffer, Expr, int_value
 from weft.loop.interpreter.arguments import Bound, Sizes, bind_arguments
 from weft.loop.interpreter.emitter import Value, literal
@@ -50,6 +51,14 @@ def register_effect(name: str, function: Callable[..., Any]) -> None:
     It may write through `pointer.view(shape)`. What it returns is the value of the call where that is used.
     """
     EFFECTS[name] = function
+
+
+def _report(wrong: Any, *place: Any) -> None:
+    if np.any(wrong):
+        raise InterpreterError("an index lies outside of the dimension that it indexes")
+
+
+register_effect(REPORT, _report)
 
 
 def interpret(func: Func, *args: Any, check: bool = True, sizes: Mapping[str, int] | None = None) -> None:

@@ -21,7 +21,7 @@ import logging
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from weft.core.dtypes import BOOL, INDEX
+from weft.core.dtypes import BOOL, INDEX, INT32
 from weft.core.errors import BoundsError
 from weft.expr.bounds import Ranges, interval
 from weft.expr.intervals import Interval
@@ -59,6 +59,7 @@ from weft.loop.visit import Mutator, rebuild_stmt, walk_exprs, walk_stmts
 
 logger = logging.getLogger("weft.bounds")
 
+ERRORS = "weft_errors"
 VALUES = "values"
 """A program's note of parameters between which two numbers all of their elements lie."""
 KINDS = ("proven", "guarded", "flagged", "unchecked")
@@ -66,9 +67,15 @@ KINDS = ("proven", "guarded", "flagged", "unchecked")
 
 def check_bounds(func: Func) -> Func:
     """The program with every access inside its buffer."""
-    checker = _Checker(func)
-    body = checker.outermost(func.body)
-    return func.replace(body=body, annotations={**func.annotations, "bounds": checker.counts})
+    return _Checker(func).checked(func)
+
+
+def check_bounds_on_device(func: Func) -> Func:
+    """The same, where a kernel returns nothing: a last parameter ERRORS takes a 1 from whoever reports something."""
+    errors = Buffer(ERRORS, INT32, (1,))
+    checked = _Checker(func, (Address(errors, (index_expr(0),), "w"),)).checked(func)
+    flagged = checked.annotations["bounds"]["flagged"]
+    return checked.replace(params=(*func.params, errors)) if flagged else checked
 
 
 class _Report:
@@ -81,9 +88,6 @@ class _Report:
         self.variables = set(free_vars(condition))
         self.buffers = {load.buffer for load in loads(condition)}
 
-    def statement(self) -> Stmt:
-        return Evaluate(Call(REPORT, (self.condition,), BOOL))
-
     def under(self, condition: Expr) -> _Report:
         """The same test where a condition holds."""
         return _Report(logical_and(condition, self.condition))
@@ -92,23 +96,26 @@ class _Report:
 class _Checker(Mutator):
     """`ranges` is what is known at the place of the walk; `loops` the part of it that no test told."""
 
-    def __init__(self, func: Func) -> None:
-        self.func_name = func.name
+    def __init__(self, func: Func, place: tuple[Expr, ...] = ()) -> None:
+        """`place` is where to report, for a target that has no other way."""
+        self.func_name, self.place = func.name, place
         self.ranges = self.loops = Ranges(values=_values(func)).with_sizes(func.size_vars)
         self.path: list[Expr] = []
         self.pending: list[_Report] = []
         self.wanted = func.annotations.get("check_indices") is not False
         self.counts = dict.fromkeys(KINDS, 0)
 
-    def outermost(self, body: Stmt) -> Stmt:
-        made = self.stmt(body)
-        return self._emitted(self.pending, made)
+    def checked(self, func: Func) -> Func:
+        """The whole program."""
+        made = self.stmt(func.body)
+        body = self._emitted(self.pending, made)
+        return func.replace(body=body, annotations={**func.annotations, "bounds": self.counts})
 
     # ------------------------------------------------------------------------------------------------------- reports
 
-    @staticmethod
-    def _emitted(reports: Sequence[_Report], s: Stmt) -> Stmt:
-        return seq(*[report.statement() for report in reports], s) if reports else s
+    def _emitted(self, reports: Sequence[_Report], s: Stmt) -> Stmt:
+        calls = [Evaluate(Call(REPORT, (report.condition, *self.place), BOOL)) for report in reports]
+        return seq(*calls, s) if calls else s
 
     def _pinned(
         self, s: Stmt, variable: Var | None = None, written: Collection[Buffer] = (), all_of_them: bool = False
@@ -341,27 +348,43 @@ class _Checker(Mutator):
 
 def _values(func: Func) -> dict[Buffer, Interval]:
     """Between which numbers the elements of integer buffers lie: as the program's note says of constants, and for
-    intermediates what is stored there.
+    intermediates what is stored there (an element that is moved about stays what it is).
     """
     noted = func.annotations.get(VALUES) or {}
-    known: dict[Buffer, Interval] = {b: tuple(noted[b.name]) for b in func.buffers if b.name in noted}
-    if not known:
-        return {}
+    known: dict[Buffer, Interval] = {b: (noted[b.name][0], noted[b.name][1]) for b in func.buffers if b.name in noted}
     stores: dict[Buffer, list[Expr]] = {}
     for stmt in walk_stmts(func.body):
         if isinstance(stmt, Store) and stmt.buffer.dtype.is_integer and stmt.buffer not in func.buffers:
             stores.setdefault(stmt.buffer, []).append(stmt.value)
-    named = Ranges({}, (), known)
-    for stmt in walk_stmts(func.body):  # a name stands for a value anywhere in the program
+    if not stores:
+        return known
+    around = Ranges({}, (), known)
+    for stmt in walk_stmts(func.body):  # every variable is bound once, so that its range holds wherever it is used
         if isinstance(stmt, Let):
-            named = _named(named, stmt.var, stmt.value)
-    written_by_call = {e.buffer for e in walk_exprs(func.body) if isinstance(e, Address) and "r" != e.mode}
+            around = _named(around, stmt.var, stmt.value)
+        elif isinstance(stmt, For):
+            around = around.with_loop(stmt.var, stmt.extent)
+    for e in walk_exprs(func.body):
+        if isinstance(e, Address) and e.mode != "r":
+            stores.pop(e.buffer, None)
     for buffer, values in stores.items():
-        found = [interval(value, named) for value in values]
-        lows, highs = [low for low, _ in found if low is not None], [high for _, high in found if high is not None]
-        if len(lows) == len(highs) == len(found) and buffer not in written_by_call:
-            known[buffer] = (min(lows), max(highs))
+        new = [value for value in values if all(load.buffer is not buffer for load in loads(value))]
+        low, high = _union(around, new)
+        if low is None or high is None:
+            continue
+        assumed = Ranges(around.table, (), {**known, buffer: (low, high)})
+        if _union(assumed, [*values, *new]) == (low, high):
+            known[buffer] = low, high
     return known
+
+
+def _union(ranges: Ranges, values: Sequence[Expr]) -> Interval:
+    """Bounds of all of some values together."""
+    found = [interval(value, ranges) for value in values]
+    lows, highs = [low for low, _ in found if low is not None], [high for _, high in found if high is not None]
+    return min(lows) if found and len(lows) == len(found) else None, max(highs) if len(highs) == len(
+        found
+    ) > 0 else None
 
 
 def _named(ranges: Ranges, var: Var, value: Expr) -> Ranges:
@@ -375,6 +398,9 @@ def _named(ranges: Ranges, var: Var, value: Expr) -> Ranges:
 
 def _proven(ranges: Ranges, index: Expr, size: Expr) -> bool:
     """Whether an index is known to lie in a dimension."""
+    if isinstance(index, Select):
+        chosen, other = ranges.with_condition(index.condition), ranges.with_condition(logical_not(index.condition))
+        return _proven(chosen, index.then, size) and _proven(other, index.otherwise, size)
     prover, lanes = ranges.knowledge(), index.dtype.lanes
     if lanes > 1:
         zero, high = broadcast(index_expr(0), lanes), broadcast(size, lanes)
@@ -399,4 +425,4 @@ def _all(conditions: Sequence[Expr]) -> Expr:
     return made
 
 
-__all__ = ["KINDS", "VALUES", "check_bounds"]
+__all__ = ["ERRORS", "KINDS", "VALUES", "check_bounds", "check_bounds_on_device"]

@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import Any
 
 from weft.core.dtypes import INDEX
-from weft.expr.intrinsics import is_pure
+from weft.expr.intrinsics import REPORT, is_pure
 from weft.expr.nodes import (
     Add,
     Address,
@@ -108,7 +108,7 @@ class _Hoister(Mutator):
             if isinstance(node, Address):
                 if "w" in node.mode:
                     self.inside.written.add(node.buffer)
-            elif isinstance(node, Call) and not is_pure(node.name):
+            elif isinstance(node, Call) and not is_pure(node.name) and node.name != REPORT:
                 self.inside.effects = True
 
     def visit_For(self, s: For) -> Stmt:

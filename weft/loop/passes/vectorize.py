@@ -354,7 +354,7 @@ class _LoopBody(Mutator):
     def visit_Evaluate(self, s: Evaluate) -> Stmt:
         if not isinstance(s.value, Call) or s.value.name != REPORT:
             raise _CannotVectorize  # it would have to happen once for each lane
-        condition = self.expr(s.value.args[0])
+        condition, place = self.expr(s.value.args[0]), s.value.args[1:]
         if self.mask is not None:
             condition = logical_and(self.mask, self._guarded(broadcast(condition, self.lanes)))
-        return Evaluate(Call(REPORT, (condition,), BOOL))
+        return Evaluate(Call(REPORT, (condition, *place), BOOL))

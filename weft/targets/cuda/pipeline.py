@@ -12,6 +12,7 @@ from weft.codegen.c.generate import generate as generate_c
 from weft.codegen.c.program import DeviceProgram
 from weft.core.knobs import knobs
 from weft.loop.ir import Func
+from weft.loop.passes.check_bounds import check_bounds_on_device
 from weft.loop.passes.decompose_init import decompose_init
 from weft.loop.passes.double_buffer import double_buffer
 from weft.loop.passes.flatten import flatten
@@ -37,6 +38,7 @@ PASSES: tuple[Callable[[Func], Func], ...] = (
     place_allocations,
     insert_barriers,
     double_buffer,
+    check_bounds_on_device,
     overlap_products,
     overlay_shared,
     flatten,

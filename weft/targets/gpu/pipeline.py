@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from weft.core.knobs import knobs
 from weft.loop.ir import Func
-from weft.loop.passes.check_bounds import check_bounds
+from weft.loop.passes.check_bounds import check_bounds_on_device
 from weft.loop.passes.decompose_init import decompose_init
 from weft.loop.passes.double_buffer import double_buffer
 from weft.loop.passes.flatten import flatten
@@ -31,7 +31,7 @@ PASSES: tuple[Callable[[Func], Func], ...] = (
     place_allocations,
     insert_barriers,
     double_buffer,
-    check_bounds,
+    check_bounds_on_device,
     partition_loops,
     flatten,
     vectorize,
