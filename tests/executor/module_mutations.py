@@ -22,6 +22,9 @@ from typing import Any
 
 import numpy as np
 
+MOST_WORDS = 120
+"""Of one text so many words are changed, evenly; programs for a device are long."""
+
 
 def mutations(manifest: Any) -> Iterator[tuple[str, str]]:
     """Every mutation of a manifest: its place, and the text of the changed one."""
@@ -59,7 +62,8 @@ def _changes(value: Any) -> Iterator[Any]:
         yield from (f"0{value}", 0.5, None, [])
     elif isinstance(value, str):
         yield from ("", value + "x", value[:-1], 7, None, value * 3)
-        for found in re.finditer(r"\d+|float32|int64|float|true|false|\b[A-Z]\w+", value):
+        words = list(re.finditer(r"\d+|float32|int64|float|true|false|\b[A-Z]\w+", value))
+        for found in words[:: -(-len(words) // MOST_WORDS) or 1]:
             for new in _words(found.group()):
                 yield value[: found.start()] + new + value[found.end() :]
     elif isinstance(value, list):
