@@ -16,6 +16,7 @@ from typing import Any, Protocol, Union
 
 import numpy as np
 
+from weft.executor.abi import Reach
 from weft.executor.native import Call
 from weft.graph.ir import Array, Graph, Node, TensorType, Value
 from weft.runtime.arguments import address_of
@@ -46,7 +47,7 @@ class NativeStep:
     """A native call. `bases` says what each base address is: ("arena", 0), ("weight", n) or ("value", n).
 
     `kernels` names the nodes of each kernel, for errors. `calls` are the driver's calls of kernels; a module file does
-    not keep them.
+    not keep them. `reach` says for each base how far from it they may touch memory, and whether they write there.
     """
 
     symbol: str
@@ -55,6 +56,7 @@ class NativeStep:
     kernels: list[str]
     calls: tuple[Call, ...] = ()
     entry: Any = None
+    reach: list[Reach] = field(default_factory=list)
 
 
 @dataclass
