@@ -147,7 +147,7 @@ def _group_items(
 ) -> list[Item]:
     try:
         return [_launch(nodes, outputs, constants, compiler)]
-    except (WeftError, InternalError) as error:
+    except Exception as error:  # whatever it is: the node still has its meaning on the host, and the report the reason
         reason = _reason(error, nodes)
     if len(nodes) == 1:
         return [OnHost(nodes[0], reason)]
@@ -161,7 +161,8 @@ def _group_items(
 def _reason(error: Exception, nodes: Sequence[Node]) -> str:
     if not isinstance(error, NoKernel):
         logger.info("the kernel %s failed to compile: %s", label_of(nodes), error, exc_info=True)
-    return str(error).splitlines()[0] if str(error) else type(error).__name__
+    text = str(error).splitlines()[0] if str(error) else ""
+    return text if text and isinstance(error, (WeftError, InternalError)) else f"{type(error).__name__}: {text}"
 
 
 def label_of(nodes: Sequence[Node]) -> str:

@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from weft.core.errors import RuntimeFault, WeftError
+from weft.core.errors import RuntimeFault
 from weft.executor.fastcall import ENTRY, Fast, fast_call, is_direct, step_call
 from weft.executor.native import Engine
 from weft.executor.steps import HostStep, NativeStep, Program, aligned_array
 from weft.graph.interpreter import mismatch, operator_of
-from weft.graph.ir import Array, Graph, GraphError, TensorType, Value
-from weft.graph.opspec import Evaluate, Repeated, Repetition
+from weft.graph.ir import Array, Graph, GraphError, Node, TensorType, Type, Value
+from weft.graph.opspec import Evaluate, Infer, OpSpec, Repeated, Repetition, blame, node_error, type_of
 
 MOST_ARENAS = 4
 LARGEST_KEPT = 1 << 31
@@ -49,12 +49,13 @@ class HostRunner:
         if ready is None:
             ready = self._hosts[id(step)] = _HostCall(step)
         use = Evaluate(step.node, _Subgraphs(self, step, values, threads)) if ready.has_graphs else ready.use
+        arrays = [None if number is None else values[number] for number in step.inputs]
         try:
-            made = ready.evaluate(use, *[None if number is None else values[number] for number in step.inputs])
-        except WeftError:
-            raise
-        except (ArithmeticError, LookupError, TypeError, ValueError) as problem:
-            raise GraphError(f"{step.node.describe()}: {problem}") from problem
+            if ready.check is not None:
+                ready.check(Infer(step.node, [type_of(array) for array in arrays], arrays))
+            made = ready.evaluate(use, *arrays)
+        except Exception as error:
+            raise blame(step.node, "evaluation on the host", error) from error
         results = made if isinstance(made, tuple) else (made,)
         for number, fits, array in zip(step.outputs, ready.fits, results):
             if not fits(array):
@@ -97,14 +98,28 @@ class _HostCall:
     def __init__(self, step: HostStep) -> None:
         self.node = step.node
         self.use = Evaluate(step.node)
-        self.evaluate = operator_of(step.node).evaluate
+        spec = operator_of(step.node)
+        self.evaluate = spec.evaluate
+        self.check = _late_check(step.node, spec)
         self.has_graphs = bool(step.node.graphs)
         self.fits = [_test(value) for value in step.node.outputs]
 
     def complaint(self, array: Any, at: int) -> GraphError:
         """The error for a result that is not of the type that inference found."""
         value = self.node.outputs[at]
-        return GraphError(f"{self.node.describe()}: its result {value.name!r}: {mismatch(array, value.type)}")
+        return node_error(self.node, f"its result {value.name!r}: {mismatch(array, value.type)}")
+
+
+def _late_check(node: Node, spec: OpSpec) -> Callable[[Infer], Any] | None:
+    """What inference could not check because only the run tells the shapes; None where it has checked all."""
+    given = [value.type for value in node.inputs if value is not None]
+    if spec.shape_inputs and not all(_is_static(value.type) for value in node.outputs):
+        return spec.types  # sizes are data: none may be larger than any memory
+    return spec.check if (spec.takes or spec.requires) and not all(map(_is_static, given)) else None
+
+
+def _is_static(kind: Type | None) -> bool:
+    return isinstance(kind, TensorType) and kind.is_static
 
 
 def _test(value: Value) -> Callable[[Any], bool]:
