@@ -26,6 +26,7 @@ from weft.executor.zeros import finite_recurrences, often_zero, skippable
 from weft.expr.nodes import Var
 from weft.expr.visit import free_vars
 from weft.graph.ir import Array, Graph, Node, TensorType, Value, free_values, reads
+from weft.graph.opspec import blame
 from weft.graph.passes.fuse import Group
 from weft.graph.passes.layout import Layout
 from weft.schedule.facts import FINITE, OFTEN_ZERO
@@ -146,8 +147,11 @@ def _group_items(
     nodes: Sequence[Node], outputs: Sequence[Value], constants: Mapping[Value, Array], compiler: KernelCompiler
 ) -> list[Item]:
     try:
-        return [_launch(nodes, outputs, constants, compiler)]
-    except Exception as error:  # whatever it is: the node still has its meaning on the host, and the report the reason
+        try:
+            return [_launch(nodes, outputs, constants, compiler)]
+        except Exception as error:
+            raise blame(nodes[0], f"the kernel {label_of(nodes)}", error) from error
+    except (WeftError, InternalError) as error:
         reason = _reason(error, nodes)
     if len(nodes) == 1:
         return [OnHost(nodes[0], reason)]
@@ -161,8 +165,7 @@ def _group_items(
 def _reason(error: Exception, nodes: Sequence[Node]) -> str:
     if not isinstance(error, NoKernel):
         logger.info("the kernel %s failed to compile: %s", label_of(nodes), error, exc_info=True)
-    text = str(error).splitlines()[0] if str(error) else ""
-    return text if text and isinstance(error, (WeftError, InternalError)) else f"{type(error).__name__}: {text}"
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
 def label_of(nodes: Sequence[Node]) -> str:

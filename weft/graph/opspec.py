@@ -220,7 +220,9 @@ ExpandFunction = Callable[[Node, Any], Any]
 class OpSpec:
     """One operator."""
 
-    __slots__ = ("name", "domain", "infer", "evaluate", "compute", "kind", "shape_inputs", "expand", "takes", "requires")
+    __slots__ = (
+        "name", "domain", "infer", "evaluate", "compute", "kind", "shape_inputs", "expand", "takes", "requires",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -251,7 +253,7 @@ class OpSpec:
         return self.kind if isinstance(self.kind, str) else self.kind(node)
 
     def check(self, c: Infer) -> None:
-        """An error where inputs or attributes are not what the operator demands; called by `types`, `run`, `tensors`."""
+        """An error where inputs or attributes are not what the operator demands."""
         problem = signature(self.takes).problem(c) if self.takes else None
         for relation in () if problem else self.requires:
             problem = relation.problem(c)

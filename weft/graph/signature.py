@@ -224,8 +224,39 @@ class Within:
 
 
 @dataclass(frozen=True)
+class SameSize:
+    """One size of an input is one of another: the number of an axis is looked up by the value of an attribute."""
+
+    position: int
+    attribute: str
+    axes: tuple[int, ...]
+    default: int = 0
+    own: tuple[int, ...] = (0, 0)
+    of: int = 0
+
+    def problem(self, c: Infer) -> str | None:
+        """See Relation."""
+        which = int(c.get(self.attribute, self.default))
+        if not 0 <= which < len(self.axes):
+            return f"the attribute {self.attribute!r} is {which}, not 0 to {len(self.axes) - 1}"
+        mine, other = _dims(c, self.position), _dims(c, self.of)
+        at, there = self.own[which], self.axes[which]
+        if (
+            mine is None
+            or other is None
+            or at >= len(mine)
+            or there >= len(other)
+            or not _differ(mine[at], other[there])
+        ):
+            return None
+        return (
+            f"input {self.position} is {list(mine)}, where dimension {at} must be {other[there]}, as of input {self.of}"
+        )
+
+
+@dataclass(frozen=True)
 class Points:
-    """The rows of input `indices` are places in input 0, after its first `batch_dims`; `updates` holds what lies there."""
+    """The rows of input `indices` are places in input 0, after its `batch_dims`; `updates` is for what lies there."""
 
     indices: int = 1
     updates: int | None = None
@@ -318,4 +349,6 @@ class Below:
             return None
         limit = int(count) if isinstance(count, (int, float)) else len(count)
         wrong = next((one for one in given if not 0 <= one < limit), None)
-        return None if wrong is None else f"{self.attribute!r} holds {wrong}, and {self.count!r} allows 0 to {limit - 1}"
+        return (
+            None if wrong is None else f"{self.attribute!r} holds {wrong}, and {self.count!r} allows 0 to {limit - 1}"
+        )

@@ -22,6 +22,7 @@ from weft.expr.nodes import Expr, Var, index_expr, logical_and, logical_or
 from weft.graph.ir import Array, Node, TensorType, Type, Value
 from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
 from weft.graph.passes.support import Replacement, Scope
+from weft.graph.signature import Below
 from weft.loop.ir import For, Let, Stmt, Store, seq
 from weft.ops.machine_learning_expand import (
     TRANSFORMS,
@@ -38,10 +39,12 @@ from weft.ops.machine_learning_scores import DOMAIN, Labels, rows_of
 from weft.ops.machine_learning_trees import (
     LEAF,
     MEMBER,
+    NODES,
     Forest,
     class_forest,
     classifier,
     classifier_infer,
+    entries,
     floats,
     regression_forest,
     regression_targets,
@@ -291,5 +294,25 @@ def _regressor_infer(c: Infer) -> list[Type]:
     return [TensorType("float32", (rows_of(c), regression_targets(c)))]
 
 
-register(OpSpec("TreeEnsembleRegressor", _regressor_infer, regressor, domain=DOMAIN, expand=expand_regressor))
-register(OpSpec("TreeEnsembleClassifier", classifier_infer, classifier, domain=DOMAIN, expand=expand_classifier))
+register(
+    OpSpec(
+        "TreeEnsembleRegressor",
+        _regressor_infer,
+        regressor,
+        domain=DOMAIN,
+        expand=expand_regressor,
+        takes="X:number",
+        requires=(*NODES, *entries("target"), Below("target_ids", "n_targets")),
+    )
+)
+register(
+    OpSpec(
+        "TreeEnsembleClassifier",
+        classifier_infer,
+        classifier,
+        domain=DOMAIN,
+        expand=expand_classifier,
+        takes="X:number",
+        requires=(*NODES, *entries("class")),
+    )
+)
