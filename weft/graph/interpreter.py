@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from weft.graph.ir import Graph, GraphError, Node, TensorType, Type, Value, dtype_name, reads
-from weft.graph.opspec import OpSpec, find_operator, node_error
+from weft.graph.opspec import OpSpec, find_operator, node_error, way_to_register
 
 Inputs = Mapping[str, Any] | Sequence[Any]
 
@@ -75,7 +75,8 @@ def operator_of(node: Node) -> OpSpec:
     """The operator of a node; an unknown one is an error."""
     spec = find_operator(node.op, node.domain)
     if spec is None:
-        raise GraphError(f"{node.describe()}: the operator {node.domain or 'ai.onnx'}.{node.op} is not known")
+        known = f"the operator {node.domain or 'ai.onnx'}.{node.op} is not known"
+        raise node_error(node, f"{known}; {way_to_register(node.op, node.domain)}" if node.domain else known)
     return spec
 
 

@@ -330,6 +330,7 @@ def _check_size(c: Infer, position: int, kind: Type) -> None:
 
 
 _TABLE: dict[tuple[str, str], OpSpec] = {}
+_OF_USERS: set[tuple[str, str]] = set()
 
 
 def register(spec: OpSpec) -> OpSpec:
@@ -338,6 +339,38 @@ def register(spec: OpSpec) -> OpSpec:
         raise GraphError(f"the operator {spec.domain or 'ai.onnx'}.{spec.name} is registered twice")
     _TABLE[(spec.domain, spec.name)] = spec
     return spec
+
+
+def register_operator(
+    name: str,
+    evaluate: EvaluateFunction,
+    *,
+    domain: str,
+    infer: InferFunction | None = None,
+    compute: ComputeFunction | None = None,
+    **more: Any,
+) -> OpSpec:
+    """Gives the operator `name` of a domain of yours its meaning, `evaluate(c, *arrays)`: see docs/operators.md.
+
+    Without `infer` the outputs have the element type of the first input and shapes that only the run tells; without
+    `compute` the operator runs on the host. `more` is what else an OpSpec takes. A later call replaces an earlier one.
+    """
+    key = (domain, name)
+    if domain in ("", "ai.onnx", "weft") or (key in _TABLE and key not in _OF_USERS):
+        raise GraphError(f"{domain or 'ai.onnx'}.{name} is Weft's own: give your operator a domain of yours")
+    _OF_USERS.add(key)
+    _TABLE[key] = OpSpec(name, infer or _unknown_shapes, evaluate, compute, domain=domain, **more)
+    return _TABLE[key]
+
+
+def _unknown_shapes(c: Infer) -> list[Type]:
+    return [TensorType(c.tensor(0).dtype, None)] * c.output_count
+
+
+def way_to_register(name: str, domain: str) -> str:
+    """What an error says about an operator that nobody has registered."""
+    call = f"weft.register_operator({name!r}, function, domain={domain!r})"
+    return f"to run it on the host, give it a meaning with {call} (docs/operators.md)"
 
 
 def find_operator(name: str, domain: str = "") -> OpSpec | None:

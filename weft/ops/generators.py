@@ -153,7 +153,9 @@ def _scalars(c: Use, values: Sequence[Array | None]) -> list[Any] | None:
         if value is None:
             return None
         found.append(wide(np.asarray(value)).reshape(-1)[0])
-    if found[2] == 0 or not all(math.isfinite(one) for one in found):
+    if found[2] == 0:
+        raise c.error("its step must not be 0")
+    if not all(math.isfinite(one) for one in found):
         raise c.error(f"numbers from {found[0]} to {found[1]} in steps of {found[2]} are no finite list")
     return found
 
