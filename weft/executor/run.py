@@ -14,7 +14,7 @@ import numpy as np
 from weft.core.errors import RuntimeFault
 from weft.executor.fastcall import ENTRY, Fast, fast_call, is_direct, step_call
 from weft.executor.native import Engine
-from weft.executor.steps import HostStep, NativeStep, Program, aligned_array
+from weft.executor.steps import HostStep, NativeStep, Program, aligned_array, memory
 from weft.graph.interpreter import mismatch, operator_of
 from weft.graph.ir import Array, Graph, GraphError, Node, TensorType, Type, Value
 from weft.graph.opspec import Evaluate, Infer, OpSpec, Repeated, Repetition, blame, node_error, type_of
@@ -265,7 +265,7 @@ class Runner(HostRunner):
             return self._new_arena()
 
     def _new_arena(self) -> Arena:
-        array = aligned_array(np.empty(max(self.program.arena_bytes, 64) + 64, np.uint8)[1:], 64)
+        array = aligned_array(memory(max(self.program.arena_bytes, 64) + 64)[1:], 64)
         return array.ctypes.data, array
 
     def give_arena(self, arena: Arena) -> None:

@@ -278,8 +278,9 @@ class OpSpec:
     def run(self, node: Node, arrays: Sequence[Any], run_graph: Any = None) -> list[Any]:
         """The outputs for these inputs, by the numpy meaning: always a list."""
         try:
-            if self.takes or self.requires:
-                self.check(Infer(node, [type_of(a) for a in arrays], arrays))
+            if self.shape_inputs or self.takes or self.requires:
+                # Where sizes are data, no tensor is tried that is larger than any memory (numpy's tile would crash).
+                (self.types if self.shape_inputs else self.check)(Infer(node, [type_of(a) for a in arrays], arrays))
             with np.errstate(all="ignore"):
                 made = self.evaluate(Evaluate(node, run_graph), *arrays)
         except Exception as error:

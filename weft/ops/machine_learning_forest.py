@@ -211,7 +211,11 @@ def _walk(c: Compute, inputs: Any, total: te.Tensor, at: te.Tensor) -> Stmt:
     return seq(clear, For(g, c.shape(1)[0], For(r, rows, walk)))
 
 
-register(OpSpec("Forest", _forest_infer, _forest, _forest_compute, domain="weft"))
+_TABLES = (
+    f"x[r _], roots:int32[g {GROUP}], depths:int32[g], feature:int32[m], split[m], child:int32[m 2], "
+    "target:int32[m e], weight:float64[m e], mode:int32[m]?, missing:bool[m]?"
+)
+register(OpSpec("Forest", _forest_infer, _forest, _forest_compute, domain="weft", takes=_TABLES))
 
 
 # ------------------------------------------------------------------------------------------------- tree ensembles

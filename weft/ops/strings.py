@@ -131,6 +131,8 @@ def _grams(c: Use) -> dict[int, dict[tuple[Any, ...], int]]:
     for position, start in enumerate(starts):
         length = position + 1
         end = starts[position + 1] if length < len(starts) else len(pool)
+        if not 0 <= start <= end <= len(pool):
+            raise c.error(f"ngram_counts are {starts}, which are no places in order in a pool of {len(pool)}")
         group = found.setdefault(length, {})
         for at in range(start, end - length + 1, length):
             group[tuple(pool[at : at + length])] = number
@@ -155,8 +157,9 @@ def _tfidf_infer(c: Infer) -> list[Type]:
 def _counts(c: Use, row: list[Any], grams: dict[int, dict[tuple[Any, ...], int]]) -> Array:
     low, high = int(c.need("min_gram_length")), int(c.need("max_gram_length"))
     columns, out = c.need("ngram_indexes"), np.zeros(_width(c), np.float32)
-    for length in range(low, high + 1):
-        group = grams.get(length, {})
+    for length, group in grams.items():
+        if not low <= length <= high:
+            continue
         for skip in range(min(int(c.need("max_skip_count")) + 1, len(row)) if length > 1 else 1):
             step = skip + 1
             for start in range(len(row) - step * (length - 1)):
