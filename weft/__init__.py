@@ -44,6 +44,7 @@ _LAZY = {
     "models": ("weft.models", None),
     "onnx_backend": ("weft.onnx_backend", None),
     "quantize": ("weft.quantization", "quantize"),
+    "register_operator": ("weft.graph.opspec", "register_operator"),
     "te": ("weft.te", None),
     "errors": ("weft.core.errors", None),
     "knobs": ("weft.core.knobs", "knobs"),

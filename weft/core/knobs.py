@@ -156,6 +156,11 @@ def _default_cache_dir() -> Path:
     return Path(platformdirs.user_cache_dir("weft", appauthor=False))
 
 
+def _default_tensor_megabytes() -> int:
+    """As much as this machine has memory."""
+    return max(1, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20)
+
+
 class Knobs:
     """The settings. There is one, `knobs`."""
 
@@ -179,6 +184,12 @@ class Knobs:
         lambda: 4096,
         "a whole number of megabytes",
         "the most that compiled models may take in the cache folder; those not used for longest are dropped",
+    )
+    tensor_megabytes: Knob[int] = Knob(
+        _integer_between(1, 1 << 40),
+        _default_tensor_megabytes,
+        "a whole number of megabytes",
+        "the most that one tensor of a model may take; a model that asks for more is refused when it is compiled",
     )
     debug: Knob[int] = Knob(
         _integer_between(0, 2),

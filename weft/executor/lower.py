@@ -27,6 +27,7 @@ from weft.executor.zeros import finite_recurrences, often_zero, skippable
 from weft.expr.nodes import Buffer, Var
 from weft.expr.visit import free_vars
 from weft.graph.ir import Array, Graph, Node, TensorType, Value, free_values, reads
+from weft.graph.opspec import blame
 from weft.graph.passes.fuse import Group
 from weft.graph.passes.layout import Layout
 from weft.loop.passes.check_bounds import VALUES
@@ -148,7 +149,10 @@ def _group_items(
     nodes: Sequence[Node], outputs: Sequence[Value], constants: Mapping[Value, Array], compiler: KernelCompiler
 ) -> list[Item]:
     try:
-        return [_launch(nodes, outputs, constants, compiler)]
+        try:
+            return [_launch(nodes, outputs, constants, compiler)]
+        except Exception as error:
+            raise blame(nodes[0], f"the kernel {label_of(nodes)}", error) from error
     except (WeftError, InternalError) as error:
         reason = _reason(error, nodes)
     if len(nodes) == 1:

@@ -114,5 +114,23 @@ def _kind(node: Any) -> str:
     return "reduction" if len(node.outputs) == 1 else "opaque"
 
 
-register(OpSpec("NegativeLogLikelihoodLoss", _infer, _negative_log, _compute_negative_log, _kind))
-register(OpSpec("SoftmaxCrossEntropyLoss", _infer, _cross_entropy, _compute_cross_entropy, _kind))
+register(
+    OpSpec(
+        "NegativeLogLikelihoodLoss",
+        _infer,
+        _negative_log,
+        _compute_negative_log,
+        _kind,
+        takes="input:float[n c *d], target:int[n *d], weight:input[c]?",
+    )
+)
+register(
+    OpSpec(
+        "SoftmaxCrossEntropyLoss",
+        _infer,
+        _cross_entropy,
+        _compute_cross_entropy,
+        _kind,
+        takes="scores:float[n c *d], labels:int[n *d], weights:scores[c]?",
+    )
+)
