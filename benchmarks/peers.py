@@ -18,6 +18,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from weft.core.install import hint
+
 
 class PeerMissing(RuntimeError):
     """A peer that is not installed, or that cannot do what is asked here."""
@@ -38,7 +40,7 @@ def load(package: str) -> Any:
         return importlib.import_module(package)
     except ImportError as error:
         raise PeerMissing(
-            f"the peers need {package} ({error}): run `make bench`, or install it with pip install 'weft[bench]'"
+            f"the peers need {package} ({error}): run `make bench`, or install it with {hint('bench')}"
         ) from error
 
 

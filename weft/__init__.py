@@ -11,10 +11,13 @@ from __future__ import annotations
 
 import importlib
 import logging
+import os
 import sys
+import warnings
 from typing import TYPE_CHECKING
 
 from weft.core.errors import WeftError
+from weft.core.install import MEND, clashes
 from weft.core.version import VERSION
 
 if TYPE_CHECKING:
@@ -41,6 +44,7 @@ _LAZY = {
     "models": ("weft.models", None),
     "onnx_backend": ("weft.onnx_backend", None),
     "quantize": ("weft.quantization", "quantize"),
+    "register_operator": ("weft.graph.opspec", "register_operator"),
     "te": ("weft.te", None),
     "errors": ("weft.core.errors", None),
     "knobs": ("weft.core.knobs", "knobs"),
@@ -70,3 +74,20 @@ __all__ = [
     "HostWarning", "Module", "WeftError", "__version__", "build", "compile", "errors", "get_threads", "interpret",
     "knobs", "load", "lower", "models", "onnx_backend", "quantize", "set_threads", "te",
 ]  # fmt: skip
+
+
+def _look_around() -> None:
+    """What has to be said or done before anything is used: another project among our files, WEFT_DEBUG."""
+    for other in clashes():
+        if not other.is_ours:
+            warnings.warn(f"{other}. To mend it: {MEND}", stacklevel=3)
+    if "WEFT_DEBUG" in os.environ:
+        from weft.core.knobs import KnobError, knobs
+
+        try:
+            knobs.follow(["debug"])
+        except KnobError as problem:
+            warnings.warn(str(problem), stacklevel=3)
+
+
+_look_around()

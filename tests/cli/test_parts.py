@@ -8,8 +8,9 @@ import pytest
 import weft.models
 from weft.cli.doctor_command import Finding, guarded
 from weft.cli.facts import array_facts, relative_error
+from weft.cli.given import UsageError
 from weft.cli.screen import Screen, plain, seconds, size
-from weft.cli.sources import UsageError, input_shapes, make_feeds, pairs
+from weft.cli.sources import input_shapes, make_feeds, pairs
 from weft.executor.inputs import random_array
 from weft.expr.nodes import Var
 from weft.graph.interpreter import interpret_graph

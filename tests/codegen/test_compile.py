@@ -8,7 +8,9 @@ import time
 import numpy as np
 import pytest
 
+import weft
 from tests.codegen.support import ENTRY, Compiled, buffer, elementwise, ramp
+from weft import te
 from weft.codegen.llvm.compile import emit_assembly, emit_object, jit, link_shared, optimized_text
 from weft.codegen.llvm.generate import generate
 from weft.core.dtypes import FLOAT32, dtype
@@ -137,6 +139,29 @@ def test_scalar_loops_are_left_to_llvm_to_vectorize():
     func = Func("f", [a, b], For(i, 4096, Store(b, [i], Load(a, [i]) * 2.0)))
     x86 = find_target("x86_64-unknown-linux-gnu,cpu=haswell")
     assert "ymm" in emit_assembly(generate(func, x86), x86)
+
+
+def wide(lanes, columns):
+    """Instructions of a matrix product, four rows of `lanes` columns at a time, on a machine of 16 lanes."""
+    a, b, k = te.placeholder((16, 64), name="a"), te.placeholder((64, columns), name="b"), te.reduce_axis(64, name="k")
+    c = te.compute((16, columns), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), name="c")
+    s = te.create_schedule(c)
+    rows, panels, row, lane = s[c].tile(s[c].axis[0], s[c].axis[1], 4, lanes)
+    s[c].reorder(rows, panels, s[c].reduce_axis[0], row, lane)
+    s[c].unroll(row)
+    s[c].vectorize(lane)
+    text = weft.build(s, [a, b, c], "x86_64-unknown-linux-gnu,cpu=skylake-avx512,cores=3").assembly()
+    return [line for line in text.splitlines() if line.startswith("\t") and not line.startswith("\t.")]
+
+
+@pytest.mark.parametrize(("lanes", "columns"), [(24, 960), (28, 840), (32, 984), (48, 960), (64, 1000)])
+def test_vectors_wider_than_the_machine_are_no_cliff(lanes, columns):
+    """Nor is a rest of 24 lanes (984 columns by 32) or 40. As one vector each, these took four to ten times as many
+    instructions: LLVM kept the accumulators as scalars.
+    """
+    made = wide(lanes, columns)
+    assert len(made) < 2 * len(wide(16, 960))
+    assert not any(re.search(r"vinsertps|vunpcklps|vextract\w+", line) for line in made)
 
 
 def everything(lanes):

@@ -1,13 +1,18 @@
 """The settings: where a value comes from, what is accepted, and what junk is told."""
 
+import logging
+import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from weft.core import log
 from weft.core.errors import WeftError
-from weft.core.knobs import KNOBS, Knob, KnobError, Knobs
+from weft.core.knobs import KNOBS, Knob, KnobError, Knobs, unknown_variables
 
 
 @pytest.fixture
@@ -39,7 +44,7 @@ def test_innermost_wins(knobs, monkeypatch):
 
 
 def test_override_ends_when_the_block_raises(knobs):
-    with pytest.raises(ZeroDivisionError), knobs.override(debug=3):
+    with pytest.raises(ZeroDivisionError), knobs.override(debug=2):
         raise ZeroDivisionError
     assert knobs.debug == 0
 
@@ -68,7 +73,7 @@ def test_assignment_is_checked_like_set(knobs):
         ("WEFT_NUM_THREADS", "auto", None),
         ("WEFT_NUM_THREADS", "", None),
         ("WEFT_NUM_THREADS", " 7 ", 7),
-        ("WEFT_DEBUG", "3", 3),
+        ("WEFT_DEBUG", "2", 2),
         ("WEFT_VERIFY", "ON", True),
         ("WEFT_VERIFY", "0", False),
         ("WEFT_CACHE_DIR", "~/x", Path.home() / "x"),
@@ -87,7 +92,7 @@ def test_text_from_the_environment(knobs, monkeypatch, variable, text, value):
         ("WEFT_NUM_THREADS", "-1"),
         ("WEFT_NUM_THREADS", "2.5"),
         ("WEFT_NUM_THREADS", "9" * 30),
-        ("WEFT_DEBUG", "4"),
+        ("WEFT_DEBUG", "3"),
         ("WEFT_DEBUG", ""),
         ("WEFT_VERIFY", "maybe"),
         ("WEFT_CACHE_DIR", "  "),
@@ -144,3 +149,60 @@ def test_describe_says_who_chose(knobs, monkeypatch):
 
 def test_reading_the_class_gives_the_knob():
     assert isinstance(Knobs.debug, Knob) and Knobs.debug.variable == "WEFT_DEBUG"
+
+
+# The setting `debug` prints the log.
+
+
+def test_debug_prints_the_log_while_it_is_on(knobs, capsys):
+    logger = logging.getLogger("weft.here")
+    logger.debug("before")
+    with knobs.override(debug=1):
+        logger.debug("inside")
+        logger.log(log.PROGRAM, "a program")
+        knobs.set("debug", 2)  # the innermost wins: this one shows once the block has ended
+    logger.log(log.PROGRAM, "the second")
+    knobs.reset("debug")
+    logger.debug("after")
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split(": ", 1)[1] for line in lines] == ["inside", "the second"]
+    assert "ms weft.here" in lines[0] and logging.getLogger("weft").level == logging.NOTSET
+
+
+def run(program, **environment):
+    kept = {name: text for name, text in os.environ.items() if not name.startswith("WEFT_")}
+    kept = {**kept, "WEFT_CACHE": "0", **environment}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, env=kept)
+    assert done.returncode == 0, done.stderr
+    return done.stderr
+
+
+BUILD = """
+import weft
+from weft import te
+a = te.placeholder((8,), name="a")
+b = te.compute((8,), lambda i: a[i] + 1.0, name="b")
+weft.build(te.create_schedule(b.op), [a, b])
+"""
+
+
+def test_the_environment_prints_the_log_and_programs_and_strangers_are_warned_of():
+    said = run(BUILD + "weft.knobs.verify", WEFT_DEBUG="2", WEFT_NUMTHREADS="2")
+    assert "weft.build: built" in said and "func " in said
+    assert said.count("WEFT_NUMTHREADS is no setting of Weft; did you mean WEFT_NUM_THREADS?") == 1
+
+
+def test_junk_in_weft_debug_is_said_and_stops_nothing():
+    assert "WEFT_DEBUG is 'yes', but WEFT_DEBUG accepts 0 (nothing)" in run("import weft", WEFT_DEBUG="yes")
+
+
+# A variable that is no setting.
+
+
+def test_a_variable_that_is_no_setting_is_found(monkeypatch):
+    monkeypatch.setenv("WEFT_DEBUGG", "1")
+    monkeypatch.setenv("WEFT_TEST_FULL", "1")
+    monkeypatch.setenv("WEFT_SPEED", "high")
+    found = unknown_variables()
+    assert found["WEFT_DEBUGG"] == "WEFT_DEBUGG is no setting of Weft; did you mean WEFT_DEBUG?"
+    assert set(found) == {"WEFT_DEBUGG", "WEFT_SPEED"}

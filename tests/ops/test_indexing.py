@@ -99,7 +99,7 @@ def test_scatter_nothing():
     x = numbers(3, 2)
     exact("ScatterElements", [x, np.zeros((0, 2), np.int64), np.zeros((0, 2), "float32")], x)
     exact("ScatterND", [x, np.zeros((0, 1), np.int64), np.zeros((0, 2), "float32")], x)
-    with pytest.raises(GraphError, match="unknown reduction"):
+    with pytest.raises(GraphError, match="reduction"):
         run_node("ScatterND", x, np.zeros((1, 1), np.int64), numbers(1, 2), reduction="mean")
 
 

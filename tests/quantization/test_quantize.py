@@ -13,8 +13,10 @@ from tests.executor.graphs import attention, convnet, mlp
 from weft.cli.main import main
 from weft.core.errors import ArgumentError
 from weft.graph.interpreter import interpret_graph
+from weft.graph.ir import TensorType, Value
 from weft.models.builder import Builder
 from weft.quantization import QuantizedModel, quantize
+from weft.quantization.data import calls_of
 from weft.quantization.insert import quantize_weight
 from weft.quantization.observers import METHODS, Observer, parameters
 
@@ -193,6 +195,99 @@ def test_calibration_data_in_any_form():
     assert scales[0] and all(one == scales[0] for one in scales)
 
 
+def test_a_quantized_model_is_refused(tmp_path, capsys):
+    graph = mlp()
+    made = quantize(graph, feeds(graph))
+    with pytest.raises(ArgumentError, match="is quantized already .*QuantizeLinear.*float model that it was made from"):
+        quantize(made, feeds(graph))
+    onnx = pytest.importorskip("onnx")
+    from weft.cli.to_onnx import to_onnx
+
+    onnx.save(to_onnx(made), tmp_path / "m.q.onnx")
+    assert main(["quantize", str(tmp_path / "m.q.onnx"), "--random", "1"]) == 1
+    assert "is quantized already" in capsys.readouterr().err
+
+
+def pair(batch, open_size=False):
+    """x and y of (batch, 3), (batch, 2)."""
+    size = "N" if open_size else batch
+    return [Value("x", TensorType("float32", (size, 3))), Value("y", TensorType("float32", (size, 2)))]
+
+
+def stacked(*shapes):
+    return {name: np.zeros(shape, np.float32) for name, shape in zip("xy", shapes)}
+
+
+@pytest.mark.parametrize(
+    ("batch", "shapes", "calls"),
+    [
+        (4, [(4, 3), (4, 2)], 1),
+        (4, [(5, 4, 3), (5, 4, 2)], 5),
+        (4, [(8, 3), (8, 2)], 2),
+        (4, [(2, 4, 3), (8, 2)], 2),
+        (1, [(3,), (2,)], 1),
+        (1, [(6, 3), (6, 2)], 6),
+        ("N", [(6, 3), (6, 2)], 1),
+        ("N", [(7, 6, 3), (7, 6, 2)], 7),
+    ],
+)
+def test_stacked_calibration_data_is_cut_into_calls(batch, shapes, calls):
+    inputs = pair(batch, batch == "N")
+    found = list(calls_of(inputs, stacked(*shapes)))
+    assert len(found) == calls
+    if batch != "N":
+        assert all(one["x"].shape == (batch, 3) and one["y"].shape == (batch, 2) for one in found)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "text"),
+    [
+        ([(7, 3), (7, 2)], "7 samples are no whole number of batches of 4"),
+        ([(8, 3), (12, 2)], "unequal numbers of calls: {'x': 2, 'y': 3}"),
+        ([(4, 5), (4, 2)], r"'x' has the shape \[4, 5\]; one call takes float32\[4, 3\]"),
+        ([(4, 3)], r"has the arrays \['x'\]; the model takes x, y"),
+    ],
+)
+def test_calibration_data_that_does_not_fit_is_refused(shapes, text):
+    with pytest.raises(ArgumentError, match=text):
+        list(calls_of(pair(4), stacked(*shapes)))
+
+
+def test_one_stacked_array_is_calibration_data():
+    graph = mlp()
+    calls = feeds(graph)
+    whole = np.stack([one["x"] for one in calls])
+    wanted = [float(a) for a in quantize(graph, calls).constants.values() if a.shape == () and a.dtype == np.float32]
+    for data in (whole, whole.reshape(-1, whole.shape[-1]), {"x": whole}, [whole]):
+        made = quantize(graph, data)
+        assert [float(a) for a in made.constants.values() if a.shape == () and a.dtype == np.float32] == wanted
+
+
+@pytest.mark.parametrize("form", ["stacked.npy", "rows.npy", "stacked.npz", "folder", "files"])
+def test_the_command_takes_data_in_the_forms_that_people_have(form, tmp_path, capsys):
+    onnx = pytest.importorskip("onnx")
+    from weft.cli.to_onnx import to_onnx
+
+    graph = mlp()
+    calls = [one["x"] for one in feeds(graph)]
+    onnx.save(to_onnx(graph), tmp_path / "m.onnx")
+    data = tmp_path / "data"
+    data.mkdir()
+    if form.endswith(".npy"):
+        np.save(data / form, np.stack(calls) if form == "stacked.npy" else np.concatenate(calls))
+    elif form == "stacked.npz":
+        np.savez(data / form, x=np.stack(calls))
+    else:
+        for at, call in enumerate(calls):
+            np.save(data / f"{at}.npy", call)
+    given = [data] if form == "folder" else sorted(data.iterdir())
+    words = [word for path in given for word in ("--data", str(path))]
+    assert main(["quantize", str(tmp_path / "m.onnx"), *words, "-o", str(tmp_path / "q.onnx"), "--json"]) == 0
+    found = {i.name: onnx.numpy_helper.to_array(i) for i in onnx.load(tmp_path / "q.onnx").graph.initializer}
+    wanted = quantize(graph, calls)
+    assert all(np.array_equal(found[value.name], array) for value, array in wanted.constants.items())
+
+
 def test_the_command(tmp_path, capsys):
     pytest.importorskip("onnx")
     from weft.cli.to_onnx import to_onnx
@@ -212,4 +307,4 @@ def test_the_command(tmp_path, capsys):
     assert "give --data" in capsys.readouterr().err
     np.savez(data / "bad.npz", other=np.zeros(3))
     assert main(["quantize", str(source), "--data", str(data)]) == 1
-    assert "bad.npz: it has the arrays ['other']; the model takes x" in capsys.readouterr().err
+    assert "bad.npz: calibration data has the arrays ['other']; the model takes x" in capsys.readouterr().err

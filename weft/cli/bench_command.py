@@ -1,25 +1,39 @@
-"""weft bench MODEL [--against ort]: seconds a call; candidates take turns, so that drift is fair to all."""
+"""weft bench MODEL [--against ort]: seconds a call, how far they spread, and what else the machine was doing.
+
+Candidates take turns, so that drift is fair to all. Who is faster is said only where it can be: there are enough
+rounds, the middle halves of the samples lie apart, and the threads that were measured had cores for themselves.
+"""
 
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import statistics
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from weft.cli.facts import module_facts, relative_error
+from weft.cli.facts import array_facts, module_facts, relative_error
+from weft.cli.given import UsageError
 from weft.cli.screen import Screen, seconds, size
-from weft.cli.sources import UsageError, add_compiling, add_inputs, add_model, open_with_feeds
+from weft.cli.sources import add_compiling, add_inputs, add_model, duration, open_with_feeds
 from weft.graph.ir import Graph
-from weft.runtime.threads import get_threads
 
+ENOUGH_ROUNDS = 20
+"""Rounds that a comparison needs; measuring goes on for them, up to PATIENCE times as long as was asked for."""
+PATIENCE = 10
 LEAST_ROUNDS = 5
 SAMPLE_SECONDS = 200e-6
 """A call that takes less is repeated until a sample lasts that long."""
 SETTLE_SECONDS = 0.05
 """Before each sample: the threads of the candidate before must have stopped spinning (ONNX Runtime's take 30 ms)."""
+SLACK = 0.1
+"""The share of a core that others may take from each thread before the machine counts as busy."""
+
+Times = dict[str, list[float]]
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -28,7 +42,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     add_compiling(parser)
     add_inputs(parser)
     parser.add_argument("--against", choices=["ort", "interpreter"], help="also measure this, in the same run")
-    parser.add_argument("--seconds", type=float, default=3.0, help="how long to measure (default 3)")
+    parser.add_argument("--seconds", type=duration, default=3.0, help="how long to measure (default 3)")
     parser.add_argument("--json", action="store_true", help="print figures as JSON")
 
 
@@ -41,23 +55,93 @@ def run(given: argparse.Namespace, screen: Screen) -> int:
     candidates: dict[str, Callable[[], Any]] = {"weft": lambda: module.run(None, feeds)}
     with screen.working("first run"):
         got = candidates["weft"]()
-    ready, threads = time.perf_counter() - start, given.threads or get_threads()
-    facts: dict[str, Any] = {"model": given.model, "threads": threads, "ready_s": ready, **module_facts(module)}
+    facts: dict[str, Any] = {
+        "model": given.model, "ready_s": time.perf_counter() - start, **module_facts(module)
+    }  # fmt: skip
+    facts["inputs"] = {name: array_facts(array) for name, array in feeds.items()}
     if given.against:
         with screen.working(f"preparing {given.against}"):
-            candidates[given.against] = peer(given, graph, feeds, threads)
+            candidates[given.against] = peer(given, graph, feeds, facts["threads"])
             facts["error"] = max(map(relative_error, got, candidates[given.against]()), default=0.0)
     with screen.working(f"measuring for {given.seconds:g} s"):
+        before = Usage.now()
         samples = interleave(candidates, given.seconds)
+        facts["machine"] = Usage.now().since(before)
     facts["times"] = {name: summary(taken) for name, taken in samples.items()}
     if given.against:
-        ratios = [theirs / ours for ours, theirs in zip(samples["weft"], samples[given.against])]
-        facts["speed_ratio"] = statistics.median(ratios)
+        facts["comparison"] = compare(samples, given.against, facts["threads"], facts["machine"])
     if screen.as_json:
         screen.figures(facts)
     else:
         show(facts, given.against, screen)
     return 0
+
+
+# ------------------------------------------------------------------------------------------------------- the machine
+
+
+@dataclass(frozen=True)
+class Usage:
+    """How much of the processor was used until now, in seconds: by everybody (None where nobody says), and by us."""
+
+    clock: float
+    everybody: float | None
+    ours: float
+
+    @staticmethod
+    def now() -> Usage:
+        """As of now."""
+        try:
+            # user nice system idle iowait irq softirq steal: what is no idling, in hundredths of a second.
+            fields = list(map(int, Path("/proc/stat").read_text().split("\n")[0].split()[1:9]))
+            busy: float | None = (sum(fields) - fields[3] - fields[4]) / os.sysconf("SC_CLK_TCK")
+        except (OSError, ValueError, AttributeError):
+            busy = None
+        return Usage(time.perf_counter(), busy, sum(os.times()[:2]))
+
+    def since(self, before: Usage) -> dict[str, Any]:
+        """The load of the machine, and how many of its cores others kept busy since then."""
+        load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+        others: float | None = None
+        if self.everybody is not None and before.everybody is not None:
+            theirs = self.everybody - before.everybody - (self.ours - before.ours)
+            others = max(0.0, theirs / (self.clock - before.clock))
+        cores, taken = os.cpu_count() or 1, self.clock - before.clock
+        return {"measured_s": taken, "cores": cores, "load_average": load, "cores_used_by_others": others}
+
+
+def busy(machine: Mapping[str, Any], threads: int) -> str | None:
+    """Why threads did not have cores for themselves; None where they had.
+
+    Where the system does not count what others use, its load says it, less what we add to it ourselves.
+    """
+    cores, others, load = machine["cores"], machine["cores_used_by_others"], machine["load_average"]
+    taken = others if others is not None else max(0.0, (load or 0.0) - threads)
+    if taken <= max(0, cores - threads) + SLACK * threads:
+        return None
+    return f"the machine is busy: other programs used {taken:.1f} of its {cores} cores meanwhile"
+
+
+# ------------------------------------------------------------------------------------------------------- comparing
+
+
+def compare(samples: Times, against: str, threads: int, machine: Mapping[str, Any]) -> dict[str, Any]:
+    """How many times as fast we are, round by round; `speed_ratio` only where that can be concluded."""
+    ratios = [theirs / ours for ours, theirs in zip(samples["weft"], samples[against])]
+    lower, middle, upper = statistics.quantiles(ratios, n=4)
+    why = doubt(samples["weft"], samples[against]) or busy(machine, threads)
+    found: dict[str, Any] = {"against": against, "speed_ratio": None if why else middle, "no_conclusion": why}
+    return found | {"ratio_lower_quartile": lower, "ratio_median": middle, "ratio_upper_quartile": upper}
+
+
+def doubt(ours: list[float], theirs: list[float]) -> str | None:
+    """Why samples do not say who is faster; None where they do."""
+    if len(ours) < ENOUGH_ROUNDS:
+        return f"{len(ours)} samples are too few ({ENOUGH_ROUNDS} are needed): give more --seconds"
+    (a, _, b), (c, _, d) = statistics.quantiles(ours, n=4), statistics.quantiles(theirs, n=4)
+    if max(a, c) <= min(b, d):
+        return "the middle halves of the samples overlap"
+    return None
 
 
 def peer(given: argparse.Namespace, graph: Graph | None, feeds: dict[str, Any], threads: int) -> Callable[[], Any]:
@@ -80,13 +164,19 @@ def interleave(candidates: Mapping[str, Callable[[], Any]], limit: float) -> dic
     samples: dict[str, list[float]] = {name: [] for name in candidates}
     order, shuffle = list(candidates), random.Random(0).shuffle
     start = time.perf_counter()
-    while len(samples[order[0]]) < LEAST_ROUNDS or time.perf_counter() - start < limit:
+    while _goes_on(len(samples[order[0]]), time.perf_counter() - start, limit, len(candidates) > 1):
         shuffle(order)
         for name in order:
             time.sleep(SETTLE_SECONDS)
             candidates[name]()
             samples[name].append(_time(candidates[name], repeats[name]) / repeats[name])
     return samples
+
+
+def _goes_on(rounds: int, taken: float, limit: float, compares: bool) -> bool:
+    """Whether to measure on: to the end of the time, and beyond it for the rounds that a comparison needs."""
+    wanted = ENOUGH_ROUNDS if compares and taken < PATIENCE * limit else LEAST_ROUNDS
+    return taken < limit or rounds < wanted
 
 
 def _time(call: Callable[[], Any], count: int) -> float:
@@ -103,13 +193,14 @@ def _repeats(call: Callable[[], Any]) -> int:
 
 
 def summary(samples: list[float]) -> dict[str, float]:
-    """The figures of one candidate."""
+    """The figures of one candidate; the spread is the middle half of the samples, as a share of their median."""
     quarters = statistics.quantiles(samples, n=4)
     return {
-        "median_s": statistics.median(samples),
+        "median_s": quarters[1],
         "minimum_s": min(samples),
         "lower_quartile_s": quarters[0],
         "upper_quartile_s": quarters[2],
+        "spread": (quarters[2] - quarters[0]) / quarters[1],
         "samples": len(samples),
     }
 
@@ -123,11 +214,23 @@ def show(facts: dict[str, Any], against: str | None, screen: Screen) -> None:
     )
     rows = [
         [name, *(seconds(one[key]) for key in ("median_s", "minimum_s", "lower_quartile_s", "upper_quartile_s")),
-         str(one["samples"])]
+         f"{one['spread']:.0%}", str(one["samples"])]
         for name, one in facts["times"].items()
     ]  # fmt: skip
-    screen.table(["", "median>", "best>", "lower quartile>", "upper quartile>", "samples>"], rows)
-    if against:
-        screen.line(
-            f"weft is {facts['speed_ratio']:.2f} times as fast as {against}; outputs differ by {facts['error']:.1e}"
-        )
+    screen.table(["", "median>", "best>", "lower quartile>", "upper quartile>", "spread>", "samples>"], rows)
+    machine = facts["machine"]
+    others = machine["cores_used_by_others"]
+    said = [] if machine["load_average"] is None else [f"load average {machine['load_average']:.2f}"]
+    said += [] if others is None else [f"other programs used {others:.2f} of {machine['cores']} cores meanwhile"]
+    screen.line("; ".join(said))
+    if against is None:
+        if why := busy(machine, facts["threads"]):
+            screen.line(f"take these times with care: {why}")
+        return
+    found = facts["comparison"]
+    middle = f"{found['ratio_lower_quartile']:.2f} to {found['ratio_upper_quartile']:.2f}"
+    if found["no_conclusion"]:
+        screen.line(f"no conclusion: {found['no_conclusion']} (rounds gave {found['ratio_median']:.2f}, {middle})")
+    else:
+        screen.line(f"weft is {found['speed_ratio']:.2f} times as fast as {against} (half of the rounds: {middle})")
+    screen.line(f"outputs differ by {facts['error']:.1e}")

@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 
 from weft.cli.facts import relative_error
+from weft.cli.given import UsageError, refuse
 from weft.cli.reference import model_of, open_session, run_session, with_every_value
 from weft.cli.screen import Screen
-from weft.cli.sources import add_compiling, add_inputs, add_model, make_feeds, open_graph
+from weft.cli.sources import PRECISIONS, add_compiling, add_inputs, add_model, make_feeds, open_graph
 from weft.core.errors import WeftError
-from weft.executor import compile
+from weft.executor import Module, compile
 from weft.graph.interpreter import interpret_graph, trace_graph
 from weft.graph.ir import Graph, Node, TensorType, Value, dtype_name, reads
 
@@ -33,12 +34,29 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--alone", action="store_true", help="give every node the reference's inputs: errors stay apart"
     )
-    parser.add_argument("--tolerance", type=float, default=1e-4, help="relative to a value's scale (default 1e-4)")
+    usual = ", ".join(f"{tolerance_of(name):.1g} in {name}" for name in PRECISIONS)
+    parser.add_argument("--tolerance", type=tolerance, help=f"relative to a value's scale (default: {usual})")
     parser.add_argument("--all", action="store_true", help="list every node, not only those that differ")
     parser.add_argument("--json", action="store_true", help="print figures as JSON")
 
 
 Arrays = dict[str, Any]
+
+
+def tolerance(text: str) -> float:
+    """A share of a value's scale, for argparse."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number from 0 up, such as 1e-4")
+    return value
+
+
+def tolerance_of(precision: str | None) -> float:
+    """How far a right value may be from its reference: 1e-4 of its scale, and in narrower types 8 of their steps."""
+    return max(1e-4, 8 * PRECISIONS[precision or "fp32"])
 
 
 @dataclass
@@ -52,6 +70,14 @@ class Row:
 
 def run(given: argparse.Namespace, screen: Screen) -> int:
     """The command; 1 where something differs."""
+    if given.engine == "interpreter":
+        refuse(given, "target precision", "--engine interpreter computes what the model says, as numpy does it")
+        if given.against == "interpreter":
+            raise UsageError("--engine interpreter --against interpreter compares a thing with itself")
+    if screen.as_json:
+        refuse(given, "all", "--json has all values")
+    if given.tolerance is None:
+        given.tolerance = tolerance_of(given.precision)
     graph = open_graph(given, screen)
     feeds = make_feeds(graph.inputs, given, screen)
     with screen.working(f"running {given.against}"):
@@ -64,7 +90,7 @@ def run(given: argparse.Namespace, screen: Screen) -> int:
     alone = None if first is None else error_alone(first, graph, feeds, wanted, given)
     good = first is None and (given.alone or all(error <= given.tolerance for error in final.values()))
     if screen.as_json:
-        screen.figures(_figures(rows, final, first, alone, good))
+        screen.figures({"tolerance": given.tolerance, **_figures(rows, final, first, alone, good)})
     else:
         _show(rows, final, first, alone, given, screen)
     return 0 if good else 1
@@ -86,8 +112,7 @@ def our_outputs(graph: Graph, feeds: dict[str, Any], given: argparse.Namespace) 
     """The outputs of the model as it is."""
     if given.engine == "interpreter":
         return interpret_graph(graph, feeds)
-    shapes = {name: array.shape for name, array in feeds.items()}
-    return compile(graph, given.target, shapes, given.precision, given.threads).run(None, feeds)
+    return _module(graph, feeds, given).run(None, feeds)
 
 
 def our_values(graph: Graph, feeds: dict[str, Any], given: argparse.Namespace) -> dict[str, Any]:
@@ -95,10 +120,13 @@ def our_values(graph: Graph, feeds: dict[str, Any], given: argparse.Namespace) -
     if given.engine == "interpreter":
         return trace_graph(graph, feeds)
     made = [value for node in graph.nodes for value in node.outputs]
-    shapes = {name: array.shape for name, array in feeds.items()}
-    opened = graph.replace(outputs=list(dict.fromkeys([*graph.outputs, *made])))
-    module = compile(opened, given.target, shapes, given.precision, given.threads)
+    module = _module(graph.replace(outputs=list(dict.fromkeys([*graph.outputs, *made]))), feeds, given)
     return dict(zip([port.name for port in module.outputs], module.run(None, feeds)))
+
+
+def _module(graph: Graph, feeds: Arrays, given: argparse.Namespace) -> Module:
+    shapes = {name: array.shape for name, array in feeds.items()}
+    return compile(graph, given.target or "auto", shapes, given.precision, given.threads)
 
 
 def rows_in_place(graph: Graph, feeds: Arrays, wanted: Arrays, given: argparse.Namespace) -> list[Row]:
@@ -191,7 +219,10 @@ def _show(
             [[_error(row.error), row.node.op, row.node.name, row.value] for row in shown],
         )
     worst = max((row.error for row in rows), default=0.0)
-    screen.line(f"{len(rows)} values compared with {given.against}; the greatest error is {_error(worst)}")
+    screen.line(
+        f"{len(rows)} values compared with {given.against}; the greatest error is {_error(worst)} "
+        f"(up to {given.tolerance:.1e} is tolerated)"
+    )
     for name, error in final.items():
         screen.line(f"output {name}: error {_error(error)}")
     if first is None:

@@ -8,14 +8,13 @@ from pathlib import Path
 
 from weft.cli.facts import module_facts
 from weft.cli.screen import Screen, seconds, size
-from weft.cli.sources import add_compiling, add_model, input_shapes, open_graph
-from weft.executor import compile
+from weft.cli.sources import add_compiling, add_model, compiled, input_shapes, open_graph, output_path
 
 
 def add(parser: argparse.ArgumentParser) -> None:
     """The options."""
     add_model(parser)
-    add_compiling(parser)
+    add_compiling(parser, runs=False)
     parser.add_argument("-o", "--output", type=Path, help="the file to write (default: the model's name with .weft)")
     parser.add_argument("--report", action="store_true", help="say what runs where, and how much memory it takes")
     parser.add_argument("--json", action="store_true", help="print figures as JSON")
@@ -25,20 +24,20 @@ def run(given: argparse.Namespace, screen: Screen) -> int:
     """The command."""
     graph = open_graph(given, screen)
     shapes = input_shapes(graph.inputs, given, screen)
-    output: Path = given.output or Path(Path(given.model).stem + ".weft")
+    output = output_path(given, ".weft")
     start = time.perf_counter()
-    with screen.working(f"compiling {graph.name}"):
-        module = compile(graph, given.target, shapes, given.precision, given.threads)
-        compiled = time.perf_counter() - start
-        module.save(output)
-    facts = {"file": str(output), "bytes": output.stat().st_size, "compile_s": compiled, **module_facts(module)}
+    module = compiled(graph, shapes, given, screen)
+    taken = time.perf_counter() - start
+    module.save(output)
+    facts = {"file": str(output), "bytes": output.stat().st_size, "compile_s": taken, **module_facts(module)}
+    report = module.report() if given.report else None
     if screen.as_json:
-        screen.figures(facts)
+        screen.figures(facts if report is None else {**facts, "report": report})
         return 0
-    if given.report:
-        screen.line(module.report())
+    if report is not None:
+        screen.line(report)
     screen.line(
-        f"{output}: {size(facts['bytes'])}, compiled in {seconds(compiled)}; "
+        f"{output}: {size(facts['bytes'])}, compiled in {seconds(taken)}; "
         f"{facts['kernels']} kernels, {facts['host_nodes']} nodes on the host"
     )
     return 0

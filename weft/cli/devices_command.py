@@ -7,6 +7,7 @@ import os
 from typing import Any
 
 from weft.cli.screen import Screen, size
+from weft.core.errors import TargetError
 from weft.runtime.threads import available_cores
 from weft.targets.base import LocalDevice
 from weft.targets.registry import find_target, known_forms, local_devices
@@ -20,17 +21,27 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(given: argparse.Namespace, screen: Screen) -> int:
     """The command."""
     found = [this_machine(), *map(device_facts, local_devices())]
+    forms = [form for form in known_forms() if is_here(form.split()[0])]
     if screen.as_json:
-        screen.figures({"devices": found, "targets": known_forms()})
+        screen.figures({"devices": found, "targets": forms})
         return 0
     rows = [
         [d["name"], d["cpu"], str(d["cores"]), f"{8 * d['vector_bytes']} bits", size(d["memory_bytes"])] for d in found
     ]
     screen.table(["target", "device", "cores>", "vectors>", "memory>"], rows)
-    screen.line("\ntargets that weft compiles for:")
-    for form in known_forms():
+    screen.line("\ntargets that weft compiles for here:")
+    for form in forms:
         screen.line(f"  {form}")
     return 0
+
+
+def is_here(target: str) -> bool:
+    """Whether a target can be had on this machine: those that stand for one of its devices need the device."""
+    try:
+        find_target(target)
+    except TargetError:
+        return False
+    return True
 
 
 def this_machine() -> dict[str, Any]:

@@ -18,25 +18,21 @@ import numpy as np
 
 from weft.cli.screen import Screen, seconds
 from weft.core.errors import WeftError
-from weft.core.knobs import knobs
+from weft.core.install import DISTRIBUTION, FOLDER, MEND, clashes, hint
+from weft.core.knobs import knobs, unknown_variables
 from weft.core.version import VERSION
 from weft.executor import cache
+from weft.runtime.cache_folder import cache_problem
 from weft.runtime.threads import available_cores
-from weft.targets.registry import find_target
+from weft.targets.registry import find_target, local_devices
 
 EXTRAS = {
     "onnx": ("onnx", "reading ONNX models"),
-    "onnxruntime": ("onnxruntime", "weft compare and weft bench --against ort"),
-    "torch": ("torch", "torch tensors and torch.compile"),
-    "keras": ("keras", "Keras models"),
-    "jax": ("jax", "JAX functions"),
-    "cuda": ("nvidia.cuda_nvrtc", "GPUs of NVIDIA"),
+    "cuda": ("nvidia-cuda-nvrtc", "compiling for GPUs of NVIDIA"),
     "opencl": ("pyopencl", "OpenCL devices"),
-    "tune": ("xgboost", "the learned cost model of the tuner"),
-    "pool": ("distributed", "a pool of devices"),
     "link": ("ziglang", "linking shared libraries without a C compiler"),
 }
-"""Extras of Weft (onnxruntime is a package of its own): the module that each brings, and what it is for."""
+"""The extras of Weft: the distribution that each brings, and what it is for."""
 
 FEATURES = (
     "avx2 fma avx512f avx512vnni avx512bf16 avx512fp16 amx-tile amx-bf16 amx-int8 neon sve dotprod i8mm bf16 v".split()
@@ -88,7 +84,22 @@ def _python() -> Iterator[Finding]:
     state = "ok" if sys.version_info >= (3, 10) else "bad"
     mend = "" if state == "ok" else "install Python 3.10 or newer"
     yield Finding("Python", state, f"{platform.python_version()} on {platform.system()} {platform.machine()}", mend)
-    yield Finding("weft", "ok", VERSION)
+
+
+def _weft() -> Iterator[Finding]:
+    installed = version(DISTRIBUTION)
+    by = f"installed as {DISTRIBUTION} {installed}" if installed else f"found by its path, not as {DISTRIBUTION}"
+    yield Finding("weft", "ok", f"{VERSION} in {FOLDER} ({by})")
+    for one in clashes():
+        yield Finding("weft's name", "missing" if one.is_ours else "bad", str(one), MEND)
+
+
+def _settings() -> Iterator[Finding]:
+    for state in knobs.describe():
+        if state.source != "default":
+            yield Finding("setting", "ok", f"{state.variable}={state.value} ({state.source}): {state.meaning}")
+    for name, text in unknown_variables().items():
+        yield Finding("setting", "missing", text, f"unset {name}")
 
 
 def _packages() -> Iterator[Finding]:
@@ -130,7 +141,10 @@ def _kept_models() -> str:
 def _cache() -> Iterator[Finding]:
     folder = Path(knobs.cache_dir)
     parent = next((one for one in (folder, *folder.parents) if one.exists()), folder)
-    if os.access(parent, os.W_OK):
+    problem = cache_problem()
+    if problem is not None:
+        yield Finding("cache folder", "missing", f"not used: {problem}", "WEFT_CACHE_DIR=another folder")
+    elif os.access(parent, os.W_OK):
         yield Finding("cache folder", "ok", f"{folder} ({_kept_models()})")
     else:
         yield Finding("cache folder", "missing", f"{folder} cannot be written", "WEFT_CACHE_DIR=another folder")
@@ -162,23 +176,31 @@ def _linker() -> Iterator[Finding]:
     if found:
         yield Finding("linker", "ok", found)
     else:
-        yield Finding("linker", "missing", "none; exporting shared libraries needs one", "pip install 'weft[link]'")
+        yield Finding("linker", "missing", "none; exporting shared libraries needs one", hint("link"))
 
 
 def _extras() -> Iterator[Finding]:
-    for extra, (module, purpose) in EXTRAS.items():
-        try:
-            present = importlib.util.find_spec(module) is not None
-        except ModuleNotFoundError:
-            present = False
-        mend = f"pip install {extra}" if extra == "onnxruntime" else f"pip install 'weft[{extra}]'"
-        if present:
-            yield Finding(extra, "ok", f"{version(module) or 'installed'}: {purpose}")
+    wanted = {extra: (package, purpose, hint(extra)) for extra, (package, purpose) in EXTRAS.items()}
+    against = "weft compare, and weft bench --against ort"
+    wanted["onnxruntime"] = ("onnxruntime", against, "pip install onnxruntime")  # a package of its own, no extra
+    for name, (package, purpose, mend) in wanted.items():
+        found = version(package)
+        if found:
+            yield Finding(name, "ok", f"{package} {found}: {purpose}")
         else:
-            yield Finding(extra, "missing", f"not installed: {purpose}", mend)
+            yield Finding(name, "missing", f"{package} is not installed: {purpose}", mend)
 
 
-CHECKS = (_python, _packages, _processor, _cores, _cache, _self_test, _linker, _extras)
+def _devices() -> Iterator[Finding]:
+    found = local_devices()
+    for device in found:
+        yield Finding("device", "ok", f"{device.target.name}: {device.name}")
+    if not found:
+        mend = "a driver of NVIDIA's, or pip install 'pyopencl[pocl]' for OpenCL on the processor"
+        yield Finding("devices", "missing", "none besides the processor", mend)
+
+
+CHECKS = (_python, _weft, _packages, _processor, _cores, _settings, _cache, _self_test, _linker, _extras, _devices)
 
 
 def version(package: str) -> str | None:

@@ -6,52 +6,61 @@ import argparse
 from collections.abc import Callable
 from pathlib import Path
 
+from weft.cli.given import UsageError, refuse
 from weft.cli.screen import Screen, size
-from weft.cli.sources import add_compiling, add_model, open_graph, open_module
+from weft.cli.sources import add_compiling, add_model, open_graph, open_module, output_path
 
 
 def add(parser: argparse.ArgumentParser) -> None:
     """The options."""
     add_model(parser)
-    add_compiling(parser)
+    add_compiling(parser, runs=False)
     forms = "; ".join(f"{name}: {text}" for name, (text, _) in FORMS.items())
-    parser.add_argument("--format", choices=list(FORMS), default="weft", help=forms)
+    parser.add_argument("--format", choices=list(FORMS), help=f"{forms} (default: what -o ends in, else weft)")
     parser.add_argument(
         "-o", "--output", type=Path, help="the file to write, for so the folder (default: the model's name)"
     )
+    parser.add_argument("--json", action="store_true", help="print figures as JSON")
 
 
 def run(given: argparse.Namespace, screen: Screen) -> int:
     """The command."""
-    for path in FORMS[given.format][1](given, screen):
-        screen.line(f"{path}: {size(path.stat().st_size)}")
+    form = given.format or ("onnx" if given.output is not None and given.output.suffix == ".onnx" else "weft")
+    written = {str(path): path.stat().st_size for path in FORMS[form][1](given, screen)}
+    if screen.as_json:
+        screen.figures({"format": form, "files": [{"file": path, "bytes": count} for path, count in written.items()]})
+        return 0
+    for path, count in written.items():
+        screen.line(f"{path}: {size(count)}")
     return 0
 
 
-def _output(given: argparse.Namespace, ending: str) -> Path:
-    return given.output or Path(Path(given.model).stem + ending)
-
-
 def _write_weft(given: argparse.Namespace, screen: Screen) -> list[Path]:
-    output = _output(given, ".weft")
+    output = output_path(given, ".weft")
     open_module(given, screen).save(output)
     return [output]
 
 
 def _write_onnx(given: argparse.Namespace, screen: Screen) -> list[Path]:
+    import weft.ops  # noqa: F401 — fills the table of operators
     from weft.cli.to_onnx import to_onnx
+    from weft.graph.passes.infer import infer
 
-    output = _output(given, ".onnx")
-    output.write_bytes(to_onnx(open_graph(given, screen)).SerializeToString())
+    refuse(given, "target precision size shape", "ONNX holds the model as it is, before it is compiled for anything")
+    output = output_path(given, ".onnx")
+    output.write_bytes(to_onnx(infer(open_graph(given, screen))).SerializeToString())
     return [output]
 
 
 def _write_library(given: argparse.Namespace, screen: Screen) -> list[Path]:
     from weft.executor.export import export_library
 
+    folder: Path = given.output or Path(Path(given.model).stem)
+    if folder.suffix in (".so", ".weft", ".onnx") or folder.is_file():
+        raise UsageError(f"-o {folder}: a library is written with its C header and an example into a folder: name that")
     module = open_module(given, screen)
     with screen.working("linking"):
-        return export_library(module, _output(given, ""), Path(given.model).stem)
+        return export_library(module, folder, Path(given.model).stem)
 
 
 FORMS: dict[str, tuple[str, Callable[[argparse.Namespace, Screen], list[Path]]]] = {

@@ -9,6 +9,7 @@ import numpy as np
 
 from weft.executor import Module
 from weft.graph.ir import NUMPY_TYPES, TensorType, Value
+from weft.runtime.threads import get_threads
 
 
 def specializations(module: Module) -> Iterator[Any]:
@@ -27,13 +28,19 @@ def module_facts(module: Module) -> dict[str, Any]:
     found = list(specializations(module))
     programs = [one.lowered.program for one in found]
     return {
-        "target": module.target.name,
+        **run_facts(module),
         "kernels": sum(len(one.launches) for one in found),
         "different_kernels": len({kernel.symbol for one in found for kernel in one.lowered.kernels}),
         "host_nodes": sum(len(one.host_nodes) for one in found),
         "weight_bytes": sum(int(array.nbytes) for program in programs for array in program.weights),
         "arena_bytes": max((int(program.arena_bytes) for program in programs), default=0),
     }
+
+
+def run_facts(module: Module) -> dict[str, Any]:
+    """What a run of a compiled model is made with: what the options of a command line came to."""
+    precision = module._executor.precision or ("tf32" if "tf32" in module.target.features else "fp32")
+    return {"target": module.target.name, "precision": precision, "threads": module.threads or get_threads()}
 
 
 def inputs_of(module: Module) -> list[Value]:

@@ -26,14 +26,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from weft.cli.facts import specializations
+from weft.cli.given import UsageError, refuse
 from weft.cli.screen import Screen
-from weft.cli.sources import UsageError, add_compiling, add_inputs, add_model, open_graph, open_with_feeds
+from weft.cli.sources import add_compiling, add_inputs, add_model, input_shapes, open_graph, open_with_feeds
 from weft.codegen.llvm.compile import emit_assembly
 from weft.core.html import printable
 from weft.executor import Module
+from weft.executor.module import bind_shapes
 from weft.executor.program import build_program
 from weft.graph.ir import Graph
-from weft.graph.passes.infer import infer
 from weft.targets.base import Target
 from weft.targets.registry import known_stages
 from weft.te.tensor import Tensor
@@ -43,7 +44,7 @@ from weft.te.text import format_tensors
 def add(parser: argparse.ArgumentParser) -> None:
     """The options."""
     add_model(parser)
-    add_compiling(parser)
+    add_compiling(parser, runs=False)
     add_inputs(parser)
     parser.add_argument(
         "--stage", choices=["graph", "fused", *STAGES, *known_stages()], default="graph", help="what to show"
@@ -71,10 +72,11 @@ class Compiled:
 def run(given: argparse.Namespace, screen: Screen) -> int:
     """The command."""
     if given.stage == "graph":
-        import weft.ops  # noqa: F401 — fills the table of operators
-
-        _show_text(repr(infer(open_graph(given, screen))), "graph", "text", screen)
+        refuse(given, "target precision input seed kernel", "the stage graph is the model before any of that matters")
+        _show_text(repr(_graph(given, screen)), "graph", "text", screen)
         return 0
+    if given.stage == "fused":
+        refuse(given, "kernel", "the stage fused shows which kernels there are: all of them")
     module = _compiled(given, screen)
     if given.stage == "fused":
         _show_fused(module, screen)
@@ -101,6 +103,14 @@ def _stage(name: str, target: Target) -> tuple[Callable[[Compiled], str], str]:
         code = list(own) or _NATIVE_STAGES
         raise UsageError(f"the target {target.name} has no stage {name!r}: its code is shown by {', '.join(code)}")
     return STAGES[name]
+
+
+def _graph(given: argparse.Namespace, screen: Screen) -> Graph:
+    """The model as it was read; for the sizes that the command line gives, if it gives any."""
+    import weft.ops  # noqa: F401 — fills the table of operators
+
+    graph = open_graph(given, screen)
+    return bind_shapes(graph, input_shapes(graph.inputs, given, screen) if given.size or given.shape else None)
 
 
 def _compiled(given: argparse.Namespace, screen: Screen) -> Module:

@@ -6,8 +6,9 @@ import argparse
 import json
 from pathlib import Path
 
+from weft.cli.given import UsageError, refuse
 from weft.cli.screen import Screen, plain
-from weft.cli.sources import UsageError, add_compiling, add_inputs, add_model, open_with_feeds
+from weft.cli.sources import add_compiling, add_inputs, add_model, duration, open_with_feeds
 from weft.executor.profile_text import profile_rows, summary
 
 
@@ -16,9 +17,11 @@ def add(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
     add_compiling(parser)
     add_inputs(parser)
-    parser.add_argument("--seconds", type=float, default=2.0, help="how long to measure (default 2)")
+    parser.add_argument("--seconds", type=duration, default=2.0, help="how long to measure (default 2)")
     parser.add_argument("--top", type=int, metavar="N", help="only the N kernels that take longest")
-    parser.add_argument("--json", metavar="FILE", help="write the figures there as JSON ('-' prints them instead)")
+    parser.add_argument(
+        "--json", metavar="FILE", nargs="?", const="-", help="print figures as JSON, or write them to a file"
+    )
     parser.add_argument("--trace", metavar="FILE", help="write one run as a trace for ui.perfetto.dev")
 
 
@@ -28,6 +31,8 @@ def run(given: argparse.Namespace, screen: Screen) -> int:
         raise UsageError("a module file does not know its kernels: profile the .onnx file that it was compiled from")
     if given.top is not None and given.top < 1:
         raise UsageError(f"--top is {given.top}; give a number from 1 up")
+    if given.json == "-":
+        refuse(given, "top", "--json has all kernels")
     module, feeds, _ = open_with_feeds(given, screen)
     with screen.working(f"measuring for {given.seconds:g} s"):
         profile = module.profile(feeds, threads=given.threads, seconds=given.seconds)

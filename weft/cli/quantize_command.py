@@ -5,18 +5,23 @@ from __future__ import annotations
 import argparse
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+import zipfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from weft.cli.given import UsageError
 from weft.cli.screen import Screen, seconds, size
-from weft.cli.sources import UsageError, add_model, input_shapes, open_graph
+from weft.cli.sources import add_model, count, input_shapes, open_graph, output_path
 from weft.cli.to_onnx import to_onnx
+from weft.core.errors import ArgumentError
 from weft.executor.inputs import random_array
-from weft.graph.ir import Graph
+from weft.executor.module import bind_shapes
+from weft.graph.ir import Graph, Value
 from weft.quantization import quantize
+from weft.quantization.data import calls_of
 from weft.quantization.observers import LIMITS, METHODS
 
 
@@ -29,26 +34,27 @@ def add(parser: argparse.ArgumentParser) -> None:
         default=[],
         type=Path,
         help="calibration data: an .npz file with an array for each input, an .npy file for a model with one input, "
-        "or a folder of such files; give it again for more",
+        "or a folder of such files; an array may hold one call or many, stacked; give it again for more",
     )
-    parser.add_argument("--random", type=int, default=0, metavar="N", help="calibrate with N random inputs: for a try")
+    parser.add_argument("--random", type=count, metavar="N", help="calibrate with N random inputs: for a try")
     parser.add_argument("-o", "--output", type=Path, help="the file to write (default: the model's name with .q.onnx)")
     parser.add_argument("--method", choices=METHODS, default="mse", help="how ranges are chosen (default mse)")
     parser.add_argument("--activations", choices=list(LIMITS), default="uint8", help="their type (default uint8)")
     parser.add_argument("--keep", action="append", default=[], metavar="NAME", help="a node or operator to keep float")
-    parser.add_argument("--target", default="auto", help='the machine to calibrate on (default "auto": this one)')
+    parser.add_argument("--target", help='the machine to calibrate on (default "auto": this one)')
     parser.add_argument("--json", action="store_true", help="print figures as JSON")
 
 
 def run(given: argparse.Namespace, screen: Screen) -> int:
     """The command."""
+    output = output_path(given, ".q.onnx")
     graph = open_graph(given, screen)
-    feeds = list(_feeds(graph, given, screen))
-    output: Path = given.output or Path(Path(given.model).stem + ".q.onnx")
+    feeds = _feeds(graph, given, screen)
+    target = given.target or "auto"
     start = time.perf_counter()
     with screen.working(f"quantizing {graph.name}"):
         made = quantize(
-            graph, feeds, method=given.method, activations=given.activations, keep=given.keep, target=given.target
+            graph, feeds, method=given.method, activations=given.activations, keep=given.keep, target=target
         )
         output.write_bytes(to_onnx(made).SerializeToString())
         errors = made.errors
@@ -66,17 +72,17 @@ def _figures(alone: float, together: float) -> dict[str, float | None]:
     return {key: v if math.isfinite(v) else None for key, v in (("alone_db", alone), ("together_db", together))}
 
 
-def _feeds(graph: Graph, given: argparse.Namespace, screen: Screen) -> Iterator[Mapping[str, Any]]:
-    if not given.data and given.random < 1:
+def _feeds(graph: Graph, given: argparse.Namespace, screen: Screen) -> list[dict[str, Any]]:
+    """The calls to calibrate with; sizes that are given are those of a call, and stay open in the model."""
+    if not given.data and not given.random:
         raise UsageError("quantization needs inputs that are like those in use: give --data (or --random N, for a try)")
-    names = [value.name for value in graph.inputs]
-    for path in _files(given.data):
-        yield _read(path, names)
-    if given.random > 0:
-        shapes = input_shapes(graph.inputs, given, screen)
-        random = np.random.default_rng(0)
-        for _ in range(given.random):
-            yield {v.name: random_array(v.tensor.dtype, shapes[v.name], random) for v in graph.inputs}
+    shapes = input_shapes(graph.inputs, given, screen) if given.random or given.size or given.shape else None
+    inputs = bind_shapes(graph, shapes).inputs
+    feeds = [call for path in _files(given.data) for call in _read(path, inputs)]
+    random = np.random.default_rng(0)
+    for _ in range(given.random or 0):
+        feeds.append({v.name: random_array(v.tensor.dtype, v.tensor.static, random) for v in inputs})
+    return feeds
 
 
 def _files(paths: Sequence[Path]) -> Iterator[Path]:
@@ -87,12 +93,14 @@ def _files(paths: Sequence[Path]) -> Iterator[Path]:
         yield from inside
 
 
-def _read(path: Path, names: Sequence[str]) -> Mapping[str, Any]:
+def _read(path: Path, inputs: Sequence[Value]) -> list[dict[str, Any]]:
+    """The calls that a file holds."""
     try:
         found = np.load(path, allow_pickle=False)
-        arrays = {name: found[name] for name in found.files} if path.suffix == ".npz" else {names[0]: found}
-    except (OSError, ValueError) as problem:
+        arrays = {name: found[name] for name in found.files} if path.suffix == ".npz" else found
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as problem:
         raise UsageError(f"--data {path}: it cannot be read as an .npz or .npy file ({problem})") from None
-    if set(arrays) != set(names):
-        raise UsageError(f"--data {path}: it has the arrays {sorted(arrays)}; the model takes {', '.join(names)}")
-    return arrays
+    try:
+        return list(calls_of(inputs, arrays))
+    except ArgumentError as problem:
+        raise UsageError(f"--data {path}: {problem}") from None

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from weft.cli.sources import UsageError
+from weft.cli.given import UsageError
 from weft.cli.to_onnx import to_onnx
 from weft.graph.ir import Graph
 

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from weft.cli.facts import array_facts
+from weft.cli.facts import array_facts, run_facts
+from weft.cli.given import UsageError
 from weft.cli.screen import Screen
-from weft.cli.sources import UsageError, add_compiling, add_inputs, add_model, open_with_feeds
+from weft.cli.sources import add_compiling, add_inputs, add_model, open_with_feeds
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -24,6 +25,8 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(given: argparse.Namespace, screen: Screen) -> int:
     """The command."""
+    if given.output is not None and given.output.suffix not in (".npy", ".npz"):
+        raise UsageError(f"-o {given.output}: outputs are written to files that end in .npz or .npy")
     module, feeds, _ = open_with_feeds(given, screen)
     with screen.working("running"):
         made = module.run(None, feeds)
@@ -32,7 +35,8 @@ def run(given: argparse.Namespace, screen: Screen) -> int:
         write(given.output, outputs)
     facts = {name: array_facts(array) for name, array in outputs.items()}
     if screen.as_json:
-        screen.figures({"inputs": {name: array_facts(array) for name, array in feeds.items()}, "outputs": facts})
+        inputs = {name: array_facts(array) for name, array in feeds.items()}
+        screen.figures({**run_facts(module), "inputs": inputs, "outputs": facts})
         return 0
     screen.table(
         ["output", "type", "least>", "mean>", "greatest>", "first elements"],
@@ -57,7 +61,5 @@ def write(path: Path, outputs: dict[str, Any]) -> None:
         if len(outputs) != 1:
             raise UsageError(f"the model has {len(outputs)} outputs: give a name that ends in .npz")
         np.save(path, next(iter(outputs.values())))
-    elif path.suffix == ".npz":
-        np.savez(path, **outputs)
     else:
-        raise UsageError(f"{path}: outputs are written to files that end in .npz or .npy")
+        np.savez(path, **outputs)

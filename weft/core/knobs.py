@@ -7,13 +7,16 @@
 The innermost wins: override, then set, then the environment, then the default. The environment is looked at when a
 knob is read, so a change of `os.environ` takes effect at once; that costs a microsecond or two, so read a knob outside
 hot loops. A value that makes no sense raises a `KnobError`, when it is set or, for the environment, when the knob is
-read; the error names the variable and what it accepts.
+read; the error names the variable and what it accepts. A variable that begins with WEFT_ and is none of these is warned
+of when the first knob is read: it would be a setting that does nothing.
 """
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Callable, Iterator, Mapping
+import warnings
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -23,6 +26,7 @@ from typing import Any, Generic, TypeVar, overload
 
 import platformdirs
 
+from weft.core import log
 from weft.core.errors import WeftError
 
 T = TypeVar("T")
@@ -36,14 +40,27 @@ class KnobError(WeftError, ValueError):
     """A setting that does not exist, or a value that it does not accept."""
 
 
+class KnobWarning(UserWarning):
+    """A variable of the environment that looks like a setting of Weft and is none."""
+
+
 class Knob(Generic[T]):
     """One setting: how its text and its Python value are checked, its default, and what it is for.
 
     `parse` turns a string (from the environment) or a Python value into the value; it raises ValueError for junk.
+    `follow` is told the value when it may have changed.
     """
 
-    def __init__(self, parse: Callable[[object], T], default: Callable[[], T], accepts: str, meaning: str) -> None:
+    def __init__(
+        self,
+        parse: Callable[[object], T],
+        default: Callable[[], T],
+        accepts: str,
+        meaning: str,
+        follow: Callable[[T], None] | None = None,
+    ) -> None:
         self.parse = parse
+        self.follow = follow
         self.default = default
         self.accepts = accepts
         self.meaning = meaning
@@ -139,6 +156,11 @@ def _default_cache_dir() -> Path:
     return Path(platformdirs.user_cache_dir("weft", appauthor=False))
 
 
+def _default_tensor_megabytes() -> int:
+    """As much as this machine has memory."""
+    return max(1, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20)
+
+
 class Knobs:
     """The settings. There is one, `knobs`."""
 
@@ -163,11 +185,18 @@ class Knobs:
         "a whole number of megabytes",
         "the most that compiled models may take in the cache folder; those not used for longest are dropped",
     )
+    tensor_megabytes: Knob[int] = Knob(
+        _integer_between(1, 1 << 40),
+        _default_tensor_megabytes,
+        "a whole number of megabytes",
+        "the most that one tensor of a model may take; a model that asks for more is refused when it is compiled",
+    )
     debug: Knob[int] = Knob(
-        _integer_between(0, 3),
+        _integer_between(0, 2),
         lambda: 0,
-        "0 (nothing), 1 (stages and their times), 2 (the program after each stage) or 3 (also the machine code)",
-        "how much of the compiler's work is printed",
+        "0 (nothing), 1 (what is compiled, found in the cache or given up) or 2 (also the program of every kernel)",
+        "how much of Weft's log is printed on stderr; from 1 on, commands show where an error comes from",
+        log.show,
     )
     verify: Knob[bool] = Knob(
         _parse_switch,
@@ -220,13 +249,14 @@ class Knobs:
     def set(self, name: str, value: Any) -> None:
         """Give a knob a value for this process."""
         self._chosen[name] = _checked(name, value)
+        self.follow([name])
 
     def reset(self, name: str | None = None) -> None:
         """Forget what `set` gave one knob, or all of them: the environment and the default hold again."""
-        if name is None:
-            self._chosen.clear()
-        else:
-            self._chosen.pop(_find(name).name, None)
+        names = list(self._chosen) if name is None else [_find(name).name]
+        for one in names:
+            self._chosen.pop(one, None)
+        self.follow(names)
 
     @contextmanager
     def override(self, **values: Any) -> Iterator[None]:
@@ -234,9 +264,18 @@ class Knobs:
         checked = {name: _checked(name, value) for name, value in values.items()}
         token = self._overrides.set({**self._overrides.get(), **checked})
         try:
+            self.follow(checked)
             yield
         finally:
             self._overrides.reset(token)
+            self.follow(checked)
+
+    def follow(self, names: Iterable[str]) -> None:
+        """Tells those that follow one of these knobs its value now."""
+        for name in names:
+            knob = KNOBS[name]
+            if knob.follow is not None:
+                knob.follow(self.look_up(knob)[0])
 
     def look_up(self, knob: Knob[T]) -> tuple[T, str]:
         """A knob's value and its source: "override", "set", "environment" or "default"."""
@@ -246,6 +285,7 @@ class Knobs:
             return overrides[name], "override"
         if name in self._chosen:
             return self._chosen[name], "set"
+        _warn_of_unknown_variables()
         text = os.environ.get(knob.variable)
         if text is not None:
             return knob.check(text, f"the environment variable {knob.variable}"), "environment"
@@ -272,6 +312,26 @@ def _find(name: str) -> Knob[Any]:
 
 def _checked(name: str, value: Any) -> Any:
     return _find(name).check(value, f"the value given for {name!r}")
+
+
+def unknown_variables() -> dict[str, str]:
+    """What begins with WEFT_ in the environment and is no setting, each with a sentence; WEFT_TEST_… are our tests'."""
+    known = {knob.variable for knob in KNOBS.values()}
+    names = [name for name in os.environ if name.startswith("WEFT_") and name not in known]
+    return {name: _no_setting(name, known) for name in names if not name.startswith("WEFT_TEST_")}
+
+
+def _no_setting(name: str, known: Collection[str]) -> str:
+    import difflib
+
+    near = difflib.get_close_matches(name, known, 1)
+    return f"{name} is no setting of Weft" + (f"; did you mean {near[0]}?" if near else "")
+
+
+@functools.lru_cache(maxsize=1)
+def _warn_of_unknown_variables() -> None:
+    for text in unknown_variables().values():
+        warnings.warn(f"the environment variable {text}", KnobWarning, stacklevel=2)
 
 
 knobs = Knobs()

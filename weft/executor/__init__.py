@@ -27,6 +27,7 @@ from typing import Any
 
 from weft.core.errors import ArgumentError
 from weft.executor.files import compile_file
+from weft.executor.keys import Key
 from weft.executor.module import HostWarning, Module, compile_graph
 from weft.graph.ir import Graph
 from weft.targets.base import Target
@@ -91,12 +92,18 @@ def _a(model: Any) -> str:
     return "a module file" if isinstance(model, (str, os.PathLike)) else f"a {type(model).__name__}"
 
 
-def load(path: str | os.PathLike[str], threads: int | None = None) -> Module:
-    """The module that `Module.save` wrote."""
+def load(path: str | os.PathLike[str], threads: int | None = None, key: Key | None = None) -> Module:
+    """The module that `Module.save` wrote.
+
+    **A module file holds machine code, and loading it is as dangerous as loading a shared library: load only files
+    that you trust.** A damaged file, or one of another Weft or another machine, is a `ModuleFileError`. With a `key`
+    (the path of a key's file, or its bytes) a file that was not signed with it (`weft sign`) is one, too, before any of
+    its code is mapped.
+    """
     from weft.executor.store import load_module
 
     _check_path(path)
-    return load_module(path, threads)
+    return load_module(path, threads, key)
 
 
 def _check_path(path: Any) -> None:

@@ -4,6 +4,7 @@
     module = weft.compile(small)                      integer products, where the processor has them
     print(small.report())                             what it costs, layer by layer
 
+data         calibration data, in the forms that people keep it in
 observers    the range of every activation, from calibration data
 insert       QuantizeLinear and DequantizeLinear put into the graph, weights as signed bytes
 errors       the quantized model beside the float one
@@ -21,6 +22,7 @@ from weft.executor import compile
 from weft.graph.ir import Array, Graph, Value
 from weft.graph.passes.infer import infer
 from weft.graph.passes.normalize import normalize
+from weft.quantization.data import calls_of
 from weft.quantization.errors import LayerError, error_table, layer_errors
 from weft.quantization.insert import Insertion, Layer, find_layers
 from weft.quantization.observers import LIMITS, METHODS, Observer, parameters
@@ -72,15 +74,17 @@ def quantize(
     """A float model with its convolutions and matrix products quantized to 8 bits.
 
     `model` is what `weft.compile` takes. `calibration_data` gives what the model is called with: for each call a
-    mapping from input names to arrays, a list of arrays, or one array. `method` is how the range of an activation is
-    chosen: "minmax", "percentile" or "mse". `activations` is "uint8" or "int8". `keep` names nodes, outputs or
-    operators that stay float.
+    mapping from input names to arrays, a list of arrays, or one array; arrays of many calls may be stacked, and one
+    array or one mapping may be all of it. `method` is how the range of an activation is chosen: "minmax", "percentile"
+    or "mse". `activations` is "uint8" or "int8". `keep` names nodes, outputs or operators that stay float.
     """
     if method not in METHODS:
         raise ArgumentError(f"method is {method!r}; there are {', '.join(METHODS)}")
     if activations not in LIMITS:
         raise ArgumentError(f"activations is {activations!r}; there are {', '.join(LIMITS)}")
-    graph = normalize(_graph_of(model))
+    graph = _graph_of(model)
+    _refuse_quantized(graph)
+    graph = normalize(graph)
     layers = find_layers(graph, [keep] if isinstance(keep, str) else list(keep))
     if not layers:
         raise ArgumentError(f"the model {graph.name!r} has no convolution or matrix product with known float32 weights")
@@ -103,6 +107,16 @@ def _graph_of(model: Any) -> Graph:
     return infer(load(model))
 
 
+def _refuse_quantized(graph: Graph) -> None:
+    """An error for a model that is quantized already, wholly or in part: its scales would be rounded once more."""
+    for node in graph.nodes:
+        if any(sign in node.op.lower() for sign in ("quantize", "qlinear", "integer", "nbits")):
+            raise ArgumentError(
+                f"the model {graph.name!r} is quantized already ({node.describe()}): quantize the float model that it "
+                "was made from; weft.compile takes this one as it is"
+            )
+
+
 def _observe(
     graph: Graph, layers: Sequence[Layer], data: Iterable[Any], target: Any
 ) -> tuple[dict[Value, Observer], list[dict[str, Array]]]:
@@ -114,8 +128,8 @@ def _observe(
     observers = {value: Observer() for value in values}
     kept: list[dict[str, Array]] = []
     count = 0
-    for item in data:
-        feeds = _feeds(graph, item)
+    items = [data] if isinstance(data, (np.ndarray, Mapping)) else data
+    for feeds in (call for item in items for call in calls_of(graph.inputs, item)):
         made = {} if module is None else dict(zip(inside, module.run(None, feeds)))
         for value in values:
             array = made[value] if value in made else np.asarray(feeds[value.name])
@@ -126,14 +140,3 @@ def _observe(
     if not count:
         raise ArgumentError("calibration_data is empty: quantization needs inputs that are like those in use")
     return observers, kept
-
-
-def _feeds(graph: Graph, item: Any) -> dict[str, Array]:
-    """One item of calibration data as arrays by name."""
-    names = [value.name for value in graph.inputs]
-    if isinstance(item, Mapping):
-        return dict(item)
-    arrays = list(item) if isinstance(item, (list, tuple)) else [item]
-    if len(arrays) != len(names):
-        raise ArgumentError(f"calibration_data gives {len(arrays)} arrays for the inputs {', '.join(names)}")
-    return dict(zip(names, arrays))

@@ -18,11 +18,15 @@ and, for a machine with blocks of threads (`Target.threads`),
 from __future__ import annotations
 
 import importlib
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+from weft.core import log
 from weft.core.errors import TargetError
+
+logger = logging.getLogger("weft.targets")
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +219,10 @@ class Target:
 
     def lower(self, func: Any) -> Any:
         """A scheduled Func as this target's code generator takes it."""
-        return self._part("pipeline").lower(func, self)
+        lowered = self._part("pipeline").lower(func, self)
+        if logger.isEnabledFor(log.PROGRAM):
+            logger.log(log.PROGRAM, "for %s:\n%r", self.name, lowered)
+        return lowered
 
     def generate(self, func: Any) -> Any:
         """The DeviceProgram of a lowered Func; only where there are blocks of threads."""

@@ -365,7 +365,7 @@ def test_the_package_is_asked_for_by_name(monkeypatch):
         raise ImportError(f"No module named {name!r}")
 
     monkeypatch.setattr(importlib, "import_module", missing)
-    refused(b"", "pip install 'weft[onnx]'")
+    refused(b"", "pip install 'weft-compiler[onnx]'")
 
 
 def test_every_sort_of_model_proto_is_left_unchanged():

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from tests.loop.passes.strategies import expect, same_meaning
+from weft.expr.visit import walk
 from weft.loop.ir import For
 from weft.loop.parser import parse_func
 from weft.loop.passes.flatten import flatten
 from weft.loop.passes.vectorize import vectorize
-from weft.loop.visit import walk_stmts
+from weft.loop.visit import child_exprs, walk_stmts
 
 
 def check(text: str, wanted: str | None = None, **options):
@@ -87,6 +88,42 @@ func f(A: float32[{extent}], C: float32[{extent}]):
         max_lanes=8,
     )
     assert f", {extent})" not in repr(done) or extent <= 8
+
+
+def test_vectors_have_a_power_of_two_of_lanes():
+    check(
+        """
+func f(A: float32[4], B: float32[4, 13], C: float32[13]):
+    for k in range(4):
+        for j in range(13) vectorized:
+            C[j] = C[j] + A[k]*B[k, j]
+""",
+        """
+func f(A: float32[4], B: float32[4, 13], C: float32[13]) @{"flat": true}:
+    for k in range(4):
+        C[ramp(0, 1, 8)] = C[ramp(0, 1, 8)] + broadcast(A[k], 8)*B[ramp(k*13, 1, 8)]
+        C[ramp(8, 1, 4)] = C[ramp(8, 1, 4)] + broadcast(A[k], 4)*B[ramp(k*13 + 8, 1, 4)]
+        C[12] = C[12] + A[k]*B[k*13 + 12]
+""",
+    )
+
+
+@pytest.mark.parametrize("extent", [3, 12, 24, 28, 63, 64, 67, 100])
+def test_no_lane_count_is_odd_in_any_statement(extent):
+    """Names, masks, temporaries and loops inside the vectorized loop are there once for each vector."""
+    done = check(f"""
+func f(A: float32[{extent}, 4], C: float32[{extent}]):
+    for i in range({extent}) vectorized:
+        allocate t: float32[2]:
+            t[0] = 0.0
+            for k in range(4):
+                t[0] = t[0] + A[i, k]
+            let x = max(t[0], 1.0)
+            if A[i, 0] < 1.0:
+                C[i] = x*x
+""")
+    exprs = (node for stmt in walk_stmts(done.body) for e in child_exprs(stmt) for node in walk(e))
+    assert {node.dtype.lanes.bit_count() for node in exprs} == {1}
 
 
 def test_a_reduction_stays_serial():

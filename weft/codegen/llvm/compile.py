@@ -21,6 +21,7 @@ from typing import Any
 from weft.codegen.llvm import child
 from weft.codegen.llvm.context import Machine
 from weft.core.errors import InternalError, TargetError
+from weft.core.install import hint
 from weft.runtime.jit import JitModule, defined_names, known_symbols
 
 _CHILD_SECONDS = 300
@@ -189,9 +190,7 @@ def _linker(target: Machine) -> list[str]:
                 return (
                     [found, "-shared", "-Wl,--no-as-needed", "-lm"] if "linux" in target.triple else [found, "-shared"]
                 )
-    raise TargetError(
-        f"there is no linker for {target.name} here: install the ziglang package (pip install 'weft[link]')"
-    )
+    raise TargetError(f"there is no linker for {target.name} here: install the ziglang package ({hint('link')})")
 
 
 def _which(program: str) -> str | None:

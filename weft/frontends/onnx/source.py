@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from weft.core.errors import FrontendError
+from weft.core.install import hint
 
 LARGEST_FILE = 2**31 - 1
 """A protobuf message cannot be larger; bigger models keep their weights in files of their own."""
@@ -32,7 +33,7 @@ def onnx_module(name: str = "onnx") -> Any:
     except ImportError as error:
         raise FrontendError(
             f"reading ONNX models needs the package onnx, which could not be imported ({error}); "
-            "install it with: pip install 'weft[onnx]'"
+            f"install it with: {hint('onnx')}"
         ) from error
 
 

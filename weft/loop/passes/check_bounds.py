@@ -37,11 +37,13 @@ from weft.expr.nodes import (
     Or,
     Select,
     Var,
+    add,
     broadcast,
     const,
     index_expr,
     int_value,
     is_false,
+    is_true,
     less,
     less_equal,
     logical_and,
@@ -52,8 +54,8 @@ from weft.expr.nodes import (
     sub,
 )
 from weft.expr.trial import tried_interval
-from weft.expr.visit import free_vars, map_all, walk
-from weft.loop.ir import Allocate, Evaluate, For, Func, If, Let, Seq, Stmt, Store, seq
+from weft.expr.visit import free_vars, map_all, substitute, walk
+from weft.loop.ir import Allocate, Block, Evaluate, For, Func, If, Let, Seq, Stmt, Store, seq
 from weft.loop.passes.support import buffers_written, has_effect, loads
 from weft.loop.visit import Mutator, rebuild_stmt, walk_exprs, walk_stmts
 
@@ -76,6 +78,48 @@ def check_bounds_on_device(func: Func) -> Func:
     checked = _Checker(func, (Address(errors, (index_expr(0),), "w"),)).checked(func)
     flagged = checked.annotations["bounds"]["flagged"]
     return checked.replace(params=(*func.params, errors)) if flagged else checked
+
+
+def check_regions(func: Func) -> Func:
+    """Refuses a block that hands addresses to an intrinsic whose declared regions cannot be shown to lie in their
+    buffers: what an intrinsic touches beyond its first element is known only here, while there are blocks.
+    """
+    _Regions(func).stmt(func.body)
+    return func
+
+
+class _Regions(Mutator):
+    def __init__(self, func: Func) -> None:
+        self.func_name = func.name
+        self.ranges = Ranges().with_sizes(func.size_vars)
+
+    def expr(self, e: Expr) -> Expr:
+        """Expressions stay as they are."""
+        return e
+
+    def visit_For(self, s: For) -> Stmt:
+        """A loop: its variable is known inside."""
+        outer, self.ranges = self.ranges, self.ranges.with_loop(s.var, s.extent)
+        self.stmt(s.body)
+        self.ranges = outer
+        return s
+
+    def visit_Block(self, s: Block) -> Stmt:
+        """A block: the regions of the buffers whose addresses it passes on."""
+        passed = {e.buffer for e in walk_exprs(s.body) if isinstance(e, Address)}
+        if not passed:
+            return s
+        mapping = {axis.var: binding for axis, binding in zip(s.axes, s.bindings)}
+        ranges = self.ranges if is_true(s.predicate) else self.ranges.with_condition(s.predicate)
+        for region in (*s.reads, *s.writes):
+            for low, extent, size in zip(region.mins, region.extents, region.buffer.shape):
+                first, count = substitute(low, mapping), substitute(extent, mapping)
+                if region.buffer in passed and not _proven(ranges, first, add(sub(size, count), index_expr(1))):
+                    raise BoundsError(
+                        f"{self.func_name}: block {s.name} hands {region.buffer.name} to an intrinsic, and {count!r} "
+                        f"elements from {first!r} on cannot be shown to lie in a dimension of {size!r}"
+                    )
+        return s
 
 
 class _Report:
@@ -175,6 +219,8 @@ class _Checker(Mutator):
         return If(condition, then, otherwise)
 
     def _branch(self, condition: Expr, s: Stmt) -> Stmt:
+        if self.ranges.knowledge().proves_not(condition):
+            return s  # it never runs: the first part of a pipeline that is longer than its loop
         outer, before = self.ranges, self.pending
         self.pending = []
         written = buffers_written(s)
@@ -254,15 +300,22 @@ class _Checker(Mutator):
         self.ranges = outer
         return made
 
+    def _arm(self, condition: Expr, e: Expr) -> Expr:
+        """An expression that is computed only where a condition holds."""
+        if not _accesses(e) or self.ranges.knowledge().proves_not(condition):
+            return e
+        made: Expr = self._inside_of(condition, lambda: self.expr(e))
+        return made
+
     def expr(self, e: Expr) -> Expr:
         """An expression; most have no loads and stay as they are."""
-        return super().expr(e) if any(isinstance(node, (Load, Address)) for node in walk(e)) else e
+        return super().expr(e) if _accesses(e) else e
 
     def visit_Select(self, e: Select) -> Expr:
         """An arm is computed only where the condition chooses it."""
         condition = self.expr(e.condition)
-        then = self._inside_of(condition, lambda: self.expr(e.then))
-        otherwise = self._inside_of(logical_not(condition), lambda: self.expr(e.otherwise))
+        then = self._arm(condition, e.then)
+        otherwise = self._arm(logical_not(condition), e.otherwise)
         if condition is e.condition and then is e.then and otherwise is e.otherwise:
             return e
         return Select(condition, then, otherwise)
@@ -270,13 +323,13 @@ class _Checker(Mutator):
     def visit_And(self, e: And) -> Expr:
         """The second side is computed only where the first holds."""
         a = self.expr(e.a)
-        b = self._inside_of(a, lambda: self.expr(e.b))
+        b = self._arm(a, e.b)
         return e if a is e.a and b is e.b else And(a, b)
 
     def visit_Or(self, e: Or) -> Expr:
         """The second side is computed only where the first does not hold."""
         a = self.expr(e.a)
-        b = self._inside_of(logical_not(a), lambda: self.expr(e.b))
+        b = self._arm(logical_not(a), e.b)
         return e if a is e.a and b is e.b else Or(a, b)
 
     def visit_Load(self, e: Load) -> Expr:
@@ -314,7 +367,7 @@ class _Checker(Mutator):
             return []
         self.counts["flagged"] += 1
         for index, size in found:
-            if index.dtype.lanes == 1 and self._never(index, size):
+            if self.loops is self.ranges and not self.path and index.dtype.lanes == 1 and self._never(index, size):
                 raise BoundsError(
                     f"{self.func_name}: the {what} {buffer.name}[{', '.join(map(repr, indices))}] lies outside: the "
                     f"index {index!r} of a dimension of {size!r}"
@@ -337,13 +390,18 @@ class _Checker(Mutator):
         return found
 
     def _never(self, index: Expr, size: Expr) -> bool:
-        """Whether an index lies outside whatever happens, and not only where nothing runs."""
+        """Whether an index lies outside whatever happens."""
         prover = self.loops.knowledge()
         return prover.proves(less(index, index_expr(0))) or prover.proves(less_equal(size, index))
 
     @staticmethod
     def _inside(index: Expr, size: Expr) -> Expr:
         return logical_and(less_equal(index_expr(0), index), less(index, size))
+
+
+def _accesses(e: Expr) -> bool:
+    """Whether there is an access in an expression."""
+    return any(isinstance(node, (Load, Address)) for node in walk(e))
 
 
 def _values(func: Func) -> dict[Buffer, Interval]:
@@ -425,4 +483,4 @@ def _all(conditions: Sequence[Expr]) -> Expr:
     return made
 
 
-__all__ = ["ERRORS", "KINDS", "VALUES", "check_bounds", "check_bounds_on_device"]
+__all__ = ["ERRORS", "KINDS", "VALUES", "check_bounds", "check_bounds_on_device", "check_regions"]

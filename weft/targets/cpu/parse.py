@@ -20,7 +20,7 @@ FORMS = (
     'native                                   this machine ("cpu" means the same)',
     "native,features=-avx512f                 this machine without something it has",
     "x86_64-unknown-linux-gnu                 a machine by its LLVM triple: x86_64, aarch64, riscv64, armv7 or wasm32",
-    "aarch64-unknown-linux-gnu,cpu=neoverse-n1,features=+dotprod+fp16,cores=8",
+    "aarch64-unknown-linux-gnu,cpu=neoverse-n1,features=+dotprod+fullfp16,cores=8",
 )
 _PACKAGE = "weft.targets.cpu"
 TILES = Scope("amx.tile", slots=8, slot_bytes=1024)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from weft.core.knobs import knobs
 from weft.loop.ir import Func
-from weft.loop.passes.check_bounds import check_bounds
+from weft.loop.passes.check_bounds import check_bounds, check_regions
 from weft.loop.passes.decompose_init import decompose_init
 from weft.loop.passes.double_buffer import double_buffer
 from weft.loop.passes.flatten import flatten
@@ -29,6 +29,7 @@ from weft.targets.cpu.amx import configure_tiles
 
 PASSES: tuple[Callable[[Func], Func], ...] = (
     decompose_init,
+    check_regions,
     lower_blocks,
     lower_virtual_threads,
     serialize_threads,

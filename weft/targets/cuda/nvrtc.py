@@ -16,6 +16,7 @@ import re
 from pathlib import Path
 
 from weft.core.errors import TargetError
+from weft.core.install import hint
 
 HEADER = Path("include")
 _NAMES = ("libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so")
@@ -23,7 +24,7 @@ _PARTS = (("nvidia", "cu13", "lib"), ("nvidia", "cuda_nvrtc", "lib"), ("nvidia",
 _SYSTEM = ("/usr/local/cuda/lib64", "/usr/local/cuda/targets/x86_64-linux/lib", "/usr/lib/x86_64-linux-gnu")
 MISSING = (
     "CUDA code needs NVRTC, NVIDIA's run-time compiler, and it was not found: install it with "
-    "'pip install nvidia-cuda-nvrtc' (or weft's [cuda] extra), or install the CUDA toolkit"
+    f"{hint('cuda')}, or install the CUDA toolkit"
 )
 
 

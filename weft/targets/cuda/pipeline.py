@@ -12,7 +12,7 @@ from weft.codegen.c.generate import generate as generate_c
 from weft.codegen.c.program import DeviceProgram
 from weft.core.knobs import knobs
 from weft.loop.ir import Func
-from weft.loop.passes.check_bounds import check_bounds_on_device
+from weft.loop.passes.check_bounds import check_bounds_on_device, check_regions
 from weft.loop.passes.decompose_init import decompose_init
 from weft.loop.passes.double_buffer import double_buffer
 from weft.loop.passes.flatten import flatten
@@ -33,6 +33,7 @@ from weft.targets.cuda.wgmma import overlap_products
 
 PASSES: tuple[Callable[[Func], Func], ...] = (
     decompose_init,
+    check_regions,
     lower_blocks,
     lower_virtual_threads,
     place_allocations,

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from weft.core.knobs import knobs
 from weft.loop.ir import Func
-from weft.loop.passes.check_bounds import check_bounds_on_device
+from weft.loop.passes.check_bounds import check_bounds_on_device, check_regions
 from weft.loop.passes.decompose_init import decompose_init
 from weft.loop.passes.double_buffer import double_buffer
 from weft.loop.passes.flatten import flatten
@@ -26,6 +26,7 @@ from weft.loop.passes.vectorize import vectorize
 
 PASSES: tuple[Callable[[Func], Func], ...] = (
     decompose_init,
+    check_regions,
     lower_blocks,
     lower_virtual_threads,
     place_allocations,

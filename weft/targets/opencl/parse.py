@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from weft.core.errors import TargetError
+from weft.core.install import hint
 from weft.targets.base import LocalDevice, Target, ThreadFacts, plain_scopes
 
 FORMS = (
@@ -23,8 +24,8 @@ _GENERIC = ThreadFacts(
     multiprocessor_shared_bytes=64 << 10, registers=0, cache_bytes=1 << 20,
 )  # fmt: skip
 MISSING = (
-    "the target opencl needs the package pyopencl: install it with 'pip install weft[opencl]', and for a machine "
-    "without a GPU driver 'pip install pyopencl[pocl]'"
+    f"the target opencl needs the package pyopencl: {hint('opencl')}; for a machine without a GPU driver "
+    "also 'pip install pyopencl[pocl]'"
 )
 
 
