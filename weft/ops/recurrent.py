@@ -233,9 +233,9 @@ register(
         compute_lstm,
         kind="opaque",
         takes=(
-            "X:float[_ _ i], W:float[d 4*@hidden_size i], R:float[d 4*@hidden_size @hidden_size], B:float[d 8*@hidden_size]?, "
-            "sequence_lens:int[b]?, initial_h:float[_ _ @hidden_size]?, initial_c:float[_ _ @hidden_size]?, "
-            "P:float[d 3*@hidden_size]?"
+            "X:float[_ _ i], W:float[d 4*@hidden_size i], R:float[d 4*@hidden_size @hidden_size], "
+            "B:float[d 8*@hidden_size]?, sequence_lens:int[b]?, initial_h:float[_ _ @hidden_size]?, "
+            "initial_c:float[_ _ @hidden_size]?, P:float[d 3*@hidden_size]?"
         ),
         requires=STATES,
     )
@@ -248,8 +248,8 @@ register(
         compute_gru,
         kind="opaque",
         takes=(
-            "X:float[_ _ i], W:float[d 3*@hidden_size i], R:float[d 3*@hidden_size @hidden_size], B:float[d 6*@hidden_size]?, "
-            "sequence_lens:int[b]?, initial_h:float[_ _ @hidden_size]?"
+            "X:float[_ _ i], W:float[d 3*@hidden_size i], R:float[d 3*@hidden_size @hidden_size], "
+            "B:float[d 6*@hidden_size]?, sequence_lens:int[b]?, initial_h:float[_ _ @hidden_size]?"
         ),
         requires=STATES,
     )
@@ -262,8 +262,8 @@ register(
         compute_rnn,
         kind="opaque",
         takes=(
-            "X:float[_ _ i], W:float[d @hidden_size i], R:float[d @hidden_size @hidden_size], B:float[d 2*@hidden_size]?, "
-            "sequence_lens:int[b]?, initial_h:float[_ _ @hidden_size]?"
+            "X:float[_ _ i], W:float[d @hidden_size i], R:float[d @hidden_size @hidden_size], "
+            "B:float[d 2*@hidden_size]?, sequence_lens:int[b]?, initial_h:float[_ _ @hidden_size]?"
         ),
         requires=STATES,
     )
