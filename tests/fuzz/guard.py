@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import math
 import mmap
 import weakref
 from collections.abc import Iterator, Sequence
@@ -26,7 +27,7 @@ PATTERN = 0xC5
 """What stands in the gap between memory and its page."""
 
 LARGEST = 1 << 28
-"""More than so many bytes are left to numpy."""
+"""More than so many bytes are left to numpy, or to what Weft itself does when there is no memory."""
 
 _protect = ctypes.CDLL(None, use_errno=True).mprotect
 _protect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
@@ -71,9 +72,7 @@ def empty(shape: int | Sequence[int], dtype: Any = np.float64, alignment: int | 
     """A new array beside a guard page (plain memory for objects, and for very much)."""
     kind = np.dtype(dtype)
     shape = (int(shape),) if isinstance(shape, (int, np.integer)) else tuple(int(extent) for extent in shape)
-    count = 1
-    for extent in shape:
-        count *= extent
+    count = math.prod(shape)
     if kind.hasobject or count * kind.itemsize > LARGEST:
         return np.empty(shape, kind)
     region = _Region(count * kind.itemsize, alignment or kind.itemsize)
@@ -287,9 +286,17 @@ def install() -> None:
         native_runtime().addresses[name] = address
         llvm.add_symbol(name, address)
     fastcall.np = _Numpy()  # type: ignore[attr-defined]
-    fastcall.empty_array = turns.empty_array = empty
+    plain, plain_arena = fastcall.empty_array, run.Runner._new_arena
+
+    def empty_array(shape: Sequence[int], dtype: Any) -> np.ndarray:
+        size = math.prod(shape) * np.dtype(dtype).itemsize
+        return plain(shape, dtype) if size > LARGEST else empty(shape, dtype)
+
+    fastcall.empty_array = turns.empty_array = empty_array
 
     def new_arena(runner: Any) -> tuple[int, np.ndarray]:
+        if runner.program.arena_bytes > LARGEST:
+            return plain_arena(runner)
         array = empty(max(runner.program.arena_bytes, 64), np.uint8, 64)
         return array.ctypes.data, array
 

@@ -12,10 +12,10 @@ from tests.fuzz.kinds import MODULES
 from tests.fuzz.planted import WANTED
 
 CASES = {
-    "operators": 60,
+    "operators": 45,
     "graphs": 5,
     "te": 12,
-    "files": 90,
+    "files": 84,
     "metamorphic": 3,
     "faults": 7,
     "concurrent": 1,
