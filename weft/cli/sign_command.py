@@ -33,8 +33,9 @@ def run(given: argparse.Namespace, screen: Screen) -> int:
         new_key(given.new_key)
     elif given.key is None or not given.files:
         raise ArgumentError("give module files and --key FILE, to sign them, or --new-key FILE alone, to make a key")
+    act = check_signature if given.check else sign_module
     for path in given.files:
-        (check_signature if given.check else sign_module)(path, given.key)
+        act(path, str(given.key))
     if screen.as_json:
         screen.figures({"key": given.key or given.new_key, "signed": given.files, "checked": given.check})
     elif given.new_key is not None:
