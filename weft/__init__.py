@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from weft.core import errors
     from weft.core.knobs import knobs
     from weft.executor import HostWarning, Module, compile, load
+    from weft.graph.opspec import register_operator
     from weft.loop.interpreter import interpret
     from weft.quantization import quantize
     from weft.runtime.threads import get_threads, set_threads
