@@ -73,7 +73,7 @@ def __dir__() -> list[str]:
 
 __all__ = [
     "HostWarning", "Module", "WeftError", "__version__", "build", "compile", "errors", "get_threads", "interpret",
-    "knobs", "load", "lower", "models", "onnx_backend", "quantize", "set_threads", "te",
+    "knobs", "load", "lower", "models", "onnx_backend", "quantize", "register_operator", "set_threads", "te",
 ]  # fmt: skip
 
 
