@@ -185,12 +185,6 @@ class Knobs:
         "a whole number of megabytes",
         "the most that compiled models may take in the cache folder; those not used for longest are dropped",
     )
-    tensor_megabytes: Knob[int] = Knob(
-        _integer_between(1, 1 << 40),
-        _default_tensor_megabytes,
-        "a whole number of megabytes",
-        "the most that one tensor of a model may take; a model that asks for more is refused when it is compiled",
-    )
     debug: Knob[int] = Knob(
         _integer_between(0, 2),
         lambda: 0,
@@ -233,6 +227,12 @@ class Knobs:
         lambda: True,
         f"{', '.join(_TRUE)} or {', '.join(_FALSE)}",
         "hold weights that a few rows wait for as 24-bit whole numbers where that is as exact; off, always as float32",
+    )
+    tensor_megabytes: Knob[int] = Knob(
+        _integer_between(1, 1 << 40),
+        _default_tensor_megabytes,
+        "a whole number of megabytes",
+        "the most that one tensor of a model may take; a model that asks for more is refused when it is compiled",
     )
 
     def __init__(self) -> None:
