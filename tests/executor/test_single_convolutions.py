@@ -8,6 +8,7 @@ import pytest
 import weft
 import weft.ops  # noqa: F401  (the table of operators)
 from tests.codegen.test_memory import Page
+from tests.hosts import lesser
 from weft.core.knobs import knobs
 from weft.expr.nodes import int_value
 from weft.graph.interpreter import interpret_graph
@@ -182,7 +183,7 @@ def test_a_depthwise_convolution_alone(case):
     check(convolution(image, kernel=kernel, group=image[1], bias=after, relu=after, **given), threads=1 + after)
 
 
-@pytest.mark.parametrize("target", ["native,features=-avx512f", "native,features=-avx", "native,features=-avx512bw"])
+@pytest.mark.parametrize("target", lesser(x86=("-avx512f", "-avx", "-avx512bw")))
 @pytest.mark.parametrize("case", ["plain", "stride 2", "stride 2, odd", "dilated", "much uneven padding"])
 def test_a_depthwise_convolution_on_lesser_machines(case, target):
     image, kernel, attributes = DEPTHWISE[case]

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import weft
+from tests.hosts import lesser
 from weft import te
 from weft.builder import with_arguments
 from weft.executor.kernels import lift_packing
@@ -165,7 +166,7 @@ def test_other_floats(dtype: str) -> None:
     check(False, m=40, n=37, k=18, dtype=dtype, epilogue="none")
 
 
-@pytest.mark.parametrize("target", ["native,features=-avx512f", "native,features=-avx2"])
+@pytest.mark.parametrize("target", lesser(x86=("-avx512f", "-avx2")))
 def test_narrower_vectors(target: str) -> None:
     for constant in (True, False):
         check(constant, target=target, m=33, n=52, k=20)
