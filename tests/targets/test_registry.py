@@ -8,6 +8,7 @@ import pytest
 from weft.core.dtypes import dtype
 from weft.core.errors import TargetError
 from weft.targets.base import Target
+from weft.targets.cpu import facts
 from weft.targets.registry import find_target, known_forms
 
 LINUX = "x86_64-unknown-linux-gnu"
@@ -51,6 +52,14 @@ def test_facts_by_text(text, vector_bytes, registers, fma, pointer):
         vector_bytes, registers, fma, pointer,
     )  # fmt: skip
     assert target.name == text and str(target) == text
+
+
+def test_features_that_only_the_system_tells(monkeypatch):
+    """LLVM lists few of an AArch64 host's features: what it does not list is neither had nor lacked for certain."""
+    monkeypatch.setattr(facts.Path, "read_text", lambda path: "processor : 0\nFeatures\t: fp asimd asimdhp asimddp\n")
+    arm = facts.host_features({"neon": True, "sve": False})
+    assert arm == {"neon", "-sve", "dotprod", "fullfp16", "-i8mm", "-bf16", "-sve2"}
+    assert facts.host_features({"avx2": True, "avx512f": False}) == {"avx2", "-avx512f"}
 
 
 def test_features_of_processors():
