@@ -138,7 +138,7 @@ def test_an_epilogue_that_reads_the_sums_twice(layout):
 @needs_lanes
 def test_a_point_that_does_not_divide_is_refused():
     with pytest.raises(WeftError, match="evenly"):
-        run_space((1, 16, 48, 8, 8), 2, None, {"vectors": 2, "panels": 1})
+        run_space((1, 16, 3 * LANES, 8, 8), 2, None, {"vectors": 2, "panels": 1})
 
 
 @pytest.mark.parametrize("registers", [16, 32])
