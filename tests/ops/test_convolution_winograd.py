@@ -10,7 +10,15 @@ import torch
 
 from tests.ops.nodes import check_node, numbers, run_node
 from weft.graph.ir import GraphError
-from weft.ops.convolution_winograd import DOMAIN, MOST_SPREAD, NAME, direct_weight, matrices, transform_weight, uneven_tiles
+from weft.ops.convolution_winograd import (
+    DOMAIN,
+    MOST_SPREAD,
+    NAME,
+    direct_weight,
+    matrices,
+    transform_weight,
+    uneven_tiles,
+)
 
 
 @pytest.mark.parametrize("tile", [2, 4, 6])
@@ -78,7 +86,7 @@ def test_what_does_not_fit_is_refused(x, u, attributes, message):
         run_node(NAME, numbers(*x), numbers(*u), numbers(3, 3, *u[2:]), domain=DOMAIN, **attributes)
 
 
-# ---------------------------------------------------------------------------------------------------------- uneven tiles
+# --------------------------------------------------------------------------------------------------------- uneven tiles
 
 
 def convolved(x, w):

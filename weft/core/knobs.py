@@ -209,7 +209,7 @@ class Knobs:
         _parse_switch,
         lambda: False,
         f"{', '.join(_TRUE)} or {', '.join(_FALSE)}",
-        "compute every sum from the model's own weights and elements: no Winograd, no 24-bit weights, no folded strides",
+        "compute every sum from the model's own weights and elements: no Winograd, 24-bit weights or folded strides",
     )
 
     def __init__(self) -> None:

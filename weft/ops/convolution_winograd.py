@@ -34,7 +34,6 @@ magnitudes compare as the magnitudes do, NaN above all).
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from functools import lru_cache, reduce
@@ -214,7 +213,7 @@ def uneven_tiles(x: Array, tile: int, taps: int, pads: Pads, outs: Sequence[int]
 
 
 class _Blocks:
-    """Blocks of two along one dimension: block k holds the padded positions 2k - 1 and 2k, of which `count` from `first`
+    """Blocks of two along one dimension: block k holds the padded positions 2k - 1 and 2k; `count` of them from `first`
     on hold some of the image. A tile reads `reach` of them; beyond the image the last one stands for the others.
     """
 
@@ -326,9 +325,7 @@ def _chosen(index: Expr, rows: Sequence[Row], write: Callable[[Row], Expr]) -> E
     return made
 
 
-def winograd_tensors(
-    x: te.Tensor, u: te.Tensor, w: te.Tensor, tile: int, pads: Pads, out: Sequence[int]
-) -> te.Tensor:
+def winograd_tensors(x: te.Tensor, u: te.Tensor, w: te.Tensor, tile: int, pads: Pads, out: Sequence[int]) -> te.Tensor:
     """The convolution as a tensor expression, in the accumulator's type. The tiles of an image are one axis."""
     _, _, *spatial = sizes_of(x)
     size, found = sizes_of(u)[0], matrices(tile, sizes_of(w)[0])
@@ -431,9 +428,7 @@ def _element(x: te.Tensor, at: tuple[Expr, ...]) -> Expr:
     return te.if_then_else(te.all(*inside), x[at], te.const(0, x.dtype))
 
 
-def _compute(
-    c: Compute, x: te.Tensor, u: te.Tensor, w: te.Tensor, bias: te.Tensor | None = None
-) -> te.Tensor | None:
+def _compute(c: Compute, x: te.Tensor, u: te.Tensor, w: te.Tensor, bias: te.Tensor | None = None) -> te.Tensor | None:
     if is_empty(*c.types, *c.outputs):
         return None
     return finish(c, winograd_tensors(x, u, w, _tile(c), _padding(c), c.out_shape()), bias)

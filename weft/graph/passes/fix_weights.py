@@ -9,7 +9,7 @@ What is rounded off is a part of the *largest* weight of a row, so a sum that pi
 hot element, a sparse one) would miss its digits. A recurrence has no such sums to show: its state stays within -1 .. 1
 (by its activations, and because it starts there), and what the sums are taken for is bounded and no steeper than 1, so
 that the error is an absolute one: 2⁻²⁴ of the row's scale for each element of the state. Products of what a model is
-given, or of a Relu's zeros, are left as they are, and so are recurrences with other activations or a state from outside.
+given, or of a Relu's zeros, stay as they are, and so do recurrences with other activations or a state from outside.
 """
 
 from __future__ import annotations

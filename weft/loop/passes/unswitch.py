@@ -1,17 +1,17 @@
 """A loop whose rounds are of two kinds, told by a flag, becomes a loop over each.
 
     for p in range(49) @{"unswitch": "flags"}:                 for p in range(49):
-        for k in range(64):                                        if not flags[p] > 0: C[p] = E[p]
+        for k in range(64):                                        if flags[p] <= 0: C[p] = E[p]
             D[0] = D[0] + select(flags[p] > 0, A[k]*B[k], 0)  ->  for p in range(49):
         C[p] = select(flags[p] > 0, D[0], E[p])                    if flags[p] > 0:
                                                                        for k in range(64): D[0] = D[0] + A[k]*B[k]
                                                                        C[p] = D[0]
 
-(Two loops, since LLVM joins what two arms of one test have in common, and keeps all that they differ in for it.) The note
-names the buffer of the flags; the loop must make one test of them, the same in the whole round, and not write them. What
-all statements of a round ask for besides (that the round is not beyond the last tile) is asked first. Other loops stay as
-they are. Whoever asks for this knows that rounds do not depend on one another, and sums from 0, to which -0 is no
-different: adding 0 is left out.
+(Two loops, since LLVM joins what two arms of one test have in common, and keeps all that they differ in for it.)
+The note names the buffer of the flags; the loop must make one test of them, the same in the whole round, and not write
+them. What all statements of a round ask for besides (that the round is not beyond the last tile) is asked first. Other
+loops stay as they are. Whoever asks for this knows that rounds do not depend on one another, and sums from 0, to which
+-0 is no different: adding 0 is left out.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class _Unswitch(Mutator):
 
 
 def _choice(body: Stmt, flags: str) -> tuple[Expr, list[Expr]] | None:
-    """The only test of the flags in a statement, if it is made whenever the statement does something, and when that is."""
+    """The only test of the flags in a statement, if it is made whenever the statement does something; and that when."""
     stores = list(_guarded(body, []))
     guard = [] if not stores else [t for t in stores[0][1] if all(_holds(t, others) for _, others in stores)]
     tests = [

@@ -141,9 +141,7 @@ def alternatives(node: Node, weight: Array, target: Target, model_bytes: int = 0
             continue
         extra = (tile + 2) ** 2 * weight.nbytes // 9  # the weight itself stays
         saved = direct - winograd_cycles(facts, tile, target)
-        made.append(
-            Alternative(NAME, DOMAIN, {**attributes, "tile": tile}, _transformer(weight, tile), saved, extra)
-        )
+        made.append(Alternative(NAME, DOMAIN, {**attributes, "tile": tile}, _transformer(weight, tile), saved, extra))
     return made
 
 

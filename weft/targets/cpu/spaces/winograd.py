@@ -22,8 +22,8 @@ from dataclasses import dataclass
 from weft.core.errors import ScheduleError
 from weft.expr.nodes import Buffer, Load, Var
 from weft.loop.ir import Block
-from weft.ops.convolution_winograd import BACK, DIRECT, PEAKS, PADDED, ROWS, SUMS, TAKEN, UNEVEN
 from weft.loop.passes.unswitch import NOTE as UNSWITCH
+from weft.ops.convolution_winograd import BACK, DIRECT, PADDED, PEAKS, ROWS, SUMS, TAKEN, UNEVEN
 from weft.schedule.facts import block_named, extent, facts_of, names_of, sole_reader
 from weft.schedule.schedule import Schedule, Stage
 from weft.schedule.space import Point, Space
