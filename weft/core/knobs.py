@@ -226,7 +226,13 @@ class Knobs:
         _parse_switch,
         lambda: True,
         f"{', '.join(_TRUE)} or {', '.join(_FALSE)}",
-        "hold weights that a few rows wait for as 24-bit whole numbers where that is as exact; off, always as float32",
+        "hold recurrent weights that a few rows wait for as 24-bit whole numbers; off, always as float32",
+    )
+    exact: Knob[bool] = Knob(
+        _parse_switch,
+        lambda: False,
+        f"{', '.join(_TRUE)} or {', '.join(_FALSE)}",
+        "compute every sum from the model's own weights and elements: no Winograd, 24-bit weights or folded strides",
     )
     tensor_megabytes: Knob[int] = Knob(
         _integer_between(1, 1 << 40),
@@ -290,6 +296,10 @@ class Knobs:
         if text is not None:
             return knob.check(text, f"the environment variable {knob.variable}"), "environment"
         return knob.default(), "default"
+
+    def snapshot(self, without: Collection[str] = ()) -> dict[str, Any]:
+        """The values of the knobs now, to be given to `override` when what was asked for is done later."""
+        return {name: self.look_up(knob)[0] for name, knob in KNOBS.items() if name not in without}
 
     def describe(self) -> list[KnobState]:
         """Every knob with its value, source and meaning, for `weft doctor` and the documentation."""
