@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.codegen.support import Compiled, buffer, ramp
+from tests.hosts import lesser
 from weft.core.dtypes import BOOL, FLOAT32, INT32, INT64, dtype
 from weft.expr.nodes import (
     EQ,
@@ -39,6 +40,7 @@ from weft.loop.interpreter import interpret
 from weft.loop.ir import Allocate, For, Func, If, Let, Store, seq
 from weft.targets.registry import find_target
 
+TARGETS = ["native", *lesser(x86=("-avx512f", "-avx"))]
 COUNT = 32
 A, B = buffer("A", "int32", COUNT), buffer("B", "float32", COUNT)
 OUT_INT, OUT_FLOAT, OUT_BOOL = buffer("I", "int32", COUNT), buffer("F", "float32", COUNT), buffer("L", "bool", COUNT)
@@ -137,7 +139,7 @@ def programs(draw):
     return Func("random", [A, B, OUT_INT, OUT_FLOAT, OUT_BOOL, n], For(i, COUNT // lanes, body, kind))
 
 
-@given(programs(), st.integers(0, 40), st.sampled_from(["native", "native,features=-avx512f", "native,features=-avx"]))
+@given(programs(), st.integers(0, 40), st.sampled_from(TARGETS))
 def test_compiled_code_agrees_with_the_interpreter(func, size, text):
     rng = np.random.default_rng(size)
     a = rng.integers(-50, 50, COUNT).astype(np.int32)

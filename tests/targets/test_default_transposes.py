@@ -9,8 +9,13 @@ import pytest
 
 from tests.targets.test_default_schedules import build_and_compare, shape_of
 from weft import te
+from weft.targets.cpu.default import default_schedule
+from weft.targets.cpu.default_transpose import LEAST_SIDE
 from weft.targets.cpu.pipeline import lower
 from weft.targets.registry import find_target
+
+NATIVE = find_target("native")
+WIDE = find_target("x86_64-unknown-linux-gnu,cpu=skylake-avx512")
 
 
 def transposed(shape, order, dtype="float32"):
@@ -23,9 +28,9 @@ def transposed(shape, order, dtype="float32"):
     return te.create_schedule(out.op), a, out
 
 
-def is_turned(schedule):
+def is_turned(schedule, target=NATIVE):
     """Whether squares are turned in registers."""
-    text = repr(lower(schedule.func, find_target("native")))
+    text = repr(lower(schedule.func, target))
     return "store_transposed" in text
 
 
@@ -34,7 +39,10 @@ def is_turned(schedule):
 def test_matrices(shape, dtype):
     schedule, a, out = transposed(shape, (1, 0), dtype)
     build_and_compare(schedule, [a], out, lambda x: x.T + 1)
-    assert is_turned(schedule) == (min(shape) >= 4)
+    assert is_turned(schedule) == (min(shape) >= LEAST_SIDE <= NATIVE.lanes(out.dtype))
+    wide, _, turned = transposed(shape, (1, 0), dtype)
+    default_schedule(wide, WIDE)
+    assert is_turned(wide, WIDE) == (min(shape) >= LEAST_SIDE <= WIDE.lanes(turned.dtype))
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))))

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import weft
+from tests.hosts import lesser
 from weft.targets.cpu import amx
 from weft.targets.cpu.gemm import gemm, plan_gemm
 from weft.targets.cpu.gemm_tiles import gemm_tiles, gemm_vnni
@@ -36,10 +37,10 @@ def test_shapes(shape: tuple[int, int, int]) -> None:
     check_float(*shape, NATIVE)
 
 
-@pytest.mark.parametrize("features", ["-avx512f", "-avx2"])
-def test_narrower_vectors(features: str) -> None:
+@pytest.mark.parametrize("text", lesser(x86=("-avx512f", "-avx2")))
+def test_narrower_vectors(text: str) -> None:
     """The plan follows the width and number of the vector registers."""
-    target = find_target(f"native,features={features}")
+    target = find_target(text)
     check_float(50, 60, 70, target)
     plan = plan_gemm(1024, 1024, 1024, target)
     assert plan.rows * plan.vectors <= target.vector_registers

@@ -20,8 +20,7 @@ NATIVE = find_target("native")
 RANDOM = np.random.default_rng(0)
 pytestmark = pytest.mark.skipif("avx512vnni" not in NATIVE.features, reason="this machine has no AVX-512 VNNI")
 
-
-WITHOUT_TILES = find_target("native,features=-amx-tile,-amx-int8,-amx-bf16")
+WITHOUT_TILES = "native,features=-amx-tile,-amx-int8,-amx-bf16"
 
 
 def check(
@@ -52,7 +51,7 @@ def check(
     made = te.compute(p.shape, lambda *at: te.maximum(p[at] + c[at[-1]], te.const(0, "int32")).astype(out), name="C")
     s = te.create_schedule(made.op)
     fixed = [b, c] if constant else []
-    default_schedule(s, WITHOUT_TILES, fixed)
+    default_schedule(s, find_target(WITHOUT_TILES), fixed)
     verify(s.func)
     assert ("vnni_dot" in repr(s.func)) == by_dots
     lifted = lift_packing(with_arguments(s.func, [a, b, c, made]), fixed)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import weft
+from tests.hosts import lesser
 from weft.core.knobs import knobs
 from weft.graph.interpreter import interpret_graph
 from weft.graph.ir import Graph
@@ -18,7 +19,7 @@ from weft.targets.cpu.spaces.conv_rows import Taps, tile
 from weft.targets.cpu.unit import Unit
 from weft.targets.registry import find_target
 
-TARGETS = ["native", "native,features=-avx512f,-avx512bw,-avx512vl", "native,features=-avx,-avx2,-avx512f,-avx512bw"]
+NARROWER = lesser(x86=("-avx512f,-avx512bw,-avx512vl", "-avx,-avx2,-avx512f,-avx512bw"))
 
 
 def single(
@@ -77,7 +78,7 @@ def test_groups_of_a_few_channels(graph, taken):
     assert [name for name, _ in taken] == ["rows"] or find_target("native").vector_bytes != 64
 
 
-@pytest.mark.parametrize("target", TARGETS[1:])
+@pytest.mark.parametrize("target", NARROWER)
 @pytest.mark.parametrize("graph", GROUPED[:3])
 def test_groups_on_machines_with_narrower_vectors(graph, target):
     check(graph, target)
@@ -127,7 +128,7 @@ def test_windows_over_single_channels(name, graph, taken):
     assert [space for space, _ in taken] == [name] or find_target("native").vector_bytes != 64
 
 
-@pytest.mark.parametrize("target", TARGETS[1:])
+@pytest.mark.parametrize("target", NARROWER)
 @pytest.mark.parametrize("graph", [*WINDOWS["rows"][:2], WINDOWS["window"][0]])
 def test_windows_on_machines_with_narrower_vectors(graph, target):
     check(graph, target)

@@ -20,26 +20,26 @@ def add(parser: argparse.ArgumentParser) -> None:
     """The options."""
     parser.add_argument("files", nargs="*", type=Path, help="module files that `weft compile` or Module.save wrote")
     parser.add_argument("--key", type=Path, help="the file of the key to sign with")
-    parser.add_argument("--new-key", type=Path, metavar="FILE", help="make a key first, and sign with it")
+    parser.add_argument("--new-key", type=Path, metavar="FILE", help="make a key, and sign nothing yet")
     parser.add_argument("--check", action="store_true", help="do not sign: say whether the files are signed")
+    parser.add_argument("--json", action="store_true", help="print figures as JSON")
 
 
 def run(given: argparse.Namespace, screen: Screen) -> int:
     """The command."""
-    if (given.key is None) == (given.new_key is None):
-        raise ArgumentError("give either --key FILE, to sign with that key, or --new-key FILE, to make one")
-    if given.new_key is not None and given.check:
-        raise ArgumentError("nothing is signed yet with a new key: --check takes --key FILE")
-    if given.key is not None and not given.files:
-        raise ArgumentError("give the module files to sign")
-    key: Path = given.key or given.new_key
     if given.new_key is not None:
-        new_key(key)
-        screen.line(f"{key}: a new key. Whoever has it can sign files: keep it secret")
+        if given.key is not None or given.check or given.files:
+            raise ArgumentError("--new-key FILE makes a key and nothing else: sign with --key FILE then")
+        new_key(given.new_key)
+    elif given.key is None or not given.files:
+        raise ArgumentError("give module files and --key FILE, to sign them, or --new-key FILE alone, to make a key")
+    act = check_signature if given.check else sign_module
     for path in given.files:
-        if given.check:
-            check_signature(path, key)
-        else:
-            sign_module(path, key)
-        screen.line(f"{path}: signed with {key}")
+        act(path, str(given.key))
+    if screen.as_json:
+        screen.figures({"key": given.key or given.new_key, "signed": given.files, "checked": given.check})
+    elif given.new_key is not None:
+        screen.line(f"{given.new_key}: a new key. Whoever has it can sign files: keep it secret")
+    for path in [] if screen.as_json else given.files:
+        screen.line(f"{path}: signed with {given.key}")
     return 0

@@ -185,12 +185,6 @@ class Knobs:
         "a whole number of megabytes",
         "the most that compiled models may take in the cache folder; those not used for longest are dropped",
     )
-    tensor_megabytes: Knob[int] = Knob(
-        _integer_between(1, 1 << 40),
-        _default_tensor_megabytes,
-        "a whole number of megabytes",
-        "the most that one tensor of a model may take; a model that asks for more is refused when it is compiled",
-    )
     debug: Knob[int] = Knob(
         _integer_between(0, 2),
         lambda: 0,
@@ -232,7 +226,19 @@ class Knobs:
         _parse_switch,
         lambda: True,
         f"{', '.join(_TRUE)} or {', '.join(_FALSE)}",
-        "hold weights that a few rows wait for as 24-bit whole numbers where that is as exact; off, always as float32",
+        "hold recurrent weights that a few rows wait for as 24-bit whole numbers; off, always as float32",
+    )
+    exact: Knob[bool] = Knob(
+        _parse_switch,
+        lambda: False,
+        f"{', '.join(_TRUE)} or {', '.join(_FALSE)}",
+        "compute every sum from the model's own weights and elements: no Winograd, 24-bit weights or folded strides",
+    )
+    tensor_megabytes: Knob[int] = Knob(
+        _integer_between(1, 1 << 40),
+        _default_tensor_megabytes,
+        "a whole number of megabytes",
+        "the most that one tensor of a model may take; a model that asks for more is refused when it is compiled",
     )
 
     def __init__(self) -> None:
@@ -290,6 +296,10 @@ class Knobs:
         if text is not None:
             return knob.check(text, f"the environment variable {knob.variable}"), "environment"
         return knob.default(), "default"
+
+    def snapshot(self, without: Collection[str] = ()) -> dict[str, Any]:
+        """The values of the knobs now, to be given to `override` when what was asked for is done later."""
+        return {name: self.look_up(knob)[0] for name, knob in KNOBS.items() if name not in without}
 
     def describe(self) -> list[KnobState]:
         """Every knob with its value, source and meaning, for `weft doctor` and the documentation."""

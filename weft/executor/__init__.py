@@ -26,6 +26,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from weft.core.errors import ArgumentError
+from weft.core.knobs import knobs
 from weft.executor.files import compile_file
 from weft.executor.keys import Key
 from weft.executor.module import HostWarning, Module, compile_graph
@@ -41,16 +42,21 @@ def compile(
     shapes: Mapping[str, Sequence[int]] | None = None,
     precision: str | None = None,
     threads: int | None = None,
+    exact: bool | None = None,
 ) -> Module:
     """A model as a module to call.
 
     `model` is a Graph, or an ONNX model: a path, its bytes, or a ModelProto. `shapes` binds symbolic sizes of inputs
     now, {"image": (1, 3, 224, 224)}; those left open are bound when the module is first called. `threads` is the
-    default of its calls.
+    default of its calls. `exact` turns off what rounds otherwise than plain float32 sums do (docs/precision.md);
+    without it the knob of that name decides.
 
         m = weft.compile("model.onnx")
         y = m(x)
     """
+    if exact is not None:
+        with knobs.override(exact=exact):
+            return compile(model, target, shapes, precision, threads)
     import weft.ops  # noqa: F401  (fills the table of operators)
 
     hint = _what_to_do(model)

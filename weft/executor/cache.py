@@ -53,7 +53,7 @@ LEAST_SECONDS = 0.5
 _ABANDONED_SECONDS = 3600
 """A file that was begun so long ago and is not in place yet will never be."""
 
-_NO_MATTER = frozenset({"num_threads", "cache_dir", "cache", "cache_megabytes", "debug", "verify"})
+NO_MATTER = frozenset({"num_threads", "cache_dir", "cache", "cache_megabytes", "debug", "verify", "tensor_megabytes"})
 """Settings that do not change what is compiled. Those not named here do."""
 
 
@@ -139,7 +139,7 @@ def _name(described: dict[str, Any], target: Target, precision: str | None) -> s
         **described,
         "target": [[one.name, _text(getattr(target, one.name))] for one in fields(target)],
         "precision": precision,
-        "knobs": [[one.name, repr(one.value)] for one in knobs.describe() if one.name not in _NO_MATTER],
+        "knobs": [[one.name, repr(one.value)] for one in knobs.describe() if one.name not in NO_MATTER],
         "operators": registered,
         "weft": _weft(),
     }

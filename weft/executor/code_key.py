@@ -42,8 +42,7 @@ def operators_key() -> str:
 
 def _is_own(spec: OpSpec) -> bool:
     """Whether an operator is made of Weft's code alone, to the last cell of a closure."""
-    parts = (spec.infer, spec.evaluate, spec.compute, spec.kind, spec.expand)
-    return all(_is_weft(part, 0) for part in parts)
+    return all(_is_weft(getattr(spec, part), 0) for part in OpSpec.__slots__)
 
 
 def _is_weft(value: Any, depth: int) -> bool:

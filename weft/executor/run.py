@@ -17,7 +17,7 @@ from weft.executor.fastcall import ENTRY, Fast, fast_call, is_direct, step_call
 from weft.executor.steps import HostStep, NativeStep, Program, aligned_array, memory
 from weft.graph.interpreter import mismatch, operator_of
 from weft.graph.ir import Array, Graph, GraphError, Node, TensorType, Type, Value
-from weft.graph.opspec import Evaluate, Infer, OpSpec, Repeated, Repetition, blame, node_error, type_of
+from weft.graph.opspec import Evaluate, Infer, OpSpec, Repeated, Repetition, blame, evaluation_of, node_error, type_of
 from weft.runtime.faults import KERNEL_SHIFT, reason_of
 from weft.runtime.jit import JitModule
 
@@ -57,7 +57,7 @@ class HostRunner:
                 ready.check(Infer(step.node, [type_of(array) for array in arrays], arrays))
             made = ready.evaluate(use, *arrays)
         except Exception as error:
-            raise blame(step.node, "evaluation on the host", error) from error
+            raise blame(step.node, evaluation_of(arrays), error) from error
         results = made if isinstance(made, tuple) else (made,)
         for number, fits, array in zip(step.outputs, ready.fits, results):
             if not fits(array):

@@ -284,7 +284,7 @@ class OpSpec:
             with np.errstate(all="ignore"):
                 made = self.evaluate(Evaluate(node, run_graph), *arrays)
         except Exception as error:
-            raise blame(node, "evaluation on the host", error) from error
+            raise blame(node, evaluation_of(arrays), error) from error
         return list(made) if isinstance(made, tuple) else [made]
 
     def tensors(self, c: Compute, given: Sequence[Any]) -> list[Any] | None:
@@ -306,6 +306,11 @@ class OpSpec:
             return self.expand(node, scope)
         except Exception as error:
             raise blame(node, "its expansion into other operators", error) from error
+
+
+def evaluation_of(arrays: Sequence[Any]) -> str:
+    """What an error says was done with these inputs."""
+    return f"evaluation on the host of ({', '.join('none' if a is None else repr(type_of(a)) for a in arrays)})"
 
 
 def type_of(value: Any) -> Type | None:

@@ -5,8 +5,8 @@ positions r + s*j with r = o % s, and reads input o//s - j. So the result is fir
 
     phases[n, co, r…, q…] = sum over ci, j… of x[n, ci, q - j] * w[ci, co, r + s*j]
 
-and then interleaved: out[o] = phases[o % s, o // s]. Where a kernel does not fill its phases the missing steps count as
-0 whatever the input holds (a NaN or infinity there times a weight of 0 would be NaN), and beside the input nothing is
+and then interleaved: out[o] = phases[o % s, o // s]. Where a kernel does not fill its phases the missing steps count
+as 0 whatever the input holds (a NaN or an infinity times a weight of 0 would be NaN), and beside the input nothing is
 added unless the weights are known to be finite: 0 times them is nothing then.
 """
 

@@ -59,8 +59,10 @@ def _gather(c: Evaluate, x: Array, indices: Array) -> Array:
 def _gather_compute(c: Compute, x: te.Tensor, indices: te.Tensor) -> Any:
     if not kernels_know(c):
         return None
-    if is_empty(c) or 0 in c.shape(0):
+    if is_empty(c):
         return fill(c.out_shape(), 0, output_type(c))
+    if 0 in c.shape(0):
+        return None  # nothing has an index there: the host says so
     axis, rank = axis_of(c, x.ndim), indices.ndim
     size = c.shape(0)[axis]
 
@@ -96,8 +98,10 @@ def _elements(c: Evaluate, x: Array, indices: Array) -> Array:
 def _elements_compute(c: Compute, x: te.Tensor, indices: te.Tensor) -> Any:
     if not kernels_know(c):
         return None
-    if is_empty(c) or 0 in c.shape(0):
+    if is_empty(c):
         return fill(c.out_shape(), 0, output_type(c))
+    if 0 in c.shape(0):
+        return None  # nothing has an index there: the host says so
     axis = axis_of(c, x.ndim)
     size = c.shape(0)[axis]
 
@@ -144,8 +148,10 @@ def _nd(c: Evaluate, x: Array, indices: Array) -> Array:
 def _nd_compute(c: Compute, x: te.Tensor, indices: te.Tensor) -> Any:
     if not kernels_know(c):
         return None
-    if is_empty(c) or 0 in c.shape(0):
+    if is_empty(c):
         return fill(c.out_shape(), 0, output_type(c))
+    if 0 in c.shape(0):
+        return None  # nothing has an index there: the host says so
     batch, count, lead = int(c.get("batch_dims", 0)), c.shape(1)[-1], indices.ndim - 1
     sizes = c.shape(0)
 

@@ -121,7 +121,7 @@ register(
         _negative_log,
         _compute_negative_log,
         _kind,
-        takes="input:float[n c *d], target:int[n *d], weight:input[c]?",
+        takes="input:float[n c *d], target:int[n *d], weight:float[c]?",
     )
 )
 register(
@@ -131,6 +131,6 @@ register(
         _cross_entropy,
         _compute_cross_entropy,
         _kind,
-        takes="scores:float[n c *d], labels:int[n *d], weights:scores[c]?",
+        takes="scores:float[n c *d], labels:int[n *d], weights:float[c]?",
     )
 )

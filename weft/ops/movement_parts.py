@@ -398,7 +398,7 @@ register(
         _pad_compute,
         "injective",
         shape_inputs=(1, 3),
-        takes="data, pads:int[_], constant_value:data[]|[1]?, axes:int[_]?",
+        takes="data, pads:int[_], constant_value[]|[1]?, axes:int[_]?",
         requires=(OneOf("mode", ("constant", "reflect", "edge", "wrap")),),
     )
 )

@@ -118,7 +118,7 @@ register(
         _evaluate_integer,
         _compute_integer,
         kind="complex",
-        takes="x:int8|uint8[n c *s], w:int8|uint8[m _ *k], x_zero_point:x[]|[1]?, w_zero_point:w[]|[1]|[m]?",
+        takes="x:int[n c *s], w:int[m _ *k], x_zero_point:x[]|[1]?, w_zero_point:w[]|[1]|[m]?",
     )
 )
 
@@ -165,7 +165,7 @@ register(
         _compute_linear,
         kind="complex",
         takes=(
-            "x:int8|uint8[n c *s], x_scale:float[]|[1], x_zero_point:x[]|[1], w:int8|uint8[m _ *k], "
+            "x:int[n c *s], x_scale:float[]|[1], x_zero_point:x[]|[1], w:int[m _ *k], "
             "w_scale:float[]|[1]|[m], w_zero_point:w[]|[1]|[m], y_scale:float[]|[1], "
             "y_zero_point:int8|uint8[]|[1], B:int32[m]?"
         ),

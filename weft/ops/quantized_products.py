@@ -113,7 +113,7 @@ register(
         _evaluate_integer,
         _compute_integer,
         kind="complex",
-        takes="A:int8|uint8, B:int8|uint8, a_zero_point:A?, b_zero_point:B?",
+        takes="A:int, B:int, a_zero_point:A?, b_zero_point:B?",
     )
 )
 

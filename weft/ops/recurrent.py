@@ -13,7 +13,7 @@ import numpy as np
 
 from weft.graph.ir import NUMPY_TYPES, Array, Dim, TensorType, Type, dtype_name
 from weft.graph.opspec import Evaluate, Infer, OpSpec, Use, register
-from weft.graph.signature import OneOf, SameSize
+from weft.graph.signature import OneOf, Relation, SameSize
 from weft.ops.convolution import exact_type, result_type
 from weft.ops.recurrent_activations import Activation, read_activations
 from weft.ops.recurrent_compute import compute_gru, compute_lstm, compute_rnn
@@ -217,7 +217,7 @@ def _step_of(c: Use, cell: Cell) -> Step:
     return _gru_step(cell, bool(c.get("linear_before_reset", 0))) if c.node.op == "GRU" else _rnn_step(cell)
 
 
-STATES = (
+STATES: tuple[Relation, ...] = (
     SameSize(4, "layout", (1, 0)),
     *(SameSize(k, "layout", (1, 0), own=(1, 0)) for k in (5, 6)),
     *(SameSize(k, "layout", (0, 0), own=(0, 1), of=1) for k in (5, 6)),
@@ -233,9 +233,9 @@ register(
         compute_lstm,
         kind="opaque",
         takes=(
-            "X:float[_ _ i], W:X[d 4*@hidden_size i], R:X[d 4*@hidden_size @hidden_size], B:X[d 8*@hidden_size]?, "
-            "sequence_lens:int[b]?, initial_h:X[_ _ @hidden_size]?, initial_c:X[_ _ @hidden_size]?, "
-            "P:X[d 3*@hidden_size]?"
+            "X:float[_ _ i], W:float[d 4*@hidden_size i], R:float[d 4*@hidden_size @hidden_size], "
+            "B:float[d 8*@hidden_size]?, sequence_lens:int[b]?, initial_h:float[_ _ @hidden_size]?, "
+            "initial_c:float[_ _ @hidden_size]?, P:float[d 3*@hidden_size]?"
         ),
         requires=STATES,
     )
@@ -248,8 +248,8 @@ register(
         compute_gru,
         kind="opaque",
         takes=(
-            "X:float[_ _ i], W:X[d 3*@hidden_size i], R:X[d 3*@hidden_size @hidden_size], B:X[d 6*@hidden_size]?, "
-            "sequence_lens:int[b]?, initial_h:X[_ _ @hidden_size]?"
+            "X:float[_ _ i], W:float[d 3*@hidden_size i], R:float[d 3*@hidden_size @hidden_size], "
+            "B:float[d 6*@hidden_size]?, sequence_lens:int[b]?, initial_h:float[_ _ @hidden_size]?"
         ),
         requires=STATES,
     )
@@ -262,8 +262,8 @@ register(
         compute_rnn,
         kind="opaque",
         takes=(
-            "X:float[_ _ i], W:X[d @hidden_size i], R:X[d @hidden_size @hidden_size], B:X[d 2*@hidden_size]?, "
-            "sequence_lens:int[b]?, initial_h:X[_ _ @hidden_size]?"
+            "X:float[_ _ i], W:float[d @hidden_size i], R:float[d @hidden_size @hidden_size], "
+            "B:float[d 2*@hidden_size]?, sequence_lens:int[b]?, initial_h:float[_ _ @hidden_size]?"
         ),
         requires=STATES,
     )

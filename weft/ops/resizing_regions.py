@@ -154,7 +154,7 @@ register(
         _align,
         _align_compute,
         "reduction",
-        takes="X:float[n c h w], rois:X[r 4], batch_indices:int[r]",
+        takes="X:float[n c h w], rois:float[r 4], batch_indices:int[r]",
         requires=(
             OneOf("mode", ("avg", "max")),
             Between("output_height", 1),
@@ -205,7 +205,11 @@ def _bins(first: int, last: int, count: int, size: int) -> list[tuple[int, int]]
 
 register(
     OpSpec(
-        "MaxRoiPool", _pool_infer, _pool, takes="X:float[n c h w], rois:X[r 5]", requires=(Between("pooled_shape", 1),)
+        "MaxRoiPool",
+        _pool_infer,
+        _pool,
+        takes="X:float[n c h w], rois:float[r 5]",
+        requires=(Between("pooled_shape", 1),),
     )
 )
 

@@ -230,6 +230,6 @@ register(
         _compute_stft,
         kind="complex",
         shape_inputs=(1, 3),
-        takes="signal:float, frame_step:int[]|[1], window:signal[w]?, frame_length:int[]|[1]?",
+        takes="signal:float, frame_step:int[]|[1], window:float[w]?, frame_length:int[]|[1]?",
     )
 )

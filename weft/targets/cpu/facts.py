@@ -77,6 +77,22 @@ def fused(name: str, features: frozenset[str]) -> bool:
     return ARCHITECTURES[name].has_fma
 
 
+_KERNEL_NAMES = {"asimddp": "dotprod", "asimdhp": "fullfp16", "bf16": "bf16", "i8mm": "i8mm", "sve2": "sve2"}
+"""Features of AArch64 that LLVM's list for the host leaves out, by the names that Linux has for them."""
+
+
+def host_features(listed: dict[str, bool]) -> frozenset[str]:
+    """LLVM's list for this machine ("-name" for what it lacks), with what only the system tells."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    told = next((line.partition(":")[2].split() for line in lines if line.startswith("Features")), None)
+    if "neon" in listed and told is not None:
+        listed = {**listed, **{name: kernel in told for kernel, name in _KERNEL_NAMES.items()}}
+    return frozenset(name if on else f"-{name}" for name, on in listed.items())
+
+
 def has_masks(features: frozenset[str], bits: int = 32) -> bool:
     """Whether some lanes of a vector (of so many bits each) can be loaded without touching what lies behind others."""
     wanted = {"avx2", "avx512f", "sve"} if bits >= 32 else {"avx512bw", "sve"}

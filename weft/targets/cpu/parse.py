@@ -169,8 +169,7 @@ def native() -> Target:
             f"this machine ({triple}) is not one that Weft compiles for: {', '.join(facts.ARCHITECTURES)}"
         )
     known = facts.ARCHITECTURES[arch]
-    listed = llvm.get_host_cpu_features()
-    features = frozenset(name if on else f"-{name}" for name, on in listed.items()) or known.features
+    features = facts.host_features(dict(llvm.get_host_cpu_features())) or known.features
     width, registers = facts.vectors(arch, features)
     return Target(
         kind="cpu", name="native", triple=triple, cpu=str(llvm.get_host_cpu_name()), features=features,
