@@ -134,7 +134,7 @@ def test_named_sizes_broadcast():
         ("Add", [numbers(2), numbers(3)], "broadcast"),
         ("Add", [numbers(2), numbers(2).astype(np.float64)], "one element type"),
         ("Exp", [numbers(2, dtype="int32")], "not defined on int32"),
-        ("Where", [numbers(2), numbers(2), numbers(2)], "must be bool"),
+        ("Where", [numbers(2), numbers(2), numbers(2)], "holds float32, not bool"),
     ],
 )
 def test_errors_name_the_node(op, arrays, text):

@@ -23,7 +23,9 @@ _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 def scatter() -> range:
     """The addresses among which new small pieces of memory lie from now on, the smallest in the uppermost holes."""
     start = _reserve(HOLES * APART)
-    mapped = pieces()
+    mapped = [
+        piece for piece in pieces() if piece[0] < 1 << 47
+    ]  # above lies what no process of its own maps (vsyscall)
     for (_, end, _, _), (begin, _, _, name) in zip(mapped, mapped[1:]):
         if end >= start and begin > end and name != "[stack]":  # the stack grows downwards
             _reserve(begin - end, end)
