@@ -6,12 +6,16 @@
 #   make format       rewrite the sources in the project's style
 #   make wheel        dist/weft_compiler-*.whl, to install elsewhere
 #   make bench        the operators against their peers (BENCH_ARGS="--json results.json")
+#   make fuzz         random models, programs and files, FUZZ_MINUTES long; goes on where the last run ended (build/fuzz)
 #   make clean        forget everything that was set up or built
 # Another interpreter: make test PYTHON=python3.12
 
 PYTHON ?= python3
 JOBS ?= 2
 BENCH_ARGS ?=
+FUZZ_MINUTES ?= 10
+FUZZ_JOBS ?= 2
+FUZZ_KINDS ?=
 
 VENV := .venv
 RUN := $(VENV)/bin/python
@@ -19,7 +23,7 @@ PIP := $(RUN) -m pip --disable-pip-version-check -qq
 # The peers are compared with this very version; it comes first, so that nothing else chooses another.
 TORCH := torch==2.13.0
 
-.PHONY: demo test test-full lint format wheel bench clean
+.PHONY: demo test test-full lint format wheel bench fuzz clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.core
@@ -48,6 +52,9 @@ wheel: $(VENV)/.python
 
 bench: $(VENV)/.bench
 	@$(RUN) -m benchmarks.operators $(BENCH_ARGS)
+
+fuzz: $(VENV)/.test
+	@$(RUN) -m tests.fuzz --minutes $(FUZZ_MINUTES) --jobs $(FUZZ_JOBS) --kinds "$(FUZZ_KINDS)"
 
 clean:
 	@rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

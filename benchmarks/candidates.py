@@ -29,7 +29,7 @@ def _only_fp32(name: str, task: Task) -> None:
 # -------------------------------------------------------------------------------------------------------- ours
 
 
-def _module(task: Task) -> Any:
+def _module(task: Task, exact: bool = False) -> Any:
     """Our module, with zero trials: compiled by the default schedules, now, not read from the cache."""
     import weft as package
     from weft.core.knobs import knobs
@@ -38,12 +38,18 @@ def _module(task: Task) -> Any:
     precision = None if task.precision == "fp32" else task.precision
     shapes = {name: array.shape for name, array in task.feeds.items()}
     with knobs.override(cache=False):
-        return package.compile(str(task.model), shapes=shapes, precision=precision, threads=task.threads)
+        return package.compile(str(task.model), shapes=shapes, precision=precision, threads=task.threads, exact=exact)
 
 
 def weft(task: Task, notes: dict[str, Any]) -> Outputs:
     """Our module, as a user calls it."""
     feeds, module = dict(task.feeds), _module(task)
+    return lambda: module.run(None, feeds)
+
+
+def weft_exact(task: Task, notes: dict[str, Any]) -> Outputs:
+    """Our module without anything that rounds otherwise than float32 sums do."""
+    feeds, module = dict(task.feeds), _module(task, exact=True)
     return lambda: module.run(None, feeds)
 
 
@@ -203,6 +209,7 @@ def _fastest(variants: Mapping[str, Outputs], notes: dict[str, Any]) -> Outputs:
 
 CANDIDATES: dict[str, Callable[[Task, dict[str, Any]], Outputs]] = {
     "weft": weft,
+    "weft exact": weft_exact,
     "convolution alone": ConvolutionAlone,
     "onnxruntime": onnxruntime,
     "openvino": openvino,

@@ -3,6 +3,7 @@
     python -m benchmarks.models                                      everything: eight built-in models, the real ones
     python -m benchmarks.models --only resnet --threads 1 --peers onnxruntime openvino
     python -m benchmarks.models --built-in --precision bf16          ours against OpenVINO's, the eight built-in models
+    python -m benchmarks.models --built-in --exact                   what `exact` costs, and what it is good for
     python -m benchmarks.models --seconds 8 --json models.json --plot models.png
 
 Batch 1. Every candidate reads the same ONNX file and the same inputs, in a process of its own (see `workers`). Times
@@ -30,6 +31,7 @@ from benchmarks import harness, real_models
 from benchmarks.workers import CLOCKS, Prepared, Race, Task, Timing, best_ratio, geometric_mean, speed_ratio
 
 PEERS = ("onnxruntime", "openvino", "torch", "torch.compile")
+EXACT = "weft exact"
 PEERS_OF = {"fp32": PEERS, "bf16": ("openvino",)}
 """Whom we are measured against in each precision."""
 
@@ -153,7 +155,7 @@ def measure(
     workload: Workload, race: Race, threads: int, precision: str, peers: Sequence[str], seconds: float, clock: str
 ) -> Row:
     """One row: everybody gets ready, then they take turns."""
-    wanted = ["weft", *(name for name in PEERS_OF[precision] if name in peers)]
+    wanted = ["weft", *(name for name in (*PEERS_OF[precision], EXACT) if name in peers)]
     task = Task(workload.path, workload.feeds, threads, precision, clock)
     ready = race.prepare(task, wanted)
     timings = race.run(seconds)
@@ -205,6 +207,23 @@ def show_table(rows: Sequence[Row], title: str, console: Console) -> None:
         means = [_ratio(part, "onnxruntime")] if has_runtime else []
         lines.append([f"geometric mean, {group}", *gap, *means, _ratio(part, None), "", "", ""])
     harness.print_table(title, columns, lines, console)
+
+
+def show_exact(rows: Sequence[Row], console: Console) -> None:
+    """The default beside `exact`: times, how many times as long exact takes, and errors."""
+    lines: list[list[object]] = []
+    for row in rows:
+        if {"weft", EXACT} <= row.timings.keys():
+            times = [_times(row.timings[name]) for name in ("weft", EXACT)]
+            errors = [f"{row.errors[name]:.1e}" for name in ("weft", EXACT)]
+            lines.append([row.workload, row.threads, *times, _ratio([row], EXACT), *errors])
+    means = [
+        [f"geometric mean, {threads} thread{'s' * (threads > 1)}", threads, "", "", _ratio(part, EXACT), "", ""]
+        for threads in dict.fromkeys(row.threads for row in rows)
+        if (part := [row for row in rows if row.threads == threads])
+    ]
+    columns = ["model", "threads", "default ms", "exact ms", "exact / default", "error", "error, exact"]
+    harness.print_table("exact against the default, float32, batch 1", columns, [*lines, *means], console)
 
 
 def mean_ratio(rows: Sequence[Row], peer: str | None, compare: Compare = speed_ratio) -> float | None:
@@ -276,6 +295,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", nargs="+", default=[], metavar="PART", help="models whose name holds one of these")
     parser.add_argument("--built-in", action="store_true", help="only the eight built-in models")
     parser.add_argument("--peers", nargs="*", default=list(PEERS), choices=PEERS, help="whom to measure beside us")
+    parser.add_argument("--exact", action="store_true", help="ours against ours with `exact`, in fp32; no peers")
     parser.add_argument("--threads", nargs="+", type=int, default=[1, 2][:cores], help="numbers of threads (1 2)")
     parser.add_argument("--precision", nargs="+", default=list(PEERS_OF), choices=list(PEERS_OF), help="which tables")
     parser.add_argument("--seconds", type=float, default=4.0, help="time for each row of a table (default 4)")
@@ -287,6 +307,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     if given.clock == "cpu" and given.threads != [1]:
         parser.error("--clock cpu adds up the times of all threads: it needs --threads 1")
+    if given.exact and given.plot:
+        parser.error("--plot draws the speeds relative to a peer's; with --exact there is none")
+    if given.exact:
+        given.peers, given.precision = [EXACT], ["fp32"]
     console = harness.wide_console()
     harness.print_system(console)
     rows: list[Row] = []
@@ -301,7 +325,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                         console.print(_line(rows[-1]), style="dim", markup=False)
     except KeyboardInterrupt:
         console.print("[red]stopped; this is what there is so far[/]")
-    show(rows, console)
+    (show_exact if given.exact else show)(rows, console)
     if given.json:
         harness.write_json(given.json, [row.as_json() for row in rows])
     if given.plot and rows:

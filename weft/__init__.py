@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from weft.core import errors
     from weft.core.knobs import knobs
     from weft.executor import HostWarning, Module, compile, load
+    from weft.graph.opspec import register_operator
     from weft.loop.interpreter import interpret
     from weft.quantization import quantize
     from weft.runtime.threads import get_threads, set_threads
@@ -44,6 +45,7 @@ _LAZY = {
     "models": ("weft.models", None),
     "onnx_backend": ("weft.onnx_backend", None),
     "quantize": ("weft.quantization", "quantize"),
+    "register_operator": ("weft.graph.opspec", "register_operator"),
     "te": ("weft.te", None),
     "errors": ("weft.core.errors", None),
     "knobs": ("weft.core.knobs", "knobs"),
@@ -71,7 +73,7 @@ def __dir__() -> list[str]:
 
 __all__ = [
     "HostWarning", "Module", "WeftError", "__version__", "build", "compile", "errors", "get_threads", "interpret",
-    "knobs", "load", "lower", "models", "onnx_backend", "quantize", "set_threads", "te",
+    "knobs", "load", "lower", "models", "onnx_backend", "quantize", "register_operator", "set_threads", "te",
 ]  # fmt: skip
 
 

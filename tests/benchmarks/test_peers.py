@@ -11,7 +11,7 @@ from benchmarks import peers
 
 def test_a_missing_package_says_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(peers.PeerMissing, match=r"need torch .*weft\[bench\]"):
+    with pytest.raises(peers.PeerMissing, match=r"need torch .*weft-compiler\[bench\]"):
         peers.matmul(np.ones((2, 2), np.float32), np.ones((2, 2), np.float32))
 
 

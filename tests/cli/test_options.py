@@ -68,6 +68,8 @@ INPUTS = {
     "--input": row("--input x=zeros", lambda seen: fed(seen)["max"] == 0),
     "--seed": row("--seed 7", lambda seen: fed(seen)["first"] == first_of_seed(7)),
 }
+ALONE = dict.fromkeys(("onnx", "weft", "built_in"), "makes a key and nothing else")
+NO_MODULE = {"onnx": "no Weft module", "built_in": "No such file"}
 TABLE = {
     "compile": {
         **MODEL, **COMPILING,
@@ -136,6 +138,11 @@ TABLE = {
         "--format": row("--format onnx", lambda seen: seen.out["format"] == "onnx", weft=COMPILED),
         "--output": row("-o {folder}/made.weft", written(".weft")),
     },
+    "sign": {
+        "--key": row("--key {folder}/team.key", lambda seen: len(seen.out["signed"]) == 1, **NO_MODULE),
+        "--check": row("--check --key {folder}/other.key", None, weft="signed", **NO_MODULE),
+        "--new-key": row("--new-key {folder}/x.key", None, **ALONE),
+    },
     "devices": {},
     "doctor": {},
 }  # fmt: skip
@@ -167,6 +174,8 @@ def files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("options")
     write_tiny(folder / "tiny.onnx")
     assert main(["compile", str(folder / "tiny.onnx"), "-o", str(folder / "tiny.weft")]) == 0
+    for name in ("team", "other"):
+        assert main(["sign", "--new-key", str(folder / f"{name}.key")]) == 0
     np.save(folder / "data.npy", np.random.default_rng(0).standard_normal((5, 1, 4), "float32"))
     return folder
 

@@ -143,7 +143,8 @@ def wide(lanes, columns):
     s[c].reorder(rows, panels, s[c].reduce_axis[0], row, lane)
     s[c].unroll(row)
     s[c].vectorize(lane)
-    text = weft.build(s, [a, b, c], "x86_64-unknown-linux-gnu,cpu=skylake-avx512,cores=3").assembly()
+    made = weft.build(s, [a, b, c], "x86_64-unknown-linux-gnu,cpu=skylake-avx512,cores=3")
+    text = getattr(made, "built", made).assembly()
     return [line for line in text.splitlines() if line.startswith("\t") and not line.startswith("\t.")]
 
 

@@ -131,7 +131,7 @@ def test_unknown_names_list_the_known(knobs):
         lambda: knobs.reset("speed"),
         lambda: knobs.override(speed=1).__enter__(),
     ):
-        known = "num_threads, cache_dir, cache, cache_megabytes, debug, verify, fuse"
+        known = "num_threads, cache_dir, cache, cache_megabytes, tensor_megabytes, debug"
         with pytest.raises(KnobError, match=f"no setting 'speed'; there are {known}"):
             use()
 

@@ -295,7 +295,8 @@ def test_a_module_on_a_device_explains_and_copies_too():
         with pytest.raises(ArgumentError, match="by name, {'x': array}, not as a list"):
             call([1])
     for other in (copy.deepcopy(module), pickle.loads(pickle.dumps(module))):
-        assert type(other) is type(module) and repr(other) == repr(module) and other.threads == 1
+        assert type(other) is type(module) and other.threads == 1
+        assert repr(other).split(" for ")[0] == repr(module).split(" for ")[0]  # a file knows a device by its own name
     assert "Module mlp for cuda:sm_90a" in check_harmless(module._repr_html_()).text
 
 

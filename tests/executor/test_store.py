@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import shutil
+import stat
 import subprocess
 import sys
 import warnings
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tests.executor.graphs import attention, check, convnet, mlp, random_inputs
+from tests.executor.module_mutations import closed, rewritten
 from tests.executor.test_compile import with_host_node
 from weft.core.errors import WeftError
-from weft.executor import compile, load
+from weft.executor import compile, load, store
+from weft.executor.check_file import ModuleFileError
+from weft.executor.keys import new_key, read_key
 from weft.expr.nodes import Var
 from weft.graph.interpreter import interpret_graph
 from weft.graph.ir import Graph, Node, TensorType, Value
+from weft.models.builder import Builder
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +116,9 @@ def test_nothing_is_pickled_and_weights_are_stored_plain(saved):
         assert all(name.endswith((".json", ".o", ".bin")) for name in names)
 
 
-@pytest.mark.parametrize("damage", ["cut", "noise", "text", "missing", "weights", "manifest", "code"])
+@pytest.mark.parametrize(
+    "damage", ["cut", "noise", "text", "missing", "weights", "manifest", "code", "folder", "empty"]
+)
 def test_damaged_files_are_refused(saved, tmp_path, damage):
     path = tmp_path / "bad.weft"
     data = bytearray(saved.read_bytes())
@@ -123,42 +133,196 @@ def test_damaged_files_are_refused(saved, tmp_path, damage):
             start = archive.getinfo("weights.bin").header_offset + 500
         data[start] ^= 0xFF
         path.write_bytes(data)
-    elif damage in ("manifest", "code"):
-        _rewrite(saved, path, damage)
-    with pytest.raises(WeftError) as caught:
+    elif damage == "manifest":
+        path.write_bytes(with_manifest(saved, lambda manifest: manifest["forms"][0].update(weights=[99999])))
+    elif damage == "code":
+        path.write_bytes(with_member(saved, "code/0.o", b"this is no object file"))
+    elif damage == "folder":
+        path.mkdir()
+    elif damage == "empty":
+        path.write_bytes(b"")
+    with pytest.raises(ModuleFileError) as caught:
         load(path)
-    assert "bad.weft" in str(caught.value) or "code" in str(caught.value)
+    assert "bad.weft" in str(caught.value)
 
 
-def _rewrite(source, path, damage):
-    with zipfile.ZipFile(source) as old, zipfile.ZipFile(path, "w") as new:
-        for name in old.namelist():
-            data = old.read(name)
-            if damage == "manifest" and name == "manifest.json":
-                manifest = json.loads(data)
-                manifest["forms"][0]["weights"] = [99999]
-                data = json.dumps(manifest).encode()
-            if damage == "code" and name.endswith(".o"):
-                data = b"this is no object file"
-            new.writestr(name, data)
+def with_manifest(source: Path, change) -> bytes:
+    """A file whose manifest was changed, with a checksum that fits."""
+    with zipfile.ZipFile(source) as archive:
+        manifest = json.loads(archive.read("manifest.json"))
+    change(manifest)
+    return rewritten(source, json.dumps(manifest))
+
+
+def with_member(source: Path, name: str, data: bytes) -> bytes:
+    """A file with another member, with a checksum that fits."""
+    out = io.BytesIO(source.read_bytes())
+    with pytest.warns(UserWarning, match="Duplicate"), zipfile.ZipFile(out, "a", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(name, data)
+        archive.comment = bytes(store._TRAILER_BYTES)
+    return closed(out.getvalue())
+
+
+def test_a_flipped_bit_anywhere_is_noticed(saved, tmp_path):
+    data = saved.read_bytes()
+    path = tmp_path / "flipped.weft"
+    for at in np.linspace(0, len(data) - 66, 60, dtype=int):  # behind that is room for a signature
+        path.write_bytes(data[:at] + bytes([data[at] ^ 1 << at % 8]) + data[at + 1 :])
+        with pytest.raises(ModuleFileError):
+            load(path)
+
+
+def test_members_that_were_cut_are_refused_whatever_the_checksum_says(saved, tmp_path):
+    data = bytearray(saved.read_bytes())
+    with zipfile.ZipFile(saved) as archive:
+        places = [info.header_offset for info in archive.infolist()]
+    path = tmp_path / "cut.weft"
+    for at in places:
+        for offset in (0, 8, 14, 18, 22, 26, 40, 120):  # fields of a member's header, and its content
+            changed = data.copy()
+            changed[at + offset] ^= 0x55
+            path.write_bytes(closed(bytes(changed)))
+            try:
+                module = load(path)
+            except ModuleFileError:
+                continue
+            assert module(*random_inputs(convnet())).shape == (2, 10)  # weights are what the checksum says
 
 
 def test_other_machines_and_versions_are_named(saved, tmp_path):
     for key, change, text in (
-        ("format", 99, "format 99"),
-        ("format", 1, "format 1, written by Weft .* compile the model again"),
+        ("format", 99, "format 99.*compile the model again"),
+        ("format", 3, "written by another Weft .*format 3"),
+        ("weft", "0.0.1", "another Weft .*weft 0.0.1.*compile the model again"),
+        ("abi", "0123456789abcdef", "another Weft .*abi 0123456789abcdef"),
         ("target", {"name": "x", "triple": "riscv64-unknown-linux-gnu", "cpu": "x"}, "riscv64"),
         ("features", ["sse2", "quantum"], "quantum"),
     ):
         path = tmp_path / "foreign.weft"
-        with zipfile.ZipFile(saved) as old, zipfile.ZipFile(path, "w") as new:
-            for name in old.namelist():
-                data = old.read(name)
-                if name == "manifest.json":
-                    data = json.dumps({**json.loads(data), key: change}).encode()
-                new.writestr(name, data)
-        with pytest.raises(WeftError, match=text):
+        path.write_bytes(with_manifest(saved, lambda manifest, key=key, change=change: manifest.update({key: change})))
+        with pytest.raises(ModuleFileError, match=text):
             load(path)
+
+
+def test_a_module_without_a_checksum_is_an_old_one(saved, tmp_path):
+    with zipfile.ZipFile(saved) as old, zipfile.ZipFile(tmp_path / "old.weft", "w") as new:
+        for name in old.namelist():
+            new.writestr(name, old.read(name))
+    with pytest.raises(ModuleFileError, match="older Weft"):
+        load(tmp_path / "old.weft")
+
+
+@pytest.mark.parametrize("what", ["bases", "output", "output and reach", "weight", "arena", "order", "written"])
+def test_no_manifest_reaches_past_its_memory(saved, tmp_path, what):
+    """A short list of bases ended the process, a smaller output was written past its end."""
+
+    def change(manifest):
+        form = manifest["forms"][0]
+        (step,) = form["steps"]
+        if what == "bases":
+            step["bases"].pop()
+        elif what == "output":
+            step["makes"][0][2] = [2, 1]
+            manifest["outputs"][0][1] = "float32[2, 1]"
+        elif what == "output and reach":
+            step["makes"][0][2] = [2, 1]
+            manifest["outputs"][0][1] = "float32[2, 1]"
+            step["reach"][step["bases"].index(["value", step["makes"][0][0]])][0] = 8
+        elif what == "weight":
+            weights = [base for base in step["bases"] if base[0] == "weight"]
+            weights[0][1], weights[1][1] = weights[1][1], weights[0][1]
+        elif what == "arena":
+            form["arena"] //= 2
+        elif what == "order":
+            form["outputs"] = form["inputs"]
+        else:
+            made = step["bases"].index(["value", step["makes"][0][0]])
+            step["bases"][made] = ["weight", 0]
+
+    path = tmp_path / "reaching.weft"
+    path.write_bytes(with_manifest(saved, change))
+    with pytest.raises(ModuleFileError):
+        load(path)
+
+
+def test_constant_indices_that_lead_outside_are_refused(tmp_path):
+    """A kernel whose indices are constants was compiled without a test of them: the file's must be as good."""
+    b = Builder("gather")
+    places = np.arange(40) % 8
+    graph = b.finish(b.node("Gather", b.relu(b.input("x", (8, 4))), b.constant(places)))
+    path = tmp_path / "gather.weft"
+    compile(graph).save(path)
+    check(graph, random_inputs(graph), load(path))
+    data, old = path.read_bytes(), places.tobytes()
+    assert data.count(old) == 1
+    for place in (8, -9, 1 << 40):
+        path.write_bytes(closed(data.replace(old, np.where(places == 3, place, places).tobytes())))
+        try:
+            made = load(path)
+        except ModuleFileError as error:
+            assert "outside" in str(error)
+            continue
+        with pytest.raises(WeftError):  # the kernel tests them itself
+            made(*random_inputs(graph))
+
+
+# --------------------------------------------------------------------------------------------------------- signatures
+
+
+@pytest.fixture
+def key(tmp_path):
+    new_key(tmp_path / "team.key")
+    return tmp_path / "team.key"
+
+
+def test_a_signed_file_is_taken_and_no_other(saved, tmp_path, key):
+    path = tmp_path / "net.weft"
+    shutil.copy(saved, path)
+    with pytest.raises(ModuleFileError, match="not signed.*weft sign"):
+        load(path, key=key)
+    store.sign_module(path, key)
+    for given in (key, str(key), read_key(key)):
+        check(convnet(), random_inputs(convnet()), load(path, key=given))
+    load(path)
+    new_key(tmp_path / "other.key")
+    with pytest.raises(ModuleFileError, match="not signed with this key"):
+        load(path, key=tmp_path / "other.key")
+    assert stat.S_IMODE(key.stat().st_mode) == 0o600
+
+
+def test_a_signature_is_checked_before_anything_is_parsed(saved, tmp_path, key, monkeypatch):
+    path = tmp_path / "net.weft"
+    shutil.copy(saved, path)
+    store.sign_module(path, key)
+    signed = path.read_bytes()
+    changed = with_manifest(path, lambda manifest: manifest["forms"][0].update(report=["another"]))
+    path.write_bytes(changed[: -store._TRAILER_BYTES] + changed[-store._TRAILER_BYTES : -65] + signed[-65:])
+    load(path)
+    monkeypatch.setattr(store.zipfile, "ZipFile", None)
+    with pytest.raises(ModuleFileError, match="changed afterwards"):
+        load(path, key=key)
+
+
+def test_keys_are_refused_in_words(saved, tmp_path, key):
+    (tmp_path / "junk.key").write_bytes(b"\xff" * 100)
+    for given, text in (("missing.key", "cannot be read"), ("junk.key", "is no key"), (b"short", "32 bytes")):
+        with pytest.raises(WeftError, match=text):
+            load(saved, key=given if isinstance(given, bytes) else tmp_path / given)
+    with pytest.raises(WeftError, match="cannot be made"):
+        new_key(key)
+
+
+# -------------------------------------------------------------------------------------------------------------- saving
+
+
+@pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o644), (0o077, 0o600), (0o002, 0o664)])
+def test_a_saved_file_has_the_permissions_of_any_new_file(tmp_path, mask, mode):
+    before = os.umask(mask)
+    try:
+        compile(mlp()).save(tmp_path / "mlp.weft")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "mlp.weft").stat().st_mode) == mode
 
 
 def test_a_failed_save_leaves_the_old_file(saved, tmp_path):

@@ -105,7 +105,7 @@ class Run:
         self.expected = {v.name: array(w) for v, w in zip(case.model.graph.output, wanted)}
         self.types = [None if a is None else type_of(a) for a in self.arrays]
         self.values = [a if constants or i in self.spec.shape_inputs else None for i, a in enumerate(self.arrays)]
-        self.inferred = self.spec.infer(Infer(self.node, self.types, self.values))
+        self.inferred = self.spec.types(Infer(self.node, self.types, self.values))
 
     def check_meaning(self) -> None:
         """The numpy meaning gives what is expected, in the type that was inferred."""

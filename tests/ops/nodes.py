@@ -47,7 +47,7 @@ def run_node(
     types = [None if a is None else TensorType(dtype_name(a.dtype), a.shape) for a in arrays]
     known = spec.shape_inputs if known is None else (*known, *spec.shape_inputs)
     values = [a if i in known else None for i, a in enumerate(arrays)]
-    inferred = spec.infer(Infer(node, types, values))
+    inferred = spec.types(Infer(node, types, values))
     made = spec.run(node, arrays)
     assert len(made) == len(inferred) == outputs
     for got, kind in zip(made, inferred):
@@ -103,7 +103,7 @@ def check_symbolic(
         )
         for i, a in enumerate(arrays)
     ]
-    inferred = spec.infer(Infer(node, types, [None] * len(arrays)))
+    inferred = spec.types(Infer(node, types, [None] * len(arrays)))
     for got, kind in zip(spec.run(node, arrays), inferred):
         assert isinstance(kind, TensorType)
         found = [_number(d, sizes) for d in kind.dims]

@@ -110,3 +110,17 @@ def test_shrink_of_integers():
 def test_axis_outside_is_an_error():
     with pytest.raises(GraphError, match="axis 5"):
         run_node("Softmax", numbers(2, 3), axis=5)
+
+
+@pytest.mark.parametrize(
+    ("op", "options", "wanted"),
+    [
+        ("ThresholdedRelu", {}, [0, 0, np.inf, 0, 0, 2]),
+        ("ThresholdedRelu", {"alpha": -2.0}, [0, 0, np.inf, -1, 0, 2]),
+        ("Shrink", {"lambd": 1.5}, [-np.inf, 0, np.inf, 0, 0, 2]),
+        ("Shrink", {"lambd": np.inf}, [0, 0, 0, 0, 0, 0]),
+    ],
+)
+def test_what_is_cut_off_is_zero_whatever_it_was(op, options, wanted):
+    x = np.array([-np.inf, np.nan, np.inf, -1, 0, 2], np.float32)
+    check_node(op, [x], np.array(wanted, np.float32), rtol=0, atol=0, **options)

@@ -170,3 +170,33 @@ def test_transposed_refuses():
         run_node("ConvTranspose", numbers(1, 4, 5), numbers(4, 2, 3), group=0)
     with pytest.raises(GraphError, match="channels"):
         run_node("ConvTranspose", numbers(1, 4, 5), numbers(3, 2, 3))
+
+
+@pytest.mark.parametrize("op", ["Conv", "ConvTranspose"])
+@pytest.mark.parametrize("bias", [(1,), (5,), (7,), (1, 6)])
+def test_a_bias_of_another_length_is_refused(op, bias):
+    weight = (6, 4, 3, 3) if op == "Conv" else (4, 6, 3, 3)
+    with pytest.raises(GraphError, match=r"'test'.*one number for each of 6 channels"):
+        run_node(op, numbers(1, 4, 8, 8), numbers(*weight), numbers(*bias))
+
+
+@pytest.mark.parametrize("constant", [True, False], ids=["constant", "given"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"strides": [2, 2]}, {"strides": [4, 4]}, {"strides": [1, 1]}, {"strides": [2, 2], "dilations": [2, 2]},
+        {"strides": [1, 1], "dilations": [2, 2]}, {"strides": [2, 2], "pads": [1, 1, 1, 1]},
+    ],
+)  # fmt: skip
+def test_a_transposed_convolution_spreads_only_what_its_window_holds(options, constant):
+    """NaN and infinities of input and weight reach just the outputs that are sums of them."""
+    known = (1,) if constant else None
+    strides, dilations, pads = (options.get(n, [d, d])[0] for n, d in (("strides", 1), ("dilations", 1), ("pads", 0)))
+    for spoilt in (0, 1):
+        arrays = [np.ones((1, 2, 5, 5), np.float32), np.ones((2, 3, 3, 3), np.float32)]
+        arrays[spoilt][0, 0, 2, 1] = np.nan
+        arrays[spoilt][0, 1, 0, 2] = np.inf
+        given = [torch.tensor(a) for a in arrays]
+        want = torch.nn.functional.conv_transpose2d(*given, stride=strides, padding=pads, dilation=dilations).numpy()
+        host, made = run_node("ConvTranspose", *arrays, known=known, **options)
+        np.testing.assert_array_equal(made[0], want)

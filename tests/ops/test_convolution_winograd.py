@@ -10,7 +10,15 @@ import torch
 
 from tests.ops.nodes import check_node, numbers, run_node
 from weft.graph.ir import GraphError
-from weft.ops.convolution_winograd import DOMAIN, NAME, matrices, transform_weight
+from weft.ops.convolution_winograd import (
+    DOMAIN,
+    MOST_SPREAD,
+    NAME,
+    direct_weight,
+    matrices,
+    transform_weight,
+    uneven_tiles,
+)
 
 
 @pytest.mark.parametrize("tile", [2, 4, 6])
@@ -32,7 +40,7 @@ SHAPES = [
     (1, 3, 4, 8, 8, (1, 1, 1, 1)),
     (2, 5, 3, 7, 10, (0, 0, 0, 0)),
     (1, 2, 6, 3, 3, (0, 0, 0, 0)),
-    (2, 4, 5, 5, 6, (2, 0, 1, 3)),
+    (2, 4, 5, 5, 6, (1, 0, 1, 0)),
     (1, 1, 1, 1, 1, (1, 1, 1, 1)),
 ]
 
@@ -56,7 +64,7 @@ def test_against_torch(tile, batch, channels, features, height, width, pads):
     wide = np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right))).astype(np.float64)
     wanted = torch.nn.functional.conv2d(torch.tensor(wide), torch.tensor(w.astype(np.float64)))
     want = wanted.numpy() + (0 if bias is None else bias.reshape(1, -1, 1, 1))
-    arrays = [x, transform_weight(w, tile)] + ([] if bias is None else [bias])
+    arrays = [x, transform_weight(w, tile), direct_weight(w)] + ([] if bias is None else [bias])
     check_node(NAME, arrays, want, rtol=1e-4, atol=3e-4, domain=DOMAIN, tile=tile, pads=list(pads))
 
 
@@ -68,9 +76,58 @@ def test_against_torch(tile, batch, channels, features, height, width, pads):
         ((1, 4, 8, 8), (4, 5, 4, 8), {"tile": 2}, "for tiles of 2"),
         ((1, 4, 8, 8), (4, 4, 5, 8), {"tile": 2}, "takes 5"),
         ((1, 4, 8, 8), (4, 4, 4, 8), {"tile": 2, "pads": [1, 1]}, "four numbers"),
+        ((1, 4, 8, 8), (4, 4, 4, 8), {"tile": 2, "pads": [2, 1, 1, 1]}, "each 0 or 1"),
+        ((1, 4, 8, 8), (6, 6, 4, 8), {"tile": 2}, "a weight"),
         ((1, 4, 1, 8), (4, 4, 4, 8), {"tile": 2}, "does not fit"),
     ],
 )
 def test_what_does_not_fit_is_refused(x, u, attributes, message):
     with pytest.raises(GraphError, match=message):
-        run_node(NAME, numbers(*x), numbers(*u), domain=DOMAIN, **attributes)
+        run_node(NAME, numbers(*x), numbers(*u), numbers(3, 3, *u[2:]), domain=DOMAIN, **attributes)
+
+
+# --------------------------------------------------------------------------------------------------------- uneven tiles
+
+
+def convolved(x, w):
+    """The convolution in double precision, with a border of 1."""
+    wide = [torch.tensor(a.astype(np.float64)) for a in (x, w)]
+    return torch.nn.functional.conv2d(*wide, padding=1).numpy()
+
+
+PADS = ((1, 1), (1, 1))
+SPOILT = {"one large": 1e5, "nan": np.nan, "infinite": np.inf, "near the end": 1e37, "at the end": -3e38}
+
+
+@pytest.mark.parametrize("tile", [2, 4])
+@pytest.mark.parametrize("kind", SPOILT)
+def test_what_does_not_see_an_element_does_not_change(tile, kind):
+    """Outputs whose window has no part in it are as they would be without it, up to the error of even tiles."""
+    x, w = numbers(1, 5, 13, 14), numbers(3, 5, 3, 3, seed=1)
+    x[0, 2, 6, 5] = SPOILT[kind]
+    want = convolved(x, w)
+    near = np.zeros(want.shape, bool)
+    near[:, :, 5:8, 4:7] = True
+    arrays = [x, transform_weight(w, tile), direct_weight(w)]
+    with np.errstate(all="ignore"):
+        for made in run_node(NAME, *arrays, domain=DOMAIN, tile=tile, pads=[1] * 4):
+            np.testing.assert_allclose(made[0][~near], want[~near], atol=1e-4)
+            np.testing.assert_allclose(made[0][near], want[near].astype(np.float32), rtol=1e-4)
+
+
+def test_which_tiles_are_uneven():
+    def uneven(x, tile=4):
+        return uneven_tiles(x, tile, 3, PADS, x.shape[2:])
+
+    x = np.abs(numbers(1, 16, 16, 18)) + 1
+    x[0, 0, 0, 0] = 3.0
+    assert not uneven(x).any() and not uneven(x, 2).any() and not uneven(x * 0).any()
+    limit = MOST_SPREAD * x.max(axis=1).min()
+    x[0, 0, 5, 5] = 0.9 * limit
+    assert not uneven(x).any()
+    x[0, 0, 5, 5] = MOST_SPREAD * x.max()
+    assert uneven(x)[0, 1, 1] and not uneven(x)[0, 3, 3]
+    dark = np.abs(numbers(1, 16, 16, 16)) + 1
+    dark[..., 8:] = 0  # an edge: windows of nothing beside those of something
+    found = uneven(dark)
+    assert found[:, :, 2].all() and not found[:, :, [0, 1, 3]].any()

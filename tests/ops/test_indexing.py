@@ -6,6 +6,7 @@ import torch
 
 from tests.ops.cases import cases, check_case
 from tests.ops.nodes import check_node, numbers, run_node
+from weft.core.errors import RuntimeFault
 from weft.graph.ir import GraphError
 
 OPERATORS = "Gather GatherElements GatherND Scatter ScatterElements ScatterND OneHot Compress NonZero".split()
@@ -30,7 +31,7 @@ def test_gather(kind, axis):
     exact("Gather", [x, np.array(2, kind)], np.take(x, 2, axis=axis), axis=axis)
 
 
-def test_places_outside_are_an_error_on_the_host_and_harmless_when_compiled():
+def test_places_outside_are_an_error_on_the_host_and_when_compiled():
     x = numbers(4, 3)
     places = np.array([9, -9], np.int64)
     with pytest.raises(GraphError, match="index 9 is outside a dimension of 4"):
@@ -42,8 +43,8 @@ def test_places_outside_are_an_error_on_the_host_and_harmless_when_compiled():
     node, spec = make("Gather", 2, 1, {}), find_operator("Gather")
     types = [TensorType("float32", (4, 3)), TensorType("int64", (2,))]
     inferred = spec.infer(Infer(node, types, [None, None]))
-    (made,) = _compiled(spec, node, [x, places], types, inferred, [None, None])
-    assert (made == x[[3, 0]]).all()
+    with pytest.raises(RuntimeFault, match="lies outside of the dimension"):
+        _compiled(spec, node, [x, places], types, inferred, [None, None])
 
 
 def test_gather_of_strings():
@@ -99,7 +100,7 @@ def test_scatter_nothing():
     x = numbers(3, 2)
     exact("ScatterElements", [x, np.zeros((0, 2), np.int64), np.zeros((0, 2), "float32")], x)
     exact("ScatterND", [x, np.zeros((0, 1), np.int64), np.zeros((0, 2), "float32")], x)
-    with pytest.raises(GraphError, match="unknown reduction"):
+    with pytest.raises(GraphError, match="reduction"):
         run_node("ScatterND", x, np.zeros((1, 1), np.int64), numbers(1, 2), reduction="mean")
 
 

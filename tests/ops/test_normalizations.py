@@ -7,7 +7,9 @@ from torch.nn import functional
 
 from tests.ops.cases import cases, check_case, check_meaning, kernels
 from tests.ops.nodes import check_node, numbers, run_node
+from weft.executor import compile
 from weft.graph.ir import NUMPY_TYPES, GraphError
+from weft.models.builder import Builder
 
 OPERATORS = (
     "BatchNormalization GroupNormalization InstanceNormalization LRN LayerNormalization LpNormalization "
@@ -105,3 +107,26 @@ def test_errors():
         run_node("BatchNormalization", numbers(2, 6), numbers(5), numbers(6), numbers(6), numbers(6))
     with pytest.raises(GraphError, match="1 or 2"):
         run_node("LpNormalization", numbers(2, 6), p=3)
+
+
+@pytest.mark.parametrize(
+    ("op", "shape", "options"),
+    [
+        ("InstanceNormalization", (1, 8, 1, 1), {}),
+        ("GroupNormalization", (1, 8, 1, 1), {"num_groups": 8}),
+        ("LayerNormalization", (1, 8, 1), {"axis": -1}),
+    ],
+)
+def test_one_element_is_its_mean(op, shape, options):
+    """Also where what makes it is fused into the kernel, as a product whose rounding the subtraction would show."""
+    factors = numbers(*shape) * 1000
+    count = 1 if op == "LayerNormalization" else 8
+    b = Builder("one")
+    given = b.node("Mul", b.input("x", shape), b.constant(factors))
+    scale, bias = (b.constant(np.full(count, value, np.float32)) for value in (3, -2))
+    module = compile(b.finish(b.node(op, given, scale, bias, **options)))
+    np.testing.assert_array_equal(module(numbers(*shape, seed=1)), np.full(shape, -2, np.float32))
+    spoilt = numbers(*shape, seed=1)
+    spoilt[0, 3] = np.inf
+    made = np.isnan(np.asarray(module(spoilt))).reshape(-1)
+    assert made[3] and made.sum() == 1

@@ -149,7 +149,7 @@ def test_sizes_may_be_symbolic():
         ({"direction": "sideways"}, "direction"),
         ({"activations": ["Sigmoid"]}, "1 functions; 3"),
         ({"activations": ["Sigmoid", "Tanh", "Gelu"]}, "unknown activation"),
-        ({"hidden_size": 7}, "hidden_size is 7"),
+        ({"hidden_size": 7}, "hidden_size = 7"),
         ({"direction": "bidirectional"}, "W is"),
     ],
 )

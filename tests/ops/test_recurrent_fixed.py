@@ -118,13 +118,41 @@ def test_operators_mean_what_the_plain_ones_do(op, options):
     np.testing.assert_allclose(made, evaluated, atol=2e-6)
 
 
-def test_states_may_grow():
-    weight = normal(1, 20, 20) * 1e7
-    graph, arrays = recurrence("RNN", 20, weight=weight, steps=5, activations=["Relu"])
-    plain, _ = compiled(graph, arrays[0])
-    made, _ = compiled(fix_weights(graph, always), arrays[0])
-    assert np.abs(plain).max() > 1e28
-    np.testing.assert_allclose(made, plain, rtol=1e-4, atol=1e-5 * np.abs(plain).max())
+def with_state(graph, state):
+    """The recurrence with a first state: a constant, or an input of the model."""
+    (node,) = graph.nodes
+    first = Value("first", TensorType("float32", state if isinstance(state, tuple) else state.shape))
+    node = node.replace(inputs=[*node.inputs, None, first])
+    constants = graph.constants if isinstance(state, tuple) else {**graph.constants, first: state}
+    inputs = [*graph.inputs, first] if isinstance(state, tuple) else graph.inputs
+    return graph.replace(nodes=[node], inputs=inputs, constants=constants)
+
+
+def test_states_that_may_leave_the_unit_stay_float32():
+    """Only a bounded state, whose sums go through sigmoid or tanh, makes the error an absolute one."""
+    for options in ({"activations": ["Relu"]}, {"activations": ["Affine"], "activation_alpha": [1.0]}):
+        graph, _ = recurrence("RNN", 20, **options)
+        assert fix_weights(graph, always) is graph
+    graph, _ = recurrence("LSTM", 20, activations=["Sigmoid", "Relu", "Tanh"])
+    assert fix_weights(graph, always) is graph
+    graph, _ = recurrence("LSTM", 20)
+    for state, may in (((1, 1, 20), False), (normal(1, 1, 20) * 9, False), (np.tanh(normal(1, 1, 20)), True)):
+        given = with_state(graph, state)
+        assert (fix_weights(given, always) is not given) == may
+
+
+@pytest.mark.parametrize("op", ["MatMul", "Gemm"])
+def test_a_one_hot_row_looks_a_weight_up_exactly(op):
+    """A sum that picks one small weight of a row has that weight's digits: products keep their float32 weights."""
+    weight = normal(64, 48)
+    weight[5] *= 1e-3
+    hot = np.zeros((1, 64), np.float32)
+    hot[0, 5] = 1
+    values = [Value("x", TensorType("float32", (1, 64))), Value("w", TensorType("float32", (64, 48)))]
+    out = Value("y", TensorType("float32", (1, 48)))
+    graph = Graph("g", values[:1], [out], [Node(op, values, [out], {})], {values[1]: weight})
+    made, _ = compiled(fix_weights(graph, always), hot)
+    np.testing.assert_array_equal(made[0], weight[5])
 
 
 # ----------------------------------------------------------------------------------------------------------- the model

@@ -1,4 +1,4 @@
-"""Fingerprints: equal for equal bytes, different for every change, and right by a second way of computing them."""
+"""Fingerprints: equal for equal bytes, different for every change, also for those that an attacker computes."""
 
 from __future__ import annotations
 
@@ -7,37 +7,23 @@ import hashlib
 import numpy as np
 import pytest
 
-from weft.runtime import fingerprint as module
-from weft.runtime.fingerprint import fingerprint
+from weft.core.knobs import knobs
+from weft.runtime.fingerprint import LEAF_BYTES, fingerprint
 
 
-def reference(array: np.ndarray) -> bytes:
-    """The fingerprint by Python's own whole numbers."""
-    data = array.tobytes()
-    keys = hashlib.shake_256(b"weft fingerprint").digest(8 * (1024 + 8))
-    digest = hashlib.sha256(len(data).to_bytes(8, "little"))
-    whole = len(data) // 8192
-
-    def half(text: bytes, at: int) -> int:
-        return int.from_bytes(text[4 * at : 4 * at + 4], "little")
-
-    for block in range(whole):
-        words = data[block * 8192 : block * 8192 + 8192]
-        for shift in (0, 16):
-            total = 0
-            for i in range(0, 2048, 2):
-                low = (half(words, i) + half(keys, i + shift)) % 2**32
-                high = (half(words, i + 1) + half(keys, i + 1 + shift)) % 2**32
-                total += low * high
-            digest.update((total % 2**64).to_bytes(8, "little"))
-    digest.update(data[whole * 8192 :])
-    return digest.digest()
+def reference(data: bytes) -> bytes:
+    """The fingerprint as its text says."""
+    parts = [data[at : at + LEAF_BYTES] for at in range(0, len(data), LEAF_BYTES)]
+    leaves = b"".join(hashlib.sha256(b"leaf" + part).digest() for part in parts)
+    return hashlib.sha256(b"root" + len(data).to_bytes(8, "little") + leaves).digest()
 
 
-@pytest.mark.parametrize("size", [0, 1, 100, 8191, 8192, 8193, 30000])
+@pytest.mark.parametrize("size", [0, 1, 100, LEAF_BYTES - 1, LEAF_BYTES, LEAF_BYTES + 1, 3 * LEAF_BYTES + 5])
 def test_it_is_what_the_text_says(size):
     data = np.random.default_rng(size).integers(0, 256, size, dtype=np.uint8)
-    assert fingerprint(data) == reference(data)
+    for threads in (1, 3):
+        with knobs.override(num_threads=threads):
+            assert fingerprint(data) == fingerprint(data.tobytes()) == reference(data.tobytes())
 
 
 def test_every_change_is_seen():
@@ -58,10 +44,59 @@ def test_every_change_is_seen():
     assert fingerprint(raw) in seen
 
 
+def test_leaves_do_not_stand_for_a_root():
+    """The bytes of an inner node are not a content of the same fingerprint, nor is a content cut elsewhere."""
+    data = bytes(2 * LEAF_BYTES)
+    leaf = hashlib.sha256(b"leaf" + data[:LEAF_BYTES]).digest()
+    assert len({fingerprint(data), fingerprint(leaf * 2), fingerprint(leaf), fingerprint(data[:-1])}) == 4
+
+
 def test_order_and_place_in_memory_do_not_matter():
     data = np.arange(40000, dtype="float32").reshape(200, 200)
     room = np.zeros(data.nbytes + 1, np.uint8)
     moved = room[1:].view("float32").reshape(data.shape)
     moved[...] = data
     assert fingerprint(moved) == fingerprint(data) == fingerprint(np.asfortranarray(data))
-    assert module._block_sums.cache_info().currsize == 1
+
+
+# ---------------------------------------------------------------------------------------------- solved for, with keys
+
+
+def forged_pair(words: int = 1024) -> tuple[np.ndarray, np.ndarray]:
+    """Two blocks of weights, 8 KB, that the fingerprint of old (sums under keys that all could read) took for one.
+
+    Its sum was Σ (a + k)·(b + l) modulo 2^64 over words with halves a and b, and once more with the keys k, l shifted
+    by eight. Two words with a = -k do not count in the first sum; in the second their factors are differences of keys,
+    d and e, and d·(x + e) + e·y = d·x + e·(y + d): what the one half gains, the other may lose.
+    """
+    keys = np.frombuffer(hashlib.shake_256(b"weft fingerprint").digest(8 * (words + 8)), np.uint32).reshape(-1, 2)
+    low, high = keys[:, 0], keys[:, 1]
+    halves = np.random.default_rng(0).standard_normal(2 * words).astype("float32").view(np.uint32).reshape(-1, 2)
+    for i in range(words):
+        for j in range(i):
+            at = np.array([i, j])
+            factors = low[at + 8] - low[at]
+            first, second = halves.copy(), halves.copy()
+            first[at, 0] = second[at, 0] = 0 - low[at]
+            first[at, 1] = factors[::-1] * np.array([1, 0], np.uint32) - high[at + 8]
+            second[at, 1] = factors[::-1] * np.array([0, 1], np.uint32) - high[at + 8]
+            pair = first.view(np.float32).reshape(-1), second.view(np.float32).reshape(-1)
+            if all(np.isfinite(one).all() and 1e-3 < abs(one[2 * i + 1]) < 1e3 for one in pair):
+                return pair
+    raise AssertionError("no such pair")
+
+
+def old_sums(weights: np.ndarray) -> list[int]:
+    """The two sums of one block, by Python's own whole numbers."""
+    keys = np.frombuffer(hashlib.shake_256(b"weft fingerprint").digest(8 * (1024 + 8)), np.uint32).reshape(-1, 2)
+    halves = weights.view(np.uint32).reshape(-1, 2)
+    return [
+        sum(int(a) * int(b) for a, b in halves + keys[shift : shift + 1024]) % 2**64  # the halves wrap, as they did
+        for shift in (0, 8)
+    ]
+
+
+def test_weights_that_were_solved_for_are_told_apart():
+    first, second = forged_pair()
+    assert np.count_nonzero(first != second) == 2 and old_sums(first) == old_sums(second)
+    assert fingerprint(first) != fingerprint(second)

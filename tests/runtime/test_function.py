@@ -128,8 +128,8 @@ def test_the_threads_of_a_call(kernels):
     function = CompiledFunction(signature, kernels.address("threads"), kernels, threads=77)
     with pytest.raises(RuntimeFault, match="code 77"):
         function()
-    with pytest.raises(RuntimeFault, match="code 5"):
-        function(threads=5)
+    with pytest.raises(RuntimeFault, match="code 6"):
+        function(threads=6)
     with pytest.raises(RuntimeFault, match="not enough memory"):
         function(threads=1)
     with pytest.raises(ArgumentError, match="threads is 0"):

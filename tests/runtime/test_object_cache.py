@@ -6,7 +6,7 @@ import llvmlite.binding as llvm
 import pytest
 
 from weft.core.knobs import knobs
-from weft.runtime import object_cache
+from weft.runtime import cache_folder, object_cache
 from weft.runtime.jit import host_machine, host_triple
 from weft.runtime.object_cache import cached_object
 
@@ -47,6 +47,39 @@ def test_damage_is_mended(compiled, tmp_path, damage):
     assert cached_object(text(), machine) == first and len(compiled) == 2
     path.write_bytes(path.read_bytes()[:-1])
     assert cached_object(text(), machine) == first and len(compiled) == 3
+
+
+def test_a_flipped_bit_anywhere_and_a_folder_in_its_place_are_mended(compiled, tmp_path):
+    machine = host_machine()
+    first = cached_object(text(), machine)
+    (path,) = (tmp_path / "runtime").iterdir()
+    data = path.read_bytes()
+    for times, at in enumerate(range(0, len(data), len(data) // 20), start=1):
+        path.write_bytes(data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :])
+        assert cached_object(text(), machine) == first and len(compiled) == 1 + times
+    path.unlink()
+    (path / "inside").mkdir(parents=True)
+    compiled.clear()
+    for _ in range(2):
+        assert cached_object(text(), machine) == first
+    assert len(compiled) == 1 and list((tmp_path / "runtime").iterdir()) == [path]
+
+
+def test_a_disk_that_is_full_leaves_nothing_behind(compiled, tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(cache_folder.os, "replace", full)
+    assert cached_object(text(), host_machine())
+    assert not list((tmp_path / "runtime").iterdir())
+
+
+def test_a_folder_that_others_can_write_is_not_used(compiled, tmp_path, caplog):
+    cached_object(text(), host_machine())
+    (tmp_path / "runtime").chmod(0o777)
+    for _ in range(2):
+        cached_object(text(), host_machine())
+    assert len(compiled) == 3 and caplog.text.count("others may write") == 1
 
 
 def test_a_folder_that_cannot_be_written_is_no_obstacle(compiled, tmp_path):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any
 
 import numpy as np
@@ -131,9 +131,11 @@ def check_lowered(func: Func, arrays: list[np.ndarray], want: list[np.ndarray]) 
         assert_same(run(flat, arrays), want, f"after lower_blocks\n{flat!r}")
 
 
-def check_compiled(func: Func, arrays: list[np.ndarray], want: list[np.ndarray]) -> bool:
+def check_compiled(
+    func: Func, arrays: list[np.ndarray], want: list[np.ndarray], copy: Callable[[np.ndarray], np.ndarray] = np.copy
+) -> bool:
     """The compiled function computes the same; False where the program needs a GPU's threads."""
-    copies = [a.copy() for a in arrays]
+    copies = [copy(a) for a in arrays]
     try:
         compiled = weft.build(func, target="native", threads=2)
     except TargetError as error:

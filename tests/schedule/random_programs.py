@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from hypothesis import strategies as st
 
 from tests.schedule.intrinsics import TENSORIZED
 from weft import te
@@ -44,13 +43,15 @@ class HypothesisSource(Source):
     """Choices drawn by Hypothesis, which can then make a failing example smaller."""
 
     def __init__(self, data: Any) -> None:
-        self.data = data
+        from hypothesis import strategies  # only here: seeded choices do without it
+
+        self.data, self.strategies = data, strategies
 
     def pick(self, options: Sequence[Any]) -> Any:
-        return self.data.draw(st.sampled_from(list(options)))
+        return self.data.draw(self.strategies.sampled_from(list(options)))
 
     def number(self, low: int, high: int) -> int:
-        return self.data.draw(st.integers(low, high))
+        return self.data.draw(self.strategies.integers(low, high))
 
 
 # ------------------------------------------------------------------------------------------------------- programs

@@ -13,20 +13,9 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from tests.conftest import FULL
-from tests.schedule.checking import (
-    assert_same,
-    check_compiled,
-    check_lowered,
-    check_text,
-    check_trace,
-    follow,
-    run,
-    scopes_fit,
-)
+from tests.fuzz.schedules import check_pair
 from tests.schedule.intrinsics import declare_intrinsics
-from tests.schedule.random_programs import HypothesisSource, Source, arguments_of, draw_program
-from tests.schedule.random_steps import draw_steps
-from weft.loop.verifier import verify
+from tests.schedule.random_programs import HypothesisSource, Source
 from weft.schedule.registry import PRIMITIVES
 
 PARTS, PAIRS = 5, 500
@@ -37,28 +26,6 @@ LEAST = 5
 @pytest.fixture(autouse=True, scope="module")
 def _intrinsics():
     declare_intrinsics()
-
-
-def check_pair(source: Source, seed: int, counts: Counter[str], compiled: bool = True) -> None:
-    """Draws a program and a schedule of it, and checks them at every step."""
-    program = draw_program(source)
-    schedule = program.schedule()
-    start = schedule.func
-    verify(start)
-    arrays = arguments_of(start, program.size, seed)
-    want = run(start, arrays)
-    for _ in range(source.number(1, 9)):
-        accepted = follow(draw_steps(source, schedule), schedule, counts)
-        if accepted and source.chance(25) and scopes_fit(schedule.func):
-            assert_same(run(schedule.func, arrays), want, f"interpreted\n{schedule.trace}\n{schedule.func!r}")
-    func = schedule.func
-    check_text(func)
-    check_trace(start, schedule)
-    if scopes_fit(func):
-        assert_same(run(func, arrays), want, f"interpreted\n{schedule.trace}\n{func!r}")
-        check_lowered(func, arrays, want)
-    if compiled:
-        counts["compiled"] += check_compiled(func, arrays, want)
 
 
 # Making a failing pair small takes minutes, so only the full suite does; the message shows the steps and the program.

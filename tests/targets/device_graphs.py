@@ -22,6 +22,7 @@ from weft.executor.specialize import LARGEST_BOUND_VALUE, deciding_inputs
 from weft.graph.interpreter import interpret_graph, operator_of
 from weft.graph.ir import TensorType, reads
 from weft.graph.passes.fuse import fuse
+from weft.loop.passes.check_bounds import ERRORS
 from weft.loop.verifier import verify
 
 UNWRITTEN = 0xA5
@@ -49,13 +50,21 @@ class Kernel:
             values[value] = np.empty(value.type.static, value.type.numpy)
             values[value].reshape(-1).view(np.uint8)[:] = UNWRITTEN
         given = {}
-        for parameter, value in zip(self.program.parameters, (*self.inputs, *self.outputs), strict=True):
+        parameters = [parameter for parameter in self.program.parameters if parameter.name != ERRORS]
+        for parameter, value in zip(parameters, (*self.inputs, *self.outputs), strict=True):
             array = np.array(values[value], order="C")
             given[parameter.name] = device.allocate(max(array.nbytes, 1))
             device.write(given[parameter.name], array)
+        reported = np.zeros(1, np.int32)
+        if len(parameters) < len(self.program.parameters):
+            given[ERRORS] = device.allocate(reported.nbytes)
+            device.write(given[ERRORS], reported)
         self.executable.run(given)
-        for parameter, value in zip(self.program.parameters[len(self.inputs) :], self.outputs, strict=True):
+        for parameter, value in zip(parameters[len(self.inputs) :], self.outputs, strict=True):
             device.read(given[parameter.name], values[value])
+        if ERRORS in given:
+            device.read(given[ERRORS], reported)
+        assert not reported[0], f"{self.program.name} was given an index outside"
 
 
 class Plan:

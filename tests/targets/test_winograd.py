@@ -24,7 +24,7 @@ from weft.loop.verifier import verify
 from weft.models.builder import Builder
 from weft.ops.convolution import convolve_arrays
 from weft.ops.convolution_window import Window
-from weft.ops.convolution_winograd import NAME, SUMS, transform_weight, winograd_tensors
+from weft.ops.convolution_winograd import NAME, SUMS, direct_weight, transform_weight, winograd_tensors
 from weft.schedule.facts import block_named, facts_of, names_of
 from weft.targets.cpu.algorithms import Convolution, alternatives, convolution_algorithm, error_of
 from weft.targets.cpu.default import inline_cheap
@@ -43,9 +43,10 @@ def program(batch, channels, features, height, width, tile, twice=False):
     """relu(conv + bias + skip), or an epilogue that reads the convolution more than once."""
     x = te.placeholder((batch, channels, height, width), name="x")
     u = te.placeholder((tile + 2, tile + 2, channels, features), name="u")
+    plain = te.placeholder((3, 3, channels, features), name="w")
     bias = te.placeholder((features,), name="bias")
     skip = te.placeholder((batch, features, height, width), name="skip")
-    made = winograd_tensors(x, u, tile, ((1, 1), (1, 1)), (batch, features, height, width))
+    made = winograd_tensors(x, u, plain, tile, ((1, 1), (1, 1)), (batch, features, height, width))
 
     def body(n, c, h, w):
         value = made[n, c, h, w] + bias[c]
@@ -53,7 +54,7 @@ def program(batch, channels, features, height, width, tile, twice=False):
         return te.maximum(value + skip[n, c, h, w], te.const(0.0, "float32"))
 
     out = te.compute((batch, features, height, width), body, name="out")
-    return te.create_schedule(out.op, name="winograd"), [x, u, bias, skip, out]
+    return te.create_schedule(out.op, name="winograd"), [x, u, plain, bias, skip, out]
 
 
 def laid_out(array, layout):
@@ -68,16 +69,16 @@ def convolved(x, w):
     return convolve_arrays(x.astype(np.float64), w.astype(np.float64), window, 1)
 
 
-def run_space(sizes, tile, layout, point, twice=False):
+def run_space(sizes, tile, layout, point, twice=False, change=lambda x: None):
     """What the space's program computes, and what it should."""
     batch, channels, features, height, width = sizes
-    s, (x, u, bias, skip, out) = program(*sizes, tile, twice)
+    s, (x, u, plain, bias, skip, out) = program(*sizes, tile, twice)
     layouts = {}
     if layout is not None:
         layouts = {"x": layout, "skip": Layout(LANES, PLAIN), "out": Layout(LANES, PLAIN)}
         apply_layouts(s, [("x", x), ("skip", skip), ("out", out)], layouts)
     inline_cheap(s)
-    unit = Unit(s, facts_of(block_named(s, SUMS)), None, {}, NATIVE, [u])
+    unit = Unit(s, facts_of(block_named(s, SUMS)), None, {}, NATIVE, [u, plain])
     found = space(unit)
     assert found is not None
     found.check(found.default)
@@ -85,12 +86,13 @@ def run_space(sizes, tile, layout, point, twice=False):
     found.apply(chosen)
     verify(s.func)
     assert unit.done == set(names_of(s))
-    lifted = lift_packing(s.func, [u])
+    lifted = lift_packing(s.func, [u, plain])
     arrays = {
         "x": numbers(batch, channels, height, width),
         "bias": numbers(features, seed=1),
         "skip": numbers(batch, features, height, width, seed=2),
     }
+    change(arrays["x"])
     w = numbers(features, channels, 3, 3, seed=3)
     exact = convolve_arrays(
         *(a.astype(np.float64) for a in (arrays["x"], w)),
@@ -102,6 +104,7 @@ def run_space(sizes, tile, layout, point, twice=False):
     given = {name: laid_out(a, layouts[name]) if name in layouts else a for name, a in arrays.items()}
     given["out"] = np.full(laid_out(want, layouts["out"]).shape if layouts else want.shape, 7, np.float32)
     given["u_global"] = lifted.parameters[-1].apply(transform_weight(w, tile))
+    given["w"] = direct_weight(w)
     weft.build(lifted.func)(*[given[p.name.removesuffix("_1")] for p in lifted.func.params])
     made = given["out"]
     if layouts:
@@ -133,6 +136,26 @@ def test_every_point_computes_the_convolution(sizes, point, tile, layout):
 def test_an_epilogue_that_reads_the_sums_twice(layout):
     made, want = run_space(SIZES[0], 4, layout, {}, twice=True)
     np.testing.assert_allclose(made, want, atol=2e-5 * np.abs(want).max())
+
+
+def spoil(x):
+    """What makes tiles uneven: a NaN, an infinity, large numbers, a dark corner."""
+    x[0, 1, 3, 3], x[0, 2, 9, 9], x[0, 3, 12, 0] = np.nan, np.inf, 1e5
+    x[-1, :, -5:, -5:] = 0
+    x[-1, 0, 4, 4] = 1e37
+
+
+@needs_lanes
+@pytest.mark.parametrize("layout", [None, Layout(LANES, PLAIN), Layout(LANES, RIM)], ids=["plain", "blocks", "border"])
+@pytest.mark.parametrize("tile,point", [(4, {}), (2, POINTS[1])])
+def test_uneven_tiles_are_computed_directly(tile, point, layout):
+    made, want = run_space(SIZES[0], tile, layout, point, change=spoil)
+    np.testing.assert_array_equal(np.isnan(made), np.isnan(want))
+    np.testing.assert_array_equal(np.isinf(made), np.isinf(want))
+    fine = np.isfinite(want)
+    large = np.abs(np.where(fine, want, 0)) > 100
+    np.testing.assert_allclose(made[fine & large], want[fine & large], rtol=1e-4)
+    np.testing.assert_allclose(made[fine & ~large], want[fine & ~large], atol=1e-3)
 
 
 @needs_lanes

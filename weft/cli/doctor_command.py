@@ -22,6 +22,7 @@ from weft.core.install import DISTRIBUTION, FOLDER, MEND, clashes, hint
 from weft.core.knobs import knobs, unknown_variables
 from weft.core.version import VERSION
 from weft.executor import cache
+from weft.runtime.cache_folder import cache_problem
 from weft.runtime.threads import available_cores
 from weft.targets.registry import find_target, local_devices
 
@@ -140,7 +141,10 @@ def _kept_models() -> str:
 def _cache() -> Iterator[Finding]:
     folder = Path(knobs.cache_dir)
     parent = next((one for one in (folder, *folder.parents) if one.exists()), folder)
-    if os.access(parent, os.W_OK):
+    problem = cache_problem()
+    if problem is not None:
+        yield Finding("cache folder", "missing", f"not used: {problem}", "WEFT_CACHE_DIR=another folder")
+    elif os.access(parent, os.W_OK):
         yield Finding("cache folder", "ok", f"{folder} ({_kept_models()})")
     else:
         yield Finding("cache folder", "missing", f"{folder} cannot be written", "WEFT_CACHE_DIR=another folder")

@@ -32,6 +32,7 @@ COMMANDS = {
     "compare": "run a model node by node against a reference, and name the first node that differs",
     "quantize": "make an 8-bit model of a float one, and say what it costs layer by layer",
     "export": "write a model in another form",
+    "sign": "sign a compiled model, so that weft.load(path, key=...) takes it and no other",
     "devices": "list what there is to run on",
     "doctor": "say what was found here, what is missing, and the command that mends it",
 }

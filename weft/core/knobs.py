@@ -156,6 +156,11 @@ def _default_cache_dir() -> Path:
     return Path(platformdirs.user_cache_dir("weft", appauthor=False))
 
 
+def _default_tensor_megabytes() -> int:
+    """As much as this machine has memory."""
+    return max(1, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20)
+
+
 class Knobs:
     """The settings. There is one, `knobs`."""
 
@@ -221,7 +226,19 @@ class Knobs:
         _parse_switch,
         lambda: True,
         f"{', '.join(_TRUE)} or {', '.join(_FALSE)}",
-        "hold weights that a few rows wait for as 24-bit whole numbers where that is as exact; off, always as float32",
+        "hold recurrent weights that a few rows wait for as 24-bit whole numbers; off, always as float32",
+    )
+    exact: Knob[bool] = Knob(
+        _parse_switch,
+        lambda: False,
+        f"{', '.join(_TRUE)} or {', '.join(_FALSE)}",
+        "compute every sum from the model's own weights and elements: no Winograd, 24-bit weights or folded strides",
+    )
+    tensor_megabytes: Knob[int] = Knob(
+        _integer_between(1, 1 << 40),
+        _default_tensor_megabytes,
+        "a whole number of megabytes",
+        "the most that one tensor of a model may take; a model that asks for more is refused when it is compiled",
     )
 
     def __init__(self) -> None:
@@ -279,6 +296,10 @@ class Knobs:
         if text is not None:
             return knob.check(text, f"the environment variable {knob.variable}"), "environment"
         return knob.default(), "default"
+
+    def snapshot(self, without: Collection[str] = ()) -> dict[str, Any]:
+        """The values of the knobs now, to be given to `override` when what was asked for is done later."""
+        return {name: self.look_up(knob)[0] for name, knob in KNOBS.items() if name not in without}
 
     def describe(self) -> list[KnobState]:
         """Every knob with its value, source and meaning, for `weft doctor` and the documentation."""

@@ -26,7 +26,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from weft.core.errors import ArgumentError
+from weft.core.knobs import knobs
 from weft.executor.files import compile_file
+from weft.executor.keys import Key
 from weft.executor.module import HostWarning, Module, compile_graph
 from weft.graph.ir import Graph
 from weft.targets.base import Target
@@ -40,16 +42,21 @@ def compile(
     shapes: Mapping[str, Sequence[int]] | None = None,
     precision: str | None = None,
     threads: int | None = None,
+    exact: bool | None = None,
 ) -> Module:
     """A model as a module to call.
 
     `model` is a Graph, or an ONNX model: a path, its bytes, or a ModelProto. `shapes` binds symbolic sizes of inputs
     now, {"image": (1, 3, 224, 224)}; those left open are bound when the module is first called. `threads` is the
-    default of its calls.
+    default of its calls. `exact` turns off what rounds otherwise than plain float32 sums do (docs/precision.md);
+    without it the knob of that name decides.
 
         m = weft.compile("model.onnx")
         y = m(x)
     """
+    if exact is not None:
+        with knobs.override(exact=exact):
+            return compile(model, target, shapes, precision, threads)
     import weft.ops  # noqa: F401  (fills the table of operators)
 
     hint = _what_to_do(model)
@@ -91,12 +98,18 @@ def _a(model: Any) -> str:
     return "a module file" if isinstance(model, (str, os.PathLike)) else f"a {type(model).__name__}"
 
 
-def load(path: str | os.PathLike[str], threads: int | None = None) -> Module:
-    """The module that `Module.save` wrote."""
+def load(path: str | os.PathLike[str], threads: int | None = None, key: Key | None = None) -> Module:
+    """The module that `Module.save` wrote.
+
+    **A module file holds machine code, and loading it is as dangerous as loading a shared library: load only files
+    that you trust.** A damaged file, or one of another Weft or another machine, is a `ModuleFileError`. With a `key`
+    (the path of a key's file, or its bytes) a file that was not signed with it (`weft sign`) is one, too, before any of
+    its code is mapped.
+    """
     from weft.executor.store import load_module
 
     _check_path(path)
-    return load_module(path, threads)
+    return load_module(path, threads, key)
 
 
 def _check_path(path: Any) -> None:

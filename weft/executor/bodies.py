@@ -23,6 +23,8 @@ from typing import Any, Union
 
 import numpy as np
 
+from weft.core.knobs import knobs
+from weft.executor.cache import NO_MATTER
 from weft.executor.fastcall import Fast
 from weft.executor.run import Runner
 from weft.executor.specialize import LARGEST_BOUND_VALUE, Executor, deciding_inputs
@@ -117,6 +119,7 @@ class Body:
         self._used = [at for at, value in enumerate(inputs) if value in read]
         self.graph = whole.replace(inputs=[inputs[at] for at in self._used])
         self.target, self.precision = target, precision
+        self._settings = knobs.snapshot(without=NO_MATTER)
         self.compiled = 0
         self._bound = deciding_inputs(self.graph)
         self._untyped = {at for at, v in enumerate(self.graph.inputs) if not isinstance(v.type, TensorType)}
@@ -254,7 +257,8 @@ class Body:
         self._owed = 0.0
         self.compiled += 1
         mask: Mask | None = None if steady else tuple(frozenset(one) for one in self._varying)
-        executor = Executor(self._typed(arrays, mask), self.target, self.precision, in_body=True)
+        with knobs.override(**self._settings):
+            executor = Executor(self._typed(arrays, mask), self.target, self.precision, in_body=True)
         values = {
             value.name: array
             for at, (value, array) in enumerate(zip(executor.graph.inputs, arrays))

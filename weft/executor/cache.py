@@ -2,12 +2,14 @@
 
 In: a graph, the shapes (and values) that it is compiled for, and the target. Out: a compiled form, if one was kept. An
 entry is a file under `<cache_dir>/models`, named by a hash of everything that decides what is compiled: the graph and
-its constants, the shapes, the target's facts, the settings, and Weft itself, its own source included. A changed model,
-compiler or setting is therefore another entry, and none is ever changed after it was written.
+its constants, the shapes, the target's facts, the settings, operators that the user registered, and Weft itself, its
+own source included. A changed model, operator, compiler or setting is therefore another entry, and none is ever changed
+after it was written.
 
-Files appear whole (they are renamed into place), their parts carry checksums, and one that cannot be read is removed:
-several processes may write, read and clear the same folder at once. Where the folder cannot be written, nothing is
-kept and compiling goes on. `WEFT_CACHE=0` turns it off; `WEFT_CACHE_MEGABYTES` bounds it.
+Files appear whole (they are renamed into place) and carry a checksum. Whatever goes wrong with one means that it is
+removed and the model compiled: several processes may write, read and clear the same folder at once. Where the folder
+cannot be written, or others can (`runtime/cache_folder.py`), nothing is kept and compiling goes on. `WEFT_CACHE=0`
+turns it off; `WEFT_CACHE_MEGABYTES` bounds it.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import logging
 import mmap
 import os
 import re
-import threading
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -27,13 +29,16 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import llvmlite.binding as llvm
 import numpy as np
 
-from weft.core.errors import WeftError
 from weft.core.knobs import knobs
 from weft.core.version import VERSION
+from weft.executor.abi import abi_hash
+from weft.executor.code_key import Opaque, operators_key
 from weft.graph.ir import Array, Graph, dtype_name
 from weft.graph.text import constant_table, format_graph
+from weft.runtime.cache_folder import cache_folder, read_or_remove, remove, write_whole
 from weft.runtime.fingerprint import fingerprint
 from weft.targets.base import Target
 
@@ -48,7 +53,7 @@ LEAST_SECONDS = 0.5
 _ABANDONED_SECONDS = 3600
 """A file that was begun so long ago and is not in place yet will never be."""
 
-_NO_MATTER = frozenset({"num_threads", "cache_dir", "cache", "cache_megabytes", "debug", "verify"})
+NO_MATTER = frozenset({"num_threads", "cache_dir", "cache", "cache_megabytes", "debug", "verify", "tensor_megabytes"})
 """Settings that do not change what is compiled. Those not named here do."""
 
 
@@ -59,26 +64,21 @@ def folder() -> Path:
 
 @dataclass(frozen=True)
 class Entry:
-    """The place of one compiled form."""
+    """The place of one compiled form, and the shapes that it is for."""
 
     path: Path
+    shapes: Mapping[str, Sequence[int]]
 
     def read(self, executor: Executor, rebuild: Callable[[], Specialization]) -> Specialization | None:
         """The form that is kept here; None where there is none."""
         from weft.executor.store import read_form
 
-        if not self.path.exists():
-            return None
-        try:
-            found = read_form(self.path, executor, rebuild)
+        def read() -> Specialization:
+            found = read_form(self.path, executor, self.shapes, rebuild)
             os.utime(self.path)
-        except FileNotFoundError:
-            return None
-        except (WeftError, OSError) as error:
-            logger.info("the cache's %s cannot be used and is removed: %s", self.path.name, error)
-            _remove(self.path)
-            return None
-        return found
+            return found
+
+        return read_or_remove(self.path, read)
 
     def write(self, executor: Executor, made: Specialization) -> Path | None:
         """Keeps a form, and says where; where that is not possible, nothing happens."""
@@ -91,11 +91,10 @@ class Entry:
             logger.info("%s is not kept in the cache: %d MB is over half of its limit", self.path.name, weights >> 20)
             return None
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
             write_form(self.path, executor, made)
             clear(limit)
-        except (WeftError, OSError) as error:
-            logger.info("%s could not be kept in the cache: %s", self.path.name, error)
+        except Exception as error:  # noqa: BLE001 — the model is compiled whatever happens
+            logger.info("%s could not be kept in the cache: %r", self.path.name, error)
             return None
         return self.path
 
@@ -108,7 +107,8 @@ def entry_for(
     precision: str | None,
 ) -> Entry | None:
     """Where the form of a graph for these shapes is kept; None where none is kept."""
-    if not knobs.cache or not target.is_host:
+    place = _folder_for(target)
+    if place is None:
         return None
     constants = constant_table(graph)
     if any(array.dtype == object for array in (*constants.values(), *values.values())):
@@ -119,16 +119,28 @@ def entry_for(
         "shapes": [[name, list(shape)] for name, shape in shapes.items()],
         "values": [[name, *_described(array)] for name, array in values.items()],
     }
-    return Entry(folder() / f"{_name(described, target, precision)}.weft")
+    name = _name(described, target, precision)
+    return None if name is None else Entry(place / f"{name}.weft", shapes)
 
 
-def _name(described: dict[str, Any], target: Target, precision: str | None) -> str:
-    """The name of an entry: a hash of what is compiled, for what, how and by what."""
+def _folder_for(target: Target) -> Path | None:
+    """The folder where forms for a target are kept; None where none are, or where others could put some."""
+    return cache_folder("models") if knobs.cache and target.is_host else None
+
+
+def _name(described: dict[str, Any], target: Target, precision: str | None) -> str | None:
+    """The name of an entry: a hash of what is compiled, for what, how and by what; None where that cannot be said."""
+    try:
+        registered = operators_key()
+    except Opaque as reason:
+        logger.info("nothing is kept in the cache: %s", reason)
+        return None
     whole = {
         **described,
         "target": [[one.name, _text(getattr(target, one.name))] for one in fields(target)],
         "precision": precision,
-        "knobs": [[one.name, repr(one.value)] for one in knobs.describe() if one.name not in _NO_MATTER],
+        "knobs": [[one.name, repr(one.value)] for one in knobs.describe() if one.name not in NO_MATTER],
+        "operators": registered,
         "weft": _weft(),
     }
     return hashlib.sha256(json.dumps(whole).encode()).hexdigest()[:40]
@@ -174,7 +186,7 @@ def _weft() -> list[str]:
         digest.update(f"{path.relative_to(root)} ".encode())
         digest.update(path.read_bytes())
     versions = [f"{name} {metadata.version(name)}" for name in ("numpy", "llvmlite", "ml_dtypes")]
-    return [VERSION, digest.hexdigest(), *versions]
+    return [VERSION, digest.hexdigest(), sys.version, str(llvm.llvm_version_info), abi_hash(), *versions]
 
 
 # ------------------------------------------------------------------------------------------------------------ files
@@ -198,14 +210,17 @@ class FileEntry:
         return form if re.fullmatch(r"[0-9a-f]{40}\.weft", name) and form.exists() else None
 
     def keep(self, form: Path) -> None:
-        """Links the file to a form; not where the file takes weights from other files, which may change alone."""
+        """Links the file to a form; not where it takes weights from other files, which may change alone, nor where it
+        was changed while it was compiled: the form is then of what came after.
+        """
         try:
+            if not self.is_same():
+                return
             with open(self.source, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
                 if data.find(b"location") >= 0:
                     return
-            temporary = self.link.with_name(f".{self.link.name}-{os.getpid()}-{threading.get_ident()}")
-            temporary.write_text(form.name)
-            os.replace(temporary, self.link)
+            with write_whole(self.link) as link:
+                link.write(form.name.encode())
         except (OSError, ValueError) as error:
             logger.info("%s could not be linked in the cache: %s", self.source.name, error)
 
@@ -218,15 +233,13 @@ def file_entry(
     path: str | os.PathLike[str], shapes: Mapping[str, Sequence[int]] | None, target: Target, precision: str | None
 ) -> FileEntry | None:
     """The entry of a model's file; None where nothing is kept."""
-    if not knobs.cache or not target.is_host:
-        return None
-    source = Path(path)
-    found = _bytes_of(source)
-    if found is None:
+    place, source = _folder_for(target), Path(path)
+    found = None if place is None else _bytes_of(source)
+    if place is None or found is None:
         return None
     listed = [[name, list(shape)] for name, shape in (shapes or {}).items()]
     name = _name({"file": found.hex(), "shapes": listed}, target, precision)
-    return FileEntry(folder() / f"{name}.link", source, found)
+    return None if name is None else FileEntry(place / f"{name}.link", source, found)
 
 
 def _bytes_of(path: Path) -> bytes | None:
@@ -251,21 +264,21 @@ def clear(limit: int = 0) -> None:
     for path in folder().glob(".*"):
         try:
             if now - path.stat().st_mtime > _ABANDONED_SECONDS:
-                _remove(path)
+                remove(path)
         except OSError:
             continue
     for link in folder().glob("*.link"):
         try:
             if not (link.parent / link.read_text()).exists():
-                _remove(link)
+                remove(link)
         except (OSError, ValueError):
-            _remove(link)
+            remove(link)
     found = sorted(_files())
     total = sum(size for _, size, _ in found)
     for _, size, path in found:
         if total <= limit:
             break
-        _remove(path)
+        remove(path)
         total -= size
 
 
@@ -280,10 +293,3 @@ def _files() -> list[tuple[float, int, Path]]:
         if not path.name.startswith("."):
             found.append((status.st_mtime, status.st_size, path))
     return found
-
-
-def _remove(path: Path) -> None:
-    try:
-        path.unlink(missing_ok=True)
-    except OSError as error:
-        logger.info("%s cannot be removed from the cache: %s", path.name, error)

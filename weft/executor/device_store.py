@@ -6,7 +6,9 @@ module is loaded.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from weft.codegen.c.program import DeviceKernel, DeviceProgram, Parameter, Workspace
@@ -29,6 +31,13 @@ def programs_row(programs: Mapping[str, DeviceProgram]) -> dict[str, Any]:
             ],
         }
     return {"pieces": list(pieces), "programs": rows}
+
+
+def programs_seal(row: Mapping[str, Any], steps: Sequence[Mapping[str, Any]]) -> str:
+    """A hash of programs and their calls: how many threads run is no fact of the code that could be checked."""
+    calls = [step["calls"] for step in steps if "native" in step]
+    text = json.dumps([row["pieces"], row["programs"], calls], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def programs_of(row: Mapping[str, Any]) -> dict[str, DeviceProgram]:

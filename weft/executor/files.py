@@ -6,7 +6,6 @@ somebody asks for the model itself.
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -16,10 +15,9 @@ from weft.executor.cache import FileEntry, file_entry
 from weft.executor.module import Module, bind_shapes, compile_graph
 from weft.executor.precision import check_precision, machine_of
 from weft.graph.ir import Graph
+from weft.runtime.cache_folder import read_or_remove
 from weft.targets.base import Target
 from weft.targets.registry import find_target
-
-logger = logging.getLogger("weft.executor")
 
 
 def compile_file(
@@ -60,12 +58,13 @@ def _from_cache(
         return None
     from weft.executor.store import read_module
 
-    try:
+    def read() -> Module:
         module = read_module(form, machine, precision, threads, whole)
         os.utime(form)
-    except (WeftError, OSError) as error:
-        logger.info("the cache's %s cannot be used: %s", form.name, error)
-        return None
-    for one in module.specializations:
-        module._warn(one)
+        return module
+
+    module = read_or_remove(form, read)
+    if module is not None:
+        for one in module.specializations:
+            module._warn(one)
     return module

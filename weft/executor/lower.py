@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from weft.core.errors import InternalError, WeftError
+from weft.executor.abi import Reach, buffer_bytes, joined, sealed
 from weft.executor.inplace import overwritable
 from weft.executor.kernels import Kernel, KernelCompiler, Packing
 from weft.executor.memory import Life, Plan, plan_memory
@@ -23,9 +24,10 @@ from weft.executor.program import NoKernel, build_program
 from weft.executor.steps import HostStep, NativeStep, Program, RestStep, Step, aligned_array
 from weft.executor.weights import LEAST_BYTES, WeightBlocks
 from weft.executor.zeros import finite_recurrences, often_zero, skippable
-from weft.expr.nodes import Var
+from weft.expr.nodes import Buffer, Var
 from weft.expr.visit import free_vars
 from weft.graph.ir import Array, Graph, Node, TensorType, Value, free_values, reads
+from weft.graph.opspec import blame
 from weft.graph.passes.fuse import Group
 from weft.graph.passes.layout import Layout
 from weft.loop.passes.check_bounds import VALUES
@@ -147,7 +149,10 @@ def _group_items(
     nodes: Sequence[Node], outputs: Sequence[Value], constants: Mapping[Value, Array], compiler: KernelCompiler
 ) -> list[Item]:
     try:
-        return [_launch(nodes, outputs, constants, compiler)]
+        try:
+            return [_launch(nodes, outputs, constants, compiler)]
+        except Exception as error:
+            raise blame(nodes[0], f"the kernel {label_of(nodes)}", error) from error
     except (WeftError, InternalError) as error:
         reason = _reason(error, nodes)
     if len(nodes) == 1:
@@ -391,7 +396,7 @@ def assemble(
     outputs = [state.number(value) for value in graph.outputs]
     program = Program(
         inputs, outputs, len(state.numbers), constants, state.weights, plan.bytes, plan.unshared, steps,
-        _last_uses(steps, outputs), plan.in_place,
+        last_uses(steps, outputs), plan.in_place,
     )  # fmt: skip
     drivers = [] if target.threads is not None else [_driver(step, target) for step in steps]
     return Lowered(program, list(kernels.values()), [text for text in drivers if text], list(items), layouts or {})
@@ -401,14 +406,22 @@ def _stretch(state: _Assembler, launches: Sequence[Launch], plan: Plan, name: st
     bases: dict[tuple[str, int], int] = {}
     calls = []
     makes: dict[int, TensorType] = {}
+    reach: dict[int, Reach] = {}
     for launch in launches:
         places = tuple(state.place(a, bases, plan) for a in launch.arguments)
         calls.append(Call(launch.kernel.symbol, places, launch.kernel.turns))
+        buffers = [p for p in launch.kernel.scheduled.params if isinstance(p, Buffer)]
+        noted = launch.kernel.scheduled.annotations.get(VALUES) or {}
+        for buffer, argument, (base, offset) in zip(buffers, launch.arguments, places, strict=True):
+            end, is_written = offset + buffer_bytes(buffer), argument in launch.writes
+            reach[base] = joined(reach.get(base), end, is_written, noted.get(buffer.name))
         for value in map(state.root, launch.writes):
             if value not in state.in_arena:
                 makes[state.number(value)] = value.tensor
     computed = [described(launch.nodes) for launch in launches]
-    return NativeStep(name, list(bases), list(makes.items()), computed, tuple(calls))
+    reaches = [reach[at] for at in range(len(bases))]
+    symbol = sealed(name, list(bases), reaches)
+    return NativeStep(symbol, list(bases), list(makes.items()), computed, tuple(calls), reach=reaches)
 
 
 def _driver(step: Step, target: Target) -> str:
@@ -436,7 +449,7 @@ def _rest_step(state: _Assembler, item: Rest, make_rest: Callable[[Graph], Any])
     )
 
 
-def _last_uses(steps: Sequence[Step], outputs: Sequence[int]) -> list[list[int]]:
+def last_uses(steps: Sequence[Step], outputs: Sequence[int]) -> list[list[int]]:
     """For every step, the values that nothing needs after it."""
     last: dict[int, int] = {}
     for at, step in enumerate(steps):

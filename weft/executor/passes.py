@@ -54,6 +54,8 @@ def for_target(graph: Graph, target: Target, precision: str | None = None) -> Gr
     graph = turn_products(fill_kernels(graph))
     if algorithms is None:
         return graph
+    if knobs.exact:
+        return graph
     graph = fold_strides(graph, _folded_kinds(target))
     if knobs.fixed_weights:
         graph = fix_weights(graph, algorithms.weight_fixer(target))

@@ -148,10 +148,9 @@ class _Builder:
             None if v is None or position in spec.shape_inputs else self.tensor(v)
             for position, v in enumerate(node.inputs)
         ]
-        made = spec.compute(Compute(node, types, results, values), *given)
-        if made is None:
+        tensors = spec.tensors(Compute(node, types, results, values), given)
+        if tensors is None:
             raise NoKernel(f"this use of {node.op} has no compiled form")
-        tensors = list(made) if isinstance(made, (list, tuple)) else [made]
         for value, kind, tensor in zip(node.outputs, results, tensors):
             self.tensors[value] = _checked(node, value, kind, tensor)
 

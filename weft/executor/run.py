@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from weft.core.errors import RuntimeFault, WeftError
+from weft.core.errors import RuntimeFault
 from weft.executor.fastcall import ENTRY, Fast, fast_call, is_direct, step_call
-from weft.executor.steps import HostStep, NativeStep, Program, aligned_array
+from weft.executor.steps import HostStep, NativeStep, Program, aligned_array, memory
 from weft.graph.interpreter import mismatch, operator_of
-from weft.graph.ir import Array, Graph, GraphError, TensorType, Value
-from weft.graph.opspec import Evaluate, Repeated, Repetition
+from weft.graph.ir import Array, Graph, GraphError, Node, TensorType, Type, Value
+from weft.graph.opspec import Evaluate, Infer, OpSpec, Repeated, Repetition, blame, evaluation_of, node_error, type_of
 from weft.runtime.faults import KERNEL_SHIFT, reason_of
 from weft.runtime.jit import JitModule
 
@@ -51,12 +51,13 @@ class HostRunner:
         if ready is None:
             ready = self._hosts[id(step)] = _HostCall(step)
         use = Evaluate(step.node, _Subgraphs(self, step, values, threads)) if ready.has_graphs else ready.use
+        arrays = [None if number is None else values[number] for number in step.inputs]
         try:
-            made = ready.evaluate(use, *[None if number is None else values[number] for number in step.inputs])
-        except WeftError:
-            raise
-        except (ArithmeticError, LookupError, TypeError, ValueError) as problem:
-            raise GraphError(f"{step.node.describe()}: {problem}") from problem
+            if ready.check is not None:
+                ready.check(Infer(step.node, [type_of(array) for array in arrays], arrays))
+            made = ready.evaluate(use, *arrays)
+        except Exception as error:
+            raise blame(step.node, evaluation_of(arrays), error) from error
         results = made if isinstance(made, tuple) else (made,)
         for number, fits, array in zip(step.outputs, ready.fits, results):
             if not fits(array):
@@ -99,14 +100,28 @@ class _HostCall:
     def __init__(self, step: HostStep) -> None:
         self.node = step.node
         self.use = Evaluate(step.node)
-        self.evaluate = operator_of(step.node).evaluate
+        spec = operator_of(step.node)
+        self.evaluate = spec.evaluate
+        self.check = _late_check(step.node, spec)
         self.has_graphs = bool(step.node.graphs)
         self.fits = [_test(value) for value in step.node.outputs]
 
     def complaint(self, array: Any, at: int) -> GraphError:
         """The error for a result that is not of the type that inference found."""
         value = self.node.outputs[at]
-        return GraphError(f"{self.node.describe()}: its result {value.name!r}: {mismatch(array, value.type)}")
+        return node_error(self.node, f"its result {value.name!r}: {mismatch(array, value.type)}")
+
+
+def _late_check(node: Node, spec: OpSpec) -> Callable[[Infer], Any] | None:
+    """What inference could not check because only the run tells the shapes; None where it has checked all."""
+    given = [value.type for value in node.inputs if value is not None]
+    if spec.shape_inputs and not all(_is_static(value.type) for value in node.outputs):
+        return spec.types  # sizes are data: none may be larger than any memory
+    return spec.check if (spec.takes or spec.requires) and not all(map(_is_static, given)) else None
+
+
+def _is_static(kind: Type | None) -> bool:
+    return isinstance(kind, TensorType) and kind.is_static
 
 
 def _test(value: Value) -> Callable[[Any], bool]:
@@ -253,7 +268,7 @@ class Runner(HostRunner):
             return self._new_arena()
 
     def _new_arena(self) -> Arena:
-        array = aligned_array(np.empty(max(self.program.arena_bytes, 64) + 64, np.uint8)[1:], 64)
+        array = aligned_array(memory(max(self.program.arena_bytes, 64) + 64)[1:], 64)
         return array.ctypes.data, array
 
     def give_arena(self, arena: Arena) -> None:

@@ -141,6 +141,8 @@ class Executor:
         self._found: OrderedDict[Any, Specialization] = OrderedDict()
         self._lock = threading.RLock()
         self._bound = deciding_inputs(graph)
+        self._settings = knobs.snapshot(without=cache.NO_MATTER)
+        """The knobs when the model was given to be compiled: they hold for what is compiled at a later call too."""
 
     @property
     def graph(self) -> Graph:
@@ -227,8 +229,12 @@ class Executor:
 
     def form(self, shapes: Mapping[str, Sequence[int]], values: Mapping[str, Array]) -> Specialization:
         """The compiled form for these shapes and values of inputs: from the cache on disk, or made now."""
+        with knobs.override(**self._settings):
+            return self._form(shapes, values)
+
+    def _form(self, shapes: Mapping[str, Sequence[int]], values: Mapping[str, Array]) -> Specialization:
         entry = cache.entry_for(self.graph, shapes, values, self.target, self.precision)
-        found = entry and entry.read(self, lambda: self._build(shapes, values))
+        found = entry and entry.read(self, lambda: self._rebuild(shapes, values))
         if entry and found:
             found.kept = entry.path
             logger.debug("found %s for %s in the cache", self.graph.name, shapes)
@@ -239,6 +245,10 @@ class Executor:
         if entry and time.perf_counter() - start >= cache.LEAST_SECONDS:
             made.kept = entry.write(self, made)
         return made
+
+    def _rebuild(self, shapes: Mapping[str, Sequence[int]], values: Mapping[str, Array]) -> Specialization:
+        with knobs.override(**self._settings):
+            return self._build(shapes, values)
 
     def _build(self, shapes: Mapping[str, Sequence[int]], values: Mapping[str, Array]) -> Specialization:
         graph = for_target(optimize(self.graph, shapes, values), self.target, self.precision)
@@ -253,7 +263,8 @@ class Executor:
             runner = Runner(lowered.program, engine, self._inner)
 
         def constants() -> dict[str, Array]:
-            again = for_target(optimize(self.graph, shapes, values), self.target, self.precision)
+            with knobs.override(**self._settings):
+                again = for_target(optimize(self.graph, shapes, values), self.target, self.precision)
             return {value.name: array for value, array in again.constants.items()}
 
         made = Specialization(graph, lowered, runner, native)
@@ -273,13 +284,15 @@ class Executor:
         """What runs a subgraph of a host node; `known` are the constants around it."""
         from weft.executor.bodies import Body
 
-        return Body(graph, known, self.target, self.precision)
+        with knobs.override(**self._settings):
+            return Body(graph, known, self.target, self.precision)
 
     def rest(self, graph: Graph) -> Any:
         """What runs the rest of a graph, once the shapes are known that it waits for."""
         if self._in_body:
             return self._inner(graph, {})
-        return Executor(graph, self.target, self.precision)
+        with knobs.override(**self._settings):
+            return Executor(graph, self.target, self.precision)
 
 
 def lower_graph(graph: Graph, target: Target, make_rest: Callable[[Graph], Any]) -> Lowered:

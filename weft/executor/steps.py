@@ -16,6 +16,8 @@ from typing import Any, Protocol, Union
 
 import numpy as np
 
+from weft.core.errors import RuntimeFault
+from weft.executor.abi import Reach
 from weft.executor.native import Call
 from weft.graph.ir import Array, Graph, Node, TensorType, Value
 from weft.runtime.arguments import address_of
@@ -46,7 +48,7 @@ class NativeStep:
     """A native call. `bases` says what each base address is: ("arena", 0), ("weight", n) or ("value", n).
 
     `kernels` names the nodes of each kernel, for errors. `calls` are the driver's calls of kernels; a module file does
-    not keep them.
+    not keep them. `reach` says for each base how far from it they may touch memory, and whether they write there.
     """
 
     symbol: str
@@ -55,6 +57,7 @@ class NativeStep:
     kernels: list[str]
     calls: tuple[Call, ...] = ()
     entry: Any = None
+    reach: list[Reach] = field(default_factory=list)
 
 
 @dataclass
@@ -108,12 +111,22 @@ def aligned_array(array: Array, alignment: int = 64) -> Array:
     return made
 
 
+def memory(size: int) -> Array:
+    """So many bytes; a RuntimeFault where the machine does not have them."""
+    try:
+        return np.empty(size, np.uint8)
+    except MemoryError as error:
+        raise RuntimeFault(
+            f"the model needs {size:,} bytes for one array, and the machine does not give them"
+        ) from error
+
+
 def empty_array(shape: Sequence[int], dtype: Any) -> Array:
     """A new array; a large one starts at a line of the cache, so that no vector that is stored lies in two of them."""
     size = math.prod(shape) * np.dtype(dtype).itemsize
     if size < LEAST_ALIGNED:
         return np.empty(shape, dtype)
-    room = np.empty(size + 64, np.uint8)
+    room = memory(size + 64)
     return np.ndarray(shape, dtype, room, -address_of(room) % 64)
 
 

@@ -1,56 +1,74 @@
-"""The module file: a zip of a manifest, object code and weights.
+"""The module file: a zip of a manifest, object code and weights, and at its end a checksum.
 
-    manifest.json    format version, target, the model's signature, for each set of shapes its steps      deflated
-    graph.txt        the model itself, where other shapes may still come (see `weft.graph.text`)          deflated
+    manifest.json    format, ABI, target, the model's signature, for each set of shapes its steps         deflated
     code/N.o         object code of kernels and drivers                                                  deflated
     weights.bin      every array, at offsets that are multiples of 64                                    stored
+    (the zip's comment, the last bytes of the file)     checksum of all before it, and a signature where it has one
 
 Arrays of strings stand in the manifest. With each set of shapes goes the report that was made when it was compiled.
-Nothing in it is executed but the object code, which is checked to be for this machine. Weights are mapped, not read.
+A file is as dangerous as a shared library: its object code is run. What protects the reader, in this order, before any
+of it is mapped: the checksum, the signature where a key is given, format and ABI, and `check_file`, which believes no
+number of the manifest. Weights are mapped, not read.
 """
 
 from __future__ import annotations
 
-import hashlib
+import hmac
 import json
+import math
 import mmap
 import os
+import stat
 import struct
-import tempfile
 import zipfile
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
 
 from weft.codegen.llvm import compile as llvm_compile
 from weft.core.errors import WeftError
 from weft.core.version import VERSION
+from weft.executor.abi import FORMAT, abi_hash
+from weft.executor.check_file import (
+    ModuleFileError,
+    ProgramCheck,
+    check_calls,
+    check_host_graph,
+    check_manifest,
+    made_type,
+)
 from weft.executor.device import DeviceRunner
-from weft.executor.device_store import programs_of, programs_row
-from weft.executor.lower import Lowered
+from weft.executor.device_store import programs_of, programs_row, programs_seal
+from weft.executor.keys import Key, read_key, signature_of
+from weft.executor.lower import Lowered, last_uses, step_values
 from weft.executor.module import Module, make_module
 from weft.executor.native import Call
+from weft.executor.precision import check_precision
 from weft.executor.report import form_lines
 from weft.executor.run import Runner
 from weft.executor.specialize import Executor, NativeCode, Specialization
 from weft.executor.steps import HostStep, NativeStep, Program, RestStep, Step
 from weft.executor.weights import prefer_large_pages
-from weft.graph.ir import NUMPY_TYPES, Array, Graph, TensorType, Value, dtype_name
+from weft.graph.ir import NUMPY_TYPES, Array, Graph, TensorType, Type, Value, dtype_name
 from weft.graph.text import constant_table, format_graph, parse_graph
+from weft.runtime.cache_folder import write_whole
 from weft.runtime.fingerprint import fingerprint
 from weft.targets.base import Target
 from weft.targets.registry import find_target
 
-FORMAT = 3
-"""Goes up when the content changes; a file of another format is refused."""
+__all__ = [
+    "ModuleFileError", "check_signature", "load_module", "read_form", "read_module", "save_module", "sign_module",
+    "write_form",
+]  # fmt: skip
+
 ALIGNMENT = 64
+_TRAILER = "weft module: checksum {checksum:64} signature {signature:64}\n"
+_TRAILER_BYTES = len(_TRAILER.format(checksum="", signature=""))
+_UNSIGNED = "-" * 64
 
-
-class ModuleFileError(WeftError, ValueError):
-    """A file that is no module of this version and machine, or is damaged."""
+T = TypeVar("T")
 
 
 class StoredForm(Specialization):
@@ -86,12 +104,15 @@ class _Arrays:
             self._known[id(array)] = number
             return number
         row = {"dtype": dtype_name(array.dtype), "shape": list(array.shape), "offset": self.size}
-        row["check"] = fingerprint(array).hex()
         self.rows.append(row)
         self.arrays.append(array)
-        self.size += -(-max(array.nbytes, 1) // ALIGNMENT) * ALIGNMENT
+        self.size += _padded(array.nbytes)
         self._known[id(array)] = number
         return number
+
+
+def _padded(size: int) -> int:
+    return -(-max(size, 1) // ALIGNMENT) * ALIGNMENT
 
 
 def _texts(array: Array) -> list[str]:
@@ -114,13 +135,13 @@ def save_module(module: Module, path: str | os.PathLike[str]) -> None:
     _write(Path(path), manifest, arrays, codes)
 
 
-def write_form(path: str | os.PathLike[str], executor: Executor, one: Specialization) -> None:
-    """Writes one compiled form alone, as the cache keeps it."""
+def write_form(path: Path, executor: Executor, one: Specialization) -> None:
+    """Writes one compiled form alone, as the cache keeps it: under a name that says for which shapes."""
     arrays = _Arrays()
     codes: list[bytes] = []
     forms = [_form((), one, arrays, codes)]
     manifest = {**_head(executor), "static": True, "graph": _graph_row(_signature(executor), arrays), "forms": forms}
-    _write(Path(path), manifest, arrays, codes)
+    _write(path, manifest, arrays, codes)
 
 
 def _signature(executor: Executor) -> Graph:
@@ -131,6 +152,7 @@ def _signature(executor: Executor) -> Graph:
 def _head(executor: Executor) -> dict[str, Any]:
     return {
         "format": FORMAT,
+        "abi": abi_hash(),
         "weft": VERSION,
         "target": {"name": executor.target.name, "triple": executor.target.triple, "cpu": executor.target.cpu},
         "features": sorted(executor.target.features),
@@ -140,20 +162,26 @@ def _head(executor: Executor) -> dict[str, Any]:
 
 
 def _write(target: Path, manifest: dict[str, Any], arrays: _Arrays, codes: Sequence[bytes]) -> None:
-    """The file, beside its place first: it appears whole or not at all."""
-    manifest["digests"] = [hashlib.sha256(code).hexdigest() for code in codes]
+    """The file: it appears whole or not at all."""
     manifest["arrays"] = arrays.rows
-    handle, temporary = tempfile.mkstemp(dir=target.parent or ".", prefix=f".{target.name}-")
-    try:
-        with os.fdopen(handle, "wb") as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+    with write_whole(target) as file:
+        with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
             for number, code in enumerate(codes):
                 archive.writestr(f"code/{number}.o", code)
             manifest["start"] = _write_arrays(archive, arrays)
             archive.writestr("manifest.json", json.dumps(manifest))
-        os.replace(temporary, target)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+            archive.comment = bytes(_TRAILER_BYTES)
+        _close(file, _UNSIGNED)
+
+
+def _close(file: BinaryIO, signature: str) -> None:
+    """Fills the last bytes of a file: its checksum, and the signature."""
+    file.flush()
+    size = file.seek(0, os.SEEK_END) - _TRAILER_BYTES
+    with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped, memoryview(mapped) as whole:
+        checksum = fingerprint(whole[:size]).hex()
+    file.seek(size)
+    file.write(_TRAILER.format(checksum=checksum, signature=signature).encode())
 
 
 def _write_arrays(archive: zipfile.ZipFile, arrays: _Arrays) -> int:
@@ -169,7 +197,7 @@ def _write_arrays(archive: zipfile.ZipFile, arrays: _Arrays) -> int:
                 continue
             raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
             member.write(raw.data)
-            member.write(bytes(-(-max(raw.size, 1) // ALIGNMENT) * ALIGNMENT - raw.size))
+            member.write(bytes(_padded(raw.size) - raw.size))
     return pad
 
 
@@ -186,6 +214,9 @@ def _form(key: Any, one: Specialization, arrays: _Arrays, codes: list[bytes]) ->
     first = len(codes)
     codes.extend(one.native.objects())
     device = programs_row(one.runner.kernels) if isinstance(one.runner, DeviceRunner) else None
+    steps = [_step_row(step, arrays, device is not None) for step in program.steps]
+    if device is not None:
+        device["seal"] = programs_seal(device, steps)
     return {
         "key": [None if item is None else [list(item[0]), None if item[1] is None else item[1].hex()] for item in key],
         "code": list(range(first, len(codes))),
@@ -193,13 +224,11 @@ def _form(key: Any, one: Specialization, arrays: _Arrays, codes: list[bytes]) ->
         "device": device,
         "inputs": program.inputs,
         "outputs": program.outputs,
-        "count": program.count,
         "constants": {str(number): arrays.add(array) for number, array in program.constants.items()},
         "weights": [arrays.add(array) for array in program.weights],
         "arena": program.arena_bytes,
         "unshared": program.unshared_bytes,
-        "steps": [_step_row(step, arrays, device is not None) for step in program.steps],
-        "last_use": program.last_use,
+        "steps": steps,
         "in_place": program.in_place,
         "report": form_lines(one),
     }
@@ -208,8 +237,12 @@ def _form(key: Any, one: Specialization, arrays: _Arrays, codes: list[bytes]) ->
 def _step_row(step: Step, arrays: _Arrays, with_calls: bool) -> dict[str, Any]:
     if isinstance(step, NativeStep):
         makes = [[number, kind.dtype, list(kind.static)] for number, kind in step.makes]
-        row = {"native": step.symbol, "bases": step.bases, "makes": makes, "kernels": step.kernels}
-        return {**row, "calls": [[call.symbol, call.arguments] for call in step.calls]} if with_calls else row
+        calls = [[call.symbol, [list(place) for place in call.arguments]] for call in step.calls if with_calls]
+        bases, reach = [list(base) for base in step.bases], [list(one) for one in step.reach]
+        return {
+            "native": step.symbol, "bases": bases, "reach": reach, "makes": makes, "kernels": step.kernels,
+            "calls": calls,
+        }  # fmt: skip
     if isinstance(step, RestStep):
         return {"rest": _graph_row(step.executor.graph, arrays), "inputs": step.inputs, "outputs": step.outputs}
     node = step.node
@@ -227,105 +260,176 @@ def _step_row(step: Step, arrays: _Arrays, with_calls: bool) -> dict[str, Any]:
 
 # ---------------------------------------------------------------------------------------------------------- loading
 
-_DAMAGE = (KeyError, IndexError, TypeError, ValueError, AttributeError, zipfile.BadZipFile, zlib.error)
-"""What reading a damaged file may raise."""
+
+def _refusing(read: Callable[[], T], path: Path) -> T:
+    """What reading gives; whatever goes wrong is a ModuleFileError that names the file."""
+    try:
+        return read()
+    except Exception as error:  # noqa: BLE001 — raised again, with the name of the file
+        text = str(error) if isinstance(error, WeftError) else f"it is damaged ({error!r})"
+        raise ModuleFileError(text if str(path) in text else f"{path} cannot be loaded: {text}") from error
 
 
 class _File:
-    """An opened module file."""
+    """An opened module file, whose checksum (and signature, where a key is given) fits."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, key: Key | None = None) -> None:
         self.path = path
-        try:
-            self.archive = zipfile.ZipFile(path)
-            self.manifest = json.loads(self.archive.read("manifest.json"))
-        except OSError as error:
-            raise ModuleFileError(f"{path} cannot be opened: {error}") from None
-        except (zipfile.BadZipFile, KeyError, ValueError, RuntimeError, NotImplementedError) as error:
-            raise ModuleFileError(f"{path} is no Weft module, or it is damaged: {error}") from None
-        if not isinstance(self.manifest, dict) or self.manifest.get("format") != FORMAT:
-            found = self.manifest.get("format") if isinstance(self.manifest, dict) else None
-            writer = self.manifest.get("weft", "of unknown version") if isinstance(self.manifest, dict) else "?"
-            raise ModuleFileError(
-                f"{path} has format {found!r}, written by Weft {writer}; this one ({VERSION}) reads format {FORMAT}: "
-                "compile the model again and save it"
-            )
-        self.memory = self._map()
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise ModuleFileError(f"{path} is no file")
+        self._file = path.open("rb")
+        size = self._file.seek(0, os.SEEK_END)
+        if size <= _TRAILER_BYTES:
+            raise ModuleFileError(f"{path} is no Weft module: it has only {size} bytes")
+        mapped = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
+        prefer_large_pages(mapped)
+        self.whole = memoryview(mapped)
+        self.checksum, self.signature = self._trailer()
+        if key is not None:
+            self._check_signature(key)
+        self.archive = zipfile.ZipFile(self._file)
+        self.manifest = json.loads(self.archive.read("manifest.json"))
+        self._check_version()
+        check_manifest(self.manifest)
+        self.memory = self._weights()
+        self._check_arrays()
         self._arrays: dict[int, Array] = {}
 
-    def _map(self) -> memoryview:
-        """The weights as mapped memory; every array is compared with its fingerprint when it is first asked for."""
+    def _trailer(self) -> tuple[bytes, str]:
+        """The checksum, which fits, and the signature: from the last bytes of the file."""
+        words = bytes(self.whole[-_TRAILER_BYTES:]).decode("ascii", "replace").split()
+        if words[:3] != ["weft", "module:", "checksum"] or len(words) != 6:
+            raise ModuleFileError(
+                f"{self.path} is no Weft module, or it was cut off, or an older Weft wrote it: compile the model again "
+                "and save it"
+            )
+        checksum = fingerprint(self.whole[:-_TRAILER_BYTES])
+        if checksum.hex() != words[3]:
+            raise ModuleFileError(f"{self.path} is damaged: it does not fit its checksum")
+        return checksum, words[5]
+
+    def _check_signature(self, key: Key) -> None:
+        if self.signature == _UNSIGNED:
+            raise ModuleFileError(f"{self.path} is not signed: `weft sign {self.path} --key FILE` signs it")
+        if not hmac.compare_digest(self.signature.encode(), signature_of(self.checksum, key).encode()):
+            raise ModuleFileError(f"{self.path} was not signed with this key, or it was changed afterwards")
+
+    def _check_version(self) -> None:
+        """Refuses what another Weft wrote: its code may rely on what is not so here."""
+        head = self.manifest if isinstance(self.manifest, dict) else {}
+        names = ("format", "weft", "abi")
+        found, wanted = [head.get(name) for name in names], [FORMAT, VERSION, abi_hash()]
+        if found != wanted:
+            said = [", ".join(f"{name} {value}" for name, value in zip(names, row)) for row in (found, wanted)]
+            raise ModuleFileError(
+                f"{self.path} was written by another Weft ({said[0][:120]}; this one has {said[1]}): compile the model "
+                "again with this one and save it, or load it with the one that wrote it"
+            )
+
+    def _weights(self) -> memoryview:
+        """The weights as mapped memory."""
         info = self.archive.getinfo("weights.bin")
-        if info.compress_type != zipfile.ZIP_STORED:
-            raise ModuleFileError(f"{self.path} is damaged: its weights are compressed")
-        with open(self.path, "rb") as file:
-            file.seek(info.header_offset)
-            header = file.read(30)
-            names, extra = struct.unpack("<HH", header[26:30])
-            start = info.header_offset + 30 + names + extra
-            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        prefer_large_pages(mapped)
-        whole = memoryview(mapped)
-        data = whole[start : start + info.file_size]
-        if len(data) != info.file_size:
-            raise ModuleFileError(f"{self.path} is damaged: it ends within its weights")
-        return data[self.manifest["start"] :]
+        names, extra = struct.unpack_from("<HH", self.whole, info.header_offset + 26)
+        start = info.header_offset + 30 + names + extra + self.manifest["start"]
+        data = self.whole[start : start - self.manifest["start"] + info.file_size]
+        is_plain = info.compress_type == zipfile.ZIP_STORED and info.compress_size == info.file_size
+        if not is_plain or start % ALIGNMENT or start + len(data) > len(self.whole):
+            raise ModuleFileError(f"{self.path} is damaged: its weights cannot be mapped")
+        return data
+
+    def _check_arrays(self) -> None:
+        """Arrays lie one behind another, as they were written, and fill the weights."""
+        size = 0
+        for number, row in enumerate(self.manifest["arrays"]):
+            kind, count = NUMPY_TYPES.get(row["dtype"]), math.prod(row["shape"])
+            texts = row.get("strings")
+            if kind is None or kind.hasobject != (texts is not None) or texts is not None and len(texts) != count:
+                raise ModuleFileError(f"array {number} is no {row['dtype'][:40]}")
+            if not kind.hasobject:
+                if row["offset"] != size:
+                    raise ModuleFileError(f"array {number} does not follow the one before it")
+                size += _padded(count * kind.itemsize)
+        if size != len(self.memory):
+            raise ModuleFileError(f"the arrays take {size} bytes, and there are {len(self.memory)}")
 
     def array(self, number: int) -> Array:
         """An array over the mapped memory."""
         found = self._arrays.get(number)
-        if found is not None:
-            return found
-        row = self.manifest["arrays"][number]
-        kind = NUMPY_TYPES[row["dtype"]]
-        shape = tuple(int(size) for size in row["shape"])
-        if kind == np.dtype(object):
-            self._arrays[number] = texts = np.array([str(one) for one in row["strings"]], object).reshape(shape)
-            return texts
-        count = int(np.prod(shape, dtype=np.int64))
-        made: Array = np.frombuffer(self.memory, kind, count, int(row["offset"])).reshape(shape)
-        if fingerprint(made).hex() != row["check"]:
-            raise ModuleFileError(f"{self.path} is damaged: its weights are not what was written")
-        self._arrays[number] = made
-        return made
+        if found is None:
+            row = self.manifest["arrays"][number]
+            kind, shape = NUMPY_TYPES[row["dtype"]], tuple(row["shape"])
+            if kind.hasobject:
+                found = np.array(row["strings"], object).reshape(shape)
+            else:
+                found = np.frombuffer(self.memory, kind, math.prod(shape), row["offset"]).reshape(shape)
+            self._arrays[number] = found
+        return found
 
     def graph(self, row: Mapping[str, Any]) -> Graph:
         """A graph from its text and arrays."""
         return parse_graph(row["text"], {name: self.array(number) for name, number in row["constants"].items()})
 
     def code(self, number: int) -> bytes:
-        """An object file, which must be the one that was written: LLVM trusts what it is given."""
-        code = self.archive.read(f"code/{number}.o")
-        if hashlib.sha256(code).hexdigest() != self.manifest["digests"][number]:
-            raise ModuleFileError(f"{self.path} is damaged: code/{number}.o is not what was written")
-        return code
+        """An object file."""
+        return self.archive.read(f"code/{number}.o")
 
 
-def load_module(path: str | os.PathLike[str], threads: int | None = None) -> Module:
+def sign_module(path: str | os.PathLike[str], key: Key) -> None:
+    """Signs a module file where it lies; what it holds is not changed."""
+    place = Path(path)
+    found = _refusing(lambda: _File(place), place)
+    signature = signature_of(found.checksum, key)
+    with place.open("r+b") as file:
+        file.seek(-_TRAILER_BYTES, os.SEEK_END)
+        file.write(_TRAILER.format(checksum=found.checksum.hex(), signature=signature).encode())
+
+
+def check_signature(path: str | os.PathLike[str], key: Key) -> None:
+    """Refuses a file that is damaged or was not signed with a key; nothing of it is run."""
+    secret, place = read_key(key), Path(path)
+    _refusing(lambda: _File(place, secret), place)
+
+
+def load_module(path: str | os.PathLike[str], threads: int | None = None, key: Key | None = None) -> Module:
     """The module in a file."""
     import weft.ops  # noqa: F401
 
-    file = _File(Path(path))
-    try:
-        return _load(file, threads)
-    except WeftError:
-        raise
-    except _DAMAGE as error:
-        raise ModuleFileError(f"{path} is damaged: {error!r}") from None
+    secret = None if key is None else read_key(key)
+    place = Path(path)
+    return _refusing(lambda: _load(_File(place, secret), threads), place)
 
 
 def _load(file: _File, threads: int | None) -> Module:
     manifest = file.manifest
     target = _machine(manifest, file.path)
     graph = _static_graph(file) if manifest["static"] else file.graph(manifest["graph"])
-    executor = Executor(graph, target, manifest["precision"], can_compile=not manifest["static"])
+    executor = Executor(
+        graph, target, check_precision(manifest["precision"], target), can_compile=not manifest["static"]
+    )
+    if manifest["static"] and [[item[1:] for item in row["key"] if item] for row in manifest["forms"]] != [
+        [[None]] * len(graph.inputs)
+    ]:
+        raise ModuleFileError("a model of one set of shapes has one form, and that for no values")
     for row in manifest["forms"]:
         key = tuple(
             None if item is None else (tuple(item[0]), None if item[1] is None else bytes.fromhex(item[1]))
             for item in row["key"]
         )
-        executor.keep(key, _specialization(file, row, graph, executor))
+        takes = [_taken(value, item) for value, item in zip(graph.inputs, key, strict=True)]
+        executor.keep(key, _specialization(file, row, graph, executor, takes))
     return make_module(executor, threads)
+
+
+def _taken(value: Value, item: Any) -> Type | None:
+    """The type of an input in a form, which is for one of the shapes that the model takes."""
+    if item is None or not isinstance(value.type, TensorType):
+        if item is not None or isinstance(value.type, TensorType):
+            raise ModuleFileError(f"the input {value.name!r} is a tensor in the model or in its form, not in both")
+        return value.type
+    sizes = value.type.shape if value.type.shape is not None else item[0]
+    if len(sizes) != len(item[0]) or any(isinstance(d, int) and d != n for d, n in zip(sizes, item[0])):
+        raise ModuleFileError(f"the input {value.name!r} is {value.type!r} in the model and {item[0]} in a form")
+    return TensorType(value.type.dtype, item[0])
 
 
 def _tensor_type(text: str) -> TensorType | None:
@@ -340,7 +444,7 @@ def _tensor_type(text: str) -> TensorType | None:
 def _machine(manifest: Mapping[str, Any], path: Path) -> Target:
     """This machine, if the code was made for it or for one that can do less."""
     made = manifest["target"]
-    if any(form.get("device") is not None for form in manifest["forms"]):
+    if any(form["device"] is not None for form in manifest["forms"]):
         return _same_device(made, path)
     host = find_target("native")
     wanted = {f for f in manifest["features"] if not f.startswith("-")}
@@ -375,16 +479,10 @@ def read_module(
 ) -> Module:
     """A module of the compiled form in a file that `write_form` wrote; `whole` gives the model, when somebody asks."""
     file = _File(path)
-    try:
-        executor = Executor(_static_graph(file), target, precision, whole=whole)
-        types = [value.tensor.static for value in executor.signature.inputs]
-        shapes = {value.name: kind for value, kind in zip(executor.signature.inputs, types)}
-        row = file.manifest["forms"][0]
-        found = _specialization(file, row, None, executor, lambda: executor._build(shapes, {}))
-    except WeftError:
-        raise
-    except _DAMAGE as error:
-        raise ModuleFileError(f"{path} is damaged: {error!r}") from None
+    executor = Executor(_static_graph(file), target, precision, whole=whole)
+    types = [value.tensor.static for value in executor.signature.inputs]
+    shapes = {value.name: kind for value, kind in zip(executor.signature.inputs, types)}
+    found = _only_form(file, executor, shapes, lambda: executor._build(shapes, {}))
     found.kept = path
     executor.keep(tuple((kind, None) for kind in types), found)
     return make_module(executor, threads)
@@ -395,15 +493,24 @@ def _static_graph(file: _File) -> Graph:
     return graph.replace(outputs=[Value(name, _tensor_type(text)) for name, text in file.manifest["outputs"]])
 
 
-def read_form(path: Path, executor: Executor, rebuild: Callable[[], Specialization]) -> Specialization:
-    """The compiled form in a file that `write_form` wrote."""
-    file = _File(path)
-    try:
-        return _specialization(file, file.manifest["forms"][0], None, executor, rebuild)
-    except WeftError:
-        raise
-    except _DAMAGE as error:
-        raise ModuleFileError(f"{path} is damaged: {error!r}") from None
+def read_form(
+    path: Path, executor: Executor, shapes: Mapping[str, Sequence[int]], rebuild: Callable[[], Specialization]
+) -> Specialization:
+    """The compiled form in a file that `write_form` wrote for these shapes."""
+    return _only_form(_File(path), executor, shapes, rebuild)
+
+
+def _only_form(
+    file: _File, executor: Executor, shapes: Mapping[str, Sequence[int]], rebuild: Callable[[], Specialization]
+) -> Specialization:
+    takes = [
+        TensorType(value.type.dtype, list(shapes[value.name]))
+        if isinstance(value.type, TensorType) and value.name in shapes
+        else value.type
+        for value in executor.signature.inputs
+    ]
+    (row,) = file.manifest["forms"]
+    return _specialization(file, row, None, executor, takes, rebuild)
 
 
 def _specialization(
@@ -411,51 +518,65 @@ def _specialization(
     row: Mapping[str, Any],
     graph: Graph | None,
     executor: Executor,
+    takes: Sequence[Type | None],
     rebuild: Callable[[], Specialization] | None = None,
 ) -> Specialization:
-    steps = [_step(file, one, executor) for one in row["steps"]]
-    program = Program(
-        list(row["inputs"]),
-        list(row["outputs"]),
-        int(row["count"]),
-        {int(number): file.array(at) for number, at in row["constants"].items()},
-        [file.array(at) for at in row["weights"]],
-        int(row["arena"]),
-        int(row["unshared"]),
-        steps,
-        [list(values) for values in row["last_use"]],
-        int(row["in_place"]),
-    )
-    engine = None
+    program = _program(file, row, executor)
+    ProgramCheck(program, takes, executor.target.part_bytes).run([v.type for v in executor.signature.outputs])
+    device = row["device"]
 
     def objects() -> list[bytes]:
         return [file.code(number) for number in row["code"]]
 
-    if row["code"] and row.get("device") is None:
-        names = [step.symbol for step in steps if isinstance(step, NativeStep)]
-        engine = llvm_compile.load(objects(), names, row["externals"], executor.target)
     lowered = None if graph is None else Lowered(program, [], [], [])
     native = NativeCode(objects, list(row["externals"]))
-    runner: Runner | DeviceRunner = (
-        Runner(program, engine, executor._inner)
-        if row.get("device") is None
-        else DeviceRunner(program, programs_of(row["device"]), executor.target, executor._inner, codes=objects())
+    runner: Runner | DeviceRunner
+    if device is None:
+        names = [step.symbol for step in program.steps if isinstance(step, NativeStep)]
+        engine = llvm_compile.load(objects(), names, row["externals"], executor.target) if names else None
+        runner = Runner(program, engine, executor._inner)
+    else:
+        programs = programs_of(device)
+        check_calls(program, programs)
+        if programs_seal(device, row["steps"]) != device["seal"]:
+            raise ModuleFileError("the launches do not fit their seal")
+        runner = DeviceRunner(program, programs, executor.target, executor._inner, codes=objects())
+    return StoredForm(list(row["report"]), graph, lowered, runner, native, rebuild)
+
+
+def _program(file: _File, row: Mapping[str, Any], executor: Executor) -> Program:
+    """The program of a form; that it holds together is not known yet."""
+    steps = [_step(file, one, executor) for one in row["steps"]]
+    constants = {int(number): file.array(at) for number, at in row["constants"].items()}
+    numbers = {*row["inputs"], *row["outputs"], *constants, *(n for step in steps for n in step_values(step))}
+    return Program(
+        row["inputs"],
+        row["outputs"],
+        len(numbers) if max(numbers, default=-1) < len(numbers) else -1,
+        constants,
+        [file.array(at) for at in row["weights"]],
+        row["arena"],
+        row["unshared"],
+        steps,
+        last_uses(steps, row["outputs"]),
+        row["in_place"],
     )
-    return StoredForm([str(line) for line in row["report"]], graph, lowered, runner, native, rebuild)
 
 
 def _step(file: _File, row: Mapping[str, Any], executor: Executor) -> Step:
     if "native" in row:
-        makes = [(int(n), TensorType(dtype, [int(s) for s in shape])) for n, dtype, shape in row["makes"]]
-        bases = [(kind, int(n)) for kind, n in row["bases"]]
-        calls = tuple(Call(symbol, tuple((int(b), int(at)) for b, at in args)) for symbol, args in row.get("calls", ()))
-        return NativeStep(row["native"], bases, makes, list(row["kernels"]), calls)
+        makes = [(number, made_type(dtype, shape)) for number, dtype, shape in row["makes"]]
+        bases = [(kind, number) for kind, number in row["bases"]]
+        calls = tuple(Call(symbol, tuple((b, at) for b, at in args)) for symbol, args in row["calls"])
+        reach = [(end, is_written, None if held is None else tuple(held)) for end, is_written, held in row["reach"]]
+        return NativeStep(row["native"], bases, makes, row["kernels"], calls, reach=reach)
     if "rest" in row:
-        return RestStep(executor.rest(file.graph(row["rest"])), list(row["inputs"]), list(row["outputs"]))
+        return RestStep(executor.rest(file.graph(row["rest"])), row["inputs"], row["outputs"])
     graph = file.graph(row["host"])
+    check_host_graph(graph)
     (node,) = graph.nodes
     numbers = dict(zip(graph.inputs, row["inputs"], strict=True))
     own = set(node.inputs)
     captured = [(value, number) for value, number in numbers.items() if value not in own or node.graphs]
-    inputs = [None if v is None else int(numbers[v]) for v in node.inputs]
-    return HostStep(node, inputs, list(row["outputs"]), captured, row["reason"])
+    inputs = [None if v is None else numbers[v] for v in node.inputs]
+    return HostStep(node, inputs, row["outputs"], captured, row["reason"])

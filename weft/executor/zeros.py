@@ -13,12 +13,11 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 
 from weft.graph.ir import Array, Graph, Node, Value
-from weft.graph.passes.fix_weights import PRODUCT
 
 RELU = "Relu"
 VIEWS = frozenset({"Flatten", "Reshape", "Squeeze", "Unsqueeze", "Identity", "Dropout"})
 """Operators that hand their first input on, element by element."""
-PRODUCTS = frozenset({"Gemm", "MatMul", PRODUCT})
+PRODUCTS = frozenset({"Gemm", "MatMul"})
 LEAST_BYTES = 128 << 10
 """Weights of fewer bytes are always near: a note on their program would only be one more kernel to compile."""
 RECURRENCES = frozenset({"LSTM", "GRU", "RNN"})

@@ -12,9 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from weft.core.errors import WeftError
 from weft.graph.ir import Graph, GraphError, Node, TensorType, Type, Value, dtype_name, reads
-from weft.graph.opspec import OpSpec, find_operator
+from weft.graph.opspec import OpSpec, find_operator, node_error, way_to_register
 
 Inputs = Mapping[str, Any] | Sequence[Any]
 
@@ -76,7 +75,8 @@ def operator_of(node: Node) -> OpSpec:
     """The operator of a node; an unknown one is an error."""
     spec = find_operator(node.op, node.domain)
     if spec is None:
-        raise GraphError(f"{node.describe()}: the operator {node.domain or 'ai.onnx'}.{node.op} is not known")
+        known = f"the operator {node.domain or 'ai.onnx'}.{node.op} is not known"
+        raise node_error(node, f"{known}; {way_to_register(node.op, node.domain)}" if node.domain else known)
     return spec
 
 
@@ -125,28 +125,18 @@ class Interpreter:
         arrays = []
         for value in node.inputs:
             if value is not None and value not in scope:
-                raise GraphError(f"{node.describe()}: its input {value.name!r} has no value")
+                raise node_error(node, f"its input {value.name!r} has no value")
             arrays.append(None if value is None else scope[value])
-        try:
-            made = spec.run(node, arrays, lambda graph, given: self._inner(graph, given, scope))
-        except WeftError:
-            raise
-        except (ArithmeticError, LookupError, TypeError, ValueError) as problem:
-            shapes = ", ".join("none" if a is None else _shown(a) for a in arrays)
-            raise GraphError(f"{node.describe()}: {problem} (inputs: {shapes})") from problem
+        made = spec.run(node, arrays, lambda graph, given: self._inner(graph, given, scope))
         if len(made) < len(node.outputs):
-            raise GraphError(f"{node.describe()}: gave {len(made)} results for {len(node.outputs)} outputs")
+            raise node_error(node, f"gave {len(made)} results for {len(node.outputs)} outputs")
         for value, array in zip(node.outputs, made):
             wrong = mismatch(array, value.type)
             if wrong:
-                raise GraphError(f"{node.describe()}: its result {value.name!r}: {wrong}")
+                raise node_error(node, f"its result {value.name!r}: {wrong}")
         return made
 
     def _inner(self, graph: Graph, given: Sequence[Any], scope: Mapping[Value, Any]) -> list[Any]:
         if len(given) != len(graph.inputs):
             raise GraphError(f"the graph {graph.name!r} takes {len(graph.inputs)} inputs, not {len(given)}")
         return self.run(graph, given, scope)
-
-
-def _shown(array: Any) -> str:
-    return f"{array.dtype}{list(array.shape)}" if isinstance(array, np.ndarray) else type(array).__name__

@@ -7,21 +7,64 @@
     shape_inputs                                     inputs whose values decide shapes (axes, sizes, k)
     expand(node, scope) -> replacement               the same in other operators, with constants made from attributes;
                                                      None: not this use. A rule of `graph/passes/support.py`
+    takes, requires                                  what must hold of inputs and attributes (`graph/signature.py`)
+
+The compiler calls them as `types`, `run`, `tensors` and `expanded`: there what must hold is checked, and whatever goes
+wrong becomes a NodeError that names the node, so that no model shows an exception of Python's or numpy's own.
 
 Operators register themselves in the files under `weft/ops/`; `import weft.ops` fills the table.
 """
 
 from __future__ import annotations
 
+import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from weft.graph.ir import Array, Graph, GraphError, Node, TensorType, Type
+from weft.core.errors import InternalError, WeftError
+from weft.core.knobs import knobs
+from weft.graph.ir import Array, Graph, GraphError, Node, SequenceType, TensorType, Type, dtype_name
+from weft.graph.signature import Relation, signature
+
+logger = logging.getLogger("weft.graph")
 
 KINDS = ("injective", "reduction", "complex", "opaque")
+
+MOST_OUTPUTS = 1 << 16
+"""A node with more outputs is refused."""
+
+UNASKED_BYTES = 1 << 28
+"""Up to here a tensor is made without a look at the knob that limits tensors."""
+
+
+class NodeError(GraphError):
+    """An error that names its node already."""
+
+
+def node_error(node: Node, message: str) -> NodeError:
+    """An error that names a node."""
+    return NodeError(f"{node.describe()}: {message}")
+
+
+def blame(node: Node, what: str, error: Exception) -> Exception:
+    """The error to raise for one that came while a node was looked at: every error names its node.
+
+    What an operator raises beyond Weft's own errors (a division by 0 for a size of 0, numpy's complaints) it did not
+    foresee; the cause stays attached (`raise blame(…) from error`), and the log has its traceback.
+    """
+    if isinstance(error, (NodeError, InternalError)):
+        return error
+    if isinstance(error, GraphError):
+        return node_error(node, str(error))
+    if isinstance(error, WeftError):
+        return error
+    logger.debug("%s: %s failed", node.describe(), what, exc_info=error)
+    cause = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    return node_error(node, f"{what} failed: {cause}")
 
 
 class Use:
@@ -45,7 +88,7 @@ class Use:
 
     def error(self, message: str) -> GraphError:
         """An error that names the node."""
-        return GraphError(f"{self.node.describe()}: {message}")
+        return node_error(self.node, message)
 
 
 class Infer(Use):
@@ -177,7 +220,9 @@ ExpandFunction = Callable[[Node, Any], Any]
 class OpSpec:
     """One operator."""
 
-    __slots__ = ("name", "domain", "infer", "evaluate", "compute", "kind", "shape_inputs", "expand")
+    __slots__ = (
+        "name", "domain", "infer", "evaluate", "compute", "kind", "shape_inputs", "expand", "takes", "requires",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -189,6 +234,8 @@ class OpSpec:
         shape_inputs: Sequence[int] = (),
         domain: str = "",
         expand: ExpandFunction | None = None,
+        takes: str = "",
+        requires: Sequence[Relation] = (),
     ) -> None:
         self.name = name
         self.domain = domain
@@ -198,19 +245,98 @@ class OpSpec:
         self.kind = kind
         self.shape_inputs = tuple(shape_inputs)
         self.expand = expand
+        self.takes = takes
+        self.requires = tuple(requires)
 
     def kind_of(self, node: Node) -> str:
         """How this use of the operator fuses."""
         return self.kind if isinstance(self.kind, str) else self.kind(node)
 
+    def check(self, c: Infer) -> None:
+        """An error where inputs or attributes are not what the operator demands."""
+        problem = signature(self.takes).problem(c) if self.takes else None
+        for relation in () if problem else self.requires:
+            problem = relation.problem(c)
+            if problem:
+                break
+        if problem:
+            raise c.error(problem)
+
+    def types(self, c: Infer) -> list[Type]:
+        """The types of the outputs, none of them larger than a tensor may be."""
+        try:
+            self.check(c)
+            made = list(self.infer(c))
+            if max(len(made), len(c.node.outputs)) > MOST_OUTPUTS:
+                raise c.error(f"it has {max(len(made), len(c.node.outputs))} outputs; {MOST_OUTPUTS} are the most")
+            for position, kind in enumerate(made):
+                _check_size(c, position, kind)
+        except Exception as error:
+            raise blame(c.node, "shape inference", error) from error
+        return made
+
     def run(self, node: Node, arrays: Sequence[Any], run_graph: Any = None) -> list[Any]:
         """The outputs for these inputs, by the numpy meaning: always a list."""
-        with np.errstate(all="ignore"):
-            made = self.evaluate(Evaluate(node, run_graph), *arrays)
+        try:
+            if self.shape_inputs or self.takes or self.requires:
+                # Where sizes are data, no tensor is tried that is larger than any memory (numpy's tile would crash).
+                (self.types if self.shape_inputs else self.check)(Infer(node, [type_of(a) for a in arrays], arrays))
+            with np.errstate(all="ignore"):
+                made = self.evaluate(Evaluate(node, run_graph), *arrays)
+        except Exception as error:
+            raise blame(node, evaluation_of(arrays), error) from error
         return list(made) if isinstance(made, tuple) else [made]
+
+    def tensors(self, c: Compute, given: Sequence[Any]) -> list[Any] | None:
+        """The outputs as tensor expressions; None where this use has none."""
+        if self.compute is None:
+            return None
+        try:
+            self.check(Infer(c.node, c.types, c.values))
+            made = self.compute(c, *given)
+        except Exception as error:
+            raise blame(c.node, "its tensor expression", error) from error
+        return None if made is None else list(made) if isinstance(made, (list, tuple)) else [made]
+
+    def expanded(self, node: Node, scope: Any) -> Any:
+        """What the node is made of, in other operators; None where it stays."""
+        if self.expand is None:
+            return None
+        try:
+            return self.expand(node, scope)
+        except Exception as error:
+            raise blame(node, "its expansion into other operators", error) from error
+
+
+def evaluation_of(arrays: Sequence[Any]) -> str:
+    """What an error says was done with these inputs."""
+    return f"evaluation on the host of ({', '.join('none' if a is None else repr(type_of(a)) for a in arrays)})"
+
+
+def type_of(value: Any) -> Type | None:
+    """The type of what a run hands to an operator: an array, a list of them, or nothing."""
+    if isinstance(value, np.ndarray):
+        return TensorType(dtype_name(value.dtype), value.shape)
+    return SequenceType(TensorType("float32", None)) if value is not None else None
+
+
+def _check_size(c: Infer, position: int, kind: Type) -> None:
+    """Refuses a tensor that no memory holds, before anything tries to make it."""
+    if not isinstance(kind, TensorType) or not kind.shape:
+        return
+    sizes = [size for size in kind.shape if isinstance(size, int)]
+    if min(sizes, default=0) < 0:
+        raise c.error(f"output {position} would have the shape {list(kind.shape)}")
+    size = math.prod(sizes) * kind.numpy.itemsize if len(sizes) == len(kind.shape) else 0
+    if size > UNASKED_BYTES and size > knobs.tensor_megabytes << 20:
+        raise c.error(
+            f"output {position} would be {kind!r}, {size:,} bytes; the most for one tensor is "
+            f"{knobs.tensor_megabytes:,} megabytes (WEFT_TENSOR_MEGABYTES)"
+        )
 
 
 _TABLE: dict[tuple[str, str], OpSpec] = {}
+_OF_USERS: set[tuple[str, str]] = set()
 
 
 def register(spec: OpSpec) -> OpSpec:
@@ -219,6 +345,38 @@ def register(spec: OpSpec) -> OpSpec:
         raise GraphError(f"the operator {spec.domain or 'ai.onnx'}.{spec.name} is registered twice")
     _TABLE[(spec.domain, spec.name)] = spec
     return spec
+
+
+def register_operator(
+    name: str,
+    evaluate: EvaluateFunction,
+    *,
+    domain: str,
+    infer: InferFunction | None = None,
+    compute: ComputeFunction | None = None,
+    **more: Any,
+) -> OpSpec:
+    """Gives the operator `name` of a domain of yours its meaning, `evaluate(c, *arrays)`: see docs/operators.md.
+
+    Without `infer` the outputs have the element type of the first input and shapes that only the run tells; without
+    `compute` the operator runs on the host. `more` is what else an OpSpec takes. A later call replaces an earlier one.
+    """
+    key = (domain, name)
+    if domain in ("", "ai.onnx", "weft") or (key in _TABLE and key not in _OF_USERS):
+        raise GraphError(f"{domain or 'ai.onnx'}.{name} is Weft's own: give your operator a domain of yours")
+    _OF_USERS.add(key)
+    _TABLE[key] = OpSpec(name, infer or _unknown_shapes, evaluate, compute, domain=domain, **more)
+    return _TABLE[key]
+
+
+def _unknown_shapes(c: Infer) -> list[Type]:
+    return [TensorType(c.tensor(0).dtype, None)] * c.output_count
+
+
+def way_to_register(name: str, domain: str) -> str:
+    """What an error says about an operator that nobody has registered."""
+    call = f"weft.register_operator({name!r}, function, domain={domain!r})"
+    return f"to run it on the host, give it a meaning with {call} (docs/operators.md)"
 
 
 def find_operator(name: str, domain: str = "") -> OpSpec | None:

@@ -105,15 +105,20 @@ def _selu(m: Any, c: Use, x: Any) -> Any:
     return gamma * m.select(x < 0, alpha * m.expm1(m.minimum(x, 0.0)), x)
 
 
+def _zero(x: Any) -> Any:
+    """0 of x's type, whatever x holds: an infinity or NaN times 0 is NaN."""
+    return np.zeros_like(x) if isinstance(x, np.ndarray | np.generic) else te.const(0, x.dtype)
+
+
 def _shrink(m: Any, c: Use, x: Any) -> Any:
     bias, threshold = c.get("bias", 0.0), c.get("lambd", 0.5)
     if not isinstance(x, np.ndarray | np.generic) and x.dtype.is_integer:
         x = x.astype("float64")  # the threshold and the bias are floats
-    return m.select(x < -threshold, x + bias, m.select(x > threshold, x - bias, x * 0))
+    return m.select(x < -threshold, x + bias, m.select(x > threshold, x - bias, _zero(x)))
 
 
 def _thresholded_relu(m: Any, c: Use, x: Any) -> Any:
-    return m.select(x > c.get("alpha", 1.0), x, x * 0)
+    return m.select(x > c.get("alpha", 1.0), x, _zero(x))
 
 
 def _swish(m: Any, c: Use, x: Any) -> Any:

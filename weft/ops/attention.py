@@ -19,6 +19,7 @@ from weft.expr.nodes import Expr
 from weft.graph.ir import NUMPY_TYPES, Array, TensorType, Type, dtype_name
 from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
 from weft.graph.shapes import Shape, divided, plus, times, unknown_dim
+from weft.graph.signature import OneOf
 from weft.ops.elementwise_support import (
     element_type,
     expect_broadcast,
@@ -108,7 +109,7 @@ def _check_shapes(c: Infer, query: Sequence[Any], key: Sequence[Any]) -> Any:
 
 def _scale(c: Use, size: int) -> float:
     given = c.get("scale")
-    return float(given) if given is not None else 1 / math.sqrt(size)
+    return float(given) if given is not None else 1 / math.sqrt(max(size, 1))
 
 
 # ---------------------------------------------------------------------------------------------------- numpy meaning
@@ -374,4 +375,14 @@ def _kind(node: Any) -> str:
     return "complex" if len(node.outputs) == 1 else "opaque"
 
 
-register(OpSpec("Attention", _infer, _evaluate, _compute, _kind))
+register(
+    OpSpec(
+        "Attention",
+        _infer,
+        _evaluate,
+        _compute,
+        _kind,
+        takes="Q:float, K:float, V:float, mask?, past_key:K?, past_value:V?, lengths:int?",
+        requires=(OneOf("qk_matmul_output_mode", (0, 1, 2, 3)),),
+    )
+)

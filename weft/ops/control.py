@@ -78,7 +78,7 @@ def _if(c: Evaluate, condition: Array) -> tuple[Any, ...]:
     return tuple(c.run(body_of(c, "then_branch" if taken else "else_branch"), []))
 
 
-register(OpSpec("If", _if_infer, _if))
+register(OpSpec("If", _if_infer, _if, takes="cond:bool"))
 
 
 # ------------------------------------------------------------------------------------------------------------ Loop
@@ -190,7 +190,7 @@ def _no_rows(c: Use, axis: int, like: Value) -> Array:
     return np.zeros([*shape[:at], 0, *shape[at:]], like.type.numpy)
 
 
-register(OpSpec("Loop", _loop_infer, _loop))
+register(OpSpec("Loop", _loop_infer, _loop, takes="M:int[]|[1]?, cond:bool?, initial?, ..."))
 
 
 # ------------------------------------------------------------------------------------------------------------ Scan

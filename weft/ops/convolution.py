@@ -101,6 +101,16 @@ def check_groups(c: Use, channels: Dim, weight: Sequence[Dim]) -> None:
         raise c.error(f"{weight[0]} output channels do not divide into {group} groups")
 
 
+def check_bias(c: Infer, features: Dim) -> None:
+    """Refuses a bias (the third input) that is not one number for each channel of the output."""
+    bias = c.types[2] if len(c.types) > 2 else None
+    shape = bias.shape if isinstance(bias, TensorType) else None
+    if shape is None or (len(shape) == 1 and not (isinstance(shape[0], int) and isinstance(features, int))):
+        return
+    if shape != (features,):
+        raise c.error(f"the bias has the shape {list(shape)}; one number for each of {features} channels is needed")
+
+
 # ------------------------------------------------------------------------------------------------------------- arrays
 
 
@@ -222,7 +232,10 @@ def compute_convolution(c: Compute, x: te.Tensor, w: te.Tensor, bias: te.Tensor 
 
 
 def _infer(c: Infer) -> list[Type]:
-    return infer_convolution(c, 0, 1, result_type(c, c.tensor(0).dtype))
+    (made,) = infer_convolution(c, 0, 1, result_type(c, c.tensor(0).dtype))
+    if isinstance(made, TensorType) and made.shape is not None:
+        check_bias(c, made.dims[1])
+    return [made]
 
 
 register(OpSpec("Conv", _infer, evaluate_convolution, compute_convolution, kind="complex"))

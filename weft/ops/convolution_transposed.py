@@ -5,7 +5,9 @@ positions r + s*j with r = o % s, and reads input o//s - j. So the result is fir
 
     phases[n, co, r…, q…] = sum over ci, j… of x[n, ci, q - j] * w[ci, co, r + s*j]
 
-in which no position multiplies by zero, and then interleaved: out[o] = phases[o % s, o // s].
+and then interleaved: out[o] = phases[o % s, o // s]. Where a kernel does not fill its phases the missing steps count
+as 0 whatever the input holds (a NaN or an infinity times a weight of 0 would be NaN), and beside the input nothing is
+added unless the weights are known to be finite: 0 times them is nothing then.
 """
 
 from __future__ import annotations
@@ -21,7 +23,16 @@ from weft.expr.nodes import Expr
 from weft.graph.ir import NUMPY_TYPES, Array, Dim, TensorType, Type, dtype_name
 from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
 from weft.graph.shapes import minus, plus, times, unknown_dim
-from weft.ops.convolution import accumulator, add_channel, exact_type, finish, is_empty, kernel_sizes, result_type
+from weft.ops.convolution import (
+    accumulator,
+    add_channel,
+    check_bias,
+    exact_type,
+    finish,
+    is_empty,
+    kernel_sizes,
+    result_type,
+)
 from weft.ops.convolution_window import Ints, Pads, Window, pad_tensor, stage
 
 
@@ -83,6 +94,7 @@ def _infer(c: Infer) -> list[Type]:
     if isinstance(x.dims[1], int) and isinstance(w.dims[0], int):
         if x.dims[1] != w.dims[0] or x.dims[1] % group:
             raise c.error(f"{x.dims[1]} channels do not fit the weight {w!r} with group={group}")
+    check_bias(c, times(w.dims[1], group))
     kernel = kernel_sizes(c, w.dims)
     outs = [unknown_dim("conv") for _ in x.dims[2:]] if kernel is None else Spread(c, kernel, x.dims[2:]).outs
     return [TensorType(result_type(c, x.dtype), (x.dims[0], times(w.dims[1], group), *outs))]
@@ -175,6 +187,7 @@ def _phased(c: Compute, x: te.Tensor, w: te.Tensor, window: Window, splits: Sequ
     rank, per_group, kind = len(splits), weight[1], accumulator(c.outputs[0].dtype)
     pads: Pads = tuple(split.padding(size) for split, size in zip(splits, sizes[2:]))
     padded = pad_tensor(x, sizes, pads, lambda: 0)
+    finite = _is_finite(c.value(1))
     whole = tuple((0, split.taps * split.phases - k) for split, k in zip(splits, window.kernel))
     kernel = pad_tensor(w, weight, whole, lambda: 0, "padded_weight")
     axis, source = _channel(c)
@@ -189,11 +202,24 @@ def _phased(c: Compute, x: te.Tensor, w: te.Tensor, window: Window, splits: Sequ
         ]
         step = [r + j.var * s.phases for r, j, s in zip(residues, taps, splits)]
         column = co if int(c.get("group", 1)) == 1 else co % per_group
-        product = padded[(n, channel, *read)].astype(kind) * kernel[(channel, column, *step)].astype(kind)
-        return te.sum(product, axis=[*([axis] if axis is not None else []), *taps])
+        element = padded[(n, channel, *read)].astype(kind)
+        inside = [k < size for k, size, split in zip(step, window.kernel, splits) if size % split.phases]
+        if not finite:
+            for i, size, (before, after) in zip(read, sizes[2:], pads):
+                inside += [*([i >= before] if before else []), *([i < before + size] if after else [])]
+        weight_element = kernel[(channel, column, *step)].astype(kind)
+        axes = [*([axis] if axis is not None else []), *taps]
+        if finite and inside:
+            element = te.select(te.all(*inside), element, te.const(0, kind))
+        return te.sum(element * weight_element, axis=axes, where=None if finite or not inside else te.all(*inside))
 
     shape = (sizes[0], c.out_shape()[1], *[s.phases for s in splits], *[s.count for s in splits])
     return stage(shape, lambda n, co, *at: body(n, co, *at), name="phases")
+
+
+def _is_finite(weight: Array | None) -> bool:
+    """Whether a weight is known, and has no NaN and no infinity: whole numbers have none."""
+    return weight is not None and bool(np.isfinite(weight.astype(np.float32)).all())
 
 
 def _interleave(c: Compute, phases: te.Tensor, splits: Sequence[_Phases], before: Ints) -> te.Tensor:

@@ -1,10 +1,11 @@
 """Winograd's convolution: 3 × 3 (any r × r) kernels with stride 1, by m × m tiles of the output.
 
-    WinogradConv(x, u, bias?)  tile=m, pads=[top, left, bottom, right]      domain "weft"
+    WinogradConv(x, u, w, bias?)  tile=m, pads=[top, left, bottom, right], each 0 or 1      domain "weft"
 
 `u` is the transformed weight G g Gᵀ, of shape (t, t, channels in, channels out) with t = m + r - 1, which a pass makes
-from a constant weight when a model is compiled (`transform_weight`). A tile of the output costs t² products for each
-pair of channels instead of m² r². The matrices come from the interpolation points of Toom and Cook:
+from a constant weight when a model is compiled (`transform_weight`); `w` is that weight itself, as (r, r, channels in,
+channels out). A tile of the output costs t² products for each pair of channels instead of m² r². The matrices come from
+the interpolation points of Toom and Cook:
 
     y = Aᵀ [(G g) ⊙ (Bᵀ d)]          g: r taps, d: t inputs, y: m outputs of a correlation
 
@@ -15,14 +16,27 @@ As a tensor program, all of it with the channels last, so that lanes are channel
     taken      Bᵀ d B     the row pass
     sums       t² matrix products over the input's channels
     back       Aᵀ M
-    conv       Aᵀ M A, at the elements of the output
+    peaks      the largest magnitude in each 2 × 2 block of the image, over all channels
+    uneven     for each tile: whether it is computed directly instead
+    direct     the plain convolution, where a tile is uneven
+    conv       Aᵀ M A, or what is direct, at the elements of the output
+
+**Errors stay local.** Each output of a tile mixes all inputs of the tile and cancels those outside of its own window
+again, so its error grows with the largest of them, and a NaN reaches all. A tile is therefore computed directly unless
+
+    the largest magnitude around it   <=   MOST_SPREAD × the largest in each of its outputs' own windows,   and MOST
+
+which neither a NaN nor an infinity satisfies. Blocks of 2 × 2 that start at the tile's second row and column make that
+cheap: the windows of two neighbouring outputs share such a block, and the tile and its border are a few of them. Their
+peaks take two whole-number operations for each element of the input, whatever the number of outputs (the bits of
+magnitudes compare as the magnitudes do, NaN above all).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from fractions import Fraction
-from functools import lru_cache
+from functools import lru_cache, reduce
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -41,7 +55,17 @@ NAME = "WinogradConv"
 PADDED, ROWS, TAKEN, SUMS, BACK, RESULT = (
     "padded", "winograd_rows", "winograd_taken", "winograd_sums", "winograd_back", "winograd",
 )  # fmt: skip
+PEAKS, UNEVEN, DIRECT = "winograd_peaks", "winograd_uneven", "winograd_direct"
 """The stages of the program, by which a schedule knows them."""
+
+MOST_SPREAD = 32.0
+"""How many times larger than the largest element in an output's own window an element of the tile may be."""
+
+MOST = 2.0**64
+"""Larger elements could overflow in the transforms."""
+
+BITS = {"float32": "int32", "float64": "int64"}
+"""Whole numbers of the width of the accumulators."""
 
 Row = tuple[Fraction, ...]
 
@@ -101,13 +125,18 @@ def transform_weight(weight: Array, tile: int) -> Array:
     return np.ascontiguousarray(made.astype(weight.dtype))
 
 
+def direct_weight(weight: Array) -> Array:
+    """A weight (out, in, r, r) as uneven tiles read it: (r, r, in, out)."""
+    return np.ascontiguousarray(weight.transpose(2, 3, 1, 0))
+
+
 # ---------------------------------------------------------------------------------------------------------- inference
 
 
 def _padding(use: Use) -> Pads:
     flat = [int(p) for p in use.get("pads") or [0] * 4]
-    if len(flat) != 4 or any(p < 0 for p in flat):
-        raise use.error(f"pads is {flat}; four numbers are needed, none of them negative")
+    if len(flat) != 4 or not {*flat} <= {0, 1}:
+        raise use.error(f"pads is {flat}; four numbers are needed, each 0 or 1")
     return (flat[0], flat[2]), (flat[1], flat[3])
 
 
@@ -119,7 +148,7 @@ def _tile(use: Use) -> int:
 
 
 def _infer(c: Infer) -> list[Type]:
-    x, u = c.tensor(0), c.tensor(1)
+    x, u, w = (c.tensor(position) for position in range(3))
     if x.shape is None or u.shape is None:
         return [TensorType(x.dtype, None)]
     tile = _tile(c)
@@ -129,6 +158,8 @@ def _infer(c: Infer) -> list[Type]:
     if isinstance(x.dims[1], int) and isinstance(u.dims[2], int) and x.dims[1] != u.dims[2]:
         raise c.error(f"the input has {x.dims[1]} channels and the weight takes {u.dims[2]}")
     less = size - tile
+    if less < 2 or (w.shape is not None and w.dims != (less + 1, less + 1, *u.dims[2:])):
+        raise c.error(f"a weight {w!r} beside its transform {u!r} for tiles of {tile} × {tile}")
     spatial = [minus(plus(d, a + b), less) for d, (a, b) in zip(x.dims[2:], _padding(c))]
     if any(isinstance(d, int) and d < 1 for d in spatial):
         raise c.error(f"the kernel does not fit into {x!r}")
@@ -138,29 +169,82 @@ def _infer(c: Infer) -> list[Type]:
 # ------------------------------------------------------------------------------------------------------------- arrays
 
 
-def _evaluate(c: Evaluate, x: Array, u: Array, bias: Array | None = None) -> Array:
+def _evaluate(c: Evaluate, x: Array, u: Array, w: Array, bias: Array | None = None) -> Array:
     """The meaning: the same sums in the type of the accumulator."""
     tile, wide = _tile(c), np.dtype(accumulator(str(x.dtype)))
-    taps = u.shape[0] - tile + 1
-    made = winograd_arrays(x.astype(wide), u.astype(wide), tile, taps, _padding(c))
+    with np.errstate(all="ignore"):
+        made = winograd_arrays(x.astype(wide), u.astype(wide), w.astype(wide), tile, _padding(c))
     return np.asarray(add_channel(made, None if bias is None else bias.astype(wide)).astype(x.dtype))
 
 
-def winograd_arrays(x: Array, u: Array, tile: int, taps: int, pads: Pads) -> Array:
+def winograd_arrays(x: Array, u: Array, w: Array, tile: int, pads: Pads) -> Array:
     """The convolution of arrays, in their own type."""
+    taps = w.shape[0]
     size = tile + taps - 1
     outs = [n + a + b - taps + 1 for n, (a, b) in zip(x.shape[2:], pads)]
     counts = [-(-n // tile) for n in outs]
     reach = tuple((a, k * tile + taps - 1 - n - a) for n, k, (a, _) in zip(x.shape[2:], counts, pads))
     padded = pad_array(x, reach)
-    view = np.lib.stride_tricks.sliding_window_view(padded, (size, size), axis=(2, 3))[:, :, ::tile, ::tile]
+    windows = np.lib.stride_tricks.sliding_window_view
+    view = windows(padded, (size, size), axis=(2, 3))[:, :, ::tile, ::tile]
     found = matrices(tile, taps)
     b, a = as_array(found.input, x.dtype), as_array(found.output, x.dtype)
     v = np.einsum("xi,ncpqij,yj->xynpqc", b, view, b, optimize=True)
     m = np.matmul(v.reshape(size, size, -1, x.shape[1]), u)
     y = np.einsum("ix,xynpqo,jy->nopiqj", a, m.reshape(*v.shape[:5], -1), a, optimize=True)
     whole = y.reshape(x.shape[0], u.shape[3], counts[0] * tile, counts[1] * tile)
+    uneven = uneven_tiles(x, tile, taps, pads, outs).repeat(tile, axis=1).repeat(tile, axis=2)
+    if uneven.any():
+        plain = np.einsum("ncpqij,ijco->nopq", windows(padded, (taps, taps), axis=(2, 3)), w, optimize=True)
+        whole = np.where(uneven[:, None], plain, whole)
     return np.ascontiguousarray(whole[:, :, : outs[0], : outs[1]])
+
+
+def uneven_tiles(x: Array, tile: int, taps: int, pads: Pads, outs: Sequence[int]) -> Array:
+    """Whether each tile (image, row, column) is computed directly."""
+    axes = [_Blocks(n, a, out, tile, taps) for n, (a, _), out in zip(x.shape[2:], pads, outs)]
+    sizes = np.pad(np.abs(x).max(axis=1), ((0, 0), *[axis.padding for axis in axes]))
+    peaks = sizes.reshape(len(x), axes[0].count, 2, axes[1].count, 2).max(axis=(2, 4))
+    rows, columns = ([axis.around(np.arange(axis.tiles), j, np) for j in range(axis.reach)] for axis in axes)
+    around = np.maximum.reduce([peaks[:, r][:, :, k] for r in rows for k in columns])
+    rows, columns = ([axis.inside(np.arange(axis.tiles), j, np) for j in range(tile // 2)] for axis in axes)
+    least = np.minimum.reduce([peaks[:, r][:, :, k] for r in rows for k in columns])
+    return np.asarray(~(around <= np.minimum(least * x.dtype.type(MOST_SPREAD), MOST)))
+
+
+class _Blocks:
+    """Blocks of two along one dimension: block k holds the padded positions 2k - 1 and 2k; `count` of them from `first`
+    on hold some of the image. A tile reads `reach` of them; beyond the image the last one stands for the others.
+    """
+
+    __slots__ = ("size", "before", "half", "tiles", "reach", "first", "count", "last")
+
+    def __init__(self, size: int, before: int, out: int, tile: int, taps: int) -> None:
+        self.size, self.before, self.half, self.tiles = size, before, tile // 2, -(-out // tile)
+        self.reach = (tile + taps - 1) // 2 + 1
+        self.first = (before + 1) // 2
+        self.count = (size + before) // 2 + 1 - self.first
+        self.last = (out - 1) // 2 + 1 - self.first
+        """The block of the last output that there is."""
+
+    @property
+    def padding(self) -> tuple[int, int]:
+        """What the image lacks before and behind it to be made of whole blocks."""
+        before = self.start
+        return before, 2 * self.count - before - self.size
+
+    @property
+    def start(self) -> int:
+        """How much the first block begins before the image."""
+        return self.before + 1 - 2 * self.first
+
+    def around(self, tile: Any, j: int, functions: Any) -> Any:
+        """The j-th block of those that a tile reads."""
+        return functions.minimum(functions.maximum(tile * self.half + (j - self.first), 0), self.count - 1)
+
+    def inside(self, tile: Any, j: int, functions: Any) -> Any:
+        """The block that the windows of a tile's outputs 2j and 2j + 1 share."""
+        return functions.minimum(tile * self.half + (1 + j - self.first), self.last)
 
 
 # ------------------------------------------------------------------------------------------------------------ tensors
@@ -241,15 +325,32 @@ def _chosen(index: Expr, rows: Sequence[Row], write: Callable[[Row], Expr]) -> E
     return made
 
 
-def winograd_tensors(x: te.Tensor, u: te.Tensor, tile: int, pads: Pads, out: Sequence[int]) -> te.Tensor:
+def winograd_tensors(x: te.Tensor, u: te.Tensor, w: te.Tensor, tile: int, pads: Pads, out: Sequence[int]) -> te.Tensor:
     """The convolution as a tensor expression, in the accumulator's type. The tiles of an image are one axis."""
-    batch, channels, *spatial = sizes_of(x)
-    size, _, _, features = sizes_of(u)
-    kind = accumulator(str(x.dtype))
-    found = matrices(tile, size - tile + 1)
+    _, _, *spatial = sizes_of(x)
+    size, found = sizes_of(u)[0], matrices(tile, sizes_of(w)[0])
     tall, wide = (-(-n // tile) for n in out[2:])
     reach = tuple((a, max(k * tile + size - tile - n - a, 0)) for n, k, (a, _) in zip(spatial, (tall, wide), pads))
-    padded = pad_tensor(x, sizes_of(x), reach, lambda: 0, name=PADDED)
+    back = _transformed(pad_tensor(x, sizes_of(x), reach, lambda: 0, name=PADDED), u, tile, tall, wide)
+    uneven = _uneven(x, tile, sizes_of(w)[0], pads, out)
+    direct = _direct(x, w, uneven, pads, out, lambda h, w: h // tile * wide + w // tile)
+
+    def element(n: Expr, co: Expr, h: Expr, w: Expr, row: Row) -> Expr:
+        return _pairs(row, lambda b: back[h % tile, b, n, h // tile * wide + w // tile, co])
+
+    def body(n: Expr, co: Expr, h: Expr, w: Expr) -> Expr:
+        made = _chosen(w % tile, found.output, lambda r: element(n, co, h, w, r))
+        return te.select(uneven[n, h // tile * wide + w // tile] > 0, direct[n, co, h, w], made)
+
+    return stage(out, body, name=RESULT)
+
+
+def _transformed(padded: te.Tensor, u: te.Tensor, tile: int, tall: int, wide: int) -> te.Tensor:
+    """The input transformed, multiplied, and half transformed back: Aᵀ M."""
+    batch, channels, *_ = sizes_of(padded)
+    size, _, _, features = sizes_of(u)
+    kind = accumulator(str(padded.dtype))
+    found = matrices(tile, size - tile + 1)
 
     def given(n: Expr, p: Expr, c: Expr, i: int, j: Expr) -> Expr:
         return padded[n, c, p // wide * tile + i, p % wide * tile + j].astype(kind)
@@ -270,26 +371,67 @@ def winograd_tensors(x: te.Tensor, u: te.Tensor, tile: int, pads: Pads, out: Seq
         lambda a, b, n, p, co: te.sum(taken[a, b, n, p, k.var] * u[a, b, k.var, co].astype(kind), axis=k),
         name=SUMS,
     )
-    back = stage(
+    return stage(
         (tile, size, batch, tall * wide, features),
         lambda i, b, n, p, co: _chosen(i, found.output, lambda r: _pairs(r, lambda a: sums[a, b, n, p, co])),
         name=BACK,
     )
 
-    def element(n: Expr, co: Expr, h: Expr, w: Expr, row: Row) -> Expr:
-        return _pairs(row, lambda b: back[h % tile, b, n, h // tile * wide + w // tile, co])
 
-    return stage(
-        out,
-        lambda n, co, h, w: _chosen(w % tile, found.output, lambda r: element(n, co, h, w, r)),
-        name=RESULT,
-    )
+def _uneven(x: te.Tensor, tile: int, taps: int, pads: Pads, out: Sequence[int]) -> te.Tensor:
+    """1 for each tile that is computed directly, else 0."""
+    batch, channels, *spatial = sizes_of(x)
+    kind = accumulator(str(x.dtype))
+    tall, wide = (_Blocks(n, a, size, tile, taps) for n, (a, _), size in zip(spatial, pads, out[2:]))
+    axes = [te.reduce_axis(n, name) for n, name in ((channels, "ci"), (2, "dy"), (2, "dx"))]
+    c, dy, dx = (axis.var for axis in axes)
+    bits = BITS[kind]
+
+    def magnitude(n: Expr, y: Expr, z: Expr) -> Any:
+        value = _element(x, (n, c, 2 * y + dy - tall.start, 2 * z + dx - wide.start)).astype(kind)
+        return te.max(te.reinterpret(te.abs(value), bits), axis=axes)
+
+    peaks = stage((batch, tall.count, wide.count), magnitude, name=PEAKS)
+
+    def body(n: Expr, p: Expr) -> Expr:
+        rows = [tall.around(p // wide.tiles, j, te) for j in range(tall.reach)]
+        columns = [wide.around(p % wide.tiles, j, te) for j in range(wide.reach)]
+        around = te.reinterpret(reduce(te.maximum, [peaks[n, y, z] for y in rows for z in columns]), kind)
+        rows = [tall.inside(p // wide.tiles, j, te) for j in range(tile // 2)]
+        columns = [wide.inside(p % wide.tiles, j, te) for j in range(tile // 2)]
+        least = te.reinterpret(reduce(te.minimum, [peaks[n, y, z] for y in rows for z in columns]), kind)
+        even = around <= te.minimum(least * te.const(MOST_SPREAD, kind), te.const(MOST, kind))
+        return te.select(even, te.const(0, "int32"), te.const(1, "int32"))
+
+    return stage((batch, tall.tiles * wide.tiles), body, name=UNEVEN)
 
 
-def _compute(c: Compute, x: te.Tensor, u: te.Tensor, bias: te.Tensor | None = None) -> te.Tensor | None:
+def _direct(
+    x: te.Tensor, w: te.Tensor, uneven: te.Tensor, pads: Pads, out: Sequence[int], tile: Callable[[Expr, Expr], Expr]
+) -> te.Tensor:
+    """The plain convolution where a tile is uneven; 0 elsewhere."""
+    taps, _, channels, _ = sizes_of(w)
+    kind = accumulator(str(x.dtype))
+    axes = [te.reduce_axis(n, name) for n, name in ((channels, "ci"), (taps, "kh"), (taps, "kw"))]
+    c, i, j = (axis.var for axis in axes)
+
+    def body(n: Expr, co: Expr, h: Expr, v: Expr) -> Any:
+        product = _element(x, (n, c, h + i - pads[0][0], v + j - pads[1][0])).astype(kind) * w[i, j, c, co].astype(kind)
+        return te.sum(product, axis=axes, where=uneven[n, tile(h, v)] > 0)
+
+    return stage(out, body, name=DIRECT)
+
+
+def _element(x: te.Tensor, at: tuple[Expr, ...]) -> Expr:
+    """An element of an image; 0 outside of it."""
+    inside = [test for i, size in zip(at[2:], sizes_of(x)[2:]) for test in (i >= 0, i < size)]
+    return te.if_then_else(te.all(*inside), x[at], te.const(0, x.dtype))
+
+
+def _compute(c: Compute, x: te.Tensor, u: te.Tensor, w: te.Tensor, bias: te.Tensor | None = None) -> te.Tensor | None:
     if is_empty(*c.types, *c.outputs):
         return None
-    return finish(c, winograd_tensors(x, u, _tile(c), _padding(c), c.out_shape()), bias)
+    return finish(c, winograd_tensors(x, u, w, _tile(c), _padding(c), c.out_shape()), bias)
 
 
 register(OpSpec(NAME, _infer, _evaluate, _compute, kind="complex", domain=DOMAIN))

@@ -51,4 +51,4 @@ def _compute(c: Compute, x: te.Tensor) -> Any:
     return te.compute(c.out_shape(), lambda *i: minor(i, every, every).astype(kind), name="determinant")
 
 
-register(OpSpec("Det", _infer, _evaluate, _compute, "injective"))
+register(OpSpec("Det", _infer, _evaluate, _compute, "injective", takes="X:float[*b n n]"))

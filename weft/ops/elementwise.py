@@ -249,7 +249,7 @@ def _compute_where(c: Compute, condition: te.Tensor, x: te.Tensor, y: te.Tensor)
     return made
 
 
-register(OpSpec("Where", _infer_where, _where, _compute_where, "injective"))
+register(OpSpec("Where", _infer_where, _where, _compute_where, "injective", takes="condition:bool, X, Y:X"))
 
 
 # --------------------------------------------------------------------------------------------------------- Identity

@@ -102,7 +102,17 @@ def _compute_of_shape(c: Compute, shape: te.Tensor | None) -> te.Tensor:
     return made
 
 
-register(OpSpec("ConstantOfShape", _infer_of_shape, _of_shape, _compute_of_shape, "injective", shape_inputs=(0,)))
+register(
+    OpSpec(
+        "ConstantOfShape",
+        _infer_of_shape,
+        _of_shape,
+        _compute_of_shape,
+        "injective",
+        shape_inputs=(0,),
+        takes="input:int[_]",
+    )
+)
 
 
 # ---------------------------------------------------------------------------------------------------------- EyeLike
@@ -130,7 +140,7 @@ def _compute_eye(c: Compute, x: te.Tensor) -> te.Tensor:
     return made
 
 
-register(OpSpec("EyeLike", _infer_eye, _eye, _compute_eye, "injective"))
+register(OpSpec("EyeLike", _infer_eye, _eye, _compute_eye, "injective", takes="input[_ _]"))
 
 
 # ------------------------------------------------------------------------------------------------------------ Range
@@ -145,6 +155,8 @@ def _scalars(c: Use, values: Sequence[Array | None]) -> list[Any] | None:
         found.append(wide(np.asarray(value)).reshape(-1)[0])
     if found[2] == 0:
         raise c.error("its step must not be 0")
+    if not all(math.isfinite(one) for one in found):
+        raise c.error(f"numbers from {found[0]} to {found[1]} in steps of {found[2]} are no finite list")
     return found
 
 
@@ -231,7 +243,7 @@ def _register_window(name: str, weights: tuple[float, ...]) -> None:
         made: te.Tensor = te.compute(c.out_shape(), body, name=name.lower())
         return made
 
-    register(OpSpec(name, _infer_window, evaluate, compute, "injective", shape_inputs=(0,)))
+    register(OpSpec(name, _infer_window, evaluate, compute, "injective", shape_inputs=(0,), takes="size:int[]|[1]"))
 
 
 for _name, _weights in _WINDOWS.items():
@@ -271,4 +283,15 @@ def _mel(c: Evaluate, bands: Array, length: Array, rate: Array, lower: Array, up
     return cast_array(made, element_type(c, "output_datatype", "float32"))
 
 
-register(OpSpec("MelWeightMatrix", _infer_mel, _mel, shape_inputs=(0, 1, 2, 3, 4)))
+register(
+    OpSpec(
+        "MelWeightMatrix",
+        _infer_mel,
+        _mel,
+        shape_inputs=(0, 1, 2, 3, 4),
+        takes=(
+            "num_mel_bins:int[]|[1], dft_length:int[]|[1], sample_rate:int[]|[1], lower_edge_hertz:float[]|[1], "
+            "upper_edge_hertz:float[]|[1]"
+        ),
+    )
+)

@@ -11,6 +11,7 @@ from weft.expr.nodes import Expr, index_expr
 from weft.graph.ir import Array, Dim, TensorType, Type
 from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
 from weft.graph.shapes import normal_axis, unknown_dim
+from weft.graph.signature import Points, Within
 from weft.ops.movement_indices import (
     axis_of,
     choose,
@@ -58,8 +59,10 @@ def _gather(c: Evaluate, x: Array, indices: Array) -> Array:
 def _gather_compute(c: Compute, x: te.Tensor, indices: te.Tensor) -> Any:
     if not kernels_know(c):
         return None
-    if is_empty(c) or 0 in c.shape(0):
+    if is_empty(c):
         return fill(c.out_shape(), 0, output_type(c))
+    if 0 in c.shape(0):
+        return None  # nothing has an index there: the host says so
     axis, rank = axis_of(c, x.ndim), indices.ndim
     size = c.shape(0)[axis]
 
@@ -70,7 +73,7 @@ def _gather_compute(c: Compute, x: te.Tensor, indices: te.Tensor) -> Any:
     return te.compute(c.out_shape(), read, name="gather")
 
 
-register(OpSpec("Gather", _gather_infer, _gather, _gather_compute, "injective"))
+register(OpSpec("Gather", _gather_infer, _gather, _gather_compute, "injective", takes="data[_ *d], indices:int"))
 
 
 # -------------------------------------------------------------------------------------------------- GatherElements
@@ -95,8 +98,10 @@ def _elements(c: Evaluate, x: Array, indices: Array) -> Array:
 def _elements_compute(c: Compute, x: te.Tensor, indices: te.Tensor) -> Any:
     if not kernels_know(c):
         return None
-    if is_empty(c) or 0 in c.shape(0):
+    if is_empty(c):
         return fill(c.out_shape(), 0, output_type(c))
+    if 0 in c.shape(0):
+        return None  # nothing has an index there: the host says so
     axis = axis_of(c, x.ndim)
     size = c.shape(0)[axis]
 
@@ -106,7 +111,17 @@ def _elements_compute(c: Compute, x: te.Tensor, indices: te.Tensor) -> Any:
     return te.compute(c.out_shape(), read, name="gather_elements")
 
 
-register(OpSpec("GatherElements", _elements_infer, _elements, _elements_compute, "injective"))
+register(
+    OpSpec(
+        "GatherElements",
+        _elements_infer,
+        _elements,
+        _elements_compute,
+        "injective",
+        takes="data, indices:int",
+        requires=(Within(1, 0),),
+    )
+)
 
 
 # -------------------------------------------------------------------------------------------------------- GatherND
@@ -116,8 +131,6 @@ def _nd_infer(c: Infer) -> list[Type]:
     x, indices, batch = c.tensor(0), c.tensor(1), int(c.get("batch_dims", 0))
     if x.shape is None or indices.shape is None or not isinstance(indices.shape[-1], int):
         return [TensorType(x.dtype, None)]
-    if batch + indices.shape[-1] > x.rank:
-        raise c.error(f"indices of {indices.shape[-1]} numbers after {batch} batch dimensions do not fit {x!r}")
     return [TensorType(x.dtype, (*indices.shape[:-1], *x.shape[batch + indices.shape[-1] :]))]
 
 
@@ -135,8 +148,10 @@ def _nd(c: Evaluate, x: Array, indices: Array) -> Array:
 def _nd_compute(c: Compute, x: te.Tensor, indices: te.Tensor) -> Any:
     if not kernels_know(c):
         return None
-    if is_empty(c) or 0 in c.shape(0):
+    if is_empty(c):
         return fill(c.out_shape(), 0, output_type(c))
+    if 0 in c.shape(0):
+        return None  # nothing has an index there: the host says so
     batch, count, lead = int(c.get("batch_dims", 0)), c.shape(1)[-1], indices.ndim - 1
     sizes = c.shape(0)
 
@@ -147,7 +162,7 @@ def _nd_compute(c: Compute, x: te.Tensor, indices: te.Tensor) -> Any:
     return te.compute(c.out_shape(), read, name="gather_nd")
 
 
-register(OpSpec("GatherND", _nd_infer, _nd, _nd_compute, "injective"))
+register(OpSpec("GatherND", _nd_infer, _nd, _nd_compute, "injective", takes="data, indices:int", requires=(Points(),)))
 
 
 # ---------------------------------------------------------------------------------------------------------- OneHot
@@ -158,10 +173,10 @@ def _hot_axis(c: Use, rank: int) -> int:
 
 
 def _depth(c: Use, value: Array) -> int:
-    depth = int(np.asarray(value).reshape(-1)[0])
-    if depth < 0:
+    depth = np.asarray(value).reshape(-1)[0]
+    if not 0 <= depth < 1 << 62:
         raise c.error(f"a depth of {depth}")
-    return depth
+    return int(depth)
 
 
 def _one_hot_infer(c: Infer) -> list[Type]:
@@ -197,7 +212,17 @@ def _one_hot_compute(c: Compute, indices: te.Tensor, depth: Any, values: te.Tens
     return te.compute(c.out_shape(), read, name="one_hot")
 
 
-register(OpSpec("OneHot", _one_hot_infer, _one_hot, _one_hot_compute, "injective", shape_inputs=(1,)))
+register(
+    OpSpec(
+        "OneHot",
+        _one_hot_infer,
+        _one_hot,
+        _one_hot_compute,
+        "injective",
+        shape_inputs=(1,),
+        takes="indices:number, depth:number[]|[1], values[2]",
+    )
+)
 
 
 # ----------------------------------------------------------------------------------------------- Compress, NonZero
@@ -238,7 +263,17 @@ def _compress_compute(c: Compute, x: te.Tensor, condition: Any) -> Any:
     )
 
 
-register(OpSpec("Compress", _compress_infer, _compress, _compress_compute, "injective", shape_inputs=(1,)))
+register(
+    OpSpec(
+        "Compress",
+        _compress_infer,
+        _compress,
+        _compress_compute,
+        "injective",
+        shape_inputs=(1,),
+        takes="input, condition:bool[_]",
+    )
+)
 
 
 def _nonzero_infer(c: Infer) -> list[Type]:

@@ -15,6 +15,7 @@ from weft import te
 from weft.expr.nodes import Expr, Var
 from weft.graph.ir import Array, Type
 from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
+from weft.graph.signature import OneOf, Points, Within
 from weft.loop.ir import For, Let, Stmt, Store, seq
 from weft.ops.indexing import counted, elements_at
 from weft.ops.movement_indices import axis_of, counted_index, kernels_know, output_type
@@ -28,15 +29,15 @@ _COMBINE: dict[str, Callable[[Expr, Expr], Expr]] = {
 }
 
 
+REDUCTIONS = ("none", *_UFUNCS)
+
+
 def _same_as_data(c: Infer) -> list[Type]:
     return [c.tensor(0)]
 
 
 def _reduction(c: Use) -> str:
-    name = str(c.get("reduction", "none"))
-    if name != "none" and name not in _UFUNCS:
-        raise c.error(f"unknown reduction {name!r}; known are none, {', '.join(_UFUNCS)}")
-    return name
+    return str(c.get("reduction", "none"))
 
 
 def _update(c: Use, data: Array, at: tuple[Any, ...], updates: Array) -> Array:
@@ -131,6 +132,33 @@ def _nd_compute(c: Compute, data: te.Tensor, indices: te.Tensor, updates: te.Ten
     return _scatter(c, (data, indices, updates), write)
 
 
-register(OpSpec("ScatterElements", _same_as_data, _elements, _elements_compute))
-register(OpSpec("Scatter", _same_as_data, _elements, _elements_compute))
-register(OpSpec("ScatterND", _same_as_data, _nd, _nd_compute))
+register(
+    OpSpec(
+        "ScatterElements",
+        _same_as_data,
+        _elements,
+        _elements_compute,
+        takes="data, indices:int[*i], updates:data[*i]",
+        requires=(Within(1, 0), OneOf("reduction", REDUCTIONS)),
+    )
+)
+register(
+    OpSpec(
+        "Scatter",
+        _same_as_data,
+        _elements,
+        _elements_compute,
+        takes="data, indices:int[*i], updates:data[*i]",
+        requires=(Within(1, 0), OneOf("reduction", REDUCTIONS)),
+    )
+)
+register(
+    OpSpec(
+        "ScatterND",
+        _same_as_data,
+        _nd,
+        _nd_compute,
+        takes="data, indices:int, updates:data",
+        requires=(Points(updates=2), OneOf("reduction", REDUCTIONS)),
+    )
+)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from weft import te
-from weft.expr.nodes import Expr
+from weft.expr.nodes import Expr, index_expr
 from weft.graph.ir import Array, TensorType, Type
 from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
 from weft.ops.activations_softmax import log_softmax_array, log_softmax_tensor
@@ -49,7 +49,7 @@ def _loss(c: Use, logs: Array, labels: Array, weight: Array | None) -> Array:
         raise c.error(f"a label lies outside the {logs.shape[1]} classes")
     chosen = np.take_along_axis(logs, np.expand_dims(safe, 1), axis=1).squeeze(1)
     shares = counts.astype(logs.dtype) * (1 if weight is None else wide(weight)[safe])
-    loss = -chosen * shares
+    loss = np.where(counts, -chosen * shares, 0)
     if c.get("reduction", "mean") == "none":
         return np.asarray(loss)
     total = loss.sum()
@@ -66,21 +66,21 @@ def _cross_entropy(c: Evaluate, x: Array, labels: Array, weight: Array | None = 
 
 
 def _compute_loss(c: Compute, logs: te.Tensor, labels: te.Tensor, weight: te.Tensor | None) -> te.Tensor:
-    shape, classes = c.shape(1), c.shape(0)[1]
-    kind, ignored = wide_type(c.outputs[0].dtype), c.get("ignore_index")
+    shape, kind, ignored = c.shape(1), wide_type(c.outputs[0].dtype), c.get("ignore_index")
 
-    def label(i: Sequence[Any]) -> Expr:
-        """A label from outside must not read outside."""
-        return te.clip(labels[tuple(i)].astype("int64"), 0, classes - 1)
-
-    def share(*i: Any) -> Expr:
-        amount = te.const(1, kind) if weight is None else widen(weight[label(i)])
+    def unless_ignored(i: Sequence[Any], amount: Expr) -> Expr:
         if ignored is None:
             return amount
-        return te.select(te.equal(labels[i], te.const(ignored, labels.dtype)), te.const(0, kind), amount)
+        return te.select(te.equal(labels[tuple(i)], te.const(ignored, labels.dtype)), te.const(0, kind), amount)
+
+    def weight_of(i: Sequence[Any]) -> Expr:
+        return te.const(1, kind) if weight is None else widen(weight[index_expr(labels[tuple(i)])])
+
+    def share(*i: Any) -> Expr:
+        return unless_ignored(i, weight_of(i))
 
     def loss(*i: Any) -> Expr:
-        return -widen(logs[(i[0], label(i), *i[1:])]) * share(*i)
+        return unless_ignored(i, -widen(logs[(i[0], index_expr(labels[i]), *i[1:])]) * weight_of(i))
 
     made: te.Tensor
     if c.get("reduction", "mean") == "none":
@@ -114,5 +114,23 @@ def _kind(node: Any) -> str:
     return "reduction" if len(node.outputs) == 1 else "opaque"
 
 
-register(OpSpec("NegativeLogLikelihoodLoss", _infer, _negative_log, _compute_negative_log, _kind))
-register(OpSpec("SoftmaxCrossEntropyLoss", _infer, _cross_entropy, _compute_cross_entropy, _kind))
+register(
+    OpSpec(
+        "NegativeLogLikelihoodLoss",
+        _infer,
+        _negative_log,
+        _compute_negative_log,
+        _kind,
+        takes="input:float[n c *d], target:int[n *d], weight:float[c]?",
+    )
+)
+register(
+    OpSpec(
+        "SoftmaxCrossEntropyLoss",
+        _infer,
+        _cross_entropy,
+        _compute_cross_entropy,
+        _kind,
+        takes="scores:float[n c *d], labels:int[n *d], weights:float[c]?",
+    )
+)

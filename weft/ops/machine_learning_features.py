@@ -116,7 +116,17 @@ def _extract_compute(c: Compute, x: te.Tensor, chosen: te.Tensor) -> Any:
     return te.compute(c.out_shape(), read, name="extract")
 
 
-register(OpSpec("ArrayFeatureExtractor", _extract_infer, _extract, _extract_compute, "injective", domain=DOMAIN))
+register(
+    OpSpec(
+        "ArrayFeatureExtractor",
+        _extract_infer,
+        _extract,
+        _extract_compute,
+        "injective",
+        domain=DOMAIN,
+        takes="X, Y:int",
+    )
+)
 
 
 def _vectorizer_infer(c: Infer) -> list[Type]:

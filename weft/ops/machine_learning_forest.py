@@ -22,6 +22,7 @@ from weft.expr.nodes import Expr, Var, index_expr, logical_and, logical_or
 from weft.graph.ir import Array, Node, TensorType, Type, Value
 from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
 from weft.graph.passes.support import Replacement, Scope
+from weft.graph.signature import Below
 from weft.loop.ir import For, Let, Stmt, Store, seq
 from weft.ops.machine_learning_expand import (
     TRANSFORMS,
@@ -38,10 +39,12 @@ from weft.ops.machine_learning_scores import DOMAIN, Labels, rows_of
 from weft.ops.machine_learning_trees import (
     LEAF,
     MEMBER,
+    NODES,
     Forest,
     class_forest,
     classifier,
     classifier_infer,
+    entries,
     floats,
     regression_forest,
     regression_targets,
@@ -208,7 +211,11 @@ def _walk(c: Compute, inputs: Any, total: te.Tensor, at: te.Tensor) -> Stmt:
     return seq(clear, For(g, c.shape(1)[0], For(r, rows, walk)))
 
 
-register(OpSpec("Forest", _forest_infer, _forest, _forest_compute, domain="weft"))
+_TABLES = (
+    f"x[r _], roots:int32[g {GROUP}], depths:int32[g], feature:int32[m], split[m], child:int32[m 2], "
+    "target:int32[m e], weight:float64[m e], mode:int32[m]?, missing:bool[m]?"
+)
+register(OpSpec("Forest", _forest_infer, _forest, _forest_compute, domain="weft", takes=_TABLES))
 
 
 # ------------------------------------------------------------------------------------------------- tree ensembles
@@ -291,5 +298,25 @@ def _regressor_infer(c: Infer) -> list[Type]:
     return [TensorType("float32", (rows_of(c), regression_targets(c)))]
 
 
-register(OpSpec("TreeEnsembleRegressor", _regressor_infer, regressor, domain=DOMAIN, expand=expand_regressor))
-register(OpSpec("TreeEnsembleClassifier", classifier_infer, classifier, domain=DOMAIN, expand=expand_classifier))
+register(
+    OpSpec(
+        "TreeEnsembleRegressor",
+        _regressor_infer,
+        regressor,
+        domain=DOMAIN,
+        expand=expand_regressor,
+        takes="X:number",
+        requires=(*NODES, *entries("target"), Below("target_ids", "n_targets")),
+    )
+)
+register(
+    OpSpec(
+        "TreeEnsembleClassifier",
+        classifier_infer,
+        classifier,
+        domain=DOMAIN,
+        expand=expand_classifier,
+        takes="X:number",
+        requires=(*NODES, *entries("class")),
+    )
+)

@@ -12,6 +12,7 @@ import numpy as np
 
 from weft.graph.ir import Array, Dim, Node, TensorType, Type
 from weft.graph.opspec import Evaluate, Infer, OpSpec, Use, register
+from weft.graph.signature import Below, Between, Relation, SameLength
 from weft.ops.machine_learning_scores import (
     DOMAIN,
     Labels,
@@ -24,6 +25,25 @@ from weft.ops.machine_learning_scores import (
 
 MODES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ", "BRANCH_MEMBER", "LEAF")
 LEAF, MEMBER = MODES.index("LEAF"), MODES.index("BRANCH_MEMBER")
+
+
+NODES = (
+    Between("nodes_featureids", 0),
+    SameLength(
+        (
+            "nodes_featureids", "nodes_treeids", "nodes_nodeids", "nodes_values", "nodes_values_as_tensor",
+            "nodes_modes", "nodes_truenodeids", "nodes_falsenodeids", "nodes_missing_value_tracks_true", "nodes_splits",
+            "nodes_trueleafs", "nodes_falseleafs",
+        )
+    ),
+)  # fmt: skip
+"""What all operators of trees ask of the lists that describe nodes."""
+
+
+def entries(prefix: str) -> tuple[Relation, ...]:
+    """What the older operators ask of the lists that describe leaves."""
+    names = (f"{prefix}_{part}" for part in ("ids", "nodeids", "treeids", "weights", "weights_as_tensor"))
+    return Between(f"{prefix}_ids", 0), SameLength(tuple(names))
 
 
 class Forest:
@@ -145,6 +165,8 @@ def _new_forest(c: Use) -> Forest:
     children: list[Array] = []
     for side in ("true", "false"):
         ids, is_leaf = np.asarray(c.need(f"nodes_{side}nodeids")), np.asarray(c.need(f"nodes_{side}leafs"))
+        if ((ids < 0) | (ids >= np.where(is_leaf != 0, leaves, count))).any():
+            raise c.error(f"nodes_{side}nodeids speaks of a node or leaf that does not exist")
         children.append(joined(ids + np.where(is_leaf != 0, count, 0), np.int64))
     forest = Forest(
         joined(c.need("nodes_modes"), np.int64, LEAF),
@@ -209,7 +231,24 @@ def _ensemble(c: Evaluate, x: Array) -> Array:
     return transformed(c, name, scores).astype(x.dtype)
 
 
-register(OpSpec("TreeEnsemble", _ensemble_infer, _ensemble, domain=DOMAIN))
+register(
+    OpSpec(
+        "TreeEnsemble",
+        _ensemble_infer,
+        _ensemble,
+        domain=DOMAIN,
+        takes="X:float",
+        requires=(
+            *NODES,
+            Below("leaf_targetids", "n_targets"),
+            Between("leaf_targetids", 0),
+            Below("tree_roots", "nodes_featureids"),
+            SameLength(("leaf_targetids", "leaf_weights")),
+            Between("aggregate_function", 0, 3),
+            Between("post_transform", 0, 4),
+        ),
+    )
+)
 
 
 def regression_targets(c: Use) -> int:

@@ -52,7 +52,10 @@ def _classes(c: Use) -> int:
 
 
 def _couple_infer(c: Infer) -> list[Type]:
-    return [TensorType("float64", (c.tensor(0).dims[0], _classes(c)))]
+    chances, classes = c.tensor(0), _classes(c)
+    if isinstance(chances.dims[1], int) and chances.dims[1] < classes * (classes - 1) // 2:
+        raise c.error(f"{chances!r} has too few columns for the pairs of {classes} classes")
+    return [TensorType("float64", (chances.dims[0], classes))]
 
 
 def _couple(c: Evaluate, chances: Array) -> Array:
@@ -155,7 +158,7 @@ class _Coupling:
         return Let(change, (total - here) / diagonal, Let(scale, te.const(1, "float64") + change, update))
 
 
-register(OpSpec("Couple", _couple_infer, _couple, _couple_compute, domain="weft"))
+register(OpSpec("Couple", _couple_infer, _couple, _couple_compute, domain="weft", takes="chances:float64[_ _]"))
 
 
 # ---------------------------------------------------------------------------------------------------- the classifier

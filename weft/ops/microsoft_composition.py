@@ -103,7 +103,7 @@ class InferComposition(Composition):
     def apply(self, spec: OpSpec, node: Node, inputs: Sequence[Part | None]) -> list[Part]:
         """See Composition."""
         types = [None if p is None else p.type for p in inputs]
-        made = spec.infer(Infer(node, types, [None if p is None else p.array for p in inputs]))
+        made = spec.types(Infer(node, types, [None if p is None else p.array for p in inputs]))
         return [Part(kind) for kind in made if isinstance(kind, TensorType)]
 
     def range(self, size: Dim) -> Part:
@@ -134,14 +134,13 @@ class ComputeComposition(Composition):
             raise NoKernel
         types = [None if p is None else p.type for p in inputs]
         values = [None if p is None else p.array for p in inputs]
-        kinds = [kind for kind in spec.infer(Infer(node, types, values)) if isinstance(kind, TensorType)]
+        kinds = [kind for kind in spec.types(Infer(node, types, values)) if isinstance(kind, TensorType)]
         if not all(kind.is_static for kind in kinds):
             raise NoKernel
         tensors = [None if p is None or i in spec.shape_inputs else self._tensor(p) for i, p in enumerate(inputs)]
-        made = spec.compute(Compute(node, types, kinds, values), *tensors)
-        if made is None:
+        results = spec.tensors(Compute(node, types, kinds, values), tensors)
+        if results is None:
             raise NoKernel
-        results = list(made) if isinstance(made, tuple) else [made]
         return [Part(kind, None, tensor) for kind, tensor in zip(kinds, results)]
 
     def _tensor(self, part: Part) -> te.Tensor:

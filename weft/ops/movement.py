@@ -12,6 +12,7 @@ from weft import te
 from weft.graph.ir import Array, Dim, TensorType, Type, same_dim
 from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
 from weft.graph.shapes import broadcast, divided, normal_axes, product, times, unknown_dim
+from weft.graph.signature import OneOf
 from weft.ops.movement_indices import (
     choose,
     fill,
@@ -94,7 +95,18 @@ def _reshape(c: Evaluate, x: Array, shape: Array) -> Array:
         raise c.error(f"a tensor of shape {list(x.shape)} cannot be reshaped to {wanted}") from None
 
 
-register(OpSpec("Reshape", _reshape_infer, _reshape, reshaped, "injective", shape_inputs=(1,)))
+register(
+    OpSpec(
+        "Reshape",
+        _reshape_infer,
+        _reshape,
+        reshaped,
+        "injective",
+        shape_inputs=(1,),
+        takes="data, shape:int[_]",
+        requires=(OneOf("allowzero", (0, 1)),),
+    )
+)
 
 
 # -------------------------------------------------------------------------------------- Flatten, Squeeze, Unsqueeze
@@ -151,7 +163,9 @@ def _squeeze(c: Evaluate, x: Array, axes: Array | None = None) -> Array:
     return x.reshape(tuple(d for k, d in enumerate(x.shape) if k not in chosen))
 
 
-register(OpSpec("Squeeze", _squeeze_infer, _squeeze, reshaped, "injective", shape_inputs=(1,)))
+register(
+    OpSpec("Squeeze", _squeeze_infer, _squeeze, reshaped, "injective", shape_inputs=(1,), takes="data, axes:int[_]|[]?")
+)
 
 
 def _unsqueeze_infer(c: Infer) -> list[Type]:
@@ -177,7 +191,17 @@ def _unsqueeze(c: Evaluate, x: Array, axes: Array) -> Array:
     return x.reshape(tuple(1 if k in chosen else next(old) for k in range(rank)))
 
 
-register(OpSpec("Unsqueeze", _unsqueeze_infer, _unsqueeze, reshaped, "injective", shape_inputs=(1,)))
+register(
+    OpSpec(
+        "Unsqueeze",
+        _unsqueeze_infer,
+        _unsqueeze,
+        reshaped,
+        "injective",
+        shape_inputs=(1,),
+        takes="data, axes:int[_]|[]",
+    )
+)
 
 
 # ------------------------------------------------------------------------------------------------------ Transpose
@@ -249,7 +273,11 @@ def _expand_compute(c: Compute, x: te.Tensor, shape: Any) -> Any:
     return te.compute(c.out_shape(), lambda *i: te.broadcast_read(x, i), name="expand")
 
 
-register(OpSpec("Expand", _expand_infer, _expand, _expand_compute, "injective", shape_inputs=(1,)))
+register(
+    OpSpec(
+        "Expand", _expand_infer, _expand, _expand_compute, "injective", shape_inputs=(1,), takes="input, shape:int[_]"
+    )
+)
 
 
 def _tile_infer(c: Infer) -> list[Type]:
@@ -280,7 +308,9 @@ def _tile_compute(c: Compute, x: te.Tensor, repeats: Any) -> Any:
     )
 
 
-register(OpSpec("Tile", _tile_infer, _tile, _tile_compute, "injective", shape_inputs=(1,)))
+register(
+    OpSpec("Tile", _tile_infer, _tile, _tile_compute, "injective", shape_inputs=(1,), takes="input, repeats:int[_]")
+)
 
 
 # --------------------------------------------------------------------------------------------------- Shape, Size

@@ -14,6 +14,7 @@ from weft.expr.nodes import Expr, index_expr
 from weft.graph.ir import Array, TensorType, Type
 from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
 from weft.graph.shapes import divided, times
+from weft.graph.signature import Between, OneOf, SameSize
 from weft.ops.movement_indices import fill, integers, is_empty, kernels_know, length_of, output_type, unknown_shape
 
 # ---------------------------------------------------------------------------------------------------------- Trilu
@@ -46,7 +47,7 @@ def _trilu_compute(c: Compute, x: te.Tensor, k: te.Tensor | None = None) -> Any:
     return te.compute(c.out_shape(), read, name="trilu")
 
 
-register(OpSpec("Trilu", same_type, _trilu, _trilu_compute, "injective"))
+register(OpSpec("Trilu", same_type, _trilu, _trilu_compute, "injective", takes="input[*b _ _], k:int[]|[1]?"))
 
 
 # ----------------------------------------------------------------------------------- DepthToSpace and SpaceToDepth
@@ -56,7 +57,7 @@ def _to_space_infer(c: Infer) -> list[Type]:
     x, block = c.tensor(0), int(c.need("blocksize"))
     if x.shape is None:
         return [TensorType(x.dtype, unknown_shape(4, "space"))]
-    n, depth, height, width = _four(c, x)
+    n, depth, height, width = x.dims
     if isinstance(depth, int) and depth % (block * block):
         raise c.error(f"{depth} channels do not divide into blocks of {block} by {block}")
     return [TensorType(x.dtype, (n, divided(depth, block * block), times(height, block), times(width, block)))]
@@ -66,16 +67,10 @@ def _to_depth_infer(c: Infer) -> list[Type]:
     x, block = c.tensor(0), int(c.need("blocksize"))
     if x.shape is None:
         return [TensorType(x.dtype, unknown_shape(4, "depth"))]
-    n, depth, height, width = _four(c, x)
+    n, depth, height, width = x.dims
     if any(isinstance(d, int) and d % block for d in (height, width)):
         raise c.error(f"an image of {height} by {width} does not divide into blocks of {block}")
     return [TensorType(x.dtype, (n, times(depth, block * block), divided(height, block), divided(width, block)))]
-
-
-def _four(c: Use, x: TensorType) -> tuple[Any, ...]:
-    if x.rank != 4:
-        raise c.error(f"the input must have four dimensions (batch, channels, height, width), not {x!r}")
-    return x.dims
 
 
 def _to_space(c: Evaluate, x: Array) -> Array:
@@ -125,8 +120,28 @@ def _to_depth_compute(c: Compute, x: te.Tensor) -> Any:
     return te.compute(c.out_shape(), read, name="space_to_depth")
 
 
-register(OpSpec("DepthToSpace", _to_space_infer, _to_space, _to_space_compute, "injective"))
-register(OpSpec("SpaceToDepth", _to_depth_infer, _to_depth, _to_depth_compute, "injective"))
+register(
+    OpSpec(
+        "DepthToSpace",
+        _to_space_infer,
+        _to_space,
+        _to_space_compute,
+        "injective",
+        takes="input[n c h w]",
+        requires=(Between("blocksize", 1), OneOf("mode", ("DCR", "CRD"))),
+    )
+)
+register(
+    OpSpec(
+        "SpaceToDepth",
+        _to_depth_infer,
+        _to_depth,
+        _to_depth_compute,
+        "injective",
+        takes="input[n c h w]",
+        requires=(Between("blocksize", 1), OneOf("mode", ("DCR", "CRD"))),
+    )
+)
 
 
 # ------------------------------------------------------------------------------------------------- ReverseSequence
@@ -155,7 +170,17 @@ def _reverse_compute(c: Compute, x: te.Tensor, lengths: te.Tensor) -> Any:
     return te.compute(c.out_shape(), read, name="reverse_sequence")
 
 
-register(OpSpec("ReverseSequence", same_type, _reverse, _reverse_compute, "injective"))
+register(
+    OpSpec(
+        "ReverseSequence",
+        same_type,
+        _reverse,
+        _reverse_compute,
+        "injective",
+        takes="input[_ _ *s], sequence_lens:int[b]",
+        requires=(OneOf("time_axis", (0, 1)), SameSize(1, "batch_axis", (0, 1), default=1)),
+    )
+)
 
 
 # --------------------------------------------------------------------------------------------------------- Col2Im
@@ -186,8 +211,6 @@ def _col2im_infer(c: Infer) -> list[Type]:
     count = length_of(c, 1)
     if image is None or block is None or x.shape is None:
         return [TensorType(x.dtype, unknown_shape(None if count is None else count + 2, "image"))]
-    if x.rank != 3:
-        raise c.error(f"the input must have three dimensions, not {x!r}")
     geometry = Blocks(c, integers(image), integers(block))
     elements = int(np.prod(geometry.block))
     if isinstance(x.shape[1], int) and x.shape[1] % elements:
@@ -241,4 +264,15 @@ def _col2im_compute(c: Compute, x: te.Tensor, image_shape: Any, block_shape: Any
     return summed if wide is kind else te.compute(c.out_shape(), lambda *i: summed[i].astype(kind), name="narrow")
 
 
-register(OpSpec("Col2Im", _col2im_infer, _col2im, _col2im_compute, "reduction", shape_inputs=(1, 2)))
+register(
+    OpSpec(
+        "Col2Im",
+        _col2im_infer,
+        _col2im,
+        _col2im_compute,
+        "reduction",
+        shape_inputs=(1, 2),
+        takes="input:number[_ _ _], image_shape:int[k], block_shape:int[k]",
+        requires=(Between("strides", 1), Between("dilations", 1)),
+    )
+)

@@ -12,6 +12,7 @@ from weft.expr.nodes import Expr
 from weft.graph.ir import Array, Dim, TensorType, Type
 from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
 from weft.graph.shapes import Shape, divided, least, normal_axes, plus, unknown_dim
+from weft.graph.signature import OneOf
 from weft.ops.movement_indices import (
     axis_of,
     fill,
@@ -104,7 +105,10 @@ def split_sizes(c: Use, size: int, given: Array | None, count: int) -> list[int]
 
 
 def _part_count(c: Use) -> int:
-    return int(c.get("num_outputs") or len(c.node.outputs))
+    count = len(c.node.outputs)
+    if int(c.get("num_outputs") or count) != count:
+        raise c.error(f"num_outputs is {c.get('num_outputs')}, and it has {count} outputs")
+    return count
 
 
 def _split_infer(c: Infer) -> list[Type]:
@@ -147,7 +151,17 @@ def _shifted(x: te.Tensor, axis: int, offset: int) -> Any:
     return lambda *i: x[(*i[:axis], i[axis] + offset, *i[axis + 1 :])]
 
 
-register(OpSpec("Split", _split_infer, _split, _split_compute, "injective", shape_inputs=(1,)))
+register(
+    OpSpec(
+        "Split",
+        _split_infer,
+        _split,
+        _split_compute,
+        "injective",
+        shape_inputs=(1,),
+        takes="input[_ *s], split:int[_]?",
+    )
+)
 
 
 # ---------------------------------------------------------------------------------------------------------- Slice
@@ -240,7 +254,17 @@ def _slice_compute(c: Compute, x: te.Tensor, *rest: Any) -> Any:
     )
 
 
-register(OpSpec("Slice", _slice_infer, _slice, _slice_compute, "injective", shape_inputs=(1, 2, 3, 4)))
+register(
+    OpSpec(
+        "Slice",
+        _slice_infer,
+        _slice,
+        _slice_compute,
+        "injective",
+        shape_inputs=(1, 2, 3, 4),
+        takes="data, starts:int[k], ends:int[k], axes:int[k]?, steps:int[k]?",
+    )
+)
 
 
 # ------------------------------------------------------------------------------------------------------------ Pad
@@ -366,7 +390,18 @@ def _repeated(source: Expr, f: Frame, mode: str) -> Expr:
     return te.minimum(turn, 2 * last - turn)
 
 
-register(OpSpec("Pad", _pad_infer, _pad, _pad_compute, "injective", shape_inputs=(1, 3)))
+register(
+    OpSpec(
+        "Pad",
+        _pad_infer,
+        _pad,
+        _pad_compute,
+        "injective",
+        shape_inputs=(1, 3),
+        takes="data, pads:int[_], constant_value[]|[1]?, axes:int[_]?",
+        requires=(OneOf("mode", ("constant", "reflect", "edge", "wrap")),),
+    )
+)
 
 
 # -------------------------------------------------------------------------------------------------- CenterCropPad
@@ -423,4 +458,14 @@ def _center_compute(c: Compute, x: te.Tensor, shape: Any) -> Any:
     return te.compute(wanted, read, name="center_crop_pad")
 
 
-register(OpSpec("CenterCropPad", _center_infer, _center, _center_compute, "injective", shape_inputs=(1,)))
+register(
+    OpSpec(
+        "CenterCropPad",
+        _center_infer,
+        _center,
+        _center_compute,
+        "injective",
+        shape_inputs=(1,),
+        takes="input_data[_ *s], shape:int[_]",
+    )
+)

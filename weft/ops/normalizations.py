@@ -74,17 +74,26 @@ def _mean_tensor(x: te.Tensor, shape: Sequence[int], axes: Sequence[int], name: 
     return made
 
 
+def _apart(value: Expr, mean: Expr, count: int) -> Expr:
+    """The distance from the mean. A single element has none: the mean is the element, and a product that is fused into
+    the subtraction would leave its rounding there. (NaN where the element is not finite.)
+    """
+    return value * 0 if count == 1 else value - mean
+
+
 def _mean_square(
     x: te.Tensor, shape: Sequence[int], axes: Sequence[int], mean: te.Tensor | None, finish: Callable[[Expr], Expr]
 ) -> te.Tensor:
     """The mean of the squares (of the distances from a mean), finished by a function, with the axes kept."""
 
+    count = _count(shape, axes)
+
     def square(value: Expr, indices: Sequence[Any]) -> Expr:
-        apart = value if mean is None else value - mean[_outer(indices, axes)]
+        apart = value if mean is None else _apart(value, mean[_outer(indices, axes)], count)
         return apart * apart
 
     total = reduce_axes(x, axes, te.sum, square, keep=True, name="squares")
-    made: te.Tensor = te.compute(total.shape, lambda *i: finish(total[i] * (1 / _count(shape, axes))), name="spread")
+    made: te.Tensor = te.compute(total.shape, lambda *i: finish(total[i] * (1 / count)), name="spread")
     return made
 
 
@@ -181,7 +190,8 @@ def _compute_instance(c: Compute, x: te.Tensor, scale: te.Tensor, bias: te.Tenso
     inverse = _mean_square(x, shape, axes, mean, _inverse_root(c.get("epsilon", 1e-5)))
 
     def standard(*i: Any) -> Expr:
-        return (widen(x[i]) - mean[_outer(i, axes)]) * inverse[_outer(i, axes)]
+        apart = _apart(widen(x[i]), mean[_outer(i, axes)], _count(shape, axes))
+        return apart * inverse[_outer(i, axes)]
 
     return _scaled(c, x, standard, scale, bias)
 
@@ -219,7 +229,7 @@ def _compute_group(c: Compute, x: te.Tensor, scale: te.Tensor, bias: te.Tensor) 
 
     def standard(*i: Any) -> Expr:
         at = (i[0], i[1] // width, *zeros)
-        return (widen(x[i]) - mean[at]) * inverse[at]
+        return _apart(widen(x[i]), mean[at], _count(shape, axes)) * inverse[at]
 
     return _scaled(c, x, standard, scale, bias)
 
@@ -249,7 +259,7 @@ def _compute_mean_variance(c: Compute, x: te.Tensor) -> te.Tensor:
     deviation = _mean_square(x, shape, axes, mean, lambda v: te.sqrt(v) + _TINY)
 
     def body(*i: Any) -> Expr:
-        return (widen(x[i]) - mean[_outer(i, axes)]) / deviation[_outer(i, axes)]
+        return _apart(widen(x[i]), mean[_outer(i, axes)], _count(shape, axes)) / deviation[_outer(i, axes)]
 
     made: te.Tensor = te.compute(shape, body, name="normalized", dtype=x.dtype)
     return made
@@ -302,7 +312,7 @@ def _compute_layer(c: Compute, x: te.Tensor, scale: te.Tensor, bias: te.Tensor |
     inverse = _mean_square(x, shape, axes, mean, _inverse_root(c.get("epsilon", 1e-5)))
 
     def body(*i: Any) -> Expr:
-        value = (widen(x[i]) - mean[_outer(i, axes)]) * inverse[_outer(i, axes)]
+        value = _apart(widen(x[i]), mean[_outer(i, axes)], _count(shape, axes)) * inverse[_outer(i, axes)]
         value = value * te.broadcast_read(scale, i).astype(kind)
         return value if bias is None else value + te.broadcast_read(bias, i).astype(kind)
 

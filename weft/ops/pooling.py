@@ -6,6 +6,7 @@ divides by the number of positions inside (or, with count_include_pad, inside th
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Sequence
 from functools import partial
@@ -18,6 +19,7 @@ from weft.expr.nodes import Expr, int_value
 from weft.graph.ir import Array, TensorType, Type
 from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, register
 from weft.graph.shapes import unknown_dim
+from weft.graph.signature import Between, OneOf
 from weft.ops.convolution import accumulator, exact_type, is_empty
 from weft.ops.convolution_window import Ints, Window, kernel_axes, pad_array, pad_tensor, stage, tap, windows_of
 
@@ -70,11 +72,30 @@ def _static_outs(window: Window, sizes: Sequence[int]) -> Ints:
     return tuple(int(d) for d in window.out_dims(sizes) if isinstance(d, int))
 
 
+def _cropped(window: Window, sizes: Sequence[int], outs: Sequence[int]) -> Window:
+    """The window without the taps at its edges that meet nothing but padding at every output.
+
+    What they read changes no maximum and no sum; a kernel far larger than the image would take its time over them.
+    """
+    made = copy.copy(window)
+    made.kernel, made.pads, made.auto_pad = (), (), "NOTSET"
+    for axis, (before, after) in enumerate(window.padding(sizes)):
+        kernel, gap = window.kernel[axis], window.dilations[axis]
+        last = (max(outs[axis], 1) - 1) * window.strides[axis]
+        first = min(max(-((last - before) // gap), 0), kernel - 1)
+        end = max(min((before + sizes[axis] - 1) // gap + 1, kernel), first + 1)
+        made.kernel += (end - first,)
+        made.pads += ((before - first * gap, after - (kernel - end) * gap),)
+    return made if made.kernel != window.kernel else window
+
+
 def _views(c: Evaluate, x: Array, fill: Any) -> tuple[Array, Window, Ints]:
+    """Every window of the (cropped, padded) input; the whole window; the sizes of the output."""
     window = Window(c, c.need("kernel_shape"))
     outs = _static_outs(window, x.shape[2:])
-    padded = pad_array(x, window.reach(x.shape[2:], outs), fill)
-    return windows_of(padded, window, outs), window, outs
+    cropped = _cropped(window, x.shape[2:], outs)
+    padded = pad_array(x, cropped.reach(x.shape[2:], outs), fill)
+    return windows_of(padded, cropped, outs), window, outs
 
 
 def _kernel_dims(rank: int) -> Ints:
@@ -86,6 +107,7 @@ def _evaluate_max(c: Evaluate, x: Array) -> Any:
     if c.output_count < 2:
         return np.asarray(view.max(axis=_kernel_dims(len(outs))))
     flat = view.reshape(*x.shape[:2], *outs, -1)
+    window = _cropped(window, x.shape[2:], outs)
     inside, position = _positions(window, x.shape[2:], outs, bool(c.get("storage_order", 0)))
     # A padded position is never chosen, not even where every value is the least one.
     number = np.where(inside, flat, least_value(x.dtype))
@@ -117,12 +139,12 @@ def _counts(window: Window, sizes: Sequence[int], outs: Ints, include_pad: bool)
     """How many positions each window averages over."""
     made: Array = np.ones(outs, np.int64)
     for axis, (before, after) in enumerate(window.padding(sizes)):
-        at = np.arange(outs[axis])[:, None] * window.strides[axis] - before
-        at = at + np.arange(window.kernel[axis])[None, :] * window.dilations[axis]
+        start, gap = np.arange(outs[axis]) * window.strides[axis] - before, window.dilations[axis]
         low, high = (-before, sizes[axis] + after) if include_pad else (0, sizes[axis])
+        first, end = (np.clip(-((start - edge) // gap), 0, window.kernel[axis]) for edge in (low, high))
         shape = [1] * len(outs)
         shape[axis] = outs[axis]
-        made = made * ((at >= low) & (at < high)).sum(axis=1).reshape(shape)
+        made = made * np.maximum(end - first, 0).reshape(shape)
     return made
 
 
@@ -168,19 +190,20 @@ def _evaluate_global_lp(c: Evaluate, x: Array) -> Array:
 def _window_reduce(
     c: Compute, x: te.Tensor, fill: Any, reduce: Any, source: Any, name: str
 ) -> tuple[te.Tensor, Window]:
-    """A reduction over each window of `source(element)`, with padding as a stage of its own."""
-    window = Window(c, c.need("kernel_shape"))
+    """A reduction over each window of `source(element)`, with padding as a stage of its own; the whole window too."""
+    whole = Window(c, c.need("kernel_shape"))
     sizes, outs = c.shape(0), c.out_shape()
+    window = _cropped(whole, sizes[2:], outs[2:])
     padded = pad_tensor(x, sizes, window.reach(sizes[2:], outs[2:]), lambda: fill)
     taps = kernel_axes(window)
     if _is_separable(window):
-        return _reduce_by_axis(window, padded, outs, taps, reduce, source, name), window
+        return _reduce_by_axis(window, padded, outs, taps, reduce, source, name), whole
     made = te.compute(
         outs,
         lambda n, ch, *at: reduce(source(padded[(n, ch, *tap(window, at, taps))]), axis=taps),
         name=name,
     )
-    return made, window
+    return made, whole
 
 
 MOST_TAPS = 9
@@ -233,8 +256,8 @@ def _better(x: Any, y: Any) -> Any:
 
 def _compute_max_indices(c: Compute, x: te.Tensor) -> Any:
     """Value and position reduced together; the third number orders equal values and puts padding last."""
-    window = Window(c, c.need("kernel_shape"))
     sizes, outs = c.shape(0), c.out_shape()
+    window = _cropped(Window(c, c.need("kernel_shape")), sizes[2:], outs[2:])
     rank = len(sizes) - 2
     before = [a for a, _ in window.padding(sizes[2:])]
     padded = pad_tensor(x, sizes, window.reach(sizes[2:], outs[2:]), lambda: x.dtype.min)
@@ -348,11 +371,54 @@ def _compute_global_lp(c: Compute, x: te.Tensor) -> te.Tensor | None:
     return stage(c.out_shape(), lambda *at: _root(total[at], p, wide).astype(kind), name="global_lp_pool")
 
 
-register(OpSpec("MaxPool", _infer_pool, _evaluate_max, _compute_max, kind="reduction"))
-register(OpSpec("AveragePool", _infer_pool, _evaluate_average, _compute_average, kind="reduction"))
-register(OpSpec("LpPool", _infer_pool, _evaluate_lp, _compute_lp, kind="reduction"))
-register(OpSpec("GlobalMaxPool", _infer_global, _evaluate_global_max, _compute_global_max, kind="reduction"))
 register(
-    OpSpec("GlobalAveragePool", _infer_global, _evaluate_global_average, _compute_global_average, kind="reduction")
+    OpSpec(
+        "MaxPool",
+        _infer_pool,
+        _evaluate_max,
+        _compute_max,
+        kind="reduction",
+        takes="X[n c *s]",
+        requires=(Between("kernel_shape", 1), OneOf("storage_order", (0, 1))),
+    )
 )
-register(OpSpec("GlobalLpPool", _infer_global, _evaluate_global_lp, _compute_global_lp, kind="reduction"))
+register(
+    OpSpec(
+        "AveragePool",
+        _infer_pool,
+        _evaluate_average,
+        _compute_average,
+        kind="reduction",
+        takes="X[n c *s]",
+        requires=(Between("kernel_shape", 1),),
+    )
+)
+register(
+    OpSpec(
+        "LpPool",
+        _infer_pool,
+        _evaluate_lp,
+        _compute_lp,
+        kind="reduction",
+        takes="X[n c *s]",
+        requires=(Between("kernel_shape", 1),),
+    )
+)
+register(
+    OpSpec(
+        "GlobalMaxPool", _infer_global, _evaluate_global_max, _compute_global_max, kind="reduction", takes="X[n c *s]"
+    )
+)
+register(
+    OpSpec(
+        "GlobalAveragePool",
+        _infer_global,
+        _evaluate_global_average,
+        _compute_global_average,
+        kind="reduction",
+        takes="X[n c *s]",
+    )
+)
+register(
+    OpSpec("GlobalLpPool", _infer_global, _evaluate_global_lp, _compute_global_lp, kind="reduction", takes="X[n c *s]")
+)

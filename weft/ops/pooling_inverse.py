@@ -17,6 +17,7 @@ from weft.expr.nodes import Expr, Var
 from weft.graph.ir import Array, Dim, TensorType, Type
 from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
 from weft.graph.shapes import minus, plus, times, unknown_dim
+from weft.graph.signature import Between
 from weft.loop.ir import If, Stmt, Store, seq
 from weft.ops.convolution import is_empty
 from weft.ops.convolution_window import Window
@@ -87,4 +88,15 @@ def _compute(c: Compute, x: te.Tensor, indices: te.Tensor, output_shape: Any = N
     return te.extern(shape, [x, indices], build, name="unpool", dtype=x.dtype)
 
 
-register(OpSpec("MaxUnpool", _infer, _evaluate, _compute, kind="opaque", shape_inputs=(2,)))
+register(
+    OpSpec(
+        "MaxUnpool",
+        _infer,
+        _evaluate,
+        _compute,
+        kind="opaque",
+        shape_inputs=(2,),
+        takes="X[n c *s], I:int[n c *s], output_shape:int[_]?",
+        requires=(Between("kernel_shape", 1),),
+    )
+)

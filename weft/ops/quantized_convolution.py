@@ -111,7 +111,16 @@ def _compute_integer(c: Compute, x: te.Tensor, w: te.Tensor, x_zero: Any = None,
     return integer_convolution_tensors(c, x, w, (2, 3), x_zero, w_zero)
 
 
-register(OpSpec("ConvInteger", _infer_integer, _evaluate_integer, _compute_integer, kind="complex"))
+register(
+    OpSpec(
+        "ConvInteger",
+        _infer_integer,
+        _evaluate_integer,
+        _compute_integer,
+        kind="complex",
+        takes="x:int[n c *s], w:int[m _ *k], x_zero_point:x[]|[1]?, w_zero_point:w[]|[1]|[m]?",
+    )
+)
 
 # -------------------------------------------------------------------------------------------------------- QLinearConv
 
@@ -148,4 +157,17 @@ def _compute_linear(c: Compute, *tensors: Any) -> Any:
     return te.compute(c.out_shape(), lambda n, co, *at: body(n, co, *at), name="qlinear_conv")
 
 
-register(OpSpec("QLinearConv", _infer_linear, _evaluate_linear, _compute_linear, kind="complex"))
+register(
+    OpSpec(
+        "QLinearConv",
+        _infer_linear,
+        _evaluate_linear,
+        _compute_linear,
+        kind="complex",
+        takes=(
+            "x:int[n c *s], x_scale:float[]|[1], x_zero_point:x[]|[1], w:int[m _ *k], "
+            "w_scale:float[]|[1]|[m], w_zero_point:w[]|[1]|[m], y_scale:float[]|[1], "
+            "y_zero_point:int8|uint8[]|[1], B:int32[m]?"
+        ),
+    )
+)

@@ -106,7 +106,16 @@ def _compute_integer(c: Compute, a: te.Tensor, b: te.Tensor, a_zero: Any = None,
     return integer_product_tensors(c, a, b, (2, 3), a_zero, b_zero)
 
 
-register(OpSpec("MatMulInteger", _infer_integer, _evaluate_integer, _compute_integer, kind="complex"))
+register(
+    OpSpec(
+        "MatMulInteger",
+        _infer_integer,
+        _evaluate_integer,
+        _compute_integer,
+        kind="complex",
+        takes="A:int, B:int, a_zero_point:A?, b_zero_point:B?",
+    )
+)
 
 # ------------------------------------------------------------------------------------------------------ QLinearMatMul
 
@@ -138,4 +147,16 @@ def _compute_linear(c: Compute, *tensors: te.Tensor) -> Any:
     return te.compute(c.out_shape(), lambda *at: body(*at), name="qlinear_matmul")
 
 
-register(OpSpec("QLinearMatMul", _infer_linear, _evaluate_linear, _compute_linear, kind="complex"))
+register(
+    OpSpec(
+        "QLinearMatMul",
+        _infer_linear,
+        _evaluate_linear,
+        _compute_linear,
+        kind="complex",
+        takes=(
+            "a:int, a_scale:float, a_zero_point:a, b:int, b_scale:float, b_zero_point:b, y_scale:float, "
+            "y_zero_point:int"
+        ),
+    )
+)

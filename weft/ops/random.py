@@ -14,6 +14,7 @@ import numpy as np
 from weft import te
 from weft.graph.ir import Array, TensorType, Type, dtype_name
 from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
+from weft.graph.signature import Between
 from weft.ops.casts import cast_array
 from weft.ops.elementwise_support import element_type, expect_inputs, expect_one_element, kernel, wide
 
@@ -99,7 +100,11 @@ def _multinomial(c: Evaluate, x: Array) -> Array:
     return cast_array((noise + x.astype(np.float64)[:, None, :]).argmax(axis=2), element_type(c, "dtype", "int32"))
 
 
-register(OpSpec("Multinomial", _infer_multinomial, _multinomial))
+register(
+    OpSpec(
+        "Multinomial", _infer_multinomial, _multinomial, takes="input:float[_ _]", requires=(Between("sample_size", 0),)
+    )
+)
 
 
 # ---------------------------------------------------------------------------------------------------------- Dropout

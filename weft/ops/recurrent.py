@@ -13,6 +13,7 @@ import numpy as np
 
 from weft.graph.ir import NUMPY_TYPES, Array, Dim, TensorType, Type, dtype_name
 from weft.graph.opspec import Evaluate, Infer, OpSpec, Use, register
+from weft.graph.signature import OneOf, Relation, SameSize
 from weft.ops.convolution import exact_type, result_type
 from weft.ops.recurrent_activations import Activation, read_activations
 from weft.ops.recurrent_compute import compute_gru, compute_lstm, compute_rnn
@@ -40,9 +41,8 @@ def _infer(c: Infer) -> list[Type]:
     hidden = _hidden_size(c, r)
     if x.shape is None:
         return [TensorType(result_type(c, x.dtype), None) for _ in c.node.outputs]
-    if x.rank != 3:
-        raise c.error(f"the input must have 3 dimensions (steps, batch, features), not {x!r}")
-    _check_weights(c, x, w, r, gates, hidden, count)
+    if w.shape is not None and isinstance(w.dims[0], int) and w.dims[0] != count:
+        raise c.error(f"W is {w!r}, and the direction is {c.get('direction', 'forward')}: it has {count}")
     return output_types(c, x, hidden, states)
 
 
@@ -70,23 +70,6 @@ def _hidden_size(c: Infer, r: TensorType) -> Dim:
     made = held if given is None else int(given)
     assert made is not None
     return made
-
-
-def _check_weights(c: Infer, x: TensorType, w: TensorType, r: TensorType, gates: int, hidden: Dim, count: int) -> None:
-    if not isinstance(hidden, int):
-        return
-    wanted: list[tuple[str, TensorType, tuple[Dim, ...]]] = [
-        ("W", w, (count, gates * hidden, x.dims[2])),
-        ("R", r, (count, gates * hidden, hidden)),
-    ]
-    if c.has(3):
-        wanted.append(("B", c.tensor(3), (count, 2 * gates * hidden)))
-    for name, kind, shape in wanted:
-        if kind.shape is None:
-            continue
-        fits = len(shape) == kind.rank
-        if not fits or any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in zip(shape, kind.dims)):
-            raise c.error(f"{name} is {kind!r}; {list(shape)} is needed")
 
 
 # ------------------------------------------------------------------------------------------------------------- arrays
@@ -234,6 +217,54 @@ def _step_of(c: Use, cell: Cell) -> Step:
     return _gru_step(cell, bool(c.get("linear_before_reset", 0))) if c.node.op == "GRU" else _rnn_step(cell)
 
 
-register(OpSpec("LSTM", _infer, _evaluate, compute_lstm, kind="opaque"))
-register(OpSpec("GRU", _infer, _evaluate, compute_gru, kind="opaque"))
-register(OpSpec("RNN", _infer, _evaluate, compute_rnn, kind="opaque"))
+STATES: tuple[Relation, ...] = (
+    SameSize(4, "layout", (1, 0)),
+    *(SameSize(k, "layout", (1, 0), own=(1, 0)) for k in (5, 6)),
+    *(SameSize(k, "layout", (0, 0), own=(0, 1), of=1) for k in (5, 6)),
+    OneOf("direction", ("forward", "reverse", "bidirectional")),
+)
+"""Lengths and first states: one for each sequence (and direction), which stand in another order with layout 1."""
+
+register(
+    OpSpec(
+        "LSTM",
+        _infer,
+        _evaluate,
+        compute_lstm,
+        kind="opaque",
+        takes=(
+            "X:float[_ _ i], W:float[d 4*@hidden_size i], R:float[d 4*@hidden_size @hidden_size], "
+            "B:float[d 8*@hidden_size]?, sequence_lens:int[b]?, initial_h:float[_ _ @hidden_size]?, "
+            "initial_c:float[_ _ @hidden_size]?, P:float[d 3*@hidden_size]?"
+        ),
+        requires=STATES,
+    )
+)
+register(
+    OpSpec(
+        "GRU",
+        _infer,
+        _evaluate,
+        compute_gru,
+        kind="opaque",
+        takes=(
+            "X:float[_ _ i], W:float[d 3*@hidden_size i], R:float[d 3*@hidden_size @hidden_size], "
+            "B:float[d 6*@hidden_size]?, sequence_lens:int[b]?, initial_h:float[_ _ @hidden_size]?"
+        ),
+        requires=STATES,
+    )
+)
+register(
+    OpSpec(
+        "RNN",
+        _infer,
+        _evaluate,
+        compute_rnn,
+        kind="opaque",
+        takes=(
+            "X:float[_ _ i], W:float[d @hidden_size i], R:float[d @hidden_size @hidden_size], "
+            "B:float[d 2*@hidden_size]?, sequence_lens:int[b]?, initial_h:float[_ _ @hidden_size]?"
+        ),
+        requires=STATES,
+    )
+)

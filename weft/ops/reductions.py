@@ -88,7 +88,17 @@ def _register(name: str, reduction: Reduction, types: str = SUMMABLE, compute: A
     def staged(c: Compute, x: te.Tensor, axes: te.Tensor | None = None) -> Any:
         return _stages(c, x, reduction, name.lower())
 
-    register(OpSpec(name, _infer_with(types), evaluate, kernel(compute or staged), "reduction", shape_inputs=(1,)))
+    register(
+        OpSpec(
+            name,
+            _infer_with(types),
+            evaluate,
+            kernel(compute or staged),
+            "reduction",
+            shape_inputs=(1,),
+            takes="data, axes:int[_]|[]?",
+        )
+    )
 
 
 def _stages(c: Compute, x: te.Tensor, reduction: Reduction, name: str) -> te.Tensor:

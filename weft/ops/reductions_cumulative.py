@@ -95,7 +95,7 @@ def _register(name: str, accumulate: Callable[..., Any], combine: Callable[[Expr
     def compute(c: Compute, x: te.Tensor, axis: te.Tensor | None) -> te.Tensor | None:
         return _compute(c, x, combine, neutral)
 
-    register(OpSpec(name, _infer, evaluate, compute, "opaque", shape_inputs=(1,)))
+    register(OpSpec(name, _infer, evaluate, compute, "opaque", shape_inputs=(1,), takes="x, axis:int[]|[1]"))
 
 
 _register("CumSum", np.cumsum, lambda a, b: a + b, 0)

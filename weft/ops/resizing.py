@@ -263,5 +263,15 @@ def _kind(node: Node) -> str:
     return "reduction" if node.attributes.get("antialias") else "injective"
 
 
-register(OpSpec("Resize", _infer, _evaluate, _compute, _kind, shape_inputs=(1, 2, 3)))
-register(OpSpec("Upsample", _infer, _evaluate, _compute, "injective", shape_inputs=(1,)))
+register(
+    OpSpec(
+        "Resize",
+        _infer,
+        _evaluate,
+        _compute,
+        _kind,
+        shape_inputs=(1, 2, 3),
+        takes="X, roi:float[_]?, scales:float[_]?, sizes:int[_]?",
+    )
+)
+register(OpSpec("Upsample", _infer, _evaluate, _compute, "injective", shape_inputs=(1,), takes="X, scales:float[_]"))

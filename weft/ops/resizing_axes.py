@@ -181,7 +181,7 @@ def output_sizes(
         raise c.error(f"{len(given)} numbers for {len(chosen)} axes")
     if given is scales:
         for axis, scale in zip(chosen, np.asarray(given, np.float32)):
-            if not scale > 0:
+            if not 0 < scale < math.inf:
                 raise c.error(f"a scale of {scale}")
             out[axis], factors[axis] = int(np.floor(np.float32(shape[axis]) * scale)), float(scale)
         return out, factors

@@ -83,7 +83,17 @@ def _affine_compute(c: Compute, theta: te.Tensor, size: Any) -> Any:
     return te.compute(c.out_shape(), read, name="affine_grid")
 
 
-register(OpSpec("AffineGrid", _affine_infer, _affine, _affine_compute, "injective", shape_inputs=(1,)))
+register(
+    OpSpec(
+        "AffineGrid",
+        _affine_infer,
+        _affine,
+        _affine_compute,
+        "injective",
+        shape_inputs=(1,),
+        takes="theta:float[n _ _], size:int[_]",
+    )
+)
 
 
 # ------------------------------------------------------------------------------------------------------ GridSample
@@ -330,4 +340,6 @@ def _blend(
     return total.astype(kind)
 
 
-register(OpSpec("GridSample", _sample_infer, _sample, _sample_compute, "injective"))
+register(
+    OpSpec("GridSample", _sample_infer, _sample, _sample_compute, "injective", takes="X[n c *s], grid:float[n *o _]")
+)

@@ -12,9 +12,14 @@ from weft.expr.nodes import Expr, index_expr
 from weft.graph.ir import Array, Dim, TensorType, Type
 from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
 from weft.graph.shapes import unknown_dim
+from weft.graph.signature import Between, OneOf
 from weft.ops.movement_indices import fill, is_empty, kernels_know, output_type
 
 # -------------------------------------------------------------------------------------------------------- RoiAlign
+
+
+MOST_SAMPLES = 1 << 10
+"""Along one dimension of a cell of a region."""
 
 
 class Align:
@@ -64,6 +69,8 @@ def _align(c: Evaluate, x: Array, rois: Array, batch: Array) -> Array:
         step_y, step_x = height / a.height, width / a.width
         rows = a.ratio if a.ratio > 0 else max(int(np.ceil(step_y)), 0)
         columns = a.ratio if a.ratio > 0 else max(int(np.ceil(step_x)), 0)
+        if max(rows, columns) > max(MOST_SAMPLES, *x.shape[2:]):
+            raise c.error(f"the region {roi.tolist()} is {max(rows, columns)} samples wide in each cell")
         y = _line_taps(top, step_y, a.height, rows, x.shape[2])
         z = _line_taps(left, step_x, a.width, columns, x.shape[3])
         out[position] = _align_one(x[int(image)].astype(np.float64), y, z, a)
@@ -140,7 +147,22 @@ def _line_exprs(
     return [(low, (te.const(1, kind) - part) * keep), (te.minimum(low + 1, size - 1), part * keep)]
 
 
-register(OpSpec("RoiAlign", _align_infer, _align, _align_compute, "reduction"))
+register(
+    OpSpec(
+        "RoiAlign",
+        _align_infer,
+        _align,
+        _align_compute,
+        "reduction",
+        takes="X:float[n c h w], rois:float[r 4], batch_indices:int[r]",
+        requires=(
+            OneOf("mode", ("avg", "max")),
+            Between("output_height", 1),
+            Between("output_width", 1),
+            Between("sampling_ratio", 0, MOST_SAMPLES),
+        ),
+    )
+)
 
 
 # ------------------------------------------------------------------------------------------------------ MaxRoiPool
@@ -181,7 +203,15 @@ def _bins(first: int, last: int, count: int, size: int) -> list[tuple[int, int]]
     ]
 
 
-register(OpSpec("MaxRoiPool", _pool_infer, _pool))
+register(
+    OpSpec(
+        "MaxRoiPool",
+        _pool_infer,
+        _pool,
+        takes="X:float[n c h w], rois:float[r 5]",
+        requires=(Between("pooled_shape", 1),),
+    )
+)
 
 
 # ----------------------------------------------------------------------------------------------- NonMaxSuppression
@@ -267,5 +297,10 @@ register(
         "NonMaxSuppression",
         lambda c: [TensorType("int64", (unknown_dim("selected"), 3))],
         _suppression,
+        takes=(
+            "boxes:float[b s 4], scores:float[b c s], most:int[]|[1]?, iou_threshold:float[]|[1]?, "
+            "score_threshold:float[]|[1]?"
+        ),
+        requires=(OneOf("center_point_box", (0, 1)),),
     )
 )

@@ -67,7 +67,14 @@ def _insert(c: Evaluate, sequence: list[Any], tensor: Array, position: Array | N
     return [*sequence[:at], tensor, *sequence[at:]]
 
 
-register(OpSpec("SequenceInsert", lambda c: [SequenceType(_joined(_element(c), c.tensor(1)))], _insert))
+register(
+    OpSpec(
+        "SequenceInsert",
+        lambda c: [SequenceType(_joined(_element(c), c.tensor(1)))],
+        _insert,
+        takes="sequence, tensor, position:int[]|[1]?",
+    )
+)
 
 
 def _taken(c: Use, position: Array | None, count: int) -> int:
@@ -82,12 +89,13 @@ def _erase(c: Evaluate, sequence: list[Any], position: Array | None = None) -> l
     return [*sequence[:at], *sequence[at + 1 :]]
 
 
-register(OpSpec("SequenceErase", lambda c: [SequenceType(_element(c))], _erase))
+register(OpSpec("SequenceErase", lambda c: [SequenceType(_element(c))], _erase, takes="sequence, position:int[]|[1]?"))
 register(
     OpSpec(
         "SequenceAt",
         lambda c: [_element(c)],
         lambda c, sequence, position: sequence[_taken(c, position, len(sequence))],
+        takes="sequence, position:int[]|[1]",
     )
 )
 register(
@@ -139,7 +147,7 @@ def _split(c: Evaluate, x: Array, split: Array | None = None) -> list[Any]:
     return [np.array(p) for p in np.split(x, bounds[1:], axis=axis)]
 
 
-register(OpSpec("SplitToSequence", _split_infer, _split, shape_inputs=(1,)))
+register(OpSpec("SplitToSequence", _split_infer, _split, shape_inputs=(1,), takes="input[_ *s], split:int[]|[_]?"))
 
 
 def _concat_infer(c: Infer) -> list[Type]:

@@ -136,7 +136,17 @@ def _doubled(real: Expr, imaginary: Expr | None, i: Expr, length: int) -> tuple[
     return te.if_then_else(single, real, two * real), other
 
 
-register(OpSpec("DFT", _infer_dft, _evaluate_dft, _compute_dft, kind="complex", shape_inputs=(1, 2)))
+register(
+    OpSpec(
+        "DFT",
+        _infer_dft,
+        _evaluate_dft,
+        _compute_dft,
+        kind="complex",
+        shape_inputs=(1, 2),
+        takes="input:float[_ *s _], dft_length:int[]|[1]?, axis:int[]|[1]?",
+    )
+)
 
 # --------------------------------------------------------------------------------------------------------------- STFT
 
@@ -157,6 +167,10 @@ def _infer_stft(c: Infer) -> list[Type]:
     frame = _frame(c, x.dims[1], window, c.value(3))
     if c.has(3) and c.value(3) is None:
         frame = unknown_dim("frame_length")
+    if window and isinstance(window[0], int) and isinstance(frame, int) and window[0] != frame:
+        raise c.error(f"a window of {window[0]} elements for frames of {frame}")
+    if isinstance(frame, int) and frame < 1:
+        raise c.error(f"frames of {frame} elements")
     onesided = bool(c.get("onesided", 1))
     bins = plus(divided(frame, 2), 1) if onesided else frame
     frames: Dim = unknown_dim("frames")
@@ -208,4 +222,14 @@ def _compute_stft(c: Compute, x: te.Tensor, step: Any, window: Any = None, lengt
     return _joined(out, real, imaginary, lambda value: value.astype(kind), "stft")
 
 
-register(OpSpec("STFT", _infer_stft, _evaluate_stft, _compute_stft, kind="complex", shape_inputs=(1, 3)))
+register(
+    OpSpec(
+        "STFT",
+        _infer_stft,
+        _evaluate_stft,
+        _compute_stft,
+        kind="complex",
+        shape_inputs=(1, 3),
+        takes="signal:float, frame_step:int[]|[1], window:float[w]?, frame_length:int[]|[1]?",
+    )
+)

@@ -56,7 +56,7 @@ def _topk_compute(c: Compute, x: te.Tensor, k: Any) -> Any:
     return top_k(c, x, axis_of(c, x.ndim, -1))
 
 
-register(OpSpec("TopK", _topk_infer, _topk, _topk_compute, shape_inputs=(1,)))
+register(OpSpec("TopK", _topk_infer, _topk, _topk_compute, shape_inputs=(1,), takes="X:number[_ *s], K:int[]|[1]"))
 
 
 # ---------------------------------------------------------------------------------------------------------- Unique

@@ -12,6 +12,7 @@ import numpy as np
 from weft.graph.ir import Array, Dim, TensorType, Type
 from weft.graph.opspec import Evaluate, Infer, OpSpec, Use, register
 from weft.graph.shapes import broadcast, unknown_dim
+from weft.graph.signature import Between, OneOf
 
 
 def strings(values: list[Any], shape: Any) -> Array:
@@ -77,7 +78,7 @@ def _normal(c: Evaluate, x: Array) -> Array:
     return strings(kept, (1, len(kept)) if x.ndim == 2 else (len(kept),))
 
 
-register(OpSpec("StringNormalizer", _normal_infer, _normal))
+register(OpSpec("StringNormalizer", _normal_infer, _normal, takes="X:string"))
 
 
 # ----------------------------------------------------------------------------------------------------- StringSplit
@@ -100,7 +101,7 @@ def _split(c: Evaluate, x: Array) -> tuple[Array, Array]:
     return strings(flat, (*x.shape, width)), np.array([len(r) for r in rows], np.int64).reshape(x.shape)
 
 
-register(OpSpec("StringSplit", _split_infer, _split))
+register(OpSpec("StringSplit", _split_infer, _split, takes="X:string"))
 
 
 # -------------------------------------------------------------------------------------------------- RegexFullMatch
@@ -115,7 +116,7 @@ def _match(c: Evaluate, x: Array) -> Array:
     return np.array(found, bool).reshape(x.shape)
 
 
-register(OpSpec("RegexFullMatch", lambda c: [TensorType("bool", c.tensor(0).shape)], _match))
+register(OpSpec("RegexFullMatch", lambda c: [TensorType("bool", c.tensor(0).shape)], _match, takes="X:string"))
 
 
 # ------------------------------------------------------------------------------------------------- TfIdfVectorizer
@@ -130,6 +131,8 @@ def _grams(c: Use) -> dict[int, dict[tuple[Any, ...], int]]:
     for position, start in enumerate(starts):
         length = position + 1
         end = starts[position + 1] if length < len(starts) else len(pool)
+        if not 0 <= start <= end <= len(pool):
+            raise c.error(f"ngram_counts are {starts}, which are no places in order in a pool of {len(pool)}")
         group = found.setdefault(length, {})
         for at in range(start, end - length + 1, length):
             group[tuple(pool[at : at + length])] = number
@@ -154,9 +157,10 @@ def _tfidf_infer(c: Infer) -> list[Type]:
 def _counts(c: Use, row: list[Any], grams: dict[int, dict[tuple[Any, ...], int]]) -> Array:
     low, high = int(c.need("min_gram_length")), int(c.need("max_gram_length"))
     columns, out = c.need("ngram_indexes"), np.zeros(_width(c), np.float32)
-    for length in range(low, high + 1):
-        group = grams.get(length, {})
-        for skip in range(int(c.need("max_skip_count")) + 1 if length > 1 else 1):
+    for length, group in grams.items():
+        if not low <= length <= high:
+            continue
+        for skip in range(min(int(c.need("max_skip_count")) + 1, len(row)) if length > 1 else 1):
             step = skip + 1
             for start in range(len(row) - step * (length - 1)):
                 number = group.get(tuple(row[start : start + step * (length - 1) + 1 : step]))
@@ -178,7 +182,20 @@ def _tfidf(c: Evaluate, x: Array) -> Array:
     return np.asarray((made if mode == "TFIDF" else (made > 0).astype(np.float32)) * scale, np.float32)
 
 
-register(OpSpec("TfIdfVectorizer", _tfidf_infer, _tfidf))
+register(
+    OpSpec(
+        "TfIdfVectorizer",
+        _tfidf_infer,
+        _tfidf,
+        takes="X:int|string[_ *s]",
+        requires=(
+            OneOf("mode", ("TF", "IDF", "TFIDF")),
+            Between("max_skip_count", 0),
+            Between("ngram_indexes", 0),
+            Between("ngram_counts", 0),
+        ),
+    )
+)
 
 
 # ---------------------------------------------------------------------------------------------------- ImageDecoder

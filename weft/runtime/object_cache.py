@@ -3,15 +3,15 @@
 In: the text of a module and a target machine. Out: its object file, compiled now or by an earlier process. Reading it
 takes a millisecond where compiling takes a hundred, and leaves most of LLVM untouched in memory.
 
-A file is its SHA-256 and the object code; it is named by a hash of the text, the machine and LLVM. One that does not
-fit its checksum is made again. `WEFT_CACHE=0` turns this off.
+A file is its SHA-256 and the object code; it is named by a hash of the text, the machine, LLVM, and this package's own
+source, which makes and links it. One that does not fit its checksum is made again. `WEFT_CACHE=0` turns this off.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
-import os
-import tempfile
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -19,22 +19,35 @@ import llvmlite
 import llvmlite.binding as llvm
 
 from weft.core.knobs import knobs
+from weft.runtime.cache_folder import cache_folder, read_or_remove, remove, write_whole
+
+logger = logging.getLogger("weft.cache")
 
 _MOST_FILES = 64
 
 
 def cached_object(text: str, machine: Any) -> bytes:
     """The object file of a module."""
-    if not knobs.cache:
+    folder = cache_folder("runtime") if knobs.cache else None
+    if folder is None:
         return _compile(text, machine)
-    facts = (text, llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten(), llvmlite.__version__)
-    name = hashlib.sha256("\0".join((*facts, str(llvm.llvm_version_info))).encode()).hexdigest()[:40]
-    path = Path(knobs.cache_dir) / "runtime" / f"{name}.o"
-    found = _read(path)
+    facts = (text, str(machine.triple), llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten())
+    versions = (llvmlite.__version__, str(llvm.llvm_version_info), _source())
+    path = folder / f"{hashlib.sha256(repr((*facts, *versions)).encode()).hexdigest()[:40]}.o"
+    found = read_or_remove(path, lambda: _read(path))
     if found is None:
         found = _compile(text, machine)
         _write(path, found)
     return found
+
+
+@functools.lru_cache(maxsize=1)
+def _source() -> str:
+    """A hash of this package: how object code is asked for and linked is no fact of the text."""
+    digest = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
 
 
 def _compile(text: str, machine: Any) -> bytes:
@@ -44,24 +57,20 @@ def _compile(text: str, machine: Any) -> bytes:
     return made
 
 
-def _read(path: Path) -> bytes | None:
-    try:
-        data = path.read_bytes()
-    except OSError:
-        return None
-    return data[32:] if hashlib.sha256(data[32:]).digest() == data[:32] else None
+def _read(path: Path) -> bytes:
+    data = path.read_bytes()
+    if hashlib.sha256(data[32:]).digest() != data[:32]:
+        raise ValueError("it does not fit its checksum")
+    return data[32:]
 
 
 def _write(path: Path, code: bytes) -> None:
-    """Keeps a file, where that is possible; it appears whole or not at all."""
+    """Keeps a file, where that is possible."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         others = sorted(path.parent.iterdir(), key=lambda one: one.stat().st_mtime)
         for old in others[: max(0, len(others) - _MOST_FILES + 1)]:
-            old.unlink(missing_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent)
-        with os.fdopen(handle, "wb") as file:
+            remove(old)
+        with write_whole(path) as file:
             file.write(hashlib.sha256(code).digest() + code)
-        os.replace(temporary, path)
-    except OSError:
-        return
+    except OSError as error:
+        logger.info("%s could not be kept in the cache: %s", path.name, error)

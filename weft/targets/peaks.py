@@ -13,13 +13,12 @@ import importlib
 import importlib.util
 import json
 import logging
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from weft.core.knobs import knobs
+from weft.runtime.cache_folder import cache_folder, write_whole
 from weft.targets.base import Target
 
 logger = logging.getLogger("weft.targets")
@@ -51,9 +50,9 @@ def machine_peaks(target: Target, threads: int = 1, again: bool = False) -> Peak
     A neighbour on the machine makes a measurement too low, nothing makes it too high: `again` measures once more and
     keeps the better of both.
     """
-    path = knobs.cache_dir / CACHE_FILE
+    folder = cache_folder()
     key = f"{target.triple} {target.cpu} {target.cores} cores, {threads} threads"
-    kept = _read(path)
+    kept = {} if folder is None else _read(folder / CACHE_FILE)
     known = _peaks(kept.get(key))
     if known is not None and not again:
         return known
@@ -61,14 +60,12 @@ def machine_peaks(target: Target, threads: int = 1, again: bool = False) -> Peak
     if known is not None:
         gflops = {name: max(rate, known.gflops.get(name, 0.0)) for name, rate in peaks.gflops.items()}
         peaks = Peaks(threads, gflops, max(peaks.gigabytes, known.gigabytes))
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # Written beside and then renamed: another process never reads half a file.
-        part = path.with_suffix(f".{os.getpid()}")
-        part.write_text(json.dumps({**kept, key: asdict(peaks)}, indent=2), encoding="utf-8")
-        part.replace(path)
-    except OSError as problem:
-        logger.info("the peaks of this machine could not be kept in %s: %s", path, problem)
+    if folder is not None:
+        try:
+            with write_whole(folder / CACHE_FILE) as file:
+                file.write(json.dumps({**kept, key: asdict(peaks)}, indent=2).encode())
+        except OSError as problem:
+            logger.info("the peaks of this machine could not be kept in %s: %s", folder, problem)
     return peaks
 
 

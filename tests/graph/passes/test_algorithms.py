@@ -9,7 +9,7 @@ from weft.graph.interpreter import interpret_graph
 from weft.graph.ir import Array, Graph, Node
 from weft.graph.passes.algorithms import SMALL_GROWTH, Alternative, choose_algorithms
 from weft.models.builder import Builder
-from weft.ops.convolution_winograd import DOMAIN, NAME, transform_weight
+from weft.ops.convolution_winograd import DOMAIN, NAME, direct_weight, transform_weight
 
 
 def two_convolutions() -> Graph:
@@ -20,7 +20,8 @@ def two_convolutions() -> Graph:
 
 def winograd(node: Node, weight: Array, saved: float = 1.0, extra: int = 100, tile: int = 2) -> Alternative:
     attributes = {"tile": tile, "pads": list(node.attributes["pads"])}
-    return Alternative(NAME, DOMAIN, attributes, lambda: transform_weight(weight, tile), saved, extra)
+    weights = lambda: (transform_weight(weight, tile), direct_weight(weight))  # noqa: E731
+    return Alternative(NAME, DOMAIN, attributes, weights, saved, extra)
 
 
 def operators(graph: Graph) -> list[str]:
@@ -32,7 +33,7 @@ def test_a_proposal_takes_the_place_of_its_node():
     made = choose_algorithms(graph, lambda node, weight: [winograd(node, weight)])
     assert operators(made) == [NAME, "Relu", NAME]
     assert [n.name for n in made.nodes] == [n.name for n in graph.nodes]
-    assert len(made.constants) == len(graph.constants), "the weights that nothing reads are gone"
+    assert len(made.constants) == len(graph.constants) + 2, "two in the place of each; what nothing reads is gone"
     x = np.random.default_rng(0).standard_normal((1, 4, 9, 9)).astype(np.float32)
     np.testing.assert_allclose(interpret_graph(made, [x])[0], interpret_graph(graph, [x])[0], atol=1e-4)
 

@@ -143,7 +143,8 @@ graph g(%c: bool[], %x: float32[2]) -> (%y) {
         infer(parse_graph("graph g(%x: float32[2], %w: float32[3]) -> (%q) {\n %q = Add(%x, %w)\n}"))
 
 
-def test_large_results_are_not_computed():
+def test_large_results_are_not_computed(monkeypatch):
+    monkeypatch.setenv("WEFT_TENSOR_MEGABYTES", str(1 << 30))
     _, known = infer_values(
         parse_graph("""
 graph g() -> (%y) {
@@ -166,8 +167,9 @@ def test_infer_returns_values_it_need_not_change():
     assert np.shape(again.nodes) == (1,)
 
 
-def test_data_is_not_followed_as_shapes_are():
+def test_data_is_not_followed_as_shapes_are(monkeypatch):
     """A terabyte of elements: nothing of their size may be made to learn what a Reshape gives."""
+    monkeypatch.setenv("WEFT_TENSOR_MEGABYTES", str(1 << 30))
     found = types("""
 graph g(%x: float32[1048576, 1048576], %i: int64[1048576, 1048576], %y: float32[n, 4]) -> (%a, %b) {
     const %last: int64[1] = [-1]

@@ -21,6 +21,7 @@ from weft.frontends.onnx.source import Source, open_source
 from weft.frontends.onnx.tensors import TensorReader, text
 from weft.frontends.onnx.types import DEEPEST, Symbols, read_type
 from weft.graph.ir import Array, Graph, Node, TensorType, Value, dtype_name
+from weft.graph.opspec import MOST_OUTPUTS
 
 MOST_SHOWN = 50
 """How many problems a message lists."""
@@ -268,6 +269,8 @@ class _Importer:
             names.pop()
         if not names:
             raise FrontendError(f"{describe(proto)} has no outputs")
+        if len(names) > MOST_OUTPUTS:
+            raise FrontendError(f"{describe(proto)} has {len(names)} outputs; {MOST_OUTPUTS} are the most")
         return [self._define(n, scope, keep) if n else Value(self.names.fresh("unused")) for n in names]
 
     def _constant(self, value: Value, array: Array, body: Body) -> None:

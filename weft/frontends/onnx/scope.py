@@ -118,8 +118,8 @@ class Body:
             return ()
         values = [None if v is None else self.constant(v) for v in node.inputs]
         try:
-            return spec.infer(Infer(node, types, values))
-        except (WeftError, ArithmeticError, AttributeError, IndexError, KeyError, TypeError, ValueError):
+            return spec.types(Infer(node, types, values))
+        except WeftError:
             return ()  # what is wrong with the node is for the inference over the whole graph to say
 
 

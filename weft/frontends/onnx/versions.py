@@ -11,7 +11,7 @@ import numpy as np
 from weft.core.errors import FrontendError
 from weft.frontends.onnx.source import onnx_module
 from weft.graph.ir import Graph, Node
-from weft.graph.opspec import find_operator, operators
+from weft.graph.opspec import find_operator, operators, way_to_register
 
 OLDEST = 6
 """The oldest version of ai.onnx that adapters know. Operators that were the same before are read from older ones."""
@@ -50,7 +50,10 @@ def check(op: str, domain: str, opsets: Mapping[str, int], where: str, adapted: 
     `adapted`: the operator is one of a domain that adapters rewrite, so that no graph holds it.
     """
     if not adapted and domain not in NEWEST and all(other != domain for other, _ in operators()):
-        raise FrontendError(f"{where}: the domain {domain!r} is unknown, and the model defines no such function")
+        raise FrontendError(
+            f"{where}: the domain {domain!r} is unknown, and the model defines no such function; "
+            f"{way_to_register(op, domain)}"
+        )
     if domain not in opsets:
         raise FrontendError(f"{where}: the model does not import the operator set {domain or 'ai.onnx'!r}")
     version, newest = opsets[domain], NEWEST.get(domain)
@@ -167,7 +170,8 @@ def check_form(
 def check_known(node: Node, where: str) -> None:
     """An error for an operator that is not in the table."""
     if find_operator(node.op, node.domain) is None:
-        raise FrontendError(f"{where}: the operator {label(node.domain, node.op)} has no implementation in Weft")
+        way = f"; {way_to_register(node.op, node.domain)}" if node.domain else ""
+        raise FrontendError(f"{where}: the operator {label(node.domain, node.op)} has no implementation in Weft{way}")
 
 
 _KINDS = (

@@ -1,6 +1,6 @@
 """Other algorithms for the same operator: a convolution by Winograd's method, with its weight transformed ahead.
 
-    %y = Conv(%x, const w, %b)     ->     %y = WinogradConv(%x, const u, %b)       u: made from w now
+    %y = Conv(%x, const w, %b)     ->     %y = WinogradConv(%x, const u, const w, %b)       u: made from w now
 
 What there is to choose from, and what it is worth on a machine, a callback says: `propose(node, weight)` gives the
 alternatives for a node with a constant weight, the best first. An alternative may need a larger weight; all of them
@@ -30,16 +30,16 @@ WEIGHTED = frozenset({"Conv"})
 
 @dataclass(frozen=True)
 class Alternative:
-    """Another operator in a node's place: the same inputs but for the weight, which `weight()` makes."""
+    """Another operator in a node's place: the same inputs but for the weight, for which stand those of `weights()`."""
 
     op: str
     domain: str
     attributes: Mapping[str, Any]
-    weight: Callable[[], Array]
+    weights: Callable[[], Sequence[Array]]
     saved: float
     """Time saved by it, in any unit that is the same for all alternatives."""
     extra_bytes: int
-    """How much larger its weight is."""
+    """How much larger its weights are."""
 
 
 Propose = Callable[[Node, Array], Sequence[Alternative]]
@@ -57,8 +57,9 @@ def choose_algorithms(graph: Graph, propose: Propose) -> Graph:
         )
         if found is None or node.inputs[1] is None:
             return None
-        weight = scope.new_constant(found.weight(), f"{node.inputs[1].name}_{found.op.lower()}")
-        inputs = [node.inputs[0], weight, *node.inputs[2:]]
+        name = f"{node.inputs[1].name}_{found.op.lower()}"
+        weights = [scope.new_constant(array, name) for array in found.weights()]
+        inputs = [node.inputs[0], *weights, *node.inputs[2:]]
         return [Node(found.op, inputs, node.outputs, found.attributes, node.name, node.origin, found.domain)]
 
     made, _ = rewrite(graph, rule)

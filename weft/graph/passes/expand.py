@@ -23,7 +23,5 @@ def expand(graph: Graph) -> Graph:
 
 def _expand(node: Node, scope: Scope) -> Replacement:
     spec = find_operator(node.op, node.domain)
-    if spec is None or spec.expand is None:
-        return None
-    found: Replacement = spec.expand(node, scope)
+    found: Replacement = None if spec is None else spec.expanded(node, scope)
     return found

@@ -5,8 +5,8 @@
         %y = Conv(%d, 4 × 4, pads 2 and 1)                              its weight rearranged, zeros where nothing was
 
 A matrix unit, or a dot product of four bytes, multiplies blocks of channels; three of them leave it idle. The zeros
-that are added to the weight meet elements of the image that the window did not reach before: an infinity there gives
-NaN, as it does in Winograd's tiles.
+that are added to the weight meet elements of the image that the window did not reach before: an infinity there (only
+bfloat16 has one) gives NaN.
 """
 
 from __future__ import annotations

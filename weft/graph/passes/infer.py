@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from weft.core.errors import WeftError
 from weft.graph.interpreter import operator_of
 from weft.graph.ir import (
     NUMPY_TYPES,
@@ -33,7 +34,7 @@ from weft.graph.ir import (
     dtype_name,
     same_dim,
 )
-from weft.graph.opspec import Infer
+from weft.graph.opspec import Infer, blame, node_error
 from weft.graph.passes.partial import Partial, partial_results, refined
 from weft.graph.shapes import unknown_dim
 
@@ -45,9 +46,6 @@ RANDOM = frozenset("RandomNormal RandomNormalLike RandomUniform RandomUniformLik
 
 GROWING = frozenset("Range ConstantOfShape Expand Tile Resize OneHot Pad EyeLike".split())
 """Operators whose result may be much larger than what they read."""
-
-FAILURES = (GraphError, ArithmeticError, LookupError, TypeError, ValueError)
-"""What the numpy meaning of an operator may raise for values that it does not take."""
 
 _ROUNDS = 4
 
@@ -85,7 +83,7 @@ def results_of(node: Node, arrays: Sequence[Any]) -> list[Array] | None:
     """What a node gives for these arrays; None where it fails or gives something that is not an array."""
     try:
         made = operator_of(node).run(node, arrays)
-    except FAILURES:
+    except WeftError:
         return None  # the node will say what is wrong when it is run
     # In order, because what an operator gives may be a view of what it was given (a transpose, a broadcast).
     return [np.asarray(one, order="C") for one in made] if all(isinstance(one, np.ndarray) for one in made) else None
@@ -108,7 +106,7 @@ class _Inference:
         for value, array in graph.constants.items():
             made = self.define(value, TensorType(dtype_name(array.dtype), array.shape))
             constants[made] = self.constants[made] = array
-        nodes = [self.node(node) for node in graph.nodes]
+        nodes = [self.named(node) for node in graph.nodes]
         outputs = [self.new.get(value, value) for value in graph.outputs]
         return Graph(graph.name, [self.new[v] for v in graph.inputs], outputs, nodes, constants)
 
@@ -123,6 +121,13 @@ class _Inference:
         found = self.constants.get(value)
         return self.known.get(value) if found is None else found
 
+    def named(self, node: Node) -> Node:
+        """The node with its types; an error names it."""
+        try:
+            return self.node(node)
+        except Exception as error:
+            raise blame(node, "shape inference", error) from error
+
     def node(self, node: Node) -> Node:
         spec = operator_of(node)
         inputs = [None if v is None else self.new.get(v, v) for v in node.inputs]
@@ -133,13 +138,13 @@ class _Inference:
         types: Sequence[Type | None] = [None] * len(node.outputs)
         if all(v is None or v.type is not None for v in inputs):
             try:
-                types = spec.infer(Infer(node, input_types, values))
-            except GraphError:
+                types = spec.types(Infer(node, input_types, values))
+            except WeftError:
                 if self.depth == 0:
                     raise
                 # A branch that is never taken may be wrong for these shapes: it fails when it is run.
         if len(types) < len(node.outputs):
-            raise GraphError(f"{node.describe()}: has {len(node.outputs)} outputs, its operator gives {len(types)}")
+            raise node_error(node, f"has {len(node.outputs)} outputs, its operator gives {len(types)}")
         partials = [None if v is None else self.partial_of(v) for v in inputs]
         if any(p is not None for p in partials):
             types = refined(node, input_types, types, partials)

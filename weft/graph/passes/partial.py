@@ -103,7 +103,7 @@ def _moved(node: Node, inputs: Sequence[Partial | None]) -> list[Partial | None]
     else:
         try:
             made = operator_of(node).run(node, arrays)
-        except (WeftError, ArithmeticError, LookupError, TypeError, ValueError):
+        except WeftError:
             return None
     return [Partial(a.shape, [pool[i] if i >= 0 else None for i in a.ravel()]) for a in made]
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from weft.graph.interpreter import operator_of
 from weft.graph.ir import Array, Graph, Node, TensorType, Type, Value, all_graphs, dtype_name
-from weft.graph.opspec import Infer
+from weft.graph.opspec import Infer, blame
 
 
 def substitute_values(graph: Graph, new: Mapping[Value, Value]) -> Graph:
@@ -174,7 +174,7 @@ class Scope:
         if any(v is not None and v.type is None for v in node.inputs):
             return [None] * len(node.outputs)
         values = [self.constant(v) for v in node.inputs]
-        return operator_of(node).infer(Infer(node, types, values))
+        return operator_of(node).types(Infer(node, types, values))
 
     def emit(self, node: Node) -> None:
         """Adds a node to the graph that is being built."""
@@ -199,7 +199,10 @@ def _rewrite(scope: Scope, rule: Rule) -> Graph:
     graph = scope.graph
     for node in graph.nodes:
         node = _resolved(node, scope, rule)
-        found = rule(node, scope)
+        try:
+            found = rule(node, scope)
+        except Exception as error:
+            raise blame(node, f"the rewriting {rule.__name__}", error) from error
         for extra in scope.pending:
             scope.emit(extra)
         scope.pending.clear()

@@ -7,8 +7,8 @@ Cycles of a core, from the facts about the machine:
     weights       bytes that do not stay in the second-level cache, streamed from behind it once a call
 
 Products and transforms overlap with the stream of weights only in part. Winograd's sums are less exact, the more so the
-larger the tile: the error is measured for the very weight, on random data and on data with a large mean, and a tile
-that would miss the bound is not offered.
+larger the tile: the error is measured for the very weight, on random data, on data with a large mean and on data with
+an element as large as a tile may have, and a tile that would miss the bound is not offered.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from weft.graph.passes.algorithms import Alternative
 from weft.ops.attention_fused import Sizes
 from weft.ops.convolution import convolve_arrays
 from weft.ops.convolution_window import Pads, Window
-from weft.ops.convolution_winograd import DOMAIN, NAME, transform_weight, winograd_arrays
+from weft.ops.convolution_winograd import DOMAIN, MOST_SPREAD, NAME, direct_weight, transform_weight, winograd_arrays
 from weft.ops.fixed_weights import fix, may_fix
 from weft.targets.base import Target
 from weft.targets.cpu import amx
@@ -54,8 +54,15 @@ LEAST_SAVED = 0.15
 AS_GOOD = 1.2
 """A smaller tile is preferred to a larger one that is not faster by more than this."""
 
-MOST_ERROR = 2.5e-5
-"""The error, relative to the output's scale, that one convolution may have: a quarter of what a model may."""
+MOST_MODEL_ERROR = 1e-4
+"""The error, relative to the output's scale, that a model may have."""
+
+MOST_ERROR = MOST_MODEL_ERROR / 4
+"""The error that one convolution may have on data whose elements are of a size."""
+
+MOST_WEIGHT = 2.0**32
+"""With larger weights sums could overflow that are finite in a direct convolution: an even tile's elements are below
+2⁶⁴, the transforms make them at most 2¹⁵ times as large, and there are fewer than 2¹⁵ channels."""
 
 LEAST_QUERIES = 16
 """Attention of fewer queries does not pay for the copies of keys and values that one kernel makes."""
@@ -132,18 +139,14 @@ def alternatives(node: Node, weight: Array, target: Target, model_bytes: int = 0
     for tile in ranked_tiles(facts, target):
         if error_of(weight, tile) > MOST_ERROR:
             continue
-        size = 9 * (tile + 2) ** 2 * weight.nbytes // 81
+        extra = (tile + 2) ** 2 * weight.nbytes // 9  # the weight itself stays
         saved = direct - winograd_cycles(facts, tile, target)
-        made.append(
-            Alternative(
-                NAME, DOMAIN, {**attributes, "tile": tile}, _transformer(weight, tile), saved, size - weight.nbytes
-            )
-        )
+        made.append(Alternative(NAME, DOMAIN, {**attributes, "tile": tile}, _transformer(weight, tile), saved, extra))
     return made
 
 
-def _transformer(weight: Array, tile: int) -> Callable[[], Array]:
-    return lambda: transform_weight(weight, tile)
+def _transformer(weight: Array, tile: int) -> Callable[[], Sequence[Array]]:
+    return lambda: (transform_weight(weight, tile), direct_weight(weight))
 
 
 def _facts(node: Node, weight: Array, model_bytes: int) -> tuple[Convolution, Pads] | None:
@@ -158,7 +161,7 @@ def _facts(node: Node, weight: Array, model_bytes: int) -> tuple[Convolution, Pa
         return None
     batch, inputs, *spatial = first.type.static
     pads = window.padding(spatial)
-    if any(p < 0 for pair in pads for p in pair):
+    if any(p not in (0, 1) for pair in pads for p in pair):
         return None
     height, width = (n + a + b - 2 for n, (a, b) in zip(spatial, pads))
     return Convolution(batch, inputs, weight.shape[0], height, width, model_bytes), pads
@@ -216,7 +219,9 @@ def _cycles(products: int, share: float, moved: int, weights: int, model_bytes: 
 def error_of(weight: Array, tile: int) -> float:
     """The error of Winograd's sums in float32 for a weight, relative to the scale of the output; infinite if it fails.
 
-    On a few tiles, on some of the output channels (those with the largest and the smallest weights among them).
+    On a few tiles, on some of the output channels (those with the largest and the smallest weights among them): on
+    random data, on data with a large mean, and beside an element as large as a tile may have (there the outputs count
+    that do not read it, and all of a model's error is allowed).
     """
     order = np.argsort(np.abs(weight).max(axis=(1, 2, 3), initial=0.0), kind="stable")
     half = SAMPLE_OUTPUTS // 2
@@ -224,20 +229,24 @@ def error_of(weight: Array, tile: int) -> float:
     sample = weight[chosen]
     with np.errstate(all="ignore"):
         transformed = transform_weight(sample, tile)
-        if not (np.isfinite(sample).all() and np.isfinite(transformed).all()):
+        if not (np.isfinite(transformed).all() and np.abs(weight).max(initial=0.0) <= MOST_WEIGHT):
             return np.inf
         random = np.random.default_rng(0)
-        worst = 0.0
-        for mean in (0.0, 2.0):
-            x = (random.standard_normal((1, weight.shape[1], 2 * tile + 2, 2 * tile + 2)) + mean).astype(np.float32)
-            worst = max(worst, _error(x, sample, transformed, tile))
-    return worst
+        plain = random.standard_normal((1, weight.shape[1], 2 * tile + 2, 2 * tile + 2)).astype(np.float32)
+        errors = [_error(x, sample, transformed, tile) for x in (plain, plain + np.float32(2))]
+        blocks = np.lib.stride_tricks.sliding_window_view(np.abs(plain).max(axis=(0, 1)), (2, 2))
+        at = tile // 2 - 1
+        plain[0, 0, at, at] = MOST_SPREAD * blocks.max(axis=(2, 3)).min()
+        errors.append(_error(plain, sample, transformed, tile, at + 1) * MOST_ERROR / MOST_MODEL_ERROR)
+    return max(errors)
 
 
-def _error(x: Array, weight: Array, transformed: Array, tile: int) -> float:
+def _error(x: Array, weight: Array, transformed: Array, tile: int, first: int = 0) -> float:
+    """The error relative to the largest output, from the row `first` on."""
     node = Node("Conv", [], [], {})
     exact = convolve_arrays(x.astype(np.float64), weight.astype(np.float64), Window(Use(node), (3, 3)), 1)
-    made = winograd_arrays(x, transformed, tile, 3, ((0, 0), (0, 0)))
+    made = winograd_arrays(x, transformed, direct_weight(weight), tile, ((0, 0), (0, 0)))
+    made, exact = made[:, :, first:], exact[:, :, first:]
     scale = np.abs(exact).max(axis=(0, 2, 3))
     error = np.abs(made - exact).max(axis=(0, 2, 3))
     if not np.isfinite(error).all():

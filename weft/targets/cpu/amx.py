@@ -194,7 +194,7 @@ DOTS = {
 
 def _declare_load(name: str, shape: tuple[int, ...], dtype: str, step: int = 1) -> None:
     """A tile whose rows are every `step`-th of the source's."""
-    source = te.placeholder((shape[0] * step, *shape[1:]), dtype, name="source")
+    source = te.placeholder(((shape[0] - 1) * step + 1, *shape[1:]), dtype, name="source")
     tile = te.compute(shape, lambda row, *i: source[(row * step, *i)], name="tile")
     size = index_expr(shape[0]), index_expr(math.prod(shape[1:]) * int(source.dtype.bytes))
 

@@ -23,6 +23,7 @@ from weft.loop.passes.skip_zeros import skip_zeros
 from weft.loop.passes.transpose_stores import transpose_stores
 from weft.loop.passes.turn_loops import turn_loops
 from weft.loop.passes.unroll import unroll
+from weft.loop.passes.unswitch import unswitch
 from weft.loop.passes.vectorize import vectorize
 from weft.targets.base import Target
 from weft.targets.cpu.amx import configure_tiles
@@ -42,6 +43,7 @@ PASSES: tuple[Callable[[Func], Func], ...] = (
     simplify_func,
     insert_prefetch,
     skip_zeros,
+    unswitch,
     turn_loops,
     hoist,
     reuse_storage,

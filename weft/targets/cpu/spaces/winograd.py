@@ -10,6 +10,9 @@ V and M are the transformed input and the sums; blocks are such that they stay i
 order reads the weights once for a block of tiles, the second reads V once for a block of channels: the one that moves
 fewer bytes is the default. A product is a register tile of `rows` tiles × `vectors` of output channels, the weights
 packed in panels of that width when the model is compiled, V in groups of lanes so that its rows stand side by side.
+
+Before all that one pass over the input (threads) finds the tiles that are computed directly. Those are computed where a
+tile is transformed back, in one register tile; the loops over their products do not run for the others.
 """
 
 from __future__ import annotations
@@ -19,11 +22,13 @@ from dataclasses import dataclass
 from weft.core.errors import ScheduleError
 from weft.expr.nodes import Buffer, Load, Var
 from weft.loop.ir import Block
-from weft.ops.convolution_winograd import BACK, PADDED, ROWS, SUMS, TAKEN
+from weft.loop.passes.unswitch import NOTE as UNSWITCH
+from weft.ops.convolution_winograd import BACK, DIRECT, PADDED, PEAKS, ROWS, SUMS, TAKEN, UNEVEN
 from weft.schedule.facts import block_named, extent, facts_of, names_of, sole_reader
 from weft.schedule.schedule import Schedule, Stage
 from weft.schedule.space import Point, Space
 from weft.targets.base import Target
+from weft.targets.cpu.default_loops import LEAST_PARALLEL_WORK, extent_of
 from weft.targets.cpu.default_tiles import ceildiv
 from weft.targets.cpu.unit import Unit
 
@@ -74,7 +79,7 @@ def space(unit: Unit) -> Space | None:
     """The space of a Winograd convolution; None for any other product."""
     s = unit.schedule
     names = names_of(s)
-    if unit.facts.block.name != SUMS or not {ROWS, TAKEN, BACK} <= set(names):
+    if unit.facts.block.name != SUMS or not {ROWS, TAKEN, BACK, PEAKS, UNEVEN, DIRECT} <= set(names):
         return None
     chain, lanes = _chain(s), unit.target.lanes(unit.facts.target.dtype)
     weight = next((load.buffer for load in unit.facts.loads if load.buffer.name != TAKEN), None)
@@ -85,7 +90,7 @@ def space(unit: Unit) -> Space | None:
         return None
 
     def apply(point: Point) -> None:
-        own = {PADDED, ROWS, TAKEN, SUMS, BACK, chain.final, *chain.between}
+        own = {PADDED, ROWS, TAKEN, SUMS, BACK, PEAKS, UNEVEN, DIRECT, chain.final, *chain.between}
         others = set(names_of(s)) - own
         _Sketch(s, chain, sizes, point, lanes, weight).apply()
         unit.done.update(set(names_of(s)) - others)
@@ -225,6 +230,7 @@ class _Sketch:
         s, final = self.s, self.s[self.chain.final]
         by_channels = bool(self.point["threads_by_channels"])
         self.read_in_place()
+        self.peaks()
         accumulate = s.cache_write(SUMS, "local")
         facts = facts_of(final.block)
         lane = facts.spatial[-1 if len(facts.spatial) == 5 else CHANNEL].var
@@ -253,6 +259,24 @@ class _Sketch:
         value = facts.store.value if facts.store is not None else None
         if isinstance(value, Load) and facts.step(value, facts.spatial[-1].var) == 1 and len(facts.spatial) == 5:
             self.s[PADDED].compute_inline()
+
+    def peaks(self) -> None:
+        """The largest magnitudes, in lanes that are joined last."""
+        s, stage = self.s, self.s[PEAKS]
+        channel, *rest = stage.reduce_axis
+        if len(rest) == 2:
+            channel, lane = stage.split(channel, factor=self.lanes)
+        else:
+            lane = rest.pop()
+        partial = s.rfactor(stage, lane, factor_axis=3)
+        stage.compute_at(s[UNEVEN], s[UNEVEN].axis[0])
+        stage.unroll(stage.reduce_axis[0])
+        image, y, x, lane = partial.axis
+        channel, *rest = partial.reduce_axis
+        partial.reorder(image, y, channel, x, *rest, lane)
+        _write_out(partial, *rest, lane)
+        if extent_of(partial, channel) * extent_of(partial, x) * extent_of(partial, y) * 4 >= LEAST_PARALLEL_WORK:
+            partial.parallel(partial.fuse(image, y) if self.sizes.batch > 1 else y)
 
     def split_lanes(self, stage: Stage, at: int, axes: int) -> tuple[Var, Var]:
         """The loops over groups of lanes and inside them, of the channel axis of a stage that has so many axes.
@@ -304,13 +328,18 @@ class _Sketch:
         s[BACK].compute_at(stage, wide)
         s[BACK].set_scope("local")
         self.positions(s[BACK], first_inside=True)
+        s[DIRECT].compute_at(stage, wide, exact=False)
+        s[DIRECT].set_scope("local")
+        s[DIRECT].reorder(*s[DIRECT].reduce_axis, *self.tile_of_outputs(s[DIRECT]))
+        stage.annotate(UNSWITCH, facts_of(s[UNEVEN].block).target.name, wide)
 
-    def tile_of_outputs(self, stage: Stage) -> None:
-        """The elements of a block between: one tile, one group of lanes."""
+    def tile_of_outputs(self, stage: Stage) -> tuple[Var, Var, Var]:
+        """The elements of a block between: one tile, one group of lanes; gives their loops."""
         lane = stage.axis[-1] if len(stage.axis) == 5 else stage.axis[CHANNEL]
         row, column = stage.axis[2:4]
         stage.reorder(row, column, lane)
         _write_out(stage, row, column, lane)
+        return row, column, lane
 
     def positions(self, stage: Stage, first_inside: bool) -> None:
         """The positions of one tile, written out, one group of lanes each."""

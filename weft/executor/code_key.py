@@ -1,0 +1,224 @@
+"""What Python code does, as a hash: operators that users registered are part of what decides how a model is compiled.
+
+In: functions. Out: a hash that changes when they do: of their bytecode and constants, defaults, what their closures
+hold, the globals that they name, and so on through all of these, arrays by their bytes. Weft's own code and installed
+packages stand for themselves by version (the cache's key has Weft's whole source). What cannot be looked into, such as
+a lock or an open file, is an `Opaque` error: what depends on it is not kept on disk.
+What code reads from elsewhere when it runs, such as files, is not seen.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import sys
+import types
+from collections.abc import Iterable, Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from weft.core.errors import WeftError
+from weft.graph.opspec import OpSpec, operators
+from weft.runtime.fingerprint import fingerprint
+
+
+class Opaque(WeftError):
+    """Something that code uses and that cannot be described."""
+
+
+def operators_key() -> str:
+    """A hash of every operator whose code is not Weft's own; `Opaque` where one cannot be described."""
+    writer = _Writer()
+    for (domain, name), spec in sorted(operators().items()):
+        if not _is_own(spec):
+            writer.put("operator", domain, name)
+            for part in OpSpec.__slots__:
+                writer.value(getattr(spec, part), f"the operator {name}")
+    return writer.digest.hexdigest()
+
+
+def _is_own(spec: OpSpec) -> bool:
+    """Whether an operator is made of Weft's code alone, to the last cell of a closure."""
+    return all(_is_weft(getattr(spec, part), 0) for part in OpSpec.__slots__)
+
+
+def _is_weft(value: Any, depth: int) -> bool:
+    if value is None or isinstance(value, (str, int, float, np.dtype)):
+        return True
+    inside: Iterable[Any] = ()
+    if isinstance(value, (tuple, list, set, frozenset)):
+        inside = value
+    elif isinstance(value, dict):
+        inside = [*value, *value.values()]
+    elif isinstance(value, types.FunctionType):
+        inside = [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values(), *_cells(value)]
+    elif not isinstance(value, (type, types.ModuleType)):
+        inside = getattr(value, "__dict__", {}).values()
+    named = value if isinstance(value, (types.FunctionType, types.BuiltinFunctionType, type)) else type(value)
+    if depth == _DEEPEST or _package(getattr(named, "__module__", None) or "") not in ("weft", "numpy", "builtins"):
+        return False
+    return all(_is_weft(one, depth + 1) for one in inside)
+
+
+_DEEPEST = 8
+"""What lies deeper is described, whoever made it."""
+
+
+def _package(module: str) -> str:
+    return module.partition(".")[0]
+
+
+def _cells(function: types.FunctionType) -> Iterator[Any]:
+    for cell in function.__closure__ or ():
+        try:
+            yield cell.cell_contents
+        except ValueError:  # not filled yet: a function that names itself
+            yield None
+
+
+@functools.lru_cache(maxsize=256)
+def _version(package: str) -> str | None:
+    """The version of Weft, Python or an installed package; None for code of the user's own, which may change."""
+    if package in ("weft", "builtins") or package in sys.stdlib_module_names and package != "__main__":
+        return sys.version
+    module = sys.modules.get(package)
+    place = Path(getattr(module, "__file__", None) or "")
+    if not {"site-packages", "dist-packages"} & set(place.parts):
+        return None
+    try:
+        return str(getattr(module, "__version__", None) or metadata.version(package))
+    except metadata.PackageNotFoundError:
+        return None
+
+
+class _Writer:
+    """Puts values into a hash; one that was seen before is put as its number, so circles end."""
+
+    def __init__(self) -> None:
+        self.digest = hashlib.sha256()
+        self.seen: dict[int, int] = {}
+        self.alive: list[Any] = []
+
+    def put(self, *texts: object) -> None:
+        """Adds texts, each with its length."""
+        for text in texts:
+            data = str(text).encode("utf-8", "surrogatepass")
+            self.digest.update(b"%d:%s" % (len(data), data))
+
+    def value(self, value: Any, where: str, names: Iterable[str] = ()) -> None:
+        """Adds a value; `names` are those that the code which holds a module looks up."""
+        kind = type(value)
+        self.put(kind.__module__, kind.__qualname__)
+        if kind in _PLAIN:
+            self.put(repr(value))
+            return
+        if id(value) in self.seen and not isinstance(value, types.ModuleType):
+            self.put("again", self.seen[id(value)])
+            return
+        self.seen[id(value)] = len(self.seen)
+        self.alive.append(value)
+        if isinstance(value, types.ModuleType):
+            self.module(value, where, names)
+        elif isinstance(value, types.CodeType):
+            self.code(value, where)
+        elif isinstance(value, types.FunctionType):
+            self.function(value, where)
+        elif isinstance(value, type):
+            self.type(value, where)
+        elif kind in (tuple, list):
+            self.all(value, where)
+        elif kind is dict:
+            self.all([one for pair in value.items() for one in pair], where)
+        elif kind in (set, frozenset):
+            self.put(*sorted(map(repr, value)))
+        elif isinstance(value, np.ndarray) and value.dtype != object:
+            self.put(value.dtype, value.shape, fingerprint(value).hex())
+        elif isinstance(value, (staticmethod, classmethod)):
+            self.value(value.__func__, where)
+        elif isinstance(value, property):
+            self.all([value.fget, value.fset], where)
+        elif hasattr(value, "__wrapped__"):
+            self.value(value.__wrapped__, where)
+        else:
+            self.other(value, where)
+
+    def all(self, values: Iterable[Any], where: str) -> None:
+        """Adds several values, in order."""
+        found = list(values)
+        self.put(len(found))
+        for one in found:
+            self.value(one, where)
+
+    def is_known(self, module: str | None, name: str) -> bool:
+        """Adds something by its name where its package's version stands for it."""
+        version = None if module is None else _version(_package(module))
+        if version is not None:
+            self.put(module, name, version)
+        return version is not None
+
+    def module(self, value: types.ModuleType, where: str, names: Iterable[str]) -> None:
+        """A module by the names that may be looked up in it."""
+        self.put(value.__name__)
+        if not self.is_known(value.__name__, ""):
+            for name in sorted(set(names)):
+                if name in vars(value):
+                    self.put(name)
+                    self.value(vars(value)[name], f"{where}, {value.__name__}.{name}", names)
+
+    def code(self, code: types.CodeType, where: str) -> None:
+        """Bytecode with its constants and names; where its lines stand is no matter."""
+        self.put(code.co_name, code.co_flags, code.co_argcount, code.co_kwonlyargcount, code.co_posonlyargcount)
+        self.put(code.co_code.hex(), code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)
+        self.put(getattr(code, "co_exceptiontable", b"").hex())
+        self.all(code.co_consts, where)
+
+    def function(self, value: types.FunctionType, where: str) -> None:
+        """A function: its code where the version does not stand for it, and in any case what it was given."""
+        if not self.is_known(value.__module__, value.__qualname__):
+            self.value(value.__code__, where)
+            names = set(_names(value.__code__))
+            for name in sorted(names & value.__globals__.keys()):
+                self.put(name)
+                self.value(value.__globals__[name], f"{where}, {name}", names)
+        self.all([value.__defaults__, value.__kwdefaults__, *_cells(value)], where)
+
+    def type(self, value: type, where: str) -> None:
+        """A class: its bases and everything that stands in it."""
+        if self.is_known(value.__module__, value.__qualname__):
+            return
+        self.all(value.__bases__, where)
+        for name, one in sorted(vars(value).items()):
+            if name not in _OF_CLASSES and not isinstance(
+                one, (types.GetSetDescriptorType, types.MemberDescriptorType)
+            ):
+                self.put(name)
+                self.value(one, f"{where}, {value.__qualname__}.{name}")
+
+    def other(self, value: Any, where: str) -> None:
+        """An object as pickle would take it apart; a function written in C by its name."""
+        if isinstance(value, (types.BuiltinFunctionType, np.ufunc)) or type(value).__module__ == "builtins":
+            owner = getattr(value, "__module__", None) or type(getattr(value, "__self__", None)).__module__
+            if self.is_known(owner if owner != "NoneType" else "builtins", getattr(value, "__qualname__", repr(value))):
+                return
+        try:
+            parts = value.__reduce_ex__(4)
+        except Exception as error:  # noqa: BLE001 — code of whoever wrote the object
+            raise Opaque(f"{where}: {value!r} cannot be described: {error}") from None
+        if isinstance(parts, str):
+            raise Opaque(f"{where}: {value!r} is known by its name only")
+        self.all((list(one) if isinstance(one, Iterator) else one for one in parts), where)
+
+
+_PLAIN = (type(None), bool, int, float, complex, str, bytes, type(...), type(NotImplemented))
+_OF_CLASSES = ("__dict__", "__weakref__", "__doc__", "__module__", "__firstlineno__", "__static_attributes__")
+
+
+def _names(code: types.CodeType) -> Iterator[str]:
+    """The names that code looks up, that of its inner functions too."""
+    yield from code.co_names
+    for one in code.co_consts:
+        if isinstance(one, types.CodeType):
+            yield from _names(one)

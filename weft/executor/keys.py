@@ -1,0 +1,56 @@
+"""Keys that sign module files, so that `weft.load(path, key=…)` takes only files that a holder of the key signed.
+
+A key is 32 secret bytes, in a file that only its owner reads. A signature is an HMAC-SHA256 of the file's checksum. It
+is symmetric: whoever can check a file can also sign one, so a key belongs on machines of one owner. (Signatures that
+strangers can check, such as Ed25519, are not in Python's own library: sign the file with a tool for that.)
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+import re
+import secrets
+from pathlib import Path
+
+from weft.core.errors import WeftError
+
+KEY_BYTES = 32
+
+Key = bytes | str | os.PathLike[str]
+"""The bytes of a key, or the path of its file."""
+
+
+class KeyFileError(WeftError, ValueError):
+    """A key that cannot be read or made."""
+
+
+def new_key(path: str | os.PathLike[str]) -> None:
+    """Writes a new key to a file that only this user can read; one that is there is never written over."""
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except OSError as error:
+        raise KeyFileError(f"the key {os.fspath(path)} cannot be made: {error.strerror}") from None
+    with os.fdopen(handle, "w", encoding="ascii") as file:
+        file.write(f"weft-key {secrets.token_hex(KEY_BYTES)}\n")
+
+
+def read_key(key: Key) -> bytes:
+    """The bytes of a key."""
+    if isinstance(key, bytes):
+        if len(key) < KEY_BYTES:
+            raise KeyFileError(f"a key has {KEY_BYTES} bytes or more, not {len(key)}")
+        return key
+    try:
+        text = Path(key).read_bytes()[:200].decode("ascii", "replace")
+    except OSError as error:
+        raise KeyFileError(f"the key {os.fspath(key)} cannot be read: {error.strerror}") from None
+    found = re.fullmatch(r"weft-key ([0-9a-f]{64})\s*", text)
+    if found is None:
+        raise KeyFileError(f"{os.fspath(key)} is no key: `weft sign --new-key FILE` makes one")
+    return bytes.fromhex(found.group(1))
+
+
+def signature_of(checksum: bytes, key: Key) -> str:
+    """The signature of a file with this checksum."""
+    return hmac.new(read_key(key), b"weft module " + checksum, "sha256").hexdigest()
