@@ -4,12 +4,12 @@ import ctypes
 import importlib.util
 import shutil
 import threading
-import time
 
 import numpy as np
 import pytest
 
 import weft
+from tests.work import calls_of
 from weft import te
 from weft.builder import Built, BuiltFunction
 from weft.core.errors import WeftError
@@ -206,14 +206,13 @@ def test_several_modules_from_several_threads():
     assert not failures, failures
 
 
-def test_a_kernel_compiles_in_under_half_a_second():
-    times = []
-    for _ in range(3):
-        start = time.perf_counter()
+def test_a_kernel_is_little_work_beside_llvm():
+    def whole():
         s, args = matmul(1024)
         weft.build(s, args)
-        times.append(time.perf_counter() - start)
-    assert min(times) < 0.5, times
+
+    whole()
+    assert calls_of(whole) < 20_000
 
 
 def fused_convolution():
@@ -251,7 +250,7 @@ def fused_convolution():
     return s, [X, W, bias, Z]
 
 
-def test_a_fused_convolution_is_right_and_quick_to_lower():
+def test_a_fused_convolution_is_right_and_little_work_to_lower():
     s, args = fused_convolution()
     f = weft.build(s, args)
     random = np.random.default_rng(0)
@@ -262,12 +261,5 @@ def test_a_fused_convolution_is_right_and_quick_to_lower():
     windows = np.lib.stride_tricks.sliding_window_view(np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1))), (3, 3), axis=(2, 3))
     want = np.maximum(np.einsum("ncyxij,ocij->noyx", windows, w) + bias[:, None, None], 0)
     np.testing.assert_allclose(z, want, rtol=1e-4, atol=1e-3)
-    times = []
-    for _ in range(5):
-        start = time.perf_counter()
-        s, args = fused_convolution()
-        weft.lower(s, args)
-        times.append(time.perf_counter() - start)
     assert len(s.trace) == 12
-    print("schedule and lower:", min(times))
-    assert min(times) < 0.25, times  # 0.05 s on a quiet machine: benchmarks/ measures it
+    assert calls_of(lambda: weft.lower(*fused_convolution())) < 75_000

@@ -1,4 +1,4 @@
-"""`import weft` is quick, quiet, and needs the core's own packages only. Measured in fresh interpreters."""
+"""`import weft` loads little, is quiet, and needs the core's own packages only: seen in a fresh interpreter."""
 
 import json
 import subprocess
@@ -6,39 +6,34 @@ import sys
 
 import pytest
 
-SECONDS = 0.5
-TRIES = 5
+MODULES = 100
+"""How many modules may come with `import weft`: about 60 of Python's own today, and few of Weft's."""
 # What the core depends on, and what those bring along.
 CORE = {"weft", "numpy", "ml_dtypes", "llvmlite", "rich", "platformdirs", "pygments", "markdown_it", "mdurl"}
 
 PROGRAM = """
-import sys, time, json
+import sys
 before = set(sys.modules)
-start = time.perf_counter()
 import weft
-seconds = time.perf_counter() - start
-print(json.dumps({"seconds": seconds, "modules": sorted(set(sys.modules) - before)}))
+loaded = sorted(set(sys.modules) - before)
+import json
+print(json.dumps(loaded))
 """
 
 
-def import_in_fresh_interpreter() -> dict:
+@pytest.fixture(scope="module")
+def loaded() -> list[str]:
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert done.stderr == "", "import weft is not quiet"
     return json.loads(done.stdout)
 
 
-@pytest.fixture(scope="module")
-def imports():
-    return [import_in_fresh_interpreter() for _ in range(TRIES)]
+def test_import_is_quick(loaded):
+    assert len(loaded) < MODULES and not {"numpy", "llvmlite", "rich"} & set(loaded)
 
 
-def test_import_is_quick(imports):
-    # The least of several: the others measure what else the machine was doing.
-    assert min(one["seconds"] for one in imports) < SECONDS
-
-
-def test_import_needs_only_the_core(imports):
-    tops = {name.split(".")[0] for name in imports[0]["modules"]}
+def test_import_needs_only_the_core(loaded):
+    tops = {name.split(".")[0] for name in loaded}
     foreign = {name for name in tops - CORE - set(sys.stdlib_module_names) if not name.startswith(("_", "cython"))}
     assert foreign == set(), f"import weft also loads {', '.join(sorted(foreign))}"

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-
 import weft
+from tests.work import calls_of
 from weft import te
 
 TARGET = "x86_64-unknown-linux-gnu,cpu=skylake-avx512"
 LIMIT = 320_000
-"""Calls of Python functions, for schedule and lowering together: 286,000 by Python 3.11, fewer by later ones."""
+"""Calls of Python functions, for schedule and lowering together: 286,000 by Python 3.11."""
 
 
 def convolution():
@@ -55,23 +54,6 @@ def schedule(pad, conv, biased, out):
     s[cached].vectorize(row)
     s[cached].unroll(rx)
     return s
-
-
-def calls_of(work):
-    """How many Python functions some work calls: the same on every machine, however busy."""
-    count = 0
-
-    def called(frame, event, argument):
-        nonlocal count
-        count += event == "call"
-
-    before = sys.getprofile()
-    sys.setprofile(called)
-    try:
-        work()
-    finally:
-        sys.setprofile(before)
-    return count
 
 
 def test_schedule_and_lower_a_convolution():

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
@@ -55,9 +53,7 @@ def shape_of(tensor):
 
 def build_and_compare(schedule, inputs, output, reference, constants=(), tolerance=2e-5):
     """Schedules, compiles, runs and compares with numpy; gives the schedule."""
-    start = time.perf_counter()
     default_schedule(schedule, find_target("native"), constants)
-    seconds = time.perf_counter() - start
     function = weft.build(schedule, [*inputs, output])
     random = np.random.default_rng(0)
     arrays = [random.standard_normal(shape_of(t)).astype(t.dtype.numpy) for t in inputs]
@@ -65,7 +61,6 @@ def build_and_compare(schedule, inputs, output, reference, constants=(), toleran
     function(*arrays, made)
     want = reference(*arrays)
     np.testing.assert_allclose(made, want, rtol=tolerance, atol=tolerance * max(1.0, float(np.abs(want).max())))
-    assert seconds < 2.0
     return schedule
 
 
