@@ -23,9 +23,7 @@ _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 def scatter() -> range:
     """The addresses among which new small pieces of memory lie from now on, the smallest in the uppermost holes."""
     start = _reserve(HOLES * APART)
-    mapped = [
-        piece for piece in pieces() if piece[0] < 1 << 47
-    ]  # above lies what no process of its own maps (vsyscall)
+    mapped = [piece for piece in pieces() if piece[0] < 1 << 63]  # the other half is the system's
     for (_, end, _, _), (begin, _, _, name) in zip(mapped, mapped[1:]):
         if end >= start and begin > end and name != "[stack]":  # the stack grows downwards
             _reserve(begin - end, end)
