@@ -173,7 +173,7 @@ def files(tmp_path_factory):
 
     folder = tmp_path_factory.mktemp("options")
     write_tiny(folder / "tiny.onnx")
-    assert main(["compile", str(folder / "tiny.onnx"), "-o", str(folder / "tiny.weft")]) == 0
+    assert main(["compile", str(folder / "tiny.onnx"), "-o", str(folder / "saved.weft")]) == 0
     for name in ("team", "other"):
         assert main(["sign", "--new-key", str(folder / f"{name}.key")]) == 0
     np.save(folder / "data.npy", np.random.default_rng(0).standard_normal((5, 1, 4), "float32"))
@@ -242,7 +242,7 @@ CELLS = [(command, option, kind) for command, rows in TABLE.items() for option i
 @pytest.mark.parametrize(("command", "option", "kind"), CELLS, ids=[" ".join(cell) for cell in CELLS])
 def test_an_option_is_obeyed_or_refused(command, option, kind, seen, files, capsys):
     cell = TABLE[command][option]
-    model = {"onnx": files / "tiny.onnx", "weft": files / "tiny.weft", "built-in": "little"}[kind]
+    model = {"onnx": files / "tiny.onnx", "weft": files / "saved.weft", "built-in": "little"}[kind]
     words = [word.format(folder=files) for word in cell.words]
     base = BASE.get(command, "").split() if BASE.get(command, "").split()[:1] != words[:1] else []
     code = main([command, str(model), *base, *words, "--json"])

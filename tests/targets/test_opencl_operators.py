@@ -1,9 +1,13 @@
 """ONNX's node cases on OpenCL: every operator's tensor program under the GPU's default schedule, against its outputs.
 
-All cases of dense tensors run, many in one test: their kernels are compiled together, which is what makes that quick.
+Cases of dense tensors run, many in one test: their kernels are compiled together, which is what makes that quick. The
+quick suite has two cases of each operator, the full one all that there are.
 """
 
 from __future__ import annotations
+
+import collections
+import functools
 
 import numpy as np
 import pytest
@@ -14,7 +18,9 @@ from tests.targets import device_graphs
 from weft.frontends.onnx import load
 
 RANDOM = ("bernoulli", "random", "dropout_random", "training_dropout")
-PORTIONS = 48
+PORTIONS, MORE_PORTIONS = 12, 36
+OF_EACH = 2
+"""How many cases of an operator the quick suite runs."""
 
 
 def _is_tensor(value):
@@ -37,9 +43,20 @@ def wanted_cases():
     return made
 
 
-def check_portion(number, portions, target):
-    """Every so-manieth case; what is wrong with any of them is told at the end."""
-    cases = wanted_cases()[number::portions]
+@functools.cache
+def divided_cases():
+    """The cases of the quick suite, which have an operator that few before them have, and the others."""
+    seen = collections.Counter()
+    few, others = [], []
+    for case in wanted_cases():
+        operators = {node.op_type for node in case.model.graph.node}
+        (few if any(seen[name] < OF_EACH for name in operators) else others).append(case)
+        seen.update(operators)
+    return few, others
+
+
+def check_portion(cases, target):
+    """Some cases; what is wrong with any of them is told at the end."""
     plans, wrong = [], {}
     for case in cases:
         try:
@@ -59,5 +76,13 @@ def check_portion(number, portions, target):
 
 
 @pytest.mark.parametrize("number", range(PORTIONS))
-def test_cases_on_opencl(number):
-    check_portion(number, PORTIONS, opencl())
+def test_every_operator_on_opencl(number):
+    target = opencl()
+    check_portion(divided_cases()[0][number::PORTIONS], target)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(MORE_PORTIONS))
+def test_all_cases_on_opencl(number):
+    target = opencl()
+    check_portion(divided_cases()[1][number::MORE_PORTIONS], target)
