@@ -124,10 +124,8 @@ def _infer(c: Infer) -> list[Type]:
         return [TensorType(x.dtype, None)]
     tile = _tile(c)
     size = u.dims[0]
-    if x.rank != 4 or u.rank != 4 or not isinstance(size, int) or u.dims[1] != size or size <= tile:
+    if not isinstance(size, int) or size <= tile:
         raise c.error(f"an input {x!r} with a transformed weight {u!r} for tiles of {tile} × {tile}")
-    if isinstance(x.dims[1], int) and isinstance(u.dims[2], int) and x.dims[1] != u.dims[2]:
-        raise c.error(f"the input has {x.dims[1]} channels and the weight takes {u.dims[2]}")
     less = size - tile
     spatial = [minus(plus(d, a + b), less) for d, (a, b) in zip(x.dims[2:], _padding(c))]
     if any(isinstance(d, int) and d < 1 for d in spatial):
@@ -292,4 +290,14 @@ def _compute(c: Compute, x: te.Tensor, u: te.Tensor, bias: te.Tensor | None = No
     return finish(c, winograd_tensors(x, u, _tile(c), _padding(c), c.out_shape()), bias)
 
 
-register(OpSpec(NAME, _infer, _evaluate, _compute, kind="complex", domain=DOMAIN))
+register(
+    OpSpec(
+        NAME,
+        _infer,
+        _evaluate,
+        _compute,
+        kind="complex",
+        domain=DOMAIN,
+        takes="X:float[n c h w], U:float[t t c m], B:float[m]?",
+    )
+)

@@ -54,4 +54,14 @@ def _compute(c: Compute, x: te.Tensor, high: te.Tensor, low: te.Tensor, scale: t
     return stage(c.out_shape(), lambda *at: finish(*at), name="fixed_matmul")
 
 
-register(OpSpec(PRODUCT, _infer, _evaluate, _compute, kind="complex", domain=DOMAIN))
+register(
+    OpSpec(
+        PRODUCT,
+        _infer,
+        _evaluate,
+        _compute,
+        kind="complex",
+        domain=DOMAIN,
+        takes="X:float32[_ *b], high:int16[m k], low:uint8[m k], scale:float32[m], bias:float32?",
+    )
+)
