@@ -98,10 +98,14 @@ def new_trees(**changes):
     return single("TreeEnsemble", Given(2, 2), domain="ai.onnx.ml", **{**attributes, **changes})
 
 
-def quantized_product(y_zero):
-    one, zero = np.float32(1), np.uint8(0)
-    a = Given(2, 2, dtype="uint8")
-    return single("QLinearMatMul", a, one, zero, a, one, zero, one, y_zero)
+def byte(*shape):
+    return Given(*shape, dtype="uint8")
+
+
+def quantized_product(y_zero, a=np.zeros((2, 2), np.uint8), scale=np.float32(1)):  # noqa: B008  (nobody writes to them)
+    one, zero = np.float32(1), np.zeros((), a.dtype)
+    given = Given(*a.shape, dtype=a.dtype)
+    return single("QLinearMatMul", given, scale, zero, given, one, zero, one, y_zero)
 
 
 def lstm(*shapes, **attributes):
@@ -137,6 +141,29 @@ REFUSED = {
         "NonMaxSuppression", Given(1, 6, 4), Given(1, 1, 3), i64(3), f32(0.5), f32(0)
     ),
     "Slice, ends of another length": lambda: single("Slice", Given(4, 4), i64(0, 0), i64(4), i64(0)),
+    "QLinearMatMul of 32 bits": lambda: quantized_product(np.uint32(0), a=np.zeros((2, 2), np.uint32)),
+    "QLinearMatMul, a matrix of scales": lambda: quantized_product(np.uint8(0), scale=np.ones((7, 7), np.float32)),
+    "MatMulInteger, zero points of other rows": lambda: single("MatMulInteger", byte(4, 3), byte(3, 2), byte(16)),
+    "MatMulInteger, zero points of a vector": lambda: single("MatMulInteger", byte(3), byte(3, 2), byte(3)),
+    "MatMulInteger, zero points of other columns": lambda: single(
+        "MatMulInteger", byte(4, 3), byte(3, 2), None, byte(3)
+    ),
+    "MatMul of two types": lambda: single("MatMul", byte(4), Given(2, 4, 1)),
+    "Gemm of two types": lambda: single("Gemm", Given(2, 4), Given(4, 2, dtype="float64")),
+    "Einsum of two types": lambda: single("Einsum", Given(2, 4), byte(4, 2), equation="ij,jk->ik"),
+    "Conv of two types": lambda: single("Conv", FOUR, byte(1, 1, 2, 2)),
+    "STFT of seven parts": lambda: single("STFT", Given(7, 128, 7), np.int64(4), None, np.int64(8)),
+    "DFT of eight parts": lambda: single("DFT", Given(1, 16, 8), opset=20),
+    "AffineGrid, a wide theta": lambda: single("AffineGrid", Given(2, 2, 17), i64(2, 1, 4, 4)),
+    "AffineGrid, theta of a space": lambda: single("AffineGrid", Given(2, 3, 4), i64(2, 1, 4, 4)),
+    "AffineGrid, theta of another batch": lambda: single("AffineGrid", Given(3, 2, 3), i64(2, 1, 4, 4)),
+    "DeformConv, a mask of another batch": lambda: single(
+        "DeformConv", FOUR, Given(1, 1, 2, 2), Given(1, 8, 3, 3), None, Given(2, 4, 3, 3)
+    ),
+    "MatMulNBits, few weights": lambda: single(
+        "MatMulNBits", Given(2, 32), byte(4, 1, 8), Given(4), domain="com.microsoft", K=32, N=4, block_size=32
+    ),
+    "LRN over no channels": lambda: single("LRN", FOUR, size=0),
     # part 6: what raised Python's own exceptions
     "Range to NaN": lambda: single("Range", np.float32(0), np.float32("nan"), np.float32(1)),
     "Range to infinity": lambda: single("Range", np.float32(0), np.float32("inf"), np.float32(1)),
@@ -192,6 +219,26 @@ def test_the_cause_is_kept():
 def test_a_node_with_too_many_outputs():
     with pytest.raises(FrontendError, match=r"culprit.*outputs; 65536 are the most"):
         weft.compile(single("Split", Given(70_000), outputs=70_000, num_outputs=70_000))
+
+
+def test_a_constant_with_two_outputs():
+    model = single("Constant", outputs=2, value_int=3)
+    with pytest.raises(FrontendError, match=r"culprit.*0 inputs and 2 outputs, where the operator has at most 0 and 1"):
+        weft.compile(model)
+
+
+@pytest.mark.parametrize(
+    "op,inputs,most", [("Relu", 1, 1), ("Add", 2, 1), ("LayerNormalization", 2, 3), ("MaxPool", 1, 2), ("Unique", 1, 4)]
+)
+def test_outputs_that_the_operator_does_not_have(op, inputs, most):
+    """Whoever makes the node: types and values are asked for through OpSpec, where outputs are counted."""
+    shape = (1, 1, 4, 4) if op == "MaxPool" else (4,)
+    given = [Value(f"x{k}", TensorType("float32", shape)) for k in range(inputs)]
+    node = Node(op, given, [Value(f"y{k}") for k in range(most + 1)], {"kernel_shape": [2, 2]}, name="culprit")
+    graph = Graph("g", given, node.outputs, [node])
+    for attempt in (lambda: infer(graph), lambda: interpret_graph(graph, [np.ones(shape, np.float32)] * inputs)):
+        with pytest.raises(GraphError, match=rf"culprit.*it has {most + 1} outputs, and its operator gives {most}"):
+            attempt()
 
 
 # ------------------------------------------------------------------------------------------------------ right answers

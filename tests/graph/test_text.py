@@ -87,6 +87,19 @@ def test_types():
         ("graph g() -> () {} more", "expected the end of the text, found 'more'"),
         ("graph g() -> () {\n  %y = Relu(%\n}", "expected an input or an attribute|expected a value"),
         ("", "expected 'graph'"),
+        (
+            'graph g() -> () {\n  %y = Relu(a="x\ty")\n}',
+            "line 2.*expected a string of JSON before this .*control character",
+        ),
+        ('graph g(%"\\q") -> () {}', "expected a string of JSON before this"),
+        ("graph g() -> () {\n  const %c: int32[1] = [1e999]\n}", "line 2.*expected elements of int32 before this"),
+        ("graph g() -> () {\n  const %c: int8[1] = [300]\n}", "expected elements of int8 before this"),
+        ('graph g() -> () {\n  const %c: float32[1] = ["a"]\n}', "expected elements of float32 before this"),
+        ("graph g() -> () {\n  const %c: float32[n] = [1.0]\n}", "expected an array of known sizes"),
+        (
+            "graph g() -> () {\n  const %c: float32[2] = [[1.0], 2.0]\n}",
+            "expected elements of float32|expected 2 elements",
+        ),
     ],
 )
 def test_errors_say_where(text, message):

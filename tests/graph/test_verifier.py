@@ -91,5 +91,7 @@ def test_types():
     x, y = value("x"), value("y", TensorType("float32", [3]))
     with pytest.raises(GraphError, match=r"types: 'y' is marked float32\[3\], inference finds float32\[2\]"):
         verify_graph(Graph("g", [x], [y], [Node("Relu", [x], [y])]))
+    with pytest.raises(GraphError, match=r"input 'n': types: 'n' is marked float32\[-2\], which has a negative size"):
+        verify_graph(Graph("g", [value("n", TensorType("float32", [-2]))], [], []))
     with pytest.raises(GraphError, match="constant 'x': types: expected elements of float32, not int64"):
         verify_graph(Graph("g", [], [x], [], {x: np.zeros(2, np.int64)}))

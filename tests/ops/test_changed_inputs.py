@@ -40,7 +40,7 @@ def changed(arrays, chance):
 
 
 def check(run, node, arrays, types):
-    inferred = run.spec.infer(Infer(node, types, arrays))
+    inferred = run.spec.types(Infer(node, types, arrays))
     for got, kind in zip(run.spec.run(node, arrays, interpret_graph), inferred):
         if isinstance(kind, TensorType) and isinstance(got, np.ndarray):
             assert dtype_name(got.dtype) == kind.dtype, (got.dtype, kind)
@@ -53,8 +53,8 @@ def check(run, node, arrays, types):
         None if t is None or i in run.spec.shape_inputs else te.placeholder(t.static, t.core)
         for i, t in enumerate(types)
     ]
-    made = run.spec.compute(Compute(node, types, inferred, arrays), *tensors)
-    for out, kind in zip(made if isinstance(made, tuple) else (made,) if made is not None else (), inferred):
+    made = run.spec.tensors(Compute(node, types, inferred, arrays), tensors)
+    for out, kind in zip(made or (), inferred):
         assert str(out.dtype) == kind.dtype and tuple(int_value(s) for s in out.shape) == kind.static
 
 
@@ -72,8 +72,8 @@ def test_changed_input(op):
         except GraphError as error:
             assert op in str(error)
         try:
-            run.spec.infer(Infer(node, types, [None] * len(arrays)))
+            run.spec.types(Infer(node, types, [None] * len(arrays)))
             unranked = [TensorType(t.dtype, None) if isinstance(t, TensorType) else t for t in types]
-            run.spec.infer(Infer(node, unranked, [None] * len(arrays)))
+            run.spec.types(Infer(node, unranked, [None] * len(arrays)))
         except GraphError as error:
             assert op in str(error)

@@ -80,6 +80,14 @@ def test_loop(most, turns):
     assert last == 3 * 2.0**turns
 
 
+@pytest.mark.parametrize("typed", [True, False])
+def test_loop_without_a_turn(typed):
+    """What a loop keeps is empty then, and its type follows from the body, with types inferred or not."""
+    graph = loop_graph()
+    made = interpret_graph(infer(graph) if typed else graph, [np.float32(3), np.int64(0)])
+    assert [(a.dtype, a.shape) for a in made] == [(np.float32, ()), (np.float32, (0,))]
+
+
 def test_loop_without_a_limit():
     last, _ = interpret_graph(infer(loop_graph(False)), [np.array(3, "float32"), np.array(0)])
     assert last == 192

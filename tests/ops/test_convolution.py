@@ -165,10 +165,28 @@ def test_deformable_refuses_offsets_of_another_shape(offset):
         run_node("DeformConv", x, w, numbers(*offset), offset_group=2)
 
 
+@pytest.mark.parametrize("offset", [np.nan, np.inf, -np.inf, 1e30])
+def test_offsets_that_lead_nowhere(offset):
+    """An infinite offset leads outside the input, where it is zero, and NaN leads nowhere: both count as outside."""
+    x, w, offsets = numbers(1, 1, 4, 4), numbers(1, 1, 2, 2), np.zeros((1, 8, 3, 3), np.float32)
+    offsets[0, 2, 1, 1] = offset  # how far down the second tap of the middle is moved
+    made, built = run_node("DeformConv", x, w, offsets)
+    plain = run_node("Conv", x, w)[0][0]
+    plain[0, 0, 1, 1] -= x[0, 0, 1, 2] * w[0, 0, 0, 1]
+    for got in (made[0], built[0]):
+        np.testing.assert_allclose(got, plain, rtol=1e-5, atol=1e-6)
+
+
+def test_deformed_without_an_input():
+    offsets = np.zeros((1, 2, 2, 3), np.float32)
+    ((made,), _) = run_node("DeformConv", numbers(1, 1, 0, 3), numbers(1, 1, 1, 1), offsets, pads=[1, 0, 1, 0])
+    assert made.shape == (1, 1, 2, 3) and not made.any()
+
+
 def test_transposed_refuses():
     with pytest.raises(GraphError, match="group"):
         run_node("ConvTranspose", numbers(1, 4, 5), numbers(4, 2, 3), group=0)
-    with pytest.raises(GraphError, match="channels"):
+    with pytest.raises(GraphError, match=r"\(W\) has the shape \[3, 2, 3\], where c = 4"):
         run_node("ConvTranspose", numbers(1, 4, 5), numbers(3, 2, 3))
 
 

@@ -73,8 +73,8 @@ def test_against_torch(tile, batch, channels, features, height, width, pads):
     [
         ((1, 4, 8, 8), (4, 4, 4, 8), {}, "'tile' is missing"),
         ((1, 4, 8, 8), (4, 4, 4, 8), {"tile": 3}, "it must be 2, 4 or 6"),
-        ((1, 4, 8, 8), (4, 5, 4, 8), {"tile": 2}, "for tiles of 2"),
-        ((1, 4, 8, 8), (4, 4, 5, 8), {"tile": 2}, "takes 5"),
+        ((1, 4, 8, 8), (4, 5, 4, 8), {"tile": 2}, "has the shape"),
+        ((1, 4, 8, 8), (4, 4, 5, 8), {"tile": 2}, "where c = 4"),
         ((1, 4, 8, 8), (4, 4, 4, 8), {"tile": 2, "pads": [1, 1]}, "four numbers"),
         ((1, 4, 8, 8), (4, 4, 4, 8), {"tile": 2, "pads": [2, 1, 1, 1]}, "each 0 or 1"),
         ((1, 4, 8, 8), (6, 6, 4, 8), {"tile": 2}, "a weight"),

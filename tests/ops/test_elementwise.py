@@ -132,8 +132,8 @@ def test_named_sizes_broadcast():
     ("op", "arrays", "text"),
     [
         ("Add", [numbers(2), numbers(3)], "broadcast"),
-        ("Add", [numbers(2), numbers(2).astype(np.float64)], "one element type"),
-        ("Exp", [numbers(2, dtype="int32")], "not defined on int32"),
+        ("Add", [numbers(2), numbers(2).astype(np.float64)], "holds float64, not a .float32."),
+        ("Exp", [numbers(2, dtype="int32")], "holds int32, not float"),
         ("Where", [numbers(2), numbers(2), numbers(2)], "holds float32, not bool"),
     ],
 )

@@ -234,7 +234,7 @@ class OpSpec:
         shape_inputs: Sequence[int] = (),
         domain: str = "",
         expand: ExpandFunction | None = None,
-        takes: str = "",
+        takes: str | None = None,
         requires: Sequence[Relation] = (),
     ) -> None:
         self.name = name
@@ -254,7 +254,7 @@ class OpSpec:
 
     def check(self, c: Infer) -> None:
         """An error where inputs or attributes are not what the operator demands."""
-        problem = signature(self.takes).problem(c) if self.takes else None
+        problem = None if self.takes is None else signature(self.takes).problem(c)
         for relation in () if problem else self.requires:
             problem = relation.problem(c)
             if problem:
@@ -267,8 +267,7 @@ class OpSpec:
         try:
             self.check(c)
             made = list(self.infer(c))
-            if max(len(made), len(c.node.outputs)) > MOST_OUTPUTS:
-                raise c.error(f"it has {max(len(made), len(c.node.outputs))} outputs; {MOST_OUTPUTS} are the most")
+            _check_outputs(c, len(made))
             for position, kind in enumerate(made):
                 _check_size(c, position, kind)
         except Exception as error:
@@ -278,14 +277,16 @@ class OpSpec:
     def run(self, node: Node, arrays: Sequence[Any], run_graph: Any = None) -> list[Any]:
         """The outputs for these inputs, by the numpy meaning: always a list."""
         try:
-            if self.shape_inputs or self.takes or self.requires:
+            if self.shape_inputs or self.takes is not None or self.requires:
                 # Where sizes are data, no tensor is tried that is larger than any memory (numpy's tile would crash).
                 (self.types if self.shape_inputs else self.check)(Infer(node, [type_of(a) for a in arrays], arrays))
             with np.errstate(all="ignore"):
-                made = self.evaluate(Evaluate(node, run_graph), *arrays)
+                found = self.evaluate(Evaluate(node, run_graph), *arrays)
+            made = list(found) if isinstance(found, tuple) else [found]
+            _check_outputs(Use(node), len(made))
         except Exception as error:
             raise blame(node, evaluation_of(arrays), error) from error
-        return list(made) if isinstance(made, tuple) else [made]
+        return made
 
     def tensors(self, c: Compute, given: Sequence[Any]) -> list[Any] | None:
         """The outputs as tensor expressions; None where this use has none."""
@@ -315,9 +316,18 @@ def evaluation_of(arrays: Sequence[Any]) -> str:
 
 def type_of(value: Any) -> Type | None:
     """The type of what a run hands to an operator: an array, a list of them, or nothing."""
-    if isinstance(value, np.ndarray):
+    if isinstance(value, (np.ndarray, np.generic)):
         return TensorType(dtype_name(value.dtype), value.shape)
     return SequenceType(TensorType("float32", None)) if value is not None else None
+
+
+def _check_outputs(c: Use, count: int) -> None:
+    """Refuses a node with more outputs than its operator gives."""
+    asked = len(c.node.outputs)
+    if max(count, asked) > MOST_OUTPUTS:
+        raise c.error(f"it has {max(count, asked)} outputs; {MOST_OUTPUTS} are the most")
+    if asked > count:
+        raise c.error(f"it has {asked} outputs, and its operator gives {count}")
 
 
 def _check_size(c: Infer, position: int, kind: Type) -> None:

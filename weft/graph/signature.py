@@ -5,7 +5,8 @@
 
     signature := input ("," input)* [", ..."]             `...`: the last input may come any number of times
     input     := name [":" element ("|" element)*] [shape ("|" shape)*] ["?"]              `?`: it may be left out
-    element   := float | int | index | number | bool | string | an element type | an earlier input, whose type it has
+    element   := float | signed | unsigned | int | index | number | narrow | an element type (bool, string, int8, …)
+                 | an earlier input, whose type it has
     shape     := "[" size* "]"
     size      := number | [number "*"] name | [number "*"] "@" attribute | "*" name (any number of sizes) | "_"
 
@@ -26,17 +27,18 @@ from weft.graph.ir import Dim, TensorType, Type
 if TYPE_CHECKING:
     from weft.graph.opspec import Infer
 
-_INTEGERS = frozenset("int8 int16 int32 int64 uint8 uint16 uint32 uint64 int2 uint2 int4 uint4".split())
-_FLOATS = frozenset(
-    "float16 bfloat16 float32 float64 float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz float8_e8m0fnu "
-    "float4_e2m1fn".split()
-)
-_ELEMENTS = {
-    "int": _INTEGERS,
-    "index": frozenset(("int32", "int64")),
-    "float": _FLOATS,
-    "number": _INTEGERS | _FLOATS,
+_NAMES = {
+    "float": "float16 bfloat16 float32 float64",
+    "signed": "int8 int16 int32 int64",
+    "unsigned": "uint8 uint16 uint32 uint64",
+    "index": "int32 int64",
+    "narrow": "float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz float8_e8m0fnu float4_e2m1fn "
+    "int4 uint4 int2 uint2",
 }
+ELEMENTS = {name: frozenset(types.split()) for name, types in _NAMES.items()}
+"""Element types by the words of signatures; those that only casts and quantization know are `narrow`."""
+ELEMENTS["int"] = ELEMENTS["signed"] | ELEMENTS["unsigned"]
+ELEMENTS["number"] = ELEMENTS["int"] | ELEMENTS["float"]
 
 
 class Size(NamedTuple):
@@ -105,12 +107,12 @@ class Signature:
             return self._problem(key, given)
 
     def _problem(self, types: Sequence[Any], attributes: Sequence[Any]) -> str | None:
-        if len(types) > len(self.inputs) and not self.variadic:
+        if any(kind is not None for kind in types[len(self.inputs) :]) and not self.variadic:
             return f"it has {len(types)} inputs; {self}"
         bound: Bound = {f"@{n}": v for n, v in zip(self.attributes, attributes) if isinstance(v, int)}
         found: dict[str, Any] = {}
         last = len(self.inputs) - 1
-        for at in range(max(len(types), len(self.inputs))):
+        for at in range(max(len(types) if self.variadic else 0, len(self.inputs))):
             wanted, kind = self.inputs[min(at, last)], types[at] if at < len(types) else None
             if kind is None:
                 if wanted.optional or (at > last and at >= len(types)):
@@ -128,7 +130,7 @@ class Signature:
         dtype, dims = kind
         found.setdefault(wanted.name, dtype)
         if wanted.elements and not any(
-            dtype == e or dtype in _ELEMENTS.get(e, ()) or found.get(e) == dtype for e in wanted.elements
+            dtype == e or dtype in ELEMENTS.get(e, ()) or found.get(e) == dtype for e in wanted.elements
         ):
             same = [f"{e} ({found[e]})" if e in found else e for e in wanted.elements]
             return f"holds {dtype}, not {' or '.join(same)}"
@@ -252,6 +254,31 @@ class SameSize:
         return (
             f"input {self.position} is {list(mine)}, where dimension {at} must be {other[there]}, as of input {self.of}"
         )
+
+
+@dataclass(frozen=True)
+class Along:
+    """An input is one number, or has one for each place along an axis of the matrices that another input holds: as a
+    vector, or with the rank of that input and a size of 1 along the other axis of its matrices."""
+
+    position: int
+    of: int
+    axis: int
+
+    def problem(self, c: Infer) -> str | None:
+        """See Relation."""
+        mine, other = _dims(c, self.position), _dims(c, self.of)
+        if mine is None or other is None or all(size == 1 for size in mine):
+            return None
+        count = other[self.axis] if len(other) >= 2 else 1
+        wanted = list(other)
+        if len(other) >= 2:
+            wanted[-3 - self.axis] = 1
+        if len(mine) == 1 and not _differ(mine[0], count):
+            return None
+        if len(mine) == len(wanted) >= 2 and not any(map(_differ, mine, wanted)):
+            return None
+        return f"input {self.position} is {list(mine)}; it may be one number, [{count!r}] or {wanted} for {list(other)}"
 
 
 @dataclass(frozen=True)

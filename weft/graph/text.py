@@ -277,11 +277,17 @@ class _Reader:
         return out
 
     def string(self) -> str:
-        return str(json.loads(self.take(_STRING, "a string in quotes").group()))
+        return self.quoted(self.take(_STRING, "a string in quotes").group())
+
+    def quoted(self, text: str) -> str:
+        try:
+            return str(json.loads(text))
+        except ValueError as error:  # a control character, an escape that JSON does not have
+            raise self.error(f"a string of JSON before this ({error})") from None
 
     def name_of_value(self) -> str:
         found = self.take(_VALUE, "a value such as %x")
-        return found.group(1) if found.group(1) is not None else str(json.loads(found.group(2)))
+        return found.group(1) if found.group(1) is not None else self.quoted(found.group(2))
 
     def graph(self, outer: Mapping[str, Value]) -> Graph:
         self.need("graph")
@@ -338,15 +344,17 @@ class _Reader:
 
     def array(self, kind: TensorType) -> Array:
         made = np.array(self.elements(), dtype=object)
+        if not kind.is_static:
+            raise self.error(f"an array of known sizes before this, not {format_type(kind)}")
         if made.size != math.prod(kind.static):
             raise self.error(f"{math.prod(kind.static)} elements before this")
         if kind.dtype == "string":
             return made.reshape(kind.static)
-        return (
-            made.astype(np.float64 if "int" not in kind.dtype and kind.dtype != "bool" else object)
-            .astype(kind.numpy)
-            .reshape(kind.static)
-        )
+        whole = "int" in kind.dtype or kind.dtype == "bool"
+        try:
+            return made.astype(object if whole else np.float64).astype(kind.numpy).reshape(kind.static)
+        except (ValueError, TypeError, OverflowError) as error:  # a string, an infinity among integers, 300 in a byte
+            raise self.error(f"elements of {kind.dtype} before this ({error})") from None
 
     def elements(self) -> Any:
         if self.has("["):

@@ -5,7 +5,8 @@ named once       no two values that can be seen together have one name
 before use       a node stands after what it reads; subgraphs see the values around them
 no cycles        (a cycle is what makes it impossible to put the nodes in order)
 operators        every operator is in the table
-types            a constant is what its type says, and types agree with inference where both are known
+types            a constant is what its type says, no size is negative, and types agree with inference where both are
+                 known
 outputs          every output is defined
 """
 
@@ -55,6 +56,9 @@ def _structure(graph: Graph, outer: Mapping[str, Value]) -> None:
 
 
 def _define(value: Value, where: str, named: dict[str, Value], defined: set[Value]) -> None:
+    sizes = value.type.shape or () if isinstance(value.type, TensorType) else ()
+    if any(isinstance(size, int) and size < 0 for size in sizes):
+        raise GraphError(f"{where}: types: {value.name!r} is marked {value.type!r}, which has a negative size")
     if value in defined:
         raise GraphError(f"{where}: defined once: the value {value.name!r} is defined a second time")
     if value.name in named:

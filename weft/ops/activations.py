@@ -5,7 +5,6 @@ float16 and bfloat16 are computed in float32 and rounded once.
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,17 +15,7 @@ from weft import te
 from weft.graph.ir import Type
 from weft.graph.opspec import Infer, Use
 from weft.ops.elementwise import erf
-from weft.ops.elementwise_support import (
-    FLOATS,
-    NUMBERS,
-    SIGNED,
-    elementwise,
-    expect_broadcast,
-    expect_inputs,
-    infer_broadcast,
-    infer_same,
-    same_types,
-)
+from weft.ops.elementwise_support import elementwise, expect_broadcast, infer_broadcast, infer_same, signature_of
 
 
 class Functions:
@@ -52,16 +41,13 @@ Formula = Callable[..., Any]
 
 
 def activation(
-    name: str, formula: Formula, types: str = FLOATS, infer: Callable[[Infer], Sequence[Type]] = infer_same
+    name: str, formula: Formula, types: str = "float", infer: Callable[[Infer], Sequence[Type]] = infer_same
 ) -> None:
     """Registers an activation from its formula of (functions, use, x, …)."""
-    count = len(inspect.signature(formula).parameters) - 2
-
-    def checked(c: Infer) -> Sequence[Type]:
-        expect_inputs(c, count)
-        return infer(c)
-
-    elementwise(name, lambda c, *x: formula(ARRAYS, c, *x), lambda c, *x: formula(EXPRESSIONS, c, *x), checked, types)
+    takes = signature_of(formula, 2, types, True)
+    elementwise(
+        name, lambda c, *x: formula(ARRAYS, c, *x), lambda c, *x: formula(EXPRESSIONS, c, *x), infer, takes=takes
+    )
 
 
 def _celu(m: Any, c: Use, x: Any) -> Any:
@@ -136,9 +122,9 @@ activation("HardSigmoid", _hard_sigmoid)
 activation("HardSwish", _hard_swish)
 activation("LeakyRelu", _leaky_relu)
 activation("Mish", _mish)
-activation("Relu", _relu, f"{FLOATS} {SIGNED}")
+activation("Relu", _relu, "float|signed")
 activation("Selu", _selu)
-activation("Shrink", _shrink, NUMBERS)
+activation("Shrink", _shrink, "number")
 activation("Sigmoid", lambda m, c, x: m.sigmoid(x))
 activation("Softplus", _softplus)
 activation("Softsign", lambda m, c, x: x / (1 + m.abs(x)))
@@ -148,7 +134,6 @@ activation("SwiGLU", lambda m, c, gate, value: _swish(m, c, gate) * value, infer
 
 
 def _infer_prelu(c: Infer) -> Sequence[Type]:
-    same_types(c)
     expect_broadcast(c, 1, c.tensor(0).shape)
     return [c.tensor(0)]
 
@@ -157,4 +142,4 @@ def _prelu(m: Any, c: Use, x: Any, slope: Any) -> Any:
     return m.select(x < 0, slope * x, x)
 
 
-activation("PRelu", _prelu, NUMBERS, _infer_prelu)
+activation("PRelu", _prelu, "number", _infer_prelu)

@@ -16,7 +16,7 @@ from weft.expr.nodes import Expr
 from weft.graph.ir import Array, Type
 from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
 from weft.graph.shapes import normal_axis
-from weft.ops.elementwise_support import expect_floats, expect_inputs, kernel, wide, widen
+from weft.ops.elementwise_support import kernel, wide, widen
 from weft.ops.reductions_support import best_index, reduce_axes
 
 _LARGEST_FLOAT16 = 65504.0
@@ -27,8 +27,6 @@ def _axis(c: Use, rank: int) -> int:
 
 
 def _infer(c: Infer) -> list[Type]:
-    expect_inputs(c, 1)
-    expect_floats(c, 0)
     kind = c.tensor(0)
     if kind.shape is not None:
         _axis(c, kind.rank)
@@ -145,6 +143,6 @@ def _compute_hardmax(c: Compute, x: te.Tensor) -> te.Tensor:
     return made
 
 
-register(OpSpec("Softmax", _infer, _softmax, _compute_softmax, "reduction"))
-register(OpSpec("LogSoftmax", _infer, _log_softmax, _compute_log_softmax, "reduction"))
-register(OpSpec("Hardmax", _infer, _hardmax, _compute_hardmax, "reduction"))
+register(OpSpec("Softmax", _infer, _softmax, _compute_softmax, "reduction", takes="input:float"))
+register(OpSpec("LogSoftmax", _infer, _log_softmax, _compute_log_softmax, "reduction", takes="input:float"))
+register(OpSpec("Hardmax", _infer, _hardmax, _compute_hardmax, "reduction", takes="input:float"))

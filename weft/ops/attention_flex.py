@@ -14,8 +14,6 @@ from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
 from weft.ops.activations_softmax import softmax_array, softmax_tensor
 from weft.ops.elementwise_support import (
     element_type,
-    expect_floats,
-    expect_inputs,
     expect_shape,
     kernel,
     wide,
@@ -25,8 +23,6 @@ from weft.ops.elementwise_support import (
 
 
 def _infer(c: Infer) -> Sequence[Type]:
-    expect_inputs(c, 3)
-    expect_floats(c, 0, 1, 2)
     query, key, value = (c.tensor(i) for i in range(3))
     if query.shape is None or value.shape is None:
         return [TensorType(query.dtype, None)]
@@ -89,4 +85,14 @@ def _compute(c: Compute, query: te.Tensor, key: te.Tensor, value: te.Tensor) -> 
     return made
 
 
-register(OpSpec("FlexAttention", _infer, _evaluate, _compute, "opaque", domain="ai.onnx.preview"))
+register(
+    OpSpec(
+        "FlexAttention",
+        _infer,
+        _evaluate,
+        _compute,
+        "opaque",
+        domain="ai.onnx.preview",
+        takes="Q:float[b _ q e], K:float[b h k e], V:float[b h k v]",
+    )
+)

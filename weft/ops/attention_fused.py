@@ -402,4 +402,14 @@ def _added_up(
     return whole, whole_total
 
 
-register(OpSpec(NAME, _infer, _evaluate, _compute, kind="complex", domain=DOMAIN))
+register(
+    OpSpec(
+        NAME,
+        _infer,
+        _evaluate,
+        _compute,
+        kind="complex",
+        domain=DOMAIN,
+        takes="Q:float[_], K:Q[_], V:Q[_], operand?, ...",
+    )
+)

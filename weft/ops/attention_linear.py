@@ -192,4 +192,13 @@ def _compute(c: Compute, query: te.Tensor, *inputs: te.Tensor | None) -> Any:
     return made, last
 
 
-register(OpSpec("LinearAttention", _infer, _evaluate, _compute, "opaque"))
+register(
+    OpSpec(
+        "LinearAttention",
+        _infer,
+        _evaluate,
+        _compute,
+        "opaque",
+        takes="query:float[b l _], key:float[b l _], value:float[b l _], past_state:float?, decay:float?, beta:float?",
+    )
+)

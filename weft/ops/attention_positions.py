@@ -13,13 +13,9 @@ from weft.graph.ir import Array, TensorType, Type
 from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
 from weft.graph.shapes import normal_axis
 from weft.ops.elementwise_support import (
-    expect_floats,
-    expect_inputs,
-    expect_integers,
     expect_shape,
     infer_same,
     kernel,
-    same_types,
     wide,
     widen,
 )
@@ -28,11 +24,7 @@ from weft.ops.elementwise_support import (
 
 
 def _infer_rotary(c: Infer) -> Sequence[Type]:
-    expect_inputs(c, 3, 4)
-    expect_floats(c, 0)
-    expect_integers(c, 3)
     kind = c.tensor(0)
-    same_types(c, 3)
     if kind.shape is not None:
         if kind.rank not in (3, 4):
             raise c.error(f"its input must have 3 or 4 dimensions, not {kind.rank}")
@@ -123,7 +115,16 @@ def _compute_rotary(
     return made
 
 
-register(OpSpec("RotaryEmbedding", _infer_rotary, _rotary, _compute_rotary, "injective"))
+register(
+    OpSpec(
+        "RotaryEmbedding",
+        _infer_rotary,
+        _rotary,
+        _compute_rotary,
+        "injective",
+        takes="X:float, cos_cache:X, sin_cache:X, position_ids:index?",
+    )
+)
 
 
 # ---------------------------------------------------------------------------------------------------- TensorScatter
@@ -137,9 +138,6 @@ def _axis(c: Use, rank: int) -> int:
 
 
 def _infer_scatter(c: Infer) -> Sequence[Type]:
-    expect_inputs(c, 2, 3)
-    expect_integers(c, 2)
-    same_types(c, 2)
     if c.tensor(0).shape:
         expect_shape(c, 2, (c.tensor(0).dims[0],))
     if c.get("mode", "linear") not in ("linear", "circular"):
@@ -186,4 +184,13 @@ def _compute_scatter(c: Compute, past: te.Tensor, update: te.Tensor, starts: te.
     return made
 
 
-register(OpSpec("TensorScatter", _infer_scatter, _scatter, _compute_scatter, "injective"))
+register(
+    OpSpec(
+        "TensorScatter",
+        _infer_scatter,
+        _scatter,
+        _compute_scatter,
+        "injective",
+        takes="past_cache[_ *s], update:past_cache, write_indices:index[_]?",
+    )
+)

@@ -15,7 +15,7 @@ import numpy as np
 from weft import te
 from weft.graph.ir import NUMPY_TYPES, Array, GraphError, TensorType, Type, dtype_name
 from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
-from weft.ops.elementwise_support import element_type, expect_inputs, kernel
+from weft.ops.elementwise_support import element_type, kernel
 
 _ORDINARY_INTEGERS = frozenset("int8 int16 int32 int64 uint8 uint16 uint32 uint64".split())
 _SATURATING = frozenset("float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz".split())
@@ -127,7 +127,6 @@ def _target(c: Use, like: Any) -> str:
 
 
 def _infer_cast(c: Infer) -> Sequence[Type]:
-    expect_inputs(c, 2 if c.node.op == "CastLike" else 1)
     to = c.tensor(1).dtype if c.node.op == "CastLike" else element_type(c, "to")
     return [TensorType(to, c.tensor(0).shape)]
 
@@ -148,8 +147,8 @@ def _compute_cast_like(c: Compute, x: te.Tensor, like: te.Tensor) -> te.Tensor |
     return made
 
 
-register(OpSpec("Cast", _infer_cast, _cast, _compute_cast, "injective"))
-register(OpSpec("CastLike", _infer_cast, _cast, _compute_cast_like, "injective"))
+register(OpSpec("Cast", _infer_cast, _cast, _compute_cast, "injective", takes="input"))
+register(OpSpec("CastLike", _infer_cast, _cast, _compute_cast_like, "injective", takes="input, target_type"))
 
 
 # ---------------------------------------------------------------------------------------------------------- BitCast
@@ -160,7 +159,6 @@ def _width(name: str) -> int:
 
 
 def _infer_bitcast(c: Infer) -> Sequence[Type]:
-    expect_inputs(c, 1)
     source, to = c.tensor(0).dtype, element_type(c, "to")
     if "string" in (source, to) or _width(source) != _width(to):
         raise c.error(f"it cannot read the bits of {source} as {to}: both must be numbers of one width")
@@ -194,4 +192,4 @@ def _compute_bitcast(c: Compute, x: te.Tensor) -> te.Tensor:
     return made
 
 
-register(OpSpec("BitCast", _infer_bitcast, _bitcast, _compute_bitcast, "injective"))
+register(OpSpec("BitCast", _infer_bitcast, _bitcast, _compute_bitcast, "injective", takes="input"))

@@ -18,7 +18,8 @@ from weft.graph.ir import (
     Value,
     same_dim,
 )
-from weft.graph.opspec import Evaluate, Infer, OpSpec, Repeated, Repetition, Use, register
+from weft.graph.opspec import Evaluate, Infer, OpSpec, Repeated, Repetition, Use, register, type_of
+from weft.graph.passes.infer import infer
 from weft.graph.shapes import normal_axis, unknown_dim
 from weft.ops.control_map import expand_scan
 
@@ -118,7 +119,8 @@ def _loop(c: Evaluate, most: Array | None = None, condition: Array | None = None
     body = body_of(c)
     limit = None if most is None or not most.size else int(most.reshape(-1)[0])
     going = condition is None or not condition.size or bool(condition.reshape(-1)[0])
-    turns = Turns(c, body, list(states), 1, len(body.outputs) - 1 - len(states))
+    given_first = [most, condition, *states]
+    turns = Turns(c, body, given_first, list(states), 1, len(body.outputs) - 1 - len(states))
     while going and (limit is None or turns.count < limit):
         turn = turns.count
         given = [np.array(turn, np.int64), np.array(True), *turns.states]
@@ -137,11 +139,11 @@ MOST_TURNS = 1 << 40
 class Turns:
     """A loop on its way: its states, and the rows that it keeps, each in parts of some turns.
 
-    Outputs of the body are `skip` others, then the states, then what is kept.
+    Outputs of the body are `skip` others, then the states, then what is kept. `given` are the inputs of the loop.
     """
 
-    def __init__(self, c: Evaluate, body: Graph, states: list[Any], skip: int, kept: int) -> None:
-        self.c, self.body, self.states, self.skip = c, body, states, skip
+    def __init__(self, c: Evaluate, body: Graph, given: Sequence[Any], states: list[Any], skip: int, kept: int) -> None:
+        self.c, self.body, self.given, self.states, self.skip = c, body, given, states, skip
         self.count = 0
         self.parts: list[list[Any]] = [[] for _ in range(kept)]
         self._asked = 0
@@ -174,20 +176,25 @@ class Turns:
         """What was kept, along a new axis; without turns the type of the subgraph's output says what is empty."""
         parts = self.parts[at]
         if not parts:
-            return _no_rows(self.c, axis, like)
+            return self._no_rows(at, axis, like)
         if any(part.shape[1:] != parts[0].shape[1:] for part in parts):
             raise self.c.error(f"the shapes of {like.name!r} differ from turn to turn")
         rows = parts[0] if len(parts) == 1 else np.concatenate(parts)
         rows = rows[::-1] if back else rows
         return np.ascontiguousarray(np.moveaxis(rows, 0, normal_axis(axis, rows.ndim)))
 
-
-def _no_rows(c: Use, axis: int, like: Value) -> Array:
-    if not isinstance(like.type, TensorType):
-        raise c.error(f"it ran no turn, and the type of {like.name!r} is not known")
-    shape = [d if isinstance(d, int) else 0 for d in like.type.shape or ()]
-    at = normal_axis(axis, len(shape) + 1)
-    return np.zeros([*shape[:at], 0, *shape[at:]], like.type.numpy)
+    def _no_rows(self, at: int, axis: int, like: Value) -> Array:
+        kind = like.type
+        if not isinstance(kind, TensorType):  # a graph that nobody has inferred: the body says it for these inputs
+            inputs = [None if a is None else Value(f"given{k}", type_of(a)) for k, a in enumerate(self.given)]
+            node = self.c.node.replace(inputs=inputs)
+            found = infer(Graph("no turn", [v for v in inputs if v is not None], node.outputs, [node]))
+            kind = body_of(Use(found.nodes[0])).outputs[self.skip + len(self.states) + at].type
+        if not isinstance(kind, TensorType):
+            raise self.c.error(f"it ran no turn, and the type of {like.name!r} is not known")
+        shape = [d if isinstance(d, int) else 0 for d in kind.shape or ()]
+        place = normal_axis(axis, len(shape) + 1)
+        return np.zeros([*shape[:place], 0, *shape[place:]], kind.numpy)
 
 
 register(OpSpec("Loop", _loop_infer, _loop, takes="M:int[]|[1]?, cond:bool?, initial?, ..."))
@@ -243,7 +250,7 @@ def _scan(c: Evaluate, *arrays: Any) -> tuple[Any, ...]:
     if len({len(m) for m in moved}) != 1:
         raise c.error(f"its inputs have different lengths: {[len(m) for m in moved]}")
     steps = len(moved[0])
-    turns = Turns(c, s.body, states, 0, len(s.out_axes))
+    turns = Turns(c, s.body, arrays, states, 0, len(s.out_axes))
     carried = [(at, at) for at in range(s.states)]
     kept = range(s.states, len(s.body.outputs))
     while turns.count < steps:
@@ -257,4 +264,4 @@ def _scan(c: Evaluate, *arrays: Any) -> tuple[Any, ...]:
     return (*turns.states, *(turns.stacked(at, axis, value, bool(back)) for at, (axis, back, value) in ends))
 
 
-register(OpSpec("Scan", _scan_infer, _scan, expand=expand_scan))
+register(OpSpec("Scan", _scan_infer, _scan, expand=expand_scan, takes="initial?, ..."))

@@ -238,4 +238,13 @@ def _infer(c: Infer) -> list[Type]:
     return [made]
 
 
-register(OpSpec("Conv", _infer, evaluate_convolution, compute_convolution, kind="complex"))
+register(
+    OpSpec(
+        "Conv",
+        _infer,
+        evaluate_convolution,
+        compute_convolution,
+        kind="complex",
+        takes="X:number[n c *s], W:X[m _ *k], B:number[m]?",
+    )
+)

@@ -12,6 +12,7 @@ from weft.graph.ir import Array, TensorType, Type
 from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
 from weft.graph.shapes import minus
 from weft.ops.convolution import accumulator, exact_type, is_empty
+from weft.ops.elementwise_support import expect_shape
 from weft.ops.recurrent_activations import stable_sigmoid
 
 ACTIVATIONS = {"none": False, "": False, "silu": True, "swish": True}
@@ -33,11 +34,10 @@ def _infer(c: Infer) -> list[Type]:
     _gated(c)
     if x.shape is None or w.shape is None:
         return _types(c, TensorType(x.dtype, x.shape), TensorType(x.dtype, None))
-    if x.rank != 3 or w.rank != 3:
-        raise c.error(f"input and weight must have 3 dimensions, not {x!r} and {w!r}")
-    if isinstance(x.dims[1], int) and isinstance(w.dims[0], int) and x.dims[1] != w.dims[0]:
-        raise c.error(f"the input has {x.dims[1]} channels, but the weight {w.dims[0]}")
+    if isinstance(w.dims[2], int) and w.dims[2] < 1:
+        raise c.error(f"the weight {w!r} has no kernel")
     state = TensorType(x.dtype, (*x.dims[:2], minus(w.dims[2], 1)))
+    expect_shape(c, 3, state.dims)
     return _types(c, TensorType(x.dtype, x.dims), state)
 
 
@@ -89,4 +89,13 @@ def _compute(c: Compute, x: te.Tensor, w: te.Tensor, bias: Any = None, past: Any
     return out, te.compute(c.out_shape(1), lambda n, ch, t: whole[n, ch, t + length], name="present_state")
 
 
-register(OpSpec("CausalConvWithState", _infer, _evaluate, _compute, kind="complex"))
+register(
+    OpSpec(
+        "CausalConvWithState",
+        _infer,
+        _evaluate,
+        _compute,
+        kind="complex",
+        takes="input:float[n c l], weight:input[c 1 _], bias:input[c]?, past_state:input[n c _]?",
+    )
+)

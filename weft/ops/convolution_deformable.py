@@ -1,7 +1,8 @@
 """DeformConv: a convolution that reads its input at places moved by offsets, interpolated between neighbours.
 
 The input is first sampled (for every output position and kernel position, with zero outside the input), and the samples
-are then summed with the weights as in an ordinary convolution.
+are then summed with the weights as in an ordinary convolution. An infinite offset leads outside, as in ONNX Runtime. So
+does NaN, of which the standard says nothing: it is no place in the input, and nothing may be read there.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def _sample_arrays(x: Array, offset: Array, window: Window, groups: int) -> Arra
     batch, channels, sizes = x.shape[0], x.shape[1], x.shape[2:]
     rank, kernel, outs = len(sizes), window.kernel, offset.shape[2:]
     moves = offset.reshape(batch, groups, *kernel, rank, *outs)
-    corners, parts = [], []
+    lows, parts = [], []
     for axis, (before, _) in enumerate(window.padding(sizes)):
         shape = [1] * (2 * rank)
         shape[axis], shape[rank + axis] = kernel[axis], outs[axis]
@@ -51,17 +52,19 @@ def _sample_arrays(x: Array, offset: Array, window: Window, groups: int) -> Arra
         base = base + np.arange(outs[axis])[None, :] * window.strides[axis] - before
         place = base.reshape(shape) + moves.take(axis, axis=2 + rank)
         low = np.floor(place)
-        corners.append(low.astype(np.int64))
+        lows.append(low)
         parts.append((place - low).astype(x.dtype))
     planes = x.reshape(batch, groups, channels // groups, -1)
     made = np.zeros((batch, groups, channels // groups, *kernel, *outs), x.dtype)
-    for corner in itertools.product((0, 1), repeat=rank):
-        flat = np.zeros(corners[0].shape, np.int64)
-        share = np.ones(corners[0].shape, x.dtype)
+    for corner in itertools.product((0, 1), repeat=rank) if planes.size else ():
+        flat = np.zeros(lows[0].shape, np.int64)
+        share, inside = np.ones(lows[0].shape, x.dtype), np.ones(lows[0].shape, bool)
         for axis, step in enumerate(corner):
-            at = corners[axis] + step
-            share = share * (parts[axis] if step else 1 - parts[axis]) * ((at >= 0) & (at < sizes[axis]))
-            flat = flat * sizes[axis] + np.clip(at, 0, sizes[axis] - 1)
+            at = lows[axis] + step
+            here = (at >= 0) & (at < sizes[axis])
+            share, inside = share * (parts[axis] if step else 1 - parts[axis]), inside & here
+            flat = flat * sizes[axis] + np.where(here, at, 0).astype(np.int64)
+        share = np.where(inside, share, 0)  # a share of nowhere is NaN
         index = np.broadcast_to(
             flat.reshape(batch, groups, 1, -1), (batch, groups, channels // groups, math.prod(flat.shape[2:]))
         )
@@ -141,4 +144,13 @@ def _compute(c: Compute, x: te.Tensor, w: te.Tensor, offset: te.Tensor, bias: An
     return finish(c, made, bias)
 
 
-register(OpSpec("DeformConv", _infer, _evaluate, _compute, kind="complex"))
+register(
+    OpSpec(
+        "DeformConv",
+        _infer,
+        _evaluate,
+        _compute,
+        kind="complex",
+        takes="X:float[n c *s], W:X[m _ *k], offset:X[n _ *o], B:X[m]?, mask:X[n _ *o]?",
+    )
+)

@@ -91,9 +91,8 @@ def _infer(c: Infer) -> list[Type]:
     group = int(c.get("group", 1))
     if group < 1:
         raise c.error(f"group is {group}; it must be at least 1")
-    if isinstance(x.dims[1], int) and isinstance(w.dims[0], int):
-        if x.dims[1] != w.dims[0] or x.dims[1] % group:
-            raise c.error(f"{x.dims[1]} channels do not fit the weight {w!r} with group={group}")
+    if isinstance(x.dims[1], int) and x.dims[1] % group:
+        raise c.error(f"{x.dims[1]} channels do not fit the weight {w!r} with group={group}")
     check_bias(c, times(w.dims[1], group))
     kernel = kernel_sizes(c, w.dims)
     outs = [unknown_dim("conv") for _ in x.dims[2:]] if kernel is None else Spread(c, kernel, x.dims[2:]).outs
@@ -252,4 +251,13 @@ def _scattered(c: Compute, x: te.Tensor, w: te.Tensor, window: Window, before: I
     return stage(c.out_shape(), lambda n, co, *at: body(n, co, *at), name="conv_transpose")
 
 
-register(OpSpec("ConvTranspose", _infer, _evaluate, _compute, kind="complex"))
+register(
+    OpSpec(
+        "ConvTranspose",
+        _infer,
+        _evaluate,
+        _compute,
+        kind="complex",
+        takes="X:number[n c *s], W:X[c _ *k], B:number[_]?",
+    )
+)

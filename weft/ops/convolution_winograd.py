@@ -153,10 +153,8 @@ def _infer(c: Infer) -> list[Type]:
         return [TensorType(x.dtype, None)]
     tile = _tile(c)
     size = u.dims[0]
-    if x.rank != 4 or u.rank != 4 or not isinstance(size, int) or u.dims[1] != size or size <= tile:
+    if not isinstance(size, int) or size <= tile:
         raise c.error(f"an input {x!r} with a transformed weight {u!r} for tiles of {tile} × {tile}")
-    if isinstance(x.dims[1], int) and isinstance(u.dims[2], int) and x.dims[1] != u.dims[2]:
-        raise c.error(f"the input has {x.dims[1]} channels and the weight takes {u.dims[2]}")
     less = size - tile
     if less < 2 or (w.shape is not None and w.dims != (less + 1, less + 1, *u.dims[2:])):
         raise c.error(f"a weight {w!r} beside its transform {u!r} for tiles of {tile} × {tile}")
@@ -434,4 +432,14 @@ def _compute(c: Compute, x: te.Tensor, u: te.Tensor, w: te.Tensor, bias: te.Tens
     return finish(c, winograd_tensors(x, u, w, _tile(c), _padding(c), c.out_shape()), bias)
 
 
-register(OpSpec(NAME, _infer, _evaluate, _compute, kind="complex", domain=DOMAIN))
+register(
+    OpSpec(
+        NAME,
+        _infer,
+        _evaluate,
+        _compute,
+        kind="complex",
+        domain=DOMAIN,
+        takes="X:float[n c h w], U:float[t t c m], B:float[m]?",
+    )
+)

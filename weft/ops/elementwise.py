@@ -15,17 +15,12 @@ from weft.graph.ir import Array, TensorType, Type
 from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
 from weft.graph.shapes import broadcast
 from weft.ops.elementwise_support import (
-    FLOATS,
-    NUMBERS,
-    SIGNED,
     elementwise,
-    expect_inputs,
     expect_one_element,
     infer_same,
     kernel,
     number,
     read,
-    same_types,
     wide,
 )
 
@@ -52,18 +47,18 @@ def _register_unary(name: str, meaning: Callable[..., Any], expression: Callable
 
 
 for _name, (_meaning, _expression) in _UNARY_FLOAT.items():
-    _register_unary(_name, _meaning, _expression, FLOATS)
-_register_unary("Abs", np.abs, te.abs, NUMBERS)
-_register_unary("Neg", np.negative, te.neg, f"{FLOATS} {SIGNED}")
-_register_unary("Sign", np.sign, te.sign, NUMBERS)
-_register_unary("Reciprocal", lambda x: 1 / x, lambda x: 1 / x, FLOATS)
+    _register_unary(_name, _meaning, _expression, "float")
+_register_unary("Abs", np.abs, te.abs, "number")
+_register_unary("Neg", np.negative, te.neg, "float|signed")
+_register_unary("Sign", np.sign, te.sign, "number")
+_register_unary("Reciprocal", lambda x: 1 / x, lambda x: 1 / x, "float")
 
 
 def _erf_expression(x: Expr) -> Expr:
     return te.erf(x) if x.dtype.is_float else te.erf(x.astype("float64"))
 
 
-_register_unary("Erf", erf, _erf_expression, NUMBERS)
+_register_unary("Erf", erf, _erf_expression, "number")
 
 
 # ------------------------------------------------------------------------------------------------------ two inputs
@@ -94,21 +89,18 @@ def _modulo_expression(c: Use, a: Expr, b: Expr) -> Expr:
     return te.truncmod(a, b) if c.get("fmod", 0) else a % b
 
 
-elementwise("Add", lambda c, a, b: a + b, lambda c, a, b: a + b, types=NUMBERS)
-elementwise("Sub", lambda c, a, b: a - b, lambda c, a, b: a - b, types=NUMBERS)
-elementwise("Mul", lambda c, a, b: a * b, lambda c, a, b: a * b, types=NUMBERS)
-elementwise("Div", _divide, _divide_expression, types=NUMBERS)
-elementwise("Mod", _modulo, _modulo_expression, types=NUMBERS)
+elementwise("Add", lambda c, a, b: a + b, lambda c, a, b: a + b, types="number")
+elementwise("Sub", lambda c, a, b: a - b, lambda c, a, b: a - b, types="number")
+elementwise("Mul", lambda c, a, b: a * b, lambda c, a, b: a * b, types="number")
+elementwise("Div", _divide, _divide_expression, types="number")
+elementwise("Mod", _modulo, _modulo_expression, types="number")
 
 
 # ------------------------------------------------------------------------------------------------------------- Pow
 
 
 def _infer_pow(c: Infer) -> list[Type]:
-    expect_inputs(c, 2)
     x, y = c.tensor(0), c.tensor(1)
-    if x.dtype not in NUMBERS.split() or y.dtype not in NUMBERS.split():
-        raise c.error(f"it is defined on numbers, not on {x.dtype} and {y.dtype}")
     return [TensorType(x.dtype, broadcast([x.shape, y.shape], c.error))]
 
 
@@ -168,7 +160,7 @@ def _compute_power(c: Compute, x: te.Tensor, y: te.Tensor) -> te.Tensor | None:
     return made
 
 
-register(OpSpec("Pow", _infer_pow, _power, _compute_power, "injective"))
+register(OpSpec("Pow", _infer_pow, _power, _compute_power, "injective", takes="X:number, Y:number"))
 
 
 # -------------------------------------------------------------------------------------------------------- variadic
@@ -182,18 +174,16 @@ def _mean(c: Use, *values: Any) -> Any:
     return functools.reduce(lambda a, b: a + b, values) / len(values)
 
 
-elementwise("Max", _fold(np.maximum), _fold(te.maximum), types=NUMBERS)
-elementwise("Min", _fold(np.minimum), _fold(te.minimum), types=NUMBERS)
-elementwise("Sum", _fold(np.add), _fold(lambda a, b: a + b), types=FLOATS)
-elementwise("Mean", _mean, _mean, types=FLOATS)
+elementwise("Max", _fold(np.maximum), _fold(te.maximum), types="number")
+elementwise("Min", _fold(np.minimum), _fold(te.minimum), types="number")
+elementwise("Sum", _fold(np.add), _fold(lambda a, b: a + b), types="float")
+elementwise("Mean", _mean, _mean, types="float")
 
 
 # ---------------------------------------------------------------------------------------------------- Clip, Where
 
 
 def _infer_clip(c: Infer) -> list[Type]:
-    expect_inputs(c, 1, 3)
-    same_types(c)
     for position in (1, 2):
         if c.has(position):
             expect_one_element(c, position)
@@ -223,15 +213,10 @@ def _compute_clip(c: Compute, x: te.Tensor, low: te.Tensor | None = None, high: 
     return made
 
 
-register(OpSpec("Clip", _infer_clip, _clip, _compute_clip, "injective"))
+register(OpSpec("Clip", _infer_clip, _clip, _compute_clip, "injective", takes="input:number, min:input?, max:input?"))
 
 
 def _infer_where(c: Infer) -> list[Type]:
-    expect_inputs(c, 3)
-    if c.tensor(0).dtype != "bool":
-        raise c.error(f"its condition must be bool, not {c.tensor(0).dtype}")
-    if c.tensor(1).dtype != c.tensor(2).dtype:
-        raise c.error(f"its values must have one element type, not {c.tensor(1).dtype} and {c.tensor(2).dtype}")
     return [TensorType(c.tensor(1).dtype, broadcast([c.tensor(i).shape for i in range(3)], c.error))]
 
 
@@ -256,7 +241,6 @@ register(OpSpec("Where", _infer_where, _where, _compute_where, "injective", take
 
 
 def _infer_identity(c: Infer) -> list[Type]:
-    expect_inputs(c, 1)
     kind = c.types[0]
     assert kind is not None
     return [kind]
@@ -272,4 +256,4 @@ def _compute_identity(c: Compute, x: te.Tensor) -> te.Tensor:
     return made
 
 
-register(OpSpec("Identity", _infer_identity, _identity, _compute_identity, "injective"))
+register(OpSpec("Identity", _infer_identity, _identity, _compute_identity, "injective", takes="input"))

@@ -18,13 +18,9 @@ from weft.expr.nodes import Expr
 from weft.graph.ir import NUMPY_TYPES, Array, Dim, TensorType, Type
 from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
 from weft.graph.shapes import Shape, broadcast
+from weft.graph.signature import ELEMENTS
 
-FLOATS = "float16 bfloat16 float32 float64"
-SIGNED = "int8 int16 int32 int64"
-UNSIGNED = "uint8 uint16 uint32 uint64"
-NUMBERS = f"{FLOATS} {SIGNED} {UNSIGNED}"
-
-KERNEL_TYPES = frozenset([*NUMBERS.split(), "bool"])
+KERNEL_TYPES = ELEMENTS["number"] | {"bool"}
 """The element types that compiled kernels read and write."""
 
 NARROW_FLOATS = frozenset(("float16", "bfloat16"))
@@ -147,7 +143,7 @@ def expect_one_element(c: Infer, position: int) -> None:
 def expect_floats(c: Infer, *positions: int) -> None:
     """Inputs, those that are given, hold floats."""
     for position in positions:
-        if c.has(position) and c.tensor(position).dtype not in FLOATS.split():
+        if c.has(position) and c.tensor(position).dtype not in ELEMENTS["float"]:
             raise c.error(f"input {position} must hold floats, not {c.tensor(position).dtype}")
 
 
@@ -171,7 +167,7 @@ def infer_same(c: Infer) -> Sequence[Type]:
 
 def infer_broadcast(c: Infer) -> Sequence[Type]:
     """Inputs of one type, broadcast against each other."""
-    return [TensorType(same_types(c), broadcast([c.tensor(i).shape for i in range(len(c.types))], c.error))]
+    return [TensorType(c.tensor(0).dtype, broadcast([c.tensor(i).shape for i in range(len(c.types))], c.error))]
 
 
 def infer_comparison(c: Infer) -> Sequence[Type]:
@@ -181,28 +177,37 @@ def infer_comparison(c: Infer) -> Sequence[Type]:
     return [TensorType("bool", kind.shape)]
 
 
+def signature_of(function: Callable[..., Any], skip: int = 1, types: str = "", same: bool = False) -> str:
+    """The signature that the parameters of a function say, after the first `skip`: those that may be None are optional.
+
+    `types` are the element types of the first input; the others have the `same`, or any.
+    """
+    made: list[str] = []
+    for parameter in list(inspect.signature(function).parameters.values())[skip:]:
+        first = made[0].partition(":")[0] if made else ""
+        element = (f":{first}" if same else "") if made else f":{types}" if types else ""
+        several = parameter.kind is parameter.VAR_POSITIONAL
+        if several and same:  # there is at least one, which says the type of all
+            made += [parameter.name + element, f"more:{parameter.name}?", "..."]
+        else:
+            optional = several or parameter.default is not parameter.empty or "None" in str(parameter.annotation)
+            made += [parameter.name + element + "?" * optional] + ["..."] * several
+    return ", ".join(made)
+
+
 def elementwise(
     name: str,
     meaning: Callable[..., Any],
     expression: Callable[..., Any] | None,
     infer: Callable[[Infer], Sequence[Type]] = infer_broadcast,
     types: str = "",
+    takes: str | None = None,
 ) -> OpSpec:
     """Registers an elementwise operator: `meaning(c, *arrays)` in numpy, `expression(c, *elements)` of expressions.
 
-    `types` are the element types that the operator takes, as one string of names; empty means any.
+    `types` are the element types that the operator takes, in the words of signatures; empty means any. All inputs have
+    the type of the first. `takes` is the signature, where the parameters of the meaning do not say it.
     """
-    allowed = frozenset(types.split())
-    parameters = inspect.signature(meaning).parameters.values()
-    variadic = any(p.kind is p.VAR_POSITIONAL for p in parameters)
-
-    def checked(c: Infer) -> Sequence[Type]:
-        expect_inputs(c, *((len(c.types),) if variadic and c.types else (len(parameters) - 1,)))
-        made = infer(c)
-        first = c.tensor(0).dtype
-        if allowed and first not in allowed:
-            raise c.error(f"it is not defined on {first}, but on {', '.join(sorted(allowed))}")
-        return made
 
     def evaluate(c: Evaluate, *arrays: Array) -> Array:
         result = np.asarray(meaning(c, *[wide(a) for a in arrays]))
@@ -216,4 +221,7 @@ def elementwise(
         made: te.Tensor = te.compute(c.out_shape(), body, name=name.lower(), dtype=c.outputs[0].dtype)
         return made
 
-    return register(OpSpec(name, checked, evaluate, None if expression is None else kernel(compute), "injective"))
+    built = None if expression is None else kernel(compute)
+    return register(
+        OpSpec(name, infer, evaluate, built, "injective", takes=takes or signature_of(meaning, 1, types, True))
+    )

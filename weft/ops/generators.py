@@ -19,7 +19,6 @@ from weft.ops.elementwise_support import (
     expect_inputs,
     expect_one_element,
     kernel,
-    same_types,
     wide,
     wide_type,
 )
@@ -58,7 +57,7 @@ def _infer_constant(c: Infer) -> Sequence[Type]:
     return [TensorType(dtype_name(value.dtype), value.shape)]
 
 
-register(OpSpec("Constant", _infer_constant, lambda c: constant_value(c)))
+register(OpSpec("Constant", _infer_constant, lambda c: constant_value(c), takes=""))
 
 
 # -------------------------------------------------------------------------------------------------- ConstantOfShape
@@ -168,8 +167,6 @@ def _range_length(start: Any, limit: Any, step: Any) -> int:
 
 
 def _infer_range(c: Infer) -> Sequence[Type]:
-    expect_inputs(c, 3)
-    same_types(c)
     for position in range(3):
         expect_one_element(c, position)
     numbers = _scalars(c, [c.value(i) for i in range(3)])
@@ -196,7 +193,17 @@ def _compute_range(c: Compute, *inputs: te.Tensor | None) -> te.Tensor | None:
     return made
 
 
-register(OpSpec("Range", _infer_range, _range, _compute_range, "injective", shape_inputs=(0, 1, 2)))
+register(
+    OpSpec(
+        "Range",
+        _infer_range,
+        _range,
+        _compute_range,
+        "injective",
+        shape_inputs=(0, 1, 2),
+        takes="start:number, limit:start, delta:start",
+    )
+)
 
 
 # ---------------------------------------------------------------------------------------------------------- windows

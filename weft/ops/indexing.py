@@ -291,4 +291,4 @@ def _nonzero(c: Evaluate, x: Array) -> Array:
     return np.array(np.nonzero(x), np.int64).reshape(x.ndim, -1)
 
 
-register(OpSpec("NonZero", _nonzero_infer, _nonzero))
+register(OpSpec("NonZero", _nonzero_infer, _nonzero, takes="X"))

@@ -12,24 +12,18 @@ from weft.expr.nodes import Expr
 from weft.graph.ir import Array, TensorType, Type
 from weft.graph.opspec import Infer, Use
 from weft.ops.elementwise_support import (
-    FLOATS,
-    NUMBERS,
-    SIGNED,
-    UNSIGNED,
     elementwise,
     infer_comparison,
     infer_same,
 )
 
-INTEGERS = f"{SIGNED} {UNSIGNED}"
-
 # ----------------------------------------------------------------------------------------------------- comparisons
 
 elementwise("Equal", lambda c, a, b: a == b, lambda c, a, b: te.equal(a, b), infer_comparison)
-elementwise("Greater", lambda c, a, b: a > b, lambda c, a, b: a > b, infer_comparison, NUMBERS)
-elementwise("GreaterOrEqual", lambda c, a, b: a >= b, lambda c, a, b: a >= b, infer_comparison, NUMBERS)
-elementwise("Less", lambda c, a, b: a < b, lambda c, a, b: a < b, infer_comparison, NUMBERS)
-elementwise("LessOrEqual", lambda c, a, b: a <= b, lambda c, a, b: a <= b, infer_comparison, NUMBERS)
+elementwise("Greater", lambda c, a, b: a > b, lambda c, a, b: a > b, infer_comparison, "number")
+elementwise("GreaterOrEqual", lambda c, a, b: a >= b, lambda c, a, b: a >= b, infer_comparison, "number")
+elementwise("Less", lambda c, a, b: a < b, lambda c, a, b: a < b, infer_comparison, "number")
+elementwise("LessOrEqual", lambda c, a, b: a <= b, lambda c, a, b: a <= b, infer_comparison, "number")
 
 # ------------------------------------------------------------------------------------------------------ connectives
 
@@ -60,11 +54,11 @@ def _shift_expression(c: Use, x: Expr, amount: Expr) -> Expr:
     return te.select(outside, fill, x >> safe)
 
 
-elementwise("BitShift", _shift, _shift_expression, types=INTEGERS)
-elementwise("BitwiseAnd", lambda c, a, b: a & b, lambda c, a, b: a & b, types=INTEGERS)
-elementwise("BitwiseOr", lambda c, a, b: a | b, lambda c, a, b: a | b, types=INTEGERS)
-elementwise("BitwiseXor", lambda c, a, b: a ^ b, lambda c, a, b: a ^ b, types=INTEGERS)
-elementwise("BitwiseNot", lambda c, a: ~a, lambda c, a: ~a, infer_same, INTEGERS)
+elementwise("BitShift", _shift, _shift_expression, types="int")
+elementwise("BitwiseAnd", lambda c, a, b: a & b, lambda c, a, b: a & b, types="int")
+elementwise("BitwiseOr", lambda c, a, b: a | b, lambda c, a, b: a | b, types="int")
+elementwise("BitwiseXor", lambda c, a, b: a ^ b, lambda c, a, b: a ^ b, types="int")
+elementwise("BitwiseNot", lambda c, a: ~a, lambda c, a: ~a, infer_same, "int")
 
 # ------------------------------------------------------------------------------------------------ infinity and NaN
 
@@ -93,6 +87,6 @@ def _is_infinite_expression(c: Use, x: Expr) -> Any:
     return te.equal(x, te.const(float("inf") if up else float("-inf"), x.dtype))
 
 
-_FLOAT8 = "float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz"
-elementwise("IsInf", _is_infinite, _is_infinite_expression, _infer_test, f"{FLOATS} {_FLOAT8}")
-elementwise("IsNaN", lambda c, x: np.isnan(_numbers(x)), lambda c, x: te.isnan(x), _infer_test, f"{FLOATS} {_FLOAT8}")
+_FLOAT8 = "float8_e4m3fn|float8_e4m3fnuz|float8_e5m2|float8_e5m2fnuz"
+elementwise("IsInf", _is_infinite, _is_infinite_expression, _infer_test, f"float|{_FLOAT8}")
+elementwise("IsNaN", lambda c, x: np.isnan(_numbers(x)), lambda c, x: te.isnan(x), _infer_test, f"float|{_FLOAT8}")

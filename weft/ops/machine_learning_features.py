@@ -33,7 +33,7 @@ def _scaler(c: Evaluate, x: Array) -> Array:
     return np.asarray((x.astype(np.float32) - offset) * scale, np.float32)
 
 
-register(OpSpec("Scaler", _float_like, _scaler, domain=DOMAIN, expand=expand_scaler))
+register(OpSpec("Scaler", _float_like, _scaler, domain=DOMAIN, expand=expand_scaler, takes="X:number"))
 
 
 def _normalizer(c: Evaluate, x: Array) -> Array:
@@ -49,7 +49,7 @@ def _normalizer(c: Evaluate, x: Array) -> Array:
     return np.divide(rows, size, out=np.array(rows), where=size != 0).reshape(x.shape)
 
 
-register(OpSpec("Normalizer", _float_like, _normalizer, domain=DOMAIN, expand=expand_normalizer))
+register(OpSpec("Normalizer", _float_like, _normalizer, domain=DOMAIN, expand=expand_normalizer, takes="X:number"))
 
 
 def _binarizer(c: Evaluate, x: Array) -> Array:
@@ -64,7 +64,7 @@ def _binarizer_compute(c: Compute, x: te.Tensor) -> Any:
     return te.compute(c.out_shape(), lambda *i: te.select(x[i] > limit, one, zero), name="binarize")
 
 
-register(OpSpec("Binarizer", _same, _binarizer, _binarizer_compute, "injective", domain=DOMAIN))
+register(OpSpec("Binarizer", _same, _binarizer, _binarizer_compute, "injective", domain=DOMAIN, takes="X:number"))
 
 
 def _imputer(c: Evaluate, x: Array) -> Array:
@@ -77,7 +77,7 @@ def _imputer(c: Evaluate, x: Array) -> Array:
     return np.where(holes, np.asarray(filling, x.dtype), x).astype(x.dtype, copy=False)
 
 
-register(OpSpec("Imputer", _same, _imputer, domain=DOMAIN, expand=expand_imputer))
+register(OpSpec("Imputer", _same, _imputer, domain=DOMAIN, expand=expand_imputer, takes="X:number"))
 
 
 # ------------------------------------------------------------------------------------------ choosing and joining
@@ -153,7 +153,7 @@ def _vectorizer(c: Evaluate, *arrays: Array) -> Array:
     return np.concatenate(parts, axis=1)
 
 
-register(OpSpec("FeatureVectorizer", _vectorizer_infer, _vectorizer, domain=DOMAIN))
+register(OpSpec("FeatureVectorizer", _vectorizer_infer, _vectorizer, domain=DOMAIN, takes="X:number?, ..."))
 
 
 # ------------------------------------------------------------------------------------------------------- encoders
@@ -179,7 +179,7 @@ def _hot(c: Evaluate, x: Array) -> Array:
     return out.astype(np.float32).reshape(*x.shape, count)
 
 
-register(OpSpec("OneHotEncoder", _hot_infer, _hot, domain=DOMAIN))
+register(OpSpec("OneHotEncoder", _hot_infer, _hot, domain=DOMAIN, takes="X:number|string"))
 
 
 def _mapper_infer(c: Infer) -> list[Type]:
@@ -197,7 +197,7 @@ def _mapper(c: Evaluate, x: Array) -> Array:
     return strings([back.get(int(v), c.get("default_string", "_Unused")) for v in x.reshape(-1)], x.shape)
 
 
-register(OpSpec("CategoryMapper", _mapper_infer, _mapper, domain=DOMAIN))
+register(OpSpec("CategoryMapper", _mapper_infer, _mapper, domain=DOMAIN, takes="X:int64|string"))
 
 
 def _listed(c: Use, side: str) -> Array:
@@ -241,7 +241,15 @@ def _key(value: Any) -> Any:
     return value.decode() if isinstance(value, bytes) else value
 
 
-register(OpSpec("LabelEncoder", lambda c: [TensorType(_label_type(c), c.tensor(0).shape)], _label, domain=DOMAIN))
+register(
+    OpSpec(
+        "LabelEncoder",
+        lambda c: [TensorType(_label_type(c), c.tensor(0).shape)],
+        _label,
+        domain=DOMAIN,
+        takes="X:number|string",
+    )
+)
 
 
 # ------------------------------------------------------------------------------------------------------------ maps
@@ -265,7 +273,7 @@ def _has_text(given: dict[Any, Any]) -> bool:
     return any(isinstance(v, str) for v in given.values())
 
 
-register(OpSpec("DictVectorizer", _dictionary_infer, _dictionary, domain=DOMAIN))
+register(OpSpec("DictVectorizer", _dictionary_infer, _dictionary, domain=DOMAIN, takes="X"))
 
 
 def _cast_type(c: Use) -> str:
@@ -290,7 +298,7 @@ def _cast(c: Evaluate, given: dict[Any, Any]) -> Array:
     return np.array([float(v) for v in values]).astype(kind).reshape(1, -1)
 
 
-register(OpSpec("CastMap", _cast_infer, _cast, domain=DOMAIN))
+register(OpSpec("CastMap", _cast_infer, _cast, domain=DOMAIN, takes="X"))
 
 
 def _zip(c: Evaluate, x: Array) -> list[dict[Any, Any]]:
@@ -301,4 +309,4 @@ def _zip(c: Evaluate, x: Array) -> list[dict[Any, Any]]:
     return [dict(zip(names, row)) for row in rows]
 
 
-register(OpSpec("ZipMap", lambda c: [SequenceType(TensorType("float32", None))], _zip, domain=DOMAIN))
+register(OpSpec("ZipMap", lambda c: [SequenceType(TensorType("float32", None))], _zip, domain=DOMAIN, takes="X:number"))

@@ -42,6 +42,7 @@ register(
         _regressor,
         domain=DOMAIN,
         expand=expand_linear_regressor,
+        takes="X:number",
     )
 )
 
@@ -68,7 +69,16 @@ def _classifier(c: Evaluate, x: Array) -> tuple[Array, Array]:
     return labels.pick(scores.argmax(axis=1)), transformed(c, transform, scores).astype(np.float32)
 
 
-register(OpSpec("LinearClassifier", _classifier_infer, _classifier, domain=DOMAIN, expand=expand_linear_classifier))
+register(
+    OpSpec(
+        "LinearClassifier",
+        _classifier_infer,
+        _classifier,
+        domain=DOMAIN,
+        expand=expand_linear_classifier,
+        takes="X:number",
+    )
+)
 
 
 # ---------------------------------------------------------------------------------------- support vector machines
@@ -113,6 +123,7 @@ register(
         _svm_regressor,
         domain=DOMAIN,
         expand=expand_svm_regressor,
+        takes="X:number",
     )
 )
 

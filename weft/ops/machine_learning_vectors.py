@@ -221,4 +221,4 @@ def _chances(b: Builder, m: Machine, decisions: Value) -> Value:
     return b("Couple", b("Clip", chance, low, high), domain="weft", classes=m.classes)
 
 
-register(OpSpec("SVMClassifier", machine_infer, machine, domain=DOMAIN, expand=expand_classifier))
+register(OpSpec("SVMClassifier", machine_infer, machine, domain=DOMAIN, expand=expand_classifier, takes="X:number"))

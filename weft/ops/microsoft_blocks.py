@@ -8,6 +8,7 @@ some 1e-2 of the result's scale); here it never is.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -32,9 +33,15 @@ def _numbers(use: Use) -> tuple[int, int, int, int]:
 
 def _infer(c: Infer) -> list[Type]:
     x = c.tensor(0)
-    inner, features, _, _ = _numbers(c)
+    inner, features, bits, block = _numbers(c)
     if c.has(4) and c.value(4) is not None and np.any(np.diff(np.asarray(c.value(4))) < 0):
         raise c.error("g_idx is not supported")
+    blocks, byte = -(-inner // block), 8 // bits
+    packed = c.has(3) and c.tensor(3).dtype == "uint8"
+    for position, count in ((1, blocks * block // byte), (2, blocks), (3, -(-blocks // byte) if packed else blocks)):
+        kind = c.tensor(position) if c.has(position) else None
+        if kind is not None and kind.is_static and math.prod(kind.static) != features * count:
+            raise c.error(f"input {position} is {kind!r}; {features} times {count} elements are needed")
     shape = None if x.shape is None else product_shape(c, x.shape, (inner, features))
     return [TensorType(x.dtype, shape)]
 
@@ -113,7 +120,17 @@ def _compute(c: Compute, x: te.Tensor, codes: te.Tensor, scales: te.Tensor, zero
     return stage(c.out_shape(), lambda *at: finish(*at), "matmul_bias")
 
 
-register(OpSpec("MatMulNBits", _infer, _evaluate, _compute, "complex", domain=DOMAIN))
+register(
+    OpSpec(
+        "MatMulNBits",
+        _infer,
+        _evaluate,
+        _compute,
+        "complex",
+        domain=DOMAIN,
+        takes="A:float[*s @K], B:uint8, scales:float, zero_points:uint8|float?, g_idx:int32?, bias:float[@N]?",
+    )
+)
 
 
 # ---------------------------------------------------------------------------------------------- GatherBlockQuantized

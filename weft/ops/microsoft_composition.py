@@ -23,7 +23,7 @@ from weft.graph.ir import Array, Dim, Node, TensorType, Type, Value, dtype_name
 from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, find_operator, register
 from weft.graph.passes.support import Replacement, Scope
 from weft.ops.convolution_window import stage
-from weft.ops.elementwise_support import ELEMENT_TYPES
+from weft.ops.elementwise_support import ELEMENT_TYPES, signature_of
 
 DOMAIN = "com.microsoft"
 TYPE_NUMBERS = {name: number for number, name in ELEMENT_TYPES.items()}
@@ -246,7 +246,7 @@ def compose(
         ]
 
     rule = expand if expands else None
-    return register(OpSpec(name, infer, evaluate, compute, kind, shape_inputs, domain, rule))
+    return register(OpSpec(name, infer, evaluate, compute, kind, shape_inputs, domain, rule, signature_of(body)))
 
 
 def _placeholder() -> Any:

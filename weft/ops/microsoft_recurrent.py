@@ -125,4 +125,19 @@ def _signed(weights: Array, zero: Array) -> tuple[Array, Array | None]:
     return (wide - shift).astype(np.int8), points - shift
 
 
-register(OpSpec("DynamicQuantizeLSTM", _infer, _evaluate, None, "opaque", domain=DOMAIN, expand=_expand))
+register(
+    OpSpec(
+        "DynamicQuantizeLSTM",
+        _infer,
+        _evaluate,
+        None,
+        "opaque",
+        domain=DOMAIN,
+        expand=_expand,
+        takes=(
+            "X:float32[_ _ i], W:int8|uint8[d i 4*h], R:W[d h 4*h], B:float32[d 8*h]?, sequence_lens:int[_]?, "
+            "initial_h:float32[_ _ h]?, initial_c:float32[_ _ h]?, P:float32[d 3*h]?, W_scale:float32[d]|[d 4*h], "
+            "W_zero_point:W[d]|[d 4*h], R_scale:float32[d]|[d 4*h], R_zero_point:W[d]|[d 4*h]"
+        ),
+    )
+)

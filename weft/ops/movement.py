@@ -132,7 +132,7 @@ def _flatten(c: Evaluate, x: Array) -> Array:
     return x.reshape(int(np.prod(x.shape[:axis], dtype=np.int64)), int(np.prod(x.shape[axis:], dtype=np.int64)))
 
 
-register(OpSpec("Flatten", _flatten_infer, _flatten, reshaped, "injective"))
+register(OpSpec("Flatten", _flatten_infer, _flatten, reshaped, "injective", takes="input"))
 
 
 def _squeeze_infer(c: Infer) -> list[Type]:
@@ -243,7 +243,7 @@ def _transpose_compute(c: Compute, x: te.Tensor) -> Any:
     return te.compute(c.out_shape(), read, name="transpose")
 
 
-register(OpSpec("Transpose", _transpose_infer, _transpose, _transpose_compute, "injective"))
+register(OpSpec("Transpose", _transpose_infer, _transpose, _transpose_compute, "injective", takes="data"))
 
 
 # --------------------------------------------------------------------------------------------------- Expand, Tile
@@ -337,7 +337,7 @@ def _shape_compute(c: Compute, x: te.Tensor) -> Any:
     return te.compute((len(dims),), lambda i: choose(i, [te.const(d, "int64") for d in dims]), name="shape")
 
 
-register(OpSpec("Shape", _shape_infer, _shape, _shape_compute, "injective"))
+register(OpSpec("Shape", _shape_infer, _shape, _shape_compute, "injective", takes="data"))
 
 
 def _size_compute(c: Compute, x: te.Tensor) -> Any:
@@ -351,5 +351,6 @@ register(
         lambda c, x: np.array(x.size, np.int64),
         _size_compute,
         "injective",
+        takes="data",
     )
 )

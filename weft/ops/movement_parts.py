@@ -85,7 +85,7 @@ def _concat_compute(c: Compute, *tensors: te.Tensor) -> Any:
     return te.compute(shape, lambda *i: read(parts, i), name="concat")
 
 
-register(OpSpec("Concat", _concat_infer, _concat, _concat_compute, "injective"))
+register(OpSpec("Concat", _concat_infer, _concat, _concat_compute, "injective", takes="inputs, more:inputs?, ..."))
 
 
 # ---------------------------------------------------------------------------------------------------------- Split

@@ -16,6 +16,7 @@ from weft.expr.nodes import Expr
 from weft.graph.ir import NUMPY_TYPES, Array, TensorType, Type
 from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
 from weft.graph.shapes import normal_axes, normal_axis
+from weft.graph.signature import Between
 from weft.ops.elementwise_support import (
     element_type,
     expect_broadcast,
@@ -160,7 +161,16 @@ def _batch_kind(node: Any) -> str:
     return "opaque" if node.attributes.get("training_mode", 0) else "injective"
 
 
-register(OpSpec("BatchNormalization", _infer_batch, _batch, _compute_batch, _batch_kind))
+register(
+    OpSpec(
+        "BatchNormalization",
+        _infer_batch,
+        _batch,
+        _compute_batch,
+        _batch_kind,
+        takes="X:float[_ *s], scale:float[_], B:float[_], mean:float[_], variance:float[_]",
+    )
+)
 
 
 # ------------------------------------------------------------------------------ instance, group, mean and variance
@@ -200,7 +210,16 @@ def _infer_instance(c: Infer) -> Sequence[Type]:
     return [_by_channel_type(c, 3)]
 
 
-register(OpSpec("InstanceNormalization", _infer_instance, _instance, _compute_instance, "reduction"))
+register(
+    OpSpec(
+        "InstanceNormalization",
+        _infer_instance,
+        _instance,
+        _compute_instance,
+        "reduction",
+        takes="input:float[n c *s], scale:float[c], B:float[c]",
+    )
+)
 
 
 def _infer_group(c: Infer) -> Sequence[Type]:
@@ -234,7 +253,16 @@ def _compute_group(c: Compute, x: te.Tensor, scale: te.Tensor, bias: te.Tensor) 
     return _scaled(c, x, standard, scale, bias)
 
 
-register(OpSpec("GroupNormalization", _infer_group, _group, _compute_group, "reduction"))
+register(
+    OpSpec(
+        "GroupNormalization",
+        _infer_group,
+        _group,
+        _compute_group,
+        "reduction",
+        takes="X:float[n c *s], scale:float[c], bias:float[c]",
+    )
+)
 
 _TINY = 1e-9
 """What MeanVarianceNormalization adds to the deviation."""
@@ -273,7 +301,16 @@ def _infer_mean_variance(c: Infer) -> Sequence[Type]:
     return [kind]
 
 
-register(OpSpec("MeanVarianceNormalization", _infer_mean_variance, _mean_variance, _compute_mean_variance, "reduction"))
+register(
+    OpSpec(
+        "MeanVarianceNormalization",
+        _infer_mean_variance,
+        _mean_variance,
+        _compute_mean_variance,
+        "reduction",
+        takes="X:float",
+    )
+)
 
 
 # ------------------------------------------------------------------------------------------ layer, root mean square
@@ -290,10 +327,10 @@ def _infer_layer(c: Infer) -> Sequence[Type]:
         expect_broadcast(c, position, kind.shape)
     stash = element_type(c, "stash_type", "float32")
     if kind.shape is None:
-        return [kind, *[TensorType(stash, None)] * (c.output_count - 1)]
+        return [kind, *[TensorType(stash, None)] * 2][: c.output_count]
     axes = _inner_axes(c, kind.rank)
     outer = tuple(1 if d in axes else s for d, s in enumerate(kind.dims))
-    return [kind, *[TensorType(stash, outer)] * (c.output_count - 1)]
+    return [kind, *[TensorType(stash, outer)] * 2][: c.output_count]
 
 
 def _layer(c: Evaluate, x: Array, scale: Array, bias: Array | None = None) -> Any:
@@ -330,7 +367,11 @@ def _layer_kind(node: Any) -> str:
     return "reduction" if len(node.outputs) == 1 else "opaque"
 
 
-register(OpSpec("LayerNormalization", _infer_layer, _layer, _compute_layer, _layer_kind))
+register(
+    OpSpec(
+        "LayerNormalization", _infer_layer, _layer, _compute_layer, _layer_kind, takes="X:float, scale:float, B:float?"
+    )
+)
 
 
 def _infer_rms(c: Infer) -> Sequence[Type]:
@@ -362,7 +403,16 @@ def _compute_root_mean_square(c: Compute, x: te.Tensor, scale: te.Tensor) -> te.
     return made
 
 
-register(OpSpec("RMSNormalization", _infer_rms, _root_mean_square, _compute_root_mean_square, "reduction"))
+register(
+    OpSpec(
+        "RMSNormalization",
+        _infer_rms,
+        _root_mean_square,
+        _compute_root_mean_square,
+        "reduction",
+        takes="X:float, scale:float",
+    )
+)
 
 
 # ------------------------------------------------------------------------------------------------ Lp, local response
@@ -404,7 +454,7 @@ def _infer_lp(c: Infer) -> Sequence[Type]:
     return [kind]
 
 
-register(OpSpec("LpNormalization", _infer_lp, _lp, _compute_lp, "reduction"))
+register(OpSpec("LpNormalization", _infer_lp, _lp, _compute_lp, "reduction", takes="input:float[_ *s]"))
 
 
 def _window(c: Use) -> tuple[int, int]:
@@ -450,4 +500,14 @@ def _infer_local_response(c: Infer) -> Sequence[Type]:
     return [_float_type(c, 2)]
 
 
-register(OpSpec("LRN", _infer_local_response, _local_response, _compute_local_response, "reduction"))
+register(
+    OpSpec(
+        "LRN",
+        _infer_local_response,
+        _local_response,
+        _compute_local_response,
+        "reduction",
+        takes="X:float[n c *s]",
+        requires=(Between("size", 1),),
+    )
+)

@@ -105,7 +105,7 @@ def _compute_matmul(c: Compute, a: te.Tensor, b: te.Tensor) -> te.Tensor | None:
     return cast_to(multiply_tensors(a, b, c.out_shape(), wide_product(sum_type(kind))), kind)
 
 
-register(OpSpec("MatMul", _infer_matmul, _evaluate_matmul, _compute_matmul, kind="complex"))
+register(OpSpec("MatMul", _infer_matmul, _evaluate_matmul, _compute_matmul, kind="complex", takes="A:number, B:A"))
 
 # --------------------------------------------------------------------------------------------------------------- Gemm
 
@@ -176,4 +176,8 @@ def _compute_gemm(c: Compute, a: te.Tensor, b: te.Tensor, bias: te.Tensor | None
     return stage(c.out_shape(), lambda i, j: finish(i, j), name="gemm_bias")
 
 
-register(OpSpec("Gemm", _infer_gemm, _evaluate_gemm, _compute_gemm, kind="complex"))
+register(
+    OpSpec(
+        "Gemm", _infer_gemm, _evaluate_gemm, _compute_gemm, kind="complex", takes="A:number[_ _], B:A[_ _], C:number?"
+    )
+)

@@ -15,8 +15,9 @@ from weft.expr.nodes import Expr
 from weft.graph.ir import NUMPY_TYPES, Array, TensorType, Type, dtype_name
 from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
 from weft.graph.shapes import normal_axis
+from weft.graph.signature import ELEMENTS
 from weft.ops.casts import cast_array
-from weft.ops.elementwise_support import FLOATS, element_type, expect_inputs, kernel, wide, wide_type, widen
+from weft.ops.elementwise_support import element_type, kernel, wide, wide_type, widen
 from weft.ops.reductions_support import reduce_axes
 
 LIMITS = {
@@ -63,7 +64,6 @@ def _at(c: Compute, parameter: te.Tensor, indices: Sequence[Any], shape: Sequenc
 
 def _check(c: Infer) -> None:
     """The shapes of scale and zero point fit the input."""
-    expect_inputs(c, 2, 3)
     x, scale = c.tensor(0), c.tensor(1)
     if c.has(2) and c.tensor(2).is_static and scale.is_static:
         if int(np.prod(c.tensor(2).static)) != int(np.prod(scale.static)):
@@ -94,7 +94,7 @@ def _precision(c: Use, scale: str) -> str:
     """The type in which the division is done."""
     if c.get("precision", 0):
         return element_type(c, "precision")
-    return scale if scale in FLOATS.split() else "float32"
+    return scale if scale in ELEMENTS["float"] else "float32"
 
 
 def _infer_quantize(c: Infer) -> Sequence[Type]:
@@ -139,7 +139,16 @@ def _compute_quantize(c: Compute, x: te.Tensor, scale: te.Tensor, zero: te.Tenso
     return made
 
 
-register(OpSpec("QuantizeLinear", _infer_quantize, _quantize, _compute_quantize, "injective"))
+register(
+    OpSpec(
+        "QuantizeLinear",
+        _infer_quantize,
+        _quantize,
+        _compute_quantize,
+        "injective",
+        takes="x:number, y_scale:number|float8_e8m0fnu, y_zero_point:number|narrow?",
+    )
+)
 
 
 # ------------------------------------------------------------------------------------------------- DequantizeLinear
@@ -148,7 +157,7 @@ register(OpSpec("QuantizeLinear", _infer_quantize, _quantize, _compute_quantize,
 def _dequantized_type(c: Use, scale: str) -> str:
     if c.get("output_dtype", 0):
         return element_type(c, "output_dtype")
-    return scale if scale in FLOATS.split() else "float32"
+    return scale if scale in ELEMENTS["float"] else "float32"
 
 
 def _infer_dequantize(c: Infer) -> Sequence[Type]:
@@ -181,16 +190,22 @@ def _compute_dequantize(c: Compute, x: te.Tensor, scale: te.Tensor, zero: te.Ten
     return made
 
 
-register(OpSpec("DequantizeLinear", _infer_dequantize, _dequantize, _compute_dequantize, "injective"))
+register(
+    OpSpec(
+        "DequantizeLinear",
+        _infer_dequantize,
+        _dequantize,
+        _compute_dequantize,
+        "injective",
+        takes="x:number|narrow, x_scale:number|float8_e8m0fnu, x_zero_point:x?",
+    )
+)
 
 
 # -------------------------------------------------------------------------------------------- DynamicQuantizeLinear
 
 
 def _infer_dynamic(c: Infer) -> Sequence[Type]:
-    expect_inputs(c, 1)
-    if c.tensor(0).dtype != "float32":
-        raise c.error(f"it quantizes float32, not {c.tensor(0).dtype}")
     return [TensorType("uint8", c.tensor(0).shape), TensorType("float32", ()), TensorType("uint8", ())]
 
 
@@ -227,4 +242,4 @@ def _compute_dynamic(c: Compute, x: te.Tensor) -> tuple[te.Tensor, te.Tensor, te
     return te.compute(c.out_shape(), body, name="dynamic_quantize"), scale, zero
 
 
-register(OpSpec("DynamicQuantizeLinear", _infer_dynamic, _dynamic, _compute_dynamic, "opaque"))
+register(OpSpec("DynamicQuantizeLinear", _infer_dynamic, _dynamic, _compute_dynamic, "opaque", takes="x:float32"))

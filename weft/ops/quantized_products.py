@@ -14,6 +14,7 @@ from weft import te
 from weft.expr.nodes import Expr
 from weft.graph.ir import Array, Type
 from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, register
+from weft.graph.signature import Along
 from weft.ops.convolution import is_empty, sizes_of, wide_product
 from weft.ops.convolution_window import stage
 from weft.ops.products import infer_product, multiply_tensors
@@ -113,7 +114,8 @@ register(
         _evaluate_integer,
         _compute_integer,
         kind="complex",
-        takes="A:int, B:int, a_zero_point:A?, b_zero_point:B?",
+        takes=("A:int8|uint8|int16|uint16, B:int8|uint8|int16|uint16, a_zero_point:A?, b_zero_point:B?"),
+        requires=(Along(2, 0, -2), Along(3, 1, -1)),
     )
 )
 
@@ -155,8 +157,12 @@ register(
         _compute_linear,
         kind="complex",
         takes=(
-            "a:int, a_scale:float, a_zero_point:a, b:int, b_scale:float, b_zero_point:b, y_scale:float, "
-            "y_zero_point:int"
+            "a:int8|uint8|int16|uint16, a_scale:float, a_zero_point:a, b:int8|uint8|int16|uint16, b_scale:float, "
+            "b_zero_point:b, y_scale:float, y_zero_point:int8|uint8|int16|uint16"
+        ),
+        requires=(
+            *(Along(position, 0, -2) for position in (1, 2, 6, 7)),
+            *(Along(position, 3, -1) for position in (4, 5)),
         ),
     )
 )

@@ -16,7 +16,7 @@ from weft.graph.ir import Array, TensorType, Type, dtype_name
 from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
 from weft.graph.signature import Between
 from weft.ops.casts import cast_array
-from weft.ops.elementwise_support import element_type, expect_inputs, expect_one_element, kernel, wide
+from weft.ops.elementwise_support import element_type, expect_one_element, kernel, wide
 
 RANDOM = frozenset(
     "Bernoulli Dropout Multinomial RandomNormal RandomNormalLike RandomUniform RandomUniformLike".split()
@@ -46,7 +46,6 @@ def _uniform(c: Use, shape: tuple[int, ...]) -> Array:
 
 def _register_draw(name: str, draw: Callable[[Use, tuple[int, ...]], Array]) -> None:
     def infer(c: Infer) -> Sequence[Type]:
-        expect_inputs(c, 0)
         shape = [int(s) for s in c.need("shape")]
         if any(s < 0 for s in shape):
             raise c.error(f"a shape cannot have negative sizes: {shape}")
@@ -61,8 +60,8 @@ def _register_draw(name: str, draw: Callable[[Use, tuple[int, ...]], Array]) -> 
     def evaluate_like(c: Evaluate, like: Array) -> Array:
         return cast_array(draw(c, like.shape), element_type(c, "dtype", dtype_name(like.dtype)))
 
-    register(OpSpec(name, infer, evaluate))
-    register(OpSpec(f"{name}Like", infer_like, evaluate_like))
+    register(OpSpec(name, infer, evaluate, takes=""))
+    register(OpSpec(f"{name}Like", infer_like, evaluate_like, takes="input"))
 
 
 _register_draw("RandomNormal", _normal)
@@ -73,7 +72,6 @@ _register_draw("RandomUniform", _uniform)
 
 
 def _infer_bernoulli(c: Infer) -> Sequence[Type]:
-    expect_inputs(c, 1)
     return [TensorType(element_type(c, "dtype", c.tensor(0).dtype), c.tensor(0).shape)]
 
 
@@ -82,7 +80,7 @@ def _bernoulli(c: Evaluate, x: Array) -> Array:
     return cast_array(np.asarray(made), element_type(c, "dtype", dtype_name(x.dtype)))
 
 
-register(OpSpec("Bernoulli", _infer_bernoulli, _bernoulli))
+register(OpSpec("Bernoulli", _infer_bernoulli, _bernoulli, takes="input:float"))
 
 
 def _infer_multinomial(c: Infer) -> Sequence[Type]:
@@ -111,7 +109,6 @@ register(
 
 
 def _infer_dropout(c: Infer) -> Sequence[Type]:
-    expect_inputs(c, 1, 3)
     for position in (1, 2):
         if c.has(position):
             expect_one_element(c, position)
@@ -147,4 +144,14 @@ def _dropout_kind(node: Any) -> str:
     return "injective" if len(node.outputs) == 1 else "opaque"
 
 
-register(OpSpec("Dropout", _infer_dropout, _dropout, _compute_dropout, _dropout_kind, shape_inputs=(2,)))
+register(
+    OpSpec(
+        "Dropout",
+        _infer_dropout,
+        _dropout,
+        _compute_dropout,
+        _dropout_kind,
+        shape_inputs=(2,),
+        takes="data:float, ratio:float?, training_mode:bool?",
+    )
+)

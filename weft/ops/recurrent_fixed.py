@@ -68,7 +68,7 @@ def _infer(c: Infer) -> list[Type]:
     if (high.dtype, low.dtype, scale.dtype) != ("int16", "uint8", "float32") or high.shape != low.shape:
         raise c.error(f"the parts of R are {high!r}, {low!r} and {scale!r}; int16, uint8 and float32 are needed")
     types = [*c.types[:WEIGHT], TensorType("float32", high.shape), *c.types[WEIGHT + 1 : PLAIN]]
-    return list(_operator(c.node).infer(Infer(_plain(c.node), types, c.values[:PLAIN])))
+    return _operator(c.node).types(Infer(_plain(c.node), types, c.values[:PLAIN]))
 
 
 def _evaluate(c: Evaluate, *arrays: Any) -> Any:
@@ -91,5 +91,8 @@ def _computer(compute: Callable[..., Any]) -> Callable[..., Any]:
     return made
 
 
+_TAKES = "X, W, R:int16, B?, sequence_lens?, initial_h?, initial_c?, P?, low:uint8, scale:float32"
+"""What the plain operator demands, it says itself."""
+
 for _name, _compute in (("LSTM", compute_lstm), ("GRU", compute_gru), ("RNN", compute_rnn)):
-    register(OpSpec(PREFIX + _name, _infer, _evaluate, _computer(_compute), kind="opaque", domain=DOMAIN))
+    register(OpSpec(PREFIX + _name, _infer, _evaluate, _computer(_compute), kind="opaque", domain=DOMAIN, takes=_TAKES))

@@ -172,4 +172,16 @@ def _compute(c: Compute, *tensors: te.Tensor | None) -> Any:
     return compute_outputs(c, ways, [lstm_direction(c, way) for way in ways])
 
 
-register(OpSpec("QuantizedLSTM", _infer, _evaluate, _compute, domain="weft"))
+register(
+    OpSpec(
+        "QuantizedLSTM",
+        _infer,
+        _evaluate,
+        _compute,
+        domain="weft",
+        takes=(
+            "gates:float32[_ _ _], scale:float32[d 4*h], R:int8[d h 4*h], totals:int32[d 4*h], zero:int32[d 4*h]?, "
+            "sequence_lens:int[_]?, initial_h:float32[_ _ h]?, initial_c:float32[_ _ h]?, P:float32[d 3*h]?"
+        ),
+    )
+)

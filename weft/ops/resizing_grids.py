@@ -14,6 +14,7 @@ from weft.core.dtypes import DType, dtype
 from weft.expr.nodes import Expr, index_expr
 from weft.graph.ir import Array, TensorType, Type
 from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
+from weft.ops.elementwise_support import expect_shape
 from weft.ops.movement_indices import fill, integers, is_empty, kernels_know, length_of, output_type, unknown_shape
 
 CUBIC = -0.75
@@ -34,10 +35,12 @@ def _affine_infer(c: Infer) -> list[Type]:
     theta, size = c.tensor(0), c.value(1)
     batch = unknown_shape(1, "batch") if theta.shape is None else theta.shape[:1]
     assert batch is not None
+    count = length_of(c, 1)
+    if count is not None:
+        expect_shape(c, 0, (batch[0] if size is None else int(size[0]), count - 2, count - 1))
     if size is not None:
         spatial = _spatial(c, size)
         return [TensorType(theta.dtype, (*batch, *spatial, len(spatial)))]
-    count = length_of(c, 1)
     if count is None:
         return [TensorType(theta.dtype, None)]
     return [TensorType(theta.dtype, (*batch, *(unknown_shape(count - 2, "grid") or ()), count - 2))]
@@ -91,7 +94,7 @@ register(
         _affine_compute,
         "injective",
         shape_inputs=(1,),
-        takes="theta:float[n _ _], size:int[_]",
+        takes="theta:float[n 2 3]|[n 3 4], size:int[4]|[5]",
     )
 )
 

@@ -52,12 +52,13 @@ def _construct_infer(c: Infer) -> list[Type]:
     return [SequenceType(found)]
 
 
-register(OpSpec("SequenceConstruct", _construct_infer, lambda c, *arrays: list(arrays)))
+register(OpSpec("SequenceConstruct", _construct_infer, lambda c, *arrays: list(arrays), takes="inputs, more?, ..."))
 register(
     OpSpec(
         "SequenceEmpty",
         lambda c: [SequenceType(TensorType(element_type(c, "dtype", "float32"), None))],
         lambda c: [],
+        takes="",
     )
 )
 
@@ -103,6 +104,7 @@ register(
         "SequenceLength",
         lambda c: [TensorType("int64", ())],
         lambda c, sequence: np.array(len(sequence), np.int64),
+        takes="sequence",
     )
 )
 
@@ -173,7 +175,7 @@ def _concat(c: Evaluate, sequence: list[Any]) -> Array:
         raise c.error(f"shapes {', '.join(str(list(a.shape)) for a in sequence)} cannot be joined") from None
 
 
-register(OpSpec("ConcatFromSequence", _concat_infer, _concat))
+register(OpSpec("ConcatFromSequence", _concat_infer, _concat, takes="sequence"))
 
 
 # ----------------------------------------------------------------------------------------------------- SequenceMap
@@ -200,7 +202,7 @@ def _map(c: Evaluate, sequence: list[Any], *others: Any) -> tuple[list[Any], ...
     return tuple(columns)
 
 
-register(OpSpec("SequenceMap", _map_infer, _map))
+register(OpSpec("SequenceMap", _map_infer, _map, takes="sequence, more?, ..."))
 
 
 # ------------------------------------------------------------------------------------------------- optional values
@@ -226,6 +228,6 @@ def _get_element(c: Evaluate, value: Any = None) -> Any:
     return value
 
 
-register(OpSpec("Optional", _optional_infer, lambda c, value=None: value))
-register(OpSpec("OptionalHasElement", lambda c: [TensorType("bool", ())], _has_element))
-register(OpSpec("OptionalGetElement", _get_infer, _get_element))
+register(OpSpec("Optional", _optional_infer, lambda c, value=None: value, takes="input?"))
+register(OpSpec("OptionalHasElement", lambda c: [TensorType("bool", ())], _has_element, takes="input?"))
+register(OpSpec("OptionalGetElement", _get_infer, _get_element, takes="input"))

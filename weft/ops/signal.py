@@ -144,7 +144,7 @@ register(
         _compute_dft,
         kind="complex",
         shape_inputs=(1, 2),
-        takes="input:float[_ *s _], dft_length:int[]|[1]?, axis:int[]|[1]?",
+        takes="input:float[_ *s 1]|[_ *s 2], dft_length:int[]|[1]?, axis:int[]|[1]?",
     )
 )
 
@@ -230,6 +230,6 @@ register(
         _compute_stft,
         kind="complex",
         shape_inputs=(1, 3),
-        takes="signal:float, frame_step:int[]|[1], window:float[w]?, frame_length:int[]|[1]?",
+        takes="signal:float[b l]|[b l 1]|[b l 2], frame_step:int[]|[1], window:float[w]?, frame_length:int[]|[1]?",
     )
 )

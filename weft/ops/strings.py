@@ -41,6 +41,7 @@ register(
         "StringConcat",
         lambda c: [TensorType("string", broadcast([c.tensor(0).shape, c.tensor(1).shape], c.error))],
         _concat,
+        takes="X:string, Y:string",
     )
 )
 
@@ -224,4 +225,4 @@ def _decode(c: Evaluate, stream: Array) -> Array:
     return np.ascontiguousarray(pixels[:, :, ::-1]) if form == "BGR" else np.array(pixels)
 
 
-register(OpSpec("ImageDecoder", _decode_infer, _decode))
+register(OpSpec("ImageDecoder", _decode_infer, _decode, takes="encoded_stream:uint8[_]"))

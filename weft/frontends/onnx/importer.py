@@ -220,13 +220,13 @@ class _Importer:
             return
         adapted = domain == BLOCKED and proto.op_type in BLOCKED_OPERATORS
         version = versions.check(proto.op_type, domain, frame.opsets, where, adapted)
-        if domain == "" and proto.op_type == "Constant":
-            self._constant_node(proto, attributes, scope, body, where, keep)
-            return
         while inputs and inputs[-1] is None:
             inputs.pop()
         outputs = self._outputs(proto, scope, keep)
         versions.check_form(proto.op_type, domain, version, inputs, len(outputs), attributes, where)
+        if domain == "" and proto.op_type == "Constant":
+            self._constant_node(outputs[0], attributes, body, where)
+            return
         name = f"{frame.path}{proto.name}" if proto.name else ""
         draft = Draft(
             proto.op_type, domain, version, inputs, outputs, attributes, name, self._origin(frame), body, self.names
@@ -277,13 +277,11 @@ class _Importer:
         value.type = TensorType(dtype_name(array.dtype), array.shape)
         body.constants[value] = array
 
-    def _constant_node(
-        self, proto: Any, attributes: Mapping[str, Any], scope: Scope, body: Body, where: str, keep: bool
-    ) -> None:
+    def _constant_node(self, output: Value, attributes: Mapping[str, Any], body: Body, where: str) -> None:
         given = {key: value for key, value in attributes.items() if key.removeprefix("sparse_").startswith("value")}
         if len(given) != 1:
             raise FrontendError(f"{where}: a Constant has one value, not {len(given)}")
-        (key, value), (output, *_) = *given.items(), self._outputs(proto, scope, keep)
+        ((key, value),) = given.items()
         kinds = {"value_int": np.int64, "value_ints": np.int64, "value_float": np.float32, "value_floats": np.float32}
         array = np.asarray(value, kinds.get(key, object if "string" in key else None))
         self._constant(output, array, body)

@@ -34,7 +34,7 @@ from weft.graph.ir import (
     dtype_name,
     same_dim,
 )
-from weft.graph.opspec import Infer, blame, node_error
+from weft.graph.opspec import Infer, blame
 from weft.graph.passes.partial import Partial, partial_results, refined
 from weft.graph.shapes import unknown_dim
 
@@ -143,8 +143,6 @@ class _Inference:
                 if self.depth == 0:
                     raise
                 # A branch that is never taken may be wrong for these shapes: it fails when it is run.
-        if len(types) < len(node.outputs):
-            raise node_error(node, f"has {len(node.outputs)} outputs, its operator gives {len(types)}")
         partials = [None if v is None else self.partial_of(v) for v in inputs]
         if any(p is not None for p in partials):
             types = refined(node, input_types, types, partials)
