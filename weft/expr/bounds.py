@@ -8,7 +8,8 @@ In: integer or bool expressions and a `Ranges`. Out: constant intervals, proofs,
     upper_bound(i * 32 + j, {j}, ranges)  i*32 + 31
 
 Index integers (int64) are mathematical integers here: they are taken never to overflow. Narrower and unsigned types
-wrap, and every bound takes that into account.
+wrap, and every bound takes that into account. Data may be any number, so that what is computed from it may wrap; a
+condition on such a sum or product is believed only where it says the same of both (`Ranges.with_condition`).
 """
 
 from __future__ import annotations
@@ -24,12 +25,14 @@ from weft.expr.nodes import (
     EQ,
     LE,
     LT,
+    Add,
     And,
     Buffer,
     Const,
     Expr,
     ExprLike,
     FloorDiv,
+    Load,
     Min,
     Not,
     Or,
@@ -39,6 +42,7 @@ from weft.expr.nodes import (
     logical_not,
 )
 from weft.expr.proof import Prover, lane_form
+from weft.expr.structural import structural_key
 from weft.expr.visit import uses_any
 
 _ZERO, _ONE = index_expr(0), index_expr(1)
@@ -125,6 +129,11 @@ class Ranges:
             result._tighten(var, 0, None)
         return result
 
+    def with_data(self, var: Var) -> Ranges:
+        """The variable may be any number, as if it was read somewhere: sums and products of it may wrap."""
+        place = Load(Buffer(var.name, INDEX, (1,)), (_ZERO,))
+        return self.with_range(var, place, place)
+
     def with_condition(self, condition: Expr, prover: Prover | None = None) -> Ranges:
         """Where the condition holds: what it says of index expressions is known too. `prover`: one for these ranges."""
         result = Ranges(dict(self.table), self.facts, self.values)
@@ -180,24 +189,27 @@ class Ranges:
         self.table[var] = (low, high, least, most)
 
     def _assume(self, condition: Any, prover: Prover) -> None:
-        kind = type(condition)
-        if kind is And:
-            self._assume(condition.a, prover)
-            self._assume(condition.b, prover)
-        elif kind is Not:
-            inner = condition.a
-            if type(inner) is Or:
-                self._assume(logical_not(inner.a), prover)
-                self._assume(logical_not(inner.b), prover)
-            elif type(inner) is not And:
-                opposite = logical_not(inner)
-                if type(opposite) is not Not:
-                    self._assume(opposite, prover)
-        elif kind in (LT, LE, EQ) and condition.a.dtype is INDEX:
-            gap = Sub(condition.b, condition.a)
-            self._assume_nonneg(Sub(gap, _ONE) if kind is LT else gap, prover)
-            if kind is EQ:
-                self._assume_nonneg(Sub(condition.a, condition.b), prover)
+        doubtful: dict[Any, list[tuple[Any, str]]] = {}
+        for part in _comparisons(condition):
+            wrapping = [side for side in (part.a, part.b) if prover.may_wrap(side)]
+            if not wrapping:
+                self._assume_comparison(part, prover)
+            elif len(wrapping) == 1 and _one_datum(wrapping[0], prover):
+                other = part.b if wrapping[0] is part.a else part.a
+                if not prover.is_data(other):
+                    ends = "lh" if type(part) is EQ else "h" if other is part.b else "l"
+                    doubtful.setdefault(structural_key(wrapping[0]), []).append((part, ends))
+        for said in doubtful.values():
+            # x + c between two sizes: then it has not wrapped. Of one end alone, x + c < 8, a huge x could be said.
+            if {"l", "h"} <= {end for _, ends in said for end in ends}:
+                for part, _ in said:
+                    self._assume_comparison(part, prover)
+
+    def _assume_comparison(self, e: Any, prover: Prover) -> None:
+        gap = Sub(e.b, e.a)
+        self._assume_nonneg(Sub(gap, _ONE) if type(e) is LT else gap, prover)
+        if type(e) is EQ:
+            self._assume_nonneg(Sub(e.a, e.b), prover)
 
     def _assume_nonneg(self, e: Expr, prover: Prover) -> None:
         """Records e >= 0: as the range of a variable where it is one, else as a fact."""
@@ -235,6 +247,34 @@ class Ranges:
     def _all_nonneg(self, prover: Prover, factors: Iterable[Expr]) -> bool:
         lows = [prover.interval_of(({factor: 1}, 0))[0] for factor in factors]
         return all(low is not None and low >= 0 for low in lows)
+
+
+def _comparisons(condition: Any) -> Iterator[Any]:
+    """The comparisons of index expressions that hold where a condition does."""
+    kind = type(condition)
+    if kind is And:
+        yield from _comparisons(condition.a)
+        yield from _comparisons(condition.b)
+    elif kind is Not:
+        inner = condition.a
+        if type(inner) is Or:
+            yield from _comparisons(logical_not(inner.a))
+            yield from _comparisons(logical_not(inner.b))
+        elif type(inner) is not And:
+            opposite = logical_not(inner)
+            if type(opposite) is not Not:
+                yield from _comparisons(opposite)
+    elif kind in (LT, LE, EQ) and condition.a.dtype is INDEX:
+        yield condition
+
+
+def _one_datum(e: Any, prover: Prover) -> bool:
+    """Whether an expression is one datum and something that is none, added or subtracted."""
+    if type(e) is not Add and type(e) is not Sub:
+        return not prover.may_wrap(e)
+    if prover.is_data(e.b):
+        return not prover.is_data(e.a) and _one_datum(e.b, prover)
+    return _one_datum(e.a, prover)
 
 
 def interval(e: Expr, ranges: Ranges) -> Interval:

@@ -41,7 +41,7 @@ def interval_product(a: Interval, b: Interval) -> Interval:
 
 
 def _interval_floordiv(low: Any, high: Any, least: Any, most: Any) -> Interval:
-    if least is None or least <= 0:
+    if least is None or least <= 0 or (most is not None and most < least):  # no divisor at all, or one that may be 0
         return None, None
     # The quotient grows with the numerator, and with a larger divisor moves towards 0 (or -1).
     down = None if low is None else low // least if low < 0 else low // most if most is not None else 0

@@ -52,7 +52,7 @@ from weft.expr.nodes import (
     is_true,
     logical_not,
 )
-from weft.expr.visit import free_vars, walk
+from weft.expr.visit import children, free_vars, walk
 
 _STEPS = 32
 """How many polynomials one proof may look at."""
@@ -81,6 +81,7 @@ class Prover(Linear):
         self.local: dict[Var, Entry] = {}
         self.fact_polys: list[Poly] | None = None
         self.symbolic_variables: list[Var] | None = None
+        self.data: dict[Expr, bool] = {}
 
     # --------------------------------------------------------------------------------------------------- occurrence
 
@@ -142,6 +143,36 @@ class Prover(Linear):
             found = self.lanes[lanes] = Var("lane")
             self.local[found] = (index_expr(0), index_expr(lanes - 1), 0, lanes - 1)
         return found
+
+    # --------------------------------------------------------------------------------------------------------- data
+
+    def is_data(self, e: Any) -> bool:
+        """Whether an index expression may be any number: what it speaks of was read, not counted."""
+        found = self.data.get(e)
+        if found is None:
+            kind = type(e)
+            self.data[e] = False  # what a range that speaks of itself would see
+            if kind is Const:
+                found = False
+            elif kind is Var:
+                low = self.table.get(e, (None,))[0]
+                found = low is not None and self.is_data(low) and None in self.var_interval(e)
+            else:
+                parts = (e.then, e.otherwise) if kind is Select else children(e)
+                found = kind in (Load, Call, Cast) or any(self.is_data(part) for part in parts)
+                found = found and None in within(self.any_interval(e), INDEX)
+            self.data[e] = found
+        return found
+
+    def may_wrap(self, e: Any) -> bool:
+        """Whether an index expression has a sum or product of data whose true value may need more than 64 bits."""
+        kind = type(e)
+        if kind in (Const, Var, Load, Call, Cast):
+            return False
+        if kind in (Add, Sub, Mul) and (self.is_data(e.a) or self.is_data(e.b) or self.is_data(e)):
+            return True
+        parts = (e.then, e.otherwise) if kind is Select else children(e)
+        return any(self.may_wrap(part) for part in parts)
 
     # -------------------------------------------------------------------------------------------------- elimination
 

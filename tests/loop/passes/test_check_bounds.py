@@ -284,3 +284,164 @@ def test_a_report_under_a_loop_that_does_not_run_is_not_made() -> None:
     g(3, x, wrong, y)
     with pytest.raises(RuntimeFault):
         g(4, x, wrong, y)
+
+
+LARGEST = (1 << 63) - 1
+FAR = 1 << 40
+
+
+def outcome(text: str, *arrays: object) -> str:
+    """Whether a program fails because of an index, in machine code with nothing beside its buffers that is its own."""
+    try:
+        weft.build(parse(text))(*arrays)
+    except RuntimeFault as fault:
+        assert "outside" in str(fault)
+        return "refused"
+    return "ran"
+
+
+def test_one_index_of_two_dimensions_is_clamped_for_each() -> None:
+    text, _ = checked(
+        """
+func f(A: float32[4, 8], I: int64[3], B: float32[3]):
+    for i in range(3):
+        let v: int64 = I[i]
+        B[i] = A[v, v]
+"""
+    )
+    assert "A[min(max(v, 0), 3), min(max(v, 0), 7)]" in text
+
+
+STALE = {
+    "a name": """
+func f(I: int64[1], B: float32[8]):
+    let v: int64 = I[0]
+    I[0] = 3
+    if 0 <= I[0] and I[0] < 8:
+        B[v] = 1.0
+""",
+    "an extent": """
+func f(I: int64[1], B: float32[8]):
+    for i in range(min(I[0], 100)):
+        I[0] = 3
+        if I[0] < 8:
+            B[i] = 1.0
+""",
+    "a test": """
+func f(I: int64[1], B: float32[8]):
+    if 8 <= I[0]:
+        I[0] = I[0] % 8
+        if I[0] == 0:
+            I[0] = 1099511627776
+            if 0 <= I[0]:
+                B[I[0]] = 1.0
+""",
+}
+
+
+@pytest.mark.parametrize("what", STALE)
+def test_what_was_known_of_data_before_it_was_written_is_not_used(what: str) -> None:
+    assert checked(STALE[what])[1]["flagged"] == 1
+    room = np.zeros(24, np.float32)
+    assert outcome(STALE[what], np.array([FAR]), room[8:16]) == "refused"
+    assert not room[:8].any() and not room[16:].any()
+
+
+def test_a_test_tells_nothing_of_what_is_written_under_it_when_it_is_simplified() -> None:
+    text = """
+func f(I: int64[1], A: float32[8], B: float32[1]):
+    if 0 <= I[0] and I[0] < 8:
+        I[0] = 1099511627776
+        B[0] = A[I[0]]
+"""
+    assert outcome(text, np.array([3]), np.zeros(8, np.float32), np.zeros(1, np.float32)) == "refused"
+
+
+@pytest.mark.parametrize("binding", ["", "let v: int64 = I[i]\n        let w: int64 = J[i]\n        "])
+def test_a_sum_of_data_that_wraps_guards_nothing(binding: str) -> None:
+    v, w = ("v", "w") if binding else ("I[i]", "J[i]")
+    text = f"""
+func f(A: float32[8], I: int64[4], J: int64[4], B: float32[4]):
+    for i in range(4):
+        {binding}if 0 <= {v} and 1 <= {w} and {v} + {w} < 8:
+            B[i] = A[{v}]
+"""
+    room, out = np.full(9, 5, np.float32), np.zeros(4, np.float32)
+    arrays = np.array([1, 2, 3, LARGEST]), np.ones(4, np.int64)
+    assert outcome(text, room[1:], *arrays, out) == "refused"
+    arrays[0][3] = 7
+    assert outcome(text, room[1:], *arrays, out) == "ran" and out.tolist() == [5, 5, 5, 5]
+
+
+def test_a_number_that_is_given_may_wrap_too() -> None:
+    text = """
+func f(n: int64, k: int64, X: float32[n], B: float32[1]):
+    if 0 <= k and k + n < n * 2:
+        B[0] = X[k]
+"""
+    assert checked(text)[1]["flagged"] == 1
+
+
+def test_a_sum_of_one_datum_between_two_sizes_has_not_wrapped() -> None:
+    _, counts = checked(
+        """
+func f(A: float32[8], I: int64[4], B: float32[4]):
+    for i in range(4):
+        if 0 <= I[i] + 1 and I[i] + 1 < 8:
+            B[i] = A[I[i] + 1]
+"""
+    )
+    assert "flagged" not in counts
+
+
+def test_a_loop_that_runs_elsewhere_says_nothing_of_what_is_stored_here() -> None:
+    text, counts = checked(
+        """
+func f(n: int64, A: float32[8], B: float32[1], C: float32[n]):
+    allocate T: int64[1]
+    for z in range(1):
+        T[z] = min(n, 8) - 1
+    B[0] = A[T[0]]
+    for i in range(n):
+        C[i] = 1.0
+"""
+    )
+    assert counts["flagged"] == 1, text
+
+
+@pytest.mark.parametrize(
+    ("fill", "flagged"),
+    [
+        ("for k in range(8):\n        T[k] = 1", 0),
+        ("for k in range(7):\n        T[k] = 1", 1),
+        ("if 0 < C[0]:\n        T[0] = 1", 1),
+    ],
+)
+def test_what_was_never_written_holds_anything(fill: str, flagged: int) -> None:
+    text, counts = checked(
+        f"""
+func f(A: float32[4], B: float32[8], C: int64[1]):
+    allocate T: int64[8]
+    {fill}
+    for j in range(8):
+        B[j] = A[T[j]]
+"""
+    )
+    assert counts.get("flagged", 0) == flagged, text
+
+
+def test_more_bytes_than_64_bits_can_count_are_not_allocated() -> None:
+    f = weft.build(
+        parse(
+            """
+func f(n: int64, m: int64, X: int8[n, m], B: int8[8]):
+    for z in range(1):
+        allocate T: int64[m]:
+            for j in range(m):
+                T[j] = j
+            B[0] = int8(T[0])
+"""
+        )
+    )
+    with pytest.raises(RuntimeFault, match="not enough memory"):
+        f(0, 1 << 61, np.zeros((0, 1 << 61), np.int8), np.zeros(8, np.int8))

@@ -17,7 +17,24 @@ from weft.codegen.llvm.analysis import divisor, interval, power_of_two, touches_
 from weft.codegen.llvm.context import Context, Module, StmtHandler
 from weft.core.errors import TargetError
 from weft.expr.intrinsics import REPORT
-from weft.expr.nodes import Address, Buffer, Call, Const, Expr, Load, Var, index_expr, int_value, maximum, product
+from weft.expr.nodes import (
+    Add,
+    Address,
+    Buffer,
+    Call,
+    Const,
+    Expr,
+    FloorDiv,
+    Load,
+    Max,
+    Mul,
+    Sub,
+    Var,
+    index_expr,
+    int_value,
+    maximum,
+    product,
+)
 from weft.expr.visit import walk
 from weft.loop.ir import Allocate, Evaluate, For, If, Let, Seq, Stmt, Store
 from weft.loop.visit import child_exprs, walk_stmts
@@ -27,6 +44,7 @@ _LOCAL_LIMIT = 64 * 1024
 """Bytes of a "local" buffer that may live on the stack."""
 _STACK_LIMIT = 4 * 1024
 """Bytes of any other buffer that may live on the stack."""
+_MOST_BYTES = 2.0**60
 _ALIGNMENT = 64
 _SHORT = 16
 """Loops of vectors up to this length LLVM may unroll, so that small buffers indexed by them become registers."""
@@ -320,8 +338,21 @@ def _allocate(c: Context, s: Allocate) -> None:
 
 
 def _symbolic_size(c: Context, buffer: Buffer) -> str:
-    count = c.value(_elements(buffer))
-    return c.emit(f"mul i64 {count}, {buffer.dtype.bytes}")
+    """The bytes of a buffer, or -1, which nobody can allocate, where 64 bits do not hold their number."""
+    elements = _elements(buffer)
+    count = c.value(elements)
+    fits = c.emit(f"fcmp olt double {_approximate(c, elements)}, {_MOST_BYTES / buffer.dtype.bytes:e}")
+    return c.emit(f"select i1 {fits}, i64 {c.emit(f'mul i64 {count}, {buffer.dtype.bytes}')}, i64 -1")
+
+
+def _approximate(c: Context, e: Any) -> str:
+    """An index expression in floating point, where sums and products do not wrap."""
+    operator = {Add: "fadd", Sub: "fsub", Mul: "fmul", FloorDiv: "fdiv"}.get(type(e))
+    if operator is not None:
+        return c.emit(f"{operator} double {_approximate(c, e.a)}, {_approximate(c, e.b)}")
+    if isinstance(e, Max):
+        return c.call("double", "llvm.maxnum.f64", [f"double {_approximate(c, side)}" for side in (e.a, e.b)])
+    return c.emit(f"sitofp i64 {c.value(e)} to double")
 
 
 def _allocate_slots(c: Context, s: Allocate, facts: Any) -> None:

@@ -21,7 +21,7 @@ import logging
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from weft.core.dtypes import BOOL, INDEX, INT32
+from weft.core.dtypes import BOOL, INT32
 from weft.core.errors import BoundsError
 from weft.expr.bounds import Ranges, interval
 from weft.expr.intervals import Interval
@@ -53,11 +53,21 @@ from weft.expr.nodes import (
     select,
     sub,
 )
+from weft.expr.structural import structural_equal
 from weft.expr.trial import tried_interval
 from weft.expr.visit import free_vars, map_all, substitute, walk
 from weft.loop.ir import Allocate, Block, Evaluate, For, Func, If, Let, Seq, Stmt, Store, seq
-from weft.loop.passes.support import buffers_written, has_effect, loads
-from weft.loop.visit import Mutator, rebuild_stmt, walk_exprs, walk_stmts
+from weft.loop.passes.support import (
+    assuming,
+    buffers_read,
+    buffers_written,
+    has_effect,
+    in_loop,
+    known_of,
+    loads,
+    named,
+)
+from weft.loop.visit import Mutator, child_exprs, child_stmts, rebuild_stmt, walk_exprs, walk_stmts
 
 logger = logging.getLogger("weft.bounds")
 
@@ -143,7 +153,7 @@ class _Checker(Mutator):
     def __init__(self, func: Func, place: tuple[Expr, ...] = ()) -> None:
         """`place` is where to report, for a target that has no other way."""
         self.func_name, self.place = func.name, place
-        self.ranges = self.loops = Ranges(values=_values(func)).with_sizes(func.size_vars)
+        self.ranges = self.loops = known_of(func, _values(func))
         self.path: list[Expr] = []
         self.pending: list[_Report] = []
         self.wanted = func.annotations.get("check_indices") is not False
@@ -181,8 +191,8 @@ class _Checker(Mutator):
         extent = self.expr(s.extent)
         before, self.pending = self.pending, []
         ranges, loops = self.ranges, self.loops
-        self.ranges = ranges.with_loop(s.var, extent)
-        self.loops = self.ranges if loops is ranges else loops.with_loop(s.var, extent)
+        self.ranges = in_loop(ranges, s, extent)
+        self.loops = self.ranges if loops is ranges else in_loop(loops, s, extent)
         body = self.stmt(s.body)
         self.ranges, self.loops = ranges, loops
         if self.pending:
@@ -224,7 +234,7 @@ class _Checker(Mutator):
         outer, before = self.ranges, self.pending
         self.pending = []
         written = buffers_written(s)
-        self.ranges = self._assuming(condition, written)
+        self.ranges = assuming(outer, condition, s)
         done = self.stmt(s)
         self.ranges = outer
         data = {load.buffer for load in loads(condition)}
@@ -232,27 +242,13 @@ class _Checker(Mutator):
         self.pending = before + [report.under(condition) for report in self.pending]
         return done
 
-    def _assuming(self, condition: Expr, written: set[Buffer]) -> Ranges:
-        """What is known where a condition holds; not what it says of data that is written there."""
-        ranges = self.ranges
-        stack, kept = [condition], []
-        while stack:
-            part = stack.pop()
-            if isinstance(part, And):
-                stack += [part.b, part.a]
-            elif not written or written.isdisjoint(load.buffer for load in loads(part)):
-                kept.append(part)
-        for part in kept:
-            ranges = ranges.with_condition(part)
-        return ranges
-
     def visit_Let(self, s: Let) -> Stmt:
         """A name: an index that it stands for is known by its value."""
         value = self.expr(s.value)
         before, self.pending = self.pending, []
         ranges, loops = self.ranges, self.loops
-        self.ranges = _named(ranges, s.var, value)
-        self.loops = self.ranges if loops is ranges else _named(loops, s.var, value)
+        self.ranges = named(ranges, s, value)
+        self.loops = self.ranges if loops is ranges else named(loops, s, value)
         body = self.stmt(s.body)
         self.ranges, self.loops = ranges, loops
         body = self._pinned(body, s.var)
@@ -338,8 +334,7 @@ class _Checker(Mutator):
         wrong = self._unproven(e.buffer, indices, "load of")
         if not wrong:
             return e if indices is e.indices else Load(e.buffer, indices)
-        clamped = {index: _clamped(index, size) for index, size in wrong}
-        made = Load(e.buffer, [clamped.get(index, index) for index in indices])
+        made = Load(e.buffer, [_clamped(*pair) if pair in wrong else pair[0] for pair in zip(indices, e.buffer.shape)])
         sizes = [size for _, size in wrong if (int_value(size) or 0) < 1]
         if not sizes:
             return made
@@ -416,16 +411,19 @@ def _values(func: Func) -> dict[Buffer, Interval]:
             stores.setdefault(stmt.buffer, []).append(stmt.value)
     if not stores:
         return known
-    around = Ranges({}, (), known)
+    around = Ranges({}, (), known)  # no more than numbers: that a loop runs at all is known only inside of it
     for stmt in walk_stmts(func.body):  # every variable is bound once, so that its range holds wherever it is used
-        if isinstance(stmt, Let):
-            around = _named(around, stmt.var, stmt.value)
+        if isinstance(stmt, Let) and stmt.var.dtype.is_integer:
+            around = around.with_interval(stmt.var, interval(stmt.value, around))
         elif isinstance(stmt, For):
-            around = around.with_loop(stmt.var, stmt.extent)
+            high = interval(stmt.extent, around)[1]
+            around = around.with_interval(stmt.var, (0, None if high is None else high - 1))
     for e in walk_exprs(func.body):
         if isinstance(e, Address) and e.mode != "r":
             stores.pop(e.buffer, None)
     for buffer, values in stores.items():
+        if not _filled_first(func.body, buffer):
+            continue
         new = [value for value in values if all(load.buffer is not buffer for load in loads(value))]
         low, high = _union(around, new)
         if low is None or high is None:
@@ -436,6 +434,26 @@ def _values(func: Func) -> dict[Buffer, Interval]:
     return known
 
 
+def _filled_first(s: Stmt, buffer: Buffer) -> bool:
+    """Whether the first thing that is done with a buffer is to write every element: until then it holds anything."""
+    touching = [s]
+    while touching:
+        first: Stmt = touching[0]
+        loops: dict[Expr, Expr] = {}
+        inner = first
+        while isinstance(inner, For):
+            loops[inner.var], inner = inner.extent, inner.body
+        if isinstance(inner, Store) and inner.buffer is buffer and inner.predicate is None:
+            extents = [loops.pop(index, None) for index in inner.indices]
+            same = (e is not None and structural_equal(e, size) for e, size in zip(extents, buffer.shape))
+            if not loops and all(same):
+                return all(load.buffer is not buffer for load in loads(inner.value))
+        if len(touching) > 1 or any(load.buffer is buffer for e in child_exprs(first) for load in loads(e)):
+            return False
+        touching = [s for s in child_stmts(first) if buffer in buffers_written(s) or buffer in buffers_read(s)]
+    return False
+
+
 def _union(ranges: Ranges, values: Sequence[Expr]) -> Interval:
     """Bounds of all of some values together."""
     found = [interval(value, ranges) for value in values]
@@ -443,15 +461,6 @@ def _union(ranges: Ranges, values: Sequence[Expr]) -> Interval:
     return min(lows) if found and len(lows) == len(found) else None, max(highs) if len(highs) == len(
         found
     ) > 0 else None
-
-
-def _named(ranges: Ranges, var: Var, value: Expr) -> Ranges:
-    """What is known where a name stands for a value."""
-    if var.dtype is INDEX:
-        return ranges.with_range(var, value, value)
-    if var.dtype.is_integer and var.dtype.lanes == 1:
-        return ranges.with_interval(var, interval(value, ranges))
-    return ranges
 
 
 def _proven(ranges: Ranges, index: Expr, size: Expr) -> bool:

@@ -21,7 +21,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from weft.core.dtypes import INDEX
-from weft.expr.bounds import Ranges
 from weft.expr.nodes import (
     FALSE,
     LE,
@@ -51,8 +50,11 @@ from weft.loop.passes.support import (
     Linear,
     Names,
     conjuncts,
+    in_loop,
     is_barrier,
     is_empty,
+    is_written,
+    known_of,
     linear,
     linear_interval,
     make_if,
@@ -181,7 +183,7 @@ class _Partitioner(Mutator):
         size = size_of(func.body)
         self.budget = max(size * GROWTH, SMALL) - size
         self.bounds: dict[Var, tuple[int, int]] = {}
-        self.ranges = Ranges().with_sizes(func.size_vars)
+        self.ranges = known_of(func)
         self.edge = False
 
     def expr(self, e: Expr) -> Expr:
@@ -189,7 +191,7 @@ class _Partitioner(Mutator):
 
     def visit_For(self, s: For) -> Stmt:
         pieces = None
-        if s.kind != "thread" and s.annotations.get("partition") is not False:
+        if s.kind != "thread" and s.annotations.get("partition") is not False and not is_written(s.extent, s.body):
             pieces = self._pieces(s)
         return self._inside(s) if pieces is None else pieces
 
@@ -199,7 +201,7 @@ class _Partitioner(Mutator):
         extent = int_value(loop.extent)
         if extent is not None:
             self.bounds[loop.var] = (0, extent - 1)
-        self.ranges = outer.with_loop(loop.var, loop.extent)
+        self.ranges = in_loop(outer, loop, loop.extent)
         body = self.stmt(loop.body)
         self.ranges = outer
         if is_empty(body):
@@ -339,7 +341,7 @@ class _Partitioner(Mutator):
         elif ends and int_value(first) == 1:
             single = {loop.var: index_expr(0)}
         outer = self.ranges
-        self.ranges = outer.with_loop(loop.var, loop.extent)
+        self.ranges = in_loop(outer, loop, loop.extent)
         main = self.stmt(body)
         inside, self.edge = self.edge, True
         rest = self.stmt(Copier(self.names, single).stmt(edge))

@@ -11,6 +11,7 @@ test tells its branches what it knows. A program whose body becomes empty is `Se
 
 from __future__ import annotations
 
+from weft.core.dtypes import INDEX
 from weft.expr.bounds import Ranges
 from weft.expr.nodes import (
     Const,
@@ -25,14 +26,14 @@ from weft.expr.nodes import (
 )
 from weft.expr.simplify import simplify
 from weft.loop.ir import Allocate, Evaluate, For, Func, If, Let, Seq, Stmt, Store, seq
-from weft.loop.passes.support import is_empty, make_if
+from weft.loop.passes.support import assuming, in_loop, is_empty, known_of, make_if
 from weft.loop.visit import Mutator, substitute_stmt
 
 
 def simplify_func(func: Func) -> Func:
     """The program with every expression in its simplest form."""
     simplifier = _Simplifier()
-    simplifier.ranges = simplifier.ranges.with_sizes(func.size_vars)
+    simplifier.ranges = known_of(func)
     return simplifier.func(func)
 
 
@@ -51,7 +52,7 @@ class _Simplifier(Mutator):
         if count == 1 and s.kind != "thread":
             return self.stmt(substitute_stmt(s.body, {s.var: index_expr(0)}))
         outer = self.ranges
-        self.ranges = outer.with_loop(s.var, extent)
+        self.ranges = in_loop(outer, s, extent)
         body = self.stmt(s.body)
         self.ranges = outer
         if is_empty(body):
@@ -82,7 +83,7 @@ class _Simplifier(Mutator):
     def _under(self, condition: Expr, s: Stmt) -> Stmt:
         """A statement simplified where a condition is known to hold."""
         outer = self.ranges
-        self.ranges = outer.with_condition(condition)
+        self.ranges = assuming(outer, condition, s)
         done = self.stmt(s)
         self.ranges = outer
         return done
@@ -91,7 +92,11 @@ class _Simplifier(Mutator):
         value = self.expr(s.value)
         if type(value) is Const or type(value) is Var:
             return self.stmt(substitute_stmt(s.body, {s.var: value}))
+        outer = self.ranges
+        if s.var.dtype is INDEX and outer.knowledge().is_data(value):
+            self.ranges = outer.with_data(s.var)
         body = self.stmt(s.body)
+        self.ranges = outer
         if is_empty(body):
             return Seq(())
         return s if value is s.value and body is s.body else Let(s.var, value, body)

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from weft.core.dtypes import INDEX
+from weft.expr.bounds import Ranges, interval
+from weft.expr.intervals import Interval
 from weft.expr.intrinsics import is_pure
 from weft.expr.nodes import (
     Add,
@@ -316,3 +319,55 @@ def make_if(condition: Expr, then: Stmt, otherwise: Stmt | None = None) -> Stmt:
     if otherwise is None or is_empty(otherwise):
         return Seq(()) if is_empty(then) else If(condition, then)
     return If(logical_not(condition), otherwise) if is_empty(then) else If(condition, then, otherwise)
+
+
+# ---------------------------------------------------------------------------------------------------- what is known
+
+
+def assuming(ranges: Ranges, condition: Expr, s: Stmt) -> Ranges:
+    """What is known in a statement that runs where a condition holds; not what it says of data that `s` writes."""
+    parts = conjuncts(condition)
+    if any(True for _ in loads(condition)):
+        written = buffers_written(s)
+        parts = [part for part in parts if written.isdisjoint(load.buffer for load in loads(part))]
+    if not parts:
+        return ranges
+    known = parts[0]
+    for part in parts[1:]:
+        known = And(known, part)
+    return ranges.with_condition(known)
+
+
+def in_loop(ranges: Ranges, s: For, extent: Expr) -> Ranges:
+    """What is known in the body of a loop; an extent that the body writes was another one when the loop began."""
+    if is_written(extent, s.body):
+        high = interval(extent, ranges)[1]
+        return ranges.with_interval(s.var, (0, None if high is None else high - 1))
+    return ranges.with_loop(s.var, extent)
+
+
+def named(ranges: Ranges, s: Let, value: Expr) -> Ranges:
+    """What is known where a name stands for a value; one that the body writes was another one when it was named."""
+    if s.var.dtype is INDEX:
+        if not is_written(value, s.body):
+            return ranges.with_range(s.var, value, value)
+        return ranges.with_data(s.var).with_interval(s.var, interval(value, ranges))
+    if s.var.dtype.is_integer and s.var.dtype.lanes == 1:
+        return ranges.with_interval(s.var, interval(value, ranges))
+    return ranges
+
+
+def known_of(func: Func, values: Mapping[Buffer, Interval] = MappingProxyType({})) -> Ranges:
+    """What is known of a program's parameters: sizes are at least 0, other numbers may be any."""
+    sizes = {size for buffer in func.buffers for size in buffer.shape if isinstance(size, Var)}
+    ranges = Ranges(values=values).with_sizes([*func.size_vars, *sizes])
+    for param in func.params:
+        if isinstance(param, Var) and param.dtype is INDEX and param not in sizes:
+            ranges = ranges.with_data(param)
+    return ranges
+
+
+def is_written(e: Expr, s: Stmt) -> bool:
+    """Whether a statement writes what an expression reads, so that it may be another value afterwards."""
+    read = {load.buffer for load in loads(e)}
+    return bool(read) and not read.isdisjoint(buffers_written(s))

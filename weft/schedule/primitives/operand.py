@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from weft.core.errors import ScheduleError
 from weft.expr.nodes import Buffer, Expr, Load, Select, Var, is_true
 from weft.expr.structural import structural_equal
-from weft.expr.visit import free_vars, substitute, uses_any
-from weft.loop.ir import Axis, Block, For, Func, Let, Region, Store
+from weft.expr.visit import free_vars, rebuild, substitute, uses_any
+from weft.loop.ir import Axis, Block, For, Func, Let, Seq, Store
 from weft.loop.tree import block_of, block_path, replace_last, taken_names, unique_name
 from weft.loop.visit import Mutator, walk_exprs, walk_stmts
 from weft.schedule.primitives.attach import insert_producer
@@ -46,14 +46,8 @@ def cache_operand(func: Func, block: str, buffer: str, scope: str, axes: Sequenc
     own = [Axis(_var(fresh[axis.var]), axis.extent) for axis in chosen]
     at = [axis.var for axis in own]
     indices = [substitute(index, fresh) for index in load.indices]
-    copy = Block(
-        label,
-        own,
-        at,
-        [Region(load.buffer, indices, [1] * len(indices))],
-        [Region(copied, at, [1] * len(at))],
-        Store(copied, at, Load(load.buffer, indices)),
-    )
+    empty = Block(label, own, at, [], [], Seq(()))
+    copy = rebody(empty, Store(copied, at, Load(load.buffer, indices)), None)
     replaced = _Replace(load, Load(copied, [axis.var for axis in chosen]))
     new = replace_last(func, path, rebody(reader, replaced.stmt(reader.body), reader.init))
     new = new.replace(allocations=[*func.allocations, copied])
@@ -89,4 +83,4 @@ class _Replace(Mutator):
 
     def visit_Load(self, e: Load) -> Expr:
         """The load that is replaced, or another."""
-        return self.new if structural_equal(e, self.old) else e
+        return self.new if structural_equal(e, self.old) else rebuild(e, self.expr)
