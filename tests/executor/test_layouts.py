@@ -7,6 +7,7 @@ import pytest
 
 import weft
 import weft.ops  # noqa: F401  (the table of operators)
+from tests.conftest import FULL
 from weft.core.knobs import knobs
 from weft.graph.interpreter import interpret_graph
 from weft.graph.ir import Graph, Node, TensorType, Value
@@ -101,7 +102,7 @@ def grow(net: Net, x: Value, values: list[Value]) -> Value:
     return net.add("Relu", [x], (n, c, h, w))
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(200 if FULL else 14))
 def test_random_nets_in_blocks(seed):
     graph = random_net(seed)
     x = np.random.default_rng(seed).standard_normal(graph.inputs[0].tensor.static).astype("f4")

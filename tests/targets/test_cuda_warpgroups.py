@@ -72,10 +72,18 @@ def calls(func, prefix):
     return [call for call in statements if call.name.startswith(prefix)]
 
 
-@pytest.mark.parametrize("turned", [False, True])
+def both_ways(*cases):
+    """Each case with its right operand as it is, and turned; the quick suite has one of the two, by turns."""
+    return [
+        pytest.param(*case, turned, marks=[] if turned == bool(at % 2) else [pytest.mark.slow])
+        for at, case in enumerate(cases)
+        for turned in (False, True)
+    ]
+
+
 @pytest.mark.parametrize(
-    ("sizes", "dtype", "point"),
-    [
+    ("sizes", "dtype", "point", "turned"),
+    both_ways(
         ((64, 64, 64), "bfloat16", group()),
         ((128, 64, 192), "float16", group(groups_y=2)),
         ((64, 128, 256), "bfloat16", group(groups_x=2, stages=4)),
@@ -83,9 +91,9 @@ def calls(func, prefix):
         ((70, 80, 200), "float16", group()),
         ((65, 67, 131), "bfloat16", group()),
         ((64, 64, 256), "float16", group(parts=2)),
-    ],
+    ),
 )
-def test_warpgroups(sizes, turned, dtype, point):
+def test_warpgroups(sizes, dtype, point, turned):
     lowered = check(*sizes, turned, dtype, point)
     products = calls(lowered, "wgmma_dot")
     assert products
@@ -94,17 +102,16 @@ def test_warpgroups(sizes, turned, dtype, point):
         assert int(call.args[-1].value) == (point["tiles_y"] if sizes[2] > 64 else 0) or sizes[2] == 64
 
 
-@pytest.mark.parametrize("turned", [False, True])
 @pytest.mark.parametrize(
-    ("sizes", "point"),
-    [
+    ("sizes", "point", "turned"),
+    both_ways(
         ((16, 64, 512), warp(shares=4)),
         ((16, 64, 500), warp(shares=2, warps_x=2)),
         ((32, 128, 128), warp(warps_x=2, warp_x=64, warp_y=32)),
         ((16, 128, 512), warp(warps_x=4, stages=4, parts=2)),
-    ],
+    ),
 )
-def test_warps(sizes, turned, point):
+def test_warps(sizes, point, turned):
     lowered = check(*sizes, turned, "bfloat16", point)
     assert calls(lowered, "mma_dot") and calls(lowered, "copy_async")
 
@@ -150,8 +157,10 @@ def test_a_step_too_few_keeps_products_in_their_step():
     assert not any("pipeline_lag_kept" in s.annotations for s in walk_stmts(lowered.body) if isinstance(s, For))
 
 
-@pytest.mark.parametrize("turned", [False, True])
-@pytest.mark.parametrize("sizes", [(4, 64, 72), (17, 130, 200), (40, 64, 512), (100, 72, 96), (33, 31, 65)])
+@pytest.mark.parametrize(
+    ("sizes", "turned"),
+    both_ways(*([sizes] for sizes in [(4, 64, 72), (17, 130, 200), (40, 64, 512), (100, 72, 96), (33, 31, 65)])),
+)
 def test_default_schedules_of_odd_sizes(sizes, turned):
     """Whatever way is chosen, on the device copies must begin where they may: the interpreter checks that too."""
     schedule, kind, reference = product(*sizes, turned, "float16")
