@@ -393,13 +393,17 @@ def _uneven(x: te.Tensor, tile: int, taps: int, pads: Pads, out: Sequence[int]) 
 
     peaks = stage((batch, tall.count, wide.count), magnitude, name=PEAKS)
 
+    def joined(function: Callable[[Any, Any], Any], n: Expr, rows: Sequence[Expr], columns: Sequence[Expr]) -> Expr:
+        values: list[Any] = [peaks[n, y, z] for y in rows for z in columns]
+        return te.reinterpret(reduce(function, values), kind)
+
     def body(n: Expr, p: Expr) -> Expr:
         rows = [tall.around(p // wide.tiles, j, te) for j in range(tall.reach)]
         columns = [wide.around(p % wide.tiles, j, te) for j in range(wide.reach)]
-        around = te.reinterpret(reduce(te.maximum, [peaks[n, y, z] for y in rows for z in columns]), kind)
+        around = joined(te.maximum, n, rows, columns)
         rows = [tall.inside(p // wide.tiles, j, te) for j in range(tile // 2)]
         columns = [wide.inside(p % wide.tiles, j, te) for j in range(tile // 2)]
-        least = te.reinterpret(reduce(te.minimum, [peaks[n, y, z] for y in rows for z in columns]), kind)
+        least = joined(te.minimum, n, rows, columns)
         even = around <= te.minimum(least * te.const(MOST_SPREAD, kind), te.const(MOST, kind))
         return te.select(even, te.const(0, "int32"), te.const(1, "int32"))
 
