@@ -238,6 +238,12 @@ class _Blocks:
         """How much the first block begins before the image."""
         return self.before + 1 - 2 * self.first
 
+    def place(self, block: Expr, step: Expr) -> Expr:
+        """An element of a block; where a part of it is outside of the image, its other one again."""
+        at = 2 * block + (step - self.start)
+        at = te.maximum(at, 0) if self.start else at
+        return te.minimum(at, self.size - 1) if self.padding[1] else at
+
     def around(self, tile: Any, j: int, functions: Any) -> Any:
         """The j-th block of those that a tile reads."""
         return functions.minimum(functions.maximum(tile * self.half + (j - self.first), 0), self.count - 1)
@@ -388,7 +394,7 @@ def _uneven(x: te.Tensor, tile: int, taps: int, pads: Pads, out: Sequence[int]) 
     bits = BITS[kind]
 
     def magnitude(n: Expr, y: Expr, z: Expr) -> Any:
-        value = _element(x, (n, c, 2 * y + dy - tall.start, 2 * z + dx - wide.start)).astype(kind)
+        value = x[n, c, tall.place(y, dy), wide.place(z, dx)].astype(kind)
         return te.max(te.reinterpret(te.abs(value), bits), axis=axes)
 
     peaks = stage((batch, tall.count, wide.count), magnitude, name=PEAKS)
