@@ -10,8 +10,8 @@
 (Two loops, since LLVM joins what two arms of one test have in common, and keeps all that they differ in for it.)
 The note names the buffer of the flags; the loop must make one test of them, the same in the whole round, and not write
 them. What everything that a round leaves behind asks for besides (that it is not beyond the last tile) is asked first.
-Other loops stay as they are. Whoever asks for this knows that rounds do not depend on one another, and sums from 0, to which
--0 is no different: adding 0 is left out.
+Other loops stay as they are. Whoever asks for this knows that rounds do not depend on one another, and sums from 0, to
+which -0 is no different: adding 0 is left out.
 """
 
 from __future__ import annotations
