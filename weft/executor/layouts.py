@@ -14,7 +14,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from weft.core.errors import WeftError
-from weft.expr.nodes import Add, Buffer, Const, Expr, FloorDiv, FloorMod, Load, Mul, Var, const, int_value
+from weft.expr.nodes import Add, Buffer, Const, Expr, FloorDiv, FloorMod, Load, Mul, Select, Var, const, int_value
 from weft.expr.visit import uses_any, walk
 from weft.graph.ir import Value
 from weft.graph.passes.layout import CHANNEL, Layout
@@ -96,6 +96,9 @@ def _channel_of_sums(block: Block, size: int) -> Var | None:
     channel = region.mins[CHANNEL] if len(region.mins) >= 3 else None
     if not isinstance(channel, Var) or not any(axis.kind == "reduce" for axis in block.axes):
         return None
+    choices = [e.condition for e in walk_exprs(block.body) if isinstance(e, Select)]
+    if any(isinstance(part, Load) for test in choices for part in walk(test)):
+        return None  # sums that are taken only where data says so follow the layout of what they stand in for
     length = _extent(block, channel)
     short = SHORT_SUM * size if length == size else size
     if length % size or length < size or _has_short_sums(block, size, short):

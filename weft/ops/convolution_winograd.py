@@ -236,6 +236,12 @@ class _Blocks:
         """How much the first block begins before the image."""
         return self.before + 1 - 2 * self.first
 
+    def place(self, block: Expr, step: Expr) -> Expr:
+        """An element of a block; where a part of it is outside of the image, its other one again."""
+        at = 2 * block + (step - self.start)
+        at = te.maximum(at, 0) if self.start else at
+        return te.minimum(at, self.size - 1) if self.padding[1] else at
+
     def around(self, tile: Any, j: int, functions: Any) -> Any:
         """The j-th block of those that a tile reads."""
         return functions.minimum(functions.maximum(tile * self.half + (j - self.first), 0), self.count - 1)
@@ -386,18 +392,22 @@ def _uneven(x: te.Tensor, tile: int, taps: int, pads: Pads, out: Sequence[int]) 
     bits = BITS[kind]
 
     def magnitude(n: Expr, y: Expr, z: Expr) -> Any:
-        value = _element(x, (n, c, 2 * y + dy - tall.start, 2 * z + dx - wide.start)).astype(kind)
+        value = x[n, c, tall.place(y, dy), wide.place(z, dx)].astype(kind)
         return te.max(te.reinterpret(te.abs(value), bits), axis=axes)
 
     peaks = stage((batch, tall.count, wide.count), magnitude, name=PEAKS)
 
+    def joined(function: Callable[[Any, Any], Any], n: Expr, rows: Sequence[Expr], columns: Sequence[Expr]) -> Expr:
+        values: list[Any] = [peaks[n, y, z] for y in rows for z in columns]
+        return te.reinterpret(reduce(function, values), kind)
+
     def body(n: Expr, p: Expr) -> Expr:
         rows = [tall.around(p // wide.tiles, j, te) for j in range(tall.reach)]
         columns = [wide.around(p % wide.tiles, j, te) for j in range(wide.reach)]
-        around = te.reinterpret(reduce(te.maximum, [peaks[n, y, z] for y in rows for z in columns]), kind)
+        around = joined(te.maximum, n, rows, columns)
         rows = [tall.inside(p // wide.tiles, j, te) for j in range(tile // 2)]
         columns = [wide.inside(p % wide.tiles, j, te) for j in range(tile // 2)]
-        least = te.reinterpret(reduce(te.minimum, [peaks[n, y, z] for y in rows for z in columns]), kind)
+        least = joined(te.minimum, n, rows, columns)
         even = around <= te.minimum(least * te.const(MOST_SPREAD, kind), te.const(MOST, kind))
         return te.select(even, te.const(0, "int32"), te.const(1, "int32"))
 

@@ -18,7 +18,7 @@ from weft.graph.passes.dead import dead
 from weft.graph.passes.infer import infer
 from weft.graph.passes.support import Replacement, Scope, rewrite
 
-GROWTH = 0.4
+GROWTH = 0.5
 """The share by which the constants of a model may grow."""
 
 SMALL_GROWTH = 4 << 20

@@ -9,15 +9,16 @@
 
 (Two loops, since LLVM joins what two arms of one test have in common, and keeps all that they differ in for it.)
 The note names the buffer of the flags; the loop must make one test of them, the same in the whole round, and not write
-them. What all statements of a round ask for besides (that the round is not beyond the last tile) is asked first. Other
-loops stay as they are. Whoever asks for this knows that rounds do not depend on one another, and sums from 0, to which
--0 is no different: adding 0 is left out.
+them. What everything that a round leaves behind asks for besides (that it is not beyond the last tile) is asked first.
+Other loops stay as they are. Whoever asks for this knows that rounds do not depend on one another, and sums from 0, to
+which -0 is no different: adding 0 is left out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from weft.expr.bounds import Ranges, prove
 from weft.expr.nodes import (
     Add,
     Broadcast,
@@ -69,21 +70,27 @@ class _Unswitch(Mutator):
 
 
 def _choice(body: Stmt, flags: str) -> tuple[Expr, list[Expr]] | None:
-    """The only test of the flags in a statement, if it is made whenever the statement does something; and that when."""
+    """The only test of the flags in a statement, and when it is made: whenever the statement does something."""
+    inner = {s.buffer for s in walk_stmts(body) if isinstance(s, Allocate)}
     stores = list(_guarded(body, []))
-    guard = [] if not stores else [t for t in stores[0][1] if all(_holds(t, others) for _, others in stores)]
-    tests = [
-        (_scalar(e.condition), len(terms) == len(guard))
-        for store, terms in stores for e in walk(store.value) if isinstance(e, Select) and _reads(e.condition, flags)
-    ]  # fmt: skip
-    if not any(always for _, always in tests) or not all(structural_equal(test, tests[0][0]) for test, _ in tests):
+    seen = [one for one in stores if one[0].buffer not in inner]
+    tests = [(_scalar(e.condition), terms) for store, terms in stores for e in _selects(store.value, flags)]
+    if not tests or not all(structural_equal(test, tests[0][0]) for test, _ in tests):
+        return None
+    test, guard = min(tests, key=lambda one: len(one[1]))
+    if test.dtype.lanes > 1 or not all(_holds(term, terms) for term in guard for _, terms in seen):
         return None
     bound = {s.var for s in walk_stmts(body) if isinstance(s, (For, Let))}
     written = {s.buffer for s in walk_stmts(body) if isinstance(s, (Store, Allocate))}
-    for e in (part for whole in (tests[0][0], *guard) for part in walk(whole)):
+    for e in (part for whole in (test, *guard) for part in walk(whole)):
         if e in bound or (isinstance(e, Load) and e.buffer in written):
             return None
-    return (tests[0][0], guard) if tests[0][0].dtype.lanes == 1 else None
+    return test, guard
+
+
+def _selects(value: Expr, flags: str) -> list[Select]:
+    """The choices in a value that read the flags."""
+    return [e for e in walk(value) if isinstance(e, Select) and _reads(e.condition, flags)]
 
 
 def _guarded(s: Stmt, terms: list[Expr]) -> Iterator[tuple[Store, list[Expr]]]:
@@ -104,7 +111,10 @@ def _guarded(s: Stmt, terms: list[Expr]) -> Iterator[tuple[Store, list[Expr]]]:
 
 
 def _holds(term: Expr, known: Sequence[Expr]) -> bool:
-    return any(structural_equal(term, other) for other in known)
+    """Whether a term follows from others."""
+    return any(structural_equal(term, other) for other in known) or prove(
+        term, Ranges().with_condition(logical_and(*known))
+    )
 
 
 def _scalar(e: Expr) -> Expr:
