@@ -149,7 +149,7 @@ def _insert(
         Let(slot, found, seq(shift(values), shift(places), *put)),
         grow,
     )
-    return Let(size, index_expr(notes[filled]), body)
+    return Let(size, te.minimum(te.maximum(index_expr(notes[filled]), 0), count), body)
 
 
 def _merge_sort(x: te.Tensor, outs: Sequence[te.Tensor], axis: int, size: int, largest: bool) -> Any:

@@ -18,7 +18,7 @@ it reads, so that a row that is gathered is tested once and not for each of its 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from weft.core.dtypes import BOOL, INT32
@@ -435,7 +435,11 @@ def _values(func: Func) -> dict[Buffer, Interval]:
 
 
 def _filled_first(s: Stmt, buffer: Buffer) -> bool:
-    """Whether the first thing that is done with a buffer is to write every element: until then it holds anything."""
+    """Whether the first thing that is done with a buffer is to write every element: until then it holds anything.
+
+    A loop in which every access has its variable in one dimension may do so for that one part of the buffer.
+    """
+    fixed: dict[int, Expr] = {}
     touching = [s]
     while touching:
         first: Stmt = touching[0]
@@ -444,14 +448,28 @@ def _filled_first(s: Stmt, buffer: Buffer) -> bool:
         while isinstance(inner, For):
             loops[inner.var], inner = inner.extent, inner.body
         if isinstance(inner, Store) and inner.buffer is buffer and inner.predicate is None:
-            extents = [loops.pop(index, None) for index in inner.indices]
-            same = (e is not None and structural_equal(e, size) for e, size in zip(extents, buffer.shape))
-            if not loops and all(same):
+            left = [pair for d, pair in enumerate(zip(inner.indices, buffer.shape)) if d not in fixed]
+            if all(_runs_over(index, size, loops) for index, size in left) and len({i for i, _ in left}) == len(left):
                 return all(load.buffer is not buffer for load in loads(inner.value))
         if len(touching) > 1 or any(load.buffer is buffer for e in child_exprs(first) for load in loads(e)):
             return False
+        if isinstance(first, For):
+            places = _places(first.body, buffer)
+            fixed |= {d: first.var for d in range(len(buffer.shape)) if all(at[d] is first.var for at in places)}
         touching = [s for s in child_stmts(first) if buffer in buffers_written(s) or buffer in buffers_read(s)]
     return False
+
+
+def _runs_over(index: Expr, size: Expr, loops: Mapping[Expr, Expr]) -> bool:
+    """Whether an index is the variable of a loop over a whole dimension (or its only element)."""
+    extent = loops.get(index, index_expr(1) if int_value(index) == 0 else None)
+    return extent is not None and structural_equal(extent, size)
+
+
+def _places(s: Stmt, buffer: Buffer) -> list[tuple[Expr, ...]]:
+    """The indices at which a statement touches a buffer."""
+    found = [e.indices for e in walk_exprs(s) if isinstance(e, (Load, Address)) and e.buffer is buffer]
+    return found + [store.indices for store in walk_stmts(s) if isinstance(store, Store) and store.buffer is buffer]
 
 
 def _union(ranges: Ranges, values: Sequence[Expr]) -> Interval:
