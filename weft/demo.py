@@ -160,8 +160,9 @@ def inner_loop(assembly: str, most: int = 14) -> str:
     for line in assembly.splitlines():
         if line.endswith(":"):
             blocks.append([])
-        elif not line.strip().startswith((".", "#")):
-            blocks[-1].append(line.split("#")[0].rstrip())
+        elif not line.strip().startswith((".", "#", "//")):
+            # A comment begins with "# " or "//"; Arm writes numbers as #16.
+            blocks[-1].append(re.split(r"# |//", line)[0].rstrip())
     best = max(blocks, key=lambda block: sum("fma" in line or "fmla" in line for line in block))
     first = next((i for i, line in enumerate(best) if "fma" in line or "fmla" in line), 0)
     start = max(0, first - 2)

@@ -114,6 +114,7 @@ def test_junk_in_the_environment_names_the_variable(knobs, monkeypatch, variable
         ("verify", 2),
         ("cache_dir", 7),
         ("cache_dir", "a\0b"),
+        ("cache_dir", "~nobody-of-this-name/cache"),
     ],
 )
 def test_junk_from_python_is_refused_and_changes_nothing(knobs, name, junk):

@@ -20,6 +20,7 @@ from tests.executor.graphs import attention, check, convnet, mlp, random_inputs
 from tests.executor.test_compile import with_host_node
 from tests.hosts import lesser
 from tests.runtime.test_fingerprint import forged_pair
+from weft.core.errors import WeftError
 from weft.core.knobs import knobs
 from weft.executor import cache, compile, load, store
 from weft.executor.specialize import Executor
@@ -495,6 +496,43 @@ def test_weights_in_other_files_are_read_every_time(folder, built, read, model):
     for _ in range(2):
         check(convnet(), random_inputs(convnet()), compile(outside))
     assert len(read) == 2 and len(built) == 1
+
+
+@pytest.mark.parametrize("kind", ["*.link", "*.weft"])
+@pytest.mark.parametrize("other", ["pipe", "folder", "endless"])
+def test_what_took_the_place_of_an_entry_is_removed_and_not_waited_for(folder, model, kind, other):
+    compile(model)
+    (entry,) = folder.glob(kind)
+    entry.unlink()
+    if other == "pipe":
+        os.mkfifo(entry)
+    elif other == "folder":
+        (entry / "inner").mkdir(parents=True)
+    else:
+        entry.symlink_to("/dev/zero")
+    check(convnet(), random_inputs(convnet()), compile(model))
+    assert entry.is_file() and not entry.is_symlink()
+
+
+def test_a_pipe_is_no_model_and_is_not_waited_for(folder, tmp_path):
+    pytest.importorskip("onnx")
+    os.mkfifo(tmp_path / "model.onnx")
+    with pytest.raises(WeftError, match="is not a file"):
+        compile(tmp_path / "model.onnx")
+
+
+def test_an_entry_in_a_folder_that_can_only_be_read_is_used(folder, built, read, model, monkeypatch):
+    compile(model)
+    compile(convnet())
+
+    def refuse(*given, **more):
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    for name in ("utime", "unlink", "replace"):
+        monkeypatch.setattr(os, name, refuse)
+    compile(model)
+    compile(convnet())
+    assert len(read) == 1 and len(built) == len(list(folder.glob("*.weft")))
 
 
 @pytest.mark.parametrize("damage", ["link", "dangling", "form"])

@@ -189,6 +189,24 @@ def test_members_that_were_cut_are_refused_whatever_the_checksum_says(saved, tmp
             assert module(*random_inputs(convnet())).shape == (2, 10)  # weights are what the checksum says
 
 
+@pytest.mark.parametrize("name", ["manifest.json", "code/0.o"])
+def test_a_member_that_swells_is_refused_before_it_is_read(saved, tmp_path, name):
+    path = tmp_path / "bomb.weft"
+    path.write_bytes(with_member(saved, name, bytes(1 << 27)))
+    with pytest.raises(ModuleFileError, match=f"its {name} would take 134,217,728 bytes"):
+        load(path)
+
+
+def test_a_member_packed_in_another_way_is_refused(saved, tmp_path):
+    out = io.BytesIO(saved.read_bytes())
+    with pytest.warns(UserWarning, match="Duplicate"), zipfile.ZipFile(out, "a") as archive:
+        archive.writestr("manifest.json", archive.read("manifest.json"), zipfile.ZIP_BZIP2)
+        archive.comment = bytes(store._TRAILER_BYTES)
+    (tmp_path / "other.weft").write_bytes(closed(out.getvalue()))
+    with pytest.raises(ModuleFileError, match=r"its manifest\.json"):
+        load(tmp_path / "other.weft")
+
+
 def test_other_machines_and_versions_are_named(saved, tmp_path):
     for key, change, text in (
         ("format", 99, "format 99.*compile the model again"),
@@ -308,6 +326,15 @@ def test_keys_are_refused_in_words(saved, tmp_path, key):
     for given, text in (("missing.key", "cannot be read"), ("junk.key", "is no key"), (b"short", "32 bytes")):
         with pytest.raises(WeftError, match=text):
             load(saved, key=given if isinstance(given, bytes) else tmp_path / given)
+    os.mkfifo(tmp_path / "pipe.key")
+    for odd, text in (
+        (5, "not a int"),
+        ("", "cannot be read"),
+        ("a\0b", "null"),
+        (tmp_path / "pipe.key", "is no file"),
+    ):
+        with pytest.raises(WeftError, match=text):
+            load(saved, key=odd)
     with pytest.raises(WeftError, match="cannot be made"):
         new_key(key)
 
@@ -323,6 +350,19 @@ def test_a_saved_file_has_the_permissions_of_any_new_file(tmp_path, mask, mode):
     finally:
         os.umask(before)
     assert stat.S_IMODE((tmp_path / "mlp.weft").stat().st_mode) == mode
+
+
+def test_a_module_is_saved_behind_a_link_and_never_in_place_of_a_folder_or_device(saved, tmp_path):
+    module = load(saved)
+    (tmp_path / "link.weft").symlink_to(tmp_path / "real.weft")
+    module.save(tmp_path / "link.weft")
+    assert (tmp_path / "link.weft").is_symlink() and (tmp_path / "real.weft").is_file()
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "to_pipe").symlink_to(tmp_path / "pipe")
+    for place in (tmp_path, tmp_path / "pipe", tmp_path / "to_pipe", ""):
+        with pytest.raises(ModuleFileError, match="is a folder or a device"):
+            module.save(place)
+    assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
 
 
 def test_a_failed_save_leaves_the_old_file(saved, tmp_path):

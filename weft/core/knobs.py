@@ -149,7 +149,10 @@ def _parse_switch(value: object) -> bool:
 def _parse_path(value: object) -> Path:
     if not isinstance(value, (str, os.PathLike)) or not str(value).strip() or "\0" in str(value):
         raise ValueError
-    return Path(os.fspath(value)).expanduser().absolute()
+    try:
+        return Path(os.fspath(value)).expanduser().absolute()
+    except RuntimeError as error:  # the home of a user who does not exist
+        raise ValueError from error
 
 
 def _default_cache_dir() -> Path:

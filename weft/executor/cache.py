@@ -38,7 +38,14 @@ from weft.executor.abi import abi_hash
 from weft.executor.code_key import Opaque, operators_key
 from weft.graph.ir import Array, Graph, dtype_name
 from weft.graph.text import constant_table, format_graph
-from weft.runtime.cache_folder import cache_folder, read_or_remove, remove, write_whole
+from weft.runtime.cache_folder import (
+    cache_folder,
+    mark_used,
+    read_file,
+    read_or_remove,
+    remove,
+    write_whole,
+)
 from weft.runtime.fingerprint import fingerprint
 from weft.targets.base import Target
 
@@ -74,11 +81,12 @@ class Entry:
         from weft.executor.store import read_form
 
         def read() -> Specialization:
-            found = read_form(self.path, executor, self.shapes, rebuild)
-            os.utime(self.path)
-            return found
+            return read_form(self.path, executor, self.shapes, rebuild)
 
-        return read_or_remove(self.path, read)
+        found = read_or_remove(self.path, read)
+        if found is not None:
+            mark_used(self.path)
+        return found
 
     def write(self, executor: Executor, made: Specialization) -> Path | None:
         """Keeps a form, and says where; where that is not possible, nothing happens."""
@@ -202,12 +210,8 @@ class FileEntry:
 
     def find(self) -> Path | None:
         """The compiled form; None where there is none."""
-        try:
-            name = self.link.read_text()
-        except (OSError, UnicodeDecodeError):
-            return None
-        form = self.link.parent / name
-        return form if re.fullmatch(r"[0-9a-f]{40}\.weft", name) and form.exists() else None
+        form = read_or_remove(self.link, lambda: _linked(self.link))
+        return form if form is not None and form.exists() else None
 
     def keep(self, form: Path) -> None:
         """Links the file to a form; not where it takes weights from other files, which may change alone, nor where it
@@ -229,6 +233,14 @@ class FileEntry:
         return _bytes_of(self.source) == self.bytes_of_source
 
 
+def _linked(link: Path) -> Path:
+    """The compiled form that a link names."""
+    name = read_file(link, 100).decode("ascii")
+    if re.fullmatch(r"[0-9a-f]{40}\.weft", name) is None:
+        raise ValueError("it names no compiled form")
+    return link.parent / name
+
+
 def file_entry(
     path: str | os.PathLike[str], shapes: Mapping[str, Sequence[int]] | None, target: Target, precision: str | None
 ) -> FileEntry | None:
@@ -244,7 +256,7 @@ def file_entry(
 
 def _bytes_of(path: Path) -> bytes | None:
     try:
-        return fingerprint(np.memmap(path, np.uint8, "r"))
+        return fingerprint(np.memmap(path, np.uint8, "r")) if path.is_file() else None
     except (OSError, ValueError):
         return None
 
@@ -269,7 +281,7 @@ def clear(limit: int = 0) -> None:
             continue
     for link in folder().glob("*.link"):
         try:
-            if not (link.parent / link.read_text()).exists():
+            if not _linked(link).exists():
                 remove(link)
         except (OSError, ValueError):
             remove(link)

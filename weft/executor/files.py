@@ -15,7 +15,7 @@ from weft.executor.cache import FileEntry, file_entry
 from weft.executor.module import Module, bind_shapes, compile_graph
 from weft.executor.precision import check_precision, machine_of
 from weft.graph.ir import Graph
-from weft.runtime.cache_folder import read_or_remove
+from weft.runtime.cache_folder import mark_used, read_or_remove
 from weft.targets.base import Target
 from weft.targets.registry import find_target
 
@@ -58,13 +58,9 @@ def _from_cache(
         return None
     from weft.executor.store import read_module
 
-    def read() -> Module:
-        module = read_module(form, machine, precision, threads, whole)
-        os.utime(form)
-        return module
-
-    module = read_or_remove(form, read)
+    module = read_or_remove(form, lambda: read_module(form, machine, precision, threads, whole))
     if module is not None:
+        mark_used(form)
         for one in module.specializations:
             module._warn(one)
     return module

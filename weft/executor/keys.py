@@ -14,6 +14,7 @@ import secrets
 from pathlib import Path
 
 from weft.core.errors import WeftError
+from weft.runtime.cache_folder import read_file
 
 KEY_BYTES = 32
 
@@ -37,14 +38,19 @@ def new_key(path: str | os.PathLike[str]) -> None:
 
 def read_key(key: Key) -> bytes:
     """The bytes of a key."""
-    if isinstance(key, bytes):
+    if isinstance(key, (bytes, bytearray, memoryview)):
+        key = bytes(key)
         if len(key) < KEY_BYTES:
             raise KeyFileError(f"a key has {KEY_BYTES} bytes or more, not {len(key)}")
         return key
+    if not isinstance(key, (str, os.PathLike)):
+        raise KeyFileError(f"a key is the path of its file or its bytes, not a {type(key).__name__}")
     try:
-        text = Path(key).read_bytes()[:200].decode("ascii", "replace")
-    except OSError as error:
-        raise KeyFileError(f"the key {os.fspath(key)} cannot be read: {error.strerror}") from None
+        text = read_file(Path(key), 200).decode("ascii", "replace")
+    except (OSError, ValueError) as error:
+        raise KeyFileError(
+            f"the key {os.fspath(key)} cannot be read: {getattr(error, 'strerror', None) or error}"
+        ) from None
     found = re.fullmatch(r"weft-key ([0-9a-f]{64})\s*", text)
     if found is None:
         raise KeyFileError(f"{os.fspath(key)} is no key: `weft sign --new-key FILE` makes one")

@@ -101,7 +101,7 @@ class _HostCall:
         self.node = step.node
         self.use = Evaluate(step.node)
         spec = operator_of(step.node)
-        self.evaluate = spec.evaluate
+        self.evaluate = spec.meaning()
         self.check = _late_check(step.node, spec)
         self.has_graphs = bool(step.node.graphs)
         self.fits = [_test(value) for value in step.node.outputs]

@@ -68,6 +68,9 @@ _TRAILER = "weft module: checksum {checksum:64} signature {signature:64}\n"
 _TRAILER_BYTES = len(_TRAILER.format(checksum="", signature=""))
 _UNSIGNED = "-" * 64
 
+MOST_SWELLING, MOST_SMALL = 100, 1 << 24
+"""A packed member may be so many times as large when it is read, and so many bytes more."""
+
 T = TypeVar("T")
 
 
@@ -124,7 +127,10 @@ def _texts(array: Array) -> list[str]:
 
 
 def save_module(module: Module, path: str | os.PathLike[str]) -> None:
-    """Writes a module; the file appears whole or not at all."""
+    """Writes a module; the file appears whole or not at all, behind a link where the path is one."""
+    place = Path(os.path.realpath(path))
+    if place.exists() and not place.is_file():
+        raise ModuleFileError(f"{os.fspath(path)!r} is a folder or a device: a module is saved to a file")
     executor = module._executor
     arrays = _Arrays()
     codes: list[bytes] = []
@@ -132,7 +138,7 @@ def save_module(module: Module, path: str | os.PathLike[str]) -> None:
     fixed = len(forms) == 1 and executor.is_static
     graph = _signature(executor) if fixed else executor.graph
     manifest = {**_head(executor), "static": fixed, "graph": _graph_row(graph, arrays), "forms": forms}
-    _write(Path(path), manifest, arrays, codes)
+    _write(place, manifest, arrays, codes)
 
 
 def write_form(path: Path, executor: Executor, one: Specialization) -> None:
@@ -265,6 +271,8 @@ def _refusing(read: Callable[[], T], path: Path) -> T:
     """What reading gives; whatever goes wrong is a ModuleFileError that names the file."""
     try:
         return read()
+    except OSError as error:
+        raise ModuleFileError(f"{path} cannot be read: {error.strerror or error}") from error
     except Exception as error:  # noqa: BLE001 — raised again, with the name of the file
         text = str(error) if isinstance(error, WeftError) else f"it is damaged ({error!r})"
         raise ModuleFileError(text if str(path) in text else f"{path} cannot be loaded: {text}") from error
@@ -288,7 +296,7 @@ class _File:
         if key is not None:
             self._check_signature(key)
         self.archive = zipfile.ZipFile(self._file)
-        self.manifest = json.loads(self.archive.read("manifest.json"))
+        self.manifest = json.loads(self._member("manifest.json"))
         self._check_version()
         check_manifest(self.manifest)
         self.memory = self._weights()
@@ -371,7 +379,17 @@ class _File:
 
     def code(self, number: int) -> bytes:
         """An object file."""
-        return self.archive.read(f"code/{number}.o")
+        return self._member(f"code/{number}.o")
+
+    def _member(self, name: str) -> bytes:
+        """A member of the archive, whole; not one that swells as no real one does."""
+        info = self.archive.getinfo(name)
+        if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) or (
+            info.file_size > MOST_SWELLING * info.compress_size + MOST_SMALL
+        ):
+            raise ModuleFileError(f"{self.path} is damaged: its {name} would take {info.file_size:,} bytes")
+        with self.archive.open(info) as member:
+            return member.read(info.file_size)
 
 
 def sign_module(path: str | os.PathLike[str], key: Key) -> None:

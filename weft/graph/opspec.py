@@ -17,6 +17,7 @@ Operators register themselves in the files under `weft/ops/`; `import weft.ops` 
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -274,6 +275,10 @@ class OpSpec:
             raise blame(c.node, "shape inference", error) from error
         return made
 
+    def meaning(self) -> EvaluateFunction:
+        """`evaluate`; a user's function cannot write to its inputs, and its results are looked at."""
+        return functools.partial(_guarded, self.evaluate) if (self.domain, self.name) in _OF_USERS else self.evaluate
+
     def run(self, node: Node, arrays: Sequence[Any], run_graph: Any = None) -> list[Any]:
         """The outputs for these inputs, by the numpy meaning: always a list."""
         try:
@@ -281,7 +286,7 @@ class OpSpec:
                 # Where sizes are data, no tensor is tried that is larger than any memory (numpy's tile would crash).
                 (self.types if self.shape_inputs else self.check)(Infer(node, [type_of(a) for a in arrays], arrays))
             with np.errstate(all="ignore"):
-                found = self.evaluate(Evaluate(node, run_graph), *arrays)
+                found = self.meaning()(Evaluate(node, run_graph), *arrays)
             made = list(found) if isinstance(found, tuple) else [found]
             _check_outputs(Use(node), len(made))
         except Exception as error:
@@ -307,6 +312,35 @@ class OpSpec:
             return self.expand(node, scope)
         except Exception as error:
             raise blame(node, "its expansion into other operators", error) from error
+
+
+def _guarded(evaluate: EvaluateFunction, use: Evaluate, *arrays: Any) -> tuple[Any, ...]:
+    """What a user's function gives: as many results as the node has outputs."""
+    made = evaluate(use, *map(_shown, arrays))
+    results = made if isinstance(made, tuple) else (made,)
+    if len(results) < use.output_count:
+        raise use.error(f"its function gave {len(results)} results, and it has {use.output_count} outputs")
+    return tuple(map(_taken, results))
+
+
+def _shown(value: Any) -> Any:
+    """An input as a user's function sees it: other nodes read the same array, so writing to it is an error."""
+    if isinstance(value, list):
+        return [_shown(one) for one in value]
+    if isinstance(value, np.ndarray):
+        value = value.view()
+        value.flags.writeable = False
+    return value
+
+
+def _taken(result: Any) -> Any:
+    """A result of a user's function: an array of its own, where it gave an input back."""
+    if isinstance(result, list):
+        return [_taken(one) for one in result]
+    if isinstance(result, np.ndarray):
+        dtype_name(result.dtype)
+        return result if result.flags.writeable else result.copy()
+    return result
 
 
 def evaluation_of(arrays: Sequence[Any]) -> str:
@@ -371,12 +405,24 @@ def register_operator(
     Without `infer` the outputs have the element type of the first input and shapes that only the run tells; without
     `compute` the operator runs on the host. `more` is what else an OpSpec takes. A later call replaces an earlier one.
     """
+    if not isinstance(name, str) or not isinstance(domain, str) or not name:
+        raise GraphError(f"an operator's name and domain are texts, not {name!r} and {domain!r}")
+    for function, what in ((evaluate, "its meaning"), (infer, "infer"), (compute, "compute")):
+        if not callable(function) and (function is not None or function is evaluate):
+            raise GraphError(f"{domain}.{name}: {what} is a function, not {function!r}")
     key = (domain, name)
     if domain in ("", "ai.onnx", "weft") or (key in _TABLE and key not in _OF_USERS):
         raise GraphError(f"{domain or 'ai.onnx'}.{name} is Weft's own: give your operator a domain of yours")
+    try:
+        spec = OpSpec(name, infer or _unknown_shapes, evaluate, compute, domain=domain, **more)
+        if not callable(spec.kind) and spec.kind not in KINDS:
+            raise ValueError(f"its kind is one of {', '.join(KINDS)}, not {spec.kind!r}")
+        signature(spec.takes)
+    except (TypeError, ValueError, AttributeError) as error:
+        raise GraphError(f"{domain}.{name} cannot be registered: {error}") from error
     _OF_USERS.add(key)
-    _TABLE[key] = OpSpec(name, infer or _unknown_shapes, evaluate, compute, domain=domain, **more)
-    return _TABLE[key]
+    _TABLE[key] = spec
+    return spec
 
 
 def _unknown_shapes(c: Infer) -> list[Type]:

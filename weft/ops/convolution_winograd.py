@@ -450,6 +450,6 @@ register(
         _compute,
         kind="complex",
         domain=DOMAIN,
-        takes="X:float[n c h w], U:float[t t c m], B:float[m]?",
+        takes="X:float[n c h w], U:float[t t c m], W:float[r r c m], B:float[m]?",
     )
 )

@@ -79,6 +79,23 @@ def write_whole(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
         raise
 
 
+def read_file(path: Path, most: int = -1) -> bytes:
+    """The bytes of a file, `most` of them; OSError where something else took its place: a pipe or device never ends."""
+    # A pipe is opened without waiting for its other end.
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | getattr(os, "O_NONBLOCK", 0))) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(f"{path} is no file")
+        return file.read(most)
+
+
+def mark_used(path: Path) -> None:
+    """Notes that an entry was used now; one in a folder that can only be read is as good as any other."""
+    try:
+        os.utime(path)
+    except OSError as error:
+        logger.debug("that %s was used cannot be noted: %s", path.name, error)
+
+
 def remove(path: Path) -> None:
     """Removes an entry, be it a file or whatever took its place."""
     try:

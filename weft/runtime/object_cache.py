@@ -19,7 +19,7 @@ import llvmlite
 import llvmlite.binding as llvm
 
 from weft.core.knobs import knobs
-from weft.runtime.cache_folder import cache_folder, read_or_remove, remove, write_whole
+from weft.runtime.cache_folder import cache_folder, read_file, read_or_remove, remove, write_whole
 
 logger = logging.getLogger("weft.cache")
 
@@ -58,7 +58,7 @@ def _compile(text: str, machine: Any) -> bytes:
 
 
 def _read(path: Path) -> bytes:
-    data = path.read_bytes()
+    data = read_file(path)
     if hashlib.sha256(data[32:]).digest() != data[:32]:
         raise ValueError("it does not fit its checksum")
     return data[32:]
@@ -67,7 +67,7 @@ def _read(path: Path) -> bytes:
 def _write(path: Path, code: bytes) -> None:
     """Keeps a file, where that is possible."""
     try:
-        others = sorted(path.parent.iterdir(), key=lambda one: one.stat().st_mtime)
+        others = sorted(path.parent.iterdir(), key=lambda one: one.lstat().st_mtime)
         for old in others[: max(0, len(others) - _MOST_FILES + 1)]:
             remove(old)
         with write_whole(path) as file:

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from weft.runtime.cache_folder import cache_folder, write_whole
+from weft.runtime.cache_folder import cache_folder, read_file, write_whole
 from weft.targets.base import Target
 
 logger = logging.getLogger("weft.targets")
@@ -72,7 +72,7 @@ def machine_peaks(target: Target, threads: int = 1, again: bool = False) -> Peak
 def _read(path: Path) -> dict[str, Any]:
     """What the file holds; nothing where it is missing or damaged."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(read_file(path))
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
