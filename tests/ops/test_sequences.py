@@ -72,3 +72,4 @@ def test_absent_values():
     assert not run("OptionalHasElement", None) and run("OptionalHasElement", numbers(2))
     with pytest.raises(GraphError, match="absent"):
         run("OptionalGetElement", None)
+    assert run("Identity", None) is None

@@ -241,8 +241,9 @@ register(OpSpec("Where", _infer_where, _where, _compute_where, "injective", take
 
 
 def _infer_identity(c: Infer) -> list[Type]:
-    kind = c.types[0]
-    assert kind is not None
+    kind = c.types[0] if c.types else None
+    if kind is None:
+        raise c.error("its input is missing")
     return [kind]
 
 
@@ -256,4 +257,6 @@ def _compute_identity(c: Compute, x: te.Tensor) -> te.Tensor:
     return made
 
 
-register(OpSpec("Identity", _infer_identity, _identity, _compute_identity, "injective", takes="input"))
+register(
+    OpSpec("Identity", _infer_identity, _identity, _compute_identity, "injective", takes="input?")
+)  # absent: an optional

@@ -230,4 +230,4 @@ def _get_element(c: Evaluate, value: Any = None) -> Any:
 
 register(OpSpec("Optional", _optional_infer, lambda c, value=None: value, takes="input?"))
 register(OpSpec("OptionalHasElement", lambda c: [TensorType("bool", ())], _has_element, takes="input?"))
-register(OpSpec("OptionalGetElement", _get_infer, _get_element, takes="input"))
+register(OpSpec("OptionalGetElement", _get_infer, _get_element, takes="input?"))
