@@ -232,7 +232,7 @@ def test_cache_write_refuses():
 
 
 def test_a_copy_of_what_data_chooses_is_of_all_of_it() -> None:
-    """Where the table that are read are data, a copy inside the loop takes the whole array; of an index, its own axis."""
+    """Where the rows that are read are data, a copy inside the loop takes the whole array."""
     a, index = te.placeholder((5, 4), name="A"), te.placeholder((3,), "int64", name="I")
     c = te.compute((3, 4), lambda i, j: a[index[i], j], name="C")
     table = np.arange(20, dtype=np.float32).reshape(5, 4)
