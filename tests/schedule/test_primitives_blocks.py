@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
+
+import weft
 from tests.schedule.programs import becomes, chain, copy, cumulate, grid, refused, rows
+from weft import te
 
 
 def test_compute_at():
@@ -225,3 +229,24 @@ def test_cache_write_refuses():
     s = rows()
     s.apply("decompose_reduction", block="C", loop="k")
     refused(s, "cache_write", "several blocks write it", buffer="C", scope="local")
+
+
+def test_a_copy_of_what_data_chooses_is_of_all_of_it() -> None:
+    """Where the rows that are read are data, a copy inside the loop takes the whole array."""
+    a, index = te.placeholder((5, 4), name="A"), te.placeholder((3,), "int64", name="I")
+    c = te.compute((3, 4), lambda i, j: a[index[i], j], name="C")
+    table = np.arange(20, dtype=np.float32).reshape(5, 4)
+    for steps in (
+        [
+            ("cache_read", {"buffer": "A", "scope": "local", "consumers": ["C"]}),
+            ("compute_at", {"block": "A_local", "loop": "i"}),
+        ],
+        [("cache_operand", {"block": "C", "buffer": "A", "scope": "local", "axes": ["i", "j"]})],
+        [("cache_operand", {"block": "C", "buffer": "I", "scope": "local", "axes": ["i"]})],
+    ):
+        s = te.create_schedule(c.op)
+        for name, arguments in steps:
+            s.apply(name, **arguments)
+        out = np.zeros((3, 4), np.float32)
+        weft.build(s, [a, index, c])(table, np.array([4, 0, 2]), out)
+        assert out.tolist() == table[[4, 0, 2]].tolist()

@@ -12,6 +12,7 @@ from weft.expr.nodes import (
     Const,
     Expr,
     FloorDiv,
+    Load,
     Mul,
     Var,
     add,
@@ -27,7 +28,7 @@ from weft.expr.nodes import (
 )
 from weft.expr.simplify import simplify
 from weft.expr.structural import structural_equal
-from weft.expr.visit import uses_any
+from weft.expr.visit import uses_any, walk
 from weft.loop.ir import Block, For, Func, Region, Seq, Stmt, seq
 from weft.loop.regions import accessed_region, conjuncts, greater, lesser, same_region, walked_box, written_box
 from weft.loop.tree import (
@@ -215,8 +216,8 @@ def axis_range(
             if solved is not None:
                 span = solved
                 break
-        if span is None:
-            return index_expr(0), extent
+        if span is None or any(isinstance(node, Load) for end in span for node in walk(end)):
+            return index_expr(0), extent  # what data chooses may be any of it
         low = span[0] if low is None else lesser(low, span[0], ranges)
         last = span[1] if last is None else greater(last, span[1], ranges)
         if whole_box:
