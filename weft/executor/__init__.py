@@ -1,4 +1,4 @@
-"""Layer 7: a graph and a target in, a module out: kernels, memory plan, native calls, the module file.
+"""Layer 8: a graph and a target in, a module out: kernels, memory plan, native calls, the module file.
 
 program      a fused group as a tensor program
 kernels      tensor programs to machine code, each once; constants packed ahead
@@ -8,12 +8,13 @@ native       drivers that call kernels in order
 run          one call
 specialize   a graph compiled for the shapes that it meets
 bodies       subgraphs of control flow, compiled once that is worth it; turns: loops around them in native code
-cache        compiled models on disk
+cache        compiled models on disk; code_key: the code of users' operators, as part of an entry's name
 constants    weights that are let go of, and come back when asked for
 fastcall     the short way through a call
 inplace      outputs that may lie in the memory of an input
 module       what the user holds
-store        the module file
+store        the module file; check_file believes none of its numbers, abi is what code and process agree on
+keys         keys that sign module files
 export       a shared library for C
 profile      the time of every kernel inside whole runs; cost counts what each has to do
 """
