@@ -19,7 +19,6 @@ from weft.core.dtypes import DType
 from weft.core.errors import TargetError
 from weft.expr.intrinsics import REPORT
 from weft.expr.nodes import Address, Broadcast, Buffer, Call, Const, Expr
-from weft.runtime.faults import OUTSIDE
 
 _LLVM_FLOAT = {
     "sqrt": "llvm.sqrt", "floor": "llvm.floor", "ceil": "llvm.ceil", "trunc": "llvm.trunc", "round": "llvm.roundeven",
@@ -254,27 +253,32 @@ def _prefetch(c: Context, e: Call) -> str:
 
 
 def _report(c: Context, e: Call) -> str:
-    """Notes that something is wrong where the argument (any lane of it) holds; the function returns it in the end."""
+    """Remembers that something is wrong where the argument holds: an OR for each vector, looked at in the end."""
     (condition,) = e.args
-    wrong, lanes = c.value(condition), condition.dtype.lanes
-    if lanes > 1:
-        wrong = c.call("i1", f"llvm.vector.reduce.or.v{lanes}i1", [f"<{lanes} x i1> {wrong}"])
-    bad, good = c.new_label("outside"), c.new_label("inside")
-    c.branch_if(wrong, bad, good, ", !prof !1")
-    c.start(bad)
-    c.line(f"store atomic i32 {OUTSIDE}, ptr {flag_of(c)} monotonic, align 4")
-    c.branch(good)
-    c.start(good)
+    remember(c, c.value(condition), condition.dtype.lanes)
     return "0"
 
 
-def flag_of(c: Context) -> str:
-    """Where a function notes that something is wrong: the first field of what a parallel body was given, or its own."""
-    if c.flag is None:
-        c.flag = "%env" if c.outlined else c.alloca("i32", 4)
-        if not c.outlined:
-            c.entry.append(f"  store i32 0, ptr {c.flag}, align 4")
-    return c.flag
+def remember(c: Context, wrong: str, lanes: int = 1) -> None:
+    """Adds a condition to what a function remembers, in a variable for each number of lanes."""
+    kind = types.vector("i1", lanes) if lanes > 1 else "i1"
+    if lanes not in c.flags:
+        c.flags[lanes] = c.alloca(kind, 64)
+        c.entry.append(f"  store {kind} zeroinitializer, ptr {c.flags[lanes]}, align 64")
+    before = c.emit(f"load {kind}, ptr {c.flags[lanes]}, align 64")
+    c.line(f"store {kind} {c.emit(f'or {kind} {before}, {wrong}')}, ptr {c.flags[lanes]}, align 64")
+
+
+def remembered(c: Context) -> str | None:
+    """Whether anything was wrong in the function; None where nothing is ever looked at."""
+    found: str | None = None
+    for lanes, flag in c.flags.items():
+        kind = types.vector("i1", lanes) if lanes > 1 else "i1"
+        some = c.emit(f"load {kind}, ptr {flag}, align 64")
+        if lanes > 1:
+            some = c.call("i1", f"llvm.vector.reduce.or.v{lanes}i1", [f"{kind} {some}"])
+        found = some if found is None else c.emit(f"or i1 {found}, {some}")
+    return found
 
 
 def _turn(c: Context, e: Call) -> str:

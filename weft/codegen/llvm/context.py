@@ -156,7 +156,7 @@ class Context:
         self.any_lane: Callable[[], str] | None = None
         self.heap: list[str] = []
         self.outlined = False
-        self.flag: str | None = None
+        self.flags: dict[int, str] = {}
         self.label = "entry"
         self._count = 0
         self._handlers = module.expressions

@@ -15,6 +15,7 @@ from weft.expr.nodes import Buffer, Var
 from weft.loop.ir import Func
 from weft.loop.passes.turn_loops import turns_by_call
 from weft.loop.visit import walk_exprs
+from weft.runtime.faults import OUTSIDE
 
 _EXPRESSIONS = {**arithmetic.TABLE, **memory.TABLE, **calls.TABLE}
 _LIBRARY = frozenset(
@@ -47,7 +48,8 @@ def generate(func: Func, target: Machine, *, intrinsics: Mapping[str, Emitter] |
     for number, param in enumerate((*func.params, *func.size_vars)):
         _bind(c, param, number)
     c.run(func.body)
-    c.line("ret i32 0" if c.flag is None else f"ret i32 {c.emit(f'load i32, ptr {c.flag}, align 4')}")
+    wrong = calls.remembered(c)
+    c.line("ret i32 0" if wrong is None else f"ret i32 {c.emit(f'select i1 {wrong}, i32 {OUTSIDE}, i32 0')}")
     module.helpers.add(module.symbol)
     threads = "%threads_and_turn" if turns_by_call(func) else "%threads"
     header = f"define i32 {types.quote(module.symbol)}(ptr noalias nocapture readonly %args, i64 {threads}) #0"

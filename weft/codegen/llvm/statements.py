@@ -38,7 +38,7 @@ from weft.expr.nodes import (
 from weft.expr.visit import walk
 from weft.loop.ir import Allocate, Evaluate, For, If, Let, Seq, Stmt, Store
 from weft.loop.visit import child_exprs, walk_stmts
-from weft.runtime.faults import NO_MEMORY
+from weft.runtime.faults import NO_MEMORY, OUTSIDE
 
 _LOCAL_LIMIT = 64 * 1024
 """Bytes of a "local" buffer that may live on the stack."""
@@ -248,9 +248,7 @@ def _parallel(c: Context, s: For) -> None:
         code = c.emit(f"load i32, ptr {pointer}, align 8")
         fail_if(c, c.emit(f"icmp eq i32 {code}, {NO_MEMORY}"))
     if may_report:
-        flag = calls.flag_of(c)
-        before = c.emit(f"load i32, ptr {flag}, align 4")
-        c.line(f"store i32 {c.emit(f'or i32 {before}, {code}')}, ptr {flag}, align 4")
+        calls.remember(c, c.emit(f"icmp ne i32 {code}, 0"))
 
 
 def _may_fail(s: For) -> tuple[bool, bool]:
@@ -270,6 +268,14 @@ def _outline(outer: Context, s: For, environment: _Environment, symbol: str) -> 
     c.ranges, c.divisors, c.definitions = dict(outer.ranges), dict(outer.divisors), dict(outer.definitions)
     environment.unpack(c, "%env")
     _loop(c, s, "%begin", "%end", True, environment.rounds)
+    wrong = calls.remembered(c)
+    if wrong is not None:
+        bad, good = c.new_label("outside"), c.new_label("inside")
+        c.branch_if(wrong, bad, good, ", !prof !1")
+        c.start(bad)
+        c.line(f"store atomic i32 {OUTSIDE}, ptr %env monotonic, align 8")
+        c.branch(good)
+        c.start(good)
     c.line("ret void")
     position = len(outer.module.functions)
     text = c.text(f"define internal void {types.quote(symbol)}(i64 %begin, i64 %end, ptr noalias %env) #0")
