@@ -83,7 +83,9 @@ def another_order(d: Difference) -> bool:
     for mine, theirs, bound in zip(d.got, d.want, bounds):
         if difference(mine, theirs) is None:
             continue
-        if not isinstance(mine, np.ndarray) or mine.dtype.kind in "biuOUS" or mine.shape != bound.shape:
+        if not isinstance(mine, np.ndarray) or mine.dtype.kind in "biuOUS":
+            return False
+        if not mine.shape == np.shape(theirs) == bound.shape:
             return False
         a, b, most = (one.astype(np.float64) for one in (mine, theirs, bound))
         limit = float(
@@ -148,7 +150,7 @@ def peer_overflows(d: Difference) -> bool:
     except WeftError:
         return False
     for mine, theirs, truth in zip(d.got, d.want, exact):
-        unlike = ~np.isfinite(theirs) & (mine != theirs)
+        unlike = ~np.isfinite(theirs) & (mine != theirs) & ~(np.isnan(mine) & np.isnan(theirs))
         close = np.abs(mine[unlike] - truth[unlike]) <= 1e-5 * np.abs(truth[unlike])
         if not np.isfinite(mine[unlike]).all() or not close.all() or difference(mine[~unlike], theirs[~unlike], 8):
             return False

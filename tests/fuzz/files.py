@@ -30,7 +30,7 @@ from tests.fuzz.driver import code_version
 from tests.fuzz.kinds import OK, Case, Kind, Result, chance_of
 from tests.fuzz.operators import guarded_answer, is_random
 from tests.schedule.intrinsics import declare_intrinsics
-from tests.schedule.random_programs import Source, arguments_of, draw_program
+from tests.schedule.random_programs import Source, arguments_of, draw_program, shapes_of
 from tests.schedule.random_steps import draw_steps
 from weft.core.errors import ScheduleError, WeftError
 from weft.core.knobs import knobs
@@ -362,9 +362,9 @@ def _run_loop_text(text: str) -> Result:
     if _turns(func.body) > MOST_TURNS:
         return Result("refused", "loop text: a longer program than this test wants to run")
     with guard.placed(True, 0xAA):
-        arrays = arguments_of(func, 5, 1)
-        if any(array.size > LARGEST for array in arrays):
+        if any(math.prod(shape) > LARGEST for shape in shapes_of(func, 5)):
             return Result("refused", "loop text: larger arrays than this test wants to make")
+        arrays = arguments_of(func, 5, 1)
         copies = [guard.place(array) for array in arrays]
         built(*copies)
         guard.check()

@@ -348,8 +348,7 @@ def arguments_of(func: Func, size: int, seed: int) -> list[np.ndarray]:
     """Arrays for the parameters, the same ones for the same seed: values so small that most sums of them are exact."""
     rng = np.random.default_rng(seed)
     arrays = []
-    for buffer in func.buffers:
-        shape = tuple(_size(s, size) for s in buffer.shape)
+    for buffer, shape in zip(func.buffers, shapes_of(func, size)):
         kind = buffer.dtype
         if kind.is_bool:
             arrays.append(np.asarray(rng.integers(0, 2, shape)).astype(bool))
@@ -358,6 +357,11 @@ def arguments_of(func: Func, size: int, seed: int) -> list[np.ndarray]:
         else:
             arrays.append(np.asarray(rng.integers(0 if kind.kind == "uint" else -6, 7, shape)).astype(kind.numpy))
     return arrays
+
+
+def shapes_of(func: Func, size: int) -> list[tuple[int, ...]]:
+    """The shapes of the parameters, where every open size is `size`."""
+    return [tuple(_size(s, size) for s in buffer.shape) for buffer in func.buffers]
 
 
 def _size(e: Any, n: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -25,9 +26,25 @@ def _infer(c: Infer) -> list[Type]:
     return [TensorType(x.dtype, x.shape[:-2])]
 
 
+def _formula(first: Callable[[int, int], Any], rows: tuple[int, ...], columns: tuple[int, ...]) -> Any:
+    """The determinant of some rows and columns, of arrays as of expressions: a sum of products, without division."""
+    if len(rows) == 1:
+        return first(rows[0], columns[0])
+    total = None
+    for position, column in enumerate(columns):
+        others = columns[:position] + columns[position + 1 :]
+        term = first(rows[0], column) * _formula(first, rows[1:], others)
+        total = term if total is None else total - term if position % 2 else total + term
+    return total
+
+
 def _evaluate(c: Evaluate, x: Array) -> Array:
-    wide = x if x.dtype in (np.float32, np.float64) else x.astype(np.float32)
-    return np.asarray(np.linalg.det(wide)).astype(x.dtype)
+    # Sums of products of float32 need more than its range on the way.
+    wide, size = x.astype(np.float64 if x.dtype.itemsize >= 4 else np.float32), x.shape[-1]
+    if not 1 <= size <= LARGEST_FORMULA:
+        return np.asarray(np.linalg.det(wide)).astype(x.dtype)
+    every = tuple(range(size))
+    return np.asarray(_formula(lambda row, column: wide[..., row, column], every, every)).astype(x.dtype)
 
 
 def _compute(c: Compute, x: te.Tensor) -> Any:
@@ -35,20 +52,13 @@ def _compute(c: Compute, x: te.Tensor) -> Any:
     if not kernels_know(c) or not 1 <= size <= LARGEST_FORMULA:
         return None
     kind = output_type(c)
-    wide = dtype("float32") if kind.bits < 32 else kind
+    wide, every = dtype("float32" if kind.bits < 32 else "float64"), tuple(range(size))
 
-    def minor(at: tuple[Any, ...], rows: tuple[int, ...], columns: tuple[int, ...]) -> Expr:
-        first = [x[(*at, rows[0], column)].astype(wide) for column in columns]
-        if len(rows) == 1:
-            return first[0]
-        terms = [e * minor(at, rows[1:], columns[:k] + columns[k + 1 :]) for k, e in enumerate(first)]
-        total = terms[0]
-        for position, term in enumerate(terms[1:]):
-            total = total + term if position % 2 else total - term
-        return total
+    def body(*at: Any) -> Expr:
+        made: Expr = _formula(lambda row, column: x[(*at, row, column)].astype(wide), every, every)
+        return made.astype(kind)
 
-    every = tuple(range(size))
-    return te.compute(c.out_shape(), lambda *i: minor(i, every, every).astype(kind), name="determinant")
+    return te.compute(c.out_shape(), body, name="determinant")
 
 
 register(OpSpec("Det", _infer, _evaluate, _compute, "injective", takes="X:float[*b n n]"))

@@ -141,8 +141,8 @@ def _nd(c: Evaluate, x: Array, indices: Array) -> Array:
         outer = np.indices(indices.shape[:batch], sparse=True)
         at = [o.reshape(o.shape + (1,) * (indices.ndim - 1 - batch)) for o in outer]
     at += [counted(c, indices[..., k], x.shape[batch + k]) for k in range(count)]
-    made = x[tuple(at)]
-    return made if isinstance(made, np.ndarray) else np.array(made, x.dtype)
+    # Places of no number name everything after the batch dimensions, each of them anew.
+    return np.array(np.broadcast_to(x[tuple(at)], (*indices.shape[:-1], *x.shape[batch + count :])))
 
 
 def _nd_compute(c: Compute, x: te.Tensor, indices: te.Tensor) -> Any:

@@ -47,10 +47,12 @@ def _align_infer(c: Infer) -> list[Type]:
 
 def _line_taps(start: float, step: float, bins: int, count: int, size: int) -> tuple[Array, Array, Array, Array]:
     """Along one dimension, for (bin, sample): the two elements around the place and their weights."""
-    at = start + step * (np.arange(bins)[:, None] + (np.arange(count)[None, :] + 0.5) / max(count, 1))
+    kind = np.asarray(start).dtype.type
+    sample = (np.arange(count, dtype=kind)[None, :] + kind(0.5)) * kind(1 / max(count, 1))
+    at = start + step * (np.arange(bins, dtype=kind)[:, None] + sample)
     outside = (at < -1.0) | (at > size)
-    at = np.clip(at, 0.0, size - 1.0)
-    low = np.floor(at).astype(np.int64)
+    at = np.clip(at, kind(0), kind(size - 1))
+    low = np.floor(np.nan_to_num(at, nan=0.0)).astype(np.int64)  # a place that is NaN has weights that are
     high = np.minimum(low + 1, size - 1)
     part = at - low
     keep = np.where(outside, 0.0, 1.0)
@@ -61,12 +63,15 @@ def _align(c: Evaluate, x: Array, rois: Array, batch: Array) -> Array:
     a = Align(c)
     shift = 0.5 if a.half else 0.0
     out = np.zeros((len(rois), x.shape[1], a.height, a.width), np.float64)
-    for position, (roi, image) in enumerate(zip(rois.astype(np.float64), batch.reshape(-1))):
+    kind = np.float64 if x.dtype == np.float64 else np.float32  # as in the kernel: where places overflow is one meaning
+    for position, (roi, image) in enumerate(zip(rois.astype(kind), batch.reshape(-1))):
         if not 0 <= int(image) < x.shape[0]:
             raise c.error(f"batch index {int(image)} is outside a batch of {x.shape[0]}")
         left, top, right, bottom = roi * a.scale - shift
-        width, height = (right - left, bottom - top) if a.half else (max(right - left, 1.0), max(bottom - top, 1.0))
-        step_y, step_x = height / a.height, width / a.width
+        extent = np.array([bottom - top, right - left], kind)
+        step_y, step_x = (extent if a.half else np.maximum(extent, 1)) * np.array([1 / a.height, 1 / a.width], kind)
+        if a.ratio <= 0 and not np.isfinite([step_y, step_x]).all():
+            raise c.error(f"the region {roi.tolist()} has no number of samples")
         rows = a.ratio if a.ratio > 0 else max(int(np.ceil(step_y)), 0)
         columns = a.ratio if a.ratio > 0 else max(int(np.ceil(step_x)), 0)
         if max(rows, columns) > max(MOST_SAMPLES, *x.shape[2:]):

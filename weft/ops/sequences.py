@@ -141,6 +141,8 @@ def _split(c: Evaluate, x: Array, split: Array | None = None) -> list[Any]:
     if split.ndim == 0:
         if sizes[0] < 1:
             raise c.error(f"parts of {sizes[0]}")
+        if size == 0:  # no part, rather than one that is empty
+            return []
         bounds = list(range(0, size, sizes[0]))
     else:
         if sum(sizes) != size or any(s < 0 for s in sizes):

@@ -339,6 +339,19 @@ def _check_same_points(reads: Sequence[Region], ready: Sequence[Region], place: 
                 raise ScheduleError("reverse_compute_at", place, reason)
 
 
+def _check_covered(block: Block, read: Region, makers: Sequence[Block], place: str) -> None:
+    """A block with elements beside those of its producer (padding, say) would lose them: no iteration makes them."""
+    extents = {axis.var: axis.extent for axis in block.axes}
+    for maker in makers:
+        made = {axis.var: axis.extent for axis in maker.axes}
+        written = next(w for w in maker.writes if w.buffer is read.buffer)
+        for at, index, size in zip(read.mins, written.mins, read.buffer.shape):
+            left = int_value(simplify(sub(made.get(index, size), extents[at])))
+            if left is None or left < 0:
+                reason = f"{block.name} has elements beyond those of {read.buffer.name}, which no iteration would compute"
+                raise ScheduleError("reverse_compute_at", place, reason)
+
+
 def _check_ready(func: Func, block: Block, target: For, place: str) -> list[Region]:
     """The reads of a block that are produced inside a loop; an error where they are not complete there."""
     inside = {id(b): b for b in blocks_in(target)}
@@ -361,6 +374,7 @@ def _check_ready(func: Func, block: Block, target: For, place: str) -> list[Regi
                     f"it reads {region.buffer.name} at more than its own index: one iteration of the loop is not enough"
                 )
                 raise ScheduleError("reverse_compute_at", place, reason)
+            _check_covered(block, region, within, place)
             produced.append(region)
     if not produced:
         raise ScheduleError(

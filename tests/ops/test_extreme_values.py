@@ -1,0 +1,52 @@
+"""Values and sizes at the edge of what ONNX says, which fuzzing found: one meaning in kernels and on the host."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import weft
+from tests.graph.test_hostile_nodes import Given, f32, i64, single
+from weft.frontends.onnx import load
+from weft.graph.interpreter import interpret_graph
+
+
+def both(model, *arrays):
+    """The answers of the compiled model and of its meaning."""
+    graph = load(model.SerializeToString())
+    return weft.compile(graph)(*arrays), interpret_graph(graph, list(arrays))[0]
+
+
+@pytest.mark.parametrize("shapes", [((0, 0), (0, 0)), ((2, 3), (4, 0)), ((2, 3), (2, 5, 0))])
+def test_places_of_no_number(shapes):
+    """Each names the whole of the data."""
+    data, indices = shapes
+    array = np.arange(np.prod(data), dtype=np.float32).reshape(data)
+    model = single("GatherND", Given(*data), Given(*indices, dtype="int64"))
+    for made in both(model, array, np.zeros(indices, np.int64)):
+        np.testing.assert_array_equal(made, np.broadcast_to(array, (*indices[:-1], *data)))
+
+
+def test_a_determinant_of_large_products():
+    matrices = f32([[-3e38, -3e38], [3, 4]], [[np.inf, 1], [1, 1]])
+    for made in both(single("Det", Given(2, 2, 2)), matrices):
+        np.testing.assert_allclose(made, f32(-3e38, np.inf), rtol=1e-6)
+
+
+def test_regions_beyond_the_range_of_floats():
+    image = np.random.default_rng(0).random((1, 1, 10, 10)).astype(np.float32)
+    regions = f32([0, 0, 9, 9], [0, 5, 4, 9], [1, 1, 2, 2])
+    sizes = {"output_height": 5, "output_width": 5, "sampling_ratio": 2}
+    for scale in (3e38, 1.0, 0.3):
+        model = single(
+            "RoiAlign", Given(1, 1, 10, 10), Given(3, 4), Given(3, dtype="int64"), spatial_scale=scale, **sizes
+        )
+        with np.errstate(all="ignore"):
+            made, meant = both(model, image, regions, i64(0, 0, 0))
+        np.testing.assert_allclose(made, meant, rtol=1e-5)
+        assert np.isnan(made[1]).all() == (scale > 1)
+
+
+def test_a_split_of_nothing_has_no_parts():
+    module = weft.compile(single("SplitToSequence", Given(3, 0), np.array(2), axis=1))
+    assert module(np.zeros((3, 0), np.float32)) == []
