@@ -12,10 +12,10 @@ from tests.fuzz.kinds import MODULES
 from tests.fuzz.planted import WANTED
 
 CASES = {
-    "operators": 45,
+    "operators": 150,
     "graphs": 5,
     "te": 12,
-    "files": 84,
+    "files": 150,
     "metamorphic": 3,
     "faults": 7,
     "concurrent": 1,
