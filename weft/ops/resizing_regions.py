@@ -50,7 +50,7 @@ def _line_taps(start: float, step: float, bins: int, count: int, size: int) -> t
     at = start + step * (np.arange(bins)[:, None] + (np.arange(count)[None, :] + 0.5) / max(count, 1))
     outside = (at < -1.0) | (at > size)
     at = np.clip(at, 0.0, size - 1.0)
-    low = np.floor(at).astype(np.int64)
+    low = np.where(np.isnan(at), 0, np.floor(at)).astype(np.int64)  # nowhere: the weights are NaN
     high = np.minimum(low + 1, size - 1)
     part = at - low
     keep = np.where(outside, 0.0, 1.0)
