@@ -98,6 +98,9 @@ class Worker:
         where = [line.split('"')[-2].rpartition("/weft/")[2] for line in tail.splitlines() if "/weft/" in line]
         kind, task = self.task or (None, None)
         case = kind.make(task) if kind is not None and isinstance(task, int) else task
+        reason = kind.excuse(case) if name == "SIGXCPU" and kind is not None and case is not None else None
+        if reason is not None:
+            return Result("explained", reason, tail)
         label = getattr(case, "more", {}).get("label", "")
         return Result(outcome, f"{name} in {where[0] if where else '?'} {label}".strip(), tail)
 

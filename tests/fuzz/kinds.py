@@ -73,6 +73,8 @@ class Kind:
     """Its part of the time, beside the others."""
     seconds: float = 20.0
     """Processor time that a case may take."""
+    excuse: Callable[[Case], str | None] = lambda case: None
+    """Why a case that ran out of time may take that long; None where there is no reason."""
     memory: int | None = 8 << 30
     """Bytes that a case may map beside what its worker has; None where a device's driver maps as much as it likes."""
 

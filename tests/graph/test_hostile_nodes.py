@@ -8,7 +8,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import weft
-from weft.core.errors import FrontendError
+from weft.core.errors import FrontendError, WeftError
+from weft.frontends.onnx import load
 from weft.graph.interpreter import interpret_graph
 from weft.graph.ir import Graph, GraphError, Node, TensorType, Value
 from weft.graph.opspec import OpSpec, operators, register
@@ -160,6 +161,10 @@ REFUSED = {
     "DeformConv, a mask of another batch": lambda: single(
         "DeformConv", FOUR, Given(1, 1, 2, 2), Given(1, 8, 3, 3), None, Given(2, 4, 3, 3)
     ),
+    "DeformConv, a mask of another kernel": lambda: single(
+        "DeformConv", FOUR, Given(1, 1, 2, 2), Given(1, 8, 3, 3), None, Given(1, 5, 3, 3)
+    ),
+    "ReverseSequence along the batch": lambda: single("ReverseSequence", Given(4, 4), index(4), batch_axis=0),
     "MatMulNBits, few weights": lambda: single(
         "MatMulNBits", Given(2, 32), byte(4, 1, 8), Given(4), domain="com.microsoft", K=32, N=4, block_size=32
     ),
@@ -278,7 +283,91 @@ def test_a_kernel_of_a_million(op, constant):
         assert made[1][0, 0, 4, 4] == image.argmax()
 
 
+def both(model, *arrays):
+    """What the compiled model gives, once it is what the numpy meaning gives."""
+    made = weft.compile(model)(*arrays)
+    with np.errstate(all="ignore"):
+        meant = interpret_graph(load(model.SerializeToString()), arrays)
+    for one, other in zip(made if isinstance(made, (list, tuple)) else [made], meant):
+        np.testing.assert_allclose(one, other, rtol=1e-5)
+    return made
+
+
+def test_response_over_more_channels_than_there_are():
+    """All channels count, and the sum is divided by the size that was asked for."""
+    x = np.random.default_rng(0).standard_normal((2, 3, 4)).astype(np.float32)
+    made = both(single("LRN", Given(2, 3, 4), size=1 << 31, alpha=1e9), x)
+    wanted = x / (1 + 1e9 / (1 << 31) * np.square(x).sum(1, keepdims=True)) ** 0.75
+    np.testing.assert_allclose(made, wanted, rtol=1e-5)
+
+
+def test_pooling_meets_nan():
+    """NaN is the greatest value, with or without positions."""
+    x = np.arange(25, dtype=np.float32).reshape(1, 1, 5, 5)
+    x[0, 0, 0, 1] = x[0, 0, 1, 0] = x[0, 0, 3, 3] = np.nan
+    sizes = {"kernel_shape": [2, 2], "strides": [2, 2]}
+    alone = both(single("MaxPool", Given(*x.shape), **sizes), x)
+    values, places = both(single("MaxPool", Given(*x.shape), outputs=2, **sizes), x)
+    np.testing.assert_array_equal(values, alone)
+    np.testing.assert_array_equal(values[0, 0], [[np.nan, 8], [16, np.nan]])
+    np.testing.assert_array_equal(places[0, 0], [[1, 8], [16, 18]])
+
+
+def test_deformed_convolution_reads_nothing_outside():
+    """A NaN at an edge is not met by what lies beyond the edge."""
+    x = np.arange(9, dtype=np.float32).reshape(1, 1, 3, 3)
+    x[0, 0, 0] = x[0, 0, :, 0] = np.nan
+    model = single("DeformConv", Given(1, 1, 3, 3), Given(1, 1, 2, 2), Given(1, 8, 2, 2))
+    made = both(model, x, np.ones((1, 1, 2, 2), np.float32), np.zeros((1, 8, 2, 2), np.float32))
+    np.testing.assert_array_equal(made[0, 0], [[np.nan, np.nan], [np.nan, 4 + 5 + 7 + 8]])
+
+
+def test_regions_nowhere():
+    """A region whose place is no number gives no numbers."""
+    model = single("RoiAlign", FOUR, Given(1, 4), index(1), sampling_ratio=2, spatial_scale=float("nan"))
+    made = both(model, np.ones((1, 1, 4, 4), np.float32), np.ones((1, 4), np.float32), i64(0))
+    assert np.isnan(made).all()
+
+
+@pytest.mark.parametrize("constant", [False, True])
+@pytest.mark.parametrize("kind", ["int8", "int64"])
+def test_integers_to_a_float(kind, constant):
+    """The power is a float, which becomes the nearest integer that there is."""
+    x, most = np.array([3, 100, -100], kind), np.iinfo(kind).max
+    for power, wanted in ((1e30, [most, most, most]), (3.0, [27, min(10**6, most), max(-(10**6), ~most)])):
+        y = f32(power)
+        model = single("Pow", Given(3, dtype=kind), y if constant else Given(1))
+        np.testing.assert_array_equal(both(model, x, *[] if constant else [y]), wanted)
+
+
 # -------------------------------------------------------------------------------------------- what only the run tells
+
+
+@pytest.mark.parametrize("place", [50, -1, (1 << 63) - 1, -(1 << 63)])
+def test_positions_outside_a_cache(place):
+    model = single("RotaryEmbedding", Given(1, 2, 3, 8), Given(50, 4), Given(50, 4), index(1, 3))
+    arrays = [np.ones(shape, np.float32) for shape in ((1, 2, 3, 8), (50, 4), (50, 4))]
+    with pytest.raises(WeftError, match="culprit"):
+        weft.compile(model)(*arrays, i64(0, place, 49).reshape(1, 3))
+
+
+@pytest.mark.parametrize("start", [3, -1, 1 << 62, (1 << 63) - 1, -(1 << 63)])
+def test_updates_outside_a_cache(start):
+    shapes = ((2, 4, 5), (2, 2, 5))
+    past, update = np.zeros(shapes[0], np.float32), np.ones(shapes[1], np.float32)
+    given = [Given(*shape) for shape in shapes]
+    with pytest.raises(WeftError, match="culprit"):
+        weft.compile(single("TensorScatter", *given, index(2), opset=24))(past, update, i64(2, start))
+    made = both(single("TensorScatter", *given, index(2), opset=24, mode="circular"), past, update, i64(2, start))
+    assert made.sum() == update.sum()
+    made = both(single("TensorScatter", *given, index(2), opset=24), past, update, i64(2, 0))
+    np.testing.assert_array_equal(made[:, :, 0], [[0, 0, 1, 1], [1, 1, 0, 0]])
+
+
+@pytest.mark.parametrize("op,indices", [("Gather", i64(0, 64)), ("GatherND", i64(0, 64).reshape(2, 1))])
+def test_indices_outside_where_nothing_is_read(op, indices):
+    with pytest.raises(WeftError, match="culprit"):
+        weft.compile(single(op, Given(5, 0), index(*indices.shape)))(np.zeros((5, 0), np.float32), indices)
 
 
 def test_shapes_that_only_the_run_tells():

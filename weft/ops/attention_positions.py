@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from weft import te
-from weft.expr.nodes import Expr
+from weft.expr.nodes import Expr, index_expr
 from weft.graph.ir import Array, TensorType, Type
 from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
 from weft.graph.shapes import normal_axis
@@ -92,9 +92,7 @@ def _compute_rotary(
     def row(tensor: te.Tensor, b: Any, s: Any, column: Any) -> Expr:
         if places is None:
             return widen(te.broadcast_read(tensor, (b, s, column)))
-        # a position from outside must not read outside
-        at = te.clip(places[b, s].astype("int64"), 0, c.shape(1)[0] - 1)
-        return widen(tensor[at, column])
+        return widen(tensor[index_expr(places[b, s]), column])
 
     def body(*i: Any) -> Expr:
         b, s, d = i[0], i[1] if packed else i[2], i[2] % head_size if packed else i[3]
@@ -158,11 +156,11 @@ def _scatter(c: Evaluate, past: Array, update: Array, starts: Array | None = Non
     made = past.copy()
     for sample in range(past.shape[0]):
         start = 0 if starts is None else int(starts.reshape(-1)[sample])
-        places = start + np.arange(update.shape[axis])
         if c.get("mode", "linear") == "circular":
-            places %= past.shape[axis]
+            start %= max(past.shape[axis], 1)
         elif start < 0 or start + update.shape[axis] > past.shape[axis]:
             raise c.error(f"sample {sample} is written from {start} on, outside the {past.shape[axis]} places")
+        places = (start + np.arange(update.shape[axis])) % max(past.shape[axis], 1)
         np.moveaxis(made[sample], axis - 1, 0)[places] = np.moveaxis(update[sample], axis - 1, 0)
     return made
 
@@ -174,11 +172,15 @@ def _compute_scatter(c: Compute, past: te.Tensor, update: te.Tensor, starts: te.
     length, circular = c.shape(1)[axis], c.get("mode", "linear") == "circular"
 
     def body(*i: Any) -> Expr:
-        place = i[axis] if starts is None else i[axis] - starts[i[0]]
-        place = place % shape[axis] if circular else place
+        start = te.const(0) if starts is None else index_expr(starts[i[0]])
+        place = (i[axis] - start % shape[axis]) % shape[axis] if circular else i[axis] - start
         inside = te.all(place >= 0, place < length)
         safe = te.minimum(te.maximum(place, 0), length - 1)
-        return te.select(inside, update[(*i[:axis], safe, *i[axis + 1 :])], past[i])
+        kept = i[axis]
+        if starts is not None and not circular:
+            # An update that does not fit leaves a place unwritten: what is read there lies outside, which fails.
+            kept = te.select(te.all(start >= 0, start <= shape[axis] - length), kept, -1)
+        return te.select(inside, update[(*i[:axis], safe, *i[axis + 1 :])], past[(*i[:axis], kept, *i[axis + 1 :])])
 
     made: te.Tensor = te.compute(shape, body, name="tensor_scatter")
     return made

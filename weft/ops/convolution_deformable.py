@@ -19,6 +19,7 @@ from weft.graph.ir import Array, TensorType, Type
 from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, register
 from weft.ops.convolution import accumulator, add_channel, exact_type, finish, infer_convolution, is_empty, kernel_sizes
 from weft.ops.convolution_window import Window, kernel_axes, stage
+from weft.ops.elementwise_support import expect_shape
 
 
 def _infer(c: Infer) -> list[Type]:
@@ -31,6 +32,7 @@ def _infer(c: Infer) -> list[Type]:
     wanted = (x.static[0], groups * math.prod(w.static[2:]) * (x.rank - 2), *_static(made[0])[2:])
     if offset.static != wanted:
         raise c.error(f"the offsets are {offset!r}; {list(wanted)} is needed")
+    expect_shape(c, 4, (wanted[0], wanted[1] // (x.rank - 2), *wanted[2:]))
     return made
 
 
@@ -64,11 +66,11 @@ def _sample_arrays(x: Array, offset: Array, window: Window, groups: int) -> Arra
             here = (at >= 0) & (at < sizes[axis])
             share, inside = share * (parts[axis] if step else 1 - parts[axis]), inside & here
             flat = flat * sizes[axis] + np.where(here, at, 0).astype(np.int64)
-        share = np.where(inside, share, 0)  # a share of nowhere is NaN
         index = np.broadcast_to(
             flat.reshape(batch, groups, 1, -1), (batch, groups, channels // groups, math.prod(flat.shape[2:]))
         )
-        made += np.take_along_axis(planes, index, axis=3).reshape(made.shape) * share[:, :, None]
+        value = np.take_along_axis(planes, index, axis=3).reshape(made.shape) * share[:, :, None]
+        made += np.where(inside[:, :, None], value, 0)  # nowhere, the share or what is read in its stead may be NaN
     return made.reshape(batch, channels, *kernel, *outs)
 
 

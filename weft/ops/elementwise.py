@@ -14,6 +14,7 @@ from weft.expr.nodes import Expr
 from weft.graph.ir import Array, TensorType, Type
 from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
 from weft.graph.shapes import broadcast
+from weft.ops.casts import float_to_integer
 from weft.ops.elementwise_support import (
     elementwise,
     expect_one_element,
@@ -123,7 +124,8 @@ def _power(c: Evaluate, x: Array, y: Array) -> Array:
         return np.asarray(_integer_power(x, y), kind)
     if x.dtype.kind in "iu":
         x = x.astype(np.float64)
-    return np.asarray(np.power(x, y.astype(x.dtype))).astype(kind)
+    made = np.asarray(np.power(x, y.astype(x.dtype)))
+    return float_to_integer(made, str(kind)) if kind.kind in "iu" else made.astype(kind)
 
 
 def _multiplied(x: Expr, exponent: int) -> Expr:
@@ -135,7 +137,8 @@ def _multiplied(x: Expr, exponent: int) -> Expr:
 
 
 def _power_expression(x: Expr, y: Expr, exponent: float | None) -> Expr:
-    if exponent is not None and float(exponent).is_integer() and 1 <= exponent <= (3 if x.dtype.is_float else 8):
+    exact = x.dtype.is_float or y.dtype.is_integer  # an integer to a float is a float, made an integer again
+    if exact and exponent is not None and exponent in range(1, 4 if x.dtype.is_float else 9):
         return _multiplied(x, int(exponent))
     if exponent == 0.5 and x.dtype.is_float:
         return te.sqrt(x)

@@ -59,10 +59,10 @@ def _gather(c: Evaluate, x: Array, indices: Array) -> Array:
 def _gather_compute(c: Compute, x: te.Tensor, indices: te.Tensor) -> Any:
     if not kernels_know(c):
         return None
-    if is_empty(c):
+    if 0 in c.shape(1):
         return fill(c.out_shape(), 0, output_type(c))
     if 0 in c.shape(0):
-        return None  # nothing has an index there: the host says so
+        return None  # nothing is read there: the host says which index is outside
     axis, rank = axis_of(c, x.ndim), indices.ndim
     size = c.shape(0)[axis]
 
@@ -148,10 +148,10 @@ def _nd(c: Evaluate, x: Array, indices: Array) -> Array:
 def _nd_compute(c: Compute, x: te.Tensor, indices: te.Tensor) -> Any:
     if not kernels_know(c):
         return None
-    if is_empty(c):
+    if 0 in c.shape(1)[:-1]:
         return fill(c.out_shape(), 0, output_type(c))
     if 0 in c.shape(0):
-        return None  # nothing has an index there: the host says so
+        return None  # nothing is read there: the host says which index is outside
     batch, count, lead = int(c.get("batch_dims", 0)), c.shape(1)[-1], indices.ndim - 1
     sizes = c.shape(0)
 

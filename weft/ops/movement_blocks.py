@@ -147,6 +147,12 @@ register(
 # ------------------------------------------------------------------------------------------------- ReverseSequence
 
 
+def _reverse_infer(c: Infer) -> list[Type]:
+    if int(c.get("time_axis", 0)) == int(c.get("batch_axis", 1)):
+        raise c.error(f"its time axis and its batch axis are both {c.get('time_axis', 0)}")
+    return list(same_type(c))
+
+
 def _reverse(c: Evaluate, x: Array, lengths: Array) -> Array:
     time, batch = int(c.get("time_axis", 0)) % x.ndim, int(c.get("batch_axis", 1)) % x.ndim
     moved = np.moveaxis(x, (batch, time), (0, 1))
@@ -173,7 +179,7 @@ def _reverse_compute(c: Compute, x: te.Tensor, lengths: te.Tensor) -> Any:
 register(
     OpSpec(
         "ReverseSequence",
-        same_type,
+        _reverse_infer,
         _reverse,
         _reverse_compute,
         "injective",

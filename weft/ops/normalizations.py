@@ -457,14 +457,14 @@ def _infer_lp(c: Infer) -> Sequence[Type]:
 register(OpSpec("LpNormalization", _infer_lp, _lp, _compute_lp, "reduction", takes="input:float[_ *s]"))
 
 
-def _window(c: Use) -> tuple[int, int]:
-    """How many channels before and after one count to its response."""
+def _window(c: Use, channels: int) -> tuple[int, int]:
+    """How many channels before and after one count to its response, of those that there are."""
     size = int(c.need("size"))
-    return (size - 1) // 2, size - 1 - (size - 1) // 2
+    return min((size - 1) // 2, channels), min(size - 1 - (size - 1) // 2, channels)
 
 
 def _local_response(c: Evaluate, x: Array) -> Array:
-    before, after = _window(c)
+    before, after = _window(c, x.shape[1])
     squares = np.square(wide(x))
     padded = np.pad(squares, [(before, after) if d == 1 else (0, 0) for d in range(x.ndim)])
     total = sum(padded[:, i : i + x.shape[1]] for i in range(before + after + 1))
@@ -474,7 +474,7 @@ def _local_response(c: Evaluate, x: Array) -> Array:
 
 @kernel
 def _compute_local_response(c: Compute, x: te.Tensor) -> te.Tensor:
-    shape, (before, after) = c.shape(0), _window(c)
+    shape, (before, after) = c.shape(0), _window(c, c.shape(0)[1])
     alpha, beta, bias = c.get("alpha", 1e-4), c.get("beta", 0.75), c.get("bias", 1.0)
     place = te.reduce_axis(before + after + 1, name="place")
 
@@ -486,7 +486,7 @@ def _compute_local_response(c: Compute, x: te.Tensor) -> te.Tensor:
     total = te.compute(shape, square, name="squares")
     made: te.Tensor = te.compute(
         shape,
-        lambda *i: widen(x[i]) / te.power(bias + (alpha / (before + after + 1)) * total[i], beta),
+        lambda *i: widen(x[i]) / te.power(bias + (alpha / int(c.need("size"))) * total[i], beta),
         name="local_response",
         dtype=x.dtype,
     )

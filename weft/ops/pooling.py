@@ -111,7 +111,8 @@ def _evaluate_max(c: Evaluate, x: Array) -> Any:
     inside, position = _positions(window, x.shape[2:], outs, bool(c.get("storage_order", 0)))
     # A padded position is never chosen, not even where every value is the least one.
     number = np.where(inside, flat, least_value(x.dtype))
-    rank_of = np.where(number == number.max(axis=-1, keepdims=True), np.where(inside, 1, 0), -1)
+    greatest = (number == number.max(axis=-1, keepdims=True)) | (number != number)
+    rank_of = np.where(greatest, np.where(inside, 1, 0), -1)
     best = rank_of.argmax(axis=-1)[..., None]
     values = np.take_along_axis(flat, best, axis=-1)[..., 0]
     chosen = np.take_along_axis(np.broadcast_to(position, flat.shape), best, axis=-1)[..., 0]
@@ -249,8 +250,12 @@ def _compute_max(c: Compute, x: te.Tensor) -> Any:
 
 
 def _better(x: Any, y: Any) -> Any:
-    """The greater value with its position; of equal values, the one that comes first."""
-    keep = te.any(x[1] > y[1], te.all(te.equal(x[1], y[1]), x[2] <= y[2]))
+    """The greater value with its position, and NaN before all; of equal values, the one that comes first."""
+    greater, tie = x[1] > y[1], te.equal(x[1], y[1])
+    if x[1].dtype.is_float:
+        greater = te.any(greater, te.all(te.isnan(x[1]), te.not_(te.isnan(y[1]))))
+        tie = te.any(tie, te.all(te.isnan(x[1]), te.isnan(y[1])))
+    keep = te.any(greater, te.all(tie, x[2] <= y[2]))
     return tuple(te.if_then_else(keep, a, b) for a, b in zip(x, y))
 
 
