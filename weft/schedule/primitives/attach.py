@@ -347,7 +347,9 @@ def _check_covered(block: Block, read: Region, makers: Sequence[Block], place: s
         for at, index, size in zip(read.mins, written.mins, read.buffer.shape):
             left = int_value(simplify(sub(made.get(index, size), extents[at])))
             if left is None or left < 0:
-                reason = f"{block.name} has elements beyond those of {read.buffer.name}, which no iteration would compute"
+                reason = (
+                    f"{block.name} has elements beyond those of {read.buffer.name}, which no iteration would compute"
+                )
                 raise ScheduleError("reverse_compute_at", place, reason)
 
 
