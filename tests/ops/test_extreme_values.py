@@ -9,6 +9,7 @@ import weft
 from tests.graph.test_hostile_nodes import Given, f32, i64, single
 from weft.frontends.onnx import load
 from weft.graph.interpreter import interpret_graph
+from weft.graph.ir import GraphError
 
 
 def both(model, *arrays):
@@ -48,5 +49,25 @@ def test_regions_beyond_the_range_of_floats():
 
 
 def test_a_split_of_nothing_has_no_parts():
-    module = weft.compile(single("SplitToSequence", Given(3, 0), np.array(2), axis=1))
+    with pytest.warns(weft.HostWarning):
+        module = weft.compile(single("SplitToSequence", Given(3, 0), np.array(2), axis=1))
     assert module(np.zeros((3, 0), np.float32)) == []
+
+
+@pytest.mark.parametrize("op", ["ReduceSum", "ReduceMax", "ArgMax"])
+def test_keepdims_is_yes_or_no(op):
+    with pytest.raises(GraphError, match="'keepdims' is 2147483648; known are 0, 1"):
+        weft.compile(single(op, Given(3, 2), keepdims=1 << 31))
+
+
+def test_momentum_left_out_is_the_one_written():
+    """Attributes are float32: what stands for a missing one is, too, or float64 statistics tell them apart."""
+    given = [np.random.default_rng(0).random(shape) for shape in ((2, 3, 4), (3,), (3,), (3,), (3,))]
+    inputs = [Given(*array.shape, dtype="float64") for array in given]
+    with pytest.warns(weft.HostWarning):
+        made = [
+            weft.compile(single("BatchNormalization", *inputs, outputs=3, training_mode=1, **more))(*given)
+            for more in ({}, {"momentum": 0.9})
+        ]
+    for one, other in zip(*made):
+        np.testing.assert_array_equal(one, other)

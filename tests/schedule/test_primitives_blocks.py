@@ -7,6 +7,8 @@ import numpy as np
 import weft
 from tests.schedule.programs import becomes, chain, copy, cumulate, grid, refused, rows
 from weft import te
+from weft.loop.parser import parse_func
+from weft.schedule.schedule import Schedule
 
 
 def test_compute_at():
@@ -91,6 +93,25 @@ def test_reverse_compute_at_refuses():
     s.apply("fuse", loops=["i", "j"])
     s.apply("split", loop="ij", factors=[None, 4])
     refused(s, "reverse_compute_at", "computes no box of B_local", block="B", loop="ijo")
+
+
+def test_reverse_compute_at_loses_no_padding():
+    """A consumer with elements of its own beside those of the producer: no turn of its loops computes them."""
+    text = """
+func main(A: float32[2], C: float32[3]):
+    allocate B: float32[2]
+    for i in range(2):
+        block B(i: 2 = i):
+            reads A[i]
+            writes B[i]
+            B[i] = A[i] + 1.0
+    for j in range(3):
+        block C(j: 3 = j):
+            reads B[j]
+            writes C[j]
+            C[j] = select(j < 2, B[j], 0.0)
+"""
+    refused(Schedule(parse_func(text)), "reverse_compute_at", "elements beyond those of B", block="C", loop="i")
 
 
 def test_compute_inline():

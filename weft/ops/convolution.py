@@ -245,6 +245,6 @@ register(
         evaluate_convolution,
         compute_convolution,
         kind="complex",
-        takes="X:number[n c *s], W:number[m _ *k], B:number[m]?",
+        takes="X:number[n c *s], W:X|float[m _ *k], B:number[m]?",
     )
 )

@@ -40,7 +40,8 @@ def _formula(first: Callable[[int, int], Any], rows: tuple[int, ...], columns: t
 
 def _evaluate(c: Evaluate, x: Array) -> Array:
     # Sums of products of float32 need more than its range on the way.
-    wide, size = x.astype(np.float64 if x.dtype.itemsize >= 4 else np.float32), x.shape[-1]
+    wide: Any = x.astype(np.float64 if x.dtype.itemsize >= 4 else np.float32)
+    size = x.shape[-1]
     if not 1 <= size <= LARGEST_FORMULA:
         return np.asarray(np.linalg.det(wide)).astype(x.dtype)
     every = tuple(range(size))

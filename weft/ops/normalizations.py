@@ -132,7 +132,7 @@ def _batch(c: Evaluate, x: Array, scale: Array, bias: Array, mean: Array, varian
     made = ((data - per[0]) / np.sqrt(per[1] + kind.type(epsilon)) * per[2] + per[3]).astype(x.dtype)
     if not c.get("training_mode", 0):
         return np.asarray(made)
-    keep = c.get("momentum", 0.9)
+    keep = c.get("momentum", float(np.float32(0.9)))  # the number that a model can say: attributes are float32
     running = [
         np.asarray(wide(old) * keep + new * (1 - keep)).astype(old.dtype)
         for old, new in ((mean, used_mean), (variance, used_variance))

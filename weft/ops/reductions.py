@@ -16,10 +16,13 @@ from weft.expr.nodes import Expr
 from weft.graph.ir import Array, TensorType, Type
 from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
 from weft.graph.shapes import Shape, normal_axes, normal_axis, unknown_dim
+from weft.graph.signature import OneOf
 from weft.ops.elementwise_support import kernel, wide
 from weft.ops.reductions_support import best_index, mean_array, reduce_axes
 
 SUMMABLE = "float|int32|int64|uint32|uint64"
+_KEEPDIMS = OneOf("keepdims", (0, 1))
+"""ONNX gives no other number a meaning, and runtimes take them for yes or for no."""
 
 
 def _axes(c: Use, given: Array | None, rank: int) -> tuple[int, ...]:
@@ -88,6 +91,7 @@ def _register(name: str, reduction: Reduction, types: str = SUMMABLE, compute: A
             "reduction",
             shape_inputs=(1,),
             takes=f"data:{types}, axes:index[_]|[]?",
+            requires=(_KEEPDIMS,),
         )
     )
 
@@ -252,7 +256,9 @@ def _register_arg(name: str, greatest: bool) -> None:
         made = te.compute(places.shape, lambda *i: places[i], name=name.lower())
         return made
 
-    register(OpSpec(name, _infer_arg, evaluate, kernel(compute), "reduction", takes="data:number"))
+    register(
+        OpSpec(name, _infer_arg, evaluate, kernel(compute), "reduction", takes="data:number", requires=(_KEEPDIMS,))
+    )
 
 
 _register_arg("ArgMax", True)

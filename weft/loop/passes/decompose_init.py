@@ -8,8 +8,9 @@ Only the loops below that place over which the init varies are repeated for it; 
 
 from __future__ import annotations
 
-from weft.expr.bounds import prove
-from weft.expr.nodes import Expr, Load, Select, Var, index_expr, less, logical_and
+from weft.core.errors import ScheduleError
+from weft.expr.bounds import Ranges, prove
+from weft.expr.nodes import LE, LT, Expr, Load, Select, Var, index_expr, less, less_equal, logical_and, sub
 from weft.expr.visit import free_vars, substitute, uses_any
 from weft.loop.ir import Axis, Block, For, Func, Stmt, Store, seq
 from weft.loop.regions import block_regions, conjuncts
@@ -108,14 +109,19 @@ def _init_predicate(
 ) -> Expr:
     """When the init runs: the terms of the block's predicate that do not speak of loops that are not repeated for it.
 
-    A term that mixes those with spatial loops cannot be kept; the axes' own ends take its place.
+    A term that mixes those with spatial loops cannot be kept; the axes' own ends take its place. One that mixes them
+    with loops around the init, which no axis varies along, holds where it holds for their first turn: without it an
+    outer turn that updates nothing would begin the sum anew.
     """
     loops = loops_on(block_path(func, block.name, "decompose_init"))
     left_out = {loop.var for loop in inner} - used
+    outside = {loop.var for loop in loops} - left_out - used
     kept, mixed = [], False
     for term in conjuncts(block.predicate):
         if not uses_any(term, left_out):
             kept.append(term)
+        elif uses_any(term, outside):
+            kept.append(_in_first_turn(block, term, left_out, ranges_of(func, loops)))
         elif uses_any(term, used):
             mixed = True
     predicate = logical_and(*kept)
@@ -125,3 +131,14 @@ def _init_predicate(
             if not prove(less(binding, axis.extent), ranges):
                 predicate = logical_and(predicate, less(binding, axis.extent))
     return predicate
+
+
+def _in_first_turn(block: Block, term: Expr, left_out: set[Var], ranges: Ranges) -> Expr:
+    """A term for the first turn of some loops, where that is when it holds if it ever does."""
+    if isinstance(term, (LT, LE)):
+        start = dict.fromkeys(left_out, index_expr(0))
+        low, high = substitute(term.a, start), substitute(term.b, start)
+        if prove(less_equal(sub(low, high), sub(term.a, term.b)), ranges):
+            return less(low, high) if isinstance(term, LT) else less_equal(low, high)
+    reason = f"whether it runs depends on a loop of its reduction and one around it at once: {term!r}"
+    raise ScheduleError("decompose_init", block.name, reason)

@@ -341,14 +341,16 @@ def _check_same_points(reads: Sequence[Region], ready: Sequence[Region], place: 
 
 def _check_covered(block: Block, read: Region, makers: Sequence[Block], place: str) -> None:
     """A block with elements beside those of its producer (padding, say) would lose them: no iteration makes them."""
-    extents = {axis.var: axis.extent for axis in block.axes}
+    extents: dict[Expr, Expr] = {axis.var: axis.extent for axis in block.axes}
     for maker in makers:
-        made = {axis.var: axis.extent for axis in maker.axes}
+        made: dict[Expr, Expr] = {axis.var: axis.extent for axis in maker.axes}
         written = next(w for w in maker.writes if w.buffer is read.buffer)
         for at, index, size in zip(read.mins, written.mins, read.buffer.shape):
             left = int_value(simplify(sub(made.get(index, size), extents[at])))
             if left is None or left < 0:
-                reason = f"{block.name} has elements beyond those of {read.buffer.name}, which no iteration would compute"
+                reason = (
+                    f"{block.name} has elements beyond those of {read.buffer.name}, which no iteration would compute"
+                )
                 raise ScheduleError("reverse_compute_at", place, reason)
 
 
