@@ -169,6 +169,22 @@ def peer_loses_nan(d: Difference) -> bool:
     return all(difference(mine[known], theirs[known]) is None for mine, theirs in zip(d.got, d.want))
 
 
+def score_overflows(d: Difference) -> bool:
+    """Attention whose scores are beyond the range of float32: infinity less infinity is NaN, but a kernel that scales
+    and subtracts the greatest in one instruction has no infinite score: 0. There the meaning is not finite."""
+    if d.peer or d.operators != {"Attention"} or len(d.graph.nodes) != 1 or not d.pairs():
+        return False
+    (node,) = d.graph.nodes
+    query, key = (d.feeds.get(value.name) if value is not None else None for value in node.inputs[:2])
+    if query is None or key is None:
+        return False
+    most = _largest([query]) * _largest([key]) * query.shape[-1] * abs(float(node.attributes.get("scale") or 1.0))
+    unlike = [~((a == b) | (np.isnan(a) & np.isnan(b))) for a, b in d.pairs()]
+    return most > float(np.finfo(np.float32).max) and not any(
+        np.isfinite(b[u]).any() for (_, b), u in zip(d.pairs(), unlike)
+    )
+
+
 RULES: dict[str, Callable[[Difference], bool]] = {
     "a sum in another order": another_order,
     "a transform of extreme values": transform_of_extremes,
@@ -178,6 +194,7 @@ RULES: dict[str, Callable[[Difference], bool]] = {
     "a wave near zero": wave_near_zero,
     "the peer overflows on the way": peer_overflows,
     "the peer loses NaN in a maximum": peer_loses_nan,
+    "a score beyond the range of its type": score_overflows,
 }
 
 
