@@ -249,6 +249,22 @@ def rows_of_no_turn(d: Difference) -> bool:
     )
 
 
+def score_overflows(d: Difference) -> bool:
+    """Attention whose scores are beyond the range of float32: infinity less infinity is NaN, but a kernel that scales
+    and subtracts the greatest in one instruction has no infinite score: 0. There the meaning is not finite."""
+    if d.peer or d.operators != {"Attention"} or len(d.graph.nodes) != 1 or not d.pairs():
+        return False
+    (node,) = d.graph.nodes
+    query, key = (d.feeds.get(value.name) if value is not None else None for value in node.inputs[:2])
+    if query is None or key is None:
+        return False
+    most = _largest([query]) * _largest([key]) * query.shape[-1] * abs(float(node.attributes.get("scale") or 1.0))
+    unlike = [~((a == b) | (np.isnan(a) & np.isnan(b))) for a, b in d.pairs()]
+    return most > float(np.finfo(np.float32).max) and not any(
+        np.isfinite(b[u]).any() for (_, b), u in zip(d.pairs(), unlike)
+    )
+
+
 RULES: dict[str, Callable[[Difference], bool]] = {
     "a sum in another order": another_order,
     "a transform of extreme values": transform_of_extremes,
@@ -263,6 +279,7 @@ RULES: dict[str, Callable[[Difference], bool]] = {
     "an integer of what is none": whole_number_of_no_number,
     "codes of an infinite range": codes_of_an_infinite_range,
     "the sizes of rows that nobody made": rows_of_no_turn,
+    "a score beyond the range of its type": score_overflows,
 }
 
 
