@@ -152,6 +152,10 @@ REFUSED = {
     "MatMul of two types": lambda: single("MatMul", byte(4), Given(2, 4, 1)),
     "Gemm of two types": lambda: single("Gemm", Given(2, 4), Given(4, 2, dtype="float64")),
     "Einsum of two types": lambda: single("Einsum", Given(2, 4), byte(4, 2), equation="ij,jk->ik"),
+    "MaxPool of a huge stride": lambda: single("MaxPool", FOUR, kernel_shape=[2, 2], strides=[1 << 62, 2]),
+    "MelWeightMatrix of a negative length": lambda: single(
+        "MelWeightMatrix", np.int32(8), np.int32(-1), np.int32(8192), np.float32(0), np.float32(4096), opset=17
+    ),
     "Conv of two types": lambda: single("Conv", FOUR, byte(1, 1, 2, 2)),
     "STFT of seven parts": lambda: single("STFT", Given(7, 128, 7), np.int64(4), None, np.int64(8)),
     "DFT of eight parts": lambda: single("DFT", Given(1, 16, 8), opset=20),

@@ -139,3 +139,20 @@ def test_on_opencl_too() -> None:
     with pytest.raises(WeftError, match="the_node"):
         later.numpy()
     np.testing.assert_array_equal(module(*arrays), expected)
+
+
+@pytest.mark.parametrize(
+    "op,arrays,shape,attributes",
+    [
+        ("ScatterElements", [_floats(1, 0), _ints([1, 3]), _floats(1, 2)], [1, 0], {"axis": 1}),
+        ("Gather", [_floats(0, 3), _ints(0)], [1, 3], {}),
+        (
+            "RoiAlign", [_floats(0, 1, 6, 6), _floats(1, 4), _ints(0)], [1, 1, 2, 2],
+            {"output_height": 2, "output_width": 2, "sampling_ratio": 2},
+        ),
+    ],
+)  # fmt: skip
+@pytest.mark.filterwarnings("ignore::weft.HostWarning")
+def test_nothing_has_an_index_in_what_is_empty(op: str, arrays: Any, shape: Any, attributes: Any) -> None:
+    with pytest.raises(WeftError, match="the_node"):
+        weft.compile(_model(op, arrays, shape, **attributes))(*arrays)

@@ -46,8 +46,8 @@ class Window:
 
     def _numbers(self, use: Use, name: str, default: Sequence[int]) -> Ints:
         given = tuple(int(v) for v in use.get(name) or default)
-        if len(given) != len(default) or any(v < 1 for v in given):
-            raise self.fail(f"{name} is {list(given)}; {len(default)} positive numbers are needed")
+        if len(given) != len(default) or not all(1 <= v < 1 << 31 for v in given):
+            raise self.fail(f"{name} is {list(given)}; {len(default)} numbers from 1 to 2^31 - 1 are needed")
         return given
 
     @property

@@ -269,6 +269,9 @@ def _infer_mel(c: Infer) -> Sequence[Type]:
     for position in range(5):
         expect_one_element(c, position)
     bands, length = c.value(0), c.value(1)
+    for what, given in (("num_mel_bins", bands), ("dft_length", length)):
+        if given is not None and int(_one(given)) < 0:
+            raise c.error(f"{what} is {int(_one(given))}, which is negative")
     rows: Any = unknown_dim("bins") if length is None else int(_one(length)) // 2 + 1
     columns: Any = unknown_dim("bands") if bands is None else int(_one(bands))
     return [TensorType(element_type(c, "output_datatype", "float32"), (rows, columns))]

@@ -88,6 +88,8 @@ def _scatter(c: Compute, tensors: Sequence[te.Tensor], write: Callable[[te.Tenso
     if _reduction(c) != "none" and output_type(c).is_bool:
         return None
     shape = c.out_shape()
+    if 0 in shape and 0 not in c.shape(1):
+        return None  # nothing has an index there: the host says so
 
     def build(given: Sequence[te.Tensor], made: Sequence[te.Tensor]) -> Stmt:
         copy = nest(shape, lambda i: Store(made[0], i, given[0][tuple(i)]), "c")

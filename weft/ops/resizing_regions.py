@@ -102,6 +102,8 @@ def _align_compute(c: Compute, x: te.Tensor, rois: te.Tensor, batch: te.Tensor) 
     if not kernels_know(c) or a.ratio <= 0:  # otherwise the number of samples depends on the data
         return None
     kind, sizes = output_type(c), c.shape(0)
+    if 0 in sizes[:1] and 0 not in c.shape(1):
+        return None  # no image has a number: the host says so
     if is_empty(c) or 0 in sizes:
         return fill(c.out_shape(), 0, kind)
     wide = dtype("float64") if kind.bits == 64 else dtype("float32")
