@@ -224,14 +224,8 @@ def whole_number_of_no_number(d: Difference) -> bool:
 
 
 def codes_of_an_infinite_range(d: Difference) -> bool:
-    """DynamicQuantizeLinear of an infinite range: the scale is infinite, as both say, the zero point inf / inf, and
-    what code a NaN becomes is undefined."""
-    return (
-        d.peer
-        and d.operators == {"DynamicQuantizeLinear"}
-        and not np.isfinite(d.want[1])
-        and difference(d.got[1], d.want[1]) is None
-    )
+    """DynamicQuantizeLinear of infinities or NaN: the range has no size, and what code a NaN becomes is undefined."""
+    return d.peer and d.operators == {"DynamicQuantizeLinear"} and not np.isfinite(_largest(d.floats()))
 
 
 def rows_of_no_turn(d: Difference) -> bool:
@@ -265,6 +259,16 @@ def score_overflows(d: Difference) -> bool:
     )
 
 
+def intermediate_overflows(d: Difference) -> bool:
+    """Inputs whose squares or products leave the type's range: whether a step on the way overflows depends on the order
+    of the steps and on fused multiply-adds. Elements that are finite on both sides must agree."""
+    pairs = d.pairs()
+    if d.peer or not pairs or not 1e18 < _largest(d.floats()):
+        return False
+    finite = [np.isfinite(a) & np.isfinite(b) for a, b in pairs]
+    return all(difference(a[f], b[f], 8e4) is None for (a, b), f in zip(pairs, finite))
+
+
 RULES: dict[str, Callable[[Difference], bool]] = {
     "a sum in another order": another_order,
     "a transform of extreme values": transform_of_extremes,
@@ -273,6 +277,7 @@ RULES: dict[str, Callable[[Difference], bool]] = {
     "coordinates that the peer cannot convert": far_coordinates,
     "a wave near zero": wave_near_zero,
     "the peer overflows on the way": peer_overflows,
+    "a step on the way overflows": intermediate_overflows,
     "a window with a NaN": nan_in_a_window,
     "the peer pads without the dilations": padded_without_dilations,
     "the square of a value overflows": square_overflows,
