@@ -134,26 +134,17 @@ def _nd_compute(c: Compute, data: te.Tensor, indices: te.Tensor, updates: te.Ten
     return _scatter(c, (data, indices, updates), write)
 
 
-register(
-    OpSpec(
-        "ScatterElements",
-        _same_as_data,
-        _elements,
-        _elements_compute,
-        takes="data, indices:int[*i], updates:data[*i]",
-        requires=(Within(1, 0), OneOf("reduction", REDUCTIONS)),
+for _name in ("ScatterElements", "Scatter"):
+    register(
+        OpSpec(
+            _name,
+            _same_as_data,
+            _elements,
+            _elements_compute,
+            takes="data, indices:int[*i], updates:data[*i]",
+            requires=(Within(1, 0), OneOf("reduction", REDUCTIONS)),
+        )
     )
-)
-register(
-    OpSpec(
-        "Scatter",
-        _same_as_data,
-        _elements,
-        _elements_compute,
-        takes="data, indices:int[*i], updates:data[*i]",
-        requires=(Within(1, 0), OneOf("reduction", REDUCTIONS)),
-    )
-)
 register(
     OpSpec(
         "ScatterND",
