@@ -4,6 +4,7 @@
 #   make test-full    also the slow tests, and many more random examples for each property
 #   make lint         linters and types only
 #   make format       rewrite the sources in the project's style
+#   make goldens      write down again which schedules are chosen (tests/goldens): review the difference like code
 #   make wheel        dist/weft_compiler-*.whl, to install elsewhere
 #   make bench        the operators against their peers (BENCH_ARGS="--json results.json")
 #   make fuzz         random models, programs and files, FUZZ_MINUTES long; goes on where the last run ended (build/fuzz)
@@ -23,7 +24,7 @@ PIP := $(RUN) -m pip --disable-pip-version-check -qq
 # The peers are compared with this very version; it comes first, so that nothing else chooses another.
 TORCH := torch==2.13.0
 
-.PHONY: demo test test-full lint format wheel bench fuzz clean
+.PHONY: demo test test-full lint format goldens wheel bench fuzz clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.core
@@ -43,6 +44,9 @@ lint: $(VENV)/.test
 format: $(VENV)/.test
 	@$(RUN) -m ruff check --quiet --fix .
 	@$(RUN) -m ruff format --quiet .
+
+goldens: $(VENV)/.test
+	@$(RUN) -m tests.goldens
 
 wheel: $(VENV)/.python
 	@rm -rf build dist

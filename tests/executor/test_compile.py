@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 import warnings
+from collections import OrderedDict
 
 import numpy as np
 import pytest
 
 from tests.executor.graphs import attention, check, convnet, mlp, random_inputs, recurrent
-from weft.core.errors import ArgumentError
+from weft.core.errors import ArgumentError, InternalError
+from weft.core.knobs import knobs
 from weft.executor import HostWarning, compile
 from weft.expr.nodes import Var
 from weft.graph.interpreter import interpret_graph
@@ -205,3 +207,19 @@ def test_equal_kernels_are_compiled_once():
 def test_report_says_what_runs_where():
     text = compile(convnet()).report()
     assert "kernel calls" in text and "arena" in text and "on the host" in text
+
+
+def test_a_bug_of_the_compiler_is_no_host_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the compiler itself does wrong is told, never hidden as a node that runs slowly on the host."""
+    graph = convnet()
+
+    def broken(*_: object) -> None:
+        raise IndexError("list index out of range")
+
+    monkeypatch.setattr("weft.executor.kernels.plan_schedule", broken)
+    monkeypatch.setattr("weft.executor.kernels._CACHE", OrderedDict())
+    with (
+        knobs.override(cache=False),
+        pytest.raises(InternalError, match="conv.*failed to compile: IndexError"),
+    ):
+        compile(graph)

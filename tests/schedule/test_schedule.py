@@ -322,3 +322,28 @@ def test_rfactor_needs_a_neutral_start():
     s = te.create_schedule(te.compute((), lambda: te.sum(a[k], axis=k, init=5), name="T").op)
     with pytest.raises(ScheduleError, match="starts from 5i32"):
         s.apply("rfactor", block="T", loop="k")
+
+
+def test_an_attempt_is_all_or_nothing_and_says_why() -> None:
+    A = te.placeholder((16,), "float32", name="A")
+    C = te.compute((16,), lambda i: A[i] + 1.0, name="C")
+    s = te.create_schedule(C.op)
+    before, done = repr(s.func), {"kept"}
+    with s.attempt("too wide", done, point={"lanes": 4}) as tried:
+        done.add("C")
+        with s.attempt("inside"):
+            s[C].split(C.op.axis[0], factor=4)
+        s[C].vectorize("nothing")
+    assert (
+        not tried and "nothing" in tried.refused and repr(s.func) == before and done == {"kept"} and not s.trace.steps
+    )
+    with s.attempt("four") as tried:
+        s[C].vectorize(s[C].split(C.op.axis[0], factor=4)[1])
+    assert tried and len(s.trace.steps) == 2
+    assert [(one.name, bool(one)) for one in s.tried] == [("too wide", False), ("four", True)]
+    with s.attempt("never") as tried:
+        s[C].unroll(s[C].loops[0])
+        tried.refuse("it is not worth it")
+    assert tried.refused == "it is not worth it" and str(s.tried[-1]) == "never: refused, it is not worth it"
+    with pytest.raises(ZeroDivisionError), s.attempt("a bug is no refusal"):
+        raise ZeroDivisionError

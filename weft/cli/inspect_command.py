@@ -3,6 +3,7 @@
     graph       the model as it was read: one line a node, with types
     fused       what becomes one kernel, what runs on the host and why
     te          a kernel before it is scheduled: its tensor expressions, and the loops that they mean
+    plan        which sketches were tried for the schedule of a kernel, with which numbers; why others were refused
     schedule    the steps that the schedule of a kernel is made of
     loops       the scheduled loops of a kernel
     lowered     the same after the target's passes, as the code generator takes them
@@ -20,7 +21,6 @@ Without --kernel the stages of kernels are printed for all of them. A kernel is 
 from __future__ import annotations
 
 import argparse
-import importlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -32,9 +32,11 @@ from weft.cli.sources import add_compiling, add_inputs, add_model, input_shapes,
 from weft.codegen.llvm.compile import emit_assembly
 from weft.core.html import printable
 from weft.executor import Module
+from weft.executor.kernels import plan_schedule
 from weft.executor.module import bind_shapes
 from weft.executor.program import build_program
 from weft.graph.ir import Graph
+from weft.schedule.schedule import Schedule
 from weft.targets.base import Target
 from weft.targets.registry import known_stages
 from weft.te.tensor import Tensor
@@ -172,12 +174,22 @@ def te_text(one: Compiled) -> str:
     return f"{expressions}\n\n{_program(one).schedule.func!r}"
 
 
+def _planned(one: Compiled) -> Schedule:
+    """The schedule of a kernel, chosen again."""
+    program = _program(one)
+    plan_schedule(program, one.target, [buffer for value, buffer in program.inputs if value in one.graph.constants])
+    schedule: Schedule = program.schedule
+    return schedule
+
+
+def plan_text(one: Compiled) -> str:
+    """What was tried for a kernel: with which numbers, which of it stands, and why the rest does not."""
+    return "\n".join(f"{'refused ' if tried.refused else 'taken   '}{tried}" for tried in _planned(one).tried)
+
+
 def schedule_text(one: Compiled) -> str:
     """The steps of the schedule, as Python."""
-    program = _program(one)
-    fixed = [buffer for value, buffer in program.inputs if value in one.graph.constants]
-    importlib.import_module(f"{one.target.package}.default").default_schedule(program.schedule, one.target, fixed)
-    return "\n".join(step.as_python() for step in program.schedule.trace.steps)
+    return "\n".join(step.as_python() for step in _planned(one).trace.steps)
 
 
 def loops_text(one: Compiled) -> str:
@@ -202,6 +214,7 @@ def asm_text(one: Compiled) -> str:
 
 STAGES: dict[str, tuple[Callable[[Compiled], str], str]] = {
     "te": (te_text, "python"),
+    "plan": (plan_text, "text"),
     "schedule": (schedule_text, "python"),
     "loops": (loops_text, "python"),
     "lowered": (lowered_text, "python"),

@@ -103,12 +103,16 @@ class Lifted:
     parameters: tuple[int | Packing, ...]
 
 
+def plan_schedule(program: GroupProgram, target: Target, fixed: Sequence[Buffer]) -> None:
+    """Gives a program its schedule: what a target chooses without a trial. `fixed` are parameters that never change."""
+    importlib.import_module(f"{target.package}.default").default_schedule(program.schedule, target, fixed)
+
+
 class KernelCompiler:
     """Compiles programs for one target; LLVM works in a thread while the next program is lowered."""
 
     def __init__(self, target: Target) -> None:
         self.target = target
-        self._default = importlib.import_module(f"{target.package}.default").default_schedule
         self.layouts: Mapping[Value, Layout] = {}
         """How values between kernels lie in memory, where that is not plainly."""
         self.often_zero: Collection[Value] = ()
@@ -143,7 +147,7 @@ class KernelCompiler:
     def _make(
         self, program: GroupProgram, fixed: list[Buffer], label: str, key: str
     ) -> tuple[Kernel, tuple[int | Packing, ...]]:
-        self._default(program.schedule, self.target, fixed)
+        plan_schedule(program, self.target, fixed)
         func = fill_borders(with_arguments(program.schedule.func, program.buffers), program.bordered)
         lifted = lift_packing(func, fixed)
         plain = re.sub(r"\W", "_", label)[:40]

@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from weft.core.errors import WeftError
 from weft.expr.nodes import Add, Buffer, Const, Expr, FloorDiv, FloorMod, Load, Mul, Select, Var, const, int_value
 from weft.expr.visit import uses_any, walk
 from weft.graph.ir import Value
@@ -75,8 +74,8 @@ def _split_sums(schedule: Schedule, size: int, stored: set[str]) -> bool:
         buffer = block.writes[0].buffer
         if channel is None or buffer.name in stored:
             continue
-        before, name = schedule.copy(), block.name
-        try:
+        name = block.name
+        with schedule.attempt(f"blocks of channels of {name}") as tried:
             if buffer not in schedule.func.allocations:
                 name = schedule.cache_write(buffer.name, "local").name
             if _extent(block, channel) == size and not _has_phases(block, channel):  # the only block
@@ -84,9 +83,7 @@ def _split_sums(schedule: Schedule, size: int, stored: set[str]) -> bool:
                 _follow(schedule, name, channel, stored, _Accesses())
             else:
                 schedule.apply("split_axis", block=name, axis=channel.name, factor=size)
-            split = True
-        except WeftError:
-            schedule._become(before)
+        split = split or bool(tried)
     return split
 
 
@@ -181,16 +178,16 @@ def _split_one(schedule: Schedule, stored: set[str], accesses: _Accesses) -> boo
         for buffer, indices in accesses.of(block):
             found = _divided(indices, axes)
             whole = _whole(buffer, indices, spatial) if buffer.name in stored else None
-            try:
+            if found is None and whole is None:
+                continue
+            with schedule.attempt(f"axes of {block.name} as its operands lie") as tried:
                 if found is not None:
                     schedule.apply("split_axis", block=block.name, axis=found[0].name, factor=found[1])
-                    return True
-                if whole is not None:
+                elif whole is not None:
                     schedule.apply("last_axis", block=block.name, axis=whole.name)
                     _follow(schedule, block.name, whole, stored, accesses)
-                    return True
-            except WeftError:
-                continue
+            if tried:
+                return True
     return False
 
 

@@ -149,11 +149,8 @@ def _group_items(
     nodes: Sequence[Node], outputs: Sequence[Value], constants: Mapping[Value, Array], compiler: KernelCompiler
 ) -> list[Item]:
     try:
-        try:
-            return [_launch(nodes, outputs, constants, compiler)]
-        except Exception as error:
-            raise blame(nodes[0], f"the kernel {label_of(nodes)}", error) from error
-    except (WeftError, InternalError) as error:
+        return [_launch(nodes, outputs, constants, compiler)]
+    except WeftError as error:
         reason = _reason(error, nodes)
     if len(nodes) == 1:
         return [OnHost(nodes[0], reason)]
@@ -186,7 +183,11 @@ def _launch(
     nodes: Sequence[Node], outputs: Sequence[Value], constants: Mapping[Value, Array], compiler: KernelCompiler
 ) -> Launch:
     wanted = tuple(outputs) or tuple(v for node in nodes for v in node.outputs)[:1]
-    program = build_program(nodes, wanted, constants, "kernel", compiler.layouts, compiler.block)
+    label = label_of(nodes)
+    try:
+        program = build_program(nodes, wanted, constants, "kernel", compiler.layouts, compiler.block)
+    except Exception as error:  # an operator's own code, a user's perhaps: the node runs on the host
+        raise blame(nodes[0], f"the kernel {label}", error) from error
     zeros, finite = skippable(nodes, compiler.often_zero, constants), finite_recurrences(nodes, constants)
     for note, noted in ((OFTEN_ZERO, zeros), (FINITE, finite)):
         if noted:
@@ -196,7 +197,13 @@ def _launch(
     }
     if noted_values:
         program.note(VALUES, noted_values)
-    kernel, parameters = compiler.compile(program, constants, label_of(nodes))
+    try:
+        kernel, parameters = compiler.compile(program, constants, label)
+    except (AssertionError, AttributeError, LookupError, TypeError, ValueError, ArithmeticError) as error:
+        if isinstance(error, WeftError):
+            raise
+        problem = f"{type(error).__name__}: {error}"
+        raise InternalError(f"{described(nodes)}: the kernel {label} failed to compile: {problem}") from error
     values = [value for value, _ in (*program.inputs, *program.outputs)]
     arguments: list[Value | tuple[Value, Packing]] = [
         values[parameter] if isinstance(parameter, int) else (values[parameter.source], parameter)

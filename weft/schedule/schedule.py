@@ -6,13 +6,16 @@ what a primitive handed back, by the axes of a tensor expression, or by their na
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 import weft.schedule.primitives  # noqa: F401  (registers every primitive)
-from weft.core.errors import ScheduleError
+from weft.core.errors import ScheduleError, WeftError
 from weft.core.html import folded, preformatted, tag
 from weft.core.knobs import knobs
 from weft.expr.nodes import Buffer, Var
@@ -31,6 +34,28 @@ from weft.loop.tree import (
 from weft.schedule.registry import PRIMITIVES, Result, check_arguments
 from weft.schedule.trace import Step, Trace
 
+logger = logging.getLogger("weft.schedule")
+
+
+@dataclass
+class Tried:
+    """Steps that were tried together: what they are called, the numbers they were tried with, why they were refused."""
+
+    name: str
+    point: Mapping[str, int]
+    refused: str = ""
+
+    def __bool__(self) -> bool:
+        return not self.refused
+
+    def refuse(self, reason: str) -> None:
+        """Takes the steps back although each of them is legal."""
+        raise ScheduleError(self.name, "", reason)
+
+    def __str__(self) -> str:
+        point = " ".join(f"{knob}={number}" for knob, number in self.point.items())
+        return f"{self.name}{' ' + point if point else ''}{': refused, ' + self.refused if self.refused else ''}"
+
 
 class Schedule:
     """A program being scheduled."""
@@ -38,6 +63,8 @@ class Schedule:
     def __init__(self, func: Func, handles: Mapping[tuple[str, Var], int] | None = None) -> None:
         self.func = func
         self.trace = Trace()
+        self.tried: list[Tried] = []
+        """What was attempted: which of it stands, and why the rest does not."""
         self._handles = dict(handles or {})
         self._axes: dict[str, list[str | None]] = {}
         self._consumed: dict[str, str] = {}
@@ -82,6 +109,7 @@ class Schedule:
         """A schedule of its own with the same program and trace."""
         made = Schedule(self.func)
         made._become(self)
+        made.tried = list(self.tried)
         return made
 
     __copy__ = copy
@@ -94,6 +122,32 @@ class Schedule:
         self._handles = dict(other._handles)
         self._axes = {name: list(loops) for name, loops in other._axes.items()}
         self._consumed = dict(other._consumed)
+
+    @contextmanager
+    def attempt(self, name: str, *marked: set[str], point: Mapping[str, int] | None = None) -> Iterator[Tried]:
+        """All of the steps inside, or none of them: a step that is not legal takes back those before it.
+
+        Sets that are `marked` while the steps are taken get back what they had. The reason of a refusal is kept in
+        `tried` and logged; what is tried is true where its steps stand:
+
+            with s.attempt("two rows at a time") as tried:
+                s[C].unroll(s[C].split(i, factor=2)[1])
+            if not tried:
+                s[C].unroll(j)
+        """
+        before, marks, position = self.copy(), [set(names) for names in marked], len(self.tried)
+        tried = Tried(name, dict(point or {}))
+        try:
+            yield tried
+        except WeftError as error:
+            self._become(before)
+            for names, old in zip(marked, marks):
+                names.clear()
+                names.update(old)
+            tried.refused = error.reason if isinstance(error, ScheduleError) and error.primitive == name else str(error)
+            self.tried[position:] = [other for other in self.tried[position:] if other.refused]
+            logger.debug("%s: %s", self.func.name, tried)
+        self.tried.append(tried)
 
     # ------------------------------------------------------------------------------------------------- looking up
 

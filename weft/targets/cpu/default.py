@@ -18,7 +18,6 @@ import operator
 from collections.abc import Callable, Collection, Sequence
 from itertools import accumulate, takewhile
 
-from weft.core.errors import ScheduleError, WeftError
 from weft.expr.nodes import Buffer, Load, Var, int_value
 from weft.expr.structural import structural_key
 from weft.expr.visit import uses_any
@@ -58,10 +57,7 @@ MOST_BLOCKS = 64
 
 def default_schedule(schedule: Schedule, target: Target, constants: Collection[Buffer] = ()) -> None:
     """Schedules a program in place. `constants` are parameters that never change: copies of them may be made once."""
-    try:
-        inline_cheap(schedule)
-    except WeftError:
-        pass
+    inline_cheap(schedule)
     done: set[str] = set()
     for name in names_of(schedule):
         if run_along_memory(schedule, name, target):
@@ -73,13 +69,9 @@ def default_schedule(schedule: Schedule, target: Target, constants: Collection[B
     for name in reversed(names_of(schedule)):
         if name in done or name not in names_of(schedule):
             continue
-        before, marked = schedule.copy(), set(done)
-        try:
+        with schedule.attempt(f"unit {name}", done) as tried:
             _schedule_unit(schedule, name, target, constants, done)
-        except WeftError:
-            schedule._become(before)
-            done.clear()
-            done.update(marked)
+        if not tried:
             _plain(schedule, name, target)
         done.add(name)
 
@@ -93,10 +85,8 @@ def inline_cheap(s: Schedule) -> None:
         block = block_named(s, name)
         if not _may_inline(s, block):
             continue
-        try:
+        with s.attempt(f"inline {name}"):
             s[name].compute_inline()
-        except ScheduleError:
-            continue
 
 
 def _may_inline(s: Schedule, block: Block) -> bool:
@@ -218,12 +208,10 @@ def _tile(
     plan = plan_tile(facts, target, constants)
     if plan is None:
         return False
-    before = s.copy()
     known = set(names_of(s))
-    try:
+    with s.attempt("register tile", point=plan.point) as tried:
         outer = apply_tile(s, facts, plan, taker, to_taker)
-    except WeftError:
-        s._become(before)
+    if not tried:
         return False
     final = facts.block.name if taker is None else taker.name
     made = [name for name in names_of(s) if name not in known]
@@ -254,17 +242,13 @@ def _reads_rows_once(facts: Facts, constants: Collection[Buffer]) -> bool:
 def _take_space(unit: Unit, spaces: Sequence[Callable[[Unit], Space | None]] | None = None) -> bool:
     """Applies the default point of the first space that has a legal one."""
     for space_of in SPACES if spaces is None else spaces:
-        before, marked = unit.schedule.copy(), set(unit.done)
-        try:
-            space = space_of(unit)
-            if space is None:
-                continue
+        space = space_of(unit)
+        if space is None:
+            continue
+        with unit.schedule.attempt(space.name, unit.done, point=space.default) as tried:
             space.apply(space.default)
+        if tried:
             return True
-        except WeftError:
-            unit.schedule._become(before)
-            unit.done.clear()
-            unit.done.update(marked)
     return False
 
 
@@ -331,8 +315,7 @@ def _reduce_in_parts(s: Schedule, name: str, target: Target) -> bool:
     loops = dict(zip([axis.var for axis in facts.reduce], s[name].reduce_axis))
     if axis is None or len(loops) != len(facts.reduce):
         return False
-    before = s.copy()
-    try:
+    with s.attempt("reduction in parts") as tried:
         part, inside = s[name].split(loops[axis.var], factor=extent(axis) // counts[axis.var])
         s[name].reorder(part, *(inside if loop is loops[axis.var] else loop for loop in loops.values()))
         partial = s.rfactor(name, part)
@@ -340,10 +323,7 @@ def _reduce_in_parts(s: Schedule, name: str, target: Target) -> bool:
         across = [loop for loop in s[partial.name].loops if loop.name == part.name]
         parallelize(s[partial.name], across, facts.depth, target)
         schedule_reduction(s[name], target)
-    except WeftError:
-        s._become(before)
-        return False
-    return True
+    return bool(tried)
 
 
 def _parts(length: int, fewest: int) -> int:
@@ -385,14 +365,11 @@ def _needs_all_rows(s: Schedule, name: str, earlier: list[str]) -> bool:
 
 def _plain(s: Schedule, name: str, target: Target) -> None:
     """The least that always works for a block on its own."""
-    before = s.copy()
-    try:
+    with s.attempt(f"plain {name}"):
         if facts_of(block_named(s, name)).is_reduction:
             schedule_reduction(s[name], target)
         else:
             schedule_elementwise(s[name], target)
-    except WeftError:
-        s._become(before)
 
 
 def _step_of_recurrence(
@@ -402,24 +379,21 @@ def _step_of_recurrence(
     name = facts.block.name
     product = recurrent.step_product(facts, constants)
     if product is not None:
-        before = s.copy()
-        try:
-            space = recurrent_dot if recurrent_dot.takes(product, target) else recurrent
+        space = recurrent_dot if recurrent_dot.takes(product, target) else recurrent
+        with s.attempt("recurrent product", done) as tried:
             done.update(space.schedule_step(s, product, target))
+        if tried:
             return
-        except WeftError:
-            s._become(before)
     plan = plan_tile(facts, target, constants) if is_product_sum(facts) else None
     if plan is not None:
-        before, known = s.copy(), set(names_of(s))
-        try:
+        known = set(names_of(s))
+        with s.attempt("register tile of a step", done, point=plan.point) as tried:
             outer = tile_in_place(s, facts, plan)
             done.update(set(names_of(s)) - known)
             steps = extent(facts.block.axes[0])
             parallelize(s[name], outer, facts.points * facts.depth // max(steps, 1), target)
+        if tried:
             return
-        except WeftError:
-            s._become(before)
     if facts.is_reduction:
         schedule_reduction(s[name], target)
     else:

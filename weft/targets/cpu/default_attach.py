@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from weft.core.errors import WeftError
 from weft.expr.nodes import Var
 from weft.schedule.facts import block_named, facts_of, feeding, is_product_sum, work_around
 from weft.schedule.schedule import Schedule
@@ -41,13 +40,10 @@ def _attach(s: Schedule, other: str, name: str, loops: list[Var]) -> bool:
     """Computes a stage inside the first of the loops where it does no more work than on its own."""
     alone = work_around(s, other)
     for loop in loops:
-        before = s.copy()
-        try:
+        with s.attempt(f"attach {other} at {loop.name}") as tried:
             s[other].compute_at(s[name], loop)
-        except WeftError:
-            s._become(before)
-            continue
-        if work_around(s, other) <= 1.3 * alone:
+            if work_around(s, other) > 1.3 * alone:
+                tried.refuse("it would compute too much twice")
+        if tried:
             return True
-        s._become(before)
     return False

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from weft.core.errors import ScheduleError
 from weft.expr.nodes import Expr, Load, Var, int_value
 from weft.expr.visit import children
 from weft.loop.ir import Axis
@@ -39,12 +38,10 @@ def parallelize(stage: Stage, loops: Sequence[Var], work: int, target: Target) -
             break
     if count < 2:
         return None
-    try:
+    with stage.schedule.attempt("threads") as tried:
         outer = stage.fuse(*chosen) if len(chosen) > 1 else chosen[0]
         stage.parallel(outer)
-    except ScheduleError:
-        return None
-    return outer
+    return outer if tried else None
 
 
 def schedule_elementwise(stage: Stage, target: Target, outer: bool = True) -> list[Var]:
@@ -67,7 +64,7 @@ def schedule_elementwise(stage: Stage, target: Target, outer: bool = True) -> li
     last = loops[-1]
     length = extent_of(stage, last)
     around = loops[:-1]
-    try:
+    with stage.schedule.attempt("lanes") as tried:
         if length > lanes:
             wide = lanes * 4 if length >= lanes * 4 and len(facts.loads) <= 4 else lanes
             if wide > lanes:
@@ -80,8 +77,8 @@ def schedule_elementwise(stage: Stage, target: Target, outer: bool = True) -> li
             last = inner
         if length > 1:
             stage.vectorize(last)
-    except ScheduleError:
-        pass
+    if not tried:
+        around = loops[:-1]
     if outer:
         parallelize(stage, around, work, target)
     return around
@@ -154,19 +151,17 @@ def schedule_reduction(stage: Stage, target: Target) -> None:
         return
     lanes = _lanes(facts, target)
     along = contiguous_reduction(facts)
-    attempts: list[Callable[[Stage, Facts, int], bool]] = [_lanes_in_elements, _lanes_in_reduction]
+    attempts: list[Callable[[Stage, Facts, int, Target], bool]] = [_lanes_in_elements, _lanes_in_reduction]
     if along:
         attempts.reverse()
     else:
-        attempts.insert(0, lambda stage, facts, lanes: _row_after_row(stage, facts, lanes, target))
+        attempts.insert(0, _row_after_row)
     for attempt in attempts:
-        before = stage.schedule.copy()
-        try:
-            if attempt(stage, facts, lanes):
-                return
-        except ScheduleError:
-            pass
-        stage.schedule._become(before)
+        with stage.schedule.attempt(f"reduction {attempt.__name__.strip('_')}") as tried:
+            if not attempt(stage, facts, lanes, target):
+                tried.refuse("it does not have the form")
+        if tried:
+            return
 
 
 def contiguous_reduction(facts: Facts) -> bool:
@@ -176,7 +171,7 @@ def contiguous_reduction(facts: Facts) -> bool:
     return any(facts.step(load, axis.var) == 1 for load in facts.loads for axis in facts.reduce if extent(axis) > 4)
 
 
-def _lanes_in_reduction(stage: Stage, facts: Facts, lanes: int) -> bool:
+def _lanes_in_reduction(stage: Stage, facts: Facts, lanes: int, target: Target) -> bool:
     """Partial results, one for each lane: the innermost reduction loop (several fused where they are one stretch)."""
     loops = list(stage.reduce_axis)
     order = sorted(range(len(loops)), key=lambda i: -_reach(facts, facts.reduce[i]))
@@ -239,7 +234,7 @@ MOST_TAPS = 9
 """A window of so many elements is one straight piece of code, which keeps its result in registers."""
 
 
-def _lanes_in_elements(stage: Stage, facts: Facts, lanes: int) -> bool:
+def _lanes_in_elements(stage: Stage, facts: Facts, lanes: int, target: Target) -> bool:
     """Lanes along the element axis whose neighbours lie together; the reduction runs outside the lanes."""
     lane = best_lane_axis(facts)
     if lane is None:

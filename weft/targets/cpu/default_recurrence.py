@@ -8,7 +8,6 @@ one before it stays in a register. Threads divide the rows.
 
 from __future__ import annotations
 
-from weft.core.errors import WeftError
 from weft.expr.nodes import Var
 from weft.loop.ir import Block
 from weft.schedule.facts import Facts, block_named, extent, facts_of
@@ -23,8 +22,7 @@ def run_along_memory(s: Schedule, name: str, target: Target) -> bool:
     found = _steps_axis(s, facts)
     if found is None:
         return False
-    before = s.copy()
-    try:
+    with s.attempt("along memory") as tried:
         position, rank = found, len(facts.target.shape)
         names = [f"d{i}" for i in range(rank)]
         outputs = [n for i, n in enumerate(names) if i != position] + [names[position]]
@@ -32,10 +30,7 @@ def run_along_memory(s: Schedule, name: str, target: Target) -> bool:
         steps, *rows = s[name].loops
         s[name].reorder(*rows, steps)
         parallelize(s[name], rows, facts.points, target)
-    except WeftError:
-        s._become(before)
-        return False
-    return True
+    return bool(tried)
 
 
 def _steps_axis(s: Schedule, facts: Facts) -> int | None:

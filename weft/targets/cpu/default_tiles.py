@@ -43,6 +43,11 @@ class TilePlan:
         """Elements of the tile along the lanes."""
         return self.lanes * self.vectors
 
+    @property
+    def point(self) -> dict[str, int]:
+        """Its numbers."""
+        return {"lanes": self.lanes, "vectors": self.vectors, "rows": self.rows, "packed": int(self.packed is not None)}
+
 
 def ceildiv(a: int, b: int) -> int:
     """a / b rounded up."""
@@ -344,9 +349,7 @@ def _pack(s: Schedule, name: str, plan: TilePlan, facts: Facts) -> None:
     if len(copy.axis) != len(names):
         raise ScheduleError("pack", name, "a dimension of the operand has no loop of its own")
     loops = dict(zip(names, copy.axis))
-    try:
+    with s.attempt("lanes of the packed operand"):
         block, inner = copy.split(loops[lane], factor=plan.width)
         copy.reorder(*[loops[n] for n in front], block, *[loops[n] for n in back], inner)
         copy.vectorize(inner)
-    except ScheduleError:
-        return

@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator
 
-from weft.core.errors import WeftError
 from weft.expr.nodes import Buffer
 from weft.schedule.facts import names_of
 from weft.schedule.primitives.matrix import stored_operand
@@ -52,14 +51,11 @@ def schedule_tensor_cores(
     space = tensor_core_space(s, name, target, constants)
     if space is None:
         return False
-    before, known = s.copy(), set(names_of(s))
-    try:
+    known = set(names_of(s))
+    with s.attempt(space.name, point=space.default) as tried:
         space.apply(space.default)
-    except WeftError:
-        s._become(before)
-        return False
-    done.update(set(names_of(s)) - known)
-    return True
+        done.update(set(names_of(s)) - known)
+    return bool(tried)
 
 
 def tensor_core_space(s: Schedule, name: str, target: Target, constants: Collection[Buffer]) -> Space | None:

@@ -18,7 +18,7 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 
-from weft.core.errors import ScheduleError, WeftError
+from weft.core.errors import ScheduleError
 from weft.expr.nodes import Var, int_value
 from weft.loop.ir import Block
 from weft.loop.tree import readers
@@ -171,11 +171,8 @@ def schedule_attention(s: Schedule, target: Target) -> None:
     space = attention_space(s, target)
     if space is None:
         return
-    before = s.copy()
-    try:
+    with s.attempt(space.name, point=space.default):
         space.apply(space.default)
-    except WeftError:
-        s._become(before)
 
 
 def attention_space(s: Schedule, target: Target) -> Space | None:

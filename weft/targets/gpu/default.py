@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
-from weft.core.errors import WeftError
 from weft.expr.nodes import Buffer
 from weft.loop.tree import block_path, loops_on
 from weft.schedule.facts import block_named, facts_of, names_of
@@ -46,23 +45,17 @@ def default_schedule(
 
     `first` are a target's own ways, tried before those that every target has.
     """
-    try:
-        inline_producers(schedule, ATTENTION)
-    except WeftError:
-        pass
+    inline_producers(schedule, ATTENTION)
     schedule_attention(schedule, target)
     schedule_steps(schedule, target)
     done: set[str] = set()
     for name in reversed(names_of(schedule)):
         if name in done or name not in names_of(schedule) or is_bound(schedule, name):
             continue
-        before, marked, known = schedule.copy(), set(done), set(names_of(schedule))
-        try:
+        known = set(names_of(schedule))
+        with schedule.attempt(f"unit {name}", done) as tried:
             _schedule_unit(schedule, name, target, constants, done, first)
-        except WeftError:
-            schedule._become(before)
-            done.clear()
-            done.update(marked)
+        if not tried:
             _plain(schedule, name, target)
         done.add(name)
         done.update(set(names_of(schedule)) - known)
@@ -100,8 +93,5 @@ def _schedule_unit(
 
 def _plain(s: Schedule, name: str, target: Target) -> None:
     """The least that always works for a block on its own."""
-    before = s.copy()
-    try:
+    with s.attempt(f"flat {name}"):
         bind_flat(s[name], target)
-    except WeftError:
-        s._become(before)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from weft.core.errors import ScheduleError
 from weft.expr.nodes import Expr, Load, Var, add, index_expr, int_value, mul
 from weft.expr.simplify import simplify
 from weft.expr.visit import substitute
@@ -95,11 +94,9 @@ def _steps_inside(stage: Stage) -> list[Var]:
     others = [loop.var for loop in loops if _kinds(stage, loop) == {"spatial"}]
     if not steps or not others or len(steps) + len(others) != len(loops):
         return []
-    try:
+    with stage.schedule.attempt("steps inside") as tried:  # refused where a step needs other elements of the one before
         stage.reorder(*others, *steps)
-    except ScheduleError:
-        return []  # a step needs other elements of the step before
-    return others
+    return others if tried else []
 
 
 def bind_loop(stage: Stage, loop: Var, target: Target) -> bool:
@@ -227,10 +224,9 @@ def _turned_load(facts: Facts) -> tuple[Load, int] | None:
 def _through_shared(stage: Stage, facts: Facts, load: Load, position: int, target: Target) -> bool:
     """A tile is read along the input's rows into padded shared memory, and written along the output's."""
     s, name = stage.schedule, stage.name
-    before = s.copy()
     machine = threads_of(target)
     rows = max(1, min(BLOCK, machine.block_threads) // TILE)
-    try:
+    with s.attempt("squares") as tried:
         loops = spatial_loops(stage)
         other, last = loops[position], loops[-1]
         tile = s.cache_read(load.buffer, "shared", [name])
@@ -248,10 +244,7 @@ def _through_shared(stage: Stage, facts: Facts, load: Load, position: int, targe
         s[name].unroll(step)
         _fetch_tile(s[tile], rows)
         s[tile].storage_align(_row_dimension(load, facts), 32, 1)
-        return True
-    except ScheduleError:
-        s._become(before)
-        return False
+    return bool(tried)
 
 
 def _row_dimension(load: Load, facts: Facts) -> int:

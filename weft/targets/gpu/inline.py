@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from weft.core.errors import ScheduleError
 from weft.expr.nodes import Load
 from weft.loop.ir import Block, Store
 from weft.loop.tree import readers
@@ -24,10 +23,8 @@ def inline_producers(s: Schedule, kept: Collection[str] = ()) -> None:
     for name in names_of(s):
         if name in kept or not _may_inline(s, block_named(s, name)):
             continue
-        try:
+        with s.attempt(f"inline {name}"):
             s[name].compute_inline()
-        except ScheduleError:
-            continue
 
 
 def _may_inline(s: Schedule, block: Block) -> bool:

@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from weft.core.errors import WeftError
 from weft.expr.nodes import Buffer, Cast, Expr, Load, Select, Var, add, floormod, index_expr, int_value, mul
 from weft.expr.simplify import simplify
 from weft.expr.visit import substitute, uses_any, walk
@@ -54,14 +53,11 @@ def schedule_product(s: Schedule, name: str, target: Target, constants: Collecti
     space = product_space(s, name, target, constants)
     if space is None:
         return False
-    before, known = s.copy(), set(names_of(s))
-    try:
+    known = set(names_of(s))
+    with s.attempt(space.name, point=space.default) as tried:
         space.apply(space.default)
-    except WeftError:
-        s._become(before)
-        return False
-    done.update(set(names_of(s)) - known)
-    return True
+        done.update(set(names_of(s)) - known)
+    return bool(tried)
 
 
 def product_space(s: Schedule, name: str, target: Target, constants: Collection[Buffer]) -> Space | None:

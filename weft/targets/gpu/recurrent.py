@@ -13,7 +13,7 @@ lie, neighbours by neighbouring threads.
 
 from __future__ import annotations
 
-from weft.core.errors import ScheduleError, WeftError
+from weft.core.errors import ScheduleError
 from weft.expr.nodes import Var
 from weft.expr.visit import free_vars
 from weft.loop.ir import Axis, Block, For, Seq
@@ -34,11 +34,8 @@ MOST_THREADS = 512
 def schedule_steps(s: Schedule, target: Target) -> None:
     """Schedules the steps of every recurrence of a program; one that does not have the form is left as it is."""
     for name in [loop.var.name for loop in loops_in(s.func.body) if _is_ordered(loop)]:
-        before = s.copy()
-        try:
+        with s.attempt("steps of a recurrence"):
             _schedule_step(s, name, target)
-        except WeftError:
-            s._become(before)
 
 
 def _is_ordered(loop: For) -> bool:
@@ -111,19 +108,16 @@ def _groups(s: Schedule, names: list[str], sums: set[str]) -> list[list[str]]:
     groups: list[list[str]] = []
     for name in names:
         begun = bool(groups) and any(one in sums for one in groups[-1])
-        before = s.copy()
-        try:
+        with s.attempt("one loop over the units") as tried:
             if name in sums or begun:
                 _units_outside(s[name])
             if begun:
-                first = _around(s, groups[-1][0])
-                s.apply("merge_loops", first=first, second=_around(s, name))
-                groups[-1].append(name)
-                continue
-        except ScheduleError:
-            s._become(before)
-            if name in sums:
-                _units_outside(s[name])
+                s.apply("merge_loops", first=_around(s, groups[-1][0]), second=_around(s, name))
+        if tried and begun:
+            groups[-1].append(name)
+            continue
+        if not tried and name in sums:
+            _units_outside(s[name])
         groups.append([name])
     return groups
 
@@ -169,14 +163,11 @@ def _bind_group(s: Schedule, group: list[str], sums: set[str], target: Target) -
 
 def _spread_batch(s: Schedule, group: list[str], units: Var) -> None:
     """Where there are few units, sequences of the batch get blocks of their own."""
-    before = s.copy()
-    try:
+    with s.attempt("blocks for the batch"):
         first = _inside(s[group[0]], units)
         for name in group[1:]:
             s.apply("merge_loops", first=first.name, second=_inside(s[name], units).name)
         s[group[0]].bind(first, "blockIdx.y")
-    except ScheduleError:
-        s._become(before)
 
 
 def _inside(stage: Stage, loop: Var) -> Var:
@@ -209,12 +200,11 @@ def _add_row(s: Schedule, name: str, rows: list[tuple[str, Var]]) -> None:
     if not loops:  # a block of threads has one sequence: its first thread computes this
         return
     row = fuse_all(s[name], loops)
-    try:
-        if rows:
+    if rows:
+        with s.attempt("one loop over the batch") as tried:
             s.apply("merge_loops", first=rows[-1][1].name, second=row.name)
+        if tried:
             return
-    except ScheduleError:
-        pass
     rows.append((name, row))
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 
-from weft.core.errors import ScheduleError
 from weft.expr.nodes import Buffer, Var, int_value
 from weft.schedule.facts import Facts, extent, facts_of
 from weft.schedule.schedule import Stage
@@ -42,13 +41,11 @@ def schedule_reduction(stage: Stage, target: Target) -> bool:
         return bind_flat(stage, target)
     attempts = [_rows, _columns] if is_contiguous(facts) else [_columns]
     for attempt in attempts:
-        before = s.copy()
-        try:
-            if attempt(s[name], facts, target):
-                return True
-        except ScheduleError:
-            pass
-        s._become(before)
+        with s.attempt(f"reduction {attempt.__name__.strip('_')}") as tried:
+            if not attempt(s[name], facts, target):
+                tried.refuse("it does not have the form")
+        if tried:
+            return True
     return bind_flat(s[name], target)
 
 

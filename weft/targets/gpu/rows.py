@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from weft.core.errors import ScheduleError, WeftError
+from weft.core.errors import ScheduleError
 from weft.expr.nodes import Buffer, Var
 from weft.loop.ir import Block
 from weft.schedule.facts import Facts, block_named, extent, facts_of, feeding, is_product_sum, work_around
@@ -47,14 +47,12 @@ def schedule_rows(stage: Stage, target: Target, done: set[str]) -> bool:
     if length >= LEAST_SHARED_ROW and not _runs_along_rows(s, facts, row, stages):
         attempts.reverse()
     for attempt in attempts:
-        before = s.copy()
-        try:
-            if attempt(s[name], facts, row, stages, target):
-                done.update(stages)
-                return True
-        except WeftError:
-            pass
-        s._become(before)
+        with s.attempt(f"rows {attempt.__name__.strip('_')}") as tried:
+            if not attempt(s[name], facts, row, stages, target):
+                tried.refuse("it does not have the form")
+        if tried:
+            done.update(stages)
+            return True
     return False
 
 
@@ -178,16 +176,13 @@ def _keep_row(
             continue
         if not all(_reads_row(facts_of(b), buffer, length) for b in takers):
             continue
-        before = s.copy()
-        try:
+        with s.attempt("fetch the row"):
             copy = s.cache_read(buffer, "shared", [b.name for b in takers])
             copy.compute_at(s[name], place)
             if math.prod(loop_extents(copy)[x.var.name] for x in free_loops(copy)) != length:
                 raise ScheduleError("rows", buffer.name, "it is not just the row that is fetched")
             lanes = _copy_lanes(copy, target)
             share_row(copy, threads, lanes)
-        except WeftError:
-            s._become(before)
 
 
 def _copy_lanes(copy: Stage, target: Target) -> int:

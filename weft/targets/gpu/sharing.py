@@ -75,16 +75,13 @@ def load_vectors(made: Stage, place: Var) -> None:
     for buffer in dict.fromkeys(load.buffer for load in facts_of(made.block).loads):
         if buffer.scope != "global":
             continue
-        before = s.copy()
-        try:
+        with s.attempt("load vectors"):
             copy = s.cache_read(buffer, "local", [made.name])
             copy.compute_at(made, place)
             long = [loop for loop in free_loops(copy) if loop_extents(copy)[loop.var.name] > 1]
             if len(long) != 1 or loop_extents(copy)[long[0].var.name] > 8:
                 raise ScheduleError("reduction", buffer.name, "it is not read in whole vectors")
             copy.vectorize(long[0].var)
-        except ScheduleError:
-            s._become(before)
 
 
 def accumulate_locally(stage: Stage, tag: str | None = None) -> Stage:

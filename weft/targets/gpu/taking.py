@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from weft.core.errors import ScheduleError
 from weft.expr.nodes import int_value
 from weft.loop.tree import blocks_in, readers
 from weft.schedule.facts import Facts, block_named, facts_of
@@ -22,14 +21,12 @@ def schedule_with_reduction(stage: Stage, target: Target, done: set[str]) -> boo
     makers = [maker for maker in _own_reductions(s, facts) if maker not in done]
     if not makers:
         return False
-    before = s.copy()
-    try:
+    with s.attempt("with its reductions") as tried:
         if len(makers) == 1 and _is_worth_sharing(facts_of(block_named(s, makers[0])), target):
-            if schedule_reduction_of(stage, makers[0], target):
-                done.update(makers)
-                return True
-            s._become(before)
-            return False
+            if not schedule_reduction_of(stage, makers[0], target):
+                tried.refuse("its reduction has no row to share")
+            done.update(makers)
+            return True
         bind_loop(stage, fuse_all(stage, loops), target)
         thread = s[name].loops[-1]
         for maker in makers:
@@ -38,11 +35,8 @@ def schedule_with_reduction(stage: Stage, target: Target, done: set[str]) -> boo
             for loop in reversed(free_loops(s[maker])):
                 if (int_value(loop.extent) or 99) <= 9:
                     s[maker].unroll(loop.var)
-    except ScheduleError:
-        s._become(before)
-        return False
-    done.update(makers)
-    return True
+        done.update(makers)
+    return bool(tried)
 
 
 def _is_worth_sharing(facts: Facts, target: Target) -> bool:
