@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from onnx import helper
 
 import weft
 from tests.graph.test_hostile_nodes import Given, f32, i64, single
@@ -92,3 +93,15 @@ def test_a_score_of_minus_infinity_alone():
     model = single("Attention", Given(*q.shape), Given(*k.shape), Given(*v.shape), is_causal=1)
     for made in both(model, q, k, v):
         np.testing.assert_array_equal(made[0, 0], [[0] * 4, [1] * 4])
+
+
+@pytest.mark.parametrize("op", ["Softmax", "ReduceLogSumExp"])
+def test_products_before_a_softmax(op):
+    """They are made where their greatest is found and again where it is subtracted: the same numbers both times."""
+    x = np.random.default_rng(0).standard_normal((16, 16), np.float32) * np.float32(1e12)
+    model = single("Mul", Given(16, 16), np.float32(0.3535))
+    model.graph.node.append(helper.make_node(op, ["y0"], ["z"], **({"axis": -1} if op == "Softmax" else {})))
+    model.graph.output[0].name = "z"
+    made, meant = both(model, x)
+    assert np.isfinite(made).all()
+    np.testing.assert_allclose(made, meant, rtol=1e-5)
