@@ -93,3 +93,24 @@ def test_rows_that_nobody_made():
 
     assert reason(model, [f32(1, 2)], resize(0, 1, 7)) == "the sizes of rows that nobody made"
     assert reason(model, [f32(1, 2)], resize(1, 1, 7)) is None
+
+
+def test_powers_that_no_integer_is():
+    """The last step of an integer to a float is a cast."""
+    model, y = single("Pow", i64(2, 3, 7), Given(3)), f32(1e30, 5, -3e38)
+    assert reason(model, [y], put(0, -(1 << 63))) == "an integer of what is none"
+    assert reason(model, [y], put(1, 7)) is None
+    assert reason(model, [y], put(2, -(1 << 63))) is None
+
+
+def test_queries_that_no_key_answers():
+    """The first key is minus infinity, and the only one that the first query sees."""
+    for packed in (False, True):
+        shapes = [(1, 2, 8) if packed else (1, 2, 2, 4)] * 3
+        q, k, v = (np.ones(shape, np.float32) for shape in shapes)
+        k.reshape(-1)[0] = -np.inf
+        heads = {"q_num_heads": 2, "kv_num_heads": 2} if packed else {}
+        model = single("Attention", *[Given(*shape) for shape in shapes], is_causal=1, **heads)
+        mine, other = ((0, 0, slice(0, 4)), (0, 1)) if packed else ((0, 0, 0), (0, 0, 1))
+        assert reason(model, [q, k, v], put(mine, 0.5)) == "a query that no key answers"
+        assert reason(model, [q, k, v], put(other, 0.5)) is None
