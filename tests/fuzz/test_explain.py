@@ -11,15 +11,15 @@ from weft.frontends.onnx import load
 from weft.graph.interpreter import interpret_graph
 
 
-def reason(model, arrays, change):
-    """Why ONNX Runtime may answer what `change` makes of the meaning."""
+def reason(model, arrays, change, peer=True):
+    """Why ONNX Runtime (or, no peer, the meaning) may answer what `change` makes of the meaning."""
     graph = load(model.SerializeToString())
     feeds = {value.name: array for value, array in zip(graph.inputs, arrays)}
     with np.errstate(all="ignore"):
         got = list(interpret_graph(graph, feeds))
     want = [one.copy() for one in got]
     change(want)
-    return explain(graph, feeds, got, want, peer=True)
+    return explain(graph, feeds, got, want, peer)
 
 
 def put(index, value, output=0):
@@ -54,6 +54,15 @@ def test_squares_that_overflow():
     model = single("GroupNormalization", Given(2, 4, 3), f32(1, 1, 1, 1), f32(0, 0, 0, 0), num_groups=2)
     assert reason(model, [x], put((0, 0), np.nan)) == "the square of a value overflows"
     assert reason(model, [x], put((1, 0), 5.0)) is None
+    model = single("GroupNormalization", Given(2, 4, 3), f32(1, 1, 1, 1), f32(-np.inf, 0, 0, 0), num_groups=2)
+    assert reason(model, [x], put((0, 0), np.nan)) == "the square of a value overflows"
+
+
+def test_the_rounding_of_a_narrower_input():
+    x, scale = np.ones((2, 3), np.float32), np.ones(3)
+    model = single("RMSNormalization", Given(2, 3), scale)
+    assert reason(model, [x], put((0, 0), 1 + 1e-6), peer=False) == "the rounding of a narrower input"
+    assert reason(model, [x], put((0, 0), 1 + 1e-3), peer=False) is None
 
 
 def test_pads_of_another_rule():

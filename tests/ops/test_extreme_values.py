@@ -105,3 +105,11 @@ def test_products_before_a_softmax(op):
     made, meant = both(model, x)
     assert np.isfinite(made).all()
     np.testing.assert_allclose(made, meant, rtol=1e-5)
+
+
+def test_a_scale_of_a_wider_type():
+    """It is not rounded to the type of what it scales."""
+    scale = np.array([1 + 1e-12, 1e300, 2])
+    made, meant = both(single("RMSNormalization", Given(2, 3), scale, epsilon=0.0), np.ones((2, 3), np.float32))
+    np.testing.assert_allclose(made, meant, rtol=1e-14)
+    np.testing.assert_allclose(made[0], scale, rtol=1e-14)
