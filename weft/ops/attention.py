@@ -308,17 +308,22 @@ def _compute(
         k, v = _reader(present[0], sizes.size), _reader(present[1], sizes.value_size)
     shared, inner = sizes.heads // sizes.key_heads, te.reduce_axis(sizes.size, name="d")
     shape = (sizes.batch, sizes.heads, sizes.queries, sizes.keys)
-    # The queries are scaled, not the products: these may overflow where the scores do not, and a scaled product less
-    # the greatest one, in one instruction, is not what the greatest one was rounded to.
+    # Queries are scaled, not their products: these may overflow where the scores do not, and a scaled product less the
+    # greatest one, in one instruction, is not what the greatest one was rounded to. Narrow queries stay as they are,
+    # for matrix instructions: their products are far from the end of the wide type's range.
     scale = te.const(_scale(c, sizes.size), kind)
-    asked = te.compute(
-        (sizes.batch, sizes.heads, sizes.queries, sizes.size), lambda *at: widen(q(*at)) * scale, name="asked"
-    )
+    if query.dtype.name == kind:
+        size = (sizes.batch, sizes.heads, sizes.queries, sizes.size)
+        scaled = te.compute(size, lambda *at: q(*at) * scale, name="asked")
+        q = _reader(scaled, sizes.size)
 
     def product(b: Any, h: Any, i: Any, j: Any) -> Any:
-        return te.sum(asked[b, h, i, inner] * widen(k(b, h // shared, j, inner)), axis=inner)
+        return te.sum(widen(q(b, h, i, inner)) * widen(k(b, h // shared, j, inner)), axis=inner)
 
     products = te.compute(shape, product, name="products")
+    if query.dtype.name != kind:
+        sums = products
+        products = te.compute(shape, lambda *at: sums[at] * scale, name="scaled")
     stages = _stages(c, sizes, products, mask, past_key is not None, valid, kind)
     precision = wide_type(element_type(c, "softmax_precision", kind))
     scores = te.compute(shape, lambda *at: stages[2](*at).astype(precision), name="scores")

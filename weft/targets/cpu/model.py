@@ -53,8 +53,10 @@ def tile_share(target: Target, rows: int, vectors: int, parts: int = 1) -> float
 
 
 def product_seconds(name: str, unit: Unit, share: float = 1.0) -> float:
-    """What a contraction takes at the family's share of the peak (a register tile has its own `share` of that), or while
-    its operands come from behind the caches."""
+    """What a contraction takes at the family's share of the peak, or while its operands come from behind the caches.
+
+    `share` is what a register tile leaves of the family's share.
+    """
     facts = unit.facts
     cycles = facts.points * facts.depth / product_rate(name, unit) / (SHARES[name] * share)
     read = sum(load_bytes(load) for load in facts.loads)
