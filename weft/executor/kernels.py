@@ -33,6 +33,7 @@ from weft.loop.passes.turn_loops import turns_by_call
 from weft.loop.regions import conjuncts
 from weft.loop.tree import BUFFER_NOTES, blocks_in
 from weft.loop.verifier import verify
+from weft.plan.planner import picks_by_default
 from weft.targets.base import Target
 
 MOST_CACHED = 512
@@ -128,6 +129,8 @@ class KernelCompiler:
         fixed = [buffer for value, buffer in program.inputs if value in constants]
         key = self._key(program, fixed)
         found = _CACHE.get(key)
+        if not picks_by_default():
+            return self._make(program, fixed, label, key)
         if found is None:
             found = self._make(program, fixed, label, key)
             _CACHE[key] = found

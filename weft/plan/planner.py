@@ -20,6 +20,8 @@ import functools
 import heapq
 import operator
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -110,10 +112,27 @@ def choose(unit: Unit, matches: Sequence[Match], pick: Pick) -> bool:
     return False
 
 
-def plan(
-    schedule: Schedule, target: Any, families: Families, constants: Collection[Buffer] = (), pick: Pick = analytic
-) -> None:
-    """Schedules a program in place."""
+_PICK: ContextVar[Pick] = ContextVar("pick", default=analytic)
+
+
+@contextmanager
+def picking(pick: Pick) -> Iterator[None]:
+    """Whatever is planned inside takes its points from another pick."""
+    token = _PICK.set(pick)
+    try:
+        yield
+    finally:
+        _PICK.reset(token)
+
+
+def picks_by_default() -> bool:
+    """Whether points are those of the analytic pick: what is planned then depends on program and target alone."""
+    return _PICK.get() is analytic
+
+
+def plan(schedule: Schedule, target: Any, families: Families, constants: Collection[Buffer] = ()) -> None:
+    """Schedules a program in place, with the pick in force."""
+    pick = _PICK.get()
     families.inline(schedule)
     done: set[str] = set()
     if families.first is not None:

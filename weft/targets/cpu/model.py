@@ -7,7 +7,9 @@ read off `python -m benchmarks.conv`, `benchmarks.conv_kinds` and `benchmarks.pr
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,6 +25,13 @@ SHARES = {
     "rows": 0.6, "window": 0.6, "winograd": 0.8, "attention": 0.7, "attention_amx": 0.3, "register tile": 0.4,
 }  # fmt: skip
 """The part of the peak that a family's best point reaches in the median of its rows."""
+
+LOAD_SHARE, STEP_CYCLES, VECTOR_CYCLES, FAR_CYCLES = 1.13, 1.0, 0.25, 2.5
+"""What loads take beyond what a core can start; cycles of a step beyond what it issues; cycles that a vector of weights
+waits for, from the second-level cache, and from behind it."""
+
+TILE_CYCLES, UNEVEN = 30, 0.04
+"""Cycles of a register tile beyond its steps; and what tiles of another size at the ends cost, as a share."""
 
 DOT_GROUP, TILE_PRODUCTS = 4, 512
 """Products of bytes in a lane of a dot product; multiply-adds of bfloat16 that a matrix unit does in a cycle, a fact of
@@ -42,14 +51,43 @@ def step_cycles(core: Core, rows: Any, vectors: Any, parts: Any = 1) -> Any:
 
     A step multiplies each of `vectors` vectors with each of `rows` numbers that are broadcast; a sum waits for itself.
     """
-    issued = np.maximum(rows * vectors / core.multiply_adds, (rows + vectors) / core.loads)
-    return np.maximum(issued, core.latency / parts)
+    issued = np.maximum(rows * vectors / core.multiply_adds, (rows + vectors) / core.loads * LOAD_SHARE)
+    return np.maximum(issued, core.latency / parts) + STEP_CYCLES + VECTOR_CYCLES * vectors
 
 
-def tile_share(target: Target, rows: int, vectors: int, parts: int = 1) -> float:
-    """The part of the peak that a register tile leaves room for."""
-    core = core_of(target)
-    return float(rows * vectors / core.multiply_adds / step_cycles(core, rows, vectors, parts))
+@dataclass(frozen=True)
+class Tiles:
+    """Register tiles for `m` rows of `across` vectors and a reduction of `k` steps: what each size costs."""
+
+    core: Core
+    m: int
+    across: int
+    k: int
+    registers: int
+
+    def fits(self, rows: Any, vectors: Any) -> Any:
+        """Whether accumulators, a step's vectors and a broadcast have registers of their own, with some left."""
+        return (rows * vectors + vectors + 1 <= self.registers) & (rows * vectors <= self.registers * 3 // 4)
+
+    def cycles(self, rows: Any, vectors: Any) -> Any:
+        """Cycles of all tiles; those at the ends are as large as what is left, and are more code."""
+        total: Any = 0.0
+        for r, down in ((rows, self.m // rows), (self.m % rows, self.m % rows > 0)):
+            for v, along in ((vectors, self.across // vectors), (self.across % vectors, self.across % vectors > 0)):
+                total = total + down * along * (self.k * step_cycles(self.core, r, v) + TILE_CYCLES + 2 * r * v)
+        return total * (1 + UNEVEN * ((self.m % rows > 0) * 1.0 + (self.across % vectors > 0)))
+
+    def best(self) -> tuple[int, int]:
+        """The tile that costs least."""
+        rows, vectors = (grid.ravel() for grid in np.meshgrid(np.arange(1, 17), np.arange(1, 9), indexing="ij"))
+        cycles = np.where(self.fits(rows, vectors), self.cycles(rows, vectors), np.inf)
+        at = int(np.argmin(cycles))
+        return int(rows[at]), int(vectors[at])
+
+    @functools.cached_property
+    def least(self) -> float:
+        """What the best tile costs."""
+        return float(self.cycles(*map(np.asarray, self.best())))
 
 
 def product_seconds(name: str, unit: Unit, share: float = 1.0) -> float:

@@ -34,6 +34,7 @@ from weft.schedule.facts import Facts, extent, facts_of
 from weft.schedule.schedule import Stage
 from weft.targets.cpu.default_attach import attach_producers
 from weft.targets.cpu.machine import Core, core_of, seconds
+from weft.targets.cpu.model import FAR_CYCLES, STEP_CYCLES, TILE_CYCLES, UNEVEN, VECTOR_CYCLES, step_cycles
 
 LEAST_LANES = 4
 PARTS = 8
@@ -43,20 +44,11 @@ LEAST_PARALLEL_WORK = 64 * 1024
 STREAM_AHEAD = 12 * 1024
 """Bytes by which weights that are read once are fetched ahead."""
 
-LOAD_SHARE = 1.13
-"""What loads take beyond two in a cycle."""
-
-FAR_CYCLES = 2.5
-"""Cycles for a vector of weights of which others took the place in the second-level cache."""
-
 SET_SPAN, LINE_BYTES = 4096, 64
 """Bytes after which lines of a first-level cache share their place with others: a page, on most machines."""
 
 LEAST_PASSES = 4
 """A copy pays where it is read so often."""
-
-TILE_CYCLES = 30
-"""What a tile costs beyond its steps and its stores."""
 
 LANES_STORED = 16
 """Places that are stored at once, and channels of a block that are stored apart where the result is plain."""
@@ -92,6 +84,8 @@ def match(unit: Unit) -> Sketch | None:
     # A block of narrow channels is several vectors of sums.
     several = ceildiv(extent(shape.lane), max(1, unit.target.lanes(unit.facts.target.dtype)))
     registers = max(unit.target.vector_registers, 8) // several
+    if registers < 3:
+        return None
     rows = 1 if shape.row is None else extent(shape.row)
     if shape.depthwise:  # every tap is unrolled
         places = min(places, max(4, MOST_UNROLLED // unit.facts.depth))
@@ -160,11 +154,12 @@ class Walk:
     def cycles(self, vectors: Any, high: Any, wide: Any) -> Any:
         """Cycles of a step of the reduction, with its part of what the tile costs before and behind them."""
         sums, pixels = vectors * high * wide, high * wide
-        loads = (vectors + pixels) / self.core.loads * LOAD_SHARE
-        issued = np.maximum(np.maximum(sums / self.core.multiply_adds, loads), self.fetch * vectors)
+        issued = np.maximum(
+            step_cycles(self.core, pixels, vectors), (self.fetch + VECTOR_CYCLES) * vectors + STEP_CYCLES
+        )
         stores = TILE_CYCLES + 2 * sums + LANES_STORED * vectors * high * -(-wide // LANES_STORED)
-        waits = np.where(vectors <= self.near, 0.25, FAR_CYCLES) * vectors
-        return np.maximum(issued, self.core.latency) + 1 + waits + stores / self.depth
+        waits = np.where(vectors <= self.near, 0.0, FAR_CYCLES - VECTOR_CYCLES) * vectors
+        return issued + waits + stores / self.depth
 
 
 @dataclass(frozen=True)
@@ -192,7 +187,7 @@ class _Size:
         uneven = (self.pixels % wide != 0) * 1.0 + (self.blocks % vectors != 0) + (self.rows % high != 0)
         # Weights that stream through are never waited for.
         once = np.where((high == self.rows) & (walk.fetch > 2), 0.85, 1.0)
-        return total * (self.rows / high) * (1 + 0.04 * uneven) * once
+        return total * (self.rows / high) * (1 + UNEVEN * uneven) * once
 
 
 def _shape(unit: Unit) -> Shape | None:

@@ -17,20 +17,23 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from weft.expr.nodes import FloorDiv, Load, Var, int_value
 from weft.expr.visit import uses_any, walk
 from weft.loop.ir import Axis
 from weft.loop.tree import writers
-from weft.plan.contraction import is_sum_of_products
+from weft.plan.contraction import is_sum_of_products, load_bytes
 from weft.plan.planner import Unit
-from weft.plan.sketch import Point, Sketch, ceildiv
+from weft.plan.sketch import Columns, Point, Sketch, ceildiv
 from weft.schedule.facts import extent
 from weft.schedule.schedule import Stage
 from weft.targets.cpu.default_attach import attach_producers
 from weft.targets.cpu.default_loops import LEAST_PARALLEL_WORK
 from weft.targets.cpu.facts import has_masks
-from weft.targets.cpu.model import ruled
+from weft.targets.cpu.machine import Core, core_of, seconds
 
 LEAST_PLACES = 4
 LARGEST_STEP = 8
@@ -75,16 +78,22 @@ def match(unit: Unit) -> Sketch | None:
     most = max(8, unit.target.vector_registers)
     wide = ceildiv(extent(shape.lane), lanes)
     high = 1 if shape.row is None else extent(shape.row)
-    sizes = tile(shape.group, high, wide, most, _taps(unit, shape))
-    default = {**dict(zip(("channels", "rows", "vectors", "down"), sizes)), "lanes": _lanes(unit, extent(shape.lane))}
     knobs = {
-        "channels": tuple(n for n in range(1, min(shape.group, most) + 1) if shape.group % n == 0),
+        "channels": tuple(n for n in range(min(shape.group, most), 0, -1) if shape.group % n == 0),
         "rows": tuple(range(1, min(high, MOST_ROWS) + 1)),
         "vectors": tuple(range(1, min(wide, most) + 1)),
         "down": (0,) if shape.down is None else (0, 1),
-        "lanes": (default["lanes"],),
+        "lanes": (_lanes(unit, extent(shape.lane)),),
     }
-    return ruled("rows", unit, knobs, default, lambda point: _apply(unit, shape, point))
+    size = Size(core_of(unit.target), shape.group, high, wide, most, _taps(unit, shape))
+    again = math.prod(extent(axis) for axis in (*shape.others, shape.channel)) // shape.group
+    copied = 2 * load_bytes(shape.image) / core_of(unit.target).second_level
+
+    def cost(columns: Columns) -> Any:
+        steps = again * unit.facts.depth / size.taps.count
+        return seconds(steps * size.cycles(columns) + copied, unit.target)
+
+    return Sketch("rows", knobs, lambda point: _apply(unit, shape, point), cost, size.legal)
 
 
 def _lanes(unit: Unit, places: int) -> int:
@@ -107,41 +116,42 @@ class Taps:
         return len({row * self.step + tap * self.gap for row in range(rows) for tap in range(self.count)})
 
 
-def tile(group: int, high: int, wide: int, registers: int, taps: Taps) -> tuple[int, int, int, int]:
-    """Channels, rows and vectors of the tile for `high` rows of `wide` vectors, and whether taps are unrolled.
+@dataclass(frozen=True)
+class Size:
+    """What tiles are cut from, `high` rows of `wide` vectors for each channel of a group, and what holds them."""
 
-    The least time by counting: a cycle issues two multiply-adds and two loads, and an accumulator waits four cycles for
-    itself.
-    """
-    best, chosen = math.inf, (1, 1, 1, 0)
-    for channels in (n for n in range(min(group, registers), 0, -1) if group % n == 0):
-        for rows in range(1, min(high, MOST_ROWS) + 1):
-            for vectors in range(1, min(wide, registers) + 1):
-                for down in (0, 1) if rows > 1 and taps.count > 1 else (0,):
-                    if rows > 1 and vectors < wide and not down:
-                        continue
-                    cycles = _cycles(channels, rows, vectors, registers, taps, bool(down))
-                    edge = 1 + 0.05 * (high % rows != 0)
-                    if wide % vectors:
-                        rest = _cycles(channels, rows, wide % vectors, registers, taps, bool(down))
-                        cycles += (rest - cycles) / ceildiv(wide, vectors)
-                    time = group // channels * (high / rows) * ceildiv(wide, vectors) * cycles * edge
-                    if time < best * 0.999:
-                        best, chosen = time, (channels, rows, vectors, down)
-    return chosen
+    core: Core
+    group: int
+    high: int
+    wide: int
+    registers: int
+    taps: Taps
 
+    def legal(self, columns: Columns) -> Any:
+        """Tiles that fit into the registers; several rows where they share what they read, or are whole."""
+        channels, rows, vectors, down = (columns[knob] for knob in ("channels", "rows", "vectors", "down"))
+        sums, read = channels * rows * vectors, rows * vectors
+        # What the rows of a tile read for a tap stays for the next; else the operand of fewer registers stays.
+        shared = (sums + read + channels + 1 <= self.registers) & (sums * self.taps.count <= MOST_UNROLLED)
+        plain = (sums + np.minimum(channels, read) + 1 <= self.registers) & ((rows == 1) | (vectors >= self.wide))
+        return np.where(down == 1, shared & (rows > 1) & (self.taps.count > 1), plain)
 
-def _cycles(channels: int, rows: int, vectors: int, registers: int, taps: Taps, down: bool) -> float:
-    """Cycles of the taps below one another for one tile; infinite where it does not fit the registers."""
-    sums, read = channels * rows * vectors, rows * vectors
-    if down:  # what the rows of the tile read for a tap stays for the next
-        if sums + read + channels + 1 > registers or sums * taps.count > MOST_UNROLLED:
-            return math.inf
-        loads = taps.count * channels + IMAGE_LOADS * vectors * taps.read(rows)
-        return max(taps.count * sums / 2, loads / 2, 4.0 * taps.count) + 0.5
-    if sums + min(channels, read) + 1 > registers:  # the operand of fewer registers stays in them for a step
-        return math.inf
-    return taps.count * (max(sums / 2, (channels + IMAGE_LOADS * read) / 2, 4.0) + 0.5)
+    def cycles(self, columns: Columns) -> Any:
+        """Cycles of the taps below one another for all tiles of a group's image, by counting."""
+        channels, rows, vectors, down = (columns[knob] for knob in ("channels", "rows", "vectors", "down"))
+        tiles = -(-self.wide // vectors)
+        whole, rest = (self._tile(channels, rows, v, down) for v in (vectors, self.wide % vectors))
+        each = np.where(self.wide % vectors > 0, whole + (rest - whole) / tiles, whole)
+        return self.group // channels * (self.high / rows) * tiles * each * (1 + 0.05 * (self.high % rows != 0))
+
+    def _tile(self, channels: Any, rows: Any, vectors: Any, down: Any) -> Any:
+        sums, read, count = channels * rows * vectors, rows * vectors, self.taps.count
+        seen = np.asarray([0, *(self.taps.read(n) for n in range(1, MOST_ROWS + 1))])[rows]
+        loads = np.where(
+            down == 1, count * channels + IMAGE_LOADS * vectors * seen, count * (channels + IMAGE_LOADS * read)
+        )
+        issued = np.maximum(count * sums / self.core.multiply_adds, loads / self.core.loads)
+        return np.maximum(issued, self.core.latency * count) + 0.5 * np.where(down == 1, 1, count)
 
 
 def _taps(unit: Unit, shape: Shape) -> Taps:

@@ -18,18 +18,20 @@ known to be often 0 (the result of a Relu) passes over the weights that its zero
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from weft.core.errors import ScheduleError
 from weft.expr.nodes import Var
 from weft.expr.visit import uses_any
 from weft.plan.planner import Unit
-from weft.plan.sketch import Point, Sketch, ceildiv
+from weft.plan.sketch import Columns, Point, Sketch, around_rule, ceildiv
 from weft.schedule.facts import OFTEN_ZERO, facts_of
 from weft.schedule.schedule import Schedule, Stage
 from weft.targets.base import Target
 from weft.targets.cpu.default_loops import LEAST_PARALLEL_WORK, extent_of, parallelize
 from weft.targets.cpu.facts import has_masks
-from weft.targets.cpu.model import ruled, tile_share
+from weft.targets.cpu.machine import core_of
+from weft.targets.cpu.model import Tiles, product_seconds, ruled
 from weft.targets.cpu.sketches.matmul_facts import Product, is_whole, product_of, sums_and_final
 from weft.targets.cpu.sketches.register_tile import MOST_UNROLLED
 
@@ -92,8 +94,18 @@ def match(unit: Unit) -> Sketch | None:
     def apply(point: Point) -> None:
         _apply(unit, product, Plan(**point, lanes=lanes, packed=packed, skips=skips))
 
-    share = tile_share(unit.target, plan.rows, plan.vectors, plan.parts) if product.m > 1 else 1.0
-    return ruled("matmul", unit, knobs, default, apply, share)
+    if skips or product.m == 1:  # waits for its weights, whatever the tile
+        return ruled("matmul", unit, knobs, default, apply)
+    size = Tiles(core_of(unit.target), product.m, ceildiv(product.n, lanes), product.k, unit.target.vector_registers)
+    whole = product_seconds("matmul", unit)
+    rest = {knob: number for knob, number in default.items() if knob not in ("rows", "vectors")}
+
+    def cost(columns: Columns) -> Any:
+        slower = size.cycles(columns["rows"], columns["vectors"]) / size.least
+        return around_rule(rest, whole)(columns) * slower
+
+    choices = {knob: tuple(sorted({*numbers, default[knob]})) for knob, numbers in knobs.items()}
+    return Sketch("matmul", choices, apply, cost, lambda columns: size.fits(columns["rows"], columns["vectors"]))
 
 
 def _packs(product: Product, constant: bool, lanes: int) -> bool | None:
@@ -115,7 +127,7 @@ def plan_matmul(product: Product, target: Target, lanes: int, packed: bool) -> P
     size = product.facts.target.dtype.bytes
     far = packed and _is_far(product, target)
     most = turned_vectors(target, size * lanes * k, k % PARTS == 0) if far else None
-    rows, vectors = register_tile(m, n, target, lanes, ceildiv(cores, product.count), most)
+    rows, vectors = register_tile(m, n, k, target, lanes, ceildiv(cores, product.count), most)
     width = vectors * lanes
     streams = far and m % rows == 0 and m > rows and size * width * k * 2 <= l2 * 3 // 4
     limit = max(l1 // 2 // (size * max(rows, 8)), 64)
@@ -174,7 +186,7 @@ def turned_vectors(target: Target, column_bytes: int, in_parts: bool) -> int:
 
 
 def register_tile(
-    m: int, n: int, target: Target, lanes: int, cores: int, most_vectors: int | None = None
+    m: int, n: int, k: int, target: Target, lanes: int, cores: int, most_vectors: int | None = None
 ) -> tuple[int, int]:
     """Rows and vectors: enough accumulators to hide latencies, few loads for each, little left over at the edges.
 
@@ -191,17 +203,7 @@ def register_tile(
     if m < wide:
         vectors = min(across, accumulators // m, 8)
         return m, ceildiv(across, ceildiv(across, vectors))
-    vectors = min(3, across)
-    if across % 3 and across <= 12:  # few columns: a tile that divides them
-        vectors = next((v for v in (4, 2) if across % v == 0 and v * 4 <= accumulators), vectors)
-    most = min(accumulators // 2, (target.vector_registers - 2) // vectors - 1)
-    good = range(max(1, min(most, wide) * 3 // 4), most + 1)
-    return max(good, key=lambda r: (_evenness(m, r), -abs(r * vectors - accumulators))), vectors
-
-
-def _evenness(m: int, rows: int) -> float:
-    """How well tiles of so many rows cover all of them; one size of tile is less code, and none is slower."""
-    return 1.05 if m % rows == 0 else m / (ceildiv(m, rows) * rows)
+    return Tiles(core_of(target), m, across, k, target.vector_registers).best()
 
 
 def _block(extent: int, limit: int) -> int:

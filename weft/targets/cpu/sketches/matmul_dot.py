@@ -75,7 +75,7 @@ def _is_whole_depth(product: Product, load: Load) -> bool:
 
 def _default_point(product: Product, target: Target) -> dict[str, int]:
     """The register tile of a float product, and columns in blocks whose panels stay in the second-level cache."""
-    rows, vectors = register_tile(product.m, product.n, target, LANES, ceildiv(target.cores, product.count))
+    rows, vectors = register_tile(product.m, product.n, product.k, target, LANES, ceildiv(target.cores, product.count))
     vectors = min(vectors, 4)
     width = vectors * LANES
     most = max(1, (target.cache_bytes[1] or 256 << 10) * 3 // 8 // (product.k * width))

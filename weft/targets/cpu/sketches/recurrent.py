@@ -57,7 +57,7 @@ def schedule_step(s: Schedule, product: Product, target: Target) -> set[str]:
     lanes = min(target.lanes(product.facts.target.dtype), 1 << (product.n - 1).bit_length())
     cores = target.cores if product.m * product.n * product.k >= LEAST_PARALLEL_WORK else 1
     most = turned_vectors(target, product.facts.target.dtype.bytes * lanes * product.k, in_parts=False)
-    rows, vectors = register_tile(product.m, product.n, target, lanes, cores, most)
+    rows, vectors = register_tile(product.m, product.n, product.k, target, lanes, cores, most)
     width = vectors * lanes
     copies = [pack_right(s, product, name, width, lanes), *pack_low(s, product, name, width, lanes)]
     stage = s[name]

@@ -34,7 +34,7 @@ def schedule_step(s: Schedule, product: Product, target: Target) -> set[str]:
     """Schedules a step's product; gives the names of the blocks that need nothing further."""
     name = product.facts.block.name
     cores = target.cores if product.m * product.n * product.k >= LEAST_PARALLEL_WORK else 1
-    rows, vectors = register_tile(product.m, product.n, target, LANES, cores)
+    rows, vectors = register_tile(product.m, product.n, product.k, target, LANES, cores)
     across = product.n // LANES
     vectors = max(v for v in range(1, vectors + 1) if across % v == 0)
     width = vectors * LANES
