@@ -20,10 +20,8 @@ from weft.expr.nodes import Expr
 from weft.graph import shapes
 from weft.graph.interpreter import operator_of
 from weft.graph.ir import Dim, Node, TensorType, Type, same_dim
+from weft.graph.opspec import has
 
-MOVING = frozenset(
-    "Identity Gather Concat Slice Squeeze Unsqueeze Reshape Flatten Transpose Split Expand Tile GatherND".split()
-)
 MOST_ELEMENTS = 4096
 """Larger tensors are not followed: they are data, not shapes."""
 
@@ -55,7 +53,10 @@ def partial_results(node: Node, inputs: Sequence[Partial | None]) -> list[Partia
         return [_shape(node)]
     if not any(p is not None for p in inputs):
         return nothing
-    if node.op in MOVING or (node.op == "Cast" and _is_integer(node.outputs[0].type)):
+    moves = has(node, "moves", "joins") and not has(
+        node, "windowed"
+    )  # the largest of a window is not known by its number
+    if moves or (node.op == "Cast" and _is_integer(node.outputs[0].type)):
         return _moved(node, inputs) or nothing
     if node.op in _ARITHMETIC and len(inputs) == 2 and inputs[0] is not None and inputs[1] is not None:
         return [_arithmetic(node.op, inputs[0], inputs[1])]
@@ -78,7 +79,7 @@ def _moved(node: Node, inputs: Sequence[Partial | None]) -> list[Partial | None]
     """Runs the node on the numbers of the elements: shape-like inputs must be known, the data need not be."""
     if not _is_integer(node.outputs[0].type) or _elements(node) > MOST_ELEMENTS:
         return None
-    data = range(len(inputs)) if node.op == "Concat" else (0,)
+    data = range(len(inputs)) if has(node, "joins") else (0,)
     pool: list[Dim | None] = []
     arrays: list[Any] = []
     for at, value in enumerate(node.inputs):
@@ -96,7 +97,7 @@ def _moved(node: Node, inputs: Sequence[Partial | None]) -> list[Partial | None]
             return None
         else:
             arrays.append(np.array(some.numbers, np.int64).reshape(some.shape))
-    if node.op in ("Expand", "Tile") and (np.prod(arrays[1]) > MOST_ELEMENTS or arrays[0].size > 64):
+    if has(node, "grows") and (np.prod(arrays[1]) > MOST_ELEMENTS or arrays[0].size > 64):
         return None
     if node.op == "Cast":
         made = [arrays[0]]
