@@ -37,7 +37,8 @@ from weft.graph.signature import Relation, signature
 logger = logging.getLogger("weft.graph")
 
 KINDS = ("elementwise", "injective", "reduction", "complex", "opaque")
-"""An element comes from the same place of the inputs, from some place, from many, from a sum of products; in no way."""
+"""An element of the result comes from the inputs' elements in the same place; from those of a few places; from many; is
+a sum of products; anything else."""
 
 Trait = Literal[
     # where an element of the result comes from
@@ -62,7 +63,7 @@ Trait = Literal[
     # what passes may do with it
     "random",  # another result each time: never folded or shared
     "speculatable",  # takes any values: may be computed where nobody asks for it (as may what is elementwise)
-    "traps",  # is elementwise, and does not take any integers: a division by 0
+    "traps",  # is elementwise, but not all numbers make integers: a division by 0, a float out of range
     "shape_only",  # reads the shape of its input, never an element
     "optional_outputs",  # its last outputs may be left out
 ]

@@ -147,8 +147,10 @@ def _compute_cast_like(c: Compute, x: te.Tensor, like: te.Tensor) -> te.Tensor |
     return made
 
 
-register(OpSpec("Cast", _infer_cast, _cast, _compute_cast, "elementwise", takes="input"), "cheap")
-register(OpSpec("CastLike", _infer_cast, _cast, _compute_cast_like, "elementwise", takes="input, target_type"), "cheap")
+register(OpSpec("Cast", _infer_cast, _cast, _compute_cast, "elementwise", takes="input"), "cheap traps")
+register(
+    OpSpec("CastLike", _infer_cast, _cast, _compute_cast_like, "elementwise", takes="input, target_type"), "cheap traps"
+)
 
 
 # ---------------------------------------------------------------------------------------------------------- BitCast

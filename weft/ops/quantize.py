@@ -147,7 +147,8 @@ register(
         _compute_quantize,
         "elementwise",
         takes="x:number, y_scale:number|float8_e8m0fnu, y_zero_point:number|narrow?",
-    )
+    ),
+    "traps",
 )
 
 

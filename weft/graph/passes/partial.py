@@ -53,9 +53,8 @@ def partial_results(node: Node, inputs: Sequence[Partial | None]) -> list[Partia
         return [_shape(node)]
     if not any(p is not None for p in inputs):
         return nothing
-    moves = has(node, "moves", "joins") and not has(
-        node, "windowed"
-    )  # the largest of a window is not known by its number
+    # Which element of a window is the largest its number does not say.
+    moves = has(node, "moves", "joins") and not has(node, "windowed")
     if moves or (node.op == "Cast" and _is_integer(node.outputs[0].type)):
         return _moved(node, inputs) or nothing
     if node.op in _ARITHMETIC and len(inputs) == 2 and inputs[0] is not None and inputs[1] is not None:
@@ -142,17 +141,15 @@ def refined(
     node: Node, inputs: Sequence[Type | None], outputs: Sequence[Type | None], partials: Sequence[Partial | None]
 ) -> Sequence[Type | None]:
     """The types of the outputs, with sizes that follow from partly known shape operands."""
-    if node.domain or node.op not in ("Reshape", "ConstantOfShape", "Expand") or not outputs:
+    # Not those of an Expand: a size of 1 that is not known to be 1 would be wrong.
+    if node.domain or node.op not in ("Reshape", "ConstantOfShape") or not outputs:
         return outputs
     wanted = partials[0 if node.op == "ConstantOfShape" else 1] if len(partials) > 1 or node.op != "Reshape" else None
     found = outputs[0]
     if wanted is None or wanted.numbers is not None or not isinstance(found, TensorType):
         return outputs
     if node.op == "Reshape":
-        source = inputs[0]
-        dims = _reshaped(source, wanted, bool(node.attributes.get("allowzero", 0)))
-    elif node.op == "Expand":
-        dims = None  # a size of 1 that is not known to be 1 would be wrong
+        dims = _reshaped(inputs[0], wanted, bool(node.attributes.get("allowzero", 0)))
     else:
         dims = [shapes.unknown_dim("size") if one is None else one for one in wanted.elements]
     return outputs if dims is None else [TensorType(found.dtype, dims), *outputs[1:]]
