@@ -80,7 +80,7 @@ def _origin(graph: Graph, value: Value, producers: Mapping[Value, Node]) -> Valu
     """Where the numbers of a value come from, before operators that only copy them."""
     while (node := producers.get(value)) is not None and has(node, "moves") and len(node.outputs) == 1:
         source = node.inputs[0]
-        if node.domain or source is None or source in graph.constants or not isinstance(source.type, TensorType):
+        if source is None or source in graph.constants or not isinstance(source.type, TensorType):
             break
         value = source
     return value

@@ -48,10 +48,8 @@ def _once(graph: Graph) -> tuple[Graph, bool]:
 
 
 def _rule(node: Node, scope: Scope) -> Replacement:
-    if node.domain or len(node.outputs) != 1:
-        return None
-    rule = _RULES.get(node.op) or (_behind_copy if has(node, "moves") else None)
-    return None if rule is None else rule(node, scope)
+    rule = _behind_copy if has(node, "moves") else None if node.domain else _RULES.get(node.op)
+    return None if rule is None or len(node.outputs) != 1 else rule(node, scope)
 
 
 # ---------------------------------------------------------------------------------------------------------- looking
@@ -361,7 +359,7 @@ def _behind_copy(node: Node, scope: Scope) -> Replacement:
             return None
         rank = source.value.tensor.rank
         attributes["axis"] = list(node.attributes.get("perm") or reversed(range(rank))).index(source.axis)
-    copy = scope.make(node, node.op, [source.value, *node.inputs[1:]], **node.attributes)
+    copy = scope.make(node, node.op, [source.value, *node.inputs[1:]], node.domain, **node.attributes)
     return [Node("DequantizeLinear", [copy, *before.inputs[1:]], node.outputs, attributes, node.name, node.origin)]
 
 
