@@ -244,6 +244,8 @@ def _before_reshape(array: Array, source: TensorType, result: TensorType) -> Arr
     if not source.is_static or not result.is_static:
         return None
     before, after = source.static, result.static
+    if array.ndim > len(after) or any(a not in (1, b) for a, b in zip(reversed(array.shape), reversed(after))):
+        return None  # it does not meet the elements: a CastLike takes any shape
     lead = next(at for at, size in enumerate(array.shape) if size != 1)
     tail = array.shape[lead:]
     if before[len(before) - len(tail) :] == after[len(after) - len(tail) :] and len(before) >= len(tail):
