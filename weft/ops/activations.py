@@ -5,7 +5,6 @@ float16 and bfloat16 are computed in float32 and rounded once.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -50,8 +49,14 @@ def activation(
 ) -> None:
     """Registers an activation from its formula of (functions, use, x, …)."""
     takes = signature_of(formula, 2, types, True)
-    meaning, expression = (functools.partial(formula, functions) for functions in (ARRAYS, EXPRESSIONS))
-    elementwise(name, meaning, expression, infer, takes=takes, traits=traits)
+    elementwise(
+        name,
+        lambda c, *x: formula(ARRAYS, c, *x),
+        lambda c, *x: formula(EXPRESSIONS, c, *x),
+        infer,
+        takes=takes,
+        traits=traits,
+    )
 
 
 def _celu(m: Any, c: Use, x: Any) -> Any:
