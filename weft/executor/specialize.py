@@ -32,6 +32,7 @@ from weft.executor.run import Runner
 from weft.executor.steps import HostStep
 from weft.graph.interpreter import operator_of
 from weft.graph.ir import Array, Graph, TensorType, Value
+from weft.graph.opspec import has
 from weft.graph.passes.fuse import Group, fuse
 from weft.graph.passes.layout import choose_layouts
 from weft.runtime.jit import JitModule, defined_names
@@ -350,16 +351,13 @@ def deciding_inputs(graph: Graph) -> set[int]:
         for position in operator_of(node).shape_inputs:
             if position < len(node.inputs) and (value := node.inputs[position]) is not None:
                 wanted.add(value)
-        if any(value in wanted for value in node.outputs) and not node.graphs and node.op not in _FORGET_VALUES:
+        if any(value in wanted for value in node.outputs) and not node.graphs and not has(node, "shape_only"):
             wanted.update(v for v in node.inputs if v is not None and _may_be_small(v))
     return {at for at, value in enumerate(graph.inputs) if value in wanted and _may_be_small(value)}
 
 
 TILE_ROWS = 16
 """Rows of a register of a matrix unit."""
-
-_FORGET_VALUES = frozenset({"Shape", "Size"})
-"""Operators whose results depend on the shape of an input only."""
 
 
 def _may_be_small(value: Value) -> bool:

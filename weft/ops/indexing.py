@@ -73,7 +73,9 @@ def _gather_compute(c: Compute, x: te.Tensor, indices: te.Tensor) -> Any:
     return te.compute(c.out_shape(), read, name="gather")
 
 
-register(OpSpec("Gather", _gather_infer, _gather, _gather_compute, "injective", takes="data[_ *d], indices:int"))
+register(
+    OpSpec("Gather", _gather_infer, _gather, _gather_compute, "injective", takes="data[_ *d], indices:int"), "moves"
+)
 
 
 # -------------------------------------------------------------------------------------------------- GatherElements
@@ -120,7 +122,8 @@ register(
         "injective",
         takes="data, indices:int",
         requires=(Within(1, 0),),
-    )
+    ),
+    "moves",
 )
 
 
@@ -162,7 +165,10 @@ def _nd_compute(c: Compute, x: te.Tensor, indices: te.Tensor) -> Any:
     return te.compute(c.out_shape(), read, name="gather_nd")
 
 
-register(OpSpec("GatherND", _nd_infer, _nd, _nd_compute, "injective", takes="data, indices:int", requires=(Points(),)))
+register(
+    OpSpec("GatherND", _nd_infer, _nd, _nd_compute, "injective", takes="data, indices:int", requires=(Points(),)),
+    "moves",
+)
 
 
 # ---------------------------------------------------------------------------------------------------------- OneHot
@@ -221,7 +227,8 @@ register(
         "injective",
         shape_inputs=(1,),
         takes="indices:number, depth:number[]|[1], values[2]",
-    )
+    ),
+    "cheap grows",
 )
 
 
@@ -272,7 +279,8 @@ register(
         "injective",
         shape_inputs=(1,),
         takes="input, condition:bool[_]",
-    )
+    ),
+    "cheap",
 )
 
 

@@ -385,7 +385,8 @@ register(
         kind="reduction",
         takes="X[n c *s]",
         requires=(Between("kernel_shape", 1), OneOf("storage_order", (0, 1))),
-    )
+    ),
+    "moves windowed channelwise optional_outputs",
 )
 register(
     OpSpec(
@@ -396,7 +397,8 @@ register(
         kind="reduction",
         takes="X[n c *s]",
         requires=(Between("kernel_shape", 1),),
-    )
+    ),
+    "windowed channelwise",
 )
 register(
     OpSpec(
@@ -407,12 +409,19 @@ register(
         kind="reduction",
         takes="X[n c *s]",
         requires=(Between("kernel_shape", 1),),
-    )
+    ),
+    "windowed channelwise",
 )
 register(
     OpSpec(
-        "GlobalMaxPool", _infer_global, _evaluate_global_max, _compute_global_max, kind="reduction", takes="X[n c *s]"
-    )
+        "GlobalMaxPool",
+        _infer_global,
+        _evaluate_global_max,
+        _compute_global_max,
+        kind="reduction",
+        takes="X[n c *s]",
+    ),
+    "channelwise",
 )
 register(
     OpSpec(
@@ -422,8 +431,17 @@ register(
         _compute_global_average,
         kind="reduction",
         takes="X[n c *s]",
-    )
+    ),
+    "channelwise",
 )
 register(
-    OpSpec("GlobalLpPool", _infer_global, _evaluate_global_lp, _compute_global_lp, kind="reduction", takes="X[n c *s]")
+    OpSpec(
+        "GlobalLpPool",
+        _infer_global,
+        _evaluate_global_lp,
+        _compute_global_lp,
+        kind="reduction",
+        takes="X[n c *s]",
+    ),
+    "channelwise statistic",
 )

@@ -112,4 +112,4 @@ def _unique_numbers(x: Array, in_order: bool) -> tuple[Array, ...]:
     return (values, *(part.astype(np.int64) for part in (first, back, counts)))
 
 
-register(OpSpec("Unique", _unique_infer, _unique, takes="X"))
+register(OpSpec("Unique", _unique_infer, _unique, takes="X"), "optional_outputs")

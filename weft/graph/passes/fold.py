@@ -16,8 +16,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from weft.graph.ir import Array, Graph, Node, TensorType, Value
+from weft.graph.opspec import has
 from weft.graph.passes.dead import dead
-from weft.graph.passes.infer import GROWING, infer_values, is_random, results_of, static_size
+from weft.graph.passes.infer import infer_values, is_random, results_of, static_size
 from weft.graph.passes.support import Replacement, Scope, rewrite, substitute_values
 
 MOST_BYTES = 1 << 20
@@ -57,10 +58,10 @@ def _computed(node: Node, arrays: list[Array | None]) -> list[Array] | None:
         return None
     allowed = max(MOST_BYTES, MOST_GROWTH * sum(a.nbytes for a in arrays if a is not None))
     if not node.inputs:
-        allowed = MOST_BYTES if node.op in GROWING else 1 << 62  # a Constant node is as large as it is
+        allowed = MOST_BYTES if has(node, "grows") else 1 << 62  # a Constant node is as large as it is
     for value in node.outputs:
         size = static_size(value.type)
-        if size is None and node.op in GROWING:
+        if size is None and has(node, "grows"):
             return None
         if isinstance(value.type, TensorType) and size is not None and size * value.type.numpy.itemsize > allowed:
             return None
