@@ -23,11 +23,6 @@ def open_device(target: Target) -> OpenCLDevice:
     return _open(int(target.name.partition(":")[2] or 0))
 
 
-def machine_codes(programs: Sequence[DeviceProgram], target: Target) -> list[bytes]:
-    """Only a device's own driver compiles OpenCL C."""
-    return []
-
-
 @functools.lru_cache(maxsize=16)
 def _open(position: int) -> OpenCLDevice:
     return OpenCLDevice(devices()[position])
