@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -128,6 +129,18 @@ class Recording(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class InOrder:
+    """The recording of a device that has nothing better: each launch is queued in turn."""
+
+    launches: tuple[Any, ...]
+
+    def launch(self, stream: Any = None) -> None:
+        """Queues them all."""
+        for launch in self.launches:
+            launch.launch(stream)
+
+
+@dataclass(frozen=True, slots=True)
 class Borrowed:
     """An array of another library in the device's memory: the memory, and what keeps it alive."""
 
@@ -141,8 +154,8 @@ class Borrowed:
 class Device(Protocol):
     """A device of this machine. Memory is whatever `allocate` gives; its start is a multiple of 16 bytes at least.
 
-    A stream is a queue in which work is done in order; None is the device's own. What is said here of other libraries
-    holds for a device that shares nothing with them.
+    A stream is a queue in which work is done in order; None is the device's own. A class that derives from this one has
+    what can be said of any device: one that shares nothing with other libraries, and has no clock of its own.
     """
 
     name: str
@@ -160,10 +173,11 @@ class Device(Protocol):
         """Queues a copy of so many bytes from one memory to another."""
 
     def synchronize(self, stream: Any = None) -> None:
-        """Waits until all that was queued is done."""
+        """Waits until all that was queued is done; nothing to wait for where a launch returns when it is done."""
 
     def load(self, program: Any) -> Executable:
         """A DeviceProgram compiled and ready to run."""
+        return self.load_all([program])[0]
 
     def load_all(self, programs: Sequence[Any], codes: Sequence[bytes] = ()) -> Sequence[Executable]:
         """Several, compiled together; `codes` is their machine code where `Target.machine_codes` made it before."""
@@ -172,10 +186,19 @@ class Device(Protocol):
         """The memory that begins so many bytes (a multiple of `Target.part_bytes`) after the start of another."""
 
     def record(self, launches: Sequence[Any]) -> Recording:
-        """Bound launches as one thing to queue."""
+        """Bound launches as one thing to queue: here, one after the other by their own `launch(stream)`."""
+        return InOrder(tuple(launches))
 
     def timer(self, launches: Sequence[Any]) -> Callable[[], list[float]]:
-        """A function that runs bound launches and tells how many seconds each took."""
+        """A function that runs bound launches and tells how many seconds each took: here, by the host's clock."""
+
+        def measured(launch: Any) -> float:
+            begin = time.perf_counter()
+            launch.launch()
+            self.synchronize()
+            return time.perf_counter() - begin
+
+        return lambda: [measured(launch) for launch in launches]
 
     def stream_of(self, given: Any) -> Any:
         """The stream that something of another library stands for (its handle, or an object that has one)."""
