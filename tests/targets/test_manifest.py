@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 import weft
+from tests.cli.tiny import write_tiny
 from tests.executor.graphs import attention, check, mlp, random_inputs, recurrent
 from tests.targets import toy_target
 from weft import te
@@ -315,6 +316,21 @@ def test_module_files_and_profiles(toy, tmp_path):
         export_library(module, tmp_path / "library")
 
 
+def test_kernels_of_one_kind_are_none_of_another():
+    """A target may state the facts of another and choose other schedules: kernels in memory are told apart."""
+    cpu = registry.manifest_of("cpu")
+
+    def parse(text):
+        return replace(registry.find_target("native"), kind="half", name=text) if text == "half" else None
+
+    registry.register(TargetSpec(**given(parse=parse, lower=cpu.lower, intrinsics=cpu.intrinsics)))
+    try:
+        made = [weft.compile(mlp(), target=text).specializations[0].launches for text in ("half", "native")]
+    finally:
+        registry.unregister("half")
+    assert not {one.kernel.symbol for one in made[0]} & {one.kernel.symbol for one in made[1]}
+
+
 def test_a_target_is_a_plain_value(toy):
     again = pickle.loads(pickle.dumps(toy))
     assert isinstance(again, Target) and again == toy and again.spec is toy_target.TARGET
@@ -325,7 +341,12 @@ def test_the_command_line_knows_it(toy, capsys, tmp_path):
     shown = capsys.readouterr().out
     assert "a toy in numpy" in shown and "a toy accelerator: tiles of 4 × 4 float32" in shown
     assert any(line.startswith("toy ") for line in registry.known_forms())
-    assert "toy" in registry.known_stages()
+    write_tiny(tmp_path / "tiny.onnx")
+    given = ["inspect", str(tmp_path / "tiny.onnx"), "--target", "toy", "--size", "N=2", "--stage"]
+    assert main([*given, "toy"]) == 0
+    assert "toy_mma(buf[1], buf[0], acc[0])" in capsys.readouterr().out
+    assert main([*given, "llvm"]) != 0
+    assert "its code is shown by toy" in capsys.readouterr().err
 
 
 def test_code_of_a_target_is_part_of_the_cache_key(toy, monkeypatch, tmp_path):

@@ -138,7 +138,8 @@ class KernelCompiler:
 
     def _key(self, program: GroupProgram, fixed: list[Buffer]) -> str:
         func = with_arguments(program.schedule.func, program.buffers).replace(name="kernel")
-        machine = f"{self.target.triple}|{self.target.cpu}|{sorted(self.target.features)}|{self.target.cores}"
+        target = self.target
+        machine = f"{target.kind}|{target.triple}|{target.cpu}|{sorted(target.features)}|{target.cores}"
         borders = [(buffer.name, layout) for buffer, layout in program.bordered]
         text = f"{machine}|{[b.name for b in fixed]}|{borders}|{func!r}"
         return hashlib.sha256(text.encode()).hexdigest()
