@@ -14,7 +14,6 @@ from weft.expr.nodes import (
     Div,
     Expr,
     Load,
-    Mul,
     Select,
     Var,
     add,
@@ -160,20 +159,6 @@ def work_around(schedule: Schedule, name: str) -> int:
 def names_of(schedule: Schedule) -> list[str]:
     """The blocks of a schedule in program order."""
     return [block.name for block in blocks_in(schedule.func.body)]
-
-
-def is_product_sum(facts: Facts) -> bool:
-    """Whether a reduction multiplies operands that spread over different axes: a matrix product or convolution."""
-    store = facts.store
-    if store is None or len(facts.loads) < 2 or facts.depth < 4:
-        return False
-    if not any(type(node) is Mul and node.dtype is store.value.dtype for node in walk(store.value)):
-        return False
-    spread = {
-        frozenset(axis.var for axis in facts.spatial if any(uses_any(i, {axis.var}) for i in load.indices))
-        for load in facts.loads
-    }
-    return len(spread) > 1
 
 
 def feeding(s: Schedule, name: str) -> list[str]:

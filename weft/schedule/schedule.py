@@ -44,6 +44,8 @@ class Tried:
     name: str
     point: Mapping[str, int]
     refused: str = ""
+    cost: float = 0.0
+    """The seconds that they are estimated to take; 0 where nobody has said."""
 
     def __bool__(self) -> bool:
         return not self.refused
@@ -54,7 +56,10 @@ class Tried:
 
     def __str__(self) -> str:
         point = " ".join(f"{knob}={number}" for knob, number in self.point.items())
-        return f"{self.name}{' ' + point if point else ''}{': refused, ' + self.refused if self.refused else ''}"
+        estimate = f" ≈ {1e6 * self.cost:.3g} µs" if self.cost else ""
+        return (
+            f"{self.name}{' ' + point if point else ''}{estimate}{': refused, ' + self.refused if self.refused else ''}"
+        )
 
 
 class Schedule:
@@ -124,7 +129,9 @@ class Schedule:
         self._consumed = dict(other._consumed)
 
     @contextmanager
-    def attempt(self, name: str, *marked: set[str], point: Mapping[str, int] | None = None) -> Iterator[Tried]:
+    def attempt(
+        self, name: str, *marked: set[str], point: Mapping[str, int] | None = None, cost: float = 0.0
+    ) -> Iterator[Tried]:
         """All of the steps inside, or none of them: a step that is not legal takes back those before it.
 
         Sets that are `marked` while the steps are taken get back what they had. The reason of a refusal is kept in
@@ -136,7 +143,7 @@ class Schedule:
                 s[C].unroll(j)
         """
         before, marks, position = self.copy(), [set(names) for names in marked], len(self.tried)
-        tried = Tried(name, dict(point or {}))
+        tried = Tried(name, dict(point or {}), cost=cost)
         try:
             yield tried
         except WeftError as error:

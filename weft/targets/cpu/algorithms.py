@@ -29,9 +29,9 @@ from weft.ops.convolution_winograd import DOMAIN, MOST_SPREAD, NAME, direct_weig
 from weft.ops.fixed_weights import fix, may_fix
 from weft.targets.base import Target
 from weft.targets.cpu import amx
-from weft.targets.cpu.spaces import attention_amx
-from weft.targets.cpu.spaces.attention import padded
-from weft.targets.cpu.spaces.winograd import register_share
+from weft.targets.cpu.sketches import attention_amx
+from weft.targets.cpu.sketches.attention import padded
+from weft.targets.cpu.sketches.winograd import register_share
 
 TILES = (2, 4)
 """The tiles that are considered. 6 saves little more and is an order of magnitude less exact."""

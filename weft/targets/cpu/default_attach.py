@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from weft.expr.nodes import Var
-from weft.schedule.facts import block_named, facts_of, feeding, is_product_sum, work_around
+from weft.plan.contraction import is_sum_of_products
+from weft.schedule.facts import block_named, facts_of, feeding, work_around
 from weft.schedule.schedule import Schedule
 from weft.targets.base import Target
 from weft.targets.cpu.default_loops import schedule_elementwise, schedule_reduction
@@ -26,7 +27,7 @@ def attach_producers(
         if other in done or other in skip:
             continue
         facts = facts_of(block_named(s, other))
-        if is_product_sum(facts):
+        if is_sum_of_products(facts):
             continue
         if _attach(s, other, name, loops):
             done.add(other)

@@ -9,10 +9,10 @@ from weft.expr.nodes import Expr, Load, Var, int_value
 from weft.expr.visit import children
 from weft.loop.ir import Axis
 from weft.loop.tree import block_path, blocks_in, loops_on
+from weft.plan.sketch import ceildiv
 from weft.schedule.facts import Facts, block_named, cost, extent, facts_of
 from weft.schedule.schedule import Schedule, Stage
 from weft.targets.base import Target
-from weft.targets.cpu.default_tiles import ceildiv
 from weft.targets.cpu.default_transpose import tile_transposed
 
 LEAST_PARALLEL_WORK = 32 * 1024

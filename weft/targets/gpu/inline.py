@@ -7,7 +7,8 @@ from collections.abc import Collection
 from weft.expr.nodes import Load
 from weft.loop.ir import Block, Store
 from weft.loop.tree import readers
-from weft.schedule.facts import Facts, block_named, cost, facts_of, is_product_sum, names_of
+from weft.plan.contraction import is_sum_of_products
+from weft.schedule.facts import Facts, block_named, cost, facts_of, names_of
 from weft.schedule.schedule import Schedule
 
 MOST_LOADS = 24
@@ -52,7 +53,7 @@ def _fits(facts: Facts, store: Store, taker: Block, takers: int) -> bool:
         return True
     if not facts.loads and work <= CHEAP:
         return True  # a number, or a little arithmetic on indices: no memory is read for it
-    if is_product_sum(reader):
+    if is_sum_of_products(reader):
         return work <= CHEAP and len(facts.loads) <= 2
     if times <= 1.01 and takers == 1:
         return True

@@ -15,7 +15,8 @@ from collections.abc import Iterable
 from weft.core.errors import ScheduleError
 from weft.expr.nodes import Buffer, Var
 from weft.loop.ir import Block
-from weft.schedule.facts import Facts, block_named, extent, facts_of, feeding, is_product_sum, work_around
+from weft.plan.contraction import is_sum_of_products
+from weft.schedule.facts import Facts, block_named, extent, facts_of, feeding, work_around
 from weft.schedule.schedule import Schedule, Stage
 from weft.targets.base import Target
 from weft.targets.gpu.elementwise import (
@@ -61,7 +62,7 @@ def _stages(s: Schedule, name: str, facts: Facts, done: set[str]) -> list[str]:
     found = []
     for other in feeding(s, name):
         kind = facts_of(block_named(s, other))
-        if other in done or kind.is_ordered or is_product_sum(kind):
+        if other in done or kind.is_ordered or is_sum_of_products(kind):
             continue
         found.append(other)
     reduces = any(facts_of(block_named(s, other)).is_reduction for other in found)

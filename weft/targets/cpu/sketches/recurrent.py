@@ -21,13 +21,13 @@ from weft.expr.structural import structural_equal
 from weft.expr.visit import substitute, uses_any
 from weft.loop.ir import Store
 from weft.loop.tree import blocks_in
+from weft.plan.sketch import ceildiv
 from weft.schedule.facts import FINITE, Facts, extent
 from weft.schedule.schedule import Schedule, Stage
 from weft.targets.base import Target
 from weft.targets.cpu.default_loops import LEAST_PARALLEL_WORK
-from weft.targets.cpu.default_tiles import ceildiv
-from weft.targets.cpu.spaces.matmul import pack_low, pack_right, register_tile, turned_vectors
-from weft.targets.cpu.spaces.matmul_facts import Product, is_whole, lane_dimension, low_part, operands, uses
+from weft.targets.cpu.sketches.matmul import pack_low, pack_right, register_tile, turned_vectors
+from weft.targets.cpu.sketches.matmul_facts import Product, is_whole, lane_dimension, low_part, operands, uses
 
 
 def step_product(facts: Facts, constants: Collection[Buffer]) -> Product | None:

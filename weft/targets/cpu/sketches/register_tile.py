@@ -11,16 +11,21 @@ model is compiled.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from weft.core.errors import ScheduleError
 from weft.expr.nodes import Buffer, Load, Var, int_value, sub
 from weft.expr.simplify import simplify
 from weft.expr.visit import uses_any
 from weft.loop.ir import Axis, Block
-from weft.schedule.facts import Facts, extent
+from weft.plan.planner import Unit
+from weft.plan.sketch import Point, Sketch, ceildiv
+from weft.schedule.facts import Facts, block_named, extent, facts_of, names_of
 from weft.schedule.schedule import Schedule, Stage
 from weft.targets.base import Target
+from weft.targets.cpu.default_attach import attach_producers
+from weft.targets.cpu.default_loops import parallelize
+from weft.targets.cpu.model import ruled
 
 MOST_UNROLLED = 128
 """Multiply-adds of one straight piece of code, at most."""
@@ -49,9 +54,35 @@ class TilePlan:
         return {"lanes": self.lanes, "vectors": self.vectors, "rows": self.rows, "packed": int(self.packed is not None)}
 
 
-def ceildiv(a: int, b: int) -> int:
-    """a / b rounded up."""
-    return -(-a // b)
+def match(unit: Unit) -> Sketch | None:
+    """The sketch of any sum of products with an axis that can lie along lanes; None where there is none."""
+    plan = plan_tile(unit.facts, unit.target, unit.constants)
+    if plan is None:
+        return None
+    knobs: dict[str, tuple[int, ...]] = {knob: (number,) for knob, number in plan.point.items()}
+    whole = plan.packed is not None and plan.packed.indices[plan.packed_dim] is not plan.lane
+    if not whole:  # a tile that need not divide its axis may have another size
+        knobs["vectors"] = (1, 2, 3, 4, 6)
+        knobs["rows"] = (1,) if plan.row is None else (1, 2, 3, 4, 6, 8, 12)
+    return ruled("register tile", unit, knobs, plan.point, lambda point: _apply(unit, plan, point))
+
+
+def _apply(unit: Unit, plan: TilePlan, point: Point) -> None:
+    s, facts = unit.schedule, unit.facts
+    plan = replace(plan, vectors=point["vectors"], rows=point["rows"])
+    known = set(names_of(s))
+    outer = apply_tile(s, facts, plan, unit.epilogue, unit.to_epilogue)
+    made = [name for name in names_of(s) if name not in known]
+    packed = [name for name in made if plan.packed is not None and name.startswith(f"{plan.packed.buffer.name}_global")]
+    unit.done.update([facts.block.name, unit.name, *(name for name in made if name not in packed)])
+    parallel = parallelize(s[unit.name], outer, facts.points * facts.depth, unit.target)
+    attach = [parallel] if parallel is not None else list(outer[:1])
+    attach_producers(s, unit.name, attach, unit.target, unit.done, skip=set(packed))
+    for name in packed:
+        if plan.packed is not None and plan.packed.buffer not in unit.constants:
+            points = facts_of(block_named(s, name)).points
+            parallelize(s[name], list(s[name].loops[:-1]), points, unit.target)
+        unit.done.add(name)
 
 
 def plan_tile(facts: Facts, target: Target, constants: Collection[Buffer]) -> TilePlan | None:

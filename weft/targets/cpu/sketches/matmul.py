@@ -22,15 +22,16 @@ from dataclasses import dataclass, replace
 from weft.core.errors import ScheduleError
 from weft.expr.nodes import Var
 from weft.expr.visit import uses_any
+from weft.plan.planner import Unit
+from weft.plan.sketch import Point, Sketch, ceildiv
 from weft.schedule.facts import OFTEN_ZERO, facts_of
 from weft.schedule.schedule import Schedule, Stage
-from weft.schedule.space import Point, Space
 from weft.targets.base import Target
 from weft.targets.cpu.default_loops import LEAST_PARALLEL_WORK, extent_of, parallelize
-from weft.targets.cpu.default_tiles import MOST_UNROLLED, ceildiv
 from weft.targets.cpu.facts import has_masks
-from weft.targets.cpu.spaces.matmul_facts import Product, is_whole, product_of, sums_and_final
-from weft.targets.cpu.unit import Unit
+from weft.targets.cpu.model import ruled, tile_share
+from weft.targets.cpu.sketches.matmul_facts import Product, is_whole, product_of, sums_and_final
+from weft.targets.cpu.sketches.register_tile import MOST_UNROLLED
 
 LEAST_ROWS = 8
 """So many rows of the left operand pay for a copy of the right one."""
@@ -63,8 +64,8 @@ class Plan:
         return self.vectors * self.lanes
 
 
-def space(unit: Unit) -> Space | None:
-    """The space of a float product; None for other programs."""
+def match(unit: Unit) -> Sketch | None:
+    """The sketch of a float product; None for other programs."""
     product = product_of(unit)
     if product is None or not product.facts.target.dtype.is_float:
         return None
@@ -91,7 +92,8 @@ def space(unit: Unit) -> Space | None:
     def apply(point: Point) -> None:
         _apply(unit, product, Plan(**point, lanes=lanes, packed=packed, skips=skips))
 
-    return Space("matmul", knobs, default, apply)
+    share = tile_share(unit.target, plan.rows, plan.vectors, plan.parts) if product.m > 1 else 1.0
+    return ruled("matmul", unit, knobs, default, apply, share)
 
 
 def _packs(product: Product, constant: bool, lanes: int) -> bool | None:

@@ -23,14 +23,15 @@ from weft.expr.nodes import Load, Var, int_value
 from weft.expr.visit import uses_any
 from weft.loop.ir import Axis
 from weft.loop.tree import blocks_in
-from weft.schedule.facts import Facts, extent, is_product_sum
+from weft.plan.contraction import is_sum_of_products
+from weft.plan.planner import Unit
+from weft.plan.sketch import Point, Sketch, ceildiv
+from weft.schedule.facts import Facts, extent
 from weft.schedule.schedule import Schedule, Stage
-from weft.schedule.space import Point, Space
 from weft.targets.cpu import amx
 from weft.targets.cpu.default_loops import LEAST_PARALLEL_WORK, extent_of
-from weft.targets.cpu.default_tiles import ceildiv
-from weft.targets.cpu.spaces.matmul_facts import operands, sums_and_final, uses
-from weft.targets.cpu.unit import Unit
+from weft.targets.cpu.model import ruled
+from weft.targets.cpu.sketches.matmul_facts import operands, sums_and_final, uses
 
 TILE = 16
 """Rows of a tile, and columns of a tile of sums, at most."""
@@ -70,8 +71,8 @@ class Shape:
         return 1 if self.row is None else extent(self.row)
 
 
-def space(unit: Unit) -> Space | None:
-    """The space of a convolution that AMX tiles can take; None for other programs, or other machines."""
+def match(unit: Unit) -> Sketch | None:
+    """The sketch of a convolution that AMX tiles can take; None for other programs, or other machines."""
     shape = shape_of(unit) if amx.available(unit.target) else None
     if shape is None:
         return None
@@ -88,7 +89,7 @@ def space(unit: Unit) -> Space | None:
     by_rows = int(load_bytes(shape.image) >= load_bytes(shape.weight))
     fetch = int(not by_rows and load_bytes(shape.weight) > unit.target.cache_bytes[0])
     default = {"columns": columns, "high": high, "across": across, "by_rows": by_rows, "fetch": fetch}
-    return Space("conv_amx", knobs, default, lambda point: _apply(unit, shape, point))
+    return ruled("conv_amx", unit, knobs, default, lambda point: _apply(unit, shape, point))
 
 
 def _tile(shape: Shape, columns: int) -> tuple[int, int]:
@@ -106,7 +107,7 @@ def load_bytes(load: Load) -> int:
 def shape_of(unit: Unit) -> Shape | None:
     """The parts of a convolution whose image stands in blocks of channels; None where the product is something else."""
     facts = unit.facts
-    loads = operands(facts) if is_product_sum(facts) else None
+    loads = operands(facts) if is_sum_of_products(facts) else None
     if loads is None or any(axis.kind != "spatial" for axis in facts.spatial):
         return None
     weights = [load for load in loads if load.buffer in unit.constants]

@@ -17,14 +17,15 @@ from weft.expr.nodes import Const, Load, Select
 from weft.expr.visit import uses_any
 from weft.loop.ir import Axis, Block, Store
 from weft.loop.tree import writers
-from weft.schedule.facts import extent, is_product_sum
+from weft.plan.contraction import is_sum_of_products
+from weft.plan.planner import Unit
+from weft.plan.sketch import Point, Sketch, ceildiv
+from weft.schedule.facts import extent
 from weft.schedule.schedule import Stage
-from weft.schedule.space import Point, Space
 from weft.targets.cpu.default_attach import attach_producers
 from weft.targets.cpu.default_loops import parallelize
-from weft.targets.cpu.default_tiles import ceildiv
 from weft.targets.cpu.facts import has_masks
-from weft.targets.cpu.unit import Unit
+from weft.targets.cpu.model import ruled
 
 MOST_TAPS, MOST_TAPS_OF_STEPS, MOST_TAPS_OF_SHORT_ROWS = 9, 25, 49
 """A copy costs more where windows move by several places, and most beside rows of half a vector or less."""
@@ -39,8 +40,8 @@ SHORT_ROW = 4
 LARGEST_STEP = 4
 
 
-def space(unit: Unit) -> Space | None:
-    """The space of a window over rows; None for anything else."""
+def match(unit: Unit) -> Sketch | None:
+    """The sketch of a window over rows; None for anything else."""
     facts = unit.facts
     image = _image(unit)
     if image is None:
@@ -59,13 +60,13 @@ def space(unit: Unit) -> Space | None:
     lanes = min(lanes, _power_of_two(extent(lane)))
     knobs = {"rows": tuple(range(1, min(16, extent(row)) + 1)), "lanes": (lanes,)}
     default = {"rows": rows, "lanes": lanes}
-    return Space("window", knobs, default, lambda point: _apply(unit, image, point))
+    return ruled("window", unit, knobs, default, lambda point: _apply(unit, image, point))
 
 
 def _image(unit: Unit) -> Load | None:
     """What a window over rows of its own channel reads; None where the product is something else."""
     facts = unit.facts
-    if not is_product_sum(facts) or len(facts.loads) != 2 or len(facts.spatial) < 2:
+    if not is_sum_of_products(facts) or len(facts.loads) != 2 or len(facts.spatial) < 2:
         return None
     if any(axis.kind != "spatial" for axis in facts.spatial) or list(facts.block.writes[0].mins)[-1:] != [
         facts.spatial[-1].var
@@ -121,13 +122,13 @@ def _apply(unit: Unit, image: Load, point: Point) -> None:
     padding = _padding(unit, image)
     if padding is not None:
         s[padding.name].compute_inline()
-    if unit.taker is None:
+    if unit.epilogue is None:
         sums, final = s.cache_write(facts.target.name, "local"), s[name]
         order = list(final.axis)
     else:
-        sums, final = s[name], s[unit.taker.name]
+        sums, final = s[name], s[unit.epilogue.name]
         loop_of = dict(zip([axis.var for axis in final.block.axes], final.axis))
-        order = [loop_of[unit.to_taker[axis.var]] for axis in facts.spatial]
+        order = [loop_of[unit.to_epilogue[axis.var]] for axis in facts.spatial]
     sums.pad(sums.axis[-1], point["lanes"])
     *outer, row, lane = order
     row_outer, row_inner = final.split(row, factor=point["rows"])
@@ -136,7 +137,7 @@ def _apply(unit: Unit, image: Load, point: Point) -> None:
     final.unroll(row_inner)
     final.vectorize(lane_inner)
     sums.compute_at(final, lane_outer, exact=False)
-    if unit.taker is not None:
+    if unit.epilogue is not None:
         sums.set_scope("local")
     _schedule_sums(sums)
     if ceildiv(extent(facts.spatial[-1]), point["lanes"]) <= SHORT_ROW:

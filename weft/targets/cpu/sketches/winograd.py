@@ -24,13 +24,13 @@ from weft.expr.nodes import Buffer, Load, Var
 from weft.loop.ir import Block
 from weft.loop.passes.unswitch import NOTE as UNSWITCH
 from weft.ops.convolution_winograd import BACK, DIRECT, PADDED, PEAKS, ROWS, SUMS, TAKEN, UNEVEN
+from weft.plan.planner import Unit
+from weft.plan.sketch import Point, Sketch, ceildiv
 from weft.schedule.facts import block_named, extent, facts_of, names_of, sole_reader
 from weft.schedule.schedule import Schedule, Stage
-from weft.schedule.space import Point, Space
 from weft.targets.base import Target
 from weft.targets.cpu.default_loops import LEAST_PARALLEL_WORK, extent_of
-from weft.targets.cpu.default_tiles import ceildiv
-from weft.targets.cpu.unit import Unit
+from weft.targets.cpu.model import ruled
 
 CHANNEL = 1
 """The place of the channels among the axes of the input and the output."""
@@ -75,8 +75,8 @@ class Chain:
     final: str
 
 
-def space(unit: Unit) -> Space | None:
-    """The space of a Winograd convolution; None for any other product."""
+def match(unit: Unit) -> Sketch | None:
+    """The sketch of a Winograd convolution; None for any other product."""
     s = unit.schedule
     names = names_of(s)
     if unit.facts.block.name != SUMS or not {ROWS, TAKEN, BACK, PEAKS, UNEVEN, DIRECT} <= set(names):
@@ -96,7 +96,7 @@ def space(unit: Unit) -> Space | None:
         unit.done.update(set(names_of(s)) - others)
 
     point = default_point(sizes, unit.target, lanes)
-    return Space("winograd", _knobs(sizes, point, lanes, unit.target), point, apply)
+    return ruled("winograd", unit, _knobs(sizes, point, lanes, unit.target), point, apply)
 
 
 def _chain(s: Schedule) -> Chain | None:
@@ -427,4 +427,4 @@ def _write_out(stage: Stage, *loops: Var) -> None:
     stage.vectorize(loops[-1])
 
 
-__all__ = ["default_point", "register_share", "register_tile", "Sizes", "space"]
+__all__ = ["default_point", "register_share", "register_tile", "Sizes", "match"]

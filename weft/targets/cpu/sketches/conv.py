@@ -19,17 +19,21 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from weft.core.errors import ScheduleError
 from weft.expr.nodes import FloorDiv, Load, Var, int_value
 from weft.expr.visit import uses_any, walk
 from weft.loop.ir import Axis
-from weft.schedule.facts import Facts, extent, facts_of, is_product_sum
+from weft.plan.contraction import is_sum_of_products
+from weft.plan.planner import Unit
+from weft.plan.sketch import Columns, Point, Sketch, around_rule, ceildiv
+from weft.schedule.facts import Facts, extent, facts_of
 from weft.schedule.schedule import Stage
-from weft.schedule.space import Point, Space
 from weft.targets.cpu.default_attach import attach_producers
-from weft.targets.cpu.default_tiles import ceildiv
-from weft.targets.cpu.unit import Unit
+from weft.targets.cpu.machine import Core, core_of, seconds
 
 LEAST_LANES = 4
 PARTS = 8
@@ -77,8 +81,8 @@ class Shape:
     """Blocks side by side that read the same image: all, or those of a group of channels."""
 
 
-def space(unit: Unit) -> Space | None:
-    """The space of a convolution in blocks; None for anything else."""
+def match(unit: Unit) -> Sketch | None:
+    """The sketch of a convolution in blocks; None for anything else."""
     shape = _shape(unit)
     if shape is None:
         return None
@@ -89,13 +93,9 @@ def space(unit: Unit) -> Space | None:
     several = ceildiv(extent(shape.lane), max(1, unit.target.lanes(unit.facts.target.dtype)))
     registers = max(unit.target.vector_registers, 8) // several
     rows = 1 if shape.row is None else extent(shape.row)
-    far = _bytes(shape.weight) > unit.target.cache_bytes[1]
     if shape.depthwise:  # every tap is unrolled
         places = min(places, max(4, MOST_UNROLLED // unit.facts.depth))
-    column = unit.facts.depth * extent(shape.lane) * int(shape.weight.buffer.dtype.bytes)
-    near = max(1, unit.target.cache_bytes[1] // 4 // column)
-    walked = Walk(unit.facts.depth, 4.0 if far else 2.0, near)
-    vectors, high, wide = _tile(rows, places, blocks, several_at_once, registers, walked)
+    size = _Size(blocks, rows, places, registers)
     knobs = {
         "vectors": several_at_once,
         "rows": tuple(range(1, min(rows, 4) + 1)),
@@ -104,10 +104,28 @@ def space(unit: Unit) -> Space | None:
         "by_rows": (0, 1),
         "fetch": (0, 1),
     }
-    by_rows = int(_by_rows(_bytes(shape.image), _bytes(shape.weight), unit.target.cache_bytes[1]))
-    fetch = int(_bytes(shape.weight) > unit.target.cache_bytes[0])
-    default = {"vectors": vectors, "rows": high, "places": wide, "unroll": 4, "by_rows": by_rows, "fetch": fetch}
-    return Space("convolution", knobs, default, lambda point: _apply(unit, shape, point))
+    rule = {
+        "unroll": 4,
+        "by_rows": int(_by_rows(_bytes(shape.image), _bytes(shape.weight), unit.target.cache_bytes[1])),
+        "fetch": int(_bytes(shape.weight) > unit.target.cache_bytes[0]),
+    }
+    again = math.prod(extent(axis) for axis in shape.others)
+    if shape.depthwise and shape.block is not None:
+        again *= extent(shape.block)
+    time = float(seconds(several * again * unit.facts.depth, unit.target))
+    walked = _walk(unit, shape)
+
+    def cost(columns: Columns) -> Any:
+        return around_rule(rule, time)(columns) * size.cycles(walked, columns)
+
+    return Sketch("convolution", knobs, lambda point: _apply(unit, shape, point), cost, size.legal)
+
+
+def _walk(unit: Unit, shape: Shape) -> Walk:
+    far = _bytes(shape.weight) > unit.target.cache_bytes[1]
+    column = unit.facts.depth * extent(shape.lane) * int(shape.weight.buffer.dtype.bytes)
+    near = max(1, unit.target.cache_bytes[1] // 4 // column)
+    return Walk(core_of(unit.target), unit.facts.depth, 4.0 if far else 2.0, near)
 
 
 def _by_rows(image: int, weight: int, cache: int) -> bool:
@@ -134,57 +152,53 @@ class Walk:
     The weights of more than `near` vectors do not stay in the second-level cache.
     """
 
+    core: Core
     depth: int
     fetch: float
     near: int
 
-    def cycles(self, vectors: int, high: int, wide: int) -> float:
-        """Cycles of a step of the reduction, with its part of what the tile costs before and behind them.
-
-        A cycle issues two multiply-adds and nearly two loads; an accumulator waits four cycles for itself.
-        """
-        sums, places = vectors * high * wide, high * wide
-        issued = max(sums / 2, (vectors + places) / 2 * LOAD_SHARE, self.fetch * vectors, 4.0)
-        stores = TILE_CYCLES + 2 * sums + LANES_STORED * vectors * high * ceildiv(wide, LANES_STORED)
-        return issued + 1 + (0.25 if vectors <= self.near else FAR_CYCLES) * vectors + stores / self.depth
-
-
-def _tile(
-    rows: int, places: int, blocks: int, together: Sequence[int], registers: int, walked: Walk
-) -> tuple[int, int, int]:
-    """Vectors (out of `together`), rows and places of the register tile: least time by counting.
-
-    Tiles at the ends of blocks and rows are as large as what is left.
-    """
-    best, chosen = math.inf, (1, 1, 1)
-    for vectors in together:
-        for high in range(1, min(rows, 4) + 1):
-            for wide in range(1, min(places, registers) + 1):
-                if vectors * high * wide + vectors + 1 > registers or (high > 1 and wide < places):
-                    continue
-                time = sum(
-                    count * across * walked.cycles(v, high, w)
-                    for v, count in _pieces(blocks, vectors)
-                    for w, across in _pieces(places, wide)
-                )
-                rest = 0.04 * ((places % wide != 0) + (blocks % vectors != 0) + (rows % high != 0))
-                # Weights that stream through are never waited for.
-                once = 0.85 if high == rows and walked.fetch > 2 else 1.0
-                time *= rows / high * (1 + rest) * once
-                if time < best * 0.999:
-                    best, chosen = time, (vectors, high, wide)
-    return chosen
+    def cycles(self, vectors: Any, high: Any, wide: Any) -> Any:
+        """Cycles of a step of the reduction, with its part of what the tile costs before and behind them."""
+        sums, pixels = vectors * high * wide, high * wide
+        loads = (vectors + pixels) / self.core.loads * LOAD_SHARE
+        issued = np.maximum(np.maximum(sums / self.core.multiply_adds, loads), self.fetch * vectors)
+        stores = TILE_CYCLES + 2 * sums + LANES_STORED * vectors * high * -(-wide // LANES_STORED)
+        waits = np.where(vectors <= self.near, 0.25, FAR_CYCLES) * vectors
+        return np.maximum(issued, self.core.latency) + 1 + waits + stores / self.depth
 
 
-def _pieces(length: int, size: int) -> list[tuple[int, int]]:
-    """The sizes of the pieces of a length, and how many there are of each."""
-    return [(n, count) for n, count in ((size, length // size), (length % size, 1)) if n and count]
+@dataclass(frozen=True)
+class _Size:
+    """What tiles are cut from: blocks of channels, rows and pixels of a row; and the registers that hold a tile."""
+
+    blocks: int
+    rows: int
+    pixels: int
+    registers: int
+
+    def legal(self, columns: Columns) -> Any:
+        """Tiles that fit into the registers; several rows only where a tile has all pixels of each."""
+        vectors, high, wide = columns["vectors"], columns["rows"], columns["places"]
+        fits = vectors * high * wide + vectors + 1 <= self.registers
+        return fits & ((high == 1) | (wide >= self.pixels))
+
+    def cycles(self, walk: Walk, columns: Columns) -> Any:
+        """Cycles for one step of the reduction of everything; tiles at the ends are as large as what is left."""
+        vectors, high, wide = columns["vectors"], columns["rows"], columns["places"]
+        total: Any = 0.0
+        for v, count in ((vectors, self.blocks // vectors), (self.blocks % vectors, self.blocks % vectors > 0)):
+            for w, across in ((wide, self.pixels // wide), (self.pixels % wide, self.pixels % wide > 0)):
+                total = total + count * across * walk.cycles(v, high, w)
+        uneven = (self.pixels % wide != 0) * 1.0 + (self.blocks % vectors != 0) + (self.rows % high != 0)
+        # Weights that stream through are never waited for.
+        once = np.where((high == self.rows) & (walk.fetch > 2), 0.85, 1.0)
+        return total * (self.rows / high) * (1 + 0.04 * uneven) * once
 
 
 def _shape(unit: Unit) -> Shape | None:
     """The parts of a convolution that stands in blocks of channels; None where the product is something else."""
     facts = unit.facts
-    if not is_product_sum(facts) or len(facts.loads) != 2 or len(facts.spatial) < 3:
+    if not is_sum_of_products(facts) or len(facts.loads) != 2 or len(facts.spatial) < 3:
         return None
     if any(axis.kind != "spatial" for axis in facts.spatial):
         return None
@@ -237,18 +251,18 @@ def _apply(unit: Unit, shape: Shape, point: Point) -> None:
     if point["by_rows"] and shape.row is not None and _passes(unit, shape, point) >= LEAST_PASSES:
         if not shape.depthwise and _collides(unit, shape.image):
             s.cache_read(shape.image.buffer.name, "global", [name])
-    if unit.taker is None:
+    if unit.epilogue is None:
         sums = s.cache_write(unit.facts.target.name, "local")
         final = s[name]
         to_final = {axis.var: new.var for axis, new in zip(unit.facts.spatial, final.block.axes)}
     else:
-        sums, final = s[name], s[unit.taker.name]
-        to_final = unit.to_taker
+        sums, final = s[name], s[unit.epilogue.name]
+        to_final = unit.to_epilogue
     loop_of = dict(zip([axis.var for axis in final.block.axes], final.axis))
     loops = {axis.var: loop_of[to_final[axis.var]] for axis in unit.facts.spatial}
     outer = _outer_loops(unit, final, shape, loops, to_final, point)
     sums.compute_at(final, outer[-1])
-    if unit.taker is not None:
+    if unit.epilogue is not None:
         sums.set_scope("local")
     innermost = _schedule_sums(unit, sums, shape, point)
     rows = _row_steps(shape, point)

@@ -22,14 +22,15 @@ from weft.expr.nodes import FloorDiv, Load, Var, int_value
 from weft.expr.visit import uses_any, walk
 from weft.loop.ir import Axis
 from weft.loop.tree import writers
-from weft.schedule.facts import extent, is_product_sum
+from weft.plan.contraction import is_sum_of_products
+from weft.plan.planner import Unit
+from weft.plan.sketch import Point, Sketch, ceildiv
+from weft.schedule.facts import extent
 from weft.schedule.schedule import Stage
-from weft.schedule.space import Point, Space
 from weft.targets.cpu.default_attach import attach_producers
 from weft.targets.cpu.default_loops import LEAST_PARALLEL_WORK
-from weft.targets.cpu.default_tiles import ceildiv
 from weft.targets.cpu.facts import has_masks
-from weft.targets.cpu.unit import Unit
+from weft.targets.cpu.model import ruled
 
 LEAST_PLACES = 4
 LARGEST_STEP = 8
@@ -65,8 +66,8 @@ class Shape:
     """How many elements of the image the window moves by."""
 
 
-def space(unit: Unit) -> Space | None:
-    """The space of a convolution in rows; None for anything else."""
+def match(unit: Unit) -> Sketch | None:
+    """The sketch of a convolution in rows; None for anything else."""
     shape = _shape(unit)
     if shape is None:
         return None
@@ -83,13 +84,14 @@ def space(unit: Unit) -> Space | None:
         "down": (0,) if shape.down is None else (0, 1),
         "lanes": (default["lanes"],),
     }
-    return Space("rows", knobs, default, lambda point: _apply(unit, shape, point))
+    return ruled("rows", unit, knobs, default, lambda point: _apply(unit, shape, point))
 
 
 def _lanes(unit: Unit, places: int) -> int:
     """All lanes of a vector, or enough for a short row: a power of two where lanes can be off."""
     masks = has_masks(unit.target.features, unit.facts.target.dtype.bits)
-    return min(unit.target.lanes(unit.facts.target.dtype), 1 << (places - 1).bit_length() if masks else places)
+    lanes: int = unit.target.lanes(unit.facts.target.dtype)
+    return min(lanes, 1 << (places - 1).bit_length() if masks else places)
 
 
 @dataclass(frozen=True)
@@ -153,7 +155,7 @@ def _taps(unit: Unit, shape: Shape) -> Taps:
 def _shape(unit: Unit) -> Shape | None:
     """The parts of a convolution that stands in the plain layout; None where the product is something else."""
     facts = unit.facts
-    if not is_product_sum(facts) or len(facts.loads) != 2 or len(facts.spatial) < 3:
+    if not is_sum_of_products(facts) or len(facts.loads) != 2 or len(facts.spatial) < 3:
         return None
     lane = facts.spatial[-1]
     if any(axis.kind != "spatial" for axis in facts.spatial) or facts.block.writes[0].mins[-1] is not lane.var:
@@ -207,12 +209,12 @@ def _apply(unit: Unit, shape: Shape, point: Point) -> None:
     s, facts = unit.schedule, unit.facts
     name = facts.block.name
     copy = _neighbours(unit, shape)
-    if unit.taker is None:
+    if unit.epilogue is None:
         sums, final = s.cache_write(facts.target.name, "local"), s[name]
         to_final = {axis.var: new.var for axis, new in zip(facts.spatial, final.block.axes)}
     else:
-        sums, final = s[name], s[unit.taker.name]
-        to_final = unit.to_taker
+        sums, final = s[name], s[unit.epilogue.name]
+        to_final = unit.to_epilogue
     loop_of = dict(zip([axis.var for axis in final.block.axes], final.axis))
     loops = {axis.var: loop_of[to_final[axis.var]] for axis in facts.spatial}
     masks = has_masks(unit.target.features, shape.image.buffer.dtype.bits)
@@ -220,7 +222,7 @@ def _apply(unit: Unit, shape: Shape, point: Point) -> None:
         sums.pad(sums.axis[-1], point["lanes"])
     parallel, inner = _outer_loops(unit, final, shape, loops, point)
     sums.compute_at(final, inner, exact=not masks)
-    if unit.taker is not None:
+    if unit.epilogue is not None:
         sums.set_scope("local")
     _schedule_sums(sums, shape, unit, point)
     unit.done.update([name, final.name, sums.name])

@@ -10,15 +10,15 @@ Weights are packed into panels of the tile's width, four steps of the reduction 
 
 from __future__ import annotations
 
+from weft.plan.sketch import ceildiv
 from weft.schedule.schedule import Schedule
 from weft.targets.base import Target
 from weft.targets.cpu import dot
 from weft.targets.cpu.default_loops import LEAST_PARALLEL_WORK
-from weft.targets.cpu.default_tiles import ceildiv
-from weft.targets.cpu.spaces.matmul import register_tile
-from weft.targets.cpu.spaces.matmul_dot import GROUP, KINDS, LANES
-from weft.targets.cpu.spaces.matmul_facts import Product
-from weft.targets.cpu.spaces.recurrent import step_loop
+from weft.targets.cpu.sketches.matmul import register_tile
+from weft.targets.cpu.sketches.matmul_dot import GROUP, KINDS, LANES
+from weft.targets.cpu.sketches.matmul_facts import Product
+from weft.targets.cpu.sketches.recurrent import step_loop
 
 
 def takes(product: Product, target: Target) -> bool:

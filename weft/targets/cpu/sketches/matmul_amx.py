@@ -18,14 +18,14 @@ from weft.expr.simplify import simplify
 from weft.expr.visit import uses_any
 from weft.loop.ir import Axis
 from weft.loop.tree import blocks_in
+from weft.plan.planner import Unit
+from weft.plan.sketch import Point, Sketch, ceildiv
 from weft.schedule.facts import extent, facts_of
 from weft.schedule.schedule import Schedule, Stage
-from weft.schedule.space import Point, Space
 from weft.targets.cpu import amx
 from weft.targets.cpu.default_loops import LEAST_PARALLEL_WORK, extent_of, parallelize
-from weft.targets.cpu.default_tiles import ceildiv
-from weft.targets.cpu.spaces.matmul_facts import Product, product_of, sums_and_final
-from weft.targets.cpu.unit import Unit
+from weft.targets.cpu.model import ruled
+from weft.targets.cpu.sketches.matmul_facts import Product, product_of, sums_and_final
 
 TILE = 16
 """Rows of a tile, and columns of a tile of sums."""
@@ -59,8 +59,8 @@ KINDS = {
 }
 
 
-def space(unit: Unit) -> Space | None:
-    """The space of a product that AMX tiles can take; None for other programs, or other machines."""
+def match(unit: Unit) -> Sketch | None:
+    """The sketch of a product that AMX tiles can take; None for other programs, or other machines."""
     product = product_of(unit) if amx.available(unit.target) else None
     if product is None:
         return None
@@ -81,7 +81,7 @@ def space(unit: Unit) -> Space | None:
     def apply(point: Point) -> None:
         _apply(unit, product, kind, point)
 
-    return Space("matmul_amx", knobs, {"height": height, "width": width, "columns": columns}, apply)
+    return ruled("matmul_amx", unit, knobs, {"height": height, "width": width, "columns": columns}, apply)
 
 
 def _tiles(size: int) -> int:

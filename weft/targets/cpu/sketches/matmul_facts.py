@@ -14,9 +14,9 @@ from weft.expr.simplify import simplify
 from weft.expr.structural import structural_equal
 from weft.expr.visit import uses_any
 from weft.loop.ir import Axis
+from weft.plan.planner import Unit
 from weft.schedule.facts import Facts, extent, facts_of
 from weft.schedule.schedule import Stage
-from weft.targets.cpu.unit import Unit
 
 
 @dataclass(frozen=True)
@@ -135,9 +135,9 @@ def low_part(facts: Facts, load: Load) -> Load | None:
 def _lane_axis(unit: Unit) -> Axis | None:
     """The axis along which neighbours are stored side by side: by the block that takes the sums, if there is one."""
     facts = unit.facts
-    final = facts if unit.taker is None else facts_of(unit.taker)
+    final = facts if unit.epilogue is None else facts_of(unit.epilogue)
     for axis in facts.spatial:
-        at = axis.var if unit.taker is None else unit.to_taker[axis.var]
+        at = axis.var if unit.epilogue is None else unit.to_epilogue[axis.var]
         if extent(axis) > 1 and final.store_step(at) == 1:
             return axis
     return None
@@ -162,8 +162,8 @@ def is_whole(product: Product) -> bool:
 def sums_and_final(unit: Unit) -> tuple[Stage, Stage, dict[Var, Var]]:
     """The stage that sums, the stage that takes the sums, and the latter's axis for each axis of the product."""
     s, facts = unit.schedule, unit.facts
-    if unit.taker is not None:
-        return s[facts.block.name], s[unit.taker.name], unit.to_taker
+    if unit.epilogue is not None:
+        return s[facts.block.name], s[unit.epilogue.name], unit.to_epilogue
     sums = s.cache_write(facts.target.name, "local")
     final = s[facts.block.name]
     sums.set_scope("global")

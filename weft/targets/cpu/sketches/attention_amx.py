@@ -30,16 +30,16 @@ from weft.ops.attention_fused import (
     Padded,
     Sizes,
 )
+from weft.plan.planner import Unit
+from weft.plan.sketch import Point, Sketch, ceildiv
 from weft.schedule.facts import block_named, facts_of, names_of, sole_reader
 from weft.schedule.schedule import Schedule, Stage
-from weft.schedule.space import Point, Space
 from weft.targets.base import Target
 from weft.targets.cpu import amx
 from weft.targets.cpu.default_loops import LEAST_PARALLEL_WORK, schedule_reduction
-from weft.targets.cpu.default_tiles import ceildiv
-from weft.targets.cpu.spaces.attention import STAGES, by_heads, final_loops, sizes_of
-from weft.targets.cpu.spaces.matmul_amx import KINDS, TILE, multiply_tiles, split_tiles, tile_layout
-from weft.targets.cpu.unit import Unit
+from weft.targets.cpu.model import ruled
+from weft.targets.cpu.sketches.attention import STAGES, by_heads, final_loops, sizes_of
+from weft.targets.cpu.sketches.matmul_amx import KINDS, TILE, multiply_tiles, split_tiles, tile_layout
 
 KIND = KINDS["bfloat16", "bfloat16", "float32"]
 DEPTH = KIND.depth
@@ -62,8 +62,8 @@ def _block(sizes: Sizes) -> int:
     return TILE if sizes.queries <= TILE else 2 * TILE
 
 
-def space(unit: Unit) -> Space | None:
-    """The space of a fused attention of bfloat16; None for any other product, or another machine."""
+def match(unit: Unit) -> Sketch | None:
+    """The sketch of a fused attention of bfloat16; None for any other product, or another machine."""
     s = unit.schedule
     if unit.facts.block.name != SCORES or not STAGES <= set(names_of(s)) or not amx.available(unit.target):
         return None
@@ -84,7 +84,7 @@ def space(unit: Unit) -> Space | None:
         unit.done.update(block.name for block in blocks_in(s.func.body) if block.writes[0].buffer.scope == "amx.tile")
 
     knobs = {"block": (point["block"],), "width": tuple(sorted({TILE, width})), "by_heads": (0, 1)}
-    return Space("attention_amx", knobs, point, apply)
+    return ruled("attention_amx", unit, knobs, point, apply)
 
 
 @dataclass
@@ -217,4 +217,4 @@ class _Sketch:
             stage.parallel(stage.fuse(*stage.loops[:3]))
 
 
-__all__ = ["padded", "space"]
+__all__ = ["padded", "match"]

@@ -17,16 +17,16 @@ import dataclasses
 import math
 
 from weft.loop.ir import Axis
+from weft.plan.planner import Unit
+from weft.plan.sketch import Point, Sketch, ceildiv
 from weft.schedule.facts import extent
 from weft.schedule.schedule import Stage
-from weft.schedule.space import Point, Space
 from weft.targets.cpu import dot
 from weft.targets.cpu.default_loops import extent_of
-from weft.targets.cpu.default_tiles import ceildiv
-from weft.targets.cpu.spaces.conv_amx import Shape, load_bytes, outer_loops, shape_of, weight_names
-from weft.targets.cpu.spaces.matmul_dot import GROUP
-from weft.targets.cpu.spaces.matmul_facts import sums_and_final
-from weft.targets.cpu.unit import Unit
+from weft.targets.cpu.model import ruled
+from weft.targets.cpu.sketches.conv_amx import Shape, load_bytes, outer_loops, shape_of, weight_names
+from weft.targets.cpu.sketches.matmul_dot import GROUP
+from weft.targets.cpu.sketches.matmul_facts import sums_and_final
 
 DOTS = {16: dot.VNNI, 8: dot.VNNI_HALF}
 """The instructions by the number of output channels that they take."""
@@ -37,8 +37,8 @@ LATENCY = 5.0
 MOST_VECTORS, MOST_HIGH = 6, 4
 
 
-def space(unit: Unit) -> Space | None:
-    """The space of a convolution of bytes in blocks of channels; None for other programs, or other machines."""
+def match(unit: Unit) -> Sketch | None:
+    """The sketch of a convolution of bytes in blocks of channels; None for other programs, or other machines."""
     shape = shape_of(unit) if {"avx512vnni", "avx512vl"} <= unit.target.features else None
     if shape is None:
         return None
@@ -55,7 +55,7 @@ def space(unit: Unit) -> Space | None:
     }
     by_rows = int(load_bytes(shape.image) >= load_bytes(shape.weight))
     default = {"vectors": vectors, "high": high, "wide": wide, "by_rows": by_rows}
-    return Space("conv_dot", knobs, default, lambda point: _apply(unit, shape, point))
+    return ruled("conv_dot", unit, knobs, default, lambda point: _apply(unit, shape, point))
 
 
 def _vectors(shape: Shape) -> list[int]:

@@ -14,17 +14,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from weft.expr.nodes import Load, Var, int_value
+from weft.plan.planner import Unit
+from weft.plan.sketch import Point, Sketch, ceildiv
 from weft.schedule.facts import facts_of
 from weft.schedule.schedule import Schedule, Stage
-from weft.schedule.space import Point, Space
 from weft.targets.base import Target
 from weft.targets.cpu import dot
 from weft.targets.cpu.default_loops import LEAST_PARALLEL_WORK, extent_of, parallelize, schedule_elementwise
-from weft.targets.cpu.default_tiles import ceildiv
-from weft.targets.cpu.spaces.matmul import lanes_last, register_tile
-from weft.targets.cpu.spaces.matmul_amx import dimension
-from weft.targets.cpu.spaces.matmul_facts import Product, is_whole, product_of, sums_and_final
-from weft.targets.cpu.unit import Unit
+from weft.targets.cpu.model import ruled
+from weft.targets.cpu.sketches.matmul import lanes_last, register_tile
+from weft.targets.cpu.sketches.matmul_amx import dimension
+from weft.targets.cpu.sketches.matmul_facts import Product, is_whole, product_of, sums_and_final
 
 LANES = 16
 """Columns of one instruction."""
@@ -43,8 +43,8 @@ class _Copies:
     left: Stage | None
 
 
-def space(unit: Unit) -> Space | None:
-    """The space of a product of bytes; None for other programs, or other machines."""
+def match(unit: Unit) -> Sketch | None:
+    """The sketch of a product of bytes; None for other programs, or other machines."""
     product = product_of(unit) if "avx512vnni" in unit.target.features else None
     if product is None or product.left.buffer is product.right.buffer or not is_whole(product):
         return None
@@ -62,7 +62,7 @@ def space(unit: Unit) -> Space | None:
     def apply(point: Point) -> None:
         _apply(unit, product, point)
 
-    return Space("matmul_dot", knobs, point, apply)
+    return ruled("matmul_dot", unit, knobs, point, apply)
 
 
 def _is_whole_depth(product: Product, load: Load) -> bool:

@@ -32,13 +32,13 @@ from weft.ops.attention_fused import (
     Padded,
     Sizes,
 )
+from weft.plan.planner import Unit
+from weft.plan.sketch import Point, Sketch, ceildiv
 from weft.schedule.facts import block_named, extent, facts_of, names_of, sole_reader
 from weft.schedule.schedule import Schedule, Stage
-from weft.schedule.space import Point, Space
 from weft.targets.base import Target
 from weft.targets.cpu.default_loops import LEAST_PARALLEL_WORK, extent_of, schedule_reduction
-from weft.targets.cpu.default_tiles import ceildiv
-from weft.targets.cpu.unit import Unit
+from weft.targets.cpu.model import ruled
 
 DEPTH = 4
 """Steps of a product that are written out, at most."""
@@ -141,8 +141,8 @@ def _step_cycles(rows: int, vectors: int, moved: float) -> float:
 # --------------------------------------------------------------------------------------------------------- the sketch
 
 
-def space(unit: Unit) -> Space | None:
-    """The space of a fused attention; None for any other product."""
+def match(unit: Unit) -> Sketch | None:
+    """The sketch of a fused attention; None for any other product."""
     s = unit.schedule
     if unit.facts.block.name != SCORES or not {MASKED, TOP, GROWN, TOTAL, MIXED} <= set(names_of(s)):
         return None
@@ -160,7 +160,7 @@ def space(unit: Unit) -> Space | None:
         _Sketch(s, final.name, sizes, point, target).apply(found)
         unit.done.update(set(names_of(s)) - others)
 
-    return Space("attention", _knobs(s, point, lanes), point, apply)
+    return ruled("attention", unit, _knobs(s, point, lanes), point, apply)
 
 
 def _knobs(s: Schedule, point: Point, lanes: int) -> dict[str, tuple[int, ...]]:
@@ -369,4 +369,4 @@ class _Sketch:
                 s[name].parallel(s[name].fuse(*s[name].axis[:2]))
 
 
-__all__ = ["default_point", "padded", "space"]
+__all__ = ["default_point", "padded", "match"]

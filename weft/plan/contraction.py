@@ -1,0 +1,197 @@
+"""The one recogniser of a product: which operands a block multiplies and sums, and which part each axis plays.
+
+    C[n, co, y, x] += A[n, ci, y + ky, x + kx] * W[co, ci, ky, kx]
+
+        operands      A, W          perhaps converted, scaled by a number, or a whole number in two parts
+        only(A)       n, y, x       "rows" of the matrix product that it is: the pixels
+        only(W)       co            its "columns"
+        both          none          a batch: each product has operands of its own
+        reduce        ci, ky, kx    of which ky and kx are a window: they share an index of A with a spatial axis
+
+A matrix product, a batched or transposed one, a convolution in any layout, a depthwise one and a step of a recurrence
+are all of this form; a sketch asks for the parts that it needs, and takes None for an answer where there are others.
+In: `Facts` of a block. Out: a `Contraction`, or None.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from weft.expr.nodes import Add, Buffer, Cast, Const, Expr, FloorDiv, Load, Mul, Var, int_value, sub
+from weft.expr.simplify import simplify
+from weft.expr.structural import structural_equal
+from weft.expr.visit import uses_any, walk
+from weft.loop.ir import Axis
+from weft.loop.tree import blocks_in
+from weft.schedule.facts import Facts, extent, facts_of, sole_reader
+from weft.schedule.schedule import Schedule
+
+LEAST_DEPTH = 4
+"""A sum of fewer products is elementwise work."""
+
+
+def uses(load: Load, axis: Axis) -> bool:
+    """Whether a load's place depends on an axis."""
+    return any(uses_any(index, {axis.var}) for index in load.indices)
+
+
+def load_bytes(load: Load) -> int:
+    """The size of what a load reads from."""
+    return math.prod(int_value(size) or 1 for size in load.buffer.shape) * int(load.buffer.dtype.bytes)
+
+
+@dataclass(frozen=True)
+class Contraction:
+    """A sum of products: its block's facts, and the two operands, each read by one load."""
+
+    facts: Facts
+    operands: tuple[Load, Load]
+
+    def other(self, operand: Load) -> Load:
+        """The other operand."""
+        return self.operands[1] if operand is self.operands[0] else self.operands[0]
+
+    def only(self, operand: Load) -> tuple[Axis, ...]:
+        """The spatial axes along which one operand moves and the other stays."""
+        other = self.other(operand)
+        return tuple(axis for axis in self.facts.spatial if uses(operand, axis) and not uses(other, axis))
+
+    @property
+    def both(self) -> tuple[Axis, ...]:
+        """The spatial axes along which both operands move: products with operands of their own, or groups."""
+        return tuple(axis for axis in self.facts.spatial if all(uses(load, axis) for load in self.operands))
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether every axis runs in any order: no step of a recurrence."""
+        return all(axis.kind == "spatial" for axis in self.facts.spatial)
+
+    @property
+    def kinds(self) -> tuple[str, str, str]:
+        """The element types of the operands, and of the sums."""
+        a, b = self.operands
+        return a.buffer.dtype.name, b.buffer.dtype.name, self.facts.target.dtype.name
+
+    def weights(self, constants: Collection[Buffer]) -> tuple[Load, Load] | None:
+        """The operand that changes, and the one that never does; None where that is not one each."""
+        fixed = [load for load in self.operands if load.buffer in constants]
+        if len(fixed) != 1 or self.operands[0].buffer is self.operands[1].buffer:
+            return None
+        return self.other(fixed[0]), fixed[0]
+
+    def along(self, operand: Load, axis: Axis) -> tuple[Axis, ...]:
+        """The reduction axes that share an index of an operand with an axis: the window that moves along it."""
+        indices = [index for index in operand.indices if uses_any(index, {axis.var})]
+        return tuple(tap for tap in self.facts.reduce if any(uses_any(index, {tap.var}) for index in indices))
+
+    def group(self, operand: Load, axis: Axis) -> int | None:
+        """How many neighbours along an axis of the other operand meet the same elements of this one.
+
+        All of them where it does not move; those of a group where it moves by quotients; 1 where each has its own; None
+        where that varies.
+        """
+        sizes: set[int] = set()
+        for index in operand.indices:
+            divided = [e for e in walk(index) if isinstance(e, FloorDiv) and e.a is axis.var]
+            if index is axis.var:
+                sizes.add(1)
+            elif sum(e is axis.var for e in walk(index)) != len(divided):
+                return None
+            sizes.update(int_value(e.b) or 0 for e in divided)
+        size = sizes.pop() if len(sizes) == 1 else 0 if sizes else extent(axis)
+        return size if size > 0 and extent(axis) % size == 0 else None
+
+    def dimension(self, operand: Load, axis: Axis) -> int | None:
+        """The one dimension of an operand that an axis indexes: by itself, or after a start that does not use it."""
+        using = [d for d, index in enumerate(operand.indices) if uses_any(index, {axis.var})]
+        if len(using) != 1:
+            return None
+        start = simplify(sub(operand.indices[using[0]], axis.var), self.facts.ranges)
+        return None if uses_any(start, {axis.var}) else using[0]
+
+    def low_part(self, operand: Load) -> Load | None:
+        """Where an operand holds the upper part of whole numbers: the load of the lower part, at the same place."""
+        others = (e for e in self.facts.loads if e.buffer is not operand.buffer and e.buffer is not self.facts.target)
+        return next((e for e in others if operand.buffer.dtype.is_integer and _same_place(operand, e)), None)
+
+
+def is_sum_of_products(facts: Facts) -> bool:
+    """Whether a block multiplies operands that spread over different axes and adds up: whatever they are made of."""
+    store = facts.store
+    if store is None or len(facts.loads) < 2 or facts.depth < LEAST_DEPTH:
+        return False
+    if not any(type(node) is Mul and node.dtype is store.value.dtype for node in walk(store.value)):
+        return False
+    spread = {frozenset(axis.var for axis in facts.spatial if uses(load, axis)) for load in facts.loads}
+    return len(spread) > 1
+
+
+def contraction_of(facts: Facts) -> Contraction | None:
+    """The contraction that a block is, where it is a sum of products of two loads; None for any other block."""
+    store = facts.store
+    if store is None or store.predicate is not None or type(store.value) is not Add or not is_sum_of_products(facts):
+        return None
+    own = Load(store.buffer, store.indices)
+    value = store.value
+    term = value.b if structural_equal(value.a, own) else value.a
+    if type(term) is not Mul or not (structural_equal(value.a, own) or structural_equal(value.b, own)):
+        return None
+    a, b = _operand(term.a), _operand(term.b)
+    return None if a is None or b is None or a is b else Contraction(facts, (a, b))
+
+
+def _operand(e: Expr) -> Load | None:
+    """The load of an operand, perhaps converted or scaled; of a number in two parts (high * c + low) the first."""
+    if type(e) is Mul and type(e.b) is Const:
+        e = e.a
+    while type(e) is Cast:
+        e = e.value
+    if type(e) is Add and type(e.a) is Mul and type(e.a.b) is Const:
+        high, low = _operand(e.a.a), _operand(e.b)
+        return high if high is not None and low is not None and _same_place(high, low) else None
+    return e if type(e) is Load else None
+
+
+def _same_place(a: Load, b: Load) -> bool:
+    return len(a.indices) == len(b.indices) and all(map(structural_equal, a.indices, b.indices))
+
+
+# ---------------------------------------------------------------------------------------------------------- epilogues
+
+
+def same_points(maker: Facts, reader: Facts, indices: list[Expr]) -> Mapping[Var, Var] | None:
+    """The reader's axis for each axis of a maker whose element it reads at `indices`, where both walk over the same.
+
+    Axes of length 1 pair up: what broadcasts is read at 0.
+    """
+    if list(maker.block.writes[0].mins) != [axis.var for axis in maker.spatial]:
+        return None
+    single = [axis.var for axis in reader.spatial if extent(axis) == 1 and axis.var not in indices]
+    mapping: dict[Var, Var] = {}
+    for axis, index in zip(maker.spatial, indices):
+        if extent(axis) == 1 and not isinstance(index, Var) and single:
+            mapping[axis.var] = single.pop(0)
+        elif isinstance(index, Var) and index not in mapping.values():
+            mapping[axis.var] = index
+        else:
+            return None
+    walked = {axis.var for axis in reader.spatial} - set(single)
+    return mapping if walked == set(mapping.values()) else None
+
+
+def producers_of_epilogue(s: Schedule, reader: Facts) -> list[tuple[Facts, dict[Var, Var]]]:
+    """The reductions whose results a block takes, each at the block's own element and by it alone; largest first."""
+    found: list[tuple[Facts, dict[Var, Var]]] = []
+    for region in reader.block.reads:
+        if region.buffer in s.func.buffers or sole_reader(s.func, region.buffer) is None:
+            continue
+        makers = [b for b in blocks_in(s.func.body) if any(w.buffer is region.buffer for w in b.writes)]
+        maker = facts_of(makers[0]) if len(makers) == 1 else None
+        if maker is None or not maker.is_reduction or any(int_value(size) != 1 for size in region.extents):
+            continue
+        mapping = same_points(maker, reader, list(region.mins))
+        if mapping is not None:
+            found.append((maker, dict(mapping)))
+    return sorted(found, key=lambda pair: -pair[0].points * pair[0].depth)

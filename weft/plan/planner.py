@@ -1,0 +1,161 @@
+"""The planner: one driver that gives any program its schedule, on any target.
+
+In: the schedule of a fused group as `te.create_schedule` gives it, a target, and the parameters that never change. Out:
+the same schedule, with loops that run well. What a target offers is its `Families` (part of its manifest):
+
+    inline        producers that cost little are inlined into their readers
+    whole         sketches of a contraction together with the stages around it (attention, Winograd)
+    contractions  sketches of a contraction with the elementwise block that reads its sums (its epilogue)
+    rest          ways for what is no contraction, tried in order: rows, reductions, recurrences, elementwise blocks
+    plain         the least that always works for a block on its own
+
+All sketches that match are offered to `pick`, which gives points in the order in which they are tried: the analytic
+pick by estimated cost, a record's or a tuner's first where there is one. Steps that turn out not to be legal are taken
+back, with the reason kept (`Schedule.tried`, `weft inspect --stage plan`).
+"""
+
+from __future__ import annotations
+
+import functools
+import heapq
+import operator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from weft.expr.nodes import Buffer, Var
+from weft.loop.ir import Block
+from weft.plan.contraction import Contraction, contraction_of, is_sum_of_products, producers_of_epilogue
+from weft.plan.sketch import Point, Sketch
+from weft.schedule.facts import Facts, block_named, facts_of, names_of
+from weft.schedule.schedule import Schedule
+
+
+@dataclass
+class Unit:
+    """A block that is to be scheduled, with what belongs to its loops.
+
+    `epilogue` is the elementwise block that reads the sums of a contraction, each at its own element, and is their only
+    reader (None where there is none); `to_epilogue` maps the contraction's axes to the epilogue's. `constants` are
+    parameters that never change: a copy of one that stands outside all loops is made when the model is compiled. `done`
+    collects the names of the blocks that need no further schedule: a sketch adds every block that it has dealt with.
+    """
+
+    schedule: Schedule
+    facts: Facts
+    target: Any
+    constants: Collection[Buffer]
+    done: set[str] = field(default_factory=set)
+    epilogue: Block | None = None
+    to_epilogue: dict[Var, Var] = field(default_factory=dict)
+
+    @functools.cached_property
+    def contraction(self) -> Contraction | None:
+        """The contraction that the block is, where its operands are two loads."""
+        return contraction_of(self.facts)
+
+    @property
+    def name(self) -> str:
+        """The name of the block that stores the result."""
+        return self.facts.block.name if self.epilogue is None else self.epilogue.name
+
+
+Match = Callable[[Unit], "Sketch | None"]
+"""The sketch of a family for a unit; None for what it does not know."""
+
+Way = Callable[[Unit], bool]
+"""Schedules a unit; False (nothing changed) for what it does not know."""
+
+Choice = tuple[Sketch, Point, float]
+"""A point of a sketch, and the seconds that it is estimated to take."""
+
+Pick = Callable[[Unit, Sequence[Sketch]], Iterable[Choice]]
+"""Points of sketches in the order in which they are to be tried."""
+
+
+@dataclass(frozen=True)
+class Families:
+    """What a target offers for the parts of a program."""
+
+    inline: Callable[[Schedule], None]
+    whole: tuple[Match, ...]
+    contractions: tuple[Match, ...]
+    rest: tuple[Way, ...]
+    plain: Callable[[Unit], None]
+    first: Callable[[Schedule, Any, set[str]], None] | None = None
+    """What is done to a program before its units are looked at."""
+    is_scheduled: Callable[[Schedule, str], bool] = lambda schedule, name: False
+    """Whether a block needs nothing further although no unit took it."""
+    reads_once: Callable[[Facts, Collection[Buffer]], bool] = lambda facts, constants: False
+    """Whether a contraction is better read as a reduction: its operand streams through once."""
+
+
+def analytic(unit: Unit, sketches: Sequence[Sketch]) -> Iterator[Choice]:
+    """The legal points of all sketches by what the target's facts say that they cost."""
+
+    def offers(sketch: Sketch) -> Iterator[Choice]:
+        return ((sketch, point, cost) for point, cost in sketch.ranked())
+
+    return heapq.merge(*map(offers, sketches), key=operator.itemgetter(2))
+
+
+def choose(unit: Unit, matches: Sequence[Match], pick: Pick) -> bool:
+    """Applies the first legal point in the order of the pick; False (nothing changed) where there is none."""
+    sketches = [sketch for match in matches if (sketch := match(unit)) is not None]
+    for sketch, point, cost in pick(unit, sketches):
+        with unit.schedule.attempt(sketch.name, unit.done, point=point, cost=cost) as tried:
+            sketch.apply(point)
+        if tried:
+            return True
+    return False
+
+
+def plan(
+    schedule: Schedule, target: Any, families: Families, constants: Collection[Buffer] = (), pick: Pick = analytic
+) -> None:
+    """Schedules a program in place."""
+    families.inline(schedule)
+    done: set[str] = set()
+    if families.first is not None:
+        families.first(schedule, target, done)
+    for name in names_of(schedule):
+        unit = _unit(schedule, name, target, constants, done)
+        if is_sum_of_products(unit.facts) and choose(unit, families.whole, pick):
+            break
+    for name in reversed(names_of(schedule)):
+        if name in done or name not in names_of(schedule) or families.is_scheduled(schedule, name):
+            continue
+        with schedule.attempt(f"unit {name}", done) as tried:
+            _schedule_unit(_unit(schedule, name, target, constants, done), families, pick)
+        if not tried:
+            families.plain(_unit(schedule, name, target, constants, done))
+        done.add(name)
+
+
+def _unit(schedule: Schedule, name: str, target: Any, constants: Collection[Buffer], done: set[str]) -> Unit:
+    return Unit(schedule, facts_of(block_named(schedule, name)), target, constants, done)
+
+
+def _schedule_unit(unit: Unit, families: Families, pick: Pick) -> None:
+    """Schedules a block with the contraction, or the earlier stages, that belong to its loops."""
+    for part in _contractions(unit):
+        if not families.reads_once(part.facts, unit.constants) and choose(part, families.contractions, pick):
+            unit.done.add(part.facts.block.name)
+            return
+    if not any(way(unit) for way in families.rest):
+        families.plain(unit)
+
+
+def _contractions(unit: Unit) -> Iterator[Unit]:
+    """The block itself where it sums products; else those blocks whose sums it takes as their epilogue."""
+    facts = unit.facts
+    if facts.is_ordered:
+        return
+    if facts.is_reduction:
+        # A tile of a result that is stored along fewer dimensions is no tile of its axes.
+        if is_sum_of_products(facts) and len(facts.block.writes[0].mins) == len(facts.spatial):
+            yield unit
+        return
+    for maker, mapping in producers_of_epilogue(unit.schedule, facts):
+        if is_sum_of_products(maker) and maker.block.name not in unit.done:
+            yield Unit(unit.schedule, maker, unit.target, unit.constants, unit.done, facts.block, mapping)

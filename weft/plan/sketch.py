@@ -1,0 +1,119 @@
+"""A sketch: a family of schedules for a part of a program, with knobs, and what each of its points costs.
+
+A target's `match` functions give, for a part of a program, the sketches that fit it. Structure is a knob like any other
+(packed or in place, which axis lies along lanes, which micro-kernel). All of `legal`, `cost` and `features` take
+columns of points, so that a space is scored as a whole: 10⁵ points take milliseconds.
+
+    points = sketch.columns()                 every point, a column of numbers for each knob
+    sketch.cost(points)                       seconds, estimated from the facts about the machine
+    sketch.apply(sketch.point(points, 17))    the steps with the numbers of one point; a WeftError if one is not legal
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from weft.core.errors import ScheduleError
+
+Point = Mapping[str, int]
+"""A number for each knob."""
+
+Columns = Mapping[str, "np.ndarray[Any, Any]"]
+"""Many points: for each knob an array of their numbers."""
+
+MOST_POINTS = 1 << 20
+"""A space with more points is scored in part: each knob's choices are thinned out evenly."""
+
+
+def ceildiv(a: int, b: int) -> int:
+    """a / b rounded up."""
+    return -(-a // b)
+
+
+def _all_legal(columns: Columns) -> Any:
+    return np.ones(_count(columns), bool)
+
+
+def _count(columns: Columns) -> int:
+    return len(next(iter(columns.values()))) if columns else 1
+
+
+@dataclass(frozen=True)
+class Sketch:
+    """A family of schedules: for each knob its choices; which points are legal, what each costs, what applies one."""
+
+    name: str
+    knobs: Mapping[str, tuple[int, ...]]
+    apply: Callable[[Point], None]
+    cost: Callable[[Columns], Any]
+    """Estimated seconds of each point."""
+    legal: Callable[[Columns], Any] = field(default=_all_legal)
+    """Which points make sense: a bool for each. What only applying can tell is told by a refusal."""
+
+    def __post_init__(self) -> None:
+        empty = [knob for knob, choices in self.knobs.items() if not choices]
+        if empty:
+            raise ScheduleError("sketch", self.name, f"no choice for {', '.join(empty)}")
+
+    @property
+    def size(self) -> int:
+        """How many points it has, legal or not."""
+        return math.prod(len(choices) for choices in self.knobs.values())
+
+    def columns(self, most: int = MOST_POINTS) -> Columns:
+        """All points, in the order of the knobs' choices; at most so many, spread evenly."""
+        choices = {knob: np.asarray(numbers, np.int64) for knob, numbers in self.knobs.items()}
+        while math.prod(len(numbers) for numbers in choices.values()) > most:
+            longest = max(choices, key=lambda knob: len(choices[knob]))
+            choices[longest] = choices[longest][::2] if len(choices[longest]) > 2 else choices[longest][:1]
+        grids = np.meshgrid(*choices.values(), indexing="ij") if choices else []
+        return {knob: grid.ravel() for knob, grid in zip(choices, grids)}
+
+    def point(self, columns: Columns, at: int) -> dict[str, int]:
+        """One point of some columns."""
+        return {knob: int(numbers[at]) for knob, numbers in columns.items()}
+
+    def features(self, columns: Columns) -> Any:
+        """What a learned cost model sees of each point, float32[points, features]: the estimate, and the knobs."""
+        estimate = np.log2(np.maximum(np.asarray(self.cost(columns), np.float64), 1e-12))
+        logs = [np.log2(np.maximum(np.asarray(numbers, np.float64), 0) + 1) for numbers in columns.values()]
+        return np.stack([np.broadcast_to(estimate, (_count(columns),)), *logs], axis=1).astype(np.float32)
+
+    def ranked(self, most: int = 8) -> Iterator[tuple[dict[str, int], float]]:
+        """The legal points that cost least, best first, each with its estimate; of equals the first."""
+        columns = self.columns()
+        cost = np.where(self.legal(columns), np.asarray(self.cost(columns), np.float64), np.inf)
+        best = np.argsort(cost, kind="stable")[:most]
+        for at in best:
+            if np.isfinite(cost[at]):
+                yield self.point(columns, int(at)), float(cost[at])
+
+    def check(self, point: Point) -> None:
+        """Raises where a point names other knobs, or a number that is none of a knob's choices."""
+        if point.keys() != self.knobs.keys():
+            raise ScheduleError("sketch", self.name, f"its knobs are {list(self.knobs)}, not {list(point)}")
+        for knob, number in point.items():
+            if number not in self.knobs[knob]:
+                reason = f"{knob} cannot be {number}: its choices are {list(self.knobs[knob])}"
+                raise ScheduleError("sketch", self.name, reason)
+
+
+OFF_RULE = 0.02
+"""How much longer a point is taken to last for each doubling of a knob away from what a rule says."""
+
+
+def around_rule(rule: Point, seconds: float) -> Callable[[Columns], Any]:
+    """The cost of points by a rule that names the best one: more, the further away a point is."""
+
+    def cost(columns: Columns) -> Any:
+        total = np.full(_count(columns), 1.0)
+        for knob, number in rule.items():
+            total += OFF_RULE * np.abs(np.log2((columns[knob] + 1.0) / (number + 1.0)))
+        return seconds * total
+
+    return cost

@@ -1,0 +1,82 @@
+"""The numbers of the cost model that were fitted, each with where it comes from.
+
+Estimates are seconds: cycles of one core (`machine.py`), shared by the cores. What a family reaches of the peak was
+read off `python -m benchmarks.conv`, `benchmarks.conv_kinds` and `benchmarks.programs` on one core of a Sapphire Rapids
+(AVX-512 and AMX, 2.0–2.6 GHz): medians of the rows that a family takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from weft.plan.contraction import load_bytes
+from weft.plan.planner import Unit
+from weft.plan.sketch import Point, Sketch, around_rule
+from weft.targets.base import Target
+from weft.targets.cpu.machine import Core, core_of, seconds
+
+SHARES = {
+    "matmul": 0.9, "matmul_dot": 0.7, "matmul_amx": 0.5, "convolution": 0.93, "conv_dot": 0.6, "conv_amx": 0.4,
+    "rows": 0.6, "window": 0.6, "winograd": 0.8, "attention": 0.7, "attention_amx": 0.3, "register tile": 0.4,
+}  # fmt: skip
+"""The part of the peak that a family's best point reaches in the median of its rows."""
+
+DOT_GROUP, TILE_PRODUCTS = 4, 512
+"""Products of bytes in a lane of a dot product; multiply-adds of bfloat16 that a matrix unit does in a cycle, a fact of
+AMX (16 × 16 × 32 in 16 cycles); bytes are twice as many."""
+
+
+def product_rate(name: str, unit: Unit) -> float:
+    """Multiply-adds that a core can do in a cycle with the instructions of a family."""
+    if name.endswith("amx"):
+        return float(TILE_PRODUCTS * 2 // max(unit.facts.loads[0].buffer.dtype.bytes, 1))
+    lanes = int(unit.target.lanes(unit.facts.target.dtype)) * (DOT_GROUP if name.endswith("dot") else 1)
+    return core_of(unit.target).multiply_adds * lanes
+
+
+def step_cycles(core: Core, rows: Any, vectors: Any, parts: Any = 1) -> Any:
+    """Cycles of a step of the reduction for a register tile of `rows` × `vectors` accumulators, each in so many parts.
+
+    A step multiplies each of `vectors` vectors with each of `rows` numbers that are broadcast; a sum waits for itself.
+    """
+    issued = np.maximum(rows * vectors / core.multiply_adds, (rows + vectors) / core.loads)
+    return np.maximum(issued, core.latency / parts)
+
+
+def tile_share(target: Target, rows: int, vectors: int, parts: int = 1) -> float:
+    """The part of the peak that a register tile leaves room for."""
+    core = core_of(target)
+    return float(rows * vectors / core.multiply_adds / step_cycles(core, rows, vectors, parts))
+
+
+def product_seconds(name: str, unit: Unit, share: float = 1.0) -> float:
+    """What a contraction takes at the family's share of the peak, or while its operands come from behind the caches.
+
+    `share` is what a register tile leaves of the family's share.
+    """
+    facts = unit.facts
+    cycles = facts.points * facts.depth / product_rate(name, unit) / (SHARES[name] * share)
+    read = sum(load_bytes(load) for load in facts.loads)
+    return float(seconds(max(cycles, read / _bytes_a_cycle(read, unit.target)), unit.target))
+
+
+def _bytes_a_cycle(size: int, target: Target) -> float:
+    core = core_of(target)
+    _, second, third = target.cache_bytes
+    return core.second_level if size <= second else core.third_level if size <= third else core.memory
+
+
+def ruled(
+    name: str,
+    unit: Unit,
+    knobs: Mapping[str, tuple[int, ...]],
+    rule: Point,
+    apply: Callable[[Point], None],
+    share: float = 1.0,
+) -> Sketch:
+    """A sketch whose best point is told by a rule; the others are estimated by how far away they are."""
+    choices = {knob: tuple(sorted({*numbers, rule[knob]})) for knob, numbers in knobs.items()}
+    return Sketch(name, choices, apply, around_rule(rule, product_seconds(name, unit, share)))
