@@ -81,7 +81,8 @@ def test_a_right_manifest_is_made():
         ({"peaks": lambda target: None}, "peaks is a function of (target, threads)"),
         ({"local_devices": lambda target: []}, "local_devices is a function of ()"),
         ({"device": lambda target: None}, "device is a DeviceSpec, or None for native code"),
-        ({"device": DeviceSpec(generate=None, open=lambda target: None)}, "device.generate is missing"),
+        ({"device": DeviceSpec(open=lambda target: None)}, "device.generate is missing"),
+        ({"device": DeviceSpec(stages=["ptx"])}, "device.stages is a mapping from names to pairs, not ['ptx']"),
         (
             {"device": DeviceSpec(generate=lambda f, t: None, open=lambda t: None, stages={"x": print})},
             "device.stages['x'] is a pair of a function (program, target) and a language",

@@ -352,13 +352,17 @@ def _no_checks(target: Target) -> Iterable[Check]:
     return ()
 
 
+_GIVEN: Any = None
+"""Stands for a field that every manifest has to give; a manifest without one is refused with all that is wrong."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class DeviceSpec:
     """How the lowered programs of a kind of machine become programs of a device, and what runs them."""
 
-    generate: Callable[[Func, Target], DeviceProgram]
+    generate: Callable[[Func, Target], DeviceProgram] = _GIVEN
     """What the device takes (source text or a stream of instructions), its launches, and the memory between them."""
-    open: Callable[[Target], Device]
+    open: Callable[[Target], Device] = _GIVEN
     """The device that a target stands for; a TargetError where it is none of this machine."""
     machine_codes: Callable[[Sequence[DeviceProgram], Target], list[bytes]] = _no_codes
     """Machine code of programs, where it can be made without the device: a module file keeps it."""
@@ -379,10 +383,6 @@ class Algorithms:
     """For `fix_weights`: a weight in fewer bytes, or None."""
     products: Callable[[Target, int], Callable[[Node, Array], Sequence[Alternative]]] | None = None
     """For `choose_algorithms`, in a model with so many bytes of weights: the other algorithms for a node."""
-
-
-_GIVEN: Any = None
-"""Stands for a field that every manifest has to give; a manifest without one is refused with all that is wrong."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -467,12 +467,15 @@ def _problems(spec: TargetSpec) -> Iterable[str]:
     for name, value in spec.parts().items():
         if name in _TAKES and not (value is None and name in _MAY_LACK):
             yield from _misfits(name, value, _TAKES[name])
-    if isinstance(spec.device, DeviceSpec):
-        for name, stage in spec.device.stages.items():
-            if not (isinstance(stage, tuple) and len(stage) == 2 and isinstance(stage[1], str)):
-                yield f"device.stages[{name!r}] is a pair of a function (program, target) and a language"
-            else:
-                yield from _misfits(f"device.stages[{name!r}]", stage[0], ("program", "target"))
+    stages = spec.device.stages if isinstance(spec.device, DeviceSpec) else {}
+    if not isinstance(stages, Mapping):
+        yield f"device.stages is a mapping from names to pairs, not {stages!r}"
+        stages = {}
+    for name, stage in stages.items():
+        if not (isinstance(stage, tuple) and len(stage) == 2 and isinstance(stage[1], str)):
+            yield f"device.stages[{name!r}] is a pair of a function (program, target) and a language"
+        else:
+            yield from _misfits(f"device.stages[{name!r}]", stage[0], ("program", "target"))
     if spec.startup is not None and spec.device is not None:
         yield "startup is for native code: a device's programs make no library"
 
@@ -490,6 +493,8 @@ def _misfits(name: str, function: Any, takes: tuple[str, ...]) -> Iterable[str]:
     else:
         try:
             inspect.signature(function).bind(*takes)
+        except ValueError:
+            return  # a function of C's that does not say what it takes
         except TypeError:
             given = getattr(function, "__qualname__", repr(function))
             yield f"{wanted}, and {given}{inspect.signature(function)} cannot be called so"
