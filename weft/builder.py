@@ -119,7 +119,7 @@ def lower(what: Schedule | Func, args: Sequence[Any] | None = None, target: str 
     """The loop program as the target's code generator gets it."""
     func = with_arguments(_func(what), args)
     verify(func)
-    return find_target(target).lower(func)  # type: ignore[no-any-return]
+    return find_target(target).lower(func)
 
 
 class Built:
@@ -174,7 +174,7 @@ class BuiltFunction(CompiledFunction):
 
 
 class DeviceBuilt:
-    """A program for a machine with blocks of threads: `lowered`, and `program` with its source and launches."""
+    """A program for a device: `lowered`, and `program` with its source and launches."""
 
     def __init__(self, func: Func, target: Target, name: str) -> None:
         self.name = name
@@ -301,7 +301,7 @@ def build(
 def _compile(func: Func, machine: Target) -> Built | DeviceBuilt:
     try:
         verify(func)
-        if machine.threads is not None:
+        if machine.on_device:
             return DeviceBuilt(func, machine, func.name)
         return Built(func, machine, func.name)
     except RecursionError:

@@ -7,7 +7,6 @@ A copy of a constant that a schedule makes (a packed weight) is taken out of the
 from __future__ import annotations
 
 import hashlib
-import importlib
 import re
 from collections import OrderedDict
 from collections.abc import Collection, Mapping, Sequence
@@ -44,7 +43,7 @@ MOST_CACHED = 512
 class Kernel:
     """One piece of machine code, `int32_t symbol(const int64_t *args, int64_t threads)`, and how it came about.
 
-    On a machine with blocks of threads it is a `program` (source and launches) instead of LLVM IR and object code.
+    For a device it is a `program` (source and launches) instead of LLVM IR and object code.
     """
 
     symbol: str
@@ -106,7 +105,7 @@ class Lifted:
 
 def plan_schedule(program: GroupProgram, target: Target, fixed: Sequence[Buffer]) -> None:
     """Gives a program its schedule: what a target chooses without a trial. `fixed` are parameters that never change."""
-    importlib.import_module(f"{target.package}.default").default_schedule(program.schedule, target, fixed)
+    target.spec.schedule(program.schedule, target, fixed)
 
 
 class KernelCompiler:
@@ -142,7 +141,8 @@ class KernelCompiler:
 
     def _key(self, program: GroupProgram, fixed: list[Buffer]) -> str:
         func = with_arguments(program.schedule.func, program.buffers).replace(name="kernel")
-        machine = f"{self.target.triple}|{self.target.cpu}|{sorted(self.target.features)}|{self.target.cores}"
+        target = self.target
+        machine = f"{target.kind}|{target.triple}|{target.cpu}|{sorted(target.features)}|{target.cores}"
         borders = [(buffer.name, layout) for buffer, layout in program.bordered]
         text = f"{machine}|{[b.name for b in fixed]}|{borders}|{func!r}"
         return hashlib.sha256(text.encode()).hexdigest()
@@ -163,8 +163,8 @@ class KernelCompiler:
 
     def _generated(self, func: Func, label: str) -> Kernel:
         lowered = self.target.lower(func)
-        if self.target.threads is not None:
-            program: DeviceProgram = self.target.generate(lowered)
+        if self.target.on_device:
+            program = self.target.generate(lowered)
             return Kernel(program.name, label, func, program=program)
         text = generate(lowered, self.target, intrinsics=self.target.intrinsics())
         code = self._pool.submit(llvm_compile.emit_object, text, self.target)

@@ -405,7 +405,7 @@ def assemble(
         inputs, outputs, len(state.numbers), constants, state.weights, plan.bytes, plan.unshared, steps,
         last_uses(steps, outputs), plan.in_place,
     )  # fmt: skip
-    drivers = [] if target.threads is not None else [_driver(step, target) for step in steps]
+    drivers = [] if target.on_device else [_driver(step, target) for step in steps]
     return Lowered(program, list(kernels.values()), [text for text in drivers if text], list(items), layouts or {})
 
 

@@ -27,7 +27,7 @@ from weft.executor.constants import Reload, lighten
 from weft.executor.device import DeviceRunner
 from weft.executor.kernels import KernelCompiler
 from weft.executor.lower import Item, Launch, Lowered, OnHost, assemble, choose_items, settle_views, touched_plainly
-from weft.executor.passes import BYTE_DOTS, MATRIX_SCOPE, for_target, optimize
+from weft.executor.passes import for_target, optimize
 from weft.executor.run import Runner
 from weft.executor.steps import HostStep
 from weft.graph.interpreter import operator_of
@@ -254,7 +254,7 @@ class Executor:
     def _build(self, shapes: Mapping[str, Sequence[int]], values: Mapping[str, Array]) -> Specialization:
         graph = for_target(optimize(self.graph, shapes, values), self.target, self.precision)
         lowered = lower_graph(graph, self.target, self.rest)
-        if self.target.threads is not None:
+        if self.target.on_device:
             programs = {kernel.symbol: kernel.program for kernel in lowered.kernels if kernel.program is not None}
             runner: Runner | DeviceRunner
             runner = on_device = DeviceRunner(lowered.program, programs, self.target, self._inner)
@@ -313,11 +313,10 @@ def lower_graph(graph: Graph, target: Target, make_rest: Callable[[Graph], Any])
 
 def _items_in_layouts(graph: Graph, groups: Sequence[Group], compiler: KernelCompiler) -> list[Item]:
     """What runs where, with layouts for the values between kernels; those that the host turns out to see are plain."""
-    in_vectors = knobs.layout and compiler.target.threads is None
-    lanes = compiler.target.vector_bytes // 4 if in_vectors else 0
+    target = compiler.target
+    lanes = target.vector_bytes // 4 if knobs.layout and target.blocks_channels else 0
     compiler.block = max(lanes, 1)
-    tile = TILE_ROWS if MATRIX_SCOPE in compiler.target.scopes else 1
-    narrow = 2 if tile > 1 else int(BYTE_DOTS in compiler.target.features)
+    tile, narrow = (1, 0) if target.matrix is None else (target.matrix.rows, target.matrix.most_bytes)
     fixed: set[Value] = set()
     while True:
         laid = choose_layouts(graph, groups, lanes, fixed, tile, narrow)
@@ -354,10 +353,6 @@ def deciding_inputs(graph: Graph) -> set[int]:
         if any(value in wanted for value in node.outputs) and not node.graphs and not has(node, "shape_only"):
             wanted.update(v for v in node.inputs if v is not None and _may_be_small(v))
     return {at for at, value in enumerate(graph.inputs) if value in wanted and _may_be_small(value)}
-
-
-TILE_ROWS = 16
-"""Rows of a register of a matrix unit."""
 
 
 def _may_be_small(value: Value) -> bool:
