@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from weft.expr.nodes import Address, Buffer, Expr, Load, Var
+from weft.expr.nodes import NODES, Address, Buffer, Expr, Load, Var
 from weft.expr.visit import ExprMutator, map_all, substitute, walk
 from weft.loop.ir import (
     STATEMENTS,
@@ -169,14 +169,24 @@ def substitute_stmt(s: Stmt, mapping: Mapping[Var, Expr]) -> Stmt:
     return on_stmt(s)
 
 
+def _same(self: Mutator, e: Expr) -> Expr:
+    return e
+
+
 class Mutator(ExprMutator):
-    """Rewrites statements and the expressions in them; subclasses add `visit_For`, `visit_Load`, …"""
+    """Rewrites statements and the expressions in them; subclasses add `visit_For`, `visit_Load`, …
+
+    One that has a method for no kind of expression leaves expressions alone: they are not even walked.
+    """
 
     _stmt_handlers: dict[type[Stmt], Callable[[Any, Any], Stmt]] = {}
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         cls._stmt_handlers = {kind: getattr(cls, f"visit_{kind.__name__}", Mutator.generic_stmt) for kind in STATEMENTS}
+        if cls.expr in (ExprMutator.expr, _same) and cls.generic is ExprMutator.generic:
+            cares = any(hasattr(cls, f"visit_{kind.__name__}") for kind in NODES)
+            cls.expr = ExprMutator.expr if cares else _same  # type: ignore[method-assign]
 
     def stmt(self, s: Stmt) -> Stmt:
         """The rewritten statement."""
