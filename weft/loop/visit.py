@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from weft.expr.nodes import NODES, Address, Buffer, Expr, Load, Var
+from weft.expr.nodes import NODES, Address, Buffer, Const, Expr, Load, Var
 from weft.expr.visit import ExprMutator, map_all, substitute, walk
 from weft.loop.ir import (
     STATEMENTS,
@@ -207,10 +207,22 @@ class BufferReplacer(Mutator):
 
     def __init__(self, mapping: Mapping[Buffer, Buffer]) -> None:
         self.mapping = mapping
+        self.done: dict[Expr, Expr] = {}
+
+    def expr(self, e: Expr) -> Expr:
+        """An expression, rewritten once however often it occurs."""
+        kind = type(e)
+        if kind is Var or kind is Const:
+            return e
+        found = self.done.get(e)
+        if found is None:
+            found = self.done[e] = self._handlers[kind](self, e)
+        return found
 
     def visit_Load(self, e: Load) -> Expr:
         """A load of a replaced buffer."""
-        return Load(self.mapping.get(e.buffer, e.buffer), map_all(e.indices, self.expr))
+        buffer, indices = self.mapping.get(e.buffer, e.buffer), map_all(e.indices, self.expr)
+        return e if buffer is e.buffer and indices is e.indices else Load(buffer, indices)
 
     def visit_Address(self, e: Address) -> Expr:
         """An address in a replaced buffer."""
@@ -220,7 +232,8 @@ class BufferReplacer(Mutator):
         """A store to a replaced buffer."""
         done = self.generic_stmt(s)
         assert isinstance(done, Store)
-        return Store(self.mapping.get(done.buffer, done.buffer), done.indices, done.value, done.predicate)
+        buffer = self.mapping.get(done.buffer)
+        return done if buffer is None else Store(buffer, done.indices, done.value, done.predicate)
 
     def visit_Allocate(self, s: Allocate) -> Stmt:
         """An allocation of a replaced buffer."""

@@ -45,13 +45,12 @@ from weft.expr.nodes import (
     wrap,
 )
 from weft.expr.simplify import simplify
-from weft.expr.visit import map_all, walk
+from weft.expr.visit import children, map_all
 from weft.loop.ir import Allocate, For, Func, Let, Seq, Stmt, Store, seq
 from weft.loop.passes.support import Copier, Names, linear
 from weft.loop.passes.support import Linear as LinearForm
 from weft.loop.visit import child_stmts, walk_stmts
 
-_NAMING = frozenset((Var, Load, Address))
 LIMIT = 4096
 """The most statements that the copies of one loop may have."""
 
@@ -121,8 +120,13 @@ class _Unroller(Copier):
 
     def _names(self, e: Expr) -> tuple[Any, ...]:
         """The variables and buffers of an expression that may become others in a copy."""
-        names = [node if type(node) is Var else node.buffer for node in walk(e) if type(node) in _NAMING]  # type: ignore[attr-defined]
-        found = self.names_in[e] = tuple(name for name in dict.fromkeys(names) if name in self.inside)
+        if type(e) is Var:
+            return (e,) if e in self.inside else ()
+        found = self.names_in.get(e)
+        if found is None:
+            parts = [self._names(part) for part in children(e)]
+            own = (e.buffer,) if isinstance(e, (Load, Address)) and e.buffer in self.inside else ()
+            found = self.names_in[e] = tuple(dict.fromkeys((*own, *(name for part in parts for name in part))))
         return found
 
     def visit_Load(self, e: Load) -> Expr:
