@@ -141,6 +141,7 @@ class Context:
     def __init__(self, module: Module) -> None:
         self.module = module
         self.lines: list[str] = []
+        self.common: dict[str, str] = {}
         self.entry: list[str] = []
         self.values: dict[Var, str] = {}
         self.pointers: dict[Buffer, str] = {}
@@ -176,6 +177,13 @@ class Context:
         self.lines.append(f"  {name} = {text}")
         return name
 
+    def once(self, text: str) -> str:
+        """One instruction that reads no memory; its result, or that of the same one earlier in this block."""
+        found = self.common.get(text)
+        if found is None:
+            found = self.common[text] = self.emit(text)
+        return found
+
     def line(self, text: str) -> None:
         """One instruction without a result."""
         self.lines.append("  " + text)
@@ -189,6 +197,7 @@ class Context:
         """Places a label: what follows belongs to its block."""
         self.lines.append(f"{label}:")
         self.label = label
+        self.common = {}
 
     def branch(self, label: str) -> None:
         """Jumps."""
@@ -269,7 +278,7 @@ class Context:
         base = self.base(buffer)
         if index == "0":
             return base
-        return self.emit(f"getelementptr{flags} {types.memory_type(buffer.dtype)}, ptr {base}, i64 {index}")
+        return self.once(f"getelementptr{flags} {types.memory_type(buffer.dtype)}, ptr {base}, i64 {index}")
 
     def base(self, buffer: Buffer) -> str:
         """The base pointer of a buffer."""

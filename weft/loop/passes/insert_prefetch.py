@@ -34,10 +34,10 @@ from weft.expr.nodes import (
 )
 from weft.expr.simplify import simplify
 from weft.expr.structural import structural_key
-from weft.expr.visit import substitute, uses_any, walk
+from weft.expr.visit import substitute, uses_any, walk, walk_once
 from weft.loop.interpreter import register_effect
 from weft.loop.ir import Allocate, Evaluate, For, Func, Let, Stmt, seq
-from weft.loop.visit import Mutator, walk_exprs, walk_stmts
+from weft.loop.visit import Mutator, child_exprs, walk_exprs, walk_stmts
 
 register_effect("prefetch", lambda *arguments: None)
 
@@ -90,7 +90,9 @@ def _fetches(loop: For, name: str, distance: int) -> list[Stmt]:
             hidden.add(s.var)
         elif isinstance(s, Allocate):
             hidden.add(s.buffer)
-    for e in walk_exprs(loop.body):
+    seen: set[Expr] = set()
+    parts = (part for s in walk_stmts(loop.body) for part in child_exprs(s))
+    for e in (node for part in parts for node in walk_once(part, seen)):
         if not isinstance(e, Load) or e.buffer.name != name or e.buffer in hidden:
             continue
         place = e.indices[0].base if isinstance(e.indices[0], Ramp) else e.indices[0]
