@@ -11,15 +11,15 @@ from weft.frontends.onnx import load
 from weft.graph.interpreter import interpret_graph
 
 
-def reason(model, arrays, change):
-    """Why ONNX Runtime may answer what `change` makes of the meaning."""
+def reason(model, arrays, change, peer=True):
+    """Why ONNX Runtime (or, no peer, the meaning) may answer what `change` makes of the meaning."""
     graph = load(model.SerializeToString())
     feeds = {value.name: array for value, array in zip(graph.inputs, arrays)}
     with np.errstate(all="ignore"):
         got = list(interpret_graph(graph, feeds))
     want = [one.copy() for one in got]
     change(want)
-    return explain(graph, feeds, got, want, peer=True)
+    return explain(graph, feeds, got, want, peer)
 
 
 def put(index, value, output=0):
@@ -54,6 +54,15 @@ def test_squares_that_overflow():
     model = single("GroupNormalization", Given(2, 4, 3), f32(1, 1, 1, 1), f32(0, 0, 0, 0), num_groups=2)
     assert reason(model, [x], put((0, 0), np.nan)) == "the square of a value overflows"
     assert reason(model, [x], put((1, 0), 5.0)) is None
+    model = single("GroupNormalization", Given(2, 4, 3), f32(1, 1, 1, 1), f32(-np.inf, 0, 0, 0), num_groups=2)
+    assert reason(model, [x], put((0, 0), np.nan)) == "the square of a value overflows"
+
+
+def test_the_rounding_of_a_narrower_input():
+    x, scale = np.ones((2, 3), np.float32), np.ones(3)
+    model = single("RMSNormalization", Given(2, 3), scale)
+    assert reason(model, [x], put((0, 0), 1 + 1e-6), peer=False) == "the rounding of a narrower input"
+    assert reason(model, [x], put((0, 0), 1 + 1e-3), peer=False) is None
 
 
 def test_pads_of_another_rule():
@@ -93,3 +102,24 @@ def test_rows_that_nobody_made():
 
     assert reason(model, [f32(1, 2)], resize(0, 1, 7)) == "the sizes of rows that nobody made"
     assert reason(model, [f32(1, 2)], resize(1, 1, 7)) is None
+
+
+def test_powers_that_no_integer_is():
+    """The last step of an integer to a float is a cast."""
+    model, y = single("Pow", i64(2, 3, 7), Given(3)), f32(1e30, 5, -3e38)
+    assert reason(model, [y], put(0, -(1 << 63))) == "an integer of what is none"
+    assert reason(model, [y], put(1, 7)) is None
+    assert reason(model, [y], put(2, -(1 << 63))) is None
+
+
+def test_queries_that_no_key_answers():
+    """The first key is minus infinity, and the only one that the first query sees."""
+    for packed in (False, True):
+        shapes = [(1, 2, 8) if packed else (1, 2, 2, 4)] * 3
+        q, k, v = (np.ones(shape, np.float32) for shape in shapes)
+        k.reshape(-1)[0] = -np.inf
+        heads = {"q_num_heads": 2, "kv_num_heads": 2} if packed else {}
+        model = single("Attention", *[Given(*shape) for shape in shapes], is_causal=1, **heads)
+        mine, other = ((0, 0, slice(0, 4)), (0, 1)) if packed else ((0, 0, 0), (0, 0, 1))
+        assert reason(model, [q, k, v], put(mine, 0.5)) == "a query that no key answers"
+        assert reason(model, [q, k, v], put(other, 0.5)) is None

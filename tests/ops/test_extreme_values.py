@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from onnx import helper
 
 import weft
 from tests.graph.test_hostile_nodes import Given, f32, i64, single
@@ -71,3 +72,44 @@ def test_momentum_left_out_is_the_one_written():
         ]
     for one, other in zip(*made):
         np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("more", [{}, {"scale": 0.3}, {"is_causal": 1}, {"softcap": 50.0}])
+def test_queries_near_the_end_of_the_range(more):
+    """Scores are finite where products before their scaling are not, and the greatest of them weighs 1."""
+    g = np.random.default_rng(0)
+    q, k, v = (g.random((1, 1, length, 8), np.float32) for length in (4, 6, 6))
+    q[0, 0, 1, 3] = q[0, 0, 2, 2] = q[0, 0, 2, 4] = 3e38
+    model = single("Attention", Given(*q.shape), Given(*k.shape), Given(*v.shape), **more)
+    made, meant = both(model, q, k, v)
+    assert np.isfinite(made).all()
+    np.testing.assert_allclose(made, meant, rtol=1e-5)
+
+
+def test_a_score_of_minus_infinity_alone():
+    """Zeros, whatever the keys that the query does not see hold."""
+    q, k, v = (np.ones((1, 1, length, 4), np.float32) for length in (2, 3, 3))
+    k[0, 0, 0, 1], k[0, 0, 2] = -np.inf, np.nan
+    model = single("Attention", Given(*q.shape), Given(*k.shape), Given(*v.shape), is_causal=1)
+    for made in both(model, q, k, v):
+        np.testing.assert_array_equal(made[0, 0], [[0] * 4, [1] * 4])
+
+
+@pytest.mark.parametrize("op", ["Softmax", "ReduceLogSumExp"])
+def test_products_before_a_softmax(op):
+    """They are made where their greatest is found and again where it is subtracted: the same numbers both times."""
+    x = np.random.default_rng(0).standard_normal((16, 16), np.float32) * np.float32(1e12)
+    model = single("Mul", Given(16, 16), np.float32(0.3535))
+    model.graph.node.append(helper.make_node(op, ["y0"], ["z"], **({"axis": -1} if op == "Softmax" else {})))
+    model.graph.output[0].name = "z"
+    made, meant = both(model, x)
+    assert np.isfinite(made).all()
+    np.testing.assert_allclose(made, meant, rtol=1e-5)
+
+
+def test_a_scale_of_a_wider_type():
+    """It is not rounded to the type of what it scales."""
+    scale = np.array([1 + 1e-12, 1e300, 2])
+    made, meant = both(single("RMSNormalization", Given(2, 3), scale, epsilon=0.0), np.ones((2, 3), np.float32))
+    np.testing.assert_allclose(made, meant, rtol=1e-14)
+    np.testing.assert_allclose(made[0], scale, rtol=1e-14)

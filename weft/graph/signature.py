@@ -335,17 +335,23 @@ class Between:
 
 @dataclass(frozen=True)
 class OneOf:
-    """An attribute, if given, is one of some words or numbers."""
+    """An attribute, if given, is one of some words or numbers; or `each` of a list is."""
 
     attribute: str
     values: tuple[Union[str, int], ...]
+    each: bool = False
 
     def problem(self, c: Infer) -> str | None:
         """See Relation."""
         given = c.get(self.attribute)
-        if given is None or given in self.values:
+        if given is None:
             return None
-        return f"the attribute {self.attribute!r} is {given!r}; known are {', '.join(map(repr, self.values))}"
+        flat = self.each and getattr(given, "ndim", 1) == 1
+        for one in dict.fromkeys(given) if flat else (given,):
+            if (self.each and not flat) or one not in self.values:
+                found = f"{'holds' if flat else 'is'} {repr(one) if isinstance(one, str) else one}"
+                return f"the attribute {self.attribute!r} {found}; known are {', '.join(map(repr, self.values))}"
+        return None
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,8 @@
 
 Tensors come as (batch, heads, length, size), or packed as (batch, length, heads * size); fewer key heads than query
 heads are shared by neighbouring queries. The stages, in order, are also what the fourth output can show:
-0 products, 1 after the soft cap, 2 with mask, 3 probabilities. A row whose keys are all masked gives zeros.
+0 products, 1 after the soft cap, 2 with mask, 3 probabilities. A row whose keys are all masked gives zeros. A mask is
+added, as ONNX says; a key hidden by cause, window or padding has no say, whatever it holds.
 """
 
 from __future__ import annotations
@@ -307,9 +308,15 @@ def _compute(
         k, v = _reader(present[0], sizes.size), _reader(present[1], sizes.value_size)
     shared, inner = sizes.heads // sizes.key_heads, te.reduce_axis(sizes.size, name="d")
     shape = (sizes.batch, sizes.heads, sizes.queries, sizes.keys)
+    # The queries are scaled, not the products: these may overflow where the scores do not, and a scaled product less
+    # the greatest one, in one instruction, is not what the greatest one was rounded to.
+    scale = te.const(_scale(c, sizes.size), kind)
+    asked = te.compute(
+        (sizes.batch, sizes.heads, sizes.queries, sizes.size), lambda *at: widen(q(*at)) * scale, name="asked"
+    )
 
     def product(b: Any, h: Any, i: Any, j: Any) -> Any:
-        return te.sum(widen(q(b, h, i, inner)) * widen(k(b, h // shared, j, inner)), axis=inner)
+        return te.sum(asked[b, h, i, inner] * widen(k(b, h // shared, j, inner)), axis=inner)
 
     products = te.compute(shape, product, name="products")
     stages = _stages(c, sizes, products, mask, past_key is not None, valid, kind)
@@ -331,13 +338,13 @@ def _stages(
     c: Compute, sizes: _Sizes, products: te.Tensor, mask: te.Tensor | None, past: bool, valid: Any, kind: str
 ) -> list[Callable[..., Expr]]:
     """Scaled products, the same after the soft cap, and after the mask."""
-    scale, cap = _scale(c, sizes.size), c.get("softcap", 0.0)
+    cap = c.get("softcap", 0.0)
 
     def scaled(*at: Any) -> Expr:
-        return products[at] * scale
+        return products[at]
 
     def capped(*at: Any) -> Expr:
-        return cap * te.tanh(scaled(*at) / cap) if cap else scaled(*at)
+        return cap * te.tanh(products[at] / cap) if cap else products[at]
 
     def masked(*at: Any) -> Expr:
         score = capped(*at)

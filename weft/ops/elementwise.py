@@ -144,8 +144,7 @@ def _power_expression(x: Expr, y: Expr, exponent: float | None) -> Expr:
         return te.sqrt(x)
     if x.dtype.is_float:
         return te.power(x, y.astype(x.dtype))
-    made = te.power(x.astype("float64"), y.astype("float64"))
-    return te.round(made).astype("int64") if y.dtype.is_integer else made
+    return te.power(x.astype("float64"), y.astype("float64"))
 
 
 @kernel
@@ -153,8 +152,8 @@ def _compute_power(c: Compute, x: te.Tensor, y: te.Tensor) -> te.Tensor | None:
     value = c.value(1)
     exponent = float(value.reshape(-1)[0]) if value is not None and value.size == 1 else None
     small = exponent is not None and exponent in range(1, 9)
-    if x.dtype.name == "int64" and y.dtype.is_integer and not small:
-        return None  # float64 does not hold every power of 64-bit integers
+    if x.dtype.is_integer and y.dtype.is_integer and not small:
+        return None  # such powers wrap, and float64 does not hold what they wrap from
 
     def body(*indices: Any) -> Expr:
         return _power_expression(read(x, indices), read(y, indices), exponent)

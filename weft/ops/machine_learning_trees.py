@@ -12,7 +12,7 @@ import numpy as np
 
 from weft.graph.ir import Array, Dim, Node, TensorType, Type
 from weft.graph.opspec import Evaluate, Infer, OpSpec, Use, register
-from weft.graph.signature import Below, Between, Relation, SameLength
+from weft.graph.signature import Below, Between, OneOf, Relation, SameLength
 from weft.ops.machine_learning_scores import (
     DOMAIN,
     Labels,
@@ -41,9 +41,9 @@ NODES = (
 
 
 def entries(prefix: str) -> tuple[Relation, ...]:
-    """What the older operators ask of the lists that describe leaves."""
+    """What the older operators ask of the modes of nodes, by name, and of the lists that describe leaves."""
     names = (f"{prefix}_{part}" for part in ("ids", "nodeids", "treeids", "weights", "weights_as_tensor"))
-    return Between(f"{prefix}_ids", 0), SameLength(tuple(names))
+    return OneOf("nodes_modes", MODES, each=True), Between(f"{prefix}_ids", 0), SameLength(tuple(names))
 
 
 class Forest:
@@ -121,11 +121,7 @@ def _old_forest(c: Use, prefix: str, targets: int) -> Forest:
     trees, nodes = list(c.need("nodes_treeids")), list(c.need("nodes_nodeids"))
     names = {key: position for position, key in enumerate(zip(trees, nodes))}
     count = len(nodes)
-    modes = list(c.need("nodes_modes"))
-    unknown = {m for m in modes if m not in MODES}
-    if unknown:
-        raise c.error(f"unknown node modes {sorted(unknown)}")
-    mode = np.array([MODES.index(m) for m in modes], np.int64)
+    mode = np.array([MODES.index(m) for m in c.need("nodes_modes")], np.int64)
     split = floats(c, "nodes_values")
     missing = c.get("nodes_missing_value_tracks_true") or [0] * count
     children: list[Array] = []
@@ -240,6 +236,7 @@ register(
         takes="X:float",
         requires=(
             *NODES,
+            OneOf("nodes_modes", tuple(range(LEAF)), each=True),
             Below("leaf_targetids", "n_targets"),
             Between("leaf_targetids", 0),
             Below("tree_roots", "nodes_featureids"),

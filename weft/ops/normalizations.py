@@ -393,11 +393,11 @@ def _root_mean_square(c: Evaluate, x: Array, scale: Array) -> Array:
 @kernel
 def _compute_root_mean_square(c: Compute, x: te.Tensor, scale: te.Tensor) -> te.Tensor:
     shape = c.shape(0)
-    axes, kind = _inner_axes(c, len(shape)), wide_type(x.dtype.name)
+    axes, kind = _inner_axes(c, len(shape)), "float64" if "float64" in (x.dtype.name, scale.dtype.name) else "float32"
     inverse = _mean_square(x, shape, axes, None, _inverse_root(c.get("epsilon", 1e-5)))
 
     def body(*i: Any) -> Expr:
-        return widen(x[i]) * inverse[_outer(i, axes)] * te.broadcast_read(scale, i).astype(kind)
+        return (widen(x[i]) * inverse[_outer(i, axes)]).astype(kind) * te.broadcast_read(scale, i).astype(kind)
 
     made: te.Tensor = te.compute(shape, body, name="rms_norm", dtype=c.outputs[0].dtype)
     return made

@@ -1,7 +1,8 @@
 """Arithmetic, comparisons, connectives and Select.
 
 Float operations carry no fast-math flags: NaN, infinities and the order of additions are kept. The one liberty is that
-a product that is added (or subtracted) at once is fused, `a * b + c -> fma(a, b, c)`, where the machine has it.
+a product that is added (or subtracted) at once is fused, `a * b + c -> fma(a, b, c)`, where the machine has it; but not
+in the difference that exp takes.
 
 Integer division never traps: a zero divisor that is only known at run time gives 0 (quotient and remainder), and the
 one quotient that does not fit (least value / -1) wraps.
@@ -124,6 +125,11 @@ def _sum(c: Context, e: Binary) -> str:
     else:
         return _simple(c, e)
     return c.intrinsic("llvm.fma", kind, x, y, z)
+
+
+def unfused(c: Context, e: Expr) -> str:
+    """The value of an expression; a difference is that of rounded numbers."""
+    return _simple(c, e) if isinstance(e, Sub) else c.value(e)
 
 
 def _never_nan(e: Expr) -> bool:
