@@ -8,6 +8,7 @@
     expand(node, scope) -> replacement               the same in other operators, with constants made from attributes;
                                                      None: not this use. A rule of `graph/passes/support.py`
     takes, requires                                  what must hold of inputs and attributes (`graph/signature.py`)
+    steps(node, arrays) -> int                       what evaluate costs, where nothing else tells (`graph/steps.py`)
 
 The compiler calls them as `types`, `run`, `tensors` and `expanded`: there what must hold is checked, and whatever goes
 wrong becomes a NodeError that names the node, so that no model shows an exception of Python's or numpy's own.
@@ -216,6 +217,7 @@ InferFunction = Callable[[Infer], Sequence[Type]]
 EvaluateFunction = Callable[..., Any]
 ComputeFunction = Callable[..., Any]
 ExpandFunction = Callable[[Node, Any], Any]
+StepsFunction = Callable[[Node, Sequence[Array | None]], int]
 
 
 class OpSpec:
@@ -223,6 +225,7 @@ class OpSpec:
 
     __slots__ = (
         "name", "domain", "infer", "evaluate", "compute", "kind", "shape_inputs", "expand", "takes", "requires",
+        "steps",
     )  # fmt: skip
 
     def __init__(
@@ -237,6 +240,7 @@ class OpSpec:
         expand: ExpandFunction | None = None,
         takes: str | None = None,
         requires: Sequence[Relation] = (),
+        steps: StepsFunction | None = None,
     ) -> None:
         self.name = name
         self.domain = domain
@@ -248,6 +252,7 @@ class OpSpec:
         self.expand = expand
         self.takes = takes
         self.requires = tuple(requires)
+        self.steps = steps
 
     def kind_of(self, node: Node) -> str:
         """How this use of the operator fuses."""
@@ -277,7 +282,7 @@ class OpSpec:
 
     def meaning(self) -> EvaluateFunction:
         """`evaluate`; a user's function cannot write to its inputs, and its results are looked at."""
-        return functools.partial(_guarded, self.evaluate) if (self.domain, self.name) in _OF_USERS else self.evaluate
+        return functools.partial(_guarded, self.evaluate) if is_of_users(self) else self.evaluate
 
     def run(self, node: Node, arrays: Sequence[Any], run_graph: Any = None) -> list[Any]:
         """The outputs for these inputs, by the numpy meaning: always a list."""
@@ -438,6 +443,11 @@ def way_to_register(name: str, domain: str) -> str:
 def find_operator(name: str, domain: str = "") -> OpSpec | None:
     """The operator of that name, or None."""
     return _TABLE.get((domain, name))
+
+
+def is_of_users(spec: OpSpec) -> bool:
+    """Whether an operator came by `register_operator`."""
+    return (spec.domain, spec.name) in _OF_USERS
 
 
 def operators() -> Mapping[tuple[str, str], OpSpec]:
