@@ -46,7 +46,7 @@ def count_steps(spec: OpSpec, node: Node, arrays: Sequence[Array | None]) -> int
 
 def _steps(op: Operation) -> int | None:
     if isinstance(op, ComputeOp):
-        sizes = [int_value(axis.extent) for axis in (*op.axis, *op.reduce_axis)]
+        sizes = [None if axis.extent is None else int_value(axis.extent) for axis in (*op.axis, *op.reduce_axis)]
         loads = sum(isinstance(e, Load) for expression in op.expressions for e in walk(expression))
         return None if None in sizes else max(loads, 1) * math.prod(size or 0 for size in sizes)
     if isinstance(op, ScanOp):
