@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from weft.graph.ir import Node, TensorType, Value, dtype_name
+import weft.ops  # noqa: F401  (fills the table of operators)
+from weft.graph.ir import GraphError, Node, TensorType, Value, dtype_name
 from weft.graph.opspec import Infer, OpSpec, find_operator, operators, register
 from weft.graph.steps import elements_of, steps_of
 
@@ -64,3 +65,13 @@ def test_what_nobody_describes_is_bounded_by_its_sizes():
 def test_what_reads_nothing_or_is_not_known_is_its_size(op):
     node = Node(op, [], [Value("y", TensorType("float32", (1000, 3000)))], {"value": zeros(1000, 3000)})
     assert steps_of(node, []) == 3_000_000
+
+
+def test_an_estimate_that_fails_names_the_node():
+    if ("test.steps", "Careless") not in operators():
+        spec = OpSpec(
+            "Careless", lambda c: [c.tensor(0)], lambda c, x: x, domain="test.steps", steps=lambda n, a: 1 // 0
+        )
+        register(spec)
+    with pytest.raises(GraphError, match="Careless.*the count of its steps failed: ZeroDivisionError"):
+        counted("Careless", zeros(3), domain="test.steps")

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from weft.graph.ir import Array, Node, TensorType
-from weft.graph.opspec import OpSpec, find_operator, is_of_users
+from weft.graph.opspec import OpSpec, blame, find_operator, is_of_users
 
 FEW_STEPS = 1 << 20
 """A bound below this is not worth a closer look."""
@@ -40,7 +40,10 @@ def steps_of(node: Node, arrays: Sequence[Array | None]) -> int:
     """About how many steps the numpy meaning takes on these arrays."""
     spec = find_operator(node.op, node.domain)
     if spec is not None and spec.steps is not None:
-        return spec.steps(node, arrays)
+        try:
+            return int(spec.steps(node, arrays))
+        except Exception as error:
+            raise blame(node, "the count of its steps", error) from error
     if spec is None or not node.inputs or is_of_users(spec) or spec.kind_of(node) == "injective":
         return elements_of(node, arrays)
     bound = math.prod(max(array.size, 1) for array in arrays if array is not None)
