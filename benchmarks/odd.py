@@ -31,15 +31,21 @@ from benchmarks.program_case import Case, normal
 from benchmarks.program_layers import attention
 from benchmarks.programs import Row
 from benchmarks.workers import Race, Task
+from weft.core.errors import TargetError
+from weft.targets.cpu.facts import architecture
+from weft.targets.registry import find_target
 
 PEERS = ("torch", "onnxruntime", "openvino")
 LESSER = "weft lesser"
-TARGETS = {
-    "avx2": "native,features=-avx512f,-amx-tile,-amx-int8,-amx-bf16",
-    "sse4.2": "native,features=-avx,-avx2,-avx512f,-amx-tile,-amx-int8,-amx-bf16",
-    "scalar": "native,features=-neon",
+LESSER_MACHINES = {
+    "x86_64": {
+        "avx2": "native,features=-avx512f,-amx-tile,-amx-int8,-amx-bf16",
+        "sse4.2": "native,features=-avx,-avx2,-avx512f,-amx-tile,-amx-int8,-amx-bf16",
+    },
+    "aarch64": {"scalar": "native,features=-neon"},
 }
-"""Lesser machines by name: x86 without AVX-512, without AVX; AArch64 without vectors."""
+TARGETS = LESSER_MACHINES.get(architecture(find_target("native").triple) or "", {})
+"""Machines with less than this one has, by name."""
 
 
 # -------------------------------------------------------------------------------------------------------- the shapes
@@ -141,9 +147,9 @@ class Shape:
         return self.what.write(folder) if isinstance(self.what, Kind) else (self.what.write(folder), self.what.inputs)
 
     def reference(self, path: Path, feeds: Mapping[str, Any]) -> list[Any]:
-        """What it gives, in float64."""
+        """What it gives: computed in float64, rounded at the end."""
         if isinstance(self.what, Kind):
-            return [self.what.reference(path, dict(feeds))]
+            return [self.what.reference(path, dict(feeds)).astype("float32")]
         return self.what.reference()
 
 
@@ -196,13 +202,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures there ('-' for the screen)")
     parser.add_argument("--list", action="store_true", help="only print the names")
     given = parser.parse_args(arguments)
+    lesser = TARGETS.get(given.native_vs, given.native_vs) if given.native_vs else ""
+    try:
+        find_target(lesser or "native")
+    except TargetError as error:
+        parser.error(f"--native-vs: here that is {', '.join(TARGETS)}, or any target; {error}")
     chosen = [Shape(one) for one in SHAPES if not given.only or {one.name, one.family} & set(given.only)]
     console = harness.wide_console()
     if given.list or not chosen:
         console.print("\n".join(f"{one.family}: {one.name}" for one in SHAPES), markup=False)
         return 0 if given.list else 2
     harness.print_system(console)
-    lesser = TARGETS.get(given.native_vs, given.native_vs) if given.native_vs else ""
     names = [LESSER] if lesser else installed(given.peers, console)
     with tempfile.TemporaryDirectory() as folder, Race(["weft", *names]) as race:
         rows = [
