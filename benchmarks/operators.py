@@ -6,9 +6,11 @@
 
 `gemm`      float32 products, one thread, against MKL as PyTorch calls it; share of the measured FMA peak
 `threads`   the same on two threads, against our own single thread
-`low`       bfloat16 and byte products on AMX and VNNI, against PyTorch's bfloat16 and against our own float32
-`compile`   from schedule to machine code; scheduling and lowering of a fused convolution
+`low`       bfloat16 and byte products, by AMX and VNNI where there are, against PyTorch's and our own float32
+`compile`   from model or schedule to machine code; scheduling and lowering of a fused convolution
 `runtime`   a parallel region, a call, `import weft`
+
+A product is `weft.compile` of a graph of one node that multiplies two inputs: what a model gets, packing included.
 """
 
 from __future__ import annotations
@@ -27,11 +29,14 @@ import numpy as np
 
 import weft
 from benchmarks import fused_conv, harness, peers
+from weft.core.knobs import knobs
+from weft.graph.ir import Graph
+from weft.models.builder import Builder
+from weft.plan.planner import analytic, picking
 from weft.runtime.array import empty
 from weft.runtime.jit import compile_module, native_runtime
 from weft.targets.base import Target
-from weft.targets.cpu.gemm import gemm
-from weft.targets.cpu.gemm_tiles import gemm_tiles, gemm_vnni
+from weft.targets.cpu import amx
 from weft.targets.registry import find_target
 
 SQUARES = (256, 384, 512, 768, 1024, 1536, 2048)
@@ -76,9 +81,31 @@ def geometric_mean(values: Sequence[float]) -> float:
     return statistics.geometric_mean(values)
 
 
-def caller(function: Any, threads: int, *arrays: Any) -> Callable[[], object]:
-    """A candidate: the function on these arrays, with so many threads."""
-    return lambda: function(*arrays, threads=threads)
+def product(m: int, n: int, k: int, left: str = "float32", right: str = "float32", out: str = "float32") -> Graph:
+    """A model of one product of two inputs; bytes have sums of 32 bits."""
+    b = Builder("product")
+    x, z = b.input("x", (m, k), left), b.input("z", (k, n), right)
+    if out == "int32":
+        return b.finish(b.node("MatMulInteger", x, z))
+    if out != left:
+        x, z = (b.node("Cast", value, to=_ONNX_FLOAT) for value in (x, z))
+    return b.finish(b.node("MatMul", x, z))
+
+
+_ONNX_FLOAT = 1
+"""float32, by ONNX's number."""
+
+
+def compiled(graph: Graph, target: Target | str, threads: int = 1) -> Any:
+    """The module of a graph, compiled now: neither the cache on disk nor a kernel made before is used."""
+    with knobs.override(cache=False), picking(lambda unit, sketches: analytic(unit, sketches)):
+        return weft.compile(graph, target=target, threads=threads)
+
+
+def caller(module: Any, *arrays: Any) -> Callable[[], object]:
+    """A candidate: the module on these arrays, the last of which takes the result."""
+    *given, out = arrays
+    return lambda: module(*given, out=out)
 
 
 def bench_gemm(target: Target, seconds: float) -> Rows:
@@ -86,13 +113,12 @@ def bench_gemm(target: Target, seconds: float) -> Rows:
     rows: Rows = []
     for shape in SHAPES:
         m, n, k = shape
-        schedule, arguments = gemm(m, n, k, target)
-        function = weft.build(schedule, arguments, target)
+        module = compiled(product(m, n, k), target)
         a, b = random_matrix(m, k, "float32", 1), random_matrix(k, n, "float32", 2)
         c = aligned(np.zeros((m, n), np.float32))
         (peer,) = peers.matmul(a, b, threads=1)
         peak = harness.fma_peak(threads=1, seconds=0.1)
-        stats = harness.interleave({"weft": caller(function, 1, a, b, c), "torch": peer.run}, seconds)
+        stats = harness.interleave({"weft": caller(module, a, b, c), "torch": peer.run}, seconds)
         check(f"gemm {shape}", c, peer.result(), 1e-5)
         peak = max(peak, harness.fma_peak(threads=1, seconds=0.1))
         ours, theirs = gflops(shape, stats["weft"].minimum), gflops(shape, stats["torch"].minimum)
@@ -121,11 +147,9 @@ def bench_threads(target: Target, seconds: float) -> Rows:
     rows: Rows = []
     for size in (512, 1024, 2048):
         shape = (size, size, size)
-        schedule, arguments = gemm(*shape, target)
-        function = weft.build(schedule, arguments, target)
         a, b = random_matrix(size, size, "float32", 1), random_matrix(size, size, "float32", 2)
         c = aligned(np.zeros((size, size), np.float32))
-        one, two = caller(function, 1, a, b, c), caller(function, 2, a, b, c)
+        one, two = (caller(compiled(product(*shape), target, threads), a, b, c) for threads in (1, 2))
         own = harness.interleave({"one": one, "two": two}, seconds)
         # the peer's threads spin for a while after their work, on the core that the next candidate needs
         (peer,) = peers.matmul(a, b, threads=2)
@@ -147,31 +171,28 @@ def bench_threads(target: Target, seconds: float) -> Rows:
 def _low_candidates(target: Target, size: int) -> dict[str, Callable[[], object]]:
     """Our float32, bfloat16 and byte products of one size, checked against numpy."""
     candidates: dict[str, Callable[[], object]] = {}
-    kinds: list[tuple[str, str, str, str | None, Callable[..., Any]]] = [
-        ("float32", "float32", "float32", None, lambda *_: gemm(size, size, size, target)),
-        ("bfloat16 -> bfloat16, AMX", "bfloat16", "bfloat16", "bfloat16", _tiles(size, target)),
-        ("bfloat16 -> float32, AMX", "bfloat16", "bfloat16", "float32", _tiles(size, target)),
-        ("uint8 × int8, AMX", "uint8", "int8", None, _tiles(size, target)),
-        ("int8 × int8, AMX", "int8", "int8", None, _tiles(size, target)),
-        ("uint8 × int8, VNNI", "uint8", "int8", None, lambda *_: gemm_vnni(size, size, size, target)),
+    tiles, dots = amx.available(target), "avx512vnni" in target.features
+    by = ", AMX" if tiles else ""
+    kinds: list[tuple[str, str, str, str, Target | str]] = [
+        ("float32", "float32", "float32", "float32", target),
+        (f"bfloat16 -> bfloat16{by}", "bfloat16", "bfloat16", "bfloat16", target),
+        (f"bfloat16 -> float32{by}", "bfloat16", "bfloat16", "float32", target),
+        (f"uint8 × int8{by or ', VNNI' * dots}", "uint8", "int8", "int32", target),
+        (f"int8 × int8{by}", "int8", "int8", "int32", target),
     ]
-    for name, left, right, out, make in kinds:
-        try:
-            schedule, arguments = make(left, right, out)
-        except weft.WeftError as error:
-            print(f"left out: {name}: {error}", file=sys.stderr)
-            continue
-        function = weft.build(schedule, arguments, target)
+    if tiles and dots:
+        kinds.append(("uint8 × int8, VNNI", "uint8", "int8", "int32", f"{target.name},features={WITHOUT_TILES}"))
+    for name, left, right, out, machine in kinds:
+        module = compiled(product(size, size, size, left, right, out), machine)
         a, b = random_matrix(size, size, left, 1), random_matrix(size, size, right, 2)
-        c = aligned(np.zeros((size, size), arguments[2].dtype.numpy))
-        function(a, b, c)
+        c = aligned(np.zeros((size, size), ml_dtypes.bfloat16 if out == "bfloat16" else out))
+        candidates[name] = caller(module, a, b, c)
+        candidates[name]()
         check(name, c, a.astype(np.float64) @ b.astype(np.float64), 1e-2 if out == "bfloat16" else 1e-5)
-        candidates[name] = caller(function, 1, a, b, c)
     return candidates
 
 
-def _tiles(size: int, target: Target) -> Callable[..., Any]:
-    return lambda left, right, out: gemm_tiles(size, size, size, left, right, target, out)
+WITHOUT_TILES = "-amx-tile,-amx-int8,-amx-bf16"
 
 
 def bench_low(target: Target, seconds: float, size: int = 1024) -> Rows:
@@ -199,7 +220,7 @@ def bench_low(target: Target, seconds: float, size: int = 1024) -> Rows:
 
 
 def bench_compile(target: Target, seconds: float) -> Rows:
-    """Milliseconds from schedule to machine code, best of five."""
+    """Milliseconds from model or schedule to machine code, best of five."""
 
     def best(run: Callable[[], object], count: int = 5) -> float:
         taken = []
@@ -211,12 +232,13 @@ def bench_compile(target: Target, seconds: float) -> Rows:
 
     rows: Rows = []
     for shape in ((1024, 1024, 1024), (1000, 37, 513), (17, 4096, 256)):
-        name = f"gemm float32 {'×'.join(map(str, shape))}: schedule to machine code"
-        rows.append({"what": name, "ms": best(lambda s=shape: weft.build(*gemm(*s, target), target))})  # type: ignore[misc]
-    tiles = "gemm bfloat16 1024³ on AMX: schedule to machine code"
-    if "amx-tile" in target.features:
-        make = _tiles(1024, target)
-        rows.append({"what": tiles, "ms": best(lambda: weft.build(*make("bfloat16", "bfloat16", "bfloat16"), target))})
+        name, graph = f"gemm float32 {'×'.join(map(str, shape))}: model to machine code", product(*shape)
+        rows.append({"what": name, "ms": best(lambda graph=graph: compiled(graph, target))})  # type: ignore[misc]
+    if amx.available(target):
+        narrow = product(1024, 1024, 1024, *["bfloat16"] * 3)
+        rows.append(
+            {"what": "gemm bfloat16 1024³ on AMX: model to machine code", "ms": best(lambda: compiled(narrow, target))}
+        )
     schedule, arguments = fused_conv.fused_conv2d()
     name = f"conv2d + bias + relu, {len(schedule.trace)} steps: schedule and lower"
     rows.append({"what": name, "ms": best(lambda: _lower_conv(target), 10)})

@@ -226,6 +226,17 @@ def test_register_tiles_fit_the_registers(target: str, shape: tuple[int, int, in
         assert point["rows"] <= m
 
 
+@pytest.mark.parametrize("target", MACHINES)
+@pytest.mark.parametrize("shape", [(256, 256, 256), (2048, 2048, 2048), (1000, 37, 513), (17, 4096, 256)])
+def test_packed_panels_stay_in_the_second_level_cache(target: str, shape: tuple[int, int, int]) -> None:
+    m, n, k = shape
+    found = sketch_of(target, False, m=m, n=n, k=k)
+    assert found is not None
+    point, _ = next(found.ranked())
+    assert 4 * point["depth"] * point["columns"] <= find_target(target).cache_bytes[1]
+    assert point["columns"] % point["vectors"] == 0 and point["height"] % point["rows"] == 0
+
+
 def test_the_best_tile_is_one_of_the_legal_ones_and_costs_least() -> None:
     tiles = Tiles(Core(), 100, 13, 64, 32)
     rows, vectors = tiles.best()
