@@ -98,10 +98,11 @@ def product_seconds(name: str, unit: Unit, share: float = 1.0) -> float:
     facts = unit.facts
     cycles = facts.points * facts.depth / product_rate(name, unit) / (SHARES[name] * share)
     read = sum(load_bytes(load) for load in facts.loads)
-    return float(seconds(max(cycles, read / _bytes_a_cycle(read, unit.target)), unit.target))
+    return float(seconds(max(cycles, read / bytes_a_cycle(read, unit.target)), unit.target))
 
 
-def _bytes_a_cycle(size: int, target: Target) -> float:
+def bytes_a_cycle(size: int, target: Target) -> float:
+    """What a core gets from where so many bytes lie."""
     core = core_of(target)
     _, second, third = target.cache_bytes
     return core.second_level if size <= second else core.third_level if size <= third else core.memory
