@@ -241,7 +241,8 @@ class Knobs:
         _parse_switch,
         lambda: False,
         f"{', '.join(_TRUE)} or {', '.join(_FALSE)}",
-        "compute every sum from the model's own weights and elements: no Winograd, 24-bit weights, folded strides or channels twice",
+        "compute every sum from the model's own weights and elements: no Winograd, 24-bit weights, folded strides or "
+        "padded channels",
     )
     tensor_megabytes: Knob[int] = Knob(
         _integer_between(1, 1 << 40),

@@ -18,7 +18,6 @@ what a target says that operators take with so many channels.
 from __future__ import annotations
 
 import math
-
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 
@@ -250,8 +249,8 @@ class _Classes:
                 if value not in first:
                     self.of[value].reads.add(value)
             if first:
-                for value in filter(self.fits, (*first, node.outputs[0])):
-                    self.of[value].nodes.add(node)  # type: ignore[index]
+                for value in {*first, node.outputs[0]} & self.of.keys():
+                    self.of[value].nodes.add(node)
         for node in self.graph.nodes:
             if not has(node, "convolution") and all(value in self.outer for value in reads(node)):
                 self.outer.update(node.outputs)

@@ -82,6 +82,8 @@ class _Priced:
 
     def _convolution(self, sizes: _Sizes, inner_input: bool, inner_output: bool) -> float:
         """Seconds of a convolution; what stays between kernels is stored in blocks."""
+        if sizes.height * sizes.width == 1:  # a product of matrices
+            return self.in_register_tiles(sizes)
         ways = []
         block = self.block(sizes.outputs)
         if block:
