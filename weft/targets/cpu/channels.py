@@ -19,9 +19,9 @@ from weft.graph.passes.pad_channels import Prices, Sides
 from weft.ops.convolution_window import Window
 from weft.plan.sketch import ceildiv
 from weft.targets.base import Target
-from weft.targets.cpu.algorithms import LEAST_SAVED, Convolution, ranked_tiles, winograd_cycles
+from weft.targets.cpu.algorithms import Convolution, ranked_tiles, winograd_cycles
 from weft.targets.cpu.machine import core_of, seconds
-from weft.targets.cpu.model import SHARES, STEP_CYCLES, bytes_a_cycle
+from weft.targets.cpu.model import PADDING_SAVES, SHARES, STEP_CYCLES, bytes_a_cycle
 from weft.targets.cpu.sketches import conv, conv_rows
 
 
@@ -31,7 +31,7 @@ def prices(target: Target, model_bytes: int) -> Prices | None:
     if lanes < LEAST_BLOCK or not target.blocks_channels or not knobs.layout:
         return None
     priced = _Priced(target, lanes, model_bytes)
-    return Prices(lanes, priced.node, priced.copy, LEAST_SAVED)
+    return Prices(lanes, priced.node, priced.copy, PADDING_SAVES)
 
 
 @dataclass(frozen=True)
@@ -82,16 +82,16 @@ class _Priced:
 
     def _convolution(self, sizes: _Sizes, inner_input: bool, inner_output: bool) -> float:
         """Seconds of a convolution; what stays between kernels is stored in blocks."""
-        if sizes.height * sizes.width == 1:  # a product of matrices
-            return self.in_register_tiles(sizes)
-        ways = []
+        ways = [self.in_register_tiles(sizes)]
+        if sizes.height * sizes.width == 1:
+            return ways[0]  # a product of matrices
         block = self.block(sizes.outputs)
         if block:
             ways.append(self.in_blocks(sizes))
-        if not block or not inner_output:
-            # Neighbours of a row are not far apart where the image is plain, or its blocks are small.
-            far = block and inner_input and self.block(sizes.inputs) > conv_rows.LARGEST_STEP
-            ways.append(self.in_register_tiles(sizes) if far else self.in_rows(sizes))
+        # Neighbours of a row are not far apart where the image is plain, or its blocks are small.
+        near = not inner_input or self.block(sizes.inputs) <= conv_rows.LARGEST_STEP
+        if not block or (near and not inner_output):
+            ways.append(self.in_rows(sizes))
         facts = Convolution(sizes.frames, sizes.inputs, sizes.outputs, sizes.height, sizes.width, self.model_bytes)
         if sizes.plain and knobs.winograd:
             tiles = ranked_tiles(facts, self.target)

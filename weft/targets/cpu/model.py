@@ -38,6 +38,10 @@ DOT_GROUP, TILE_PRODUCTS = 4, 512
 AMX (16 × 16 × 32 in 16 cycles); bytes are twice as many."""
 
 
+PADDING_SAVES = 0.05
+"""The share of the time that padded channels must save: two estimates of the same sketch are no closer than that."""
+
+
 def product_rate(name: str, unit: Unit) -> float:
     """Multiply-adds that a core can do in a cycle with the instructions of a family."""
     if name.endswith("amx"):
