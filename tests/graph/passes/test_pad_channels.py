@@ -218,9 +218,9 @@ def graphs(draw: st.DrawFn) -> tuple[Graph, int]:
             name = draw(st.sampled_from(sorted({*KEEPERS} - {"log", "reciprocal", "concatenated to whole vectors"})))
             x = KEEPERS[name](b, x, count)
         elif kind == "joint":
-            parts = draw(st.permutations([x, b.relu(x), b.conv(x, count, 9, 1), b.normal(1, 3, 8, 8)]))[:3]
-            sizes = [3 if v in b.constants else 9 if v.name.startswith("conv") else count for v in parts]
-            x, count = b.node("Concat", *parts, axis=1), sum(sizes)
+            sides = [(x, count), (b.relu(x), count), (b.conv(x, count, 9, 1), 9), (b.normal(1, 3, 8, 8), 3)]
+            values, sizes = zip(*draw(st.permutations(sides))[:3])
+            x, count = b.node("Concat", *values, axis=1), sum(sizes)
         elif kind == "mixer":
             name = draw(st.sampled_from(("softmax of channels", "transposed", "layer norm")))
             x = MIXERS[name](b, x, count)
