@@ -70,6 +70,18 @@ def fuse_all(stage: Stage, loops: Sequence[Var]) -> Var:
     return stage.fuse(*loops) if len(loops) > 1 else loops[0]
 
 
+def fetch_together(stage: Stage, loops: Sequence[Var], rows: int, columns: int, lanes: int) -> None:
+    """Loops over a tile divided among rows and columns of threads, each of which takes vectors, one after another."""
+    flat = fuse_all(stage, loops)
+    outer, thread_y, thread_x, vector = stage.split(flat, factors=[None, rows, columns, lanes])
+    stage.reorder(thread_y, thread_x, outer, vector)
+    stage.bind(thread_y, "threadIdx.y")
+    stage.bind(thread_x, "threadIdx.x")
+    stage.unroll(outer)
+    if lanes > 1:
+        stage.vectorize(vector)
+
+
 def bind_flat(stage: Stage, target: Target) -> bool:
     """Divides all that may run at once among blocks and threads; False where nothing may. Legal for every block."""
     outside = _steps_inside(stage)
