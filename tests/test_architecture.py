@@ -1,4 +1,4 @@
-"""The house rules that a machine can check: layers, import cycles, sizes, bare excepts, prints.
+"""The house rules that a machine can check: layers, import cycles, sizes, bare excepts, prints, sets of operators.
 
 The layers are those of the table in docs/architecture.md. Every import counts: at the top of a file, inside a function,
 under TYPE_CHECKING, relative, or as `import_module("weft…")`. Each rule is a function from a tree of parsed files to a
@@ -23,6 +23,19 @@ MOST_LINES_OF_FUNCTION = 90
 MAY_PRINT = {"demo", "cli"}
 SHARED_BY_TARGETS = {"gpu"}
 """Folders of weft/targets that are no target: what several targets have in common."""
+ASK_TRAITS = ("weft.graph", "weft.executor", "weft.quantization")
+"""Where a fact about an operator is asked of the operator (`weft.graph.opspec.has`), never listed."""
+PATTERNS = {
+    ("weft.graph.passes.attention", "Div Mul"),  # what scales a view of the keys
+    ("weft.graph.passes.attention", "Attention Softmax"),  # without one of them there is no attention
+    ("weft.graph.passes.fix_weights", "GRU LSTM RNN"),  # and the activations by which their states stay bounded
+    ("weft.graph.passes.fix_weights", "Sigmoid Tanh"),
+    ("weft.graph.passes.fold_strides", "Conv ConvInteger"),  # what is rewritten
+    ("weft.graph.passes.fuse", "Cast DequantizeLinear"),  # what undoes a Cast, a QuantizeLinear
+    ("weft.graph.passes.partial", "ConstantOfShape Reshape"),  # each with the place of its shape
+    ("weft.quantization.insert", "Conv Gemm MatMul"),  # what is rewritten
+}
+"""The operators that a rewriting is written for: files, and names in order."""
 
 
 @dataclass(frozen=True)
@@ -270,6 +283,34 @@ def habit_violations(modules: dict[str, Module]) -> list[str]:
     return found
 
 
+def operator_sets(modules: dict[str, Module], operators: set[str]) -> Iterator[tuple[Module, int, str]]:
+    """The literals that name several operators, and `x.op == "A" or x.op == "B"`: where they stand, and the names.
+
+    A dict from operators to code, a table of rules, is none.
+    """
+    for module in modules.values():
+        if module.name.startswith(ASK_TRAITS):
+            for node in ast.walk(module.tree):
+                found = sorted({text for text in texts_of(node) if text in operators})
+                if len(found) > 1:
+                    yield module, node.lineno, " ".join(found)
+
+
+def texts_of(node: ast.AST) -> list[str]:
+    """The texts that a collection holds or that one thing is compared with."""
+    parts: list[ast.AST | None] = []
+    if isinstance(node, (ast.Set, ast.Tuple, ast.List)):
+        parts = [*node.elts]
+    elif isinstance(node, ast.Dict) and not any(isinstance(n, ast.Name) for v in node.values for n in ast.walk(v)):
+        parts = [*node.keys]
+    elif isinstance(node, ast.BoolOp):
+        parts = [side for one in node.values if isinstance(one, ast.Compare) for side in (one.left, *one.comparators)]
+    elif isinstance(node, ast.Call) and called_name(node) == "split" and isinstance(node.func, ast.Attribute):
+        text = node.func.value
+        return text.value.split() if isinstance(text, ast.Constant) and isinstance(text.value, str) else []
+    return [part.value for part in parts if isinstance(part, ast.Constant) and isinstance(part.value, str)]
+
+
 def docstring_violations(modules: dict[str, Module]) -> list[str]:
     """Files that do not open by saying what goes in and what comes out."""
     return [f"{name} has no docstring at its top" for name, module in modules.items() if not says_what_it_is(module)]
@@ -318,6 +359,20 @@ def test_no_bare_except_and_no_print(weft_modules):
 
 def test_every_file_says_what_it_is(weft_modules):
     holds(docstring_violations(weft_modules))
+
+
+def test_facts_about_operators_stand_with_the_operator(weft_modules):
+    import weft.ops  # fills the table
+
+    found = list(operator_sets(weft_modules, {name for _, name in weft.graph.opspec.operators()}))
+    holds(
+        [
+            f"{module.name}:{line} lists {names}: a fact about operators is a trait (Trait in weft/graph/opspec.py)"
+            for module, line, names in found
+            if (module.name, names) not in PATTERNS
+        ]
+    )
+    holds([f"{name} does not list {names} any more" for name, names in PATTERNS - {(m.name, n) for m, _, n in found}])
 
 
 def test_every_folder_is_a_package(weft_modules):
@@ -471,3 +526,34 @@ def test_bad_habits_are_found(tree):
     )
     assert len(habit_violations(modules)) == 2
     assert docstring_violations(modules) == ["weft.demo has no docstring at its top"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'A = frozenset("Relu Exp".split())',
+        "def f(n):\n    return n.op in ('Relu', 'Exp')",
+        "def f(n):\n    return n.op == 'Relu' or n.op == 'Exp'",
+        "A = {'Relu': (0, 1), 'Exp': (0,)}",
+        "A = ['Relu', *B, 'Exp']",
+        "A = {'Relu', 'Exp', 'Exp'}",
+    ],
+)
+def test_a_set_of_operators_is_found(tree, text):
+    modules = tree({"graph/passes/a": text, "ops/b": text})
+    assert [(m.name, names) for m, _, names in operator_sets(modules, {"Relu", "Exp"})] == [
+        ("weft.graph.passes.a", "Exp Relu")
+    ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "RULES = {'Relu': [relu], 'Exp': [exp]}",
+        "A = ('Relu', 'weft')",
+        "def f(n):\n    return n.op == 'Relu' and n.name == 'x'",
+        "def f(s, v):\n    return s.producer(v, 'Relu', 'Exp')",
+    ],
+)
+def test_a_pattern_is_no_set_of_operators(tree, text):
+    assert list(operator_sets(tree({"executor/a": text}), {"Relu", "Exp"})) == []

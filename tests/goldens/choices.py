@@ -48,10 +48,10 @@ class _Planner(KernelCompiler):
         super().__init__(target)
         self.chosen: dict[int, Chosen] = {}
 
-    def compile(self, program: Any, constants: Any, label: str) -> Any:
+    def compile(self, program: Any, constants: Any, label: str, given: Any = None) -> Any:
         fixed = [buffer for value, buffer in program.inputs if value in constants]
         start = program.schedule.copy()
-        kernel, parameters = self._make(program, fixed, label, "golden")
+        kernel, parameters = self._make(program, fixed, label)
         self.chosen[id(kernel)] = Chosen(label, start, program.schedule, kernel)
         return kernel, parameters
 

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import numpy as np
 import pytest
 
 import weft
 import weft.ops  # fills the table
+from weft import te
 from weft.graph import opspec
+from weft.graph.interpreter import interpret_graph
 from weft.graph.ir import Graph, GraphError, Node, TensorType, Value
 from weft.graph.opspec import register_operator
+from weft.graph.passes.normalize import normalize
+from weft.graph.passes.quantized import quantized
 
 ROWS = np.arange(6, dtype=np.float32).reshape(2, 3)
 
@@ -80,3 +86,53 @@ def test_what_cannot_be_registered_leaves_the_table_as_it_was(given, more):
     with pytest.raises(GraphError):
         register_operator(*given, **{"domain": "my.company", **more})
     assert opspec.operators() == before
+
+
+def test_elements_from_other_places_stay_where_they_are():
+    """What is injective is not taken for elementwise: a pointwise convolution may see an image as one row."""
+    kind = TensorType("float32", [1, 6, 8, 6])
+    x, c, out = Value("x", TensorType("float32", [1, 3, 8, 6])), Value("c", kind), Value("out", kind)
+    w = Value("w", TensorType("float32", [6, 3, 1, 1]))
+    random = np.random.default_rng(0)
+    image, weight = (random.standard_normal(shape).astype(np.float32) for shape in ((1, 3, 8, 6), (6, 3, 1, 1)))
+    nodes = [Node("Conv", [x, w], [c]), Node("Mirror", [c], [out], domain="my.company")]
+    graph = Graph("model", [x], [out], nodes, {w: weight})
+    register_operator(
+        "Mirror",
+        lambda c, x: x[..., ::-1],
+        domain="my.company",
+        infer=lambda c: [c.tensor(0)],
+        compute=lambda c, x: te.compute(x.shape, lambda n, k, i, j: x[n, k, i, x.shape[3] - 1 - j]),
+        kind="injective",
+    )
+    wanted = np.einsum("oi,nihw->nohw", weight[:, :, 0, 0], image)[..., ::-1]
+    np.testing.assert_allclose(weft.compile(graph)(image), wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_traits_of_an_operator():
+    """What is random is neither folded nor shared."""
+    calls = []
+    register_operator("Draw", lambda c, x: calls.append(1) or x + len(calls), domain="my.company", traits="random")
+    x, a, b, out = (Value(name, TensorType("float32", [3])) for name in "xabo")
+    draws = [Node("Draw", [x], [made], domain="my.company") for made in (a, b)]
+    made = normalize(Graph("model", [], [out], [*draws, Node("Sub", [b, a], [out])], {x: np.zeros(3, np.float32)}))
+    assert [node.op for node in made.nodes] == ["Draw", "Draw", "Sub"] and not calls
+    with pytest.raises(GraphError, match="sloppy is none of the traits moves, joins"):
+        register_operator("Draw", lambda c, x: x, domain="my.company", traits="cheap sloppy")
+
+
+def test_quantized_values_pass_through_what_moves_them():
+    register_operator(
+        "Mirror", lambda c, x: x[::-1], domain="my.company", infer=lambda c: [c.tensor(0)], traits="moves"
+    )
+    x, scale = Value("x", TensorType("uint8", [3])), Value("scale", TensorType("float32", []))
+    real, out = (Value(name, TensorType("float32", [3])) for name in ("real", "out"))
+    nodes = [Node("DequantizeLinear", [x, scale], [real]), Node("Mirror", [real], [out], domain="my.company")]
+    made = quantized(Graph("model", [x], [out], nodes, {scale: np.array(0.5, np.float32)}))
+    assert [node.op for node in made.nodes] == ["Mirror", "DequantizeLinear"]
+    np.testing.assert_array_equal(interpret_graph(made, [np.array([1, 2, 4], np.uint8)])[0], [2, 1, 0.5])
+
+
+def test_every_trait_is_one_of_an_operator():
+    traits = {trait for spec in opspec.operators().values() for trait in spec.traits}
+    assert traits == set(get_args(opspec.Trait))

@@ -9,7 +9,6 @@ A node that has no compiled form (NoKernel) runs by its numpy meaning; any other
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -34,8 +33,7 @@ class Kernel:
 
     def __init__(self, program: Any, name: str, constants: Any, target: Any) -> None:
         fixed = [buffer for value, buffer in program.inputs if value in constants]
-        default = importlib.import_module(f"{target.package}.default").default_schedule
-        default(program.schedule, target, fixed)
+        target.spec.schedule(program.schedule, target, fixed)
         func = with_arguments(program.schedule.func, program.buffers).replace(name=name)
         verify(func)
         self.program = target.generate(target.lower(func))

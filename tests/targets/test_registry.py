@@ -109,11 +109,11 @@ def test_targets_are_plain_values():
         target.cores = 3
 
 
-def test_missing_parts_of_a_target_are_named():
+def test_a_target_whose_manifest_is_not_here_says_so():
     from dataclasses import replace
 
-    bare = replace(find_target("native"), package="weft.targets.nowhere")
-    with pytest.raises(TargetError, match="has no pipeline"):
+    bare = replace(find_target("native"), kind="nowhere")
+    with pytest.raises(TargetError, match="no target of the kind 'nowhere' is registered"):
         bare.lower(None)
-    with pytest.raises(TargetError, match="has no intrinsics"):
-        bare.intrinsics()
+    with pytest.raises(TargetError, match="is no device"):
+        find_target("native").generate(None)

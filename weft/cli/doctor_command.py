@@ -34,10 +34,6 @@ EXTRAS = {
 }
 """The extras of Weft: the distribution that each brings, and what it is for."""
 
-FEATURES = (
-    "avx2 fma avx512f avx512vnni avx512bf16 avx512fp16 amx-tile amx-bf16 amx-int8 neon sve dotprod i8mm bf16 v".split()
-)
-
 
 @dataclass(frozen=True)
 class Finding:
@@ -113,14 +109,9 @@ def _packages() -> Iterator[Finding]:
 
 def _processor() -> Iterator[Finding]:
     target = find_target("native")
-    have = [name for name in FEATURES if name in target.features]
     yield Finding("processor", "ok", f"{target.cpu} ({target.triple}), vectors of {8 * target.vector_bytes} bits")
-    yield Finding("its features", "ok", " ".join(have) or "none that Weft knows by name")
-    if "amx-tile" in target.features:
-        allowed = importlib.import_module(f"{target.package}.amx").permitted()
-        detail = "the system lets this process use the tile registers" if allowed else "the system refuses the tiles"
-        mend = "" if allowed else "Linux 5.16 or newer, and a container that allows arch_prctl"
-        yield Finding("AMX", "ok" if allowed else "missing", detail, mend)
+    for check in target.spec.examine(target):
+        yield Finding(check.what, "ok" if check.is_right else "missing", check.detail, check.mend)
 
 
 def _cores() -> Iterator[Finding]:

@@ -10,7 +10,7 @@
     llvm        the LLVM IR that is generated
     asm         the assembly of the optimised code
 
-and for a target with blocks of threads, instead of the last two,
+and for a device, instead of the last two, what its target can show:
 
     cuda, ptx, sass     CUDA C, NVIDIA's assembly language, machine code (by NVIDIA's tools, where they are)
     opencl              OpenCL C
@@ -74,7 +74,8 @@ class Compiled:
 def run(given: argparse.Namespace, screen: Screen) -> int:
     """The command."""
     if given.stage == "graph":
-        refuse(given, "target precision input seed kernel", "the stage graph is the model before any of that matters")
+        why = "the stage graph is the model before any of that matters"
+        refuse(given, "target precision exact input seed kernel", why)
         _show_text(repr(_graph(given, screen)), "graph", "text", screen)
         return 0
     if given.stage == "fused":
@@ -97,11 +98,12 @@ def run(given: argparse.Namespace, screen: Screen) -> int:
 
 def _stage(name: str, target: Target) -> tuple[Callable[[Compiled], str], str]:
     """How a stage of a kernel is shown; those of the generated code are the target's own."""
-    own = target.stages()
+    device = target.spec.device
+    own = {} if device is None else device.stages
     if name in own:
         text, language = own[name]
         return lambda one: str(text(one.launch.kernel.program, target)), language
-    if name not in STAGES or (target.threads is not None and name in _NATIVE_STAGES):
+    if name not in STAGES or (device is not None and name in _NATIVE_STAGES):
         code = list(own) or _NATIVE_STAGES
         raise UsageError(f"the target {target.name} has no stage {name!r}: its code is shown by {', '.join(code)}")
     return STAGES[name]

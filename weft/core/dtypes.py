@@ -31,40 +31,24 @@ _PATTERN = re.compile(r"(float|bfloat|int|uint|bool|handle)(\d*)(?:x(\d+))?$")
 class DType:
     """A scalar or vector type. Made by `dtype(name)`, never directly."""
 
-    __slots__ = ("kind", "bits", "lanes", "name")
+    __slots__ = ("kind", "bits", "lanes", "name", "scalar", "is_float", "is_integer", "is_signed", "is_bool")
     kind: str
     bits: int
     lanes: int
     name: str
+    scalar: "DType"
+    """The element type."""
+    is_float: bool
+    """float16, bfloat16, float32 or float64."""
+    is_integer: bool
+    """A signed or unsigned integer (not bool)."""
+    is_signed: bool
+    """A signed integer."""
+    is_bool: bool
 
     def with_lanes(self, lanes: int) -> "DType":
         """The same element type with so many lanes."""
         return self if lanes == self.lanes else _intern(self.kind, self.bits, lanes)
-
-    @property
-    def scalar(self) -> "DType":
-        """The element type."""
-        return self.with_lanes(1)
-
-    @property
-    def is_float(self) -> bool:
-        """float16, bfloat16, float32 or float64."""
-        return self.kind == "float" or self.kind == "bfloat"
-
-    @property
-    def is_integer(self) -> bool:
-        """A signed or unsigned integer (not bool)."""
-        return self.kind == "int" or self.kind == "uint"
-
-    @property
-    def is_signed(self) -> bool:
-        """A signed integer."""
-        return self.kind == "int"
-
-    @property
-    def is_bool(self) -> bool:
-        """bool."""
-        return self.kind == "bool"
 
     @property
     def is_packed(self) -> bool:
@@ -119,6 +103,9 @@ def _intern(kind: str, bits: int, lanes: int) -> DType:
     if found is None:
         found = DType()
         found.kind, found.bits, found.lanes = kind, bits, lanes
+        found.is_float, found.is_integer = kind in ("float", "bfloat"), kind in ("int", "uint")
+        found.is_signed, found.is_bool = kind == "int", kind == "bool"
+        found.scalar = found if lanes == 1 else _intern(kind, bits, 1)
         base = kind if kind in ("bool", "handle") else f"{kind}{bits}"
         found.name = base if lanes == 1 else f"{base}x{lanes}"
         _INTERNED[(kind, bits, lanes)] = found

@@ -44,7 +44,7 @@ from weft.graph.ir import (
     free_values,
     reads,
 )
-from weft.graph.opspec import Repeated, Repetition
+from weft.graph.opspec import Repeated, Repetition, has
 from weft.graph.passes.dead import dead
 from weft.graph.passes.infer import infer
 from weft.graph.passes.support import substitute_values
@@ -72,7 +72,6 @@ OFTEN = 16
 MOST_REMEMBERED = 4096
 """Sets of shapes whose form is remembered."""
 
-_HEAVY = frozenset("Conv ConvTranspose MatMul Gemm LSTM GRU RNN Attention Einsum".split())
 _VALUE, _RANK = -1, -2
 
 Key = tuple[Any, ...]
@@ -242,12 +241,12 @@ class Body:
     def _estimate(self, arrays: Sequence[Any]) -> float:
         graphs = list(all_graphs(self.graph))
         seconds = NODE_SECONDS * sum(len(graph.nodes) for graph in graphs)
-        if any(node.op in _HEAVY for graph in graphs for node in graph.nodes):
+        if any(has(node, "heavy") for graph in graphs for node in graph.nodes):
             try:
                 typed = infer(self._typed(arrays, None))
             except GraphError:
                 return seconds  # the interpreter says what is wrong
-            heavy = [node for graph in all_graphs(typed) for node in graph.nodes if node.op in _HEAVY]
+            heavy = [node for graph in all_graphs(typed) for node in graph.nodes if has(node, "heavy")]
             seconds += OPERATION_SECONDS * sum(map(operations, heavy))
         return seconds
 
@@ -366,10 +365,10 @@ def operations(node: Node) -> int:
         return 0
     first, second, result = sizes[0], sizes[1], sizes[len(sizes) - len(node.outputs)]
     made = math.prod(result)
-    if node.op in ("MatMul", "Gemm"):
+    if has(node, "product"):
         return 2 * made * (first[-1] if first else 1)
-    if node.op in ("Conv", "ConvTranspose"):
+    if has(node, "convolution"):
         return 2 * made * math.prod(second[1:])
-    if node.op in ("LSTM", "GRU", "RNN"):
+    if has(node, "recurrent"):
         return 4 * math.prod(first[:-1]) * math.prod(second)
     return 2 * math.prod(first) * math.prod(second)

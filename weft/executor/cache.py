@@ -35,9 +35,10 @@ import numpy as np
 from weft.core.knobs import knobs
 from weft.core.version import VERSION
 from weft.executor.abi import abi_hash
-from weft.executor.code_key import Opaque, operators_key
+from weft.executor.code_key import Opaque, operators_key, target_key
 from weft.graph.ir import Array, Graph, dtype_name
 from weft.graph.text import constant_table, format_graph
+from weft.plan import overrides
 from weft.runtime.cache_folder import (
     cache_folder,
     mark_used,
@@ -139,7 +140,7 @@ def _folder_for(target: Target) -> Path | None:
 def _name(described: dict[str, Any], target: Target, precision: str | None) -> str | None:
     """The name of an entry: a hash of what is compiled, for what, how and by what; None where that cannot be said."""
     try:
-        registered = operators_key()
+        registered = operators_key() + target_key(target.spec)
     except Opaque as reason:
         logger.info("nothing is kept in the cache: %s", reason)
         return None
@@ -149,6 +150,7 @@ def _name(described: dict[str, Any], target: Target, precision: str | None) -> s
         "precision": precision,
         "knobs": [[one.name, repr(one.value)] for one in knobs.describe() if one.name not in NO_MATTER],
         "operators": registered,
+        "schedules": overrides.identity(),
         "weft": _weft(),
     }
     return hashlib.sha256(json.dumps(whole).encode()).hexdigest()[:40]

@@ -1,4 +1,4 @@
-"""What Python code does, as a hash: operators that users registered are part of what decides how a model is compiled.
+"""What Python code does, as a hash: operators and targets that users registered decide how a model is compiled, too.
 
 In: functions. Out: a hash that changes when they do: of their bytecode and constants, defaults, what their closures
 hold, the globals that they name, and so on through all of these, arrays by their bytes. Weft's own code and installed
@@ -23,6 +23,7 @@ import numpy as np
 from weft.core.errors import WeftError
 from weft.graph.opspec import OpSpec, operators
 from weft.runtime.fingerprint import fingerprint
+from weft.targets.base import TargetSpec
 
 
 class Opaque(WeftError):
@@ -38,6 +39,27 @@ def operators_key() -> str:
             for part in OpSpec.__slots__:
                 writer.value(getattr(spec, part), f"the operator {name}")
     return writer.digest.hexdigest()
+
+
+def target_key(spec: TargetSpec) -> str:
+    """A hash of the files that a target's manifest was made in; "" for Weft's own, `Opaque` where there are none.
+
+    A target declares instructions and tables beside its functions: all files of its packages count.
+    """
+    functions = [getattr(one, "func", one) for one in spec.parts().values() if callable(one)]
+    modules = {str(getattr(one, "__module__", None) or type(one).__module__) for one in functions}
+    roots = sorted({_package(name) for name in modules} - {"weft"})
+    if not roots:
+        return ""
+    digest = hashlib.sha256()
+    for module in sorted(name for name in modules if _package(name) in roots):
+        place = getattr(sys.modules.get(module), "__file__", None)
+        if place is None:
+            raise Opaque(f"the target {spec.kind}: {module} is no file")
+        around = getattr(sys.modules.get(module.rpartition(".")[0]), "__path__", None)
+        for path in [Path(place)] if around is None else sorted(Path(place).parent.rglob("*.py")):
+            digest.update(f"{path.name} ".encode() + path.read_bytes())
+    return digest.hexdigest()
 
 
 def _is_own(spec: OpSpec) -> bool:

@@ -22,7 +22,7 @@ def programs_row(programs: Mapping[str, DeviceProgram]) -> dict[str, Any]:
     for symbol, program in programs.items():
         rows[symbol] = {
             "name": program.name,
-            "pieces": [pieces.setdefault(piece, len(pieces)) for piece in program.pieces],
+            "pieces": [pieces.setdefault(piece, len(pieces)) for piece in program.pieces or (program.source,)],
             "parameters": [[p.name, p.dtype.name, p.is_written, p.elements] for p in program.parameters],
             "workspaces": [[w.name, w.dtype.name, w.elements] for w in program.workspaces],
             "kernels": [

@@ -434,7 +434,7 @@ def _as_torch(array: Any) -> Any:
 
 def make_module(executor: Executor, threads: int | None = None) -> Module:
     """The module of an executor; one for a device takes arrays that lie there, too."""
-    if executor.target.threads is None:
+    if not executor.target.on_device:
         return Module(executor, threads)
     from weft.executor.device_module import DeviceModule
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 from weft.core.knobs import knobs
 from weft.graph.ir import Array, Graph, Value
@@ -12,7 +10,6 @@ from weft.graph.passes.algorithms import choose_algorithms
 from weft.graph.passes.attention import fuse_attention
 from weft.graph.passes.fill_kernels import fill_kernels
 from weft.graph.passes.fix_weights import fix_weights
-from weft.graph.passes.fold_strides import NARROW as FOLDED
 from weft.graph.passes.fold_strides import fold_strides
 from weft.graph.passes.normalize import normalize
 from weft.graph.passes.precision import NARROW, lower_precision
@@ -20,12 +17,6 @@ from weft.graph.passes.quantized import quantized
 from weft.graph.passes.specialize import specialize
 from weft.graph.passes.turn_products import turn_products
 from weft.targets.base import Target
-
-MATRIX_SCOPE = "amx.tile"
-"""The memory scope of a matrix unit's registers."""
-
-BYTE_DOTS = "avx512vnni"
-"""The feature of processors whose vectors multiply groups of bytes."""
 
 
 def optimize(graph: Graph, shapes: Mapping[str, Sequence[int]], values: Mapping[str, Array]) -> Graph:
@@ -44,44 +35,21 @@ def optimize(graph: Graph, shapes: Mapping[str, Sequence[int]], values: Mapping[
 
 
 def for_target(graph: Graph, target: Target, precision: str | None = None) -> Graph:
-    """The graph in a precision, with the algorithms that a target proposes (its `algorithms` module)."""
-    algorithms = _algorithms_of(target)
+    """The graph in a precision, with the algorithms that a target proposes."""
+    proposed = target.spec.algorithms
     narrow = None if precision is None else NARROW[precision]
-    if algorithms is not None and knobs.attention:
-        graph = fuse_attention(graph, algorithms.attention_proposer(target), narrow)
+    if proposed.attention is not None and knobs.attention:
+        graph = fuse_attention(graph, proposed.attention(target), narrow)
     if precision is not None:
-        graph = lower_precision(graph, precision, _multiplies(target, precision))
+        graph = lower_precision(graph, precision, narrow in target.narrow_products)
     graph = turn_products(fill_kernels(graph))
-    if algorithms is None:
-        return graph
     if knobs.exact:
         return graph
-    graph = fold_strides(graph, _folded_kinds(target))
-    if knobs.fixed_weights:
-        graph = fix_weights(graph, algorithms.weight_fixer(target))
-    if knobs.winograd and any(node.op == "Conv" for node in graph.nodes):
+    if target.matrix is not None:
+        graph = fold_strides(graph, target.matrix.dtypes)
+    if proposed.weights is not None and knobs.fixed_weights:
+        graph = fix_weights(graph, proposed.weights(target))
+    if proposed.products is not None and knobs.winograd and any(node.op == "Conv" for node in graph.nodes):
         weights = sum(array.nbytes for array in graph.constants.values())
-        graph = choose_algorithms(graph, algorithms.proposer(target, weights))
+        graph = choose_algorithms(graph, proposed.products(target, weights))
     return graph
-
-
-def _multiplies(target: Target, precision: str) -> bool:
-    """Whether a target multiplies narrow matrices faster than float32 ones."""
-    return target.threads is not None or (MATRIX_SCOPE in target.scopes and precision == "bf16")
-
-
-def _folded_kinds(target: Target) -> Collection[str]:
-    """The types of which a few channels leave idle what multiplies them: a matrix unit, dot products of bytes."""
-    if MATRIX_SCOPE in target.scopes:
-        return FOLDED
-    return ("uint8",) if BYTE_DOTS in target.features else ()
-
-
-def _algorithms_of(target: Target) -> Any:
-    name = f"{target.package}.algorithms"
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name != name:
-            raise
-        return None

@@ -12,14 +12,15 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from weft.graph.ir import Array, Node, TensorType, Value
-from weft.graph.passes.layout import MAKERS, is_elementwise
+from weft.graph.opspec import has
+from weft.graph.passes.layout import is_elementwise
 
 
 def merge_places(
     nodes: Sequence[Node], constants: Mapping[Value, Array], laid: Collection[Value], lanes: int
 ) -> tuple[list[Node], dict[Value, Value]] | None:
     """The nodes on merged places, and the new value for each old one."""
-    anchors = [node for node in nodes if node.op in MAKERS]
+    anchors = [node for node in nodes if has(node, "convolution")]
     if len(anchors) != 1 or not _is_pointwise(anchors[0]):
         return None
     image = anchors[0].outputs[0].tensor.static

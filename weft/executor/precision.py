@@ -14,9 +14,6 @@ It is a feature of the target by the same name."""
 FULL = (None, "fp32", "float32")
 """What asks for the types that a model declares."""
 
-_HALF = frozenset(("f16c", "avx512fp16", "fullfp16", "fp16", "zfh", "zvfh", "cl_khr_fp16"))
-"""Processor features with which float16 is converted (or computed) in hardware."""
-
 
 def check_precision(precision: str | None, target: Target) -> str | None:
     """The precision to lower to ("bf16", "fp16"), or None for none; an error that says why where there is no such."""
@@ -24,10 +21,11 @@ def check_precision(precision: str | None, target: Target) -> str | None:
         return None
     if precision not in NARROW:
         raise ArgumentError(f"the precision {precision!r} is not known; there are fp32, {ROUNDED}, {', '.join(NARROW)}")
-    if precision == "fp16" and not _has_half(target):
+    if precision not in target.precisions:
+        others = " or ".join(map(repr, (*sorted(target.precisions - {ROUNDED}), "fp32")))
         raise ArgumentError(
-            f"precision 'fp16': the target {target.name} has no float16 instructions (none of the features "
-            f"{', '.join(sorted(_HALF))}), so it would be slower than fp32; use 'bf16' or 'fp32'"
+            f"precision {precision!r}: the target {target.name} has no {NARROW[precision]} instructions, so it would "
+            f"be slower than fp32; use {others}"
         )
     return precision
 
@@ -36,15 +34,9 @@ def machine_of(target: Target, precision: str | None) -> Target:
     """The target that computes in a precision: with "tf32", one whose products of float32 may be rounded so."""
     if precision != ROUNDED:
         return target
-    if target.threads is None or "tfloat32" not in target.threads.tensor_cores:
+    if ROUNDED not in target.precisions:
         raise ArgumentError(
             f"precision 'tf32': the target {target.name} has no such instructions (NVIDIA GPUs from sm_80 on have); "
             f"use 'fp32' or 'bf16'"
         )
     return target.with_features(ROUNDED)
-
-
-def _has_half(target: Target) -> bool:
-    if target.threads is not None and "float16" in target.threads.tensor_cores:
-        return True
-    return bool(_HALF & target.features) or target.triple.startswith(("aarch64", "arm64"))

@@ -18,8 +18,8 @@ from weft.executor.places import merge_places
 from weft.expr.nodes import Buffer, const
 from weft.graph.interpreter import operator_of
 from weft.graph.ir import Array, Node, TensorType, Value
-from weft.graph.opspec import Compute
-from weft.graph.passes.layout import MAKERS, Layout
+from weft.graph.opspec import Compute, has
+from weft.graph.passes.layout import Layout
 from weft.schedule.schedule import Schedule
 from weft.te.tensor import PlaceholderOp, Tensor
 
@@ -76,7 +76,7 @@ def build_program(
 
     `layouts` are those of values around it; `block` is how many channels of a convolution's sums should lie together.
     """
-    if not any(node.op in MAKERS for node in nodes):
+    if not any(has(node, "convolution") for node in nodes):
         block = 1
     merged = merge_places(nodes, constants, layouts or {}, block) if block > 1 else None
     if merged is not None:

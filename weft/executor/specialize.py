@@ -26,14 +26,26 @@ from weft.executor import cache
 from weft.executor.constants import Reload, lighten
 from weft.executor.device import DeviceRunner
 from weft.executor.kernels import KernelCompiler
-from weft.executor.lower import Item, Launch, Lowered, OnHost, assemble, choose_items, settle_views, touched_plainly
-from weft.executor.passes import BYTE_DOTS, MATRIX_SCOPE, for_target, optimize
+from weft.executor.lower import (
+    Item,
+    Launch,
+    Lowered,
+    OnHost,
+    Rest,
+    assemble,
+    choose_items,
+    settle_views,
+    touched_plainly,
+)
+from weft.executor.passes import for_target, optimize
 from weft.executor.run import Runner
 from weft.executor.steps import HostStep
 from weft.graph.interpreter import operator_of
 from weft.graph.ir import Array, Graph, TensorType, Value
+from weft.graph.opspec import has
 from weft.graph.passes.fuse import Group, fuse
 from weft.graph.passes.layout import choose_layouts
+from weft.plan import overrides
 from weft.runtime.jit import JitModule, defined_names
 from weft.targets.base import Target
 
@@ -143,6 +155,7 @@ class Executor:
         self._bound = deciding_inputs(graph)
         self._settings = knobs.snapshot(without=cache.NO_MATTER)
         """The knobs when the model was given to be compiled: they hold for what is compiled at a later call too."""
+        self._overrides = overrides.in_force()
 
     @property
     def graph(self) -> Graph:
@@ -229,7 +242,7 @@ class Executor:
 
     def form(self, shapes: Mapping[str, Sequence[int]], values: Mapping[str, Array]) -> Specialization:
         """The compiled form for these shapes and values of inputs: from the cache on disk, or made now."""
-        with knobs.override(**self._settings):
+        with knobs.override(**self._settings), overrides.overriding(self._overrides):
             return self._form(shapes, values)
 
     def _form(self, shapes: Mapping[str, Sequence[int]], values: Mapping[str, Array]) -> Specialization:
@@ -247,13 +260,14 @@ class Executor:
         return made
 
     def _rebuild(self, shapes: Mapping[str, Sequence[int]], values: Mapping[str, Array]) -> Specialization:
-        with knobs.override(**self._settings):
+        with knobs.override(**self._settings), overrides.overriding(self._overrides):
             return self._build(shapes, values)
 
     def _build(self, shapes: Mapping[str, Sequence[int]], values: Mapping[str, Array]) -> Specialization:
         graph = for_target(optimize(self.graph, shapes, values), self.target, self.precision)
         lowered = lower_graph(graph, self.target, self.rest)
-        if self.target.threads is not None:
+        _check_overrides(self.graph, lowered)
+        if self.target.on_device:
             programs = {kernel.symbol: kernel.program for kernel in lowered.kernels if kernel.program is not None}
             runner: Runner | DeviceRunner
             runner = on_device = DeviceRunner(lowered.program, programs, self.target, self._inner)
@@ -295,6 +309,17 @@ class Executor:
             return Executor(graph, self.target, self.precision)
 
 
+def _check_overrides(graph: Graph, lowered: Lowered) -> None:
+    """Raises where a schedule was given for what is no kernel."""
+    kernels = {node.name for item in lowered.items if isinstance(item, Launch) for node in item.nodes}
+    unknown = [name for name in overrides.in_force() if name not in kernels]
+    if unknown and not any(isinstance(item, Rest) for item in lowered.items):
+        known = ", ".join(sorted(filter(None, kernels))[:20])
+        there = {node.name for node in graph.nodes}
+        said = "is computed by no kernel of its own name" if unknown[0] in there else "is no node of the model"
+        raise ArgumentError(f"a schedule was given for {unknown[0]!r}, which {said}; kernels compute {known}")
+
+
 def lower_graph(graph: Graph, target: Target, make_rest: Callable[[Graph], Any]) -> Lowered:
     """The program of a graph whose shapes are bound."""
     compiler = KernelCompiler(target)
@@ -312,11 +337,10 @@ def lower_graph(graph: Graph, target: Target, make_rest: Callable[[Graph], Any])
 
 def _items_in_layouts(graph: Graph, groups: Sequence[Group], compiler: KernelCompiler) -> list[Item]:
     """What runs where, with layouts for the values between kernels; those that the host turns out to see are plain."""
-    in_vectors = knobs.layout and compiler.target.threads is None
-    lanes = compiler.target.vector_bytes // 4 if in_vectors else 0
+    target = compiler.target
+    lanes = target.vector_bytes // 4 if knobs.layout and target.blocks_channels else 0
     compiler.block = max(lanes, 1)
-    tile = TILE_ROWS if MATRIX_SCOPE in compiler.target.scopes else 1
-    narrow = 2 if tile > 1 else int(BYTE_DOTS in compiler.target.features)
+    tile, narrow = (1, 0) if target.matrix is None else (target.matrix.rows, target.matrix.most_bytes)
     fixed: set[Value] = set()
     while True:
         laid = choose_layouts(graph, groups, lanes, fixed, tile, narrow)
@@ -350,16 +374,9 @@ def deciding_inputs(graph: Graph) -> set[int]:
         for position in operator_of(node).shape_inputs:
             if position < len(node.inputs) and (value := node.inputs[position]) is not None:
                 wanted.add(value)
-        if any(value in wanted for value in node.outputs) and not node.graphs and node.op not in _FORGET_VALUES:
+        if any(value in wanted for value in node.outputs) and not node.graphs and not has(node, "shape_only"):
             wanted.update(v for v in node.inputs if v is not None and _may_be_small(v))
     return {at for at, value in enumerate(graph.inputs) if value in wanted and _may_be_small(value)}
-
-
-TILE_ROWS = 16
-"""Rows of a register of a matrix unit."""
-
-_FORGET_VALUES = frozenset({"Shape", "Size"})
-"""Operators whose results depend on the shape of an input only."""
 
 
 def _may_be_small(value: Value) -> bool:

@@ -13,14 +13,11 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 
 from weft.graph.ir import Array, Graph, Node, Value
+from weft.graph.opspec import has
 
 RELU = "Relu"
-VIEWS = frozenset({"Flatten", "Reshape", "Squeeze", "Unsqueeze", "Identity", "Dropout"})
-"""Operators that hand their first input on, element by element."""
-PRODUCTS = frozenset({"Gemm", "MatMul"})
 LEAST_BYTES = 128 << 10
 """Weights of fewer bytes are always near: a note on their program would only be one more kernel to compile."""
-RECURRENCES = frozenset({"LSTM", "GRU", "RNN"})
 
 
 def often_zero(graph: Graph) -> set[Value]:
@@ -29,7 +26,7 @@ def often_zero(graph: Graph) -> set[Value]:
     for node in graph.nodes:
         if node.domain:
             continue
-        handed_on = node.op in VIEWS and node.inputs[0] in found
+        handed_on = has(node, "reshapes") and node.inputs[0] in found
         if node.op == RELU or handed_on:
             found.add(node.outputs[0])
     return found
@@ -46,7 +43,7 @@ def _adds_nothing(node: Node, value: Value, constants: Mapping[Value, Array]) ->
     """Whether zeros of a value leave what a node makes of it as it is."""
     if value not in node.inputs:
         return True
-    if node.op not in PRODUCTS or list(node.inputs).count(value) != 1 or node.inputs[0] is not value:
+    if not has(node, "product") or list(node.inputs).count(value) != 1 or node.inputs[0] is not value:
         return False
     array = _finite(node.inputs[1], constants)
     if array is None or array.ndim != 2 or array.nbytes < LEAST_BYTES:
@@ -56,7 +53,7 @@ def _adds_nothing(node: Node, value: Value, constants: Mapping[Value, Array]) ->
 
 def finite_recurrences(nodes: Sequence[Node], constants: Mapping[Value, Array]) -> list[Value]:
     """The recurrent weights of a group that are constant and finite."""
-    weights = [node.inputs[2] for node in nodes if node.op in RECURRENCES and not node.domain]
+    weights = [node.inputs[2] for node in nodes if has(node, "recurrent")]
     return [weight for weight in weights if weight is not None and _finite(weight, constants) is not None]
 
 

@@ -60,6 +60,7 @@ from weft.expr.nodes import (
     is_true,
     logical_not,
     select,
+    wrap,
 )
 from weft.expr.proof import Prover, lane_form
 from weft.expr.value_rules import FLOAT, WRAPPING, compare_bools, convert_literal, same_value, skips, zero_divisor
@@ -96,6 +97,7 @@ class Simplifier(Prover):
         super().__init__(table, facts)
         self.done: dict[int, tuple[Expr, Expr]] = {}  # by id; the node is kept so that the id stays its own
         self.depth = 0  # conditions assumed
+        self.heads: dict[int, tuple[Expr, Expr, int] | None] = {}  # by id: the node, its terms, its constant
 
     def visit(self, e: Expr) -> Expr:
         """The simplified expression."""
@@ -117,8 +119,17 @@ class Simplifier(Prover):
             return self.poly(new)
         return super().opaque(new)
 
-    def arithmetic(self, e: Expr) -> Expr:
+    def arithmetic(self, e: Any) -> Expr:
         """Index arithmetic, in normal form."""
+        kind = type(e)
+        if type(e.b) is Const and (kind is Add or kind is Sub) and type(e.a) is not Const:
+            head = self.heads[id(e.a)] if id(e.a) in self.heads else self.head(e.a)
+            if head is not None:
+                _, terms, constant = head
+                total = constant + e.b.value if kind is Add else constant - e.b.value
+                if terms is e.a and total and (total > 0) is (kind is Add) and not constant:
+                    return e  # type: ignore[no-any-return]
+                return _shifted(terms, total)
         outer, self.effects = self.effects, False
         p = self.poly(e)
         effects, self.effects = self.effects, outer
@@ -126,6 +137,21 @@ class Simplifier(Prover):
             return rebuild(e, self.visit)
         new = self.build(p)
         return e if same_arithmetic(e, new) else new
+
+    def head(self, e: Expr) -> tuple[Expr, Expr, int] | None:
+        """What a sum is to which constants are added: its terms in normal form, and its own constant.
+
+        None where a constant would come first (it has no term that is added), or where there are effects.
+        """
+        outer, self.effects = self.effects, False
+        terms, constant = self.poly(e)
+        effects, self.effects = self.effects, outer
+        found = None
+        if not effects and any(value > 0 for value in terms.values()):
+            new = self.build((terms, 0))
+            found = (e, e if same_arithmetic(e, new) else new, constant)
+            self.heads[id(e)] = found
+        return found
 
     def assuming(self, condition: Expr, arm: Expr) -> Simplifier:
         """The simplifier for where the condition holds (this one, where the condition could not help the arm)."""
@@ -437,6 +463,14 @@ def _may_gain(e: Expr) -> bool:
     if kind in _DECIDABLE:
         return True
     return kind is not Var and kind is not Const and any(_may_gain(part) for part in children(e))
+
+
+def _shifted(terms: Expr, constant: int) -> Expr:
+    """The normal form of terms, at least one of them added, and a constant."""
+    constant = wrap(constant, INDEX)
+    if not constant:
+        return terms
+    return (Add if constant > 0 else Sub)(terms, const(abs(constant), INDEX))
 
 
 def _tells(condition: Any) -> bool:

@@ -137,6 +137,20 @@ def walk(e: Expr) -> list[Expr]:
     return found
 
 
+def walk_once(e: Expr, seen: set[Expr]) -> list[Expr]:
+    """The nodes of an expression that were not seen before; they are now. Copies of a loop share most of theirs."""
+    found: list[Expr] = []
+    stack = [e]
+    while stack:
+        node = stack.pop()
+        kind = type(node)
+        if kind is not Var and kind is not Const and node not in seen:
+            seen.add(node)
+            found.append(node)
+            stack.extend(_CHILDREN[kind](node))
+    return found
+
+
 def free_vars(*expressions: Expr) -> dict[Var, None]:
     """The variables that occur, in order of first occurrence (a dict used as an ordered set)."""
     found: dict[Var, None] = {}
@@ -198,4 +212,7 @@ class ExprMutator:
 
 ExprMutator._handlers = dict.fromkeys(NODES, ExprMutator.generic)
 
-__all__ = ["ExprMutator", "children", "free_vars", "map_all", "rebuild", "substitute", "uses_any", "walk", "Binary"]
+__all__ = [
+    "ExprMutator", "children", "free_vars", "map_all", "rebuild", "substitute", "uses_any", "walk", "walk_once",
+    "Binary",
+]  # fmt: skip

@@ -3,11 +3,15 @@
     infer(c: Infer) -> [Type]                        types of the outputs, from types (and known values) of the inputs
     evaluate(c: Evaluate, *arrays) -> array(s)       the meaning, on numpy arrays: constant folding, oracle, host kernel
     compute(c: Compute, *tensors) -> tensor(s)       the meaning as a tensor expression; None: none for this use
-    kind                                             how it fuses: "injective", "reduction", "complex", "opaque"
+    kind                                             how it fuses, one of KINDS
     shape_inputs                                     inputs whose values decide shapes (axes, sizes, k)
     expand(node, scope) -> replacement               the same in other operators, with constants made from attributes;
                                                      None: not this use. A rule of `graph/passes/support.py`
     takes, requires                                  what must hold of inputs and attributes (`graph/signature.py`)
+    traits                                           facts that passes ask for: see `Trait` and `has`
+    multiplies                                       how many of the first inputs are multiplied with one another, and
+                                                     may be narrower than the sums
+    steps(node, arrays) -> int                       what evaluate costs, where nothing else tells (`graph/steps.py`)
 
 The compiler calls them as `types`, `run`, `tensors` and `expanded`: there what must hold is checked, and whatever goes
 wrong becomes a NodeError that names the node, so that no model shows an exception of Python's or numpy's own.
@@ -22,7 +26,7 @@ import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -33,7 +37,47 @@ from weft.graph.signature import Relation, signature
 
 logger = logging.getLogger("weft.graph")
 
-KINDS = ("injective", "reduction", "complex", "opaque")
+KINDS = ("elementwise", "injective", "reduction", "complex", "opaque")
+"""An element of the result comes from the inputs' elements in the same place; from those of a few places; from many; is
+a sum of products; anything else."""
+
+Trait = Literal[
+    # where an element of the result comes from
+    "moves",  # it is an element of the first input, as it is, whatever the element type
+    "joins",  # it is an element of one of the inputs, as it is, whatever the element type
+    "reshapes",  # it moves, but not in memory
+    "slices",  # it moves, and reading it is reading the input: places are only shifted, dropped or repeated
+    "windowed",  # from a window: elements of the input are read several times
+    "channelwise",  # from its own channel; the channels stay as many
+    "statistic",  # from so many elements that rounding it would spoil what is computed with it
+    # what it costs
+    "cheap",  # a few loads and simple arithmetic: rather computed again than stored
+    "transcendental",  # a function such as exp
+    "heavy",  # a time that grows with the product of the sizes of the inputs
+    "grows",  # a result that may be much larger than what is read
+    # families
+    "product",  # a product of matrices, its first two inputs
+    "convolution",  # sums over channels and a window; the second input is the weight
+    "bordered",  # a convolution that reads zeros around its first input, or what the attribute `border` says
+    "recurrent",  # steps that depend on one another; the third input is the weight of the state
+    "attention",  # softmax of a product, times a third operand
+    # what passes may do with it
+    "random",  # another result each time: never folded or shared
+    "speculatable",  # takes any values: may be computed where nobody asks for it (as may what is elementwise)
+    "traps",  # is elementwise, but not all numbers make integers: a division by 0, a float out of range
+    "shape_only",  # reads the shape of its input, never an element
+    "optional_outputs",  # its last outputs may be left out
+]
+"""A fact about an operator."""
+
+_IMPLIED = {
+    "reshapes": "moves cheap speculatable",
+    "slices": "moves cheap",
+    "moves": "cheap",
+    "joins": "cheap",
+    "bordered": "convolution",
+}
+"""What holds too where a trait does."""
 
 MOST_OUTPUTS = 1 << 16
 """A node with more outputs is refused."""
@@ -216,6 +260,7 @@ InferFunction = Callable[[Infer], Sequence[Type]]
 EvaluateFunction = Callable[..., Any]
 ComputeFunction = Callable[..., Any]
 ExpandFunction = Callable[[Node, Any], Any]
+StepsFunction = Callable[[Node, Sequence[Array | None]], int]
 
 
 class OpSpec:
@@ -223,6 +268,7 @@ class OpSpec:
 
     __slots__ = (
         "name", "domain", "infer", "evaluate", "compute", "kind", "shape_inputs", "expand", "takes", "requires",
+        "traits", "multiplies", "steps",
     )  # fmt: skip
 
     def __init__(
@@ -237,6 +283,7 @@ class OpSpec:
         expand: ExpandFunction | None = None,
         takes: str | None = None,
         requires: Sequence[Relation] = (),
+        steps: StepsFunction | None = None,
     ) -> None:
         self.name = name
         self.domain = domain
@@ -248,6 +295,9 @@ class OpSpec:
         self.expand = expand
         self.takes = takes
         self.requires = tuple(requires)
+        self.traits: frozenset[str] = frozenset()
+        self.multiplies = 0
+        self.steps = steps
 
     def kind_of(self, node: Node) -> str:
         """How this use of the operator fuses."""
@@ -277,7 +327,7 @@ class OpSpec:
 
     def meaning(self) -> EvaluateFunction:
         """`evaluate`; a user's function cannot write to its inputs, and its results are looked at."""
-        return functools.partial(_guarded, self.evaluate) if (self.domain, self.name) in _OF_USERS else self.evaluate
+        return functools.partial(_guarded, self.evaluate) if is_of_users(self) else self.evaluate
 
     def run(self, node: Node, arrays: Sequence[Any], run_graph: Any = None) -> list[Any]:
         """The outputs for these inputs, by the numpy meaning: always a list."""
@@ -383,12 +433,21 @@ _TABLE: dict[tuple[str, str], OpSpec] = {}
 _OF_USERS: set[tuple[str, str]] = set()
 
 
-def register(spec: OpSpec) -> OpSpec:
-    """Adds an operator to the table; two of one name are a mistake."""
+def register(spec: OpSpec, traits: str = "", multiplies: int = 0) -> OpSpec:
+    """Adds an operator with its traits to the table; two of one name are a mistake."""
     if (spec.domain, spec.name) in _TABLE:
         raise GraphError(f"the operator {spec.domain or 'ai.onnx'}.{spec.name} is registered twice")
+    spec.traits, spec.multiplies = _traits(traits), multiplies
     _TABLE[(spec.domain, spec.name)] = spec
     return spec
+
+
+def _traits(text: str) -> frozenset[str]:
+    """The traits that a text names, and those that follow from them."""
+    found = frozenset(" ".join(f"{one} {_IMPLIED.get(one, '')}" for one in text.split()).split())
+    if unknown := found.difference(get_args(Trait)):
+        raise ValueError(f"{', '.join(sorted(unknown))} is none of the traits {', '.join(get_args(Trait))}")
+    return found
 
 
 def register_operator(
@@ -398,12 +457,14 @@ def register_operator(
     domain: str,
     infer: InferFunction | None = None,
     compute: ComputeFunction | None = None,
+    traits: str = "",
     **more: Any,
 ) -> OpSpec:
     """Gives the operator `name` of a domain of yours its meaning, `evaluate(c, *arrays)`: see docs/operators.md.
 
     Without `infer` the outputs have the element type of the first input and shapes that only the run tells; without
-    `compute` the operator runs on the host. `more` is what else an OpSpec takes. A later call replaces an earlier one.
+    `compute` the operator runs on the host. `traits` are words of `Trait`; `more` is what else an OpSpec takes. A later
+    call replaces an earlier one.
     """
     if not isinstance(name, str) or not isinstance(domain, str) or not name:
         raise GraphError(f"an operator's name and domain are texts, not {name!r} and {domain!r}")
@@ -415,6 +476,7 @@ def register_operator(
         raise GraphError(f"{domain or 'ai.onnx'}.{name} is Weft's own: give your operator a domain of yours")
     try:
         spec = OpSpec(name, infer or _unknown_shapes, evaluate, compute, domain=domain, **more)
+        spec.traits = _traits(traits)
         if not callable(spec.kind) and spec.kind not in KINDS:
             raise ValueError(f"its kind is one of {', '.join(KINDS)}, not {spec.kind!r}")
         signature(spec.takes)
@@ -438,6 +500,17 @@ def way_to_register(name: str, domain: str) -> str:
 def find_operator(name: str, domain: str = "") -> OpSpec | None:
     """The operator of that name, or None."""
     return _TABLE.get((domain, name))
+
+
+def has(node: Node, *traits: Trait) -> bool:
+    """Whether a node's operator has one of these traits."""
+    spec = find_operator(node.op, node.domain)
+    return spec is not None and not spec.traits.isdisjoint(traits)
+
+
+def is_of_users(spec: OpSpec) -> bool:
+    """Whether an operator came by `register_operator`."""
+    return (spec.domain, spec.name) in _OF_USERS
 
 
 def operators() -> Mapping[tuple[str, str], OpSpec]:

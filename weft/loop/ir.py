@@ -26,7 +26,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Union
 
-from weft.expr.nodes import TRUE, Buffer, Expr, Var, index_expr
+from weft.expr.nodes import TRUE, Buffer, Const, Expr, Var, index_expr
 from weft.expr.visit import free_vars
 
 LOOP_KINDS = ("serial", "parallel", "vectorized", "unrolled", "thread")
@@ -240,7 +240,8 @@ class Func:
         given = {p for p in self.params if isinstance(p, Var)}
         found: dict[Var, None] = {}
         for buffer in self.buffers:
-            for var in free_vars(*buffer.shape, *(buffer.strides or ())):
+            sizes = [size for size in (*buffer.shape, *(buffer.strides or ())) if type(size) is not Const]
+            for var in free_vars(*sizes):
                 if var not in given:
                     found[var] = None
         return tuple(found)

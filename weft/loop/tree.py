@@ -42,16 +42,15 @@ def loops_in(s: Stmt) -> list[For]:
 
 
 def _find(root: Stmt, wanted: Callable[[Stmt], bool]) -> Path | None:
-    if wanted(root):
-        return [root]
-    if type(root) is Block:
-        return None
-    for child in child_stmts(root):
-        found = _find(child, wanted)
-        if found is not None:
-            found.insert(0, root)
-            return found
-    return None
+    path: Path = []
+    while not wanted(root):
+        path.append(root)
+        if type(root) is For:
+            root = root.body
+            continue
+        inner = None if type(root) is Block else next(filter(None, (_find(s, wanted) for s in child_stmts(root))), None)
+        return None if inner is None else path + inner
+    return [*path, root]
 
 
 def block_path(func: Func, name: str, primitive: str) -> Path:
@@ -146,7 +145,8 @@ def map_bindings(s: Stmt, change: Callable[[Block, list[For]], Block], loops: li
         body = map_bindings(s.body, change, [*loops, s])
         return s if body is s.body else s.replace(body=body)
     if isinstance(s, Seq):
-        return seq(*[map_bindings(child, change, loops) for child in s.stmts])
+        new = [map_bindings(child, change, loops) for child in s.stmts]
+        return s if all(a is b for a, b in zip(s.stmts, new)) else seq(*new)
     if isinstance(s, If):
         otherwise = None if s.otherwise is None else map_bindings(s.otherwise, change, loops)
         return If(s.condition, map_bindings(s.then, change, loops), otherwise)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from weft.expr.nodes import Address, Buffer, Expr, Load, Var
+from weft.expr.nodes import NODES, Address, Buffer, Const, Expr, Load, Var
 from weft.expr.visit import ExprMutator, map_all, substitute, walk
 from weft.loop.ir import (
     STATEMENTS,
@@ -169,14 +169,24 @@ def substitute_stmt(s: Stmt, mapping: Mapping[Var, Expr]) -> Stmt:
     return on_stmt(s)
 
 
+def _same(self: ExprMutator, e: Expr) -> Expr:
+    return e
+
+
 class Mutator(ExprMutator):
-    """Rewrites statements and the expressions in them; subclasses add `visit_For`, `visit_Load`, …"""
+    """Rewrites statements and the expressions in them; subclasses add `visit_For`, `visit_Load`, …
+
+    One that has a method for no kind of expression leaves expressions alone: they are not even walked.
+    """
 
     _stmt_handlers: dict[type[Stmt], Callable[[Any, Any], Stmt]] = {}
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         cls._stmt_handlers = {kind: getattr(cls, f"visit_{kind.__name__}", Mutator.generic_stmt) for kind in STATEMENTS}
+        if cls.expr in (ExprMutator.expr, _same) and cls.generic is ExprMutator.generic:
+            cares = any(hasattr(cls, f"visit_{kind.__name__}") for kind in NODES)
+            cls.expr = ExprMutator.expr if cares else _same  # type: ignore[method-assign, assignment]
 
     def stmt(self, s: Stmt) -> Stmt:
         """The rewritten statement."""
@@ -197,10 +207,22 @@ class BufferReplacer(Mutator):
 
     def __init__(self, mapping: Mapping[Buffer, Buffer]) -> None:
         self.mapping = mapping
+        self.done: dict[Expr, Expr] = {}
+
+    def expr(self, e: Expr) -> Expr:
+        """An expression, rewritten once however often it occurs."""
+        kind = type(e)
+        if kind is Var or kind is Const:
+            return e
+        found = self.done.get(e)
+        if found is None:
+            found = self.done[e] = self._handlers[kind](self, e)
+        return found
 
     def visit_Load(self, e: Load) -> Expr:
         """A load of a replaced buffer."""
-        return Load(self.mapping.get(e.buffer, e.buffer), map_all(e.indices, self.expr))
+        buffer, indices = self.mapping.get(e.buffer, e.buffer), map_all(e.indices, self.expr)
+        return e if buffer is e.buffer and indices is e.indices else Load(buffer, indices)
 
     def visit_Address(self, e: Address) -> Expr:
         """An address in a replaced buffer."""
@@ -210,7 +232,8 @@ class BufferReplacer(Mutator):
         """A store to a replaced buffer."""
         done = self.generic_stmt(s)
         assert isinstance(done, Store)
-        return Store(self.mapping.get(done.buffer, done.buffer), done.indices, done.value, done.predicate)
+        buffer = self.mapping.get(done.buffer)
+        return done if buffer is None else Store(buffer, done.indices, done.value, done.predicate)
 
     def visit_Allocate(self, s: Allocate) -> Stmt:
         """An allocation of a replaced buffer."""

@@ -41,12 +41,21 @@ Formula = Callable[..., Any]
 
 
 def activation(
-    name: str, formula: Formula, types: str = "float", infer: Callable[[Infer], Sequence[Type]] = infer_same
+    name: str,
+    formula: Formula,
+    types: str = "float",
+    infer: Callable[[Infer], Sequence[Type]] = infer_same,
+    traits: str = "transcendental",
 ) -> None:
     """Registers an activation from its formula of (functions, use, x, …)."""
     takes = signature_of(formula, 2, types, True)
     elementwise(
-        name, lambda c, *x: formula(ARRAYS, c, *x), lambda c, *x: formula(EXPRESSIONS, c, *x), infer, takes=takes
+        name,
+        lambda c, *x: formula(ARRAYS, c, *x),
+        lambda c, *x: formula(EXPRESSIONS, c, *x),
+        infer,
+        takes=takes,
+        traits=traits,
     )
 
 
@@ -119,17 +128,17 @@ activation("Celu", _celu)
 activation("Elu", _elu)
 activation("Gelu", _gelu)
 activation("HardSigmoid", _hard_sigmoid)
-activation("HardSwish", _hard_swish)
-activation("LeakyRelu", _leaky_relu)
+activation("HardSwish", _hard_swish, traits="")
+activation("LeakyRelu", _leaky_relu, traits="cheap")
 activation("Mish", _mish)
-activation("Relu", _relu, "float|signed")
+activation("Relu", _relu, "float|signed", traits="cheap")
 activation("Selu", _selu)
-activation("Shrink", _shrink, "number")
+activation("Shrink", _shrink, "number", traits="")
 activation("Sigmoid", lambda m, c, x: m.sigmoid(x))
 activation("Softplus", _softplus)
 activation("Softsign", lambda m, c, x: x / (1 + m.abs(x)))
 activation("Swish", _swish)
-activation("ThresholdedRelu", _thresholded_relu)
+activation("ThresholdedRelu", _thresholded_relu, traits="cheap")
 activation("SwiGLU", lambda m, c, gate, value: _swish(m, c, gate) * value, infer=infer_broadcast)
 
 
@@ -142,4 +151,4 @@ def _prelu(m: Any, c: Use, x: Any, slope: Any) -> Any:
     return m.select(x < 0, slope * x, x)
 
 
-activation("PRelu", _prelu, "number", _infer_prelu)
+activation("PRelu", _prelu, "number", _infer_prelu, "cheap")

@@ -143,6 +143,9 @@ def _compute_hardmax(c: Compute, x: te.Tensor) -> te.Tensor:
     return made
 
 
-register(OpSpec("Softmax", _infer, _softmax, _compute_softmax, "reduction", takes="input:float"))
+register(
+    OpSpec("Softmax", _infer, _softmax, _compute_softmax, "reduction", takes="input:float"),
+    "transcendental speculatable",
+)
 register(OpSpec("LogSoftmax", _infer, _log_softmax, _compute_log_softmax, "reduction", takes="input:float"))
 register(OpSpec("Hardmax", _infer, _hardmax, _compute_hardmax, "reduction", takes="input:float"))

@@ -396,5 +396,7 @@ register(
         _kind,
         takes="Q:float, K:float, V:float, mask?, past_key:K?, past_value:V?, lengths:int?",
         requires=(OneOf("qk_matmul_output_mode", (0, 1, 2, 3)),),
-    )
+    ),
+    "attention heavy optional_outputs",
+    multiplies=3,
 )

@@ -411,5 +411,7 @@ register(
         kind="complex",
         domain=DOMAIN,
         takes="Q:float[_], K:Q[_], V:Q[_], operand?, ...",
-    )
+    ),
+    "attention heavy",
+    multiplies=3,
 )

@@ -147,8 +147,10 @@ def _compute_cast_like(c: Compute, x: te.Tensor, like: te.Tensor) -> te.Tensor |
     return made
 
 
-register(OpSpec("Cast", _infer_cast, _cast, _compute_cast, "injective", takes="input"))
-register(OpSpec("CastLike", _infer_cast, _cast, _compute_cast_like, "injective", takes="input, target_type"))
+register(OpSpec("Cast", _infer_cast, _cast, _compute_cast, "elementwise", takes="input"), "cheap traps")
+register(
+    OpSpec("CastLike", _infer_cast, _cast, _compute_cast_like, "elementwise", takes="input, target_type"), "cheap traps"
+)
 
 
 # ---------------------------------------------------------------------------------------------------------- BitCast
@@ -192,4 +194,4 @@ def _compute_bitcast(c: Compute, x: te.Tensor) -> te.Tensor:
     return made
 
 
-register(OpSpec("BitCast", _infer_bitcast, _bitcast, _compute_bitcast, "injective", takes="input"))
+register(OpSpec("BitCast", _infer_bitcast, _bitcast, _compute_bitcast, "elementwise", takes="input"))

@@ -246,5 +246,7 @@ register(
         compute_convolution,
         kind="complex",
         takes="X:number[n c *s], W:X|float[m _ *k], B:number[m]?",
-    )
+    ),
+    "bordered heavy",
+    multiplies=2,
 )

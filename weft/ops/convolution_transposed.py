@@ -259,5 +259,7 @@ register(
         _compute,
         kind="complex",
         takes="X:number[n c *s], W:X[c _ *k], B:number[_]?",
-    )
+    ),
+    "convolution heavy",
+    multiplies=2,
 )

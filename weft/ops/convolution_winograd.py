@@ -451,5 +451,6 @@ register(
         kind="complex",
         domain=DOMAIN,
         takes="X:float[n c h w], U:float[t t c m], W:float[r r c m], B:float[m]?",
-    )
+    ),
+    "bordered",
 )

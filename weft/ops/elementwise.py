@@ -37,29 +37,34 @@ def erf(x: Array) -> Array:
 _UNARY_FLOAT: dict[str, tuple[Callable[..., Any], Callable[[Any], Expr]]] = {
     "Acos": (np.arccos, te.acos), "Acosh": (np.arccosh, te.acosh), "Asin": (np.arcsin, te.asin),
     "Asinh": (np.arcsinh, te.asinh), "Atan": (np.arctan, te.atan), "Atanh": (np.arctanh, te.atanh),
-    "Ceil": (np.ceil, te.ceil), "Cos": (np.cos, te.cos), "Cosh": (np.cosh, te.cosh), "Exp": (np.exp, te.exp),
-    "Floor": (np.floor, te.floor), "Log": (np.log, te.log), "Round": (np.rint, te.round), "Sin": (np.sin, te.sin),
+    "Cos": (np.cos, te.cos), "Cosh": (np.cosh, te.cosh), "Exp": (np.exp, te.exp), "Log": (np.log, te.log),
+    "Sin": (np.sin, te.sin),
     "Sinh": (np.sinh, te.sinh), "Sqrt": (np.sqrt, te.sqrt), "Tan": (np.tan, te.tan), "Tanh": (np.tanh, te.tanh),
 }  # fmt: skip
 
 
-def _register_unary(name: str, meaning: Callable[..., Any], expression: Callable[[Any], Expr], types: str) -> None:
-    elementwise(name, lambda c, x: meaning(x), lambda c, x: expression(x), infer_same, types)
+def _register_unary(
+    name: str, meaning: Callable[..., Any], expression: Callable[[Any], Expr], types: str, traits: str
+) -> None:
+    elementwise(name, lambda c, x: meaning(x), lambda c, x: expression(x), infer_same, types, traits=traits)
 
 
 for _name, (_meaning, _expression) in _UNARY_FLOAT.items():
-    _register_unary(_name, _meaning, _expression, "float")
-_register_unary("Abs", np.abs, te.abs, "number")
-_register_unary("Neg", np.negative, te.neg, "float|signed")
-_register_unary("Sign", np.sign, te.sign, "number")
-_register_unary("Reciprocal", lambda x: 1 / x, lambda x: 1 / x, "float")
+    _register_unary(_name, _meaning, _expression, "float", "transcendental")
+_register_unary("Ceil", np.ceil, te.ceil, "float", "cheap")
+_register_unary("Floor", np.floor, te.floor, "float", "cheap")
+_register_unary("Round", np.rint, te.round, "float", "")
+_register_unary("Abs", np.abs, te.abs, "number", "cheap")
+_register_unary("Neg", np.negative, te.neg, "float|signed", "cheap")
+_register_unary("Sign", np.sign, te.sign, "number", "cheap")
+_register_unary("Reciprocal", lambda x: 1 / x, lambda x: 1 / x, "float", "transcendental")
 
 
 def _erf_expression(x: Expr) -> Expr:
     return te.erf(x) if x.dtype.is_float else te.erf(x.astype("float64"))
 
 
-_register_unary("Erf", erf, _erf_expression, "number")
+_register_unary("Erf", erf, _erf_expression, "number", "transcendental")
 
 
 # ------------------------------------------------------------------------------------------------------ two inputs
@@ -90,11 +95,11 @@ def _modulo_expression(c: Use, a: Expr, b: Expr) -> Expr:
     return te.truncmod(a, b) if c.get("fmod", 0) else a % b
 
 
-elementwise("Add", lambda c, a, b: a + b, lambda c, a, b: a + b, types="number")
-elementwise("Sub", lambda c, a, b: a - b, lambda c, a, b: a - b, types="number")
-elementwise("Mul", lambda c, a, b: a * b, lambda c, a, b: a * b, types="number")
-elementwise("Div", _divide, _divide_expression, types="number")
-elementwise("Mod", _modulo, _modulo_expression, types="number")
+elementwise("Add", lambda c, a, b: a + b, lambda c, a, b: a + b, types="number", traits="cheap")
+elementwise("Sub", lambda c, a, b: a - b, lambda c, a, b: a - b, types="number", traits="cheap")
+elementwise("Mul", lambda c, a, b: a * b, lambda c, a, b: a * b, types="number", traits="cheap")
+elementwise("Div", _divide, _divide_expression, types="number", traits="traps")
+elementwise("Mod", _modulo, _modulo_expression, types="number", traits="traps")
 
 
 # ------------------------------------------------------------------------------------------------------------- Pow
@@ -162,7 +167,9 @@ def _compute_power(c: Compute, x: te.Tensor, y: te.Tensor) -> te.Tensor | None:
     return made
 
 
-register(OpSpec("Pow", _infer_pow, _power, _compute_power, "injective", takes="X:number, Y:number"))
+register(
+    OpSpec("Pow", _infer_pow, _power, _compute_power, "elementwise", takes="X:number, Y:number"), "transcendental traps"
+)
 
 
 # -------------------------------------------------------------------------------------------------------- variadic
@@ -176,8 +183,8 @@ def _mean(c: Use, *values: Any) -> Any:
     return functools.reduce(lambda a, b: a + b, values) / len(values)
 
 
-elementwise("Max", _fold(np.maximum), _fold(te.maximum), types="number")
-elementwise("Min", _fold(np.minimum), _fold(te.minimum), types="number")
+elementwise("Max", _fold(np.maximum), _fold(te.maximum), types="number", traits="cheap")
+elementwise("Min", _fold(np.minimum), _fold(te.minimum), types="number", traits="cheap")
 elementwise("Sum", _fold(np.add), _fold(lambda a, b: a + b), types="float")
 elementwise("Mean", _mean, _mean, types="float")
 
@@ -215,7 +222,10 @@ def _compute_clip(c: Compute, x: te.Tensor, low: te.Tensor | None = None, high: 
     return made
 
 
-register(OpSpec("Clip", _infer_clip, _clip, _compute_clip, "injective", takes="input:number, min:input?, max:input?"))
+register(
+    OpSpec("Clip", _infer_clip, _clip, _compute_clip, "elementwise", takes="input:number, min:input?, max:input?"),
+    "cheap",
+)
 
 
 def _infer_where(c: Infer) -> list[Type]:
@@ -236,7 +246,7 @@ def _compute_where(c: Compute, condition: te.Tensor, x: te.Tensor, y: te.Tensor)
     return made
 
 
-register(OpSpec("Where", _infer_where, _where, _compute_where, "injective", takes="condition:bool, X, Y:X"))
+register(OpSpec("Where", _infer_where, _where, _compute_where, "elementwise", takes="condition:bool, X, Y:X"), "cheap")
 
 
 # --------------------------------------------------------------------------------------------------------- Identity
@@ -260,5 +270,5 @@ def _compute_identity(c: Compute, x: te.Tensor) -> te.Tensor:
 
 
 register(
-    OpSpec("Identity", _infer_identity, _identity, _compute_identity, "injective", takes="input?")
+    OpSpec("Identity", _infer_identity, _identity, _compute_identity, "elementwise", takes="input?"), "slices"
 )  # absent: an optional

@@ -202,6 +202,7 @@ def elementwise(
     infer: Callable[[Infer], Sequence[Type]] = infer_broadcast,
     types: str = "",
     takes: str | None = None,
+    traits: str = "",
 ) -> OpSpec:
     """Registers an elementwise operator: `meaning(c, *arrays)` in numpy, `expression(c, *elements)` of expressions.
 
@@ -222,6 +223,5 @@ def elementwise(
         return made
 
     built = None if expression is None else kernel(compute)
-    return register(
-        OpSpec(name, infer, evaluate, built, "injective", takes=takes or signature_of(meaning, 1, types, True))
-    )
+    takes = takes or signature_of(meaning, 1, types, True)
+    return register(OpSpec(name, infer, evaluate, built, "elementwise", takes=takes), traits)

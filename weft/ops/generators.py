@@ -110,7 +110,8 @@ register(
         "injective",
         shape_inputs=(0,),
         takes="input:int[_]",
-    )
+    ),
+    "cheap grows",
 )
 
 
@@ -139,7 +140,7 @@ def _compute_eye(c: Compute, x: te.Tensor) -> te.Tensor:
     return made
 
 
-register(OpSpec("EyeLike", _infer_eye, _eye, _compute_eye, "injective", takes="input[_ _]"))
+register(OpSpec("EyeLike", _infer_eye, _eye, _compute_eye, "injective", takes="input[_ _]"), "cheap grows")
 
 
 # ------------------------------------------------------------------------------------------------------------ Range
@@ -202,7 +203,8 @@ register(
         "injective",
         shape_inputs=(0, 1, 2),
         takes="start:number, limit:start, delta:start",
-    )
+    ),
+    "cheap grows",
 )
 
 

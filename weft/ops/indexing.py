@@ -12,6 +12,7 @@ from weft.graph.ir import Array, Dim, TensorType, Type
 from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
 from weft.graph.shapes import normal_axis, unknown_dim
 from weft.graph.signature import Points, Within
+from weft.graph.steps import elements_of
 from weft.ops.movement_indices import (
     axis_of,
     choose,
@@ -73,7 +74,9 @@ def _gather_compute(c: Compute, x: te.Tensor, indices: te.Tensor) -> Any:
     return te.compute(c.out_shape(), read, name="gather")
 
 
-register(OpSpec("Gather", _gather_infer, _gather, _gather_compute, "injective", takes="data[_ *d], indices:int"))
+register(
+    OpSpec("Gather", _gather_infer, _gather, _gather_compute, "injective", takes="data[_ *d], indices:int"), "moves"
+)
 
 
 # -------------------------------------------------------------------------------------------------- GatherElements
@@ -120,7 +123,8 @@ register(
         "injective",
         takes="data, indices:int",
         requires=(Within(1, 0),),
-    )
+    ),
+    "moves",
 )
 
 
@@ -162,7 +166,10 @@ def _nd_compute(c: Compute, x: te.Tensor, indices: te.Tensor) -> Any:
     return te.compute(c.out_shape(), read, name="gather_nd")
 
 
-register(OpSpec("GatherND", _nd_infer, _nd, _nd_compute, "injective", takes="data, indices:int", requires=(Points(),)))
+register(
+    OpSpec("GatherND", _nd_infer, _nd, _nd_compute, "injective", takes="data, indices:int", requires=(Points(),)),
+    "moves",
+)
 
 
 # ---------------------------------------------------------------------------------------------------------- OneHot
@@ -221,7 +228,8 @@ register(
         "injective",
         shape_inputs=(1,),
         takes="indices:number, depth:number[]|[1], values[2]",
-    )
+    ),
+    "cheap grows",
 )
 
 
@@ -272,7 +280,8 @@ register(
         "injective",
         shape_inputs=(1,),
         takes="input, condition:bool[_]",
-    )
+    ),
+    "cheap",
 )
 
 
@@ -291,4 +300,4 @@ def _nonzero(c: Evaluate, x: Array) -> Array:
     return np.array(np.nonzero(x), np.int64).reshape(x.ndim, -1)
 
 
-register(OpSpec("NonZero", _nonzero_infer, _nonzero, takes="X"))
+register(OpSpec("NonZero", _nonzero_infer, _nonzero, takes="X", steps=elements_of))

@@ -11,26 +11,24 @@ from weft import te
 from weft.expr.nodes import Expr
 from weft.graph.ir import Array, TensorType, Type
 from weft.graph.opspec import Infer, Use
-from weft.ops.elementwise_support import (
-    elementwise,
-    infer_comparison,
-    infer_same,
-)
+from weft.ops.elementwise_support import elementwise, infer_comparison, infer_same
 
 # ----------------------------------------------------------------------------------------------------- comparisons
 
-elementwise("Equal", lambda c, a, b: a == b, lambda c, a, b: te.equal(a, b), infer_comparison)
-elementwise("Greater", lambda c, a, b: a > b, lambda c, a, b: a > b, infer_comparison, "number")
-elementwise("GreaterOrEqual", lambda c, a, b: a >= b, lambda c, a, b: a >= b, infer_comparison, "number")
-elementwise("Less", lambda c, a, b: a < b, lambda c, a, b: a < b, infer_comparison, "number")
-elementwise("LessOrEqual", lambda c, a, b: a <= b, lambda c, a, b: a <= b, infer_comparison, "number")
+elementwise("Equal", lambda c, a, b: a == b, lambda c, a, b: te.equal(a, b), infer_comparison, traits="cheap")
+elementwise("Greater", lambda c, a, b: a > b, lambda c, a, b: a > b, infer_comparison, "number", traits="cheap")
+elementwise(
+    "GreaterOrEqual", lambda c, a, b: a >= b, lambda c, a, b: a >= b, infer_comparison, "number", traits="cheap"
+)
+elementwise("Less", lambda c, a, b: a < b, lambda c, a, b: a < b, infer_comparison, "number", traits="cheap")
+elementwise("LessOrEqual", lambda c, a, b: a <= b, lambda c, a, b: a <= b, infer_comparison, "number", traits="cheap")
 
 # ------------------------------------------------------------------------------------------------------ connectives
 
-elementwise("And", lambda c, a, b: a & b, lambda c, a, b: a & b, infer_comparison, "bool")
-elementwise("Or", lambda c, a, b: a | b, lambda c, a, b: a | b, infer_comparison, "bool")
-elementwise("Xor", lambda c, a, b: a ^ b, lambda c, a, b: a ^ b, infer_comparison, "bool")
-elementwise("Not", lambda c, a: ~a, lambda c, a: te.not_(a), infer_same, "bool")
+elementwise("And", lambda c, a, b: a & b, lambda c, a, b: a & b, infer_comparison, "bool", traits="cheap")
+elementwise("Or", lambda c, a, b: a | b, lambda c, a, b: a | b, infer_comparison, "bool", traits="cheap")
+elementwise("Xor", lambda c, a, b: a ^ b, lambda c, a, b: a ^ b, infer_comparison, "bool", traits="cheap")
+elementwise("Not", lambda c, a: ~a, lambda c, a: te.not_(a), infer_same, "bool", traits="cheap")
 
 # ------------------------------------------------------------------------------------------------------------- bits
 
@@ -54,11 +52,11 @@ def _shift_expression(c: Use, x: Expr, amount: Expr) -> Expr:
     return te.select(outside, fill, x >> safe)
 
 
-elementwise("BitShift", _shift, _shift_expression, types="int")
-elementwise("BitwiseAnd", lambda c, a, b: a & b, lambda c, a, b: a & b, types="int")
-elementwise("BitwiseOr", lambda c, a, b: a | b, lambda c, a, b: a | b, types="int")
-elementwise("BitwiseXor", lambda c, a, b: a ^ b, lambda c, a, b: a ^ b, types="int")
-elementwise("BitwiseNot", lambda c, a: ~a, lambda c, a: ~a, infer_same, "int")
+elementwise("BitShift", _shift, _shift_expression, types="int", traits="traps")
+elementwise("BitwiseAnd", lambda c, a, b: a & b, lambda c, a, b: a & b, types="int", traits="cheap")
+elementwise("BitwiseOr", lambda c, a, b: a | b, lambda c, a, b: a | b, types="int", traits="cheap")
+elementwise("BitwiseXor", lambda c, a, b: a ^ b, lambda c, a, b: a ^ b, types="int", traits="cheap")
+elementwise("BitwiseNot", lambda c, a: ~a, lambda c, a: ~a, infer_same, "int", traits="cheap")
 
 # ------------------------------------------------------------------------------------------------ infinity and NaN
 

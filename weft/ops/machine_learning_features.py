@@ -64,7 +64,7 @@ def _binarizer_compute(c: Compute, x: te.Tensor) -> Any:
     return te.compute(c.out_shape(), lambda *i: te.select(x[i] > limit, one, zero), name="binarize")
 
 
-register(OpSpec("Binarizer", _same, _binarizer, _binarizer_compute, "injective", domain=DOMAIN, takes="X:number"))
+register(OpSpec("Binarizer", _same, _binarizer, _binarizer_compute, "elementwise", domain=DOMAIN, takes="X:number"))
 
 
 def _imputer(c: Evaluate, x: Array) -> Array:

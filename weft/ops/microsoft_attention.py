@@ -123,6 +123,6 @@ def _multi_head(b: Composition, *inputs: Part | None) -> Any:
     return made[: b.output_count]
 
 
-compose("Attention", _attention)
+compose("Attention", _attention, traits="heavy")
 compose("QAttention", _quantized)
 compose("MultiHeadAttention", _multi_head)

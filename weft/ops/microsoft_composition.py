@@ -206,6 +206,7 @@ def compose(
     shape_inputs: Sequence[int] = (),
     domain: str = DOMAIN,
     expands: bool = False,
+    traits: str = "",
 ) -> OpSpec:
     """Registers an operator whose meaning is a body of other operators."""
 
@@ -246,17 +247,18 @@ def compose(
         ]
 
     rule = expand if expands else None
-    return register(OpSpec(name, infer, evaluate, compute, kind, shape_inputs, domain, rule, signature_of(body)))
+    takes = signature_of(body)
+    return register(OpSpec(name, infer, evaluate, compute, kind, shape_inputs, domain, rule, takes), traits)
 
 
 def _placeholder() -> Any:
     return type(te.placeholder((1,)).op)
 
 
-def alias(name: str, shape_inputs: Sequence[int] = (), kind: str = "opaque") -> OpSpec:
+def alias(name: str, shape_inputs: Sequence[int] = (), kind: str = "opaque", traits: str = "") -> OpSpec:
     """An operator of the domain that means what ONNX's operator of that name means."""
 
     def body(b: Composition, *inputs: Part | None) -> Any:
         return b(name, *inputs, outputs=b.output_count, **b.use.attributes)
 
-    return compose(name, body, kind, shape_inputs)
+    return compose(name, body, kind, shape_inputs, traits=traits)

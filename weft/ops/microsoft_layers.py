@@ -30,11 +30,11 @@ def _bias_add(b: Composition, x: Part, bias: Part, skip: Part) -> Any:
     return b("Add", b("Add", x, bias), skip)
 
 
-compose("Gelu", _gelu, "injective")
-compose("BiasGelu", _bias_gelu, "injective")
-compose("FastGelu", _fast_gelu, "injective")
-compose("QuickGelu", _quick_gelu, "injective")
-compose("BiasAdd", _bias_add, "injective")
+compose("Gelu", _gelu, "elementwise")
+compose("BiasGelu", _bias_gelu, "elementwise")
+compose("FastGelu", _fast_gelu, "elementwise")
+compose("QuickGelu", _quick_gelu, "elementwise")
+compose("BiasAdd", _bias_add, "elementwise")
 
 
 def activate(b: Composition, x: Part, name: str, numbers: list[float]) -> Part:
@@ -203,7 +203,9 @@ def _rotary(b: Composition, x: Part, places: Part, cosines: Part, sines: Part) -
 
 compose("RotaryEmbedding", _rotary, "injective")
 
-for _name, _shape_inputs in (("Trilu", ()), ("GatherND", ()), ("Pad", (1,)), ("Range", (0, 1, 2)), ("Unique", ())):
-    alias(_name, _shape_inputs)
-alias("QuantizeLinear", kind="injective")
-alias("DequantizeLinear", kind="injective")
+for _name in ("Trilu", "GatherND", "Unique"):
+    alias(_name)
+alias("Pad", (1,), traits="grows")
+alias("Range", (0, 1, 2), traits="grows")
+alias("QuantizeLinear", kind="elementwise")
+alias("DequantizeLinear", kind="elementwise", traits="cheap")

@@ -80,10 +80,10 @@ def _concat(b: Composition, scale: Part, zero: Part, *inputs: Part) -> Any:
     return _quantized(b, b("Concat", *parts, axis=b.need("axis")), scale, zero, zero.dtype)
 
 
-compose("QLinearAdd", _binary("Add"), "injective")
-compose("QLinearMul", _binary("Mul"), "injective")
-compose("QLinearSigmoid", _unary("Sigmoid"), "injective")
-compose("QLinearLeakyRelu", _unary("LeakyRelu", "alpha"), "injective")
+compose("QLinearAdd", _binary("Add"), "elementwise")
+compose("QLinearMul", _binary("Mul"), "elementwise")
+compose("QLinearSigmoid", _unary("Sigmoid"), "elementwise")
+compose("QLinearLeakyRelu", _unary("LeakyRelu", "alpha"), "elementwise")
 compose("QLinearSoftmax", _softmax, "reduction")
 _WINDOW = ("kernel_shape", "strides", "pads", "auto_pad", "ceil_mode", "count_include_pad")
 compose("QLinearAveragePool", _pool("AveragePool", *_WINDOW), "reduction")

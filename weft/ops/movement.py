@@ -105,7 +105,8 @@ register(
         shape_inputs=(1,),
         takes="data, shape:int[_]",
         requires=(OneOf("allowzero", (0, 1)),),
-    )
+    ),
+    "reshapes",
 )
 
 
@@ -132,7 +133,7 @@ def _flatten(c: Evaluate, x: Array) -> Array:
     return x.reshape(int(np.prod(x.shape[:axis], dtype=np.int64)), int(np.prod(x.shape[axis:], dtype=np.int64)))
 
 
-register(OpSpec("Flatten", _flatten_infer, _flatten, reshaped, "injective", takes="input"))
+register(OpSpec("Flatten", _flatten_infer, _flatten, reshaped, "injective", takes="input"), "reshapes")
 
 
 def _squeeze_infer(c: Infer) -> list[Type]:
@@ -164,7 +165,8 @@ def _squeeze(c: Evaluate, x: Array, axes: Array | None = None) -> Array:
 
 
 register(
-    OpSpec("Squeeze", _squeeze_infer, _squeeze, reshaped, "injective", shape_inputs=(1,), takes="data, axes:int[_]|[]?")
+    OpSpec("Squeeze", _squeeze_infer, _squeeze, reshaped, "injective", (1,), takes="data, axes:int[_]|[]?"),
+    "reshapes slices",
 )
 
 
@@ -200,7 +202,8 @@ register(
         "injective",
         shape_inputs=(1,),
         takes="data, axes:int[_]|[]",
-    )
+    ),
+    "reshapes slices",
 )
 
 
@@ -243,7 +246,10 @@ def _transpose_compute(c: Compute, x: te.Tensor) -> Any:
     return te.compute(c.out_shape(), read, name="transpose")
 
 
-register(OpSpec("Transpose", _transpose_infer, _transpose, _transpose_compute, "injective", takes="data"))
+register(
+    OpSpec("Transpose", _transpose_infer, _transpose, _transpose_compute, "injective", takes="data"),
+    "moves speculatable",
+)
 
 
 # --------------------------------------------------------------------------------------------------- Expand, Tile
@@ -274,9 +280,8 @@ def _expand_compute(c: Compute, x: te.Tensor, shape: Any) -> Any:
 
 
 register(
-    OpSpec(
-        "Expand", _expand_infer, _expand, _expand_compute, "injective", shape_inputs=(1,), takes="input, shape:int[_]"
-    )
+    OpSpec("Expand", _expand_infer, _expand, _expand_compute, "injective", (1,), takes="input, shape:int[_]"),
+    "slices speculatable grows",
 )
 
 
@@ -309,7 +314,7 @@ def _tile_compute(c: Compute, x: te.Tensor, repeats: Any) -> Any:
 
 
 register(
-    OpSpec("Tile", _tile_infer, _tile, _tile_compute, "injective", shape_inputs=(1,), takes="input, repeats:int[_]")
+    OpSpec("Tile", _tile_infer, _tile, _tile_compute, "injective", (1,), takes="input, repeats:int[_]"), "moves grows"
 )
 
 
@@ -337,7 +342,7 @@ def _shape_compute(c: Compute, x: te.Tensor) -> Any:
     return te.compute((len(dims),), lambda i: choose(i, [te.const(d, "int64") for d in dims]), name="shape")
 
 
-register(OpSpec("Shape", _shape_infer, _shape, _shape_compute, "injective", takes="data"))
+register(OpSpec("Shape", _shape_infer, _shape, _shape_compute, "injective", takes="data"), "shape_only")
 
 
 def _size_compute(c: Compute, x: te.Tensor) -> Any:
@@ -352,5 +357,6 @@ register(
         _size_compute,
         "injective",
         takes="data",
-    )
+    ),
+    "shape_only",
 )

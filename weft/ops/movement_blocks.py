@@ -47,7 +47,7 @@ def _trilu_compute(c: Compute, x: te.Tensor, k: te.Tensor | None = None) -> Any:
     return te.compute(c.out_shape(), read, name="trilu")
 
 
-register(OpSpec("Trilu", same_type, _trilu, _trilu_compute, "injective", takes="input[*b _ _], k:int[]|[1]?"))
+register(OpSpec("Trilu", same_type, _trilu, _trilu_compute, "injective", takes="input[*b _ _], k:int[]|[1]?"), "cheap")
 
 
 # ----------------------------------------------------------------------------------- DepthToSpace and SpaceToDepth
@@ -129,7 +129,8 @@ register(
         "injective",
         takes="input[n c h w]",
         requires=(Between("blocksize", 1), OneOf("mode", ("DCR", "CRD"))),
-    )
+    ),
+    "moves",
 )
 register(
     OpSpec(
@@ -140,7 +141,8 @@ register(
         "injective",
         takes="input[n c h w]",
         requires=(Between("blocksize", 1), OneOf("mode", ("DCR", "CRD"))),
-    )
+    ),
+    "moves",
 )
 
 
@@ -185,7 +187,8 @@ register(
         "injective",
         takes="input[_ _ *s], sequence_lens:int[b]",
         requires=(OneOf("time_axis", (0, 1)), SameSize(1, "batch_axis", (0, 1), default=1)),
-    )
+    ),
+    "moves",
 )
 
 

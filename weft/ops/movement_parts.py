@@ -85,7 +85,10 @@ def _concat_compute(c: Compute, *tensors: te.Tensor) -> Any:
     return te.compute(shape, lambda *i: read(parts, i), name="concat")
 
 
-register(OpSpec("Concat", _concat_infer, _concat, _concat_compute, "injective", takes="inputs, more:inputs?, ..."))
+register(
+    OpSpec("Concat", _concat_infer, _concat, _concat_compute, "injective", takes="inputs, more:inputs?, ..."),
+    "joins speculatable",
+)
 
 
 # ---------------------------------------------------------------------------------------------------------- Split
@@ -160,7 +163,8 @@ register(
         "injective",
         shape_inputs=(1,),
         takes="input[_ *s], split:int[_]?",
-    )
+    ),
+    "slices",
 )
 
 
@@ -263,7 +267,8 @@ register(
         "injective",
         shape_inputs=(1, 2, 3, 4),
         takes="data, starts:int[k], ends:int[k], axes:int[k]?, steps:int[k]?",
-    )
+    ),
+    "slices",
 )
 
 
@@ -400,7 +405,8 @@ register(
         shape_inputs=(1, 3),
         takes="data, pads:int[_], constant_value[]|[1]?, axes:int[_]?",
         requires=(OneOf("mode", ("constant", "reflect", "edge", "wrap")),),
-    )
+    ),
+    "cheap grows",
 )
 
 
@@ -467,5 +473,6 @@ register(
         "injective",
         shape_inputs=(1,),
         takes="input_data[_ *s], shape:int[_]",
-    )
+    ),
+    "cheap grows",
 )

@@ -158,7 +158,7 @@ def _compute_batch(
 
 
 def _batch_kind(node: Any) -> str:
-    return "opaque" if node.attributes.get("training_mode", 0) else "injective"
+    return "opaque" if node.attributes.get("training_mode", 0) else "elementwise"
 
 
 register(
@@ -169,7 +169,8 @@ register(
         _compute_batch,
         _batch_kind,
         takes="X:float[_ *s], scale:float[_], B:float[_], mean:float[_], variance:float[_]",
-    )
+    ),
+    "channelwise optional_outputs",
 )
 
 
@@ -218,7 +219,8 @@ register(
         _compute_instance,
         "reduction",
         takes="input:float[n c *s], scale:float[c], B:float[c]",
-    )
+    ),
+    "channelwise",
 )
 
 
@@ -369,8 +371,14 @@ def _layer_kind(node: Any) -> str:
 
 register(
     OpSpec(
-        "LayerNormalization", _infer_layer, _layer, _compute_layer, _layer_kind, takes="X:float, scale:float, B:float?"
-    )
+        "LayerNormalization",
+        _infer_layer,
+        _layer,
+        _compute_layer,
+        _layer_kind,
+        takes="X:float, scale:float, B:float?",
+    ),
+    "optional_outputs",
 )
 
 
@@ -454,7 +462,7 @@ def _infer_lp(c: Infer) -> Sequence[Type]:
     return [kind]
 
 
-register(OpSpec("LpNormalization", _infer_lp, _lp, _compute_lp, "reduction", takes="input:float[_ *s]"))
+register(OpSpec("LpNormalization", _infer_lp, _lp, _compute_lp, "reduction", takes="input:float[_ *s]"), "statistic")
 
 
 def _window(c: Use, channels: int) -> tuple[int, int]:

@@ -105,7 +105,11 @@ def _compute_matmul(c: Compute, a: te.Tensor, b: te.Tensor) -> te.Tensor | None:
     return cast_to(multiply_tensors(a, b, c.out_shape(), wide_product(sum_type(kind))), kind)
 
 
-register(OpSpec("MatMul", _infer_matmul, _evaluate_matmul, _compute_matmul, kind="complex", takes="A:number, B:A"))
+register(
+    OpSpec("MatMul", _infer_matmul, _evaluate_matmul, _compute_matmul, kind="complex", takes="A:number, B:A"),
+    "product heavy",
+    multiplies=2,
+)
 
 # --------------------------------------------------------------------------------------------------------------- Gemm
 
@@ -178,6 +182,13 @@ def _compute_gemm(c: Compute, a: te.Tensor, b: te.Tensor, bias: te.Tensor | None
 
 register(
     OpSpec(
-        "Gemm", _infer_gemm, _evaluate_gemm, _compute_gemm, kind="complex", takes="A:number[_ _], B:A[_ _], C:number?"
-    )
+        "Gemm",
+        _infer_gemm,
+        _evaluate_gemm,
+        _compute_gemm,
+        kind="complex",
+        takes="A:number[_ _], B:A[_ _], C:number?",
+    ),
+    "product heavy",
+    multiplies=2,
 )

@@ -140,4 +140,4 @@ def _compute(c: Compute, *tensors: te.Tensor) -> te.Tensor | None:
     return cast_to(left[0], c.outputs[0].dtype)
 
 
-register(OpSpec("Einsum", _infer, _evaluate, _compute, kind="complex", takes="inputs:number, more:inputs?, ..."))
+register(OpSpec("Einsum", _infer, _evaluate, _compute, "complex", takes="inputs:number, more:inputs?, ..."), "heavy")

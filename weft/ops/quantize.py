@@ -145,9 +145,10 @@ register(
         _infer_quantize,
         _quantize,
         _compute_quantize,
-        "injective",
+        "elementwise",
         takes="x:number, y_scale:number|float8_e8m0fnu, y_zero_point:number|narrow?",
-    )
+    ),
+    "traps",
 )
 
 
@@ -196,9 +197,10 @@ register(
         _infer_dequantize,
         _dequantize,
         _compute_dequantize,
-        "injective",
+        "elementwise",
         takes="x:number|narrow, x_scale:number|float8_e8m0fnu, x_zero_point:x?",
-    )
+    ),
+    "cheap",
 )
 
 

@@ -119,7 +119,8 @@ register(
         _compute_integer,
         kind="complex",
         takes="x:int[n c *s], w:int[m _ *k], x_zero_point:x[]|[1]?, w_zero_point:w[]|[1]|[m]?",
-    )
+    ),
+    "bordered",
 )
 
 # -------------------------------------------------------------------------------------------------------- QLinearConv

@@ -1,7 +1,7 @@
 """Random operators: normal, uniform, Bernoulli, multinomial, and Dropout.
 
-A node with a seed gives the same numbers each time it runs; without one, new numbers each time. `RANDOM` names the
-operators whose outputs must therefore not be folded into constants.
+A node with a seed gives the same numbers each time it runs; without one, new numbers each time. Their trait
+"random" says so: what they give is never folded into constants.
 """
 
 from __future__ import annotations
@@ -17,10 +17,6 @@ from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
 from weft.graph.signature import Between
 from weft.ops.casts import cast_array
 from weft.ops.elementwise_support import element_type, expect_one_element, kernel, wide
-
-RANDOM = frozenset(
-    "Bernoulli Dropout Multinomial RandomNormal RandomNormalLike RandomUniform RandomUniformLike".split()
-)
 
 
 def _source(c: Use) -> np.random.RandomState:
@@ -60,8 +56,8 @@ def _register_draw(name: str, draw: Callable[[Use, tuple[int, ...]], Array]) -> 
     def evaluate_like(c: Evaluate, like: Array) -> Array:
         return cast_array(draw(c, like.shape), element_type(c, "dtype", dtype_name(like.dtype)))
 
-    register(OpSpec(name, infer, evaluate, takes=""))
-    register(OpSpec(f"{name}Like", infer_like, evaluate_like, takes="input"))
+    register(OpSpec(name, infer, evaluate, takes=""), "random")
+    register(OpSpec(f"{name}Like", infer_like, evaluate_like, takes="input"), "random")
 
 
 _register_draw("RandomNormal", _normal)
@@ -80,7 +76,7 @@ def _bernoulli(c: Evaluate, x: Array) -> Array:
     return cast_array(np.asarray(made), element_type(c, "dtype", dtype_name(x.dtype)))
 
 
-register(OpSpec("Bernoulli", _infer_bernoulli, _bernoulli, takes="input:float"))
+register(OpSpec("Bernoulli", _infer_bernoulli, _bernoulli, takes="input:float"), "random")
 
 
 def _infer_multinomial(c: Infer) -> Sequence[Type]:
@@ -100,8 +96,13 @@ def _multinomial(c: Evaluate, x: Array) -> Array:
 
 register(
     OpSpec(
-        "Multinomial", _infer_multinomial, _multinomial, takes="input:float[_ _]", requires=(Between("sample_size", 0),)
-    )
+        "Multinomial",
+        _infer_multinomial,
+        _multinomial,
+        takes="input:float[_ _]",
+        requires=(Between("sample_size", 0),),
+    ),
+    "random",
 )
 
 
@@ -141,7 +142,7 @@ def _compute_dropout(
 
 
 def _dropout_kind(node: Any) -> str:
-    return "injective" if len(node.outputs) == 1 else "opaque"
+    return "elementwise" if len(node.outputs) == 1 else "opaque"
 
 
 register(
@@ -153,5 +154,6 @@ register(
         _dropout_kind,
         shape_inputs=(2,),
         takes="data:float, ratio:float?, training_mode:bool?",
-    )
+    ),
+    "optional_outputs",
 )

@@ -238,7 +238,9 @@ register(
             "initial_c:float[_ _ @hidden_size]?, P:float[d 3*@hidden_size]?"
         ),
         requires=STATES,
-    )
+    ),
+    "recurrent heavy optional_outputs",
+    multiplies=3,
 )
 register(
     OpSpec(
@@ -252,7 +254,9 @@ register(
             "B:float[d 6*@hidden_size]?, sequence_lens:int[b]?, initial_h:float[_ _ @hidden_size]?"
         ),
         requires=STATES,
-    )
+    ),
+    "recurrent heavy optional_outputs",
+    multiplies=3,
 )
 register(
     OpSpec(
@@ -266,5 +270,7 @@ register(
             "B:float[d 2*@hidden_size]?, sequence_lens:int[b]?, initial_h:float[_ _ @hidden_size]?"
         ),
         requires=STATES,
-    )
+    ),
+    "recurrent heavy optional_outputs",
+    multiplies=3,
 )

@@ -73,7 +73,9 @@ class Reduction:
         self.finish = finish
 
 
-def _register(name: str, reduction: Reduction, types: str = SUMMABLE, compute: Any = None) -> None:
+def _register(
+    name: str, reduction: Reduction, types: str = SUMMABLE, compute: Any = None, traits: str = "speculatable"
+) -> None:
     def evaluate(c: Evaluate, x: Array, axes: Array | None = None) -> Array:
         places = _axes(c, axes, x.ndim)
         made = np.asarray(reduction.meaning(wide(x), places)).astype(x.dtype)
@@ -92,7 +94,8 @@ def _register(name: str, reduction: Reduction, types: str = SUMMABLE, compute: A
             shape_inputs=(1,),
             takes=f"data:{types}, axes:index[_]|[]?",
             requires=(_KEEPDIMS,),
-        )
+        ),
+        f"statistic {traits}",
     )
 
 
@@ -183,7 +186,7 @@ def _log_sum(x: Array, axes: tuple[int, ...]) -> Any:
 
 
 _register("ReduceMean", Reduction(_mean, te.sum, None, _shared))
-_register("ReduceLogSum", Reduction(_log_sum, te.sum, None, lambda total, count: te.log(total)), "float")
+_register("ReduceLogSum", Reduction(_log_sum, te.sum, None, lambda total, count: te.log(total)), "float", traits="")
 
 
 def _log_sum_exp(x: Array, axes: tuple[int, ...]) -> Any:
@@ -218,7 +221,7 @@ def _compute_log_sum_exp(c: Compute, x: te.Tensor, axes: te.Tensor | None = None
     return made
 
 
-_register("ReduceLogSumExp", Reduction(_log_sum_exp, te.sum), "float", _compute_log_sum_exp)
+_register("ReduceLogSumExp", Reduction(_log_sum_exp, te.sum), "float", _compute_log_sum_exp, "")
 
 
 # ------------------------------------------------------------------------------------------------- ArgMax, ArgMin
@@ -256,9 +259,8 @@ def _register_arg(name: str, greatest: bool) -> None:
         made = te.compute(places.shape, lambda *i: places[i], name=name.lower())
         return made
 
-    register(
-        OpSpec(name, _infer_arg, evaluate, kernel(compute), "reduction", takes="data:number", requires=(_KEEPDIMS,))
-    )
+    takes, made = "data:number", kernel(compute)
+    register(OpSpec(name, _infer_arg, evaluate, made, "reduction", takes=takes, requires=(_KEEPDIMS,)), "statistic")
 
 
 _register_arg("ArgMax", True)

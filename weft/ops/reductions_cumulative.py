@@ -94,7 +94,8 @@ def _register(name: str, accumulate: Callable[..., Any], combine: Callable[[Expr
             "opaque",
             shape_inputs=(1,),
             takes="x:float|int32|int64|uint32|uint64, axis:index[]|[1]",
-        )
+        ),
+        "statistic",
     )
 
 

@@ -272,6 +272,10 @@ register(
         _kind,
         shape_inputs=(1, 2, 3),
         takes="X, roi:float[_]?, scales:float[_]?, sizes:int[_]?",
-    )
+    ),
+    "channelwise cheap grows",
 )
-register(OpSpec("Upsample", _infer, _evaluate, _compute, "injective", shape_inputs=(1,), takes="X, scales:float[_]"))
+register(
+    OpSpec("Upsample", _infer, _evaluate, _compute, "injective", shape_inputs=(1,), takes="X, scales:float[_]"),
+    "channelwise cheap grows",
+)

@@ -95,7 +95,8 @@ register(
         "injective",
         shape_inputs=(1,),
         takes="theta:float[n 2 3]|[n 3 4], size:int[4]|[5]",
-    )
+    ),
+    "cheap",
 )
 
 
@@ -344,5 +345,6 @@ def _blend(
 
 
 register(
-    OpSpec("GridSample", _sample_infer, _sample, _sample_compute, "injective", takes="X[n c *s], grid:float[n *o _]")
+    OpSpec("GridSample", _sample_infer, _sample, _sample_compute, "injective", takes="X[n c *s], grid:float[n *o _]"),
+    "cheap",
 )

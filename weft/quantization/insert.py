@@ -18,7 +18,7 @@ import numpy as np
 
 from weft.core.errors import ArgumentError
 from weft.graph.ir import Array, Graph, Node, TensorType, Value
-from weft.graph.passes.quantized import COPYING
+from weft.graph.opspec import has
 from weft.graph.passes.support import Names
 
 LAYERS = ("Conv", "MatMul", "Gemm")
@@ -78,9 +78,9 @@ def _is_weight(graph: Graph, node: Node, weight: Value) -> bool:
 
 def _origin(graph: Graph, value: Value, producers: Mapping[Value, Node]) -> Value:
     """Where the numbers of a value come from, before operators that only copy them."""
-    while (node := producers.get(value)) is not None and node.op in COPYING and len(node.outputs) == 1:
+    while (node := producers.get(value)) is not None and has(node, "moves") and len(node.outputs) == 1:
         source = node.inputs[0]
-        if node.domain or source is None or source in graph.constants or not isinstance(source.type, TensorType):
+        if source is None or source in graph.constants or not isinstance(source.type, TensorType):
             break
         value = source
     return value

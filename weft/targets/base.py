@@ -1,30 +1,40 @@
-"""What the rest of the compiler may ask about a machine.
+"""What the rest of the compiler may ask about a machine, and what a machine must bring.
 
-A `Target` is a record of facts; generic code asks for facts, never for a name. Its folder under `weft/targets` adds
+A `Target` is a record of facts about one machine; generic code asks for facts, never for a name. How code is made for
+machines of its kind stands in a `TargetSpec`, the manifest: plain functions and data, checked when it is made. A folder
+under `weft/targets` has one as `TARGET`; a package of somebody else's hands one to `registry.register`, or names it as
+an entry point in the group "weft.targets". docs/add-a-target.md builds one from nothing.
 
-    __init__.py     parse(text) -> Target | None, FORMS: lines that show what parse reads
-    pipeline.py     lower(func, target) -> Func      the passes from a scheduled Func to what the code generator takes
-    intrinsics.py   intrinsics(target) -> {name: emitter}
-
-and, for a machine with blocks of threads (`Target.threads`),
-
-    pipeline.py     generate(func, target) -> DeviceProgram   the source and launches of a lowered Func
-    device.py       open_device(target) -> Device             memory, and programs to run (see `Device`)
-                    machine_codes(programs, target)           machine code of programs, where that needs no device
-    stages.py       STAGES: name -> (text of a DeviceProgram, language), what `weft inspect` can show
-    __init__.py     local_devices() -> list of LocalDevice    those of this machine
+    TARGET = TargetSpec(
+        kind="cpu",
+        forms=("native    this machine",),        what `parse` reads, a line for each form
+        parse=parse,                              text -> Target, or None
+        lower=lower,                              scheduled Func -> Func as the code generator takes it
+        schedule=default_schedule,                chooses the schedule of a program, in place
+        device=None,                              native code through LLVM; a DeviceSpec: programs for a device
+    )
 """
 
 from __future__ import annotations
 
-import importlib
+import inspect
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from weft.core import log
-from weft.core.errors import TargetError
+from weft.core.errors import ArgumentError, TargetError
+
+if TYPE_CHECKING:
+    from weft.codegen.c.program import DeviceProgram
+    from weft.expr.nodes import Buffer
+    from weft.graph.ir import Array, Node
+    from weft.graph.passes.algorithms import Alternative
+    from weft.loop.ir import Func
+    from weft.schedule.schedule import Schedule
+    from weft.targets.peaks import Peaks
 
 logger = logging.getLogger("weft.targets")
 
@@ -90,6 +100,18 @@ class ThreadFacts:
     """The numbers of a cost model that were fitted to the machine; None where nobody has measured it."""
 
 
+@dataclass(frozen=True, slots=True)
+class MatrixFacts:
+    """Instructions that multiply several narrow elements of a row at once: tile registers, or dot products."""
+
+    dtypes: frozenset[str]
+    """The elements that they take: of a few channels they would leave most of an operand idle."""
+    rows: int = 1
+    """Rows of a tile register; 1 where an instruction takes vectors."""
+    most_bytes: int = 1
+    """Of the widest of the elements."""
+
+
 class Executable(Protocol):
     """A program that a device has loaded."""
 
@@ -114,6 +136,18 @@ class Recording(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class InOrder:
+    """The recording of a device that has nothing better: each launch is queued in turn."""
+
+    launches: tuple[Any, ...]
+
+    def launch(self, stream: Any = None) -> None:
+        """Queues them all."""
+        for launch in self.launches:
+            launch.launch(stream)
+
+
+@dataclass(frozen=True, slots=True)
 class Borrowed:
     """An array of another library in the device's memory: the memory, and what keeps it alive."""
 
@@ -127,7 +161,8 @@ class Borrowed:
 class Device(Protocol):
     """A device of this machine. Memory is whatever `allocate` gives; its start is a multiple of 16 bytes at least.
 
-    A stream is a queue in which work is done in order; None is the device's own.
+    A stream is a queue in which work is done in order; None is the device's own. A class that derives from this one has
+    what can be said of any device: one that shares nothing with other libraries, and has no clock of its own.
     """
 
     name: str
@@ -145,40 +180,56 @@ class Device(Protocol):
         """Queues a copy of so many bytes from one memory to another."""
 
     def synchronize(self, stream: Any = None) -> None:
-        """Waits until all that was queued is done."""
+        """Waits until all that was queued is done; nothing to wait for where a launch returns when it is done."""
 
     def load(self, program: Any) -> Executable:
         """A DeviceProgram compiled and ready to run."""
+        return self.load_all([program])[0]
 
-    def load_all(self, programs: Sequence[Any], codes: Sequence[bytes] = ()) -> list[Executable]:
+    def load_all(self, programs: Sequence[Any], codes: Sequence[bytes] = ()) -> Sequence[Executable]:
         """Several, compiled together; `codes` is their machine code where `Target.machine_codes` made it before."""
 
     def part(self, memory: Any, offset: int, size: int) -> Any:
         """The memory that begins so many bytes (a multiple of `Target.part_bytes`) after the start of another."""
 
     def record(self, launches: Sequence[Any]) -> Recording:
-        """Bound launches as one thing to queue."""
+        """Bound launches as one thing to queue: here, one after the other by their own `launch(stream)`."""
+        return InOrder(tuple(launches))
 
     def timer(self, launches: Sequence[Any]) -> Callable[[], list[float]]:
-        """A function that runs bound launches and tells how many seconds each took."""
+        """A function that runs bound launches and tells how many seconds each took: here, by the host's clock."""
+
+        def measured(launch: Any) -> float:
+            begin = time.perf_counter()
+            launch.launch()
+            self.synchronize()
+            return time.perf_counter() - begin
+
+        return lambda: [measured(launch) for launch in launches]
 
     def stream_of(self, given: Any) -> Any:
         """The stream that something of another library stands for (its handle, or an object that has one)."""
+        raise ArgumentError(f"{self.name} has no streams but its own")
 
     def borrow(self, given: Any, stream: Any = None) -> Borrowed | None:
         """An array of another library that lies on this device, ready for use in a stream; None for anything else."""
+        return None
 
     def address(self, memory: Any) -> int | None:
         """The address by which other libraries know memory; None where there is no such thing."""
+        return None
 
     def dlpack_device(self) -> tuple[int, int] | None:
         """How DLPack names the device; None where its memory is not shared."""
+        return None
 
     def stream_near(self, given: Any) -> Any:
         """The stream in which the library of an array works now; None where it does not say."""
+        return None
 
     def share(self, ours: Any, theirs: int | None) -> bool:
         """Lets a stream of another library (DLPack's number for it) wait for ours; whether the two are one."""
+        raise ArgumentError(f"{self.name} shares no stream through DLPack")
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +237,7 @@ class Target:
     """The facts about one machine."""
 
     kind: str
-    """What sort of machine: the name of its folder."""
+    """What sort of machine: the name in its manifest."""
     name: str
     """How a person names it: the text that `find_target` read."""
     triple: str
@@ -201,13 +252,20 @@ class Target:
     cores: int
     has_fma: bool
     pointer_bytes: int = 8
-    scopes: Mapping[str, Any] = field(default_factory=lambda: plain_scopes("global", "local", "shared"))
-    package: str = ""
-    """The folder's module name, for its pipeline and intrinsics."""
+    scopes: Mapping[str, Scope] = field(default_factory=lambda: plain_scopes("global", "local", "shared"))
     is_host: bool = False
-    """Whether this process can run its code."""
+    """Whether its code can run here: in this process, or on a device of this machine."""
     threads: ThreadFacts | None = None
     """For a machine with blocks of threads, what it has of them; None for one without."""
+    matrix: MatrixFacts | None = None
+    """For a processor whose vectors or tiles multiply narrow elements together, which; None for one without."""
+    narrow_products: frozenset[str] = frozenset()
+    """Elements narrower than float32 whose matrix products are faster: inputs are worth converting to them."""
+    precisions: frozenset[str] = frozenset({"bf16"})
+    """Precisions below float32 that it runs no slower: "bf16", "fp16", and "tf32", which rounds operands as they are
+    read."""
+    blocks_channels: bool = False
+    """Whether a vector of channels lies together in values between kernels."""
     part_bytes: int = 64
     """Values that share a piece of memory begin at multiples of so many bytes."""
 
@@ -224,45 +282,226 @@ class Target:
         kept = {feature for feature in self.features if feature.lstrip("-") not in names}
         return replace(self, features=frozenset(kept | {change.lstrip("+") for change in changes}))
 
-    def lower(self, func: Any) -> Any:
+    @property
+    def spec(self) -> TargetSpec:
+        """The manifest of its kind."""
+        from weft.targets.registry import manifest_of
+
+        return manifest_of(self.kind)
+
+    @property
+    def on_device(self) -> bool:
+        """Whether its kernels are programs for a device with memory of its own; else they are native code."""
+        return self.spec.device is not None
+
+    def lower(self, func: Func) -> Func:
         """A scheduled Func as this target's code generator takes it."""
-        lowered = self._part("pipeline").lower(func, self)
+        lowered = self.spec.lower(func, self)
         if logger.isEnabledFor(log.PROGRAM):
             logger.log(log.PROGRAM, "for %s:\n%r", self.name, lowered)
         return lowered
 
-    def generate(self, func: Any) -> Any:
-        """The DeviceProgram of a lowered Func; only where there are blocks of threads."""
-        return self._part("pipeline").generate(func, self)
+    def intrinsics(self) -> Mapping[str, Any]:
+        """The target's own intrinsics: name -> emitter."""
+        return self.spec.intrinsics(self)
+
+    def generate(self, func: Func) -> DeviceProgram:
+        """The program of a lowered Func, for a device."""
+        return self._device_spec().generate(func, self)
 
     def device(self) -> Device:
         """The device of this machine that runs the target's programs."""
-        found: Device = self._part("device").open_device(self)
-        return found
+        return self._device_spec().open(self)
 
-    def machine_codes(self, programs: Sequence[Any]) -> list[bytes]:
+    def machine_codes(self, programs: Sequence[DeviceProgram]) -> list[bytes]:
         """The machine code of device programs together; nothing where only the device itself compiles them."""
-        found: list[bytes] = self._part("device").machine_codes(programs, self)
-        return found
+        return self._device_spec().machine_codes(programs, self)
 
-    def stages(self) -> Mapping[str, Any]:
-        """What can be shown of a program: name -> (function of the program and the target, language)."""
-        found: Mapping[str, Any] = self._part("stages").STAGES if self.threads is not None else {}
+    def _device_spec(self) -> DeviceSpec:
+        found = self.spec.device
+        if found is None:
+            raise TargetError(f"the target {self.name} is no device: its programs are native code, made by weft.build")
         return found
-
-    def intrinsics(self) -> Mapping[str, Any]:
-        """The target's own intrinsics: name -> emitter."""
-        found: Mapping[str, Any] = self._part("intrinsics").intrinsics(self)
-        return found
-
-    def _part(self, part: str) -> Any:
-        name = f"{self.package}.{part}"
-        try:
-            return importlib.import_module(name)
-        except ModuleNotFoundError as error:
-            if error.name not in (name, self.package):
-                raise
-            raise TargetError(f"the target {self.name} has no {part} ({name} is missing)") from None
 
     def __str__(self) -> str:
         return self.name
+
+
+# ------------------------------------------------------------------------------------------------------- manifests
+
+
+Stage = tuple[Callable[["DeviceProgram", Target], str], str]
+"""A text of a device program that `weft inspect` shows, and the language it is in."""
+
+
+class Check(NamedTuple):
+    """What `weft doctor` tells of a machine: whether it is as it should be, and else how to mend it."""
+
+    what: str
+    is_right: bool
+    detail: str
+    mend: str = ""
+
+
+def _no_codes(programs: Sequence[DeviceProgram], target: Target) -> list[bytes]:
+    return []
+
+
+def _no_intrinsics(target: Target) -> Mapping[str, Any]:
+    return {}
+
+
+def _no_devices() -> list[LocalDevice]:
+    return []
+
+
+def _no_checks(target: Target) -> Iterable[Check]:
+    return ()
+
+
+_GIVEN: Any = None
+"""Stands for a field that every manifest has to give; a manifest without one is refused with all that is wrong."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceSpec:
+    """How the lowered programs of a kind of machine become programs of a device, and what runs them."""
+
+    generate: Callable[[Func, Target], DeviceProgram] = _GIVEN
+    """What the device takes (source text or a stream of instructions), its launches, and the memory between them."""
+    open: Callable[[Target], Device] = _GIVEN
+    """The device that a target stands for; a TargetError where it is none of this machine."""
+    machine_codes: Callable[[Sequence[DeviceProgram], Target], list[bytes]] = _no_codes
+    """Machine code of programs, where it can be made without the device: a module file keeps it."""
+    stages: Mapping[str, Stage] = field(default_factory=dict)
+    """What `weft inspect` can show of a program, by name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Algorithms:
+    """What a kind of machine proposes for parts of a graph, by facts and prices: functions that make the proposers.
+
+    None: nothing of that sort.
+    """
+
+    attention: Callable[[Target], Callable[[Sequence[int], str], Sequence[int] | None]] | None = None
+    """For `fuse_attention`: the padded sizes of attention in one kernel, or None."""
+    weights: Callable[[Target], Callable[[Array, int], tuple[Array, Array, Array] | None]] | None = None
+    """For `fix_weights`: a weight in fewer bytes, or None."""
+    products: Callable[[Target, int], Callable[[Node, Array], Sequence[Alternative]]] | None = None
+    """For `choose_algorithms`, in a model with so many bytes of weights: the other algorithms for a node."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TargetSpec:
+    """The manifest of a kind of machine: all that the compiler asks of it. Checked when it is made.
+
+    Functions may import what they need when they are called: a manifest is read whenever any target is looked for.
+    """
+
+    kind: str = _GIVEN
+    forms: tuple[str, ...] = _GIVEN
+    """Lines that show what `parse` reads: a text, spaces, what it means."""
+    parse: Callable[[str], Target | None] = _GIVEN
+    """The target that a text stands for; None when it speaks of something else."""
+    lower: Callable[[Func, Target], Func] = _GIVEN
+    """The passes from a scheduled program to what the code generator takes."""
+    schedule: Callable[[Schedule, Target, Collection[Buffer]], None] = _GIVEN
+    """Chooses the schedule of a program, in place; the buffers never change, so that copies of them are made once."""
+    device: DeviceSpec | None = None
+    """How programs become a device's; None: they become native code for a processor, through LLVM."""
+    intrinsics: Callable[[Target], Mapping[str, Any]] = _no_intrinsics
+    """Emitters of the machine's own instructions, by name, for `codegen/llvm` or `codegen/c`."""
+    algorithms: Algorithms = Algorithms()
+    """What is proposed for parts of a graph."""
+    peaks: Callable[[Target, int], Peaks] | None = None
+    """Measures what the machine can do at most, for so many threads."""
+    startup: Callable[[Target, Iterable[bytes]], str] | None = None
+    """LLVM IR of the check that an exported library begins with; None: no libraries are made."""
+    local_devices: Callable[[], list[LocalDevice]] = _no_devices
+    """The devices of this machine, as `weft devices` lists them."""
+    examine: Callable[[Target], Iterable[Check]] = _no_checks
+    """What `weft doctor` tells of a machine."""
+
+    def __post_init__(self) -> None:
+        problems = list(_problems(self))
+        if problems:
+            raise TargetError(f"the manifest of the target {self.kind!r} is wrong: {'; '.join(problems)}")
+
+    def parts(self) -> dict[str, Any]:
+        """All that is given, by its path: "kind", "device.open", …"""
+        found: dict[str, Any] = {}
+        for one in fields(self):
+            value = getattr(self, one.name)
+            if isinstance(value, (DeviceSpec, Algorithms)):
+                found |= {f"{one.name}.{inner.name}": getattr(value, inner.name) for inner in fields(value)}
+            else:
+                found[one.name] = value
+        return found
+
+
+_TAKES: dict[str, tuple[str, ...]] = {
+    "parse": ("text",),
+    "lower": ("func", "target"),
+    "schedule": ("schedule", "target", "constants"),
+    "intrinsics": ("target",),
+    "peaks": ("target", "threads"),
+    "startup": ("target", "codes"),
+    "local_devices": (),
+    "examine": ("target",),
+    "device.generate": ("func", "target"),
+    "device.open": ("target",),
+    "device.machine_codes": ("programs", "target"),
+    "algorithms.attention": ("target",),
+    "algorithms.weights": ("target",),
+    "algorithms.products": ("target", "model_bytes"),
+}
+"""The functions of a manifest, and what they are called with."""
+
+_MAY_LACK = frozenset(("peaks", "startup", "algorithms.attention", "algorithms.weights", "algorithms.products"))
+
+
+def _problems(spec: TargetSpec) -> Iterable[str]:
+    """What is wrong with a manifest, a sentence each."""
+    if not isinstance(spec.kind, str) or not spec.kind.isidentifier():
+        yield f"kind is a name such as 'cuda', not {spec.kind!r}"
+    if not isinstance(spec.forms, tuple) or not spec.forms or not all(_is_line(line) for line in spec.forms):
+        yield f"forms is a tuple of lines that show what parse reads, at least one, not {spec.forms!r}"
+    if spec.device is not None and not isinstance(spec.device, DeviceSpec):
+        yield f"device is a DeviceSpec, or None for native code, not {spec.device!r}"
+    if not isinstance(spec.algorithms, Algorithms):
+        yield f"algorithms is a record Algorithms(…), not {spec.algorithms!r}"
+    for name, value in spec.parts().items():
+        if name in _TAKES and not (value is None and name in _MAY_LACK):
+            yield from _misfits(name, value, _TAKES[name])
+    stages = spec.device.stages if isinstance(spec.device, DeviceSpec) else {}
+    if not isinstance(stages, Mapping):
+        yield f"device.stages is a mapping from names to pairs, not {stages!r}"
+        stages = {}
+    for name, stage in stages.items():
+        if not (isinstance(stage, tuple) and len(stage) == 2 and isinstance(stage[1], str)):
+            yield f"device.stages[{name!r}] is a pair of a function (program, target) and a language"
+        else:
+            yield from _misfits(f"device.stages[{name!r}]", stage[0], ("program", "target"))
+    if spec.startup is not None and spec.device is not None:
+        yield "startup is for native code: a device's programs make no library"
+
+
+def _is_line(line: Any) -> bool:
+    return isinstance(line, str) and bool(line.strip()) and "\n" not in line
+
+
+def _misfits(name: str, function: Any, takes: tuple[str, ...]) -> Iterable[str]:
+    wanted = f"{name} is a function of ({', '.join(takes)})"
+    if function is None:
+        yield f"{name} is missing: {wanted}"
+    elif not callable(function):
+        yield f"{wanted}, not {function!r}"
+    else:
+        try:
+            inspect.signature(function).bind(*takes)
+        except ValueError:
+            return  # a function of C's that does not say what it takes
+        except TypeError:
+            given = getattr(function, "__qualname__", repr(function))
+            yield f"{wanted}, and {given}{inspect.signature(function)} cannot be called so"

@@ -4,13 +4,11 @@
     peaks.of("float32")                 GFLOP/s
     peaks.gigabytes                     GB/s of a large copy
 
-How it is measured is the business of the target's folder: its `peaks.py` has `measure(target, threads)`.
+How it is measured is the business of the target: `peaks` of its manifest.
 """
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import json
 import logging
 from collections.abc import Mapping
@@ -18,6 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from weft.core.errors import TargetError
 from weft.runtime.cache_folder import cache_folder, read_file, write_whole
 from weft.targets.base import Target
 
@@ -41,7 +40,7 @@ class Peaks:
 
 def has_peaks(target: Target) -> bool:
     """Whether the peaks of a target can be measured from here."""
-    return target.is_host and importlib.util.find_spec(f"{target.package}.peaks") is not None
+    return target.is_host and target.spec.peaks is not None
 
 
 def machine_peaks(target: Target, threads: int = 1, again: bool = False) -> Peaks:
@@ -56,7 +55,9 @@ def machine_peaks(target: Target, threads: int = 1, again: bool = False) -> Peak
     known = _peaks(kept.get(key))
     if known is not None and not again:
         return known
-    peaks: Peaks = importlib.import_module(f"{target.package}.peaks").measure(target, threads)
+    if target.spec.peaks is None:
+        raise TargetError(f"the peaks of the target {target.name} cannot be measured")
+    peaks = target.spec.peaks(target, threads)
     if known is not None:
         gflops = {name: max(rate, known.gflops.get(name, 0.0)) for name, rate in peaks.gflops.items()}
         peaks = Peaks(threads, gflops, max(peaks.gigabytes, known.gigabytes))

@@ -1,51 +1,127 @@
-"""Finds a target by its text: every folder under `weft/targets` is asked whether it can read it."""
+"""Finds a target by its text: the manifest of every kind of machine is asked whether it can read it.
+
+Manifests come from the folders under `weft/targets` (their `TARGET`), from `register`, and from entry points of
+installed packages in the group "weft.targets". Those are looked up only when the others do not know a target, or when
+all are to be listed.
+"""
 
 from __future__ import annotations
 
 import functools
 import importlib
-import importlib.util
+import logging
 import pkgutil
-from typing import Any
+from collections.abc import Mapping, Sequence
+from importlib import metadata
 
 from weft import targets
 from weft.core.errors import TargetError
-from weft.targets.base import LocalDevice, Target
+from weft.targets.base import LocalDevice, Target, TargetSpec
+
+logger = logging.getLogger("weft.targets")
+
+ENTRY_POINTS = "weft.targets"
+_registered: dict[str, TargetSpec] = {}
 
 
 @functools.lru_cache(maxsize=1)
-def _packages() -> tuple[Any, ...]:
-    """The folders that read targets; one without `parse` is what several targets share."""
+def _own() -> dict[str, TargetSpec]:
+    """The manifests of Weft's own targets; a folder without one is what several targets share."""
     names = sorted(module.name for module in pkgutil.iter_modules(targets.__path__) if module.ispkg)
-    found = (importlib.import_module(f"{targets.__name__}.{name}") for name in names)
-    return tuple(package for package in found if hasattr(package, "parse"))
+    found: dict[str, TargetSpec] = {}
+    for name in names:
+        spec = getattr(importlib.import_module(f"{targets.__name__}.{name}"), "TARGET", None)
+        if spec is not None:
+            found[_new(spec, found).kind] = spec
+    return found
+
+
+def _new(spec: TargetSpec, known: Mapping[str, TargetSpec]) -> TargetSpec:
+    if not isinstance(spec, TargetSpec):
+        raise TargetError(f"a target is registered by its manifest, a weft.targets.base.TargetSpec, not {spec!r}")
+    if spec.kind in known:
+        raise TargetError(f"a target of the kind {spec.kind!r} is there already: give yours another kind")
+    return spec
+
+
+@functools.lru_cache(maxsize=1)
+def _load_entry_points() -> None:
+    """Registers the targets of installed packages, once; one that cannot be loaded is left out, with a warning."""
+    for point in metadata.entry_points(group=ENTRY_POINTS):
+        try:
+            register(point.load())
+        except Exception as error:  # noqa: BLE001 — somebody else's package: it must not keep others from compiling
+            logger.warning("the target %s of the package %s cannot be used: %s", point.name, point.value, error)
+
+
+def register(spec: TargetSpec) -> TargetSpec:
+    """Adds a kind of machine to those that Weft compiles for, in this process; gives its manifest back."""
+    _registered[_new(spec, {**_own(), **_registered}).kind] = spec
+    return spec
+
+
+def unregister(kind: str) -> None:
+    """Takes a kind of machine away that `register` added."""
+    if _registered.pop(kind, None) is None:
+        raise TargetError(f"no target of the kind {kind!r} was registered")
+    _find.cache_clear()
+
+
+def manifests() -> list[TargetSpec]:
+    """All kinds of machines: Weft's own, then those that were registered."""
+    _load_entry_points()
+    return [*_own().values(), *_registered.values()]
+
+
+def manifest_of(kind: str) -> TargetSpec:
+    """The manifest of a kind of machine."""
+    found = _own().get(kind) or _registered.get(kind)
+    if found is None:
+        _load_entry_points()
+        found = _registered.get(kind)
+    if found is None:
+        known = ", ".join(spec.kind for spec in manifests())
+        raise TargetError(f"no target of the kind {kind!r} is registered in this process (there are {known})")
+    return found
 
 
 def known_forms() -> list[str]:
     """What `find_target` reads: one line for each form."""
-    return [line for package in _packages() for line in package.FORMS]
+    return [line for spec in manifests() for line in spec.forms]
 
 
 def local_devices() -> list[LocalDevice]:
     """The devices of this machine beside its processor."""
-    return [device for package in _packages() for device in getattr(package, "local_devices", list)()]
+    return [device for spec in manifests() for device in spec.local_devices()]
 
 
 def known_stages() -> list[str]:
     """The names of what targets can show of their programs."""
-    found = (importlib.util.find_spec(f"{package.__name__}.stages") for package in _packages())
-    return [name for spec in found if spec for name in importlib.import_module(spec.name).STAGES]
+    return [name for spec in manifests() if spec.device is not None for name in spec.device.stages]
 
 
 @functools.lru_cache(maxsize=64)
 def _find(text: str) -> Target:
-    for package in _packages():
-        found: Target | None = package.parse(text)
-        if found is not None:
-            return found
+    at_hand = [*_own().values(), *_registered.values()]
+    found = _read(text, at_hand) or _read(text, [spec for spec in manifests() if spec not in at_hand])
+    if found is not None:
+        return found
     raise TargetError(
         f"unknown target {text!r}; a target is written as\n" + "\n".join(f"  {line}" for line in known_forms())
     )
+
+
+def _read(text: str, specs: Sequence[TargetSpec]) -> Target | None:
+    """The target that the first of some manifests makes of a text."""
+    for spec in specs:
+        found = spec.parse(text)
+        if found is not None:
+            if not isinstance(found, Target) or found.kind != spec.kind:
+                raise TargetError(
+                    f"parse of the target {spec.kind!r} gives a Target of that kind or None, not {found!r}"
+                )
+            return found
+    return None
 
 
 def find_target(like: str | Target) -> Target:

@@ -46,6 +46,13 @@ def test_injective_before_a_reduction_and_elementwise_after_it():
     assert found[0].anchor.op == "ReduceSum" and [v.name for v in found[0].inputs] == ["x", "one"]
 
 
+def test_what_takes_elements_from_other_places_is_no_epilogue():
+    inputs = "%x: float32[1, 3, 8], %w: float32[8, 8], %f: float32[4, 4]"
+    turned = "%y = RotaryEmbedding(%p, %f, %f, %i, num_heads=1)"
+    found = groups(f"const %i: int64[1, 3] = [[0, 1, 2]]\n%p = MatMul(%x, %w)\n{turned}", inputs)
+    assert names(found) == ["complex: MatMul", "injective: RotaryEmbedding"]
+
+
 def test_a_reduction_does_not_take_what_broadcasts_its_result():
     found = groups("%s = ReduceMax(%x, %last)\n%d = Sub(%x, %s)\n%y = Exp(%d)")
     assert names(found) == ["reduction: ReduceMax", "injective: Sub Exp"]

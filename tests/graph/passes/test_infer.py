@@ -59,8 +59,11 @@ graph g(%x: float32[batch, 12, 8]) -> (%y) {
     %ones = ConstantOfShape(%k)
     %nn = Add(%u, %u)
     %many = ConstantOfShape(%nn)
+    %picked = GatherElements(%s, %axes, axis=0)
+    %some = ConstantOfShape(%picked)
 }
 """)
+    assert found["some"] == "float32[batch]"
     assert found["y"] == "float32[batch, 24, 4]"
     assert found["ones"] == "float32[12]"
     assert found["many"] == "float32[batch * 2]"

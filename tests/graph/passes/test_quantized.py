@@ -191,6 +191,20 @@ def test_copies_move_before_a_dequantize_and_pairs_vanish():
     assert ops(made) == ["MaxPool", "Reshape", "Transpose"]
 
 
+def test_all_that_moves_elements_moves_before_a_dequantize_and_a_concatenation_does_not():
+    b = Build()
+    parameters = b.scale(0.02), b.constant(np.array(120, "uint8"))
+    real = b("DequantizeLinear", b.input("uint8", 1, 4, 3, 3), *parameters)
+    real = b("Tile", b("DepthToSpace", real, blocksize=2), b.constant(np.array([1, 2, 1, 1], "int64")))
+    made = check(b.graph(b("QuantizeLinear", real, *parameters)), steps=0)
+    assert ops(made) == ["DepthToSpace", "Tile"]
+    b = Build()
+    parameters = b.scale(0.02), b.constant(np.array(120, "uint8"))
+    real = b("DequantizeLinear", b.input("uint8", 1, 4), *parameters)
+    made = check(b.graph(b("Concat", real, b.input("float32", 1, 4), axis=1)), steps=0)
+    assert ops(made) == ["DequantizeLinear", "Concat"]
+
+
 def test_other_parameters_do_not_cancel():
     b = Build()
     real = b("DequantizeLinear", b.input("uint8", 8), b.scale(0.02), b.constant(np.array(120, "uint8")))

@@ -35,7 +35,7 @@ graph main(%c: bool[1], %d: bool[], %x: float32[3]) -> (%y, %s, %z) {
 
 def branch(then, otherwise, shape="3"):
     text = f"""
-graph main(%c: bool[], %x: float32[{shape}], %n: int64[3]) -> (%y) {{
+graph main(%c: bool[], %x: float32[{shape}], %n: int64[3], %r: float32[]) -> (%y) {{
     %y = If(%c) {{
         then_branch: graph one() -> (%a) {{
             %a = {then}
@@ -70,6 +70,11 @@ def test_nested_branches_and_conditions_of_one_element():
         ("Div(%n, %n)", "Neg(%n)", "3", True),  # may divide by zero
         ("Gather(%x, %n)", "Neg(%x)", "3", True),  # may read outside
         ("Exp(%x)", "ReduceSum(%x)", "3", True),  # other shapes
+        ("LeakyRelu(%x)", "Round(%x)", "3", False),  # what is elementwise takes any value
+        ("Atan(%x)", "LeakyRelu(%x)", "100, 100", True),  # dear too
+        ("Mod(%n, %n)", "Neg(%n)", "3", True),
+        ("Cast(%x, to=7)", "Neg(%n)", "3", True),  # may be out of range
+        ("Dropout(%x, %r, %c)", "Neg(%x)", "3", True),  # random
     ],
 )
 def test_what_becomes_a_selection(then, otherwise, shape, stays):

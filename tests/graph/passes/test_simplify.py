@@ -108,6 +108,29 @@ def test_elementwise_before_reshape():
 
 
 @pytest.mark.parametrize(
+    ("node", "later"),
+    [
+        ("Sin(%r)", True),
+        ("Max(%r, %c)", True),
+        ("Clip(%r, %low)", True),
+        ("Add(%r, %low)", True),
+        ("Add(%r, %other)", False),
+        ("BatchNormalization(%r, %b, %b, %b, %b)", False),  # its parameters are those of the second axis
+        ("Softmax(%r)", False),
+        ("CastLike(%r, %t)", False),  # what gives the type need not fit
+    ],
+)
+def test_only_what_is_elementwise_goes_before_a_reshape(node, later):
+    inputs = "%x: float32[6, 4], %w: float32[4, 3], %low: float32[], %other: float32[2, 3, 3]"
+    constants = """const %s: int64[3] = [2, 3, 3]
+const %c: float32[3] = [1.0, 2.0, 3.0]
+const %b: float32[3] = [1.0, 2.0, 3.0]
+const %t: float32[5] = [1.0, 2.0, 3.0, 4.0, 5.0]"""
+    found = done(f"%p = MatMul(%x, %w)\n%r = Reshape(%p, %s)\n%y = {node}", inputs, constants)
+    assert found.splitlines()[-1].startswith("Reshape") == later
+
+
+@pytest.mark.parametrize(
     ("nodes", "constants"),
     [
         ("%a = Identity(%x)", ""),

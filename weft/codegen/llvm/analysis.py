@@ -175,10 +175,11 @@ def divisor(e: Expr, known: Mapping[Var, int]) -> int:
         return power_of_two(int(e.value)) if e.dtype.is_integer else 1  # type: ignore[attr-defined]
     if kind is Var:
         return known.get(e, 1)  # type: ignore[call-overload, no-any-return]
-    if isinstance(e, Mul):
-        return min(divisor(e.a, known) * divisor(e.b, known), _ALIGNED)
+    if kind is Mul:
+        return min(divisor(e.a, known) * divisor(e.b, known), _ALIGNED)  # type: ignore[attr-defined]
     if isinstance(e, (Add, Sub, Min, Max)):
-        return min(divisor(e.a, known), divisor(e.b, known))
+        last = divisor(e.b, known)
+        return last if last == 1 else min(divisor(e.a, known), last)
     if isinstance(e, Select):
         return min(divisor(e.then, known), divisor(e.otherwise, known))
     if isinstance(e, FloorMod):

@@ -101,7 +101,7 @@ def _simple(c: Context, e: Binary) -> str:
         return _float_simple(c, e)
     if not dtype.is_integer:
         raise InternalError(f"{type(e).__name__} on {dtype}")
-    return c.emit(f"{_INTEGER_OPS[type(e)]} {types.llvm_type(dtype)} {c.value(e.a)}, {c.value(e.b)}")
+    return c.once(f"{_INTEGER_OPS[type(e)]} {types.llvm_type(dtype)} {c.value(e.a)}, {c.value(e.b)}")
 
 
 def _float_simple(c: Context, e: Binary) -> str:
@@ -203,10 +203,10 @@ def _divide_constant(c: Context, dtype: DType, a: str, b: int, floor: bool, rema
         return a if b == 1 else c.emit(f"sub {kind} {literal(0)}, {a}")
     if b > 0 and b & (b - 1) == 0 and (floor or nonnegative):
         if remainder:
-            return c.emit(f"and {kind} {a}, {literal(b - 1)}")
-        return c.emit(f"{'ashr' if dtype.is_signed else 'lshr'} {kind} {a}, {literal(b.bit_length() - 1)}")
+            return c.once(f"and {kind} {a}, {literal(b - 1)}")
+        return c.once(f"{'ashr' if dtype.is_signed else 'lshr'} {kind} {a}, {literal(b.bit_length() - 1)}")
     if b > 0 and nonnegative:
-        return c.emit(f"{'urem' if remainder else 'udiv'} {kind} {a}, {literal(b)}")
+        return c.once(f"{'urem' if remainder else 'udiv'} {kind} {a}, {literal(b)}")
     return _divide_signed(c, dtype, a, literal(b), floor, remainder)
 
 

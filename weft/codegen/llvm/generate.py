@@ -43,7 +43,8 @@ def generate(func: Func, target: Machine, *, intrinsics: Mapping[str, Emitter] |
     module.expressions, module.statements = _EXPRESSIONS, statements.TABLE
     statements.setup(module)
     c = Context(module)
-    if turns_by_call(func):
+    turns = turns_by_call(func)
+    if turns:
         c.line(f"%threads = and i64 %threads_and_turn, {(1 << calls.TURN_BIT) - 1}")
     for number, param in enumerate((*func.params, *func.size_vars)):
         _bind(c, param, number)
@@ -51,7 +52,7 @@ def generate(func: Func, target: Machine, *, intrinsics: Mapping[str, Emitter] |
     wrong = calls.remembered(c)
     c.line("ret i32 0" if wrong is None else f"ret i32 {c.emit(f'select i1 {wrong}, i32 {OUTSIDE}, i32 0')}")
     module.helpers.add(module.symbol)
-    threads = "%threads_and_turn" if turns_by_call(func) else "%threads"
+    threads = "%threads_and_turn" if turns else "%threads"
     header = f"define i32 {types.quote(module.symbol)}(ptr noalias nocapture readonly %args, i64 {threads}) #0"
     module.functions.append(c.text(header))
     module.functions.append("attributes #0 = { nounwind }")

@@ -35,7 +35,7 @@ from weft.expr.nodes import (
     maximum,
     product,
 )
-from weft.expr.visit import walk
+from weft.expr.visit import children, walk, walk_once
 from weft.loop.ir import Allocate, Evaluate, For, If, Let, Seq, Stmt, Store
 from weft.loop.visit import child_exprs, walk_stmts
 from weft.runtime.faults import NO_MEMORY, OUTSIDE
@@ -181,12 +181,16 @@ def _captured(s: For) -> tuple[dict[Var, None], dict[Buffer, None]]:
             own.add(stmt.buffer)
             expressions.extend(stmt.buffer.shape)
             expressions.extend(stmt.buffer.strides or ())
+    seen: set[Expr] = set()
     for expression in expressions:
-        for node in walk(expression):
-            if isinstance(node, Var):
-                variables[node] = None
-            elif isinstance(node, (Load, Address)):
+        if type(expression) is Var:
+            variables[expression] = None
+        for node in walk_once(expression, seen):
+            if type(node) is Load or type(node) is Address:
                 buffers[node.buffer] = None
+            for part in children(node):
+                if type(part) is Var:
+                    variables[part] = None
     outer = {var: None for var in variables if var not in own}
     return outer, {buffer: None for buffer in buffers if buffer not in own}
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import tempfile
 from pathlib import Path
-from typing import Any
 
 from weft.codegen.llvm import compile as llvm_compile
 from weft.executor.export.api import WEIGHTS, api_ir
 from weft.executor.export.elf import write_data_object
 from weft.executor.export.header import example_text, header_text
-from weft.executor.export.plan import ExportError, LibraryPlan, make_plan
+from weft.executor.export.plan import ExportError, make_plan
 from weft.executor.module import Module
 from weft.runtime.native import native_ir
 
@@ -22,7 +20,9 @@ def export_library(module: Module, folder: str | os.PathLike[str], name: str | N
     plan = make_plan(module, name)
     target = plan.target
     codes = module.specializations[0].native.objects()
-    check = _startup(plan).startup_ir(target, codes)
+    if target.spec.startup is None:
+        raise ExportError(f"shared libraries are for CPUs; {plan.title} is compiled for {target.name}")
+    check = target.spec.startup(target, codes)
     codes += [llvm_compile.emit_object(text, target) for text in (api_ir(plan, check), native_ir(target.triple))]
     where = Path(folder)
     where.mkdir(parents=True, exist_ok=True)
@@ -35,11 +35,3 @@ def export_library(module: Module, folder: str | os.PathLike[str], name: str | N
     files[1].write_text(header_text(plan), encoding="utf-8")
     files[2].write_text(example_text(plan), encoding="utf-8")
     return files
-
-
-def _startup(plan: LibraryPlan) -> Any:
-    """The part of a target that checks, when a library starts, that the machine fits."""
-    try:
-        return importlib.import_module(f"{plan.target.package}.startup")
-    except ModuleNotFoundError:
-        raise ExportError(f"shared libraries are for CPUs; {plan.title} is compiled for {plan.target.name}") from None

@@ -24,9 +24,6 @@ GROWTH = 0.5
 SMALL_GROWTH = 4 << 20
 """So many bytes more are nothing, whatever the size of a model."""
 
-WEIGHTED = frozenset({"Conv"})
-"""Operators that are asked for: their second input is the weight."""
-
 
 @dataclass(frozen=True)
 class Alternative:
@@ -52,9 +49,7 @@ def choose_algorithms(graph: Graph, propose: Propose) -> Graph:
         return graph
 
     def rule(node: Node, scope: Scope) -> Replacement:
-        found = (
-            chosen.get(node.outputs[0]) if node.op in WEIGHTED and not node.domain and scope.parent is None else None
-        )
+        found = chosen.get(node.outputs[0]) if scope.parent is None else None
         if found is None or node.inputs[1] is None:
             return None
         name = f"{node.inputs[1].name}_{found.op.lower()}"
@@ -85,4 +80,4 @@ def _choose(graph: Graph, propose: Propose) -> dict[Any, Alternative]:
 
 
 def _may_ask(node: Node) -> bool:
-    return node.op in WEIGHTED and not node.domain and len(node.inputs) > 1 and node.inputs[1] is not None
+    return node.op == "Conv" and not node.domain and len(node.inputs) > 1 and node.inputs[1] is not None

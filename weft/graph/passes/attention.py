@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from weft.graph.ir import Graph, Node, TensorType, Value
+from weft.graph.opspec import has
 from weft.graph.passes.dead import dead
 from weft.graph.passes.infer import infer, same_type
 from weft.graph.passes.support import Replacement, Scope, rewrite
@@ -89,7 +90,7 @@ def view_of(value: Value, scope: Scope) -> View:
     found: View | None = None
     if node.op == "Identity":
         found = view_of(source, scope)
-    elif node.op in ("Reshape", "Flatten", "Squeeze", "Unsqueeze"):
+    elif has(node, "reshapes"):
         found = _reshaped(view_of(source, scope), value.tensor.static)
     elif node.op == "Transpose":
         before = view_of(source, scope)

@@ -12,11 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from weft.graph.ir import Graph, Node, Value, free_values
-
-OPTIONAL_OUTPUTS = frozenset(
-    "Dropout LayerNormalization MaxPool BatchNormalization LSTM GRU RNN Unique Attention".split()
-)
-"""Operators whose last outputs may be left out."""
+from weft.graph.opspec import has
 
 
 def dead(graph: Graph) -> Graph:
@@ -50,7 +46,7 @@ def _trimmed(node: Node, live: set[Value]) -> Node:
         if not all(used):
             node = _without_outputs(node, used, {"body": 1})
         node = _without_states(node, live)
-    elif node.op in OPTIONAL_OUTPUTS and not node.domain:
+    elif has(node, "optional_outputs"):
         count = len(used)
         while count > 1 and not used[count - 1]:
             count -= 1

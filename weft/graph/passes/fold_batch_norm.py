@@ -21,8 +21,6 @@ from weft.graph.passes.dead import dead
 from weft.graph.passes.infer import infer
 from weft.graph.passes.support import Replacement, Rule, Scope, rewrite, swap, until_stable
 
-_WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
-
 
 class _Affine(NamedTuple):
     """x * scale + shift for every channel (axis 1), in double precision."""
@@ -110,7 +108,7 @@ def _per_channel(node: Node, scope: Scope) -> tuple[Value, Array] | None:
 
 def _into_weights(node: Node, affine: _Affine, scope: Scope) -> Replacement:
     """The node before, with weights and bias that do the scaling too."""
-    maker = scope.single(affine.source, *_WEIGHTED)
+    maker = scope.single(affine.source, *_FOLDERS)
     weight = scope.constant(maker.inputs[1]) if maker is not None else None
     if maker is None or weight is None or not isinstance(affine.source.type, TensorType):
         return None

@@ -9,7 +9,8 @@
 
 By the kinds of the TVM paper, and a little past them:
 
-    injective     fuses with injective producers
+    elementwise   fuses with injective producers
+    injective     the same; an element comes from another place, so that it is no epilogue
     reduction     takes injective producers at its input, and elementwise consumers of its own shape at its output
     complex       (convolution, matrix product) takes elementwise consumers of its own shape at its output
     opaque        stays alone
@@ -29,34 +30,15 @@ from collections.abc import Callable, Iterable, Sequence
 
 from weft.graph.interpreter import operator_of
 from weft.graph.ir import Graph, Node, TensorType, Value, reads
+from weft.graph.opspec import has
 
 MOST_NODES = 24
 MOST_INPUTS = 12
 MOST_REPEATS = 4
 """How many times an expensive element may be computed again because of a broadcast."""
 
-MOVEMENT = frozenset(
-    """Transpose Reshape Squeeze Unsqueeze Flatten Slice Split Concat Gather GatherElements GatherND Pad Expand Tile
-    DepthToSpace SpaceToDepth Resize ReverseSequence Trilu OneHot EyeLike ConstantOfShape Range Compress Col2Im
-    CenterCropPad GridSample ScatterND ScatterElements AffineGrid""".split()
-)
-"""Injective operators that are not elementwise: an element comes from another place."""
-
-CHEAP = frozenset(
-    """Identity Add Sub Mul Neg Abs Max Min Relu LeakyRelu PRelu Clip Cast CastLike Where And Or Not Xor Equal Less
-    LessOrEqual Greater GreaterOrEqual Floor Ceil Sign ThresholdedRelu DequantizeLinear BitwiseAnd BitwiseOr BitwiseNot
-    BitwiseXor""".split()
-)
-"""Elementwise operators that may be computed again rather than stored."""
-
-WINDOWED = frozenset("MaxPool AveragePool LpPool".split())
-"""Reductions that read an element several times: they take only cheap producers."""
-
 NARROWING = {"Cast": "Cast", "DequantizeLinear": "QuantizeLinear"}
 """Operators that may widen a value, and what makes a narrow one for them."""
-
-COPIES = frozenset("Slice Split Expand Squeeze Unsqueeze Identity".split())
-"""Operators that are repeated in each group that reads them."""
 
 CanCompile = Callable[[Node], bool]
 
@@ -116,7 +98,7 @@ def _has_kernel_type(value: Value) -> bool:
 
 
 def _is_view(node: Node) -> bool:
-    return node.op in ("Reshape", "Flatten", "Squeeze", "Unsqueeze") and not node.domain
+    return has(node, "reshapes")
 
 
 def _only_unit_sizes(node: Node) -> bool:
@@ -144,7 +126,7 @@ class _Draft:
 
     @property
     def is_expensive(self) -> bool:
-        return any(n.op not in CHEAP and n.op not in MOVEMENT for n in self.nodes)
+        return not all(has(n, "cheap") for n in self.nodes)
 
 
 class _Fusion:
@@ -170,7 +152,8 @@ class _Fusion:
 
     def place(self, node: Node, at: int) -> None:
         """Gives a node its group: its own, with the groups of its producers that fit taken in."""
-        kind = operator_of(node).kind_of(node) if self.can_compile(node) else "host"
+        own = operator_of(node).kind_of(node) if self.can_compile(node) else "host"
+        kind = "injective" if own == "elementwise" else own
         draft = _Draft(node, kind, at)
         self.draft_of[node] = draft
         if kind not in ("injective", "reduction") or (_is_view(node) and not _only_unit_sizes(node)):
@@ -178,7 +161,7 @@ class _Fusion:
         if self.widens_stored(node):
             return
         before = self.drafts_before([node])
-        if kind == "injective" and node.op not in MOVEMENT:
+        if own == "elementwise":
             for other in sorted((d for d in before if d.anchor is not None), key=lambda d: -d.last):
                 if self.takes_epilogue(other, node) and self.fits(other, draft):
                     draft = self.merge(other, draft)
@@ -218,7 +201,7 @@ class _Fusion:
             return False
         if not draft.is_expensive:
             return True
-        if node.op in WINDOWED or node.op == "Concat":
+        if has(node, "windowed", "joins"):
             return False
         made = {v for n in draft.nodes for v in n.outputs}
         least = min(_size(v) for v in node.inputs if v in made and v is not None)
@@ -316,7 +299,7 @@ class _Fusion:
         """Whether a group is one copy with several readers: it is repeated in each of them at the end."""
         node = draft.nodes[0]
         readers = {reader for value in node.outputs for reader in self.consumers.get(value, ())}
-        return len(draft.nodes) == 1 and node.op in COPIES and len(readers) > 1
+        return len(draft.nodes) == 1 and has(node, "slices") and len(readers) > 1
 
     def repeat_copies(self, groups: list[Group]) -> list[Group]:
         """Copies that stand alone move into the groups that read them; they stay for those that do not take them."""
@@ -335,8 +318,7 @@ class _Fusion:
         return (
             len(group.nodes) == 1
             and group.kind == "injective"
-            and node.op in COPIES
-            and not node.domain
+            and has(node, "slices")
             and not any(v in self.wanted for v in group.outputs)
         )
 
@@ -348,7 +330,8 @@ class _Fusion:
         made = set(copy.outputs)
         # A convolution or a window reads an element many times: better from memory.
         anchor = group.anchor
-        return anchor is None or anchor.op not in WINDOWED and group.kind != "complex" or made.isdisjoint(anchor.inputs)
+        many = anchor is not None and (group.kind == "complex" or has(anchor, "windowed"))
+        return anchor is None or not many or made.isdisjoint(anchor.inputs)
 
     def with_copy(self, group: Group, copy: Group) -> Group:
         new = {value: Value(value.name, value.type) for value in copy.nodes[0].outputs}

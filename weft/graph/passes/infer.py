@@ -34,18 +34,16 @@ from weft.graph.ir import (
     dtype_name,
     same_dim,
 )
-from weft.graph.opspec import Infer, blame
+from weft.graph.opspec import Infer, blame, has
 from weft.graph.passes.partial import Partial, partial_results, refined
 from weft.graph.shapes import unknown_dim
+from weft.graph.steps import steps_of
 
 SMALL = 4096
 """Tensors of at most so many elements are computed while types are found."""
 
-RANDOM = frozenset("RandomNormal RandomNormalLike RandomUniform RandomUniformLike Multinomial Bernoulli".split())
-"""Operators that give another result each time."""
-
-GROWING = frozenset("Range ConstantOfShape Expand Tile Resize OneHot Pad EyeLike".split())
-"""Operators whose result may be much larger than what they read."""
+MOST_STEPS = 1 << 22
+"""Nodes that take longer are left to folding: types are found many times."""
 
 _ROUNDS = 4
 
@@ -76,7 +74,7 @@ def same_type(a: Type | None, b: Type | None) -> bool:
 
 def is_random(node: Node) -> bool:
     """Whether a node may give another result each time."""
-    return node.op in RANDOM or (node.op == "Dropout" and len(node.inputs) > 2 and node.inputs[2] is not None)
+    return has(node, "random") or (node.op == "Dropout" and len(node.inputs) > 2 and node.inputs[2] is not None)
 
 
 def results_of(node: Node, arrays: Sequence[Any]) -> list[Array] | None:
@@ -184,16 +182,16 @@ class _Inference:
         if node.graphs or is_random(node) or not node.outputs:
             return None
         first = node.inputs[0].type if node.inputs and node.inputs[0] is not None else None
-        if node.op in ("Shape", "Size") and not node.domain and isinstance(first, TensorType) and first.is_static:
+        if has(node, "shape_only") and isinstance(first, TensorType) and first.is_static:
             return results_of(node, [np.broadcast_to(np.zeros((), NUMPY_TYPES[first.dtype]), first.static)])
         if any(value is not None and values[at] is None for at, value in enumerate(node.inputs)):
             return None
         if any(array is not None and array.size > SMALL for array in values):
             return None
         sizes = [static_size(value.type) for value in node.outputs]
-        if any((size is None and node.op in GROWING) or (size or 0) > SMALL for size in sizes):
+        if any((size is None and has(node, "grows")) or (size or 0) > SMALL for size in sizes):
             return None
-        return results_of(node, values)
+        return results_of(node, values) if steps_of(node, values) <= MOST_STEPS else None
 
     # ------------------------------------------------------------------------------------------------ subgraphs
 

@@ -19,7 +19,8 @@ from dataclasses import dataclass
 
 from weft.graph.interpreter import operator_of
 from weft.graph.ir import Graph, Node, TensorType, Value
-from weft.graph.passes.fuse import MOVEMENT, Group
+from weft.graph.opspec import has
+from weft.graph.passes.fuse import Group
 
 CHANNEL = 1
 """The dimension of channels."""
@@ -28,24 +29,6 @@ FLOAT_BYTES = 4
 
 LEAST_BLOCK = 4
 """Channels of the smallest block that is worth it."""
-
-CHANNELWISE = frozenset(
-    """Conv ConvInteger ConvTranspose WinogradConv MaxPool AveragePool LpPool GlobalAveragePool GlobalMaxPool
-    GlobalLpPool BatchNormalization InstanceNormalization""".split()
-)
-"""Operators that take channels in blocks as well as whole, besides the elementwise ones."""
-
-MAKERS = frozenset("Conv ConvInteger ConvTranspose WinogradConv".split())
-"""Operators that write channels in blocks by themselves, whatever they read."""
-
-SPATIAL_MOVEMENT = frozenset("Resize Upsample".split())
-"""Operators that move elements within their channel, where the sizes of batch and channel stay."""
-
-BORDERED = frozenset("Conv ConvInteger WinogradConv".split())
-"""Operators that read zeros around their first input, or a number that their attribute `border` gives."""
-
-TILED = frozenset("Conv ConvInteger".split())
-"""Operators that a matrix unit computes."""
 
 
 @dataclass(frozen=True)
@@ -167,7 +150,10 @@ class _Chooser:
         if not readers or group.kind != "injective" or group.is_view or value in self.wanted:
             return False
         return _bytes(value.tensor) <= self.narrow and all(
-            r.anchor is not None and r.anchor.op in TILED and _mixes_channels(r.anchor) and r.anchor.inputs[0] is value
+            r.anchor is not None
+            and has(r.anchor, "bordered")
+            and _mixes_channels(r.anchor)
+            and r.anchor.inputs[0] is value
             for r in readers
         )
 
@@ -176,7 +162,7 @@ class _Chooser:
         if group.kind in ("host", "opaque") or group.is_view or not all(_is_channelwise(n) for n in group.nodes):
             return False
         anchor = group.anchor
-        if anchor is None or anchor.op not in MAKERS:
+        if anchor is None or not has(anchor, "convolution"):
             return True
         channels, groups = anchor.outputs[0].tensor.static[CHANNEL], int(anchor.attributes.get("group", 1))
         if 1 < groups < channels and channels // groups % self.lanes:
@@ -187,7 +173,7 @@ class _Chooser:
     def layout(self, value: Value, factor: int) -> Layout:
         """Blocks of `factor` channels, inside the border that the windows over a value read around it."""
         takers = list(filter(self.takes, self.readers.get(value, ())))
-        windows = [n for group in takers for n in group.nodes if n.op in BORDERED and n.inputs[0] is value]
+        windows = [n for group in takers for n in group.nodes if has(n, "bordered") and n.inputs[0] is value]
         fills = {int(node.attributes.get("border", 0)) for node in windows if any(map(any, _padding(node)))}
         widths = [[0, 0] for _ in value.tensor.static]
         for node in windows:
@@ -201,7 +187,7 @@ class _Chooser:
     def room(self, node: Node) -> int:
         """The places behind a row that a convolution reads whose matrix instructions take whole tiles of places."""
         image, weight = node.inputs[:2]
-        if self.tile == 1 or node.op not in TILED or not _mixes_channels(node) or _is_padded_by_size(node):
+        if self.tile == 1 or not has(node, "bordered") or not _mixes_channels(node) or _is_padded_by_size(node):
             return 0
         assert image is not None and weight is not None
         if _bytes(image.tensor) == FLOAT_BYTES:
@@ -225,7 +211,7 @@ def _bytes(kind: TensorType) -> int:
 
 def _mixes_channels(anchor: Node) -> bool:
     """Whether a node makes blocks of channels from anything: a convolution that is not divided into groups."""
-    return anchor.op in MAKERS and int(anchor.attributes.get("group", 1)) == 1
+    return has(anchor, "convolution") and int(anchor.attributes.get("group", 1)) == 1
 
 
 def _renamed(group: Group, names: Mapping[Value, Value]) -> Group:
@@ -250,12 +236,6 @@ def _padding(node: Node) -> list[tuple[int, int]]:
     """The zeros that a window reads around its input; none where they follow from sizes."""
     if _is_padded_by_size(node):
         return []
-    if node.op == "ConvTranspose":
-        weight = node.inputs[1]
-        kernel = () if weight is None else weight.tensor.static[2:]
-        strides = node.attributes.get("strides") or [1] * len(kernel)
-        taps = [-(-k // int(s)) for k, s in zip(kernel, strides)]
-        return [(t - 1, t - 1) for t in taps]
     flat = [int(p) for p in node.attributes.get("pads") or []]
     rank = len(flat) // 2
     return list(zip(flat[:rank], flat[rank:])) if flat and min(flat) >= 0 else []
@@ -271,9 +251,9 @@ def _is_channelwise(node: Node) -> bool:
     """Whether a node treats channels apart, or sums over them."""
     if node.op == "ConvInteger":
         return all(zero is None for zero in node.inputs[2:])
-    if node.op in CHANNELWISE:
+    if has(node, "convolution"):
         return True
-    if node.op in SPATIAL_MOVEMENT:
+    if has(node, "channelwise"):
         return _keeps_channels(node)
     if node.op == "Concat":
         return int(node.attributes.get("axis", 0)) == CHANNEL and _aligned(node)
@@ -285,7 +265,7 @@ def _is_channelwise(node: Node) -> bool:
 
 def is_elementwise(node: Node) -> bool:
     """Whether each element of a node's results comes from the same element of its inputs."""
-    return node.op not in MOVEMENT and operator_of(node).kind_of(node) == "injective"
+    return operator_of(node).kind_of(node) == "elementwise"
 
 
 def _keeps_channels(node: Node) -> bool:

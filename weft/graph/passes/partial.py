@@ -20,10 +20,8 @@ from weft.expr.nodes import Expr
 from weft.graph import shapes
 from weft.graph.interpreter import operator_of
 from weft.graph.ir import Dim, Node, TensorType, Type, same_dim
+from weft.graph.opspec import has
 
-MOVING = frozenset(
-    "Identity Gather Concat Slice Squeeze Unsqueeze Reshape Flatten Transpose Split Expand Tile GatherND".split()
-)
 MOST_ELEMENTS = 4096
 """Larger tensors are not followed: they are data, not shapes."""
 
@@ -55,7 +53,9 @@ def partial_results(node: Node, inputs: Sequence[Partial | None]) -> list[Partia
         return [_shape(node)]
     if not any(p is not None for p in inputs):
         return nothing
-    if node.op in MOVING or (node.op == "Cast" and _is_integer(node.outputs[0].type)):
+    # Which element of a window is the largest its number does not say.
+    moves = has(node, "moves", "joins") and not has(node, "windowed")
+    if moves or (node.op == "Cast" and _is_integer(node.outputs[0].type)):
         return _moved(node, inputs) or nothing
     if node.op in _ARITHMETIC and len(inputs) == 2 and inputs[0] is not None and inputs[1] is not None:
         return [_arithmetic(node.op, inputs[0], inputs[1])]
@@ -78,7 +78,7 @@ def _moved(node: Node, inputs: Sequence[Partial | None]) -> list[Partial | None]
     """Runs the node on the numbers of the elements: shape-like inputs must be known, the data need not be."""
     if not _is_integer(node.outputs[0].type) or _elements(node) > MOST_ELEMENTS:
         return None
-    data = range(len(inputs)) if node.op == "Concat" else (0,)
+    data = range(len(inputs)) if has(node, "joins") else (0,)
     pool: list[Dim | None] = []
     arrays: list[Any] = []
     for at, value in enumerate(node.inputs):
@@ -96,7 +96,7 @@ def _moved(node: Node, inputs: Sequence[Partial | None]) -> list[Partial | None]
             return None
         else:
             arrays.append(np.array(some.numbers, np.int64).reshape(some.shape))
-    if node.op in ("Expand", "Tile") and (np.prod(arrays[1]) > MOST_ELEMENTS or arrays[0].size > 64):
+    if has(node, "grows") and (np.prod(arrays[1]) > MOST_ELEMENTS or arrays[0].size > 64):
         return None
     if node.op == "Cast":
         made = [arrays[0]]
@@ -141,17 +141,15 @@ def refined(
     node: Node, inputs: Sequence[Type | None], outputs: Sequence[Type | None], partials: Sequence[Partial | None]
 ) -> Sequence[Type | None]:
     """The types of the outputs, with sizes that follow from partly known shape operands."""
-    if node.domain or node.op not in ("Reshape", "ConstantOfShape", "Expand") or not outputs:
+    # Not those of an Expand: a size of 1 that is not known to be 1 would be wrong.
+    if node.domain or node.op not in ("Reshape", "ConstantOfShape") or not outputs:
         return outputs
     wanted = partials[0 if node.op == "ConstantOfShape" else 1] if len(partials) > 1 or node.op != "Reshape" else None
     found = outputs[0]
     if wanted is None or wanted.numbers is not None or not isinstance(found, TensorType):
         return outputs
     if node.op == "Reshape":
-        source = inputs[0]
-        dims = _reshaped(source, wanted, bool(node.attributes.get("allowzero", 0)))
-    elif node.op == "Expand":
-        dims = None  # a size of 1 that is not known to be 1 would be wrong
+        dims = _reshaped(inputs[0], wanted, bool(node.attributes.get("allowzero", 0)))
     else:
         dims = [shapes.unknown_dim("size") if one is None else one for one in wanted.elements]
     return outputs if dims is None else [TensorType(found.dtype, dims), *outputs[1:]]

@@ -22,11 +22,13 @@ There only those products are lowered whose time is that of reading a weight fro
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from weft.graph.interpreter import operator_of
 from weft.graph.ir import NUMPY_TYPES, Array, Graph, GraphError, Node, TensorType, Value, all_graphs
+from weft.graph.opspec import has
 from weft.graph.passes.fuse import Group, fuse
 from weft.graph.passes.support import Names
 
@@ -36,39 +38,8 @@ NARROW = {"bf16": "bfloat16", "fp16": "float16"}
 NUMBERS = {"float32": 1, "float16": 10, "bfloat16": 16}
 """Element types as attributes name them."""
 
-OPERANDS: dict[str, tuple[int, ...]] = {
-    "MatMul": (0, 1),
-    "Gemm": (0, 1),
-    "Conv": (0, 1),
-    "ConvTranspose": (0, 1),
-    "Attention": (0, 1, 2),
-    "FusedAttention": (0, 1, 2),
-    "LSTM": (0, 1, 2),
-    "GRU": (0, 1, 2),
-    "RNN": (0, 1, 2),
-}
-"""The operators that are made of products, and which of their inputs are multiplied."""
-
-FUSED = {"FusedAttention": "weft"}
-"""Domains of operators that are none of the standard's."""
-
-RECURRENT = frozenset(("LSTM", "GRU", "RNN"))
-
-COPYING: dict[str, tuple[int, ...] | None] = {
-    **dict.fromkeys(
-        """Identity Transpose Reshape Squeeze Unsqueeze Flatten Slice Split Gather GatherElements GatherND Expand Tile
-        DepthToSpace SpaceToDepth MaxPool""".split(),
-        (0,),
-    ),
-    "Concat": None,
-}
-"""Operators whose results are elements of their inputs, in any type; the inputs that are copied (None: all)."""
-
 FEW_ROWS = 4
 """Rows of a product up to which reading its weight takes longer than multiplying it."""
-
-STATISTICS = ("Reduce", "GlobalLpPool", "Arg", "Cum", "LpNormalization")
-"""How the names of operators start whose results sum up a whole tensor."""
 
 
 def lower_precision(graph: Graph, precision: str, has_matrix_unit: bool = True) -> Graph:
@@ -82,9 +53,9 @@ def _is_float(value: Value | None) -> bool:
     return value is not None and isinstance(value.type, TensorType) and value.type.dtype == "float32"
 
 
-def _operands(node: Node) -> tuple[int, ...]:
+def _operands(node: Node) -> Sequence[int]:
     """The positions of the float32 operands of a product; none where it is not one that is lowered."""
-    found = OPERANDS.get(node.op, ()) if node.domain in ("", FUSED.get(node.op)) else ()
+    found = range(operator_of(node).multiplies)
     if node.op == "Attention" and (len(node.outputs) > 1 or len(node.inputs) > 4):
         return ()
     if not found or not all(_is_float(node.inputs[at]) for at in found):
@@ -97,21 +68,20 @@ def _is_reading(node: Node, graph: Graph) -> bool:
     weight, out = node.inputs[1], node.outputs[0].type
     if weight not in graph.constants or not isinstance(out, TensorType) or not out.is_static:
         return False
-    if node.op in RECURRENT:
+    if has(node, "recurrent"):
         first = node.inputs[0]
         batch = None if first is None or not first.tensor.is_static else first.tensor.static[1]
         return batch is not None and batch <= FEW_ROWS
     if node.op == "Conv":
         return math.prod(out.static) // max(1, out.static[1]) <= FEW_ROWS
-    return node.op in ("MatMul", "Gemm") and math.prod(out.static[:-1]) <= FEW_ROWS
+    return has(node, "product") and math.prod(out.static[:-1]) <= FEW_ROWS
 
 
 def _copied(node: Node) -> list[Value]:
     """The float32 inputs whose elements a copying operator passes on; none where it is not one."""
-    if node.domain or node.op not in COPYING or len(node.outputs) > 1 and node.op == "MaxPool":
+    if not has(node, "moves", "joins") or len(node.outputs) > 1 and has(node, "windowed"):
         return []
-    places = COPYING[node.op]
-    values = node.inputs if places is None else [node.inputs[at] for at in places]
+    values = node.inputs if has(node, "joins") else node.inputs[:1]
     return [v for v in values if v is not None] if all(_is_float(v) for v in values) else []
 
 
@@ -188,7 +158,7 @@ class _Lowering:
         """The values that one group makes for others and that lose nothing important by being rounded."""
         found = set()
         for group in self.groups:
-            statistic = group.anchor is not None and group.anchor.op.startswith(STATISTICS)
+            statistic = group.anchor is not None and has(group.anchor, "statistic")
             fusable = group.kind in ("injective", "reduction", "complex")
             for value in group.outputs:
                 wanted = value in self.uses.operands or (value in self.uses.between and fusable and not statistic)
@@ -237,7 +207,7 @@ class _Lowering:
             inputs[at] = narrow
         group = self.group_of.get(node.outputs[0])
         inputs = [v if v is None or not _is_float(v) else self._wide(v, group) for v in inputs]
-        if node.op in ("Attention", *FUSED) or self._rounds_itself(node):
+        if has(node, "attention") or self._rounds_itself(node):
             self._emit_narrow(node, inputs)
         else:
             attributes = {**node.attributes, "output_dtype": NUMBERS["float32"]}
@@ -245,7 +215,7 @@ class _Lowering:
 
     def _rounds_itself(self, node: Node) -> bool:
         """Whether a recurrence, whose kernel takes no epilogue, rounds its own results."""
-        return node.op in RECURRENT and all(v in self.stored and v not in self.needs_wide for v in node.outputs)
+        return has(node, "recurrent") and all(v in self.stored and v not in self.needs_wide for v in node.outputs)
 
     def _may_copy(self, node: Node, copied: list[Value]) -> bool:
         """Whether every input has a narrow form (or is a constant that gets one), one at least by itself."""

@@ -22,24 +22,21 @@ from collections.abc import Sequence
 import numpy as np
 
 from weft.graph.ir import NUMPY_TYPES, Array, Graph, Node, TensorType, Value, all_graphs, dtype_name
+from weft.graph.opspec import has
 from weft.graph.passes.dead import dead
 from weft.graph.passes.infer import infer, results_of
 from weft.graph.passes.support import Replacement, Rule, Scope, rewrite, until_stable
 
 BYTES = ("int8", "uint8")
-COPYING = frozenset("Reshape Squeeze Unsqueeze Flatten Transpose Slice MaxPool Identity Gather".split())
-"""Operators whose results are elements of their first input."""
 
 _FLOAT32, _INT32 = 1, 6
 """Element types as attributes name them."""
 
-_SIGNS = frozenset(("DequantizeLinear", "QLinearConv", "QLinearMatMul", "MatMulInteger", "ConvInteger"))
-"""Operators without which there is nothing to do."""
-
 
 def quantized(graph: Graph) -> Graph:
     """The graph with integer products; the same object where there is nothing to change."""
-    if not any(node.op in _SIGNS and not node.domain for inner in all_graphs(graph) for node in inner.nodes):
+    found = {node.op for inner in all_graphs(graph) for node in inner.nodes if not node.domain}
+    if found.isdisjoint(("DequantizeLinear", *_OF_INTEGERS)):
         return graph
     made, changed = until_stable(infer(graph), _once)
     return made if changed else graph
@@ -51,13 +48,8 @@ def _once(graph: Graph) -> tuple[Graph, bool]:
 
 
 def _rule(node: Node, scope: Scope) -> Replacement:
-    if node.domain or len(node.outputs) != 1:
-        return None
-    for rule in _RULES.get(node.op, ()):
-        found = rule(node, scope)
-        if found is not None:
-            return found
-    return None
+    rule = _behind_copy if has(node, "moves") else None if node.domain else _RULES.get(node.op)
+    return None if rule is None or len(node.outputs) != 1 else rule(node, scope)
 
 
 # ---------------------------------------------------------------------------------------------------------- looking
@@ -367,7 +359,7 @@ def _behind_copy(node: Node, scope: Scope) -> Replacement:
             return None
         rank = source.value.tensor.rank
         attributes["axis"] = list(node.attributes.get("perm") or reversed(range(rank))).index(source.axis)
-    copy = scope.make(node, node.op, [source.value, *node.inputs[1:]], **node.attributes)
+    copy = scope.make(node, node.op, [source.value, *node.inputs[1:]], node.domain, **node.attributes)
     return [Node("DequantizeLinear", [copy, *before.inputs[1:]], node.outputs, attributes, node.name, node.origin)]
 
 
@@ -388,15 +380,19 @@ def _undone(node: Node, scope: Scope) -> Replacement:
     return before.inputs[0] if same_kind else None
 
 
-_RULES: dict[str, list[Rule]] = {
-    "Conv": [_convolution],
-    "MatMul": [_product],
-    "Gemm": [_product],
-    "QLinearConv": [_linear_convolution],
-    "ConvInteger": [_convolution_without_zero_points],
-    "QLinearMatMul": [_linear_product],
-    "MatMulInteger": [_sums_without_zero_points],
-    "QuantizeLinear": [_undone],
-    **{op: [_behind_copy] for op in COPYING},
+_OF_INTEGERS: dict[str, Rule] = {
+    "QLinearConv": _linear_convolution,
+    "ConvInteger": _convolution_without_zero_points,
+    "QLinearMatMul": _linear_product,
+    "MatMulInteger": _sums_without_zero_points,
 }
-"""The rules by operator."""
+"""The rules of operators on integers."""
+
+_RULES: dict[str, Rule] = {
+    **_OF_INTEGERS,
+    "Conv": _convolution,
+    "MatMul": _product,
+    "Gemm": _product,
+    "QuantizeLinear": _undone,
+}
+"""The rules by operator; those that only move elements have another."""

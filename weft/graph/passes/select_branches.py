@@ -3,8 +3,8 @@
     %y = If(%c) {then: %a = Tanh(%x)  else: %b = Neg(%x)}   ->   %a = Tanh(%x), %b = Neg(%x), %y = Where(%c, %a, %b)
 
 A branch on the host costs some tens of microseconds, and cuts what stands around it into several native calls; small
-branches cost less than that together. Only operators that take any value may be computed where they are not asked for:
-nothing is looked up, and no integers are divided.
+branches cost less than that together. Only operators that take any value may be computed where they are not asked for
+(elementwise and "speculatable" ones): nothing is looked up, and no integers are divided.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ import math
 
 import numpy as np
 
+from weft.graph.interpreter import operator_of
 from weft.graph.ir import Graph, Node, TensorType, Value
+from weft.graph.opspec import has
 from weft.graph.passes.fold import inlined
-from weft.graph.passes.infer import infer, same_type
+from weft.graph.passes.infer import infer, is_random, same_type
 from weft.graph.passes.support import Replacement, Scope, rewrite
 
 MOST_OPERATIONS = 1 << 16
@@ -23,13 +25,6 @@ MOST_OPERATIONS = 1 << 16
 
 TRANSCENDENTAL = 16
 """A function such as exp counts as so many operations."""
-
-_CHEAP = frozenset(
-    """Abs Add And Ceil Div Equal Floor Greater GreaterOrEqual Identity Less LessOrEqual Max Min Mul Neg Not Or
-    Relu Sign Sub Where Clip Sum Xor Concat Expand Flatten Reshape Squeeze Transpose Unsqueeze""".split()
-)
-_DEAR = frozenset("Cos Erf Exp Gelu HardSigmoid Log Pow Reciprocal Sigmoid Sin Softplus Sqrt Tanh Softmax".split())
-_REDUCING = frozenset("ReduceL1 ReduceL2 ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare".split())
 
 
 def select_branches(graph: Graph) -> Graph:
@@ -85,12 +80,17 @@ def operations(graph: Graph) -> int | None:
         if node.domain or node.graphs or not all(sizes):
             return None
         most = max(size or 0 for size in sizes)
-        if node.op in ("MatMul", "Gemm") and values[0].tensor.shape:
+        if has(node, "product") and values[0].tensor.shape:
             total += 2 * (sizes[-1] or 0) * max(values[0].tensor.static)
-        elif node.op in _DEAR or node.op in _REDUCING or node.op in _CHEAP:
-            if node.op in ("Div", "Pow") and not values[0].tensor.dtype.startswith(("float", "bfloat")):
-                return None
-            total += most * (TRANSCENDENTAL if node.op in _DEAR else 1)
+        elif _takes_any(node):
+            total += most * (TRANSCENDENTAL if has(node, "transcendental") else 1)
         else:
             return None
     return total
+
+
+def _takes_any(node: Node) -> bool:
+    """Whether there is a result for any values of the inputs."""
+    if has(node, "traps") and not node.outputs[0].tensor.dtype.startswith(("float", "bfloat")):
+        return False
+    return has(node, "speculatable") or (operator_of(node).kind_of(node) == "elementwise" and not is_random(node))

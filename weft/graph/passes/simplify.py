@@ -15,12 +15,12 @@ from weft.graph.ir import Graph, Node
 from weft.graph.passes.dead import dead
 from weft.graph.passes.infer import infer
 from weft.graph.passes.simplify_arithmetic import ARITHMETIC_RULES
-from weft.graph.passes.simplify_movement import MOVEMENT_RULES
+from weft.graph.passes.simplify_movement import MOVEMENT_RULES, reshape_later
 from weft.graph.passes.simplify_patterns import PATTERN_RULES
 from weft.graph.passes.support import Replacement, Rule, Scope, rewrite, until_stable
 
 RULES: dict[str, list[Rule]] = {
-    op: [*MOVEMENT_RULES.get(op, []), *ARITHMETIC_RULES.get(op, []), *PATTERN_RULES.get(op, [])]
+    op: [*MOVEMENT_RULES.get(op, []), reshape_later, *ARITHMETIC_RULES.get(op, []), *PATTERN_RULES.get(op, [])]
     for op in (*MOVEMENT_RULES, *ARITHMETIC_RULES, *PATTERN_RULES)
 }
 """Every rule, by the operator of the node that it looks at."""
@@ -40,7 +40,7 @@ def _once(graph: Graph) -> tuple[Graph, bool]:
 def _rule(node: Node, scope: Scope) -> Replacement:
     if node.domain or not node.outputs:
         return None
-    for rule in RULES.get(node.op, ()):
+    for rule in RULES.get(node.op, (reshape_later,)):
         found = rule(node, scope)
         if found is not None:
             return found

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from weft.graph.interpreter import operator_of
 from weft.graph.ir import Array, Dim, Node, TensorType, Value
+from weft.graph.opspec import has
 from weft.graph.passes.infer import same_type
 from weft.graph.passes.support import Replacement, Rule, Scope, swap
-
-_RESHAPES = ("Reshape", "Squeeze", "Unsqueeze", "Flatten")
 
 
 def identity(node: Node, scope: Scope) -> Replacement:
@@ -55,8 +55,8 @@ def reshape(node: Node, scope: Scope) -> Replacement:
     reduction = _reduction_of_shape(node, scope)
     if reduction is not None:
         return reduction
-    before = scope.producer(source, *_RESHAPES)
-    origin = before.inputs[0] if before is not None else None
+    before = scope.producer(source)
+    origin = before.inputs[0] if before is not None and has(before, "reshapes") else None
     if origin is not None:
         return origin if same_type(origin.type, node.outputs[0].type) else _reshape_to(node, origin, wanted, scope)
     written = scope.constant(node.inputs[1]) if node.op == "Reshape" and len(node.inputs) > 1 else None
@@ -65,13 +65,10 @@ def reshape(node: Node, scope: Scope) -> Replacement:
     return _reshape_to(node, source, wanted, scope)
 
 
-_REDUCTIONS = tuple(f"Reduce{name}" for name in "Sum Mean Max Min Prod SumSquare L1 L2 LogSum LogSumExp".split())
-
-
 def _reduction_of_shape(node: Node, scope: Scope) -> Replacement:
     """A reshape that only adds or drops the reduced sizes of 1 -> the reduction keeps them, or does not."""
-    before = scope.single(node.inputs[0], *_REDUCTIONS, "ArgMax", "ArgMin")
-    if before is None:
+    before = scope.single(node.inputs[0])
+    if before is None or not has(before, "statistic"):
         return None
     other = before.replace(
         attributes={**before.attributes, "keepdims": 1 - int(before.attributes.get("keepdims", 1))},
@@ -206,29 +203,38 @@ def cast(node: Node, scope: Scope) -> Replacement:
 
 # ------------------------------------------------------------------------------------------- elementwise before reshape
 
-_UNARY = """Relu LeakyRelu Gelu Swish Mish HardSwish HardSigmoid Sigmoid Tanh Exp Log Sqrt Neg Abs Clip Erf Softplus Elu
-Selu ThresholdedRelu""".split()
-_WITH_CONSTANT = ("Add", "Sub", "Mul", "Div")
-_BEFORE = ("Conv", "ConvTranspose", "MatMul", "Gemm", *_UNARY, *_WITH_CONSTANT)
-
 
 def reshape_later(node: Node, scope: Scope) -> Replacement:
     """f(Reshape(x)) -> Reshape(f(x)): then f can be fused with what makes x, and the reshape costs nothing."""
-    before = scope.single(node.inputs[0], "Reshape")
+    before = scope.single(node.inputs[0], "Reshape") if node.inputs and _is_elementwise(node) else None
     source = before.inputs[0] if before is not None else None
-    if before is None or source is None or scope.single(source, *_BEFORE) is None:
+    maker = scope.single(source)
+    if before is None or source is None or maker is None:
+        return None
+    if not has(maker, "product", "convolution") and not _is_elementwise(maker):
         return None
     if not same_type(before.outputs[0].type, node.outputs[0].type) or not isinstance(source.type, TensorType):
         return None
-    inputs: list[Value | None] = [source, *node.inputs[1:]]
-    if node.op in _WITH_CONSTANT:
-        array = scope.constant(node.inputs[1])
+    inputs: list[Value | None] = [source]
+    for other in node.inputs[1:]:
+        array = scope.constant(other)
         moved = None if array is None else _before_reshape(array, source.type, before.outputs[0].tensor)
-        if array is None or moved is None:
+        if moved is not None and moved is not array:
+            other = scope.new_constant(moved, f"{node.outputs[0].name}_constant")
+        elif moved is None and other is not None and not _is_number(other):
             return None
-        inputs[1] = node.inputs[1] if moved is array else scope.new_constant(moved, f"{node.outputs[0].name}_constant")
+        inputs.append(other)
     made = scope.make(node, node.op, inputs, **node.attributes)
     return [before.replace(inputs=[made, *before.inputs[1:]], outputs=node.outputs)]
+
+
+def _is_number(value: Value) -> bool:
+    return isinstance(value.type, TensorType) and value.type.shape == ()
+
+
+def _is_elementwise(node: Node) -> bool:
+    """Whether all inputs of a node meet in the same place, lined up from the right."""
+    return operator_of(node).kind_of(node) == "elementwise" and not has(node, "channelwise")
 
 
 def _before_reshape(array: Array, source: TensorType, result: TensorType) -> Array | None:
@@ -238,6 +244,8 @@ def _before_reshape(array: Array, source: TensorType, result: TensorType) -> Arr
     if not source.is_static or not result.is_static:
         return None
     before, after = source.static, result.static
+    if array.ndim > len(after) or any(a not in (1, b) for a, b in zip(reversed(array.shape), reversed(after))):
+        return None  # it does not meet the elements: a CastLike takes any shape
     lead = next(at for at, size in enumerate(array.shape) if size != 1)
     tail = array.shape[lead:]
     if before[len(before) - len(tail) :] == after[len(after) - len(tail) :] and len(before) >= len(tail):
@@ -264,6 +272,5 @@ MOVEMENT_RULES: dict[str, list[Rule]] = {
     "Pad": [pad],
     "Slice": [slice_all],
     "Cast": [cast],
-    **{op: [reshape_later] for op in (*_UNARY, *_WITH_CONSTANT)},
 }
-"""The rules by operator."""
+"""The rules by operator; `reshape_later` is for all that are elementwise."""

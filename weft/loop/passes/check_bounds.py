@@ -32,6 +32,7 @@ from weft.expr.nodes import (
     And,
     Buffer,
     Call,
+    Const,
     Expr,
     Load,
     Or,
@@ -55,7 +56,7 @@ from weft.expr.nodes import (
 )
 from weft.expr.structural import structural_equal
 from weft.expr.trial import tried_interval
-from weft.expr.visit import free_vars, map_all, substitute, walk
+from weft.expr.visit import children, free_vars, map_all, substitute
 from weft.loop.ir import Allocate, Block, Evaluate, For, Func, If, Let, Seq, Stmt, Store, seq
 from weft.loop.passes.support import (
     assuming,
@@ -63,6 +64,7 @@ from weft.loop.passes.support import (
     buffers_written,
     has_effect,
     in_loop,
+    is_written,
     known_of,
     loads,
     named,
@@ -158,6 +160,7 @@ class _Checker(Mutator):
         self.pending: list[_Report] = []
         self.wanted = func.annotations.get("check_indices") is not False
         self.counts = dict.fromkeys(KINDS, 0)
+        self.accesses: dict[Expr, bool] = {}
 
     def checked(self, func: Func) -> Func:
         """The whole program."""
@@ -208,13 +211,17 @@ class _Checker(Mutator):
         written: set[Buffer] = set()
         fenced = False
         made: list[Stmt] = []
+        seen: list[Stmt] = []
         for child in s.stmts:
             self.pending = []
             done = self.stmt(child)
-            done = self._pinned(done, None, written, fenced)
+            if self.pending:
+                for before in s.stmts[len(seen) : len(made)]:
+                    seen.append(before)
+                    written |= buffers_written(before)
+                done = self._pinned(done, None, written, fenced)
             floating += self.pending
             made.append(done)
-            written |= buffers_written(child)
             fenced = fenced or (isinstance(child, Evaluate) and has_effect(child.value))
         self.pending = outer + floating
         return s if all(a is b for a, b in zip(s.stmts, made)) else seq(*made)
@@ -233,12 +240,11 @@ class _Checker(Mutator):
             return s  # it never runs: the first part of a pipeline that is longer than its loop
         outer, before = self.ranges, self.pending
         self.pending = []
-        written = buffers_written(s)
         self.ranges = assuming(outer, condition, s)
         done = self.stmt(s)
         self.ranges = outer
-        data = {load.buffer for load in loads(condition)}
-        done = self._pinned(done, all_of_them=not data.isdisjoint(written))
+        if self.pending:
+            done = self._pinned(done, all_of_them=is_written(condition, s))
         self.pending = before + [report.under(condition) for report in self.pending]
         return done
 
@@ -298,14 +304,24 @@ class _Checker(Mutator):
 
     def _arm(self, condition: Expr, e: Expr) -> Expr:
         """An expression that is computed only where a condition holds."""
-        if not _accesses(e) or self.ranges.knowledge().proves_not(condition):
+        if not self._accesses(e) or self.ranges.knowledge().proves_not(condition):
             return e
         made: Expr = self._inside_of(condition, lambda: self.expr(e))
         return made
 
     def expr(self, e: Expr) -> Expr:
         """An expression; most have no loads and stay as they are."""
-        return super().expr(e) if _accesses(e) else e
+        return super().expr(e) if self._accesses(e) else e
+
+    def _accesses(self, e: Expr) -> bool:
+        """Whether there is an access in an expression."""
+        kind = type(e)
+        if kind is Var or kind is Const or kind is Load or kind is Address:
+            return kind is Load or kind is Address
+        found = self.accesses.get(e)
+        if found is None:
+            found = self.accesses[e] = any(self._accesses(part) for part in children(e))
+        return found
 
     def visit_Select(self, e: Select) -> Expr:
         """An arm is computed only where the condition chooses it."""
@@ -392,11 +408,6 @@ class _Checker(Mutator):
     @staticmethod
     def _inside(index: Expr, size: Expr) -> Expr:
         return logical_and(less_equal(index_expr(0), index), less(index, size))
-
-
-def _accesses(e: Expr) -> bool:
-    """Whether there is an access in an expression."""
-    return any(isinstance(node, (Load, Address)) for node in walk(e))
 
 
 def _values(func: Func) -> dict[Buffer, Interval]:

@@ -22,7 +22,6 @@ from weft.expr.nodes import (
     Add,
     Address,
     And,
-    Broadcast,
     Buffer,
     Call,
     Const,
@@ -38,7 +37,7 @@ from weft.expr.nodes import (
     int_value,
 )
 from weft.expr.structural import structural_key
-from weft.expr.visit import children, map_all, rebuild, walk
+from weft.expr.visit import children, map_all, rebuild
 from weft.loop.ir import Allocate, Evaluate, For, Func, If, Let, Stmt, Store
 from weft.loop.passes.support import (
     Copier,
@@ -80,6 +79,7 @@ class _Hoister(Mutator):
     def __init__(self, names: Names) -> None:
         self.names = names
         self.inside = _Inside()
+        self.notable: dict[Expr, tuple[Address | Call, ...]] = {}
 
     def expr(self, e: Expr) -> Expr:
         return e
@@ -104,12 +104,26 @@ class _Hoister(Mutator):
         return self.generic_stmt(s)
 
     def _effects(self, e: Expr) -> None:
-        for node in walk(e):
+        for node in self._notable(e):
             if isinstance(node, Address):
-                if "w" in node.mode:
-                    self.inside.written.add(node.buffer)
-            elif isinstance(node, Call) and not is_pure(node.name) and node.name != REPORT:
+                self.inside.written.add(node.buffer)
+            else:
                 self.inside.effects = True
+
+    def _notable(self, e: Expr) -> tuple[Address | Call, ...]:
+        """The addresses in an expression that may be written to, and the calls that have effects."""
+        kind = type(e)
+        if kind is Var or kind is Const:
+            return ()
+        found = self.notable.get(e)
+        if found is None:
+            found = tuple(node for part in children(e) for node in self._notable(part))
+            if isinstance(e, Address) and "w" in e.mode:
+                found += (e,)
+            elif isinstance(e, Call) and not is_pure(e.name) and e.name != REPORT:
+                found += (e,)
+            self.notable[e] = found
+        return found
 
     def visit_For(self, s: For) -> Stmt:
         outer, self.inside = self.inside, _Inside()
@@ -152,6 +166,10 @@ class _LoopMover(Mutator):
         extent = int_value(loop.extent)
         self.certain = extent is not None and extent >= 1 and not inside.effects
         self.variation: dict[Expr, bool] = {}
+        self.done: dict[tuple[Expr, bool], Expr] = {}
+        self.places: dict[Expr, Expr] = {}
+        self.heads: dict[Expr, tuple[Expr, int] | None] = {}
+        self.sums: dict[tuple[Expr, int], Expr] = {}
 
     def varies(self, e: Expr) -> bool:
         """Whether an expression may differ between iterations, or cannot be computed outside of the loop."""
@@ -181,7 +199,15 @@ class _LoopMover(Mutator):
         kind = type(e)
         if kind is Var or kind is Const:
             return e
-        if kind is not Broadcast and _costs(e) and not self.varies(e) and (self.certain or not can_trap(e)):
+        if kind is Load or kind is Address or e.dtype is INDEX:  # what copies of a statement share
+            found = self.done.get((e, self.certain))
+            if found is None:
+                found = self.done[(e, self.certain)] = self._rewritten(e)
+            return found
+        return self._rewritten(e)
+
+    def _rewritten(self, e: Expr) -> Expr:
+        if _costs(e) and not self.varies(e) and (self.certain or not can_trap(e)):
             return self._bind(e, structural_key(e), _name_of(e))
         if isinstance(e, (Load, Address)):
             return self._access(e)
@@ -214,12 +240,33 @@ class _LoopMover(Mutator):
         """An index with its invariant terms replaced by one variable."""
         kind = type(e)
         if kind is Ramp:
-            return rebuild(e, lambda part: self.index(part, buffer))
+            found = self.places.get(e)
+            if found is None:
+                found = self.places[e] = rebuild(e, lambda part: self.index(part, buffer))
+            return found
         if e.dtype is INDEX and (kind is Add or kind is Sub or kind is Mul):
             return self._sum(e, f"{buffer.name}_base")
         return self.expr(e)
 
-    def _sum(self, e: Expr, name: str) -> Expr:
+    def _sum(self, e: Any, name: str) -> Expr:
+        """A sum with its invariant terms replaced; those that differ by a constant share all the rest."""
+        constant = 0
+        head = e
+        if type(e.b) is Const and type(e) is not Mul:
+            head, constant = e.a, e.b.value if type(e) is Add else -e.b.value
+        if head not in self.heads:
+            self.heads[head] = self._head(head, name)
+        found = self.heads[head]
+        if found is None:
+            return rebuild(e, self.expr)
+        key = (found[0], found[1] + constant)
+        made = self.sums.get(key)
+        if made is None:
+            made = self.sums[key] = Linear({found[0]: 1}, key[1]).expr()
+        return made
+
+    def _head(self, e: Expr, name: str) -> tuple[Expr, int] | None:
+        """The terms of a sum, rewritten, and its constant; None where no term is replaced."""
         form = linear(e)
         fixed = {
             term: factor
@@ -227,14 +274,14 @@ class _LoopMover(Mutator):
             if not self.varies(term) and (type(term) is Var or not can_trap(term))
         }
         if len(fixed) < 2 and not any(type(term) is not Var for term in fixed):
-            return rebuild(e, self.expr)
+            return None
         key = frozenset((structural_key(term), factor) for term, factor in fixed.items())
         result: dict[Expr, int] = {self._bind(Linear(fixed, 0).expr(), key, name): 1}
         for term, factor in form.terms.items():
             if term not in fixed:
                 done = self.expr(term)
                 result[done] = result.get(done, 0) + factor
-        return Linear(result, form.constant).expr()
+        return Linear(result, 0).expr(), form.constant
 
     # -------------------------------------------------------------------------------------------- statements
 

@@ -12,6 +12,8 @@ of B again and again and the next 7 read the next one, each fetches its share (a
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from weft.core.dtypes import INT32
 from weft.expr.nodes import (
     Address,
@@ -32,23 +34,28 @@ from weft.expr.nodes import (
 )
 from weft.expr.simplify import simplify
 from weft.expr.structural import structural_key
-from weft.expr.visit import substitute, uses_any, walk
+from weft.expr.visit import substitute, uses_any, walk, walk_once
 from weft.loop.interpreter import register_effect
 from weft.loop.ir import Allocate, Evaluate, For, Func, Let, Stmt, seq
-from weft.loop.visit import Mutator, walk_exprs, walk_stmts
+from weft.loop.visit import Mutator, child_exprs, walk_exprs, walk_stmts
 
 register_effect("prefetch", lambda *arguments: None)
 
 
-def insert_prefetch(func: Func) -> Func:
-    """The program with its loops' "prefetch" annotations carried out."""
+def insert_prefetch(func: Func, row_loads: Collection[str] = ()) -> Func:
+    """The program with its loops' "prefetch" annotations carried out.
+
+    `row_loads` are a target's instructions with the arguments (source, register, distance of the source's rows, …, how
+    many rows).
+    """
     if not any(isinstance(s, For) and "prefetch" in s.annotations for s in walk_stmts(func.body)):
         return func
-    return _Insert().func(func)
+    return _Insert(row_loads).func(func)
 
 
 class _Insert(Mutator):
-    def __init__(self) -> None:
+    def __init__(self, row_loads: Collection[str]) -> None:
+        self.row_loads = row_loads
         self.around: list[For] = []
 
     def visit_For(self, s: For) -> Stmt:
@@ -63,7 +70,8 @@ class _Insert(Mutator):
         for name, distance, *further in wanted:
             if further:
                 outer = [loop for loop in self.around if loop.var.name == further[0]]
-                fetches += _shares(s, str(name), outer[-1], int(distance), int(further[1])) if outer else []
+                if outer:
+                    fetches += _shares(s, str(name), outer[-1], int(distance), int(further[1]), self.row_loads)
             else:
                 fetches += _fetches(s, str(name), int(distance))
         notes = {key: value for key, value in s.annotations.items() if key != "prefetch"}
@@ -82,7 +90,9 @@ def _fetches(loop: For, name: str, distance: int) -> list[Stmt]:
             hidden.add(s.var)
         elif isinstance(s, Allocate):
             hidden.add(s.buffer)
-    for e in walk_exprs(loop.body):
+    seen: set[Expr] = set()
+    parts = (part for s in walk_stmts(loop.body) for part in child_exprs(s))
+    for e in (node for part in parts for node in walk_once(part, seen)):
         if not isinstance(e, Load) or e.buffer.name != name or e.buffer in hidden:
             continue
         place = e.indices[0].base if isinstance(e.indices[0], Ramp) else e.indices[0]
@@ -94,14 +104,12 @@ def _fetches(loop: For, name: str, distance: int) -> list[Stmt]:
 
 
 LINE = 64
-ROW_LOADS = frozenset(("amx_load",))
-"""Instructions with the arguments (source, register, distance of the source's rows, …, how many rows)."""
 
 SECOND_LEVEL = 2
 """Where a share goes that is needed later: into the second-level cache."""
 
 
-def _shares(loop: For, name: str, around: For, distance: int, shares: int) -> list[Stmt]:
+def _shares(loop: For, name: str, around: For, distance: int, shares: int, row_loads: Collection[str]) -> list[Stmt]:
     """One share of the fetches for what the loop's body will load when an outer loop is some iterations further.
 
     Not past the outer loop's end: looking up pages that are not there would take longer than all the rest.
@@ -115,7 +123,7 @@ def _shares(loop: For, name: str, around: For, distance: int, shares: int) -> li
             first[s.var] = index_expr(0)
         elif isinstance(s, (Let, Allocate)):
             hidden.add(s.var if isinstance(s, Let) else s.buffer)
-    buffer, places = _places(loop.body, name)
+    buffer, places = _places(loop.body, name, row_loads)
     if buffer is None or not all(p.dtype.lanes == 1 and uses_any(p, {outer}) and _is_plain(p, hidden) for p in places):
         return []
     offsets = [int_value(simplify(sub(p, places[0]))) for p in places]
@@ -145,7 +153,7 @@ def _shares(loop: For, name: str, around: For, distance: int, shares: int) -> li
     ]
 
 
-def _places(body: Stmt, name: str) -> tuple[Buffer | None, list[Expr]]:
+def _places(body: Stmt, name: str, row_loads: Collection[str]) -> tuple[Buffer | None, list[Expr]]:
     """A buffer, and where a statement reads it: by loads, or by instructions that are told rows and their distance."""
     buffer: Buffer | None = None
     places: list[Expr] = []
@@ -153,7 +161,7 @@ def _places(body: Stmt, name: str) -> tuple[Buffer | None, list[Expr]]:
         if isinstance(e, Load) and e.buffer.name == name:
             buffer = e.buffer
             places.append(e.indices[0].base if isinstance(e.indices[0], Ramp) else e.indices[0])
-        elif isinstance(e, Call) and e.name in ROW_LOADS:
+        elif isinstance(e, Call) and e.name in row_loads:
             source, stride, rows = e.args[0], e.args[2], int_value(e.args[4]) or 1
             if isinstance(source, Address) and source.buffer.name == name:
                 buffer = source.buffer

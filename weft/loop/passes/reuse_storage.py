@@ -17,13 +17,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from weft.expr.nodes import Address, Buffer, Expr, Load, Var, int_value, product
+from weft.expr.nodes import Address, Buffer, Const, Expr, Load, Var, int_value, product
 from weft.expr.structural import structural_key
-from weft.expr.visit import free_vars, walk
+from weft.expr.visit import children, free_vars
 from weft.loop.ir import Allocate, For, Func, Stmt, Store
 from weft.loop.passes.support import rename_repeated
 from weft.loop.visit import BufferReplacer, Mutator, child_exprs, child_stmts, walk_stmts
 
+_NONE: frozenset[Buffer] = frozenset()
 REGISTER_BYTES = 4096
 """Local buffers up to this size are not moved or shared."""
 
@@ -43,6 +44,7 @@ class _Regions(Mutator):
 
     def __init__(self, sizes: set[Var]) -> None:
         self.sizes = sizes
+        self.read: dict[Expr, frozenset[Buffer]] = {}
 
     def expr(self, e: Expr) -> Expr:
         return e
@@ -56,7 +58,7 @@ class _Regions(Mutator):
     def region(self, body: Stmt) -> Stmt:
         """The body of a region with its allocations in front."""
         body = self.stmt(body)
-        lives = _Lifetimes(self.sizes)
+        lives = _Lifetimes(self.sizes, self.read)
         lives.visit(body)
         if not lives.buffers:
             return body
@@ -71,16 +73,17 @@ class _Regions(Mutator):
 class _Lifetimes:
     """First and last position of the uses of each buffer that is allocated in a region and may move."""
 
-    def __init__(self, sizes: set[Var]) -> None:
+    def __init__(self, sizes: set[Var], read: dict[Expr, frozenset[Buffer]]) -> None:
         self.sizes = sizes
         self.position = 0
         self.buffers: dict[Buffer, list[int]] = {}
+        self.read = read
 
     def visit(self, s: Stmt, movable: bool = True) -> set[Buffer]:
         """The buffers used in a statement, and their lifetimes widened by it; `movable`: not inside another region."""
         self.position += 1
         start = self.position
-        used = {node.buffer for e in child_exprs(s) for node in walk(e) if isinstance(node, (Load, Address))}
+        used = {buffer for e in child_exprs(s) for buffer in self._read(e)}
         if isinstance(s, Store):
             used.add(s.buffer)
         self._extend(used, start)
@@ -95,6 +98,17 @@ class _Lifetimes:
             self.position += 1
             self._extend(used, start)
         return used
+
+    def _read(self, e: Expr) -> frozenset[Buffer]:
+        """The buffers of an expression, remembered for each part of it."""
+        kind = type(e)
+        if kind is Var or kind is Const:
+            return _NONE
+        found = self.read.get(e)
+        if found is None:
+            own = (e.buffer,) if isinstance(e, (Load, Address)) else ()
+            found = self.read[e] = _NONE.union(own, *[self._read(part) for part in children(e)])
+        return found
 
     def _extend(self, used: set[Buffer], start: int) -> None:
         for buffer in used:

@@ -52,10 +52,11 @@ class JoinStores(Mutator):
     def _run(self, stmts: Sequence[Stmt], position: int) -> list[StridedStore]:
         """The stores from a position on that stand side by side, none of which reads what another writes."""
         first = _strided(stmts[position])
-        run = [] if first is None else [first]
-        if first is None or _reads(first):
+        longest = 0 if first is None else self.longest(first)
+        if first is None or longest < 2 or _reads(first):
             return []
-        for s in stmts[position + 1 : position + self.longest(first)]:
+        run = [first]
+        for s in stmts[position + 1 : position + longest]:
             found = _strided(s)
             if found is None or not _follows(found, first, len(run)) or _reads(found):
                 break

@@ -37,7 +37,7 @@ from weft.expr.nodes import (
     mul,
     sub,
 )
-from weft.expr.visit import map_all, substitute, walk
+from weft.expr.visit import map_all, substitute, walk, walk_once
 from weft.loop.ir import Allocate, Evaluate, For, Func, If, Let, Seq, Stmt, Store
 from weft.loop.visit import Mutator, child_exprs, walk_exprs, walk_stmts
 
@@ -269,12 +269,14 @@ def can_trap(e: Expr) -> bool:
 def buffers_written(s: Stmt) -> set[Buffer]:
     """Buffers a statement may write (an address that is not read-only counts)."""
     found: set[Buffer] = set()
+    seen: set[Expr] = set()
     for stmt in walk_stmts(s):
         if isinstance(stmt, Store):
             found.add(stmt.buffer)
-    for e in walk_exprs(s):
-        if isinstance(e, Address) and "w" in e.mode:
-            found.add(e.buffer)
+        for part in child_exprs(stmt):
+            for e in walk_once(part, seen):
+                if type(e) is Address and "w" in e.mode:
+                    found.add(e.buffer)
     return found
 
 

@@ -100,6 +100,8 @@ def transform_layout(func: Func, buffer: str, inputs: Sequence[str], outputs: Se
     _check_injective(old, list(variables.values()), formulas, buffer)
     new = old.replace(shape=shape, strides=None)
     for block in blocks_in(func.body):
+        if all(r.buffer is not old for r in (*block.reads, *block.writes)):
+            continue
         parts = [block.body] if block.init is None else [block.init, block.body]
         if any(type(e) is Address and e.buffer is old for part in parts for e in walk_exprs(part)):
             raise ScheduleError("transform_layout", buffer, f"the block {block.name} takes its address")

@@ -130,6 +130,10 @@ EMITTERS: Mapping[str, Callable[[Context, Call], str]] = {
 }
 
 
+ROW_LOADS = frozenset(("amx_load",))
+"""Loads of rows from memory, for `insert_prefetch`."""
+
+
 # ----------------------------------------------------------------------------------------- meaning, for the interpreter
 
 

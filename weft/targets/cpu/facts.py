@@ -77,6 +77,14 @@ def fused(name: str, features: frozenset[str]) -> bool:
     return ARCHITECTURES[name].has_fma
 
 
+_HALF = frozenset(("f16c", "avx512fp16", "fullfp16", "fp16", "zfh", "zvfh"))
+
+
+def halves(name: str, features: frozenset[str]) -> bool:
+    """Whether float16 is converted (or computed) in hardware."""
+    return name == "aarch64" or bool(_HALF & features)
+
+
 _KERNEL_NAMES = {"asimddp": "dotprod", "asimdhp": "fullfp16", "bf16": "bf16", "i8mm": "i8mm", "sve2": "sve2"}
 """Features of AArch64 that LLVM's list for the host leaves out, by the names that Linux has for them."""
 

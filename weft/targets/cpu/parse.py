@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from weft.codegen.llvm.child import host_triple
 from weft.core.errors import TargetError
-from weft.targets.base import Scope, Target, plain_scopes
+from weft.targets.base import MatrixFacts, Scope, Target, plain_scopes
 from weft.targets.cpu import facts
 from weft.targets.cpu.processors import features_of, unknown_features
 
@@ -22,7 +22,6 @@ FORMS = (
     "x86_64-unknown-linux-gnu                 a machine by its LLVM triple: x86_64, aarch64, riscv64, armv7 or wasm32",
     "aarch64-unknown-linux-gnu,cpu=neoverse-n1,features=+dotprod+fullfp16,cores=8",
 )
-_PACKAGE = "weft.targets.cpu"
 TILES = Scope("amx.tile", slots=8, slot_bytes=1024)
 """The tile registers of AMX: 16 rows of 64 bytes each."""
 _KEYS = ("cpu", "features", "cores")
@@ -85,8 +84,9 @@ def _apply(text: str, base: Target, options: dict[str, str]) -> Target:
     width, registers = facts.vectors(arch, features)
     return replace(
         base, name=text, cpu=cpu, features=features, cores=cores, vector_bytes=width, vector_registers=registers,
-        has_fma=facts.fused(arch, features), scopes=_scopes(features),
-        is_host=_runs_here(base.triple, features),
+        has_fma=facts.fused(arch, features), scopes=_scopes(features), is_host=_runs_here(base.triple, features),
+        matrix=_matrix(features), narrow_products=frozenset({"bfloat16"} if "amx-tile" in features else ()),
+        precisions=frozenset({"bf16", "fp16"} if facts.halves(arch, features) else {"bf16"}),
     )  # fmt: skip
 
 
@@ -101,6 +101,13 @@ def _scopes(features: frozenset[str]) -> dict[str, Scope]:
     """Ordinary memory, and the tile registers where there are any."""
     tiles = {TILES.name: TILES} if "amx-tile" in features else {}
     return {**plain_scopes("global", "local", "shared"), **tiles}
+
+
+def _matrix(features: frozenset[str]) -> MatrixFacts | None:
+    """Tiles of 16 rows; without those, dot products of unsigned bytes in vectors."""
+    if "amx-tile" in features:
+        return MatrixFacts(frozenset({"bfloat16", "uint8", "int8"}), rows=16, most_bytes=2)
+    return MatrixFacts(frozenset({"uint8"})) if "avx512vnni" in features else None
 
 
 def _changes(text: str, features: str) -> list[tuple[str, str]]:
@@ -153,7 +160,7 @@ def _by_triple(text: str, triple: str) -> Target:
     return Target(
         kind="cpu", name=text, triple=triple, cpu=known.cpu, features=known.features, vector_bytes=known.vector_bytes,
         vector_registers=known.vector_registers, cache_bytes=known.cache_bytes, cores=known.cores,
-        has_fma=known.has_fma, pointer_bytes=known.pointer_bytes, package=_PACKAGE,
+        has_fma=known.has_fma, pointer_bytes=known.pointer_bytes, blocks_channels=True,
     )  # fmt: skip
 
 
@@ -175,5 +182,5 @@ def native() -> Target:
         kind="cpu", name="native", triple=triple, cpu=str(llvm.get_host_cpu_name()), features=features,
         vector_bytes=width, vector_registers=registers, cache_bytes=facts.host_caches(known.cache_bytes),
         cores=facts.host_cores(), has_fma=facts.fused(arch, features), pointer_bytes=known.pointer_bytes,
-        package=_PACKAGE, is_host=True,
+        blocks_channels=True, is_host=True,
     )  # fmt: skip

@@ -26,7 +26,13 @@ from weft.loop.passes.unroll import unroll
 from weft.loop.passes.unswitch import unswitch
 from weft.loop.passes.vectorize import vectorize
 from weft.targets.base import Target
-from weft.targets.cpu.amx import configure_tiles
+from weft.targets.cpu.amx import ROW_LOADS, configure_tiles
+
+
+def prefetch(func: Func) -> Func:
+    """`insert_prefetch`, for what loads of tiles read too."""
+    return insert_prefetch(func, ROW_LOADS)
+
 
 PASSES: tuple[Callable[[Func], Func], ...] = (
     decompose_init,
@@ -41,7 +47,7 @@ PASSES: tuple[Callable[[Func], Func], ...] = (
     vectorize,
     unroll,
     simplify_func,
-    insert_prefetch,
+    prefetch,
     skip_zeros,
     unswitch,
     turn_loops,

@@ -20,10 +20,11 @@ FORMS = (
     "cuda:0                                   a certain NVIDIA GPU of this machine",
     "cuda:sm_80                               an NVIDIA architecture, to compile for: sm_75 or later",
 )
-_PACKAGE = "weft.targets.cuda"
 TILES = {name: Scope(name, 64, size) for name, size in (("mma.a", 512), ("mma.b", 512), ("mma.c", 1024))}
 """Tiles that the threads of a warp hold together in registers: operands and sums of the tensor cores, in bytes."""
 TILES["wgmma.c"] = Scope("wgmma.c", 64, 2048, threads=128)
+_PRECISIONS = {"fp16": "float16", "tf32": "tfloat32"}
+"""Precisions, and what the tensor cores must take for them."""
 
 
 def parse(text: str) -> Target | None:
@@ -76,9 +77,10 @@ def of_device(number: int, name: str) -> Target:
 def _target(architecture: str, name: str, facts: ThreadFacts, is_host: bool) -> Target:
     scopes = plain_scopes("global", "shared", "local", "warp")
     scopes.update(TILES)
+    precisions = {name for name, kind in _PRECISIONS.items() if kind in facts.tensor_cores}
     return Target(
         kind="cuda", name=name, triple="nvptx64-nvidia-cuda", cpu=architecture, features=frozenset(),
         vector_bytes=facts.vector_bytes, vector_registers=255, cache_bytes=(0, facts.cache_bytes, 0),
-        cores=facts.multiprocessors, has_fma=True, scopes=scopes, package=_PACKAGE, is_host=is_host, threads=facts,
-        part_bytes=256,
+        cores=facts.multiprocessors, has_fma=True, scopes=scopes, is_host=is_host, threads=facts, part_bytes=256,
+        narrow_products=frozenset({"bfloat16", "float16"}), precisions=frozenset({"bf16", *precisions}),
     )  # fmt: skip

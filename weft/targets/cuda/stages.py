@@ -1,4 +1,4 @@
-"""What `weft inspect` can show of a kernel for CUDA beyond the stages of every target: source, PTX and machine code."""
+"""What `weft inspect` can show of a kernel for CUDA beyond its source: PTX and machine code."""
 
 from __future__ import annotations
 
@@ -14,11 +14,6 @@ from weft.targets.cuda import nvrtc
 from weft.targets.cuda.device import machine_code
 
 _TOOLS = (("nvdisasm",), ("cuobjdump", "-sass"))
-
-
-def source(program: DeviceProgram, target: Target) -> str:
-    """The CUDA C."""
-    return program.source
 
 
 def ptx(program: DeviceProgram, target: Target) -> str:
@@ -41,7 +36,3 @@ def sass(program: DeviceProgram, target: Target) -> str:
     if done.returncode:
         raise TargetError(f"{command[0]} could not disassemble {program.name}: {done.stderr.strip()}")
     return done.stdout
-
-
-STAGES = {"cuda": (source, "cuda"), "ptx": (ptx, "text"), "sass": (sass, "text")}
-"""Name -> (text of a program, language)."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from weft.codegen.c.program import DeviceKernel, DeviceProgram, merged_source, number
 from weft.core.errors import ArgumentError, RuntimeFault, TargetError
-from weft.targets.base import Borrowed, Target
+from weft.targets.base import Borrowed, InOrder, Target
 from weft.targets.opencl.parse import devices
 
 
@@ -21,11 +21,6 @@ def open_device(target: Target) -> OpenCLDevice:
     if not target.is_host:
         raise TargetError(f"{target.name} is no device of this machine: its code can be printed but not run")
     return _open(int(target.name.partition(":")[2] or 0))
-
-
-def machine_codes(programs: Sequence[DeviceProgram], target: Target) -> list[bytes]:
-    """Only a device's own driver compiles OpenCL C."""
-    return []
 
 
 @functools.lru_cache(maxsize=16)
@@ -86,9 +81,9 @@ class OpenCLDevice:
         """A buffer that begins inside another."""
         return memory.get_sub_region(offset, max(size, 1))
 
-    def record(self, launches: Sequence[BoundLaunch]) -> Recording:
+    def record(self, launches: Sequence[BoundLaunch]) -> InOrder:
         """Launches to queue one after the other."""
-        return Recording(self, list(launches))
+        return InOrder(tuple(launches))
 
     def timer(self, launches: Sequence[BoundLaunch]) -> Callable[[], list[float]]:
         """A function that runs launches in a queue that measures."""
@@ -199,6 +194,10 @@ class BoundLaunch:
         except device.opencl.Error as error:
             raise self._explained(error) from None
 
+    def launch(self, stream: Any = None) -> None:
+        """Queues it."""
+        self.queue(stream or self.device.queue)
+
     def queue(self, queue: Any) -> Any:
         """Queues it; the event of its end."""
         opencl = self.device.opencl
@@ -213,19 +212,6 @@ class BoundLaunch:
             f"{self.device.name} cannot launch {kernel.name} with grid {kernel.grid}, block {kernel.block} and "
             f"{kernel.shared_bytes} bytes of local memory: {error}"
         )
-
-
-class Recording:
-    """Launches that are queued one after the other."""
-
-    def __init__(self, device: OpenCLDevice, launches: list[BoundLaunch]) -> None:
-        self.device, self.launches = device, launches
-
-    def launch(self, stream: Any = None) -> None:
-        """Queues them."""
-        queue = stream or self.device.queue
-        for launch in self.launches:
-            launch.queue(queue)
 
 
 def _passed(value: Any) -> Any:

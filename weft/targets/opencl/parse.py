@@ -18,7 +18,6 @@ FORMS = (
     "opencl:0                                 a certain OpenCL device of this machine",
     "opencl:generic                           what every OpenCL 1.2 device has, to compile for",
 )
-_PACKAGE = "weft.targets.opencl"
 _GENERIC = ThreadFacts(
     multiprocessors=8, warp=32, block_threads=256, multiprocessor_threads=1024, shared_bytes=32 << 10,
     multiprocessor_shared_bytes=64 << 10, registers=0, cache_bytes=1 << 20,
@@ -111,6 +110,6 @@ def _target(
     return Target(
         kind="opencl", name=text, triple="opencl", cpu=cpu, features=features, vector_bytes=facts.vector_bytes,
         vector_registers=64, cache_bytes=(16 << 10, facts.cache_bytes, 0), cores=facts.multiprocessors, has_fma=True,
-        scopes=plain_scopes("global", "local", "shared"), package=_PACKAGE, is_host=is_host, threads=facts,
-        part_bytes=part_bytes,
+        scopes=plain_scopes("global", "local", "shared"), is_host=is_host, threads=facts, part_bytes=part_bytes,
+        narrow_products=frozenset({"bfloat16", "float16"}), precisions=frozenset({"bf16"} | features & {"fp16"}),
     )  # fmt: skip

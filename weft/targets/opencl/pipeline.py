@@ -1,4 +1,4 @@
-"""The passes of OpenCL, and the code generator at their end."""
+"""The code generator of OpenCL; the passes before it are those of any machine with threads."""
 
 from __future__ import annotations
 
@@ -10,12 +10,6 @@ from weft.codegen.c.program import DeviceProgram
 from weft.core.errors import TargetError
 from weft.loop.ir import Func
 from weft.targets.base import Target
-from weft.targets.gpu import pipeline
-
-
-def lower(func: Func, target: Target) -> Func:
-    """The program as the code generator takes it."""
-    return pipeline.lower(func)
 
 
 def generate(func: Func, target: Target) -> DeviceProgram:
