@@ -15,7 +15,7 @@ from weft.loop.verifier import verify
 from weft.loop.visit import walk_stmts
 from weft.plan.planner import contractions_of, unit_of
 from weft.targets.cuda import nvrtc, swizzle, tensor_cores, tiles
-from weft.targets.cuda.default import default_schedule
+from weft.targets.cuda.families import default_schedule
 from weft.targets.gpu.product import find_product
 from weft.targets.registry import find_target
 

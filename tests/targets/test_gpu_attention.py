@@ -23,7 +23,7 @@ from weft.ops.attention_fused import NAME, SCORES, Sizes
 from weft.plan.planner import unit_of
 from weft.targets.cuda import nvrtc
 from weft.targets.gpu.attention import match, proposal
-from weft.targets.opencl.default import default_schedule
+from weft.targets.gpu.families import default_schedule
 from weft.targets.registry import find_target
 
 CUDA = find_target("cuda:sm_90a")

@@ -23,7 +23,7 @@ def _lower(func: Func, target: Target) -> Func:
 
 
 def _schedule(schedule: Schedule, target: Target, constants: Collection[Buffer]) -> None:
-    from weft.targets.cuda.default import default_schedule
+    from weft.targets.cuda.families import default_schedule
 
     default_schedule(schedule, target, constants)
 

@@ -13,17 +13,24 @@ A block that no thread would run is divided among threads element by element.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
+from weft.expr.nodes import Buffer
 from weft.loop.tree import block_path, loops_on
 from weft.plan.inline import Inlining
-from weft.plan.planner import Families, Unit
+from weft.plan.planner import Families, Unit, plan
 from weft.schedule.schedule import Schedule
 from weft.targets.base import Target
 from weft.targets.gpu import attention, product
 from weft.targets.gpu.elementwise import bind_flat, schedule_elementwise
 from weft.targets.gpu.recurrent import schedule_steps
-from weft.targets.gpu.reduction import schedule_reduction
+from weft.targets.gpu.reduction import schedule_reduction, schedule_with_reduction
 from weft.targets.gpu.rows import schedule_rows
-from weft.targets.gpu.taking import schedule_with_reduction
+
+
+def default_schedule(schedule: Schedule, target: Target, constants: Collection[Buffer] = ()) -> None:
+    """Schedules a program in place. `constants` are parameters that never change: copies of them may be made once."""
+    plan(schedule, target, FAMILIES, constants)
 
 
 def _is_bound(s: Schedule, name: str) -> bool:

@@ -85,7 +85,7 @@ def model_of(machine: ThreadFacts) -> Model:
 
 
 def ceildiv(a: Any, b: Any) -> Any:
-    """a / b rounded up."""
+    """a / b rounded up, of columns."""
     return -(-a // b)
 
 

@@ -22,7 +22,7 @@ def _lower(func: Func, target: Target) -> Func:
 
 
 def _schedule(schedule: Schedule, target: Target, constants: Collection[Buffer]) -> None:
-    from weft.targets.opencl.default import default_schedule
+    from weft.targets.gpu.families import default_schedule
 
     default_schedule(schedule, target, constants)
 
