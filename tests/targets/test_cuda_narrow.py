@@ -20,8 +20,8 @@ from weft.plan.planner import contractions_of, unit_of
 from weft.targets.cuda import mma, nvrtc, tensor_cores, tiles, wgmma
 from weft.targets.cuda.families import default_schedule
 from weft.targets.cuda.turning import turn_operands
-from weft.targets.gpu.product import find_product
 from weft.targets.gpu.families import default_schedule as plain_default
+from weft.targets.gpu.product import find_product
 from weft.targets.registry import find_target
 
 HOPPER = find_target("cuda:sm_90a")

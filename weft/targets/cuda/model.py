@@ -18,8 +18,7 @@ H200 = Model(
     attention_tile=440.0,
 )  # fmt: skip
 
-# Products by tensor cores: read off points of square and of a model's products, in float16, that were measured one by
-# one while their schedules were written; no fit was run.
+# Products by tensor cores: set by hand to 45 points of seven products in bfloat16 (docs/gpu.md); nothing was held out.
 WARP_REGISTERS, GROUP_REGISTERS = 48, 56
 """Of a thread, beside accumulators and, for mma.sync, operands."""
 WARP_PRODUCTS = 1024

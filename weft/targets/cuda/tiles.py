@@ -59,7 +59,7 @@ class MatrixTiles:
         if parts > 1:
             sum_parts(self.product)
 
-    def _multiply(self, sums: Stage) -> None:
+    def _multiply(self, accumulator: Stage) -> None:
         """The steps of k: operands into shared memory, and the products of the tiles."""
         raise NotImplementedError
 
@@ -68,10 +68,10 @@ class MatrixTiles:
         s, found, epilogue = self.s, self.product, self.product.unit.epilogue
         split = self.point["parts"] > 1
         if split:
-            self.sums = s.cache_write(self._buffer(self.total), self.scope).name
+            self.accumulator = s.cache_write(self._buffer(self.total), self.scope).name
             final = s[self.total]
         else:
-            self.sums = self.total
+            self.accumulator = self.total
             final = s[found.name]
             if epilogue is not None:
                 if self.shares == 1:
@@ -100,7 +100,7 @@ class MatrixTiles:
     def _add_shares(self, final: Stage, place: Var) -> None:
         """What the final block takes is the sum of the shares, in registers."""
         s = self.s
-        self.reader = next(name for name in names_of(s) if self._reads(name, self._buffer(self.sums)))
+        self.reader = next(name for name in names_of(s) if self._reads(name, self._buffer(self.accumulator)))
         added = s[self.reader]
         if self.product.unit.epilogue is not None:
             added.set_scope("local")
@@ -132,13 +132,13 @@ class MatrixTiles:
         return outer
 
     def _store(self, final: Stage, place: Var) -> Stage:
-        """The sums in registers of the warps, from there to shared memory; gives the stage of the sums."""
+        """The accumulators in registers of the warps, from there to shared memory; gives their stage."""
         s, (rows, columns) = self.s, self.unit
         if self.point["parts"] == 1:
-            s[self.sums].set_scope(self.scope)
-        copy = s.cache_read(self._buffer(self.sums), "shared", [self.reader])
-        lead = len(self._buffer(self.sums).shape) - 2
-        self._into_tiles(self.sums, lead, rows, columns)
+            s[self.accumulator].set_scope(self.scope)
+        copy = s.cache_read(self._buffer(self.accumulator), "shared", [self.reader])
+        lead = len(self._buffer(self.accumulator).shape) - 2
+        self._into_tiles(self.accumulator, lead, rows, columns)
         copy.compute_at(final, place, exact=False)
         loops = [loop.var for loop in free_loops(copy)]
         share, (y, x) = loops[0], loops[-2:]
@@ -152,10 +152,10 @@ class MatrixTiles:
         copy.unroll(tile_y)
         copy.unroll(tile_x)
         copy.storage_align(lead, 16, 8)
-        sums = s[self.sums]
-        sums.compute_at(copy, warp_x)
+        accumulator = s[self.accumulator]
+        accumulator.compute_at(copy, warp_x)
         copy.tensorize(inner_y, self.store)
-        return sums
+        return accumulator
 
     def _buffer(self, name: str) -> Buffer:
         return block_named(self.s, name).writes[0].buffer
@@ -168,13 +168,13 @@ class MatrixTiles:
         outputs = [*letters[:lead], *tiles]
         self.s.apply("transform_layout", buffer=self._buffer(name).name, inputs=letters, outputs=outputs)
 
-    def _fetch(self, sums: Stage, name: str, place: Var, k_last: bool) -> int:
+    def _fetch(self, accumulator: Stage, name: str, place: Var, k_last: bool) -> int:
         """A tile of an operand into shared memory, by all threads; gives how many elements lie together."""
         s = self.s
         width = self.shares * self.deep if k_last else self.tile_x if name == self.x else self.tile_y
         lanes = fetch_lanes(facts_of(block_named(s, name)), width)
         s[name].set_scope("shared")
-        s[name].compute_at(sums, place)
+        s[name].compute_at(accumulator, place)
         self._share(s[name], [loop.var for loop in free_loops(s[name])], lanes)
         return width
 
@@ -202,39 +202,39 @@ class WarpTiles(MatrixTiles):
         self.shares, self.deep = point["shares"], point["step"] * kind.depth
         self.store = "mma_store_f32" if kind.wide == "float32" else "mma_store_s32"
 
-    def _multiply(self, sums: Stage) -> None:
+    def _multiply(self, accumulator: Stage) -> None:
         """The steps of k: operands through shared memory into tiles, and the products of the tiles."""
         point, kind = self.point, self.kind
-        *_, y, x, k = [loop.var for loop in free_loops(sums)]
-        tile_y, inner_y = sums.split(y, factor=16)
-        tile_x, inner_x = sums.split(x, factor=16)
-        outer, tile_k, inner_k = sums.split(k, factors=[None, point["step"], kind.depth])
-        sums.reorder(outer, tile_k, tile_y, tile_x, inner_y, inner_x, inner_k)
+        *_, y, x, k = [loop.var for loop in free_loops(accumulator)]
+        tile_y, inner_y = accumulator.split(y, factor=16)
+        tile_x, inner_x = accumulator.split(x, factor=16)
+        outer, tile_k, inner_k = accumulator.split(k, factors=[None, point["step"], kind.depth])
+        accumulator.reorder(outer, tile_k, tile_y, tile_x, inner_y, inner_x, inner_k)
         for loop in (tile_y, tile_x):
-            sums.unroll(loop)
+            accumulator.unroll(loop)
         if point["step"] > 1:
-            sums.annotate("pipeline_stages", 2, tile_k)  # the next tiles are loaded while these are multiplied
+            accumulator.annotate("pipeline_stages", 2, tile_k)  # the next tiles are loaded while these are multiplied
         x_last, y_last = self.product.k_last
         for name, k_last, scope, form in (
             (self.y, y_last, "mma.a", f"{'a' if y_last else 'at'}_{kind.a}"),
             (self.x, x_last, "mma.b", f"{'bt' if x_last else 'b'}_{kind.b}"),
         ):
-            width = self._fetch(sums, name, outer, bool(k_last))
-            self._load(sums, name, tile_k, bool(k_last), scope, form, width)
-        sums.annotate("swizzled", self.swizzled, outer)
+            width = self._fetch(accumulator, name, outer, bool(k_last))
+            self._load(accumulator, name, tile_k, bool(k_last), scope, form, width)
+        accumulator.annotate("swizzled", self.swizzled, outer)
         if point["stages"] > 1:
-            sums.annotate("pipeline_stages", point["stages"], outer)
-            sums.annotate("async_copy", True, outer)
+            accumulator.annotate("pipeline_stages", point["stages"], outer)
+            accumulator.annotate("async_copy", True, outer)
         form = f"{'n' if y_last else 't'}{'t' if x_last else 'n'}"
-        sums.tensorize(inner_y, f"mma_dot_{kind.name}_{form}")
+        accumulator.tensorize(inner_y, f"mma_dot_{kind.name}_{form}")
 
-    def _load(self, sums: Stage, name: str, place: Var, k_last: bool, scope: str, form: str, width: int) -> None:
+    def _load(self, accumulator: Stage, name: str, place: Var, k_last: bool, scope: str, form: str, width: int) -> None:
         """Tiles of an operand into registers."""
         s, depth = self.s, self.kind.depth
-        tiles = s.cache_read(name, scope, [sums.name])
+        tiles = s.cache_read(name, scope, [accumulator.name])
         rows, columns = (16, depth) if k_last else (depth, 16)
         self._into_tiles(tiles.name, 1, rows, columns)
-        tiles.compute_at(sums, place)
+        tiles.compute_at(accumulator, place)
         *_, first, second = [loop.var for loop in free_loops(tiles)]
         outer_first, inner_first = tiles.split(first, factor=rows)
         outer_second, inner_second = tiles.split(second, factor=columns)
@@ -259,17 +259,17 @@ class GroupTiles(MatrixTiles):
         self.unit, self.deep = (wgmma.ROWS, point["width"]), wgmma.line_depth(kind)
         self.store = f"wgmma_store_{point['width']}_{'f32' if kind.wide == 'float32' else 's32'}"
 
-    def _multiply(self, sums: Stage) -> None:
+    def _multiply(self, accumulator: Stage) -> None:
         """The steps of k: operands into shared memory, and the products of the tiles there."""
-        *_, y, x, k = [loop.var for loop in free_loops(sums)]
-        tile_y, inner_y = sums.split(y, factor=wgmma.ROWS)
-        outer, inner_k = sums.split(k, factor=self.deep)
-        sums.reorder(outer, tile_y, inner_y, x, inner_k)
-        sums.unroll(tile_y)
+        *_, y, x, k = [loop.var for loop in free_loops(accumulator)]
+        tile_y, inner_y = accumulator.split(y, factor=wgmma.ROWS)
+        outer, inner_k = accumulator.split(k, factor=self.deep)
+        accumulator.reorder(outer, tile_y, inner_y, x, inner_k)
+        accumulator.unroll(tile_y)
         x_last, y_last = self.product.k_last
         for name, k_last in ((self.y, y_last), (self.x, x_last)):
-            self._arrange(name, self._fetch(sums, name, outer, bool(k_last)))
-        sums.annotate("pipeline_stages", self.point["stages"], outer)
-        sums.annotate("pipeline_lag", 1, outer)
-        sums.annotate("async_copy", True, outer)
-        sums.tensorize(inner_y, wgmma.dot_name(self.kind, not y_last, bool(x_last), self.point["width"]))
+            self._arrange(name, self._fetch(accumulator, name, outer, bool(k_last)))
+        accumulator.annotate("pipeline_stages", self.point["stages"], outer)
+        accumulator.annotate("pipeline_lag", 1, outer)
+        accumulator.annotate("async_copy", True, outer)
+        accumulator.tensorize(inner_y, wgmma.dot_name(self.kind, not y_last, bool(x_last), self.point["width"]))

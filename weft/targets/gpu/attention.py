@@ -2,7 +2,7 @@
 
     for each batch, head, part of the keys and tile of queries      a block of 4 or 8 rows of threads
       for each tile of keys                                         fetched together into shared memory
-        scores, and the steps on them                               a thread's own tile of sums, in registers
+        scores, and the steps on them                               a thread's own register tile of accumulators
       the top of each row, powers, their sum                        a row of threads for each query
       for each tile of keys                                         its values fetched together
         sums of values, weighed                                     in registers
@@ -219,7 +219,7 @@ class _Steps:
         if self.parts > 1:
             self.add_up()
             self.final, written = s[PART], s[MIXED]
-            sums = s.cache_write(MIXED, "local")
+            accumulator = s.cache_write(MIXED, "local")
             block = self.blocks(list(range(5)))
             written.set_scope("shared")
             written.compute_at(self.final, block, exact=False)
@@ -229,10 +229,10 @@ class _Steps:
             s[WHOLE].compute_inline()
             s[WHOLE_TOTAL].compute_inline()
             final = _reader(s, MIXED)
-            self.final, sums = s[final.name], s[MIXED]
+            self.final, accumulator = s[final.name], s[MIXED]
             block = self.blocks(_positions(final))
             thread = self.threads(self.final)
-        self.weigh(sums, s[MIXED] if self.parts > 1 else self.final, thread)
+        self.weigh(accumulator, s[MIXED] if self.parts > 1 else self.final, thread)
         for name in (TOTAL, partial[TOTAL], GROWN, TOP, partial[TOP], MASKED):
             s[name].set_scope("shared")
             s[name].compute_at(self.final, block, exact=False)
@@ -271,22 +271,22 @@ class _Steps:
             stage.unroll(inner)
         return column
 
-    def weigh(self, sums: Stage, reader: Stage, thread: Var) -> None:
+    def weigh(self, accumulator: Stage, reader: Stage, thread: Var) -> None:
         """The sums of weighed values: registers of a thread; values of a tile of keys in shared memory."""
         s = self.s
-        sums.set_scope("local")
-        sums.compute_at(reader, thread, exact=False)
-        *own, key = [loop.var for loop in free_loops(sums)]
-        tile, group, inner = sums.split(key, factors=[None, self.each * self.across // 4, 4])
-        group, several = sums.split(group, factor=UNROLLED)
-        sums.reorder(tile, group, several, inner, *own)
+        accumulator.set_scope("local")
+        accumulator.compute_at(reader, thread, exact=False)
+        *own, key = [loop.var for loop in free_loops(accumulator)]
+        tile, group, inner = accumulator.split(key, factors=[None, self.each * self.across // 4, 4])
+        group, several = accumulator.split(group, factor=UNROLLED)
+        accumulator.reorder(tile, group, several, inner, *own)
         for loop in (several, inner, *own):
-            sums.unroll(loop)
+            accumulator.unroll(loop)
         if VALUES in names_of(s):
-            self.fetch(s[VALUES], sums, tile)
-            self.into_registers(VALUES, sums, inner)
-        self.into_registers(GROWN, sums, several)
-        self.ahead(sums, tile)
+            self.fetch(s[VALUES], accumulator, tile)
+            self.into_registers(VALUES, accumulator, inner)
+        self.into_registers(GROWN, accumulator, several)
+        self.ahead(accumulator, tile)
 
     def products(self) -> None:
         """The scores, and the steps on them: a tile of keys at a time."""
@@ -368,7 +368,7 @@ class _Steps:
 
     def reduce_rows(self, whole: Stage, parts: Stage) -> None:
         """The top or the sum of each row: its threads have a part each, and one of them puts the parts together."""
-        sums = self.s.cache_write(parts.block.writes[0].buffer, "local")
+        accumulator = self.s.cache_write(parts.block.writes[0].buffer, "local")
         parts.storage_align(3, 2, 1)  # rows begin at different banks
         *_, row, column = spatial_loops(parts)
         thread_row, inner_row = parts.split(row, factors=[self.warps, self.each_row])
@@ -376,14 +376,14 @@ class _Steps:
         parts.bind(thread_row, "threadIdx.y")
         parts.bind(column, "threadIdx.x")
         parts.unroll(inner_row)
-        sums.compute_at(parts, inner_row)
-        unroll_some(sums, reduce_loops(sums)[-1])
-        sums = self.s.cache_write(whole.block.writes[0].buffer, "local")
+        accumulator.compute_at(parts, inner_row)
+        unroll_some(accumulator, reduce_loops(accumulator)[-1])
+        accumulator = self.s.cache_write(whole.block.writes[0].buffer, "local")
         thread_row, thread = whole.split(spatial_loops(whole)[-1], factors=[self.warps, self.each_row])
         whole.bind(thread_row, "threadIdx.y")
         whole.bind(thread, "threadIdx.x")
-        sums.compute_at(whole, thread)
-        sums.unroll(reduce_loops(sums)[-1])
+        accumulator.compute_at(whole, thread)
+        accumulator.unroll(reduce_loops(accumulator)[-1])
 
     def add_up(self) -> None:
         """The second kernel: a thread for each element of the result weighs the parts and adds them."""

@@ -115,7 +115,7 @@ def _packable(operand: Expr, axes: MatrixAxes, constants: Collection[Buffer]) ->
 
 
 def _fetch_kind(found: Product, operand: Expr, side: str) -> str:
-    """How the elements of an operand are fetched: in vectors, one by one, or from places worked out for each."""
+    """How the elements of an operand are fetched: in vectors, one by one, or at indices worked out for each."""
     operand = stored_operand(operand)
     if side == "y" and found.packed is not None:
         return "vector" if found.axes.size("y") % 4 == 0 else "plain"
