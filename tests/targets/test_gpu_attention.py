@@ -12,7 +12,7 @@ import pytest
 
 import weft
 from tests.codegen.c_support import opencl
-from tests.targets.test_spaces_attention import arrays_of, one_node
+from tests.targets.test_sketches_attention import arrays_of, one_node
 from weft.executor.passes import for_target, optimize
 from weft.executor.program import build_program
 from weft.graph.interpreter import interpret_graph

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from weft.expr.nodes import Buffer
     from weft.graph.ir import Array, Node
     from weft.graph.passes.algorithms import Alternative
+    from weft.graph.passes.pad_channels import Prices
     from weft.loop.ir import Func
     from weft.schedule.schedule import Schedule
     from weft.targets.peaks import Peaks
@@ -390,6 +391,8 @@ class Algorithms:
     """For `fix_weights`: a weight in fewer bytes, or None."""
     products: Callable[[Target, int], Callable[[Node, Array], Sequence[Alternative]]] | None = None
     """For `choose_algorithms`, in a model with so many bytes of weights: the other algorithms for a node."""
+    channels: Callable[[Target, int], Prices | None] | None = None
+    """For `pad_channels`, in a model with so many bytes of weights: what operators take with so many channels."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -455,10 +458,11 @@ _TAKES: dict[str, tuple[str, ...]] = {
     "algorithms.attention": ("target",),
     "algorithms.weights": ("target",),
     "algorithms.products": ("target", "model_bytes"),
+    "algorithms.channels": ("target", "model_bytes"),
 }
 """The functions of a manifest, and what they are called with."""
 
-_MAY_LACK = frozenset(("peaks", "startup", "algorithms.attention", "algorithms.weights", "algorithms.products"))
+_MAY_LACK = frozenset(("peaks", "startup")) | {name for name in _TAKES if name.startswith("algorithms.")}
 
 
 def _problems(spec: TargetSpec) -> Iterable[str]:

@@ -142,6 +142,15 @@ class Size:
         each = np.where(self.wide % vectors > 0, whole + (rest - whole) / tiles, whole)
         return self.group // channels * (self.high / rows) * tiles * each * (1 + 0.05 * (self.high % rows != 0))
 
+    def least(self) -> float:
+        """The cycles of the best tile."""
+        most = max(8, self.registers)
+        channels = [n for n in range(1, min(self.group, most) + 1) if self.group % n == 0]
+        knobs = (channels, range(1, min(self.high, MOST_ROWS) + 1), range(1, min(self.wide, most) + 1), (0, 1))
+        grids = np.meshgrid(*map(np.asarray, knobs), indexing="ij")
+        columns = {knob: grid.ravel() for knob, grid in zip(("channels", "rows", "vectors", "down"), grids)}
+        return float(np.where(self.legal(columns), self.cycles(columns), np.inf).min())
+
     def _tile(self, channels: Any, rows: Any, vectors: Any, down: Any) -> Any:
         sums, read, count = channels * rows * vectors, rows * vectors, self.taps.count
         seen = np.asarray([0, *(self.taps.read(n) for n in range(1, MOST_ROWS + 1))])[rows]
