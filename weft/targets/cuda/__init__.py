@@ -53,7 +53,7 @@ def _machine_codes(programs: Sequence[DeviceProgram], target: Target) -> list[by
 
 
 def _attention(target: Target) -> Callable[[Sequence[int], str], Sequence[int] | None]:
-    from weft.targets.gpu.algorithms import attention_proposer
+    from weft.targets.gpu.attention import attention_proposer
 
     return attention_proposer(target)
 

@@ -14,6 +14,7 @@ block of its own; a second kernel weighs and adds what they give.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,7 +45,7 @@ from weft.plan.planner import Unit
 from weft.plan.sketch import Columns, Point, Sketch
 from weft.schedule.facts import block_named, extent, facts_of, names_of
 from weft.schedule.schedule import Schedule, Stage
-from weft.targets.base import ThreadFacts
+from weft.targets.base import Target, ThreadFacts
 from weft.targets.gpu.elementwise import (
     bind_loop,
     fetch_together,
@@ -159,6 +160,11 @@ def proposal(sizes: Sizes, machine: ThreadFacts) -> tuple[int, int, int, int] | 
     best = np.flatnonzero(cost == cost.min())
     queries, keys = _up(sizes.queries, c["rows"][best]), _up(sizes.keys, c["part"][best])
     return min((int(q), int(k), problem.width, int(part)) for q, k, part in zip(queries, keys, c["part"][best]))
+
+
+def attention_proposer(target: Target) -> Callable[[Sequence[int], str], Sequence[int] | None]:
+    """What `fuse_attention` asks, for one machine."""
+    return lambda sizes, dtype: proposal(Sizes(*sizes), threads_of(target)) if dtype == "float32" else None
 
 
 def _up(size: Any, factor: Any) -> Any:

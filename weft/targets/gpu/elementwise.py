@@ -7,7 +7,7 @@ anything else                   axes fused and divided among threads: `bind_flat
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from weft.expr.nodes import Expr, Load, Var, add, index_expr, int_value, mul
 from weft.expr.simplify import simplify
@@ -205,13 +205,18 @@ def _crosses(facts: Facts, load: Load, lanes: int) -> bool:
 
 def _starts_aligned(facts: Facts, load: Load, lanes: int) -> bool:
     zero: dict[Var, Expr] = {axis.var: index_expr(0) for axis in facts.block.axes}
+    start = int_value(simplify(flat_index(load, zero)))
+    return start is not None and start % lanes == 0
+
+
+def flat_index(load: Load, at: Mapping[Var, Expr]) -> Expr:
+    """The element of a buffer's memory that a load reads where variables have other values."""
     flat: Expr = index_expr(0)
     stride: Expr = index_expr(1)
     for size, index in zip(reversed(load.buffer.shape), reversed(load.indices)):
-        flat = add(flat, mul(substitute(index, zero), stride))
+        flat = add(flat, mul(substitute(index, at), stride))
         stride = mul(stride, size)
-    start = int_value(simplify(flat))
-    return start is not None and start % lanes == 0
+    return flat
 
 
 # ------------------------------------------------------------------------------------------------------ transposition

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from weft.expr.nodes import Buffer, Cast, Expr, Load, Select, Var, add, floormod, index_expr, int_value, mul
+from weft.expr.nodes import Cast, Expr, Load, Select, Var, add, floormod, index_expr, int_value, mul
 from weft.expr.simplify import simplify
 from weft.expr.visit import substitute, uses_any, walk
 from weft.loop.ir import Axis, Store
@@ -29,6 +29,7 @@ from weft.schedule.schedule import Schedule, Stage
 from weft.targets.gpu.elementwise import (
     bind_loop,
     fetch_together,
+    flat_index,
     free_loops,
     fuse_all,
     loop_extents,
@@ -49,8 +50,8 @@ class Product:
     axes: MatrixAxes
     order: tuple[int, ...]
     k_last: tuple[int, int]
-    packed: Buffer | None
-    """A constant operand that is stored in another order of its dimensions, once."""
+    packed: Load | None
+    """The load of a constant operand that is stored in another order of its dimensions, once."""
 
     @property
     def name(self) -> str:
@@ -81,7 +82,9 @@ def find_product(unit: Unit) -> Product | None:
     if axes is None or min(axes.size("x"), axes.size("y")) < LEAST_SIDE or axes.size("k") < LEAST_DEPTH:
         return None
     k_last = (runs_along_k(facts, axes.x_operand, axes), runs_along_k(facts, axes.y_operand, axes))
-    packed = _packable(axes.y_operand, axes, unit.constants)
+    packed = plain_load(axes.y_operand)
+    if packed is not None and packed.buffer not in unit.constants:
+        packed = None
     if packed is not None:
         k_last = (k_last[0], 0)
     return Product(unit, axes, _k_order(axes, packed), k_last, packed)
@@ -103,15 +106,13 @@ def runs_along_k(facts: Facts, operand: Expr, axes: MatrixAxes) -> int:
     return int(any(facts.step(load, long[-1].var) == 1 for load in loads))
 
 
-def _packable(operand: Expr, axes: MatrixAxes, constants: Collection[Buffer]) -> Buffer | None:
-    """A constant operand, read at plain axes."""
+def plain_load(operand: Expr) -> Load | None:
+    """The load of a whole tensor, each dimension along an axis of its own, that an operand is, perhaps converted."""
     while isinstance(operand, Cast):
         operand = operand.value
-    if not isinstance(operand, Load) or operand.buffer not in constants:
+    if not isinstance(operand, Load) or not all(isinstance(i, Var) for i in operand.indices):
         return None
-    if not all(isinstance(i, Var) for i in operand.indices if int_value(i) is None):
-        return None
-    return operand.buffer if len([i for i in operand.indices if isinstance(i, Var)]) == len(operand.indices) else None
+    return operand if len(set(operand.indices)) == len(operand.indices) else None
 
 
 def _fetch_kind(found: Product, operand: Expr, side: str) -> str:
@@ -133,7 +134,7 @@ def _fetch_kind(found: Product, operand: Expr, side: str) -> str:
     )
 
 
-def _k_order(axes: MatrixAxes, packed: Buffer | None) -> tuple[int, ...]:
+def _k_order(axes: MatrixAxes, packed: Load | None) -> tuple[int, ...]:
     """The order in which reduction axes become k: a packed operand lets the longest be innermost."""
     plain = tuple(range(len(axes.k)))
     if packed is None or len(axes.k) < 2:
@@ -147,9 +148,9 @@ def _k_order(axes: MatrixAxes, packed: Buffer | None) -> tuple[int, ...]:
 
 def in_matrix_form(found: Product, tile: Sequence[int], parts: int, **turns: bool) -> list[str]:
     """The product in its form, padded to tiles of x, y and k; gives the names of the stages X, Y and the sum."""
-    s = found.unit.schedule
-    if found.packed is not None:
-        _pack_operand(s, found)
+    s, axes = found.unit.schedule, found.axes
+    if found.packed is not None:  # in the order in which tiles are fetched: k outermost, then y
+        copy_in_order(s, found.packed, found.name, [*axes.batch, *[axes.k[i] for i in found.order], *axes.y])
     made: list[str] = s.apply(
         "matrix_form", block=found.name, pads=list(tile), order=list(found.order), parts=parts,
         k_last=list(found.k_last), **turns,
@@ -263,23 +264,13 @@ class RegisterTiles:
             registers.vectorize(long[-1])
 
 
-def _pack_operand(s: Schedule, found: Product) -> None:
-    """The constant operand in the order in which tiles are fetched: k outermost, then y."""
-    operand = found.axes.y_operand
-    while isinstance(operand, Cast):
-        operand = operand.value
-    assert isinstance(operand, Load) and found.packed is not None
-    copy = s.cache_read(found.packed.name, "global", [found.name])
-    wanted = [*found.axes.batch, *[found.axes.k[i] for i in found.order], *found.axes.y]
-    reorder_dimensions(s, copy, operand, wanted)
-
-
-def reorder_dimensions(s: Schedule, copy: Stage, load: Load, wanted: Collection[Axis]) -> list[str]:
-    """The copy of an operand with its dimensions in the order of axes; gives the letters of the new order."""
+def copy_in_order(s: Schedule, load: Load, reader: str, wanted: Collection[Axis]) -> tuple[Stage, list[str]]:
+    """A copy of an operand with its dimensions in the order of axes; gives it, and the letters of the new order."""
+    copy = s.cache_read(load.buffer.name, "global", [reader])
     letters = [f"d{dimension}" for dimension in range(len(load.indices))]
     outputs = [letter for axis in wanted for letter, index in zip(letters, load.indices) if index is axis.var]
     s.apply("transform_layout", buffer=s.buffer_name(copy), inputs=letters, outputs=outputs)
-    return outputs
+    return copy, outputs
 
 
 def axis_loops(found: Product, final: Stage, is_part: bool) -> tuple[list[Var], list[Var], list[Var]]:
@@ -354,11 +345,7 @@ def _is_common(facts: Facts, test: Expr, last: Var, lanes: int) -> bool:
 def _aligned(facts: Facts, load: Load, last: Var, lanes: int) -> bool:
     """Whether a load starts at a multiple of `lanes` elements wherever the last axis does."""
     group = Var("group")
-    flat: Expr = index_expr(0)
-    stride: Expr = index_expr(1)
-    for size, index in zip(reversed(load.buffer.shape), reversed(load.indices)):
-        flat = add(flat, mul(substitute(index, {last: mul(group, index_expr(lanes))}), stride))
-        stride = mul(stride, size)
+    flat = flat_index(load, {last: mul(group, index_expr(lanes))})
     axis = next(a for a in facts.spatial if a.var is last)
     ranges = facts.ranges.with_loop(group, index_expr(max(1, extent(axis) // lanes)))
     return int_value(simplify(floormod(flat, index_expr(lanes)), ranges)) == 0

@@ -8,14 +8,12 @@ softmax, layer norm, …          a block (or a thread) for each row computes ev
 
 from __future__ import annotations
 
-import math
-
 from weft.expr.nodes import Buffer, Expr, Var, int_value
 from weft.plan.contraction import producers_of_epilogue
 from weft.schedule.facts import Facts, block_named, extent, facts_of, names_of
 from weft.schedule.schedule import Stage
 from weft.targets.base import Target
-from weft.targets.gpu.columns import choose_columns, share_columns
+from weft.targets.gpu.columns import choose_columns, main_load, share_columns
 from weft.targets.gpu.elementwise import bind_flat, bind_loop, free_loops, fuse_all, spatial_loops, threads_of
 from weft.targets.gpu.sharing import cross_threads, power_of_two, reduce_loops
 
@@ -25,11 +23,8 @@ LEAST_SHARED_ROW = 32
 
 def is_contiguous(facts: Facts) -> bool:
     """Whether neighbours in memory are reduced into one element, in the largest of what is read."""
-    loads = sorted(facts.loads, key=lambda load: math.prod(int_value(size) or 1 for size in load.buffer.shape))
-    if not loads:
-        return False
-    main = loads[-1]
-    if any(facts.step(main, axis.var) == 1 for axis in facts.spatial if extent(axis) > 1):
+    main = main_load(facts)
+    if main is None or any(facts.step(main, axis.var) == 1 for axis in facts.spatial if extent(axis) > 1):
         return False
     return any(facts.step(main, axis.var) == 1 for axis in facts.reduce if extent(axis) > 1)
 

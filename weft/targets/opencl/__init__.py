@@ -40,7 +40,7 @@ def _open(target: Target) -> Device:
 
 
 def _attention(target: Target) -> Callable[[Sequence[int], str], Sequence[int] | None]:
-    from weft.targets.gpu.algorithms import attention_proposer
+    from weft.targets.gpu.attention import attention_proposer
 
     return attention_proposer(target)
 
