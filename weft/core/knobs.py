@@ -225,6 +225,12 @@ class Knobs:
         f"{', '.join(_TRUE)} or {', '.join(_FALSE)}",
         "compute 3 × 3 convolutions by Winograd's method where that is faster and exact enough; off, always directly",
     )
+    pad_channels: Knob[bool] = Knob(
+        _parse_switch,
+        lambda: True,
+        f"{', '.join(_TRUE)} or {', '.join(_FALSE)}",
+        "give convolutions more channels, up to whole vectors of them, where that is faster; off, as many as they have",
+    )
     fixed_weights: Knob[bool] = Knob(
         _parse_switch,
         lambda: True,
@@ -235,7 +241,8 @@ class Knobs:
         _parse_switch,
         lambda: False,
         f"{', '.join(_TRUE)} or {', '.join(_FALSE)}",
-        "compute every sum from the model's own weights and elements: no Winograd, 24-bit weights or folded strides",
+        "compute every sum from the model's own weights and elements: no Winograd, 24-bit weights, folded strides or "
+        "padded channels",
     )
     tensor_megabytes: Knob[int] = Knob(
         _integer_between(1, 1 << 40),

@@ -12,6 +12,7 @@ from weft.graph.passes.fill_kernels import fill_kernels
 from weft.graph.passes.fix_weights import fix_weights
 from weft.graph.passes.fold_strides import fold_strides
 from weft.graph.passes.normalize import normalize
+from weft.graph.passes.pad_channels import pad_channels
 from weft.graph.passes.precision import NARROW, lower_precision
 from weft.graph.passes.quantized import quantized
 from weft.graph.passes.specialize import specialize
@@ -49,7 +50,11 @@ def for_target(graph: Graph, target: Target, precision: str | None = None) -> Gr
         graph = fold_strides(graph, target.matrix.dtypes)
     if proposed.weights is not None and knobs.fixed_weights:
         graph = fix_weights(graph, proposed.weights(target))
-    if proposed.products is not None and knobs.winograd and any(node.op == "Conv" for node in graph.nodes):
+    if any(node.op == "Conv" for node in graph.nodes):
         weights = sum(array.nbytes for array in graph.constants.values())
-        graph = choose_algorithms(graph, proposed.products(target, weights))
+        prices = proposed.channels(target, weights) if proposed.channels is not None and knobs.pad_channels else None
+        if prices is not None:
+            graph = pad_channels(graph, prices)
+        if proposed.products is not None and knobs.winograd:
+            graph = choose_algorithms(graph, proposed.products(target, weights))
     return graph

@@ -95,7 +95,7 @@ def _register(
             takes=f"data:{types}, axes:index[_]|[]?",
             requires=(_KEEPDIMS,),
         ),
-        f"statistic {traits}",
+        f"statistic reduces {traits}",
     )
 
 

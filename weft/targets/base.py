@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from weft.expr.nodes import Buffer
     from weft.graph.ir import Array, Node
     from weft.graph.passes.algorithms import Alternative
+    from weft.graph.passes.pad_channels import Prices
     from weft.loop.ir import Func
     from weft.schedule.schedule import Schedule
     from weft.targets.peaks import Peaks
@@ -91,6 +92,13 @@ class ThreadFacts:
     """Whether matrix instructions take operands in shared memory for 128 threads together."""
     has_async_copy: bool = False
     """Whether copies into shared memory can run while threads do other work."""
+    gigahertz: float = 1.0
+    lanes: int = 128
+    """Multiplications and additions of float32 that a multiprocessor does in one cycle."""
+    matrix_products: int = 0
+    """Products of 16-bit floats that its matrix instructions do in one cycle; bytes are twice as many, tf32 half."""
+    model: Any = None
+    """The numbers of a cost model that were fitted to the machine; None where nobody has measured it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -383,6 +391,8 @@ class Algorithms:
     """For `fix_weights`: a weight in fewer bytes, or None."""
     products: Callable[[Target, int], Callable[[Node, Array], Sequence[Alternative]]] | None = None
     """For `choose_algorithms`, in a model with so many bytes of weights: the other algorithms for a node."""
+    channels: Callable[[Target, int], Prices | None] | None = None
+    """For `pad_channels`, in a model with so many bytes of weights: what operators take with so many channels."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -448,10 +458,11 @@ _TAKES: dict[str, tuple[str, ...]] = {
     "algorithms.attention": ("target",),
     "algorithms.weights": ("target",),
     "algorithms.products": ("target", "model_bytes"),
+    "algorithms.channels": ("target", "model_bytes"),
 }
 """The functions of a manifest, and what they are called with."""
 
-_MAY_LACK = frozenset(("peaks", "startup", "algorithms.attention", "algorithms.weights", "algorithms.products"))
+_MAY_LACK = frozenset(("peaks", "startup")) | {name for name in _TAKES if name.startswith("algorithms.")}
 
 
 def _problems(spec: TargetSpec) -> Iterable[str]:

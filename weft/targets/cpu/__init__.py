@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from weft.expr.nodes import Buffer
     from weft.graph.ir import Array, Node
     from weft.graph.passes.algorithms import Alternative
+    from weft.graph.passes.pad_channels import Prices
     from weft.loop.ir import Func
     from weft.schedule.schedule import Schedule
     from weft.targets.peaks import Peaks
@@ -53,6 +54,12 @@ def _products(target: Target, model_bytes: int) -> Callable[[Node, Array], Seque
     return proposer(target, model_bytes)
 
 
+def _channels(target: Target, model_bytes: int) -> Prices | None:
+    from weft.targets.cpu.channels import prices
+
+    return prices(target, model_bytes)
+
+
 def _peaks(target: Target, threads: int) -> Peaks:
     from weft.targets.cpu.peaks import measure
 
@@ -78,7 +85,7 @@ TARGET = TargetSpec(
     lower=_lower,
     schedule=_schedule,
     intrinsics=_intrinsics,
-    algorithms=Algorithms(attention=_attention, weights=_weights, products=_products),
+    algorithms=Algorithms(attention=_attention, weights=_weights, products=_products, channels=_channels),
     peaks=_peaks,
     startup=_startup,
     examine=_examine,

@@ -47,6 +47,10 @@ DOT_GROUP, TILE_PRODUCTS = 4, 512
 AMX (16 × 16 × 32 in 16 cycles); bytes are twice as many."""
 
 
+PADDING_SAVES = 0.05
+"""The share of the time that padded channels must save: two estimates of the same sketch are no closer than that."""
+
+
 def product_rate(name: str, unit: Unit) -> float:
     """Multiply-adds that a core can do in a cycle with the instructions of a family."""
     if name.endswith("amx"):
@@ -107,7 +111,7 @@ def product_seconds(name: str, unit: Unit, share: float = 1.0) -> float:
     facts = unit.facts
     cycles = facts.points * facts.depth / product_rate(name, unit) / (SHARES[name] * share)
     read = sum(load_bytes(load) for load in facts.loads)
-    return float(seconds(max(cycles, read / _bytes_a_cycle(read, unit.target)), unit.target))
+    return float(seconds(max(cycles, read / bytes_a_cycle(read, unit.target)), unit.target))
 
 
 def overlapped(computing: Any, streaming: Any) -> Any:
@@ -119,10 +123,11 @@ def stream_cycles(unit: Unit) -> float:
     """Cycles in which what a block reads and writes comes and goes, each element once."""
     facts = unit.facts
     moved = sum(load_bytes(load) for load in facts.loads) + facts.points * facts.target.dtype.bytes
-    return float(moved / _bytes_a_cycle(2 * moved, unit.target))
+    return float(moved / bytes_a_cycle(2 * moved, unit.target))
 
 
-def _bytes_a_cycle(size: int, target: Target) -> float:
+def bytes_a_cycle(size: int, target: Target) -> float:
+    """What a core gets from where so many bytes lie."""
     core = core_of(target)
     _, second, third = target.cache_bytes
     return core.second_level if size <= second else core.third_level if size <= third else core.memory

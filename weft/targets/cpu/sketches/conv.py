@@ -32,6 +32,7 @@ from weft.plan.planner import Unit
 from weft.plan.sketch import Columns, Point, Sketch, around_rule, ceildiv
 from weft.schedule.facts import Facts, extent, facts_of
 from weft.schedule.schedule import Stage
+from weft.targets.base import Target
 from weft.targets.cpu.default_attach import attach_producers
 from weft.targets.cpu.machine import Core, core_of, seconds
 from weft.targets.cpu.model import FAR_CYCLES, STEP_CYCLES, TILE_CYCLES, UNEVEN, VECTOR_CYCLES, step_cycles
@@ -89,7 +90,7 @@ def match(unit: Unit) -> Sketch | None:
     rows = 1 if shape.row is None else extent(shape.row)
     if shape.depthwise:  # every tap is unrolled
         places = min(places, max(4, MOST_UNROLLED // unit.facts.depth))
-    size = _Size(blocks, rows, places, registers)
+    size = Size(blocks, rows, places, registers)
     knobs = {
         "vectors": several_at_once,
         "rows": tuple(range(1, min(rows, 4) + 1)),
@@ -116,10 +117,14 @@ def match(unit: Unit) -> Sketch | None:
 
 
 def _walk(unit: Unit, shape: Shape) -> Walk:
-    far = _bytes(shape.weight) > unit.target.cache_bytes[1]
     column = unit.facts.depth * extent(shape.lane) * int(shape.weight.buffer.dtype.bytes)
-    near = max(1, unit.target.cache_bytes[1] // 4 // column)
-    return Walk(core_of(unit.target), unit.facts.depth, 4.0 if far else 2.0, near)
+    return walk_of(unit.target, unit.facts.depth, column, _bytes(shape.weight))
+
+
+def walk_of(target: Target, depth: int, column: int, weight: int) -> Walk:
+    """What a register tile walks over, with weights of so many bytes for a vector, and in all."""
+    near = max(1, target.cache_bytes[1] // 4 // column)
+    return Walk(core_of(target), depth, 4.0 if weight > target.cache_bytes[1] else 2.0, near)
 
 
 def _by_rows(image: int, weight: int, cache: int) -> bool:
@@ -163,7 +168,7 @@ class Walk:
 
 
 @dataclass(frozen=True)
-class _Size:
+class Size:
     """What tiles are cut from: blocks of channels, rows and pixels of a row; and the registers that hold a tile."""
 
     blocks: int
@@ -188,6 +193,13 @@ class _Size:
         # Weights that stream through are never waited for.
         once = np.where((high == self.rows) & (walk.fetch > 2), 0.85, 1.0)
         return total * (self.rows / high) * (1 + UNEVEN * uneven) * once
+
+    def least(self, walk: Walk) -> float:
+        """The cycles of the best tile."""
+        sizes = {"vectors": min(self.blocks, 6), "rows": min(self.rows, 4), "places": min(self.pixels, self.registers)}
+        grids = np.meshgrid(*(np.arange(1, most + 1) for most in sizes.values()), indexing="ij")
+        columns = {knob: grid.ravel() for knob, grid in zip(sizes, grids)}
+        return float(np.where(self.legal(columns), self.cycles(walk, columns), np.inf).min())
 
 
 def _shape(unit: Unit) -> Shape | None:

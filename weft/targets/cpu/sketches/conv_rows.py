@@ -34,7 +34,7 @@ from weft.targets.cpu.default_attach import attach_producers
 from weft.targets.cpu.default_loops import LEAST_PARALLEL_WORK
 from weft.targets.cpu.facts import has_masks
 from weft.targets.cpu.machine import Core, core_of, seconds
-from weft.targets.cpu.model import IMAGE_LOADS, overlapped, stream_cycles
+from weft.targets.cpu.model import IMAGE_LOADS, bytes_a_cycle, overlapped, stream_cycles
 
 LEAST_PLACES = 4
 LARGEST_STEP = 8
@@ -85,7 +85,8 @@ def match(unit: Unit) -> Sketch | None:
     }
     size = Size(core_of(unit.target), shape.group, high, wide, most, _taps(unit, shape))
     again = math.prod(extent(axis) for axis in (*shape.others, shape.channel)) // shape.group
-    copied = 2 * load_bytes(shape.image) / core_of(unit.target).second_level
+    moved = 2 * load_bytes(shape.image)
+    copied = moved / bytes_a_cycle(moved, unit.target)
 
     def cost(columns: Columns) -> Any:
         steps = again * unit.facts.depth / size.taps.count
@@ -141,6 +142,15 @@ class Size:
         whole, rest = (self._tile(channels, rows, v, down) for v in (vectors, self.wide % vectors))
         each = np.where(self.wide % vectors > 0, whole + (rest - whole) / tiles, whole)
         return self.group // channels * (self.high / rows) * tiles * each * (1 + 0.05 * (self.high % rows != 0))
+
+    def least(self) -> float:
+        """The cycles of the best tile."""
+        most = max(8, self.registers)
+        channels = [n for n in range(1, min(self.group, most) + 1) if self.group % n == 0]
+        knobs = (channels, range(1, min(self.high, MOST_ROWS) + 1), range(1, min(self.wide, most) + 1), (0, 1))
+        grids = np.meshgrid(*map(np.asarray, knobs), indexing="ij")
+        columns = {knob: grid.ravel() for knob, grid in zip(("channels", "rows", "vectors", "down"), grids)}
+        return float(np.where(self.legal(columns), self.cycles(columns), np.inf).min())
 
     def _tile(self, channels: Any, rows: Any, vectors: Any, down: Any) -> Any:
         sums, read, count = channels * rows * vectors, rows * vectors, self.taps.count

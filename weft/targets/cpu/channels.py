@@ -1,0 +1,149 @@
+"""What operators take with more or fewer channels: the prices by which `pad_channels` chooses.
+
+The same estimates as those of the sketches that such operators get (`sketches/conv.py`, `conv_rows.py`) and of the
+choice between algorithms (`algorithms.py`): a convolution in blocks of as many channels as divide both its own and a
+vector's, in rows where there are none, or by Winograd's method where both of its sides are whole vectors.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+
+from weft.core.knobs import knobs
+from weft.graph.ir import Node
+from weft.graph.opspec import Use, has
+from weft.graph.passes.layout import LEAST_BLOCK
+from weft.graph.passes.pad_channels import Prices, Sides
+from weft.ops.convolution_window import Window
+from weft.plan.sketch import ceildiv
+from weft.targets.base import Target
+from weft.targets.cpu.algorithms import Convolution, ranked_tiles, winograd_cycles
+from weft.targets.cpu.machine import core_of, seconds
+from weft.targets.cpu.model import PADDING_SAVES, SHARES, STEP_CYCLES, bytes_a_cycle
+from weft.targets.cpu.sketches import conv, conv_rows
+
+
+def prices(target: Target, model_bytes: int) -> Prices | None:
+    """What `pad_channels` asks, for one machine and a model with so many bytes of weights."""
+    lanes = target.vector_bytes // 4
+    if lanes < LEAST_BLOCK or not target.blocks_channels or not knobs.layout:
+        return None
+    priced = _Priced(target, lanes, model_bytes)
+    return Prices(lanes, priced.node, priced.copy, PADDING_SAVES)
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    """A convolution: `frames` images of `height` × `width` results, from windows that move by `step` rows."""
+
+    inputs: int
+    outputs: int
+    groups: int
+    taps: tuple[int, ...]
+    frames: int
+    height: int
+    width: int
+    step: int
+    image: int
+    """Elements of a channel of what it reads."""
+    plain: bool
+    """Whether Winograd's method knows it: a window of 3 × 3 that moves by one."""
+
+
+class _Priced:
+    """One machine."""
+
+    def __init__(self, target: Target, lanes: int, model_bytes: int) -> None:
+        self.target = target
+        self.lanes = lanes
+        self.model_bytes = model_bytes
+        self.convolution = functools.lru_cache(maxsize=None)(self._convolution)
+
+    def node(self, node: Node, sides: Sides) -> float:
+        """Seconds of an operator."""
+        made, image, outputs = node.outputs[0].tensor.static, node.inputs[0], sides.outputs
+        if has(node, "convolution"):
+            return self.convolution(_sizes(node, sides), sides.inner_input, sides.inner_output)
+        read = 0 if image is None else math.prod(image.tensor.static)
+        taps = math.prod(node.attributes.get("kernel_shape", ())) if has(node, "windowed") else 1
+        elements = max(math.prod(made) * taps, read) // made[1] * outputs
+        return float(seconds(STEP_CYCLES * elements / (self.block(outputs) or self.lanes), self.target))
+
+    def copy(self, elements: int) -> float:
+        """Seconds of a copy that reads and writes so many elements together."""
+        return float(seconds(4 * elements / bytes_a_cycle(4 * elements, self.target), self.target))
+
+    def block(self, channels: int) -> int:
+        """The channels of a block; 0 where they are stored plainly."""
+        found = math.gcd(channels, self.lanes)
+        return found if found >= LEAST_BLOCK else 0
+
+    def _convolution(self, sizes: _Sizes, inner_input: bool, inner_output: bool) -> float:
+        """Seconds of a convolution; what stays between kernels is stored in blocks."""
+        if sizes.height * sizes.width == 1:  # a product of matrices
+            return self.in_register_tiles(sizes, self.lanes)
+        block = self.block(sizes.outputs)
+        ways = [self.in_register_tiles(sizes, block or self.lanes)]
+        if block:
+            ways.append(self.in_blocks(sizes))
+        # Neighbours of a row are not far apart where the image is plain, or its blocks are small.
+        near = not inner_input or self.block(sizes.inputs) <= conv_rows.LARGEST_STEP
+        if not block or (near and not inner_output):
+            ways.append(self.in_rows(sizes))
+        facts = Convolution(sizes.frames, sizes.inputs, sizes.outputs, sizes.height, sizes.width, self.model_bytes)
+        if sizes.plain and knobs.winograd:
+            tiles = ranked_tiles(facts, self.target)
+            ways += [float(seconds(winograd_cycles(facts, tile, self.target), self.target)) for tile in tiles[:1]]
+        return min(ways)
+
+    def in_blocks(self, sizes: _Sizes) -> float:
+        """As `sketches/conv.py` estimates it."""
+        block, taps = self.block(sizes.outputs), math.prod(sizes.taps)
+        depthwise = sizes.groups > 1
+        depth = taps if depthwise else taps * sizes.inputs
+        blocks, pixels = sizes.outputs // block, sizes.width
+        if depthwise:
+            pixels = min(pixels, max(4, conv.MOST_UNROLLED // depth))
+        size = conv.Size(1 if depthwise else blocks, sizes.height, pixels, max(self.target.vector_registers, 8))
+        walk = conv.walk_of(self.target, depth, 4 * depth * block, 4 * depth * sizes.outputs)
+        again = sizes.frames * (blocks * ceildiv(sizes.width, pixels) if depthwise else 1)
+        return float(seconds(again * depth * size.least(walk), self.target))
+
+    def in_register_tiles(self, sizes: _Sizes, lanes: int) -> float:
+        """As `sketches/register_tile.py` estimates it for vectors that are full; with so many lanes of each."""
+        products = sizes.frames * sizes.height * sizes.width * math.prod(sizes.taps) * sizes.outputs
+        rate = core_of(self.target).multiply_adds * lanes * SHARES["register tile"]
+        return float(seconds(products * sizes.inputs // sizes.groups / rate, self.target))
+
+    def in_rows(self, sizes: _Sizes) -> float:
+        """As `sketches/conv_rows.py` and `depthwise.py` estimate it."""
+        core, taps = core_of(self.target), math.prod(sizes.taps)
+        group = sizes.outputs // sizes.groups
+        down = conv_rows.Taps(sizes.taps[-2] if len(sizes.taps) > 1 else 1, 1, sizes.step)
+        registers, wide = max(8, self.target.vector_registers), ceildiv(sizes.width, self.lanes)
+        size = conv_rows.Size(core, group, sizes.height, wide, registers, down)
+        steps = sizes.frames * sizes.groups * (sizes.inputs // sizes.groups) * taps / down.count
+        copied = 8 * sizes.inputs * sizes.image / core.second_level
+        cycles = steps * size.least() + copied
+        if sizes.groups > 1:
+            products = sizes.frames * sizes.height * sizes.width * sizes.outputs * taps
+            cycles = min(cycles, products / (core.multiply_adds * self.lanes) / SHARES["window"])
+        return float(seconds(cycles, self.target))
+
+
+def _sizes(node: Node, sides: Sides) -> _Sizes:
+    image, weight = node.inputs[:2]
+    assert image is not None and weight is not None
+    made, taps = node.outputs[0].tensor.static, weight.tensor.static[2:]
+    window = Window(Use(node), taps)
+    groups = 1 if int(node.attributes.get("group", 1)) == 1 else sides.outputs
+    height = made[-2] if len(made) > 3 else 1
+    pads = window.padding(image.tensor.static[2:])
+    plain = taps == (3, 3) and groups == 1 and {*window.strides, *window.dilations} == {1}
+    return _Sizes(
+        sides.inputs, sides.outputs, groups, taps, math.prod(made) // (made[1] * height * made[-1]), height, made[-1],
+        window.strides[-2] if len(taps) > 1 else 1, math.prod(image.tensor.static) // image.tensor.static[1],
+        plain and all(p in (0, 1) for pair in pads for p in pair),
+    )  # fmt: skip
