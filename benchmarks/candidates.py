@@ -1,4 +1,4 @@
-"""Whom `benchmarks.models`, `.conv` and `.conv_kinds` measure: each makes, from a Task, a call without arguments.
+"""Whom the benchmarks measure that race processes: each candidate makes, from a Task, a call without arguments.
 
 Every peer has the settings that serve it best for one small batch: ONNX Runtime all its graph optimisations; OpenVINO
 the latency hint, static shapes, and inputs and outputs that are not copied; PyTorch the better of its memory layouts,
@@ -29,7 +29,7 @@ def _only_fp32(name: str, task: Task) -> None:
 # -------------------------------------------------------------------------------------------------------- ours
 
 
-def _module(task: Task, exact: bool = False) -> Any:
+def _module(task: Task, exact: bool = False, target: str = "native") -> Any:
     """Our module, with zero trials: compiled by the default schedules, now, not read from the cache."""
     import weft as package
     from weft.core.knobs import knobs
@@ -38,7 +38,9 @@ def _module(task: Task, exact: bool = False) -> Any:
     precision = None if task.precision == "fp32" else task.precision
     shapes = {name: array.shape for name, array in task.feeds.items()}
     with knobs.override(cache=False):
-        return package.compile(str(task.model), shapes=shapes, precision=precision, threads=task.threads, exact=exact)
+        return package.compile(
+            str(task.model), shapes=shapes, precision=precision, threads=task.threads, exact=exact, target=target
+        )
 
 
 def weft(task: Task, notes: dict[str, Any]) -> Outputs:
@@ -50,6 +52,12 @@ def weft(task: Task, notes: dict[str, Any]) -> Outputs:
 def weft_exact(task: Task, notes: dict[str, Any]) -> Outputs:
     """Our module without anything that rounds otherwise than float32 sums do."""
     feeds, module = dict(task.feeds), _module(task, exact=True)
+    return lambda: module.run(None, feeds)
+
+
+def weft_lesser(task: Task, notes: dict[str, Any]) -> Outputs:
+    """Our module for a machine with less than this one has."""
+    feeds, module = dict(task.feeds), _module(task, target=task.lesser)
     return lambda: module.run(None, feeds)
 
 
@@ -119,11 +127,12 @@ def torch(task: Task, notes: dict[str, Any]) -> Outputs:
 
 
 def torch_program(task: Task, notes: dict[str, Any]) -> Outputs:
-    """PyTorch's form of a case of `benchmarks.programs`, which the name of the model's file says."""
+    """PyTorch's form of a case of `benchmarks.programs` or `.odd`, which the name of the model's file says."""
+    from benchmarks.odd import SHAPES
     from benchmarks.program_tables import CASES
 
     load("torch").set_num_threads(task.threads)
-    return next(case for case in CASES if case.name == task.model.stem).call()
+    return next(case for case in (*CASES, *SHAPES) if case.name == task.model.stem).call()
 
 
 def torch_compile(task: Task, notes: dict[str, Any]) -> Outputs:
@@ -210,6 +219,7 @@ def _fastest(variants: Mapping[str, Outputs], notes: dict[str, Any]) -> Outputs:
 CANDIDATES: dict[str, Callable[[Task, dict[str, Any]], Outputs]] = {
     "weft": weft,
     "weft exact": weft_exact,
+    "weft lesser": weft_lesser,
     "convolution alone": ConvolutionAlone,
     "onnxruntime": onnxruntime,
     "openvino": openvino,

@@ -44,7 +44,7 @@ from weft import te
 from weft.core.errors import TargetError
 from weft.schedule.schedule import Schedule
 from weft.targets.cuda import driver
-from weft.targets.cuda.default import default_schedule
+from weft.targets.cuda.families import default_schedule
 from weft.targets.registry import find_target
 
 LAUNCHES = 20

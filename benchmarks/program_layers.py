@@ -138,7 +138,7 @@ def recurrent_cases() -> list[Case]:
 # ------------------------------------------------------------------------------------------------------- attention
 
 
-def _attention(name: str, heads: int, queries: int, keys: int, size: int, mask: str = "") -> Case:
+def attention(name: str, heads: int, queries: int, keys: int, size: int, mask: str = "") -> Case:
     """Scores, a mask where there is one, softmax, and the mean of the values, as exporters write it."""
     inputs = {
         "q": normal(1, heads, queries, size),
@@ -163,11 +163,11 @@ def _attention(name: str, heads: int, queries: int, keys: int, size: int, mask: 
 def attention_cases() -> list[Case]:
     """One layer's attention, all heads."""
     return [
-        _attention("attention 64", 8, 64, 64, 64),
-        _attention("attention 197", 12, 197, 197, 64),
-        _attention("attention 512 masked", 12, 512, 512, 64, "padding"),
-        _attention("attention 1024 causal", 16, 1024, 1024, 64, "causal"),
-        _attention("attention cross 1024×77", 8, 1024, 77, 40),
-        _attention("attention one query", 16, 1, 512, 64),
-        _attention("attention windows 49", 64, 49, 49, 32),
+        attention("attention 64", 8, 64, 64, 64),
+        attention("attention 197", 12, 197, 197, 64),
+        attention("attention 512 masked", 12, 512, 512, 64, "padding"),
+        attention("attention 1024 causal", 16, 1024, 1024, 64, "causal"),
+        attention("attention cross 1024×77", 8, 1024, 77, 40),
+        attention("attention one query", 16, 1, 512, 64),
+        attention("attention windows 49", 64, 49, 49, 32),
     ]

@@ -34,9 +34,9 @@ WEAK = 0.7
 
 @dataclass
 class Row:
-    """One case with so many threads."""
+    """One case with so many threads: a `Case`, or whatever else has a name, a family and a tolerance."""
 
-    case: Case
+    case: Any
     threads: int
     timings: dict[str, Timing]
     error: float
@@ -44,7 +44,7 @@ class Row:
 
     def best_peer(self, by: Callable[[Timing], float]) -> str | None:
         """The fastest peer, by median or by best call."""
-        peers = [name for name in self.timings if name in PEERS.values()]
+        peers = [name for name in self.timings if name != "weft"]
         return min(peers, key=lambda name: by(self.timings[name])) if peers else None
 
     def ratio(self, best: bool = False) -> float | None:
@@ -78,7 +78,7 @@ def show(rows: Sequence[Row], console: Console) -> None:
     """A table for each number of threads, the weakest last, the means by family, and what could not be measured."""
     for threads in dict.fromkeys(row.threads for row in rows):
         part = sorted((row for row in rows if row.threads == threads), key=lambda row: -(row.ratio(True) or 0))
-        names = ["weft", *(name for name in PEERS.values() if any(name in row.timings for row in part))]
+        names = list(dict.fromkeys(["weft", *(name for row in part for name in row.timings)]))
         lines = [
             [row.case.family, row.case.name, *(_time(row.timings.get(name)) for name in names), row.ratio(),
              row.ratio(best=True), row.best_peer(lambda one: one.minimum) or "–", f"{row.error:.0e}"]
@@ -87,7 +87,7 @@ def show(rows: Sequence[Row], console: Console) -> None:
         columns = ["family", "case", *names, "× best", "(best)", "best peer", "error"]
         title = f"{threads} thread{'s' * (threads > 1)}, µs a call: median (best)"
         harness.print_table(title, columns, lines, console)
-        for family in dict.fromkeys(case.family for case in CASES):
+        for family in dict.fromkeys(row.case.family for row in rows):
             show_mean(family, [row for row in part if row.case.family == family], console)
         show_mean("all", part, console)
     for row in rows:

@@ -57,6 +57,8 @@ class Task:
     threads: int = 1
     precision: str = "fp32"
     clock: str = "wall"
+    lesser: str = ""
+    """The target of the candidate "weft lesser"."""
 
 
 @dataclass

@@ -14,8 +14,9 @@ import logging
 import os
 import sys
 import warnings
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from weft.core import hooks
 from weft.core.errors import WeftError
 from weft.core.install import MEND, clashes
 from weft.core.version import VERSION
@@ -65,6 +66,15 @@ if not TYPE_CHECKING:  # a type checker that saw it would take any name for an a
         value = module if found[1] is None else getattr(module, found[1])
         globals()[name] = value
         return value
+
+
+def _find_target(like: Any) -> Any:
+    from weft.targets.registry import find_target
+
+    return find_target(like)
+
+
+hooks.find_target = _find_target
 
 
 def __dir__() -> list[str]:

@@ -18,7 +18,7 @@ import numpy as np
 from weft.codegen.c.program import DeviceProgram
 from weft.codegen.llvm import compile as llvm_compile
 from weft.codegen.llvm.generate import entry_symbol, generate
-from weft.core.errors import ExpressionError, RuntimeFault, TargetError
+from weft.core.errors import ExpressionError, RuntimeFault, ScheduleError, TargetError
 from weft.expr.nodes import (
     Add,
     Binary,
@@ -46,6 +46,8 @@ from weft.runtime.threads import check_threads
 from weft.schedule.schedule import Schedule
 from weft.targets.base import Device, Target
 from weft.targets.registry import find_target
+from weft.te.intrin import create_schedule
+from weft.te.tensor import Tensor
 
 logger = logging.getLogger("weft.build")
 
@@ -245,35 +247,38 @@ AnyBuilt = Union[BuiltFunction, DeviceFunction, Built, DeviceBuilt]
 
 @overload
 def build(
-    what: Schedule | Func,
+    what: Schedule | Func | Tensor,
     args: Sequence[Any] | None = None,
     target: Literal["native", "cpu"] = "native",
     name: str | None = None,
     threads: int | None = None,
     check_indices: bool = True,
+    plan: bool = False,
 ) -> BuiltFunction: ...
 
 
 @overload
 def build(
-    what: Schedule | Func,
+    what: Schedule | Func | Tensor,
     args: Sequence[Any] | None = None,
     target: str | Target = "native",
     name: str | None = None,
     threads: int | None = None,
     check_indices: bool = True,
+    plan: bool = False,
 ) -> AnyBuilt: ...
 
 
 def build(
-    what: Schedule | Func,
+    what: Schedule | Func | Tensor,
     args: Sequence[Any] | None = None,
     target: str | Target = "native",
     name: str | None = None,
     threads: int | None = None,
     check_indices: bool = True,
+    plan: bool = False,
 ) -> AnyBuilt:
-    """Compiles a schedule or a loop program.
+    """Compiles a schedule, a loop program, or a tensor that `te.compute` gave (its plain loops).
 
     `args` gives the order of the parameters (tensors, and te.var scalars). For this machine the result is a function to
     call with arrays; for another it is a `Built`, which gives object code and assembly (a `DeviceBuilt`, which gives
@@ -282,8 +287,14 @@ def build(
     An index that is data, as in `A[I[i]]`, is tested when the function runs: one outside of its dimension is not used,
     and the call fails with a RuntimeFault. `check_indices=False` leaves the tests out, for data that is known to be
     right: an index outside then reads or writes whatever lies there. Indices that are proven right cost nothing.
+
+    With `plan` the program gets the schedule that it would get in a model (`Schedule.plan`).
     """
     machine = find_target(target)
+    if isinstance(what, Tensor):
+        what = create_schedule(what)
+    if plan:
+        what = _planned(what, machine)
     func = with_arguments(_func(what), args)
     if not check_indices:
         func = func.replace(annotations={**func.annotations, "check_indices": False})
@@ -296,6 +307,15 @@ def build(
     if not machine.is_host:
         return built
     return built.load(threads)
+
+
+def _planned(what: Schedule | Func, machine: Target) -> Schedule:
+    """A copy of a schedule, planned."""
+    if isinstance(what, Schedule) and what.trace.steps:
+        raise ScheduleError("plan", what.func.name, "it has a schedule already: build it without plan=True")
+    schedule = Schedule(what.func if isinstance(what, Schedule) else what)
+    schedule.plan(machine)
+    return schedule
 
 
 def _compile(func: Func, machine: Target) -> Built | DeviceBuilt:

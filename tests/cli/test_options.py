@@ -62,6 +62,7 @@ MODEL = {
 COMPILING = {
     "--target": row(f"--target {HERE}", asked(target=HERE), weft=COMPILED),
     "--precision": row("--precision bf16", asked(precision="bf16"), weft=COMPILED),
+    "--exact": row("--exact", asked(exact=True), weft=COMPILED),
 }
 THREADS = {"--threads": row("--threads 1", lambda seen: seen.threads == {1})}
 INPUTS = {
@@ -102,6 +103,7 @@ TABLE = {
         "--batch": row("--batch 2", lambda seen: "float32[2, 4]" in seen.out["graph"], onnx=ITSELF),
         "--target": row(f"--stage loops --target {HERE}", asked(target=HERE)),
         "--precision": row("--stage loops --precision bf16", asked(precision="bf16")),
+        "--exact": row("--stage loops --exact", asked(exact=True)),
         "--input": row("--stage loops --input x=[[1,2,3,4],[1,2,3,4]]", asked(shapes={"x": (2, 4)}),
                        built_in="input 'x'"),
         # Values matter only to models whose shapes depend on them, which this one's do not: what is asked is taken.
@@ -196,13 +198,13 @@ def seen(monkeypatch, files):
     found = SimpleNamespace(compiled=[], threads=set(), folder=files, calls=[])
     real, load, quantize = sources.compile, sources.load, quantize_command.quantize
 
-    def compile(graph, target, shapes, precision, threads):
+    def compile(graph, target, shapes, precision, threads, exact):
         shapes = {name: tuple(shape) for name, shape in shapes.items()}
-        found.compiled.append({"target": target, "shapes": shapes, "precision": precision})
+        found.compiled.append({"target": target, "shapes": shapes, "precision": precision, "exact": exact})
         found.threads.add(threads)
-        key = (repr(graph), target, str(shapes), precision, threads)
+        key = (repr(graph), target, str(shapes), precision, threads, exact)
         if key not in KEPT:
-            KEPT[key] = real(graph, target, shapes, precision, threads)
+            KEPT[key] = real(graph, target, shapes, precision, threads, exact)
         module = KEPT[key]
         found.profiled = found.profile_seconds = None
 

@@ -330,6 +330,14 @@ def test_a_folder_of_another_user_is_not_used(folder, built, caplog, monkeypatch
     assert len(built) == 2 and "belongs to another user" in caplog.text
 
 
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root gives a folder away")
+def test_a_folder_that_was_given_to_another_user_is_not_used(folder, built, caplog):
+    compile(mlp())
+    os.chown(folder.parent, 65534, -1)
+    compile(mlp())
+    assert len(built) == 2 and "belongs to another user" in caplog.text
+
+
 # ---------------------------------------------------------------------------------------------------- what a key is of
 
 

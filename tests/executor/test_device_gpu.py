@@ -16,9 +16,10 @@ import pytest
 import weft
 from tests.codegen.c_support import cuda
 from tests.executor.graphs import attention, check, convnet, mlp, random_inputs, recurrent
-from weft.core.errors import ArgumentError, RuntimeFault
+from weft.core.errors import ArgumentError, RuntimeFault, WeftError
 from weft.executor import compile
 from weft.graph.interpreter import interpret_graph
+from weft.graph.ir import Graph, Node, TensorType, Value
 from weft.targets.cuda import driver
 
 pytestmark = pytest.mark.skipif(driver.device_count() == 0, reason="no NVIDIA GPU on this machine")
@@ -46,6 +47,19 @@ def test_models_compute_what_numpy_computes(make):
     module = on_gpu(graph)
     for seed in range(3):
         check(graph, random_inputs(graph, seed), module, tolerance=1e-4)
+
+
+def test_a_bad_index_is_named():
+    """As tests/ops/test_bad_indices.py has it for OpenCL."""
+    data, indices = Value("data", TensorType("float32", (5, 3))), Value("indices", TensorType("int64", (3,)))
+    node = Node("Gather", [data, indices], [Value("y", TensorType("float32", (3, 3)))], {}, name="culprit")
+    module = on_gpu(Graph("g", [data, indices], node.outputs, [node]))
+    rows, right = np.arange(15, dtype=np.float32).reshape(5, 3), np.array([0, -5, 4])
+    np.testing.assert_array_equal(module(rows, right), rows[right])
+    for wrong in (5, -6, 1 << 40, -(1 << 63)):
+        with pytest.raises(WeftError, match="culprit"):
+            module(rows, np.array([0, 1, wrong]))
+    np.testing.assert_array_equal(module(rows, right), rows[right])
 
 
 def test_tensors_of_torch_are_read_where_they_are(torch):

@@ -16,11 +16,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import weft
 from tests.executor.graphs import attention, check, convnet, mlp, random_inputs
 from tests.executor.module_mutations import closed, rewritten
 from tests.executor.test_compile import with_host_node
 from weft.core.errors import WeftError
-from weft.executor import compile, load, store
+from weft.executor import abi, compile, load, store
 from weft.executor.check_file import ModuleFileError
 from weft.executor.keys import new_key, read_key
 from weft.expr.nodes import Var
@@ -374,3 +375,21 @@ def test_a_failed_save_leaves_the_old_file(saved, tmp_path):
     with pytest.raises(AttributeError):
         module.save(path)
     assert path.read_bytes() == before and list(tmp_path.iterdir()) == [path]
+
+
+def test_load_says_how_dangerous_it_is():
+    assert "as dangerous as loading a shared library" in " ".join((weft.load.__doc__ or "").split())
+
+
+def test_the_hash_of_the_abi_follows_what_is_agreed_on(saved, monkeypatch):
+    load(saved)
+    before = abi.abi_hash()
+    abi.abi_hash.cache_clear()
+    try:
+        monkeypatch.setattr(abi, "FUNCTIONS", [*abi.FUNCTIONS, "weft_another"])
+        assert abi.abi_hash() != before
+        with pytest.raises(ModuleFileError, match=f"abi {before}"):
+            load(saved)
+    finally:
+        monkeypatch.undo()
+        abi.abi_hash.cache_clear()

@@ -13,6 +13,7 @@ from weft.executor import specialize
 from weft.executor.kernels import Kernel, KernelCompiler
 from weft.executor.lower import Launch, OnHost
 from weft.executor.passes import for_target, optimize
+from weft.graph.ir import Graph
 from weft.graph.passes.fuse import fuse
 from weft.targets.base import Target
 from weft.targets.registry import find_target
@@ -48,10 +49,10 @@ class _Planner(KernelCompiler):
         super().__init__(target)
         self.chosen: dict[int, Chosen] = {}
 
-    def compile(self, program: Any, constants: Any, label: str) -> Any:
+    def compile(self, program: Any, constants: Any, label: str, given: Any = None) -> Any:
         fixed = [buffer for value, buffer in program.inputs if value in constants]
         start = program.schedule.copy()
-        kernel, parameters = self._make(program, fixed, label, "golden")
+        kernel, parameters = self._make(program, fixed, label)
         self.chosen[id(kernel)] = Chosen(label, start, program.schedule, kernel)
         return kernel, parameters
 
@@ -61,7 +62,11 @@ class _Planner(KernelCompiler):
 
 def kernels_of(workload: str, target: Target, precision: str | None = None) -> Iterator[Chosen | str]:
     """The kernels of a workload on a machine, in order; a text for what runs on the host."""
-    graph = WORKLOADS[workload]()
+    return kernels_in(WORKLOADS[workload](), target, precision)
+
+
+def kernels_in(graph: Graph, target: Target, precision: str | None = None) -> Iterator[Chosen | str]:
+    """The kernels of a graph on a machine."""
     shapes = {value.name: value.tensor.static for value in graph.inputs}
     graph = for_target(optimize(graph, shapes, {}), target, precision)
     planner = _Planner(target)

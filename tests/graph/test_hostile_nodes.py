@@ -14,6 +14,7 @@ from weft.graph.interpreter import interpret_graph
 from weft.graph.ir import Graph, GraphError, Node, TensorType, Value
 from weft.graph.opspec import OpSpec, operators, register
 from weft.graph.passes.infer import infer
+from weft.graph.passes.normalize import normalize
 
 pytestmark = pytest.mark.timeout(120)
 """A model that takes longer hangs: all of these are small, and most are refused before anything is compiled."""
@@ -291,6 +292,87 @@ def test_a_kernel_of_a_million(op, constant):
         assert made[1][0, 0, 4, 4] == image.argmax()
 
 
+FULL_WINDOWS = {
+    "MaxPool": single("MaxPool", np.zeros((1, 1, 2_000_000), np.float32), kernel_shape=[1_000_000]),
+    "MaxPool with indices": single(
+        "MaxPool", np.zeros((1, 1, 2000, 2000), np.float32), outputs=2, kernel_shape=[1000, 1000]
+    ),
+    "AveragePool": single("AveragePool", np.zeros((1, 1, 2_000_000), np.float32), kernel_shape=[1_000_000]),
+    "LpPool": single("LpPool", np.zeros((1, 1, 2_000_000), np.float32), kernel_shape=[1_000_000]),
+    "LRN": single("LRN", np.zeros((1, 200_000, 1), np.float32), size=200_000),
+    "Conv": single("Conv", np.zeros((1, 1, 2_000_000), np.float32), np.zeros((1, 1, 1_000_000), np.float32)),
+    "ConvTranspose": single(
+        "ConvTranspose", np.zeros((1, 1, 1_000_000), np.float32), np.zeros((1, 1, 1_000_000), np.float32)
+    ),
+    "MatMul": single("MatMul", np.zeros((2000, 2000), np.float32), np.zeros((2000, 2000), np.float32)),
+    "Det": single("Det", np.zeros((4000, 4000), np.float32)),
+    "LSTM": single(
+        "LSTM",
+        np.zeros((200_000, 1, 4), np.float32),
+        np.zeros((1, 16, 4), np.float32),
+        np.zeros((1, 16, 4), np.float32),
+        hidden_size=4,
+    ),
+    "RegexFullMatch": single("RegexFullMatch", np.array(["a" * 40], object), pattern="(a+)+b"),
+}
+
+
+@pytest.mark.timeout(120, method="thread")  # inside numpy no signal is seen
+@pytest.mark.parametrize("name", FULL_WINDOWS)
+def test_folding_takes_no_more_steps_than_its_budget(name):
+    """Small constants, small results, 10^10 steps and more between them: that stays a computation.
+
+    The windows are full of numbers, unlike those of test_a_kernel_of_a_million, which are nearly all padding.
+    """
+    made = normalize(load(FULL_WINDOWS[name].SerializeToString()))
+    assert [node.op for node in made.nodes] == [name.split()[0]]
+
+
+@pytest.mark.timeout(120, method="thread")
+@pytest.mark.filterwarnings("error")  # such as that a node has no kernel
+@pytest.mark.parametrize("name", ["MaxPool", "Conv"])
+def test_what_is_not_folded_is_compiled(name):
+    module = weft.compile(FULL_WINDOWS[name])
+    assert module.outputs[0].shape == (1, 1, 1_000_001)
+
+
+@pytest.mark.filterwarnings("ignore::weft.executor.module.HostWarning")
+@pytest.mark.parametrize(
+    "op,shapes,attributes",
+    [
+        ("MaxPool", [(1, 2, 9, 9)], {"kernel_shape": [4, 5], "pads": [1, 2, 0, 1], "strides": [2, 1]}),
+        ("AveragePool", [(1, 2, 9, 9)], {"kernel_shape": [5, 4], "pads": [1, 2, 0, 1], "dilations": [1, 2]}),
+        ("LpPool", [(1, 2, 9, 9)], {"kernel_shape": [5, 4], "strides": [1, 3]}),
+        ("Conv", [(1, 2, 40), (3, 2, 30)], {}),
+        ("MatMul", [(5, 7), (7, 3)], {}),
+        ("Det", [(5, 5)], {}),
+        ("LSTM", [(6, 1, 2), (1, 8, 2), (1, 8, 2)], {"hidden_size": 2}),
+    ],
+)
+def test_what_is_not_folded_is_what_would_have_been(op, shapes, attributes, monkeypatch):
+    """By a kernel, or (a determinant) by the host when the model runs."""
+    rng = np.random.default_rng(0)
+    model = single(op, *[rng.standard_normal(shape).astype(np.float32) for shape in shapes], **attributes)
+    folded = weft.compile(model)()
+    for module, number in (("fold.MOST_STEPS", 0), ("fold.FEW_STEPS", 0), ("infer.MOST_STEPS", -1)):
+        monkeypatch.setattr(f"weft.graph.passes.{module}", number)
+    assert len(normalize(load(model.SerializeToString())).nodes) == 1
+    with weft.knobs.override(cache=False):
+        np.testing.assert_allclose(weft.compile(model)(), folded, rtol=1e-4, atol=1e-5)
+
+
+def test_a_large_window_takes_its_sides_not_its_area():
+    """The host pools along one dimension after the other, as kernels do: this is folded, and at once."""
+    image = np.random.default_rng(0).standard_normal((1, 1, 600, 600)).astype(np.float32)
+    model = single("MaxPool", image, kernel_shape=[400, 400], strides=[50, 50])
+    made = normalize(load(model.SerializeToString()))
+    assert not made.nodes
+    wanted = np.array(
+        [[image[0, 0, i : i + 400, j : j + 400].max() for j in range(0, 201, 50)] for i in range(0, 201, 50)]
+    )
+    np.testing.assert_array_equal(made.constants[made.outputs[0]][0, 0], wanted)
+
+
 def both(model, *arrays):
     """What the compiled model gives, once it is what the numpy meaning gives."""
     made = weft.compile(model)(*arrays)
@@ -419,6 +501,28 @@ def test_a_division_by_zero_inside_an_operator():
     ) as found:
         interpret_graph(graph, [f32(1, 2)])
     assert isinstance(found.value.__cause__, ZeroDivisionError)
+
+
+def test_memory_that_runs_out_inside_an_operator():
+    """numpy's MemoryError is an error with the node's name."""
+
+    def greedy(c, x):
+        raise MemoryError("Unable to allocate 3.64 TiB")
+
+    if ("test.hostile", "Greedy") not in operators():
+        register(OpSpec("Greedy", lambda c: [c.tensor(0)], greedy, domain="test.hostile"))
+    x = Value("x", TensorType("float32", (2,)))
+    node = Node("Greedy", [x], [Value("y", TensorType("float32", (2,)))], {}, name="culprit", domain="test.hostile")
+    with pytest.warns(UserWarning, match="culprit"), pytest.raises(GraphError, match="culprit.*3.64 TiB"):
+        weft.compile(Graph("g", [x], [node.outputs[0]], [node]))(f32(1, 2))
+
+
+def test_memory_that_is_not_there_for_a_result(monkeypatch):
+    """The size of the result is data and below the limit, but no machine has as much: told by Weft, not by numpy."""
+    monkeypatch.setenv("WEFT_TENSOR_MEGABYTES", str(1 << 40))
+    module = weft.compile(single("Expand", Given(1), index(1)))
+    with pytest.raises(WeftError):
+        module(f32(1), i64(1 << 50))
 
 
 def test_unknown_operators_show_the_way():

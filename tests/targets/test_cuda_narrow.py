@@ -16,10 +16,11 @@ from weft import te
 from weft.core.errors import ArgumentError
 from weft.loop.interpreter import interpret
 from weft.loop.verifier import verify
-from weft.targets.cuda import mma, nvrtc, tensor_cores, tiles, warpgroups, wgmma
-from weft.targets.cuda.default import default_schedule
+from weft.plan.planner import contractions_of, unit_of
+from weft.targets.cuda import mma, nvrtc, tensor_cores, tiles, wgmma
+from weft.targets.cuda.families import default_schedule
 from weft.targets.cuda.turning import turn_operands
-from weft.targets.gpu.default import default_schedule as plain_default
+from weft.targets.gpu.families import default_schedule as plain_default
 from weft.targets.gpu.product import find_product
 from weft.targets.registry import find_target
 
@@ -95,11 +96,12 @@ def warp(warp_x=32, warp_y=16, step=4, parts=1, shares=1):
 def test_bytes_are_exact(turned, kinds, point):
     m, n, k = (64, 64, 256) if "width" in point else (17, 40, 150)
     schedule = product(m, n, k, turned, kinds)
-    found = find_product(schedule, "D", [])
+    (unit,) = contractions_of(unit_of(schedule, "D", HOPPER))
+    found = find_product(unit)
     kind = tensor_cores.kind_of(found, HOPPER)
     assert kind is not None and kind.elements == kinds
-    apply = warpgroups.GroupTiles if "width" in point else tiles.ProductTiles
-    apply(schedule, turn_operands(schedule, found, HOPPER, []), kind, point, HOPPER).run()
+    apply = tiles.GroupTiles if "width" in point else tiles.WarpTiles
+    apply(turn_operands(found), kind, point).run()
     verify(schedule.func)
     a, b = arrays_of(schedule)
     for func, strict in ((schedule.func, True), (HOPPER.lower(schedule.func), False)):
@@ -111,11 +113,12 @@ def test_tf32_keeps_ten_bits(turned, point):
     target = rounding(HOPPER)
     m, n, k = (64, 64, 96) if "width" in point else (17, 40, 150)
     schedule = product(m, n, k, turned, ("float32", "float32"))
-    found = find_product(schedule, "D", [])
+    (unit,) = contractions_of(unit_of(schedule, "D", target))
+    found = find_product(unit)
     kind = tensor_cores.kind_of(found, target)
     assert kind is mma.KINDS["tf32"]
-    apply = warpgroups.GroupTiles if "width" in point else tiles.ProductTiles
-    apply(schedule, turn_operands(schedule, found, target, []), kind, point, target).run()
+    apply = tiles.GroupTiles if "width" in point else tiles.WarpTiles
+    apply(turn_operands(found), kind, point).run()
     a, b = arrays_of(schedule)
     made = outcome(target.lower(schedule.func), a, b, (m, n), np.float32, False)
     cut = wgmma.cut_tf32 if "width" in point else mma.round_tf32
@@ -200,8 +203,9 @@ def test_shares_of_a_product_that_nothing_follows():
         return te.sum(a[batch, row, r].astype("float32") * b[r, column].astype("float32"), axis=r)
 
     schedule = te.create_schedule(te.compute((1, m, n), body, name="C").op)
-    space = tensor_cores.tensor_core_space(schedule, "C", HOPPER, [])
-    space.apply({**space.default, "shares": 4, "parts": 1})
+    sketch = tensor_cores.match_warps(unit_of(schedule, "C", HOPPER))
+    point, _ = next(sketch.ranked())
+    sketch.apply({**point, "shares": 4, "parts": 1})
     random = np.random.default_rng(3)
     x, y = (random.standard_normal(shape).astype(np.float16) for shape in ((1, m, k), (k, n)))
     made = outcome(HOPPER.lower(schedule.func), x, y, (1, m, n), np.float32, False)

@@ -13,8 +13,9 @@ from weft.loop.interpreter import interpret
 from weft.loop.ir import Evaluate, For
 from weft.loop.verifier import verify
 from weft.loop.visit import walk_stmts
-from weft.targets.cuda import nvrtc, swizzle, tensor_cores, tiles, warpgroups
-from weft.targets.cuda.default import default_schedule
+from weft.plan.planner import contractions_of, unit_of
+from weft.targets.cuda import nvrtc, swizzle, tensor_cores, tiles
+from weft.targets.cuda.families import default_schedule
 from weft.targets.gpu.product import find_product
 from weft.targets.registry import find_target
 
@@ -50,9 +51,10 @@ def warp(warps_x=1, warps_y=1, warp_x=32, warp_y=16, step=4, stages=3, parts=1, 
 def check(m, n, k, turned, dtype, point):
     """Applies a point, and compares with numpy; gives the lowered program."""
     schedule, kind, reference = product(m, n, k, turned, dtype)
-    found = find_product(schedule, "D", [])
-    apply = warpgroups.GroupTiles if "width" in point else tiles.ProductTiles
-    apply(schedule, found, tensor_cores.kind_of(found, HOPPER), point, HOPPER).run()
+    (unit,) = contractions_of(unit_of(schedule, "D", HOPPER))
+    found = find_product(unit)
+    apply = tiles.GroupTiles if "width" in point else tiles.WarpTiles
+    apply(found, tensor_cores.kind_of(found, HOPPER), point).run()
     verify(schedule.func)
     random = np.random.default_rng(m + n + k)
     x = random.standard_normal((m, k)).astype(kind)

@@ -12,17 +12,18 @@ import pytest
 
 import weft
 from tests.codegen.c_support import opencl
-from tests.targets.test_spaces_attention import arrays_of, one_node
+from tests.targets.test_sketches_attention import arrays_of, one_node
 from weft.executor.passes import for_target, optimize
 from weft.executor.program import build_program
 from weft.graph.interpreter import interpret_graph
 from weft.loop.interpreter import interpret
 from weft.loop.verifier import verify
 from weft.models.language import bert_base
-from weft.ops.attention_fused import NAME, Sizes
+from weft.ops.attention_fused import NAME, SCORES, Sizes
+from weft.plan.planner import unit_of
 from weft.targets.cuda import nvrtc
-from weft.targets.gpu.attention import attention_space, proposal
-from weft.targets.gpu.default import default_schedule
+from weft.targets.gpu.attention import match, proposal
+from weft.targets.gpu.families import default_schedule
 from weft.targets.registry import find_target
 
 CUDA = find_target("cuda:sm_90a")
@@ -68,8 +69,9 @@ def check(graph, arrays=None, point=None, target=SMALL):
     """Interprets the schedule, as it is and lowered, and compares with the numpy meaning."""
     arrays = arrays_of(graph) if arrays is None else arrays
     schedule, given = program_of(graph, arrays)
-    space = attention_space(schedule, target)
-    space.apply({**space.default, **(point or {})})
+    sketch = match(unit_of(schedule, SCORES, target))
+    best, _ = next(sketch.ranked())
+    sketch.apply({**best, **(point or {})})
     verify(schedule.func)
     for func, strict in ((schedule.func, True), (target.lower(schedule.func), False)):
         out = np.full(graph.outputs[0].tensor.static, 7, np.float32)

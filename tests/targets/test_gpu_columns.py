@@ -12,9 +12,9 @@ from tests.targets.test_gpu_schedules import CUDA, SMALL, check, reduction, shap
 from weft import te
 from weft.schedule.facts import block_named, facts_of
 from weft.targets.cuda import nvrtc
-from weft.targets.cuda.default import default_schedule
+from weft.targets.cuda.families import default_schedule
 from weft.targets.gpu.columns import choose_columns, rounds_of
-from weft.targets.opencl.default import default_schedule as opencl_schedule
+from weft.targets.gpu.families import default_schedule as opencl_schedule
 
 
 def product(n, k, dtype="float32"):

@@ -9,7 +9,7 @@ import weft
 from tests.codegen.c_support import opencl
 from tests.targets.test_gpu_schedules import convolution, matmul, reduction, shape_of, softmax
 from weft import te
-from weft.targets.opencl.default import default_schedule
+from weft.targets.gpu.families import default_schedule
 
 
 def soft(a):

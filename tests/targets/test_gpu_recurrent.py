@@ -11,8 +11,8 @@ from tests.targets.test_gpu_schedules import CUDA, SMALL, check, shape_of
 from weft import te
 from weft.loop.tree import blocks_in, loops_in
 from weft.targets.cuda import nvrtc
-from weft.targets.cuda.default import default_schedule
-from weft.targets.opencl.default import default_schedule as opencl_default
+from weft.targets.cuda.families import default_schedule
+from weft.targets.gpu.families import default_schedule as opencl_default
 
 
 def sigmoid(x):

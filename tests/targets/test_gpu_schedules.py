@@ -19,8 +19,8 @@ from weft.expr.nodes import int_value
 from weft.loop.interpreter import interpret
 from weft.loop.tree import block_path, blocks_in, loops_in, loops_on
 from weft.loop.verifier import verify
-from weft.targets.cuda.default import default_schedule
-from weft.targets.gpu.default import default_schedule as plain_default
+from weft.targets.cuda.families import default_schedule
+from weft.targets.gpu.families import default_schedule as plain_default
 from weft.targets.registry import find_target
 
 CUDA = find_target("cuda:sm_90a")

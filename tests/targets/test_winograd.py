@@ -1,4 +1,4 @@
-"""Winograd's convolution on the CPU: its space at many points and layouts, the rule that chooses it, its exactness."""
+"""Winograd's convolution on the CPU: its sketch at many points and layouts, the rule that chooses it, its exactness."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from weft.models.builder import Builder
 from weft.ops.convolution import convolve_arrays
 from weft.ops.convolution_window import Window
 from weft.ops.convolution_winograd import NAME, SUMS, direct_weight, transform_weight, winograd_tensors
+from weft.plan.planner import Unit
 from weft.schedule.facts import block_named, facts_of, names_of
 from weft.targets.cpu.algorithms import Convolution, alternatives, convolution_algorithm, error_of
-from weft.targets.cpu.default import inline_cheap
-from weft.targets.cpu.spaces.winograd import register_tile, space
-from weft.targets.cpu.unit import Unit
+from weft.targets.cpu.families import inline_cheap
+from weft.targets.cpu.sketches.winograd import match, register_tile
 from weft.targets.registry import find_target
 
 NATIVE = find_target("native")
@@ -69,8 +69,8 @@ def convolved(x, w):
     return convolve_arrays(x.astype(np.float64), w.astype(np.float64), window, 1)
 
 
-def run_space(sizes, tile, layout, point, twice=False, change=lambda x: None):
-    """What the space's program computes, and what it should."""
+def run_sketch(sizes, tile, layout, point, twice=False, change=lambda x: None):
+    """What the sketch's program computes, and what it should."""
     batch, channels, features, height, width = sizes
     s, (x, u, plain, bias, skip, out) = program(*sizes, tile, twice)
     layouts = {}
@@ -78,11 +78,12 @@ def run_space(sizes, tile, layout, point, twice=False, change=lambda x: None):
         layouts = {"x": layout, "skip": Layout(LANES, PLAIN), "out": Layout(LANES, PLAIN)}
         apply_layouts(s, [("x", x), ("skip", skip), ("out", out)], layouts)
     inline_cheap(s)
-    unit = Unit(s, facts_of(block_named(s, SUMS)), None, {}, NATIVE, [u, plain])
-    found = space(unit)
+    unit = Unit(s, facts_of(block_named(s, SUMS)), NATIVE, [u, plain])
+    found = match(unit)
     assert found is not None
-    found.check(found.default)
-    chosen = {**found.default, **point}
+    best, _ = next(found.ranked())
+    found.check(best)
+    chosen = {**best, **point}
     found.apply(chosen)
     verify(s.func)
     assert unit.done == set(names_of(s))
@@ -127,14 +128,14 @@ POINTS = [
 @pytest.mark.parametrize("tile", [2, 4])
 @pytest.mark.parametrize("sizes,point", list(zip([*SIZES, SIZES[0]], POINTS)))
 def test_every_point_computes_the_convolution(sizes, point, tile, layout):
-    made, want = run_space(sizes, tile, layout, point)
+    made, want = run_sketch(sizes, tile, layout, point)
     np.testing.assert_allclose(made, want, atol=2e-5 * np.abs(want).max())
 
 
 @needs_lanes
 @pytest.mark.parametrize("layout", [None, Layout(LANES, RIM)], ids=["plain", "border"])
 def test_an_epilogue_that_reads_the_sums_twice(layout):
-    made, want = run_space(SIZES[0], 4, layout, {}, twice=True)
+    made, want = run_sketch(SIZES[0], 4, layout, {}, twice=True)
     np.testing.assert_allclose(made, want, atol=2e-5 * np.abs(want).max())
 
 
@@ -149,7 +150,7 @@ def spoil(x):
 @pytest.mark.parametrize("layout", [None, Layout(LANES, PLAIN), Layout(LANES, RIM)], ids=["plain", "blocks", "border"])
 @pytest.mark.parametrize("tile,point", [(4, {}), (2, POINTS[1])])
 def test_uneven_tiles_are_computed_directly(tile, point, layout):
-    made, want = run_space(SIZES[0], tile, layout, point, change=spoil)
+    made, want = run_sketch(SIZES[0], tile, layout, point, change=spoil)
     np.testing.assert_array_equal(np.isnan(made), np.isnan(want))
     np.testing.assert_array_equal(np.isinf(made), np.isinf(want))
     fine = np.isfinite(want)
@@ -161,7 +162,7 @@ def test_uneven_tiles_are_computed_directly(tile, point, layout):
 @needs_lanes
 def test_a_point_that_does_not_divide_is_refused():
     with pytest.raises(WeftError, match="evenly"):
-        run_space((1, 16, 3 * LANES, 8, 8), 2, None, {"vectors": 2, "panels": 1})
+        run_sketch((1, 16, 3 * LANES, 8, 8), 2, None, {"vectors": 2, "panels": 1})
 
 
 @pytest.mark.parametrize("registers", [16, 32])

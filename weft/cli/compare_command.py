@@ -71,7 +71,7 @@ class Row:
 def run(given: argparse.Namespace, screen: Screen) -> int:
     """The command; 1 where something differs."""
     if given.engine == "interpreter":
-        refuse(given, "target precision", "--engine interpreter computes what the model says, as numpy does it")
+        refuse(given, "target precision exact", "--engine interpreter computes what the model says, as numpy does it")
         if given.against == "interpreter":
             raise UsageError("--engine interpreter --against interpreter compares a thing with itself")
     if screen.as_json:
@@ -126,7 +126,7 @@ def our_values(graph: Graph, feeds: dict[str, Any], given: argparse.Namespace) -
 
 def _module(graph: Graph, feeds: Arrays, given: argparse.Namespace) -> Module:
     shapes = {name: array.shape for name, array in feeds.items()}
-    return compile(graph, given.target or "auto", shapes, given.precision, given.threads)
+    return compile(graph, given.target or "auto", shapes, given.precision, given.threads, given.exact or None)
 
 
 def rows_in_place(graph: Graph, feeds: Arrays, wanted: Arrays, given: argparse.Namespace) -> list[Row]:

@@ -46,7 +46,8 @@ def _write_onnx(given: argparse.Namespace, screen: Screen) -> list[Path]:
     from weft.cli.to_onnx import to_onnx
     from weft.graph.passes.infer import infer
 
-    refuse(given, "target precision size shape", "ONNX holds the model as it is, before it is compiled for anything")
+    why = "ONNX holds the model as it is, before it is compiled for anything"
+    refuse(given, "target precision exact size shape", why)
     output = output_path(given, ".onnx")
     output.write_bytes(to_onnx(infer(open_graph(given, screen))).SerializeToString())
     return [output]

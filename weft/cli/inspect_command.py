@@ -74,7 +74,8 @@ class Compiled:
 def run(given: argparse.Namespace, screen: Screen) -> int:
     """The command."""
     if given.stage == "graph":
-        refuse(given, "target precision input seed kernel", "the stage graph is the model before any of that matters")
+        why = "the stage graph is the model before any of that matters"
+        refuse(given, "target precision exact input seed kernel", why)
         _show_text(repr(_graph(given, screen)), "graph", "text", screen)
         return 0
     if given.stage == "fused":

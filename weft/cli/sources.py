@@ -45,6 +45,7 @@ def add_compiling(parser: argparse.ArgumentParser, runs: bool = True) -> None:
     """The options of the compiler; those of a run where the command runs what it compiles."""
     parser.add_argument("--target", help='the machine to compile for (default "auto": this one)')
     parser.add_argument("--precision", choices=list(PRECISIONS), help="compute in a narrower type (default fp32)")
+    parser.add_argument("--exact", action="store_true", help="without what rounds otherwise than plain sums do")
     if runs:
         parser.add_argument("--threads", type=count, help="the threads to use (default: all this process may use)")
 
@@ -118,7 +119,7 @@ def kind_of(given: argparse.Namespace) -> str:
     if name in names() and not path.is_file():
         return "built-in"
     if path.suffix == ".weft":
-        refuse(given, "batch target precision", f"{name} is compiled already, and what it is was chosen then")
+        refuse(given, "batch target precision exact", f"{name} is compiled already, and what it is was chosen then")
     if not path.is_file():
         known = f", and no built-in model of that name; there are {', '.join(names())}"
         raise UsageError(f"there is no file {name!r}{'' if path.suffix == '.weft' else known}")
@@ -144,7 +145,8 @@ def open_graph(given: argparse.Namespace, screen: Screen) -> Graph:
 def compiled(graph: Graph, shapes: Mapping[str, Sequence[int]], given: argparse.Namespace, screen: Screen) -> Module:
     """A graph compiled as the command line says."""
     with screen.working(f"compiling {graph.name}"):
-        return compile(graph, given.target or "auto", shapes, given.precision, getattr(given, "threads", None))
+        threads = getattr(given, "threads", None)
+        return compile(graph, given.target or "auto", shapes, given.precision, threads, given.exact or None)
 
 
 def open_module(given: argparse.Namespace, screen: Screen) -> Module:

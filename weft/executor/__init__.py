@@ -32,6 +32,8 @@ from weft.executor.files import compile_file
 from weft.executor.keys import Key
 from weft.executor.module import HostWarning, Module, compile_graph
 from weft.graph.ir import Graph
+from weft.plan.overrides import overriding
+from weft.schedule.trace import Trace
 from weft.targets.base import Target
 
 __all__ = ["HostWarning", "Module", "compile", "load"]
@@ -44,19 +46,28 @@ def compile(
     precision: str | None = None,
     threads: int | None = None,
     exact: bool | None = None,
+    schedules: Mapping[str, Trace] | None = None,
 ) -> Module:
     """A model as a module to call.
 
     `model` is a Graph, or an ONNX model: a path, its bytes, or a ModelProto. `shapes` binds symbolic sizes of inputs
     now, {"image": (1, 3, 224, 224)}; those left open are bound when the module is first called. `threads` is the
     default of its calls. `exact` turns off what rounds otherwise than plain float32 sums do (docs/precision.md);
-    without it the knob of that name decides.
+    without it the knob of that name decides. `schedules` are steps for kernels, by the name of a node that each
+    computes, instead of those that Weft chooses (docs/schedules.md).
 
         m = weft.compile("model.onnx")
         y = m(x)
     """
     if exact is not None:
         with knobs.override(exact=exact):
+            return compile(model, target, shapes, precision, threads, None, schedules)
+    if schedules:
+        wrong = [name for name, trace in schedules.items() if not isinstance(trace, Trace)]
+        if wrong:
+            given = _a(schedules[wrong[0]])
+            raise ArgumentError(f"the schedule of {wrong[0]!r} is a Trace (see docs/schedules.md), not {given}")
+        with overriding(schedules):
             return compile(model, target, shapes, precision, threads)
     import weft.ops  # noqa: F401  (fills the table of operators)
 

@@ -38,6 +38,7 @@ from weft.executor.abi import abi_hash
 from weft.executor.code_key import Opaque, operators_key, target_key
 from weft.graph.ir import Array, Graph, dtype_name
 from weft.graph.text import constant_table, format_graph
+from weft.plan import overrides
 from weft.runtime.cache_folder import (
     cache_folder,
     mark_used,
@@ -149,6 +150,7 @@ def _name(described: dict[str, Any], target: Target, precision: str | None) -> s
         "precision": precision,
         "knobs": [[one.name, repr(one.value)] for one in knobs.describe() if one.name not in NO_MATTER],
         "operators": registered,
+        "schedules": overrides.identity(),
         "weft": _weft(),
     }
     return hashlib.sha256(json.dumps(whole).encode()).hexdigest()[:40]

@@ -11,7 +11,7 @@ import re
 from collections import OrderedDict
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -32,7 +32,9 @@ from weft.loop.passes.turn_loops import turns_by_call
 from weft.loop.regions import conjuncts
 from weft.loop.tree import BUFFER_NOTES, blocks_in
 from weft.loop.verifier import verify
+from weft.plan.overrides import apply_override
 from weft.plan.planner import picks_by_default
+from weft.schedule.trace import Trace
 from weft.targets.base import Target
 
 MOST_CACHED = 512
@@ -103,9 +105,13 @@ class Lifted:
     parameters: tuple[int | Packing, ...]
 
 
+def _fact(value: object) -> str:
+    return repr(sorted(value)) if isinstance(value, (set, frozenset)) else repr(value)
+
+
 def plan_schedule(program: GroupProgram, target: Target, fixed: Sequence[Buffer]) -> None:
     """Gives a program its schedule: what a target chooses without a trial. `fixed` are parameters that never change."""
-    target.spec.schedule(program.schedule, target, fixed)
+    program.schedule.plan(target, fixed)
 
 
 class KernelCompiler:
@@ -119,19 +125,24 @@ class KernelCompiler:
         """Values that hold many zeros."""
         self.block = 1
         """How many channels of a convolution's sums lie together."""
+        self.machine = "|".join(f"{one.name}={_fact(getattr(target, one.name))}" for one in fields(target))
+        """The facts about the target, as a part of what kernels are known by."""
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="weft-llvm")
 
     def compile(
-        self, program: GroupProgram, constants: Mapping[Value, Array], label: str
+        self, program: GroupProgram, constants: Mapping[Value, Array], label: str, given: Trace | None = None
     ) -> tuple[Kernel, tuple[int | Packing, ...]]:
-        """The kernel of a program, and its parameters; raises a WeftError where there is none."""
+        """The kernel of a program, and its parameters; raises a WeftError where there is none.
+
+        `given` is a schedule that a user gave for it.
+        """
         fixed = [buffer for value, buffer in program.inputs if value in constants]
+        if given is not None or not picks_by_default():
+            return self._make(program, fixed, label, given)
         key = self._key(program, fixed)
         found = _CACHE.get(key)
-        if not picks_by_default():
-            return self._make(program, fixed, label, key)
         if found is None:
-            found = self._make(program, fixed, label, key)
+            found = self._make(program, fixed, label)
             _CACHE[key] = found
             if len(_CACHE) > MOST_CACHED:
                 _CACHE.popitem(last=False)
@@ -140,21 +151,25 @@ class KernelCompiler:
         return found
 
     def _key(self, program: GroupProgram, fixed: list[Buffer]) -> str:
+        """What a program is known by before it is planned: itself, and every fact that a choice may use."""
         func = with_arguments(program.schedule.func, program.buffers).replace(name="kernel")
-        target = self.target
-        machine = f"{target.kind}|{target.triple}|{target.cpu}|{sorted(target.features)}|{target.cores}"
         borders = [(buffer.name, layout) for buffer, layout in program.bordered]
-        text = f"{machine}|{[b.name for b in fixed]}|{borders}|{func!r}"
+        text = f"{self.machine}|{[b.name for b in fixed]}|{borders}|{func!r}"
         return hashlib.sha256(text.encode()).hexdigest()
 
     def _make(
-        self, program: GroupProgram, fixed: list[Buffer], label: str, key: str
+        self, program: GroupProgram, fixed: list[Buffer], label: str, given: Trace | None = None
     ) -> tuple[Kernel, tuple[int | Packing, ...]]:
-        plan_schedule(program, self.target, fixed)
+        if given is None:
+            plan_schedule(program, self.target, fixed)
+        else:
+            apply_override(program.schedule, given, label)
         func = fill_borders(with_arguments(program.schedule.func, program.buffers), program.bordered)
         lifted = lift_packing(func, fixed)
         plain = re.sub(r"\W", "_", label)[:40]
-        named = _with_overlaps(lifted.func.replace(name=f"k_{plain}_{key[:12]}"))
+        # Kernels are told apart by what they do: two schedules of one program are two kernels.
+        scheduled = hashlib.sha256(f"{self.machine}|{lifted.func.replace(name='kernel')!r}".encode()).hexdigest()
+        named = _with_overlaps(lifted.func.replace(name=f"k_{plain}_{scheduled[:12]}"))
         try:
             verify(named)
             return self._generated(named, label), lifted.parameters

@@ -31,6 +31,7 @@ from weft.graph.opspec import blame
 from weft.graph.passes.fuse import Group
 from weft.graph.passes.layout import Layout
 from weft.loop.passes.check_bounds import VALUES
+from weft.plan.overrides import override_for
 from weft.schedule.facts import FINITE, OFTEN_ZERO
 from weft.targets.base import Target
 
@@ -151,6 +152,8 @@ def _group_items(
     try:
         return [_launch(nodes, outputs, constants, compiler)]
     except WeftError as error:
+        if override_for(node.name for node in nodes) is not None:
+            raise  # what a user gave is obeyed or refused
         reason = _reason(error, nodes)
     if len(nodes) == 1:
         return [OnHost(nodes[0], reason)]
@@ -198,7 +201,8 @@ def _launch(
     if noted_values:
         program.note(VALUES, noted_values)
     try:
-        kernel, parameters = compiler.compile(program, constants, label)
+        given = override_for(node.name for node in nodes)
+        kernel, parameters = compiler.compile(program, constants, label, given)
     except (AssertionError, AttributeError, LookupError, TypeError, ValueError, ArithmeticError) as error:
         if isinstance(error, WeftError):
             raise

@@ -26,7 +26,17 @@ from weft.executor import cache
 from weft.executor.constants import Reload, lighten
 from weft.executor.device import DeviceRunner
 from weft.executor.kernels import KernelCompiler
-from weft.executor.lower import Item, Launch, Lowered, OnHost, assemble, choose_items, settle_views, touched_plainly
+from weft.executor.lower import (
+    Item,
+    Launch,
+    Lowered,
+    OnHost,
+    Rest,
+    assemble,
+    choose_items,
+    settle_views,
+    touched_plainly,
+)
 from weft.executor.passes import for_target, optimize
 from weft.executor.run import Runner
 from weft.executor.steps import HostStep
@@ -35,6 +45,7 @@ from weft.graph.ir import Array, Graph, TensorType, Value
 from weft.graph.opspec import has
 from weft.graph.passes.fuse import Group, fuse
 from weft.graph.passes.layout import choose_layouts
+from weft.plan import overrides
 from weft.runtime.jit import JitModule, defined_names
 from weft.targets.base import Target
 
@@ -144,6 +155,7 @@ class Executor:
         self._bound = deciding_inputs(graph)
         self._settings = knobs.snapshot(without=cache.NO_MATTER)
         """The knobs when the model was given to be compiled: they hold for what is compiled at a later call too."""
+        self._overrides = overrides.in_force()
 
     @property
     def graph(self) -> Graph:
@@ -230,7 +242,7 @@ class Executor:
 
     def form(self, shapes: Mapping[str, Sequence[int]], values: Mapping[str, Array]) -> Specialization:
         """The compiled form for these shapes and values of inputs: from the cache on disk, or made now."""
-        with knobs.override(**self._settings):
+        with knobs.override(**self._settings), overrides.overriding(self._overrides):
             return self._form(shapes, values)
 
     def _form(self, shapes: Mapping[str, Sequence[int]], values: Mapping[str, Array]) -> Specialization:
@@ -248,12 +260,13 @@ class Executor:
         return made
 
     def _rebuild(self, shapes: Mapping[str, Sequence[int]], values: Mapping[str, Array]) -> Specialization:
-        with knobs.override(**self._settings):
+        with knobs.override(**self._settings), overrides.overriding(self._overrides):
             return self._build(shapes, values)
 
     def _build(self, shapes: Mapping[str, Sequence[int]], values: Mapping[str, Array]) -> Specialization:
         graph = for_target(optimize(self.graph, shapes, values), self.target, self.precision)
         lowered = lower_graph(graph, self.target, self.rest)
+        _check_overrides(self.graph, lowered)
         if self.target.on_device:
             programs = {kernel.symbol: kernel.program for kernel in lowered.kernels if kernel.program is not None}
             runner: Runner | DeviceRunner
@@ -294,6 +307,17 @@ class Executor:
             return self._inner(graph, {})
         with knobs.override(**self._settings):
             return Executor(graph, self.target, self.precision)
+
+
+def _check_overrides(graph: Graph, lowered: Lowered) -> None:
+    """Raises where a schedule was given for what is no kernel."""
+    kernels = {node.name for item in lowered.items if isinstance(item, Launch) for node in item.nodes}
+    unknown = [name for name in overrides.in_force() if name not in kernels]
+    if unknown and not any(isinstance(item, Rest) for item in lowered.items):
+        known = ", ".join(sorted(filter(None, kernels))[:20])
+        there = {node.name for node in graph.nodes}
+        said = "is computed by no kernel of its own name" if unknown[0] in there else "is no node of the model"
+        raise ArgumentError(f"a schedule was given for {unknown[0]!r}, which {said}; kernels compute {known}")
 
 
 def lower_graph(graph: Graph, target: Target, make_rest: Callable[[Graph], Any]) -> Lowered:

@@ -11,6 +11,7 @@
     traits                                           facts that passes ask for: see `Trait` and `has`
     multiplies                                       how many of the first inputs are multiplied with one another, and
                                                      may be narrower than the sums
+    steps(node, arrays) -> int                       what evaluate costs, where nothing else tells (`graph/steps.py`)
 
 The compiler calls them as `types`, `run`, `tensors` and `expanded`: there what must hold is checked, and whatever goes
 wrong becomes a NodeError that names the node, so that no model shows an exception of Python's or numpy's own.
@@ -260,6 +261,7 @@ InferFunction = Callable[[Infer], Sequence[Type]]
 EvaluateFunction = Callable[..., Any]
 ComputeFunction = Callable[..., Any]
 ExpandFunction = Callable[[Node, Any], Any]
+StepsFunction = Callable[[Node, Sequence[Array | None]], int]
 
 
 class OpSpec:
@@ -267,7 +269,7 @@ class OpSpec:
 
     __slots__ = (
         "name", "domain", "infer", "evaluate", "compute", "kind", "shape_inputs", "expand", "takes", "requires",
-        "traits", "multiplies",
+        "traits", "multiplies", "steps",
     )  # fmt: skip
 
     def __init__(
@@ -282,6 +284,7 @@ class OpSpec:
         expand: ExpandFunction | None = None,
         takes: str | None = None,
         requires: Sequence[Relation] = (),
+        steps: StepsFunction | None = None,
     ) -> None:
         self.name = name
         self.domain = domain
@@ -295,6 +298,7 @@ class OpSpec:
         self.requires = tuple(requires)
         self.traits: frozenset[str] = frozenset()
         self.multiplies = 0
+        self.steps = steps
 
     def kind_of(self, node: Node) -> str:
         """How this use of the operator fuses."""
@@ -324,7 +328,7 @@ class OpSpec:
 
     def meaning(self) -> EvaluateFunction:
         """`evaluate`; a user's function cannot write to its inputs, and its results are looked at."""
-        return functools.partial(_guarded, self.evaluate) if (self.domain, self.name) in _OF_USERS else self.evaluate
+        return functools.partial(_guarded, self.evaluate) if is_of_users(self) else self.evaluate
 
     def run(self, node: Node, arrays: Sequence[Any], run_graph: Any = None) -> list[Any]:
         """The outputs for these inputs, by the numpy meaning: always a list."""
@@ -503,6 +507,11 @@ def has(node: Node, *traits: Trait) -> bool:
     """Whether a node's operator has one of these traits."""
     spec = find_operator(node.op, node.domain)
     return spec is not None and not spec.traits.isdisjoint(traits)
+
+
+def is_of_users(spec: OpSpec) -> bool:
+    """Whether an operator came by `register_operator`."""
+    return (spec.domain, spec.name) in _OF_USERS
 
 
 def operators() -> Mapping[tuple[str, str], OpSpec]:

@@ -169,7 +169,7 @@ def substitute_stmt(s: Stmt, mapping: Mapping[Var, Expr]) -> Stmt:
     return on_stmt(s)
 
 
-def _same(self: Mutator, e: Expr) -> Expr:
+def _same(self: ExprMutator, e: Expr) -> Expr:
     return e
 
 

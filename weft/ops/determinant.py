@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from weft import te
 from weft.core.dtypes import dtype
 from weft.expr.nodes import Expr
-from weft.graph.ir import Array, TensorType, Type
+from weft.graph.ir import Array, Node, TensorType, Type
 from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, register
 from weft.ops.movement_indices import kernels_know, output_type
 
@@ -62,4 +62,8 @@ def _compute(c: Compute, x: te.Tensor) -> Any:
     return te.compute(c.out_shape(), body, name="determinant")
 
 
-register(OpSpec("Det", _infer, _evaluate, _compute, "injective", takes="X:float[*b n n]"))
+def _steps(node: Node, arrays: Sequence[Array | None]) -> int:
+    return sum(array.size * array.shape[-1] for array in arrays if array is not None and array.ndim)
+
+
+register(OpSpec("Det", _infer, _evaluate, _compute, "injective", takes="X:float[*b n n]", steps=_steps))

@@ -12,6 +12,7 @@ from weft.graph.ir import Array, Dim, TensorType, Type
 from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
 from weft.graph.shapes import normal_axis, unknown_dim
 from weft.graph.signature import Points, Within
+from weft.graph.steps import elements_of
 from weft.ops.movement_indices import (
     axis_of,
     choose,
@@ -299,4 +300,4 @@ def _nonzero(c: Evaluate, x: Array) -> Array:
     return np.array(np.nonzero(x), np.int64).reshape(x.ndim, -1)
 
 
-register(OpSpec("NonZero", _nonzero_infer, _nonzero, takes="X"))
+register(OpSpec("NonZero", _nonzero_infer, _nonzero, takes="X", steps=elements_of))

@@ -98,14 +98,24 @@ def _views(c: Evaluate, x: Array, fill: Any) -> tuple[Array, Window, Ints]:
     return windows_of(padded, cropped, outs), window, outs
 
 
-def _kernel_dims(rank: int) -> Ints:
-    return tuple(range(2 + rank, 2 + 2 * rank))
+def _reduced(c: Evaluate, x: Array, fill: Any, reduce: Any) -> tuple[Array, Window, Ints]:
+    """Every window reduced, one dimension after the other: k + k steps for each of them, not k * k."""
+    window = Window(c, c.need("kernel_shape"))
+    outs = _static_outs(window, x.shape[2:])
+    one = _cropped(window, x.shape[2:], outs)
+    made = pad_array(x, one.reach(x.shape[2:], outs), fill)
+    for axis, (size, kernel, stride, gap) in enumerate(zip(outs, one.kernel, one.strides, one.dilations)):
+        step = made.strides[2 + axis]
+        shape = (*made.shape[: 2 + axis], size, *made.shape[3 + axis :], kernel)
+        moves = (*made.strides[: 2 + axis], stride * step, *made.strides[3 + axis :], gap * step)
+        made = reduce(np.lib.stride_tricks.as_strided(made, shape, moves, writeable=False), axis=-1)
+    return made, window, outs
 
 
 def _evaluate_max(c: Evaluate, x: Array) -> Any:
-    view, window, outs = _views(c, x, least_value(x.dtype))
     if c.output_count < 2:
-        return np.asarray(view.max(axis=_kernel_dims(len(outs))))
+        return _reduced(c, x, least_value(x.dtype), np.max)[0]
+    view, window, outs = _views(c, x, least_value(x.dtype))
     flat = view.reshape(*x.shape[:2], *outs, -1)
     window = _cropped(window, x.shape[2:], outs)
     inside, position = _positions(window, x.shape[2:], outs, bool(c.get("storage_order", 0)))
@@ -151,17 +161,15 @@ def _counts(window: Window, sizes: Sequence[int], outs: Ints, include_pad: bool)
 
 def _evaluate_average(c: Evaluate, x: Array) -> Array:
     wide = exact_type(str(x.dtype)) or x.dtype
-    view, window, outs = _views(c, x.astype(wide), 0)
+    total, window, outs = _reduced(c, x.astype(wide), 0, np.sum)
     counts = _counts(window, x.shape[2:], outs, bool(c.get("count_include_pad", 0)))
-    total = view.sum(axis=_kernel_dims(len(outs)))
     return np.asarray((total / np.maximum(counts, 1).astype(wide)).astype(x.dtype))
 
 
 def _evaluate_lp(c: Evaluate, x: Array) -> Array:
     wide = exact_type(str(x.dtype)) or x.dtype
     p = int(c.get("p", 2))
-    view, _, outs = _views(c, np.abs(x.astype(wide)) ** p, 0)
-    total = view.sum(axis=_kernel_dims(len(outs)))
+    total = _reduced(c, np.abs(x.astype(wide)) ** p, 0, np.sum)[0]
     return np.asarray((total ** (1.0 / p)).astype(x.dtype))
 
 

@@ -5,12 +5,13 @@ TopK puts NaN above every number, and of equal elements the earlier one first.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from weft import te
-from weft.graph.ir import Array, Dim, TensorType, Type
+from weft.graph.ir import Array, Dim, Node, TensorType, Type
 from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
 from weft.graph.shapes import unknown_dim
 from weft.ops.movement_indices import axis_of, with_dim
@@ -56,7 +57,22 @@ def _topk_compute(c: Compute, x: te.Tensor, k: Any) -> Any:
     return top_k(c, x, axis_of(c, x.ndim, -1))
 
 
-register(OpSpec("TopK", _topk_infer, _topk, _topk_compute, shape_inputs=(1,), takes="X:number[_ *s], K:int[]|[1]"))
+def _topk_steps(node: Node, arrays: Sequence[Array | None]) -> int:
+    """Those of a sort, whose kernel has loops that the data end."""
+    return sum(array.size.bit_length() * array.size for array in arrays if array is not None)
+
+
+register(
+    OpSpec(
+        "TopK",
+        _topk_infer,
+        _topk,
+        _topk_compute,
+        shape_inputs=(1,),
+        takes="X:number[_ *s], K:int[]|[1]",
+        steps=_topk_steps,
+    )
+)
 
 
 # ---------------------------------------------------------------------------------------------------------- Unique

@@ -117,7 +117,12 @@ def _match(c: Evaluate, x: Array) -> Array:
     return np.array(found, bool).reshape(x.shape)
 
 
-register(OpSpec("RegexFullMatch", lambda c: [TensorType("bool", c.tensor(0).shape)], _match, takes="X:string"))
+def _match_infer(c: Infer) -> list[Type]:
+    return [TensorType("bool", c.tensor(0).shape)]
+
+
+# A pattern may ask for steps without end: that is for who runs the model to want, not for who compiles it.
+register(OpSpec("RegexFullMatch", _match_infer, _match, takes="X:string", steps=lambda node, arrays: 1 << 62))
 
 
 # ------------------------------------------------------------------------------------------------- TfIdfVectorizer

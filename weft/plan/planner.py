@@ -3,7 +3,7 @@
 In: the schedule of a fused group as `te.create_schedule` gives it, a target, and the parameters that never change. Out:
 the same schedule, with loops that run well. What a target offers is its `Families` (part of its manifest):
 
-    inline        producers that cost little are inlined into their readers
+    inline        what it may cost to compute a producer again: such producers are inlined into their readers
     whole         sketches of a contraction together with the stages around it (attention, Winograd)
     contractions  sketches of a contraction with the elementwise block that reads its sums (its epilogue)
     rest          ways for what is no contraction, tried in order: rows, reductions, recurrences, elementwise blocks
@@ -28,6 +28,7 @@ from typing import Any
 from weft.expr.nodes import Buffer, Var
 from weft.loop.ir import Block
 from weft.plan.contraction import Contraction, contraction_of, is_sum_of_products, producers_of_epilogue
+from weft.plan.inline import Inlining, inline_producers
 from weft.plan.sketch import Point, Sketch
 from weft.schedule.facts import Facts, block_named, facts_of, names_of
 from weft.schedule.schedule import Schedule
@@ -79,7 +80,7 @@ Pick = Callable[[Unit, Sequence[Sketch]], Iterable[Choice]]
 class Families:
     """What a target offers for the parts of a program."""
 
-    inline: Callable[[Schedule], None]
+    inline: Inlining
     whole: tuple[Match, ...]
     contractions: tuple[Match, ...]
     rest: tuple[Way, ...]
@@ -88,6 +89,8 @@ class Families:
     """What is done to a program before its units are looked at."""
     is_scheduled: Callable[[Schedule, str], bool] = lambda schedule, name: False
     """Whether a block needs nothing further although no unit took it."""
+    schedules_all: bool = False
+    """Whether each block has to be scheduled in the end, also the copies that a sketch made."""
     reads_once: Callable[[Facts, Collection[Buffer]], bool] = lambda facts, constants: False
     """Whether a contraction is better read as a reduction: its operand streams through once."""
 
@@ -133,31 +136,37 @@ def picks_by_default() -> bool:
 def plan(schedule: Schedule, target: Any, families: Families, constants: Collection[Buffer] = ()) -> None:
     """Schedules a program in place, with the pick in force."""
     pick = _PICK.get()
-    families.inline(schedule)
+    inline_producers(schedule, families.inline)
     done: set[str] = set()
     if families.first is not None:
         families.first(schedule, target, done)
     for name in names_of(schedule):
-        unit = _unit(schedule, name, target, constants, done)
+        unit = unit_of(schedule, name, target, constants, done)
         if is_sum_of_products(unit.facts) and choose(unit, families.whole, pick):
             break
     for name in reversed(names_of(schedule)):
         if name in done or name not in names_of(schedule) or families.is_scheduled(schedule, name):
             continue
         with schedule.attempt(f"unit {name}", done) as tried:
-            _schedule_unit(_unit(schedule, name, target, constants, done), families, pick)
+            _schedule_unit(unit_of(schedule, name, target, constants, done), families, pick)
         if not tried:
-            families.plain(_unit(schedule, name, target, constants, done))
+            families.plain(unit_of(schedule, name, target, constants, done))
         done.add(name)
+    for name in names_of(schedule) if families.schedules_all else ():
+        if not families.is_scheduled(schedule, name):
+            families.plain(unit_of(schedule, name, target, constants, done))
 
 
-def _unit(schedule: Schedule, name: str, target: Any, constants: Collection[Buffer], done: set[str]) -> Unit:
-    return Unit(schedule, facts_of(block_named(schedule, name)), target, constants, done)
+def unit_of(
+    schedule: Schedule, name: str, target: Any, constants: Collection[Buffer] = (), done: set[str] | None = None
+) -> Unit:
+    """A block by itself."""
+    return Unit(schedule, facts_of(block_named(schedule, name)), target, constants, set() if done is None else done)
 
 
 def _schedule_unit(unit: Unit, families: Families, pick: Pick) -> None:
     """Schedules a block with the contraction, or the earlier stages, that belong to its loops."""
-    for part in _contractions(unit):
+    for part in contractions_of(unit):
         if not families.reads_once(part.facts, unit.constants) and choose(part, families.contractions, pick):
             unit.done.add(part.facts.block.name)
             return
@@ -165,7 +174,7 @@ def _schedule_unit(unit: Unit, families: Families, pick: Pick) -> None:
         families.plain(unit)
 
 
-def _contractions(unit: Unit) -> Iterator[Unit]:
+def contractions_of(unit: Unit) -> Iterator[Unit]:
     """The block itself where it sums products; else those blocks whose sums it takes as their epilogue."""
     facts = unit.facts
     if facts.is_ordered:

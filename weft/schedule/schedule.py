@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 import weft.schedule.primitives  # noqa: F401  (registers every primitive)
+from weft.core import hooks
 from weft.core.errors import ScheduleError, WeftError
 from weft.core.html import folded, preformatted, tag
 from weft.core.knobs import knobs
@@ -127,6 +128,17 @@ class Schedule:
         self._handles = dict(other._handles)
         self._axes = {name: list(loops) for name, loops in other._axes.items()}
         self._consumed = dict(other._consumed)
+
+    def plan(self, target: Any = "native", constants: Sequence[Any] = ()) -> Trace:
+        """Gives the program the schedule that Weft would choose for it in a model; its steps, to print or keep.
+
+        `constants` are tensors that never change. The steps are ordinary ones: others may follow.
+
+            print(s.plan("native").as_python())
+        """
+        machine, begun = hooks.find_target(target), len(self.trace.steps)
+        machine.spec.schedule(self, machine, [c if isinstance(c, Buffer) else c.outputs[0] for c in constants])
+        return Trace(self.trace.steps[begun:])
 
     @contextmanager
     def attempt(

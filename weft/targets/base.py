@@ -92,6 +92,13 @@ class ThreadFacts:
     """Whether matrix instructions take operands in shared memory for 128 threads together."""
     has_async_copy: bool = False
     """Whether copies into shared memory can run while threads do other work."""
+    gigahertz: float = 1.0
+    lanes: int = 128
+    """Multiplications and additions of float32 that a multiprocessor does in one cycle."""
+    matrix_products: int = 0
+    """Products of 16-bit floats that its matrix instructions do in one cycle; bytes are twice as many, tf32 half."""
+    model: Any = None
+    """The numbers of a cost model that were fitted to the machine; None where nobody has measured it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ import numpy as np
 from tests.graph.strategies import check
 from weft.graph.passes.fold import fold
 from weft.graph.text import format_graph, parse_graph
+from weft.models.builder import Builder
 
 
 def test_constants_and_shapes():
@@ -185,3 +186,22 @@ graph g(%x: float32[2]) -> (%y) {
 }
 """)
     assert "Gather" in format_graph(fold(graph))
+
+
+def products(size):
+    """Two products of constants, and nothing else."""
+    b = Builder("products")
+    left, right = (b.constant(np.full((size, size), value, np.float32)) for value in (2, 3))
+    return b.finish(b.node("MatMul", left, right), b.node("MatMul", right, left))
+
+
+def test_the_steps_of_all_nodes_are_counted_together(monkeypatch):
+    assert not fold(products(100)).nodes
+    monkeypatch.setattr("weft.graph.passes.fold.MOST_STEPS", 3 * 100**3)  # two for each multiply-add
+    left = fold(products(100))
+    assert len(left.nodes) == 1 and len(fold(left).nodes) == 0
+
+
+def test_few_steps_for_each_element_are_free(monkeypatch):
+    monkeypatch.setattr("weft.graph.passes.fold.MOST_STEPS", 0)
+    assert len(fold(products(100)).nodes) == 2 and not fold(products(32)).nodes

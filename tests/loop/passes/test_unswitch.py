@@ -61,6 +61,26 @@ def test_what_all_statements_ask_for_is_asked_first():
     assert repr(done).count("if p < 5 and") == 1 and "if 1 < p" in repr(done)
 
 
+def test_how_far_the_loops_around_run_is_known():
+    """Two rows of tiles at a time, of which the last has one: what stores asks only for whole pairs."""
+    text = (
+        HEAD
+        + """
+    for o in range(3):
+        for i in range(2) @{"unswitch": "flags"}:
+            allocate D: float32[1] local:
+                if o*2 + i < 5:
+                    D[0] = select(0i32 < flags[o*2 + i], A[o*2 + i], E[o*2 + i])
+                if o < 2:
+                    C[o*2 + i] = D[0]
+"""
+    )
+    func = parse_func(text)
+    done = unswitch(func)
+    same_meaning(func, done)
+    assert "select" not in repr(done) and repr(done).count("flags[") == 2
+
+
 @pytest.mark.parametrize(
     "change",
     [

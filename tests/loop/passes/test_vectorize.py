@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+import weft
 from tests.loop.passes.strategies import expect, same_meaning
+from weft import te
 from weft.expr.visit import walk
 from weft.loop.ir import For
 from weft.loop.parser import parse_func
@@ -108,7 +110,7 @@ func f(A: float32[4], B: float32[4, 13], C: float32[13]) @{"flat": true}:
     )
 
 
-@pytest.mark.parametrize("extent", [3, 12, 24, 28, 63, 64, 67, 100])
+@pytest.mark.parametrize("extent", [3, 12, 16, 24, 28, 32, 63, 64, 67, 100])
 def test_no_lane_count_is_odd_in_any_statement(extent):
     """Names, masks, temporaries and loops inside the vectorized loop are there once for each vector."""
     done = check(f"""
@@ -124,6 +126,26 @@ func f(A: float32[{extent}, 4], C: float32[{extent}]):
 """)
     exprs = (node for stmt in walk_stmts(done.body) for e in child_exprs(stmt) for node in walk(e))
     assert {node.dtype.lanes.bit_count() for node in exprs} == {1}
+
+
+@pytest.mark.parametrize("lanes", [24, 28, 32])
+def test_a_tile_of_any_width_is_vectors_in_machine_code(lanes):
+    """24 lanes were 745 instructions where 16 were 48: each lane by itself, in and out of a vector."""
+
+    def instructions(width):
+        A, W = te.placeholder((60, 256), name="A"), te.placeholder((256, 3360), name="W")
+        k = te.reduce_axis((0, 256), name="k")
+        C = te.compute((60, 3360), lambda i, j: te.sum(A[i, k] * W[k, j], axis=k), name="C")
+        s = te.create_schedule(C.op)
+        i, j = s[C].op.axis
+        (io, ii), (jo, ji) = s[C].split(i, 6), s[C].split(j, width)
+        s[C].reorder(io, jo, s[C].op.reduce_axis[0], ii, ji)
+        s[C].unroll(ii)
+        s[C].vectorize(ji)
+        text = weft.build(s, [A, W, C], target="x86_64-unknown-linux-gnu,cpu=skylake-avx512").assembly()
+        return sum(line.startswith("\t") and not line.startswith("\t.") for line in text.splitlines())
+
+    assert instructions(lanes) < 4 * instructions(16)
 
 
 def test_a_reduction_stays_serial():

@@ -76,7 +76,7 @@ def _load(c: Context, e: Load) -> str:
         value = c.broadcast(types.memory_type(e.buffer.dtype), one, e.dtype.lanes)
     elif ramp is not None and stride == 1:
         align = _alignment(c, e.buffer, ramp[0])
-        value = _load_vector(c, e.buffer, c.value(ramp[0]), e.dtype.lanes, align, mask)
+        value = _load_vector(c, e.buffer, ramp[0], e.dtype.lanes, align, mask)
     elif ramp is not None and stride == -1:
         value = _load_reversed(c, e.buffer, ramp[0], e.dtype.lanes, mask)
     elif ramp is not None and stride == 2 and mask is None:
@@ -90,17 +90,17 @@ def _load_scalar(c: Context, buffer: Buffer, index: Expr) -> str:
     kind, align = types.memory_type(buffer.dtype), min(buffer.dtype.bytes, c.aligned.get(buffer, 1))
     suffix = f", align {align}{c.module.access(buffer)}"
     if c.mask is None or _in_bounds(c, buffer, index):
-        return c.emit(f"load {kind}, ptr {c.element(buffer, c.value(index))}{suffix}")
+        return c.emit(f"load {kind}, ptr {c.element(buffer, index)}{suffix}")
     assert c.any_lane is not None
     some = c.any_lane()
     nothing = c.alloca("i64", 8)
     c.entry.append(f"  store i64 0, ptr {nothing}, align 8")
-    pointer = c.element(buffer, c.value(index), "")
+    pointer = c.element(buffer, index, "")
     chosen = c.emit(f"select i1 {some}, ptr {pointer}, ptr {nothing}")
     return c.emit(f"load {kind}, ptr {chosen}{suffix}")
 
 
-def _load_vector(c: Context, buffer: Buffer, index: str, lanes: int, align: int, mask: str | None) -> str:
+def _load_vector(c: Context, buffer: Buffer, index: str | Expr, lanes: int, align: int, mask: str | None) -> str:
     kind = f"<{lanes} x {types.memory_type(buffer.dtype)}>"
     if mask is None:
         return c.emit(f"load {kind}, ptr {c.element(buffer, index)}, align {align}{c.module.access(buffer)}")
@@ -146,7 +146,7 @@ def _pointers(c: Context, buffer: Buffer, index: Expr, ramp: tuple[Expr, Expr] |
     """A pointer for each lane; a ramp of constant stride is one pointer and constant offsets."""
     element = types.memory_type(buffer.dtype)
     if ramp is not None and isinstance(ramp[1], Const):
-        start = c.element(buffer, c.value(ramp[0]), "")
+        start = c.element(buffer, ramp[0], "")
         offsets = types.constant_vector("i64", [ramp[1].value * lane for lane in range(lanes)])
         return c.emit(f"getelementptr {element}, ptr {start}, <{lanes} x i64> {offsets}")
     return c.emit(f"getelementptr {element}, ptr {c.base(buffer)}, <{lanes} x i64> {c.value(index)}")
@@ -201,7 +201,7 @@ def _store(c: Context, s: Store, mask: str | None, predicate: Expr | None = None
     if s.value.dtype.scalar is not buffer.dtype:
         raise InternalError(f"store of {s.value.dtype} to buffer {buffer.name!r} of {buffer.dtype}")
     if lanes == 1:
-        pointer = c.element(buffer, c.value(index))
+        pointer = c.element(buffer, index)
         return c.line(
             f"store {element} {value}, ptr {pointer}, align {_scalar_align(c, buffer)}{c.module.access(buffer)}"
         )
@@ -211,7 +211,7 @@ def _store(c: Context, s: Store, mask: str | None, predicate: Expr | None = None
     ramp = as_ramp(index, c.definitions)
     stride = ramp[1].value if ramp is not None and isinstance(ramp[1], Const) else None
     if ramp is not None and stride == 1:
-        place, align = c.value(ramp[0]), _alignment(c, buffer, ramp[0])
+        place, align = ramp[0], _alignment(c, buffer, ramp[0])
         if mask is not None and buffer in c.private and _in_bounds(c, buffer, index):
             old = _load_vector(c, buffer, place, lanes, align, None)
             value, mask = c.emit(f"select <{lanes} x i1> {mask}, {kind} {value}, {kind} {old}"), None
@@ -224,7 +224,9 @@ def _store(c: Context, s: Store, mask: str | None, predicate: Expr | None = None
         _scatter(c, buffer, index, ramp, value, lanes, mask)
 
 
-def _store_vector(c: Context, buffer: Buffer, index: str, value: str, lanes: int, align: int, mask: str | None) -> None:
+def _store_vector(
+    c: Context, buffer: Buffer, index: str | Expr, value: str, lanes: int, align: int, mask: str | None
+) -> None:
     kind = f"<{lanes} x {types.memory_type(buffer.dtype)}>"
     if mask is None:
         pointer = c.element(buffer, index)

@@ -6,11 +6,14 @@
     %y = If(%true) {then, else}            the nodes of the branch
     %y = Loop(0, _, %x) {body}             %y is %x
 
-A result that is much larger than what it is made of (Expand, Tile, ConstantOfShape …) stays a computation.
+A result that is much larger than what it is made of (Expand, Tile, ConstantOfShape …) stays a computation, and so does
+one that takes long (a window of a million elements at each point): a compiled kernel is faster than the host, and
+whoever compiles a model may never run it.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 import numpy as np
@@ -20,6 +23,9 @@ from weft.graph.opspec import has
 from weft.graph.passes.dead import dead
 from weft.graph.passes.infer import infer_values, is_random, results_of, static_size
 from weft.graph.passes.support import Replacement, Scope, rewrite, substitute_values
+from weft.graph.steps import elements_of, steps_of
+
+logger = logging.getLogger("weft.graph")
 
 MOST_BYTES = 1 << 20
 """A result up to this size is always kept as a constant."""
@@ -27,10 +33,17 @@ MOST_BYTES = 1 << 20
 MOST_GROWTH = 4
 """A larger result may have so many times the bytes of what it is made of."""
 
+MOST_STEPS = 1 << 32
+"""All the work of one call, but for nodes that take few steps for each element: some seconds."""
+
+FEW_STEPS = 64
+"""So many steps for each element read or written are no more than reading a model takes."""
+
 
 def fold(graph: Graph) -> Graph:
     """The graph with everything that is constant computed."""
     typed, known = infer_values(graph)
+    left = MOST_STEPS
 
     def rule(node: Node, scope: Scope) -> Replacement:
         if node.op == "If" and not node.domain:
@@ -42,7 +55,9 @@ def fold(graph: Graph) -> Graph:
         made = [known[v] for v in node.outputs if v in known]
         results: Sequence[Array] | None = made
         if len(made) != len(node.outputs):
-            results = _computed(node, [scope.constant(v) for v in node.inputs])
+            nonlocal left
+            results, spent = _computed(node, [scope.constant(v) for v in node.inputs], left)
+            left -= spent
         if results is None:
             return None
         for value, array in zip(node.outputs, results):
@@ -53,22 +68,28 @@ def fold(graph: Graph) -> Graph:
     return dead(made) if changed else dead(typed)
 
 
-def _computed(node: Node, arrays: list[Array | None]) -> list[Array] | None:
+def _computed(node: Node, arrays: list[Array | None], left: int) -> tuple[list[Array] | None, int]:
+    """What a node gives, None where it stays, and the steps that were spent of those that are left."""
     if any(value is not None and array is None for value, array in zip(node.inputs, arrays)):
-        return None
+        return None, 0
     allowed = max(MOST_BYTES, MOST_GROWTH * sum(a.nbytes for a in arrays if a is not None))
     if not node.inputs:
         allowed = MOST_BYTES if has(node, "grows") else 1 << 62  # a Constant node is as large as it is
     for value in node.outputs:
         size = static_size(value.type)
         if size is None and has(node, "grows"):
-            return None
+            return None, 0
         if isinstance(value.type, TensorType) and size is not None and size * value.type.numpy.itemsize > allowed:
-            return None
+            return None, 0
+    steps = steps_of(node, arrays)
+    spent = steps if steps > FEW_STEPS * elements_of(node, arrays) else 0
+    if spent > left:
+        logger.debug("%s is not computed now: about %d steps", node.describe(), steps)
+        return None, 0
     made = results_of(node, arrays)
     if made is None or len(made) < len(node.outputs) or sum(a.nbytes for a in made) > allowed:
-        return None
-    return made
+        return None, spent
+    return made, spent
 
 
 def _chosen_branch(node: Node, scope: Scope) -> Replacement:

@@ -37,9 +37,13 @@ from weft.graph.ir import (
 from weft.graph.opspec import Infer, blame, has
 from weft.graph.passes.partial import Partial, partial_results, refined
 from weft.graph.shapes import unknown_dim
+from weft.graph.steps import steps_of
 
 SMALL = 4096
 """Tensors of at most so many elements are computed while types are found."""
+
+MOST_STEPS = 1 << 22
+"""Nodes that take longer are left to folding: types are found many times."""
 
 _ROUNDS = 4
 
@@ -187,7 +191,7 @@ class _Inference:
         sizes = [static_size(value.type) for value in node.outputs]
         if any((size is None and has(node, "grows")) or (size or 0) > SMALL for size in sizes):
             return None
-        return results_of(node, values)
+        return results_of(node, values) if steps_of(node, values) <= MOST_STEPS else None
 
     # ------------------------------------------------------------------------------------------------ subgraphs
 

@@ -22,7 +22,6 @@ from weft.expr.nodes import (
     Add,
     Address,
     And,
-    Broadcast,
     Buffer,
     Call,
     Const,

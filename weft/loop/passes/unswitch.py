@@ -51,25 +51,32 @@ def unswitch(func: Func) -> Func:
 class _Unswitch(Mutator):
     def __init__(self, names: Names) -> None:
         self.names = names
+        self.ranges = Ranges()
 
     def visit_For(self, s: For) -> Stmt:
         """A loop: with a choice of bodies if the note asks for it and there is one test to choose by."""
+        around, self.ranges = self.ranges, self.ranges.with_loop(s.var, s.extent)
+        made = self._loop(s)
+        self.ranges = around
+        return made
+
+    def _loop(self, s: For) -> Stmt:
         body = self.stmt(s.body)
         if NOTE not in s.annotations:
             return s if body is s.body else s.replace(body=body)
         loop = s.replace(body=body, annotations={key: note for key, note in s.annotations.items() if key != NOTE})
-        choice = _choice(body, str(s.annotations[NOTE]))
+        choice = _choice(body, str(s.annotations[NOTE]), self.ranges)
         if choice is None:
             return loop
         test, guard = choice
         yes, no = (
-            loop.replace(body=If(logical_and(*guard, known), _Known(test, holds, guard).stmt(body)))
+            loop.replace(body=If(logical_and(*guard, known), _Known(test, holds, guard, self.ranges).stmt(body)))
             for known, holds in ((test, True), (logical_not(test), False))
         )
         return seq(no, Copier(self.names).stmt(yes))
 
 
-def _choice(body: Stmt, flags: str) -> tuple[Expr, list[Expr]] | None:
+def _choice(body: Stmt, flags: str, ranges: Ranges) -> tuple[Expr, list[Expr]] | None:
     """The only test of the flags in a statement, and when it is made: whenever the statement does something."""
     inner = {s.buffer for s in walk_stmts(body) if isinstance(s, Allocate)}
     stores = list(_guarded(body, []))
@@ -78,7 +85,7 @@ def _choice(body: Stmt, flags: str) -> tuple[Expr, list[Expr]] | None:
     if not tests or not all(structural_equal(test, tests[0][0]) for test, _ in tests):
         return None
     test, guard = min(tests, key=lambda one: len(one[1]))
-    if test.dtype.lanes > 1 or not all(_holds(term, terms) for term in guard for _, terms in seen):
+    if test.dtype.lanes > 1 or not all(_holds(term, terms, ranges) for term in guard for _, terms in seen):
         return None
     bound = {s.var for s in walk_stmts(body) if isinstance(s, (For, Let))}
     written = {s.buffer for s in walk_stmts(body) if isinstance(s, (Store, Allocate))}
@@ -110,10 +117,10 @@ def _guarded(s: Stmt, terms: list[Expr]) -> Iterator[tuple[Store, list[Expr]]]:
         yield from _guarded(s.body, terms)
 
 
-def _holds(term: Expr, known: Sequence[Expr]) -> bool:
-    """Whether a term follows from others."""
+def _holds(term: Expr, known: Sequence[Expr], ranges: Ranges) -> bool:
+    """Whether a term follows from others, and from how far the loops around run."""
     return any(structural_equal(term, other) for other in known) or prove(
-        term, Ranges().with_condition(logical_and(*known))
+        term, ranges.with_condition(logical_and(*known))
     )
 
 
@@ -128,8 +135,8 @@ def _reads(e: Expr, flags: str) -> bool:
 class _Known(Mutator):
     """A statement where a test is known to hold, or not to, and a guard is known to hold."""
 
-    def __init__(self, test: Expr, holds: bool, guard: Sequence[Expr]) -> None:
-        self.test, self.holds, self.guard = test, holds, guard
+    def __init__(self, test: Expr, holds: bool, guard: Sequence[Expr], ranges: Ranges) -> None:
+        self.test, self.holds, self.guard, self.ranges = test, holds, guard, ranges
 
     def visit_Select(self, e: Select) -> Expr:
         """A choice by the test is made; another one stays."""
@@ -160,5 +167,5 @@ class _Known(Mutator):
         """A test, unless the guard holds it or nothing is left under it."""
         then = self.stmt(s.then)
         otherwise = None if s.otherwise is None else self.stmt(s.otherwise)
-        left = [term for term in conjuncts(s.condition) if not _holds(term, self.guard)]
+        left = [term for term in conjuncts(s.condition) if not _holds(term, self.guard, self.ranges)]
         return then if not left or (is_empty(then) and otherwise is None) else If(logical_and(*left), then, otherwise)

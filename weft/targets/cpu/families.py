@@ -15,14 +15,14 @@ import operator
 from collections.abc import Collection
 from itertools import accumulate, takewhile
 
-from weft.expr.nodes import Buffer, Load, Var, int_value
-from weft.expr.structural import structural_key
+from weft.expr.nodes import Buffer, Var, int_value
 from weft.expr.visit import uses_any
-from weft.loop.ir import Block, For, Store
-from weft.loop.tree import block_path, blocks_in, loops_on, readers
+from weft.loop.ir import For
+from weft.loop.tree import block_path, blocks_in, loops_on
 from weft.plan.contraction import is_sum_of_products
+from weft.plan.inline import Inlining
 from weft.plan.planner import Families, Unit, plan
-from weft.schedule.facts import Facts, block_named, cost, extent, facts_of, feeding, names_of, work_around
+from weft.schedule.facts import Facts, block_named, extent, facts_of, feeding, names_of, work_around
 from weft.schedule.schedule import Schedule, Stage
 from weft.targets.base import Target
 from weft.targets.cpu.default_attach import attach_producers
@@ -37,8 +37,6 @@ from weft.targets.cpu.default_recurrence import run_along_memory
 from weft.targets.cpu.sketches import CONTRACTIONS, KEPT, WHOLE, recurrent, recurrent_dot
 from weft.targets.cpu.sketches.register_tile import axis_loops, plan_tile, tile_in_place
 
-MOST_INLINED_LOADS = 24
-
 
 def default_schedule(schedule: Schedule, target: Target, constants: Collection[Buffer] = ()) -> None:
     """Schedules a program in place. `constants` are parameters that never change: copies of them may be made once."""
@@ -50,64 +48,6 @@ def _first(schedule: Schedule, target: Target, done: set[str]) -> None:
     for name in names_of(schedule):
         if run_along_memory(schedule, name, target):
             done.add(name)
-
-
-# --------------------------------------------------------------------------------------------------------- inlining
-
-
-def inline_cheap(s: Schedule) -> None:
-    """Dissolves elementwise producers whose values are cheap to compute again, or needed only once."""
-    for name in names_of(s):
-        block = block_named(s, name)
-        if not _may_inline(s, block):
-            continue
-        with s.attempt(f"inline {name}"):
-            s[name].compute_inline()
-
-
-def _may_inline(s: Schedule, block: Block) -> bool:
-    facts = facts_of(block)
-    store = facts.store
-    if store is None or facts.is_reduction or facts.is_ordered or store.buffer in s.func.buffers:
-        return False
-    if block.name in KEPT:
-        return False
-    takers = readers(s.func.body, store.buffer)
-    if not takers or len(facts.loads) > MOST_INLINED_LOADS:
-        return False
-    work = cost(store.value)
-    for taker in takers:
-        if facts_of(taker).is_ordered:
-            return False
-        if not _fits(facts, store, work, taker, len(takers)):
-            return False
-    return True
-
-
-def _fits(facts: Facts, store: Store, work: int, taker: Block, takers: int) -> bool:
-    """Whether a reader may compute the values itself."""
-    reader = facts_of(taker)
-    # The same element read again is computed once: LLVM sees that.
-    loads = {structural_key(load): load for load in reader.loads if load.buffer is store.buffer}
-    if len(reader.loads) + len(loads) * len(facts.loads) > MOST_INLINED_LOADS:
-        return False
-    times = reader.points * reader.depth * len(loads) / max(facts.points, 1)
-    if isinstance(store.value, Load) and store.value.dtype is store.buffer.dtype and not reader.is_reduction:
-        return True
-    if reader.is_reduction and times > 2.5:
-        return _is_view(store, facts)
-    if times <= 1.01 and takers == 1:
-        return True
-    return work <= 6 and takers <= 2 and times <= 2.5
-
-
-def _is_view(store: Store, facts: Facts) -> bool:
-    """Whether a block only renames elements so that neighbours stay neighbours: reading through it costs nothing."""
-    value = store.value
-    if not isinstance(value, Load):
-        return False
-    last = facts.spatial[-1].var if facts.spatial else None
-    return last is None or facts.step(value, last) == facts.store_step(last)
 
 
 # ---------------------------------------------------------------------------------------- rows, reductions, the rest
@@ -284,7 +224,7 @@ def _lanes_inside(s: Schedule, facts: Facts, target: Target) -> None:
 
 
 FAMILIES = Families(
-    inline=inline_cheap,
+    inline=Inlining(KEPT, twice=6, readers=2),
     whole=WHOLE,
     contractions=CONTRACTIONS,
     rest=(_step_of_recurrence, _rows),

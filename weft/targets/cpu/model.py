@@ -33,6 +33,15 @@ waits for, from the second-level cache, and from behind it."""
 TILE_CYCLES, UNEVEN = 30, 0.04
 """Cycles of a register tile beyond its steps; and what tiles of another size at the ends cost, as a share."""
 
+IMAGE_LOADS = 3
+"""How many loads a vector of an image counts for that is rarely aligned, and comes from the second-level cache."""
+
+UNBLOCKED = 1.5
+"""How much longer a register tile takes that is in no blocks for the caches, and walks over plain memory."""
+
+OVERLAP = 0.4
+"""The part of the shorter of computing and streaming that does not hide behind the longer."""
+
 DOT_GROUP, TILE_PRODUCTS = 4, 512
 """Products of bytes in a lane of a dot product; multiply-adds of bfloat16 that a matrix unit does in a cycle, a fact of
 AMX (16 × 16 × 32 in 16 cycles); bytes are twice as many."""
@@ -103,6 +112,18 @@ def product_seconds(name: str, unit: Unit, share: float = 1.0) -> float:
     cycles = facts.points * facts.depth / product_rate(name, unit) / (SHARES[name] * share)
     read = sum(load_bytes(load) for load in facts.loads)
     return float(seconds(max(cycles, read / bytes_a_cycle(read, unit.target)), unit.target))
+
+
+def overlapped(computing: Any, streaming: Any) -> Any:
+    """Cycles of computing and streaming together."""
+    return np.maximum(computing, streaming) + OVERLAP * np.minimum(computing, streaming)
+
+
+def stream_cycles(unit: Unit) -> float:
+    """Cycles in which what a block reads and writes comes and goes, each element once."""
+    facts = unit.facts
+    moved = sum(load_bytes(load) for load in facts.loads) + facts.points * facts.target.dtype.bytes
+    return float(moved / bytes_a_cycle(2 * moved, unit.target))
 
 
 def bytes_a_cycle(size: int, target: Target) -> float:

@@ -23,7 +23,7 @@ def _lower(func: Func, target: Target) -> Func:
 
 
 def _schedule(schedule: Schedule, target: Target, constants: Collection[Buffer]) -> None:
-    from weft.targets.cuda.default import default_schedule
+    from weft.targets.cuda.families import default_schedule
 
     default_schedule(schedule, target, constants)
 
@@ -53,7 +53,7 @@ def _machine_codes(programs: Sequence[DeviceProgram], target: Target) -> list[by
 
 
 def _attention(target: Target) -> Callable[[Sequence[int], str], Sequence[int] | None]:
-    from weft.targets.gpu.algorithms import attention_proposer
+    from weft.targets.gpu.attention import attention_proposer
 
     return attention_proposer(target)
 

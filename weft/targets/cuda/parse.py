@@ -13,7 +13,7 @@ from typing import Any
 from weft.core.errors import TargetError
 from weft.targets.base import LocalDevice, Scope, Target, ThreadFacts, plain_scopes
 from weft.targets.cuda import driver
-from weft.targets.cuda.facts import DEFAULT, architecture_facts, device_architecture
+from weft.targets.cuda.machine import DEFAULT, architecture_facts, device_architecture
 
 FORMS = (
     "cuda                                     the first NVIDIA GPU of this machine; without one, an H200",

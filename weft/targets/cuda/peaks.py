@@ -1,22 +1,15 @@
-"""What an NVIDIA GPU can do at most: multiply-adds by its clock and the width of its units, copies as measured.
-
-The rates of an architecture are multiply-adds of one multiprocessor in one clock, for dense operands.
-"""
+"""What an NVIDIA GPU can do at most: multiply-adds by its clock and the width of its units, copies as measured."""
 
 from __future__ import annotations
 
 import time
 
-from weft.targets.base import Target
+from weft.targets.base import Target, ThreadFacts
 from weft.targets.cuda.device import CudaDevice, open_device
 from weft.targets.peaks import Peaks
 
 COPIED_BYTES = 1 << 28
 REPEATS = 20
-_PLAIN = {75: 64, 80: 64}
-"""float32 lanes of a multiprocessor, where they are not 128."""
-_TENSOR = {75: 512, 80: 1024, 86: 512, 89: 512, 90: 2048}
-"""Products of 16-bit floats by tensor cores; bytes are twice as many, tf32 half."""
 
 
 def measure(target: Target, threads: int) -> Peaks:
@@ -24,17 +17,14 @@ def measure(target: Target, threads: int) -> Peaks:
     device = open_device(target)
     assert target.threads is not None
     clocks = target.threads.multiprocessors * device.context.attribute("clock_khz") * 1e3
-    return Peaks(threads, rates(target.cpu, clocks), copy_bandwidth(device))
+    return Peaks(threads, rates(target.threads, clocks), copy_bandwidth(device))
 
 
-def rates(architecture: str, clocks: float) -> dict[str, float]:
+def rates(machine: ThreadFacts, clocks: float) -> dict[str, float]:
     """GFLOP/s by element type, for so many clocks a second of all multiprocessors together."""
-    number = int("".join(c for c in architecture if c.isdigit()))
-    plain = _PLAIN.get(number, 128)
-    found = {"float32": plain * clocks * 2 / 1e9}
-    products = _TENSOR.get(number, 0)
-    if products:
-        found |= dict.fromkeys(("float16", "bfloat16"), products * clocks * 2 / 1000000000.0)
+    found = {"float32": machine.lanes * clocks * 2 / 1e9}
+    if machine.matrix_products:
+        found |= dict.fromkeys(("float16", "bfloat16"), machine.matrix_products * clocks * 2 / 1e9)
         found["int8"] = 2 * found["float16"]
     return found
 

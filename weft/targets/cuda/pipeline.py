@@ -10,7 +10,6 @@ from collections.abc import Callable
 from weft.codegen.c.dialects import CUDA
 from weft.codegen.c.generate import generate as generate_c
 from weft.codegen.c.program import DeviceProgram
-from weft.core.knobs import knobs
 from weft.loop.ir import Func
 from weft.loop.passes.check_bounds import check_bounds_on_device, check_regions
 from weft.loop.passes.decompose_init import decompose_init
@@ -30,6 +29,7 @@ from weft.targets.base import Target
 from weft.targets.cuda.copies import copy_asynchronously
 from weft.targets.cuda.swizzle import swizzle_tiles
 from weft.targets.cuda.wgmma import overlap_products
+from weft.targets.gpu import pipeline
 
 PASSES: tuple[Callable[[Func], Func], ...] = (
     decompose_init,
@@ -55,13 +55,7 @@ PASSES: tuple[Callable[[Func], Func], ...] = (
 
 def lower(func: Func, target: Target) -> Func:
     """The program as the code generator takes it."""
-    for run in PASSES:
-        func = run(func)
-        if knobs.verify:
-            from weft.loop.verifier import verify
-
-            verify(func)
-    return func
+    return pipeline.lower(func, PASSES)
 
 
 def generate(func: Func, target: Target) -> DeviceProgram:

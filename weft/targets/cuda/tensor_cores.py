@@ -1,95 +1,73 @@
-"""Products by tensor cores: the schedule of a product whose operands the matrix instructions take.
+"""Contractions by tensor cores: the sketches of those whose operands the matrix instructions take.
 
     for each tile of y and x                                  a block of warps
       for each step of k                                      X and Y fetched together into shared memory, ahead of use
         for each 16 (or 8, 32) of k                           tiles of X and Y into registers, by ldmatrix
-          C tiles += Y tiles * X tiles                        by mma.sync; a warp's sums stay in its registers
-      the sums to shared memory, and the elementwise block from there
+          C tiles += Y tiles * X tiles                        by mma.sync; accumulators stay in a warp's registers
+      the accumulators to shared memory, and the epilogue from there
 
-The form of the product is that of `weft.targets.gpu.product`; the instructions are declared in `mma`.
+and on Hopper, whose tensor cores read operands from shared memory for four warps together (wgmma):
+
+    for each tile of y and x                                  a block of one to four groups of 128 threads
+      for each line of k (128 bytes)                          X and Y fetched into swizzled lines in shared memory
+        C tiles += Y tiles * X tiles                          by wgmma, beside the threads and into the next step
+      the accumulators to shared memory, and the epilogue from there
+
+The form of the product is that of `weft.targets.gpu.product`; the instructions are declared in `mma` and `wgmma`, the
+steps are those of `tiles`.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Collection, Iterator
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
-from weft.expr.nodes import Buffer
-from weft.schedule.facts import names_of
+import numpy as np
+
+from weft.plan.planner import Unit
+from weft.plan.sketch import Columns, Point, Sketch
 from weft.schedule.primitives.matrix import stored_operand
-from weft.schedule.schedule import Schedule
-from weft.schedule.space import Point, Space
 from weft.targets.base import Target, ThreadFacts
-from weft.targets.cuda import mma, warpgroups
+from weft.targets.cuda import mma, wgmma
+from weft.targets.cuda import model as fit
 from weft.targets.cuda.swizzle import LINE
-from weft.targets.cuda.tiles import ProductTiles
+from weft.targets.cuda.tiles import GroupTiles, MatrixTiles, WarpTiles
 from weft.targets.cuda.turning import turn_operands
 from weft.targets.gpu.elementwise import threads_of
+from weft.targets.gpu.model import ceildiv, model_of, resident_blocks, seconds
 from weft.targets.gpu.product import Product, find_product
 
-CHOICES: dict[str, tuple[int, ...]] = {
+WARP_KNOBS: dict[str, tuple[int, ...]] = {
     "warps_x": (1, 2, 4),
     "warps_y": (1, 2, 4),
     "warp_x": (16, 32, 64),
     "warp_y": (16, 32, 64),
     "step": (1, 2, 4),
-    "stages": (2, 3, 4, 6),
+    "stages": (2, 3, 4),
     "parts": (1, 2, 4, 8, 16),
     "shares": (1, 2, 4, 8),
 }
 """`step` is how many tiles of k are fetched at a time, for each of the `shares` of k that a block's warps have."""
+GROUP_KNOBS: dict[str, tuple[int, ...]] = {
+    "groups_y": (1, 2),
+    "groups_x": (1, 2),
+    "tiles_y": (1, 2),
+    "width": wgmma.WIDTHS,
+    "stages": (3, 4, 5, 6),
+    "parts": (1, 2, 4, 8),
+}
+"""`tiles_y` are tiles of 64 rows, one below the other, that a group of threads holds the accumulators of."""
+MOST_ACCUMULATORS = 128
+"""Registers of a thread for accumulators."""
+LEAST_Y, LEAST_X = 8, 16
+"""Tiles of tensor cores are wasted on products that are narrower."""
+TILE_BYTES = 32
+"""Bytes of k of a tile of mma.sync, in every kind."""
 FEATURE = "tf32"
 """The feature of a target whose products of float32 may round their operands to tf32: only where a user asks."""
 _NEEDS = {"float16": "float16", "bfloat16": "bfloat16", "float32": "tfloat32", "int8": "int8", "uint8": "int8"}
 """What tensor cores must have for operands of a type, as `ThreadFacts` names it."""
-
-
-def schedule_tensor_cores(
-    s: Schedule, name: str, target: Target, constants: Collection[Buffer], done: set[str]
-) -> bool:
-    """Schedules a product that the tensor cores can do; False (and nothing changed) for others."""
-    space = tensor_core_space(s, name, target, constants)
-    if space is None:
-        return False
-    known = set(names_of(s))
-    with s.attempt(space.name, point=space.default) as tried:
-        space.apply(space.default)
-        done.update(set(names_of(s)) - known)
-    return bool(tried)
-
-
-def tensor_core_space(s: Schedule, name: str, target: Target, constants: Collection[Buffer]) -> Space | None:
-    """The space of tiles for the tensor cores; None where the product is none of theirs."""
-    found = find_product(s, name, constants)
-    if found is None:
-        return None
-    kind = kind_of(found, target)
-    if kind is None:
-        return None
-    sizes = {part: found.axes.size(part) for part in ("x", "y", "k", "batch")}
-    if sizes["y"] < 8 or sizes["x"] < 16 or sizes["k"] < kind.depth:
-        return None
-    machine = threads_of(target)
-
-    def turned() -> Product:
-        return found if kind.transposes else turn_operands(s, found, target, constants)
-
-    best = min(candidates(sizes, kind, machine), key=lambda p: estimate(sizes, kind, p, machine), default=None)
-    grouped = min(
-        warpgroups.candidates(sizes, kind, machine),
-        key=lambda p: warpgroups.estimate(sizes, kind, p, machine),
-        default=None,
-    )
-    if grouped is not None and (
-        best is None or warpgroups.estimate(sizes, kind, grouped, machine) < estimate(sizes, kind, best, machine)
-    ):
-        return Space(
-            "warpgroups", warpgroups.CHOICES, grouped,
-            lambda point: warpgroups.GroupTiles(s, turned(), kind, point, target).run(),
-        )  # fmt: skip
-    if best is None:
-        return None
-    return Space("tensor cores", CHOICES, best, lambda point: ProductTiles(s, turned(), kind, point, target).run())
 
 
 def kind_of(found: Product, target: Target) -> mma.Kind | None:
@@ -104,81 +82,167 @@ def kind_of(found: Product, target: Target) -> mma.Kind | None:
     return kind if kind is not None and kind.wide == found.axes.x_operand.dtype.name else None
 
 
-def candidates(sizes: dict[str, int], kind: mma.Kind, machine: ThreadFacts) -> Iterator[dict[str, int]]:
-    """Points that fit the machine and do not exceed the problem by far."""
-    for warps_y, warps_x in ((1, 1), (1, 2), (2, 1), (2, 2), (1, 4), (4, 1), (2, 4), (4, 2)):
-        for warp_y in CHOICES["warp_y"]:
-            for warp_x in CHOICES["warp_x"]:
-                tile_y, tile_x = warps_y * warp_y, warps_x * warp_x
-                if tile_y >= 2 * max(sizes["y"], 16) or tile_x >= 2 * max(sizes["x"], 16):
-                    continue
-                if warp_x * warp_y > 64 * 64:
-                    continue
-                for step in CHOICES["step"]:
-                    if step * kind.depth >= 2 * sizes["k"]:
-                        continue
-                    yield from _rest(sizes, kind, machine, warps_y, warps_x, warp_y, warp_x, step)
+def match_warps(unit: Unit) -> Sketch | None:
+    """The sketch of a product by mma.sync; None where it is none of its."""
+    return _sketch("tensor cores", unit, WARP_KNOBS, Warps, WarpTiles)
 
 
-def _rest(
-    sizes: dict[str, int], kind: mma.Kind, machine: ThreadFacts, warps_y: int, warps_x: int, warp_y: int, warp_x: int,
-    step: int,
-) -> Iterator[dict[str, int]]:  # fmt: skip
-    steps = math.ceil(sizes["k"] / (step * kind.depth))
-    for stages in (2, 3, 4):
-        if stages > max(2, steps):
-            continue
-        point = {
-            "warps_x": warps_x, "warps_y": warps_y, "warp_x": warp_x, "warp_y": warp_y, "step": step, "stages": stages,
-            "parts": 1, "shares": 1,
-        }  # fmt: skip
-        if shared_bytes(point, kind) > machine.shared_bytes:
-            continue
-        blocks = math.ceil(sizes["x"] / (warps_x * warp_x)) * math.ceil(sizes["y"] / (warps_y * warp_y))
-        for parts in CHOICES["parts"]:
-            many = blocks * parts * sizes["batch"]
-            if parts == 1 or (steps >= 4 * parts and many <= 4 * machine.multiprocessors):
-                yield {**point, "parts": parts}
-        for shares in CHOICES["shares"][1:]:
-            shared = {**point, "shares": shares}
-            few = blocks <= machine.multiprocessors and steps >= 2 * shares
-            whole = warps_y == 1 and step * 32 == LINE and warp_x * warp_y >= 32 * shares
-            if few and whole and shared_bytes(shared, kind) <= machine.shared_bytes:
-                yield shared
+def match_groups(unit: Unit) -> Sketch | None:
+    """The sketch of a product by wgmma; None where it is none of its."""
+    if not threads_of(unit.target).has_warpgroups:
+        return None
+    return _sketch("warpgroups", unit, GROUP_KNOBS, Groups, GroupTiles)
 
 
-def shared_bytes(point: Point, kind: mma.Kind) -> int:
-    """The shared memory of a block."""
-    tile_x, tile_y = point["warps_x"] * point["warp_x"], point["warps_y"] * point["warp_y"]
-    row = 32 * point["step"] + 16
-    operands, sums = point["stages"] * row * (tile_x + tile_y), 4 * tile_y * (tile_x + 8)
-    return max(operands, sums) * point["shares"] + 1024
+def _sketch(
+    name: str,
+    unit: Unit,
+    knobs: dict[str, tuple[int, ...]],
+    problem: type[Problem],
+    tiles: Callable[[Product, mma.Kind, Point], MatrixTiles],
+) -> Sketch | None:
+    found = find_product(unit)
+    kind = None if found is None else kind_of(found, unit.target)
+    if found is None or kind is None:
+        return None
+    size = found.axes.size
+    made = problem(size("x"), size("y"), size("k"), size("batch"), kind, threads_of(unit.target))
+    if made.y < LEAST_Y or made.x < LEAST_X or made.k < kind.depth:
+        return None
+
+    def apply(point: Point) -> None:
+        tiles(found if kind.transposes else turn_operands(found), kind, point).run()
+
+    return Sketch(name, knobs, apply, made.cost, made.legal)
 
 
-def estimate(sizes: dict[str, int], kind: mma.Kind, point: Point, machine: ThreadFacts) -> float:
-    """Cycles that a product takes with a tile, by a model: multiplication, fetching and latency."""
-    tile_x, tile_y = point["warps_x"] * point["warp_x"], point["warps_y"] * point["warp_y"]
-    shares = point["shares"]
-    warps = point["warps_x"] * point["warps_y"] * shares
-    deep = point["step"] * kind.depth
-    blocks = math.ceil(sizes["x"] / tile_x) * math.ceil(sizes["y"] / tile_y) * sizes["batch"] * point["parts"]
-    steps = math.ceil(sizes["k"] / (deep * point["parts"] * shares))
-    registers = point["warp_x"] * point["warp_y"] // 32 + (point["warp_x"] + point["warp_y"]) // 2 + 48
-    resident = max(
-        1,
-        min(
-            machine.multiprocessor_shared_bytes // (shared_bytes(point, kind) + 1024),
-            (machine.registers or 65536) // (registers * 32 * warps), 32,
-        ),
-    )  # fmt: skip
-    rounds = math.ceil(blocks / machine.multiprocessors)
-    together = min(resident, rounds)
-    products = tile_x * tile_y * point["step"] * shares / 64  # as many bytes of k a cycle in every kind
-    fetched = (tile_x + tile_y) * point["step"] * point["shares"] * 32 / 36
-    reads = (point["warp_x"] + point["warp_y"]) * 32 * point["step"] * warps / 110
-    busy = (max(products, fetched, reads) + 40) * max(1.0, (8 / (warps * together)) ** 0.5)
-    waits = 1500 / (point["stages"] - 1) + 100 + (0.25 * busy if together == 1 else 0)
-    cycles: float = rounds * steps * max(busy, (busy + waits) / together) + math.ceil(rounds / resident) * 3000
-    if point["parts"] > 1:
-        cycles += 3500 + sizes["x"] * sizes["y"] * sizes["batch"] * 8 * point["parts"] / (machine.multiprocessors * 24)
-    return cycles
+# -------------------------------------------------------------------------------------------------------- what it costs
+
+
+@dataclass(frozen=True)
+class Problem:
+    """The sizes of a product, its kind, and the machine that it runs on: which points fit, and what each costs."""
+
+    x: int
+    y: int
+    k: int
+    batch: int
+    kind: mma.Kind
+    machine: ThreadFacts
+
+    def legal(self, c: Columns) -> Any:
+        """Points that fit the machine and do not exceed the problem by far."""
+        raise NotImplementedError
+
+    def cost(self, c: Columns) -> Any:
+        """Seconds of each point."""
+        raise NotImplementedError
+
+    def blocks(self, tile_y: Any, tile_x: Any) -> Any:
+        """Tiles of the result."""
+        return ceildiv(self.x, tile_x) * ceildiv(self.y, tile_y)
+
+    def seconds(self, cycles: Any, parts: Any) -> Any:
+        """With what adding up the parts of split-K takes."""
+        model, moved = model_of(self.machine), self.x * self.y * self.batch * 8 * parts / self.machine.multiprocessors
+        return seconds(cycles + (parts > 1) * (model.launch + moved / model.memory), self.machine)
+
+
+class Warps(Problem):
+    """Products by mma.sync."""
+
+    def legal(self, c: Columns) -> Any:
+        """Points that fit the machine and do not exceed the problem by far."""
+        (tile_y, tile_x), parts, shares = self._tile(c), c["parts"], c["shares"]
+        steps = ceildiv(self.k, c["step"] * self.kind.depth)
+        blocks = self.blocks(tile_y, tile_x)
+        split = (steps >= 4 * parts) & (blocks * parts * self.batch <= 4 * self.machine.multiprocessors)
+        few = (blocks <= self.machine.multiprocessors) & (steps >= 2 * shares)
+        whole = (c["warps_y"] == 1) & (c["step"] * TILE_BYTES == LINE) & (c["warp_x"] * c["warp_y"] >= 32 * shares)
+        return (
+            (c["warps_x"] * c["warps_y"] <= 8)
+            & (tile_y < 2 * max(self.y, 16))
+            & (tile_x < 2 * max(self.x, 16))
+            & (c["step"] * self.kind.depth < 2 * self.k)
+            & (c["stages"] <= np.maximum(2, steps))
+            & (self._shared(c) <= self.machine.shared_bytes)
+            & ((parts == 1) | (split & (shares == 1)))
+            & ((shares == 1) | (few & whole))
+        )
+
+    def cost(self, c: Columns) -> Any:
+        """Seconds of each point: multiplication, fetching and latency."""
+        machine, (tile_y, tile_x), shares = self.machine, self._tile(c), c["shares"]
+        warps, bytes_k = c["warps_x"] * c["warps_y"] * shares, c["step"] * shares * TILE_BYTES
+        steps = ceildiv(self.k, c["step"] * self.kind.depth * c["parts"] * shares)
+        registers = c["warp_x"] * c["warp_y"] // 32 + (c["warp_x"] + c["warp_y"]) // 2 + fit.WARP_REGISTERS
+        resident = resident_blocks(machine, 32 * warps, registers, self._shared(c))
+        rounds = ceildiv(self.blocks(tile_y, tile_x) * self.batch * c["parts"], machine.multiprocessors)
+        together = np.minimum(resident, rounds)
+        products = tile_x * tile_y * bytes_k / 2 / min(machine.matrix_products, fit.WARP_PRODUCTS)
+        fetched = (tile_x + tile_y) * bytes_k / fit.FETCHED_BYTES
+        reads = (c["warp_x"] + c["warp_y"]) * TILE_BYTES * c["step"] * warps / fit.WARP_READ_BYTES
+        busy = np.maximum(np.maximum(products, fetched), reads) + fit.WARP_STEP
+        busy = busy * np.maximum(1.0, (fit.WARP_BUSY / (warps * together)) ** 0.5)
+        waits = fit.WARP_LATENCY / (c["stages"] - 1) + 100 + np.where(together == 1, 0.25 * busy, 0)
+        cycles = rounds * steps * np.maximum(busy, (busy + waits) / together)
+        cycles = cycles + ceildiv(rounds, resident) * fit.WARP_START
+        # Of tiles that cost the same, the one of the fewest warps, in a square, with the shortest columns.
+        many = c["warps_x"] * c["warps_y"] + np.maximum(c["warps_x"], c["warps_y"]) / 8 + c["warps_y"] / 64
+        return self.seconds(cycles + (many + c["warp_y"] / 65536) / 1024, c["parts"])
+
+    def _tile(self, c: Columns) -> tuple[Any, Any]:
+        return c["warps_y"] * c["warp_y"], c["warps_x"] * c["warp_x"]
+
+    def _shared(self, c: Columns) -> Any:
+        """The shared memory of a block."""
+        tile_y, tile_x = self._tile(c)
+        operands = c["stages"] * (TILE_BYTES * c["step"] + 16) * (tile_x + tile_y)
+        return np.maximum(operands, 4 * tile_y * (tile_x + 8)) * c["shares"] + 1024
+
+
+class Groups(Problem):
+    """Products by wgmma."""
+
+    def legal(self, c: Columns) -> Any:
+        """Points that fit the machine and do not exceed the problem by far."""
+        (tile_y, tile_x), parts, held = self._tile(c), c["parts"], c["tiles_y"] * c["width"]
+        deep = wgmma.line_depth(self.kind)
+        split = self.blocks(tile_y, tile_x) * self.batch * parts <= 2 * self.machine.multiprocessors
+        return (
+            (self.k >= deep)
+            & (tile_y < 2 * self.y)
+            & (tile_x < 2 * self.x)
+            & ((c["tiles_y"] == 1) | (c["groups_x"] == 1))
+            & (held // 2 <= MOST_ACCUMULATORS)
+            & ((c["groups_x"] * c["groups_y"] <= 2) | (held <= 128))  # 512 threads have 128 registers each
+            & (self._shared(c) <= self.machine.shared_bytes)
+            & ((parts == 1) | ((ceildiv(self.k, deep) >= 4 * parts) & split))
+        )
+
+    def cost(self, c: Columns) -> Any:
+        """Seconds of each point: multiplication, shared memory, cache and latency."""
+        machine, (tile_y, tile_x) = self.machine, self._tile(c)
+        groups = c["groups_y"] * c["groups_x"]
+        steps = ceildiv(self.k, wgmma.line_depth(self.kind) * c["parts"])
+        products = tile_x * tile_y * LINE / 2 / machine.matrix_products
+        fetched = (tile_x + tile_y) * LINE
+        reads = groups * c["tiles_y"] * (wgmma.ROWS + c["width"]) * LINE
+        registers = c["tiles_y"] * c["width"] // 2 + fit.GROUP_REGISTERS
+        resident = resident_blocks(machine, 128 * groups, registers, self._shared(c))
+        rounds = ceildiv(self.blocks(tile_y, tile_x) * self.batch * c["parts"], machine.multiprocessors)
+        together = np.minimum(resident, rounds)
+        busy = np.maximum(products * fit.GROUP_PRODUCTS, (reads + fetched) / fit.SHARED_BYTES)
+        busy = np.maximum(busy, fetched / fit.FETCHED_BYTES) + fit.GROUP_STEP
+        waits = np.maximum(0.0, fit.GROUP_LATENCY / (c["stages"] - 2) + 60 - busy)
+        written = tile_x * tile_y * np.where(together == 1, *fit.GROUP_WRITTEN)
+        cycles = rounds * steps * np.maximum(busy, (busy + waits) / together)
+        return self.seconds(cycles + ceildiv(rounds, together) * (fit.GROUP_START + written), c["parts"])
+
+    def _tile(self, c: Columns) -> tuple[Any, Any]:
+        return c["groups_y"] * c["tiles_y"] * wgmma.ROWS, c["groups_x"] * c["width"]
+
+    def _shared(self, c: Columns) -> Any:
+        """The shared memory of a block."""
+        tile_y, tile_x = self._tile(c)
+        return np.maximum(c["stages"] * (tile_x + tile_y) * LINE, 4 * tile_y * (tile_x + 8)) + 1024

@@ -1,6 +1,6 @@
-"""The schedule of a product in tiles for the tensor cores: blocks, fetches, sums in registers, and how they leave.
+"""The steps of a contraction in tiles for the tensor cores: blocks, fetches, accumulators in registers, how they leave.
 
-`ProductTiles` is that of mma.sync, described in `tensor_cores`; `warpgroups` has that of wgmma, a variant of it.
+`WarpTiles` are those of mma.sync, `GroupTiles` those of wgmma; what each does is told in `tensor_cores`.
 """
 
 from __future__ import annotations
@@ -8,34 +8,37 @@ from __future__ import annotations
 import math
 
 from weft.expr.nodes import Buffer, Var
+from weft.plan.sketch import Point
 from weft.schedule.facts import block_named, facts_of, names_of
 from weft.schedule.schedule import Schedule, Stage
-from weft.schedule.space import Point
-from weft.targets.base import Target
-from weft.targets.cuda import mma
+from weft.targets.cuda import mma, wgmma
 from weft.targets.cuda.swizzle import line_elements
 from weft.targets.gpu.elementwise import free_loops, fuse_all
-from weft.targets.gpu.product import Product, axis_loops, fetch_lanes, pack_operand, sum_parts
+from weft.targets.gpu.product import Product, axis_loops, fetch_lanes, in_matrix_form, sum_parts
 
 
-class ProductTiles:
-    """Applies one point of the space: tiles of sums for warps, or for what `groups`, `each` and `unit` say."""
+class MatrixTiles:
+    """Applies one point of a sketch: a block of `groups` of threads, each with `each` rows and columns of its own."""
 
-    threads = 32
-    scope = "mma.c"
-    shares = 1
-    """Groups of threads that take turns along k; their sums meet in shared memory."""
-    unit = (16, 16)
+    threads: int
+    """Threads that hold a tile together."""
+    scope: str
+    """The registers that hold it."""
+    groups: tuple[int, int]
+    each: tuple[int, int]
+    unit: tuple[int, int]
     """Rows and columns of the tile that one instruction stores."""
+    store: str
+    """That instruction."""
+    deep: int
+    """Elements of k of a step."""
+    shares: int = 1
+    """Groups of threads that take turns along k; their accumulators are added up in shared memory."""
 
-    def __init__(self, s: Schedule, product: Product, kind: mma.Kind, point: Point, target: Target) -> None:
-        self.s, self.product, self.kind, self.point, self.target = s, product, kind, point, target
-        self.groups = (point["warps_y"], point["warps_x"])
-        self.shares = point["shares"]
+    def __init__(self, product: Product, kind: mma.Kind, point: Point) -> None:
+        self.product, self.kind, self.point = product, kind, point
+        self.s: Schedule = product.unit.schedule
         self.swizzled: list[str] = []
-        self.each = (point["warp_y"], point["warp_x"])
-        self.deep = point["step"] * kind.depth
-        self.store = "mma_store_f32" if kind.wide == "float32" else "mma_store_s32"
 
     @property
     def tile_y(self) -> int:
@@ -49,37 +52,34 @@ class ProductTiles:
 
     def run(self) -> None:
         """The whole schedule of the product."""
-        s, found = self.s, self.product
-        if found.packed is not None:
-            pack_operand(s, found)
-        self.x, self.y, self.total = s.apply(
-            "matrix_form", block=found.block.name, pads=[self.tile_x, self.tile_y, self.deep],
-            order=list(found.order), parts=self.point["parts"] * self.shares, k_last=list(found.k_last),
-            in_turn=self.shares > 1,
-        )  # fmt: skip
-        final, place = self._tiles()
-        sums = self._store(final, place)
-        self._multiply(sums)
-        if self.point["parts"] > 1:
-            sum_parts(s, found, self.target)
+        parts = self.point["parts"]
+        tile = (self.tile_x, self.tile_y, self.deep)
+        self.x, self.y, self.total = in_matrix_form(self.product, tile, parts * self.shares, in_turn=self.shares > 1)
+        self._multiply(self._store(*self._tiles()))
+        if parts > 1:
+            sum_parts(self.product)
+
+    def _multiply(self, accumulator: Stage) -> None:
+        """The steps of k: operands into shared memory, and the products of the tiles."""
+        raise NotImplementedError
 
     def _tiles(self) -> tuple[Stage, Var]:
         """The final block in tiles, one for each block of warps; gives it, and the loop of a tile."""
-        s, found = self.s, self.product
+        s, found, epilogue = self.s, self.product, self.product.unit.epilogue
         split = self.point["parts"] > 1
         if split:
-            self.sums = s.cache_write(block_named(s, self.total).writes[0].buffer, self.scope).name
+            self.accumulator = s.cache_write(self._buffer(self.total), self.scope).name
             final = s[self.total]
         else:
-            self.sums = self.total
-            final = s[found.block.name]
-            if found.taker is not None:
+            self.accumulator = self.total
+            final = s[found.name]
+            if epilogue is not None:
                 if self.shares == 1:
                     final.compute_inline()
-                final = s[found.taker.name]
+                final = s[epilogue.name]
             elif self.shares > 1:
                 s.cache_write(final.block.writes[0].buffer, "local")
-        batch, y, x = axis_loops(s, found, final, split)
+        batch, y, x = axis_loops(found, final, split)
         final.reorder(*batch, *y, *x)
         block_y, inner_y = final.split(fuse_all(final, y), factor=self.tile_y)
         block_x, inner_x = final.split(fuse_all(final, x), factor=self.tile_x)
@@ -100,9 +100,9 @@ class ProductTiles:
     def _add_shares(self, final: Stage, place: Var) -> None:
         """What the final block takes is the sum of the shares, in registers."""
         s = self.s
-        self.reader = next(name for name in names_of(s) if self._reads(name, self._buffer(self.sums)))
+        self.reader = next(name for name in names_of(s) if self._reads(name, self._buffer(self.accumulator)))
         added = s[self.reader]
-        if self.product.taker is not None:
+        if self.product.unit.epilogue is not None:
             added.set_scope("local")
         added.compute_at(final, place)
         *lanes, share = [loop.var for loop in free_loops(added)]
@@ -132,13 +132,13 @@ class ProductTiles:
         return outer
 
     def _store(self, final: Stage, place: Var) -> Stage:
-        """The sums in registers of the warps, from there to shared memory; gives the stage of the sums."""
+        """The accumulators in registers of the warps, from there to shared memory; gives their stage."""
         s, (rows, columns) = self.s, self.unit
         if self.point["parts"] == 1:
-            s[self.sums].set_scope(self.scope)
-        copy = s.cache_read(self._buffer(self.sums), "shared", [self.reader])
-        lead = len(self._buffer(self.sums).shape) - 2
-        self._into_tiles(self.sums, lead, rows, columns)
+            s[self.accumulator].set_scope(self.scope)
+        copy = s.cache_read(self._buffer(self.accumulator), "shared", [self.reader])
+        lead = len(self._buffer(self.accumulator).shape) - 2
+        self._into_tiles(self.accumulator, lead, rows, columns)
         copy.compute_at(final, place, exact=False)
         loops = [loop.var for loop in free_loops(copy)]
         share, (y, x) = loops[0], loops[-2:]
@@ -152,10 +152,10 @@ class ProductTiles:
         copy.unroll(tile_y)
         copy.unroll(tile_x)
         copy.storage_align(lead, 16, 8)
-        sums = s[self.sums]
-        sums.compute_at(copy, warp_x)
+        accumulator = s[self.accumulator]
+        accumulator.compute_at(copy, warp_x)
         copy.tensorize(inner_y, self.store)
-        return sums
+        return accumulator
 
     def _buffer(self, name: str) -> Buffer:
         return block_named(self.s, name).writes[0].buffer
@@ -168,39 +168,13 @@ class ProductTiles:
         outputs = [*letters[:lead], *tiles]
         self.s.apply("transform_layout", buffer=self._buffer(name).name, inputs=letters, outputs=outputs)
 
-    def _multiply(self, sums: Stage) -> None:
-        """The steps of k: operands through shared memory into tiles, and the products of the tiles."""
-        point, kind = self.point, self.kind
-        *_, y, x, k = [loop.var for loop in free_loops(sums)]
-        tile_y, inner_y = sums.split(y, factor=16)
-        tile_x, inner_x = sums.split(x, factor=16)
-        outer, tile_k, inner_k = sums.split(k, factors=[None, point["step"], kind.depth])
-        sums.reorder(outer, tile_k, tile_y, tile_x, inner_y, inner_x, inner_k)
-        for loop in (tile_y, tile_x):
-            sums.unroll(loop)
-        if point["step"] > 1:
-            sums.annotate("pipeline_stages", 2, tile_k)  # the next tiles are loaded while these are multiplied
-        x_last, y_last = self.product.k_last
-        for name, k_last, scope, form in (
-            (self.y, y_last, "mma.a", f"{'a' if y_last else 'at'}_{kind.a}"),
-            (self.x, x_last, "mma.b", f"{'bt' if x_last else 'b'}_{kind.b}"),
-        ):
-            width = self._fetch(sums, name, outer, bool(k_last))
-            self._load(sums, name, tile_k, bool(k_last), scope, form, width)
-        sums.annotate("swizzled", self.swizzled, outer)
-        if point["stages"] > 1:
-            sums.annotate("pipeline_stages", point["stages"], outer)
-            sums.annotate("async_copy", True, outer)
-        form = f"{'n' if y_last else 't'}{'t' if x_last else 'n'}"
-        sums.tensorize(inner_y, f"mma_dot_{kind.name}_{form}")
-
-    def _fetch(self, sums: Stage, name: str, place: Var, k_last: bool) -> int:
+    def _fetch(self, accumulator: Stage, name: str, place: Var, k_last: bool) -> int:
         """A tile of an operand into shared memory, by all threads; gives how many elements lie together."""
         s = self.s
         width = self.shares * self.deep if k_last else self.tile_x if name == self.x else self.tile_y
         lanes = fetch_lanes(facts_of(block_named(s, name)), width)
         s[name].set_scope("shared")
-        s[name].compute_at(sums, place)
+        s[name].compute_at(accumulator, place)
         self._share(s[name], [loop.var for loop in free_loops(s[name])], lanes)
         return width
 
@@ -216,13 +190,51 @@ class ProductTiles:
             outputs = ["b", f"q//{line}", "p", f"q%{line}"]
             self.s.apply("transform_layout", buffer=self._buffer(name).name, inputs=["b", "p", "q"], outputs=outputs)
 
-    def _load(self, sums: Stage, name: str, place: Var, k_last: bool, scope: str, form: str, width: int) -> None:
+
+class WarpTiles(MatrixTiles):
+    """Products by mma.sync."""
+
+    threads, scope, unit = 32, "mma.c", (16, 16)
+
+    def __init__(self, product: Product, kind: mma.Kind, point: Point) -> None:
+        super().__init__(product, kind, point)
+        self.groups, self.each = (point["warps_y"], point["warps_x"]), (point["warp_y"], point["warp_x"])
+        self.shares, self.deep = point["shares"], point["step"] * kind.depth
+        self.store = "mma_store_f32" if kind.wide == "float32" else "mma_store_s32"
+
+    def _multiply(self, accumulator: Stage) -> None:
+        """The steps of k: operands through shared memory into tiles, and the products of the tiles."""
+        point, kind = self.point, self.kind
+        *_, y, x, k = [loop.var for loop in free_loops(accumulator)]
+        tile_y, inner_y = accumulator.split(y, factor=16)
+        tile_x, inner_x = accumulator.split(x, factor=16)
+        outer, tile_k, inner_k = accumulator.split(k, factors=[None, point["step"], kind.depth])
+        accumulator.reorder(outer, tile_k, tile_y, tile_x, inner_y, inner_x, inner_k)
+        for loop in (tile_y, tile_x):
+            accumulator.unroll(loop)
+        if point["step"] > 1:
+            accumulator.annotate("pipeline_stages", 2, tile_k)  # the next tiles are loaded while these are multiplied
+        x_last, y_last = self.product.k_last
+        for name, k_last, scope, form in (
+            (self.y, y_last, "mma.a", f"{'a' if y_last else 'at'}_{kind.a}"),
+            (self.x, x_last, "mma.b", f"{'bt' if x_last else 'b'}_{kind.b}"),
+        ):
+            width = self._fetch(accumulator, name, outer, bool(k_last))
+            self._load(accumulator, name, tile_k, bool(k_last), scope, form, width)
+        accumulator.annotate("swizzled", self.swizzled, outer)
+        if point["stages"] > 1:
+            accumulator.annotate("pipeline_stages", point["stages"], outer)
+            accumulator.annotate("async_copy", True, outer)
+        form = f"{'n' if y_last else 't'}{'t' if x_last else 'n'}"
+        accumulator.tensorize(inner_y, f"mma_dot_{kind.name}_{form}")
+
+    def _load(self, accumulator: Stage, name: str, place: Var, k_last: bool, scope: str, form: str, width: int) -> None:
         """Tiles of an operand into registers."""
         s, depth = self.s, self.kind.depth
-        tiles = s.cache_read(name, scope, [sums.name])
+        tiles = s.cache_read(name, scope, [accumulator.name])
         rows, columns = (16, depth) if k_last else (depth, 16)
         self._into_tiles(tiles.name, 1, rows, columns)
-        tiles.compute_at(sums, place)
+        tiles.compute_at(accumulator, place)
         *_, first, second = [loop.var for loop in free_loops(tiles)]
         outer_first, inner_first = tiles.split(first, factor=rows)
         outer_second, inner_second = tiles.split(second, factor=columns)
@@ -231,3 +243,33 @@ class ProductTiles:
         tiles.unroll(outer_second)
         self._arrange(name, width)
         tiles.tensorize(inner_first, f"mma_load_{form}")
+
+
+class GroupTiles(MatrixTiles):
+    """Products by wgmma."""
+
+    threads, scope = 128, "wgmma.c"
+
+    def __init__(self, product: Product, kind: mma.Kind, point: Point) -> None:
+        super().__init__(product, kind, point)
+        self.groups, self.each = (
+            (point["groups_y"], point["groups_x"]),
+            (point["tiles_y"] * wgmma.ROWS, point["width"]),
+        )
+        self.unit, self.deep = (wgmma.ROWS, point["width"]), wgmma.line_depth(kind)
+        self.store = f"wgmma_store_{point['width']}_{'f32' if kind.wide == 'float32' else 's32'}"
+
+    def _multiply(self, accumulator: Stage) -> None:
+        """The steps of k: operands into shared memory, and the products of the tiles there."""
+        *_, y, x, k = [loop.var for loop in free_loops(accumulator)]
+        tile_y, inner_y = accumulator.split(y, factor=wgmma.ROWS)
+        outer, inner_k = accumulator.split(k, factor=self.deep)
+        accumulator.reorder(outer, tile_y, inner_y, x, inner_k)
+        accumulator.unroll(tile_y)
+        x_last, y_last = self.product.k_last
+        for name, k_last in ((self.y, y_last), (self.x, x_last)):
+            self._arrange(name, self._fetch(accumulator, name, outer, bool(k_last)))
+        accumulator.annotate("pipeline_stages", self.point["stages"], outer)
+        accumulator.annotate("pipeline_lag", 1, outer)
+        accumulator.annotate("async_copy", True, outer)
+        accumulator.tensorize(inner_y, wgmma.dot_name(self.kind, not y_last, bool(x_last), self.point["width"]))

@@ -9,37 +9,33 @@ fetched in the other order, element by element.
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import replace
 
-from weft.expr.nodes import Buffer, Cast, Expr, Load, Var, int_value
+from weft.expr.nodes import int_value
 from weft.schedule.facts import block_named, facts_of
-from weft.schedule.primitives.matrix import MatrixAxes, matrix_axes
+from weft.schedule.primitives.matrix import matrix_axes
 from weft.schedule.schedule import Schedule, Stage
 from weft.targets.base import Target
 from weft.targets.gpu.elementwise import bind_loop, free_loops, fuse_all, loop_extents, schedule_elementwise
-from weft.targets.gpu.product import Product, runs_along_k
+from weft.targets.gpu.product import Product, copy_in_order, plain_load, runs_along_k
 
 LOADED, STORED = 4, 16
 """Elements that a thread loads at a time to turn them, and bytes that it stores."""
 
 
-def turn_operands(s: Schedule, found: Product, target: Target, constants: Collection[Buffer]) -> Product:
+def turn_operands(found: Product) -> Product:
     """The product with operands that lie along k, copies of them where they do not."""
-    name = found.block.name
+    s, name = found.unit.schedule, found.name
     for side in ("x", "y"):
         axes = matrix_axes(block_named(s, name))
         assert axes is not None
         operand = axes.x_operand if side == "x" else axes.y_operand
-        load = _plain_load(operand)
+        load = plain_load(operand)
         if load is None or runs_along_k(facts_of(block_named(s, name)), operand, axes):
             continue
-        copy = s.cache_read(load.buffer.name, "global", [name])
-        letters = [f"d{place}" for place in range(len(load.indices))]
-        outputs = [letters[place] for place in _places(load, axes, side)]
-        s.apply("transform_layout", buffer=s.buffer_name(copy), inputs=letters, outputs=outputs)
-        if load.buffer not in constants:
-            _turn_in_registers(s, copy, outputs, target)
+        copy, outputs = copy_in_order(s, load, name, [*axes.batch, *getattr(axes, side), *axes.k])
+        if load.buffer not in found.unit.constants:
+            _turn_in_registers(s, copy, outputs, found.unit.target)
     return replace(found, k_last=(1, 1), packed=None, order=tuple(range(len(found.axes.k))))
 
 
@@ -67,18 +63,3 @@ def _turn_in_registers(s: Schedule, copy: Stage, outputs: list[str], target: Tar
     *_, row, column = [loop.var for loop in free_loops(tile) if (int_value(loop.extent) or 1) > 1]
     tile.unroll(row)
     tile.vectorize(column)
-
-
-def _plain_load(operand: Expr) -> Load | None:
-    """The load of a whole tensor, each dimension along an axis of its own, that an operand is."""
-    while isinstance(operand, Cast):
-        operand = operand.value
-    if not isinstance(operand, Load) or not all(isinstance(i, Var) for i in operand.indices):
-        return None
-    return operand if len(set(operand.indices)) == len(operand.indices) else None
-
-
-def _places(load: Load, axes: MatrixAxes, side: str) -> list[int]:
-    """The dimensions of an operand in the wanted order: batch, its own, k."""
-    wanted = [*axes.batch, *getattr(axes, side), *axes.k]
-    return [place for axis in wanted for place, index in enumerate(load.indices) if index is axis.var]

@@ -2,7 +2,7 @@
 
     for each batch, head, part of the keys and tile of queries      a block of 4 or 8 rows of threads
       for each tile of keys                                         fetched together into shared memory
-        scores, and the steps on them                               a thread's own tile of sums, in registers
+        scores, and the steps on them                               a thread's own register tile of accumulators
       the top of each row, powers, their sum                        a row of threads for each query
       for each tile of keys                                         its values fetched together
         sums of values, weighed                                     in registers
@@ -14,9 +14,11 @@ block of its own; a second kernel weighs and adds what they give.
 
 from __future__ import annotations
 
-import itertools
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from weft.core.errors import ScheduleError
 from weft.expr.nodes import Var, int_value
@@ -39,20 +41,30 @@ from weft.ops.attention_fused import (
     WHOLE_TOTAL,
     Sizes,
 )
+from weft.plan.planner import Unit
+from weft.plan.sketch import Columns, Point, Sketch
 from weft.schedule.facts import block_named, extent, facts_of, names_of
 from weft.schedule.schedule import Schedule, Stage
-from weft.schedule.space import Point, Space
 from weft.targets.base import Target, ThreadFacts
-from weft.targets.gpu.elementwise import bind_loop, free_loops, fuse_all, loop_extents, spatial_loops, threads_of
+from weft.targets.gpu.elementwise import (
+    bind_loop,
+    fetch_together,
+    free_loops,
+    fuse_all,
+    loop_extents,
+    spatial_loops,
+    threads_of,
+)
+from weft.targets.gpu.model import ceildiv, model_of, resident_blocks, seconds
 from weft.targets.gpu.product import fetch_lanes
 from weft.targets.gpu.sharing import reduce_loops, unroll_some
 
 STAGES = frozenset(
     (QUERIES, KEYS, VALUES, SCORES, MASKED, TOP, GROWN, TOTAL, MIXED, PART, PEAK, SHARE, WHOLE_TOTAL, WHOLE)
 )  # fmt: skip
-"""The stages that the sketch deals with: none of them is dissolved before it is asked."""
+"""The stages that the sketch deals with: none of them is inlined before it is asked."""
 
-CHOICES: dict[str, tuple[int, ...]] = {"rows": (8, 16, 32, 64), "each": (1, 2, 4), "warps": (4, 8)}
+KNOBS: dict[str, tuple[int, ...]] = {"rows": (8, 16, 32, 64), "each": (1, 2, 4), "warps": (4, 8)}
 """Queries of a block, keys of a thread at a time, and rows of threads of a block."""
 
 MOST_ROWS = 8
@@ -67,135 +79,126 @@ LEAST_QUERIES, LEAST_KEYS = 8, 16
 UNROLLED = 4
 """Steps of a product that are written out, so that loads are on their way while others are used."""
 
-# The numbers below are fitted to 130 points measured on an H200, of five sizes; nothing was held out.
-PRODUCTS, QUERY_LOADS, KEY_LOADS = 1.32, 2.5, 0.92
-"""What a multiplication costs, and the loads for it, which all the keys or all the queries of a thread share."""
-LANES = 128
-"""Multiplications and additions that a multiprocessor does in one cycle."""
-BUSY_WARPS, BUSY_POWER = 8.5, 0.38
-"""With fewer warps on a multiprocessor than this, its units are not busy all the time."""
-START_CYCLES, TILE_CYCLES = 1550.0, 440.0
-"""Of a block, and of each tile of keys that it waits for: half of that where the next one is fetched ahead."""
-SECOND_KERNEL_CYCLES, BYTES_PER_CYCLE = 3000.0, 30.0
-REGISTERS = 168
-"""Of a thread, at most."""
+
+# ------------------------------------------------------------------------------------------------------ what it costs
 
 
-# ------------------------------------------------------------------------------------------------- the default point
+@dataclass(frozen=True)
+class Problem:
+    """The sizes of an attention and the machine that it runs on; `part` is a column: keys of a part, in whole tiles."""
+
+    sizes: Sizes
+    machine: ThreadFacts
+
+    @property
+    def across(self) -> int:
+        """Threads of a row of a block."""
+        return min(self.machine.warp, 32)
+
+    @property
+    def stages(self) -> int:
+        """Tiles of keys (and of values) that are on their way or in use."""
+        return 2 if self.machine.has_async_copy else 1
+
+    @property
+    def width(self) -> int:
+        """Elements of a value, in whole rows of threads."""
+        return int(_up(self.sizes.value_size, self.across))
+
+    def legal(self, c: Columns) -> Any:
+        """Which points fit the machine."""
+        each_row = c["rows"] // c["warps"]
+        return (
+            (c["warps"] * self.across <= self.machine.block_threads)
+            & (c["rows"] % c["warps"] == 0)
+            & (each_row <= min(MOST_ROWS, self.across))
+            & (c["part"] % (c["each"] * self.across) == 0)
+            & (self._shared(c) <= self.machine.shared_bytes)
+        )
+
+    def cost(self, c: Columns) -> Any:
+        """Seconds of each point: products with their loads, waiting for tiles, what parts hand on."""
+        sizes, machine, model = self.sizes, self.machine, model_of(self.machine)
+        rows, warps, across, width = c["rows"], c["warps"], self.across, self.width
+        parts, tiles = ceildiv(sizes.keys, c["part"]), c["part"] // (c["each"] * across)
+        queries = ceildiv(sizes.queries, rows) * rows
+        loads = 1 + model.query_loads * warps / rows
+        work = sizes.size * (loads + model.key_loads / c["each"]) + width * (loads + model.key_loads * across / width)
+        busy = rows * c["part"] * model.attention_product * work / machine.lanes
+        resident = resident_blocks(machine, across * warps, model.attention_registers, self._shared(c))
+        blocks = sizes.batch * sizes.heads * (queries // rows) * parts
+        rounds = ceildiv(blocks, machine.multiprocessors)
+        few, power = model.attention_busy
+        busy = busy / np.minimum(1.0, (warps * np.minimum(resident, rounds) / few) ** power)
+        waits = model.attention_start + model.attention_tile * tiles / np.where(tiles > 1, self.stages, 1)
+        moved = 8 * sizes.batch * sizes.heads * queries * width * parts / machine.multiprocessors
+        cycles = rounds * busy + ceildiv(rounds, resident) * waits
+        return seconds(cycles + (parts > 1) * (model.launch + moved / model.memory), machine)
+
+    def _shared(self, c: Columns) -> Any:
+        """Shared memory of a block: tiles of queries, keys and values, scores and their powers, what is mixed."""
+        rows, tile = c["rows"], c["each"] * self.across
+        fetched = np.where(c["part"] == tile, 1, self.stages) * tile
+        fixed = (rows + fetched) * (self.sizes.size + 4) + (fetched + rows) * self.width
+        return 4 * (fixed + 2 * rows * (self.across + 2) + 2 * rows * c["part"])
 
 
 def proposal(sizes: Sizes, machine: ThreadFacts) -> tuple[int, int, int, int] | None:
     """The sizes that the stages of an attention should have, and the keys of a part; None where nothing fits."""
     if sizes.queries < LEAST_QUERIES or sizes.keys < LEAST_KEYS:
         return None
-    width = _up(sizes.value_size, _across(machine))
-    found = []
-    for point in _points(machine):
-        for part in _parts(sizes, machine, point):
-            padded = (_up(sizes.queries, point["rows"]), math.ceil(sizes.keys / part) * part, width, part)
-            found.append((_cycles(sizes, machine, point, padded), padded))
-    return min(found)[1] if found else None
-
-
-def _points(machine: ThreadFacts) -> Iterator[dict[str, int]]:
-    for rows, each, warps in itertools.product(*CHOICES.values()):
-        fits = warps * _across(machine) <= machine.block_threads
-        if fits and rows % warps == 0 and rows // warps <= min(MOST_ROWS, _across(machine)):
-            yield {"rows": rows, "each": each, "warps": warps}
-
-
-def _across(machine: ThreadFacts) -> int:
-    """Threads of a row of a block."""
-    return min(machine.warp, 32)
-
-
-def _stages(machine: ThreadFacts) -> int:
-    """Tiles of keys (and of values) that are on their way or in use."""
-    return 2 if machine.has_async_copy else 1
-
-
-def _parts(sizes: Sizes, machine: ThreadFacts, point: Point) -> Iterator[int]:
-    """Lengths of a part, whole tiles of keys, that fit shared memory: all the keys evenly in some number of parts."""
-    tile = point["each"] * _across(machine)
-    if point["each"] > 1 and tile >= 2 * sizes.keys:
-        return
+    problem = Problem(sizes, machine)
     least = min(sizes.keys, LEAST_PART * sizes.value_size)
-    for count in range(1, max(1, sizes.keys // least) + 1):
-        part = _up(math.ceil(sizes.keys / count), tile)
-        if shared_bytes(sizes, machine, point, part) <= machine.shared_bytes:
-            yield part
+    counts = np.arange(1, max(1, sizes.keys // least) + 1)
+    grids = np.meshgrid(*KNOBS.values(), counts, indexing="ij")
+    c = dict(zip((*KNOBS, "count"), (grid.ravel() for grid in grids)))
+    tile = c["each"] * problem.across
+    c["part"] = _up(ceildiv(sizes.keys, c["count"]), tile)
+    cost = np.where(problem.legal(c) & ((c["each"] == 1) | (tile < 2 * sizes.keys)), problem.cost(c), np.inf)
+    if not np.isfinite(cost.min()):
+        return None
+    best = np.flatnonzero(cost == cost.min())
+    queries, keys = _up(sizes.queries, c["rows"][best]), _up(sizes.keys, c["part"][best])
+    return min((int(q), int(k), problem.width, int(part)) for q, k, part in zip(queries, keys, c["part"][best]))
 
 
-def shared_bytes(sizes: Sizes, machine: ThreadFacts, point: Point, part: int) -> int:
-    """Shared memory of a block: tiles of queries, keys and values, scores and their powers, what is mixed."""
-    rows, across = point["rows"], _across(machine)
-    tile, width = point["each"] * across, _up(sizes.value_size, across)
-    stages = _stages(machine) if part != tile else 1
-    fixed = (rows + stages * tile) * (sizes.size + 4) + (stages * tile + rows) * width + 2 * rows * (across + 2)
-    return 4 * (fixed + 2 * rows * part)
+def attention_proposer(target: Target) -> Callable[[Sequence[int], str], Sequence[int] | None]:
+    """What `fuse_attention` asks, for one machine."""
+    return lambda sizes, dtype: proposal(Sizes(*sizes), threads_of(target)) if dtype == "float32" else None
 
 
-def _up(size: int, factor: int) -> int:
-    return -(-size // factor) * factor
-
-
-def _cycles(sizes: Sizes, machine: ThreadFacts, point: Point, padded: Sequence[int]) -> float:
-    """Cycles by a model: products with their loads, waiting for tiles, what parts hand on."""
-    queries, keys, width, part = padded
-    rows, warps, across = point["rows"], point["warps"], _across(machine)
-    parts, tiles = keys // part, part // (point["each"] * across)
-    blocks = sizes.batch * sizes.heads * (queries // rows) * parts
-    loads = 1 + QUERY_LOADS * warps / rows
-    work = sizes.size * (loads + KEY_LOADS / point["each"]) + width * (loads + KEY_LOADS * across / width)
-    busy = rows * part * PRODUCTS * work / LANES
-    resident = min(
-        machine.multiprocessor_shared_bytes // (shared_bytes(sizes, machine, point, part) + 1024),
-        machine.multiprocessor_threads // (across * warps),
-        (machine.registers or 65536) // (across * warps * REGISTERS),
-    )
-    rounds = math.ceil(blocks / machine.multiprocessors)
-    busy /= min(1.0, (warps * min(max(resident, 1), rounds) / BUSY_WARPS) ** BUSY_POWER)
-    waits = START_CYCLES + TILE_CYCLES * tiles / (_stages(machine) if tiles > 1 else 1)
-    cycles: float = rounds * busy + math.ceil(rounds / max(resident, 1)) * waits
-    if parts > 1:
-        moved = 8 * sizes.batch * sizes.heads * queries * width * parts / machine.multiprocessors
-        cycles += SECOND_KERNEL_CYCLES + moved / BYTES_PER_CYCLE
-    return cycles
+def _up(size: Any, factor: Any) -> Any:
+    return ceildiv(size, factor) * factor
 
 
 # --------------------------------------------------------------------------------------------------------- the sketch
 
 
-def schedule_attention(s: Schedule, target: Target) -> None:
-    """Schedules the attention of a program, where there is one; what does not have the form is left as it is."""
-    space = attention_space(s, target)
-    if space is None:
-        return
-    with s.attempt(space.name, point=space.default):
-        space.apply(space.default)
-
-
-def attention_space(s: Schedule, target: Target) -> Space | None:
-    """The space of an attention in parts; None for any other program."""
-    if not {SCORES, MASKED, TOP, GROWN, TOTAL, MIXED, WHOLE, WHOLE_TOTAL} <= set(names_of(s)):
+def match(unit: Unit) -> Sketch | None:
+    """The sketch of an attention in parts, by the stage of its scores; None for any other program."""
+    s, found = unit.schedule, unit.facts
+    needed = {MASKED, TOP, GROWN, TOTAL, MIXED, WHOLE, WHOLE_TOTAL}
+    if found.block.name != SCORES or not needed <= set(names_of(s)):
         return None
-    machine, found = threads_of(target), facts_of(block_named(s, SCORES))
     if len(free_loops(s[SCORES])) != len(found.block.axes):
         return None  # it has a schedule
     batch, heads, parts, queries, part = (extent(axis) for axis in found.spatial)
     width = extent(facts_of(block_named(s, MIXED)).spatial[-1])
-    sizes, padded = Sizes(batch, heads, queries, parts * part, found.depth, width), (queries, parts * part, width, part)
-    points = [
-        point
-        for point in _points(machine)
-        if queries % point["rows"] == 0
-        and part % (point["each"] * _across(machine)) == 0
-        and shared_bytes(sizes, machine, point, part) <= machine.shared_bytes
-    ]
-    if not points or width % _across(machine):
+    problem = Problem(Sizes(batch, heads, queries, parts * part, found.depth, width), threads_of(unit.target))
+    if width != problem.width:
         return None
-    best = min(points, key=lambda point: _cycles(sizes, machine, point, padded))
-    return Space("attention", CHOICES, best, lambda point: _Sketch(s, target, padded, parts, point).run())
+    rows = tuple(rows for rows in KNOBS["rows"] if queries % rows == 0)
+    if not rows:
+        return None
+    knobs = {"rows": rows, "each": KNOBS["each"], "warps": KNOBS["warps"]}
+
+    def at(columns: Columns) -> Columns:
+        return {**columns, "part": np.asarray(part)}
+
+    return Sketch(
+        "attention", knobs, lambda point: _Steps(unit, problem, parts, point).run(),
+        lambda columns: problem.cost(at(columns)), lambda columns: problem.legal(at(columns)),
+    )  # fmt: skip
 
 
 def _reader(s: Schedule, name: str) -> Block:
@@ -205,15 +208,15 @@ def _reader(s: Schedule, name: str) -> Block:
     return found[0]
 
 
-class _Sketch:
+class _Steps:
     """The schedule, from the output to the inputs."""
 
-    def __init__(self, s: Schedule, target: Target, padded: Sequence[int], parts: int, point: Point) -> None:
-        self.s, self.target, self.parts = s, target, parts
-        self.rows, self.each, self.warps, self.width = point["rows"], point["each"], point["warps"], padded[2]
-        self.across = _across(threads_of(target))
+    def __init__(self, unit: Unit, problem: Problem, parts: int, point: Point) -> None:
+        self.s, self.target, self.parts = unit.schedule, unit.target, parts
+        self.rows, self.each, self.warps = point["rows"], point["each"], point["warps"]
+        self.width, self.across, self.stages = problem.width, problem.across, problem.stages
         self.each_row = self.rows // self.warps
-        self.depth = facts_of(block_named(s, SCORES)).depth
+        self.depth = unit.facts.depth
 
     def run(self) -> None:
         """All the steps."""
@@ -222,7 +225,7 @@ class _Sketch:
         if self.parts > 1:
             self.add_up()
             self.final, written = s[PART], s[MIXED]
-            sums = s.cache_write(MIXED, "local")
+            accumulator = s.cache_write(MIXED, "local")
             block = self.blocks(list(range(5)))
             written.set_scope("shared")
             written.compute_at(self.final, block, exact=False)
@@ -232,10 +235,10 @@ class _Sketch:
             s[WHOLE].compute_inline()
             s[WHOLE_TOTAL].compute_inline()
             final = _reader(s, MIXED)
-            self.final, sums = s[final.name], s[MIXED]
-            block = self.blocks(_places(final))
+            self.final, accumulator = s[final.name], s[MIXED]
+            block = self.blocks(_positions(final))
             thread = self.threads(self.final)
-        self.weigh(sums, s[MIXED] if self.parts > 1 else self.final, thread)
+        self.weigh(accumulator, s[MIXED] if self.parts > 1 else self.final, thread)
         for name in (TOTAL, partial[TOTAL], GROWN, TOP, partial[TOP], MASKED):
             s[name].set_scope("shared")
             s[name].compute_at(self.final, block, exact=False)
@@ -250,8 +253,8 @@ class _Sketch:
         """A block of threads for each tile of queries of the block that writes the result; gives their loop."""
         final = self.final
         loops = [loop.var for loop in free_loops(final)]
-        *around, place, element = (loops[at] for at in order)
-        tile, row = final.split(place, factor=self.rows)
+        *around, query, element = (loops[at] for at in order)
+        tile, row = final.split(query, factor=self.rows)
         final.reorder(*around, tile, row, element)
         final.bind(tile, "blockIdx.x")
         final.bind(fuse_all(final, around), "blockIdx.y")
@@ -274,22 +277,22 @@ class _Sketch:
             stage.unroll(inner)
         return column
 
-    def weigh(self, sums: Stage, taker: Stage, thread: Var) -> None:
+    def weigh(self, accumulator: Stage, reader: Stage, thread: Var) -> None:
         """The sums of weighed values: registers of a thread; values of a tile of keys in shared memory."""
         s = self.s
-        sums.set_scope("local")
-        sums.compute_at(taker, thread, exact=False)
-        *own, key = [loop.var for loop in free_loops(sums)]
-        tile, group, inner = sums.split(key, factors=[None, self.each * self.across // 4, 4])
-        group, several = sums.split(group, factor=UNROLLED)
-        sums.reorder(tile, group, several, inner, *own)
+        accumulator.set_scope("local")
+        accumulator.compute_at(reader, thread, exact=False)
+        *own, key = [loop.var for loop in free_loops(accumulator)]
+        tile, group, inner = accumulator.split(key, factors=[None, self.each * self.across // 4, 4])
+        group, several = accumulator.split(group, factor=UNROLLED)
+        accumulator.reorder(tile, group, several, inner, *own)
         for loop in (several, inner, *own):
-            sums.unroll(loop)
+            accumulator.unroll(loop)
         if VALUES in names_of(s):
-            self.fetch(s[VALUES], sums, tile)
-            self.into_registers(VALUES, sums, inner)
-        self.into_registers(GROWN, sums, several)
-        self.ahead(sums, tile)
+            self.fetch(s[VALUES], accumulator, tile)
+            self.into_registers(VALUES, accumulator, inner)
+        self.into_registers(GROWN, accumulator, several)
+        self.ahead(accumulator, tile)
 
     def products(self) -> None:
         """The scores, and the steps on them: a tile of keys at a time."""
@@ -321,8 +324,8 @@ class _Sketch:
 
     def ahead(self, stage: Stage, tile: Var) -> None:
         """The next tile is fetched while this one is used, where the machine can do that."""
-        if loop_extents(stage)[tile.name] > 1 and _stages(threads_of(self.target)) > 1:
-            stage.annotate("pipeline_stages", _stages(threads_of(self.target)), tile)
+        if loop_extents(stage)[tile.name] > 1 and self.stages > 1:
+            stage.annotate("pipeline_stages", self.stages, tile)
             stage.annotate("async_copy", True, tile)
 
     def into_registers(self, name: str, reader: Stage, place: Var) -> None:
@@ -334,10 +337,8 @@ class _Sketch:
             copy.unroll(loop)
         if long:
             last = loop_extents(copy)[long[-1].name]
-            if facts_of(copy.block).step(facts_of(copy.block).loads[0], copy.block.axes[-1].var) == 1 and last in (
-                2,
-                4,
-            ):
+            facts = facts_of(copy.block)
+            if facts.step(facts.loads[0], facts.spatial[-1].var) == 1 and last in (2, 4):
                 copy.vectorize(long[-1])
             else:
                 copy.unroll(long[-1])
@@ -349,14 +350,7 @@ class _Sketch:
         *_, row, element = [loop.var for loop in free_loops(stage)]
         extents = loop_extents(stage)
         lanes = fetch_lanes(facts_of(stage.block), extents[element.name])
-        flat = fuse_all(stage, [row, element])
-        outer, thread_row, thread, vector = stage.split(flat, factors=[None, self.warps, self.across, lanes])
-        stage.reorder(thread_row, thread, outer, vector)
-        stage.bind(thread_row, "threadIdx.y")
-        stage.bind(thread, "threadIdx.x")
-        stage.unroll(outer)
-        if lanes > 1:
-            stage.vectorize(vector)
+        fetch_together(stage, [row, element], self.warps, self.across, lanes)
         if stage.name != VALUES:
             stage.storage_align(2, 8, 4)
 
@@ -380,7 +374,7 @@ class _Sketch:
 
     def reduce_rows(self, whole: Stage, parts: Stage) -> None:
         """The top or the sum of each row: its threads have a part each, and one of them puts the parts together."""
-        sums = self.s.cache_write(parts.block.writes[0].buffer, "local")
+        accumulator = self.s.cache_write(parts.block.writes[0].buffer, "local")
         parts.storage_align(3, 2, 1)  # rows begin at different banks
         *_, row, column = spatial_loops(parts)
         thread_row, inner_row = parts.split(row, factors=[self.warps, self.each_row])
@@ -388,14 +382,14 @@ class _Sketch:
         parts.bind(thread_row, "threadIdx.y")
         parts.bind(column, "threadIdx.x")
         parts.unroll(inner_row)
-        sums.compute_at(parts, inner_row)
-        unroll_some(sums, reduce_loops(sums)[-1])
-        sums = self.s.cache_write(whole.block.writes[0].buffer, "local")
+        accumulator.compute_at(parts, inner_row)
+        unroll_some(accumulator, reduce_loops(accumulator)[-1])
+        accumulator = self.s.cache_write(whole.block.writes[0].buffer, "local")
         thread_row, thread = whole.split(spatial_loops(whole)[-1], factors=[self.warps, self.each_row])
         whole.bind(thread_row, "threadIdx.y")
         whole.bind(thread, "threadIdx.x")
-        sums.compute_at(whole, thread)
-        sums.unroll(reduce_loops(sums)[-1])
+        accumulator.compute_at(whole, thread)
+        accumulator.unroll(reduce_loops(accumulator)[-1])
 
     def add_up(self) -> None:
         """The second kernel: a thread for each element of the result weighs the parts and adds them."""
@@ -409,7 +403,7 @@ class _Sketch:
             s[name].compute_at(final, place, exact=False)
 
 
-def _places(final: Block) -> list[int]:
+def _positions(final: Block) -> list[int]:
     """The positions of batch, head, query and element among the axes of the block that divides by the sums."""
     facts = facts_of(final)
     variables = [axis.var for axis in final.axes]

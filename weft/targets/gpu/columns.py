@@ -17,6 +17,7 @@ import math
 from dataclasses import dataclass
 
 from weft.expr.nodes import Load, Var, int_value
+from weft.plan.contraction import load_bytes
 from weft.schedule.facts import Facts, extent
 from weft.schedule.schedule import Stage
 from weft.targets.base import Target
@@ -58,15 +59,14 @@ def choose_columns(facts: Facts, target: Target) -> Columns | None:
     return Columns(across, lanes, share) if share >= LEAST_SHARE else None
 
 
-def _main_load(facts: Facts) -> Load | None:
-    """The largest of what a reduction reads."""
-    loads = sorted(facts.loads, key=lambda load: math.prod(int_value(size) or 1 for size in load.buffer.shape))
-    return loads[-1] if loads else None
+def main_load(facts: Facts) -> Load | None:
+    """The largest of what a reduction reads, of equals the last."""
+    return max(reversed(facts.loads), key=load_bytes, default=None)
 
 
 def _lanes(facts: Facts, target: Target) -> int:
     """Neighbours that a thread takes: a whole vector of what is read most, which begins at a multiple of a vector."""
-    main = _main_load(facts)
+    main = main_load(facts)
     if main is None or facts.store is None or not facts.spatial or not all(isinstance(i, Var) for i in main.indices):
         return 1
     last = facts.spatial[-1]

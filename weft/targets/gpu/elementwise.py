@@ -7,7 +7,7 @@ anything else                   axes fused and divided among threads: `bind_flat
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from weft.expr.nodes import Expr, Load, Var, add, index_expr, int_value, mul
 from weft.expr.simplify import simplify
@@ -68,6 +68,18 @@ def _loops_of_step(stage: Stage) -> list[For]:
 def fuse_all(stage: Stage, loops: Sequence[Var]) -> Var:
     """Several loops as one (one loop as itself)."""
     return stage.fuse(*loops) if len(loops) > 1 else loops[0]
+
+
+def fetch_together(stage: Stage, loops: Sequence[Var], rows: int, columns: int, lanes: int) -> None:
+    """Loops over a tile divided among rows and columns of threads, each of which takes vectors, one after another."""
+    flat = fuse_all(stage, loops)
+    outer, thread_y, thread_x, vector = stage.split(flat, factors=[None, rows, columns, lanes])
+    stage.reorder(thread_y, thread_x, outer, vector)
+    stage.bind(thread_y, "threadIdx.y")
+    stage.bind(thread_x, "threadIdx.x")
+    stage.unroll(outer)
+    if lanes > 1:
+        stage.vectorize(vector)
 
 
 def bind_flat(stage: Stage, target: Target) -> bool:
@@ -193,13 +205,18 @@ def _crosses(facts: Facts, load: Load, lanes: int) -> bool:
 
 def _starts_aligned(facts: Facts, load: Load, lanes: int) -> bool:
     zero: dict[Var, Expr] = {axis.var: index_expr(0) for axis in facts.block.axes}
+    start = int_value(simplify(flat_index(load, zero)))
+    return start is not None and start % lanes == 0
+
+
+def flat_index(load: Load, at: Mapping[Var, Expr]) -> Expr:
+    """The element of a buffer's memory that a load reads where variables have other values."""
     flat: Expr = index_expr(0)
     stride: Expr = index_expr(1)
     for size, index in zip(reversed(load.buffer.shape), reversed(load.indices)):
-        flat = add(flat, mul(substitute(index, zero), stride))
+        flat = add(flat, mul(substitute(index, at), stride))
         stride = mul(stride, size)
-    start = int_value(simplify(flat))
-    return start is not None and start % lanes == 0
+    return flat
 
 
 # ------------------------------------------------------------------------------------------------------ transposition

@@ -5,7 +5,7 @@ Unrolled loops stay loops: the compiler after us unrolls them, which is quicker 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from weft.core.knobs import knobs
 from weft.loop.ir import Func
@@ -43,9 +43,9 @@ PASSES: tuple[Callable[[Func], Func], ...] = (
 )
 
 
-def lower(func: Func) -> Func:
+def lower(func: Func, passes: Sequence[Callable[[Func], Func]] = PASSES) -> Func:
     """The program as the code generator takes it."""
-    for run in PASSES:
+    for run in passes:
         func = run(func)
         if knobs.verify:
             from weft.loop.verifier import verify

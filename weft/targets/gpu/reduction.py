@@ -8,14 +8,13 @@ softmax, layer norm, …          a block (or a thread) for each row computes ev
 
 from __future__ import annotations
 
-import math
-
-from weft.expr.nodes import Buffer, Var, int_value
-from weft.schedule.facts import Facts, extent, facts_of
+from weft.expr.nodes import Buffer, Expr, Var, int_value
+from weft.plan.contraction import producers_of_epilogue
+from weft.schedule.facts import Facts, block_named, extent, facts_of, names_of
 from weft.schedule.schedule import Stage
 from weft.targets.base import Target
-from weft.targets.gpu.columns import choose_columns, share_columns
-from weft.targets.gpu.elementwise import bind_flat, bind_loop, fuse_all, spatial_loops, threads_of
+from weft.targets.gpu.columns import choose_columns, main_load, share_columns
+from weft.targets.gpu.elementwise import bind_flat, bind_loop, free_loops, fuse_all, spatial_loops, threads_of
 from weft.targets.gpu.sharing import cross_threads, power_of_two, reduce_loops
 
 LEAST_SHARED_ROW = 32
@@ -24,11 +23,8 @@ LEAST_SHARED_ROW = 32
 
 def is_contiguous(facts: Facts) -> bool:
     """Whether neighbours in memory are reduced into one element, in the largest of what is read."""
-    loads = sorted(facts.loads, key=lambda load: math.prod(int_value(size) or 1 for size in load.buffer.shape))
-    if not loads:
-        return False
-    main = loads[-1]
-    if any(facts.step(main, axis.var) == 1 for axis in facts.spatial if extent(axis) > 1):
+    main = main_load(facts)
+    if main is None or any(facts.step(main, axis.var) == 1 for axis in facts.spatial if extent(axis) > 1):
         return False
     return any(facts.step(main, axis.var) == 1 for axis in facts.reduce if extent(axis) > 1)
 
@@ -135,30 +131,30 @@ def _threads_with(lanes: int, threads: int, facts: Facts) -> int:
     return max(min(32, threads), min(threads, power_of_two(facts.depth // (4 * lanes)))) if lanes > 1 else threads
 
 
-def schedule_reduction_of(taker: Stage, maker: str, target: Target) -> bool:
+def _schedule_reduction_of(epilogue: Stage, maker: str, target: Target) -> bool:
     """A block that takes a long reduction at its own elements: both in one kernel."""
-    s, name = taker.schedule, taker.name
+    s, name = epilogue.schedule, epilogue.name
     facts = facts_of(s[maker].block)
     if facts.store is None or _parts(facts, target) > 1:
         return False
     machine = threads_of(target)
     columns = None if is_contiguous(facts) else choose_columns(facts, target)
-    flat = fuse_all(taker, spatial_loops(taker))
+    flat = fuse_all(epilogue, spatial_loops(epilogue))
     if columns is not None:
-        place = _bind_columns(taker, flat, [None, columns.across, columns.lanes])
-        taker.vectorize(taker.loops[-1])
+        place = _bind_columns(epilogue, flat, [None, columns.across, columns.lanes])
+        epilogue.vectorize(epilogue.loops[-1])
         s[maker].set_scope("local")
         s[maker].compute_at(s[name], place)
         share_columns(s[maker], columns)
         return True
     if is_contiguous(facts):
         threads, together = row_threads(facts.depth, facts.points, target)
-        place = bind_rows(taker, flat, together)
+        place = bind_rows(epilogue, flat, together)
         tag, lanes = "threadIdx.x", row_lanes(facts, target) if facts.depth >= 4 * threads else 1
         threads = _threads_with(lanes, threads, facts)
     else:
         threads, lanes, tag = _column_share(facts, target), 1, "threadIdx.y"
-        place = _bind_columns(taker, flat, [None, min(machine.warp, 32)])
+        place = _bind_columns(epilogue, flat, [None, min(machine.warp, 32)])
     s[maker].set_scope("shared" if tag == "threadIdx.x" else "local")
     s[maker].compute_at(s[name], place)
     cross_threads(s[maker], threads, tag, lanes)
@@ -206,3 +202,40 @@ def _bind_columns(stage: Stage, flat: Var, factors: list[int | None]) -> Var:
     stage.bind(block, "blockIdx.x")
     stage.bind(thread, "threadIdx.x")
     return thread
+
+
+def schedule_with_reduction(stage: Stage, target: Target, done: set[str]) -> bool:
+    """A block that takes the results of short reductions at its own elements: each thread reduces what it needs."""
+    s, name = stage.schedule, stage.name
+    facts = facts_of(stage.block)
+    loops = spatial_loops(stage)
+    if not loops or facts.is_ordered or facts.is_reduction:
+        return False
+    own: set[Expr] = {axis.var for axis in facts.spatial}
+    read = {load.buffer for load in facts.loads if set(load.indices) == own}
+    found = [maker for maker, _ in producers_of_epilogue(s, facts) if maker.store is not None and not maker.is_ordered]
+    taken = {maker.block.name for maker in found if maker.target in read}
+    makers = [maker for maker in names_of(s) if maker in taken and maker not in done]
+    if not makers:
+        return False
+    with s.attempt("with its reductions") as tried:
+        if len(makers) == 1 and _is_worth_sharing(facts_of(block_named(s, makers[0])), target):
+            if not _schedule_reduction_of(stage, makers[0], target):
+                tried.refuse("its reduction has no row to share")
+            done.update(makers)
+            return True
+        bind_loop(stage, fuse_all(stage, loops), target)
+        thread = s[name].loops[-1]
+        for maker in makers:
+            s[maker].set_scope("local")
+            s[maker].compute_at(s[name], thread)
+            for loop in reversed(free_loops(s[maker])):
+                if (int_value(loop.extent) or 99) <= 9:
+                    s[maker].unroll(loop.var)
+        done.update(makers)
+    return bool(tried)
+
+
+def _is_worth_sharing(facts: Facts, target: Target) -> bool:
+    """Whether several threads should share the reduction of one element."""
+    return facts.depth > 128 and facts.points < 64 * threads_of(target).multiprocessors * threads_of(target).warp

@@ -172,13 +172,13 @@ def _keep_row(
     """A parameter that several stages read along the row is fetched once, into shared memory."""
     blocks = [block_named(s, other) for other in (name, *stages)]
     for buffer in s.func.buffers:
-        takers = [b for b in blocks if any(r.buffer is buffer for r in b.reads)]
-        if len(takers) < 2 or length * together * buffer.dtype.bytes > min(ROW_BYTES, threads_of(target).shared_bytes):
+        found = [b for b in blocks if any(r.buffer is buffer for r in b.reads)]
+        if len(found) < 2 or length * together * buffer.dtype.bytes > min(ROW_BYTES, threads_of(target).shared_bytes):
             continue
-        if not all(_reads_row(facts_of(b), buffer, length) for b in takers):
+        if not all(_reads_row(facts_of(b), buffer, length) for b in found):
             continue
         with s.attempt("fetch the row"):
-            copy = s.cache_read(buffer, "shared", [b.name for b in takers])
+            copy = s.cache_read(buffer, "shared", [b.name for b in found])
             copy.compute_at(s[name], place)
             if math.prod(loop_extents(copy)[x.var.name] for x in free_loops(copy)) != length:
                 raise ScheduleError("rows", buffer.name, "it is not just the row that is fetched")

@@ -22,7 +22,7 @@ def _lower(func: Func, target: Target) -> Func:
 
 
 def _schedule(schedule: Schedule, target: Target, constants: Collection[Buffer]) -> None:
-    from weft.targets.opencl.default import default_schedule
+    from weft.targets.gpu.families import default_schedule
 
     default_schedule(schedule, target, constants)
 
@@ -40,7 +40,7 @@ def _open(target: Target) -> Device:
 
 
 def _attention(target: Target) -> Callable[[Sequence[int], str], Sequence[int] | None]:
-    from weft.targets.gpu.algorithms import attention_proposer
+    from weft.targets.gpu.attention import attention_proposer
 
     return attention_proposer(target)
 

@@ -34,15 +34,13 @@ from weft.targets.cpu.default_attach import attach_producers
 from weft.targets.cpu.default_loops import LEAST_PARALLEL_WORK
 from weft.targets.cpu.facts import has_masks
 from weft.targets.cpu.machine import Core, core_of, seconds
+from weft.targets.cpu.model import IMAGE_LOADS, bytes_a_cycle, overlapped, stream_cycles
 
 LEAST_PLACES = 4
 LARGEST_STEP = 8
 MOST_ROWS = 14
 MOST_UNROLLED = 256
 """Multiply-adds of one straight piece of code, at most."""
-
-IMAGE_LOADS = 3
-"""How many loads a vector of an image counts for: it is rarely aligned, and comes from the second-level cache."""
 
 LEAST_OWN = 4
 """How many times as many rows a part reads alone as it shares with others."""
@@ -87,11 +85,12 @@ def match(unit: Unit) -> Sketch | None:
     }
     size = Size(core_of(unit.target), shape.group, high, wide, most, _taps(unit, shape))
     again = math.prod(extent(axis) for axis in (*shape.others, shape.channel)) // shape.group
-    copied = 2 * load_bytes(shape.image) / core_of(unit.target).second_level
+    moved = 2 * load_bytes(shape.image)
+    copied = moved / bytes_a_cycle(moved, unit.target)
 
     def cost(columns: Columns) -> Any:
         steps = again * unit.facts.depth / size.taps.count
-        return seconds(steps * size.cycles(columns) + copied, unit.target)
+        return seconds(overlapped(steps * size.cycles(columns), stream_cycles(unit)) + copied, unit.target)
 
     return Sketch("rows", knobs, lambda point: _apply(unit, shape, point), cost, size.legal)
 

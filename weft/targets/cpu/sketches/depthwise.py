@@ -13,19 +13,25 @@ beside them are `conv_rows`'s.
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
+import numpy as np
+
 from weft.expr.nodes import Const, Load, Select
 from weft.expr.visit import uses_any
 from weft.loop.ir import Axis, Block, Store
 from weft.loop.tree import writers
 from weft.plan.contraction import is_sum_of_products
 from weft.plan.planner import Unit
-from weft.plan.sketch import Point, Sketch, ceildiv
+from weft.plan.sketch import Columns, Point, Sketch, ceildiv
 from weft.schedule.facts import extent
 from weft.schedule.schedule import Stage
 from weft.targets.cpu.default_attach import attach_producers
 from weft.targets.cpu.default_loops import parallelize
 from weft.targets.cpu.facts import has_masks
-from weft.targets.cpu.model import ruled
+from weft.targets.cpu.machine import core_of, seconds
+from weft.targets.cpu.model import IMAGE_LOADS, TILE_CYCLES, UNEVEN, overlapped, stream_cycles
 
 MOST_TAPS, MOST_TAPS_OF_STEPS, MOST_TAPS_OF_SHORT_ROWS = 9, 25, 49
 """A copy costs more where windows move by several places, and most beside rows of half a vector or less."""
@@ -33,7 +39,7 @@ MOST_TAPS, MOST_TAPS_OF_STEPS, MOST_TAPS_OF_SHORT_ROWS = 9, 25, 49
 MOST_UNROLLED = 400
 """Multiply-adds of one straight piece of code, at most."""
 
-MOST_ROWS = 8
+MOST_ROWS = 16
 SHORT_ROW = 4
 """Vectors of a row that is short."""
 
@@ -55,12 +61,42 @@ def match(unit: Unit) -> Sketch | None:
         return None
     if not _lies_there(unit, image):
         return None
-    most = max(1, min(MOST_ROWS, unit.target.vector_registers // 4, MOST_UNROLLED // facts.depth))
-    rows = ceildiv(extent(row), ceildiv(extent(row), most))
     lanes = min(lanes, _power_of_two(extent(lane)))
-    knobs = {"rows": tuple(range(1, min(16, extent(row)) + 1)), "lanes": (lanes,)}
-    default = {"rows": rows, "lanes": lanes}
-    return ruled("window", unit, knobs, default, lambda point: _apply(unit, image, point))
+    knobs = {"rows": tuple(range(1, min(MOST_ROWS, extent(row)) + 1)), "lanes": (lanes,)}
+    core, high = core_of(unit.target), extent(row)
+    tiles = facts.points // (extent(row) * extent(lane)) * ceildiv(extent(lane), lanes)
+    step = facts.step(image, lane.var) or 1
+    seen = np.asarray([0, *(_rows_read(unit, image, row, n) for n in knobs["rows"])])
+    across = facts.depth // max(1, math.prod(extent(tap) for tap in _taps(unit, image, row)))
+
+    def cost(columns: Columns) -> Any:
+        rows = columns["rows"]
+        loads = across * seen[rows] * (IMAGE_LOADS if step == 1 else IMAGE_LOADS + step)
+        each = np.maximum(facts.depth * rows / core.multiply_adds, loads / core.loads)
+        each = np.maximum(each, core.latency * facts.depth) + TILE_CYCLES + 2 * rows
+        computing = tiles * -(-high // rows) * each * (1 + UNEVEN * (high % rows != 0))
+        return seconds(overlapped(computing, stream_cycles(unit)), unit.target)
+
+    def legal(columns: Columns) -> Any:
+        rows = columns["rows"]
+        return (rows * facts.depth <= MOST_UNROLLED) & (rows <= max(1, unit.target.vector_registers // 2)) | (rows == 1)
+
+    return Sketch("window", knobs, lambda point: _apply(unit, image, point), cost, legal)
+
+
+def _taps(unit: Unit, image: Load, row: Axis) -> list[Axis]:
+    """The taps of the window that stand below one another."""
+    indices = [index for index in image.indices if uses_any(index, {row.var})]
+    return [tap for tap in unit.facts.reduce if any(uses_any(index, {tap.var}) for index in indices)]
+
+
+def _rows_read(unit: Unit, image: Load, row: Axis, count: int) -> int:
+    """How many rows of an image so many rows of the result read."""
+    step = unit.facts.step(image, row.var) or 1
+    offsets = [0]
+    for tap in _taps(unit, image, row):
+        offsets = [at + (unit.facts.step(image, tap.var) or 0) * n for at in offsets for n in range(extent(tap))]
+    return len({at + step * n for at in offsets for n in range(count)})
 
 
 def _image(unit: Unit) -> Load | None:

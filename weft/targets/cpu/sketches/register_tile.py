@@ -12,6 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
 
 from weft.core.errors import ScheduleError
 from weft.expr.nodes import Buffer, Load, Var, int_value, sub
@@ -19,13 +22,14 @@ from weft.expr.simplify import simplify
 from weft.expr.visit import uses_any
 from weft.loop.ir import Axis, Block
 from weft.plan.planner import Unit
-from weft.plan.sketch import Point, Sketch, ceildiv
+from weft.plan.sketch import Columns, Point, Sketch, around_rule, ceildiv
 from weft.schedule.facts import Facts, block_named, extent, facts_of, names_of
 from weft.schedule.schedule import Schedule, Stage
 from weft.targets.base import Target
 from weft.targets.cpu.default_attach import attach_producers
 from weft.targets.cpu.default_loops import parallelize
-from weft.targets.cpu.model import ruled
+from weft.targets.cpu.machine import core_of, seconds
+from weft.targets.cpu.model import LOAD_SHARE, STEP_CYCLES, TILE_CYCLES, UNBLOCKED, overlapped, stream_cycles
 
 MOST_UNROLLED = 128
 """Multiply-adds of one straight piece of code, at most."""
@@ -64,7 +68,37 @@ def match(unit: Unit) -> Sketch | None:
     if not whole:  # a tile that need not divide its axis may have another size
         knobs["vectors"] = (1, 2, 3, 4, 6)
         knobs["rows"] = (1,) if plan.row is None else (1, 2, 3, 4, 6, 8, 12)
-    return ruled("register tile", unit, knobs, plan.point, lambda point: _apply(unit, plan, point))
+    time = around_rule(plan.point, float(seconds(1.0, unit.target)))
+
+    def cost(columns: Columns) -> Any:
+        computing = _cycles(unit, plan, columns["vectors"], columns["rows"])
+        return time(columns) * UNBLOCKED * overlapped(computing, stream_cycles(unit))
+
+    choices = {knob: tuple(sorted({*numbers, plan.point[knob]})) for knob, numbers in knobs.items()}
+    most = max(unit.target.vector_registers, 8)
+
+    def legal(columns: Columns) -> Any:
+        rows, vectors = columns["rows"], columns["vectors"]
+        return (rows * vectors + vectors + 1 <= most) | ((rows == plan.rows) & (vectors == plan.vectors))
+
+    return Sketch("register tile", choices, lambda point: _apply(unit, plan, point), cost, legal)
+
+
+def _cycles(unit: Unit, plan: TilePlan, vectors: Any, rows: Any) -> Any:
+    """Cycles of all tiles: what a step multiplies, and what it loads for that."""
+    facts, core = unit.facts, core_of(unit.target)
+    loads: Any = 0.0
+    for load in facts.loads:
+        along = vectors if facts.step(load, plan.lane) != 0 else 1
+        loads = loads + along * (rows if plan.row is not None and facts.step(load, plan.row) != 0 else 1)
+    issued = np.maximum(rows * vectors / core.multiply_adds, loads / core.loads * LOAD_SHARE)
+    step = np.maximum(issued, core.latency) + STEP_CYCLES
+    sizes = {axis.var: extent(axis) for axis in facts.spatial}
+    down = 1 if plan.row is None else sizes[plan.row]
+    tiles = (
+        facts.points // (sizes[plan.lane] * down) * -(-sizes[plan.lane] // (vectors * plan.lanes)) * -(-down // rows)
+    )
+    return tiles * (facts.depth * step + TILE_CYCLES + 2 * rows * vectors)
 
 
 def _apply(unit: Unit, plan: TilePlan, point: Point) -> None:

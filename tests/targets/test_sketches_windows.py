@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import pytest
 
 import weft
+from tests.goldens.choices import TARGETS, kernels_in
 from tests.hosts import lesser
 from weft.core.knobs import knobs
 from weft.graph.interpreter import interpret_graph
 from weft.graph.ir import Graph
 from weft.models.builder import Builder
-from weft.schedule.space import Point, Space
-from weft.targets.cpu.spaces import conv_rows, depthwise
-from weft.targets.cpu.spaces.conv_rows import Taps, tile
-from weft.targets.cpu.unit import Unit
+from weft.plan.planner import Choice, Unit, analytic, picking
+from weft.plan.sketch import Point, Sketch
+from weft.targets.cpu.machine import CORES
+from weft.targets.cpu.sketches.conv_rows import Size, Taps
 from weft.targets.registry import find_target
 
 NARROWER = lesser(x86=("-avx512f,-avx512bw,-avx512vl", "-avx,-avx2,-avx512f,-avx512bw"))
@@ -44,21 +47,28 @@ def check(graph: Graph, target: str = "native", threads: int = 1) -> None:
     assert made.shape == want.shape and np.abs(made - want).max() <= 2e-5 * np.abs(want).max()
 
 
-@pytest.fixture
-def taken(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Point]]:
-    """The spaces whose default points were applied."""
-    found: list[tuple[str, Point]] = []
-    for module in (conv_rows, depthwise):
+@contextmanager
+def by_rows(change: Point | None = None) -> Iterator[list[str]]:
+    """Only the two sketches with lanes along a row are offered; gives the names of those that stand."""
+    stand: list[str] = []
 
-        def watched(unit: Unit, space_of: Any = module.space) -> Space | None:
-            space = space_of(unit)
-            if space is not None:
-                found.append((space.name, space.default))
-            return space
+    def pick(unit: Unit, sketches: Sequence[Sketch]) -> Iterator[Choice]:
+        for sketch, point, cost in analytic(unit, [s for s in sketches if s.name in ("rows", "window")]):
+            sketch.check(point)
+            other = {knob: number for knob, number in (change or {}).items() if number in sketch.knobs.get(knob, ())}
+            stand.append(sketch.name)
+            yield sketch, {**point, **other}, cost
+            stand.pop()  # asked for another point: this one was refused
 
-        monkeypatch.setattr(module, "space", watched)
-        monkeypatch.setattr("weft.targets.cpu.default.SPACES", (depthwise.space, conv_rows.space))
-    return found
+    with picking(pick):
+        yield stand
+
+
+def planned(graph: Graph) -> list[str]:
+    """The sketches that stand on a machine whose vectors have masks."""
+    with by_rows() as stand:
+        list(kernels_in(graph, find_target(TARGETS["avx512_amx"])))
+    return stand
 
 
 GROUPED = [
@@ -73,9 +83,25 @@ GROUPED = [
 
 
 @pytest.mark.parametrize("graph", GROUPED)
-def test_groups_of_a_few_channels(graph, taken):
-    check(graph, threads=2)
-    assert [name for name, _ in taken] == ["rows"] or find_target("native").vector_bytes != 64
+def test_groups_of_a_few_channels(graph):
+    with by_rows():
+        check(graph, threads=2)
+    assert planned(graph) == ["rows"]
+
+
+CHANGES: list[Point] = [
+    {"channels": 1, "rows": 1, "vectors": 1, "down": 0},
+    {"channels": 2, "rows": 3, "vectors": 2, "down": 1},
+    {"channels": 4, "rows": 2, "vectors": 1, "down": 0},
+    {"rows": 5, "vectors": 1, "down": 1},
+]
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=range(len(CHANGES)))
+@pytest.mark.parametrize("at", [0, 2, 4])
+def test_every_point_computes_the_convolution(at, change):
+    with by_rows(change):
+        check(GROUPED[at])
 
 
 @pytest.mark.parametrize("target", NARROWER)
@@ -100,9 +126,10 @@ ROWS = [
 
 
 @pytest.mark.parametrize("graph", ROWS)
-def test_channels_that_do_not_fill_blocks(graph, taken):
-    check(graph, threads=2)
-    assert "rows" in [name for name, _ in taken] or find_target("native").vector_bytes != 64
+def test_channels_that_do_not_fill_blocks(graph):
+    with by_rows():
+        check(graph, threads=2)
+    assert "rows" in planned(graph)
 
 
 WINDOWS = {
@@ -123,9 +150,10 @@ WINDOWS = {
 
 
 @pytest.mark.parametrize("name,graph", [(name, graph) for name, graphs in WINDOWS.items() for graph in graphs])
-def test_windows_over_single_channels(name, graph, taken):
-    check(graph, threads=2)
-    assert [space for space, _ in taken] == [name] or find_target("native").vector_bytes != 64
+def test_windows_over_single_channels(name, graph):
+    with by_rows():
+        check(graph, threads=2)
+    assert planned(graph) == [name]
 
 
 @pytest.mark.parametrize("target", NARROWER)
@@ -134,13 +162,26 @@ def test_windows_on_machines_with_narrower_vectors(graph, target):
     check(graph, target)
 
 
+def tile(group: int, high: int, wide: int, taps: Taps, registers: int = 32) -> tuple[int, ...]:
+    """The cheapest legal tile: channels, rows, vectors of a row, and whether taps below one another are unrolled."""
+    size = Size(CORES["sapphirerapids"], group, high, wide, registers, taps)
+    choices = {
+        "channels": tuple(n for n in range(min(group, registers), 0, -1) if group % n == 0),
+        "rows": tuple(range(1, min(high, 14) + 1)),
+        "vectors": tuple(range(1, min(wide, registers) + 1)),
+        "down": (0, 1) if taps.count > 1 else (0,),
+    }
+    point, _ = next(Sketch("tile", choices, lambda point: None, size.cycles, size.legal).ranked())
+    return tuple(point.values())
+
+
 def test_the_tile_of_rows_fits_the_registers():
     for group in range(1, 40):
         for high, wide, taps in ((1, 1, Taps()), (7, 1, Taps(7)), (56, 4, Taps(3)), (9, 12, Taps(5, 2, 1))):
-            channels, rows, vectors, down = tile(group, high, wide, 32, taps)
+            channels, rows, vectors, down = tile(group, high, wide, taps)
             assert group % channels == 0 and vectors <= wide and rows <= high and down in (0, 1)
             assert channels * rows * vectors + min(channels, rows * vectors) < 32
-    assert tile(3, 32, 2, 32, Taps()) == (3, 4, 2, 0) and tile(1, 14, 1, 32, Taps(7)) == (1, 14, 1, 1)
+    assert tile(3, 32, 2, Taps()) == (3, 4, 2, 0) and tile(1, 14, 1, Taps(7)) == (1, 14, 1, 1)
 
 
 def test_rows_share_what_the_taps_read():

@@ -20,7 +20,7 @@ from weft.models.language import bert_base
 from weft.ops.attention_fused import DOMAIN, NAME, Sizes
 from weft.targets.cpu import amx
 from weft.targets.cpu.default import default_schedule
-from weft.targets.cpu.spaces.attention_amx import padded
+from weft.targets.cpu.sketches.attention_amx import padded
 from weft.targets.registry import find_target
 
 NATIVE = find_target("native")

@@ -1,7 +1,8 @@
-"""Matrix products by their space: right for every shape, transposition and epilogue, and with the loops promised."""
+"""Matrix products by their sketch: right for every shape, transposition and epilogue, and with the loops promised."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,17 +18,21 @@ from weft.expr.nodes import int_value
 from weft.loop.ir import For
 from weft.loop.verifier import verify
 from weft.loop.visit import walk_stmts
-from weft.schedule.space import Space
+from weft.plan.planner import Choice, Unit, picking
+from weft.plan.sketch import Sketch
+from weft.schedule.facts import block_named, facts_of
 from weft.targets.base import Target
-from weft.targets.cpu import default
 from weft.targets.cpu.default import default_schedule
 from weft.targets.cpu.facts import has_masks
-from weft.targets.cpu.spaces import matmul
-from weft.targets.cpu.unit import Unit
+from weft.targets.cpu.machine import Core
+from weft.targets.cpu.model import Tiles
+from weft.targets.cpu.sketches import matmul
 from weft.targets.registry import find_target
 
 NATIVE = find_target("native")
 RANDOM = np.random.default_rng(0)
+LINUX = "unknown-linux-gnu"
+MACHINES = [f"x86_64-{LINUX},cpu=sapphirerapids", f"x86_64-{LINUX},cpu=haswell", f"aarch64-{LINUX},cpu=neoverse-n1"]
 
 
 def program(
@@ -101,7 +106,7 @@ def check(constant: bool, point: dict[str, int] | None = None, target: str | Tar
 
 
 def is_known(machine: Any, constant: bool, out: Any) -> bool:
-    """Whether the space is for this product. Machines without vectors have none; those without masks leave columns
+    """Whether the sketch is for this product. Machines without vectors have none; those without masks leave columns
     that do not fill vectors to the general tile, unless the right operand is packed (a constant, or for many rows)."""
     m, n = (int_value(size) for size in out.shape[-2:])
     lanes = machine.lanes(out.dtype)
@@ -112,24 +117,19 @@ def is_known(machine: Any, constant: bool, out: Any) -> bool:
 def with_point(
     schedule: Any, machine: Any, fixed: list[Any], point: dict[str, int] | None, is_known: bool = True
 ) -> None:
-    """The default schedule, or that of another point of the space."""
-    taken: list[str] = []
+    """The sketch's best point, or one with some other numbers."""
 
-    def space(unit: Unit) -> Space | None:
-        found = matmul.space(unit)
-        if found is None:
-            return None
-        taken.append(found.name)
-        chosen = {**found.default, **(point or {})}
-        return Space(found.name, found.knobs, chosen, found.apply)
+    def pick(unit: Unit, sketches: Sequence[Sketch]) -> Iterator[Choice]:
+        for sketch in sketches:
+            if sketch.name == "matmul":
+                best, cost = next(sketch.ranked())
+                sketch.check(best)
+                yield sketch, {**best, **(point or {})}, cost
 
-    before = default.SPACES
-    try:
-        default.SPACES = (space,)  # type: ignore[assignment]
+    with picking(pick):
         default_schedule(schedule, machine, fixed)
-    finally:
-        default.SPACES = before
-    assert taken or not is_known, "the space does not know this product"
+    stands = [tried for tried in schedule.tried if tried.name == "matmul" and tried]
+    assert stands or not is_known, "the sketch does not know this product"
 
 
 SHAPES = [(1, 18, 33), (1, 1000, 40), (2, 5, 7), (7, 100, 31), (9, 47, 64), (35, 130, 65), (64, 16, 9), (13, 2, 16),
@@ -196,25 +196,53 @@ def test_constants_are_packed_ahead() -> None:
 
 def test_points_are_checked() -> None:
     """Every choice of a knob gives the same result."""
-    schedule, inputs, *_ = program(24, 100, 64)
-    spaces: list[Space] = []
-
-    def spy(unit: Unit) -> Space | None:
-        found = matmul.space(unit)
-        spaces.extend([found] if found is not None else [])
-        return found
-
-    before = default.SPACES
-    try:
-        default.SPACES = (spy,)  # type: ignore[assignment]
-        default_schedule(schedule, NATIVE, inputs[1:])
-    finally:
-        default.SPACES = before
-    (space,) = spaces
-    space.check(space.default)
+    found = sketch_of(NATIVE, True, m=24, n=100, k=64)
+    assert found is not None
     for knob in ("rows", "vectors", "unroll", "parts", "ahead"):
-        for number in (space.knobs[knob][0], space.knobs[knob][-1]):
+        for number in (found.knobs[knob][0], found.knobs[knob][-1]):
             check(True, {knob: number}, m=24, n=100, k=64)
+
+
+def sketch_of(target: str | Target, constant: bool, **what: Any) -> Sketch | None:
+    """The sketch of a product on a machine."""
+    schedule, inputs, *_ = program(epilogue="none", **what)
+    unit = Unit(schedule, facts_of(block_named(schedule, "P")), find_target(target), inputs[1:] if constant else [])
+    return matmul.match(unit)
+
+
+@pytest.mark.parametrize("target", MACHINES)
+@pytest.mark.parametrize("shape", [(2, 5, 7), (24, 100, 64), (197, 768, 64), (64, 4096, 256), (1000, 37, 513)])
+def test_register_tiles_fit_the_registers(target: str, shape: tuple[int, int, int]) -> None:
+    """The sums of a tile, a step's vectors and a number that is broadcast: of every point that is offered."""
+    m, n, k = shape
+    machine = find_target(target)
+    found = sketch_of(machine, True, m=m, n=n, k=k)
+    assert found is not None
+    offered = list(found.ranked(64))
+    assert offered and offered == sorted(offered, key=lambda one: one[1])
+    for point, cost in offered:
+        found.check(point)
+        assert point["rows"] * point["vectors"] + point["vectors"] < machine.vector_registers and cost > 0
+        assert point["rows"] <= m
+
+
+def test_the_best_tile_is_one_of_the_legal_ones_and_costs_least() -> None:
+    tiles = Tiles(Core(), 100, 13, 64, 32)
+    rows, vectors = tiles.best()
+    assert tiles.fits(rows, vectors) and tiles.cycles(rows, vectors) == tiles.least
+    fitting = [(r, v) for r in range(1, 15) for v in range(1, 9) if tiles.fits(r, v)]
+    assert min(tiles.cycles(r, v) for r, v in fitting) == tiles.least
+    assert not tiles.fits(8, 4) and tiles.cycles(1, 1) > 2 * tiles.least
+
+
+@pytest.mark.parametrize(
+    "constant, what",
+    [(True, {"m": 4, "n": 1, "k": 64}), (False, {"m": 2, "n": 37, "k": 64, "transposed": (False, True)})],
+)
+def test_what_is_no_product_for_vectors_is_left(constant: bool, what: Any) -> None:
+    """One column has no lanes; too few rows do not pay for a copy of a right operand that lies the other way."""
+    for target in MACHINES:
+        assert sketch_of(target, constant, **what) is None
 
 
 @pytest.mark.parametrize("m, n, k", [(1, 512, 3136), (1, 500, 3136), (3, 700, 1000), (1, 1000, 1023)])

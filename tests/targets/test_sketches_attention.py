@@ -1,4 +1,4 @@
-"""Attention in one kernel on the CPU: its space at many sizes, masks and points, and whole models through it."""
+"""Attention in one kernel on the CPU: its sketch at many sizes, masks and points, and whole models through it."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from weft.graph.ir import Graph, Node, TensorType, Value
 from weft.models.builder import Builder
 from weft.models.language import bert_base
 from weft.ops.attention_fused import DOMAIN, NAME, SCORES, Sizes
+from weft.plan.planner import Unit
 from weft.schedule.facts import block_named, facts_of, names_of
 from weft.targets.cpu.default import default_schedule
-from weft.targets.cpu.spaces.attention import padded, space
-from weft.targets.cpu.unit import Unit
+from weft.targets.cpu.sketches.attention import match, padded
 from weft.targets.registry import find_target
 
 NATIVE = find_target("native")
@@ -130,10 +130,10 @@ def test_large_scores_do_not_overflow():
 
 
 def unit_of(s) -> Unit:
-    return Unit(s, facts_of(block_named(s, SCORES)), None, {}, NATIVE, ())
+    return Unit(s, facts_of(block_named(s, SCORES)), NATIVE, ())
 
 
-def test_points_of_the_space_agree():
+def test_points_of_the_sketch_agree():
     graph = one_node((1, 2, 24, 64, 8, 32), (SCALED, ("add", 0.0, (24, 64))))
     arrays = arrays_of(graph)
     tried = 0
@@ -142,7 +142,7 @@ def test_points_of_the_space_agree():
         point["depth"] = 16 if keys == 1 else 64
 
         def schedule(s, point=point):
-            space(unit_of(s)).apply(point)
+            match(unit_of(s)).apply(point)
 
         if (block * rows + keys + values + heads) % 7:
             continue
@@ -158,8 +158,11 @@ def test_no_stage_holds_all_scores():
     graph = one_node((1, 2, 64, 96, 8, 16), (SCALED,))
     program = build_program(graph.nodes, graph.outputs, {}, "kernel")
     default_schedule(program.schedule, NATIVE)
-    found = space(unit_of(build_program(graph.nodes, graph.outputs, {}, "kernel").schedule))
-    assert found is not None and found.default["block"] < 64
+    found = match(unit_of(build_program(graph.nodes, graph.outputs, {}, "kernel").schedule))
+    assert found is not None
+    best, _ = next(found.ranked())
+    found.check(best)
+    assert best["block"] < 64
     assert {"attention_masked", "attention_grown"} <= set(names_of(program.schedule))
     text = str(program.schedule)
     assert text.index("attention_grown(") > text.index("parallel"), "computed inside a thread's part"

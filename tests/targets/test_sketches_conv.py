@@ -1,0 +1,162 @@
+"""The register tile of a convolution in blocks, its reduction, which LLVM leaves as it is, and its points."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+import weft
+from tests.goldens.choices import TARGETS, Chosen, kernels_in
+from tests.hosts import lesser
+from weft import te
+from weft.builder import lower
+from weft.codegen.llvm.generate import generate
+from weft.core.knobs import knobs
+from weft.graph.interpreter import interpret_graph
+from weft.graph.ir import Graph
+from weft.models.builder import Builder
+from weft.plan.planner import Choice, Unit, picking
+from weft.plan.sketch import Point, Sketch
+from weft.targets.cpu.machine import CORES
+from weft.targets.cpu.sketches.conv import Walk, _by_rows, _Size
+from weft.targets.registry import find_target
+
+CORE = CORES["sapphirerapids"]
+NEAR = Walk(CORE, 576, 2.0, 8)
+
+
+def tile(rows: int, pixels: int, blocks: int, walked: Walk, registers: int = 32) -> tuple[int, int, int]:
+    """The cheapest legal tile: vectors of channels, rows, and pixels of a row."""
+    size = _Size(blocks, rows, pixels, registers)
+    choices = {
+        "vectors": tuple(range(1, min(blocks, 6) + 1)),
+        "rows": tuple(range(1, min(rows, 4) + 1)),
+        "places": tuple(range(1, min(pixels, registers) + 1)),
+    }
+    sketch = Sketch("tile", choices, lambda point: None, lambda columns: size.cycles(walked, columns), size.legal)
+    point, _ = next(sketch.ranked())
+    return point["vectors"], point["rows"], point["places"]
+
+
+@pytest.mark.parametrize("blocks", [1, 2, 5, 9, 16])
+@pytest.mark.parametrize("rows,pixels", [(1, 1), (1, 3000), (7, 7), (14, 14), (17, 17), (56, 56), (2, 2)])
+def test_the_tile_fits_the_registers(rows, pixels, blocks):
+    for walked in (NEAR, Walk(CORE, 12, 2.0, 8), Walk(CORE, 6912, 4.0, 1)):
+        for registers in (16, 32):
+            vectors, high, wide = tile(rows, pixels, blocks, walked, registers)
+            assert vectors * high * wide + vectors < registers
+            assert vectors <= blocks and high <= rows and wide <= pixels and (high == 1 or wide == pixels)
+
+
+def test_what_tiles_are_chosen():
+    assert tile(56, 56, 4, NEAR) == (2, 1, 14)
+    # Weights that do not stay in the cache: fewer vectors of them for more pixels.
+    assert tile(14, 14, 16, Walk(CORE, 6912, 4.0, 1)) == (1, 2, 14)
+    assert tile(7, 7, 32, Walk(CORE, 4608, 4.0, 1)) == (1, 4, 7)
+    # Blocks that do not divide by two: three at a time.
+    assert tile(17, 17, 12, Walk(CORE, 1344, 2.0, 4))[0] == 3
+
+
+# ------------------------------------------------------------------------------------------------------ every point
+
+
+def convolution(inputs: int, outputs: int, size: tuple[int, int], kernel: int, **more: Any) -> Graph:
+    """A convolution in blocks of channels, with a bias and a Relu."""
+    b = Builder("convolution")
+    x = b.input("x", (1, inputs, *size))
+    weight = b.normal(outputs, inputs // more.get("group", 1), kernel, kernel)
+    return b.finish(b.relu(b.node("Conv", x, weight, b.normal(outputs), pads=[kernel // 2] * 4, **more)))
+
+
+def between(channels: int, size: tuple[int, int]) -> Graph:
+    """A depthwise convolution between two that exchange blocks of channels with it."""
+    b = Builder("depthwise")
+    x = b.relu(b.conv(b.input("x", (1, 16, *size)), 16, channels, 1))
+    x = b.relu(b.conv(x, channels, channels, 3, 1, 1, groups=channels, bias=True))
+    return b.finish(b.relu(b.conv(x, channels, 16, 1)))
+
+
+def picked(graph: Graph, target: str, change: Point) -> tuple[np.ndarray[Any, Any], list[Sketch]]:
+    """What a graph gives with the convolution's best point changed; and the sketches that stand."""
+    found: list[Sketch] = []
+
+    def pick(unit: Unit, sketches: Sequence[Sketch]) -> Iterator[Choice]:
+        for sketch in sketches:
+            if sketch.name == "convolution":
+                found.append(sketch)
+                best, cost = next(sketch.ranked())
+                yield sketch, {**best, **{k: v for k, v in change.items() if v in sketch.knobs[k]}}, cost
+                found.pop()  # asked for another: this one was refused
+
+    x = np.random.default_rng(1).standard_normal(graph.inputs[0].tensor.static).astype(np.float32)
+    with picking(pick), knobs.override(cache=False, winograd=False):
+        return weft.compile(graph, target=target, threads=2).run(None, {"x": x})[0], found
+
+
+KINDS = {
+    "dense": convolution(16, 32, (9, 11), 3),
+    "strided": convolution(16, 48, (10, 13), 3, strides=[2, 2]),
+    "pointwise": convolution(32, 32, (6, 7), 1),
+    "groups": convolution(64, 64, (8, 7), 3, group=2),
+    "depthwise": between(32, (9, 12)),
+}
+CHANGES: list[Point] = [
+    {},
+    {"vectors": 1, "places": 1, "unroll": 1, "by_rows": 0},
+    {"vectors": 2, "rows": 2, "places": 3, "unroll": 16, "by_rows": 1, "fetch": 0},
+    {"vectors": 3, "places": 5, "by_rows": 0, "fetch": 1},
+    {"rows": 3, "by_rows": 0, "fetch": 1},
+]
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=range(len(CHANGES)))
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_point_computes_the_convolution(kind, change):
+    graph = KINDS[kind]
+    made, found = picked(graph, "native", change)
+    x = np.random.default_rng(1).standard_normal(graph.inputs[0].tensor.static).astype(np.float32)
+    (want,) = interpret_graph(graph, [x])
+    np.testing.assert_allclose(made, want, atol=2e-5 * float(np.abs(want).max()))
+    assert found, "the sketch does not know this convolution"
+
+
+@pytest.mark.parametrize("target", lesser(x86=("-avx512f", "-avx2"), aarch64=()))
+def test_narrower_vectors(target):
+    made, _ = picked(KINDS["dense"], target, {})
+    np.testing.assert_allclose(made, picked(KINDS["dense"], "native", {})[0], atol=1e-4)
+
+
+@pytest.mark.parametrize("target", ["avx512_amx", "avx2", "neoverse"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_convolution_stands_by_its_sketch_on_every_machine(kind, target):
+    with knobs.override(winograd=False):
+        chosen = [one for one in kernels_in(KINDS[kind], find_target(TARGETS[target])) if isinstance(one, Chosen)]
+    tried = [tried for one in chosen for tried in one.schedule.tried]
+    assert {one.name for one in tried if one and one.cost} == {"convolution"}
+
+
+# ------------------------------------------------------------------------------------------------------ its reduction
+
+
+def test_a_loop_can_be_kept_from_llvm():
+    a, b = te.placeholder((4, 16), name="a"), te.placeholder((16,), name="b")
+    k = te.reduce_axis(4, "k")
+    c = te.compute((16,), lambda i: te.sum(a[k.var, i] * b[i], axis=k), name="c")
+    texts = []
+    for rolled in (False, True):
+        s = te.create_schedule(c)
+        s[c].reorder(s[c].reduce_axis[0], s[c].axis[0])
+        s[c].vectorize(s[c].axis[0])
+        if rolled:
+            s[c].pragma(s[c].reduce_axis[0], "rolled")
+        texts.append(generate(lower(s, [a, b, c]), find_target("native")))
+    assert ["llvm.loop.unroll.disable" in text for text in texts] == [False, True]
+
+
+def test_what_stays_in_the_cache():
+    cache = 2 << 20
+    assert _by_rows(100, 100, cache) and not _by_rows(99, 100, cache)
+    assert _by_rows(3 << 19, 2 << 20, cache) and not _by_rows(3 << 19, 4 << 20, cache)

@@ -1,0 +1,9 @@
+"""What lower layers may ask of those above them: set by the package itself, which knows them all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+find_target: Callable[[Any], Any]
+"""The Target that a text such as "native" stands for."""

@@ -1,0 +1,41 @@
+"""The numbers of the cost model that were fitted to measurements, all of them on an H200; nothing was held out.
+
+Other architectures are estimated with the same numbers and with facts of their own (`machine.py`).
+"""
+
+from __future__ import annotations
+
+from weft.targets.gpu.model import Model
+
+H200 = Model(
+    # Products in registers: 1,300 points of convolutions and matrix products. `launch` is that of the second kernel of
+    # split-K; a first one is taken to cost as much.
+    fetch_vector=0.9, fetch_plain=0.74, fetch_gather=15.8, load=14.2, broadcast=2.5, step_instructions=91.0,
+    step_cycles=23.0, latency=380.0, latency_alone=810.0, chain=0.45, fetch_chain=0.3, busy_warps=16.2, busy_power=0.44,
+    start=290.0, wave=0.71, registers=17, launch=4170.0, memory=29.7,
+    # Attention: 130 points of five sizes.
+    attention_product=1.32, query_loads=2.5, key_loads=0.92, attention_busy=(8.5, 0.38), attention_start=1550.0,
+    attention_tile=440.0,
+)  # fmt: skip
+
+# Products by tensor cores: set by hand to 45 points of seven products in bfloat16 (docs/gpu.md); nothing was held out.
+WARP_REGISTERS, GROUP_REGISTERS = 48, 56
+"""Of a thread, beside accumulators and, for mma.sync, operands."""
+WARP_PRODUCTS = 1024
+"""Products of 16-bit floats in a cycle that mma.sync gets to, however many the tensor cores can do by other means."""
+GROUP_PRODUCTS = 1.1
+"""What wgmma takes beyond the rate of the tensor cores."""
+FETCHED_BYTES = 36
+"""Bytes a cycle that a multiprocessor fetches into shared memory."""
+SHARED_BYTES, WARP_READ_BYTES = 128, 110
+"""Bytes a cycle from shared memory: by wgmma, a fact, and by ldmatrix."""
+WARP_STEP, GROUP_STEP = 40, 30
+"""Cycles of a step beside all this."""
+WARP_BUSY = 8
+"""With fewer warps on a multiprocessor than this, its tensor cores are not busy all the time."""
+WARP_LATENCY, GROUP_LATENCY = 1500, 1750
+"""Cycles of a fetch ahead of its use, to be shared by the stages that are on their way."""
+WARP_START, GROUP_START = 3000, 1500
+"""Cycles before the first step and after the last, with the launch."""
+GROUP_WRITTEN = (0.14, 0.07)
+"""Cycles to write out an element: of a block alone on its multiprocessor, and of one of several."""

@@ -1,0 +1,76 @@
+"""What a machine with threads offers the planner: sketches of contractions, and ways for everything else.
+
+producers that cost little        inlined into their readers: memory is what costs, arithmetic hardly
+attention                         scores stay in the shared memory of a block
+matrix products, convolutions     one form, C[x, y] += X[k, x] * Y[k, y], tiled for shared memory and registers
+recurrences                       the steps in order; sums of a unit and its new values in one kernel
+rows (softmax, layer norm)        a block of threads, or a thread, computes every stage of a row
+reductions                        shared by threads, in two kernels where there are few elements
+the rest                          a thread for each element, or vector of elements
+
+A block that no thread would run is divided among threads element by element.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from weft.expr.nodes import Buffer
+from weft.loop.tree import block_path, loops_on
+from weft.plan.inline import Inlining
+from weft.plan.planner import Families, Unit, plan
+from weft.schedule.schedule import Schedule
+from weft.targets.base import Target
+from weft.targets.gpu import attention, product
+from weft.targets.gpu.elementwise import bind_flat, schedule_elementwise
+from weft.targets.gpu.recurrent import schedule_steps
+from weft.targets.gpu.reduction import schedule_reduction, schedule_with_reduction
+from weft.targets.gpu.rows import schedule_rows
+
+
+def default_schedule(schedule: Schedule, target: Target, constants: Collection[Buffer] = ()) -> None:
+    """Schedules a program in place. `constants` are parameters that never change: copies of them may be made once."""
+    plan(schedule, target, FAMILIES, constants)
+
+
+def _is_bound(s: Schedule, name: str) -> bool:
+    """Whether a block runs inside a thread loop."""
+    return any(loop.kind == "thread" for loop in loops_on(block_path(s.func, name, "schedule")))
+
+
+def _first(schedule: Schedule, target: Target, done: set[str]) -> None:
+    schedule_steps(schedule, target)
+
+
+def _loops(unit: Unit) -> bool:
+    """A block that is no contraction, with the earlier stages that belong to its loops."""
+    stage, facts, target = unit.schedule[unit.facts.block.name], unit.facts, unit.target
+    if facts.is_ordered:
+        bind_flat(stage, target)
+    elif schedule_rows(stage, target, unit.done):
+        pass
+    elif facts.is_reduction:
+        schedule_reduction(stage, target)
+    elif not schedule_with_reduction(stage, target, unit.done):
+        schedule_elementwise(stage, target)
+    return True
+
+
+def _plain(unit: Unit) -> None:
+    """The least that always works for a block on its own."""
+    name = unit.facts.block.name
+    with unit.schedule.attempt(f"flat {name}"):
+        bind_flat(unit.schedule[name], unit.target)
+
+
+FAMILIES = Families(
+    inline=Inlining(attention.STAGES, twice=40, readers=3, in_contractions=8),
+    whole=(attention.match,),
+    contractions=(product.match,),
+    rest=(_loops,),
+    plain=_plain,
+    first=_first,
+    is_scheduled=_is_bound,
+    schedules_all=True,
+)
+"""What a program for a machine with threads is scheduled with."""
