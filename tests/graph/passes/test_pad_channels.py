@@ -134,6 +134,12 @@ MIXERS: dict[str, Callable[[Builder, Value, int], Value]] = {
     "sizes": lambda b, x, c: b.node("Resize", x, None, None, b.ints(1, c, 8, 8), mode="nearest"),
     "groups": lambda b, x, c: b.conv(x, c, c, 3, 1, 1, groups=3),
     "along rows": lambda b, x, c: b.node("Mul", x, b.node("ReduceMean", x, b.ints(0, 1), keepdims=0)),
+    "quantized": lambda b, x, c: b.node(
+        "DequantizeLinear",
+        b.node("QuantizeLinear", x, b.constant(np.linspace(0.1, 1, c, dtype=np.float32)), axis=3 if c == 8 else 1),
+        b.constant(np.linspace(0.1, 1, c, dtype=np.float32)),
+        axis=3 if c == 8 else 1,
+    ),
     "computed weight": lambda b, x, c: b.node("Conv", x, b.input("w", (c, c, 1, 1))),
 }
 """What reads channels as they were."""
@@ -195,6 +201,21 @@ def test_an_infinity_that_an_activation_hides():
     made = pad_channels(graph, forced(4))
     feeds = [np.full((1, 3, 4, 4), np.inf, np.float32)]
     assert channels(made) == [8, 8] and (interpret_graph(made, feeds)[0] == 0).all()
+
+
+def test_scales_along_rows_are_not_of_channels():
+    """Eight of both: which of them a vector of scales is for is told by an attribute."""
+    graph = chain(MIXERS["quantized"], 8)
+    same(graph, pad_channels(graph, forced(16)), image(graph))
+
+
+def test_a_convolution_to_one_channel_reads_the_copies():
+    b = Builder("head")
+    x = b.relu(b.conv(b.input("x", (1, 8, 8, 8)), 8, 6, 3, 1, 1))
+    graph = b.finish(b.conv(x, 6, 1, 1, bias=True))
+    made = pad_channels(graph, forced(8))
+    assert ops(made) == ["Conv", "Relu", "Conv"] and channels(made) == [8, 1]
+    same(graph, made, image(graph))
 
 
 # --------------------------------------------------------------------------------------------------------------- random

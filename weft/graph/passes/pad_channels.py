@@ -21,6 +21,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import TypeGuard
 
 import numpy as np
 
@@ -33,6 +34,9 @@ from weft.graph.passes.infer import infer
 from weft.graph.passes.support import Names
 
 CHANNEL = 1
+
+ROUNDING = 1e-9
+"""Times that differ by less are the same."""
 
 SMALLEST = 2.0**-100
 """Weights that are smaller, and not zero, are not divided into parts: the least parts would not be exact."""
@@ -116,11 +120,12 @@ class _Sets:
 class _Class:
     """Values whose channels are padded together, and what their padding concerns."""
 
-    nodes: set[Node] = field(default_factory=set)
+    nodes: dict[Node, None] = field(default_factory=dict)
     """Operators that keep its channels apart, and convolutions that make or read one of its values."""
-    makes: set[Value] = field(default_factory=set)
-    """Values that something else makes, and values that something else reads."""
-    reads: set[Value] = field(default_factory=set)
+    given: dict[Value, None] = field(default_factory=dict)
+    """Values that something else makes."""
+    taken: dict[Value, None] = field(default_factory=dict)
+    """Values that something else reads, beside those."""
 
 
 class _Classes:
@@ -153,7 +158,7 @@ class _Classes:
         joints = [node for node in self.graph.nodes if self.is_joint(node)]
         waiting = Counter(self.same.root(node.outputs[0]) for node in joints)
         for node in joints:
-            made, computed = node.outputs[0], [v for v in node.inputs if v is not None and self.fits(v)]
+            made, computed = node.outputs[0], [v for v in node.inputs if self.fits(v)]
             waiting[self.same.root(made)] -= 1
             # What a part is padded to must be known, and be the same as what another Concat says of its result.
             if any(waiting[self.same.root(part)] for part in computed):
@@ -169,12 +174,9 @@ class _Classes:
         channels = value.tensor.static[CHANNEL]
         return self.indices.setdefault(self.same.root(value), sources(channels, padded(channels, self.lanes)))
 
-    def fits(self, value: Value | None) -> bool:
+    def fits(self, value: Value | None) -> TypeGuard[Value]:
         """Whether a computed value has channels that could be padded."""
-        kind = None if value is None else value.type
-        if not isinstance(kind, TensorType) or not kind.is_static or value in self.graph.constants:
-            return False
-        return len(kind.static) >= 3 and kind.static[CHANNEL] > 1
+        return _is_image(value) and value not in self.graph.constants and value.tensor.static[CHANNEL] > 1
 
     def constant(self, value: Value | None) -> Array | None:
         """The array of a constant."""
@@ -188,12 +190,12 @@ class _Classes:
             return False
         weight = self.constant(node.inputs[1])
         known = weight is not None and weight.dtype == np.float32 and self.all_constant(node, 2)
-        return known and self.fits(node.inputs[0]) and self.fits(node.outputs[0])
+        return known and _is_image(node.inputs[0]) and _is_image(node.outputs[0])
 
     def is_joint(self, node: Node) -> bool:
         """Whether a node puts the channels of its inputs side by side."""
         made = node.outputs[0] if len(node.outputs) == 1 and node.op == "Concat" and not node.domain else None
-        if made is None or not self.fits(made) or not all(v and len(v.tensor.static) >= 3 for v in node.inputs):
+        if made is None or not self.fits(made) or not all(map(_is_image, node.inputs)):
             return False
         return int(node.attributes.get("axis", 0)) % len(made.tensor.static) == CHANNEL
 
@@ -215,16 +217,18 @@ class _Classes:
         """The inputs that have the channels of a node's result, each in one dimension; none where it mixes channels."""
         if len(node.outputs) != 1 or node.graphs or not self.fits(node.outputs[0]) or has(node, "random"):
             return {}
+        if node.domain:
+            return {}  # whose operands and attributes may be of channels in ways of their own
         channels = node.outputs[0].tensor.static[CHANNEL]
         kind = operator_of(node).kind_of(node)
         if _is_elementwise(node):
             return self.along_elements(node)
         first = node.inputs[0]
-        if not self.fits(first) or first is None or first.tensor.static[CHANNEL] != channels:
+        if not self.fits(first) or first.tensor.static[CHANNEL] != channels:
             return {}
         if has(node, "reduces"):
             return {0: CHANNEL} if self.reduces_places(node, first) else {}
-        depthwise = node.op == "Conv" and not node.domain and int(node.attributes.get("group", 1)) == channels
+        depthwise = node.op == "Conv" and int(node.attributes.get("group", 1)) == channels
         if not (depthwise or (has(node, "channelwise") and kind != "opaque")) or not self.all_constant(node, 1):
             return {}
         sizes = set(operator_of(node).shape_inputs)
@@ -232,21 +236,20 @@ class _Classes:
         return {0: CHANNEL} | {at: 0 for at, a in others.items() if a is not None and a.shape[:1] == (channels,)}
 
     def along_elements(self, node: Node) -> dict[int, int]:
-        """The same for an elementwise operator: operands are lined up from the right."""
-        if "axis" in node.attributes:
-            return {}
-        rank, found = len(node.outputs[0].tensor.static), {}
+        """The same for an elementwise operator: operands are lined up from the right, but for a vector of scales."""
+        shape, found = node.outputs[0].tensor.static, {}
         for at, value in enumerate(node.inputs):
-            kind = None if value is None else value.type
             if value is None:
                 continue
-            if not isinstance(kind, TensorType) or not kind.is_static:
+            kind = value.type
+            if not isinstance(kind, TensorType) or not kind.is_static or (len(kind.static) == 1 != kind.static[0]):
                 return {}
-            dimension = CHANNEL + len(kind.static) - rank
-            if dimension >= 0 and kind.static[dimension] > 1:
-                found[at] = dimension
-                if value not in self.graph.constants and (dimension != CHANNEL or not self.fits(value)):
-                    return {}
+            dimension = CHANNEL + len(kind.static) - len(shape)
+            if dimension < 0 or kind.static[dimension] == 1:
+                continue
+            if kind.static[dimension] != shape[CHANNEL] or not (value in self.graph.constants or dimension == CHANNEL):
+                return {}
+            found[at] = dimension
         return found
 
     def reduces_places(self, node: Node, first: Value) -> bool:
@@ -290,20 +293,20 @@ class _Classes:
         made = {node.outputs[0] for node in (*self.mixers, *self.members)}
         for value, own in self.of.items():
             if value not in made:
-                own.makes.add(value)
-            if value in self.graph.outputs:
-                own.reads.add(value)
+                own.given[value] = None
+            elif value in self.graph.outputs:
+                own.taken[value] = None
         for node in self.graph.nodes:
             first = [node.inputs[0]] if node in self.mixers else self.tied(node) if node in self.members else []
-            for value in filter(self.of.__contains__, reads(node)):
-                if value not in first:
-                    self.of[value].reads.add(value)
-            if first:
-                for value in {*first, node.outputs[0]} & self.of.keys():
-                    self.of[value].nodes.add(node)
+            for value in reads(node):
+                if value in self.of and value not in first and value in made:
+                    self.of[value].taken[value] = None
+            for value in (*first, *node.outputs) if first else ():
+                if value in self.of:
+                    self.of[value].nodes[node] = None
         self.find_inner()
         wider = {own for value, own in self.of.items() if len(self.index(value)) > value.tensor.static[CHANNEL]}
-        useful = {own for own in wider if not self.mixers.isdisjoint(own.nodes)}
+        useful = {own for own in wider if any(node in self.mixers for node in own.nodes)}
         self.of = {value: own for value, own in self.of.items() if own in useful}
         stuck = {self.of.get(node.inputs[0]) for node in self.mixers if not self.divides(node)}  # type: ignore[arg-type]
         self.of = {value: own for value, own in self.of.items() if own not in stuck}
@@ -333,6 +336,12 @@ class _Classes:
         if node in self.mixers:
             return self.of.get(node.inputs[0]), made  # type: ignore[arg-type]
         return made, made
+
+
+def _is_image(value: Value | None) -> TypeGuard[Value]:
+    """Whether a value has channels, and places behind them."""
+    kind = None if value is None else value.type
+    return isinstance(kind, TensorType) and kind.is_static and len(kind.static) >= 3
 
 
 def _is_elementwise(node: Node) -> bool:
@@ -395,14 +404,14 @@ class _Cost:
         while again:
             again = False
             for own in connected:
-                if self.of(chosen ^ {own}, [own]) < self.of(chosen, [own]):
+                if self.of(chosen ^ {own}, [own]) < (1 - ROUNDING) * self.of(chosen, [own]):
                     chosen ^= {own}
                     again = True
         return chosen
 
     def of(self, chosen: Collection[_Class], concerned: Collection[_Class]) -> float:
         """Seconds of all that some classes concern."""
-        nodes = {node for own in concerned for node in own.nodes}
+        nodes = dict.fromkeys(node for own in concerned for node in own.nodes)
         copies = sum(self.copies(own) for own in concerned if own in chosen)
         return sum(self.node(node, chosen) for node in nodes) + copies
 
@@ -422,10 +431,10 @@ class _Cost:
     def copies(self, own: _Class) -> float:
         """Seconds of the copies at the edges of a class that is padded."""
         total = 0.0
-        for value in (*own.makes, *own.reads):
+        for value in (*own.given, *own.taken):
             channels, count = value.tensor.static[CHANNEL], len(self.classes.index(value))
             pixels = math.prod(value.tensor.static) // channels
-            total += self.prices.copied(pixels * (channels + (count if value in own.makes else channels)))
+            total += self.prices.copied(pixels * (channels + (count if value in own.given else channels)))
         return total
 
 
@@ -453,7 +462,7 @@ class _Rewriting:
             for value in filter(self.count, node.outputs):
                 if not known:
                     nodes.append(self.widened(value))
-                elif value in self.classes.of[value].reads:
+                elif value in self.classes.of[value].taken:
                     nodes.append(self.narrowed(value))
         return given.replace(nodes=nodes, constants=self.constants)
 
