@@ -190,9 +190,9 @@ def test_what_cannot_be_built(what):
         weft.build(what)
 
 
-def test_a_tensor_cannot_be_built():
-    with pytest.raises(TargetError, match="a schedule or a loop program, not Tensor"):
-        weft.build(scale()[1])
+def test_an_operation_cannot_be_built():
+    with pytest.raises(TargetError, match="a schedule or a loop program, not"):
+        weft.build(scale()[1].op)
 
 
 # -------------------------------------------------------------------------------------------------- tensor expressions

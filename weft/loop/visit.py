@@ -186,7 +186,7 @@ class Mutator(ExprMutator):
         cls._stmt_handlers = {kind: getattr(cls, f"visit_{kind.__name__}", Mutator.generic_stmt) for kind in STATEMENTS}
         if cls.expr in (ExprMutator.expr, _same) and cls.generic is ExprMutator.generic:
             cares = any(hasattr(cls, f"visit_{kind.__name__}") for kind in NODES)
-            cls.expr = ExprMutator.expr if cares else _same  # type: ignore[method-assign, assignment]
+            cls.expr = ExprMutator.expr if cares else _same  # type: ignore[method-assign]
 
     def stmt(self, s: Stmt) -> Stmt:
         """The rewritten statement."""

@@ -66,7 +66,8 @@ def alike(found: Array, wanted: Array, tolerance: float = 2e-5) -> None:
 def test_the_parts_of_a_channel_make_one(count: int, lanes: int):
     whole = padded(count, lanes)
     assert whole % lanes == 0 and whole - count < lanes
-    index, shares = sources(count, whole), parts(count, whole)
+    index = sources(count, whole)
+    shares = parts(index)
     assert list(index[:count]) == list(range(count))
     assert np.array_equal(np.bincount(index, shares), np.ones(count)), "exactly: they are powers of two"
     assert (shares > 0).all()
@@ -79,6 +80,13 @@ def squeeze(b: Builder, x: Value, count: int) -> Value:
     """A gate for each channel, from its mean."""
     y = b.relu(b.conv(b.node("GlobalAveragePool", x), count, 5, 1, bias=True))
     return b.node("Mul", x, b.node("HardSigmoid", b.conv(y, 5, count, 1, bias=True)))
+
+
+def concatenated(b: Builder, x: Value, count: int, sizes: tuple[int, ...], after: int = 0) -> Value:
+    """Some convolutions side by side, a number for each channel, and a convolution over all; `after` > 0: without."""
+    made = b.node("Concat", *(b.relu(b.conv(x, count, size, 1, bias=True)) for size in sizes), axis=1)
+    made = b.node("Mul", made, b.normal(sum(sizes), 1, 1))
+    return made if after else b.conv(made, sum(sizes), count, 3, 1, 1)
 
 
 KEEPERS: dict[str, Callable[[Builder, Value, int], Value]] = {
@@ -103,10 +111,16 @@ KEEPERS: dict[str, Callable[[Builder, Value, int], Value]] = {
     "mean of places": lambda b, x, c: b.node("Mul", x, b.node("ReduceMean", x, b.ints(2, 3), keepdims=1)),
     "residual": lambda b, x, c: b.add(b.conv(x, c, c, 3, 1, 1), x),
     "comparison": lambda b, x, c: b.node("Where", b.node("Greater", x, b.constant(np.float32(0))), x, b.relu(x)),
-    "resize": lambda b, x, c: b.node(
-        "Resize", x, None, b.constant(np.array([1, 1, 1, 1], np.float32)), mode="nearest"
+    "resize": lambda b, x, c: b.node("Resize", x, None, b.constant(np.ones(4, np.float32)), mode="nearest"),
+    "concatenated": lambda b, x, c: concatenated(b, x, c, (c, 10, 5)),
+    "concatenated to whole vectors": lambda b, x, c: concatenated(b, x, c, (c, 32 - c)),
+    "concatenated twice": lambda b, x, c: b.conv(
+        b.node("Concat", concatenated(b, x, c, (c, 5), c + 5), x, axis=1), 2 * c + 5, c, 1
     ),
-}  # fmt: skip
+    "sum of two": lambda b, x, c: b.conv(
+        b.add(concatenated(b, x, c, (c, 5), c + 5), concatenated(b, x, c, (c, 5), c + 5)), c + 5, c, 1
+    ),
+}
 """What is padded with what stands around it."""
 
 MIXERS: dict[str, Callable[[Builder, Value, int], Value]] = {
@@ -114,7 +128,9 @@ MIXERS: dict[str, Callable[[Builder, Value, int], Value]] = {
     "sum of channels": lambda b, x, c: b.node("Mul", x, b.node("ReduceSum", x, b.ints(1), keepdims=1)),
     "layer norm": lambda b, x, c: b.node("LayerNormalization", x, b.normal(c, 8, 8), b.normal(c, 8, 8), axis=1),
     "transposed": lambda b, x, c: b.node("Transpose", x, perm=[0, 1, 3, 2]),
-    "concatenated": lambda b, x, c: b.conv(b.node("Concat", x, x, axis=1), 2 * c, c, 1),
+    "concatenated with one": lambda b, x, c: b.conv(
+        b.node("Concat", x, b.node("ReduceMax", x, b.ints(1), keepdims=1), axis=1), c + 1, c, 1
+    ),
     "sizes": lambda b, x, c: b.node("Resize", x, None, None, b.ints(1, c, 8, 8), mode="nearest"),
     "groups": lambda b, x, c: b.conv(x, c, c, 3, 1, 1, groups=3),
     "along rows": lambda b, x, c: b.node("Mul", x, b.node("ReduceMean", x, b.ints(0, 1), keepdims=0)),
@@ -149,7 +165,7 @@ def test_others_read_channels_as_they_were(name: str):
     made = pad_channels(graph, forced(4))
     kept = [node for node in made.nodes if node.op not in ("Conv", "Slice", "Gather", "Mul")]
     assert "Slice" in ops(made)
-    assert all(v.tensor.static[1] in (1, 3, 6, 12) for n in kept for v in n.outputs if len(v.tensor.static) == 4)
+    assert all(v.tensor.static[1] in (1, 3, 6, 7) for n in kept for v in n.outputs if len(v.tensor.static) == 4)
     same(graph, made, image(graph))
 
 
@@ -192,17 +208,21 @@ def graphs(draw: st.DrawFn) -> tuple[Graph, int]:
     count = draw(st.sampled_from((3, 6, 12, 16, 17, 33)))
     x, wanted = b.input("x", (1, count, 8, 8)), []
     for _ in range(draw(st.integers(1, 7))):
-        kind = draw(st.sampled_from(("conv", "keeper", "keeper", "mixer", "output")))
+        kind = draw(st.sampled_from(("conv", "keeper", "keeper", "mixer", "output", "joint")))
         if kind == "conv":
             more = draw(st.sampled_from((6, 8, 17, 33)))
             x, count = b.conv(x, count, more, draw(st.sampled_from((1, 3))), 1, 0, bias=draw(st.booleans())), more
             x = b.node("Pad", x, b.ints(0, 0, 0, 0, 0, 0, 2, 2)) if draw(st.booleans()) else x
             x = b.node("Resize", x, None, None, b.ints(1, count, 8, 8), mode="nearest")
         elif kind == "keeper":
-            name = draw(st.sampled_from(sorted({*KEEPERS} - {"log", "reciprocal"})))
+            name = draw(st.sampled_from(sorted({*KEEPERS} - {"log", "reciprocal", "concatenated to whole vectors"})))
             x = KEEPERS[name](b, x, count)
+        elif kind == "joint":
+            sides = [(x, count), (b.relu(x), count), (b.conv(x, count, 9, 1), 9), (b.normal(1, 3, 8, 8), 3)]
+            values, sizes = zip(*draw(st.permutations(sides))[:3])
+            x, count = b.node("Concat", *values, axis=1), sum(sizes)
         elif kind == "mixer":
-            name = draw(st.sampled_from(("softmax of channels", "transposed", "concatenated", "layer norm")))
+            name = draw(st.sampled_from(("softmax of channels", "transposed", "layer norm")))
             x = MIXERS[name](b, x, count)
         else:
             wanted.append(b.node("Tanh", x) if draw(st.booleans()) else x)
@@ -290,9 +310,27 @@ def test_nothing_to_pad_is_the_same_graph():
     assert pad_channels(graph, Prices(4, lambda node, sides: 1.0, lambda elements: 0.0, 0.1)) is graph
 
 
-def test_weights_that_cannot_be_divided_stay():
+def test_weights_that_cannot_be_divided():
+    """What is read stays; rows of any weight are copied."""
     for number in (2.0**-140, np.inf, np.nan):
         graph = convolution(6, 6, 5)
         (weight,) = graph.constants.values()
         weight[0, 0, 0, 0] = number
-        assert pad_channels(graph, forced(4)) is graph
+        made = pad_channels(graph, forced(4))
+        assert ops(made) == ["Conv", "Slice"] and [w.shape for w in made.constants.values() if w.ndim == 4][0][:2] == (
+            8,
+            6,
+        )
+
+
+def test_two_that_are_padded_apart_are_not_added():
+    """6 + 5 and 5 + 6 channels are as many, padded each in its own way: one of them is read as it was."""
+    graph = chain(
+        lambda b, x, c: b.conv(
+            b.add(concatenated(b, x, c, (6, 5), 11), concatenated(b, x, c, (5, 6), 11)), 11, c, 1
+        )
+    )  # fmt: skip
+    made = pad_channels(graph, forced(4))
+    sizes = {n.outputs[0].tensor.static[1] for n in made.nodes if n.op == "Concat"}
+    assert sizes == {16, 11}
+    same(graph, made, image(graph))

@@ -9,16 +9,17 @@ its copies with parts of its weight (1/2, 1/4, … of it, which are exact). So a
 holds through any operator that treats channels apart, NaN and infinity included, and no sum gets a term that it had
 not: zeros in the place of the copies would turn an infinity into NaN.
 
-Values that operators tie together (what is added has as many channels as what it is added to) are one class, which is
-padded as a whole or not at all. Convolutions stand between classes. Where anything else makes or reads a value (the
-caller, a Concat, a Flatten), a copy stands at that edge: a Gather before, or a Slice behind. What pays is chosen by
-what a target says that operators take with so many channels.
+Values that operators tie together (what is added has as many channels as what it is added to, a Concat has those of
+its parts) are one class, which is padded as a whole or not at all. Convolutions stand between classes. Where anything
+else makes or reads a value (the caller, a Flatten), a copy stands at that edge: a Gather before, or a Slice behind.
+What pays is chosen by what a target says that operators take with so many channels.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -80,22 +81,41 @@ def sources(channels: int, count: int) -> Array:
     return np.resize(np.arange(channels), count)
 
 
-def parts(channels: int, count: int) -> Array:
-    """The part of a weight for each of those channels; the parts of one channel are powers of two, and make one."""
-    index = sources(channels, count)
-    turn = np.arange(count) // channels
-    last = np.bincount(index)[index] - 1
-    return np.asarray(0.5 ** np.minimum(turn + 1, last), np.float32)
+def parts(index: Array) -> Array:
+    """The part of a weight for each of some channels, by what they copy; those of one are powers of two that make 1."""
+    order = np.argsort(index, kind="stable")
+    counts = np.bincount(index)
+    turn = np.empty_like(index)
+    turn[order] = np.arange(len(index)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return np.asarray(0.5 ** np.minimum(turn + 1, counts[index] - 1), np.float32)
 
 
 # ------------------------------------------------------------------------------------------------------------- classes
+
+
+class _Sets:
+    """Values in sets, which are joined."""
+
+    def __init__(self) -> None:
+        self.parents: dict[Value, Value] = {}
+
+    def root(self, value: Value) -> Value:
+        """The value that stands for a set."""
+        while value in self.parents:
+            value = self.parents[value]
+        return value
+
+    def join(self, first: Value, others: Iterable[Value]) -> None:
+        """Makes the sets of some values one."""
+        for value in others:
+            if self.root(value) is not self.root(first):
+                self.parents[self.root(value)] = self.root(first)
 
 
 @dataclass(eq=False)
 class _Class:
     """Values whose channels are padded together, and what their padding concerns."""
 
-    channels: int
     nodes: set[Node] = field(default_factory=set)
     """Operators that keep its channels apart, and convolutions that make or read one of its values."""
     makes: set[Value] = field(default_factory=set)
@@ -104,7 +124,7 @@ class _Class:
 
 
 class _Classes:
-    """The classes of a graph's values: `of` has those that a convolution makes or reads."""
+    """The classes of a graph's values: `of` has those that are padded or not, as is chosen."""
 
     def __init__(self, graph: Graph, lanes: int) -> None:
         self.graph = graph
@@ -112,32 +132,49 @@ class _Classes:
         self.mixers = {node for node in graph.nodes if self.is_mixer(node)}
         self.members: dict[Node, dict[int, int]] = {}
         """For operators that keep channels apart, the operands that have them, and in which dimension."""
-        self.parents: dict[Value, Value] = {}
-        for node in graph.nodes:
-            along = {} if node in self.mixers else self.along(node)
-            if along and self.keeps_type(node, along):
-                self.members[node] = along
-                for value in self.tied(node):
-                    if self.root(value) is not self.root(node.outputs[0]):
-                        self.parents[self.root(value)] = self.root(node.outputs[0])
+        self.same, self.together = _Sets(), _Sets()
+        """Values with the same channels; values that are padded together."""
+        self.indices: dict[Value, Array] = {}
         self.of: dict[Value, _Class] = {}
         self.outer = {*graph.inputs, *graph.constants}
         self.inner: set[Value] = set()
         """Values that come from the caller without a convolution; values that go to more than the caller alone."""
+        self.tie()
         self.collect()
 
-    def root(self, value: Value) -> Value:
-        """The value that stands for a class."""
-        while value in self.parents:
-            value = self.parents[value]
-        return value
+    def tie(self) -> None:
+        """Finds the operators that keep channels, and the values that they tie together."""
+        for node in self.graph.nodes:
+            along = {} if node in self.mixers else self.along(node)
+            if along and self.keeps_type(node, along):
+                self.members[node] = along
+                self.same.join(node.outputs[0], self.tied(node))
+        self.together.parents.update(self.same.parents)
+        joints = [node for node in self.graph.nodes if self.is_joint(node)]
+        waiting = Counter(self.same.root(node.outputs[0]) for node in joints)
+        for node in joints:
+            made, computed = node.outputs[0], [v for v in node.inputs if v is not None and self.fits(v)]
+            waiting[self.same.root(made)] -= 1
+            # What a part is padded to must be known, and be the same as what another Concat says of its result.
+            if any(waiting[self.same.root(part)] for part in computed):
+                continue
+            index = self.joined(node)
+            whole = len(index) % self.lanes == 0
+            if whole and np.array_equal(self.indices.setdefault(self.same.root(made), index), index):
+                self.members[node] = dict.fromkeys(range(len(node.inputs)), CHANNEL)
+                self.together.join(made, computed)
+
+    def index(self, value: Value) -> Array:
+        """What each channel of a padded value is a copy of."""
+        channels = value.tensor.static[CHANNEL]
+        return self.indices.setdefault(self.same.root(value), sources(channels, padded(channels, self.lanes)))
 
     def fits(self, value: Value | None) -> bool:
-        """Whether a computed value has channels that fill no whole vectors."""
+        """Whether a computed value has channels that could be padded."""
         kind = None if value is None else value.type
         if not isinstance(kind, TensorType) or not kind.is_static or value in self.graph.constants:
             return False
-        return len(kind.static) >= 3 and kind.static[CHANNEL] > 1 and kind.static[CHANNEL] % self.lanes > 0
+        return len(kind.static) >= 3 and kind.static[CHANNEL] > 1
 
     def constant(self, value: Value | None) -> Array | None:
         """The array of a constant."""
@@ -146,16 +183,29 @@ class _Classes:
     # ------------------------------------------------------------------------------------------------ operators
 
     def is_mixer(self, node: Node) -> bool:
-        """Whether a node is a convolution of float32 over all channels, whose weight can be divided into parts."""
+        """Whether a node is a convolution of float32 over all channels, with a weight that is known."""
         if node.op != "Conv" or node.domain or int(node.attributes.get("group", 1)) != 1:
             return False
-        if not any(map(self.fits, (node.inputs[0], node.outputs[0]))):
-            return False
         weight = self.constant(node.inputs[1])
-        if weight is None or weight.dtype != np.float32 or not self.all_constant(node, 2):
+        known = weight is not None and weight.dtype == np.float32 and self.all_constant(node, 2)
+        return known and self.fits(node.inputs[0]) and self.fits(node.outputs[0])
+
+    def is_joint(self, node: Node) -> bool:
+        """Whether a node puts the channels of its inputs side by side."""
+        made = node.outputs[0] if len(node.outputs) == 1 and node.op == "Concat" and not node.domain else None
+        if made is None or not self.fits(made) or not all(v and len(v.tensor.static) >= 3 for v in node.inputs):
             return False
-        size = np.abs(weight)
-        return bool(np.isfinite(size).all() and not ((size > 0) & (size < SMALLEST)).any())
+        return int(node.attributes.get("axis", 0)) % len(made.tensor.static) == CHANNEL
+
+    def joined(self, node: Node) -> Array:
+        """What each channel of a Concat is a copy of, where its parts are padded."""
+        found: list[Array] = []
+        offset = 0
+        for part in node.inputs:
+            assert part is not None
+            found.append(offset + (self.index(part) if self.fits(part) else np.arange(part.tensor.static[CHANNEL])))
+            offset += part.tensor.static[CHANNEL]
+        return np.concatenate(found)
 
     def all_constant(self, node: Node, first: int) -> bool:
         """Whether a node's inputs from one on are constants or left out."""
@@ -216,7 +266,7 @@ class _Classes:
         if all(node.inputs[at] in self.graph.constants for at in along):
             return False
         made = node.outputs[0].tensor
-        count = padded(made.static[CHANNEL], self.lanes)
+        count = made.static[CHANNEL] + self.lanes
         types = [
             None if v is None else _with(v.tensor, along[at], count) if at in along else v.type
             for at, v in enumerate(node.inputs)
@@ -236,7 +286,7 @@ class _Classes:
         classes: dict[Value, _Class] = {}
         for value in [*self.graph.inputs, *(v for node in self.graph.nodes for v in node.outputs)]:
             if self.fits(value):
-                self.of[value] = classes.setdefault(self.root(value), _Class(value.tensor.static[CHANNEL]))
+                self.of[value] = classes.setdefault(self.together.root(value), _Class())
         made = {node.outputs[0] for node in (*self.mixers, *self.members)}
         for value, own in self.of.items():
             if value not in made:
@@ -251,6 +301,23 @@ class _Classes:
             if first:
                 for value in {*first, node.outputs[0]} & self.of.keys():
                     self.of[value].nodes.add(node)
+        self.find_inner()
+        wider = {own for value, own in self.of.items() if len(self.index(value)) > value.tensor.static[CHANNEL]}
+        useful = {own for own in wider if not self.mixers.isdisjoint(own.nodes)}
+        self.of = {value: own for value, own in self.of.items() if own in useful}
+        stuck = {self.of.get(node.inputs[0]) for node in self.mixers if not self.divides(node)}  # type: ignore[arg-type]
+        self.of = {value: own for value, own in self.of.items() if own not in stuck}
+
+    def divides(self, node: Node) -> bool:
+        """Whether the weight of a convolution over a padded value can be divided into parts exactly."""
+        weight = self.constant(node.inputs[1])
+        if weight is None or node.inputs[0] not in self.of:
+            return True
+        size = np.abs(weight)
+        return bool(np.isfinite(size).all() and not ((size > 0) & (size < SMALLEST)).any())
+
+    def find_inner(self) -> None:
+        """Finds the values that stay between kernels."""
         for node in self.graph.nodes:
             if not has(node, "convolution") and all(value in self.outer for value in reads(node)):
                 self.outer.update(node.outputs)
@@ -259,8 +326,6 @@ class _Classes:
                 self.inner.add(node.inputs[0])  # type: ignore[arg-type]
             elif node in self.members and (node.outputs[0] in self.inner or not _is_elementwise(node)):
                 self.inner.update(self.tied(node))
-        mixed = {own for own in classes.values() if not self.mixers.isdisjoint(own.nodes)}
-        self.of = {value: own for value, own in self.of.items() if own in mixed}
 
     def sides(self, node: Node) -> tuple[_Class | None, _Class | None]:
         """The classes of what a node reads and of what it makes; None where those are never padded."""
@@ -346,7 +411,7 @@ class _Cost:
         image, made = node.inputs[0], node.outputs[0]
         assert image is not None
         counts = [
-            padded(own.channels, self.prices.lanes) if own in chosen and own is not None else v.tensor.static[CHANNEL]
+            len(self.classes.index(v)) if own in chosen else v.tensor.static[CHANNEL]
             for v, own in zip((image if node in self.classes.mixers else made, made), self.classes.sides(node))
         ]
         sides = Sides(counts[0], counts[1], image not in self.classes.outer, made in self.classes.inner)
@@ -356,10 +421,12 @@ class _Cost:
 
     def copies(self, own: _Class) -> float:
         """Seconds of the copies at the edges of a class that is padded."""
-        count = padded(own.channels, self.prices.lanes)
-        rows = [(math.prod(v.tensor.static) // own.channels, count) for v in own.makes]
-        rows += [(math.prod(v.tensor.static) // own.channels, own.channels) for v in own.reads]
-        return sum(self.prices.copied(row * (own.channels + made)) for row, made in rows)
+        total = 0.0
+        for value in (*own.makes, *own.reads):
+            channels, count = value.tensor.static[CHANNEL], len(self.classes.index(value))
+            pixels = math.prod(value.tensor.static) // channels
+            total += self.prices.copied(pixels * (channels + (count if value in own.makes else channels)))
+        return total
 
 
 # ----------------------------------------------------------------------------------------------------------- rewriting
@@ -373,7 +440,7 @@ class _Rewriting:
         self.chosen = chosen
         self.names = Names(classes.graph)
         self.constants = dict(classes.graph.constants)
-        self.arrays: dict[tuple[Value, int, int], Value] = {}
+        self.arrays: dict[tuple[Value, int, bytes], Value] = {}
         self.values: dict[Value, Value] = {}
 
     def graph(self) -> Graph:
@@ -392,8 +459,7 @@ class _Rewriting:
 
     def count(self, value: Value | None) -> int:
         """The padded channels of a value; 0 where it stays as it is."""
-        own = None if value is None else self.classes.of.get(value)
-        return padded(own.channels, self.classes.lanes) if own in self.chosen and own is not None else 0
+        return len(self.classes.index(value)) if value and self.classes.of.get(value) in self.chosen else 0
 
     def value(self, value: Value) -> Value:
         """A value with its padded channels, where it has them."""
@@ -412,15 +478,21 @@ class _Rewriting:
 
     def widened(self, value: Value) -> Node:
         """The copy with more channels of what comes from outside."""
-        index = sources(value.tensor.static[CHANNEL], self.count(value)).astype(np.int64)
-        inputs = [value, self.new(index, f"{value.name}_channels")]
-        return Node("Gather", inputs, [self.value(value)], {"axis": CHANNEL}, f"{value.name}_widened")
+        return self.gather(value, self.classes.index(value), self.value(value))
 
     def narrowed(self, value: Value) -> Node:
-        """The copy of the first channels, for what reads a value as it was."""
-        numbers = (0, value.tensor.static[CHANNEL], CHANNEL)
-        ends = [self.new(np.array([n], np.int64), f"{value.name}_channels") for n in numbers]
+        """The copy of the channels, once each, for what reads a value as it was."""
+        channels = value.tensor.static[CHANNEL]
+        _, firsts = np.unique(self.classes.index(value), return_index=True)
+        if firsts[-1] != channels - 1:
+            return self.gather(self.value(value), firsts, value)
+        ends = [self.new(np.array([n], np.int64), f"{value.name}_channels") for n in (0, channels, CHANNEL)]
         return Node("Slice", [self.value(value), *ends], [value], {}, f"{value.name}_narrowed")
+
+    def gather(self, value: Value, channels: Array, made: Value) -> Node:
+        """A copy of some channels."""
+        index = self.new(channels.astype(np.int64), f"{value.name}_channels")
+        return Node("Gather", [value, index], [made], {"axis": CHANNEL}, f"{made.name}_channels")
 
     def padded(self, node: Node) -> Node:
         """An operator with the operands and the result that it has now."""
@@ -430,20 +502,21 @@ class _Rewriting:
             return node.replace(inputs=self.mixer_inputs(node, made), outputs=outputs)
         if not made:
             return node
-        along = self.classes.members[node]
+        along = {} if self.classes.is_joint(node) else self.classes.members[node]
+        index = self.classes.index(node.outputs[0])
         inputs = [
-            v if v is None or at not in along else self.operand(v, along[at], made) for at, v in enumerate(node.inputs)
+            v if v is None else self.operand(v, along[at], index) if at in along else self.value(v)
+            for at, v in enumerate(node.inputs)
         ]
         return grouped(node, made).replace(inputs=inputs, outputs=outputs)
 
-    def operand(self, value: Value, dimension: int, count: int) -> Value:
+    def operand(self, value: Value, dimension: int, index: Array) -> Value:
         """An operand that has the channels in a dimension."""
         array = self.classes.constant(value)
         if array is None:
             return self.value(value)
-        key = (value, dimension, count)
+        key = (value, dimension, index.tobytes())
         if key not in self.arrays:
-            index = sources(array.shape[dimension], count)
             self.arrays[key] = self.new(np.take(array, index, axis=dimension), f"{value.name}_padded")
         return self.arrays[key]
 
@@ -454,10 +527,11 @@ class _Rewriting:
         assert image is not None and weight is not None and array is not None
         taken = self.count(image)
         if made:
-            array = array[sources(array.shape[0], made)]
-            bias = [None if v is None else self.operand(v, 0, made) for v in bias]
+            index = self.classes.index(node.outputs[0])
+            array = array[index]
+            bias = [None if v is None else self.operand(v, 0, index) for v in bias]
         if taken:
-            shares = parts(array.shape[1], taken).reshape(-1, *[1] * (array.ndim - 2))
-            array = array[:, sources(array.shape[1], taken)] * shares
+            index = self.classes.index(image)
+            array = array[:, index] * parts(index).reshape(-1, *[1] * (array.ndim - 2))
         new = self.new(array, f"{weight.name}_padded") if made or taken else weight
         return [self.value(image), new, *bias]

@@ -82,10 +82,10 @@ class _Priced:
 
     def _convolution(self, sizes: _Sizes, inner_input: bool, inner_output: bool) -> float:
         """Seconds of a convolution; what stays between kernels is stored in blocks."""
-        ways = [self.in_register_tiles(sizes)]
-        if sizes.height * sizes.width == 1:
-            return ways[0]  # a product of matrices
+        if sizes.height * sizes.width == 1:  # a product of matrices
+            return self.in_register_tiles(sizes, self.lanes)
         block = self.block(sizes.outputs)
+        ways = [self.in_register_tiles(sizes, block or self.lanes)]
         if block:
             ways.append(self.in_blocks(sizes))
         # Neighbours of a row are not far apart where the image is plain, or its blocks are small.
@@ -111,10 +111,10 @@ class _Priced:
         again = sizes.frames * (blocks * ceildiv(sizes.width, pixels) if depthwise else 1)
         return float(seconds(again * depth * size.least(walk), self.target))
 
-    def in_register_tiles(self, sizes: _Sizes) -> float:
-        """As `sketches/register_tile.py` estimates it."""
+    def in_register_tiles(self, sizes: _Sizes, lanes: int) -> float:
+        """As `sketches/register_tile.py` estimates it for vectors that are full; with so many lanes of each."""
         products = sizes.frames * sizes.height * sizes.width * math.prod(sizes.taps) * sizes.outputs
-        rate = core_of(self.target).multiply_adds * self.lanes * SHARES["register tile"]
+        rate = core_of(self.target).multiply_adds * lanes * SHARES["register tile"]
         return float(seconds(products * sizes.inputs // sizes.groups / rate, self.target))
 
     def in_rows(self, sizes: _Sizes) -> float:

@@ -34,7 +34,7 @@ from weft.targets.cpu.default_attach import attach_producers
 from weft.targets.cpu.default_loops import LEAST_PARALLEL_WORK
 from weft.targets.cpu.facts import has_masks
 from weft.targets.cpu.machine import Core, core_of, seconds
-from weft.targets.cpu.model import IMAGE_LOADS, overlapped, stream_cycles
+from weft.targets.cpu.model import IMAGE_LOADS, bytes_a_cycle, overlapped, stream_cycles
 
 LEAST_PLACES = 4
 LARGEST_STEP = 8
@@ -85,7 +85,8 @@ def match(unit: Unit) -> Sketch | None:
     }
     size = Size(core_of(unit.target), shape.group, high, wide, most, _taps(unit, shape))
     again = math.prod(extent(axis) for axis in (*shape.others, shape.channel)) // shape.group
-    copied = 2 * load_bytes(shape.image) / core_of(unit.target).second_level
+    moved = 2 * load_bytes(shape.image)
+    copied = moved / bytes_a_cycle(moved, unit.target)
 
     def cost(columns: Columns) -> Any:
         steps = again * unit.facts.depth / size.taps.count
