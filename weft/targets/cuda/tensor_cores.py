@@ -98,7 +98,7 @@ def _sketch(
     name: str,
     unit: Unit,
     knobs: dict[str, tuple[int, ...]],
-    problem: type[Problem],
+    problem: type[Warps] | type[Groups],
     tiles: Callable[[Product, mma.Kind, Point], MatrixTiles],
 ) -> Sketch | None:
     found = find_product(unit)
@@ -121,7 +121,7 @@ def _sketch(
 
 @dataclass(frozen=True)
 class Problem:
-    """The sizes of a product, its kind, and the machine that it runs on: which points fit, and what each costs."""
+    """The sizes of a product, its kind, and the machine that it runs on."""
 
     x: int
     y: int
@@ -129,14 +129,6 @@ class Problem:
     batch: int
     kind: mma.Kind
     machine: ThreadFacts
-
-    def legal(self, c: Columns) -> Any:
-        """Points that fit the machine and do not exceed the problem by far."""
-        raise NotImplementedError
-
-    def cost(self, c: Columns) -> Any:
-        """Seconds of each point."""
-        raise NotImplementedError
 
     def blocks(self, tile_y: Any, tile_x: Any) -> Any:
         """Tiles of the result."""
