@@ -11,6 +11,7 @@ import pytest
 from weft import te
 from weft.core.errors import InternalError, ScheduleError
 from weft.loop.tree import block_path, loops_on
+from weft.plan.inline import Inlining
 from weft.plan.planner import Choice, Families, Match, Unit, analytic, choose, picking, picks_by_default, plan
 from weft.plan.sketch import Point, Sketch
 from weft.schedule.facts import block_named, facts_of
@@ -103,7 +104,7 @@ def test_a_mistake_of_ours_is_not_taken_for_a_refusal() -> None:
 
 def families(**more: Any) -> Families:
     """A target's offer that does nothing but what is given."""
-    nothing = Families(lambda s: None, whole=(), contractions=(), rest=(), plain=plain)
+    nothing = Families(Inlining((), twice=0, readers=0), whole=(), contractions=(), rest=(), plain=plain)
     return replace(nothing, **more)
 
 

@@ -21,7 +21,7 @@ from weft.models.builder import Builder
 from weft.plan.planner import Choice, Unit, picking
 from weft.plan.sketch import Point, Sketch
 from weft.targets.cpu.machine import CORES
-from weft.targets.cpu.sketches.conv import Walk, _by_rows, _Size
+from weft.targets.cpu.sketches.conv import Size, Walk, _by_rows
 from weft.targets.registry import find_target
 
 CORE = CORES["sapphirerapids"]
@@ -30,7 +30,7 @@ NEAR = Walk(CORE, 576, 2.0, 8)
 
 def tile(rows: int, pixels: int, blocks: int, walked: Walk, registers: int = 32) -> tuple[int, int, int]:
     """The cheapest legal tile: vectors of channels, rows, and pixels of a row."""
-    size = _Size(blocks, rows, pixels, registers)
+    size = Size(blocks, rows, pixels, registers)
     choices = {
         "vectors": tuple(range(1, min(blocks, 6) + 1)),
         "rows": tuple(range(1, min(rows, 4) + 1)),
@@ -49,6 +49,13 @@ def test_the_tile_fits_the_registers(rows, pixels, blocks):
             vectors, high, wide = tile(rows, pixels, blocks, walked, registers)
             assert vectors * high * wide + vectors < registers
             assert vectors <= blocks and high <= rows and wide <= pixels and (high == 1 or wide == pixels)
+
+
+def test_the_least_cycles_are_those_of_the_tile_that_is_chosen():
+    for rows, pixels, blocks in ((7, 7, 3), (35, 35, 5), (14, 14, 16)):
+        size = Size(blocks, rows, pixels, 32)
+        vectors, high, wide = (np.asarray([n]) for n in tile(rows, pixels, blocks, NEAR))
+        assert size.cycles(NEAR, {"vectors": vectors, "rows": high, "places": wide})[0] == size.least(NEAR)
 
 
 def test_what_tiles_are_chosen():

@@ -25,10 +25,11 @@ from weft.models.builder import Builder
 from weft.ops.convolution import convolve_arrays
 from weft.ops.convolution_window import Window
 from weft.ops.convolution_winograd import NAME, SUMS, direct_weight, transform_weight, winograd_tensors
+from weft.plan.inline import inline_producers
 from weft.plan.planner import Unit
 from weft.schedule.facts import block_named, facts_of, names_of
 from weft.targets.cpu.algorithms import Convolution, alternatives, convolution_algorithm, error_of
-from weft.targets.cpu.families import inline_cheap
+from weft.targets.cpu.families import FAMILIES
 from weft.targets.cpu.sketches.winograd import match, register_tile
 from weft.targets.registry import find_target
 
@@ -77,7 +78,7 @@ def run_sketch(sizes, tile, layout, point, twice=False, change=lambda x: None):
     if layout is not None:
         layouts = {"x": layout, "skip": Layout(LANES, PLAIN), "out": Layout(LANES, PLAIN)}
         apply_layouts(s, [("x", x), ("skip", skip), ("out", out)], layouts)
-    inline_cheap(s)
+    inline_producers(s, FAMILIES.inline)
     unit = Unit(s, facts_of(block_named(s, SUMS)), NATIVE, [u, plain])
     found = match(unit)
     assert found is not None
