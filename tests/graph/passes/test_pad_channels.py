@@ -327,6 +327,9 @@ def test_settings():
 def test_nothing_to_pad_is_the_same_graph():
     graph = convolution(8, 16, 9)
     assert pad_channels(graph, forced(8)) is graph
+    b = Builder("empty")
+    graph = b.finish(b.conv(b.input("x", (0, 120, 28, 28)), 120, 120, 3))
+    assert ops(for_avx512(graph)) == ["Conv"]
     graph = convolution(6, 6, 9)
     assert pad_channels(graph, Prices(4, lambda node, sides: 1.0, lambda elements: 0.0, 0.1)) is graph
 

@@ -339,9 +339,9 @@ class _Classes:
 
 
 def _is_image(value: Value | None) -> TypeGuard[Value]:
-    """Whether a value has channels, and places behind them."""
+    """Whether a value has channels, and pixels in each."""
     kind = None if value is None else value.type
-    return isinstance(kind, TensorType) and kind.is_static and len(kind.static) >= 3
+    return isinstance(kind, TensorType) and kind.is_static and len(kind.static) >= 3 and 0 not in kind.static
 
 
 def _is_elementwise(node: Node) -> bool:

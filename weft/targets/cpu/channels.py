@@ -21,7 +21,7 @@ from weft.plan.sketch import ceildiv
 from weft.targets.base import Target
 from weft.targets.cpu.algorithms import Convolution, ranked_tiles, winograd_cycles
 from weft.targets.cpu.machine import core_of, seconds
-from weft.targets.cpu.model import PADDING_SAVES, SHARES, STEP_CYCLES, bytes_a_cycle
+from weft.targets.cpu.model import PADDING_SAVES, STEP_CYCLES, UNBLOCKED, Tiles, bytes_a_cycle, overlapped
 from weft.targets.cpu.sketches import conv, conv_rows
 
 
@@ -73,7 +73,7 @@ class _Priced:
 
     def copy(self, elements: int) -> float:
         """Seconds of a copy that reads and writes so many elements together."""
-        return float(seconds(4 * elements / bytes_a_cycle(4 * elements, self.target), self.target))
+        return float(seconds(self.cycles(4 * elements), self.target))
 
     def block(self, channels: int) -> int:
         """The channels of a block; 0 where they are stored plainly."""
@@ -86,7 +86,7 @@ class _Priced:
             return self.in_register_tiles(sizes, self.lanes)
         block = self.block(sizes.outputs)
         ways = [self.in_register_tiles(sizes, block or self.lanes)]
-        if block:
+        if block and (inner_output or block == self.lanes):
             ways.append(self.in_blocks(sizes))
         # Neighbours of a row are not far apart where the image is plain, or its blocks are small.
         near = not inner_input or self.block(sizes.inputs) <= conv_rows.LARGEST_STEP
@@ -112,25 +112,27 @@ class _Priced:
         return float(seconds(again * depth * size.least(walk), self.target))
 
     def in_register_tiles(self, sizes: _Sizes, lanes: int) -> float:
-        """As `sketches/register_tile.py` estimates it for vectors that are full; with so many lanes of each."""
-        products = sizes.frames * sizes.height * sizes.width * math.prod(sizes.taps) * sizes.outputs
-        rate = core_of(self.target).multiply_adds * lanes * SHARES["register tile"]
-        return float(seconds(products * sizes.inputs // sizes.groups / rate, self.target))
+        """As `sketches/register_tile.py` estimates it, with so many lanes of a vector."""
+        pixels = sizes.frames * sizes.height * sizes.width
+        depth = sizes.inputs // sizes.groups * math.prod(sizes.taps)
+        registers = max(self.target.vector_registers, 8)
+        tiles = Tiles(core_of(self.target), pixels, ceildiv(sizes.outputs, lanes), depth, registers)
+        return float(seconds(UNBLOCKED * tiles.least, self.target))
 
     def in_rows(self, sizes: _Sizes) -> float:
-        """As `sketches/conv_rows.py` and `depthwise.py` estimate it."""
-        core, taps = core_of(self.target), math.prod(sizes.taps)
-        group = sizes.outputs // sizes.groups
+        """As `sketches/conv_rows.py` estimates it."""
         down = conv_rows.Taps(sizes.taps[-2] if len(sizes.taps) > 1 else 1, 1, sizes.step)
         registers, wide = max(8, self.target.vector_registers), ceildiv(sizes.width, self.lanes)
-        size = conv_rows.Size(core, group, sizes.height, wide, registers, down)
-        steps = sizes.frames * sizes.groups * (sizes.inputs // sizes.groups) * taps / down.count
-        copied = 8 * sizes.inputs * sizes.image / core.second_level
-        cycles = steps * size.least() + copied
-        if sizes.groups > 1:
-            products = sizes.frames * sizes.height * sizes.width * sizes.outputs * taps
-            cycles = min(cycles, products / (core.multiply_adds * self.lanes) / SHARES["window"])
-        return float(seconds(cycles, self.target))
+        group, depth = sizes.outputs // sizes.groups, sizes.inputs // sizes.groups * math.prod(sizes.taps)
+        size = conv_rows.Size(core_of(self.target), group, sizes.height, wide, registers, down)
+        computing = sizes.frames * sizes.groups * depth / down.count * size.least()
+        image, made = 4 * sizes.inputs * sizes.image, 4 * sizes.frames * sizes.height * sizes.width * sizes.outputs
+        streaming = self.cycles(image + made + 4 * depth * sizes.outputs, 2)
+        return float(seconds(overlapped(computing, streaming) + self.cycles(2 * image), self.target))
+
+    def cycles(self, size: int, times: int = 1) -> float:
+        """Cycles in which so many bytes come from where so many times as many lie."""
+        return size / bytes_a_cycle(times * size, self.target)
 
 
 def _sizes(node: Node, sides: Sides) -> _Sizes:
