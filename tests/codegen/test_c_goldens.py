@@ -7,6 +7,7 @@ import pytest
 
 from weft import te
 from weft.codegen.c.generate import generate_plain
+from weft.plan.planner import unit_of
 from weft.targets.cuda import tensor_cores
 from weft.targets.registry import find_target
 
@@ -107,8 +108,8 @@ def tensor_core_product(kinds):
     k = te.reduce_axis(64, "k")
     c = te.compute((32, 32), lambda i, j: te.sum(a[i, k].astype(wide) * b[k, j].astype(wide), axis=k), name="C")
     s = te.create_schedule(c.op)
-    space = tensor_cores.tensor_core_space(s, "C", target, [])
-    space.apply(
+    sketch = tensor_cores.match_warps(unit_of(s, "C", target, [], set()))
+    sketch.apply(
         {"warps_x": 1, "warps_y": 1, "warp_x": 16, "warp_y": 16, "step": 1, "stages": 2, "parts": 1, "shares": 1}
     )
     return s.func

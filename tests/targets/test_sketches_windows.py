@@ -66,7 +66,7 @@ def by_rows(change: Point | None = None, only: Sequence[str] = ("rows", "window"
 
 def planned(graph: Graph, *only: str) -> list[str]:
     """Those of some sketches that stand on a machine whose vectors have masks."""
-    with by_rows(only=only) as stand:
+    with by_rows(only=only) as stand, knobs.override(pad_channels=False):
         list(kernels_in(graph, find_target(TARGETS["avx512_amx"])))
     return stand
 
@@ -166,7 +166,7 @@ def test_windows_on_machines_with_narrower_vectors(graph, target):
 
 def tile(group: int, high: int, wide: int, taps: Taps, registers: int = 32) -> tuple[int, ...]:
     """The cheapest legal tile: channels, rows, vectors of a row, and whether taps below one another are unrolled."""
-    size = Size(CORES["sapphirerapids"], group, high, wide, registers, taps)
+    size = Size(CORES["sapphirerapids"], group, high, wide, registers, taps, 9)
     choices = {
         "channels": tuple(n for n in range(min(group, registers), 0, -1) if group % n == 0),
         "rows": tuple(range(1, min(high, 14) + 1)),

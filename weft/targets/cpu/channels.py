@@ -124,7 +124,7 @@ class _Priced:
         down = conv_rows.Taps(sizes.taps[-2] if len(sizes.taps) > 1 else 1, 1, sizes.step)
         registers, wide = max(8, self.target.vector_registers), ceildiv(sizes.width, self.lanes)
         group, depth = sizes.outputs // sizes.groups, sizes.inputs // sizes.groups * math.prod(sizes.taps)
-        size = conv_rows.Size(core_of(self.target), group, sizes.height, wide, registers, down)
+        size = conv_rows.Size(core_of(self.target), group, sizes.height, wide, registers, down, depth)
         computing = sizes.frames * sizes.groups * depth / down.count * size.least()
         image, made = 4 * sizes.inputs * sizes.image, 4 * sizes.frames * sizes.height * sizes.width * sizes.outputs
         streaming = self.cycles(image + made + 4 * depth * sizes.outputs, 2)

@@ -34,7 +34,7 @@ from weft.targets.cpu.default_attach import attach_producers
 from weft.targets.cpu.default_loops import LEAST_PARALLEL_WORK
 from weft.targets.cpu.facts import has_masks
 from weft.targets.cpu.machine import Core, core_of, seconds
-from weft.targets.cpu.model import IMAGE_LOADS, bytes_a_cycle, overlapped, stream_cycles
+from weft.targets.cpu.model import IMAGE_LOADS, TILE_CYCLES, bytes_a_cycle, overlapped, stream_cycles
 
 LEAST_PLACES = 4
 LARGEST_STEP = 8
@@ -83,7 +83,7 @@ def match(unit: Unit) -> Sketch | None:
         "down": (0,) if shape.down is None else (0, 1),
         "lanes": (_lanes(unit, extent(shape.lane)),),
     }
-    size = Size(core_of(unit.target), shape.group, high, wide, most, _taps(unit, shape))
+    size = Size(core_of(unit.target), shape.group, high, wide, most, _taps(unit, shape), unit.facts.depth)
     again = math.prod(extent(axis) for axis in (*shape.others, shape.channel)) // shape.group
     moved = 2 * load_bytes(shape.image)
     copied = moved / bytes_a_cycle(moved, unit.target)
@@ -125,6 +125,7 @@ class Size:
     wide: int
     registers: int
     taps: Taps
+    depth: int
 
     def legal(self, columns: Columns) -> Any:
         """Tiles that fit into the registers; several rows where they share what they read, or are whole."""
@@ -159,7 +160,8 @@ class Size:
             down == 1, count * channels + IMAGE_LOADS * vectors * seen, count * (channels + IMAGE_LOADS * read)
         )
         issued = np.maximum(count * sums / self.core.multiply_adds, loads / self.core.loads)
-        return np.maximum(issued, self.core.latency * count) + 0.5 * np.where(down == 1, 1, count)
+        around = (TILE_CYCLES + 2 * sums) * count / self.depth
+        return np.maximum(issued, self.core.latency * count) + 0.5 * np.where(down == 1, 1, count) + around
 
 
 def _taps(unit: Unit, shape: Shape) -> Taps:
