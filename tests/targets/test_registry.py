@@ -1,3 +1,7 @@
+import os
+import subprocess
+import sys
+
 """Targets by their text: facts, options, and errors that say what is accepted."""
 
 import pickle
@@ -117,3 +121,14 @@ def test_a_target_whose_manifest_is_not_here_says_so():
         bare.lower(None)
     with pytest.raises(TargetError, match="is no device"):
         find_target("native").generate(None)
+
+
+def test_facts_are_the_same_text_in_every_process():
+    """What kernels and cached models are known by: sets inside records have no order of their own."""
+    code = "from weft.targets.base import fact_text; from weft.targets.registry import find_target; print(fact_text("
+    code += "find_target('x86_64-unknown-linux-gnu,cpu=sapphirerapids')), fact_text(find_target('cuda:sm_90')))"
+    runs = [
+        subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True)
+        for seed in ("1", "2")
+    ]
+    assert runs[0].stdout == runs[1].stdout and b"amx" in runs[0].stdout and b"bfloat16" in runs[0].stdout

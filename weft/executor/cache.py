@@ -24,7 +24,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,7 +48,7 @@ from weft.runtime.cache_folder import (
     write_whole,
 )
 from weft.runtime.fingerprint import fingerprint
-from weft.targets.base import Target
+from weft.targets.base import Target, fact_text
 
 if TYPE_CHECKING:
     from weft.executor.specialize import Executor, Specialization
@@ -146,7 +146,7 @@ def _name(described: dict[str, Any], target: Target, precision: str | None) -> s
         return None
     whole = {
         **described,
-        "target": [[one.name, _text(getattr(target, one.name))] for one in fields(target)],
+        "target": fact_text(target),
         "precision": precision,
         "knobs": [[one.name, repr(one.value)] for one in knobs.describe() if one.name not in NO_MATTER],
         "operators": registered,
@@ -180,11 +180,6 @@ _NAME = re.compile(r"[A-Za-z_]\w*")
 
 def _described(array: Array) -> list[Any]:
     return [dtype_name(array.dtype), list(array.shape), fingerprint(array).hex()]
-
-
-def _text(value: Any) -> str:
-    """A fact of a target as text that is the same in every process: sets have no order of their own."""
-    return repr(sorted(value)) if isinstance(value, (set, frozenset)) else repr(value)
 
 
 @functools.lru_cache(maxsize=1)

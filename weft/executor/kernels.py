@@ -11,7 +11,7 @@ import re
 from collections import OrderedDict
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -35,7 +35,7 @@ from weft.loop.verifier import verify
 from weft.plan.overrides import apply_override
 from weft.plan.planner import picks_by_default
 from weft.schedule.trace import Trace
-from weft.targets.base import Target
+from weft.targets.base import Target, fact_text
 
 MOST_CACHED = 512
 """Kernels that a process remembers, so that compiling a model again, or a part of it, is quick."""
@@ -105,10 +105,6 @@ class Lifted:
     parameters: tuple[int | Packing, ...]
 
 
-def _fact(value: object) -> str:
-    return repr(sorted(value)) if isinstance(value, (set, frozenset)) else repr(value)
-
-
 def plan_schedule(program: GroupProgram, target: Target, fixed: Sequence[Buffer]) -> None:
     """Gives a program its schedule: what a target chooses without a trial. `fixed` are parameters that never change."""
     program.schedule.plan(target, fixed)
@@ -125,7 +121,7 @@ class KernelCompiler:
         """Values that hold many zeros."""
         self.block = 1
         """How many channels of a convolution's sums lie together."""
-        self.machine = "|".join(f"{one.name}={_fact(getattr(target, one.name))}" for one in fields(target))
+        self.machine = fact_text(target)
         """The facts about the target, as a part of what kernels are known by."""
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="weft-llvm")
 

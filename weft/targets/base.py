@@ -21,7 +21,7 @@ import inspect
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from weft.core import log
@@ -231,6 +231,18 @@ class Device(Protocol):
     def share(self, ours: Any, theirs: int | None) -> bool:
         """Lets a stream of another library (DLPack's number for it) wait for ours; whether the two are one."""
         raise ArgumentError(f"{self.name} shares no stream through DLPack")
+
+
+def fact_text(value: Any) -> str:
+    """Facts as text that is the same in every process: sets have no order of their own, in whatever they stand."""
+    if isinstance(value, (set, frozenset)):
+        return f"{{{', '.join(sorted(map(fact_text, value)))}}}"
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(sorted(f'{key!r}: {fact_text(one)}' for key, one in value.items()))}}}"
+    if is_dataclass(value) and not isinstance(value, type):
+        facts = ", ".join(f"{one.name}={fact_text(getattr(value, one.name))}" for one in fields(value))
+        return f"{type(value).__name__}({facts})"
+    return repr(value)
 
 
 @dataclass(frozen=True, slots=True)
