@@ -1,10 +1,9 @@
-import os
-import subprocess
-import sys
-
 """Targets by their text: facts, options, and errors that say what is accepted."""
 
+import os
 import pickle
+import subprocess
+import sys
 
 import numpy as np
 import pytest
