@@ -241,7 +241,7 @@ def show_table(console: Console, p: Product, speeds: list[tuple[str, float]], nu
     console.print(
         f"Measured just now, each the best of its runs. Weft's parallel loops ran on {weft.get_threads()} threads; "
         "numpy takes as many as it likes. A product that is meant to be fast is blocked for every cache: "
-        "`python -m benchmarks.operators` measures the one that Weft brings along against MKL.",
+        "`python -m benchmarks.operators` measures those that models get against MKL.",
         style="dim",
     )
 
