@@ -87,34 +87,49 @@ class Contraction:
         return tuple(tap for tap in self.facts.reduce if any(uses_any(index, {tap.var}) for index in indices))
 
     def group(self, operand: Load, axis: Axis) -> int | None:
-        """How many neighbours along an axis of the other operand meet the same elements of this one.
-
-        All of them where it does not move; those of a group where it moves by quotients; 1 where each has its own; None
-        where that varies.
-        """
-        sizes: set[int] = set()
-        for index in operand.indices:
-            divided = [e for e in walk(index) if isinstance(e, FloorDiv) and e.a is axis.var]
-            if index is axis.var:
-                sizes.add(1)
-            elif sum(e is axis.var for e in walk(index)) != len(divided):
-                return None
-            sizes.update(int_value(e.b) or 0 for e in divided)
-        size = sizes.pop() if len(sizes) == 1 else 0 if sizes else extent(axis)
-        return size if size > 0 and extent(axis) % size == 0 else None
+        """How many neighbours along an axis meet the same elements of an operand: `group_of`."""
+        return group_of(operand, axis)
 
     def dimension(self, operand: Load, axis: Axis) -> int | None:
-        """The one dimension of an operand that an axis indexes: by itself, or after a start that does not use it."""
-        using = [d for d, index in enumerate(operand.indices) if uses_any(index, {axis.var})]
-        if len(using) != 1:
-            return None
-        start = simplify(sub(operand.indices[using[0]], axis.var), self.facts.ranges)
-        return None if uses_any(start, {axis.var}) else using[0]
+        """The one dimension of an operand that an axis indexes: `dimension_of`."""
+        return dimension_of(self.facts, operand, axis)
 
     def low_part(self, operand: Load) -> Load | None:
-        """Where an operand holds the upper part of whole numbers: the load of the lower part, at the same place."""
-        others = (e for e in self.facts.loads if e.buffer is not operand.buffer and e.buffer is not self.facts.target)
-        return next((e for e in others if operand.buffer.dtype.is_integer and _same_place(operand, e)), None)
+        """The lower part of whole numbers of which an operand holds the upper: `low_part_of`."""
+        return low_part_of(self.facts, operand)
+
+
+def group_of(load: Load, axis: Axis) -> int | None:
+    """How many neighbours along an axis read the same elements.
+
+    All of them where a load does not move, those of a group where it moves by quotients, 1 where each has its own; None
+    where that varies.
+    """
+    sizes: set[int] = set()
+    for index in load.indices:
+        divided = [e for e in walk(index) if isinstance(e, FloorDiv) and e.a is axis.var]
+        if index is axis.var:
+            sizes.add(1)
+        elif sum(e is axis.var for e in walk(index)) != len(divided):
+            return None
+        sizes.update(int_value(e.b) or 0 for e in divided)
+    size = sizes.pop() if len(sizes) == 1 else 0 if sizes else extent(axis)
+    return size if size > 0 and extent(axis) % size == 0 else None
+
+
+def dimension_of(facts: Facts, load: Load, axis: Axis) -> int | None:
+    """The one dimension of a load that an axis indexes: by itself, or after a start that does not use it."""
+    using = [d for d, index in enumerate(load.indices) if uses_any(index, {axis.var})]
+    if len(using) != 1:
+        return None
+    start = simplify(sub(load.indices[using[0]], axis.var), facts.ranges)
+    return None if uses_any(start, {axis.var}) else using[0]
+
+
+def low_part_of(facts: Facts, load: Load) -> Load | None:
+    """Where a load reads the upper part of whole numbers: the load of the lower part, at the same place."""
+    others = (e for e in facts.loads if e.buffer is not load.buffer and e.buffer is not facts.target)
+    return next((e for e in others if load.buffer.dtype.is_integer and _same_place(load, e)), None)
 
 
 def is_sum_of_products(facts: Facts) -> bool:
@@ -130,8 +145,14 @@ def is_sum_of_products(facts: Facts) -> bool:
 
 def contraction_of(facts: Facts) -> Contraction | None:
     """The contraction that a block is, where it is a sum of products of two loads; None for any other block."""
+    found = operands_of(facts) if is_sum_of_products(facts) else None
+    return None if found is None else Contraction(facts, found)
+
+
+def operands_of(facts: Facts) -> tuple[Load, Load] | None:
+    """The two loads whose products a block adds up; None for any other block."""
     store = facts.store
-    if store is None or store.predicate is not None or type(store.value) is not Add or not is_sum_of_products(facts):
+    if store is None or store.predicate is not None or type(store.value) is not Add:
         return None
     own = Load(store.buffer, store.indices)
     value = store.value
@@ -139,7 +160,7 @@ def contraction_of(facts: Facts) -> Contraction | None:
     if type(term) is not Mul or not (structural_equal(value.a, own) or structural_equal(value.b, own)):
         return None
     a, b = _operand(term.a), _operand(term.b)
-    return None if a is None or b is None or a is b else Contraction(facts, (a, b))
+    return None if a is None or b is None or a is b else (a, b)
 
 
 def _operand(e: Expr) -> Load | None:

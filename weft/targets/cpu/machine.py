@@ -1,6 +1,8 @@
-"""What one core of a processor does in a cycle: facts, from the vendors' optimisation manuals and public measurements.
+"""What one core of a processor does in a cycle.
 
-A processor that is not listed gets what most have. `weft doctor` measures the peaks of this machine.
+The table was written from general knowledge of these processors, not looked up entry by entry, and not measured here:
+ports and latencies are well known, bytes a cycle and clocks are rough. A processor that is not listed gets what most
+have.
 """
 
 from __future__ import annotations

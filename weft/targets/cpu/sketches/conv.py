@@ -27,7 +27,7 @@ from weft.core.errors import ScheduleError
 from weft.expr.nodes import FloorDiv, Load, Var, int_value
 from weft.expr.visit import uses_any, walk
 from weft.loop.ir import Axis
-from weft.plan.contraction import is_sum_of_products
+from weft.plan.contraction import is_sum_of_products, uses
 from weft.plan.planner import Unit
 from weft.plan.sketch import Columns, Point, Sketch, around_rule, ceildiv
 from weft.schedule.facts import Facts, extent, facts_of
@@ -218,7 +218,7 @@ def _shape(unit: Unit) -> Shape | None:
     if len(weights) != 1 or len(images) != 1 or weights[0].buffer is images[0].buffer:
         return None
     weight, image = weights[0], images[0]
-    depthwise = _uses(image, lane)
+    depthwise = uses(image, lane)
     if depthwise and facts.step(image, lane.var) != 1:
         return None
     middle = facts.spatial[:-1]
@@ -227,7 +227,7 @@ def _shape(unit: Unit) -> Shape | None:
     if len(channel) != 1 or len(blocks) > 1:
         return None
     together = _together(image, blocks[0]) if blocks and not depthwise else 1
-    across = [axis for axis in middle if not _uses(weight, axis) and _uses(image, axis) and extent(axis) > 1]
+    across = [axis for axis in middle if not uses(weight, axis) and uses(image, axis) and extent(axis) > 1]
     place = across[-1] if across else None
     block = blocks[0] if blocks else None
     row = across[-2] if place is not None and len(across) > 1 else None
@@ -243,10 +243,6 @@ def _together(image: Load, block: Axis) -> int:
         uses = sum(e is block.var for e in walk(index))
         count = math.gcd(count, *(int_value(e.b) or 1 for e in divided)) if uses == len(divided) else 1
     return count
-
-
-def _uses(load: Load, axis: Axis) -> bool:
-    return any(uses_any(index, {axis.var}) for index in load.indices)
 
 
 # ---------------------------------------------------------------------------------------------------------- the sketch

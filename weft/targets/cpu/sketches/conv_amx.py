@@ -23,7 +23,7 @@ from weft.expr.nodes import Load, Var, int_value
 from weft.expr.visit import uses_any
 from weft.loop.ir import Axis
 from weft.loop.tree import blocks_in
-from weft.plan.contraction import is_sum_of_products
+from weft.plan.contraction import is_sum_of_products, operands_of, uses
 from weft.plan.planner import Unit
 from weft.plan.sketch import Point, Sketch, ceildiv
 from weft.schedule.facts import Facts, extent
@@ -31,7 +31,7 @@ from weft.schedule.schedule import Schedule, Stage
 from weft.targets.cpu import amx
 from weft.targets.cpu.default_loops import LEAST_PARALLEL_WORK, extent_of
 from weft.targets.cpu.model import ruled
-from weft.targets.cpu.sketches.matmul_facts import operands, sums_and_final, uses
+from weft.targets.cpu.sketches.matmul_facts import sums_and_final
 
 TILE = 16
 """Rows of a tile, and columns of a tile of sums, at most."""
@@ -107,7 +107,7 @@ def load_bytes(load: Load) -> int:
 def shape_of(unit: Unit) -> Shape | None:
     """The parts of a convolution whose image stands in blocks of channels; None where the product is something else."""
     facts = unit.facts
-    loads = operands(facts) if is_sum_of_products(facts) else None
+    loads = operands_of(facts) if is_sum_of_products(facts) else None
     if loads is None or any(axis.kind != "spatial" for axis in facts.spatial):
         return None
     weights = [load for load in loads if load.buffer in unit.constants]
@@ -118,9 +118,9 @@ def shape_of(unit: Unit) -> Shape | None:
     kind = amx.DOTS.get((image.buffer.dtype.name, weight.buffer.dtype.name))
     if kind is None or kind[0] != facts.target.dtype.name:
         return None
-    depth = [axis for axis in facts.reduce if facts.step(image, axis.var) == 1 and uses(weight, axis.var)]
-    across = [a for a in facts.spatial if uses(image, a.var) and not uses(weight, a.var) and extent(a) > 1]
-    lanes = [axis for axis in facts.spatial if uses(weight, axis.var) and not uses(image, axis.var)]
+    depth = [axis for axis in facts.reduce if facts.step(image, axis.var) == 1 and uses(weight, axis)]
+    across = [a for a in facts.spatial if uses(image, a) and not uses(weight, a) and extent(a) > 1]
+    lanes = [axis for axis in facts.spatial if uses(weight, axis) and not uses(image, axis)]
     if len(depth) != 1 or not across or not 1 <= len(lanes) <= 2 or facts.spatial[-1] is not lanes[-1]:
         return None
     place, lane = across[-1], lanes[-1]
@@ -309,7 +309,7 @@ def _last_two(s: Schedule, stage: Stage, place: int, lane: int) -> None:
 def _left(s: Schedule, tile: Stage, shape: Shape) -> Stage:
     """What a tile reads of the image, as tiles; the stage that loads them."""
     inside = (shape.place.var, shape.depth.var)
-    front = [axis.var.name for axis in tile.block.axes if uses(shape.image, axis.var) and axis.var not in inside]
+    front = [axis.var.name for axis in tile.block.axes if uses(shape.image, axis) and axis.var not in inside]
     left = s.cache_operand(tile.name, shape.image.buffer.name, "amx.tile", [*front, *(var.name for var in inside)])
     _tiles(s, left, shape, len(front))
     return left

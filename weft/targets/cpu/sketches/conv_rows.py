@@ -21,11 +21,11 @@ from typing import Any
 
 import numpy as np
 
-from weft.expr.nodes import FloorDiv, Load, Var, int_value
-from weft.expr.visit import uses_any, walk
+from weft.expr.nodes import Load, Var
+from weft.expr.visit import uses_any
 from weft.loop.ir import Axis
 from weft.loop.tree import writers
-from weft.plan.contraction import is_sum_of_products, load_bytes
+from weft.plan.contraction import group_of, is_sum_of_products, load_bytes, uses
 from weft.plan.planner import Unit
 from weft.plan.sketch import Columns, Point, Sketch, ceildiv
 from weft.schedule.facts import extent
@@ -180,18 +180,18 @@ def _shape(unit: Unit) -> Shape | None:
     lane = facts.spatial[-1]
     if any(axis.kind != "spatial" for axis in facts.spatial) or facts.block.writes[0].mins[-1] is not lane.var:
         return None
-    images = [load for load in facts.loads if _uses(load, lane)]
-    weights = [load for load in facts.loads if not _uses(load, lane)]
+    images = [load for load in facts.loads if uses(load, lane)]
+    weights = [load for load in facts.loads if not uses(load, lane)]
     if len(images) != 1 or len(weights) != 1 or extent(lane) < LEAST_PLACES:
         return None
     image, weight = images[0], weights[0]
     step = facts.step(image, lane.var)
-    along = [axis for axis in facts.spatial if _uses(weight, axis)]
-    groups = {axis: size for axis in along if (size := _group(image, axis)) is not None}
+    along = [axis for axis in facts.spatial if uses(weight, axis)]
+    groups = {axis: size for axis in along if (size := group_of(image, axis)) is not None}
     if step is None or not 1 <= step <= LARGEST_STEP or len(groups) != 1:
         return None
     ((channel, group),) = groups.items()
-    across = [axis for axis in facts.spatial[:-1] if axis not in along and _uses(image, axis)]
+    across = [axis for axis in facts.spatial[:-1] if axis not in along and uses(image, axis)]
     row = next((axis for axis in reversed(across) if extent(axis) > 1), None)
     others = tuple(axis for axis in facts.spatial if axis not in (lane, row, channel))
     return Shape(lane, row, _down(unit, image, row), channel, others, image, weight, group, step)
@@ -202,24 +202,6 @@ def _down(unit: Unit, image: Load, row: Axis | None) -> Axis | None:
     indices = [] if row is None else [index for index in image.indices if uses_any(index, {row.var})]
     found = [axis for axis in unit.facts.reduce if any(uses_any(index, {axis.var}) for index in indices)]
     return found[0] if len(found) == 1 and extent(found[0]) > 1 else None
-
-
-def _group(image: Load, channel: Axis) -> int | None:
-    """How many output channels read the same image: all, those of a group, or each its own (1); None if it varies."""
-    found: set[int] = set()
-    for index in image.indices:
-        divided = [e for e in walk(index) if isinstance(e, FloorDiv) and e.a is channel.var]
-        if index is channel.var:
-            found.add(1)
-        elif sum(e is channel.var for e in walk(index)) != len(divided):
-            return None
-        found.update(int_value(e.b) or 0 for e in divided)
-    size = found.pop() if len(found) == 1 else 0 if found else extent(channel)
-    return size if size > 0 and extent(channel) % size == 0 else None
-
-
-def _uses(load: Load, axis: Axis) -> bool:
-    return any(uses_any(index, {axis.var}) for index in load.indices)
 
 
 # ---------------------------------------------------------------------------------------------------------- the sketch

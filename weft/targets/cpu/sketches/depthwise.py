@@ -22,7 +22,7 @@ from weft.expr.nodes import Const, Load, Select
 from weft.expr.visit import uses_any
 from weft.loop.ir import Axis, Block, Store
 from weft.loop.tree import writers
-from weft.plan.contraction import is_sum_of_products
+from weft.plan.contraction import is_sum_of_products, uses
 from weft.plan.planner import Unit
 from weft.plan.sketch import Columns, Point, Sketch, ceildiv
 from weft.schedule.facts import extent
@@ -109,22 +109,18 @@ def _image(unit: Unit) -> Load | None:
     ]:
         return None
     lane, row = facts.spatial[-1], facts.spatial[-2]
-    images = [load for load in facts.loads if _uses(load, lane)]
-    weights = [load for load in facts.loads if not _uses(load, lane) and not _uses(load, row)]
+    images = [load for load in facts.loads if uses(load, lane)]
+    weights = [load for load in facts.loads if not uses(load, lane) and not uses(load, row)]
     if len(images) != 1 or len(weights) != 1 or extent(lane) < 4:
         return None
     step = facts.step(images[0], lane.var)
-    if step is None or not 1 <= step <= LARGEST_STEP or not all(_uses(images[0], axis) for axis in facts.reduce):
+    if step is None or not 1 <= step <= LARGEST_STEP or not all(uses(images[0], axis) for axis in facts.reduce):
         return None
-    channels = {axis.var for axis in facts.spatial[:-2] if _uses(weights[0], axis) and _uses(images[0], axis)}
+    channels = {axis.var for axis in facts.spatial[:-2] if uses(weights[0], axis) and uses(images[0], axis)}
     apart = [index for index in images[0].indices if uses_any(index, channels)]
     if not apart or any(uses_any(index, {axis.var for axis in facts.reduce}) for index in apart):
         return None  # sums over channels: a convolution
     return images[0]
-
-
-def _uses(load: Load, axis: Axis) -> bool:
-    return any(uses_any(index, {axis.var}) for index in load.indices)
 
 
 def _power_of_two(count: int) -> int:

@@ -9,11 +9,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from weft.expr.nodes import Add, Cast, Const, Expr, Load, Mul, Var, int_value, sub
-from weft.expr.simplify import simplify
-from weft.expr.structural import structural_equal
-from weft.expr.visit import uses_any
+from weft.expr.nodes import Load, Var, int_value
 from weft.loop.ir import Axis
+from weft.plan.contraction import dimension_of, low_part_of, operands_of, uses
 from weft.plan.planner import Unit
 from weft.schedule.facts import Facts, extent, facts_of
 from weft.schedule.schedule import Stage
@@ -57,7 +55,7 @@ class Product:
     @property
     def batch(self) -> tuple[Axis, ...]:
         """The outer axes with a right operand of their own."""
-        return tuple(axis for axis in self.outer if uses(self.right, axis.var))
+        return tuple(axis for axis in self.outer if uses(self.right, axis))
 
     @property
     def right_steps(self) -> tuple[int | None, int | None]:
@@ -65,71 +63,30 @@ class Product:
         return self.facts.step(self.right, self.lane.var), self.facts.step(self.right, self.depth.var)
 
 
-def uses(load: Load, variable: Var) -> bool:
-    """Whether a load's place depends on a variable."""
-    return any(uses_any(index, {variable}) for index in load.indices)
-
-
 def product_of(unit: Unit) -> Product | None:
     """The parts that the axes of a product play."""
     facts = unit.facts
-    loads = operands(facts)
+    loads = operands_of(facts)
     if loads is None or len(facts.reduce) != 1 or any(axis.kind != "spatial" for axis in facts.spatial):
         return None
     lane = _lane_axis(unit)
     depth = facts.reduce[0]
     if lane is None:
         return None
-    right, left = loads if uses(loads[0], lane.var) else loads[::-1]
-    if not uses(right, lane.var) or uses(left, lane.var) or not all(uses(load, depth.var) for load in loads):
+    right, left = loads if uses(loads[0], lane) else loads[::-1]
+    if not uses(right, lane) or uses(left, lane) or not all(uses(load, depth) for load in loads):
         return None
-    dim = lane_dimension(facts, right, lane)
+    dim = dimension_of(facts, right, lane)
     if dim is None:
         return None
-    alone = [a for a in facts.spatial if a is not lane and uses(left, a.var) and not uses(right, a.var)]
+    alone = [a for a in facts.spatial if a is not lane and uses(left, a) and not uses(right, a)]
     row = max(alone, key=extent, default=None)
     row = None if row is None or extent(row) < 2 else row
     axes = [depth] if row is None else [depth, row]
     if any(facts.step(left, axis.var) is None for axis in axes) or facts.step(right, depth.var) is None:
         return None
     outer = tuple(a for a in facts.spatial if a is not lane and a is not row)
-    return Product(left, right, lane, row, depth, outer, dim, facts, low_part(facts, right))
-
-
-def operands(facts: Facts) -> tuple[Load, Load] | None:
-    """The two loads of a sum of products, each perhaps converted."""
-    store = facts.store
-    if store is None or store.predicate is not None or type(store.value) is not Add:
-        return None
-    own = Load(store.buffer, store.indices)
-    value = store.value
-    term = value.b if structural_equal(value.a, own) else value.a
-    if type(term) is not Mul or not (structural_equal(value.a, own) or structural_equal(value.b, own)):
-        return None
-    a, b = _plain(term.a), _plain(term.b)
-    return None if a is None or b is None or a is b else (a, b)
-
-
-def _plain(e: Expr) -> Load | None:
-    """The load of an operand, perhaps converted or scaled; of a number in two parts (high * c + low) the first."""
-    if type(e) is Mul and type(e.b) is Const:
-        e = e.a
-    while type(e) is Cast:
-        e = e.value
-    if type(e) is Add and type(e.a) is Mul and type(e.a.b) is Const:
-        high, low = _plain(e.a.a), _plain(e.b)
-        return high if high is not None and low is not None and _same_place(high, low) else None
-    return e if type(e) is Load else None
-
-
-def _same_place(a: Load, b: Load) -> bool:
-    return len(a.indices) == len(b.indices) and all(map(structural_equal, a.indices, b.indices))
-
-
-def low_part(facts: Facts, load: Load) -> Load | None:
-    """The lower part of a number whose upper part a load holds."""
-    others = (e for e in facts.loads if e.buffer is not load.buffer and e.buffer is not facts.target)
-    return next((e for e in others if load.buffer.dtype.is_integer and _same_place(load, e)), None)
+    return Product(left, right, lane, row, depth, outer, dim, facts, low_part_of(facts, right))
 
 
 def _lane_axis(unit: Unit) -> Axis | None:
@@ -141,15 +98,6 @@ def _lane_axis(unit: Unit) -> Axis | None:
         if extent(axis) > 1 and final.store_step(at) == 1:
             return axis
     return None
-
-
-def lane_dimension(facts: Facts, load: Load, axis: Axis) -> int | None:
-    """The one dimension of a load that an axis indexes: by itself, or after a start that does not depend on it."""
-    using = [d for d, index in enumerate(load.indices) if uses_any(index, {axis.var})]
-    if len(using) != 1:
-        return None
-    start = simplify(sub(load.indices[using[0]], axis.var), facts.ranges)
-    return None if uses_any(start, {axis.var}) else using[0]
 
 
 def is_whole(product: Product) -> bool:

@@ -21,32 +21,33 @@ from weft.expr.structural import structural_equal
 from weft.expr.visit import substitute, uses_any
 from weft.loop.ir import Store
 from weft.loop.tree import blocks_in
+from weft.plan.contraction import dimension_of, low_part_of, operands_of, uses
 from weft.plan.sketch import ceildiv
 from weft.schedule.facts import FINITE, Facts, extent
 from weft.schedule.schedule import Schedule, Stage
 from weft.targets.base import Target
 from weft.targets.cpu.default_loops import LEAST_PARALLEL_WORK
 from weft.targets.cpu.sketches.matmul import pack_low, pack_right, register_tile, turned_vectors
-from weft.targets.cpu.sketches.matmul_facts import Product, is_whole, lane_dimension, low_part, operands, uses
+from weft.targets.cpu.sketches.matmul_facts import Product, is_whole
 
 
 def step_product(facts: Facts, constants: Collection[Buffer]) -> Product | None:
     """The parts of the axes in a step's product with constant weights; None for another block."""
-    loads = operands(facts)
+    loads = operands_of(facts)
     if loads is None or len(facts.reduce) != 1 or facts.spatial[0].kind != "ordered":
         return None
     depth, lane = facts.reduce[0], facts.spatial[-1]
     if lane.kind != "spatial" or facts.store_step(lane.var) != 1 or extent(lane) < 2:
         return None
-    right, left = loads if uses(loads[0], lane.var) else loads[::-1]
-    if right.buffer not in constants or uses(left, lane.var) or not all(uses(load, depth.var) for load in loads):
+    right, left = loads if uses(loads[0], lane) else loads[::-1]
+    if right.buffer not in constants or uses(left, lane) or not all(uses(load, depth) for load in loads):
         return None
     others = [axis for axis in facts.spatial if axis is not lane]
-    dim = lane_dimension(facts, right, lane)
-    if dim is None or any(uses(right, axis.var) for axis in others):
+    dim = dimension_of(facts, right, lane)
+    if dim is None or any(uses(right, axis) for axis in others):
         return None
     row = max((a for a in others if a.kind == "spatial" and extent(a) > 1), key=extent, default=None)
-    outer, low = tuple(a for a in others if a is not row), low_part(facts, right)
+    outer, low = tuple(a for a in others if a is not row), low_part_of(facts, right)
     product = Product(left, right, lane, row, depth, outer, dim, facts, low)
     return product if is_whole(product) else None
 
