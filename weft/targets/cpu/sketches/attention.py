@@ -47,14 +47,14 @@ from weft.targets.cpu.model import ruled
 from weft.targets.cpu.sketches.nest import (
     by_instruction,
     cut_tiles,
+    in_blocks,
     in_tile_registers,
     multiply,
     multiply_in_tiles,
+    pack_loops,
     store_as,
     store_panels,
-    transpose_squares,
     vectorize,
-    weave,
 )
 
 DEPTH = 4
@@ -235,8 +235,8 @@ def _final_loops(final: Block) -> list[int] | None:
     return found if len(found) == 4 and sorted(found) == list(range(len(variables))) else None
 
 
-class _Nest:
-    """One point of a space, applied from the output to the inputs; in vectors, or in tiles."""
+class _InVectors:
+    """One point of a space, applied from the output to the inputs."""
 
     def __init__(self, unit: Unit, final: str, sizes: Sizes, point: Point, kernel: MicroKernel) -> None:
         self.unit, self.s, self.final, self.sizes, self.point = unit, unit.schedule, unit.schedule[final], sizes, point
@@ -259,26 +259,6 @@ class _Nest:
         self.threads()
         self.unit.done.update(set(names_of(s)) - self.others, in_tile_registers(s))
 
-    def prepare(self) -> None:
-        """Steps before the loops of the last block are cut."""
-        raise NotImplementedError
-
-    def weigh(self) -> None:
-        """The products of the powers with the values."""
-        raise NotImplementedError
-
-    def lanes_of_powers(self, stage: Stage) -> None:
-        """Lanes along the keys."""
-        raise NotImplementedError
-
-    def score(self) -> None:
-        """The products of queries and keys, with the steps on them."""
-        raise NotImplementedError
-
-    def operands(self) -> None:
-        """The copies: keys and values of a head, queries of a block."""
-        raise NotImplementedError
-
     def outer_loops(self, order: list[int]) -> None:
         """The loops of the last block: heads, blocks of queries, panels; inside, a query and lanes of its value."""
         final, panels = self.final, []
@@ -292,31 +272,6 @@ class _Nest:
         vectorize(final, element, self.lanes, unrolled=False)
         self.head, self.around = final.fuse(batch, head), [self.block, *panels][-1]
 
-    def with_head(self, stages: Sequence[Stage]) -> None:
-        """Computes copies just before a head is, where threads take whole heads."""
-        for stage in stages if self.point["by_heads"] else ():
-            stage.compute_at(self.final, self.head)
-
-    def copies(self) -> list[tuple[Stage, int]]:
-        """The copies of all heads, and how many of their loops are divided among threads."""
-        return [(self.s[name], 2) for name in (KEYS, VALUES) if name in names_of(self.s)]
-
-    def threads(self) -> None:
-        """Whole heads for each thread, or blocks of all heads."""
-        sizes = self.sizes
-        if sizes.batch * sizes.heads * sizes.queries * sizes.keys * sizes.size < LEAST_PARALLEL_WORK:
-            return
-        if self.point["by_heads"]:
-            self.final.parallel(self.head)
-            return
-        self.final.parallel(self.final.fuse(self.head, self.block))
-        for stage, count in self.copies():
-            stage.parallel(stage.fuse(*stage.loops[:count]))
-
-
-class _InVectors(_Nest):
-    """Products in vector registers."""
-
     def prepare(self) -> None:
         """Checks the point against the padding, and takes the second product apart into blocks of keys."""
         s, point = self.s, self.point
@@ -327,14 +282,8 @@ class _InVectors(_Nest):
             raise ScheduleError("attention", str(dict(point)), f"its tiles do not fill {queries} × {keys} scores")
         if value_size % (point["value_vectors"] * self.lanes):
             raise ScheduleError("attention", str(dict(point)), f"its vectors do not fill values of {value_size}")
-        if point["depth"] >= self.sizes.keys:
-            self.sums = s.cache_write(MIXED, "local")
-            return
-        stage = s[MIXED]
-        outer, _ = stage.split(stage.reduce_axis[0], factor=point["depth"])
-        stage.reorder(outer, *stage.axis)
-        self.sums = s.rfactor(MIXED, outer)
-        stage.annotate("inline_init", True)
+        whole = point["depth"] >= self.sizes.keys
+        self.sums = s.cache_write(MIXED, "local") if whole else in_blocks(s[MIXED], point["depth"])
 
     def weigh(self) -> None:
         """Register tiles whose sums are stored once for each block of keys."""
@@ -370,9 +319,12 @@ class _InVectors(_Nest):
         s, names = self.s, names_of(self.s)
         if KEYS in names:
             width = self.point["key_vectors"] * self.lanes
-            store_panels(s, s[KEYS], self.kernel, 2, [3], width)
+            store_panels(s[KEYS], self.kernel, 2, [3], width)
             self.with_head([s[KEYS]])
-            self.pack_keys(s[KEYS], width)
+            facts = facts_of(s[KEYS].block)
+            beside = any(facts.step(load, facts.spatial[3].var) == 1 for load in facts.loads)
+            squares = beside and self.sizes.size % self.lanes == 0 and self.lanes in (4, 8, 16)
+            pack_loops(s[KEYS], self.kernel, 2, 3, width, transposed=squares)
         if VALUES in names:
             self.with_head([s[VALUES]])
             vectorize(s[VALUES], s[VALUES].axis[-1], self.lanes)
@@ -380,35 +332,44 @@ class _InVectors(_Nest):
             s[QUERIES].compute_at(self.final, self.block, exact=False)
             vectorize(s[QUERIES], s[QUERIES].axis[-1], self.lanes, unrolled=False)
 
-    def pack_keys(self, stage: Stage, width: int) -> None:
-        """Panels of keys: a square at a time, transposed in registers, where an element of a key lies by the next."""
-        facts, lanes = facts_of(stage.block), self.lanes
-        key, element = stage.axis[2:4]
-        panel, inside = stage.split(key, factor=width)
-        stage.reorder(panel, element, inside)
-        beside = any(facts.step(load, facts.spatial[3].var) == 1 for load in facts.loads)
-        if beside and self.sizes.size % lanes == 0 and lanes in (4, 8, 16):
-            transpose_squares(stage, element, inside, lanes)
-        else:
-            vectorize(stage, inside, lanes)
+    def with_head(self, stages: Sequence[Stage]) -> None:
+        """Computes copies just before a head is, where threads take whole heads."""
+        for stage in stages if self.point["by_heads"] else ():
+            stage.compute_at(self.final, self.head)
+
+    def copies(self) -> list[tuple[Stage, int]]:
+        """The copies of all heads, and how many of their loops are divided among threads."""
+        return [(self.s[name], 2) for name in (KEYS, VALUES) if name in names_of(self.s)]
+
+    def threads(self) -> None:
+        """Whole heads for each thread, or blocks of all heads."""
+        sizes = self.sizes
+        if sizes.batch * sizes.heads * sizes.queries * sizes.keys * sizes.size < LEAST_PARALLEL_WORK:
+            return
+        if self.point["by_heads"]:
+            self.final.parallel(self.head)
+            return
+        self.final.parallel(self.final.fuse(self.head, self.block))
+        for stage, count in self.copies():
+            stage.parallel(stage.fuse(*stage.loops[:count]))
 
 
-class _InTiles(_Nest):
-    """Products in tile registers."""
+class _InTiles(_InVectors):
+    """The same with products in tile registers."""
 
     def prepare(self) -> None:
         """Operands of the products in tiles, in the order in which they are read."""
         s, kernel = self.s, self.kernel
         self.keys = s.cache_read(KEYS, "global", [SCORES])
         for name in (QUERIES, GROWN):
-            store_as(s, s[name], lambda n: [*n[:2], *kernel.rows_of_tiles(n[2], n[3], self.point["block"])])
-        store_panels(s, s[VALUES], kernel, 3, [2], self.point["width"])
-        store_panels(s, self.keys, kernel, 2, [3], 2 * self.lanes)
+            store_as(s[name], lambda n: [*n[:2], *kernel.rows_of_tiles(n[2], n[3], self.point["block"])])
+        store_panels(s[VALUES], kernel, 3, [2], self.point["width"])
+        store_panels(self.keys, kernel, 2, [3], 2 * self.lanes)
 
     def weigh(self) -> None:
         """For the columns of a value that the last block takes at a time."""
         s = self.s
-        multiply_in_tiles(s, s[MIXED], self.final, self.around, s[GROWN], s[VALUES], self.kernel, 2, 3)
+        multiply_in_tiles(s[MIXED], self.final, self.around, self.kernel, s[GROWN], s[VALUES], 2, 3)
 
     def score(self) -> None:
         """Two columns of tiles at a time, the steps on them."""
@@ -417,7 +378,7 @@ class _InTiles(_Nest):
         panel, inside = stage.split(key, factor=2 * self.lanes)
         stage.reorder(panel, query, inside)
         vectorize(stage, inside, self.lanes, unrolled=False)
-        multiply_in_tiles(s, s[SCORES], stage, panel, s[QUERIES], self.keys, self.kernel, 2, 3)
+        multiply_in_tiles(s[SCORES], stage, panel, self.kernel, s[QUERIES], self.keys, 2, 3)
 
     def lanes_of_powers(self, stage: Stage) -> None:
         """A row of a tile at a time."""
@@ -430,8 +391,8 @@ class _InTiles(_Nest):
         self.lanes_of_powers(s[QUERIES])
         self.with_head([self.keys, s[KEYS], s[VALUES]])
         self.lanes_of_powers(s[KEYS])
-        weave(self.keys, 2, 3, self.kernel, transposed=True)
-        weave(s[VALUES], 3, 2, self.kernel)
+        pack_loops(self.keys, self.kernel, 2, 3, self.lanes, transposed=True)
+        pack_loops(s[VALUES], self.kernel, 3, 2, self.lanes)
 
     def copies(self) -> list[tuple[Stage, int]]:
         """Tiles of keys are divided too."""

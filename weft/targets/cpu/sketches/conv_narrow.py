@@ -255,9 +255,9 @@ class _Nest:
         left = self.tiles_of_image(tile)
         around, _ = self.outer_loops()
         stored.compute_at(self.final, around, exact=False)
-        drained = drain(s, stored, kernel, self.pixel, self.lane)
+        drained = drain(stored, kernel, self.pixel, self.lane)
         tile.compute_at(self.final, around, exact=False)
-        in_tiles(s, tile, kernel, self.pixel, self.lane)
+        in_tiles(tile, kernel, self.pixel, self.lane)
         self.align(tile, 2)
         axes, steps = list(tile.axis), self.steps(tile)
         rows = [*without(axes, self.pixel, self.lane), axes[self.pixel]]
@@ -288,7 +288,7 @@ class _Nest:
             outside, inside = kernel.panel(names[lane], [names[deep]], self.width)
             return [*without(names, lane, deep, *window), *outside, *(names[d] for d in window), *inside]
 
-        store_as(self.s, copy, order)
+        store_as(copy, order)
         return copy
 
     def outer_loops(self) -> tuple[Var, list[Var]]:
@@ -352,7 +352,7 @@ class _Nest:
         front = [axis.var.name for axis in tile.block.axes if uses(image, axis) and axis.var not in inside]
         left = self.s.cache_operand(tile.name, image.buffer.name, TILES.name, [*front, *(var.name for var in inside)])
         at, rows = len(front), self.kernel.rows
-        store_as(self.s, left, lambda n: [*n[:at], f"{n[at]} // {rows}", f"{n[at]} % {rows}", n[at + 1]])
+        store_as(left, lambda n: [*n[:at], f"{n[at]} // {rows}", f"{n[at]} % {rows}", n[at + 1]])
         self.align(left, 2)
         return left
 

@@ -38,10 +38,12 @@ from weft.targets.cpu.model import Tiles, product_seconds, ruled
 from weft.targets.cpu.sketches.nest import (
     by_instruction,
     cut_tiles,
+    in_blocks,
     in_tile_registers,
     loops_of,
     multiply,
     multiply_in_tiles,
+    pack_loops,
     padded_copy,
     result_of,
     run_parallel,
@@ -49,9 +51,7 @@ from weft.targets.cpu.sketches.nest import (
     store_last,
     store_panels,
     sums_and_final,
-    transpose_squares,
     vectorize,
-    weave,
     without,
 )
 from weft.targets.cpu.sketches.product import Product, product_of
@@ -335,17 +335,8 @@ class _Nest:
         if self.kernel.tiles is not None:
             self.tile_final()
             assert self.left is not None and self.row is not None
-            multiply_in_tiles(
-                self.s,
-                self.sums,
-                self.final,
-                self.around[-1],
-                self.left,
-                self.right[0],
-                self.kernel,
-                self.row,
-                self.lane,
-            )
+            operands = self.left, self.right[0], self.row, self.lane
+            multiply_in_tiles(self.sums, self.final, self.around[-1], self.kernel, *operands)
         else:
             micro = self.blocked() if 0 < self.plan.depth < self.product.k else self.straight()
             micro.set_scope("local")
@@ -374,9 +365,9 @@ class _Nest:
         if self.left is not None:
             self.store_left(self.left)
         for copy in self.right:
-            store_panels(s, copy, kernel, product.lane_dim, product.right_depth, plan.width)
+            store_panels(copy, kernel, product.lane_dim, product.right_depth, plan.width)
         if kernel.tiles is None:
-            store_last(s, self.sums, self.lane)
+            store_last(self.sums, self.lane)
 
     def pad_sums(self) -> None:
         """Sums in whole tiles, as the operands are."""
@@ -390,10 +381,10 @@ class _Nest:
         """The left operand with the reduction innermost, or in tiles."""
         down, across = self.product.left_dims
         if self.kernel.tiles is None:
-            store_last(self.s, copy, down)
+            store_last(copy, down)
             return
         rows = self.kernel.rows_of_tiles(f"d{across}", f"d{down}", self.plan.rows)
-        store_as(self.s, copy, lambda names: [*without(names, across, down), *rows])
+        store_as(copy, lambda names: [*without(names, across, down), *rows])
 
     @property
     def whole(self) -> int:
@@ -433,11 +424,8 @@ class _Nest:
 
     def blocked(self) -> Stage:
         """Several blocks of the reduction: their tiles are added up in a block of sums, which the epilogue reads."""
-        s, sums = self.s, self.sums
-        outer, _ = sums.split(sums.reduce_axis[0], factor=self.plan.depth)
-        sums.reorder(outer, *sums.axis)
-        micro = s.rfactor(sums.name, outer)
-        sums.annotate("inline_init", True)
+        sums = self.sums
+        micro = in_blocks(sums, self.plan.depth)
         vectorize(self.final, self.inside[-1], self.kernel.lanes, unrolled=False)
         sums.compute_at(self.final, self.outer[-1], exact=False)
         micro.compute_at(sums, self.tile_sums(), exact=False)
@@ -497,7 +485,7 @@ class _Nest:
                 continue
             if each:
                 copy.compute_at(final, self.outer[batch - 1], exact=self.kernel.tiles is None)
-            around = self.pack_loops(copy, load)
+            around = self.pack_operand(copy, load)
             if not each:
                 parallelize(copy, around, facts_of(copy.block).points, target)
         if product.m * product.n * product.k * product.count < LEAST_PARALLEL_WORK:
@@ -519,7 +507,7 @@ class _Nest:
         changes = bool(self.right) and product.right.buffer not in self.unit.constants
         return changes and not self.kernel.dot and bool(product.batch) and product.count >= cores
 
-    def pack_loops(self, copy: Stage, load: Load) -> list[Var]:
+    def pack_operand(self, copy: Stage, load: Load) -> list[Var]:
         """The loops that pack an operand; gives those around a vector, a square or a tile."""
         product, kernel = self.product, self.kernel
         if load is product.left:
@@ -535,21 +523,8 @@ class _Nest:
         down = product.right_depth
         if len(down) != 1:
             raise ScheduleError("matmul", copy.name, "the reduction indexes several dimensions")
-        if kernel.depth > 1:
-            return weave(copy, product.lane_dim, down[0], kernel, product.has_transposed_tiles(kernel))
-        return self.pack_panels(copy, down[0])
-
-    def pack_panels(self, copy: Stage, down: int) -> list[Var]:
-        """A panel at a time, lanes along its width; or transposed, a square in registers at a time."""
-        axes, lanes = list(copy.axis), self.kernel.lanes
-        panel, inside = copy.split(axes[self.product.lane_dim], factor=self.plan.width)
-        around = [*without(axes, self.product.lane_dim, down), panel]
-        copy.reorder(*around, axes[down], inside)
-        if self.product.right_steps[1] == 1 and self.product.k % lanes == 0 and lanes in (4, 8, 16):
-            transpose_squares(copy, axes[down], inside, lanes)
-        else:
-            vectorize(copy, inside, lanes)
-        return around
+        transposed = product.is_transposed(kernel)
+        return pack_loops(copy, kernel, product.lane_dim, down[0], self.plan.width, transposed)
 
     def fetch_ahead(self, micro: Stage, step: Var, outer: Var | None) -> None:
         """Fetches of the right operand: the next steps of the reduction, and, while rows run, the next panel."""

@@ -2,7 +2,7 @@
 (`microkernels.py`); what the rows of a product are, by the family that calls.
 
     loops of the epilogue      blocks of rows and columns, threads            `run_parallel`
-      packed operands          panels in the order in which they are read     `store_panels`, `weave`
+      packed operands          panels in the order in which they are read     `store_panels`, `pack_loops`
       a tile of sums           its loops cut as the record says, those        `multiply`, `multiply_in_tiles`
                                inside replaced by the instruction
       the epilogue on it       lanes                                          `cut_tiles`, `vectorize`
@@ -53,9 +53,9 @@ def vectorize(stage: Stage, loop: Var, lanes: int, unrolled: bool = True) -> Non
 
 
 def unroll(stage: Stage, loops: Sequence[Var]) -> None:
-    """Writes out the loops that run more than once."""
+    """Writes out the loops that run more than once, or may do so."""
     for loop in loops:
-        if extent_of(stage, loop) > 1:
+        if extent_of(stage, loop, unknown=2) > 1:
             stage.unroll(loop)
 
 
@@ -100,17 +100,17 @@ def result_of(stage: Stage) -> str:
     return stage.block.writes[0].buffer.name
 
 
-def store_as(s: Schedule, stage: Stage, order: Callable[[list[str]], list[str]]) -> None:
+def store_as(stage: Stage, order: Callable[[list[str]], list[str]]) -> None:
     """Stores what a stage writes in another order, given names for its dimensions."""
     names = [f"d{i}" for i in range(len(stage.block.writes[0].buffer.shape))]
     outputs = order(names)
     if outputs != names:
-        s.apply("transform_layout", buffer=result_of(stage), inputs=names, outputs=outputs)
+        stage.schedule.apply("transform_layout", buffer=result_of(stage), inputs=names, outputs=outputs)
 
 
-def store_last(s: Schedule, stage: Stage, *dims: int) -> None:
+def store_last(stage: Stage, *dims: int) -> None:
     """Stores what a stage writes with some of its dimensions innermost."""
-    store_as(s, stage, lambda names: [*without(names, *dims), *(names[d] for d in dims)])
+    store_as(stage, lambda names: [*without(names, *dims), *(names[d] for d in dims)])
 
 
 def without(items: Sequence[_T], *positions: int | None) -> list[_T]:
@@ -129,7 +129,7 @@ def padded_copy(s: Schedule, load: Load, reader: str, sizes: Mapping[int, int]) 
     return copy
 
 
-def store_panels(s: Schedule, copy: Stage, kernel: MicroKernel, across: int, down: Sequence[int], width: int) -> None:
+def store_panels(copy: Stage, kernel: MicroKernel, across: int, down: Sequence[int], width: int) -> None:
     """Stores a right operand in panels of `width` columns, in the order in which the micro-kernel reads them.
 
     `across` is the dimension of the columns, `down` are those of the reduction, outermost first.
@@ -139,31 +139,42 @@ def store_panels(s: Schedule, copy: Stage, kernel: MicroKernel, across: int, dow
         outside, inside = kernel.panel(names[across], [names[d] for d in down], width)
         return [*without(names, across, *down), *outside, *inside]
 
-    store_as(s, copy, panels)
+    store_as(copy, panels)
 
 
-def weave(copy: Stage, across: int, down: int, kernel: MicroKernel, transposed: bool = False) -> list[Var]:
-    """The loops that pack the right operand of dot products; gives those around a vector, or a tile.
+def pack_loops(
+    copy: Stage, kernel: MicroKernel, across: int, down: int, width: int, transposed: bool = False
+) -> list[Var]:
+    """The loops that pack a right operand into panels of `width`; gives those around a vector, a square or a tile.
 
-    A vector along the columns for each of a group of steps, woven as they are stored; or, where columns lie as rows in
-    memory, tiles that are transposed whole.
+    Vectors along the columns, for dot products woven with those of the next steps as they are stored. Where columns are
+    `transposed`, rows in memory, a square or a tile at a time is transposed in registers.
     """
     axes = list(copy.axis)
-    panel, lane = copy.split(axes[across], factor=kernel.lanes)
-    steps, group = copy.split(axes[down], factor=kernel.depth if transposed else kernel.group)
-    around = [*without(axes, across, down), panel, steps]
-    if transposed and kernel.tiles is not None:
-        copy.reorder(*around, lane, group)
-        copy.tensorize(lane, kernel.tiles.weave)
-        return around
-    copy.reorder(*around, group, lane)
-    copy.unroll(group)
-    copy.vectorize(lane)
+    rest, deep, group = without(axes, across, down), axes[down], kernel.group
+    panel, inside = copy.split(axes[across], factor=width if kernel.depth == 1 else kernel.lanes)
+    if kernel.depth == 1:
+        copy.reorder(*rest, panel, deep, inside)
+        if transposed:
+            _transpose_squares(copy, deep, inside, kernel.lanes)
+        else:
+            vectorize(copy, inside, kernel.lanes)
+        return [*rest, panel]
+    whole = transposed and kernel.tiles is not None
+    steps, few = copy.split(deep, factor=kernel.depth if whole else group)
+    around = [*rest, panel, steps]
+    if whole and kernel.tiles is not None:
+        copy.reorder(*around, inside, few)
+        copy.tensorize(inside, kernel.tiles.weave)
+    else:
+        copy.reorder(*around, few, inside)
+        copy.unroll(few)
+        copy.vectorize(inside)
     return around
 
 
-def transpose_squares(copy: Stage, deep: Var, across: Var, lanes: int) -> None:
-    """The innermost loops of a copy that transposes: lanes along what is read, a square of them in registers."""
+def _transpose_squares(copy: Stage, deep: Var, across: Var, lanes: int) -> None:
+    """Lanes along what is read, a square of them in registers at a time."""
     steps, lane = copy.split(deep, factor=lanes)
     vectors, column = copy.split(across, factor=lanes)
     copy.reorder(steps, vectors, column, lane)
@@ -203,12 +214,21 @@ def multiply(
     if kernel.rows > 1:
         rows[-1], row = sums.split(rows[-1], factor=kernel.rows)
         inside = [row, *inside]
-    if kernel.dot or extent_of(sums, lane) > kernel.lanes:
+    if kernel.dot or extent_of(sums, lane, unknown=kernel.lanes + 1) > kernel.lanes:
         vectors, inside[inside.index(lane)] = sums.split(lane, factor=kernel.lanes)
         rows.append(vectors)
     sums.reorder(*around, *steps, *written, *rows, *inside)
     unroll(sums, [*written, *rows])
     return steps[-1], inside[0]
+
+
+def in_blocks(sums: Stage, depth: int) -> Stage:
+    """Takes a reduction apart into blocks of so many steps, which are added up; gives the stage that makes one."""
+    outer, _ = sums.split(sums.reduce_axis[0], factor=depth)
+    sums.reorder(outer, *sums.axis)
+    made = sums.schedule.rfactor(sums.name, outer)
+    sums.annotate("inline_init", True)
+    return made
 
 
 def by_instruction(stage: Stage, kernel: MicroKernel, loop: Var) -> None:
@@ -220,26 +240,19 @@ def by_instruction(stage: Stage, kernel: MicroKernel, loop: Var) -> None:
 
 
 def multiply_in_tiles(
-    s: Schedule,
-    stored: Stage,
-    reader: Stage,
-    at: Var,
-    left: Stage,
-    right: Stage,
-    kernel: MicroKernel,
-    row: int,
-    lane: int,
+    stored: Stage, reader: Stage, at: Var, kernel: MicroKernel, left: Stage, right: Stage, row: int, lane: int
 ) -> None:
     """A product in tile registers, for what its reader takes inside a loop; the sums go there by a small array.
 
     `left` and `right` are the packed operands, `row` and `lane` the dimensions of the sums that are cut into tiles.
     """
+    s = stored.schedule
     assert kernel.tiles is not None
     tile = s.cache_write(result_of(stored), TILES.name)
     stored.compute_at(reader, at, exact=False)
-    drained = drain(s, stored, kernel, row, lane)
+    drained = drain(stored, kernel, row, lane)
     tile.compute_at(reader, at, exact=False)
-    in_tiles(s, tile, kernel, row, lane)
+    in_tiles(tile, kernel, row, lane)
     axes = list(tile.axis)
     step, product = multiply(tile, kernel, without(axes, row, lane), tile.reduce_axis, [axes[row]], axes[lane])
     for packed, dims, name in ((left, 2, kernel.tiles.load_left), (right, 3, kernel.tiles.load_right)):
@@ -251,9 +264,9 @@ def multiply_in_tiles(
     stored.tensorize(drained, kernel.tiles.store)
 
 
-def drain(s: Schedule, stored: Stage, kernel: MicroKernel, row: int, lane: int) -> Var:
+def drain(stored: Stage, kernel: MicroKernel, row: int, lane: int) -> Var:
     """The copy out of the tile registers, a tile at a time; gives the loop from which on a tile is one instruction."""
-    store_last(s, stored, row, lane)
+    store_last(stored, row, lane)
     stored.set_scope("local")
     axes = list(stored.axis)
     rest = without(axes, row, lane)
@@ -264,7 +277,7 @@ def drain(s: Schedule, stored: Stage, kernel: MicroKernel, row: int, lane: int) 
     return inner
 
 
-def in_tiles(s: Schedule, tile: Stage, kernel: MicroKernel, row: int, lane: int) -> None:
+def in_tiles(tile: Stage, kernel: MicroKernel, row: int, lane: int) -> None:
     """Stores sums in tiles."""
 
     def tiles(names: list[str]) -> list[str]:
@@ -272,7 +285,7 @@ def in_tiles(s: Schedule, tile: Stage, kernel: MicroKernel, row: int, lane: int)
         sizes = (i, kernel.rows), (j, kernel.lanes)
         return [*without(names, row, lane), *(f"{x} // {n}" for x, n in sizes), *(f"{x} % {n}" for x, n in sizes)]
 
-    store_as(s, tile, tiles)
+    store_as(tile, tiles)
 
 
 def in_tile_registers(s: Schedule) -> list[str]:

@@ -108,11 +108,13 @@ class Product:
             return False
         return int_value(simplify(start % size, self.facts.ranges)) == 0
 
-    def has_transposed_tiles(self, kernel: MicroKernel) -> bool:
-        """Whether columns of the right operand lie as rows in memory, in whole tiles: those are transposed as one."""
+    def is_transposed(self, kernel: MicroKernel) -> bool:
+        """Whether columns of the right operand lie as rows in memory, in whole squares or tiles."""
+        if kernel.depth == 1:
+            return self.right_steps[1] == 1 and self.k % kernel.lanes == 0 and kernel.lanes in (4, 8, 16)
         rank = len(self.right.indices)
-        lies = self.lane_dim == rank - 2 and dimension(self.right, self.depth.var) == rank - 1
-        return kernel.tiles is not None and lies and self.n % (2 * kernel.lanes) == 0 and self.k % kernel.depth == 0
+        lies = self.lane_dim == rank - 2 and self.right_depth == [rank - 1]
+        return lies and self.n % (2 * kernel.lanes) == 0 and self.k % kernel.depth == 0
 
 
 def dimension(load: Load, variable: Var) -> int | None:

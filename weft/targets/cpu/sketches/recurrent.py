@@ -40,7 +40,7 @@ def schedule_step(s: Schedule, product: Product, target: Target) -> set[str]:
     loads = [load for load in (product.right, product.low) if load is not None]
     copies = [padded_copy(s, load, name, {product.lane_dim: kernel.lanes}) for load in loads]
     for copy in copies:
-        store_panels(s, copy, kernel, product.lane_dim, product.right_depth, width)
+        store_panels(copy, kernel, product.lane_dim, product.right_depth, width)
     stage = s[name]
     stage.pad(step_loop(stage, product.lane.var), kernel.lanes)
     share = ceildiv(ceildiv(product.n, width), cores) * width
