@@ -21,7 +21,7 @@ from weft.models.language import bert_base
 from weft.ops.attention_fused import DOMAIN, NAME, SCORES, Sizes
 from weft.plan.planner import Unit
 from weft.schedule.facts import block_named, facts_of, names_of
-from weft.targets.cpu.default import default_schedule
+from weft.targets.cpu.families import default_schedule
 from weft.targets.cpu.sketches.attention import match, padded
 from weft.targets.registry import find_target
 

@@ -19,7 +19,7 @@ from weft.loop.verifier import verify
 from weft.models.language import bert_base
 from weft.ops.attention_fused import DOMAIN, NAME, Sizes
 from weft.targets.cpu import amx
-from weft.targets.cpu.default import default_schedule
+from weft.targets.cpu.families import default_schedule
 from weft.targets.cpu.sketches.attention import padded
 from weft.targets.registry import find_target
 

@@ -25,7 +25,7 @@ def _lower(func: Func, target: Target) -> Func:
 
 
 def _schedule(schedule: Schedule, target: Target, constants: Collection[Buffer]) -> None:
-    from weft.targets.cpu.default import default_schedule
+    from weft.targets.cpu.families import default_schedule
 
     default_schedule(schedule, target, constants)
 

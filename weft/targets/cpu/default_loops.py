@@ -13,9 +13,7 @@ from weft.schedule.facts import Facts, cost, extent, facts_of
 from weft.schedule.schedule import Stage
 from weft.targets.base import Target
 from weft.targets.cpu.default_transpose import tile_transposed
-
-LEAST_PARALLEL_WORK = 32 * 1024
-"""Elements (or operations) from which on a loop is worth dividing among threads."""
+from weft.targets.cpu.model import LEAST_PARALLEL_WORK
 
 
 def extent_of(stage: Stage, loop: Var, unknown: int = 1) -> int:

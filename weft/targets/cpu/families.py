@@ -26,14 +26,9 @@ from weft.schedule.facts import Facts, block_named, extent, facts_of, feeding, n
 from weft.schedule.schedule import Schedule, Stage
 from weft.targets.base import Target
 from weft.targets.cpu.default_attach import attach_producers
-from weft.targets.cpu.default_loops import (
-    LEAST_PARALLEL_WORK,
-    extent_of,
-    parallelize,
-    schedule_elementwise,
-    schedule_reduction,
-)
+from weft.targets.cpu.default_loops import extent_of, parallelize, schedule_elementwise, schedule_reduction
 from weft.targets.cpu.default_recurrence import run_along_memory
+from weft.targets.cpu.model import LEAST_PARALLEL_WORK
 from weft.targets.cpu.sketches import CONTRACTIONS, KEPT, WHOLE
 from weft.targets.cpu.sketches.product import step_product
 from weft.targets.cpu.sketches.recurrent import schedule_step

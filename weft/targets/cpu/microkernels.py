@@ -12,7 +12,7 @@ a product, a convolution, a step of a recurrence and attention are written once 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from weft.core.dtypes import DType
 from weft.targets.base import Target
@@ -41,6 +41,12 @@ class MicroKernel:
         """The name of a sketch of this family on this micro-kernel."""
         return name if self.name == "fma" else f"{name}_{self.name}"
 
+    def products_a_cycle(self, multiply_adds: float, lanes: int) -> float:
+        """Multiply-adds of a core in a cycle: one row of a full tile, or so many vector instructions of `lanes`."""
+        if self.tiles is not None:
+            return float(amx.TILE * amx.TILE * self.group)
+        return multiply_adds * lanes * self.group
+
     def panel(self, column: str, steps: Sequence[str], width: int) -> tuple[list[str], list[str]]:
         """How a column and the steps of the right operand are stored: the place of a panel of `width`, the place in it.
 
@@ -63,9 +69,13 @@ class MicroKernel:
         return [*tile, f"{i} % {self.rows}", f"{k} % {self.depth}"]
 
 
+VECTOR = MicroKernel("fma", 1, 1, 1, 1)
+"""A vector of multiply-adds, of any number of lanes."""
+
+
 def fma(dtype: DType, target: Target, columns: int) -> MicroKernel:
     """A vector of multiply-adds; no more lanes than so many columns need."""
-    return MicroKernel("fma", 1, min(target.lanes(dtype), 1 << (columns - 1).bit_length()), 1, 1)
+    return replace(VECTOR, lanes=min(target.lanes(dtype), 1 << (columns - 1).bit_length()))
 
 
 def dots(kinds: Sequence[str], target: Target, columns: int = 16) -> MicroKernel | None:

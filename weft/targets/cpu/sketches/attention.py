@@ -41,39 +41,22 @@ from weft.plan.sketch import Point, Sketch, ceildiv
 from weft.schedule.facts import block_named, extent, facts_of, names_of, sole_reader
 from weft.schedule.schedule import Stage
 from weft.targets.base import Target
-from weft.targets.cpu.default_loops import LEAST_PARALLEL_WORK, extent_of, schedule_reduction
+from weft.targets.cpu.default_loops import extent_of, schedule_reduction
 from weft.targets.cpu.microkernels import MicroKernel, fma, tiles
-from weft.targets.cpu.model import ruled
-from weft.targets.cpu.sketches.nest import (
-    by_instruction,
-    cut_tiles,
-    in_blocks,
-    in_tile_registers,
-    multiply,
-    multiply_in_tiles,
-    pack_loops,
-    store_as,
-    store_panels,
-    vectorize,
+from weft.targets.cpu.model import (
+    ATTENTION_BLOCK,
+    ATTENTION_BYTES,
+    ATTENTION_ROWS,
+    ATTENTION_UNROLLED,
+    LEAST_HEADS_BUSY,
+    LEAST_PARALLEL_WORK,
+    SCORE_CYCLES,
+    ruled,
 )
-
-DEPTH = 4
-"""Steps of a product that are written out, at most."""
-
-MOST_ROWS = 12
-"""Queries of a register tile, at most."""
-
-LEAST_BLOCK, MOST_BLOCK = 16, 48
-"""Queries of a block."""
-
-SECOND_LEVEL_BYTES = 24.0
-"""Bytes a cycle that come from the second-level cache."""
+from weft.targets.cpu.sketches import nest
 
 STAGES = frozenset((QUERIES, KEYS, VALUES, SCORES, MASKED, TOP, GROWN, TOTAL, MIXED))
 """The stages that the sketch deals with: none of them is inlined before it is asked."""
-
-ROW_CYCLES = 14.0
-"""Cycles for a vector of scores between the products: the steps, the top, the power, the sum."""
 
 NARROW = ("bfloat16", "bfloat16", "float32")
 """What the products in tiles multiply, and add up."""
@@ -116,7 +99,7 @@ def _point_of_tiles(sizes: Sizes, target: Target, kernel: MicroKernel) -> dict[s
 def _point_of_vectors(sizes: Sizes, target: Target, lanes: int) -> dict[str, int]:
     """The numbers that the facts about a machine suggest: the fewest cycles by counting."""
     best: tuple[float, dict[str, int]] | None = None
-    for rows in range(1, min(MOST_ROWS, sizes.queries) + 1):
+    for rows in range(1, min(ATTENTION_ROWS, sizes.queries) + 1):
         block = _block(sizes, rows, target)
         for key_vectors in range(1, 5):
             for value_vectors in range(1, 5):
@@ -145,15 +128,16 @@ def _block(sizes: Sizes, rows: int, target: Target) -> int:
 
     Keys and values that come from behind the second-level cache are read once for a block: fewer would wait for them.
     """
-    most = max((target.cache_bytes[0] or 32 << 10) // 2 // (8 * sizes.keys), LEAST_BLOCK, rows)
-    blocks = ceildiv(sizes.queries, min(most, MOST_BLOCK))
+    least, most = ATTENTION_BLOCK
+    fit = max((target.cache_bytes[0] or 32 << 10) // 2 // (8 * sizes.keys), least, rows)
+    blocks = ceildiv(sizes.queries, min(fit, most))
     return _up(ceildiv(sizes.queries, blocks), rows)
 
 
 def _by_heads(sizes: Sizes, target: Target) -> int:
     """Whether threads take whole heads: each packs its keys just before it uses them."""
     count, cores = sizes.batch * sizes.heads, max(target.cores, 1)
-    return int(count / (ceildiv(count, cores) * cores) > 0.85)
+    return int(count / (ceildiv(count, cores) * cores) > LEAST_HEADS_BUSY)
 
 
 def _cycles(sizes: Sizes, point: Point, target: Target, lanes: int) -> float:
@@ -164,12 +148,12 @@ def _cycles(sizes: Sizes, point: Point, target: Target, lanes: int) -> float:
     near = 4 * (sizes.keys + point["block"]) * lanes * along * 2 <= (target.cache_bytes[0] or 32 << 10)
     moved = 0 if near else 4 * lanes * along
     second = queries // rows * (value_size // lanes // along) * sizes.keys * _step_cycles(rows, along, moved)
-    return first + second + queries * keys / lanes * ROW_CYCLES
+    return first + second + queries * keys / lanes * SCORE_CYCLES
 
 
 def _step_cycles(rows: int, vectors: int, moved: float) -> float:
     """One step of a register tile: two multiply-adds and two loads a cycle, and at least ten sums under way."""
-    return max(rows * vectors / 2, (rows + vectors) / 2, 5, moved / SECOND_LEVEL_BYTES)
+    return max(rows * vectors / 2, (rows + vectors) / 2, 5, moved / ATTENTION_BYTES)
 
 
 # -------------------------------------------------------------------------------------------------------- the sketches
@@ -186,14 +170,18 @@ def match(unit: Unit) -> Sketch | None:
     scores, mixed = (facts_of(block_named(s, name)) for name in (SCORES, MIXED))
     _, _, queries, keys = (extent(axis) for axis in scores.spatial)
     knobs = {  # numbers that fit the padding
-        "block": tuple(n for n in range(1, 4 * MOST_BLOCK) if queries % n == 0),
-        "rows": tuple(n for n in range(1, MOST_ROWS + 1) if queries % n == 0),
+        "block": tuple(n for n in range(1, 4 * ATTENTION_BLOCK[1]) if queries % n == 0),
+        "rows": tuple(n for n in range(1, ATTENTION_ROWS + 1) if queries % n == 0),
         "key_vectors": tuple(n for n in (1, 2, 3, 4) if keys % (n * kernel.lanes) == 0),
         "value_vectors": tuple(n for n in (1, 2, 3, 4) if extent(mixed.spatial[-1]) % (n * kernel.lanes) == 0),
         "depth": (point["depth"], mixed.depth),
         "by_heads": (0, 1),
     }
-    return ruled("attention", unit, knobs, point, lambda p: _InVectors(unit, final, sizes, p, kernel).apply(order))
+
+    def apply(point: Point) -> None:
+        _InVectors(unit, final, sizes, point, kernel).apply(order)
+
+    return ruled("attention", unit, knobs, point, apply)
 
 
 def match_tiles(unit: Unit) -> Sketch | None:
@@ -206,8 +194,11 @@ def match_tiles(unit: Unit) -> Sketch | None:
     final, order, sizes = found
     point = _point_of_tiles(sizes, unit.target, kernel)
     knobs = {"block": (point["block"],), "width": (kernel.lanes, point["width"]), "by_heads": (0, 1)}
-    name = kernel.family("attention")
-    return ruled(name, unit, knobs, point, lambda p: _InTiles(unit, final, sizes, p, kernel).apply(order))
+
+    def apply(point: Point) -> None:
+        _InTiles(unit, final, sizes, point, kernel).apply(order)
+
+    return ruled("attention", unit, knobs, point, apply, kernel)
 
 
 def _attention(unit: Unit, stages: frozenset[str]) -> tuple[str, list[int], Sizes] | None:
@@ -257,7 +248,7 @@ class _InVectors:
             schedule_reduction(s[name], self.unit.target)
         self.operands()
         self.threads()
-        self.unit.done.update(set(names_of(s)) - self.others, in_tile_registers(s))
+        self.unit.done.update(set(names_of(s)) - self.others, nest.in_tile_registers(s))
 
     def outer_loops(self, order: list[int]) -> None:
         """The loops of the last block: heads, blocks of queries, panels; inside, a query and lanes of its value."""
@@ -269,7 +260,7 @@ class _InVectors:
             panels = [panel]
         final.reorder(batch, head, self.block, *panels, inside, element)
         final.annotate("partition", False, self.block)
-        vectorize(final, element, self.lanes, unrolled=False)
+        nest.vectorize(final, element, self.lanes, unrolled=False)
         self.head, self.around = final.fuse(batch, head), [self.block, *panels][-1]
 
     def prepare(self) -> None:
@@ -283,7 +274,7 @@ class _InVectors:
         if value_size % (point["value_vectors"] * self.lanes):
             raise ScheduleError("attention", str(dict(point)), f"its vectors do not fill values of {value_size}")
         whole = point["depth"] >= self.sizes.keys
-        self.sums = s.cache_write(MIXED, "local") if whole else in_blocks(s[MIXED], point["depth"])
+        self.sums = s.cache_write(MIXED, "local") if whole else nest.in_blocks(s[MIXED], point["depth"])
 
     def weigh(self) -> None:
         """Register tiles whose sums are stored once for each block of keys."""
@@ -296,41 +287,41 @@ class _InVectors:
 
     def multiply(self, sums: Stage, stage: Stage, vectors: int) -> None:
         """A product by register tiles: all the rows for a panel, then the next panel; its reader takes each tile."""
-        blocks, lanes = list(stage.reduce_axis), self.lanes
+        blocks, lanes, rows = list(stage.reduce_axis), self.lanes, self.point["rows"]
         query, lane = stage.axis[2:4]
-        _, down = cut_tiles(stage, query, lane, self.point["rows"], vectors * lanes, lanes, blocks, panels_first=True)
+        _, down = nest.cut_tiles(stage, query, lane, rows, vectors * lanes, lanes, blocks, panels_first=True)
         for loop in blocks:
             stage.annotate("partition", False, loop)
         sums.compute_at(stage, down, exact=False)
         sums.set_scope("local")
         row, lane = sums.axis[2:4]
-        written = next(n for n in (DEPTH, 2, 1) if extent_of(sums, sums.reduce_axis[0]) % n == 0)
-        _, first = multiply(sums, self.kernel, [], sums.reduce_axis, [row], lane, written)
-        by_instruction(sums, self.kernel, first)
+        written = next(n for n in (ATTENTION_UNROLLED, 2, 1) if extent_of(sums, sums.reduce_axis[0]) % n == 0)
+        _, first = nest.multiply(sums, self.kernel, [], sums.reduce_axis, [row], lane, written)
+        nest.by_instruction(sums, self.kernel, first)
 
     def lanes_of_powers(self, stage: Stage) -> None:
         """Several vectors at a time."""
         last = stage.axis[-1]
         wide = next(n for n in (4, 2, 1) if extent_of(stage, last) % (n * self.lanes) == 0)
-        vectorize(stage, stage.split(last, factor=wide * self.lanes)[1], self.lanes)
+        nest.vectorize(stage, stage.split(last, factor=wide * self.lanes)[1], self.lanes)
 
     def operands(self) -> None:
         """Keys in panels, values and queries as they are."""
         s, names = self.s, names_of(self.s)
         if KEYS in names:
             width = self.point["key_vectors"] * self.lanes
-            store_panels(s[KEYS], self.kernel, 2, [3], width)
+            nest.store_panels(s[KEYS], self.kernel, 2, [3], width)
             self.with_head([s[KEYS]])
             facts = facts_of(s[KEYS].block)
             beside = any(facts.step(load, facts.spatial[3].var) == 1 for load in facts.loads)
             squares = beside and self.sizes.size % self.lanes == 0 and self.lanes in (4, 8, 16)
-            pack_loops(s[KEYS], self.kernel, 2, 3, width, transposed=squares)
+            nest.pack_loops(s[KEYS], self.kernel, 2, 3, width, transposed=squares)
         if VALUES in names:
             self.with_head([s[VALUES]])
-            vectorize(s[VALUES], s[VALUES].axis[-1], self.lanes)
+            nest.vectorize(s[VALUES], s[VALUES].axis[-1], self.lanes)
         if QUERIES in names:
             s[QUERIES].compute_at(self.final, self.block, exact=False)
-            vectorize(s[QUERIES], s[QUERIES].axis[-1], self.lanes, unrolled=False)
+            nest.vectorize(s[QUERIES], s[QUERIES].axis[-1], self.lanes, unrolled=False)
 
     def with_head(self, stages: Sequence[Stage]) -> None:
         """Computes copies just before a head is, where threads take whole heads."""
@@ -362,14 +353,14 @@ class _InTiles(_InVectors):
         s, kernel = self.s, self.kernel
         self.keys = s.cache_read(KEYS, "global", [SCORES])
         for name in (QUERIES, GROWN):
-            store_as(s[name], lambda n: [*n[:2], *kernel.rows_of_tiles(n[2], n[3], self.point["block"])])
-        store_panels(s[VALUES], kernel, 3, [2], self.point["width"])
-        store_panels(self.keys, kernel, 2, [3], 2 * self.lanes)
+            nest.store_as(s[name], lambda n: [*n[:2], *kernel.rows_of_tiles(n[2], n[3], self.point["block"])])
+        nest.store_panels(s[VALUES], kernel, 3, [2], self.point["width"])
+        nest.store_panels(self.keys, kernel, 2, [3], 2 * self.lanes)
 
     def weigh(self) -> None:
         """For the columns of a value that the last block takes at a time."""
         s = self.s
-        multiply_in_tiles(s[MIXED], self.final, self.around, self.kernel, s[GROWN], s[VALUES], 2, 3)
+        nest.multiply_in_tiles(s[MIXED], self.final, self.around, self.kernel, s[GROWN], s[VALUES], 2, 3)
 
     def score(self) -> None:
         """Two columns of tiles at a time, the steps on them."""
@@ -377,8 +368,8 @@ class _InTiles(_InVectors):
         query, key = stage.axis[2:4]
         panel, inside = stage.split(key, factor=2 * self.lanes)
         stage.reorder(panel, query, inside)
-        vectorize(stage, inside, self.lanes, unrolled=False)
-        multiply_in_tiles(s[SCORES], stage, panel, self.kernel, s[QUERIES], self.keys, 2, 3)
+        nest.vectorize(stage, inside, self.lanes, unrolled=False)
+        nest.multiply_in_tiles(s[SCORES], stage, panel, self.kernel, s[QUERIES], self.keys, 2, 3)
 
     def lanes_of_powers(self, stage: Stage) -> None:
         """A row of a tile at a time."""
@@ -391,8 +382,8 @@ class _InTiles(_InVectors):
         self.lanes_of_powers(s[QUERIES])
         self.with_head([self.keys, s[KEYS], s[VALUES]])
         self.lanes_of_powers(s[KEYS])
-        pack_loops(self.keys, self.kernel, 2, 3, self.lanes, transposed=True)
-        pack_loops(s[VALUES], self.kernel, 3, 2, self.lanes)
+        nest.pack_loops(self.keys, self.kernel, 2, 3, self.lanes, transposed=True)
+        nest.pack_loops(s[VALUES], self.kernel, 3, 2, self.lanes)
 
     def copies(self) -> list[tuple[Stage, int]]:
         """Tiles of keys are divided too."""

@@ -29,33 +29,19 @@ from weft.plan.sketch import Point, Sketch, ceildiv
 from weft.schedule.facts import Facts, extent
 from weft.schedule.schedule import Stage
 from weft.targets.cpu import amx
-from weft.targets.cpu.default_loops import LEAST_PARALLEL_WORK, extent_of
+from weft.targets.cpu.default_loops import extent_of
 from weft.targets.cpu.microkernels import MicroKernel, dots, tiles
-from weft.targets.cpu.model import ruled
-from weft.targets.cpu.parse import TILES
-from weft.targets.cpu.sketches.nest import (
-    by_instruction,
-    drain,
-    in_tile_registers,
-    in_tiles,
-    loops_of,
-    multiply,
-    result_of,
-    run_parallel,
-    store_as,
-    sums_and_final,
-    unroll,
-    without,
+from weft.targets.cpu.model import (
+    DOT_LATENCY,
+    DOT_STEP_CYCLES,
+    LEAST_NARROW_COLUMNS,
+    LEAST_PARALLEL_WORK,
+    PARTS_OF_ROWS,
+    UNEVEN,
+    ruled,
 )
-
-LEAST_COLUMNS = 8
-"""Columns of a tile of sums that are worth it."""
-
-PARTS = 8
-"""Into how many parts a thread's share of the rows is divided, so that threads finish together."""
-
-LATENCY = 5.0
-"""Cycles until the sum of a dot product can be added to again."""
+from weft.targets.cpu.parse import TILES
+from weft.targets.cpu.sketches import nest
 
 MOST_VECTORS, MOST_HIGH = 6, 4
 
@@ -123,7 +109,7 @@ def match_tiles(unit: Unit) -> Sketch | None:
         wide = rows * point["across"]
         _Nest(unit, shape, kernel, point["columns"], point["high"], wide, point["by_rows"], point["fetch"]).in_tiles()
 
-    return ruled(kernel.family("conv"), unit, knobs, default, apply)
+    return ruled("conv", unit, knobs, default, apply, kernel)
 
 
 def match_dots(unit: Unit) -> Sketch | None:
@@ -148,7 +134,7 @@ def match_dots(unit: Unit) -> Sketch | None:
     def apply(point: Point) -> None:
         _Nest(unit, shape, kernel, point["vectors"], point["high"], point["wide"], point["by_rows"]).in_vectors()
 
-    return ruled(kernel.family("conv"), unit, knobs, default, apply)
+    return ruled("conv", unit, knobs, default, apply, kernel)
 
 
 def _tile_of_vectors(shape: Shape, choices: list[int], registers: int) -> dict[str, int]:
@@ -165,8 +151,9 @@ def _tile_of_vectors(shape: Shape, choices: list[int], registers: int) -> dict[s
                 if sums + vectors + 1 > registers or (high > 1 and wide < pixels):
                     continue
                 count = ceildiv(rows, high) * ceildiv(pixels, wide) / vectors
-                cycles = max(sums / 2, (vectors + high * wide) / 2, 2.0 * vectors, LATENCY) + 0.25 * (1 + vectors)
-                rest = 0.1 * (pixels % wide != 0) + 0.04 * (rows % high != 0)
+                issued = max(sums / 2, (vectors + high * wide) / 2, 2.0 * vectors, DOT_LATENCY)
+                cycles = issued + DOT_STEP_CYCLES * (1 + vectors)
+                rest = 0.1 * (pixels % wide != 0) + UNEVEN * (rows % high != 0)
                 time = count * cycles * (1 + rest)
                 if time < best * 0.999:
                     best, chosen = time, {"vectors": vectors, "high": high, "wide": wide}
@@ -191,7 +178,7 @@ def _shape(unit: Unit) -> Shape | None:
         return None
     pixel, lane, channels = across[-1], lanes[-1], extent(depth[0])
     far = facts.step(image, pixel.var)
-    if channels > amx.TILE * known[1] or channels % known[1] or extent(lane) % LEAST_COLUMNS:
+    if channels > amx.TILE * known[1] or channels % known[1] or extent(lane) % LEAST_NARROW_COLUMNS:
         return None
     if far is None or far <= 0 or far % channels or not _is_plain(facts, weight, lanes):
         return None
@@ -227,22 +214,22 @@ class _Nest:
         steps = ceildiv(shape.height, high) * ceildiv(extent(shape.pixel), wide)
         self.shares = steps if fetch and not by_rows else 0
         """How many steps share the fetching of the next channels' weights; 0 where nothing is fetched ahead."""
-        self.sums, self.final, self.at = sums_and_final(unit)
+        self.sums, self.final, self.at = nest.sums_and_final(unit)
 
     def in_vectors(self) -> None:
         """All the steps, for sums in vector registers."""
         sums, facts = self.sums, self.unit.facts
         packed = self.pack()
         around, tile = self.outer_loops()
-        unroll(self.final, tile[:-1])
+        nest.unroll(self.final, tile[:-1])
         sums.compute_at(self.final, around)
         sums.set_scope("local")
         loops = dict(zip([axis.var for axis in facts.spatial], sums.axis))
         pixels = (self.shape.row, self.shape.pixel, self.shape.block)
         rows, lane = [loops[axis.var] for axis in pixels if axis is not None], loops[self.shape.lane.var]
         rest = [loop for loop in sums.axis if loop not in (*rows, lane)]
-        _, product = multiply(sums, self.kernel, rest, self.steps(sums), rows, lane)
-        by_instruction(sums, self.kernel, product)
+        _, product = nest.multiply(sums, self.kernel, rest, self.steps(sums), rows, lane)
+        nest.by_instruction(sums, self.kernel, product)
         self.unit.done.update([sums.name, self.final.name, packed.name])
 
     def in_tiles(self) -> None:
@@ -251,26 +238,26 @@ class _Nest:
         assert kernel.tiles is not None
         stored.pad(stored.axis[self.pixel], kernel.rows)
         packed = self.pack()
-        tile = s.cache_write(result_of(stored), TILES.name)
+        tile = s.cache_write(nest.result_of(stored), TILES.name)
         left = self.tiles_of_image(tile)
         around, _ = self.outer_loops()
         stored.compute_at(self.final, around, exact=False)
-        drained = drain(stored, kernel, self.pixel, self.lane)
+        drained = nest.drain(stored, kernel, self.pixel, self.lane)
         tile.compute_at(self.final, around, exact=False)
-        in_tiles(tile, kernel, self.pixel, self.lane)
+        nest.in_tiles(tile, kernel, self.pixel, self.lane)
         self.align(tile, 2)
         axes, steps = list(tile.axis), self.steps(tile)
-        rows = [*without(axes, self.pixel, self.lane), axes[self.pixel]]
-        step, product = multiply(tile, kernel, [], steps, rows, axes[self.lane])
-        right = s.cache_read(result_of(packed), TILES.name, [tile.name])
+        rows = [*nest.without(axes, self.pixel, self.lane), axes[self.pixel]]
+        step, product = nest.multiply(tile, kernel, [], steps, rows, axes[self.lane])
+        right = s.cache_read(nest.result_of(packed), TILES.name, [tile.name])
         self.align(right, 3)
         self.load(left, right, tile, step)
-        by_instruction(tile, kernel, product)
+        nest.by_instruction(tile, kernel, product)
         deepest = next((loop for loop in reversed(steps[:-1]) if extent_of(tile, loop) > 1), None)
         if self.shares > 1 and deepest is not None:
-            tile.prefetch(result_of(packed), deepest, self.shares, outer=around)
+            tile.prefetch(nest.result_of(packed), deepest, self.shares, outer=around)
         stored.tensorize(drained, kernel.tiles.store)
-        self.unit.done.update([stored.name, self.final.name, tile.name, packed.name, *in_tile_registers(s)])
+        self.unit.done.update([stored.name, self.final.name, tile.name, packed.name, *nest.in_tile_registers(s)])
 
     def pack(self) -> Stage:
         """The weights: so many output channels, then a block of input channels, the window, what is inside a block."""
@@ -286,9 +273,9 @@ class _Nest:
 
         def order(names: list[str]) -> list[str]:
             outside, inside = kernel.panel(names[lane], [names[deep]], self.width)
-            return [*without(names, lane, deep, *window), *outside, *(names[d] for d in window), *inside]
+            return [*nest.without(names, lane, deep, *window), *outside, *(names[d] for d in window), *inside]
 
-        store_as(copy, order)
+        nest.store_as(copy, order)
         return copy
 
     def outer_loops(self) -> tuple[Var, list[Var]]:
@@ -296,7 +283,7 @@ class _Nest:
 
         Where steps share fetches, one loop goes through all tiles of some channels, then to the next channels.
         """
-        final, shape, loop_of = self.final, self.shape, loops_of(self.final)
+        final, shape, loop_of = self.final, self.shape, nest.loops_of(self.final)
         outer = [loop_of[self.at[axis.var]] for axis in shape.outer]
         columns, lanes = self.columns(loop_of)
         wo, wi = final.split(loop_of[self.at[shape.pixel.var]], factor=self.wide)
@@ -308,7 +295,7 @@ class _Nest:
         parts: list[Var] = []
         if self.by_rows and rows:
             length = ceildiv(shape.height, self.high)
-            part = max(1, ceildiv(length, max(1, self.unit.target.cores) * PARTS))
+            part = max(1, ceildiv(length, max(1, self.unit.target.cores) * PARTS_OF_ROWS))
             if part < length:
                 po, pi = final.split(rows[0], factor=part)
                 parts, rows = [po], [pi]
@@ -318,7 +305,7 @@ class _Nest:
         if self.shares > 1:
             together = [*together, *rows, wo]
         enough = self.unit.facts.points * self.unit.facts.depth >= LEAST_PARALLEL_WORK
-        fused = run_parallel(final, together, enough)
+        fused = nest.run_parallel(final, together, enough)
         return (fused if self.shares > 1 else wo), tile
 
     def columns(self, loop_of: dict[Var, Var]) -> tuple[list[Var], list[Var]]:
@@ -342,7 +329,7 @@ class _Nest:
         """The loops of the reduction, that over the channels of a block last."""
         axes = [axis.var for axis in sums.block.axes if axis.kind == "reduce"]
         last = axes.index(self.shape.depth.var)
-        return [*without(sums.reduce_axis, last), sums.reduce_axis[last]]
+        return [*nest.without(sums.reduce_axis, last), sums.reduce_axis[last]]
 
     # ------------------------------------------------------------------------------------------------------------ tiles
 
@@ -352,7 +339,7 @@ class _Nest:
         front = [axis.var.name for axis in tile.block.axes if uses(image, axis) and axis.var not in inside]
         left = self.s.cache_operand(tile.name, image.buffer.name, TILES.name, [*front, *(var.name for var in inside)])
         at, rows = len(front), self.kernel.rows
-        store_as(left, lambda n: [*n[:at], f"{n[at]} // {rows}", f"{n[at]} % {rows}", n[at + 1]])
+        nest.store_as(left, lambda n: [*n[:at], f"{n[at]} // {rows}", f"{n[at]} % {rows}", n[at + 1]])
         self.align(left, 2)
         return left
 
@@ -364,9 +351,9 @@ class _Nest:
         *around, row, deep = left.axis
         wo, wi = left.split(row, factor=self.kernel.rows)
         left.reorder(*around, wo, wi, deep)
-        unroll(left, [*around, wo])
+        nest.unroll(left, [*around, wo])
         left.tensorize(wi, self.kernel.tiles.load_left)
-        unroll(right, right.axis[:-3])
+        nest.unroll(right, right.axis[:-3])
         right.tensorize(right.axis[-3], self.kernel.tiles.load_right)
 
     def align(self, stage: Stage, dims: int) -> None:

@@ -30,39 +30,23 @@ from weft.plan.sketch import Columns, Point, Sketch, around_rule, ceildiv
 from weft.schedule.facts import OFTEN_ZERO, facts_of
 from weft.schedule.schedule import Stage
 from weft.targets.base import Target
-from weft.targets.cpu.default_loops import LEAST_PARALLEL_WORK, parallelize, schedule_elementwise
+from weft.targets.cpu.default_loops import parallelize, schedule_elementwise
 from weft.targets.cpu.facts import has_masks
 from weft.targets.cpu.machine import core_of
 from weft.targets.cpu.microkernels import MicroKernel, dots, fma, tiles
-from weft.targets.cpu.model import Tiles, product_seconds, ruled
-from weft.targets.cpu.sketches.nest import (
-    by_instruction,
-    cut_tiles,
-    in_blocks,
-    in_tile_registers,
-    loops_of,
-    multiply,
-    multiply_in_tiles,
-    pack_loops,
-    padded_copy,
-    result_of,
-    run_parallel,
-    store_as,
-    store_last,
-    store_panels,
-    sums_and_final,
-    vectorize,
-    without,
+from weft.targets.cpu.model import (
+    CHAIN_PARTS,
+    LEAST_CHAINS,
+    LEAST_PACKED_ROWS,
+    LEAST_PARALLEL_WORK,
+    MOST_PADDED,
+    MOST_UNROLLED,
+    Tiles,
+    product_seconds,
+    ruled,
 )
+from weft.targets.cpu.sketches import nest
 from weft.targets.cpu.sketches.product import Product, product_of
-from weft.targets.cpu.sketches.register_tile import MOST_UNROLLED
-
-LEAST_ROWS = 8
-"""So many rows of the left operand pay for a copy of the right one."""
-LEAST_CHAINS = 6
-"""So many sums at a time hide the latency of a multiply-add; with fewer, each is made of several parts."""
-PARTS = 4
-"""How many parts a sum is then made of."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +99,7 @@ def match_tiles(unit: Unit) -> Sketch | None:
     def apply(point: Point) -> None:
         _Nest(unit, product, Plan(kernel, point["height"], point["width"] // kernel.lanes, point["columns"])).apply()
 
-    return ruled(kernel.family("matmul"), unit, knobs, point, apply)
+    return ruled("matmul", unit, knobs, point, apply, kernel)
 
 
 def _columns_of_tiles(product: Product, target: Target, width: int) -> int:
@@ -157,7 +141,7 @@ def match_dots(unit: Unit) -> Sketch | None:
     def apply(point: Point) -> None:
         _Nest(unit, product, Plan(kernel, point["rows"], point["vectors"], point["columns"])).apply()
 
-    return ruled(kernel.family("matmul"), unit, knobs, point, apply)
+    return ruled("matmul", unit, knobs, point, apply, kernel)
 
 
 # ---------------------------------------------------------------------------------------------------- vectors of floats
@@ -184,7 +168,7 @@ def match(unit: Unit) -> Sketch | None:
         "height": (plan.height, *(plan.rows * n for n in (1, 4, 16, 64))),
         "depth": (plan.depth, product.k, 128, 256, 512, 1024),
         "unroll": (1, 2, 4, 8),
-        "parts": (plan.parts, 1, PARTS),
+        "parts": (plan.parts, 1, CHAIN_PARTS),
         "ahead": (plan.ahead, 0, 16, 64, 256),
     }
     default = {knob: int(getattr(plan, knob)) for knob in knobs}
@@ -211,10 +195,10 @@ def _packs(product: Product, constant: bool, lanes: int) -> bool | None:
     """Whether the right operand is packed; None where neither way serves."""
     if constant and product.has_all_columns:
         return True
-    few = product.m < 4 * LEAST_ROWS or product.n <= 3 * lanes
+    few = product.m < 4 * LEAST_PACKED_ROWS or product.n <= 3 * lanes
     if product.right_steps[0] == 1 and (few or not product.has_all_columns):
         return False
-    return True if product.has_all_columns and product.m * product.count >= LEAST_ROWS else None
+    return True if product.has_all_columns and product.m * product.count >= LEAST_PACKED_ROWS else None
 
 
 def plan_matmul(product: Product, target: Target, kernel: MicroKernel, packed: bool) -> Plan:
@@ -224,7 +208,7 @@ def plan_matmul(product: Product, target: Target, kernel: MicroKernel, packed: b
     l1, l2 = target.cache_bytes[0] or 32 << 10, target.cache_bytes[1] or 256 << 10
     size = product.facts.target.dtype.bytes
     far = packed and _is_far(product, target)
-    most = turned_vectors(target, size * lanes * k, k % PARTS == 0) if far else None
+    most = turned_vectors(target, size * lanes * k, k % CHAIN_PARTS == 0) if far else None
     rows, vectors = register_tile(product, target, lanes, ceildiv(cores, product.count), most)
     width = vectors * lanes
     streams = far and m % rows == 0 and m > rows and size * width * k * 2 <= l2 * 3 // 4
@@ -244,7 +228,8 @@ def plan_matmul(product: Product, target: Target, kernel: MicroKernel, packed: b
         height = min(height, max(1, l2 // 4 // (size * columns) // rows) * rows)
     while product.count * ceildiv(n, columns) * ceildiv(m, height) < cores and height > rows:
         height = ceildiv(ceildiv(height, 2), rows) * rows
-    parts = PARTS if rows * vectors < LEAST_CHAINS and k % PARTS == 0 and depth == k and k >= 8 * PARTS else 1
+    divides = k % CHAIN_PARTS == 0 and depth == k and k >= 8 * CHAIN_PARTS
+    parts = CHAIN_PARTS if rows * vectors < LEAST_CHAINS and divides else 1
     most = min(4, MOST_UNROLLED // (rows * vectors * parts))
     unroll = next(u for u in (4, 2, 1) if u <= most and depth // parts % u == 0)
     # Weights that a call meets once are found in the cache again only if the whole model fits into it.
@@ -281,7 +266,7 @@ def turned_vectors(target: Target, column_bytes: int, in_parts: bool) -> int:
     to step: a core finds again in its cache all that it read last but for a panel, so a panel is a small part of it.
     Sums that are not made in parts need some vectors to hide the latency of a multiply-add.
     """
-    return max((target.cache_bytes[1] or 256 << 10) // 8 // column_bytes, 1 if in_parts else PARTS)
+    return max((target.cache_bytes[1] or 256 << 10) // 8 // column_bytes, 1 if in_parts else CHAIN_PARTS)
 
 
 def register_tile(
@@ -319,7 +304,7 @@ class _Nest:
 
     def __init__(self, unit: Unit, product: Product, plan: Plan) -> None:
         self.unit, self.s, self.product, self.plan, self.kernel = unit, unit.schedule, product, plan, plan.kernel
-        self.sums, self.final, self.at = sums_and_final(unit)
+        self.sums, self.final, self.at = nest.sums_and_final(unit)
         place = {axis.var: i for i, axis in enumerate(product.facts.spatial)}
         self.lane, self.row = place[product.lane.var], None if product.row is None else place[product.row.var]
         self.left: Stage | None = None
@@ -336,14 +321,14 @@ class _Nest:
             self.tile_final()
             assert self.left is not None and self.row is not None
             operands = self.left, self.right[0], self.row, self.lane
-            multiply_in_tiles(self.sums, self.final, self.around[-1], self.kernel, *operands)
+            nest.multiply_in_tiles(self.sums, self.final, self.around[-1], self.kernel, *operands)
         else:
             micro = self.blocked() if 0 < self.plan.depth < self.product.k else self.straight()
             micro.set_scope("local")
             step = self.multiply(micro)
         left = [] if self.left is None else [self.left]
         self.unit.done.update(stage.name for stage in (self.sums, micro, self.final, *left, *self.right))
-        self.unit.done.update(in_tile_registers(self.s))
+        self.unit.done.update(nest.in_tile_registers(self.s))
         outer = self.divide()
         if self.plan.ahead and step is not None:
             self.fetch_ahead(micro, step, outer)
@@ -356,18 +341,18 @@ class _Nest:
         if kernel.tiles is not None or not product.has_rows_of_groups(kernel.depth):
             down, across = product.left_dims
             rows = {across: plan.rows} if kernel.tiles is not None else {}
-            self.left = padded_copy(s, product.left, reader, {**rows, down: kernel.depth})
+            self.left = nest.padded_copy(s, product.left, reader, {**rows, down: kernel.depth})
         loads = (product.right, product.low) if plan.packed else ()
         steps = dict.fromkeys(product.right_depth, kernel.depth) if kernel.depth > 1 else {}
         sizes = {product.lane_dim: self.whole, **steps}
-        self.right = [padded_copy(s, load, reader, sizes) for load in loads if load is not None]
+        self.right = [nest.padded_copy(s, load, reader, sizes) for load in loads if load is not None]
         self.pad_sums()  # while the zeros of the copies are plain to see
         if self.left is not None:
             self.store_left(self.left)
         for copy in self.right:
-            store_panels(copy, kernel, product.lane_dim, product.right_depth, plan.width)
+            nest.store_panels(copy, kernel, product.lane_dim, product.right_depth, plan.width)
         if kernel.tiles is None:
-            store_last(self.sums, self.lane)
+            nest.store_last(self.sums, self.lane)
 
     def pad_sums(self) -> None:
         """Sums in whole tiles, as the operands are."""
@@ -381,10 +366,10 @@ class _Nest:
         """The left operand with the reduction innermost, or in tiles."""
         down, across = self.product.left_dims
         if self.kernel.tiles is None:
-            store_last(copy, down)
+            nest.store_last(copy, down)
             return
         rows = self.kernel.rows_of_tiles(f"d{across}", f"d{down}", self.plan.rows)
-        store_as(copy, lambda names: [*without(names, across, down), *rows])
+        nest.store_as(copy, lambda names: [*nest.without(names, across, down), *rows])
 
     @property
     def whole(self) -> int:
@@ -397,13 +382,13 @@ class _Nest:
     def fills(self) -> bool:
         """Whether whole tiles waste little at the last columns: a narrower tile is more code, and tests."""
         n, width = self.product.n, self.plan.width
-        return self.plan.packed and ceildiv(n, width) * width <= 1.04 * n
+        return self.plan.packed and ceildiv(n, width) * width <= MOST_PADDED * n
 
     # ------------------------------------------------------------------------------------------------ epilogue and sums
 
     def outer_loops(self) -> None:
         """Cuts the loops of the epilogue into blocks of columns and rows."""
-        loop_of, product, final = loops_of(self.final), self.product, self.final
+        loop_of, product, final = nest.loops_of(self.final), self.product, self.final
         jc, lane = final.split(loop_of[self.at[product.lane.var]], factor=self.plan.columns)
         self.outer = [*(loop_of[self.at[axis.var]] for axis in product.outer), jc]
         self.inside = [lane]
@@ -420,13 +405,13 @@ class _Nest:
         row, lane = [None, *self.inside][-2:]
         width, written = min(self.plan.width, self.plan.columns), self.kernel.tiles is None
         assert lane is not None
-        self.around = cut_tiles(self.final, row, lane, self.plan.rows, width, self.kernel.lanes, written=written)
+        self.around = nest.cut_tiles(self.final, row, lane, self.plan.rows, width, self.kernel.lanes, written=written)
 
     def blocked(self) -> Stage:
         """Several blocks of the reduction: their tiles are added up in a block of sums, which the epilogue reads."""
         sums = self.sums
-        micro = in_blocks(sums, self.plan.depth)
-        vectorize(self.final, self.inside[-1], self.kernel.lanes, unrolled=False)
+        micro = nest.in_blocks(sums, self.plan.depth)
+        nest.vectorize(self.final, self.inside[-1], self.kernel.lanes, unrolled=False)
         sums.compute_at(self.final, self.outer[-1], exact=False)
         micro.compute_at(sums, self.tile_sums(), exact=False)
         return micro
@@ -436,8 +421,8 @@ class _Nest:
         sums, axes, plan = self.sums, list(self.sums.axis), self.plan
         (kc,) = sums.reduce_axis
         row = None if self.row is None else axes[self.row]
-        around = [*without(axes, self.row, self.lane), kc]
-        tiles = cut_tiles(sums, row, axes[self.lane], plan.rows, plan.width, self.kernel.lanes, around)
+        around = [*nest.without(axes, self.row, self.lane), kc]
+        tiles = nest.cut_tiles(sums, row, axes[self.lane], plan.rows, plan.width, self.kernel.lanes, around)
         sums.annotate("partition", False, kc)
         return tiles[-1]
 
@@ -454,21 +439,22 @@ class _Nest:
             sums.set_scope("local")
             axes = list(sums.axis)
             lane = axes[self.lane]
-            sums.reorder(*without(axes, self.lane), *sums.reduce_axis, lane)
+            sums.reorder(*nest.without(axes, self.lane), *sums.reduce_axis, lane)
             sums.unroll(sums.reduce_axis[0])
             if self.row is not None:
                 sums.unroll(axes[self.row])
-            vectorize(sums, lane, self.kernel.lanes)
+            nest.vectorize(sums, lane, self.kernel.lanes)
         return micro
 
     def multiply(self, micro: Stage) -> Var:
         """The register tile; gives the loop of the reduction around it."""
         axes = list(micro.axis)
-        rest = without(axes, self.row, self.lane)
+        rest = nest.without(axes, self.row, self.lane)
         parts = [rest.pop()] if self.plan.parts > 1 else []
         rows = parts if self.row is None else [*parts, axes[self.row]]
-        step, product = multiply(micro, self.kernel, rest, micro.reduce_axis, rows, axes[self.lane], self.plan.unroll)
-        by_instruction(micro, self.kernel, product)
+        steps, lane = micro.reduce_axis, axes[self.lane]
+        step, product = nest.multiply(micro, self.kernel, rest, steps, rows, lane, self.plan.unroll)
+        nest.by_instruction(micro, self.kernel, product)
         if self.plan.skips and self.plan.unroll == self.plan.parts == 1:
             micro.annotate("skip_zeros", self.product.left.buffer.name, step)
         return step
@@ -493,7 +479,7 @@ class _Nest:
         chosen = self.outer[:batch] if each else list(self.outer)
         if not each and self.walks_rows:
             chosen.append(self.around[0])
-        fused = run_parallel(final, chosen)
+        fused = nest.run_parallel(final, chosen)
         if self.right and product.right.buffer in constants and self.meets_once():
             for loop in (fused, self.around[-1]):
                 final.zigzag(loop)
@@ -516,7 +502,7 @@ class _Nest:
                 return []
             deep, _ = product.left_dims
             step, lanes = copy.split(copy.axis[deep], factor=kernel.depth)
-            around = [*without(copy.axis, deep), step]
+            around = [*nest.without(copy.axis, deep), step]
             copy.reorder(*around, lanes)
             copy.vectorize(lanes)
             return around
@@ -524,12 +510,12 @@ class _Nest:
         if len(down) != 1:
             raise ScheduleError("matmul", copy.name, "the reduction indexes several dimensions")
         transposed = product.is_transposed(kernel)
-        return pack_loops(copy, kernel, product.lane_dim, down[0], self.plan.width, transposed)
+        return nest.pack_loops(copy, kernel, product.lane_dim, down[0], self.plan.width, transposed)
 
     def fetch_ahead(self, micro: Stage, step: Var, outer: Var | None) -> None:
         """Fetches of the right operand: the next steps of the reduction, and, while rows run, the next panel."""
         plan = self.plan
-        for buffer in [result_of(copy) for copy in self.right] or [self.product.right.buffer.name]:
+        for buffer in [nest.result_of(copy) for copy in self.right] or [self.product.right.buffer.name]:
             micro.prefetch(buffer, step, ceildiv(plan.ahead, plan.unroll * plan.parts))
             if outer is not None and self.walks_rows:
                 micro.prefetch(buffer, step, self.product.m // plan.rows, outer=outer)

@@ -23,10 +23,10 @@ from weft.plan.sketch import ceildiv
 from weft.schedule.facts import FINITE
 from weft.schedule.schedule import Schedule, Stage
 from weft.targets.base import Target
-from weft.targets.cpu.default_loops import LEAST_PARALLEL_WORK
 from weft.targets.cpu.microkernels import MicroKernel, dots, fma
+from weft.targets.cpu.model import LEAST_PARALLEL_WORK
+from weft.targets.cpu.sketches import nest
 from weft.targets.cpu.sketches.matmul import register_tile, turned_vectors
-from weft.targets.cpu.sketches.nest import by_instruction, multiply, padded_copy, result_of, store_panels
 from weft.targets.cpu.sketches.product import Product
 
 
@@ -38,9 +38,9 @@ def schedule_step(s: Schedule, product: Product, target: Target) -> set[str]:
     rows, vectors = _tile(product, target, kernel, cores)
     width = vectors * kernel.lanes
     loads = [load for load in (product.right, product.low) if load is not None]
-    copies = [padded_copy(s, load, name, {product.lane_dim: kernel.lanes}) for load in loads]
+    copies = [nest.padded_copy(s, load, name, {product.lane_dim: kernel.lanes}) for load in loads]
     for copy in copies:
-        store_panels(copy, kernel, product.lane_dim, product.right_depth, width)
+        nest.store_panels(copy, kernel, product.lane_dim, product.right_depth, width)
     stage = s[name]
     stage.pad(step_loop(stage, product.lane.var), kernel.lanes)
     share = ceildiv(ceildiv(product.n, width), cores) * width
@@ -51,19 +51,19 @@ def schedule_step(s: Schedule, product: Product, target: Target) -> set[str]:
     if product.row is not None:
         io, ii = stage.split(step_loop(stage, product.row.var), factor=rows)
         around, inner = [*around, io], [ii]
-    k, micro = multiply(stage, kernel, around, [step_loop(stage, product.depth.var)], inner, tile)
+    k, micro = nest.multiply(stage, kernel, around, [step_loop(stage, product.depth.var)], inner, tile)
     steps = step_loop(stage, product.facts.spatial[0].var)
     if not kernel.dot:
         for copy in copies:
             ahead = (target.cache_bytes[0] or 32 << 10) // 4 // (size * width)
-            stage.prefetch(result_of(copy), k, max(ahead, 8))
+            stage.prefetch(nest.result_of(copy), k, max(ahead, 8))
         if _starts_from_zeros(s, product, stage, steps):
             stage.annotate("skip_first", steps.name, k)
     if cores > 1:
         stage.parallel(qc)
     for loop in (qc, qp):
         stage.zigzag(loop, steps)
-    by_instruction(stage, kernel, micro)
+    nest.by_instruction(stage, kernel, micro)
     return {name, *(copy.name for copy in copies)}
 
 

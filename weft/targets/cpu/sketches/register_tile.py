@@ -29,21 +29,19 @@ from weft.targets.base import Target
 from weft.targets.cpu.default_attach import attach_producers
 from weft.targets.cpu.default_loops import parallelize
 from weft.targets.cpu.machine import core_of, seconds
-from weft.targets.cpu.microkernels import MicroKernel
-from weft.targets.cpu.model import LOAD_SHARE, STEP_CYCLES, TILE_CYCLES, UNBLOCKED, overlapped, stream_cycles
-from weft.targets.cpu.sketches.nest import (
-    loops_of,
-    multiply,
-    padded_copy,
-    store_last,
-    store_panels,
-    sums_and_final,
-    vectorize,
-    without,
+from weft.targets.cpu.microkernels import VECTOR, MicroKernel
+from weft.targets.cpu.model import (
+    EDGE_COST,
+    LOAD_SHARE,
+    MOST_UNROLLED,
+    MOSTLY_FILLED,
+    STEP_CYCLES,
+    TILE_CYCLES,
+    UNBLOCKED,
+    overlapped,
+    stream_cycles,
 )
-
-MOST_UNROLLED = 128
-"""Multiply-adds of one straight piece of code, at most."""
+from weft.targets.cpu.sketches import nest
 
 
 @dataclass(frozen=True)
@@ -66,7 +64,7 @@ class TilePlan:
     @property
     def kernel(self) -> MicroKernel:
         """A vector of multiply-adds."""
-        return MicroKernel("fma", 1, self.lanes, 1, 1)
+        return replace(VECTOR, lanes=self.lanes)
 
     @property
     def point(self) -> dict[str, int]:
@@ -146,7 +144,7 @@ def plan_tile(facts: Facts, target: Target, constants: Collection[Buffer]) -> Ti
             continue
         packed, dim, rank = found
         lanes = _lanes(facts, target)
-        even = extent(axis) % lanes == 0 or (packed is not None and _filled(extent(axis), lanes) >= MOSTLY)
+        even = extent(axis) % lanes == 0 or (packed is not None and _filled(extent(axis), lanes) >= MOSTLY_FILLED)
         choices.append((extent(axis) >= lanes // 2, even, rank, min(extent(axis), 64), position, packed, dim))
     if not choices:
         return None
@@ -249,13 +247,6 @@ def _lane_counts(full: int, across: int, whole: bool) -> list[int]:
     return [full, *(n for n in (full // 2, full // 4) if n >= 2)]
 
 
-MOSTLY = 0.5
-"""The share of useful lanes from which on an operand is packed although the last vector is not full."""
-
-EDGE_COST = 4
-"""How much longer a tile takes whose lanes reach past the end and are masked."""
-
-
 def _filled(across: int, width: int) -> float:
     """The share of the time that goes into useful lanes."""
     tiles, rest = divmod(across, width)
@@ -266,16 +257,16 @@ def _tile(unit: Unit, plan: TilePlan) -> list[Var]:
     """Tiles a product and its epilogue; gives the loops around the tile, outermost first."""
     facts = unit.facts
     _pack(unit.schedule, facts, plan)
-    sums, final, at = sums_and_final(unit)
+    sums, final, at = nest.sums_and_final(unit)
     outer = _tile_final(final, plan, at, [axis.var for axis in final.block.axes])
     sums.compute_at(final, outer[-1])
     sums.set_scope("local")
     place = {axis.var: i for i, axis in enumerate(facts.spatial)}
     lane, row = place[plan.lane], None if plan.row is None else place[plan.row]
-    store_last(sums, lane)
+    nest.store_last(sums, lane)
     axes, last = list(sums.axis), sums.reduce_axis[-1]
     rows = [] if row is None else [axes[row]]
-    _, vector = multiply(sums, plan.kernel, without(axes, row, lane), sums.reduce_axis, rows, axes[lane])
+    _, vector = nest.multiply(sums, plan.kernel, nest.without(axes, row, lane), sums.reduce_axis, rows, axes[lane])
     size = plan.vectors * plan.rows
     deepest = 1 if _overlaps(facts, plan) else extent(facts.reduce[-1])
     if 1 < deepest <= 8 and size * deepest <= MOST_UNROLLED:
@@ -288,7 +279,7 @@ def _tile(unit: Unit, plan: TilePlan) -> list[Var]:
 
 def _tile_final(final: Stage, plan: TilePlan, at: dict[Var, Var], order: list[Var]) -> list[Var]:
     """The epilogue on the tile, blocks of lanes outside those of rows so that the packed operand stays close."""
-    loop_of, lane, row = loops_of(final), at[plan.lane], None if plan.row is None else at[plan.row]
+    loop_of, lane, row = nest.loops_of(final), at[plan.lane], None if plan.row is None else at[plan.row]
     rest = [loop_of[axis] for axis in order if axis is not lane and axis is not row]
     block, lanes = final.split(loop_of[lane], factor=plan.width)
     outer, tile = [*rest[:1], block, *rest[1:]], [lanes]
@@ -298,7 +289,7 @@ def _tile_final(final: Stage, plan: TilePlan, at: dict[Var, Var], order: list[Va
         tile = [rows, lanes] if order[-1] is lane else [lanes, rows]
     final.reorder(*outer, *tile)
     if tile[-1] is lanes:
-        vectorize(final, lanes, plan.lanes)
+        nest.vectorize(final, lanes, plan.lanes)
         for loop in tile[:-1]:
             final.unroll(loop)
     else:
@@ -322,7 +313,7 @@ def tile_in_place(s: Schedule, facts: Facts, plan: TilePlan) -> list[Var]:
     if row is not None:
         down, row = stage.split(row, factor=plan.rows)
         outer, rows = [*outer, down], [row]
-    _, vector = multiply(stage, plan.kernel, outer, reduce, rows, lane)
+    _, vector = nest.multiply(stage, plan.kernel, outer, reduce, rows, lane)
     stage.vectorize(vector)
     return outer
 
@@ -356,14 +347,14 @@ def _pack(s: Schedule, facts: Facts, plan: TilePlan) -> None:
         return
     reducing = {axis.var for axis in facts.reduce}
     down = [d for d, index in enumerate(load.indices) if d != across and uses_any(index, reducing)]
-    copy = padded_copy(
+    copy = nest.padded_copy(
         s, load, name, {across: plan.width}
     )  # whole tiles: a copy without a test is made at compile time
-    store_panels(copy, plan.kernel, across, down, plan.width)
+    nest.store_panels(copy, plan.kernel, across, down, plan.width)
     axes = list(copy.axis)
     if len(axes) != len(load.indices):
         raise ScheduleError("pack", name, "a dimension of the operand has no loop of its own")
     with s.attempt("lanes of the packed operand"):
         block, inner = copy.split(axes[across], factor=plan.width)
-        copy.reorder(*without(axes, across, *down), block, *(axes[d] for d in down), inner)
+        copy.reorder(*nest.without(axes, across, *down), block, *(axes[d] for d in down), inner)
         copy.vectorize(inner)
