@@ -15,7 +15,7 @@ from weft.expr.nodes import Buffer, Load, Var, int_value
 from weft.expr.simplify import simplify
 from weft.expr.visit import uses_any
 from weft.loop.ir import Axis
-from weft.plan.contraction import dimension_of, low_part_of, operands_of, uses
+from weft.plan.contraction import Contraction, contraction_of, uses
 from weft.plan.planner import Unit
 from weft.schedule.facts import Facts, extent, facts_of
 from weft.targets.cpu.microkernels import MicroKernel
@@ -125,43 +125,35 @@ def dimension(load: Load, variable: Var) -> int | None:
 
 def product_of(unit: Unit) -> Product | None:
     """The parts that the axes of a product play."""
-    lane = _lane_axis(unit)
-    if lane is None or any(axis.kind != "spatial" for axis in unit.facts.spatial):
-        return None
-    return _product(unit.facts, lane)
+    lane, found = _lane_axis(unit), unit.contraction
+    return None if lane is None or found is None or not found.is_plain else _product(found, lane)
 
 
 def step_product(facts: Facts, constants: Collection[Buffer]) -> Product | None:
     """The product of a state with constant weights in each step of a recurrence; None for another block."""
-    lane = facts.spatial[-1]
-    if facts.spatial[0].kind != "ordered" or lane.kind != "spatial" or extent(lane) < 2:
+    lane, found = facts.spatial[-1], contraction_of(facts)
+    if found is None or facts.spatial[0].kind != "ordered" or lane.kind != "spatial" or extent(lane) < 2:
         return None
-    product = _product(facts, lane) if facts.store_step(lane.var) == 1 else None
+    product = _product(found, lane) if facts.store_step(lane.var) == 1 else None
     if product is None or product.right.buffer not in constants or not product.has_all_columns:
         return None
     return None if any(uses(product.right, axis) for axis in facts.spatial if axis is not lane) else product
 
 
-def _product(facts: Facts, lane: Axis) -> Product | None:
+def _product(found: Contraction, lane: Axis) -> Product | None:
     """The parts of the axes beside that of the columns."""
-    loads = operands_of(facts)
-    if loads is None or len(facts.reduce) != 1:
+    facts, (first, second) = found.facts, found.operands
+    right, left = (first, second) if uses(first, lane) else (second, first)
+    dim = found.dimension(right, lane)
+    if dim is None or uses(left, lane) or len(facts.reduce) != 1:
         return None
     depth = facts.reduce[0]
-    right, left = loads if uses(loads[0], lane) else loads[::-1]
-    if not uses(right, lane) or uses(left, lane) or not all(uses(load, depth) for load in loads):
+    row = max((a for a in found.only(left) if a.kind == "spatial" and extent(a) > 1), key=extent, default=None)
+    steps = [facts.step(right, depth.var), *(facts.step(left, axis.var) for axis in (depth, row) if axis is not None)]
+    if None in steps or not (uses(left, depth) and uses(right, depth)):
         return None
-    dim = dimension_of(facts, right, lane)
-    if dim is None:
-        return None
-    others = [axis for axis in facts.spatial if axis is not lane]
-    alone = [a for a in others if a.kind == "spatial" and uses(left, a) and not uses(right, a) and extent(a) > 1]
-    row = max(alone, key=extent, default=None)
-    axes = [depth] if row is None else [depth, row]
-    if any(facts.step(left, axis.var) is None for axis in axes) or facts.step(right, depth.var) is None:
-        return None
-    outer = tuple(axis for axis in others if axis is not row)
-    return Product(left, right, lane, row, depth, outer, dim, facts, low_part_of(facts, right))
+    outer = tuple(axis for axis in facts.spatial if axis is not lane and axis is not row)
+    return Product(left, right, lane, row, depth, outer, dim, facts, found.low_part(right))
 
 
 def _lane_axis(unit: Unit) -> Axis | None:
