@@ -151,26 +151,25 @@ def pack_loops(
     `transposed`, rows in memory, a square or a tile at a time is transposed in registers.
     """
     axes = list(copy.axis)
-    rest, deep, group = without(axes, across, down), axes[down], kernel.group
-    panel, inside = copy.split(axes[across], factor=width if kernel.depth == 1 else kernel.lanes)
+    rest, deep = without(axes, across, down), axes[down]
     if kernel.depth == 1:
+        panel, inside = copy.split(axes[across], factor=width)
         copy.reorder(*rest, panel, deep, inside)
         if transposed:
             _transpose_squares(copy, deep, inside, kernel.lanes)
         else:
             vectorize(copy, inside, kernel.lanes)
         return [*rest, panel]
-    whole = transposed and kernel.tiles is not None
-    steps, few = copy.split(deep, factor=kernel.depth if whole else group)
-    around = [*rest, panel, steps]
-    if whole and kernel.tiles is not None:
-        copy.reorder(*around, inside, few)
-        copy.tensorize(inside, kernel.tiles.weave)
+    weave = kernel.tiles.weave if transposed and kernel.tiles is not None else ""
+    panel, inside = copy.split(axes[across], factor=kernel.lanes)
+    steps, few = copy.split(deep, factor=kernel.depth if weave else kernel.group)
+    copy.reorder(*rest, panel, steps, *([inside, few] if weave else [few, inside]))
+    if weave:
+        copy.tensorize(inside, weave)
     else:
-        copy.reorder(*around, few, inside)
         copy.unroll(few)
         copy.vectorize(inside)
-    return around
+    return [*rest, panel, steps]
 
 
 def _transpose_squares(copy: Stage, deep: Var, across: Var, lanes: int) -> None:
@@ -194,11 +193,15 @@ def multiply(
     lane: Var,
     unrolled: int = 1,
 ) -> tuple[Var, Var]:
-    """The loops of a tile of sums: those of the reduction around the tile, which is written out.
+    """The loops of a tile of sums: the reduction around the tile, the micro-kernel inside.
 
-    The last of `rows` and the last of `reduce` are cut as the micro-kernel wants them, or so that some steps are
-    `unrolled`. Gives the innermost loop of the reduction, and the loop from which on the instruction does the rest:
-    `by_instruction` replaces it when all its operands are where they should be.
+        around, reduce.., rows.., lane   ->   around, reduce.., k // depth          loops
+                                              rows.., i // rows, lane // lanes      written out
+                                              i % rows, lane % lanes, k % depth     one instruction
+
+    k and i are the last of `reduce` and of `rows`. With `unrolled`, so many steps of k are written out too. Gives the
+    innermost loop of the reduction, and the first that the instruction replaces: `by_instruction` does so when all its
+    operands are where they should be.
     """
     *outer, last = reduce
     steps, written, rows, inside = list(reduce), [], list(rows), [lane]
