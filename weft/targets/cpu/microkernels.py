@@ -2,7 +2,7 @@
 
     record     sums         steps      operands
     fma        1 × lanes    1          floats                     c[j] += a * b[j]
-    dot        1 × 16       4          bytes                      c[j] += sum over t < 4 of a[t] * b[j, t]
+    dot        1 × 16 | 4   4          bytes                      c[j] += sum over t < 4 of a[t] * b[j, t]
     amx        16 × 16      32, 64     bfloat16, bytes            tiles in registers of their own
 
 A nest (`sketches/nest.py`) packs operands, cuts loops and replaces the innermost of them as the record says, so that
@@ -19,7 +19,7 @@ from weft.targets.base import Target
 from weft.targets.cpu import amx, dot
 
 BYTES = ("uint8", "int8", "int32")
-"""What a dot product of vector registers multiplies, and what its sums are."""
+"""What a dot product of AVX-512 multiplies, and what its sums are; that of Arm takes two signed operands."""
 
 
 @dataclass(frozen=True)
@@ -78,12 +78,20 @@ def fma(dtype: DType, target: Target, columns: int) -> MicroKernel:
     return replace(VECTOR, lanes=min(target.lanes(dtype), 1 << (columns - 1).bit_length()))
 
 
-def dots(kinds: Sequence[str], target: Target, columns: int = 16) -> MicroKernel | None:
-    """The dot product for operands and sums of these types, for so many columns at a time; None where there is none."""
-    needed = {"avx512vnni"} if columns == 16 else {"avx512vnni", "avx512vl"}
-    if tuple(kinds) != BYTES or not needed <= target.features:
-        return None
-    return MicroKernel("dot", 1, columns, dot.GROUP, dot.GROUP, dot.VNNI if columns == 16 else dot.VNNI_HALF)
+_DOTS = (
+    (BYTES, 16, frozenset({"avx512vnni"}), dot.VNNI),
+    (BYTES, 8, frozenset({"avx512vnni", "avx512vl"}), dot.VNNI_HALF),
+    (("int8", "int8", "int32"), 4, frozenset({"dotprod"}), dot.NEON),
+)
+"""Dot products, the widest first: types of operands and sums, lanes, features that they need, the intrinsic."""
+
+
+def dots(kinds: tuple[str, str, str], target: Target, columns: int = 0) -> MicroKernel | None:
+    """The dot product for operands and sums of these types whose lanes divide the columns; None where there is none."""
+    for known, lanes, features, intrinsic in _DOTS:
+        if known == kinds and features <= target.features and columns % lanes == 0:
+            return MicroKernel("dot", 1, lanes, dot.GROUP, dot.GROUP, intrinsic)
+    return None
 
 
 def tiles(

@@ -115,7 +115,7 @@ def match_tiles(unit: Unit) -> Sketch | None:
 def match_dots(unit: Unit) -> Sketch | None:
     """The sketch of a convolution of bytes by dot products of vectors; None for other programs, or other machines."""
     shape = _shape(unit)
-    kernel = None if shape is None else dots(shape.kinds, unit.target, 16 if extent(shape.lane) % 16 == 0 else 8)
+    kernel = None if shape is None else dots(shape.kinds, unit.target, extent(shape.lane))
     if shape is None or kernel is None:
         return None
     lane = extent(shape.lane) // kernel.lanes  # a tile has vectors of a part of a block, or of whole blocks
