@@ -213,6 +213,40 @@ def as_ramp(e: Expr, definitions: Mapping[Var, Expr]) -> tuple[Expr, Expr] | Non
     return None
 
 
+Spread = tuple[Expr, tuple[int, ...]]
+"""A vector index as a number that all lanes share, and what each lane adds to it."""
+
+
+def as_spread(e: Expr, definitions: Mapping[Var, Expr], known: Mapping[Var, int]) -> Spread | None:
+    """A vector index whose lanes lie at constant distances: `ramp(4*i, 1, 4) // 2` is 2*i + (0, 0, 1, 1)."""
+    lanes = e.dtype.lanes
+    if isinstance(e, Var) and e in definitions:
+        return as_spread(definitions[e], definitions, known)
+    if isinstance(e, Ramp):
+        return (e.base, tuple(e.stride.value * i for i in range(lanes))) if isinstance(e.stride, Const) else None
+    if isinstance(e, Broadcast):
+        return e.value, (0,) * lanes
+    if not isinstance(e, (Add, Sub, Mul, FloorDiv, FloorMod)):
+        return None
+    a, b = as_spread(e.a, definitions, known), as_spread(e.b, definitions, known)
+    if a is None or b is None:
+        return None
+    if isinstance(e, Add):
+        return add(a[0], b[0]), tuple(x + y for x, y in zip(a[1], b[1]))
+    if isinstance(e, Sub):
+        return sub(a[0], b[0]), tuple(x - y for x, y in zip(a[1], b[1]))
+    if not isinstance(b[0], Const) or any(b[1]):
+        return None
+    number = b[0].value
+    if isinstance(e, Mul):
+        return mul(a[0], b[0]), tuple(number * x for x in a[1])
+    if number <= 0 or number & (number - 1) or divisor(a[0], known) % number:
+        return None
+    if isinstance(e, FloorDiv):
+        return FloorDiv(a[0], b[0]), tuple(x // number for x in a[1])
+    return const(0, a[0].dtype), tuple(x % number for x in a[1])
+
+
 def touches_memory(e: Expr) -> bool:
     """Whether evaluating this reads memory or has an effect, so that it must not run where it was not asked to."""
     for node in walk(e):

@@ -28,6 +28,8 @@ class Core:
     memory: float = 5.0
     """Bytes a cycle that one core gets from memory."""
     gigahertz: float = 2.5
+    in_flight: int = 100
+    """Instructions that wait for their operands while later ones run."""
 
 
 _ZEN = Core(latency=4.0, second_level=32.0, third_level=16.0, memory=8.0, gigahertz=3.5)

@@ -30,8 +30,8 @@ from weft.schedule.schedule import Schedule, Stage
 from weft.targets.base import Target
 from weft.targets.cpu.default_loops import LEAST_PARALLEL_WORK, extent_of, parallelize
 from weft.targets.cpu.facts import has_masks
-from weft.targets.cpu.machine import core_of
-from weft.targets.cpu.model import Tiles, product_seconds, ruled
+from weft.targets.cpu.machine import core_of, seconds
+from weft.targets.cpu.model import UNALIGNED, Tiles, product_seconds, ruled
 from weft.targets.cpu.sketches.matmul_facts import Product, is_whole, product_of, sums_and_final
 from weft.targets.cpu.sketches.register_tile import MOST_UNROLLED
 
@@ -94,10 +94,12 @@ def match(unit: Unit) -> Sketch | None:
     def apply(point: Point) -> None:
         _apply(unit, product, Plan(**point, lanes=lanes, packed=packed, skips=skips))
 
-    if skips or product.m == 1:  # waits for its weights, whatever the tile
+    if skips or (product.m == 1 and packed):  # waits for its weights, whatever the tile
         return ruled("matmul", unit, knobs, default, apply)
     size = Tiles(core_of(unit.target), product.m, ceildiv(product.n, lanes), product.k, unit.target.vector_registers)
     whole = product_seconds("matmul", unit)
+    if product.m == 1:  # a load for each multiply-add
+        whole = max(whole, float(seconds(UNALIGNED * product.count * size.least, unit.target)))
     rest = {knob: number for knob, number in default.items() if knob not in ("rows", "vectors")}
 
     def cost(columns: Columns) -> Any:
