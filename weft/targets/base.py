@@ -281,6 +281,8 @@ class Target:
     """Whether a vector of channels lies together in values between kernels."""
     part_bytes: int = 64
     """Values that share a piece of memory begin at multiples of so many bytes."""
+    measured: tuple[tuple[str, float], ...] = ()
+    """Facts that were measured on this machine (`weft doctor --calibrate`), by name; they replace what is listed."""
 
     def __hash__(self) -> int:
         return hash((self.kind, self.triple, self.cpu, self.features))
@@ -431,6 +433,8 @@ class TargetSpec:
     """What is proposed for parts of a graph."""
     peaks: Callable[[Target, int], Peaks] | None = None
     """Measures what the machine can do at most, for so many threads."""
+    calibrate: Callable[[Target], Mapping[str, float]] | None = None
+    """Measures the facts that its costs are made of, and keeps them for `parse`; None where that cannot be done."""
     startup: Callable[[Target, Iterable[bytes]], str] | None = None
     """LLVM IR of the check that an exported library begins with; None: no libraries are made."""
     local_devices: Callable[[], list[LocalDevice]] = _no_devices
@@ -461,6 +465,7 @@ _TAKES: dict[str, tuple[str, ...]] = {
     "schedule": ("schedule", "target", "constants"),
     "intrinsics": ("target",),
     "peaks": ("target", "threads"),
+    "calibrate": ("target",),
     "startup": ("target", "codes"),
     "local_devices": (),
     "examine": ("target",),
@@ -474,7 +479,7 @@ _TAKES: dict[str, tuple[str, ...]] = {
 }
 """The functions of a manifest, and what they are called with."""
 
-_MAY_LACK = frozenset(("peaks", "startup")) | {name for name in _TAKES if name.startswith("algorithms.")}
+_MAY_LACK = frozenset(("peaks", "calibrate", "startup")) | {name for name in _TAKES if name.startswith("algorithms.")}
 
 
 def _problems(spec: TargetSpec) -> Iterable[str]:

@@ -66,6 +66,12 @@ def _peaks(target: Target, threads: int) -> Peaks:
     return measure(target, threads)
 
 
+def _calibrate(target: Target) -> Mapping[str, float]:
+    from weft.targets.cpu.calibrate import calibrate
+
+    return calibrate(target)
+
+
 def _startup(target: Target, codes: Iterable[bytes]) -> str:
     from weft.targets.cpu.startup import startup_ir
 
@@ -87,6 +93,7 @@ TARGET = TargetSpec(
     intrinsics=_intrinsics,
     algorithms=Algorithms(attention=_attention, weights=_weights, products=_products, channels=_channels),
     peaks=_peaks,
+    calibrate=_calibrate,
     startup=_startup,
     examine=_examine,
 )
