@@ -8,7 +8,7 @@ softmax, layer norm, …          a block (or a thread) for each row computes ev
 
 from __future__ import annotations
 
-from weft.expr.nodes import Buffer, Expr, Var, int_value
+from weft.expr.nodes import Buffer, Var, int_value
 from weft.plan.contraction import producers_of_epilogue
 from weft.schedule.facts import Facts, block_named, extent, facts_of, names_of
 from weft.schedule.schedule import Stage
@@ -211,10 +211,8 @@ def schedule_with_reduction(stage: Stage, target: Target, done: set[str]) -> boo
     loops = spatial_loops(stage)
     if not loops or facts.is_ordered or facts.is_reduction:
         return False
-    own: set[Expr] = {axis.var for axis in facts.spatial}
-    read = {load.buffer for load in facts.loads if set(load.indices) == own}
     found = [maker for maker, _ in producers_of_epilogue(s, facts) if maker.store is not None and not maker.is_ordered]
-    taken = {maker.block.name for maker in found if maker.target in read}
+    taken = {maker.block.name for maker in found}
     makers = [maker for maker in names_of(s) if maker in taken and maker not in done]
     if not makers:
         return False
