@@ -7,6 +7,9 @@ does with it (build, compile, files, profiles, the command line) is the proof th
 from __future__ import annotations
 
 import ast
+import functools
+import importlib
+import inspect
 import logging
 import pickle
 import re
@@ -32,7 +35,7 @@ from weft.executor.specialize import Executor
 from weft.expr.nodes import Var
 from weft.models.builder import Builder
 from weft.targets import registry
-from weft.targets.base import Algorithms, DeviceSpec, Target, TargetSpec
+from weft.targets.base import _TAKES, Algorithms, DeviceSpec, Target, TargetSpec
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -362,3 +365,14 @@ def test_code_of_a_target_is_part_of_the_cache_key(toy, monkeypatch, tmp_path):
     with pytest.raises(code_key.Opaque, match="the target toy"):
         code_key.target_key(toy.spec)
     assert isinstance(weft.compile(mlp(), target="toy")._executor, Executor)  # nothing is kept, and all goes on
+
+
+def test_what_the_manifests_name_is_there():
+    """Functions by `later` are imported when they are called: here all of Weft's own, with what they take."""
+    for spec in registry.manifests():
+        stages = {} if spec.device is None else {f"stage {name}": one for name, (one, _) in spec.device.stages.items()}
+        for name, given in {**spec.parts(), **stages}.items():
+            if isinstance(given, functools.partial):
+                module, _, function = given.args[0].partition(":")
+                takes = _TAKES.get(name, ("program", "target"))
+                inspect.signature(getattr(importlib.import_module(module), function)).bind(*takes)

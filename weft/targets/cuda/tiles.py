@@ -13,8 +13,8 @@ from weft.schedule.facts import block_named, facts_of, names_of
 from weft.schedule.schedule import Schedule, Stage
 from weft.targets.cuda import mma, wgmma
 from weft.targets.cuda.swizzle import line_elements
-from weft.targets.gpu.elementwise import free_loops, fuse_all
-from weft.targets.gpu.product import Product, axis_loops, fetch_lanes, in_matrix_form, sum_parts
+from weft.targets.gpu.loops import bind_all, fetch_lanes, free_loops, fuse_all
+from weft.targets.gpu.product import Product, axis_loops, in_matrix_form, sum_parts
 
 
 class MatrixTiles:
@@ -86,8 +86,7 @@ class MatrixTiles:
         final.reorder(block_y, block_x, inner_y, inner_x)
         if batch:
             final.bind(fuse_all(final, batch), "blockIdx.z")
-        final.bind(block_y, "blockIdx.y")
-        final.bind(block_x, "blockIdx.x")
+        bind_all(final, {"blockIdx.y": block_y, "blockIdx.x": block_x})
         lanes, threads = 1 if found.axes.size("x") % 4 else 4, self.shares * math.prod(self.groups) * self.threads
         while lanes > 1 and self.tile_y * self.tile_x % (threads * lanes):
             lanes //= 2
@@ -172,7 +171,7 @@ class MatrixTiles:
         """A tile of an operand into shared memory, by all threads; gives how many elements lie together."""
         s = self.s
         width = self.shares * self.deep if k_last else self.tile_x if name == self.x else self.tile_y
-        lanes = fetch_lanes(facts_of(block_named(s, name)), width)
+        lanes = fetch_lanes(facts_of(block_named(s, name)), width, self.product.unit.target)
         s[name].set_scope("shared")
         s[name].compute_at(accumulator, place)
         self._share(s[name], [loop.var for loop in free_loops(s[name])], lanes)
@@ -200,7 +199,7 @@ class WarpTiles(MatrixTiles):
         super().__init__(product, kind, point)
         self.groups, self.each = (point["warps_y"], point["warps_x"]), (point["warp_y"], point["warp_x"])
         self.shares, self.deep = point["shares"], point["step"] * kind.depth
-        self.store = "mma_store_f32" if kind.wide == "float32" else "mma_store_s32"
+        self.store = f"mma_store_{mma.SUMS[kind.wide]}"
 
     def _multiply(self, accumulator: Stage) -> None:
         """The steps of k: operands through shared memory into tiles, and the products of the tiles."""
@@ -257,7 +256,7 @@ class GroupTiles(MatrixTiles):
             (point["tiles_y"] * wgmma.ROWS, point["width"]),
         )
         self.unit, self.deep = (wgmma.ROWS, point["width"]), wgmma.line_depth(kind)
-        self.store = f"wgmma_store_{point['width']}_{'f32' if kind.wide == 'float32' else 's32'}"
+        self.store = f"wgmma_store_{point['width']}_{mma.SUMS[kind.wide]}"
 
     def _multiply(self, accumulator: Stage) -> None:
         """The steps of k: operands into shared memory, and the products of the tiles there."""

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from weft.core.errors import ScheduleError
-from weft.expr.nodes import Var, int_value
+from weft.expr.nodes import Var
 from weft.loop.ir import Block
 from weft.loop.tree import readers
 from weft.ops.attention_fused import (
@@ -46,18 +46,31 @@ from weft.plan.sketch import Columns, Point, Sketch
 from weft.schedule.facts import block_named, extent, facts_of, names_of
 from weft.schedule.schedule import Schedule, Stage
 from weft.targets.base import Target, ThreadFacts
-from weft.targets.gpu.elementwise import (
+from weft.targets.gpu.loops import (
     bind_loop,
+    fetch_lanes,
     fetch_together,
     free_loops,
     fuse_all,
+    long_loops,
     loop_extents,
+    reduce_loops,
     spatial_loops,
     threads_of,
 )
-from weft.targets.gpu.model import ceildiv, model_of, resident_blocks, seconds
-from weft.targets.gpu.product import fetch_lanes
-from weft.targets.gpu.sharing import reduce_loops, unroll_some
+from weft.targets.gpu.model import (
+    LEAST_KEYS,
+    LEAST_PART,
+    LEAST_QUERIES,
+    QUERY_ROWS,
+    UNROLLED_ROWS,
+    UNROLLED_STEPS,
+    ceildiv,
+    model_of,
+    resident_blocks,
+    seconds,
+)
+from weft.targets.gpu.sharing import unroll_some
 
 STAGES = frozenset(
     (QUERIES, KEYS, VALUES, SCORES, MASKED, TOP, GROWN, TOTAL, MIXED, PART, PEAK, SHARE, WHOLE_TOTAL, WHOLE)
@@ -66,19 +79,6 @@ STAGES = frozenset(
 
 KNOBS: dict[str, tuple[int, ...]] = {"rows": (8, 16, 32, 64), "each": (1, 2, 4), "warps": (4, 8)}
 """Queries of a block, keys of a thread at a time, and rows of threads of a block."""
-
-MOST_ROWS = 8
-"""Queries of a thread, at most."""
-
-LEAST_PART = 2
-"""A part has at least so many keys for each element of a value: what parts hand on is about half the scores at most."""
-
-LEAST_QUERIES, LEAST_KEYS = 8, 16
-"""Attention of fewer is a matter of streaming keys and values, which vector products do."""
-
-UNROLLED = 4
-"""Steps of a product that are written out, so that loads are on their way while others are used."""
-
 
 # ------------------------------------------------------------------------------------------------------ what it costs
 
@@ -111,7 +111,7 @@ class Problem:
         return (
             (c["warps"] * self.across <= self.machine.block_threads)
             & (c["rows"] % c["warps"] == 0)
-            & (each_row <= min(MOST_ROWS, self.across))
+            & (each_row <= min(QUERY_ROWS, self.across))
             & (c["part"] % (c["each"] * self.across) == 0)
             & (self._shared(c) <= self.machine.shared_bytes)
         )
@@ -284,7 +284,7 @@ class _Steps:
         accumulator.compute_at(reader, thread, exact=False)
         *own, key = [loop.var for loop in free_loops(accumulator)]
         tile, group, inner = accumulator.split(key, factors=[None, self.each * self.across // 4, 4])
-        group, several = accumulator.split(group, factor=UNROLLED)
+        group, several = accumulator.split(group, factor=UNROLLED_STEPS)
         accumulator.reorder(tile, group, several, inner, *own)
         for loop in (several, inner, *own):
             accumulator.unroll(loop)
@@ -311,7 +311,7 @@ class _Steps:
         *own, element = [loop.var for loop in free_loops(scores)]
         deep = 4 if self.depth % 4 == 0 else 1
         group, inner = scores.split(element, factor=deep)
-        group, several = scores.split(group, factor=UNROLLED if self.depth % (UNROLLED * deep) == 0 else 1)
+        group, several = scores.split(group, factor=UNROLLED_STEPS if self.depth % (UNROLLED_STEPS * deep) == 0 else 1)
         scores.reorder(group, several, inner, *own)
         for loop in (several, inner, *own):
             scores.unroll(loop)
@@ -332,7 +332,7 @@ class _Steps:
         """What a thread reads of a tile in shared memory, in vectors where neighbours are read."""
         copy = self.s.cache_read(name, "local", [reader.name])
         copy.compute_at(reader, place, exact=False)
-        long = [loop.var for loop in free_loops(copy) if (int_value(loop.extent) or 1) > 1]
+        long = long_loops(copy)
         for loop in long[:-1]:
             copy.unroll(loop)
         if long:
@@ -349,7 +349,7 @@ class _Steps:
         stage.compute_at(reader, place, exact=False)
         *_, row, element = [loop.var for loop in free_loops(stage)]
         extents = loop_extents(stage)
-        lanes = fetch_lanes(facts_of(stage.block), extents[element.name])
+        lanes = fetch_lanes(facts_of(stage.block), extents[element.name], self.target)
         fetch_together(stage, [row, element], self.warps, self.across, lanes)
         if stage.name != VALUES:
             stage.storage_align(2, 8, 4)
@@ -363,7 +363,7 @@ class _Steps:
         stage.bind(thread_row, "threadIdx.y")
         stage.bind(thread, "threadIdx.x")
         stage.unroll(inner_row)
-        if loop_extents(stage)[outer.name] <= 8:
+        if loop_extents(stage)[outer.name] <= UNROLLED_ROWS:
             stage.unroll(outer)
 
     def in_parts(self, stage: Stage) -> str:

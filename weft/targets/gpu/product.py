@@ -17,29 +17,28 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from weft.expr.nodes import Cast, Expr, Load, Select, Var, add, floormod, index_expr, int_value, mul
-from weft.expr.simplify import simplify
-from weft.expr.visit import substitute, uses_any, walk
+from weft.expr.nodes import Cast, Expr, Load, Var
+from weft.expr.visit import walk
 from weft.loop.ir import Axis, Store
 from weft.plan.planner import Unit
 from weft.plan.sketch import Point, Sketch
 from weft.schedule.facts import Facts, block_named, extent, facts_of
 from weft.schedule.primitives.matrix import MatrixAxes, matrix_axes, stored_operand
 from weft.schedule.schedule import Schedule, Stage
-from weft.targets.gpu.elementwise import (
+from weft.targets.gpu.loops import (
+    bind_all,
     bind_loop,
+    fetch_lanes,
     fetch_together,
-    flat_index,
     free_loops,
     fuse_all,
+    long_loops,
     loop_extents,
     spatial_loops,
     threads_of,
 )
+from weft.targets.gpu.model import LEAST_DEPTH, LEAST_SIDE
 from weft.targets.gpu.product_cost import KNOBS, Problem
-
-LEAST_SIDE, LEAST_DEPTH = 2, 8
-"""A product narrower than this is no matrix product: its operands stream through a reduction."""
 
 
 @dataclass(frozen=True)
@@ -197,11 +196,10 @@ class RegisterTiles:
         final.reorder(block_y, block_x, virtual_y, virtual_x, thread_y, thread_x, inner_y, inner_x)
         if batch:
             final.bind(fuse_all(final, batch), "blockIdx.z")
-        for loop, tag in (
-            (block_y, "blockIdx.y"), (block_x, "blockIdx.x"), (virtual_y, "vthread"), (virtual_x, "vthread"),
-            (thread_y, "threadIdx.y"), (thread_x, "threadIdx.x"),
-        ):  # fmt: skip
-            final.bind(loop, tag)
+        bind_all(final, {"blockIdx.y": block_y, "blockIdx.x": block_x})
+        for virtual in (virtual_y, virtual_x):
+            final.bind(virtual, "vthread")
+        bind_all(final, {"threadIdx.y": thread_y, "threadIdx.x": thread_x})
         self._write_out(final, inner_y, inner_x)
         return thread_x
 
@@ -247,7 +245,8 @@ class RegisterTiles:
     def _fetch(self, total: Stage, name: str, step: Var, side: str, k_last: bool) -> None:
         """A tile of an operand into shared memory, by all threads."""
         s, point = self.s, self.point
-        lanes = fetch_lanes(facts_of(block_named(s, name)), point["tile_k"] if k_last else point[f"tile_{side}"])
+        width = point["tile_k"] if k_last else point[f"tile_{side}"]
+        lanes = fetch_lanes(facts_of(block_named(s, name)), width, self.product.unit.target)
         s[name].set_scope("shared")
         s[name].compute_at(total, step)
         rows, columns = point["tile_y"] // point["each_y"], point["tile_x"] // point["each_x"]
@@ -257,7 +256,7 @@ class RegisterTiles:
             s[name].storage_align(1, 2 * start, start)
 
     def _into_registers(self, registers: Stage) -> None:
-        long = [loop.var for loop in free_loops(registers) if (int_value(loop.extent) or 1) > 1]
+        long = long_loops(registers)
         for loop in long[:-1]:
             registers.unroll(loop)
         if long:
@@ -307,45 +306,3 @@ def sum_parts(found: Product) -> None:
     total.set_scope("local")
     total.compute_at(stage, stage.loops[-1])
     total.unroll(free_loops(total)[-1].var)
-
-
-def fetch_lanes(facts: Facts, length: int) -> int:
-    """Elements that a thread fetches at a time: neighbours in memory, from a multiple of their number on."""
-    store = facts.store
-    if store is None or not facts.spatial:
-        return 1
-    last = facts.spatial[-1]
-    value, tests = store.value, []
-    while isinstance(value, Select):
-        tests += [value.condition] if uses_any(value.condition, {last.var}) else []
-        value = value.then
-    if not isinstance(value, Load) or facts.step(value, last.var) != 1:
-        return 1
-    lanes = 16 // value.buffer.dtype.bytes
-    while lanes > 1 and (
-        length % lanes
-        or extent(last) % lanes
-        or not _aligned(facts, value, last.var, lanes)
-        or not all(_is_common(facts, test, last.var, lanes) for test in tests)
-    ):
-        lanes //= 2
-    return lanes
-
-
-def _is_common(facts: Facts, test: Expr, last: Var, lanes: int) -> bool:
-    """Whether a test has the same result for `lanes` neighbours along the last axis, from a multiple on."""
-    group, lane = Var("group"), Var("lane")
-    axis = next(a for a in facts.spatial if a.var is last)
-    ranges = facts.ranges.with_loop(group, index_expr(max(1, extent(axis) // lanes)))
-    ranges = ranges.with_loop(lane, index_expr(lanes))
-    place = add(mul(group, index_expr(lanes)), lane)
-    return not uses_any(simplify(substitute(test, {last: place}), ranges), {lane})
-
-
-def _aligned(facts: Facts, load: Load, last: Var, lanes: int) -> bool:
-    """Whether a load starts at a multiple of `lanes` elements wherever the last axis does."""
-    group = Var("group")
-    flat = flat_index(load, {last: mul(group, index_expr(lanes))})
-    axis = next(a for a in facts.spatial if a.var is last)
-    ranges = facts.ranges.with_loop(group, index_expr(max(1, extent(axis) // lanes)))
-    return int_value(simplify(floormod(flat, index_expr(lanes)), ranges)) == 0

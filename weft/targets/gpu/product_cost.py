@@ -13,7 +13,16 @@ import numpy as np
 
 from weft.plan.sketch import Columns
 from weft.targets.base import ThreadFacts
-from weft.targets.gpu.model import ceildiv, model_of, resident_blocks, seconds
+from weft.targets.gpu.model import (
+    LEAST_TILE,
+    PART_BLOCKS,
+    PART_STEPS,
+    PRODUCT_THREADS,
+    ceildiv,
+    model_of,
+    resident_blocks,
+    seconds,
+)
 
 KNOBS: dict[str, tuple[int, ...]] = {
     "tile_x": (16, 32, 64, 128),
@@ -25,8 +34,6 @@ KNOBS: dict[str, tuple[int, ...]] = {
     "stages": (1, 3),
 }
 """`each` is what one thread computes: x and y of its own. `parts` are the sums of split-K."""
-MOST_THREADS = 256
-"""Threads of a block."""
 
 
 @dataclass(frozen=True)
@@ -50,15 +57,15 @@ class Problem:
         staged = machine.has_async_copy & (steps >= 3)
         shared = c["stages"] * c["tile_k"] * (c["tile_x"] + c["tile_y"] + 16) * self.bytes
         blocks = self._blocks(c)
-        few = (steps >= 4 * c["parts"]) & (blocks * c["parts"] <= 8 * machine.multiprocessors)
+        few = (steps >= PART_STEPS * c["parts"]) & (blocks * c["parts"] <= PART_BLOCKS * machine.multiprocessors)
         return (
             (c["tile_x"] <= 2 * self.x)
             & (c["tile_y"] <= 2 * self.y)
             & ((c["tile_k"] <= self.k) | (c["tile_k"] == KNOBS["tile_k"][0]))
-            & (each_x * each_y >= 8)
+            & (each_x * each_y >= LEAST_TILE)
             & ((each_x < 8) | (each_y > 2))
             & (threads >= 2 * machine.warp)
-            & (threads <= min(MOST_THREADS, machine.block_threads))
+            & (threads <= min(PRODUCT_THREADS, machine.block_threads))
             & (c["stages"] == np.where(staged, 3, 1))
             & (shared <= machine.shared_bytes)
             & ((c["parts"] == 1) | few)
