@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from weft.expr.nodes import Cast, Expr, Load, Var
+from weft.expr.nodes import Buffer, Cast, Expr, Load, Var
 from weft.expr.visit import walk
 from weft.loop.ir import Axis, Store
 from weft.plan.planner import Unit
@@ -157,39 +157,78 @@ def in_matrix_form(found: Product, tile: Sequence[int], parts: int, **turns: boo
     return made
 
 
-class RegisterTiles:
-    """Applies one point of the sketch."""
+class Tiles:
+    """Applies one point of a sketch: a tile of the result for each block, its accumulators in registers."""
+
+    scope: str
+    """The registers that hold accumulators."""
+    tile: tuple[int, int, int]
+    """x, y and k of a block's tile, for one of its shares."""
+    shares: int = 1
+    """Groups of threads that take turns along k; their accumulators are added up in shared memory."""
 
     def __init__(self, product: Product, point: Point) -> None:
         self.product, self.point, self.s = product, point, product.unit.schedule
-        self.in_parts = point["parts"] > 1
 
     def run(self) -> None:
         """The whole schedule of the product."""
-        point = self.point
-        tile = (point["tile_x"], point["tile_y"], point["tile_k"])
-        self.x, self.y, self.total = in_matrix_form(self.product, tile, point["parts"])
-        final = self._final()
-        self._accumulate(final, self._tile(final))
-        if self.in_parts:
+        self.x, self.y, self.total = self._form()
+        self.multiply(self._final())
+        if self.point["parts"] > 1:
             sum_parts(self.product)
 
-    def _final(self) -> Stage:
-        """The block that writes the tile out: the epilogue, the product's own copy, or the parts."""
-        if self.in_parts:
-            return self.s[self.total]
-        epilogue = self.product.unit.epilogue
-        if epilogue is None:
-            return self.s[self.product.name]
-        self.s[self.product.name].compute_inline()
-        return self.s[epilogue.name]
+    def _form(self) -> list[str]:
+        """The product in its form; gives the stages X, Y and the sum."""
+        return in_matrix_form(self.product, self.tile, self.point["parts"])
 
-    def _tile(self, final: Stage) -> Var:
-        """Cuts the final block into blocks, virtual threads and threads; gives the loop of the innermost thread."""
-        if self.in_parts:
-            self.local = self.s.cache_write(self.s[self.total].block.writes[0].buffer, "local")
-        batch, y, x = axis_loops(self.product, final, self.in_parts)
+    def multiply(self, final: Stage) -> None:
+        """The tiles of the block that writes the result, and in them the steps of k."""
+        raise NotImplementedError
+
+    def _final(self) -> Stage:
+        """The block that writes a tile out: the epilogue, the product's own copy, or the parts."""
+        s, epilogue = self.s, self.product.unit.epilogue
+        self.accumulator = self.total
+        if self.point["parts"] > 1:
+            self.accumulator = s.cache_write(self._buffer(self.total), self.scope).name
+            return s[self.total]
+        final = s[self.product.name]
+        if epilogue is not None:
+            if self.shares == 1:
+                final.compute_inline()
+            final = s[epilogue.name]
+        elif self.shares > 1:
+            s.cache_write(final.block.writes[0].buffer, "local")
+        return final
+
+    def _loops(self, final: Stage) -> tuple[list[Var], list[Var], list[Var]]:
+        """The loops of the final block, over batch, y and x, in this order."""
+        batch, y, x = axis_loops(self.product, final, self.point["parts"] > 1)
         final.reorder(*batch, *y, *x)
+        return batch, y, x
+
+    def _buffer(self, name: str) -> Buffer:
+        return block_named(self.s, name).writes[0].buffer
+
+    def _ahead(self, accumulator: Stage, step: Var) -> None:
+        """The next steps are fetched while this one is multiplied, where there are stages for it."""
+        if self.point["stages"] > 1:
+            accumulator.annotate("pipeline_stages", self.point["stages"], step)
+            accumulator.annotate("async_copy", True, step)
+
+
+class RegisterTiles(Tiles):
+    """Products by multiply-adds: a register tile for each thread."""
+
+    scope = "local"
+
+    def __init__(self, product: Product, point: Point) -> None:
+        super().__init__(product, point)
+        self.tile = point["tile_x"], point["tile_y"], point["tile_k"]
+
+    def multiply(self, final: Stage) -> None:
+        """Blocks, virtual threads and threads, and the product of a thread's own tile."""
+        batch, y, x = self._loops(final)
         flat_y, flat_x = fuse_all(final, y), fuse_all(final, x)
         block_y, virtual_y, thread_y, inner_y = final.split(flat_y, factors=self._factors("y"))
         block_x, virtual_x, thread_x, inner_x = final.split(flat_x, factors=self._factors("x"))
@@ -201,7 +240,7 @@ class RegisterTiles:
             final.bind(virtual, "vthread")
         bind_all(final, {"threadIdx.y": thread_y, "threadIdx.x": thread_x})
         self._write_out(final, inner_y, inner_x)
-        return thread_x
+        self._accumulate(final, thread_x)
 
     def _factors(self, side: str) -> list[int | None]:
         point = self.point
@@ -220,10 +259,8 @@ class RegisterTiles:
     def _accumulate(self, final: Stage, thread: Var) -> None:
         """The accumulators in registers, the operands through shared memory and registers."""
         s, point = self.s, self.point
-        if self.in_parts:
-            total = self.local
-        else:
-            total = s[self.total]
+        total = s[self.accumulator]
+        if point["parts"] == 1:
             total.set_scope("local")
         total.compute_at(final, thread, exact=False)
         loops = free_loops(total)
@@ -238,9 +275,7 @@ class RegisterTiles:
             registers = s.cache_read(name, "local", [total.name])
             registers.compute_at(total, group if k_last else inner)
             self._into_registers(registers)
-        if point["stages"] > 1:
-            total.annotate("pipeline_stages", point["stages"], outer)
-            total.annotate("async_copy", True, outer)
+        self._ahead(total, outer)
 
     def _fetch(self, total: Stage, name: str, step: Var, side: str, k_last: bool) -> None:
         """A tile of an operand into shared memory, by all threads."""
