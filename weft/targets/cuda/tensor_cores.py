@@ -35,7 +35,7 @@ from weft.targets.cuda.swizzle import LINE
 from weft.targets.cuda.tiles import GroupTiles, MatrixTiles, WarpTiles
 from weft.targets.cuda.turning import turn_operands
 from weft.targets.gpu.loops import threads_of
-from weft.targets.gpu.model import PART_STEPS, ceildiv, model_of, resident_blocks, seconds
+from weft.targets.gpu.model import BEYOND, PART_STEPS, ceildiv, model_of, resident_blocks, seconds
 from weft.targets.gpu.product import Product, find_product
 
 WARP_KNOBS: dict[str, tuple[int, ...]] = {
@@ -150,9 +150,9 @@ class Warps(Problem):
         whole = (c["warps_y"] == 1) & (c["step"] * TILE_BYTES == LINE) & (c["warp_x"] * c["warp_y"] >= 32 * shares)
         return (
             (c["warps_x"] * c["warps_y"] <= fit.MOST_WARPS)
-            & (tile_y < 2 * max(self.y, 16))
-            & (tile_x < 2 * max(self.x, 16))
-            & (c["step"] * self.kind.depth < 2 * self.k)
+            & (tile_y < BEYOND * max(self.y, 16))
+            & (tile_x < BEYOND * max(self.x, 16))
+            & (c["step"] * self.kind.depth < BEYOND * self.k)
             & (c["stages"] <= np.maximum(2, steps))
             & (self._shared(c) <= self.machine.shared_bytes)
             & ((parts == 1) | (split & (shares == 1)))
@@ -200,8 +200,8 @@ class Groups(Problem):
         split = self.blocks(tile_y, tile_x) * self.batch * parts <= fit.GROUP_PART_BLOCKS * self.machine.multiprocessors
         return (
             (self.k >= deep)
-            & (tile_y < 2 * self.y)
-            & (tile_x < 2 * self.x)
+            & (tile_y < BEYOND * self.y)
+            & (tile_x < BEYOND * self.x)
             & ((c["tiles_y"] == 1) | (c["groups_x"] == 1))
             & (held // 2 <= fit.MOST_ACCUMULATORS)
             & ((c["groups_x"] * c["groups_y"] <= 2) | (held <= 128))  # 512 threads have 128 registers each

@@ -14,6 +14,7 @@ from weft.schedule.schedule import Stage
 from weft.targets.cuda import mma, wgmma
 from weft.targets.cuda.swizzle import line_elements
 from weft.targets.gpu.loops import bind_all, fetch_lanes, free_loops, fuse_all
+from weft.targets.gpu.model import FLOATS
 from weft.targets.gpu.product import Product, Tiles, in_matrix_form
 
 
@@ -49,7 +50,8 @@ class MatrixTiles(Tiles):
         if batch:
             final.bind(fuse_all(final, batch), "blockIdx.z")
         bind_all(final, {"blockIdx.y": block_y, "blockIdx.x": block_x})
-        lanes, threads = 1 if found.axes.size("x") % 4 else 4, self.shares * math.prod(self.groups) * self.threads
+        threads = self.shares * math.prod(self.groups) * self.threads
+        lanes = 1 if found.axes.size("x") % FLOATS else FLOATS
         while lanes > 1 and tile_y * tile_x % (threads * lanes):
             lanes //= 2
         innermost = self._share(final, [inner_y, inner_x], lanes)
@@ -227,6 +229,5 @@ class GroupTiles(MatrixTiles):
         x_last, y_last = self.product.k_last
         for name, k_last in ((self.y, y_last), (self.x, x_last)):
             self._arrange(name, self._fetch(accumulator, name, outer, bool(k_last)))
-        accumulator.annotate("pipeline_lag", 1, outer)
-        self._ahead(accumulator, outer)
+        self._ahead(accumulator, outer, lag=1)
         accumulator.tensorize(inner_y, wgmma.dot_name(self.kind, not y_last, bool(x_last), self.point["width"]))

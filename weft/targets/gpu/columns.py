@@ -20,6 +20,7 @@ from weft.plan.contraction import load_bytes
 from weft.schedule.facts import Facts
 from weft.schedule.schedule import Stage
 from weft.targets.base import Target
+from weft.targets.gpu import model
 from weft.targets.gpu.loops import (
     free_loops,
     fuse_all,
@@ -29,7 +30,6 @@ from weft.targets.gpu.loops import (
     threads_of,
     whole_vectors,
 )
-from weft.targets.gpu.model import FILLED, LEAST_LINE_BYTES, LEAST_SHARE, LINE_BYTES, LOADED_VALUES, SHARE_THREADS
 from weft.targets.gpu.sharing import divisor_below, load_vectors
 
 
@@ -44,7 +44,7 @@ class Columns:
     @property
     def together(self) -> int:
         """How many vectors of a thread are on their way together, at most."""
-        return LOADED_VALUES // self.lanes
+        return model.LOADED_VALUES // self.lanes
 
 
 def choose_columns(facts: Facts, target: Target) -> Columns | None:
@@ -53,13 +53,12 @@ def choose_columns(facts: Facts, target: Target) -> Columns | None:
     if lanes < 2:
         return None
     machine = threads_of(target)
-    across = max(1, LINE_BYTES // machine.vector_bytes)
-    while across * machine.vector_bytes > LEAST_LINE_BYTES and facts.points // (across * lanes) < int(
-        machine.multiprocessors * FILLED
-    ):
+    across = max(1, model.LINE_BYTES // machine.vector_bytes)
+    enough = int(machine.multiprocessors * model.FILLED)
+    while across * machine.vector_bytes > model.LEAST_LINE_BYTES and facts.points // (across * lanes) < enough:
         across //= 2
-    share = _share(facts.depth, min(SHARE_THREADS, machine.block_threads) // across, LOADED_VALUES // lanes)
-    return Columns(across, lanes, share) if share >= LEAST_SHARE else None
+    share = _share(facts.depth, min(model.SHARE_THREADS, machine.block_threads) // across, model.LOADED_VALUES // lanes)
+    return Columns(across, lanes, share) if share >= model.LEAST_SHARE else None
 
 
 def main_load(facts: Facts) -> Load | None:

@@ -138,8 +138,10 @@ PRODUCT_THREADS = 256
 """Threads of a block of a product in registers, at most."""
 PART_STEPS, PART_BLOCKS = 4, 8
 """Steps of k that each part of split-K has at least, and blocks of a multiprocessor that it may make."""
-LEAST_TILE = 8
-"""Accumulators of a thread, at least."""
+LEAST_TILE, FLAT_TILE, LEAST_WARPS = 8, (8, 2), 2
+"""Accumulators of a thread, at least; a tile so long and so narrow loads too much; warps of a block, at least."""
+BEYOND = 2
+"""Tiles are at most so many times as long as what they cover."""
 QUERY_ROWS, LEAST_PART, LEAST_QUERIES, LEAST_KEYS, UNROLLED_STEPS = 8, 2, 8, 16, 4
 """Attention: queries of a thread at most; keys of a part for each element of a value, at least, so that parts hand on
 about half the scores at most; fewer queries or keys are a matter of streaming, which vector products do; steps of a
@@ -147,6 +149,12 @@ product that are written out, so that loads are on their way while others are us
 
 # -------------------------------------------------------------------------------------------- facts of any such machine
 
+FLOATS = 4
+"""Elements of float32 in the widest load from shared memory, which register tiles are made of."""
+BANKS = 32
+"""Words that shared memory gives in a cycle, and threads that ask for them together."""
+MOST_REGISTERS = 255
+"""Registers of a thread."""
 MOST_BLOCKS = 32
 """Blocks that a multiprocessor holds, at most."""
 BLOCK_SHARED = 1024

@@ -37,7 +37,7 @@ from weft.targets.gpu.loops import (
     spatial_loops,
     threads_of,
 )
-from weft.targets.gpu.model import LEAST_DEPTH, LEAST_SIDE
+from weft.targets.gpu.model import FLOATS, LEAST_DEPTH, LEAST_SIDE
 from weft.targets.gpu.product_cost import KNOBS, Problem
 
 
@@ -118,19 +118,17 @@ def _fetch_kind(found: Product, operand: Expr, side: str) -> str:
     """How the elements of an operand are fetched: in vectors, one by one, or at indices worked out for each."""
     operand = stored_operand(operand)
     if side == "y" and found.packed is not None:
-        return "vector" if found.axes.size("y") % 4 == 0 else "plain"
+        return "vector" if found.axes.size("y") % FLOATS == 0 else "plain"
     if not isinstance(operand, Load):
         return "gather"
-    facts = found.unit.facts
-    last = found.axes.k if found.k_last[side == "y"] else getattr(found.axes, side)
-    sizes = [extent(axis) for axis in last if extent(axis) > 1]
-    steps = [facts.step(operand, axis.var) for axis in last if extent(axis) > 1]
-    if not sizes or steps[-1] != 1:
+    facts, along = found.unit.facts, "k" if found.k_last[side == "y"] else side
+    axes = [axis for axis in getattr(found.axes, along) if extent(axis) > 1]
+    steps = [facts.step(operand, axis.var) for axis in axes]
+    if not axes or steps[-1] != 1 or found.axes.size(along) % FLOATS:
         return "plain"
-    together = all(a == b * size for a, b, size in zip(steps, steps[1:], sizes[1:]) if a is not None and b is not None)
-    return (
-        "vector" if together and found.axes.size(side if not found.k_last[side == "y"] else "k") % 4 == 0 else "plain"
-    )
+    pairs = zip(steps, steps[1:], axes[1:])
+    together = all(a == b * extent(axis) for a, b, axis in pairs if a is not None and b is not None)
+    return "vector" if together else "plain"
 
 
 def _k_order(axes: MatrixAxes, packed: Load | None) -> tuple[int, ...]:
@@ -210,10 +208,12 @@ class Tiles:
     def _buffer(self, name: str) -> Buffer:
         return block_named(self.s, name).writes[0].buffer
 
-    def _ahead(self, accumulator: Stage, step: Var) -> None:
-        """The next steps are fetched while this one is multiplied, where there are stages for it."""
+    def _ahead(self, accumulator: Stage, step: Var, lag: int = 0) -> None:
+        """The next steps are fetched while this one is multiplied; `lag` steps more may still read their operands."""
         if self.point["stages"] > 1:
             accumulator.annotate("pipeline_stages", self.point["stages"], step)
+            if lag:
+                accumulator.annotate("pipeline_lag", lag, step)
             accumulator.annotate("async_copy", True, step)
 
 
@@ -244,7 +244,7 @@ class RegisterTiles(Tiles):
 
     def _factors(self, side: str) -> list[int | None]:
         point = self.point
-        inner = min(4, point[f"each_{side}"])
+        inner = min(FLOATS, point[f"each_{side}"])
         virtual = point[f"each_{side}"] // inner
         return [None, virtual, point[f"tile_{side}"] // point[f"each_{side}"], inner]
 
@@ -266,7 +266,7 @@ class RegisterTiles(Tiles):
         loops = free_loops(total)
         k = loops[-1].var
         outer, inner = total.split(k, factor=point["tile_k"])
-        group, inner = total.split(inner, factor=4 if any(self.product.k_last) else 1)
+        group, inner = total.split(inner, factor=FLOATS if any(self.product.k_last) else 1)
         total.reorder(outer, group, inner, *[loop.var for loop in loops[:-1]])
         for loop in (group, inner, *[loop.var for loop in loops[:-1]]):
             total.unroll(loop)
@@ -287,7 +287,7 @@ class RegisterTiles(Tiles):
         rows, columns = point["tile_y"] // point["each_y"], point["tile_x"] // point["each_x"]
         fetch_together(s[name], [loop.var for loop in free_loops(s[name])], rows, columns, lanes)
         if k_last:
-            start = max(4, lanes)  # rows begin where a fetch may
+            start = max(FLOATS, lanes)  # rows begin where a fetch may
             s[name].storage_align(1, 2 * start, start)
 
     def _into_registers(self, registers: Stage) -> None:
