@@ -40,11 +40,6 @@ def _first(schedule: Schedule, target: Target, done: set[str]) -> None:
     schedule_steps(schedule, target)
 
 
-def _flat(unit: Unit) -> bool:
-    """Any block: all that may run at once, divided among threads."""
-    return bind_flat(unit.schedule[unit.facts.block.name], unit.target)
-
-
 def _plain(unit: Unit) -> None:
     """The least that always works for a block on its own."""
     name = unit.facts.block.name
@@ -67,7 +62,7 @@ FAMILIES = Families(
         elementwise.match_transposition,
         elementwise.match,
     ),
-    rest=(_flat,),
+    rest=(),
     plain=_plain,
     first=_first,
     is_scheduled=_is_bound,

@@ -83,8 +83,8 @@ class _Found:
             else:
                 apply(point)
 
-        together, lanes, parts = int(not self.is_alone), powers(rule["lanes"]), {1, rule["parts"]}
-        return by_rule(name, self.unit, rule, in_parts, together, is_scattered, lanes=lanes, parts=tuple(parts))
+        together, lanes, parts = int(not self.is_alone), powers(rule["lanes"]), sorted({1, rule["parts"]})
+        return by_rule(name, self.unit, rule, in_parts, together, is_scattered, lanes=lanes, parts=parts)
 
 
 def _shared(unit: Unit) -> _Found | None:
@@ -206,29 +206,26 @@ def match_columns(unit: Unit) -> Sketch | None:
     machine = threads_of(target)
     wanted = machine.multiprocessors * model.COLUMN_THREADS
     share = min(max(1, wanted // max(1, facts.points)), facts.depth // model.COLUMN_DEPTH, model.MOST_SHARE)
-    rule = {"threads": min(machine.warp, model.LEAST_BLOCK), "rows": power_of_two(share), "lanes": 1, "parts": 1}
-    each = found.is_alone and (rule["rows"] < 2 or facts.store is None)
-    if found.is_alone and not each and facts.points * rule["rows"] < machine.multiprocessors * model.PARTED_THREADS:
-        deep = facts.depth // (rule["rows"] * model.COLUMN_PART)
-        rule["parts"] = power_of_two(max(1, min(wanted // (facts.points * rule["rows"]), deep)))
-    columns = None if each else choose_columns(facts, target)
-    if each:
-        rule |= {"threads": block_size(facts.points, machine), "rows": 1}
-    elif columns is not None:
+    rows = 1 if facts.store is None else power_of_two(share)
+    rule = {"threads": min(machine.warp, model.LEAST_BLOCK), "rows": rows, "lanes": 1, "parts": 1}
+    columns = None if rows == 1 and found.is_alone else choose_columns(facts, target)
+    if columns is not None:
         rule |= {"threads": columns.across, "rows": columns.share, "lanes": columns.lanes}
+    elif rows == 1:
+        rule["threads"] = block_size(facts.points, machine)
+    if rows > 1 and found.is_alone and facts.points * rows < machine.multiprocessors * model.PARTED_THREADS:
+        deep = facts.depth // (rows * model.COLUMN_PART)
+        rule["parts"] = power_of_two(max(1, min(wanted // (facts.points * rows), deep)))
+    return found.sketch("column reduction", rule, lambda point: _apply_columns(found, point), is_scattered)
 
-    def apply(point: Point) -> None:
-        _apply_columns(found, point, each)
 
-    return found.sketch("column reduction", rule, apply, is_scattered)
-
-
-def _apply_columns(found: _Found, point: Point, each: bool) -> None:
+def _apply_columns(found: _Found, point: Point) -> None:
     """Columns are neighbouring threads of a block, or vectors of these."""
     target, lanes = found.unit.target, point["lanes"]
+    is_shared = lanes > 1 or point["rows"] > 1
 
     def bind(stage: Stage, flat: Var) -> Var:
-        if each:
+        if not is_shared:
             return bind_loop(stage, flat, target, point["threads"])
         block, thread, *vector = stage.split(flat, factors=[None, point["threads"], *([lanes] if lanes > 1 else [])])
         bind_all(stage, {"blockIdx.x": block, "threadIdx.x": thread})
@@ -239,7 +236,7 @@ def _apply_columns(found: _Found, point: Point, each: bool) -> None:
     made = found.attach(bind, "local")
     if lanes > 1:
         share_columns(made, Columns(point["threads"], lanes, point["rows"]))
-    elif not each:
+    elif is_shared:
         cross_threads(made, point["rows"], "threadIdx.y")
 
 
