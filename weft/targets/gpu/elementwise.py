@@ -20,13 +20,13 @@ from weft.targets.gpu import model
 from weft.targets.gpu.loops import (
     bind_all,
     bind_loop,
-    block_size,
     free_loops,
     fuse_all,
     kinds_of,
     long_loops,
     loops_of_step,
     spatial_loops,
+    threads_for,
     threads_of,
     whole_vectors,
 )
@@ -112,7 +112,7 @@ def match(unit: Unit) -> Sketch | None:
         lanes //= 2
     rule = {"lanes": lanes, "copies": _copies(unit, facts.points // lanes) if lanes > 1 else 1}
     threads = min(model.BLOCK, machine.block_threads)
-    rule["threads"] = threads if rule["copies"] > 1 else block_size(facts.points // lanes, machine)
+    rule["threads"] = threads if rule["copies"] > 1 else threads_for(facts.spatial, machine, lanes)
     return by_rule(
         "elementwise", unit, rule, lambda point: _apply(unit, point), is_scattered=_turned_load(facts) is not None,
         lanes=powers(most), copies=powers(rule["copies"]),

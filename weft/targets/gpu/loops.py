@@ -5,6 +5,7 @@ Every schedule of this folder is written with these; they choose nothing but how
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from weft.expr.nodes import Expr, Load, Select, Var, add, floormod, index_expr, int_value, mul
@@ -96,6 +97,12 @@ def bind_loop(stage: Stage, loop: Var, target: Target, threads: int | None = Non
     block, thread = stage.split(loop, factor=threads)
     bind_all(stage, {"blockIdx.x": block, "threadIdx.x": thread})
     return thread
+
+
+def threads_for(axes: Sequence[Axis], machine: ThreadFacts, lanes: int = 1) -> int:
+    """Threads of a block for vectors along axes; one where an extent is known only when it runs: no test at the end."""
+    known = all(int_value(axis.extent) is not None for axis in axes)
+    return block_size(math.prod(extent(axis) for axis in axes) // lanes if known else 1, machine)
 
 
 def block_size(count: int, machine: ThreadFacts) -> int:

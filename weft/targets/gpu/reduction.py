@@ -24,12 +24,12 @@ from weft.targets.gpu.elementwise import bind_flat, by_rule, powers
 from weft.targets.gpu.loops import (
     bind_all,
     bind_loop,
-    block_size,
     free_loops,
     fuse_all,
     power_of_two,
     reduce_loops,
     spatial_loops,
+    threads_for,
     threads_of,
     whole_vectors,
 )
@@ -212,7 +212,7 @@ def match_columns(unit: Unit) -> Sketch | None:
     if columns is not None:
         rule |= {"threads": columns.across, "rows": columns.share, "lanes": columns.lanes}
     elif rows == 1:
-        rule["threads"] = block_size(facts.points, machine)
+        rule["threads"] = threads_for(facts.spatial, machine)
     if rows > 1 and found.is_alone and facts.points * rows < machine.multiprocessors * model.PARTED_THREADS:
         deep = facts.depth // (rows * model.COLUMN_PART)
         rule["parts"] = power_of_two(max(1, min(wanted // (facts.points * rows), deep)))
@@ -248,7 +248,7 @@ def match_with_reductions(unit: Unit) -> Sketch | None:
     makers = _makers(unit)
     if not makers or len(makers) == 1 and _is_worth_sharing(makers[0], unit.target):
         return None
-    rule = {"threads": block_size(unit.facts.points, threads_of(unit.target))}
+    rule = {"threads": threads_for(unit.facts.spatial, threads_of(unit.target))}
 
     def apply(point: Point) -> None:
         s, stage = unit.schedule, unit.schedule[unit.facts.block.name]

@@ -23,12 +23,12 @@ from weft.targets.gpu import model
 from weft.targets.gpu.elementwise import by_rule, powers, vector_lanes
 from weft.targets.gpu.loops import (
     bind_loop,
-    block_size,
     free_loops,
     fuse_all,
     long_loops,
     loop_extents,
     spatial_loops,
+    threads_for,
     threads_of,
     whole_vectors,
 )
@@ -220,7 +220,8 @@ def match_threads(unit: Unit) -> Sketch | None:
     rows = _rows(unit)
     if rows is None:
         return None
-    rule = {"threads": block_size(rows.count, threads_of(unit.target))}
+    across = [axis for axis in unit.facts.block.axes if axis.var in rows.row]
+    rule = {"threads": threads_for(across, threads_of(unit.target))}
     is_scattered = rows.length >= model.LEAST_ROW and rows.runs_along()
     return by_rule("rows by threads", unit, rule, lambda p: _thread_each(rows, p), len(rows.stages), is_scattered)
 
