@@ -17,6 +17,8 @@ an entry point in the group "weft.targets". docs/add-a-target.md builds one from
 
 from __future__ import annotations
 
+import functools
+import importlib
 import inspect
 import logging
 import time
@@ -49,6 +51,19 @@ class Scope:
     slot_bytes: int = 0
     threads: int = 0
     """How many threads hold a slot together; 0: those of a warp."""
+
+
+def later(path: str) -> Callable[..., Any]:
+    """The function "module:name" for a manifest, imported when it is called.
+
+    Manifests are read whenever any target is looked for: what they name is imported by those who use it.
+    """
+    return functools.partial(_imported, path)
+
+
+def _imported(path: str, *arguments: Any) -> Any:
+    module, _, name = path.partition(":")
+    return getattr(importlib.import_module(module), name)(*arguments)
 
 
 def plain_scopes(*names: str) -> dict[str, Scope]:
@@ -413,7 +428,7 @@ class Algorithms:
 class TargetSpec:
     """The manifest of a kind of machine: all that the compiler asks of it. Checked when it is made.
 
-    Functions may import what they need when they are called: a manifest is read whenever any target is looked for.
+    A manifest is read whenever any target is looked for: functions in other files stand in it by `later`.
     """
 
     kind: str = _GIVEN
