@@ -182,7 +182,7 @@ print([name for name in sys.modules if name.startswith("weft.targets.")])
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, timeout=120)
     loaded = set(ast.literal_eval(done.stdout))
     heavy = {
-        f"weft.targets.{name}" for name in ("cpu.default", "cuda.default", "cuda.device", "gpu.default", "cpu.amx")
+        f"weft.targets.{name}" for name in ("cpu.families", "cuda.families", "cuda.device", "gpu.families", "cpu.amx")
     }
     assert done.returncode == 0 and "weft.targets.cpu.parse" in loaded and not heavy & loaded, done.stderr
 

@@ -12,7 +12,7 @@ from weft import te
 from weft.builder import with_arguments
 from weft.executor.kernels import lift_packing
 from weft.expr.nodes import Buffer, int_value
-from weft.targets.cpu.default import default_schedule
+from weft.targets.cpu.families import default_schedule
 from weft.targets.registry import find_target
 
 RANDOM = np.random.default_rng(0)

@@ -28,9 +28,7 @@ from weft.ops.convolution_window import Pads, Window
 from weft.ops.convolution_winograd import DOMAIN, MOST_SPREAD, NAME, direct_weight, transform_weight, winograd_arrays
 from weft.ops.fixed_weights import fix, may_fix
 from weft.targets.base import Target
-from weft.targets.cpu import amx
 from weft.targets.cpu.model import TRANSFORM_CYCLES, overlapped
-from weft.targets.cpu.sketches import attention_amx
 from weft.targets.cpu.sketches.attention import padded
 from weft.targets.cpu.sketches.winograd import register_share
 
@@ -103,9 +101,7 @@ def attention_proposer(target: Target) -> Callable[[Sequence[int], str], Sequenc
         found = Sizes(*sizes)
         if lanes < 4 or found.queries < LEAST_QUERIES or found.keys < lanes or found.size < 4:
             return None
-        if dtype == "bfloat16" and amx.available(target):
-            return attention_amx.padded(found, target)
-        return padded(found, target, lanes)  # without matrix instructions the products stay float32
+        return padded(found, target, dtype)
 
     return propose
 

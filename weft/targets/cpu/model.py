@@ -23,6 +23,7 @@ from weft.plan.planner import Unit
 from weft.plan.sketch import Point, Sketch, around_rule
 from weft.targets.base import Target
 from weft.targets.cpu.machine import Core, core_of, seconds
+from weft.targets.cpu.microkernels import VECTOR, MicroKernel
 
 SHARES = {
     "matmul": 0.9, "matmul_dot": 0.7, "matmul_amx": 0.5, "convolution": 0.93, "conv_dot": 0.6, "conv_amx": 0.4,
@@ -62,22 +63,48 @@ TRANSFORM_CYCLES = 8.0
 OVERLAP = 0.4
 """The part of the shorter of computing and streaming that does not hide behind the longer."""
 
-DOT_GROUP, TILE_PRODUCTS = 4, 512
-"""Products of bytes in a lane of a dot product; multiply-adds of bfloat16 that a matrix unit does in a cycle, a fact of
-AMX (16 × 16 × 32 in 16 cycles); bytes are twice as many."""
-
-
 PADDING_SAVES = 0.2
 """The share of the time that padded channels must save, by estimate. One measurement stands behind it: 24 channels at
 80 × 80 were to save 19 %, and took 20 % longer on an Emerald Rapids."""
 
 
-def product_rate(name: str, unit: Unit) -> float:
-    """Multiply-adds that a core can do in a cycle with the instructions of a family."""
-    if name.endswith("amx"):
-        return float(TILE_PRODUCTS * 2 // max(unit.facts.loads[0].buffer.dtype.bytes, 1))
-    lanes = int(unit.target.lanes(unit.facts.target.dtype)) * (DOT_GROUP if name.endswith("dot") else 1)
-    return core_of(unit.target).multiply_adds * lanes
+# ---------------------------------------------------------------------- judgements of single families, fitted by nobody
+
+LEAST_PARALLEL_WORK = 32 * 1024
+"""Elements (or operations) from which on a loop is worth dividing among threads."""
+
+PARTS_OF_ROWS = 8
+"""Into how many parts a thread's share of the rows of an image is divided, so that threads finish together."""
+
+MOST_UNROLLED = 128
+"""Multiply-adds of one straight piece of code, at most."""
+
+LEAST_PACKED_ROWS = 8
+"""So many rows of the left operand of a product pay for a copy of the right one."""
+
+LEAST_CHAINS, CHAIN_PARTS = 6, 4
+"""So many sums at a time hide the latency of a multiply-add; with fewer, each is made of so many parts."""
+
+MOST_PADDED = 1.04
+"""The columns with what they are padded to whole register tiles, as a multiple of those that there are."""
+
+MOSTLY_FILLED, EDGE_COST = 0.5, 4
+"""The share of useful lanes from which on an operand is packed although the last vector is not full; how much longer a
+tile takes whose lanes reach past the end and are masked."""
+
+LEAST_NARROW_COLUMNS = 8
+"""Output channels of a tile of narrow sums that are worth it."""
+
+DOT_LATENCY, DOT_STEP_CYCLES = 5.0, 0.25
+"""Cycles until the sum of a dot product can be added to again; cycles of a step for itself, and for each vector."""
+
+ATTENTION_UNROLLED, ATTENTION_ROWS, ATTENTION_BLOCK = 4, 12, (16, 48)
+"""Attention in vectors: steps of a product that are written out and queries of a register tile, at most; the least and
+the most queries of a block."""
+
+ATTENTION_BYTES, SCORE_CYCLES, LEAST_HEADS_BUSY = 24.0, 14.0, 0.85
+"""Bytes a cycle that come from the second-level cache; cycles for a vector of scores between the products: the steps,
+the top, the power, the sum; the share of the threads that must have a head each for threads to take whole heads."""
 
 
 def chain_cycles(core: Core, depth: Any, instructions: Any) -> Any:
@@ -132,13 +159,11 @@ class Tiles:
         return float(self.cycles(*map(np.asarray, self.best())))
 
 
-def product_seconds(name: str, unit: Unit, share: float = 1.0) -> float:
-    """What a contraction takes at the family's share of the peak, or while its operands come from behind the caches.
-
-    `share` is what a register tile leaves of the family's share.
-    """
-    facts = unit.facts
-    cycles = facts.points * facts.depth / product_rate(name, unit) / (SHARES[name] * share)
+def product_seconds(name: str, unit: Unit, kernel: MicroKernel = VECTOR) -> float:
+    """What a contraction takes at the family's share of the peak, or while its operands come from behind the caches."""
+    facts, lanes = unit.facts, int(unit.target.lanes(unit.facts.target.dtype))
+    products = kernel.products_a_cycle(core_of(unit.target).multiply_adds, lanes)
+    cycles = facts.points * facts.depth / products / SHARES[kernel.family(name)]
     read = sum(load_bytes(load) for load in facts.loads)
     return float(seconds(max(cycles, read / bytes_a_cycle(read, unit.target)), unit.target))
 
@@ -168,8 +193,8 @@ def ruled(
     knobs: Mapping[str, tuple[int, ...]],
     rule: Point,
     apply: Callable[[Point], None],
-    share: float = 1.0,
+    kernel: MicroKernel = VECTOR,
 ) -> Sketch:
     """A sketch whose best point is told by a rule; the others are estimated by how far away they are."""
     choices = {knob: tuple(sorted({*numbers, rule[knob]})) for knob, numbers in knobs.items()}
-    return Sketch(name, choices, apply, around_rule(rule, product_seconds(name, unit, share)))
+    return Sketch(kernel.family(name), choices, apply, around_rule(rule, product_seconds(name, unit, kernel)))

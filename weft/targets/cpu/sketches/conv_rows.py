@@ -31,11 +31,11 @@ from weft.plan.sketch import Columns, Point, Sketch, ceildiv
 from weft.schedule.facts import extent
 from weft.schedule.schedule import Stage
 from weft.targets.cpu.default_attach import attach_producers
-from weft.targets.cpu.default_loops import LEAST_PARALLEL_WORK
 from weft.targets.cpu.facts import has_masks
 from weft.targets.cpu.machine import Core, core_of, seconds
 from weft.targets.cpu.model import (
     IMAGE_LOADS,
+    LEAST_PARALLEL_WORK,
     ROWS_SHARE,
     STEPPED_LOADS,
     TILE_CYCLES,

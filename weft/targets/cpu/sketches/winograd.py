@@ -29,8 +29,8 @@ from weft.plan.sketch import Point, Sketch, ceildiv
 from weft.schedule.facts import block_named, extent, facts_of, names_of, sole_reader
 from weft.schedule.schedule import Schedule, Stage
 from weft.targets.base import Target
-from weft.targets.cpu.default_loops import LEAST_PARALLEL_WORK, extent_of
-from weft.targets.cpu.model import ruled
+from weft.targets.cpu.default_loops import extent_of
+from weft.targets.cpu.model import LEAST_PARALLEL_WORK, ruled
 
 CHANNEL = 1
 """The place of the channels among the axes of the input and the output."""
