@@ -88,7 +88,7 @@ class Prover(Linear):
         self.fact_polys: list[Poly] | None = None
         self.symbolic_variables: list[Var] | None = None
         self.data: dict[Expr, bool] = {}
-        self.read: dict[Expr, bool] = {}
+        self.read: dict[Any, bool] = {}
 
     # --------------------------------------------------------------------------------------------------- occurrence
 
@@ -172,11 +172,11 @@ class Prover(Linear):
         return found
 
     def is_read(self, e: Any) -> bool:
-        """Whether an index expression speaks of data, be it bounded or not."""
+        """Whether an index expression (or a product of them) speaks of data, be it bounded or not."""
         found = self.read.get(e)
         if found is None:
             self.read[e] = False  # what a range that speaks of itself would see
-            parts = (self.table.get(e, (None,))[0],) if type(e) is Var else children(e)
+            parts = e if type(e) is tuple else (self.table.get(e, (None,))[0],) if type(e) is Var else children(e)
             found = type(e) in _DATA or any(self.is_read(part) for part in parts if part is not None)
             self.read[e] = found
         return found
@@ -186,12 +186,12 @@ class Prover(Linear):
         terms, constant = p
         if not terms or (len(terms) == 1 and not constant and 1 in terms.values() and tuple not in map(type, terms)):
             return False
-        read = {key: any(map(self.is_read, key if type(key) is tuple else (key,))) for key in terms}
-        if not any(read.values()):
+        read = [key for key in terms if self.is_read(key)]
+        if not read:
             return False
         low = high = constant
         for key, value in terms.items():
-            end = _COUNTED if not read[key] else 1 << 127 if type(key) is tuple else 1 << 63
+            end = _COUNTED if key not in read else 1 << 127 if type(key) is tuple else 1 << 63
             least, most = self.interval_of(({key: 1}, 0))
             sides = sorted((value * (-end if least is None else least), value * (end - 1 if most is None else most)))
             low, high = low + sides[0], high + sides[1]

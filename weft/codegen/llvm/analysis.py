@@ -141,7 +141,7 @@ _INTERVAL: dict[type[Expr], Callable[[Any, Ranges], Interval]] = {
 def interval(e: Expr, ranges: Ranges) -> Interval:
     """The least and the greatest value an integer expression can take; None where it is not known.
 
-    Arithmetic on counts (int64) is taken not to overflow; that on data, and on narrower types, is unknown where it could.
+    Counts (int64) are taken not to overflow; data, and arithmetic on narrower types, is unknown where it could.
     """
     handler = _INTERVAL.get(type(e))
     if handler is None:
