@@ -15,7 +15,6 @@ import dis
 import functools
 import hashlib
 import importlib.util
-import pickle
 import sys
 import types
 from collections.abc import Iterable, Iterator, Mapping
@@ -255,7 +254,7 @@ class _Writer:
                 return
             raise Opaque(f"{where}: {value!r} cannot be described: {error}") from None
         if isinstance(parts, str):
-            owner = getattr(value, "__module__", None) or pickle.whichmodule(value, parts)
+            owner = getattr(value, "__module__", None) or _where(value, parts)
             if vars(sys.modules.get(owner, types)).get(parts) is value and self.is_known(owner, parts):
                 return
             raise Opaque(f"{where}: {value!r} is known by its name only")
@@ -263,6 +262,12 @@ class _Writer:
         if _version(_package(type(value).__module__)) is None:  # how it is pickled may leave something out
             slots = [name for one in type(value).__mro__ for name in vars(one).get("__slots__", ())]
             self.all([getattr(value, "__dict__", None), *(getattr(value, name, None) for name in slots)], where)
+
+
+def _where(value: Any, name: str) -> str:
+    """The installed module that has an object by its name; "" where none has."""
+    found = (one for one, module in [*sys.modules.items()] if getattr(module, "__dict__", {}).get(name) is value)
+    return next((one for one in found if _version(_package(one)) is not None), "")
 
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, type(...), type(NotImplemented))
