@@ -332,7 +332,7 @@ def _as_array(given: Any, value: Value) -> Any:
         ) from None
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
-    array = _of_type(array, given, kind, value.name)
+    array = of_type(array, given, kind, value.name)
     if kind.shape is not None:
         fits = len(kind.shape) == array.ndim and all(
             not isinstance(d, int) or d == n for d, n in zip(kind.shape, array.shape)
@@ -346,7 +346,7 @@ def _as_array(given: Any, value: Value) -> Any:
     return array
 
 
-def _of_type(array: Any, given: Any, kind: TensorType, name: str) -> Any:
+def of_type(array: Any, given: Any, kind: TensorType, name: str) -> Any:
     """The array in the input's type: lists and Python's numbers are converted where they keep their values."""
     have = _name_of(array.dtype)
     if have == kind.dtype:
@@ -361,7 +361,7 @@ def _of_type(array: Any, given: Any, kind: TensorType, name: str) -> Any:
     if array.dtype.kind in numbers and kind.dtype != "string":
         with np.errstate(all="ignore"):
             made = array.astype(kind.numpy)
-            if rounds or np.array_equal(made.astype(array.dtype), array):
+            if rounds or np.array_equal(made.astype(object), array.astype(object)):  # Python compares to the last digit
                 return made
     raise ArgumentError(f"input {name!r} takes elements of {kind.dtype}; the {have} given cannot be kept in them")
 

@@ -213,7 +213,7 @@ class Ranges:
 
     def _assume_nonneg(self, e: Expr, prover: Prover) -> None:
         """Records e >= 0: as the range of a variable where it is one, else as a fact."""
-        self._assume_poly(prover, prover.poly(e), e)
+        self._assume_poly(prover, prover.difference(e), e)
 
     def _assume_poly(self, prover: Prover, p: Poly, e: Expr | None) -> None:
         terms, constant = p

@@ -103,14 +103,11 @@ def _cast(e: Any, ranges: Ranges) -> Interval:
     source = e.value.dtype
     if not source.is_integer or not e.dtype.is_integer:
         return UNKNOWN
-    low, high = interval(e.value, ranges)
-    if source.bits > e.dtype.bits:
-        to = e.dtype.scalar
-        fits = low is not None and high is not None and to.min <= low and high <= to.max
-        return (low, high) if fits else UNKNOWN
     least, most = source.scalar.min, source.scalar.max
+    low, high = interval(e.value, ranges)
     inner = (least if low is None else max(low, least), most if high is None else min(high, most))
-    return inner if e.dtype.is_signed or inner[0] >= 0 else UNKNOWN
+    to = e.dtype.scalar
+    return inner if to.min <= inner[0] and inner[1] <= to.max else UNKNOWN
 
 
 def _sum(e: Any, ranges: Ranges) -> Interval:
@@ -144,7 +141,7 @@ _INTERVAL: dict[type[Expr], Callable[[Any, Ranges], Interval]] = {
 def interval(e: Expr, ranges: Ranges) -> Interval:
     """The least and the greatest value an integer expression can take; None where it is not known.
 
-    Arithmetic on index-typed (int64) values is taken not to overflow; narrower types that could wrap are unknown.
+    Counts (int64) are taken not to overflow; data, and arithmetic on narrower types, is unknown where it could.
     """
     handler = _INTERVAL.get(type(e))
     if handler is None:
@@ -154,9 +151,21 @@ def interval(e: Expr, ranges: Ranges) -> Interval:
     if kind.bits < 64 and kind.is_integer and type(e) in (Add, Sub, Mul, Ramp):
         inside = found[0] is not None and found[1] is not None and kind.min <= found[0] and found[1] <= kind.max
         return found if inside else UNKNOWN
+    if None in found and type(e) in (Add, Sub, Mul) and _is_data(e):
+        return UNKNOWN
     if kind.kind == "uint" and found[0] is not None and found[0] < 0:
         return UNKNOWN
     return found
+
+
+def named_interval(e: Expr, ranges: Ranges) -> Interval:
+    """What is known of a name for an expression: of one for data both ends, or nothing, as sums of it may wrap."""
+    found = interval(e, ranges)
+    return UNKNOWN if None in found and _is_data(e) else found
+
+
+def _is_data(e: Expr) -> bool:
+    return any(type(part) in (Load, Call, Cast) for part in walk(e))
 
 
 def _scalar(e: Expr) -> Expr:
