@@ -31,7 +31,6 @@ from weft.expr.nodes import (
 from weft.expr.simplify import simplify
 from weft.expr.visit import map_all
 from weft.loop.ir import Allocate, Block, For, Func, If, Seq, Stmt, Store
-from weft.loop.passes.support import buffers_written, loads
 from weft.loop.regions import accessed_region
 from weft.loop.tree import ranges_of
 from weft.loop.visit import Mutator
@@ -118,12 +117,7 @@ class _Lower(Mutator):
         region = accessed_region(s, buffer, self.ranges, over=over)
         if region is None:
             raise InternalError(f"{buffer.name} is placed where it is not used")
-        read = [{load.buffer for load in loads(low)} for low in region.mins]
-        written = buffers_written(s) if any(read) else set()
-        shape = [  # the whole of a dimension where the box begins at a number that is written meanwhile
-            size if start & written else _smaller(extent, size)
-            for extent, size, start in zip(region.extents, buffer.shape, read)
-        ]
+        shape = [_smaller(extent, size) for extent, size in zip(region.extents, buffer.shape)]
         kept = [size is shape[d] for d, size in enumerate(buffer.shape)]
         mins = tuple(index_expr(0) if keep else low for keep, low in zip(kept, region.mins))
         strides = _padded_strides(shape, self.align[buffer.name]) if buffer.name in self.align else buffer.strides

@@ -1,4 +1,4 @@
-"""Where intermediates live, and how large they are."""
+"""The boxes that blocks read and write."""
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from weft.loop.ir import For, Store, seq
 def test_scratch_at_a_place_that_is_counted_meanwhile():
     """A buffer whose place is a number that the same statement writes keeps its whole size."""
     x = te.placeholder((6,), "float32", name="x")
+    twice = te.compute((6,), lambda i: x[i] * 2.0, name="twice")
 
     def statement(inputs, outputs):
         out, stack, count = outputs
@@ -20,8 +21,10 @@ def test_scratch_at_a_place_that_is_counted_meanwhile():
         pop = seq(Store(count, cell, count[cell] - 1), Store(out, (j,), stack[(top,)]))
         return seq(Store(count, cell, te.const(0, "int32")), For(i, 6, push), For(j, 6, pop))
 
-    out, *_ = te.extern([(6,), (6,), (1,)], [x], statement, "turned", ["float32", "float32", "int32"])
+    out, *_ = te.extern([(6,), (6,), (1,)], [twice], statement, "turned", ["float32", "float32", "int32"])
     result = te.compute((6,), lambda i: out[i], name="result")
+    s = te.create_schedule(result)
+    s[twice].compute_inline()  # the regions of the statement are found again
     made = np.zeros(6, "float32")
-    weft.build(te.create_schedule(result), [x, result])(np.arange(6, dtype="float32"), made)
-    assert made.tolist() == [5, 4, 3, 2, 1, 0]
+    weft.build(s, [x, result])(np.arange(6, dtype="float32"), made)
+    assert made.tolist() == [10, 8, 6, 4, 2, 0]
