@@ -316,6 +316,9 @@ def _as_array(given: Any, value: Value) -> Any:
     kind = value.type
     if not isinstance(kind, TensorType):
         return given
+    is_own = type(given) is np.ndarray and given.dtype == kind.numpy and kind.dtype != "string"
+    if is_own and given.shape == kind.shape and given.flags.carray:
+        return given  # as nearly every one is
     if given is None or isinstance(given, Mapping):
         raise ArgumentError(f"input {value.name!r} is {kind!r}; a {type(given).__name__} was given for it")
     source = given
