@@ -194,7 +194,7 @@ class Instruction:
         return hash((self.opcode, *self.values.values()))
 
     def __getattr__(self, name: str) -> Any:
-        raise AttributeError(f"{self.opcode} has no field {name!r}")
+        raise AttributeError(f"an instruction without a field {name!r}")
 
     def __repr__(self) -> str:
         return disassemble([self])

@@ -24,7 +24,7 @@ class Transfer(NamedTuple):
 
 
 class Access(NamedTuple):
-    """Entries of a memory ("inp", "wgt", "acc", "uop" or "dram") that an instruction reads or writes."""
+    """Entries of a memory ("inp", "wgt", "acc" or "dram") that an instruction reads or writes."""
 
     memory: str
     writes: bool
@@ -43,6 +43,13 @@ class Machine:
         self.uop = np.zeros(config.uop, np.uint32)
         self.dram = np.zeros((config.dram, block), np.uint8)
         self.errors = 0
+
+    def copy(self) -> Machine:
+        """Another machine with the same in its memories."""
+        other = Machine(self.config)
+        for name in ("inp", "wgt", "acc", "uop", "dram"):
+            getattr(other, name)[...] = getattr(self, name)
+        return other
 
     def write_program(self, program: list[Instruction | int], at: int) -> None:
         """Instructions (or any 128 bits) into DRAM, from word `at` on."""
@@ -84,17 +91,16 @@ class Machine:
         return dst, src, self._wrap(wgt, self.config.wgt) if uses and one.opcode == "gemm" else wgt[:0]
 
     def accesses(self, one: Instruction) -> list[Access]:
-        """What an instruction touches."""
+        """What an instruction touches of the memories that more than one unit knows."""
         if one.opcode in ("gemm", "alu"):
             dst, src, wgt = self.loops(one)
-            uop = np.arange(one.uop_begin, one.uop_end) if _steps(one) else dst[:0]
             source = Access("inp" if one.opcode == "gemm" else "acc", False, src)
-            return [Access("uop", False, uop), source, Access("wgt", False, wgt), Access("acc", True, dst)]
+            return [source, Access("wgt", False, wgt), Access("acc", True, dst)]
         sram, inside, dram = self.transfer(one)
-        memory = one.memory_name.removesuffix("8")
         if one.opcode == "store":
-            return [Access(memory, False, sram[inside]), Access("dram", True, dram.ravel())]
-        return [Access("dram", False, dram.ravel()), Access(memory, True, sram)]
+            return [Access("acc", False, sram[inside]), Access("dram", True, dram.ravel())]
+        read = [Access("dram", False, dram.ravel())]
+        return read if one.memory_name == "uop" else [*read, Access(one.memory_name.removesuffix("8"), True, sram)]
 
     def execute(self, one: Instruction) -> None:
         """The whole of an instruction's effect on memory."""

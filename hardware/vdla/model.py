@@ -1,8 +1,8 @@
 """The fast model: the same cycles as the RTL, by jumping from one event to the next.
 
-Five parts run side by side: fetch, the three units, and the DRAM port. Each is a generator that yields the cycle in which
-it goes on, or NEVER when it waits for another. What a part changes (an instruction in a queue, a token) the others see in
-the next cycle, as registers do; so the order in which parts are stepped within a cycle does not matter.
+Fetch, the three units and the DRAM port run side by side. Fetch and each unit is a generator that yields the cycle in
+which it goes on, or NEVER when it waits for another. What a part changes (an entry of a queue, a token) the others
+see in the next cycle, as registers do; so the order in which parts are stepped within a cycle does not matter.
 
     a transfer:     issue · latency cycles · request until the port is granted · words · drain · push
     gemm and alu:   issue · one cycle for each step · drain · drain · push

@@ -63,7 +63,7 @@ class Walker(Elaboratable):
         wires(self, sram=16, dram=32, stride=16, beats=range(config.block + 1), depth=range(8192 + 1))
         wires(self, rows=17, columns=17, left=17, right=17, top=17, bottom=17)
 
-    def elaborate(self, platform: Any) -> Module:
+    def elaborate(self, platform: Any) -> Module:  # noqa: D102
         m = Module()
         config = self.config
         row, column, line = Signal(17), Signal(17), Signal(WIDE)
@@ -176,7 +176,7 @@ class Core(Elaboratable):
         wires(self, program=32, count=32, stuck=1, clean=1, illegal=1, range=1)
         wires(self, read_address=address, read_data=word, write=1, write_address=address, write_data=word)
 
-    def elaborate(self, platform: Any) -> Module:
+    def elaborate(self, platform: Any) -> Module:  # noqa: D102
         m = Module()
         config, word = self.config, self.config.block * 8
         tokens = {fifo: Signal(range(config.tokens + 1), name="_to_".join(fifo)) for fifo in isa.FIFOS}
@@ -199,7 +199,10 @@ class Core(Elaboratable):
         self._store(m)
         self._port(m)
         waiting, idle = ([getattr(unit, what) for unit in self.units.values()] for what in ("waiting", "idle"))
-        m.d.comb += [self.stuck.eq(Cat(self.fetch_waiting, *waiting).all()), self.clean.eq(Cat(self.fetched, *idle).all())]
+        m.d.comb += [
+            self.stuck.eq(Cat(self.fetch_waiting, *waiting).all()),
+            self.clean.eq(Cat(self.fetched, *idle).all()),
+        ]
         return m
 
     def _port(self, m: Module) -> None:
@@ -431,7 +434,7 @@ class Accelerator(Elaboratable):
             self.running, self.cycles, self.errors, core.read_address, core.write, core.write_address, core.write_data,
         ]  # fmt: skip
 
-    def elaborate(self, platform: Any) -> Module:
+    def elaborate(self, platform: Any) -> Module:  # noqa: D102
         m = Module()
         core = self.core
         m.submodules.core = ResetInserter(~self.running)(core)

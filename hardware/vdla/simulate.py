@@ -1,7 +1,7 @@
 """Runs the RTL: in Amaranth's own simulator, or as Verilog that Verilator has compiled; and what it takes of an FPGA.
 
-    python -m hardware.vdla.simulate --block 16 --verilog vdla.v
-    python -m hardware.vdla.simulate --block 8 --resources
+python -m hardware.vdla.simulate --block 16 --verilog vdla.v
+python -m hardware.vdla.simulate --block 8 --resources
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def run_amaranth(dram: Any, config: Config, program: int, count: int, limit: int
 
 
 def verilog(config: Config) -> str:
-    """The accelerator in Verilog. Zeros that memories begin with are left out: they are megabytes, and slow to build."""
+    """The accelerator in Verilog. Zeros that memories begin with are left out: megabytes, slow to build."""
     from amaranth._toolchain.yosys import find_yosys
     from amaranth.back import rtlil
 
@@ -90,7 +90,9 @@ class Verilated:
         (made / "vdla.v").write_text(verilog(self.config), encoding="utf-8")
         sizes = f"-O2 -DBLOCK={self.config.block} -DWORDS={self.config.dram}"
         files = [made / "vdla.v", HERE / "harness.cpp", "--top-module", "vdla", "--Mdir", made / "build", "-o", "vdla"]
-        done = subprocess.run(["verilator", *FLAGS, "-CFLAGS", sizes, *files], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            ["verilator", *FLAGS, "-CFLAGS", sizes, *files], capture_output=True, text=True, check=False
+        )
         if done.returncode:
             raise RuntimeError(f"verilator could not build the accelerator:\n{done.stdout}{done.stderr}")
         (made / "build" / "vdla").rename(made / "vdla")

@@ -6,7 +6,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hardware.vdla.isa import FORMATS, HEAD, OPERATIONS, TOKENS, Config, Instruction, encode, encode_uop, is_legal
+from hardware.vdla.isa import (
+    AFTER,
+    BEFORE,
+    FIFOS,
+    FORMATS,
+    OPERATIONS,
+    TOKENS,
+    Config,
+    Instruction,
+    encode,
+    encode_uop,
+    is_legal,
+)
+from hardware.vdla.machine import Machine
 
 SMALL = Config(block=8, inp=64, wgt=16, acc=64, uop=64, queue=4, tokens=2, fetch=4, dram=1 << 11, latency=7)
 """A machine that is quick to build and to simulate, with queues that fill up."""
@@ -47,7 +60,10 @@ def tensor_program(rng: np.random.Generator, config: Config) -> TensorProgram:
     gemm, pattern = _loops(int(rng.integers(3)), rows, depth)
     halves = [(half * config.acc // 2, half * config.inp // 2) for half in range(2)]
     uops = []
-    for acc, inp in halves:  # the product's, then three for the ALU: each with itself, with the next, with the one before
+    for (
+        acc,
+        inp,
+    ) in halves:  # the product's, then three for the ALU: each with itself, with the next, with the one before
         uops += [encode_uop(acc + dst, inp + src, wgt) for dst, src, wgt in pattern]
         uops += [encode_uop(acc, acc), encode_uop(acc, acc + 1), encode_uop(acc + 1, acc)]
     dram, at = np.zeros((config.dram, block), np.uint8), {}
@@ -109,9 +125,8 @@ def _loops(kind: int, rows: int, depth: int) -> tuple[Instruction, list[tuple[in
         return Instruction("gemm", outer=1, inner=1), pattern
     if kind == 1:
         return Instruction("gemm", outer=1, inner=rows, dst_inner=1, src_inner=depth), [(0, k, k) for k in range(depth)]
-    return Instruction("gemm", outer=rows, dst_outer=1, src_outer=depth, inner=depth, src_inner=1, wgt_inner=1), [
-        (0, 0, 0)
-    ]
+    steps = Instruction("gemm", outer=rows, dst_outer=1, src_outer=depth, inner=depth, src_inner=1, wgt_inner=1)
+    return steps, [(0, 0, 0)]
 
 
 def _alu(rng: np.random.Generator, rows: int) -> tuple[Instruction, int, str]:
@@ -130,7 +145,7 @@ def random_instruction(rng: np.random.Generator, config: Config, tokens: float =
     while True:
         opcode = str(rng.choice(list(FORMATS)))
         bits = {name: int(rng.random() < tokens) for name in TOKENS}
-        small = lambda most: int(rng.integers(0, most))  # noqa: E731
+        small = lambda most: int(rng.integers(0, most))
         if opcode in ("load", "store"):
             pads = {f"pad_{side}": small(2) for side in ("top", "bottom", "left", "right")}
             one = Instruction(
@@ -144,7 +159,8 @@ def random_instruction(rng: np.random.Generator, config: Config, tokens: float =
             if opcode == "alu":
                 more = {"operation": small(6), "immediate": small(2), "value": small(100) - 50}
             one = Instruction(
-                opcode, uop_begin=begin, uop_end=begin + small(3), outer=small(4), inner=small(4), **strides, **more, **bits
+                opcode, uop_begin=begin, uop_end=begin + small(3), outer=small(4), inner=small(4),
+                **strides, **more, **bits,
             )  # fmt: skip
         if is_legal(one):
             return one
@@ -159,7 +175,9 @@ def hostile_word(rng: np.random.Generator, config: Config) -> int:
     if kind == 1:  # far addresses on the chip or in DRAM
         one = random_instruction(rng, config)
         if one.opcode == "store":
-            return encode(one.replace(dram=int(rng.integers(config.dram - 4, config.dram)), sram=int(rng.integers(1 << 16))))
+            return encode(
+                one.replace(dram=int(rng.integers(config.dram - 4, config.dram)), sram=int(rng.integers(1 << 16)))
+            )
         if one.opcode == "load":
             return encode(one.replace(sram=int(rng.integers(1 << 16)), dram=int(rng.integers(1 << 32))))
         return encode(one.replace(dst_outer=int(rng.integers(1 << 11)), src_inner=int(rng.integers(1 << 11))))
@@ -168,4 +186,37 @@ def hostile_word(rng: np.random.Generator, config: Config) -> int:
     return word
 
 
-TOKEN_BITS = {field.name: 1 << sum(one.bits for one in HEAD[:place]) for place, field in enumerate(HEAD)}
+def token_stream(rng: np.random.Generator, config: Config, count: int) -> list[Instruction]:
+    """A stream that ends when it runs in its own order; in half of them, some token bits are changed."""
+    held = dict.fromkeys(FIFOS, 0)
+    program = []
+    for _ in range(count):
+        one = random_instruction(rng, config, 0.5)
+        for bit, (giver, taker) in zip(("pop_prev", "pop_next"), _neighbours(one, pops=True)):
+            if getattr(one, bit) and not held.get((giver, taker)):
+                one = one.replace(**{bit: 0})
+        for bit, (giver, taker) in zip(("push_prev", "push_next"), _neighbours(one, pops=False)):
+            if getattr(one, bit) and held.get((giver, taker), config.tokens) >= config.tokens:
+                one = one.replace(**{bit: 0})
+        for fifo in one.pops:
+            held[fifo] -= 1
+        for fifo in one.pushes:
+            held[fifo] += 1
+        program.append(one)
+    for _ in range(rng.integers(1, 4) if rng.integers(2) else 0):
+        place, bit = int(rng.integers(count)), str(rng.choice(TOKENS))
+        other = program[place].replace(**{bit: 1 - getattr(program[place], bit)})
+        program[place] = other if is_legal(other) else program[place]
+    return program
+
+
+def _neighbours(one: Instruction, pops: bool) -> list[tuple[str, str]]:
+    others = BEFORE.get(one.unit, ""), AFTER.get(one.unit, "")
+    return [(other, one.unit) if pops else (one.unit, other) for other in others]
+
+
+def fresh(rng: np.random.Generator, machine: Machine, program: list[Instruction | int]) -> None:
+    """Other data before the program, the program, and zeros where results go; memories on the chip stay."""
+    machine.dram[:] = 0
+    machine.dram[:PROGRAM] = rng.integers(0, 256, machine.dram[:PROGRAM].shape)
+    machine.write_program(program, PROGRAM)
