@@ -14,10 +14,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from hardware.vdla.isa import FIFOS, RANGE, UNITS, Config, Instruction, is_legal
 from hardware.vdla.machine import Machine
+from hardware.vdla.tokens import History
 
 
 class State(NamedTuple):
@@ -140,18 +139,15 @@ def check(machine: Machine, program: Sequence[Instruction]) -> Verdict:
 
 
 class _Races:
-    """Who touched which entry last, and how far each unit knows the others to be.
+    """Conflicts with instructions that need not be over yet.
 
     `known[u][v]` counts the instructions of unit v that are over for sure when unit u goes on: tokens carry it along.
     """
 
     def __init__(self, machine: Machine) -> None:
-        config = machine.config
-        depths = {"inp": config.inp, "wgt": config.wgt, "acc": config.acc, "dram": config.dram}
-        self.machine = machine
-        self.known = [[0, 0, 0] for _ in UNITS]
+        self.machine, self.history = machine, History(machine)
+        self.known = [[0] * len(UNITS) for _ in UNITS]
         self.carried: dict[tuple[str, str], deque[list[int]]] = {fifo: deque() for fifo in FIFOS}
-        self.last = {name: np.zeros((3, 2, depth), np.int32) for name, depth in depths.items()}
 
     def push(self, step: Step) -> None:
         known = self.known[step.unit]
@@ -164,17 +160,11 @@ class _Races:
         for fifo in step.one.pops:
             known[:] = map(max, known, self.carried[fifo].popleft())
         for access in self.machine.accesses(step.one):
-            last = self.last[access.memory]
-            for other in range(3):
-                for kind in (0, 1):
-                    if other == step.unit or not (kind or access.writes) or not access.entries.size:
-                        continue
-                    latest = int(last[other, kind, access.entries].max())
-                    if latest > known[other]:
-                        does = "writes" if access.writes else "reads"
-                        place = stream.places[other][latest - 1]
-                        yield f"{does} {access.memory} that instruction {place} may still {'write' if kind else 'read'}"
-            last[step.unit, int(access.writes), access.entries] = step.after.begun[step.unit]
+            for other, wrote, count in self.history.conflicts(step.unit, access):
+                if count > known[other]:
+                    does, place = "writes" if access.writes else "reads", stream.places[other][count - 1]
+                    yield f"{does} {access.memory} that instruction {place} may still {'write' if wrote else 'read'}"
+            self.history.mark(step.unit, access, step.after.begun[step.unit])
 
 
 def explore(machine: Machine, program: Sequence[Instruction], most: int = 1 << 16) -> list[Machine | None]:

@@ -41,7 +41,7 @@ MEMORIES = {
     "wgt": Memory(1, "load", False, "a matrix of `block` × `block` int8, a row for each output"),
     "uop": Memory(2, "compute", False, "`block` / 4 micro-ops"),
     "acc": Memory(3, "compute", True, "a vector of `block` int32"),
-    "acc8": Memory(4, "compute", True, "the same memory, int8 in DRAM: a load extends it, a store keeps 8 bits"),
+    "acc8": Memory(4, "compute", True, "the same memory, int8 in DRAM: a load extends it, a store saturates"),
 }  # fmt: skip
 OPERATIONS = {"add": 0, "max": 1, "min": 2, "shr": 3, "clip": 4, "mul": 5}
 OPCODES = {"load": 1, "store": 2, "gemm": 3, "alu": 4}
@@ -94,7 +94,7 @@ FORMATS = {
         *LOOPS,
         Field("wgt_outer", 10, "what an outer iteration adds to the micro-op's weights"),
         Field("wgt_inner", 10, "what an inner iteration adds to it"),
-        Field("reset", 1, "destinations become zero instead"),
+        Field("overwrite", 1, "a destination becomes the product; otherwise the product is added to it"),
     ),
     "alu": (
         *LOOPS,

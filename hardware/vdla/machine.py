@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hardware.vdla.isa import MEMORIES, OPERATIONS, RANGE, UOP, Config, Instruction, decode, encode
+from hardware.vdla.isa import OPERATIONS, RANGE, UOP, Config, Instruction, decode, encode
 
 Array = Any
 
@@ -81,14 +81,14 @@ class Machine:
         return Transfer(self._wrap(sram, config.depth[memory]), inside, self._wrap(dram, config.dram))
 
     def loops(self, one: Instruction) -> tuple[Array, Array, Array]:
-        """Destination, source and weights of each step of a gemm or an alu, in order; -1 where there is none."""
+        """Destination, source and weights of each step of a gemm or an alu, in order; empty where there is none."""
         uops = self.uop[self._wrap(np.arange(one.uop_begin, one.uop_end), self.config.uop)] if _steps(one) else []
         dst, src, wgt = _steps_of(one, np.asarray(uops, np.uint32).tobytes())
-        uses = (one.opcode == "gemm" and not one.reset) or (one.opcode == "alu" and not one.immediate)
+        uses = one.opcode == "gemm" or not one.immediate
         source = self.config.inp if one.opcode == "gemm" else self.config.acc
         dst = self._wrap(dst, self.config.acc)
         src = self._wrap(src, source) if uses else src[:0]
-        return dst, src, self._wrap(wgt, self.config.wgt) if uses and one.opcode == "gemm" else wgt[:0]
+        return dst, src, self._wrap(wgt, self.config.wgt) if one.opcode == "gemm" else wgt[:0]
 
     def accesses(self, one: Instruction) -> list[Access]:
         """What an instruction touches of the memories that more than one unit knows."""
@@ -121,27 +121,22 @@ class Machine:
     def _store(self, one: Instruction) -> None:
         sram, inside, dram = self.transfer(one)
         data = self.acc[sram[inside]]
-        bytes_of_it = data.astype(np.int8) if one.memory == MEMORIES["acc8"].code else data
-        self.dram[dram] = bytes_of_it.view(np.uint8).reshape(*dram.shape, self.config.block)
+        if one.memory_name == "acc8":
+            data = np.clip(data, -128, 127).astype(np.int8)
+        self.dram[dram] = data.view(np.uint8).reshape(*dram.shape, self.config.block)
 
     def _gemm(self, one: Instruction) -> None:
         dst, src, wgt = self.loops(one)
-        if one.reset:
-            self.acc[dst] = 0
-            return
-        # One product of matrices for all steps that share their weights; float32 is exact for so few int8.
-        order = np.argsort(wgt, kind="stable")
-        for group in np.split(order, np.flatnonzero(np.diff(wgt[order])) + 1) if len(order) else ():
-            products = self.inp[src[group]].astype(np.float32) @ self.wgt[wgt[group[0]]].T.astype(np.float32)
-            self._accumulate(dst[group], products.astype(np.int32))
-
-    def _accumulate(self, dst: Array, values: Array) -> None:
-        """acc[dst] += values, where a destination may come more than once."""
-        if np.any(np.diff(dst) <= 0):
-            order = np.argsort(dst, kind="stable")
-            starts = np.flatnonzero(np.diff(dst[order], prepend=-1))
-            dst, values = dst[order][starts], np.add.reduceat(values[order], starts, axis=0, dtype=np.int32)
-        self.acc[dst] += values
+        block = self.config.block
+        for to, sources, weights in _products(dst.tobytes(), src.tobytes(), wgt.tobytes()):
+            if one.overwrite:  # the last product stays
+                sources, weights = sources[:, -1:], weights[-1:]
+            depth = len(weights) * block
+            exact = np.float32 if depth << 14 <= 1 << 24 else np.float64  # sums of int8 products without rounding
+            left = self.inp[sources].reshape(len(to), depth).astype(exact)
+            right = self.wgt[weights].transpose(0, 2, 1).reshape(depth, block).astype(exact)
+            total = (left @ right).astype(np.int64).astype(np.int32)
+            self.acc[to] = total if one.overwrite else self.acc[to] + total
 
     def _alu(self, one: Instruction) -> None:
         dst, src, _ = self.loops(one)
@@ -193,3 +188,15 @@ def _steps_of(one: Instruction, uops: bytes) -> tuple[Array, Array, Array]:
         made.append((base + outer * by[0] + inner * by[1]).ravel())
         place += field.bits
     return made[0], made[1], made[2]
+
+
+@lru_cache(maxsize=256)
+def _products(dst: bytes, src: bytes, wgt: bytes) -> list[tuple[Array, Array, Array]]:
+    """Steps as few products of matrices: destinations that share weights, their sources in order, the weights."""
+    to, sources, weights = (np.frombuffer(part, np.int64) for part in (dst, src, wgt))
+    order = np.argsort(to, kind="stable")
+    groups: dict[bytes, list[Array]] = {}
+    for steps in np.split(order, np.flatnonzero(np.diff(to[order])) + 1) if len(order) else ():
+        groups.setdefault(weights[steps].tobytes(), []).append(steps)
+    stacked = [np.stack(steps) for steps in groups.values()]
+    return [(to[steps[:, 0]], sources[steps], weights[steps[0]]) for steps in stacked]

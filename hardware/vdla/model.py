@@ -38,9 +38,12 @@ class Result:
 class Model(Machine):
     """A machine that knows the time."""
 
-    def run(self, program: int, count: int, limit: int = 1 << 24) -> Result:
-        """Runs `count` instructions that lie in DRAM from word `program` on, for at most `limit` cycles."""
-        self.errors, self.result = 0, Result()
+    def run(self, program: int, count: int, limit: int = 1 << 24, effects: bool = True) -> Result:
+        """Runs `count` instructions that lie in DRAM from word `program` on, for at most `limit` cycles.
+
+        Without `effects` on memory it tells only the cycles, which do not depend on data.
+        """
+        self.errors, self.result, self.effects = 0, Result(), effects
         self.queues: dict[str, deque[Instruction]] = {unit: deque() for unit in UNITS}
         self.tokens = dict.fromkeys(FIFOS, 0)
         self.requests: dict[str, int] = {}
@@ -125,8 +128,9 @@ class Model(Machine):
                 yield from self._transfer(name, cycles)
             else:
                 yield self.now + cycles + 3
-                self.result.gemm += cycles if one.opcode == "gemm" and not one.reset else 0
-            self.execute(one)
+                self.result.gemm += cycles if one.opcode == "gemm" else 0
+            if self.effects:
+                self.execute(one)
             while any(self.tokens[fifo] >= self.config.tokens for fifo in one.pushes):
                 yield NEVER
             self.changes += [partial(self._count, fifo, 1) for fifo in one.pushes] or [int]

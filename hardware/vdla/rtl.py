@@ -63,7 +63,7 @@ class Walker(Elaboratable):
         wires(self, sram=16, dram=32, stride=16, beats=range(config.block + 1), depth=range(8192 + 1))
         wires(self, rows=17, columns=17, left=17, right=17, top=17, bottom=17)
 
-    def elaborate(self, platform: Any) -> Module:  # noqa: D102
+    def elaborate(self, platform: Any) -> Module:
         m = Module()
         config = self.config
         row, column, line = Signal(17), Signal(17), Signal(WIDE)
@@ -176,7 +176,7 @@ class Core(Elaboratable):
         wires(self, program=32, count=32, stuck=1, clean=1, illegal=1, range=1)
         wires(self, read_address=address, read_data=word, write=1, write_address=address, write_data=word)
 
-    def elaborate(self, platform: Any) -> Module:  # noqa: D102
+    def elaborate(self, platform: Any) -> Module:
         m = Module()
         config, word = self.config, self.config.block * 8
         tokens = {fifo: Signal(range(config.tokens + 1), name="_to_".join(fifo)) for fifo in isa.FIFOS}
@@ -307,14 +307,14 @@ class Core(Elaboratable):
         walker, now = unit.walker, fields(unit.now, isa.TRANSFER)
         walker.follow(m, fields(unit.head, isa.TRANSFER), now)
         read = self.memories["acc"].read_port()
-        lanes = [read.data.word_select(lane, 32) for lane in range(self.config.block)]
+        lanes = [read.data.word_select(lane, 32).as_signed() for lane in range(self.config.block)]
         m.d.comb += [
             walker.start.eq(unit.issue), unit.done.eq(walker.done), read.addr.eq(walker.entry),
             self.write.eq(walker.then.valid & walker.then.inside), self.write_address.eq(walker.then.word),
             self.write_data.eq(read.data.word_select(walker.then.beat[:2], self.config.block * 8)),
         ]  # fmt: skip
         with m.If(now.memory == code_of("acc8")):
-            m.d.comb += self.write_data.eq(Cat(lane[:8] for lane in lanes))
+            m.d.comb += self.write_data.eq(Cat(saturate(lane) for lane in lanes))
 
     def _compute(self, m: Module) -> None:
         config, unit = self.config, self.units["compute"]
@@ -391,7 +391,7 @@ class Core(Elaboratable):
         m.d.comb += other.addr.eq(index["src"])
         m.d.sync += [third.eq(second), dst.eq(index["dst"])]
         beyond = {name: index[name] >= getattr(config, of) for name, of in (("dst", "acc"), ("wgt", "wgt"))}
-        gemm_beyond = ~gemm.reset & (beyond["wgt"] | (index["src"] >= config.inp))
+        gemm_beyond = beyond["wgt"] | (index["src"] >= config.inp)
         alu_beyond = ~alu.immediate & (index["src"] >= config.acc)
         with m.If((valid & (uop >= config.uop)) | (second & (beyond["dst"] | Mux(is_alu, alu_beyond, gemm_beyond)))):
             m.d.comb += self.range.eq(1)
@@ -404,11 +404,16 @@ class Core(Elaboratable):
             m.d.comb += [
                 x.eq(old.data.word_select(lane, 32)),
                 y.eq(Mux(alu.immediate, alu.value, other.data.word_select(lane, 32).as_signed())),
-                made.eq(Mux(is_alu, operate(m, alu.operation, x, y), Mux(gemm.reset, 0, x + product))),
+                made.eq(Mux(is_alu, operate(m, alu.operation, x, y), Mux(gemm.overwrite, 0, x) + product)),
             ]
             results.append(made)
         with m.If(third):
             m.d.comb += [write.addr.eq(dst), write.en.eq(0b1111), write.data.eq(Cat(results))]
+
+
+def saturate(lane: Any) -> Any:
+    """int32 to int8."""
+    return Mux(lane > 127, 127, Mux(lane < -128, -128, lane))[:8]
 
 
 def operate(m: Module, operation: Any, x: Signal, y: Signal) -> Any:
@@ -434,7 +439,7 @@ class Accelerator(Elaboratable):
             self.running, self.cycles, self.errors, core.read_address, core.write, core.write_address, core.write_data,
         ]  # fmt: skip
 
-    def elaborate(self, platform: Any) -> Module:  # noqa: D102
+    def elaborate(self, platform: Any) -> Module:
         m = Module()
         core = self.core
         m.submodules.core = ResetInserter(~self.running)(core)

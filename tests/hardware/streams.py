@@ -109,7 +109,7 @@ def tensor_program(rng: np.random.Generator, config: Config) -> TensorProgram:
             for row in range(step.inner):
                 to, other = row + (which == 2), row + (which == 1)
                 tile[to] = operate(name, tile[to], step.value if step.immediate else tile[other])
-    made = sums if memory == "acc" else sums.astype(np.int8)
+    made = sums if memory == "acc" else np.clip(sums, -128, 127).astype(np.int8)
     return TensorProgram(program, dram, made.reshape(-1).view(np.uint8).reshape(-1, block))
 
 
@@ -155,7 +155,7 @@ def random_instruction(rng: np.random.Generator, config: Config, tokens: float =
         else:
             begin = small(8)
             strides = {name: small(3) for name in ("dst_outer", "dst_inner", "src_outer", "src_inner")}
-            more = {"wgt_outer": small(2), "wgt_inner": small(2), "reset": small(2)}
+            more = {"wgt_outer": small(2), "wgt_inner": small(2), "overwrite": small(2)}
             if opcode == "alu":
                 more = {"operation": small(6), "immediate": small(2), "value": small(100) - 50}
             one = Instruction(
