@@ -81,7 +81,12 @@ class Verilated:
         made = folder / hashlib.sha256(text.encode()).hexdigest()[:16]
         if not (made / "vdla").exists():
             self._build(made)
-        self.process = subprocess.Popen([made / "vdla"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.program = made / "vdla"
+        self.start()
+
+    def start(self) -> None:
+        """Begins with empty memories."""
+        self.process = subprocess.Popen([self.program], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def _build(self, made: Path) -> None:
         if shutil.which("verilator") is None:

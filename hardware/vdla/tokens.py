@@ -5,7 +5,8 @@
     load memory=inp … (the same place)      load memory=inp … pop_next
 
 Instructions come in an order in which they would be right one after the other. For each, the last instruction of
-another unit that touches what it touches gives it a token, unless tokens placed so far already keep them apart. The k-th pop of a FIFO takes the k-th push because the instructions that give are later and later ones.
+another unit that touches what it touches gives it a token, unless tokens placed so far already keep them apart. The
+k-th pop of a FIFO takes the k-th push because the instructions that give are later and later ones.
 
 Virtual threads are nothing more than an order: two threads with a half of the memories each, whose instructions
 alternate (`interleave`). While one computes, the other loads.
