@@ -130,7 +130,8 @@ class _Importer:
                     if not isinstance(size, int):
                         where.setdefault(str(size.node.expr), (value, axis))
             elif isinstance(given, (torch.SymInt, torch.SymFloat)):
-                numbers.append(node)
+                if node.users:
+                    numbers.append(node)
             else:
                 self.env[node] = given  # a constant that the model was exported for
         for node in numbers:
