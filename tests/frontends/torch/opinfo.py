@@ -68,6 +68,8 @@ def outcome(op, samples, compiled=False):
                 found = made.calls.unflatten(results)
         except WeftError as error:
             return f"refused: {str(error)[:200]}"
+        except Exception as error:
+            return f"wrong: {type(error).__name__}: {str(error)[:200]}"
     return compare(wanted, found)
 
 
@@ -126,13 +128,14 @@ def main():
     parser.add_argument("names", nargs="*")
     parser.add_argument("--first", type=int, default=4)
     parser.add_argument("--compile", action="store_true")
-    parser.add_argument("--json")
+    parser.add_argument("--after", help="begin after the operator of this name")
     given = parser.parse_args()
     warnings.simplefilter("ignore")
     total = Counter()
     for op in operators():
         name = op.name + (f".{op.variant_test_name}" if op.variant_test_name else "")
-        if given.names and op.name not in given.names:
+        if given.after or (given.names and op.name not in given.names):
+            given.after = None if op.name == given.after else given.after
             continue
         start = time.time()
         found, notes = examine(op, given.first, compiled=given.compile)

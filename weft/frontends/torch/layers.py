@@ -31,7 +31,8 @@ def _matmul(c: Emitter, a: Value, b: Value) -> Value:
 
 
 @aten("linear")
-def _linear(c: Emitter, x: Value, weight: Value, bias: Value | None = None) -> Value:
+def linear(c: Emitter, x: Value, weight: Value, bias: Value | None = None) -> Value:
+    """x times a transposed weight, and a bias."""
     if weight.tensor.rank == 1:
         made = product(c, x, weight)
     elif x.tensor.rank == 2:

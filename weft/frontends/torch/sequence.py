@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from weft.frontends.torch.emit import Emitter, Unsupported
-from weft.frontends.torch.layers import EVAL
+from weft.frontends.torch.layers import EVAL, linear
 from weft.frontends.torch.table import aten
 from weft.graph.ir import Value
 
@@ -47,6 +47,58 @@ def _flash_attention(
     *, attn_mask: Value | None = None, scale: float | None = None,
 ) -> tuple[Value, None]:  # fmt: skip
     return _attention(c, query, key, value, attn_mask, dropout, is_causal, scale=scale), None
+
+
+def _heads(c: Emitter, x: Value, width: int, heads: int) -> list[Value]:
+    """Queries, keys and values of packed projections, (batch, length, 3 width) to (batch, heads, length, size) each."""
+    batch, length, _ = c.sizes(x)
+    split = c.reshape(x, [batch, length, 3, heads, width // heads])
+    parts: list[Value] = c.op("Split", c.transpose(split, [2, 0, 3, 1, 4]), outputs=3, axis=0, num_outputs=3)
+    return [c.squeeze(one, 0) for one in parts]
+
+
+@aten("_native_multi_head_attention")
+def _multi_head(
+    c: Emitter, query: Value, key: Value, value: Value, width: int, heads: int, qkv_weight: Value, qkv_bias: Value,
+    weight: Value, bias: Value, mask: Value | None = None, need_weights: bool = True, average: bool = True,
+    mask_type: int | None = None,
+) -> tuple[Value, None]:  # fmt: skip
+    """The fast way of nn.MultiheadAttention: masks are true where a key is hidden."""
+    if query is not key or key is not value or need_weights:
+        raise Unsupported("the fast way of nn.MultiheadAttention for other than self-attention without its weights")
+    if mask is not None:
+        if mask_type not in (0, 1) or mask.tensor.dtype != "bool":
+            raise Unsupported("a mask of the fast way of nn.MultiheadAttention that is for both keys and queries")
+        mask = c.invert(c.unsqueeze(mask, 1, 2) if mask_type == 1 else mask)
+    parts = _heads(c, linear(c, query, qkv_weight, qkv_bias), width, heads)
+    made = c.transpose(_attention(c, *parts, mask), [0, 2, 1, 3])
+    return linear(c, c.reshape(made, c.sizes(query)), weight, bias), None
+
+
+@aten("_transformer_encoder_layer_fwd")
+def _encoder_layer(
+    c: Emitter, x: Value, width: int, heads: int, qkv_weight: Value, qkv_bias: Value, weight: Value, bias: Value,
+    use_gelu: bool, norm_first: bool, eps: float, scale_1: Value, shift_1: Value, scale_2: Value, shift_2: Value,
+    up: Value, up_bias: Value, down: Value, down_bias: Value, mask: Value | None = None, mask_type: int | None = None,
+) -> Value:  # fmt: skip
+    """The fast way of nn.TransformerEncoderLayer."""
+
+    def norm(one: Value, scale: Value, shift: Value) -> Value:
+        made: Value = c.op("LayerNormalization", one, scale, shift, axis=-1, epsilon=eps)
+        return made
+
+    def attend(one: Value) -> Value:
+        given = (qkv_weight, qkv_bias, weight, bias, mask, False, True, mask_type)
+        return _multi_head(c, one, one, one, width, heads, *given)[0]
+
+    def feed(one: Value) -> Value:
+        return linear(c, c.op("Gelu" if use_gelu else "Relu", linear(c, one, up, up_bias)), down, down_bias)
+
+    if norm_first:
+        x = c.op("Add", x, attend(norm(x, scale_1, shift_1)))
+        return c.op("Add", x, feed(norm(x, scale_2, shift_2)))
+    x = norm(c.op("Add", x, attend(x)), scale_1, shift_1)
+    return norm(c.op("Add", x, feed(x)), scale_2, shift_2)
 
 
 # --------------------------------------------------------------------------------------------------------- recurrent

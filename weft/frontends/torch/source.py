@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import os
+import traceback
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -63,12 +64,16 @@ def exported(model: Any, inputs: Any = None, dynamic_shapes: Any = None) -> Any:
     try:
         return torch.export.export(model, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False)
     except Exception as error:
-        where = user_line("".join(__import__("traceback").format_tb(error.__traceback__)))
-        said = str(error).strip().splitlines() or [type(error).__name__]
+        where = user_line("".join(traceback.format_tb(error.__traceback__)))
         raise FrontendError(
-            f"torch.export cannot export the {type(model).__name__}: {said[0]}{f' (at {where})' if where else ''}. "
+            f"torch.export cannot export the {type(model).__name__}: {_first_line(error)}"
+            f"{f' (at {where})' if where else ''}. "
             'torch.compile(model, backend="weft") takes models that it cannot, and leaves the rest to PyTorch'
         ) from error
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def example_arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -90,8 +95,11 @@ def _missing_inputs(model: Any) -> str:
 
 
 def _imported(program: Any, refused: Collection[str]) -> Imported:
-    with torch.no_grad():
-        program = program.run_decompositions(decompositions(refused))
+    try:
+        with torch.no_grad():
+            program = program.run_decompositions(decompositions(refused))
+    except Exception as error:
+        raise FrontendError(f"torch cannot decompose the model: {_first_line(error)}") from error
     calls, tensors = calls_of(program)
     converters = {name: one for name, one in CONVERTERS.items() if name not in refused}
     graph = import_graph(program.graph, tensors, program.graph_module, "model", converters)
