@@ -1,5 +1,7 @@
 """A backend of torch.compile: `torch.compile(model, backend="weft")`, found through the entry point of that name.
 
+Importing this file registers it, too, for a Weft that lies on the path without being installed.
+
 Each graph that Dynamo captures becomes one module of Weft, compiled when it is first called. Parameters and buffers are
 constants of it, which share their memory; one that changes between two calls (its version tells) becomes an input, so
 that results follow it. Graphs that Weft cannot take, and graphs that need gradients, run as PyTorch runs them, and a
@@ -17,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from torch._dynamo.backends import registry
 from torch._dynamo.backends.common import aot_autograd
 
 from weft.core.errors import ArgumentError, FrontendError
@@ -154,3 +157,7 @@ class _Compiled:
 def _version(tensor: Any) -> int:
     """How often a tensor was written to; one made in inference mode does not say."""
     return -1 if tensor.is_inference() else int(tensor._version)
+
+
+if "weft" not in registry._BACKENDS:
+    registry.register_backend(weft_backend, "weft")

@@ -59,13 +59,7 @@ def outcome(op, samples, compiled=False):
         except Exception as error:
             return f"no export: {type(error).__name__}: {str(error)[:100]}"
         try:
-            if compiled:
-                found = compile(program)(*model.tensors)
-            else:
-                made = load(program)
-                arrays = [as_array(one) for one in made.calls.flatten(tuple(model.tensors), {})]
-                results = [as_tensor(np.array(one)) for one in interpret_graph(made.graph, arrays)]
-                found = made.calls.unflatten(results)
+            found = compile(program)(*model.tensors) if compiled else interpreted(program, tuple(model.tensors))
         except WeftError as error:
             return f"refused: {str(error)[:200]}"
         except Exception as error:
@@ -73,7 +67,15 @@ def outcome(op, samples, compiled=False):
     return compare(wanted, found)
 
 
+def interpreted(model, args):
+    """What an imported model gives by the numpy meaning of its graph."""
+    made = load(model, args)
+    arrays = [as_array(one) for one in made.calls.flatten(args, {})]
+    return made.calls.unflatten([as_tensor(np.array(one)) for one in interpret_graph(made.graph, arrays)])
+
+
 def compare(wanted, found):
+    """"right", or what is wrong with results."""
     a, b = pytree.tree_leaves(wanted), pytree.tree_leaves(found)
     if len(a) != len(b):
         return f"wrong: {len(b)} results instead of {len(a)}"

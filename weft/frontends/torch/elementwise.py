@@ -451,6 +451,16 @@ def _hardsigmoid(c: Emitter, x: Value) -> Value:
     return c.op("HardSigmoid", x, alpha=1 / 6, beta=0.5)
 
 
+@aten("rrelu_with_noise_functional", "rrelu_with_noise")
+def _rrelu(
+    c: Emitter, x: Value, noise: Value, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False, *_: Any
+) -> tuple[Value, Value] | Value:
+    if training:
+        raise Unsupported("rrelu draws its slopes, because the module is in training mode: call model.eval() first")
+    made = c.op("LeakyRelu", x, alpha=(lower + upper) / 2)
+    return (made, noise) if c.target.endswith("functional") else made
+
+
 @aten("prelu", "_prelu_kernel")
 def _prelu(c: Emitter, x: Value, weight: Value) -> Value:
     if weight.tensor.rank == 1 and x.tensor.rank > 1:

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from weft.core.errors import FrontendError, WeftError
+from weft.core.install import FOLDER
 from weft.expr.nodes import Expr, Var, index_expr
 from weft.frontends.torch import elementwise, indexing, layers, movement, reductions, sequence  # noqa: F401  (converters)
 from weft.frontends.torch.emit import NUMBERS, Emitter, Unsupported
@@ -32,7 +33,8 @@ MOST_FOLDED = 1 << 20
 """Tensors that follow from numbers alone are computed at once up to so many elements."""
 
 _FRAME = re.compile(r'File "(.+?)", line (\d+), in (.+)\n?\s*(.*)')
-_TORCH = os.path.dirname(torch.__file__) + os.sep
+_NOT_THE_USERS = (os.path.dirname(torch.__file__) + os.sep, str(FOLDER / "weft") + os.sep, "torch" + os.sep, "<")
+"""How paths begin that say nothing to the user."""
 _RANDOM = torch.Tag.nondeterministic_seeded
 
 
@@ -67,9 +69,9 @@ def array_of(tensor: Any, name: str = "a tensor") -> Array:
 
 
 def user_line(trace: str | None) -> str:
-    """The innermost line of a traceback that is not torch's own: "model.py:31: x = self.conv(x)"."""
+    """The innermost line of a traceback that is the user's: "model.py:31: x = self.conv(x)"."""
     for path, line, _, code in reversed(_FRAME.findall(trace or "")):
-        if not path.startswith((_TORCH, "torch" + os.sep, "<")):
+        if not path.startswith(_NOT_THE_USERS):
             near = os.path.relpath(path)
             return f"{path if near.startswith('..') else near}:{line}" + (f": {code.strip()}" if code else "")
     return ""
@@ -205,6 +207,9 @@ class _Importer:
                     self._check_kind(one)
             made = self._converted(node, name, args, kwargs)
             if several:
+                missing = [at for at, one in enumerate(made) if one is None and c.wants(at) and wanted[at] is not None]
+                if missing:
+                    raise Unsupported(f"its result {missing[0]} is read")
                 self.env[node] = [self._settled(one, kind) for one, kind in zip(made, wanted)]
             else:
                 self.env[node] = self._settled(made, wanted)

@@ -210,6 +210,14 @@ def _index_rows(c: Emitter, x: Value, dim: int, index: Value, source: Value, red
     return _scatter_elements(c, x, dim, _along(c, x, dim, index, source), source, reduction)
 
 
+@aten("masked_scatter")
+def _masked_scatter(c: Emitter, x: Value, mask: Value, source: Value) -> Value:
+    mask = c.op("Expand", mask, c.op("Shape", x))
+    turn = c.op("CumSum", c.cast(c.flat(mask), "int64"), np.int64(0))  # the n-th true takes the n-th element
+    turn = c.op("Max", c.op("Sub", turn, np.int64(1)), np.int64(0))
+    return c.where(mask, c.reshape(c.op("Gather", c.flat(source), turn, axis=0), c.sizes(x)), x)
+
+
 @aten("index_fill.int_Scalar", "index_fill.int_Tensor")
 def _index_fill(c: Emitter, x: Value, dim: int, index: Value, value: Operand) -> Value:
     if not x.tensor.rank:

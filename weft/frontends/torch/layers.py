@@ -64,6 +64,14 @@ def _add_product(c: Emitter, bias: Value, a: Value, b: Value, *, beta: Any = 1, 
     return made if beta == 0 else c.op("Add", made, _scaled(c, c.cast(bias, c.dtype), beta))
 
 
+@aten("_trilinear")
+def _trilinear(
+    c: Emitter, a: Value, b: Value, d: Value, expand_a: Any, expand_b: Any, expand_d: Any, axes: Any, unroll: int = 1
+) -> Value:
+    parts = [c.unsqueeze(one, *at) for one, at in ((a, expand_a), (b, expand_b), (d, expand_d))]
+    return reduce(c, "ReduceSum", c.op("Mul", c.op("Mul", parts[0], parts[1]), parts[2]), axes)
+
+
 @aten("_cdist_forward")
 def _cdist(c: Emitter, a: Value, b: Value, p: float, mode: Any = None) -> Value:
     apart = c.op("Abs", c.op("Sub", c.unsqueeze(a, a.tensor.rank - 1), c.unsqueeze(b, b.tensor.rank - 2)))
@@ -252,13 +260,26 @@ def _average(count: int) -> Any:
         given = _pool_attributes(count, kernel, stride, padding, ceil_mode)
         include = int(count_include_pad or divisor_override is not None)
         if divisor_override is not None and ceil_mode:
-            raise Unsupported("average pooling with ceil_mode and divisor_override")
+            x, given = _padded(c, x, given), {**given, "pads": [0] * (2 * count), "ceil_mode": 0}
         made = _batched(
             c, x, count + 2, lambda one: c.op("AveragePool", one, count_include_pad=include, **given)
         )
         return made if divisor_override is None else _scaled(c, made, math.prod(given["kernel_shape"]) / divisor_override)
 
     return converter
+
+
+def _padded(c: Emitter, x: Value, given: dict[str, Any]) -> Value:
+    """x with zeros where windows read past it, the last of them (`ceil_mode`) included."""
+    count = len(given["strides"])
+    outer, after = [0] * (x.tensor.rank - count), []
+    for size, window, step, low in zip(x.tensor.dims[-count:], given["kernel_shape"], given["strides"], given["pads"]):
+        if not isinstance(size, int):
+            raise Unsupported("average pooling with ceil_mode and divisor_override of sizes that only a call tells")
+        places = -(-(size + 2 * low - window) // step) + 1
+        places -= (places - 1) * step >= size + low  # no window begins past the elements
+        after.append(max((places - 1) * step + window - size - low, 0))
+    return pad(c, x, [*outer, *given["pads"][:count]], [*outer, *after], "constant", 0)
 
 
 def _maximum(count: int, with_places: bool) -> Any:
@@ -343,17 +364,15 @@ for _count in (1, 2, 3):
 
 
 def _resize(c: Emitter, x: Value, size: Any, scales: Any, mode: str, transform: str, **more: Any) -> Value:
-    """Resize of the last axes, to sizes or by factors."""
-    outer = x.tensor.rank - 2
+    """Resize of the last axes: by factors where torch heeds them, else to sizes."""
     factors = [one for one in scales or () if one is not None]
-    if len(factors) == outer:
-        whole = [int(size * f) / size if isinstance(size, int) else f for size, f in zip(x.tensor.dims[2:], factors)]
-        if whole == factors or size is None or not size:
-            numbers = np.array([1, 1, *factors], np.float32)
-            return c.op("Resize", x, None, numbers, mode=mode, coordinate_transformation_mode=transform, **more)
-        raise Unsupported("an interpolation by a factor that gives no whole size: say size=, or recompute_scale_factor")
-    wanted = c.vector([*c.sizes(x)[:2], *size])
-    return c.op("Resize", x, None, None, wanted, mode=mode, coordinate_transformation_mode=transform, **more)
+    more |= {"mode": mode, "coordinate_transformation_mode": transform}
+    if len(factors) == x.tensor.rank - 2 and transform != "align_corners":
+        return c.op("Resize", x, None, np.array([1, 1, *factors], np.float32), **more)
+    wanted = list(size or c.shape[2:])
+    if not all(isinstance(one, (int, Value)) for one in wanted):
+        raise Unsupported("an interpolation by a factor of sizes that only a call tells")
+    return c.op("Resize", x, None, None, c.vector([*c.sizes(x)[:2], *wanted]), **more)
 
 
 def _nearest(exact: bool) -> Any:
@@ -372,7 +391,7 @@ def _smooth(mode: str) -> Any:
         found = scales[0] if len(scales) == 1 and isinstance(scales[0], (list, tuple)) else scales
         more: dict[str, Any] = {"cubic_coeff_a": -0.75} if mode == "cubic" else {}
         if c.target.startswith("_"):
-            more["antialias"] = 1
+            more |= {"antialias": 1, "exclude_outside": 1}
             more |= {"cubic_coeff_a": -0.5} if mode == "cubic" else {}
         return _resize(c, x, size, found, mode, "align_corners" if align_corners else "half_pixel", **more)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from weft.frontends.torch.emit import Emitter, Operand, Unsupported, limits
+from weft.frontends.torch.emit import Emitter, Operand, Unsupported, is_float, limits
 from weft.frontends.torch.table import aten
 from weft.graph.ir import Value
 
@@ -211,8 +211,17 @@ def _softmax_of(op: str) -> Any:
     return converter
 
 
-aten("softmax.int", "_softmax", "_safe_softmax")(_softmax_of("Softmax"))
+_softmax = _softmax_of("Softmax")
+aten("softmax.int", "_softmax")(_softmax)
 aten("log_softmax.int", "_log_softmax")(_softmax_of("LogSoftmax"))
+
+
+@aten("_safe_softmax")
+def _safe_softmax(c: Emitter, x: Value, dim: int, dtype: Any = None) -> Value:
+    """A softmax that is 0 along rows that are hidden as a whole."""
+    x = c.cast(x, c.dtype)
+    hidden = c.op("Equal", reduce(c, "ReduceMax", x, dim, True), c.value(-math.inf, c.dtype))
+    return c.where(hidden, 0, _softmax(c, x, dim))
 
 
 # ----------------------------------------------------------------------------------------------------------- sorting
@@ -243,18 +252,25 @@ def _argsort(c: Emitter, x: Value, dim: int = -1, descending: bool = False, *, s
     return _sort(c, x, dim, descending)[1]
 
 
-@aten("median.dim", "nanmedian.dim")
-def _median(c: Emitter, x: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
-    length = c.size(x, dim) if x.tensor.rank else 1
-    if c.target.startswith("nan") or not isinstance(length, int):
-        raise Unsupported("a median that leaves out NaN, or along an axis whose size only a call tells")
+@aten("kthvalue")
+def _kth(c: Emitter, x: Value, k: int, dim: int = -1, keepdim: bool = False) -> tuple[Value, Value]:
     if not x.tensor.rank:
         return x, c.constant(np.int64(0))
-    middle = np.int64((length - 1) // 2)
-    values, places = _sort(c, x, dim)
-    picked = [c.op("Gather", one, middle, axis=dim) for one in (values, places)]
+    picked = [c.op("Gather", one, np.int64(k - 1), axis=dim) for one in _sort(c, x, dim)]
     first, second = (c.unsqueeze(one, dim) if keepdim else one for one in picked)
     return first, second
+
+
+@aten("median.dim")
+def _median(c: Emitter, x: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
+    length = c.size(x, dim) if x.tensor.rank else 1
+    if not isinstance(length, int):
+        raise Unsupported("a median along an axis whose size only a call tells")
+    values, places = _kth(c, x, (length + 1) // 2, dim, keepdim)
+    if is_float(c.dtype) and x.tensor.rank:  # one NaN makes the median NaN
+        hidden = reduce(c, "ReduceSum", c.cast(c.op("IsNaN", x), "int32"), dim, keepdim)
+        values = c.where(c.op("Greater", hidden, np.int32(0)), math.nan, values)
+    return values, places
 
 
 @aten("median")
