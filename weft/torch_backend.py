@@ -95,6 +95,8 @@ class _Compiled:
         self.placeholders = [node.name for node in graph.graph.nodes if node.op == "placeholder"]
         (output,) = [node for node in graph.graph.nodes if node.op == "output"]
         self.results = output.args[0]
+        self.orders = {node: order for node in self.results if (order := _order(node)) is not None}
+        """In which order the axes of results lie in memory, where that is not the plain one."""
         self.inputs: set[int] = set()
         """Places of parameters and buffers that changed between two calls."""
         self.fixed: list[tuple[int, Any, int]] = []
@@ -125,8 +127,11 @@ class _Compiled:
     def _result(self, wanted: Any, left: Any) -> Any:
         if not isinstance(wanted, torch.fx.Node):
             return wanted
-        found = as_tensor(next(left))
-        return found if isinstance(wanted.meta.get("val"), torch.Tensor) else found.item()
+        found, kind = as_tensor(next(left)), wanted.meta.get("val")
+        if not isinstance(kind, torch.Tensor):
+            return found.item()
+        order = self.orders.get(wanted)
+        return found if order is None else _laid(found, order)
 
     def _changed(self, args: Sequence[Any]) -> bool:
         """Notes the constants that are no longer what they were; they will be inputs."""
@@ -152,6 +157,21 @@ class _Compiled:
         self.module = compile(graph, **given)
         self.places = [self.placeholders.index(value.name) for value in graph.inputs]
         self.fixed = [(at, args[at], _version(args[at])) for at in fixed]
+
+
+def _order(node: Any) -> list[int] | None:
+    """The axes of a result from the slowest to the fastest, which views that PyTorch makes of it rely on."""
+    kind = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
+    if not isinstance(kind, torch.Tensor) or kind.is_contiguous() or 0 in kind.stride():
+        return None
+    steps = [step if isinstance(step, int) else step.node.hint for step in kind.stride()]
+    return sorted(range(kind.dim()), key=lambda axis: -steps[axis])
+
+
+def _laid(tensor: Any, order: Sequence[int]) -> Any:
+    """The tensor with its axes in this order in memory."""
+    back = sorted(range(len(order)), key=order.__getitem__)
+    return tensor.permute(*order).contiguous().permute(*back)
 
 
 def _version(tensor: Any) -> int:

@@ -203,7 +203,20 @@ def _devices() -> Iterator[Finding]:
         yield Finding("devices", "missing", "none besides the processor", mend)
 
 
-CHECKS = (_python, _weft, _packages, _processor, _cores, _settings, _cache, _self_test, _linker, _extras, _torch_compile, _devices)
+CHECKS = (
+    _python,
+    _weft,
+    _packages,
+    _processor,
+    _cores,
+    _settings,
+    _cache,
+    _self_test,
+    _linker,
+    _extras,
+    _torch_compile,
+    _devices,
+)
 
 
 def version(package: str) -> str | None:

@@ -54,16 +54,18 @@ def compile(
 
     `model` is a Graph; an ONNX model (a path, its bytes, a ModelProto, an ONNXProgram); or one of PyTorch's: a module
     followed by example inputs (a tuple, or a dict by name), with `dynamic_shapes` as torch.export takes them; an
-    ExportedProgram; the path of a .pt2 file (docs/pytorch.md). `shapes` binds symbolic sizes of inputs now, {"image": (1, 3, 224, 224)}; those left open are bound when the module is first called. `threads` is the
-    default of its calls. `exact` turns off what rounds otherwise than plain float32 sums do (docs/precision.md);
-    without it the knob of that name decides. `schedules` are steps for kernels, by the name of a node that each
-    computes, instead of those that Weft chooses (docs/schedules.md).
+    ExportedProgram; the path of a .pt2 file (docs/pytorch.md).
+
+    `shapes` binds symbolic sizes of inputs now, {"image": (1, 3, 224, 224)}; those left open are bound when the module
+    is first called. `threads` is the default of its calls. `exact` turns off what rounds otherwise than plain float32
+    sums do (docs/precision.md); without it the knob of that name decides. `schedules` are steps for kernels, by the
+    name of a node that each computes, instead of those that Weft chooses (docs/schedules.md).
 
         m = weft.compile("model.onnx")
         y = m(x)
     """
-    given = {"target": target, "shapes": shapes, "precision": precision, "threads": threads}
-    more = {"schedules": schedules, "dynamic_shapes": dynamic_shapes}
+    given: dict[str, Any] = {"target": target, "shapes": shapes, "precision": precision, "threads": threads}
+    more: dict[str, Any] = {"schedules": schedules, "dynamic_shapes": dynamic_shapes}
     if inputs and isinstance(inputs[0], (str, Target)):  # weft.compile(model, "cuda", shapes, …)
         placed = dict(zip([*given, "exact", "schedules"], inputs))
         return compile(model, **{**given, **more, "exact": exact, **placed})
@@ -73,8 +75,8 @@ def compile(
     if schedules:
         wrong = [name for name, trace in schedules.items() if not isinstance(trace, Trace)]
         if wrong:
-            given = _a(schedules[wrong[0]])
-            raise ArgumentError(f"the schedule of {wrong[0]!r} is a Trace (see docs/schedules.md), not {given}")
+            said = _a(schedules[wrong[0]])
+            raise ArgumentError(f"the schedule of {wrong[0]!r} is a Trace (see docs/schedules.md), not {said}")
         with overriding(schedules):
             return compile(model, *inputs, **given, dynamic_shapes=dynamic_shapes)
     import weft.ops  # noqa: F401  (fills the table of operators)

@@ -14,7 +14,7 @@ from weft.graph.ir import Graph
 
 
 def kind_of(model: Any) -> str:
-    """"graph", "torch" or "onnx"; an error for what weft.compile does not take."""
+    """ "graph", "torch" or "onnx"; an error for what weft.compile does not take."""
     if isinstance(model, Graph):
         return "graph"
     kinds = {f"{kind.__module__.split('.')[0]}.{kind.__name__}" for kind in type(model).__mro__}
@@ -32,7 +32,7 @@ _HINTS = {
     "torch.ScriptModule": "TorchScript has lost the Python that torch.export reads: give the module it was made of, "
     "weft.compile(model, (x,))",
     "torch.ScriptFunction": "give a module whose forward calls it, weft.compile(model, (x,))",
-    "torch.OptimizedModule": 'give the module inside, weft.compile(model._orig_mod, (x,)), or compile it with '
+    "torch.OptimizedModule": "give the module inside, weft.compile(model._orig_mod, (x,)), or compile it with "
     'torch.compile(model, backend="weft")',
     "torch.GraphModule": "",
     "torch.Tensor": "the model comes first, weft.compile(model, (x,))",

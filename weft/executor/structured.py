@@ -1,7 +1,7 @@
 """Modules that are called as their PyTorch module was: arguments and results of any structure, tensors in and out.
 
-    m = weft.compile(model, (x, {"mask": mask}))
-    y = m(x, {"mask": mask})              what the model would return: torch tensors, where one goes in, else numpy
+m = weft.compile(model, (x, {"mask": mask}))
+y = m(x, {"mask": mask})              what the model would return: torch tensors, where one goes in, else numpy
 """
 
 from __future__ import annotations

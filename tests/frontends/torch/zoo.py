@@ -39,22 +39,34 @@ def _head(channels):
 
 
 def resnet():
-    block = Residual(nn.Sequential(_conv(16, 32, stride=2), _conv(32, 32, activation=None)), _conv(16, 32, 1, 2, activation=None), nn.ReLU())
+    block = Residual(
+        nn.Sequential(_conv(16, 32, stride=2), _conv(32, 32, activation=None)),
+        _conv(16, 32, 1, 2, activation=None),
+        nn.ReLU(),
+    )
     return nn.Sequential(_conv(3, 16, 7, 2), nn.MaxPool2d(3, 2, 1), block, *_head(32)), _image()
 
 
 def mobilenet_v2():
-    block = nn.Sequential(_conv(16, 48, 1, activation=nn.ReLU6), _conv(48, 48, 3, 1, 48, nn.ReLU6), _conv(48, 16, 1, activation=None))
-    return nn.Sequential(_conv(3, 16, stride=2, activation=nn.ReLU6), Residual(block), nn.Dropout(0.2), *_head(16)), _image()
+    block = nn.Sequential(
+        _conv(16, 48, 1, activation=nn.ReLU6), _conv(48, 48, 3, 1, 48, nn.ReLU6), _conv(48, 16, 1, activation=None)
+    )
+    return nn.Sequential(
+        _conv(3, 16, stride=2, activation=nn.ReLU6), Residual(block), nn.Dropout(0.2), *_head(16)
+    ), _image()
 
 
 def mobilenet_v3():
-    block = nn.Sequential(_conv(16, 24, 5, 1, activation=nn.Hardswish), Excite(24, nn.Hardsigmoid()), _conv(24, 16, 1, activation=None))
+    block = nn.Sequential(
+        _conv(16, 24, 5, 1, activation=nn.Hardswish), Excite(24, nn.Hardsigmoid()), _conv(24, 16, 1, activation=None)
+    )
     return nn.Sequential(_conv(3, 16, stride=2, activation=nn.Hardswish), Residual(block), *_head(16)), _image()
 
 
 def efficientnet():
-    block = nn.Sequential(_conv(16, 32, 1, activation=nn.SiLU), Excite(32, nn.Sigmoid()), _conv(32, 16, 1, activation=None))
+    block = nn.Sequential(
+        _conv(16, 32, 1, activation=nn.SiLU), Excite(32, nn.Sigmoid()), _conv(32, 16, 1, activation=None)
+    )
     return nn.Sequential(_conv(3, 16, stride=2, activation=nn.SiLU), Residual(block), *_head(16)), _image()
 
 
@@ -70,7 +82,9 @@ class Dense(nn.Module):
 
 
 def densenet():
-    return nn.Sequential(_conv(3, 16, stride=2), Dense(), nn.AvgPool2d(2, 2), nn.BatchNorm2d(40), nn.ReLU(), *_head(40)), _image()
+    return nn.Sequential(
+        _conv(3, 16, stride=2), Dense(), nn.AvgPool2d(2, 2), nn.BatchNorm2d(40), nn.ReLU(), *_head(40)
+    ), _image()
 
 
 class Next(nn.Module):
@@ -122,7 +136,12 @@ class Swin(nn.Module):
     def forward(self, x):
         b, h, w, c = x.shape
         s, heads = self.side, self.heads
-        x = torch.roll(x, (-2, -2), (1, 2)).view(b, h // s, s, w // s, s, c).permute(0, 1, 3, 2, 4, 5).reshape(-1, s * s, c)
+        x = (
+            torch.roll(x, (-2, -2), (1, 2))
+            .view(b, h // s, s, w // s, s, c)
+            .permute(0, 1, 3, 2, 4, 5)
+            .reshape(-1, s * s, c)
+        )
         q, k, v = self.qkv(x).reshape(-1, s * s, 3, heads, c // heads).permute(2, 0, 3, 1, 4).unbind(0)
         scores = (q * (c // heads) ** -0.5) @ k.transpose(-2, -1)
         bias = self.table[self.places.view(-1)].view(s * s, s * s, heads).permute(2, 0, 1)
@@ -166,7 +185,11 @@ def gpt():
 class Recurrent(nn.Module):
     def __init__(self, kind):
         super().__init__()
-        self.embed, self.body, self.head = nn.Embedding(20, 8), kind(8, 12, 2, batch_first=True, bidirectional=True), nn.Linear(24, 20)
+        self.embed, self.body, self.head = (
+            nn.Embedding(20, 8),
+            kind(8, 12, 2, batch_first=True, bidirectional=True),
+            nn.Linear(24, 20),
+        )
 
     def forward(self, ids):
         made, state = self.body(self.embed(ids))
@@ -214,8 +237,9 @@ def dqn():
 
 
 MODELS = [
-    resnet, mobilenet_v2, mobilenet_v3, efficientnet, densenet, convnext, vit, swin, bert, gpt, lstm, gru, unet, dcgan, dqn,
-]  # fmt: skip
+    *(resnet, mobilenet_v2, mobilenet_v3, efficientnet, densenet, convnext, vit, swin, bert, gpt),
+    *(lstm, gru, unet, dcgan, dqn),
+]
 
 
 def make(family):

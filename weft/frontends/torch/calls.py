@@ -18,8 +18,6 @@ from torch.utils import _pytree as pytree
 
 from weft.core.errors import ArgumentError
 from weft.frontends.torch.importer import array_of
-from weft.graph.ir import NUMPY_TYPES
-
 
 ANY = object()
 """A leaf that the graph does not read."""
@@ -61,7 +59,9 @@ class Calls:
             return None
         for given, (name, constant) in zip(leaves, self.leaves):
             if not name and constant is not ANY and given is not constant and given != constant:
-                raise ArgumentError(f"the model was compiled for {constant!r} where {given!r} is given: compile it again")
+                raise ArgumentError(
+                    f"the model was compiled for {constant!r} where {given!r} is given: compile it again"
+                )
         return [one for one, (name, _) in zip(leaves, self.leaves) if name] + list(self.states.values())
 
     def with_inputs(self, names: Collection[str]) -> Calls:
@@ -118,7 +118,7 @@ def is_tensor(given: Any) -> bool:
     return isinstance(given, torch.Tensor)
 
 
-_BITS = {1: (np.uint8, torch.uint8), 2: (np.int16, torch.int16)}
+_BITS = {1: np.uint8, 2: np.int16}
 
 
 def as_tensor(array: Any) -> Any:
@@ -127,14 +127,12 @@ def as_tensor(array: Any) -> Any:
         return array
     if array.dtype.isbuiltin == 1:
         return torch.from_numpy(array)
-    (bits, wide), name = _BITS[array.dtype.itemsize], array.dtype.name
-    assert name in NUMPY_TYPES
-    return torch.from_numpy(array.view(bits)).view(getattr(torch, name))
+    return torch.from_numpy(array.view(_BITS[array.dtype.itemsize])).view(getattr(torch, array.dtype.name))
 
 
 def calls_of(program: Any) -> tuple[Calls, dict[str, Any]]:
     """The form of an exported program's calls, and the tensors of the placeholders that are no inputs."""
-    from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
+    from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, TensorArgument
 
     signature, state = program.graph_signature, program.state_dict
     changed = {one.target for one in signature.output_specs if one.kind == OutputKind.BUFFER_MUTATION}
@@ -160,7 +158,7 @@ def calls_of(program: Any) -> tuple[Calls, dict[str, Any]]:
         elif isinstance(one.arg, ConstantArgument):
             outputs.append(("constant", one.arg.value))
         else:
-            outputs.append(("tensor" if hasattr(one.arg, "name") and "Tensor" in type(one.arg).__name__ else "number", None))
+            outputs.append(("tensor" if isinstance(one.arg, TensorArgument) else "number", None))
     spec = program.call_spec
     return Calls(spec.in_spec, spec.out_spec, leaves, outputs, states, written), tensors
 
@@ -168,5 +166,3 @@ def calls_of(program: Any) -> tuple[Calls, dict[str, Any]]:
 def _state(program: Any, name: str) -> Any:
     found = program.state_dict.get(name)
     return program.constants[name] if found is None else found
-
-

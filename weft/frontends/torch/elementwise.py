@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from weft.frontends.torch.emit import NUMBERS, Emitter, Operand, Unsupported, is_float
+from weft.frontends.torch.emit import NUMBERS, Emitter, InTraining, Operand, Unsupported, is_float
 from weft.frontends.torch.table import aten
 from weft.graph.ir import Value
 
@@ -26,8 +26,8 @@ def _as_result(op: str) -> Any:
     return lambda c, x: c.op(op, c.cast(x, c.dtype))
 
 
-for _pair in _FLOATS.split():
-    aten(_pair.split(":")[0])(_as_result(_pair.split(":")[1]))
+for _entry in _FLOATS.split():
+    aten(_entry.split(":")[0])(_as_result(_entry.split(":")[1]))
 
 
 def _rounding(op: str) -> Any:
@@ -35,8 +35,8 @@ def _rounding(op: str) -> Any:
     return lambda c, x: c.op(op, x) if is_float(x.tensor.dtype) else x
 
 
-for _pair in _WHOLE.split():
-    aten(_pair.split(":")[0])(_rounding(_pair.split(":")[1]))
+for _entry in _WHOLE.split():
+    aten(_entry.split(":")[0])(_rounding(_entry.split(":")[1]))
 
 
 @aten("relu")
@@ -211,7 +211,9 @@ def _floor_divide(c: Emitter, x: Operand, y: Operand) -> Value:
     zero, one = c.value(0, c.dtype), c.value(1, c.dtype)
     rest = c.op("Mod", a, b, fmod=1)
     quotient = c.op("Div", c.op("Sub", a, rest), b)
-    below = c.op("And", c.invert(c.op("Equal", rest, zero)), c.op("Xor", c.op("Less", b, zero), c.op("Less", rest, zero)))
+    below = c.op(
+        "And", c.invert(c.op("Equal", rest, zero)), c.op("Xor", c.op("Less", b, zero), c.op("Less", rest, zero))
+    )
     quotient = c.where(below, c.op("Sub", quotient, one), quotient)
     return c.where(c.op("Equal", b, zero), c.op("Div", a, b), c.op("Round", quotient))
 
@@ -223,7 +225,9 @@ def _remainder(c: Emitter, x: Operand, y: Operand) -> Value:
         return c.op("Mod", a, b)
     zero = c.value(0, c.dtype)
     rest = c.op("Mod", a, b, fmod=1)
-    wrong = c.op("And", c.invert(c.op("Equal", rest, zero)), c.op("Xor", c.op("Less", b, zero), c.op("Less", rest, zero)))
+    wrong = c.op(
+        "And", c.invert(c.op("Equal", rest, zero)), c.op("Xor", c.op("Less", b, zero), c.op("Less", rest, zero))
+    )
     return c.where(wrong, c.op("Add", rest, b), rest)
 
 
@@ -234,13 +238,13 @@ def _fmod(c: Emitter, x: Operand, y: Operand) -> Value:
 
 @aten("pow.Tensor_Tensor", "pow.Tensor_Scalar", "pow.Scalar")
 def _pow(c: Emitter, x: Operand, y: Operand) -> Value:
-    if isinstance(x, Value) and not isinstance(y, Value) and y in (1, 2, 3, 0.5, -1, -0.5) and is_float(c.dtype):
+    if isinstance(x, Value) and isinstance(y, (int, float)) and y in (1, 2, 3, 0.5, -1, -0.5) and is_float(c.dtype):
         x = c.cast(x, c.dtype)
-        root = c.op("Sqrt", x) if abs(y) == 0.5 else x  # type: ignore[arg-type, operator]
         if y in (2, 3):
             square = c.op("Mul", x, x)
             return square if y == 2 else c.op("Mul", square, x)
-        return root if y > 0 else c.op("Reciprocal", root)  # type: ignore[operator]
+        root = c.op("Sqrt", x) if abs(y) == 0.5 else x
+        return root if y > 0 else c.op("Reciprocal", root)
     return c.op("Pow", *_pair(c, x, y))
 
 
@@ -358,8 +362,8 @@ def _comparison(op: str) -> Any:
     return converter
 
 
-for _pair_of in "eq:Equal ne:NotEqual lt:Less le:LessOrEqual gt:Greater ge:GreaterOrEqual".split():
-    _name, _op = _pair_of.split(":")
+for _entry in "eq:Equal ne:NotEqual lt:Less le:LessOrEqual gt:Greater ge:GreaterOrEqual".split():
+    _name, _op = _entry.split(":")
     aten(f"{_name}.Tensor", f"{_name}.Scalar")(_comparison(_op))
 
 
@@ -456,7 +460,7 @@ def _rrelu(
     c: Emitter, x: Value, noise: Value, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False, *_: Any
 ) -> tuple[Value, Value] | Value:
     if training:
-        raise Unsupported("rrelu draws its slopes, because the module is in training mode: call model.eval() first")
+        raise InTraining("rrelu draws its slopes")
     made = c.op("LeakyRelu", x, alpha=(lower + upper) / 2)
     return (made, noise) if c.target.endswith("functional") else made
 
@@ -483,7 +487,7 @@ def _softshrink(c: Emitter, x: Value, lambd: float = 0.5) -> Value:
 
 @aten("glu")
 def _glu(c: Emitter, x: Value, dim: int = -1) -> Value:
-    a, b = c.op("Split", x, outputs=2, axis=dim, num_outputs=2)
+    a, b = c.several(2, "Split", x, axis=dim, num_outputs=2)
     return c.op("Mul", a, c.op("Sigmoid", b))
 
 
@@ -508,7 +512,7 @@ def _copy(c: Emitter, x: Value, source: Value, non_blocking: bool = False) -> Va
 @aten("dropout", "native_dropout", "alpha_dropout", "feature_alpha_dropout")
 def _dropout(c: Emitter, x: Value, p: float, train: bool) -> Any:
     if train and p > 0:
-        raise Unsupported("dropout is on, because the module is in training mode: call model.eval() first")
+        raise InTraining("dropout is on")
     return (x, c.filled(c.sizes(x), True, "bool")) if c.target.startswith("native_dropout") else x
 
 
@@ -517,5 +521,3 @@ def _view_dtype(c: Emitter, x: Value, dtype: Any) -> Value:
     if x.tensor.numpy.itemsize != torch.empty((), dtype=dtype).element_size():
         raise Unsupported("elements are looked at as elements of another size")
     return c.op("BitCast", x, to=NUMBERS[c.dtype])
-
-

@@ -22,7 +22,7 @@ from weft.graph.opspec import Infer, find_operator
 from weft.ops.elementwise_support import ELEMENT_TYPES
 
 Size = Union[int, Value]
-Operand = Union[Value, bool, int, float, Sequence[int], Array, None]
+Operand = Union[Value, bool, int, float, Sequence[int], Array, np.generic, None]
 
 NUMBERS = {name: number for number, name in ELEMENT_TYPES.items()}
 """The numbers by which attributes name element types."""
@@ -33,6 +33,13 @@ LIMITS = {"bool": (False, True)}
 
 class Unsupported(FrontendError):
     """A use of an operator that no Weft operator computes."""
+
+
+class InTraining(Unsupported):
+    """A use that belongs to training; decomposing the operator would not change that."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"{what}: the module is in training mode, call model.eval() first")
 
 
 def limits(kind: str) -> tuple[Any, Any]:
@@ -105,23 +112,27 @@ class Emitter:
         with np.errstate(all="ignore"):
             return self.constant(np.asarray(given), dtype or _python_type(given))
 
-    def op(self, op: str, *operands: Operand, outputs: int = 1, domain: str = "", **attributes: Any) -> Any:
-        """A node; its output, or a list of its outputs."""
+    def op(self, op: str, *operands: Operand, **attributes: Any) -> Value:
+        """A node with one output, which is returned."""
+        return self.several(1, op, *operands, **attributes)[0]
+
+    def several(self, outputs: int, op: str, *operands: Operand, **attributes: Any) -> list[Value]:
+        """A node with several outputs. Attributes that are None are left out."""
         inputs = [None if one is None else self.value(one) for one in operands]
         while inputs and inputs[-1] is None:
             inputs.pop()
-        spec = find_operator(op, domain)
+        spec = find_operator(op)
         if spec is None:
             raise Unsupported(f"Weft has no operator {op}")
         made = [Value(self.fresh(f"{self.label}_{op}".lower())) for _ in range(outputs)]
         kept = {key: value for key, value in attributes.items() if value is not None}
-        node = Node(op, inputs, made, kept, name=self.fresh(self.label), origin=self.origin, domain=domain)
+        node = Node(op, inputs, made, kept, name=self.fresh(self.label), origin=self.origin)
         known = [None if one is None else self.constants.get(one) for one in inputs]
         types = spec.types(Infer(node, [None if one is None else one.type for one in inputs], known))
         for value, kind in zip(made, types):
             value.type = kind
         self.nodes.append(node)
-        return made[0] if outputs == 1 else made
+        return made
 
     def cast(self, x: Operand, dtype: str) -> Value:
         """x in an element type; numbers outside of a type of integers wrap or saturate as they do in a processor."""
@@ -133,8 +144,7 @@ class Emitter:
         if x in self.constants and x.tensor.shape == ():
             with np.errstate(all="ignore"):
                 return self.constant(self.constants[x], dtype)
-        made: Value = self.op("Cast", x, to=NUMBERS[dtype])
-        return made
+        return self.op("Cast", x, to=NUMBERS[dtype])
 
     def wants(self, result: int) -> bool:
         """Whether somebody reads one of several results."""
@@ -165,8 +175,7 @@ class Emitter:
         return parts[0] if len(parts) == 1 and isinstance(parts[0], Value) else self._joined(parts)
 
     def _joined(self, parts: Sequence[Operand]) -> Value:
-        made: Value = self.op("Concat", *parts, axis=0)
-        return made
+        return self.op("Concat", *parts, axis=0)
 
     def times(self, *sizes: Size) -> Size:
         """The product of sizes."""
@@ -191,14 +200,12 @@ class Emitter:
         if len(open_sizes) == 1 and 0 not in sizes and -1 not in sizes:
             sizes = [-1 if isinstance(one, Value) else one for one in sizes]
         zero = 1 if 0 in sizes else None
-        made: Value = self.op("Reshape", x, self.vector(sizes), allowzero=zero)
-        return made
+        return self.op("Reshape", x, self.vector(sizes), allowzero=zero)
 
     def transpose(self, x: Value, order: Sequence[int]) -> Value:
         """x with its axes in this order."""
         order = [axis % x.tensor.rank for axis in order]
-        made: Value = x if order == list(range(len(order))) else self.op("Transpose", x, perm=order)
-        return made
+        return x if order == list(range(len(order))) else self.op("Transpose", x, perm=order)
 
     def swap(self, x: Value, a: int, b: int) -> Value:
         """x with two axes exchanged."""
@@ -208,42 +215,38 @@ class Emitter:
 
     def unsqueeze(self, x: Value, *axes: int) -> Value:
         """x with axes of size 1."""
-        made: Value = self.op("Unsqueeze", x, list(axes)) if axes else x
-        return made
+        return self.op("Unsqueeze", x, list(axes)) if axes else x
 
     def squeeze(self, x: Value, *axes: int) -> Value:
         """x without axes of size 1."""
-        made: Value = self.op("Squeeze", x, list(axes)) if axes else x
-        return made
+        return self.op("Squeeze", x, list(axes)) if axes else x
 
     def expand(self, x: Value, sizes: Sequence[Size]) -> Value:
         """x repeated to a shape."""
-        made: Value = x if list(x.tensor.dims) == list(sizes) else self.op("Expand", x, self.vector(sizes))
-        return made
+        return x if list(x.tensor.dims) == list(sizes) else self.op("Expand", x, self.vector(sizes))
 
     def slice(self, x: Value, axis: int, start: Size, end: Size, step: int = 1) -> Value:
         """A stretch of x along an axis."""
-        made: Value = self.op("Slice", x, self.vector([start]), self.vector([end]), [axis], [step])
-        return made
+        return self.op("Slice", x, self.vector([start]), self.vector([end]), [axis], [step])
 
     def concat(self, parts: Sequence[Value], axis: int) -> Value:
         """Tensors one after the other."""
-        made: Value = self.op("Concat", *parts, axis=axis) if len(parts) > 1 else parts[0]
-        return made
+        return self.op("Concat", *parts, axis=axis) if len(parts) > 1 else parts[0]
 
     # arithmetic
 
     def where(self, condition: Value, x: Operand, y: Operand, dtype: str = "") -> Value:
         """x where a condition holds, else y."""
-        made: Value = self.op(
-            "Where", self.cast(condition, "bool"), self.value(x, dtype or self.dtype), self.value(y, dtype or self.dtype)
+        return self.op(
+            "Where",
+            self.cast(condition, "bool"),
+            self.value(x, dtype or self.dtype),
+            self.value(y, dtype or self.dtype),
         )
-        return made
 
     def invert(self, x: Value) -> Value:
         """not x."""
-        made: Value = self.op("Not", x)
-        return made
+        return self.op("Not", x)
 
     def flat(self, x: Value) -> Value:
         """x as a vector."""
@@ -257,8 +260,7 @@ class Emitter:
             one = np.asarray(number).astype(NUMPY_TYPES[dtype])
         if not sizes:
             return self.constant(one)
-        made: Value = self.op("ConstantOfShape", self.vector(sizes), value=one.reshape(1))
-        return made
+        return self.op("ConstantOfShape", self.vector(sizes), value=one.reshape(1))
 
 
 def _python_type(given: Any) -> str:

@@ -21,7 +21,7 @@ from weft.core.errors import FrontendError, WeftError
 from weft.core.install import FOLDER
 from weft.expr.nodes import Expr, Var, index_expr
 from weft.frontends.torch import elementwise, indexing, layers, movement, reductions, sequence  # noqa: F401  (converters)
-from weft.frontends.torch.emit import NUMBERS, Emitter, Unsupported
+from weft.frontends.torch.emit import NUMBERS, Emitter, InTraining, Unsupported
 from weft.frontends.torch.table import CONVERTERS, name_of
 from weft.graph.ir import NUMPY_TYPES, Array, Dim, Graph, Node, TensorType, Value
 from weft.graph.shapes import tidy, unknown_dim
@@ -49,7 +49,7 @@ class Refused(FrontendError):
 def import_graph(
     graph: Any, tensors: Mapping[str, Any], owner: Any, label: str, converters: Mapping[str, Any] = CONVERTERS
 ) -> Graph:
-    """The Graph of an FX graph. `tensors` are those of placeholders that are no inputs; `owner` holds what get_attr reads."""
+    """The Graph of an FX graph. `tensors` are those of placeholders that are no inputs; get_attr reads from `owner`."""
     return _Importer(tensors, owner, label, converters).run(graph)
 
 
@@ -214,12 +214,14 @@ class _Importer:
             else:
                 self.env[node] = self._settled(made, wanted)
         except _Unknown:
-            self.unknown.setdefault(name, []).append(c.origin)
+            original = node.meta.get("original_aten") if name.startswith("prims.") else None
+            self.unknown.setdefault(name_of(original) if original else name, []).append(c.origin)
             self.env[node] = self._stand_in(node, wanted)
         except (WeftError, TypeError, ValueError, LookupError, ArithmeticError, AttributeError) as error:
             said = str(error) if isinstance(error, Unsupported) else f"{type(error).__name__}: {error}"
             self.problems.append(f"{_shown(name)}: {said}" + (f"\n    {c.origin}" if c.origin else ""))
-            self.blamed.add(name)
+            if not isinstance(error, InTraining):
+                self.blamed.add(name)
             self.env[node] = self._stand_in(node, wanted)
 
     def _converted(self, node: Any, name: str, args: Any, kwargs: Any) -> Any:

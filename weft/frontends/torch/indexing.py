@@ -63,7 +63,9 @@ def _masked_select(c: Emitter, x: Value, mask: Value) -> Value:
 
 def _index_parts(c: Emitter, x: Value, indices: Sequence[Value | None]) -> tuple[list[int], list[Value]]:
     """The axes that are indexed, and whole numbers for them: a mask becomes the places where it is true."""
-    axes, found, axis = [], [], 0
+    axes: list[int] = []
+    found: list[Value] = []
+    axis = 0
     for one in indices:
         if one is not None and one.tensor.dtype in ("bool", "uint8"):
             rank = one.tensor.rank
@@ -145,7 +147,9 @@ def _index_put(c: Emitter, x: Value, indices: Sequence[Value | None], values: Va
         before = inner[: axes[0]]
         values = c.expand(values, [*before, *outer, *inner[axes[0] :]])
         count, lead = len(outer), len(before)
-        values = c.transpose(values, [*range(lead, lead + count), *range(lead), *range(lead + count, values.tensor.rank)])
+        values = c.transpose(
+            values, [*range(lead, lead + count), *range(lead), *range(lead + count, values.tensor.rank)]
+        )
     else:
         values = c.expand(values, [*outer, *inner])
     turned = c.transpose(x, order)
@@ -268,7 +272,9 @@ def _number(name: str, op: str, python: Any) -> None:
         if not any(isinstance(one, Value) for one in numbers):
             return python(*numbers)
         kinds = {one.tensor.dtype for one in numbers if isinstance(one, Value)}
-        real = op == "Div" or any(isinstance(one, float) for one in numbers) or any(k.startswith("float") for k in kinds)
+        real = (
+            op == "Div" or any(isinstance(one, float) for one in numbers) or any(k.startswith("float") for k in kinds)
+        )
         values = [c.value(one, "float64" if real else "int64") for one in numbers]
         if op == "FloorDiv":
             made = c.op("Div", c.op("Sub", values[0], c.op("Mod", *values)), values[1])

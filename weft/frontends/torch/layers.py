@@ -8,21 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from weft.frontends.torch.emit import Emitter, Size, Unsupported, is_float
+from weft.frontends.torch.emit import Emitter, InTraining, Size, Unsupported, is_float
 from weft.frontends.torch.movement import pad
 from weft.frontends.torch.reductions import reduce
 from weft.frontends.torch.table import aten
 from weft.graph.ir import Value
-
-EVAL = "the module is in training mode: call model.eval() first"
 
 # ---------------------------------------------------------------------------------------------------------- products
 
 
 def product(c: Emitter, a: Value, b: Value) -> Value:
     """a times b, in the element type of the result."""
-    made: Value = c.op("MatMul", c.cast(a, c.dtype), c.cast(b, c.dtype))
-    return made
+    return c.op("MatMul", c.cast(a, c.dtype), c.cast(b, c.dtype))
 
 
 @aten("mm", "bmm", "matmul", "mv", "dot", "vdot")
@@ -106,7 +103,7 @@ def _batched(c: Emitter, x: Value, rank: int, change: Any) -> Any:
 def _convolution(
     c: Emitter, x: Value, weight: Value, bias: Value | None, stride: Any, padding: Any, dilation: Any,
     transposed: bool = False, output_padding: Any = 0, groups: int = 1, *_: Any,
-) -> Value:  # fmt: skip
+) -> Any:  # fmt: skip
     count = weight.tensor.rank - 2
     pads = each(padding, count)
     more: dict[str, Any] = {"output_padding": each(output_padding, count)} if transposed else {}
@@ -176,7 +173,7 @@ def _batch_norm(
     *_: Any,
 ) -> Value:  # fmt: skip
     if training and mean is not None:
-        raise Unsupported(f"batch normalisation would update its statistics; {EVAL}")
+        raise InTraining("batch normalisation would update its statistics")
     kind = x.tensor.dtype if mean is None else mean.tensor.dtype
     scale, shift = (_ones(c, c.size(x, 1), one, given, kind) for one, given in ((1, weight), (0, bias)))
     if mean is None:
@@ -203,7 +200,7 @@ def _instance_norm(
     if not use_input_stats:
         return _batch_norm(c, x, weight, bias, mean, variance, False, momentum, eps)
     if mean is not None:
-        raise Unsupported(f"instance normalisation would update its statistics; {EVAL}")
+        raise InTraining("instance normalisation would update its statistics")
     scale, shift = (_ones(c, c.size(x, 1), one, given, c.dtype) for one, given in ((1, weight), (0, bias)))
     return c.op("InstanceNormalization", x, scale, shift, epsilon=eps)
 
@@ -215,7 +212,7 @@ def _layer_norm(
     scale = weight if weight is not None else c.filled(list(shape), 1, x.tensor.dtype)
     if not c.target.startswith("native"):
         return c.op("LayerNormalization", x, scale, bias, axis=-len(shape), epsilon=eps)
-    return c.op("LayerNormalization", x, scale, bias, outputs=3, axis=-len(shape), epsilon=eps)
+    return c.several(3, "LayerNormalization", x, scale, bias, axis=-len(shape), epsilon=eps)
 
 
 @aten("rms_norm", "_fused_rms_norm")
@@ -261,10 +258,10 @@ def _average(count: int) -> Any:
         include = int(count_include_pad or divisor_override is not None)
         if divisor_override is not None and ceil_mode:
             x, given = _padded(c, x, given), {**given, "pads": [0] * (2 * count), "ceil_mode": 0}
-        made = _batched(
-            c, x, count + 2, lambda one: c.op("AveragePool", one, count_include_pad=include, **given)
+        made = _batched(c, x, count + 2, lambda one: c.op("AveragePool", one, count_include_pad=include, **given))
+        return (
+            made if divisor_override is None else _scaled(c, made, math.prod(given["kernel_shape"]) / divisor_override)
         )
-        return made if divisor_override is None else _scaled(c, made, math.prod(given["kernel_shape"]) / divisor_override)
 
     return converter
 
@@ -284,7 +281,13 @@ def _padded(c: Emitter, x: Value, given: dict[str, Any]) -> Value:
 
 def _maximum(count: int, with_places: bool) -> Any:
     def converter(
-        c: Emitter, x: Value, kernel: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
+        c: Emitter,
+        x: Value,
+        kernel: Any,
+        stride: Any = None,
+        padding: Any = 0,
+        dilation: Any = 1,
+        ceil_mode: bool = False,
     ) -> Any:
         given = _pool_attributes(count, kernel, stride, padding, ceil_mode)
         given["dilations"] = each(dilation, count)
@@ -293,7 +296,7 @@ def _maximum(count: int, with_places: bool) -> Any:
             return (made, None) if with_places else made
 
         def change(one: Value) -> list[Value]:
-            values, places = c.op("MaxPool", one, outputs=2, **given)
+            values, places = c.several(2, "MaxPool", one, **given)
             plane = c.times(*c.sizes(one)[2:])  # torch counts within one image of one channel
             return [values, c.op("Mod", places, c.value(plane, "int64"))]
 
@@ -309,13 +312,11 @@ for _count in (1, 2, 3):
 
 
 def _adaptive_average(count: int) -> Any:
-    def converter(c: Emitter, x: Value, size: Any) -> Value:
+    def converter(c: Emitter, x: Value, size: Any) -> Any:
         wanted = each(size, count)
         if all(one == 1 for one in wanted):
             return _batched(c, x, count + 2, lambda one: c.op("GlobalAveragePool", one))
-        have = x.tensor.dims[-count:]
-        if not all(isinstance(one, int) for one in (*have, *wanted)):
-            raise Unsupported("adaptive pooling of sizes that only a call tells")
+        have = _last_sizes(x, count)
         if all(a % b == 0 for a, b in zip(have, wanted)):
             given = _pool_attributes(count, [a // b for a, b in zip(have, wanted)], None, 0, False)
             return _batched(c, x, count + 2, lambda one: c.op("AveragePool", one, **given))
@@ -330,15 +331,20 @@ def _adaptive_average(count: int) -> Any:
     return converter
 
 
+def _last_sizes(x: Value, count: int) -> list[int]:
+    sizes = [size for size in x.tensor.dims[-count:] if isinstance(size, int)]
+    if len(sizes) != count:
+        raise Unsupported("adaptive pooling of sizes that only a call tells")
+    return sizes
+
+
 def _stretches(have: int, wanted: int) -> list[tuple[int, int]]:
     return [(at * have // wanted, -(-(at + 1) * have // wanted)) for at in range(wanted)]
 
 
 def _adaptive_maximum(count: int) -> Any:
     def converter(c: Emitter, x: Value, size: Any) -> Any:
-        wanted, have = each(size, count), x.tensor.dims[-count:]
-        if not all(isinstance(one, int) for one in (*have, *wanted)):
-            raise Unsupported("adaptive pooling of sizes that only a call tells")
+        wanted, have = each(size, count), _last_sizes(x, count)
         if all(a % b == 0 for a, b in zip(have, wanted)):
             return _maximum(count, True)(c, x, [a // b for a, b in zip(have, wanted)])
         if c.wants(1):
@@ -415,5 +421,3 @@ def _grid_sampler(c: Emitter, x: Value, grid: Value, mode: int, padding: int, al
         "GridSample", x, grid, mode=("linear", "nearest", "cubic")[mode],
         padding_mode=("zeros", "border", "reflection")[padding], align_corners=int(align_corners),
     )  # fmt: skip
-
-

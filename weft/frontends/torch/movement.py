@@ -1,4 +1,4 @@
-"""Converters of what moves elements without computing: shapes, slices, joins, padding, and tensors made from nothing."""
+"""Converters of what moves elements without computing: shapes, slices, joins, padding, tensors made from nothing."""
 
 from __future__ import annotations
 
@@ -130,8 +130,7 @@ def _split(c: Emitter, x: Value, size: int, dim: int = 0) -> list[Value]:
 def _split_sizes(c: Emitter, x: Value, sizes: Sequence[Size], dim: int = 0) -> list[Value]:
     if len(sizes) == 1:
         return [x]
-    made: list[Value] = c.op("Split", x, c.vector(sizes), outputs=len(sizes), axis=dim)
-    return made
+    return c.several(len(sizes), "Split", x, c.vector(sizes), axis=dim)
 
 
 @aten("chunk")
@@ -369,8 +368,7 @@ def pad(c: Emitter, x: Value, before: Sequence[Any], after: Sequence[Any], mode:
     if all(isinstance(one, int) and one == 0 for one in amounts):
         return x
     filling = c.value(value, x.tensor.dtype) if mode == "constant" else None
-    made: Value = c.op("Pad", x, c.vector(amounts), filling, mode=mode)
-    return made
+    return c.op("Pad", x, c.vector(amounts), filling, mode=mode)
 
 
 def _pad_last(c: Emitter, x: Value, amounts: Sequence[Any], mode: str, value: Any = None) -> Value:

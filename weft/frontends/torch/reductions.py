@@ -30,8 +30,7 @@ def reduce(c: Emitter, op: str, x: Value, dim: Axes = None, keepdim: bool = Fals
     axes = axes_of(x, dim)
     if x.tensor.rank == 0 and op in ("ReduceSum", "ReduceProd", "ReduceMax", "ReduceMin", "ReduceMean"):
         return x
-    made: Value = c.op(op, x, axes, keepdims=int(keepdim))
-    return made
+    return c.op(op, x, axes, keepdims=int(keepdim))
 
 
 def _wide(c: Emitter, x: Value) -> Value:
@@ -163,7 +162,9 @@ def _std_mean(
 
 
 @aten("linalg_vector_norm")
-def _norm(c: Emitter, x: Value, order: float = 2, dim: Axes = None, keepdim: bool = False, *, dtype: Any = None) -> Value:
+def _norm(
+    c: Emitter, x: Value, order: float = 2, dim: Axes = None, keepdim: bool = False, *, dtype: Any = None
+) -> Value:
     x = _wide(c, x)
     if order == 2 or order == 1:
         if x.tensor.rank == 0:
@@ -234,14 +235,13 @@ def _topk(
     if x.tensor.rank == 0:
         return x, c.constant(np.int64(0))
     count = c.vector([k if isinstance(k, Value) else int(k)])  # type: ignore[arg-type]
-    values, places = c.op("TopK", _orderable(c, x), count, outputs=2, axis=dim, largest=int(largest), sorted=int(sorted))
+    given = {"axis": dim, "largest": int(largest), "sorted": int(sorted)}
+    values, places = c.several(2, "TopK", _orderable(c, x), count, **given)
     return values, places
 
 
 @aten("sort", "sort.stable")
-def _sort(
-    c: Emitter, x: Value, dim: int = -1, descending: bool = False, *, stable: bool = True
-) -> tuple[Value, Value]:
+def _sort(c: Emitter, x: Value, dim: int = -1, descending: bool = False, *, stable: bool = True) -> tuple[Value, Value]:
     if x.tensor.rank == 0:
         return x, c.constant(np.int64(0))
     return _topk(c, x, c.size(x, dim), dim, descending)
@@ -286,7 +286,9 @@ def _running_extreme(op: str) -> Any:
             return x, c.constant(np.int64(0))
         x, rank, length = _orderable(c, x), x.tensor.rank, c.size(x, dim)
         if not isinstance(length, int) or length > 1024:
-            raise Unsupported("a running extreme along an axis of more than 1024 elements, or of a size that a call tells")
+            raise Unsupported(
+                "a running extreme along an axis of more than 1024 elements, or of a size that a call tells"
+            )
         axis = dim % rank
         worst = limits(x.tensor.dtype)[0 if op == "ReduceMax" else 1]
         later = np.triu(np.ones((length, length), bool), 1).reshape(length, length, *[1] * (rank - 1 - axis))
@@ -307,5 +309,3 @@ aten("cummin")(_running_extreme("ReduceMin"))
 @aten("dist")
 def _dist(c: Emitter, x: Value, y: Value, p: float = 2) -> Value:
     return _norm(c, c.op("Sub", c.cast(x, c.dtype), c.cast(y, c.dtype)), p)
-
-

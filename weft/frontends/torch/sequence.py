@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from weft.frontends.torch.emit import Emitter, Unsupported
-from weft.frontends.torch.layers import EVAL, linear
+from weft.frontends.torch.emit import Emitter, InTraining, Unsupported
+from weft.frontends.torch.layers import linear
 from weft.frontends.torch.table import aten
 from weft.graph.ir import Value
 
@@ -19,7 +19,7 @@ def _attention(
     is_causal: bool = False, *, scale: float | None = None, enable_gqa: bool = False,
 ) -> Value:  # fmt: skip
     if dropout:
-        raise Unsupported(f"attention with dropout; {EVAL}")
+        raise InTraining("attention with dropout")
     rank, sizes = query.tensor.rank, c.sizes(query)
     parts = [_four_axes(c, one) for one in (query, key, value)]
     if mask is not None and mask.tensor.rank > 2 and rank != 4:
@@ -53,7 +53,7 @@ def _heads(c: Emitter, x: Value, width: int, heads: int) -> list[Value]:
     """Queries, keys and values of packed projections, (batch, length, 3 width) to (batch, heads, length, size) each."""
     batch, length, _ = c.sizes(x)
     split = c.reshape(x, [batch, length, 3, heads, width // heads])
-    parts: list[Value] = c.op("Split", c.transpose(split, [2, 0, 3, 1, 4]), outputs=3, axis=0, num_outputs=3)
+    parts = c.several(3, "Split", c.transpose(split, [2, 0, 3, 1, 4]), axis=0, num_outputs=3)
     return [c.squeeze(one, 0) for one in parts]
 
 
@@ -70,8 +70,8 @@ def _multi_head(
         if mask_type not in (0, 1) or mask.tensor.dtype != "bool":
             raise Unsupported("a mask of the fast way of nn.MultiheadAttention that is for both keys and queries")
         mask = c.invert(c.unsqueeze(mask, 1, 2) if mask_type == 1 else mask)
-    parts = _heads(c, linear(c, query, qkv_weight, qkv_bias), width, heads)
-    made = c.transpose(_attention(c, *parts, mask), [0, 2, 1, 3])
+    q, k, v = _heads(c, linear(c, query, qkv_weight, qkv_bias), width, heads)
+    made = c.transpose(_attention(c, q, k, v, mask), [0, 2, 1, 3])
     return linear(c, c.reshape(made, c.sizes(query)), weight, bias), None
 
 
@@ -84,8 +84,7 @@ def _encoder_layer(
     """The fast way of nn.TransformerEncoderLayer."""
 
     def norm(one: Value, scale: Value, shift: Value) -> Value:
-        made: Value = c.op("LayerNormalization", one, scale, shift, axis=-1, epsilon=eps)
-        return made
+        return c.op("LayerNormalization", one, scale, shift, axis=-1, epsilon=eps)
 
     def attend(one: Value) -> Value:
         given = (qkv_weight, qkv_bias, weight, bias, mask, False, True, mask_type)
@@ -108,7 +107,7 @@ def _in_order(c: Emitter, weight: Value, order: Sequence[int]) -> Value:
     """A weight whose gates stand one after the other, with the gates in the order of ONNX."""
     if list(order) == list(range(len(order))):
         return weight
-    gates = c.op("Split", weight, outputs=len(order), axis=0, num_outputs=len(order))
+    gates = c.several(len(order), "Split", weight, axis=0, num_outputs=len(order))
     return c.concat([gates[at] for at in order], 0)
 
 
@@ -128,9 +127,8 @@ def _layer(
     direction = "bidirectional" if len(weights) == 2 else "forward"
     if "activations" in attributes:
         attributes["activations"] = attributes["activations"] * len(weights)
-    made: list[Value] = c.op(
-        op, x, w, r, bias, None, *states, outputs=1 + len(states), hidden_size=hidden, direction=direction, **attributes
-    )
+    given = {"hidden_size": hidden, "direction": direction, **attributes}
+    made = c.several(1 + len(states), op, x, w, r, bias, None, *states, **given)
     time, ways, batch, width = c.sizes(made[0])
     made[0] = c.reshape(c.transpose(made[0], [0, 2, 1, 3]), [time, batch, c.times(ways, width)])
     return made
@@ -142,7 +140,7 @@ def _recurrent(op: str, order: Sequence[int], **attributes: Any) -> Any:
         train: bool, bidirectional: bool, batch_first: bool = False,
     ) -> tuple[Value, ...]:  # fmt: skip
         if train and dropout:
-            raise Unsupported(f"a recurrent layer with dropout; {EVAL}")
+            raise InTraining("a recurrent layer with dropout")
         if isinstance(batch_first, Value) or not isinstance(has_biases, bool):
             raise Unsupported("a packed sequence: pad it, and mask what lies beyond the lengths")
         states = list(state) if isinstance(state, (list, tuple)) else [state]

@@ -66,14 +66,16 @@ def exported(model: Any, inputs: Any = None, dynamic_shapes: Any = None) -> Any:
     except Exception as error:
         where = user_line("".join(traceback.format_tb(error.__traceback__)))
         raise FrontendError(
-            f"torch.export cannot export the {type(model).__name__}: {_first_line(error)}"
+            f"torch.export cannot export the {type(model).__name__}: {_said(error)}"
             f"{f' (at {where})' if where else ''}. "
             'torch.compile(model, backend="weft") takes models that it cannot, and leaves the rest to PyTorch'
         ) from error
 
 
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+def _said(error: Exception) -> str:
+    """The first line of an error of torch's, and the reasons that it lists."""
+    first, *more = (str(error).strip() or type(error).__name__).splitlines()
+    return " ".join([first, *(line.strip() for line in more if line.lstrip().startswith("- "))])
 
 
 def example_arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -99,7 +101,7 @@ def _imported(program: Any, refused: Collection[str]) -> Imported:
         with torch.no_grad():
             program = program.run_decompositions(decompositions(refused))
     except Exception as error:
-        raise FrontendError(f"torch cannot decompose the model: {_first_line(error)}") from error
+        raise FrontendError(f"torch cannot decompose the model: {_said(error)}") from error
     calls, tensors = calls_of(program)
     converters = {name: one for name, one in CONVERTERS.items() if name not in refused}
     graph = import_graph(program.graph, tensors, program.graph_module, "model", converters)
@@ -113,7 +115,9 @@ def _imported(program: Any, refused: Collection[str]) -> Imported:
 def decompositions(refused: Collection[str] = ()) -> dict[Any, Any]:
     """How operators without a converter are made of others."""
     return {
-        op: made for op, made in _known_decompositions().items() if name_of(op) in refused or name_of(op) not in CONVERTERS
+        op: made
+        for op, made in _known_decompositions().items()
+        if name_of(op) in refused or name_of(op) not in CONVERTERS
     }
 
 

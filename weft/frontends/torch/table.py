@@ -13,17 +13,18 @@ not cast its result) and compared with the shape that torch says.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 Converter = Callable[..., Any]
+Function = TypeVar("Function", bound=Converter)
 CONVERTERS: dict[str, Converter] = {}
 """Every converter by name."""
 
 
-def aten(*names: str) -> Callable[[Converter], Converter]:
+def aten(*names: str) -> Callable[[Function], Function]:
     """Enters a function under these names."""
 
-    def enter(function: Converter) -> Converter:
+    def enter(function: Function) -> Function:
         for name in names:
             if name in CONVERTERS:
                 raise ValueError(f"there are two converters for {name}")
