@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from weft.frontends.torch.emit import NUMBERS, Emitter, InTraining, Operand, Unsupported, is_float
-from weft.frontends.torch.table import aten
+from weft.frontends.torch.table import aten, enter
 from weft.graph.ir import Value
 
 # ------------------------------------------------------------------------------------------------------ one operand
@@ -39,26 +39,25 @@ for _entry in _WHOLE.split():
     aten(_entry.split(":")[0])(_rounding(_entry.split(":")[1]))
 
 
-@aten("relu")
-def _relu(c: Emitter, x: Value) -> Value:
-    return c.op("Relu", x) if is_float(c.dtype) else c.op("Max", x, c.value(0, c.dtype))
+enter(
+    {
+        "relu": lambda c, x: c.op("Relu", x) if is_float(c.dtype) else c.op("Max", x, c.value(0, c.dtype)),
+        "neg": lambda c, x: c.op("Sub", c.value(0, c.dtype), x) if c.dtype.startswith("uint") else c.op("Neg", x),
+        "rsqrt": lambda c, x: c.op("Reciprocal", c.op("Sqrt", c.cast(x, c.dtype))),
+        "exp2": lambda c, x: c.op("Pow", c.value(2.0, c.dtype), c.cast(x, c.dtype)),
+        "erfc": lambda c, x: c.op("Sub", c.value(1, c.dtype), c.op("Erf", c.cast(x, c.dtype))),
+        "isfinite": lambda c, x: c.invert(c.op("Or", _isnan(c, x), _isinf(c, x))),
+        "logical_not": lambda c, x: c.invert(c.cast(x, "bool")),
+        "bitwise_not": lambda c, x: c.op("Not" if c.dtype == "bool" else "BitwiseNot", x),
+    }
+)
 
 
-@aten("neg")
-def _neg(c: Emitter, x: Value) -> Value:
-    return c.op("Sub", c.value(0, c.dtype), x) if c.dtype.startswith("uint") else c.op("Neg", x)
-
-
-@aten("trunc", "fix")
+@aten("trunc")
 def _trunc(c: Emitter, x: Value) -> Value:
     if not is_float(x.tensor.dtype):
         return x
     return c.where(c.op("Less", x, c.value(0, c.dtype)), c.op("Ceil", x), c.op("Floor", x))
-
-
-@aten("frac")
-def _frac(c: Emitter, x: Value) -> Value:
-    return c.op("Sub", x, _trunc(c, x))
 
 
 @aten("round.decimals")
@@ -68,21 +67,6 @@ def _round_decimals(c: Emitter, x: Value, *, decimals: int = 0) -> Value:
     scale = c.value(10.0 ** abs(decimals), c.dtype)
     there, back = ("Mul", "Div") if decimals > 0 else ("Div", "Mul")
     return c.op(back, c.op("Round", c.op(there, x, scale)), scale)
-
-
-@aten("rsqrt")
-def _rsqrt(c: Emitter, x: Value) -> Value:
-    return c.op("Reciprocal", c.op("Sqrt", c.cast(x, c.dtype)))
-
-
-@aten("square")
-def _square(c: Emitter, x: Value) -> Value:
-    return c.op("Mul", x, x)
-
-
-@aten("exp2")
-def _exp2(c: Emitter, x: Value) -> Value:
-    return c.op("Pow", c.value(2.0, c.dtype), c.cast(x, c.dtype))
 
 
 @aten("expm1")
@@ -110,19 +94,6 @@ aten("log2")(_log_of(2))
 aten("log10")(_log_of(10))
 
 
-@aten("erfc", "special_erfc")
-def _erfc(c: Emitter, x: Value) -> Value:
-    return c.op("Sub", c.value(1, c.dtype), c.op("Erf", c.cast(x, c.dtype)))
-
-
-@aten("logit")
-def _logit(c: Emitter, x: Value, eps: float | None = None) -> Value:
-    x = c.cast(x, c.dtype)
-    if eps is not None:
-        x = c.op("Clip", x, c.value(eps, c.dtype), c.value(1 - eps, c.dtype))
-    return c.op("Log", c.op("Div", x, c.op("Sub", c.value(1, c.dtype), x)))
-
-
 @aten("isnan")
 def _isnan(c: Emitter, x: Value) -> Value:
     return c.op("IsNaN", x) if is_float(x.tensor.dtype) else c.filled(c.sizes(x), False, "bool")
@@ -131,11 +102,6 @@ def _isnan(c: Emitter, x: Value) -> Value:
 @aten("isinf")
 def _isinf(c: Emitter, x: Value) -> Value:
     return c.op("IsInf", x) if is_float(x.tensor.dtype) else c.filled(c.sizes(x), False, "bool")
-
-
-@aten("isfinite")
-def _isfinite(c: Emitter, x: Value) -> Value:
-    return c.invert(c.op("Or", _isnan(c, x), _isinf(c, x)))
 
 
 @aten("signbit")
@@ -147,16 +113,6 @@ def _signbit(c: Emitter, x: Value) -> Value:
     if not is_float(x.tensor.dtype):
         return below
     return c.op("Or", below, c.op("Less", c.op("Reciprocal", x), zero))  # 1 / -0 is -inf
-
-
-@aten("logical_not")
-def _logical_not(c: Emitter, x: Value) -> Value:
-    return c.invert(c.cast(x, "bool"))
-
-
-@aten("bitwise_not")
-def _bitwise_not(c: Emitter, x: Value) -> Value:
-    return c.op("Not" if c.dtype == "bool" else "BitwiseNot", x)
 
 
 # ------------------------------------------------------------------------------------------------------ two operands
@@ -180,17 +136,16 @@ def _sub(c: Emitter, x: Operand, y: Operand, *, alpha: Any = 1) -> Value:
     return c.op("Sub", a, b if alpha == 1 else c.op("Mul", b, c.value(alpha, c.dtype)))
 
 
-@aten("rsub.Tensor", "rsub.Scalar")
-def _rsub(c: Emitter, x: Operand, y: Operand, alpha: Any = 1) -> Value:
-    return _sub(c, y, x, alpha=alpha)
+enter(
+    {
+        "rsub.Tensor rsub.Scalar": lambda c, x, y, alpha=1: _sub(c, y, x, alpha=alpha),
+        "mul.Tensor mul.Scalar": lambda c, x, y: c.op("And" if c.dtype == "bool" else "Mul", *_pair(c, x, y)),
+        "fmod.Tensor fmod.Scalar": lambda c, x, y: c.op("Mod", *_pair(c, x, y), fmod=1),
+    }
+)
 
 
-@aten("mul.Tensor", "mul.Scalar")
-def _mul(c: Emitter, x: Operand, y: Operand) -> Value:
-    return c.op("And" if c.dtype == "bool" else "Mul", *_pair(c, x, y))
-
-
-@aten("div.Tensor", "div.Scalar", "true_divide.Tensor")
+@aten("div.Tensor", "div.Scalar")
 def _div(c: Emitter, x: Operand, y: Operand) -> Value:
     return c.op("Div", *_pair(c, x, y))
 
@@ -231,11 +186,6 @@ def _remainder(c: Emitter, x: Operand, y: Operand) -> Value:
     return c.where(wrong, c.op("Add", rest, b), rest)
 
 
-@aten("fmod.Tensor", "fmod.Scalar")
-def _fmod(c: Emitter, x: Operand, y: Operand) -> Value:
-    return c.op("Mod", *_pair(c, x, y), fmod=1)
-
-
 @aten("pow.Tensor_Tensor", "pow.Tensor_Scalar", "pow.Scalar")
 def _pow(c: Emitter, x: Operand, y: Operand) -> Value:
     if isinstance(x, Value) and isinstance(y, (int, float)) and y in (1, 2, 3, 0.5, -1, -0.5) and is_float(c.dtype):
@@ -268,6 +218,12 @@ def _unless_nan(op: str, plain: Any) -> Any:
     return converter
 
 
+@aten("hypot")
+def _hypot(c: Emitter, x: Operand, y: Operand) -> Value:
+    squares = [c.op("Mul", one, one) for one in _pair(c, x, y)]
+    return c.op("Sqrt", c.op("Add", *squares))
+
+
 aten("fmax")(_unless_nan("Max", _maximum))
 aten("fmin")(_unless_nan("Min", _minimum))
 
@@ -286,25 +242,11 @@ def _atan2(c: Emitter, y: Operand, x: Operand) -> Value:
     return c.where(nothing, c.where(c.op("IsNaN", a), a, level), turned)
 
 
-@aten("hypot")
-def _hypot(c: Emitter, x: Operand, y: Operand) -> Value:
-    a, b = _pair(c, x, y)
-    return c.op("Sqrt", c.op("Add", c.op("Mul", a, a), c.op("Mul", b, b)))
-
-
 @aten("copysign.Tensor", "copysign.Scalar")
 def _copysign(c: Emitter, x: Operand, y: Operand) -> Value:
     a, b = _pair(c, x, y)
     size = c.op("Abs", a)
     return c.where(_signbit(c, b), c.op("Neg", size), size)
-
-
-@aten("logaddexp")
-def _logaddexp(c: Emitter, x: Operand, y: Operand) -> Value:
-    a, b = _pair(c, x, y)
-    far = c.op("Exp", c.op("Neg", c.op("Abs", c.op("Sub", a, b))))
-    made = c.op("Add", c.op("Max", a, b), _log1p(c, far))
-    return c.where(c.op("And", c.op("Equal", a, b), c.op("IsInf", a)), a, made)
 
 
 def _bits(logical: str, bitwise: str) -> Any:
@@ -372,12 +314,16 @@ def _where(c: Emitter, condition: Value, x: Operand, y: Operand) -> Value:
     return c.where(condition, x, y)
 
 
-@aten("masked_fill.Scalar", "masked_fill.Tensor")
-def _masked_fill(c: Emitter, x: Value, mask: Value, value: Operand) -> Value:
-    return c.where(mask, value, x)
+enter(
+    {
+        "masked_fill.Scalar masked_fill.Tensor": lambda c, x, mask, value: c.where(mask, value, x),
+        "clamp_min clamp_min.Tensor": lambda c, x, min: _clamp(c, x, min, None),
+        "clamp_max clamp_max.Tensor": lambda c, x, max: _clamp(c, x, None, max),
+    }
+)
 
 
-@aten("clamp", "clamp.Tensor", "clip", "clip.Tensor", "hardtanh")
+@aten("clamp", "clamp.Tensor", "hardtanh")
 def _clamp(c: Emitter, x: Value, min: Operand = None, max: Operand = None) -> Value:
     if c.target.startswith("hardtanh"):
         min, max = -1.0 if min is None else min, 1.0 if max is None else max
@@ -390,32 +336,18 @@ def _clamp(c: Emitter, x: Value, min: Operand = None, max: Operand = None) -> Va
     return x
 
 
-@aten("clamp_min", "clamp_min.Tensor")
-def _clamp_min(c: Emitter, x: Value, min: Operand) -> Value:
-    return _clamp(c, x, min, None)
-
-
-@aten("clamp_max", "clamp_max.Tensor")
-def _clamp_max(c: Emitter, x: Value, max: Operand) -> Value:
-    return _clamp(c, x, None, max)
-
-
 # ------------------------------------------------------------------------------------------------------- activations
 
 
-@aten("gelu")
-def _gelu(c: Emitter, x: Value, *, approximate: str = "none") -> Value:
-    return c.op("Gelu", x, approximate=approximate)
-
-
-@aten("silu")
-def _silu(c: Emitter, x: Value) -> Value:
-    return c.op("Mul", x, c.op("Sigmoid", x))
-
-
-@aten("leaky_relu")
-def _leaky_relu(c: Emitter, x: Value, slope: float = 0.01) -> Value:
-    return c.op("LeakyRelu", x, alpha=float(slope))
+enter(
+    {
+        "gelu": lambda c, x, *, approximate="none": c.op("Gelu", x, approximate=approximate),
+        "silu": lambda c, x: c.op("Mul", x, c.op("Sigmoid", x)),
+        "leaky_relu": lambda c, x, slope=0.01: c.op("LeakyRelu", x, alpha=float(slope)),
+        "selu": lambda c, x: c.op("Selu", x, alpha=1.6732632423543772, gamma=1.0507009873554805),
+        "hardsigmoid": lambda c, x: c.op("HardSigmoid", x, alpha=1 / 6, beta=0.5),
+    }
+)
 
 
 @aten("elu")
@@ -426,33 +358,12 @@ def _elu(c: Emitter, x: Value, alpha: float = 1, scale: float = 1, input_scale: 
     return c.where(c.op("Greater", x, c.value(0, c.dtype)), c.op("Mul", x, c.value(scale, c.dtype)), low)
 
 
-@aten("selu")
-def _selu(c: Emitter, x: Value) -> Value:
-    return c.op("Selu", x, alpha=1.6732632423543772848170429916717, gamma=1.0507009873554804934193349852946)
-
-
-@aten("celu")
-def _celu(c: Emitter, x: Value, alpha: float = 1.0) -> Value:
-    low = c.op("Mul", _expm1(c, c.op("Mul", x, c.value(1 / alpha, c.dtype))), c.value(alpha, c.dtype))
-    return c.where(c.op("Greater", x, c.value(0, c.dtype)), x, low)
-
-
 @aten("softplus")
 def _softplus(c: Emitter, x: Value, beta: float = 1, threshold: float = 20) -> Value:
     scaled = x if beta == 1 else c.op("Mul", x, c.value(beta, c.dtype))
     made = c.op("Softplus", scaled)
     made = made if beta == 1 else c.op("Div", made, c.value(beta, c.dtype))
     return made if threshold == 20 else c.where(c.op("Greater", scaled, c.value(threshold, c.dtype)), x, made)
-
-
-@aten("log_sigmoid")
-def _log_sigmoid(c: Emitter, x: Value) -> Value:
-    return c.op("Neg", c.op("Softplus", c.op("Neg", x)))
-
-
-@aten("hardsigmoid")
-def _hardsigmoid(c: Emitter, x: Value) -> Value:
-    return c.op("HardSigmoid", x, alpha=1 / 6, beta=0.5)
 
 
 @aten("rrelu_with_noise_functional", "rrelu_with_noise")
@@ -470,19 +381,6 @@ def _prelu(c: Emitter, x: Value, weight: Value) -> Value:
     if weight.tensor.rank == 1 and x.tensor.rank > 1:
         weight = c.reshape(weight, [c.size(weight, 0)] + [1] * (x.tensor.rank - 2))
     return c.op("PRelu", x, weight)
-
-
-@aten("hardshrink")
-def _hardshrink(c: Emitter, x: Value, lambd: float = 0.5) -> Value:
-    inside = c.op("LessOrEqual", c.op("Abs", x), c.value(lambd, c.dtype))
-    return c.where(inside, 0, x)
-
-
-@aten("softshrink")
-def _softshrink(c: Emitter, x: Value, lambd: float = 0.5) -> Value:
-    bound = c.value(lambd, c.dtype)
-    low = c.where(c.op("Less", x, c.op("Neg", bound)), c.op("Add", x, bound), c.op("Mul", x, c.value(0, c.dtype)))
-    return c.where(c.op("Greater", x, bound), c.op("Sub", x, bound), low)
 
 
 @aten("glu")

@@ -9,19 +9,23 @@ from typing import Any
 
 import numpy as np
 
-from weft.frontends.torch.emit import Emitter, Operand, Size, Unsupported
-from weft.frontends.torch.table import aten, name_of
+from weft.frontends.torch.emit import Emitter, Operand, Unsupported
+from weft.frontends.torch.table import aten, enter, name_of
 from weft.graph.ir import Value
 
 # ----------------------------------------------------------------------------------------------------------- picking
 
 
-@aten("embedding")
-def _embedding(c: Emitter, weight: Value, indices: Value, *_: Any, **__: Any) -> Value:
-    return c.op("Gather", weight, indices, axis=0)
+enter(
+    {
+        "embedding": lambda c, weight, indices, *_, **__: c.op("Gather", weight, indices, axis=0),
+        "take": lambda c, x, index: c.op("Gather", c.flat(x), index, axis=0),
+        "nonzero": lambda c, x: c.swap(c.op("NonZero", x if x.tensor.rank else c.unsqueeze(x, 0)), 0, 1),
+    }
+)
 
 
-@aten("index_select", "index_select_copy")
+@aten("index_select")
 def _index_select(c: Emitter, x: Value, dim: int, index: Value) -> Value:
     if not x.tensor.rank:
         return x
@@ -42,16 +46,6 @@ def _cropped(c: Emitter, x: Value, index: Value, dim: int) -> Value:
         if axis != dim % x.tensor.rank and have != want and isinstance(want, int):
             x = c.slice(x, axis, 0, want)
     return x
-
-
-@aten("take")
-def _take(c: Emitter, x: Value, index: Value) -> Value:
-    return c.op("Gather", c.flat(x), index, axis=0)
-
-
-@aten("nonzero")
-def _nonzero(c: Emitter, x: Value) -> Value:
-    return c.swap(c.op("NonZero", x if x.tensor.rank else c.unsqueeze(x, 0)), 0, 1)
 
 
 @aten("masked_select")
@@ -250,19 +244,17 @@ def _search(c: Emitter, a: Any, b: Any, *, right: bool = False, side: str | None
 # ------------------------------------------------------------------------------------------------------------- sizes
 
 
-@aten("sym_size.int")
-def _sym_size(c: Emitter, x: Value, dim: int) -> Size:
-    return c.size(x, dim)
-
-
-@aten("sym_numel", "numel")
-def _sym_numel(c: Emitter, x: Value) -> Size:
-    return c.times(*c.sizes(x))
-
-
-@aten("item", "_local_scalar_dense")
-def _item(c: Emitter, x: Value) -> Value:
-    return c.reshape(x, [])
+enter(
+    {
+        "sym_size.int": lambda c, x, dim: c.size(x, dim),
+        "sym_numel numel": lambda c, x: c.times(*c.sizes(x)),
+        "item _local_scalar_dense": lambda c, x: c.reshape(x, []),
+        "torch.sym_max": lambda c, *numbers: c.op("Max", *(c.value(one, "int64") for one in numbers)),
+        "torch.sym_min": lambda c, *numbers: c.op("Min", *(c.value(one, "int64") for one in numbers)),
+        "torch.sym_float": lambda c, number: c.value(number, "float64"),
+        "torch.sym_not": lambda c, number: c.invert(c.value(number)),
+    }
+)
 
 
 def _number(name: str, op: str, python: Any) -> None:
@@ -296,26 +288,6 @@ for _python, _op in (
     (math.trunc, "Trunc"),
 ):  # fmt: skip
     _number(name_of(_python), _op, _python)
-
-
-@aten("torch.sym_max")
-def _sym_max(c: Emitter, *numbers: Operand) -> Value:
-    return c.op("Max", *(c.value(one, "int64") for one in numbers))
-
-
-@aten("torch.sym_min")
-def _sym_min(c: Emitter, *numbers: Operand) -> Value:
-    return c.op("Min", *(c.value(one, "int64") for one in numbers))
-
-
-@aten("torch.sym_float")
-def _sym_float(c: Emitter, number: Operand) -> Value:
-    return c.value(number, "float64")
-
-
-@aten("torch.sym_not")
-def _sym_not(c: Emitter, number: Operand) -> Value:
-    return c.invert(c.value(number))
 
 
 @aten(

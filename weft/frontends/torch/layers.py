@@ -50,12 +50,9 @@ def _addmm(c: Emitter, bias: Value, a: Value, b: Value, *, beta: Any = 1, alpha:
     return _add_product(c, bias, a, b, beta=beta, alpha=alpha)
 
 
-@aten("baddbmm", "addbmm", "addmv", "addr")
+@aten("baddbmm", "addbmm")
 def _add_product(c: Emitter, bias: Value, a: Value, b: Value, *, beta: Any = 1, alpha: Any = 1) -> Value:
-    if c.target.startswith("addr"):
-        made = c.op("Mul", c.unsqueeze(c.cast(a, c.dtype), 1), c.cast(b, c.dtype))
-    else:
-        made = product(c, a, b)
+    made = product(c, a, b)
     made = reduce(c, "ReduceSum", made, 0) if c.target.startswith("addbmm") else made
     made = _scaled(c, made, alpha)
     return made if beta == 0 else c.op("Add", made, _scaled(c, c.cast(bias, c.dtype), beta))
@@ -127,7 +124,7 @@ def _window(weight: Value) -> list[int] | None:
 def _conv(
     c: Emitter, x: Value, weight: Value, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1,
     groups: int = 1,
-) -> Value:  # fmt: skip
+) -> Any:  # fmt: skip
     return _convolution(c, x, weight, bias, stride, padding, dilation, False, 0, groups)
 
 
@@ -135,7 +132,7 @@ def _conv(
 def _conv_padding(
     c: Emitter, x: Value, weight: Value, bias: Any = None, stride: Any = 1, padding: str = "valid", dilation: Any = 1,
     groups: int = 1,
-) -> Value:  # fmt: skip
+) -> Any:  # fmt: skip
     count = weight.tensor.rank - 2
     total = [step * (size - 1) for step, size in zip(each(dilation, count), weight.tensor.static[2:])]
     before = [one // 2 for one in total]
@@ -151,7 +148,7 @@ def _conv_padding(
 def _conv_transpose(
     c: Emitter, x: Value, weight: Value, bias: Any = None, stride: Any = 1, padding: Any = 0, output_padding: Any = 0,
     groups: int = 1, dilation: Any = 1,
-) -> Value:  # fmt: skip
+) -> Any:  # fmt: skip
     return _convolution(c, x, weight, bias, stride, padding, dilation, True, output_padding, groups)
 
 

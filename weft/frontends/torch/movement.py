@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import torch
 
 from weft.frontends.torch.emit import NUMBERS, Emitter, Operand, Size, Unsupported
-from weft.frontends.torch.table import aten
+from weft.frontends.torch.table import aten, enter
 from weft.graph.ir import Value
 
 _LAST = 2**63 - 1
@@ -18,33 +17,18 @@ _LAST = 2**63 - 1
 # ------------------------------------------------------------------------------------------------------------ shapes
 
 
-@aten("view", "reshape", "_unsafe_view", "view_copy", "_reshape_copy", "prims.reshape")
-def _view(c: Emitter, x: Value, sizes: Sequence[Size]) -> Value:
-    return c.reshape(x, sizes)
+enter(
+    {
+        "view reshape _unsafe_view prims.reshape": lambda c, x, sizes: c.reshape(x, sizes),
+        "permute": lambda c, x, dims: c.transpose(x, dims) if dims else x,
+        "transpose.int": lambda c, x, a, b: c.swap(x, a, b) if x.tensor.rank else x,
+        "t": lambda c, x: c.swap(x, -2, -1) if x.tensor.rank > 1 else x,
+        "unsqueeze": lambda c, x, dim: c.unsqueeze(x, dim),
+    }
+)
 
 
-@aten("reshape_as", "view_as")
-def _reshape_as(c: Emitter, x: Value, other: Value) -> Value:
-    return c.reshape(x, c.sizes(other))
-
-
-@aten("flatten.using_ints")
-def _flatten(c: Emitter, x: Value, start_dim: int = 0, end_dim: int = -1) -> Value:
-    rank = x.tensor.rank
-    if rank == 0:
-        return c.reshape(x, [1])
-    start, end = start_dim % rank, end_dim % rank
-    sizes = c.sizes(x)
-    return c.reshape(x, [*sizes[:start], c.times(*sizes[start : end + 1]), *sizes[end + 1 :]])
-
-
-@aten("unflatten.int")
-def _unflatten(c: Emitter, x: Value, dim: int, sizes: Sequence[Size]) -> Value:
-    have, at = c.sizes(x), dim % x.tensor.rank
-    return c.reshape(x, [*have[:at], *sizes, *have[at + 1 :]])
-
-
-@aten("expand", "expand_copy")
+@aten("expand")
 def _expand(c: Emitter, x: Value, sizes: Sequence[Size], *, implicit: bool = False) -> Value:
     new = len(sizes) - x.tensor.rank
     have = [1] * new + list(x.tensor.dims)
@@ -54,37 +38,7 @@ def _expand(c: Emitter, x: Value, sizes: Sequence[Size], *, implicit: bool = Fal
     return c.expand(x, wanted)
 
 
-@aten("expand_as")
-def _expand_as(c: Emitter, x: Value, other: Value) -> Value:
-    return _expand(c, x, c.sizes(other))
-
-
-@aten("broadcast_to")
-def _broadcast_to(c: Emitter, x: Value, sizes: Sequence[Size]) -> Value:
-    return _expand(c, x, sizes)
-
-
-@aten("permute", "permute_copy")
-def _permute(c: Emitter, x: Value, dims: Sequence[int]) -> Value:
-    return c.transpose(x, dims) if dims else x
-
-
-@aten("transpose.int", "swapaxes", "swapdims", "transpose_copy.int")
-def _transpose(c: Emitter, x: Value, a: int, b: int) -> Value:
-    return c.swap(x, a, b) if x.tensor.rank else x
-
-
-@aten("t", "numpy_T", "mT", "t_copy")
-def _t(c: Emitter, x: Value) -> Value:
-    return c.swap(x, -2, -1) if x.tensor.rank > 1 else x
-
-
-@aten("unsqueeze", "unsqueeze_copy")
-def _unsqueeze(c: Emitter, x: Value, dim: int) -> Value:
-    return c.unsqueeze(x, dim)
-
-
-@aten("squeeze", "squeeze.dim", "squeeze.dims", "squeeze_copy")
+@aten("squeeze", "squeeze.dim", "squeeze.dims")
 def _squeeze(c: Emitter, x: Value, dim: Any = None) -> Value:
     rank = x.tensor.rank
     given = range(rank) if dim is None else [dim] if isinstance(dim, int) else dim
@@ -95,7 +49,7 @@ def _squeeze(c: Emitter, x: Value, dim: Any = None) -> Value:
 # ------------------------------------------------------------------------------------------------------------- parts
 
 
-@aten("slice.Tensor", "slice_copy.Tensor")
+@aten("slice.Tensor")
 def _slice(c: Emitter, x: Value, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Value:
     start, end = 0 if start is None else start, _LAST if end is None else end
     if isinstance(start, int) and isinstance(end, int) and step == 1 and start == 0:
@@ -105,19 +59,15 @@ def _slice(c: Emitter, x: Value, dim: int = 0, start: Any = None, end: Any = Non
     return c.slice(x, dim, start, end, step)
 
 
-@aten("narrow")
-def _narrow(c: Emitter, x: Value, dim: int, start: int, length: Size) -> Value:
-    if isinstance(length, int) and isinstance(start, int) and start >= 0:
-        return c.slice(x, dim, start, start + length)
-    return c.slice(x, dim, start, c.op("Add", c.value(start), c.value(length)))
+enter(
+    {
+        "select.int": lambda c, x, dim, index: c.op("Gather", x, c.value(index, "int64"), axis=dim),
+        "stack": lambda c, tensors, dim=0: c.concat([c.unsqueeze(c.cast(one, c.dtype), dim) for one in tensors], dim),
+    }
+)
 
 
-@aten("select.int", "select_copy.int")
-def _select(c: Emitter, x: Value, dim: int, index: Size) -> Value:
-    return c.op("Gather", x, c.value(index, "int64"), axis=dim)
-
-
-@aten("split.Tensor", "split_copy.Tensor")
+@aten("split.Tensor")
 def _split(c: Emitter, x: Value, size: int, dim: int = 0) -> list[Value]:
     total = c.size(x, dim)
     if not isinstance(total, int) or not isinstance(size, int):
@@ -126,20 +76,14 @@ def _split(c: Emitter, x: Value, size: int, dim: int = 0) -> list[Value]:
     return _split_sizes(c, x, [min(size, total - at * size) for at in range(count)], dim)
 
 
-@aten("split_with_sizes", "split_with_sizes_copy", "split.sizes")
+@aten("split_with_sizes", "split.sizes")
 def _split_sizes(c: Emitter, x: Value, sizes: Sequence[Size], dim: int = 0) -> list[Value]:
     if len(sizes) == 1:
         return [x]
     return c.several(len(sizes), "Split", x, c.vector(sizes), axis=dim)
 
 
-@aten("chunk")
-def _chunk(c: Emitter, x: Value, chunks: int, dim: int = 0) -> list[Value]:
-    total = c.size(x, dim)
-    return _split(c, x, max(1, -(-total // chunks)) if isinstance(total, int) else 0, dim)
-
-
-@aten("unbind.int", "unbind_copy.int")
+@aten("unbind.int")
 def _unbind(c: Emitter, x: Value, dim: int = 0) -> list[Value]:
     total = c.size(x, dim)
     if not isinstance(total, int):
@@ -152,11 +96,6 @@ def _cat(c: Emitter, tensors: Sequence[Value], dim: int = 0) -> Value:
     empty = [one for one in tensors if one.tensor.shape == (0,)]
     kept = [one for one in tensors if one.tensor.shape != (0,)] or empty[:1]  # of old, an empty vector joins anything
     return c.concat([c.cast(one, c.dtype) for one in kept], dim)
-
-
-@aten("stack")
-def _stack(c: Emitter, tensors: Sequence[Value], dim: int = 0) -> Value:
-    return c.concat([c.unsqueeze(c.cast(one, c.dtype), dim) for one in tensors], dim)
 
 
 @aten("flip")
@@ -210,7 +149,7 @@ def static(x: Value, why: str) -> tuple[int, ...]:
     return x.tensor.static
 
 
-@aten("diagonal", "diagonal_copy")
+@aten("diagonal")
 def _diagonal(c: Emitter, x: Value, offset: int = 0, a: int = 0, b: int = 1) -> Value:
     shape, rank = static(x, "a diagonal"), x.tensor.rank
     a, b = a % rank, b % rank
@@ -245,7 +184,7 @@ def _places(x: Value, size: Sequence[int], stride: Sequence[int], offset: int | 
     return made
 
 
-@aten("as_strided", "as_strided_copy")
+@aten("as_strided")
 def _as_strided(c: Emitter, x: Value, size: Any, stride: Any, storage_offset: int | None = None) -> Value:
     return c.op("Gather", c.flat(x), _places(x, size, stride, storage_offset), axis=0)
 
@@ -255,7 +194,7 @@ def _as_strided_scatter(c: Emitter, x: Value, src: Value, size: Any, stride: Any
     return scattered(c, x, _places(x, size, stride, storage_offset), src)
 
 
-@aten("unfold", "unfold_copy")
+@aten("unfold")
 def _unfold(c: Emitter, x: Value, dim: int, size: int, step: int) -> Value:
     if not x.tensor.rank:
         return c.reshape(x, [size])
@@ -327,13 +266,6 @@ def _divided(c: Emitter, size: Size, by: int) -> Size:
     return size // by if isinstance(size, int) else c.op("Div", size, c.value(by, "int64"))
 
 
-@aten("channel_shuffle", "native_channel_shuffle")
-def _channel_shuffle(c: Emitter, x: Value, groups: int) -> Value:
-    n, channels, *rest = c.sizes(x)
-    split = c.reshape(x, [n, groups, _divided(c, channels, groups), *rest])
-    return c.reshape(c.swap(split, 1, 2), [n, channels, *rest])
-
-
 @aten("im2col")
 def _im2col(c: Emitter, x: Value, kernel: Any, dilation: Any, padding: Any, stride: Any) -> Value:
     if x.tensor.rank == 3:
@@ -401,9 +333,12 @@ for _rank in (1, 2, 3):
 # --------------------------------------------------------------------------------------------------- from nothing
 
 
-@aten("full", "prims.full")
-def _full(c: Emitter, sizes: Sequence[Size], value: Any, **_: Any) -> Value:
-    return c.filled(sizes, value, c.dtype)
+enter(
+    {
+        "full prims.full": lambda c, sizes, value, **_: c.filled(sizes, value, c.dtype),
+        "scalar_tensor": lambda c, number, **_: c.value(number, c.dtype),
+    }
+)
 
 
 @aten("full_like", "new_full")
@@ -425,20 +360,10 @@ aten("zeros_like", "empty_like", "new_zeros", "new_empty", "new_empty_strided")(
 aten("ones_like", "new_ones")(_like_ones(1))
 
 
-@aten("scalar_tensor")
-def _scalar_tensor(c: Emitter, number: Operand, **_: Any) -> Value:
-    return c.value(number, c.dtype)
-
-
 @aten("arange", "arange.start", "arange.start_step")
 def _arange(c: Emitter, *numbers: Operand, **_: Any) -> Value:
     start, end, step = (0, numbers[0], 1) if len(numbers) == 1 else (*numbers, 1)[:3]
     return c.op("Range", *(c.value(one, c.dtype) for one in (start, end, step)))
-
-
-@aten("eye", "eye.m")
-def _eye(c: Emitter, rows: Size, columns: Size | None = None, **_: Any) -> Value:
-    return c.op("EyeLike", c.filled([rows, rows if columns is None else columns], 0, c.dtype), dtype=NUMBERS[c.dtype])
 
 
 def _random(op: str) -> Any:
@@ -454,9 +379,3 @@ aten("rand")(_random("RandomUniformLike"))
 aten("randn")(_random("RandomNormalLike"))
 aten("rand_like")(_random_like("RandomUniformLike"))
 aten("randn_like")(_random_like("RandomNormalLike"))
-
-
-@aten("tril_indices", "triu_indices")
-def _triangle_indices(c: Emitter, rows: int, columns: int, offset: int = 0, **_: Any) -> Value:
-    made = torch.tril_indices if c.target.startswith("tril") else torch.triu_indices
-    return c.constant(made(rows, columns, offset).numpy(), c.dtype)

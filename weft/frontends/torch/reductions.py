@@ -153,14 +153,6 @@ def _var_mean(
     return _moments(c, x, dim, correction, keepdim)
 
 
-@aten("std_mean.correction")
-def _std_mean(
-    c: Emitter, x: Value, dim: Axes = None, *, correction: Any = None, keepdim: bool = False
-) -> tuple[Value, Value]:
-    variance, mean = _moments(c, x, dim, correction, keepdim)
-    return c.op("Sqrt", variance), mean
-
-
 @aten("linalg_vector_norm")
 def _norm(
     c: Emitter, x: Value, order: float = 2, dim: Axes = None, keepdim: bool = False, *, dtype: Any = None
@@ -304,8 +296,3 @@ def _running_extreme(op: str) -> Any:
 
 aten("cummax")(_running_extreme("ReduceMax"))
 aten("cummin")(_running_extreme("ReduceMin"))
-
-
-@aten("dist")
-def _dist(c: Emitter, x: Value, y: Value, p: float = 2) -> Value:
-    return _norm(c, c.op("Sub", c.cast(x, c.dtype), c.cast(y, c.dtype)), p)

@@ -1,8 +1,8 @@
 """The table of converters: the name of an ATen operator, without "aten." and ".default", to the function that writes it
 in Weft's operators.
 
-    @aten("relu")
-    def relu(c, x):
+    @aten("relu")                                                  or, in one line,
+    def relu(c, x):                                                enter({"relu": lambda c, x: c.op("Relu", x)})
         return c.op("Relu", x)
 
 A converter gets the emitter and the operator's arguments: tensors as values, sizes that only a call tells as values,
@@ -12,7 +12,7 @@ not cast its result) and compared with the shape that torch says.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 Converter = Callable[..., Any]
@@ -32,6 +32,12 @@ def aten(*names: str) -> Callable[[Function], Function]:
         return function
 
     return enter
+
+
+def enter(table: Mapping[str, Converter]) -> None:
+    """Enters functions of one expression, each under the names that stand before it."""
+    for names, function in table.items():
+        aten(*names.split())(function)
 
 
 def name_of(target: Any) -> str:
