@@ -28,6 +28,7 @@ from weft.targets.registry import find_target, local_devices, look_again
 
 EXTRAS = {
     "onnx": ("onnx", "reading ONNX models"),
+    "torch": ("torch", "compiling PyTorch models"),
     "cuda": ("nvidia-cuda-nvrtc", "compiling for GPUs of NVIDIA"),
     "opencl": ("pyopencl", "OpenCL devices"),
     "link": ("ziglang", "linking shared libraries without a C compiler"),
@@ -198,6 +199,17 @@ def _extras() -> Iterator[Finding]:
             yield Finding(name, "missing", f"{package} is not installed: {purpose}", mend)
 
 
+def _torch_compile() -> Iterator[Finding]:
+    if version("torch") is None:
+        return
+    found = [one for one in metadata.entry_points(group="torch_dynamo_backends") if one.name == "weft"]
+    if found:
+        yield Finding("torch.compile", "ok", f'backend="weft" ({found[0].value})')
+    else:
+        detail = 'this installation does not tell PyTorch of backend="weft"'
+        yield Finding("torch.compile", "missing", detail, f"{hint('torch')}, or import weft.torch_backend")
+
+
 def _devices() -> Iterator[Finding]:
     found = local_devices()
     for device in found:
@@ -207,7 +219,20 @@ def _devices() -> Iterator[Finding]:
         yield Finding("devices", "missing", "none besides the processor", mend)
 
 
-CHECKS = (_python, _weft, _packages, _processor, _cores, _settings, _cache, _self_test, _linker, _extras, _devices)
+CHECKS = (
+    _python,
+    _weft,
+    _packages,
+    _processor,
+    _cores,
+    _settings,
+    _cache,
+    _self_test,
+    _linker,
+    _extras,
+    _torch_compile,
+    _devices,
+)
 
 
 def version(package: str) -> str | None:
