@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -81,3 +83,16 @@ def test_blocks_that_a_multiprocessor_holds():
     threads, shared = np.array([64, 256, 1024]), np.array([1024, 100 << 10, 200 << 10])
     assert resident_blocks(HOPPER.threads, threads, 32, shared).tolist() == [32, 2, 1]
     assert resident_blocks(replace(HOPPER.threads, registers=0), 256, 255, 0) == 1
+
+
+def test_numbers_that_choose_stand_in_the_model():
+    """No file with schedules for threads has a constant of its own but the choices of its knobs."""
+    folder = Path(families.__file__).parent
+    for path in (
+        *sorted(folder.glob("*.py")),
+        *(folder.parent / "cuda" / f"{name}.py" for name in ("tiles", "turning")),
+    ):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body if path.name != "model.py" else ():
+            if isinstance(node, (ast.Assign, ast.AnnAssign)) and isinstance(node.value, (ast.Constant, ast.Tuple)):
+                numbers = [one for one in ast.walk(node.value) if isinstance(getattr(one, "value", None), (int, float))]
+                assert not numbers, f"{path.name}:{node.lineno} belongs into model.py"

@@ -23,8 +23,12 @@ from weft.cli.given import UsageError, refuse
 from weft.cli.screen import Screen
 from weft.executor import Module, compile, load
 from weft.executor.inputs import random_array
+from weft.executor.module import of_type
 from weft.graph.ir import Array, Graph, TensorType, Value
 from weft.models import make, names
+
+LARGEST = 1 << 40
+"""No size is larger."""
 
 PRECISIONS = {"fp32": 2.0**-23, "bf16": 2.0**-7, "fp16": 2.0**-10, "tf32": 2.0**-10}
 """What --precision takes, and how far apart two numbers beside 1 are in that type."""
@@ -59,12 +63,19 @@ def add_inputs(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=WHAT",
         help="random, zeros, a .npy file, or numbers such as 16000 or [1,2]; inputs left out are random",
     )
-    parser.add_argument("--seed", type=int, help="of the random inputs (default 0)")
+    parser.add_argument("--seed", type=natural, help="of the random inputs (default 0)")
+
+
+def natural(text: str) -> int:
+    """A number from 0 up, for argparse."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 0 up")
+    return int(text)
 
 
 def count(text: str) -> int:
     """A number from 1 up, for argparse."""
-    if not text.isdigit() or int(text) < 1:
+    if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 up")
     return int(text)
 
@@ -229,8 +240,8 @@ def _shape(
 
 def _numbers(text: str, option: str) -> tuple[int, ...]:
     parts = [part.strip() for part in text.split(",") if part.strip()]
-    if not all(part.isdigit() for part in parts):
-        raise UsageError(f"{option} takes whole numbers with commas between, not {text!r}")
+    if not all(part.isdecimal() and int(part) <= LARGEST for part in parts):
+        raise UsageError(f"{option} takes whole numbers that memory can hold, with commas between, not {text!r}")
     return tuple(map(int, parts))
 
 
@@ -276,15 +287,16 @@ def make_feeds(inputs: Sequence[Value], given: argparse.Namespace, screen: Scree
 
 def _read(text: str, value: Value) -> Array:
     """An input from a .npy file, or from the numbers that stand in the command line themselves."""
-    kind = value.type.numpy if isinstance(value.type, TensorType) else None
     if text.endswith(".npy"):
         try:
             return np.asarray(np.load(text, allow_pickle=False))
         except (OSError, ValueError) as problem:
             raise UsageError(f"--input {value.name}: {text} cannot be read as a .npy file ({problem})") from None
     try:
-        return np.asarray(json.loads(text), kind)
+        given = json.loads(text)
+        found = np.asarray(given)
     except (ValueError, TypeError):
         raise UsageError(
             f"--input {value.name}: {text!r} is neither random, zeros, a .npy file, nor numbers such as 16000 or [1,2]"
         ) from None
+    return of_type(found, given, value.type, value.name) if isinstance(value.type, TensorType) else found

@@ -56,7 +56,25 @@ def block_regions(body: Stmt, init: Stmt | None) -> tuple[tuple[Region, ...], tu
         if stmt is not None:
             _collect(stmt, reads, writes, {}, {}, Ranges())
     written = {region.buffer for region in writes}
-    return tuple(r for r in _distinct(reads) if r.buffer not in written), tuple(_distinct(writes))
+    reads = [r for r in reads if r.buffer not in written]
+    return tuple(_distinct(_settled(reads, written))), tuple(_distinct(_settled(writes, written)))
+
+
+def _settled(regions: Iterable[Region], written: set[Buffer]) -> list[Region]:
+    """Boxes that begin at a number which the block itself writes become whole dimensions: the number changes."""
+
+    def moves(low: Expr) -> bool:
+        return any(type(node) is Load and node.buffer in written for node in walk(low))
+
+    def settled(region: Region) -> Region:
+        move = [moves(low) for low in region.mins]
+        if not any(move):
+            return region
+        mins = [ZERO if m else low for m, low in zip(move, region.mins)]
+        extents = [size if m else e for m, size, e in zip(move, region.buffer.shape, region.extents)]
+        return Region(region.buffer, mins, extents)
+
+    return [settled(region) for region in regions]
 
 
 def _collect(

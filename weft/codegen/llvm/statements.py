@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Any
 
 from weft.codegen.llvm import calls, memory, types
-from weft.codegen.llvm.analysis import divisor, interval, power_of_two, touches_memory
+from weft.codegen.llvm.analysis import divisor, interval, named_interval, power_of_two, touches_memory
 from weft.codegen.llvm.context import Context, Module, StmtHandler
 from weft.core.errors import TargetError
 from weft.expr.intrinsics import REPORT
@@ -67,7 +67,7 @@ def name(c: Context, var: Var, meaning: Expr, value: str) -> None:
     c.values[var] = value
     c.definitions.pop(var, None)
     if var.dtype.is_integer:
-        c.ranges[var] = interval(meaning, c.ranges)
+        c.ranges[var] = named_interval(meaning, c.ranges)
         c.divisors[var] = divisor(meaning, c.divisors)
         if var.dtype.lanes > 1 and not touches_memory(meaning):
             c.definitions[var] = meaning

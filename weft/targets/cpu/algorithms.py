@@ -28,6 +28,7 @@ from weft.ops.convolution_window import Pads, Window
 from weft.ops.convolution_winograd import DOMAIN, MOST_SPREAD, NAME, direct_weight, transform_weight, winograd_arrays
 from weft.ops.fixed_weights import fix, may_fix
 from weft.targets.base import Target
+from weft.targets.cpu.model import TRANSFORM_CYCLES, overlapped
 from weft.targets.cpu.sketches.attention import padded
 from weft.targets.cpu.sketches.winograd import register_share
 
@@ -37,14 +38,8 @@ TILES = (2, 4)
 DIRECT_SHARE, PRODUCT_SHARE = 0.93, 0.8
 """How much of the peak a direct convolution reaches, and the products between Winograd's transforms."""
 
-TRANSFORM_CYCLES = 4.0
-"""For each vector of a transformed tile, on each side of the products."""
-
 STREAM_BYTES = 5.0
 """Bytes a cycle that a core gets from behind its second-level cache, with a whole model between two uses."""
-
-OVERLAP = 0.4
-"""The part of the shorter of computing and streaming that does not hide behind the longer."""
 
 LEAST_SAVED = 0.15
 """The share of the time that an algorithm must save to be worth its larger weight."""
@@ -206,7 +201,7 @@ def _cycles(products: int, share: float, moved: int, weights: int, model_bytes: 
     lanes = max(target.vector_bytes // 4, 1)
     computing = products / (2 * lanes) / share + TRANSFORM_CYCLES * moved / lanes
     streaming = 4 * weights / STREAM_BYTES if 2 * max(4 * weights, model_bytes) > target.cache_bytes[1] else 0.0
-    return max(computing, streaming) + OVERLAP * min(computing, streaming)
+    return float(overlapped(computing, streaming))
 
 
 # ------------------------------------------------------------------------------------------------------------ exactness

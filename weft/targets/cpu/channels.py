@@ -85,7 +85,7 @@ class _Priced:
         if sizes.height * sizes.width == 1:  # a product of matrices
             return self.in_register_tiles(sizes, self.lanes)
         block = self.block(sizes.outputs)
-        ways = [self.in_register_tiles(sizes, block or self.lanes)]
+        ways = [self.in_register_tiles(sizes, block if block and inner_output else self.lanes)]
         if block and (inner_output or block == self.lanes):
             ways.append(self.in_blocks(sizes))
         # Neighbours of a row are not far apart where the image is plain, or its blocks are small.

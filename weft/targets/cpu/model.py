@@ -2,10 +2,11 @@
 
 Estimates are seconds: cycles of one core (`machine.py`), shared by the cores. LOAD_SHARE, STEP_CYCLES, VECTOR_CYCLES,
 FAR_CYCLES, TILE_CYCLES, UNEVEN and IMAGE_LOADS are those that the rules of version 0.1 had, fitted by hand to
-convolutions on a Sapphire Rapids; OVERLAP was Winograd's. SHARES and UNBLOCKED are judgements that put families in
-order: nobody has fitted them. `python -m benchmarks.cost_model` on an Emerald Rapids with 12 shapes at a time (a noisy
-run), 22 shapes held out: Spearman 0.74 in the median (AVX-512; AVX2 0.77), 0.14 (0.28) at least; the default took 1.06
-(1.02) of the best point measured, 1.47 (1.55) at most. Estimates were mostly 0.6 to 1.3 of the time, down to 0.5.
+convolutions on a Sapphire Rapids; OVERLAP was Winograd's. SHARES are judgements that put families in order: nobody has
+fitted them. What stands from UNBLOCKED to TRANSFORM_CYCLES was fitted by hand to 42 shapes on an Emerald Rapids
+(AVX-512, seven shapes at a time: noisy; convolutions of 24 to 136 channels, windows over single channels, transposed
+ones; none of `benchmarks.odd` or `benchmarks.cost_model` is among them). AVX2 and Arm take the same numbers. Errors on
+shapes that were held out: docs/schedules.md, by `python -m benchmarks.cost_model`.
 """
 
 from __future__ import annotations
@@ -40,8 +41,24 @@ TILE_CYCLES, UNEVEN = 30, 0.04
 IMAGE_LOADS = 3
 """How many loads a vector of an image counts for that is rarely aligned, and comes from the second-level cache."""
 
-UNBLOCKED = 1.5
-"""How much longer a register tile takes that is in no blocks for the caches, and walks over plain memory."""
+UNBLOCKED, UNPACKED, TURNED_CYCLES = 1.08, 1.5, 0.5
+"""How much longer than counted a register tile takes that is in no blocks for the caches; whose lanes read memory as it
+lies; and cycles for each element of a tile that is turned to be stored."""
+
+ROWS_SHARE = 0.87
+"""The part of what is counted that convolutions in rows reach: their vectors are rarely aligned."""
+
+WINDOW_SHARE, WINDOW_LOADS, STEPPED_LOADS, SPILLED, UNEVEN_WINDOW = 0.72, 1.0, 4.0, 1.2, 0.25
+"""Windows over rows: the part of the peak that their multiply-adds reach; how many loads a vector of the image counts
+for that is read as it lies, and one of every second place (two loads, a permutation and a mask); how much longer tiles
+take whose rows do not stay in registers; and what rows left over cost, as a share: they are straight code of their own,
+with tests."""
+
+UNALIGNED = 2.0
+"""How much longer products of one row take that read an operand where it lies: a vector is in two lines of a cache."""
+
+TRANSFORM_CYCLES = 8.0
+"""For each vector of a tile that Winograd's method transforms, on each side of the products."""
 
 OVERLAP = 0.4
 """The part of the shorter of computing and streaming that does not hide behind the longer."""
@@ -88,6 +105,14 @@ the most queries of a block."""
 ATTENTION_BYTES, SCORE_CYCLES, LEAST_HEADS_BUSY = 24.0, 14.0, 0.85
 """Bytes a cycle that come from the second-level cache; cycles for a vector of scores between the products: the steps,
 the top, the power, the sum; the share of the threads that must have a head each for threads to take whole heads."""
+
+
+def chain_cycles(core: Core, depth: Any, instructions: Any) -> Any:
+    """Cycles that a sum of `depth` products waits for itself, of so many instructions in all, before the next begins.
+
+    While few instructions make up a tile, those of the tiles behind it run meanwhile.
+    """
+    return core.latency * depth * np.minimum(1.0, instructions / core.in_flight)
 
 
 def step_cycles(core: Core, rows: Any, vectors: Any, parts: Any = 1) -> Any:
@@ -152,7 +177,7 @@ def stream_cycles(unit: Unit) -> float:
     """Cycles in which what a block reads and writes comes and goes, each element once."""
     facts = unit.facts
     moved = sum(load_bytes(load) for load in facts.loads) + facts.points * facts.target.dtype.bytes
-    return float(moved / bytes_a_cycle(2 * moved, unit.target))
+    return float(moved / bytes_a_cycle(moved, unit.target))
 
 
 def bytes_a_cycle(size: int, target: Target) -> float:

@@ -13,7 +13,7 @@ import numpy as np
 
 from weft.plan.sketch import Columns
 from weft.targets.base import ThreadFacts
-from weft.targets.gpu.model import ceildiv, model_of, resident_blocks, seconds
+from weft.targets.gpu import model
 
 KNOBS: dict[str, tuple[int, ...]] = {
     "tile_x": (16, 32, 64, 128),
@@ -25,8 +25,6 @@ KNOBS: dict[str, tuple[int, ...]] = {
     "stages": (1, 3),
 }
 """`each` is what one thread computes: x and y of its own. `parts` are the sums of split-K."""
-MOST_THREADS = 256
-"""Threads of a block."""
 
 
 @dataclass(frozen=True)
@@ -46,53 +44,53 @@ class Problem:
     def legal(self, c: Columns) -> Any:
         """The points that make sense."""
         machine, each_x, each_y = self.machine, c["each_x"], c["each_y"]
-        threads, steps = _threads(c), ceildiv(self.k, c["tile_k"])
-        staged = machine.has_async_copy & (steps >= 3)
+        threads, steps = _threads(c), model.ceildiv(self.k, c["tile_k"])
+        alone, staged = KNOBS["stages"]
+        stages = np.where(machine.has_async_copy & (steps >= staged), staged, alone)
         shared = c["stages"] * c["tile_k"] * (c["tile_x"] + c["tile_y"] + 16) * self.bytes
-        blocks = self._blocks(c)
-        few = (steps >= 4 * c["parts"]) & (blocks * c["parts"] <= 8 * machine.multiprocessors)
+        few = self._blocks(c) * c["parts"] <= model.PART_BLOCKS * machine.multiprocessors
         return (
-            (c["tile_x"] <= 2 * self.x)
-            & (c["tile_y"] <= 2 * self.y)
+            (c["tile_x"] <= model.BEYOND * self.x)
+            & (c["tile_y"] <= model.BEYOND * self.y)
             & ((c["tile_k"] <= self.k) | (c["tile_k"] == KNOBS["tile_k"][0]))
-            & (each_x * each_y >= 8)
-            & ((each_x < 8) | (each_y > 2))
-            & (threads >= 2 * machine.warp)
-            & (threads <= min(MOST_THREADS, machine.block_threads))
-            & (c["stages"] == np.where(staged, 3, 1))
+            & (each_x * each_y >= model.LEAST_TILE)
+            & ((each_x < model.FLAT_TILE[0]) | (each_y > model.FLAT_TILE[1]))
+            & (threads >= model.LEAST_WARPS * machine.warp)
+            & (threads <= min(model.PRODUCT_THREADS, machine.block_threads))
+            & (c["stages"] == stages)
             & (shared <= machine.shared_bytes)
-            & ((c["parts"] == 1) | few)
+            & ((c["parts"] == 1) | (few & (steps >= model.PART_STEPS * c["parts"])))
         )
 
     def cost(self, c: Columns) -> Any:
         """Seconds of each point."""
-        machine, model = self.machine, model_of(self.machine)
+        machine, fit = self.machine, model.model_of(self.machine)
         tile_k, each_x, each_y, parts = c["tile_k"], c["each_x"], c["each_y"], c["parts"]
         threads, columns = _threads(c), c["tile_x"] // each_x
-        steps = ceildiv(self.k, tile_k * parts)
-        registers = np.minimum(255, each_x * each_y + 2 * (each_x + each_y) + model.registers)
+        steps = model.ceildiv(self.k, tile_k * parts)
+        registers = np.minimum(model.MOST_REGISTERS, each_x * each_y + 2 * (each_x + each_y) + fit.registers)
         shared = c["stages"] * tile_k * (c["tile_x"] + c["tile_y"]) * self.bytes
-        resident = resident_blocks(machine, threads, registers, shared)
-        rounds = ceildiv(self._blocks(c) * parts, machine.multiprocessors)
-        fetches = [getattr(model, f"fetch_{kind}") for kind in self.fetch]
+        resident = model.resident_blocks(machine, threads, registers, shared)
+        rounds = model.ceildiv(self._blocks(c) * parts, machine.multiprocessors)
+        fetches = [getattr(fit, f"fetch_{kind}") for kind in self.fetch]
         fetch = tile_k * (c["tile_x"] * fetches[0] + c["tile_y"] * fetches[1]) / threads
-        loads = model.load * np.maximum(0 if self.k_last[0] else 0.5, each_x / 4)
-        loads = loads + model.broadcast * np.maximum(0 if self.k_last[1] else 1.0, each_y / 4)
-        instructions = tile_k * (each_x * each_y + loads) + fetch + model.step_instructions
-        waves = np.maximum(1.0, np.minimum(32, columns) * each_x / 32)
-        waves = waves + np.maximum(1.0, np.maximum(1.0, 32 / columns) * each_y / 32)
-        busy = np.hypot(instructions * threads / machine.lanes, tile_k * threads / 32 * waves * model.wave)
-        warps = threads / 32 * np.minimum(resident, rounds)
-        busy = busy / np.minimum(1.0, (warps / model.busy_warps) ** model.busy_power)
-        waits = np.where(c["stages"] > 1, model.latency / np.maximum(c["stages"] - 1, 1), model.latency_alone)
-        chain = model.step_cycles + model.chain * instructions + model.fetch_chain * fetch
-        alone = steps * np.maximum(chain, waits) + model.start
-        cycles = np.maximum(rounds * steps * busy + model.start / 2, ceildiv(rounds, resident) * alone)
+        loads = fit.load * np.maximum(0 if self.k_last[0] else 0.5, each_x / model.FLOATS)
+        loads = loads + fit.broadcast * np.maximum(0 if self.k_last[1] else 1.0, each_y / model.FLOATS)
+        instructions = tile_k * (each_x * each_y + loads) + fetch + fit.step_instructions
+        waves = np.maximum(1.0, np.minimum(model.BANKS, columns) * each_x / model.BANKS)
+        waves = waves + np.maximum(1.0, np.maximum(1.0, model.BANKS / columns) * each_y / model.BANKS)
+        busy = np.hypot(instructions * threads / machine.lanes, tile_k * threads / model.BANKS * waves * fit.wave)
+        warps = threads / model.BANKS * np.minimum(resident, rounds)
+        busy = busy / np.minimum(1.0, (warps / fit.busy_warps) ** fit.busy_power)
+        waits = np.where(c["stages"] > 1, fit.latency / np.maximum(c["stages"] - 1, 1), fit.latency_alone)
+        chain = fit.step_cycles + fit.chain * instructions + fit.fetch_chain * fetch
+        alone = steps * np.maximum(chain, waits) + fit.start
+        cycles = np.maximum(rounds * steps * busy + fit.start / 2, model.ceildiv(rounds, resident) * alone)
         moved = self.x * self.y * self.batch * 4 * (parts * 2 + 1) / machine.multiprocessors
-        return seconds(model.launch + cycles + (parts > 1) * (model.launch + moved / model.memory), machine)
+        return model.seconds(fit.launch + cycles + (parts > 1) * (fit.launch + moved / fit.memory), machine)
 
     def _blocks(self, c: Columns) -> Any:
-        return ceildiv(self.x, c["tile_x"]) * ceildiv(self.y, c["tile_y"]) * self.batch
+        return model.ceildiv(self.x, c["tile_x"]) * model.ceildiv(self.y, c["tile_y"]) * self.batch
 
 
 def _threads(c: Columns) -> Any:

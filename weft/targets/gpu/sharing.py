@@ -4,24 +4,10 @@ from __future__ import annotations
 
 from weft.core.errors import ScheduleError
 from weft.expr.nodes import Var
-from weft.loop.tree import axes_using
 from weft.schedule.facts import facts_of
 from weft.schedule.schedule import Stage
-from weft.targets.gpu.elementwise import free_loops, fuse_all, loop_extents
-
-FINAL = 16
-"""How many parts one thread adds up at the end."""
-
-
-def power_of_two(number: int) -> int:
-    """The greatest power of two that is not above a number."""
-    return 1 << max(number, 1).bit_length() - 1
-
-
-def reduce_loops(stage: Stage) -> list[Var]:
-    """The free loops of a stage that its reduction axes use, outermost first."""
-    block = stage.block
-    return [loop.var for loop in free_loops(stage) if axes_using(block, {loop.var})["reduce"]]
+from weft.targets.gpu.loops import free_loops, fuse_all, long_loops, loop_extents, power_of_two, reduce_loops
+from weft.targets.gpu.model import FINAL, MOST_LANES
 
 
 def cross_threads(stage: Stage, threads: int, tag: str = "threadIdx.x", lanes: int = 1) -> None:
@@ -60,13 +46,17 @@ def unroll_some(stage: Stage, loop: Var) -> Var:
     """Unrolls a loop, a long one by a part of it, so that several loads are on their way; gives the unrolled loop."""
     length = loop_extents(stage)[loop.name]
     if length > FINAL:
-        part = next((n for n in range(FINAL, FINAL // 2, -1) if length % n == 0), 1)
-        part = part if part > 1 else next((n for n in range(FINAL // 2, 1, -1) if length % n == 0), 1)
+        part = divisor_below(length, FINAL)
         if part == 1:
             return loop
         _, loop = stage.split(loop, factor=part)
     stage.unroll(loop)
     return loop
+
+
+def divisor_below(length: int, most: int) -> int:
+    """The largest divisor of a length that is not above a number."""
+    return next(n for n in range(max(1, min(length, most)), 0, -1) if length % n == 0)
 
 
 def load_vectors(made: Stage, place: Var) -> None:
@@ -78,10 +68,10 @@ def load_vectors(made: Stage, place: Var) -> None:
         with s.attempt("load vectors"):
             copy = s.cache_read(buffer, "local", [made.name])
             copy.compute_at(made, place)
-            long = [loop for loop in free_loops(copy) if loop_extents(copy)[loop.var.name] > 1]
-            if len(long) != 1 or loop_extents(copy)[long[0].var.name] > 8:
+            long = long_loops(copy)
+            if len(long) != 1 or loop_extents(copy)[long[0].name] > MOST_LANES:
                 raise ScheduleError("reduction", buffer.name, "it is not read in whole vectors")
-            copy.vectorize(long[0].var)
+            copy.vectorize(long[0])
 
 
 def accumulate_locally(stage: Stage, tag: str | None = None) -> Stage:

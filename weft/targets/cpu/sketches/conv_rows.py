@@ -36,11 +36,16 @@ from weft.targets.cpu.machine import Core, core_of, seconds
 from weft.targets.cpu.model import (
     IMAGE_LOADS,
     LEAST_PARALLEL_WORK,
+    ROWS_SHARE,
+    STEPPED_LOADS,
     TILE_CYCLES,
+    UNEVEN,
     bytes_a_cycle,
+    chain_cycles,
     overlapped,
     stream_cycles,
 )
+from weft.targets.cpu.sketches.conv import pack_weight
 
 LEAST_PLACES = 4
 LARGEST_STEP = 8
@@ -93,6 +98,8 @@ def match(unit: Unit) -> Sketch | None:
     again = math.prod(extent(axis) for axis in (*shape.others, shape.channel)) // shape.group
     moved = 2 * load_bytes(shape.image)
     copied = moved / bytes_a_cycle(moved, unit.target)
+    if shape.step > 1:
+        copied += load_bytes(shape.image) / unit.target.vector_bytes * STEPPED_LOADS / size.core.loads
 
     def cost(columns: Columns) -> Any:
         steps = again * unit.facts.depth / size.taps.count
@@ -148,7 +155,8 @@ class Size:
         tiles = -(-self.wide // vectors)
         whole, rest = (self._tile(channels, rows, v, down) for v in (vectors, self.wide % vectors))
         each = np.where(self.wide % vectors > 0, whole + (rest - whole) / tiles, whole)
-        return self.group // channels * (self.high / rows) * tiles * each * (1 + 0.05 * (self.high % rows != 0))
+        each = each * (1 + UNEVEN * (self.high % rows != 0)) / ROWS_SHARE
+        return self.group // channels * (self.high / rows) * tiles * each
 
     def least(self) -> float:
         """The cycles of the best tile."""
@@ -167,7 +175,8 @@ class Size:
         )
         issued = np.maximum(count * sums / self.core.multiply_adds, loads / self.core.loads)
         around = (TILE_CYCLES + 2 * sums) * count / self.depth
-        return np.maximum(issued, self.core.latency * count) + 0.5 * np.where(down == 1, 1, count) + around
+        waits = chain_cycles(self.core, count, self.depth * (sums + read + channels))
+        return np.maximum(issued, waits) + 0.5 * np.where(down == 1, 1, count) + around
 
 
 def _taps(unit: Unit, shape: Shape) -> Taps:
@@ -217,6 +226,8 @@ def _apply(unit: Unit, shape: Shape, point: Point) -> None:
     s, facts = unit.schedule, unit.facts
     name = facts.block.name
     copy = _neighbours(unit, shape)
+    if point["channels"] > 1 and shape.weight.buffer in unit.constants:
+        pack_weight(unit, shape.weight, shape.channel, point["channels"], shape.others)
     if unit.epilogue is None:
         sums, final = s.cache_write(facts.target.name, "local"), s[name]
         to_final = {axis.var: new.var for axis, new in zip(facts.spatial, final.block.axes)}
@@ -251,6 +262,8 @@ def _neighbours(unit: Unit, shape: Shape) -> Stage | None:
             padding.pad(padding.axis[-1], unit.target.lanes(image.buffer.dtype))
         return None
     copy = s[made[0].name] if made else s.cache_read(image.buffer.name, "global", [unit.facts.block.name])
+    if made and has_masks(unit.target.features, image.buffer.dtype.bits):  # rows that are stored whole do not overlap
+        copy.pad(copy.axis[-1], shape.step * unit.target.lanes(image.buffer.dtype))
     buffer = copy.block.writes[0].buffer
     names = [f"d{i}" for i in range(len(buffer.shape))]
     outputs = [*names[:-1], f"{names[-1]} % {shape.step}", f"{names[-1]} // {shape.step}"]

@@ -31,10 +31,19 @@ from weft.targets.cpu.default_attach import attach_producers
 from weft.targets.cpu.default_loops import parallelize
 from weft.targets.cpu.facts import has_masks
 from weft.targets.cpu.machine import core_of, seconds
-from weft.targets.cpu.model import IMAGE_LOADS, TILE_CYCLES, UNEVEN, overlapped, stream_cycles
+from weft.targets.cpu.model import (
+    SPILLED,
+    STEPPED_LOADS,
+    UNEVEN_WINDOW,
+    WINDOW_LOADS,
+    WINDOW_SHARE,
+    chain_cycles,
+    overlapped,
+    stream_cycles,
+)
 
-MOST_TAPS, MOST_TAPS_OF_STEPS, MOST_TAPS_OF_SHORT_ROWS = 9, 25, 49
-"""A copy costs more where windows move by several places, and most beside rows of half a vector or less."""
+MOST_TAPS = 49
+"""Taps of a window that are one straight piece of code."""
 
 MOST_UNROLLED = 400
 """Multiply-adds of one straight piece of code, at most."""
@@ -54,10 +63,7 @@ def match(unit: Unit) -> Sketch | None:
         return None
     lane, row = facts.spatial[-1], facts.spatial[-2]
     lanes = unit.target.lanes(facts.target.dtype)
-    most = MOST_TAPS if facts.step(image, lane.var) == 1 else MOST_TAPS_OF_STEPS
-    if 2 * extent(lane) <= lanes:
-        most = MOST_TAPS_OF_SHORT_ROWS
-    if facts.depth > most or not has_masks(unit.target.features, image.buffer.dtype.bits):
+    if facts.depth > MOST_TAPS or not has_masks(unit.target.features, image.buffer.dtype.bits):
         return None
     if not _lies_there(unit, image):
         return None
@@ -71,10 +77,12 @@ def match(unit: Unit) -> Sketch | None:
 
     def cost(columns: Columns) -> Any:
         rows = columns["rows"]
-        loads = across * seen[rows] * (IMAGE_LOADS if step == 1 else IMAGE_LOADS + step)
-        each = np.maximum(facts.depth * rows / core.multiply_adds, loads / core.loads)
-        each = np.maximum(each, core.latency * facts.depth) + TILE_CYCLES + 2 * rows
-        computing = tiles * -(-high // rows) * each * (1 + UNEVEN * (high % rows != 0))
+        loads = across * seen[rows]
+        each = facts.depth * rows / (core.multiply_adds * WINDOW_SHARE)
+        each = each + loads * (WINDOW_LOADS if step == 1 else STEPPED_LOADS) / core.loads
+        each = np.maximum(each, chain_cycles(core, facts.depth, facts.depth * rows + loads)) + rows
+        each = each * np.where((rows > unit.target.vector_registers * 3 // 8) & (rows < high), SPILLED, 1.0)
+        computing = tiles * -(-high // rows) * each * (1 + UNEVEN_WINDOW * ((high % rows != 0) & (rows > 3)))
         return seconds(overlapped(computing, stream_cycles(unit)), unit.target)
 
     def legal(columns: Columns) -> Any:

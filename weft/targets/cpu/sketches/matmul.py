@@ -32,7 +32,7 @@ from weft.schedule.schedule import Stage
 from weft.targets.base import Target
 from weft.targets.cpu.default_loops import parallelize, schedule_elementwise
 from weft.targets.cpu.facts import has_masks
-from weft.targets.cpu.machine import core_of
+from weft.targets.cpu.machine import core_of, seconds
 from weft.targets.cpu.microkernels import MicroKernel, dots, fma, tiles
 from weft.targets.cpu.model import (
     CHAIN_PARTS,
@@ -41,6 +41,7 @@ from weft.targets.cpu.model import (
     LEAST_PARALLEL_WORK,
     MOST_PADDED,
     MOST_UNROLLED,
+    UNALIGNED,
     Tiles,
     product_seconds,
     ruled,
@@ -176,11 +177,13 @@ def match(unit: Unit) -> Sketch | None:
     def apply(point: Point) -> None:
         _Nest(unit, product, Plan(kernel, **point, packed=packed, skips=skips)).apply()
 
-    if skips or product.m == 1:  # waits for its weights, whatever the tile
+    if skips or (product.m == 1 and packed):  # waits for its weights, whatever the tile
         return ruled("matmul", unit, knobs, default, apply)
     across = ceildiv(product.n, kernel.lanes)
     size = Tiles(core_of(unit.target), product.m, across, product.k, unit.target.vector_registers)
     whole = product_seconds("matmul", unit)
+    if product.m == 1:  # a load for each multiply-add
+        whole = max(whole, float(seconds(UNALIGNED * product.count * size.least, unit.target)))
     rest = {knob: number for knob, number in default.items() if knob not in ("rows", "vectors")}
 
     def cost(columns: Columns) -> Any:

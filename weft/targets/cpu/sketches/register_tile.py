@@ -21,6 +21,7 @@ from weft.expr.nodes import Buffer, Load, Var, int_value, sub
 from weft.expr.simplify import simplify
 from weft.expr.visit import uses_any
 from weft.loop.ir import Axis
+from weft.plan.contraction import load_bytes
 from weft.plan.planner import Unit
 from weft.plan.sketch import Columns, Point, Sketch, around_rule, ceildiv
 from weft.schedule.facts import Facts, block_named, extent, facts_of, names_of
@@ -37,7 +38,10 @@ from weft.targets.cpu.model import (
     MOSTLY_FILLED,
     STEP_CYCLES,
     TILE_CYCLES,
+    TURNED_CYCLES,
     UNBLOCKED,
+    UNPACKED,
+    bytes_a_cycle,
     overlapped,
     stream_cycles,
 )
@@ -62,6 +66,11 @@ class TilePlan:
         return self.lanes * self.vectors
 
     @property
+    def padded(self) -> bool:
+        """Whether tiles at the end are whole: the packed operand has zeros behind its last lanes."""
+        return self.packed is not None and self.packed.indices[self.packed_dim] is self.lane
+
+    @property
     def kernel(self) -> MicroKernel:
         """A vector of multiply-adds."""
         return replace(VECTOR, lanes=self.lanes)
@@ -83,10 +92,12 @@ def match(unit: Unit) -> Sketch | None:
         knobs["vectors"] = (1, 2, 3, 4, 6)
         knobs["rows"] = (1,) if plan.row is None else (1, 2, 3, 4, 6, 8, 12)
     time = around_rule(plan.point, float(seconds(1.0, unit.target)))
+    slower = UNBLOCKED if plan.packed is not None else UNPACKED
 
     def cost(columns: Columns) -> Any:
         computing = _cycles(unit, plan, columns["vectors"], columns["rows"])
-        return time(columns) * UNBLOCKED * overlapped(computing, stream_cycles(unit))
+        streaming = stream_cycles(unit) + _streamed_again(unit, plan, columns["vectors"])
+        return time(columns) * slower * overlapped(computing, streaming)
 
     choices = {knob: tuple(sorted({*numbers, plan.point[knob]})) for knob, numbers in knobs.items()}
     most = max(unit.target.vector_registers, 8)
@@ -112,7 +123,18 @@ def _cycles(unit: Unit, plan: TilePlan, vectors: Any, rows: Any) -> Any:
     tiles = (
         facts.points // (sizes[plan.lane] * down) * -(-sizes[plan.lane] // (vectors * plan.lanes)) * -(-down // rows)
     )
-    return tiles * (facts.depth * step + TILE_CYCLES + 2 * rows * vectors)
+    turned = 0.0 if facts.store_step(plan.lane) == 1 else TURNED_CYCLES * plan.lanes
+    return tiles * (facts.depth * step + TILE_CYCLES + (2 + turned) * rows * vectors)
+
+
+def _streamed_again(unit: Unit, plan: TilePlan, vectors: Any) -> Any:
+    """Cycles in which the operands that the lanes share come again, once for each tile along the lanes but the first.
+
+    Nothing is in blocks for the caches: what one of them does not hold comes from behind it each time.
+    """
+    lane = next(extent(axis) for axis in unit.facts.spatial if axis.var is plan.lane)
+    shared = sum(load_bytes(load) for load in unit.facts.loads if unit.facts.step(load, plan.lane) == 0)
+    return (-(-lane // (vectors * plan.lanes)) - 1) * shared / bytes_a_cycle(shared, unit.target)
 
 
 def _apply(unit: Unit, plan: TilePlan, point: Point) -> None:
@@ -144,7 +166,10 @@ def plan_tile(facts: Facts, target: Target, constants: Collection[Buffer]) -> Ti
             continue
         packed, dim, rank = found
         lanes = _lanes(facts, target)
-        even = extent(axis) % lanes == 0 or (packed is not None and _filled(extent(axis), lanes) >= MOSTLY_FILLED)
+        padded = packed is not None and packed.indices[dim] is axis.var
+        even = extent(axis) % lanes == 0 or (
+            packed is not None and _filled(extent(axis), lanes, padded) >= MOSTLY_FILLED
+        )
         choices.append((extent(axis) >= lanes // 2, even, rank, min(extent(axis), 64), position, packed, dim))
     if not choices:
         return None
@@ -152,7 +177,8 @@ def plan_tile(facts: Facts, target: Target, constants: Collection[Buffer]) -> Ti
     lane = facts.spatial[position]
     row = _row_axis(facts, lane, packed)
     whole = packed is not None and packed.indices[dim] is not lane.var
-    lanes, vectors, rows = _sizes(facts, target, extent(lane), 1 if row is None else extent(row), whole)
+    padded = packed is not None and not whole
+    lanes, vectors, rows = _sizes(facts, target, extent(lane), 1 if row is None else extent(row), whole, padded)
     return TilePlan(lane.var, None if row is None else row.var, lanes, vectors, rows, packed, dim)
 
 
@@ -208,10 +234,10 @@ def _row_axis(facts: Facts, lane: Axis, packed: Load | None) -> Axis | None:
     return None if best is None else facts.spatial[best[1]]
 
 
-def _sizes(facts: Facts, target: Target, across: int, down: int, whole: bool) -> tuple[int, int, int]:
+def _sizes(facts: Facts, target: Target, across: int, down: int, whole: bool, padded: bool) -> tuple[int, int, int]:
     """Lanes, vectors and rows of the tile: most arithmetic for each load, least waste at the edges.
 
-    With `whole` the tile's width must divide the axis.
+    With `whole` the tile's width must divide the axis; with `padded` the last tile is as whole as any.
     """
     full = _lanes(facts, target)
     registers = max(target.vector_registers, 8)
@@ -224,7 +250,7 @@ def _sizes(facts: Facts, target: Target, across: int, down: int, whole: bool) ->
                 even = 1.0 if down % rows == 0 else 0.85 * down / (ceildiv(down, rows) * rows)
                 latency = min(1.0, vectors * rows / 10)
                 balance = min(1.0, vectors * rows / (vectors + rows))
-                speed = lanes / full * _filled(across, lanes * vectors) * even * latency * balance
+                speed = lanes / full * _filled(across, lanes * vectors, padded) * even * latency * balance
                 score = speed + 0.002 * min(vectors, 4) * rows
                 if score > best[0]:
                     best = (score, lanes, vectors, rows)
@@ -247,10 +273,11 @@ def _lane_counts(full: int, across: int, whole: bool) -> list[int]:
     return [full, *(n for n in (full // 2, full // 4) if n >= 2)]
 
 
-def _filled(across: int, width: int) -> float:
+def _filled(across: int, width: int, padded: bool) -> float:
     """The share of the time that goes into useful lanes."""
     tiles, rest = divmod(across, width)
-    return across / width / (tiles + (EDGE_COST if rest else 0))
+    edge = 1 if padded else EDGE_COST
+    return across / width / (tiles + (edge if rest else 0))
 
 
 def _tile(unit: Unit, plan: TilePlan) -> list[Var]:
@@ -258,10 +285,12 @@ def _tile(unit: Unit, plan: TilePlan) -> list[Var]:
     facts = unit.facts
     _pack(unit.schedule, facts, plan)
     sums, final, at = nest.sums_and_final(unit)
-    outer = _tile_final(final, plan, at, [axis.var for axis in final.block.axes])
-    sums.compute_at(final, outer[-1])
-    sums.set_scope("local")
     place = {axis.var: i for i, axis in enumerate(facts.spatial)}
+    if plan.padded:
+        sums.pad(sums.axis[place[plan.lane]], plan.width)
+    outer = _tile_final(final, plan, at, [axis.var for axis in final.block.axes])
+    sums.compute_at(final, outer[-1], exact=not plan.padded)
+    sums.set_scope("local")
     lane, row = place[plan.lane], None if plan.row is None else place[plan.row]
     nest.store_last(sums, lane)
     axes, last = list(sums.axis), sums.reduce_axis[-1]
