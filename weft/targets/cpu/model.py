@@ -54,6 +54,9 @@ for that is read as it lies, and one of every second place (two loads, a permuta
 take whose rows do not stay in registers; and what rows left over cost, as a share: they are straight code of their own,
 with tests."""
 
+SHORT_ROW = 4
+"""Vectors of a row that is short: they are straight code, so that it is known which lanes are off."""
+
 UNALIGNED = 2.0
 """How much longer products of one row take that read an operand where it lies: a vector is in two lines of a cache."""
 

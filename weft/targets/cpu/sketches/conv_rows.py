@@ -31,12 +31,14 @@ from weft.plan.sketch import Columns, Point, Sketch, ceildiv
 from weft.schedule.facts import extent
 from weft.schedule.schedule import Stage
 from weft.targets.cpu.default_attach import attach_producers
+from weft.targets.cpu.default_loops import extent_of
 from weft.targets.cpu.facts import has_masks
 from weft.targets.cpu.machine import Core, core_of, seconds
 from weft.targets.cpu.model import (
     IMAGE_LOADS,
     LEAST_PARALLEL_WORK,
     ROWS_SHARE,
+    SHORT_ROW,
     STEPPED_LOADS,
     TILE_CYCLES,
     UNEVEN,
@@ -246,7 +248,7 @@ def _apply(unit: Unit, shape: Shape, point: Point) -> None:
     _schedule_sums(sums, shape, unit, point)
     unit.done.update([name, final.name, sums.name])
     if copy is not None:
-        copy.compute_at(final, parallel)
+        copy.compute_at(final, parallel, exact=not masks)
         _copy_rows(copy, shape.step, unit.target.lanes(facts.target.dtype))
         unit.done.add(copy.name)
     attach_producers(s, final.name, [parallel], unit.target, unit.done)
@@ -276,6 +278,8 @@ def _copy_rows(copy: Stage, step: int, lanes: int) -> None:
     place, part = copy.split(copy.axis[-1], factor=step)
     outer, lane = copy.split(place, factor=lanes)
     copy.reorder(outer, part, lane)
+    if extent_of(copy, outer) <= SHORT_ROW:  # it is known then which lanes are off
+        copy.unroll(outer)
     copy.unroll(part)
     copy.vectorize(lane)
 

@@ -32,6 +32,7 @@ from weft.targets.cpu.default_loops import parallelize
 from weft.targets.cpu.facts import has_masks
 from weft.targets.cpu.machine import core_of, seconds
 from weft.targets.cpu.model import (
+    SHORT_ROW,
     SPILLED,
     STEPPED_LOADS,
     UNEVEN_WINDOW,
@@ -49,9 +50,6 @@ MOST_UNROLLED = 400
 """Multiply-adds of one straight piece of code, at most."""
 
 MOST_ROWS = 16
-SHORT_ROW = 4
-"""Vectors of a row that is short."""
-
 LARGEST_STEP = 4
 
 
