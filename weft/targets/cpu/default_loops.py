@@ -13,7 +13,7 @@ from weft.schedule.facts import Facts, cost, extent, facts_of
 from weft.schedule.schedule import Stage
 from weft.targets.base import Target
 from weft.targets.cpu.default_transpose import tile_transposed
-from weft.targets.cpu.model import LEAST_PARALLEL_WORK
+from weft.targets.cpu.model import LEAST_PARALLEL_WORK, LEAST_STRETCH, MOST_TAPS, ROWS_AT_ONCE
 
 
 def extent_of(stage: Stage, loop: Var, unknown: int = 1) -> int:
@@ -227,10 +227,6 @@ def _one_stretch(facts: Facts, axes: Sequence[Axis]) -> bool:
     return True
 
 
-MOST_TAPS = 9
-"""A window of so many elements is one straight piece of code, which keeps its result in registers."""
-
-
 def _lanes_in_elements(stage: Stage, facts: Facts, lanes: int, target: Target) -> bool:
     """Lanes along the element axis whose neighbours lie together; the reduction runs outside the lanes."""
     lane = best_lane_axis(facts)
@@ -260,12 +256,6 @@ def _lanes_in_elements(stage: Stage, facts: Facts, lanes: int, target: Target) -
         stage.unroll(tap)
     stage.vectorize(inner)
     return True
-
-
-ROWS_AT_ONCE = 4
-"""Rows that are added up before the sums go back to the first-level cache."""
-LEAST_STRETCH = 16
-"""Vectors of a row that are read in one go, at least."""
 
 
 def _row_after_row(stage: Stage, facts: Facts, lanes: int, target: Target) -> bool:

@@ -29,7 +29,7 @@ from weft.targets.cpu.default_attach import attach_producers
 from weft.targets.cpu.default_loops import extent_of, parallelize, schedule_elementwise, schedule_reduction
 from weft.targets.cpu.default_recurrence import run_along_memory
 from weft.targets.cpu.model import LEAST_PARALLEL_WORK
-from weft.targets.cpu.sketches import CONTRACTIONS, KEPT, WHOLE
+from weft.targets.cpu.sketches import CONTRACTIONS, KEPT, WHOLE, nest
 from weft.targets.cpu.sketches.product import step_product
 from weft.targets.cpu.sketches.recurrent import schedule_step
 from weft.targets.cpu.sketches.register_tile import axis_loops, plan_tile, tile_in_place
@@ -210,13 +210,8 @@ def _lanes_inside(s: Schedule, facts: Facts, target: Target) -> None:
     if not facts.spatial or facts.spatial[-1].kind != "spatial":
         return
     last = axis_loops(stage)[facts.spatial[-1].var]
-    length = extent(facts.spatial[-1])
-    if last is None or length < 2:
-        return
-    lanes = target.lanes(facts.target.dtype)
-    if length > lanes:
-        _, last = stage.split(last, factor=lanes)
-    stage.vectorize(last)
+    if last is not None and extent(facts.spatial[-1]) > 1:
+        nest.vectorize(stage, last, target.lanes(facts.target.dtype), unrolled=False)
 
 
 FAMILIES = Families(

@@ -54,9 +54,9 @@ def schedule_step(s: Schedule, product: Product, target: Target) -> set[str]:
     k, micro = nest.multiply(stage, kernel, around, [step_loop(stage, product.depth.var)], inner, tile)
     steps = step_loop(stage, product.facts.spatial[0].var)
     if not kernel.dot:
+        ahead = max((target.cache_bytes[0] or 32 << 10) // 4 // (size * width), 8)
         for copy in copies:
-            ahead = (target.cache_bytes[0] or 32 << 10) // 4 // (size * width)
-            stage.prefetch(nest.result_of(copy), k, max(ahead, 8))
+            stage.prefetch(nest.result_of(copy), k, ahead)
         if _starts_from_zeros(s, product, stage, steps):
             stage.annotate("skip_first", steps.name, k)
     if cores > 1:

@@ -33,6 +33,8 @@ from weft.targets.cpu.machine import core_of, seconds
 from weft.targets.cpu.microkernels import VECTOR, MicroKernel
 from weft.targets.cpu.model import (
     EDGE_COST,
+    ENOUGH_SUMS,
+    LARGER_TILE,
     LOAD_SHARE,
     MOST_UNROLLED,
     MOSTLY_FILLED,
@@ -40,6 +42,7 @@ from weft.targets.cpu.model import (
     TILE_CYCLES,
     TURNED_CYCLES,
     UNBLOCKED,
+    UNEVEN_ROWS,
     UNPACKED,
     bytes_a_cycle,
     overlapped,
@@ -247,11 +250,11 @@ def _sizes(facts: Facts, target: Target, across: int, down: int, whole: bool, pa
             if whole and across % (lanes * vectors):
                 continue
             for rows in range(1, 1 + max(1, min(down, (registers - 2 - vectors) // vectors))):
-                even = 1.0 if down % rows == 0 else 0.85 * down / (ceildiv(down, rows) * rows)
-                latency = min(1.0, vectors * rows / 10)
+                even = 1.0 if down % rows == 0 else UNEVEN_ROWS * down / (ceildiv(down, rows) * rows)
+                latency = min(1.0, vectors * rows / ENOUGH_SUMS)
                 balance = min(1.0, vectors * rows / (vectors + rows))
                 speed = lanes / full * _filled(across, lanes * vectors, padded) * even * latency * balance
-                score = speed + 0.002 * min(vectors, 4) * rows
+                score = speed + LARGER_TILE * min(vectors, 4) * rows
                 if score > best[0]:
                     best = (score, lanes, vectors, rows)
     _, lanes, vectors, rows = best
