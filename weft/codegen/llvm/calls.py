@@ -354,7 +354,7 @@ def _store_first(c: Context, buffer: Buffer, row: str, at: str, count: int, lane
         c.call("void", f"llvm.masked.store.{types.mangle(kind)}.p0", arguments, c.module.access(buffer))
         return
     part = row if count == lanes else c.emit(_shuffle(kind, row, "poison", list(range(count)), count))
-    c.line(f"store {width} {part}, ptr {at}, align {align}{c.module.access(buffer)}")
+    c.store(f"store {width} {part}, ptr {at}, align {align}", c.module.access(buffer))
 
 
 def _shuffle(kind: str, a: str, b: str, order: list[int], lanes: int) -> str:
