@@ -32,6 +32,10 @@ from weft.targets.cpu.default_loops import parallelize
 from weft.targets.cpu.facts import has_masks
 from weft.targets.cpu.machine import core_of, seconds
 from weft.targets.cpu.model import (
+    LARGEST_STEP_OF_WINDOW,
+    MOST_ROWS_OF_WINDOW,
+    MOST_TAPS,
+    MOST_UNROLLED_WINDOW,
     SHORT_ROW,
     SPILLED,
     STEPPED_LOADS,
@@ -42,15 +46,6 @@ from weft.targets.cpu.model import (
     overlapped,
     stream_cycles,
 )
-
-MOST_TAPS = 49
-"""Taps of a window that are one straight piece of code."""
-
-MOST_UNROLLED = 400
-"""Multiply-adds of one straight piece of code, at most."""
-
-MOST_ROWS = 16
-LARGEST_STEP = 4
 
 
 def match(unit: Unit) -> Sketch | None:
@@ -66,7 +61,7 @@ def match(unit: Unit) -> Sketch | None:
     if not _lies_there(unit, image):
         return None
     lanes = min(lanes, _power_of_two(extent(lane)))
-    knobs = {"rows": tuple(range(1, min(MOST_ROWS, extent(row)) + 1)), "lanes": (lanes,)}
+    knobs = {"rows": tuple(range(1, min(MOST_ROWS_OF_WINDOW, extent(row)) + 1)), "lanes": (lanes,)}
     core, high = core_of(unit.target), extent(row)
     tiles = facts.points // (extent(row) * extent(lane)) * ceildiv(extent(lane), lanes)
     step = facts.step(image, lane.var) or 1
@@ -85,7 +80,9 @@ def match(unit: Unit) -> Sketch | None:
 
     def legal(columns: Columns) -> Any:
         rows = columns["rows"]
-        return (rows * facts.depth <= MOST_UNROLLED) & (rows <= max(1, unit.target.vector_registers // 2)) | (rows == 1)
+        return (rows * facts.depth <= MOST_UNROLLED_WINDOW) & (rows <= max(1, unit.target.vector_registers // 2)) | (
+            rows == 1
+        )
 
     return Sketch("window", knobs, lambda point: _apply(unit, image, point), cost, legal)
 
@@ -120,7 +117,11 @@ def _image(unit: Unit) -> Load | None:
     if len(images) != 1 or len(weights) != 1 or extent(lane) < 4:
         return None
     step = facts.step(images[0], lane.var)
-    if step is None or not 1 <= step <= LARGEST_STEP or not all(uses(images[0], axis) for axis in facts.reduce):
+    if (
+        step is None
+        or not 1 <= step <= LARGEST_STEP_OF_WINDOW
+        or not all(uses(images[0], axis) for axis in facts.reduce)
+    ):
         return None
     channels = {axis.var for axis in facts.spatial[:-2] if uses(weights[0], axis) and uses(images[0], axis)}
     apart = [index for index in images[0].indices if uses_any(index, channels)]
