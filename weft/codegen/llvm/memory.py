@@ -91,22 +91,22 @@ def _load(c: Context, e: Load) -> str:
 
 def _load_scalar(c: Context, buffer: Buffer, index: Expr) -> str:
     kind, align = types.memory_type(buffer.dtype), min(buffer.dtype.bytes, c.aligned.get(buffer, 1))
-    suffix = f", align {align}{c.module.access(buffer)}"
+    access = c.module.access(buffer)
     if c.mask is None or _in_bounds(c, buffer, index):
-        return c.emit(f"load {kind}, ptr {c.element(buffer, index)}{suffix}")
+        return c.load(f"load {kind}, ptr {c.element(buffer, index)}, align {align}", access)
     assert c.any_lane is not None
     some = c.any_lane()
     nothing = c.alloca("i64", 8)
     c.entry.append(f"  store i64 0, ptr {nothing}, align 8")
     pointer = c.element(buffer, index, "")
     chosen = c.emit(f"select i1 {some}, ptr {pointer}, ptr {nothing}")
-    return c.emit(f"load {kind}, ptr {chosen}{suffix}")
+    return c.emit(f"load {kind}, ptr {chosen}, align {align}{access}")
 
 
 def _load_vector(c: Context, buffer: Buffer, index: str | Expr, lanes: int, align: int, mask: str | None) -> str:
     kind = f"<{lanes} x {types.memory_type(buffer.dtype)}>"
     if mask is None:
-        return c.emit(f"load {kind}, ptr {c.element(buffer, index)}, align {align}{c.module.access(buffer)}")
+        return c.load(f"load {kind}, ptr {c.element(buffer, index)}, align {align}", c.module.access(buffer))
     pointer = c.element(buffer, index, "")
     name = f"llvm.masked.load.{types.mangle(kind)}.p0"
     arguments = [f"ptr align {align} {pointer}", f"<{lanes} x i1> {mask}", f"{kind} zeroinitializer"]
@@ -241,9 +241,8 @@ def _store(c: Context, s: Store, mask: str | None, predicate: Expr | None = None
         raise InternalError(f"store of {s.value.dtype} to buffer {buffer.name!r} of {buffer.dtype}")
     if lanes == 1:
         pointer = c.element(buffer, index)
-        return c.line(
-            f"store {element} {value}, ptr {pointer}, align {_scalar_align(c, buffer)}{c.module.access(buffer)}"
-        )
+        align = _scalar_align(c, buffer)
+        return c.store(f"store {element} {value}, ptr {pointer}, align {align}", c.module.access(buffer))
     kind = f"<{lanes} x {element}>"
     if s.value.dtype.lanes == 1:
         value = c.broadcast(element, value, lanes)
@@ -269,7 +268,7 @@ def _store_vector(
     kind = f"<{lanes} x {types.memory_type(buffer.dtype)}>"
     if mask is None:
         pointer = c.element(buffer, index)
-        return c.line(f"store {kind} {value}, ptr {pointer}, align {align}{c.module.access(buffer)}")
+        return c.store(f"store {kind} {value}, ptr {pointer}, align {align}", c.module.access(buffer))
     pointer = c.element(buffer, index, "")
     name = f"llvm.masked.store.{types.mangle(kind)}.p0"
     value = _fenced(c, buffer, value, lanes)

@@ -19,6 +19,9 @@ from weft.targets.base import Target
 CACHE_FILE = "core.json"
 """Where in the cache folder `calibrate` keeps what it measured."""
 
+SET_SPAN, LINE_BYTES = 4096, 64
+"""Bytes after which lines of a first-level cache share their place with others: a page, on most machines."""
+
 
 @dataclass(frozen=True)
 class Core:

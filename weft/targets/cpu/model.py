@@ -54,6 +54,9 @@ for that is read as it lies, and one of every second place (two loads, a permuta
 take whose rows do not stay in registers; and what rows left over cost, as a share: they are straight code of their own,
 with tests."""
 
+SHORT_ROW = 4
+"""Vectors of a row that is short: they are straight code, so that it is known which lanes are off."""
+
 UNALIGNED = 2.0
 """How much longer products of one row take that read an operand where it lies: a vector is in two lines of a cache."""
 
@@ -62,6 +65,46 @@ TRANSFORM_CYCLES = 8.0
 
 OVERLAP = 0.4
 """The part of the shorter of computing and streaming that does not hide behind the longer."""
+
+# Limits of spaces and thresholds of version 0.1: judgements, kept until somebody measures them.
+
+LEAST_LANES = 4
+"""Channels of a block, or pixels of a row, from which on lanes along them pay."""
+
+LEAST_SHARED_WORK = 64 * 1024
+"""Multiply-adds of a convolution from which on cores share it."""
+
+STREAM_AHEAD = 12 * 1024
+"""Bytes by which weights that are read once are fetched ahead."""
+
+LEAST_PASSES, LEAST_OWN = 4, 4
+"""A copy pays where it is read so often; and how many times as many rows a part reads alone as it shares."""
+
+LANES_STORED = 16
+"""Pixels that are stored at once, and channels of a block that are stored apart where the result is plain."""
+
+MOST_ROWS_OF_TILE, MOST_UNROLLED_ROWS, LARGEST_STEP_OF_ROWS = 14, 256, 8
+"""Convolutions in rows: rows of a tile, multiply-adds of one straight piece of code, and by how many pixels a window
+may move."""
+
+MOST_TAPS_OF_WINDOW, MOST_ROWS_OF_WINDOW, MOST_UNROLLED_WINDOW, LARGEST_STEP_OF_WINDOW = 49, 16, 400, 4
+"""The same for windows over single channels, and their taps."""
+
+WINOGRAD_UNROLL, WINOGRAD_FETCH, WINOGRAD_ROWS = 4, 16, 12
+"""Winograd's products: steps of the reduction that are written out; steps ahead that far weights are fetched; tiles of
+a block from which on the panels of weights are used often enough."""
+
+DIRECT_SHARE, PRODUCT_SHARE, STREAM_BYTES = 0.93, 0.8, 5.0
+"""How much of the peak a direct convolution reaches, and the products between Winograd's transforms; and bytes a cycle
+that a core gets from behind its second-level cache, with a whole model between two uses."""
+
+LEAST_SAVED, AS_GOOD = 0.15, 1.2
+"""The share of the time that an algorithm must save to be worth its larger weight; a smaller tile is preferred to a
+larger one that is not faster by more than this."""
+
+LEAST_QUERIES, LONG_VECTOR, MOST_WAITING_ROWS = 16, 64, 4
+"""Attention of fewer queries does not pay for the copies that one kernel makes; bytes of vectors that put 24-bit
+numbers together as fast as their bytes come; with more rows a product of far weights no longer waits for them."""
 
 PADDING_SAVES = 0.2
 """The share of the time that padded channels must save, by estimate. One measurement stands behind it: 24 channels at

@@ -114,7 +114,7 @@ UNROLLED_ROWS, UNROLLED_TAPS, FINAL = 8, 9, 16
 """The longest loops over a row, and over a window, that are unrolled; how many parts one thread adds up at the end."""
 
 # Columns in vectors: from a sweep on an H200 over six sizes, N and K from 1024 to 11008, float32 and bfloat16; four
-# more were looked at afterwards.
+# more were looked at afterwards. For any other machine they are a judgement.
 LINE_BYTES, LEAST_LINE_BYTES = 128, 64
 """What the threads of a block read of each row: a line of the cache; less than the second is not worth a turn of it."""
 SHARE_THREADS, LEAST_SHARE, LOADED_VALUES = 512, 8, 64

@@ -9,22 +9,28 @@ blocks):
           C[y, x] += X[k, x] * Y[k, y]                    a thread's register tile of accumulators
       the epilogue, on the tile
 
-What each tile costs is estimated by `product_cost`.
+A tile is good when its accumulators fill registers (few loads for each multiplication), when its blocks fill the
+machine, and when no block is a long chain on its own; split-K makes more and shorter blocks, and costs a second kernel.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from weft.expr.nodes import Buffer, Cast, Expr, Load, Var
 from weft.expr.visit import walk
 from weft.loop.ir import Axis, Store
 from weft.plan.planner import Unit
-from weft.plan.sketch import Point, Sketch
+from weft.plan.sketch import Columns, Point, Sketch
 from weft.schedule.facts import Facts, block_named, extent, facts_of
 from weft.schedule.primitives.matrix import MatrixAxes, matrix_axes, stored_operand
 from weft.schedule.schedule import Schedule, Stage
+from weft.targets.base import ThreadFacts
+from weft.targets.gpu import model
 from weft.targets.gpu.loops import (
     bind_all,
     bind_loop,
@@ -37,8 +43,17 @@ from weft.targets.gpu.loops import (
     spatial_loops,
     threads_of,
 )
-from weft.targets.gpu.model import FLOATS, LEAST_DEPTH, LEAST_SIDE
-from weft.targets.gpu.product_cost import KNOBS, Problem
+
+KNOBS: dict[str, tuple[int, ...]] = {
+    "tile_x": (16, 32, 64, 128),
+    "tile_y": (8, 16, 32, 64, 128),
+    "tile_k": (8, 16, 32),
+    "each_x": (8, 4, 2),
+    "each_y": (8, 4, 2),
+    "parts": (1, 2, 3, 4, 6, 8, 12, 16, 24, 32),
+    "stages": (1, 3),
+}
+"""`each` is what one thread computes: x and y of its own. `parts` are the sums of split-K."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +93,7 @@ def find_product(unit: Unit) -> Product | None:
     """The matrix product that a unit's contraction is."""
     facts = unit.facts
     axes = matrix_axes(facts.block)
-    if axes is None or min(axes.size("x"), axes.size("y")) < LEAST_SIDE or axes.size("k") < LEAST_DEPTH:
+    if axes is None or min(axes.size("x"), axes.size("y")) < model.LEAST_SIDE or axes.size("k") < model.LEAST_DEPTH:
         return None
     k_last = (runs_along_k(facts, axes.x_operand, axes), runs_along_k(facts, axes.y_operand, axes))
     packed = plain_load(axes.y_operand)
@@ -118,13 +133,13 @@ def _fetch_kind(found: Product, operand: Expr, side: str) -> str:
     """How the elements of an operand are fetched: in vectors, one by one, or at indices worked out for each."""
     operand = stored_operand(operand)
     if side == "y" and found.packed is not None:
-        return "vector" if found.axes.size("y") % FLOATS == 0 else "plain"
+        return "vector" if found.axes.size("y") % model.FLOATS == 0 else "plain"
     if not isinstance(operand, Load):
         return "gather"
     facts, along = found.unit.facts, "k" if found.k_last[side == "y"] else side
     axes = [axis for axis in getattr(found.axes, along) if extent(axis) > 1]
     steps = [facts.step(operand, axis.var) for axis in axes]
-    if not axes or steps[-1] != 1 or found.axes.size(along) % FLOATS:
+    if not axes or steps[-1] != 1 or found.axes.size(along) % model.FLOATS:
         return "plain"
     pairs = zip(steps, steps[1:], axes[1:])
     together = all(a == b * extent(axis) for a, b, axis in pairs if a is not None and b is not None)
@@ -138,6 +153,79 @@ def _k_order(axes: MatrixAxes, packed: Load | None) -> tuple[int, ...]:
         return plain
     longest = max(plain, key=lambda i: extent(axes.k[i]))
     return (*[i for i in plain if i != longest], longest)
+
+
+# -------------------------------------------------------------------------------------------------------- what it costs
+
+
+@dataclass(frozen=True)
+class Problem:
+    """The sizes of a product, how its operands lie, and the machine that it runs on."""
+
+    x: int
+    y: int
+    k: int
+    batch: int
+    bytes: int
+    k_last: tuple[int, int]
+    machine: ThreadFacts
+    fetch: tuple[str, str] = ("vector", "vector")
+    """How the elements of X and Y are fetched: as vectors, plainly, or gathered."""
+
+    def legal(self, c: Columns) -> Any:
+        """The points that make sense."""
+        machine, each_x, each_y = self.machine, c["each_x"], c["each_y"]
+        threads, steps = _threads(c), model.ceildiv(self.k, c["tile_k"])
+        alone, staged = KNOBS["stages"]
+        stages = np.where(machine.has_async_copy & (steps >= staged), staged, alone)
+        shared = c["stages"] * c["tile_k"] * (c["tile_x"] + c["tile_y"] + 16) * self.bytes
+        few = self._blocks(c) * c["parts"] <= model.PART_BLOCKS * machine.multiprocessors
+        return (
+            (c["tile_x"] <= model.BEYOND * self.x)
+            & (c["tile_y"] <= model.BEYOND * self.y)
+            & ((c["tile_k"] <= self.k) | (c["tile_k"] == KNOBS["tile_k"][0]))
+            & (each_x * each_y >= model.LEAST_TILE)
+            & ((each_x < model.FLAT_TILE[0]) | (each_y > model.FLAT_TILE[1]))
+            & (threads >= model.LEAST_WARPS * machine.warp)
+            & (threads <= min(model.PRODUCT_THREADS, machine.block_threads))
+            & (c["stages"] == stages)
+            & (shared <= machine.shared_bytes)
+            & ((c["parts"] == 1) | (few & (steps >= model.PART_STEPS * c["parts"])))
+        )
+
+    def cost(self, c: Columns) -> Any:
+        """Seconds of each point."""
+        machine, fit = self.machine, model.model_of(self.machine)
+        tile_k, each_x, each_y, parts = c["tile_k"], c["each_x"], c["each_y"], c["parts"]
+        threads, columns = _threads(c), c["tile_x"] // each_x
+        steps = model.ceildiv(self.k, tile_k * parts)
+        registers = np.minimum(model.MOST_REGISTERS, each_x * each_y + 2 * (each_x + each_y) + fit.registers)
+        shared = c["stages"] * tile_k * (c["tile_x"] + c["tile_y"]) * self.bytes
+        resident = model.resident_blocks(machine, threads, registers, shared)
+        rounds = model.ceildiv(self._blocks(c) * parts, machine.multiprocessors)
+        fetches = [getattr(fit, f"fetch_{kind}") for kind in self.fetch]
+        fetch = tile_k * (c["tile_x"] * fetches[0] + c["tile_y"] * fetches[1]) / threads
+        loads = fit.load * np.maximum(0 if self.k_last[0] else 0.5, each_x / model.FLOATS)
+        loads = loads + fit.broadcast * np.maximum(0 if self.k_last[1] else 1.0, each_y / model.FLOATS)
+        instructions = tile_k * (each_x * each_y + loads) + fetch + fit.step_instructions
+        waves = np.maximum(1.0, np.minimum(model.BANKS, columns) * each_x / model.BANKS)
+        waves = waves + np.maximum(1.0, np.maximum(1.0, model.BANKS / columns) * each_y / model.BANKS)
+        busy = np.hypot(instructions * threads / machine.lanes, tile_k * threads / model.BANKS * waves * fit.wave)
+        warps = threads / model.BANKS * np.minimum(resident, rounds)
+        busy = busy / np.minimum(1.0, (warps / fit.busy_warps) ** fit.busy_power)
+        waits = np.where(c["stages"] > 1, fit.latency / np.maximum(c["stages"] - 1, 1), fit.latency_alone)
+        chain = fit.step_cycles + fit.chain * instructions + fit.fetch_chain * fetch
+        alone = steps * np.maximum(chain, waits) + fit.start
+        cycles = np.maximum(rounds * steps * busy + fit.start / 2, model.ceildiv(rounds, resident) * alone)
+        moved = self.x * self.y * self.batch * 4 * (parts * 2 + 1) / machine.multiprocessors
+        return model.seconds(fit.launch + cycles + (parts > 1) * (fit.launch + moved / fit.memory), machine)
+
+    def _blocks(self, c: Columns) -> Any:
+        return model.ceildiv(self.x, c["tile_x"]) * model.ceildiv(self.y, c["tile_y"]) * self.batch
+
+
+def _threads(c: Columns) -> Any:
+    return c["tile_x"] // c["each_x"] * (c["tile_y"] // c["each_y"])
 
 
 # ---------------------------------------------------------------------------------------------------------- applying
@@ -244,7 +332,7 @@ class RegisterTiles(Tiles):
 
     def _factors(self, side: str) -> list[int | None]:
         point = self.point
-        inner = min(FLOATS, point[f"each_{side}"])
+        inner = min(model.FLOATS, point[f"each_{side}"])
         virtual = point[f"each_{side}"] // inner
         return [None, virtual, point[f"tile_{side}"] // point[f"each_{side}"], inner]
 
@@ -266,7 +354,7 @@ class RegisterTiles(Tiles):
         loops = free_loops(total)
         k = loops[-1].var
         outer, inner = total.split(k, factor=point["tile_k"])
-        group, inner = total.split(inner, factor=FLOATS if any(self.product.k_last) else 1)
+        group, inner = total.split(inner, factor=model.FLOATS if any(self.product.k_last) else 1)
         total.reorder(outer, group, inner, *[loop.var for loop in loops[:-1]])
         for loop in (group, inner, *[loop.var for loop in loops[:-1]]):
             total.unroll(loop)
@@ -287,7 +375,7 @@ class RegisterTiles(Tiles):
         rows, columns = point["tile_y"] // point["each_y"], point["tile_x"] // point["each_x"]
         fetch_together(s[name], [loop.var for loop in free_loops(s[name])], rows, columns, lanes)
         if k_last:
-            start = max(FLOATS, lanes)  # rows begin where a fetch may
+            start = max(model.FLOATS, lanes)  # rows begin where a fetch may
             s[name].storage_align(1, 2 * start, start)
 
     def _into_registers(self, registers: Stage) -> None:

@@ -19,7 +19,6 @@ from weft.schedule.facts import Facts, extent, names_of
 from weft.schedule.schedule import Stage
 from weft.targets.base import Target
 from weft.targets.gpu import model
-from weft.targets.gpu.columns import Columns, choose_columns, main_load, share_columns
 from weft.targets.gpu.elementwise import bind_flat, by_rule, powers
 from weft.targets.gpu.loops import (
     bind_all,
@@ -33,7 +32,7 @@ from weft.targets.gpu.loops import (
     threads_of,
     whole_vectors,
 )
-from weft.targets.gpu.sharing import cross_threads
+from weft.targets.gpu.sharing import Columns, choose_columns, cross_threads, main_load, share_columns
 
 
 def is_contiguous(facts: Facts) -> bool:

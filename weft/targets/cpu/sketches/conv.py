@@ -34,28 +34,22 @@ from weft.schedule.facts import Facts, extent, facts_of
 from weft.schedule.schedule import Stage
 from weft.targets.base import Target
 from weft.targets.cpu.default_attach import attach_producers
-from weft.targets.cpu.machine import Core, core_of, seconds
-from weft.targets.cpu.model import FAR_CYCLES, STEP_CYCLES, TILE_CYCLES, UNEVEN, VECTOR_CYCLES, step_cycles
-
-LEAST_LANES = 4
-PARTS = 8
-"""Into how many parts a thread's share of the rows is divided, so that threads finish together."""
-
-LEAST_PARALLEL_WORK = 64 * 1024
-STREAM_AHEAD = 12 * 1024
-"""Bytes by which weights that are read once are fetched ahead."""
-
-SET_SPAN, LINE_BYTES = 4096, 64
-"""Bytes after which lines of a first-level cache share their place with others: a page, on most machines."""
-
-LEAST_PASSES = 4
-"""A copy pays where it is read so often."""
-
-LANES_STORED = 16
-"""Places that are stored at once, and channels of a block that are stored apart where the result is plain."""
-
-MOST_UNROLLED = 128
-"""Multiply-adds of one straight piece of code, at most."""
+from weft.targets.cpu.machine import LINE_BYTES, SET_SPAN, Core, core_of, seconds
+from weft.targets.cpu.model import (
+    FAR_CYCLES,
+    LANES_STORED,
+    LEAST_LANES,
+    LEAST_PASSES,
+    LEAST_SHARED_WORK,
+    MOST_UNROLLED,
+    PARTS_OF_ROWS,
+    STEP_CYCLES,
+    STREAM_AHEAD,
+    TILE_CYCLES,
+    UNEVEN,
+    VECTOR_CYCLES,
+    step_cycles,
+)
 
 
 @dataclass(frozen=True)
@@ -350,7 +344,7 @@ def _outer_loops(
     work = unit.facts.points * unit.facts.depth
     if point["by_rows"] and not shape.depthwise and rows:
         length = _row_steps(shape, point)
-        part = max(1, ceildiv(length, max(1, unit.target.cores) * PARTS))
+        part = max(1, ceildiv(length, max(1, unit.target.cores) * PARTS_OF_ROWS))
         if part < length:
             outer, inner = final.split(rows[0], factor=part)
             parts, rows = [outer], [inner]
@@ -360,7 +354,7 @@ def _outer_loops(
     around = [*apart, *parts, *again, *blocks, *rows]
     final.reorder(*around, *places, *tile)
     final.vectorize(tile[-1])
-    if work >= LEAST_PARALLEL_WORK:
+    if work >= LEAST_SHARED_WORK:
         around = _parallel(final, around, apart, parts)
     return [*around, *places]
 

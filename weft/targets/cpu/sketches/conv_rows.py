@@ -31,12 +31,20 @@ from weft.plan.sketch import Columns, Point, Sketch, ceildiv
 from weft.schedule.facts import extent
 from weft.schedule.schedule import Stage
 from weft.targets.cpu.default_attach import attach_producers
+from weft.targets.cpu.default_loops import extent_of
 from weft.targets.cpu.facts import has_masks
 from weft.targets.cpu.machine import Core, core_of, seconds
 from weft.targets.cpu.model import (
     IMAGE_LOADS,
+    LARGEST_STEP_OF_ROWS,
+    LEAST_LANES,
+    LEAST_OWN,
     LEAST_PARALLEL_WORK,
+    MOST_ROWS_OF_TILE,
+    MOST_UNROLLED_ROWS,
+    PARTS_OF_ROWS,
     ROWS_SHARE,
+    SHORT_ROW,
     STEPPED_LOADS,
     TILE_CYCLES,
     UNEVEN,
@@ -46,18 +54,6 @@ from weft.targets.cpu.model import (
     stream_cycles,
 )
 from weft.targets.cpu.sketches.conv import pack_weight
-
-LEAST_PLACES = 4
-LARGEST_STEP = 8
-MOST_ROWS = 14
-MOST_UNROLLED = 256
-"""Multiply-adds of one straight piece of code, at most."""
-
-LEAST_OWN = 4
-"""How many times as many rows a part reads alone as it shares with others."""
-
-PARTS = 8
-"""Parallel parts for each core, so that threads finish together."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +85,7 @@ def match(unit: Unit) -> Sketch | None:
     high = 1 if shape.row is None else extent(shape.row)
     knobs = {
         "channels": tuple(n for n in range(min(shape.group, most), 0, -1) if shape.group % n == 0),
-        "rows": tuple(range(1, min(high, MOST_ROWS) + 1)),
+        "rows": tuple(range(1, min(high, MOST_ROWS_OF_TILE) + 1)),
         "vectors": tuple(range(1, min(wide, most) + 1)),
         "down": (0,) if shape.down is None else (0, 1),
         "lanes": (_lanes(unit, extent(shape.lane)),),
@@ -145,7 +141,7 @@ class Size:
         channels, rows, vectors, down = (columns[knob] for knob in ("channels", "rows", "vectors", "down"))
         sums, read = channels * rows * vectors, rows * vectors
         # What the rows of a tile read for a tap stays for the next; else the operand of fewer registers stays.
-        shared = (sums + read + channels + 1 <= self.registers) & (sums * self.taps.count <= MOST_UNROLLED)
+        shared = (sums + read + channels + 1 <= self.registers) & (sums * self.taps.count <= MOST_UNROLLED_ROWS)
         plain = (sums + np.minimum(channels, read) + 1 <= self.registers) & ((rows == 1) | (vectors >= self.wide))
         return np.where(down == 1, shared & (rows > 1) & (self.taps.count > 1), plain)
 
@@ -162,14 +158,14 @@ class Size:
         """The cycles of the best tile."""
         most = max(8, self.registers)
         channels = [n for n in range(1, min(self.group, most) + 1) if self.group % n == 0]
-        knobs = (channels, range(1, min(self.high, MOST_ROWS) + 1), range(1, min(self.wide, most) + 1), (0, 1))
+        knobs = (channels, range(1, min(self.high, MOST_ROWS_OF_TILE) + 1), range(1, min(self.wide, most) + 1), (0, 1))
         grids = np.meshgrid(*map(np.asarray, knobs), indexing="ij")
         columns = {knob: grid.ravel() for knob, grid in zip(("channels", "rows", "vectors", "down"), grids)}
         return float(np.where(self.legal(columns), self.cycles(columns), np.inf).min())
 
     def _tile(self, channels: Any, rows: Any, vectors: Any, down: Any) -> Any:
         sums, read, count = channels * rows * vectors, rows * vectors, self.taps.count
-        seen = np.asarray([0, *(self.taps.read(n) for n in range(1, MOST_ROWS + 1))])[rows]
+        seen = np.asarray([0, *(self.taps.read(n) for n in range(1, MOST_ROWS_OF_TILE + 1))])[rows]
         loads = np.where(
             down == 1, count * channels + IMAGE_LOADS * vectors * seen, count * (channels + IMAGE_LOADS * read)
         )
@@ -197,13 +193,13 @@ def _shape(unit: Unit) -> Shape | None:
         return None
     images = [load for load in facts.loads if uses(load, lane)]
     weights = [load for load in facts.loads if not uses(load, lane)]
-    if len(images) != 1 or len(weights) != 1 or extent(lane) < LEAST_PLACES:
+    if len(images) != 1 or len(weights) != 1 or extent(lane) < LEAST_LANES:
         return None
     image, weight = images[0], weights[0]
     step = facts.step(image, lane.var)
     along = [axis for axis in facts.spatial if uses(weight, axis)]
     groups = {axis: size for axis in along if (size := group_of(image, axis)) is not None}
-    if step is None or not 1 <= step <= LARGEST_STEP or len(groups) != 1:
+    if step is None or not 1 <= step <= LARGEST_STEP_OF_ROWS or len(groups) != 1:
         return None
     ((channel, group),) = groups.items()
     across = [axis for axis in facts.spatial[:-1] if axis not in along and uses(image, axis)]
@@ -246,7 +242,7 @@ def _apply(unit: Unit, shape: Shape, point: Point) -> None:
     _schedule_sums(sums, shape, unit, point)
     unit.done.update([name, final.name, sums.name])
     if copy is not None:
-        copy.compute_at(final, parallel)
+        copy.compute_at(final, parallel, exact=not masks)
         _copy_rows(copy, shape.step, unit.target.lanes(facts.target.dtype))
         unit.done.add(copy.name)
     attach_producers(s, final.name, [parallel], unit.target, unit.done)
@@ -276,6 +272,8 @@ def _copy_rows(copy: Stage, step: int, lanes: int) -> None:
     place, part = copy.split(copy.axis[-1], factor=step)
     outer, lane = copy.split(place, factor=lanes)
     copy.reorder(outer, part, lane)
+    if extent_of(copy, outer) <= SHORT_ROW:  # it is known then which lanes are off
+        copy.unroll(outer)
     copy.unroll(part)
     copy.vectorize(lane)
 
@@ -310,7 +308,7 @@ def _parts(unit: Unit, shape: Shape) -> int:
     """Into how many parts rows are divided: enough for all cores, and so that parts share little of what they read."""
     count = math.prod(extent(axis) for axis in (*shape.others, shape.channel)) // shape.group
     cores, taps = unit.target.cores, _taps(unit, shape)
-    wanted = ceildiv(cores * PARTS, count)
+    wanted = ceildiv(cores * PARTS_OF_ROWS, count)
     if shape.row is None or taps.count == 1:
         return wanted
     shared = (taps.count - 1) * taps.gap

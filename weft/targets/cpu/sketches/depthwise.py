@@ -32,6 +32,11 @@ from weft.targets.cpu.default_loops import parallelize
 from weft.targets.cpu.facts import has_masks
 from weft.targets.cpu.machine import core_of, seconds
 from weft.targets.cpu.model import (
+    LARGEST_STEP_OF_WINDOW,
+    MOST_ROWS_OF_WINDOW,
+    MOST_TAPS_OF_WINDOW,
+    MOST_UNROLLED_WINDOW,
+    SHORT_ROW,
     SPILLED,
     STEPPED_LOADS,
     UNEVEN_WINDOW,
@@ -42,18 +47,6 @@ from weft.targets.cpu.model import (
     stream_cycles,
 )
 
-MOST_TAPS = 49
-"""Taps of a window that are one straight piece of code."""
-
-MOST_UNROLLED = 400
-"""Multiply-adds of one straight piece of code, at most."""
-
-MOST_ROWS = 16
-SHORT_ROW = 4
-"""Vectors of a row that is short."""
-
-LARGEST_STEP = 4
-
 
 def match(unit: Unit) -> Sketch | None:
     """The sketch of a window over rows; None for anything else."""
@@ -63,12 +56,12 @@ def match(unit: Unit) -> Sketch | None:
         return None
     lane, row = facts.spatial[-1], facts.spatial[-2]
     lanes = unit.target.lanes(facts.target.dtype)
-    if facts.depth > MOST_TAPS or not has_masks(unit.target.features, image.buffer.dtype.bits):
+    if facts.depth > MOST_TAPS_OF_WINDOW or not has_masks(unit.target.features, image.buffer.dtype.bits):
         return None
     if not _lies_there(unit, image):
         return None
     lanes = min(lanes, _power_of_two(extent(lane)))
-    knobs = {"rows": tuple(range(1, min(MOST_ROWS, extent(row)) + 1)), "lanes": (lanes,)}
+    knobs = {"rows": tuple(range(1, min(MOST_ROWS_OF_WINDOW, extent(row)) + 1)), "lanes": (lanes,)}
     core, high = core_of(unit.target), extent(row)
     tiles = facts.points // (extent(row) * extent(lane)) * ceildiv(extent(lane), lanes)
     step = facts.step(image, lane.var) or 1
@@ -87,7 +80,9 @@ def match(unit: Unit) -> Sketch | None:
 
     def legal(columns: Columns) -> Any:
         rows = columns["rows"]
-        return (rows * facts.depth <= MOST_UNROLLED) & (rows <= max(1, unit.target.vector_registers // 2)) | (rows == 1)
+        return (rows * facts.depth <= MOST_UNROLLED_WINDOW) & (rows <= max(1, unit.target.vector_registers // 2)) | (
+            rows == 1
+        )
 
     return Sketch("window", knobs, lambda point: _apply(unit, image, point), cost, legal)
 
@@ -122,7 +117,11 @@ def _image(unit: Unit) -> Load | None:
     if len(images) != 1 or len(weights) != 1 or extent(lane) < 4:
         return None
     step = facts.step(images[0], lane.var)
-    if step is None or not 1 <= step <= LARGEST_STEP or not all(uses(images[0], axis) for axis in facts.reduce):
+    if (
+        step is None
+        or not 1 <= step <= LARGEST_STEP_OF_WINDOW
+        or not all(uses(images[0], axis) for axis in facts.reduce)
+    ):
         return None
     channels = {axis.var for axis in facts.spatial[:-2] if uses(weights[0], axis) and uses(images[0], axis)}
     apart = [index for index in images[0].indices if uses_any(index, channels)]
