@@ -85,7 +85,9 @@ TARGET = TargetSpec(
     lower=_lower,
     schedule=_schedule,
     intrinsics=_intrinsics,
-    algorithms=Algorithms(attention=_attention, weights=_weights, products=_products, channels=_channels),
+    algorithms=Algorithms(
+        attention=_attention, causal_block=256, weights=_weights, products=_products, channels=_channels
+    ),
     peaks=_peaks,
     startup=_startup,
     examine=_examine,
