@@ -44,7 +44,7 @@ def _with_step(node: Node, scope: Scope) -> Node | None:
         return node if steps.count("causal") == 1 else None
     inputs = list(node.inputs)
     for at, position in _operands(steps):
-        mask = scope.constant(inputs[position])
+        mask = None if "scale" in steps[at:] else scope.constant(inputs[position])  # a factor could turn its sign
         later = None if mask is None else _later_than(mask, steps[at], numbers[at], node.attributes["sizes"][2:4])
         if later is not None:
             steps[at], numbers[at] = "causal", float(later)
