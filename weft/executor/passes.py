@@ -9,6 +9,7 @@ from weft.graph.ir import Array, Graph, Value
 from weft.graph.passes.algorithms import choose_algorithms
 from weft.graph.passes.attention import fuse_attention
 from weft.graph.passes.causal_blocks import cut_causal
+from weft.graph.passes.crop_windows import split_windows
 from weft.graph.passes.fill_kernels import fill_kernels
 from weft.graph.passes.fix_weights import fix_weights
 from weft.graph.passes.fold_strides import fold_strides
@@ -55,6 +56,8 @@ def for_target(graph: Graph, target: Target, precision: str | None = None) -> Gr
     if proposed.weights is not None and knobs.fixed_weights:
         graph = fix_weights(graph, proposed.weights(target))
     if any(node.op == "Conv" for node in graph.nodes):
+        if proposed.split_windows:
+            graph = split_windows(graph)
         weights = sum(array.nbytes for array in graph.constants.values())
         prices = proposed.channels(target, weights) if proposed.channels is not None and knobs.pad_channels else None
         if prices is not None:

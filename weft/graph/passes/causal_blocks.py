@@ -17,7 +17,7 @@ import numpy as np
 
 from weft.graph.ir import Array, Graph, Node, Value
 from weft.graph.passes.attention import DOMAIN, NAME, Propose
-from weft.graph.passes.infer import infer
+from weft.graph.passes.dead import dead
 from weft.graph.passes.support import Replacement, Scope, rewrite
 
 FAR_BELOW = -1e9
@@ -34,7 +34,7 @@ def cut_causal(graph: Graph, block: int, propose_for: Propose, narrow: str | Non
         return None if found is None else _in_blocks(found, scope, block, propose_for, narrow)
 
     made, changed = rewrite(graph, rule)
-    return infer(made) if changed else graph
+    return dead(made) if changed else graph
 
 
 def _with_step(node: Node, scope: Scope) -> Node | None:

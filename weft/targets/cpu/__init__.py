@@ -86,7 +86,12 @@ TARGET = TargetSpec(
     schedule=_schedule,
     intrinsics=_intrinsics,
     algorithms=Algorithms(
-        attention=_attention, causal_block=256, weights=_weights, products=_products, channels=_channels
+        attention=_attention,
+        causal_block=256,
+        split_windows=True,
+        weights=_weights,
+        products=_products,
+        channels=_channels,
     ),
     peaks=_peaks,
     startup=_startup,
