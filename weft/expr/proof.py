@@ -60,6 +60,9 @@ _STEPS = 32
 _COUNTED = 1 << 48
 """What sizes and counts are taken to be less than."""
 
+_LARGE = 1 << 32
+"""Larger numbers in index arithmetic are a user's, and may make it wrap."""
+
 _DATA = (Load, Call, Cast)
 """What reads or makes numbers, rather than counts."""
 
@@ -182,12 +185,13 @@ class Prover(Linear):
         return found
 
     def wraps(self, p: Poly) -> bool:
-        """Whether a polynomial of data may need more than 64 bits: sizes and counts are taken never to."""
+        """Whether a polynomial may need more than 64 bits, of data or with large numbers: counts are taken never to."""
         terms, constant = p
-        if not terms or (len(terms) == 1 and not constant and 1 in terms.values() and tuple not in map(type, terms)):
+        sums = tuple not in map(type, terms)
+        if sums and len(terms) == 1 and not constant and 1 in terms.values():
             return False
         read = [key for key in terms if self.is_read(key)]
-        if not read:
+        if sums and not read and all(-_LARGE < factor < _LARGE for factor in (constant, *terms.values())):
             return False
         low = high = constant
         for key, value in terms.items():
