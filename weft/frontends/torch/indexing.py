@@ -210,6 +210,7 @@ def _index_rows(c: Emitter, x: Value, dim: int, index: Value, source: Value, red
 
 @aten("masked_scatter")
 def _masked_scatter(c: Emitter, x: Value, mask: Value, source: Value) -> Value:
+    x = c.where(mask, x, x)  # as large as both
     mask = c.op("Expand", mask, c.op("Shape", x))
     turn = c.op("CumSum", c.cast(c.flat(mask), "int64"), np.int64(0))  # the n-th true takes the n-th element
     turn = c.op("Max", c.op("Sub", turn, np.int64(1)), np.int64(0))

@@ -395,6 +395,8 @@ def _smooth(mode: str) -> Any:
         found = scales[0] if len(scales) == 1 and isinstance(scales[0], (list, tuple)) else scales
         more: dict[str, Any] = {"cubic_coeff_a": -0.75} if mode == "cubic" else {}
         if c.target.startswith("_"):
+            if align_corners or any(one is not None for one in found or ()):
+                raise Unsupported("an interpolation with antialias by factors, or with align_corners")
             more |= {"antialias": 1, "exclude_outside": 1}
             more |= {"cubic_coeff_a": -0.5} if mode == "cubic" else {}
         return _resize(c, x, size, found, mode, "align_corners" if align_corners else "half_pixel", **more)
