@@ -196,8 +196,9 @@ class Prover(Linear):
         if not suspect:
             return False
         low = high = constant
+        counted = _COUNTED if any(map(self.is_read, terms)) else 1  # by themselves, they never wrap
         for key, value in terms.items():
-            end = _COUNTED if not self.is_read(key) else 1 << 127 if type(key) is tuple else 1 << 63
+            end = counted if not self.is_read(key) else 1 << 127 if type(key) is tuple else 1 << 63
             least, most = self.interval_of(({key: 1}, 0))
             sides = sorted((value * (-end if least is None else least), value * (end - 1 if most is None else most)))
             low, high = low + sides[0], high + sides[1]
