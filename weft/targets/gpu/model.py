@@ -182,10 +182,10 @@ def resident_blocks(machine: ThreadFacts, threads: Any, registers: Any, shared: 
     return np.clip(np.minimum(np.minimum(by_threads, by_registers), by_shared), 1, MOST_BLOCKS)
 
 
-def stream_seconds(machine: ThreadFacts, moved: float, kernels: int) -> float:
-    """The time of kernels that move so many bytes in all and compute little."""
-    model = model_of(machine)
-    return float(seconds(kernels * model.launch + moved / (model.memory * machine.multiprocessors), machine))
+def stream_seconds(machine: ThreadFacts, moved: float, kernels: int, blocks: int | None = None) -> float:
+    """The time of kernels that move so many bytes in all and compute little; `blocks` where these may be few."""
+    model, busy = model_of(machine), min(machine.multiprocessors, blocks or machine.multiprocessors)
+    return float(seconds(kernels * model.launch + moved / (model.memory * busy), machine))
 
 
 def seconds(cycles: Any, machine: ThreadFacts) -> Any:

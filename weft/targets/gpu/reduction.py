@@ -8,6 +8,7 @@ a short sum and its reader      each thread of the reader reduces what it needs,
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -94,7 +95,7 @@ def _shared(unit: Unit) -> _Found | None:
     if facts.is_reduction:
         return _Found(unit, facts) if reduce_loops(unit.schedule[facts.block.name]) else None
     makers = _makers(unit)
-    if len(makers) != 1 or not _is_worth_sharing(makers[0], unit.target) or _row_parts(makers[0], unit.target) > 1:
+    if len(makers) != 1 or not _is_worth_sharing(makers[0], unit.target) or row_parts(makers[0], unit.target) > 1:
         return None
     return _Found(unit, makers[0])
 
@@ -133,7 +134,7 @@ def match_rows(unit: Unit) -> Sketch | None:
     found = _shared(unit)
     if found is None or not is_contiguous(found.facts) or found.facts.depth < model.LEAST_ROW:
         return None
-    if found.facts.store is None:  # several results: only a thread that has all of them can put them together
+    if found.facts.store is None:  # several results, or a test at the end: nothing that threads could share
         return None
     facts, target = found.facts, unit.target
     threads, together = row_threads(facts.depth, facts.points, target)
@@ -141,7 +142,7 @@ def match_rows(unit: Unit) -> Sketch | None:
     if lanes > 1:  # every thread has some vectors to load
         several = power_of_two(facts.depth // (model.ROW_VECTORS * lanes))
         threads = max(min(model.LEAST_BLOCK, threads), min(threads, several))
-    rule = {"threads": threads, "rows": together, "lanes": lanes, "parts": _row_parts(facts, target)}
+    rule = {"threads": threads, "rows": together, "lanes": lanes, "parts": row_parts(facts, target)}
 
     def apply(point: Point) -> None:
         made = found.attach(lambda stage, row: bind_rows(stage, row, point["rows"]), "shared")
@@ -171,13 +172,18 @@ def row_lanes(facts: Facts, target: Target) -> int:
     return whole_vectors(facts, last, wide, threads_of(target).vector_bytes // max(x.buffer.dtype.bytes for x in wide))
 
 
-def _row_parts(facts: Facts, target: Target) -> int:
-    """Into how many parts a long reduction of few elements is cut, so that there are enough blocks."""
+def row_parts(facts: Facts, target: Target) -> int:
+    """Into how many equal parts a long reduction of few elements is cut, so that there are enough blocks."""
     machine = threads_of(target)
     if facts.points * 2 > machine.multiprocessors or facts.depth < model.PARTED_ROW or facts.store is None:
         return 1
     enough = model.FULL_ROUNDS * machine.multiprocessors // facts.points
-    return power_of_two(max(1, min(enough, facts.depth // model.ROW_PART)))
+    return _equal_parts(facts.depth, min(enough, facts.depth // model.ROW_PART))
+
+
+def _equal_parts(depth: int, most: int) -> int:
+    """The greatest power of two of parts, not above a number, that leaves none of another length."""
+    return math.gcd(depth, power_of_two(most))
 
 
 def bind_rows(stage: Stage, row: Var, together: int) -> Var:
@@ -214,7 +220,7 @@ def match_columns(unit: Unit) -> Sketch | None:
         rule["threads"] = threads_for(facts.spatial, machine)
     if rows > 1 and found.is_alone and facts.points * rows < machine.multiprocessors * model.PARTED_THREADS:
         deep = facts.depth // (rows * model.COLUMN_PART)
-        rule["parts"] = power_of_two(max(1, min(wanted // (facts.points * rows), deep)))
+        rule["parts"] = _equal_parts(facts.depth, min(wanted // (facts.points * rows), deep))
     return found.sketch("column reduction", rule, lambda point: _apply_columns(found, point), is_scattered)
 
 

@@ -16,7 +16,7 @@ from weft.core.errors import ScheduleError
 from weft.expr.nodes import Buffer, Var
 from weft.plan.contraction import is_sum_of_products
 from weft.plan.planner import Unit
-from weft.plan.sketch import Point, Sketch
+from weft.plan.sketch import Point, Sketch, ceildiv
 from weft.schedule.facts import Facts, block_named, extent, facts_of, feeding, work_around
 from weft.schedule.schedule import Schedule, Stage
 from weft.targets.gpu import model
@@ -32,7 +32,7 @@ from weft.targets.gpu.loops import (
     threads_of,
     whole_vectors,
 )
-from weft.targets.gpu.reduction import row_threads
+from weft.targets.gpu.reduction import row_parts, row_threads
 from weft.targets.gpu.sharing import cross_threads
 
 
@@ -59,6 +59,12 @@ class _Rows:
         facts = self.unit.facts
         inside = [axis for axis in facts.block.axes if axis.var not in self.row and extent(axis) > 1]
         return any(facts.step(load, axis.var) == 1 for load in facts.loads for axis in inside)
+
+    def blocks(self, each: int) -> int | None:
+        """How many blocks of so many rows there are, where reductions would have more on their own; else None."""
+        stages = [facts_of(block_named(self.unit.schedule, name)) for name in self.stages]
+        are_few = any(stage.is_reduction and row_parts(stage, self.unit.target) > 1 for stage in stages)
+        return ceildiv(self.count, each) if are_few else None
 
     def outside(self) -> Var:
         """The loops over rows as one, outside those of a row."""
@@ -92,17 +98,13 @@ def _stages(s: Schedule, name: str, done: set[str]) -> list[str]:
 
 
 def _row_axes(s: Schedule, facts: Facts, stages: list[str]) -> set[Var] | None:
-    """The axes of a block that say which row it is: those at which it reads the reductions."""
-    row: set[Var] = set()
-    made = {w.buffer for other in stages if facts_of(block_named(s, other)).is_reduction
-            for w in block_named(s, other).writes}  # fmt: skip
-    for load in facts.loads:
-        if load.buffer not in made:
-            continue
-        for index in load.indices:
-            if isinstance(index, Var):
-                row.add(index)
-    spatial = {axis.var for axis in facts.spatial}
+    """The axes of a block that say which row it is: those at which it reads reductions, or what is made of them."""
+    made: set[Buffer] = set()
+    for stage in (facts_of(block_named(s, name)) for name in reversed(stages)):
+        if stage.is_reduction or stage.loads and all(load.buffer in made for load in stage.loads):
+            made.update(region.buffer for region in stage.block.writes)
+    read = [index for load in facts.loads if load.buffer in made for index in load.indices]
+    row, spatial = {index for index in read if isinstance(index, Var)}, {axis.var for axis in facts.spatial}
     return row if row and row <= spatial and (row < spatial or facts.is_reduction) else None
 
 
@@ -139,7 +141,7 @@ def match_blocks(unit: Unit) -> Sketch | None:
         lanes //= 2
     return by_rule(
         "rows by blocks", unit, {"threads": threads, "lanes": lanes}, lambda point: _block_each(rows, point),
-        len(rows.stages), not rows.runs_along(), lanes=powers(lanes),
+        len(rows.stages), not rows.runs_along(), rows.blocks(1), lanes=powers(lanes),
     )  # fmt: skip
 
 
@@ -223,7 +225,10 @@ def match_threads(unit: Unit) -> Sketch | None:
     across = [axis for axis in unit.facts.block.axes if axis.var in rows.row]
     rule = {"threads": threads_for(across, threads_of(unit.target))}
     is_scattered = rows.length >= model.LEAST_ROW and rows.runs_along()
-    return by_rule("rows by threads", unit, rule, lambda p: _thread_each(rows, p), len(rows.stages), is_scattered)
+    return by_rule(
+        "rows by threads", unit, rule, lambda point: _thread_each(rows, point), len(rows.stages), is_scattered,
+        rows.blocks(rule["threads"]),
+    )  # fmt: skip
 
 
 def _thread_each(rows: _Rows, point: Point) -> None:
