@@ -315,3 +315,13 @@ def test_unflattened_and_mistyped_programs_are_refused():
         generate(Func("f", [a], Store(a, [zero, zero], const(0.0, FLOAT32))), find_target("native"))
     with pytest.raises(InternalError, match="store of float64"):
         generate(Func("f", [a], Store(a, [zero], const(0.0, dtype("float64")))), find_target("native"))
+
+
+def test_a_load_is_repeated_only_behind_a_store_to_its_buffer():
+    a, b, c = (buffer(name, "float32", 8) for name in "abc")
+    one, two = Load(a, [index_expr(0)]), Load(a, [index_expr(0)])
+    stores = [Store(b, [index_expr(0)], one), Store(c, [index_expr(0)], two), Store(a, [index_expr(0)], one + two)]
+    text = generate(
+        Func("f", [a, b, c], seq(*stores, Store(b, [index_expr(1)], Load(a, [index_expr(0)])))), find_target("native")
+    )
+    assert text.count("load float, ") == 2

@@ -174,3 +174,9 @@ def test_symbolic_bounds():
         assert written == [None if text is None else text.replace(" ", "") for text in (low, high)], e
     assert upper_bound(x + j, {x}, ranges) is None, "a variable of which nothing is known"
     assert upper_bound(Var("f", dtype("float32")), {x}, ranges) is None
+
+
+def test_the_greater_side_of_a_least_value_tells_of_the_other():
+    tile = Ranges().with_loop(i, 4).with_loop(j, index_expr(2) - minimum(index_expr(2), index_expr(7) - i * 2))
+    assert interval(i, tile) == (3, 3)
+    assert interval(i, Ranges().with_loop(i, 4).with_condition(minimum(n, i) <= 0)) == (0, 3)  # n may be the least

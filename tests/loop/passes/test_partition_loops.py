@@ -178,3 +178,16 @@ func f(A: float32[100], C: float32[100]):
     done = partition_loops(func)
     same_meaning(func, done)
     assert all(repr(s.extent).isdigit() for s in walk_stmts(done.body) if isinstance(s, For))
+
+
+def test_statements_with_the_same_test_leave_nothing_behind_its_bound():
+    before, after = both("""
+func f(A: float32[49], C: float32[49], D: float32[49]):
+    for o in range(4) @{"partition": false}:
+        for i in range(2):
+            if o*2 + i < 7:
+                C[o*2 + i] = A[o*2 + i]
+            if o*2 + i < 7:
+                D[o*2 + i] = A[o*2 + i]
+""")
+    assert sum(isinstance(s, Store) for s in walk_stmts(after.body)) == 2

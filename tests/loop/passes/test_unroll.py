@@ -8,7 +8,7 @@ import pytest
 from tests.loop.passes.strategies import expect, same_meaning
 from tests.work import calls_of
 from weft.loop.interpreter import interpret
-from weft.loop.ir import For, Store
+from weft.loop.ir import For, If, Store
 from weft.loop.parser import parse_func
 from weft.loop.passes.unroll import unroll
 from weft.loop.visit import walk_stmts
@@ -116,4 +116,30 @@ func f(A: float32[8], C: float32[8], D: float32[8]):
         D[o*2 + 1] = select(o < 2, A[o], A[1])
 """,
     )
+    same_meaning(func, made)
+
+
+def test_copies_under_one_test_stand_under_it_together():
+    func = parse_func("""
+func f(A: float32[8], C: float32[8], n: int64):
+    for o in range(2):
+        for i in range(2) unrolled:
+            for j in range(2) unrolled:
+                if o < n:
+                    C[o*4 + i*2 + j] = A[o*4 + i*2 + j]
+""")
+    made = unroll(func)
+    tests = [s for s in walk_stmts(made.body) if isinstance(s, If)]
+    assert len(tests) == 1 and len(tests[0].then.stmts) == 4
+
+
+def test_a_test_of_memory_that_the_copies_write_is_made_for_each():
+    func = parse_func("""
+func f(C: float32[8]):
+    for i in range(2) unrolled:
+        if C[0] < 1.0:
+            C[i] = C[i] + 1.0
+""")
+    made = unroll(func)
+    assert sum(isinstance(s, If) for s in walk_stmts(made.body)) == 2
     same_meaning(func, made)
