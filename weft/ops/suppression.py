@@ -119,9 +119,10 @@ _REQUIRES = (OneOf("center_point_box", (0, 1)),)
 
 def _most_rows(scores: Sequence[Dim], most: Array | None) -> int | None:
     """How many boxes could be chosen; None where that is not known."""
-    if not all(isinstance(size, int) for size in scores):
+    known = [size for size in scores if isinstance(size, int)]
+    if len(known) < len(scores):
         return None
-    images, classes, boxes = (int(size) for size in scores)
+    images, classes, boxes = known
     return images * classes * (boxes if most is None else max(0, min(boxes, int(np.asarray(most).reshape(-1)[0]))))
 
 
@@ -130,7 +131,7 @@ def _rows_infer(c: Infer) -> list[Type]:
     return [TensorType("int64", (rows, 3)), TensorType("int64", (1,))]
 
 
-def _rows(c: Evaluate, *given: Array | None) -> tuple[Array, Array]:
+def _rows(c: Evaluate, *given: Any) -> tuple[Array, Array]:
     chosen = _suppression(c, *given)
     rows = np.zeros((int(c.need("rows")), 3), np.int64)
     rows[: len(chosen)] = chosen
