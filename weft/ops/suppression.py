@@ -119,17 +119,10 @@ _REQUIRES = (OneOf("center_point_box", (0, 1)),)
 
 def _most_rows(scores: Sequence[Dim], most: Array | None) -> int | None:
     """How many boxes could be chosen; None where that is not known."""
-<<<<<<< HEAD
-    sizes = [size for size in scores if isinstance(size, int)]
-    if len(sizes) != len(scores):
-        return None
-    images, classes, boxes = sizes
-=======
     known = [size for size in scores if isinstance(size, int)]
     if len(known) < len(scores):
         return None
     images, classes, boxes = known
->>>>>>> rows
     return images * classes * (boxes if most is None else max(0, min(boxes, int(np.asarray(most).reshape(-1)[0]))))
 
 
