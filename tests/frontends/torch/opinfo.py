@@ -26,8 +26,8 @@ from weft.frontends.torch.calls import as_array, as_tensor
 from weft.frontends.torch.source import load
 from weft.graph.interpreter import interpret_graph
 
-RANDOM = ("bernoulli", "dropout", "empty", "multinomial", "normal", "rand", "uniform")
-"""What the names of operators hold whose results nothing can be compared with; what differs from call to call is seen."""
+RANDOM = ("bernoulli", "dropout", "empty", "multinomial", "rand", "uniform")
+"""Words in the names of operators whose results may differ from call to call; others that do are seen."""
 
 
 class Samples(torch.nn.Module):

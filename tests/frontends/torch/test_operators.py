@@ -220,6 +220,7 @@ def test_what_is_refused_is_refused_by_name():
             load(*made_of([line]))
 
 
+@pytest.mark.slow
 def test_the_tables_use_many_operators():
     lines = [line for table in TABLES.values() for line in table]
     assert len(lines) > 400 and len(set(lines)) == len(lines)
