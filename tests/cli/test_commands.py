@@ -13,6 +13,9 @@ from weft.cli.main import COMMANDS, main
 from weft.core.knobs import knobs
 from weft.core.version import VERSION
 from weft.graph.opspec import find_operator
+from weft.targets.cpu import calibrate
+from weft.targets.cpu.parse import native
+from weft.targets.registry import look_again
 
 onnx = pytest.importorskip("onnx")
 ROOT = Path(__file__).resolve().parents[2]
@@ -325,7 +328,7 @@ def test_doctor_lists_what_exists_and_only_that(weft):
     """Every extra is a line of the doctor's and the other way round; each has code of ours behind it."""
     tomllib = pytest.importorskip("tomllib")
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    extras = set(project["optional-dependencies"]) - {"all", "bench", "test", "dev"}
+    extras = set(project["optional-dependencies"]) - {"all", "bench", "test", "dev", "hardware"}
     assert extras == set(doctor_command.EXTRAS)
     assert project["optional-dependencies"]["all"] == [f"weft-compiler[{','.join(doctor_command.EXTRAS)}]"]
     found = [one["what"] for one in figures(weft("doctor", "--json"))["findings"]]
@@ -335,6 +338,20 @@ def test_doctor_lists_what_exists_and_only_that(weft):
     )
     for package, _ in doctor_command.EXTRAS.values():
         assert package in code, f"nothing in Weft uses {package}"
+
+
+def test_doctor_measures_a_core(weft, tmp_path, monkeypatch):
+    """`--calibrate` keeps what it measured in the cache folder, and the doctor says that costs come from there."""
+    monkeypatch.setattr(calibrate, "RUNS", 2)
+    monkeypatch.setattr(calibrate, "MOST_BYTES", 8 << 20)
+    try:
+        with knobs.override(cache_dir=tmp_path / "cache"):
+            found = figures(weft("doctor", "--calibrate", "--json"))["findings"]
+            assert (tmp_path / "cache" / "core.json").exists()
+            assert "measured here" in next(one["detail"] for one in found if one["what"] == "its costs")
+    finally:
+        native.cache_clear()
+        look_again()
 
 
 def test_doctor_says_what_the_environment_asks_for(weft, monkeypatch):

@@ -155,10 +155,11 @@ def test_a_loop_can_be_kept_from_llvm():
     texts = []
     for rolled in (False, True):
         s = te.create_schedule(c)
-        s[c].reorder(s[c].reduce_axis[0], s[c].axis[0])
-        s[c].vectorize(s[c].axis[0])
+        sums = s.cache_write(c, "local")  # a loop over what could be registers is LLVM's to unroll
+        sums.reorder(sums.reduce_axis[0], sums.axis[0])
+        sums.vectorize(sums.axis[0])
         if rolled:
-            s[c].pragma(s[c].reduce_axis[0], "rolled")
+            sums.pragma(sums.reduce_axis[0], "rolled")
         texts.append(generate(lower(s, [a, b, c]), find_target("native")))
     assert ["llvm.loop.unroll.disable" in text for text in texts] == [False, True]
 

@@ -1,6 +1,6 @@
 """What a command line names: a model, the sizes of its inputs, and the arrays to feed it.
 
-    MODEL       model.onnx, model.weft, or the name of a built-in model (resnet18, bert_base, …)
+    MODEL       model.onnx, model.pt2, model.weft, or the name of a built-in model (resnet18, bert_base, …)
     --size      N=4                            the value of a named size
     --shape     x=1,3,224,224                  the whole shape of an input
     --input     x=random | x=zeros | x=file.npy | x=16000 | x=[1,2,3]
@@ -39,7 +39,7 @@ PRECISIONS = {"fp32": 2.0**-23, "bf16": 2.0**-7, "fp16": 2.0**-10, "tf32": 2.0**
 
 def add_model(parser: argparse.ArgumentParser) -> None:
     """The model, and the options that say how large its inputs are."""
-    parser.add_argument("model", help="an .onnx or .weft file, or a built-in model: " + ", ".join(names()))
+    parser.add_argument("model", help="an .onnx, .pt2 or .weft file, or a built-in model: " + ", ".join(names()))
     parser.add_argument("--size", action="append", default=[], metavar="NAME=N", help="the value of a named size")
     parser.add_argument("--shape", action="append", default=[], metavar="INPUT=N,…", help="the shape of an input")
     parser.add_argument("--batch", type=count, help="the batch of a built-in model (default 1)")
@@ -147,9 +147,13 @@ def open_graph(given: argparse.Namespace, screen: Screen) -> Graph:
         return make(given.model, given.batch or 1)
     if kind == "weft":
         raise UsageError(f"{given.model} is compiled already: this command takes an .onnx file or a built-in model")
-    from weft.frontends.onnx import load as load_onnx
-
     with screen.working(f"reading {Path(given.model).name}"):
+        if given.model.endswith(".pt2"):
+            from weft.frontends.torch import load as load_torch
+
+            return load_torch(given.model).graph
+        from weft.frontends.onnx import load as load_onnx
+
         return load_onnx(Path(given.model))
 
 

@@ -46,7 +46,7 @@ from weft.graph.opspec import has
 from weft.graph.passes.fuse import Group, fuse
 from weft.graph.passes.layout import choose_layouts
 from weft.plan import overrides
-from weft.runtime import blas
+from weft.runtime.compiling import compiling
 from weft.runtime.jit import JitModule, defined_names
 from weft.targets.base import Target
 
@@ -264,7 +264,7 @@ class Executor:
         with knobs.override(**self.settings), overrides.overriding(self._overrides):
             return self._build(shapes, values)
 
-    @blas.one_thread()
+    @compiling()
     def _build(self, shapes: Mapping[str, Sequence[int]], values: Mapping[str, Array]) -> Specialization:
         graph = for_target(optimize(self.graph, shapes, values), self.target, self.precision)
         lowered = lower_graph(graph, self.target, self.rest)

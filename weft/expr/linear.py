@@ -115,6 +115,8 @@ class Linear:
         terms: Terms = {}
         constant = self.accumulate(e, 1, terms)
         found = self.tidy(terms, constant)
+        if not found[0]:
+            return {}, wrap(found[1], INDEX)
         return self.whole(found) if self.wraps(found) else found
 
     def wraps(self, p: Poly) -> bool:

@@ -60,6 +60,9 @@ _STEPS = 32
 _COUNTED = 1 << 48
 """What sizes and counts are taken to be less than."""
 
+_LARGE = 1 << 32
+"""Larger numbers in index arithmetic are a user's, and may make it wrap."""
+
 _DATA = (Load, Call, Cast)
 """What reads or makes numbers, rather than counts."""
 
@@ -182,16 +185,20 @@ class Prover(Linear):
         return found
 
     def wraps(self, p: Poly) -> bool:
-        """Whether a polynomial of data may need more than 64 bits: sizes and counts are taken never to."""
+        """Whether a polynomial may need more than 64 bits, of data or with large numbers: counts are taken never to."""
         terms, constant = p
-        if not terms or (len(terms) == 1 and not constant and 1 in terms.values() and tuple not in map(type, terms)):
-            return False
-        read = [key for key in terms if self.is_read(key)]
-        if not read:
+        suspect = not -_LARGE < constant < _LARGE
+        for key in terms:
+            kind = type(key)
+            if len(terms) == 1 and not constant and terms[key] == 1 and kind is not tuple:
+                return False  # the number itself
+            suspect = suspect or kind is tuple or not -_LARGE < terms[key] < _LARGE or self.is_read(key)
+        if not suspect:
             return False
         low = high = constant
+        counted = _COUNTED if any(map(self.is_read, terms)) else 1  # by themselves, they never wrap
         for key, value in terms.items():
-            end = _COUNTED if key not in read else 1 << 127 if type(key) is tuple else 1 << 63
+            end = counted if not self.is_read(key) else 1 << 127 if type(key) is tuple else 1 << 63
             least, most = self.interval_of(({key: 1}, 0))
             sides = sorted((value * (-end if least is None else least), value * (end - 1 if most is None else most)))
             low, high = low + sides[0], high + sides[1]

@@ -8,6 +8,7 @@ A bound that cannot be found becomes the whole dimension, which is always safe.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from weft.expr.bounds import Ranges, interval, lower_bound, prove, upper_bound
 from weft.expr.nodes import (
@@ -35,7 +36,7 @@ from weft.expr.nodes import (
     sub,
 )
 from weft.expr.simplify import simplify
-from weft.expr.structural import structural_equal
+from weft.expr.structural import structural_equal, structural_key
 from weft.expr.visit import free_vars, substitute, uses_any, walk
 from weft.loop.ir import Block, For, If, Let, Region, Seq, Stmt, Store
 from weft.loop.visit import child_exprs, child_stmts, map_region
@@ -118,11 +119,10 @@ def same_region(a: Region, b: Region) -> bool:
 
 
 def _distinct(regions: Iterable[Region]) -> list[Region]:
-    out: list[Region] = []
+    out: dict[Any, Region] = {}
     for region in regions:
-        if not any(same_region(region, other) for other in out):
-            out.append(region)
-    return out
+        out.setdefault((region.buffer, *map(structural_key, (*region.mins, *region.extents))), region)
+    return list(out.values())
 
 
 def relax(region: Region, over: Mapping[Var, None], ranges: Ranges) -> Region:

@@ -119,9 +119,10 @@ _REQUIRES = (OneOf("center_point_box", (0, 1)),)
 
 def _most_rows(scores: Sequence[Dim], most: Array | None) -> int | None:
     """How many boxes could be chosen; None where that is not known."""
-    if not all(isinstance(size, int) for size in scores):
+    sizes = [size for size in scores if isinstance(size, int)]
+    if len(sizes) != len(scores):
         return None
-    images, classes, boxes = (int(size) for size in scores)
+    images, classes, boxes = sizes
     return images * classes * (boxes if most is None else max(0, min(boxes, int(np.asarray(most).reshape(-1)[0]))))
 
 
@@ -130,7 +131,7 @@ def _rows_infer(c: Infer) -> list[Type]:
     return [TensorType("int64", (rows, 3)), TensorType("int64", (1,))]
 
 
-def _rows(c: Evaluate, *given: Array | None) -> tuple[Array, Array]:
+def _rows(c: Evaluate, *given: Any) -> tuple[Array, Array]:
     chosen = _suppression(c, *given)
     rows = np.zeros((int(c.need("rows")), 3), np.int64)
     rows[: len(chosen)] = chosen
@@ -281,4 +282,12 @@ register(
     )
 )
 register(OpSpec("SuppressedBoxes", _rows_infer, _rows, _rows_compute, domain="weft", takes=_TAKES, requires=_REQUIRES))
-register(OpSpec("FirstRows", _chosen_type, lambda c, rows, count: rows[: int(count[0])], domain="weft"))
+register(
+    OpSpec(
+        "FirstRows",
+        _chosen_type,
+        lambda c, rows, count: rows[: int(count[0])],
+        domain="weft",
+        takes="rows:int64[n 3], count:int64[1]",
+    )
+)

@@ -416,6 +416,10 @@ class Algorithms:
 
     attention: Callable[[Target], Callable[[Sequence[int], str], Sequence[int] | None]] | None = None
     """For `fuse_attention`: the padded sizes of attention in one kernel, or None."""
+    causal_block: int | None = None
+    """Queries of the blocks that causal attention is worth cutting into; None: a kernel computes all scores."""
+    split_windows: bool = False
+    """Whether `split_windows` is worth its copies: a few kernels more cost little."""
     weights: Callable[[Target], Callable[[Array, int], tuple[Array, Array, Array] | None]] | None = None
     """For `fix_weights`: a weight in fewer bytes, or None."""
     products: Callable[[Target, int], Callable[[Node, Array], Sequence[Alternative]]] | None = None

@@ -1,4 +1,7 @@
-"""Families of models against eager torch, through both doors; and one normal form with Weft's own builder."""
+"""Families of models against eager torch, through both doors; and one graph for both ways to export."""
+
+import io
+import warnings
 
 import pytest
 
@@ -10,6 +13,9 @@ import weft  # noqa: E402
 import weft.torch_backend  # noqa: E402, F401  (registers the backend)
 from tests.frontends.torch import zoo  # noqa: E402
 from tests.frontends.torch.opinfo import interpreted, operators, outcome  # noqa: E402
+from weft.executor.passes import optimize  # noqa: E402
+from weft.frontends.torch import load  # noqa: E402
+from weft.graph.structural import structure_key  # noqa: E402
 
 ACCURACY = 1e-5
 
@@ -36,6 +42,45 @@ def test_families_compile(family):
         assert distance(weft.compile(model, inputs)(*inputs), wanted) < ACCURACY
         torch._dynamo.reset()
         assert distance(torch.compile(model, backend="weft")(*inputs), wanted) < ACCURACY
+
+
+ONE_FORM = [
+    zoo.resnet,
+    zoo.mobilenet_v2,
+    zoo.mobilenet_v3,
+    zoo.densenet,
+    zoo.convnext,
+    zoo.lstm,
+    zoo.gru,
+    zoo.dcgan,
+    zoo.dqn,
+]
+
+
+@pytest.mark.parametrize("family", ONE_FORM[:1] + ONE_FORM[5:6], ids=lambda f: f.__name__)
+def test_both_doors_give_one_graph(family):
+    """torch.export and torch's exporter to ONNX: after the passes the same nodes, so the same kernels."""
+    check_one_form(family)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ONE_FORM, ids=lambda f: f.__name__)
+def test_both_doors_give_one_graph_for_more_families(family):
+    check_one_form(family)
+
+
+def check_one_form(family):
+    pytest.importorskip("onnx")
+    from weft.frontends.onnx import load as load_onnx
+
+    model, inputs = zoo.make(family)
+    file = io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the exporter that needs no package besides onnx is the one of old
+        torch.onnx.export(model, inputs, file, dynamo=False)
+    doors = (load(model, inputs).graph, load_onnx(file.getvalue()))
+    exported, onnx = (optimize(graph, {}, {}) for graph in doors)
+    assert structure_key(exported) == structure_key(onnx), f"{exported}\n{onnx}"
 
 
 @pytest.mark.slow

@@ -477,3 +477,29 @@ def test_arithmetic_on_data_that_wraps_is_caught(index, value, store) -> None:
     function(*arrays, np.array([1, 2, 1, 2]), out)
     with pytest.raises(RuntimeFault):
         function(*arrays, np.array([1, value, 1, 2]), out)
+
+
+def test_large_numbers_wrap_too() -> None:
+    """2**62 times 7, and 2**40 times itself, are no indices that loops could count to: they are what 64 bits hold."""
+    product = parse(
+        """
+func f(A: int64[8], O: int64[8]):
+    for i in range(min(7*(0 - 4611686018427387904), 5)):
+        O[i] = A[i]
+"""
+    )
+    square = parse(
+        """
+func g(A: int64[8], O: int64[8]):
+    let t = max(A[0] - A[0] + 7, 1099511627776)
+    if 0 <= max(A[3], t*t) and max(A[3], t*t) < 8:
+        O[max(A[3], t*t)] = A[max(A[3], t*t) + 1]
+"""
+    )
+    a = np.arange(8)
+    for func in (product, square):
+        want, got = np.zeros(8, "int64"), np.zeros(8, "int64")
+        interpret(func, a, want)
+        weft.build(func)(a, got)
+        np.testing.assert_array_equal(got, want)
+        assert want.any()

@@ -143,6 +143,8 @@ def calls_of(program: Any) -> tuple[Calls, dict[str, Any]]:
         if one.kind == InputKind.USER_INPUT:
             constant = isinstance(one.arg, ConstantArgument)
             leaves.append(("", one.arg.value) if constant else (one.arg.name, None))
+        elif one.kind == InputKind.TOKEN:  # orders calls that have effects: nothing that a caller gives
+            tensors[one.arg.name] = None
         elif one.target in changed:
             states[one.arg.name] = _state(program, one.target)
         else:
@@ -151,6 +153,8 @@ def calls_of(program: Any) -> tuple[Calls, dict[str, Any]]:
     written: list[Any] = []
     outputs: list[tuple[str, Any]] = []
     for one in signature.output_specs:
+        if one.kind == OutputKind.TOKEN:
+            continue
         if one.kind == OutputKind.BUFFER_MUTATION:
             written.append(_state(program, one.target))
         elif one.kind == OutputKind.USER_INPUT_MUTATION:

@@ -39,20 +39,6 @@ for _entry in _WHOLE.split():
     aten(_entry.split(":")[0])(_rounding(_entry.split(":")[1]))
 
 
-enter(
-    {
-        "relu": lambda c, x: c.op("Relu", x) if is_float(c.dtype) else c.op("Max", x, c.value(0, c.dtype)),
-        "neg": lambda c, x: c.op("Sub", c.value(0, c.dtype), x) if c.dtype.startswith("uint") else c.op("Neg", x),
-        "rsqrt": lambda c, x: c.op("Reciprocal", c.op("Sqrt", c.cast(x, c.dtype))),
-        "exp2": lambda c, x: c.op("Pow", c.value(2.0, c.dtype), c.cast(x, c.dtype)),
-        "erfc": lambda c, x: c.op("Sub", c.value(1, c.dtype), c.op("Erf", c.cast(x, c.dtype))),
-        "isfinite": lambda c, x: c.invert(c.op("Or", _isnan(c, x), _isinf(c, x))),
-        "logical_not": lambda c, x: c.invert(c.cast(x, "bool")),
-        "bitwise_not": lambda c, x: c.op("Not" if c.dtype == "bool" else "BitwiseNot", x),
-    }
-)
-
-
 @aten("trunc")
 def _trunc(c: Emitter, x: Value) -> Value:
     if not is_float(x.tensor.dtype):
@@ -115,6 +101,20 @@ def _signbit(c: Emitter, x: Value) -> Value:
     return c.op("Or", below, c.op("Less", c.op("Reciprocal", x), zero))  # 1 / -0 is -inf
 
 
+enter(
+    {
+        "relu": lambda c, x: c.op("Relu", x) if is_float(c.dtype) else c.op("Max", x, c.value(0, c.dtype)),
+        "neg": lambda c, x: c.op("Sub", c.value(0, c.dtype), x) if c.dtype.startswith("uint") else c.op("Neg", x),
+        "rsqrt": lambda c, x: c.op("Reciprocal", c.op("Sqrt", c.cast(x, c.dtype))),
+        "exp2": lambda c, x: c.op("Pow", c.value(2.0, c.dtype), c.cast(x, c.dtype)),
+        "erfc": lambda c, x: c.op("Sub", c.value(1, c.dtype), c.op("Erf", c.cast(x, c.dtype))),
+        "isfinite": lambda c, x: c.invert(c.op("Or", _isnan(c, x), _isinf(c, x))),
+        "logical_not": lambda c, x: c.invert(c.cast(x, "bool")),
+        "bitwise_not": lambda c, x: c.op("Not" if c.dtype == "bool" else "BitwiseNot", x),
+    }
+)
+
+
 # ------------------------------------------------------------------------------------------------------ two operands
 
 
@@ -134,15 +134,6 @@ def _add(c: Emitter, x: Operand, y: Operand, *, alpha: Any = 1) -> Value:
 def _sub(c: Emitter, x: Operand, y: Operand, *, alpha: Any = 1) -> Value:
     a, b = _pair(c, x, y)
     return c.op("Sub", a, b if alpha == 1 else c.op("Mul", b, c.value(alpha, c.dtype)))
-
-
-enter(
-    {
-        "rsub.Tensor rsub.Scalar": lambda c, x, y, alpha=1: _sub(c, y, x, alpha=alpha),
-        "mul.Tensor mul.Scalar": lambda c, x, y: c.op("And" if c.dtype == "bool" else "Mul", *_pair(c, x, y)),
-        "fmod.Tensor fmod.Scalar": lambda c, x, y: c.op("Mod", *_pair(c, x, y), fmod=1),
-    }
-)
 
 
 @aten("div.Tensor", "div.Scalar")
@@ -276,6 +267,15 @@ def _shift_right(c: Emitter, x: Operand, y: Operand) -> Value:
     return _floor_divide(c, x, c.op("Pow", c.value(2, c.dtype), c.value(y, c.dtype)))
 
 
+enter(
+    {
+        "rsub.Tensor rsub.Scalar": lambda c, x, y, alpha=1: _sub(c, y, x, alpha=alpha),
+        "mul.Tensor mul.Scalar": lambda c, x, y: c.op("And" if c.dtype == "bool" else "Mul", *_pair(c, x, y)),
+        "fmod.Tensor fmod.Scalar": lambda c, x, y: c.op("Mod", *_pair(c, x, y), fmod=1),
+    }
+)
+
+
 # ------------------------------------------------------------------------------------------------------- comparisons
 
 
@@ -314,15 +314,6 @@ def _where(c: Emitter, condition: Value, x: Operand, y: Operand) -> Value:
     return c.where(condition, x, y)
 
 
-enter(
-    {
-        "masked_fill.Scalar masked_fill.Tensor": lambda c, x, mask, value: c.where(mask, value, x),
-        "clamp_min clamp_min.Tensor": lambda c, x, min: _clamp(c, x, min, None),
-        "clamp_max clamp_max.Tensor": lambda c, x, max: _clamp(c, x, None, max),
-    }
-)
-
-
 @aten("clamp", "clamp.Tensor", "hardtanh")
 def _clamp(c: Emitter, x: Value, min: Operand = None, max: Operand = None) -> Value:
     if c.target.startswith("hardtanh"):
@@ -336,18 +327,16 @@ def _clamp(c: Emitter, x: Value, min: Operand = None, max: Operand = None) -> Va
     return x
 
 
-# ------------------------------------------------------------------------------------------------------- activations
-
-
 enter(
     {
-        "gelu": lambda c, x, *, approximate="none": c.op("Gelu", x, approximate=approximate),
-        "silu": lambda c, x: c.op("Mul", x, c.op("Sigmoid", x)),
-        "leaky_relu": lambda c, x, slope=0.01: c.op("LeakyRelu", x, alpha=float(slope)),
-        "selu": lambda c, x: c.op("Selu", x, alpha=1.6732632423543772, gamma=1.0507009873554805),
-        "hardsigmoid": lambda c, x: c.op("HardSigmoid", x, alpha=1 / 6, beta=0.5),
+        "masked_fill.Scalar masked_fill.Tensor": lambda c, x, mask, value: c.where(mask, value, x),
+        "clamp_min clamp_min.Tensor": lambda c, x, min: _clamp(c, x, min, None),
+        "clamp_max clamp_max.Tensor": lambda c, x, max: _clamp(c, x, None, max),
     }
 )
+
+
+# ------------------------------------------------------------------------------------------------------- activations
 
 
 @aten("elu")
@@ -387,6 +376,17 @@ def _prelu(c: Emitter, x: Value, weight: Value) -> Value:
 def _glu(c: Emitter, x: Value, dim: int = -1) -> Value:
     a, b = c.several(2, "Split", x, axis=dim, num_outputs=2)
     return c.op("Mul", a, c.op("Sigmoid", b))
+
+
+enter(
+    {
+        "gelu": lambda c, x, *, approximate="none": c.op("Gelu", x, approximate=approximate),
+        "silu": lambda c, x: c.op("Mul", x, c.op("Sigmoid", x)),
+        "leaky_relu": lambda c, x, slope=0.01: c.op("LeakyRelu", x, alpha=float(slope)),
+        "selu": lambda c, x: c.op("Selu", x, alpha=1.6732632423543772, gamma=1.0507009873554805),
+        "hardsigmoid": lambda c, x: c.op("HardSigmoid", x, alpha=1 / 6, beta=0.5),
+    }
+)
 
 
 # ------------------------------------------------------------------------------------------------ types and identity

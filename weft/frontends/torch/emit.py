@@ -27,6 +27,9 @@ Operand = Union[Value, bool, int, float, Sequence[int], Array, np.generic, None]
 NUMBERS = {name: number for number, name in ELEMENT_TYPES.items()}
 """The numbers by which attributes name element types."""
 
+DEFAULTS = {("Gather", "axis"): 0, ("HardSigmoid", "beta"): 0.5}
+"""Attributes that are left out, as torch's exporter to ONNX does: both doors then give one graph."""
+
 LIMITS = {"bool": (False, True)}
 """The least and the greatest value of an element type (`limits`)."""
 
@@ -125,7 +128,8 @@ class Emitter:
         if spec is None:
             raise Unsupported(f"Weft has no operator {op}")
         made = [Value(self.fresh(f"{self.label}_{op}".lower())) for _ in range(outputs)]
-        kept = {key: value for key, value in attributes.items() if value is not None}
+        kept = {key: self._attribute(one) for key, one in attributes.items() if one is not None}
+        kept = {key: one for key, one in kept.items() if DEFAULTS.get((op, key)) != one}
         node = Node(op, inputs, made, kept, name=self.fresh(self.label), origin=self.origin)
         known = [None if one is None else self.constants.get(one) for one in inputs]
         types = spec.types(Infer(node, [None if one is None else one.type for one in inputs], known))
@@ -133,6 +137,10 @@ class Emitter:
             value.type = kind
         self.nodes.append(node)
         return made
+
+    def _attribute(self, given: Any) -> Any:
+        """An attribute as a file of ONNX would hold it: floats are float32, where the model is no wider."""
+        return float(np.float32(given)) if isinstance(given, float) and self.dtype != "float64" else given
 
     def cast(self, x: Operand, dtype: str) -> Value:
         """x in an element type; numbers outside of a type of integers wrap or saturate as they do in a processor."""

@@ -16,15 +16,6 @@ from weft.graph.ir import Value
 # ----------------------------------------------------------------------------------------------------------- picking
 
 
-enter(
-    {
-        "embedding": lambda c, weight, indices, *_, **__: c.op("Gather", weight, indices, axis=0),
-        "take": lambda c, x, index: c.op("Gather", c.flat(x), index, axis=0),
-        "nonzero": lambda c, x: c.swap(c.op("NonZero", x if x.tensor.rank else c.unsqueeze(x, 0)), 0, 1),
-    }
-)
-
-
 @aten("index_select")
 def _index_select(c: Emitter, x: Value, dim: int, index: Value) -> Value:
     if not x.tensor.rank:
@@ -111,6 +102,15 @@ def _index(c: Emitter, x: Value, indices: Sequence[Value | None]) -> Value:
         return picked  # indices that stand apart come first
     order = [*range(rank, rank + axes[0]), *range(rank), *range(rank + axes[0], picked.tensor.rank)]
     return c.transpose(picked, order)
+
+
+enter(
+    {
+        "embedding": lambda c, weight, indices, *_, **__: c.op("Gather", weight, indices, axis=0),
+        "take": lambda c, x, index: c.op("Gather", c.flat(x), index, axis=0),
+        "nonzero": lambda c, x: c.swap(c.op("NonZero", x if x.tensor.rank else c.unsqueeze(x, 0)), 0, 1),
+    }
+)
 
 
 # ----------------------------------------------------------------------------------------------------------- writing
@@ -210,6 +210,7 @@ def _index_rows(c: Emitter, x: Value, dim: int, index: Value, source: Value, red
 
 @aten("masked_scatter")
 def _masked_scatter(c: Emitter, x: Value, mask: Value, source: Value) -> Value:
+    x = c.where(mask, x, x)  # as large as both
     mask = c.op("Expand", mask, c.op("Shape", x))
     turn = c.op("CumSum", c.cast(c.flat(mask), "int64"), np.int64(0))  # the n-th true takes the n-th element
     turn = c.op("Max", c.op("Sub", turn, np.int64(1)), np.int64(0))
@@ -242,19 +243,6 @@ def _search(c: Emitter, a: Any, b: Any, *, right: bool = False, side: str | None
 
 
 # ------------------------------------------------------------------------------------------------------------- sizes
-
-
-enter(
-    {
-        "sym_size.int": lambda c, x, dim: c.size(x, dim),
-        "sym_numel numel": lambda c, x: c.times(*c.sizes(x)),
-        "item _local_scalar_dense": lambda c, x: c.reshape(x, []),
-        "torch.sym_max": lambda c, *numbers: c.op("Max", *(c.value(one, "int64") for one in numbers)),
-        "torch.sym_min": lambda c, *numbers: c.op("Min", *(c.value(one, "int64") for one in numbers)),
-        "torch.sym_float": lambda c, number: c.value(number, "float64"),
-        "torch.sym_not": lambda c, number: c.invert(c.value(number)),
-    }
-)
 
 
 def _number(name: str, op: str, python: Any) -> None:
@@ -297,3 +285,16 @@ for _python, _op in (
 )  # fmt: skip
 def _promise(c: Emitter, *_: Any, **__: Any) -> None:
     """What an export believes of its inputs: Weft checks shapes when it is called."""
+
+
+enter(
+    {
+        "sym_size.int": lambda c, x, dim: c.size(x, dim),
+        "sym_numel numel": lambda c, x: c.times(*c.sizes(x)),
+        "item _local_scalar_dense": lambda c, x: c.reshape(x, []),
+        "torch.sym_max": lambda c, *numbers: c.op("Max", *(c.value(one, "int64") for one in numbers)),
+        "torch.sym_min": lambda c, *numbers: c.op("Min", *(c.value(one, "int64") for one in numbers)),
+        "torch.sym_float": lambda c, number: c.value(number, "float64"),
+        "torch.sym_not": lambda c, number: c.invert(c.value(number)),
+    }
+)

@@ -33,7 +33,7 @@ def linear(c: Emitter, x: Value, weight: Value, bias: Value | None = None) -> Va
     if weight.tensor.rank == 1:
         made = product(c, x, weight)
     elif x.tensor.rank == 2:
-        return c.op("Gemm", x, weight, bias, transB=1)
+        return c.op("Gemm", x, weight, bias, alpha=1.0, beta=1.0, transB=1)
     else:
         made = product(c, x, c.swap(weight, 0, 1))
     return made if bias is None else c.op("Add", made, bias)
@@ -103,7 +103,8 @@ def _convolution(
 ) -> Any:  # fmt: skip
     count = weight.tensor.rank - 2
     pads = each(padding, count)
-    more: dict[str, Any] = {"output_padding": each(output_padding, count)} if transposed else {}
+    extra = each(output_padding, count)
+    more: dict[str, Any] = {"output_padding": extra} if transposed and any(extra) else {}
     return _batched(
         c,
         x,
@@ -394,6 +395,8 @@ def _smooth(mode: str) -> Any:
         found = scales[0] if len(scales) == 1 and isinstance(scales[0], (list, tuple)) else scales
         more: dict[str, Any] = {"cubic_coeff_a": -0.75} if mode == "cubic" else {}
         if c.target.startswith("_"):
+            if align_corners or any(one is not None for one in found or ()):
+                raise Unsupported("an interpolation with antialias by factors, or with align_corners")
             more |= {"antialias": 1, "exclude_outside": 1}
             more |= {"cubic_coeff_a": -0.5} if mode == "cubic" else {}
         return _resize(c, x, size, found, mode, "align_corners" if align_corners else "half_pixel", **more)

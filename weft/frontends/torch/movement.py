@@ -17,17 +17,6 @@ _LAST = 2**63 - 1
 # ------------------------------------------------------------------------------------------------------------ shapes
 
 
-enter(
-    {
-        "view reshape _unsafe_view prims.reshape": lambda c, x, sizes: c.reshape(x, sizes),
-        "permute": lambda c, x, dims: c.transpose(x, dims) if dims else x,
-        "transpose.int": lambda c, x, a, b: c.swap(x, a, b) if x.tensor.rank else x,
-        "t": lambda c, x: c.swap(x, -2, -1) if x.tensor.rank > 1 else x,
-        "unsqueeze": lambda c, x, dim: c.unsqueeze(x, dim),
-    }
-)
-
-
 @aten("expand")
 def _expand(c: Emitter, x: Value, sizes: Sequence[Size], *, implicit: bool = False) -> Value:
     new = len(sizes) - x.tensor.rank
@@ -46,6 +35,17 @@ def _squeeze(c: Emitter, x: Value, dim: Any = None) -> Value:
     return c.squeeze(x, *[axis for axis in axes if x.tensor.dims[axis] == 1])
 
 
+enter(
+    {
+        "view reshape _unsafe_view prims.reshape": lambda c, x, sizes: c.reshape(x, sizes),
+        "permute": lambda c, x, dims: c.transpose(x, dims) if dims else x,
+        "transpose.int": lambda c, x, a, b: c.swap(x, a, b) if x.tensor.rank else x,
+        "t": lambda c, x: c.swap(x, -2, -1) if x.tensor.rank > 1 else x,
+        "unsqueeze": lambda c, x, dim: c.unsqueeze(x, dim),
+    }
+)
+
+
 # ------------------------------------------------------------------------------------------------------------- parts
 
 
@@ -57,14 +57,6 @@ def _slice(c: Emitter, x: Value, dim: int = 0, start: Any = None, end: Any = Non
         if end == _LAST or (isinstance(size, int) and end >= size):
             return x
     return c.slice(x, dim, start, end, step)
-
-
-enter(
-    {
-        "select.int": lambda c, x, dim, index: c.op("Gather", x, c.value(index, "int64"), axis=dim),
-        "stack": lambda c, tensors, dim=0: c.concat([c.unsqueeze(c.cast(one, c.dtype), dim) for one in tensors], dim),
-    }
-)
 
 
 @aten("split.Tensor")
@@ -235,6 +227,14 @@ def _select_scatter(c: Emitter, x: Value, source: Value, dim: int, index: int) -
     return _slice_scatter(c, x, c.unsqueeze(source, dim), dim, index, end)
 
 
+enter(
+    {
+        "select.int": lambda c, x, dim, index: c.op("Gather", x, c.value(index, "int64"), axis=dim),
+        "stack": lambda c, tensors, dim=0: c.concat([c.unsqueeze(c.cast(one, c.dtype), dim) for one in tensors], dim),
+    }
+)
+
+
 # ------------------------------------------------------------------------------------------------------------ blocks
 
 
@@ -333,14 +333,6 @@ for _rank in (1, 2, 3):
 # --------------------------------------------------------------------------------------------------- from nothing
 
 
-enter(
-    {
-        "full prims.full": lambda c, sizes, value, **_: c.filled(sizes, value, c.dtype),
-        "scalar_tensor": lambda c, number, **_: c.value(number, c.dtype),
-    }
-)
-
-
 @aten("full_like", "new_full")
 def _full_like(c: Emitter, x: Value, *given: Any, **_: Any) -> Value:
     return c.filled(given[0] if len(given) > 1 else c.sizes(x), given[-1], c.dtype)
@@ -379,3 +371,11 @@ aten("rand")(_random("RandomUniformLike"))
 aten("randn")(_random("RandomNormalLike"))
 aten("rand_like")(_random_like("RandomUniformLike"))
 aten("randn_like")(_random_like("RandomNormalLike"))
+
+
+enter(
+    {
+        "full prims.full": lambda c, sizes, value, **_: c.filled(sizes, value, c.dtype),
+        "scalar_tensor": lambda c, number, **_: c.value(number, c.dtype),
+    }
+)

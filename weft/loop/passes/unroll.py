@@ -126,9 +126,12 @@ class _Unroller(Copier):
             return (e,) if e in self.inside else ()
         found = self.names_in.get(e)
         if found is None:
-            parts = [self._names(part) for part in children(e)]
             own = (e.buffer,) if isinstance(e, (Load, Address)) and e.buffer in self.inside else ()
-            found = self.names_in[e] = tuple(dict.fromkeys((*own, *(name for part in parts for name in part))))
+            names: dict[Any, None] = dict.fromkeys(own)
+            for part in children(e):
+                if type(part) is not Const:
+                    names.update(dict.fromkeys(self._names(part)))
+            found = self.names_in[e] = tuple(names)
         return found
 
     def visit_Load(self, e: Load) -> Expr:

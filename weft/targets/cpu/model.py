@@ -71,9 +71,8 @@ OVERLAP = 0.4
 LEAST_LANES = 4
 """Channels of a block, or pixels of a row, from which on lanes along them pay."""
 
-PARTS_OF_A_CORE, LEAST_SHARED_WORK = 8, 64 * 1024
-"""Into how many parts a core's share of the rows is divided, so that cores finish together; multiply-adds of a
-convolution from which on they share it."""
+LEAST_SHARED_WORK = 64 * 1024
+"""Multiply-adds of a convolution from which on cores share it."""
 
 STREAM_AHEAD = 12 * 1024
 """Bytes by which weights that are read once are fetched ahead."""
@@ -88,7 +87,7 @@ MOST_ROWS_OF_TILE, MOST_UNROLLED_ROWS, LARGEST_STEP_OF_ROWS = 14, 256, 8
 """Convolutions in rows: rows of a tile, multiply-adds of one straight piece of code, and by how many pixels a window
 may move."""
 
-MOST_TAPS, MOST_ROWS_OF_WINDOW, MOST_UNROLLED_WINDOW, LARGEST_STEP_OF_WINDOW = 49, 16, 400, 4
+MOST_TAPS_OF_WINDOW, MOST_ROWS_OF_WINDOW, MOST_UNROLLED_WINDOW, LARGEST_STEP_OF_WINDOW = 49, 16, 400, 4
 """The same for windows over single channels, and their taps."""
 
 WINOGRAD_UNROLL, WINOGRAD_FETCH, WINOGRAD_ROWS = 4, 16, 12

@@ -42,7 +42,7 @@ from weft.targets.cpu.model import (
     LEAST_PASSES,
     LEAST_SHARED_WORK,
     MOST_UNROLLED,
-    PARTS_OF_A_CORE,
+    PARTS_OF_ROWS,
     STEP_CYCLES,
     STREAM_AHEAD,
     TILE_CYCLES,
@@ -344,7 +344,7 @@ def _outer_loops(
     work = unit.facts.points * unit.facts.depth
     if point["by_rows"] and not shape.depthwise and rows:
         length = _row_steps(shape, point)
-        part = max(1, ceildiv(length, max(1, unit.target.cores) * PARTS_OF_A_CORE))
+        part = max(1, ceildiv(length, max(1, unit.target.cores) * PARTS_OF_ROWS))
         if part < length:
             outer, inner = final.split(rows[0], factor=part)
             parts, rows = [outer], [inner]

@@ -42,7 +42,7 @@ from weft.targets.cpu.model import (
     LEAST_PARALLEL_WORK,
     MOST_ROWS_OF_TILE,
     MOST_UNROLLED_ROWS,
-    PARTS_OF_A_CORE,
+    PARTS_OF_ROWS,
     ROWS_SHARE,
     SHORT_ROW,
     STEPPED_LOADS,
@@ -308,7 +308,7 @@ def _parts(unit: Unit, shape: Shape) -> int:
     """Into how many parts rows are divided: enough for all cores, and so that parts share little of what they read."""
     count = math.prod(extent(axis) for axis in (*shape.others, shape.channel)) // shape.group
     cores, taps = unit.target.cores, _taps(unit, shape)
-    wanted = ceildiv(cores * PARTS_OF_A_CORE, count)
+    wanted = ceildiv(cores * PARTS_OF_ROWS, count)
     if shape.row is None or taps.count == 1:
         return wanted
     shared = (taps.count - 1) * taps.gap

@@ -34,7 +34,7 @@ from weft.targets.cpu.machine import core_of, seconds
 from weft.targets.cpu.model import (
     LARGEST_STEP_OF_WINDOW,
     MOST_ROWS_OF_WINDOW,
-    MOST_TAPS,
+    MOST_TAPS_OF_WINDOW,
     MOST_UNROLLED_WINDOW,
     SHORT_ROW,
     SPILLED,
@@ -56,7 +56,7 @@ def match(unit: Unit) -> Sketch | None:
         return None
     lane, row = facts.spatial[-1], facts.spatial[-2]
     lanes = unit.target.lanes(facts.target.dtype)
-    if facts.depth > MOST_TAPS or not has_masks(unit.target.features, image.buffer.dtype.bits):
+    if facts.depth > MOST_TAPS_OF_WINDOW or not has_masks(unit.target.features, image.buffer.dtype.bits):
         return None
     if not _lies_there(unit, image):
         return None

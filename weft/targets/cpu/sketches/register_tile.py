@@ -379,9 +379,8 @@ def _pack(s: Schedule, facts: Facts, plan: TilePlan) -> None:
         return
     reducing = {axis.var for axis in facts.reduce}
     down = [d for d, index in enumerate(load.indices) if d != across and uses_any(index, reducing)]
-    copy = nest.padded_copy(
-        s, load, name, {across: plan.width}
-    )  # whole tiles: a copy without a test is made at compile time
+    # Whole tiles: a copy without a test is made when the model is compiled.
+    copy = nest.padded_copy(s, load, name, {across: plan.width})
     nest.store_panels(copy, plan.kernel, across, down, plan.width)
     axes = list(copy.axis)
     if len(axes) != len(load.indices):
