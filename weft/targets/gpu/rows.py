@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from weft.core.errors import ScheduleError
 from weft.expr.nodes import Buffer, Var
+from weft.expr.visit import free_vars
 from weft.plan.contraction import is_sum_of_products
 from weft.plan.planner import Unit
 from weft.plan.sketch import Point, Sketch, ceildiv
@@ -105,7 +106,9 @@ def _row_axes(s: Schedule, facts: Facts, stages: list[str]) -> set[Var] | None:
             made.update(region.buffer for region in stage.block.writes)
     read = [index for load in facts.loads if load.buffer in made for index in load.indices]
     row, spatial = {index for index in read if isinstance(index, Var)}, {axis.var for axis in facts.spatial}
-    return row if row and row <= spatial and (row < spatial or facts.is_reduction) else None
+    if not row or not row <= spatial or not row.issuperset(var for index in read for var in free_vars(index)):
+        return None  # groups of channels, say: several values of an axis have one row
+    return row if row < spatial or facts.is_reduction else None
 
 
 def _attach(rows: _Rows, loop: Var, scope: str) -> None:
