@@ -1,0 +1,27 @@
+"""The GEMM core as a tensor intrinsic: a vector of int8 by a matrix of int8, added to a vector of int32."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+from weft import te
+from weft.core.dtypes import INT32
+from weft.expr.nodes import Call
+from weft.schedule.intrinsic import TensorIntrin
+
+
+@lru_cache
+def gemm(block: int = 16) -> TensorIntrin:
+    """total[o] += x[k] * w[o, k]."""
+    x, w = te.placeholder((block,), dtype="int8", name="x"), te.placeholder((block, block), dtype="int8", name="w")
+    k = te.reduce_axis(block, name="k")
+    total = te.compute((block,), lambda o: te.sum(x[k].astype("int32") * w[o, k].astype("int32"), axis=k), name="total")
+
+    def rule(inputs: Any, outputs: Any) -> tuple[Any, Call, Call]:
+        reset = Call("vdla_zero", (outputs[0].access_ptr("w"),), INT32)
+        operands = (inputs[0].access_ptr("r"), inputs[1].access_ptr("r"), outputs[0].access_ptr("rw"))
+        update = Call("vdla_gemm", operands, INT32)
+        return [reset, update], reset, update
+
+    return te.decl_tensor_intrin(total.op, rule, f"vdla_gemm_{block}")
