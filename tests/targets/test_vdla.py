@@ -93,6 +93,34 @@ def test_what_the_machine_cannot_do_is_refused():
         find_target("vdla:block=12")
 
 
+def test_operands_that_do_not_lie_together_are_refused():
+    """Weights with the lanes of a matrix the other way round: no transfer turns them, so there is no stream."""
+    x, w = te.placeholder((4, 2, 16), dtype="int8", name="x"), te.placeholder((2, 2, 16, 16), dtype="int8", name="w")
+    d, k = te.reduce_axis(2, name="d"), te.reduce_axis(16, name="k")
+    turned = te.compute((2, 2, 16, 16), lambda f, d, o, k: w[f, d, k, o], name="turned")
+    y = te.compute(
+        (4, 2, 16),
+        lambda i, f, o: te.sum(x[i, d, k].astype("int32") * turned[f, d, o, k].astype("int32"), axis=[d, k]),
+        name="y",
+    )
+    s = te.create_schedule(y.op)
+    with pytest.raises(TargetError, match="do not lie together"):
+        accelerate(s, "y", Tiling((2, 1), 1, (0, 1)), config_of(""))
+        weft.build(s, [x, w, y], target="vdla")
+
+
+def test_sums_that_are_needed_again_are_not_overwritten():
+    """scaled = sums + 1 in place, and then sums once more."""
+    s, (x, w, y) = product(4, 2, 2)
+    more = te.compute(y.shape, lambda *at: y[at] + 1, name="more")
+    both = te.compute(y.shape, lambda *at: more[at] * y[at], name="both")
+    out = te.compute(y.shape, lambda *at: te.minimum(te.maximum(both[at], -128), 127).astype("int8"), name="out")
+    s = te.create_schedule(out.op)
+    with pytest.raises(TargetError, match="read again|overwritten"):
+        accelerate(s, "y", Tiling((2, 1), 1, (0, 1)), config_of(""))
+        weft.build(s, [x, w, out], target="vdla")
+
+
 def test_models_run_with_the_host_for_what_is_refused():
     b = Builder("model")
     graph = b.finish(b.relu(b.dense(b.input("x", (4, 8)), 8, 3)))

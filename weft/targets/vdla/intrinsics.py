@@ -13,15 +13,16 @@ from weft.schedule.intrinsic import TensorIntrin
 
 @lru_cache
 def gemm(block: int = 16) -> TensorIntrin:
-    """total[o] += x[k] * w[o, k]."""
+    """total[o] += x[k] * w[o, k]; the calls get addresses, and strides, which must be those of whole entries."""
     x, w = te.placeholder((block,), dtype="int8", name="x"), te.placeholder((block, block), dtype="int8", name="w")
     k = te.reduce_axis(block, name="k")
     total = te.compute((block,), lambda o: te.sum(x[k].astype("int32") * w[o, k].astype("int32"), axis=k), name="total")
 
     def rule(inputs: Any, outputs: Any) -> tuple[Any, Call, Call]:
-        reset = Call("vdla_zero", (outputs[0].access_ptr("w"),), INT32)
-        operands = (inputs[0].access_ptr("r"), inputs[1].access_ptr("r"), outputs[0].access_ptr("rw"))
-        update = Call("vdla_gemm", operands, INT32)
+        (x, w), (total,) = inputs, outputs
+        reset = Call("vdla_zero", (total.access_ptr("w"), total.stride(0)), INT32)
+        steps = (x.stride(0), w.stride(0), w.stride(1), total.stride(0))
+        update = Call("vdla_gemm", (x.access_ptr("r"), w.access_ptr("r"), total.access_ptr("rw"), *steps), INT32)
         return [reset, update], reset, update
 
     return te.decl_tensor_intrin(total.op, rule, f"vdla_gemm_{block}")

@@ -7,6 +7,7 @@ load memory=inp dram=@X+128 rows=4 columns=16   addresses count words from the s
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -16,7 +17,8 @@ import numpy as np
 
 from weft.codegen.c.program import DeviceKernel, DeviceProgram, Parameter
 from weft.core.errors import RuntimeFault, TargetError
-from weft.expr.nodes import Address, Buffer, int_value
+from weft.expr.nodes import Address, Buffer, Load, int_value
+from weft.expr.visit import walk
 from weft.loop.ir import Func, Store
 from weft.loop.visit import walk_exprs, walk_stmts
 from weft.targets.base import Device, Target
@@ -37,7 +39,9 @@ def generate(func: Func, target: Target) -> DeviceProgram:
         raise TargetError("the accelerator's programs have buffers of constant sizes, and nothing else")
     buffers = [one for one in func.params if isinstance(one, Buffer)]
     sizes = {one.name: int(np.prod([int_value(size) or 0 for size in one.shape])) for one in buffers}
-    writer = Writer(config, {one: one.name for one in buffers})
+    stores = [s for s in walk_stmts(func.body) if isinstance(s, Store)]
+    reads = Counter(buffer for s in stores for buffer in {e.buffer for e in walk(s.value) if isinstance(e, Load)})
+    writer = Writer(config, {one: one.name for one in buffers}, reads)
     placed = list(writer.write(func.body, {}))
     per_word = config.block // 4
     uops = writer.uops + [0] * (-len(writer.uops) % per_word)
@@ -50,11 +54,13 @@ def generate(func: Func, target: Target) -> DeviceProgram:
     sequence = [first] + [_moved(one.one, at[one.buffer]) for one in placed]
     stream = place_tokens(machine, sequence)
     lines = [".uop " + " ".join(map(str, uops))] + [_named(one, at) for one in stream]
-    written = {s.buffer for s in walk_stmts(func.body) if isinstance(s, Store)}
+    written = {s.buffer for s in stores}
     written |= {e.buffer for e in walk_exprs(func.body) if isinstance(e, Address) and "w" in e.mode}
     parameters = tuple(Parameter(one.name, one.dtype, True, one in written, sizes[one.name]) for one in buffers)
     kernel = DeviceKernel(func.name, (1, 1, 1), (1, 1, 1), 0, 0, tuple(one.name for one in buffers))
-    return DeviceProgram(func.name, "\n".join(lines) + "\n", parameters, (kernel,), ())
+    program = DeviceProgram(func.name, "\n".join(lines) + "\n", parameters, (kernel,), ())
+    cycles(program, config)
+    return program
 
 
 def _moved(one: Instruction, by: int) -> Instruction:
@@ -97,8 +103,11 @@ class Image:
 
 
 def cycles(program: DeviceProgram, config: Config) -> int:
-    """How long a program runs; nothing is computed."""
-    return Image(program, {one.name: one.bytes for one in program.parameters}, config).run(effects=False).cycles
+    """How long a program runs; nothing is computed. One that would not end is refused."""
+    result = Image(program, {one.name: one.bytes for one in program.parameters}, config).run(effects=False)
+    if result.errors:
+        raise TargetError(f"the stream of {program.name} does not end: error bits {result.errors}")
+    return result.cycles
 
 
 @dataclass

@@ -23,7 +23,7 @@ import numpy as np
 from weft.core.errors import TargetError
 from weft.expr.classes import Add, Binary, Max, Min, Mul
 from weft.expr.nodes import Address, Buffer, Call, Cast, Const, Expr, Load, Select, Var, int_value
-from weft.expr.visit import children
+from weft.expr.visit import children, walk
 from weft.loop.ir import Allocate, Evaluate, For, If, Let, Seq, Stmt, Store
 from weft.targets.vdla.isa import Config, Instruction, encode_uop
 from weft.targets.vdla.tokens import interleave
@@ -60,6 +60,8 @@ class Writer:
 
     config: Config
     names: Mapping[Buffer, str]
+    readers: Mapping[Buffer, int]
+    """How many statements read each buffer."""
     uops: list[int] = field(default_factory=list)
     kernels: dict[tuple[int, ...], int] = field(default_factory=dict)
     places: dict[Buffer, int] = field(default_factory=dict)
@@ -110,8 +112,8 @@ class Writer:
 
     def _nest(self, s: Stmt, values: dict[Var, Any]) -> Nest | None:
         loops = []
-        while isinstance(s, For) and s.thread is None:
-            loops.append((s.var, int(self.value(s.extent, values))))
+        while isinstance(s, For) and s.thread is None and int_value(s.extent) is not None:
+            loops.append((s.var, int_value(s.extent) or 0))
             s = s.body
         if not isinstance(s, (Evaluate, Store)):
             return None
@@ -165,7 +167,14 @@ class Writer:
             call = body.value
             if not isinstance(call, Call) or call.name not in ("vdla_zero", "vdla_gemm"):
                 raise TargetError(f"the accelerator has no {getattr(call, 'name', call)}")
-            places = [self._entries(a.buffer, a.indices[0], nest) for a in call.args if isinstance(a, Address)]
+            addresses = [one for one in call.args if isinstance(one, Address)]
+            steps = [int_value(one) for one in call.args if not isinstance(one, Address)]
+            expected = (
+                (["acc"], [1]) if call.name == "vdla_zero" else (["inp", "wgt", "acc"], [1, self.config.block, 1, 1])
+            )
+            if ([one.buffer.scope for one in addresses], steps) != expected:
+                raise TargetError(f"{call.name} works on vectors and matrices that lie together, in {expected[0]}")
+            places = [self._entries(one.buffer, one.indices[0], nest) for one in addresses]
             if call.name == "vdla_zero":
                 yield from self._flush()
                 self.zeroed = places[0]
@@ -177,6 +186,7 @@ class Writer:
         depth = 2 if scope == "wgt" else 1
         if nest.extents[-depth:] != (self.config.block,) * depth:
             raise TargetError(f"{body.buffer.name} is not written by vectors of {self.config.block}")
+        self._check_lanes(nest, body, depth)
         rank = len(nest.extents)
         for _ in range(depth):
             firsts = {var: _first(value, rank) for var, value in nest.values.items()}
@@ -187,6 +197,18 @@ class Writer:
             yield from self._flush()
             yield from self._alu(nest, body) if scope == "acc" else self._store(nest, body)
 
+    def _check_lanes(self, nest: Nest, body: Store, depth: int) -> None:
+        """Whether the innermost loops step through neighbours in all that is read and written, and nothing else."""
+        lanes = np.arange(self.config.block**depth)
+        accesses = [(body.buffer, body.indices[0], lanes)]
+        accesses += [(e.buffer, e.indices[0], lanes) for e in walk(body.value) if isinstance(e, Load)]
+        accesses += [(body.buffer, e.condition, lanes * 0) for e in walk(body.value) if isinstance(e, Select)]
+        for buffer, index, steps in accesses:
+            at = np.broadcast_to(np.asarray(self.value(index, nest.values), np.int64), nest.extents)
+            at = at.reshape(*nest.extents[: len(nest.extents) - depth], -1)
+            if body.predicate is not None or not np.array_equal(at, at[..., :1] + steps):
+                raise TargetError(f"the elements of {buffer.name} that {body.buffer.name} needs do not lie together")
+
     def _load(self, nest: Nest, body: Store) -> Iterator[Placed]:
         value, inside = body.value, np.ones(nest.extents, bool)
         if isinstance(value, Select) and isinstance(value.otherwise, Const) and value.otherwise.value == 0:
@@ -195,8 +217,7 @@ class Writer:
         if not isinstance(value, Load) or value.buffer in self.places:
             raise TargetError(f"{body.buffer.name} is filled by more than a copy from memory")
         sram = self._entries(body.buffer, body.indices[0], nest)
-        padded = Nest(nest.extents, nest.values, body)
-        at = np.broadcast_to(np.asarray(self.value(value.indices[0], padded.values)), nest.extents)
+        at = np.broadcast_to(np.asarray(self.value(value.indices[0], nest.values)), nest.extents)
         unit = self.config.block // value.buffer.dtype.bytes
         if np.any(at[inside] % unit):
             raise TargetError(f"{value.buffer.name} is not read by whole vectors of {self.config.block}")
@@ -240,6 +261,8 @@ class Writer:
     def _alu(self, nest: Nest, body: Store) -> Iterator[Placed]:
         """Operations in place: the result takes over the memory of the sums that it is made from."""
         first, steps = _chain(body.value)
+        if self.readers.get(first.buffer, 0) > 1:
+            raise TargetError(f"{body.buffer.name} would take over {first.buffer.name}, which is read again")
         src = self._entries(first.buffer, first.indices[0], nest)
         if self.places[body.buffer] < 0:
             offset = src.ravel()[0] - self.value(body.indices[0], nest.values).ravel()[0] // self.config.block
@@ -248,9 +271,11 @@ class Writer:
         dst = self._entries(body.buffer, body.indices[0], nest)
         if not np.array_equal(dst, src):
             raise TargetError(f"{body.buffer.name} and {first.buffer.name} have their vectors in another order")
-        for operation, operand in steps:
+        for number, (operation, operand) in enumerate(steps):
             if isinstance(operand, Load):
                 other = self._entries(operand.buffer, operand.indices[0], nest)
+                if np.isin(other, dst).any() and (number or not np.array_equal(other, dst)):
+                    raise TargetError(f"{operand.buffer.name} is needed again after it was overwritten")
                 yield from self._loops("alu", dst, other, None, operation=operation)
             else:
                 yield from self._loops("alu", dst, dst, None, operation=operation, immediate=1, value=operand)
@@ -262,8 +287,13 @@ class Writer:
         arrays = [dst, src] if wgt is None else [dst, src, wgt]
         dims = _strides(arrays)
         spatial = sorted((dim for dim in dims if dim[1][0]), key=lambda dim: -dim[0])
-        loops = [dim for dim in spatial if max(dim[1][:2]) < 2048 and max(dim[1][2:], default=0) < 1024][:2]
+        fits = [
+            dim for dim in spatial if dim[0] < 1 << 14 and max(dim[1][:2]) < 2048 and max(dim[1][2:], default=0) < 1024
+        ]
+        loops = fits[:2]
         rest = [dim for dim in dims if not any(dim is one for one in loops)]
+        if np.prod([extent for extent, _ in rest], dtype=float) > self.config.uop:
+            raise TargetError(f"a nest needs more than {self.config.uop} micro-ops")
         steps = sorted(np.ndindex(*(extent for extent, _ in rest)), key=lambda at: _begins(at, rest))
         base = [int(array.ravel()[0]) for array in arrays]
         uops = [
@@ -385,6 +415,6 @@ def _chain(e: Expr) -> tuple[Load, list[tuple[str, Load | int]]]:
     if isinstance(operand, Load) and operand.buffer.scope == "acc":
         return first, [*steps, (name, operand)]
     number = int_value(operand)
-    if number is None or not -(1 << 15) <= number < 1 << 15:
+    if number is None or not (0 <= number < 32 if name == "shr" else -(1 << 15) <= number < 1 << 15):
         raise TargetError(f"an operand of the vector ALU is in acc or a number of 16 bits, not {operand!r}")
     return first, [*steps, (name, number)]
