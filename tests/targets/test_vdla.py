@@ -33,6 +33,28 @@ def test_convolutions_are_exact_and_their_streams_right(layer, target):
     np.testing.assert_array_equal(made, expected)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(60))
+def test_random_layers(seed):
+    """Any size, stride, kernel, machine and number of threads: exact, and no problem in the stream."""
+    rng = np.random.default_rng(seed)
+    block, kernel, stride = int(rng.choice([8, 16, 32])), int(rng.choice([1, 3, 5])), int(rng.choice([1, 2]))
+    size = int(rng.integers(2, 9)) * stride
+    layer = Layer("random", size, block * int(rng.integers(2, 5)), block * int(rng.integers(1, 5)), kernel, stride)
+    sizes = {"block": block, "latency": int(rng.integers(0, 150)), "word_cycles": int(rng.integers(1, 4))}
+    sizes |= {name: 1 << int(rng.integers(7, 11)) for name in ("inp", "wgt", "acc")}
+    target = "vdla:" + ",".join(f"{name}={value}" for name, value in sizes.items())
+    try:
+        program = compiled(layer, target, threads=int(rng.integers(1, 3)), trials=2)
+    except TargetError as error:
+        pytest.skip(f"it does not fit: {error}")
+    image, expected = image_of(layer, program, target)
+    assert not check(image.model.copy(), image.stream).problems
+    assert image.run().errors == 0
+    made = image.memory("narrow", expected.nbytes).view(np.int8).reshape(expected.shape)
+    np.testing.assert_array_equal(made, expected)
+
+
 def test_virtual_threads_hide_latency():
     """The same tiles by one thread and by two."""
     layer, spent = Layer("deep", 8, 128, 32, 3, 1), {}
