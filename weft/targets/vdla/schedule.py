@@ -154,7 +154,8 @@ def schedule(s: Schedule, target: Target, constants: object, trials: int = TRIAL
     for name in names_of(s):
         with s.attempt("packed product"):
             best = None
-            for tiling in islice(Product(s, name, config).tilings(threads), trials):
+            found = Product(s, name, config)
+            for tiling in islice(found.tilings(threads) or found.tilings(1), trials):
                 made = s.copy()
                 with made.attempt("tiling") as tried:
                     accelerate(made, name, tiling, config)
