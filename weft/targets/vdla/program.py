@@ -26,7 +26,7 @@ from weft.targets.vdla import config_of
 from weft.targets.vdla.isa import Config, Instruction, assemble, disassemble
 from weft.targets.vdla.machine import Machine
 from weft.targets.vdla.model import Model, Result
-from weft.targets.vdla.stream import Writer
+from weft.targets.vdla.stream import Placed, Writer
 from weft.targets.vdla.tokens import place_tokens
 
 UOPS = "uops"
@@ -42,12 +42,15 @@ def generate(func: Func, target: Target) -> DeviceProgram:
     stores = [s for s in walk_stmts(func.body) if isinstance(s, Store)]
     reads = Counter(buffer for s in stores for buffer in {e.buffer for e in walk(s.value) if isinstance(e, Load)})
     writer = Writer(config, {one: one.name for one in buffers}, reads)
+    words = {one.name: -(-sizes[one.name] * one.dtype.bytes // config.block) for one in buffers}
     placed = list(writer.write(func.body, {}))
     per_word = config.block // 4
     uops = writer.uops + [0] * (-len(writer.uops) % per_word)
     at, free = {UOPS: 0, "": 0}, len(uops) // per_word
     for one in buffers:
-        at[one.name], free = free, free + -(-sizes[one.name] * one.dtype.bytes // config.block)
+        at[one.name], free = free, free + words[one.name]
+    for transfer in (one for one in placed if one.buffer):
+        _check_inside(transfer, words[transfer.buffer], config)
     machine = Machine(replace(config, dram=1 << max(2, free.bit_length())))
     machine.dram.reshape(-1)[: len(uops) * 4] = np.array(uops, np.uint32).view(np.uint8)
     first = Instruction("load", memory="uop", dram=0, rows=1, columns=len(uops) // per_word)
@@ -61,6 +64,15 @@ def generate(func: Func, target: Target) -> DeviceProgram:
     program = DeviceProgram(func.name, "\n".join(lines) + "\n", parameters, (kernel,), ())
     cycles(program, config)
     return program
+
+
+def _check_inside(placed: Placed, words: int, config: Config) -> None:
+    """Whether a transfer stays in its buffer."""
+    one = placed.one
+    beats = config.beats[one.memory_name]
+    last = one.dram + max(0, one.rows - 1) * one.stride + max(0, one.columns - 1) * beats + beats - 1
+    if one.rows and one.columns and last >= words:
+        raise TargetError(f"a transfer reaches word {last} of {placed.buffer}, which has {words}: {one}")
 
 
 def _moved(one: Instruction, by: int) -> Instruction:

@@ -339,7 +339,9 @@ def rectangle(beats: int, sram: Array, dram: Array, inside: Array) -> dict[str, 
         first = int(part[0, 0]) if part.size else 0
         straight = first + np.arange(len(rows))[:, None] * stride + np.arange(len(across)) * beats
         whole = is_data[top : top + len(rows), left : left + len(across)].all() and is_data.sum() == part.size
-        fits = max(pads.values()) < 16 and 0 <= stride < 1 << 16 and max(len(rows), len(across)) < 1 << 16
+        fits = (
+            first >= 0 and max(pads.values()) < 16 and 0 <= stride < 1 << 16 and max(len(rows), len(across)) < 1 << 16
+        )
         if whole and fits and np.array_equal(part, straight):
             sizes = {"rows": len(rows), "columns": len(across), "stride": stride}
             return {"sram": int(sram[0]), "dram": first, **sizes, **pads}
