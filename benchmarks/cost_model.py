@@ -3,6 +3,7 @@
     python -m benchmarks.cost_model                       every shape, one thread
     python -m benchmarks.cost_model --only conv_3x3 --points 40 --jobs 8 --json cost_model.json
     python -m benchmarks.cost_model --target native,features=-avx512f     another machine that this one can play
+    python -m benchmarks.cost_model --target cuda --precision fp16        a device: its own clock, the kernel alone
 
 For each shape the sketches of its heaviest block are taken as the planner takes them, with all their points. Some are
 measured: the best by estimate, and others drawn at random from those that are estimated at up to eight times as long.
@@ -145,17 +146,23 @@ class _First:
         yield from analytic(unit, sketches)
 
 
-def _compiled(graph: Graph, target: str, wanted: tuple[str, dict[str, int]] | None) -> tuple[Any, _First]:
+def _compiled(
+    graph: Graph, target: str, precision: str | None, wanted: tuple[str, dict[str, int]] | None
+) -> tuple[Any, _First]:
     pick = _First(wanted)
     with knobs.override(cache=False, winograd=False), picking(pick):
-        return weft.compile(graph, target=target), pick
+        return weft.compile(graph, target=target, precision=precision), pick
 
 
 def _seconds(modules: Sequence[Any], inputs: Sequence[Any], least: float) -> list[float]:
-    """The best call of each, taken in turns."""
+    """The best call of each, taken in turns; on a device the heaviest kernel, by the device's clock."""
     best = [float("inf")] * len(modules)
     for round_ in range(ROUNDS):
         for at, module in enumerate(modules):
+            if module.target.spec.device is not None:
+                kernels = module.profile(*inputs, seconds=least / ROUNDS).kernels
+                best[at] = min(best[at], max(kernels, key=lambda kernel: kernel.cost.operations).seconds)
+                continue
             module(*inputs)
             until = time.perf_counter() + least / ROUNDS
             while True:
@@ -168,11 +175,11 @@ def _seconds(modules: Sequence[Any], inputs: Sequence[Any], least: float) -> lis
     return best
 
 
-def measure(name: str, target: str, count: int, seconds: float) -> Row:
+def measure(name: str, target: str, precision: str | None, count: int, seconds: float) -> Row:
     """The points of a shape, measured."""
     knobs.num_threads = 1
     graph = SHAPES[name]()
-    module, pick = _compiled(graph, target, None)
+    module, pick = _compiled(graph, target, precision, None)
     random = np.random.default_rng(len(name))
     inputs = [random.standard_normal(value.tensor.static).astype(np.float32) for value in graph.inputs]
     right = module(*inputs)
@@ -195,11 +202,12 @@ def measure(name: str, target: str, count: int, seconds: float) -> Row:
             continue
         seen.add(key)
         try:
-            made, tried = _compiled(graph, target, (sketch.name, point))
+            made, tried = _compiled(graph, target, precision, (sketch.name, point))
         except WeftError:
             refused += 1
             continue
-        np.testing.assert_allclose(made(*inputs), right, rtol=1e-3, atol=1e-3)
+        tolerance = 1e-3 if precision is None else 5e-2
+        np.testing.assert_allclose(made(*inputs), right, rtol=tolerance, atol=tolerance)
         points.append(Measured(sketch.name, point, cost_, 0.0))
         modules.append(made)
     for one, taken in zip(points, _seconds(modules, inputs, seconds)):
@@ -212,13 +220,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.cost_model", description=__doc__.splitlines()[0])
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--target", default="native,cores=1")
+    parser.add_argument("--precision", choices=("bf16", "fp16", "tf32"))
     parser.add_argument("--points", type=int, default=24)
     parser.add_argument("--seconds", type=float, default=0.05, help="how long each point is called")
     parser.add_argument("--jobs", type=int, default=1, help="shapes at the same time: only on as many idle cores")
     parser.add_argument("--json")
     given = parser.parse_args()
     names = [name for name in SHAPES if not given.only or any(part in name for part in given.only)]
-    arguments = [(name, given.target, given.points, given.seconds) for name in names]
+    arguments = [(name, given.target, given.precision, given.points, given.seconds) for name in names]
     with ProcessPoolExecutor(given.jobs) as pool:
         rows = list(pool.map(measure, *zip(*arguments)))
     console = Console(width=None if sys.stdout.isatty() else 220)

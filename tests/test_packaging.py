@@ -77,9 +77,10 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel):
     assert found == ours
     assert "\nName: weft-compiler\n" in metadata and f"\nVersion: {VERSION}\n" in metadata
     assert set(re.findall(r"^Provides-Extra: (.*)$", metadata, re.MULTILINE)) == {
-        *("onnx", "cuda", "opencl", "link", "all"),
+        *("onnx", "torch", "cuda", "opencl", "link", "all"),
         *("bench", "test", "dev"),
     }
+    assert "[torch_dynamo_backends]\nweft = weft.torch_backend:weft_backend" in programs
     assert "weft = weft.cli.main:main" in programs and "weft-compiler = weft.cli.main:main" in programs
 
 

@@ -329,7 +329,7 @@ def test_doctor_lists_what_exists_and_only_that(weft):
     assert extras == set(doctor_command.EXTRAS)
     assert project["optional-dependencies"]["all"] == [f"weft-compiler[{','.join(doctor_command.EXTRAS)}]"]
     found = [one["what"] for one in figures(weft("doctor", "--json"))["findings"]]
-    assert extras | {"onnxruntime"} <= set(found) and not {"torch", "keras", "jax", "tune", "pool"} & set(found)
+    assert extras | {"onnxruntime"} <= set(found) and not {"keras", "jax", "tune", "pool"} & set(found)
     code = "".join(
         path.read_text(encoding="utf-8") for path in (ROOT / "weft").rglob("*.py") if path.parent.name != "cli"
     )

@@ -110,6 +110,7 @@ TABLE = {
         "--seed": row("--stage loops --seed 7", asked(target="auto")),
         "--stage": row("--stage llvm", lambda seen: "define " in seen.out["kernels"][0]["llvm"]),
         "--kernel": row("--stage loops --kernel 0", lambda seen: len(seen.out["kernels"]) == 1),
+        "--hash": row("--hash", lambda seen: len(seen.out["hash"]) == 32),
     },
     "compare": {
         **MODEL, **COMPILING, **THREADS,

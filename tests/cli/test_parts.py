@@ -11,6 +11,7 @@ from weft.cli.facts import array_facts, relative_error
 from weft.cli.given import UsageError
 from weft.cli.screen import Screen, plain, seconds, size
 from weft.cli.sources import input_shapes, make_feeds, pairs
+from weft.core.errors import WeftError
 from weft.executor.inputs import random_array
 from weft.expr.nodes import Var
 from weft.graph.interpreter import interpret_graph
@@ -53,6 +54,19 @@ def test_the_same_seed_gives_the_same_inputs():
     first, again = (make_feeds(inputs, given(), Screen())["x"] for _ in range(2))
     other = make_feeds(inputs, given(seed=1), Screen())["x"]
     assert np.array_equal(first, again) and not np.array_equal(first, other)
+
+
+@pytest.mark.parametrize("text", ["[1.5]", "[300]", "[-1]", "[1e30]", "[NaN]", "[1,[2]]", "null"])
+def test_numbers_that_the_input_cannot_hold_are_refused(text):
+    with pytest.raises(WeftError, match="input x|input 'x'"):
+        make_feeds([Value("x", TensorType("uint8", (1,)))], given(input=[f"x={text}"]), Screen())
+
+
+@pytest.mark.parametrize("text", ["²", "-1", "1.5", "99999999999999999999"])
+def test_sizes_that_are_none_are_refused(text):
+    inputs = [Value("x", TensorType("float32", ("N",)))]
+    with pytest.raises(UsageError, match="--size takes"):
+        input_shapes(inputs, given(size=[f"N={text}"]), Screen())
 
 
 @pytest.mark.parametrize(

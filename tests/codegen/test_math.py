@@ -67,7 +67,18 @@ def test_float32_accuracy(name, target):
     assert error[worst] <= allowed, f"{name}({x[worst]!r}) = {got[worst]!r}, exactly {exact[worst]!r}"
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("target", TARGETS)
+def test_normal_cdf(target):
+    """Near enough for a sum, and exact where it is 0 or NaN."""
+    x = points([(-7, 7), (-1, 1)])
+    got = apply("normal_cdf", "float32", x, target=target)
+    inner = np.clip(np.nan_to_num(x.astype(np.float64)), -9, 9)
+    exact = np.where(np.isnan(x), np.nan, 0.5 * (1 + erf(inner * 0.5**0.5)))
+    np.testing.assert_allclose(got, exact, rtol=0, atol=4e-7)
+    assert not got[x < -5.6].any() and np.all(got[~np.isnan(x)] >= 0)
+
+
+@pytest.mark.parametrize("name", [*FUNCTIONS, "normal_cdf"])
 def test_lane_counts_agree(name):
     x = np.concatenate([SPECIAL, rng.normal(size=96).astype(np.float32)])
     vectors = apply(name, "float32", x, lanes=16)

@@ -21,6 +21,8 @@ from weft.expr.nodes import (
     And,
     Broadcast,
     Cast,
+    FloorDiv,
+    FloorMod,
     Load,
     Mul,
     Not,
@@ -101,6 +103,35 @@ def test_gather_and_scatter_with_computed_indices(lanes):
     run(Func("gather", [a, order, b, c], For(i, 64 // lanes, body)), x, p, gathered, scattered)
     np.testing.assert_array_equal(gathered, x[p])
     np.testing.assert_array_equal(scattered[p], x)
+
+
+@pytest.mark.parametrize("target", ["native", *lesser(x86=("-avx512f", "-avx"))])
+@pytest.mark.parametrize("kind", ["float32", "float64", "int8"])
+def test_two_ramps_that_take_turns(kind, target):
+    """A row put together of two others, as behind a transposed convolution: two loads and a shuffle, no gather."""
+    half, lanes = 24, 8
+    a, b, i = buffer("A", kind, 2 * half + 5), buffer("B", kind, 2 * half), Var("i")
+    here = ramp(i * lanes, 1, lanes)
+    two, apart, start = (Broadcast(index_expr(n), lanes) for n in (2, half, 5))
+    woven = Load(a, [FloorMod(here, two) * apart + FloorDiv(here, two) + start])
+    x, y = sample(kind, 2 * half + 5), np.zeros(2 * half, dtype(kind).numpy)
+    run(Func("weave", [a, b], For(i, 2 * half // lanes, Store(b, [here], woven))), x, y, target=target)
+    np.testing.assert_array_equal(y, x[5:].reshape(2, half).T.ravel())
+
+
+@pytest.mark.parametrize("step", [2, 3])
+def test_masked_lanes_of_every_second_element(step):
+    """Lanes that are off read nothing: the last that is on is the last of its page."""
+    count, lanes = 21, 16
+    last = (count - 1) * step + 1
+    a, b, n, i = buffer("A", "float32", last), buffer("B", "float32", 2 * lanes), Var("n"), Var("i")
+    here = ramp(i * lanes, 1, lanes)
+    loaded = Load(a, [ramp(i * lanes * step, step, lanes)])
+    body = Store(b, [here], Select(LT(here, Broadcast(n, lanes)), loaded, Broadcast(const(-1.0, FLOAT32), lanes)))
+    source, result = Page(np.float32, last), np.zeros(2 * lanes, np.float32)
+    source.array[:] = np.arange(last)
+    run(Func("every", [a, b, n], For(i, 2, body)), source.array, result, count)
+    np.testing.assert_array_equal(result, [*range(0, last, step), *[-1.0] * (2 * lanes - count)])
 
 
 def test_scalar_value_stored_to_a_vector_and_run_time_stride():

@@ -284,7 +284,7 @@ def test_lists_are_converted_only_where_their_values_stay():
     module = weft.compile(Graph("whole", [value], [made], [Node("Identity", [value], [made])]))
     np.testing.assert_array_equal(module([1, 2]), [1, 2])
     np.testing.assert_array_equal(module([1.0, 2.0]), [1, 2])
-    for wrong in ([1.5, 2], [float("nan"), 1], [1j, 2], [10**30, 1], ["a", "b"]):
+    for wrong in ([1.5, 2], [float("nan"), 1], [1j, 2], [10**30, 1], ["a", "b"], [2**63, 1], [2**63, 2**63]):
         with pytest.raises(ArgumentError, match="input 'n'"):
             module(wrong)
 

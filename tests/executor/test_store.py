@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import pickle
 import shutil
 import stat
 import subprocess
@@ -21,9 +22,11 @@ from tests.executor.graphs import attention, check, convnet, mlp, random_inputs
 from tests.executor.module_mutations import closed, rewritten
 from tests.executor.test_compile import with_host_node
 from weft.core.errors import WeftError
+from weft.core.knobs import knobs
 from weft.executor import abi, compile, load, store
 from weft.executor.check_file import ModuleFileError
 from weft.executor.keys import new_key, read_key
+from weft.executor.specialize import Executor
 from weft.expr.nodes import Var
 from weft.graph.interpreter import interpret_graph
 from weft.graph.ir import Graph, Node, TensorType, Value
@@ -74,6 +77,20 @@ def test_symbolic_sizes_and_host_nodes_survive(tmp_path):
         warnings.simplefilter("ignore")
         compile(graph).save(tmp_path / "host.weft")
         check(graph, [np.array([1, 1, 2] * 4, "float32")], load(tmp_path / "host.weft"))
+
+
+@pytest.mark.parametrize("name, value", [("exact", True), ("fuse", False)])
+def test_settings_survive_for_what_is_compiled_later(name, value, tmp_path, monkeypatch):
+    """A model with open sizes that was to be exact is exact for the sizes that it meets after it was loaded."""
+    with knobs.override(**{name: value}):
+        module = compile(mlp(Var("batch")))
+    module.save(tmp_path / "mlp.weft")
+    seen: list[bool] = []
+    form = Executor._form
+    monkeypatch.setattr(Executor, "_form", lambda *given: seen.append(getattr(knobs, name)) or form(*given))
+    for again in (load(tmp_path / "mlp.weft"), pickle.loads(pickle.dumps(module))):
+        again(np.zeros((5, 20), "float32"))
+    assert seen == [value, value]
 
 
 def with_strings(count: int) -> Graph:
@@ -216,6 +233,7 @@ def test_other_machines_and_versions_are_named(saved, tmp_path):
         ("abi", "0123456789abcdef", "another Weft .*abi 0123456789abcdef"),
         ("target", {"name": "x", "triple": "riscv64-unknown-linux-gnu", "cpu": "x"}, "riscv64"),
         ("features", ["sse2", "quantum"], "quantum"),
+        ("settings", {"exact": True}, "settings are exact"),
     ):
         path = tmp_path / "foreign.weft"
         path.write_bytes(with_manifest(saved, lambda manifest, key=key, change=change: manifest.update({key: change})))

@@ -205,6 +205,7 @@ class NoCapsule:
         (FakeCuda(), "CUDA.*copy it to the CPU"),
         (NoCapsule(), "no unused DLPack capsule"),
         (torch.ones(3, requires_grad=True), "detach"),
+        (torch.ones(3, dtype=torch.complex64).conj().imag, "resolve_neg"),
         (torch.ones(3, dtype=torch.complex64), "element type"),
         ([1.0, 2.0], "numpy.asarray"),
         (2.0, "numpy.asarray"),

@@ -14,7 +14,7 @@ from weft import te
 from weft.expr.nodes import int_value
 from weft.loop.tree import block_path, loops_in, loops_on
 from weft.loop.verifier import verify
-from weft.targets.cpu.default import default_schedule
+from weft.targets.cpu.families import default_schedule
 from weft.targets.registry import find_target
 
 TARGETS = ("native", "aarch64-unknown-linux-gnu", "x86_64-unknown-linux-gnu")

@@ -9,8 +9,8 @@ import pytest
 
 from tests.targets.test_default_schedules import build_and_compare, shape_of
 from weft import te
-from weft.targets.cpu.default import default_schedule
-from weft.targets.cpu.default_transpose import LEAST_SIDE
+from weft.targets.cpu.families import default_schedule
+from weft.targets.cpu.model import LEAST_SIDE
 from weft.targets.cpu.pipeline import lower
 from weft.targets.registry import find_target
 

@@ -7,6 +7,9 @@ does with it (build, compile, files, profiles, the command line) is the proof th
 from __future__ import annotations
 
 import ast
+import functools
+import importlib
+import inspect
 import logging
 import pickle
 import re
@@ -32,7 +35,7 @@ from weft.executor.specialize import Executor
 from weft.expr.nodes import Var
 from weft.models.builder import Builder
 from weft.targets import registry
-from weft.targets.base import Algorithms, DeviceSpec, Target, TargetSpec
+from weft.targets.base import _TAKES, Algorithms, DeviceSpec, Target, TargetSpec
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -158,14 +161,15 @@ def test_installed_packages_bring_targets(monkeypatch, caplog):
 
 
 def test_our_own_manifests_name_functions_that_are_there():
-    """A manifest's functions load what they need when they are called: every such import is tried here."""
-    for kind in ("cpu", "cuda", "opencl"):
-        tree = ast.parse((ROOT / f"weft/targets/{kind}/__init__.py").read_text(encoding="utf-8"))
-        late = [one for node in tree.body if isinstance(node, ast.FunctionDef) for one in ast.walk(node)]
-        names = [(one.module, name.name) for one in late if isinstance(one, ast.ImportFrom) for name in one.names]
-        assert names
-        for module, name in names:
-            assert callable(getattr(__import__(module, fromlist=[name]), name)), (module, name)
+    """Functions by `later` are imported when they are called: here all of Weft's own, with what they take."""
+    for spec in registry.manifests():
+        assert any(isinstance(given, functools.partial) for given in spec.parts().values())
+        stages = {} if spec.device is None else {f"stage {name}": one for name, (one, _) in spec.device.stages.items()}
+        for name, given in {**spec.parts(), **stages}.items():
+            if isinstance(given, functools.partial):
+                module, _, function = given.args[0].partition(":")
+                takes = _TAKES.get(name, ("program", "target"))
+                inspect.signature(getattr(importlib.import_module(module), function)).bind(*takes)
 
 
 def test_looking_for_a_target_loads_no_schedules_and_no_drivers():
@@ -178,7 +182,7 @@ print([name for name in sys.modules if name.startswith("weft.targets.")])
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, timeout=120)
     loaded = set(ast.literal_eval(done.stdout))
     heavy = {
-        f"weft.targets.{name}" for name in ("cpu.default", "cuda.default", "cuda.device", "gpu.default", "cpu.amx")
+        f"weft.targets.{name}" for name in ("cpu.families", "cuda.families", "cuda.device", "gpu.families", "cpu.amx")
     }
     assert done.returncode == 0 and "weft.targets.cpu.parse" in loaded and not heavy & loaded, done.stderr
 

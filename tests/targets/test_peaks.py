@@ -5,9 +5,13 @@ import json
 import llvmlite.binding as llvm
 import pytest
 
+from weft.core.errors import TargetError
 from weft.core.knobs import knobs
 from weft.targets import peaks as kept
-from weft.targets.cpu import amx, peaks
+from weft.targets.base import fact_text
+from weft.targets.cpu import amx, calibrate, peaks
+from weft.targets.cpu.machine import CACHE_FILE, Core, core_of
+from weft.targets.cpu.parse import native
 from weft.targets.registry import find_target
 
 
@@ -76,3 +80,27 @@ def test_peaks_are_measured_once_and_kept(tmp_path, monkeypatch):
             found = kept.machine_peaks(target, 2)
             assert kept.machine_peaks(target, 2) == found
     assert rates == []
+
+
+def test_a_calibrated_machine_chooses_by_what_was_measured(tmp_path, monkeypatch):
+    """What `weft doctor --calibrate` keeps is a fact of this machine: in its target, its keys and its costs."""
+    monkeypatch.setattr(calibrate, "RUNS", 2)
+    monkeypatch.setattr(calibrate, "MOST_BYTES", 8 << 20)
+    read = native.__wrapped__  # what was found is remembered otherwise
+    with knobs.override(cache_dir=tmp_path / "cache"):
+        listed = read()
+        assert listed.measured == ()
+        found = calibrate.calibrate(listed)
+        assert all(number > 0 for number in found.values())
+        measured = read()
+        assert dict(measured.measured) == found
+        assert core_of(measured) == Core(**found)
+        assert fact_text(measured) != fact_text(listed)
+        file = tmp_path / "cache" / CACHE_FILE
+        for damage in ("{", "[]", '{"cpu": "another", "core": {"latency": 9}}',
+                       json.dumps({"cpu": listed.cpu, "core": {"latency": -1.0}}),
+                       json.dumps({"cpu": listed.cpu, "core": {"nonsense": 1.0}})):  # fmt: skip
+            file.write_text(damage)
+            assert read().measured == ()
+    with pytest.raises(TargetError, match="another machine"):
+        calibrate.measure(find_target("x86_64-unknown-linux-gnu"))

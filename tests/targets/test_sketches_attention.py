@@ -21,7 +21,7 @@ from weft.models.language import bert_base
 from weft.ops.attention_fused import DOMAIN, NAME, SCORES, Sizes
 from weft.plan.planner import Unit
 from weft.schedule.facts import block_named, facts_of, names_of
-from weft.targets.cpu.default import default_schedule
+from weft.targets.cpu.families import default_schedule
 from weft.targets.cpu.sketches.attention import match, padded
 from weft.targets.registry import find_target
 
@@ -42,7 +42,7 @@ def one_node(sizes, steps=(), heads_inside=1, dtype="float32", empty_rows=0) -> 
         "sizes": list(sizes), "query": [0, m * h * d, d, h * d, 1], "key": [0, n * h * d, d, h * d, 1],
         "value": [0, n * h * e, e, h * e, 1], "steps": [s for s, _, _ in steps],
         "numbers": [number for _, number, _ in steps], "heads_inside": heads_inside, "empty_rows": empty_rows,
-        "padded": list(padded(Sizes(*sizes), NATIVE, LANES)),
+        "padded": list(padded(Sizes(*sizes), NATIVE, "float32")),
     }  # fmt: skip
     out = Value("y", TensorType(dtype, (b, m, h, e) if heads_inside else (b, h, m, e)))
     return Graph("attention", inputs, [out], [Node(NAME, inputs, [out], attributes, domain=DOMAIN)], {})

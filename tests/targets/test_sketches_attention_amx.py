@@ -19,8 +19,8 @@ from weft.loop.verifier import verify
 from weft.models.language import bert_base
 from weft.ops.attention_fused import DOMAIN, NAME, Sizes
 from weft.targets.cpu import amx
-from weft.targets.cpu.default import default_schedule
-from weft.targets.cpu.sketches.attention_amx import padded
+from weft.targets.cpu.families import default_schedule
+from weft.targets.cpu.sketches.attention import padded
 from weft.targets.registry import find_target
 
 NATIVE = find_target("native")
@@ -37,7 +37,7 @@ def one_node(sizes: tuple[int, ...], steps: Any = (), heads_inside: int = 1, emp
     for at, (step, _, shape) in enumerate(steps):
         if shape is not None:
             inputs.append(Value(f"mask{at}", TensorType("float32" if step == "add" else "bool", shape)))
-    wanted = padded(Sizes(*sizes), NATIVE)
+    wanted = padded(Sizes(*sizes), NATIVE, "bfloat16")
     assert wanted is not None
     attributes = {
         "sizes": list(sizes), "query": [0, m * h * d, d, h * d, 1], "key": [0, n * h * d, d, h * d, 1],
@@ -112,8 +112,8 @@ def test_rows_that_see_nothing() -> None:
 
 
 def test_what_tiles_do_not_take_is_left() -> None:
-    assert padded(Sizes(1, 1, 32, 32, 40, 32), NATIVE) is None
-    assert padded(Sizes(1, 1, 4, 32, 64, 32), NATIVE) is None
+    assert padded(Sizes(1, 1, 32, 32, 40, 32), NATIVE, "bfloat16") is None
+    assert padded(Sizes(1, 1, 4, 32, 64, 32), NATIVE, "bfloat16") is None
 
 
 @pytest.mark.parametrize("target", ["native", WITHOUT_TILES])

@@ -16,8 +16,12 @@ from weft.graph.passes.infer import infer
 from weft.targets.registry import find_target
 
 NATIVE = find_target("native")
-pytestmark = pytest.mark.skipif("avx512vnni" not in NATIVE.features, reason="this machine has no AVX-512 VNNI")
-WITHOUT_TILES = "native,features=-amx-tile,-amx-int8,-amx-bf16"
+X86, ARM = "avx512vnni" in NATIVE.features, "dotprod" in NATIVE.features
+pytestmark = pytest.mark.skipif(not (X86 or ARM), reason="this machine has no dot products in vector registers")
+needs_vnni = pytest.mark.skipif(not X86, reason="this machine has no AVX-512 VNNI")
+WITHOUT_TILES = "native,features=-amx-tile,-amx-int8,-amx-bf16" if X86 else "native"
+KIND, LOW_BITS, CAST = ("uint8", 255, 2) if X86 else ("int8", 127, 3)
+"""The bytes that the instruction multiplies with signed ones, what keeps sums in them, and ONNX's number for them."""
 
 
 class Net:
@@ -25,7 +29,7 @@ class Net:
 
     def __init__(self, seed: int, *shape: int) -> None:
         self.random = np.random.default_rng(seed)
-        self.input = self.last = Value("x", TensorType("uint8", shape))
+        self.input = self.last = Value("x", TensorType(KIND, shape))
         self.nodes: list[Node] = []
         self.constants: dict[Value, Any] = {}
 
@@ -45,9 +49,9 @@ class Net:
         self.add("ConvInteger", self.last, weight, kernel_shape=[k, k], border=border, **attributes)
 
     def narrow(self) -> None:
-        """int32 -> uint8: the low bits of the sums."""
-        number = self.add("BitwiseAnd", self.last, self.constant(np.array(255, np.int32)))
-        self.add("Cast", number, to=2)
+        """int32 -> bytes: the low bits of the sums."""
+        number = self.add("BitwiseAnd", self.last, self.constant(np.array(LOW_BITS, np.int32)))
+        self.add("Cast", number, to=CAST)
 
     def graph(self) -> Graph:
         return infer(Graph("net", [self.input], [self.last], self.nodes, self.constants))
@@ -55,14 +59,15 @@ class Net:
 
 def check(graph: Graph, by_dots: int, threads: int = 1) -> None:
     """The graph against numpy, exactly; so many of its kernels use dot products."""
-    x = np.random.default_rng(1).integers(0, 256, graph.inputs[0].tensor.static).astype(np.uint8)
+    x = np.random.default_rng(1).integers(0, 256, graph.inputs[0].tensor.static).astype(KIND)
     (want,) = interpret_graph(graph, [x])
     with knobs.override(cache=False):
         module = weft.compile(graph, target=WITHOUT_TILES, threads=threads)
         (made,) = module.run(None, {"x": x})
     np.testing.assert_array_equal(made, want)
     (one,) = module.specializations
-    assert sum("vnni_" in repr(launch.kernel.scheduled) for launch in one.launches) == by_dots
+    found = sum(("vnni_" if X86 else "neon_") in repr(launch.kernel.scheduled) for launch in one.launches)
+    assert found == by_dots if X86 else found >= 1
 
 
 SHAPES = [
@@ -81,7 +86,7 @@ SHAPES = [
 ]
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", SHAPES if X86 else SHAPES[5:7])
 def test_convolutions_of_every_shape(shape: tuple[int, ...]) -> None:
     channels, between, height, width, k, stride, pad = shape
     net = Net(0, 1, 5, height, width)
@@ -93,6 +98,7 @@ def test_convolutions_of_every_shape(shape: tuple[int, ...]) -> None:
     check(net.graph(), by_dots=2, threads=1 + width % 2)
 
 
+@needs_vnni
 def test_batches_dilations_and_unequal_pads() -> None:
     net = Net(1, 2, 5, 10, 12)
     net.conv(5, 64, 3, pads=[1, 1, 1, 1])
@@ -103,6 +109,7 @@ def test_batches_dilations_and_unequal_pads() -> None:
     check(net.graph(), by_dots=2, threads=2)
 
 
+@needs_vnni
 @pytest.mark.parametrize("size,k,stride,pad", [(28, 7, 2, 3), (28, 3, 2, 1), (32, 4, 4, 0)])
 def test_a_strided_convolution_of_three_channels_is_folded(size: int, k: int, stride: int, pad: int) -> None:
     net = Net(2, 1, 3, size, size)
@@ -110,6 +117,7 @@ def test_a_strided_convolution_of_three_channels_is_folded(size: int, k: int, st
     check(net.graph(), by_dots=1)
 
 
+@needs_vnni
 def test_a_quantized_model_gives_what_the_float_model_gives() -> None:
     random = np.random.default_rng(3)
     x = Value("x", TensorType("float32", (1, 3, 16, 16)))

@@ -22,10 +22,10 @@ from weft.plan.planner import Choice, Unit, picking
 from weft.plan.sketch import Sketch
 from weft.schedule.facts import block_named, facts_of
 from weft.targets.base import Target
-from weft.targets.cpu.default import default_schedule
 from weft.targets.cpu.facts import has_masks
+from weft.targets.cpu.families import default_schedule
 from weft.targets.cpu.machine import Core
-from weft.targets.cpu.model import Tiles
+from weft.targets.cpu.model import LEAST_PACKED_ROWS, Tiles
 from weft.targets.cpu.sketches import matmul
 from weft.targets.registry import find_target
 
@@ -110,7 +110,7 @@ def is_known(machine: Any, constant: bool, out: Any) -> bool:
     that do not fill vectors to the general tile, unless the right operand is packed (a constant, or for many rows)."""
     m, n = (int_value(size) for size in out.shape[-2:])
     lanes = machine.lanes(out.dtype)
-    packed = constant or m >= 4 * matmul.LEAST_ROWS
+    packed = constant or m >= 4 * LEAST_PACKED_ROWS
     return lanes > 1 and (packed or has_masks(machine.features) or n % lanes == 0)
 
 

@@ -17,7 +17,7 @@ from weft.executor.kernels import lift_packing
 from weft.expr.nodes import int_value
 from weft.loop.verifier import verify
 from weft.targets.cpu import amx
-from weft.targets.cpu.default import default_schedule
+from weft.targets.cpu.families import default_schedule
 from weft.targets.registry import find_target
 
 NATIVE = find_target("native")

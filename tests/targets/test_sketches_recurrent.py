@@ -12,7 +12,7 @@ from weft import te
 from weft.builder import with_arguments
 from weft.executor.kernels import lift_packing
 from weft.expr.nodes import Buffer, int_value
-from weft.targets.cpu.default import default_schedule
+from weft.targets.cpu.families import default_schedule
 from weft.targets.registry import find_target
 
 RANDOM = np.random.default_rng(0)
@@ -63,3 +63,39 @@ def test_weights_that_change_are_left_to_the_general_tile() -> None:
     default_schedule(s, find_target("native"), [])
     assert "zigzag" not in repr(s.func)
     assert all(isinstance(b, Buffer) and int_value(b.shape[0]) for b in s.func.buffers)
+
+
+def test_steps_of_bytes() -> None:
+    """h[t] = low bits of (R h[t - 1] + x[t - 1]), by dot products where the machine has them for these bytes."""
+    native = find_target("native")
+    kind = "uint8" if "avx512vnni" in native.features else "int8"
+    steps, batch, hidden = 3, 3, 64
+    x, r = te.placeholder((steps, batch, hidden), "int32", name="X"), te.placeholder((hidden, hidden), "int8", name="R")
+    state = te.placeholder((steps + 1, batch, hidden), kind, name="state")
+    first = te.compute((1, batch, hidden), lambda t, b, j: te.const(1, kind), name="first")
+    k = te.reduce_axis(hidden, "k")
+
+    def element(t: Any, b: Any, j: Any) -> Any:
+        return te.sum(state[t - 1, b, k.var].astype("int32") * r[j, k.var].astype("int32"), axis=k)
+
+    product = te.compute((steps + 1, batch, hidden), element, name="product")
+    following = te.compute(
+        (steps + 1, batch, hidden),
+        lambda t, b, j: ((product[t, b, j] + x[t - 1, b, j]) & te.const(127, "int32")).astype(kind),
+        name="following",
+    )
+    h = te.scan(first, following, state, name="h")
+    s = te.create_schedule(h.op)
+    default_schedule(s, native, [r])
+    assert ("_dot_" in repr(s.func)) == bool({"avx512vnni", "dotprod"} & native.features)
+    lifted = lift_packing(with_arguments(s.func, [x, r, *[b for b in s.func.buffers if b not in (x, r)]]), [r])
+    function = weft.build(lifted.func)
+    inputs = RANDOM.integers(-9, 9, (steps, batch, hidden)).astype(np.int32)
+    weights = RANDOM.integers(-128, 128, (hidden, hidden)).astype(np.int8)
+    want = np.ones((steps + 1, batch, hidden), kind)
+    for t in range(steps):
+        want[t + 1] = (want[t].astype(np.int32) @ weights.T.astype(np.int32) + inputs[t]) & 127
+    made = np.zeros_like(want)
+    given = [inputs, weights, made]
+    function(*[given[p] if isinstance(p, int) else p.apply(given[p.source]) for p in lifted.parameters], threads=2)
+    np.testing.assert_array_equal(made, want)

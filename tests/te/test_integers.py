@@ -162,3 +162,39 @@ def test_one_bit_dot_product():
     random = np.random.default_rng(0)
     a, b = random.integers(0, 2, (3, 32)), random.integers(0, 2, (5, 32))
     check(C, {A: a, B: b}, (a @ b.T).astype("int32"))
+
+
+@pytest.mark.parametrize(
+    "source, to", [("uint8", "int8"), ("uint16", "int16"), ("uint32", "int32"), ("uint64", "int64")]
+)
+def test_an_unsigned_number_read_as_a_signed_one_may_be_negative(source, to):
+    A = te.placeholder((40,), source, name="A")
+    a = sample(source)
+    outputs = [
+        te.compute((40,), lambda i: A[i].astype(to) // 7, name="quotient"),
+        te.compute((40,), lambda i: A[i].astype(to) % 7, name="rest"),
+        te.compute((40,), lambda i: te.truncdiv(A[i].astype(to), te.const(8, to)), name="towards_zero"),
+    ]
+    signed = a.view(to)
+    check(outputs, {A: a}, [signed // 7, signed % 7, truncated(signed, np.full_like(signed, 8))[0]])
+
+
+def test_index_arithmetic_on_data_wraps_as_any_other():
+    """int64 is the type of indices, which never overflow; numbers that were read may."""
+    A, B = te.placeholder((40,), "int64", name="A"), te.placeholder((40,), "uint8", name="B")
+    a, b = sample("int64"), sample("uint8")
+    makes = [
+        lambda x, y: (x * 16) // 16, lambda x, y: (x * 3) % 3, lambda x, y: (x + x) // 2,
+        lambda x, y: (y * 2**60) // 2**60, lambda x, y: (x + 5 < 8), lambda x, y: x * 4 < 64,
+    ]  # fmt: skip
+    outputs = [
+        te.compute((40,), lambda i, f=f: f(A[i], B[i].astype("int64")), name=f"C{n}") for n, f in enumerate(makes)
+    ]
+    outputs += [
+        te.compute((40,), lambda i: te.truncmod(te.maximum(A[i], 0) + 5, 16), name="D"),
+        te.compute((40,), lambda i: te.maximum(-te.minimum(A[i], 0), 0), name="E"),
+    ]
+    with np.errstate(all="ignore"):
+        wanted = [f(a, b.astype("int64")) for f in makes]
+        wanted += [truncated(np.maximum(a, 0) + 5, np.full_like(a, 16))[1], np.maximum(-np.minimum(a, 0), 0)]
+    check(outputs, {A: a, B: b}, wanted)

@@ -17,17 +17,18 @@ from pathlib import Path
 import numpy as np
 
 from weft.cli.screen import Screen, seconds
-from weft.core.errors import WeftError
+from weft.core.errors import TargetError, WeftError
 from weft.core.install import DISTRIBUTION, FOLDER, MEND, clashes, hint
 from weft.core.knobs import knobs, unknown_variables
 from weft.core.version import VERSION
 from weft.executor import cache
 from weft.runtime.cache_folder import cache_problem
 from weft.runtime.threads import available_cores
-from weft.targets.registry import find_target, local_devices
+from weft.targets.registry import find_target, local_devices, look_again
 
 EXTRAS = {
     "onnx": ("onnx", "reading ONNX models"),
+    "torch": ("torch", "compiling PyTorch models"),
     "cuda": ("nvidia-cuda-nvrtc", "compiling for GPUs of NVIDIA"),
     "opencl": ("pyopencl", "OpenCL devices"),
     "link": ("ziglang", "linking shared libraries without a C compiler"),
@@ -48,10 +49,15 @@ class Finding:
 def add(parser: argparse.ArgumentParser) -> None:
     """The options."""
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
+    text = "measure what a core of this machine does in a cycle (seconds), and choose schedules by that from now on"
+    parser.add_argument("--calibrate", action="store_true", help=text)
 
 
 def run(given: argparse.Namespace, screen: Screen) -> int:
     """The command; 1 where something is bad."""
+    if given.calibrate:
+        with screen.working("measuring a core"):
+            _calibrate(screen)
     with screen.working("looking around"):
         found = [finding for check in CHECKS for finding in guarded(check)]
     bad = [one for one in found if one.state == "bad"]
@@ -63,6 +69,17 @@ def run(given: argparse.Namespace, screen: Screen) -> int:
     screen.line()
     screen.line("something is wrong: see the lines with ✗" if bad else "Weft is ready; – marks what it can do without")
     return 1 if bad else 0
+
+
+def _calibrate(screen: Screen) -> None:
+    target = find_target("native")
+    if target.spec.calibrate is None:
+        raise TargetError(f"the target {target.name} has no facts that could be measured")
+    found = target.spec.calibrate(target)
+    look_again()
+    if not screen.as_json:
+        screen.table(["of one core", "measured"], [[name.replace("_", " "), f"{n:g}"] for name, n in found.items()])
+        screen.line()
 
 
 def guarded(check: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
@@ -182,6 +199,17 @@ def _extras() -> Iterator[Finding]:
             yield Finding(name, "missing", f"{package} is not installed: {purpose}", mend)
 
 
+def _torch_compile() -> Iterator[Finding]:
+    if version("torch") is None:
+        return
+    found = [one for one in metadata.entry_points(group="torch_dynamo_backends") if one.name == "weft"]
+    if found:
+        yield Finding("torch.compile", "ok", f'backend="weft" ({found[0].value})')
+    else:
+        detail = 'this installation does not tell PyTorch of backend="weft"'
+        yield Finding("torch.compile", "missing", detail, f"{hint('torch')}, or import weft.torch_backend")
+
+
 def _devices() -> Iterator[Finding]:
     found = local_devices()
     for device in found:
@@ -191,7 +219,20 @@ def _devices() -> Iterator[Finding]:
         yield Finding("devices", "missing", "none besides the processor", mend)
 
 
-CHECKS = (_python, _weft, _packages, _processor, _cores, _settings, _cache, _self_test, _linker, _extras, _devices)
+CHECKS = (
+    _python,
+    _weft,
+    _packages,
+    _processor,
+    _cores,
+    _settings,
+    _cache,
+    _self_test,
+    _linker,
+    _extras,
+    _torch_compile,
+    _devices,
+)
 
 
 def version(package: str) -> str | None:

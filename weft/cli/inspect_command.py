@@ -15,7 +15,9 @@ and for a device, instead of the last two, what its target can show:
     cuda, ptx, sass     CUDA C, NVIDIA's assembly language, machine code (by NVIDIA's tools, where they are)
     opencl              OpenCL C
 
-Without --kernel the stages of kernels are printed for all of them. A kernel is named by its number or part of its name.
+--hash prints what the graph is known by after its passes: models of one hash get the same kernels, whatever their
+weights and whichever door they came in by. Without --kernel the stages of kernels are printed for all of them. A kernel
+is named by its number or part of its name.
 """
 
 from __future__ import annotations
@@ -34,8 +36,10 @@ from weft.core.html import printable
 from weft.executor import Module
 from weft.executor.kernels import plan_schedule
 from weft.executor.module import bind_shapes
+from weft.executor.passes import optimize
 from weft.executor.program import build_program
 from weft.graph.ir import Graph
+from weft.graph.structural import structure_key
 from weft.schedule.schedule import Schedule
 from weft.targets.base import Target
 from weft.targets.registry import known_stages
@@ -50,6 +54,9 @@ def add(parser: argparse.ArgumentParser) -> None:
     add_inputs(parser)
     parser.add_argument(
         "--stage", choices=["graph", "fused", *STAGES, *known_stages()], default="graph", help="what to show"
+    )
+    parser.add_argument(
+        "--hash", action="store_true", help="what the graph is known by after its passes, whatever its weights"
     )
     parser.add_argument("--kernel", help="one kernel, by its number or a part of its name")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
@@ -76,8 +83,13 @@ def run(given: argparse.Namespace, screen: Screen) -> int:
     if given.stage == "graph":
         why = "the stage graph is the model before any of that matters"
         refuse(given, "target precision exact input seed kernel", why)
+        if given.hash:
+            key = structure_key(optimize(_graph(given, screen), {}, {}))
+            screen.figures({"hash": key}) if screen.as_json else screen.line(key)
+            return 0
         _show_text(repr(_graph(given, screen)), "graph", "text", screen)
         return 0
+    refuse(given, "hash", "the hash is that of the stage graph")
     if given.stage == "fused":
         refuse(given, "kernel", "the stage fused shows which kernels there are: all of them")
     module = _compiled(given, screen)

@@ -1,6 +1,6 @@
 """What a command line names: a model, the sizes of its inputs, and the arrays to feed it.
 
-    MODEL       model.onnx, model.weft, or the name of a built-in model (resnet18, bert_base, …)
+    MODEL       model.onnx, model.pt2, model.weft, or the name of a built-in model (resnet18, bert_base, …)
     --size      N=4                            the value of a named size
     --shape     x=1,3,224,224                  the whole shape of an input
     --input     x=random | x=zeros | x=file.npy | x=16000 | x=[1,2,3]
@@ -23,8 +23,12 @@ from weft.cli.given import UsageError, refuse
 from weft.cli.screen import Screen
 from weft.executor import Module, compile, load
 from weft.executor.inputs import random_array
+from weft.executor.module import of_type
 from weft.graph.ir import Array, Graph, TensorType, Value
 from weft.models import make, names
+
+LARGEST = 1 << 40
+"""No size is larger."""
 
 PRECISIONS = {"fp32": 2.0**-23, "bf16": 2.0**-7, "fp16": 2.0**-10, "tf32": 2.0**-10}
 """What --precision takes, and how far apart two numbers beside 1 are in that type."""
@@ -35,7 +39,7 @@ PRECISIONS = {"fp32": 2.0**-23, "bf16": 2.0**-7, "fp16": 2.0**-10, "tf32": 2.0**
 
 def add_model(parser: argparse.ArgumentParser) -> None:
     """The model, and the options that say how large its inputs are."""
-    parser.add_argument("model", help="an .onnx or .weft file, or a built-in model: " + ", ".join(names()))
+    parser.add_argument("model", help="an .onnx, .pt2 or .weft file, or a built-in model: " + ", ".join(names()))
     parser.add_argument("--size", action="append", default=[], metavar="NAME=N", help="the value of a named size")
     parser.add_argument("--shape", action="append", default=[], metavar="INPUT=N,…", help="the shape of an input")
     parser.add_argument("--batch", type=count, help="the batch of a built-in model (default 1)")
@@ -59,12 +63,19 @@ def add_inputs(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=WHAT",
         help="random, zeros, a .npy file, or numbers such as 16000 or [1,2]; inputs left out are random",
     )
-    parser.add_argument("--seed", type=int, help="of the random inputs (default 0)")
+    parser.add_argument("--seed", type=natural, help="of the random inputs (default 0)")
+
+
+def natural(text: str) -> int:
+    """A number from 0 up, for argparse."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 0 up")
+    return int(text)
 
 
 def count(text: str) -> int:
     """A number from 1 up, for argparse."""
-    if not text.isdigit() or int(text) < 1:
+    if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 up")
     return int(text)
 
@@ -136,9 +147,13 @@ def open_graph(given: argparse.Namespace, screen: Screen) -> Graph:
         return make(given.model, given.batch or 1)
     if kind == "weft":
         raise UsageError(f"{given.model} is compiled already: this command takes an .onnx file or a built-in model")
-    from weft.frontends.onnx import load as load_onnx
-
     with screen.working(f"reading {Path(given.model).name}"):
+        if given.model.endswith(".pt2"):
+            from weft.frontends.torch import load as load_torch
+
+            return load_torch(given.model).graph
+        from weft.frontends.onnx import load as load_onnx
+
         return load_onnx(Path(given.model))
 
 
@@ -229,8 +244,8 @@ def _shape(
 
 def _numbers(text: str, option: str) -> tuple[int, ...]:
     parts = [part.strip() for part in text.split(",") if part.strip()]
-    if not all(part.isdigit() for part in parts):
-        raise UsageError(f"{option} takes whole numbers with commas between, not {text!r}")
+    if not all(part.isdecimal() and int(part) <= LARGEST for part in parts):
+        raise UsageError(f"{option} takes whole numbers that memory can hold, with commas between, not {text!r}")
     return tuple(map(int, parts))
 
 
@@ -276,15 +291,16 @@ def make_feeds(inputs: Sequence[Value], given: argparse.Namespace, screen: Scree
 
 def _read(text: str, value: Value) -> Array:
     """An input from a .npy file, or from the numbers that stand in the command line themselves."""
-    kind = value.type.numpy if isinstance(value.type, TensorType) else None
     if text.endswith(".npy"):
         try:
             return np.asarray(np.load(text, allow_pickle=False))
         except (OSError, ValueError) as problem:
             raise UsageError(f"--input {value.name}: {text} cannot be read as a .npy file ({problem})") from None
     try:
-        return np.asarray(json.loads(text), kind)
+        given = json.loads(text)
+        found = np.asarray(given)
     except (ValueError, TypeError):
         raise UsageError(
             f"--input {value.name}: {text!r} is neither random, zeros, a .npy file, nor numbers such as 16000 or [1,2]"
         ) from None
+    return of_type(found, given, value.type, value.name) if isinstance(value.type, TensorType) else found

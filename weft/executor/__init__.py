@@ -30,8 +30,8 @@ from weft.core.errors import ArgumentError
 from weft.core.knobs import knobs
 from weft.executor.files import compile_file
 from weft.executor.keys import Key
+from weft.executor.kinds import kind_of
 from weft.executor.module import HostWarning, Module, compile_graph
-from weft.graph.ir import Graph
 from weft.plan.overrides import overriding
 from weft.schedule.trace import Trace
 from weft.targets.base import Target
@@ -41,39 +41,46 @@ __all__ = ["HostWarning", "Module", "compile", "load"]
 
 def compile(
     model: Any,
+    *inputs: Any,
     target: str | Target = "auto",
     shapes: Mapping[str, Sequence[int]] | None = None,
     precision: str | None = None,
     threads: int | None = None,
     exact: bool | None = None,
     schedules: Mapping[str, Trace] | None = None,
+    dynamic_shapes: Any = None,
 ) -> Module:
     """A model as a module to call.
 
-    `model` is a Graph, or an ONNX model: a path, its bytes, or a ModelProto. `shapes` binds symbolic sizes of inputs
-    now, {"image": (1, 3, 224, 224)}; those left open are bound when the module is first called. `threads` is the
-    default of its calls. `exact` turns off what rounds otherwise than plain float32 sums do (docs/precision.md);
-    without it the knob of that name decides. `schedules` are steps for kernels, by the name of a node that each
-    computes, instead of those that Weft chooses (docs/schedules.md).
+    `model` is a Graph; an ONNX model (a path, its bytes, a ModelProto, an ONNXProgram); or one of PyTorch's: a module
+    followed by example inputs (a tuple, or a dict by name), with `dynamic_shapes` as torch.export takes them; an
+    ExportedProgram; the path of a .pt2 file (docs/pytorch.md).
+
+    `shapes` binds symbolic sizes of inputs now, {"image": (1, 3, 224, 224)}; those left open are bound when the module
+    is first called. `threads` is the default of its calls. `exact` turns off what rounds otherwise than plain float32
+    sums do (docs/precision.md); without it the knob of that name decides. `schedules` are steps for kernels, by the
+    name of a node that each computes, instead of those that Weft chooses (docs/schedules.md).
 
         m = weft.compile("model.onnx")
         y = m(x)
     """
+    given: dict[str, Any] = {"target": target, "shapes": shapes, "precision": precision, "threads": threads}
+    more: dict[str, Any] = {"schedules": schedules, "dynamic_shapes": dynamic_shapes}
+    if inputs and isinstance(inputs[0], (str, Target)):  # weft.compile(model, "cuda", shapes, …)
+        placed = dict(zip([*given, "exact", "schedules"], inputs))
+        return compile(model, **{**given, **more, "exact": exact, **placed})
     if exact is not None:
         with knobs.override(exact=exact):
-            return compile(model, target, shapes, precision, threads, None, schedules)
+            return compile(model, *inputs, **given, **more)
     if schedules:
         wrong = [name for name, trace in schedules.items() if not isinstance(trace, Trace)]
         if wrong:
-            given = _a(schedules[wrong[0]])
-            raise ArgumentError(f"the schedule of {wrong[0]!r} is a Trace (see docs/schedules.md), not {given}")
+            said = _a(schedules[wrong[0]])
+            raise ArgumentError(f"the schedule of {wrong[0]!r} is a Trace (see docs/schedules.md), not {said}")
         with overriding(schedules):
-            return compile(model, target, shapes, precision, threads)
+            return compile(model, *inputs, **given, dynamic_shapes=dynamic_shapes)
     import weft.ops  # noqa: F401  (fills the table of operators)
 
-    hint = _what_to_do(model)
-    if hint:
-        raise ArgumentError(f"weft.compile takes an ONNX model or a weft Graph, not {_a(model)}: {hint}")
     if shapes is not None and not isinstance(shapes, Mapping):
         raise ArgumentError(
             f"shapes are given by the names of inputs, {{'image': (1, 3, 224, 224)}}, not as {shapes!r}"
@@ -81,29 +88,20 @@ def compile(
     for name, shape in (shapes or {}).items():
         if isinstance(shape, str) or not hasattr(shape, "__iter__"):
             raise ArgumentError(f"the shape of input {name!r} is a tuple of sizes, not {shape!r}")
-    if not isinstance(model, Graph):
+    kind = kind_of(model)
+    if kind == "torch":
+        from weft.executor.structured import compile_torch
+
+        return compile_torch(model, inputs, dynamic_shapes, **given)
+    if inputs or dynamic_shapes is not None:
+        raise ArgumentError(f"example inputs go with a PyTorch module, not with {_a(model)}")
+    if kind == "onnx":
         from weft.frontends.onnx import load as load_onnx
 
         if isinstance(model, (str, os.PathLike)):
             return compile_file(model, load_onnx, target, shapes, precision, threads)
-        model = load_onnx(model)
+        model = load_onnx(getattr(model, "model_proto", model))
     return compile_graph(model, target, shapes, precision, threads)
-
-
-def _what_to_do(model: Any) -> str:
-    """What somebody wants who gives this for a model; nothing where it may be one."""
-    kinds = {f"{kind.__module__.split('.')[0]}.{kind.__name__}" for kind in type(model).__mro__}
-    if "torch.Module" in kinds:
-        return (
-            'write it as ONNX first, torch.onnx.export(model, (x,), "model.onnx", dynamo=True), and compile that file'
-        )
-    if isinstance(model, Module):
-        return "it is compiled already, and can be called"
-    if {"weft.Schedule", "weft.Func", "weft.Tensor"} & kinds:
-        return "weft.build(schedule, [A, B, C]) compiles tensor programs"
-    if isinstance(model, (str, os.PathLike)) and str(model).endswith(".weft") and zipfile.is_zipfile(model):
-        return "weft.load(path) reads it"
-    return ""
 
 
 def _a(model: Any) -> str:

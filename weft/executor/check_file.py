@@ -88,6 +88,7 @@ _MANIFEST = {
     "target": {"name": str, "triple": str, "cpu": str},
     "features": [str],
     "precision": Either(None, str),
+    "settings": {str: bool},
     "outputs": [(str, str)],
     "static": bool,
     "graph": _GRAPH,

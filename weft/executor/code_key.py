@@ -1,19 +1,23 @@
 """What Python code does, as a hash: operators and targets that users registered decide how a model is compiled, too.
 
-In: functions. Out: a hash that changes when they do: of their bytecode and constants, defaults, what their closures
-hold, the globals that they name, and so on through all of these, arrays by their bytes. Weft's own code and installed
-packages stand for themselves by version (the cache's key has Weft's whole source). What cannot be looked into, such as
-a lock or an open file, is an `Opaque` error: what depends on it is not kept on disk.
-What code reads from elsewhere when it runs, such as files, is not seen.
+In: functions. Out: a hash that changes when they do: of their bytecode and constants, defaults, attributes, what their
+closures hold, the globals that they name, the modules that they import, and so on through all of these, arrays by their
+bytes. Of a module those names count that any of this code speaks of, in texts too (`getattr(m, "scale")`). Weft's own
+code and installed packages stand for themselves by version (the cache's key has Weft's whole source). What cannot be
+looked into, such as a lock, an open file or a module that is yet to be imported, is an `Opaque` error: what depends on
+it is not kept on disk. What code reads from elsewhere when it runs, such as files, is not seen.
 """
 
 from __future__ import annotations
 
+import builtins
+import dis
 import functools
 import hashlib
+import importlib.util
 import sys
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -21,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from weft.core.errors import WeftError
-from weft.graph.opspec import OpSpec, operators
+from weft.graph.opspec import OpSpec, is_of_users, operators
 from weft.runtime.fingerprint import fingerprint
 from weft.targets.base import TargetSpec
 
@@ -32,13 +36,17 @@ class Opaque(WeftError):
 
 def operators_key() -> str:
     """A hash of every operator whose code is not Weft's own; `Opaque` where one cannot be described."""
-    writer = _Writer()
-    for (domain, name), spec in sorted(operators().items()):
-        if not _is_own(spec):
-            writer.put("operator", domain, name)
+    users = [spec for _, spec in sorted(operators().items()) if not _is_own(spec)]
+    names: frozenset[str] = frozenset()
+    while True:  # what is found in modules by a name may speak of further names
+        writer = _Writer(names)
+        for spec in users:
+            writer.put("operator", spec.domain, spec.name)
             for part in OpSpec.__slots__:
-                writer.value(getattr(spec, part), f"the operator {name}")
-    return writer.digest.hexdigest()
+                writer.value(getattr(spec, part), f"the operator {spec.name}")
+        if writer.spoken <= names:
+            return writer.digest.hexdigest()
+        names |= writer.spoken
 
 
 def target_key(spec: TargetSpec) -> str:
@@ -64,7 +72,7 @@ def target_key(spec: TargetSpec) -> str:
 
 def _is_own(spec: OpSpec) -> bool:
     """Whether an operator is made of Weft's code alone, to the last cell of a closure."""
-    return all(_is_weft(getattr(spec, part), 0) for part in OpSpec.__slots__)
+    return not is_of_users(spec) and all(_is_weft(getattr(spec, part), 0) for part in OpSpec.__slots__)
 
 
 def _is_weft(value: Any, depth: int) -> bool:
@@ -77,6 +85,8 @@ def _is_weft(value: Any, depth: int) -> bool:
         inside = [*value, *value.values()]
     elif isinstance(value, types.FunctionType):
         inside = [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values(), *_cells(value)]
+    elif isinstance(value, (types.MethodType, types.BuiltinFunctionType)):
+        inside = [getattr(value, "__func__", None), value.__self__]
     elif not isinstance(value, (type, types.ModuleType)):
         inside = getattr(value, "__dict__", {}).values()
     named = value if isinstance(value, (types.FunctionType, types.BuiltinFunctionType, type)) else type(value)
@@ -107,7 +117,8 @@ def _version(package: str) -> str | None:
     if package in ("weft", "builtins") or package in sys.stdlib_module_names and package != "__main__":
         return sys.version
     module = sys.modules.get(package)
-    place = Path(getattr(module, "__file__", None) or "")
+    spec = importlib.util.find_spec(package) if module is None else None
+    place = Path((getattr(module, "__file__", None) if spec is None else spec.origin) or "")
     if not {"site-packages", "dist-packages"} & set(place.parts):
         return None
     try:
@@ -117,9 +128,14 @@ def _version(package: str) -> str | None:
 
 
 class _Writer:
-    """Puts values into a hash; one that was seen before is put as its number, so circles end."""
+    """Puts values into a hash; one that was seen before is put as its number, so circles end.
 
-    def __init__(self) -> None:
+    `names` are those that are looked up in modules, `spoken` those that the code speaks of.
+    """
+
+    def __init__(self, names: frozenset[str]) -> None:
+        self.names = names
+        self.spoken: set[str] = set()
         self.digest = hashlib.sha256()
         self.seen: dict[int, int] = {}
         self.alive: list[Any] = []
@@ -130,20 +146,20 @@ class _Writer:
             data = str(text).encode("utf-8", "surrogatepass")
             self.digest.update(b"%d:%s" % (len(data), data))
 
-    def value(self, value: Any, where: str, names: Iterable[str] = ()) -> None:
-        """Adds a value; `names` are those that the code which holds a module looks up."""
+    def value(self, value: Any, where: str) -> None:
+        """Adds a value."""
         kind = type(value)
         self.put(kind.__module__, kind.__qualname__)
         if kind in _PLAIN:
             self.put(repr(value))
             return
-        if id(value) in self.seen and not isinstance(value, types.ModuleType):
+        if id(value) in self.seen:
             self.put("again", self.seen[id(value)])
             return
         self.seen[id(value)] = len(self.seen)
         self.alive.append(value)
         if isinstance(value, types.ModuleType):
-            self.module(value, where, names)
+            self.module(value, where)
         elif isinstance(value, types.CodeType):
             self.code(value, where)
         elif isinstance(value, types.FunctionType):
@@ -155,14 +171,16 @@ class _Writer:
         elif kind is dict:
             self.all([one for pair in value.items() for one in pair], where)
         elif kind in (set, frozenset):
-            self.put(*sorted(map(repr, value)))
-        elif isinstance(value, np.ndarray) and value.dtype != object:
+            self.all(sorted(value, key=lambda one: (type(one).__qualname__, repr(one))), where)
+        elif kind in (np.ndarray, np.memmap) and value.dtype != object:
             self.put(value.dtype, value.shape, fingerprint(value).hex())
         elif isinstance(value, (staticmethod, classmethod)):
             self.value(value.__func__, where)
         elif isinstance(value, property):
             self.all([value.fget, value.fset], where)
-        elif hasattr(value, "__wrapped__"):
+        elif isinstance(value, functools.cached_property):
+            self.value(value.func, where)
+        elif isinstance(value, functools._lru_cache_wrapper):
             self.value(value.__wrapped__, where)
         else:
             self.other(value, where)
@@ -181,14 +199,17 @@ class _Writer:
             self.put(module, name, version)
         return version is not None
 
-    def module(self, value: types.ModuleType, where: str, names: Iterable[str]) -> None:
+    def module(self, value: types.ModuleType, where: str) -> None:
         """A module by the names that may be looked up in it."""
         self.put(value.__name__)
         if not self.is_known(value.__name__, ""):
-            for name in sorted(set(names)):
-                if name in vars(value):
-                    self.put(name)
-                    self.value(vars(value)[name], f"{where}, {value.__name__}.{name}", names)
+            self.look_up(self.names, vars(value), f"{where}, {value.__name__}.")
+
+    def look_up(self, names: Iterable[str], scope: Mapping[str, Any], where: str) -> None:
+        """What names stand for in a scope."""
+        for name in sorted(set(names) & scope.keys()):
+            self.put(name)
+            self.value(scope[name], where + name)
 
     def code(self, code: types.CodeType, where: str) -> None:
         """Bytecode with its constants and names; where its lines stand is no matter."""
@@ -202,16 +223,21 @@ class _Writer:
         if not self.is_known(value.__module__, value.__qualname__):
             self.value(value.__code__, where)
             names = set(_names(value.__code__))
-            for name in sorted(names & value.__globals__.keys()):
-                self.put(name)
-                self.value(value.__globals__[name], f"{where}, {name}", names)
-        self.all([value.__defaults__, value.__kwdefaults__, *_cells(value)], where)
+            self.spoken |= names
+            self.look_up(names, value.__globals__, f"{where}, ")
+            self.look_up(names - value.__globals__.keys(), vars(builtins), f"{where}, ")
+            for name in _imports(value.__code__, value.__globals__.get("__package__") or ""):
+                if name in sys.modules:
+                    self.value(sys.modules[name], where)
+                elif not self.is_known(name, ""):
+                    raise Opaque(f"{where}: {name} is imported when it runs")
+        self.all([value.__defaults__, value.__kwdefaults__, vars(value), *_cells(value)], where)
 
     def type(self, value: type, where: str) -> None:
         """A class: its bases and everything that stands in it."""
         if self.is_known(value.__module__, value.__qualname__):
             return
-        self.all(value.__bases__, where)
+        self.all([type(value), *value.__bases__], where)
         for name, one in sorted(vars(value).items()):
             if name not in _OF_CLASSES and not isinstance(
                 one, (types.GetSetDescriptorType, types.MemberDescriptorType)
@@ -221,26 +247,53 @@ class _Writer:
 
     def other(self, value: Any, where: str) -> None:
         """An object as pickle would take it apart; a function written in C by its name."""
-        if isinstance(value, (types.BuiltinFunctionType, np.ufunc)) or type(value).__module__ == "builtins":
-            owner = getattr(value, "__module__", None) or type(getattr(value, "__self__", None)).__module__
-            if self.is_known(owner if owner != "NoneType" else "builtins", getattr(value, "__qualname__", repr(value))):
-                return
         try:
             parts = value.__reduce_ex__(4)
         except Exception as error:  # noqa: BLE001 — code of whoever wrote the object
+            if isinstance(value, _DESCRIPTORS) and self.is_known("builtins", repr(value)):
+                return
             raise Opaque(f"{where}: {value!r} cannot be described: {error}") from None
         if isinstance(parts, str):
+            owner = getattr(value, "__module__", None) or _where(value, parts)
+            if vars(sys.modules.get(owner, types)).get(parts) is value and self.is_known(owner, parts):
+                return
             raise Opaque(f"{where}: {value!r} is known by its name only")
         self.all((list(one) if isinstance(one, Iterator) else one for one in parts), where)
+        if _version(_package(type(value).__module__)) is None:  # how it is pickled may leave something out
+            slots = [name for one in type(value).__mro__ for name in vars(one).get("__slots__", ())]
+            self.all([getattr(value, "__dict__", None), *(getattr(value, name, None) for name in slots)], where)
+
+
+def _where(value: Any, name: str) -> str:
+    """The installed module that has an object by its name; "" where none has."""
+    found = (one for one, module in [*sys.modules.items()] if getattr(module, "__dict__", {}).get(name) is value)
+    return next((one for one in found if _version(_package(one)) is not None), "")
 
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, type(...), type(NotImplemented))
+_DESCRIPTORS = (types.WrapperDescriptorType, types.MethodDescriptorType, types.ClassMethodDescriptorType)
 _OF_CLASSES = ("__dict__", "__weakref__", "__doc__", "__module__", "__firstlineno__", "__static_attributes__")
 
 
 def _names(code: types.CodeType) -> Iterator[str]:
-    """The names that code looks up, that of its inner functions too."""
+    """The names that code looks up or has as texts, that of its inner functions too."""
     yield from code.co_names
     for one in code.co_consts:
         if isinstance(one, types.CodeType):
             yield from _names(one)
+        elif isinstance(one, str) and one.isidentifier():
+            yield one
+
+
+def _imports(code: types.CodeType, package: str) -> Iterator[str]:
+    """The modules that code imports when it runs."""
+    steps = [step for step in dis.get_instructions(code) if step.opname != "EXTENDED_ARG"]
+    for level, names, step in zip(steps, steps[1:], steps[2:]):
+        if step.opname == "IMPORT_NAME":
+            name = importlib.util.resolve_name("." * level.argval + step.argval, package) if package else step.argval
+            yield name
+            inner = {one: f"{name}.{one}" for one in names.argval or ()}
+            yield from (inner[n] for n in inner if inner[n] in sys.modules or not hasattr(sys.modules.get(name), n))
+    for one in code.co_consts:
+        if isinstance(one, types.CodeType):
+            yield from _imports(one, package)

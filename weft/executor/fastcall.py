@@ -37,6 +37,8 @@ from weft.graph.ir import TensorType
 from weft.runtime.arguments import ADDRESS_SOURCE, ArrayHead
 
 Fast = Callable[[Sequence[Any], int, "Sequence[Any] | None"], "list[Any] | None"]
+MOST_ADDED = 16
+"""Python compiles a + b + c + … by calling itself, and gives up after some thousand."""
 ENTRY = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_char_p, ctypes.c_int64)
 
 
@@ -117,6 +119,8 @@ def _packed(
         else:
             scope[name] = struct.Struct(f"<{len(stretch)}q").pack
             pieces.append(f"{name}({', '.join(address(kind, number) for kind, number in stretch)})")
+    if len(pieces) > MOST_ADDED:
+        return f"b''.join(({', '.join(pieces)}))"
     return " + ".join(pieces) or "b''"
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 import operator
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -69,7 +70,23 @@ def overwritable(func: Func) -> list[tuple[int, int]]:
         for at, given in params
         if output in written and given not in written and _alike(given, output)
     ]
-    return [(at, to) for at, to in pairs if _may(func, nests, func.params[at], func.params[to])]
+    if not pairs:
+        return []
+    anywhere = Counter(e.buffer for e in walk_exprs(func.body) if isinstance(e, (Load, Address)))
+    values = [_accesses(block) for block, _ in nests]
+    return [(at, to) for at, to in pairs if _may(nests, values, anywhere, func.params[at], func.params[to])]
+
+
+Accesses = dict[Param, list[Expr]]
+
+
+def _accesses(block: Block) -> Accesses:
+    """The accesses in the value that a block stores, by their buffers."""
+    found: Accesses = {}
+    for e in walk(block.body.value) if isinstance(block.body, Store) else ():
+        if isinstance(e, (Load, Address)):
+            found.setdefault(e.buffer, []).append(e)
+    return found
 
 
 def _nests(stmt: Stmt, loops: tuple[For, ...]) -> Iterator[Nest]:
@@ -87,17 +104,19 @@ def _alike(a: Buffer, b: Buffer) -> bool:
     return plain and sizes[0] == sizes[1] and a.dtype.bits == b.dtype.bits and not a.dtype.is_packed
 
 
-def _may(func: Func, nests: Sequence[Nest], given: Param, output: Param) -> bool:
-    touching = [nest for nest in nests if any(region.buffer is given for region in nest[0].reads)]
+def _may(
+    nests: Sequence[Nest], values: Sequence[Accesses], anywhere: Mapping[Any, int], given: Param, output: Param
+) -> bool:
+    """`values` are the accesses in what each nest stores; `anywhere` counts all accesses of a buffer."""
+    touching = [at for at, (block, _) in enumerate(nests) if any(region.buffer is given for region in block.reads)]
     if len(touching) != 1:
         return False
-    block, loops = touching[0]
+    block, loops = nests[touching[0]]
     store = block.body
     if not isinstance(store, Store) or store.buffer is not output or block.init is not None:
         return False
-    in_value = [e for e in walk(store.value) if isinstance(e, (Load, Address)) and e.buffer is given]
-    anywhere = [e for e in walk_exprs(func.body) if isinstance(e, (Load, Address)) and e.buffer is given]
-    if not in_value or len(in_value) != len(anywhere):
+    in_value = values[touching[0]].get(given, [])
+    if not in_value or len(in_value) != anywhere[given]:
         return False
     if not all(isinstance(e, Load) and _same_indices(e.indices, store.indices, block) for e in in_value):
         return False

@@ -316,6 +316,9 @@ def _as_array(given: Any, value: Value) -> Any:
     kind = value.type
     if not isinstance(kind, TensorType):
         return given
+    is_own = type(given) is np.ndarray and given.dtype == kind.numpy and kind.dtype != "string"
+    if is_own and given.shape == kind.shape and given.flags.carray:
+        return given  # as nearly every one is
     if given is None or isinstance(given, Mapping):
         raise ArgumentError(f"input {value.name!r} is {kind!r}; a {type(given).__name__} was given for it")
     source = given
@@ -332,7 +335,7 @@ def _as_array(given: Any, value: Value) -> Any:
         ) from None
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
-    array = _of_type(array, given, kind, value.name)
+    array = of_type(array, given, kind, value.name)
     if kind.shape is not None:
         fits = len(kind.shape) == array.ndim and all(
             not isinstance(d, int) or d == n for d, n in zip(kind.shape, array.shape)
@@ -346,7 +349,7 @@ def _as_array(given: Any, value: Value) -> Any:
     return array
 
 
-def _of_type(array: Any, given: Any, kind: TensorType, name: str) -> Any:
+def of_type(array: Any, given: Any, kind: TensorType, name: str) -> Any:
     """The array in the input's type: lists and Python's numbers are converted where they keep their values."""
     have = _name_of(array.dtype)
     if have == kind.dtype:
@@ -361,7 +364,7 @@ def _of_type(array: Any, given: Any, kind: TensorType, name: str) -> Any:
     if array.dtype.kind in numbers and kind.dtype != "string":
         with np.errstate(all="ignore"):
             made = array.astype(kind.numpy)
-            if rounds or np.array_equal(made.astype(array.dtype), array):
+            if rounds or np.array_equal(made.astype(object), array.astype(object)):  # Python compares to the last digit
                 return made
     raise ArgumentError(f"input {name!r} takes elements of {kind.dtype}; the {have} given cannot be kept in them")
 

@@ -8,6 +8,8 @@ from weft.core.knobs import knobs
 from weft.graph.ir import Array, Graph, Value
 from weft.graph.passes.algorithms import choose_algorithms
 from weft.graph.passes.attention import fuse_attention
+from weft.graph.passes.causal_blocks import cut_causal
+from weft.graph.passes.crop_windows import split_windows
 from weft.graph.passes.fill_kernels import fill_kernels
 from weft.graph.passes.fix_weights import fix_weights
 from weft.graph.passes.fold_strides import fold_strides
@@ -40,7 +42,10 @@ def for_target(graph: Graph, target: Target, precision: str | None = None) -> Gr
     proposed = target.spec.algorithms
     narrow = None if precision is None else NARROW[precision]
     if proposed.attention is not None and knobs.attention:
-        graph = fuse_attention(graph, proposed.attention(target), narrow)
+        propose = proposed.attention(target)
+        graph = fuse_attention(graph, propose, narrow)
+        if proposed.causal_block is not None and not knobs.exact:
+            graph = cut_causal(graph, proposed.causal_block, propose, narrow)
     if precision is not None:
         graph = lower_precision(graph, precision, narrow in target.narrow_products)
     graph = turn_products(fill_kernels(graph))
@@ -51,6 +56,8 @@ def for_target(graph: Graph, target: Target, precision: str | None = None) -> Gr
     if proposed.weights is not None and knobs.fixed_weights:
         graph = fix_weights(graph, proposed.weights(target))
     if any(node.op == "Conv" for node in graph.nodes):
+        if proposed.split_windows:
+            graph = split_windows(graph)
         weights = sum(array.nbytes for array in graph.constants.values())
         prices = proposed.channels(target, weights) if proposed.channels is not None and knobs.pad_channels else None
         if prices is not None:

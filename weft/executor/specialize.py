@@ -46,6 +46,7 @@ from weft.graph.opspec import has
 from weft.graph.passes.fuse import Group, fuse
 from weft.graph.passes.layout import choose_layouts
 from weft.plan import overrides
+from weft.runtime.compiling import compiling
 from weft.runtime.jit import JitModule, defined_names
 from weft.targets.base import Target
 
@@ -153,7 +154,7 @@ class Executor:
         self._found: OrderedDict[Any, Specialization] = OrderedDict()
         self._lock = threading.RLock()
         self._bound = deciding_inputs(graph)
-        self._settings = knobs.snapshot(without=cache.NO_MATTER)
+        self.settings = knobs.snapshot(without=cache.NO_MATTER)
         """The knobs when the model was given to be compiled: they hold for what is compiled at a later call too."""
         self._overrides = overrides.in_force()
 
@@ -242,7 +243,7 @@ class Executor:
 
     def form(self, shapes: Mapping[str, Sequence[int]], values: Mapping[str, Array]) -> Specialization:
         """The compiled form for these shapes and values of inputs: from the cache on disk, or made now."""
-        with knobs.override(**self._settings), overrides.overriding(self._overrides):
+        with knobs.override(**self.settings), overrides.overriding(self._overrides):
             return self._form(shapes, values)
 
     def _form(self, shapes: Mapping[str, Sequence[int]], values: Mapping[str, Array]) -> Specialization:
@@ -260,9 +261,10 @@ class Executor:
         return made
 
     def _rebuild(self, shapes: Mapping[str, Sequence[int]], values: Mapping[str, Array]) -> Specialization:
-        with knobs.override(**self._settings), overrides.overriding(self._overrides):
+        with knobs.override(**self.settings), overrides.overriding(self._overrides):
             return self._build(shapes, values)
 
+    @compiling()
     def _build(self, shapes: Mapping[str, Sequence[int]], values: Mapping[str, Array]) -> Specialization:
         graph = for_target(optimize(self.graph, shapes, values), self.target, self.precision)
         lowered = lower_graph(graph, self.target, self.rest)
@@ -277,7 +279,7 @@ class Executor:
             runner = Runner(lowered.program, engine, self._inner)
 
         def constants() -> dict[str, Array]:
-            with knobs.override(**self._settings):
+            with knobs.override(**self.settings):
                 again = for_target(optimize(self.graph, shapes, values), self.target, self.precision)
             return {value.name: array for value, array in again.constants.items()}
 
@@ -298,14 +300,14 @@ class Executor:
         """What runs a subgraph of a host node; `known` are the constants around it."""
         from weft.executor.bodies import Body
 
-        with knobs.override(**self._settings):
+        with knobs.override(**self.settings):
             return Body(graph, known, self.target, self.precision)
 
     def rest(self, graph: Graph) -> Any:
         """What runs the rest of a graph, once the shapes are known that it waits for."""
         if self._in_body:
             return self._inner(graph, {})
-        with knobs.override(**self._settings):
+        with knobs.override(**self.settings):
             return Executor(graph, self.target, self.precision)
 
 

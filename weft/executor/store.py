@@ -29,8 +29,10 @@ import numpy as np
 
 from weft.codegen.llvm import compile as llvm_compile
 from weft.core.errors import WeftError
+from weft.core.knobs import knobs
 from weft.core.version import VERSION
 from weft.executor.abi import FORMAT, abi_hash
+from weft.executor.cache import NO_MATTER
 from weft.executor.check_file import (
     ModuleFileError,
     ProgramCheck,
@@ -163,6 +165,7 @@ def _head(executor: Executor) -> dict[str, Any]:
         "target": {"name": executor.target.name, "triple": executor.target.triple, "cpu": executor.target.cpu},
         "features": sorted(executor.target.features),
         "precision": executor.precision,
+        "settings": executor.settings,
         "outputs": [[v.name, repr(v.type)] for v in executor.signature.outputs],
     }
 
@@ -418,6 +421,15 @@ def load_module(path: str | os.PathLike[str], threads: int | None = None, key: K
 
 
 def _load(file: _File, threads: int | None) -> Module:
+    """What is compiled later is compiled as the model was (and exactly, where this process asks for that)."""
+    settings = file.manifest["settings"]
+    if settings.keys() != knobs.snapshot(without=NO_MATTER).keys():
+        raise ModuleFileError(f"its settings are {', '.join(settings)}, which are not those of this Weft")
+    with knobs.override(**{**settings, "exact": settings["exact"] or knobs.exact}):
+        return _loaded(file, threads)
+
+
+def _loaded(file: _File, threads: int | None) -> Module:
     manifest = file.manifest
     target = _machine(manifest, file.path)
     graph = _static_graph(file) if manifest["static"] else file.graph(manifest["graph"])

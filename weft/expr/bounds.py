@@ -213,7 +213,7 @@ class Ranges:
 
     def _assume_nonneg(self, e: Expr, prover: Prover) -> None:
         """Records e >= 0: as the range of a variable where it is one, else as a fact."""
-        self._assume_poly(prover, prover.poly(e), e)
+        self._assume_poly(prover, prover.difference(e), e)
 
     def _assume_poly(self, prover: Prover, p: Poly, e: Expr | None) -> None:
         terms, constant = p
@@ -239,6 +239,12 @@ class Ranges:
                 if kind is Min:
                     self._assume_poly(prover, (left[0], left[1] + constant), None)
                     return self._assume_poly(prover, (right[0], right[1] + constant), None)
+            if parts is not None and value == -1 and parts[0] is Min:  # if it is not the one, it is the other
+                for one, (rest, offset) in (parts[1:], parts[:0:-1]):
+                    least = prover.interval_of(one)[0]
+                    if least is not None and least > constant:
+                        opposite = {term: -factor for term, factor in rest.items()}
+                        return self._assume_poly(prover, (opposite, constant - offset), None)
         fact = prover.build(p) if e is None else e
         if not prover.chooses(terms):  # choices inside facts cost more than they tell
             self.facts = (*self.facts, fact)

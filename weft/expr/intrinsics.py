@@ -6,6 +6,7 @@ Every target implements all of these; a call of any other name has effects and i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -23,10 +24,10 @@ class Intrinsic:
         self.evaluate = evaluate
 
 
-def _erf(x: Any) -> Any:
-    import math
-
-    return np.vectorize(math.erf, otypes=[np.float64])(np.asarray(x, np.float64)) if np.ndim(x) else math.erf(float(x))
+def _of_numbers(f: Callable[[float], float]) -> Callable[[Any], Any]:
+    """A function of one number, of arrays too."""
+    many = np.vectorize(f, otypes=[np.float64])
+    return lambda x: many(np.asarray(x, np.float64)) if np.ndim(x) else f(float(x))
 
 
 def _wide(f: Callable[..., Any]) -> Callable[..., Any]:
@@ -64,10 +65,11 @@ _FLOAT_UNARY: dict[str, Callable[..., Any]] = {
     "rsqrt": lambda x: (1 / np.sqrt(x)).astype(np.asarray(x).dtype),
     "sin": np.sin, "cos": np.cos, "tan": np.tan, "asin": np.arcsin, "acos": np.arccos, "atan": np.arctan,
     "sinh": np.sinh, "cosh": np.cosh, "tanh": np.tanh, "asinh": np.arcsinh, "acosh": np.arccosh, "atanh": np.arctanh,
-    "sigmoid": lambda x: (1 / (1 + np.exp(-x))).astype(np.asarray(x).dtype), "erf": _erf,
+    "sigmoid": lambda x: (1 / (1 + np.exp(-x))).astype(np.asarray(x).dtype), "erf": _of_numbers(math.erf),
+    "normal_cdf": _of_numbers(lambda x: 0.5 * math.erfc(-x * 0.5**0.5)),
     "floor": np.floor, "ceil": np.ceil, "trunc": np.trunc, "round": np.rint, "round_away": _round_away,
 }  # fmt: skip
-"""`round` rounds halves to even; `round_away` rounds them away from zero."""
+"""`normal_cdf` is (1 + erf(x / sqrt(2))) / 2; `round` rounds halves to even, `round_away` away from zero."""
 
 PURE: dict[str, Intrinsic] = {
     **{name: Intrinsic(name, 1, _wide(f)) for name, f in _FLOAT_UNARY.items()},

@@ -102,6 +102,7 @@ class Linear:
         self.known: dict[int, tuple[Expr, Poly]] = {}  # by id; the node is kept so that the id stays its own
         self.atoms: dict[Any, Expr] = {}
         self.parts: dict[Expr, tuple[type[Expr], Poly, Any]] = {}  # FloorDiv, FloorMod, Min, Max -> (kind, left, right)
+        self.sums: dict[Expr, Poly] = {}  # atoms that are sums which may wrap
         self.intervals: dict[Any, Interval] = {}
         self.products: dict[tuple[Expr, ...], tuple[Expr, ...]] = {}  # canonical order -> order first written
         self.sequence: dict[Expr, int] = {}
@@ -113,7 +114,23 @@ class Linear:
         """The normal form of an int64 expression."""
         terms: Terms = {}
         constant = self.accumulate(e, 1, terms)
-        return self.tidy(terms, constant)
+        found = self.tidy(terms, constant)
+        if not found[0]:
+            return {}, wrap(found[1], INDEX)
+        return self.whole(found) if self.wraps(found) else found
+
+    def wraps(self, p: Poly) -> bool:
+        """Whether the true value of a polynomial may need more than 64 bits; a subclass knows what is data."""
+        return False
+
+    def whole(self, p: Poly) -> Poly:
+        """A polynomial that may wrap, as an atom: its terms are no longer told apart, since they cannot be compared."""
+        key = (Add, *_key(p))
+        found = self.atoms.get(key)
+        if found is None:
+            found = self.atoms[key] = self.build(p)
+            self.sums[found] = p
+        return {found: 1}, 0
 
     def accumulate(self, e: Any, scale: int, terms: Terms) -> int:
         """Adds scale*e to the terms; the constant part is the result."""

@@ -57,6 +57,15 @@ from weft.expr.visit import children, free_vars, walk
 _STEPS = 32
 """How many polynomials one proof may look at."""
 
+_COUNTED = 1 << 48
+"""What sizes and counts are taken to be less than."""
+
+_LARGE = 1 << 32
+"""Larger numbers in index arithmetic are a user's, and may make it wrap."""
+
+_DATA = (Load, Call, Cast)
+"""What reads or makes numbers, rather than counts."""
+
 _ELIMINATIONS = 100
 """How many variables one proof may replace: each side of a min or max is one more, so nested ones grow without end."""
 
@@ -82,6 +91,7 @@ class Prover(Linear):
         self.fact_polys: list[Poly] | None = None
         self.symbolic_variables: list[Var] | None = None
         self.data: dict[Expr, bool] = {}
+        self.read: dict[Any, bool] = {}
 
     # --------------------------------------------------------------------------------------------------- occurrence
 
@@ -159,17 +169,53 @@ class Prover(Linear):
                 found = low is not None and self.is_data(low) and None in self.var_interval(e)
             else:
                 parts = (e.then, e.otherwise) if kind is Select else children(e)
-                found = kind in (Load, Call, Cast) or any(self.is_data(part) for part in parts)
+                found = kind in _DATA or any(self.is_data(part) for part in parts)
                 found = found and None in within(self.any_interval(e), INDEX)
             self.data[e] = found
         return found
 
+    def is_read(self, e: Any) -> bool:
+        """Whether an index expression (or a product of them) speaks of data, be it bounded or not."""
+        found = self.read.get(e)
+        if found is None:
+            self.read[e] = False  # what a range that speaks of itself would see
+            parts = e if type(e) is tuple else (self.table.get(e, (None,))[0],) if type(e) is Var else children(e)
+            found = type(e) in _DATA or any(self.is_read(part) for part in parts if part is not None)
+            self.read[e] = found
+        return found
+
+    def wraps(self, p: Poly) -> bool:
+        """Whether a polynomial may need more than 64 bits, of data or with large numbers: counts are taken never to."""
+        terms, constant = p
+        suspect = not -_LARGE < constant < _LARGE
+        for key in terms:
+            kind = type(key)
+            if len(terms) == 1 and not constant and terms[key] == 1 and kind is not tuple:
+                return False  # the number itself
+            suspect = suspect or kind is tuple or not -_LARGE < terms[key] < _LARGE or self.is_read(key)
+        if not suspect:
+            return False
+        low = high = constant
+        for key, value in terms.items():
+            end = _COUNTED if not self.is_read(key) else 1 << 127 if type(key) is tuple else 1 << 63
+            least, most = self.interval_of(({key: 1}, 0))
+            sides = sorted((value * (-end if least is None else least), value * (end - 1 if most is None else most)))
+            low, high = low + sides[0], high + sides[1]
+        inside = low >= INDEX.min or self.nonneg((terms, constant - INDEX.min))
+        return not (inside and (high <= INDEX.max or self.nonneg(negate((terms, constant - INDEX.max)))))
+
+    def difference(self, e: Any) -> Poly:
+        """The true value of a difference, which may need more than 64 bits."""
+        return add_scaled(self.difference(e.a), self.poly(e.b), -1) if type(e) is Sub else self.poly(e)
+
     def may_wrap(self, e: Any) -> bool:
         """Whether an index expression has a sum or product of data whose true value may need more than 64 bits."""
         kind = type(e)
-        if kind in (Const, Var, Load, Call, Cast):
+        if kind in (Const, Var, *_DATA):
             return False
         if kind in (Add, Sub, Mul) and (self.is_data(e.a) or self.is_data(e.b) or self.is_data(e)):
+            return True
+        if kind in (Add, Sub, Mul) and not self.sums.keys().isdisjoint(self.poly(e)[0]):
             return True
         parts = (e.then, e.otherwise) if kind is Select else children(e)
         return any(self.may_wrap(part) for part in parts)
@@ -359,7 +405,7 @@ class Prover(Linear):
             return False
         if self.fact_polys is None:
             self.fact_polys = []  # a fact is put into normal form without the help of facts
-            self.fact_polys = [self.poly(fact) for fact in self.facts]
+            self.fact_polys = [self.difference(fact) for fact in self.facts]
         facts = self.fact_polys
         for index, fact in enumerate(facts):
             for key, value in fact[0].items():
@@ -462,7 +508,8 @@ class Prover(Linear):
         kind = e.dtype
         if kind is INDEX:
             handler = _NODE_INTERVAL.get(type(e))
-            return (None, None) if handler is None else handler(self, e)
+            found = (None, None) if handler is None else handler(self, e)
+            return within(found, kind) if e in self.sums else found
         if not (kind.is_integer or kind.is_bool):
             return None, None
         if kind.bits == 64 and kind.lanes > 1 and kind.is_signed:
@@ -535,7 +582,8 @@ def _interval_call(self: Prover, e: Any) -> Interval:
     if e.name == "shift_left":
         (low, high), (least, most) = self.any_interval(e.args[0]), self.any_interval(e.args[1])
         if low is not None and low >= 0 and least is not None and least >= 0:
-            return low << min(least, 63), None if high is None or most is None or most > 62 else high << most
+            high = None if high is None or most is None or most > 62 else high << most
+            return within((low << min(least, 63), high), e.dtype)
     if e.name in ("bit_and", "shift_right") and len(e.args) == 2:
         a, b = self.any_interval(e.args[0]), self.any_interval(e.args[1])
         if e.name == "bit_and":

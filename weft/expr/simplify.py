@@ -449,6 +449,8 @@ class Simplifier(Prover):
                 result = term if result is None else Mul(result, term)
             assert result is not None
             return result
+        if key in self.sums:
+            return self.spread(self.sums[key], lanes)
         kind, left, right = self.parts[key]
         side: Poly = ({}, right) if type(right) is int else right
         return kind(self.spread(left, lanes), self.spread(side, lanes))  # type: ignore[call-arg]

@@ -134,4 +134,6 @@ def structural_equal(
     `map_free`, a name met for the first time is added to the (mutable) mapping, one to one; what was added stays in
     the mappings even when the answer is False.
     """
+    if mapping is None and buffers is None and not map_free and (a is b or type(a) is not type(b)):
+        return a is b
     return _Comparer(mapping, buffers, map_free).same(a, b)

@@ -37,6 +37,9 @@ Function = Callable[[Expr], Expr]
 
 def map_all(items: tuple[Expr, ...], f: Function) -> tuple[Expr, ...]:
     """f over a tuple; the same tuple when nothing changed."""
+    if len(items) == 1:
+        one = f(items[0])
+        return items if one is items[0] else (one,)
     new = tuple([f(item) for item in items])
     for old, made in zip(items, new):
         if old is not made:

@@ -2,6 +2,7 @@
 
 same_graph(a, b)       whether two graphs compute the same because they are built the same, inputs in the same order
 graph_key(graph)       text that is equal for such graphs: a key for caches
+structure_key(graph)   the same for all weights: equal for models that get the same kernels
 """
 
 from __future__ import annotations
@@ -24,6 +25,16 @@ def same_graph(a: Graph, b: Graph) -> bool:
 def graph_key(graph: Graph) -> str:
     """A digest of what a graph computes: inputs with their types, and what each output is made of."""
     return _Keys(array_digest).graph(graph, {})
+
+
+def structure_key(graph: Graph) -> str:
+    """Like graph_key, but weights count by element type and shape only; numbers and short lists of sizes by content."""
+
+    def key(array: Array) -> str:
+        tells = array.size <= 1 or (array.dtype.kind in "iub" and array.size <= 16)
+        return array_digest(array) if tells else f"{array.dtype}{array.shape}"
+
+    return _Keys(key).graph(graph, {})
 
 
 def quick_key(graph: Graph) -> str:

@@ -8,6 +8,7 @@ A bound that cannot be found becomes the whole dimension, which is always safe.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from weft.expr.bounds import Ranges, interval, lower_bound, prove, upper_bound
 from weft.expr.nodes import (
@@ -35,7 +36,7 @@ from weft.expr.nodes import (
     sub,
 )
 from weft.expr.simplify import simplify
-from weft.expr.structural import structural_equal
+from weft.expr.structural import structural_equal, structural_key
 from weft.expr.visit import free_vars, substitute, uses_any, walk
 from weft.loop.ir import Block, For, If, Let, Region, Seq, Stmt, Store
 from weft.loop.visit import child_exprs, child_stmts, map_region
@@ -56,7 +57,25 @@ def block_regions(body: Stmt, init: Stmt | None) -> tuple[tuple[Region, ...], tu
         if stmt is not None:
             _collect(stmt, reads, writes, {}, {}, Ranges())
     written = {region.buffer for region in writes}
-    return tuple(r for r in _distinct(reads) if r.buffer not in written), tuple(_distinct(writes))
+    reads = [r for r in reads if r.buffer not in written]
+    return tuple(_distinct(_settled(reads, written))), tuple(_distinct(_settled(writes, written)))
+
+
+def _settled(regions: Iterable[Region], written: set[Buffer]) -> list[Region]:
+    """Boxes that begin at a number which the block itself writes become whole dimensions: the number changes."""
+
+    def moves(low: Expr) -> bool:
+        return any(type(node) is Load and node.buffer in written for node in walk(low))
+
+    def settled(region: Region) -> Region:
+        move = [moves(low) for low in region.mins]
+        if not any(move):
+            return region
+        mins = [ZERO if m else low for m, low in zip(move, region.mins)]
+        extents = [size if m else e for m, size, e in zip(move, region.buffer.shape, region.extents)]
+        return Region(region.buffer, mins, extents)
+
+    return [settled(region) for region in regions]
 
 
 def _collect(
@@ -100,11 +119,10 @@ def same_region(a: Region, b: Region) -> bool:
 
 
 def _distinct(regions: Iterable[Region]) -> list[Region]:
-    out: list[Region] = []
+    out: dict[Any, Region] = {}
     for region in regions:
-        if not any(same_region(region, other) for other in out):
-            out.append(region)
-    return out
+        out.setdefault((region.buffer, *map(structural_key, (*region.mins, *region.extents))), region)
+    return list(out.values())
 
 
 def relax(region: Region, over: Mapping[Var, None], ranges: Ranges) -> Region:

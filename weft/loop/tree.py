@@ -6,7 +6,7 @@ of a path copies only the statements on the path.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from weft.core.errors import InternalError, ScheduleError
 from weft.expr.bounds import Ranges
@@ -21,14 +21,18 @@ BUFFER_NOTES = {"storage_align", "double_buffer", "layout_gaps"}
 """The annotations of a function that speak of intermediates by name."""
 
 
-def outer_stmts(s: Stmt) -> Iterator[Stmt]:
+def outer_stmts(s: Stmt) -> list[Stmt]:
     """Every loop, block and Seq of a scheduled program in order, without going into blocks."""
+    found: list[Stmt] = []
     stack = [s]
     while stack:
         node = stack.pop()
-        yield node
-        if type(node) is not Block:
-            stack.extend(reversed(child_stmts(node)))
+        found.append(node)
+        if type(node) is For:
+            stack.append(node.body)
+        elif type(node) is not Block:
+            stack.extend(child_stmts(node)[::-1])
+    return found
 
 
 def blocks_in(s: Stmt) -> list[Block]:

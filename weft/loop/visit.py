@@ -7,7 +7,7 @@ are kept, so that an unchanged program comes back as the same object.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from weft.expr.nodes import NODES, Address, Buffer, Const, Expr, Load, Var
@@ -139,20 +139,22 @@ def child_exprs(s: Stmt) -> tuple[Expr, ...]:
     return ()
 
 
-def walk_stmts(s: Stmt) -> Iterable[Stmt]:
+def walk_stmts(s: Stmt) -> list[Stmt]:
     """Every statement, outermost first, in program order."""
+    found: list[Stmt] = []
     stack = [s]
     while stack:
         node = stack.pop()
-        yield node
-        stack.extend(reversed(child_stmts(node)))
+        found.append(node)
+        kind = type(node)
+        if kind is not Store and kind is not Evaluate:
+            stack.extend(child_stmts(node)[::-1])
+    return found
 
 
-def walk_exprs(s: Stmt) -> Iterable[Expr]:
+def walk_exprs(s: Stmt) -> list[Expr]:
     """Every expression node anywhere in a statement."""
-    for stmt in walk_stmts(s):
-        for e in child_exprs(stmt):
-            yield from walk(e)
+    return [node for stmt in walk_stmts(s) for e in child_exprs(stmt) for node in walk(e)]
 
 
 def substitute_stmt(s: Stmt, mapping: Mapping[Var, Expr]) -> Stmt:

@@ -21,7 +21,7 @@ from weft.ops.elementwise_support import elementwise, expect_broadcast, infer_br
 class Functions:
     """The scalar functions that a formula may use, of arrays or of expressions."""
 
-    __slots__ = ("abs", "erf", "exp", "expm1", "log1p", "maximum", "minimum", "select", "sigmoid", "tanh")
+    __slots__ = ("abs", "exp", "expm1", "log1p", "maximum", "minimum", "normal_cdf", "select", "sigmoid", "tanh")
 
     def __init__(self, **functions: Callable[..., Any]) -> None:
         for name in self.__slots__:
@@ -29,12 +29,13 @@ class Functions:
 
 
 ARRAYS = Functions(
-    abs=np.abs, erf=erf, exp=np.exp, expm1=np.expm1, log1p=np.log1p, maximum=np.maximum, minimum=np.minimum,
-    select=np.where, sigmoid=lambda x: 1 / (1 + np.exp(-x)), tanh=np.tanh,
+    abs=np.abs, exp=np.exp, expm1=np.expm1, log1p=np.log1p, maximum=np.maximum, minimum=np.minimum,
+    normal_cdf=lambda x: 0.5 * (1 + erf(x * math.sqrt(0.5))), select=np.where,
+    sigmoid=lambda x: 1 / (1 + np.exp(-x)), tanh=np.tanh,
 )  # fmt: skip
 EXPRESSIONS = Functions(
-    abs=te.abs, erf=te.erf, exp=te.exp, expm1=te.expm1, log1p=te.log1p, maximum=te.maximum, minimum=te.minimum,
-    select=te.select, sigmoid=te.sigmoid, tanh=te.tanh,
+    abs=te.abs, exp=te.exp, expm1=te.expm1, log1p=te.log1p, maximum=te.maximum, minimum=te.minimum,
+    normal_cdf=te.normal_cdf, select=te.select, sigmoid=te.sigmoid, tanh=te.tanh,
 )  # fmt: skip
 
 Formula = Callable[..., Any]
@@ -71,7 +72,7 @@ def _elu(m: Any, c: Use, x: Any) -> Any:
 def _gelu(m: Any, c: Use, x: Any) -> Any:
     if c.get("approximate", "none") == "tanh":
         return 0.5 * x * (1 + m.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)))
-    return 0.5 * x * (1 + m.erf(x * math.sqrt(0.5)))
+    return x * m.normal_cdf(x)
 
 
 def _hard_sigmoid(m: Any, c: Use, x: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Operators on regions of images: RoiAlign and MaxRoiPool read them, NonMaxSuppression chooses among boxes."""
+"""Operators that read regions of images: RoiAlign and MaxRoiPool."""
 
 from __future__ import annotations
 
@@ -217,97 +217,5 @@ register(
         _pool,
         takes="X:float[n c h w], rois:float[r 5]",
         requires=(Between("pooled_shape", 1),),
-    )
-)
-
-
-# ----------------------------------------------------------------------------------------------- NonMaxSuppression
-
-
-def _suppression(
-    c: Evaluate,
-    boxes: Array,
-    scores: Array,
-    most: Array | None = None,
-    overlap: Array | None = None,
-    least: Array | None = None,
-) -> Array:
-    limit = 0 if most is None or not most.size else int(most.reshape(-1)[0])
-    threshold = 0.0 if overlap is None or not overlap.size else float(overlap.reshape(-1)[0])
-    floor = None if least is None or not least.size else float(least.reshape(-1)[0])
-    chosen: list[tuple[int, int, int]] = []
-    for image in range(scores.shape[0]):
-        corners = _corners(boxes[image], bool(c.get("center_point_box", 0)))
-        for group in range(scores.shape[1]):
-            kept = _keep(corners, scores[image, group], limit, threshold, floor)
-            chosen += [(image, group, box) for box in kept]
-    return np.array(chosen, np.int64).reshape(-1, 3)
-
-
-def _corners(boxes: Array, centred: bool) -> Array:
-    """Boxes as lower y, lower x, upper y, upper x."""
-    b = boxes.astype(np.float32)
-    if centred:
-        x, y, width, height = b.T
-        return np.stack([y - height / 2, x - width / 2, y + height / 2, x + width / 2], axis=1)
-    first, second = b[:, :2], b[:, 2:]
-    return np.concatenate([np.minimum(first, second), np.maximum(first, second)], axis=1)
-
-
-CHUNK = 64
-"""Candidates that are compared with those kept so far, and with one another, together."""
-
-
-def _keep(corners: Array, scores: Array, limit: int, threshold: float, floor: float | None) -> list[int]:
-    """The boxes of one class that remain, best first."""
-    candidates = np.arange(len(scores)) if floor is None else np.nonzero(scores > floor)[0]
-    order = candidates[np.argsort(-scores[candidates].astype(np.float64), kind="stable")]
-    kept: list[int] = []
-    for start in range(0, len(order), CHUNK):
-        if len(kept) >= limit:
-            break
-        places = order[start : start + CHUNK]
-        some = corners[places]
-        gone = _bits(np.any(_overlap(corners[kept], some, threshold), axis=0, keepdims=True))[0] if kept else 0
-        for position, close in enumerate(_bits(_overlap(some, some, threshold))):
-            if not gone >> position & 1:
-                kept.append(int(places[position]))
-                gone |= close
-    return kept[:limit]
-
-
-def _bits(flags: Array) -> list[int]:
-    """Each row of at most 64 flags as a number, the first flag in its lowest bit."""
-    whole = np.zeros((len(flags), CHUNK), bool)
-    whole[:, : flags.shape[1]] = flags
-    packed = np.packbits(whole, axis=1, bitorder="little").view("<u8")
-    return [int(number) for number in packed[:, 0].tolist()]
-
-
-def _overlap(some: Array, others: Array, threshold: float) -> Array:
-    """Whether boxes share more than the threshold of what they cover together: (some, others)."""
-    a, b = some.T[:, :, None], np.ascontiguousarray(others.T)[:, None, :]
-    common, width = (np.minimum(a[2 + k], b[2 + k]) for k in (0, 1))
-    for k, size in enumerate((common, width)):
-        size -= np.maximum(a[k], b[k])
-        np.maximum(size, 0, out=size)
-    common *= width
-    areas = [np.maximum(c[2] - c[0], 0) * np.maximum(c[3] - c[1], 0) for c in (a, b)]
-    union = np.add(areas[0], areas[1], out=width)
-    union -= common
-    with np.errstate(invalid="ignore", divide="ignore"):  # without area nothing is shared: not a number is not more
-        return np.asarray(np.divide(common, union, out=union) > np.float32(threshold))
-
-
-register(
-    OpSpec(
-        "NonMaxSuppression",
-        lambda c: [TensorType("int64", (unknown_dim("selected"), 3))],
-        _suppression,
-        takes=(
-            "boxes:float[b s 4], scores:float[b c s], most:int[]|[1]?, iou_threshold:float[]|[1]?, "
-            "score_threshold:float[]|[1]?"
-        ),
-        requires=(OneOf("center_point_box", (0, 1)),),
     )
 )

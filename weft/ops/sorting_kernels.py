@@ -1,203 +1,284 @@
-"""TopK as loops: a short list kept in order by insertion, or a merge sort where many elements are asked for.
+"""Sorting as loops: a stable radix sort of keys, and TopK by it.
 
-Each row (all indices but the one along the axis) is sorted alone. Elements are compared by a strict "comes before", so
-that equal ones keep their order; NaN counts as greater than every number.
+A key is an unsigned number whose order is that in which elements come: equal elements have equal keys, and all NaN
+have one, above every number. The sort moves pairs of a key and a place from one half of their buffers into the other,
+once for each digit of the key, the lowest first; equal keys keep their order.
 
-    insertion   for each chunk of x: if some element may come before the last of the k kept:
-                    for i in chunk: if x[i] does: count those that stay before it, shift the others, put it there
-    merge sort  order[0] = 0 … n-1; for each level: merge neighbouring runs of 2^level from one half of order
-                into the other; the first k places of the last half are the result
+    counts[p, digit p of key] += 1 for all keys;  counts[p] = where the pairs of each digit begin
+    for each digit p:  for each pair:  put it at counts[p, digit]++ of the other half
+
+TopK of few sorts only candidates. Elements are looked at in chunks; those of a chunk that come before the last of the
+k best are added to a list, which is sorted and cut to k when it is full, and at the end.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from weft import te
-from weft.expr.nodes import Expr, Var, index_expr, logical_and, logical_or
+from weft.core.dtypes import DType
+from weft.expr.nodes import Expr, Var, index_expr
 from weft.graph.opspec import Compute
 from weft.loop.ir import For, If, Let, Stmt, Store, seq
 from weft.ops.indexing_scatter import nest
 from weft.ops.movement_indices import kernels_know, output_type
 
-LONGEST_LIST = 1024
-"""Up to this k the elements are kept in order by insertion,"""
-LEAST_PER_KEPT = 4
-"""if there are at least so many for each that is kept: the fewer stay, the fewer are ever put into the list."""
-CHUNK = 64
-"""Elements that are compared with the last of the list together, before any is looked at alone."""
+CHUNK = 16
+"""Elements that are compared with the last of the best together, before any is looked at alone."""
+LIST = 4
+"""A list of candidates is so many times as long as what is asked for,"""
+LEAST_PER_KEPT = 8
+"""and there is one if there are at least so many elements for each that is asked for."""
+MOST_RANKED = 64
+"""Up to so many elements, counting those that come before each, whole vectors at a time, is faster than digits are."""
+DIGITS = range(4, 12)
+"""Bits that a digit may have."""
 
 
-def before(a: Expr, b: Expr, largest: bool) -> Expr:
-    """Whether a comes before b in the result."""
-    if a.dtype.is_bool:
-        a, b = a.astype("int8"), b.astype("int8")
-    ahead = a > b if largest else a < b
-    if not a.dtype.is_float:
-        return ahead
-    odd, other = (a, b) if largest else (b, a)  # the NaN that stands first
-    return logical_or(ahead, logical_and(te.isnan(odd), te.not_(te.isnan(other))))
+# ------------------------------------------------------------------------------------------------------------ keys
+
+
+def key_type(kind: DType) -> str:
+    """The type of the keys of elements."""
+    return "uint64" if kind.bits > 32 else "uint32"
+
+
+def key_of(x: Expr, largest: bool) -> Expr:
+    """The key of an element: of two, the one with the smaller key comes first."""
+    bits, wide = x.dtype.bits, key_type(x.dtype)
+    raw = f"int{bits}"
+    if x.dtype.is_integer and not x.dtype.is_signed:
+        return te.cast(x, wide) ^ te.const((1 << bits) - 1 if largest else 0, wide)
+    number, ones = te.reinterpret(x, raw), te.const(-1, raw)
+    if x.dtype.is_float:
+        zero, end = te.const(0, raw), te.const((1 << bits - 1) - 1, raw)
+        signed = number ^ ((number >> te.const(bits - 1, raw)) & end)  # ordered as floats are, -0 just under 0
+        number = te.select(te.isnan(x), end, te.select(te.equal(signed, ones), zero, signed))
+    flips = (1 << bits - 1) - 1 if largest else 1 << bits - 1
+    return te.cast(te.reinterpret(number, f"u{raw}"), wide) ^ te.const(flips, wide)
+
+
+def may_come_before(a: Expr, b: Expr, largest: bool) -> Expr:
+    """Whether a may come before b, in one comparison: always where it does, and where one of them is NaN."""
+    return te.not_(a <= b if largest else a >= b)
+
+
+# ------------------------------------------------------------------------------------------------------ radix sort
+
+
+@dataclass(frozen=True)
+class Radix:
+    """A stable sort of at most `size` pairs by keys of `bits` bits, `digit` of them at a time."""
+
+    size: int
+    bits: int
+    kind: str
+    digit: int
+
+    @staticmethod
+    def of(kind: DType, size: int) -> Radix:
+        """That of elements of a type: the digit for which there is least to do.
+
+        A digit of b bits costs 2^b counts that are cleared and summed, and each pair is counted, read and written.
+        """
+        digit = min(DIGITS, key=lambda b: -(-kind.bits // b) * (2**b + 3 * size))
+        return Radix(size, kind.bits, key_type(kind), digit)
+
+    @property
+    def ranked(self) -> bool:
+        """Whether there are so few that each is compared with each."""
+        return self.size <= MOST_RANKED
+
+    @property
+    def passes(self) -> int:
+        """How often the pairs are moved."""
+        return 1 if self.ranked else -(-self.bits // self.digit)
+
+    @property
+    def result(self) -> int:
+        """The half of the buffers that the sorted pairs lie in."""
+        return self.passes % 2
+
+    def buffers(self, rows: Sequence[int]) -> tuple[list[tuple[int, ...]], list[str]]:
+        """Shapes and types of keys, places, counts and one sum for each row."""
+        shapes = [(*rows, 2, self.size), (*rows, 2, self.size), (*rows, self.passes, 1 << self.digit), (*rows, 1)]
+        return shapes, [self.kind, "int32", "int32", "int32"]
+
+    def _digit(self, key: Expr, at: int) -> Expr:
+        moved = key >> te.const(at * self.digit, self.kind)
+        return index_expr(te.cast(moved & te.const((1 << self.digit) - 1, self.kind), "int64"))
+
+    def sort(self, outs: Sequence[te.Tensor], r: Sequence[Any], count: Expr | int) -> Stmt:
+        """Sorts the first `count` pairs of half 0; the result lies in half `self.result`."""
+        if self.ranked:
+            return self._rank(outs, r, count)
+        keys, _, counts = outs[:3]
+        i, d, q = Var("i"), Var("d"), Var("q")
+        clear = For(q, self.passes, For(d, 1 << self.digit, Store(counts, (*r, q, d), te.const(0, "int32"))))
+        key = Var("key", keys.dtype)
+        places = [(*r, index_expr(p), self._digit(key, p)) for p in range(self.passes)]
+        add = seq(*(Store(counts, at, counts[at] + 1) for at in places))
+        tally = For(i, count, Let(key, keys[(*r, 0, i)], add))
+        return seq(clear, tally, self._starts(outs, r), *(self._move(outs, r, count, p) for p in range(self.passes)))
+
+    def _rank(self, outs: Sequence[te.Tensor], r: Sequence[Any], count: Expr | int) -> Stmt:
+        """Puts each pair behind those that come before it, which it counts."""
+        keys, places, _, total = outs[:4]
+        i, j, k, key = Var("i"), Var("j"), Var("k"), Var("key", keys.dtype)
+        cell, source = (*r, index_expr(0)), (*r, index_expr(0), i)
+        target = (*r, index_expr(1), within(total[cell], self.size))
+
+        def add(flag: Expr) -> Stmt:
+            return Store(total, cell, total[cell] + te.cast(flag, "int32"))
+
+        step = seq(
+            Store(total, cell, te.const(0, "int32")),
+            For(j, count, add(keys[(*r, 0, j)] < key)),
+            For(k, i, add(te.equal(keys[(*r, 0, k)], key))),
+            Store(keys, target, key),
+            Store(places, target, places[source]),
+        )
+        return For(i, count, Let(key, keys[source], step))
+
+    def _starts(self, outs: Sequence[te.Tensor], r: Sequence[Any]) -> Stmt:
+        """How many pairs have a digit becomes where they begin."""
+        counts, total = outs[2:4]
+        p, d, held = Var("p"), Var("d"), Var("held", counts.dtype)
+        cell, at = (*r, index_expr(0)), (*r, p, d)
+        step = Let(held, counts[at], seq(Store(counts, at, total[cell]), Store(total, cell, total[cell] + held)))
+        return For(p, self.passes, seq(Store(total, cell, te.const(0, "int32")), For(d, 1 << self.digit, step)))
+
+    def _move(self, outs: Sequence[te.Tensor], r: Sequence[Any], count: Expr | int, p: int) -> Stmt:
+        keys, places, counts = outs[:3]
+        i, key, at, place = Var("i"), Var("key", keys.dtype), Var("at"), Var("place", counts.dtype)
+        start = (*r, index_expr(p), at)
+        source, target = (*r, index_expr(p % 2), i), (*r, index_expr(1 - p % 2), within(place, self.size))
+        step = seq(
+            Store(counts, start, counts[start] + 1),
+            Store(keys, target, key),
+            Store(places, target, places[source]),
+        )
+        return For(i, count, Let(key, keys[source], Let(at, self._digit(key, p), Let(place, counts[start], step))))
+
+
+def within(place: Expr, size: int) -> Expr:
+    """A place that lies in a dimension, whatever was read."""
+    return te.minimum(te.maximum(index_expr(place), 0), size - 1)
+
+
+# ------------------------------------------------------------------------------------------------------------ TopK
 
 
 def top_k(c: Compute, x: te.Tensor, axis: int) -> Any:
     """The values and places of the first k elements along the axis; None where there is no kernel."""
-    count, size = c.out_shape()[axis], c.shape(0)[axis]
-    if not kernels_know(c) or 0 in c.out_shape() or size >= 1 << 31:
+    shape, size = c.out_shape(), c.shape(0)[axis]
+    if not kernels_know(c) or 0 in shape or size >= 1 << 31:
         return None
-    largest = bool(c.get("largest", 1))
-    shape, kinds = c.out_shape(), [output_type(c), output_type(c, 1)]
-    if count <= LONGEST_LIST and size >= LEAST_PER_KEPT * count:
-        rows = [d for k, d in enumerate(shape) if k != axis]
-        kept, found, _ = te.extern(
-            [shape, shape, (*rows, 2)],
-            [x],
-            lambda i, o: _rows(c, axis, _insertion(i[0], o, axis, count, size, largest)),
-            "top",
-            [*kinds, "int32"],
-        )
-        values = te.compute(shape, lambda *i: kept[i], name="top_values")
-        return values, te.compute(shape, lambda *i: found[i], name="top_places")
+    task = _Top(axis, shape[axis], size, bool(c.get("largest", 1)))
     rows = [d for k, d in enumerate(shape) if k != axis]
-    order, _ = te.extern(
-        [(*rows, 2, size), (*rows, 2)],
-        [x],
-        lambda i, o: _rows(c, axis, _merge_sort(i[0], o, axis, size, largest)),
-        "order",
-        ["int32", "int32"],
-    )
+    few = size >= LEAST_PER_KEPT * task.count
+    radix = Radix.of(x.dtype, max(LIST * task.count, CHUNK) + CHUNK if few else size)
+    scratch, kinds = radix.buffers(rows)
 
-    def place(i: tuple[Any, ...]) -> Expr:
-        found = index_expr(order[(*i[:axis], *i[axis + 1 :], _levels(size) % 2, i[axis])])
-        return te.minimum(te.maximum(found, 0), size - 1)
+    def statement(inputs: Sequence[te.Tensor], outs: Sequence[te.Tensor]) -> Stmt:
+        choose = task.some if few else task.all
+        return nest(
+            rows, lambda r: seq(choose(radix, inputs[0], outs[2:], r), task.put(radix, inputs[0], outs, r)), "r"
+        )
 
-    values = te.compute(shape, lambda *i: x[(*i[:axis], place(i), *i[axis + 1 :])], name="top_values")
-    return values, te.compute(shape, lambda *i: place(i), name="top_places")
-
-
-def _levels(size: int) -> int:
-    """How often runs are merged until one is left."""
-    return (size - 1).bit_length()
+    shapes, types = [shape, shape, *scratch], [output_type(c), output_type(c, 1), *kinds]
+    if few:
+        shapes, types = [*shapes, (*rows, 3), (*rows, 1), (*rows, 1)], [*types, "int32", kinds[0], types[0]]
+    made = te.extern(shapes, [x], statement, "top", types)
+    values = te.compute(shape, lambda *i: made[0][i], name="top_values")
+    return values, te.compute(shape, lambda *i: made[1][i], name="top_places")
 
 
-def _rows(c: Compute, axis: int, row: Any) -> Stmt:
-    """A statement for every row."""
-    shape = c.out_shape()
-    return nest([d for k, d in enumerate(shape) if k != axis], row, "r")
+@dataclass(frozen=True)
+class _Top:
+    """The first `count` of `size` elements along an axis."""
 
+    axis: int
+    count: int
+    size: int
+    largest: bool
 
-def _at(row: Sequence[Any], axis: int, index: Any) -> tuple[Any, ...]:
-    return (*row[:axis], index_expr(index), *row[axis:])
+    def at(self, row: Sequence[Any], index: Any) -> tuple[Any, ...]:
+        """The indices of an element of a row."""
+        return (*row[: self.axis], index_expr(index), *row[self.axis :])
 
+    def put(self, radix: Radix, x: te.Tensor, outs: Sequence[te.Tensor], r: list[Var]) -> Stmt:
+        """The results, from sorted pairs."""
+        values, found, _, places = outs[:4]
+        i, place = Var("i"), Var("place")
+        there, value = self.at(r, i), x[self.at(r, place)]
+        step = seq(Store(values, there, value), Store(found, there, te.cast(place, found.dtype)))
+        return For(i, self.count, Let(place, within(places[(*r, radix.result, i)], self.size), step))
 
-def _insertion(x: te.Tensor, outs: Sequence[te.Tensor], axis: int, count: int, size: int, largest: bool) -> Any:
-    values, _, notes = outs
+    def all(self, radix: Radix, x: te.Tensor, outs: Sequence[te.Tensor], r: list[Var]) -> Stmt:
+        """Sorts all elements."""
+        keys, places = outs[:2]
+        i, first = Var("i"), index_expr(0)
+        start = seq(
+            Store(keys, (*r, first, i), key_of(x[self.at(r, i)], self.largest)),
+            Store(places, (*r, first, i), te.cast(i, "int32")),
+        )
+        return seq(For(i, self.size, start), radix.sort(outs, r, self.size))
 
-    def row(r: list[Var]) -> Stmt:
+    def some(self, radix: Radix, x: te.Tensor, outs: Sequence[te.Tensor], r: list[Var]) -> Stmt:
+        """Keeps a list of candidates. Notes: whether to look closer, how long the list is, whether it was ever cut."""
+        keys, places, notes, bound, value = outs[0], outs[1], *outs[4:]
+        look, length, cut = ((*r, index_expr(k)) for k in range(3))
+        last = (*r, index_expr(0))
         chunk, i, j = Var("chunk"), Var("i"), Var("j")
-        last = values[_at(r, axis, count - 1)]
-        mark, filled = ((*r, index_expr(which)) for which in (0, 1))
-        has_room = notes[filled] < count
+        key, end = Var("key", keys.dtype), Var("end")
+        zero, first = te.const(0, "int32"), index_expr(0)
+        open_to_all = te.equal(notes[cut], zero)
+        chunks = -(-self.size // CHUNK)
+        extent = te.minimum(index_expr(CHUNK), self.size - chunk * CHUNK)
 
-        def look(at: Expr) -> Stmt:
-            may_win = logical_or(has_room, _may_come_before(x[_at(r, axis, at)], last, largest))
-            return Store(notes, mark, notes[mark] | te.cast(may_win, "int32"))
+        def read(at: Expr) -> Expr:
+            return key_of(x[self.at(r, chunk * CHUNK + at)], self.largest)
 
-        def step(at: Expr) -> Stmt:
-            value = Var("value", x.dtype)
-            wins = logical_or(has_room, before(value, last, largest))
-            return Let(value, x[_at(r, axis, at)], If(wins, _insert(outs, r, axis, count, value, at, largest)))
+        wins = te.any(open_to_all, key < bound[last])
+        target = (*r, first, within(notes[length], radix.size))
+        add = seq(
+            Store(keys, target, key),
+            Store(places, target, te.cast(chunk * CHUNK + i, "int32")),
+            Store(notes, length, notes[length] + te.cast(wins, "int32")),
+        )
 
-        length = te.minimum(index_expr(CHUNK), size - chunk * CHUNK)
-        zero = te.const(0, "int32")
-        go = If(notes[mark] > 0, For(i, length, step(chunk * CHUNK + i)))
-        one_chunk = seq(Store(notes, mark, zero), For(j, length, look(chunk * CHUNK + j)), go)
-        return seq(Store(notes, filled, zero), For(chunk, -(-size // CHUNK), one_chunk))
+        def may(at: Expr) -> Expr:
+            return may_come_before(x[self.at(r, chunk * CHUNK + at)], value[last], self.largest)
 
-    return row
+        closer = For(j, extent, Store(notes, look, notes[look] | te.cast(may(j), "int32")))
+        full = te.any(notes[length] > radix.size - CHUNK, te.equal(chunk, chunks - 1))
+        one = seq(
+            Store(notes, look, te.cast(open_to_all, "int32")),
+            closer,
+            If(notes[look] > zero, For(i, extent, If(te.any(open_to_all, may(i)), Let(key, read(i), add)))),
+            If(full, Let(end, within(notes[length], radix.size + 1), self._cut(radix, x, outs, r, end))),
+        )
+        start = [Store(notes, at, zero) for at in (length, cut)]
+        start += [Store(bound, last, te.const(0, radix.kind)), Store(value, last, x[self.at(r, 0)])]
+        return seq(*start, For(chunk, chunks, one))
 
-
-def _may_come_before(a: Expr, b: Expr, largest: bool) -> Expr:
-    """Whether a may come before b, in one comparison: always where it does, and where one of them is NaN."""
-    if a.dtype.is_bool:
-        return before(a, b, largest)
-    return te.not_(a <= b if largest else a >= b)
-
-
-def _insert(
-    outs: Sequence[te.Tensor], r: list[Var], axis: int, count: int, value: Expr, place: Expr, largest: bool
-) -> Stmt:
-    """Puts a value that belongs into the list behind those that it does not come before."""
-    values, places, notes = outs
-    mark, filled = ((*r, index_expr(which)) for which in (0, 1))
-    k, slot, size = Var("k"), Var("slot"), Var("size")
-    stays = te.not_(before(value, values[_at(r, axis, k)], largest))
-    count_them = For(k, size, Store(notes, mark, notes[mark] + te.cast(stays, "int32")))
-
-    def shift(array: te.Tensor) -> Stmt:
-        j, to = Var("j"), Var("to")
-        earlier = array[_at(r, axis, te.maximum(to - 1, 0))]
-        end = te.minimum(size, count - 1)
-        return For(j, te.maximum(end - slot, 0), Let(to, end - j, Store(array, _at(r, axis, to), earlier)))
-
-    put = [Store(array, _at(r, axis, slot), new) for array, new in ((values, value), (places, place))]
-    found = te.minimum(te.maximum(index_expr(notes[mark]), 0), count - 1)
-    grow = Store(notes, filled, te.minimum(notes[filled] + 1, count))
-    body = seq(
-        Store(notes, mark, te.const(0, "int32")),
-        count_them,
-        Let(slot, found, seq(shift(values), shift(places), *put)),
-        grow,
-    )
-    return Let(size, te.minimum(te.maximum(index_expr(notes[filled]), 0), count), body)
-
-
-def _merge_sort(x: te.Tensor, outs: Sequence[te.Tensor], axis: int, size: int, largest: bool) -> Any:
-    order, marks = outs
-
-    def row(r: list[Var]) -> Stmt:
-        i, level = Var("i"), Var("level")
-        start = For(i, size, Store(order, (*r, index_expr(0), i), te.cast(i, "int32")))
-        if _levels(size) == 0:
-            return start
-        return seq(start, For(level, _levels(size), _merge_level(x, order, marks, r, axis, size, level, largest)))
-
-    return row
-
-
-def _merge_level(
-    x: te.Tensor, order: te.Tensor, marks: te.Tensor, r: list[Var], axis: int, size: int, level: Var, largest: bool
-) -> Stmt:
-    """Runs of 2^level elements, two by two, from one half of `order` into the other."""
-    pair, t = Var("pair"), Var("t")
-    width, first = Var("width"), Var("first")
-    half, end = Var("half"), Var("end")
-    source = level % 2
-    left, right = (index_expr(marks[(*r, side)]) for side in (0, 1))
-
-    def held(place: Expr) -> Expr:
-        """What a run names where it has ended is read, and not used."""
-        return order[(*r, source, te.minimum(te.maximum(place, 0), size - 1))]
-
-    def element(place: Expr) -> Expr:
-        return x[_at(r, axis, index_expr(held(place)))]
-
-    # The right run gives its element only where that comes before: equal elements keep their order.
-    from_right = te.all(right < end, te.any(left >= half, before(element(right), element(left), largest)))
-    side = Var("side", te.const(True, "bool").dtype)
-    target = (*r, 1 - source, first + t)
-    take = te.select(side, held(right), held(left))
-    one, none = te.const(1, "int32"), te.const(0, "int32")
-    step = seq(
-        Store(order, target, take),
-        Store(marks, (*r, index_expr(0)), marks[(*r, 0)] + te.select(side, none, one)),
-        Store(marks, (*r, index_expr(1)), marks[(*r, 1)] + te.select(side, one, none)),
-    )
-    body = seq(
-        Store(marks, (*r, index_expr(0)), te.cast(first, "int32")),
-        Store(marks, (*r, index_expr(1)), te.cast(half, "int32")),
-        For(t, end - first, Let(side, from_right, step)),
-    )
-    inner = Let(half, te.minimum(first + width, size), Let(end, te.minimum(first + width * 2, size), body))
-    runs = For(pair, te.ceildiv(size, width * 2), Let(first, pair * (width * 2), inner))
-    return Let(width, te.const(1, "int64") << level, runs)
+    def _cut(self, radix: Radix, x: te.Tensor, outs: Sequence[te.Tensor], r: list[Var], end: Expr) -> Stmt:
+        """Sorts the list and leaves the best of it."""
+        keys, places, notes, bound, value = outs[0], outs[1], *outs[4:]
+        i, back = Var("i"), []
+        if radix.result:
+            pairs = [Store(one, (*r, index_expr(0), i), one[(*r, 1, i)]) for one in (keys, places)]
+            back = [For(i, self.count, seq(*pairs))]
+        length, cut, last = (*r, index_expr(1)), (*r, index_expr(2)), (*r, index_expr(0))
+        worst = (*r, radix.result, self.count - 1)
+        return seq(
+            radix.sort(outs, r, end),
+            *back,
+            Store(bound, last, keys[worst]),
+            Store(value, last, x[self.at(r, within(places[worst], self.size))]),
+            Store(notes, length, te.const(self.count, "int32")),
+            Store(notes, cut, te.const(1, "int32")),
+        )

@@ -91,12 +91,17 @@ class Contraction:
         return group_of(operand, axis)
 
     def dimension(self, operand: Load, axis: Axis) -> int | None:
-        """The one dimension of an operand that an axis indexes: `dimension_of`."""
-        return dimension_of(self.facts, operand, axis)
+        """The one dimension of an operand that an axis indexes: by itself, or after a start that does not use it."""
+        using = [d for d, index in enumerate(operand.indices) if uses_any(index, {axis.var})]
+        if len(using) != 1:
+            return None
+        start = simplify(sub(operand.indices[using[0]], axis.var), self.facts.ranges)
+        return None if uses_any(start, {axis.var}) else using[0]
 
     def low_part(self, operand: Load) -> Load | None:
-        """The lower part of whole numbers of which an operand holds the upper: `low_part_of`."""
-        return low_part_of(self.facts, operand)
+        """Where an operand is the upper part of whole numbers: the load of the lower part, at the same place."""
+        others = (e for e in self.facts.loads if e.buffer is not operand.buffer and e.buffer is not self.facts.target)
+        return next((e for e in others if operand.buffer.dtype.is_integer and _same_place(operand, e)), None)
 
 
 def group_of(load: Load, axis: Axis) -> int | None:
@@ -115,21 +120,6 @@ def group_of(load: Load, axis: Axis) -> int | None:
         sizes.update(int_value(e.b) or 0 for e in divided)
     size = sizes.pop() if len(sizes) == 1 else 0 if sizes else extent(axis)
     return size if size > 0 and extent(axis) % size == 0 else None
-
-
-def dimension_of(facts: Facts, load: Load, axis: Axis) -> int | None:
-    """The one dimension of a load that an axis indexes: by itself, or after a start that does not use it."""
-    using = [d for d, index in enumerate(load.indices) if uses_any(index, {axis.var})]
-    if len(using) != 1:
-        return None
-    start = simplify(sub(load.indices[using[0]], axis.var), facts.ranges)
-    return None if uses_any(start, {axis.var}) else using[0]
-
-
-def low_part_of(facts: Facts, load: Load) -> Load | None:
-    """Where a load reads the upper part of whole numbers: the load of the lower part, at the same place."""
-    others = (e for e in facts.loads if e.buffer is not load.buffer and e.buffer is not facts.target)
-    return next((e for e in others if load.buffer.dtype.is_integer and _same_place(load, e)), None)
 
 
 def is_sum_of_products(facts: Facts) -> bool:

@@ -6,6 +6,7 @@ the same schedule, with loops that run well. What a target offers is its `Famili
     inline        what it may cost to compute a producer again: such producers are inlined into their readers
     whole         sketches of a contraction together with the stages around it (attention, Winograd)
     contractions  sketches of a contraction with the elementwise block that reads its sums (its epilogue)
+    loops         sketches of what is no contraction: rows, reductions, elementwise blocks
     rest          ways for what is no contraction, tried in order: rows, reductions, recurrences, elementwise blocks
     plain         the least that always works for a block on its own
 
@@ -85,6 +86,8 @@ class Families:
     contractions: tuple[Match, ...]
     rest: tuple[Way, ...]
     plain: Callable[[Unit], None]
+    loops: tuple[Match, ...] = ()
+    """Sketches of what is no contraction, offered before the ways of `rest`."""
     first: Callable[[Schedule, Any, set[str]], None] | None = None
     """What is done to a program before its units are looked at."""
     is_scheduled: Callable[[Schedule, str], bool] = lambda schedule, name: False
@@ -170,7 +173,7 @@ def _schedule_unit(unit: Unit, families: Families, pick: Pick) -> None:
         if not families.reads_once(part.facts, unit.constants) and choose(part, families.contractions, pick):
             unit.done.add(part.facts.block.name)
             return
-    if not any(way(unit) for way in families.rest):
+    if not choose(unit, families.loops, pick) and not any(way(unit) for way in families.rest):
         families.plain(unit)
 
 

@@ -84,6 +84,8 @@ def import_array(value: Any) -> np.ndarray[Any, Any]:
     if device not in CPU_DEVICES:
         name = _DEVICE_NAMES.get(device, f"DLPack device {device}")
         raise ArgumentError(f"its memory is on {name}; copy it to the CPU first (for a torch tensor: .cpu())")
+    if hasattr(value, "is_neg") and value.is_neg():  # z.conj().imag: torch says nothing of it to DLPack
+        raise ArgumentError("its memory holds the negatives of its elements (for a torch tensor: .resolve_neg())")
     try:
         capsule = _export_capsule(value)
     except (BufferError, RuntimeError, ValueError, TypeError) as error:

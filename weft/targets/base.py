@@ -17,6 +17,8 @@ an entry point in the group "weft.targets". docs/add-a-target.md builds one from
 
 from __future__ import annotations
 
+import functools
+import importlib
 import inspect
 import logging
 import time
@@ -49,6 +51,19 @@ class Scope:
     slot_bytes: int = 0
     threads: int = 0
     """How many threads hold a slot together; 0: those of a warp."""
+
+
+def later(path: str) -> Callable[..., Any]:
+    """The function "module:name" for a manifest, imported when it is called.
+
+    Manifests are read whenever any target is looked for: what they name is imported by those who use it.
+    """
+    return functools.partial(_imported, path)
+
+
+def _imported(path: str, *arguments: Any) -> Any:
+    module, _, name = path.partition(":")
+    return getattr(importlib.import_module(module), name)(*arguments)
 
 
 def plain_scopes(*names: str) -> dict[str, Scope]:
@@ -281,6 +296,8 @@ class Target:
     """Whether a vector of channels lies together in values between kernels."""
     part_bytes: int = 64
     """Values that share a piece of memory begin at multiples of so many bytes."""
+    measured: tuple[tuple[str, float], ...] = ()
+    """Facts that were measured on this machine (`weft doctor --calibrate`), by name; they replace what is listed."""
 
     def __hash__(self) -> int:
         return hash((self.kind, self.triple, self.cpu, self.features))
@@ -399,6 +416,10 @@ class Algorithms:
 
     attention: Callable[[Target], Callable[[Sequence[int], str], Sequence[int] | None]] | None = None
     """For `fuse_attention`: the padded sizes of attention in one kernel, or None."""
+    causal_block: int | None = None
+    """Queries of the blocks that causal attention is worth cutting into; None: a kernel computes all scores."""
+    split_windows: bool = False
+    """Whether `split_windows` is worth its copies: a few kernels more cost little."""
     weights: Callable[[Target], Callable[[Array, int], tuple[Array, Array, Array] | None]] | None = None
     """For `fix_weights`: a weight in fewer bytes, or None."""
     products: Callable[[Target, int], Callable[[Node, Array], Sequence[Alternative]]] | None = None
@@ -411,7 +432,7 @@ class Algorithms:
 class TargetSpec:
     """The manifest of a kind of machine: all that the compiler asks of it. Checked when it is made.
 
-    Functions may import what they need when they are called: a manifest is read whenever any target is looked for.
+    A manifest is read whenever any target is looked for: functions in other files stand in it by `later`.
     """
 
     kind: str = _GIVEN
@@ -431,6 +452,8 @@ class TargetSpec:
     """What is proposed for parts of a graph."""
     peaks: Callable[[Target, int], Peaks] | None = None
     """Measures what the machine can do at most, for so many threads."""
+    calibrate: Callable[[Target], Mapping[str, float]] | None = None
+    """Measures the facts that its costs are made of, and keeps them for `parse`; None where that cannot be done."""
     startup: Callable[[Target, Iterable[bytes]], str] | None = None
     """LLVM IR of the check that an exported library begins with; None: no libraries are made."""
     local_devices: Callable[[], list[LocalDevice]] = _no_devices
@@ -461,6 +484,7 @@ _TAKES: dict[str, tuple[str, ...]] = {
     "schedule": ("schedule", "target", "constants"),
     "intrinsics": ("target",),
     "peaks": ("target", "threads"),
+    "calibrate": ("target",),
     "startup": ("target", "codes"),
     "local_devices": (),
     "examine": ("target",),
@@ -474,7 +498,7 @@ _TAKES: dict[str, tuple[str, ...]] = {
 }
 """The functions of a manifest, and what they are called with."""
 
-_MAY_LACK = frozenset(("peaks", "startup")) | {name for name in _TAKES if name.startswith("algorithms.")}
+_MAY_LACK = frozenset(("peaks", "calibrate", "startup")) | {name for name in _TAKES if name.startswith("algorithms.")}
 
 
 def _problems(spec: TargetSpec) -> Iterable[str]:

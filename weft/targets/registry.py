@@ -64,6 +64,11 @@ def unregister(kind: str) -> None:
     """Takes a kind of machine away that `register` added."""
     if _registered.pop(kind, None) is None:
         raise TargetError(f"no target of the kind {kind!r} was registered")
+    look_again()
+
+
+def look_again() -> None:
+    """Forgets which targets were found: facts about this machine have changed."""
     _find.cache_clear()
 
 

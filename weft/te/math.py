@@ -29,7 +29,7 @@ def _float_unary(name: str) -> Callable[[Any], Expr]:
 
 _made = {name: _float_unary(name) for name in FLOAT_UNARY}
 exp, exp2, expm1, log, log2, log10, log1p = (_made[n] for n in "exp exp2 expm1 log log2 log10 log1p".split())
-sqrt, rsqrt, sigmoid, erf, tanh = (_made[n] for n in "sqrt rsqrt sigmoid erf tanh".split())
+sqrt, rsqrt, sigmoid, erf, normal_cdf, tanh = (_made[n] for n in "sqrt rsqrt sigmoid erf normal_cdf tanh".split())
 sin, cos, tan, asin, acos, atan = (_made[n] for n in "sin cos tan asin acos atan".split())
 sinh, cosh, asinh, acosh, atanh = (_made[n] for n in "sinh cosh asinh acosh atanh".split())
 floor, ceil, trunc, round, round_away = (_made[n] for n in "floor ceil trunc round round_away".split())

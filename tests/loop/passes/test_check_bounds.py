@@ -445,3 +445,61 @@ func f(n: int64, m: int64, X: int8[n, m], B: int8[8]):
     )
     with pytest.raises(RuntimeFault, match="not enough memory"):
         f(0, 1 << 61, np.zeros((0, 1 << 61), np.int8), np.zeros(8, np.int8))
+
+
+WRAPPING = {
+    "a product": (lambda x: te.maximum(x, 0) * te.maximum(x, 0), 3037000500),
+    "a sum in a quotient": (lambda x: (te.maximum(x, 0) + 5) // 2**62, 2**63 - 1),
+    "a sum in a minimum": (lambda x: te.minimum(te.maximum(x, 0) + 5, 15), 2**63 - 1),
+    "a product in a minimum": (lambda x: te.minimum(te.maximum(x, 1) * te.maximum(x, 1), 15), 3037000500),
+    "a bounded product": (lambda x: (te.clip(x, 0, 15) * 2**60) // 2**60, 9),
+    "a shift": (lambda x: (te.clip(x, 0, 15) << 60) >> 60, 9),
+}
+
+
+@pytest.mark.parametrize("index, value", WRAPPING.values(), ids=WRAPPING)
+@pytest.mark.parametrize("store", [False, True], ids=["load", "store"])
+def test_arithmetic_on_data_that_wraps_is_caught(index, value, store) -> None:
+    """What is no less than 0 as a number may be less in 64 bits."""
+    A, I = te.placeholder((16,), name="A"), te.placeholder((4,), "int64", name="I")
+    if store:
+
+        def body(ins, outs):
+            i = Var("i")
+            return For(i, index_expr(4), Store(outs[0], (index(ins[0][i]),), te.const(1.0, "float32")))
+
+        B = te.extern((16,), [I], body, dtype="float32", name="B")
+    else:
+        B = te.compute((4,), lambda i: A[index(I[i])], name="B")
+    function = weft.build(te.create_schedule(B.op), [I, B] if store else [A, I, B])
+    arrays = [] if store else [np.arange(16, dtype="float32")]
+    out = np.zeros(16 if store else 4, "float32")
+    function(*arrays, np.array([1, 2, 1, 2]), out)
+    with pytest.raises(RuntimeFault):
+        function(*arrays, np.array([1, value, 1, 2]), out)
+
+
+def test_large_numbers_wrap_too() -> None:
+    """2**62 times 7, and 2**40 times itself, are no indices that loops could count to: they are what 64 bits hold."""
+    product = parse(
+        """
+func f(A: int64[8], O: int64[8]):
+    for i in range(min(7*(0 - 4611686018427387904), 5)):
+        O[i] = A[i]
+"""
+    )
+    square = parse(
+        """
+func g(A: int64[8], O: int64[8]):
+    let t = max(A[0] - A[0] + 7, 1099511627776)
+    if 0 <= max(A[3], t*t) and max(A[3], t*t) < 8:
+        O[max(A[3], t*t)] = A[max(A[3], t*t) + 1]
+"""
+    )
+    a = np.arange(8)
+    for func in (product, square):
+        want, got = np.zeros(8, "int64"), np.zeros(8, "int64")
+        interpret(func, a, want)
+        weft.build(func)(a, got)
+        np.testing.assert_array_equal(got, want)
+        assert want.any()

@@ -68,6 +68,13 @@ def _sigmoid(c: Context, e: Call) -> list[str]:
     return [rounded(f"({one} / ({one} + {power}(-{text})))", dtype) for text in c.lanes(e.args[0])]
 
 
+def _normal_cdf(c: Context, e: Call) -> list[str]:
+    dtype = _float_type(e)
+    name, end = math_name(c, "erfc", dtype), "" if dtype.bits == 64 else "f"
+    made = f"(0.5{end} * {name}(%s * {-(0.5**0.5)!r}{end}))"
+    return [rounded(made % text, dtype) for text in c.lanes(e.args[0])]
+
+
 def _negative(c: Context, e: Call) -> list[str]:
     if e.dtype.is_float:
         return [f"(-{text})" for text in c.lanes(e.args[0])]
@@ -179,7 +186,8 @@ def _reinterpret(c: Context, e: Call) -> list[str]:
 
 _PURE: dict[str, Handler] = {
     **dict.fromkeys(_MATH, _library), **dict.fromkeys(_BITWISE, _bitwise),
-    "pow": _power, "rsqrt": _reciprocal_root, "sigmoid": _sigmoid, "neg": _negative, "abs": _absolute,
+    "pow": _power, "rsqrt": _reciprocal_root, "sigmoid": _sigmoid, "normal_cdf": _normal_cdf,
+    "neg": _negative, "abs": _absolute,
     "isnan": _classify, "isinf": _classify, "isfinite": _classify, "floor_fmod": _floor_fmod, "bit_not": _bit_not,
     "shift_left": _shift, "shift_right": _shift, "popcount": _count_bits, "clz": _count_bits,
     "reinterpret": _reinterpret,

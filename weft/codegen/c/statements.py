@@ -11,7 +11,7 @@ from weft.codegen.c import types
 from weft.codegen.c.calls import from_bits, to_bits
 from weft.codegen.c.context import Context, Handler, StmtHandler, bare
 from weft.codegen.c.expressions import is_index
-from weft.codegen.llvm.analysis import as_ramp, divisor, interval, power_of_two, touches_memory
+from weft.codegen.llvm.analysis import as_ramp, divisor, interval, named_interval, power_of_two, touches_memory
 from weft.core.dtypes import INDEX, INT32, DType
 from weft.core.errors import InternalError, TargetError
 from weft.expr.nodes import (
@@ -255,7 +255,7 @@ def _let(c: Context, s: Let) -> None:
     if s.var.dtype.is_integer:
         if is_index(c, s.value):
             c.indices.add(s.var)
-        c.ranges[s.var] = interval(s.value, c.ranges)
+        c.ranges[s.var] = named_interval(s.value, c.ranges)
         c.divisors[s.var] = divisor(s.value, c.divisors)
         if s.var.dtype.lanes > 1 and not touches_memory(s.value):
             c.definitions[s.var] = s.value

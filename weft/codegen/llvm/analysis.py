@@ -103,14 +103,11 @@ def _cast(e: Any, ranges: Ranges) -> Interval:
     source = e.value.dtype
     if not source.is_integer or not e.dtype.is_integer:
         return UNKNOWN
-    low, high = interval(e.value, ranges)
-    if source.bits > e.dtype.bits:
-        to = e.dtype.scalar
-        fits = low is not None and high is not None and to.min <= low and high <= to.max
-        return (low, high) if fits else UNKNOWN
     least, most = source.scalar.min, source.scalar.max
+    low, high = interval(e.value, ranges)
     inner = (least if low is None else max(low, least), most if high is None else min(high, most))
-    return inner if e.dtype.is_signed or inner[0] >= 0 else UNKNOWN
+    to = e.dtype.scalar
+    return inner if to.min <= inner[0] and inner[1] <= to.max else UNKNOWN
 
 
 def _sum(e: Any, ranges: Ranges) -> Interval:
@@ -144,7 +141,7 @@ _INTERVAL: dict[type[Expr], Callable[[Any, Ranges], Interval]] = {
 def interval(e: Expr, ranges: Ranges) -> Interval:
     """The least and the greatest value an integer expression can take; None where it is not known.
 
-    Arithmetic on index-typed (int64) values is taken not to overflow; narrower types that could wrap are unknown.
+    Counts (int64) are taken not to overflow; data, and arithmetic on narrower types, is unknown where it could.
     """
     handler = _INTERVAL.get(type(e))
     if handler is None:
@@ -154,9 +151,21 @@ def interval(e: Expr, ranges: Ranges) -> Interval:
     if kind.bits < 64 and kind.is_integer and type(e) in (Add, Sub, Mul, Ramp):
         inside = found[0] is not None and found[1] is not None and kind.min <= found[0] and found[1] <= kind.max
         return found if inside else UNKNOWN
+    if None in found and type(e) in (Add, Sub, Mul) and _is_data(e):
+        return UNKNOWN
     if kind.kind == "uint" and found[0] is not None and found[0] < 0:
         return UNKNOWN
     return found
+
+
+def named_interval(e: Expr, ranges: Ranges) -> Interval:
+    """What is known of a name for an expression: of one for data both ends, or nothing, as sums of it may wrap."""
+    found = interval(e, ranges)
+    return UNKNOWN if None in found and _is_data(e) else found
+
+
+def _is_data(e: Expr) -> bool:
+    return any(type(part) in (Load, Call, Cast) for part in walk(e))
 
 
 def _scalar(e: Expr) -> Expr:
@@ -211,6 +220,40 @@ def as_ramp(e: Expr, definitions: Mapping[Var, Expr]) -> tuple[Expr, Expr] | Non
             if type(factor[1]) is Const and factor[1].value == 0:
                 return mul(ramp[0], factor[0]), mul(ramp[1], factor[0])
     return None
+
+
+Spread = tuple[Expr, tuple[int, ...]]
+"""A vector index as a number that all lanes share, and what each lane adds to it."""
+
+
+def as_spread(e: Expr, definitions: Mapping[Var, Expr], known: Mapping[Var, int]) -> Spread | None:
+    """A vector index whose lanes lie at constant distances: `ramp(4*i, 1, 4) // 2` is 2*i + (0, 0, 1, 1)."""
+    lanes = e.dtype.lanes
+    if isinstance(e, Var) and e in definitions:
+        return as_spread(definitions[e], definitions, known)
+    if isinstance(e, Ramp):
+        return (e.base, tuple(e.stride.value * i for i in range(lanes))) if isinstance(e.stride, Const) else None
+    if isinstance(e, Broadcast):
+        return e.value, (0,) * lanes
+    if not isinstance(e, (Add, Sub, Mul, FloorDiv, FloorMod)):
+        return None
+    a, b = as_spread(e.a, definitions, known), as_spread(e.b, definitions, known)
+    if a is None or b is None:
+        return None
+    if isinstance(e, Add):
+        return add(a[0], b[0]), tuple(x + y for x, y in zip(a[1], b[1]))
+    if isinstance(e, Sub):
+        return sub(a[0], b[0]), tuple(x - y for x, y in zip(a[1], b[1]))
+    if not isinstance(b[0], Const) or any(b[1]):
+        return None
+    number = b[0].value
+    if isinstance(e, Mul):
+        return mul(a[0], b[0]), tuple(number * x for x in a[1])
+    if number <= 0 or number & (number - 1) or divisor(a[0], known) % number:
+        return None
+    if isinstance(e, FloorDiv):
+        return FloorDiv(a[0], b[0]), tuple(x // number for x in a[1])
+    return const(0, a[0].dtype), tuple(x % number for x in a[1])
 
 
 def touches_memory(e: Expr) -> bool:

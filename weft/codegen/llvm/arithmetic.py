@@ -106,7 +106,7 @@ def _simple(c: Context, e: Binary) -> str:
 
 def _float_simple(c: Context, e: Binary) -> str:
     name = _FLOAT_OPS[type(e)]
-    return in_float32(c, e.dtype, [c.value(e.a), c.value(e.b)], lambda t, v: c.emit(f"{name} {t} {v[0]}, {v[1]}"))
+    return in_float32(c, e.dtype, [c.value(e.a), c.value(e.b)], lambda t, v: c.once(f"{name} {t} {v[0]}, {v[1]}"))
 
 
 def _sum(c: Context, e: Binary) -> str:
@@ -118,10 +118,10 @@ def _sum(c: Context, e: Binary) -> str:
     minus = type(e) is Sub
     if isinstance(e.a, Mul):
         x, y, z = c.value(e.a.a), c.value(e.a.b), c.value(e.b)
-        z = c.emit(f"fneg {kind} {z}") if minus else z
+        z = c.once(f"fneg {kind} {z}") if minus else z
     elif isinstance(e.b, Mul):
         z, x, y = c.value(e.a), c.value(e.b.a), c.value(e.b.b)
-        x = c.emit(f"fneg {kind} {x}") if minus else x
+        x = c.once(f"fneg {kind} {x}") if minus else x
     else:
         return _simple(c, e)
     return c.intrinsic("llvm.fma", kind, x, y, z)

@@ -89,6 +89,19 @@ def _sigmoid(c: Context, e: Call) -> str:
     return _on_floats(c, e, make)
 
 
+def _normal_cdf(c: Context, e: Call) -> str:
+    if _float_argument(c, e).bits != 64:
+        return _elementary(c, e)
+    lanes = e.dtype.lanes
+
+    def make(kind: str, values: list[str]) -> str:
+        root, half = (types.splat("double", types.float_literal(v, "double"), lanes) for v in (-(0.5**0.5), 0.5))
+        scaled = c.emit(f"fmul {kind} {values[0]}, {root}")
+        return c.emit(f"fmul {kind} {vector_math.lanewise(c, 'erfc', 'double', lanes, [scaled])}, {half}")
+
+    return _on_floats(c, e, make)
+
+
 def _rsqrt(c: Context, e: Call) -> str:
     def make(kind: str, values: list[str]) -> str:
         return c.emit(f"fdiv {kind} {_one(kind, e.dtype.lanes)}, {c.intrinsic('llvm.sqrt', kind, *values)}")
@@ -236,7 +249,7 @@ def _reinterpret(c: Context, e: Call) -> str:
 
 _PURE: dict[str, Emitter] = {
     **dict.fromkeys(_LIBM, _elementary), **dict.fromkeys(_LLVM_FLOAT, _llvm_float),
-    "neg": _negative, "abs": _absolute, "sigmoid": _sigmoid, "rsqrt": _rsqrt, "pow": _power,
+    "neg": _negative, "abs": _absolute, "sigmoid": _sigmoid, "normal_cdf": _normal_cdf, "rsqrt": _rsqrt, "pow": _power,
     "isnan": _classify, "isinf": _classify, "isfinite": _classify, "fmod": _fmod, "floor_fmod": _floor_fmod,
     "copysign": _copysign, "fma": _fma, **dict.fromkeys(_BITWISE, _bitwise), "bit_not": _bit_not,
     "shift_left": _shift, "shift_right": _shift, "popcount": _popcount, "clz": _leading_zeros,
@@ -341,7 +354,7 @@ def _store_first(c: Context, buffer: Buffer, row: str, at: str, count: int, lane
         c.call("void", f"llvm.masked.store.{types.mangle(kind)}.p0", arguments, c.module.access(buffer))
         return
     part = row if count == lanes else c.emit(_shuffle(kind, row, "poison", list(range(count)), count))
-    c.line(f"store {width} {part}, ptr {at}, align {align}{c.module.access(buffer)}")
+    c.store(f"store {width} {part}, ptr {at}, align {align}", c.module.access(buffer))
 
 
 def _shuffle(kind: str, a: str, b: str, order: list[int], lanes: int) -> str:

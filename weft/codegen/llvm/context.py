@@ -142,6 +142,8 @@ class Context:
         self.module = module
         self.lines: list[str] = []
         self.common: dict[str, str] = {}
+        self.loaded: dict[str, dict[str, str]] = {}
+        """The loads of this block that nothing was stored over, by what is known of their buffer."""
         self.entry: list[str] = []
         self.values: dict[Var, str] = {}
         self.pointers: dict[Buffer, str] = {}
@@ -184,9 +186,23 @@ class Context:
             found = self.common[text] = self.emit(text)
         return found
 
+    def load(self, text: str, access: str) -> str:
+        """A load; its result, or that of the same one earlier in this block. `access`: see `Module.access`."""
+        known = self.loaded.setdefault(access, {})
+        found = known.get(text)
+        if found is None:
+            found = known[text] = self.emit(text + access)
+        return found
+
+    def store(self, text: str, access: str) -> None:
+        """A store: what was loaded from its buffer may be another value now."""
+        self.lines.append(f"  {text}{access}")
+        self.loaded.pop(access, None)
+
     def line(self, text: str) -> None:
-        """One instruction without a result."""
+        """One instruction without a result; it may have changed any memory."""
         self.lines.append("  " + text)
+        self.loaded = {}
 
     def new_label(self, hint: str) -> str:
         """A new label, not placed yet."""
@@ -197,7 +213,7 @@ class Context:
         """Places a label: what follows belongs to its block."""
         self.lines.append(f"{label}:")
         self.label = label
-        self.common = {}
+        self.common, self.loaded = {}, {}
 
     def branch(self, label: str) -> None:
         """Jumps."""
@@ -214,11 +230,15 @@ class Context:
         if result == "void":
             self.line(text)
             return ""
+        if not name.startswith("llvm."):
+            self.loaded = {}
         return self.emit(text)
 
     def intrinsic(self, name: str, type_text: str, *arguments: str) -> str:
         """Calls an overloaded LLVM intrinsic whose result and arguments are all of one type."""
-        return self.call(type_text, f"{name}.{types.mangle(type_text)}", [f"{type_text} {a}" for a in arguments])
+        name = f"{name}.{types.mangle(type_text)}"
+        self.module.declare(type_text, name, [type_text] * len(arguments))
+        return self.once(f"call {type_text} {types.quote(name)}({', '.join([f'{type_text} {a}' for a in arguments])})")
 
     def alloca(self, type_text: str, alignment: int) -> str:
         """Stack memory of the function, taken once at its start."""
@@ -233,8 +253,8 @@ class Context:
         if value[0] != "%":
             return types.splat(element, value, lanes)
         kind = f"<{lanes} x {element}>"
-        first = self.emit(f"insertelement {kind} poison, {element} {value}, i64 0")
-        return self.emit(f"shufflevector {kind} {first}, {kind} poison, <{lanes} x i32> zeroinitializer")
+        first = self.once(f"insertelement {kind} poison, {element} {value}, i64 0")
+        return self.once(f"shufflevector {kind} {first}, {kind} poison, <{lanes} x i32> zeroinitializer")
 
     def guarded(self, condition: str, type_text: str, make: Callable[[], str], otherwise: Callable[[], str]) -> str:
         """`make()` in a block that runs only where the condition holds, else `otherwise()`; their common result."""

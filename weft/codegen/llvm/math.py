@@ -1,10 +1,11 @@
 """Elementary functions of float32 as polynomials over whole vectors.
 
 LLVM's own vector exp, log, … fall apart into one libm call a lane. Here each becomes an internal function
-`@weft.exp.v16` written once a module for each lane count, which LLVM inlines. All stay within 4 units in the last
-place, over the whole range, with infinities, NaN, signed zeros and denormals as C has them. Method: the argument is
-reduced (Cody and Waite: constants split so that products are exact), then a polynomial whose coefficients were fitted
-for the least greatest error with float32 coefficients. Nothing here needs a fused multiply-add to be accurate.
+`@weft.exp.v16` written once a module for each lane count, which LLVM inlines. All but normal_cdf stay within 4 units in
+the last place, over the whole range, with infinities, NaN, signed zeros and denormals as C has them. Method: the
+argument is reduced (Cody and Waite: constants split so that products are exact), then a polynomial whose coefficients
+were fitted for the least greatest error with float32 coefficients. Nothing here needs a fused multiply-add to be
+accurate.
 """
 
 from __future__ import annotations
@@ -50,6 +51,15 @@ _ERFC = (
     0.0007226171437650919, -0.0001586683647474274, 1.2702987987722736e-05,
 )  # fmt: skip
 """-log(erfc(2 + t)) for 2 + t from 0.9375 to 3.95, after which erf is 1."""
+_NORMAL = (
+    0.4348470866680145, 0.0372474230825901, 0.005116074811667204, 0.00018685936811380088, 6.881314220663626e-06,
+    2.4186178393392765e-08,
+)  # fmt: skip
+_NORMAL_BELOW = (
+    1.090000033378601, 0.2750316858291626, 0.03141380846500397, 0.002071177354082465, 8.083234570221975e-05,
+    1.2838900147471577e-06,
+)  # fmt: skip
+"""(normal_cdf(x) - 1/2) / x as a quotient of two polynomials in x^2, for |x| <= 5.6, where it just passes 1/2 / x."""
 
 _LN2_HIGH = 0.693145751953125
 _LN2_LOW = math.log(2.0) - _LN2_HIGH
@@ -156,8 +166,8 @@ class Ops:
         """2^n for an integer n of the normal range."""
         return self.from_bits(self.integer("shl", self.integer("add", n, 127), 23))
 
-    def quotient(self, a: str, b: str) -> str:
-        """a / b for b from 1 to 1e30, within a unit in the last place.
+    def quotient(self, a: str, b: str, near_enough: bool = False) -> str:
+        """a / b for b from 1 to 1e30, within a unit in the last place, or two where that is near enough.
 
         A whole register is divided by a reciprocal of 14 bits and two steps that double them: a division would keep its
         port for sixteen cycles.
@@ -169,7 +179,7 @@ class Ops:
         rough = self.c.call(self.float, "llvm.x86.avx512.rcp14.ps.512", arguments)
         inverse = self.fma(rough, self.fma(minus, rough, 1.0), rough)
         near = self.mul(a, inverse)
-        return self.fma(self.fma(minus, near, a), inverse, near)
+        return near if near_enough else self.fma(self.fma(minus, near, a), inverse, near)
 
     def scale(self, value: str, n: str) -> str:
         """value * 2^n in two steps, so that n may go beyond the range of one exponent."""
@@ -311,6 +321,14 @@ def _erf(o: Ops, x: str) -> str:
     return o.select(o.op("fcmp ole", a, 0.9375), near, o.with_sign(far, x))
 
 
+def _normal_cdf(o: Ops, x: str) -> str:
+    """Within 3e-7, which is what is left of it in a sum; exactly 0 below -5.6."""
+    near = o.at_least(o.at_most(x, 5.6), -5.6)
+    square = o.mul(near, near)
+    slope = o.quotient(o.polynomial(square, _NORMAL), o.polynomial(square, _NORMAL_BELOW), near_enough=True)
+    return o.at_least(o.fma(slope, near, 0.5), 0.0)
+
+
 def _circular(o: Ops, x: str, quarter: int) -> str:
     """sin(x + quarter * pi / 2), the reduction by multiples of pi / 2 done in float64. For |x| <= 2^20."""
     c, lanes = o.c, o.lanes
@@ -365,9 +383,13 @@ def lanewise(c: Context, name: str, element: str, lanes: int, arguments: Sequenc
 
 FUNCTIONS: dict[str, Callable[[Ops, str], str]] = {
     "exp": _exp, "exp2": _exp2, "expm1": _expm1, "log": _log, "log2": _log2, "log10": _log10, "log1p": _log1p,
-    "tanh": _tanh, "sigmoid": _sigmoid, "erf": _erf,
+    "tanh": _tanh, "sigmoid": _sigmoid, "erf": _erf, "normal_cdf": _normal_cdf,
     "sin": _circular_or_libm("sin", 0), "cos": _circular_or_libm("cos", 1),
 }  # fmt: skip
+
+
+AS_VECTORS = {"normal_cdf"}
+"""Functions that divide otherwise in a whole register: of one number too, so that each lane gives the same."""
 
 
 def _define(module: Module, name: str, lanes: int, symbol: str) -> None:
@@ -380,6 +402,9 @@ def _define(module: Module, name: str, lanes: int, symbol: str) -> None:
 
 def call(c: Context, name: str, x: str, lanes: int) -> str:
     """One of FUNCTIONS applied to a float32 value of so many lanes."""
+    if lanes == 1 and name in AS_VECTORS and "avx512f" in c.module.machine.features:
+        filled = c.emit(f"insertelement <{WHOLE} x float> zeroinitializer, float {x}, i64 0")
+        return c.emit(f"extractelement <{WHOLE} x float> {call(c, name, filled, WHOLE)}, i64 0")
     if 1 < lanes < WHOLE and "avx512f" in c.module.machine.features:
         kind = types.vector("float", lanes)
         more = ", ".join(f"i32 {min(lane, lanes - 1)}" for lane in range(WHOLE))

@@ -6,6 +6,7 @@
     Ramp(b, 0), Broadcast(b)       load float, broadcast       scatter (the last lane wins)
     Ramp(b, -1)                    load <16 x float>, reverse  reverse, store <16 x float>
     Ramp(b, 2)                     two loads and a shuffle     scatter
+    two ramps, lanes in turns      two loads and a shuffle     scatter
     any other vector               gather                      scatter
 
 Under a mask (a predicated Store, an arm of a vector Select) they become masked loads, stores, gathers and scatters;
@@ -17,7 +18,7 @@ select and a store, so that LLVM can still keep the buffer in registers.
 from __future__ import annotations
 
 from weft.codegen.llvm import types
-from weft.codegen.llvm.analysis import as_ramp, divisor, interval, power_of_two
+from weft.codegen.llvm.analysis import as_ramp, as_spread, divisor, interval, power_of_two
 from weft.codegen.llvm.arithmetic import masked
 from weft.codegen.llvm.context import Context, Handler
 from weft.core.dtypes import DType
@@ -79,8 +80,10 @@ def _load(c: Context, e: Load) -> str:
         value = _load_vector(c, e.buffer, ramp[0], e.dtype.lanes, align, mask)
     elif ramp is not None and stride == -1:
         value = _load_reversed(c, e.buffer, ramp[0], e.dtype.lanes, mask)
-    elif ramp is not None and stride == 2 and mask is None:
-        value = _load_even(c, e.buffer, ramp[0], e.dtype.lanes)
+    elif ramp is not None and stride == 2 and (mask is None or _loads_lanes(c, e)):
+        value = _load_even(c, e.buffer, ramp[0], e.dtype.lanes, mask)
+    elif ramp is None and mask is None and (pair := _two_ramps(c, index)) is not None:
+        value = _load_in_turns(c, e.buffer, *pair, e.dtype.lanes // 2)
     else:
         value = _gather(c, e.buffer, index, ramp, e.dtype.lanes, mask)
     return _from_memory(c, value, e.dtype)
@@ -88,22 +91,22 @@ def _load(c: Context, e: Load) -> str:
 
 def _load_scalar(c: Context, buffer: Buffer, index: Expr) -> str:
     kind, align = types.memory_type(buffer.dtype), min(buffer.dtype.bytes, c.aligned.get(buffer, 1))
-    suffix = f", align {align}{c.module.access(buffer)}"
+    access = c.module.access(buffer)
     if c.mask is None or _in_bounds(c, buffer, index):
-        return c.emit(f"load {kind}, ptr {c.element(buffer, index)}{suffix}")
+        return c.load(f"load {kind}, ptr {c.element(buffer, index)}, align {align}", access)
     assert c.any_lane is not None
     some = c.any_lane()
     nothing = c.alloca("i64", 8)
     c.entry.append(f"  store i64 0, ptr {nothing}, align 8")
     pointer = c.element(buffer, index, "")
     chosen = c.emit(f"select i1 {some}, ptr {pointer}, ptr {nothing}")
-    return c.emit(f"load {kind}, ptr {chosen}{suffix}")
+    return c.emit(f"load {kind}, ptr {chosen}, align {align}{access}")
 
 
 def _load_vector(c: Context, buffer: Buffer, index: str | Expr, lanes: int, align: int, mask: str | None) -> str:
     kind = f"<{lanes} x {types.memory_type(buffer.dtype)}>"
     if mask is None:
-        return c.emit(f"load {kind}, ptr {c.element(buffer, index)}, align {align}{c.module.access(buffer)}")
+        return c.load(f"load {kind}, ptr {c.element(buffer, index)}, align {align}", c.module.access(buffer))
     pointer = c.element(buffer, index, "")
     name = f"llvm.masked.load.{types.mangle(kind)}.p0"
     arguments = [f"ptr align {align} {pointer}", f"<{lanes} x i1> {mask}", f"{kind} zeroinitializer"]
@@ -129,17 +132,53 @@ def _scalar_align(c: Context, buffer: Buffer) -> int:
     return min(buffer.dtype.bytes, c.aligned.get(buffer, 1))
 
 
-def _load_even(c: Context, buffer: Buffer, base: Expr, lanes: int) -> str:
+def _loads_lanes(c: Context, e: Load) -> bool:
+    """Whether a masked load of a whole vector is an instruction: then two of them are quicker than a gather."""
+    return e.dtype.lanes % 2 == 0 and e.dtype.bits >= 32 and "avx512f" in c.module.machine.features
+
+
+def _load_even(c: Context, buffer: Buffer, base: Expr, lanes: int, mask: str | None) -> str:
     """Every second element: two whole loads that end exactly at the last one wanted, and a shuffle."""
     kind = f"<{lanes} x {types.memory_type(buffer.dtype)}>"
     index = c.value(base)
-    first = _load_vector(c, buffer, index, lanes, _alignment(c, buffer, base), None)
-    after = c.emit(f"add i64 {index}, {lanes - 1}")
-    second = _load_vector(c, buffer, after, lanes, _scalar_align(c, buffer), None)
     picks = [2 * i if 2 * i < lanes else 2 * i + 1 for i in range(lanes)]
+
+    def lanes_on(start: int) -> str | None:
+        """The mask of one of the loads: on where an element that is on is picked from it."""
+        if mask is None:
+            return None
+        owners = [picks.index(place) if place in picks else lanes for place in range(start, start + lanes)]
+        constant = types.constant_vector("i32", owners)
+        return c.emit(
+            f"shufflevector <{lanes} x i1> {mask}, <{lanes} x i1> zeroinitializer, <{lanes} x i32> {constant}"
+        )
+
+    first = _load_vector(c, buffer, index, lanes, _alignment(c, buffer, base), lanes_on(0))
+    after = c.emit(f"add i64 {index}, {lanes - 1}")
+    second = _load_vector(c, buffer, after, lanes, _scalar_align(c, buffer), lanes_on(lanes))
     return c.emit(
         f"shufflevector {kind} {first}, {kind} {second}, <{lanes} x i32> {types.constant_vector('i32', picks)}"
     )
+
+
+def _two_ramps(c: Context, index: Expr) -> tuple[Expr, int, int] | None:
+    """A base, and where from it two ramps begin that take turns in the lanes of an index; None for any other."""
+    found = as_spread(index, c.definitions, c.divisors)
+    if found is None or len(found[1]) % 2:
+        return None
+    base, offsets = found
+    first, second = offsets[:2]
+    wanted = tuple(start + i for i in range(len(offsets) // 2) for start in (first, second))
+    return (base, first, second) if offsets == wanted else None
+
+
+def _load_in_turns(c: Context, buffer: Buffer, base: Expr, first: int, second: int, half: int) -> str:
+    """Two ramps of `half` lanes each, woven together."""
+    kind, start = f"<{half} x {types.memory_type(buffer.dtype)}>", c.value(base)
+    places = [c.emit(f"add i64 {start}, {offset}") for offset in (first, second)]
+    one, other = (_load_vector(c, buffer, place, half, _scalar_align(c, buffer), None) for place in places)
+    picks = types.constant_vector("i32", [side * half + i for i in range(half) for side in (0, 1)])
+    return c.emit(f"shufflevector {kind} {one}, {kind} {other}, <{2 * half} x i32> {picks}")
 
 
 def _pointers(c: Context, buffer: Buffer, index: Expr, ramp: tuple[Expr, Expr] | None, lanes: int) -> str:
@@ -202,9 +241,8 @@ def _store(c: Context, s: Store, mask: str | None, predicate: Expr | None = None
         raise InternalError(f"store of {s.value.dtype} to buffer {buffer.name!r} of {buffer.dtype}")
     if lanes == 1:
         pointer = c.element(buffer, index)
-        return c.line(
-            f"store {element} {value}, ptr {pointer}, align {_scalar_align(c, buffer)}{c.module.access(buffer)}"
-        )
+        align = _scalar_align(c, buffer)
+        return c.store(f"store {element} {value}, ptr {pointer}, align {align}", c.module.access(buffer))
     kind = f"<{lanes} x {element}>"
     if s.value.dtype.lanes == 1:
         value = c.broadcast(element, value, lanes)
@@ -230,7 +268,7 @@ def _store_vector(
     kind = f"<{lanes} x {types.memory_type(buffer.dtype)}>"
     if mask is None:
         pointer = c.element(buffer, index)
-        return c.line(f"store {kind} {value}, ptr {pointer}, align {align}{c.module.access(buffer)}")
+        return c.store(f"store {kind} {value}, ptr {pointer}, align {align}", c.module.access(buffer))
     pointer = c.element(buffer, index, "")
     name = f"llvm.masked.store.{types.mangle(kind)}.p0"
     value = _fenced(c, buffer, value, lanes)

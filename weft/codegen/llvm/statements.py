@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Any
 
 from weft.codegen.llvm import calls, memory, types
-from weft.codegen.llvm.analysis import divisor, interval, power_of_two, touches_memory
+from weft.codegen.llvm.analysis import divisor, interval, named_interval, power_of_two, touches_memory
 from weft.codegen.llvm.context import Context, Module, StmtHandler
 from weft.core.errors import TargetError
 from weft.expr.intrinsics import REPORT
@@ -47,7 +47,9 @@ _STACK_LIMIT = 4 * 1024
 _MOST_BYTES = 2.0**60
 _ALIGNMENT = 64
 _SHORT = 16
-"""Loops of vectors up to this length LLVM may unroll, so that small buffers indexed by them become registers."""
+"""Loops of vectors up to this length LLVM may unroll, if they use small buffers, so that these become registers."""
+_REGISTER_BYTES = 32 * 64
+"""All vector registers of a large processor."""
 ROLLED = "pragma_rolled"
 """The annotation of a loop that LLVM must not unroll: what its rounds have in common would not fit the registers."""
 
@@ -67,7 +69,7 @@ def name(c: Context, var: Var, meaning: Expr, value: str) -> None:
     c.values[var] = value
     c.definitions.pop(var, None)
     if var.dtype.is_integer:
-        c.ranges[var] = interval(meaning, c.ranges)
+        c.ranges[var] = named_interval(meaning, c.ranges)
         c.divisors[var] = divisor(meaning, c.divisors)
         if var.dtype.lanes > 1 and not touches_memory(meaning):
             c.definitions[var] = meaning
@@ -96,18 +98,24 @@ def _if(c: Context, s: If) -> None:
 
 
 def _has_vectors(s: Stmt) -> bool:
-    for stmt in walk_stmts(s):
-        for e in child_exprs(stmt):
-            if e.dtype.lanes > 1:
-                return True
-    return False
+    return any(e.dtype.lanes > 1 for stmt in walk_stmts(s) for e in child_exprs(stmt))
+
+
+def _uses_registers(c: Context, s: Stmt) -> bool:
+    """Whether a statement stores to or loads from a buffer on the stack that fits the registers."""
+    small = {buffer for buffer in c.private if (_constant_size(buffer) or 0) <= _REGISTER_BYTES}
+    if any(isinstance(stmt, Store) and stmt.buffer in small for stmt in walk_stmts(s)):
+        return True
+    seen: set[Expr] = set()
+    parts = (e for stmt in walk_stmts(s) for e in child_exprs(stmt))
+    return any(type(node) is Load and node.buffer in small for e in parts for node in walk_once(e, seen))
 
 
 def _hints(c: Context, s: For) -> str:
     """Loops that the schedule has shaped stay as they are; plain scalar ones are LLVM's to improve."""
     if _has_vectors(s.body):
         short = isinstance(s.extent, Const) and s.extent.value <= _SHORT and ROLLED not in s.annotations
-        unroll = [] if short else ['!"llvm.loop.unroll.disable"']
+        unroll = [] if short and _uses_registers(c, s.body) else ['!"llvm.loop.unroll.disable"']
         return c.module.loop_metadata('!"llvm.loop.vectorize.enable", i1 false', *unroll)
     if s.kind == "unrolled":
         return c.module.loop_metadata('!"llvm.loop.unroll.enable"')

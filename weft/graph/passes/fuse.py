@@ -251,10 +251,10 @@ class _Fusion:
         made = {v for n in nodes for v in n.outputs}
         found: dict[Value, None] = {}
         for node in nodes:
-            decides = operator_of(node).shape_inputs
+            decides, given = operator_of(node).shape_inputs, set(node.inputs)
             inside = {v for at, v in enumerate(node.inputs) if at not in decides or v not in self.graph.constants}
             for value in reads(node):
-                known_shape = value in node.inputs and value not in inside
+                known_shape = value in given and value not in inside
                 if value not in made and not (known_shape and not node.graphs):
                     found[value] = None
         return list(found)

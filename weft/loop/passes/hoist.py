@@ -117,7 +117,9 @@ class _Hoister(Mutator):
             return ()
         found = self.notable.get(e)
         if found is None:
-            found = tuple(node for part in children(e) for node in self._notable(part))
+            found = ()
+            for part in children(e):
+                found += self._notable(part)
             if isinstance(e, Address) and "w" in e.mode:
                 found += (e,)
             elif isinstance(e, Call) and not is_pure(e.name) and e.name != REPORT:
@@ -182,7 +184,11 @@ class _LoopMover(Mutator):
             elif isinstance(e, Address) or (isinstance(e, Call) and not is_pure(e.name)):
                 found = True
             else:
-                found = any(self.varies(part) for part in children(e))
+                found = False
+                for part in children(e):
+                    if type(part) is not Const and self.varies(part):
+                        found = True
+                        break
             self.variation[e] = found
         return found
 

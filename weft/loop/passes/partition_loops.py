@@ -43,6 +43,7 @@ from weft.expr.nodes import (
     sub,
 )
 from weft.expr.simplify import simplify
+from weft.expr.structural import structural_equal
 from weft.expr.visit import free_vars, walk
 from weft.loop.ir import Allocate, Evaluate, For, Func, If, Let, Seq, Stmt, Store, seq
 from weft.loop.passes.support import (
@@ -304,8 +305,9 @@ class _Partitioner(Mutator):
             return Seq(())
         value = int_value(edge)
         known: dict[Expr, Expr] = {}
+        one = all(structural_equal(each.value, bounds[0].value) for each in bounds)
         for each in bounds:
-            if each.exact and (len(bounds) == 1 or (value is not None and int_value(each.value) == value)):
+            if each.exact and (one or (value is not None and int_value(each.value) == value)):
                 known[each.test.node] = FALSE
         ranges = dict(self.bounds)
         begin = int_value(start)

@@ -106,8 +106,10 @@ class _Lifetimes:
             return _NONE
         found = self.read.get(e)
         if found is None:
-            own = (e.buffer,) if isinstance(e, (Load, Address)) else ()
-            found = self.read[e] = _NONE.union(own, *[self._read(part) for part in children(e)])
+            found = frozenset((e.buffer,)) if isinstance(e, (Load, Address)) else _NONE
+            for part in children(e):
+                found |= self._read(part)
+            self.read[e] = found
         return found
 
     def _extend(self, used: set[Buffer], start: int) -> None:

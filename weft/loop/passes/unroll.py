@@ -12,7 +12,8 @@ of a small matrix would else be copied whole for each row.
 
 Copies share what they have in common: an expression that does not change from one copy to another is one object in
 both, and an index is what all copies have in common plus a constant. What comes after unrolling is done once for each
-object, not once for each place (`Simplifier.visit`, `_LoopMover.expr`, …). Loops of one iteration are dissolved too.
+object, not once for each place (`Simplifier.visit`, `_LoopMover.expr`, …). Copies under one and the same test, which
+speaks of no memory, stand under it together. Loops of one iteration are dissolved too.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from weft.expr.nodes import (
     Binary,
     Broadcast,
     Buffer,
+    Call,
     Const,
     Expr,
     Load,
@@ -45,9 +47,9 @@ from weft.expr.nodes import (
     wrap,
 )
 from weft.expr.simplify import simplify
-from weft.expr.visit import children, map_all
-from weft.loop.ir import Allocate, For, Func, Let, Seq, Stmt, Store, seq
-from weft.loop.passes.support import Copier, Names, linear
+from weft.expr.visit import children, map_all, walk
+from weft.loop.ir import Allocate, For, Func, If, Let, Seq, Stmt, Store, seq
+from weft.loop.passes.support import Copier, Names, linear, statements
 from weft.loop.passes.support import Linear as LinearForm
 from weft.loop.visit import child_stmts, walk_stmts
 
@@ -124,9 +126,12 @@ class _Unroller(Copier):
             return (e,) if e in self.inside else ()
         found = self.names_in.get(e)
         if found is None:
-            parts = [self._names(part) for part in children(e)]
             own = (e.buffer,) if isinstance(e, (Load, Address)) and e.buffer in self.inside else ()
-            found = self.names_in[e] = tuple(dict.fromkeys((*own, *(name for part in parts for name in part))))
+            names: dict[Any, None] = dict.fromkeys(own)
+            for part in children(e):
+                if type(part) is not Const:
+                    names.update(dict.fromkeys(self._names(part)))
+            found = self.names_in[e] = tuple(names)
         return found
 
     def visit_Load(self, e: Load) -> Expr:
@@ -268,7 +273,23 @@ class _Unroller(Copier):
             self.variables[loop.var] = add(first, index_expr(number))
             copies.append(self.stmt(loop.body))
         self.copying = outer
-        return seq(*copies)
+        return self._together(copies)
+
+    def _together(self, copies: list[Stmt]) -> Stmt:
+        """Copies in order; neighbours under the same test in one If."""
+        made: list[Stmt] = []
+        for stmt in (s for copy in copies for s in statements(copy)):
+            last = made[-1] if made else None
+            if type(stmt) is If and type(last) is If and stmt.condition is last.condition and self._lasts(stmt):
+                other = seq(last.otherwise, stmt.otherwise) if last.otherwise or stmt.otherwise else None
+                made[-1] = If(stmt.condition, self._together([last.then, stmt.then]), other)
+            else:
+                made.append(stmt)
+        return seq(*made)
+
+    def _lasts(self, s: If) -> bool:
+        """Whether a test says the same whatever is stored and called meanwhile."""
+        return not any(isinstance(node, (Load, Call)) for node in walk(s.condition))
 
     def _by_factor(self, loop: For, factor: int) -> Stmt:
         extent = int_value(loop.extent)

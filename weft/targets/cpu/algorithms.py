@@ -28,31 +28,23 @@ from weft.ops.convolution_window import Pads, Window
 from weft.ops.convolution_winograd import DOMAIN, MOST_SPREAD, NAME, direct_weight, transform_weight, winograd_arrays
 from weft.ops.fixed_weights import fix, may_fix
 from weft.targets.base import Target
-from weft.targets.cpu import amx
-from weft.targets.cpu.sketches import attention_amx
+from weft.targets.cpu.model import (
+    AS_GOOD,
+    DIRECT_SHARE,
+    LEAST_QUERIES,
+    LEAST_SAVED,
+    LONG_VECTOR,
+    MOST_WAITING_ROWS,
+    PRODUCT_SHARE,
+    STREAM_BYTES,
+    TRANSFORM_CYCLES,
+    overlapped,
+)
 from weft.targets.cpu.sketches.attention import padded
 from weft.targets.cpu.sketches.winograd import register_share
 
 TILES = (2, 4)
 """The tiles that are considered. 6 saves little more and is an order of magnitude less exact."""
-
-DIRECT_SHARE, PRODUCT_SHARE = 0.93, 0.8
-"""How much of the peak a direct convolution reaches, and the products between Winograd's transforms."""
-
-TRANSFORM_CYCLES = 4.0
-"""For each vector of a transformed tile, on each side of the products."""
-
-STREAM_BYTES = 5.0
-"""Bytes a cycle that a core gets from behind its second-level cache, with a whole model between two uses."""
-
-OVERLAP = 0.4
-"""The part of the shorter of computing and streaming that does not hide behind the longer."""
-
-LEAST_SAVED = 0.15
-"""The share of the time that an algorithm must save to be worth its larger weight."""
-
-AS_GOOD = 1.2
-"""A smaller tile is preferred to a larger one that is not faster by more than this."""
 
 MOST_MODEL_ERROR = 1e-4
 """The error, relative to the output's scale, that a model may have."""
@@ -63,15 +55,6 @@ MOST_ERROR = MOST_MODEL_ERROR / 4
 MOST_WEIGHT = 2.0**32
 """With larger weights sums could overflow that are finite in a direct convolution: an even tile's elements are below
 2⁶⁴, the transforms make them at most 2¹⁵ times as large, and there are fewer than 2¹⁵ channels."""
-
-LEAST_QUERIES = 16
-"""Attention of fewer queries does not pay for the copies of keys and values that one kernel makes."""
-
-LONG_VECTOR = 64
-"""Bytes of the vectors that put 24-bit numbers together as fast as their bytes come."""
-
-MOST_WAITING_ROWS = 4
-"""With more rows than these a product of far weights no longer waits for them."""
 
 SAMPLE_OUTPUTS = 16
 """Output channels on which the error is measured."""
@@ -108,9 +91,7 @@ def attention_proposer(target: Target) -> Callable[[Sequence[int], str], Sequenc
         found = Sizes(*sizes)
         if lanes < 4 or found.queries < LEAST_QUERIES or found.keys < lanes or found.size < 4:
             return None
-        if dtype == "bfloat16" and amx.available(target):
-            return attention_amx.padded(found, target)
-        return padded(found, target, lanes)  # without matrix instructions the products stay float32
+        return padded(found, target, dtype)
 
     return propose
 
@@ -210,7 +191,7 @@ def _cycles(products: int, share: float, moved: int, weights: int, model_bytes: 
     lanes = max(target.vector_bytes // 4, 1)
     computing = products / (2 * lanes) / share + TRANSFORM_CYCLES * moved / lanes
     streaming = 4 * weights / STREAM_BYTES if 2 * max(4 * weights, model_bytes) > target.cache_bytes[1] else 0.0
-    return max(computing, streaming) + OVERLAP * min(computing, streaming)
+    return float(overlapped(computing, streaming))
 
 
 # ------------------------------------------------------------------------------------------------------------ exactness

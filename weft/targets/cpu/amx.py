@@ -35,6 +35,9 @@ from weft.schedule.intrinsic import TensorIntrin, register_intrinsic
 from weft.targets.base import Target
 from weft.targets.cpu.parse import TILES
 
+TILE = 16
+"""Rows of a full tile, and columns of a full tile of sums."""
+
 ARCH_PRCTL, REQUEST_PERMISSION, TILE_DATA = 158, 0x1023, 18
 
 
@@ -209,7 +212,7 @@ def _declare_load(name: str, shape: tuple[int, ...], dtype: str, step: int = 1) 
     te.decl_tensor_intrin(tile.op, rule, name)
 
 
-def _declare_store(name: str, dtype: str, rows: int = 16, width: int = 16) -> None:
+def _declare_store(name: str, dtype: str, rows: int, width: int) -> None:
     tile = te.placeholder((rows, width), dtype, name="tile")
     target = te.compute((rows, width), lambda i, j: tile[i, j], name="target")
     size = index_expr(rows), index_expr(width)
@@ -221,10 +224,10 @@ def _declare_store(name: str, dtype: str, rows: int = 16, width: int = 16) -> No
     te.decl_tensor_intrin(target.op, rule, name)
 
 
-def _declare_dot(name: str, left: str, right: str, shape: tuple[int, int, int] | None = None, call: str = "") -> None:
-    """A product of tiles: `shape` is rows and depth of the left operand and columns of the right (None: full tiles)."""
+def _declare_dot(name: str, left: str, right: str, shape: tuple[int, int, int], call: str) -> None:
+    """A product of tiles: `shape` is rows and depth of the left operand and columns of the right."""
     wide, group, _ = DOTS[left, right]
-    rows, depth, width = shape or (16, 16 * group, 16)
+    rows, depth, width = shape
     a = te.placeholder((rows, depth), left, name="a")
     b = te.placeholder((depth // group, width, group), right, name="b")
     k = te.reduce_axis(depth, name="k")
@@ -238,7 +241,7 @@ def _declare_dot(name: str, left: str, right: str, shape: tuple[int, int, int] |
     def rule(inputs: Any, outputs: Any) -> tuple[Any, Call, Call]:
         reset = Call("amx_zero", (outputs[0].access_ptr("w"), size[0], size[2]), INT32)
         operands = (inputs[0].access_ptr("r"), inputs[1].access_ptr("r"), outputs[0].access_ptr("rw"))
-        update = Call(call or name, (*operands, *size), INT32)
+        update = Call(call, (*operands, *size), INT32)
         return [reset, update], reset, update
 
     te.decl_tensor_intrin(out.op, rule, name)
@@ -260,44 +263,44 @@ def _declare_weave(name: str, dtype: str, group: int) -> None:
     register_intrinsic(TensorIntrin(name, description, [source], woven, rule))
 
 
-_declare_load("amx_load_bf16", (16, 32), "bfloat16")
-_declare_load("amx_load_bf16x2", (16, 16, 2), "bfloat16")
-_declare_load("amx_load_u8", (16, 64), "uint8")
-_declare_load("amx_load_s8", (16, 64), "int8")
-_declare_load("amx_load_s8x4", (16, 16, 4), "int8")
-_declare_weave("amx_weave_bf16", "bfloat16", 2)
-_declare_weave("amx_weave_s8", "int8", 4)
-_declare_store("amx_store_f32", "float32")
-_declare_store("amx_store_i32", "int32")
-for (_left, _right), _kind in DOTS.items():
-    _declare_dot(_kind[2], _left, _right)
-
-
 @dataclass(frozen=True)
-class Shaped:
-    """The intrinsics for tiles that are not full."""
+class Tiles:
+    """The intrinsics for tiles of one shape; `weave` is for full ones."""
 
     load_left: str
     load_right: str
     dot: str
     store: str
+    weave: str = ""
+
+
+_SHORT = {"bfloat16": "bf16", "uint8": "u8", "int8": "s8", "float32": "f32", "int32": "i32"}
 
 
 @functools.cache
-def shaped(left: str, right: str, shape: tuple[int, int, int], step: int = 1) -> Shaped:
-    """Declares, once, the intrinsics for tiles of some rows, depth and columns; the left rows lie `step` rows apart.
+def tiles(left: str, right: str, shape: tuple[int, int, int] | None = None, step: int = 1) -> Tiles:
+    """Declares, once, the intrinsics for tiles of these element types; the left rows lie `step` rows apart.
 
-    `left` and `right` are the operands' element types.
+    `shape` is rows, depth and columns of the product (None: full tiles).
     """
     wide, group, call = DOTS[left, right]
-    rows, depth, width = shape
-    part = f"{left}_{right}_{rows}x{depth}x{width}"
-    names = Shaped(f"amx_left_{part}_{step}", f"amx_right_{part}", f"amx_dot_{part}", f"amx_store_{part}")
+    rows, depth, width = shape or (TILE, TILE * group, TILE)
+    if shape is None:
+        of_left, of_right = f"amx_load_{_SHORT[left]}", f"amx_load_{_SHORT[right]}x{group}"
+        names = Tiles(of_left, of_right, call, f"amx_store_{_SHORT[wide]}", f"amx_weave_{_SHORT[right]}")
+        _declare_weave(names.weave, right, group)
+    else:
+        part = f"{left}_{right}_{rows}x{depth}x{width}"
+        names = Tiles(f"amx_left_{part}_{step}", f"amx_right_{part}", f"amx_dot_{part}", f"amx_store_{part}")
     _declare_load(names.load_left, (rows, depth), left, step)
     _declare_load(names.load_right, (depth // group, width, group), right)
-    _declare_dot(names.dot, left, right, shape, call)
+    _declare_dot(names.dot, left, right, (rows, depth, width), call)
     _declare_store(names.store, wide, rows, width)
     return names
+
+
+for _left, _right in DOTS:
+    tiles(_left, _right)
 
 
 # ---------------------------------------------------------------------------------------------------------- the pass

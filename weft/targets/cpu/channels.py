@@ -21,7 +21,16 @@ from weft.plan.sketch import ceildiv
 from weft.targets.base import Target
 from weft.targets.cpu.algorithms import Convolution, ranked_tiles, winograd_cycles
 from weft.targets.cpu.machine import core_of, seconds
-from weft.targets.cpu.model import PADDING_SAVES, STEP_CYCLES, UNBLOCKED, Tiles, bytes_a_cycle, overlapped
+from weft.targets.cpu.model import (
+    LARGEST_STEP_OF_ROWS,
+    MOST_UNROLLED,
+    PADDING_SAVES,
+    STEP_CYCLES,
+    UNBLOCKED,
+    Tiles,
+    bytes_a_cycle,
+    overlapped,
+)
 from weft.targets.cpu.sketches import conv, conv_rows
 
 
@@ -85,11 +94,11 @@ class _Priced:
         if sizes.height * sizes.width == 1:  # a product of matrices
             return self.in_register_tiles(sizes, self.lanes)
         block = self.block(sizes.outputs)
-        ways = [self.in_register_tiles(sizes, block or self.lanes)]
+        ways = [self.in_register_tiles(sizes, block if block and inner_output else self.lanes)]
         if block and (inner_output or block == self.lanes):
             ways.append(self.in_blocks(sizes))
         # Neighbours of a row are not far apart where the image is plain, or its blocks are small.
-        near = not inner_input or self.block(sizes.inputs) <= conv_rows.LARGEST_STEP
+        near = not inner_input or self.block(sizes.inputs) <= LARGEST_STEP_OF_ROWS
         if not block or (near and not inner_output):
             ways.append(self.in_rows(sizes))
         facts = Convolution(sizes.frames, sizes.inputs, sizes.outputs, sizes.height, sizes.width, self.model_bytes)
@@ -105,7 +114,7 @@ class _Priced:
         depth = taps if depthwise else taps * sizes.inputs
         blocks, pixels = sizes.outputs // block, sizes.width
         if depthwise:
-            pixels = min(pixels, max(4, conv.MOST_UNROLLED // depth))
+            pixels = min(pixels, max(4, MOST_UNROLLED // depth))
         size = conv.Size(1 if depthwise else blocks, sizes.height, pixels, max(self.target.vector_registers, 8))
         walk = conv.walk_of(self.target, depth, 4 * depth * block, 4 * depth * sizes.outputs)
         again = sizes.frames * (blocks * ceildiv(sizes.width, pixels) if depthwise else 1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 
 from weft.expr.nodes import Expr, Load, Var, int_value
@@ -10,19 +9,17 @@ from weft.expr.visit import children
 from weft.loop.ir import Axis
 from weft.loop.tree import block_path, blocks_in, loops_on
 from weft.plan.sketch import ceildiv
-from weft.schedule.facts import Facts, block_named, cost, extent, facts_of
-from weft.schedule.schedule import Schedule, Stage
+from weft.schedule.facts import Facts, cost, extent, facts_of
+from weft.schedule.schedule import Stage
 from weft.targets.base import Target
 from weft.targets.cpu.default_transpose import tile_transposed
-
-LEAST_PARALLEL_WORK = 32 * 1024
-"""Elements (or operations) from which on a loop is worth dividing among threads."""
+from weft.targets.cpu.model import LEAST_PARALLEL_WORK, LEAST_STRETCH, MOST_TAPS, ROWS_AT_ONCE
 
 
-def extent_of(stage: Stage, loop: Var) -> int:
-    """The constant extent of a loop around a stage; 1 where it is no constant."""
+def extent_of(stage: Stage, loop: Var, unknown: int = 1) -> int:
+    """The constant extent of a loop around a stage; `unknown` where it is no constant."""
     found = [s for s in loops_on(block_path(stage.schedule.func, stage.name, "schedule")) if s.var.name == loop.name]
-    return (int_value(found[0].extent) or 1) if found else 1
+    return (int_value(found[0].extent) or unknown) if found else 1
 
 
 def parallelize(stage: Stage, loops: Sequence[Var], work: int, target: Target) -> Var | None:
@@ -230,10 +227,6 @@ def _one_stretch(facts: Facts, axes: Sequence[Axis]) -> bool:
     return True
 
 
-MOST_TAPS = 9
-"""A window of so many elements is one straight piece of code, which keeps its result in registers."""
-
-
 def _lanes_in_elements(stage: Stage, facts: Facts, lanes: int, target: Target) -> bool:
     """Lanes along the element axis whose neighbours lie together; the reduction runs outside the lanes."""
     lane = best_lane_axis(facts)
@@ -263,12 +256,6 @@ def _lanes_in_elements(stage: Stage, facts: Facts, lanes: int, target: Target) -
         stage.unroll(tap)
     stage.vectorize(inner)
     return True
-
-
-ROWS_AT_ONCE = 4
-"""Rows that are added up before the sums go back to the first-level cache."""
-LEAST_STRETCH = 16
-"""Vectors of a row that are read in one go, at least."""
 
 
 def _row_after_row(stage: Stage, facts: Facts, lanes: int, target: Target) -> bool:
@@ -323,18 +310,3 @@ def best_lane_axis(facts: Facts) -> Axis | None:
         worst = max((abs(step or 0) for step in steps), default=0)
         found.append((-worst if worst else -3, position, axis))
     return max(found, key=lambda f: f[:2])[2] if found else None
-
-
-def tidy_reduction(s: Schedule, name: str, target: Target) -> None:
-    """Schedules one reduction that was attached somewhere."""
-    schedule_reduction(s[name], target)
-
-
-def row_count(stage: Stage) -> int:
-    """The product of the extents of a stage's spatial loops."""
-    return math.prod(extent_of(stage, loop) for loop in stage.axis)
-
-
-def loads_of(s: Schedule, name: str) -> tuple[Load, ...]:
-    """The loads of a block as it is now."""
-    return facts_of(block_named(s, name)).loads

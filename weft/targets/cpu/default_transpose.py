@@ -13,12 +13,7 @@ from weft.loop.ir import Axis
 from weft.schedule.facts import Facts, extent
 from weft.schedule.schedule import Stage
 from weft.targets.base import Target
-
-MOST_LOADS = 4
-LEAST_STEP = 4
-"""Neighbours that are read so many elements apart, or fewer, come with the same few vectors."""
-LEAST_SIDE = 4
-"""The shortest side of a square that is worth turning."""
+from weft.targets.cpu.model import LEAST_SIDE, LEAST_STEP, MOST_LOADS
 
 
 def tile_transposed(stage: Stage, facts: Facts, loops: list[Var], target: Target) -> list[Var] | None:

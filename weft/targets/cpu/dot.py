@@ -17,6 +17,9 @@ from weft.codegen.llvm.context import Context
 from weft.core.dtypes import INT32
 from weft.expr.nodes import Call
 
+GROUP = 4
+"""Bytes of the reduction in one lane."""
+
 
 def _emit_dot(columns: int, instruction: str) -> Callable[[Context, Call], str]:
     wide, narrow = f"<{columns} x i32>", f"<{columns * 4} x i8>"

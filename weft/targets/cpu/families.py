@@ -26,15 +26,12 @@ from weft.schedule.facts import Facts, block_named, extent, facts_of, feeding, n
 from weft.schedule.schedule import Schedule, Stage
 from weft.targets.base import Target
 from weft.targets.cpu.default_attach import attach_producers
-from weft.targets.cpu.default_loops import (
-    LEAST_PARALLEL_WORK,
-    extent_of,
-    parallelize,
-    schedule_elementwise,
-    schedule_reduction,
-)
+from weft.targets.cpu.default_loops import extent_of, parallelize, schedule_elementwise, schedule_reduction
 from weft.targets.cpu.default_recurrence import run_along_memory
-from weft.targets.cpu.sketches import CONTRACTIONS, KEPT, WHOLE, recurrent, recurrent_dot
+from weft.targets.cpu.model import LEAST_PARALLEL_WORK
+from weft.targets.cpu.sketches import CONTRACTIONS, KEPT, WHOLE, nest
+from weft.targets.cpu.sketches.product import step_product
+from weft.targets.cpu.sketches.recurrent import schedule_step
 from weft.targets.cpu.sketches.register_tile import axis_loops, plan_tile, tile_in_place
 
 
@@ -185,11 +182,10 @@ def _step_of_recurrence(unit: Unit) -> bool:
     if not facts.is_ordered:
         return False
     name = facts.block.name
-    product = recurrent.step_product(facts, constants)
+    product = step_product(facts, constants)
     if product is not None:
-        space = recurrent_dot if recurrent_dot.takes(product, target) else recurrent
         with s.attempt("recurrent product", done) as tried:
-            done.update(space.schedule_step(s, product, target))
+            done.update(schedule_step(s, product, target))
         if tried:
             return True
     plan = plan_tile(facts, target, constants) if is_sum_of_products(facts) else None
@@ -214,13 +210,8 @@ def _lanes_inside(s: Schedule, facts: Facts, target: Target) -> None:
     if not facts.spatial or facts.spatial[-1].kind != "spatial":
         return
     last = axis_loops(stage)[facts.spatial[-1].var]
-    length = extent(facts.spatial[-1])
-    if last is None or length < 2:
-        return
-    lanes = target.lanes(facts.target.dtype)
-    if length > lanes:
-        _, last = stage.split(last, factor=lanes)
-    stage.vectorize(last)
+    if last is not None and extent(facts.spatial[-1]) > 1:
+        nest.vectorize(stage, last, target.lanes(facts.target.dtype), unrolled=False)
 
 
 FAMILIES = Families(

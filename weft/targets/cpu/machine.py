@@ -1,17 +1,26 @@
 """What one core of a processor does in a cycle.
 
-The table was written from general knowledge of these processors, not looked up entry by entry, and not measured here:
-ports and latencies are well known, bytes a cycle and clocks are rough. A processor that is not listed gets what most
-have.
+What `weft doctor --calibrate` measured on this machine comes first. The table was written from general knowledge of
+these processors, not looked up entry by entry, and not measured here: ports and latencies are well known, bytes a cycle
+and clocks are rough. A processor that is neither measured nor listed gets what most have.
 """
 
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+import json
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from weft.core.knobs import knobs
+from weft.runtime.cache_folder import cache_problem, read_file
 from weft.targets.base import Target
+
+CACHE_FILE = "core.json"
+"""Where in the cache folder `calibrate` keeps what it measured."""
+
+SET_SPAN, LINE_BYTES = 4096, 64
+"""Bytes after which lines of a first-level cache share their place with others: a page, on most machines."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +37,8 @@ class Core:
     memory: float = 5.0
     """Bytes a cycle that one core gets from memory."""
     gigahertz: float = 2.5
+    in_flight: int = 100
+    """Instructions that wait for their operands while later ones run."""
 
 
 _ZEN = Core(latency=4.0, second_level=32.0, third_level=16.0, memory=8.0, gigahertz=3.5)
@@ -60,13 +71,27 @@ CORES = {
 
 
 @functools.lru_cache(maxsize=64)
-def _core(cpu: str) -> Core:
-    return CORES.get(cpu, Core())
+def _core(cpu: str, measured: tuple[tuple[str, float], ...]) -> Core:
+    return replace(CORES.get(cpu, Core()), **dict(measured))  # type: ignore[arg-type]
 
 
 def core_of(target: Target) -> Core:
     """The facts about one core of a target."""
-    return _core(target.cpu)
+    return _core(target.cpu, target.measured)
+
+
+def kept(cpu: str) -> tuple[tuple[str, float], ...]:
+    """What `calibrate` measured on this machine, by name; nothing where nobody did, or for another processor."""
+    try:
+        if cache_problem() is not None:
+            return ()
+        found = json.loads(read_file(knobs.cache_dir / CACHE_FILE))
+        known = {one.name for one in fields(Core)}
+        same = found["cpu"] == cpu and found["core"].keys() <= known
+        facts = tuple((str(name), float(number)) for name, number in found["core"].items()) if same else ()
+        return facts if all(number > 0 for _, number in facts) else ()
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return ()
 
 
 def seconds(cycles: Any, target: Target, parallel: bool = True) -> Any:

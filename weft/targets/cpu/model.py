@@ -2,10 +2,11 @@
 
 Estimates are seconds: cycles of one core (`machine.py`), shared by the cores. LOAD_SHARE, STEP_CYCLES, VECTOR_CYCLES,
 FAR_CYCLES, TILE_CYCLES, UNEVEN and IMAGE_LOADS are those that the rules of version 0.1 had, fitted by hand to
-convolutions on a Sapphire Rapids; OVERLAP was Winograd's. SHARES and UNBLOCKED are judgements that put families in
-order: nobody has fitted them. `python -m benchmarks.cost_model` on an Emerald Rapids with 12 shapes at a time (a noisy
-run), 22 shapes held out: Spearman 0.74 in the median (AVX-512; AVX2 0.77), 0.14 (0.28) at least; the default took 1.06
-(1.02) of the best point measured, 1.47 (1.55) at most. Estimates were mostly 0.6 to 1.3 of the time, down to 0.5.
+convolutions on a Sapphire Rapids; OVERLAP was Winograd's. SHARES are judgements that put families in order: nobody has
+fitted them. What stands from UNBLOCKED to TRANSFORM_CYCLES was fitted by hand to 42 shapes on an Emerald Rapids
+(AVX-512, seven shapes at a time: noisy; convolutions of 24 to 136 channels, windows over single channels, transposed
+ones; none of `benchmarks.odd` or `benchmarks.cost_model` is among them). AVX2 and Arm take the same numbers. Errors on
+shapes that were held out: docs/schedules.md, by `python -m benchmarks.cost_model`.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from weft.plan.planner import Unit
 from weft.plan.sketch import Point, Sketch, around_rule
 from weft.targets.base import Target
 from weft.targets.cpu.machine import Core, core_of, seconds
+from weft.targets.cpu.microkernels import VECTOR, MicroKernel
 
 SHARES = {
     "matmul": 0.9, "matmul_dot": 0.7, "matmul_amx": 0.5, "convolution": 0.93, "conv_dot": 0.6, "conv_amx": 0.4,
@@ -39,28 +41,133 @@ TILE_CYCLES, UNEVEN = 30, 0.04
 IMAGE_LOADS = 3
 """How many loads a vector of an image counts for that is rarely aligned, and comes from the second-level cache."""
 
-UNBLOCKED = 1.5
-"""How much longer a register tile takes that is in no blocks for the caches, and walks over plain memory."""
+UNBLOCKED, UNPACKED, TURNED_CYCLES = 1.08, 1.5, 0.5
+"""How much longer than counted a register tile takes that is in no blocks for the caches; whose lanes read memory as it
+lies; and cycles for each element of a tile that is turned to be stored."""
+
+ROWS_SHARE = 0.87
+"""The part of what is counted that convolutions in rows reach: their vectors are rarely aligned."""
+
+WINDOW_SHARE, WINDOW_LOADS, STEPPED_LOADS, SPILLED, UNEVEN_WINDOW = 0.72, 1.0, 4.0, 1.2, 0.25
+"""Windows over rows: the part of the peak that their multiply-adds reach; how many loads a vector of the image counts
+for that is read as it lies, and one of every second place (two loads, a permutation and a mask); how much longer tiles
+take whose rows do not stay in registers; and what rows left over cost, as a share: they are straight code of their own,
+with tests."""
+
+SHORT_ROW = 4
+"""Vectors of a row that is short: they are straight code, so that it is known which lanes are off."""
+
+UNALIGNED = 2.0
+"""How much longer products of one row take that read an operand where it lies: a vector is in two lines of a cache."""
+
+TRANSFORM_CYCLES = 8.0
+"""For each vector of a tile that Winograd's method transforms, on each side of the products."""
 
 OVERLAP = 0.4
 """The part of the shorter of computing and streaming that does not hide behind the longer."""
 
-DOT_GROUP, TILE_PRODUCTS = 4, 512
-"""Products of bytes in a lane of a dot product; multiply-adds of bfloat16 that a matrix unit does in a cycle, a fact of
-AMX (16 × 16 × 32 in 16 cycles); bytes are twice as many."""
+# Limits of spaces and thresholds of version 0.1: judgements, kept until somebody measures them.
 
+LEAST_LANES = 4
+"""Channels of a block, or pixels of a row, from which on lanes along them pay."""
+
+LEAST_SHARED_WORK = 64 * 1024
+"""Multiply-adds of a convolution from which on cores share it."""
+
+STREAM_AHEAD = 12 * 1024
+"""Bytes by which weights that are read once are fetched ahead."""
+
+LEAST_PASSES, LEAST_OWN = 4, 4
+"""A copy pays where it is read so often; and how many times as many rows a part reads alone as it shares."""
+
+LANES_STORED = 16
+"""Pixels that are stored at once, and channels of a block that are stored apart where the result is plain."""
+
+MOST_ROWS_OF_TILE, MOST_UNROLLED_ROWS, LARGEST_STEP_OF_ROWS = 14, 256, 8
+"""Convolutions in rows: rows of a tile, multiply-adds of one straight piece of code, and by how many pixels a window
+may move."""
+
+MOST_TAPS_OF_WINDOW, MOST_ROWS_OF_WINDOW, MOST_UNROLLED_WINDOW, LARGEST_STEP_OF_WINDOW = 49, 16, 400, 4
+"""The same for windows over single channels, and their taps."""
+
+WINOGRAD_UNROLL, WINOGRAD_FETCH, WINOGRAD_ROWS = 4, 16, 12
+"""Winograd's products: steps of the reduction that are written out; steps ahead that far weights are fetched; tiles of
+a block from which on the panels of weights are used often enough."""
+
+DIRECT_SHARE, PRODUCT_SHARE, STREAM_BYTES = 0.93, 0.8, 5.0
+"""How much of the peak a direct convolution reaches, and the products between Winograd's transforms; and bytes a cycle
+that a core gets from behind its second-level cache, with a whole model between two uses."""
+
+LEAST_SAVED, AS_GOOD = 0.15, 1.2
+"""The share of the time that an algorithm must save to be worth its larger weight; a smaller tile is preferred to a
+larger one that is not faster by more than this."""
+
+LEAST_QUERIES, LONG_VECTOR, MOST_WAITING_ROWS = 16, 64, 4
+"""Attention of fewer queries does not pay for the copies that one kernel makes; bytes of vectors that put 24-bit
+numbers together as fast as their bytes come; with more rows a product of far weights no longer waits for them."""
 
 PADDING_SAVES = 0.2
 """The share of the time that padded channels must save, by estimate. One measurement stands behind it: 24 channels at
 80 × 80 were to save 19 %, and took 20 % longer on an Emerald Rapids."""
 
 
-def product_rate(name: str, unit: Unit) -> float:
-    """Multiply-adds that a core can do in a cycle with the instructions of a family."""
-    if name.endswith("amx"):
-        return float(TILE_PRODUCTS * 2 // max(unit.facts.loads[0].buffer.dtype.bytes, 1))
-    lanes = int(unit.target.lanes(unit.facts.target.dtype)) * (DOT_GROUP if name.endswith("dot") else 1)
-    return core_of(unit.target).multiply_adds * lanes
+# ---------------------------------------------------------------------- judgements of single families, fitted by nobody
+
+LEAST_PARALLEL_WORK = 32 * 1024
+"""Elements (or operations) from which on a loop is worth dividing among threads."""
+
+PARTS_OF_ROWS = 8
+"""Into how many parts a thread's share of the rows of an image is divided, so that threads finish together."""
+
+MOST_UNROLLED = 128
+"""Multiply-adds of one straight piece of code, at most."""
+
+LEAST_PACKED_ROWS = 8
+"""So many rows of the left operand of a product pay for a copy of the right one."""
+
+LEAST_CHAINS, CHAIN_PARTS = 6, 4
+"""So many sums at a time hide the latency of a multiply-add; with fewer, each is made of so many parts."""
+
+MOST_PADDED = 1.04
+"""The columns with what they are padded to whole register tiles, as a multiple of those that there are."""
+
+MOSTLY_FILLED, EDGE_COST = 0.5, 4
+"""The share of useful lanes from which on an operand is packed although the last vector is not full; how much longer a
+tile takes whose lanes reach past the end and are masked."""
+
+UNEVEN_ROWS, ENOUGH_SUMS, LARGER_TILE = 0.85, 10, 0.002
+"""For the register tile of any sum of products: its share of the speed where it does not divide the rows; sums at a
+time that hide the latency of a multiply-add; how much a sum more is worth where two tiles are as fast."""
+
+MOST_TAPS, ROWS_AT_ONCE, LEAST_STRETCH = 9, 4, 16
+"""Reductions: a window of so many elements is one straight piece of code, which keeps its result in registers; rows
+that are added up before the sums go back to the first-level cache; vectors of a row that are read at once, at least."""
+
+MOST_LOADS, LEAST_STEP, LEAST_SIDE = 4, 4, 4
+"""Transpositions: loads of a block, at most; neighbours that are read so many elements apart, or fewer, come with the
+same few vectors; the shortest side of a square that is worth turning."""
+
+LEAST_NARROW_COLUMNS = 8
+"""Output channels of a tile of narrow sums that are worth it."""
+
+DOT_LATENCY, DOT_STEP_CYCLES = 5.0, 0.25
+"""Cycles until the sum of a dot product can be added to again; cycles of a step for itself, and for each vector."""
+
+ATTENTION_UNROLLED, ATTENTION_ROWS, ATTENTION_BLOCK = 4, 12, (16, 48)
+"""Attention in vectors: steps of a product that are written out and queries of a register tile, at most; the least and
+the most queries of a block."""
+
+ATTENTION_BYTES, SCORE_CYCLES, LEAST_HEADS_BUSY = 24.0, 14.0, 0.85
+"""Bytes a cycle that come from the second-level cache; cycles for a vector of scores between the products: the steps,
+the top, the power, the sum; the share of the threads that must have a head each for threads to take whole heads."""
+
+
+def chain_cycles(core: Core, depth: Any, instructions: Any) -> Any:
+    """Cycles that a sum of `depth` products waits for itself, of so many instructions in all, before the next begins.
+
+    While few instructions make up a tile, those of the tiles behind it run meanwhile.
+    """
+    return core.latency * depth * np.minimum(1.0, instructions / core.in_flight)
 
 
 def step_cycles(core: Core, rows: Any, vectors: Any, parts: Any = 1) -> Any:
@@ -107,13 +214,11 @@ class Tiles:
         return float(self.cycles(*map(np.asarray, self.best())))
 
 
-def product_seconds(name: str, unit: Unit, share: float = 1.0) -> float:
-    """What a contraction takes at the family's share of the peak, or while its operands come from behind the caches.
-
-    `share` is what a register tile leaves of the family's share.
-    """
-    facts = unit.facts
-    cycles = facts.points * facts.depth / product_rate(name, unit) / (SHARES[name] * share)
+def product_seconds(name: str, unit: Unit, kernel: MicroKernel = VECTOR) -> float:
+    """What a contraction takes at the family's share of the peak, or while its operands come from behind the caches."""
+    facts, lanes = unit.facts, int(unit.target.lanes(unit.facts.target.dtype))
+    products = kernel.products_a_cycle(core_of(unit.target).multiply_adds, lanes)
+    cycles = facts.points * facts.depth / products / SHARES[kernel.family(name)]
     read = sum(load_bytes(load) for load in facts.loads)
     return float(seconds(max(cycles, read / bytes_a_cycle(read, unit.target)), unit.target))
 
@@ -127,7 +232,7 @@ def stream_cycles(unit: Unit) -> float:
     """Cycles in which what a block reads and writes comes and goes, each element once."""
     facts = unit.facts
     moved = sum(load_bytes(load) for load in facts.loads) + facts.points * facts.target.dtype.bytes
-    return float(moved / bytes_a_cycle(2 * moved, unit.target))
+    return float(moved / bytes_a_cycle(moved, unit.target))
 
 
 def bytes_a_cycle(size: int, target: Target) -> float:
@@ -143,8 +248,8 @@ def ruled(
     knobs: Mapping[str, tuple[int, ...]],
     rule: Point,
     apply: Callable[[Point], None],
-    share: float = 1.0,
+    kernel: MicroKernel = VECTOR,
 ) -> Sketch:
     """A sketch whose best point is told by a rule; the others are estimated by how far away they are."""
     choices = {knob: tuple(sorted({*numbers, rule[knob]})) for knob, numbers in knobs.items()}
-    return Sketch(name, choices, apply, around_rule(rule, product_seconds(name, unit, share)))
+    return Sketch(kernel.family(name), choices, apply, around_rule(rule, product_seconds(name, unit, kernel)))

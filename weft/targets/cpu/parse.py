@@ -14,6 +14,7 @@ from weft.codegen.llvm.child import host_triple
 from weft.core.errors import TargetError
 from weft.targets.base import MatrixFacts, Scope, Target, plain_scopes
 from weft.targets.cpu import facts
+from weft.targets.cpu.machine import kept
 from weft.targets.cpu.processors import features_of, unknown_features
 
 FORMS = (
@@ -178,8 +179,9 @@ def native() -> Target:
     known = facts.ARCHITECTURES[arch]
     features = facts.host_features(dict(llvm.get_host_cpu_features())) or known.features
     width, registers = facts.vectors(arch, features)
+    cpu = str(llvm.get_host_cpu_name())
     return Target(
-        kind="cpu", name="native", triple=triple, cpu=str(llvm.get_host_cpu_name()), features=features,
+        kind="cpu", name="native", triple=triple, cpu=cpu, features=features, measured=kept(cpu),
         vector_bytes=width, vector_registers=registers, cache_bytes=facts.host_caches(known.cache_bytes),
         cores=facts.host_cores(), has_fma=facts.fused(arch, features), pointer_bytes=known.pointer_bytes,
         blocks_channels=True, is_host=True,

@@ -47,16 +47,16 @@ def accumulators() -> int:
     return 12 if few_registers else 24
 
 
-def fma_ir(dtype: str) -> str:
+def fma_ir(dtype: str, count: int | None = None) -> str:
     """LLVM IR of `void fma_loop(int64 count, float *values)`: nothing but multiply-adds on registers in its loop.
 
     `values` holds one vector for each accumulator and two factors; loading them keeps LLVM from knowing, and so from
-    folding, what is computed. The sums are stored back at the end.
+    folding, what is computed. The sums are stored back at the end. `count` of them; else as many as hide the latency.
     """
     scalar, size = _LLVM_FLOATS[dtype]
     lanes = vector_bytes() // size
     vector, suffix = f"<{lanes} x {scalar}>", f"v{lanes}f{size * 8}"
-    sums = range(accumulators())
+    sums = range(count or accumulators())
     lines = [f"declare {vector} @llvm.fma.{suffix}({vector}, {vector}, {vector})"]
     lines += ["define void @fma_loop(i64 %count, ptr %values) {", "entry:"]
     for i in [*sums, len(sums), len(sums) + 1]:

@@ -10,6 +10,7 @@ store that has no such form stays a store: the barrier after the wait orders it 
 
 from __future__ import annotations
 
+from weft.codegen.c.context import Context
 from weft.core.dtypes import INT32
 from weft.core.errors import InterpreterError
 from weft.expr.nodes import (
@@ -97,6 +98,37 @@ def _base(indices: tuple[Expr, ...]) -> Expr | None:
         return at
     return at.base if isinstance(at, Ramp) and int_value(at.stride) == 1 else None
 
+
+# ---------------------------------------------------------------------------------------------------------- emitting
+
+_COPY_HELPERS = {
+    size: f"""DEVICE void weft_copy_async_{size}(void *to, const void *from, bool there) {{
+  const uint32_t place = (uint32_t)__cvta_generic_to_shared(to);
+  const int32_t given = there ? {size} : 0;
+  asm volatile("cp.async.{"cg" if size == 16 else "ca"}.shared.global [%0], [%1], {size}, %2;"
+               : : "r"(place), "l"(from), "r"(given) : "memory");
+}}"""
+    for size in SIZES
+}
+
+
+def _copy(context: Context, call: Call) -> str:
+    to, source, size, there = call.args
+    count = context.constant(size)
+    name = f"weft_copy_async_{count}"
+    context.module.helper(name, _COPY_HELPERS[count])
+    return f"{name}({context.pointer(to)}, {context.pointer(source)}, {context.value(there)})"
+
+
+def _commit(context: Context, call: Call) -> str:
+    return 'asm volatile("cp.async.commit_group;" : : : "memory")'
+
+
+def _wait(context: Context, call: Call) -> str:
+    return f'asm volatile("cp.async.wait_group {context.constant(call.args[0])};" : : : "memory")'
+
+
+EMITTERS = {COPY: _copy, COMMIT: _commit, WAIT: _wait}
 
 # ----------------------------------------------------------------------------------------- meaning, for the interpreter
 

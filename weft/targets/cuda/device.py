@@ -15,12 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from weft.codegen.c.program import DeviceKernel, DeviceProgram, merged_source, number
+from weft.codegen.c.program import DeviceKernel, DeviceProgram, merged_source
 from weft.core.errors import RuntimeFault, TargetError
 from weft.targets.base import Borrowed, Target
 from weft.targets.cuda import driver, nvrtc
 from weft.targets.cuda import launches as launching
 from weft.targets.cuda.launches import BoundLaunch, Recording, stream_of
+from weft.targets.gpu.executable import LoadedProgram
 
 MOST_CACHED = 1024
 COMPILERS = min(8, os.cpu_count() or 1)
@@ -161,22 +162,6 @@ class CudaDevice:
         launching.wait(other, ours or self.stream)
         return other == (ours or self.stream)
 
-    def capture(self, record: Callable[[], None]) -> driver.Graph:
-        """What a function puts into the stream, as one graph to launch."""
-        self.context.activate()
-        self.stream.begin_capture()
-        try:
-            record()
-        except BaseException:
-            self.stream.end_capture()
-            raise
-        return self.stream.end_capture()
-
-    def launch(self, graph: driver.Graph) -> None:
-        """Queues a captured graph."""
-        self.context.activate()
-        graph.launch(self.stream)
-
 
 def address_of(memory: Any) -> int:
     """The device address of memory: ours, or anything with `__cuda_array_interface__`, or a plain address."""
@@ -190,43 +175,20 @@ def address_of(memory: Any) -> int:
     return int(shared["data"][0])
 
 
-class CudaExecutable:
-    """A program on a device: its kernels and workspaces, which live as long as it does."""
+class CudaExecutable(LoadedProgram):
+    """A program on a GPU."""
 
     def __init__(self, device: CudaDevice, program: DeviceProgram, module: driver.Module | None = None) -> None:
-        self.device = device
-        self.program = program
+        super().__init__(device, program)
         self.module = module or driver.Module(machine_code(program, device.architecture), program.name)
-        self._workspaces: dict[str, driver.Memory] = {}
 
-    def run(self, arguments: Mapping[str, Any], stream: driver.Stream | None = None) -> None:
-        """Queues the kernels in order; returns before they are done."""
+    def queue(self, kernel: DeviceKernel, given: Mapping[str, Any], stream: Any) -> None:
+        """Puts a launch into a stream."""
+        self.bound(kernel, given).queue(stream or self.device.stream)
+
+    def bound(self, kernel: DeviceKernel, given: Mapping[str, Any]) -> BoundLaunch:
+        """A launch with its arguments."""
         self.device.context.activate()
-        sizes = {name: int(value) for name, value in arguments.items() if isinstance(value, np.integer)}
-        program = self.program.with_sizes(sizes)
-        given = dict(arguments)
-        for workspace in program.workspaces:
-            size = max(number(workspace.elements, sizes), 1) * workspace.dtype.bytes
-            given[workspace.name] = self._workspace(workspace.name, size)
-        for kernel in program.kernels:
-            self._launch(kernel, given, stream or self.device.stream)
-
-    def _workspace(self, name: str, size: int) -> driver.Memory:
-        held = self._workspaces.get(name)
-        if held is None or held.bytes < size:
-            held = self._workspaces[name] = driver.Memory(size)
-        return held
-
-    def _launch(self, kernel: DeviceKernel, given: Mapping[str, Any], stream: driver.Stream) -> None:
-        if 0 not in kernel.grid:
-            self._bound(kernel, given).queue(stream)
-
-    def bind(self, arguments: Mapping[str, Any]) -> list[BoundLaunch]:
-        """The launches with their arguments."""
-        self.device.context.activate()
-        return [self._bound(kernel, arguments) for kernel in self.program.kernels if 0 not in kernel.grid]
-
-    def _bound(self, kernel: DeviceKernel, given: Mapping[str, Any]) -> BoundLaunch:
         function = self.module.function(kernel.name, kernel.dynamic_shared_bytes)
         values = [
             ctypes.c_int64(kernel.constants[name]) if name in kernel.constants else _passed(given[name])

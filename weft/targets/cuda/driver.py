@@ -15,7 +15,7 @@ from typing import Any
 from weft.core.errors import RuntimeFault, TargetError
 
 _LIBRARIES = ("libcuda.so.1", "/usr/local/nvidia/lib64/libcuda.so.1", "nvcuda.dll")
-_OUT_OF_MEMORY, _NOT_READY, _NO_DEVICE = 2, 600, 100
+_OUT_OF_MEMORY, _NO_DEVICE = 2, 100
 _STICKY = {
     700: "read or wrote memory that is not its own",
     702: "ran too long and was stopped",
@@ -124,10 +124,6 @@ class Context:
         free, total = ctypes.c_size_t(), ctypes.c_size_t()
         _call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total), doing="asking for free memory")
         return free.value, total.value
-
-    def synchronize(self) -> None:
-        """Waits until everything is done."""
-        _call("cuCtxSynchronize", doing="waiting for the device")
 
 
 @functools.lru_cache(maxsize=16)

@@ -37,6 +37,8 @@ ROWS = 16
 
 TYPES = {"f16": "float16", "bf16": "bfloat16", "tf32": "float32", "s8": "int8", "u8": "uint8"}
 """Elements of operands by the instruction's names for them."""
+SUMS = {"float32": "f32", "int32": "s32"}
+"""The instruction's names for the types of sums."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ class Kind:
     @property
     def instruction(self) -> str:
         """The form of mma.sync."""
-        wide = "s32" if self.bytes == 1 else "f32"
+        wide = SUMS[self.wide]
         return f"m16n8k{self.depth}.row.col.{wide}.{self.a}.{self.b}.{wide}"
 
     @property
@@ -220,7 +222,8 @@ def round_tf32(values: Any) -> Any:
     return np.where(np.isfinite(values), ((bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32), values)
 
 
-def _mean_store(source: Any, target: Any, stride: int, tile_stride: int, rows: int, columns: int) -> None:
+def mean_store(source: Any, target: Any, stride: int, tile_stride: int, rows: int, columns: int) -> None:
+    """A tile of sums copied to memory."""
     _mean_copy(source, target, tile_stride, stride, rows, columns)
 
 
@@ -248,7 +251,7 @@ for _name in ("mma_load_a", "mma_load_at", "mma_load_b", "mma_load_bt"):
 for _name in ("mma_load_a_tf32", "mma_load_bt_tf32"):
     te.register_effect(_name, _mean_rounded)
 te.register_effect("mma_zero", _mean_zero)
-te.register_effect("mma_store", _mean_store)
+te.register_effect("mma_store", mean_store)
 for _kind in KINDS.values():
     te.register_effect(f"mma_dot_{_kind.name}", _mean_dot(_kind))
 
@@ -290,13 +293,14 @@ def _declare_dot(kind: Kind, turned_a: bool, turned_b: bool) -> None:
     te.decl_tensor_intrin(out.op, rule, f"mma_dot_{kind.name}_{'t' if turned_a else 'n'}{'t' if turned_b else 'n'}")
 
 
-def _declare_store(name: str, dtype: str) -> None:
-    tile = te.placeholder((ROWS, ROWS), dtype, name="tile")
-    target = te.compute((ROWS, ROWS), lambda i, j: tile[i, j], name="target")
+def declare_store(name: str, call: str, rows: int, columns: int, wide: str) -> None:
+    """Declares an instruction that stores a tile of sums, by a call."""
+    tile = te.placeholder((rows, columns), wide, name="tile")
+    target = te.compute((rows, columns), lambda i, j: tile[i, j], name="target")
 
     def rule(inputs: Any, outputs: Any) -> Call:
-        steps = (outputs[0].stride(0), inputs[0].stride(0), te.const(ROWS), te.const(ROWS))
-        return Call("mma_store", (inputs[0].access_ptr("r"), outputs[0].access_ptr("w"), *steps), INT32)
+        steps = (outputs[0].stride(0), inputs[0].stride(0), te.const(rows), te.const(columns))
+        return Call(call, (inputs[0].access_ptr("r"), outputs[0].access_ptr("w"), *steps), INT32)
 
     te.decl_tensor_intrin(target.op, rule, name)
 
@@ -311,5 +315,5 @@ for _kind in KINDS.values():
         _declare_load(_kind.a, "b", (_kind.depth, ROWS))
         for _turned in ((False, False), (True, False), (True, True)):
             _declare_dot(_kind, *_turned)
-_declare_store("mma_store_f32", "float32")
-_declare_store("mma_store_s32", "int32")
+for _wide, _sums in SUMS.items():
+    declare_store(f"mma_store_{_sums}", "mma_store", ROWS, ROWS, _wide)

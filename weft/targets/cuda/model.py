@@ -31,11 +31,23 @@ SHARED_BYTES, WARP_READ_BYTES = 128, 110
 """Bytes a cycle from shared memory: by wgmma, a fact, and by ldmatrix."""
 WARP_STEP, GROUP_STEP = 40, 30
 """Cycles of a step beside all this."""
-WARP_BUSY = 8
+WARP_BUSY, WARP_BUSY_POWER = 8, 0.5
 """With fewer warps on a multiprocessor than this, its tensor cores are not busy all the time."""
+WARP_WAIT, WARP_ALONE, GROUP_WAIT = 100, 0.25, 60
+"""Cycles of a step at the barrier; and the part of the work that a block alone on its multiprocessor does not hide."""
 WARP_LATENCY, GROUP_LATENCY = 1500, 1750
 """Cycles of a fetch ahead of its use, to be shared by the stages that are on their way."""
 WARP_START, GROUP_START = 3000, 1500
 """Cycles before the first step and after the last, with the launch."""
 GROUP_WRITTEN = (0.14, 0.07)
 """Cycles to write out an element: of a block alone on its multiprocessor, and of one of several."""
+
+# Where families begin and end: judgements, not measured.
+LEAST_Y, LEAST_X = 8, 16
+"""Tiles of tensor cores are wasted on products that are narrower."""
+MOST_ACCUMULATORS, MOST_WARPS = 128, 8
+"""Registers of a thread for accumulators; warps of a block of mma.sync."""
+WARP_PART_BLOCKS, GROUP_PART_BLOCKS, SHARE_STEPS = 4, 2, 2
+"""Blocks of a multiprocessor that split-K may make; steps of k that each share of a block's warps has at least."""
+TURNED = 4
+"""Elements that a thread loads at a time to turn an operand."""

@@ -1,6 +1,5 @@
 """CUDA C to machine code (cubin) or PTX in this process, by NVRTC: no nvcc on the user's machine, no GPU needed.
 
-    library()                          the version of the library in use
     compile_source(text, "sm_90a")     -> bytes of a cubin
     compile_ptx(text, "sm_90a")        -> PTX as text
 
@@ -83,23 +82,6 @@ def is_available() -> bool:
     return True
 
 
-def version() -> tuple[int, int]:
-    """The version of NVRTC, such as (13, 0)."""
-    major, minor = ctypes.c_int(), ctypes.c_int()
-    _library().nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
-    return major.value, minor.value
-
-
-def architectures() -> list[str]:
-    """The real architectures that NVRTC makes machine code for, such as "sm_90"."""
-    library = _library()
-    count = ctypes.c_int()
-    library.nvrtcGetNumSupportedArchs(ctypes.byref(count))
-    numbers = (ctypes.c_int * count.value)()
-    library.nvrtcGetSupportedArchs(numbers)
-    return [f"sm_{number}" for number in numbers]
-
-
 def include_folders() -> list[Path]:
     """Folders with the CUDA headers (cuda_fp16.h), where the pip package or a toolkit brings them."""
     found = [folder.parent / HEADER for folder in _folders()]
@@ -107,29 +89,23 @@ def include_folders() -> list[Path]:
     return [folder for folder in dict.fromkeys(found) if (folder / "cuda_fp16.h").is_file()]
 
 
-def compile_source(source: str, architecture: str, name: str = "program", options: tuple[str, ...] = ()) -> bytes:
+def compile_source(source: str, architecture: str, name: str = "program") -> bytes:
     """CUDA C as a cubin for one architecture ("sm_90a")."""
-    return _compile(source, architecture, name, options, "nvrtcGetCUBIN")
+    return _compile(source, architecture, name, "nvrtcGetCUBIN")
 
 
-def compile_ptx(source: str, architecture: str, name: str = "program", options: tuple[str, ...] = ()) -> str:
+def compile_ptx(source: str, architecture: str, name: str = "program") -> str:
     """CUDA C as PTX."""
     virtual = architecture.replace("sm_", "compute_")
-    return _compile(source, virtual, name, options, "nvrtcGetPTX").rstrip(b"\0").decode()
+    return _compile(source, virtual, name, "nvrtcGetPTX").rstrip(b"\0").decode()
 
 
-def _compile(source: str, architecture: str, name: str, options: tuple[str, ...], result: str) -> bytes:
+def _compile(source: str, architecture: str, name: str, result: str) -> bytes:
     library = _library()
     program = ctypes.c_void_p()
     _check(library.nvrtcCreateProgram(ctypes.byref(program), source.encode(), f"{name}.cu".encode(), 0, None, None))
     try:
-        given = [
-            f"--gpu-architecture={architecture}",
-            "--std=c++17",
-            "-default-device",
-            "--diag-suppress=177",
-            *options,
-        ]
+        given = [f"--gpu-architecture={architecture}", "--std=c++17", "-default-device", "--diag-suppress=177"]
         given += [f"--include-path={folder}" for folder in include_folders()]
         flags = (ctypes.c_char_p * len(given))(*[option.encode() for option in given])
         code = library.nvrtcCompileProgram(program, len(given), flags)

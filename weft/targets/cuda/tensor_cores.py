@@ -34,8 +34,8 @@ from weft.targets.cuda import model as fit
 from weft.targets.cuda.swizzle import LINE
 from weft.targets.cuda.tiles import GroupTiles, MatrixTiles, WarpTiles
 from weft.targets.cuda.turning import turn_operands
-from weft.targets.gpu.elementwise import threads_of
-from weft.targets.gpu.model import ceildiv, model_of, resident_blocks, seconds
+from weft.targets.gpu.loops import threads_of
+from weft.targets.gpu.model import BEYOND, PART_STEPS, ceildiv, model_of, resident_blocks, seconds
 from weft.targets.gpu.product import Product, find_product
 
 WARP_KNOBS: dict[str, tuple[int, ...]] = {
@@ -58,10 +58,6 @@ GROUP_KNOBS: dict[str, tuple[int, ...]] = {
     "parts": (1, 2, 4, 8),
 }
 """`tiles_y` are tiles of 64 rows, one below the other, that a group of threads holds the accumulators of."""
-MOST_ACCUMULATORS = 128
-"""Registers of a thread for accumulators."""
-LEAST_Y, LEAST_X = 8, 16
-"""Tiles of tensor cores are wasted on products that are narrower."""
 TILE_BYTES = 32
 """Bytes of k of a tile of mma.sync, in every kind."""
 FEATURE = "tf32"
@@ -107,7 +103,7 @@ def _sketch(
         return None
     size = found.axes.size
     made = problem(size("x"), size("y"), size("k"), size("batch"), kind, threads_of(unit.target))
-    if made.y < LEAST_Y or made.x < LEAST_X or made.k < kind.depth:
+    if made.y < fit.LEAST_Y or made.x < fit.LEAST_X or made.k < kind.depth:
         return None
 
     def apply(point: Point) -> None:
@@ -148,14 +144,15 @@ class Warps(Problem):
         (tile_y, tile_x), parts, shares = self._tile(c), c["parts"], c["shares"]
         steps = ceildiv(self.k, c["step"] * self.kind.depth)
         blocks = self.blocks(tile_y, tile_x)
-        split = (steps >= 4 * parts) & (blocks * parts * self.batch <= 4 * self.machine.multiprocessors)
-        few = (blocks <= self.machine.multiprocessors) & (steps >= 2 * shares)
+        most = fit.WARP_PART_BLOCKS * self.machine.multiprocessors
+        split = (steps >= PART_STEPS * parts) & (blocks * parts * self.batch <= most)
+        few = (blocks <= self.machine.multiprocessors) & (steps >= fit.SHARE_STEPS * shares)
         whole = (c["warps_y"] == 1) & (c["step"] * TILE_BYTES == LINE) & (c["warp_x"] * c["warp_y"] >= 32 * shares)
         return (
-            (c["warps_x"] * c["warps_y"] <= 8)
-            & (tile_y < 2 * max(self.y, 16))
-            & (tile_x < 2 * max(self.x, 16))
-            & (c["step"] * self.kind.depth < 2 * self.k)
+            (c["warps_x"] * c["warps_y"] <= fit.MOST_WARPS)
+            & (tile_y < BEYOND * max(self.y, 16))
+            & (tile_x < BEYOND * max(self.x, 16))
+            & (c["step"] * self.kind.depth < BEYOND * self.k)
             & (c["stages"] <= np.maximum(2, steps))
             & (self._shared(c) <= self.machine.shared_bytes)
             & ((parts == 1) | (split & (shares == 1)))
@@ -175,8 +172,8 @@ class Warps(Problem):
         fetched = (tile_x + tile_y) * bytes_k / fit.FETCHED_BYTES
         reads = (c["warp_x"] + c["warp_y"]) * TILE_BYTES * c["step"] * warps / fit.WARP_READ_BYTES
         busy = np.maximum(np.maximum(products, fetched), reads) + fit.WARP_STEP
-        busy = busy * np.maximum(1.0, (fit.WARP_BUSY / (warps * together)) ** 0.5)
-        waits = fit.WARP_LATENCY / (c["stages"] - 1) + 100 + np.where(together == 1, 0.25 * busy, 0)
+        busy = busy * np.maximum(1.0, (fit.WARP_BUSY / (warps * together)) ** fit.WARP_BUSY_POWER)
+        waits = fit.WARP_LATENCY / (c["stages"] - 1) + fit.WARP_WAIT + np.where(together == 1, fit.WARP_ALONE * busy, 0)
         cycles = rounds * steps * np.maximum(busy, (busy + waits) / together)
         cycles = cycles + ceildiv(rounds, resident) * fit.WARP_START
         # Of tiles that cost the same, the one of the fewest warps, in a square, with the shortest columns.
@@ -200,16 +197,16 @@ class Groups(Problem):
         """Points that fit the machine and do not exceed the problem by far."""
         (tile_y, tile_x), parts, held = self._tile(c), c["parts"], c["tiles_y"] * c["width"]
         deep = wgmma.line_depth(self.kind)
-        split = self.blocks(tile_y, tile_x) * self.batch * parts <= 2 * self.machine.multiprocessors
+        split = self.blocks(tile_y, tile_x) * self.batch * parts <= fit.GROUP_PART_BLOCKS * self.machine.multiprocessors
         return (
             (self.k >= deep)
-            & (tile_y < 2 * self.y)
-            & (tile_x < 2 * self.x)
+            & (tile_y < BEYOND * self.y)
+            & (tile_x < BEYOND * self.x)
             & ((c["tiles_y"] == 1) | (c["groups_x"] == 1))
-            & (held // 2 <= MOST_ACCUMULATORS)
+            & (held // 2 <= fit.MOST_ACCUMULATORS)
             & ((c["groups_x"] * c["groups_y"] <= 2) | (held <= 128))  # 512 threads have 128 registers each
             & (self._shared(c) <= self.machine.shared_bytes)
-            & ((parts == 1) | ((ceildiv(self.k, deep) >= 4 * parts) & split))
+            & ((parts == 1) | ((ceildiv(self.k, deep) >= PART_STEPS * parts) & split))
         )
 
     def cost(self, c: Columns) -> Any:
@@ -226,7 +223,7 @@ class Groups(Problem):
         together = np.minimum(resident, rounds)
         busy = np.maximum(products * fit.GROUP_PRODUCTS, (reads + fetched) / fit.SHARED_BYTES)
         busy = np.maximum(busy, fetched / fit.FETCHED_BYTES) + fit.GROUP_STEP
-        waits = np.maximum(0.0, fit.GROUP_LATENCY / (c["stages"] - 2) + 60 - busy)
+        waits = np.maximum(0.0, fit.GROUP_LATENCY / (c["stages"] - 2) + fit.GROUP_WAIT - busy)
         written = tile_x * tile_y * np.where(together == 1, *fit.GROUP_WRITTEN)
         cycles = rounds * steps * np.maximum(busy, (busy + waits) / together)
         return self.seconds(cycles + ceildiv(rounds, together) * (fit.GROUP_START + written), c["parts"])

@@ -10,92 +10,59 @@ import math
 from weft.expr.nodes import Buffer, Var
 from weft.plan.sketch import Point
 from weft.schedule.facts import block_named, facts_of, names_of
-from weft.schedule.schedule import Schedule, Stage
+from weft.schedule.schedule import Stage
 from weft.targets.cuda import mma, wgmma
 from weft.targets.cuda.swizzle import line_elements
-from weft.targets.gpu.elementwise import free_loops, fuse_all
-from weft.targets.gpu.product import Product, axis_loops, fetch_lanes, in_matrix_form, sum_parts
+from weft.targets.gpu.loops import bind_all, fetch_lanes, free_loops, fuse_all
+from weft.targets.gpu.model import FLOATS
+from weft.targets.gpu.product import Product, Tiles, in_matrix_form
 
 
-class MatrixTiles:
+class MatrixTiles(Tiles):
     """Applies one point of a sketch: a block of `groups` of threads, each with `each` rows and columns of its own."""
 
     threads: int
     """Threads that hold a tile together."""
-    scope: str
-    """The registers that hold it."""
     groups: tuple[int, int]
     each: tuple[int, int]
     unit: tuple[int, int]
     """Rows and columns of the tile that one instruction stores."""
     store: str
     """That instruction."""
-    deep: int
-    """Elements of k of a step."""
-    shares: int = 1
-    """Groups of threads that take turns along k; their accumulators are added up in shared memory."""
 
-    def __init__(self, product: Product, kind: mma.Kind, point: Point) -> None:
-        self.product, self.kind, self.point = product, kind, point
-        self.s: Schedule = product.unit.schedule
+    def __init__(self, product: Product, kind: mma.Kind, point: Point, deep: int) -> None:
+        super().__init__(product, point)
+        self.kind = kind
         self.swizzled: list[str] = []
+        self.tile = self.groups[1] * self.each[1], self.groups[0] * self.each[0], deep
 
-    @property
-    def tile_y(self) -> int:
-        """Rows of a block's tile."""
-        return self.groups[0] * self.each[0]
+    def _form(self) -> list[str]:
+        parts = self.point["parts"] * self.shares
+        return in_matrix_form(self.product, self.tile, parts, in_turn=self.shares > 1)
 
-    @property
-    def tile_x(self) -> int:
-        """Columns of a block's tile."""
-        return self.groups[1] * self.each[1]
-
-    def run(self) -> None:
-        """The whole schedule of the product."""
-        parts = self.point["parts"]
-        tile = (self.tile_x, self.tile_y, self.deep)
-        self.x, self.y, self.total = in_matrix_form(self.product, tile, parts * self.shares, in_turn=self.shares > 1)
-        self._multiply(self._store(*self._tiles()))
-        if parts > 1:
-            sum_parts(self.product)
-
-    def _multiply(self, accumulator: Stage) -> None:
-        """The steps of k: operands into shared memory, and the products of the tiles."""
-        raise NotImplementedError
-
-    def _tiles(self) -> tuple[Stage, Var]:
-        """The final block in tiles, one for each block of warps; gives it, and the loop of a tile."""
-        s, found, epilogue = self.s, self.product, self.product.unit.epilogue
-        split = self.point["parts"] > 1
-        if split:
-            self.accumulator = s.cache_write(self._buffer(self.total), self.scope).name
-            final = s[self.total]
-        else:
-            self.accumulator = self.total
-            final = s[found.name]
-            if epilogue is not None:
-                if self.shares == 1:
-                    final.compute_inline()
-                final = s[epilogue.name]
-            elif self.shares > 1:
-                s.cache_write(final.block.writes[0].buffer, "local")
-        batch, y, x = axis_loops(found, final, split)
-        final.reorder(*batch, *y, *x)
-        block_y, inner_y = final.split(fuse_all(final, y), factor=self.tile_y)
-        block_x, inner_x = final.split(fuse_all(final, x), factor=self.tile_x)
+    def multiply(self, final: Stage) -> None:
+        """Tiles of the final block, one for each block of warps; from there to the steps of k."""
+        found, (tile_x, tile_y, _) = self.product, self.tile
+        batch, y, x = self._loops(final)
+        block_y, inner_y = final.split(fuse_all(final, y), factor=tile_y)
+        block_x, inner_x = final.split(fuse_all(final, x), factor=tile_x)
         final.reorder(block_y, block_x, inner_y, inner_x)
         if batch:
             final.bind(fuse_all(final, batch), "blockIdx.z")
-        final.bind(block_y, "blockIdx.y")
-        final.bind(block_x, "blockIdx.x")
-        lanes, threads = 1 if found.axes.size("x") % 4 else 4, self.shares * math.prod(self.groups) * self.threads
-        while lanes > 1 and self.tile_y * self.tile_x % (threads * lanes):
+        bind_all(final, {"blockIdx.y": block_y, "blockIdx.x": block_x})
+        threads = self.shares * math.prod(self.groups) * self.threads
+        lanes = 1 if found.axes.size("x") % FLOATS else FLOATS
+        while lanes > 1 and tile_y * tile_x % (threads * lanes):
             lanes //= 2
         innermost = self._share(final, [inner_y, inner_x], lanes)
         self.reader = final.name
         if self.shares > 1:
             self._add_shares(final, innermost)
-        return final, block_x
+        self._steps(self._store(final, block_x))
+
+    def _steps(self, accumulator: Stage) -> None:
+        """The steps of k: operands into shared memory, and the products of the tiles."""
+        raise NotImplementedError
 
     def _add_shares(self, final: Stage, place: Var) -> None:
         """What the final block takes is the sum of the shares, in registers."""
@@ -157,9 +124,6 @@ class MatrixTiles:
         copy.tensorize(inner_y, self.store)
         return accumulator
 
-    def _buffer(self, name: str) -> Buffer:
-        return block_named(self.s, name).writes[0].buffer
-
     def _into_tiles(self, name: str, lead: int, rows: int, columns: int) -> None:
         """The last two dimensions of a stage's result in tiles, each tile's elements together."""
         letters = [f"d{i}" for i in range(lead + 2)]
@@ -171,8 +135,9 @@ class MatrixTiles:
     def _fetch(self, accumulator: Stage, name: str, place: Var, k_last: bool) -> int:
         """A tile of an operand into shared memory, by all threads; gives how many elements lie together."""
         s = self.s
-        width = self.shares * self.deep if k_last else self.tile_x if name == self.x else self.tile_y
-        lanes = fetch_lanes(facts_of(block_named(s, name)), width)
+        tile_x, tile_y, deep = self.tile
+        width = self.shares * deep if k_last else tile_x if name == self.x else tile_y
+        lanes = fetch_lanes(facts_of(block_named(s, name)), width, self.product.unit.target)
         s[name].set_scope("shared")
         s[name].compute_at(accumulator, place)
         self._share(s[name], [loop.var for loop in free_loops(s[name])], lanes)
@@ -197,12 +162,12 @@ class WarpTiles(MatrixTiles):
     threads, scope, unit = 32, "mma.c", (16, 16)
 
     def __init__(self, product: Product, kind: mma.Kind, point: Point) -> None:
-        super().__init__(product, kind, point)
         self.groups, self.each = (point["warps_y"], point["warps_x"]), (point["warp_y"], point["warp_x"])
-        self.shares, self.deep = point["shares"], point["step"] * kind.depth
-        self.store = "mma_store_f32" if kind.wide == "float32" else "mma_store_s32"
+        self.shares = point["shares"]
+        super().__init__(product, kind, point, point["step"] * kind.depth)
+        self.store = f"mma_store_{mma.SUMS[kind.wide]}"
 
-    def _multiply(self, accumulator: Stage) -> None:
+    def _steps(self, accumulator: Stage) -> None:
         """The steps of k: operands through shared memory into tiles, and the products of the tiles."""
         point, kind = self.point, self.kind
         *_, y, x, k = [loop.var for loop in free_loops(accumulator)]
@@ -222,9 +187,7 @@ class WarpTiles(MatrixTiles):
             width = self._fetch(accumulator, name, outer, bool(k_last))
             self._load(accumulator, name, tile_k, bool(k_last), scope, form, width)
         accumulator.annotate("swizzled", self.swizzled, outer)
-        if point["stages"] > 1:
-            accumulator.annotate("pipeline_stages", point["stages"], outer)
-            accumulator.annotate("async_copy", True, outer)
+        self._ahead(accumulator, outer)
         form = f"{'n' if y_last else 't'}{'t' if x_last else 'n'}"
         accumulator.tensorize(inner_y, f"mma_dot_{kind.name}_{form}")
 
@@ -251,25 +214,20 @@ class GroupTiles(MatrixTiles):
     threads, scope = 128, "wgmma.c"
 
     def __init__(self, product: Product, kind: mma.Kind, point: Point) -> None:
-        super().__init__(product, kind, point)
-        self.groups, self.each = (
-            (point["groups_y"], point["groups_x"]),
-            (point["tiles_y"] * wgmma.ROWS, point["width"]),
-        )
-        self.unit, self.deep = (wgmma.ROWS, point["width"]), wgmma.line_depth(kind)
-        self.store = f"wgmma_store_{point['width']}_{'f32' if kind.wide == 'float32' else 's32'}"
+        self.groups, self.unit = (point["groups_y"], point["groups_x"]), (wgmma.ROWS, point["width"])
+        self.each = point["tiles_y"] * wgmma.ROWS, point["width"]
+        super().__init__(product, kind, point, wgmma.line_depth(kind))
+        self.store = f"wgmma_store_{point['width']}_{mma.SUMS[kind.wide]}"
 
-    def _multiply(self, accumulator: Stage) -> None:
+    def _steps(self, accumulator: Stage) -> None:
         """The steps of k: operands into shared memory, and the products of the tiles there."""
         *_, y, x, k = [loop.var for loop in free_loops(accumulator)]
         tile_y, inner_y = accumulator.split(y, factor=wgmma.ROWS)
-        outer, inner_k = accumulator.split(k, factor=self.deep)
+        outer, inner_k = accumulator.split(k, factor=self.tile[2])
         accumulator.reorder(outer, tile_y, inner_y, x, inner_k)
         accumulator.unroll(tile_y)
         x_last, y_last = self.product.k_last
         for name, k_last in ((self.y, y_last), (self.x, x_last)):
             self._arrange(name, self._fetch(accumulator, name, outer, bool(k_last)))
-        accumulator.annotate("pipeline_stages", self.point["stages"], outer)
-        accumulator.annotate("pipeline_lag", 1, outer)
-        accumulator.annotate("async_copy", True, outer)
+        self._ahead(accumulator, outer, lag=1)
         accumulator.tensorize(inner_y, wgmma.dot_name(self.kind, not y_last, bool(x_last), self.point["width"]))

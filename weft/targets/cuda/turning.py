@@ -11,16 +11,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from weft.expr.nodes import int_value
+from weft.plan.planner import analytic, choose, unit_of
 from weft.schedule.facts import block_named, facts_of
 from weft.schedule.primitives.matrix import matrix_axes
 from weft.schedule.schedule import Schedule, Stage
 from weft.targets.base import Target
-from weft.targets.gpu.elementwise import bind_loop, free_loops, fuse_all, loop_extents, schedule_elementwise
+from weft.targets.cuda.model import TURNED
+from weft.targets.gpu.elementwise import match, match_transposition
+from weft.targets.gpu.loops import bind_loop, free_loops, fuse_all, long_loops, loop_extents, threads_of
 from weft.targets.gpu.product import Product, copy_in_order, plain_load, runs_along_k
-
-LOADED, STORED = 4, 16
-"""Elements that a thread loads at a time to turn them, and bytes that it stores."""
 
 
 def turn_operands(found: Product) -> Product:
@@ -46,20 +45,20 @@ def _turn_in_registers(s: Schedule, copy: Stage, outputs: list[str], target: Tar
     """
     loops = [loop.var for loop in free_loops(copy)]
     last, other = loops[int(outputs[-1][1:])], loops[-1]
-    many = STORED // copy.block.writes[0].buffer.dtype.bytes
+    many = threads_of(target).vector_bytes // copy.block.writes[0].buffer.dtype.bytes
     extents = loop_extents(copy)
-    if last is other or extents[last.name] % many or extents[other.name] % LOADED:
-        schedule_elementwise(copy, target)
+    if last is other or extents[last.name] % many or extents[other.name] % TURNED:
+        choose(unit_of(s, copy.name, target), (match_transposition, match), analytic)
         return
     tile = s.cache_read(copy.block.reads[0].buffer.name, "local", [copy.name])
     last_outer, last_in = copy.split(last, factor=many)
-    other_outer, other_in = copy.split(other, factor=LOADED)
+    other_outer, other_in = copy.split(other, factor=TURNED)
     around = [loop for loop in loops if loop not in (last, other)]
     copy.reorder(*around, last_outer, other_outer, other_in, last_in)
     bind_loop(copy, fuse_all(copy, [*around, last_outer, other_outer]), target)
     tile.compute_at(copy, copy.loops[1])
     copy.unroll(other_in)
     copy.vectorize(last_in)
-    *_, row, column = [loop.var for loop in free_loops(tile) if (int_value(loop.extent) or 1) > 1]
+    *_, row, column = long_loops(tile)
     tile.unroll(row)
     tile.vectorize(column)

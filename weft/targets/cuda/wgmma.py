@@ -32,7 +32,7 @@ from weft.loop.ir import Evaluate, For, Func, If, Stmt, seq
 from weft.loop.passes.double_buffer import LAG
 from weft.loop.passes.support import is_barrier
 from weft.loop.visit import Mutator, child_stmts, walk_stmts
-from weft.targets.cuda.mma import KINDS, Kind
+from weft.targets.cuda.mma import KINDS, SUMS, Kind, declare_store, mean_store
 from weft.targets.cuda.swizzle import unswizzled
 
 ROWS = 64
@@ -66,7 +66,7 @@ def _dot_helper(kind: Kind, turned_a: int, turned_b: int, width: int) -> tuple[s
     registers = ", ".join(f"%{i}" for i in range(count))
     sums = ", ".join(f'"+{kind.constraint}"(sum[{i}])' for i in range(count))
     options = f"1, 1, {turned_a}, {turned_b}" if kind.transposes else "1, 1" if kind.wide == "float32" else ""
-    form = f"m64n{width}k{kind.depth}.{'f32' if kind.wide == 'float32' else 's32'}.{kind.a}.{kind.b}"
+    form = f"m64n{width}k{kind.depth}.{SUMS[kind.wide]}.{kind.a}.{kind.b}"
     text = f"""template <int32_t pending> DEVICE void {name}({_sum_type(kind.wide)} *sum, const void *a,
     int32_t a_block, const void *b, int32_t b_block) {{
   const uint64_t left = weft_wgmma_operand(a, a_block), right = weft_wgmma_operand(b, b_block);
@@ -118,7 +118,7 @@ def _store(c: Context, call: Call) -> str:
     """Sums to memory; the empty instruction keeps their registers in place until the products are through."""
     source, target, stride, width = call.args[0], call.args[1], call.args[2], c.constant(call.args[5])
     wide = source.buffer.dtype.name  # type: ignore[attr-defined]
-    kind, name = _sum_type(wide), f"weft_wgmma_store_{width}_{'f32' if wide == 'float32' else 's32'}"
+    kind, name = _sum_type(wide), f"weft_wgmma_store_{width}_{SUMS[wide]}"
     sums = ", ".join(f'"+{"f" if wide == "float32" else "r"}"(sum[{i}])' for i in range(width // 2))
     c.helper(
         name,
@@ -192,13 +192,8 @@ def _mean_zero(tile: Any, width: int) -> None:
     tile.view((ROWS, int(width)), (int(width), 1))[...] = 0
 
 
-def _mean_store(source: Any, target: Any, stride: int, tile_stride: int, rows: int, columns: int) -> None:
-    shape = int(rows), int(columns)
-    target.view(shape, (int(stride), 1))[...] = source.view(shape, (int(tile_stride), 1))
-
-
 register_effect(ZERO, _mean_zero)
-register_effect(STORE, _mean_store)
+register_effect(STORE, mean_store)
 register_effect(WAIT, lambda: 0)
 register_effect(PUBLISH, lambda: 0)
 for _kind in KINDS.values():
@@ -246,20 +241,9 @@ def _declare_dot(kind: Kind, turned_a: bool, turned_b: bool, width: int) -> None
     te.decl_tensor_intrin(out.op, rule, dot_name(kind, turned_a, turned_b, width))
 
 
-def _declare_store(width: int, wide: str, name: str) -> None:
-    tile = te.placeholder((ROWS, width), wide, name="tile")
-    target = te.compute((ROWS, width), lambda i, j: tile[i, j], name="target")
-
-    def rule(inputs: Any, outputs: Any) -> Call:
-        steps = (outputs[0].stride(0), inputs[0].stride(0), te.const(ROWS), te.const(width))
-        return Call(STORE, (inputs[0].access_ptr("r"), outputs[0].access_ptr("w"), *steps), INT32)
-
-    te.decl_tensor_intrin(target.op, rule, f"wgmma_store_{width}_{name}")
-
-
 for _width in WIDTHS:
-    _declare_store(_width, "float32", "f32")
-    _declare_store(_width, "int32", "s32")
+    for _wide, _sums in SUMS.items():
+        declare_store(f"wgmma_store_{_width}_{_sums}", STORE, ROWS, _width, _wide)
     for _kind in KINDS.values():
         for _form in range(4) if _kind.transposes else (2,):
             _declare_dot(_kind, bool(_form & 1), bool(_form & 2), _width)

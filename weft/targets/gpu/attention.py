@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from weft.core.errors import ScheduleError
-from weft.expr.nodes import Var, int_value
+from weft.expr.nodes import Var
 from weft.loop.ir import Block
 from weft.loop.tree import readers
 from weft.ops.attention_fused import (
@@ -46,18 +46,20 @@ from weft.plan.sketch import Columns, Point, Sketch
 from weft.schedule.facts import block_named, extent, facts_of, names_of
 from weft.schedule.schedule import Schedule, Stage
 from weft.targets.base import Target, ThreadFacts
-from weft.targets.gpu.elementwise import (
+from weft.targets.gpu import model
+from weft.targets.gpu.loops import (
     bind_loop,
+    fetch_lanes,
     fetch_together,
     free_loops,
     fuse_all,
+    long_loops,
     loop_extents,
+    reduce_loops,
     spatial_loops,
     threads_of,
 )
-from weft.targets.gpu.model import ceildiv, model_of, resident_blocks, seconds
-from weft.targets.gpu.product import fetch_lanes
-from weft.targets.gpu.sharing import reduce_loops, unroll_some
+from weft.targets.gpu.sharing import unroll_some
 
 STAGES = frozenset(
     (QUERIES, KEYS, VALUES, SCORES, MASKED, TOP, GROWN, TOTAL, MIXED, PART, PEAK, SHARE, WHOLE_TOTAL, WHOLE)
@@ -66,19 +68,6 @@ STAGES = frozenset(
 
 KNOBS: dict[str, tuple[int, ...]] = {"rows": (8, 16, 32, 64), "each": (1, 2, 4), "warps": (4, 8)}
 """Queries of a block, keys of a thread at a time, and rows of threads of a block."""
-
-MOST_ROWS = 8
-"""Queries of a thread, at most."""
-
-LEAST_PART = 2
-"""A part has at least so many keys for each element of a value: what parts hand on is about half the scores at most."""
-
-LEAST_QUERIES, LEAST_KEYS = 8, 16
-"""Attention of fewer is a matter of streaming keys and values, which vector products do."""
-
-UNROLLED = 4
-"""Steps of a product that are written out, so that loads are on their way while others are used."""
-
 
 # ------------------------------------------------------------------------------------------------------ what it costs
 
@@ -111,29 +100,29 @@ class Problem:
         return (
             (c["warps"] * self.across <= self.machine.block_threads)
             & (c["rows"] % c["warps"] == 0)
-            & (each_row <= min(MOST_ROWS, self.across))
+            & (each_row <= min(model.QUERY_ROWS, self.across))
             & (c["part"] % (c["each"] * self.across) == 0)
             & (self._shared(c) <= self.machine.shared_bytes)
         )
 
     def cost(self, c: Columns) -> Any:
         """Seconds of each point: products with their loads, waiting for tiles, what parts hand on."""
-        sizes, machine, model = self.sizes, self.machine, model_of(self.machine)
+        sizes, machine, fit = self.sizes, self.machine, model.model_of(self.machine)
         rows, warps, across, width = c["rows"], c["warps"], self.across, self.width
-        parts, tiles = ceildiv(sizes.keys, c["part"]), c["part"] // (c["each"] * across)
-        queries = ceildiv(sizes.queries, rows) * rows
-        loads = 1 + model.query_loads * warps / rows
-        work = sizes.size * (loads + model.key_loads / c["each"]) + width * (loads + model.key_loads * across / width)
-        busy = rows * c["part"] * model.attention_product * work / machine.lanes
-        resident = resident_blocks(machine, across * warps, model.attention_registers, self._shared(c))
+        parts, tiles = model.ceildiv(sizes.keys, c["part"]), c["part"] // (c["each"] * across)
+        queries = model.ceildiv(sizes.queries, rows) * rows
+        loads = 1 + fit.query_loads * warps / rows
+        work = sizes.size * (loads + fit.key_loads / c["each"]) + width * (loads + fit.key_loads * across / width)
+        busy = rows * c["part"] * fit.attention_product * work / machine.lanes
+        resident = model.resident_blocks(machine, across * warps, fit.attention_registers, self._shared(c))
         blocks = sizes.batch * sizes.heads * (queries // rows) * parts
-        rounds = ceildiv(blocks, machine.multiprocessors)
-        few, power = model.attention_busy
+        rounds = model.ceildiv(blocks, machine.multiprocessors)
+        few, power = fit.attention_busy
         busy = busy / np.minimum(1.0, (warps * np.minimum(resident, rounds) / few) ** power)
-        waits = model.attention_start + model.attention_tile * tiles / np.where(tiles > 1, self.stages, 1)
+        waits = fit.attention_start + fit.attention_tile * tiles / np.where(tiles > 1, self.stages, 1)
         moved = 8 * sizes.batch * sizes.heads * queries * width * parts / machine.multiprocessors
-        cycles = rounds * busy + ceildiv(rounds, resident) * waits
-        return seconds(cycles + (parts > 1) * (model.launch + moved / model.memory), machine)
+        cycles = rounds * busy + model.ceildiv(rounds, resident) * waits
+        return model.seconds(cycles + (parts > 1) * (fit.launch + moved / fit.memory), machine)
 
     def _shared(self, c: Columns) -> Any:
         """Shared memory of a block: tiles of queries, keys and values, scores and their powers, what is mixed."""
@@ -145,15 +134,15 @@ class Problem:
 
 def proposal(sizes: Sizes, machine: ThreadFacts) -> tuple[int, int, int, int] | None:
     """The sizes that the stages of an attention should have, and the keys of a part; None where nothing fits."""
-    if sizes.queries < LEAST_QUERIES or sizes.keys < LEAST_KEYS:
+    if sizes.queries < model.LEAST_QUERIES or sizes.keys < model.LEAST_KEYS:
         return None
     problem = Problem(sizes, machine)
-    least = min(sizes.keys, LEAST_PART * sizes.value_size)
+    least = min(sizes.keys, model.LEAST_PART * sizes.value_size)
     counts = np.arange(1, max(1, sizes.keys // least) + 1)
     grids = np.meshgrid(*KNOBS.values(), counts, indexing="ij")
     c = dict(zip((*KNOBS, "count"), (grid.ravel() for grid in grids)))
     tile = c["each"] * problem.across
-    c["part"] = _up(ceildiv(sizes.keys, c["count"]), tile)
+    c["part"] = _up(model.ceildiv(sizes.keys, c["count"]), tile)
     cost = np.where(problem.legal(c) & ((c["each"] == 1) | (tile < 2 * sizes.keys)), problem.cost(c), np.inf)
     if not np.isfinite(cost.min()):
         return None
@@ -168,7 +157,7 @@ def attention_proposer(target: Target) -> Callable[[Sequence[int], str], Sequenc
 
 
 def _up(size: Any, factor: Any) -> Any:
-    return ceildiv(size, factor) * factor
+    return model.ceildiv(size, factor) * factor
 
 
 # --------------------------------------------------------------------------------------------------------- the sketch
@@ -283,8 +272,9 @@ class _Steps:
         accumulator.set_scope("local")
         accumulator.compute_at(reader, thread, exact=False)
         *own, key = [loop.var for loop in free_loops(accumulator)]
-        tile, group, inner = accumulator.split(key, factors=[None, self.each * self.across // 4, 4])
-        group, several = accumulator.split(group, factor=UNROLLED)
+        keys = self.each * self.across
+        tile, group, inner = accumulator.split(key, factors=[None, keys // model.FLOATS, model.FLOATS])
+        group, several = accumulator.split(group, factor=model.UNROLLED_STEPS)
         accumulator.reorder(tile, group, several, inner, *own)
         for loop in (several, inner, *own):
             accumulator.unroll(loop)
@@ -309,9 +299,10 @@ class _Steps:
         scores.set_scope("local")
         scores.compute_at(masked, tile, exact=False)
         *own, element = [loop.var for loop in free_loops(scores)]
-        deep = 4 if self.depth % 4 == 0 else 1
+        deep = model.FLOATS if self.depth % model.FLOATS == 0 else 1
         group, inner = scores.split(element, factor=deep)
-        group, several = scores.split(group, factor=UNROLLED if self.depth % (UNROLLED * deep) == 0 else 1)
+        unrolled = model.UNROLLED_STEPS if self.depth % (model.UNROLLED_STEPS * deep) == 0 else 1
+        group, several = scores.split(group, factor=unrolled)
         scores.reorder(group, several, inner, *own)
         for loop in (several, inner, *own):
             scores.unroll(loop)
@@ -332,7 +323,7 @@ class _Steps:
         """What a thread reads of a tile in shared memory, in vectors where neighbours are read."""
         copy = self.s.cache_read(name, "local", [reader.name])
         copy.compute_at(reader, place, exact=False)
-        long = [loop.var for loop in free_loops(copy) if (int_value(loop.extent) or 1) > 1]
+        long = long_loops(copy)
         for loop in long[:-1]:
             copy.unroll(loop)
         if long:
@@ -349,7 +340,7 @@ class _Steps:
         stage.compute_at(reader, place, exact=False)
         *_, row, element = [loop.var for loop in free_loops(stage)]
         extents = loop_extents(stage)
-        lanes = fetch_lanes(facts_of(stage.block), extents[element.name])
+        lanes = fetch_lanes(facts_of(stage.block), extents[element.name], self.target)
         fetch_together(stage, [row, element], self.warps, self.across, lanes)
         if stage.name != VALUES:
             stage.storage_align(2, 8, 4)
@@ -363,7 +354,7 @@ class _Steps:
         stage.bind(thread_row, "threadIdx.y")
         stage.bind(thread, "threadIdx.x")
         stage.unroll(inner_row)
-        if loop_extents(stage)[outer.name] <= 8:
+        if loop_extents(stage)[outer.name] <= model.UNROLLED_ROWS:
             stage.unroll(outer)
 
     def in_parts(self, stage: Stage) -> str:

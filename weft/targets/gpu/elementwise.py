@@ -1,4 +1,4 @@
-"""Loops of blocks that compute each element by itself: vectors of neighbours, a thread for each, enough blocks.
+"""Blocks that compute each element by itself: vectors of neighbours, a thread for each, enough blocks.
 
 out[i, j] = f(in[i, j])         all axes fused; a thread takes a vector, several where there are very many
 out[i, j] = in[j, i]            a tile goes through shared memory, so that reads and writes both run along rows
@@ -7,93 +7,74 @@ anything else                   axes fused and divided among threads: `bind_flat
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 
-from weft.expr.nodes import Expr, Load, Var, add, index_expr, int_value, mul
-from weft.expr.simplify import simplify
-from weft.expr.visit import substitute
-from weft.loop.ir import For
-from weft.loop.tree import axes_using, block_path, loops_on
-from weft.schedule.facts import Facts, extent, facts_of
+from weft.expr.nodes import Load, Var
+from weft.plan.contraction import load_bytes
+from weft.plan.planner import Unit
+from weft.plan.sketch import Point, Sketch, around_rule
+from weft.schedule.facts import Facts, extent, feeding
 from weft.schedule.schedule import Stage
-from weft.targets.base import Target, ThreadFacts
-
-BLOCK = 256
-"""Threads of a block where nothing speaks for another number."""
-LEAST_BLOCK = 32
-TILE = 32
-"""Rows and columns of the tile through which a transposition goes."""
-
-
-def threads_of(target: Target) -> ThreadFacts:
-    """The facts about the target's threads."""
-    assert target.threads is not None
-    return target.threads
-
-
-def loop_extents(stage: Stage) -> dict[str, int]:
-    """The constant extents of the loops around a stage, outermost first."""
-    loops = loops_on(block_path(stage.schedule.func, stage.name, "schedule"))
-    return {loop.var.name: int_value(loop.extent) or 1 for loop in loops}
+from weft.targets.base import Target
+from weft.targets.gpu import model
+from weft.targets.gpu.loops import (
+    bind_all,
+    bind_loop,
+    free_loops,
+    fuse_all,
+    kinds_of,
+    long_loops,
+    loops_of_step,
+    spatial_loops,
+    threads_for,
+    threads_of,
+    whole_vectors,
+)
 
 
-def free_loops(stage: Stage) -> list[For]:
-    """The loops directly around a stage that hold nothing else and are not bound, outermost first."""
-    found: list[For] = []
-    path = block_path(stage.schedule.func, stage.name, "schedule")
-    for parent, child in zip(reversed(path[:-1]), reversed(path[1:])):
-        if not isinstance(parent, For) or parent.body is not child or parent.kind != "serial":
-            break
-        found.insert(0, parent)
-    return found
+def by_rule(
+    name: str,
+    unit: Unit,
+    rule: dict[str, int],
+    apply: Callable[[Point], None],
+    together: int = 0,
+    is_scattered: bool = False,
+    **knobs: Sequence[int],
+) -> Sketch:
+    """A sketch around the point that a rule names: of each knob half as much, as much, and twice as much, or `knobs`.
+
+    It costs its bytes, twice where they are scattered, and a launch for itself and each earlier stage but those that
+    it computes `together` with the block. A block has `rows` of `threads`.
+    """
+    facts, machine = unit.facts, threads_of(unit.target)
+    apart = [stage for stage in feeding(unit.schedule, facts.block.name) if stage not in unit.done]
+    read = {load.buffer: load_bytes(load) for load in facts.loads}
+    moved = sum(read.values()) + facts.points * int(facts.target.dtype.bytes)
+    scattered = model.SCATTERED if is_scattered else 1
+    cost = around_rule(rule, model.stream_seconds(machine, moved * scattered, 1 + len(apart) - together))
+    choices = {knob: tuple(knobs.get(knob, sorted({max(1, n // 2), n, 2 * n}))) for knob, n in rule.items()}
+    return Sketch(name, choices, apply, cost, lambda c: c["threads"] * c.get("rows", 1) <= machine.block_threads)
 
 
-def spatial_loops(stage: Stage) -> list[Var]:
-    """The free loops of a stage that only its spatial axes use, outermost first; those inside its steps in time."""
-    return [loop.var for loop in _loops_of_step(stage) if _kinds(stage, loop) == {"spatial"}]
+def powers(most: int) -> tuple[int, ...]:
+    """1, 2, 4, … up to a number."""
+    return tuple(1 << n for n in range(most.bit_length()))
 
 
-def _kinds(stage: Stage, loop: For) -> set[str]:
-    """The kinds of the axes that a loop walks over."""
-    return {kind for kind, axes in axes_using(stage.block, {loop.var}).items() if axes}
-
-
-def _loops_of_step(stage: Stage) -> list[For]:
-    """The free loops inside the innermost one that has to keep its order."""
-    loops = free_loops(stage)
-    ordered = [place for place, loop in enumerate(loops) if "ordered" in _kinds(stage, loop)]
-    return loops[ordered[-1] + 1 :] if ordered else loops
-
-
-def fuse_all(stage: Stage, loops: Sequence[Var]) -> Var:
-    """Several loops as one (one loop as itself)."""
-    return stage.fuse(*loops) if len(loops) > 1 else loops[0]
-
-
-def fetch_together(stage: Stage, loops: Sequence[Var], rows: int, columns: int, lanes: int) -> None:
-    """Loops over a tile divided among rows and columns of threads, each of which takes vectors, one after another."""
-    flat = fuse_all(stage, loops)
-    outer, thread_y, thread_x, vector = stage.split(flat, factors=[None, rows, columns, lanes])
-    stage.reorder(thread_y, thread_x, outer, vector)
-    stage.bind(thread_y, "threadIdx.y")
-    stage.bind(thread_x, "threadIdx.x")
-    stage.unroll(outer)
-    if lanes > 1:
-        stage.vectorize(vector)
+# ---------------------------------------------------------------------------------------------------- any block at all
 
 
 def bind_flat(stage: Stage, target: Target) -> bool:
     """Divides all that may run at once among blocks and threads; False where nothing may. Legal for every block."""
-    outside = _steps_inside(stage)
-    if outside:
-        return bind_loop(stage, fuse_all(stage, outside), target)
-    loops = spatial_loops(stage)
+    loops = _steps_inside(stage)
     if not loops:
-        return False
-    inside = [loop.var for loop in _loops_of_step(stage) if loop.var not in loops]
-    if inside:
-        stage.reorder(*loops, *inside)
-    return bind_loop(stage, fuse_all(stage, loops), target)
+        loops = spatial_loops(stage)
+        inside = [loop.var for loop in loops_of_step(stage) if loop.var not in loops]
+        if loops and inside:
+            stage.reorder(*loops, *inside)
+    if loops:
+        bind_loop(stage, fuse_all(stage, loops), target)
+    return bool(loops)
 
 
 def _steps_inside(stage: Stage) -> list[Var]:
@@ -102,8 +83,8 @@ def _steps_inside(stage: Stage) -> list[Var]:
     Each thread then runs all steps of its element, in one kernel. Gives the loops over the elements, if that was done.
     """
     loops = free_loops(stage)
-    steps = [loop.var for loop in loops if "ordered" in _kinds(stage, loop)]
-    others = [loop.var for loop in loops if _kinds(stage, loop) == {"spatial"}]
+    steps = [loop.var for loop in loops if "ordered" in kinds_of(stage, loop)]
+    others = [loop.var for loop in loops if kinds_of(stage, loop) == {"spatial"}]
     if not steps or not others or len(steps) + len(others) != len(loops):
         return []
     with stage.schedule.attempt("steps inside") as tried:  # refused where a step needs other elements of the one before
@@ -111,112 +92,72 @@ def _steps_inside(stage: Stage) -> list[Var]:
     return others if tried else []
 
 
-def bind_loop(stage: Stage, loop: Var, target: Target) -> bool:
-    """A loop as blocks of threads."""
-    facts = threads_of(target)
-    length = loop_extents(stage)[loop.name]
-    threads = block_size(length, facts)
-    outer, inner = stage.split(loop, factor=threads)
-    stage.bind(outer, "blockIdx.x")
-    stage.bind(inner, "threadIdx.x")
-    return True
+# ------------------------------------------------------------------------------------------------------------- vectors
 
 
-def block_size(count: int, facts: ThreadFacts) -> int:
-    """Threads of a block when there is work for so many: fewer where the machine would not be filled otherwise."""
-    threads = min(BLOCK, facts.block_threads)
-    while threads > min(facts.warp, LEAST_BLOCK) and count < threads * facts.multiprocessors:
-        threads //= 2
-    return max(1, min(threads, count))
+def _takes(unit: Unit) -> bool:
+    """Whether a block computes each element by itself, in loops of its own."""
+    facts = unit.facts
+    loops = spatial_loops(unit.schedule[facts.block.name])
+    return bool(loops) and not facts.is_reduction and not facts.is_ordered and len(loops) == len(facts.spatial)
 
 
-def schedule_elementwise(stage: Stage, target: Target) -> bool:
-    """A block without reductions, standing alone."""
-    facts = facts_of(stage.block)
-    loops = spatial_loops(stage)
-    if not loops or facts.is_ordered or facts.is_reduction or len(loops) != len(facts.spatial):
-        return bind_flat(stage, target)
-    turned = _turned_load(facts)
-    if turned is not None and _through_shared(stage, facts, *turned, target):
-        return True
-    lanes = vector_lanes(facts, target)
-    total = facts.points
-    machine = threads_of(target)
-    while lanes > 1 and total // lanes < 2 * machine.warp * machine.multiprocessors:
+def match(unit: Unit) -> Sketch | None:
+    """The sketch of an elementwise block: lanes of a vector, vectors of a thread, threads of a block."""
+    if not _takes(unit):
+        return None
+    facts, machine = unit.facts, threads_of(unit.target)
+    most = lanes = vector_lanes(facts, unit.target)
+    while lanes > 1 and facts.points // lanes < model.VECTORS_FOR_EACH * machine.warp * machine.multiprocessors:
         lanes //= 2
-    if lanes == 1:
-        return bind_flat(stage, target)
-    rest, vector = stage.split(loops[-1], factor=lanes)
-    flat = fuse_all(stage, [*loops[:-1], rest])
-    _bind_with_copies(stage, flat, total // lanes, facts, target)
-    stage.vectorize(vector)
-    return True
+    rule = {"lanes": lanes, "copies": _copies(unit, facts.points // lanes) if lanes > 1 else 1}
+    threads = min(model.BLOCK, machine.block_threads)
+    rule["threads"] = threads if rule["copies"] > 1 else threads_for(facts.spatial, machine, lanes)
+    return by_rule(
+        "elementwise", unit, rule, lambda point: _apply(unit, point), is_scattered=_turned_load(facts) is not None,
+        lanes=powers(most), copies=powers(rule["copies"]),
+    )  # fmt: skip
 
 
-def _bind_with_copies(stage: Stage, flat: Var, count: int, facts: Facts, target: Target) -> None:
-    """Blocks, several vectors a thread where there are very many of them, threads."""
-    machine = threads_of(target)
-    copies = 4
+def _copies(unit: Unit, count: int) -> int:
+    """How many of so many vectors a thread takes: several where there are very many of them."""
+    machine, copies = threads_of(unit.target), model.COPIES
+    held = model.COPIED_THREADS * machine.multiprocessor_threads * machine.multiprocessors
     while copies > 1 and (
-        count % (BLOCK * copies)
-        or count < 8 * copies * machine.multiprocessor_threads * machine.multiprocessors // 4
-        or len(facts.loads) > 3
+        count % (model.BLOCK * copies) or count < copies * held or len(unit.facts.loads) > model.COPIED_LOADS
     ):
         copies //= 2
-    if copies == 1:
-        bind_loop(stage, flat, target)
-        return
-    block, copy, thread = stage.split(flat, factors=[None, copies, min(BLOCK, machine.block_threads)])
-    stage.reorder(block, thread, copy)
-    stage.bind(block, "blockIdx.x")
-    stage.bind(thread, "threadIdx.x")
-    stage.unroll(copy)
+    return copies
+
+
+def _apply(unit: Unit, point: Point) -> None:
+    stage = unit.schedule[unit.facts.block.name]
+    loops, lanes = spatial_loops(stage), point["lanes"]
+    if lanes > 1:
+        loops[-1], vector = stage.split(loops[-1], factor=lanes)
+    flat = fuse_all(stage, loops)
+    if point["copies"] == 1:
+        bind_loop(stage, flat, unit.target, point["threads"])
+    else:
+        block, copy, thread = stage.split(flat, factors=[None, point["copies"], point["threads"]])
+        stage.reorder(block, thread, copy)
+        bind_all(stage, {"blockIdx.x": block, "threadIdx.x": thread})
+        stage.unroll(copy)
+    if lanes > 1:
+        stage.vectorize(vector)
 
 
 def vector_lanes(facts: Facts, target: Target) -> int:
-    """Elements that one thread loads or stores at a time along the last axis: no edge test may cut a vector."""
+    """Elements that one thread loads or stores at a time along the last axis."""
     if not facts.spatial or facts.store is None:
         return 1
     last = facts.spatial[-1]
-    if facts.store_step(last.var) != 1:
+    steps = {load: facts.step(load, last.var) for load in facts.loads}
+    if facts.store_step(last.var) != 1 or not set(steps.values()) <= {0, 1}:
         return 1
-    kinds = [facts.target.dtype]
-    for load in facts.loads:
-        step = facts.step(load, last.var)
-        if step == 1:
-            kinds.append(load.buffer.dtype)
-        elif step != 0:
-            return 1
-    lanes = min(threads_of(target).vector_bytes // max(kind.bytes for kind in kinds), 8)
-    wide = [load for load in facts.loads if facts.step(load, last.var) == 1]
-    while lanes > 1 and (extent(last) % lanes or any(_crosses(facts, load, lanes) for load in wide)):
-        lanes //= 2
-    return max(lanes, 1)
-
-
-def _crosses(facts: Facts, load: Load, lanes: int) -> bool:
-    """Whether a vector of a load may start where it is not aligned: some other axis moves it by less than a vector."""
-    for axis in facts.spatial[:-1]:
-        step = facts.step(load, axis.var)
-        if step is None or step % lanes:
-            return True
-    return not _starts_aligned(facts, load, lanes)
-
-
-def _starts_aligned(facts: Facts, load: Load, lanes: int) -> bool:
-    zero: dict[Var, Expr] = {axis.var: index_expr(0) for axis in facts.block.axes}
-    start = int_value(simplify(flat_index(load, zero)))
-    return start is not None and start % lanes == 0
-
-
-def flat_index(load: Load, at: Mapping[Var, Expr]) -> Expr:
-    """The element of a buffer's memory that a load reads where variables have other values."""
-    flat: Expr = index_expr(0)
-    stride: Expr = index_expr(1)
-    for size, index in zip(reversed(load.buffer.shape), reversed(load.indices)):
-        flat = add(flat, mul(substitute(index, at), stride))
-        stride = mul(stride, size)
-    return flat
+    wide = [load for load, step in steps.items() if step == 1]
+    widest = max(facts.target.dtype.bytes, *(load.buffer.dtype.bytes for load in wide), 0)
+    return whole_vectors(facts, last, wide, min(threads_of(target).vector_bytes // widest, model.MOST_LANES))
 
 
 # ------------------------------------------------------------------------------------------------------ transposition
@@ -233,48 +174,44 @@ def _turned_load(facts: Facts) -> tuple[Load, int] | None:
         if len(set(load.indices)) != len(load.indices) or not load.indices:
             continue
         for position, axis in enumerate(facts.spatial[:-1]):
-            if load.indices[-1] is axis.var and extent(axis) >= TILE // 2 and extent(last) >= TILE // 2:
+            if load.indices[-1] is axis.var and min(extent(axis), extent(last)) >= model.LEAST_TURNED:
                 return load, position
     return None
 
 
-def _through_shared(stage: Stage, facts: Facts, load: Load, position: int, target: Target) -> bool:
+def match_transposition(unit: Unit) -> Sketch | None:
+    """The sketch of a block that reads neighbours of another axis: a tile through shared memory, by rows of threads."""
+    turned = _turned_load(unit.facts) if _takes(unit) else None
+    if turned is None:
+        return None
+    rows = max(1, min(model.BLOCK, threads_of(unit.target).block_threads) // model.TILE)
+    rule, tile = {"threads": model.TILE, "rows": rows}, (model.TILE,)
+    return by_rule("transposition", unit, rule, lambda p: _through_shared(unit, *turned, p["rows"]), threads=tile)
+
+
+def _through_shared(unit: Unit, load: Load, position: int, rows: int) -> None:
     """A tile is read along the input's rows into padded shared memory, and written along the output's."""
-    s, name = stage.schedule, stage.name
-    machine = threads_of(target)
-    rows = max(1, min(BLOCK, machine.block_threads) // TILE)
-    with s.attempt("squares") as tried:
-        loops = spatial_loops(stage)
-        other, last = loops[position], loops[-1]
-        tile = s.cache_read(load.buffer, "shared", [name])
-        other_block, other_in = s[name].split(other, factor=TILE)
-        last_block, last_in = s[name].split(last, factor=TILE)
-        outer = [loop for loop in loops[:-1] if loop is not other]
-        s[name].reorder(*outer, other_block, last_block, other_in, last_in)
-        grid = fuse_all(s[name], [*outer, other_block, last_block])
-        s[name].bind(grid, "blockIdx.x")
-        s[tile].compute_at(s[name], grid)
-        step, thread_row = s[name].split(other_in, factor=rows)
-        s[name].reorder(thread_row, last_in, step)
-        s[name].bind(thread_row, "threadIdx.y")
-        s[name].bind(last_in, "threadIdx.x")
-        s[name].unroll(step)
-        _fetch_tile(s[tile], rows)
-        s[tile].storage_align(_row_dimension(load, facts), 32, 1)
-    return bool(tried)
+    s, stage = unit.schedule, unit.schedule[unit.facts.block.name]
+    loops = spatial_loops(stage)
+    other, last = loops[position], loops[-1]
+    tile = s.cache_read(load.buffer, "shared", [stage.name])
+    other_block, other_in = stage.split(other, factor=model.TILE)
+    last_block, last_in = stage.split(last, factor=model.TILE)
+    outer = [loop for loop in loops[:-1] if loop is not other]
+    stage.reorder(*outer, other_block, last_block, other_in, last_in)
+    grid = fuse_all(stage, [*outer, other_block, last_block])
+    stage.bind(grid, "blockIdx.x")
+    tile.compute_at(stage, grid)
+    _rows_of_threads(stage, other_in, last_in, rows)
+    *others, column = long_loops(tile)
+    _rows_of_threads(tile, fuse_all(tile, others), column, rows)
+    padded = load.indices.index(unit.facts.spatial[-1].var)  # the output's last axis: its stride meets other banks
+    tile.storage_align(padded, model.TILE, 1)
 
 
-def _row_dimension(load: Load, facts: Facts) -> int:
-    """The dimension of the tile whose stride is padded: that of the output's last axis."""
-    return [i for i, index in enumerate(load.indices) if index is facts.spatial[-1].var][0]
-
-
-def _fetch_tile(tile: Stage, rows: int) -> None:
-    long = [loop.var for loop in free_loops(tile) if (int_value(loop.extent) or 1) > 1]
-    *others, column = long
-    row = fuse_all(tile, others)
-    step, thread = tile.split(row, factor=rows)
-    tile.reorder(thread, column, step)
-    tile.bind(thread, "threadIdx.y")
-    tile.bind(column, "threadIdx.x")
-    tile.unroll(step)
+def _rows_of_threads(stage: Stage, row: Var, column: Var, rows: int) -> None:
+    """A tile divided among rows of threads, each of which takes every so-manieth row."""
+    step, thread = stage.split(row, factor=rows)
+    stage.reorder(thread, column, step)
+    bind_all(stage, {"threadIdx.y": thread, "threadIdx.x": column})
+    stage.unroll(step)

@@ -21,11 +21,9 @@ from weft.plan.inline import Inlining
 from weft.plan.planner import Families, Unit, plan
 from weft.schedule.schedule import Schedule
 from weft.targets.base import Target
-from weft.targets.gpu import attention, product
-from weft.targets.gpu.elementwise import bind_flat, schedule_elementwise
+from weft.targets.gpu import attention, elementwise, model, product, reduction, rows
+from weft.targets.gpu.elementwise import bind_flat
 from weft.targets.gpu.recurrent import schedule_steps
-from weft.targets.gpu.reduction import schedule_reduction, schedule_with_reduction
-from weft.targets.gpu.rows import schedule_rows
 
 
 def default_schedule(schedule: Schedule, target: Target, constants: Collection[Buffer] = ()) -> None:
@@ -42,20 +40,6 @@ def _first(schedule: Schedule, target: Target, done: set[str]) -> None:
     schedule_steps(schedule, target)
 
 
-def _loops(unit: Unit) -> bool:
-    """A block that is no contraction, with the earlier stages that belong to its loops."""
-    stage, facts, target = unit.schedule[unit.facts.block.name], unit.facts, unit.target
-    if facts.is_ordered:
-        bind_flat(stage, target)
-    elif schedule_rows(stage, target, unit.done):
-        pass
-    elif facts.is_reduction:
-        schedule_reduction(stage, target)
-    elif not schedule_with_reduction(stage, target, unit.done):
-        schedule_elementwise(stage, target)
-    return True
-
-
 def _plain(unit: Unit) -> None:
     """The least that always works for a block on its own."""
     name = unit.facts.block.name
@@ -64,10 +48,21 @@ def _plain(unit: Unit) -> None:
 
 
 FAMILIES = Families(
-    inline=Inlining(attention.STAGES, twice=40, readers=3, in_contractions=8),
+    inline=Inlining(
+        attention.STAGES, model.INLINED_TWICE, model.INLINED_READERS, in_contractions=model.INLINED_IN_CONTRACTIONS
+    ),
     whole=(attention.match,),
     contractions=(product.match,),
-    rest=(_loops,),
+    loops=(
+        rows.match_blocks,
+        rows.match_threads,
+        reduction.match_rows,
+        reduction.match_columns,
+        reduction.match_with_reductions,
+        elementwise.match_transposition,
+        elementwise.match,
+    ),
+    rest=(),
     plain=_plain,
     first=_first,
     is_scheduled=_is_bound,

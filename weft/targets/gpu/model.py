@@ -70,6 +70,91 @@ class Model:
 
 
 NEUTRAL = Model()
+
+# ------------------------------------------------------------------------ loops that are no contraction, on any machine
+# Judgements, not measured, but where it says so: round numbers that the rules of version 0.1 had.
+
+BLOCK, LEAST_BLOCK = 256, 32
+"""Threads of a block where nothing speaks for another number, and the fewest where there is little to do."""
+MOST_LANES = 8
+"""Elements that one thread loads or stores at a time, at most."""
+VECTORS_FOR_EACH, COPIES, COPIED_THREADS, COPIED_LOADS = 2, 4, 2, 3
+"""Vectors need work for so many warps of a multiprocessor. A thread takes up to `COPIES` vectors where the threads that
+a multiprocessor holds have so many times as much to do, and a block so few operands."""
+TILE, LEAST_TURNED = 32, 16
+"""Rows and columns of the tile through which a transposition goes, and the shortest side that is worth one."""
+SCATTERED = 2.0
+"""How much longer memory takes when neighbouring threads do not read neighbours in memory."""
+
+LEAST_ROW = 32
+"""From so many values on, a row is worth several threads."""
+ROW_VALUES, FEW_ROW_VALUES, FULL_ROUNDS = 8, 2, 2
+"""Values of a row for each thread; where there are fewer rows than rounds of the machine, the second number."""
+ROW_THREADS, LONG_ROW, LONG_ROW_THREADS, LONE_ROW_THREADS = 256, 4096, 512, 1024
+"""Threads of a row, at most: of any, of a long one, and of one that has a multiprocessor for itself."""
+ROWS_THREADS = 128
+"""Threads of a block of several rows."""
+ROW_VECTORS = 4
+"""Vectors that each thread of a row has to load, at least."""
+PARTED_ROW, ROW_PART = 16 * 1024, 4096
+"""A row so long, of few, is cut into parts of at least so many values, in a kernel of their own."""
+ROW_BYTES, KEPT_VALUES, SHARED_DEPTH, REPEATED = 48 * 1024, 64, 4, 1.3
+"""The longest row that is kept in shared memory; values of a row for each stage in a thread's registers; how deep a
+reduction of a row has to be to be shared; how often a stage may be computed for rows that meet."""
+
+COLUMN_THREADS, COLUMN_DEPTH, MOST_SHARE = 1024, 16, 32
+"""Threads of a multiprocessor that sums of columns should have, values that each adds up at least, and how many threads
+share a column at most."""
+COLUMN_PART, PARTED_THREADS = 64, 128
+"""Parts of columns have so many values for each thread, and are made where a multiprocessor has fewer threads."""
+SHARED_FROM, SHARED_ELEMENTS = 128, 64
+"""A reduction at the elements of its reader is shared by threads where it is deeper than this, and where each thread of
+a warp of every multiprocessor has fewer elements than this."""
+UNROLLED_ROWS, UNROLLED_TAPS, FINAL = 8, 9, 16
+"""The longest loops over a row, and over a window, that are unrolled; how many parts one thread adds up at the end."""
+
+# Columns in vectors: from a sweep on an H200 over six sizes, N and K from 1024 to 11008, float32 and bfloat16; four
+# more were looked at afterwards. For any other machine they are a judgement.
+LINE_BYTES, LEAST_LINE_BYTES = 128, 64
+"""What the threads of a block read of each row: a line of the cache; less than the second is not worth a turn of it."""
+SHARE_THREADS, LEAST_SHARE, LOADED_VALUES = 512, 8, 64
+"""Threads of a block; how many share a column at least; loaded values of a thread on their way: they take registers."""
+FILLED = 0.75
+"""The part of the multiprocessors that should have a block before blocks get narrower."""
+
+UNIT_DEPTH, UNIT_THREADS = 32, 512
+"""Recurrences: a product over fewer values is not worth several threads; more threads of a block wait longer for one
+another than they hide."""
+
+INLINED_TWICE, INLINED_READERS, INLINED_IN_CONTRACTIONS = 40, 3, 8
+"""Work (`facts.cost`) that beats memory when done twice, by how many readers, and for each use in a product."""
+
+# --------------------------------------------------------------------------------- contractions: where families begin
+# Judgements, not measured.
+
+LEAST_SIDE, LEAST_DEPTH = 2, 8
+"""A product narrower than this is no matrix product: its operands stream through a reduction."""
+PRODUCT_THREADS = 256
+"""Threads of a block of a product in registers, at most."""
+PART_STEPS, PART_BLOCKS = 4, 8
+"""Steps of k that each part of split-K has at least, and blocks of a multiprocessor that it may make."""
+LEAST_TILE, FLAT_TILE, LEAST_WARPS = 8, (8, 2), 2
+"""Accumulators of a thread, at least; a tile so long and so narrow loads too much; warps of a block, at least."""
+BEYOND = 2
+"""Tiles are at most so many times as long as what they cover."""
+QUERY_ROWS, LEAST_PART, LEAST_QUERIES, LEAST_KEYS, UNROLLED_STEPS = 8, 2, 8, 16, 4
+"""Attention: queries of a thread at most; keys of a part for each element of a value, at least, so that parts hand on
+about half the scores at most; fewer queries or keys are a matter of streaming, which vector products do; steps of a
+product that are written out, so that loads are on their way while others are used."""
+
+# -------------------------------------------------------------------------------------------- facts of any such machine
+
+FLOATS = 4
+"""Elements of float32 in the widest load from shared memory, which register tiles are made of."""
+BANKS = 32
+"""Words that shared memory gives in a cycle, and threads that ask for them together."""
+MOST_REGISTERS = 255
+"""Registers of a thread."""
 MOST_BLOCKS = 32
 """Blocks that a multiprocessor holds, at most."""
 BLOCK_SHARED = 1024
@@ -95,6 +180,12 @@ def resident_blocks(machine: ThreadFacts, threads: Any, registers: Any, shared: 
     by_registers = (machine.registers or USUAL_REGISTERS) // (threads * registers)
     by_shared = machine.multiprocessor_shared_bytes // (shared + BLOCK_SHARED)
     return np.clip(np.minimum(np.minimum(by_threads, by_registers), by_shared), 1, MOST_BLOCKS)
+
+
+def stream_seconds(machine: ThreadFacts, moved: float, kernels: int) -> float:
+    """The time of kernels that move so many bytes in all and compute little."""
+    model = model_of(machine)
+    return float(seconds(kernels * model.launch + moved / (model.memory * machine.multiprocessors), machine))
 
 
 def seconds(cycles: Any, machine: ThreadFacts) -> Any:

@@ -5,7 +5,7 @@ Unrolled loops stay loops: the compiler after us unrolls them, which is quicker 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from weft.core.knobs import knobs
 from weft.loop.ir import Func
@@ -23,8 +23,11 @@ from weft.loop.passes.place_allocations import place_allocations
 from weft.loop.passes.reuse_storage import reuse_storage
 from weft.loop.passes.simplify_func import simplify_func
 from weft.loop.passes.vectorize import vectorize
+from weft.targets.base import Target
 
-PASSES: tuple[Callable[[Func], Func], ...] = (
+Passes = tuple[Callable[[Func], Func], ...]
+
+TO_STATEMENTS: Passes = (
     decompose_init,
     check_regions,
     lower_blocks,
@@ -33,17 +36,16 @@ PASSES: tuple[Callable[[Func], Func], ...] = (
     insert_barriers,
     double_buffer,
     check_bounds_on_device,
-    partition_loops,
-    flatten,
-    vectorize,
-    simplify_func,
-    hoist,
-    reuse_storage,
-    narrow_indices,
 )
+"""From blocks to statements of threads, with the barriers and pipelines between them."""
+TO_VECTORS: Passes = (flatten, vectorize, simplify_func)
+"""From tensors to flat memory, and vectors of it."""
+TO_CODE: Passes = (hoist, reuse_storage, narrow_indices)
+"""What is left to do once every statement is the last of its form."""
+PASSES: Passes = (*TO_STATEMENTS, partition_loops, *TO_VECTORS, *TO_CODE)
 
 
-def lower(func: Func, passes: Sequence[Callable[[Func], Func]] = PASSES) -> Func:
+def lower(func: Func, target: Target, passes: Passes = PASSES) -> Func:
     """The program as the code generator takes it."""
     for run in passes:
         func = run(func)

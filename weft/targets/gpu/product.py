@@ -9,37 +9,51 @@ blocks):
           C[y, x] += X[k, x] * Y[k, y]                    a thread's register tile of accumulators
       the epilogue, on the tile
 
-What each tile costs is estimated by `product_cost`.
+A tile is good when its accumulators fill registers (few loads for each multiplication), when its blocks fill the
+machine, and when no block is a long chain on its own; split-K makes more and shorter blocks, and costs a second kernel.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from weft.expr.nodes import Cast, Expr, Load, Select, Var, add, floormod, index_expr, int_value, mul
-from weft.expr.simplify import simplify
-from weft.expr.visit import substitute, uses_any, walk
+import numpy as np
+
+from weft.expr.nodes import Buffer, Cast, Expr, Load, Var
+from weft.expr.visit import walk
 from weft.loop.ir import Axis, Store
 from weft.plan.planner import Unit
-from weft.plan.sketch import Point, Sketch
+from weft.plan.sketch import Columns, Point, Sketch
 from weft.schedule.facts import Facts, block_named, extent, facts_of
 from weft.schedule.primitives.matrix import MatrixAxes, matrix_axes, stored_operand
 from weft.schedule.schedule import Schedule, Stage
-from weft.targets.gpu.elementwise import (
+from weft.targets.base import ThreadFacts
+from weft.targets.gpu import model
+from weft.targets.gpu.loops import (
+    bind_all,
     bind_loop,
+    fetch_lanes,
     fetch_together,
-    flat_index,
     free_loops,
     fuse_all,
+    long_loops,
     loop_extents,
     spatial_loops,
     threads_of,
 )
-from weft.targets.gpu.product_cost import KNOBS, Problem
 
-LEAST_SIDE, LEAST_DEPTH = 2, 8
-"""A product narrower than this is no matrix product: its operands stream through a reduction."""
+KNOBS: dict[str, tuple[int, ...]] = {
+    "tile_x": (16, 32, 64, 128),
+    "tile_y": (8, 16, 32, 64, 128),
+    "tile_k": (8, 16, 32),
+    "each_x": (8, 4, 2),
+    "each_y": (8, 4, 2),
+    "parts": (1, 2, 3, 4, 6, 8, 12, 16, 24, 32),
+    "stages": (1, 3),
+}
+"""`each` is what one thread computes: x and y of its own. `parts` are the sums of split-K."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +93,7 @@ def find_product(unit: Unit) -> Product | None:
     """The matrix product that a unit's contraction is."""
     facts = unit.facts
     axes = matrix_axes(facts.block)
-    if axes is None or min(axes.size("x"), axes.size("y")) < LEAST_SIDE or axes.size("k") < LEAST_DEPTH:
+    if axes is None or min(axes.size("x"), axes.size("y")) < model.LEAST_SIDE or axes.size("k") < model.LEAST_DEPTH:
         return None
     k_last = (runs_along_k(facts, axes.x_operand, axes), runs_along_k(facts, axes.y_operand, axes))
     packed = plain_load(axes.y_operand)
@@ -119,19 +133,17 @@ def _fetch_kind(found: Product, operand: Expr, side: str) -> str:
     """How the elements of an operand are fetched: in vectors, one by one, or at indices worked out for each."""
     operand = stored_operand(operand)
     if side == "y" and found.packed is not None:
-        return "vector" if found.axes.size("y") % 4 == 0 else "plain"
+        return "vector" if found.axes.size("y") % model.FLOATS == 0 else "plain"
     if not isinstance(operand, Load):
         return "gather"
-    facts = found.unit.facts
-    last = found.axes.k if found.k_last[side == "y"] else getattr(found.axes, side)
-    sizes = [extent(axis) for axis in last if extent(axis) > 1]
-    steps = [facts.step(operand, axis.var) for axis in last if extent(axis) > 1]
-    if not sizes or steps[-1] != 1:
+    facts, along = found.unit.facts, "k" if found.k_last[side == "y"] else side
+    axes = [axis for axis in getattr(found.axes, along) if extent(axis) > 1]
+    steps = [facts.step(operand, axis.var) for axis in axes]
+    if not axes or steps[-1] != 1 or found.axes.size(along) % model.FLOATS:
         return "plain"
-    together = all(a == b * size for a, b, size in zip(steps, steps[1:], sizes[1:]) if a is not None and b is not None)
-    return (
-        "vector" if together and found.axes.size(side if not found.k_last[side == "y"] else "k") % 4 == 0 else "plain"
-    )
+    pairs = zip(steps, steps[1:], axes[1:])
+    together = all(a == b * extent(axis) for a, b, axis in pairs if a is not None and b is not None)
+    return "vector" if together else "plain"
 
 
 def _k_order(axes: MatrixAxes, packed: Load | None) -> tuple[int, ...]:
@@ -141,6 +153,79 @@ def _k_order(axes: MatrixAxes, packed: Load | None) -> tuple[int, ...]:
         return plain
     longest = max(plain, key=lambda i: extent(axes.k[i]))
     return (*[i for i in plain if i != longest], longest)
+
+
+# -------------------------------------------------------------------------------------------------------- what it costs
+
+
+@dataclass(frozen=True)
+class Problem:
+    """The sizes of a product, how its operands lie, and the machine that it runs on."""
+
+    x: int
+    y: int
+    k: int
+    batch: int
+    bytes: int
+    k_last: tuple[int, int]
+    machine: ThreadFacts
+    fetch: tuple[str, str] = ("vector", "vector")
+    """How the elements of X and Y are fetched: as vectors, plainly, or gathered."""
+
+    def legal(self, c: Columns) -> Any:
+        """The points that make sense."""
+        machine, each_x, each_y = self.machine, c["each_x"], c["each_y"]
+        threads, steps = _threads(c), model.ceildiv(self.k, c["tile_k"])
+        alone, staged = KNOBS["stages"]
+        stages = np.where(machine.has_async_copy & (steps >= staged), staged, alone)
+        shared = c["stages"] * c["tile_k"] * (c["tile_x"] + c["tile_y"] + 16) * self.bytes
+        few = self._blocks(c) * c["parts"] <= model.PART_BLOCKS * machine.multiprocessors
+        return (
+            (c["tile_x"] <= model.BEYOND * self.x)
+            & (c["tile_y"] <= model.BEYOND * self.y)
+            & ((c["tile_k"] <= self.k) | (c["tile_k"] == KNOBS["tile_k"][0]))
+            & (each_x * each_y >= model.LEAST_TILE)
+            & ((each_x < model.FLAT_TILE[0]) | (each_y > model.FLAT_TILE[1]))
+            & (threads >= model.LEAST_WARPS * machine.warp)
+            & (threads <= min(model.PRODUCT_THREADS, machine.block_threads))
+            & (c["stages"] == stages)
+            & (shared <= machine.shared_bytes)
+            & ((c["parts"] == 1) | (few & (steps >= model.PART_STEPS * c["parts"])))
+        )
+
+    def cost(self, c: Columns) -> Any:
+        """Seconds of each point."""
+        machine, fit = self.machine, model.model_of(self.machine)
+        tile_k, each_x, each_y, parts = c["tile_k"], c["each_x"], c["each_y"], c["parts"]
+        threads, columns = _threads(c), c["tile_x"] // each_x
+        steps = model.ceildiv(self.k, tile_k * parts)
+        registers = np.minimum(model.MOST_REGISTERS, each_x * each_y + 2 * (each_x + each_y) + fit.registers)
+        shared = c["stages"] * tile_k * (c["tile_x"] + c["tile_y"]) * self.bytes
+        resident = model.resident_blocks(machine, threads, registers, shared)
+        rounds = model.ceildiv(self._blocks(c) * parts, machine.multiprocessors)
+        fetches = [getattr(fit, f"fetch_{kind}") for kind in self.fetch]
+        fetch = tile_k * (c["tile_x"] * fetches[0] + c["tile_y"] * fetches[1]) / threads
+        loads = fit.load * np.maximum(0 if self.k_last[0] else 0.5, each_x / model.FLOATS)
+        loads = loads + fit.broadcast * np.maximum(0 if self.k_last[1] else 1.0, each_y / model.FLOATS)
+        instructions = tile_k * (each_x * each_y + loads) + fetch + fit.step_instructions
+        waves = np.maximum(1.0, np.minimum(model.BANKS, columns) * each_x / model.BANKS)
+        waves = waves + np.maximum(1.0, np.maximum(1.0, model.BANKS / columns) * each_y / model.BANKS)
+        busy = np.hypot(instructions * threads / machine.lanes, tile_k * threads / model.BANKS * waves * fit.wave)
+        warps = threads / model.BANKS * np.minimum(resident, rounds)
+        busy = busy / np.minimum(1.0, (warps / fit.busy_warps) ** fit.busy_power)
+        waits = np.where(c["stages"] > 1, fit.latency / np.maximum(c["stages"] - 1, 1), fit.latency_alone)
+        chain = fit.step_cycles + fit.chain * instructions + fit.fetch_chain * fetch
+        alone = steps * np.maximum(chain, waits) + fit.start
+        cycles = np.maximum(rounds * steps * busy + fit.start / 2, model.ceildiv(rounds, resident) * alone)
+        moved = self.x * self.y * self.batch * 4 * (parts * 2 + 1) / machine.multiprocessors
+        return model.seconds(fit.launch + cycles + (parts > 1) * (fit.launch + moved / fit.memory), machine)
+
+    def _blocks(self, c: Columns) -> Any:
+        return model.ceildiv(self.x, c["tile_x"]) * model.ceildiv(self.y, c["tile_y"]) * self.batch
+
+
+def _threads(c: Columns) -> Any:
+    return c["tile_x"] // c["each_x"] * (c["tile_y"] // c["each_y"])
 
 
 # ---------------------------------------------------------------------------------------------------------- applying
@@ -158,56 +243,96 @@ def in_matrix_form(found: Product, tile: Sequence[int], parts: int, **turns: boo
     return made
 
 
-class RegisterTiles:
-    """Applies one point of the sketch."""
+class Tiles:
+    """Applies one point of a sketch: a tile of the result for each block, its accumulators in registers."""
+
+    scope: str
+    """The registers that hold accumulators."""
+    tile: tuple[int, int, int]
+    """x, y and k of a block's tile, for one of its shares."""
+    shares: int = 1
+    """Groups of threads that take turns along k; their accumulators are added up in shared memory."""
 
     def __init__(self, product: Product, point: Point) -> None:
         self.product, self.point, self.s = product, point, product.unit.schedule
-        self.in_parts = point["parts"] > 1
 
     def run(self) -> None:
         """The whole schedule of the product."""
-        point = self.point
-        tile = (point["tile_x"], point["tile_y"], point["tile_k"])
-        self.x, self.y, self.total = in_matrix_form(self.product, tile, point["parts"])
-        final = self._final()
-        self._accumulate(final, self._tile(final))
-        if self.in_parts:
+        self.x, self.y, self.total = self._form()
+        self.multiply(self._final())
+        if self.point["parts"] > 1:
             sum_parts(self.product)
 
-    def _final(self) -> Stage:
-        """The block that writes the tile out: the epilogue, the product's own copy, or the parts."""
-        if self.in_parts:
-            return self.s[self.total]
-        epilogue = self.product.unit.epilogue
-        if epilogue is None:
-            return self.s[self.product.name]
-        self.s[self.product.name].compute_inline()
-        return self.s[epilogue.name]
+    def _form(self) -> list[str]:
+        """The product in its form; gives the stages X, Y and the sum."""
+        return in_matrix_form(self.product, self.tile, self.point["parts"])
 
-    def _tile(self, final: Stage) -> Var:
-        """Cuts the final block into blocks, virtual threads and threads; gives the loop of the innermost thread."""
-        if self.in_parts:
-            self.local = self.s.cache_write(self.s[self.total].block.writes[0].buffer, "local")
-        batch, y, x = axis_loops(self.product, final, self.in_parts)
+    def multiply(self, final: Stage) -> None:
+        """The tiles of the block that writes the result, and in them the steps of k."""
+        raise NotImplementedError
+
+    def _final(self) -> Stage:
+        """The block that writes a tile out: the epilogue, the product's own copy, or the parts."""
+        s, epilogue = self.s, self.product.unit.epilogue
+        self.accumulator = self.total
+        if self.point["parts"] > 1:
+            self.accumulator = s.cache_write(self._buffer(self.total), self.scope).name
+            return s[self.total]
+        final = s[self.product.name]
+        if epilogue is not None:
+            if self.shares == 1:
+                final.compute_inline()
+            final = s[epilogue.name]
+        elif self.shares > 1:
+            s.cache_write(final.block.writes[0].buffer, "local")
+        return final
+
+    def _loops(self, final: Stage) -> tuple[list[Var], list[Var], list[Var]]:
+        """The loops of the final block, over batch, y and x, in this order."""
+        batch, y, x = axis_loops(self.product, final, self.point["parts"] > 1)
         final.reorder(*batch, *y, *x)
+        return batch, y, x
+
+    def _buffer(self, name: str) -> Buffer:
+        return block_named(self.s, name).writes[0].buffer
+
+    def _ahead(self, accumulator: Stage, step: Var, lag: int = 0) -> None:
+        """The next steps are fetched while this one is multiplied; `lag` steps more may still read their operands."""
+        if self.point["stages"] > 1:
+            accumulator.annotate("pipeline_stages", self.point["stages"], step)
+            if lag:
+                accumulator.annotate("pipeline_lag", lag, step)
+            accumulator.annotate("async_copy", True, step)
+
+
+class RegisterTiles(Tiles):
+    """Products by multiply-adds: a register tile for each thread."""
+
+    scope = "local"
+
+    def __init__(self, product: Product, point: Point) -> None:
+        super().__init__(product, point)
+        self.tile = point["tile_x"], point["tile_y"], point["tile_k"]
+
+    def multiply(self, final: Stage) -> None:
+        """Blocks, virtual threads and threads, and the product of a thread's own tile."""
+        batch, y, x = self._loops(final)
         flat_y, flat_x = fuse_all(final, y), fuse_all(final, x)
         block_y, virtual_y, thread_y, inner_y = final.split(flat_y, factors=self._factors("y"))
         block_x, virtual_x, thread_x, inner_x = final.split(flat_x, factors=self._factors("x"))
         final.reorder(block_y, block_x, virtual_y, virtual_x, thread_y, thread_x, inner_y, inner_x)
         if batch:
             final.bind(fuse_all(final, batch), "blockIdx.z")
-        for loop, tag in (
-            (block_y, "blockIdx.y"), (block_x, "blockIdx.x"), (virtual_y, "vthread"), (virtual_x, "vthread"),
-            (thread_y, "threadIdx.y"), (thread_x, "threadIdx.x"),
-        ):  # fmt: skip
-            final.bind(loop, tag)
+        bind_all(final, {"blockIdx.y": block_y, "blockIdx.x": block_x})
+        for virtual in (virtual_y, virtual_x):
+            final.bind(virtual, "vthread")
+        bind_all(final, {"threadIdx.y": thread_y, "threadIdx.x": thread_x})
         self._write_out(final, inner_y, inner_x)
-        return thread_x
+        self._accumulate(final, thread_x)
 
     def _factors(self, side: str) -> list[int | None]:
         point = self.point
-        inner = min(4, point[f"each_{side}"])
+        inner = min(model.FLOATS, point[f"each_{side}"])
         virtual = point[f"each_{side}"] // inner
         return [None, virtual, point[f"tile_{side}"] // point[f"each_{side}"], inner]
 
@@ -222,16 +347,14 @@ class RegisterTiles:
     def _accumulate(self, final: Stage, thread: Var) -> None:
         """The accumulators in registers, the operands through shared memory and registers."""
         s, point = self.s, self.point
-        if self.in_parts:
-            total = self.local
-        else:
-            total = s[self.total]
+        total = s[self.accumulator]
+        if point["parts"] == 1:
             total.set_scope("local")
         total.compute_at(final, thread, exact=False)
         loops = free_loops(total)
         k = loops[-1].var
         outer, inner = total.split(k, factor=point["tile_k"])
-        group, inner = total.split(inner, factor=4 if any(self.product.k_last) else 1)
+        group, inner = total.split(inner, factor=model.FLOATS if any(self.product.k_last) else 1)
         total.reorder(outer, group, inner, *[loop.var for loop in loops[:-1]])
         for loop in (group, inner, *[loop.var for loop in loops[:-1]]):
             total.unroll(loop)
@@ -240,24 +363,23 @@ class RegisterTiles:
             registers = s.cache_read(name, "local", [total.name])
             registers.compute_at(total, group if k_last else inner)
             self._into_registers(registers)
-        if point["stages"] > 1:
-            total.annotate("pipeline_stages", point["stages"], outer)
-            total.annotate("async_copy", True, outer)
+        self._ahead(total, outer)
 
     def _fetch(self, total: Stage, name: str, step: Var, side: str, k_last: bool) -> None:
         """A tile of an operand into shared memory, by all threads."""
         s, point = self.s, self.point
-        lanes = fetch_lanes(facts_of(block_named(s, name)), point["tile_k"] if k_last else point[f"tile_{side}"])
+        width = point["tile_k"] if k_last else point[f"tile_{side}"]
+        lanes = fetch_lanes(facts_of(block_named(s, name)), width, self.product.unit.target)
         s[name].set_scope("shared")
         s[name].compute_at(total, step)
         rows, columns = point["tile_y"] // point["each_y"], point["tile_x"] // point["each_x"]
         fetch_together(s[name], [loop.var for loop in free_loops(s[name])], rows, columns, lanes)
         if k_last:
-            start = max(4, lanes)  # rows begin where a fetch may
+            start = max(model.FLOATS, lanes)  # rows begin where a fetch may
             s[name].storage_align(1, 2 * start, start)
 
     def _into_registers(self, registers: Stage) -> None:
-        long = [loop.var for loop in free_loops(registers) if (int_value(loop.extent) or 1) > 1]
+        long = long_loops(registers)
         for loop in long[:-1]:
             registers.unroll(loop)
         if long:
@@ -307,45 +429,3 @@ def sum_parts(found: Product) -> None:
     total.set_scope("local")
     total.compute_at(stage, stage.loops[-1])
     total.unroll(free_loops(total)[-1].var)
-
-
-def fetch_lanes(facts: Facts, length: int) -> int:
-    """Elements that a thread fetches at a time: neighbours in memory, from a multiple of their number on."""
-    store = facts.store
-    if store is None or not facts.spatial:
-        return 1
-    last = facts.spatial[-1]
-    value, tests = store.value, []
-    while isinstance(value, Select):
-        tests += [value.condition] if uses_any(value.condition, {last.var}) else []
-        value = value.then
-    if not isinstance(value, Load) or facts.step(value, last.var) != 1:
-        return 1
-    lanes = 16 // value.buffer.dtype.bytes
-    while lanes > 1 and (
-        length % lanes
-        or extent(last) % lanes
-        or not _aligned(facts, value, last.var, lanes)
-        or not all(_is_common(facts, test, last.var, lanes) for test in tests)
-    ):
-        lanes //= 2
-    return lanes
-
-
-def _is_common(facts: Facts, test: Expr, last: Var, lanes: int) -> bool:
-    """Whether a test has the same result for `lanes` neighbours along the last axis, from a multiple on."""
-    group, lane = Var("group"), Var("lane")
-    axis = next(a for a in facts.spatial if a.var is last)
-    ranges = facts.ranges.with_loop(group, index_expr(max(1, extent(axis) // lanes)))
-    ranges = ranges.with_loop(lane, index_expr(lanes))
-    place = add(mul(group, index_expr(lanes)), lane)
-    return not uses_any(simplify(substitute(test, {last: place}), ranges), {lane})
-
-
-def _aligned(facts: Facts, load: Load, last: Var, lanes: int) -> bool:
-    """Whether a load starts at a multiple of `lanes` elements wherever the last axis does."""
-    group = Var("group")
-    flat = flat_index(load, {last: mul(group, index_expr(lanes))})
-    axis = next(a for a in facts.spatial if a.var is last)
-    ranges = facts.ranges.with_loop(group, index_expr(max(1, extent(axis) // lanes)))
-    return int_value(simplify(floormod(flat, index_expr(lanes)), ranges)) == 0

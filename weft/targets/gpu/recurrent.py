@@ -21,14 +21,10 @@ from weft.loop.tree import axes_using, blocks_in, loop_of, loop_path, loops_in, 
 from weft.schedule.facts import block_named, extent, facts_of
 from weft.schedule.schedule import Schedule, Stage
 from weft.targets.base import Target
-from weft.targets.gpu.elementwise import free_loops, fuse_all, loop_extents, threads_of
+from weft.targets.gpu.loops import free_loops, fuse_all, loop_extents, threads_of
+from weft.targets.gpu.model import FULL_ROUNDS, LEAST_BLOCK, UNIT_DEPTH, UNIT_THREADS
 from weft.targets.gpu.reduction import is_contiguous
 from weft.targets.gpu.sharing import cross_threads
-
-LEAST_DEPTH = 32
-"""A product over fewer values is not worth several threads."""
-MOST_THREADS = 512
-"""Threads of a block: more of them wait longer for one another than they hide."""
 
 
 def schedule_steps(s: Schedule, target: Target) -> None:
@@ -60,7 +56,7 @@ def _loop(s: Schedule, name: str) -> For:
 def _is_sum(block: Block) -> bool:
     """Whether a block reduces what lies together in memory, enough of it for several threads."""
     facts = facts_of(block)
-    return len(facts.reduce) == 1 and facts.depth >= LEAST_DEPTH and facts.store is not None and is_contiguous(facts)
+    return len(facts.reduce) == 1 and facts.depth >= UNIT_DEPTH and facts.store is not None and is_contiguous(facts)
 
 
 def _part_units(s: Schedule, name: str) -> None:
@@ -147,7 +143,7 @@ def _bind_group(s: Schedule, group: list[str], sums: set[str], target: Target) -
         if name in sums and inside:
             s[name].set_scope("shared")
     units = s.handle(_around(s, group[0]))
-    if loop_extents(s[group[0]])[units.name] < 2 * threads_of(target).multiprocessors:
+    if loop_extents(s[group[0]])[units.name] < FULL_ROUNDS * threads_of(target).multiprocessors:
         _spread_batch(s, group, units)
     s[group[0]].bind(units, "blockIdx.x")
     for name in group:
@@ -184,10 +180,10 @@ def _share_rows(stage: Stage, target: Target) -> None:
     facts = facts_of(stage.block)
     k = _loop_of(stage, facts.reduce[0])
     rows = [loop.var for loop in free_loops(stage) if loop.var is not k]
-    threads = min(machine.warp, 32)
+    threads = min(machine.warp, LEAST_BLOCK)
     if rows:
         row = fuse_all(stage, rows)
-        most = min(MOST_THREADS, machine.block_threads) // threads
+        most = min(UNIT_THREADS, machine.block_threads) // threads
         if loop_extents(stage)[row.name] > most:
             _, row = stage.split(row, factor=most)
         stage.bind(row, "threadIdx.y")
@@ -210,7 +206,7 @@ def _add_row(s: Schedule, name: str, rows: list[tuple[str, Var]]) -> None:
 
 def _bind_row(stage: Stage, row: Var, target: Target) -> None:
     """New values of a unit: a thread for each sequence of the batch."""
-    most = min(threads_of(target).warp, 32)
+    most = min(threads_of(target).warp, LEAST_BLOCK)
     if loop_extents(stage)[row.name] > most:
         _, row = stage.split(row, factor=most)
     stage.bind(row, "threadIdx.x")

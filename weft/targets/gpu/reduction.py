@@ -1,24 +1,38 @@
-"""Loops of plain reductions, and of stages that share rows (softmax, layer norm).
+"""Plain reductions, alone or with the block that takes their results at its own elements.
 
 sum over what lies together     threads of a block share a row: each adds up a part, the parts meet in shared memory
 sum over what lies far apart    a thread for each element; where there are few of them, rows of threads share it
 few elements, much to add       parts in blocks of their own first, then the sum of the parts: two kernels
-softmax, layer norm, …          a block (or a thread) for each row computes every stage of it; the row is read once
+a short sum and its reader      each thread of the reader reduces what it needs, in registers
 """
 
 from __future__ import annotations
 
-from weft.expr.nodes import Buffer, Expr, Var, int_value
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from weft.expr.nodes import Var, int_value
 from weft.plan.contraction import producers_of_epilogue
-from weft.schedule.facts import Facts, block_named, extent, facts_of, names_of
+from weft.plan.planner import Unit, analytic, choose, unit_of
+from weft.plan.sketch import Point, Sketch
+from weft.schedule.facts import Facts, extent, names_of
 from weft.schedule.schedule import Stage
 from weft.targets.base import Target
-from weft.targets.gpu.columns import choose_columns, main_load, share_columns
-from weft.targets.gpu.elementwise import bind_flat, bind_loop, free_loops, fuse_all, spatial_loops, threads_of
-from weft.targets.gpu.sharing import cross_threads, power_of_two, reduce_loops
-
-LEAST_SHARED_ROW = 32
-"""From so many values on, a row is worth several threads."""
+from weft.targets.gpu import model
+from weft.targets.gpu.elementwise import bind_flat, by_rule, powers
+from weft.targets.gpu.loops import (
+    bind_all,
+    bind_loop,
+    free_loops,
+    fuse_all,
+    power_of_two,
+    reduce_loops,
+    spatial_loops,
+    threads_for,
+    threads_of,
+    whole_vectors,
+)
+from weft.targets.gpu.sharing import Columns, choose_columns, cross_threads, main_load, share_columns
 
 
 def is_contiguous(facts: Facts) -> bool:
@@ -29,53 +43,141 @@ def is_contiguous(facts: Facts) -> bool:
     return any(facts.step(main, axis.var) == 1 for axis in facts.reduce if extent(axis) > 1)
 
 
-def schedule_reduction(stage: Stage, target: Target) -> bool:
-    """A reduction that stands alone."""
-    s, name = stage.schedule, stage.name
-    facts = facts_of(stage.block)
-    if facts.is_ordered or not reduce_loops(stage):
-        return bind_flat(stage, target)
-    attempts = [_rows, _columns] if is_contiguous(facts) else [_columns]
-    for attempt in attempts:
-        with s.attempt(f"reduction {attempt.__name__.strip('_')}") as tried:
-            if not attempt(s[name], facts, target):
-                tried.refuse("it does not have the form")
-        if tried:
-            return True
-    return bind_flat(s[name], target)
+# ------------------------------------------------------------------------------------------------ which reduction it is
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A reduction and the block that stores its results: itself, or the only reader of them."""
+
+    unit: Unit
+    facts: Facts
+
+    @property
+    def is_alone(self) -> bool:
+        return self.facts is self.unit.facts
+
+    def attach(self, bind: Callable[[Stage, Var], Var], scope: str) -> Stage:
+        """Binds the loops of the block that stores; gives the reduction, inside the innermost of what was bound."""
+        s, maker = self.unit.schedule, self.facts.block.name
+        final = s[self.unit.facts.block.name]
+        loops = spatial_loops(final)
+        if self.is_alone:
+            if loops:
+                final.reorder(*loops, *reduce_loops(final))
+                bind(final, fuse_all(final, loops))
+            return final
+        place = bind(final, fuse_all(final, loops))
+        s[maker].set_scope(scope)
+        s[maker].compute_at(final, place)
+        self.unit.done.add(maker)
+        return s[maker]
+
+    def sketch(self, name: str, rule: dict[str, int], apply: Callable[[Point], None], is_scattered: bool) -> Sketch:
+        """A sketch around a rule; with `parts`, two kernels."""
+
+        def in_parts(point: Point) -> None:
+            if point["parts"] > 1:
+                _split(self.unit, point["parts"])
+            else:
+                apply(point)
+
+        together, lanes, parts = int(not self.is_alone), powers(rule["lanes"]), sorted({1, rule["parts"]})
+        return by_rule(name, self.unit, rule, in_parts, together, is_scattered, lanes=lanes, parts=parts)
+
+
+def _shared(unit: Unit) -> _Found | None:
+    """The reduction that threads may share: a block that reduces, or the one long reduction that it reads."""
+    facts = unit.facts
+    if facts.is_ordered:
+        return None
+    if facts.is_reduction:
+        return _Found(unit, facts) if reduce_loops(unit.schedule[facts.block.name]) else None
+    makers = _makers(unit)
+    if len(makers) != 1 or not _is_worth_sharing(makers[0], unit.target) or _row_parts(makers[0], unit.target) > 1:
+        return None
+    return _Found(unit, makers[0])
+
+
+def _makers(unit: Unit) -> list[Facts]:
+    """The reductions whose results an elementwise block takes at its own elements, in program order."""
+    facts, s = unit.facts, unit.schedule
+    if facts.is_reduction or facts.is_ordered or not spatial_loops(s[facts.block.name]):
+        return []
+    found = [maker for maker, _ in producers_of_epilogue(s, facts) if maker.store is not None and not maker.is_ordered]
+    taken = {maker.block.name: maker for maker in found}
+    return [taken[name] for name in names_of(s) if name in taken and name not in unit.done]
+
+
+def _is_worth_sharing(facts: Facts, target: Target) -> bool:
+    """Whether several threads should share the reduction of one element."""
+    machine = threads_of(target)
+    few = facts.points < model.SHARED_ELEMENTS * machine.multiprocessors * machine.warp
+    return facts.depth > model.SHARED_FROM and few
+
+
+def _split(unit: Unit, parts: int) -> None:
+    """A reduction as parts in global memory, each computed on its own, and the reduction of the parts."""
+    s, stage = unit.schedule, unit.schedule[unit.facts.block.name]
+    outer, _ = stage.split(fuse_all(stage, reduce_loops(stage)), nparts=parts)
+    for name in (s.rfactor(stage.name, outer).name, stage.name):
+        if not choose(unit_of(s, name, unit.target), (match_rows, match_columns), analytic):
+            bind_flat(s[name], unit.target)
+
+
+# --------------------------------------------------------------------------------------------------- what lies together
+
+
+def match_rows(unit: Unit) -> Sketch | None:
+    """The sketch of a reduction of neighbours: a row of threads for each element."""
+    found = _shared(unit)
+    if found is None or not is_contiguous(found.facts) or found.facts.depth < model.LEAST_ROW:
+        return None
+    if found.facts.store is None:  # several results: only a thread that has all of them can put them together
+        return None
+    facts, target = found.facts, unit.target
+    threads, together = row_threads(facts.depth, facts.points, target)
+    lanes = row_lanes(facts, target) if facts.depth >= model.ROW_VECTORS * threads else 1
+    if lanes > 1:  # every thread has some vectors to load
+        several = power_of_two(facts.depth // (model.ROW_VECTORS * lanes))
+        threads = max(min(model.LEAST_BLOCK, threads), min(threads, several))
+    rule = {"threads": threads, "rows": together, "lanes": lanes, "parts": _row_parts(facts, target)}
+
+    def apply(point: Point) -> None:
+        made = found.attach(lambda stage, row: bind_rows(stage, row, point["rows"]), "shared")
+        cross_threads(made, point["threads"], lanes=point["lanes"])
+
+    return found.sketch("row reduction", rule, apply, False)
 
 
 def row_threads(length: int, rows: int, target: Target) -> tuple[int, int]:
     """Threads for each row, and rows for each block."""
-    facts = threads_of(target)
-    threads = max(min(facts.warp, 32), power_of_two(length // 8))
-    if rows < 2 * facts.multiprocessors:
-        threads = max(min(facts.warp, 32), power_of_two(length // 2))
-    most = 1024 if rows < facts.multiprocessors else 512 if length >= 4096 else 256
-    threads = min(threads, most, facts.block_threads)
-    together = max(1, min(128 // threads, rows // (2 * facts.multiprocessors)))
-    return threads, power_of_two(together)
+    machine = threads_of(target)
+    full = model.FULL_ROUNDS * machine.multiprocessors
+    values = model.FEW_ROW_VALUES if rows < full else model.ROW_VALUES
+    threads = max(min(machine.warp, model.LEAST_BLOCK), power_of_two(length // values))
+    most = model.LONG_ROW_THREADS if length >= model.LONG_ROW else model.ROW_THREADS
+    most = model.LONE_ROW_THREADS if rows < machine.multiprocessors else most
+    threads = min(threads, most, machine.block_threads)
+    return threads, power_of_two(max(1, min(model.ROWS_THREADS // threads, rows // full)))
 
 
-def _rows(stage: Stage, facts: Facts, target: Target) -> bool:
-    """A row of threads for each element."""
-    if facts.depth < LEAST_SHARED_ROW:
-        return False
-    s, name = stage.schedule, stage.name
-    parts = _parts(facts, target)
-    if parts > 1:
-        partial = split_reduction(stage, parts)
-        schedule_reduction(s[partial.name], target)
-        schedule_reduction(s[name], target)
-        return True
-    spatial = spatial_loops(stage)
-    threads, together = row_threads(facts.depth, facts.points, target)
-    if spatial:
-        stage.reorder(*spatial, *reduce_loops(stage))
-        bind_rows(stage, fuse_all(stage, spatial), together)
-    lanes = row_lanes(facts, target) if facts.depth >= 4 * threads else 1
-    cross_threads(stage, _threads_with(lanes, threads, facts), lanes=lanes)
-    return True
+def row_lanes(facts: Facts, target: Target) -> int:
+    """Neighbours that a thread loads at a time along a reduction: whole vectors, each row from a multiple on."""
+    last = facts.reduce[-1]
+    wide = [load for load in facts.loads if facts.step(load, last.var) == 1]
+    if not wide or any(not isinstance(index, Var) for load in facts.loads for index in load.indices):
+        return 1
+    return whole_vectors(facts, last, wide, threads_of(target).vector_bytes // max(x.buffer.dtype.bytes for x in wide))
+
+
+def _row_parts(facts: Facts, target: Target) -> int:
+    """Into how many parts a long reduction of few elements is cut, so that there are enough blocks."""
+    machine = threads_of(target)
+    if facts.points * 2 > machine.multiprocessors or facts.depth < model.PARTED_ROW or facts.store is None:
+        return 1
+    enough = model.FULL_ROUNDS * machine.multiprocessors // facts.points
+    return power_of_two(max(1, min(enough, facts.depth // model.ROW_PART)))
 
 
 def bind_rows(stage: Stage, row: Var, together: int) -> Var:
@@ -84,158 +186,79 @@ def bind_rows(stage: Stage, row: Var, together: int) -> Var:
         stage.bind(row, "blockIdx.x")
         return row
     block, inner = stage.split(row, factor=together)
-    stage.bind(block, "blockIdx.x")
-    stage.bind(inner, "threadIdx.y")
+    bind_all(stage, {"blockIdx.x": block, "threadIdx.y": inner})
     return inner
 
 
-def _parts(facts: Facts, target: Target) -> int:
-    """Into how many parts a long reduction of few elements is cut, so that there are enough blocks."""
+# ------------------------------------------------------------------------------------------------- what lies far apart
+
+
+def match_columns(unit: Unit) -> Sketch | None:
+    """The sketch of a reduction whose neighbours are elements of the result: rows of threads share it, if any."""
+    found = _shared(unit)
+    if found is None or not spatial_loops(unit.schedule[unit.facts.block.name]):
+        return None
+    facts, target = found.facts, unit.target
+    is_scattered = is_contiguous(facts)
+    if is_scattered and not found.is_alone:
+        return None
     machine = threads_of(target)
-    enough = 2 * machine.multiprocessors
-    if facts.points * 2 > machine.multiprocessors or facts.depth < 16 * 1024:
-        return 1
-    wanted = power_of_two(max(1, min(enough // facts.points, facts.depth // 4096)))
-    return wanted if facts.store is not None else 1
-
-
-def split_reduction(stage: Stage, parts: int) -> Stage:
-    """A reduction as parts in global memory, each computed on its own, and the reduction of the parts."""
-    loops = reduce_loops(stage)
-    flat = fuse_all(stage, loops)
-    outer, _ = stage.split(flat, nparts=parts)
-    return stage.schedule.rfactor(stage.name, outer)
-
-
-def row_lanes(facts: Facts, target: Target) -> int:
-    """Neighbours that a thread loads at a time along a reduction: whole vectors, each row from a multiple on."""
-    if not facts.reduce:
-        return 1
-    last = facts.reduce[-1]
-    steps = {load.buffer: facts.step(load, last.var) for load in facts.loads}
-    wide = [buffer for buffer, step in steps.items() if step == 1]
-    if not wide or any(len([i for i in load.indices if not isinstance(i, Var)]) for load in facts.loads):
-        return 1
-    lanes = threads_of(target).vector_bytes // max(buffer.dtype.bytes for buffer in wide)
-    while lanes > 1 and (extent(last) % lanes or any(_last_size(buffer) % lanes for buffer in wide)):
-        lanes //= 2
-    return max(1, lanes)
-
-
-def _last_size(buffer: Buffer) -> int:
-    return int_value(buffer.shape[-1]) or 1
-
-
-def _threads_with(lanes: int, threads: int, facts: Facts) -> int:
-    """Threads of a row when each loads vectors: every one has at least four to load."""
-    return max(min(32, threads), min(threads, power_of_two(facts.depth // (4 * lanes)))) if lanes > 1 else threads
-
-
-def _schedule_reduction_of(epilogue: Stage, maker: str, target: Target) -> bool:
-    """A block that takes a long reduction at its own elements: both in one kernel."""
-    s, name = epilogue.schedule, epilogue.name
-    facts = facts_of(s[maker].block)
-    if facts.store is None or _parts(facts, target) > 1:
-        return False
-    machine = threads_of(target)
-    columns = None if is_contiguous(facts) else choose_columns(facts, target)
-    flat = fuse_all(epilogue, spatial_loops(epilogue))
+    wanted = machine.multiprocessors * model.COLUMN_THREADS
+    share = min(max(1, wanted // max(1, facts.points)), facts.depth // model.COLUMN_DEPTH, model.MOST_SHARE)
+    rows = 1 if facts.store is None else power_of_two(share)
+    rule = {"threads": min(machine.warp, model.LEAST_BLOCK), "rows": rows, "lanes": 1, "parts": 1}
+    columns = None if rows == 1 and found.is_alone else choose_columns(facts, target)
     if columns is not None:
-        place = _bind_columns(epilogue, flat, [None, columns.across, columns.lanes])
-        epilogue.vectorize(epilogue.loops[-1])
-        s[maker].set_scope("local")
-        s[maker].compute_at(s[name], place)
-        share_columns(s[maker], columns)
-        return True
-    if is_contiguous(facts):
-        threads, together = row_threads(facts.depth, facts.points, target)
-        place = bind_rows(epilogue, flat, together)
-        tag, lanes = "threadIdx.x", row_lanes(facts, target) if facts.depth >= 4 * threads else 1
-        threads = _threads_with(lanes, threads, facts)
-    else:
-        threads, lanes, tag = _column_share(facts, target), 1, "threadIdx.y"
-        place = _bind_columns(epilogue, flat, [None, min(machine.warp, 32)])
-    s[maker].set_scope("shared" if tag == "threadIdx.x" else "local")
-    s[maker].compute_at(s[name], place)
-    cross_threads(s[maker], threads, tag, lanes)
-    return True
+        rule |= {"threads": columns.across, "rows": columns.share, "lanes": columns.lanes}
+    elif rows == 1:
+        rule["threads"] = threads_for(facts.spatial, machine)
+    if rows > 1 and found.is_alone and facts.points * rows < machine.multiprocessors * model.PARTED_THREADS:
+        deep = facts.depth // (rows * model.COLUMN_PART)
+        rule["parts"] = power_of_two(max(1, min(wanted // (facts.points * rows), deep)))
+    return found.sketch("column reduction", rule, lambda point: _apply_columns(found, point), is_scattered)
 
 
-def _column_share(facts: Facts, target: Target) -> int:
-    """How many threads share the reduction of one element, where neighbours in memory are elements of the result."""
-    wanted = threads_of(target).multiprocessors * 1024
-    return power_of_two(min(max(1, wanted // max(1, facts.points)), facts.depth // 16, 32))
+def _apply_columns(found: _Found, point: Point) -> None:
+    """Columns are neighbouring threads of a block, or vectors of these."""
+    target, lanes = found.unit.target, point["lanes"]
+    is_shared = lanes > 1 or point["rows"] > 1
+
+    def bind(stage: Stage, flat: Var) -> Var:
+        if not is_shared:
+            return bind_loop(stage, flat, target, point["threads"])
+        block, thread, *vector = stage.split(flat, factors=[None, point["threads"], *([lanes] if lanes > 1 else [])])
+        bind_all(stage, {"blockIdx.x": block, "threadIdx.x": thread})
+        if vector and not found.is_alone:
+            stage.vectorize(vector[0])
+        return thread
+
+    made = found.attach(bind, "local")
+    if lanes > 1:
+        share_columns(made, Columns(point["threads"], lanes, point["rows"]))
+    elif is_shared:
+        cross_threads(made, point["rows"], "threadIdx.y")
 
 
-def _columns(stage: Stage, facts: Facts, target: Target) -> bool:
-    """A thread for each element; where these are too few, several rows of threads share each reduction."""
-    s, name = stage.schedule, stage.name
-    machine = threads_of(target)
-    spatial, reduction = spatial_loops(stage), reduce_loops(stage)
-    if not spatial:
-        return False
-    wanted = machine.multiprocessors * 1024
-    share = _column_share(facts, target)
-    stage.reorder(*spatial, *reduction)
-    flat = fuse_all(stage, spatial)
-    if share < 2 or facts.store is None:
-        return bind_loop(stage, flat, target)
-    parts = power_of_two(max(1, min(wanted // (facts.points * share), facts.depth // (share * 64))))
-    if parts > 1 and facts.points * share < machine.multiprocessors * 128:
-        partial = split_reduction(stage, parts)
-        schedule_reduction(s[partial.name], target)
-        schedule_reduction(s[name], target)
-        return True
-    columns = choose_columns(facts, target)
-    if columns is None:
-        _bind_columns(stage, flat, [None, min(machine.warp, 32)])
-        cross_threads(stage, share, "threadIdx.y")
-        return True
-    _bind_columns(stage, flat, [None, columns.across, columns.lanes])
-    share_columns(stage, columns)
-    return True
+# ----------------------------------------------------------------------------------------------- short ones in a thread
 
 
-def _bind_columns(stage: Stage, flat: Var, factors: list[int | None]) -> Var:
-    """Neighbours are neighbouring threads of a block, or vectors of these; gives the loop that is one thread."""
-    block, thread, *_ = stage.split(flat, factors=factors)
-    stage.bind(block, "blockIdx.x")
-    stage.bind(thread, "threadIdx.x")
-    return thread
+def match_with_reductions(unit: Unit) -> Sketch | None:
+    """The sketch of a block that takes short reductions at its own elements: each thread reduces what it needs."""
+    makers = _makers(unit)
+    if not makers or len(makers) == 1 and _is_worth_sharing(makers[0], unit.target):
+        return None
+    rule = {"threads": threads_for(unit.facts.spatial, threads_of(unit.target))}
 
-
-def schedule_with_reduction(stage: Stage, target: Target, done: set[str]) -> bool:
-    """A block that takes the results of short reductions at its own elements: each thread reduces what it needs."""
-    s, name = stage.schedule, stage.name
-    facts = facts_of(stage.block)
-    loops = spatial_loops(stage)
-    if not loops or facts.is_ordered or facts.is_reduction:
-        return False
-    own: set[Expr] = {axis.var for axis in facts.spatial}
-    read = {load.buffer for load in facts.loads if set(load.indices) == own}
-    found = [maker for maker, _ in producers_of_epilogue(s, facts) if maker.store is not None and not maker.is_ordered]
-    taken = {maker.block.name for maker in found if maker.target in read}
-    makers = [maker for maker in names_of(s) if maker in taken and maker not in done]
-    if not makers:
-        return False
-    with s.attempt("with its reductions") as tried:
-        if len(makers) == 1 and _is_worth_sharing(facts_of(block_named(s, makers[0])), target):
-            if not _schedule_reduction_of(stage, makers[0], target):
-                tried.refuse("its reduction has no row to share")
-            done.update(makers)
-            return True
-        bind_loop(stage, fuse_all(stage, loops), target)
-        thread = s[name].loops[-1]
+    def apply(point: Point) -> None:
+        s, stage = unit.schedule, unit.schedule[unit.facts.block.name]
+        thread = bind_loop(stage, fuse_all(stage, spatial_loops(stage)), unit.target, point["threads"])
         for maker in makers:
-            s[maker].set_scope("local")
-            s[maker].compute_at(s[name], thread)
-            for loop in reversed(free_loops(s[maker])):
-                if (int_value(loop.extent) or 99) <= 9:
-                    s[maker].unroll(loop.var)
-        done.update(makers)
-    return bool(tried)
+            made = s[maker.block.name]
+            made.set_scope("local")
+            made.compute_at(stage, thread)
+            for loop in reversed(free_loops(made)):
+                if (int_value(loop.extent) or model.UNROLLED_TAPS + 1) <= model.UNROLLED_TAPS:
+                    made.unroll(loop.var)
+            unit.done.add(made.name)
 
-
-def _is_worth_sharing(facts: Facts, target: Target) -> bool:
-    """Whether several threads should share the reduction of one element."""
-    return facts.depth > 128 and facts.points < 64 * threads_of(target).multiprocessors * threads_of(target).warp
+    return by_rule("with its reductions", unit, rule, apply, len(makers))

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import functools
-import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from weft.codegen.c.program import DeviceKernel, DeviceProgram, merged_source, number
+from weft.codegen.c.program import DeviceKernel, DeviceProgram, merged_source
 from weft.core.errors import ArgumentError, RuntimeFault, TargetError
-from weft.targets.base import Borrowed, InOrder, Target
+from weft.targets.base import Borrowed, Device, Target
+from weft.targets.gpu.executable import LoadedProgram
 from weft.targets.opencl.parse import devices
 
 
@@ -28,7 +28,7 @@ def _open(position: int) -> OpenCLDevice:
     return OpenCLDevice(devices()[position])
 
 
-class OpenCLDevice:
+class OpenCLDevice(Device):
     """A device with its queue. Commands run in the order they are given."""
 
     def __init__(self, device: Any) -> None:
@@ -81,10 +81,6 @@ class OpenCLDevice:
         """A buffer that begins inside another."""
         return memory.get_sub_region(offset, max(size, 1))
 
-    def record(self, launches: Sequence[BoundLaunch]) -> InOrder:
-        """Launches to queue one after the other."""
-        return InOrder(tuple(launches))
-
     def timer(self, launches: Sequence[BoundLaunch]) -> Callable[[], list[float]]:
         """A function that runs launches in a queue that measures."""
         measured = self.opencl.command_queue_properties.PROFILING_ENABLE
@@ -115,14 +111,6 @@ class OpenCLDevice:
             raise ArgumentError("a pyopencl array must be contiguous and start where its buffer starts: .copy() it")
         return Borrowed(memory, tuple(map(int, given.shape)), given.dtype, given)
 
-    def address(self, memory: Any) -> int | None:
-        """OpenCL's memory has no address that others know."""
-        return None
-
-    def dlpack_device(self) -> tuple[int, int] | None:
-        """DLPack has no way to share OpenCL buffers of a context."""
-        return None
-
     def stream_near(self, given: Any) -> Any:
         """The queue of a pyopencl array."""
         return getattr(given, "queue", None)
@@ -132,49 +120,23 @@ class OpenCLDevice:
         raise ArgumentError("an OpenCL queue cannot be shared through DLPack")
 
 
-class OpenCLExecutable:
-    """A program on a device: compiled kernels and their workspaces, which live as long as it does."""
+class OpenCLExecutable(LoadedProgram):
+    """A program on a device: compiled kernels."""
 
     def __init__(self, device: OpenCLDevice, program: DeviceProgram, built: Any = None) -> None:
-        self.device = device
-        self.program = program
+        super().__init__(device, program)
         self.built = built or _built(device, program)
         names = {kernel.name for kernel in program.kernels}
         self.kernels = {name: device.opencl.Kernel(self.built, name) for name in names}
-        self._workspaces: dict[str, tuple[int, Any]] = {}
-        self._lock = threading.Lock()
 
-    def run(self, arguments: Mapping[str, Any]) -> None:
-        """Launches the kernels in order; the queue runs one call's kernels after the other's, also of other threads."""
-        sizes = {name: int(value) for name, value in arguments.items() if isinstance(value, np.integer)}
-        program = self.program.with_sizes(sizes)
-        given = dict(arguments)
-        with self._lock:
-            for workspace in program.workspaces:
-                count = max(number(workspace.elements, sizes), 1)
-                given[workspace.name] = self._workspace(workspace.name, count * workspace.dtype.bytes)
-            for kernel in program.kernels:
-                self._launch(kernel, given)
+    def queue(self, kernel: DeviceKernel, given: Mapping[str, Any], stream: Any) -> None:
+        """Puts a launch into a queue: the next one may have other arguments for the same kernel object."""
+        launch = BoundLaunch(self.device, kernel, self.kernels[kernel.name], given)
+        launch.queue(stream or self.device.queue)
 
-    def _workspace(self, name: str, size: int) -> Any:
-        held, memory = self._workspaces.get(name, (-1, None))
-        if held < size:
-            memory = self.device.allocate(size)
-            self._workspaces[name] = (size, memory)
-        return memory
-
-    def _launch(self, kernel: DeviceKernel, given: Mapping[str, Any]) -> None:
-        if 0 not in kernel.grid:
-            BoundLaunch(self.device, kernel, self.kernels[kernel.name], given).queue(self.device.queue)
-
-    def bind(self, arguments: Mapping[str, Any]) -> list[BoundLaunch]:
-        """The launches with their arguments, each with a kernel object of its own."""
-        opencl = self.device.opencl
-        return [
-            BoundLaunch(self.device, kernel, opencl.Kernel(self.built, kernel.name), arguments)
-            for kernel in self.program.kernels
-            if 0 not in kernel.grid
-        ]
+    def bound(self, kernel: DeviceKernel, given: Mapping[str, Any]) -> BoundLaunch:
+        """A launch with a kernel object of its own."""
+        return BoundLaunch(self.device, kernel, self.device.opencl.Kernel(self.built, kernel.name), given)
 
 
 class BoundLaunch:

@@ -12,16 +12,13 @@ from typing import Any
 from weft.core.errors import TargetError
 from weft.core.install import hint
 from weft.targets.base import LocalDevice, Target, ThreadFacts, plain_scopes
+from weft.targets.opencl.machine import GENERIC, device_facts
 
 FORMS = (
     "opencl                                   the best OpenCL device of this machine (needs pyopencl)",
     "opencl:0                                 a certain OpenCL device of this machine",
     "opencl:generic                           what every OpenCL 1.2 device has, to compile for",
 )
-_GENERIC = ThreadFacts(
-    multiprocessors=8, warp=32, block_threads=256, multiprocessor_threads=1024, shared_bytes=32 << 10,
-    multiprocessor_shared_bytes=64 << 10, registers=0, cache_bytes=1 << 20,
-)  # fmt: skip
 MISSING = (
     f"the target opencl needs the package pyopencl: {hint('opencl')}; for a machine without a GPU driver "
     "also 'pip install pyopencl[pocl]'"
@@ -34,7 +31,7 @@ def parse(text: str) -> Target | None:
     if head != "opencl":
         return None
     if rest == "generic":
-        return _target(text, _GENERIC, frozenset({"fp64"}), is_host=False)
+        return _target(text, GENERIC, frozenset({"fp64"}), is_host=False)
     if colon and not rest.isdigit():
         raise TargetError(
             f"target {text!r}: {rest!r} is not a device's number. An OpenCL target is written as\n"
@@ -82,17 +79,7 @@ def local_devices() -> list[LocalDevice]:
 
 
 def _of_device(text: str, device: Any) -> Target:
-    import pyopencl
-
-    is_gpu = bool(device.type & pyopencl.device_type.GPU)
-    block_threads = min(device.max_work_group_size, device.max_work_item_sizes[0])
-    local = int(device.local_mem_size)
-    facts = ThreadFacts(
-        multiprocessors=int(device.max_compute_units), warp=32 if is_gpu else 8,
-        block_threads=int(block_threads), multiprocessor_threads=int(block_threads) * (2 if is_gpu else 1),
-        shared_bytes=local, multiprocessor_shared_bytes=local, registers=0,
-        cache_bytes=int(device.global_mem_cache_size), vector_bytes=16,
-    )  # fmt: skip
+    facts = device_facts(device)
     extensions = device.extensions.split()
     features = {name for name, key in (("fp16", "cl_khr_fp16"), ("fp64", "cl_khr_fp64")) if key in extensions}
     part = int(device.mem_base_addr_align) // 8

@@ -5,25 +5,21 @@ from __future__ import annotations
 from weft.plan.planner import Match
 from weft.targets.cpu.sketches import (
     attention,
-    attention_amx,
     conv,
-    conv_amx,
-    conv_dot,
+    conv_narrow,
     conv_rows,
     depthwise,
     matmul,
-    matmul_amx,
-    matmul_dot,
     register_tile,
     winograd,
 )
 
 CONTRACTIONS: tuple[Match, ...] = (
-    matmul_amx.match, matmul_dot.match, matmul.match, conv_amx.match, conv_dot.match, conv.match, depthwise.match,
-    conv_rows.match, register_tile.match,
+    matmul.match_tiles, matmul.match_dots, matmul.match, conv_narrow.match_tiles, conv_narrow.match_dots, conv.match,
+    depthwise.match, conv_rows.match, register_tile.match,
 )  # fmt: skip
 
-WHOLE: tuple[Match, ...] = (winograd.match, attention_amx.match, attention.match)
+WHOLE: tuple[Match, ...] = (winograd.match, attention.match_tiles, attention.match)
 """Sketches of a contraction together with the stages around it; asked before any block has a schedule."""
 
 KEPT: frozenset[str] = attention.STAGES

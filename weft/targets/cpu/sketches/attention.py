@@ -1,21 +1,25 @@
 """Attention (weft/ops/attention_fused.py) on a CPU: the scores of a block of queries never leave the cache.
 
     for each batch and head:                                      threads, where there are enough heads
-        its keys in panels of lanes, its values in rows
+        its keys in panels of columns, its values in rows (in tiles, woven, for AMX)
         for each block of queries:                                threads, where there are few heads
             panels of keys × tiles of queries     products in registers, the steps on them      -> block × keys
             the top of each row, powers, their sum
             tiles of queries × values             products in registers, in blocks of keys where values are many
             divided by the sums                                                                 -> the output
 
-A tile is `rows` queries × `key_vectors` vectors of keys, and × `value_vectors` vectors of a value in the second
-product. Sizes that do not divide are padded by the operator (`padded`): no tile is ever cut.
+With vectors, a register tile is `rows` queries × `key_vectors` vectors of keys, and × `value_vectors` vectors of a
+value in the second product. With AMX (bfloat16), a block is one or two tiles of queries and two columns of tiles are
+multiplied at a time, so that four tiles of sums stay in tile registers; powers are rounded to bfloat16 between the
+products, and the elements of a key must be whole tiles. Sizes that do not divide are padded by the operator
+(`padded`): no tile is ever cut.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 
+from weft.core.dtypes import FLOAT32
 from weft.core.errors import ScheduleError
 from weft.expr.nodes import Var
 from weft.loop.ir import Block
@@ -35,39 +39,45 @@ from weft.ops.attention_fused import (
 from weft.plan.planner import Unit
 from weft.plan.sketch import Point, Sketch, ceildiv
 from weft.schedule.facts import block_named, extent, facts_of, names_of, sole_reader
-from weft.schedule.schedule import Schedule, Stage
+from weft.schedule.schedule import Stage
 from weft.targets.base import Target
-from weft.targets.cpu.default_loops import LEAST_PARALLEL_WORK, extent_of, schedule_reduction
-from weft.targets.cpu.model import ruled
-
-DEPTH = 4
-"""Steps of a product that are written out, at most."""
-
-MOST_ROWS = 12
-"""Queries of a register tile, at most."""
-
-LEAST_BLOCK, MOST_BLOCK = 16, 48
-"""Queries of a block."""
-
-SECOND_LEVEL_BYTES = 24.0
-"""Bytes a cycle that come from the second-level cache."""
+from weft.targets.cpu.default_loops import extent_of, schedule_reduction
+from weft.targets.cpu.microkernels import MicroKernel, fma, tiles
+from weft.targets.cpu.model import (
+    ATTENTION_BLOCK,
+    ATTENTION_BYTES,
+    ATTENTION_ROWS,
+    ATTENTION_UNROLLED,
+    LEAST_HEADS_BUSY,
+    LEAST_PARALLEL_WORK,
+    SCORE_CYCLES,
+    ruled,
+)
+from weft.targets.cpu.sketches import nest
 
 STAGES = frozenset((QUERIES, KEYS, VALUES, SCORES, MASKED, TOP, GROWN, TOTAL, MIXED))
-"""The stages that the sketch deals with: none of them is dissolved before it is asked."""
+"""The stages that the sketch deals with: none of them is inlined before it is asked."""
 
-ROW_CYCLES = 14.0
-"""Cycles for a vector of scores between the products: the steps, the top, the power, the sum."""
-
-
-# ------------------------------------------------------------------------------------------------- the default point
+NARROW = ("bfloat16", "bfloat16", "float32")
+"""What the products in tiles multiply, and add up."""
 
 
-def padded(sizes: Sizes, target: Target, lanes: int) -> Padded:
-    """The sizes that the stages should have for the default point."""
-    return _padded(sizes, default_point(sizes, target, lanes), lanes)
+# -------------------------------------------------------------------------------------------------- the default points
 
 
-def _padded(sizes: Sizes, point: Point, lanes: int) -> Padded:
+def padded(sizes: Sizes, target: Target, dtype: str) -> Padded | None:
+    """The sizes that the stages should have for the default point; None for narrow operands that tiles do not take."""
+    kernel = tiles(NARROW, target) if dtype == "bfloat16" else None
+    if kernel is None:  # without matrix instructions the products stay float32
+        lanes = target.lanes(FLOAT32)
+        return _padded_to_vectors(sizes, _point_of_vectors(sizes, target, lanes), lanes)
+    if sizes.size % kernel.depth or sizes.queries < kernel.rows:
+        return None
+    block = _point_of_tiles(sizes, target, kernel)["block"]
+    return Padded(_up(sizes.queries, block), _up(sizes.keys, kernel.depth), _up(sizes.value_size, kernel.lanes))
+
+
+def _padded_to_vectors(sizes: Sizes, point: Point, lanes: int) -> Padded:
     return Padded(
         _up(sizes.queries, point["block"]),
         _up(sizes.keys, lanes * point["key_vectors"]),
@@ -79,10 +89,17 @@ def _up(size: int, factor: int) -> int:
     return ceildiv(size, factor) * factor
 
 
-def default_point(sizes: Sizes, target: Target, lanes: int) -> dict[str, int]:
+def _point_of_tiles(sizes: Sizes, target: Target, kernel: MicroKernel) -> dict[str, int]:
+    """Two tiles of queries, or one where there are no more; two of a value where they divide it."""
+    block = kernel.rows if sizes.queries <= kernel.rows else 2 * kernel.rows
+    width = kernel.lanes if _up(sizes.value_size, kernel.lanes) % (2 * kernel.lanes) else 2 * kernel.lanes
+    return {"block": block, "width": width, "by_heads": _by_heads(sizes, target)}
+
+
+def _point_of_vectors(sizes: Sizes, target: Target, lanes: int) -> dict[str, int]:
     """The numbers that the facts about a machine suggest: the fewest cycles by counting."""
     best: tuple[float, dict[str, int]] | None = None
-    for rows in range(1, min(MOST_ROWS, sizes.queries) + 1):
+    for rows in range(1, min(ATTENTION_ROWS, sizes.queries) + 1):
         block = _block(sizes, rows, target)
         for key_vectors in range(1, 5):
             for value_vectors in range(1, 5):
@@ -93,7 +110,7 @@ def default_point(sizes: Sizes, target: Target, lanes: int) -> dict[str, int]:
                 if best is None or cycles < best[0]:
                     best = (cycles, point)
     assert best is not None
-    return {**best[1], "depth": _depth(sizes, target), "by_heads": by_heads(sizes, target)}
+    return {**best[1], "depth": _depth(sizes, target), "by_heads": _by_heads(sizes, target)}
 
 
 def _depth(sizes: Sizes, target: Target) -> int:
@@ -111,75 +128,95 @@ def _block(sizes: Sizes, rows: int, target: Target) -> int:
 
     Keys and values that come from behind the second-level cache are read once for a block: fewer would wait for them.
     """
-    most = max((target.cache_bytes[0] or 32 << 10) // 2 // (8 * sizes.keys), LEAST_BLOCK, rows)
-    blocks = ceildiv(sizes.queries, min(most, MOST_BLOCK))
+    least, most = ATTENTION_BLOCK
+    fit = max((target.cache_bytes[0] or 32 << 10) // 2 // (8 * sizes.keys), least, rows)
+    blocks = ceildiv(sizes.queries, min(fit, most))
     return _up(ceildiv(sizes.queries, blocks), rows)
 
 
-def by_heads(sizes: Sizes, target: Target) -> int:
+def _by_heads(sizes: Sizes, target: Target) -> int:
     """Whether threads take whole heads: each packs its keys just before it uses them."""
     count, cores = sizes.batch * sizes.heads, max(target.cores, 1)
-    return int(count / (ceildiv(count, cores) * cores) > 0.85)
+    return int(count / (ceildiv(count, cores) * cores) > LEAST_HEADS_BUSY)
 
 
 def _cycles(sizes: Sizes, point: Point, target: Target, lanes: int) -> float:
     """The cycles of one head."""
-    queries, keys, value_size = _padded(sizes, point, lanes)
+    queries, keys, value_size = _padded_to_vectors(sizes, point, lanes)
     rows, across, along = point["rows"], point["key_vectors"], point["value_vectors"]
     first = queries // rows * (keys // lanes // across) * sizes.size * _step_cycles(rows, across, 0)
     near = 4 * (sizes.keys + point["block"]) * lanes * along * 2 <= (target.cache_bytes[0] or 32 << 10)
     moved = 0 if near else 4 * lanes * along
     second = queries // rows * (value_size // lanes // along) * sizes.keys * _step_cycles(rows, along, moved)
-    return first + second + queries * keys / lanes * ROW_CYCLES
+    return first + second + queries * keys / lanes * SCORE_CYCLES
 
 
 def _step_cycles(rows: int, vectors: int, moved: float) -> float:
     """One step of a register tile: two multiply-adds and two loads a cycle, and at least ten sums under way."""
-    return max(rows * vectors / 2, (rows + vectors) / 2, 5, moved / SECOND_LEVEL_BYTES)
+    return max(rows * vectors / 2, (rows + vectors) / 2, 5, moved / ATTENTION_BYTES)
 
 
-# --------------------------------------------------------------------------------------------------------- the sketch
+# -------------------------------------------------------------------------------------------------------- the sketches
 
 
 def match(unit: Unit) -> Sketch | None:
-    """The sketch of a fused attention; None for any other product."""
-    s = unit.schedule
-    if unit.facts.block.name != SCORES or not {MASKED, TOP, GROWN, TOTAL, MIXED} <= set(names_of(s)):
+    """The sketch of a fused attention in vectors; None for any other product."""
+    found = _attention(unit, STAGES - {QUERIES, KEYS, VALUES})
+    kernel = fma(unit.facts.target.dtype, unit.target, unit.target.lanes(unit.facts.target.dtype))
+    if found is None or kernel.lanes < 2:
         return None
-    target, lanes = unit.target, unit.target.lanes(unit.facts.target.dtype)
-    final = sole_reader(s.func, facts_of(block_named(s, MIXED)).target)
-    found = None if final is None else final_loops(final)
-    if final is None or found is None or lanes < 2:
-        return None
-    sizes = sizes_of(s, final, found)
-    point = default_point(sizes, target, lanes)
-
-    def apply(point: Point) -> None:
-        own = STAGES | {final.name}
-        others = set(names_of(s)) - own
-        _Sketch(s, final.name, sizes, point, target).apply(found)
-        unit.done.update(set(names_of(s)) - others)
-
-    return ruled("attention", unit, _knobs(s, point, lanes), point, apply)
-
-
-def _knobs(s: Schedule, point: Point, lanes: int) -> dict[str, tuple[int, ...]]:
-    """Numbers that fit the padding."""
-    _, _, queries, keys = (extent(axis) for axis in facts_of(block_named(s, SCORES)).spatial)
-    value_size = extent(facts_of(block_named(s, MIXED)).spatial[-1])
-    choices = {
-        "block": tuple(n for n in range(1, 4 * MOST_BLOCK) if queries % n == 0),
-        "rows": tuple(n for n in range(1, MOST_ROWS + 1) if queries % n == 0),
-        "key_vectors": tuple(n for n in (1, 2, 3, 4) if keys % (n * lanes) == 0),
-        "value_vectors": tuple(n for n in (1, 2, 3, 4) if value_size % (n * lanes) == 0),
-        "depth": tuple(sorted({point["depth"], facts_of(block_named(s, MIXED)).depth})),
+    s, (final, order, sizes) = unit.schedule, found
+    point = _point_of_vectors(sizes, unit.target, kernel.lanes)
+    scores, mixed = (facts_of(block_named(s, name)) for name in (SCORES, MIXED))
+    _, _, queries, keys = (extent(axis) for axis in scores.spatial)
+    knobs = {  # numbers that fit the padding
+        "block": tuple(n for n in range(1, 4 * ATTENTION_BLOCK[1]) if queries % n == 0),
+        "rows": tuple(n for n in range(1, ATTENTION_ROWS + 1) if queries % n == 0),
+        "key_vectors": tuple(n for n in (1, 2, 3, 4) if keys % (n * kernel.lanes) == 0),
+        "value_vectors": tuple(n for n in (1, 2, 3, 4) if extent(mixed.spatial[-1]) % (n * kernel.lanes) == 0),
+        "depth": (point["depth"], mixed.depth),
         "by_heads": (0, 1),
     }
-    return {knob: tuple(sorted({*values, point[knob]})) for knob, values in choices.items()}
+
+    def apply(point: Point) -> None:
+        _InVectors(unit, final, sizes, point, kernel).apply(order)
+
+    return ruled("attention", unit, knobs, point, apply)
 
 
-def final_loops(final: Block) -> list[int] | None:
-    """The positions of batch, head, place and element among the axes of the block that divides by the sums."""
+def match_tiles(unit: Unit) -> Sketch | None:
+    """The sketch of a fused attention of bfloat16 in AMX tiles; None for any other product, or another machine."""
+    found, kernel = _attention(unit, STAGES), tiles(NARROW, unit.target)
+    if found is None or kernel is None:
+        return None
+    if {load.buffer.dtype.name for load in unit.facts.loads if load.buffer is not unit.facts.target} != {"bfloat16"}:
+        return None
+    final, order, sizes = found
+    point = _point_of_tiles(sizes, unit.target, kernel)
+    knobs = {"block": (point["block"],), "width": (kernel.lanes, point["width"]), "by_heads": (0, 1)}
+
+    def apply(point: Point) -> None:
+        _InTiles(unit, final, sizes, point, kernel).apply(order)
+
+    return ruled("attention", unit, knobs, point, apply, kernel)
+
+
+def _attention(unit: Unit, stages: frozenset[str]) -> tuple[str, list[int], Sizes] | None:
+    """The last block of a fused attention, which of its axes are batch, head, query and element, and the sizes."""
+    s = unit.schedule
+    if unit.facts.block.name != SCORES or not stages <= set(names_of(s)):
+        return None
+    mixed = facts_of(block_named(s, MIXED))
+    final = sole_reader(s.func, mixed.target)
+    order = None if final is None else _final_loops(final)
+    if final is None or order is None:
+        return None
+    batch, heads, queries, value_size = (extent(final.axes[at]) for at in order)
+    return final.name, order, Sizes(batch, heads, queries, mixed.depth, unit.facts.depth, value_size)
+
+
+def _final_loops(final: Block) -> list[int] | None:
+    """The positions of batch, head, query and element among the axes of the block that divides by the sums."""
     facts = facts_of(final)
     variables = [axis.var for axis in final.axes]
     loads = [load for load in facts.loads if load.buffer.name == MIXED]
@@ -189,184 +226,165 @@ def final_loops(final: Block) -> list[int] | None:
     return found if len(found) == 4 and sorted(found) == list(range(len(variables))) else None
 
 
-def sizes_of(s: Schedule, final: Block, order: list[int]) -> Sizes:
-    """The sizes of the attention whose last block this is."""
-    batch, heads, queries, value_size = (extent(final.axes[at]) for at in order)
-    depth, keys = facts_of(block_named(s, SCORES)).depth, facts_of(block_named(s, MIXED)).depth
-    return Sizes(batch, heads, queries, keys, depth, value_size)
+class _InVectors:
+    """One point of a space, applied from the output to the inputs."""
 
-
-@dataclass
-class _Around:
-    """The loops of the last block: around a head, and around a block of queries."""
-
-    head: Var
-    block: Var
-
-
-class _Sketch:
-    """One point of the space, applied from the output to the inputs."""
-
-    def __init__(self, s: Schedule, final: str, sizes: Sizes, point: Point, target: Target) -> None:
-        self.s, self.final, self.sizes, self.point, self.target = s, s[final], sizes, point, target
-        self.lanes = target.lanes(facts_of(block_named(s, SCORES)).target.dtype)
-        queries, keys = (extent(axis) for axis in facts_of(block_named(s, SCORES)).spatial[2:])
-        value_size = extent(facts_of(block_named(s, MIXED)).spatial[-1])
-        wanted = _padded(sizes, point, self.lanes)
-        if wanted.queries > queries or keys % (point["key_vectors"] * self.lanes) or point["block"] % point["rows"]:
-            raise ScheduleError("attention", str(dict(point)), f"its tiles do not fill {queries} × {keys} scores")
-        if value_size % (point["value_vectors"] * self.lanes):
-            raise ScheduleError("attention", str(dict(point)), f"its vectors do not fill values of {value_size}")
+    def __init__(self, unit: Unit, final: str, sizes: Sizes, point: Point, kernel: MicroKernel) -> None:
+        self.unit, self.s, self.final, self.sizes, self.point = unit, unit.schedule, unit.schedule[final], sizes, point
+        self.kernel, self.lanes = kernel, kernel.lanes
+        self.others = set(names_of(self.s)) - STAGES - {final}
 
     def apply(self, order: list[int]) -> None:
         """All the steps."""
         s = self.s
-        blocked = self.point["depth"] < self.sizes.keys
-        accumulate = self.blocks_of_keys() if blocked else s.cache_write(MIXED, "local")
-        around = self.outer_loops(order)
-        self.weigh(around, accumulate)
-        for name in (TOTAL, GROWN, TOP):
-            s[name].compute_at(self.final, around.block, exact=False)
-        self.lanes_inside(s[GROWN])
-        self.products(around)
+        self.prepare()
+        self.outer_loops(order)
+        self.weigh()
+        for name in (TOTAL, GROWN, TOP, MASKED):
+            s[name].compute_at(self.final, self.block, exact=False)
+        self.lanes_of_powers(s[GROWN])
+        self.score()
         for name in (TOTAL, TOP):
-            schedule_reduction(s[name], self.target)
-        self.operands(around)
-        self.threads(around)
+            schedule_reduction(s[name], self.unit.target)
+        self.operands()
+        self.threads()
+        self.unit.done.update(set(names_of(s)) - self.others, nest.in_tile_registers(s))
 
-    def outer_loops(self, order: list[int]) -> _Around:
-        """The loops of the last block: batch, head, blocks of queries; inside, a query and lanes of its value."""
-        loops = self.final.axis
-        batch, head, place, element = (loops[at] for at in order)
-        block, inside = self.final.split(place, factor=self.point["block"])
-        self.final.reorder(batch, head, block, inside, element)
-        self.final.annotate("partition", False, block)
-        if self.sizes.value_size > self.lanes:
-            element = self.final.split(element, factor=self.lanes)[1]
-        self.final.vectorize(element)
-        return _Around(self.final.fuse(batch, head), block)
+    def outer_loops(self, order: list[int]) -> None:
+        """The loops of the last block: heads, blocks of queries, panels; inside, a query and lanes of its value."""
+        final, panels = self.final, []
+        batch, head, query, element = (final.axis[at] for at in order)
+        self.block, inside = final.split(query, factor=self.point["block"])
+        if self.kernel.tiles is not None:
+            panel, element = final.split(element, factor=self.point["width"])
+            panels = [panel]
+        final.reorder(batch, head, self.block, *panels, inside, element)
+        final.annotate("partition", False, self.block)
+        nest.vectorize(final, element, self.lanes, unrolled=False)
+        self.head, self.around = final.fuse(batch, head), [self.block, *panels][-1]
 
-    def blocks_of_keys(self) -> Stage:
-        """The products with the values in blocks of keys, which are added up; gives the stage that makes one block."""
-        stage = self.s[MIXED]
-        outer, _ = stage.split(stage.reduce_axis[0], factor=self.point["depth"])
-        stage.reorder(outer, *stage.axis)
-        made = self.s.rfactor(MIXED, outer)
-        stage.annotate("inline_init", True)
-        return made
+    def prepare(self) -> None:
+        """Checks the point against the padding, and takes the second product apart into blocks of keys."""
+        s, point = self.s, self.point
+        queries, keys = (extent(axis) for axis in facts_of(block_named(s, SCORES)).spatial[2:])
+        value_size = extent(facts_of(block_named(s, MIXED)).spatial[-1])
+        wanted = _padded_to_vectors(self.sizes, point, self.lanes)
+        if wanted.queries > queries or keys % (point["key_vectors"] * self.lanes) or point["block"] % point["rows"]:
+            raise ScheduleError("attention", str(dict(point)), f"its tiles do not fill {queries} × {keys} scores")
+        if value_size % (point["value_vectors"] * self.lanes):
+            raise ScheduleError("attention", str(dict(point)), f"its vectors do not fill values of {value_size}")
+        whole = point["depth"] >= self.sizes.keys
+        self.sums = s.cache_write(MIXED, "local") if whole else nest.in_blocks(s[MIXED], point["depth"])
 
-    def weigh(self, around: _Around, accumulate: Stage) -> None:
-        """The products with the values: register tiles whose sums are stored once for each block of keys."""
-        stage, rows, width = self.s[MIXED], self.point["rows"], self.point["value_vectors"] * self.lanes
-        stage.compute_at(self.final, around.block, exact=False)
-        at = self.tile(stage, rows, width)
-        self.register_tile(accumulate, stage, at)
+    def weigh(self) -> None:
+        """Register tiles whose sums are stored once for each block of keys."""
+        self.s[MIXED].compute_at(self.final, self.block, exact=False)
+        self.multiply(self.sums, self.s[MIXED], self.point["value_vectors"])
 
-    def products(self, around: _Around) -> None:
-        """The scores: register tiles, with the steps on each."""
-        stage, rows, width = self.s[MASKED], self.point["rows"], self.point["key_vectors"] * self.lanes
-        stage.compute_at(self.final, around.block, exact=False)
-        at = self.tile(stage, rows, width)
-        self.register_tile(self.s[SCORES], stage, at)
+    def score(self) -> None:
+        """Register tiles, with the steps on each."""
+        self.multiply(self.s[SCORES], self.s[MASKED], self.point["key_vectors"])
 
-    def tile(self, stage: Stage, rows: int, width: int) -> Var:
-        """Loops over tiles: all the rows for a panel, then the next panel; gives the loop around a tile."""
-        place, lane = stage.axis[2:4]
-        down, row = stage.split(place, factor=rows)
-        panel, inside = stage.split(lane, factor=width)
-        blocks = list(stage.reduce_axis)
-        stage.reorder(*blocks, panel, down, row, inside)
+    def multiply(self, sums: Stage, stage: Stage, vectors: int) -> None:
+        """A product by register tiles: all the rows for a panel, then the next panel; its reader takes each tile."""
+        blocks, lanes, rows = list(stage.reduce_axis), self.lanes, self.point["rows"]
+        query, lane = stage.axis[2:4]
+        _, down = nest.cut_tiles(stage, query, lane, rows, vectors * lanes, lanes, blocks, panels_first=True)
         for loop in blocks:
             stage.annotate("partition", False, loop)
-        stage.unroll(row)
-        self.vectors(stage, inside)
-        return down
-
-    def vectors(self, stage: Stage, loop: Var) -> None:
-        """A stretch as vectors side by side."""
-        if extent_of(stage, loop) > self.lanes:
-            unrolled, loop = stage.split(loop, factor=self.lanes)
-            stage.unroll(unrolled)
-        stage.vectorize(loop)
-
-    def register_tile(self, sums: Stage, stage: Stage, at: Var) -> None:
-        """The sums of one tile, in registers."""
-        sums.compute_at(stage, at, exact=False)
+        sums.compute_at(stage, down, exact=False)
         sums.set_scope("local")
         row, lane = sums.axis[2:4]
-        (step,) = sums.reduce_axis
-        written = next(n for n in (DEPTH, 2, 1) if extent_of(sums, step) % n == 0)
-        deep = [step] if written == 1 else list(sums.split(step, factor=written))
-        tile = [row, lane]
-        if extent_of(sums, lane) > self.lanes:
-            tile = [row, *sums.split(lane, factor=self.lanes)]
-        sums.reorder(*deep, *tile)
-        for loop in [*deep[1:], *tile[:-1]]:
-            sums.unroll(loop)
-        sums.vectorize(tile[-1])
+        written = next(n for n in (ATTENTION_UNROLLED, 2, 1) if extent_of(sums, sums.reduce_axis[0]) % n == 0)
+        _, first = nest.multiply(sums, self.kernel, [], sums.reduce_axis, [row], lane, written)
+        nest.by_instruction(sums, self.kernel, first)
 
-    def lanes_inside(self, stage: Stage) -> None:
-        """Lanes along the keys."""
+    def lanes_of_powers(self, stage: Stage) -> None:
+        """Several vectors at a time."""
         last = stage.axis[-1]
         wide = next(n for n in (4, 2, 1) if extent_of(stage, last) % (n * self.lanes) == 0)
-        self.vectors(stage, stage.split(last, factor=wide * self.lanes)[1])
+        nest.vectorize(stage, stage.split(last, factor=wide * self.lanes)[1], self.lanes)
 
-    def operands(self, around: _Around) -> None:
-        """The copies: keys and values of a head, queries of a block."""
-        s, by_heads = self.s, bool(self.point["by_heads"])
-        width = self.point["key_vectors"] * self.lanes
-        names = names_of(s)
+    def operands(self) -> None:
+        """Keys in panels, values and queries as they are."""
+        s, names = self.s, names_of(self.s)
         if KEYS in names:
-            outputs = ["b", "h", f"j // {width}", "d", f"j % {width}"]
-            s.apply("transform_layout", buffer=KEYS, inputs=["b", "h", "j", "d"], outputs=outputs)
-            if by_heads:
-                s[KEYS].compute_at(self.final, around.head)
-            self.pack_keys(s[KEYS], width)
+            width = self.point["key_vectors"] * self.lanes
+            nest.store_panels(s[KEYS], self.kernel, 2, [3], width)
+            self.with_head([s[KEYS]])
+            facts = facts_of(s[KEYS].block)
+            beside = any(facts.step(load, facts.spatial[3].var) == 1 for load in facts.loads)
+            squares = beside and self.sizes.size % self.lanes == 0 and self.lanes in (4, 8, 16)
+            nest.pack_loops(s[KEYS], self.kernel, 2, 3, width, transposed=squares)
         if VALUES in names:
-            if by_heads:
-                s[VALUES].compute_at(self.final, around.head)
-            self.vectors(s[VALUES], s[VALUES].axis[-1])
+            self.with_head([s[VALUES]])
+            nest.vectorize(s[VALUES], s[VALUES].axis[-1], self.lanes)
         if QUERIES in names:
-            s[QUERIES].compute_at(self.final, around.block, exact=False)
-            self.copy_rows(s[QUERIES])
+            s[QUERIES].compute_at(self.final, self.block, exact=False)
+            nest.vectorize(s[QUERIES], s[QUERIES].axis[-1], self.lanes, unrolled=False)
 
-    def pack_keys(self, stage: Stage, width: int) -> None:
-        """Panels of keys: a square at a time, transposed in registers, where an element of a key lies by the next."""
-        facts = facts_of(stage.block)
-        place, element = stage.axis[2:4]
-        panel, inside = stage.split(place, factor=width)
-        lanes = self.lanes
-        beside = any(facts.step(load, facts.spatial[3].var) == 1 for load in facts.loads)
-        if beside and self.sizes.size % lanes == 0 and lanes in (4, 8, 16):
-            step, lane = stage.split(element, factor=lanes)
-            vector, column = stage.split(inside, factor=lanes)
-            stage.reorder(panel, step, vector, column, lane)
-            stage.unroll(column)
-            stage.vectorize(lane)
-            return
-        stage.reorder(panel, element, inside)
-        self.vectors(stage, inside)
+    def with_head(self, stages: Sequence[Stage]) -> None:
+        """Computes copies just before a head is, where threads take whole heads."""
+        for stage in stages if self.point["by_heads"] else ():
+            stage.compute_at(self.final, self.head)
 
-    def copy_rows(self, stage: Stage) -> None:
-        """A plain copy, lanes along its last axis."""
-        last = stage.axis[-1]
-        if extent_of(stage, last) > self.lanes:
-            last = stage.split(last, factor=self.lanes)[1]
-        stage.vectorize(last)
+    def copies(self) -> list[tuple[Stage, int]]:
+        """The copies of all heads, and how many of their loops are divided among threads."""
+        return [(self.s[name], 2) for name in (KEYS, VALUES) if name in names_of(self.s)]
 
-    def threads(self, around: _Around) -> None:
+    def threads(self) -> None:
         """Whole heads for each thread, or blocks of all heads."""
-        s, sizes = self.s, self.sizes
-        work = sizes.batch * sizes.heads * sizes.queries * sizes.keys * sizes.size
-        if work < LEAST_PARALLEL_WORK:
+        sizes = self.sizes
+        if sizes.batch * sizes.heads * sizes.queries * sizes.keys * sizes.size < LEAST_PARALLEL_WORK:
             return
         if self.point["by_heads"]:
-            self.final.parallel(around.head)
+            self.final.parallel(self.head)
             return
-        self.final.parallel(self.final.fuse(around.head, around.block))
-        for name in (KEYS, VALUES):
-            if name in names_of(s):
-                s[name].parallel(s[name].fuse(*s[name].axis[:2]))
+        self.final.parallel(self.final.fuse(self.head, self.block))
+        for stage, count in self.copies():
+            stage.parallel(stage.fuse(*stage.loops[:count]))
 
 
-__all__ = ["default_point", "padded", "match"]
+class _InTiles(_InVectors):
+    """The same with products in tile registers."""
+
+    def prepare(self) -> None:
+        """Operands of the products in tiles, in the order in which they are read."""
+        s, kernel = self.s, self.kernel
+        self.keys = s.cache_read(KEYS, "global", [SCORES])
+        for name in (QUERIES, GROWN):
+            nest.store_as(s[name], lambda n: [*n[:2], *kernel.rows_of_tiles(n[2], n[3], self.point["block"])])
+        nest.store_panels(s[VALUES], kernel, 3, [2], self.point["width"])
+        nest.store_panels(self.keys, kernel, 2, [3], 2 * self.lanes)
+
+    def weigh(self) -> None:
+        """For the columns of a value that the last block takes at a time."""
+        s = self.s
+        nest.multiply_in_tiles(s[MIXED], self.final, self.around, self.kernel, s[GROWN], s[VALUES], 2, 3)
+
+    def score(self) -> None:
+        """Two columns of tiles at a time, the steps on them."""
+        s, stage = self.s, self.s[MASKED]
+        query, key = stage.axis[2:4]
+        panel, inside = stage.split(key, factor=2 * self.lanes)
+        stage.reorder(panel, query, inside)
+        nest.vectorize(stage, inside, self.lanes, unrolled=False)
+        nest.multiply_in_tiles(s[SCORES], stage, panel, self.kernel, s[QUERIES], self.keys, 2, 3)
+
+    def lanes_of_powers(self, stage: Stage) -> None:
+        """A row of a tile at a time."""
+        stage.vectorize(stage.split(stage.axis[-1], factor=self.kernel.depth)[1])
+
+    def operands(self) -> None:
+        """Keys and values woven; the elements of a key lie side by side, so that a tile is transposed whole."""
+        s = self.s
+        s[QUERIES].compute_at(self.final, self.block, exact=False)
+        self.lanes_of_powers(s[QUERIES])
+        self.with_head([self.keys, s[KEYS], s[VALUES]])
+        self.lanes_of_powers(s[KEYS])
+        nest.pack_loops(self.keys, self.kernel, 2, 3, self.lanes, transposed=True)
+        nest.pack_loops(s[VALUES], self.kernel, 3, 2, self.lanes)
+
+    def copies(self) -> list[tuple[Stage, int]]:
+        """Tiles of keys are divided too."""
+        return [(stage, 3) for stage in (self.keys, self.s[KEYS], self.s[VALUES])]

@@ -34,28 +34,22 @@ from weft.schedule.facts import Facts, extent, facts_of
 from weft.schedule.schedule import Stage
 from weft.targets.base import Target
 from weft.targets.cpu.default_attach import attach_producers
-from weft.targets.cpu.machine import Core, core_of, seconds
-from weft.targets.cpu.model import FAR_CYCLES, STEP_CYCLES, TILE_CYCLES, UNEVEN, VECTOR_CYCLES, step_cycles
-
-LEAST_LANES = 4
-PARTS = 8
-"""Into how many parts a thread's share of the rows is divided, so that threads finish together."""
-
-LEAST_PARALLEL_WORK = 64 * 1024
-STREAM_AHEAD = 12 * 1024
-"""Bytes by which weights that are read once are fetched ahead."""
-
-SET_SPAN, LINE_BYTES = 4096, 64
-"""Bytes after which lines of a first-level cache share their place with others: a page, on most machines."""
-
-LEAST_PASSES = 4
-"""A copy pays where it is read so often."""
-
-LANES_STORED = 16
-"""Places that are stored at once, and channels of a block that are stored apart where the result is plain."""
-
-MOST_UNROLLED = 128
-"""Multiply-adds of one straight piece of code, at most."""
+from weft.targets.cpu.machine import LINE_BYTES, SET_SPAN, Core, core_of, seconds
+from weft.targets.cpu.model import (
+    FAR_CYCLES,
+    LANES_STORED,
+    LEAST_LANES,
+    LEAST_PASSES,
+    LEAST_SHARED_WORK,
+    MOST_UNROLLED,
+    PARTS_OF_ROWS,
+    STEP_CYCLES,
+    STREAM_AHEAD,
+    TILE_CYCLES,
+    UNEVEN,
+    VECTOR_CYCLES,
+    step_cycles,
+)
 
 
 @dataclass(frozen=True)
@@ -101,7 +95,10 @@ def match(unit: Unit) -> Sketch | None:
     }
     rule = {
         "unroll": 4,
-        "by_rows": int(_by_rows(_bytes(shape.image), _bytes(shape.weight), unit.target.cache_bytes[1])),
+        # Where an image is read once, none of it has to stay.
+        "by_rows": int(
+            shape.together > 1 and _by_rows(_bytes(shape.image), _bytes(shape.weight), unit.target.cache_bytes[1])
+        ),
         "fetch": int(_bytes(shape.weight) > unit.target.cache_bytes[0]),
     }
     again = math.prod(extent(axis) for axis in shape.others)
@@ -250,7 +247,8 @@ def _together(image: Load, block: Axis) -> int:
 
 def _apply(unit: Unit, shape: Shape, point: Point) -> None:
     s, name = unit.schedule, unit.facts.block.name
-    packed = _pack(unit, shape, point["vectors"])
+    width = extent(shape.lane) * (1 if shape.depthwise else point["vectors"])
+    packed = pack_weight(unit, shape.weight, shape.lane, width, shape.others)
     if point["by_rows"] and shape.row is not None and _passes(unit, shape, point) >= LEAST_PASSES:
         if not shape.depthwise and _collides(unit, shape.image):
             s.cache_read(shape.image.buffer.name, "global", [name])
@@ -346,7 +344,7 @@ def _outer_loops(
     work = unit.facts.points * unit.facts.depth
     if point["by_rows"] and not shape.depthwise and rows:
         length = _row_steps(shape, point)
-        part = max(1, ceildiv(length, max(1, unit.target.cores) * PARTS))
+        part = max(1, ceildiv(length, max(1, unit.target.cores) * PARTS_OF_ROWS))
         if part < length:
             outer, inner = final.split(rows[0], factor=part)
             parts, rows = [outer], [inner]
@@ -356,7 +354,7 @@ def _outer_loops(
     around = [*apart, *parts, *again, *blocks, *rows]
     final.reorder(*around, *places, *tile)
     final.vectorize(tile[-1])
-    if work >= LEAST_PARALLEL_WORK:
+    if work >= LEAST_SHARED_WORK:
         around = _parallel(final, around, apart, parts)
     return [*around, *places]
 
@@ -412,17 +410,16 @@ def _overlaps(facts: Facts, shape: Shape, places: int) -> bool:
     return bool(along and across) and abs(along or 0) < places * abs(across or 0) and extent(facts.reduce[-1]) > 1
 
 
-def _pack(unit: Unit, shape: Shape, vectors: int) -> str:
-    """The weights in the order in which the kernel reads them, blocks of channels outermost; gives their name."""
-    facts, load = unit.facts, shape.weight
+def pack_weight(unit: Unit, load: Load, channel: Axis, width: int, outer: Sequence[Axis]) -> str:
+    """The weights in the order in which a kernel reads them, `width` channels side by side; gives their name."""
+    facts = unit.facts
     copy = unit.schedule.cache_read(load.buffer.name, "global", [facts.block.name])
     names = [f"d{i}" for i in range(len(load.indices))]
-    lanes = [n for n, index in zip(names, load.indices) if uses_any(index, {shape.lane.var})]
-    width = extent(shape.lane) * (1 if shape.depthwise else vectors)
+    (lane,) = [n for n, index in zip(names, load.indices) if uses_any(index, {channel.var})]
     parts = _parts(facts, load, names)
-    order = [parts[axis.var] for axis in (*shape.others, *facts.reduce) if axis.var in parts]
+    order = [parts[axis.var] for axis in (*outer, *facts.reduce) if axis.var in parts]
     fixed = [n for n, i in zip(names, load.indices) if not uses_any(i, {a.var for a in facts.block.axes})]
-    outputs = [f"{lanes[0]} // {width}", *fixed, *order, f"{lanes[0]} % {width}"]
+    outputs = [f"{lane} // {width}", *fixed, *order, f"{lane} % {width}"]
     buffer = copy.block.writes[0].buffer.name
     unit.schedule.apply("transform_layout", buffer=buffer, inputs=names, outputs=outputs)
     unit.done.add(copy.name)

@@ -31,22 +31,29 @@ from weft.plan.sketch import Columns, Point, Sketch, ceildiv
 from weft.schedule.facts import extent
 from weft.schedule.schedule import Stage
 from weft.targets.cpu.default_attach import attach_producers
-from weft.targets.cpu.default_loops import LEAST_PARALLEL_WORK
+from weft.targets.cpu.default_loops import extent_of
 from weft.targets.cpu.facts import has_masks
 from weft.targets.cpu.machine import Core, core_of, seconds
-from weft.targets.cpu.model import IMAGE_LOADS, TILE_CYCLES, bytes_a_cycle, overlapped, stream_cycles
-
-LEAST_PLACES = 4
-LARGEST_STEP = 8
-MOST_ROWS = 14
-MOST_UNROLLED = 256
-"""Multiply-adds of one straight piece of code, at most."""
-
-LEAST_OWN = 4
-"""How many times as many rows a part reads alone as it shares with others."""
-
-PARTS = 8
-"""Parallel parts for each core, so that threads finish together."""
+from weft.targets.cpu.model import (
+    IMAGE_LOADS,
+    LARGEST_STEP_OF_ROWS,
+    LEAST_LANES,
+    LEAST_OWN,
+    LEAST_PARALLEL_WORK,
+    MOST_ROWS_OF_TILE,
+    MOST_UNROLLED_ROWS,
+    PARTS_OF_ROWS,
+    ROWS_SHARE,
+    SHORT_ROW,
+    STEPPED_LOADS,
+    TILE_CYCLES,
+    UNEVEN,
+    bytes_a_cycle,
+    chain_cycles,
+    overlapped,
+    stream_cycles,
+)
+from weft.targets.cpu.sketches.conv import pack_weight
 
 
 @dataclass(frozen=True)
@@ -78,7 +85,7 @@ def match(unit: Unit) -> Sketch | None:
     high = 1 if shape.row is None else extent(shape.row)
     knobs = {
         "channels": tuple(n for n in range(min(shape.group, most), 0, -1) if shape.group % n == 0),
-        "rows": tuple(range(1, min(high, MOST_ROWS) + 1)),
+        "rows": tuple(range(1, min(high, MOST_ROWS_OF_TILE) + 1)),
         "vectors": tuple(range(1, min(wide, most) + 1)),
         "down": (0,) if shape.down is None else (0, 1),
         "lanes": (_lanes(unit, extent(shape.lane)),),
@@ -87,6 +94,8 @@ def match(unit: Unit) -> Sketch | None:
     again = math.prod(extent(axis) for axis in (*shape.others, shape.channel)) // shape.group
     moved = 2 * load_bytes(shape.image)
     copied = moved / bytes_a_cycle(moved, unit.target)
+    if shape.step > 1:
+        copied += load_bytes(shape.image) / unit.target.vector_bytes * STEPPED_LOADS / size.core.loads
 
     def cost(columns: Columns) -> Any:
         steps = again * unit.facts.depth / size.taps.count
@@ -132,7 +141,7 @@ class Size:
         channels, rows, vectors, down = (columns[knob] for knob in ("channels", "rows", "vectors", "down"))
         sums, read = channels * rows * vectors, rows * vectors
         # What the rows of a tile read for a tap stays for the next; else the operand of fewer registers stays.
-        shared = (sums + read + channels + 1 <= self.registers) & (sums * self.taps.count <= MOST_UNROLLED)
+        shared = (sums + read + channels + 1 <= self.registers) & (sums * self.taps.count <= MOST_UNROLLED_ROWS)
         plain = (sums + np.minimum(channels, read) + 1 <= self.registers) & ((rows == 1) | (vectors >= self.wide))
         return np.where(down == 1, shared & (rows > 1) & (self.taps.count > 1), plain)
 
@@ -142,26 +151,28 @@ class Size:
         tiles = -(-self.wide // vectors)
         whole, rest = (self._tile(channels, rows, v, down) for v in (vectors, self.wide % vectors))
         each = np.where(self.wide % vectors > 0, whole + (rest - whole) / tiles, whole)
-        return self.group // channels * (self.high / rows) * tiles * each * (1 + 0.05 * (self.high % rows != 0))
+        each = each * (1 + UNEVEN * (self.high % rows != 0)) / ROWS_SHARE
+        return self.group // channels * (self.high / rows) * tiles * each
 
     def least(self) -> float:
         """The cycles of the best tile."""
         most = max(8, self.registers)
         channels = [n for n in range(1, min(self.group, most) + 1) if self.group % n == 0]
-        knobs = (channels, range(1, min(self.high, MOST_ROWS) + 1), range(1, min(self.wide, most) + 1), (0, 1))
+        knobs = (channels, range(1, min(self.high, MOST_ROWS_OF_TILE) + 1), range(1, min(self.wide, most) + 1), (0, 1))
         grids = np.meshgrid(*map(np.asarray, knobs), indexing="ij")
         columns = {knob: grid.ravel() for knob, grid in zip(("channels", "rows", "vectors", "down"), grids)}
         return float(np.where(self.legal(columns), self.cycles(columns), np.inf).min())
 
     def _tile(self, channels: Any, rows: Any, vectors: Any, down: Any) -> Any:
         sums, read, count = channels * rows * vectors, rows * vectors, self.taps.count
-        seen = np.asarray([0, *(self.taps.read(n) for n in range(1, MOST_ROWS + 1))])[rows]
+        seen = np.asarray([0, *(self.taps.read(n) for n in range(1, MOST_ROWS_OF_TILE + 1))])[rows]
         loads = np.where(
             down == 1, count * channels + IMAGE_LOADS * vectors * seen, count * (channels + IMAGE_LOADS * read)
         )
         issued = np.maximum(count * sums / self.core.multiply_adds, loads / self.core.loads)
         around = (TILE_CYCLES + 2 * sums) * count / self.depth
-        return np.maximum(issued, self.core.latency * count) + 0.5 * np.where(down == 1, 1, count) + around
+        waits = chain_cycles(self.core, count, self.depth * (sums + read + channels))
+        return np.maximum(issued, waits) + 0.5 * np.where(down == 1, 1, count) + around
 
 
 def _taps(unit: Unit, shape: Shape) -> Taps:
@@ -182,13 +193,13 @@ def _shape(unit: Unit) -> Shape | None:
         return None
     images = [load for load in facts.loads if uses(load, lane)]
     weights = [load for load in facts.loads if not uses(load, lane)]
-    if len(images) != 1 or len(weights) != 1 or extent(lane) < LEAST_PLACES:
+    if len(images) != 1 or len(weights) != 1 or extent(lane) < LEAST_LANES:
         return None
     image, weight = images[0], weights[0]
     step = facts.step(image, lane.var)
     along = [axis for axis in facts.spatial if uses(weight, axis)]
     groups = {axis: size for axis in along if (size := group_of(image, axis)) is not None}
-    if step is None or not 1 <= step <= LARGEST_STEP or len(groups) != 1:
+    if step is None or not 1 <= step <= LARGEST_STEP_OF_ROWS or len(groups) != 1:
         return None
     ((channel, group),) = groups.items()
     across = [axis for axis in facts.spatial[:-1] if axis not in along and uses(image, axis)]
@@ -211,6 +222,8 @@ def _apply(unit: Unit, shape: Shape, point: Point) -> None:
     s, facts = unit.schedule, unit.facts
     name = facts.block.name
     copy = _neighbours(unit, shape)
+    if point["channels"] > 1 and shape.weight.buffer in unit.constants:
+        pack_weight(unit, shape.weight, shape.channel, point["channels"], shape.others)
     if unit.epilogue is None:
         sums, final = s.cache_write(facts.target.name, "local"), s[name]
         to_final = {axis.var: new.var for axis, new in zip(facts.spatial, final.block.axes)}
@@ -229,7 +242,7 @@ def _apply(unit: Unit, shape: Shape, point: Point) -> None:
     _schedule_sums(sums, shape, unit, point)
     unit.done.update([name, final.name, sums.name])
     if copy is not None:
-        copy.compute_at(final, parallel)
+        copy.compute_at(final, parallel, exact=not masks)
         _copy_rows(copy, shape.step, unit.target.lanes(facts.target.dtype))
         unit.done.add(copy.name)
     attach_producers(s, final.name, [parallel], unit.target, unit.done)
@@ -245,6 +258,8 @@ def _neighbours(unit: Unit, shape: Shape) -> Stage | None:
             padding.pad(padding.axis[-1], unit.target.lanes(image.buffer.dtype))
         return None
     copy = s[made[0].name] if made else s.cache_read(image.buffer.name, "global", [unit.facts.block.name])
+    if made and has_masks(unit.target.features, image.buffer.dtype.bits):  # rows that are stored whole do not overlap
+        copy.pad(copy.axis[-1], shape.step * unit.target.lanes(image.buffer.dtype))
     buffer = copy.block.writes[0].buffer
     names = [f"d{i}" for i in range(len(buffer.shape))]
     outputs = [*names[:-1], f"{names[-1]} % {shape.step}", f"{names[-1]} // {shape.step}"]
@@ -257,6 +272,8 @@ def _copy_rows(copy: Stage, step: int, lanes: int) -> None:
     place, part = copy.split(copy.axis[-1], factor=step)
     outer, lane = copy.split(place, factor=lanes)
     copy.reorder(outer, part, lane)
+    if extent_of(copy, outer) <= SHORT_ROW:  # it is known then which lanes are off
+        copy.unroll(outer)
     copy.unroll(part)
     copy.vectorize(lane)
 
@@ -291,7 +308,7 @@ def _parts(unit: Unit, shape: Shape) -> int:
     """Into how many parts rows are divided: enough for all cores, and so that parts share little of what they read."""
     count = math.prod(extent(axis) for axis in (*shape.others, shape.channel)) // shape.group
     cores, taps = unit.target.cores, _taps(unit, shape)
-    wanted = ceildiv(cores * PARTS, count)
+    wanted = ceildiv(cores * PARTS_OF_ROWS, count)
     if shape.row is None or taps.count == 1:
         return wanted
     shared = (taps.count - 1) * taps.gap

@@ -31,19 +31,21 @@ from weft.targets.cpu.default_attach import attach_producers
 from weft.targets.cpu.default_loops import parallelize
 from weft.targets.cpu.facts import has_masks
 from weft.targets.cpu.machine import core_of, seconds
-from weft.targets.cpu.model import IMAGE_LOADS, TILE_CYCLES, UNEVEN, overlapped, stream_cycles
-
-MOST_TAPS, MOST_TAPS_OF_STEPS, MOST_TAPS_OF_SHORT_ROWS = 9, 25, 49
-"""A copy costs more where windows move by several places, and most beside rows of half a vector or less."""
-
-MOST_UNROLLED = 400
-"""Multiply-adds of one straight piece of code, at most."""
-
-MOST_ROWS = 16
-SHORT_ROW = 4
-"""Vectors of a row that is short."""
-
-LARGEST_STEP = 4
+from weft.targets.cpu.model import (
+    LARGEST_STEP_OF_WINDOW,
+    MOST_ROWS_OF_WINDOW,
+    MOST_TAPS_OF_WINDOW,
+    MOST_UNROLLED_WINDOW,
+    SHORT_ROW,
+    SPILLED,
+    STEPPED_LOADS,
+    UNEVEN_WINDOW,
+    WINDOW_LOADS,
+    WINDOW_SHARE,
+    chain_cycles,
+    overlapped,
+    stream_cycles,
+)
 
 
 def match(unit: Unit) -> Sketch | None:
@@ -54,15 +56,12 @@ def match(unit: Unit) -> Sketch | None:
         return None
     lane, row = facts.spatial[-1], facts.spatial[-2]
     lanes = unit.target.lanes(facts.target.dtype)
-    most = MOST_TAPS if facts.step(image, lane.var) == 1 else MOST_TAPS_OF_STEPS
-    if 2 * extent(lane) <= lanes:
-        most = MOST_TAPS_OF_SHORT_ROWS
-    if facts.depth > most or not has_masks(unit.target.features, image.buffer.dtype.bits):
+    if facts.depth > MOST_TAPS_OF_WINDOW or not has_masks(unit.target.features, image.buffer.dtype.bits):
         return None
     if not _lies_there(unit, image):
         return None
     lanes = min(lanes, _power_of_two(extent(lane)))
-    knobs = {"rows": tuple(range(1, min(MOST_ROWS, extent(row)) + 1)), "lanes": (lanes,)}
+    knobs = {"rows": tuple(range(1, min(MOST_ROWS_OF_WINDOW, extent(row)) + 1)), "lanes": (lanes,)}
     core, high = core_of(unit.target), extent(row)
     tiles = facts.points // (extent(row) * extent(lane)) * ceildiv(extent(lane), lanes)
     step = facts.step(image, lane.var) or 1
@@ -71,15 +70,19 @@ def match(unit: Unit) -> Sketch | None:
 
     def cost(columns: Columns) -> Any:
         rows = columns["rows"]
-        loads = across * seen[rows] * (IMAGE_LOADS if step == 1 else IMAGE_LOADS + step)
-        each = np.maximum(facts.depth * rows / core.multiply_adds, loads / core.loads)
-        each = np.maximum(each, core.latency * facts.depth) + TILE_CYCLES + 2 * rows
-        computing = tiles * -(-high // rows) * each * (1 + UNEVEN * (high % rows != 0))
+        loads = across * seen[rows]
+        each = facts.depth * rows / (core.multiply_adds * WINDOW_SHARE)
+        each = each + loads * (WINDOW_LOADS if step == 1 else STEPPED_LOADS) / core.loads
+        each = np.maximum(each, chain_cycles(core, facts.depth, facts.depth * rows + loads)) + rows
+        each = each * np.where((rows > unit.target.vector_registers * 3 // 8) & (rows < high), SPILLED, 1.0)
+        computing = tiles * -(-high // rows) * each * (1 + UNEVEN_WINDOW * ((high % rows != 0) & (rows > 3)))
         return seconds(overlapped(computing, stream_cycles(unit)), unit.target)
 
     def legal(columns: Columns) -> Any:
         rows = columns["rows"]
-        return (rows * facts.depth <= MOST_UNROLLED) & (rows <= max(1, unit.target.vector_registers // 2)) | (rows == 1)
+        return (rows * facts.depth <= MOST_UNROLLED_WINDOW) & (rows <= max(1, unit.target.vector_registers // 2)) | (
+            rows == 1
+        )
 
     return Sketch("window", knobs, lambda point: _apply(unit, image, point), cost, legal)
 
@@ -114,7 +117,11 @@ def _image(unit: Unit) -> Load | None:
     if len(images) != 1 or len(weights) != 1 or extent(lane) < 4:
         return None
     step = facts.step(images[0], lane.var)
-    if step is None or not 1 <= step <= LARGEST_STEP or not all(uses(images[0], axis) for axis in facts.reduce):
+    if (
+        step is None
+        or not 1 <= step <= LARGEST_STEP_OF_WINDOW
+        or not all(uses(images[0], axis) for axis in facts.reduce)
+    ):
         return None
     channels = {axis.var for axis in facts.spatial[:-2] if uses(weights[0], axis) and uses(images[0], axis)}
     apart = [index for index in images[0].indices if uses_any(index, channels)]

@@ -1,14 +1,17 @@
-"""Matrix products on vector registers, from the target's facts; the nest, outermost first:
+"""Matrix products, from the target's facts and the record of a micro-kernel; the nest, outermost first:
 
     batch, jc      products, and columns in blocks whose packed panel fills part of the second-level cache   parallel
     ic             rows in blocks, so that the sums of a block stay in the second-level cache
     kc             the reduction in blocks, so that a row tile of the left operand stays in the first-level cache
     io, jr         rows and columns by the size of the register tile
-    k              the micro kernel: rows × vectors accumulators stay in registers
+    k              the micro-kernel: rows × vectors accumulators stay in registers
 
 The right operand is packed into panels of the tile's width: a constant when the model is compiled, another in the
-kernel where enough rows use it. The block that takes the sums runs on the tile, or, where the reduction has several
-blocks, on the block of sums after the last of them.
+kernel where enough rows use it. The epilogue runs on the tile, or, where the reduction has several blocks, on the block
+of sums after the last of them. Dot products (bytes, in groups of four) and AMX (bfloat16 and bytes, in tiles of one
+kilobyte) have neither `ic` nor `kc`; their operands are padded with zeros to whole groups and tiles. A left operand of
+dot products is read where it lies if its rows are whole groups; tiles are packed, and their sums go through a small
+array to the epilogue.
 
 A product of few rows waits for its weights. Each core gets one share of their panels, and walks over it forwards in
 even calls of the model and backwards in odd ones: what it read last is still in its second-level cache. A row that is
@@ -17,53 +20,132 @@ known to be often 0 (the result of a Relu) passes over the weights that its zero
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from weft.core.errors import ScheduleError
-from weft.expr.nodes import Var
-from weft.expr.visit import uses_any
+from weft.expr.nodes import Load, Var
 from weft.plan.planner import Unit
 from weft.plan.sketch import Columns, Point, Sketch, around_rule, ceildiv
 from weft.schedule.facts import OFTEN_ZERO, facts_of
-from weft.schedule.schedule import Schedule, Stage
+from weft.schedule.schedule import Stage
 from weft.targets.base import Target
-from weft.targets.cpu.default_loops import LEAST_PARALLEL_WORK, extent_of, parallelize
+from weft.targets.cpu.default_loops import parallelize, schedule_elementwise
 from weft.targets.cpu.facts import has_masks
-from weft.targets.cpu.machine import core_of
-from weft.targets.cpu.model import Tiles, product_seconds, ruled
-from weft.targets.cpu.sketches.matmul_facts import Product, is_whole, product_of, sums_and_final
-from weft.targets.cpu.sketches.register_tile import MOST_UNROLLED
-
-LEAST_ROWS = 8
-"""So many rows of the left operand pay for a copy of the right one."""
-LEAST_CHAINS = 6
-"""So many sums at a time hide the latency of a multiply-add; with fewer, each is made of several parts."""
-PARTS = 4
-"""How many parts a sum is then made of."""
+from weft.targets.cpu.machine import core_of, seconds
+from weft.targets.cpu.microkernels import MicroKernel, dots, fma, tiles
+from weft.targets.cpu.model import (
+    CHAIN_PARTS,
+    LEAST_CHAINS,
+    LEAST_PACKED_ROWS,
+    LEAST_PARALLEL_WORK,
+    MOST_PADDED,
+    MOST_UNROLLED,
+    UNALIGNED,
+    Tiles,
+    product_seconds,
+    ruled,
+)
+from weft.targets.cpu.sketches import nest
+from weft.targets.cpu.sketches.product import Product, product_of
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The knobs, and what is not to be chosen: the lanes, and whether the right operand is packed."""
+    """The knobs, and what is not to be chosen: the micro-kernel, and whether the right operand is packed."""
 
+    kernel: MicroKernel
     rows: int
     vectors: int
     columns: int
-    height: int
-    depth: int
-    unroll: int
-    parts: int
-    ahead: int
-    lanes: int
-    packed: bool
+    height: int = 0
+    """Rows of a block; 0 for all."""
+    depth: int = 0
+    """Steps of a block of the reduction; 0 for all."""
+    unroll: int = 1
+    parts: int = 1
+    ahead: int = 0
+    packed: bool = True
     skips: bool = False
     """Whether zeros of the left operand are passed over."""
 
     @property
     def width(self) -> int:
         """Columns of the register tile."""
-        return self.vectors * self.lanes
+        return self.vectors * self.kernel.lanes
+
+
+# ---------------------------------------------------------------------------------------------------- AMX, dot products
+
+
+def match_tiles(unit: Unit) -> Sketch | None:
+    """The sketch of a product that AMX tiles can take; None for other programs, or other machines."""
+    product = product_of(unit)
+    kernel = None if product is None else tiles(product.kinds, unit.target)
+    if product is None or kernel is None or product.row is None or product.left.buffer is product.right.buffer:
+        return None
+    cut = ((product.left, product.row, kernel.rows), (product.right, product.lane, kernel.lanes))
+    depths = [(load, product.depth, kernel.depth) for load in (product.left, product.right)]
+    if not all(product.can_cut(load, axis, size) for load, axis, size in (*depths, *cut)):
+        return None
+    height = kernel.rows if product.m <= kernel.rows else 2 * kernel.rows
+    width = kernel.lanes if product.n <= kernel.lanes else 2 * kernel.lanes
+    point = {"height": height, "width": width, "columns": _columns_of_tiles(product, unit.target, width)}
+    knobs = {
+        "height": (kernel.rows, 2 * kernel.rows),
+        "width": (kernel.lanes, 2 * kernel.lanes),
+        "columns": tuple(width * n for n in (1, 4, 16)),
+    }
+
+    def apply(point: Point) -> None:
+        _Nest(unit, product, Plan(kernel, point["height"], point["width"] // kernel.lanes, point["columns"])).apply()
+
+    return ruled("matmul", unit, knobs, point, apply, kernel)
+
+
+def _columns_of_tiles(product: Product, target: Target, width: int) -> int:
+    """Columns of a block: more than the tiles of one step where the left operand does not stay in the cache."""
+    l2 = target.cache_bytes[1] or 256 << 10
+    bytes_left, bytes_right = (product.k * load.buffer.dtype.bytes for load in (product.left, product.right))
+    if product.m * bytes_left <= l2 // 2:
+        return width
+    return _columns_in_cache(product, width, l2 * 3 // 8 // (bytes_right * width), target.cores)
+
+
+def _columns_in_cache(product: Product, width: int, panels: int, cores: int) -> int:
+    """Columns of a block of at most so many panels, the same for each core."""
+    blocks = ceildiv(ceildiv(product.n, max(1, panels) * width), cores) * cores
+    return ceildiv(ceildiv(product.n, blocks), width) * width
+
+
+def match_dots(unit: Unit) -> Sketch | None:
+    """The sketch of a product of bytes by dot products of vectors; None for other programs, or other machines."""
+    product = product_of(unit)
+    kernel = None if product is None else dots(product.kinds, unit.target)
+    if product is None or kernel is None or product.left.buffer is product.right.buffer or not product.has_all_columns:
+        return None
+    if not all(product.has_whole(load, product.depth) for load in (product.left, product.right)):
+        return None
+    cores, l2 = unit.target.cores, unit.target.cache_bytes[1] or 256 << 10
+    rows, vectors = register_tile(product, unit.target, kernel.lanes, ceildiv(cores, product.count))
+    vectors = min(vectors, 4)
+    width = vectors * kernel.lanes
+    panels = l2 * 3 // 8 // (product.k * width)
+    columns = _columns_in_cache(product, width, panels, cores if product.count < cores else 1)
+    knobs = {
+        "rows": tuple(range(1, min(product.m, 12) + 1)),
+        "vectors": (1, 2, 3, 4),
+        "columns": tuple(width * n for n in (1, 4, 16)),
+    }
+    point = {"rows": rows, "vectors": vectors, "columns": columns}
+
+    def apply(point: Point) -> None:
+        _Nest(unit, product, Plan(kernel, point["rows"], point["vectors"], point["columns"])).apply()
+
+    return ruled("matmul", unit, knobs, point, apply, kernel)
+
+
+# ---------------------------------------------------------------------------------------------------- vectors of floats
 
 
 def match(unit: Unit) -> Sketch | None:
@@ -71,33 +153,37 @@ def match(unit: Unit) -> Sketch | None:
     product = product_of(unit)
     if product is None or not product.facts.target.dtype.is_float:
         return None
-    lanes = min(unit.target.lanes(product.facts.target.dtype), 1 << (product.n - 1).bit_length())
-    packed = _packs(product, product.right.buffer in unit.constants, lanes)
-    if lanes < 2 or packed is None or (not packed and product.n % lanes and not has_masks(unit.target.features)):
+    kernel = fma(product.facts.target.dtype, unit.target, product.n)
+    packed = _packs(product, product.right.buffer in unit.constants, kernel.lanes)
+    masked = product.n % kernel.lanes and not has_masks(unit.target.features)
+    if kernel.lanes < 2 or packed is None or (not packed and masked):
         return None
     if product.low is not None and not (packed and product.low.buffer in unit.constants):
         return None
     skips = packed and _skips_zeros(product, unit)
-    plan = plan_skipping(product, unit.target, lanes) if skips else plan_matmul(product, unit.target, lanes, packed)
+    plan = plan_skipping(product, unit.target, kernel) if skips else plan_matmul(product, unit.target, kernel, packed)
     knobs = {
-        "rows": tuple(sorted({plan.rows, *range(1, min(product.m, 14) + 1)})),
-        "vectors": tuple(sorted({plan.vectors, 1, 2, 3, 4, 6, 8, 12})),
-        "columns": tuple(sorted({plan.columns, *(plan.width * n for n in (1, 2, 4, 8, 16))})),
-        "height": tuple(sorted({plan.height, *(plan.rows * n for n in (1, 4, 16, 64))})),
-        "depth": tuple(sorted({plan.depth, product.k, 128, 256, 512, 1024})),
+        "rows": (plan.rows, *range(1, min(product.m, 14) + 1)),
+        "vectors": (plan.vectors, 1, 2, 3, 4, 6, 8, 12),
+        "columns": (plan.columns, *(plan.width * n for n in (1, 2, 4, 8, 16))),
+        "height": (plan.height, *(plan.rows * n for n in (1, 4, 16, 64))),
+        "depth": (plan.depth, product.k, 128, 256, 512, 1024),
         "unroll": (1, 2, 4, 8),
-        "parts": tuple(sorted({plan.parts, 1, PARTS})),
-        "ahead": tuple(sorted({plan.ahead, 0, 16, 64, 256})),
+        "parts": (plan.parts, 1, CHAIN_PARTS),
+        "ahead": (plan.ahead, 0, 16, 64, 256),
     }
     default = {knob: int(getattr(plan, knob)) for knob in knobs}
 
     def apply(point: Point) -> None:
-        _apply(unit, product, Plan(**point, lanes=lanes, packed=packed, skips=skips))
+        _Nest(unit, product, Plan(kernel, **point, packed=packed, skips=skips)).apply()
 
-    if skips or product.m == 1:  # waits for its weights, whatever the tile
+    if skips or (product.m == 1 and packed):  # waits for its weights, whatever the tile
         return ruled("matmul", unit, knobs, default, apply)
-    size = Tiles(core_of(unit.target), product.m, ceildiv(product.n, lanes), product.k, unit.target.vector_registers)
+    across = ceildiv(product.n, kernel.lanes)
+    size = Tiles(core_of(unit.target), product.m, across, product.k, unit.target.vector_registers)
     whole = product_seconds("matmul", unit)
+    if product.m == 1:  # a load for each multiply-add
+        whole = max(whole, float(seconds(UNALIGNED * product.count * size.least, unit.target)))
     rest = {knob: number for knob, number in default.items() if knob not in ("rows", "vectors")}
 
     def cost(columns: Columns) -> Any:
@@ -110,24 +196,23 @@ def match(unit: Unit) -> Sketch | None:
 
 def _packs(product: Product, constant: bool, lanes: int) -> bool | None:
     """Whether the right operand is packed; None where neither way serves."""
-    whole = is_whole(product)
-    if constant and whole:
+    if constant and product.has_all_columns:
         return True
-    few = product.m < 4 * LEAST_ROWS or product.n <= 3 * lanes
-    if product.right_steps[0] == 1 and (few or not whole):
+    few = product.m < 4 * LEAST_PACKED_ROWS or product.n <= 3 * lanes
+    if product.right_steps[0] == 1 and (few or not product.has_all_columns):
         return False
-    return True if whole and product.m * product.count >= LEAST_ROWS else None
+    return True if product.has_all_columns and product.m * product.count >= LEAST_PACKED_ROWS else None
 
 
-def plan_matmul(product: Product, target: Target, lanes: int, packed: bool) -> Plan:
+def plan_matmul(product: Product, target: Target, kernel: MicroKernel, packed: bool) -> Plan:
     """The analytic choice of the knobs."""
-    m, n, k = product.m, product.n, product.k
+    m, n, k, lanes = product.m, product.n, product.k, kernel.lanes
     cores = target.cores if m * n * k * product.count >= LEAST_PARALLEL_WORK else 1
     l1, l2 = target.cache_bytes[0] or 32 << 10, target.cache_bytes[1] or 256 << 10
     size = product.facts.target.dtype.bytes
     far = packed and _is_far(product, target)
-    most = turned_vectors(target, size * lanes * k, k % PARTS == 0) if far else None
-    rows, vectors = register_tile(m, n, k, target, lanes, ceildiv(cores, product.count), most)
+    most = turned_vectors(target, size * lanes * k, k % CHAIN_PARTS == 0) if far else None
+    rows, vectors = register_tile(product, target, lanes, ceildiv(cores, product.count), most)
     width = vectors * lanes
     streams = far and m % rows == 0 and m > rows and size * width * k * 2 <= l2 * 3 // 4
     limit = max(l1 // 2 // (size * max(rows, 8)), 64)
@@ -146,12 +231,13 @@ def plan_matmul(product: Product, target: Target, lanes: int, packed: bool) -> P
         height = min(height, max(1, l2 // 4 // (size * columns) // rows) * rows)
     while product.count * ceildiv(n, columns) * ceildiv(m, height) < cores and height > rows:
         height = ceildiv(ceildiv(height, 2), rows) * rows
-    parts = PARTS if rows * vectors < LEAST_CHAINS and k % PARTS == 0 and depth == k and k >= 8 * PARTS else 1
+    divides = k % CHAIN_PARTS == 0 and depth == k and k >= 8 * CHAIN_PARTS
+    parts = CHAIN_PARTS if rows * vectors < LEAST_CHAINS and divides else 1
     most = min(4, MOST_UNROLLED // (rows * vectors * parts))
     unroll = next(u for u in (4, 2, 1) if u <= most and depth // parts % u == 0)
     # Weights that a call meets once are found in the cache again only if the whole model fits into it.
     ahead = max(l1 // 4 // (size * width), 8) if far or (packed and m <= rows) else 0 if packed else 8
-    return Plan(rows, vectors, columns, height, depth, unroll, parts, ahead, lanes, packed)
+    return Plan(kernel, rows, vectors, columns, height, depth, unroll, parts, ahead, packed)
 
 
 def _skips_zeros(product: Product, unit: Unit) -> bool:
@@ -161,14 +247,15 @@ def _skips_zeros(product: Product, unit: Unit) -> bool:
     return one_row and product.right.buffer in unit.constants and _is_far(product, unit.target)
 
 
-def plan_skipping(product: Product, target: Target, lanes: int) -> Plan:
+def plan_skipping(product: Product, target: Target, kernel: MicroKernel) -> Plan:
     """For a row that is often 0: wide panels, so that what is not read is more than the neighbour of what is."""
     cores = target.cores if product.n * product.k >= LEAST_PARALLEL_WORK else 1
-    across = ceildiv(product.n, lanes)
+    across = ceildiv(product.n, kernel.lanes)
     most = min(target.vector_registers // 2, ceildiv(across, cores))
     vectors = ceildiv(across, ceildiv(across, most))
-    columns = ceildiv(ceildiv(product.n, vectors * lanes), cores) * vectors * lanes
-    return Plan(1, vectors, columns, 1, product.k, 1, 1, 0, lanes, packed=True, skips=True)
+    width = vectors * kernel.lanes
+    columns = ceildiv(ceildiv(product.n, width), cores) * width
+    return Plan(kernel, 1, vectors, columns, height=1, depth=product.k, skips=True)
 
 
 def _is_far(product: Product, target: Target) -> bool:
@@ -182,19 +269,19 @@ def turned_vectors(target: Target, column_bytes: int, in_parts: bool) -> int:
     to step: a core finds again in its cache all that it read last but for a panel, so a panel is a small part of it.
     Sums that are not made in parts need some vectors to hide the latency of a multiply-add.
     """
-    return max((target.cache_bytes[1] or 256 << 10) // 8 // column_bytes, 1 if in_parts else PARTS)
+    return max((target.cache_bytes[1] or 256 << 10) // 8 // column_bytes, 1 if in_parts else CHAIN_PARTS)
 
 
 def register_tile(
-    m: int, n: int, k: int, target: Target, lanes: int, cores: int, most_vectors: int | None = None
+    product: Product, target: Target, lanes: int, cores: int, most_vectors: int | None = None
 ) -> tuple[int, int]:
     """Rows and vectors: enough accumulators to hide latencies, few loads for each, little left over at the edges.
 
     `most_vectors` limits the width of a tile of one row.
     """
+    m, across = product.m, ceildiv(product.n, lanes)
     accumulators = target.vector_registers * 3 // 4
     wide = accumulators // 3
-    across = ceildiv(n, lanes)
     if m == 1:  # waits for memory: long stretches of the panel, as many for each core
         most = min(max(1, target.vector_registers * 3 // 8), most_vectors or across)
         share = max(1, ceildiv(across, cores))
@@ -203,7 +290,7 @@ def register_tile(
     if m < wide:
         vectors = min(across, accumulators // m, 8)
         return m, ceildiv(across, ceildiv(across, vectors))
-    return Tiles(core_of(target), m, across, k, target.vector_registers).best()
+    return Tiles(core_of(target), m, across, product.k, target.vector_registers).best()
 
 
 def _block(extent: int, limit: int) -> int:
@@ -212,284 +299,240 @@ def _block(extent: int, limit: int) -> int:
     return next((extent // parts for parts in range(least, 4 * least) if extent % parts == 0), extent)
 
 
-# ----------------------------------------------------------------------------------------------------- the sketch
+# ------------------------------------------------------------------------------------------------------------ the nest
 
 
-def _apply(unit: Unit, product: Product, plan: Plan) -> None:
-    s, facts = unit.schedule, product.facts
-    sums, final, at = sums_and_final(unit)
-    whole = plan.width if _fills(product, plan) else plan.lanes
-    copy = pack_right(s, product, sums.name, plan.width, whole) if plan.packed else None
-    more = pack_low(s, product, sums.name, plan.width, whole)
-    position = {axis.var: i for i, axis in enumerate(facts.spatial)}
-    sums.pad(sums.axis[position[product.lane.var]], whole)
-    lanes_last(s, sums, position[product.lane.var])
-    loops = _outer_loops(final, product, plan, at)
-    if plan.depth < product.k:
-        micro = _blocked(s, sums, final, product, plan, position, loops)
-    else:
-        micro = _straight(s, sums, final, product, plan, position, loops)
-    micro.set_scope("local")
-    _micro_kernel(micro, product, plan, position)
-    unit.done.update([sums.name, micro.name, final.name, *(low.name for low in more)])
-    outer = _divide(unit, product, plan, final, loops, copy)
-    for packed in [copy, *more]:
-        _fetch_ahead(micro, product, plan, packed, outer)
+class _Nest:
+    """One point of a space: the stages of a product, and the loops of its epilogue as they are cut."""
 
+    def __init__(self, unit: Unit, product: Product, plan: Plan) -> None:
+        self.unit, self.s, self.product, self.plan, self.kernel = unit, unit.schedule, product, plan, plan.kernel
+        self.sums, self.final, self.at = nest.sums_and_final(unit)
+        place = {axis.var: i for i, axis in enumerate(product.facts.spatial)}
+        self.lane, self.row = place[product.lane.var], None if product.row is None else place[product.row.var]
+        self.left: Stage | None = None
+        """The packed left operand, where it is packed."""
+        self.right: list[Stage] = []
+        """The packed right operand; of whole numbers in two parts both."""
 
-def _blocked(
-    s: Schedule, sums: Stage, final: Stage, product: Product, plan: Plan, position: dict[Var, int], loops: _Loops
-) -> Stage:
-    """Several blocks of the reduction: their tiles are added up in a block of sums, which `final` takes at the end."""
-    outer, _ = sums.split(sums.reduce_axis[0], factor=plan.depth)
-    sums.reorder(outer, *sums.axis)
-    micro = s.rfactor(sums.name, outer)
-    sums.annotate("inline_init", True)
-    _tile_epilogue(final, plan, loops)
-    sums.compute_at(final, loops.block, exact=False)
-    micro.compute_at(sums, _tile_sums(sums, product, plan, position), exact=False)
-    return micro
+    def apply(self) -> None:
+        """All the steps."""
+        self.pack()
+        self.outer_loops()
+        step, micro = None, self.sums
+        if self.kernel.tiles is not None:
+            self.tile_final()
+            assert self.left is not None and self.row is not None
+            operands = self.left, self.right[0], self.row, self.lane
+            nest.multiply_in_tiles(self.sums, self.final, self.around[-1], self.kernel, *operands)
+        else:
+            micro = self.blocked() if 0 < self.plan.depth < self.product.k else self.straight()
+            micro.set_scope("local")
+            step = self.multiply(micro)
+        left = [] if self.left is None else [self.left]
+        self.unit.done.update(stage.name for stage in (self.sums, micro, self.final, *left, *self.right))
+        self.unit.done.update(nest.in_tile_registers(self.s))
+        outer = self.divide()
+        if self.plan.ahead and step is not None:
+            self.fetch_ahead(micro, step, outer)
 
+    # -------------------------------------------------------------------------------------------------------- operands
 
-def _straight(
-    s: Schedule, sums: Stage, final: Stage, product: Product, plan: Plan, position: dict[Var, int], loops: _Loops
-) -> Stage:
-    """The whole reduction in registers, in one part or in several that are added up; `final` takes the tile."""
-    micro = sums
-    if plan.parts > 1:
-        _, inner = sums.split(sums.reduce_axis[0], factor=plan.parts)
-        micro = s.rfactor(sums.name, inner)
-    _tile_final(final, plan, loops)
-    sums.compute_at(final, loops.last, exact=False)
-    if micro is not sums:
-        micro.compute_at(final, loops.last, exact=False)
-        sums.set_scope("local")
-        axes = list(sums.axis)
-        lane = axes[position[product.lane.var]]
-        sums.reorder(*[x for x in axes if x is not lane], *sums.reduce_axis, lane)
-        sums.unroll(sums.reduce_axis[0])
-        if product.row is not None:
-            sums.unroll(axes[position[product.row.var]])
-        _lanes(sums, lane, plan)
-    return micro
+    def pack(self) -> None:
+        """Copies of the operands as the micro-kernel wants them; the sums are padded as they are."""
+        s, product, kernel, plan, reader = self.s, self.product, self.kernel, self.plan, self.sums.name
+        if kernel.tiles is not None or not product.has_rows_of_groups(kernel.depth):
+            down, across = product.left_dims
+            rows = {across: plan.rows} if kernel.tiles is not None else {}
+            self.left = nest.padded_copy(s, product.left, reader, {**rows, down: kernel.depth})
+        loads = (product.right, product.low) if plan.packed else ()
+        steps = dict.fromkeys(product.right_depth, kernel.depth) if kernel.depth > 1 else {}
+        sizes = {product.lane_dim: self.whole, **steps}
+        self.right = [nest.padded_copy(s, load, reader, sizes) for load in loads if load is not None]
+        self.pad_sums()  # while the zeros of the copies are plain to see
+        if self.left is not None:
+            self.store_left(self.left)
+        for copy in self.right:
+            nest.store_panels(copy, kernel, product.lane_dim, product.right_depth, plan.width)
+        if kernel.tiles is None:
+            nest.store_last(self.sums, self.lane)
 
+    def pad_sums(self) -> None:
+        """Sums in whole tiles, as the operands are."""
+        self.sums.pad(self.sums.axis[self.lane], self.whole)
+        if self.row is not None and self.kernel.tiles is not None:
+            self.sums.pad(self.sums.axis[self.row], self.plan.rows)
+        if self.kernel.depth > 1:
+            self.sums.pad(self.sums.reduce_axis[0], self.kernel.depth)
 
-@dataclass
-class _Loops:
-    """The loops of the block that takes the sums: around a block of columns and rows, around a tile, and inside it."""
-
-    outer: list[Var]
-    block: Var
-    around: list[Var]
-    row: Var | None
-    lane: Var
+    def store_left(self, copy: Stage) -> None:
+        """The left operand with the reduction innermost, or in tiles."""
+        down, across = self.product.left_dims
+        if self.kernel.tiles is None:
+            nest.store_last(copy, down)
+            return
+        rows = self.kernel.rows_of_tiles(f"d{across}", f"d{down}", self.plan.rows)
+        nest.store_as(copy, lambda names: [*nest.without(names, across, down), *rows])
 
     @property
-    def last(self) -> Var:
-        return self.around[-1] if self.around else self.block
+    def whole(self) -> int:
+        """What the columns are padded to: blocks of tiles, register tiles, or vectors."""
+        if self.kernel.tiles is not None:
+            return self.plan.columns
+        return self.plan.width if self.kernel.dot or self.fills else self.kernel.lanes
 
+    @property
+    def fills(self) -> bool:
+        """Whether whole tiles waste little at the last columns: a narrower tile is more code, and tests."""
+        n, width = self.product.n, self.plan.width
+        return self.plan.packed and ceildiv(n, width) * width <= MOST_PADDED * n
 
-def pack_right(s: Schedule, product: Product, reader: str, width: int, whole: int) -> Stage:
-    """A copy of the right operand in panels, padded to `whole`: lanes side by side for each step of the reduction."""
-    load = product.right
-    copy = s.cache_read(load.buffer.name, "global", [reader])
-    names = [f"d{i}" for i in range(len(load.indices))]
-    lane = names[product.lane_dim]
-    copy.pad(copy.axis[product.lane_dim], whole)
-    reducing = {product.depth.var}
-    others = [(n, i) for d, (n, i) in enumerate(zip(names, load.indices)) if d != product.lane_dim]
-    front = [n for n, i in others if not uses_any(i, reducing)]
-    back = [n for n, i in others if uses_any(i, reducing)]
-    outputs = [*front, f"{lane} // {width}", *back, f"{lane} % {width}"]
-    s.apply("transform_layout", buffer=copy.block.writes[0].buffer.name, inputs=names, outputs=outputs)
-    return copy
+    # ------------------------------------------------------------------------------------------------ epilogue and sums
 
+    def outer_loops(self) -> None:
+        """Cuts the loops of the epilogue into blocks of columns and rows."""
+        loop_of, product, final = nest.loops_of(self.final), self.product, self.final
+        jc, lane = final.split(loop_of[self.at[product.lane.var]], factor=self.plan.columns)
+        self.outer = [*(loop_of[self.at[axis.var]] for axis in product.outer), jc]
+        self.inside = [lane]
+        if product.row is not None:
+            row = loop_of[self.at[product.row.var]]
+            if self.plan.height:
+                ic, row = final.split(row, factor=self.plan.height)
+                self.outer.append(ic)
+            self.inside = [row, lane]
+        final.reorder(*self.outer, *self.inside)
 
-def pack_low(s: Schedule, product: Product, reader: str, width: int, whole: int) -> list[Stage]:
-    """The same for the lower part of whole numbers, where the right operand is the upper one."""
-    if product.low is None:
-        return []
-    return [pack_right(s, replace(product, right=product.low, low=None), reader, width, whole)]
+    def tile_final(self) -> None:
+        """The epilogue on the register tile."""
+        row, lane = [None, *self.inside][-2:]
+        width, written = min(self.plan.width, self.plan.columns), self.kernel.tiles is None
+        assert lane is not None
+        self.around = nest.cut_tiles(self.final, row, lane, self.plan.rows, width, self.kernel.lanes, written=written)
 
+    def blocked(self) -> Stage:
+        """Several blocks of the reduction: their tiles are added up in a block of sums, which the epilogue reads."""
+        sums = self.sums
+        micro = nest.in_blocks(sums, self.plan.depth)
+        nest.vectorize(self.final, self.inside[-1], self.kernel.lanes, unrolled=False)
+        sums.compute_at(self.final, self.outer[-1], exact=False)
+        micro.compute_at(sums, self.tile_sums(), exact=False)
+        return micro
 
-def lanes_last(s: Schedule, sums: Stage, lane: int) -> None:
-    """Stores the sums with the lanes' axis innermost."""
-    buffer = sums.block.writes[0].buffer
-    names = [f"d{i}" for i in range(len(buffer.shape))]
-    if lane != len(names) - 1:
-        outputs = [n for i, n in enumerate(names) if i != lane] + [names[lane]]
-        s.apply("transform_layout", buffer=buffer.name, inputs=names, outputs=outputs)
+    def tile_sums(self) -> Var:
+        """The blocks of the reduction added up, a register tile at a time; gives the loop around it."""
+        sums, axes, plan = self.sums, list(self.sums.axis), self.plan
+        (kc,) = sums.reduce_axis
+        row = None if self.row is None else axes[self.row]
+        around = [*nest.without(axes, self.row, self.lane), kc]
+        tiles = nest.cut_tiles(sums, row, axes[self.lane], plan.rows, plan.width, self.kernel.lanes, around)
+        sums.annotate("partition", False, kc)
+        return tiles[-1]
 
+    def straight(self) -> Stage:
+        """The whole reduction in registers, in one part or in several that are added up; the epilogue on the tile."""
+        sums = micro = self.sums
+        if self.plan.parts > 1:
+            _, inner = sums.split(sums.reduce_axis[0], factor=self.plan.parts)
+            micro = self.s.rfactor(sums.name, inner)
+        self.tile_final()
+        sums.compute_at(self.final, self.around[-1], exact=False)
+        if micro is not sums:
+            micro.compute_at(self.final, self.around[-1], exact=False)
+            sums.set_scope("local")
+            axes = list(sums.axis)
+            lane = axes[self.lane]
+            sums.reorder(*nest.without(axes, self.lane), *sums.reduce_axis, lane)
+            sums.unroll(sums.reduce_axis[0])
+            if self.row is not None:
+                sums.unroll(axes[self.row])
+            nest.vectorize(sums, lane, self.kernel.lanes)
+        return micro
 
-def _outer_loops(final: Stage, product: Product, plan: Plan, at: dict[Var, Var]) -> _Loops:
-    """Splits the loops of the block that takes the sums into blocks."""
-    loop_of = dict(zip([axis.var for axis in final.block.axes], final.axis))
-    batch = [loop_of[at[axis.var]] for axis in product.outer]
-    lane, row = loop_of[at[product.lane.var]], None if product.row is None else loop_of[at[product.row.var]]
-    jc, lane = final.split(lane, factor=plan.columns)
-    outer = [*batch, jc]
-    if row is not None:
-        ic, row = final.split(row, factor=plan.height)
-        outer.append(ic)
-    final.reorder(*outer, *([] if row is None else [row]), lane)
-    return _Loops(outer, outer[-1], [], row, lane)
+    def multiply(self, micro: Stage) -> Var:
+        """The register tile; gives the loop of the reduction around it."""
+        axes = list(micro.axis)
+        rest = nest.without(axes, self.row, self.lane)
+        parts = [rest.pop()] if self.plan.parts > 1 else []
+        rows = parts if self.row is None else [*parts, axes[self.row]]
+        steps, lane = micro.reduce_axis, axes[self.lane]
+        step, product = nest.multiply(micro, self.kernel, rest, steps, rows, lane, self.plan.unroll)
+        nest.by_instruction(micro, self.kernel, product)
+        if self.plan.skips and self.plan.unroll == self.plan.parts == 1:
+            micro.annotate("skip_zeros", self.product.left.buffer.name, step)
+        return step
 
+    # ------------------------------------------------------------------------------------------------ threads, fetching
 
-def _tile_final(final: Stage, plan: Plan, loops: _Loops) -> None:
-    """The block that takes the sums, on the register tile."""
-    jr, jt = final.split(loops.lane, factor=min(plan.width, plan.columns))
-    loops.around = [jr]
-    tile = []
-    if loops.row is not None:
-        io, ii = final.split(loops.row, factor=plan.rows)
-        loops.around = [io, jr]
-        tile = [ii]
-        final.unroll(ii)
-    tile.append(jt)
-    final.reorder(*loops.around, *tile)
-    _lanes(final, jt, plan)
+    def divide(self) -> Var | None:
+        """Threads, and the loops that pack what is no constant; gives the outermost loop, where it is one of all."""
+        product, final, target, constants = self.product, self.final, self.unit.target, self.unit.constants
+        each, batch = self.packs_each(), len(product.outer)
+        packed = [(self.left, product.left), *((copy, product.right) for copy in self.right[:1])]
+        for copy, load in packed:
+            if copy is None or load.buffer in constants:
+                continue
+            if each:
+                copy.compute_at(final, self.outer[batch - 1], exact=self.kernel.tiles is None)
+            around = self.pack_operand(copy, load)
+            if not each:
+                parallelize(copy, around, facts_of(copy.block).points, target)
+        if product.m * product.n * product.k * product.count < LEAST_PARALLEL_WORK:
+            return None
+        chosen = self.outer[:batch] if each else list(self.outer)
+        if not each and self.walks_rows:
+            chosen.append(self.around[0])
+        fused = nest.run_parallel(final, chosen)
+        if self.right and product.right.buffer in constants and self.meets_once():
+            for loop in (fused, self.around[-1]):
+                final.zigzag(loop)
+        return None if each else fused
 
+    def packs_each(self) -> bool:
+        """Whether operands are packed with each product of a batch, by the thread that uses them; or all before."""
+        product, cores = self.product, max(self.unit.target.cores, 1)
+        if self.kernel.tiles is not None:
+            return product.count >= 4 * cores or (product.count > 1 and product.count % cores == 0)
+        changes = bool(self.right) and product.right.buffer not in self.unit.constants
+        return changes and not self.kernel.dot and bool(product.batch) and product.count >= cores
 
-def _lanes(stage: Stage, loop: Var, plan: Plan) -> None:
-    if extent_of(stage, loop) > plan.lanes:
-        unrolled, loop = stage.split(loop, factor=plan.lanes)
-        stage.unroll(unrolled)
-    stage.vectorize(loop)
+    def pack_operand(self, copy: Stage, load: Load) -> list[Var]:
+        """The loops that pack an operand; gives those around a vector, a square or a tile."""
+        product, kernel = self.product, self.kernel
+        if load is product.left:
+            if kernel.tiles is None:
+                schedule_elementwise(copy, self.unit.target)
+                return []
+            deep, _ = product.left_dims
+            step, lanes = copy.split(copy.axis[deep], factor=kernel.depth)
+            around = [*nest.without(copy.axis, deep), step]
+            copy.reorder(*around, lanes)
+            copy.vectorize(lanes)
+            return around
+        down = product.right_depth
+        if len(down) != 1:
+            raise ScheduleError("matmul", copy.name, "the reduction indexes several dimensions")
+        transposed = product.is_transposed(kernel)
+        return nest.pack_loops(copy, kernel, product.lane_dim, down[0], self.plan.width, transposed)
 
+    def fetch_ahead(self, micro: Stage, step: Var, outer: Var | None) -> None:
+        """Fetches of the right operand: the next steps of the reduction, and, while rows run, the next panel."""
+        plan = self.plan
+        for buffer in [nest.result_of(copy) for copy in self.right] or [self.product.right.buffer.name]:
+            micro.prefetch(buffer, step, ceildiv(plan.ahead, plan.unroll * plan.parts))
+            if outer is not None and self.walks_rows:
+                micro.prefetch(buffer, step, self.product.m // plan.rows, outer=outer)
 
-def _tile_epilogue(final: Stage, plan: Plan, loops: _Loops) -> None:
-    """The block that takes the sums, on a block of finished ones."""
-    lane = loops.lane
-    if extent_of(final, lane) > plan.lanes:
-        _, lane = final.split(lane, factor=plan.lanes)
-    final.vectorize(lane)
+    @property
+    def walks_rows(self) -> bool:
+        """Whether one loop goes through all rows, then to the next panel, which it can fetch meanwhile."""
+        product, plan = self.product, self.plan
+        whole = product.m % plan.rows == 0 and plan.height >= product.m and plan.columns == plan.width
+        tiles = product.m // plan.rows
+        return self.fills and bool(plan.ahead) and whole and tiles > 1 and plan.depth == product.k
 
-
-def _tile_sums(sums: Stage, product: Product, plan: Plan, position: dict[Var, int]) -> Var:
-    """The blocks of the reduction added up: each register tile goes to the block of sums; gives the loop around it."""
-    axes = list(sums.axis)
-    lane = axes[position[product.lane.var]]
-    row = None if product.row is None else axes[position[product.row.var]]
-    rest = [x for x in axes if x is not lane and x is not row]
-    jr, jt = sums.split(lane, factor=plan.width)
-    tile = [jt]
-    around = [jr]
-    if row is not None:
-        io, ii = sums.split(row, factor=plan.rows)
-        around, tile = [io, jr], [ii, jt]
-        sums.unroll(ii)
-    (kc,) = sums.reduce_axis
-    sums.reorder(*rest, kc, *around, *tile)
-    sums.annotate("partition", False, kc)
-    _lanes(sums, jt, plan)
-    return jr
-
-
-def _micro_kernel(micro: Stage, product: Product, plan: Plan, position: dict[Var, int]) -> None:
-    axes = list(micro.axis)
-    lane = axes[position[product.lane.var]]
-    row = None if product.row is None else axes[position[product.row.var]]
-    rest = [x for x in axes if x is not lane and x is not row]
-    (p,) = micro.reduce_axis
-    deep = [p]
-    if plan.unroll > 1:
-        po, pi = micro.split(p, factor=plan.unroll)
-        deep = [po, pi]
-    tile = [] if row is None else [row]
-    if plan.parts > 1:
-        tile = [rest.pop(), *tile]
-    if extent_of(micro, lane) > plan.lanes:
-        jv, jl = micro.split(lane, factor=plan.lanes)
-        tile += [jv, jl]
-    else:
-        tile.append(lane)
-    micro.reorder(*rest, *deep, *tile)
-    for loop in [*deep[1:], *tile[:-1]]:
-        micro.unroll(loop)
-    micro.vectorize(tile[-1])
-    if plan.skips and plan.unroll == plan.parts == 1:
-        micro.annotate("skip_zeros", product.left.buffer.name, deep[0])
-
-
-def _fetch_ahead(micro: Stage, product: Product, plan: Plan, copy: Stage | None, outer: Var | None) -> None:
-    """Fetches of the right operand: the next steps of the reduction, and, while rows run, the next panel."""
-    if not plan.ahead:
-        return
-    buffer = product.right.buffer.name if copy is None else copy.block.writes[0].buffer.name
-    step = next(loop for loop in micro.loops if _reduces(micro, loop))
-    micro.prefetch(buffer, step, ceildiv(plan.ahead, plan.unroll * plan.parts))
-    if outer is not None and _walks_rows(product, plan):
-        micro.prefetch(buffer, step, product.m // plan.rows, outer=outer)
-
-
-def _walks_rows(product: Product, plan: Plan) -> bool:
-    """Whether one loop goes through all rows, then to the next panel: then it can fetch the next panel meanwhile."""
-    tiles = product.m // plan.rows
-    whole = product.m % plan.rows == 0 and plan.height >= product.m and plan.columns == plan.width
-    return _fills(product, plan) and bool(plan.ahead) and whole and tiles > 1 and plan.depth == product.k
-
-
-def _fills(product: Product, plan: Plan) -> bool:
-    """Whether whole tiles waste little at the last columns: then there is no narrower tile, which is code and tests."""
-    return plan.packed and ceildiv(product.n, plan.width) * plan.width <= 1.04 * product.n
-
-
-def _reduces(stage: Stage, loop: Var) -> bool:
-    """Whether a loop runs over a stage's reduction."""
-    block = stage.block
-    pairs = zip(block.axes, block.bindings)
-    return any(axis.kind == "reduce" and uses_any(binding, {loop}) for axis, binding in pairs)
-
-
-def _divide(unit: Unit, product: Product, plan: Plan, final: Stage, loops: _Loops, copy: Stage | None) -> Var | None:
-    """Threads, and where the right operand is packed if it changes from call to call; gives the outermost loop."""
-    work = product.m * product.n * product.k * product.count
-    batch = len(product.outer)
-    attach = None
-    if copy is not None:
-        unit.done.add(copy.name)
-        if product.right.buffer not in unit.constants:
-            if product.batch and product.count >= unit.target.cores:
-                copy.compute_at(final, loops.outer[batch - 1])
-                attach = loops.outer[batch - 1]
-            _pack_kernel(copy, product, plan, unit.target, attach is None)
-    if work < LEAST_PARALLEL_WORK:
-        return None
-    chosen = loops.outer[:batch] if attach is not None else list(loops.outer)
-    if attach is None and _walks_rows(product, plan):
-        chosen.append(loops.around[0])
-    fused = final.fuse(*chosen) if len(chosen) > 1 else chosen[0]
-    if extent_of(final, fused) > 1:
-        final.parallel(fused)
-    if copy is not None and product.right.buffer in unit.constants and _meets_once(product, plan, unit.target):
-        for loop in (fused, loops.around[-1]):
-            final.zigzag(loop)
-    return fused if attach is None else None
-
-
-def _meets_once(product: Product, plan: Plan, target: Target) -> bool:
-    """Whether a call goes through far weights once. What it read last is then still near, and the next begins there."""
-    return _is_far(product, target) and product.count == 1 and product.m <= plan.rows and plan.depth == product.k
-
-
-def _pack_kernel(copy: Stage, product: Product, plan: Plan, target: Target, alone: bool) -> None:
-    """The loops that pack: a panel at a time, lanes along its width; or transposed, a square in registers at a time."""
-    facts = facts_of(copy.block)
-    loops = list(copy.axis)
-    lane = loops[product.lane_dim]
-    depth = [loop for d, loop in enumerate(loops) if uses_any(product.right.indices[d], {product.depth.var})]
-    rest = [x for x in loops if x is not lane and x not in depth]
-    if len(depth) != 1:
-        raise ScheduleError("matmul", copy.name, "the reduction indexes several dimensions")
-    panel, inside = copy.split(lane, factor=plan.width)
-    copy.reorder(*rest, panel, *depth, inside)
-    if product.right_steps[1] == 1 and product.k % plan.lanes == 0 and plan.lanes in (4, 8, 16):
-        steps, lanes = copy.split(depth[0], factor=plan.lanes)
-        vectors, column = copy.split(inside, factor=plan.lanes)
-        copy.reorder(steps, vectors, column, lanes)
-        copy.unroll(column)
-        copy.vectorize(lanes)
-    else:
-        _lanes(copy, inside, plan)
-    if alone:
-        parallelize(copy, [*rest, panel], facts.points, target)
+    def meets_once(self) -> bool:
+        """Whether a call goes through far weights once: the next call begins with what it read last, still near."""
+        product, plan = self.product, self.plan
+        once = product.count == 1 and product.m <= plan.rows and plan.depth == product.k
+        return once and _is_far(product, self.unit.target)

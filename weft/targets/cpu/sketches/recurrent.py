@@ -3,7 +3,7 @@
     t            the steps, in order
     qc           columns, one share for each core                                       parallel
     qp           panels of packed weights, forwards in even steps and backwards in odd ones
-    k            the micro kernel: rows (of the batch) × vectors accumulators stay in registers
+    k            the micro-kernel: rows (of the batch) × vectors accumulators stay in registers
 
 A core meets the same weights in every step. They do not fit into its second-level cache, but what a step read last the
 next one reads first, so that a part of them is found there again. Where the state starts as zeros, the first step has
@@ -12,83 +12,76 @@ nothing to add up.
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 from weft.core.errors import ScheduleError
-from weft.expr.nodes import Buffer, Const, Var
+from weft.expr.nodes import Const, Var
 from weft.expr.simplify import simplify
 from weft.expr.structural import structural_equal
 from weft.expr.visit import substitute, uses_any
 from weft.loop.ir import Store
 from weft.loop.tree import blocks_in
-from weft.plan.contraction import dimension_of, low_part_of, operands_of, uses
 from weft.plan.sketch import ceildiv
-from weft.schedule.facts import FINITE, Facts, extent
+from weft.schedule.facts import FINITE
 from weft.schedule.schedule import Schedule, Stage
 from weft.targets.base import Target
-from weft.targets.cpu.default_loops import LEAST_PARALLEL_WORK
-from weft.targets.cpu.sketches.matmul import pack_low, pack_right, register_tile, turned_vectors
-from weft.targets.cpu.sketches.matmul_facts import Product, is_whole
-
-
-def step_product(facts: Facts, constants: Collection[Buffer]) -> Product | None:
-    """The parts of the axes in a step's product with constant weights; None for another block."""
-    loads = operands_of(facts)
-    if loads is None or len(facts.reduce) != 1 or facts.spatial[0].kind != "ordered":
-        return None
-    depth, lane = facts.reduce[0], facts.spatial[-1]
-    if lane.kind != "spatial" or facts.store_step(lane.var) != 1 or extent(lane) < 2:
-        return None
-    right, left = loads if uses(loads[0], lane) else loads[::-1]
-    if right.buffer not in constants or uses(left, lane) or not all(uses(load, depth) for load in loads):
-        return None
-    others = [axis for axis in facts.spatial if axis is not lane]
-    dim = dimension_of(facts, right, lane)
-    if dim is None or any(uses(right, axis) for axis in others):
-        return None
-    row = max((a for a in others if a.kind == "spatial" and extent(a) > 1), key=extent, default=None)
-    outer, low = tuple(a for a in others if a is not row), low_part_of(facts, right)
-    product = Product(left, right, lane, row, depth, outer, dim, facts, low)
-    return product if is_whole(product) else None
+from weft.targets.cpu.microkernels import MicroKernel, dots, fma
+from weft.targets.cpu.model import LEAST_PARALLEL_WORK
+from weft.targets.cpu.sketches import nest
+from weft.targets.cpu.sketches.matmul import register_tile, turned_vectors
+from weft.targets.cpu.sketches.product import Product
 
 
 def schedule_step(s: Schedule, product: Product, target: Target) -> set[str]:
     """Schedules a step's product; gives the names of the blocks that need nothing further."""
-    name = product.facts.block.name
-    lanes = min(target.lanes(product.facts.target.dtype), 1 << (product.n - 1).bit_length())
+    name, kernel = product.facts.block.name, _kernel(product, target)
+    size = product.facts.target.dtype.bytes
     cores = target.cores if product.m * product.n * product.k >= LEAST_PARALLEL_WORK else 1
-    most = turned_vectors(target, product.facts.target.dtype.bytes * lanes * product.k, in_parts=False)
-    rows, vectors = register_tile(product.m, product.n, product.k, target, lanes, cores, most)
-    width = vectors * lanes
-    copies = [pack_right(s, product, name, width, lanes), *pack_low(s, product, name, width, lanes)]
+    rows, vectors = _tile(product, target, kernel, cores)
+    width = vectors * kernel.lanes
+    loads = [load for load in (product.right, product.low) if load is not None]
+    copies = [nest.padded_copy(s, load, name, {product.lane_dim: kernel.lanes}) for load in loads]
+    for copy in copies:
+        nest.store_panels(copy, kernel, product.lane_dim, product.right_depth, width)
     stage = s[name]
-    stage.pad(step_loop(stage, product.lane.var), lanes)
+    stage.pad(step_loop(stage, product.lane.var), kernel.lanes)
     share = ceildiv(ceildiv(product.n, width), cores) * width
     qc, column = stage.split(step_loop(stage, product.lane.var), factor=share)
     qp, tile = stage.split(column, factor=width)
-    qv, ql = stage.split(tile, factor=lanes)
-    rest = [step_loop(stage, axis.var) for axis in product.outer if axis.kind == "spatial"]
-    around, inner = [*rest, qc, qp], [qv, ql]
+    around = [*(step_loop(stage, axis.var) for axis in product.outer if axis.kind == "spatial"), qc, qp]
+    inner: list[Var] = []
     if product.row is not None:
         io, ii = stage.split(step_loop(stage, product.row.var), factor=rows)
-        around.append(io)
-        inner = [ii, qv, ql]
-    (k,) = [step_loop(stage, axis.var) for axis in product.facts.reduce]
-    stage.reorder(*around, k, *inner)
-    for loop in inner[:-1]:
-        stage.unroll(loop)
-    stage.vectorize(ql)
-    ahead = max((target.cache_bytes[0] or 32 << 10) // 4 // (product.facts.target.dtype.bytes * width), 8)
-    for copy in copies:
-        stage.prefetch(copy.block.writes[0].buffer.name, k, ahead)
+        around, inner = [*around, io], [ii]
+    k, micro = nest.multiply(stage, kernel, around, [step_loop(stage, product.depth.var)], inner, tile)
     steps = step_loop(stage, product.facts.spatial[0].var)
-    if _starts_from_zeros(s, product, stage, steps):
-        stage.annotate("skip_first", steps.name, k)
+    if not kernel.dot:
+        ahead = max((target.cache_bytes[0] or 32 << 10) // 4 // (size * width), 8)
+        for copy in copies:
+            stage.prefetch(nest.result_of(copy), k, ahead)
+        if _starts_from_zeros(s, product, stage, steps):
+            stage.annotate("skip_first", steps.name, k)
     if cores > 1:
         stage.parallel(qc)
     for loop in (qc, qp):
         stage.zigzag(loop, steps)
+    nest.by_instruction(stage, kernel, micro)
     return {name, *(copy.name for copy in copies)}
+
+
+def _kernel(product: Product, target: Target) -> MicroKernel:
+    """Dot products where state and weights are bytes, in whole groups and vectors; else multiply-adds."""
+    found = dots(product.kinds, target)
+    if found is not None and product.has_rows_of_groups(found.depth) and product.n % found.lanes == 0:
+        return found
+    return fma(product.facts.target.dtype, target, product.n)
+
+
+def _tile(product: Product, target: Target, kernel: MicroKernel, cores: int) -> tuple[int, int]:
+    """Rows and vectors of the register tile; no columns are padded for dot products."""
+    if kernel.dot:
+        rows, most = register_tile(product, target, kernel.lanes, cores)
+        return rows, max(n for n in range(1, most + 1) if product.n // kernel.lanes % n == 0)
+    column = product.facts.target.dtype.bytes * kernel.lanes * product.k
+    return register_tile(product, target, kernel.lanes, cores, turned_vectors(target, column, in_parts=False))
 
 
 def _starts_from_zeros(s: Schedule, product: Product, stage: Stage, steps: Var) -> bool:

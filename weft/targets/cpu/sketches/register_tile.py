@@ -20,7 +20,8 @@ from weft.core.errors import ScheduleError
 from weft.expr.nodes import Buffer, Load, Var, int_value, sub
 from weft.expr.simplify import simplify
 from weft.expr.visit import uses_any
-from weft.loop.ir import Axis, Block
+from weft.loop.ir import Axis
+from weft.plan.contraction import load_bytes
 from weft.plan.planner import Unit
 from weft.plan.sketch import Columns, Point, Sketch, around_rule, ceildiv
 from weft.schedule.facts import Facts, block_named, extent, facts_of, names_of
@@ -29,10 +30,25 @@ from weft.targets.base import Target
 from weft.targets.cpu.default_attach import attach_producers
 from weft.targets.cpu.default_loops import parallelize
 from weft.targets.cpu.machine import core_of, seconds
-from weft.targets.cpu.model import LOAD_SHARE, STEP_CYCLES, TILE_CYCLES, UNBLOCKED, overlapped, stream_cycles
-
-MOST_UNROLLED = 128
-"""Multiply-adds of one straight piece of code, at most."""
+from weft.targets.cpu.microkernels import VECTOR, MicroKernel
+from weft.targets.cpu.model import (
+    EDGE_COST,
+    ENOUGH_SUMS,
+    LARGER_TILE,
+    LOAD_SHARE,
+    MOST_UNROLLED,
+    MOSTLY_FILLED,
+    STEP_CYCLES,
+    TILE_CYCLES,
+    TURNED_CYCLES,
+    UNBLOCKED,
+    UNEVEN_ROWS,
+    UNPACKED,
+    bytes_a_cycle,
+    overlapped,
+    stream_cycles,
+)
+from weft.targets.cpu.sketches import nest
 
 
 @dataclass(frozen=True)
@@ -53,6 +69,16 @@ class TilePlan:
         return self.lanes * self.vectors
 
     @property
+    def padded(self) -> bool:
+        """Whether tiles at the end are whole: the packed operand has zeros behind its last lanes."""
+        return self.packed is not None and self.packed.indices[self.packed_dim] is self.lane
+
+    @property
+    def kernel(self) -> MicroKernel:
+        """A vector of multiply-adds."""
+        return replace(VECTOR, lanes=self.lanes)
+
+    @property
     def point(self) -> dict[str, int]:
         """Its numbers."""
         return {"lanes": self.lanes, "vectors": self.vectors, "rows": self.rows, "packed": int(self.packed is not None)}
@@ -69,10 +95,12 @@ def match(unit: Unit) -> Sketch | None:
         knobs["vectors"] = (1, 2, 3, 4, 6)
         knobs["rows"] = (1,) if plan.row is None else (1, 2, 3, 4, 6, 8, 12)
     time = around_rule(plan.point, float(seconds(1.0, unit.target)))
+    slower = UNBLOCKED if plan.packed is not None else UNPACKED
 
     def cost(columns: Columns) -> Any:
         computing = _cycles(unit, plan, columns["vectors"], columns["rows"])
-        return time(columns) * UNBLOCKED * overlapped(computing, stream_cycles(unit))
+        streaming = stream_cycles(unit) + _streamed_again(unit, plan, columns["vectors"])
+        return time(columns) * slower * overlapped(computing, streaming)
 
     choices = {knob: tuple(sorted({*numbers, plan.point[knob]})) for knob, numbers in knobs.items()}
     most = max(unit.target.vector_registers, 8)
@@ -98,14 +126,25 @@ def _cycles(unit: Unit, plan: TilePlan, vectors: Any, rows: Any) -> Any:
     tiles = (
         facts.points // (sizes[plan.lane] * down) * -(-sizes[plan.lane] // (vectors * plan.lanes)) * -(-down // rows)
     )
-    return tiles * (facts.depth * step + TILE_CYCLES + 2 * rows * vectors)
+    turned = 0.0 if facts.store_step(plan.lane) == 1 else TURNED_CYCLES * plan.lanes
+    return tiles * (facts.depth * step + TILE_CYCLES + (2 + turned) * rows * vectors)
+
+
+def _streamed_again(unit: Unit, plan: TilePlan, vectors: Any) -> Any:
+    """Cycles in which the operands that the lanes share come again, once for each tile along the lanes but the first.
+
+    Nothing is in blocks for the caches: what one of them does not hold comes from behind it each time.
+    """
+    lane = next(extent(axis) for axis in unit.facts.spatial if axis.var is plan.lane)
+    shared = sum(load_bytes(load) for load in unit.facts.loads if unit.facts.step(load, plan.lane) == 0)
+    return (-(-lane // (vectors * plan.lanes)) - 1) * shared / bytes_a_cycle(shared, unit.target)
 
 
 def _apply(unit: Unit, plan: TilePlan, point: Point) -> None:
     s, facts = unit.schedule, unit.facts
     plan = replace(plan, vectors=point["vectors"], rows=point["rows"])
     known = set(names_of(s))
-    outer = apply_tile(s, facts, plan, unit.epilogue, unit.to_epilogue)
+    outer = _tile(unit, plan)
     made = [name for name in names_of(s) if name not in known]
     packed = [name for name in made if plan.packed is not None and name.startswith(f"{plan.packed.buffer.name}_global")]
     unit.done.update([facts.block.name, unit.name, *(name for name in made if name not in packed)])
@@ -130,7 +169,10 @@ def plan_tile(facts: Facts, target: Target, constants: Collection[Buffer]) -> Ti
             continue
         packed, dim, rank = found
         lanes = _lanes(facts, target)
-        even = extent(axis) % lanes == 0 or (packed is not None and _filled(extent(axis), lanes) >= MOSTLY)
+        padded = packed is not None and packed.indices[dim] is axis.var
+        even = extent(axis) % lanes == 0 or (
+            packed is not None and _filled(extent(axis), lanes, padded) >= MOSTLY_FILLED
+        )
         choices.append((extent(axis) >= lanes // 2, even, rank, min(extent(axis), 64), position, packed, dim))
     if not choices:
         return None
@@ -138,7 +180,8 @@ def plan_tile(facts: Facts, target: Target, constants: Collection[Buffer]) -> Ti
     lane = facts.spatial[position]
     row = _row_axis(facts, lane, packed)
     whole = packed is not None and packed.indices[dim] is not lane.var
-    lanes, vectors, rows = _sizes(facts, target, extent(lane), 1 if row is None else extent(row), whole)
+    padded = packed is not None and not whole
+    lanes, vectors, rows = _sizes(facts, target, extent(lane), 1 if row is None else extent(row), whole, padded)
     return TilePlan(lane.var, None if row is None else row.var, lanes, vectors, rows, packed, dim)
 
 
@@ -194,10 +237,10 @@ def _row_axis(facts: Facts, lane: Axis, packed: Load | None) -> Axis | None:
     return None if best is None else facts.spatial[best[1]]
 
 
-def _sizes(facts: Facts, target: Target, across: int, down: int, whole: bool) -> tuple[int, int, int]:
+def _sizes(facts: Facts, target: Target, across: int, down: int, whole: bool, padded: bool) -> tuple[int, int, int]:
     """Lanes, vectors and rows of the tile: most arithmetic for each load, least waste at the edges.
 
-    With `whole` the tile's width must divide the axis.
+    With `whole` the tile's width must divide the axis; with `padded` the last tile is as whole as any.
     """
     full = _lanes(facts, target)
     registers = max(target.vector_registers, 8)
@@ -207,11 +250,11 @@ def _sizes(facts: Facts, target: Target, across: int, down: int, whole: bool) ->
             if whole and across % (lanes * vectors):
                 continue
             for rows in range(1, 1 + max(1, min(down, (registers - 2 - vectors) // vectors))):
-                even = 1.0 if down % rows == 0 else 0.85 * down / (ceildiv(down, rows) * rows)
-                latency = min(1.0, vectors * rows / 10)
+                even = 1.0 if down % rows == 0 else UNEVEN_ROWS * down / (ceildiv(down, rows) * rows)
+                latency = min(1.0, vectors * rows / ENOUGH_SUMS)
                 balance = min(1.0, vectors * rows / (vectors + rows))
-                speed = lanes / full * _filled(across, lanes * vectors) * even * latency * balance
-                score = speed + 0.002 * min(vectors, 4) * rows
+                speed = lanes / full * _filled(across, lanes * vectors, padded) * even * latency * balance
+                score = speed + LARGER_TILE * min(vectors, 4) * rows
                 if score > best[0]:
                     best = (score, lanes, vectors, rows)
     _, lanes, vectors, rows = best
@@ -233,67 +276,77 @@ def _lane_counts(full: int, across: int, whole: bool) -> list[int]:
     return [full, *(n for n in (full // 2, full // 4) if n >= 2)]
 
 
-MOSTLY = 0.5
-"""The share of useful lanes from which on an operand is packed although the last vector is not full."""
-
-EDGE_COST = 4
-"""How much longer a tile takes whose lanes reach past the end and are masked."""
-
-
-def _filled(across: int, width: int) -> float:
+def _filled(across: int, width: int, padded: bool) -> float:
     """The share of the time that goes into useful lanes."""
     tiles, rest = divmod(across, width)
-    return across / width / (tiles + (EDGE_COST if rest else 0))
+    edge = 1 if padded else EDGE_COST
+    return across / width / (tiles + (edge if rest else 0))
 
 
-def apply_tile(s: Schedule, facts: Facts, plan: TilePlan, taker: Block | None, to_taker: dict[Var, Var]) -> list[Var]:
-    """Tiles a product (and the block that takes its sums); gives the loops around the tile, outermost first."""
-    name = facts.block.name
-    if plan.packed is not None:
-        _pack(s, name, plan, facts)
-    if taker is None:
-        sums = s.cache_write(facts.target.name, "local")
-        final = s[name]
-        to_taker = {axis.var: new.var for axis, new in zip(facts.spatial, final.block.axes)}
-        order = [to_taker[axis.var] for axis in facts.spatial]
+def _tile(unit: Unit, plan: TilePlan) -> list[Var]:
+    """Tiles a product and its epilogue; gives the loops around the tile, outermost first."""
+    facts = unit.facts
+    _pack(unit.schedule, facts, plan)
+    sums, final, at = nest.sums_and_final(unit)
+    place = {axis.var: i for i, axis in enumerate(facts.spatial)}
+    if plan.padded:
+        sums.pad(sums.axis[place[plan.lane]], plan.width)
+    outer = _tile_final(final, plan, at, [axis.var for axis in final.block.axes])
+    sums.compute_at(final, outer[-1], exact=not plan.padded)
+    sums.set_scope("local")
+    lane, row = place[plan.lane], None if plan.row is None else place[plan.row]
+    nest.store_last(sums, lane)
+    axes, last = list(sums.axis), sums.reduce_axis[-1]
+    rows = [] if row is None else [axes[row]]
+    _, vector = nest.multiply(sums, plan.kernel, nest.without(axes, row, lane), sums.reduce_axis, rows, axes[lane])
+    size = plan.vectors * plan.rows
+    deepest = 1 if _overlaps(facts, plan) else extent(facts.reduce[-1])
+    if 1 < deepest <= 8 and size * deepest <= MOST_UNROLLED:
+        sums.unroll(last)
+    elif deepest > 8 and size * 4 <= MOST_UNROLLED and deepest % 4 == 0:
+        sums.unroll(sums.split(last, factor=4)[1])
+    sums.vectorize(vector)
+    return outer
+
+
+def _tile_final(final: Stage, plan: TilePlan, at: dict[Var, Var], order: list[Var]) -> list[Var]:
+    """The epilogue on the tile, blocks of lanes outside those of rows so that the packed operand stays close."""
+    loop_of, lane, row = nest.loops_of(final), at[plan.lane], None if plan.row is None else at[plan.row]
+    rest = [loop_of[axis] for axis in order if axis is not lane and axis is not row]
+    block, lanes = final.split(loop_of[lane], factor=plan.width)
+    outer, tile = [*rest[:1], block, *rest[1:]], [lanes]
+    if row is not None:
+        down, rows = final.split(loop_of[row], factor=plan.rows)
+        outer.append(down)
+        tile = [rows, lanes] if order[-1] is lane else [lanes, rows]
+    final.reorder(*outer, *tile)
+    if tile[-1] is lanes:
+        nest.vectorize(final, lanes, plan.lanes)
+        for loop in tile[:-1]:
+            final.unroll(loop)
     else:
-        sums, final = s[name], s[taker.name]
-        order = [axis.var for axis in taker.axes]
-    loop_of = dict(zip([axis.var for axis in final.block.axes], final.axis))
-    outer, inner = _split_final(final, plan, to_taker, order, loop_of)
-    sums.compute_at(final, outer[-1])
-    if taker is not None:
-        sums.set_scope("local")
-    _lanes_last(s, sums, facts, plan)
-    _schedule_sums(sums, facts, plan)
-    _schedule_final(final, plan, inner)
+        final.vectorize(tile[-1])
     return outer
 
 
 def tile_in_place(s: Schedule, facts: Facts, plan: TilePlan) -> list[Var]:
     """The tile of a product that must stay where it is, a step of a recurrence; gives the loops around the tile."""
     name = facts.block.name
-    if plan.packed is not None:
-        _pack(s, name, plan, facts)
+    _pack(s, facts, plan)
     stage = s[name]
     loops = axis_loops(stage)
     lane, row = loops[plan.lane], None if plan.row is None else loops[plan.row]
     reduce = [loop for axis in facts.reduce if (loop := loops[axis.var]) is not None]
-    rest = [x for axis in facts.spatial if (x := loops[axis.var]) is not None and x is not lane and x is not row]
+    outer = [x for axis in facts.spatial if (x := loops[axis.var]) is not None and x is not lane and x is not row]
     if lane is None or len(reduce) != len(facts.reduce) or (plan.row is not None and row is None):
         raise ScheduleError("tile", name, "an axis has no loop of its own")
-    block, inner = stage.split(lane, factor=plan.width)
-    vectors, lanes = stage.split(inner, factor=plan.lanes)
-    outer = [*rest, block]
-    tile = [vectors, lanes]
+    block, lane = stage.split(lane, factor=plan.width)
+    outer, rows = [*outer, block], []
     if row is not None:
-        rows, row_inner = stage.split(row, factor=plan.rows)
-        outer.append(rows)
-        tile = [row_inner, *tile]
-    stage.reorder(*outer, *reduce, *tile)
-    for loop in tile[:-1]:
-        stage.unroll(loop)
-    stage.vectorize(lanes)
+        down, row = stage.split(row, factor=plan.rows)
+        outer, rows = [*outer, down], [row]
+    _, vector = nest.multiply(stage, plan.kernel, outer, reduce, rows, lane)
+    stage.vectorize(vector)
     return outer
 
 
@@ -305,83 +358,6 @@ def axis_loops(stage: Stage) -> dict[Var, Var | None]:
     for axis, binding in zip(block.axes, block.bindings):
         found[axis.var] = around.get(binding.name) if isinstance(binding, Var) else None
     return found
-
-
-def _split_final(
-    final: Stage, plan: TilePlan, to_taker: dict[Var, Var], order: list[Var], loop_of: dict[Var, Var]
-) -> tuple[list[Var], dict[str, Var]]:
-    """Splits the taker's loops: the tile inside, lanes' blocks outside rows' so that the packed operand stays close."""
-    lane_axis = to_taker[plan.lane]
-    row_axis = None if plan.row is None else to_taker[plan.row]
-    lane_outer, lane_inner = final.split(loop_of[lane_axis], factor=plan.width)
-    inner = {"lane": lane_inner}
-    rest = [loop_of[v] for v in order if v is not lane_axis and v is not row_axis]
-    outer = [*rest[:1], lane_outer, *rest[1:]] if len(rest) > 1 else [*rest, lane_outer]
-    if row_axis is not None:
-        row_outer, row_inner = final.split(loop_of[row_axis], factor=plan.rows)
-        outer.append(row_outer)
-        inner["row"] = row_inner
-    last_is_lane = order[-1] is lane_axis or row_axis is None
-    tail = [inner[key] for key in (("row", "lane") if last_is_lane else ("lane", "row")) if key in inner]
-    inner["last"] = tail[-1]
-    final.reorder(*outer, *tail)
-    return outer, inner
-
-
-def _schedule_final(final: Stage, plan: TilePlan, inner: dict[str, Var]) -> None:
-    last = inner["last"]
-    if last is inner["lane"] and plan.vectors > 1:
-        vectors, lanes = final.split(last, factor=plan.lanes)
-        final.unroll(vectors)
-        final.vectorize(lanes)
-    else:
-        final.vectorize(last)
-    if "row" in inner and last is inner["lane"]:
-        final.unroll(inner["row"])
-
-
-def _lanes_last(s: Schedule, sums: Stage, facts: Facts, plan: TilePlan) -> None:
-    """Stores the accumulators with the lanes' axis innermost."""
-    buffer = sums.block.writes[0].buffer
-    at = [i for i, axis in enumerate(facts.spatial) if axis.var is plan.lane][0]
-    if at == len(buffer.shape) - 1:
-        return
-    names = [f"d{i}" for i in range(len(buffer.shape))]
-    s.apply(
-        "transform_layout",
-        buffer=buffer.name,
-        inputs=names,
-        outputs=[n for i, n in enumerate(names) if i != at] + [names[at]],
-    )
-
-
-def _schedule_sums(sums: Stage, facts: Facts, plan: TilePlan) -> None:
-    position = {axis.var: i for i, axis in enumerate(facts.spatial)}
-    axes = list(sums.axis)
-    lane = axes[position[plan.lane]]
-    row = None if plan.row is None else axes[position[plan.row]]
-    others = [loop for loop in axes if loop is not lane and loop is not row]
-    tile = [] if row is None else [row]
-    if plan.vectors > 1:
-        vectors, lanes = sums.split(lane, factor=plan.lanes)
-        tile += [vectors, lanes]
-    else:
-        vectors, lanes = None, lane
-        tile.append(lane)
-    reduce = list(sums.reduce_axis)
-    sums.reorder(*others, *reduce, *tile)
-    size = plan.vectors * plan.rows
-    deepest = 1 if _overlaps(facts, plan) else extent(facts.reduce[-1])
-    if 1 < deepest <= 8 and size * deepest <= MOST_UNROLLED:
-        sums.unroll(reduce[-1])
-    elif deepest > 8 and size * 4 <= MOST_UNROLLED and deepest % 4 == 0:
-        _, four = sums.split(reduce[-1], factor=4)
-        sums.unroll(four)
-    if row is not None:
-        sums.unroll(row)
-    if vectors is not None:
-        sums.unroll(vectors)
-    sums.vectorize(lanes)
 
 
 def _overlaps(facts: Facts, plan: TilePlan) -> bool:
@@ -396,25 +372,20 @@ def _overlaps(facts: Facts, plan: TilePlan) -> bool:
     return False
 
 
-def _pack(s: Schedule, name: str, plan: TilePlan, facts: Facts) -> None:
+def _pack(s: Schedule, facts: Facts, plan: TilePlan) -> None:
     """A copy of the lanes' operand in which a tile's lanes lie side by side for each step of the reduction."""
-    load = plan.packed
-    assert load is not None
-    copy = s.cache_read(load.buffer.name, "global", [name])
-    copy.pad(copy.axis[plan.packed_dim], plan.width)  # whole tiles: a copy without a test is made at compile time
-    names = [f"d{i}" for i in range(len(load.indices))]
+    load, across, name = plan.packed, plan.packed_dim, facts.block.name
+    if load is None:
+        return
     reducing = {axis.var for axis in facts.reduce}
-    lane = names[plan.packed_dim]
-    others = [(n, i) for d, (n, i) in enumerate(zip(names, load.indices)) if d != plan.packed_dim]
-    front = [n for n, i in others if not uses_any(i, reducing)]
-    back = [n for n, i in others if uses_any(i, reducing)]
-    outputs = [*front, f"{lane} // {plan.width}", *back, f"{lane} % {plan.width}"]
-    buffer = copy.block.writes[0].buffer.name
-    s.apply("transform_layout", buffer=buffer, inputs=names, outputs=outputs)
-    if len(copy.axis) != len(names):
+    down = [d for d, index in enumerate(load.indices) if d != across and uses_any(index, reducing)]
+    # Whole tiles: a copy without a test is made when the model is compiled.
+    copy = nest.padded_copy(s, load, name, {across: plan.width})
+    nest.store_panels(copy, plan.kernel, across, down, plan.width)
+    axes = list(copy.axis)
+    if len(axes) != len(load.indices):
         raise ScheduleError("pack", name, "a dimension of the operand has no loop of its own")
-    loops = dict(zip(names, copy.axis))
     with s.attempt("lanes of the packed operand"):
-        block, inner = copy.split(loops[lane], factor=plan.width)
-        copy.reorder(*[loops[n] for n in front], block, *[loops[n] for n in back], inner)
+        block, inner = copy.split(axes[across], factor=plan.width)
+        copy.reorder(*nest.without(axes, across, *down), block, *(axes[d] for d in down), inner)
         copy.vectorize(inner)

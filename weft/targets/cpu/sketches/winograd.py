@@ -29,20 +29,11 @@ from weft.plan.sketch import Point, Sketch, ceildiv
 from weft.schedule.facts import block_named, extent, facts_of, names_of, sole_reader
 from weft.schedule.schedule import Schedule, Stage
 from weft.targets.base import Target
-from weft.targets.cpu.default_loops import LEAST_PARALLEL_WORK, extent_of
-from weft.targets.cpu.model import ruled
+from weft.targets.cpu.default_loops import extent_of
+from weft.targets.cpu.model import LEAST_PARALLEL_WORK, WINOGRAD_FETCH, WINOGRAD_ROWS, WINOGRAD_UNROLL, ruled
 
 CHANNEL = 1
 """The place of the channels among the axes of the input and the output."""
-
-DEPTH = 4
-"""Steps of the reduction that are written out."""
-
-FETCH = 16
-"""So many steps of the reduction ahead weights that come from behind the second-level cache are fetched."""
-
-ENOUGH_ROWS = 12
-"""Tiles of a block from which on the panels of weights are used often enough."""
 
 
 @dataclass(frozen=True)
@@ -142,7 +133,7 @@ def default_point(sizes: Sizes, target: Target, lanes: int) -> dict[str, int]:
     by_channels = sizes.weight_bytes + sizes.batch * whole * (panels if 2 * whole > cache else 1)
     cores = max(target.cores, 1)
     busy = blocks / (ceildiv(blocks, cores) * cores)
-    fetch = FETCH if 2 * sizes.weight_bytes > cache else 0
+    fetch = WINOGRAD_FETCH if 2 * sizes.weight_bytes > cache else 0
     by = 0
     if by_tiles > 1.2 * by_channels or busy <= 0.8:
         by, (tile_rows, rows, vectors, panels) = 1, _by_channels(sizes, target, lanes, cache)
@@ -172,7 +163,7 @@ def _by_channels(sizes: Sizes, target: Target, lanes: int, cache: int) -> tuple[
 def _tile_rows(sizes: Sizes, cache: int) -> int:
     """Rows of tiles in a block: few where the weights stay in the cache, else as many as fit beside a panel."""
     fits = max(1, cache // 2 // sizes.block_bytes(1, sizes.inputs + sizes.outputs))
-    wanted = fits if 2 * sizes.weight_bytes > cache else min(fits, ceildiv(ENOUGH_ROWS, sizes.wide))
+    wanted = fits if 2 * sizes.weight_bytes > cache else min(fits, ceildiv(WINOGRAD_ROWS, sizes.wide))
     return ceildiv(sizes.tall, ceildiv(sizes.tall, min(wanted, sizes.tall)))
 
 
@@ -208,7 +199,7 @@ def _knobs(sizes: Sizes, point: Point, lanes: int, target: Target) -> dict[str, 
         "panels": tuple(n for n in range(1, vectors + 1) if vectors % n == 0),
         "rows": tuple(range(1, min(most, sizes.tall * sizes.wide) + 1)),
         "vectors": tuple(n for n in (1, 2, 3, 4) if vectors % n == 0),
-        "fetch": (0, 4, FETCH),
+        "fetch": (0, 4, WINOGRAD_FETCH),
     }
     return {knob: tuple(sorted({*values, point[knob]})) for knob, values in choices.items()}
 
@@ -364,7 +355,7 @@ class _Sketch:
         group, lane = self.split_lanes(accumulate, 4, 5)
         row = accumulate.axis[3]
         reduce = list(accumulate.reduce_axis)
-        step, unrolled = accumulate.split(reduce[-1], factor=DEPTH)
+        step, unrolled = accumulate.split(reduce[-1], factor=WINOGRAD_UNROLL)
         accumulate.reorder(*reduce[:-1], step, unrolled, row, group, lane)
         _write_out(accumulate, unrolled, row, group, lane)
         self.pack(accumulate, step)

@@ -1,0 +1,168 @@
+"""How a model is called: arguments and results of any structure, as the flat tensors of its graph.
+
+    calls.flatten((x,), {"mask": m})      the arrays for the graph's inputs
+    calls.unflatten(arrays)               what the module would have returned
+
+Inputs that the module writes to, and buffers that it changes, are written to as the module would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils import _pytree as pytree
+
+from weft.core.errors import ArgumentError
+from weft.frontends.torch.importer import array_of
+
+ANY = object()
+"""A leaf that the graph does not read."""
+
+
+@dataclass
+class Calls:
+    """The form of a call. `leaves` are the inputs of the graph in order: a name, or the constant it must be."""
+
+    arguments: Any
+    """The structure of (args, kwargs)."""
+    results: Any
+    """The structure of what is returned."""
+    leaves: list[tuple[str, Any]]
+    """For each leaf of the arguments: its name in the graph ("" for a constant), and the constant."""
+    outputs: list[tuple[str, Any]]
+    """For each leaf of the results: "tensor", "number" or "constant", and the constant."""
+    states: dict[str, Any] = field(default_factory=dict)
+    """Buffers that change, by the names of their inputs, which come after the others."""
+    written: list[Any] = field(default_factory=list)
+    """For each of the first outputs, what it is written to: the name of an input, or a buffer."""
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether tensors go in by place and one tensor comes out: the form that arrays have anyway."""
+        return (
+            not self.states
+            and not self.written
+            and self.arguments == pytree.tree_flatten(((0,) * len(self.leaves), {}))[1]
+            and all(name for name, _ in self.leaves)
+            and self.results == pytree.tree_flatten(0)[1]
+            and self.outputs[0][0] == "tensor"
+        )
+
+    def flatten(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any] | None:
+        """The inputs of the graph, for a call with these arguments; None where they have another structure."""
+        leaves, structure = pytree.tree_flatten((args, self._in_order(kwargs)))
+        if structure != self.arguments:
+            return None
+        for given, (name, constant) in zip(leaves, self.leaves):
+            if not name and constant is not ANY and given is not constant and given != constant:
+                raise ArgumentError(
+                    f"the model was compiled for {constant!r} where {given!r} is given: compile it again"
+                )
+        return [one for one, (name, _) in zip(leaves, self.leaves) if name] + list(self.states.values())
+
+    def with_inputs(self, names: Collection[str]) -> Calls:
+        """The same for a graph that has only these inputs: a size that a tensor tells is none."""
+        return replace(self, leaves=[(n, one) if n in names or not n else ("", ANY) for n, one in self.leaves])
+
+    @property
+    def names(self) -> list[str]:
+        """The inputs of the graph in the order of `flatten`."""
+        return [name for name, _ in self.leaves if name] + list(self.states)
+
+    def _in_order(self, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Keywords in the order of the example's, which the structure heeds."""
+        known = self.arguments.children()[1].context
+        return {key: kwargs[key] for key in known if key in kwargs} | dict(kwargs)
+
+    def unflatten(self, made: Sequence[Any]) -> Any:
+        """What the module returns, for the outputs of the graph."""
+        left = iter(made[len(self.written) :])
+        found = []
+        for kind, constant in self.outputs:
+            one = constant if kind == "constant" else next(left)
+            found.append(one.item() if kind == "number" else one)
+        return pytree.tree_unflatten(found, self.results)
+
+    def write(self, made: Sequence[Any], given: Sequence[Any]) -> None:
+        """Writes the first outputs to the inputs and buffers that the module changes."""
+        names = self.names
+        for place, one in zip(self.written, made):
+            target = given[names.index(place)] if isinstance(place, str) else place
+            if isinstance(target, torch.Tensor):
+                target.detach().copy_(one if isinstance(one, torch.Tensor) else as_tensor(one))
+            else:
+                np.copyto(target, np.asarray(one))
+
+    def describe(self) -> str:
+        """The structure of the arguments, for an error."""
+        names = iter([name or repr(constant) for name, constant in self.leaves])
+        args, kwargs = pytree.tree_unflatten(list(names), self.arguments)
+        return ", ".join([*map(_text, args), *(f"{key}={_text(one)}" for key, one in kwargs.items())])
+
+
+def _text(one: Any) -> str:
+    return one if isinstance(one, str) else repr(one).replace("'", "")
+
+
+def as_array(tensor: Any) -> Any:
+    """An input as an array: a view of a tensor's memory where that is possible."""
+    return array_of(tensor) if isinstance(tensor, torch.Tensor) and tensor.device.type == "cpu" else tensor
+
+
+def is_tensor(given: Any) -> bool:
+    """Whether this is a tensor of torch's."""
+    return isinstance(given, torch.Tensor)
+
+
+_BITS = {1: np.uint8, 2: np.int16}
+
+
+def as_tensor(array: Any) -> Any:
+    """A result as a tensor, over the same memory."""
+    if not isinstance(array, np.ndarray):
+        return array
+    if array.dtype.isbuiltin == 1:
+        return torch.from_numpy(array)
+    return torch.from_numpy(array.view(_BITS[array.dtype.itemsize])).view(getattr(torch, array.dtype.name))
+
+
+def calls_of(program: Any) -> tuple[Calls, dict[str, Any]]:
+    """The form of an exported program's calls, and the tensors of the placeholders that are no inputs."""
+    from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, TensorArgument
+
+    signature, state = program.graph_signature, program.state_dict
+    changed = {one.target for one in signature.output_specs if one.kind == OutputKind.BUFFER_MUTATION}
+    tensors: dict[str, Any] = {}
+    leaves: list[tuple[str, Any]] = []
+    states: dict[str, Any] = {}
+    for one in signature.input_specs:
+        if one.kind == InputKind.USER_INPUT:
+            constant = isinstance(one.arg, ConstantArgument)
+            leaves.append(("", one.arg.value) if constant else (one.arg.name, None))
+        elif one.target in changed:
+            states[one.arg.name] = _state(program, one.target)
+        else:
+            found = state.get(one.target)
+            tensors[one.arg.name] = program.constants[one.target] if found is None else found
+    written: list[Any] = []
+    outputs: list[tuple[str, Any]] = []
+    for one in signature.output_specs:
+        if one.kind == OutputKind.BUFFER_MUTATION:
+            written.append(_state(program, one.target))
+        elif one.kind == OutputKind.USER_INPUT_MUTATION:
+            written.append(one.target)
+        elif isinstance(one.arg, ConstantArgument):
+            outputs.append(("constant", one.arg.value))
+        else:
+            outputs.append(("tensor" if isinstance(one.arg, TensorArgument) else "number", None))
+    spec = program.call_spec
+    return Calls(spec.in_spec, spec.out_spec, leaves, outputs, states, written), tensors
+
+
+def _state(program: Any, name: str) -> Any:
+    found = program.state_dict.get(name)
+    return program.constants[name] if found is None else found

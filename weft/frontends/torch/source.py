@@ -1,0 +1,139 @@
+"""What a user calls a PyTorch model, as a Graph and the form of its calls.
+
+    a module and example inputs      exported here (torch.export)
+    an ExportedProgram               as it is
+    model.pt2                        what torch.export.save wrote
+
+What has a converter stays whole, so that the passes see convolutions, attention and recurrent layers; all else is
+decomposed into core ATen. An operator whose converter refuses a use is decomposed, too, where torch knows how.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import traceback
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from weft.core.errors import ArgumentError, FrontendError
+from weft.frontends.torch.calls import Calls, calls_of
+from weft.frontends.torch.importer import Refused, import_graph, user_line
+from weft.frontends.torch.table import CONVERTERS, name_of
+from weft.graph.ir import Graph
+
+
+@dataclass(frozen=True)
+class Imported:
+    """A graph, how the model is called, and the kind of device that its tensors lie on."""
+
+    graph: Graph
+    calls: Calls
+    device: str
+
+
+def load(model: Any, inputs: Any = None, dynamic_shapes: Any = None) -> Imported:
+    """Imports a module (with example inputs), an ExportedProgram, or the path of a .pt2 file."""
+    program = exported(model, inputs, dynamic_shapes)
+    try:
+        return _imported(program, frozenset())
+    except Refused as refused:
+        again = refused.operators & _decomposed_names()
+        if not again:
+            raise
+        return _imported(program, frozenset(again))
+
+
+def exported(model: Any, inputs: Any = None, dynamic_shapes: Any = None) -> Any:
+    """An ExportedProgram of a model."""
+    if isinstance(model, torch.export.ExportedProgram):
+        return model
+    if isinstance(model, (str, os.PathLike)):
+        if not os.path.isfile(model):
+            raise FrontendError(f"there is no file {os.fspath(model)}")
+        try:
+            return torch.export.load(os.fspath(model))
+        except Exception as error:
+            raise FrontendError(f"{os.fspath(model)} is no file of torch.export.save: {error}") from error
+    if inputs is None:
+        raise ArgumentError(_missing_inputs(model))
+    args, kwargs = example_arguments(inputs)
+    try:
+        return torch.export.export(model, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False)
+    except Exception as error:
+        where = user_line("".join(traceback.format_tb(error.__traceback__)))
+        raise FrontendError(
+            f"torch.export cannot export the {type(model).__name__}: {_said(error)}"
+            f"{f' (at {where})' if where else ''}. "
+            'torch.compile(model, backend="weft") takes models that it cannot, and leaves the rest to PyTorch'
+        ) from error
+
+
+def _said(error: Exception) -> str:
+    """The first line of an error of torch's, and the reasons that it lists."""
+    first, *more = (str(error).strip() or type(error).__name__).splitlines()
+    return " ".join([first, *(line.strip() for line in more if line.lstrip().startswith("- "))])
+
+
+def example_arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Example inputs as a call's arguments: a tuple in order, a dict by name, or the only one."""
+    if isinstance(inputs, Mapping):
+        return (), dict(inputs)
+    return (tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)), {}
+
+
+def _missing_inputs(model: Any) -> str:
+    import inspect
+
+    names = [one.name for one in inspect.signature(model.forward).parameters.values() if one.default is one.empty]
+    shown = ", ".join(name for name in names if name not in ("args", "kwargs")) or "x"
+    return (
+        f"weft.compile takes a PyTorch module with example inputs, and none were given for the {type(model).__name__}: "
+        f"weft.compile(model, ({shown}{',' if ',' not in shown else ''}))"
+    )
+
+
+def _imported(program: Any, refused: Collection[str]) -> Imported:
+    try:
+        with torch.no_grad():
+            program = program.run_decompositions(decompositions(refused))
+    except Exception as error:
+        raise FrontendError(f"torch cannot decompose the model: {_said(error)}") from error
+    calls, tensors = calls_of(program)
+    converters = {name: one for name, one in CONVERTERS.items() if name not in refused}
+    graph = import_graph(program.graph, tensors, program.graph_module, "model", converters)
+    inputs = {value.name: value for value in graph.inputs}
+    calls = calls.with_inputs(inputs)
+    graph = graph.replace(inputs=[inputs[name] for name in calls.names])
+    devices = {one.device.type for one in tensors.values() if isinstance(one, torch.Tensor)}
+    return Imported(graph, calls, "cuda" if "cuda" in devices else "cpu")
+
+
+def decompositions(refused: Collection[str] = ()) -> dict[Any, Any]:
+    """How operators without a converter are made of others."""
+    return {
+        op: made
+        for op, made in _known_decompositions().items()
+        if name_of(op) in refused or name_of(op) not in CONVERTERS
+    }
+
+
+@functools.lru_cache(maxsize=1)
+def _known_decompositions() -> dict[Any, Any]:
+    known = dict(torch.export.default_decompositions().items())
+    for op, made in torch._decomp.decomposition_table.items():
+        if isinstance(op, torch._ops.OpOverload) and not _is_random(op):
+            known.setdefault(op, made)
+    return known
+
+
+def _is_random(op: Any) -> bool:
+    return torch.Tag.nondeterministic_seeded in op.tags
+
+
+@functools.lru_cache(maxsize=1)
+def _decomposed_names() -> frozenset[str]:
+    return frozenset(name_of(op) for op in _known_decompositions())

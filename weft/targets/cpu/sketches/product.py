@@ -1,0 +1,167 @@
+"""Which axis plays which part in a matrix product: C[.., row, lane] += left[.., row, k] * right[.., k, lane].
+
+In: a product as the planner found it (`Unit`), or a step of a recurrence. Out: a `Product`, for operands in any
+transposition, with any axes in front; None for what is no matrix product (a convolution's window, a product without
+columns).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from weft.expr.nodes import Buffer, Load, Var, int_value
+from weft.expr.simplify import simplify
+from weft.expr.visit import uses_any
+from weft.loop.ir import Axis
+from weft.plan.contraction import Contraction, contraction_of, uses
+from weft.plan.planner import Unit
+from weft.schedule.facts import Facts, extent, facts_of
+from weft.targets.cpu.microkernels import MicroKernel
+
+
+@dataclass(frozen=True)
+class Product:
+    """A matrix product: its operands, the axes by their part, and the dimension of `right` that the columns index."""
+
+    left: Load
+    right: Load
+    lane: Axis
+    row: Axis | None
+    depth: Axis
+    outer: tuple[Axis, ...]
+    lane_dim: int
+    facts: Facts
+    low: Load | None = None
+    """Where `right` holds the upper part of whole numbers: the lower part, at the same place."""
+
+    @property
+    def m(self) -> int:
+        """Rows of one product."""
+        return 1 if self.row is None else extent(self.row)
+
+    @property
+    def n(self) -> int:
+        """Columns."""
+        return extent(self.lane)
+
+    @property
+    def k(self) -> int:
+        """Length of the sums."""
+        return extent(self.depth)
+
+    @property
+    def count(self) -> int:
+        """How many products there are."""
+        return math.prod(extent(axis) for axis in self.outer)
+
+    @property
+    def kinds(self) -> tuple[str, str, str]:
+        """The element types of the operands, and of the sums."""
+        return self.left.buffer.dtype.name, self.right.buffer.dtype.name, self.facts.target.dtype.name
+
+    @property
+    def batch(self) -> tuple[Axis, ...]:
+        """The outer axes with a right operand of their own."""
+        return tuple(axis for axis in self.outer if uses(self.right, axis))
+
+    @property
+    def right_steps(self) -> tuple[int | None, int | None]:
+        """How far apart the right operand's neighbours lie along the columns, and along the reduction."""
+        return self.facts.step(self.right, self.lane.var), self.facts.step(self.right, self.depth.var)
+
+    @property
+    def left_dims(self) -> tuple[int, int]:
+        """The dimensions of the left operand that the reduction and the rows index (the first, for a single row)."""
+        down = dimension(self.left, self.depth.var)
+        across = 0 if self.row is None else dimension(self.left, self.row.var)
+        assert down is not None and across is not None
+        return down, across
+
+    @property
+    def right_depth(self) -> list[int]:
+        """The dimensions of the right operand that the reduction indexes."""
+        return [d for d, index in enumerate(self.right.indices) if uses_any(index, {self.depth.var})]
+
+    def has_rows_of_groups(self, group: int) -> bool:
+        """Whether the left operand can be read where it lies, so many steps of the reduction at a time."""
+        return group == 1 or (self.k % group == 0 and self.facts.step(self.left, self.depth.var) == 1)
+
+    @property
+    def has_all_columns(self) -> bool:
+        """Whether the columns are a whole dimension of the right operand, so that a copy of it can be padded."""
+        return self.has_whole(self.right, self.lane)
+
+    def has_whole(self, load: Load, axis: Axis) -> bool:
+        """Whether an axis is a whole dimension of an operand, so that a copy of it can be padded."""
+        dim = dimension(load, axis.var)
+        return dim is not None and load.indices[dim] is axis.var and int_value(load.buffer.shape[dim]) == extent(axis)
+
+    def can_cut(self, load: Load, axis: Axis, size: int) -> bool:
+        """Whether an axis is a whole dimension of an operand, or whole tiles of one."""
+        dim = dimension(load, axis.var)
+        if dim is None or self.has_whole(load, axis):
+            return dim is not None
+        start = simplify(load.indices[dim] - axis.var, self.facts.ranges)
+        if uses_any(start, {axis.var}) or extent(axis) % size:
+            return False
+        return int_value(simplify(start % size, self.facts.ranges)) == 0
+
+    def is_transposed(self, kernel: MicroKernel) -> bool:
+        """Whether columns of the right operand lie as rows in memory, in whole squares or tiles."""
+        if kernel.depth == 1:
+            return self.right_steps[1] == 1 and self.k % kernel.lanes == 0 and kernel.lanes in (4, 8, 16)
+        rank = len(self.right.indices)
+        lies = self.lane_dim == rank - 2 and self.right_depth == [rank - 1]
+        return lies and self.n % (2 * kernel.lanes) == 0 and self.k % kernel.depth == 0
+
+
+def dimension(load: Load, variable: Var) -> int | None:
+    """The one dimension of a load that a variable indexes."""
+    using = [d for d, index in enumerate(load.indices) if uses_any(index, {variable})]
+    return using[0] if len(using) == 1 else None
+
+
+def product_of(unit: Unit) -> Product | None:
+    """The parts that the axes of a product play."""
+    lane, found = _lane_axis(unit), unit.contraction
+    return None if lane is None or found is None or not found.is_plain else _product(found, lane)
+
+
+def step_product(facts: Facts, constants: Collection[Buffer]) -> Product | None:
+    """The product of a state with constant weights in each step of a recurrence; None for another block."""
+    lane, found = facts.spatial[-1], contraction_of(facts)
+    if found is None or facts.spatial[0].kind != "ordered" or lane.kind != "spatial" or extent(lane) < 2:
+        return None
+    product = _product(found, lane) if facts.store_step(lane.var) == 1 else None
+    if product is None or product.right.buffer not in constants or not product.has_all_columns:
+        return None
+    return None if any(uses(product.right, axis) for axis in facts.spatial if axis is not lane) else product
+
+
+def _product(found: Contraction, lane: Axis) -> Product | None:
+    """The parts of the axes beside that of the columns."""
+    facts, (first, second) = found.facts, found.operands
+    right, left = (first, second) if uses(first, lane) else (second, first)
+    dim = found.dimension(right, lane)
+    if dim is None or uses(left, lane) or len(facts.reduce) != 1:
+        return None
+    depth = facts.reduce[0]
+    row = max((a for a in found.only(left) if a.kind == "spatial" and extent(a) > 1), key=extent, default=None)
+    steps = [facts.step(right, depth.var), *(facts.step(left, axis.var) for axis in (depth, row) if axis is not None)]
+    if None in steps or not (uses(left, depth) and uses(right, depth)):
+        return None
+    outer = tuple(axis for axis in facts.spatial if axis is not lane and axis is not row)
+    return Product(left, right, lane, row, depth, outer, dim, facts, found.low_part(right))
+
+
+def _lane_axis(unit: Unit) -> Axis | None:
+    """The axis along which neighbours are stored side by side: by the epilogue, if there is one."""
+    facts = unit.facts
+    final = facts if unit.epilogue is None else facts_of(unit.epilogue)
+    for axis in facts.spatial:
+        at = axis.var if unit.epilogue is None else unit.to_epilogue[axis.var]
+        if extent(axis) > 1 and final.store_step(at) == 1:
+            return axis
+    return None

@@ -1,0 +1,178 @@
+"""What schedules for threads are made of: the loops of a stage, dividing them among threads, whole vectors of elements.
+
+Every schedule of this folder is written with these; they choose nothing but how many threads a plain block has.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+from weft.expr.nodes import Expr, Load, Select, Var, add, floormod, index_expr, int_value, mul
+from weft.expr.simplify import simplify
+from weft.expr.visit import substitute, uses_any
+from weft.loop.ir import Axis, For
+from weft.loop.tree import axes_using, block_path, loops_on
+from weft.schedule.facts import Facts, extent
+from weft.schedule.schedule import Stage
+from weft.targets.base import Target, ThreadFacts
+from weft.targets.gpu.model import BLOCK, LEAST_BLOCK
+
+
+def threads_of(target: Target) -> ThreadFacts:
+    """The facts about the target's threads."""
+    assert target.threads is not None
+    return target.threads
+
+
+def power_of_two(number: int) -> int:
+    """The greatest power of two that is not above a number."""
+    return 1 << max(number, 1).bit_length() - 1
+
+
+# ----------------------------------------------------------------------------------------------------------- finding
+
+
+def loop_extents(stage: Stage) -> dict[str, int]:
+    """The constant extents of the loops around a stage, outermost first."""
+    loops = loops_on(block_path(stage.schedule.func, stage.name, "schedule"))
+    return {loop.var.name: int_value(loop.extent) or 1 for loop in loops}
+
+
+def free_loops(stage: Stage) -> list[For]:
+    """The loops directly around a stage that hold nothing else and are not bound, outermost first."""
+    found: list[For] = []
+    path = block_path(stage.schedule.func, stage.name, "schedule")
+    for parent, child in zip(reversed(path[:-1]), reversed(path[1:])):
+        if not isinstance(parent, For) or parent.body is not child or parent.kind != "serial":
+            break
+        found.insert(0, parent)
+    return found
+
+
+def long_loops(stage: Stage) -> list[Var]:
+    """Its free loops that run more than once."""
+    return [loop.var for loop in free_loops(stage) if (int_value(loop.extent) or 1) > 1]
+
+
+def spatial_loops(stage: Stage) -> list[Var]:
+    """The free loops of a stage that only its spatial axes use, outermost first; those inside its steps in time."""
+    return [loop.var for loop in loops_of_step(stage) if kinds_of(stage, loop) == {"spatial"}]
+
+
+def reduce_loops(stage: Stage) -> list[Var]:
+    """The free loops of a stage that its reduction axes use, outermost first."""
+    return [loop.var for loop in free_loops(stage) if "reduce" in kinds_of(stage, loop)]
+
+
+def kinds_of(stage: Stage, loop: For) -> set[str]:
+    """The kinds of the axes that a loop walks over."""
+    return {kind for kind, axes in axes_using(stage.block, {loop.var}).items() if axes}
+
+
+def loops_of_step(stage: Stage) -> list[For]:
+    """The free loops inside the innermost one that has to keep its order."""
+    loops = free_loops(stage)
+    ordered = [place for place, loop in enumerate(loops) if "ordered" in kinds_of(stage, loop)]
+    return loops[ordered[-1] + 1 :] if ordered else loops
+
+
+# ---------------------------------------------------------------------------------------------------------- dividing
+
+
+def fuse_all(stage: Stage, loops: Sequence[Var]) -> Var:
+    """Several loops as one (one loop as itself)."""
+    return stage.fuse(*loops) if len(loops) > 1 else loops[0]
+
+
+def bind_all(stage: Stage, tags: Mapping[str, Var]) -> None:
+    """Loops as blocks or threads, by the tags of these."""
+    for tag, loop in tags.items():
+        stage.bind(loop, tag)
+
+
+def bind_loop(stage: Stage, loop: Var, target: Target, threads: int | None = None) -> Var:
+    """A loop as blocks of threads, of a number that fills the machine where none is given; gives that of a thread."""
+    threads = threads or block_size(loop_extents(stage)[loop.name], threads_of(target))
+    block, thread = stage.split(loop, factor=threads)
+    bind_all(stage, {"blockIdx.x": block, "threadIdx.x": thread})
+    return thread
+
+
+def threads_for(axes: Sequence[Axis], machine: ThreadFacts, lanes: int = 1) -> int:
+    """Threads of a block for vectors along axes; one where an extent is known only when it runs: no test at the end."""
+    known = all(int_value(axis.extent) is not None for axis in axes)
+    return block_size(math.prod(extent(axis) for axis in axes) // lanes if known else 1, machine)
+
+
+def block_size(count: int, machine: ThreadFacts) -> int:
+    """Threads of a block when there is work for so many: fewer where the machine would not be filled otherwise."""
+    threads = min(BLOCK, machine.block_threads)
+    while threads > min(machine.warp, LEAST_BLOCK) and count < threads * machine.multiprocessors:
+        threads //= 2
+    return max(1, min(threads, count))
+
+
+def fetch_together(stage: Stage, loops: Sequence[Var], rows: int, columns: int, lanes: int) -> None:
+    """Loops over a tile divided among rows and columns of threads, each of which takes vectors, one after another."""
+    flat = fuse_all(stage, loops)
+    outer, thread_y, thread_x, vector = stage.split(flat, factors=[None, rows, columns, lanes])
+    stage.reorder(thread_y, thread_x, outer, vector)
+    bind_all(stage, {"threadIdx.y": thread_y, "threadIdx.x": thread_x})
+    stage.unroll(outer)
+    if lanes > 1:
+        stage.vectorize(vector)
+
+
+# ----------------------------------------------------------------------------------------------------------- vectors
+
+
+def whole_vectors(facts: Facts, axis: Axis, loads: Iterable[Load], lanes: int) -> int:
+    """How many of `lanes` neighbours along an axis a thread can load at a time: whole vectors, from a multiple on."""
+    found = list(loads)
+    while lanes > 1 and (extent(axis) % lanes or not all(_is_aligned(facts, load, axis, lanes) for load in found)):
+        lanes //= 2
+    return max(lanes, 1)
+
+
+def _is_aligned(facts: Facts, load: Load, axis: Axis, lanes: int) -> bool:
+    """Whether a load starts at a multiple of `lanes` elements wherever the axis does."""
+    flat: Expr = index_expr(0)
+    stride: Expr = index_expr(1)
+    for size, index in zip(reversed(load.buffer.shape), reversed(load.indices)):
+        flat = add(flat, mul(index, stride))
+        stride = mul(stride, size)
+    return int_value(_in_vectors(facts, floormod(flat, index_expr(lanes)), axis, lanes, index_expr(0))) == 0
+
+
+def _in_vectors(facts: Facts, e: Expr, axis: Axis, lanes: int, lane: Expr) -> Expr:
+    """An expression at one lane of some vector along an axis."""
+    group = Var("group")
+    ranges = facts.ranges.with_loop(group, index_expr(max(1, extent(axis) // lanes)))
+    if isinstance(lane, Var):
+        ranges = ranges.with_loop(lane, index_expr(lanes))
+    return simplify(substitute(e, {axis.var: add(mul(group, index_expr(lanes)), lane)}), ranges)
+
+
+def fetch_lanes(facts: Facts, length: int, target: Target) -> int:
+    """Elements that a thread copies at a time of rows of a length, where no edge test cuts a vector."""
+    store = facts.store
+    if store is None or not facts.spatial:
+        return 1
+    last = facts.spatial[-1]
+    value, tests = store.value, []
+    while isinstance(value, Select):
+        tests += [value.condition] if uses_any(value.condition, {last.var}) else []
+        value = value.then
+    if not isinstance(value, Load) or facts.step(value, last.var) != 1:
+        return 1
+    lanes = whole_vectors(facts, last, [value], threads_of(target).vector_bytes // value.buffer.dtype.bytes)
+    while lanes > 1 and (length % lanes or not all(_is_common(facts, test, last, lanes) for test in tests)):
+        lanes //= 2
+    return lanes
+
+
+def _is_common(facts: Facts, test: Expr, axis: Axis, lanes: int) -> bool:
+    """Whether a test has the same result for `lanes` neighbours along an axis, from a multiple on."""
+    lane = Var("lane")
+    return not uses_any(_in_vectors(facts, test, axis, lanes, lane), {lane})

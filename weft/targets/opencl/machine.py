@@ -1,0 +1,31 @@
+"""What is known about OpenCL's devices: what each tells, and what none does.
+
+OpenCL tells no registers, clocks or rates; a warp, and how many threads a multiprocessor holds, are judgements by the
+kind of device. Schedules are estimated with the neutral numbers of `weft/targets/gpu/model.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from weft.targets.base import ThreadFacts
+
+GENERIC = ThreadFacts(
+    multiprocessors=8, warp=32, block_threads=256, multiprocessor_threads=1024, shared_bytes=32 << 10,
+    multiprocessor_shared_bytes=64 << 10, registers=0, cache_bytes=1 << 20,
+)  # fmt: skip
+"""A device that nobody has named: what most have."""
+
+
+def device_facts(device: Any) -> ThreadFacts:
+    """The facts about a device of pyopencl's."""
+    import pyopencl
+
+    is_gpu = bool(device.type & pyopencl.device_type.GPU)
+    block_threads = int(min(device.max_work_group_size, device.max_work_item_sizes[0]))
+    local = int(device.local_mem_size)
+    return ThreadFacts(
+        multiprocessors=int(device.max_compute_units), warp=32 if is_gpu else 8, block_threads=block_threads,
+        multiprocessor_threads=block_threads * (2 if is_gpu else 1), shared_bytes=local,
+        multiprocessor_shared_bytes=local, registers=0, cache_bytes=int(device.global_mem_cache_size),
+    )  # fmt: skip
