@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from weft.targets.base import DeviceSpec, Scope, Target, TargetSpec, plain_scopes
+from weft.targets.base import DeviceSpec, Scope, Target, TargetSpec, later, plain_scopes
 
 if TYPE_CHECKING:
     from weft.loop.ir import Func
@@ -52,31 +52,6 @@ def lower(func: Func, target: Target) -> Func:
     return simplify_func(flatten(lower_blocks(check_regions(decompose_init(func)))))
 
 
-def _schedule(schedule: Any, target: Target, constants: Any) -> None:
-    from weft.targets.vdla.schedule import schedule as choose
-
-    choose(schedule, target, constants)
-
-
-def _generate(func: Func, target: Target) -> Any:
-    from weft.targets.vdla.program import generate
-
-    return generate(func, target)
-
-
-def _open(target: Target) -> Any:
-    from weft.targets.vdla.program import device
-
-    return device(config_of(target.name.partition(":")[2]))
-
-
-def _intrinsics(target: Target) -> Any:
-    from weft.targets.vdla.intrinsics import gemm
-
-    gemm()
-    return {"vdla_gemm": None, "vdla_zero": None}
-
-
 TARGET = TargetSpec(
     kind="vdla",
     forms=(
@@ -85,9 +60,11 @@ TARGET = TargetSpec(
     ),
     parse=parse,
     lower=lower,
-    schedule=_schedule,
-    intrinsics=_intrinsics,
+    schedule=later("weft.targets.vdla.schedule:schedule"),
+    intrinsics=later("weft.targets.vdla.intrinsics:calls"),
     device=DeviceSpec(
-        generate=_generate, open=_open, stages={"stream": (lambda program, target: program.source, "asm")}
+        generate=later("weft.targets.vdla.program:generate"),
+        open=later("weft.targets.vdla.program:open_device"),
+        stages={"stream": (lambda program, target: program.source, "asm")},
     ),
 )

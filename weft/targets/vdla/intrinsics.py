@@ -9,6 +9,7 @@ from weft import te
 from weft.core.dtypes import INT32
 from weft.expr.nodes import Call
 from weft.schedule.intrinsic import TensorIntrin
+from weft.targets.base import Target
 
 
 @lru_cache
@@ -26,3 +27,8 @@ def gemm(block: int = 16) -> TensorIntrin:
         return [reset, update], reset, update
 
     return te.decl_tensor_intrin(total.op, rule, f"vdla_gemm_{block}")
+
+
+def calls(target: Target) -> dict[str, None]:
+    """The calls that tensorized programs make; the writer knows what to do with them."""
+    return dict.fromkeys(("vdla_gemm", "vdla_zero"))

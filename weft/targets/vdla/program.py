@@ -201,3 +201,8 @@ class VdlaDevice(Device):
 def device(config: Config) -> VdlaDevice:
     """The one of these sizes in this process."""
     return VdlaDevice(config)
+
+
+def open_device(target: Target) -> VdlaDevice:
+    """The device of a target."""
+    return device(config_of(target.name.partition(":")[2]))
