@@ -14,9 +14,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from hardware.vdla.isa import FIFOS, RANGE, UNITS, Config, Instruction, is_legal
-from hardware.vdla.machine import Machine
-from hardware.vdla.tokens import History
+from weft.targets.vdla.isa import FIFOS, RANGE, UNITS, Config, Instruction, is_legal
+from weft.targets.vdla.machine import Machine
+from weft.targets.vdla.tokens import History
 
 
 class State(NamedTuple):

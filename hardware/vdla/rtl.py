@@ -18,9 +18,9 @@ from amaranth.lib.fifo import SyncFIFO
 from amaranth.lib.memory import Memory
 from amaranth.utils import ceil_log2
 
-from hardware.vdla import isa
-from hardware.vdla.isa import DEADLOCK, ILLEGAL, INSTRUCTION_BITS, RANGE, TIMEOUT, UNITS, Config
-from hardware.vdla.model import PRIORITY
+from weft.targets.vdla import isa
+from weft.targets.vdla.isa import DEADLOCK, ILLEGAL, INSTRUCTION_BITS, RANGE, TIMEOUT, UNITS, Config
+from weft.targets.vdla.model import PRIORITY
 
 WIDE = 34
 """Bits of an address before it is found to be in range: no instruction reaches further."""

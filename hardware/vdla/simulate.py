@@ -20,8 +20,9 @@ from typing import Any
 
 import numpy as np
 
-from hardware.vdla.isa import Config
-from hardware.vdla.model import Result
+from weft.targets.vdla import isa
+from weft.targets.vdla.isa import Config, document
+from weft.targets.vdla.model import Result
 
 HERE = Path(__file__).parent
 FLAGS = ["--cc", "--exe", "--build", "-O3", "--x-assign", "fast", "--noassert", "-Wno-fatal", "-Wno-lint", "-Wno-style"]
@@ -76,7 +77,7 @@ class Verilated:
 
     def __init__(self, config: Config, folder: Path) -> None:
         self.config = config
-        sources = [HERE / name for name in ("isa.py", "rtl.py", "simulate.py", "harness.cpp")]
+        sources = [Path(isa.__file__), *(HERE / name for name in ("rtl.py", "simulate.py", "harness.cpp"))]
         text = repr(config) + "".join(path.read_text(encoding="utf-8") for path in sources)
         made = folder / hashlib.sha256(text.encode()).hexdigest()[:16]
         if not (made / "vdla").exists():
@@ -133,7 +134,10 @@ if __name__ == "__main__":
     parser.add_argument("--block", type=int, default=16, help="side of the GEMM core: 8, 16 or 32")
     parser.add_argument("--verilog", type=Path, help="write the Verilog there")
     parser.add_argument("--resources", action="store_true", help="tell what an FPGA needs for it")
+    parser.add_argument("--document", action="store_true", help="write ISA.md again")
     words = parser.parse_args()
+    if words.document:
+        (HERE / "ISA.md").write_text(document(), encoding="utf-8")
     sizes = replace(Config(), block=words.block)
     if words.verilog:
         words.verilog.write_text(verilog(sizes), encoding="utf-8")

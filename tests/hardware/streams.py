@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hardware.vdla.isa import (
+from weft.targets.vdla.isa import (
     AFTER,
     BEFORE,
     FIFOS,
@@ -19,7 +19,7 @@ from hardware.vdla.isa import (
     encode_uop,
     is_legal,
 )
-from hardware.vdla.machine import Machine
+from weft.targets.vdla.machine import Machine
 
 SMALL = Config(block=8, inp=64, wgt=16, acc=64, uop=64, queue=4, tokens=2, fetch=4, dram=1 << 11, latency=7)
 """A machine that is quick to build and to simulate, with queues that fill up."""

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from hardware.vdla.check import check, explore
-from hardware.vdla.isa import DEADLOCK, assemble
-from hardware.vdla.machine import Machine
-from hardware.vdla.model import Model
 from tests.hardware.streams import PROGRAM, RESULT, SMALL, fresh, random_instruction, tensor_program, token_stream
+from weft.targets.vdla.isa import DEADLOCK, assemble
+from weft.targets.vdla.machine import Machine
+from weft.targets.vdla.model import Model
 
 
 def races(verdict):

@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hardware.vdla.isa import DEADLOCK, ILLEGAL, RANGE, TIMEOUT, Config, Instruction, assemble, encode_uop
-from hardware.vdla.model import Model
 from tests.hardware.streams import PROGRAM, RESULT, SMALL, fresh, hostile_word, tensor_program
+from weft.targets.vdla.isa import DEADLOCK, ILLEGAL, RANGE, TIMEOUT, Config, Instruction, assemble, encode_uop
+from weft.targets.vdla.model import Model
 
 
 def compare_with_numpy(count, config):

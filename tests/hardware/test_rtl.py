@@ -6,11 +6,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks.vdla import LAYERS, Convolution, prepare
+from benchmarks.vdla import LAYERS, compiled, image_of
 from hardware.vdla.check import check
-from hardware.vdla.isa import DEADLOCK, TIMEOUT, Config
-from hardware.vdla.model import Model
 from tests.hardware.streams import PROGRAM, SMALL, fresh, hostile_word, random_instruction, tensor_program, token_stream
+from weft.targets.vdla.isa import DEADLOCK, TIMEOUT
+from weft.targets.vdla.model import Model
 
 pytest.importorskip("amaranth", reason="the RTL is written in Amaranth: pip install 'weft-compiler[hardware]'")
 from hardware.vdla.simulate import Verilated, run_amaranth  # noqa: E402
@@ -84,14 +84,14 @@ def test_random_programs_in_verilator(folder, config):
 @needs_verilator
 def test_a_layer_of_resnet(folder):
     """The first 3 × 3 convolution, about half a million cycles on the machine of the default sizes."""
-    convolution = Convolution(LAYERS[0], Config(), threads=2)
-    model, stream = prepare(convolution)
-    dram, at = model.dram.copy(), convolution.at
-    result = model.run(at["program"], len(stream))
-    rtl = Verilated(Config(), folder)
-    same(rtl.run(dram, at["program"], len(stream)), result)
+    image, expected = image_of(LAYERS[0], compiled(LAYERS[0]))
+    dram, model = image.model.dram.copy(), image.model
+    result = image.run()
+    rtl = Verilated(model.config, folder)
+    same(rtl.run(dram, image.program, len(image.stream)), result)
     np.testing.assert_array_equal(dram, model.dram)
-    np.testing.assert_array_equal(dram[at["y"] : at["program"]], convolution.expected())
+    made = image.memory("narrow", expected.nbytes).view(np.int8)
+    np.testing.assert_array_equal(made.reshape(expected.shape), expected)
     rtl.close()
 
 

@@ -3,15 +3,13 @@
 from dataclasses import replace
 
 import numpy as np
-import pytest
 
-from benchmarks.vdla import Convolution, Layer, prepare, tune
 from hardware.vdla.check import check, explore
-from hardware.vdla.isa import Config, assemble, disassemble
-from hardware.vdla.machine import Machine
-from hardware.vdla.model import Model
-from hardware.vdla.tokens import interleave, place_tokens
 from tests.hardware.streams import PROGRAM, SMALL, random_instruction
+from weft.targets.vdla.isa import assemble, disassemble
+from weft.targets.vdla.machine import Machine
+from weft.targets.vdla.model import Model
+from weft.targets.vdla.tokens import interleave, place_tokens
 
 
 def test_tokens_stand_where_units_meet():
@@ -67,20 +65,3 @@ def test_random_sequences():
 
 def test_virtual_threads_alternate():
     assert interleave([[["a0", "a1"], ["a2"]], [["b0"]]]) == ["a0", "a1", "b0", "a2"]
-
-
-@pytest.mark.parametrize("kernel, stride", [(3, 1), (3, 2)])
-def test_virtual_threads_hide_latency(kernel, stride):
-    """A small convolution with one thread and with two: the same as NumPy, no problems, and fewer cycles with two."""
-    config = Config(dram=1 << 14, inp=256, wgt=64, acc=256, uop=512, latency=100)
-    cycles = {}
-    for threads in (1, 2):
-        convolution = Convolution(Layer("small", 8, 64, 64, kernel, stride), config, threads)
-        tune(convolution, 3)
-        model, stream = prepare(convolution)
-        assert not check(model.copy(), stream).problems
-        result = model.run(convolution.at["program"], len(stream))
-        expected, at = convolution.expected(), convolution.at["y"]
-        np.testing.assert_array_equal(model.dram[at : at + len(expected)], expected)
-        cycles[threads] = result.cycles
-    assert cycles[2] < cycles[1]

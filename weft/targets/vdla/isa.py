@@ -316,7 +316,7 @@ def document() -> str:
     lines = [
         "# The instruction set",
         "",
-        "Written by `python -m hardware.vdla.isa`; a test compares it with `isa.py`.",
+        "Written by `python -m hardware.vdla.simulate --document`; a test compares it with `isa.py`.",
         "",
     ]
     for name, fields in [("every instruction", HEAD), *FORMATS.items(), ("micro-op", UOP)]:
@@ -335,9 +335,3 @@ def document() -> str:
     lines += ["", "## Error bits", "| bit | meaning |", "|---|---|"]
     lines += [f"| {bit} | {meaning} |" for bit, meaning in ERRORS.items()]
     return "\n".join(lines) + "\n"
-
-
-if __name__ == "__main__":
-    from pathlib import Path
-
-    Path(__file__).with_name("ISA.md").write_text(document(), encoding="utf-8")

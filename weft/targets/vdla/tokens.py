@@ -16,13 +16,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
+from typing import TypeVar
 
 import numpy as np
 
-from hardware.vdla.isa import UNITS, Instruction
-from hardware.vdla.machine import Access, Machine
+from weft.targets.vdla.isa import UNITS, Instruction
+from weft.targets.vdla.machine import Access, Machine
 
 LOAD, COMPUTE, STORE = range(3)
+T = TypeVar("T")
 
 
 class History:
@@ -91,6 +93,6 @@ def place_tokens(machine: Machine, program: Sequence[Instruction]) -> list[Instr
     return placer.stream
 
 
-def interleave(threads: Sequence[Sequence[Sequence[Instruction]]]) -> list[Instruction]:
+def interleave(threads: Sequence[Sequence[Sequence[T]]]) -> list[T]:
     """Virtual threads, each a sequence of groups, become one sequence: a group of each thread by turns."""
     return [one for groups in zip_longest(*threads, fillvalue=()) for group in groups for one in group]

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
-from hardware.vdla.isa import DEADLOCK, FIFOS, ILLEGAL, TIMEOUT, UNITS, Instruction
-from hardware.vdla.machine import Machine, cycles_of
+from weft.targets.vdla.isa import DEADLOCK, FIFOS, ILLEGAL, TIMEOUT, UNITS, Instruction
+from weft.targets.vdla.machine import Machine, cycles_of
 
 NEVER = 1 << 62
 PRIORITY = ("fetch", "compute", "store", "load")

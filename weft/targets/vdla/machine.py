@@ -5,12 +5,13 @@ Every instruction has a meaning: an address beyond the end of a memory wraps aro
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from hardware.vdla.isa import OPERATIONS, RANGE, UOP, Config, Instruction, decode, encode
+from weft.targets.vdla.isa import OPERATIONS, RANGE, UOP, Config, Instruction, decode, encode
 
 Array = Any
 
@@ -51,7 +52,7 @@ class Machine:
             getattr(other, name)[...] = getattr(self, name)
         return other
 
-    def write_program(self, program: list[Instruction | int], at: int) -> None:
+    def write_program(self, program: Sequence[Instruction | int], at: int) -> None:
         """Instructions (or any 128 bits) into DRAM, from word `at` on."""
         size = self.config.instruction_words * self.config.block
         codes = [one if isinstance(one, int) else encode(one) for one in program]
@@ -82,8 +83,8 @@ class Machine:
 
     def loops(self, one: Instruction) -> tuple[Array, Array, Array]:
         """Destination, source and weights of each step of a gemm or an alu, in order; empty where there is none."""
-        uops = self.uop[self._wrap(np.arange(one.uop_begin, one.uop_end), self.config.uop)] if _steps(one) else []
-        dst, src, wgt = _steps_of(one, np.asarray(uops, np.uint32).tobytes())
+        which = np.arange(one.uop_begin, one.uop_end if _steps(one) else 0)
+        dst, src, wgt = _steps_of(one, self.uop[self._wrap(which, self.config.uop)].tobytes())
         uses = one.opcode == "gemm" or not one.immediate
         source = self.config.inp if one.opcode == "gemm" else self.config.acc
         dst = self._wrap(dst, self.config.acc)
@@ -133,7 +134,7 @@ class Machine:
                 sources, weights = sources[:, -1:], weights[-1:]
             depth = len(weights) * block
             exact = np.float32 if depth << 14 <= 1 << 24 else np.float64  # sums of int8 products without rounding
-            left = self.inp[sources].reshape(len(to), depth).astype(exact)
+            left: Array = self.inp[sources].reshape(len(to), depth).astype(exact)
             right = self.wgt[weights].transpose(0, 2, 1).reshape(depth, block).astype(exact)
             total = (left @ right).astype(np.int64).astype(np.int32)
             self.acc[to] = total if one.overwrite else self.acc[to] + total
@@ -161,7 +162,7 @@ def operate(name: str, x: Array, y: Array) -> Array:
 
 
 def _steps(one: Instruction) -> int:
-    return max(0, one.uop_end - one.uop_begin) * one.outer * one.inner
+    return int(max(0, one.uop_end - one.uop_begin) * one.outer * one.inner)
 
 
 def cycles_of(one: Instruction, config: Config) -> int:
@@ -170,7 +171,7 @@ def cycles_of(one: Instruction, config: Config) -> int:
         return _steps(one)
     cells = (one.pad_top + one.rows + one.pad_bottom) * (one.pad_left + one.columns + one.pad_right)
     inside = one.rows * one.columns
-    return (cells - inside + inside * config.word_cycles) * config.beats[one.memory_name]
+    return int((cells - inside + inside * config.word_cycles) * config.beats[one.memory_name])
 
 
 @lru_cache(maxsize=1 << 16)

@@ -1,0 +1,70 @@
+"""A TPU-like accelerator (hardware/vdla): int8 products, decoupled units that meet through tokens."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from weft.targets.base import DeviceSpec, Scope, Target, TargetSpec, later, plain_scopes
+
+if TYPE_CHECKING:
+    from weft.loop.ir import Func
+    from weft.targets.vdla.isa import Config
+
+VDLA = Target(
+    kind="vdla", name="vdla", triple="vdla", cpu="vdla-16x16", features=frozenset(), vector_bytes=0, vector_registers=0,
+    cache_bytes=(0, 0, 0), cores=1, has_fma=False, is_host=True,
+    scopes={**plain_scopes("global", "local", "shared"), **{name: Scope(name) for name in ("inp", "wgt", "acc")}},
+)  # fmt: skip
+
+
+def parse(text: str) -> Target | None:
+    """ "vdla", or "vdla:latency=128,word_cycles=2": sizes that are other than the usual ones."""
+    kind, _, sizes = text.partition(":")
+    if kind != "vdla":
+        return None
+    config_of(sizes)
+    return replace(VDLA, name=text)
+
+
+@lru_cache
+def config_of(sizes: str) -> Config:
+    """The machine that the part of a target's name after the colon describes."""
+    from weft.core.errors import TargetError
+    from weft.targets.vdla.isa import Config
+
+    try:
+        words = dict(word.split("=") for word in sizes.split(",") if word)
+        return Config(**{name: int(value) for name, value in words.items()})
+    except (TypeError, ValueError) as error:
+        raise TargetError(f"{sizes!r} does not describe an accelerator: {error}") from None
+
+
+def lower(func: Func, target: Target) -> Func:
+    """The program as the writer takes it: loops, accesses with one index, virtual threads still as loops."""
+    from weft.loop.passes.check_bounds import check_regions
+    from weft.loop.passes.decompose_init import decompose_init
+    from weft.loop.passes.flatten import flatten
+    from weft.loop.passes.lower_blocks import lower_blocks
+    from weft.loop.passes.simplify_func import simplify_func
+
+    return simplify_func(flatten(lower_blocks(check_regions(decompose_init(func)))))
+
+
+TARGET = TargetSpec(
+    kind="vdla",
+    forms=(
+        "vdla                                     a TPU-like accelerator, run by its cycle-level model",
+        "vdla:latency=128,word_cycles=2           the same with other sizes: block, inp, wgt, acc, queue, …",
+    ),
+    parse=parse,
+    lower=lower,
+    schedule=later("weft.targets.vdla.schedule:schedule"),
+    intrinsics=later("weft.targets.vdla.intrinsics:calls"),
+    device=DeviceSpec(
+        generate=later("weft.targets.vdla.program:generate"),
+        open=later("weft.targets.vdla.program:open_device"),
+        stages={"stream": (lambda program, target: program.source, "asm")},
+    ),
+)

@@ -1,0 +1,422 @@
+"""From a lowered loop program to the accelerator's stream of instructions.
+
+The writer runs the loops. A nest of loops around one statement becomes instructions: copies between DRAM and the
+memories of the chip become transfers (rectangles with padding), tensorized products become `gemm`, expressions of sums
+become `alu` in place. Loops tagged "vthread" become virtual threads: each has its share of every memory, and their
+instructions alternate. Then tokens are placed.
+
+    for v in range(2) thread vthread:                  load memory=inp dram=@X …
+        for k in range(4):                             load memory=inp sram=1024 dram=@X+64 …
+            X_inp[…] = X[v, k, …]                ->    gemm … pop_prev push_prev
+            vdla_gemm(X_inp[…], W_wgt[…], Y_acc[…])    gemm … pop_prev push_prev
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+
+from weft.core.errors import TargetError
+from weft.expr.classes import Add, Binary, Max, Min, Mul
+from weft.expr.nodes import Address, Buffer, Call, Cast, Const, Expr, Load, Select, Var, int_value
+from weft.expr.visit import children, walk
+from weft.loop.ir import Allocate, Evaluate, For, If, Let, Seq, Stmt, Store
+from weft.targets.vdla.isa import Config, Instruction, encode_uop
+from weft.targets.vdla.tokens import interleave
+
+Array = Any
+SCOPES = {"inp": "int8", "wgt": "int8", "acc": "int32"}
+NUMBERS: dict[str, Any] = {
+    "Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "FloorDiv": np.floor_divide, "FloorMod": np.mod,
+    "Min": np.minimum, "Max": np.maximum, "EQ": np.equal, "NE": np.not_equal, "LT": np.less, "LE": np.less_equal,
+    "And": np.logical_and, "Or": np.logical_or, "Not": np.logical_not, "Select": np.where,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Placed:
+    """An instruction, and the buffer in DRAM that its address counts from."""
+
+    one: Instruction
+    buffer: str = ""
+
+
+@dataclass
+class Nest:
+    """Loops around one statement: their extents, and variables as arrays over all iterations."""
+
+    extents: tuple[int, ...]
+    values: dict[Var, Array]
+    body: Stmt
+
+
+@dataclass
+class Writer:
+    """Writes the instructions of a lowered program, still without tokens."""
+
+    config: Config
+    names: Mapping[Buffer, str]
+    readers: Mapping[Buffer, int]
+    """How many statements read each buffer."""
+    uops: list[int] = field(default_factory=list)
+    kernels: dict[tuple[int, ...], int] = field(default_factory=dict)
+    places: dict[Buffer, int] = field(default_factory=dict)
+    """The first entry of each buffer on the chip; one that is not written yet is at -1."""
+    zeroed: Array = None
+    """Sums that begin at zero: a product that follows overwrites them."""
+
+    def __post_init__(self) -> None:
+        self.share = {name: (0, getattr(self.config, name)) for name in SCOPES}
+        self.live: dict[Buffer, tuple[int, int]] = {}
+
+    def value(self, e: Expr, values: Mapping[Var, Any]) -> Any:
+        """A number, or an array of them over a nest."""
+        if isinstance(e, Var):
+            return values[e]
+        if isinstance(e, Const):
+            return e.value
+        if type(e).__name__ not in NUMBERS:
+            raise TargetError(f"the accelerator cannot compute an address with {type(e).__name__}")
+        return NUMBERS[type(e).__name__](*(self.value(part, values) for part in children(e)))
+
+    def write(self, s: Stmt, values: dict[Var, Any]) -> Iterator[Placed]:
+        """The instructions of a statement."""
+        nest = self._nest(s, values)
+        if nest is not None:
+            yield from self._statement(nest)
+        elif isinstance(s, Seq):
+            for part in s.stmts:
+                yield from self.write(part, values)
+        elif isinstance(s, For) and s.thread == "vthread":
+            yield from self._threads(s, values)
+        elif isinstance(s, For):
+            for i in range(self.value(s.extent, values)):
+                yield from self.write(s.body, {**values, s.var: i})
+        elif isinstance(s, If):
+            chosen = s.then if self.value(s.condition, values) else s.otherwise
+            yield from () if chosen is None else self.write(chosen, values)
+        elif isinstance(s, Let):
+            yield from self.write(s.body, {**values, s.var: self.value(s.value, values)})
+        elif isinstance(s, Allocate):
+            if SCOPES.get(s.buffer.scope) != s.buffer.dtype.name:
+                raise TargetError(f"{s.buffer.name} is {s.buffer.dtype} in {s.buffer.scope!r}, not one of {SCOPES}")
+            self.places[s.buffer] = -1
+            yield from self.write(s.body, values)
+            self.live.pop(s.buffer, None)
+        else:
+            raise TargetError(f"the accelerator has nothing for {type(s).__name__}")
+
+    def _nest(self, s: Stmt, values: dict[Var, Any]) -> Nest | None:
+        loops = []
+        while isinstance(s, For) and s.thread is None and int_value(s.extent) is not None:
+            loops.append((s.var, int_value(s.extent) or 0))
+            s = s.body
+        if not isinstance(s, (Evaluate, Store)):
+            return None
+        extents = tuple(extent for _, extent in loops)
+        grid = np.indices(extents)
+        return Nest(extents, {**values, **{var: grid[i] for i, (var, _) in enumerate(loops)}}, s)
+
+    def _threads(self, loop: For, values: dict[Var, Any]) -> Iterator[Placed]:
+        """Virtual threads, each in its own share of the memories; a group of each by turns."""
+        count, share = int_value(loop.extent) or 0, self.share
+        threads = []
+        for number in range(count):
+            self.share = {
+                name: tuple(begin + (number + more) * (end - begin) // count for more in (0, 1))
+                for name, (begin, end) in share.items()
+            }  # fmt: skip
+            made = list(self.write(loop.body, {**values, loop.var: number}))
+            threads.append([list(group) for _, group in groupby(made, key=lambda placed: placed.one.unit)])
+        self.share = share
+        yield from interleave(threads)
+
+    def _place(self, buffer: Buffer) -> None:
+        """Memory for a buffer that is about to be written: the first gap that is large enough."""
+        size = -(-_size(buffer) // self._lanes(buffer.scope))
+        begin, end = self.share[buffer.scope]
+        for other, (start, length) in sorted(self.live.items(), key=lambda item: item[1]):
+            if other.scope == buffer.scope and start < begin + size and begin < start + length:
+                begin = start + length
+        if begin + size > end:
+            raise TargetError(f"there is no place for {buffer.name}: {size} entries of {buffer.scope}, up to {end}")
+        self.places[buffer], self.live[buffer] = begin, (begin, size)
+
+    def _lanes(self, scope: str) -> int:
+        """Elements of an entry."""
+        return self.config.block ** (2 if scope == "wgt" else 1)
+
+    def _entries(self, buffer: Buffer, index: Expr, nest: Nest) -> Array:
+        """Entries on the chip, or words of DRAM, that begin at an index; one for each iteration of the nest."""
+        inside = buffer in self.places
+        if inside and self.places[buffer] < 0:
+            self._place(buffer)
+        unit = self._lanes(buffer.scope) if inside else self.config.block // buffer.dtype.bytes
+        at = np.broadcast_to(np.asarray(self.value(index, nest.values)), nest.extents)
+        if not unit or np.any(at % unit):
+            raise TargetError(f"{buffer.name} is not accessed by whole vectors of {self.config.block}")
+        return self.places.get(buffer, 0) + at // unit
+
+    def _statement(self, nest: Nest) -> Iterator[Placed]:
+        body = nest.body
+        if isinstance(body, Evaluate):
+            call = body.value
+            if not isinstance(call, Call) or call.name not in ("vdla_zero", "vdla_gemm"):
+                raise TargetError(f"the accelerator has no {getattr(call, 'name', call)}")
+            addresses = [one for one in call.args if isinstance(one, Address)]
+            steps = [int_value(one) for one in call.args if not isinstance(one, Address)]
+            expected = (
+                (["acc"], [1]) if call.name == "vdla_zero" else (["inp", "wgt", "acc"], [1, self.config.block, 1, 1])
+            )
+            if ([one.buffer.scope for one in addresses], steps) != expected:
+                raise TargetError(f"{call.name} works on vectors and matrices that lie together, in {expected[0]}")
+            places = [self._entries(one.buffer, one.indices[0], nest) for one in addresses]
+            if call.name == "vdla_zero":
+                yield from self._flush()
+                self.zeroed = places[0]
+            else:
+                yield from self._gemm(*places)
+            return
+        assert isinstance(body, Store)
+        scope = body.buffer.scope if body.buffer in self.places else "dram"
+        depth = 2 if scope == "wgt" else 1
+        if nest.extents[-depth:] != (self.config.block,) * depth:
+            raise TargetError(f"{body.buffer.name} is not written by vectors of {self.config.block}")
+        self._check_lanes(nest, body, depth)
+        rank = len(nest.extents)
+        for _ in range(depth):
+            firsts = {var: _first(value, rank) for var, value in nest.values.items()}
+            nest, rank = Nest(nest.extents[:-1], firsts, body), rank - 1
+        if scope in ("inp", "wgt") or (scope == "acc" and _reads_dram(body.value, self.places)):
+            yield from self._load(nest, body)
+        else:
+            yield from self._flush()
+            yield from self._alu(nest, body) if scope == "acc" else self._store(nest, body)
+
+    def _check_lanes(self, nest: Nest, body: Store, depth: int) -> None:
+        """Whether the innermost loops step through neighbours in all that is read and written, and nothing else."""
+        lanes = np.arange(self.config.block**depth)
+        accesses = [(body.buffer, body.indices[0], lanes)]
+        accesses += [(e.buffer, e.indices[0], lanes) for e in walk(body.value) if isinstance(e, Load)]
+        accesses += [(body.buffer, e.condition, lanes * 0) for e in walk(body.value) if isinstance(e, Select)]
+        for buffer, index, steps in accesses:
+            at = np.broadcast_to(np.asarray(self.value(index, nest.values), np.int64), nest.extents)
+            at = at.reshape(*nest.extents[: len(nest.extents) - depth], -1)
+            if body.predicate is not None or not np.array_equal(at, at[..., :1] + steps):
+                raise TargetError(f"the elements of {buffer.name} that {body.buffer.name} needs do not lie together")
+
+    def _load(self, nest: Nest, body: Store) -> Iterator[Placed]:
+        value, inside = body.value, np.ones(nest.extents, bool)
+        if isinstance(value, Select) and isinstance(value.otherwise, Const) and value.otherwise.value == 0:
+            inside = np.broadcast_to(np.asarray(self.value(value.condition, nest.values), bool), nest.extents)
+            value = value.then
+        if not isinstance(value, Load) or value.buffer in self.places:
+            raise TargetError(f"{body.buffer.name} is filled by more than a copy from memory")
+        sram = self._entries(body.buffer, body.indices[0], nest)
+        at = np.broadcast_to(np.asarray(self.value(value.indices[0], nest.values)), nest.extents)
+        unit = self.config.block // value.buffer.dtype.bytes
+        if np.any(at[inside] % unit):
+            raise TargetError(f"{value.buffer.name} is not read by whole vectors of {self.config.block}")
+        yield from self._transfer("load", body.buffer.scope, sram, at // unit, inside, self.names[value.buffer])
+
+    def _store(self, nest: Nest, body: Store) -> Iterator[Placed]:
+        value, memory = body.value, "acc"
+        if body.buffer.dtype.name == "int8":
+            value, memory = _saturated(value), "acc8"
+        if not isinstance(value, Load) or (value.buffer.scope, value.dtype.name) != ("acc", "int32"):
+            raise TargetError(f"{body.buffer.name} is not the sums of acc, or those clipped to int8")
+        sram, dram = (self._entries(one.buffer, one.indices[0], nest) for one in (value, body))
+        yield from self._transfer("store", memory, sram, dram, np.ones(nest.extents, bool), self.names[body.buffer])
+
+    def _transfer(
+        self, opcode: str, memory: str, sram: Array, dram: Array, inside: Array, name: str
+    ) -> Iterator[Placed]:
+        """One rectangle where it is one; otherwise those of the outermost loop's iterations."""
+        one = rectangle(self.config.beats[memory], sram.ravel(), dram.ravel(), inside.ravel())
+        if one is not None:
+            yield Placed(Instruction(opcode, memory=memory, **one), name)
+        elif sram.ndim == 0:
+            raise TargetError(f"a transfer of {name} is no rectangle")
+        else:
+            for part in zip(sram, dram, inside):
+                yield from self._transfer(opcode, memory, *part, name)
+
+    def _flush(self) -> Iterator[Placed]:
+        """Zeros that no product has overwritten."""
+        if self.zeroed is not None:
+            zeroed, self.zeroed = self.zeroed, None
+            yield from self._loops("alu", zeroed, zeroed, None, operation="mul", immediate=1, value=0)
+
+    def _gemm(self, src: Array, wgt: Array, dst: Array) -> Iterator[Placed]:
+        fresh = self.zeroed is not None and set(self.zeroed.ravel()) == set(dst.ravel())
+        if not fresh:
+            yield from self._flush()
+        self.zeroed = None
+        yield from self._loops("gemm", dst, src, wgt, fresh=fresh)
+
+    def _alu(self, nest: Nest, body: Store) -> Iterator[Placed]:
+        """Operations in place: the result takes over the memory of the sums that it is made from."""
+        first, steps = _chain(body.value)
+        if self.readers.get(first.buffer, 0) > 1:
+            raise TargetError(f"{body.buffer.name} would take over {first.buffer.name}, which is read again")
+        src = self._entries(first.buffer, first.indices[0], nest)
+        if self.places[body.buffer] < 0:
+            offset = src.ravel()[0] - self.value(body.indices[0], nest.values).ravel()[0] // self.config.block
+            self.places[body.buffer] = int(offset)
+            self.live[body.buffer] = self.live.pop(first.buffer)
+        dst = self._entries(body.buffer, body.indices[0], nest)
+        if not np.array_equal(dst, src):
+            raise TargetError(f"{body.buffer.name} and {first.buffer.name} have their vectors in another order")
+        for number, (operation, operand) in enumerate(steps):
+            if isinstance(operand, Load):
+                other = self._entries(operand.buffer, operand.indices[0], nest)
+                if np.isin(other, dst).any() and (number or not np.array_equal(other, dst)):
+                    raise TargetError(f"{operand.buffer.name} is needed again after it was overwritten")
+                yield from self._loops("alu", dst, other, None, operation=operation)
+            else:
+                yield from self._loops("alu", dst, dst, None, operation=operation, immediate=1, value=operand)
+
+    def _loops(
+        self, opcode: str, dst: Array, src: Array, wgt: Array | None, fresh: bool = False, **more: Any
+    ) -> Iterator[Placed]:
+        """Two of the nest's loops in the instruction, the others as micro-ops; what sums begin with comes first."""
+        arrays = [dst, src] if wgt is None else [dst, src, wgt]
+        dims = _strides(arrays)
+        spatial = sorted((dim for dim in dims if dim[1][0]), key=lambda dim: -dim[0])
+        fits = [
+            dim for dim in spatial if dim[0] < 1 << 14 and max(dim[1][:2]) < 2048 and max(dim[1][2:], default=0) < 1024
+        ]
+        loops = fits[:2]
+        rest = [dim for dim in dims if not any(dim is one for one in loops)]
+        if np.prod([extent for extent, _ in rest], dtype=float) > self.config.uop:
+            raise TargetError(f"a nest needs more than {self.config.uop} micro-ops")
+        steps = sorted(np.ndindex(*(extent for extent, _ in rest)), key=lambda at: _begins(at, rest))
+        base = [int(array.ravel()[0]) for array in arrays]
+        uops = [
+            encode_uop(*(start + sum(i * by[k] for i, (_, by) in zip(at, rest)) for k, start in enumerate(base)))
+            for at in steps
+        ]  # fmt: skip
+        begin = self._uops(tuple(uops))
+        once = (1, (0,) * len(arrays))
+        names = list(zip(("outer", "inner"), (*loops, once, once)))
+        for name, (extent, by) in names:
+            more[name] = extent
+            more |= {f"{what}_{name}": by[k] for k, what in enumerate(("dst", "src", "wgt")[: len(arrays)])}
+        firsts = sum(not any(i for i, (_, by) in zip(at, rest) if not by[0]) for at in steps) if fresh else 0
+        if firsts:
+            yield Placed(Instruction(opcode, uop_begin=begin, uop_end=begin + firsts, overwrite=1, **more))
+        if firsts < len(uops):
+            yield Placed(Instruction(opcode, uop_begin=begin + firsts, uop_end=begin + len(uops), **more))
+
+    def _uops(self, made: tuple[int, ...]) -> int:
+        if made not in self.kernels:
+            self.kernels[made] = len(self.uops)
+            self.uops += made
+            if len(self.uops) > self.config.uop:
+                raise TargetError(f"the program needs more than {self.config.uop} micro-ops")
+        return self.kernels[made]
+
+
+def rectangle(beats: int, sram: Array, dram: Array, inside: Array) -> dict[str, int] | None:
+    """The fields of a transfer that moves these entries, or None. Padding is what is not `inside`."""
+    count = len(sram)
+    if np.any(np.diff(sram) != 1):
+        return None
+    for columns in (one for one in range(count, 0, -1) if count % one == 0):
+        is_data, words = inside.reshape(-1, columns), dram.reshape(-1, columns)
+        rows, across = np.flatnonzero(is_data.any(1)), np.flatnonzero(is_data.any(0))
+        if not len(rows):  # nothing but padding
+            across = np.arange(columns)
+        top, left = int(rows[0]) if len(rows) else len(is_data), int(across[0])
+        bottom, right = len(is_data) - top - len(rows), columns - left - len(across)
+        pads = {"pad_top": top, "pad_bottom": bottom, "pad_left": left, "pad_right": right}
+        part = words[top : top + len(rows), left : left + len(across)]
+        stride = int(part[1, 0] - part[0, 0]) if len(part) > 1 else 0
+        first = int(part[0, 0]) if part.size else 0
+        straight = first + np.arange(len(rows))[:, None] * stride + np.arange(len(across)) * beats
+        whole = is_data[top : top + len(rows), left : left + len(across)].all() and is_data.sum() == part.size
+        fits = (
+            first >= 0 and max(pads.values()) < 16 and 0 <= stride < 1 << 16 and max(len(rows), len(across)) < 1 << 16
+        )
+        if whole and fits and np.array_equal(part, straight):
+            sizes = {"rows": len(rows), "columns": len(across), "stride": stride}
+            return {"sram": int(sram[0]), "dram": first, **sizes, **pads}
+    return None
+
+
+def _strides(arrays: Sequence[Array]) -> list[tuple[int, tuple[int, ...]]]:
+    """The loops of a nest: extents, and what each adds to the arrays; loops that continue one another are merged."""
+    dims: list[tuple[int, tuple[int, ...]]] = []
+    for axis, extent in enumerate(arrays[0].shape):
+        if extent > 1:
+            by = tuple(int((np.take(a, 1, axis) - np.take(a, 0, axis)).ravel()[0]) for a in arrays)
+            if dims and dims[-1][1] == tuple(extent * one for one in by) and dims[-1][0] * extent < 1 << 14:
+                dims[-1] = (dims[-1][0] * extent, by)
+            else:
+                dims.append((extent, by))
+    for k, array in enumerate(arrays):
+        straight = np.asarray(array.ravel()[0])
+        for extent, by in dims:
+            straight = straight[..., None] + np.arange(extent) * by[k]
+        if not np.array_equal(straight.ravel(), array.ravel()) or any(by[k] < 0 for _, by in dims):
+            raise TargetError("an instruction of the accelerator steps through its memories by constant strides")
+    return dims
+
+
+def _begins(at: tuple[int, ...], rest: Sequence[tuple[int, tuple[int, ...]]]) -> tuple[Any, ...]:
+    """Puts the first products of all sums before the others."""
+    return (any(i for i, (_, by) in zip(at, rest) if not by[0]), at)
+
+
+def _first(value: Any, rank: int) -> Any:
+    return value[..., 0] if isinstance(value, np.ndarray) and value.ndim == rank else value
+
+
+def _size(buffer: Buffer) -> int:
+    return int(np.prod([int_value(extent) or 0 for extent in buffer.shape]))
+
+
+def _reads_dram(e: Expr, places: Mapping[Buffer, int]) -> bool:
+    return (isinstance(e, Load) and e.buffer not in places) or any(_reads_dram(part, places) for part in children(e))
+
+
+def _saturated(e: Expr) -> Expr:
+    """x of int8(min(max(x, -128), 127)), or the expression itself."""
+    if isinstance(e, Cast) and isinstance(e.value, Min):
+        inner, limit = _sides(e.value)
+        if isinstance(inner, Max) and int_value(limit) == 127:
+            x, least = _sides(inner)
+            return x if int_value(least) == -128 else e
+    return e
+
+
+OPERATIONS: dict[type[Expr], str] = {Add: "add", Mul: "mul", Min: "min", Max: "max"}
+
+
+def _sides(e: Binary) -> tuple[Expr, Expr]:
+    """What an operation is done to, and its operand: a number, or what is read, where only one side is."""
+    plain = [2 * isinstance(side, Const) + isinstance(side, Load) for side in (e.a, e.b)]
+    return (e.b, e.a) if plain[0] > plain[1] else (e.a, e.b)
+
+
+def _chain(e: Expr) -> tuple[Load, list[tuple[str, Load | int]]]:
+    """An expression of sums as one operation after the other on the first of them."""
+    if isinstance(e, Load) and e.buffer.scope == "acc":
+        return e, []
+    if isinstance(e, Binary) and type(e) in OPERATIONS:
+        (rest, operand), name = _sides(e), OPERATIONS[type(e)]
+    elif isinstance(e, Call) and e.name == "shift_right":
+        (rest, operand), name = e.args, "shr"
+    else:
+        raise TargetError(f"the vector ALU has nothing for {type(e).__name__}: {e!r}")
+    first, steps = _chain(rest)
+    if isinstance(operand, Load) and operand.buffer.scope == "acc":
+        return first, [*steps, (name, operand)]
+    number = int_value(operand)
+    if number is None or not (0 <= number < 32 if name == "shr" else -(1 << 15) <= number < 1 << 15):
+        raise TargetError(f"an operand of the vector ALU is in acc or a number of 16 bits, not {operand!r}")
+    return first, [*steps, (name, number)]
