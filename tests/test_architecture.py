@@ -20,7 +20,7 @@ TOP_MODULES = {"__init__", "__main__", "demo", "cli"}
 ONLY = {"core": set(), "runtime": {"core"}, "expr": {"core"}, "loop": {"core", "expr"}}
 MOST_LINES_OF_FILE = 700
 MOST_LINES_OF_FUNCTION = 90
-MOST_LINES = 81_650
+MOST_LINES = 87_400
 """Of the whole package. It moves down whenever something is replaced; up only with a reason in the commit (81,200 when
 it was set; padded channels and the cost models of two targets came after)."""
 MAY_PRINT = {"demo", "cli"}
