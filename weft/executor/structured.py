@@ -39,7 +39,7 @@ class TorchModule(Module):
                 given = [feeds[name] for name in self._names]
             except (ArgumentError, KeyError):
                 raise ArgumentError(f"the model is called as in its example: ({self._calls.describe()})") from None
-        like_torch = any(map(is_tensor, given))
+        like_torch = not given or any(map(is_tensor, given))  # a model without inputs gives tensors
         made = super().__call__(*map(as_array, given))
         results = made if type(made) is tuple else (made,)
         self._calls.write(results, given)

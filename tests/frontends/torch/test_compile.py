@@ -237,3 +237,12 @@ def test_an_onnx_program_is_taken():
     )
     kind = type("ONNXProgram", (), {"__module__": "torch.onnx", "model_proto": proto, "__call__": lambda self: None})
     assert weft.compile(kind())(np.array([-1, 1], np.float32)).tolist() == [0, 1]
+
+
+def test_a_model_without_inputs_gives_tensors():
+    class Nothing(torch.nn.Module):
+        def forward(self):
+            return torch.ones(3), torch.arange(2)
+
+    ones, numbers = weft.compile(Nothing(), ())()
+    assert torch.equal(ones, torch.ones(3)) and torch.equal(numbers, torch.arange(2))
