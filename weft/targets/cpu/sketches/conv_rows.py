@@ -95,7 +95,7 @@ def match(unit: Unit) -> Sketch | None:
     moved = 2 * load_bytes(shape.image)
     copied = moved / bytes_a_cycle(moved, unit.target)
     if shape.step > 1:
-        copied += load_bytes(shape.image) / unit.target.vector_bytes * STEPPED_LOADS / size.core.loads
+        copied += load_bytes(shape.image) / (lanes * shape.image.buffer.dtype.bytes) * STEPPED_LOADS / size.core.loads
 
     def cost(columns: Columns) -> Any:
         steps = again * unit.facts.depth / size.taps.count
