@@ -29,6 +29,7 @@ from weft.targets.cpu.model import (
     UNBLOCKED,
     Tiles,
     bytes_a_cycle,
+    crossed,
     overlapped,
 )
 from weft.targets.cpu.sketches import conv, conv_rows
@@ -134,7 +135,7 @@ class _Priced:
         registers, wide = max(8, self.target.vector_registers), ceildiv(sizes.width, self.lanes)
         group, depth = sizes.outputs // sizes.groups, sizes.inputs // sizes.groups * math.prod(sizes.taps)
         size = conv_rows.Size(core_of(self.target), group, sizes.height, wide, registers, down, depth)
-        computing = sizes.frames * sizes.groups * depth / down.count * size.least()
+        computing = crossed(self.target) * sizes.frames * sizes.groups * depth / down.count * size.least()
         image, made = 4 * sizes.inputs * sizes.image, 4 * sizes.frames * sizes.height * sizes.width * sizes.outputs
         streaming = self.cycles(image + made + 4 * depth * sizes.outputs, 2)
         return float(seconds(overlapped(computing, streaming) + self.cycles(2 * image), self.target))

@@ -22,7 +22,7 @@ from weft.plan.contraction import load_bytes
 from weft.plan.planner import Unit
 from weft.plan.sketch import Point, Sketch, around_rule
 from weft.targets.base import Target
-from weft.targets.cpu.machine import Core, core_of, seconds
+from weft.targets.cpu.machine import LINE_BYTES, Core, core_of, seconds
 from weft.targets.cpu.microkernels import VECTOR, MicroKernel
 
 SHARES = {
@@ -45,8 +45,8 @@ UNBLOCKED, UNPACKED, TURNED_CYCLES = 1.08, 1.5, 0.5
 """How much longer than counted a register tile takes that is in no blocks for the caches; whose lanes read memory as it
 lies; and cycles for each element of a tile that is turned to be stored."""
 
-ROWS_SHARE = 0.87
-"""The part of what is counted that convolutions in rows reach: their vectors are rarely aligned."""
+CROSSING = 0.15
+"""How much longer convolutions in rows take, as a share, where each vector crosses a line of the cache."""
 
 WINDOW_SHARE, WINDOW_LOADS, STEPPED_LOADS, SPILLED, UNEVEN_WINDOW = 0.72, 1.0, 4.0, 1.2, 0.25
 """Windows over rows: the part of the peak that their multiply-adds reach; how many loads a vector of the image counts
@@ -160,6 +160,11 @@ the most queries of a block."""
 ATTENTION_BYTES, SCORE_CYCLES, LEAST_HEADS_BUSY = 24.0, 14.0, 0.85
 """Bytes a cycle that come from the second-level cache; cycles for a vector of scores between the products: the steps,
 the top, the power, the sum; the share of the threads that must have a head each for threads to take whole heads."""
+
+
+def crossed(target: Target) -> float:
+    """How much longer vectors take that are rarely aligned: the wider they are, the more of them cross a line."""
+    return 1 + CROSSING * min(1.0, target.vector_bytes / LINE_BYTES)
 
 
 def chain_cycles(core: Core, depth: Any, instructions: Any) -> Any:

@@ -43,13 +43,13 @@ from weft.targets.cpu.model import (
     MOST_ROWS_OF_TILE,
     MOST_UNROLLED_ROWS,
     PARTS_OF_ROWS,
-    ROWS_SHARE,
     SHORT_ROW,
     STEPPED_LOADS,
     TILE_CYCLES,
     UNEVEN,
     bytes_a_cycle,
     chain_cycles,
+    crossed,
     overlapped,
     stream_cycles,
 )
@@ -99,7 +99,8 @@ def match(unit: Unit) -> Sketch | None:
 
     def cost(columns: Columns) -> Any:
         steps = again * unit.facts.depth / size.taps.count
-        return seconds(overlapped(steps * size.cycles(columns), stream_cycles(unit)) + copied, unit.target)
+        computing = crossed(unit.target) * steps * size.cycles(columns)
+        return seconds(overlapped(computing, stream_cycles(unit)) + copied, unit.target)
 
     return Sketch("rows", knobs, lambda point: _apply(unit, shape, point), cost, size.legal)
 
@@ -151,7 +152,7 @@ class Size:
         tiles = -(-self.wide // vectors)
         whole, rest = (self._tile(channels, rows, v, down) for v in (vectors, self.wide % vectors))
         each = np.where(self.wide % vectors > 0, whole + (rest - whole) / tiles, whole)
-        each = each * (1 + UNEVEN * (self.high % rows != 0)) / ROWS_SHARE
+        each = each * (1 + UNEVEN * (self.high % rows != 0))
         return self.group // channels * (self.high / rows) * tiles * each
 
     def least(self) -> float:
