@@ -47,9 +47,7 @@ _STACK_LIMIT = 4 * 1024
 _MOST_BYTES = 2.0**60
 _ALIGNMENT = 64
 _SHORT = 16
-"""Loops of vectors up to this length LLVM may unroll, if they use small buffers, so that these become registers."""
-_REGISTER_BYTES = 32 * 64
-"""All vector registers of a large processor."""
+"""Loops of vectors up to this length LLVM may unroll, so that small buffers indexed by them become registers."""
 ROLLED = "pragma_rolled"
 """The annotation of a loop that LLVM must not unroll: what its rounds have in common would not fit the registers."""
 
@@ -101,21 +99,11 @@ def _has_vectors(s: Stmt) -> bool:
     return any(e.dtype.lanes > 1 for stmt in walk_stmts(s) for e in child_exprs(stmt))
 
 
-def _uses_registers(c: Context, s: Stmt) -> bool:
-    """Whether a statement stores to or loads from a buffer on the stack that fits the registers."""
-    small = {buffer for buffer in c.private if (_constant_size(buffer) or 0) <= _REGISTER_BYTES}
-    if any(isinstance(stmt, Store) and stmt.buffer in small for stmt in walk_stmts(s)):
-        return True
-    seen: set[Expr] = set()
-    parts = (e for stmt in walk_stmts(s) for e in child_exprs(stmt))
-    return any(type(node) is Load and node.buffer in small for e in parts for node in walk_once(e, seen))
-
-
 def _hints(c: Context, s: For) -> str:
     """Loops that the schedule has shaped stay as they are; plain scalar ones are LLVM's to improve."""
     if _has_vectors(s.body):
         short = isinstance(s.extent, Const) and s.extent.value <= _SHORT and ROLLED not in s.annotations
-        unroll = [] if short and _uses_registers(c, s.body) else ['!"llvm.loop.unroll.disable"']
+        unroll = [] if short else ['!"llvm.loop.unroll.disable"']
         return c.module.loop_metadata('!"llvm.loop.vectorize.enable", i1 false', *unroll)
     if s.kind == "unrolled":
         return c.module.loop_metadata('!"llvm.loop.unroll.enable"')
