@@ -10,6 +10,7 @@ from weft.graph.passes.algorithms import choose_algorithms
 from weft.graph.passes.attention import fuse_attention
 from weft.graph.passes.causal_blocks import cut_causal
 from weft.graph.passes.crop_windows import split_windows
+from weft.graph.passes.few_bits import few_bits
 from weft.graph.passes.fill_kernels import fill_kernels
 from weft.graph.passes.fix_weights import fix_weights
 from weft.graph.passes.fold_strides import fold_strides
@@ -51,6 +52,8 @@ def for_target(graph: Graph, target: Target, precision: str | None = None) -> Gr
     graph = turn_products(fill_kernels(graph))
     if knobs.exact:
         return graph
+    if proposed.few_bits is not None:
+        graph = few_bits(graph, proposed.few_bits(target))
     if target.matrix is not None:
         graph = fold_strides(graph, target.matrix.dtypes)
     if proposed.weights is not None and knobs.fixed_weights:

@@ -422,6 +422,8 @@ class Algorithms:
     """Whether `split_windows` is worth its copies: a few kernels more cost little."""
     weights: Callable[[Target], Callable[[Array, int], tuple[Array, Array, Array] | None]] | None = None
     """For `fix_weights`: a weight in fewer bytes, or None."""
+    few_bits: Callable[[Target], Callable[[int, int], tuple[str, int] | None]] | None = None
+    """For `few_bits`: the type of bytes and the width of panels for a product of so many rows and columns, or None."""
     products: Callable[[Target, int], Callable[[Node, Array], Sequence[Alternative]]] | None = None
     """For `choose_algorithms`, in a model with so many bytes of weights: the other algorithms for a node."""
     channels: Callable[[Target, int], Prices | None] | None = None

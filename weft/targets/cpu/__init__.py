@@ -17,6 +17,7 @@ TARGET = TargetSpec(
         causal_block=256,
         split_windows=True,
         weights=later("weft.targets.cpu.algorithms:weight_fixer"),
+        few_bits=later("weft.targets.cpu.algorithms:panel_proposer"),
         products=later("weft.targets.cpu.algorithms:proposer"),
         channels=later("weft.targets.cpu.channels:prices"),
     ),
