@@ -20,6 +20,7 @@ from weft.graph.passes.precision import NARROW, lower_precision
 from weft.graph.passes.quantized import quantized
 from weft.graph.passes.specialize import specialize
 from weft.graph.passes.turn_products import turn_products
+from weft.graph.passes.update_caches import update_caches
 from weft.targets.base import Target
 
 
@@ -42,6 +43,8 @@ def for_target(graph: Graph, target: Target, precision: str | None = None) -> Gr
     """The graph in a precision, with the algorithms that a target proposes."""
     proposed = target.spec.algorithms
     narrow = None if precision is None else NARROW[precision]
+    if not target.on_device:
+        graph = update_caches(graph)
     if proposed.attention is not None and knobs.attention:
         propose = proposed.attention(target)
         graph = fuse_attention(graph, propose, narrow)

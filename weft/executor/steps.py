@@ -98,6 +98,8 @@ class Program:
     steps: list[Step]
     last_use: list[list[int]]
     in_place: int = 0
+    updates: list[tuple[int, int]] = field(default_factory=list)
+    """Inputs and outputs that a caller may give one array for: what the program writes there is all that changes."""
 
 
 def aligned_array(array: Array, alignment: int = 64) -> Array:

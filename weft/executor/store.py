@@ -239,6 +239,7 @@ def _form(key: Any, one: Specialization, arrays: _Arrays, codes: list[bytes]) ->
         "unshared": program.unshared_bytes,
         "steps": steps,
         "in_place": program.in_place,
+        "updates": [list(pair) for pair in program.updates],
         "report": form_lines(one),
     }
 
@@ -590,6 +591,7 @@ def _program(file: _File, row: Mapping[str, Any], executor: Executor) -> Program
         steps,
         last_uses(steps, row["outputs"]),
         row["in_place"],
+        [(given, made) for given, made in row["updates"]],
     )
 
 
