@@ -14,6 +14,7 @@ from weft.graph.passes.few_bits import few_bits
 from weft.graph.passes.fill_kernels import fill_kernels
 from weft.graph.passes.fix_weights import fix_weights
 from weft.graph.passes.fold_strides import fold_strides
+from weft.graph.passes.narrow_weights import narrow_weights
 from weft.graph.passes.normalize import normalize
 from weft.graph.passes.pad_channels import pad_channels
 from weft.graph.passes.precision import NARROW, lower_precision
@@ -57,6 +58,8 @@ def for_target(graph: Graph, target: Target, precision: str | None = None) -> Gr
         return graph
     if proposed.few_bits is not None:
         graph = few_bits(graph, proposed.few_bits(target))
+    if proposed.narrow is not None and precision is None:
+        graph = narrow_weights(graph, proposed.narrow(target))
     if target.matrix is not None:
         graph = fold_strides(graph, target.matrix.dtypes)
     if proposed.weights is not None and knobs.fixed_weights:

@@ -424,6 +424,8 @@ class Algorithms:
     """For `fix_weights`: a weight in fewer bytes, or None."""
     few_bits: Callable[[Target], Callable[[int, int], tuple[str, int] | None]] | None = None
     """For `few_bits`: the type of bytes and the width of panels for a product of so many rows and columns, or None."""
+    narrow: Callable[[Target], Callable[[int, int], bool]] | None = None
+    """For `narrow_weights`: whether so many rows wait for a weight of so many bytes."""
     products: Callable[[Target, int], Callable[[Node, Array], Sequence[Alternative]]] | None = None
     """For `choose_algorithms`, in a model with so many bytes of weights: the other algorithms for a node."""
     channels: Callable[[Target, int], Prices | None] | None = None

@@ -103,6 +103,12 @@ def panel_proposer(target: Target) -> Callable[[int, int], tuple[str, int] | Non
     return lambda rows, columns: panel(target, columns) if rows <= MOST_DIGIT_ROWS else None
 
 
+def waits_for_weights(target: Target) -> Callable[[int, int], bool]:
+    """What `narrow_weights` asks: few rows, and a weight from behind the second-level cache."""
+    cache = target.cache_bytes[1] or 256 << 10
+    return lambda rows, size: rows <= MOST_WAITING_ROWS and size > cache // 2
+
+
 def weight_fixer(target: Target) -> Callable[[Array, int], tuple[Array, Array, Array] | None]:
     """What `fix_weights` asks: few rows wait for weights from behind the second-level cache, if vectors are long enough
     to put the numbers together meanwhile."""
