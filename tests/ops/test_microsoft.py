@@ -206,6 +206,13 @@ def test_multi_head_attention():
     check("MultiHeadAttention", q, k, v, bias, None, numbers(2, 2, 3, 5, seed=4), num_heads=2)
 
 
+def test_multi_head_attention_of_one_query():
+    """It sees every key, causal or not; lengths of sequences and a bias of scores come together."""
+    q, k, v = numbers(2, 1, 8), numbers(2, 2, 5, 4, seed=1), numbers(2, 2, 5, 4, seed=2)
+    added, lengths = numbers(1, 2, 1, 5, seed=3), number([3, 5], "int32")
+    check("MultiHeadAttention", q, k, v, None, lengths, added, num_heads=2, unidirectional=1, compiled=None)
+
+
 @pytest.mark.parametrize("places", [number([2], "int64"), number([[0, 1, 2], [3, 1, 0]], "int64")])
 @pytest.mark.parametrize("interleaved", [0, 1])
 def test_rotary_embedding(places, interleaved):

@@ -136,7 +136,7 @@ register(
 # ---------------------------------------------------------------------------------------------- GatherBlockQuantized
 
 
-def _bytes_as_numbers(b: Composition, codes: Part, bits: int) -> Part:
+def bytes_as_numbers(b: Composition, codes: Part, bits: int) -> Part:
     """The numbers that bytes hold, low bits first, along the last dimension."""
     wide = b.cast(codes, "int16")
     if bits == 8:
@@ -162,12 +162,12 @@ def _gather_blocks(b: Composition, data: Part, indices: Part, scales: Part, zero
     codes, scale = (b("Gather", part, indices, axis=gathered) for part in (data, scales))
     zero = None if zeros is None else b("Gather", zeros, indices, axis=gathered)
     if packed:
-        codes = _bytes_as_numbers(b, codes, bits)
+        codes = bytes_as_numbers(b, codes, bits)
         middle = b.constant(1 << (bits - 1), "int16")
         if zero is None:
             codes = b("Sub", codes, middle)
         else:
-            zero = _bytes_as_numbers(b, zero, bits)
+            zero = bytes_as_numbers(b, zero, bits)
     at = axis + (len(indices.dims) - 1 if axis > gathered else 0)
     return b("DequantizeLinear", codes, scale, zero, axis=at, block_size=block)
 
