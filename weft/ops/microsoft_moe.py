@@ -60,7 +60,7 @@ def _activate(b: Composition, x: Part) -> Part:
 
 
 class _Experts:
-    """One layer of all experts: `read` gives its matrices (.., outputs, inputs) as float32, all or those of an index."""
+    """One layer of all experts: `read` gives its matrices (.., outputs, inputs) as float32, all or some."""
 
     def __init__(self, b: Composition, codes: Part, scales: Part | None, zeros: Part | None, bits: int) -> None:
         self.b, self.codes, self.scales, self.zeros, self.bits = b, codes, scales, zeros, bits
