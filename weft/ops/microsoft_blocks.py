@@ -2,8 +2,9 @@
 
 MatMulNBits is a product: B holds (features, blocks, bytes of a block), low bits first; zero points are packed in the
 same way, or plain numbers, or left out (then the middle of the range). Weights are unpacked in a stage of their own,
-before a plain product. accuracy_level says to how few bits the other operand MAY be rounded (4: to bytes, which costs
-some 1e-2 of the result's scale); here it never is.
+before a plain product; a machine with dot products of bytes takes few rows in another way (`few_bits.py`).
+accuracy_level says to how few bits the other operand MAY be rounded (4: to bytes, which costs some 1e-2 of the result's
+scale); here to 16 bits at the least.
 """
 
 from __future__ import annotations
