@@ -84,7 +84,7 @@ class _Query:
         j, score = Var("j"), Var("score", FLOAT32)
         place = self.key(first + j)
 
-        def product(at: Any) -> Expr:
+        def product(at: Any) -> Any:
             return self.query[(*self.at, at)] * self.keys[(*place, at)]
 
         steps = [_lanes(lambda x: Store(self.dot, (*self.at, x), product(x)))]

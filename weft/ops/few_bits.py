@@ -133,10 +133,10 @@ def _products(layout: Layout, rows: tuple[int, ...], digits: te.Tensor, codes: t
     axes = [te.reduce_axis(n, name) for n, name in ((layout.groups, "g"), (layout.each, "p"), (4, "t"))]
     group, part, place = (axis.var for axis in axes)
 
-    def byte(b: Any, g: Any, n: Any, t: Any) -> Expr:
+    def byte(b: Any, g: Any, n: Any, t: Any) -> Any:
         return codes[n // width, b, g, n % width, t]
 
-    def code(b: Any, p: Any, g: Any, n: Any, t: Any) -> Expr:
+    def code(b: Any, p: Any, g: Any, n: Any, t: Any) -> Any:
         shifted = byte(b, g, n, t).astype("int32") >> (p * bits).astype("int32")
         return (shifted & ((1 << bits) - 1)).astype(kind)
 

@@ -15,12 +15,7 @@ from typing import Any
 from weft.ops.microsoft_blocks import bytes_as_numbers
 from weft.ops.microsoft_composition import Composition, NoKernel, Part, compose
 
-ACTIVATIONS = {
-    "relu": ("Relu", {}),
-    "gelu": ("Gelu", {"approximate": "tanh"}),
-    "silu": ("Swish", {}),
-    "identity": ("Identity", {}),
-}
+ACTIVATIONS = {"relu": "Relu", "gelu": "Gelu", "silu": "Swish", "identity": "Identity"}
 
 
 def _axes(b: Composition, *axes: int) -> Part:
@@ -42,8 +37,7 @@ def _activate(b: Composition, x: Part) -> Part:
     """The activation between the two layers; swiglu takes gates and values in turns along the last axis."""
     name = str(b.get("activation_type", "relu"))
     if name in ACTIVATIONS:
-        op, attributes = ACTIVATIONS[name]
-        made: Part = b(op, x, **attributes)
+        made: Part = b(ACTIVATIONS[name], x, approximate="tanh" if name == "gelu" else None)
         return made
     if name != "swiglu" or int(b.get("swiglu_fusion", 0)) != 1:
         raise b.error(f"the activation {name!r} with swiglu_fusion {b.get('swiglu_fusion', 0)} is not supported")

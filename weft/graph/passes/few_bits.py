@@ -64,13 +64,13 @@ def _panels(node: Node, scope: Scope, propose: Propose) -> Replacement:
     digits = 2 if int(node.attributes.get("accuracy_level", 0)) in (2, 3, 4) else 3
     attributes: dict[str, Any] = {"digits": digits, "K": inner, "N": features, "bits": bits, "block_size": block}
     attributes.update(width=width, kind=kind)
-    inputs = [x, pack(bytes_, width), pack_factors(arrays[1].reshape(features, blocks), width)]
+    made = [pack(bytes_, width), pack_factors(arrays[1].reshape(features, blocks), width)]
     if zeros is None:
         attributes["zero"] = float((1 << (bits - 1)) - shift)
     else:
-        inputs.append(pack_factors(_zeros(arrays[2], bits, features, blocks, shift), width))
-    given = [x, *(scope.new_constant(array, f"{node.outputs[0].name}_panels") for array in inputs[1:])]
-    given += [None] * (4 - len(given)) + [bias]
+        made.append(pack_factors(_zeros(arrays[2], bits, features, blocks, shift), width))
+    panels = [scope.new_constant(array, f"{node.outputs[0].name}_panels") for array in made]
+    given = [x, *panels, *[None] * (3 - len(panels)), bias]
     return [Node(NAME, given, node.outputs, attributes, node.name, node.origin, DOMAIN)]
 
 

@@ -45,7 +45,7 @@ def _narrow(node: Node, scope: Scope, worth: Worth) -> Replacement:
         return None
     if node.op == "Gemm":
         plain = all(float(node.attributes.get(name, 1.0)) == 1 for name in ("alpha", "beta"))
-        if not plain or node.attributes.get("transA", 0) or node.inputs[2:] == [None]:
+        if not plain or node.attributes.get("transA", 0):
             return None
         array = array.T if node.attributes.get("transB", 0) else array
     found = narrow_form(array)
@@ -55,7 +55,8 @@ def _narrow(node: Node, scope: Scope, worth: Worth) -> Replacement:
     if node.op == "MatMul":
         return [Node(NAME, inputs, node.outputs, {}, node.name, node.origin, DOMAIN)]
     product = scope.make(node, NAME, inputs, DOMAIN)
-    return swap(node, "Add", [product, node.inputs[2]]) if len(node.inputs) > 2 else product
+    bias = node.inputs[2] if len(node.inputs) > 2 else None
+    return product if bias is None else swap(node, "Add", [product, bias])
 
 
 def narrow_form(array: Array) -> Array | None:
