@@ -15,6 +15,7 @@ from collections.abc import Callable
 import numpy as np
 
 from weft.graph.ir import NUMPY_TYPES, Array, Graph, Node, TensorType
+from weft.graph.opspec import has
 from weft.graph.passes.dead import dead
 from weft.graph.passes.infer import infer
 from weft.graph.passes.support import Replacement, Scope, rewrite, swap
@@ -35,7 +36,7 @@ def narrow_weights(graph: Graph, worth: Worth) -> Graph:
 
 
 def _narrow(node: Node, scope: Scope, worth: Worth) -> Replacement:
-    if node.domain or node.op not in ("MatMul", "Gemm") or len(node.inputs) < 2:
+    if node.domain or not has(node, "product") or len(node.inputs) < 2:
         return None
     x, weight = node.inputs[:2]
     array = scope.constant(weight)
@@ -52,7 +53,7 @@ def _narrow(node: Node, scope: Scope, worth: Worth) -> Replacement:
     if found is None:
         return None
     inputs = [x, scope.new_constant(found, f"{weight.name}_narrow")]
-    if node.op == "MatMul":
+    if node.op != "Gemm":
         return [Node(NAME, inputs, node.outputs, {}, node.name, node.origin, DOMAIN)]
     product = scope.make(node, NAME, inputs, DOMAIN)
     bias = node.inputs[2] if len(node.inputs) > 2 else None
