@@ -45,7 +45,7 @@ def for_target(graph: Graph, target: Target, precision: str | None = None) -> Gr
     """The graph in a precision, with the algorithms that a target proposes."""
     proposed = target.spec.algorithms
     narrow = None if precision is None else NARROW[precision]
-    if not target.on_device:
+    if proposed.caches:
         graph = cached_attention(update_caches(graph))
     if proposed.attention is not None and knobs.attention:
         propose = proposed.attention(target)

@@ -420,6 +420,8 @@ class Algorithms:
     """Queries of the blocks that causal attention is worth cutting into; None: a kernel computes all scores."""
     split_windows: bool = False
     """Whether `split_windows` is worth its copies: a few kernels more cost little."""
+    caches: bool = False
+    """Whether its driver knows `update_caches`, and loops that end where data says serve `cached_attention`."""
     weights: Callable[[Target], Callable[[Array, int], tuple[Array, Array, Array] | None]] | None = None
     """For `fix_weights`: a weight in fewer bytes, or None."""
     few_bits: Callable[[Target], Callable[[int, int], tuple[str, int] | None]] | None = None
@@ -497,6 +499,8 @@ _TAKES: dict[str, tuple[str, ...]] = {
     "device.machine_codes": ("programs", "target"),
     "algorithms.attention": ("target",),
     "algorithms.weights": ("target",),
+    "algorithms.few_bits": ("target",),
+    "algorithms.narrow": ("target",),
     "algorithms.products": ("target", "model_bytes"),
     "algorithms.channels": ("target", "model_bytes"),
 }

@@ -16,6 +16,7 @@ TARGET = TargetSpec(
         attention=later("weft.targets.cpu.algorithms:attention_proposer"),
         causal_block=256,
         split_windows=True,
+        caches=True,
         weights=later("weft.targets.cpu.algorithms:weight_fixer"),
         few_bits=later("weft.targets.cpu.algorithms:panel_proposer"),
         narrow=later("weft.targets.cpu.algorithms:waits_for_weights"),
