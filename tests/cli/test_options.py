@@ -1,5 +1,7 @@
 """Every option of every command, for every kind of model: obeyed, or refused with a sentence.
 
+KINDS = ("onnx", "built_in", "weft")
+
 `TABLE` has a row for each option: the words, what shows that they were obeyed, and for which kinds of model they are
 refused instead. An option without a row fails, so that none can be added that does nothing.
 """
@@ -88,6 +90,9 @@ TABLE = {
             weft="--against needs the model itself",
         ),
         "--seconds": row("--seconds 0.1", lambda seen: 0.1 <= seen.out["machine"]["measured_s"] < 10),
+        "--decode": row("--decode 4", None, **dict.fromkeys(KINDS, "--decode measures the built-in llama_110m")),
+        "--prompt": row("--prompt 4", None, **dict.fromkeys(KINDS, "--prompt: it belongs to --decode")),
+        "--weights": row("--weights int4", None, **dict.fromkeys(KINDS, "--weights: it belongs to --decode")),
     },
     "profile": {
         **MODEL, **COMPILING, **THREADS,

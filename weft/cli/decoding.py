@@ -38,7 +38,7 @@ def run(given: argparse.Namespace, screen: Screen) -> int:
     """The command."""
     if given.model != "llama_110m":
         raise UsageError(f"--decode measures the built-in llama_110m, not {given.model}")
-    refuse(given, "size shape input seed json", "with --decode the model, its sizes and its inputs are chosen by it")
+    refuse(given, "size shape input seed", "with --decode the model, its sizes and its inputs are chosen by it")
     if given.against == "interpreter":
         raise UsageError("--decode measures beside ort, not beside the interpreter")
     batch, prompt, tokens = given.batch or 1, given.prompt or 128, given.decode
@@ -62,7 +62,10 @@ def run(given: argparse.Namespace, screen: Screen) -> int:
         times, error = decode(candidates, rest, prompt)
         rate = read_bandwidth(weight_bytes(graph), threads)
     facts = {"machine": Usage.now().since(before), "prompt": prompts, "times": times, "error": error, "rate": rate}
-    show(facts, graph, batch, prompt, threads, screen)
+    if screen.as_json:
+        screen.figures({**facts, "weight_bytes": weight_bytes(graph), "batch": batch, "threads": threads})
+    else:
+        show(facts, graph, batch, prompt, threads, screen)
     return 0
 
 
