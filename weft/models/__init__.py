@@ -31,9 +31,9 @@ class ModelError(WeftError, ValueError):
     """A built-in model that does not exist, or a batch that makes no sense."""
 
 
-def names() -> list[str]:
-    """The names of the built-in models."""
-    return list(MODELS)
+def names(decoders: bool = True) -> list[str]:
+    """The names of the built-in models; without decoders those whose sizes are all fixed."""
+    return [name for name in MODELS if decoders or name != llama_110m.__name__]
 
 
 def make(name: str, batch: int = 1, seed: int = 0) -> Graph:
