@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -26,13 +26,15 @@ Point = Mapping[str, int]
 Columns = Mapping[str, "np.ndarray[Any, Any]"]
 """Many points: for each knob an array of their numbers."""
 
+_Number = TypeVar("_Number")
+
 MOST_POINTS = 1 << 20
 """A space with more points is scored in part: each knob's choices are thinned out evenly."""
 
 
-def ceildiv(a: int, b: int) -> int:
-    """a / b rounded up."""
-    return -(-a // b)
+def ceildiv(a: _Number, b: Any) -> _Number:
+    """a / b rounded up, of numbers or columns of them."""
+    return -(-a // b)  # type: ignore[operator, no-any-return]
 
 
 def _all_legal(columns: Columns) -> Any:

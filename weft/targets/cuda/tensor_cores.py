@@ -26,17 +26,17 @@ from typing import Any
 import numpy as np
 
 from weft.plan.planner import Unit
-from weft.plan.sketch import Columns, Point, Sketch
+from weft.plan.sketch import Columns, Point, Sketch, ceildiv
 from weft.schedule.primitives.matrix import stored_operand
-from weft.targets.base import Target, ThreadFacts
+from weft.targets.base import Target
 from weft.targets.cuda import mma, wgmma
 from weft.targets.cuda import model as fit
 from weft.targets.cuda.swizzle import LINE
 from weft.targets.cuda.tiles import GroupTiles, MatrixTiles, WarpTiles
 from weft.targets.cuda.turning import turn_operands
-from weft.targets.gpu.loops import threads_of
-from weft.targets.gpu.model import BEYOND, PART_STEPS, ceildiv, model_of, resident_blocks, seconds
-from weft.targets.gpu.product import Product, find_product
+from weft.targets.gpu import nest
+from weft.targets.gpu.model import BEYOND, PART_STEPS, resident_blocks
+from weft.targets.gpu.product import Problem, Product, find_product
 
 WARP_KNOBS: dict[str, tuple[int, ...]] = {
     "warps_x": (1, 2, 4),
@@ -68,7 +68,7 @@ _NEEDS = {"float16": "float16", "bfloat16": "bfloat16", "float32": "tfloat32", "
 
 def kind_of(found: Product, target: Target) -> mma.Kind | None:
     """The sort of matrix instruction for a product; None where there is none."""
-    machine = threads_of(target)
+    machine = nest.threads_of(target)
     x, y = stored_operand(found.axes.x_operand), stored_operand(found.axes.y_operand)
     if not {_NEEDS.get(x.dtype.name), _NEEDS.get(y.dtype.name)} <= machine.tensor_cores:
         return None
@@ -85,7 +85,7 @@ def match_warps(unit: Unit) -> Sketch | None:
 
 def match_groups(unit: Unit) -> Sketch | None:
     """The sketch of a product by wgmma; None where it is none of its."""
-    if not threads_of(unit.target).has_warpgroups:
+    if not nest.threads_of(unit.target).has_warpgroups:
         return None
     return _sketch("warpgroups", unit, GROUP_KNOBS, Groups, GroupTiles)
 
@@ -101,8 +101,7 @@ def _sketch(
     kind = None if found is None else kind_of(found, unit.target)
     if found is None or kind is None:
         return None
-    size = found.axes.size
-    made = problem(size("x"), size("y"), size("k"), size("batch"), kind, threads_of(unit.target))
+    made = problem(*found.sizes, kind)
     if made.y < fit.LEAST_Y or made.x < fit.LEAST_X or made.k < kind.depth:
         return None
 
@@ -116,28 +115,10 @@ def _sketch(
 
 
 @dataclass(frozen=True)
-class Problem:
-    """The sizes of a product, its kind, and the machine that it runs on."""
-
-    x: int
-    y: int
-    k: int
-    batch: int
-    kind: mma.Kind
-    machine: ThreadFacts
-
-    def blocks(self, tile_y: Any, tile_x: Any) -> Any:
-        """Tiles of the result."""
-        return ceildiv(self.x, tile_x) * ceildiv(self.y, tile_y)
-
-    def seconds(self, cycles: Any, parts: Any) -> Any:
-        """With what adding up the parts of split-K takes."""
-        model, moved = model_of(self.machine), self.x * self.y * self.batch * 8 * parts / self.machine.multiprocessors
-        return seconds(cycles + (parts > 1) * (model.launch + moved / model.memory), self.machine)
-
-
 class Warps(Problem):
     """Products by mma.sync."""
+
+    kind: mma.Kind
 
     def legal(self, c: Columns) -> Any:
         """Points that fit the machine and do not exceed the problem by far."""
@@ -178,7 +159,7 @@ class Warps(Problem):
         cycles = cycles + ceildiv(rounds, resident) * fit.WARP_START
         # Of tiles that cost the same, the one of the fewest warps, in a square, with the shortest columns.
         many = c["warps_x"] * c["warps_y"] + np.maximum(c["warps_x"], c["warps_y"]) / 8 + c["warps_y"] / 64
-        return self.seconds(cycles + (many + c["warp_y"] / 65536) / 1024, c["parts"])
+        return self.seconds(cycles + (many + c["warp_y"] / 65536) / 1024, c["parts"], 8 * c["parts"])
 
     def _tile(self, c: Columns) -> tuple[Any, Any]:
         return c["warps_y"] * c["warp_y"], c["warps_x"] * c["warp_x"]
@@ -190,8 +171,11 @@ class Warps(Problem):
         return np.maximum(operands, 4 * tile_y * (tile_x + 8)) * c["shares"] + 1024
 
 
+@dataclass(frozen=True)
 class Groups(Problem):
     """Products by wgmma."""
+
+    kind: mma.Kind
 
     def legal(self, c: Columns) -> Any:
         """Points that fit the machine and do not exceed the problem by far."""
@@ -226,7 +210,8 @@ class Groups(Problem):
         waits = np.maximum(0.0, fit.GROUP_LATENCY / (c["stages"] - 2) + fit.GROUP_WAIT - busy)
         written = tile_x * tile_y * np.where(together == 1, *fit.GROUP_WRITTEN)
         cycles = rounds * steps * np.maximum(busy, (busy + waits) / together)
-        return self.seconds(cycles + ceildiv(rounds, together) * (fit.GROUP_START + written), c["parts"])
+        cycles = cycles + ceildiv(rounds, together) * (fit.GROUP_START + written)
+        return self.seconds(cycles, c["parts"], 8 * c["parts"])
 
     def _tile(self, c: Columns) -> tuple[Any, Any]:
         return c["groups_y"] * c["tiles_y"] * wgmma.ROWS, c["groups_x"] * c["width"]

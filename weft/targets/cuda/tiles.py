@@ -13,7 +13,7 @@ from weft.schedule.facts import block_named, facts_of, names_of
 from weft.schedule.schedule import Stage
 from weft.targets.cuda import mma, wgmma
 from weft.targets.cuda.swizzle import line_elements
-from weft.targets.gpu.loops import bind_all, fetch_lanes, free_loops, fuse_all
+from weft.targets.gpu import nest
 from weft.targets.gpu.model import FLOATS
 from weft.targets.gpu.product import Product, Tiles, in_matrix_form
 
@@ -44,12 +44,10 @@ class MatrixTiles(Tiles):
         """Tiles of the final block, one for each block of warps; from there to the steps of k."""
         found, (tile_x, tile_y, _) = self.product, self.tile
         batch, y, x = self._loops(final)
-        block_y, inner_y = final.split(fuse_all(final, y), factor=tile_y)
-        block_x, inner_x = final.split(fuse_all(final, x), factor=tile_x)
+        block_y, inner_y = final.split(nest.fuse_all(final, y), factor=tile_y)
+        block_x, inner_x = final.split(nest.fuse_all(final, x), factor=tile_x)
         final.reorder(block_y, block_x, inner_y, inner_x)
-        if batch:
-            final.bind(fuse_all(final, batch), "blockIdx.z")
-        bind_all(final, {"blockIdx.y": block_y, "blockIdx.x": block_x})
+        self._blocks(final, batch, block_y, block_x)
         threads = self.shares * math.prod(self.groups) * self.threads
         lanes = 1 if found.axes.size("x") % FLOATS else FLOATS
         while lanes > 1 and tile_y * tile_x % (threads * lanes):
@@ -72,10 +70,8 @@ class MatrixTiles(Tiles):
         if self.product.unit.epilogue is not None:
             added.set_scope("local")
         added.compute_at(final, place)
-        *lanes, share = [loop.var for loop in free_loops(added)]
-        added.reorder(share, *lanes)
-        for loop in (share, *lanes):
-            added.unroll(loop)
+        *lanes, share = nest.free_loops(added)
+        nest.arrange(added, nest.unrolled(share, *lanes))
 
     def _reads(self, name: str, buffer: Buffer) -> bool:
         block = block_named(self.s, name)
@@ -83,19 +79,13 @@ class MatrixTiles(Tiles):
 
     def _share(self, stage: Stage, loops: list[Var], lanes: int) -> Var:
         """Work on a tile divided among all threads of the block; gives the loop in which a thread goes on."""
-        flat = fuse_all(stage, loops)
+        flat = nest.fuse_all(stage, loops)
         sizes = {"threadIdx.z": self.shares * self.groups[0], "threadIdx.y": self.groups[1],
-                 "threadIdx.x": self.threads, "lanes": lanes}  # fmt: skip
-        used = {tag: size for tag, size in sizes.items() if size > 1}
+                 "threadIdx.x": self.threads, "vectorize": lanes}  # fmt: skip
+        used = {role: size for role, size in sizes.items() if size > 1}
         outer, *inner = stage.split(flat, factors=[None, *used.values()])
-        made = dict(zip(used, inner))
-        threads = [tag for tag in used if tag != "lanes"]
-        stage.reorder(*[made[tag] for tag in threads], outer, *[made[tag] for tag in used if tag == "lanes"])
-        for tag in threads:
-            stage.bind(made[tag], tag)
-        stage.unroll(outer)
-        if lanes > 1:
-            stage.vectorize(made["lanes"])
+        *threads, vector = [*zip(inner, used), *([] if lanes > 1 else [None])]
+        nest.arrange(stage, dict([*threads, (outer, "unroll"), *([vector] if lanes > 1 else [])]))
         return outer
 
     def _store(self, final: Stage, place: Var) -> Stage:
@@ -107,17 +97,13 @@ class MatrixTiles(Tiles):
         lead = len(self._buffer(self.accumulator).shape) - 2
         self._into_tiles(self.accumulator, lead, rows, columns)
         copy.compute_at(final, place, exact=False)
-        loops = [loop.var for loop in free_loops(copy)]
-        share, (y, x) = loops[0], loops[-2:]
+        share, *_, y, x = nest.free_loops(copy)
         warp_y, tile_y, inner_y = copy.split(y, factors=[self.groups[0], self.each[0] // rows, rows])
         warp_x, tile_x, inner_x = copy.split(x, factors=[self.groups[1], self.each[1] // columns, columns])
         copy.reorder(warp_y, warp_x, tile_y, tile_x, inner_y, inner_x)
         if self.shares * self.groups[0] > 1:
             copy.bind(share if self.shares > 1 else warp_y, "threadIdx.z")
-        if self.groups[1] > 1:
-            copy.bind(warp_x, "threadIdx.y")
-        copy.unroll(tile_y)
-        copy.unroll(tile_x)
+        nest.mark(copy, {warp_x: "threadIdx.y" if self.groups[1] > 1 else "", **nest.unrolled(tile_y, tile_x)})
         copy.storage_align(lead, 16, 8)
         accumulator = s[self.accumulator]
         accumulator.compute_at(copy, warp_x)
@@ -137,10 +123,10 @@ class MatrixTiles(Tiles):
         s = self.s
         tile_x, tile_y, deep = self.tile
         width = self.shares * deep if k_last else tile_x if name == self.x else tile_y
-        lanes = fetch_lanes(facts_of(block_named(s, name)), width, self.product.unit.target)
+        lanes = nest.fetch_lanes(facts_of(block_named(s, name)), width, self.product.unit.target)
         s[name].set_scope("shared")
         s[name].compute_at(accumulator, place)
-        self._share(s[name], [loop.var for loop in free_loops(s[name])], lanes)
+        self._share(s[name], nest.free_loops(s[name]), lanes)
         return width
 
     def _arrange(self, name: str, width: int) -> None:
@@ -170,13 +156,12 @@ class WarpTiles(MatrixTiles):
     def _steps(self, accumulator: Stage) -> None:
         """The steps of k: operands through shared memory into tiles, and the products of the tiles."""
         point, kind = self.point, self.kind
-        *_, y, x, k = [loop.var for loop in free_loops(accumulator)]
+        *_, y, x, k = nest.free_loops(accumulator)
         tile_y, inner_y = accumulator.split(y, factor=16)
         tile_x, inner_x = accumulator.split(x, factor=16)
         outer, tile_k, inner_k = accumulator.split(k, factors=[None, point["step"], kind.depth])
-        accumulator.reorder(outer, tile_k, tile_y, tile_x, inner_y, inner_x, inner_k)
-        for loop in (tile_y, tile_x):
-            accumulator.unroll(loop)
+        tiles = nest.unrolled(tile_y, tile_x)
+        nest.arrange(accumulator, {outer: "", tile_k: "", **tiles, inner_y: "", inner_x: "", inner_k: ""})
         if point["step"] > 1:
             accumulator.annotate("pipeline_stages", 2, tile_k)  # the next tiles are loaded while these are multiplied
         x_last, y_last = self.product.k_last
@@ -198,12 +183,10 @@ class WarpTiles(MatrixTiles):
         rows, columns = (16, depth) if k_last else (depth, 16)
         self._into_tiles(tiles.name, 1, rows, columns)
         tiles.compute_at(accumulator, place)
-        *_, first, second = [loop.var for loop in free_loops(tiles)]
+        *_, first, second = nest.free_loops(tiles)
         outer_first, inner_first = tiles.split(first, factor=rows)
         outer_second, inner_second = tiles.split(second, factor=columns)
-        tiles.reorder(outer_first, outer_second, inner_first, inner_second)
-        tiles.unroll(outer_first)
-        tiles.unroll(outer_second)
+        nest.arrange(tiles, {**nest.unrolled(outer_first, outer_second), inner_first: "", inner_second: ""})
         self._arrange(name, width)
         tiles.tensorize(inner_first, f"mma_load_{form}")
 
@@ -221,11 +204,10 @@ class GroupTiles(MatrixTiles):
 
     def _steps(self, accumulator: Stage) -> None:
         """The steps of k: operands into shared memory, and the products of the tiles there."""
-        *_, y, x, k = [loop.var for loop in free_loops(accumulator)]
+        *_, y, x, k = nest.free_loops(accumulator)
         tile_y, inner_y = accumulator.split(y, factor=wgmma.ROWS)
         outer, inner_k = accumulator.split(k, factor=self.tile[2])
-        accumulator.reorder(outer, tile_y, inner_y, x, inner_k)
-        accumulator.unroll(tile_y)
+        nest.arrange(accumulator, {outer: "", tile_y: "unroll", inner_y: "", x: "", inner_k: ""})
         x_last, y_last = self.product.k_last
         for name, k_last in ((self.y, y_last), (self.x, x_last)):
             self._arrange(name, self._fetch(accumulator, name, outer, bool(k_last)))

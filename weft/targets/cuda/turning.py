@@ -17,8 +17,8 @@ from weft.schedule.primitives.matrix import matrix_axes
 from weft.schedule.schedule import Schedule, Stage
 from weft.targets.base import Target
 from weft.targets.cuda.model import TURNED
+from weft.targets.gpu import nest
 from weft.targets.gpu.elementwise import match, match_transposition
-from weft.targets.gpu.loops import bind_loop, free_loops, fuse_all, long_loops, loop_extents, threads_of
 from weft.targets.gpu.product import Product, copy_in_order, plain_load, runs_along_k
 
 
@@ -43,11 +43,10 @@ def _turn_in_registers(s: Schedule, copy: Stage, outputs: list[str], target: Tar
 
     No shared memory: what a product beside it may lie over in its own is found for one kernel of a program.
     """
-    loops = [loop.var for loop in free_loops(copy)]
+    loops = nest.free_loops(copy)
     last, other = loops[int(outputs[-1][1:])], loops[-1]
-    many = threads_of(target).vector_bytes // copy.block.writes[0].buffer.dtype.bytes
-    extents = loop_extents(copy)
-    if last is other or extents[last.name] % many or extents[other.name] % TURNED:
+    many = nest.threads_of(target).vector_bytes // copy.block.writes[0].buffer.dtype.bytes
+    if last is other or nest.extent_of(copy, last) % many or nest.extent_of(copy, other) % TURNED:
         choose(unit_of(s, copy.name, target), (match_transposition, match), analytic)
         return
     tile = s.cache_read(copy.block.reads[0].buffer.name, "local", [copy.name])
@@ -55,10 +54,7 @@ def _turn_in_registers(s: Schedule, copy: Stage, outputs: list[str], target: Tar
     other_outer, other_in = copy.split(other, factor=TURNED)
     around = [loop for loop in loops if loop not in (last, other)]
     copy.reorder(*around, last_outer, other_outer, other_in, last_in)
-    bind_loop(copy, fuse_all(copy, [*around, last_outer, other_outer]), target)
+    nest.bind_loop(copy, nest.fuse_all(copy, [*around, last_outer, other_outer]), target)
     tile.compute_at(copy, copy.loops[1])
-    copy.unroll(other_in)
-    copy.vectorize(last_in)
-    *_, row, column = long_loops(tile)
-    tile.unroll(row)
-    tile.vectorize(column)
+    nest.mark(copy, {other_in: "unroll", last_in: "vectorize"})
+    nest.load_tile(tile)

@@ -32,8 +32,19 @@ from weft.loop.ir import Evaluate, For, Func, If, Stmt, seq
 from weft.loop.passes.double_buffer import LAG
 from weft.loop.passes.support import is_barrier
 from weft.loop.visit import Mutator, child_stmts, walk_stmts
-from weft.targets.cuda.mma import KINDS, SUMS, Kind, declare_store, mean_store
-from weft.targets.cuda.swizzle import unswizzled
+from weft.targets.cuda.mma import (
+    KINDS,
+    SUMS,
+    At,
+    Kind,
+    add_products,
+    declare_copy,
+    declare_dot,
+    form_of,
+    mean_store,
+    mean_zero,
+)
+from weft.targets.cuda.swizzle import seen_by
 
 ROWS = 64
 """Rows of a tile of sums."""
@@ -157,13 +168,13 @@ EMITTERS: Mapping[str, Emitter] = {
 # ----------------------------------------------------------------------------------------- meaning, for the interpreter
 
 
-def _operand(kind: Kind, tile: Any, line: int, block: int, count: int, k_inside: bool, see: Callable[..., Any]) -> Any:
+def _operand(kind: Kind, tile: Any, line: int, block: int, count: int, k_inside: bool, order: int) -> Any:
     """An operand as a plain matrix, [row, k]."""
     depth = line_depth(kind)
     if k_inside:
-        seen = see(tile, (count, depth), (int(line), 1))
+        seen = seen_by(tile, (count, depth), (int(line), 1), order)
         return cut_tf32(seen) if kind.name == "tf32" else seen
-    seen = see(tile, (count // LINE, depth, LINE), (int(block), int(line), 1))
+    seen = seen_by(tile, (count // LINE, depth, LINE), (int(block), int(line), 1), order)
     return seen.transpose(0, 2, 1).reshape(count, depth)
 
 
@@ -172,27 +183,17 @@ def cut_tf32(values: Any) -> Any:
     return (np.ascontiguousarray(values, np.float32).view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
 
 
-def _plain(tile: Any, shape: tuple[int, ...], strides: tuple[int, ...]) -> Any:
-    return tile.view(shape, strides)
-
-
 def _mean_dot(kind: Kind) -> Callable[..., None]:
     def run(a: Any, b: Any, out: Any, *numbers: int) -> None:
         a_line, a_block, b_line, b_block, form, width, order, _ = numbers
-        see = unswizzled if order else _plain
-        left = _operand(kind, a, a_line, a_block, ROWS, not int(form) & 1, see)
-        right = _operand(kind, b, b_line, b_block, int(width), bool(int(form) & 2), see)
-        sums = out.view((ROWS, int(width)), (int(width), 1))
-        sums[...] = sums + left.astype(kind.wide) @ right.astype(kind.wide).T
+        left = _operand(kind, a, a_line, a_block, ROWS, not int(form) & 1, order)
+        right = _operand(kind, b, b_line, b_block, int(width), bool(int(form) & 2), order)
+        add_products(kind, out, left, right)
 
     return run
 
 
-def _mean_zero(tile: Any, width: int) -> None:
-    tile.view((ROWS, int(width)), (int(width), 1))[...] = 0
-
-
-register_effect(ZERO, _mean_zero)
+register_effect(ZERO, mean_zero(ROWS))
 register_effect(STORE, mean_store)
 register_effect(WAIT, lambda: 0)
 register_effect(PUBLISH, lambda: 0)
@@ -202,48 +203,36 @@ for _kind in KINDS.values():
 # ----------------------------------------------------------------------------------------------------- declaring
 
 
-def _lines(name: str, element: str, count: int, k_inside: bool, depth: int) -> Any:
-    return te.placeholder((count, depth) if k_inside else (count // LINE, depth, LINE), element, name=name)
-
-
-def _at(lines: Any, row: Any, k: Any, k_inside: bool) -> Any:
-    return lines[row, k] if k_inside else lines[row // LINE, k, row % LINE]
-
-
 def dot_name(kind: Kind, turned_a: bool, turned_b: bool, width: int) -> str:
     """The name of a product."""
-    return f"{DOT}{kind.name}_{'t' if turned_a else 'n'}{'t' if turned_b else 'n'}_{width}"
+    return f"{DOT}{kind.name}_{form_of(turned_a, turned_b)}_{width}"
+
+
+def _lines(name: str, element: str, count: int, depth: int, k_inside: bool) -> At:
+    """How an operand is read whose lines lie along k, or else along its rows."""
+    lines = te.placeholder((count, depth) if k_inside else (count // LINE, depth, LINE), element, name=name)
+    return lambda row, k: lines[row, k] if k_inside else lines[row // LINE, k, row % LINE]
 
 
 def _declare_dot(kind: Kind, turned_a: bool, turned_b: bool, width: int) -> None:
     depth = line_depth(kind)
-    a = _lines("a", kind.elements[0], ROWS, not turned_a, depth)
-    b = _lines("b", kind.elements[1], width, turned_b, depth)
-    k = te.reduce_axis(depth, name="k")
 
-    def body(i: Any, j: Any) -> Any:
-        left, right = _at(a, i, k, not turned_a), _at(b, j, k, turned_b)
-        return te.sum(left.astype(kind.wide) * right.astype(kind.wide), axis=k)
-
-    out = te.compute((ROWS, width), body, name="out")
-    form = int(turned_a) + 2 * int(turned_b)
-
-    def rule(inputs: Any, outputs: Any) -> tuple[Any, Call, Call]:
-        left, right = inputs
-        reset = Call(ZERO, (outputs[0].access_ptr("w"), te.const(width)), INT32)
+    def calls(left: Any, right: Any, out: Any) -> tuple[Call, Call]:
         steps = [left.stride(1), left.stride(0)] if turned_a else [left.stride(0), te.const(0)]
         steps += [right.stride(0), te.const(0)] if turned_b else [right.stride(1), right.stride(0)]
-        places = (left.access_ptr("r"), right.access_ptr("r"), outputs[0].access_ptr("rw"))
-        numbers = (te.const(form), te.const(width), te.const(0), te.const(0))
-        update = Call(f"{DOT}{kind.name}", (*places, *steps, *numbers), INT32)
-        return [reset, update], reset, update
+        places = (left.access_ptr("r"), right.access_ptr("r"), out.access_ptr("rw"))
+        numbers = map(te.const, (int(turned_a) + 2 * int(turned_b), width, 0, 0))
+        reset = Call(ZERO, (out.access_ptr("w"), te.const(width)), INT32)
+        return reset, Call(f"{DOT}{kind.name}", (*places, *steps, *numbers), INT32)
 
-    te.decl_tensor_intrin(out.op, rule, dot_name(kind, turned_a, turned_b, width))
+    a = _lines("a", kind.elements[0], ROWS, depth, not turned_a)
+    b = _lines("b", kind.elements[1], width, depth, turned_b)
+    declare_dot(dot_name(kind, turned_a, turned_b, width), kind, (ROWS, width, depth), a, b, calls)
 
 
 for _width in WIDTHS:
     for _wide, _sums in SUMS.items():
-        declare_store(f"wgmma_store_{_width}_{_sums}", STORE, ROWS, _width, _wide)
+        declare_copy(f"wgmma_store_{_width}_{_sums}", STORE, (ROWS, _width), _wide, False)
     for _kind in KINDS.values():
         for _form in range(4) if _kind.transposes else (2,):
             _declare_dot(_kind, bool(_form & 1), bool(_form & 2), _width)

@@ -25,24 +25,13 @@ from weft.expr.nodes import Buffer, Cast, Expr, Load, Var
 from weft.expr.visit import walk
 from weft.loop.ir import Axis, Store
 from weft.plan.planner import Unit
-from weft.plan.sketch import Columns, Point, Sketch
+from weft.plan.sketch import Columns, Point, Sketch, ceildiv
 from weft.schedule.facts import Facts, block_named, extent, facts_of
 from weft.schedule.primitives.matrix import MatrixAxes, matrix_axes, stored_operand
 from weft.schedule.schedule import Schedule, Stage
 from weft.targets.base import ThreadFacts
-from weft.targets.gpu import model
-from weft.targets.gpu.loops import (
-    bind_all,
-    bind_loop,
-    fetch_lanes,
-    fetch_together,
-    free_loops,
-    fuse_all,
-    long_loops,
-    loop_extents,
-    spatial_loops,
-    threads_of,
-)
+from weft.targets.gpu import model, nest
+from weft.targets.gpu.elementwise import bind_flat
 
 KNOBS: dict[str, tuple[int, ...]] = {
     "tile_x": (16, 32, 64, 128),
@@ -72,17 +61,21 @@ class Product:
         """The block that sums."""
         return self.unit.facts.block.name
 
+    @property
+    def sizes(self) -> tuple[int, int, int, int, ThreadFacts]:
+        """What every `Problem` begins with."""
+        size = self.axes.size
+        return size("x"), size("y"), size("k"), size("batch"), nest.threads_of(self.unit.target)
+
 
 def match(unit: Unit) -> Sketch | None:
     """The sketch of a product in registers; None where a unit is none."""
     found = find_product(unit)
     if found is None:
         return None
-    size, kind = found.axes.size, found.axes.x_operand.dtype
-    problem = Problem(
-        size("x"), size("y"), size("k"), size("batch"), kind.bytes, found.k_last, threads_of(unit.target),
-        (_fetch_kind(found, found.axes.x_operand, "x"), _fetch_kind(found, found.axes.y_operand, "y")),
-    )  # fmt: skip
+    axes = found.axes
+    fetch = _fetch_kind(found, axes.x_operand, "x"), _fetch_kind(found, axes.y_operand, "y")
+    problem = Registers(*found.sizes, axes.x_operand.dtype.bytes, found.k_last, fetch)
     return Sketch("product", KNOBS, lambda point: RegisterTiles(found, point).run(), problem.cost, problem.legal)
 
 
@@ -160,26 +153,43 @@ def _k_order(axes: MatrixAxes, packed: Load | None) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Problem:
-    """The sizes of a product, how its operands lie, and the machine that it runs on."""
+    """The sizes of a product, and the machine that it runs on."""
 
     x: int
     y: int
     k: int
     batch: int
+    machine: ThreadFacts
+
+    def blocks(self, tile_y: Any, tile_x: Any) -> Any:
+        """Tiles of the result, of one product of the batch."""
+        return ceildiv(self.x, tile_x) * ceildiv(self.y, tile_y)
+
+    def seconds(self, cycles: Any, parts: Any, moved: Any) -> Any:
+        """With what adding up the parts of split-K takes, which moves so many bytes of each element."""
+        return model.with_parts(self.machine, cycles, parts, self.x * self.y * self.batch * moved)
+
+
+@dataclass(frozen=True)
+class Registers(Problem):
+    """Products by multiply-adds: the size of an element, and how operands lie."""
+
     bytes: int
     k_last: tuple[int, int]
-    machine: ThreadFacts
-    fetch: tuple[str, str] = ("vector", "vector")
+    fetch: tuple[str, str]
     """How the elements of X and Y are fetched: as vectors, plainly, or gathered."""
 
     def legal(self, c: Columns) -> Any:
         """The points that make sense."""
         machine, each_x, each_y = self.machine, c["each_x"], c["each_y"]
-        threads, steps = _threads(c), model.ceildiv(self.k, c["tile_k"])
+        threads, steps = _threads(c), ceildiv(self.k, c["tile_k"])
         alone, staged = KNOBS["stages"]
         stages = np.where(machine.has_async_copy & (steps >= staged), staged, alone)
         shared = c["stages"] * c["tile_k"] * (c["tile_x"] + c["tile_y"] + 16) * self.bytes
-        few = self._blocks(c) * c["parts"] <= model.PART_BLOCKS * machine.multiprocessors
+        few = (
+            self.blocks(c["tile_y"], c["tile_x"]) * self.batch * c["parts"]
+            <= model.PART_BLOCKS * machine.multiprocessors
+        )
         return (
             (c["tile_x"] <= model.BEYOND * self.x)
             & (c["tile_y"] <= model.BEYOND * self.y)
@@ -198,11 +208,12 @@ class Problem:
         machine, fit = self.machine, model.model_of(self.machine)
         tile_k, each_x, each_y, parts = c["tile_k"], c["each_x"], c["each_y"], c["parts"]
         threads, columns = _threads(c), c["tile_x"] // each_x
-        steps = model.ceildiv(self.k, tile_k * parts)
+        steps = ceildiv(self.k, tile_k * parts)
         registers = np.minimum(model.MOST_REGISTERS, each_x * each_y + 2 * (each_x + each_y) + fit.registers)
         shared = c["stages"] * tile_k * (c["tile_x"] + c["tile_y"]) * self.bytes
         resident = model.resident_blocks(machine, threads, registers, shared)
-        rounds = model.ceildiv(self._blocks(c) * parts, machine.multiprocessors)
+        blocks = self.blocks(c["tile_y"], c["tile_x"]) * self.batch * parts
+        rounds = ceildiv(blocks, machine.multiprocessors)
         fetches = [getattr(fit, f"fetch_{kind}") for kind in self.fetch]
         fetch = tile_k * (c["tile_x"] * fetches[0] + c["tile_y"] * fetches[1]) / threads
         loads = fit.load * np.maximum(0 if self.k_last[0] else 0.5, each_x / model.FLOATS)
@@ -216,12 +227,8 @@ class Problem:
         waits = np.where(c["stages"] > 1, fit.latency / np.maximum(c["stages"] - 1, 1), fit.latency_alone)
         chain = fit.step_cycles + fit.chain * instructions + fit.fetch_chain * fetch
         alone = steps * np.maximum(chain, waits) + fit.start
-        cycles = np.maximum(rounds * steps * busy + fit.start / 2, model.ceildiv(rounds, resident) * alone)
-        moved = self.x * self.y * self.batch * 4 * (parts * 2 + 1) / machine.multiprocessors
-        return model.seconds(fit.launch + cycles + (parts > 1) * (fit.launch + moved / fit.memory), machine)
-
-    def _blocks(self, c: Columns) -> Any:
-        return model.ceildiv(self.x, c["tile_x"]) * model.ceildiv(self.y, c["tile_y"]) * self.batch
+        cycles = np.maximum(rounds * steps * busy + fit.start / 2, ceildiv(rounds, resident) * alone)
+        return self.seconds(fit.launch + cycles, parts, 4 * (parts * 2 + 1))
 
 
 def _threads(c: Columns) -> Any:
@@ -293,6 +300,12 @@ class Tiles:
         final.reorder(*batch, *y, *x)
         return batch, y, x
 
+    def _blocks(self, final: Stage, batch: list[Var], block_y: Var, block_x: Var) -> None:
+        """A block of threads for each tile of each product."""
+        if batch:
+            final.bind(nest.fuse_all(final, batch), "blockIdx.z")
+        nest.mark(final, {block_y: "blockIdx.y", block_x: "blockIdx.x"})
+
     def _buffer(self, name: str) -> Buffer:
         return block_named(self.s, name).writes[0].buffer
 
@@ -317,17 +330,16 @@ class RegisterTiles(Tiles):
     def multiply(self, final: Stage) -> None:
         """Blocks, virtual threads and threads, and the product of a thread's own tile."""
         batch, y, x = self._loops(final)
-        flat_y, flat_x = fuse_all(final, y), fuse_all(final, x)
+        flat_y, flat_x = nest.fuse_all(final, y), nest.fuse_all(final, x)
         block_y, virtual_y, thread_y, inner_y = final.split(flat_y, factors=self._factors("y"))
         block_x, virtual_x, thread_x, inner_x = final.split(flat_x, factors=self._factors("x"))
         final.reorder(block_y, block_x, virtual_y, virtual_x, thread_y, thread_x, inner_y, inner_x)
-        if batch:
-            final.bind(fuse_all(final, batch), "blockIdx.z")
-        bind_all(final, {"blockIdx.y": block_y, "blockIdx.x": block_x})
-        for virtual in (virtual_y, virtual_x):
-            final.bind(virtual, "vthread")
-        bind_all(final, {"threadIdx.y": thread_y, "threadIdx.x": thread_x})
-        self._write_out(final, inner_y, inner_x)
+        self._blocks(final, batch, block_y, block_x)
+        nest.mark(final, {virtual_y: "vthread", virtual_x: "vthread", thread_y: "threadIdx.y", thread_x: "threadIdx.x"})
+        is_whole = self.product.axes.size("x") % nest.extent_of(final, inner_x) == 0 and isinstance(
+            final.block.body, Store
+        )
+        nest.mark(final, {inner_y: "unroll", inner_x: "vectorize" if is_whole else "unroll"})
         self._accumulate(final, thread_x)
 
     def _factors(self, side: str) -> list[int | None]:
@@ -336,14 +348,6 @@ class RegisterTiles(Tiles):
         virtual = point[f"each_{side}"] // inner
         return [None, virtual, point[f"tile_{side}"] // point[f"each_{side}"], inner]
 
-    def _write_out(self, final: Stage, inner_y: Var, inner_x: Var) -> None:
-        final.unroll(inner_y)
-        facts = facts_of(final.block)
-        if self.product.axes.size("x") % loop_extents(final)[inner_x.name] == 0 and facts.store is not None:
-            final.vectorize(inner_x)
-        else:
-            final.unroll(inner_x)
-
     def _accumulate(self, final: Stage, thread: Var) -> None:
         """The accumulators in registers, the operands through shared memory and registers."""
         s, point = self.s, self.point
@@ -351,39 +355,29 @@ class RegisterTiles(Tiles):
         if point["parts"] == 1:
             total.set_scope("local")
         total.compute_at(final, thread, exact=False)
-        loops = free_loops(total)
-        k = loops[-1].var
+        *own, k = nest.free_loops(total)
         outer, inner = total.split(k, factor=point["tile_k"])
         group, inner = total.split(inner, factor=model.FLOATS if any(self.product.k_last) else 1)
-        total.reorder(outer, group, inner, *[loop.var for loop in loops[:-1]])
-        for loop in (group, inner, *[loop.var for loop in loops[:-1]]):
-            total.unroll(loop)
+        nest.arrange(total, {outer: "", **nest.unrolled(group, inner, *own)})
         for name, side, k_last in ((self.x, "x", self.product.k_last[0]), (self.y, "y", self.product.k_last[1])):
             self._fetch(total, name, outer, side, bool(k_last))
             registers = s.cache_read(name, "local", [total.name])
             registers.compute_at(total, group if k_last else inner)
-            self._into_registers(registers)
+            nest.load_tile(registers)
         self._ahead(total, outer)
 
     def _fetch(self, total: Stage, name: str, step: Var, side: str, k_last: bool) -> None:
         """A tile of an operand into shared memory, by all threads."""
         s, point = self.s, self.point
         width = point["tile_k"] if k_last else point[f"tile_{side}"]
-        lanes = fetch_lanes(facts_of(block_named(s, name)), width, self.product.unit.target)
+        lanes = nest.fetch_lanes(facts_of(block_named(s, name)), width, self.product.unit.target)
         s[name].set_scope("shared")
         s[name].compute_at(total, step)
         rows, columns = point["tile_y"] // point["each_y"], point["tile_x"] // point["each_x"]
-        fetch_together(s[name], [loop.var for loop in free_loops(s[name])], rows, columns, lanes)
+        nest.fetch_together(s[name], nest.free_loops(s[name]), rows, columns, lanes)
         if k_last:
             start = max(model.FLOATS, lanes)  # rows begin where a fetch may
             s[name].storage_align(1, 2 * start, start)
-
-    def _into_registers(self, registers: Stage) -> None:
-        long = long_loops(registers)
-        for loop in long[:-1]:
-            registers.unroll(loop)
-        if long:
-            registers.vectorize(long[-1])
 
 
 def copy_in_order(s: Schedule, load: Load, reader: str, wanted: Collection[Axis]) -> tuple[Stage, list[str]]:
@@ -397,7 +391,7 @@ def copy_in_order(s: Schedule, load: Load, reader: str, wanted: Collection[Axis]
 
 def axis_loops(found: Product, final: Stage, is_part: bool) -> tuple[list[Var], list[Var], list[Var]]:
     """The loops of the block that writes a product out, over batch, y and x; `is_part`: of the parts of k."""
-    loops = [loop.var for loop in free_loops(final)]
+    loops = nest.free_loops(final)
     if is_part:
         *batch, y, x = loops[:4]
         return batch, [y], [x]
@@ -419,13 +413,10 @@ def sum_parts(found: Product) -> None:
     """The second kernel of split-K: the parts added up, and the epilogue."""
     s, target = found.unit.schedule, found.unit.target
     if found.unit.epilogue is None:
-        stage = s[found.name]
-        loops = spatial_loops(stage)
-        stage.reorder(*loops, *[x.var for x in free_loops(stage) if x.var not in loops])
-        bind_loop(stage, fuse_all(stage, loops), target)
+        bind_flat(s[found.name], target)
         return
     stage, total = s[found.unit.epilogue.name], s[found.name]
-    bind_loop(stage, fuse_all(stage, spatial_loops(stage)), target)
+    nest.bind_loop(stage, nest.fuse_all(stage, nest.spatial_loops(stage)), target)
     total.set_scope("local")
     total.compute_at(stage, stage.loops[-1])
-    total.unroll(free_loops(total)[-1].var)
+    total.unroll(nest.free_loops(total)[-1])

@@ -21,7 +21,7 @@ from weft.loop.tree import axes_using, blocks_in, loop_of, loop_path, loops_in, 
 from weft.schedule.facts import block_named, extent, facts_of
 from weft.schedule.schedule import Schedule, Stage
 from weft.targets.base import Target
-from weft.targets.gpu.loops import free_loops, fuse_all, loop_extents, threads_of
+from weft.targets.gpu import nest
 from weft.targets.gpu.model import FULL_ROUNDS, LEAST_BLOCK, UNIT_DEPTH, UNIT_THREADS
 from weft.targets.gpu.reduction import is_contiguous
 from weft.targets.gpu.sharing import cross_threads
@@ -93,7 +93,7 @@ def _unit(stage: Stage) -> Var:
 
 def _loop_of(stage: Stage, axis: Axis) -> Var:
     binding = dict(zip([a.var for a in stage.block.axes], stage.block.bindings))[axis.var]
-    found = [loop.var for loop in free_loops(stage) if loop.var in free_vars(binding)]
+    found = [loop for loop in nest.free_loops(stage) if loop in free_vars(binding)]
     if len(found) != 1:
         raise ScheduleError("recurrent", stage.name, f"the axis {axis.var.name} has no loop of its own")
     return found[0]
@@ -128,7 +128,7 @@ def _around(s: Schedule, name: str) -> str:
 def _units_outside(stage: Stage) -> None:
     """The loop over the units outside the other loops of a block."""
     unit = _unit(stage)
-    others = [loop.var for loop in free_loops(stage) if loop.var is not unit]
+    others = [loop for loop in nest.free_loops(stage) if loop is not unit]
     if others:
         stage.reorder(unit, *others)
 
@@ -143,7 +143,7 @@ def _bind_group(s: Schedule, group: list[str], sums: set[str], target: Target) -
         if name in sums and inside:
             s[name].set_scope("shared")
     units = s.handle(_around(s, group[0]))
-    if loop_extents(s[group[0]])[units.name] < FULL_ROUNDS * threads_of(target).multiprocessors:
+    if nest.extent_of(s[group[0]], units) < FULL_ROUNDS * nest.threads_of(target).multiprocessors:
         _spread_batch(s, group, units)
     s[group[0]].bind(units, "blockIdx.x")
     for name in group:
@@ -153,8 +153,8 @@ def _bind_group(s: Schedule, group: list[str], sums: set[str], target: Target) -
     for name in group:
         if name not in sums:
             _add_row(s, name, rows)
-    for name, row in rows:
-        _bind_row(s[name], row, target)
+    for name, row in rows:  # new values of a unit: a thread for each sequence of the batch
+        _bind_at_most(s[name], row, min(nest.threads_of(target).warp, LEAST_BLOCK), "threadIdx.x")
 
 
 def _spread_batch(s: Schedule, group: list[str], units: Var) -> None:
@@ -176,26 +176,24 @@ def _inside(stage: Stage, loop: Var) -> Var:
 
 def _share_rows(stage: Stage, target: Target) -> None:
     """A row of threads for each sum."""
-    machine = threads_of(target)
+    machine = nest.threads_of(target)
     facts = facts_of(stage.block)
     k = _loop_of(stage, facts.reduce[0])
-    rows = [loop.var for loop in free_loops(stage) if loop.var is not k]
+    rows = [loop for loop in nest.free_loops(stage) if loop is not k]
     threads = min(machine.warp, LEAST_BLOCK)
     if rows:
-        row = fuse_all(stage, rows)
+        row = nest.fuse_all(stage, rows)
         most = min(UNIT_THREADS, machine.block_threads) // threads
-        if loop_extents(stage)[row.name] > most:
-            _, row = stage.split(row, factor=most)
-        stage.bind(row, "threadIdx.y")
+        _bind_at_most(stage, row, most, "threadIdx.y")
     cross_threads(stage, threads)
 
 
 def _add_row(s: Schedule, name: str, rows: list[tuple[str, Var]]) -> None:
     """The loop over the batch around new values: that of the block before, so that one thread computes both, or new."""
-    loops = [loop.var for loop in free_loops(s[name])]
+    loops = nest.free_loops(s[name])
     if not loops:  # a block of threads has one sequence: its first thread computes this
         return
-    row = fuse_all(s[name], loops)
+    row = nest.fuse_all(s[name], loops)
     if rows:
         with s.attempt("one loop over the batch") as tried:
             s.apply("merge_loops", first=rows[-1][1].name, second=row.name)
@@ -204,9 +202,8 @@ def _add_row(s: Schedule, name: str, rows: list[tuple[str, Var]]) -> None:
     rows.append((name, row))
 
 
-def _bind_row(stage: Stage, row: Var, target: Target) -> None:
-    """New values of a unit: a thread for each sequence of the batch."""
-    most = min(threads_of(target).warp, LEAST_BLOCK)
-    if loop_extents(stage)[row.name] > most:
+def _bind_at_most(stage: Stage, row: Var, most: int, tag: str) -> None:
+    """A loop as threads, of a long one a part."""
+    if nest.extent_of(stage, row) > most:
         _, row = stage.split(row, factor=most)
-    stage.bind(row, "threadIdx.x")
+    stage.bind(row, tag)

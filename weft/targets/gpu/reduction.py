@@ -12,27 +12,15 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from weft.expr.nodes import Var, int_value
+from weft.expr.nodes import Var
 from weft.plan.contraction import producers_of_epilogue
 from weft.plan.planner import Unit, analytic, choose, unit_of
 from weft.plan.sketch import Point, Sketch
 from weft.schedule.facts import Facts, extent, names_of
 from weft.schedule.schedule import Stage
 from weft.targets.base import Target
-from weft.targets.gpu import model
+from weft.targets.gpu import model, nest
 from weft.targets.gpu.elementwise import bind_flat, by_rule, powers
-from weft.targets.gpu.loops import (
-    bind_all,
-    bind_loop,
-    free_loops,
-    fuse_all,
-    power_of_two,
-    reduce_loops,
-    spatial_loops,
-    threads_for,
-    threads_of,
-    whole_vectors,
-)
 from weft.targets.gpu.sharing import Columns, choose_columns, cross_threads, main_load, share_columns
 
 
@@ -62,13 +50,13 @@ class _Found:
         """Binds the loops of the block that stores; gives the reduction, inside the innermost of what was bound."""
         s, maker = self.unit.schedule, self.facts.block.name
         final = s[self.unit.facts.block.name]
-        loops = spatial_loops(final)
+        loops = nest.spatial_loops(final)
         if self.is_alone:
             if loops:
-                final.reorder(*loops, *reduce_loops(final))
-                bind(final, fuse_all(final, loops))
+                final.reorder(*loops, *nest.reduce_loops(final))
+                bind(final, nest.fuse_all(final, loops))
             return final
-        place = bind(final, fuse_all(final, loops))
+        place = bind(final, nest.fuse_all(final, loops))
         s[maker].set_scope(scope)
         s[maker].compute_at(final, place)
         self.unit.done.add(maker)
@@ -93,7 +81,7 @@ def _shared(unit: Unit) -> _Found | None:
     if facts.is_ordered:
         return None
     if facts.is_reduction:
-        return _Found(unit, facts) if reduce_loops(unit.schedule[facts.block.name]) else None
+        return _Found(unit, facts) if nest.reduce_loops(unit.schedule[facts.block.name]) else None
     makers = _makers(unit)
     if len(makers) != 1 or not _is_worth_sharing(makers[0], unit.target) or row_parts(makers[0], unit.target) > 1:
         return None
@@ -103,7 +91,7 @@ def _shared(unit: Unit) -> _Found | None:
 def _makers(unit: Unit) -> list[Facts]:
     """The reductions whose results an elementwise block takes at its own elements, in program order."""
     facts, s = unit.facts, unit.schedule
-    if facts.is_reduction or facts.is_ordered or not spatial_loops(s[facts.block.name]):
+    if facts.is_reduction or facts.is_ordered or not nest.spatial_loops(s[facts.block.name]):
         return []
     found = [maker for maker, _ in producers_of_epilogue(s, facts) if maker.store is not None and not maker.is_ordered]
     taken = {maker.block.name: maker for maker in found}
@@ -112,7 +100,7 @@ def _makers(unit: Unit) -> list[Facts]:
 
 def _is_worth_sharing(facts: Facts, target: Target) -> bool:
     """Whether several threads should share the reduction of one element."""
-    machine = threads_of(target)
+    machine = nest.threads_of(target)
     few = facts.points < model.SHARED_ELEMENTS * machine.multiprocessors * machine.warp
     return facts.depth > model.SHARED_FROM and few
 
@@ -120,7 +108,7 @@ def _is_worth_sharing(facts: Facts, target: Target) -> bool:
 def _split(unit: Unit, parts: int) -> None:
     """A reduction as parts in global memory, each computed on its own, and the reduction of the parts."""
     s, stage = unit.schedule, unit.schedule[unit.facts.block.name]
-    outer, _ = stage.split(fuse_all(stage, reduce_loops(stage)), nparts=parts)
+    outer, _ = stage.split(nest.fuse_all(stage, nest.reduce_loops(stage)), nparts=parts)
     for name in (s.rfactor(stage.name, outer).name, stage.name):
         if not choose(unit_of(s, name, unit.target), (match_rows, match_columns), analytic):
             bind_flat(s[name], unit.target)
@@ -140,7 +128,7 @@ def match_rows(unit: Unit) -> Sketch | None:
     threads, together = row_threads(facts.depth, facts.points, target)
     lanes = row_lanes(facts, target) if facts.depth >= model.ROW_VECTORS * threads else 1
     if lanes > 1:  # every thread has some vectors to load
-        several = power_of_two(facts.depth // (model.ROW_VECTORS * lanes))
+        several = nest.power_of_two(facts.depth // (model.ROW_VECTORS * lanes))
         threads = max(min(model.LEAST_BLOCK, threads), min(threads, several))
     rule = {"threads": threads, "rows": together, "lanes": lanes, "parts": row_parts(facts, target)}
 
@@ -153,14 +141,14 @@ def match_rows(unit: Unit) -> Sketch | None:
 
 def row_threads(length: int, rows: int, target: Target) -> tuple[int, int]:
     """Threads for each row, and rows for each block."""
-    machine = threads_of(target)
+    machine = nest.threads_of(target)
     full = model.FULL_ROUNDS * machine.multiprocessors
     values = model.FEW_ROW_VALUES if rows < full else model.ROW_VALUES
-    threads = max(min(machine.warp, model.LEAST_BLOCK), power_of_two(length // values))
+    threads = max(min(machine.warp, model.LEAST_BLOCK), nest.power_of_two(length // values))
     most = model.LONG_ROW_THREADS if length >= model.LONG_ROW else model.ROW_THREADS
     most = model.LONE_ROW_THREADS if rows < machine.multiprocessors else most
     threads = min(threads, most, machine.block_threads)
-    return threads, power_of_two(max(1, min(model.ROWS_THREADS // threads, rows // full)))
+    return threads, nest.power_of_two(max(1, min(model.ROWS_THREADS // threads, rows // full)))
 
 
 def row_lanes(facts: Facts, target: Target) -> int:
@@ -169,12 +157,14 @@ def row_lanes(facts: Facts, target: Target) -> int:
     wide = [load for load in facts.loads if facts.step(load, last.var) == 1]
     if not wide or any(not isinstance(index, Var) for load in facts.loads for index in load.indices):
         return 1
-    return whole_vectors(facts, last, wide, threads_of(target).vector_bytes // max(x.buffer.dtype.bytes for x in wide))
+    return nest.whole_vectors(
+        facts, last, wide, nest.threads_of(target).vector_bytes // max(x.buffer.dtype.bytes for x in wide)
+    )
 
 
 def row_parts(facts: Facts, target: Target) -> int:
     """Into how many equal parts a long reduction of few elements is cut, so that there are enough blocks."""
-    machine = threads_of(target)
+    machine = nest.threads_of(target)
     if facts.points * 2 > machine.multiprocessors or facts.depth < model.PARTED_ROW or facts.store is None:
         return 1
     enough = model.FULL_ROUNDS * machine.multiprocessors // facts.points
@@ -183,7 +173,7 @@ def row_parts(facts: Facts, target: Target) -> int:
 
 def _equal_parts(depth: int, most: int) -> int:
     """The greatest power of two of parts, not above a number, that leaves none of another length."""
-    return math.gcd(depth, power_of_two(most))
+    return math.gcd(depth, nest.power_of_two(most))
 
 
 def bind_rows(stage: Stage, row: Var, together: int) -> Var:
@@ -192,7 +182,7 @@ def bind_rows(stage: Stage, row: Var, together: int) -> Var:
         stage.bind(row, "blockIdx.x")
         return row
     block, inner = stage.split(row, factor=together)
-    bind_all(stage, {"blockIdx.x": block, "threadIdx.y": inner})
+    nest.mark(stage, {block: "blockIdx.x", inner: "threadIdx.y"})
     return inner
 
 
@@ -202,22 +192,22 @@ def bind_rows(stage: Stage, row: Var, together: int) -> Var:
 def match_columns(unit: Unit) -> Sketch | None:
     """The sketch of a reduction whose neighbours are elements of the result: rows of threads share it, if any."""
     found = _shared(unit)
-    if found is None or not spatial_loops(unit.schedule[unit.facts.block.name]):
+    if found is None or not nest.spatial_loops(unit.schedule[unit.facts.block.name]):
         return None
     facts, target = found.facts, unit.target
     is_scattered = is_contiguous(facts)
     if is_scattered and not found.is_alone:
         return None
-    machine = threads_of(target)
+    machine = nest.threads_of(target)
     wanted = machine.multiprocessors * model.COLUMN_THREADS
     share = min(max(1, wanted // max(1, facts.points)), facts.depth // model.COLUMN_DEPTH, model.MOST_SHARE)
-    rows = 1 if facts.store is None else power_of_two(share)
+    rows = 1 if facts.store is None else nest.power_of_two(share)
     rule = {"threads": min(machine.warp, model.LEAST_BLOCK), "rows": rows, "lanes": 1, "parts": 1}
     columns = None if rows == 1 and found.is_alone else choose_columns(facts, target)
     if columns is not None:
         rule |= {"threads": columns.across, "rows": columns.share, "lanes": columns.lanes}
     elif rows == 1:
-        rule["threads"] = threads_for(facts.spatial, machine)
+        rule["threads"] = nest.threads_for(facts.spatial, machine)
     if rows > 1 and found.is_alone and facts.points * rows < machine.multiprocessors * model.PARTED_THREADS:
         deep = facts.depth // (rows * model.COLUMN_PART)
         rule["parts"] = _equal_parts(facts.depth, min(wanted // (facts.points * rows), deep))
@@ -231,9 +221,9 @@ def _apply_columns(found: _Found, point: Point) -> None:
 
     def bind(stage: Stage, flat: Var) -> Var:
         if not is_shared:
-            return bind_loop(stage, flat, target, point["threads"])
+            return nest.bind_loop(stage, flat, target, point["threads"])
         block, thread, *vector = stage.split(flat, factors=[None, point["threads"], *([lanes] if lanes > 1 else [])])
-        bind_all(stage, {"blockIdx.x": block, "threadIdx.x": thread})
+        nest.mark(stage, {block: "blockIdx.x", thread: "threadIdx.x"})
         if vector and not found.is_alone:
             stage.vectorize(vector[0])
         return thread
@@ -253,18 +243,18 @@ def match_with_reductions(unit: Unit) -> Sketch | None:
     makers = _makers(unit)
     if not makers or len(makers) == 1 and _is_worth_sharing(makers[0], unit.target):
         return None
-    rule = {"threads": threads_for(unit.facts.spatial, threads_of(unit.target))}
+    rule = {"threads": nest.threads_for(unit.facts.spatial, nest.threads_of(unit.target))}
 
     def apply(point: Point) -> None:
         s, stage = unit.schedule, unit.schedule[unit.facts.block.name]
-        thread = bind_loop(stage, fuse_all(stage, spatial_loops(stage)), unit.target, point["threads"])
+        thread = nest.bind_loop(stage, nest.fuse_all(stage, nest.spatial_loops(stage)), unit.target, point["threads"])
         for maker in makers:
             made = s[maker.block.name]
             made.set_scope("local")
             made.compute_at(stage, thread)
-            for loop in reversed(free_loops(made)):
-                if (int_value(loop.extent) or model.UNROLLED_TAPS + 1) <= model.UNROLLED_TAPS:
-                    made.unroll(loop.var)
+            for loop in reversed(nest.free_loops(made)):
+                if nest.extent_of(made, loop, model.UNROLLED_TAPS + 1) <= model.UNROLLED_TAPS:
+                    made.unroll(loop)
             unit.done.add(made.name)
 
     return by_rule("with its reductions", unit, rule, apply, len(makers))

@@ -20,19 +20,8 @@ from weft.plan.planner import Unit
 from weft.plan.sketch import Point, Sketch, ceildiv
 from weft.schedule.facts import Facts, block_named, extent, facts_of, feeding, work_around
 from weft.schedule.schedule import Schedule, Stage
-from weft.targets.gpu import model
+from weft.targets.gpu import model, nest
 from weft.targets.gpu.elementwise import by_rule, powers, vector_lanes
-from weft.targets.gpu.loops import (
-    bind_loop,
-    free_loops,
-    fuse_all,
-    long_loops,
-    loop_extents,
-    spatial_loops,
-    threads_for,
-    threads_of,
-    whole_vectors,
-)
 from weft.targets.gpu.reduction import row_parts, row_threads
 from weft.targets.gpu.sharing import cross_threads
 
@@ -70,12 +59,12 @@ class _Rows:
     def outside(self) -> Var:
         """The loops over rows as one, outside those of a row."""
         facts, stage = self.unit.facts, self.unit.schedule[self.unit.facts.block.name]
-        loops = [loop.var for loop in free_loops(stage)]
+        loops = nest.free_loops(stage)
         if len(loops) != len(facts.block.axes):
             raise ScheduleError("rows", stage.name, "its loops were changed already")
         rows = [loop for axis, loop in zip(facts.block.axes, loops) if axis.var in self.row]
         stage.reorder(*rows, *[loop for loop in loops if loop not in rows])
-        return fuse_all(stage, rows)
+        return nest.fuse_all(stage, rows)
 
 
 def _rows(unit: Unit) -> _Rows | None:
@@ -126,8 +115,7 @@ def _attach(rows: _Rows, loop: Var, scope: str) -> None:
 
 def _elements(stage: Stage) -> int:
     """How often a stage runs inside what it is computed in."""
-    extents = loop_extents(stage)
-    return math.prod(extents[loop.var.name] for loop in free_loops(stage))
+    return math.prod(nest.extent_of(stage, loop) for loop in nest.free_loops(stage))
 
 
 # ------------------------------------------------------------------------------------------ a block of threads for each
@@ -169,29 +157,25 @@ def _block_each(rows: _Rows, point: Point) -> None:
 
 def share_row(stage: Stage, threads: int, lanes: int) -> None:
     """The elements of a row divided among the threads of a block."""
-    loops = [x for x in spatial_loops(stage) if loop_extents(stage)[x.name] > 1]
+    loops = [loop for loop in nest.spatial_loops(stage) if nest.extent_of(stage, loop) > 1]
     if not loops:
         return
-    vector = None
     if lanes > 1:
-        rest, vector = stage.split(loops[-1], factor=lanes)
-        loops[-1] = rest
-    flat = fuse_all(stage, loops)
-    if loop_extents(stage)[flat.name] <= threads:
+        loops[-1], vector = stage.split(loops[-1], factor=lanes)
+    flat = nest.fuse_all(stage, loops)
+    if nest.extent_of(stage, flat) <= threads:
         stage.bind(flat, "threadIdx.x")
     else:
         outer, inner = stage.split(flat, factor=threads)
-        stage.reorder(inner, outer)
-        stage.bind(inner, "threadIdx.x")
-        if loop_extents(stage)[outer.name] <= model.UNROLLED_ROWS:
-            stage.unroll(outer)
-    if vector is not None:
+        is_short = nest.extent_of(stage, outer) <= model.UNROLLED_ROWS
+        nest.arrange(stage, {inner: "threadIdx.x", outer: "unroll" if is_short else ""})
+    if lanes > 1:
         stage.vectorize(vector)
 
 
 def _keep_row(rows: _Rows, place: Var, point: Point) -> None:
     """A parameter that several stages read along the row is fetched once, into shared memory."""
-    s, name, machine = rows.unit.schedule, rows.unit.facts.block.name, threads_of(rows.unit.target)
+    s, name, machine = rows.unit.schedule, rows.unit.facts.block.name, nest.threads_of(rows.unit.target)
     blocks = [block_named(s, other) for other in (name, *rows.stages)]
     for buffer in s.func.buffers:
         found = [b for b in blocks if any(r.buffer is buffer for r in b.reads)]
@@ -205,8 +189,8 @@ def _keep_row(rows: _Rows, place: Var, point: Point) -> None:
             if _elements(copy) != rows.length:
                 raise ScheduleError("rows", buffer.name, "it is not just the row that is fetched")
             facts, last = facts_of(copy.block), copy.block.axes[-1]
-            lanes = whole_vectors(facts, last, facts.loads, machine.vector_bytes // buffer.dtype.bytes)
-            is_whole = [loop_extents(copy)[loop.name] for loop in long_loops(copy)][-1:] == [extent(last)]
+            lanes = nest.whole_vectors(facts, last, facts.loads, machine.vector_bytes // buffer.dtype.bytes)
+            is_whole = [nest.extent_of(copy, loop) for loop in nest.long_loops(copy)][-1:] == [extent(last)]
             share_row(copy, point["threads"], lanes if is_whole else 1)
 
 
@@ -226,7 +210,7 @@ def match_threads(unit: Unit) -> Sketch | None:
     if rows is None:
         return None
     across = [axis for axis in unit.facts.block.axes if axis.var in rows.row]
-    rule = {"threads": threads_for(across, threads_of(unit.target))}
+    rule = {"threads": nest.threads_for(across, nest.threads_of(unit.target))}
     is_scattered = rows.length >= model.LEAST_ROW and rows.runs_along()
     return by_rule(
         "rows by threads", unit, rule, lambda point: _thread_each(rows, point), len(rows.stages), is_scattered,
@@ -236,7 +220,7 @@ def match_threads(unit: Unit) -> Sketch | None:
 
 def _thread_each(rows: _Rows, point: Point) -> None:
     s, name = rows.unit.schedule, rows.unit.facts.block.name
-    thread = bind_loop(s[name], rows.outside(), rows.unit.target, point["threads"])
+    thread = nest.bind_loop(s[name], rows.outside(), rows.unit.target, point["threads"])
     _attach(rows, thread, "local")
     if sum(_kept(facts_of(block_named(s, other))) for other in rows.stages) > model.KEPT_VALUES * len(rows.stages):
         raise ScheduleError("rows", name, "the stages of a row do not fit into a thread's registers")

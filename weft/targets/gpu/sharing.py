@@ -22,17 +22,7 @@ from weft.plan.contraction import load_bytes
 from weft.schedule.facts import Facts, facts_of
 from weft.schedule.schedule import Stage
 from weft.targets.base import Target
-from weft.targets.gpu import model
-from weft.targets.gpu.loops import (
-    free_loops,
-    fuse_all,
-    long_loops,
-    loop_extents,
-    power_of_two,
-    reduce_loops,
-    threads_of,
-    whole_vectors,
-)
+from weft.targets.gpu import model, nest
 
 
 def cross_threads(stage: Stage, threads: int, tag: str = "threadIdx.x", lanes: int = 1) -> None:
@@ -42,15 +32,14 @@ def cross_threads(stage: Stage, threads: int, tag: str = "threadIdx.x", lanes: i
     neighbours at a time.
     """
     s, name = stage.schedule, stage.name
-    flat = fuse_all(stage, reduce_loops(stage))
-    threads = min(threads, power_of_two(max(1, loop_extents(stage)[flat.name] // lanes)))
+    flat = nest.fuse_all(stage, nest.reduce_loops(stage))
+    threads = min(threads, nest.power_of_two(max(1, nest.extent_of(stage, flat) // lanes)))
     _share_out(stage, flat, threads, tag, lanes)
     if threads > 2 * model.FINAL:
-        _share_out(
-            s[name], reduce_loops(s[name])[-1], model.FINAL if threads <= 16 * model.FINAL else 2 * model.FINAL, tag, 1
-        )
+        again = model.FINAL if threads <= 16 * model.FINAL else 2 * model.FINAL
+        _share_out(s[name], nest.reduce_loops(s[name])[-1], again, tag, 1)
     made = accumulate_locally(s[name])
-    made.unroll(reduce_loops(made)[-1])
+    made.unroll(nest.reduce_loops(made)[-1])
 
 
 def _share_out(stage: Stage, loop: Var, threads: int, tag: str, lanes: int) -> None:
@@ -62,7 +51,7 @@ def _share_out(stage: Stage, loop: Var, threads: int, tag: str, lanes: int) -> N
     partial = s.rfactor(stage.name, part, -1 if tag == "threadIdx.x" else 0)
     partial.set_scope("shared")
     made = accumulate_locally(partial, tag)
-    inside = reduce_loops(made)
+    inside = nest.reduce_loops(made)
     several = unroll_some(made, inside[0])
     if lanes > 1:
         made.unroll(inside[1])
@@ -71,7 +60,7 @@ def _share_out(stage: Stage, loop: Var, threads: int, tag: str, lanes: int) -> N
 
 def unroll_some(stage: Stage, loop: Var) -> Var:
     """Unrolls a loop, a long one by a part of it, so that several loads are on their way; gives the unrolled loop."""
-    length = loop_extents(stage)[loop.name]
+    length = nest.extent_of(stage, loop)
     if length > model.FINAL:
         part = divisor_below(length, model.FINAL)
         if part == 1:
@@ -95,8 +84,8 @@ def load_vectors(made: Stage, place: Var) -> None:
         with s.attempt("load vectors"):
             copy = s.cache_read(buffer, "local", [made.name])
             copy.compute_at(made, place)
-            long = long_loops(copy)
-            if len(long) != 1 or loop_extents(copy)[long[0].name] > model.MOST_LANES:
+            long = nest.long_loops(copy)
+            if len(long) != 1 or nest.extent_of(copy, long[0]) > model.MOST_LANES:
                 raise ScheduleError("reduction", buffer.name, "it is not read in whole vectors")
             copy.vectorize(long[0])
 
@@ -108,7 +97,7 @@ def accumulate_locally(stage: Stage, tag: str | None = None) -> Stage:
     """
     s, name = stage.schedule, stage.name
     made = s.cache_write(stage.block.writes[0].buffer, "local")
-    own = [loop.var for loop in free_loops(s[name])]
+    own = nest.free_loops(s[name])
     if own:
         made.compute_at(s[name], own[-1])
         if tag is not None:
@@ -138,7 +127,7 @@ def choose_columns(facts: Facts, target: Target) -> Columns | None:
     lanes = _lanes(facts, target)
     if lanes < 2:
         return None
-    machine = threads_of(target)
+    machine = nest.threads_of(target)
     across = max(1, model.LINE_BYTES // machine.vector_bytes)
     enough = int(machine.multiprocessors * model.FILLED)
     while across * machine.vector_bytes > model.LEAST_LINE_BYTES and facts.points // (across * lanes) < enough:
@@ -158,8 +147,8 @@ def _lanes(facts: Facts, target: Target) -> int:
     if main is None or facts.store is None or not facts.spatial or not all(isinstance(i, Var) for i in main.indices):
         return 1
     last = facts.spatial[-1]
-    lanes = threads_of(target).vector_bytes // main.buffer.dtype.bytes
-    return lanes if main.indices[-1] is last.var and whole_vectors(facts, last, [main], lanes) == lanes else 1
+    lanes = nest.threads_of(target).vector_bytes // main.buffer.dtype.bytes
+    return lanes if main.indices[-1] is last.var and nest.whole_vectors(facts, last, [main], lanes) == lanes else 1
 
 
 def _share(depth: int, most: int, together: int) -> int:
@@ -175,39 +164,34 @@ def _share(depth: int, most: int, together: int) -> int:
 def share_columns(stage: Stage, columns: Columns) -> None:
     """A reduction at one thread of a block, its columns in the innermost loop, shared by rows of threads."""
     s, name = stage.schedule, stage.name
-    fuse_all(stage, reduce_loops(stage))
-    for threads in (columns.share, power_of_two(math.isqrt(columns.share))):
+    nest.fuse_all(stage, nest.reduce_loops(stage))
+    for threads in (columns.share, nest.power_of_two(math.isqrt(columns.share))):
         if threads > 1:
             _share_columns_out(s[name], threads, columns.together)
     made = s.cache_write(s[name].block.writes[0].buffer, "local")
     _accumulate(made, columns.together)
-    s[name].vectorize(free_loops(s[name])[-1].var)
+    s[name].vectorize(nest.free_loops(s[name])[-1])
 
 
 def _share_columns_out(stage: Stage, threads: int, together: int) -> None:
     """One loop of a reduction is divided among rows of threads; their partial results stand in shared memory."""
     s = stage.schedule
-    (loop,) = reduce_loops(stage)
-    lanes = [one.var for one in free_loops(stage) if one.var is not loop]
-    stage.reorder(loop, *lanes)
+    (loop,) = nest.reduce_loops(stage)
+    stage.reorder(loop, *[one for one in nest.free_loops(stage) if one is not loop])
     _, part = stage.split(loop, factor=threads)
     partial = s.rfactor(stage.name, part, 0)
     partial.set_scope("shared")
     made = s.cache_write(partial.block.writes[0].buffer, "local")
-    row, *_, vector = [one.var for one in free_loops(s[partial.name])]
+    row, *_, vector = nest.free_loops(s[partial.name])
     made.compute_at(s[partial.name], row)
-    s[partial.name].bind(row, "threadIdx.y")
-    s[partial.name].vectorize(vector)
+    nest.mark(s[partial.name], {row: "threadIdx.y", vector: "vectorize"})
     _accumulate(made, together)
 
 
 def _accumulate(made: Stage, together: int) -> None:
     """A thread's sums in registers: for each of its rows a vector is loaded, and added up lane by lane."""
-    loops = [loop.var for loop in free_loops(made)]
-    loop = reduce_loops(made)[0]
-    made.reorder(loop, *[one for one in loops if one is not loop])
-    outer, inner = made.split(loop, factor=divisor_below(loop_extents(made)[loop.name], together))
-    for one in free_loops(made):
-        if one.var is not outer:
-            made.unroll(one.var)
+    loop = nest.reduce_loops(made)[0]
+    made.reorder(loop, *[one for one in nest.free_loops(made) if one is not loop])
+    outer, inner = made.split(loop, factor=divisor_below(nest.extent_of(made, loop), together))
+    nest.mark(made, nest.unrolled(*[one for one in nest.free_loops(made) if one is not outer]))
     load_vectors(made, inner)
