@@ -21,7 +21,7 @@ from weft.schedule.schedule import Stage
 from weft.targets.base import Target
 from weft.targets.gpu import model, nest
 from weft.targets.gpu.elementwise import bind_flat, by_rule, powers
-from weft.targets.gpu.sharing import Columns, choose_columns, cross_threads, main_load, share_columns
+from weft.targets.gpu.sharing import choose_columns, cross_threads, main_load, share_columns
 
 
 def is_contiguous(facts: Facts) -> bool:
@@ -205,7 +205,7 @@ def match_columns(unit: Unit) -> Sketch | None:
     rule = {"threads": min(machine.warp, model.LEAST_BLOCK), "rows": rows, "lanes": 1, "parts": 1}
     columns = None if rows == 1 and found.is_alone else choose_columns(facts, target)
     if columns is not None:
-        rule |= {"threads": columns.across, "rows": columns.share, "lanes": columns.lanes}
+        rule |= columns
     elif rows == 1:
         rule["threads"] = nest.threads_for(facts.spatial, machine)
     if rows > 1 and found.is_alone and facts.points * rows < machine.multiprocessors * model.PARTED_THREADS:
@@ -230,7 +230,7 @@ def _apply_columns(found: _Found, point: Point) -> None:
 
     made = found.attach(bind, "local")
     if lanes > 1:
-        share_columns(made, Columns(point["threads"], lanes, point["rows"]))
+        share_columns(made, lanes, point["rows"])
     elif is_shared:
         cross_threads(made, point["rows"], "threadIdx.y")
 

@@ -14,7 +14,6 @@ in loads of one element for float32, and 24 % less for bfloat16.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from weft.core.errors import ScheduleError
 from weft.expr.nodes import Load, Var
@@ -108,84 +107,58 @@ def accumulate_locally(stage: Stage, tag: str | None = None) -> Stage:
 # ------------------------------------------------------------------------------------------------------------- columns
 
 
-@dataclass(frozen=True)
-class Columns:
-    """How columns are divided: threads along a line, elements of each, and threads that share one column."""
-
-    across: int
-    lanes: int
-    share: int
-
-    @property
-    def together(self) -> int:
-        """How many vectors of a thread are on their way together, at most."""
-        return model.LOADED_VALUES // self.lanes
-
-
-def choose_columns(facts: Facts, target: Target) -> Columns | None:
-    """The division of a reduction; None where its elements cannot be loaded in vectors, or where threads are few."""
-    lanes = _lanes(facts, target)
-    if lanes < 2:
-        return None
-    machine = nest.threads_of(target)
-    across = max(1, model.LINE_BYTES // machine.vector_bytes)
-    enough = int(machine.multiprocessors * model.FILLED)
-    while across * machine.vector_bytes > model.LEAST_LINE_BYTES and facts.points // (across * lanes) < enough:
-        across //= 2
-    share = _share(facts.depth, min(model.SHARE_THREADS, machine.block_threads) // across, model.LOADED_VALUES // lanes)
-    return Columns(across, lanes, share) if share >= model.LEAST_SHARE else None
-
-
 def main_load(facts: Facts) -> Load | None:
     """The largest of what a reduction reads, of equals the last."""
     return max(reversed(facts.loads), key=load_bytes, default=None)
 
 
-def _lanes(facts: Facts, target: Target) -> int:
-    """Neighbours that a thread takes: a whole vector of what is read most, which begins at a multiple of a vector."""
-    main = main_load(facts)
+def choose_columns(facts: Facts, target: Target) -> dict[str, int] | None:
+    """How columns are divided: `threads` along a line, `lanes` of each, `rows` of threads that share one column.
+
+    None where what is read most cannot be loaded in whole vectors, from multiples on, or where threads are few.
+    """
+    main, machine = main_load(facts), nest.threads_of(target)
     if main is None or facts.store is None or not facts.spatial or not all(isinstance(i, Var) for i in main.indices):
-        return 1
-    last = facts.spatial[-1]
-    lanes = nest.threads_of(target).vector_bytes // main.buffer.dtype.bytes
-    return lanes if main.indices[-1] is last.var and nest.whole_vectors(facts, last, [main], lanes) == lanes else 1
-
-
-def _share(depth: int, most: int, together: int) -> int:
-    """How many threads share a column: as many loads on their way as can be, whole rounds of them."""
+        return None
+    last, lanes = facts.spatial[-1], machine.vector_bytes // main.buffer.dtype.bytes
+    if lanes < 2 or main.indices[-1] is not last.var or nest.whole_vectors(facts, last, [main], lanes) != lanes:
+        return None
+    across = max(1, model.LINE_BYTES // machine.vector_bytes)
+    enough = int(machine.multiprocessors * model.FILLED)
+    while across * machine.vector_bytes > model.LEAST_LINE_BYTES and facts.points // (across * lanes) < enough:
+        across //= 2
 
     def on_the_way(share: int) -> tuple[int, int]:
-        return share * divisor_below(depth // share, together), share
+        return share * divisor_below(facts.depth // share, model.LOADED_VALUES // lanes), share
 
-    found = [share for share in range(1, min(most, depth) + 1) if depth % share == 0]
-    return max(found, key=on_the_way, default=1)
+    most = min(min(model.SHARE_THREADS, machine.block_threads) // across, facts.depth)
+    # As many loads on their way as can be, whole rounds of them.
+    share = max((n for n in range(1, most + 1) if facts.depth % n == 0), key=on_the_way, default=1)
+    return {"threads": across, "rows": share, "lanes": lanes} if share >= model.LEAST_SHARE else None
 
 
-def share_columns(stage: Stage, columns: Columns) -> None:
-    """A reduction at one thread of a block, its columns in the innermost loop, shared by rows of threads."""
-    s, name = stage.schedule, stage.name
+def share_columns(stage: Stage, lanes: int, share: int) -> None:
+    """A reduction at one thread of a block, its columns in the innermost loop, shared by rows of threads.
+
+    Partial results of the rows stand in shared memory, in two rounds.
+    """
+    s, name, together = stage.schedule, stage.name, model.LOADED_VALUES // lanes
     nest.fuse_all(stage, nest.reduce_loops(stage))
-    for threads in (columns.share, nest.power_of_two(math.isqrt(columns.share))):
-        if threads > 1:
-            _share_columns_out(s[name], threads, columns.together)
-    made = s.cache_write(s[name].block.writes[0].buffer, "local")
-    _accumulate(made, columns.together)
-    s[name].vectorize(nest.free_loops(s[name])[-1])
-
-
-def _share_columns_out(stage: Stage, threads: int, together: int) -> None:
-    """One loop of a reduction is divided among rows of threads; their partial results stand in shared memory."""
-    s = stage.schedule
-    (loop,) = nest.reduce_loops(stage)
-    stage.reorder(loop, *[one for one in nest.free_loops(stage) if one is not loop])
-    _, part = stage.split(loop, factor=threads)
-    partial = s.rfactor(stage.name, part, 0)
-    partial.set_scope("shared")
-    made = s.cache_write(partial.block.writes[0].buffer, "local")
-    row, *_, vector = nest.free_loops(s[partial.name])
-    made.compute_at(s[partial.name], row)
-    nest.mark(s[partial.name], {row: "threadIdx.y", vector: "vectorize"})
-    _accumulate(made, together)
+    for threads in (share, nest.power_of_two(math.isqrt(share))):
+        if threads < 2:
+            continue
+        (loop,) = nest.reduce_loops(stage)
+        stage.reorder(loop, *[one for one in nest.free_loops(stage) if one is not loop])
+        _, part = stage.split(loop, factor=threads)
+        partial = s.rfactor(name, part, 0)
+        partial.set_scope("shared")
+        made = s.cache_write(partial.block.writes[0].buffer, "local")
+        row, *_, vector = nest.free_loops(partial)
+        made.compute_at(partial, row)
+        nest.mark(partial, {row: "threadIdx.y", vector: "vectorize"})
+        _accumulate(made, together)
+    _accumulate(s.cache_write(stage.block.writes[0].buffer, "local"), together)
+    stage.vectorize(nest.free_loops(stage)[-1])
 
 
 def _accumulate(made: Stage, together: int) -> None:
