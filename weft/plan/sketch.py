@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -26,15 +26,13 @@ Point = Mapping[str, int]
 Columns = Mapping[str, "np.ndarray[Any, Any]"]
 """Many points: for each knob an array of their numbers."""
 
-_Number = TypeVar("_Number")
-
 MOST_POINTS = 1 << 20
 """A space with more points is scored in part: each knob's choices are thinned out evenly."""
 
 
-def ceildiv(a: _Number, b: Any) -> _Number:
-    """a / b rounded up, of numbers or columns of them."""
-    return -(-a // b)  # type: ignore[operator, no-any-return]
+def ceildiv(a: Any, b: Any) -> int:
+    """a / b rounded up: a number; of columns a column."""
+    return -(-a // b)  # type: ignore[no-any-return]
 
 
 def _all_legal(columns: Columns) -> Any:

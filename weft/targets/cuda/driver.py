@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 from weft.core.errors import RuntimeFault, TargetError
@@ -36,15 +37,20 @@ _EXTERNAL = 1
 _WAYS = {"HtoD": "to", "DtoH": "from", "DtoD": "on"}
 
 
-@functools.lru_cache(maxsize=1)
-def _library() -> ctypes.CDLL:
-    for name in _LIBRARIES:
+def first_library(names: Iterable[str | Path], mode: int = ctypes.DEFAULT_MODE) -> ctypes.CDLL | None:
+    """The first of some libraries that is there and can be loaded."""
+    for name in names:
         try:
-            library = ctypes.CDLL(name)
-            break
+            return ctypes.CDLL(str(name), mode=mode)
         except OSError:
             continue
-    else:
+    return None
+
+
+@functools.lru_cache(maxsize=1)
+def _library() -> ctypes.CDLL:
+    library = first_library(_LIBRARIES)
+    if library is None:
         raise TargetError(
             "there is no NVIDIA driver on this machine (libcuda was not found): programs can be compiled for cuda "
             "here, but not run"

@@ -21,7 +21,6 @@ them. A statement on such tiles belongs to all threads of a warp: threadIdx.x ru
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -33,6 +32,8 @@ from weft.expr.nodes import Call
 from weft.targets.cuda.swizzle import seen_by
 
 ROWS = 16
+TILE_BYTES = 32
+"""Bytes of k of a tile, in every kind."""
 TYPES = {"f16": "float16", "bf16": "bfloat16", "tf32": "float32", "s8": "int8", "u8": "uint8"}
 """Elements of operands by the instruction's names for them."""
 SUMS = {"float32": "f32", "int32": "s32"}
@@ -48,49 +49,18 @@ LOADS = {
 """Forms of loads: whether threads point at rows first, whether 16-bit elements are turned, and numbers rounded."""
 
 
-@dataclass(frozen=True)
 class Kind:
     """One sort of product: its name, and the types of its operands, of rows (a) and columns (b), in TYPES."""
 
-    name: str
-    a: str
-    b: str
-
-    @property
-    def elements(self) -> tuple[str, str]:
-        """The element types of a and b."""
-        return TYPES[self.a], TYPES[self.b]
-
-    @property
-    def bytes(self) -> int:
-        """The size of an element."""
-        return dtype(TYPES[self.a]).bytes
-
-    @property
-    def wide(self) -> str:
-        """The type of the sums."""
-        return "int32" if self.bytes == 1 else "float32"
-
-    @property
-    def depth(self) -> int:
-        """Elements of k of a tile: 32 bytes."""
-        return 32 // self.bytes
-
-    @property
-    def instruction(self) -> str:
-        """The form of mma.sync."""
-        wide = SUMS[self.wide]
-        return f"m16n8k{self.depth}.row.col.{wide}.{self.a}.{self.b}.{wide}"
-
-    @property
-    def constraint(self) -> str:
-        """Of a sum's register in inline assembly."""
-        return "r" if self.bytes == 1 else "f"
-
-    @property
-    def transposes(self) -> bool:
-        """Whether a load can turn a tile: ldmatrix turns elements of 16 bits."""
-        return self.bytes == 2
+    def __init__(self, name: str, a: str, b: str) -> None:
+        self.name, self.a, self.b = name, a, b
+        self.elements = TYPES[a], TYPES[b]
+        self.bytes = int(dtype(TYPES[a]).bytes)
+        self.wide = "int32" if self.bytes == 1 else "float32"  # the type of the sums
+        self.constraint = "r" if self.bytes == 1 else "f"  # of a sum's register in inline assembly
+        self.depth = TILE_BYTES // self.bytes  # elements of k of a tile
+        self.transposes = self.bytes == 2  # whether a load can turn a tile: ldmatrix turns elements of 16 bits
+        self.instruction = f"m16n8k{self.depth}.row.col.{SUMS[self.wide]}.{a}.{b}.{SUMS[self.wide]}"
 
 
 KINDS = {

@@ -32,6 +32,7 @@ from weft.loop.ir import Evaluate, For, Func, If, Stmt, seq
 from weft.loop.passes.double_buffer import LAG
 from weft.loop.passes.support import is_barrier
 from weft.loop.visit import Mutator, child_stmts, walk_stmts
+from weft.targets.cuda.copies import instruction
 from weft.targets.cuda.mma import (
     KINDS,
     SUMS,
@@ -149,19 +150,11 @@ def _store(c: Context, call: Call) -> str:
     return f"{name}({c.pointer(target)}, {c.fragment(source)}, (int32_t)({c.value(stride)}))"
 
 
-def _wait(c: Context, call: Call) -> str:
-    return 'asm volatile("wgmma.wait_group.sync.aligned 0;" : : : "memory")'
-
-
-def _publish(c: Context, call: Call) -> str:
-    return 'asm volatile("fence.proxy.async.shared::cta;" : : : "memory")'
-
-
 EMITTERS: Mapping[str, Emitter] = {
     ZERO: _zero,
     STORE: _store,
-    WAIT: _wait,
-    PUBLISH: _publish,
+    WAIT: instruction("wgmma.wait_group.sync.aligned 0"),
+    PUBLISH: instruction("fence.proxy.async.shared::cta"),
     **{f"{DOT}{name}": _dot(kind) for name, kind in KINDS.items()},
 }
 

@@ -15,7 +15,6 @@ block of its own; a second kernel weighs and adds what they give.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -31,7 +30,7 @@ from weft.schedule.facts import block_named, extent, facts_of, names_of
 from weft.schedule.schedule import Schedule, Stage
 from weft.targets.base import Target, ThreadFacts
 from weft.targets.gpu import model, nest
-from weft.targets.gpu.sharing import unroll_some
+from weft.targets.gpu.reduction import unroll_some
 
 STAGES = frozenset((
     fused.QUERIES, fused.KEYS, fused.VALUES, fused.SCORES, fused.MASKED, fused.TOP, fused.GROWN, fused.TOTAL,
@@ -45,27 +44,14 @@ KNOBS: dict[str, tuple[int, ...]] = {"rows": (8, 16, 32, 64), "each": (1, 2, 4),
 # ------------------------------------------------------------------------------------------------------ what it costs
 
 
-@dataclass(frozen=True)
 class Problem:
     """The sizes of an attention and the machine that it runs on; `part` is a column: keys of a part, in whole tiles."""
 
-    sizes: fused.Sizes
-    machine: ThreadFacts
-
-    @property
-    def across(self) -> int:
-        """Threads of a row of a block."""
-        return min(self.machine.warp, 32)
-
-    @property
-    def stages(self) -> int:
-        """Tiles of keys (and of values) that are on their way or in use."""
-        return 2 if self.machine.has_async_copy else 1
-
-    @property
-    def width(self) -> int:
-        """Elements of a value, in whole rows of threads."""
-        return int(_up(self.sizes.value_size, self.across))
+    def __init__(self, sizes: fused.Sizes, machine: ThreadFacts) -> None:
+        self.sizes, self.machine = sizes, machine
+        self.across = min(machine.warp, 32)  # threads of a row of a block
+        self.stages = 2 if machine.has_async_copy else 1  # tiles of keys (and of values) on their way or in use
+        self.width = int(_up(sizes.value_size, self.across))  # elements of a value, in whole rows of threads
 
     def legal(self, c: Columns) -> Any:
         """Which points fit the machine."""
@@ -145,23 +131,17 @@ def match(unit: Unit) -> Sketch | None:
         return None  # it has a schedule
     batch, heads, parts, queries, part = (extent(axis) for axis in found.spatial)
     width = extent(facts_of(block_named(s, fused.MIXED)).spatial[-1])
-    problem = Problem(
-        fused.Sizes(batch, heads, queries, parts * part, found.depth, width), nest.threads_of(unit.target)
-    )
-    if width != problem.width:
-        return None
+    sizes = fused.Sizes(batch, heads, queries, parts * part, found.depth, width)
+    steps = _Steps(sizes, unit, parts)
     rows = tuple(rows for rows in KNOBS["rows"] if queries % rows == 0)
-    if not rows:
+    if width != steps.width or not rows:
         return None
-    knobs = {"rows": rows, "each": KNOBS["each"], "warps": KNOBS["warps"]}
 
     def at(columns: Columns) -> Columns:
         return {**columns, "part": np.asarray(part)}
 
-    return Sketch(
-        "attention", knobs, lambda point: _Steps(unit, problem, parts, point).run(),
-        lambda columns: problem.cost(at(columns)), lambda columns: problem.legal(at(columns)),
-    )  # fmt: skip
+    knobs = {**KNOBS, "rows": rows}
+    return Sketch("attention", knobs, steps.apply, lambda c: steps.cost(at(c)), lambda c: steps.legal(at(c)))
 
 
 def _reader(s: Schedule, name: str) -> Block:
@@ -171,19 +151,18 @@ def _reader(s: Schedule, name: str) -> Block:
     return found[0]
 
 
-class _Steps:
+class _Steps(Problem):
     """The schedule, from the output to the inputs."""
 
-    def __init__(self, unit: Unit, problem: Problem, parts: int, point: Point) -> None:
+    def __init__(self, sizes: fused.Sizes, unit: Unit, parts: int) -> None:
+        super().__init__(sizes, nest.threads_of(unit.target))
         self.s, self.target, self.parts = unit.schedule, unit.target, parts
-        self.rows, self.each, self.warps = point["rows"], point["each"], point["warps"]
-        self.width, self.across, self.stages = problem.width, problem.across, problem.stages
-        self.each_row = self.rows // self.warps
-        self.depth = unit.facts.depth
 
-    def run(self) -> None:
+    def apply(self, point: Point) -> None:
         """All the steps."""
         s = self.s
+        self.rows, self.each, self.warps = point["rows"], point["each"], point["warps"]
+        self.each_row = self.rows // self.warps
         partial = {name: self.in_parts(s[name]) for name in (fused.TOTAL, fused.TOP)}
         if self.parts > 1:
             self.add_up()
@@ -267,9 +246,9 @@ class _Steps:
         scores.set_scope("local")
         scores.compute_at(masked, tile, exact=False)
         *own, element = nest.free_loops(scores)
-        deep = model.FLOATS if self.depth % model.FLOATS == 0 else 1
+        deep = model.FLOATS if self.sizes.size % model.FLOATS == 0 else 1
         group, inner = scores.split(element, factor=deep)
-        steps = model.UNROLLED_STEPS if self.depth % (model.UNROLLED_STEPS * deep) == 0 else 1
+        steps = model.UNROLLED_STEPS if self.sizes.size % (model.UNROLLED_STEPS * deep) == 0 else 1
         group, several = scores.split(group, factor=steps)
         nest.arrange(scores, {group: "", **nest.unrolled(several, inner, *own)})
         if fused.KEYS in names_of(s):

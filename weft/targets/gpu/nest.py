@@ -136,8 +136,8 @@ def fetch_together(stage: Stage, loops: Sequence[Var], rows: int, columns: int, 
 
 def load_tile(stage: Stage, is_vector: bool = True) -> None:
     """A thread's tile of a few loads: written out, the innermost of them as vectors."""
-    *outer, last = long_loops(stage) or [None]
-    mark(stage, unrolled(*outer) | ({last: "vectorize" if is_vector else "unroll"} if last is not None else {}))
+    loops = long_loops(stage)
+    mark(stage, unrolled(*loops) | dict.fromkeys(loops[-1:], "vectorize" if is_vector else "unroll"))
 
 
 # ----------------------------------------------------------------------------------------------------------- vectors

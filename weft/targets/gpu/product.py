@@ -15,7 +15,7 @@ machine, and when no block is a long chain on its own; split-K makes more and sh
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,7 +29,6 @@ from weft.plan.sketch import Columns, Point, Sketch, ceildiv
 from weft.schedule.facts import Facts, block_named, extent, facts_of
 from weft.schedule.primitives.matrix import MatrixAxes, matrix_axes, stored_operand
 from weft.schedule.schedule import Schedule, Stage
-from weft.targets.base import ThreadFacts
 from weft.targets.gpu import model, nest
 from weft.targets.gpu.elementwise import bind_flat
 
@@ -61,22 +60,11 @@ class Product:
         """The block that sums."""
         return self.unit.facts.block.name
 
-    @property
-    def sizes(self) -> tuple[int, int, int, int, ThreadFacts]:
-        """What every `Problem` begins with."""
-        size = self.axes.size
-        return size("x"), size("y"), size("k"), size("batch"), nest.threads_of(self.unit.target)
-
 
 def match(unit: Unit) -> Sketch | None:
     """The sketch of a product in registers; None where a unit is none."""
     found = find_product(unit)
-    if found is None:
-        return None
-    axes = found.axes
-    fetch = _fetch_kind(found, axes.x_operand, "x"), _fetch_kind(found, axes.y_operand, "y")
-    problem = Registers(*found.sizes, axes.x_operand.dtype.bytes, found.k_last, fetch)
-    return Sketch("product", KNOBS, lambda point: RegisterTiles(found, point).run(), problem.cost, problem.legal)
+    return None if found is None else RegisterTiles(found).sketch()
 
 
 # ----------------------------------------------------------------------------------------------------------- finding
@@ -122,9 +110,9 @@ def plain_load(operand: Expr) -> Load | None:
     return operand if len(set(operand.indices)) == len(operand.indices) else None
 
 
-def _fetch_kind(found: Product, operand: Expr, side: str) -> str:
+def _fetch_kind(found: Product, side: str) -> str:
     """How the elements of an operand are fetched: in vectors, one by one, or at indices worked out for each."""
-    operand = stored_operand(operand)
+    operand = stored_operand(found.axes.x_operand if side == "x" else found.axes.y_operand)
     if side == "y" and found.packed is not None:
         return "vector" if found.axes.size("y") % model.FLOATS == 0 else "plain"
     if not isinstance(operand, Load):
@@ -148,135 +136,88 @@ def _k_order(axes: MatrixAxes, packed: Load | None) -> tuple[int, ...]:
     return (*[i for i in plain if i != longest], longest)
 
 
-# -------------------------------------------------------------------------------------------------------- what it costs
+# ---------------------------------------------------------------------------------------------------- any sort of tiles
 
 
-@dataclass(frozen=True)
-class Problem:
-    """The sizes of a product, and the machine that it runs on."""
+class Tiles:
+    """A way to multiply in tiles, one for each block: which points make sense, what they cost, and the steps of one."""
 
-    x: int
-    y: int
-    k: int
-    batch: int
-    machine: ThreadFacts
+    name: str
+    knobs: Mapping[str, tuple[int, ...]]
+    scope: str
+    """The registers that hold accumulators."""
+    part_blocks: int
+    """Blocks of a multiprocessor that split-K may make."""
+    tile: tuple[int, int, int]
+    """x, y and k of a block's tile, for one of its shares."""
+    shares: int = 1
+    """Groups of threads that take turns along k; their accumulators are added up in shared memory."""
+    turns: Mapping[str, bool] = {}
+    """What is said of that where the product gets its form."""
+
+    def __init__(self, product: Product) -> None:
+        self.product, self.s = product, product.unit.schedule
+        self.x, self.y, self.k, self.batch = (product.axes.size(part) for part in ("x", "y", "k", "batch"))
+        self.machine = nest.threads_of(product.unit.target)
+
+    def sketch(self) -> Sketch:
+        """What is offered to the planner."""
+        return Sketch(self.name, self.knobs, self.apply, self.cost, self.legal)
+
+    def legal(self, c: Columns) -> Any:
+        """Points that fit the machine and do not exceed the problem by far."""
+        raise NotImplementedError
+
+    def cost(self, c: Columns) -> Any:
+        """Seconds of each point."""
+        raise NotImplementedError
 
     def blocks(self, tile_y: Any, tile_x: Any) -> Any:
         """Tiles of the result, of one product of the batch."""
         return ceildiv(self.x, tile_x) * ceildiv(self.y, tile_y)
 
+    def may_split(self, parts: Any, blocks: Any, steps: Any) -> Any:
+        """Whether k may be cut into parts: each has some steps, and the machine has room for their blocks."""
+        most = self.part_blocks * self.machine.multiprocessors
+        return (parts == 1) | ((blocks * self.batch * parts <= most) & (steps >= model.PART_STEPS * parts))
+
+    def rounds(self, blocks: Any, parts: Any, threads: Any, registers: Any, shared: Any) -> tuple[Any, Any, Any]:
+        """Blocks for each multiprocessor, how many it holds at a time, and how many there are at a time."""
+        resident = model.resident_blocks(self.machine, threads, registers, shared)
+        rounds: Any = ceildiv(blocks * self.batch * parts, self.machine.multiprocessors)
+        return rounds, resident, np.minimum(resident, rounds)
+
     def seconds(self, cycles: Any, parts: Any, moved: Any) -> Any:
         """With what adding up the parts of split-K takes, which moves so many bytes of each element."""
         return model.with_parts(self.machine, cycles, parts, self.x * self.y * self.batch * moved)
 
-
-@dataclass(frozen=True)
-class Registers(Problem):
-    """Products by multiply-adds: the size of an element, and how operands lie."""
-
-    bytes: int
-    k_last: tuple[int, int]
-    fetch: tuple[str, str]
-    """How the elements of X and Y are fetched: as vectors, plainly, or gathered."""
-
-    def legal(self, c: Columns) -> Any:
-        """The points that make sense."""
-        machine, each_x, each_y = self.machine, c["each_x"], c["each_y"]
-        threads, steps = _threads(c), ceildiv(self.k, c["tile_k"])
-        alone, staged = KNOBS["stages"]
-        stages = np.where(machine.has_async_copy & (steps >= staged), staged, alone)
-        shared = c["stages"] * c["tile_k"] * (c["tile_x"] + c["tile_y"] + 16) * self.bytes
-        few = (
-            self.blocks(c["tile_y"], c["tile_x"]) * self.batch * c["parts"]
-            <= model.PART_BLOCKS * machine.multiprocessors
-        )
-        return (
-            (c["tile_x"] <= model.BEYOND * self.x)
-            & (c["tile_y"] <= model.BEYOND * self.y)
-            & ((c["tile_k"] <= self.k) | (c["tile_k"] == KNOBS["tile_k"][0]))
-            & (each_x * each_y >= model.LEAST_TILE)
-            & ((each_x < model.FLAT_TILE[0]) | (each_y > model.FLAT_TILE[1]))
-            & (threads >= model.LEAST_WARPS * machine.warp)
-            & (threads <= min(model.PRODUCT_THREADS, machine.block_threads))
-            & (c["stages"] == stages)
-            & (shared <= machine.shared_bytes)
-            & ((c["parts"] == 1) | (few & (steps >= model.PART_STEPS * c["parts"])))
-        )
-
-    def cost(self, c: Columns) -> Any:
-        """Seconds of each point."""
-        machine, fit = self.machine, model.model_of(self.machine)
-        tile_k, each_x, each_y, parts = c["tile_k"], c["each_x"], c["each_y"], c["parts"]
-        threads, columns = _threads(c), c["tile_x"] // each_x
-        steps = ceildiv(self.k, tile_k * parts)
-        registers = np.minimum(model.MOST_REGISTERS, each_x * each_y + 2 * (each_x + each_y) + fit.registers)
-        shared = c["stages"] * tile_k * (c["tile_x"] + c["tile_y"]) * self.bytes
-        resident = model.resident_blocks(machine, threads, registers, shared)
-        blocks = self.blocks(c["tile_y"], c["tile_x"]) * self.batch * parts
-        rounds = ceildiv(blocks, machine.multiprocessors)
-        fetches = [getattr(fit, f"fetch_{kind}") for kind in self.fetch]
-        fetch = tile_k * (c["tile_x"] * fetches[0] + c["tile_y"] * fetches[1]) / threads
-        loads = fit.load * np.maximum(0 if self.k_last[0] else 0.5, each_x / model.FLOATS)
-        loads = loads + fit.broadcast * np.maximum(0 if self.k_last[1] else 1.0, each_y / model.FLOATS)
-        instructions = tile_k * (each_x * each_y + loads) + fetch + fit.step_instructions
-        waves = np.maximum(1.0, np.minimum(model.BANKS, columns) * each_x / model.BANKS)
-        waves = waves + np.maximum(1.0, np.maximum(1.0, model.BANKS / columns) * each_y / model.BANKS)
-        busy = np.hypot(instructions * threads / machine.lanes, tile_k * threads / model.BANKS * waves * fit.wave)
-        warps = threads / model.BANKS * np.minimum(resident, rounds)
-        busy = busy / np.minimum(1.0, (warps / fit.busy_warps) ** fit.busy_power)
-        waits = np.where(c["stages"] > 1, fit.latency / np.maximum(c["stages"] - 1, 1), fit.latency_alone)
-        chain = fit.step_cycles + fit.chain * instructions + fit.fetch_chain * fetch
-        alone = steps * np.maximum(chain, waits) + fit.start
-        cycles = np.maximum(rounds * steps * busy + fit.start / 2, ceildiv(rounds, resident) * alone)
-        return self.seconds(fit.launch + cycles, parts, 4 * (parts * 2 + 1))
-
-
-def _threads(c: Columns) -> Any:
-    return c["tile_x"] // c["each_x"] * (c["tile_y"] // c["each_y"])
-
-
-# ---------------------------------------------------------------------------------------------------------- applying
-
-
-def in_matrix_form(found: Product, tile: Sequence[int], parts: int, **turns: bool) -> list[str]:
-    """The product in its form, padded to tiles of x, y and k; gives the names of the stages X, Y and the sum."""
-    s, axes = found.unit.schedule, found.axes
-    if found.packed is not None:  # in the order in which tiles are fetched: k outermost, then y
-        copy_in_order(s, found.packed, found.name, [*axes.batch, *[axes.k[i] for i in found.order], *axes.y])
-    made: list[str] = s.apply(
-        "matrix_form", block=found.name, pads=list(tile), order=list(found.order), parts=parts,
-        k_last=list(found.k_last), **turns,
-    )  # fmt: skip
-    return made
-
-
-class Tiles:
-    """Applies one point of a sketch: a tile of the result for each block, its accumulators in registers."""
-
-    scope: str
-    """The registers that hold accumulators."""
-    tile: tuple[int, int, int]
-    """x, y and k of a block's tile, for one of its shares."""
-    shares: int = 1
-    """Groups of threads that take turns along k; their accumulators are added up in shared memory."""
-
-    def __init__(self, product: Product, point: Point) -> None:
-        self.product, self.point, self.s = product, point, product.unit.schedule
-
-    def run(self) -> None:
+    def apply(self, point: Point) -> None:
         """The whole schedule of the product."""
-        self.x, self.y, self.total = self._form()
+        self.point = point
+        self.take(point)
+        self.x_stage, self.y_stage, self.total = self._form()
         self.multiply(self._final())
-        if self.point["parts"] > 1:
+        if point["parts"] > 1:
             sum_parts(self.product)
 
-    def _form(self) -> list[str]:
-        """The product in its form; gives the stages X, Y and the sum."""
-        return in_matrix_form(self.product, self.tile, self.point["parts"])
+    def take(self, point: Point) -> None:
+        """What follows from a point alone."""
+        raise NotImplementedError
 
     def multiply(self, final: Stage) -> None:
         """The tiles of the block that writes the result, and in them the steps of k."""
         raise NotImplementedError
+
+    def _form(self) -> list[str]:
+        """The product in its form, padded to tiles of x, y and k; gives the names of the stages X, Y and the sum."""
+        s, found, axes = self.s, self.product, self.product.axes
+        if found.packed is not None:  # in the order in which tiles are fetched: k outermost, then y
+            copy_in_order(s, found.packed, found.name, [*axes.batch, *[axes.k[i] for i in found.order], *axes.y])
+        made: list[str] = s.apply(
+            "matrix_form", block=found.name, pads=list(self.tile), order=list(found.order),
+            parts=self.point["parts"] * self.shares, k_last=list(found.k_last), **self.turns,
+        )  # fmt: skip
+        return made
 
     def _final(self) -> Stage:
         """The block that writes a tile out: the epilogue, the product's own copy, or the parts."""
@@ -318,13 +259,69 @@ class Tiles:
             accumulator.annotate("async_copy", True, step)
 
 
+# ---------------------------------------------------------------------------------------------------------- registers
+
+
 class RegisterTiles(Tiles):
     """Products by multiply-adds: a register tile for each thread."""
 
-    scope = "local"
+    name, knobs, scope, part_blocks = "product", KNOBS, "local", model.PART_BLOCKS
 
-    def __init__(self, product: Product, point: Point) -> None:
-        super().__init__(product, point)
+    def legal(self, c: Columns) -> Any:
+        """The points that make sense."""
+        machine, each_x, each_y = self.machine, c["each_x"], c["each_y"]
+        threads, steps = self._threads(c), ceildiv(self.k, c["tile_k"])
+        alone, staged = KNOBS["stages"]
+        stages = np.where(machine.has_async_copy & (steps >= staged), staged, alone)
+        shared = c["stages"] * c["tile_k"] * (c["tile_x"] + c["tile_y"] + 16) * self._bytes
+        return (
+            (c["tile_x"] <= model.BEYOND * self.x)
+            & (c["tile_y"] <= model.BEYOND * self.y)
+            & ((c["tile_k"] <= self.k) | (c["tile_k"] == KNOBS["tile_k"][0]))
+            & (each_x * each_y >= model.LEAST_TILE)
+            & ((each_x < model.FLAT_TILE[0]) | (each_y > model.FLAT_TILE[1]))
+            & (threads >= model.LEAST_WARPS * machine.warp)
+            & (threads <= min(model.PRODUCT_THREADS, machine.block_threads))
+            & (c["stages"] == stages)
+            & (shared <= machine.shared_bytes)
+            & self.may_split(c["parts"], self.blocks(c["tile_y"], c["tile_x"]), steps)
+        )
+
+    def cost(self, c: Columns) -> Any:
+        """Seconds of each point."""
+        machine, fit, k_last = self.machine, model.model_of(self.machine), self.product.k_last
+        tile_k, each_x, each_y, parts = c["tile_k"], c["each_x"], c["each_y"], c["parts"]
+        threads, columns = self._threads(c), c["tile_x"] // each_x
+        steps = ceildiv(self.k, tile_k * parts)
+        registers = np.minimum(model.MOST_REGISTERS, each_x * each_y + 2 * (each_x + each_y) + fit.registers)
+        shared = c["stages"] * tile_k * (c["tile_x"] + c["tile_y"]) * self._bytes
+        blocks = self.blocks(c["tile_y"], c["tile_x"])
+        rounds, resident, together = self.rounds(blocks, parts, threads, registers, shared)
+        fetches = [getattr(fit, f"fetch_{_fetch_kind(self.product, side)}") for side in ("x", "y")]
+        fetch = tile_k * (c["tile_x"] * fetches[0] + c["tile_y"] * fetches[1]) / threads
+        loads = fit.load * np.maximum(0 if k_last[0] else 0.5, each_x / model.FLOATS)
+        loads = loads + fit.broadcast * np.maximum(0 if k_last[1] else 1.0, each_y / model.FLOATS)
+        instructions = tile_k * (each_x * each_y + loads) + fetch + fit.step_instructions
+        waves = np.maximum(1.0, np.minimum(model.BANKS, columns) * each_x / model.BANKS)
+        waves = waves + np.maximum(1.0, np.maximum(1.0, model.BANKS / columns) * each_y / model.BANKS)
+        busy = np.hypot(instructions * threads / machine.lanes, tile_k * threads / model.BANKS * waves * fit.wave)
+        warps = threads / model.BANKS * together
+        busy = busy / np.minimum(1.0, (warps / fit.busy_warps) ** fit.busy_power)
+        waits = np.where(c["stages"] > 1, fit.latency / np.maximum(c["stages"] - 1, 1), fit.latency_alone)
+        chain = fit.step_cycles + fit.chain * instructions + fit.fetch_chain * fetch
+        alone = steps * np.maximum(chain, waits) + fit.start
+        cycles = np.maximum(rounds * steps * busy + fit.start / 2, ceildiv(rounds, resident) * alone)
+        return self.seconds(fit.launch + cycles, parts, 4 * (parts * 2 + 1))
+
+    @property
+    def _bytes(self) -> int:
+        return int(self.product.axes.x_operand.dtype.bytes)
+
+    def _threads(self, c: Columns) -> Any:
+        return c["tile_x"] // c["each_x"] * (c["tile_y"] // c["each_y"])
+
+    def take(self, point: Point) -> None:
+        """A tile, as the knobs say it."""
         self.tile = point["tile_x"], point["tile_y"], point["tile_k"]
 
     def multiply(self, final: Stage) -> None:
@@ -359,7 +356,7 @@ class RegisterTiles(Tiles):
         outer, inner = total.split(k, factor=point["tile_k"])
         group, inner = total.split(inner, factor=model.FLOATS if any(self.product.k_last) else 1)
         nest.arrange(total, {outer: "", **nest.unrolled(group, inner, *own)})
-        for name, side, k_last in ((self.x, "x", self.product.k_last[0]), (self.y, "y", self.product.k_last[1])):
+        for name, side, k_last in zip((self.x_stage, self.y_stage), "xy", self.product.k_last):
             self._fetch(total, name, outer, side, bool(k_last))
             registers = s.cache_read(name, "local", [total.name])
             registers.compute_at(total, group if k_last else inner)

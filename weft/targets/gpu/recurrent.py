@@ -23,8 +23,7 @@ from weft.schedule.schedule import Schedule, Stage
 from weft.targets.base import Target
 from weft.targets.gpu import nest
 from weft.targets.gpu.model import FULL_ROUNDS, LEAST_BLOCK, UNIT_DEPTH, UNIT_THREADS
-from weft.targets.gpu.reduction import is_contiguous
-from weft.targets.gpu.sharing import cross_threads
+from weft.targets.gpu.reduction import cross_threads, is_contiguous
 
 
 def schedule_steps(s: Schedule, target: Target) -> None:
@@ -86,14 +85,14 @@ def _part_units(s: Schedule, name: str) -> None:
     )
 
 
-def _unit(stage: Stage) -> Var:
-    """The loop over the units: that of the last axis which is not reduced."""
-    return _loop_of(stage, facts_of(stage.block).spatial[-1])
+def _loops_over(stage: Stage, axis: Axis) -> list[Var]:
+    """The loops around a stage that an axis uses, outermost first."""
+    used = next(free_vars(value) for one, value in zip(stage.block.axes, stage.block.bindings) if one.var is axis.var)
+    return [loop for loop in stage.loops if loop in used]
 
 
 def _loop_of(stage: Stage, axis: Axis) -> Var:
-    binding = dict(zip([a.var for a in stage.block.axes], stage.block.bindings))[axis.var]
-    found = [loop for loop in nest.free_loops(stage) if loop in free_vars(binding)]
+    found = [loop for loop in _loops_over(stage, axis) if loop in nest.free_loops(stage)]
     if len(found) != 1:
         raise ScheduleError("recurrent", stage.name, f"the axis {axis.var.name} has no loop of its own")
     return found[0]
@@ -119,15 +118,13 @@ def _groups(s: Schedule, names: list[str], sums: set[str]) -> list[list[str]]:
 
 
 def _around(s: Schedule, name: str) -> str:
-    """The loop over the units around a block."""
-    stage = s[name]
-    binding = dict(zip([a.var for a in stage.block.axes], stage.block.bindings))[facts_of(stage.block).spatial[-1].var]
-    return next(loop.name for loop in stage.loops if loop in free_vars(binding))
+    """The loop over the units around a block: that of the last axis which is not reduced."""
+    return _loops_over(s[name], facts_of(s[name].block).spatial[-1])[0].name
 
 
 def _units_outside(stage: Stage) -> None:
     """The loop over the units outside the other loops of a block."""
-    unit = _unit(stage)
+    unit = _loop_of(stage, facts_of(stage.block).spatial[-1])
     others = [loop for loop in nest.free_loops(stage) if loop is not unit]
     if others:
         stage.reorder(unit, *others)

@@ -22,8 +22,7 @@ from weft.schedule.facts import Facts, block_named, extent, facts_of, feeding, w
 from weft.schedule.schedule import Schedule, Stage
 from weft.targets.gpu import model, nest
 from weft.targets.gpu.elementwise import by_rule, powers, vector_lanes
-from weft.targets.gpu.reduction import row_parts, row_threads
-from weft.targets.gpu.sharing import cross_threads
+from weft.targets.gpu.reduction import cross_threads, row_parts, row_threads
 
 
 @dataclass(frozen=True)

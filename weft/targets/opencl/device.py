@@ -1,19 +1,34 @@
-"""Runs device programs through pyopencl: a context and an in-order queue for each device of this machine."""
+"""Writes device programs as OpenCL C, and runs them by pyopencl: a context and a queue for each device.
+
+The passes before that are those of any machine with threads.
+"""
 
 from __future__ import annotations
 
 import functools
+import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from weft.codegen.c.dialects import OPENCL
+from weft.codegen.c.generate import generate as generate_c
 from weft.codegen.c.program import DeviceKernel, DeviceProgram, merged_source
 from weft.core.errors import ArgumentError, RuntimeFault, TargetError
+from weft.loop.ir import Func
 from weft.targets.base import Borrowed, Device, Target
 from weft.targets.gpu.executable import LoadedProgram, kernel_arguments
 from weft.targets.opencl.parse import devices
+
+
+def generate(func: Func, target: Target) -> DeviceProgram:
+    """OpenCL C and launches of a lowered program."""
+    program = generate_c(func, target, OPENCL)
+    if "fp64" not in target.features and re.search(r"\bdouble\b", program.source):
+        raise TargetError(f"{func.name} computes in float64, which {target.cpu} does not have: use float32")
+    return program
 
 
 def open_device(target: Target) -> OpenCLDevice:
