@@ -58,19 +58,16 @@ class _Found:
 
     def attach(self, bind: Callable[[Stage, Var], Var], scope: str) -> Stage:
         """Binds the loops of the block that stores; gives the reduction, inside the innermost of what was bound."""
-        s, maker = self.unit.schedule, self.facts.block.name
-        final = s[self.unit.facts.block.name]
+        final, made = (self.unit.schedule[facts.block.name] for facts in (self.unit.facts, self.facts))
         loops = nest.spatial_loops(final)
-        if self.is_alone:
-            if loops:
-                final.reorder(*loops, *nest.reduce_loops(final))
-                bind(final, nest.fuse_all(final, loops))
-            return final
-        place = bind(final, nest.fuse_all(final, loops))
-        s[maker].set_scope(scope)
-        s[maker].compute_at(final, place)
-        self.unit.done.add(maker)
-        return s[maker]
+        if self.is_alone and loops:
+            final.reorder(*loops, *nest.reduce_loops(final))
+        place = bind(final, nest.fuse_all(final, loops)) if loops else None
+        if not self.is_alone:
+            made.set_scope(scope)
+            made.compute_at(final, place)
+            self.unit.done.add(made.name)
+        return made
 
     def sketch(self, name: str, rule: dict[str, int], apply: Callable[[Point], None], is_scattered: bool) -> Sketch:
         """A sketch around a rule; with `parts`, two kernels."""
@@ -136,14 +133,20 @@ def match_rows(unit: Unit) -> Sketch | None:
         return None
     facts, target = found.facts, unit.target
     threads, together = row_threads(facts.depth, facts.points, target)
-    lanes = row_lanes(facts, target) if facts.depth >= model.ROW_VECTORS * threads else 1
+    lanes = _row_lanes(facts, target) if facts.depth >= model.ROW_VECTORS * threads else 1
     if lanes > 1:  # every thread has some vectors to load
         several = nest.power_of_two(facts.depth // (model.ROW_VECTORS * lanes))
         threads = max(min(model.LEAST_BLOCK, threads), min(threads, several))
     rule = {"threads": threads, "rows": together, "lanes": lanes, "parts": row_parts(facts, target)}
 
+    def bind(stage: Stage, row: Var, rows: int) -> Var:
+        """A block for each row, or for several of them."""
+        block, *inner = stage.split(row, factor=rows) if rows > 1 else (row,)
+        nest.mark(stage, {block: "blockIdx.x"} | dict.fromkeys(inner, "threadIdx.y"))
+        return inner[0] if inner else block
+
     def apply(point: Point) -> None:
-        made = found.attach(lambda stage, row: bind_rows(stage, row, point["rows"]), "shared")
+        made = found.attach(lambda stage, row: bind(stage, row, point["rows"]), "shared")
         cross_threads(made, point["threads"], lanes=point["lanes"])
 
     return found.sketch("row reduction", rule, apply, False)
@@ -161,15 +164,14 @@ def row_threads(length: int, rows: int, target: Target) -> tuple[int, int]:
     return threads, nest.power_of_two(max(1, min(model.ROWS_THREADS // threads, rows // full)))
 
 
-def row_lanes(facts: Facts, target: Target) -> int:
+def _row_lanes(facts: Facts, target: Target) -> int:
     """Neighbours that a thread loads at a time along a reduction: whole vectors, each row from a multiple on."""
     last = facts.reduce[-1]
     wide = [load for load in facts.loads if facts.step(load, last.var) == 1]
     if not wide or any(not isinstance(index, Var) for load in facts.loads for index in load.indices):
         return 1
-    return nest.whole_vectors(
-        facts, last, wide, nest.threads_of(target).vector_bytes // max(x.buffer.dtype.bytes for x in wide)
-    )
+    most = nest.threads_of(target).vector_bytes // max(load.buffer.dtype.bytes for load in wide)
+    return nest.whole_vectors(facts, last, wide, most)
 
 
 def row_parts(facts: Facts, target: Target) -> int:
@@ -184,16 +186,6 @@ def row_parts(facts: Facts, target: Target) -> int:
 def _equal_parts(depth: int, most: int) -> int:
     """The greatest power of two of parts, not above a number, that leaves none of another length."""
     return math.gcd(depth, nest.power_of_two(most))
-
-
-def bind_rows(stage: Stage, row: Var, together: int) -> Var:
-    """A block for each row, or for several of them; gives the innermost loop that is one row."""
-    if together == 1:
-        stage.bind(row, "blockIdx.x")
-        return row
-    block, inner = stage.split(row, factor=together)
-    nest.mark(stage, {block: "blockIdx.x", inner: "threadIdx.y"})
-    return inner
 
 
 # ------------------------------------------------------------------------------------------------- what lies far apart
@@ -279,31 +271,25 @@ def cross_threads(stage: Stage, threads: int, tag: str = "threadIdx.x", lanes: i
     The loops around the reduction stay as they are, and are the caller's to bind. With `lanes`, a thread loads so many
     neighbours at a time.
     """
-    s, name = stage.schedule, stage.name
     flat = nest.fuse_all(stage, nest.reduce_loops(stage))
     threads = min(threads, nest.power_of_two(max(1, nest.extent_of(stage, flat) // lanes)))
-    _share_out(stage, flat, threads, tag, lanes)
+    rounds = [(threads, lanes)]
     if threads > 2 * model.FINAL:
-        again = model.FINAL if threads <= 16 * model.FINAL else 2 * model.FINAL
-        _share_out(s[name], nest.reduce_loops(s[name])[-1], again, tag, 1)
-    made = accumulate_locally(s[name])
+        rounds.append((model.FINAL if threads <= 16 * model.FINAL else 2 * model.FINAL, 1))
+    for count, wide in rounds:
+        _, part = stage.split(nest.reduce_loops(stage)[-1], factor=count * wide)
+        if wide > 1:
+            part, _ = stage.split(part, factor=wide)
+        partial = stage.schedule.rfactor(stage.name, part, -1 if tag == "threadIdx.x" else 0)
+        partial.set_scope("shared")
+        made = _accumulate_locally(partial, tag)
+        inside = nest.reduce_loops(made)
+        several = unroll_some(made, inside[0])
+        if wide > 1:
+            made.unroll(inside[1])
+            _load_vectors(made, several)
+    made = _accumulate_locally(stage)
     made.unroll(nest.reduce_loops(made)[-1])
-
-
-def _share_out(stage: Stage, loop: Var, threads: int, tag: str, lanes: int) -> None:
-    """One loop of a reduction is divided among threads, whose partial results stand in shared memory."""
-    s = stage.schedule
-    _, part = stage.split(loop, factor=threads * lanes)
-    if lanes > 1:
-        part, _ = stage.split(part, factor=lanes)
-    partial = s.rfactor(stage.name, part, -1 if tag == "threadIdx.x" else 0)
-    partial.set_scope("shared")
-    made = accumulate_locally(partial, tag)
-    inside = nest.reduce_loops(made)
-    several = unroll_some(made, inside[0])
-    if lanes > 1:
-        made.unroll(inside[1])
-        load_vectors(made, several)
 
 
 def unroll_some(stage: Stage, loop: Var) -> Var:
@@ -323,7 +309,7 @@ def divisor_below(length: int, most: int) -> int:
     return next(n for n in range(max(1, min(length, most)), 0, -1) if length % n == 0)
 
 
-def load_vectors(made: Stage, place: Var) -> None:
+def _load_vectors(made: Stage, place: Var) -> None:
     """What a thread adds up is loaded several elements at a time."""
     s = made.schedule
     for buffer in dict.fromkeys(load.buffer for load in facts_of(made.block).loads):
@@ -338,18 +324,17 @@ def load_vectors(made: Stage, place: Var) -> None:
             copy.vectorize(long[0])
 
 
-def accumulate_locally(stage: Stage, tag: str | None = None) -> Stage:
+def _accumulate_locally(stage: Stage, tag: str | None = None) -> Stage:
     """The running value of a reduction in a register; gives the stage that computes it.
 
     With a tag, the first axis of the result (threadIdx.x: the last, so that neighbours are neighbours) is bound to it.
     """
-    s, name = stage.schedule, stage.name
-    made = s.cache_write(stage.block.writes[0].buffer, "local")
-    own = nest.free_loops(s[name])
+    made = stage.schedule.cache_write(stage.block.writes[0].buffer, "local")
+    own = nest.free_loops(stage)
     if own:
-        made.compute_at(s[name], own[-1])
+        made.compute_at(stage, own[-1])
         if tag is not None:
-            s[name].bind(own[-1] if tag == "threadIdx.x" else own[0], tag)
+            stage.bind(own[-1] if tag == "threadIdx.x" else own[0], tag)
     return made
 
 
@@ -416,4 +401,4 @@ def _accumulate(made: Stage, together: int) -> None:
     made.reorder(loop, *[one for one in nest.free_loops(made) if one is not loop])
     outer, inner = made.split(loop, factor=divisor_below(nest.extent_of(made, loop), together))
     nest.mark(made, nest.unrolled(*[one for one in nest.free_loops(made) if one is not outer]))
-    load_vectors(made, inner)
+    _load_vectors(made, inner)
