@@ -16,7 +16,7 @@ from __future__ import annotations
 from weft.core.errors import ScheduleError
 from weft.expr.nodes import Var
 from weft.expr.visit import free_vars
-from weft.loop.ir import Axis, Block, For, Seq
+from weft.loop.ir import Axis, Block, Seq
 from weft.loop.tree import axes_using, blocks_in, loop_of, loop_path, loops_in, readers
 from weft.schedule.facts import block_named, extent, facts_of
 from weft.schedule.schedule import Schedule, Stage
@@ -28,28 +28,83 @@ from weft.targets.gpu.reduction import cross_threads, is_contiguous
 
 def schedule_steps(s: Schedule, target: Target) -> None:
     """Schedules the steps of every recurrence of a program; one that does not have the form is left as it is."""
-    for name in [loop.var.name for loop in loops_in(s.func.body) if _is_ordered(loop)]:
-        with s.attempt("steps of a recurrence"):
-            _schedule_step(s, name, target)
+    # Loops over the steps of several blocks.
+    several = [loop for loop in loops_in(s.func.body) if isinstance(loop.body, Seq)]
+    for loop in several:
+        if any(axes_using(block, {loop.var})["ordered"] for block in blocks_in(loop)):
+            with s.attempt("steps of a recurrence"):
+                _Step(s, loop.var.name, target).run()
 
 
-def _is_ordered(loop: For) -> bool:
-    """Whether a loop walks over the steps of several blocks."""
-    return isinstance(loop.body, Seq) and any(axes_using(b, {loop.var})["ordered"] for b in blocks_in(loop))
+class _Step:
+    """A step: its blocks, and those of them that are sums."""
 
+    def __init__(self, s: Schedule, steps: str, target: Target) -> None:
+        self.s, self.machine = s, nest.threads_of(target)
+        blocks = blocks_in(loop_of(loop_path(s.func, steps, "schedule")))
+        self.names = [block.name for block in blocks]
+        self.sums = {block.name for block in blocks if _is_sum(block)}
+        self.threads = min(self.machine.warp, LEAST_BLOCK)
 
-def _schedule_step(s: Schedule, steps: str, target: Target) -> None:
-    names = [block.name for block in blocks_in(_loop(s, steps))]
-    sums = {name for name in names if _is_sum(block_named(s, name))}
-    for name in names:
-        if name in sums:
-            _part_units(s, name)
-    for group in _groups(s, names, sums):
-        _bind_group(s, group, sums, target)
+    def run(self) -> None:
+        """Sums of some units and their new values, group by group."""
+        for name in self.names:
+            if name in self.sums:
+                _part_units(self.s, name)
+        for group in self._groups():
+            if group[0] in self.sums:
+                self._bind_group(group)
 
+    def _groups(self) -> list[list[str]]:
+        """Puts neighbours into one loop over the units where that is legal; a group begins with its sums."""
+        s, groups = self.s, list[list[str]]()
+        for name in self.names:
+            begun = bool(groups) and any(one in self.sums for one in groups[-1])
+            with s.attempt("one loop over the units") as tried:
+                if name in self.sums or begun:
+                    _units_outside(s[name])
+                if begun:
+                    s.apply("merge_loops", first=_around(s, groups[-1][0]), second=_around(s, name))
+            if tried and begun:
+                groups[-1].append(name)
+                continue
+            if not tried and name in self.sums:
+                _units_outside(s[name])
+            groups.append([name])
+        return groups
 
-def _loop(s: Schedule, name: str) -> For:
-    return loop_of(loop_path(s.func, name, "schedule"))
+    def _bind_group(self, group: list[str]) -> None:
+        """A block of threads for each unit; where there are few of them, also for each sequence of the batch."""
+        s, first = self.s, self.s[group[0]]
+        sums = [name for name in group if name in self.sums]
+        for name in sums:
+            if {reader.name for reader in readers(s.func.body, block_named(s, name).writes[0].buffer)} <= set(group):
+                s[name].set_scope("shared")
+        units = s.handle(_around(s, group[0]))
+        if nest.extent_of(first, units) < FULL_ROUNDS * self.machine.multiprocessors:
+            with s.attempt("blocks for the batch"):
+                batch = _inside(first, units)
+                for name in group[1:]:
+                    s.apply("merge_loops", first=batch.name, second=_inside(s[name], units).name)
+                first.bind(batch, "blockIdx.y")
+        first.bind(units, "blockIdx.x")
+        for name in sums:
+            self._share_rows(s[name])
+        rows: list[tuple[str, Var]] = []
+        for name in group:
+            if name not in self.sums:
+                _add_row(s, name, rows)
+        for name, row in rows:  # new values of a unit: a thread for each sequence of the batch
+            _bind_at_most(s[name], row, self.threads, "threadIdx.x")
+
+    def _share_rows(self, stage: Stage) -> None:
+        """A row of threads for each sum."""
+        k = _loop_of(stage, facts_of(stage.block).reduce[0])
+        rows = [loop for loop in nest.free_loops(stage) if loop is not k]
+        if rows:
+            most = min(UNIT_THREADS, self.machine.block_threads) // self.threads
+            _bind_at_most(stage, nest.fuse_all(stage, rows), most, "threadIdx.y")
+        cross_threads(stage, self.threads)
 
 
 def _is_sum(block: Block) -> bool:
@@ -98,25 +153,6 @@ def _loop_of(stage: Stage, axis: Axis) -> Var:
     return found[0]
 
 
-def _groups(s: Schedule, names: list[str], sums: set[str]) -> list[list[str]]:
-    """Puts neighbours into one loop over the units where that is legal; a group begins with its sums."""
-    groups: list[list[str]] = []
-    for name in names:
-        begun = bool(groups) and any(one in sums for one in groups[-1])
-        with s.attempt("one loop over the units") as tried:
-            if name in sums or begun:
-                _units_outside(s[name])
-            if begun:
-                s.apply("merge_loops", first=_around(s, groups[-1][0]), second=_around(s, name))
-        if tried and begun:
-            groups[-1].append(name)
-            continue
-        if not tried and name in sums:
-            _units_outside(s[name])
-        groups.append([name])
-    return groups
-
-
 def _around(s: Schedule, name: str) -> str:
     """The loop over the units around a block: that of the last axis which is not reduced."""
     return _loops_over(s[name], facts_of(s[name].block).spatial[-1])[0].name
@@ -130,59 +166,12 @@ def _units_outside(stage: Stage) -> None:
         stage.reorder(unit, *others)
 
 
-def _bind_group(s: Schedule, group: list[str], sums: set[str], target: Target) -> None:
-    """A block of threads for each unit."""
-    if group[0] not in sums:
-        return
-    for name in group:
-        facts = facts_of(block_named(s, name))
-        inside = {reader.name for reader in readers(s.func.body, facts.target)} <= set(group)
-        if name in sums and inside:
-            s[name].set_scope("shared")
-    units = s.handle(_around(s, group[0]))
-    if nest.extent_of(s[group[0]], units) < FULL_ROUNDS * nest.threads_of(target).multiprocessors:
-        _spread_batch(s, group, units)
-    s[group[0]].bind(units, "blockIdx.x")
-    for name in group:
-        if name in sums:
-            _share_rows(s[name], target)
-    rows: list[tuple[str, Var]] = []
-    for name in group:
-        if name not in sums:
-            _add_row(s, name, rows)
-    for name, row in rows:  # new values of a unit: a thread for each sequence of the batch
-        _bind_at_most(s[name], row, min(nest.threads_of(target).warp, LEAST_BLOCK), "threadIdx.x")
-
-
-def _spread_batch(s: Schedule, group: list[str], units: Var) -> None:
-    """Where there are few units, sequences of the batch get blocks of their own."""
-    with s.attempt("blocks for the batch"):
-        first = _inside(s[group[0]], units)
-        for name in group[1:]:
-            s.apply("merge_loops", first=first.name, second=_inside(s[name], units).name)
-        s[group[0]].bind(first, "blockIdx.y")
-
-
 def _inside(stage: Stage, loop: Var) -> Var:
     """The loop right inside another around a stage."""
     inner = stage.loops[[one.name for one in stage.loops].index(loop.name) + 1 :]
     if not inner:
         raise ScheduleError("recurrent", stage.name, f"there is no loop inside {loop.name}")
     return inner[0]
-
-
-def _share_rows(stage: Stage, target: Target) -> None:
-    """A row of threads for each sum."""
-    machine = nest.threads_of(target)
-    facts = facts_of(stage.block)
-    k = _loop_of(stage, facts.reduce[0])
-    rows = [loop for loop in nest.free_loops(stage) if loop is not k]
-    threads = min(machine.warp, LEAST_BLOCK)
-    if rows:
-        row = nest.fuse_all(stage, rows)
-        most = min(UNIT_THREADS, machine.block_threads) // threads
-        _bind_at_most(stage, row, most, "threadIdx.y")
-    cross_threads(stage, threads)
 
 
 def _add_row(s: Schedule, name: str, rows: list[tuple[str, Var]]) -> None:
