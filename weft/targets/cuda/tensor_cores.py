@@ -112,17 +112,18 @@ class MatrixTiles(Tiles):
 
     threads: int
     """Threads that hold a tile together."""
-    unit: tuple[int, int]
-    """Rows and columns of the tile that one instruction stores."""
-    store: str
-    """That instruction."""
+    stores: str
+    """The instruction that stores one, for a point and a name of the type of sums."""
+    rows: int
+    """Rows of that tile; it has as many columns as a group has, or else the most."""
+    most_columns: int
 
     def __init__(self, product: Product, kind: mma.Kind) -> None:
         super().__init__(product)
         self.kind, self.given = kind, product
 
-    def shape(self, c: Any) -> tuple[Any, Any, Any, Any]:
-        """Of a point, or of columns: groups along y and x, and the rows and columns of each."""
+    def shape(self, c: Any) -> tuple[Any, Any, Any, Any, Any]:
+        """Of a point, or of columns: groups along y and x, rows and columns of each, and elements of k of a step."""
         raise NotImplementedError
 
     def apply(self, point: Point) -> None:
@@ -132,17 +133,16 @@ class MatrixTiles(Tiles):
 
     def take(self, point: Point) -> None:
         """What follows from a point alone."""
-        groups_y, groups_x, each_y, each_x = self.shape(point)
+        groups_y, groups_x, each_y, each_x, deep = self.shape(point)
         self.groups, self.each = (groups_y, groups_x), (each_y, each_x)
-        self.tile = groups_x * each_x, groups_y * each_y, self.deep(point)
-        self.turns, self.swizzled = {"in_turn": self.shares > 1}, list[str]()
-
-    def deep(self, point: Point) -> int:
-        """Elements of k of a step."""
-        raise NotImplementedError
+        self.unit = self.rows, min(each_x, self.most_columns)
+        self.tile = groups_x * each_x, groups_y * each_y, deep
+        self.store = self.stores.format(sums=mma.SUMS[self.kind.wide], **point)
+        self.shares, self.swizzled = point.get("shares", 1), list[str]()
+        self.turns = {"in_turn": self.shares > 1}
 
     def _tile(self, c: Columns) -> tuple[Any, Any]:
-        groups_y, groups_x, each_y, each_x = self.shape(c)
+        groups_y, groups_x, each_y, each_x, _ = self.shape(c)
         return groups_y * each_y, groups_x * each_x
 
     def _memory(self, c: Columns, row_bytes: Any) -> Any:
@@ -260,11 +260,11 @@ class WarpTiles(MatrixTiles):
     """Products by mma.sync."""
 
     name, knobs, part_blocks = "tensor cores", WARP_KNOBS, fit.WARP_PART_BLOCKS
-    threads, scope, unit = 32, "mma.c", (mma.ROWS, mma.ROWS)
+    threads, scope, stores, rows, most_columns = 32, "mma.c", "mma_store_{sums}", mma.ROWS, mma.ROWS
 
-    def shape(self, c: Any) -> tuple[Any, Any, Any, Any]:
-        """Warps along y and x, and the rows and columns of each."""
-        return c["warps_y"], c["warps_x"], c["warp_y"], c["warp_x"]
+    def shape(self, c: Any) -> tuple[Any, Any, Any, Any, Any]:
+        """Warps along y and x, rows and columns of each, and tiles of k."""
+        return c["warps_y"], c["warps_x"], c["warp_y"], c["warp_x"], c["step"] * self.kind.depth
 
     def legal(self, c: Columns) -> Any:
         """Points that fit the machine and do not exceed the problem by far."""
@@ -308,15 +308,6 @@ class WarpTiles(MatrixTiles):
     def _shared(self, c: Columns) -> Any:
         return self._memory(c, TILE_BYTES * c["step"] + 16) * c["shares"] + 1024
 
-    def deep(self, point: Point) -> int:
-        """Elements of k of a step."""
-        return point["step"] * self.kind.depth
-
-    def take(self, point: Point) -> None:
-        """What follows from a point alone."""
-        self.shares, self.store = point["shares"], f"mma_store_{mma.SUMS[self.kind.wide]}"
-        super().take(point)
-
     def _steps(self, accumulator: Stage) -> None:
         """The steps of k: operands through shared memory into tiles, and the products of the tiles."""
         point, kind = self.point, self.kind
@@ -337,8 +328,7 @@ class WarpTiles(MatrixTiles):
             self._load(accumulator, name, tile_k, bool(k_last), scope, form, width)
         accumulator.annotate("swizzled", self.swizzled, outer)
         self._ahead(accumulator, outer)
-        form = f"{'n' if y_last else 't'}{'t' if x_last else 'n'}"
-        accumulator.tensorize(inner_y, f"mma_dot_{kind.name}_{form}")
+        accumulator.tensorize(inner_y, f"mma_dot_{kind.name}_{mma.form_of(not y_last, bool(x_last))}")
 
     def _load(self, accumulator: Stage, name: str, place: Var, k_last: bool, scope: str, form: str, width: int) -> None:
         """Tiles of an operand into registers."""
@@ -362,11 +352,12 @@ class GroupTiles(MatrixTiles):
     """Products by wgmma."""
 
     name, knobs, part_blocks = "warpgroups", GROUP_KNOBS, fit.GROUP_PART_BLOCKS
-    threads, scope = 128, "wgmma.c"
+    threads, scope, stores = 128, "wgmma.c", "wgmma_store_{width}_{sums}"
+    rows, most_columns = wgmma.ROWS, wgmma.WIDTHS[-1]
 
-    def shape(self, c: Any) -> tuple[Any, Any, Any, Any]:
-        """Groups along y and x, and the rows and columns of each."""
-        return c["groups_y"], c["groups_x"], c["tiles_y"] * wgmma.ROWS, c["width"]
+    def shape(self, c: Any) -> tuple[Any, Any, Any, Any, Any]:
+        """Groups along y and x, rows and columns of each, and a line of k."""
+        return c["groups_y"], c["groups_x"], c["tiles_y"] * wgmma.ROWS, c["width"], wgmma.line_depth(self.kind)
 
     def legal(self, c: Columns) -> Any:
         """Points that fit the machine and do not exceed the problem by far."""
@@ -404,15 +395,6 @@ class GroupTiles(MatrixTiles):
 
     def _shared(self, c: Columns) -> Any:
         return self._memory(c, LINE) + 1024
-
-    def deep(self, point: Point) -> int:
-        """Elements of k of a step: those of a line."""
-        return wgmma.line_depth(self.kind)
-
-    def take(self, point: Point) -> None:
-        """What follows from a point alone."""
-        self.unit, self.store = (wgmma.ROWS, point["width"]), f"wgmma_store_{point['width']}_{mma.SUMS[self.kind.wide]}"
-        super().take(point)
 
     def _steps(self, accumulator: Stage) -> None:
         """The steps of k: operands into shared memory, and the products of the tiles there."""
