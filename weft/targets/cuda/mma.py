@@ -80,30 +80,28 @@ _ROUND = """
 """What the multiplication takes of a float32: without this it would cut the rest off."""
 
 
-def _load_helper(rows_first: bool, turned: bool, swizzled: bool, rounds: bool) -> tuple[str, str]:
-    """The text that fills a tile: which row and half each thread points at, and whether 16-bit elements are turned."""
-    marks = "_turned" * turned + "_swizzled" * swizzled + "_rounded" * rounds
-    name = f"weft_mma_load_{'rows' if rows_first else 'halves'}{marks}"
+def _load(form: str) -> Emitter:
+    """Fills a tile: which row and half each thread points at, and whether 16-bit elements are turned."""
+    rows_first, turned, rounds = LOADS[form]
     row, half = ("lane & 15", "lane >> 4") if rows_first else ("(lane & 7) + ((lane >> 4) << 3)", "(lane >> 3) & 1")
-    order = "\n  place ^= (place >> 3) & 0x70u;" if swizzled else ""
     tile, words = ("float *tile", "\n  uint32_t words[4];") if rounds else ("uint32_t *words", "")
     outputs = ", ".join(f'"=r"(words[{i}])' for i in range(4))
-    text = f"""DEVICE void {name}({tile}, const void *from, int32_t row_bytes) {{
+
+    def emit(c: Context, call: Call) -> str:
+        source, target, stride = call.args[:3]
+        swizzled = c.constant(call.args[-1]) == 1
+        marks = "_turned" * turned + "_swizzled" * swizzled + "_rounded" * rounds
+        name = f"weft_mma_load_{'rows' if rows_first else 'halves'}{marks}"
+        order = "\n  place ^= (place >> 3) & 0x70u;" if swizzled else ""
+        c.helper(
+            name,
+            f"""DEVICE void {name}({tile}, const void *from, int32_t row_bytes) {{
   const int32_t lane = (int32_t)(threadIdx.x & 31u);{words}
   uint32_t place = (uint32_t)__cvta_generic_to_shared(from) + ({row}) * row_bytes + (({half}) << 4);{order}
   asm volatile("ldmatrix.sync.aligned.m8n8.x4{".trans" if turned else ""}.shared.b16 {{%0, %1, %2, %3}}, [%4];"
                : {outputs} : "r"(place) : "memory");{_ROUND * rounds}
-}}"""
-    return name, text
-
-
-def _load(form: str) -> Emitter:
-    rows_first, turned, rounds = LOADS[form]
-
-    def emit(c: Context, call: Call) -> str:
-        source, target, stride = call.args[:3]
-        name, text = _load_helper(rows_first, turned, c.constant(call.args[-1]) == 1, rounds)
-        c.helper(name, text)
+}}""",
+        )
         bytes_ = source.buffer.dtype.bytes  # type: ignore[attr-defined]
         return f"{name}({c.fragment(target)}, {c.pointer(source)}, (int32_t)({c.value(stride)}) * {bytes_})"
 

@@ -152,17 +152,17 @@ class MatrixTiles(Tiles):
 
     def multiply(self, final: Stage) -> None:
         """Tiles of the final block, one for each block of warps; from there to the steps of k."""
-        found, (tile_x, tile_y, _) = self.product, self.tile
+        tile_x, tile_y, _ = self.tile
         batch, y, x = self._loops(final)
         block_y, inner_y = final.split(nest.fuse_all(final, y), factor=tile_y)
         block_x, inner_x = final.split(nest.fuse_all(final, x), factor=tile_x)
         final.reorder(block_y, block_x, inner_y, inner_x)
         self._blocks(final, batch, block_y, block_x)
         threads = self.shares * math.prod(self.groups) * self.threads
-        lanes = 1 if found.axes.size("x") % FLOATS else FLOATS
+        lanes = 1 if self.x % FLOATS else FLOATS
         while lanes > 1 and tile_y * tile_x % (threads * lanes):
             lanes //= 2
-        innermost = self._share(final, [inner_y, inner_x], lanes)
+        innermost = self.share(final, [inner_y, inner_x], lanes)
         self.reader = final.name
         if self.shares > 1:
             self._add_shares(final, innermost)
@@ -187,7 +187,7 @@ class MatrixTiles(Tiles):
         block = block_named(self.s, name)
         return any(r.buffer is buffer for r in block.reads) and not any(w.buffer is buffer for w in block.writes)
 
-    def _share(self, stage: Stage, loops: list[Var], lanes: int) -> Var:
+    def share(self, stage: Stage, loops: list[Var], lanes: int) -> Var:
         """Work on a tile divided among all threads of the block; gives the loop in which a thread goes on."""
         flat = nest.fuse_all(stage, loops)
         sizes = {"threadIdx.z": self.shares * self.groups[0], "threadIdx.y": self.groups[1],
@@ -229,15 +229,11 @@ class MatrixTiles(Tiles):
         outputs = [*letters[:lead], *tiles]
         self.s.apply("transform_layout", buffer=self._buffer(name).name, inputs=letters, outputs=outputs)
 
-    def _fetch(self, accumulator: Stage, name: str, place: Var, k_last: bool) -> int:
-        """A tile of an operand into shared memory, by all threads; gives how many elements lie together."""
-        s = self.s
+    def _fetch_tile(self, accumulator: Stage, name: str, step: Var, k_last: bool) -> int:
+        """A tile of an operand into shared memory; gives how many elements lie together."""
         tile_x, tile_y, deep = self.tile
         width = self.shares * deep if k_last else tile_x if name == self.x_stage else tile_y
-        lanes = nest.fetch_lanes(facts_of(block_named(s, name)), width, self.product.unit.target)
-        s[name].set_scope("shared")
-        s[name].compute_at(accumulator, place)
-        self._share(s[name], nest.free_loops(s[name]), lanes)
+        self._fetch(accumulator, name, step, width)
         return width
 
     def _arrange(self, name: str, width: int) -> None:
@@ -324,7 +320,7 @@ class WarpTiles(MatrixTiles):
             (self.y_stage, y_last, "mma.a", f"{'a' if y_last else 'at'}_{kind.a}"),
             (self.x_stage, x_last, "mma.b", f"{'bt' if x_last else 'b'}_{kind.b}"),
         ):
-            width = self._fetch(accumulator, name, outer, bool(k_last))
+            width = self._fetch_tile(accumulator, name, outer, bool(k_last))
             self._load(accumulator, name, tile_k, bool(k_last), scope, form, width)
         accumulator.annotate("swizzled", self.swizzled, outer)
         self._ahead(accumulator, outer)
@@ -404,7 +400,7 @@ class GroupTiles(MatrixTiles):
         nest.arrange(accumulator, {outer: "", tile_y: "unroll", inner_y: "", x: "", inner_k: ""})
         x_last, y_last = self.product.k_last
         for name, k_last in ((self.y_stage, y_last), (self.x_stage, x_last)):
-            self._arrange(name, self._fetch(accumulator, name, outer, bool(k_last)))
+            self._arrange(name, self._fetch_tile(accumulator, name, outer, bool(k_last)))
         self._ahead(accumulator, outer, lag=1)
         accumulator.tensorize(inner_y, wgmma.dot_name(self.kind, not y_last, bool(x_last), self.point["width"]))
 

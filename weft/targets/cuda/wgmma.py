@@ -32,19 +32,8 @@ from weft.loop.ir import Evaluate, For, Func, If, Stmt, seq
 from weft.loop.passes.double_buffer import LAG
 from weft.loop.passes.support import is_barrier
 from weft.loop.visit import Mutator, child_stmts, walk_stmts
+from weft.targets.cuda import mma
 from weft.targets.cuda.copies import instruction
-from weft.targets.cuda.mma import (
-    KINDS,
-    SUMS,
-    At,
-    Kind,
-    add_products,
-    declare_copy,
-    declare_dot,
-    form_of,
-    mean_store,
-    mean_zero,
-)
 from weft.targets.cuda.swizzle import seen_by
 
 ROWS = 64
@@ -56,7 +45,7 @@ WIDTHS = (64, 128, 256)
 DOT, ZERO, STORE, WAIT, PUBLISH = "wgmma_dot_", "wgmma_zero", "wgmma_store", "wgmma_wait", "wgmma_publish"
 
 
-def line_depth(kind: Kind) -> int:
+def line_depth(kind: mma.Kind) -> int:
     """Elements of k that one call sums: those of a line."""
     return 128 // kind.bytes
 
@@ -71,46 +60,43 @@ _PLACE = """DEVICE uint64_t weft_wgmma_operand(const void *from, int32_t block) 
 """How an operand lies: the bytes from one block of 64 columns to the next, 1,024 from 8 lines to the next, swizzled."""
 
 
-def _dot_helper(kind: Kind, turned_a: int, turned_b: int, width: int) -> tuple[str, str]:
-    """The text that multiplies. A quarter of k further are 32 bytes along a line, or 16 lines."""
-    name = f"weft_wgmma_dot_{kind.name}_{turned_a}{turned_b}_{width}"
-    count, far = width // 2, (2, 128)
-    registers = ", ".join(f"%{i}" for i in range(count))
-    sums = ", ".join(f'"+{kind.constraint}"(sum[{i}])' for i in range(count))
-    options = f"1, 1, {turned_a}, {turned_b}" if kind.transposes else "1, 1" if kind.wide == "float32" else ""
-    form = f"m64n{width}k{kind.depth}.{SUMS[kind.wide]}.{kind.a}.{kind.b}"
-    text = f"""template <int32_t pending> DEVICE void {name}({_sum_type(kind.wide)} *sum, const void *a,
-    int32_t a_block, const void *b, int32_t b_block) {{
-  const uint64_t left = weft_wgmma_operand(a, a_block), right = weft_wgmma_operand(b, b_block);
-  asm volatile("wgmma.fence.sync.aligned;" : : : "memory");
-  #pragma unroll
-  for (int32_t k = 0; k < 4; ++k) {{
-    asm volatile("wgmma.mma_async.sync.aligned.{form} {{{registers}}}, "
-                 "%{count}, %{count + 1}, {", ".join(filter(None, ("1", options)))};"
-                 : {sums}
-                 : "l"(left + (uint64_t)(k * {far[turned_a]})), "l"(right + (uint64_t)(k * {far[turned_b]})));
-  }}
-  asm volatile("wgmma.commit_group.sync.aligned;" : : : "memory");
-  asm volatile("wgmma.wait_group.sync.aligned %0;" : : "n"(pending) : "memory");
-}}"""
-    return name, text
-
-
 def _sum_type(wide: str) -> str:
     return "float" if wide == "float32" else "int32_t"
 
 
-def _dot(kind: Kind) -> Emitter:
-    line = line_depth(kind)
+def _dot(kind: mma.Kind) -> Emitter:
+    """Multiplies. A quarter of k further are 32 bytes along a line, or 16 lines."""
+    line, far = line_depth(kind), (2, 128)
 
     def emit(c: Context, call: Call) -> str:
         a, b, out = call.args[:3]
         a_line, a_block, b_line, b_block, form, width, order, pending = (c.constant(e) for e in call.args[3:])
         if not order or (a_line, b_line) != (line, line):
             raise TargetError(f"operands of wgmma lie in swizzled lines of {line} elements; these are not such lines")
-        name, text = _dot_helper(kind, form & 1, 1 - (form >> 1), width)
+        turned_a, turned_b, count = form & 1, 1 - (form >> 1), width // 2
+        name = f"weft_wgmma_dot_{kind.name}_{turned_a}{turned_b}_{width}"
+        registers = ", ".join(f"%{i}" for i in range(count))
+        sums = ", ".join(f'"+{kind.constraint}"(sum[{i}])' for i in range(count))
+        options = f"1, 1, {turned_a}, {turned_b}" if kind.transposes else "1, 1" if kind.wide == "float32" else ""
+        shape = f"m64n{width}k{kind.depth}.{mma.SUMS[kind.wide]}.{kind.a}.{kind.b}"
         c.helper("weft_wgmma_operand", _PLACE)
-        c.helper(name, text)
+        c.helper(
+            name,
+            f"""template <int32_t pending> DEVICE void {name}({_sum_type(kind.wide)} *sum, const void *a,
+    int32_t a_block, const void *b, int32_t b_block) {{
+  const uint64_t left = weft_wgmma_operand(a, a_block), right = weft_wgmma_operand(b, b_block);
+  asm volatile("wgmma.fence.sync.aligned;" : : : "memory");
+  #pragma unroll
+  for (int32_t k = 0; k < 4; ++k) {{
+    asm volatile("wgmma.mma_async.sync.aligned.{shape} {{{registers}}}, "
+                 "%{count}, %{count + 1}, {", ".join(filter(None, ("1", options)))};"
+                 : {sums}
+                 : "l"(left + (uint64_t)(k * {far[turned_a]})), "l"(right + (uint64_t)(k * {far[turned_b]})));
+  }}
+  asm volatile("wgmma.commit_group.sync.aligned;" : : : "memory");
+  asm volatile("wgmma.wait_group.sync.aligned %0;" : : "n"(pending) : "memory");
+}}""",
+        )
         operands = f"{c.pointer(a)}, {kind.bytes * a_block}, {c.pointer(b)}, {kind.bytes * b_block}"
         return f"{name}<{pending}>({c.fragment(out)}, {operands})"
 
@@ -130,7 +116,7 @@ def _store(c: Context, call: Call) -> str:
     """Sums to memory; the empty instruction keeps their registers in place until the products are through."""
     source, target, stride, width = call.args[0], call.args[1], call.args[2], c.constant(call.args[5])
     wide = source.buffer.dtype.name  # type: ignore[attr-defined]
-    kind, name = _sum_type(wide), f"weft_wgmma_store_{width}_{SUMS[wide]}"
+    kind, name = _sum_type(wide), f"weft_wgmma_store_{width}_{mma.SUMS[wide]}"
     sums = ", ".join(f'"+{"f" if wide == "float32" else "r"}"(sum[{i}])' for i in range(width // 2))
     c.helper(
         name,
@@ -155,13 +141,13 @@ EMITTERS: Mapping[str, Emitter] = {
     STORE: _store,
     WAIT: instruction("wgmma.wait_group.sync.aligned 0"),
     PUBLISH: instruction("fence.proxy.async.shared::cta"),
-    **{f"{DOT}{name}": _dot(kind) for name, kind in KINDS.items()},
+    **{f"{DOT}{name}": _dot(kind) for name, kind in mma.KINDS.items()},
 }
 
 # ----------------------------------------------------------------------------------------- meaning, for the interpreter
 
 
-def _operand(kind: Kind, tile: Any, line: int, block: int, count: int, k_inside: bool, order: int) -> Any:
+def _operand(kind: mma.Kind, tile: Any, line: int, block: int, count: int, k_inside: bool, order: int) -> Any:
     """An operand as a plain matrix, [row, k]."""
     depth = line_depth(kind)
     if k_inside:
@@ -176,38 +162,38 @@ def cut_tf32(values: Any) -> Any:
     return (np.ascontiguousarray(values, np.float32).view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
 
 
-def _mean_dot(kind: Kind) -> Callable[..., None]:
+def _mean_dot(kind: mma.Kind) -> Callable[..., None]:
     def run(a: Any, b: Any, out: Any, *numbers: int) -> None:
         a_line, a_block, b_line, b_block, form, width, order, _ = numbers
         left = _operand(kind, a, a_line, a_block, ROWS, not int(form) & 1, order)
         right = _operand(kind, b, b_line, b_block, int(width), bool(int(form) & 2), order)
-        add_products(kind, out, left, right)
+        mma.add_products(kind, out, left, right)
 
     return run
 
 
-register_effect(ZERO, mean_zero(ROWS))
-register_effect(STORE, mean_store)
+register_effect(ZERO, mma.mean_zero(ROWS))
+register_effect(STORE, mma.mean_store)
 register_effect(WAIT, lambda: 0)
 register_effect(PUBLISH, lambda: 0)
-for _kind in KINDS.values():
+for _kind in mma.KINDS.values():
     register_effect(f"{DOT}{_kind.name}", _mean_dot(_kind))
 
 # ----------------------------------------------------------------------------------------------------- declaring
 
 
-def dot_name(kind: Kind, turned_a: bool, turned_b: bool, width: int) -> str:
+def dot_name(kind: mma.Kind, turned_a: bool, turned_b: bool, width: int) -> str:
     """The name of a product."""
-    return f"{DOT}{kind.name}_{form_of(turned_a, turned_b)}_{width}"
+    return f"{DOT}{kind.name}_{mma.form_of(turned_a, turned_b)}_{width}"
 
 
-def _lines(name: str, element: str, count: int, depth: int, k_inside: bool) -> At:
+def _lines(name: str, element: str, count: int, depth: int, k_inside: bool) -> mma.At:
     """How an operand is read whose lines lie along k, or else along its rows."""
     lines = te.placeholder((count, depth) if k_inside else (count // LINE, depth, LINE), element, name=name)
     return lambda row, k: lines[row, k] if k_inside else lines[row // LINE, k, row % LINE]
 
 
-def _declare_dot(kind: Kind, turned_a: bool, turned_b: bool, width: int) -> None:
+def _declare_dot(kind: mma.Kind, turned_a: bool, turned_b: bool, width: int) -> None:
     depth = line_depth(kind)
 
     def calls(left: Any, right: Any, out: Any) -> tuple[Call, Call]:
@@ -220,13 +206,13 @@ def _declare_dot(kind: Kind, turned_a: bool, turned_b: bool, width: int) -> None
 
     a = _lines("a", kind.elements[0], ROWS, depth, not turned_a)
     b = _lines("b", kind.elements[1], width, depth, turned_b)
-    declare_dot(dot_name(kind, turned_a, turned_b, width), kind, (ROWS, width, depth), a, b, calls)
+    mma.declare_dot(dot_name(kind, turned_a, turned_b, width), kind, (ROWS, width, depth), a, b, calls)
 
 
 for _width in WIDTHS:
-    for _wide, _sums in SUMS.items():
-        declare_copy(f"wgmma_store_{_width}_{_sums}", STORE, (ROWS, _width), _wide, False)
-    for _kind in KINDS.values():
+    for _wide, _sums in mma.SUMS.items():
+        mma.declare_copy(f"wgmma_store_{_width}_{_sums}", STORE, (ROWS, _width), _wide, False)
+    for _kind in mma.KINDS.values():
         for _form in range(4) if _kind.transposes else (2,):
             _declare_dot(_kind, bool(_form & 1), bool(_form & 2), _width)
 

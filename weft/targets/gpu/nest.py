@@ -127,11 +127,15 @@ def block_size(count: int, machine: ThreadFacts) -> int:
     return max(1, min(threads, count))
 
 
-def fetch_together(stage: Stage, loops: Sequence[Var], rows: int, columns: int, lanes: int) -> None:
-    """Loops over a tile divided among rows and columns of threads, each of which takes vectors, one after another."""
+def fetch_together(stage: Stage, loops: Sequence[Var], rows: int, columns: int, lanes: int) -> Var:
+    """Loops over a tile divided among rows and columns of threads, each of which takes vectors, one after another.
+
+    Gives the loop over the latter.
+    """
     outer, row, column, vector = stage.split(fuse_all(stage, loops), factors=[None, rows, columns, lanes])
     last = "vectorize" if lanes > 1 else ""
     arrange(stage, {row: "threadIdx.y", column: "threadIdx.x", outer: "unroll", vector: last})
+    return outer
 
 
 def load_tile(stage: Stage, is_vector: bool = True) -> None:

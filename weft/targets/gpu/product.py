@@ -77,28 +77,21 @@ def find_product(unit: Unit) -> Product | None:
     if axes is None or min(axes.size("x"), axes.size("y")) < model.LEAST_SIDE or axes.size("k") < model.LEAST_DEPTH:
         return None
     k_last = (runs_along_k(facts, axes.x_operand, axes), runs_along_k(facts, axes.y_operand, axes))
-    packed = plain_load(axes.y_operand)
-    if packed is not None and packed.buffer not in unit.constants:
-        packed = None
-    if packed is not None:
-        k_last = (k_last[0], 0)
-    return Product(unit, axes, _k_order(axes, packed), k_last, packed)
-
-
-def _loads(e: Expr) -> list[Load]:
-    return [node for node in walk(e) if isinstance(node, Load)]
+    packed, order = plain_load(axes.y_operand), list(range(len(axes.k)))
+    if packed is None or packed.buffer not in unit.constants:
+        return Product(unit, axes, tuple(order), k_last, None)
+    longest = max(order, key=lambda i: extent(axes.k[i]))  # which a packed operand lets be the innermost of k
+    return Product(unit, axes, (*[i for i in order if i != longest], longest), (k_last[0], 0), packed)
 
 
 def runs_along_k(facts: Facts, operand: Expr, axes: MatrixAxes) -> int:
     """1 where neighbours of an operand in memory are summed, and not neighbours in the result."""
-    loads = _loads(operand)
-    long = [axis for axis in axes.k if extent(axis) > 1]
-    if not loads or not long:
-        return 0
+    loads = [node for node in walk(operand) if isinstance(node, Load)]
+    last = [axis for axis in axes.k if extent(axis) > 1][-1:]
     own = [axis for axis in (*axes.x, *axes.y) if extent(axis) > 1]
     if any(facts.step(load, axis.var) == 1 for load in loads for axis in own):
         return 0
-    return int(any(facts.step(load, long[-1].var) == 1 for load in loads))
+    return int(any(facts.step(load, axis.var) == 1 for load in loads for axis in last))
 
 
 def plain_load(operand: Expr) -> Load | None:
@@ -127,15 +120,6 @@ def _fetch_kind(found: Product, side: str) -> str:
     return "vector" if together else "plain"
 
 
-def _k_order(axes: MatrixAxes, packed: Load | None) -> tuple[int, ...]:
-    """The order in which reduction axes become k: a packed operand lets the longest be innermost."""
-    plain = tuple(range(len(axes.k)))
-    if packed is None or len(axes.k) < 2:
-        return plain
-    longest = max(plain, key=lambda i: extent(axes.k[i]))
-    return (*[i for i in plain if i != longest], longest)
-
-
 # ---------------------------------------------------------------------------------------------------- any sort of tiles
 
 
@@ -158,7 +142,7 @@ class Tiles:
     def __init__(self, product: Product) -> None:
         self.product, self.s = product, product.unit.schedule
         self.x, self.y, self.k, self.batch = (product.axes.size(part) for part in ("x", "y", "k", "batch"))
-        self.machine = nest.threads_of(product.unit.target)
+        self.bytes, self.machine = product.axes.x_operand.dtype.bytes, nest.threads_of(product.unit.target)
 
     def sketch(self) -> Sketch:
         """What is offered to the planner."""
@@ -198,7 +182,7 @@ class Tiles:
         self.x_stage, self.y_stage, self.total = self._form()
         self.multiply(self._final())
         if point["parts"] > 1:
-            sum_parts(self.product)
+            self._sum_parts()
 
     def take(self, point: Point) -> None:
         """What follows from a point alone."""
@@ -237,15 +221,51 @@ class Tiles:
 
     def _loops(self, final: Stage) -> tuple[list[Var], list[Var], list[Var]]:
         """The loops of the final block, over batch, y and x, in this order."""
-        batch, y, x = axis_loops(self.product, final, self.point["parts"] > 1)
-        final.reorder(*batch, *y, *x)
-        return batch, y, x
+        loops, block, unit, own = nest.free_loops(final), final.block, self.product.unit, self.product.axes
+        if self.point["parts"] > 1:
+            *batch, y, x = loops[:4]
+            final.reorder(*batch, y, x)
+            return batch, [y], [x]
+        by_name = {axis.var.name: loop for axis, loop in zip(block.axes, loops)}
+        axes: Mapping[Any, Any] = unit.to_epilogue
+        if unit.epilogue is None:  # the copy of the accumulators: its axes stand where the product's stood
+            stored = unit.facts.block.body
+            assert isinstance(stored, Store) and isinstance(block.body, Store)
+            axes = dict(zip(stored.indices, block.body.indices))
+        of_batch, of_y, of_x = ([by_name[axes[a.var].name] for a in part] for part in (own.batch, own.y, own.x))
+        final.reorder(*of_batch, *of_y, *of_x)
+        return of_batch, of_y, of_x
 
     def _blocks(self, final: Stage, batch: list[Var], block_y: Var, block_x: Var) -> None:
         """A block of threads for each tile of each product."""
         if batch:
             final.bind(nest.fuse_all(final, batch), "blockIdx.z")
         nest.mark(final, {block_y: "blockIdx.y", block_x: "blockIdx.x"})
+
+    def _fetch(self, accumulator: Stage, name: str, step: Var, width: int) -> int:
+        """A tile of an operand, of which `width` lie together, into shared memory; gives the elements of a vector."""
+        stage = self.s[name]
+        lanes = nest.fetch_lanes(facts_of(stage.block), width, self.product.unit.target)
+        stage.set_scope("shared")
+        stage.compute_at(accumulator, step)
+        self.share(stage, nest.free_loops(stage), lanes)
+        return lanes
+
+    def share(self, stage: Stage, loops: list[Var], lanes: int) -> Var:
+        """Work on a tile divided among all threads of the block; gives the loop in which a thread goes on."""
+        raise NotImplementedError
+
+    def _sum_parts(self) -> None:
+        """The second kernel of split-K: the parts added up, and the epilogue."""
+        unit, total = self.product.unit, self.s[self.product.name]
+        if unit.epilogue is None:
+            bind_flat(total, unit.target)
+            return
+        stage = self.s[unit.epilogue.name]
+        nest.bind_loop(stage, nest.fuse_all(stage, nest.spatial_loops(stage)), unit.target)
+        total.set_scope("local")
+        total.compute_at(stage, stage.loops[-1])
+        total.unroll(nest.free_loops(total)[-1])
 
     def _buffer(self, name: str) -> Buffer:
         return block_named(self.s, name).writes[0].buffer
@@ -273,7 +293,7 @@ class RegisterTiles(Tiles):
         threads, steps = self._threads(c), ceildiv(self.k, c["tile_k"])
         alone, staged = KNOBS["stages"]
         stages = np.where(machine.has_async_copy & (steps >= staged), staged, alone)
-        shared = c["stages"] * c["tile_k"] * (c["tile_x"] + c["tile_y"] + 16) * self._bytes
+        shared = c["stages"] * c["tile_k"] * (c["tile_x"] + c["tile_y"] + 16) * self.bytes
         return (
             (c["tile_x"] <= model.BEYOND * self.x)
             & (c["tile_y"] <= model.BEYOND * self.y)
@@ -294,7 +314,7 @@ class RegisterTiles(Tiles):
         threads, columns = self._threads(c), c["tile_x"] // each_x
         steps = ceildiv(self.k, tile_k * parts)
         registers = np.minimum(model.MOST_REGISTERS, each_x * each_y + 2 * (each_x + each_y) + fit.registers)
-        shared = c["stages"] * tile_k * (c["tile_x"] + c["tile_y"]) * self._bytes
+        shared = c["stages"] * tile_k * (c["tile_x"] + c["tile_y"]) * self.bytes
         blocks = self.blocks(c["tile_y"], c["tile_x"])
         rounds, resident, together = self.rounds(blocks, parts, threads, registers, shared)
         fetches = [getattr(fit, f"fetch_{_fetch_kind(self.product, side)}") for side in ("x", "y")]
@@ -313,10 +333,6 @@ class RegisterTiles(Tiles):
         cycles = np.maximum(rounds * steps * busy + fit.start / 2, ceildiv(rounds, resident) * alone)
         return self.seconds(fit.launch + cycles, parts, 4 * (parts * 2 + 1))
 
-    @property
-    def _bytes(self) -> int:
-        return int(self.product.axes.x_operand.dtype.bytes)
-
     def _threads(self, c: Columns) -> Any:
         return c["tile_x"] // c["each_x"] * (c["tile_y"] // c["each_y"])
 
@@ -333,9 +349,7 @@ class RegisterTiles(Tiles):
         final.reorder(block_y, block_x, virtual_y, virtual_x, thread_y, thread_x, inner_y, inner_x)
         self._blocks(final, batch, block_y, block_x)
         nest.mark(final, {virtual_y: "vthread", virtual_x: "vthread", thread_y: "threadIdx.y", thread_x: "threadIdx.x"})
-        is_whole = self.product.axes.size("x") % nest.extent_of(final, inner_x) == 0 and isinstance(
-            final.block.body, Store
-        )
+        is_whole = self.x % nest.extent_of(final, inner_x) == 0 and isinstance(final.block.body, Store)
         nest.mark(final, {inner_y: "unroll", inner_x: "vectorize" if is_whole else "unroll"})
         self._accumulate(final, thread_x)
 
@@ -357,24 +371,19 @@ class RegisterTiles(Tiles):
         group, inner = total.split(inner, factor=model.FLOATS if any(self.product.k_last) else 1)
         nest.arrange(total, {outer: "", **nest.unrolled(group, inner, *own)})
         for name, side, k_last in zip((self.x_stage, self.y_stage), "xy", self.product.k_last):
-            self._fetch(total, name, outer, side, bool(k_last))
+            lanes = self._fetch(total, name, outer, point["tile_k" if k_last else f"tile_{side}"])
+            if k_last:
+                start = max(model.FLOATS, lanes)  # rows begin where a fetch may
+                s[name].storage_align(1, 2 * start, start)
             registers = s.cache_read(name, "local", [total.name])
             registers.compute_at(total, group if k_last else inner)
             nest.load_tile(registers)
         self._ahead(total, outer)
 
-    def _fetch(self, total: Stage, name: str, step: Var, side: str, k_last: bool) -> None:
-        """A tile of an operand into shared memory, by all threads."""
-        s, point = self.s, self.point
-        width = point["tile_k"] if k_last else point[f"tile_{side}"]
-        lanes = nest.fetch_lanes(facts_of(block_named(s, name)), width, self.product.unit.target)
-        s[name].set_scope("shared")
-        s[name].compute_at(total, step)
-        rows, columns = point["tile_y"] // point["each_y"], point["tile_x"] // point["each_x"]
-        nest.fetch_together(s[name], nest.free_loops(s[name]), rows, columns, lanes)
-        if k_last:
-            start = max(model.FLOATS, lanes)  # rows begin where a fetch may
-            s[name].storage_align(1, 2 * start, start)
+    def share(self, stage: Stage, loops: list[Var], lanes: int) -> Var:
+        """Work on a tile divided among rows and columns of threads."""
+        rows, columns = (self.point[f"tile_{side}"] // self.point[f"each_{side}"] for side in "yx")
+        return nest.fetch_together(stage, loops, rows, columns, lanes)
 
 
 def copy_in_order(s: Schedule, load: Load, reader: str, wanted: Collection[Axis]) -> tuple[Stage, list[str]]:
@@ -384,36 +393,3 @@ def copy_in_order(s: Schedule, load: Load, reader: str, wanted: Collection[Axis]
     outputs = [letter for axis in wanted for letter, index in zip(letters, load.indices) if index is axis.var]
     s.apply("transform_layout", buffer=s.buffer_name(copy), inputs=letters, outputs=outputs)
     return copy, outputs
-
-
-def axis_loops(found: Product, final: Stage, is_part: bool) -> tuple[list[Var], list[Var], list[Var]]:
-    """The loops of the block that writes a product out, over batch, y and x; `is_part`: of the parts of k."""
-    loops = nest.free_loops(final)
-    if is_part:
-        *batch, y, x = loops[:4]
-        return batch, [y], [x]
-    block, unit = final.block, found.unit
-    by_name = {axis.var.name: loop for axis, loop in zip(block.axes, loops)}
-    axes = unit.to_epilogue
-    if unit.epilogue is None:  # the copy of the accumulators: its axes stand where the product's stood
-        stored = unit.facts.block.body
-        assert isinstance(stored, Store) and isinstance(block.body, Store)
-        axes = dict(zip(stored.indices, block.body.indices))  # type: ignore[arg-type]
-
-    def of(own: tuple[Axis, ...]) -> list[Var]:
-        return [by_name[axes[axis.var].name] for axis in own]
-
-    return of(found.axes.batch), of(found.axes.y), of(found.axes.x)
-
-
-def sum_parts(found: Product) -> None:
-    """The second kernel of split-K: the parts added up, and the epilogue."""
-    s, target = found.unit.schedule, found.unit.target
-    if found.unit.epilogue is None:
-        bind_flat(s[found.name], target)
-        return
-    stage, total = s[found.unit.epilogue.name], s[found.name]
-    nest.bind_loop(stage, nest.fuse_all(stage, nest.spatial_loops(stage)), target)
-    total.set_scope("local")
-    total.compute_at(stage, stage.loops[-1])
-    total.unroll(nest.free_loops(total)[-1])
