@@ -10,6 +10,7 @@ accurate.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 
@@ -85,7 +86,7 @@ class Ops:
         self.c, self.lanes = c, lanes
         self.float, self.int, self.flag = (types.vector(t, lanes) for t in ("float", "i32", "i1"))
         self.fused = c.module.machine.has_fma
-        self.whole = lanes == WHOLE and "avx512f" in c.module.machine.features
+        self.whole = lanes % WHOLE == 0 and "avx512f" in c.module.machine.features
 
     def number(self, value: float) -> str:
         """A float32 literal in every lane."""
@@ -175,8 +176,7 @@ class Ops:
         if not self.whole:
             return self.div(a, b)
         minus = self.c.emit(f"fneg {self.float} {b}")
-        arguments = [f"{self.float} {b}", f"{self.float} zeroinitializer", "i16 -1"]
-        rough = self.c.call(self.float, "llvm.x86.avx512.rcp14.ps.512", arguments)
+        rough = self.registers("rcp14", [b, "zeroinitializer"], ["i16 -1"])
         inverse = self.fma(rough, self.fma(minus, rough, 1.0), rough)
         near = self.mul(a, inverse)
         return near if near_enough else self.fma(self.fma(minus, near, a), inverse, near)
@@ -188,9 +188,19 @@ class Ops:
 
     def scale_where(self, condition: str, value: str, whole: str) -> str:
         """The same in one instruction of AVX-512, n given as a float; 0 where the condition does not hold."""
-        mask = self.c.emit(f"bitcast {self.flag} {condition} to i16")
-        arguments = [f"{self.float} {value}", f"{self.float} {whole}", f"{self.float} zeroinitializer"]
-        return self.c.call(self.float, "llvm.x86.avx512.mask.scalef.ps.512", [*arguments, f"i16 {mask}", "i32 4"])
+        return self.registers("mask.scalef", [value, whole, "zeroinitializer"], ["i32 4"], condition)
+
+    def registers(self, name: str, vectors: Sequence[str], numbers: Sequence[str], flags: str = "") -> str:
+        """An instruction of AVX-512 on whole registers, one after the other."""
+        kind, made = f"<{WHOLE} x float>", []
+        for first in range(0, self.lanes, WHOLE):
+            parts = [v if v == "zeroinitializer" else self.c.part("float", v, self.lanes, first, WHOLE) for v in vectors]
+            arguments = [f"{kind} {part}" for part in parts]
+            if flags:
+                mask = self.c.part("i1", flags, self.lanes, first, WHOLE)
+                arguments.append(f"i16 {self.c.emit(f'bitcast <{WHOLE} x i1> {mask} to i16')}")
+            made.append(self.c.call(kind, f"llvm.x86.avx512.{name}.ps.512", [*arguments, *numbers]))
+        return self.c.joined("float", made, WHOLE)
 
     def nearest(self, x: str, factor: float) -> tuple[str, str]:
         """x * factor rounded to the nearest whole number, as a float and as an integer."""
@@ -205,7 +215,9 @@ def _reduced(o: Ops, x: str) -> tuple[str, str, str]:
 
 
 def _without_vanishing(o: Ops, x: str, limit: float, power: Callable[[str], tuple[str, str, str]]) -> str:
-    """A power of x that is 0 from a limit downwards: not computed there. `power` gives v, n and n, for v * 2^n.
+    """A power of x that is 0 from a limit downwards: not computed there.
+
+    `power` gives v and n, as a float and as an integer, for v * 2^n; no integer where v is multiplied already.
 
     A product that rounds to 0 costs a processor more than a hundred cycles, and masked scores are all of that kind.
     """
@@ -214,7 +226,7 @@ def _without_vanishing(o: Ops, x: str, limit: float, power: Callable[[str], tupl
         return o.scale_where(o.op("fcmp ugt", x, limit), value, whole)
     gone, zero = o.op("fcmp ole", x, limit), o.number(0.0)
     value, _, n = power(o.select(gone, zero, x))
-    return o.select(gone, zero, o.scale(value, n))
+    return o.select(gone, zero, o.scale(value, n) if n else value)
 
 
 def _exp_of_rest(o: Ops, r: str) -> str:
@@ -222,12 +234,25 @@ def _exp_of_rest(o: Ops, r: str) -> str:
     return o.add(o.fma(o.mul(r, r), o.polynomial(r, _EXP), r), 1.0)
 
 
-def _exp(o: Ops, x: str) -> str:
-    def power(x: str) -> tuple[str, str, str]:
-        r, whole, n = _reduced(o, x)
-        return _exp_of_rest(o, r), whole, n
+def _power_of_e(o: Ops, x: str) -> tuple[str, str, str]:
+    r, whole, n = _reduced(o, x)
+    return _exp_of_rest(o, r), whole, n
 
-    return _without_vanishing(o, o.at_most(x, 89.0), -104.0, power)
+
+def _exp(o: Ops, x: str) -> str:
+    return _without_vanishing(o, o.at_most(x, 89.0), -104.0, functools.partial(_power_of_e, o))
+
+
+def _exp_below_zero(o: Ops, x: str) -> str:
+    """e^x for x <= 0: a power of two that is 2^64 too large is one of the normal range for all of these."""
+
+    def power(x: str) -> tuple[str, str, str]:
+        value, whole, n = _power_of_e(o, x)
+        if o.whole:
+            return value, whole, n
+        return o.mul(o.mul(value, o.power_of_two(o.integer("add", n, 64))), 2.0**-64), whole, ""
+
+    return _without_vanishing(o, x, -104.0, power)
 
 
 def _exp2(o: Ops, x: str) -> str:
@@ -305,7 +330,7 @@ def _tanh(o: Ops, x: str) -> str:
 
 def _sigmoid(o: Ops, x: str) -> str:
     minus = o.c.emit(f"fneg {o.float} {o.absolute(x)}")
-    z = _exp(o, minus)
+    z = _exp_below_zero(o, minus)
     above = o.select(o.op("fcmp oge", x, 0.0), o.number(1.0), z)
     return o.quotient(above, o.add(z, 1.0))
 
@@ -388,6 +413,8 @@ FUNCTIONS: dict[str, Callable[[Ops, str], str]] = {
 }  # fmt: skip
 
 
+CHAINS = frozenset(FUNCTIONS) - {"sin", "cos"}
+"""Functions without branches."""
 AS_VECTORS = {"normal_cdf"}
 """Functions that divide otherwise in a whole register: of one number too, so that each lane gives the same."""
 
