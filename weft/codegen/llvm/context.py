@@ -277,7 +277,7 @@ class Context:
 
     def part(self, element: str, value: str, lanes: int, first: int, count: int) -> str:
         """Lanes of a vector, from the first on."""
-        if lanes == count:
+        if lanes == count or value == "zeroinitializer":
             return value
         kind, order = f"<{lanes} x {element}>", ", ".join(f"i32 {lane}" for lane in range(first, first + count))
         return self.once(f"shufflevector {kind} {value}, {kind} poison, <{count} x i32> <{order}>")

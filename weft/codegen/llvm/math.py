@@ -2,17 +2,18 @@
 
 LLVM's own vector exp, log, … fall apart into one libm call a lane. Here each becomes an internal function
 `@weft.exp.v16` written once a module for each lane count, which LLVM inlines. All but normal_cdf stay within 4 units in
-the last place, over the whole range, with infinities, NaN, signed zeros and denormals as C has them. Method: the
-argument is reduced (Cody and Waite: constants split so that products are exact), then a polynomial whose coefficients
-were fitted for the least greatest error with float32 coefficients. Nothing here needs a fused multiply-add to be
-accurate.
+the last place, over the whole range, with infinities, NaN, signed zeros and denormals as C has them (sigmoid gives 0
+for what would be a denormal). Method: the argument is reduced (Cody and Waite: constants split so that products are
+exact), then a polynomial whose coefficients were fitted for the least greatest error with float32 coefficients. Nothing
+here needs a fused multiply-add to be accurate.
 """
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Sequence
+
+import numpy as np
 
 from weft.codegen.llvm import types
 from weft.codegen.llvm.context import Context, Module
@@ -33,6 +34,10 @@ EXP2 = (
     0.00015453308878932148, 1.4690249372506514e-05,
 )  # fmt: skip
 """(2^r - 1) / r for |r| <= 1/2."""
+_EXP2_SHORT = (
+    0.6931470036506653, 0.24022246897220612, 0.0555071122944355, 0.009671294130384922, 0.0013269406044855714,
+)  # fmt: skip
+"""The same within 2 units in the last place of 2^r."""
 _LOG = (
     0.3333331048488617, -0.24999986588954926, 0.20002223551273346, -0.16669249534606934, 0.14218716323375702,
     -0.12384402006864548, 0.11872619390487671, -0.11789370328187943, 0.06915612518787384,
@@ -62,6 +67,8 @@ _NORMAL_BELOW = (
 )  # fmt: skip
 """(normal_cdf(x) - 1/2) / x as a quotient of two polynomials in x^2, for |x| <= 5.6, where it just passes 1/2 / x."""
 
+_LOG2_E = float(np.float32(math.log2(math.e)))
+_LOG2_E_LOW = math.log2(math.e) - _LOG2_E
 _LN2_HIGH = 0.693145751953125
 _LN2_LOW = math.log(2.0) - _LN2_HIGH
 _LOG10_2_HIGH = 0.301025390625
@@ -69,6 +76,8 @@ _LOG10_2_LOW = math.log10(2.0) - _LOG10_2_HIGH
 _HALF_PI_HIGH = 1.57079632673412561417
 """The first 33 bits of pi / 2: its products with whole numbers up to 2^20 are exact in float64."""
 _HALF_PI_LOW = 6.07710050650619224932e-11
+_NORMAL_LIMIT = 87.33654
+"""e to minus this is the least normal number, nearly."""
 _FAR = 1048576.0
 """Beyond this, sin and cos are left to libm."""
 _ROUNDER = 12582912.0
@@ -86,6 +95,8 @@ class Ops:
         self.c, self.lanes = c, lanes
         self.float, self.int, self.flag = (types.vector(t, lanes) for t in ("float", "i32", "i1"))
         self.fused = c.module.machine.has_fma
+        self.one_minimum = c.module.machine.triple.startswith("aarch64")
+        """Whether a minimum that keeps NaN is one instruction."""
         self.whole = lanes % WHOLE == 0 and "avx512f" in c.module.machine.features
 
     def number(self, value: float) -> str:
@@ -150,10 +161,14 @@ class Ops:
 
     def at_most(self, a: str, limit: float) -> str:
         """min(a, limit); NaN stays."""
+        if self.one_minimum:
+            return self.c.intrinsic("llvm.minimum", self.float, a, self.number(limit))
         return self.select(self.op("fcmp ogt", a, limit), self.number(limit), a)
 
     def at_least(self, a: str, limit: float) -> str:
         """max(a, limit); NaN stays."""
+        if self.one_minimum:
+            return self.c.intrinsic("llvm.maximum", self.float, a, self.number(limit))
         return self.select(self.op("fcmp olt", a, limit), self.number(limit), a)
 
     def polynomial(self, x: str, coefficients: Sequence[float]) -> str:
@@ -167,24 +182,36 @@ class Ops:
         """2^n for an integer n of the normal range."""
         return self.from_bits(self.integer("shl", self.integer("add", n, 127), 23))
 
-    def quotient(self, a: str, b: str, near_enough: bool = False) -> str:
-        """a / b for b from 1 to 1e30, within a unit in the last place, or two where that is near enough.
+    def inverse(self, b: str) -> str:
+        """1 / b for b from 1 to 1e38, within two units in the last place.
 
-        A whole register is divided by a reciprocal of 14 bits and two steps that double them: a division would keep its
-        port for sixteen cycles.
+        A whole register is inverted to 14 bits, and a step doubles them: a division would keep its port for sixteen
+        cycles.
         """
         if not self.whole:
-            return self.div(a, b)
-        minus = self.c.emit(f"fneg {self.float} {b}")
+            return self.div(self.number(1.0), b)
         rough = self.registers("rcp14", [b, "zeroinitializer"], ["i16 -1"])
-        inverse = self.fma(rough, self.fma(minus, rough, 1.0), rough)
+        return self.fma(rough, self.fma(self.c.emit(f"fneg {self.float} {b}"), rough, 1.0), rough)
+
+    def quotient(self, a: str, b: str, near_enough: bool = False) -> str:
+        """a / b for b from 1 to 1e30, within a unit in the last place, or two where that is near enough."""
+        if not self.whole:
+            return self.div(a, b)
+        inverse = self.inverse(b)
         near = self.mul(a, inverse)
+        minus = self.c.emit(f"fneg {self.float} {b}")
         return near if near_enough else self.fma(self.fma(minus, near, a), inverse, near)
 
     def scale(self, value: str, n: str) -> str:
         """value * 2^n in two steps, so that n may go beyond the range of one exponent."""
         first = self.integer("ashr", n, 1)
         return self.mul(self.mul(value, self.power_of_two(first)), self.power_of_two(self.integer("sub", n, first)))
+
+    def scale_normal(self, value: str, whole: str, n: str) -> str:
+        """value * 2^n, n given as a float and as an integer, where all of it is of the normal range."""
+        if self.whole:
+            return self.registers("mask.scalef", [value, whole, "zeroinitializer"], ["i16 -1", "i32 4"])
+        return self.mul(value, self.power_of_two(n))
 
     def scale_where(self, condition: str, value: str, whole: str) -> str:
         """The same in one instruction of AVX-512, n given as a float; 0 where the condition does not hold."""
@@ -194,8 +221,7 @@ class Ops:
         """An instruction of AVX-512 on whole registers, one after the other."""
         kind, made = f"<{WHOLE} x float>", []
         for first in range(0, self.lanes, WHOLE):
-            parts = [v if v == "zeroinitializer" else self.c.part("float", v, self.lanes, first, WHOLE) for v in vectors]
-            arguments = [f"{kind} {part}" for part in parts]
+            arguments = [f"{kind} {self.c.part('float', v, self.lanes, first, WHOLE)}" for v in vectors]
             if flags:
                 mask = self.c.part("i1", flags, self.lanes, first, WHOLE)
                 arguments.append(f"i16 {self.c.emit(f'bitcast <{WHOLE} x i1> {mask} to i16')}")
@@ -215,9 +241,7 @@ def _reduced(o: Ops, x: str) -> tuple[str, str, str]:
 
 
 def _without_vanishing(o: Ops, x: str, limit: float, power: Callable[[str], tuple[str, str, str]]) -> str:
-    """A power of x that is 0 from a limit downwards: not computed there.
-
-    `power` gives v and n, as a float and as an integer, for v * 2^n; no integer where v is multiplied already.
+    """A power of x that is 0 from a limit downwards: not computed there. `power` gives v, n and n, for v * 2^n.
 
     A product that rounds to 0 costs a processor more than a hundred cycles, and masked scores are all of that kind.
     """
@@ -226,7 +250,7 @@ def _without_vanishing(o: Ops, x: str, limit: float, power: Callable[[str], tupl
         return o.scale_where(o.op("fcmp ugt", x, limit), value, whole)
     gone, zero = o.op("fcmp ole", x, limit), o.number(0.0)
     value, _, n = power(o.select(gone, zero, x))
-    return o.select(gone, zero, o.scale(value, n) if n else value)
+    return o.select(gone, zero, o.scale(value, n))
 
 
 def _exp_of_rest(o: Ops, r: str) -> str:
@@ -234,25 +258,12 @@ def _exp_of_rest(o: Ops, r: str) -> str:
     return o.add(o.fma(o.mul(r, r), o.polynomial(r, _EXP), r), 1.0)
 
 
-def _power_of_e(o: Ops, x: str) -> tuple[str, str, str]:
-    r, whole, n = _reduced(o, x)
-    return _exp_of_rest(o, r), whole, n
-
-
 def _exp(o: Ops, x: str) -> str:
-    return _without_vanishing(o, o.at_most(x, 89.0), -104.0, functools.partial(_power_of_e, o))
-
-
-def _exp_below_zero(o: Ops, x: str) -> str:
-    """e^x for x <= 0: a power of two that is 2^64 too large is one of the normal range for all of these."""
-
     def power(x: str) -> tuple[str, str, str]:
-        value, whole, n = _power_of_e(o, x)
-        if o.whole:
-            return value, whole, n
-        return o.mul(o.mul(value, o.power_of_two(o.integer("add", n, 64))), 2.0**-64), whole, ""
+        r, whole, n = _reduced(o, x)
+        return _exp_of_rest(o, r), whole, n
 
-    return _without_vanishing(o, x, -104.0, power)
+    return _without_vanishing(o, o.at_most(x, 89.0), -104.0, power)
 
 
 def _exp2(o: Ops, x: str) -> str:
@@ -329,10 +340,17 @@ def _tanh(o: Ops, x: str) -> str:
 
 
 def _sigmoid(o: Ops, x: str) -> str:
-    minus = o.c.emit(f"fneg {o.float} {o.absolute(x)}")
-    z = _exp_below_zero(o, minus)
-    above = o.select(o.op("fcmp oge", x, 0.0), o.number(1.0), z)
-    return o.quotient(above, o.add(z, 1.0))
+    """1 / (1 + e^-x); 0 where that is below the least normal number, so that nothing on the way is either."""
+    gone = o.op("fcmp olt", x, -_NORMAL_LIMIT)
+    x = o.at_least(o.at_most(x, _NORMAL_LIMIT), -_NORMAL_LIMIT)
+    if o.fused:
+        whole, n = o.nearest(x, -_LOG2_E)
+        r = o.fma(x, -_LOG2_E_LOW, o.fma(x, -_LOG2_E, o.c.emit(f"fneg {o.float} {whole}")))
+        power = o.fma(r, o.polynomial(r, _EXP2_SHORT), 1.0)
+    else:
+        r, whole, n = _reduced(o, o.c.emit(f"fneg {o.float} {x}"))
+        power = _exp_of_rest(o, r)
+    return o.select(gone, o.number(0.0), o.inverse(o.add(o.scale_normal(power, whole, n), 1.0)))
 
 
 def _erf(o: Ops, x: str) -> str:
