@@ -32,7 +32,7 @@ def form_lines(one: Any) -> list[str]:
     kept: list[str] | None = getattr(one, "summary", None)
     if kept is not None:
         return kept
-    shapes = ", ".join(f"{v.name}{list(v.tensor.static)}" for v in one.graph.inputs if isinstance(v.type, TensorType))
+    shapes = ", ".join(f"{v.name}{list(v.tensor.dims)}" for v in one.graph.inputs if isinstance(v.type, TensorType))
     return [f"for {shapes or 'no inputs'}:", *(f"  {line}" for line in specialization_lines(one))]
 
 

@@ -6,6 +6,7 @@ bound by value. The number of specialisations is bounded: the one that was not u
 
 from __future__ import annotations
 
+import functools
 import itertools
 import logging
 import math
@@ -20,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from weft.codegen.llvm import compile as llvm_compile
-from weft.core.errors import ArgumentError
+from weft.core.errors import ArgumentError, WeftError
 from weft.core.knobs import knobs
 from weft.executor import cache
 from weft.executor.constants import Reload, lighten
@@ -37,10 +38,12 @@ from weft.executor.lower import (
     settle_views,
     touched_plainly,
 )
+from weft.executor.open_sizes import settle_shapes
 from weft.executor.passes import for_target, optimize
-from weft.executor.run import Runner
+from weft.executor.run import OpenRunner, Runner
 from weft.executor.steps import HostStep
-from weft.graph.interpreter import operator_of
+from weft.expr.nodes import Var
+from weft.graph.interpreter import Interpreter, operator_of
 from weft.graph.ir import Array, Graph, TensorType, Value
 from weft.graph.opspec import has
 from weft.graph.passes.fuse import Group, fuse
@@ -151,7 +154,15 @@ class Executor:
         self.precision = precision
         self._can_compile = can_compile
         self._in_body = in_body
+        self.typical: dict[str, int] = {}
+        """What open sizes typically are, by name."""
         self._found: OrderedDict[Any, Specialization] = OrderedDict()
+        self._open: Specialization | None = None
+        self._sizes = knobs.sizes
+        self._closed: str | None = None
+        """Why there is no form for all sizes."""
+        if self._sizes == "bound" or target.on_device or in_body or not can_compile or not graph.symbols:
+            self._closed = "no sizes are left open"
         self._lock = threading.RLock()
         self._bound = deciding_inputs(graph)
         self.settings = knobs.snapshot(without=cache.NO_MATTER)
@@ -169,7 +180,7 @@ class Executor:
     @property
     def specializations(self) -> list[Specialization]:
         """What is compiled now."""
-        return list(self._found.values())
+        return [*self._found.values(), *([] if self._open is None else [self._open])]
 
     def items(self) -> list[tuple[Any, Specialization]]:
         """What is compiled now, with the shapes (and bound values) that each is for."""
@@ -210,12 +221,39 @@ class Executor:
         with self._lock:
             found = self._found.get(key)
             if found is None:
-                found = self._found[key] = self._compile(arrays)
-                if len(self._found) > MOST_SPECIALIZATIONS:
-                    self._found.popitem(last=False)
+                found = self._meet(key, arrays)
             else:
                 self._found.move_to_end(key)
             return found
+
+    def _meet(self, key: Any, arrays: Sequence[Any]) -> Specialization:
+        """The form for shapes that have none of their own: that for all sizes, or one that is made now."""
+        if self._open is None and self._closed is None:
+            self._open = self._compile_open(arrays)
+        if self._open is not None and (self._found or self._sizes == "open"):
+            return self._open
+        found = self._found[key] = self._compile(arrays)
+        if len(self._found) > MOST_SPECIALIZATIONS:
+            self._found.popitem(last=False)
+        return found
+
+    def _compile_open(self, arrays: Sequence[Any]) -> Specialization | None:
+        """The form for all sizes; None, with the reason noted, where it would have to compute much on the host."""
+        for value, array in zip(self.graph.inputs, arrays):
+            if isinstance(value.type, TensorType) and isinstance(array, np.ndarray):
+                dims = zip(value.type.shape or (), array.shape)
+                self.typical.update({dim.name: max(1, size) for dim, size in dims if isinstance(dim, Var)})
+        try:
+            made = self.form({}, {})
+        except WeftError as error:
+            self._closed = str(error).splitlines()[0]
+        else:
+            heavy = [one for one in made.host_nodes if has(one.node, "heavy", "recurrent", "attention")]
+            if not heavy:
+                return made
+            self._closed = f"{heavy[0].node.describe()}: {heavy[0].reason}"
+        logger.info("%s has no form for open sizes: %s", self.graph.name, self._closed)
+        return None
 
     def compile_static(self) -> Specialization | None:
         """Compiles a graph whose shapes are all known; None where they are not, or where values decide shapes."""
@@ -256,7 +294,7 @@ class Executor:
         start = time.perf_counter()
         made = self._build(shapes, values)
         logger.debug("compiled %s for %s", self.graph.name, shapes)
-        if entry and time.perf_counter() - start >= cache.LEAST_SECONDS:
+        if entry and made.runner.program.numbers is None and time.perf_counter() - start >= cache.LEAST_SECONDS:
             made.kept = entry.write(self, made)
         return made
 
@@ -267,7 +305,8 @@ class Executor:
     @compiling()
     def _build(self, shapes: Mapping[str, Sequence[int]], values: Mapping[str, Array]) -> Specialization:
         graph = for_target(optimize(self.graph, shapes, values), self.target, self.precision)
-        lowered = lower_graph(graph, self.target, self.rest)
+        sizes = {var: self.typical[name] for name, var in graph.symbols.items() if name in self.typical}
+        lowered = lower_graph(graph, self.target, self.rest, sizes)
         _check_overrides(self.graph, lowered)
         if self.target.on_device:
             programs = {kernel.symbol: kernel.program for kernel in lowered.kernels if kernel.program is not None}
@@ -276,7 +315,13 @@ class Executor:
             native = NativeCode(on_device.codes, [])
         else:
             engine, native = link(lowered, self.target)
-            runner = Runner(lowered.program, engine, self._inner)
+            is_open = lowered.program.numbers is not None
+            interpret = functools.partial(self._interpreted, values)
+            runner = (
+                OpenRunner(lowered.program, engine, self._inner, interpret)
+                if is_open
+                else Runner(lowered.program, engine, self._inner)
+            )
 
         def constants() -> dict[str, Array]:
             with knobs.override(**self.settings):
@@ -286,6 +331,10 @@ class Executor:
         made = Specialization(graph, lowered, runner, native)
         made.lighten({id(array) for array in self.graph.constants.values()}, constants)
         return made
+
+    def _interpreted(self, values: Mapping[str, Array], arrays: Sequence[Any]) -> list[Any]:
+        """The outputs by the numpy meaning of the operators."""
+        return Interpreter().run(self.graph, arrays, {})
 
     def release(self, reload: Callable[[], Graph]) -> None:
         """Lets go of constants that only packed copies need. `reload` gives the model again, when somebody asks."""
@@ -322,15 +371,20 @@ def _check_overrides(graph: Graph, lowered: Lowered) -> None:
         raise ArgumentError(f"a schedule was given for {unknown[0]!r}, which {said}; kernels compute {known}")
 
 
-def lower_graph(graph: Graph, target: Target, make_rest: Callable[[Graph], Any]) -> Lowered:
-    """The program of a graph whose shapes are bound."""
+def lower_graph(
+    graph: Graph, target: Target, make_rest: Callable[[Graph], Any], typical: Mapping[Var, int] | None = None
+) -> Lowered:
+    """The program of a graph; sizes of its inputs that are not bound stay open, with `typical` numbers."""
     compiler = KernelCompiler(target)
+    if graph.symbols:
+        compiler.typical, compiler.whole = typical or {}, graph
+        graph = settle_shapes(graph)
     try:
         groups = fuse(graph) if knobs.fuse else fuse(graph, most_nodes=1)
         items = _items_in_layouts(graph, groups, compiler)
         items = settle_views(graph, items, compiler)
         prefix = f"stretch_{next(_counter)}"
-        made = assemble(graph, items, prefix, target, make_rest, compiler.layouts)
+        made = assemble(graph, items, prefix, target, make_rest, compiler.layouts, typical)
         made.block = compiler.block
         return made
     finally:
@@ -340,7 +394,7 @@ def lower_graph(graph: Graph, target: Target, make_rest: Callable[[Graph], Any])
 def _items_in_layouts(graph: Graph, groups: Sequence[Group], compiler: KernelCompiler) -> list[Item]:
     """What runs where, with layouts for the values between kernels; those that the host turns out to see are plain."""
     target = compiler.target
-    lanes = target.vector_bytes // 4 if knobs.layout and target.blocks_channels else 0
+    lanes = target.vector_bytes // 4 if knobs.layout and target.blocks_channels and not graph.symbols else 0
     compiler.block = max(lanes, 1)
     tile, narrow = (1, 0) if target.matrix is None else (target.matrix.rows, target.matrix.most_bytes)
     fixed: set[Value] = set()
