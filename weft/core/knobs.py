@@ -259,8 +259,14 @@ class Knobs:
         lambda: "background",
         "background, first, open or bound",
         "how sizes that a model leaves open are met: by a form for all, made in the first call beside one for its "
-        "sizes, and by others made in the background; without those (first); by the form for all alone (open); by a form "
-        "for each set of sizes, made in the call that brings them (bound)",
+        "sizes, and by others made in the background; without those (first); by the form for all alone (open); by a "
+        "form for each set of sizes, made in the call that brings them (bound)",
+    )
+    forms_megabytes: Knob[int] = Knob(
+        _integer_between(1, 1 << 24),
+        lambda: 2048,
+        "a whole number of megabytes",
+        "the most memory that a model's forms for sets of sizes may take; those not used for longest are dropped",
     )
     tensor_megabytes: Knob[int] = Knob(
         _integer_between(1, 1 << 40),

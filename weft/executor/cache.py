@@ -62,7 +62,17 @@ _ABANDONED_SECONDS = 3600
 """A file that was begun so long ago and is not in place yet will never be."""
 
 NO_MATTER = frozenset(
-    {"num_threads", "cache_dir", "cache", "cache_megabytes", "debug", "verify", "sizes", "tensor_megabytes"}
+    {
+        "num_threads",
+        "cache_dir",
+        "cache",
+        "cache_megabytes",
+        "debug",
+        "verify",
+        "sizes",
+        "forms_megabytes",
+        "tensor_megabytes",
+    }
 )
 """Settings that do not change what is compiled. Those not named here do."""
 

@@ -1,7 +1,9 @@
 """An executor: a graph that is compiled for the shapes that it meets, and remembers them.
 
 Symbolic sizes are bound by the inputs' shapes on first sight; small inputs that decide shapes (axes, sizes, k) are
-bound by value. The number of specialisations is bounded: the one that was not used for longest is dropped.
+bound by value. A graph with symbolic sizes also gets a form for all sizes in the first call, which answers calls with
+other sizes; those that come often get forms of their own in the background (`background.py`). The memory of forms is
+bounded: the one that was not used for longest is dropped.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ import numpy as np
 from weft.codegen.llvm import compile as llvm_compile
 from weft.core.errors import ArgumentError, WeftError
 from weft.core.knobs import knobs
-from weft.executor import cache
+from weft.executor import background, cache
 from weft.executor.constants import Reload, lighten
 from weft.executor.device import DeviceRunner
 from weft.executor.kernels import KernelCompiler
@@ -44,18 +46,24 @@ from weft.executor.run import OpenRunner, Runner
 from weft.executor.steps import HostStep
 from weft.expr.nodes import Var
 from weft.graph.interpreter import Interpreter, operator_of
-from weft.graph.ir import Array, Graph, TensorType, Value
-from weft.graph.opspec import has
+from weft.graph.ir import Array, Graph, TensorType, Value, all_graphs
+from weft.graph.opspec import has, is_of_users
 from weft.graph.passes.fuse import Group, fuse
 from weft.graph.passes.layout import choose_layouts
 from weft.plan import overrides
 from weft.runtime.compiling import compiling
 from weft.runtime.jit import JitModule, defined_names
-from weft.targets.base import Target
+from weft.targets.base import Target, fact_text
+from weft.targets.registry import find_target
 
 logger = logging.getLogger("weft.executor")
 
-MOST_SPECIALIZATIONS = 16
+OFTEN = 3
+"""A set of shapes that comes so often gets a form of its own, made in the background."""
+MOST_REMEMBERED = 1024
+"""Sets of shapes that are counted."""
+FORM_BYTES = 1 << 20
+"""What a form takes beside its weights, roughly."""
 LARGEST_BOUND_VALUE = 64
 """Inputs of at most so many elements are bound by value where they decide shapes."""
 
@@ -158,6 +166,7 @@ class Executor:
         """What open sizes typically are, by name."""
         self._found: OrderedDict[Any, Specialization] = OrderedDict()
         self._open: Specialization | None = None
+        self._met: dict[Any, int] = {}
         self._sizes = knobs.sizes
         self._closed: str | None = None
         """Why there is no form for all sizes."""
@@ -231,11 +240,61 @@ class Executor:
         if self._open is None and self._closed is None:
             self._open = self._compile_open(arrays)
         if self._open is not None and (self._found or self._sizes == "open"):
+            self._wish(key, arrays)
             return self._open
-        found = self._found[key] = self._compile(arrays)
-        if len(self._found) > MOST_SPECIALIZATIONS:
-            self._found.popitem(last=False)
-        return found
+        return self._take(key, self._compile(arrays))
+
+    def _take(self, key: Any, form: Specialization) -> Specialization:
+        """Keeps a form; those that were not used for longest go, where all of them would take too much memory."""
+        self._found[key] = form
+        room = (knobs.forms_megabytes << 20) - sum(map(held_bytes, self._found.values()))
+        while room < 0 and len(self._found) > 1:
+            room += held_bytes(self._found.popitem(last=False)[1])
+        return form
+
+    def _wish(self, key: Any, arrays: Sequence[Any]) -> None:
+        """Asks for a form of shapes that have come often enough, to be made beside the calls."""
+        if self._sizes != "background" or self._overrides or not self._sendable:
+            return
+        met = self._met[key] = self._met.pop(key, 0) + 1
+        if len(self._met) > MOST_REMEMBERED:
+            del self._met[next(iter(self._met))]
+        if met != OFTEN:
+            return
+        shapes = self._shapes(arrays)
+        sample = background.copies_of(arrays)
+
+        def give(form: Specialization | None) -> None:
+            if form is not None and self._open is not None and background.is_faster(form, self._open, sample):
+                with self._lock:
+                    self._take(key, form)
+
+        def read(path: Path) -> Specialization:
+            from weft.executor.store import read_form
+
+            return read_form(path, self, shapes, lambda: self._rebuild(shapes, {}))
+
+        def write(path: Path) -> None:
+            from weft.executor.store import write_model
+
+            write_model(path, self)
+
+        if not background.ask(background.Wish(write, shapes, read, give)):
+            self._met[key] = 0
+
+    @functools.cached_property
+    def _sendable(self) -> bool:
+        """Whether another process would compile the same: it knows this machine and Weft's own operators only."""
+        nodes = [node for graph in all_graphs(self.graph) for node in graph.nodes]
+        is_native = fact_text(self.target) == fact_text(find_target("native"))
+        return is_native and not self._bound and not any(is_of_users(operator_of(node)) for node in nodes)
+
+    def _shapes(self, arrays: Sequence[Any]) -> dict[str, tuple[int, ...]]:
+        return {
+            v.name: a.shape
+            for v, a in zip(self.graph.inputs, arrays)
+            if isinstance(a, np.ndarray) and isinstance(v.type, TensorType)
+        }
 
     def _compile_open(self, arrays: Sequence[Any]) -> Specialization | None:
         """The form for all sizes; None, with the reason noted, where it would have to compute much on the host."""
@@ -267,11 +326,7 @@ class Executor:
     def _compile(self, arrays: Sequence[Any]) -> Specialization:
         if not self._can_compile:
             raise ArgumentError("this module was loaded from a file that holds its code for other shapes only")
-        shapes = {
-            v.name: a.shape
-            for v, a in zip(self.graph.inputs, arrays)
-            if isinstance(a, np.ndarray) and isinstance(v.type, TensorType)
-        }
+        shapes = self._shapes(arrays)
         values = {
             v.name: a
             for at, (v, a) in enumerate(zip(self.graph.inputs, arrays))
@@ -358,6 +413,11 @@ class Executor:
             return self._inner(graph, {})
         with knobs.override(**self.settings):
             return Executor(graph, self.target, self.precision)
+
+
+def held_bytes(form: Specialization) -> int:
+    """The memory that a form holds."""
+    return FORM_BYTES + sum(array.nbytes for array in form.arrays())
 
 
 def _check_overrides(graph: Graph, lowered: Lowered) -> None:
