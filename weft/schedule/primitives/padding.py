@@ -1,4 +1,4 @@
-"""The primitive that computes more than is read, so that tiles come out even: pad."""
+"""The primitives that compute more than is read, so that tiles come out even: pad, overrun."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from weft.core.errors import ScheduleError
 from weft.expr.bounds import Ranges, prove
 from weft.expr.nodes import (
     LT,
+    TRUE,
     Add,
     Buffer,
     Cast,
@@ -19,18 +20,33 @@ from weft.expr.nodes import (
     TruncDiv,
     TruncMod,
     Var,
+    add,
     const,
     index_expr,
     int_value,
     is_true,
     less,
     logical_and,
+    minimum,
+    sub,
 )
+from weft.expr.simplify import simplify
 from weft.expr.structural import structural_equal
-from weft.expr.visit import map_all, uses_any, walk
+from weft.expr.visit import map_all, substitute, uses_any, walk
 from weft.loop.ir import Axis, Block, For, Func, Store
 from weft.loop.regions import conjuncts
-from weft.loop.tree import axis_loops, block_of, block_path, blocks_in, loop_of, loop_path, replace_last, writers
+from weft.loop.tree import (
+    axis_loops,
+    block_of,
+    block_path,
+    blocks_in,
+    loop_of,
+    loop_path,
+    loops_on,
+    ranges_of,
+    replace_last,
+    writers,
+)
 from weft.loop.visit import BufferReplacer, Mutator, walk_exprs
 from weft.schedule.primitives.inline import rebody
 from weft.schedule.primitives.marks import has_opaque_access
@@ -84,6 +100,62 @@ def pad(func: Func, block: str, loop: str, factor: int) -> Result:
     return Result(changed, (), {block: axis_loops(new)})
 
 
+@primitive
+def overrun(func: Func, block: str, axis: int) -> Result:
+    """Computes an intermediate on past the end of an axis, as far as its loops go: what is read there is the last
+    place again, and what is made there nobody reads. A tile at the edge then needs no test in its inner loops.
+
+    rewrite: for io in range(ceil(n/8)): for i in range(8): C[io*8 + i] = f(A[io*8 + i]) where io*8 + i < n
+             ->  for io in range(ceil(n/8)): for i in range(8): C[io*8 + i] = f(A[min(io*8 + i, n - 1)])
+    """
+    place = f"{block}, axis {axis}"
+    path = block_path(func, block, "overrun")
+    found = block_of(path)
+    if not 0 <= axis < len(found.axes) or found.axes[axis].kind != "spatial":
+        raise ScheduleError("overrun", place, f"{block} has no such axis of elements")
+    old, binding, body = found.axes[axis], found.bindings[axis], found.body
+    loops = loops_on(path)
+    if any(loop.kind == "vectorized" and uses_any(binding, {loop.var}) for loop in loops):
+        raise ScheduleError("overrun", place, "its neighbours are lanes, which would read one by one")
+    if not isinstance(body, Store) or body.predicate is not None:
+        raise ScheduleError("overrun", place, f"{block} does more than store one value")
+    _check_body(found, old, place)
+    ranges = ranges_of(func, loops)
+    ends: dict[Var, Expr] = {loop.var: sub(loop.extent, index_expr(1)) for loop in loops}
+    extent = simplify(add(substitute(binding, ends), index_expr(1)), ranges)
+    tests = [t for t in conjuncts(found.predicate) if not _ends_axis(t, binding, old.extent, ranges)]
+    if len(tests) == len(conjuncts(found.predicate)) or not prove(less(binding, extent), ranges):
+        raise ScheduleError("overrun", place, "no test at the end of its loops holds it back")
+    larger = {body.buffer: _grown(func, found, body, old, extent, place)}
+    last: dict[Var, Expr] = {old.var: minimum(old.var, sub(old.extent, index_expr(1)))}
+    made = Store(body.buffer, body.indices, _Again(last, body.buffer).expr(body.value))
+    axes = [Axis(a.var, extent, a.kind) if a is old else a for a in found.axes]
+    new = rebody(found, made, found.init).replace(axes=axes, predicate=logical_and(*tests) if tests else TRUE)
+    changed = replace_last(func, path, new)
+    changed = changed.replace(
+        body=BufferReplacer(larger).stmt(changed.body),
+        allocations=[larger.get(b, b) for b in changed.allocations],
+    )
+    return Result(changed, (), {block: axis_loops(new)})
+
+
+def _ends_axis(test: Expr, binding: Expr, extent: Expr, ranges: Ranges) -> bool:
+    if type(test) is not LT or not structural_equal(test.b, extent):
+        return False
+    return structural_equal(simplify(test.a, ranges), simplify(binding, ranges))
+
+
+class _Again(Mutator):
+    """Loads take a place that is there; those of the block's own result stay."""
+
+    def __init__(self, places: dict[Var, Expr], own: Buffer) -> None:
+        self.places, self.own = places, own
+
+    def visit_Load(self, e: Load) -> Expr:
+        """A load."""
+        return e if e.buffer is self.own else Load(e.buffer, [substitute(index, self.places) for index in e.indices])
+
+
 def _axis_of(func: Func, block: Block, loop: str, place: str) -> Axis:
     """The axis that a loop of the block's own walks over, from end to end."""
     target = loop_of(loop_path(func, loop, "pad"))
@@ -117,7 +189,7 @@ def _check_body(block: Block, axis: Axis, place: str) -> None:
             raise ScheduleError("pad", place, f"{block.name} divides by {node.b!r}, which would be zero in the padding")
 
 
-def _grown(func: Func, block: Block, store: Store, axis: Axis, padded: int, place: str) -> Buffer:
+def _grown(func: Func, block: Block, store: Store, axis: Axis, padded: int | Expr, place: str) -> Buffer:
     """The buffer with room for the padding."""
     buffer = store.buffer
     dims = [d for d, index in enumerate(store.indices) if uses_any(index, {axis.var})]
