@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from weft.codegen.llvm import compile as llvm_compile
-from weft.core.errors import ArgumentError, WeftError
+from weft.core.errors import ArgumentError, InternalError, WeftError
 from weft.core.knobs import knobs
 from weft.executor import background, cache
 from weft.executor.constants import Reload, lighten
@@ -304,8 +304,9 @@ class Executor:
                 self.typical.update({dim.name: max(1, size) for dim, size in dims if isinstance(dim, Var)})
         try:
             made = self.form({}, {})
-        except WeftError as error:
+        except (WeftError, InternalError) as error:  # the forms for given sizes answer, as they do without this one
             self._closed = str(error).splitlines()[0]
+            logger.info("the form of %s for open sizes failed", self.graph.name, exc_info=True)
         else:
             heavy = [one for one in made.host_nodes if has(one.node, "heavy", "recurrent", "attention")]
             if not heavy:

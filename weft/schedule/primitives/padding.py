@@ -21,13 +21,15 @@ from weft.expr.nodes import (
     TruncMod,
     Var,
     add,
+    ceildiv,
     const,
     index_expr,
-    int_value,
     is_true,
     less,
+    less_equal,
     logical_and,
     minimum,
+    mul,
     sub,
 )
 from weft.expr.simplify import simplify
@@ -67,13 +69,11 @@ def pad(func: Func, block: str, loop: str, factor: int) -> Result:
     place = f"{block}, {loop}"
     found = block_of(block_path(func, block, "pad"))
     axis = _axis_of(func, found, loop, place)
-    size = int_value(axis.extent)
-    if size is None or not 1 <= factor <= LARGEST_FACTOR:
-        raise ScheduleError(
-            "pad", place, f"the extent is a constant, the factor at least 1 and at most {LARGEST_FACTOR}"
-        )
-    padded = -(-size // factor) * factor
-    if padded == size:
+    size = axis.extent
+    if not 1 <= factor <= LARGEST_FACTOR:
+        raise ScheduleError("pad", place, f"the factor is at least 1 and at most {LARGEST_FACTOR}")
+    padded = simplify(mul(ceildiv(size, index_expr(factor)), index_expr(factor)))
+    if structural_equal(padded, size):
         return Result(func, (), {block: axis_loops(found)})
     body = found.body
     if not isinstance(body, Store) or body.predicate is not None or not is_true(found.predicate):
@@ -81,17 +81,17 @@ def pad(func: Func, block: str, loop: str, factor: int) -> Result:
     _check_body(found, axis, place)
     ranges = Ranges()
     for other in found.axes:
-        ranges = ranges.with_loop(other.var, index_expr(padded) if other is axis else other.extent)
+        ranges = ranges.with_loop(other.var, padded if other is axis else other.extent)
     if axis.kind == "reduce":
         made, larger = _padded_sum(func, body, axis, size, ranges, place), {}
     else:
         larger = {body.buffer: _grown(func, found, body, axis, padded, place)}
         made = Store(body.buffer, body.indices, _Guard(axis.var, size, ranges, body.buffer).expr(body.value))
-    wider = Axis(axis.var, index_expr(padded), axis.kind)
+    wider = Axis(axis.var, padded, axis.kind)
     new = rebody(found, made, found.init).replace(axes=[wider if a is axis else a for a in found.axes])
     changed = replace_last(func, block_path(func, block, "pad"), new)
     path = loop_path(changed, loop, "pad")
-    changed = replace_last(changed, path, loop_of(path).replace(extent=index_expr(padded)))
+    changed = replace_last(changed, path, loop_of(path).replace(extent=padded))
     if larger:
         changed = changed.replace(
             body=BufferReplacer(larger).stmt(changed.body),
@@ -189,7 +189,7 @@ def _check_body(block: Block, axis: Axis, place: str) -> None:
             raise ScheduleError("pad", place, f"{block.name} divides by {node.b!r}, which would be zero in the padding")
 
 
-def _grown(func: Func, block: Block, store: Store, axis: Axis, padded: int | Expr, place: str) -> Buffer:
+def _grown(func: Func, block: Block, store: Store, axis: Axis, padded: Expr, place: str) -> Buffer:
     """The buffer with room for the padding."""
     buffer = store.buffer
     dims = [d for d, index in enumerate(store.indices) if uses_any(index, {axis.var})]
@@ -199,14 +199,14 @@ def _grown(func: Func, block: Block, store: Store, axis: Axis, padded: int | Exp
         raise ScheduleError("pad", place, f"{buffer.name} is written by other blocks too")
     if len(dims) != 1 or store.indices[dims[0]] is not axis.var:
         raise ScheduleError("pad", place, f"{axis.var.name} is not by itself an index of {buffer.name}")
-    shape = [index_expr(padded) if d == dims[0] else size for d, size in enumerate(buffer.shape)]
+    shape = [padded if d == dims[0] else size for d, size in enumerate(buffer.shape)]
     return buffer.replace(shape=shape)
 
 
 class _Guard(Mutator):
     """Loads that may lie beyond the end become 0 there."""
 
-    def __init__(self, variable: Var, size: int, ranges: Ranges, own: Buffer) -> None:
+    def __init__(self, variable: Var, size: Expr, ranges: Ranges, own: Buffer) -> None:
         self.variable, self.size, self.ranges, self.own = variable, size, ranges, own
 
     def visit_Load(self, e: Load) -> Expr:
@@ -214,7 +214,7 @@ class _Guard(Mutator):
         made = Load(e.buffer, map_all(e.indices, self.expr))
         if e.buffer is self.own or self._stays_inside(made):
             return made
-        return Select(less(self.variable, index_expr(self.size)), made, const(0, e.dtype))
+        return Select(less(self.variable, self.size), made, const(0, e.dtype))
 
     def visit_Select(self, e: Select) -> Expr:
         """A load that is padded already gets one test more."""
@@ -231,7 +231,7 @@ class _Guard(Mutator):
         )
 
 
-def _padded_sum(func: Func, store: Store, axis: Axis, size: int, ranges: Ranges, place: str) -> Store:
+def _padded_sum(func: Func, store: Store, axis: Axis, size: Expr, ranges: Ranges, place: str) -> Store:
     """A sum that goes on over zeros."""
     value, old = store.value, Load(store.buffer, store.indices)
     if type(value) is not Add or not (structural_equal(value.a, old) or structural_equal(value.b, old)):
@@ -239,18 +239,18 @@ def _padded_sum(func: Func, store: Store, axis: Axis, size: int, ranges: Ranges,
     term = value.b if structural_equal(value.a, old) else value.a
     guarded = _Guard(axis.var, size, ranges, store.buffer).expr(term)
     if not (structural_equal(guarded, term) and _is_zero_beyond(func, term, axis.var, size)):
-        guarded = Select(less(axis.var, index_expr(size)), term, const(0, term.dtype))
+        guarded = Select(less(axis.var, size), term, const(0, term.dtype))
     return Store(store.buffer, store.indices, Add(old, guarded))
 
 
-def _is_zero_beyond(func: Func, term: Expr, variable: Var, size: int) -> bool:
+def _is_zero_beyond(func: Func, term: Expr, variable: Var, size: Expr) -> bool:
     """Whether a product is zero beyond the end because both its factors were padded with zeros there."""
     if type(term) is not Mul:
         return False
     return all(_is_padded_load(func, side, variable, size) for side in (term.a, term.b))
 
 
-def _is_padded_load(func: Func, e: Expr, variable: Var, size: int) -> bool:
+def _is_padded_load(func: Func, e: Expr, variable: Var, size: Expr) -> bool:
     while type(e) is Cast:
         e = e.value
     if type(e) is not Load:
@@ -264,8 +264,8 @@ def _is_padded_load(func: Func, e: Expr, variable: Var, size: int) -> bool:
         return False
     for read, written in zip(e.indices, stored.indices):
         if read is variable and isinstance(written, Var):
-            limits = [int_value(t.b) for t in conjuncts(value.condition) if type(t) is LT and t.a is written]
-            if any(limit is not None and limit <= size for limit in limits):
+            limits = [t.b for t in conjuncts(value.condition) if type(t) is LT and t.a is written]
+            if any(prove(less_equal(limit, size), Ranges()) for limit in limits):
                 return True
     return False
 
