@@ -24,6 +24,9 @@ def report_text(module: Any) -> str:
         lines.append("not compiled yet: its shapes are known when it is first called")
     for one in found:
         lines += ["", *form_lines(one)]
+    reason = module._executor.why_closed
+    if found and reason:
+        lines += ["", f"no form for all sizes, so that each new set of them is compiled in its call: {reason}"]
     return "\n".join(lines)
 
 

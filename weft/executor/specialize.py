@@ -50,6 +50,8 @@ from weft.graph.ir import Array, Graph, TensorType, Value, all_graphs
 from weft.graph.opspec import has, is_of_users
 from weft.graph.passes.fuse import Group, fuse
 from weft.graph.passes.layout import choose_layouts
+from weft.graph.passes.specialize import apart
+from weft.graph.shapes import typical
 from weft.plan import overrides
 from weft.runtime.compiling import compiling
 from weft.runtime.jit import JitModule, defined_names
@@ -165,13 +167,15 @@ class Executor:
         self.typical: dict[str, int] = {}
         """What open sizes typically are, by name."""
         self._found: OrderedDict[Any, Specialization] = OrderedDict()
+        self.ranges: dict[tuple[str, int], range] = {}
+        """Between which numbers sizes lie, by input and axis."""
         self._open: Specialization | None = None
         self._met: dict[Any, int] = {}
         self._sizes = knobs.sizes
         self._closed: str | None = None
         """Why there is no form for all sizes."""
         if self._sizes == "bound" or target.on_device or in_body or not can_compile or not graph.symbols:
-            self._closed = "no sizes are left open"
+            self._closed = ""
         self._lock = threading.RLock()
         self._bound = deciding_inputs(graph)
         self.settings = knobs.snapshot(without=cache.NO_MATTER)
@@ -239,7 +243,7 @@ class Executor:
         """The form for shapes that have none of their own: that for all sizes, or one that is made now."""
         if self._open is None and self._closed is None:
             self._open = self._compile_open(arrays)
-        if self._open is not None and (self._found or self._sizes == "open"):
+        if self._open is not None and (self._found or self.ranges or self._sizes == "open"):
             self._wish(key, arrays)
             return self._open
         return self._take(key, self._compile(arrays))
@@ -289,12 +293,55 @@ class Executor:
         is_native = fact_text(self.target) == fact_text(find_target("native"))
         return is_native and not self._bound and not any(is_of_users(operator_of(node)) for node in nodes)
 
+    @property
+    def why_closed(self) -> str:
+        """Why there is no form for all sizes; empty where there is one, or none is wanted."""
+        return self._closed or ""
+
     def _shapes(self, arrays: Sequence[Any]) -> dict[str, tuple[int, ...]]:
         return {
             v.name: a.shape
             for v, a in zip(self.graph.inputs, arrays)
             if isinstance(a, np.ndarray) and isinstance(v.type, TensorType)
         }
+
+    def take_ranges(self, ranges: Mapping[tuple[str, int], range]) -> Specialization | None:
+        """Notes between which numbers open sizes lie, by input and axis, and makes the form for all of them now."""
+        self.ranges = dict(ranges)
+        stand_ins = []
+        for value in self.graph.inputs:
+            kind = value.type
+            if not isinstance(kind, TensorType) or kind.shape is None:
+                return None
+            sizes = list(typical(kind.dims))
+            for (name, axis), wanted in ranges.items():
+                if name == value.name and not wanted:
+                    raise ArgumentError(f"the range of size {axis} of input {name!r} is empty: {wanted}")
+                if name == value.name:
+                    sizes[axis] = wanted[len(wanted) // 2]
+            stand_ins.append(np.broadcast_to(np.zeros((), kind.numpy), sizes))
+        self.check_ranges(stand_ins)
+        if self._closed is None:
+            with self._lock:
+                self._open = self._compile_open(stand_ins)
+        return self._open
+
+    def check_ranges(self, arrays: Sequence[Any]) -> None:
+        """Raises where an input has a size that was promised not to come."""
+        for at, value in enumerate(self.signature.inputs) if self.ranges else ():
+            for axis, size in enumerate(arrays[at].shape if isinstance(arrays[at], np.ndarray) else ()):
+                wanted = self.ranges.get((value.name, axis))
+                if wanted is not None and size not in wanted:
+                    shape = list(arrays[at].shape)
+                    said = f"the model was compiled for sizes of {wanted} along axis {axis}"
+                    raise ArgumentError(f"input {value.name!r} has the shape {shape}; {said}")
+
+    def apart(self) -> Executor:
+        """An executor of the same graph in which no two sizes share a name."""
+        with knobs.override(**self.settings, sizes=self._sizes), overrides.overriding(self._overrides):
+            made = Executor(apart(self.graph), self.target, self.precision, self._can_compile)
+        made.ranges = self.ranges
+        return made
 
     def _compile_open(self, arrays: Sequence[Any]) -> Specialization | None:
         """The form for all sizes; None, with the reason noted, where it would have to compute much on the host."""
