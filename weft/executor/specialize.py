@@ -43,7 +43,7 @@ from weft.executor.lower import (
 from weft.executor.open_sizes import settle_shapes
 from weft.executor.passes import for_target, optimize
 from weft.executor.run import OpenRunner, Runner
-from weft.executor.steps import HostStep
+from weft.executor.steps import HostStep, RestStep
 from weft.expr.nodes import Var
 from weft.graph.interpreter import Interpreter, operator_of
 from weft.graph.ir import Array, Graph, TensorType, Value, all_graphs
@@ -55,6 +55,7 @@ from weft.graph.shapes import typical
 from weft.plan import overrides
 from weft.runtime.compiling import compiling
 from weft.runtime.jit import JitModule, defined_names
+from weft.runtime.threads import get_threads
 from weft.targets.base import Target, fact_text
 from weft.targets.registry import find_target
 
@@ -243,6 +244,8 @@ class Executor:
         """The form for shapes that have none of their own: that for all sizes, or one that is made now."""
         if self._open is None and self._closed is None:
             self._open = self._compile_open(arrays)
+            if self._open is not None and any(isinstance(s, RestStep) for s in self._open.runner.program.steps):
+                self._open.runner.run(arrays, get_threads())  # what waits for shapes is compiled now too
         if self._open is not None and (self._found or self.ranges or self._sizes == "open"):
             self._wish(key, arrays)
             return self._open
@@ -409,7 +412,7 @@ class Executor:
     def _build(self, shapes: Mapping[str, Sequence[int]], values: Mapping[str, Array]) -> Specialization:
         graph = for_target(optimize(self.graph, shapes, values), self.target, self.precision)
         sizes = {var: self.typical[name] for name, var in graph.symbols.items() if name in self.typical}
-        lowered = lower_graph(graph, self.target, self.rest, sizes)
+        lowered = lower_graph(graph, self.target, self._open_rest if graph.symbols else self.rest, sizes)
         _check_overrides(self.graph, lowered)
         if self.target.on_device:
             programs = {kernel.symbol: kernel.program for kernel in lowered.kernels if kernel.program is not None}
@@ -454,6 +457,11 @@ class Executor:
 
         with knobs.override(**self.settings):
             return Body(graph, known, self.target, self.precision)
+
+    def _open_rest(self, graph: Graph) -> Any:
+        """The rest of a form for all sizes, which meets other ones in each call."""
+        with knobs.override(sizes="open"):
+            return self.rest(graph)
 
     def rest(self, graph: Graph) -> Any:
         """What runs the rest of a graph, once the shapes are known that it waits for."""
