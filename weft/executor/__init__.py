@@ -43,7 +43,7 @@ def compile(
     model: Any,
     *inputs: Any,
     target: str | Target = "auto",
-    shapes: Mapping[str, Sequence[int]] | None = None,
+    shapes: Mapping[str, Sequence[int | range]] | None = None,
     precision: str | None = None,
     threads: int | None = None,
     exact: bool | None = None,
@@ -56,10 +56,11 @@ def compile(
     followed by example inputs (a tuple, or a dict by name), with `dynamic_shapes` as torch.export takes them; an
     ExportedProgram; the path of a .pt2 file (docs/pytorch.md).
 
-    `shapes` binds symbolic sizes of inputs now, {"image": (1, 3, 224, 224)}; those left open are bound when the module
-    is first called. `threads` is the default of its calls. `exact` turns off what rounds otherwise than plain float32
-    sums do (docs/precision.md); without it the knob of that name decides. `schedules` are steps for kernels, by the
-    name of a node that each computes, instead of those that Weft chooses (docs/schedules.md).
+    `shapes` binds symbolic sizes of inputs now, {"image": (1, 3, 224, 224)}; a size that is a range stays open, and is
+    promised to lie in it: {"image": (range(1, 9), 3, 224, 224)}. Other sizes that are left open are compiled for when
+    the module is first called (docs/sizes.md). `threads` is the default of its calls. `exact` turns off what rounds
+    otherwise than plain float32 sums do (docs/precision.md); without it the knob of that name decides. `schedules` are
+    steps for kernels, by the name of a node that each computes, instead of those that Weft chooses (docs/schedules.md).
 
         m = weft.compile("model.onnx")
         y = m(x)

@@ -25,7 +25,7 @@ from weft.executor.layouts import fill_borders
 from weft.executor.program import GroupProgram
 from weft.expr.digits import Digit, are_whole, digit_of
 from weft.expr.nodes import LT, Buffer, Const, Expr, Load, Select, Var, int_value, is_true
-from weft.graph.ir import Array, Value
+from weft.graph.ir import Array, Graph, Value
 from weft.graph.passes.layout import Layout
 from weft.loop.ir import Block, Func, Seq, Stmt, Store, seq
 from weft.loop.passes.turn_loops import turns_by_call
@@ -34,6 +34,7 @@ from weft.loop.tree import BUFFER_NOTES, blocks_in
 from weft.loop.verifier import verify
 from weft.plan.overrides import apply_override
 from weft.plan.planner import picks_by_default
+from weft.plan.typical import plan_typical
 from weft.schedule.trace import Trace
 from weft.targets.base import Target, fact_text
 
@@ -105,9 +106,16 @@ class Lifted:
     parameters: tuple[int | Packing, ...]
 
 
-def plan_schedule(program: GroupProgram, target: Target, fixed: Sequence[Buffer]) -> None:
-    """Gives a program its schedule: what a target chooses without a trial. `fixed` are parameters that never change."""
-    program.schedule.plan(target, fixed)
+def plan_schedule(
+    program: GroupProgram, target: Target, fixed: Sequence[Buffer], sizes: Mapping[str, int] | None = None
+) -> None:
+    """Gives a program its schedule: what a target chooses without a trial. `fixed` are parameters that never change,
+    `sizes` what its open sizes typically are.
+    """
+    if program.schedule.func.size_vars:
+        plan_typical(program.schedule, target, fixed, sizes or {})
+    else:
+        program.schedule.plan(target, fixed)
 
 
 class KernelCompiler:
@@ -119,6 +127,12 @@ class KernelCompiler:
         """How values between kernels lie in memory, where that is not plainly."""
         self.often_zero: Collection[Value] = ()
         """Values that hold many zeros."""
+        self.sizes: Collection[Var] = ()
+        """Sizes that are open."""
+        self.whole: Graph | None = None
+        """The graph with the arithmetic of shapes that kernels for open sizes do not need."""
+        self.typical: Mapping[Var, int] = {}
+        """What they typically are."""
         self.block = 1
         """How many channels of a convolution's sums lie together."""
         self.machine = fact_text(target)
@@ -151,13 +165,20 @@ class KernelCompiler:
         func = with_arguments(program.schedule.func, program.buffers).replace(name="kernel")
         borders = [(buffer.name, layout) for buffer, layout in program.bordered]
         text = f"{self.machine}|{[b.name for b in fixed]}|{borders}|{func!r}"
+        if program.sizes:
+            text += repr(self._typical(program))
         return hashlib.sha256(text.encode()).hexdigest()
+
+    def _typical(self, program: GroupProgram) -> list[dict[str, int]]:
+        """What a program's open sizes typically are, as a last argument of what plans it; nothing for none."""
+        found = {name: self.typical[var] for name, var in program.sizes.items() if var in self.typical}
+        return [found] if program.sizes else []
 
     def _make(
         self, program: GroupProgram, fixed: list[Buffer], label: str, given: Trace | None = None
     ) -> tuple[Kernel, tuple[int | Packing, ...]]:
         if given is None:
-            plan_schedule(program, self.target, fixed)
+            plan_schedule(program, self.target, fixed, *self._typical(program))
         else:
             apply_override(program.schedule, given, label)
         func = fill_borders(with_arguments(program.schedule.func, program.buffers), program.bordered)

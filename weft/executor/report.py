@@ -24,6 +24,9 @@ def report_text(module: Any) -> str:
         lines.append("not compiled yet: its shapes are known when it is first called")
     for one in found:
         lines += ["", *form_lines(one)]
+    reason = module._executor.why_closed
+    if found and reason:
+        lines += ["", f"no form for all sizes, so that each new set of them is compiled in its call: {reason}"]
     return "\n".join(lines)
 
 
@@ -32,7 +35,7 @@ def form_lines(one: Any) -> list[str]:
     kept: list[str] | None = getattr(one, "summary", None)
     if kept is not None:
         return kept
-    shapes = ", ".join(f"{v.name}{list(v.tensor.static)}" for v in one.graph.inputs if isinstance(v.type, TensorType))
+    shapes = ", ".join(f"{v.name}{list(v.tensor.dims)}" for v in one.graph.inputs if isinstance(v.type, TensorType))
     return [f"for {shapes or 'no inputs'}:", *(f"  {line}" for line in specialization_lines(one))]
 
 
