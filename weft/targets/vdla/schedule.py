@@ -131,9 +131,11 @@ def accelerate(s: Schedule, name: str, tiling: Tiling, config: Config) -> None:
             operand.compute_at(total, step)
     made = {s.block_name(one) for one in (name, *after)}
     for stage in after:
-        for e in list(walk_exprs(block_named(s, stage).body)):
-            if isinstance(e, Load) and e.buffer.scope == "global" and e.buffer.name not in made:
-                s.cache_read(e.buffer, "acc", [stage])  # small, and loaded once
+        read = {e.buffer for e in walk_exprs(block_named(s, stage).body) if isinstance(e, Load)}
+        for buffer in sorted(read, key=lambda buffer: buffer.name):
+            is_input = buffer.scope == "global" and buffer.name not in made
+            if is_input and len(buffer.shape) < len(found.result):
+                s.cache_read(buffer, "acc", [stage])  # small, and loaded once
     total.tensorize(row, gemm(config.block).name)
 
 

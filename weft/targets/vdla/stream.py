@@ -13,9 +13,9 @@ instructions alternate. Then tokens are placed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import groupby, permutations
 from typing import Any
 
 import numpy as np
@@ -23,9 +23,12 @@ import numpy as np
 from weft.core.errors import TargetError
 from weft.expr.classes import Add, Binary, Max, Min, Mul
 from weft.expr.nodes import Address, Buffer, Call, Cast, Const, Expr, Load, Select, Var, int_value
+from weft.expr.simplify import simplify
+from weft.expr.structural import structural_equal
 from weft.expr.visit import children, walk
 from weft.loop.ir import Allocate, Evaluate, For, If, Let, Seq, Stmt, Store
 from weft.targets.vdla.isa import Config, Instruction, encode_uop
+from weft.targets.vdla.operator import high_product, round_shift
 from weft.targets.vdla.tokens import interleave
 
 Array = Any
@@ -210,10 +213,12 @@ class Writer:
                 raise TargetError(f"the elements of {buffer.name} that {body.buffer.name} needs do not lie together")
 
     def _load(self, nest: Nest, body: Store) -> Iterator[Placed]:
-        value, inside = body.value, np.ones(nest.extents, bool)
+        value, inside, memory = body.value, np.ones(nest.extents, bool), body.buffer.scope
         if isinstance(value, Select) and isinstance(value.otherwise, Const) and value.otherwise.value == 0:
             inside = np.broadcast_to(np.asarray(self.value(value.condition, nest.values), bool), nest.extents)
             value = value.then
+        if isinstance(value, Cast) and value.value.dtype.name == "int8" and value.dtype.name == "int32":
+            value, memory = value.value, "acc8"
         if not isinstance(value, Load) or value.buffer in self.places:
             raise TargetError(f"{body.buffer.name} is filled by more than a copy from memory")
         sram = self._entries(body.buffer, body.indices[0], nest)
@@ -221,7 +226,7 @@ class Writer:
         unit = self.config.block // value.buffer.dtype.bytes
         if np.any(at[inside] % unit):
             raise TargetError(f"{value.buffer.name} is not read by whole vectors of {self.config.block}")
-        yield from self._transfer("load", body.buffer.scope, sram, at // unit, inside, self.names[value.buffer])
+        yield from self._transfer("load", memory, sram, at // unit, inside, self.names[value.buffer])
 
     def _store(self, nest: Nest, body: Store) -> Iterator[Placed]:
         value, memory = body.value, "acc"
@@ -403,12 +408,29 @@ def _sides(e: Binary) -> tuple[Expr, Expr]:
     return (e.b, e.a) if plain[0] > plain[1] else (e.a, e.b)
 
 
+DECLARED: dict[str, Callable[[Expr, Expr], Expr]] = {"round": round_shift, "mulh": high_product}
+"""Operations of the ALU that are larger expressions elsewhere: what they mean, in those."""
+
+
+def _declared(e: Expr) -> tuple[str, Expr, Expr] | None:
+    """The operation that an expression is the meaning of, what it is done to, and its operand."""
+    loads = {load.buffer: load for load in walk(e) if isinstance(load, Load) and load.buffer.scope == "acc"}
+    operands = [*loads.values(), *({e.args[1]} if isinstance(e, Call) and len(e.args) == 2 else ())]
+    for name, meaning in DECLARED.items():
+        for x, operand in permutations(operands, 2):
+            if isinstance(x, Load) and structural_equal(simplify(meaning(x, operand)), simplify(e)):
+                return name, x, operand
+    return None
+
+
 def _chain(e: Expr) -> tuple[Load, list[tuple[str, Load | int]]]:
     """An expression of sums as one operation after the other on the first of them."""
     if isinstance(e, Load) and e.buffer.scope == "acc":
         return e, []
     if isinstance(e, Binary) and type(e) in OPERATIONS:
         (rest, operand), name = _sides(e), OPERATIONS[type(e)]
+    elif (found := _declared(e)) is not None:
+        name, rest, operand = found
     elif isinstance(e, Call) and e.name == "shift_right":
         (rest, operand), name = e.args, "shr"
     else:
@@ -417,6 +439,6 @@ def _chain(e: Expr) -> tuple[Load, list[tuple[str, Load | int]]]:
     if isinstance(operand, Load) and operand.buffer.scope == "acc":
         return first, [*steps, (name, operand)]
     number = int_value(operand)
-    if number is None or not (0 <= number < 32 if name == "shr" else -(1 << 15) <= number < 1 << 15):
+    if number is None or not (0 <= number < 32 if name in ("shr", "round") else -(1 << 15) <= number < 1 << 15):
         raise TargetError(f"an operand of the vector ALU is in acc or a number of 16 bits, not {operand!r}")
     return first, [*steps, (name, number)]
