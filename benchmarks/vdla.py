@@ -106,14 +106,14 @@ def compiled(layer: Layer, target: str = "vdla", threads: int = 2, trials: int =
     """The stream of a layer."""
     machine = find_target(target)
     s, args = convolution(layer, config_of(machine.name.partition(":")[2]).block)
-    schedule(s, machine, [], trials, threads)
+    schedule(s, machine, [], trials, (threads,))
     return generate(lower(s.func, machine), machine)
 
 
 def image_of(layer: Layer, program: DeviceProgram, target: str = "vdla") -> tuple[Image, Any]:
     """The program and its data in DRAM, and what NumPy expects in the memory of `narrow`."""
     config = config_of(target.partition(":")[2])
-    image = Image(program, {one.name: one.bytes for one in program.parameters}, config)
+    image = Image(program.source, {one.name: one.bytes for one in program.parameters}, config)
     given, expected = arguments(layer, config.block)
     for name, data in zip(("x", "w", "bias"), given):
         image.memory(name, data.nbytes)[...] = data.reshape(-1).view(np.uint8)

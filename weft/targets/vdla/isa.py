@@ -14,6 +14,8 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 INSTRUCTION_BITS = 128
+CLOCK = 100e6
+"""Cycles a second on an FPGA, by which cycles are told as seconds."""
 UNITS = ("load", "compute", "store")
 BEFORE, AFTER = {"compute": "load", "store": "compute"}, {"load": "compute", "compute": "store"}
 FIFOS = (("load", "compute"), ("compute", "load"), ("compute", "store"), ("store", "compute"))
