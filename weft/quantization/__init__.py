@@ -94,7 +94,9 @@ def quantize(
     if not layers:
         raise ArgumentError(f"the model {graph.name!r} has no convolution or matrix product with known float32 weights")
     seen, feeds = _observe(graph, layers, calibration_data, target)
-    ranges = {value: parameters(*one.range(method, activations, powers), activations, powers) for value, one in seen.items()}
+    ranges = {
+        value: parameters(*one.range(method, activations, powers), activations, powers) for value, one in seen.items()
+    }
     # A reshape on the way to a matrix product moves the channels: their means mean nothing there.
     direct = {layer.data for layer in layers if layer.node.inputs[0] is layer.data}
     means = {value: one.mean for value, one in seen.items() if value in direct} if bias_correction else None

@@ -205,7 +205,6 @@ class Insertion:
         made = (0 if known is None else known) - mean_effect(error, mean, node, layer.axis)
         return self._constant(np.asarray(made, np.float32), f"{layer.name}_bias")
 
-
     def _whole(self, layer: Layer, bias: Value | None, per_channel: bool) -> Value | None:
         """The bias as a whole number of the scale of the sums that it is added to, where it is known."""
         known = None if bias is None else self.constants.get(bias)

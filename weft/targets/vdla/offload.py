@@ -99,7 +99,16 @@ class _Offload:
         total = scope.make(node, node.op, [self.bytes[source], node.inputs[1]], **{**node.attributes, **more})
         sums = weight.astype(np.int32).sum(axis=tuple(range(1, weight.ndim)) if more else 0) * 128
         offset = sums.reshape(1, -1, *[1] * (weight.ndim - 2)) if more else sums
-        return [Node("Add", [total, scope.new_constant(offset.astype(np.int32), "offset")], node.outputs, {}, node.name, node.origin)]
+        return [
+            Node(
+                "Add",
+                [total, scope.new_constant(offset.astype(np.int32), "offset")],
+                node.outputs,
+                {},
+                node.name,
+                node.origin,
+            )
+        ]
 
     def requantized(self, node: Node, scope: Scope) -> Replacement:
         """A QuantizeLinear of sums: the accelerator makes the bytes, where its arithmetic is the same."""
@@ -109,11 +118,11 @@ class _Offload:
         value, low, high = _limits(node.inputs[0], scope)
         if scale is None or zero is None or not _is_power(np.array(scale)):
             return None
-        found = self.form(value, scope) if scope.uses[node.inputs[0]] == 1 else None
+        found = self.form(value, scope) if scope.uses[_data(node)] == 1 else None
         sums = [] if found is None else [v for v in found.terms if scope.producers[v].op.endswith("Integer")]
         if found is None or not sums or len(found.terms) > 2:
             return None
-        main = max(sums, key=lambda v: scope.constants[scope.producers[v].inputs[1]].size)
+        main = max(sums, key=lambda v: _weight(scope.producers[v], scope).size)
         whole = self.whole(found, main, scale, scope)
         if whole is None:
             logger.info("%s: requantization is not exact in whole numbers, the processor does it", node.describe())
@@ -124,7 +133,10 @@ class _Offload:
         levels = [int(zero) + round(bound / scale) if np.isfinite(bound) else limit
                   for bound, limit in ((low, -128), (high, 127))]  # fmt: skip
         attributes = {"zero": int(zero), "low": max(levels[0], -128), "high": min(levels[1], 127)}
-        rest = [self.channels(one, scope) for one in (bias, shift, None, lift)] + [residual, self.channels(factor, scope)]
+        rest = [self.channels(one, scope) for one in (bias, shift, None, lift)] + [
+            residual,
+            self.channels(factor, scope),
+        ]
         made = self.product(scope.producers[main], scope, rest, **attributes)
         self.ranges[node.outputs[0]] = (attributes["low"], attributes["high"])
         self.blocks[node.outputs[0]] = made
@@ -140,7 +152,11 @@ class _Offload:
 
     def takes(self, node: Node, scope: Scope) -> bool:
         """Whether a node is a product of signed bytes with a known weight, in a form that the machine has."""
-        if node.op not in ("ConvInteger", "MatMulInteger") or node.domain or any(v is not None for v in node.inputs[2:]):
+        if (
+            node.op not in ("ConvInteger", "MatMulInteger")
+            or node.domain
+            or any(v is not None for v in node.inputs[2:])
+        ):
             return False
         x, weight = node.inputs[0], scope.constant(node.inputs[1])
         if x is None or weight is None or weight.dtype != np.int8 or weight.size == 0:
@@ -151,7 +167,9 @@ class _Offload:
         if node.op == "MatMulInteger":
             return kind.rank == 2 and weight.ndim == 2 and self.fills(kind.static[1])
         pads = [int(p) for p in node.attributes.get("pads") or [0]]
-        plain = str(node.attributes.get("auto_pad") or "NOTSET") == "NOTSET" and 0 <= min(pads) and max(pads) <= MOST_PAD
+        plain = (
+            str(node.attributes.get("auto_pad") or "NOTSET") == "NOTSET" and 0 <= min(pads) and max(pads) <= MOST_PAD
+        )
         dilated = any(int(d) != 1 for d in node.attributes.get("dilations") or ())
         bordered = any(pads) and int(node.attributes.get("border", 0)) != 0  # a transfer pads with zeros
         alone = int(node.attributes.get("group", 1)) == 1
@@ -200,11 +218,11 @@ class _Offload:
         node = scope.producers[value]
         if not node.op.endswith("Integer"):
             return 128.0
-        weight = scope.constants[node.inputs[1]].astype(np.float64)
+        weight = _weight(node, scope).astype(np.float64)
         weight = weight.reshape(len(weight), -1) if node.op == "ConvInteger" else weight.T
-        least, most = self.ranges.get(node.inputs[0], (-128, 127))
+        least, most = self.ranges.get(_data(node), (-128, 127))
         ends = np.stack([weight * least, weight * most])
-        return np.maximum(ends.max(0).sum(1), -ends.min(0).sum(1))
+        return np.asarray(np.maximum(ends.max(0).sum(1), -ends.min(0).sum(1)))
 
     def whole(
         self, form: _Form, main: Value, scale: float, scope: Scope
@@ -218,7 +236,9 @@ class _Offload:
             return None
         total = np.abs(bias) + sum(self.reach(v, scope) * factor / unit for v, factor in form.terms.items())
         # What is rounded beyond 24 bits is held at the ends of int8 anyway, where nothing can bring it back.
-        saturates = len(form.terms) == 1 and np.all(256 * np.exp2(shift) + np.abs(bias) <= EXACT) and total.max() < 1 << 30
+        saturates = (
+            len(form.terms) == 1 and np.all(256 * np.exp2(shift) + np.abs(bias) <= EXACT) and total.max() < 1 << 30
+        )
         if total.max() > EXACT and not saturates:
             return None
         lift = form.terms[main] / unit
@@ -236,7 +256,7 @@ class _Offload:
 
     def product(self, node: Node, scope: Scope, rest: Sequence[Value | None], **more: int) -> Value:
         """The PackedConv of a product; `rest` are its inputs beyond image and weight."""
-        x, weight = node.inputs[0], scope.constants[node.inputs[1]]
+        x, weight = _data(node), _weight(node, scope)
         if node.op == "MatMulInteger":
             weight, window = weight.T[:, :, None, None], {}
         else:
@@ -294,6 +314,19 @@ class _Offload:
         return [Node("Slice" if len(inputs) > 1 else "Identity", inputs, node.outputs, {}, node.name, node.origin)]
 
 
+def _data(node: Node) -> Value:
+    """What a node reads first."""
+    assert node.inputs[0] is not None
+    return node.inputs[0]
+
+
+def _weight(node: Node, scope: Scope) -> Array:
+    """The weight of a product that the accelerator takes."""
+    weight = scope.constant(node.inputs[1])
+    assert weight is not None
+    return weight
+
+
 def _is_power(numbers: Array) -> bool:
     """Whether all are powers of two."""
     return bool(np.all(numbers > 0) and np.all(np.frexp(numbers)[0] == 0.5))
@@ -313,10 +346,11 @@ def _limits(value: Value | None, scope: Scope) -> tuple[Value | None, float, flo
     """What a value is before it is held within limits, and these."""
     low, high = -np.inf, np.inf
     while (node := scope.single(value, "Relu", "Clip")) is not None:
-        ends = [0.0, np.inf] if node.op == "Relu" else [
-            scope.scalar(v) if v is not None else end for v, end in zip([*node.inputs[1:], None, None], (-np.inf, np.inf))
-        ]  # fmt: skip
-        if None in ends:
+        given = (
+            [0.0, np.inf] if node.op == "Relu" else [None if v is None else scope.scalar(v) for v in node.inputs[1:]]
+        )
+        if any(v is not None and scope.scalar(v) is None for v in node.inputs[1:]):
             break
-        low, high, value = max(low, ends[0]), min(high, ends[1]), node.inputs[0]
+        least, most = (end if one is None else one for one, end in zip([*given, None, None], (-np.inf, np.inf)))
+        low, high, value = max(low, least), min(high, most), node.inputs[0]
     return value, low, high

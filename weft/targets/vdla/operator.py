@@ -73,7 +73,7 @@ def _evaluate(c: Evaluate, x: Array, w: Array, *rest: Any) -> Array:
         made = operate("add", made, operate("mul", residual.astype(np.int32), channels(factor)))
     made = made if multiplier is None else operate("mulh", made, channels(multiplier))
     made = operate("round", made, channels(shift)) + np.int32(c.get("zero", 0))
-    return np.clip(made, int(c.get("low", -128)), int(c.get("high", 127))).astype(np.int8)
+    return np.asarray(np.clip(made, int(c.get("low", -128)), int(c.get("high", 127))), np.int8)
 
 
 def _sums(c: Compute, x: te.Tensor, w: te.Tensor) -> te.Tensor:
@@ -93,7 +93,8 @@ def _sums(c: Compute, x: te.Tensor, w: te.Tensor) -> te.Tensor:
     made: te.Tensor = te.compute(
         c.out_shape(),
         lambda i, f, y, z, o: te.sum(
-            image[i, d, y * strides[0] + u, z * strides[1] + v, k].astype("int32") * w[f, d, u, v, o, k].astype("int32"),
+            image[i, d, y * strides[0] + u, z * strides[1] + v, k].astype("int32")
+            * w[f, d, u, v, o, k].astype("int32"),
             axis=[d, u, v, k],
         ),
         name="sums",
@@ -137,7 +138,10 @@ def _compute(c: Compute, x: te.Tensor, w: te.Tensor, *rest: Any) -> te.Tensor:
         return te.minimum(value, high) if high < 127 else value
 
     level = te.compute(shape, rounded, name="level")
-    return te.compute(shape, lambda *at: te.minimum(te.maximum(level[at], -128), 127).astype("int8"), name="narrow")
+    narrow: te.Tensor = te.compute(
+        shape, lambda *at: te.minimum(te.maximum(level[at], -128), 127).astype("int8"), name="narrow"
+    )
+    return narrow
 
 
 register(OpSpec(NAME, _infer, _evaluate, _compute, kind="opaque", domain=DOMAIN))

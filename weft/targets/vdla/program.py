@@ -21,6 +21,7 @@ from weft.expr.nodes import Address, Buffer, Load, int_value
 from weft.expr.visit import walk
 from weft.loop.ir import Func, Store
 from weft.loop.visit import walk_exprs, walk_stmts
+from weft.runtime.array_memory import ArrayMemory
 from weft.targets.base import Device, Target
 from weft.targets.vdla import config_of
 from weft.targets.vdla.isa import CLOCK, Config, Instruction, assemble, disassemble
@@ -164,7 +165,7 @@ class Executable:
         self.bind(arguments)[0].launch()
 
 
-class VdlaDevice(Device):
+class VdlaDevice(ArrayMemory, Device):
     """The fast model behind a driver's interface: memory, and programs to run. `result` tells of the last run."""
 
     name = "the accelerator's cycle-level model"
@@ -172,26 +173,6 @@ class VdlaDevice(Device):
     def __init__(self, config: Config) -> None:
         self.config = config
         self.result = Result()
-
-    def allocate(self, size: int) -> Any:
-        """Memory of so many bytes."""
-        return np.zeros(max(size, 1), np.uint8)
-
-    def write(self, memory: Any, source: Any, stream: Any = None) -> None:
-        """From the host."""
-        memory[: source.nbytes] = source.reshape(-1).view(np.uint8)
-
-    def read(self, memory: Any, into: Any, stream: Any = None) -> None:
-        """To the host."""
-        into.reshape(-1).view(np.uint8)[...] = memory[: into.nbytes]
-
-    def copy(self, memory: Any, source: Any, size: int, stream: Any = None) -> None:
-        """From one place to another."""
-        memory[:size] = source[:size]
-
-    def part(self, memory: Any, offset: int, size: int) -> Any:
-        """A piece of memory."""
-        return memory[offset : offset + size]
 
     def execute(self, image: Image) -> Result:
         """Runs a program in DRAM to its end; an FPGA's driver, or the RTL's, does this in another way."""

@@ -68,12 +68,14 @@ class Product:
         self.steps_after = len(after)
         self.beside = sum(len(buffer.shape) == len(self.result) for buffer in given)
         """Values as large as the result that are read beside the sums."""
-        self.kept = sum(math.prod(map(_number, buffer.shape)) // config.block for buffer in given if _is_small(self, buffer))
+        self.kept = sum(
+            math.prod(map(_number, buffer.shape)) // config.block for buffer in given if _is_small(self, buffer)
+        )
         """Entries of acc that hold a number for each channel."""
 
     def signature(self) -> tuple[Any, ...]:
         """What cycles depend on: two products of one signature have the same best tiling, or nearly so."""
-        axes = {axis.var: number for number, axis in enumerate((*self.result, *self.sums))}
+        axes: dict[Any, int] = {axis.var: number for number, axis in enumerate((*self.result, *self.sums))}
         forms = [[sorted((axes.get(v, -1), by) for v, by in linear(i).terms.items()) for i in load.indices]
                  for load in (self.input, self.weights)]  # fmt: skip
         sizes = tuple(extent(axis) for axis in (*self.result, *self.sums))
@@ -202,7 +204,9 @@ _KNOWN: dict[Any, dict[str, int]] = {}
 """The choice for a product of a machine: layers that differ in their numbers only share it."""
 
 
-def sketch_of(s: Schedule, name: str, target: Target, threads: Collection[int] = (1, 2), trials: int = TRIALS) -> Simulated:
+def sketch_of(
+    s: Schedule, name: str, target: Target, threads: Collection[int] = (1, 2), trials: int = TRIALS
+) -> Simulated:
     """The sketch of a packed product; a TargetError where a block is none."""
     from weft.targets.vdla.program import cycles, generate
 
