@@ -246,8 +246,9 @@ class ProgramCheck:
         if (len(step.inputs), len(step.outputs)) != (len(graph.inputs), len(graph.outputs)):
             raise ModuleFileError(f"the rest, {graph.name[:80]}, has other inputs or outputs")
         self._takes(list(zip(graph.inputs, step.inputs)), graph.name)
-        for number in step.outputs:
-            self.types[number] = None
+        for number, value in zip(step.outputs, infer(graph).outputs):
+            is_known = isinstance(value.type, TensorType) and value.type.is_static
+            self.types[number] = value.type if is_known else None
             self.made.add(number)
 
     def _takes(self, given: Sequence[tuple[Value, int]], what: str) -> None:

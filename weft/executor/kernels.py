@@ -277,6 +277,8 @@ def _packing_of(func: Func, stmt: Stmt, fixed: list[Buffer], params: list[Buffer
     body = block.body
     if not isinstance(body, Store) or block.init is not None or not is_true(block.predicate):
         return None
+    if body.buffer.scope != "global":  # a copy into memory of the machine's own, which each call fills
+        return None
     found = _copied(body.value)
     if found is None:
         return None

@@ -9,7 +9,7 @@ arguments, and offsets in the arena are among the numbers that a call finds (`op
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -75,7 +75,7 @@ class OnHost:
 
 @dataclass
 class Rest:
-    """The nodes that wait for shapes, as a graph of their own."""
+    """The nodes that wait for shapes, or that a device refuses, as a graph of their own."""
 
     graph: Graph
 
@@ -153,6 +153,35 @@ def _rest_graph(graph: Graph, nodes: Sequence[Node]) -> Graph:
     inputs = [v for v in needed if v not in made and v not in graph.constants]
     constants = {v: graph.constants[v] for v in needed if v in graph.constants}
     return Graph(f"{graph.name}_rest", inputs, graph.outputs, nodes, constants)
+
+
+def refused_items(graph: Graph, items: Sequence[Item]) -> list[Item]:
+    """The items with what is no kernel of a device, stretch by stretch, as graphs for another target."""
+    made: list[Item] = []
+    stretch: list[Node] = []
+    for at, item in enumerate([*items, None]):
+        if isinstance(item, (OnHost, View)):
+            stretch += [item.node] if isinstance(item, OnHost) else item.group.nodes
+            continue
+        if stretch:
+            later = [v for other in items[at:] for v in _taken(other)]
+            own = {v for node in stretch for v in node.outputs}
+            outputs = [v for v in dict.fromkeys([*later, *graph.outputs]) if v in own]
+            made.append(Rest(_rest_graph(graph.replace(outputs=outputs), stretch)))
+            stretch = []
+        made += [] if item is None else [item]
+    return made
+
+
+def _taken(item: Item) -> Iterator[Value]:
+    """The values that an item reads."""
+    if isinstance(item, Launch):
+        yield from (one if isinstance(one, Value) else one[0] for one in item.arguments)
+    elif isinstance(item, Rest):
+        yield from item.graph.inputs
+    else:
+        for node in [item.node] if isinstance(item, OnHost) else item.group.nodes:
+            yield from reads(node)
 
 
 def _view_items(group: Group, sizes: Collection[Var]) -> list[Item]:

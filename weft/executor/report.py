@@ -59,6 +59,11 @@ def specialization_lines(one: Any) -> list[str]:
         lines.append(f"layouts: {blocked} values in blocks of channels, {copies} conversions to the plain layout")
     for label, count in Counter(x.kernel.label for x in launches).most_common(40):
         lines.append(f"  {count:4d} × {label}")
+    for step in program.steps:
+        device = getattr(step, "executor", None)
+        if device is not None and all(isinstance(v.type, TensorType) and v.type.is_static for v in device.graph.inputs):
+            counts = Counter(node.op for node in device.graph.nodes).most_common(8)
+            lines.append(f"  on {device.target.name}: " + ", ".join(f"{count} {op}" for op, count in counts))
     for item in one.host_nodes:
         lines.append(f"  host: {item.node.describe()}: {item.reason}")
     return lines

@@ -37,6 +37,7 @@ from weft.executor.lower import (
     Rest,
     assemble,
     choose_items,
+    refused_items,
     settle_views,
     touched_plainly,
 )
@@ -464,7 +465,11 @@ class Executor:
             return self.rest(graph)
 
     def rest(self, graph: Graph) -> Any:
-        """What runs the rest of a graph, once the shapes are known that it waits for."""
+        """What runs the rest of a graph: once the shapes are known that it waits for, or what a device refused."""
+        device = self.target.spec.device
+        if device is not None and device.rest and all(_is_static(v) for v in (*graph.inputs, *graph.outputs)):
+            with knobs.override(**self.settings):
+                return Executor(graph, find_target(device.rest), self.precision)
         if self._in_body:
             return self._inner(graph, {})
         with knobs.override(**self.settings):
@@ -498,6 +503,8 @@ def lower_graph(
     try:
         groups = fuse(graph) if knobs.fuse else fuse(graph, most_nodes=1)
         items = _items_in_layouts(graph, groups, compiler)
+        if target.on_device and target.spec.device.rest:  # type: ignore[union-attr]
+            items = refused_items(graph, items)
         items = settle_views(graph, items, compiler)
         prefix = f"stretch_{next(_counter)}"
         made = assemble(graph, items, prefix, target, make_rest, compiler.layouts, typical)
@@ -537,6 +544,10 @@ def link(lowered: Lowered, target: Target) -> tuple[JitModule | None, NativeCode
 
     externals = sorted({name for kernel in kernels for name in llvm_compile.external_names(kernel.llvm_ir)})
     return llvm_compile.load(objects(), names, externals, target), NativeCode(objects, externals)
+
+
+def _is_static(value: Value) -> bool:
+    return isinstance(value.type, TensorType) and value.type.is_static
 
 
 def deciding_inputs(graph: Graph) -> set[int]:
