@@ -191,7 +191,9 @@ class _Writer:
         lines.append(f"if {' or '.join(tests)}: return None")
         lines += [f"p{name} = {ADDRESS_SOURCE.format(name)}" for name in names]
         sizes = {name: kind.numpy.itemsize * math.prod(kind.static) for name, kind in self._kinds()}
+        one_array = {(self.names[given], self.names[made]) for given, made in self.program.updates}
         meets = [
+            f"{f'p{name} != p{other} and ' * ((other, name) in one_array)}"
             f"p{name} < p{other} + {sizes[other]} and p{other} < p{name} + {sizes[name]}"
             for at, name in enumerate(names)
             for other in [*used, *names[:at]]

@@ -9,6 +9,7 @@ arguments, and offsets in the arena are among the numbers that a call finds (`op
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -28,9 +29,10 @@ from weft.executor.weights import LEAST_BYTES, WeightBlocks
 from weft.executor.zeros import finite_recurrences, often_zero, skippable
 from weft.expr.nodes import Buffer, Var
 from weft.graph.ir import Array, Graph, Node, TensorType, Value, free_values, reads
-from weft.graph.opspec import blame
+from weft.graph.opspec import blame, has
 from weft.graph.passes.fuse import Group
 from weft.graph.passes.layout import Layout
+from weft.graph.passes.update_caches import COPY, DOMAIN
 from weft.graph.shapes import follows, typical
 from weft.loop.passes.check_bounds import VALUES
 from weft.plan.overrides import override_for
@@ -50,6 +52,11 @@ class Launch:
     nodes: tuple[Node, ...]
     sizes: tuple[Var, ...] = ()
     """The open sizes that the kernel takes, behind its other arguments."""
+
+    @property
+    def copies(self) -> bool:
+        """Whether it does nothing but copy, so that it need not run where both places are one."""
+        return [(node.op, node.domain) for node in self.nodes] == [(COPY, DOMAIN)]
 
 
 @dataclass
@@ -342,6 +349,8 @@ class _Assembler:
         for item in items:
             if isinstance(item, View) and item.gives:
                 self.move(self.root(item.source), item.output)
+            elif isinstance(item, Launch) and (before := updated_by(item)) is not None:
+                self.move(self.root(before), item.writes[0])
 
     def root(self, value: Value) -> Value:
         """The value in whose memory a value lies."""
@@ -444,6 +453,34 @@ class _Assembler:
         return bases.setdefault(("size", self.open.place(var)), len(bases)), 0
 
 
+def updated_by(item: Launch) -> Value | None:
+    """The value that a launch updates in place; None where it makes all that it writes."""
+    return item.nodes[0].inputs[0] if len(item.nodes) == 1 and has(item.nodes[0], "updates") else None
+
+
+def _updates(graph: Graph, items: Sequence[Item]) -> list[tuple[Value, Value]]:
+    """Inputs and outputs that may be one array: the input is read once, by the copy that the output starts from."""
+    copies = {item.writes[0]: item.nodes[0].inputs[0] for item in items if isinstance(item, Launch) and item.copies}
+    reading = Counter(v for item in items for v in _read_by(item))
+    pairs = [(copies.get(before), item.writes[0]) for item in items if isinstance(item, Launch)
+             if (before := updated_by(item)) is not None]  # fmt: skip
+    return [
+        (given, made)
+        for given, made in pairs
+        if given in graph.inputs and made in graph.outputs and reading[given] == 1 and given not in graph.outputs
+    ]
+
+
+def _read_by(item: Item) -> set[Value]:
+    if isinstance(item, Launch):
+        return {v for node in item.nodes for v in reads(node)}
+    return (
+        {item.source}
+        if isinstance(item, View)
+        else set(reads(item.node) if isinstance(item, OnHost) else item.graph.inputs)
+    )
+
+
 def _bytes(kind: TensorType, layout: Layout | None = None) -> int:
     shape = kind.static if layout is None else layout.shape(kind.static)
     return int(np.prod(shape, dtype=np.int64)) * int(kind.numpy.itemsize)
@@ -487,6 +524,7 @@ def assemble(
     program = Program(
         inputs, outputs, len(state.numbers), constants, state.weights, plan.bytes, plan.unshared, steps,
         last_uses(steps, outputs), plan.in_place, *state.promises(),
+        [(state.number(given), state.number(made)) for given, made in _updates(graph, items)],
     )  # fmt: skip
     drivers = [] if target.on_device else [_driver(step, target) for step in steps]
     return Lowered(program, list(kernels.values()), [text for text in drivers if text], list(items), layouts or {})
@@ -501,7 +539,7 @@ def _stretch(state: _Assembler, launches: Sequence[Launch], plan: Plan, name: st
     for launch in launches:
         places = tuple(state.place(a, bases, plan) for a in launch.arguments)
         sizes = tuple(state.size(var, bases) for var in launch.sizes)
-        calls.append(Call(launch.kernel.symbol, (*places, *sizes), launch.kernel.turns))
+        calls.append(Call(launch.kernel.symbol, (*places, *sizes), launch.kernel.turns, launch.copies))
         made_outside = [v for v in map(state.root, launch.writes) if v not in state.in_arena]
         makes.update({state.number(value): value.tensor for value in made_outside})
         if state.open is not None:

@@ -237,15 +237,21 @@ class Runner(HostRunner):
         return [self._own(at, number, values[number]) for at, number in enumerate(program.outputs)]
 
     def _usable(self, arrays: Sequence[Any], out: Sequence[Array | None]) -> dict[int, Array]:
-        """The caller's arrays that native code may write: contiguous, and apart from every input and each other."""
+        """The caller's arrays that native code may write: contiguous, and apart from every input and each other, but
+        for an input that is updated there."""
         kinds = {n: kind for step in self.program.steps if isinstance(step, NativeStep) for n, kind in step.makes}
         found: dict[int, Array] = {}
-        others = [array for array in arrays if isinstance(array, np.ndarray)]
+        given = {n: array for n, array in zip(self.program.inputs, arrays) if isinstance(array, np.ndarray)}
+        updated = {made: given.get(before) for before, made in self.program.updates}
         for number, array in zip(self.program.outputs, out):
             if array is None or number not in kinds or number in found or not array.flags.carray:
                 continue
             fits = array.shape == kinds[number].static and array.dtype == kinds[number].numpy
-            if fits and not any(np.may_share_memory(array, other) for other in [*others, *found.values()]):
+            before = updated.get(number)
+            if before is None or before.ctypes.data != array.ctypes.data or not before.flags.c_contiguous:
+                before = None
+            others = [*(other for other in given.values() if other is not before), *found.values()]
+            if fits and not any(np.may_share_memory(array, other) for other in others):
                 found[number] = array
         return found
 

@@ -106,6 +106,8 @@ class Program:
     numbers: str | None = None
     promised: dict[int, tuple[int, ...]] = field(default_factory=dict)
     """The shapes that values of host nodes have beside open sizes, as in `NativeStep.shapes`."""
+    updates: list[tuple[int, int]] = field(default_factory=list)
+    """Inputs and outputs that a caller may give one array for: what the program writes there is all that changes."""
 
 
 def aligned_array(array: Array, alignment: int = 64) -> Array:

@@ -246,6 +246,7 @@ def _form(key: Any, one: Specialization, arrays: _Arrays, codes: list[bytes]) ->
         "unshared": program.unshared_bytes,
         "steps": steps,
         "in_place": program.in_place,
+        "updates": [list(pair) for pair in program.updates],
         "report": form_lines(one),
     }
 
@@ -597,6 +598,7 @@ def _program(file: _File, row: Mapping[str, Any], executor: Executor) -> Program
         steps,
         last_uses(steps, row["outputs"]),
         row["in_place"],
+        updates=[(given, made) for given, made in row["updates"]],
     )
 
 

@@ -69,6 +69,7 @@ Trait = Literal[
     "traps",  # is elementwise, but not all numbers make integers: a division by 0, a float out of range
     "shape_only",  # reads the shape of its input, never an element
     "optional_outputs",  # its last outputs may be left out
+    "updates",  # writes a part of its first input, in whose memory the result lies
 ]
 """A fact about an operator."""
 

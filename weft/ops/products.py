@@ -15,6 +15,8 @@ from weft import te
 from weft.expr.nodes import Expr
 from weft.graph.ir import NUMPY_TYPES, Array, Dim, TensorType, Type, dtype_name, same_dim
 from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
+from weft.graph.passes.narrow_weights import DOMAIN as NARROW_DOMAIN
+from weft.graph.passes.narrow_weights import NAME as NARROW_MATMUL
 from weft.graph.shapes import broadcast
 from weft.ops.convolution import accumulator, dims_of, exact_type, is_empty, result_type, wide_product
 from weft.ops.convolution_window import stage
@@ -108,6 +110,31 @@ def _compute_matmul(c: Compute, a: te.Tensor, b: te.Tensor) -> te.Tensor | None:
 register(
     OpSpec("MatMul", _infer_matmul, _evaluate_matmul, _compute_matmul, kind="complex", takes="A:number, B:A"),
     "product heavy",
+    multiplies=2,
+)
+
+# ------------------------------------------------------------------------------------------------- narrow weights
+
+
+def _infer_narrow(c: Infer) -> list[Type]:
+    return infer_product(c, 0, 1, c.tensor(0).dtype)
+
+
+def _evaluate_narrow(c: Evaluate, a: Array, b: Array) -> Array:
+    return multiply_arrays(a, b.astype(a.dtype), a.dtype)
+
+
+register(
+    OpSpec(
+        NARROW_MATMUL,
+        _infer_narrow,
+        _evaluate_narrow,
+        _compute_matmul,
+        kind="complex",
+        domain=NARROW_DOMAIN,
+        takes="A:float32, B:bfloat16|float16",
+    ),
+    "heavy",
     multiplies=2,
 )
 

@@ -417,6 +417,10 @@ class Algorithms:
     """Whether `split_windows` is worth its copies: a few kernels more cost little."""
     weights: Callable[[Target], Callable[[Array, int], tuple[Array, Array, Array] | None]] | None = _optional()
     """For `fix_weights`: a weight in fewer bytes, or None."""
+    few_bits: Callable[[Target], Callable[[int, int], tuple[str, int] | None]] | None = _optional()
+    """For `few_bits`: the type of bytes and the width of panels for a product of so many rows and columns, or None."""
+    narrow: Callable[[Target], Callable[[int, int], bool]] | None = _optional()
+    """For `narrow_weights`: whether so many rows wait for a weight of so many bytes."""
     products: Callable[[Target, int], Callable[[Node, Array], Sequence[Alternative]]] | None = _optional("model_bytes")
     """For `choose_algorithms`, in a model with so many bytes of weights: the other algorithms for a node."""
     offload: Callable[[Graph, Target], Graph] | None = _function("graph", "target", may_lack=True)
