@@ -1,8 +1,8 @@
 """Tables of converters: the name of a framework's operator to the function that writes it in Weft's operators.
 
-    @named("relu")                                                 or, in one line,
-    def relu(c, x):                                                enter({"relu": lambda c, x: c.op("Relu", x)})
-        return c.op("Relu", x)
+@named("relu")                                                 or, in one line,
+def relu(c, x):                                                enter({"relu": lambda c, x: c.op("Relu", x)})
+    return c.op("Relu", x)
 """
 
 from __future__ import annotations

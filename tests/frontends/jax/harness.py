@@ -90,7 +90,9 @@ def case(one, compiled=False):
         except Exception as error:
             return f"no trace: {error}"
         keys = one.params.get("num_keys", 1) if "isstable_False" in one.name and "multiple" in one.name else None
-        function = one.dyn_fun if keys is None else lambda *given: one.dyn_fun(*given)[:keys]  # the rest may be in any order
+        function = (
+            one.dyn_fun if keys is None else lambda *given: one.dyn_fun(*given)[:keys]
+        )  # the rest may be in any order
         return outcome(function, args, compiled, LOOSER.get(one.group_name, 1))
 
 

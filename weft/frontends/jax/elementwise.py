@@ -86,7 +86,9 @@ def _expm1(c: JaxEmitter, x: Value, **_: Any) -> Value:
     half = c.op("Tanh", c.op("Mul", x, c.like(0.5, x)))
     power = c.op("Exp", x)
     made = c.op("Mul", half, c.op("Add", power, c.like(1, x)))
-    return c.where(c.op("Greater", c.op("Abs", x), c.like(0.5, x)), c.op("Sub", power, c.like(1, x)), made, x.tensor.dtype)
+    return c.where(
+        c.op("Greater", c.op("Abs", x), c.like(0.5, x)), c.op("Sub", power, c.like(1, x)), made, x.tensor.dtype
+    )
 
 
 @primitive("log1p")
@@ -116,7 +118,13 @@ def _integer_pow(c: JaxEmitter, x: Value, *, y: int, **_: Any) -> Value:
     if y == 0:
         return c.filled(x.tensor.static, 1, c.dtype)
     made = _power_of(c, x, abs(y))
-    return made if y > 0 else c.op("Reciprocal" if is_float(c.dtype) else "Div", *([made] if is_float(c.dtype) else [c.like(1, x), made]))
+    return (
+        made
+        if y > 0
+        else c.op(
+            "Reciprocal" if is_float(c.dtype) else "Div", *([made] if is_float(c.dtype) else [c.like(1, x), made])
+        )
+    )
 
 
 @primitive("pow")
@@ -146,7 +154,11 @@ enter(
 def _cbrt(c: JaxEmitter, x: Value) -> Value:
     size = c.op("Pow", c.op("Abs", x), c.like(1 / 3, x))
     # one step of Newton's method: the power is rounded with its exponent 1 / 3
-    better = c.op("Div", c.op("Add", c.op("Mul", size, c.like(2, x)), c.op("Div", c.op("Abs", x), c.op("Mul", size, size))), c.like(3, x))
+    better = c.op(
+        "Div",
+        c.op("Add", c.op("Mul", size, c.like(2, x)), c.op("Div", c.op("Abs", x), c.op("Mul", size, size))),
+        c.like(3, x),
+    )
     fine = c.op("And", c.op("Greater", size, c.like(0, x)), c.invert(c.op("IsInf", size)))
     size = c.where(fine, better, size, x.tensor.dtype)
     return c.where(c.op("Less", x, c.like(0, x)), c.op("Neg", size), size, x.tensor.dtype)
@@ -268,9 +280,7 @@ def total_order(c: JaxEmitter, x: Value) -> Value:
 
 
 for _name, _op in (("eq_to", "Equal"), ("lt_to", "Less"), ("le_to", "LessOrEqual")):
-    primitive(_name)(
-        lambda c, x, y, _op=_op, **_: _comparison(_op)(c, total_order(c, x), total_order(c, y))
-    )
+    primitive(_name)(lambda c, x, y, _op=_op, **_: _comparison(_op)(c, total_order(c, x), total_order(c, y)))
 
 
 @primitive("select_n")

@@ -67,9 +67,7 @@ class JaxEmitter(Emitter):
         shapes = [jax.ShapeDtypeStruct(one.tensor.static, one.tensor.numpy) for one in values]
         return self.inline(jax.make_jaxpr(function)(*shapes), values)
 
-    def subgraph(
-        self, name: str, types: Sequence[TensorType], make: Callable[[list[Value]], Sequence[Value]]
-    ) -> Graph:
+    def subgraph(self, name: str, types: Sequence[TensorType], make: Callable[[list[Value]], Sequence[Value]]) -> Graph:
         """A graph with inputs of these types whose outputs a function makes of them."""
         outer, self.nodes = self.nodes, []
         inputs = [Value(self.fresh(f"{self.label}_{name}"), kind) for kind in types]

@@ -47,7 +47,11 @@ class _Windows:
         low = c.op("GreaterOrEqual", self.indices, np.int64(0))
         high = c.op("LessOrEqual", self.indices, np.array(self.room, np.int64))
         both = c.cast(c.op("And", low, high), "int32")
-        return c.cast(c.op("ReduceMin", both, [rank], keepdims=0), "bool") if self.mapped else c.constant(np.ones(self.batch, bool))
+        return (
+            c.cast(c.op("ReduceMin", both, [rank], keepdims=0), "bool")
+            if self.mapped
+            else c.constant(np.ones(self.batch, bool))
+        )
 
     def clamped(self) -> Value:
         """The indices, moved so that the windows lie in the operand."""
@@ -59,7 +63,11 @@ class _Windows:
         c = self.c
         strides = [math.prod(self.shape[axis + 1 :]) for axis in range(len(self.shape))]
         weighted = c.op("Mul", indices, np.array([strides[axis] for axis in self.mapped], np.int64))
-        total = c.op("ReduceSum", weighted, [len(self.batch)], keepdims=0) if self.mapped else c.constant(np.zeros(self.batch, np.int64))
+        total = (
+            c.op("ReduceSum", weighted, [len(self.batch)], keepdims=0)
+            if self.mapped
+            else c.constant(np.zeros(self.batch, np.int64))
+        )
         for axis, along in self.batching:
             total = c.op("Add", total, c.constant(_along(self.batch, along) * strides[axis]))
         return total
@@ -67,7 +75,11 @@ class _Windows:
     def elements(self, starts: Value, window_axes: Sequence[int], rank: int) -> Value:
         """The number of each element; `window_axes` are the axes of the result that run through the windows."""
         c = self.c
-        rest = [axis for axis in range(len(self.shape)) if axis not in {a for a, _ in self.batching} and axis not in self.dropped]
+        rest = [
+            axis
+            for axis in range(len(self.shape))
+            if axis not in {a for a, _ in self.batching} and axis not in self.dropped
+        ]
         offsets = np.zeros((1,) * rank, np.int64)
         for axis, place in zip(rest, window_axes):
             sizes = [1] * rank

@@ -90,7 +90,15 @@ def _conv(
     return c.transpose(made, back)
 
 
-def _transposed(c: JaxEmitter, x: Value, weight: Value, groups: int, strides: list[int], gaps: list[int], around: list[tuple[int, int]]) -> Value:
+def _transposed(
+    c: JaxEmitter,
+    x: Value,
+    weight: Value,
+    groups: int,
+    strides: list[int],
+    gaps: list[int],
+    around: list[tuple[int, int]],
+) -> Value:
     """A convolution of a dilated image: a transposed one, whose weight is turned round."""
     rank, shape = x.tensor.rank, weight.tensor.static
     axes = list(range(2, rank))
@@ -112,7 +120,16 @@ def _grouped_product(c: JaxEmitter, x: Value, weight: Value, groups: int) -> Val
     return c.reshape(c.swap(made, 0, 1), [n, groups * m])
 
 
-def _unfolded(c: JaxEmitter, x: Value, weight: Value, groups: int, strides: list[int], pads: list[tuple[int, int]], between: list[int], gaps: list[int]) -> Value:
+def _unfolded(
+    c: JaxEmitter,
+    x: Value,
+    weight: Value,
+    groups: int,
+    strides: list[int],
+    pads: list[tuple[int, int]],
+    between: list[int],
+    gaps: list[int],
+) -> Value:
     """A convolution of whole numbers, as a product of unfolded windows: exact, and it wraps as integers do."""
     fill = c.like(0, x)
     x = dilated(c, x, [0, 0, *(gap - 1 for gap in between)], fill)
@@ -138,7 +155,9 @@ def _unfolded(c: JaxEmitter, x: Value, weight: Value, groups: int, strides: list
 @primitive("ragged_dot_general")
 def _ragged(c: JaxEmitter, a: Value, b: Value, sizes: Value, *, ragged_dot_dimension_numbers: Any, **_: Any) -> Value:
     numbers = ragged_dot_dimension_numbers
-    plain = tuple(map(tuple, numbers.dot_dimension_numbers[0])) == ((1,), (1,)) and not numbers.dot_dimension_numbers[1][0]
+    plain = (
+        tuple(map(tuple, numbers.dot_dimension_numbers[0])) == ((1,), (1,)) and not numbers.dot_dimension_numbers[1][0]
+    )
     if not plain or list(numbers.lhs_ragged_dimensions) != [0] or list(numbers.rhs_group_dimensions) != [0]:
         raise Unsupported("ragged_dot but of [rows, k] by [groups, k, n]")
     a, b = _operands(c, a, b)
@@ -148,5 +167,3 @@ def _ragged(c: JaxEmitter, a: Value, b: Value, sizes: Value, *, ragged_dot_dimen
     own = c.op("And", c.op("GreaterOrEqual", row, c.unsqueeze(starts, 1)), c.op("Less", row, c.unsqueeze(ends, 1)))
     product = c.op("MatMul", a, b)  # each row with each group; those of other groups count as 0
     return reduced(c, "add", c.where(c.unsqueeze(own, 2), product, 0), [0])
-
-

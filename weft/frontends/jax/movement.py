@@ -99,7 +99,9 @@ def dilated(c: JaxEmitter, x: Value, between: Sequence[int], fill: Value) -> Val
         if gap and size > 1:
             sizes = list(x.tensor.static)
             sizes[axis : axis + 1] = [size, 1]
-            parted = crop_and_pad(c, c.reshape(x, sizes), [(0, 0)] * (axis + 1) + [(0, gap)] + [(0, 0)] * (len(sizes) - axis - 2), fill)
+            parted = crop_and_pad(
+                c, c.reshape(x, sizes), [(0, 0)] * (axis + 1) + [(0, gap)] + [(0, 0)] * (len(sizes) - axis - 2), fill
+            )
             sizes[axis : axis + 2] = [size * (gap + 1)]
             x = c.slice(c.reshape(parted, sizes), axis, 0, size * (gap + 1) - gap)
     return x

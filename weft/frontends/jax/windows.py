@@ -17,7 +17,15 @@ from weft.frontends.jax.table import primitive
 from weft.graph.ir import Value
 
 
-def _pooled(c: JaxEmitter, combine: str, x: Value, window: Sequence[int], strides: Sequence[int], padding: Any, dilation: Sequence[int]) -> Value | None:
+def _pooled(
+    c: JaxEmitter,
+    combine: str,
+    x: Value,
+    window: Sequence[int],
+    strides: Sequence[int],
+    padding: Any,
+    dilation: Sequence[int],
+) -> Value | None:
     """As a pooling operator of ONNX, where the window leaves two axes alone; None where it does not."""
     rank = x.tensor.rank
     spatial = [axis for axis in range(rank) if window[axis] > 1 or strides[axis] > 1 or padding[axis] != (0, 0)]
