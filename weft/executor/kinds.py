@@ -66,7 +66,7 @@ _HINTS = {
     "jax.Traced": "give the function that it was made of, weft.compile(jax.jit(f), x)",
     "jax.Exported": "it holds StableHLO: give the function that it was made of, weft.compile(jax.jit(f), x)",
     "flax.Module": "its parameters are apart from it: weft.compile(lambda x: model.apply(parameters, x), x)",
-    "haiku.Transformed": "its parameters are apart from it: weft.compile(lambda x: model.apply(parameters, None, x), x)",
+    "haiku.Transformed": "its parameters are apart: weft.compile(lambda x: model.apply(parameters, None, x), x)",
     "weft.Schedule": "weft.build(schedule, [A, B, C]) compiles tensor programs",
     "weft.Func": "weft.build(func) compiles tensor programs",
     "weft.Tensor": "weft.build(schedule, [A, B, C]) compiles tensor programs",

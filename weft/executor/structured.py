@@ -1,4 +1,4 @@
-"""Modules that are called as their model was: arguments and results of any structure, its framework's arrays in and out.
+"""Modules that are called as their model was: arguments and results of any structure, its own arrays in and out.
 
 m = weft.compile(model, (x, {"mask": mask}))
 y = m(x, {"mask": mask})              what the model would return: torch tensors, where one goes in, else numpy

@@ -37,8 +37,8 @@ def load(model: Any, inputs: Sequence[Any] = (), dynamic_shapes: Any = None) -> 
 
         return load_torch(model.eval(), tuple(inputs), dynamic_shapes)
     raise FrontendError(
-        f"Keras runs with its backend {backend} here, from which no model can be taken: set KERAS_BACKEND=jax (or torch) "
-        "before Keras is imported, keras.models.load_model('model.keras') there, and weft.compile(model, x)"
+        f"Keras runs with its backend {backend} here, from which no model can be taken: set KERAS_BACKEND=jax "
+        "(or torch) before Keras is imported, keras.models.load_model('model.keras') there, and weft.compile(model, x)"
     )
 
 

@@ -9,17 +9,18 @@ import numpy as np
 
 from weft.frontends.emit import Unsupported
 from weft.frontends.jax.emit import JaxEmitter, type_of
+from weft.frontends.jax.reductions import reduced
 from weft.frontends.jax.table import primitive
 from weft.graph.ir import Graph, TensorType, Value
 
-CALLS = {
-    name: ("jaxpr", "call_jaxpr", "fun_jaxpr", "call")
-    for name in (
-        "jit pjit closed_call core_call core_closed_call remat remat2 checkpoint custom_jvp_call custom_vjp_call "
-        "custom_vjp_call_jaxpr custom_lin custom_vmap_call custom_jvp_call_jaxpr composite call"
-    ).split()
-}
-"""Primitives that only call a jaxpr, and the parameters that may hold it."""
+CALLS = frozenset(
+    "jit pjit closed_call core_call core_closed_call remat remat2 checkpoint custom_jvp_call custom_vjp_call call "
+    "custom_vjp_call_jaxpr custom_lin custom_vmap_call custom_jvp_call_jaxpr composite".split()
+)
+"""Primitives that only call a jaxpr."""
+
+CALLED = ("jaxpr", "call_jaxpr", "fun_jaxpr", "call")
+"""The parameters that may hold it."""
 
 CONTROL = frozenset(("while", "scan", "cond"))
 
@@ -31,15 +32,27 @@ def _while(
     tests, given = operands[:cond_nconsts], operands[cond_nconsts : cond_nconsts + body_nconsts]
     states = operands[cond_nconsts + body_nconsts :]
 
-    def goes_on(values: Sequence[Value]) -> Value:
+    def wanted(values: Sequence[Value]) -> Value:
         return c.inline(cond_jaxpr, [*tests, *values])[0]
 
+    def goes_on(values: Sequence[Value]) -> Value:
+        """Whether one of a batch of loops goes on."""
+        found = wanted(values)
+        return reduced(c, "or", found, range(found.tensor.rank))
+
     def body(inputs: list[Value]) -> list[Value]:
-        after = c.inline(body_jaxpr, [*given, *inputs[2:]])
+        before = inputs[2:]
+        after = c.inline(body_jaxpr, [*given, *before])
+        rank = len(cond_jaxpr.out_avals[0].shape)
+        if rank:  # those of a batch that have ended stay as they are
+            going = wanted(before)
+            after = [
+                c.where(c.unsqueeze(going, *range(rank, new.tensor.rank)), new, old, new.tensor.dtype)
+                for new, old in zip(after, before)
+            ]
         return [goes_on(after), *after]
 
-    first = goes_on(states)
-    return _loop(c, None, first, states, body)
+    return _loop(c, None, goes_on(states), states, body)
 
 
 def _loop(c: JaxEmitter, count: int | None, first: Value | None, states: Sequence[Value], body: Any) -> list[Value]:

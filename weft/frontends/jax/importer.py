@@ -20,7 +20,7 @@ from weft.core.errors import InternalError, WeftError
 from weft.core.install import FOLDER
 from weft.frontends.emit import Unsupported
 from weft.frontends.jax import control, elementwise, indexing, layers, movement, random, reductions, special, windows  # noqa: F401  (converters)
-from weft.frontends.jax.control import CALLS, CONTROL
+from weft.frontends.jax.control import CALLED, CALLS, CONTROL
 from weft.frontends.jax.emit import JaxEmitter, type_of
 from weft.frontends.jax.table import CONVERTERS
 from weft.frontends.problems import Problems
@@ -103,9 +103,8 @@ class _Importer:
 
     def _equation(self, equation: Any, operands: list[Value]) -> list[Value]:
         name = equation.primitive.name
-        call = CALLS.get(name)
-        if call is not None:
-            inner = next((equation.params[key] for key in call if equation.params.get(key) is not None), None)
+        if name in CALLS:
+            inner = next((equation.params[key] for key in CALLED if equation.params.get(key) is not None), None)
             if inner is not None:
                 return self.inline(inner, operands)
         c = self.c

@@ -151,7 +151,7 @@ enter(
 )
 
 
-# --------------------------------------------------------------------------------------------- stretches that data names
+# ------------------------------------------------------------------------------------------ stretches that data names
 
 
 def _fits(c: JaxEmitter, x: Value, starts: Sequence[Value], sizes: Sequence[int]) -> list[tuple[int, Value, int]]:

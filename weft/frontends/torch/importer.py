@@ -20,9 +20,9 @@ import torch
 from weft.core.errors import WeftError
 from weft.core.install import FOLDER
 from weft.expr.nodes import Expr, Var, index_expr
+from weft.frontends.emit import NUMBERS, Emitter, InTraining, Unsupported
 from weft.frontends.problems import Problems, Refused
 from weft.frontends.torch import elementwise, indexing, layers, movement, reductions, sequence  # noqa: F401  (converters)
-from weft.frontends.emit import NUMBERS, Emitter, InTraining, Unsupported
 from weft.frontends.torch.table import CONVERTERS, name_of
 from weft.graph.ir import NUMPY_TYPES, Array, Dim, Graph, Node, TensorType, Value
 from weft.graph.shapes import tidy, unknown_dim
