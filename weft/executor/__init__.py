@@ -91,16 +91,12 @@ def compile(
         if isinstance(shape, str) or not hasattr(shape, "__iter__"):
             raise ArgumentError(f"the shape of input {name!r} is a tuple of sizes, not {shape!r}")
     kind = kind_of(model, inputs)
-    if kind in ("torch", "jax", "keras"):
+    if kind in ("torch", "jax", "keras", "tflite"):
         from weft.executor.structured import compile_structured
 
         return compile_structured(kind, model, inputs, dynamic_shapes, **given)
     if inputs or dynamic_shapes is not None:
         raise ArgumentError(f"example inputs go with a model that is code, not with {_a(model)}")
-    if kind == "tflite":
-        from weft.frontends.tflite import load as load_tflite
-
-        model = load_tflite(model)
     if kind == "onnx":
         from weft.frontends.onnx import load as load_onnx
 

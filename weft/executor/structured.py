@@ -68,19 +68,20 @@ def compile_structured(
     precision: str | None,
     threads: int | None,
 ) -> Module:
-    """A model of PyTorch, JAX or Keras as a module; with tensors on a GPU, for that GPU."""
+    """A model of PyTorch, JAX, Keras or TFLite as a module; with tensors on a GPU, for that GPU."""
     try:
-        found = _load(kind, model, inputs, dynamic_shapes)
+        found = _load(kind, model, inputs, dynamic_shapes, shapes)
     except ImportError as error:
         if (error.name or "").partition(".")[0] not in ("torch", "jax", "jaxlib", "keras"):
             raise
         raise ArgumentError(f"compiling a model of {kind} needs {error.name}: {hint(kind)}") from error
     if target == "auto" and found.device == "cuda":
         target = find_target("cuda")
-    return structured(compile_graph(found.graph, target, shapes, precision, threads), found.calls)
+    bound = shapes if kind == "torch" else None
+    return structured(compile_graph(found.graph, target, bound, precision, threads), found.calls)
 
 
-def _load(kind: str, model: Any, inputs: Sequence[Any], dynamic_shapes: Any) -> Imported:
+def _load(kind: str, model: Any, inputs: Sequence[Any], dynamic_shapes: Any, shapes: Any) -> Imported:
     if kind == "torch":
         from weft.frontends.torch import load as load_torch
 
@@ -91,6 +92,10 @@ def _load(kind: str, model: Any, inputs: Sequence[Any], dynamic_shapes: Any) -> 
         from weft.frontends.keras import load as load_keras
 
         return load_keras(model, inputs, dynamic_shapes)
+    if kind == "tflite":
+        from weft.frontends.tflite import load as load_tflite
+
+        return load_tflite(model, shapes)
     if dynamic_shapes is not None:
         raise ArgumentError("dynamic_shapes go with a PyTorch module: a function of JAX's is traced for each shape")
     from weft.frontends.jax import load as load_jax

@@ -104,8 +104,8 @@ TABLES = {
         "jax.random.normal(jax.random.key(t), (5,))",
         "jax.random.uniform(jax.random.split(jax.random.key(1), 3)[t], (2, 3))",
         "jax.random.randint(jax.random.fold_in(jax.random.key(0), t), (7,), 0, 100)",
-        
-        
+
+
         "jax.random.key_data(jax.random.key(t))",
     ],
     "special": [
