@@ -244,6 +244,12 @@ class Knobs:
         "compute every sum from the model's own weights and elements: no Winograd, 24-bit weights, folded strides or "
         "padded channels",
     )
+    records: Knob[bool] = Knob(
+        _parse_switch,
+        lambda: True,
+        f"{', '.join(_TRUE)} or {', '.join(_FALSE)}",
+        "give kernels the schedules that `weft tune` found for them on this machine; off, those of the planner",
+    )
     tensor_megabytes: Knob[int] = Knob(
         _integer_between(1, 1 << 40),
         _default_tensor_megabytes,

@@ -61,7 +61,9 @@ LEAST_SECONDS = 0.5
 _ABANDONED_SECONDS = 3600
 """A file that was begun so long ago and is not in place yet will never be."""
 
-NO_MATTER = frozenset({"num_threads", "cache_dir", "cache", "cache_megabytes", "debug", "verify", "tensor_megabytes"})
+NO_MATTER = frozenset(
+    {"num_threads", "cache_dir", "cache", "cache_megabytes", "debug", "verify", "tensor_megabytes", "records"}
+)
 """Settings that do not change what is compiled. Those not named here do."""
 
 

@@ -27,6 +27,7 @@ from weft.executor.precision import check_precision, machine_of
 from weft.executor.report import report_text
 from weft.executor.specialize import Executor
 from weft.executor.steps import Port
+from weft.executor.tuned import tuned
 from weft.graph.ir import Graph, OptionalType, SequenceType, TensorType, Value, dtype_name
 from weft.graph.passes.infer import infer
 from weft.runtime.dlpack import import_array
@@ -460,8 +461,10 @@ def compile_graph(
 ) -> Module:
     """A graph as a module; compiled at once where its shapes are known."""
     machine = machine_of(find_target("native" if target == "auto" else target), precision)
-    module = make_module(Executor(bind_shapes(graph, shapes), machine, check_precision(precision, machine)), threads)
-    found = module._executor.compile_static()
+    bound, wanted = bind_shapes(graph, shapes), check_precision(precision, machine)
+    with tuned(machine):
+        module = make_module(Executor(bound, machine, wanted), threads)
+        found = module._executor.compile_static()
     if found is not None:
         module._warn(found)
     return module

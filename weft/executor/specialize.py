@@ -12,7 +12,8 @@ import math
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -156,7 +157,7 @@ class Executor:
         self._bound = deciding_inputs(graph)
         self.settings = knobs.snapshot(without=cache.NO_MATTER)
         """The knobs when the model was given to be compiled: they hold for what is compiled at a later call too."""
-        self._overrides = overrides.in_force()
+        self._overrides, self.records = overrides.in_force(), overrides.records()
 
     @property
     def graph(self) -> Graph:
@@ -243,8 +244,14 @@ class Executor:
 
     def form(self, shapes: Mapping[str, Sequence[int]], values: Mapping[str, Array]) -> Specialization:
         """The compiled form for these shapes and values of inputs: from the cache on disk, or made now."""
-        with knobs.override(**self.settings), overrides.overriding(self._overrides):
+        with self._as_asked():
             return self._form(shapes, values)
+
+    @contextmanager
+    def _as_asked(self) -> Iterator[None]:
+        """What was in force when the model was given to be compiled: settings, schedules, records."""
+        with knobs.override(**self.settings), overrides.overriding(self._overrides), overrides.recording(self.records):
+            yield
 
     def _form(self, shapes: Mapping[str, Sequence[int]], values: Mapping[str, Array]) -> Specialization:
         entry = cache.entry_for(self.graph, shapes, values, self.target, self.precision)
@@ -261,7 +268,7 @@ class Executor:
         return made
 
     def _rebuild(self, shapes: Mapping[str, Sequence[int]], values: Mapping[str, Array]) -> Specialization:
-        with knobs.override(**self.settings), overrides.overriding(self._overrides):
+        with self._as_asked():
             return self._build(shapes, values)
 
     @compiling()
