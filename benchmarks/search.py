@@ -30,7 +30,7 @@ from weft.executor.module import bind_shapes
 from weft.executor.passes import for_target, optimize
 from weft.executor.specialize import lower_graph
 from weft.graph.ir import Graph
-from weft.plan.overrides import recording
+from weft.plan.overrides import Records, recording
 from weft.targets.registry import find_target
 from weft.tuner import cost_models
 from weft.tuner.bench import Bench
@@ -56,10 +56,13 @@ SEEDS = 3
 def task_of(graph: Graph, target: str) -> Task:
     """The heaviest task of a small model."""
     machine = find_target(target)
-    with recording({}), knobs.override(cache=False, winograd=False):
+    with recording(Records()), knobs.override(cache=False, winograd=False):
         made = for_target(optimize(bind_shapes(graph, None), {}, {}), machine, None)
         lowered = lower_graph(made, machine, lambda rest: None)
-    return max(tasks_of(made, lowered, machine), key=lambda task: space_of(task).size)
+    wanted = [
+        task for task in tasks_of(made, lowered, machine) if any(op in task.label for op in ("conv", "gemm", "matmul"))
+    ]
+    return max(wanted, key=lambda task: space_of(task).size)
 
 
 def chosen_points(space: Space, count: int) -> list[int]:
@@ -184,7 +187,9 @@ def main() -> None:
         if given.live:
             folder = Path(given.folder) / name.replace(" ", "_")
             folder.mkdir(parents=True, exist_ok=True)
-            found = {w: [live(name, given.target, w, given.trials, s, folder) for s in range(SEEDS)] for w in ways_here()}
+            found = {
+                w: [live(name, given.target, w, given.trials, s, folder) for s in range(SEEDS)] for w in ways_here()
+            }
         else:
             if name not in pools:
                 pools[name] = measure_pool(name, given.target, given.points, 1)
@@ -193,8 +198,8 @@ def main() -> None:
             gains = gains_of(space, pools[name]["rows"])
             failed = sum(row[3] != "ok" for row in pools[name]["rows"])
             console.print(
-                f"{name}: {len(gains)} of {pools[name]['size']:,} points, {failed} failed, best {max(gains.values()):.3f} of "
-                f"the default, {pools[name]['seconds']:.0f} s, load {pools[name]['load']:.1f}"
+                f"{name}: {len(gains)} of {pools[name]['size']:,} points, {failed} failed, best "
+                f"{max(gains.values()):.3f} of the default, {pools[name]['seconds']:.0f} s, load {pools[name]['load']:.1f}"
             )
             found = {w: [replay(space, gains, w, given.trials, s) for s in range(SEEDS)] for w in ways_here()}
         curves[name] = found

@@ -11,8 +11,9 @@ from weft.core.errors import ArgumentError
 from weft.core.knobs import knobs
 from weft.executor.kernels import _CACHE
 from weft.models.builder import Builder
-from weft.plan.overrides import recording
+from weft.plan.overrides import Records, recording
 from weft.schedule.trace import Step, Trace
+from weft.tuner.algorithms import choose_algorithms
 from weft.tuner.database import Database
 from weft.tuner.model import Tuning, Verdict, make_tuning, seconds_of
 from weft.tuner.records import TuneError
@@ -91,7 +92,7 @@ def test_what_does_not_is_not(graph, own_records):
         (Verdict(1.0, 0.5, 2.0, {}, "results lie apart"), "is not used: results lie apart"),
     ):
         made = tuned(graph, verdict)
-        assert not made.kept and not made.database.accepted(TARGET) and said in summary(made)
+        assert not made.kept and not made.database.accepted(TARGET).traces and said in summary(made)
     assert "tuned" not in weft.compile(graph).report()
 
 
@@ -101,15 +102,43 @@ def test_kernels_that_lose_inside_the_model_are_taken_out(graph, own_records):
     asked = []
 
     class Again(Tuning):
-        def _measure(self, before, after):
-            asked.append(set(after))
-            return Verdict(2.0, 1.5, 1.3, {key: 0.9 if key == first else 1.2 for key in after})
+        def measure(self, before, after):
+            asked.append(set(after.traces))
+            return Verdict(2.0, 1.5, 1.3, {key: 0.9 if key == first else 1.2 for key in after.traces})
 
     made.__class__ = Again
     made.database._connection.execute("DELETE FROM accepted")
     made.kept = {}
     made.accept()
     assert asked == [{first, second}, {second}] and set(made.kept) == {second}
+
+
+def test_algorithms_are_chosen_by_the_time_of_the_model(own_records):
+    b = Builder("convolutions")
+    x = b.relu(b.input("x", (1, 64, 14, 14)))
+    for _ in range(2):
+        x = b.relu(b.conv(x, 64, 64, 3, 1, 1, bias=True))
+    graph = b.finish(x, names=["out"])
+    tried = []
+
+    class Asked(Tuning):
+        def measure(self, before, after):
+            tried.append(list(after.algorithms.values())[0])
+            return Verdict(2.0, 1.0, 1.5 if set(tried[-1].values()) == {"direct"} else 0.9, {})
+
+    made = make_tuning(graph, "60s", threads=1, model="analytic")
+    made.__class__ = Asked
+    choose_algorithms(made, lambda *_: None)
+    plain, chosen = [
+        {node.op for launch in weft.compile(graph).specializations[0].launches for node in launch.nodes}
+        for _ in ("with", "without")
+        if not knobs.set("records", _ == "without")
+    ]
+    knobs.reset("records")
+    if not made.algorithms:  # a machine for which the target proposes nothing here
+        assert plain == chosen
+        return
+    assert all(len(labels) == 2 for labels in tried) and "WinogradConv" in plain and "WinogradConv" not in chosen
 
 
 def test_a_child_that_dies_while_the_model_is_measured_accepts_nothing(graph, own_records):
@@ -130,7 +159,7 @@ def test_the_whole_model_is_really_measured(graph, own_records, monkeypatch):
     made = make_tuning(graph, "30s", threads=1, model="analytic")
     made.prepare()
     default = {task.key: task.default() for task in made.tasks}
-    found = made._measure({}, default)
+    found = made.measure(Records(), Records(default))
     assert not found.problem and found.before > 0 and set(found.tasks) == set(default) and 0.2 < found.ratio < 5
 
 
@@ -139,7 +168,7 @@ def test_a_record_that_does_not_apply_any_more_is_passed_over(graph, own_records
     made.prepare()
     bad = Trace([Step("split", {"loop": "nowhere", "factors": [None, 4]})])
     _CACHE.clear()
-    with recording({task.key: bad for task in made.tasks}), knobs.override(cache=False):
+    with recording(Records({task.key: bad for task in made.tasks})), knobs.override(cache=False):
         module = weft.compile(graph)
     assert "tuned" not in module.report() and module(np.ones((8, 32), np.float32)).shape == (8, 48)
 

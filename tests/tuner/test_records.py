@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tests.tuner.small import TARGET, product_task, record
+from weft.plan.overrides import Records
 from weft.schedule.trace import Trace
 from weft.targets.registry import find_target
 from weft.tuner import database_path, records_for
@@ -65,8 +66,8 @@ def test_schedules_in_use_are_those_of_a_machine(tmp_path):
     trace = product_task().default()
     with Database(tmp_path / "a") as one:
         one.accept("model", TARGET, 2.0, 1.0, {"t": (trace, 1.5)})
-        assert one.accepted(TARGET)["t"].to_json() == trace.to_json() and one.models()[0][2:5] == (2.0, 1.0, 1)
-        assert one.accepted(replace(TARGET, cores=97)) == {}
+        assert one.accepted(TARGET).traces["t"].to_json() == trace.to_json() and one.models()[0][2:5] == (2.0, 1.0, 1)
+        assert one.accepted(replace(TARGET, cores=97)) == Records()
 
 
 def test_a_full_disk_is_said_and_loses_nothing(tmp_path):
@@ -91,7 +92,7 @@ def test_a_damaged_file_is_explained_and_compiling_goes_on(content, tmp_path, mo
     path.write_bytes(content)
     with pytest.raises(TuneError, match="move it away|disk"):
         Database()
-    assert records_for(TARGET) == {} and "no records are used" in caplog.text
+    assert records_for(TARGET) == Records() and "no records are used" in caplog.text
 
 
 def test_a_file_of_another_weft_is_left_alone(tmp_path):
@@ -106,5 +107,5 @@ def test_a_damaged_schedule_is_said(tmp_path):
     with Database(tmp_path / "a") as one:
         one.accept("model", TARGET, 2.0, 1.0, {"t": (Trace(), 1.5)})
         one._connection.execute("UPDATE accepted SET trace = 'nonsense'")
-        with pytest.raises(TuneError, match="the schedule in use for t is damaged"):
+        with pytest.raises(TuneError, match="in use is damaged"):
             one.accepted(TARGET)

@@ -145,5 +145,7 @@ def test_the_learned_search_beats_random_on_a_machine_that_is_not_as_the_facts_s
 
 def test_scores_come_in_pieces(space, monkeypatch):
     monkeypatch.setattr("weft.tuner.space.CHUNK", 100)
-    assert np.array_equal(space.scores(Analytic().score, space.legal[:250]), space.prior[space.legal[:250]].astype("f4"))
+    assert np.array_equal(
+        space.scores(Analytic().score, space.legal[:250]), space.prior[space.legal[:250]].astype("f4")
+    )
     assert len(Unknown(0).score(None, np.zeros(5))) == 5 and TARGET.is_host

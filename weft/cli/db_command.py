@@ -91,7 +91,7 @@ def _best(database: Database, given: argparse.Namespace, screen: Screen) -> None
         old = best.get(record.task)
         if record.outcome.status is Status.OK and (old is None or record.outcome.gain > old.outcome.gain):
             best[record.task] = record
-    in_use = database.accepted(machine)
+    in_use = database.accepted(machine).traces
     if given.file:
         best = {task: r for task, r in best.items() if task.startswith(given.file) or given.file in r.label}
         if not best:

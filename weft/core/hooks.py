@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 find_target: Callable[[Any], Any]
 """The Target that a text such as "native" stands for."""
 
-records: Callable[[Any], Mapping[str, Any]]
-"""What the tuner found for a Target: traces by the keys of programs."""
+records: Callable[[Any], Any]
+"""What the tuner found for a Target (`plan/overrides.py`)."""
 
 compile_tuned: Callable[..., Any]
 """A model tuned for so long, and then compiled."""

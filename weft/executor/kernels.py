@@ -162,7 +162,8 @@ class KernelCompiler:
         if given is not None or not picks_by_default():
             return self._make(program, fixed, label, given)
         text = program_text(program, fixed)
-        record = (records() or {}).get(program_key(text))
+        in_use = records()
+        record = in_use.traces.get(program_key(text)) if in_use is not None and in_use.traces else None
         # Everything that a choice may use: the program, the facts, the record.
         described = f"{self.machine}|{'' if record is None else record.to_json()}|{text}"
         key = hashlib.sha256(described.encode()).hexdigest()

@@ -44,8 +44,10 @@ from weft.executor.steps import HostStep
 from weft.graph.interpreter import operator_of
 from weft.graph.ir import Array, Graph, TensorType, Value
 from weft.graph.opspec import has
+from weft.graph.passes.algorithms import choosing
 from weft.graph.passes.fuse import Group, fuse
 from weft.graph.passes.layout import choose_layouts
+from weft.graph.structural import structure_key
 from weft.plan import overrides
 from weft.runtime.compiling import compiling
 from weft.runtime.jit import JitModule, defined_names
@@ -250,8 +252,11 @@ class Executor:
     @contextmanager
     def _as_asked(self) -> Iterator[None]:
         """What was in force when the model was given to be compiled: settings, schedules, records."""
-        with knobs.override(**self.settings), overrides.overriding(self._overrides), overrides.recording(self.records):
-            yield
+        asked = self.records.algorithms if self.records is not None else {}
+        labels = asked.get(structure_key(self.graph), {}) if asked else {}
+        with knobs.override(**self.settings), overrides.overriding(self._overrides):
+            with overrides.recording(self.records), choosing(labels):
+                yield
 
     def _form(self, shapes: Mapping[str, Sequence[int]], values: Mapping[str, Array]) -> Specialization:
         entry = cache.entry_for(self.graph, shapes, values, self.target, self.precision)
@@ -286,7 +291,7 @@ class Executor:
             runner = Runner(lowered.program, engine, self._inner)
 
         def constants() -> dict[str, Array]:
-            with knobs.override(**self.settings):
+            with self._as_asked():
                 again = for_target(optimize(self.graph, shapes, values), self.target, self.precision)
             return {value.name: array for value, array in again.constants.items()}
 

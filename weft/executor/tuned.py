@@ -16,6 +16,6 @@ def tuned(machine: Target) -> Iterator[None]:
     """Whatever is compiled inside takes the records of a machine, unless somebody has said which ones count."""
     found = overrides.records()
     if found is None:
-        found = hooks.records(machine) if knobs.records else {}
+        found = hooks.records(machine) if knobs.records else overrides.Records()
     with overrides.recording(found):
         yield

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 
 from weft.core.errors import ScheduleError
 from weft.schedule.schedule import Schedule
@@ -21,8 +22,16 @@ from weft.schedule.trace import Trace
 Overrides = Mapping[str, Trace]
 """Traces by the names of nodes."""
 
-Records = Mapping[str, Trace]
-"""Traces by the keys of the programs that they are for."""
+
+@dataclass(frozen=True)
+class Records:
+    """What the tuner found for a machine."""
+
+    traces: Mapping[str, Trace] = field(default_factory=dict)
+    """Schedules by the keys of the programs that they are for."""
+    algorithms: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """By the structure of a model, for values that its nodes make: labels of algorithms (`graph/passes/algorithms`)."""
+
 
 _NONE: Overrides = {}
 _IN_FORCE: ContextVar[Overrides] = ContextVar("overrides", default=_NONE)
@@ -41,8 +50,10 @@ def records() -> Records | None:
 
 def identity() -> list[list[str]]:
     """What tells one set of schedules and records from another."""
-    given = [*sorted(in_force().items()), *sorted((records() or {}).items())]
-    return [[name, trace.to_json()] for name, trace in given]
+    found = records() or Records()
+    given = [*sorted(in_force().items()), *sorted(found.traces.items())]
+    chosen = [[key, repr(sorted(labels.items()))] for key, labels in sorted(found.algorithms.items())]
+    return [[name, trace.to_json()] for name, trace in given] + chosen
 
 
 @contextmanager

@@ -23,13 +23,12 @@ Nothing imports this package but the command line, and `weft.compile` and `weft.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from weft.core.knobs import knobs
+from weft.plan.overrides import Records
 from weft.runtime.cache_folder import cache_folder
-from weft.schedule.trace import Trace
 from weft.targets.base import Target
 
 logger = logging.getLogger("weft.tuner")
@@ -45,10 +44,10 @@ def database_path(make: bool = False) -> Path | None:
     return None if folder is None else folder / NAME
 
 
-def records_for(target: Target) -> Mapping[str, Trace]:
-    """The schedules in use on a machine; none, with a word in the log, where the file cannot be read."""
+def records_for(target: Target) -> Records:
+    """What is in use on a machine; nothing, with a word in the log, where the file cannot be read."""
     if database_path() is None:
-        return {}
+        return Records()
     from weft.tuner.database import Database
     from weft.tuner.records import TuneError
 
@@ -57,7 +56,7 @@ def records_for(target: Target) -> Mapping[str, Trace]:
             return database.accepted(target)
     except TuneError as error:
         logger.warning("no records are used: %s", error)
-        return {}
+        return Records()
 
 
 def tune(what: Any, args: Any, budget: str | float = "30s", **options: Any) -> Any:

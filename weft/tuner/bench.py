@@ -32,6 +32,9 @@ SAMPLE_SECONDS = 300e-6
 ROUNDS = 6
 """Turns of a pair; the first is for warming up."""
 
+BUSY = 0.2
+"""The share of the time that others may take before more turns are needed."""
+
 HOPELESS = 1.6
 """A point that takes so many times as long as the default after two turns is not measured further."""
 
@@ -125,6 +128,11 @@ class Bench:
             return Outcome(Status.WRONG, detail=wrong, trace=trace)
         default.bind(self.arrays)  # memory of this process, as the candidate's
         (baseline, seconds), busy = in_turns([default.run, kernel.run], self.threads)
+        if seconds < baseline:  # perhaps by luck: the worse of two answers counts
+            rounds = ROUNDS if busy < BUSY else 2 * ROUNDS
+            (base, again), other = in_turns([default.run, kernel.run], self.threads, rounds)
+            if base / again < baseline / seconds:
+                baseline, seconds, busy = base, again, max(busy, other)
         return Outcome(Status.OK, seconds, baseline, busy, trace=trace)
 
 

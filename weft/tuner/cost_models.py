@@ -28,7 +28,7 @@ LEAST_POINTS = 4
 PRIOR_WEIGHT = 4.0
 """How sure the analytic estimate is: the margin of a point that it takes to be twice as fast."""
 
-TREES, DEPTH, RATE = 40, 4, 0.25
+TREES, DEPTH, RATE = 40, 3, 0.25
 """Small trees: a space of a million points is scored as a whole after every batch."""
 
 

@@ -1,6 +1,7 @@
 """What was measured, in one SQLite file that several processes may use at once, and that no crash damages.
 
     measurements    every trial, written when it ended; failures too
+    algorithms      for a model, which of its nodes get which algorithm
     accepted        for a program, machine and compiler the schedule in use: a set of them is put here, as a whole, when
                     a model that uses them was measured to be faster
     models          what whole models took before and after
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from weft.core.errors import WeftError
+from weft.plan.overrides import Records
 from weft.schedule.trace import Trace
 from weft.targets.base import Target
 from weft.tuner import database_path
@@ -40,6 +42,9 @@ CREATE UNIQUE INDEX IF NOT EXISTS once ON measurements (task, machine, version, 
 CREATE TABLE IF NOT EXISTS accepted (
     task TEXT NOT NULL, machine TEXT NOT NULL, version TEXT NOT NULL, trace TEXT NOT NULL, gain REAL NOT NULL,
     model TEXT NOT NULL, at REAL NOT NULL, PRIMARY KEY (task, machine, version));
+CREATE TABLE IF NOT EXISTS algorithms (
+    graph TEXT NOT NULL, machine TEXT NOT NULL, version TEXT NOT NULL, labels TEXT NOT NULL, gain REAL NOT NULL,
+    model TEXT NOT NULL, at REAL NOT NULL, PRIMARY KEY (graph, machine, version));
 CREATE TABLE IF NOT EXISTS models (
     model TEXT NOT NULL, machine TEXT NOT NULL, version TEXT NOT NULL, before REAL NOT NULL, after REAL NOT NULL,
     kept INTEGER NOT NULL, at REAL NOT NULL);
@@ -130,7 +135,7 @@ class Database:
         with self._transaction() as connection:
             before = connection.total_changes
             if version is not None:
-                for table in ("measurements", "accepted", "models"):
+                for table in ("measurements", "accepted", "algorithms", "models"):
                     connection.execute(f"DELETE FROM {table} WHERE version != ?", (version,))
             if failures:
                 connection.execute("DELETE FROM measurements WHERE status != 'ok'")
@@ -166,20 +171,23 @@ class Database:
                 (model, machine, version, before, after, len(rows), now),
             )
 
-    def accepted(self, target: Target) -> dict[str, Trace]:
-        """The schedules in use on a machine, by the keys of programs."""
+    def accept_algorithms(self, model: str, graph: str, target: Target, labels: Mapping[str, str], gain: float) -> None:
+        """Puts algorithms for nodes of a model into use, by the structure of the model; all that it has."""
+        row = (graph, machine_key(target), compiler_version(), json.dumps(dict(labels)), gain, model, time.time())
+        with self._transaction() as connection:
+            connection.execute("INSERT OR REPLACE INTO algorithms VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+
+    def accepted(self, target: Target) -> Records:
+        """What is in use on a machine."""
+        where = "WHERE machine = ? AND version = ?", (machine_key(target), compiler_version())
         with self._explained():
-            rows = self._connection.execute(
-                "SELECT task, trace FROM accepted WHERE machine = ? AND version = ?",
-                (machine_key(target), compiler_version()),
-            ).fetchall()
-        found: dict[str, Trace] = {}
-        for task, text in rows:
-            try:
-                found[task] = Trace.from_json(text)
-            except WeftError as error:
-                raise TuneError(f"{self.path}: the schedule in use for {task} is damaged: {error}") from error
-        return found
+            rows = self._connection.execute(f"SELECT task, trace FROM accepted {where[0]}", where[1]).fetchall()
+            graphs = self._connection.execute(f"SELECT graph, labels FROM algorithms {where[0]}", where[1]).fetchall()
+        try:
+            traces = {task: Trace.from_json(text) for task, text in rows}
+            return Records(traces, {graph: json.loads(labels) for graph, labels in graphs})
+        except (WeftError, ValueError) as error:
+            raise TuneError(f"{self.path}: a schedule that is in use is damaged: {error}") from error
 
     def models(self) -> list[tuple[str, str, float, float, int, float]]:
         """What models took: name, machine, seconds before and after, schedules put into use, when."""

@@ -17,7 +17,7 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -25,17 +25,19 @@ import numpy as np
 from weft.core.errors import WeftError
 from weft.core.knobs import knobs
 from weft.executor.inputs import random_array
-from weft.executor.lower import Launch
 from weft.executor.module import bind_shapes, compile_graph
 from weft.executor.passes import for_target, optimize
 from weft.executor.precision import check_precision, machine_of
 from weft.executor.specialize import lower_graph
 from weft.graph.ir import Graph, TensorType
-from weft.plan.overrides import recording
+from weft.graph.passes.algorithms import choosing
+from weft.graph.structural import structure_key
+from weft.plan.overrides import Records, recording
 from weft.runtime.threads import get_threads
 from weft.schedule.trace import Trace
 from weft.targets.base import Target
 from weft.targets.registry import find_target
+from weft.tuner.algorithms import choose_algorithms
 from weft.tuner.bench import Bench, difference
 from weft.tuner.cost_models import cost_model
 from weft.tuner.database import Database
@@ -111,6 +113,8 @@ class Tuning:
     runner: Runner = field(default_factory=LocalRunner)
     tasks: list[Task] = field(default_factory=list)
     searches: dict[str, Search] = field(default_factory=dict)
+    algorithms: list[tuple[str, list[str], float]] = field(default_factory=list)
+    """What was tried for nodes: a label, the values that they make, how many times as fast the model was."""
     skipped: dict[str, str] = field(default_factory=dict)
     """Tasks that cannot be measured, with the reason."""
     trials: int = 0
@@ -147,10 +151,12 @@ class Tuning:
         begin = time.monotonic()
         import weft.ops  # noqa: F401  (fills the table of operators)
 
-        with recording({}), knobs.override(cache=False):
+        chosen = Records(algorithms=self.database.accepted(self.target).algorithms)
+        labels = chosen.algorithms.get(structure_key(self.graph), {})
+        with recording(chosen), choosing(labels), knobs.override(cache=False):
             graph = for_target(optimize(self.graph, {}, {}), self.target, self.precision)
             lowered = lower_graph(graph, self.target, lambda rest: None)
-            seconds = self._child(lambda say: json.dumps(self._profile({}))) if lowered.kernels else "[]"
+            seconds = self._child(lambda say: json.dumps(self._profile(chosen))) if lowered.kernels else "[]"
         self.model_seconds = time.monotonic() - begin
         self.tasks = tasks_of(graph, lowered, self.target, json.loads(seconds))
         if not self.tasks:
@@ -176,8 +182,11 @@ class Tuning:
     def run(self, observe: Callable[[Tuning, Record | None], None] = lambda tuning, record: None) -> None:
         """Prepares, searches and accepts. Ctrl-C ends the search early; a second one ends everything."""
         observe(self, None)
-        self.prepare()
+        import weft.ops  # noqa: F401  (fills the table of operators)
+
         try:
+            choose_algorithms(self, observe)
+            self.prepare()
             self._search(observe)
         except KeyboardInterrupt:
             self.stopped = True
@@ -211,13 +220,13 @@ class Tuning:
             if (trace := search.trace) is not None and search.gain >= LEAST_GAIN
         }
         in_use = self.database.accepted(self.target)
-        found = {
-            key: pair for key, pair in found.items() if key not in in_use or in_use[key].to_json() != pair[0].to_json()
-        }
+        known = {key: trace.to_json() for key, trace in in_use.traces.items()}
+        found = {key: pair for key, pair in found.items() if known.get(key) != pair[0].to_json()}
         for last in (False, False, True):
             if not found:
                 return
-            self.verdict = self._measure(in_use, {**in_use, **{key: trace for key, (trace, _) in found.items()}})
+            traces = {**in_use.traces, **{key: trace for key, (trace, _) in found.items()}}
+            self.verdict = self.measure(in_use, replace(in_use, traces=traces))
             slower = {key for key, ratio in self.verdict.tasks.items() if key in found and ratio < 1.0}
             if last or not slower:
                 break
@@ -226,7 +235,8 @@ class Tuning:
             self.kept = found
             self.database.accept(self.name, self.target, self.verdict.before, self.verdict.after, found)
 
-    def _measure(self, before: Mapping[str, Trace], after: Mapping[str, Trace]) -> Verdict:
+    def measure(self, before: Records, after: Records) -> Verdict:
+        """The whole model with two sets of records, in a child."""
         try:
             return Verdict(**json.loads(self._child(lambda say: json.dumps(self._compare(before, after)))))
         except ChildError as error:
@@ -235,7 +245,7 @@ class Tuning:
     def _child(self, work: Callable[[Say], str]) -> str:
         return in_child(work, MODEL_SECONDS)
 
-    def _compiled(self, records: Mapping[str, Trace]) -> Any:
+    def _compiled(self, records: Records) -> Any:
         with recording(records), knobs.override(cache=False):
             return compile_graph(self.graph, self.target, None, self.precision, self.threads)
 
@@ -244,13 +254,13 @@ class Tuning:
         types = [(value.name, value.tensor) for value in self.graph.inputs if isinstance(value.type, TensorType)]
         return {name: random_array(kind.dtype, kind.static, random) for name, kind in types}
 
-    def _profile(self, records: Mapping[str, Trace], module: Any = None) -> list[float]:
+    def _profile(self, records: Records, module: Any = None) -> list[float]:
         """What each launch of the model takes, in whole runs; in a child."""
         module = self._compiled(records) if module is None else module
         found = module.profile(self._feeds(), threads=self.threads, seconds=PAIR_SECONDS / 3)
         return [kernel.minimum for kernel in found.kernels if kernel.kind == "kernel"]
 
-    def _compare(self, before: Mapping[str, Trace], after: Mapping[str, Trace]) -> dict[str, Any]:
+    def _compare(self, before: Records, after: Records) -> dict[str, Any]:
         """The verdict on a set of records, as plain data; in a child."""
         modules = [self._compiled(records) for records in (before, after)]
         feeds = self._feeds()
@@ -258,11 +268,10 @@ class Tuning:
         problem = difference(*([np.asarray(one) for one in result] for result in results))
         calls = [functools.partial(module.run, None, feeds) for module in modules]
         times = pairs_in_turns(calls, self.threads)
-        profiles = [self._profile({}, module) for module in modules]
+        profiles = [self._profile(before, module) for module in modules]
         gains: dict[str, list[float]] = {}
-        launches = [item for item in modules[0].specializations[0].lowered.items if isinstance(item, Launch)]
-        if len(launches) == len(profiles[0]) == len(profiles[1]):
-            keys = _keys(modules[0])
+        keys, others = map(_keys, modules)
+        if keys == others:
             for key, one, other in zip(keys, *profiles):
                 pair = gains.setdefault(key, [0.0, 0.0])
                 pair[0], pair[1] = pair[0] + one, pair[1] + other
