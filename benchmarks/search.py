@@ -114,7 +114,7 @@ def rate() -> float:
     model = cost_models.cost_model()
     random = np.random.default_rng(0)
     some = random.choice(space.legal, 256, replace=False)
-    model.fit(space.features(some), space.prior[some], random.random(256))
+    model.fit([cost_models.Group(space.features(some), space.prior[some], random.random(256))])
     begin, count = time.process_time(), 0
     while time.process_time() - begin < 2.0:
         space.scores(model.score)
@@ -199,7 +199,8 @@ def main() -> None:
             failed = sum(row[3] != "ok" for row in pools[name]["rows"])
             console.print(
                 f"{name}: {len(gains)} of {pools[name]['size']:,} points, {failed} failed, best "
-                f"{max(gains.values()):.3f} of the default, {pools[name]['seconds']:.0f} s, load {pools[name]['load']:.1f}"
+                f"{max(gains.values()):.3f} of the default, {pools[name]['seconds']:.0f} s, "
+                f"load {pools[name]['load']:.1f}"
             )
             found = {w: [replay(space, gains, w, given.trials, s) for s in range(SEEDS)] for w in ways_here()}
         curves[name] = found

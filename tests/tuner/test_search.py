@@ -9,7 +9,7 @@ import pytest
 
 from tests.tuner.small import TARGET, Pretending, product_task, record
 from weft.tuner.bench import Bench
-from weft.tuner.cost_models import Analytic, Unknown, cost_model, has_learned, rank_correlation, recall
+from weft.tuner.cost_models import Analytic, Group, Unknown, cost_model, has_learned, rank_correlation, recall
 from weft.tuner.database import Database
 from weft.tuner.exhaustive import replay, trials_to, ways_here
 from weft.tuner.explorers import EXPLORERS, choose_batch
@@ -52,15 +52,16 @@ def test_the_learned_model_begins_with_the_estimate_and_corrects_it(space):
     model, alone = cost_model("prior + learned"), cost_model("learned")
     assert np.array_equal(np.argsort(model.score(features, prior)), np.argsort(Analytic().score(features, prior) * 4))
     for one in (model, alone):
-        one.fit(features[:80], prior[:80], gains[:80])
+        one.fit([Group(features[:80], prior[:80], gains[:80])])
         assert rank_correlation(one.score(features[80:], prior[80:]), gains[80:]) > 0.7
 
 
 @learned
 def test_a_model_of_nothing_is_the_prior(space):
     model = cost_model("prior + learned")
-    model.fit(space.features(space.legal[:2]), space.prior[space.legal[:2]], np.array([1.0, 2.0]))
-    model.fit(space.features(space.legal[:9]), space.prior[space.legal[:9]], np.ones(9))
+    for gains in (np.array([1.0, 2.0]), np.ones(9)):
+        some = space.legal[: len(gains)]
+        model.fit([Group(space.features(some), space.prior[some], gains)])
     assert np.array_equal(model.score(None, np.array([0.0, -1.0])), np.array([0.0, -4.0], np.float32))
 
 
@@ -141,6 +142,21 @@ def test_the_learned_search_beats_random_on_a_machine_that_is_not_as_the_facts_s
         for way in ("prior + learned", "random")
     }
     assert needed["prior + learned"] < 0.7 * needed["random"], needed
+
+
+@learned
+def test_what_is_known_of_another_task_makes_the_first_batch_good(space):
+    random = np.random.default_rng(6)
+    other = Proposer(space_of(product_task(32, 64, 48)), cost_model("prior + learned"), EXPLORERS["exhaustive"]())
+    assert other.space.signature == space.signature
+    for number in random.choice(other.space.legal, 96, replace=False):
+        other.gains[int(number)] = gain_of(other.space.point(int(number))[1])
+    mine = Proposer(space, cost_model("prior + learned"), EXPLORERS["exhaustive"](), epsilon=0.0)
+    points = random.choice(space.legal, 200, replace=False)
+    gains = [gain_of(space.point(int(number))[1]) for number in points]
+    before = rank_correlation(mine.score(points), gains)
+    mine.learn([mine, other])
+    assert rank_correlation(mine.score(points), gains) > max(before, 0.5)
 
 
 def test_scores_come_in_pieces(space, monkeypatch):

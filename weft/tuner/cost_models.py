@@ -6,13 +6,16 @@
     alone      the same without the prior, as in the TVM paper, for comparison
     none       nothing is known
 
-Rank correlation and recall say how well a model did on a batch before it learnt from it.
+Points of other tasks whose spaces have the same knobs are learnt from, too: what is good for one shape tends to be good
+for the next, so the first batch of a task is better than the estimate alone. Rank correlation and recall say how well a
+model did on a batch before it learnt from it.
 """
 
 from __future__ import annotations
 
 import logging
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -32,13 +35,22 @@ TREES, DEPTH, RATE = 40, 3, 0.25
 """Small trees: a space of a million points is scored as a whole after every batch."""
 
 
+class Group(NamedTuple):
+    """Measured points of one task: they are ranked among themselves."""
+
+    features: Array
+    prior: Array
+    gains: Array
+    """How many times as fast as the default each is; 0 for those that failed."""
+
+
 class CostModel(Protocol):
     """Scores points, and learns from measured ones."""
 
     name: str
 
-    def fit(self, features: Array, prior: Array, gains: Array) -> None:
-        """Learns from measured points: how many times as fast as the default each is, 0 for those that failed."""
+    def fit(self, groups: Sequence[Group]) -> None:
+        """Learns from the measured points of tasks, the one in hand first."""
 
     def score(self, features: Array, prior: Array) -> Array:
         """What points are worth; higher is better."""
@@ -49,7 +61,7 @@ class Analytic:
 
     name = "analytic"
 
-    def fit(self, features: Array, prior: Array, gains: Array) -> None:
+    def fit(self, groups: Sequence[Group]) -> None:
         """Nothing is learnt."""
 
     def score(self, features: Array, prior: Array) -> Array:
@@ -65,7 +77,7 @@ class Unknown:
     def __init__(self, seed: int = 0) -> None:
         self._random = np.random.default_rng(seed)
 
-    def fit(self, features: Array, prior: Array, gains: Array) -> None:
+    def fit(self, groups: Sequence[Group]) -> None:
         """Nothing is learnt."""
 
     def score(self, features: Array, prior: Array) -> Array:
@@ -87,12 +99,14 @@ class Learned:
         # Points that the estimate takes to be hopeless may be wrong all the same: how hopeless does not matter.
         return np.maximum(np.asarray(prior, np.float32), -4.0) * np.float32(PRIOR_WEIGHT)
 
-    def fit(self, features: Array, prior: Array, gains: Array) -> None:
+    def fit(self, groups: Sequence[Group]) -> None:
         """Trains anew on all that was measured."""
-        if len(gains) < LEAST_POINTS or float(np.ptp(gains)) == 0.0:
+        used = [one for one in groups if len(one.gains) >= LEAST_POINTS and float(np.ptp(one.gains)) > 0.0]
+        if not used:
             return
+        features, prior, gains = map(np.concatenate, zip(*used))
         data = self._xgboost.DMatrix(features, label=np.asarray(gains, np.float32), nthread=1)
-        data.set_group([len(gains)])
+        data.set_group([len(one.gains) for one in used])
         if self._prior:
             data.set_base_margin(self._margin(prior))
         parameters = {

@@ -206,7 +206,8 @@ class Tuning:
             if not open_:
                 return
             chosen = max(open_, key=_promise)
-            for record in chosen.round(BATCH, lambda: self.left <= last):
+            others = [search.proposer for search in self.searches.values()]
+            for record in chosen.round(BATCH, lambda: self.left <= last, others):
                 self.trials += 1
                 observe(self, record)
 

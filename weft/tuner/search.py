@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +15,7 @@ import numpy as np
 
 from weft.schedule.trace import Trace
 from weft.tuner.bench import Bench
-from weft.tuner.cost_models import CostModel, rank_correlation, recall
+from weft.tuner.cost_models import CostModel, Group, rank_correlation, recall
 from weft.tuner.database import Database
 from weft.tuner.explorers import EPSILON, Explorer, choose_batch
 from weft.tuner.records import Outcome, Record, Status, compiler_version, machine_key
@@ -25,6 +25,9 @@ from weft.tuner.task import Task
 
 BATCH = 8
 """Points that are measured before the cost model learns from them."""
+
+MOST_OTHERS = 8
+"""Other tasks that a cost model learns from."""
 
 
 @dataclass(frozen=True)
@@ -64,12 +67,17 @@ class Proposer:
         ranked = self.explorer.propose(self.space, self.score, measured, known, 4 * count, self._random)
         return choose_batch(self.space, ranked, self.score, self.gains, count, self._random, self.epsilon)
 
-    def learn(self) -> None:
-        """Trains the model on all that is known, and on the default."""
+    def group(self) -> Group:
+        """What is known of the space, and of the default."""
         gains = {self.space.default: 1.0, **self.gains}
         numbers = np.fromiter(gains, np.int64, len(gains))
         values = np.fromiter(gains.values(), np.float64, len(gains))
-        self.model.fit(self.space.features(numbers), self.space.prior[numbers], values)
+        return Group(self.space.features(numbers), self.space.prior[numbers], values)
+
+    def learn(self, others: Sequence[Proposer] = ()) -> None:
+        """Trains the model on all that is known, here and of other spaces with the same knobs."""
+        near = [one for one in others if one is not self and one.space.signature == self.space.signature and one.gains]
+        self.model.fit([self.group(), *(one.group() for one in near[-MOST_OTHERS:])])
 
 
 @dataclass
@@ -128,8 +136,12 @@ class Search:
         """The steps of the best point; None while the default is the best."""
         return Trace.from_json(self.best.outcome.trace) if self.best is not None and self.gain > 1.0 else None
 
-    def round(self, count: int = BATCH, stop: Callable[[], bool] = lambda: False) -> Iterator[Record]:
+    def round(
+        self, count: int = BATCH, stop: Callable[[], bool] = lambda: False, others: Sequence[Proposer] = ()
+    ) -> Iterator[Record]:
         """Measures a batch; each record when it is written. `stop` is asked before each point."""
+        if not self.trials:
+            self.proposer.learn(others)
         numbers = self.proposer.propose(count)
         before, found = self.gain, []
         said = dict(zip(numbers, self.proposer.score(np.array(numbers, np.int64)))) if numbers else {}
@@ -144,7 +156,7 @@ class Search:
             regret = max(self.gain, 1.0) / max(float(gains[int(np.argmax(scores))]), 1e-9) - 1.0
             correlation, top = rank_correlation(scores, gains), recall(scores, gains, max(1, len(found) // 4))
             self.quality.append(Quality(self.trials, correlation, top, regret))
-        self.proposer.learn()
+        self.proposer.learn(others)
 
     def measure(self, number: int) -> Record:
         """Measures one point, and writes it down."""

@@ -2,7 +2,8 @@
 
 A `Region` is one sketch and the way its points are taken; structure (which sketch) is part of the space. Points are
 numbered through all regions; inside a region the number is made of the places of the knobs' choices, first knob first,
-so that a neighbour is a matter of arithmetic. A program that no sketch matches has the space around its default trace.
+so that a neighbour is a matter of arithmetic. A program that no sketch matches has the space around its default trace;
+any reduction also has one derived from it (`plan/derived.py`).
 """
 
 from __future__ import annotations
@@ -11,13 +12,15 @@ import copy
 import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from weft.core.errors import ScheduleError
 from weft.executor.program import GroupProgram
+from weft.plan.derived import NAME as DERIVED
+from weft.plan.derived import tiled
 from weft.plan.planner import Choice, Unit, analytic, picking
 from weft.plan.sketch import MOST_POINTS, Point, Sketch
 from weft.plan.trace_space import trace_sketch
@@ -29,6 +32,9 @@ Array = Any
 CHUNK = 1 << 16
 """Points that are scored at a time."""
 
+UNSURE = 1.25
+"""How much longer than the planner's choice the best point of a derived sketch is taken to last."""
+
 MOST_PAIRS = 6
 """Of so many knobs the products of two are features too."""
 
@@ -39,6 +45,8 @@ class Region:
 
     sketch: Sketch
     take: Callable[[GroupProgram, Point], None]
+    scale: float = 1.0
+    """What its estimates are multiplied by."""
 
     @functools.cached_property
     def choices(self) -> dict[str, Array]:
@@ -60,7 +68,7 @@ class Region:
     def estimates(self) -> Array:
         """The seconds that the target says for each point; infinite where a point makes no sense."""
         cost = np.broadcast_to(np.asarray(self.sketch.cost(self.columns), np.float64), (self.count,))
-        return np.where(self.sketch.legal(self.columns), cost, np.inf)
+        return np.where(self.sketch.legal(self.columns), cost * self.scale, np.inf)
 
     @property
     def count(self) -> int:
@@ -75,8 +83,10 @@ class _Seen:
         self.found: list[tuple[int, str, list[Sketch]]] = []
 
     def __call__(self, unit: Unit, sketches: Sequence[Sketch]) -> Iterator[Choice]:
-        if sketches:
-            self.found.append((unit.facts.points * unit.facts.depth, unit.name, list(sketches)))
+        derived = tiled(unit)
+        offered = [*sketches, *([] if derived is None else [derived])]
+        if offered:
+            self.found.append((unit.facts.points * unit.facts.depth, unit.name, offered))
         return analytic(unit, sketches)
 
 
@@ -88,7 +98,8 @@ class _Wanted:
 
     def __call__(self, unit: Unit, sketches: Sequence[Sketch]) -> Iterator[Choice]:
         if unit.name == self.unit:
-            for sketch in sketches:
+            derived = tiled(unit) if self.sketch.name == DERIVED else None
+            for sketch in sketches if derived is None else [derived]:
                 if sketch.name == self.sketch.name and sketch.knobs.keys() == self.sketch.knobs.keys():
                     yield sketch, self.point, 0.0
                     return
@@ -120,15 +131,24 @@ def _varied(task: Task) -> Region:
 
 
 def regions_of(task: Task) -> list[Region]:
-    """The sketches of the heaviest part of a program; where none matches, the space around its default trace."""
+    """The sketches of the heaviest part of a program, and what is derived from it if it reduces.
+
+    Where none of the target's sketches matches, the space around the default trace stands for them.
+    """
     seen = _Seen()
     with picking(seen):
         task.fresh().schedule.plan(task.target, task.fixed)
     offers = [offer for offer in seen.found if sum(sketch.size for sketch in offer[2]) > 1]
     if not offers:
         return [_varied(task)]
-    _, unit, sketches = max(offers, key=lambda offer: offer[0])
-    return [Region(sketch, _planned(task, unit, sketch)) for sketch in sketches]
+    _, unit, sketches = max(offers, key=lambda offer: (offer[0], len(offer[2])))
+    made = [Region(sketch, _planned(task, unit, sketch)) for sketch in sketches]
+    known = [region for region in made if region.sketch.name != DERIVED] or [_varied(task)]
+    least = min(float(region.estimates.min()) for region in known)
+    derived = [region for region in made if region.sketch.name == DERIVED]
+    # A derived sketch's estimate orders its own points; all of them come after the planner's choice.
+    scaled = [replace(one, scale=UNSURE * least / float(one.estimates.min())) for one in derived]
+    return known + scaled if np.isfinite(least) else known
 
 
 class Space:
@@ -144,6 +164,11 @@ class Space:
         best = self.estimates.min() if len(self.legal) else 1.0
         self.prior = -np.log2(self.estimates / best)
         """How good a point is expected to be: 0 for the best, -1 for half its speed."""
+
+    @property
+    def signature(self) -> list[tuple[str, ...]]:
+        """The sketches and their knobs: features of spaces with the same ones mean the same."""
+        return [(region.sketch.name, *region.choices) for region in self.regions]
 
     def restricted(self, numbers: Array) -> Space:
         """The space with these points only: those of a pool that was measured."""
