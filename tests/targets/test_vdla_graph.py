@@ -168,7 +168,9 @@ def tensor_program(seed, target):
         program = generate(lower(s.func, machine), machine)
     except TargetError:
         return None
-    image = Image(program.source, {one.name: one.bytes for one in program.parameters}, config_of(target.partition(":")[2]))
+    image = Image(
+        program.source, {one.name: one.bytes for one in program.parameters}, config_of(target.partition(":")[2])
+    )
     for one in program.parameters:
         if one.name.startswith("v"):
             data = np.ascontiguousarray(arrays[int(one.name[1:])])

@@ -268,6 +268,12 @@ class Knobs:
         "a whole number of megabytes",
         "the most memory that a model's forms for sets of sizes may take; those not used for longest are dropped",
     )
+    records: Knob[bool] = Knob(
+        _parse_switch,
+        lambda: True,
+        f"{', '.join(_TRUE)} or {', '.join(_FALSE)}",
+        "give kernels the schedules that `weft tune` found for them on this machine; off, those of the planner",
+    )
     tensor_megabytes: Knob[int] = Knob(
         _integer_between(1, 1 << 40),
         _default_tensor_megabytes,

@@ -26,6 +26,7 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from weft.core import hooks
 from weft.core.errors import ArgumentError
 from weft.core.knobs import knobs
 from weft.executor.files import compile_file
@@ -49,6 +50,7 @@ def compile(
     exact: bool | None = None,
     schedules: Mapping[str, Trace] | None = None,
     dynamic_shapes: Any = None,
+    tune: str | float | None = None,
 ) -> Module:
     """A model as a module to call.
 
@@ -63,6 +65,8 @@ def compile(
     the module is first called (docs/sizes.md). `threads` is the default of its calls. `exact` turns off what rounds
     otherwise than plain float32 sums do (docs/precision.md); without it the knob of that name decides. `schedules` are
     steps for kernels, by the name of a node that each computes, instead of those that Weft chooses (docs/schedules.md).
+    `tune` is how long faster schedules are looked for first, "30s" or "5m" (docs/tuning.md); what was found before is
+    used in any case.
 
         m = weft.compile("model.onnx")
         y = m(x)
@@ -72,6 +76,10 @@ def compile(
     if inputs and isinstance(inputs[0], (str, Target)):  # weft.compile(model, "cuda", shapes, …)
         placed = dict(zip([*given, "exact", "schedules"], inputs))
         return compile(model, **{**given, **more, "exact": exact, **placed})
+    if tune is not None:
+        if inputs or dynamic_shapes is not None or schedules:
+            raise ArgumentError("tune= takes an ONNX model or a Graph, without schedules; tune others with weft tune")
+        return hooks.compile_tuned(model, tune, exact=exact, **given)  # type: ignore[no-any-return]
     if exact is not None:
         with knobs.override(exact=exact):
             return compile(model, *inputs, **given, **more)

@@ -72,6 +72,7 @@ NO_MATTER = frozenset(
         "sizes",
         "forms_megabytes",
         "tensor_megabytes",
+        "records",
     }
 )
 """Settings that do not change what is compiled. Those not named here do."""

@@ -23,7 +23,7 @@ from weft.executor.kernels import Kernel, KernelCompiler, Packing
 from weft.executor.memory import Life, Plan, plan_memory
 from weft.executor.native import Call, Place, driver_ir
 from weft.executor.open_sizes import Numbers, check_operands
-from weft.executor.program import NoKernel, build_program
+from weft.executor.program import GroupProgram, NoKernel, build_program
 from weft.executor.steps import HostStep, NativeStep, Program, RestStep, Step, aligned_array
 from weft.executor.weights import LEAST_BYTES, WeightBlocks
 from weft.executor.zeros import finite_recurrences, often_zero, skippable
@@ -243,15 +243,7 @@ def _launch(
         program = build_program(nodes, wanted, constants, "kernel", compiler.layouts, compiler.block, compiler.sizes)
     except Exception as error:  # an operator's own code, a user's perhaps: the node runs on the host
         raise blame(nodes[0], f"the kernel {label}", error) from error
-    zeros, finite = skippable(nodes, compiler.often_zero, constants), finite_recurrences(nodes, constants)
-    for note, noted in ((OFTEN_ZERO, zeros), (FINITE, finite)):
-        if noted:
-            program.note(note, [buffer.name for value, buffer in program.inputs if value in noted])
-    noted_values = {
-        buffer.name: _least_and_most(constants[v]) for v, buffer in program.inputs if _holds_indices(v, constants)
-    }
-    if noted_values:
-        program.note(VALUES, noted_values)
+    _note_values(program, nodes, constants, compiler.often_zero)
     try:
         given = override_for(node.name for node in nodes)
         kernel, parameters = compiler.compile(program, constants, label, given)
@@ -267,6 +259,28 @@ def _launch(
     ]
     sizes = tuple(program.sizes[var.name] for var in kernel.scheduled.size_vars)
     return Launch(kernel, tuple(arguments), tuple(value for value, _ in program.outputs), tuple(nodes), sizes)
+
+
+def _note_values(
+    program: GroupProgram, nodes: Sequence[Node], constants: Mapping[Value, Array], zeros: Collection[Value]
+) -> None:
+    """Notes what is known of the values that a program reads: its schedule may use it."""
+    skipped, finite = skippable(nodes, zeros, constants), finite_recurrences(nodes, constants)
+    for note, noted in ((OFTEN_ZERO, skipped), (FINITE, finite)):
+        if noted:
+            program.note(note, [buffer.name for value, buffer in program.inputs if value in noted])
+    noted_values = {
+        buffer.name: _least_and_most(constants[v]) for v, buffer in program.inputs if _holds_indices(v, constants)
+    }
+    if noted_values:
+        program.note(VALUES, noted_values)
+
+
+def program_of(launch: Launch, graph: Graph, lowered: Lowered) -> GroupProgram:
+    """The program of a kernel as it was before it got its schedule, built again."""
+    made = build_program(launch.nodes, launch.writes, graph.constants, "kernel", lowered.layouts, lowered.block)
+    _note_values(made, launch.nodes, graph.constants, often_zero(graph))
+    return made
 
 
 def _holds_indices(value: Value, constants: Mapping[Value, Array]) -> bool:

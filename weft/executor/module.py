@@ -27,6 +27,7 @@ from weft.executor.precision import check_precision, machine_of
 from weft.executor.report import report_text
 from weft.executor.specialize import Executor
 from weft.executor.steps import Port
+from weft.executor.tuned import tuned
 from weft.graph.ir import Graph, OptionalType, SequenceType, TensorType, Value, dtype_name
 from weft.graph.passes.infer import infer
 from weft.runtime.dlpack import import_array
@@ -473,9 +474,11 @@ def compile_graph(
 ) -> Module:
     """A graph as a module; compiled at once where its shapes, or the ranges of its sizes, are known."""
     machine = machine_of(find_target("native" if target == "auto" else target), precision)
-    module = make_module(Executor(bind_shapes(graph, shapes), machine, check_precision(precision, machine)), threads)
+    bound, wanted = bind_shapes(graph, shapes), check_precision(precision, machine)
     ranges = {(k, at): d for k, v in (shapes or {}).items() for at, d in enumerate(v) if isinstance(d, range)}
-    found = module._executor.take_ranges(ranges) if ranges else module._executor.compile_static()
+    with tuned(machine):
+        module = make_module(Executor(bound, machine, wanted), threads)
+        found = module._executor.take_ranges(ranges) if ranges else module._executor.compile_static()
     if found is not None:
         module._warn(found)
     return module

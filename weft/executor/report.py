@@ -55,6 +55,9 @@ def specialization_lines(one: Any) -> list[str]:
         f"{len(one.host_nodes)} on the host",
         f"memory: weights {_size(weights)}, arena {_size(program.arena_bytes)}{saved}{in_place}",
     ]
+    tuned = sum(kernel.record is not None for kernel in one.lowered.kernels)
+    if tuned:
+        lines.append(f"tuned: {tuned} of {len(one.lowered.kernels)} kernels by records of weft tune")
     if blocked:
         lines.append(f"layouts: {blocked} values in blocks of channels, {copies} conversions to the plain layout")
     for label, count in Counter(x.kernel.label for x in launches).most_common(40):

@@ -15,7 +15,8 @@ import math
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,10 +50,12 @@ from weft.expr.nodes import Var
 from weft.graph.interpreter import Interpreter, operator_of
 from weft.graph.ir import Array, Graph, TensorType, Value, all_graphs
 from weft.graph.opspec import has, is_of_users
+from weft.graph.passes.algorithms import choosing
 from weft.graph.passes.fuse import Group, fuse
 from weft.graph.passes.layout import choose_layouts
 from weft.graph.passes.specialize import apart
 from weft.graph.shapes import typical
+from weft.graph.structural import structure_key
 from weft.plan import overrides
 from weft.runtime.compiling import compiling
 from weft.runtime.jit import JitModule, defined_names
@@ -182,7 +185,7 @@ class Executor:
         self._bound = deciding_inputs(graph)
         self.settings = knobs.snapshot(without=cache.NO_MATTER)
         """The knobs when the model was given to be compiled: they hold for what is compiled at a later call too."""
-        self._overrides = overrides.in_force()
+        self._overrides, self.records = overrides.in_force(), overrides.records()
 
     @property
     def graph(self) -> Graph:
@@ -388,8 +391,17 @@ class Executor:
 
     def form(self, shapes: Mapping[str, Sequence[int]], values: Mapping[str, Array]) -> Specialization:
         """The compiled form for these shapes and values of inputs: from the cache on disk, or made now."""
-        with knobs.override(**self.settings), overrides.overriding(self._overrides):
+        with self._as_asked():
             return self._form(shapes, values)
+
+    @contextmanager
+    def _as_asked(self) -> Iterator[None]:
+        """What was in force when the model was given to be compiled: settings, schedules, records."""
+        asked = self.records.algorithms if self.records is not None else {}
+        labels = asked.get(structure_key(self.graph), {}) if asked else {}
+        with knobs.override(**self.settings), overrides.overriding(self._overrides):
+            with overrides.recording(self.records), choosing(labels):
+                yield
 
     def _form(self, shapes: Mapping[str, Sequence[int]], values: Mapping[str, Array]) -> Specialization:
         entry = cache.entry_for(self.graph, shapes, values, self.target, self.precision)
@@ -406,7 +418,7 @@ class Executor:
         return made
 
     def _rebuild(self, shapes: Mapping[str, Sequence[int]], values: Mapping[str, Array]) -> Specialization:
-        with knobs.override(**self.settings), overrides.overriding(self._overrides):
+        with self._as_asked():
             return self._build(shapes, values)
 
     @compiling()
@@ -431,7 +443,7 @@ class Executor:
             )
 
         def constants() -> dict[str, Array]:
-            with knobs.override(**self.settings):
+            with self._as_asked():
                 again = for_target(optimize(self.graph, shapes, values), self.target, self.precision)
             return {value.name: array for value, array in again.constants.items()}
 
