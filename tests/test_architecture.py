@@ -36,7 +36,6 @@ PATTERNS = {
     ("weft.graph.passes.fix_weights", "Sigmoid Tanh"),
     ("weft.graph.passes.fold_strides", "Conv ConvInteger"),  # what is rewritten
     ("weft.graph.passes.fuse", "Cast DequantizeLinear"),  # what undoes a Cast, a QuantizeLinear
-    ("weft.graph.passes.partial", "ConstantOfShape Reshape"),  # each with the place of its shape
     ("weft.quantization.insert", "Conv Gemm MatMul"),  # what is rewritten
 }
 """The operators that a rewriting is written for: files, and names in order."""

@@ -35,6 +35,7 @@ from weft.codegen.llvm.compile import emit_assembly
 from weft.core.html import printable
 from weft.executor import Module
 from weft.executor.kernels import plan_schedule
+from weft.executor.lower import program_of
 from weft.executor.module import bind_shapes
 from weft.executor.passes import optimize
 from weft.executor.program import build_program
@@ -175,10 +176,7 @@ def choose(found: list[Compiled], name: str | None) -> list[Compiled]:
 
 def _program(one: Compiled) -> Any:
     """The tensor program of a kernel, built again."""
-    name = one.launch.kernel.scheduled.name
-    return build_program(
-        one.launch.nodes, one.launch.writes, one.graph.constants, name, one.lowered.layouts, one.lowered.block
-    )
+    return program_of(one.launch, one.graph, one.lowered)
 
 
 def te_text(one: Compiled) -> str:
@@ -191,7 +189,8 @@ def te_text(one: Compiled) -> str:
 def _planned(one: Compiled) -> Schedule:
     """The schedule of a kernel, chosen again."""
     program = _program(one)
-    plan_schedule(program, one.target, [buffer for value, buffer in program.inputs if value in one.graph.constants])
+    fixed = [buffer for value, buffer in program.inputs if value in one.graph.constants]
+    plan_schedule(program, one.target, fixed, record=one.launch.kernel.record)
     schedule: Schedule = program.schedule
     return schedule
 

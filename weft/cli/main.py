@@ -30,6 +30,8 @@ COMMANDS = {
     "profile": "say where the time of a model goes, kernel by kernel",
     "inspect": "show what the compiler makes of a model, at any stage",
     "compare": "run a model node by node against a reference, and name the first node that differs",
+    "tune": "find faster schedules for a model by measuring on this machine",
+    "db": "look into the records of weft tune: stats, best, export, import, merge, prune",
     "quantize": "make an 8-bit model of a float one, and say what it costs layer by layer",
     "export": "write a model in another form",
     "sign": "sign a compiled model, so that weft.load(path, key=...) takes it and no other",

@@ -32,7 +32,7 @@ from weft.core.errors import ArgumentError, TargetError
 if TYPE_CHECKING:
     from weft.codegen.c.program import DeviceProgram
     from weft.expr.nodes import Buffer
-    from weft.graph.ir import Array, Node
+    from weft.graph.ir import Array, Graph, Node
     from weft.graph.passes.algorithms import Alternative
     from weft.graph.passes.pad_channels import Prices
     from weft.loop.ir import Func
@@ -388,6 +388,8 @@ class DeviceSpec:
     """Machine code of programs, where it can be made without the device: a module file keeps it."""
     stages: Mapping[str, Stage] = field(default_factory=dict)
     """What `weft inspect` can show of a program, by name."""
+    rest: str = ""
+    """The target that compiles the nodes whose programs the device refuses; without one the host interprets them."""
 
 
 _optional = functools.partial(_function, "target", may_lack=True)
@@ -408,8 +410,14 @@ class Algorithms:
     """Whether `split_windows` is worth its copies: a few kernels more cost little."""
     weights: Callable[[Target], Callable[[Array, int], tuple[Array, Array, Array] | None]] | None = _optional()
     """For `fix_weights`: a weight in fewer bytes, or None."""
+    few_bits: Callable[[Target], Callable[[int, int], tuple[str, int] | None]] | None = _optional()
+    """For `few_bits`: the type of bytes and the width of panels for a product of so many rows and columns, or None."""
+    narrow: Callable[[Target], Callable[[int, int], bool]] | None = _optional()
+    """For `narrow_weights`: whether so many rows wait for a weight of so many bytes."""
     products: Callable[[Target, int], Callable[[Node, Array], Sequence[Alternative]]] | None = _optional("model_bytes")
     """For `choose_algorithms`, in a model with so many bytes of weights: the other algorithms for a node."""
+    offload: Callable[[Graph, Target], Graph] | None = _function("graph", "target", may_lack=True)
+    """Puts operators of the machine's own for what it is made for; the answers of the graph stay the same."""
     channels: Callable[[Target, int], Prices | None] | None = _optional("model_bytes")
     """For `pad_channels`, in a model with so many bytes of weights: what operators take with so many channels."""
 
