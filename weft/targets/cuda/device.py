@@ -9,7 +9,6 @@ import ctypes
 import functools
 import os
 import sys
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -23,33 +22,26 @@ from weft.targets.base import Borrowed, Device, Recording, Target
 from weft.targets.cuda import driver, nvrtc
 from weft.targets.gpu.executable import LoadedProgram, kernel_arguments
 
-MOST_CACHED = 1024
 COMPILERS = min(8, os.cpu_count() or 1)
 """How many sources of a model are compiled at the same time."""
 DLPACK_CUDA = 2
 _DEFAULT_STREAMS = (0, 1)
 """Two names of the default stream, the driver's and DLPack's."""
-_CODE: OrderedDict[tuple[str, str], bytes] = OrderedDict()
 
 
-def machine_code(program: DeviceProgram, architecture: str) -> bytes:
-    """The cubin of a program, compiled once for each source."""
-    key = (architecture, program.source)
-    found = _CODE.get(key)
-    if found is None:
-        found = _CODE[key] = nvrtc.compile_source(program.source, architecture, program.name)
-        if len(_CODE) > MOST_CACHED:
-            _CODE.popitem(last=False)
-    return found
+@functools.lru_cache(maxsize=1024)
+def machine_code(source: str, architecture: str, name: str) -> bytes:
+    """The cubin of a source, compiled once in a process."""
+    return nvrtc.compile_source(source, architecture, name)
 
 
 def compiled_together(programs: Sequence[DeviceProgram], architecture: str) -> list[bytes]:
     """The machine code of programs: every n-th of them stands in one of n sources, which are compiled side by side."""
     count = min(COMPILERS, len(programs))
     name = programs[0].name if len(programs) == 1 else "model"
-    sources = [DeviceProgram(name, merged_source(programs[at::count]), (), (), ()) for at in range(count)]
+    sources = [merged_source(programs[at::count]) for at in range(count)]
     with ThreadPoolExecutor(max(count, 1), thread_name_prefix="weft-nvrtc") as pool:
-        return list(pool.map(lambda source: machine_code(source, architecture), sources))
+        return list(pool.map(lambda source: machine_code(source, architecture, name), sources))
 
 
 def machine_codes(programs: Sequence[DeviceProgram], target: Target) -> list[bytes]:
