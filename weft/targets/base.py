@@ -457,7 +457,7 @@ class TargetSpec:
     """Measures the facts that its costs are made of, and keeps them for `parse`; None where that cannot be done."""
     startup: Callable[[Target, Iterable[bytes]], str] | None = _optional("codes")
     """LLVM IR of the check that an exported library begins with; None: no libraries are made."""
-    local_devices: Callable[[], list[LocalDevice]] = _function(default=list)
+    local_devices: Callable[[], list[LocalDevice]] = _function(default=lambda: [])
     """The devices of this machine, as `weft devices` lists them."""
     examine: Callable[[Target], Iterable[Check]] = _function("target", default=lambda target: ())
     """What `weft doctor` tells of a machine."""
