@@ -144,21 +144,14 @@ class Executable(Protocol):
         """
 
 
-class Recording(Protocol):
-    """Launches that are queued together, as often as one likes."""
+class Recording:
+    """Launches that are queued together, as often as one likes: here, each in turn by its own `launch(stream)`."""
+
+    def __init__(self, launches: Sequence[Any]) -> None:
+        self.launches = list(launches)
 
     def launch(self, stream: Any = None) -> None:
         """Queues them all; returns before they are done."""
-
-
-@dataclass(frozen=True, slots=True)
-class InOrder:
-    """The recording of a device that has nothing better: each launch is queued in turn."""
-
-    launches: tuple[Any, ...]
-
-    def launch(self, stream: Any = None) -> None:
-        """Queues them all."""
         for launch in self.launches:
             launch.launch(stream)
 
@@ -209,8 +202,8 @@ class Device(Protocol):
         """The memory that begins so many bytes (a multiple of `Target.part_bytes`) after the start of another."""
 
     def record(self, launches: Sequence[Any]) -> Recording:
-        """Bound launches as one thing to queue: here, one after the other by their own `launch(stream)`."""
-        return InOrder(tuple(launches))
+        """Bound launches as one thing to queue."""
+        return Recording(launches)
 
     def timer(self, launches: Sequence[Any]) -> Callable[[], list[float]]:
         """A function that runs bound launches and tells how many seconds each took: here, by the host's clock."""
@@ -457,7 +450,7 @@ class TargetSpec:
     """Measures the facts that its costs are made of, and keeps them for `parse`; None where that cannot be done."""
     startup: Callable[[Target, Iterable[bytes]], str] | None = _optional("codes")
     """LLVM IR of the check that an exported library begins with; None: no libraries are made."""
-    local_devices: Callable[[], list[LocalDevice]] = _function(default=lambda: [])
+    local_devices: Callable[[], list[LocalDevice]] = _function(default=lambda: [])  # noqa: PIE807 — ours, in a file
     """The devices of this machine, as `weft devices` lists them."""
     examine: Callable[[Target], Iterable[Check]] = _function("target", default=lambda target: ())
     """What `weft doctor` tells of a machine."""

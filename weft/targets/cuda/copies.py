@@ -92,23 +92,21 @@ def _base(indices: tuple[Expr, ...]) -> Expr | None:
 
 # ---------------------------------------------------------------------------------------------------------- emitting
 
-_COPY_HELPERS = {
-    size: f"""DEVICE void weft_copy_async_{size}(void *to, const void *from, bool there) {{
+
+def _copy(c: Context, call: Call) -> str:
+    to, source, _, there = call.args
+    size = c.constant(call.args[2])
+    name = f"weft_copy_async_{size}"
+    c.helper(
+        name,
+        f"""DEVICE void {name}(void *to, const void *from, bool there) {{
   const uint32_t place = (uint32_t)__cvta_generic_to_shared(to);
   const int32_t given = there ? {size} : 0;
   asm volatile("cp.async.{"cg" if size == 16 else "ca"}.shared.global [%0], [%1], {size}, %2;"
                : : "r"(place), "l"(from), "r"(given) : "memory");
-}}"""
-    for size in SIZES
-}
-
-
-def _copy(context: Context, call: Call) -> str:
-    to, source, size, there = call.args
-    count = context.constant(size)
-    name = f"weft_copy_async_{count}"
-    context.module.helper(name, _COPY_HELPERS[count])
-    return f"{name}({context.pointer(to)}, {context.pointer(source)}, {context.value(there)})"
+}}""",
+    )
+    return f"{name}({c.pointer(to)}, {c.pointer(source)}, {c.value(there)})"
 
 
 def instruction(text: str) -> Emitter:

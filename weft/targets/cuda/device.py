@@ -9,7 +9,6 @@ import ctypes
 import functools
 import os
 import sys
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -19,37 +18,30 @@ import numpy as np
 from weft.codegen.c.program import DeviceKernel, DeviceProgram, merged_source
 from weft.core.errors import ArgumentError, RuntimeFault, TargetError
 from weft.runtime.dlpack_device import borrow_capsule, contiguous_strides
-from weft.targets.base import Borrowed, Device, Target
+from weft.targets.base import Borrowed, Device, Recording, Target
 from weft.targets.cuda import driver, nvrtc
 from weft.targets.gpu.executable import LoadedProgram, kernel_arguments
 
-MOST_CACHED = 1024
 COMPILERS = min(8, os.cpu_count() or 1)
 """How many sources of a model are compiled at the same time."""
 DLPACK_CUDA = 2
 _DEFAULT_STREAMS = (0, 1)
 """Two names of the default stream, the driver's and DLPack's."""
-_CODE: OrderedDict[tuple[str, str], bytes] = OrderedDict()
 
 
-def machine_code(program: DeviceProgram, architecture: str) -> bytes:
-    """The cubin of a program, compiled once for each source."""
-    key = (architecture, program.source)
-    found = _CODE.get(key)
-    if found is None:
-        found = _CODE[key] = nvrtc.compile_source(program.source, architecture, program.name)
-        if len(_CODE) > MOST_CACHED:
-            _CODE.popitem(last=False)
-    return found
+@functools.lru_cache(maxsize=1024)
+def machine_code(source: str, architecture: str, name: str) -> bytes:
+    """The cubin of a source, compiled once in a process."""
+    return nvrtc.compile_source(source, architecture, name)
 
 
 def compiled_together(programs: Sequence[DeviceProgram], architecture: str) -> list[bytes]:
     """The machine code of programs: every n-th of them stands in one of n sources, which are compiled side by side."""
     count = min(COMPILERS, len(programs))
     name = programs[0].name if len(programs) == 1 else "model"
-    sources = [DeviceProgram(name, merged_source(programs[at::count]), (), (), ()) for at in range(count)]
+    sources = [merged_source(programs[at::count]) for at in range(count)]
     with ThreadPoolExecutor(max(count, 1), thread_name_prefix="weft-nvrtc") as pool:
-        return list(pool.map(lambda source: machine_code(source, architecture), sources))
+        return list(pool.map(lambda source: machine_code(source, architecture, name), sources))
 
 
 def machine_codes(programs: Sequence[DeviceProgram], target: Target) -> list[bytes]:
@@ -123,10 +115,10 @@ class CudaDevice(Device):
         """The address of a place inside memory."""
         return address_of(memory) + offset
 
-    def record(self, launches: Sequence[BoundLaunch]) -> Recording:
+    def record(self, launches: Sequence[BoundLaunch]) -> GraphRecording:
         """Launches as one graph."""
         self.context.activate()
-        return Recording(self, launches)
+        return GraphRecording(self, launches)
 
     def timer(self, launches: Sequence[BoundLaunch]) -> Callable[[], list[float]]:
         """Seconds of each launch; events stand between them in one graph, so that the host's pace does not show."""
@@ -136,7 +128,7 @@ class CudaDevice(Device):
         def put(stream: driver.Stream) -> None:
             events[0].record(stream, in_graph=True)
             for launch, event in zip(launches, events[1:]):
-                launch.queue(stream)
+                launch.launch(stream)
                 event.record(stream, in_graph=True)
 
         graph = driver.Graph(put)
@@ -236,15 +228,11 @@ class CudaExecutable(LoadedProgram):
         super().__init__(device, program)
         self.module = module
 
-    def queue(self, kernel: DeviceKernel, given: Mapping[str, Any], stream: Any) -> None:
-        """Puts a launch into a stream."""
-        self.bound(kernel, given).queue(stream or self.device.stream)
-
     def bound(self, kernel: DeviceKernel, given: Mapping[str, Any]) -> BoundLaunch:
         """A launch with its arguments."""
         self.device.context.activate()
         function = self.module.function(kernel.name, kernel.dynamic_shared_bytes)
-        return BoundLaunch(function, kernel, kernel_arguments(kernel, given, ctypes.c_int64, _passed))
+        return BoundLaunch(self.device, function, kernel, kernel_arguments(kernel, given, ctypes.c_int64, _passed))
 
 
 def _passed(value: Any) -> Any:
@@ -258,29 +246,27 @@ def _passed(value: Any) -> Any:
 class BoundLaunch:
     """One kernel with its arguments: ctypes values, in the order of its parameters."""
 
-    def __init__(self, function: driver.Function, kernel: DeviceKernel, values: Sequence[Any]) -> None:
-        self.function, self.kernel, self.values = function, kernel, list(values)
+    def __init__(
+        self, device: CudaDevice, function: driver.Function, kernel: DeviceKernel, values: Sequence[Any]
+    ) -> None:
+        self.device, self.function, self.kernel, self.values = device, function, kernel, list(values)
         self.grid = [int(size) for size in kernel.grid if isinstance(size, int)]
 
-    def queue(self, stream: driver.Stream) -> None:
+    def launch(self, stream: driver.Stream | None = None) -> None:
         """Puts it into a stream."""
-        kernel = self.kernel
-        self.function.launch(self.grid, kernel.block, self.values, stream, kernel.dynamic_shared_bytes)
+        kernel, into = self.kernel, stream or self.device.stream
+        self.function.launch(self.grid, kernel.block, self.values, into, kernel.dynamic_shared_bytes)
 
 
-class Recording:
+class GraphRecording(Recording):
     """Launches as one graph; a single driver call queues them all. Nothing to launch is no graph.
 
     It is recorded in a stream of its own: nothing is put into one that somebody else may use.
     """
 
     def __init__(self, device: CudaDevice, launches: Sequence[BoundLaunch]) -> None:
-        self.device, self.launches = device, list(launches)
-        self.graph = driver.Graph(self._put) if self.launches else None
-
-    def _put(self, stream: driver.Stream) -> None:
-        for launch in self.launches:
-            launch.queue(stream)
+        super().__init__(launches)
+        self.device, self.graph = device, driver.Graph(super().launch) if launches else None
 
     def launch(self, stream: driver.Stream | None = None) -> None:
         """Queues the graph."""

@@ -42,25 +42,11 @@ def _library() -> ctypes.CDLL:
         first_library(sorted(folder.glob("libnvrtc-builtins.so*")), ctypes.RTLD_GLOBAL)
         found = first_library(sorted(folder.glob("libnvrtc.so.*"), key=lambda path: ".alt." in str(path)))
         if found is not None:
-            return _declared(found)
+            return found
     found = first_library(_NAMES)
     if found is None:
         raise TargetError(MISSING)
-    return _declared(found)
-
-
-def _declared(library: ctypes.CDLL) -> ctypes.CDLL:
-    handle, text = ctypes.c_void_p, ctypes.c_char_p
-    library.nvrtcCreateProgram.argtypes = [
-        ctypes.POINTER(handle), text, text, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p,
-    ]  # fmt: skip
-    library.nvrtcCompileProgram.argtypes = [handle, ctypes.c_int, ctypes.POINTER(text)]
-    for name in ("nvrtcGetProgramLog", "nvrtcGetCUBIN", "nvrtcGetPTX"):
-        getattr(library, name).argtypes = [handle, ctypes.c_char_p]
-    for name in ("nvrtcGetProgramLogSize", "nvrtcGetCUBINSize", "nvrtcGetPTXSize"):
-        getattr(library, name).argtypes = [handle, ctypes.POINTER(ctypes.c_size_t)]
-    library.nvrtcDestroyProgram.argtypes = [ctypes.POINTER(handle)]
-    return library
+    return found
 
 
 def is_available() -> bool:

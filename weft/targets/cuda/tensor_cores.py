@@ -323,7 +323,7 @@ class WarpTiles(MatrixTiles):
             width = self._fetch_tile(accumulator, name, outer, bool(k_last))
             self._load(accumulator, name, tile_k, bool(k_last), scope, form, width)
         accumulator.annotate("swizzled", self.swizzled, outer)
-        self._ahead(accumulator, outer)
+        nest.fetch_ahead(accumulator, outer, point["stages"])
         accumulator.tensorize(inner_y, f"mma_dot_{kind.name}_{mma.form_of(not y_last, bool(x_last))}")
 
     def _load(self, accumulator: Stage, name: str, place: Var, k_last: bool, scope: str, form: str, width: int) -> None:
@@ -401,7 +401,7 @@ class GroupTiles(MatrixTiles):
         x_last, y_last = self.product.k_last
         for name, k_last in ((self.y_stage, y_last), (self.x_stage, x_last)):
             self._arrange(name, self._fetch_tile(accumulator, name, outer, bool(k_last)))
-        self._ahead(accumulator, outer, lag=1)
+        nest.fetch_ahead(accumulator, outer, self.point["stages"], lag=1)
         accumulator.tensorize(inner_y, wgmma.dot_name(self.kind, not y_last, bool(x_last), self.point["width"]))
 
 

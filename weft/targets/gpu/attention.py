@@ -169,8 +169,7 @@ class _Steps(Problem):
             self.final, written = s[fused.PART], s[fused.MIXED]
             accumulator = s.cache_write(fused.MIXED, "local")
             block = self.blocks(list(range(5)))
-            written.set_scope("shared")
-            written.compute_at(self.final, block, exact=False)
+            nest.attach(written, self.final, block, "shared", exact=False)
             self.spread(self.final)
             thread = self.threads(written)
         else:
@@ -182,8 +181,7 @@ class _Steps(Problem):
             thread = self.threads(self.final)
         self.weigh(accumulator, s[fused.MIXED] if self.parts > 1 else self.final, thread)
         for name in (fused.TOTAL, partial[fused.TOTAL], fused.GROWN, fused.TOP, partial[fused.TOP], fused.MASKED):
-            s[name].set_scope("shared")
-            s[name].compute_at(self.final, block, exact=False)
+            nest.attach(s[name], self.final, block, "shared", exact=False)
         self.spread(s[fused.GROWN])
         self.products()
         for name in (fused.TOTAL, fused.TOP):
@@ -220,8 +218,7 @@ class _Steps(Problem):
     def weigh(self, accumulator: Stage, reader: Stage, thread: Var) -> None:
         """The sums of weighed values: registers of a thread; values of a tile of keys in shared memory."""
         s = self.s
-        accumulator.set_scope("local")
-        accumulator.compute_at(reader, thread, exact=False)
+        nest.attach(accumulator, reader, thread, "local", exact=False)
         *own, key = nest.free_loops(accumulator)
         keys = self.each * self.across
         tile, group, inner = accumulator.split(key, factors=[None, keys // model.FLOATS, model.FLOATS])
@@ -231,7 +228,7 @@ class _Steps(Problem):
             self.fetch(s[fused.VALUES], accumulator, tile)
             self.into_registers(fused.VALUES, accumulator, inner)
         self.into_registers(fused.GROWN, accumulator, several)
-        self.ahead(accumulator, tile)
+        nest.fetch_ahead(accumulator, tile, min(self.stages, nest.extent_of(accumulator, tile)))
 
     def products(self) -> None:
         """The scores, and the steps on them: a tile of keys at a time."""
@@ -243,8 +240,7 @@ class _Steps(Problem):
         # Neighbours in shared memory are those of neighbouring threads.
         nest.arrange(masked, {inner_key: "vthread", **threads, tile: "", inner_row: "unroll"})
         scores = s[fused.SCORES]
-        scores.set_scope("local")
-        scores.compute_at(masked, tile, exact=False)
+        nest.attach(scores, masked, tile, "local", exact=False)
         *own, element = nest.free_loops(scores)
         deep = model.FLOATS if self.sizes.size % model.FLOATS == 0 else 1
         group, inner = scores.split(element, factor=deep)
@@ -256,13 +252,7 @@ class _Steps(Problem):
             self.into_registers(fused.KEYS, scores, several)
         if fused.QUERIES in names_of(s):
             self.into_registers(fused.QUERIES, scores, several)
-        self.ahead(masked, tile)
-
-    def ahead(self, stage: Stage, tile: Var) -> None:
-        """The next tile is fetched while this one is used, where the machine can do that."""
-        if nest.extent_of(stage, tile) > 1 and self.stages > 1:
-            stage.annotate("pipeline_stages", self.stages, tile)
-            stage.annotate("async_copy", True, tile)
+        nest.fetch_ahead(masked, tile, min(self.stages, nest.extent_of(masked, tile)))
 
     def into_registers(self, name: str, reader: Stage, place: Var) -> None:
         """What a thread reads of a tile in shared memory, in vectors where neighbours are read."""
@@ -273,8 +263,7 @@ class _Steps(Problem):
 
     def fetch(self, stage: Stage, reader: Stage, place: Var) -> None:
         """A tile of an operand into shared memory, by all threads of the block."""
-        stage.set_scope("shared")
-        stage.compute_at(reader, place, exact=False)
+        nest.attach(stage, reader, place, "shared", exact=False)
         *_, row, element = nest.free_loops(stage)
         lanes = nest.fetch_lanes(facts_of(stage.block), nest.extent_of(stage, element), self.target)
         nest.fetch_together(stage, [row, element], self.warps, self.across, lanes)
@@ -318,8 +307,7 @@ class _Steps(Problem):
         nest.bind_loop(final, nest.fuse_all(final, nest.spatial_loops(final)), self.target)
         place = final.loops[-1]
         for name in (fused.WHOLE, fused.WHOLE_TOTAL, fused.PEAK):
-            s[name].set_scope("local")
-            s[name].compute_at(final, place, exact=False)
+            nest.attach(s[name], final, place, "local", exact=False)
 
 
 def _positions(final: Block) -> list[int]:

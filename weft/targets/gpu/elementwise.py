@@ -160,6 +160,8 @@ def _turned_load(facts: Facts) -> tuple[Load, int] | None:
             continue
         if len(set(load.indices)) != len(load.indices) or not load.indices:
             continue
+        if sum(other.buffer is load.buffer for other in facts.loads) > 1:
+            continue  # also read elsewhere: the tile would have to hold both places
         for position, axis in enumerate(facts.spatial[:-1]):
             if load.indices[-1] is axis.var and min(extent(axis), extent(last)) >= model.LEAST_TURNED:
                 return load, position

@@ -144,6 +144,21 @@ def load_tile(stage: Stage, is_vector: bool = True) -> None:
     mark(stage, unrolled(*loops) | dict.fromkeys(loops[-1:], "vectorize" if is_vector else "unroll"))
 
 
+def attach(stage: Stage, reader: Stage, loop: Var, scope: str, exact: bool = True) -> None:
+    """Computes a stage inside a loop of its reader, its result in another memory."""
+    stage.set_scope(scope)
+    stage.compute_at(reader, loop, exact=exact)
+
+
+def fetch_ahead(stage: Stage, step: Var, stages: int, lag: int = 0) -> None:
+    """The next steps are fetched while this one is used; `lag` steps more may still read what they were given."""
+    if stages > 1:
+        stage.annotate("pipeline_stages", stages, step)
+        if lag:
+            stage.annotate("pipeline_lag", lag, step)
+        stage.annotate("async_copy", True, step)
+
+
 # ----------------------------------------------------------------------------------------------------------- vectors
 
 

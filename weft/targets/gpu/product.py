@@ -246,8 +246,7 @@ class Tiles:
         """A tile of an operand, of which `width` lie together, into shared memory; gives the elements of a vector."""
         stage = self.s[name]
         lanes = nest.fetch_lanes(facts_of(stage.block), width, self.product.unit.target)
-        stage.set_scope("shared")
-        stage.compute_at(accumulator, step)
+        nest.attach(stage, accumulator, step, "shared")
         self.share(stage, nest.free_loops(stage), lanes)
         return lanes
 
@@ -263,20 +262,11 @@ class Tiles:
             return
         stage = self.s[unit.epilogue.name]
         nest.bind_loop(stage, nest.fuse_all(stage, nest.spatial_loops(stage)), unit.target)
-        total.set_scope("local")
-        total.compute_at(stage, stage.loops[-1])
+        nest.attach(total, stage, stage.loops[-1], "local")
         total.unroll(nest.free_loops(total)[-1])
 
     def _buffer(self, name: str) -> Buffer:
         return block_named(self.s, name).writes[0].buffer
-
-    def _ahead(self, accumulator: Stage, step: Var, lag: int = 0) -> None:
-        """The next steps are fetched while this one is multiplied; `lag` steps more may still read their operands."""
-        if self.point["stages"] > 1:
-            accumulator.annotate("pipeline_stages", self.point["stages"], step)
-            if lag:
-                accumulator.annotate("pipeline_lag", lag, step)
-            accumulator.annotate("async_copy", True, step)
 
 
 # ---------------------------------------------------------------------------------------------------------- registers
@@ -378,7 +368,7 @@ class RegisterTiles(Tiles):
             registers = s.cache_read(name, "local", [total.name])
             registers.compute_at(total, group if k_last else inner)
             nest.load_tile(registers)
-        self._ahead(total, outer)
+        nest.fetch_ahead(total, outer, point["stages"])
 
     def share(self, stage: Stage, loops: list[Var], lanes: int) -> Var:
         """Work on a tile divided among rows and columns of threads."""

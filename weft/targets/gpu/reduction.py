@@ -63,9 +63,8 @@ class _Found:
         if self.is_alone and loops:
             final.reorder(*loops, *nest.reduce_loops(final))
         place = bind(final, nest.fuse_all(final, loops)) if loops else None
-        if not self.is_alone:
-            made.set_scope(scope)
-            made.compute_at(final, place)
+        if place is not None and not self.is_alone:
+            nest.attach(made, final, place, scope)
             self.unit.done.add(made.name)
         return made
 
@@ -252,8 +251,7 @@ def match_with_reductions(unit: Unit) -> Sketch | None:
         thread = nest.bind_loop(stage, nest.fuse_all(stage, nest.spatial_loops(stage)), unit.target, point["threads"])
         for maker in makers:
             made = s[maker.block.name]
-            made.set_scope("local")
-            made.compute_at(stage, thread)
+            nest.attach(made, stage, thread, "local")
             for loop in reversed(nest.free_loops(made)):
                 if nest.extent_of(made, loop, model.UNROLLED_TAPS + 1) <= model.UNROLLED_TAPS:
                     made.unroll(loop)

@@ -109,7 +109,7 @@ class OpenCLDevice(Device):
 
         def run() -> list[float]:
             self.queue.finish()
-            events = [launch.queue(queue) for launch in launches]
+            events = [launch.launch(queue) for launch in launches]
             queue.finish()
             return [(event.profile.end - event.profile.start) * 1e-9 for event in events]
 
@@ -143,12 +143,6 @@ class OpenCLExecutable(LoadedProgram):
     def __init__(self, device: OpenCLDevice, program: DeviceProgram, built: Any) -> None:
         super().__init__(device, program)
         self.built = built
-        self.kernels = {kernel.name: device.opencl.Kernel(built, kernel.name) for kernel in program.kernels}
-
-    def queue(self, kernel: DeviceKernel, given: Mapping[str, Any], stream: Any) -> None:
-        """Puts a launch into a queue: the next one may have other arguments for the same kernel object."""
-        launch = BoundLaunch(self.device, kernel, self.kernels[kernel.name], given)
-        launch.queue(stream or self.device.queue)
 
     def bound(self, kernel: DeviceKernel, given: Mapping[str, Any]) -> BoundLaunch:
         """A launch with a kernel object of its own."""
@@ -168,13 +162,9 @@ class BoundLaunch:
         except device.opencl.Error as error:
             raise self._explained(error) from None
 
-    def launch(self, stream: Any = None) -> None:
-        """Queues it."""
-        self.queue(stream or self.device.queue)
-
-    def queue(self, queue: Any) -> Any:
+    def launch(self, stream: Any = None) -> Any:
         """Queues it; the event of its end."""
-        opencl = self.device.opencl
+        opencl, queue = self.device.opencl, stream or self.device.queue
         try:
             return opencl.enqueue_nd_range_kernel(queue, self.compiled, self.total, list(self.kernel.block))
         except opencl.Error as error:
