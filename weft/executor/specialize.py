@@ -12,6 +12,7 @@ import functools
 import itertools
 import logging
 import math
+import sys
 import threading
 import time
 from collections import OrderedDict
@@ -294,7 +295,12 @@ class Executor:
         """Whether another process would compile the same: it knows this machine and Weft's own operators only."""
         nodes = [node for graph in all_graphs(self.graph) for node in graph.nodes]
         is_native = fact_text(self.target) == fact_text(find_target("native"))
-        return is_native and not self._bound and not any(is_of_users(operator_of(node)) for node in nodes)
+        return (
+            bool(sys.executable)
+            and is_native
+            and not self._bound
+            and not any(is_of_users(operator_of(node)) for node in nodes)
+        )
 
     @property
     def why_closed(self) -> str:
