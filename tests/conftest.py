@@ -1,4 +1,4 @@
-"""What every test runs under: Hypothesis profiles, no settings of the user's own, a cache of its own, nothing in the background.
+"""What every test runs under: Hypothesis profiles, no settings of the user's own, a cache of its own, no background.
 
 `WEFT_TEST_FULL=1` (set by `make test-full`) chooses the profile "full": many more random examples, new ones each time.
 A test that needs a number of its own says `@settings(max_examples=...)`, and may ask `FULL` below.

@@ -93,6 +93,8 @@ class Lowered:
     items: list[Item] = field(default_factory=list)
     layouts: Mapping[Value, Layout] = field(default_factory=dict)
     block: int = 1
+    takes: Callable[[tuple[int, ...]], bool] = lambda sizes: True
+    """Whether the graph takes the open sizes of a call, in the order of its numbers."""
 
     @property
     def conversions(self) -> int:

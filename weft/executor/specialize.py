@@ -41,6 +41,7 @@ from weft.executor.lower import (
     settle_views,
     touched_plainly,
 )
+from weft.executor.open_checks import taken_by
 from weft.executor.open_sizes import settle_shapes
 from weft.executor.passes import for_target, optimize
 from weft.executor.run import OpenRunner, Runner
@@ -430,7 +431,7 @@ class Executor:
             is_open = lowered.program.numbers is not None
             interpret = functools.partial(self._interpreted, values)
             runner = (
-                OpenRunner(lowered.program, engine, self._inner, interpret)
+                OpenRunner(lowered.program, engine, self._inner, interpret, lowered.takes)
                 if is_open
                 else Runner(lowered.program, engine, self._inner)
             )
@@ -508,6 +509,8 @@ def lower_graph(
         prefix = f"stretch_{next(_counter)}"
         made = assemble(graph, items, prefix, target, make_rest, compiler.layouts, typical)
         made.block = compiler.block
+        if graph.symbols:
+            made.takes = taken_by(graph, compiler.typical)
         return made
     finally:
         compiler.close()
