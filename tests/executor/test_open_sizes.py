@@ -14,7 +14,7 @@ from weft.core.errors import ArgumentError
 from weft.core.knobs import knobs
 from weft.executor import background, specialize
 from weft.executor.module import SizeWarning
-from weft.executor.open_checks import checks_of
+from weft.executor.open_checks import conditions_of
 from weft.executor.open_sizes import Numbers, find_numbers
 from weft.expr.nodes import Var
 from weft.graph.interpreter import interpret_graph
@@ -137,8 +137,8 @@ def test_sizes_that_a_graph_does_not_take_are_refused_in_the_call(op, wrong):
 
 def test_only_nodes_with_conditions_are_asked():
     a, b, c = Var("a"), Var("b"), Var("c")
-    assert [k.node.op for k in checks_of(matrices((a, b), (b, c), "MatMul"), {})] == []
-    assert [k.node.op for k in checks_of(matrices((a, b), (c, 3), "MatMul"), {})] == ["MatMul"]
+    assert [k.node.op for k in conditions_of(matrices((a, b), (b, c), "MatMul"), {}).checks] == []
+    assert [k.node.op for k in conditions_of(matrices((a, b), (c, 3), "MatMul"), {}).checks] == ["MatMul"]
 
 
 def test_a_name_that_two_inputs_share_may_have_two_sizes():

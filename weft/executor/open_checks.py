@@ -9,7 +9,7 @@ when a call brings sizes that were not met before; all the others take any.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ import numpy as np
 from weft.core.errors import WeftError
 from weft.executor.open_sizes import is_unread
 from weft.expr.nodes import Var
+from weft.expr.visit import free_vars
 from weft.graph.interpreter import operator_of
 from weft.graph.ir import Array, Dim, Graph, Node, TensorType, Value
 from weft.graph.opspec import Infer
@@ -34,9 +35,12 @@ class Check:
     inputs: tuple[TensorType | None, ...]
     outputs: tuple[TensorType, ...]
     values: tuple[Array | None, ...]
+    unread: tuple[int, ...] = ()
 
-    def holds(self, sizes: Mapping[Var, int]) -> bool:
+    def holds(self, named: Mapping[str, int]) -> bool:
         """Whether the node takes these sizes, and makes what the graph says."""
+        dims = [d for kind in (*self.inputs, *self.outputs) if kind is not None for d in kind.dims]
+        sizes = {var: named[var.name] for var in free_vars(*[d for d in dims if not isinstance(d, int)])}
         made = [typical(kind.dims, sizes) for kind in self.outputs]
         values = [self._value(at, made[0]) for at in range(len(self.inputs))]
         types = [None if kind is None else TensorType(kind.dtype, typical(kind.dims, sizes)) for kind in self.inputs]
@@ -48,15 +52,14 @@ class Check:
 
     def _value(self, at: int, shape: Sequence[Dim]) -> Any:
         """A shape that nobody kept is that of the result."""
-        value = self.node.inputs[at]
-        return np.array(shape, np.int64) if is_unread(value) else self.values[at]
+        return np.array(shape, np.int64) if at in self.unread else self.values[at]
 
 
-def checks_of(graph: Graph, sizes: Mapping[Var, int]) -> list[Check]:
+def conditions_of(graph: Graph, sizes: Mapping[Var, int]) -> Conditions:
     """The nodes of a graph that do not take any sizes; `sizes` are some for which the graph makes sense."""
-    symbols = list(graph.symbols.values())
-    strange = dict(zip(symbols, _primes()))
-    known = {var: sizes.get(var, 0) or typical([var])[0] for var in symbols}
+    symbols = graph.symbols.values()
+    strange = dict(zip(graph.symbols, _primes()))
+    known = {name: sizes.get(var, 0) or typical([var])[0] for name, var in graph.symbols.items()}
     found: list[Check] = []
     for node in graph.nodes:
         values = [*(v for v in node.inputs if v is not None), *node.outputs]
@@ -68,24 +71,27 @@ def checks_of(graph: Graph, sizes: Mapping[Var, int]) -> list[Check]:
         # What is not even true of sizes that are right cannot be asked this way.
         if not check.holds(strange) and check.holds(known):
             found.append(check)
-    return found
+    return Conditions(list(graph.symbols), found)
 
 
-def taken_by(graph: Graph, sizes: Mapping[Var, int]) -> Callable[[tuple[int, ...]], bool]:
-    """A function that says whether a graph takes the sizes of a call; the first of them are those of its symbols."""
-    checks, symbols = checks_of(graph, sizes), list(graph.symbols.values())
+class Conditions:
+    """What the sizes of a call must fulfil: `names` are those of the first of its numbers."""
 
-    def takes(numbers: tuple[int, ...]) -> bool:
-        found = dict(zip(symbols, numbers))
-        return all(check.holds(found) for check in checks)
+    def __init__(self, names: Sequence[str], checks: Sequence[Check]) -> None:
+        self.names, self.checks = tuple(names), tuple(checks)
 
-    return takes
+    def take(self, numbers: Sequence[int]) -> bool:
+        """Whether all nodes take the sizes of a call."""
+        found = dict(zip(self.names, numbers))
+        return all(check.holds(found) for check in self.checks)
 
 
 def _check(node: Node, constants: Mapping[Value, Array]) -> Check:
     inputs = tuple(None if v is None else v.tensor for v in node.inputs)
-    values = tuple(None if v is None else constants.get(v) for v in node.inputs)
-    return Check(node, inputs, tuple(v.tensor for v in node.outputs), values)
+    asked = operator_of(node).shape_inputs
+    values = tuple(constants.get(v) if v is not None and at in asked else None for at, v in enumerate(node.inputs))
+    unread = tuple(at for at, value in enumerate(node.inputs) if is_unread(value))
+    return Check(node, inputs, tuple(v.tensor for v in node.outputs), values, unread)
 
 
 def _primes() -> Iterator[int]:

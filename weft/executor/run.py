@@ -14,6 +14,7 @@ import numpy as np
 
 from weft.core.errors import RuntimeFault
 from weft.executor.fastcall import ENTRY, Fast, fast_call, is_direct, step_call
+from weft.executor.open_checks import Conditions
 from weft.executor.open_sizes import find_numbers
 from weft.executor.steps import HostStep, NativeStep, Program, aligned_array, memory
 from weft.graph.interpreter import mismatch, operator_of
@@ -282,7 +283,7 @@ class Runner(HostRunner):
 
 class OpenRunner(Runner):
     """A program for every size; `interpret` gives the outputs for sizes that no kernel is made for, or that a call
-    brings and the graph does not take: `takes` says so of all sizes together.
+    brings and the graph does not take.
     """
 
     def __init__(
@@ -291,10 +292,11 @@ class OpenRunner(Runner):
         engine: JitModule | None,
         inner: Inner,
         interpret: Callable[[Sequence[Any]], list[Any]],
-        takes: Callable[[tuple[int, ...]], bool],
+        conditions: Conditions,
     ) -> None:
         super().__init__(program, engine, inner)
-        self._takes = functools.lru_cache(MOST_KNOWN)(takes)
+        self.conditions = conditions
+        self._takes = functools.lru_cache(MOST_KNOWN)(conditions.take)
         assert program.numbers is not None
         self.find = find_numbers(program.numbers)
         self._interpret = interpret
