@@ -190,6 +190,7 @@ def check_program(seed, target, execute):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 def test_many_tensor_programs():
     """2,000 random tensor programs, from the expression to the model's DRAM."""
     count, seed = 0, 0
@@ -199,6 +200,7 @@ def test_many_tensor_programs():
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 @pytest.mark.skipif(not shutil.which("verilator"), reason="no verilator: the system's package has it")
 def test_tensor_programs_on_the_rtl(tmp_path):
     """100 of them on the RTL, with the model's cycles."""
@@ -221,6 +223,7 @@ MODELS = {"resnet18": (resnet18, 20), "mobilenet_v1": (mobilenet_v1, 14), "mobil
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("name", MODELS)
 def test_models_are_exact(name):
     """Whole models; depthwise convolutions and the first layer, which has three channels, are the processor's."""
@@ -237,6 +240,7 @@ def test_models_are_exact(name):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 @pytest.mark.skipif(not shutil.which("verilator"), reason="no verilator: the system's package has it")
 def test_resnet_on_the_rtl(tmp_path, monkeypatch):
     """One inference of ResNet-18 in Verilator: the answer of the int8 reference, and the model's cycles."""

@@ -23,7 +23,7 @@ from weft.te.tensor import Tensor
 LANES = 8
 """Numbers in a byte of a plane."""
 LINE = 16
-"""Bytes that the sum is filled up to with zeros: a vector."""
+"""Bytes that rows are filled up to with zeros, where nothing else is said: a vector of NEON's, the shortest."""
 
 
 def _sizes(tensor: Tensor) -> list[int]:
@@ -33,13 +33,13 @@ def _sizes(tensor: Tensor) -> list[int]:
     return [size or 0 for size in found]
 
 
-def bytes_of(numbers: int) -> int:
+def bytes_of(numbers: int, line: int = LINE) -> int:
     """Bytes of a plane of so many numbers, with the zeros behind them."""
-    return -(-numbers // (LANES * LINE)) * LINE
+    return -(-numbers // (LANES * line)) * line
 
 
-def pack_bits(x: Tensor, bits: int, name: str = "packed") -> Tensor:
-    """uint8[…, k], each less than 2 ** bits, as planes: uint8[bits, …, bytes_of(k)]."""
+def pack_bits(x: Tensor, bits: int, line: int = LINE, name: str = "packed") -> Tensor:
+    """uint8[…, k], each less than 2 ** bits, as planes: uint8[bits, …, bytes_of(k, line)]."""
     *outer, size = _sizes(x)
 
     def plane(*at: Expr) -> Expr:
@@ -51,7 +51,7 @@ def pack_bits(x: Tensor, bits: int, name: str = "packed") -> Tensor:
             made = made + if_then_else(byte * LANES + lane < size, one, 0).astype("uint8")
         return made.astype("uint8")
 
-    made: Tensor = compute((bits, *outer, bytes_of(size)), plane, name=name)
+    made: Tensor = compute((bits, *outer, bytes_of(size, line)), plane, name=name)
     return made
 
 
@@ -86,12 +86,14 @@ def dense(a: Tensor, w: Tensor, bipolar: bool = False, name: str = "bits") -> tu
     return compute((rows, columns), lambda i, j: weighted(i, j) * 2 - ones[i], name=name), counts
 
 
-def windows(x: Tensor, kernel: Sequence[int], stride: int, pad: int, name: str = "windows") -> Tensor:
+def windows(
+    x: Tensor, kernel: Sequence[int], stride: int, pad: int, line: int = LINE, name: str = "windows"
+) -> Tensor:
     """The rows of a convolution: packed uint8[planes, n, h, w, c] as uint8[planes, n * oh * ow, bytes], zeros outside."""
     planes, n, height, width, channels = _sizes(x)
     outs = [(size + 2 * pad - taps) // stride + 1 for size, taps in zip((height, width), kernel)]
     taken = kernel[0] * kernel[1] * channels
-    size = -(-taken // LINE) * LINE
+    size = -(-taken // line) * line
 
     def row(p: Expr, i: Expr, k: Expr) -> Expr:
         image, place = i // (outs[0] * outs[1]), i % (outs[0] * outs[1])

@@ -1,6 +1,6 @@
 """Counting the bits that rows have in common, for `te.bitserial`: NEON's cnt, AVX2's shuffles, AVX-512's vpopcntq.
 
-    bits_dot_<bytes>     C[j] += sum over k of popcount(A[k] & B[j, k])      4 columns; A and a row of B in whole vectors
+    bits_dot_16x5        C[j] += sum over k of popcount(A[k] & B[j, k])      4 columns; A and a row of B are 5 vectors
 
 Bytes are counted in bytes (NEON, AVX2), which hold 31 vectors of them, and only then added up wider; a plain program
 widens each of them. `schedule` puts it into a product of bits.
@@ -92,27 +92,30 @@ def _emit_zero(c: Context, e: Call) -> str:
     return "0"
 
 
-def kind_of(target: Target) -> Kind | None:
-    """What a processor counts bits with; None where it has none of them."""
-    if "avx512vpopcntdq" in target.features:
-        return VPOPCNTDQ
-    if "avx2" in target.features:
-        return AVX2
-    return NEON if "neon" in target.features else None
+def kinds_of(target: Target) -> list[Kind]:
+    """What a processor counts bits with, the widest vectors first."""
+    found = (("avx512vpopcntdq", VPOPCNTDQ), ("avx2", AVX2), ("neon", NEON))
+    return [kind for feature, kind in found if feature in target.features]
+
+
+def line_of(target: Target) -> int:
+    """The bytes that rows are best filled up to."""
+    return _bytes(kinds_of(target)[0][0])
 
 
 def emitters(target: Target) -> Mapping[str, Callable[[Context, Call], str]]:
     """name -> emitter, for every length of a row."""
-    kind = kind_of(target)
-    if kind is None:
-        return {}
-    size = _bytes(kind[0])
-    return {"bits_zero": _emit_zero, **{f"bits_dot_{n * size}": _emit(kind, n * size) for n in range(1, MOST + 1)}}
+    made: dict[str, Callable[[Context, Call], str]] = {"bits_zero": _emit_zero}
+    for kind in kinds_of(target):
+        unit = _bytes(kind[0])
+        made |= {f"bits_dot_{unit}x{count}": _emit(kind, count * unit) for count in range(1, MOST + 1)}
+    return made if len(made) > 1 else {}
 
 
 @lru_cache
-def declared(size: int) -> str:
-    """The intrinsic for rows of so many bytes."""
+def declared(unit: int, count: int) -> str:
+    """The intrinsic for rows of so many vectors of so many bytes."""
+    size, name = unit * count, f"bits_dot_{unit}x{count}"
     a, b = te.placeholder((size,), "uint8", name="a"), te.placeholder((COLUMNS, size), "uint8", name="b")
     k = te.reduce_axis(size, name="k")
     out = te.compute((COLUMNS,), lambda j: te.sum(te.popcount(a[k] & b[j, k]).astype("int32"), axis=k), name="out")
@@ -120,10 +123,10 @@ def declared(size: int) -> str:
     def rule(inputs: Any, outputs: Any) -> tuple[Any, Call, Call]:
         reset = Call("bits_zero", (outputs[0].access_ptr("w"),), INT32)
         operands = (inputs[0].access_ptr("r"), inputs[1].access_ptr("r"), inputs[1].stride(0))
-        update = Call(f"bits_dot_{size}", (*operands, outputs[0].access_ptr("rw")), INT32)
+        update = Call(name, (*operands, outputs[0].access_ptr("rw")), INT32)
         return [reset, update], reset, update
 
-    return str(te.decl_tensor_intrin(out.op, rule, f"bits_dot_{size}").name)
+    return str(te.decl_tensor_intrin(out.op, rule, name).name)
 
 
 ROWS = 8
@@ -137,17 +140,15 @@ def schedule(s: Schedule, total: Any, counts: Any, target: Target) -> None:
     outer, inner = s[total].split(columns, factor=COLUMNS)
     s[total].reorder(block, outer, row, inner)
     s[total].parallel(block)
-    stage, kind = s[counts], kind_of(target)
+    stage = s[counts]
     stage.compute_at(s[total], row)
     *planes, i, j, k = stage.loops[-5:]
-    if kind is None:
-        raise TargetError(f"{target.name} has no instruction that counts bits of vectors")
     (size,) = (extent(axis) for axis in block_named(s, stage.name).axes if axis.kind == "reduce")
-    unit = _bytes(kind[0])
-    if size % unit:
-        raise TargetError(f"rows of {size} bytes are no whole vectors of {unit}: fill them up with zeros")
-    most = max(n for n in range(1, MOST + 1) if size // unit % n == 0)
+    unit = next((unit for kind in kinds_of(target) if size % (unit := _bytes(kind[0])) == 0), None)
+    if unit is None:
+        raise TargetError(f"{target.name} has no instruction that counts the bits of rows of {size} bytes")
+    most = max(count for count in range(1, MOST + 1) if size // unit % count == 0)
     step, within = stage.split(k, factor=most * unit)
     stage.reorder(*planes, i, step, j, within)
-    stage.tensorize(j, declared(most * unit))
+    stage.tensorize(j, declared(unit, most))
     s[total].vectorize(inner)
