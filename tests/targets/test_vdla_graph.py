@@ -86,6 +86,25 @@ def test_scales_that_are_no_powers_of_two_leave_the_arithmetic_to_the_processor(
         np.testing.assert_array_equal(module.run(None, feed)[0], native.run(None, feed)[0])
 
 
+def test_onnx_convolutions_of_bytes():
+    """QLinearConv with scales that are powers of two: all of it on the accelerator, halves rounded to even."""
+    rng = np.random.default_rng(0)
+    x = rng.integers(-128, 128, (1, 16, 5, 5)).astype(np.int8)
+    arrays = [np.float32(0.5), np.int8(0), rng.integers(-9, 10, (16, 16, 3, 3)).astype(np.int8),
+              np.exp2(rng.integers(-4, 0, 16)).astype(np.float32), np.zeros(16, np.int8), np.float32(32), np.int8(3),
+              rng.integers(-999, 1000, 16).astype(np.int32)]  # fmt: skip
+    known = {Value(f"v{i}", TensorType(str(a.dtype), np.shape(a))): np.asarray(a) for i, a in enumerate(arrays)}
+    given = Value("x", TensorType("int8", x.shape))
+    node = Node("QLinearConv", [given, *known], [Value("y", None)], {"pads": [1] * 4, "kernel_shape": [3, 3]})
+    graph = infer(Graph("bytes", [given], node.outputs, [node], known))
+    module = weft.compile(graph, target=SMALL)
+    there, rest = on_accelerator(module)
+    assert there == ["PackedConv"] and not {"QuantizeLinear", "ConvInteger"} & set(rest)
+    expected = interpret_graph(graph, {"x": x})[0]
+    np.testing.assert_array_equal(module.run(None, {"x": x})[0], expected)
+    assert np.unique(expected).size > 40
+
+
 def test_a_profile_tells_what_ran_where_and_a_file_keeps_it(tmp_path):
     graph = residual_block()
     feeds = feeds_for(graph, 1)
