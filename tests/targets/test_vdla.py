@@ -78,9 +78,10 @@ def test_the_planner_picks_by_cycles():
     assert len(ranked) == TRIALS and ranked == sorted(ranked, key=lambda one: one[1])
     s.plan(target)
     assert [one.point for one in s.tried if one.point] == [ranked[0][0]]
-    assert cycles(TARGET.device.generate(TARGET.lower(s.func, target), target), config_of("")) == round(ranked[0][1] * CLOCK)
+    program = TARGET.device.generate(TARGET.lower(s.func, target), target)
+    assert cycles(program, config_of("")) == round(ranked[0][1] * CLOCK)
     other, _ = convolution(LAYERS[0])
-    with picking(lambda unit, sketches: [(sketches[0], ranked[-1][0], 0.0)]):
+    with picking(lambda unit, sketches: [(one, ranked[-1][0], 0.0) for one in sketches]):
         other.plan(target)
     assert [one.point for one in other.tried if one.point] == [ranked[-1][0]]
 
