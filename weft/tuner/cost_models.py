@@ -28,8 +28,9 @@ Array = Any
 LEAST_POINTS = 4
 """Measured points from which something can be learnt."""
 
-PRIOR_WEIGHT = 4.0
-"""How sure the analytic estimate is: the margin of a point that it takes to be twice as fast."""
+PRIOR_WEIGHT, LEAST_WEIGHT = 4.0, 0.5
+"""The margin of a point that the analytic estimate takes to be twice as fast: where it ranked what was measured
+rightly, and where it did not."""
 
 TREES, DEPTH, RATE = 40, 3, 0.25
 """Small trees: a space of a million points is scored as a whole after every batch."""
@@ -94,10 +95,11 @@ class Learned:
         self.name = "prior + learned" if prior else "learned"
         self._xgboost, self._prior, self._seed = xgboost, prior, seed
         self._booster: Any = None
+        self._weight = PRIOR_WEIGHT
 
     def _margin(self, prior: Array) -> Array:
         # Points that the estimate takes to be hopeless may be wrong all the same: how hopeless does not matter.
-        return np.maximum(np.asarray(prior, np.float32), -4.0) * np.float32(PRIOR_WEIGHT)
+        return np.maximum(np.asarray(prior, np.float32), -4.0) * np.float32(self._weight)
 
     def fit(self, groups: Sequence[Group]) -> None:
         """Trains anew on all that was measured."""
@@ -108,6 +110,8 @@ class Learned:
         data = self._xgboost.DMatrix(features, label=np.asarray(gains, np.float32), nthread=1)
         data.set_group([len(one.gains) for one in used])
         if self._prior:
+            right = [rank_correlation(one.prior, one.gains) for one in used]
+            self._weight = max(LEAST_WEIGHT, PRIOR_WEIGHT * float(np.nan_to_num(np.mean(right))))
             data.set_base_margin(self._margin(prior))
         parameters = {
             "objective": "rank:pairwise", "lambdarank_pair_method": "mean", "lambdarank_num_pair_per_sample": 8,

@@ -63,6 +63,9 @@ LAST_SHARE = 0.15
 PAIR_SECONDS = 3.0
 """How long two forms of a model are measured in turns."""
 
+BACKGROUND_SECONDS = 600.0
+"""How long a model is tuned beside its use."""
+
 MODEL_SECONDS = 600.0
 """The longest that compiling and measuring a whole model may take."""
 
@@ -130,6 +133,11 @@ class Tuning:
     def left(self) -> float:
         """Seconds left."""
         return max(0.0, self.budget - (time.monotonic() - self.started))
+
+    @property
+    def chose_algorithms(self) -> bool:
+        """Whether another algorithm was put into use."""
+        return any(ratio >= LEAST_GAIN for _, _, ratio in self.algorithms)
 
     @property
     def failures(self) -> Counter[str]:
@@ -351,7 +359,10 @@ def compile_tuned(
     threads: int | None = None,
     exact: bool | None = None,
 ) -> Any:
-    """`weft.compile(model, tune=…)`: the model tuned for so long, then compiled with what was found."""
+    """`weft.compile(model, tune=…)`: the model tuned for so long, then compiled with what was found.
+
+    With "background" it is compiled at once, and tuned beside its use (`background.py`).
+    """
     from weft.executor import compile as compile_model
 
     graph = model
@@ -359,6 +370,19 @@ def compile_tuned(
         from weft.frontends.onnx import load
 
         graph = load(getattr(model, "model_proto", model))
+    in_background = tune == "background"
+    budget = BACKGROUND_SECONDS if in_background else tune
+
+    def compiled() -> Any:
+        return compile_model(model, target=target, shapes=shapes, precision=precision, threads=threads, exact=exact)
+
     with knobs.override(**({} if exact is None else {"exact": exact})):
-        make_tuning(bind_shapes(graph, shapes), tune, target, precision, threads).run()
-    return compile_model(model, target=target, shapes=shapes, precision=precision, threads=threads, exact=exact)
+        tuning = make_tuning(bind_shapes(graph, shapes), budget, target, precision, threads)
+        if not in_background:
+            tuning.run()
+    module = compiled()
+    if in_background:
+        from weft.tuner.background import Background
+
+        module.tuning = Background(module, tuning, compiled)
+    return module

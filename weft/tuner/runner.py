@@ -32,6 +32,9 @@ RUN_SECONDS = 10.0
 
 MOST_LINE = 1 << 24
 
+ASK_SECONDS = 0.1
+"""How often a child that may be stopped is looked after."""
+
 Say = Callable[[str], None]
 """Sends a line to the parent."""
 
@@ -51,10 +54,13 @@ class ChildError(Exception):
         self.status, self.detail = status, detail
 
 
-def in_child(work: Callable[[Say], str], limit: float, extended: float | None = None) -> str:
+def in_child(
+    work: Callable[[Say], str], limit: float, extended: float | None = None, stop: Callable[[], bool] | None = None
+) -> str:
     """The text that a function gives in a child of its own; a ChildError where it gives none.
 
-    `limit` is how many seconds it has; where `extended` is given, it has so many from its first line on.
+    `limit` is how many seconds it has; where `extended` is given, it has so many from its first line on. Where `stop`
+    is given it is asked now and then, and ends the child.
     """
     read, write = os.pipe()
     sys.stdout.flush()
@@ -64,7 +70,7 @@ def in_child(work: Callable[[Say], str], limit: float, extended: float | None = 
         _be_child(work, read, write)
     os.close(write)
     try:
-        return _answer(child, read, limit, extended)
+        return _answer(child, read, limit, extended, stop)
     finally:
         os.close(read)
         _end(child)
@@ -102,11 +108,16 @@ def _die_with_parent() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
 
 
-def _answer(child: int, read: int, limit: float, extended: float | None) -> str:
+def _answer(child: int, read: int, limit: float, extended: float | None, stop: Callable[[], bool] | None = None) -> str:
     end, data = time.monotonic() + limit, b""
     while True:
         left = end - time.monotonic()
-        if left <= 0 or not select.select([read], [], [], left)[0]:
+        ready = left > 0 and select.select([read], [], [], left if stop is None else min(left, ASK_SECONDS))[0]
+        if stop is not None and stop():
+            raise ChildError(Status.HANG, "it was stopped")
+        if not ready and left > ASK_SECONDS and stop is not None:
+            continue
+        if not ready:
             raise ChildError(Status.HANG, f"it did not finish in {limit:.0f} s")
         part = os.read(read, 1 << 16)
         if not part:
