@@ -153,6 +153,7 @@ TABLE = {
         "--exact": row("--exact", lambda seen: seen.was_exact),
         "--threads": row("--threads 1", tuned(threads=1)),
         "--budget": row("--budget 2m", tuned(budget=120.0)),
+        "--trials": row("--trials 3", tuned(most=3)),
         "--cost-model": row("--cost-model analytic", tuned(model="analytic")),
         "--explorer": row("--explorer genetic", tuned(explorer="genetic")),
         "--seed": row("--seed 7", tuned(seed=7)),

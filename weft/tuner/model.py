@@ -113,6 +113,8 @@ class Tuning:
     """The cost model, by name; None: the best that is here."""
     explorer: str | None = None
     seed: int = 0
+    most: int | None = None
+    """Trials, at most; None: as many as there is time for."""
     runner: Runner = field(default_factory=LocalRunner)
     tasks: list[Task] = field(default_factory=list)
     searches: dict[str, Search] = field(default_factory=dict)
@@ -178,7 +180,8 @@ class Tuning:
             space, bench = space_of(task), Bench(task, self.threads)
             if space.size < 2:
                 raise TuneError("there is only one point")
-            bench.default.run()
+            if not self.target.on_device:
+                bench.default.run()
         except WeftError as error:
             self.skipped[task.key] = str(error).splitlines()[0]
             return None
@@ -193,8 +196,10 @@ class Tuning:
         import weft.ops  # noqa: F401  (fills the table of operators)
 
         try:
-            choose_algorithms(self, observe)
             self.prepare()
+            choose_algorithms(self, observe)
+            if self.chose_algorithms:
+                self.prepare()
             self._search(observe)
         except KeyboardInterrupt:
             self.stopped = True
@@ -209,13 +214,17 @@ class Tuning:
         last = min(max(min(LAST_SHARE * self.budget, 60.0), 2 * self.model_seconds + PAIR_SECONDS), self.budget / 2)
         total = sum(task.seconds for task in self.tasks) or 1.0
         worth = [task for task in self.tasks if task.seconds >= WORTH * total] or self.tasks
-        while self.left > last:
+
+        def ends() -> bool:
+            return self.left <= last or (self.most is not None and self.trials >= self.most)
+
+        while not ends():
             open_ = [s for task in worth if (s := self.search_of(task)) is not None and not s.is_done]
             if not open_:
                 return
             chosen = max(open_, key=_promise)
             others = [search.proposer for search in self.searches.values()]
-            for record in chosen.round(BATCH, lambda: self.left <= last, others):
+            for record in chosen.round(BATCH, ends, others):
                 self.trials += 1
                 observe(self, record)
 
@@ -245,7 +254,7 @@ class Tuning:
             self.database.accept(self.name, self.target, self.verdict.before, self.verdict.after, found)
 
     def measure(self, before: Records, after: Records) -> Verdict:
-        """The whole model with two sets of records, in a child."""
+        """The whole model with two sets of records, in a child; with each kernel's part where the kernels are the same."""
         try:
             return Verdict(**json.loads(self._child(lambda say: json.dumps(self._compare(before, after)))))
         except ChildError as error:
@@ -277,10 +286,10 @@ class Tuning:
         problem = difference(*([np.asarray(one) for one in result] for result in results))
         calls = [functools.partial(module.run, None, feeds) for module in modules]
         times = pairs_in_turns(calls, self.threads)
-        profiles = [self._profile(before, module) for module in modules]
         gains: dict[str, list[float]] = {}
         keys, others = map(_keys, modules)
         if keys == others:
+            profiles = [self._profile(before, module) for module in modules]
             for key, one, other in zip(keys, *profiles):
                 pair = gains.setdefault(key, [0.0, 0.0])
                 pair[0], pair[1] = pair[0] + one, pair[1] + other

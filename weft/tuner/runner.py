@@ -157,10 +157,12 @@ class LocalRunner:
 
     def measure(self, bench: Bench, points: Sequence[tuple[Region, Point]]) -> Iterator[Outcome]:
         """The outcomes, in order."""
-        bench.default.run()  # made before there are children: each has it for nothing
-        begin = time.perf_counter()
-        bench.default.run()
-        running = self.run_seconds + 500 * (time.perf_counter() - begin)
+        running = self.run_seconds
+        if not bench.task.target.on_device:  # made before there are children: each has it for nothing
+            bench.default.run()
+            begin = time.perf_counter()
+            bench.default.run()
+            running += 500 * (time.perf_counter() - begin)
         for region, point in points:
 
             def work(say: Say, region: Region = region, point: Point = point) -> str:
