@@ -77,6 +77,7 @@ def little(batch=1, seed=0):
     return b.finish(b.relu(b.dense(b.input("x", (batch * 16, 32)), 32, 48)), names=["out"])
 
 
+@pytest.mark.slow
 def test_a_model_is_tuned_and_the_same_command_goes_on(cache, capsys, monkeypatch):
     monkeypatch.setitem(models.MODELS, "little", little)
     monkeypatch.setattr("weft.tuner.model.PAIR_SECONDS", 0.05)
@@ -89,6 +90,7 @@ def test_a_model_is_tuned_and_the_same_command_goes_on(cache, capsys, monkeypatc
     assert sum(task["trials"] for task in again["tasks"]) == 4
 
 
+@pytest.mark.slow
 def test_a_space_is_measured_and_regret_is_said(cache, capsys, monkeypatch):
     monkeypatch.setitem(models.MODELS, "little", little)
     found = figures(capsys, "tune", "little", "--exhaustive", "gemm", "--points", "4", "--threads", "1")

@@ -105,6 +105,21 @@ def test_what_does_not_is_not(graph, own_records):
     assert not made.database.accepted(TARGET).traces and "tuned" not in weft.compile(graph).report()
 
 
+def test_an_interrupt_keeps_what_was_measured_and_still_accepts(graph, own_records):
+    class Interrupted(Pretending):
+        def measure(self, bench, points):
+            if len(self.measured) == 3:
+                raise KeyboardInterrupt
+            return super().measure(bench, points)
+
+    made = make_tuning(graph, "1h", threads=1, runner=Interrupted(vectors_first), model="analytic")
+    made._profile = lambda records, module=None: [2.0, 1.0]
+    made._compare = lambda before, after: vars(Verdict(2.0, 1.0, 2.0, {}))
+    made.run()
+    assert made.stopped and len(made.database.records()) == 3 and "the same command goes on" in summary(made)
+    assert bool(made.kept) == any(search.gain > 1.01 for search in made.searches.values())
+
+
 def test_kernels_that_lose_inside_the_model_are_taken_out(graph, own_records):
     made = tuned(graph, Verdict(2.0, 1.0, 2.0, {}))
     first, second = [task.key for task in made.tasks]

@@ -254,7 +254,7 @@ class Tuning:
             self.database.accept(self.name, self.target, self.verdict.before, self.verdict.after, found)
 
     def measure(self, before: Records, after: Records) -> Verdict:
-        """The whole model with two sets of records, in a child; with each kernel's part where the kernels are the same."""
+        """The whole model with two sets of records, in a child; each kernel too, where the kernels are the same."""
         try:
             return Verdict(**json.loads(self._child(lambda say: json.dumps(self._compare(before, after)))))
         except ChildError as error:
