@@ -13,15 +13,13 @@ model did on a batch before it learnt from it.
 
 from __future__ import annotations
 
-import logging
+import warnings
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from weft.core.install import hint
-
-logger = logging.getLogger("weft.tuner")
 
 Array = Any
 
@@ -141,7 +139,8 @@ def has_learned() -> bool:
 def cost_model(name: str | None = None, seed: int = 0) -> CostModel:
     """A cost model by name; None is the best that is here: without XGBoost the analytic one, with a word."""
     if name is None and not has_learned():
-        logger.warning("points are ranked by the analytic cost alone: %s brings the learned model", hint("tune"))
+        said = f"points are ranked by the analytic cost alone: {hint('tune')} brings the learned model"
+        warnings.warn(said, stacklevel=2)
         return Analytic()
     made: CostModel = MODELS[name or "prior + learned"](seed)
     return made

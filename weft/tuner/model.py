@@ -211,7 +211,7 @@ class Tuning:
 
     def _search(self, observe: Callable[[Tuning, Record | None], None]) -> None:
         self.stage = "searching"
-        last = min(max(min(LAST_SHARE * self.budget, 60.0), 2 * self.model_seconds + PAIR_SECONDS), self.budget / 2)
+        last = min(max(LAST_SHARE * self.budget, self.model_seconds + PAIR_SECONDS), 0.3 * self.budget)
         total = sum(task.seconds for task in self.tasks) or 1.0
         worth = [task for task in self.tasks if task.seconds >= WORTH * total] or self.tasks
 
@@ -219,14 +219,26 @@ class Tuning:
             return self.left <= last or (self.most is not None and self.trials >= self.most)
 
         while not ends():
-            open_ = [s for task in worth if (s := self.search_of(task)) is not None and not s.is_done]
+            open_ = [task for task in worth if task.key not in self.skipped and not self._is_done(task)]
+            chosen = self.search_of(max(open_, key=self._promise)) if open_ else None
             if not open_:
                 return
-            chosen = max(open_, key=_promise)
+            if chosen is None:
+                continue  # it cannot be measured, and is left out from now on
             others = [search.proposer for search in self.searches.values()]
             for record in chosen.round(BATCH, ends, others):
                 self.trials += 1
                 observe(self, record)
+
+    def _is_done(self, task: Task) -> bool:
+        return task.key in self.searches and self.searches[task.key].is_done
+
+    def _promise(self, task: Task) -> float:
+        """What another batch of a task is expected to save: first each gets one, then those that got better more."""
+        search = self.searches.get(task.key)
+        if search is None or not search.trials:
+            return task.seconds * 1e3
+        return task.seconds / search.gain * 0.5 ** min(search.idle, 40)
 
     # -------------------------------------------------------------------------------------------------- accepting
 
@@ -312,13 +324,6 @@ def _keys(module: Any) -> list[str]:
         fixed = [buffer for value, buffer in program.inputs if value in one.graph.constants]
         out.append(program_key(program_text(program, fixed)))
     return out
-
-
-def _promise(search: Search) -> float:
-    """What another batch of a task is expected to save: first each task gets one, then those that get better more."""
-    if not search.trials:
-        return search.task.seconds * 1e3
-    return search.task.seconds / search.gain * 0.5 ** min(search.idle, 40)
 
 
 def pairs_in_turns(calls: Sequence[Callable[[], Any]], threads: int) -> list[list[float]]:

@@ -21,7 +21,7 @@ from typing import Protocol
 
 from weft.plan.sketch import Point
 from weft.tuner.bench import Bench
-from weft.tuner.records import Outcome, Status
+from weft.tuner.records import Outcome, Status, TuneError
 from weft.tuner.space import Region
 
 BUILD_SECONDS = 60.0
@@ -62,6 +62,8 @@ def in_child(
     `limit` is how many seconds it has; where `extended` is given, it has so many from its first line on. Where `stop`
     is given it is asked now and then, and ends the child.
     """
+    if not hasattr(os, "fork"):
+        raise TuneError("points are measured in forked children, and this system has none: tune on Linux or macOS")
     read, write = os.pipe()
     sys.stdout.flush()
     sys.stderr.flush()
