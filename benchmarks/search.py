@@ -4,6 +4,7 @@
     python -m benchmarks.search --pool pool.json --plot f   replays the searches over them: curves, and a table
     python -m benchmarks.search --live --trials 64          the searches themselves, each point measured when it is met
     python -m benchmarks.search --rate                      how many candidates are scored in a second
+    python -m benchmarks.search --poor --trials 64          what is left of the speed of right facts, from poor ones
 
 A pool is a table of points with their measured times: points drawn evenly from the whole space, others among those that
 are estimated at up to twice the best, and the best by estimate. Replayed searches choose from the pool alone, so that
@@ -16,6 +17,7 @@ import argparse
 import json
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +32,11 @@ from weft.executor.module import bind_shapes
 from weft.executor.passes import for_target, optimize
 from weft.executor.specialize import lower_graph
 from weft.graph.ir import Graph
-from weft.plan.overrides import Records, recording
+from weft.plan.overrides import Records, apply_override, recording
+from weft.targets.base import Target
 from weft.targets.registry import find_target
 from weft.tuner import cost_models
-from weft.tuner.bench import Bench
+from weft.tuner.bench import Bench, Kernel, in_turns
 from weft.tuner.database import Database
 from weft.tuner.exhaustive import NEAR, WAYS, replay, trials_to, ways_here
 from weft.tuner.explorers import EXPLORERS
@@ -53,7 +56,7 @@ TASKS: dict[str, Any] = {
 SEEDS = 3
 
 
-def task_of(graph: Graph, target: str) -> Task:
+def task_of(graph: Graph, target: str | Target) -> Task:
     """The heaviest task of a small model."""
     machine = find_target(target)
     with recording(Records()), knobs.override(cache=False, winograd=False):
@@ -108,6 +111,38 @@ def live(name: str, target: str, way: str, trials: int, seed: int, folder: Path)
         return [gain for _, gain in search.curve]
 
 
+def poor(target: Target) -> Target:
+    """What a machine looks like that nobody has described: small caches, one port, long latencies."""
+    facts = {
+        "multiply_adds": 1.0,
+        "loads": 0.5,
+        "latency": 12.0,
+        "second_level": 4.0,
+        "third_level": 2.0,
+        "memory": 1.0,
+    }
+    return replace(target, name="poor", cache_bytes=(4 << 10, 16 << 10, 64 << 10), measured=tuple(facts.items()))
+
+
+def recovered(name: str, target: str, trials: int, folder: Path) -> tuple[float, float]:
+    """The speed by poor facts, before and after tuning, as a share of that by right facts; measured in turns."""
+    right = task_of(TASKS[name](), target)
+    wrong = task_of(TASKS[name](), poor(find_target(target)))
+    proposer = Proposer(space_of(wrong), cost_models.cost_model(), EXPLORERS["exhaustive"]())
+    with Database(folder / f"poor {name}.sqlite".replace(" ", "_")) as database:
+        search = Search(wrong, Bench(wrong, 1), proposer, LocalRunner(), database)
+        while search.trials < trials and not search.is_done:
+            list(search.round(min(8, trials - search.trials)))
+    good, bench = Bench(right, 1), Bench(wrong, 1)
+    calls = [good.default.run, bench.default.run]
+    if search.trace is not None:
+        program = wrong.fresh()
+        apply_override(program.schedule, search.trace, "tuned")
+        calls.append(Kernel(wrong, program, bench.arrays, 1).run)
+    times, _ = in_turns(calls, 1, rounds=12)
+    return times[0] / times[1], times[0] / times[-1]
+
+
 def rate() -> float:
     """Candidates scored in a second of one core, features and model included."""
     space = max((space_of(task_of(TASKS[name](), "native,cores=1")) for name in TASKS), key=lambda one: one.size)
@@ -144,23 +179,31 @@ def report(curves: dict[str, dict[str, list[list[float]]]], console: Console) ->
     console.print(table)
 
 
+COLORS = ("#c33", "#36c", "#393", "#c80", "#777")
+WIDTH, HEIGHT = 300, 200
+
+
 def plot(curves: dict[str, dict[str, list[list[float]]]], path: str) -> None:
-    """The curves, a panel for each task."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, panels = pyplot.subplots(1, len(curves), figsize=(4 * len(curves), 3.2))
-    for panel, (name, by_way) in zip(np.atleast_1d(panels), curves.items()):
+    """The curves as SVG, a panel for each task: speed (the default's is 1) against trials, on a logarithmic scale."""
+    parts = []
+    for panel, (name, by_way) in enumerate(curves.items()):
+        left, means = panel * (WIDTH + 40) + 40, {}
         for way, found in by_way.items():
             length = min(map(len, found))
-            panel.plot(range(1, length + 1), np.mean([curve[:length] for curve in found], axis=0), label=way)
-        panel.set(title=name, xlabel="trials", xscale="log")
-    np.atleast_1d(panels)[0].set_ylabel("speed, default = 1")
-    np.atleast_1d(panels)[-1].legend()
-    figure.tight_layout()
-    figure.savefig(path)
+            means[way] = np.mean([curve[:length] for curve in found], axis=0)
+        most = max(map(len, means.values()))
+        low, top = min(mean[0] for mean in means.values()), max(mean[-1] for mean in means.values())
+        for color, mean in zip(COLORS, means.values()):
+            across = left + WIDTH * np.log(np.arange(1, len(mean) + 1)) / max(np.log(most), 1e-9)
+            down = 30 + HEIGHT * (1 - (mean - low) / max(top - low, 1e-9))
+            points = " ".join(f"{x:.1f},{y:.1f}" for x, y in zip(across, down))
+            parts.append(f"<polyline fill='none' stroke='{color}' stroke-width='1.5' points='{points}'/>")
+        parts.append(f"<text x='{left}' y='14'>{name}: {low:.2f} to {top:.2f}, {most} trials</text>")
+    for at, (color, way) in enumerate(zip(COLORS, next(iter(curves.values())))):
+        parts.append(f"<text x='{40 + 150 * at}' y='{HEIGHT + 60}' fill='{color}'>{way}</text>")
+    size = f"width='{len(curves) * (WIDTH + 40) + 40}' height='{HEIGHT + 80}'"
+    style = "font-family='sans-serif' font-size='12'"
+    Path(path).write_text(f"<svg xmlns='http://www.w3.org/2000/svg' {size} {style}>{''.join(parts)}</svg>")
 
 
 def main() -> None:
@@ -172,15 +215,21 @@ def main() -> None:
     parser.add_argument("--points", type=int, default=160, help="of a pool")
     parser.add_argument("--trials", type=int, default=800)
     parser.add_argument("--live", action="store_true", help="measure, instead of replaying over pools")
-    parser.add_argument("--folder", default=".", help="with --live: where the records go")
+    parser.add_argument("--folder", default=".", help="with --live and --poor: where the records go")
     parser.add_argument("--rate", action="store_true", help="only how many candidates are scored in a second")
-    parser.add_argument("--plot", metavar="FILE")
+    parser.add_argument("--poor", action="store_true", help="only what tuning recovers from poor facts")
+    parser.add_argument("--plot", metavar="FILE", help="draw the curves as SVG")
     given = parser.parse_args()
     console = Console(width=200)
     if given.rate:
         console.print(f"{rate():,.0f} candidates a second on one core ({cost_models.cost_model().name})")
         return
     names = [name for name in TASKS if not given.only or any(part in name for part in given.only)]
+    if given.poor:
+        for name in names:
+            before, after = recovered(name, given.target, given.trials, Path(given.folder))
+            console.print(f"{name}: {before:.2f} of right facts before, {after:.2f} after {given.trials} trials")
+        return
     curves: dict[str, dict[str, list[list[float]]]] = {}
     pools = json.loads(Path(given.pool).read_text()) if Path(given.pool).exists() and not given.live else {}
     for name in names:

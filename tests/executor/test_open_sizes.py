@@ -14,6 +14,7 @@ from weft.core.errors import ArgumentError
 from weft.core.knobs import knobs
 from weft.executor import background, specialize
 from weft.executor.module import SizeWarning
+from weft.executor.open_checks import conditions_of
 from weft.executor.open_sizes import Numbers, find_numbers
 from weft.expr.nodes import Var
 from weft.graph.interpreter import interpret_graph
@@ -113,6 +114,31 @@ def test_open_sizes_that_do_not_fit_are_an_error():
     module(np.ones(3, "float32"), np.ones(3, "float32"))
     with pytest.raises(weft.WeftError):
         module(np.ones(3, "float32"), np.ones(4, "float32"))
+
+
+def matrices(first: tuple, second: tuple, op: str, **attributes) -> Graph:
+    b = Builder("two")
+    x, y = Value("x", TensorType("float32", first)), Value("y", TensorType("float32", second))
+    b.inputs += [x, y]
+    return infer(b.finish(b.node(op, x, y, **attributes)))
+
+
+@pytest.mark.parametrize("op, wrong", [("MatMul", ((2, 3), (4, 5))), ("Concat", ((2, 3), (3, 3)))])
+def test_sizes_that_a_graph_does_not_take_are_refused_in_the_call(op, wrong):
+    axis = {"axis": 1} if op == "Concat" else {}
+    with knobs.override(sizes="open"):
+        module = weft.compile(matrices((Var("a"), Var("b")), (Var("c"), Var("d")), op, **axis))
+    square = np.ones((3, 3), "float32")
+    for _ in range(2):
+        module(square, square)
+        with pytest.raises(weft.WeftError):
+            module(*(np.ones(shape, "float32") for shape in wrong))
+
+
+def test_only_nodes_with_conditions_are_asked():
+    a, b, c = Var("a"), Var("b"), Var("c")
+    assert [k.node.op for k in conditions_of(matrices((a, b), (b, c), "MatMul"), {}).checks] == []
+    assert [k.node.op for k in conditions_of(matrices((a, b), (c, 3), "MatMul"), {}).checks] == ["MatMul"]
 
 
 def test_a_name_that_two_inputs_share_may_have_two_sizes():

@@ -1,4 +1,4 @@
-"""The built-in decoder: what ONNX Runtime says of the same graph, prompt and tokens from one module, caches in place."""
+"""The built-in decoder: ONNX Runtime on the same graph, prompt and tokens from one module, caches in place."""
 
 import numpy as np
 import pytest

@@ -84,6 +84,16 @@ def test_compiled(form):
     assert np.isnan(module(x)[0]).all() and np.isfinite(module(x)[1:]).all()
 
 
+def test_models_that_allow_it_get_two_digits():
+    graph, weight = product(96, 64, 1, 4, 32, "packed")
+    node = graph.nodes[0]
+    graph = graph.replace(nodes=[node.replace(attributes={**node.attributes, "accuracy_level": 4})])
+    x = np.random.default_rng(0).standard_normal((1, 96)).astype(np.float32)
+    error = np.abs(weft.compile(graph)(x) - x.astype(np.float64) @ weight.T).max()
+    limit = np.abs(x).max() * np.abs(weight).sum(axis=1).max()
+    assert 1e-8 * limit < error < 2.0**-16 * limit
+
+
 def test_many_rows_are_multiplied_as_floats():
     graph, _ = product(64, 32, 17, 4, 32, "none")
     assert [node.op for node in for_target(graph, find_target(ARM)).nodes] == ["MatMulNBits"]

@@ -124,3 +124,67 @@ def test_group_query_attention_refuses_what_it_does_not_know():
     total = {"total_sequence_length": np.array(max(totals), np.int32)}
     with pytest.raises(GraphError, match="qk_output"):
         weft.compile(one_node("GroupQueryAttention", INPUTS, feeds, total, ["y"], **attributes, qk_output=1))
+
+
+# ----------------------------------------------------------------------------------------------------------- experts
+
+MOE = "input router_probs fc1_experts_weights fc1_experts_bias fc2_experts_weights fc2_experts_bias".split()
+QMOE = (
+    "input router_probs fc1_experts_weights fc1_scales fc1_experts_bias fc2_experts_weights fc2_scales "
+    "fc2_experts_bias fc3_experts_weights fc3_scales fc3_experts_bias fc1_zero_points fc2_zero_points"
+).split()
+
+
+def experts(seed, quantized):
+    """A case of MoE or QMoE: a model and its feeds."""
+    rng, r = np.random.default_rng(seed), random.Random(seed)
+    count, rows, width, inner = r.choice([2, 4, 6]), r.choice([1, 2, 5]), 32, r.choice([32, 64])
+    activation = r.choice(["relu", "gelu", "silu", "identity", "swiglu"])
+    outer = 2 * inner if activation == "swiglu" else inner
+
+    def numbers(*shape):
+        return (rng.standard_normal(shape) * 0.5).astype(np.float32)
+
+    def codes(*shape):
+        return rng.integers(0, 256, shape).astype(np.uint8)
+
+    feeds = {"input": numbers(*r.choice([(rows, width), (1, rows, width)])), "router_probs": numbers(rows, count)}
+    biases = {"fc1_experts_bias": (count, outer), "fc2_experts_bias": (count, width)}
+    feeds.update({name: numbers(*shape) for name, shape in biases.items() if r.random() < 0.6})
+    attributes = {"activation_type": activation, "k": r.choice([1, 2]), "normalize_routing_weights": r.choice([0, 1])}
+    if activation == "swiglu":
+        attributes["swiglu_fusion"] = 1
+        attributes.update(r.choice([{}, {"activation_alpha": 1.702, "activation_beta": 1.0, "swiglu_limit": 0.5}]))
+    shapes = {"fc1": (outer, width), "fc2": (width, inner)}
+    if not quantized:
+        feeds.update({f"{name}_experts_weights": numbers(count, *shape) for name, shape in shapes.items()})
+        return one_node("MoE", MOE, feeds, {}, ["y"], **attributes), feeds
+    bits, block = r.choice([4, 8]), r.choice([0, 16, 32])
+    attributes.update({"expert_weight_bits": bits, **({"block_size": block} if block else {})})
+    zeros = r.random() < 0.5
+    for name, (down, across) in shapes.items():
+        blocks = [across // block] if block else []
+        feeds[f"{name}_experts_weights"] = codes(count, down, across * bits // 8)
+        feeds[f"{name}_scales"] = np.abs(numbers(count, down, *blocks)) * 2.0**-bits
+        if zeros:
+            *front, last = count, down, *blocks
+            feeds[f"{name}_zero_points"] = codes(*front, -(-last * bits // 8))
+    return one_node("QMoE", QMOE, feeds, {}, ["y"], **attributes), feeds
+
+
+def check_experts(seed, quantized, run):
+    model, feeds = experts(seed, quantized)
+    (want,), (got,) = expected(model, feeds), run(model, feeds)
+    assert got.shape == want.shape
+    np.testing.assert_allclose(got, want, rtol=0, atol=5e-5 * np.abs(want).max())
+
+
+@pytest.mark.parametrize("quantized", [False, True])
+def test_experts(quantized):
+    for seed in range(24):
+        check_experts(seed, quantized, interpreted)
+
+
+@pytest.mark.parametrize("quantized,seed", [(False, 1), (True, 0)])
+def test_experts_compiled(quantized, seed):
+    check_experts(seed, quantized, lambda model, feeds: weft.compile(model).run(None, feeds))

@@ -86,6 +86,25 @@ def test_scales_that_are_no_powers_of_two_leave_the_arithmetic_to_the_processor(
         np.testing.assert_array_equal(module.run(None, feed)[0], native.run(None, feed)[0])
 
 
+def test_onnx_convolutions_of_bytes():
+    """QLinearConv with scales that are powers of two: all of it on the accelerator, halves rounded to even."""
+    rng = np.random.default_rng(0)
+    x = rng.integers(-128, 128, (1, 16, 5, 5)).astype(np.int8)
+    arrays = [np.float32(0.5), np.int8(0), rng.integers(-9, 10, (16, 16, 3, 3)).astype(np.int8),
+              np.exp2(rng.integers(-4, 0, 16)).astype(np.float32), np.zeros(16, np.int8), np.float32(32), np.int8(3),
+              rng.integers(-999, 1000, 16).astype(np.int32)]  # fmt: skip
+    known = {Value(f"v{i}", TensorType(str(a.dtype), np.shape(a))): np.asarray(a) for i, a in enumerate(arrays)}
+    given = Value("x", TensorType("int8", x.shape))
+    node = Node("QLinearConv", [given, *known], [Value("y", None)], {"pads": [1] * 4, "kernel_shape": [3, 3]})
+    graph = infer(Graph("bytes", [given], node.outputs, [node], known))
+    module = weft.compile(graph, target=SMALL)
+    there, rest = on_accelerator(module)
+    assert there == ["PackedConv"] and not {"QuantizeLinear", "ConvInteger"} & set(rest)
+    expected = interpret_graph(graph, {"x": x})[0]
+    np.testing.assert_array_equal(module.run(None, {"x": x})[0], expected)
+    assert np.unique(expected).size > 40
+
+
 def test_a_profile_tells_what_ran_where_and_a_file_keeps_it(tmp_path):
     graph = residual_block()
     feeds = feeds_for(graph, 1)
@@ -192,6 +211,7 @@ def check_program(seed, target, execute):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 def test_many_tensor_programs():
     """2,000 random tensor programs, from the expression to the model's DRAM."""
     count, seed = 0, 0
@@ -201,6 +221,7 @@ def test_many_tensor_programs():
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 @pytest.mark.skipif(not shutil.which("verilator"), reason="no verilator: the system's package has it")
 def test_tensor_programs_on_the_rtl(tmp_path):
     """100 of them on the RTL, with the model's cycles."""
@@ -223,6 +244,7 @@ MODELS = {"resnet18": (resnet18, 20), "mobilenet_v1": (mobilenet_v1, 14), "mobil
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("name", MODELS)
 def test_models_are_exact(name):
     """Whole models; depthwise convolutions and the first layer, which has three channels, are the processor's."""
@@ -239,6 +261,7 @@ def test_models_are_exact(name):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 @pytest.mark.skipif(not shutil.which("verilator"), reason="no verilator: the system's package has it")
 def test_resnet_on_the_rtl(tmp_path, monkeypatch):
     """One inference of ResNet-18 in Verilator: the answer of the int8 reference, and the model's cycles."""

@@ -11,12 +11,15 @@ import numpy as np
 import pytest
 
 from tests.tuner.small import elementwise_task, product_task
+from weft import te
 from weft.core.errors import RuntimeFault, ScheduleError
+from weft.targets.registry import find_target
 from weft.tuner import bench as bench_module
 from weft.tuner.bench import Bench, difference
 from weft.tuner.records import Status
 from weft.tuner.runner import ChildError, LocalRunner, in_child
 from weft.tuner.space import Region, space_of
+from weft.tuner.task import task_of_schedule
 
 
 @pytest.fixture(scope="module")
@@ -167,3 +170,21 @@ def test_any_program_can_be_measured():
     space = space_of(task)
     points = [(space.region_of(int(n))[0], space.point(int(n))[1]) for n in space.legal[:3]]
     assert {outcome.status for outcome in LocalRunner().measure(Bench(task, 1), points)} <= {Status.OK, Status.REFUSED}
+
+
+def test_a_device_is_opened_by_the_child_alone():
+    target = find_target("vdla")
+    x, w = te.placeholder((4, 2, 16), "int8", name="x"), te.placeholder((2, 2, 16, 16), "int8", name="w")
+    d, k = te.reduce_axis(2, "d"), te.reduce_axis(16, "k")
+    y = te.compute(
+        (4, 2, 16),
+        lambda i, f, o: te.sum(x[i, d, k].astype("int32") * w[f, d, o, k].astype("int32"), axis=[d, k]),
+        name="y",
+    )
+    task = task_of_schedule(te.create_schedule(y.op), [x, w, y], target)
+    space = space_of(task)
+    point = space.region_of(space.default)[0], space.point(space.default)[1]
+    bench = Bench(task)
+    (outcome,) = LocalRunner().measure(bench, [point])
+    assert outcome.status is Status.OK and outcome.trace == task.default().to_json(), outcome
+    assert bench._default is None

@@ -50,8 +50,8 @@ def run(given: argparse.Namespace, screen: Screen) -> int:
     if given.against:
         candidates["ort"] = ort_step(graph, batch, capacity, threads)
     random = np.random.default_rng(0)
-    first = random.integers(0, 32000, (batch, prompt))
-    rest = random.integers(0, 32000, (batch, tokens))
+    words = int(str(graph.outputs[0].tensor.dims[1]))
+    first, rest = (random.integers(0, words, (batch, count)) for count in (prompt, tokens))
     with screen.working("compiling for a prompt and for a token"):
         for step in candidates.values():
             step(first, last(batch, prompt))

@@ -29,6 +29,7 @@ COMMANDS = {
     "bench": "measure a model, alone or beside ONNX Runtime",
     "profile": "say where the time of a model goes, kernel by kernel",
     "inspect": "show what the compiler makes of a model, at any stage",
+    "diff": "show where two models part, after their passes and whatever their weights",
     "compare": "run a model node by node against a reference, and name the first node that differs",
     "tune": "find faster schedules for a model by measuring on this machine",
     "db": "look into the records of weft tune: stats, best, export, import, merge, prune",

@@ -29,6 +29,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
     add_compiling(parser)
     parser.add_argument("--budget", help="how long to look: 30s, 5m, 1h (default 5m)")
+    parser.add_argument("--trials", type=count, help="at most so many points, besides the time")
     parser.add_argument("--cost-model", choices=list(MODELS), help="what ranks points (default: prior + learned)")
     parser.add_argument("--explorer", choices=list(EXPLORERS), help="what looks for them (default: exhaustive)")
     parser.add_argument("--seed", type=natural, help="of whatever is drawn at random (default 0)")
@@ -48,10 +49,10 @@ def run(given: argparse.Namespace, screen: Screen) -> int:
     with Database() as database, knobs.override(**({"exact": True} if given.exact else {})):
         tuning = make_tuning(
             bound, given.budget or "5m", given.target or "auto", precision, given.threads, database,
-            model=given.cost_model, explorer=given.explorer, seed=given.seed or 0,
+            model=given.cost_model, explorer=given.explorer, seed=given.seed or 0, most=given.trials,
         )  # fmt: skip
         if given.exhaustive:
-            refuse(given, "budget cost_model explorer report", "--exhaustive measures every point")
+            refuse(given, "budget trials cost_model explorer report", "--exhaustive measures every point")
             return _exhaustive(given, tuning, screen)
         if given.points:
             raise UsageError("--points goes with --exhaustive")

@@ -11,6 +11,7 @@ sizes on the arrays that asked for it: the form is kept if it is faster. There i
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import json
 import logging
@@ -52,6 +53,7 @@ class Wish:
 
 _WISHES: queue.Queue[Wish] = queue.Queue(MOST_WAITING)
 _THREAD: list[threading.Thread] = []
+_CHILD: list[subprocess.Popen[bytes]] = []
 _LOCK = threading.Lock()
 
 
@@ -97,10 +99,22 @@ def _made(wish: Wish) -> Any:
         command = [sys.executable, "-m", "weft.executor.background", str(module), json.dumps(wish.shapes), str(form)]
         paths = os.pathsep.join(filter(None, [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH")]))
         environment = {**os.environ, "PYTHONPATH": paths, "WEFT_SIZES": "bound"}
-        done = subprocess.run(command, env=environment, capture_output=True, timeout=MOST_SECONDS)
-        if done.returncode or not form.exists():
-            raise RuntimeError(done.stderr.decode(errors="replace").strip().splitlines()[-1:] or done.returncode)
+        with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as child:
+            _CHILD[:] = [child]
+            try:
+                _, said = child.communicate(timeout=MOST_SECONDS)
+            finally:
+                child.kill()
+        if child.returncode or not form.exists():
+            raise RuntimeError(said.decode(errors="replace").strip().splitlines()[-1:] or child.returncode)
         return wish.read(form)
+
+
+@atexit.register
+def _end() -> None:
+    """A child does not outlive the process that it works for."""
+    for child in _CHILD:
+        child.kill()
 
 
 def is_faster(form: Any, other: Any, arrays: Sequence[Any]) -> bool:

@@ -59,7 +59,7 @@ _STEP = Either(
         "native": str,
         "bases": [(str, int)],
         "reach": [(int, bool, Either(None, (SIGNED, SIGNED)))],
-        "makes": [(int, str, _SHAPE)],
+        "makes": [(int, str, [SIGNED])],
         "kernels": [str],
         "calls": [(str, [(int, int)])],
     },
@@ -81,6 +81,15 @@ _FORM = {
     "in_place": int,
     "updates": [(int, int)],
     "report": [str],
+    "open": Either(
+        None,
+        {
+            "numbers": str,
+            "promised": {str: [SIGNED]},
+            "names": [str],
+            "checks": [{"node": _GRAPH, "values": {str: int}, "unread": [int]}],
+        },
+    ),
 }
 _MANIFEST = {
     "format": int,
@@ -147,7 +156,8 @@ def tensor_bytes(kind: TensorType) -> int:
 
 def made_type(dtype: str, shape: Sequence[int]) -> TensorType:
     """The type of a value that kernels make: of numbers, and of a size that can be."""
-    if dtype not in NUMPY_TYPES or dtype == "string" or math.prod(shape) >= LARGEST or len(shape) > MOST_DIMENSIONS:
+    too_large = math.prod(shape) >= LARGEST or len(shape) > MOST_DIMENSIONS or min(shape, default=0) < 0
+    if dtype not in NUMPY_TYPES or dtype == "string" or too_large:
         raise ModuleFileError(f"no kernel makes a {dtype[:40]}{list(shape)[:12]}")
     return TensorType(dtype, list(shape))
 

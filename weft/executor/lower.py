@@ -22,6 +22,7 @@ from weft.executor.inplace import overwritable
 from weft.executor.kernels import Kernel, KernelCompiler, Packing
 from weft.executor.memory import Life, Plan, plan_memory
 from weft.executor.native import Call, Place, driver_ir
+from weft.executor.open_checks import Conditions
 from weft.executor.open_sizes import Numbers, check_operands
 from weft.executor.program import GroupProgram, NoKernel, build_program
 from weft.executor.steps import HostStep, NativeStep, Program, RestStep, Step, aligned_array
@@ -100,6 +101,8 @@ class Lowered:
     items: list[Item] = field(default_factory=list)
     layouts: Mapping[Value, Layout] = field(default_factory=dict)
     block: int = 1
+    conditions: Conditions = Conditions((), ())
+    """What the open sizes of a call must fulfil."""
 
     @property
     def conversions(self) -> int:

@@ -62,6 +62,8 @@ class Numbers:
                 if not isinstance(dim, int):
                     self._read(dim, f"arrays[{at}].shape[{axis}]")
         sizes = set(graph.symbols.values())
+        for var in graph.symbols.values():  # they come first: see `open_checks`
+            self.place(var)
         for kind in [v.type for v in (*graph.inputs, *(v for node in graph.nodes for v in node.outputs))]:
             if isinstance(kind, TensorType) and follows(kind, sizes):
                 self.shape(kind.dims)
@@ -152,6 +154,11 @@ class _Unread(Value):
     __slots__ = ()
 
 
+def is_unread(value: Value | None) -> bool:
+    """Whether an operand was taken away because nothing reads it."""
+    return isinstance(value, _Unread)
+
+
 def settle_shapes(graph: Graph) -> Graph:
     """The graph without the arithmetic of shapes that inference has followed.
 
@@ -173,7 +180,7 @@ def settle_shapes(graph: Graph) -> Graph:
 def check_operands(nodes: Sequence[Node]) -> None:
     """Refuses nodes on the host whose shape operands were taken away."""
     for node in nodes:
-        if any(isinstance(value, _Unread) for value in node.inputs):
+        if any(map(is_unread, node.inputs)):
             raise NoOpenForm(f"{node.describe()} has no kernel, and its sizes follow from open ones")
 
 

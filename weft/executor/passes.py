@@ -8,6 +8,7 @@ from weft.core.knobs import knobs
 from weft.graph.ir import Array, Graph, Value
 from weft.graph.passes.algorithms import choose_algorithms
 from weft.graph.passes.attention import fuse_attention
+from weft.graph.passes.cached_attention import cached_attention
 from weft.graph.passes.causal_blocks import cut_causal
 from weft.graph.passes.crop_windows import split_windows
 from weft.graph.passes.few_bits import few_bits
@@ -45,7 +46,7 @@ def for_target(graph: Graph, target: Target, precision: str | None = None) -> Gr
     proposed = target.spec.algorithms
     narrow = None if precision is None else NARROW[precision]
     if not target.on_device:
-        graph = update_caches(graph)
+        graph = cached_attention(update_caches(graph))
     if proposed.attention is not None and knobs.attention:
         propose = proposed.attention(target)
         graph = fuse_attention(graph, propose, narrow)

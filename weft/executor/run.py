@@ -14,6 +14,7 @@ import numpy as np
 
 from weft.core.errors import RuntimeFault
 from weft.executor.fastcall import ENTRY, Fast, fast_call, is_direct, step_call
+from weft.executor.open_checks import Conditions
 from weft.executor.open_sizes import find_numbers
 from weft.executor.steps import HostStep, NativeStep, Program, aligned_array, memory
 from weft.graph.interpreter import mismatch, operator_of
@@ -23,6 +24,8 @@ from weft.runtime.faults import KERNEL_SHIFT, reason_of
 from weft.runtime.jit import JitModule
 
 MOST_ARENAS = 4
+MOST_KNOWN = 4096
+"""Sets of sizes of which it is known whether a graph takes them."""
 LARGEST_KEPT = 1 << 31
 
 Inner = Callable[[Graph, Mapping[Value, Array]], Any]
@@ -285,7 +288,9 @@ class Runner(HostRunner):
 
 
 class OpenRunner(Runner):
-    """A program for every size; `interpret` gives the outputs for sizes that no kernel is made for."""
+    """A program for every size; `interpret` gives the outputs for sizes that no kernel is made for, or that a call
+    brings and the graph does not take.
+    """
 
     def __init__(
         self,
@@ -293,8 +298,11 @@ class OpenRunner(Runner):
         engine: JitModule | None,
         inner: Inner,
         interpret: Callable[[Sequence[Any]], list[Any]],
+        conditions: Conditions,
     ) -> None:
         super().__init__(program, engine, inner)
+        self.conditions = conditions
+        self._takes = functools.lru_cache(MOST_KNOWN)(conditions.take)
         assert program.numbers is not None
         self.find = find_numbers(program.numbers)
         self._interpret = interpret
@@ -303,7 +311,7 @@ class OpenRunner(Runner):
 
     def _run(self, arrays: Sequence[Any], threads: int, out: Sequence[Array | None] | None) -> list[Any]:
         found = self.find(arrays)
-        made = None if found is None else self._run_steps(arrays, threads, *found)
+        made = None if found is None or not self._takes(found[0]) else self._run_steps(arrays, threads, *found)
         if made is not None:
             return made
         with np.errstate(all="ignore"):

@@ -12,6 +12,7 @@ import functools
 import itertools
 import logging
 import math
+import sys
 import threading
 import time
 from collections import OrderedDict
@@ -42,6 +43,7 @@ from weft.executor.lower import (
     settle_views,
     touched_plainly,
 )
+from weft.executor.open_checks import conditions_of
 from weft.executor.open_sizes import settle_shapes
 from weft.executor.passes import for_target, optimize
 from weft.executor.run import OpenRunner, Runner
@@ -298,7 +300,12 @@ class Executor:
         """Whether another process would compile the same: it knows this machine and Weft's own operators only."""
         nodes = [node for graph in all_graphs(self.graph) for node in graph.nodes]
         is_native = fact_text(self.target) == fact_text(find_target("native"))
-        return is_native and not self._bound and not any(is_of_users(operator_of(node)) for node in nodes)
+        return (
+            bool(sys.executable)
+            and is_native
+            and not self._bound
+            and not any(is_of_users(operator_of(node)) for node in nodes)
+        )
 
     @property
     def why_closed(self) -> str:
@@ -413,7 +420,7 @@ class Executor:
         start = time.perf_counter()
         made = self._build(shapes, values)
         logger.debug("compiled %s for %s", self.graph.name, shapes)
-        if entry and made.runner.program.numbers is None and time.perf_counter() - start >= cache.LEAST_SECONDS:
+        if entry and time.perf_counter() - start >= cache.LEAST_SECONDS:
             made.kept = entry.write(self, made)
         return made
 
@@ -425,7 +432,7 @@ class Executor:
     def _build(self, shapes: Mapping[str, Sequence[int]], values: Mapping[str, Array]) -> Specialization:
         graph = for_target(optimize(self.graph, shapes, values), self.target, self.precision)
         sizes = {var: self.typical[name] for name, var in graph.symbols.items() if name in self.typical}
-        lowered = lower_graph(graph, self.target, self._open_rest if graph.symbols else self.rest, sizes)
+        lowered = lower_graph(graph, self.target, self.open_rest if graph.symbols else self.rest, sizes)
         _check_overrides(self.graph, lowered)
         if self.target.on_device:
             programs = {kernel.symbol: kernel.program for kernel in lowered.kernels if kernel.program is not None}
@@ -437,7 +444,7 @@ class Executor:
             is_open = lowered.program.numbers is not None
             interpret = functools.partial(self._interpreted, values)
             runner = (
-                OpenRunner(lowered.program, engine, self._inner, interpret)
+                OpenRunner(lowered.program, engine, self._inner, interpret, lowered.conditions)
                 if is_open
                 else Runner(lowered.program, engine, self._inner)
             )
@@ -471,7 +478,7 @@ class Executor:
         with knobs.override(**self.settings):
             return Body(graph, known, self.target, self.precision)
 
-    def _open_rest(self, graph: Graph) -> Any:
+    def open_rest(self, graph: Graph) -> Any:
         """The rest of a form for all sizes, which meets other ones in each call."""
         with knobs.override(sizes="open"):
             return self.rest(graph)
@@ -521,6 +528,8 @@ def lower_graph(
         prefix = f"stretch_{next(_counter)}"
         made = assemble(graph, items, prefix, target, make_rest, compiler.layouts, typical)
         made.block = compiler.block
+        if graph.symbols:
+            made.conditions = conditions_of(graph, compiler.typical)
         return made
     finally:
         compiler.close()

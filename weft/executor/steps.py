@@ -17,9 +17,11 @@ from typing import Any, Protocol, Union
 import numpy as np
 
 from weft.core.errors import RuntimeFault
+from weft.core.knobs import knobs
 from weft.executor.abi import Reach
 from weft.executor.native import Call
 from weft.graph.ir import Array, Graph, Node, TensorType, Value
+from weft.graph.opspec import UNASKED_BYTES
 from weft.runtime.arguments import address_of
 
 
@@ -123,6 +125,11 @@ def aligned_array(array: Array, alignment: int = 64) -> Array:
 
 def memory(size: int) -> Array:
     """So many bytes; a RuntimeFault where the machine does not have them."""
+    if size > UNASKED_BYTES and size > knobs.tensor_megabytes << 20:
+        raise RuntimeFault(
+            f"the model needs {size:,} bytes for one array; the most is {knobs.tensor_megabytes:,} megabytes "
+            "(WEFT_TENSOR_MEGABYTES)"
+        )
     try:
         return np.empty(size, np.uint8)
     except MemoryError as error:

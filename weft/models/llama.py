@@ -120,8 +120,9 @@ class _Decoder:
         """The rows of the table that tokens name."""
         b = self.b
         if len(stored) == 1:
-            rows = b.node("Gather", stored[0], tokens, axis=0)
-            return rows if self.weights == "float32" else b.node("Cast", rows, to=1)
+            rows: Value = b.node("Gather", stored[0], tokens, axis=0)
+            wide: Value = rows if self.weights == "float32" else b.node("Cast", rows, to=1)
+            return wide
         codes = b.constants[stored[0]]
         flat = b.constant(codes.reshape(len(codes), -1), "table")
         bits = 8 if self.weights == "int8" else 4

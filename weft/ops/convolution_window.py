@@ -86,11 +86,13 @@ class Window:
         made = []
         for size, stride, extent in zip(sizes, self.strides, self.extents):
             total = 0
-            if self.auto_pad != "VALID" and not isinstance(size, int):
+            if self.auto_pad == "VALID":
+                pass
+            elif not isinstance(size, int):
                 if stride != 1:
                     raise OpenSize("how much is padded follows from a size that is open")
                 total = extent - 1
-            elif self.auto_pad != "VALID":
+            else:
                 total = max((-(-size // stride) - 1) * stride + extent - size, 0)
             less = total // 2
             made.append((less, total - less) if self.auto_pad == "SAME_UPPER" else (total - less, less))

@@ -7,7 +7,8 @@ written as whole numbers of 24 bits, in units of its largest element, and those 
 of digits times codes are then exact, four products an instruction; each is rounded once, when the three sums of a block
 become one float. So what is rounded off of x is at most 2⁻²⁴ of the largest element of its block, as in a float32 sum,
 while a code costs less than one instruction (converting it to a float and multiplying takes three). A row with an
-element that is infinite or no number gives no numbers.
+element that is infinite or no number gives no numbers. Where a model allows activations of 16 bits or fewer
+(accuracy_level 2 to 4), two digits do: 2⁻¹⁶ of the largest element, finer than float16.
 
 Weights lie in panels of `width` columns, as the instruction reads them, low bits of a byte first:
 
@@ -34,9 +35,8 @@ TOP, SUM, FIXED, DIGITS, CODES, PARTS, TOTAL = (
 )
 """The stages: largest elements and sums of blocks, whole numbers, their digits; codes, sums of products, the result."""
 
-DIGIT_COUNT = 3
-LARGEST = 8355000.0
-"""The largest whole number: a little less than three digits from -128 to 127 hold."""
+LARGEST = {3: 8355000.0, 2: 32600.0}
+"""The largest whole number: a little less than so many digits from -128 to 127 hold."""
 LEAST = 1e-30
 """What the largest element of a block is taken for at least: its inverse must be finite."""
 
@@ -48,6 +48,7 @@ class Layout:
         self.inner, self.features, self.bits, self.block, self.width = (
             int(use.need(name)) for name in ("K", "N", "bits", "block_size", "width")
         )
+        self.digits = int(use.get("digits", 3))
         self.blocks, self.each = -(-self.inner // self.block), 8 // self.bits
         self.groups = self.block // self.each // 4
         if self.bits not in (2, 4, 8) or self.block != self.groups * self.each * 4 or self.features % self.width:
@@ -89,7 +90,7 @@ class _Digits:
         self.top = stage((*rows, blocks), lambda *at: te.max(te.abs(self.element(*at, k[0].var)), axis=k[0]), TOP)
         self.total = stage((*rows, blocks), lambda *at: te.sum(self.element(*at, k[1].var), axis=k[1]), SUM)
         self.fixed = stage((*rows, blocks, block), self.whole, FIXED)
-        self.digits = stage((*rows, blocks, DIGIT_COUNT, each, layout.groups, 4), self.digit, DIGITS)
+        self.digits = stage((*rows, blocks, layout.digits, each, layout.groups, 4), self.digit, DIGITS)
 
     def element(self, *at: Any) -> Expr:
         """An element of a row by its block and place in it; 0 behind the last."""
@@ -106,12 +107,12 @@ class _Digits:
 
     def unit(self, *at: Any) -> Expr:
         """What 1 of a whole number is worth. Of what is infinite or no number the product with 0 is no number."""
-        worth = self.largest(*at) * te.const(1 / LARGEST, "float32")
+        worth = self.largest(*at) * te.const(1 / LARGEST[self.layout.digits], "float32")
         return worth + self.total[at] * te.const(0.0, "float32")
 
     def whole(self, *at: Any) -> Expr:
         """An element as a whole number."""
-        inverse = te.const(LARGEST, "float32") / self.largest(*at[:-1])
+        inverse = te.const(LARGEST[self.layout.digits], "float32") / self.largest(*at[:-1])
         return te.round(self.element(*at) * inverse).astype("int32")
 
     def digit(self, *at: Any) -> Expr:
@@ -119,9 +120,11 @@ class _Digits:
         b, number, part, group, place = at[self.rank :]
         value = self.fixed[(*at[: self.rank], b, (group * 4 + place) * self.layout.each + part)]
         low = ((value + 128) & 255) - 128
-        middle = ((((value + 128) >> 8) + 128) & 255) - 128
-        high = (value + 32896) >> 16
-        return te.select(te.equal(number, 0), low, te.select(te.equal(number, 1), middle, high)).astype("int8")
+        high = (value + 128) >> 8
+        if self.layout.digits == 3:
+            middle, high = ((high + 128) & 255) - 128, (high + 128) >> 8
+            high = te.select(te.equal(number, 1), middle, high)
+        return te.select(te.equal(number, 0), low, high).astype("int8")
 
 
 def _products(layout: Layout, rows: tuple[int, ...], digits: te.Tensor, codes: te.Tensor, kind: str) -> te.Tensor:
@@ -130,10 +133,10 @@ def _products(layout: Layout, rows: tuple[int, ...], digits: te.Tensor, codes: t
     axes = [te.reduce_axis(n, name) for n, name in ((layout.groups, "g"), (layout.each, "p"), (4, "t"))]
     group, part, place = (axis.var for axis in axes)
 
-    def byte(b: Any, g: Any, n: Any, t: Any) -> Expr:
+    def byte(b: Any, g: Any, n: Any, t: Any) -> Any:
         return codes[n // width, b, g, n % width, t]
 
-    def code(b: Any, p: Any, g: Any, n: Any, t: Any) -> Expr:
+    def code(b: Any, p: Any, g: Any, n: Any, t: Any) -> Any:
         shifted = byte(b, g, n, t).astype("int32") >> (p * bits).astype("int32")
         return (shifted & ((1 << bits) - 1)).astype(kind)
 
@@ -147,7 +150,7 @@ def _products(layout: Layout, rows: tuple[int, ...], digits: te.Tensor, codes: t
         right = byte(b, group, n, place) if wide is None else wide[b, part, group, n, place]
         return te.sum(left * right.astype("int32"), axis=axes)
 
-    return stage((*rows, layout.blocks, DIGIT_COUNT, layout.features), product, PARTS)
+    return stage((*rows, layout.blocks, layout.digits, layout.features), product, PARTS)
 
 
 def _compute(c: Compute, x: te.Tensor, codes: te.Tensor, scales: te.Tensor, zeros: Any = None, bias: Any = None) -> Any:
@@ -161,8 +164,10 @@ def _compute(c: Compute, x: te.Tensor, codes: te.Tensor, scales: te.Tensor, zero
 
     def value(*at: Any) -> Any:
         row, n = at[:-1], at[-1]
-        low, middle, high = (parts[(*row, b, te.const(d), n)].astype("float32") for d in range(DIGIT_COUNT))
-        whole = high * te.const(65536.0, "float32") + (middle * te.const(256.0, "float32") + low)
+        low, middle, *high = (parts[(*row, b, te.const(d), n)] for d in range(layout.digits))
+        whole = (middle * 256 + low).astype("float32")  # a block is short enough for that to fit
+        if high:
+            whole = high[0].astype("float32") * te.const(65536.0, "float32") + whole
         shift = zero if zeros is None else zeros[n // width, b, n % width].astype("float32")
         term = whole * made.unit(*row, b) - shift * made.total[(*row, b)]
         return te.sum(scales[n // width, b, n % width].astype("float32") * term, axis=block)

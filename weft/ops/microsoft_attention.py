@@ -32,7 +32,7 @@ def _mask(b: Composition, mask: Part | None, bias: Part | None, keys: Any, dtype
         return bias
     rank = len(mask.dims)
     if rank == 1:
-        if bias is not None or "int32" != mask.dtype:
+        if "int32" != mask.dtype:
             raise b.error(f"a mask of {mask.type!r} is not supported")
         # One number for each sequence: how many of its keys count.
         inside = b("Less", b.cast(b.range(keys), "int32"), b("Unsqueeze", mask, _axes(b, 1)))
@@ -50,7 +50,8 @@ def _attend(b: Composition, q: Part, k: Part, v: Part, mask: Any, bias: Any, pas
     keys = k.dims[2] if past[0] is None else plus(past[0].dims[2], k.dims[2])
     added = _mask(b, mask, bias, keys, q.dtype)
     scale = b.get("scale")
-    options: dict[str, Any] = {"is_causal": int(b.get("unidirectional", 0)), "scale": float(scale) if scale else None}
+    causal = int(b.get("unidirectional", 0)) if q.dims[2] != 1 else 0  # a query alone sees all keys
+    options: dict[str, Any] = {"is_causal": causal, "scale": float(scale) if scale else None}
     if past[0] is None:
         return [joined(b, b("Attention", q, k, v, added, **options)), k, v]
     made = b("Attention", q, k, v, added, *past, outputs=3, **options)

@@ -127,8 +127,10 @@ def _group_query(
                 zero, one = b.constant([0, 0], "int64"), b.constant([1, 1], "int64")
                 first = b("Add", first, b("Slice", places, zero, one))
             places = b("Add", first, row)
-        turned = 2 * int(cosines.dims[1]) if isinstance(cosines.dims[1], int) else None
-        options = {"interleaved": int(b.get("rotary_interleaved", 0)), "rotary_embedding_dim": turned}
+        half = cosines.dims[1]
+        if not isinstance(half, int):
+            raise NoKernel
+        options = {"interleaved": int(b.get("rotary_interleaved", 0)), "rotary_embedding_dim": 2 * half}
         q, k = (b("RotaryEmbedding", x, cosines, sines, places, **options) for x in (q, k))
     past = 0 if past_key is None else past_key.dims[2]
     capacity = max(past, whole) if isinstance(past, int) else whole
@@ -168,22 +170,20 @@ def _wide_bias(b: Composition, bias: Part | None, capacity: int) -> Part | None:
 def _with_sink(b: Composition, parts: Sequence[Part], bias: Part | None, sink: Part | None, start: Part) -> Part:
     """Attention whose probabilities have one share more, of a score that each head brings (0, where none is given)."""
     (q, keys, values), options = parts, _options(b)
-    heads, shared, kind = q.dims[1], keys.dims[1], q.dtype
-    batch, capacity, size, length = keys.dims[0], keys.dims[2], keys.dims[3], q.dims[2]
-    assert all(isinstance(n, int) for n in (batch, capacity, size, length, heads, shared))
-    group = divided(heads, int(shared))
+    _, heads, length, size = q.type.static
+    (_, shared, capacity, _), kind = keys.type.static, q.dtype
     q, keys, values = (b.cast(x, "float32") for x in (q, keys, values))
-    shape = b.constant([0, int(shared), int(group) * int(length), int(size)], "int64")
-    scale = options["scale"] or float(int(size)) ** -0.5
+    shape = b.constant([0, shared, heads // shared * length, size], "int64")
+    scale = options["scale"] or float(size) ** -0.5
     asked = b("Reshape", b("Mul", q, b.constant(scale, "float32")), shape)
     scores = b("MatMul", asked, b("Transpose", keys, perm=[0, 1, 3, 2]))
-    scores = b("Reshape", scores, b.constant([0, int(heads), int(length), int(capacity)], "int64"))
+    scores = b("Reshape", scores, b.constant([0, heads, length, capacity], "int64"))
     if options["softcap"]:
         cap = b.constant(options["softcap"], "float32")
         scores = b("Mul", b("Tanh", b("Div", scores, cap)), cap)
     if bias is not None:
-        wide = b.cast(_wide_bias(b, bias, int(capacity)) or bias, "float32")
-        behind = int(capacity) - int(wide.dims[-1])
+        wide = b.cast(_wide_bias(b, bias, capacity) or bias, "float32")
+        behind = capacity - wide.type.static[-1]
         pads = b.constant([0] * (2 * len(wide.dims) - 1) + [behind], "int64")
         scores = b("Add", scores, b("Pad", wide, pads) if behind else wide)
     place = b("Unsqueeze", start, b.constant([1, 2, 3], "int64"))
@@ -199,8 +199,8 @@ def _with_sink(b: Composition, parts: Sequence[Part], bias: Part | None, sink: P
     top = b("Max", b("ReduceMax", scores, b.constant([-1], "int64"), keepdims=1), own)
     power = b("Exp", b("Sub", scores, top))
     total = b("Add", b("ReduceSum", power, b.constant([-1], "int64"), keepdims=1), b("Exp", b("Sub", own, top)))
-    shares = b("Reshape", b("Div", power, total), b.constant([0, int(shared), -1, int(capacity)], "int64"))
-    mixed = b("Reshape", b("MatMul", shares, values), b.constant([0, int(heads), int(length), int(size)], "int64"))
+    shares = b("Reshape", b("Div", power, total), b.constant([0, shared, -1, capacity], "int64"))
+    mixed = b("Reshape", b("MatMul", shares, values), b.constant([0, heads, length, size], "int64"))
     return b.cast(mixed, kind)
 
 

@@ -125,7 +125,7 @@ def _number_groups(old: list[int], new: list[int]) -> list[Stretch]:
             elif left == right:
                 break
             else:  # only ones are left on one side
-                dims, i, j = dims + old[i:], len(old), len(new)
+                dims, i, j = [*dims, *old[i:]], len(old), len(new)
                 break
         found.append((first, j - first, dims))
     return found

@@ -21,7 +21,7 @@ def mean_array(x: Array, axes: tuple[int, ...], keep: bool = False) -> Array:
     return np.asarray(x.sum(axis=axes, keepdims=keep) / x.dtype.type(count))
 
 
-def share_of(count: Dim, kind: Any) -> Any:
+def share_of(count: Dim, kind: Any) -> float | Expr:
     """1 / count as a factor: a number, or computed where the count is an open size."""
     return 1 / count if isinstance(count, int) else te.const(1, kind) / count.astype(kind)
 

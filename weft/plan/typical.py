@@ -24,6 +24,8 @@ from weft.loop.visit import BufferReplacer, substitute_stmt
 from weft.schedule.schedule import Schedule
 from weft.schedule.trace import Step, Trace
 
+FIXED = ("unroll", "vectorize", "tensorize", "bind")
+"""What loops of a known length are marked with."""
 LEAST = 16
 """A size that was small once may be larger: loops over it are cut as if there were so many."""
 
@@ -39,6 +41,16 @@ def plan_typical(schedule: Schedule, target: Any, constants: Sequence[Buffer], s
     schedule.tried += twin.tried
     if not tried:
         schedule.plan(target, constants)
+
+
+def _has_fixed_length(loop: str, steps: Sequence[Step]) -> bool:
+    """Whether steps rely on how long a loop is: of one that is cut again, on its number of parts."""
+    for at, step in enumerate(steps):
+        if step.primitive in FIXED and loop in step.arguments.values():
+            return True
+        if step.primitive == "split" and step.arguments["loop"] == loop:
+            return _has_fixed_length(step.results[0], steps[at + 1 :])
+    return False
 
 
 class _Replay:
@@ -57,7 +69,7 @@ class _Replay:
         for at, step in enumerate(trace.steps):
             arguments = {key: self.named(value) for key, value in step.arguments.items()}
             if step.primitive == "split":
-                arguments["factors"] = self.factors(arguments)
+                arguments["factors"] = self.factors(arguments, step, trace.steps[at + 1 :])
             if step.primitive == "fuse" and self.for_threads(step, trace.steps[at + 1 :]):
                 kept = self.together(arguments["loops"])
                 if len(kept) == 1:
@@ -79,9 +91,11 @@ class _Replay:
         """The extent of a loop."""
         return loop_of(loop_path(self.schedule.func, loop, "typical sizes")).extent
 
-    def factors(self, arguments: Mapping[str, Any]) -> list[int | None]:
-        """The factors of a split: one part of everything where the twin's loop was one part."""
+    def factors(self, arguments: Mapping[str, Any], step: Step, later: Sequence[Step]) -> list[int | None]:
+        """The factors of a split: one part of everything where the twin's loop was one part that is cut again."""
         factors, extent = list(arguments["factors"]), self.extent(arguments["loop"])
+        if _has_fixed_length(step.results[-1], later):
+            return factors
         if len(factors) == 2 and factors[0] is None and isinstance(factors[1], int) and int_value(extent) is None:
             if int(evaluate(substitute(extent, self.numbers), {})) <= factors[1]:
                 return [1, None]

@@ -56,7 +56,7 @@ def choose_algorithms(tuning: Tuning, observe: Callable[[Any, Any], None]) -> No
     until = (1.0 - SHARE) * tuning.budget
     for names, choices, has in groups_of(made, offered):
         for label in (one for one in choices if one != has):
-            if tuning.left < until:
+            if tuning.left - tuning.model_seconds < until:
                 return
             tuning.stage = f"trying {label} for {len(names)} convolutions"
             observe(tuning, None)

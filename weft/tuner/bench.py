@@ -3,6 +3,8 @@
 A trial gives an Outcome and raises nothing. Its result is compared with the default's; its time is taken in turns with
 the default's, so that a machine that slows down slows both. For one thread the clock is that of the processor time,
 which others cannot take away; for more it is the wall's.
+
+A device is opened by the child that measures, never by the parent: an illegal access ends the child, not the search.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from weft.builder import Built
+from weft.builder import Built, DeviceBuilt
 from weft.core.errors import InternalError, RuntimeFault, WeftError
 from weft.executor.kernels import Packing, lift_scheduled
 from weft.executor.program import GroupProgram
@@ -83,24 +85,71 @@ class Kernel:
             raise RuntimeFault("the kernel failed")
 
 
+class DeviceKernel:
+    """A scheduled program on a device, its arguments in the device's memory."""
+
+    def __init__(self, task: Task, program: GroupProgram, arrays: Sequence[Any], threads: int) -> None:
+        lifted = lift_scheduled(program, task.fixed)
+        func = lifted.func.replace(name="trial")
+        verify(func)
+        self.task, self.parameters = task, lifted.parameters
+        self.program = DeviceBuilt(func, task.target, "trial").program
+        self._device = task.target.device()
+        self._executable = self._device.load(self.program)
+        self.bind(arrays)
+
+    def bind(self, arrays: Sequence[Any]) -> None:
+        """Copies the arguments to the device."""
+        device, count = self._device, len(self.task.program.inputs)
+        given: dict[str, Any] = {w.name: device.allocate(max(w.bytes, 1)) for w in self.program.workspaces}
+        self._written: list[tuple[Any, Any]] = []
+        for at, parameter in enumerate(self.program.parameters):
+            if at >= len(self.parameters):  # where a kernel says that an index was wrong
+                given[parameter.name] = device.allocate(64)
+                device.write(given[parameter.name], np.zeros(16, np.int32))
+                continue
+            place = self.parameters[at]
+            array = place.apply(arrays[place.source]) if isinstance(place, Packing) else arrays[place]
+            memory = given[parameter.name] = device.allocate(max(array.nbytes, 1))
+            device.write(memory, np.ascontiguousarray(array))
+            if not isinstance(place, Packing) and place >= count:
+                self._written.append((memory, np.zeros_like(array)))
+        self._given, self._recording = given, device.record(self._executable.bind(given))
+
+    @property
+    def results(self) -> list[Any]:
+        """What it wrote, copied back."""
+        for memory, array in self._written:
+            self._device.read(memory, array)
+        return [array for _, array in self._written]
+
+    def run(self, times: int = 1) -> None:
+        """Launches it, and waits."""
+        for _ in range(times):
+            self._recording.launch()
+        self._device.synchronize()
+
+
 class Bench:
     """A task, its arrays, and its default: what trials are compared with."""
 
     def __init__(self, task: Task, threads: int | None = None, seed: int = 0) -> None:
         self.task = task
-        self.threads = threads or min(get_threads(), max(task.target.cores, 1))
+        # A device is timed by the wall's clock, as several threads are.
+        self.threads = 2 if task.target.on_device else threads or min(get_threads(), max(task.target.cores, 1))
+        self.kernel: type[Kernel] | type[DeviceKernel] = DeviceKernel if task.target.on_device else Kernel
         self.arrays = task.arrays(np.random.default_rng(seed))
-        self._default: Kernel | None = None
+        self._default: Kernel | DeviceKernel | None = None
         self.expected: list[Any] = []
         """The default's results."""
 
     @property
-    def default(self) -> Kernel:
+    def default(self) -> Kernel | DeviceKernel:
         """The planner's kernel, run once; a WeftError where it cannot be."""
         if self._default is None:
             program = self.task.fresh()
             program.schedule.plan(self.task.target, self.task.fixed)
-            made = Kernel(self.task, program, self.arrays, self.threads)
+            made = self.kernel(self.task, program, self.arrays, self.threads)
             made.run()
             self._default, self.expected = made, made.results
         return self._default
@@ -114,7 +163,7 @@ class Bench:
             return Outcome(Status.REFUSED, detail=_short(error))
         trace = program.schedule.trace.to_json()
         try:
-            kernel = Kernel(self.task, program, self.arrays, self.threads)
+            kernel = self.kernel(self.task, program, self.arrays, self.threads)
         except (WeftError, InternalError, RuntimeError, ValueError, TypeError, LookupError, MemoryError) as error:
             return Outcome(Status.BUILD_ERROR, detail=_short(error), trace=trace)
         built()

@@ -13,7 +13,7 @@ model did on a batch before it learnt from it.
 
 from __future__ import annotations
 
-import logging
+import warnings
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -21,15 +21,14 @@ import numpy as np
 
 from weft.core.install import hint
 
-logger = logging.getLogger("weft.tuner")
-
 Array = Any
 
 LEAST_POINTS = 4
 """Measured points from which something can be learnt."""
 
-PRIOR_WEIGHT = 4.0
-"""How sure the analytic estimate is: the margin of a point that it takes to be twice as fast."""
+PRIOR_WEIGHT, LEAST_WEIGHT = 4.0, 0.5
+"""The margin of a point that the analytic estimate takes to be twice as fast: where it ranked what was measured
+rightly, and where it did not."""
 
 TREES, DEPTH, RATE = 40, 3, 0.25
 """Small trees: a space of a million points is scored as a whole after every batch."""
@@ -94,10 +93,11 @@ class Learned:
         self.name = "prior + learned" if prior else "learned"
         self._xgboost, self._prior, self._seed = xgboost, prior, seed
         self._booster: Any = None
+        self._weight = PRIOR_WEIGHT
 
     def _margin(self, prior: Array) -> Array:
         # Points that the estimate takes to be hopeless may be wrong all the same: how hopeless does not matter.
-        return np.maximum(np.asarray(prior, np.float32), -4.0) * np.float32(PRIOR_WEIGHT)
+        return np.maximum(np.asarray(prior, np.float32), -4.0) * np.float32(self._weight)
 
     def fit(self, groups: Sequence[Group]) -> None:
         """Trains anew on all that was measured."""
@@ -108,6 +108,8 @@ class Learned:
         data = self._xgboost.DMatrix(features, label=np.asarray(gains, np.float32), nthread=1)
         data.set_group([len(one.gains) for one in used])
         if self._prior:
+            right = [rank_correlation(one.prior, one.gains) for one in used]
+            self._weight = max(LEAST_WEIGHT, PRIOR_WEIGHT * float(np.nan_to_num(np.mean(right))))
             data.set_base_margin(self._margin(prior))
         parameters = {
             "objective": "rank:pairwise", "lambdarank_pair_method": "mean", "lambdarank_num_pair_per_sample": 8,
@@ -137,7 +139,8 @@ def has_learned() -> bool:
 def cost_model(name: str | None = None, seed: int = 0) -> CostModel:
     """A cost model by name; None is the best that is here: without XGBoost the analytic one, with a word."""
     if name is None and not has_learned():
-        logger.warning("points are ranked by the analytic cost alone: %s brings the learned model", hint("tune"))
+        said = f"points are ranked by the analytic cost alone: {hint('tune')} brings the learned model"
+        warnings.warn(said, stacklevel=2)
         return Analytic()
     made: CostModel = MODELS[name or "prior + learned"](seed)
     return made

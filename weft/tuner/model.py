@@ -63,6 +63,9 @@ LAST_SHARE = 0.15
 PAIR_SECONDS = 3.0
 """How long two forms of a model are measured in turns."""
 
+BACKGROUND_SECONDS = 600.0
+"""How long a model is tuned beside its use."""
+
 MODEL_SECONDS = 600.0
 """The longest that compiling and measuring a whole model may take."""
 
@@ -110,6 +113,8 @@ class Tuning:
     """The cost model, by name; None: the best that is here."""
     explorer: str | None = None
     seed: int = 0
+    most: int | None = None
+    """Trials, at most; None: as many as there is time for."""
     runner: Runner = field(default_factory=LocalRunner)
     tasks: list[Task] = field(default_factory=list)
     searches: dict[str, Search] = field(default_factory=dict)
@@ -130,6 +135,11 @@ class Tuning:
     def left(self) -> float:
         """Seconds left."""
         return max(0.0, self.budget - (time.monotonic() - self.started))
+
+    @property
+    def chose_algorithms(self) -> bool:
+        """Whether another algorithm was put into use."""
+        return any(ratio >= LEAST_GAIN for _, _, ratio in self.algorithms)
 
     @property
     def failures(self) -> Counter[str]:
@@ -170,7 +180,8 @@ class Tuning:
             space, bench = space_of(task), Bench(task, self.threads)
             if space.size < 2:
                 raise TuneError("there is only one point")
-            bench.default.run()
+            if not self.target.on_device:
+                bench.default.run()
         except WeftError as error:
             self.skipped[task.key] = str(error).splitlines()[0]
             return None
@@ -185,8 +196,10 @@ class Tuning:
         import weft.ops  # noqa: F401  (fills the table of operators)
 
         try:
-            choose_algorithms(self, observe)
             self.prepare()
+            choose_algorithms(self, observe)
+            if self.chose_algorithms:
+                self.prepare()
             self._search(observe)
         except KeyboardInterrupt:
             self.stopped = True
@@ -198,18 +211,34 @@ class Tuning:
 
     def _search(self, observe: Callable[[Tuning, Record | None], None]) -> None:
         self.stage = "searching"
-        last = min(max(min(LAST_SHARE * self.budget, 60.0), 2 * self.model_seconds + PAIR_SECONDS), self.budget / 2)
+        last = min(max(LAST_SHARE * self.budget, self.model_seconds + PAIR_SECONDS), 0.3 * self.budget)
         total = sum(task.seconds for task in self.tasks) or 1.0
         worth = [task for task in self.tasks if task.seconds >= WORTH * total] or self.tasks
-        while self.left > last:
-            open_ = [s for task in worth if (s := self.search_of(task)) is not None and not s.is_done]
+
+        def ends() -> bool:
+            return self.left <= last or (self.most is not None and self.trials >= self.most)
+
+        while not ends():
+            open_ = [task for task in worth if task.key not in self.skipped and not self._is_done(task)]
+            chosen = self.search_of(max(open_, key=self._promise)) if open_ else None
             if not open_:
                 return
-            chosen = max(open_, key=_promise)
+            if chosen is None:
+                continue  # it cannot be measured, and is left out from now on
             others = [search.proposer for search in self.searches.values()]
-            for record in chosen.round(BATCH, lambda: self.left <= last, others):
+            for record in chosen.round(BATCH, ends, others):
                 self.trials += 1
                 observe(self, record)
+
+    def _is_done(self, task: Task) -> bool:
+        return task.key in self.searches and self.searches[task.key].is_done
+
+    def _promise(self, task: Task) -> float:
+        """What another batch of a task is expected to save: first each gets one, then those that got better more."""
+        search = self.searches.get(task.key)
+        if search is None or not search.trials:
+            return task.seconds * 1e3
+        return task.seconds / search.gain * 0.5 ** min(search.idle, 40)
 
     # -------------------------------------------------------------------------------------------------- accepting
 
@@ -237,7 +266,7 @@ class Tuning:
             self.database.accept(self.name, self.target, self.verdict.before, self.verdict.after, found)
 
     def measure(self, before: Records, after: Records) -> Verdict:
-        """The whole model with two sets of records, in a child."""
+        """The whole model with two sets of records, in a child; each kernel too, where the kernels are the same."""
         try:
             return Verdict(**json.loads(self._child(lambda say: json.dumps(self._compare(before, after)))))
         except ChildError as error:
@@ -269,10 +298,10 @@ class Tuning:
         problem = difference(*([np.asarray(one) for one in result] for result in results))
         calls = [functools.partial(module.run, None, feeds) for module in modules]
         times = pairs_in_turns(calls, self.threads)
-        profiles = [self._profile(before, module) for module in modules]
         gains: dict[str, list[float]] = {}
         keys, others = map(_keys, modules)
         if keys == others:
+            profiles = [self._profile(before, module) for module in modules]
             for key, one, other in zip(keys, *profiles):
                 pair = gains.setdefault(key, [0.0, 0.0])
                 pair[0], pair[1] = pair[0] + one, pair[1] + other
@@ -295,13 +324,6 @@ def _keys(module: Any) -> list[str]:
         fixed = [buffer for value, buffer in program.inputs if value in one.graph.constants]
         out.append(program_key(program_text(program, fixed)))
     return out
-
-
-def _promise(search: Search) -> float:
-    """What another batch of a task is expected to save: first each task gets one, then those that get better more."""
-    if not search.trials:
-        return search.task.seconds * 1e3
-    return search.task.seconds / search.gain * 0.5 ** min(search.idle, 40)
 
 
 def pairs_in_turns(calls: Sequence[Callable[[], Any]], threads: int) -> list[list[float]]:
@@ -351,7 +373,10 @@ def compile_tuned(
     threads: int | None = None,
     exact: bool | None = None,
 ) -> Any:
-    """`weft.compile(model, tune=…)`: the model tuned for so long, then compiled with what was found."""
+    """`weft.compile(model, tune=…)`: the model tuned for so long, then compiled with what was found.
+
+    With "background" it is compiled at once, and tuned beside its use (`background.py`).
+    """
     from weft.executor import compile as compile_model
 
     graph = model
@@ -359,6 +384,19 @@ def compile_tuned(
         from weft.frontends.onnx import load
 
         graph = load(getattr(model, "model_proto", model))
+    in_background = tune == "background"
+    budget = BACKGROUND_SECONDS if in_background else tune
+
+    def compiled() -> Any:
+        return compile_model(model, target=target, shapes=shapes, precision=precision, threads=threads, exact=exact)
+
     with knobs.override(**({} if exact is None else {"exact": exact})):
-        make_tuning(bind_shapes(graph, shapes), tune, target, precision, threads).run()
-    return compile_model(model, target=target, shapes=shapes, precision=precision, threads=threads, exact=exact)
+        tuning = make_tuning(bind_shapes(graph, shapes), budget, target, precision, threads)
+        if not in_background:
+            tuning.run()
+    module = compiled()
+    if in_background:
+        from weft.tuner.background import Background
+
+        module.tuning = Background(module, tuning, compiled)
+    return module

@@ -21,7 +21,7 @@ from typing import Protocol
 
 from weft.plan.sketch import Point
 from weft.tuner.bench import Bench
-from weft.tuner.records import Outcome, Status
+from weft.tuner.records import Outcome, Status, TuneError
 from weft.tuner.space import Region
 
 BUILD_SECONDS = 60.0
@@ -31,6 +31,9 @@ RUN_SECONDS = 10.0
 """The longest that it may run, besides some hundred times the default's time."""
 
 MOST_LINE = 1 << 24
+
+ASK_SECONDS = 0.1
+"""How often a child that may be stopped is looked after."""
 
 Say = Callable[[str], None]
 """Sends a line to the parent."""
@@ -51,11 +54,16 @@ class ChildError(Exception):
         self.status, self.detail = status, detail
 
 
-def in_child(work: Callable[[Say], str], limit: float, extended: float | None = None) -> str:
+def in_child(
+    work: Callable[[Say], str], limit: float, extended: float | None = None, stop: Callable[[], bool] | None = None
+) -> str:
     """The text that a function gives in a child of its own; a ChildError where it gives none.
 
-    `limit` is how many seconds it has; where `extended` is given, it has so many from its first line on.
+    `limit` is how many seconds it has; where `extended` is given, it has so many from its first line on. Where `stop`
+    is given it is asked now and then, and ends the child.
     """
+    if not hasattr(os, "fork"):
+        raise TuneError("points are measured in forked children, and this system has none: tune on Linux or macOS")
     read, write = os.pipe()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -64,7 +72,7 @@ def in_child(work: Callable[[Say], str], limit: float, extended: float | None = 
         _be_child(work, read, write)
     os.close(write)
     try:
-        return _answer(child, read, limit, extended)
+        return _answer(child, read, limit, extended, stop)
     finally:
         os.close(read)
         _end(child)
@@ -102,11 +110,16 @@ def _die_with_parent() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
 
 
-def _answer(child: int, read: int, limit: float, extended: float | None) -> str:
+def _answer(child: int, read: int, limit: float, extended: float | None, stop: Callable[[], bool] | None = None) -> str:
     end, data = time.monotonic() + limit, b""
     while True:
         left = end - time.monotonic()
-        if left <= 0 or not select.select([read], [], [], left)[0]:
+        ready = left > 0 and select.select([read], [], [], left if stop is None else min(left, ASK_SECONDS))[0]
+        if stop is not None and stop():
+            raise ChildError(Status.HANG, "it was stopped")
+        if not ready and left > ASK_SECONDS and stop is not None:
+            continue
+        if not ready:
             raise ChildError(Status.HANG, f"it did not finish in {limit:.0f} s")
         part = os.read(read, 1 << 16)
         if not part:
@@ -146,10 +159,12 @@ class LocalRunner:
 
     def measure(self, bench: Bench, points: Sequence[tuple[Region, Point]]) -> Iterator[Outcome]:
         """The outcomes, in order."""
-        bench.default.run()  # made before there are children: each has it for nothing
-        begin = time.perf_counter()
-        bench.default.run()
-        running = self.run_seconds + 500 * (time.perf_counter() - begin)
+        running = self.run_seconds
+        if not bench.task.target.on_device:  # made before there are children: each has it for nothing
+            bench.default.run()
+            begin = time.perf_counter()
+            bench.default.run()
+            running += 500 * (time.perf_counter() - begin)
         for region, point in points:
 
             def work(say: Say, region: Region = region, point: Point = point) -> str:

@@ -62,8 +62,8 @@ class Knobs:
     def choice(self, name: str, choices: Sequence[T]) -> T:
         """One of some values: numbers as they are, anything else by its place."""
         listed = list(choices)
-        numbers = [one for one in listed if type(one) is int and one >= 0]
-        if len(numbers) == len(listed):
+        numbers: list[int] = [one for one in listed if isinstance(one, int) and not isinstance(one, bool)]
+        if len(numbers) == len(listed) and min(numbers, default=0) >= 0:
             return listed[numbers.index(self._number(name, numbers))]
         return listed[self._number(name, range(len(listed)))]
 

@@ -42,6 +42,33 @@ class JaxEmitter(Emitter):
     results: Sequence[Any] = ()
     """What it says of the results."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.makers: dict[Value, Node] = {}
+        self.complements: dict[Value, Value] = {}
+        """What erfc made, and what of: a Gelu is recognised by it."""
+
+    def several(self, outputs: int, op: str, *operands: Any, **attributes: Any) -> list[Value]:
+        """A node with several outputs, remembered as their maker."""
+        made = super().several(outputs, op, *operands, **attributes)
+        self.makers.update((value, self.nodes[-1]) for value in made)
+        return made
+
+    def scaled(self, value: Value) -> tuple[float, Value]:
+        """A value as a number times another."""
+        maker, factor = self.makers.get(value), 1.0
+        while maker is not None and maker.op in ("Mul", "Neg"):
+            numbers = [self.number(one) for one in maker.inputs if one is not None]
+            if maker.op == "Neg":
+                factor, value = -factor, maker.inputs[0]  # type: ignore[assignment]
+            elif len(numbers) == 2 and (numbers[0] is None) != (numbers[1] is None):
+                at = 1 if numbers[0] is None else 0
+                factor, value = factor * float(numbers[at] or 0), maker.inputs[1 - at]  # type: ignore[assignment]
+            else:
+                break
+            maker = self.makers.get(value)
+        return factor, value
+
     def known(self, value: Value) -> Any:
         """The array of a value that is a constant; None for any other."""
         return self.constants.get(value)

@@ -171,8 +171,15 @@ def _i1e(x: _Numbers) -> _Numbers:
     return near.choose(size("LessOrEqual", 8), far) * x("Sign")
 
 
+@primitive("erfc")
+def _complement(c: JaxEmitter, x: Value, **_: Any) -> Value:
+    made: Value = c.cast(_function(_erfc)(c, x), c.dtype)
+    c.complements[made] = x
+    return made
+
+
 for _name, _compute in (
-    ("erfc", _erfc), ("erf_inv", _erf_inv), ("lgamma", _lgamma), ("digamma", _digamma), ("bessel_i1e", _i1e),
+    ("erf_inv", _erf_inv), ("lgamma", _lgamma), ("digamma", _digamma), ("bessel_i1e", _i1e),
 ):  # fmt: skip
     primitive(_name)(_function(_compute))
 

@@ -21,6 +21,9 @@ from weft.graph.passes.support import Replacement, Scope, rewrite
 
 NAME, DOMAIN = "FewBitsMatMul", "weft"
 
+MOST_BLOCK = 256
+"""Longer blocks would not fit the sums of digits."""
+
 Propose = Callable[[int, int], "tuple[str, int] | None"]
 """For a product of so many rows and columns: the type of the bytes that weights become, and the width of a panel."""
 
@@ -41,7 +44,13 @@ def _panels(node: Node, scope: Scope, propose: Propose) -> Replacement:
     if x is None or arrays[0] is None or arrays[1] is None or (zeros is not None and arrays[2] is None):
         return None
     inner, features, bits, block = (int(node.attributes.get(name, 4)) for name in ("K", "N", "bits", "block_size"))
-    if order is not None or block * bits % 32 or not isinstance(x.type, TensorType) or not x.type.is_static:
+    if (
+        order is not None
+        or block * bits % 32
+        or block > MOST_BLOCK
+        or not isinstance(x.type, TensorType)
+        or not x.type.is_static
+    ):
         return None
     found = propose(math.prod(x.type.static[:-1]), features)
     if found is None:
@@ -52,14 +61,16 @@ def _panels(node: Node, scope: Scope, propose: Propose) -> Replacement:
     shift: Any = 128 if bits == 8 and kind == "int8" else 0
     if shift:
         bytes_ = (bytes_ ^ np.uint8(128)).view(np.int8)
-    attributes = {"K": inner, "N": features, "bits": bits, "block_size": block, "width": width, "kind": kind}
-    inputs = [x, pack(bytes_, width), pack_factors(arrays[1].reshape(features, blocks), width)]
+    digits = 2 if int(node.attributes.get("accuracy_level", 0)) in (2, 3, 4) else 3
+    attributes: dict[str, Any] = {"digits": digits, "K": inner, "N": features, "bits": bits, "block_size": block}
+    attributes.update(width=width, kind=kind)
+    made = [pack(bytes_, width), pack_factors(arrays[1].reshape(features, blocks), width)]
     if zeros is None:
         attributes["zero"] = float((1 << (bits - 1)) - shift)
     else:
-        inputs.append(pack_factors(_zeros(arrays[2], bits, features, blocks, shift), width))
-    given = [x, *(scope.new_constant(array, f"{node.outputs[0].name}_panels") for array in inputs[1:])]
-    given += [None] * (4 - len(given)) + [bias]
+        made.append(pack_factors(_zeros(arrays[2], bits, features, blocks, shift), width))
+    panels = [scope.new_constant(array, f"{node.outputs[0].name}_panels") for array in made]
+    given = [x, *panels, *[None] * (3 - len(panels)), bias]
     return [Node(NAME, given, node.outputs, attributes, node.name, node.origin, DOMAIN)]
 
 

@@ -15,6 +15,7 @@ from collections.abc import Callable
 import numpy as np
 
 from weft.graph.ir import NUMPY_TYPES, Array, Graph, Node, TensorType
+from weft.graph.opspec import has
 from weft.graph.passes.dead import dead
 from weft.graph.passes.infer import infer
 from weft.graph.passes.support import Replacement, Scope, rewrite, swap
@@ -35,7 +36,7 @@ def narrow_weights(graph: Graph, worth: Worth) -> Graph:
 
 
 def _narrow(node: Node, scope: Scope, worth: Worth) -> Replacement:
-    if node.domain or node.op not in ("MatMul", "Gemm") or len(node.inputs) < 2:
+    if node.domain or not has(node, "product") or len(node.inputs) < 2:
         return None
     x, weight = node.inputs[:2]
     array = scope.constant(weight)
@@ -45,17 +46,18 @@ def _narrow(node: Node, scope: Scope, worth: Worth) -> Replacement:
         return None
     if node.op == "Gemm":
         plain = all(float(node.attributes.get(name, 1.0)) == 1 for name in ("alpha", "beta"))
-        if not plain or node.attributes.get("transA", 0) or node.inputs[2:] == [None]:
+        if not plain or node.attributes.get("transA", 0):
             return None
         array = array.T if node.attributes.get("transB", 0) else array
     found = narrow_form(array)
     if found is None:
         return None
     inputs = [x, scope.new_constant(found, f"{weight.name}_narrow")]
-    if node.op == "MatMul":
+    if node.op != "Gemm":
         return [Node(NAME, inputs, node.outputs, {}, node.name, node.origin, DOMAIN)]
     product = scope.make(node, NAME, inputs, DOMAIN)
-    return swap(node, "Add", [product, node.inputs[2]]) if len(node.inputs) > 2 else product
+    bias = node.inputs[2] if len(node.inputs) > 2 else None
+    return product if bias is None else swap(node, "Add", [product, bias])
 
 
 def narrow_form(array: Array) -> Array | None:

@@ -182,13 +182,18 @@ def _expanded_dims(node: Node, inputs: Sequence[Type | None], partials: Partials
     return None if made is None else list(made)
 
 
+def _known(some: Partial | None) -> list[int] | None:
+    return None if some is None else some.numbers
+
+
 def _sliced_dims(node: Node, inputs: Sequence[Type | None], partials: Partials) -> list[Dim] | None:
     """Stretches from a number up to a size. Where that gives less than 1 it is no stretch, and nobody relies on it."""
     source, (starts, ends, axes, steps) = inputs[0], (_given(partials, at) for at in range(1, 5))
     if not isinstance(source, TensorType) or source.shape is None or starts is None or ends is None:
         return None
-    chosen = range(len(starts.elements)) if len(partials) < 4 or node.inputs[3] is None else axes and axes.numbers
-    by = [1] * len(starts.elements) if len(partials) < 5 or node.inputs[4] is None else steps and steps.numbers
+    count = len(starts.elements)
+    chosen = list(range(count)) if len(partials) < 4 or node.inputs[3] is None else _known(axes)
+    by = [1] * count if len(partials) < 5 or node.inputs[4] is None else _known(steps)
     if chosen is None or by is None or starts.numbers is None or any(step != 1 for step in by):
         return None
     dims = list(source.shape)

@@ -395,6 +395,10 @@ def _is_matrix(node: Node, result: Value) -> bool:
 
 def plain_gemm(node: Node, scope: Scope) -> Replacement:
     """A transposed constant is stored transposed; a Gemm that is a plain product -> MatMul."""
+    usual = {"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": 0}
+    told = {key: value for key, value in node.attributes.items() if usual.get(key) != value}
+    if len(told) != len(node.attributes):
+        return [node.replace(attributes=told)]
     for at, key in ((0, "transA"), (1, "transB")):
         array = scope.constant(node.inputs[at])
         value = node.inputs[at]

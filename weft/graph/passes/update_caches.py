@@ -13,7 +13,9 @@ from __future__ import annotations
 from weft.graph.ir import Graph, Node
 from weft.graph.passes.support import Replacement, Scope, rewrite
 
-COPY, UPDATE, DOMAIN = "Copy", "UpdateRows", "weft"
+COPY = "Copy"
+UPDATE = "UpdateRows"
+DOMAIN = "weft"
 
 
 def update_caches(graph: Graph) -> Graph:

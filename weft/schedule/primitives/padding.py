@@ -119,14 +119,19 @@ def overrun(func: Func, block: str, axis: int) -> Result:
         raise ScheduleError("overrun", place, "its neighbours are lanes, which would read one by one")
     if not isinstance(body, Store) or body.predicate is not None:
         raise ScheduleError("overrun", place, f"{block} does more than store one value")
-    _check_body(found, old, place)
+    _check_body(found, old, place, "overrun")
+    for load in walk_exprs(body):
+        if isinstance(load, Load) and load.buffer not in func.buffers and load.buffer is not body.buffer:
+            if any(uses_any(index, {old.var}) for index in load.indices):
+                reason = f"the last place of {load.buffer.name} may be computed elsewhere, or later"
+                raise ScheduleError("overrun", place, reason)
     ranges = ranges_of(func, loops)
     ends: dict[Var, Expr] = {loop.var: sub(loop.extent, index_expr(1)) for loop in loops}
     extent = simplify(add(substitute(binding, ends), index_expr(1)), ranges)
     tests = [t for t in conjuncts(found.predicate) if not _ends_axis(t, binding, old.extent, ranges)]
     if len(tests) == len(conjuncts(found.predicate)) or not prove(less(binding, extent), ranges):
         raise ScheduleError("overrun", place, "no test at the end of its loops holds it back")
-    larger = {body.buffer: _grown(func, found, body, old, extent, place)}
+    larger = {body.buffer: _grown(func, found, body, old, extent, place, "overrun")}
     last: dict[Var, Expr] = {old.var: minimum(old.var, sub(old.extent, index_expr(1)))}
     made = Store(body.buffer, body.indices, _Again(last, body.buffer).expr(body.value))
     axes = [Axis(a.var, extent, a.kind) if a is old else a for a in found.axes]
@@ -180,25 +185,25 @@ def _chain(loop: For) -> list[For]:
     return found
 
 
-def _check_body(block: Block, axis: Axis, place: str) -> None:
+def _check_body(block: Block, axis: Axis, place: str, what: str = "pad") -> None:
     for region in (*block.reads, *block.writes):
         if has_opaque_access(block, region.buffer):
-            raise ScheduleError("pad", place, f"{block.name} takes the address of {region.buffer.name}")
+            raise ScheduleError(what, place, f"{block.name} takes the address of {region.buffer.name}")
     for node in walk_exprs(block.body):
         if isinstance(node, _DIVISIONS) and any(type(e) is Load or e is axis.var for e in walk(node.b)):
-            raise ScheduleError("pad", place, f"{block.name} divides by {node.b!r}, which would be zero in the padding")
+            raise ScheduleError(what, place, f"{block.name} divides by {node.b!r}, which would be zero in the padding")
 
 
-def _grown(func: Func, block: Block, store: Store, axis: Axis, padded: Expr, place: str) -> Buffer:
+def _grown(func: Func, block: Block, store: Store, axis: Axis, padded: Expr, place: str, what: str = "pad") -> Buffer:
     """The buffer with room for the padding."""
     buffer = store.buffer
     dims = [d for d, index in enumerate(store.indices) if uses_any(index, {axis.var})]
     if buffer not in func.allocations or buffer.strides is not None:
-        raise ScheduleError("pad", place, f"{buffer.name} is a parameter, or laid out already: cache it first")
+        raise ScheduleError(what, place, f"{buffer.name} is a parameter, or laid out already: cache it first")
     if [b.name for b in writers(func.body, buffer)] != [block.name]:
-        raise ScheduleError("pad", place, f"{buffer.name} is written by other blocks too")
+        raise ScheduleError(what, place, f"{buffer.name} is written by other blocks too")
     if len(dims) != 1 or store.indices[dims[0]] is not axis.var:
-        raise ScheduleError("pad", place, f"{axis.var.name} is not by itself an index of {buffer.name}")
+        raise ScheduleError(what, place, f"{axis.var.name} is not by itself an index of {buffer.name}")
     shape = [padded if d == dims[0] else size for d, size in enumerate(buffer.shape)]
     return buffer.replace(shape=shape)
 

@@ -58,7 +58,8 @@ X86: Mapping[str, Callable[[Context, Call], str]] = {
     "vnni_half_zero": _emit_zero(8),
 }
 ARM: Mapping[str, Callable[[Context, Call], str]] = {
-    "neon_dot_s8s8": _emit_dot(4, "llvm.aarch64.neon.sdot.v4i32.v16i8"),
+    # The second operand can be a lane of a register: no broadcast is needed where that holds the bytes of A.
+    "neon_dot_s8s8": _emit_dot(4, "llvm.aarch64.neon.sdot.v4i32.v16i8", right_first=True),
     "neon_zero": _emit_zero(4),
 }
 

@@ -20,7 +20,10 @@ from typing import Any
 import numpy as np
 
 from weft.core.errors import TargetError, WeftError
-from weft.expr.nodes import Buffer, Load, Var
+from weft.expr.classes import Binary
+from weft.expr.nodes import Buffer, Call, Expr, Load, Var
+from weft.expr.visit import children
+from weft.loop.ir import Store
 from weft.loop.passes.support import linear
 from weft.loop.visit import walk_exprs
 from weft.plan.inline import Inlining
@@ -33,6 +36,8 @@ from weft.targets.vdla import config_of, lower
 from weft.targets.vdla.intrinsics import gemm
 from weft.targets.vdla.isa import CLOCK, Config
 
+BUBBLES = 2
+"""Latencies that a step loses although threads hide most: at the end of a tile they wait for one another."""
 TRIALS = 4
 """Tilings that are run on the model, best estimates first."""
 
@@ -65,7 +70,9 @@ class Product:
         after = [block_named(s, one) for one in names_of(s)[names_of(s).index(name) + 1 :]]
         reads = {e.buffer for one in after for e in walk_exprs(one.body) if isinstance(e, Load)}
         given = [buffer for buffer in reads if buffer in s.func.buffers]
-        self.steps_after = len(after)
+        self.steps_after = sum(_operations(one.body.value) for one in after[:-1] if isinstance(one.body, Store))
+        """Operations of the ALU on every vector of the result."""
+        self.padded = self.input.buffer not in s.func.buffers
         self.beside = sum(len(buffer.shape) == len(self.result) for buffer in given)
         """Values as large as the result that are read beside the sums."""
         self.kept = sum(
@@ -88,13 +95,7 @@ class Product:
 
     def entries(self, load: Load, tiles: Mapping[int, Any], depth: Any) -> Any:
         """Entries of an operand that a step touches."""
-        sizes: dict[Any, Any] = {self.result[i].var: tile for i, tile in tiles.items()}
-        sizes.update((axis.var, extent(axis)) for axis in self.sums[1:-1])
-        sizes[self.sums[0].var] = depth
-        made: Any = 1
-        for index in load.indices[: -2 if load is self.weights else -1]:
-            made = made * (1 + sum(by * (sizes.get(v, 1) - 1) for v, by in linear(index).terms.items()))
-        return made
+        return math.prod(part for part, _ in self.operand(load, tiles, depth))
 
     def uses(self, load: Load) -> set[int]:
         """The dimensions of the result that an operand depends on."""
@@ -134,24 +135,62 @@ class Product:
         return fits
 
     def cost(self, columns: Columns) -> Any:
-        """Cycles at a clock: the compute unit's, and DRAM's where they are not hidden behind those."""
+        """Seconds: what the busiest of compute unit, load unit and DRAM has to do, or one thread after another.
+
+        A thread loads, multiplies and stores in turn; two of them hide what the other does, as far as it goes.
+        """
         tiles, depth, config = self._tiles(columns), columns["depth"], self.config
         area, counts = math.prod(tiles.values()), {i: self.sizes[i] // tile for i, tile in tiles.items()}
         total, steps = math.prod(counts.values()), extent(self.sums[0]) // depth
         rest = math.prod(extent(axis) for axis in self.sums[1:-1])
-        beside = self.beside * (area * config.word_cycles + config.latency)
-        compute = total * (steps * (area * depth * rest + 4) + area * self.steps_after + beside)
+        result = [(tiles[i], size) for i, size in enumerate(self.sizes)]
+        store = area * config.word_cycles + _transfers(result) * config.latency
+        compute = total * (steps * (area * depth * rest + 4) + area * self.steps_after + self.beside * store)
         loads: Any = 0
         for load, beats in ((self.input, 1), (self.weights, config.block)):
-            words = self.entries(load, tiles, depth) * beats * config.word_cycles + config.latency
+            words = self.entries(load, tiles, depth) * beats * config.word_cycles
+            words = words + _transfers(self.operand(load, tiles, depth)) * config.latency
             for number, order in enumerate(self.orders()):
                 inner = math.prod(counts[i] for i in order[self.level(load, order) + 1 :])
                 times = np.where(steps == 1, total // inner, total * steps)
                 loads = loads + np.where(columns["order"] == number, times * words, 0)
-        stores = total * (area * config.word_cycles + config.latency)
-        first = (loads + stores) / np.maximum(total * steps, 1)
-        hidden = np.maximum(compute, loads + stores) + 2 * first
-        return np.where(columns["threads"] > 1, hidden, compute + loads + stores / 2) / CLOCK
+        stores = total * store
+        chain = (loads + compute + stores) / columns["threads"]
+        busiest = np.maximum(np.maximum(compute, loads), chain)
+        first = (loads + stores) / (total * steps)
+        return (busiest + first + BUBBLES * total * steps * config.latency) / CLOCK
+
+    def operand(self, load: Load, tiles: Mapping[int, Any], depth: Any) -> list[tuple[Any, int]]:
+        """How much of each dimension of an operand a step loads, and how much there is; a padded one is never whole."""
+        sizes: dict[Any, Any] = {self.result[i].var: tile for i, tile in tiles.items()}
+        sizes.update((axis.var, extent(axis)) for axis in self.sums[1:-1])
+        sizes[self.sums[0].var] = depth
+        found = []
+        for index, size in zip(load.indices[: -2 if load is self.weights else -1], load.buffer.shape):
+            terms = linear(index).terms
+            part = 1 + sum(by * (sizes.get(v, 1) - 1) for v, by in terms.items())
+            found.append((part, -1 if self.padded and load is self.input and len(terms) > 1 else _number(size)))
+        return found
+
+
+def _transfers(dims: list[tuple[Any, int]]) -> Any:
+    """Transfers of a part of an array, each a rectangle; dimensions that are whole go together with those before."""
+    count: Any = 1
+    level: Any = 0
+    whole: Any = True
+    for part, size in reversed(dims):
+        level = level + (np.logical_not(whole) & (np.asarray(part) > 1))
+        count = count * np.where(level > 1, part, 1)
+        whole = np.asarray(part) == size
+    return count
+
+
+def _operations(e: Expr) -> int:
+    """The ALU's operations of an expression; a rounding shift, which has five of them here, is one."""
+    if isinstance(e, Load):
+        return 0
+    own = -3 if isinstance(e, Call) and e.name == "bit_and" else isinstance(e, (Binary, Call))
+    return own + sum(map(_operations, children(e)))
 
 
 def _is_small(product: Product, buffer: Buffer) -> bool:

@@ -11,7 +11,7 @@ Weights are read once, along memory, and nothing is stored for them on the way.
 
 from __future__ import annotations
 
-from weft.ops.few_bits import CODES, DIGIT_COUNT, DIGITS, FIXED, PARTS, SUM, TOP, TOTAL
+from weft.ops.few_bits import CODES, DIGITS, FIXED, PARTS, SUM, TOP, TOTAL
 from weft.plan.contraction import producers_of_epilogue
 from weft.plan.planner import Unit
 from weft.plan.sketch import Point, Sketch
@@ -26,6 +26,8 @@ from weft.targets.cpu.sketches import nest
 STAGES = frozenset((TOP, SUM, FIXED, DIGITS, CODES, PARTS, TOTAL))
 MOST_VECTORS = 4
 """Vectors of columns in a panel: with three digits for each and the sums of floats they fill half of the registers."""
+LANE_BYTES = 16
+"""Bytes of a register whose lanes are taken."""
 MOST_WRITTEN = 8
 """Groups of four bytes that are written out; more are a loop."""
 
@@ -51,7 +53,8 @@ def match(unit: Unit) -> Sketch | None:
         codes = next(load.buffer for load in facts_of(block_named(unit.schedule, CODES)).loads)
     width = int(str(codes.shape[3]))
     rows = max((extent(axis) for axis in unit.facts.spatial[:-3]), default=1)
-    most = max(1, unit.target.vector_registers * 3 // 4 // (DIGIT_COUNT * width // kernel.lanes))
+    digits = extent(unit.facts.spatial[-2])
+    most = max(1, unit.target.vector_registers * 3 // 4 // (digits * width // kernel.lanes))
     best = -(-rows // -(-rows // most))
     knobs = {"rows": tuple(range(1, most + 1)), "width": (width,)}
     apply = _Nest(unit, kernel).apply
@@ -128,7 +131,17 @@ class _Nest:
             parts.unroll(group)
         if CODES in names_of(self.s):
             self.take_apart(self.s[CODES], parts, group)
+        if self.kernel.takes_lane and extent_of(parts, group) <= MOST_WRITTEN:
+            self.keep(self.s.cache_read(DIGITS, "local", [parts.name]), sums, block)
         parts.tensorize(inside, self.kernel.dot)
+
+    def keep(self, near: Stage, sums: Stage, block: object) -> None:
+        """The digits of a block in registers, of which an instruction takes a lane: no vector is filled with them."""
+        near.compute_at(sums, block)
+        *around, group, place = near.axis
+        nest.unroll(near, around)
+        nest.vectorize(near, near.fuse(group, place), LANE_BYTES)
+        self.unit.done.add(near.name)
 
     def take_apart(self, codes: Stage, parts: Stage, group: object) -> None:
         """The numbers in the bytes of a group, a vector of bytes at a time."""
