@@ -42,7 +42,7 @@ def pack_bits(x: Tensor, bits: int, line: int = LINE, name: str = "packed") -> T
     """uint8[…, k], each less than 2 ** bits, as planes: uint8[bits, …, bytes_of(k, line)]."""
     *outer, size = _sizes(x)
 
-    def plane(*at: Expr) -> Expr:
+    def plane(*at: Expr) -> Any:
         bit, *where, byte = at
         made: Any = 0
         for lane in range(LANES):
