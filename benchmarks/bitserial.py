@@ -2,9 +2,9 @@
 
     python -m benchmarks.bitserial [--layers C2 C6] [--repeats 5] [--threads 1 2]
 
-For each layer: counting bits by the tensor intrinsic and by the plain program (as the planner schedules it), and our own
-int8 and float32 convolutions of the same shape. Candidates take turns, the best of `--repeats` counts; the result of the
-intrinsic is compared with NumPy. The bits are packed already, and windows are part of the time.
+For each layer: counting bits by the tensor intrinsic and by the plain program (as the planner schedules it), and our
+own int8 and float32 convolutions of the same shape. Candidates take turns, the best of `--repeats` counts; the result
+of the intrinsic is compared with NumPy. The bits are packed already, and windows are part of the time.
 """
 
 from __future__ import annotations
@@ -52,7 +52,9 @@ def counted(layer: Layer, tensorized: bool) -> tuple[Run, Callable[[], bool]]:
 
     def is_right() -> bool:
         planes = np.unpackbits(x, axis=-1).astype(np.int32)
-        image = np.pad((planes * (1 << np.arange(BITS)).reshape(-1, 1, 1, 1, 1)).sum(0), ((0, 0), (pad, pad), (pad, pad), (0, 0)))
+        image = np.pad(
+            (planes * (1 << np.arange(BITS)).reshape(-1, 1, 1, 1, 1)).sum(0), ((0, 0), (pad, pad), (pad, pad), (0, 0))
+        )
         weights = np.unpackbits(w[0, :, : taps * size], axis=-1).reshape(layer.filters, layer.kernel, layer.kernel, -1)
         wanted = sum(
             image[0, i : i + layer.size : layer.stride, j : j + layer.size : layer.stride].reshape(out * out, -1)
@@ -94,11 +96,18 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--threads", nargs="*", type=int, default=[1, 2])
     words = parser.parse_args()
-    print(f"{'layer':6}{'threads':>8}{'intrinsic':>11}{'plain':>10}{'int8':>10}{'float32':>10}{'plain / intrinsic':>20}")
+    print(
+        f"{'layer':6}{'threads':>8}{'intrinsic':>11}{'plain':>10}{'int8':>10}{'float32':>10}{'plain / intrinsic':>20}"
+    )
     ratios = []
     for layer in (layer for layer in LAYERS if layer.name in words.layers):
         (quick, is_right), (plain, _) = counted(layer, True), counted(layer, False)
-        candidates = [quick, plain, compiled(layer, "ConvInteger", "uint8", "int8"), compiled(layer, "Conv", "float32", "float32")]
+        candidates = [
+            quick,
+            plain,
+            compiled(layer, "ConvInteger", "uint8", "int8"),
+            compiled(layer, "Conv", "float32", "float32"),
+        ]
         for threads in words.threads:
             best = [float("inf")] * len(candidates)
             for _ in range(words.repeats):

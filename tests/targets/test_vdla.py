@@ -12,8 +12,8 @@ from weft.models.builder import Builder
 from weft.plan.planner import picking
 from weft.targets.registry import find_target, manifest_of
 from weft.targets.vdla import config_of
-from weft.targets.vdla.program import cycles, device
 from weft.targets.vdla.isa import CLOCK
+from weft.targets.vdla.program import cycles, device
 from weft.targets.vdla.schedule import TRIALS, Product, Tiling, accelerate, sketch_of
 from weft.targets.vdla.stream import rectangle
 

@@ -105,6 +105,27 @@ def test_onnx_convolutions_of_bytes():
     assert np.unique(expected).size > 40
 
 
+def test_what_only_looks_like_a_requantization():
+    """A residual that is broadcast, and sums that are cut to whole numbers on the way: the processor's, and right."""
+    rng = np.random.default_rng(0)
+    b = Builder("looks", 0)
+    x, r = b.input("x", (1, 16, 5, 5), "int8"), b.input("r", (1, 16, 1, 1), "int8")
+    half, zero = b.constant(np.float32(0.5)), b.constant(np.int8(0))
+    w = b.constant(rng.integers(-9, 10, (16, 16, 3, 3)).astype(np.int8))
+    sums = b.node("Cast", b.node("ConvInteger", x, w), to=1)
+    wide = b.node("Add", b.node("Mul", sums, half), b.node("DequantizeLinear", r, half, zero))
+    cut = b.node("Cast", b.node("Cast", b.node("Mul", sums, half), to=6), to=1)
+    unit = b.constant(np.float32(16))
+    graph = infer(b.finish(b.node("QuantizeLinear", wide, unit, zero), b.node("QuantizeLinear", cut, unit, zero)))
+    feeds = {"x": rng.integers(-128, 128, (1, 16, 5, 5)).astype(np.int8), "r": rng.integers(-128, 128, (1, 16, 1, 1))}
+    feeds["r"] = feeds["r"].astype(np.int8)
+    module = weft.compile(graph, target=SMALL)
+    there, rest = on_accelerator(module)
+    assert there == ["PackedConv"] and rest.count("QuantizeLinear") == 2
+    for made, expected in zip(module.run(None, feeds), interpret_graph(graph, feeds)):
+        np.testing.assert_array_equal(made, expected)
+
+
 def test_a_profile_tells_what_ran_where_and_a_file_keeps_it(tmp_path):
     graph = residual_block()
     feeds = feeds_for(graph, 1)

@@ -42,7 +42,7 @@ def pack_bits(x: Tensor, bits: int, line: int = LINE, name: str = "packed") -> T
     """uint8[…, k], each less than 2 ** bits, as planes: uint8[bits, …, bytes_of(k, line)]."""
     *outer, size = _sizes(x)
 
-    def plane(*at: Expr) -> Expr:
+    def plane(*at: Expr) -> Any:
         bit, *where, byte = at
         made: Any = 0
         for lane in range(LANES):
@@ -81,15 +81,15 @@ def dense(a: Tensor, w: Tensor, bipolar: bool = False, name: str = "bits") -> tu
         return compute((rows, columns), weighted, name=name), counts
     r, v = reduce_axis(size, name="r"), reduce_axis(planes, name="v")
     ones = compute(
-        (rows,), lambda i: sum(popcount(a[v, i, r]).astype("int32") << v.var.astype("int32"), axis=[v, r]), name=f"{name}_ones"
+        (rows,),
+        lambda i: sum(popcount(a[v, i, r]).astype("int32") << v.var.astype("int32"), axis=[v, r]),
+        name=f"{name}_ones",
     )
     return compute((rows, columns), lambda i, j: weighted(i, j) * 2 - ones[i], name=name), counts
 
 
-def windows(
-    x: Tensor, kernel: Sequence[int], stride: int, pad: int, line: int = LINE, name: str = "windows"
-) -> Tensor:
-    """The rows of a convolution: packed uint8[planes, n, h, w, c] as uint8[planes, n * oh * ow, bytes], zeros outside."""
+def windows(x: Tensor, kernel: Sequence[int], stride: int, pad: int, line: int = LINE, name: str = "windows") -> Tensor:
+    """A convolution's rows: packed uint8[planes, n, h, w, c] as uint8[planes, n * oh * ow, bytes]; zeros outside."""
     planes, n, height, width, channels = _sizes(x)
     outs = [(size + 2 * pad - taps) // stride + 1 for size, taps in zip((height, width), kernel)]
     taken = kernel[0] * kernel[1] * channels

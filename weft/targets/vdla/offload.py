@@ -119,9 +119,11 @@ class _Offload:
         if scale is None or zero is None or not _is_power(np.array(scale)):
             return None
         found = self.form(value, scope) if scope.uses[_data(node)] == 1 else None
-        sums = [] if found is None else [v for v in found.terms if scope.producers[v].op.endswith("Integer")]
+        sums = [] if found is None else [v for v in found.terms if self.is_sum(v, scope)]
         if found is None or not sums or len(found.terms) > 2:
             return None
+        if any(v.tensor.static != node.outputs[0].tensor.static for v in found.terms):
+            return None  # one is broadcast
         main = max(sums, key=lambda v: _weight(scope.producers[v], scope).size)
         whole = self.whole(found, main, scale, scope)
         if whole is None:
@@ -129,7 +131,7 @@ class _Offload:
             return None
         bias, shift, lift, factor = whole
         other = next((v for v in found.terms if v is not main), None)
-        residual = None if other is None else self.residual(other, scope)
+        residual = None if other is None else self.residual(other, node, scope)
         levels = [int(zero) + round(bound / scale) if np.isfinite(bound) else limit
                   for bound, limit in ((low, -128), (high, 127))]  # fmt: skip
         attributes = {"zero": int(zero), "low": max(levels[0], -128), "high": min(levels[1], 127)}
@@ -175,6 +177,11 @@ class _Offload:
         alone = int(node.attributes.get("group", 1)) == 1
         return kind.rank == 4 and plain and alone and not dilated and not bordered and self.fills(kind.static[1])
 
+    def is_sum(self, value: Value, scope: Scope) -> bool:
+        """Whether a value is the sums of a product that the machine takes."""
+        node = scope.producers.get(value)
+        return node is not None and self.takes(node, scope)
+
     def fills(self, channels: int) -> bool:
         """Whether channels fill at least half of their blocks."""
         return 2 * channels >= -(-channels // self.block) * self.block
@@ -194,10 +201,10 @@ class _Offload:
             if source is None or scale is None or zero is None or source.tensor.dtype != "int8":
                 return None
             return _Form({source: np.full(size, scale)}, np.full(size, -zero * scale))
-        if scope.uses[value] != 1 or node.domain:
+        if scope.uses[value] != 1 or node.domain or value.tensor.dtype not in ("float32", "int32"):
             return None
         if node.op == "Cast":
-            return self.form(node.inputs[0], scope)
+            return self.form(node.inputs[0], scope) if _data(node).tensor.dtype == "int32" else None
         if node.op not in ("Add", "Sub", "Mul"):
             return None
         return self.combined(node, [_by_channel(scope.constant(v), axis, value.tensor) for v in node.inputs], scope)
@@ -215,9 +222,9 @@ class _Offload:
 
     def reach(self, value: Value, scope: Scope) -> Array | float:
         """The largest magnitude of a term: of bytes, or of sums, for each channel."""
-        node = scope.producers[value]
-        if not node.op.endswith("Integer"):
+        if not self.is_sum(value, scope):
             return 128.0
+        node = scope.producers[value]
         weight = _weight(node, scope).astype(np.float64)
         weight = weight.reshape(len(weight), -1) if node.op == "ConvInteger" else weight.T
         least, most = self.ranges.get(_data(node), (-128, 127))
@@ -270,10 +277,11 @@ class _Offload:
             inputs.pop()
         return scope.make(node, packed.NAME, inputs, packed.DOMAIN, **window, **more)
 
-    def residual(self, value: Value, scope: Scope) -> Value:
+    def residual(self, value: Value, like: Node, scope: Scope) -> Value:
         """A term beside the sums, in blocks: bytes, or the sums of another product."""
-        node = scope.producers[value]
-        return self.product(node, scope, ()) if self.takes(node, scope) else self.in_blocks(value, node, scope)
+        if self.is_sum(value, scope):
+            return self.product(scope.producers[value], scope, ())
+        return self.in_blocks(value, like, scope)
 
     def in_blocks(self, value: Value, node: Node, scope: Scope) -> Value:
         """A value in blocks of channels, with zeros up to the last block."""
@@ -334,7 +342,7 @@ def _is_power(numbers: Array) -> bool:
 
 def _by_channel(array: Array | None, axis: int, kind: TensorType) -> Array | None:
     """A constant operand as a number for each channel; None where it is none, or differs within a channel."""
-    if array is None:
+    if array is None or array.ndim > kind.rank:
         return None
     whole = array.reshape((1,) * (kind.rank - array.ndim) + array.shape)
     if any(size != 1 for at, size in enumerate(whole.shape) if at != axis):
