@@ -8,7 +8,7 @@ from tests.ops.nodes import make
 from weft.executor.passes import for_target
 from weft.executor.program import build_program
 from weft.graph.interpreter import interpret_graph
-from weft.graph.ir import Graph, TensorType, Value, dtype_name
+from weft.graph.ir import NUMPY_TYPES, Graph, TensorType, Value, dtype_name
 from weft.graph.passes.infer import infer
 from weft.targets.registry import find_target
 
@@ -112,3 +112,31 @@ def test_machine_code(target, instruction, bits):
     assert text.count(instruction) == 3 * 32 // 4 * 4  # digits, groups of four bytes, vectors of a panel
     loop = text[text.index(instruction) : text.rindex(instruction)]
     assert not any(word in loop for word in ("umov", "ldrb", "pextr", "pinsr", "movz"))
+
+
+@pytest.mark.parametrize("kind,scales", [("int4", "blocks"), ("uint4", "columns"), ("int4", "one")])
+def test_dequantized_weights(kind, scales):
+    """What opset 21 writes: a DequantizeLinear of 4-bit constants before a MatMul."""
+    rng, inner, features = np.random.default_rng(0), 64, 32
+    low = -8 if kind == "int4" else 0
+    numbers = rng.integers(low, low + 16, (inner, features))
+    shape = {"blocks": (inner // 16, features), "columns": (features,), "one": ()}[scales]
+    scale = rng.uniform(0.05, 0.1, shape).astype(np.float32)
+    zero = rng.integers(low, low + 16, shape)
+    wide = np.repeat(np.stack([scale, zero]), 16, axis=1) if scales == "blocks" else np.stack([scale, zero])
+    weight = (numbers - wide[1]) * wide[0].astype(np.float64)
+    arrays = [numbers.astype(NUMPY_TYPES[kind]), scale, zero.astype(NUMPY_TYPES[kind])]
+    values = [Value(f"w{i}", TensorType(dtype_name(a.dtype), a.shape)) for i, a in enumerate(arrays)]
+    options = {"axis": 0, "block_size": 16} if scales == "blocks" else {"axis": 1}
+    x, wide_value = Value("x", TensorType("float32", (1, inner))), Value("wide")
+    nodes = [
+        make("DequantizeLinear", 3, 1, options).replace(inputs=values, outputs=[wide_value]),
+        make("MatMul", 2, 1, {}).replace(inputs=[x, wide_value]),
+    ]
+    graph = infer(Graph("g", [x], nodes[1].outputs, nodes, dict(zip(values, arrays))))
+    given = rng.standard_normal((1, inner)).astype(np.float32)
+    for target in (X86, ARM):
+        made = for_target(graph, find_target(target))
+        assert [node.op for node in made.nodes] == ["FewBitsMatMul"]
+        (got,) = interpret_graph(made, {"x": given})
+        close(got, given, weight.T)
