@@ -47,7 +47,8 @@ CASES = {
     "mostly padding": (
         (1, 3, 1, 1), lambda c, x: c.op("Conv", x, W, V[:4], kernel_shape=[3, 3], pads=[2] * 4), "ConvTranspose"),
     "little padding": (IMAGE, lambda c, x: c.op("Conv", x, W, kernel_shape=[3, 3], pads=[2] * 4), "Conv"),
-    "mean of a sum": (SUMS, lambda c, x: c.op("Div", c.op("ReduceSum", x, [1], keepdims=0), np.float32(3)), "ReduceMean"),
+    "mean of a sum": (
+        SUMS, lambda c, x: c.op("Div", c.op("ReduceSum", x, [1], keepdims=0), np.float32(3)), "ReduceMean"),
     "another number": (
         SUMS, lambda c, x: c.op("Div", c.op("ReduceSum", x, [1], keepdims=0), np.float32(5)), "ReduceSum Div"),
     "mean of pixels": (IMAGE, lambda c, x: c.op("ReduceMean", x, [2, 3], keepdims=0), "GlobalAveragePool Reshape"),

@@ -170,6 +170,11 @@ WINDOW_RULES: dict[str, list[Rule]] = {
     "Mul": [lean_constant, mean_of_sum],
     "ReduceMean": [global_pool],
     "Reshape": [element_of_slice],
-    **{op: [lean_constant] for op in ("Add", "Sub", "Max", "Min", "Pow", "Gemm")},
+    "Add": [lean_constant],
+    "Sub": [lean_constant],
+    "Max": [lean_constant],
+    "Min": [lean_constant],
+    "Pow": [lean_constant],
+    "Gemm": [lean_constant],
 }
 """The rules by operator."""
