@@ -34,7 +34,10 @@ def torch_network(name):
     from torch import nn
 
     def conv(channels, width, kernel=3, stride=1, groups=1):
-        return [nn.Conv2d(channels, width, kernel, stride, kernel // 2, groups=groups, bias=False), nn.BatchNorm2d(width)]
+        return [
+            nn.Conv2d(channels, width, kernel, stride, kernel // 2, groups=groups, bias=False),
+            nn.BatchNorm2d(width),
+        ]
 
     class Block(nn.Module):
         def __init__(self, channels, width, stride):
@@ -294,7 +297,7 @@ def keras_network(name):
 # -------------------------------------------------------------------------------------------------------------- graphs
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def graph(door, name):
     """A network as the graph that a front end gives."""
     if door == "jax":

@@ -48,7 +48,9 @@ def run(given: Given, screen: Screen) -> int:
     return int(keys[0] != keys[1])
 
 
-def _show(names: list[str], graphs: list[Graph], keys: list[str], found: tuple[list[Node], ...], screen: Screen) -> None:
+def _show(
+    names: list[str], graphs: list[Graph], keys: list[str], found: tuple[list[Node], ...], screen: Screen
+) -> None:
     counts = [Counter(node.op for node in graph.nodes) for graph in graphs]
     for turn, (name, graph, key, nodes) in enumerate(zip(names, graphs, keys, found)):
         more = counts[turn] - counts[1 - turn]

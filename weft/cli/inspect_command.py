@@ -126,7 +126,7 @@ def read_graph(given: argparse.Namespace, screen: Screen) -> Graph:
     """The model as it was read; for the sizes that the command line gives, if it gives any."""
     import weft.ops  # noqa: F401 — fills the table of operators
 
-    graph = openread_graph(given, screen)
+    graph = open_graph(given, screen)
     return bind_shapes(graph, input_shapes(graph.inputs, given, screen) if given.size or given.shape else None)
 
 

@@ -79,7 +79,7 @@ def _function(model: Any) -> Any:
     def function(*inputs: Any) -> Any:
         trainable = [one.value for one in model.trainable_variables]
         other = [one.value for one in model.non_trainable_variables]
-        return model.stateless_call(trainable, other, *inputs, training=False)[0]
+        return model.stateless_call(trainable, other, *inputs)[0]
 
     function.__name__ = model.name if model.name.isidentifier() else "model"
     return function

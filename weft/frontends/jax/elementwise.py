@@ -180,7 +180,7 @@ def _mul(c: JaxEmitter, x: Value, y: Value, **_: Any) -> Value:
             if inner is not None:  # x / 2 erfc(-x / sqrt(2)) is what jax.nn.gelu writes
                 (half, source), (root, argument) = c.scaled(one), c.scaled(inner)
                 if source is argument and half == 0.5 and abs(root + math.sqrt(0.5)) < 1e-7:
-                    return c.op("Gelu", source)
+                    return c.op("Gelu", source, approximate="none")
     return c.op("And" if c.dtype == "bool" else "Mul", x, y)
 
 

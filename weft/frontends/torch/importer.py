@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from weft.core.errors import WeftError
+from weft.core.errors import InternalError, WeftError
 from weft.core.install import FOLDER
 from weft.expr.nodes import Expr, Var, index_expr
 from weft.frontends.emit import NUMBERS, Emitter, InTraining, Unsupported
@@ -208,6 +208,8 @@ class _Importer:
             said = str(error) if isinstance(error, Unsupported) else f"{type(error).__name__}: {error}"
             self.problems.add(name, said, c.origin, not isinstance(error, InTraining))
             self.env[node] = self._stand_in(node, wanted)
+        except Exception as error:
+            raise InternalError(f"the converter of {_shown(name)} failed: {type(error).__name__}: {error}") from error
 
     def _converted(self, node: Any, name: str, args: Any, kwargs: Any) -> Any:
         if _follows_from_numbers(node, args, kwargs):

@@ -5,8 +5,8 @@
     %c = Sigmoid(%b)                      ->   %d = Swish(%x, alpha=1.0)
     %d = Mul(%b, %c)
 
-The rules stand in `simplify_movement`, `simplify_arithmetic`, `simplify_windows` and `simplify_patterns`, by operator. They are tried from
-the first node to the last, again and again until none applies.
+The rules stand in `simplify_movement`, `simplify_arithmetic`, `simplify_windows` and `simplify_patterns`, by operator.
+They are tried from the first node to the last, again and again until none applies.
 """
 
 from __future__ import annotations

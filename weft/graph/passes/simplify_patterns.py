@@ -280,6 +280,47 @@ def normalization(node: Node, scope: Scope) -> Replacement:
     return _normalized(node, "RMSNormalization", d, axis, epsilon, scope) if inside.is_closed(scope) else None
 
 
+def spread_normalization(node: Node, scope: Scope) -> Replacement:
+    """x r + (-mean(x) r + b), for r = w / sqrt(mean((x - mean(x))^2) + e) -> LayerNormalization(x, w, b)."""
+    for left, right in _orders(node):
+        scaled, shifted = scope.single(left, "Mul"), scope.single(right, "Add")
+        if scaled is None or shifted is None or not _floating(node.outputs[0]):
+            continue
+        for x, r in _orders(scaled):
+            for term, bias in _orders(shifted):
+                found = _spread(x, r, scope.single(term, "Mul"), scope)
+                if found is None or bias is None or x is None or not _fits(bias, found[0]):
+                    continue
+                scale, axis, epsilon = found
+                return swap(node, "LayerNormalization", [x, scale, bias], axis=axis - x.tensor.rank, epsilon=epsilon)
+    return None
+
+
+def _spread(x: Value | None, r: Value | None, product: Node | None, scope: Scope) -> tuple[Value, int, float] | None:
+    """Scale, first axis and epsilon, where a product is -mean(x) r."""
+    factors = scope.producer(r, "Mul")
+    if product is None or factors is None or x is None:
+        return None
+    for negative, again in _orders(product):
+        turned = scope.single(negative, "Neg")
+        mean = turned.inputs[0] if turned is not None else None
+        if again is not r or mean is None or _mean(mean, scope, _Inside()) is None:
+            continue
+        for scale, root in _orders(factors):
+            under = scope.producer(_inverse_root(root, scope, _Inside()), "Add")
+            epsilon = scope.scalar(under.inputs[1]) if under is not None else None
+            spread = _mean(under.inputs[0], scope, _Inside()) if under is not None else None
+            square = scope.producer(spread[0], "Mul") if spread is not None else None
+            if scale is None or epsilon is None or spread is None or square is None:
+                continue
+            apart = square.inputs[0]
+            if apart is not None and square.inputs[1] is apart and _centred(apart, spread[1], scope) == (x, mean):
+                sizes = x.tensor.dims[spread[1] :]
+                if isinstance(scale.type, TensorType) and scale.type.shape == tuple(sizes):
+                    return scale, spread[1], epsilon
+    return None
+
+
 def _centred(value: Value, axis: int, scope: Scope) -> tuple[Value, Value] | None:
     """The x of a value that is x - mean(x) over the axes from one on, and the mean."""
     node = scope.producer(value, "Sub")
@@ -420,7 +461,7 @@ def _is_plain(node: Node) -> bool:
 PATTERN_RULES: dict[str, list[Rule]] = {
     "Mul": [activation, normalization, scale_of_normalization],
     "Div": [activation, normalization, softmax],
-    "Add": [bias_of_normalization, bias_of_product, group_norm],
+    "Add": [bias_of_normalization, spread_normalization, bias_of_product, group_norm],
     "Gemm": [plain_gemm],
     "ReduceMean": [mean_of_places],
 }

@@ -1,11 +1,11 @@
 """Rules about windows and means: what different frameworks write around convolutions and pooling becomes one form.
 
-    Conv(Pad(x, zeros))                        ->  Conv with larger pads; MaxPool where no number is negative
-    Conv of stride 1 that mostly reads padding ->  ConvTranspose, which does not multiply the padding
-    ReduceSum(x) / number of its elements      ->  ReduceMean(x)
-    ReduceMean of an image over its pixels     ->  GlobalAveragePool
-    Add(x, const [1, 1, n])                    ->  Add(x, const [n])
-    Reshape(Slice of one element of an axis)   ->  Gather of that element
+Conv(Pad(x, zeros))                        ->  Conv with larger pads; MaxPool where no number is negative
+Conv of stride 1 that mostly reads padding ->  ConvTranspose, which does not multiply the padding
+ReduceSum(x) / number of its elements      ->  ReduceMean(x)
+ReduceMean of an image over its pixels     ->  GlobalAveragePool
+Add(x, const [1, 1, n])                    ->  Add(x, const [n])
+Reshape(Slice of one element of an axis)   ->  Gather of that element
 """
 
 from __future__ import annotations
@@ -34,7 +34,12 @@ def pad_into_window(node: Node, scope: Scope) -> Replacement:
     amounts = scope.constant(before.inputs[1])
     fill = 0.0 if len(before.inputs) < 3 or before.inputs[2] is None else scope.scalar(before.inputs[2])
     rank = len(shape)
-    if amounts is None or fill != 0 or amounts.size != 2 * rank or node.attributes.get("auto_pad", "NOTSET") != "NOTSET":
+    if (
+        amounts is None
+        or fill != 0
+        or amounts.size != 2 * rank
+        or node.attributes.get("auto_pad", "NOTSET") != "NOTSET"
+    ):
         return None
     pads = [int(one) for one in amounts]
     spatial = [*pads[2:rank], *pads[rank + 2 :]]
@@ -95,7 +100,9 @@ def mean_of_sum(node: Node, scope: Scope) -> Replacement:
         whole, sums = _static(before.inputs[0]), _static(before.outputs[0])
     if before is None or number is None or not whole or sums is None or not math.prod(sums):
         return None
-    if node.outputs[0].tensor.dtype not in ("float32", "float64") or not np.shape(sums) == np.shape(node.outputs[0].tensor.dims):
+    if node.outputs[0].tensor.dtype not in ("float32", "float64") or not np.shape(sums) == np.shape(
+        node.outputs[0].tensor.dims
+    ):
         return None
     count = math.prod(whole) // math.prod(sums)
     wanted = count if node.op == "Div" else 1 / count
@@ -110,7 +117,9 @@ def global_pool(node: Node, scope: Scope) -> Replacement:
     axes = scope.constant(node.inputs[1]) if len(node.inputs) > 1 else None
     if source is None or shape is None or axes is None or len(shape) not in (4, 5) or scope.uses[source] != 1:
         return None
-    if source.tensor.dtype != "float32" or sorted(int(a) % len(shape) for a in axes.reshape(-1)) != list(range(2, len(shape))):
+    if source.tensor.dtype != "float32" or sorted(int(a) % len(shape) for a in axes.reshape(-1)) != list(
+        range(2, len(shape))
+    ):
         return None
     if node.attributes.get("keepdims", 1):
         return swap(node, "GlobalAveragePool", [source])
@@ -161,6 +170,11 @@ WINDOW_RULES: dict[str, list[Rule]] = {
     "Mul": [lean_constant, mean_of_sum],
     "ReduceMean": [global_pool],
     "Reshape": [element_of_slice],
-    **{op: [lean_constant] for op in ("Add", "Sub", "Max", "Min", "Pow", "Gemm")},
+    "Add": [lean_constant],
+    "Sub": [lean_constant],
+    "Max": [lean_constant],
+    "Min": [lean_constant],
+    "Pow": [lean_constant],
+    "Gemm": [lean_constant],
 }
 """The rules by operator."""
