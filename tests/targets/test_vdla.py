@@ -8,7 +8,6 @@ from benchmarks.vdla import Layer, arguments, compiled, convolution, image_of
 from hardware.vdla.check import check
 from weft import te
 from weft.core.errors import TargetError
-from weft.executor.module import HostWarning
 from weft.models.builder import Builder
 from weft.targets.registry import find_target, manifest_of
 from weft.targets.vdla import config_of
@@ -144,13 +143,16 @@ def test_sums_that_are_needed_again_are_not_overwritten():
         weft.build(s, [x, w, out], target="vdla")
 
 
-def test_models_run_with_the_host_for_what_is_refused():
+def test_the_processor_compiles_what_is_refused():
+    """A float model has nothing for the accelerator: all of it is one native program, and nothing is interpreted."""
     b = Builder("model")
     graph = b.finish(b.relu(b.dense(b.input("x", (4, 8)), 8, 3)))
     x = np.random.default_rng(0).standard_normal((4, 8)).astype("float32")
-    with pytest.warns(HostWarning, match="run on the host"):
-        made = weft.compile(graph, target="vdla").run(None, {"x": x})[0]
+    module = weft.compile(graph, target="vdla")
+    made = module.run(None, {"x": x})[0]
     np.testing.assert_allclose(made, weft.compile(graph).run(None, {"x": x})[0], rtol=1e-5, atol=1e-6)
+    (one,) = module.specializations
+    assert not one.host_nodes and not one.launches and "on native" in module.report()
 
 
 def test_rectangles():

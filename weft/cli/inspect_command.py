@@ -190,7 +190,7 @@ def _planned(one: Compiled) -> Schedule:
     """The schedule of a kernel, chosen again."""
     program = _program(one)
     fixed = [buffer for value, buffer in program.inputs if value in one.graph.constants]
-    plan_schedule(program, one.target, fixed, one.launch.kernel.record)
+    plan_schedule(program, one.target, fixed, record=one.launch.kernel.record)
     schedule: Schedule = program.schedule
     return schedule
 

@@ -20,7 +20,8 @@ SUMMARY = "An optimizing deep-learning compiler in Python"
 FOLDER = Path(__file__).resolve().parents[2]
 """Where the package `weft` lies."""
 PACKAGES = {
-    "onnx": "onnx", "torch": "torch", "pyopencl": "opencl", "nvidia": "cuda", "ziglang": "link", "xgboost": "tune",
+    "onnx": "onnx", "torch": "torch", "jax": "jax", "keras": "keras", "pyopencl": "opencl", "nvidia": "cuda",
+    "ziglang": "link", "xgboost": "tune",
 }  # fmt: skip
 """What our extras bring, by the name that is imported."""
 MEND = f"pip uninstall weft, then pip install --force-reinstall --no-deps {DISTRIBUTION}"

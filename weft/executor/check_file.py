@@ -79,6 +79,7 @@ _FORM = {
     "unshared": int,
     "steps": [_STEP],
     "in_place": int,
+    "updates": [(int, int)],
     "report": [str],
 }
 _MANIFEST = {
@@ -184,6 +185,9 @@ class ProgramCheck:
         for number, kind in zip(program.outputs, gives):
             if not _agree(self._known(number, "an output"), kind):
                 raise ModuleFileError(f"output {number} is {self.types[number]!r} in a form and {kind!r} in the model")
+        for given, made in program.updates:
+            if given not in program.inputs or made not in program.outputs:
+                raise ModuleFileError(f"values {given} and {made} are no input and output that one array can be")
         reach = max((end for kind, end in _reaches(program) if kind == "arena"), default=0)
         if not reach <= program.arena_bytes <= reach + self.alignment:
             raise ModuleFileError(f"the arena has {program.arena_bytes} bytes, of which {reach} are used")
@@ -246,8 +250,9 @@ class ProgramCheck:
         if (len(step.inputs), len(step.outputs)) != (len(graph.inputs), len(graph.outputs)):
             raise ModuleFileError(f"the rest, {graph.name[:80]}, has other inputs or outputs")
         self._takes(list(zip(graph.inputs, step.inputs)), graph.name)
-        for number in step.outputs:
-            self.types[number] = None
+        for number, value in zip(step.outputs, infer(graph).outputs):
+            is_known = isinstance(value.type, TensorType) and value.type.is_static
+            self.types[number] = value.type if is_known else None
             self.made.add(number)
 
     def _takes(self, given: Sequence[tuple[Value, int]], what: str) -> None:

@@ -7,12 +7,12 @@ somebody asks for the model itself.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from weft.core.errors import WeftError
 from weft.executor.cache import FileEntry, file_entry
-from weft.executor.module import Module, bind_shapes, compile_graph
+from weft.executor.module import Module, Shapes, bind_shapes, compile_graph
 from weft.executor.precision import check_precision, machine_of
 from weft.executor.tuned import tuned
 from weft.graph.ir import Graph
@@ -25,7 +25,7 @@ def compile_file(
     path: str | os.PathLike[str],
     read: Callable[[Any], Graph],
     target: str | Target,
-    shapes: Mapping[str, Sequence[int]] | None,
+    shapes: Shapes | None,
     precision: str | None,
     threads: int | None,
 ) -> Module:
@@ -40,7 +40,7 @@ def _compiled(
     path: str | os.PathLike[str],
     read: Callable[[Any], Graph],
     machine: Target,
-    shapes: Mapping[str, Sequence[int]] | None,
+    shapes: Shapes | None,
     wanted: str | None,
     threads: int | None,
 ) -> Module:

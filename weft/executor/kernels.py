@@ -25,7 +25,7 @@ from weft.executor.layouts import fill_borders
 from weft.executor.program import GroupProgram
 from weft.expr.digits import Digit, are_whole, digit_of
 from weft.expr.nodes import LT, Buffer, Const, Expr, Load, Select, Var, int_value, is_true
-from weft.graph.ir import Array, Value
+from weft.graph.ir import Array, Graph, Value
 from weft.graph.passes.layout import Layout
 from weft.loop.ir import Block, Func, Seq, Stmt, Store, seq
 from weft.loop.passes.turn_loops import turns_by_call
@@ -34,6 +34,7 @@ from weft.loop.tree import BUFFER_NOTES, blocks_in
 from weft.loop.verifier import verify
 from weft.plan.overrides import apply_override, apply_record, records
 from weft.plan.planner import picks_by_default
+from weft.plan.typical import plan_typical
 from weft.schedule.trace import Trace
 from weft.targets.base import Target, fact_text
 
@@ -107,14 +108,23 @@ class Lifted:
     parameters: tuple[int | Packing, ...]
 
 
-def plan_schedule(program: GroupProgram, target: Target, fixed: Sequence[Buffer], record: Trace | None = None) -> bool:
+def plan_schedule(
+    program: GroupProgram,
+    target: Target,
+    fixed: Sequence[Buffer],
+    sizes: Mapping[str, int] | None = None,
+    record: Trace | None = None,
+) -> bool:
     """Gives a program its schedule: a record's, or what the target chooses without a trial; whether it is the record's.
 
-    `fixed` are parameters that never change.
+    `fixed` are parameters that never change, `sizes` what its open sizes typically are.
     """
     if record is not None and apply_record(program.schedule, record):
         return True
-    program.schedule.plan(target, fixed)
+    if program.schedule.func.size_vars:
+        plan_typical(program.schedule, target, fixed, sizes or {})
+    else:
+        program.schedule.plan(target, fixed)
     return False
 
 
@@ -145,6 +155,12 @@ class KernelCompiler:
         """How values between kernels lie in memory, where that is not plainly."""
         self.often_zero: Collection[Value] = ()
         """Values that hold many zeros."""
+        self.sizes: Collection[Var] = ()
+        """Sizes that are open."""
+        self.whole: Graph | None = None
+        """The graph with the arithmetic of shapes that kernels for open sizes do not need."""
+        self.typical: Mapping[Var, int] = {}
+        """What they typically are."""
         self.block = 1
         """How many channels of a convolution's sums lie together."""
         self.machine = fact_text(target)
@@ -165,7 +181,7 @@ class KernelCompiler:
         in_use = records()
         record = in_use.traces.get(program_key(text)) if in_use is not None and in_use.traces else None
         # Everything that a choice may use: the program, the facts, the record.
-        described = f"{self.machine}|{'' if record is None else record.to_json()}|{text}"
+        described = f"{self.machine}|{'' if record is None else record.to_json()}|{self._typical(program)}|{text}"
         key = hashlib.sha256(described.encode()).hexdigest()
         found = _CACHE.get(key)
         if found is None:
@@ -177,6 +193,10 @@ class KernelCompiler:
             _CACHE.move_to_end(key)
         return found
 
+    def _typical(self, program: GroupProgram) -> dict[str, int]:
+        """What a program's open sizes typically are."""
+        return {name: self.typical[var] for name, var in program.sizes.items() if var in self.typical}
+
     def _make(
         self,
         program: GroupProgram,
@@ -187,7 +207,7 @@ class KernelCompiler:
     ) -> tuple[Kernel, tuple[int | Packing, ...]]:
         if given is not None:
             apply_override(program.schedule, given, label)
-        elif not plan_schedule(program, self.target, fixed, record):
+        elif not plan_schedule(program, self.target, fixed, self._typical(program), record):
             record = None
         lifted = lift_scheduled(program, fixed)
         plain = re.sub(r"\W", "_", label)[:40]
@@ -283,6 +303,8 @@ def _packing_of(func: Func, stmt: Stmt, fixed: list[Buffer], params: list[Buffer
     block = blocks[0]
     body = block.body
     if not isinstance(body, Store) or block.init is not None or not is_true(block.predicate):
+        return None
+    if body.buffer.scope != "global":  # a copy into memory of the machine's own, which each call fills
         return None
     found = _copied(body.value)
     if found is None:

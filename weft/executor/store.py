@@ -62,7 +62,7 @@ from weft.targets.registry import find_target
 
 __all__ = [
     "ModuleFileError", "check_signature", "load_module", "read_form", "read_module", "save_module", "sign_module",
-    "write_form",
+    "write_form", "write_model",
 ]  # fmt: skip
 
 ALIGNMENT = 64
@@ -141,6 +141,13 @@ def save_module(module: Module, path: str | os.PathLike[str]) -> None:
     graph = _signature(executor) if fixed else executor.graph
     manifest = {**_head(executor), "static": fixed, "graph": _graph_row(graph, arrays), "forms": forms}
     _write(place, manifest, arrays, codes)
+
+
+def write_model(path: Path, executor: Executor) -> None:
+    """Writes a model without compiled forms: whoever loads it compiles it as it would be compiled here."""
+    arrays = _Arrays()
+    manifest = {**_head(executor), "static": False, "graph": _graph_row(executor.graph, arrays), "forms": []}
+    _write(path, manifest, arrays, [])
 
 
 def write_form(path: Path, executor: Executor, one: Specialization) -> None:
@@ -239,6 +246,7 @@ def _form(key: Any, one: Specialization, arrays: _Arrays, codes: list[bytes]) ->
         "unshared": program.unshared_bytes,
         "steps": steps,
         "in_place": program.in_place,
+        "updates": [list(pair) for pair in program.updates],
         "report": form_lines(one),
     }
 
@@ -590,6 +598,7 @@ def _program(file: _File, row: Mapping[str, Any], executor: Executor) -> Program
         steps,
         last_uses(steps, row["outputs"]),
         row["in_place"],
+        updates=[(given, made) for given, made in row["updates"]],
     )
 
 

@@ -20,7 +20,8 @@ def _heads(b: Composition, x: Part) -> Part:
     return made
 
 
-def _joined(b: Composition, x: Part) -> Part:
+def joined(b: Composition, x: Part) -> Part:
+    """(batch, heads, length, size) as (batch, length, heads * size)."""
     made: Part = b("Reshape", b("Transpose", x, perm=[0, 2, 1, 3]), b.constant([0, 0, -1], "int64"))
     return made
 
@@ -51,9 +52,9 @@ def _attend(b: Composition, q: Part, k: Part, v: Part, mask: Any, bias: Any, pas
     scale = b.get("scale")
     options: dict[str, Any] = {"is_causal": int(b.get("unidirectional", 0)), "scale": float(scale) if scale else None}
     if past[0] is None:
-        return [_joined(b, b("Attention", q, k, v, added, **options)), k, v]
+        return [joined(b, b("Attention", q, k, v, added, **options)), k, v]
     made = b("Attention", q, k, v, added, *past, outputs=3, **options)
-    return [_joined(b, made[0]), made[1], made[2]]
+    return [joined(b, made[0]), made[1], made[2]]
 
 
 def _self_attention(b: Composition, packed: Part, mask: Any, past: Part | None, bias: Part | None) -> Any:

@@ -1,7 +1,7 @@
 """The list of passes that bring a graph to one form, so that one model from different exporters gives one graph.
 
-infer -> expand; then fold -> simplify -> select_branches -> fold_batch_norm -> crop_windows -> common -> dead, until
-nothing changes
+infer -> expand; then fold -> expand -> simplify -> select_branches -> fold_batch_norm -> crop_windows -> common ->
+dead, until nothing changes (what an operator is made of may depend on a value that only folding tells)
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from weft.graph.passes.simplify import simplify
 from weft.graph.structural import quick_key
 
 PASSES: tuple[Callable[[Graph], Graph], ...] = (
-    fold, simplify, select_branches, fold_batch_norm, crop_windows, common, dead,
+    fold, expand, simplify, select_branches, fold_batch_norm, crop_windows, common, dead,
 )  # fmt: skip
 """The passes in order."""
 

@@ -9,6 +9,7 @@
     x / sqrt(mean(x^2) + e) * g                                   -> RMSNormalization(x, g)
     exp(x - max(x)) / sum(exp(x - max(x)))                        -> Softmax(x)
     MatMul(a, b) + c, for matrices                                -> Gemm(a, b, c)
+    mean(x) over all places of an image                           -> GlobalAveragePool(x)
     InstanceNormalization of reshaped channels * g + b            -> GroupNormalization(x, g, b)  (`simplify_groups`)
 
 Only values that nothing else reads are swallowed.
@@ -223,9 +224,11 @@ def _root(value: Value | None, scope: Scope, inside: _Inside) -> Value | None:
 
 def _mean(value: Value | None, scope: Scope, inside: _Inside) -> tuple[Value, int] | None:
     """What a value is the mean of, over its last axes, and the first of these."""
-    node = inside.read(value, scope, "ReduceMean")
+    node = inside.read(value, scope, "ReduceMean", "GlobalAveragePool")
     if node is None or node.inputs[0] is None or node.attributes.get("keepdims", 1) != 1:
         return None
+    if node.op == "GlobalAveragePool":
+        return node.inputs[0], 2
     axes = scope.constant(node.inputs[1]) if len(node.inputs) > 1 else None
     source = node.inputs[0]
     if axes is None or not axes.size or not isinstance(source.type, TensorType) or source.type.shape is None:
@@ -352,6 +355,20 @@ def _fits(value: Value, scale: Value | None) -> bool:
     return scale is not None and value.type is not None and same_type(value.type, scale.type)
 
 
+def mean_of_places(node: Node, scope: Scope) -> Replacement:
+    """A mean over all places of images: an operator that reads them in whatever layout they have."""
+    source, axes = node.inputs[0], scope.constant(node.inputs[1]) if len(node.inputs) > 1 else None
+    if source is None or axes is None or not _floating(source) or not source.tensor.is_static:
+        return None
+    sizes = source.tensor.static
+    if len(sizes) < 4 or 0 in sizes or sorted(int(a) % len(sizes) for a in axes.ravel()) != list(range(2, len(sizes))):
+        return None
+    if node.attributes.get("keepdims", 1):
+        return swap(node, "GlobalAveragePool", [source])
+    shape = scope.new_constant(np.array(sizes[:2], np.int64), f"{source.name}_shape")
+    return swap(node, "Reshape", [scope.make(node, "GlobalAveragePool", [source]), shape])
+
+
 # ---------------------------------------------------------------------------------------------------------- products
 
 
@@ -401,5 +418,6 @@ PATTERN_RULES: dict[str, list[Rule]] = {
     "Div": [activation, normalization, softmax],
     "Add": [bias_of_normalization, bias_of_product, group_norm],
     "Gemm": [plain_gemm],
+    "ReduceMean": [mean_of_places],
 }
 """The rules by operator."""

@@ -17,6 +17,8 @@ TARGET = TargetSpec(
         causal_block=256,
         split_windows=True,
         weights=later("weft.targets.cpu.algorithms:weight_fixer"),
+        few_bits=later("weft.targets.cpu.algorithms:panel_proposer"),
+        narrow=later("weft.targets.cpu.algorithms:waits_for_weights"),
         products=later("weft.targets.cpu.algorithms:proposer"),
         channels=later("weft.targets.cpu.channels:prices"),
     ),

@@ -94,6 +94,21 @@ def dots(kinds: tuple[str, str, str], target: Target, columns: int = 0) -> Micro
     return None
 
 
+_DIGITS = (
+    ("uint8", 16, frozenset({"avx512vnni"}), dot.VNNI_DIGITS),
+    ("int8", 4, frozenset({"dotprod"}), dot.NEON),
+)
+"""Dot products of signed digits, which are broadcast, with codes: the codes' type, lanes, features, the intrinsic."""
+
+
+def digit_dots(target: Target) -> tuple[str, MicroKernel] | None:
+    """The type of codes that signed digits are multiplied with, and the dot product; None where there is none."""
+    for kind, lanes, features, intrinsic in _DIGITS:
+        if features <= target.features:
+            return kind, MicroKernel("dot", 1, lanes, dot.GROUP, dot.GROUP, intrinsic)
+    return None
+
+
 def tiles(
     kinds: Sequence[str], target: Target, shape: tuple[int, int, int] | None = None, step: int = 1
 ) -> MicroKernel | None:

@@ -10,14 +10,13 @@ store that has no such form stays a store: the barrier after the wait orders it 
 
 from __future__ import annotations
 
-from weft.codegen.c.context import Context
+from weft.codegen.c.context import Context, Emitter
 from weft.core.dtypes import INT32
 from weft.core.errors import InterpreterError
 from weft.expr.nodes import (
     TRUE,
     Address,
     Broadcast,
-    Buffer,
     Call,
     Const,
     Expr,
@@ -65,16 +64,8 @@ class _Copies(Mutator):
             return s
         if condition is not TRUE:
             start = Select(condition, start, index_expr(0))  # an address outside the buffer is never made
-        call = Call(
-            COPY,
-            (_address(s.buffer, to, "w"), _address(source.buffer, start, "r"), index_expr(size), condition),
-            INT32,
-        )
-        return Evaluate(call)
-
-
-def _address(buffer: Buffer, at: Expr, mode: str) -> Address:
-    return Address(buffer, (at,), mode)
+        places = Address(s.buffer, (to,), "w"), Address(source.buffer, (start,), "r")
+        return Evaluate(Call(COPY, (*places, index_expr(size), condition), INT32))
 
 
 def _source(value: Expr) -> tuple[Expr, Load | None]:
@@ -120,15 +111,16 @@ def _copy(context: Context, call: Call) -> str:
     return f"{name}({context.pointer(to)}, {context.pointer(source)}, {context.value(there)})"
 
 
-def _commit(context: Context, call: Call) -> str:
-    return 'asm volatile("cp.async.commit_group;" : : : "memory")'
+def instruction(text: str) -> Emitter:
+    """The emitter of an instruction that is nothing but its text, with the constants of the call in its places."""
+    return lambda c, call: f'asm volatile("{text.format(*map(c.constant, call.args))};" : : : "memory")'
 
 
-def _wait(context: Context, call: Call) -> str:
-    return f'asm volatile("cp.async.wait_group {context.constant(call.args[0])};" : : : "memory")'
-
-
-EMITTERS = {COPY: _copy, COMMIT: _commit, WAIT: _wait}
+EMITTERS = {
+    COPY: _copy,
+    COMMIT: instruction("cp.async.commit_group"),
+    WAIT: instruction("cp.async.wait_group {}"),
+}
 
 # ----------------------------------------------------------------------------------------- meaning, for the interpreter
 

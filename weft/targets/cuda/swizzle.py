@@ -108,8 +108,10 @@ class _Swizzle(Mutator):
         return add(Call(SWIZZLE, (rest, index_expr(chunk)), index.dtype), whole)
 
 
-def unswizzled(tile: Any, shape: tuple[int, ...], strides: tuple[int, ...]) -> Any:
-    """What an instruction that knows the order sees from a pointer on, for the interpreter."""
+def seen_by(tile: Any, shape: tuple[int, ...], strides: tuple[int, ...], order: int) -> Any:
+    """What an instruction sees from a pointer on, with or without this order, for the interpreter."""
+    if not order:
+        return tile.view(shape, strides)
     places = np.asarray(tile.offset)
     for size, stride in zip(shape, strides):
         places = places[..., None] + np.arange(size) * int(stride)

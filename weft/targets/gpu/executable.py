@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from weft.codegen.c.program import DeviceKernel, DeviceProgram, number
+
+
+def kernel_arguments(
+    kernel: DeviceKernel, given: Mapping[str, Any], size: Callable[[int], Any], passed: Callable[[Any], Any]
+) -> list[Any]:
+    """What a kernel takes, in order: its constant sizes, and what was given for its other parameters."""
+    known = kernel.constants
+    return [size(known[name]) if name in known else passed(given[name]) for name in kernel.params]
 
 
 class LoadedProgram(ABC):
