@@ -21,6 +21,8 @@ from weft.tuner.database import Database
 from weft.tuner.model import Tuning, Verdict, make_tuning, seconds_of
 from weft.tuner.records import TuneError
 from weft.tuner.report import write_report
+from weft.tuner.space import space_of
+from weft.tuner.task import tasks_of
 from weft.tuner.view import status_line, summary, task_table
 
 
@@ -153,12 +155,14 @@ def test_algorithms_are_chosen_by_the_time_of_the_model(own_records):
     made = make_tuning(graph, "60s", threads=1, model="analytic")
     made.__class__ = Asked
     choose_algorithms(made, lambda *_: None)
-    plain, chosen = [
-        {node.op for launch in weft.compile(graph).specializations[0].launches for node in launch.nodes}
-        for _ in ("with", "without")
-        if not knobs.set("records", _ == "without")
-    ]
-    knobs.reset("records")
+    with knobs.override(records=False):
+        default = weft.compile(graph).specializations[0]
+    plain, chosen = (
+        {node.op for launch in one.launches for node in launch.nodes}
+        for one in (default, weft.compile(graph).specializations[0])
+    )
+    tasks = [task for task in tasks_of(default.graph, default.lowered, TARGET) if "winograd" in task.label]
+    assert all(space_of(task).regions[0].sketch.name == "winograd" for task in tasks)
     if not made.algorithms:  # a machine for which the target proposes nothing here
         assert plain == chosen
         return

@@ -65,8 +65,8 @@ def compile(
     the module is first called (docs/sizes.md). `threads` is the default of its calls. `exact` turns off what rounds
     otherwise than plain float32 sums do (docs/precision.md); without it the knob of that name decides. `schedules` are
     steps for kernels, by the name of a node that each computes, instead of those that Weft chooses (docs/schedules.md).
-    `tune` is how long faster schedules are looked for first, "30s" or "5m", or "background" (docs/tuning.md); what was found
-    before is used in any case.
+    `tune` is how long faster schedules are looked for first, "30s" or "5m", or "background" (docs/tuning.md); what was
+    found before is used in any case.
 
         m = weft.compile("model.onnx")
         y = m(x)

@@ -130,6 +130,10 @@ def _varied(task: Task) -> Region:
     return Region(trace_sketch(task.fresh().schedule, own), take)
 
 
+def _is_known(sketches: Sequence[Sketch]) -> bool:
+    return any(sketch.name != DERIVED for sketch in sketches)
+
+
 def regions_of(task: Task) -> list[Region]:
     """The sketches of the heaviest part of a program, and what is derived from it if it reduces.
 
@@ -141,7 +145,8 @@ def regions_of(task: Task) -> list[Region]:
     offers = [offer for offer in seen.found if sum(sketch.size for sketch in offer[2]) > 1]
     if not offers:
         return [_varied(task)]
-    _, unit, sketches = max(offers, key=lambda offer: (offer[0], len(offer[2])))
+    # What only a derived sketch fits may stand beside the real work: parts of Winograd's program that hardly ever run.
+    _, unit, sketches = max(offers, key=lambda offer: (_is_known(offer[2]), offer[0], len(offer[2])))
     made = [Region(sketch, _planned(task, unit, sketch)) for sketch in sketches]
     known = [region for region in made if region.sketch.name != DERIVED] or [_varied(task)]
     least = min(float(region.estimates.min()) for region in known)

@@ -71,8 +71,9 @@ def task_table(tuning: Tuning, most: int = MOST_ROWS) -> Table:
     """A row for each of the heaviest tasks."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("task", "calls", "share", "points", "trials", "best", "sketch"):
+        left = name in ("task", "sketch")
         table.add_column(
-            name, justify="left" if name in ("task", "sketch") else "right", overflow="ellipsis", no_wrap=True
+            name, justify="left" if left else "right", overflow="ellipsis", no_wrap=True, max_width=90 if left else None
         )
     total = sum(task.seconds for task in tuning.tasks) or 1.0
     for task in tuning.tasks[:most]:
