@@ -1,31 +1,48 @@
-"""Latency hiding on the accelerator (figure 10 of the TVM paper): every convolution of ResNet-18, with one virtual
-thread and with two, in cycles of the fast model; each result is compared with NumPy.
+"""The accelerator in cycles of its fast model: figures 10 and 21 of the TVM paper, and what tuning gains.
 
-    python -m benchmarks.vdla [--layers C2 C6] [--latency 32 64 128 256] [--word-cycles 2] [--trials 8]
+    python -m benchmarks.vdla [--layers C2 C6] [--latency 32 64 128 256] [--word-cycles 2] [--trials 4] [--plot out.svg]
+    python -m benchmarks.vdla --offload [--model resnet18]
+    python -m benchmarks.vdla --tune 30
 
-A layer is a tensor expression in packed layout (int8 in, int32 sums, bias, shift, ReLU, int8 out); its schedule is the
-target's own choice: tiles by the model's cycles.
+Latency hiding (figure 10): every convolution of ResNet-18 with one virtual thread and with two; each result is compared
+with NumPy. A layer is a tensor expression in packed layout (int8 in, int32 sums, bias, shift, ReLU, int8 out); its
+schedule is the target's own choice: tiles by the model's cycles.
+
+Offloading (figure 21): a whole quantized model, layer by layer, against a *model* of a scalar processor: SCALAR_CLOCK
+cycles a second, one for each operation (a multiply-add is two), memory for nothing.
+
+Tuning: as many points of each layer's sketch as are asked for, measured in the simulator, against the default choice.
 """
 
 from __future__ import annotations
 
 import argparse
+import time
 from dataclasses import dataclass
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+import weft
 from weft import te
 from weft.codegen.c.program import DeviceProgram
+from weft.executor.cost import kernel_cost
+from weft.models import vision
+from weft.plan.sketch import Sketch
+from weft.quantization import quantize
 from weft.schedule.schedule import Schedule
 from weft.targets.registry import find_target
 from weft.targets.vdla import config_of, lower
+from weft.targets.vdla.isa import CLOCK
 from weft.targets.vdla.model import Result
-from weft.targets.vdla.program import Image, generate
-from weft.targets.vdla.schedule import schedule
+from weft.targets.vdla.program import Image, cycles, generate
+from weft.targets.vdla.schedule import TRIALS, Simulated, schedule, sketch_of
 
 SHIFT = 8
+SCALAR_CLOCK = 667e6
+"""Of the scalar processor that offloading is compared with: an in-order core beside an FPGA."""
 
 
 @dataclass(frozen=True)
@@ -102,25 +119,25 @@ def arguments(layer: Layer, block: int = 16) -> tuple[list[Any], Any]:
     return [x, w, bias], np.ascontiguousarray(np.clip(np.maximum(sums >> SHIFT, 0), -128, 127).astype(np.int8))
 
 
-def compiled(layer: Layer, target: str = "vdla", threads: int = 2, trials: int = 8) -> DeviceProgram:
+def compiled(layer: Layer, target: str = "vdla", threads: int = 2, trials: int = TRIALS) -> DeviceProgram:
     """The stream of a layer."""
     machine = find_target(target)
     s, args = convolution(layer, config_of(machine.name.partition(":")[2]).block)
-    schedule(s, machine, [], trials, threads)
+    schedule(s, machine, [], trials, (threads,))
     return generate(lower(s.func, machine), machine)
 
 
 def image_of(layer: Layer, program: DeviceProgram, target: str = "vdla") -> tuple[Image, Any]:
     """The program and its data in DRAM, and what NumPy expects in the memory of `narrow`."""
     config = config_of(target.partition(":")[2])
-    image = Image(program, {one.name: one.bytes for one in program.parameters}, config)
+    image = Image(program.source, {one.name: one.bytes for one in program.parameters}, config)
     given, expected = arguments(layer, config.block)
     for name, data in zip(("x", "w", "bias"), given):
         image.memory(name, data.nbytes)[...] = data.reshape(-1).view(np.uint8)
     return image, expected
 
 
-def run(layer: Layer, target: str, threads: int, trials: int = 8) -> Result:
+def run(layer: Layer, target: str, threads: int, trials: int = TRIALS) -> Result:
     """One layer, compared with NumPy."""
     image, expected = image_of(layer, compiled(layer, target, threads, trials), target)
     result = image.run()
@@ -130,23 +147,137 @@ def run(layer: Layer, target: str, threads: int, trials: int = 8) -> Result:
     return result
 
 
+def intensity(layer: Layer) -> float:
+    """Operations for each byte that must come from or go to DRAM."""
+    area, out = layer.size**2, (layer.size // layer.stride) ** 2
+    weights = layer.channels * layer.filters * layer.kernel**2
+    moved = area * layer.channels + weights + out * layer.filters
+    return 2 * out * weights / moved
+
+
+def plot(path: Path, layers: list[Layer], shares: list[tuple[float, float]], latency: int, word_cycles: int) -> None:
+    """The roofline: operations a cycle against operations for each byte, with one thread and with two."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    peak, bandwidth = 2 * 16 * 16, 16 / word_cycles
+    figure, axes = pyplot.subplots(figsize=(7, 4.5))
+    at = np.geomspace(8, 4096, 200)
+    axes.loglog(at, np.minimum(peak, at * bandwidth), color="black", label="peak and bandwidth")
+    for which, (name, marker) in enumerate((("one thread", "o"), ("two virtual threads", "^"))):
+        axes.scatter(
+            [intensity(one) for one in layers], [peak * share[which] for share in shares], marker=marker, label=name
+        )
+    for one, share in zip(layers, shares):
+        axes.annotate(
+            one.name, (intensity(one), peak * share[1]), textcoords="offset points", xytext=(4, 4), fontsize=7
+        )
+    axes.set(
+        xlabel="operations for each byte of DRAM", ylabel="operations a cycle", title=f"latency of {latency} cycles"
+    )
+    axes.legend()
+    figure.savefig(path)
+
+
+def offload(name: str) -> None:
+    """A line for each product on the accelerator, and what is left to the processor."""
+    graph = getattr(vision, name)()
+    (given,) = graph.inputs
+    feeds = [{given.name: np.random.default_rng(0).standard_normal(given.tensor.static).astype("float32")}]
+    small = quantize(graph, feeds, activations="int8", scales="powers_of_two", method="minmax")
+    module = weft.compile(small, target="vdla")
+    made, expected = (one.run(None, feeds[0])[0] for one in (module, weft.compile(small, target="native")))
+    if not np.array_equal(made, expected):
+        raise SystemExit(f"{name} is wrong on the accelerator")
+    (form,) = module.specializations
+    print(f"{name}: equal to the int8 reference; {CLOCK / 1e6:.0f} MHz against a scalar {SCALAR_CLOCK / 1e6:.0f} MHz")
+    print(f"{'layer':16}{'Mop':>8}{'cycles':>11}{'ms':>9}{'scalar ms':>11}{'times':>8}")
+    there, scalar = 0.0, 0.0
+    for launch in form.launches:
+        count, operations = (
+            cycles(launch.kernel.program, config_of("")),
+            kernel_cost(launch, form.graph.constants).operations,
+        )
+        spent, otherwise = count / CLOCK, operations / SCALAR_CLOCK
+        there, scalar = there + spent, scalar + otherwise
+        label = launch.nodes[0].name
+        times = f"{spent * 1e3:9.2f}{otherwise * 1e3:11.1f}{otherwise / spent:8.1f}"
+        print(f"{label:16}{operations / 1e6:8.1f}{count:11,}{times}")
+    rest: dict[str, float] = {}
+    for step in form.runner.program.steps:
+        for one in getattr(getattr(step, "executor", None), "specializations", ()):
+            for launch in one.launches:
+                spent = kernel_cost(launch, one.graph.constants).operations / SCALAR_CLOCK
+                rest[launch.kernel.label] = rest.get(launch.kernel.label, 0.0) + spent
+    left = sum(rest.values())
+    print(f"offloaded products: {scalar * 1e3:.1f} ms -> {there * 1e3:.1f} ms, {scalar / there:.1f} times")
+    before, after = scalar + left, there + left
+    print(f"whole model: {before * 1e3:.1f} ms -> {after * 1e3:.1f} ms, {before / after:.1f} times")
+    print("left to the processor:")
+    for label, spent in sorted(rest.items(), key=lambda one: -one[1])[:6]:
+        print(f"  {label:40}{spent * 1e3:9.2f} ms{spent / after:8.1%}")
+
+
+def searched(sketch: Simulated, trials: int, seed: int = 0) -> float:
+    """The best seconds of so many points: half by the estimate, half at random among those that fit."""
+    columns = sketch.columns()
+    legal = np.flatnonzero(sketch.legal(columns))
+    others = np.random.default_rng(seed).permutation(legal)[: trials // 2]
+    points = [point for point, _ in Sketch.ranked(sketch, trials - len(others))]
+    points += [sketch.point(columns, int(at)) for at in others]
+    return min(sketch.seconds(point) for point in points)
+
+
+def tune(layers: list[Layer], target: str, trials: int) -> None:
+    """A line for each layer: the best estimate, the default (the best of a few on the model), the best of a search."""
+    machine, gains, begin = find_target(target), [], time.perf_counter()
+    print(f"{'layer':6}{'estimate':>12}{'default':>12}{'tuned':>12}{'over estimate':>15}{'over default':>14}")
+    for layer in layers:
+        s, _ = convolution(layer, config_of(target.partition(":")[2]).block)
+        sketch = sketch_of(s, "sums", machine)
+        first = next(
+            sketch.seconds(point) for point, _ in Sketch.ranked(sketch, 64) if np.isfinite(sketch.seconds(point))
+        )
+        default = next(iter(sketch.ranked()))[1]
+        best = min(searched(sketch, trials), default)
+        gains.append((first / best, default / best))
+        cells = "".join(f"{seconds * CLOCK:12,.0f}" for seconds in (first, default, best))
+        print(f"{layer.name:6}{cells}{gains[-1][0]:15.3f}{gains[-1][1]:14.3f}")
+    means = np.exp(np.log(gains).mean(0))
+    print(f"geometric mean {means[0]:.3f} over the estimate, {means[1]:.3f} over the default")
+    print(f"{trials * len(layers)} trials, {time.perf_counter() - begin:.0f} s")
+
+
 def main() -> None:
     """Prints a line for each layer and latency."""
-    parser = argparse.ArgumentParser(description="Latency hiding on the accelerator.")
+    parser = argparse.ArgumentParser(description="The accelerator in cycles.")
     parser.add_argument("--layers", nargs="*", default=[layer.name for layer in LAYERS])
     parser.add_argument("--latency", nargs="*", type=int, default=[64])
     parser.add_argument("--word-cycles", type=int, default=2, help="cycles for each word of DRAM (16 bytes)")
-    parser.add_argument("--trials", type=int, default=8, help="tilings that are tried for each layer")
+    parser.add_argument("--trials", type=int, default=TRIALS, help="tilings that are tried for each layer")
+    parser.add_argument("--plot", type=Path, help="draw the roofline of the first latency there")
+    parser.add_argument("--offload", action="store_true", help="a whole model with and without the accelerator")
+    parser.add_argument("--model", default="resnet18", choices=["resnet18", "resnet50", "mobilenet_v1", "mobilenet_v2"])
+    parser.add_argument("--tune", type=int, default=0, help="search so many points of each layer's sketch")
     words = parser.parse_args()
+    layers = [layer for layer in LAYERS if layer.name in words.layers]
+    if words.offload:
+        return offload(words.model)
+    if words.tune:
+        return tune(layers, f"vdla:latency={words.latency[0]},word_cycles={words.word_cycles}", words.tune)
     print(f"{'layer':6}{'latency':>8}{'cycles, 1 thread':>18}{'used':>7}{'2 threads':>12}{'used':>7}")
     for latency in words.latency:
         target, shares = f"vdla:latency={latency},word_cycles={words.word_cycles}", []
-        for layer in (layer for layer in LAYERS if layer.name in words.layers):
+        for layer in layers:
             one, two = (run(layer, target, threads, words.trials) for threads in (1, 2))
             shares.append((one.gemm / one.cycles, two.gemm / two.cycles))
             print(f"{layer.name:6}{latency:8}{one.cycles:18,}{shares[-1][0]:7.1%}{two.cycles:12,}{shares[-1][1]:7.1%}")
         peak, mean = np.max(shares, 0), np.mean(shares, 0)
         print(f"peak {peak[0]:.1%} -> {peak[1]:.1%}, mean {mean[0]:.1%} -> {mean[1]:.1%}")
+        if words.plot and latency == words.latency[0]:
+            plot(words.plot, layers, shares, latency, words.word_cycles)
 
 
 if __name__ == "__main__":

@@ -268,7 +268,7 @@ class Core(Elaboratable):
 
     def _legal(self, m: Module, word: Any) -> tuple[Signal, dict[str, Any]]:
         """Whether a word is an instruction (`isa.is_legal`), and which unit runs it."""
-        head, moves, alu = fields(word, isa.HEAD, 0), fields(word, isa.TRANSFER), fields(word, isa.FORMATS["alu"])
+        head, moves = fields(word, isa.HEAD, 0), fields(word, isa.TRANSFER)
         legal, unit_of = Signal(), {name: Signal(name=f"for_{name}") for name in UNITS}
         with m.Switch(head.opcode):
             with m.Case(isa.OPCODES["load"]):
@@ -278,10 +278,8 @@ class Core(Elaboratable):
             with m.Case(isa.OPCODES["store"]):
                 stores = [moves.memory == memory.code for memory in isa.MEMORIES.values() if memory.stores]
                 m.d.comb += unit_of["store"].eq(Cat(stores).any())
-            with m.Case(isa.OPCODES["gemm"]):
+            with m.Case(isa.OPCODES["gemm"], isa.OPCODES["alu"]):
                 m.d.comb += unit_of["compute"].eq(1)
-            with m.Case(isa.OPCODES["alu"]):
-                m.d.comb += unit_of["compute"].eq(alu.operation < len(isa.OPERATIONS))
         nobody_before = unit_of["load"] & (head.pop_prev | head.push_prev)
         nobody_after = unit_of["store"] & (head.pop_next | head.push_next)
         m.d.comb += legal.eq(Cat(unit_of.values()).any() & ~nobody_before & ~nobody_after)
@@ -420,9 +418,12 @@ def operate(m: Module, operation: Any, x: Signal, y: Signal) -> Any:
     """The vector ALU on one lane, as `machine.operate`."""
     low = Signal(signed(32), name=f"low_{x.name}")
     m.d.comb += low.eq(Mux(x > ~y, x, ~y))
+    by = y[:5]
+    half = Mux(by == 0, 0, (1 << by >> 1) - 1 + (x >> by)[0])  # what is added before the bits fall off
     answers = {
         "add": x + y, "max": Mux(x > y, x, y), "min": Mux(x < y, x, y), "mul": x * y,
         "shr": Mux(y >= 0, x >> y[:5], x << (-y)[:5]), "clip": Mux(low < y, low, y),
+        "round": (x + half) >> by, "mulh": (x * y) >> 16,
     }  # fmt: skip
     return Array(answers[name][:32] for name in isa.OPERATIONS)[operation]
 

@@ -23,6 +23,7 @@ import numpy as np
 from weft.targets.vdla import isa
 from weft.targets.vdla.isa import Config, document
 from weft.targets.vdla.model import Result
+from weft.targets.vdla.program import Image
 
 HERE = Path(__file__).parent
 FLAGS = ["--cc", "--exe", "--build", "-O3", "--x-assign", "fast", "--noassert", "-Wno-fatal", "-Wno-lint", "-Wno-style"]
@@ -111,6 +112,14 @@ class Verilated:
         answer = self.process.stdout.read(8 + dram.nbytes)
         dram[...] = np.frombuffer(answer[8:], np.uint8).reshape(dram.shape)
         return Result(*struct.unpack("<2I", answer[:8]))
+
+    def run_image(self, image: Image) -> Result:
+        """A program of the target on the RTL, in place of the model; its memories are what the run leaves there."""
+        dram = np.zeros((self.config.dram, self.config.block), np.uint8)
+        dram[: len(image.model.dram)] = image.model.dram
+        result = self.run(dram, image.program, len(image.stream), 1 << 30)
+        image.model.dram[...] = dram[: len(image.model.dram)]
+        return result
 
     def close(self) -> None:
         """Ends the program."""

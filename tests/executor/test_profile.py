@@ -59,7 +59,7 @@ def test_a_timed_model_computes_the_same(threads):
     module = weft.compile(convnet())
     arrays = random_inputs(module.graph)
     (one,) = module.specializations
-    timed = TimedRunner(one, Recorder(module.target)).run(arrays, threads)
+    timed = TimedRunner(one, Recorder(module.target), module.target).run(arrays, threads)
     np.testing.assert_array_equal(timed[0], module(*arrays))
 
 

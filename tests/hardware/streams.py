@@ -42,6 +42,13 @@ def operate(name: str, x: np.ndarray, y: np.ndarray | int) -> np.ndarray:
     wide, y = (np.asarray(part, np.int64) for part in (x, y))
     if name == "shr":
         wide = np.where(y >= 0, wide >> (y % 32), wide << (-y % 32))
+    elif name == "round":
+        by = y % 32
+        below, half = wide % (1 << by), (1 << by) / 2
+        up = (below > half) | ((below == half) & ((wide >> by) % 2 == 1) & (by > 0))
+        wide = (wide >> by) + up
+    elif name == "mulh":
+        wide = wide * y >> 16
     elif name == "clip":
         wide = np.minimum(np.maximum(wide, -y - 1), y)
     else:
@@ -132,7 +139,7 @@ def _loops(kind: int, rows: int, depth: int) -> tuple[Instruction, list[tuple[in
 def _alu(rng: np.random.Generator, rows: int) -> tuple[Instruction, int, str]:
     which, name = int(rng.integers(3)), str(rng.choice(list(OPERATIONS)))
     inner = rows if which == 0 else rows - 1
-    value = int(rng.integers(-40, 40) if name == "shr" else rng.integers(-(1 << 15), 1 << 15))
+    value = int(rng.integers(-40, 40) if name in ("shr", "round") else rng.integers(-(1 << 15), 1 << 15))
     immediate = int(rng.integers(2))
     step = Instruction(
         "alu", operation=name, outer=1, inner=inner, dst_inner=1, src_inner=1, immediate=immediate, value=value
@@ -157,7 +164,7 @@ def random_instruction(rng: np.random.Generator, config: Config, tokens: float =
             strides = {name: small(3) for name in ("dst_outer", "dst_inner", "src_outer", "src_inner")}
             more = {"wgt_outer": small(2), "wgt_inner": small(2), "overwrite": small(2)}
             if opcode == "alu":
-                more = {"operation": small(6), "immediate": small(2), "value": small(100) - 50}
+                more = {"operation": small(len(OPERATIONS)), "immediate": small(2), "value": small(100) - 50}
             one = Instruction(
                 opcode, uop_begin=begin, uop_end=begin + small(3), outer=small(4), inner=small(4),
                 **strides, **more, **bits,

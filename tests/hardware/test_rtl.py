@@ -44,6 +44,7 @@ def folder(tmp_path_factory):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 @needs_verilator
 @pytest.mark.parametrize(
     "config",
@@ -81,6 +82,7 @@ def test_random_programs_in_verilator(folder, config):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 @needs_verilator
 def test_a_layer_of_resnet(folder):
     """The first 3 × 3 convolution, about half a million cycles on the machine of the default sizes."""
@@ -96,6 +98,7 @@ def test_a_layer_of_resnet(folder):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 @needs_verilator
 def test_verdicts_are_the_rtls(folder):
     """10,000 streams: done or deadlock, as the checker says."""

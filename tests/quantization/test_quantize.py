@@ -109,6 +109,23 @@ def test_every_method_and_type(method, activations):
     assert ratio(interpret_graph(graph, given)[0], weft.compile(made).run(None, given)[0]) > 25
 
 
+def test_scales_that_are_powers_of_two():
+    """Activations and weights; biases are whole numbers of the scale of their sums, so that shifts requantize."""
+    b = Builder("model")
+    graph = b.finish(b.relu(b.batch_norm(b.conv(b.input("x", (1, 3, 8, 8)), 3, 8, 3, 1, 1), 8)))
+    feeds = [{"x": np.random.default_rng(0).standard_normal((1, 3, 8, 8)).astype("float32")}]
+    small = weft.quantize(graph, feeds, activations="int8", scales="powers_of_two")
+    scales = [array for value, array in small.constants.items() if value.name.endswith("scale")]
+    assert scales and all((np.frexp(array)[0] == 0.5).all() for array in scales)
+    (conv,) = (node for node in small.nodes if node.op == "Conv")
+    data, weight = (next(n for n in small.nodes if n.outputs[0] is v).inputs[1] for v in conv.inputs[:2])
+    bias = small.constants[conv.inputs[2]] / (small.constants[data] * small.constants[weight])
+    np.testing.assert_array_equal(bias, np.rint(bias))
+    assert small.errors[-1].together > 20
+    with pytest.raises(ArgumentError, match="scales is 'halves'"):
+        weft.quantize(graph, feeds, scales="halves")
+
+
 def test_what_is_kept_stays_float():
     graph = convnet()
     names = [layer.name for layer in quantize(graph, feeds(graph)).layers]

@@ -8,12 +8,13 @@ from benchmarks.vdla import Layer, arguments, compiled, convolution, image_of
 from hardware.vdla.check import check
 from weft import te
 from weft.core.errors import TargetError
-from weft.executor.module import HostWarning
 from weft.models.builder import Builder
+from weft.plan.planner import picking
 from weft.targets.registry import find_target, manifest_of
 from weft.targets.vdla import config_of
+from weft.targets.vdla.isa import CLOCK
 from weft.targets.vdla.program import cycles, device
-from weft.targets.vdla.schedule import Product, Tiling, accelerate
+from weft.targets.vdla.schedule import TRIALS, Product, Tiling, accelerate, sketch_of
 from weft.targets.vdla.stream import rectangle
 
 TARGET = manifest_of("vdla")
@@ -66,6 +67,23 @@ def test_virtual_threads_hide_latency():
         program = TARGET.device.generate(TARGET.lower(s.func, target), target)
         spent[threads] = cycles(program, config_of("latency=200"))
     assert spent[2] < 0.85 * spent[1]
+
+
+def test_the_planner_picks_by_cycles():
+    """A sketch like any other: its best points in the order of the model's cycles, and a pick that others may make."""
+    target = find_target("vdla")
+    s, _ = convolution(LAYERS[0])
+    sketch = sketch_of(s.copy(), "sums", target)
+    ranked = list(sketch.ranked())
+    assert len(ranked) == TRIALS and ranked == sorted(ranked, key=lambda one: one[1])
+    s.plan(target)
+    assert [one.point for one in s.tried if one.point] == [ranked[0][0]]
+    program = TARGET.device.generate(TARGET.lower(s.func, target), target)
+    assert cycles(program, config_of("")) == round(ranked[0][1] * CLOCK)
+    other, _ = convolution(LAYERS[0])
+    with picking(lambda unit, sketches: [(one, ranked[-1][0], 0.0) for one in sketches]):
+        other.plan(target)
+    assert [one.point for one in other.tried if one.point] == [ranked[-1][0]]
 
 
 def test_a_built_function_runs_on_the_device():
@@ -144,13 +162,16 @@ def test_sums_that_are_needed_again_are_not_overwritten():
         weft.build(s, [x, w, out], target="vdla")
 
 
-def test_models_run_with_the_host_for_what_is_refused():
+def test_the_processor_compiles_what_is_refused():
+    """A float model has nothing for the accelerator: all of it is one native program, and nothing is interpreted."""
     b = Builder("model")
     graph = b.finish(b.relu(b.dense(b.input("x", (4, 8)), 8, 3)))
     x = np.random.default_rng(0).standard_normal((4, 8)).astype("float32")
-    with pytest.warns(HostWarning, match="run on the host"):
-        made = weft.compile(graph, target="vdla").run(None, {"x": x})[0]
+    module = weft.compile(graph, target="vdla")
+    made = module.run(None, {"x": x})[0]
     np.testing.assert_allclose(made, weft.compile(graph).run(None, {"x": x})[0], rtol=1e-5, atol=1e-6)
+    (one,) = module.specializations
+    assert not one.host_nodes and not one.launches and "on native" in module.report()
 
 
 def test_rectangles():

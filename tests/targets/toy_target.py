@@ -35,6 +35,7 @@ from weft.loop.passes.lower_blocks import lower_blocks
 from weft.loop.passes.serialize_threads import serialize_threads
 from weft.loop.passes.simplify_func import simplify_func
 from weft.loop.visit import walk_exprs, walk_stmts
+from weft.runtime.array_memory import ArrayMemory
 from weft.schedule.facts import block_named, names_of
 from weft.schedule.primitives.matrix import matrix_axes
 from weft.schedule.schedule import Schedule
@@ -257,25 +258,10 @@ class Executable:
         self.bind(arguments)[0].launch()
 
 
-class ToyDevice(Device):
-    """Memory is an array of bytes; what is queued is done at once."""
+class ToyDevice(ArrayMemory, Device):
+    """Runs a program as Python; what is queued is done at once."""
 
     name = "a toy in numpy"
-
-    def allocate(self, size: int) -> Any:
-        return np.zeros(max(size, 1), np.uint8)
-
-    def write(self, memory: Any, source: Any, stream: Any = None) -> None:
-        memory[: source.nbytes] = source.reshape(-1).view(np.uint8)
-
-    def read(self, memory: Any, into: Any, stream: Any = None) -> None:
-        into.reshape(-1).view(np.uint8)[...] = memory[: into.nbytes]
-
-    def copy(self, memory: Any, source: Any, size: int, stream: Any = None) -> None:
-        memory[:size] = source[:size]
-
-    def part(self, memory: Any, offset: int, size: int) -> Any:
-        return memory[offset : offset + size]
 
     def load_all(self, programs: Sequence[DeviceProgram], codes: Sequence[bytes] = ()) -> list[Executable]:
         return [Executable(program) for program in programs]

@@ -59,7 +59,7 @@ _STEP = Either(
         "native": str,
         "bases": [(str, int)],
         "reach": [(int, bool, Either(None, (SIGNED, SIGNED)))],
-        "makes": [(int, str, _SHAPE)],
+        "makes": [(int, str, [SIGNED])],
         "kernels": [str],
         "calls": [(str, [(int, int)])],
     },
@@ -81,6 +81,15 @@ _FORM = {
     "in_place": int,
     "updates": [(int, int)],
     "report": [str],
+    "open": Either(
+        None,
+        {
+            "numbers": str,
+            "promised": {str: [SIGNED]},
+            "names": [str],
+            "checks": [{"node": _GRAPH, "values": {str: int}, "unread": [int]}],
+        },
+    ),
 }
 _MANIFEST = {
     "format": int,
@@ -147,7 +156,8 @@ def tensor_bytes(kind: TensorType) -> int:
 
 def made_type(dtype: str, shape: Sequence[int]) -> TensorType:
     """The type of a value that kernels make: of numbers, and of a size that can be."""
-    if dtype not in NUMPY_TYPES or dtype == "string" or math.prod(shape) >= LARGEST or len(shape) > MOST_DIMENSIONS:
+    too_large = math.prod(shape) >= LARGEST or len(shape) > MOST_DIMENSIONS or min(shape, default=0) < 0
+    if dtype not in NUMPY_TYPES or dtype == "string" or too_large:
         raise ModuleFileError(f"no kernel makes a {dtype[:40]}{list(shape)[:12]}")
     return TensorType(dtype, list(shape))
 
@@ -250,8 +260,9 @@ class ProgramCheck:
         if (len(step.inputs), len(step.outputs)) != (len(graph.inputs), len(graph.outputs)):
             raise ModuleFileError(f"the rest, {graph.name[:80]}, has other inputs or outputs")
         self._takes(list(zip(graph.inputs, step.inputs)), graph.name)
-        for number in step.outputs:
-            self.types[number] = None
+        for number, value in zip(step.outputs, infer(graph).outputs):
+            is_known = isinstance(value.type, TensorType) and value.type.is_static
+            self.types[number] = value.type if is_known else None
             self.made.add(number)
 
     def _takes(self, given: Sequence[tuple[Value, int]], what: str) -> None:

@@ -34,7 +34,7 @@ class TimedDeviceRunner(DeviceRunner):
         steps: list[Step] = []
         for at, step in enumerate(one.runner.program.steps):
             if isinstance(step, NativeStep):
-                self._rows[at] = [recorder.add_launch(next(launches), one.graph) for _ in step.calls]
+                self._rows[at] = [recorder.add_launch(next(launches), one.graph, recorder.target) for _ in step.calls]
             elif isinstance(step, HostStep):
                 self._rows[at] = [recorder.add(step.node.op, "host", [step.node], Cost(0, 0, ""))]
             steps.append(_timed(step, recorder))

@@ -54,6 +54,8 @@ def for_target(graph: Graph, target: Target, precision: str | None = None) -> Gr
             graph = cut_causal(graph, proposed.causal_block, propose, narrow)
     if precision is not None:
         graph = lower_precision(graph, precision, narrow in target.narrow_products)
+    if proposed.offload is not None:
+        graph = proposed.offload(graph, target)
     graph = turn_products(fill_kernels(graph))
     if knobs.exact:
         return graph

@@ -178,12 +178,13 @@ class Recorder:
         self.kernels.append(KernelProfile(len(self.kernels), label, kind, names, cost))
         return len(self.kernels) - 1
 
-    def add_launch(self, launch: Launch, graph: Graph) -> int:
-        """The row of one call of a kernel; calls of the same kernel cost the same."""
+    def add_launch(self, launch: Launch, graph: Graph, target: Target) -> int:
+        """The row of one call of a kernel; calls of the same kernel cost the same. Other targets are named."""
         cost = self._costs.get(launch.kernel.symbol)
         if cost is None:
             cost = self._costs[launch.kernel.symbol] = kernel_cost(launch, graph.constants)
-        return self.add(launch.kernel.label, "kernel", launch.nodes, cost)
+        kind = "kernel" if target is self.target else target.name
+        return self.add(launch.kernel.label, kind, launch.nodes, cost)
 
     def note(self, rows: list[int], times: Any) -> None:
         """The clock before and after each of these rows, in the run that goes on: seconds and nanoseconds."""
@@ -202,7 +203,7 @@ class Recorder:
 class TimedRunner(Runner):
     """A runner whose drivers read the clock."""
 
-    def __init__(self, one: Specialization, recorder: Recorder) -> None:
+    def __init__(self, one: Specialization, recorder: Recorder, target: Target) -> None:
         self._recorder = recorder
         self._rows: dict[int, list[int]] = {}
         self._clocks: dict[int, Any] = {}
@@ -213,17 +214,17 @@ class TimedRunner(Runner):
         for step in program.steps:
             made = _timed(step, recorder, len(weights))
             if isinstance(step, NativeStep) and isinstance(made, NativeStep):
-                drivers.append(driver_ir(made.symbol, step.calls, recorder.target.triple, len(step.bases)))
+                drivers.append(driver_ir(made.symbol, step.calls, target.triple, len(step.bases)))
                 clock = np.zeros((len(step.calls) + 1, 2), np.int64)
                 weights.append(clock)
                 self._clocks[id(made)] = clock
-                self._rows[id(made)] = [recorder.add_launch(next(launches), one.graph) for _ in step.calls]
+                self._rows[id(made)] = [recorder.add_launch(next(launches), one.graph, target) for _ in step.calls]
             elif isinstance(step, HostStep):
                 self._rows[id(made)] = [recorder.add(step.node.op, "host", [step.node], Cost(0, 0, ""))]
             steps.append(made)
         recorder.specializations.append(one)
         timed = dataclasses.replace(program, steps=steps, weights=weights)
-        super().__init__(timed, _engine(one, drivers, recorder.target), one.runner._inner)
+        super().__init__(timed, _engine(one, drivers, target), one.runner._inner)
 
     def _native(self, step: NativeStep, *rest: Any) -> None:
         super()._native(step, *rest)
@@ -270,14 +271,14 @@ class TimedRest:
         found = self._executor.specialization(arrays)
         runner = self._runners.get(id(found))
         if runner is None:
-            runner = self._runners[id(found)] = timed_runner(found, self._recorder)
+            runner = self._runners[id(found)] = timed_runner(found, self._recorder, self._executor.target)
         return runner.run(arrays, threads)
 
 
-def timed_runner(one: Specialization, recorder: Recorder) -> TimedRunner | DeviceRunner:
+def timed_runner(one: Specialization, recorder: Recorder, target: Target) -> TimedRunner | DeviceRunner:
     """A runner that measures, for the machine that a form was compiled for."""
     if not isinstance(one.runner, DeviceRunner):
-        return TimedRunner(one, recorder)
+        return TimedRunner(one, recorder, target)
     from weft.executor.device_profile import TimedDeviceRunner
 
     return TimedDeviceRunner(one, recorder)
@@ -291,7 +292,7 @@ def profile_module(module: Any, feeds: Mapping[str, Any], threads: int | None = 
     if any(isinstance(step, NativeStep) and not step.calls for step in found.lowered.program.steps):
         raise ArgumentError("a module from a file does not know its kernels: profile the model it was compiled from")
     recorder = Recorder(module.target)
-    runner = timed_runner(found, recorder)
+    runner = timed_runner(found, recorder, module.target)
     calls, outside, timeline = _measure(runner, recorder, arrays, count, seconds)
     programs = [one.lowered.program for one in recorder.specializations]
     made = Profile(

@@ -41,10 +41,10 @@ def profile_rows(profile: Any, most: int | None = None) -> tuple[list[str], list
     header = ["kernel", "time", "best", "share", "MFLOP", "GFLOP/s", "of peak", "MB", "GB/s", "of copy", "nodes"]
     total = sum(kernel.seconds for kernel in profile.kernels) or 1.0
     rows = [
-        [f"{kernel.number} {kernel.label}{' (host)' if kernel.kind == 'host' else ''}", _time(kernel.seconds),
-         _time(kernel.minimum), f"{kernel.seconds / total:.1%}", _figure(kernel.cost.operations / 1e6),
-         _figure(kernel.gflops), _share(profile.peak_share(kernel)), _figure(kernel.cost.bytes / 1e6),
-         _figure(kernel.gigabytes), _share(profile.memory_share(kernel)),
+        [f"{kernel.number} {kernel.label}{'' if kernel.kind == 'kernel' else f' ({kernel.kind})'}",
+         _time(kernel.seconds), _time(kernel.minimum), f"{kernel.seconds / total:.1%}",
+         _figure(kernel.cost.operations / 1e6), _figure(kernel.gflops), _share(profile.peak_share(kernel)),
+         _figure(kernel.cost.bytes / 1e6), _figure(kernel.gigabytes), _share(profile.memory_share(kernel)),
          node_names(kernel.nodes)]
         for kernel in _chosen(profile, most)
     ]  # fmt: skip

@@ -69,6 +69,7 @@ def quantize(
     per_channel: bool = True,
     keep: Collection[str] = (),
     bias_correction: bool = True,
+    scales: str = "any",
     target: Any = "auto",
 ) -> QuantizedModel:
     """A float model with its convolutions and matrix products quantized to 8 bits.
@@ -76,12 +77,16 @@ def quantize(
     `model` is what `weft.compile` takes. `calibration_data` gives what the model is called with: for each call a
     mapping from input names to arrays, a list of arrays, or one array; arrays of many calls may be stacked, and one
     array or one mapping may be all of it. `method` is how the range of an activation is chosen: "minmax", "percentile"
-    or "mse". `activations` is "uint8" or "int8". `keep` names nodes, outputs or operators that stay float.
+    or "mse". `activations` is "uint8" or "int8". `keep` names nodes, outputs or operators that stay float. `scales` is
+    "any" or "powers_of_two": a machine without float arithmetic then requantizes by shifts, exactly.
     """
     if method not in METHODS:
         raise ArgumentError(f"method is {method!r}; there are {', '.join(METHODS)}")
     if activations not in LIMITS:
         raise ArgumentError(f"activations is {activations!r}; there are {', '.join(LIMITS)}")
+    if scales not in ("any", "powers_of_two"):
+        raise ArgumentError(f"scales is {scales!r}; there are any, powers_of_two")
+    powers = scales == "powers_of_two"
     graph = _graph_of(model)
     _refuse_quantized(graph)
     graph = normalize(graph)
@@ -89,11 +94,13 @@ def quantize(
     if not layers:
         raise ArgumentError(f"the model {graph.name!r} has no convolution or matrix product with known float32 weights")
     seen, feeds = _observe(graph, layers, calibration_data, target)
-    ranges = {value: parameters(*one.range(method, activations), activations) for value, one in seen.items()}
+    ranges = {
+        value: parameters(*one.range(method, activations, powers), activations, powers) for value, one in seen.items()
+    }
     # A reshape on the way to a matrix product moves the channels: their means mean nothing there.
     direct = {layer.data for layer in layers if layer.node.inputs[0] is layer.data}
     means = {value: one.mean for value, one in seen.items() if value in direct} if bias_correction else None
-    made = infer(Insertion(graph, layers, ranges).run(per_channel, means))
+    made = infer(Insertion(graph, layers, ranges, powers).run(per_channel, means))
     return QuantizedModel(made, graph, layers, feeds, target)
 
 

@@ -20,6 +20,7 @@ from weft.core.errors import ArgumentError
 from weft.graph.ir import Array, Graph, Node, TensorType, Value
 from weft.graph.opspec import has
 from weft.graph.passes.support import Names
+from weft.quantization.observers import power_of_two
 
 LAYERS = ("Conv", "MatMul", "Gemm")
 """The operators that are quantized."""
@@ -86,11 +87,12 @@ def _origin(graph: Graph, value: Value, producers: Mapping[Value, Node]) -> Valu
     return value
 
 
-def quantize_weight(array: Array, axis: int, per_channel: bool) -> tuple[Array, Array]:
-    """Signed bytes and their scale, symmetric around 0: one for each output channel, or one."""
+def quantize_weight(array: Array, axis: int, per_channel: bool, powers: bool = False) -> tuple[Array, Array]:
+    """Signed bytes and their scale, symmetric around 0: one for each output channel, or one; powers of two or any."""
     others = tuple(at for at in range(array.ndim) if at != axis)
     most = np.abs(array).max(axis=others if per_channel else None)
     scale = np.asarray(np.where(most > 0, most / 127, 1), np.float32)
+    scale = power_of_two(scale) if powers else scale
     shape = [-1 if at == axis else 1 for at in range(array.ndim)]
     spread = scale.reshape(shape) if per_channel else scale
     return np.clip(np.rint(array / spread), -127, 127).astype(np.int8), scale
@@ -99,8 +101,15 @@ def quantize_weight(array: Array, axis: int, per_channel: bool) -> tuple[Array, 
 class Insertion:
     """Makes the quantized graph."""
 
-    def __init__(self, graph: Graph, layers: Collection[Layer], ranges: Mapping[Value, tuple[Array, Array]]) -> None:
-        self.graph = graph
+    def __init__(
+        self,
+        graph: Graph,
+        layers: Collection[Layer],
+        ranges: Mapping[Value, tuple[Array, Array]],
+        powers: bool = False,
+    ) -> None:
+        """With `powers` all scales are powers of two, and biases whole numbers of the scale of their sums."""
+        self.graph, self.powers = graph, powers
         self.layers = {layer.node: layer for layer in layers}
         self.ranges = ranges
         self.names = Names(graph)
@@ -150,6 +159,8 @@ class Insertion:
         inputs[1], error = self._weight(layer, per_channel)
         if mean is not None:
             inputs[2] = self._corrected(layer, error, mean)
+        if self.powers:
+            inputs[2] = self._whole(layer, inputs[2], per_channel)
         return layer.node.replace(inputs=inputs if inputs[2] is not None else inputs[:2])
 
     def _constant(self, array: Array, name: str) -> Value:
@@ -176,7 +187,7 @@ class Insertion:
         key = (layer.weight, layer.axis)
         if key not in self.weights:
             name, array, axis = layer.weight.name, self.graph.constants[layer.weight], layer.axis
-            numbers, scale = quantize_weight(array, axis, per_channel)
+            numbers, scale = quantize_weight(array, axis, per_channel, self.powers)
             inputs: list[Value | None] = [self._constant(numbers, f"{name}_quantized")]
             inputs.append(self._constant(scale, f"{name}_scale"))
             made = self._made("DequantizeLinear", inputs, f"{name}_real", "float32", layer.weight, axis=axis)
@@ -193,6 +204,15 @@ class Insertion:
             return bias
         made = (0 if known is None else known) - mean_effect(error, mean, node, layer.axis)
         return self._constant(np.asarray(made, np.float32), f"{layer.name}_bias")
+
+    def _whole(self, layer: Layer, bias: Value | None, per_channel: bool) -> Value | None:
+        """The bias as a whole number of the scale of the sums that it is added to, where it is known."""
+        known = None if bias is None else self.constants.get(bias)
+        if known is None or layer.node.op == "MatMul" or known.ndim != 1:
+            return bias
+        _, scale = quantize_weight(self.graph.constants[layer.weight], layer.axis, per_channel, True)
+        unit = scale * self.ranges[layer.data][0]
+        return self._constant(np.asarray(np.rint(known / unit) * unit, np.float32), f"{layer.name}_bias")
 
 
 def mean_effect(error: Array, mean: Array, node: Node, axis: int) -> Array:

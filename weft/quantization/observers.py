@@ -60,8 +60,8 @@ class Observer:
         assert self.channel_sum is not None
         return np.asarray(self.channel_sum / max(self.channel_count, 1))
 
-    def range(self, method: str, dtype: str) -> tuple[float, float]:
-        """The range to cover; 0 is always in it."""
+    def range(self, method: str, dtype: str, powers: bool = False) -> tuple[float, float]:
+        """The range to cover; 0 is always in it. With `powers`, of scales that are powers of two."""
         if not self.kept:
             raise ArgumentError("nothing was seen of an activation: the calibration data is empty")
         low, high = min(self.low, 0.0), max(self.high, 0.0)
@@ -71,26 +71,33 @@ class Observer:
         if method == "percentile":
             ends = np.percentile(sample, [OUTER, 100 - OUTER])
             return min(float(ends[0]), 0.0), max(float(ends[1]), 0.0)
-        losses = [_loss(sample, low * part, high * part, dtype) for part in SHRINKS]
+        losses = [_loss(sample, low * part, high * part, dtype, powers) for part in SHRINKS]
         part = float(SHRINKS[int(np.argmin(losses))])
         return low * part, high * part
 
 
-def parameters(low: float, high: float, dtype: str) -> tuple[Array, Array]:
+def power_of_two(scale: Array) -> Array:
+    """The next powers of two that are no smaller."""
+    return np.asarray(np.exp2(np.ceil(np.log2(scale.astype(np.float64)))), np.float32)
+
+
+def parameters(low: float, high: float, dtype: str, powers: bool = False) -> tuple[Array, Array]:
     """Scale and zero point for a range: the whole range of uint8, or one that is symmetric around 0 in int8."""
     least, most = LIMITS[dtype]
     if dtype == "int8":
         width, zero = max(-low, high) / 127, 0
     else:
-        width = (high - low) / (most - least)
-        zero = round(-low / width) if width > 0 else 0
-    scale = np.float32(width) if np.float32(width) > 0 else np.float32(1)
-    return np.asarray(scale, np.float32), np.asarray(min(max(zero, least), most), dtype)
+        width, zero = (high - low) / (most - least), 0
+    scale = np.asarray(width if np.float32(width) > 0 else 1, np.float32)
+    scale = power_of_two(scale) if powers else scale
+    if dtype != "int8" and width > 0:
+        zero = round(-low / (float(scale) if powers else width))
+    return scale, np.asarray(min(max(zero, least), most), dtype)
 
 
-def _loss(sample: Array, low: float, high: float, dtype: str) -> float:
+def _loss(sample: Array, low: float, high: float, dtype: str, powers: bool) -> float:
     """The mean square of what quantization to a range changes."""
-    scale, zero = parameters(low, high, dtype)
+    scale, zero = parameters(low, high, dtype, powers)
     least, most = LIMITS[dtype]
     level = np.clip(np.rint(sample / scale) + int(zero), least, most)
     return float(np.square((level - int(zero)) * scale - sample, dtype=np.float64).mean())

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from weft.targets.base import Target
-from weft.targets.cpu import amx, dot
+from weft.targets.cpu import amx, bits, dot
 
 
 def intrinsics(target: Target) -> Mapping[str, Any]:
     """name -> emitter, for what the target has."""
-    found: dict[str, Any] = {}
+    found: dict[str, Any] = dict(bits.emitters(target))
     if "avx512vnni" in target.features:
         found.update(dot.X86)
     if "dotprod" in target.features:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from weft.targets.base import DeviceSpec, Scope, Target, TargetSpec, later, plain_scopes
+from weft.targets.base import Algorithms, DeviceSpec, Scope, Target, TargetSpec, later, plain_scopes
 
 if TYPE_CHECKING:
     from weft.loop.ir import Func
@@ -61,10 +61,12 @@ TARGET = TargetSpec(
     parse=parse,
     lower=lower,
     schedule=later("weft.targets.vdla.schedule:schedule"),
+    algorithms=Algorithms(offload=later("weft.targets.vdla.offload:offload")),
     intrinsics=later("weft.targets.vdla.intrinsics:calls"),
     device=DeviceSpec(
         generate=later("weft.targets.vdla.program:generate"),
         open=later("weft.targets.vdla.program:open_device"),
+        rest="native",
         stages={"stream": (lambda program, target: program.source, "asm")},
     ),
 )

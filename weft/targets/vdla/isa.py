@@ -14,6 +14,8 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 INSTRUCTION_BITS = 128
+CLOCK = 100e6
+"""Cycles a second on an FPGA, by which cycles are told as seconds."""
 UNITS = ("load", "compute", "store")
 BEFORE, AFTER = {"compute": "load", "store": "compute"}, {"load": "compute", "compute": "store"}
 FIFOS = (("load", "compute"), ("compute", "load"), ("compute", "store"), ("store", "compute"))
@@ -43,7 +45,7 @@ MEMORIES = {
     "acc": Memory(3, "compute", True, "a vector of `block` int32"),
     "acc8": Memory(4, "compute", True, "the same memory, int8 in DRAM: a load extends it, a store saturates"),
 }  # fmt: skip
-OPERATIONS = {"add": 0, "max": 1, "min": 2, "shr": 3, "clip": 4, "mul": 5}
+OPERATIONS = {"add": 0, "max": 1, "min": 2, "shr": 3, "clip": 4, "mul": 5, "round": 6, "mulh": 7}
 OPCODES = {"load": 1, "store": 2, "gemm": 3, "alu": 4}
 TOKENS = ("pop_prev", "pop_next", "push_prev", "push_next")
 
@@ -112,6 +114,8 @@ OPERATION_TEXT = {
     "add": "dst + operand", "max": "the larger", "min": "the smaller", "mul": "dst × operand, the low 32 bits",
     "shr": "dst >> operand, with its sign; a negative operand shifts left; 5 bits of the distance count",
     "clip": "at least -operand - 1, and then at most operand",
+    "round": "dst / 2 ** operand, rounded to the nearest, halves to even; 5 bits of the operand count",
+    "mulh": "dst × operand without its lowest 16 bits: bits 16 to 47 of the product",
 }  # fmt: skip
 
 
@@ -262,8 +266,6 @@ def is_legal(instruction: Instruction) -> bool:
         memory = next((memory for memory in MEMORIES.values() if memory.code == instruction.memory), None)
         if memory is None or (instruction.opcode == "store" and not memory.stores):
             return False
-    elif instruction.opcode == "alu" and instruction.operation not in OPERATIONS.values():
-        return False
     if instruction.unit == "load":
         return not (instruction.pop_prev or instruction.push_prev)
     return not (instruction.unit == "store" and (instruction.pop_next or instruction.push_next))

@@ -158,6 +158,12 @@ def operate(name: str, x: Array, y: Array) -> Array:
             return np.where(y >= 0, x >> (y & 31), x << (-y & 31))
         if name == "clip":
             return np.minimum(np.maximum(x, ~y), y)
+        if name == "mulh":
+            return (np.multiply(x, y, dtype=np.int64) >> 16).astype(np.int32)
+        if name == "round":
+            wide, by = x.astype(np.int64), y & 31
+            half = np.where(by > 0, (np.int64(1) << by >> 1) - 1 + (wide >> by & 1), 0)
+            return (wide + half >> by).astype(np.int32)
         return {"add": np.add, "max": np.maximum, "min": np.minimum, "mul": np.multiply}[name](x, y)
 
 

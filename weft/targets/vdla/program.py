@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -21,9 +21,10 @@ from weft.expr.nodes import Address, Buffer, Load, int_value
 from weft.expr.visit import walk
 from weft.loop.ir import Func, Store
 from weft.loop.visit import walk_exprs, walk_stmts
+from weft.runtime.array_memory import ArrayMemory
 from weft.targets.base import Device, Target
 from weft.targets.vdla import config_of
-from weft.targets.vdla.isa import Config, Instruction, assemble, disassemble
+from weft.targets.vdla.isa import CLOCK, Config, Instruction, assemble, disassemble
 from weft.targets.vdla.machine import Machine
 from weft.targets.vdla.model import Model, Result
 from weft.targets.vdla.stream import Placed, Writer
@@ -91,8 +92,8 @@ def _named(one: Instruction, at: Mapping[str, int]) -> str:
 class Image:
     """A program and its memory in DRAM: micro-ops, buffers, instructions."""
 
-    def __init__(self, program: DeviceProgram, sizes: Mapping[str, int], config: Config) -> None:
-        first, _, text = program.source.partition("\n")
+    def __init__(self, source: str, sizes: Mapping[str, int], config: Config) -> None:
+        first, _, text = source.partition("\n")
         uops = np.array(first.split()[1:], np.uint32).view(np.uint8)
         block = config.block
         self.places, free = {UOPS: 0}, -(-len(uops) // block)
@@ -116,10 +117,15 @@ class Image:
 
 def cycles(program: DeviceProgram, config: Config) -> int:
     """How long a program runs; nothing is computed. One that would not end is refused."""
-    result = Image(program, {one.name: one.bytes for one in program.parameters}, config).run(effects=False)
+    result = _timed(program.source, tuple((one.name, one.bytes) for one in program.parameters), config)
     if result.errors:
         raise TargetError(f"the stream of {program.name} does not end: error bits {result.errors}")
     return result.cycles
+
+
+@lru_cache(maxsize=64)
+def _timed(source: str, sizes: tuple[tuple[str, int], ...], config: Config) -> Result:
+    return replace(Image(source, dict(sizes), config).run(effects=False), trace=[])
 
 
 @dataclass
@@ -133,10 +139,10 @@ class Launch:
     def launch(self, stream: Any = None) -> None:
         """Copies the arguments to the accelerator's DRAM, runs, and copies them back."""
         arrays = {name: one for name, one in self.given.items() if isinstance(one, np.ndarray)}
-        image = Image(self.program, {name: one.nbytes for name, one in arrays.items()}, self.device.config)
+        image = Image(self.program.source, {name: one.nbytes for name, one in arrays.items()}, self.device.config)
         for name, one in arrays.items():
             image.memory(name, one.nbytes)[...] = one
-        self.device.result = image.run()
+        self.device.result = self.device.execute(image)
         if self.device.result.errors:
             raise RuntimeFault(f"the accelerator stopped with error bits {self.device.result.errors}")
         for name, one in arrays.items():
@@ -159,7 +165,7 @@ class Executable:
         self.bind(arguments)[0].launch()
 
 
-class VdlaDevice(Device):
+class VdlaDevice(ArrayMemory, Device):
     """The fast model behind a driver's interface: memory, and programs to run. `result` tells of the last run."""
 
     name = "the accelerator's cycle-level model"
@@ -168,29 +174,18 @@ class VdlaDevice(Device):
         self.config = config
         self.result = Result()
 
-    def allocate(self, size: int) -> Any:
-        """Memory of so many bytes."""
-        return np.zeros(max(size, 1), np.uint8)
+    def execute(self, image: Image) -> Result:
+        """Runs a program in DRAM to its end; an FPGA's driver, or the RTL's, does this in another way."""
+        return image.run()
 
-    def write(self, memory: Any, source: Any, stream: Any = None) -> None:
-        """From the host."""
-        memory[: source.nbytes] = source.reshape(-1).view(np.uint8)
+    def timer(self, launches: Sequence[Any]) -> Callable[[], list[float]]:
+        """Runs launches, and tells the machine's own time: cycles at its clock."""
 
-    def read(self, memory: Any, into: Any, stream: Any = None) -> None:
-        """To the host."""
-        into.reshape(-1).view(np.uint8)[...] = memory[: into.nbytes]
+        def cycles_of(launch: Launch) -> float:
+            launch.launch()
+            return self.result.cycles / CLOCK
 
-    def copy(self, memory: Any, source: Any, size: int, stream: Any = None) -> None:
-        """From one place to another."""
-        memory[:size] = source[:size]
-
-    def part(self, memory: Any, offset: int, size: int) -> Any:
-        """A piece of memory."""
-        return memory[offset : offset + size]
-
-    def synchronize(self, stream: Any = None) -> None:
-        """A launch returns when it is done."""
-        return None
+        return lambda: [cycles_of(launch) for launch in launches]
 
     def load_all(self, programs: Sequence[DeviceProgram], codes: Sequence[bytes] = ()) -> list[Executable]:
         """Programs ready to run."""

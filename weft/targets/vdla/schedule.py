@@ -2,28 +2,44 @@
 
 A *packed* product has vectors of `block` int8 as the last dimension of its input, and matrices of block × block as the
 last two of its weights: y[f, …, o] += x[c, …, k] * w[f, c, …, o, k]. What is elementwise after it stays on the chip.
+
+Its sketch has a knob for the tile of each dimension, for the depth of the sum that is loaded at once, for the order of
+the loops over tiles and for the virtual threads. Points are ranked by what DRAM and the compute unit have to do; the
+best of them are run on the model, and their cycles decide.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
-from itertools import islice, product
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
+from typing import Any
 
-from weft.core.errors import TargetError
-from weft.expr.nodes import Buffer, Expr, Load, Var
+import numpy as np
+
+from weft.core.errors import TargetError, WeftError
+from weft.expr.classes import Binary
+from weft.expr.nodes import Buffer, Call, Expr, Load, Var
+from weft.expr.visit import children
+from weft.loop.ir import Store
 from weft.loop.passes.support import linear
 from weft.loop.visit import walk_exprs
+from weft.plan.inline import Inlining
+from weft.plan.planner import Families, Unit, plan
+from weft.plan.sketch import Columns, Point, Sketch
 from weft.schedule.facts import block_named, extent, names_of
 from weft.schedule.schedule import Schedule, Stage
 from weft.targets.base import Target
 from weft.targets.vdla import config_of, lower
 from weft.targets.vdla.intrinsics import gemm
-from weft.targets.vdla.isa import Config
+from weft.targets.vdla.isa import CLOCK, Config
 
-TRIALS = 8
-"""Tilings whose cycles are asked of the model, best estimates first."""
+BUBBLES = 2
+"""Latencies that a step loses although threads hide most: at the end of a tile they wait for one another."""
+TRIALS = 4
+"""Tilings that are run on the model, best estimates first."""
 
 
 @dataclass(frozen=True)
@@ -50,54 +66,210 @@ class Product:
             raise TargetError(f"{name} is no packed product of int8")
         lane = self.result[-1].var
         self.weights, self.input = sorted(loads, key=lambda load: lane not in linear(load.indices[-2]).terms)
+        self.sizes = [extent(axis) for axis in self.result[:-1]]
+        after = [block_named(s, one) for one in names_of(s)[names_of(s).index(name) + 1 :]]
+        reads = {e.buffer for one in after for e in walk_exprs(one.body) if isinstance(e, Load)}
+        given = [buffer for buffer in reads if buffer in s.func.buffers]
+        self.steps_after = sum(_operations(one.body.value) for one in after[:-1] if isinstance(one.body, Store))
+        """Operations of the ALU on every vector of the result."""
+        self.padded = self.input.buffer not in s.func.buffers
+        self.beside = sum(len(buffer.shape) == len(self.result) for buffer in given)
+        """Values as large as the result that are read beside the sums."""
+        self.kept = sum(
+            math.prod(map(_number, buffer.shape)) // config.block for buffer in given if _is_small(self, buffer)
+        )
+        """Entries of acc that hold a number for each channel."""
 
-    def entries(self, load: Load, tiling: Tiling) -> int:
+    def signature(self) -> tuple[Any, ...]:
+        """What cycles depend on: two products of one signature have the same best tiling, or nearly so."""
+        axes: dict[Any, int] = {axis.var: number for number, axis in enumerate((*self.result, *self.sums))}
+        forms = [[sorted((axes.get(v, -1), by) for v, by in linear(i).terms.items()) for i in load.indices]
+                 for load in (self.input, self.weights)]  # fmt: skip
+        sizes = tuple(extent(axis) for axis in (*self.result, *self.sums))
+        return sizes, repr(forms), self.steps_after, self.beside, self.kept, self.config
+
+    def orders(self) -> list[tuple[int, ...]]:
+        """Orders of the loops over tiles: those that weights depend on outermost, or innermost."""
+        weights_first = sorted(range(len(self.sizes)), key=lambda i: i not in self.uses(self.weights))
+        return list(dict.fromkeys((tuple(weights_first), tuple(reversed(weights_first)))))
+
+    def entries(self, load: Load, tiles: Mapping[int, Any], depth: Any) -> Any:
         """Entries of an operand that a step touches."""
-        sizes: dict[Expr, int] = dict(zip([axis.var for axis in self.result], (*tiling.tiles, 1)))
-        sizes.update((axis.var, extent(axis)) for axis in self.sums[1:-1])
-        sizes[self.sums[0].var] = tiling.depth
-        dims = [linear(index).terms for index in load.indices[: -2 if load is self.weights else -1]]
-        return math.prod(1 + sum(by * (sizes.get(v, 1) - 1) for v, by in terms.items()) for terms in dims)
+        return math.prod(part for part, _ in self.operand(load, tiles, depth))
 
     def uses(self, load: Load) -> set[int]:
         """The dimensions of the result that an operand depends on."""
         found = {v for index in load.indices for v in linear(index).terms if isinstance(v, Var)}
         return {i for i, axis in enumerate(self.result[:-1]) if axis.var in found}
 
-    def tilings(self, threads: int) -> list[Tiling]:
-        """All that fit into the memories, best estimate first."""
-        sizes, depth = [extent(axis) for axis in self.result[:-1]], extent(self.sums[0])
-        order = tuple(range(len(sizes)))
-        weights_first = sorted(order, key=lambda i: i not in self.uses(self.weights))
-        found = []
-        for *tiles, deep in product(*(_divisors(size) for size in sizes), _divisors(depth)):
-            for turn in dict.fromkeys((tuple(weights_first), tuple(reversed(weights_first)))):
-                tiling = Tiling(tuple(tiles), deep, turn, threads)
-                if (sizes[turn[0]] // tiles[turn[0]]) % threads == 0 and self._fits(tiling):
-                    found.append(tiling)
-        return sorted(found, key=self._estimate)
-
-    def _fits(self, tiling: Tiling) -> bool:
-        config, threads = self.config, tiling.threads
-        return (
-            self.entries(self.input, tiling) * threads <= config.inp
-            and self.entries(self.weights, tiling) * threads <= config.wgt
-            and math.prod(tiling.tiles) * threads <= config.acc - 64  # a few for what comes after the product
-        )
-
-    def _estimate(self, tiling: Tiling) -> float:
-        """Cycles of DRAM: words, and a latency for each step's transfers."""
-        counts = [extent(axis) // tile for axis, tile in zip(self.result, tiling.tiles)]
-        steps, cycles = extent(self.sums[0]) // tiling.depth, 0.0
-        for load, beats in ((self.input, 1), (self.weights, self.config.block)):
-            inner = [counts[i] for i in tiling.order[self.level(load, tiling) + 1 :]]
-            times = math.prod(counts) * steps / (math.prod(inner) if steps == 1 else 1)
-            cycles += times * (self.entries(load, tiling) * beats * self.config.word_cycles + self.config.latency)
-        return cycles + math.prod(counts) * self.config.latency
-
-    def level(self, load: Load, tiling: Tiling) -> int:
+    def level(self, load: Load, order: tuple[int, ...]) -> int:
         """The innermost of the loops over tiles that an operand depends on."""
-        return max((place for place, i in enumerate(tiling.order) if i in self.uses(load)), default=0)
+        return max((place for place, i in enumerate(order) if i in self.uses(load)), default=0)
+
+    # ---------------------------------------------------------------------------------------------------- columns
+
+    def knobs(self, threads: Collection[int]) -> dict[str, tuple[int, ...]]:
+        """What there is to choose."""
+        tiles = {f"tile{i}": tuple(_divisors(size)) for i, size in enumerate(self.sizes)}
+        depth = tuple(_divisors(extent(self.sums[0])))
+        return {**tiles, "depth": depth, "order": tuple(range(len(self.orders()))), "threads": tuple(threads)}
+
+    def tiling(self, point: Point) -> Tiling:
+        """The tiling of a point."""
+        tiles = tuple(point[f"tile{i}"] for i in range(len(self.sizes)))
+        return Tiling(tiles, point["depth"], self.orders()[point["order"]], point["threads"])
+
+    def _tiles(self, columns: Columns) -> dict[int, Any]:
+        return {i: columns[f"tile{i}"] for i in range(len(self.sizes))}
+
+    def legal(self, columns: Columns) -> Any:
+        """What fits into the memories, and divides its outermost loop among the threads."""
+        tiles, threads, config = self._tiles(columns), columns["threads"], self.config
+        acc = math.prod(tiles.values()) * (1 + self.beside) * threads
+        fits = (acc + self.kept * threads <= config.acc) & (tiles[0] > 0)
+        for load, most in ((self.input, config.inp), (self.weights, config.wgt)):
+            fits &= self.entries(load, tiles, columns["depth"]) * threads <= most
+        for number, order in enumerate(self.orders()):
+            outer = self.sizes[order[0]] // tiles[order[0]]
+            fits &= (columns["order"] != number) | (outer % threads == 0)
+        return fits
+
+    def cost(self, columns: Columns) -> Any:
+        """Seconds: what the busiest of compute unit, load unit and DRAM has to do, or one thread after another.
+
+        A thread loads, multiplies and stores in turn; two of them hide what the other does, as far as it goes.
+        """
+        tiles, depth, config = self._tiles(columns), columns["depth"], self.config
+        area, counts = math.prod(tiles.values()), {i: self.sizes[i] // tile for i, tile in tiles.items()}
+        total, steps = math.prod(counts.values()), extent(self.sums[0]) // depth
+        rest = math.prod(extent(axis) for axis in self.sums[1:-1])
+        result = [(tiles[i], size) for i, size in enumerate(self.sizes)]
+        store = area * config.word_cycles + _transfers(result) * config.latency
+        compute = total * (steps * (area * depth * rest + 4) + area * self.steps_after + self.beside * store)
+        loads: Any = 0
+        for load, beats in ((self.input, 1), (self.weights, config.block)):
+            words = self.entries(load, tiles, depth) * beats * config.word_cycles
+            words = words + _transfers(self.operand(load, tiles, depth)) * config.latency
+            for number, order in enumerate(self.orders()):
+                inner = math.prod(counts[i] for i in order[self.level(load, order) + 1 :])
+                times = np.where(steps == 1, total // inner, total * steps)
+                loads = loads + np.where(columns["order"] == number, times * words, 0)
+        stores = total * store
+        chain = (loads + compute + stores) / columns["threads"]
+        busiest = np.maximum(np.maximum(compute, loads), chain)
+        first = (loads + stores) / (total * steps)
+        return (busiest + first + BUBBLES * total * steps * config.latency) / CLOCK
+
+    def operand(self, load: Load, tiles: Mapping[int, Any], depth: Any) -> list[tuple[Any, int]]:
+        """How much of each dimension of an operand a step loads, and how much there is; a padded one is never whole."""
+        sizes: dict[Any, Any] = {self.result[i].var: tile for i, tile in tiles.items()}
+        sizes.update((axis.var, extent(axis)) for axis in self.sums[1:-1])
+        sizes[self.sums[0].var] = depth
+        found = []
+        for index, size in zip(load.indices[: -2 if load is self.weights else -1], load.buffer.shape):
+            terms = linear(index).terms
+            part = 1 + sum(by * (sizes.get(v, 1) - 1) for v, by in terms.items())
+            found.append((part, -1 if self.padded and load is self.input and len(terms) > 1 else _number(size)))
+        return found
+
+
+def _transfers(dims: list[tuple[Any, int]]) -> Any:
+    """Transfers of a part of an array, each a rectangle; dimensions that are whole go together with those before."""
+    count: Any = 1
+    level: Any = 0
+    whole: Any = True
+    for part, size in reversed(dims):
+        level = level + (np.logical_not(whole) & (np.asarray(part) > 1))
+        count = count * np.where(level > 1, part, 1)
+        whole = np.asarray(part) == size
+    return count
+
+
+def _operations(e: Expr) -> int:
+    """The ALU's operations of an expression; a rounding shift, which has five of them here, is one."""
+    if isinstance(e, Load):
+        return 0
+    own = -3 if isinstance(e, Call) and e.name == "bit_and" else isinstance(e, (Binary, Call))
+    return own + sum(map(_operations, children(e)))
+
+
+def _is_small(product: Product, buffer: Buffer) -> bool:
+    return len(buffer.shape) < len(product.result)
+
+
+def _number(size: Any) -> int:
+    return int(size.value)
+
+
+@dataclass(frozen=True)
+class Simulated(Sketch):
+    """A sketch whose best points are run on the model: `measure` tells the cycles of one, or raises."""
+
+    measure: Any = None
+    trials: int = TRIALS
+    product: Any = None
+    """What products that may share a choice have in common."""
+    measured: dict[tuple[int, ...], float] = field(default_factory=dict)
+
+    def seconds(self, point: Point) -> float:
+        """What a point takes on the model; infinity where it does not fit."""
+        key = tuple(point[knob] for knob in self.knobs)
+        if key not in self.measured:
+            try:
+                self.measured[key] = self.measure(point) / CLOCK
+            except WeftError:  # the writer's reason is told again where nothing fits
+                self.measured[key] = math.inf
+        return self.measured[key]
+
+    def ranked(self, most: int = 8) -> Iterator[tuple[dict[str, int], float]]:
+        """The best estimates that fit, in the order of their cycles."""
+        known = _KNOWN.get(self.product)
+        if known is not None and math.isfinite(seconds := self.seconds(known)):
+            yield known, seconds
+            return
+        found: list[tuple[dict[str, int], float]] = []
+        for point, _ in islice(super().ranked(1 << 20), 8 * self.trials):
+            if math.isfinite(seconds := self.seconds(point)):
+                found.append((point, seconds))
+            if len(found) == self.trials:
+                break
+        found.sort(key=lambda one: one[1])
+        if found:
+            _KNOWN[self.product] = found[0][0]
+        yield from found
+
+
+_KNOWN: dict[Any, dict[str, int]] = {}
+"""The choice for a product of a machine: layers that differ in their numbers only share it."""
+
+
+def sketch_of(
+    s: Schedule, name: str, target: Target, threads: Collection[int] = (1, 2), trials: int = TRIALS
+) -> Simulated:
+    """The sketch of a packed product; a TargetError where a block is none."""
+    from weft.targets.vdla.program import cycles, generate
+
+    config = config_of(target.name.partition(":")[2])
+    found, before = Product(s, name, config), s.copy()
+
+    def measure(point: Point) -> int:
+        made = before.copy()
+        accelerate(made, name, found.tiling(point), config)
+        return cycles(generate(lower(made.func, target), target), config)
+
+    return Simulated(
+        f"vdla {name}", found.knobs(threads), lambda point: accelerate(s, name, found.tiling(point), config),
+        found.cost, found.legal, measure, trials, (*found.signature(), tuple(threads), trials),
+    )  # fmt: skip
+
+
+def _match(unit: Unit, threads: Collection[int], trials: int) -> Sketch | None:
+    try:
+        found = sketch_of(unit.schedule, unit.facts.block.name, unit.target, threads, trials)
+    except TargetError:  # no packed product: what it is instead, others say
+        return None
+    unit.done.update(names_of(unit.schedule))
+    return found
 
 
 def accelerate(s: Schedule, name: str, tiling: Tiling, config: Config) -> None:
@@ -126,14 +298,16 @@ def accelerate(s: Schedule, name: str, tiling: Tiling, config: Config) -> None:
     for load, scope in ((found.input, "inp"), (found.weights, "wgt")):
         operand = _bring(s, load.buffer, scope, total.name)
         if tiling.depth == extent(found.sums[0]):
-            operand.compute_at(out, outers[found.level(load, tiling)])
+            operand.compute_at(out, outers[found.level(load, tiling.order)])
         else:
             operand.compute_at(total, step)
     made = {s.block_name(one) for one in (name, *after)}
     for stage in after:
-        for e in list(walk_exprs(block_named(s, stage).body)):
-            if isinstance(e, Load) and e.buffer.scope == "global" and e.buffer.name not in made:
-                s.cache_read(e.buffer, "acc", [stage])  # small, and loaded once
+        read = {e.buffer for e in walk_exprs(block_named(s, stage).body) if isinstance(e, Load)}
+        for buffer in sorted(read, key=lambda buffer: buffer.name):
+            is_input = buffer.scope == "global" and buffer.name not in made
+            if is_input and len(buffer.shape) < len(found.result):
+                s.cache_read(buffer, "acc", [stage])  # small, and loaded once
     total.tensorize(row, gemm(config.block).name)
 
 
@@ -146,26 +320,13 @@ def _bring(s: Schedule, buffer: Buffer, scope: str, reader: str) -> Stage:
     return s[maker]
 
 
-def schedule(s: Schedule, target: Target, constants: object, trials: int = TRIALS, threads: int = 2) -> None:
-    """The best of some tilings by the model's cycles; a program that has no packed product stays as it is."""
-    from weft.targets.vdla.program import cycles, generate
-
-    config = config_of(target.name.partition(":")[2])
-    for name in names_of(s):
-        with s.attempt("packed product"):
-            best = None
-            found = Product(s, name, config)
-            for tiling in islice(found.tilings(threads) or found.tilings(1), trials):
-                made = s.copy()
-                with made.attempt("tiling") as tried:
-                    accelerate(made, name, tiling, config)
-                    cost = cycles(generate(lower(made.func, target), target), config)
-                if tried and (best is None or cost < best[0]):
-                    best = cost, tiling
-            if best is None:
-                raise TargetError(f"no tiling of {name} fits into the accelerator")
-            accelerate(s, name, best[1], config)
-            return
+def schedule(
+    s: Schedule, target: Target, constants: Collection[Buffer], trials: int = TRIALS, threads: Collection[int] = (1, 2)
+) -> None:
+    """The planner's choice of a tiling; a program that has no packed product stays as it is."""
+    match = partial(_match, threads=threads, trials=trials)
+    keep = Inlining(kept=names_of(s), twice=0, readers=0)
+    plan(s, target, Families(keep, (match,), (), (), lambda unit: None), constants)
 
 
 def _divisors(number: int) -> Iterator[int]:

@@ -13,9 +13,10 @@ instructions alternate. Then tokens are placed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
+from functools import lru_cache
+from itertools import groupby, permutations
 from typing import Any
 
 import numpy as np
@@ -23,9 +24,13 @@ import numpy as np
 from weft.core.errors import TargetError
 from weft.expr.classes import Add, Binary, Max, Min, Mul
 from weft.expr.nodes import Address, Buffer, Call, Cast, Const, Expr, Load, Select, Var, int_value
-from weft.expr.visit import children, walk
+from weft.expr.simplify import simplify
+from weft.expr.structural import structural_equal
+from weft.expr.visit import children, free_vars, walk
 from weft.loop.ir import Allocate, Evaluate, For, If, Let, Seq, Stmt, Store
+from weft.loop.passes.support import linear
 from weft.targets.vdla.isa import Config, Instruction, encode_uop
+from weft.targets.vdla.operator import high_product, round_shift
 from weft.targets.vdla.tokens import interleave
 
 Array = Any
@@ -47,7 +52,10 @@ class Placed:
 
 @dataclass
 class Nest:
-    """Loops around one statement: their extents, and variables as arrays over all iterations."""
+    """Loops around one statement: their extents, and variables as arrays over all iterations, to be broadcast.
+
+    Loops over the elements of an entry are no part of it: there the variables are 0.
+    """
 
     extents: tuple[int, ...]
     values: dict[Var, Array]
@@ -72,6 +80,9 @@ class Writer:
     def __post_init__(self) -> None:
         self.share = {name: (0, getattr(self.config, name)) for name in SCOPES}
         self.live: dict[Buffer, tuple[int, int]] = {}
+        self.looked: dict[Stmt, Any] = {}
+        self.chains: dict[Expr, Any] = {}
+        """What was found about statements and expressions, which loops come back to again and again."""
 
     def value(self, e: Expr, values: Mapping[Var, Any]) -> Any:
         """A number, or an array of them over a nest."""
@@ -117,9 +128,31 @@ class Writer:
             s = s.body
         if not isinstance(s, (Evaluate, Store)):
             return None
+        within = {}
+        if isinstance(s, Store):
+            if s not in self.looked:
+                self.looked[s] = self._lane_loops(loops, s)
+            loops, within = self.looked[s]
         extents = tuple(extent for _, extent in loops)
-        grid = np.indices(extents)
-        return Nest(extents, {**values, **{var: grid[i] for i, (var, _) in enumerate(loops)}}, s)
+        grid = np.ogrid[tuple(slice(extent) for extent in extents)]
+        return Nest(extents, {**values, **within, **{var: grid[i] for i, (var, _) in enumerate(loops)}}, s)
+
+    def _lane_loops(self, loops: list[tuple[Var, int]], s: Store) -> tuple[list[tuple[Var, int]], dict[Var, Any]]:
+        """The loops without those over the elements of an entry, which must lie together in all that is touched."""
+        lanes = loops[-2:] if s.buffer in self.places and s.buffer.scope == "wgt" else loops[-1:]
+        if any(extent != self.config.block for _, extent in lanes) or not lanes or s.predicate is not None:
+            raise TargetError(f"{s.buffer.name} is not written by vectors of {self.config.block}")
+        steps = {var: self.config.block**place for place, (var, _) in enumerate(reversed(lanes))}
+        accesses: list[tuple[Buffer, Expr, bool]] = [(s.buffer, s.indices[0], True)]
+        accesses += [(e.buffer, e.indices[0], True) for e in walk(s.value) if isinstance(e, Load)]
+        accesses += [(s.buffer, e.condition, False) for e in walk(s.value) if isinstance(e, Select)]
+        for buffer, index, moves in accesses:
+            terms = linear(index).terms if moves else {index: 1}
+            found = {var: sum(by for term, by in terms.items() if var in free_vars(term)) for var in steps}
+            apart = any(var in free_vars(term) for var in steps for term in terms if term is not var)
+            if apart or (moves and found != steps):
+                raise TargetError(f"the elements of {buffer.name} that {s.buffer.name} needs do not lie together")
+        return loops[: -len(lanes)], dict.fromkeys(steps, 0)
 
     def _threads(self, loop: For, values: dict[Var, Any]) -> Iterator[Placed]:
         """Virtual threads, each in its own share of the memories; a group of each by turns."""
@@ -183,37 +216,19 @@ class Writer:
             return
         assert isinstance(body, Store)
         scope = body.buffer.scope if body.buffer in self.places else "dram"
-        depth = 2 if scope == "wgt" else 1
-        if nest.extents[-depth:] != (self.config.block,) * depth:
-            raise TargetError(f"{body.buffer.name} is not written by vectors of {self.config.block}")
-        self._check_lanes(nest, body, depth)
-        rank = len(nest.extents)
-        for _ in range(depth):
-            firsts = {var: _first(value, rank) for var, value in nest.values.items()}
-            nest, rank = Nest(nest.extents[:-1], firsts, body), rank - 1
         if scope in ("inp", "wgt") or (scope == "acc" and _reads_dram(body.value, self.places)):
             yield from self._load(nest, body)
         else:
             yield from self._flush()
             yield from self._alu(nest, body) if scope == "acc" else self._store(nest, body)
 
-    def _check_lanes(self, nest: Nest, body: Store, depth: int) -> None:
-        """Whether the innermost loops step through neighbours in all that is read and written, and nothing else."""
-        lanes = np.arange(self.config.block**depth)
-        accesses = [(body.buffer, body.indices[0], lanes)]
-        accesses += [(e.buffer, e.indices[0], lanes) for e in walk(body.value) if isinstance(e, Load)]
-        accesses += [(body.buffer, e.condition, lanes * 0) for e in walk(body.value) if isinstance(e, Select)]
-        for buffer, index, steps in accesses:
-            at = np.broadcast_to(np.asarray(self.value(index, nest.values), np.int64), nest.extents)
-            at = at.reshape(*nest.extents[: len(nest.extents) - depth], -1)
-            if body.predicate is not None or not np.array_equal(at, at[..., :1] + steps):
-                raise TargetError(f"the elements of {buffer.name} that {body.buffer.name} needs do not lie together")
-
     def _load(self, nest: Nest, body: Store) -> Iterator[Placed]:
-        value, inside = body.value, np.ones(nest.extents, bool)
+        value, inside, memory = body.value, np.ones(nest.extents, bool), body.buffer.scope
         if isinstance(value, Select) and isinstance(value.otherwise, Const) and value.otherwise.value == 0:
             inside = np.broadcast_to(np.asarray(self.value(value.condition, nest.values), bool), nest.extents)
             value = value.then
+        if isinstance(value, Cast) and value.value.dtype.name == "int8" and value.dtype.name == "int32":
+            value, memory = value.value, "acc8"
         if not isinstance(value, Load) or value.buffer in self.places:
             raise TargetError(f"{body.buffer.name} is filled by more than a copy from memory")
         sram = self._entries(body.buffer, body.indices[0], nest)
@@ -221,7 +236,7 @@ class Writer:
         unit = self.config.block // value.buffer.dtype.bytes
         if np.any(at[inside] % unit):
             raise TargetError(f"{value.buffer.name} is not read by whole vectors of {self.config.block}")
-        yield from self._transfer("load", body.buffer.scope, sram, at // unit, inside, self.names[value.buffer])
+        yield from self._transfer("load", memory, sram, at // unit, inside, self.names[value.buffer])
 
     def _store(self, nest: Nest, body: Store) -> Iterator[Placed]:
         value, memory = body.value, "acc"
@@ -236,7 +251,7 @@ class Writer:
         self, opcode: str, memory: str, sram: Array, dram: Array, inside: Array, name: str
     ) -> Iterator[Placed]:
         """One rectangle where it is one; otherwise those of the outermost loop's iterations."""
-        one = rectangle(self.config.beats[memory], sram.ravel(), dram.ravel(), inside.ravel())
+        one = moved_rectangle(self.config.beats[memory], sram.ravel(), dram.ravel(), inside.ravel())
         if one is not None:
             yield Placed(Instruction(opcode, memory=memory, **one), name)
         elif sram.ndim == 0:
@@ -252,7 +267,7 @@ class Writer:
             yield from self._loops("alu", zeroed, zeroed, None, operation="mul", immediate=1, value=0)
 
     def _gemm(self, src: Array, wgt: Array, dst: Array) -> Iterator[Placed]:
-        fresh = self.zeroed is not None and set(self.zeroed.ravel()) == set(dst.ravel())
+        fresh = self.zeroed is not None and np.array_equal(np.unique(self.zeroed), np.unique(dst))
         if not fresh:
             yield from self._flush()
         self.zeroed = None
@@ -260,12 +275,14 @@ class Writer:
 
     def _alu(self, nest: Nest, body: Store) -> Iterator[Placed]:
         """Operations in place: the result takes over the memory of the sums that it is made from."""
-        first, steps = _chain(body.value)
+        if body.value not in self.chains:
+            self.chains[body.value] = _chain(body.value)
+        first, steps = self.chains[body.value]
         if self.readers.get(first.buffer, 0) > 1:
             raise TargetError(f"{body.buffer.name} would take over {first.buffer.name}, which is read again")
         src = self._entries(first.buffer, first.indices[0], nest)
         if self.places[body.buffer] < 0:
-            offset = src.ravel()[0] - self.value(body.indices[0], nest.values).ravel()[0] // self.config.block
+            offset = src.flat[0] - np.asarray(self.value(body.indices[0], nest.values)).flat[0] // self.config.block
             self.places[body.buffer] = int(offset)
             self.live[body.buffer] = self.live.pop(first.buffer)
         dst = self._entries(body.buffer, body.indices[0], nest)
@@ -285,7 +302,7 @@ class Writer:
     ) -> Iterator[Placed]:
         """Two of the nest's loops in the instruction, the others as micro-ops; what sums begin with comes first."""
         arrays = [dst, src] if wgt is None else [dst, src, wgt]
-        dims = _strides(arrays)
+        dims = _moved_strides(arrays)
         spatial = sorted((dim for dim in dims if dim[1][0]), key=lambda dim: -dim[0])
         fits = [
             dim for dim in spatial if dim[0] < 1 << 14 and max(dim[1][:2]) < 2048 and max(dim[1][2:], default=0) < 1024
@@ -294,8 +311,8 @@ class Writer:
         rest = [dim for dim in dims if not any(dim is one for one in loops)]
         if np.prod([extent for extent, _ in rest], dtype=float) > self.config.uop:
             raise TargetError(f"a nest needs more than {self.config.uop} micro-ops")
+        base = [int(array.flat[0]) for array in arrays]
         steps = sorted(np.ndindex(*(extent for extent, _ in rest)), key=lambda at: _begins(at, rest))
-        base = [int(array.ravel()[0]) for array in arrays]
         uops = [
             encode_uop(*(start + sum(i * by[k] for i, (_, by) in zip(at, rest)) for k, start in enumerate(base)))
             for at in steps
@@ -319,6 +336,21 @@ class Writer:
             if len(self.uops) > self.config.uop:
                 raise TargetError(f"the program needs more than {self.config.uop} micro-ops")
         return self.kernels[made]
+
+
+def moved_rectangle(beats: int, sram: Array, dram: Array, inside: Array) -> dict[str, int] | None:
+    """`rectangle`, found once for all transfers of one shape."""
+    first = int(dram[inside][0]) if inside.any() else 0
+    steps = (np.ascontiguousarray(one) for one in (sram - sram[0], np.where(inside, dram - first, 0), inside))
+    found = _rectangle(beats, *(one.tobytes() for one in steps))
+    if found is None or first + found["dram"] < 0:
+        return None
+    return {**found, "sram": int(sram[0]), "dram": first + found["dram"]}
+
+
+@lru_cache(maxsize=1 << 12)
+def _rectangle(beats: int, sram: bytes, dram: bytes, inside: bytes) -> dict[str, int] | None:
+    return rectangle(beats, np.frombuffer(sram, np.int64), np.frombuffer(dram, np.int64), np.frombuffer(inside, bool))
 
 
 def rectangle(beats: int, sram: Array, dram: Array, inside: Array) -> dict[str, int] | None:
@@ -348,6 +380,16 @@ def rectangle(beats: int, sram: Array, dram: Array, inside: Array) -> dict[str, 
     return None
 
 
+def _moved_strides(arrays: Sequence[Array]) -> list[tuple[int, tuple[int, ...]]]:
+    """`_strides`, found once for all nests of one form."""
+    return _known_strides(arrays[0].shape, *((array - array.flat[0]).tobytes() for array in arrays))
+
+
+@lru_cache(maxsize=1 << 12)
+def _known_strides(shape: tuple[int, ...], *arrays: bytes) -> list[tuple[int, tuple[int, ...]]]:
+    return _strides([np.frombuffer(array, np.int64).reshape(shape) for array in arrays])
+
+
 def _strides(arrays: Sequence[Array]) -> list[tuple[int, tuple[int, ...]]]:
     """The loops of a nest: extents, and what each adds to the arrays; loops that continue one another are merged."""
     dims: list[tuple[int, tuple[int, ...]]] = []
@@ -370,10 +412,6 @@ def _strides(arrays: Sequence[Array]) -> list[tuple[int, tuple[int, ...]]]:
 def _begins(at: tuple[int, ...], rest: Sequence[tuple[int, tuple[int, ...]]]) -> tuple[Any, ...]:
     """Puts the first products of all sums before the others."""
     return (any(i for i, (_, by) in zip(at, rest) if not by[0]), at)
-
-
-def _first(value: Any, rank: int) -> Any:
-    return value[..., 0] if isinstance(value, np.ndarray) and value.ndim == rank else value
 
 
 def _size(buffer: Buffer) -> int:
@@ -403,12 +441,29 @@ def _sides(e: Binary) -> tuple[Expr, Expr]:
     return (e.b, e.a) if plain[0] > plain[1] else (e.a, e.b)
 
 
+DECLARED: dict[str, Callable[[Expr, Expr], Expr]] = {"round": round_shift, "mulh": high_product}
+"""Operations of the ALU that are larger expressions elsewhere: what they mean, in those."""
+
+
+def _declared(e: Expr) -> tuple[str, Expr, Expr] | None:
+    """The operation that an expression is the meaning of, what it is done to, and its operand."""
+    loads = {load.buffer: load for load in walk(e) if isinstance(load, Load) and load.buffer.scope == "acc"}
+    operands = [*loads.values(), *({e.args[1]} if isinstance(e, Call) and len(e.args) == 2 else ())]
+    for name, meaning in DECLARED.items():
+        for x, operand in permutations(operands, 2):
+            if isinstance(x, Load) and structural_equal(simplify(meaning(x, operand)), simplify(e)):
+                return name, x, operand
+    return None
+
+
 def _chain(e: Expr) -> tuple[Load, list[tuple[str, Load | int]]]:
     """An expression of sums as one operation after the other on the first of them."""
     if isinstance(e, Load) and e.buffer.scope == "acc":
         return e, []
     if isinstance(e, Binary) and type(e) in OPERATIONS:
         (rest, operand), name = _sides(e), OPERATIONS[type(e)]
+    elif (found := _declared(e)) is not None:
+        name, rest, operand = found
     elif isinstance(e, Call) and e.name == "shift_right":
         (rest, operand), name = e.args, "shr"
     else:
@@ -417,6 +472,6 @@ def _chain(e: Expr) -> tuple[Load, list[tuple[str, Load | int]]]:
     if isinstance(operand, Load) and operand.buffer.scope == "acc":
         return first, [*steps, (name, operand)]
     number = int_value(operand)
-    if number is None or not (0 <= number < 32 if name == "shr" else -(1 << 15) <= number < 1 << 15):
+    if number is None or not (0 <= number < 32 if name in ("shr", "round") else -(1 << 15) <= number < 1 << 15):
         raise TargetError(f"an operand of the vector ALU is in acc or a number of 16 bits, not {operand!r}")
     return first, [*steps, (name, number)]

@@ -1,0 +1,306 @@
+"""Quantized models on the accelerator: bit for bit what the graph means, and the rest compiled for the processor."""
+
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import weft
+import weft.ops  # noqa: F401  (fills the table of operators)
+from weft import te
+from weft.core.errors import TargetError
+from weft.executor.device import DeviceRunner
+from weft.graph.interpreter import interpret_graph
+from weft.graph.ir import Graph, Node, TensorType, Value
+from weft.graph.opspec import Compute, Evaluate, Infer, find_operator
+from weft.graph.passes.infer import infer
+from weft.models.builder import Builder
+from weft.models.vision import mobilenet_v1, mobilenet_v2, resnet18
+from weft.quantization import quantize
+from weft.targets.registry import find_target
+from weft.targets.vdla import config_of, lower
+from weft.targets.vdla import operator as packed
+from weft.targets.vdla.isa import Config
+from weft.targets.vdla.program import Image, VdlaDevice, generate
+from weft.targets.vdla.schedule import schedule
+
+SMALL = "vdla:inp=256,wgt=128,acc=256,latency=20"
+
+
+def feeds_for(graph, count=2):
+    (given,) = graph.inputs
+    rngs = map(np.random.default_rng, range(count))
+    return [{given.name: rng.standard_normal(given.tensor.static).astype("float32")} for rng in rngs]
+
+
+def residual_block(channels=16, more=32):
+    """Two blocks as ResNet has them, the second with a convolution beside it, and a dense layer."""
+    from weft.models.vision import _basic
+
+    b = Builder("block", 0)
+    x = b.relu(b.conv(b.input("x", (1, 3, 6, 6)), 3, channels, 3, 1, 1))
+    x = _basic(b, x, channels, channels, 1)
+    x = _basic(b, x, channels, more, 2)
+    x = b.relu(b.conv(x, more, more, 1))
+    return b.finish(b.linear(b.pooled(x), more, 10))
+
+
+def on_accelerator(module):
+    """The operators that run on the device, and those that do not."""
+    (one,) = module.specializations
+    assert isinstance(one.runner, DeviceRunner) and not one.host_nodes
+    rest = [
+        node for step in one.lowered.program.steps if hasattr(step, "executor") for node in step.executor.graph.nodes
+    ]
+    return [node.op for launch in one.launches for node in launch.nodes], [node.op for node in rest]
+
+
+@pytest.mark.parametrize("activations", ["int8", "uint8"])
+def test_a_residual_network_is_exact(activations):
+    """All products but the first layer's, which has three channels. Zero points keep the windows on the processor."""
+    graph = residual_block()
+    feeds = feeds_for(graph)
+    small = quantize(graph, feeds, activations=activations, scales="powers_of_two")
+    module = weft.compile(small, target=SMALL)
+    there, rest = on_accelerator(module)
+    for feed in feeds:
+        np.testing.assert_array_equal(module.run(None, feed)[0], interpret_graph(small, feed)[0])
+    if activations == "int8":
+        assert there == ["PackedConv"] * 7 and rest.count("ConvInteger") == 1
+        # the input's, the first layer's, and that of the means; the others are shifts on the accelerator
+        assert rest.count("QuantizeLinear") == 3
+    else:
+        assert "PackedConv" in there and "ConvInteger" in rest
+
+
+def test_scales_that_are_no_powers_of_two_leave_the_arithmetic_to_the_processor():
+    graph = residual_block()
+    feeds = feeds_for(graph)
+    small = quantize(graph, feeds, activations="int8")
+    module = weft.compile(small, target=SMALL)
+    there, rest = on_accelerator(module)
+    assert there == ["PackedConv"] * 7 and rest.count("QuantizeLinear") > 4
+    native = weft.compile(small, target="native")
+    for feed in feeds:
+        np.testing.assert_array_equal(module.run(None, feed)[0], native.run(None, feed)[0])
+
+
+def test_onnx_convolutions_of_bytes():
+    """QLinearConv with scales that are powers of two: all of it on the accelerator, halves rounded to even."""
+    rng = np.random.default_rng(0)
+    x = rng.integers(-128, 128, (1, 16, 5, 5)).astype(np.int8)
+    arrays = [np.float32(0.5), np.int8(0), rng.integers(-9, 10, (16, 16, 3, 3)).astype(np.int8),
+              np.exp2(rng.integers(-4, 0, 16)).astype(np.float32), np.zeros(16, np.int8), np.float32(32), np.int8(3),
+              rng.integers(-999, 1000, 16).astype(np.int32)]  # fmt: skip
+    known = {Value(f"v{i}", TensorType(str(a.dtype), np.shape(a))): np.asarray(a) for i, a in enumerate(arrays)}
+    given = Value("x", TensorType("int8", x.shape))
+    node = Node("QLinearConv", [given, *known], [Value("y", None)], {"pads": [1] * 4, "kernel_shape": [3, 3]})
+    graph = infer(Graph("bytes", [given], node.outputs, [node], known))
+    module = weft.compile(graph, target=SMALL)
+    there, rest = on_accelerator(module)
+    assert there == ["PackedConv"] and not {"QuantizeLinear", "ConvInteger"} & set(rest)
+    expected = interpret_graph(graph, {"x": x})[0]
+    np.testing.assert_array_equal(module.run(None, {"x": x})[0], expected)
+    assert np.unique(expected).size > 40
+
+
+def test_what_only_looks_like_a_requantization():
+    """A residual that is broadcast, and sums that are cut to whole numbers on the way: the processor's, and right."""
+    rng = np.random.default_rng(0)
+    b = Builder("looks", 0)
+    x, r = b.input("x", (1, 16, 5, 5), "int8"), b.input("r", (1, 16, 1, 1), "int8")
+    half, zero = b.constant(np.float32(0.5)), b.constant(np.int8(0))
+    w = b.constant(rng.integers(-9, 10, (16, 16, 3, 3)).astype(np.int8))
+    sums = b.node("Cast", b.node("ConvInteger", x, w), to=1)
+    wide = b.node("Add", b.node("Mul", sums, half), b.node("DequantizeLinear", r, half, zero))
+    cut = b.node("Cast", b.node("Cast", b.node("Mul", sums, half), to=6), to=1)
+    unit = b.constant(np.float32(16))
+    graph = infer(b.finish(b.node("QuantizeLinear", wide, unit, zero), b.node("QuantizeLinear", cut, unit, zero)))
+    feeds = {"x": rng.integers(-128, 128, (1, 16, 5, 5)).astype(np.int8), "r": rng.integers(-128, 128, (1, 16, 1, 1))}
+    feeds["r"] = feeds["r"].astype(np.int8)
+    module = weft.compile(graph, target=SMALL)
+    there, rest = on_accelerator(module)
+    assert there == ["PackedConv"] and rest.count("QuantizeLinear") == 2
+    for made, expected in zip(module.run(None, feeds), interpret_graph(graph, feeds)):
+        np.testing.assert_array_equal(made, expected)
+
+
+def test_a_profile_tells_what_ran_where_and_a_file_keeps_it(tmp_path):
+    graph = residual_block()
+    feeds = feeds_for(graph, 1)
+    module = weft.compile(quantize(graph, feeds, activations="int8", scales="powers_of_two"), target=SMALL)
+    made = module.profile(feeds[0], seconds=0.01)
+    kinds = {kernel.kind for kernel in made.kernels}
+    assert kinds == {"kernel", "native"} and sum(kernel.kind == "kernel" for kernel in made.kernels) == 7
+    assert "(native)" in repr(made)
+    assert "on native: " in module.report()
+    module.save(tmp_path / "block.weft")
+    again = weft.load(tmp_path / "block.weft")
+    np.testing.assert_array_equal(again.run(None, feeds[0])[0], module.run(None, feeds[0])[0])
+
+
+def packed_node(rng, block=16):
+    """A random PackedConv: shapes, window, and which of its inputs it has."""
+    c, f, kernel, stride = (int(rng.integers(1, most)) for most in (4, 4, 4, 3))
+    size, pads = int(rng.integers(kernel, 8)), [int(one) for one in rng.integers(0, 2, 4)]
+    x = rng.integers(-128, 128, (int(rng.integers(1, 3)), c, size, size, block)).astype(np.int8)
+    w = rng.integers(-128, 128, (f, c, kernel, kernel, block, block)).astype(np.int8)
+    attributes = {"pads": pads, "strides": [stride, stride]}
+    arrays = [x, w]
+    if rng.random() < 0.8:
+        same = rng.random() < 0.5
+        numbers = lambda least, most: (
+            np.full((f, block), rng.integers(least, most)) if same else rng.integers(least, most, (f, block))
+        ).astype(np.int32)
+        out = [(size + pads[d] + pads[d + 2] - kernel) // stride + 1 for d in range(2)]
+        scaled, beside = rng.random() < 0.3, rng.random() < 0.5
+        residual = rng.integers(-128, 128, (len(x), f, *out, block)).astype(rng.choice([np.int8, np.int32]))
+        arrays += [numbers(-(1 << 14), 1 << 14), numbers(1, 12), numbers(1 << 14, 1 << 20) if scaled else None]
+        arrays += [numbers(1, 4) if rng.random() < 0.3 else None]
+        arrays += [residual, numbers(1, 1 << 9)] if beside else []
+        attributes |= {
+            "low": int(rng.choice([-128, 0])),
+            "zero": int(rng.choice([0, -3])),
+            "high": int(rng.choice([127, 60])),
+        }
+    while arrays[-1] is None:
+        arrays.pop()
+    return arrays, attributes
+
+
+def check_packed(seed, target):
+    rng = np.random.default_rng(seed)
+    arrays, attributes = packed_node(rng)
+    values = [None if a is None else Value(f"v{i}", TensorType(str(a.dtype), a.shape)) for i, a in enumerate(arrays)]
+    known = {v: a for i, (v, a) in enumerate(zip(values, arrays)) if v is not None and i not in (0, 6)}
+    given = {v: a for i, (v, a) in enumerate(zip(values, arrays)) if v is not None and i in (0, 6)}
+    node = Node(packed.NAME, values, [Value("y", None)], attributes, domain=packed.DOMAIN)
+    graph = infer(Graph("packed", list(given), node.outputs, [node], known))
+    expected = find_operator(packed.NAME, packed.DOMAIN).evaluate(Evaluate(graph.nodes[0]), *arrays)
+    module = weft.compile(graph, target=target)
+    there, rest = on_accelerator(module)
+    if there:  # what does not fit into small memories is the processor's
+        assert not rest
+    np.testing.assert_array_equal(module.run(None, {v.name: a for v, a in given.items()})[0], expected, f"seed {seed}")
+    return bool(there)
+
+
+def test_packed_convolutions():
+    assert sum(check_packed(seed, SMALL) for seed in range(8)) > 5
+
+
+def tensor_program(seed, target):
+    """A random PackedConv as a stream with its data in DRAM, and NumPy's answer; None where it does not fit."""
+    rng = np.random.default_rng(seed)
+    arrays, attributes = packed_node(rng)
+    spec, machine = find_operator(packed.NAME, packed.DOMAIN), find_target(target)
+    types = [None if a is None else TensorType(str(a.dtype), a.shape) for a in arrays]
+    node = Node(packed.NAME, [Value(f"v{i}", kind) for i, kind in enumerate(types)], [Value("y", None)], attributes)
+    outputs = spec.infer(Infer(node, types, arrays))
+    tensors = [
+        None if a is None else te.placeholder(a.shape, dtype=str(a.dtype), name=f"v{i}") for i, a in enumerate(arrays)
+    ]
+    made = spec.compute(Compute(node, types, outputs, arrays), *tensors)
+    s = te.create_schedule(made.op)
+    schedule(s, machine, [], trials=1)
+    try:
+        program = generate(lower(s.func, machine), machine)
+    except TargetError:
+        return None
+    image = Image(
+        program.source, {one.name: one.bytes for one in program.parameters}, config_of(target.partition(":")[2])
+    )
+    for one in program.parameters:
+        if one.name.startswith("v"):
+            data = np.ascontiguousarray(arrays[int(one.name[1:])])
+            image.memory(one.name, data.nbytes)[...] = data.reshape(-1).view(np.uint8)
+    name = next(one.name for one in program.parameters if not one.name.startswith("v"))
+    return image, name, spec.evaluate(Evaluate(node), *arrays)
+
+
+def check_program(seed, target, execute):
+    found = tensor_program(seed, target)
+    if found is None:
+        return False
+    image, name, expected = found
+    result = execute(image)
+    assert result.errors == 0
+    made = image.memory(name, expected.nbytes).view(expected.dtype).reshape(expected.shape)
+    np.testing.assert_array_equal(made, expected, f"seed {seed}")
+    return True
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_many_tensor_programs():
+    """2,000 random tensor programs, from the expression to the model's DRAM."""
+    count, seed = 0, 0
+    while count < 2_000:
+        count, seed = count + check_program(seed, SMALL, Image.run), seed + 1
+    assert seed < 2_600
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.skipif(not shutil.which("verilator"), reason="no verilator: the system's package has it")
+def test_tensor_programs_on_the_rtl(tmp_path):
+    """100 of them on the RTL, with the model's cycles."""
+    simulate = pytest.importorskip("hardware.vdla.simulate", reason="pip install 'weft-compiler[hardware]'")
+    rtl = simulate.Verilated(replace(config_of(SMALL.partition(":")[2]), dram=1 << 14), tmp_path)
+
+    def execute(image):
+        model = image.run(effects=False)
+        made = rtl.run_image(image)
+        assert made.cycles == model.cycles
+        return made
+
+    count, seed = 0, 0
+    while count < 100:
+        count, seed = count + check_program(seed, SMALL, execute), seed + 1
+    rtl.close()
+
+
+MODELS = {"resnet18": (resnet18, 20), "mobilenet_v1": (mobilenet_v1, 14), "mobilenet_v2": (mobilenet_v2, 35)}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("name", MODELS)
+def test_models_are_exact(name):
+    """Whole models; depthwise convolutions and the first layer, which has three channels, are the processor's."""
+    make, products = MODELS[name]
+    graph = make()
+    feeds = feeds_for(graph)
+    small = quantize(graph, feeds, activations="int8", scales="powers_of_two", method="minmax")
+    module = weft.compile(small, target="vdla")
+    there, _ = on_accelerator(module)
+    assert len(there) == products
+    expected = weft.compile(small, target="native").run(None, feeds[0])[0]
+    np.testing.assert_array_equal(module.run(None, feeds[0])[0], expected)
+    assert np.unique(expected).size > 500
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.skipif(not shutil.which("verilator"), reason="no verilator: the system's package has it")
+def test_resnet_on_the_rtl(tmp_path, monkeypatch):
+    """One inference of ResNet-18 in Verilator: the answer of the int8 reference, and the model's cycles."""
+    simulate = pytest.importorskip("hardware.vdla.simulate", reason="pip install 'weft-compiler[hardware]'")
+    graph = resnet18()
+    feeds = feeds_for(graph)
+    small = quantize(graph, feeds, activations="int8", scales="powers_of_two", method="minmax")
+    module = weft.compile(small, target="vdla")
+    rtl, cycles = simulate.Verilated(Config(dram=1 << 18), tmp_path), []
+
+    def execute(device, image):
+        model = image.run(effects=False)
+        made = rtl.run_image(image)
+        cycles.append((made.cycles, model.cycles))
+        return made
+
+    monkeypatch.setattr(VdlaDevice, "execute", execute)
+    made = module.run(None, feeds[0])[0]
+    rtl.close()
+    np.testing.assert_array_equal(made, weft.compile(small, target="native").run(None, feeds[0])[0])
+    assert len(cycles) == 20 and all(rtl_cycles == model_cycles for rtl_cycles, model_cycles in cycles)
