@@ -12,7 +12,7 @@ from weft import te
 from weft.core.errors import TargetError
 from weft.executor.device import DeviceRunner
 from weft.graph.interpreter import interpret_graph
-from weft.graph.ir import Graph, Node, TensorType, Value
+from weft.graph.ir import Graph, GraphError, Node, TensorType, Value
 from weft.graph.opspec import Compute, Evaluate, Infer, find_operator
 from weft.graph.passes.infer import infer
 from weft.models.builder import Builder
@@ -184,6 +184,17 @@ def check_packed(seed, target):
         assert not rest
     np.testing.assert_array_equal(module.run(None, {v.name: a for v, a in given.items()})[0], expected, f"seed {seed}")
     return bool(there)
+
+
+def test_packed_convolutions_that_make_no_sense():
+    rng = np.random.default_rng(1)
+    x, w = (rng.integers(0, 9, shape).astype(np.int8) for shape in ((1, 2, 3, 3, 16), (1, 2, 1, 1, 16, 16)))
+    bias = np.zeros((1, 16), np.int32)
+    for arrays, text in [([x, w, bias], "a bias goes with a shift"), ([x, w[:, :1]], "c")]:
+        values = [Value(f"v{i}", TensorType(str(a.dtype), a.shape)) for i, a in enumerate(arrays)]
+        node = Node(packed.NAME, values, [Value("y", None)], {}, domain=packed.DOMAIN)
+        with pytest.raises(GraphError, match=text):
+            infer(Graph("packed", values, node.outputs, [node], {}))
 
 
 def test_packed_convolutions():

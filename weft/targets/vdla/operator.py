@@ -47,6 +47,8 @@ def _window(c: Use) -> tuple[list[int], list[int]]:
 def _infer(c: Infer) -> list[Type]:
     x, w = c.tensor(0).static, c.tensor(1).static
     pads, strides = _window(c)
+    if c.has(2) != c.has(3) or c.has(6) != c.has(7):
+        raise c.error("a bias goes with a shift, and a residual with a factor")
     sizes = [(x[2 + d] + pads[d] + pads[2 + d] - w[2 + d]) // strides[d] + 1 for d in range(2)]
     return [TensorType("int8" if c.has(2) else "int32", (x[0], w[0], *sizes, x[4]))]
 
@@ -144,4 +146,17 @@ def _compute(c: Compute, x: te.Tensor, w: te.Tensor, *rest: Any) -> te.Tensor:
     return narrow
 
 
-register(OpSpec(NAME, _infer, _evaluate, _compute, kind="opaque", domain=DOMAIN))
+register(
+    OpSpec(
+        NAME,
+        _infer,
+        _evaluate,
+        _compute,
+        kind="opaque",
+        domain=DOMAIN,
+        takes=(
+            "x:int8[n c _ _ b], w:int8[f c _ _ b b], bias:int32[f b]?, shift:int32[f b]?, multiplier:int32[f b]?, "
+            "lift:int32[f b]?, residual:int8|int32[n f _ _ b]?, factor:int32[f b]?"
+        ),
+    )
+)
