@@ -12,6 +12,6 @@ keys, products and convolutions with their dimension numbers as data), and it ne
 bindings are jaxlib's own. What only StableHLO can do is to come from a file without the program (`jax.export`).
 """
 
-from weft.frontends.jax.source import Imported, load
+from weft.frontends.jax.source import load
 
-__all__ = ["Imported", "load"]
+__all__ = ["load"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -101,10 +102,10 @@ def _cond(c: JaxEmitter, index: Value, *operands: Value, branches: Sequence[Any]
             return c.inline(branches[low], operands)
         middle = (low + high) // 2
         above = c.op("GreaterOrEqual", index, c.like(middle, index)) if index.tensor.dtype != "bool" else index
-        graphs: list[Graph] = [
-            c.subgraph(name, [], lambda _, ends=ends: choose(*ends))
-            for name, ends in (("then_branch", (middle, high)), ("else_branch", (low, middle)))
-        ]
+        graphs: list[Graph] = []
+        for name, ends in (("then_branch", (middle, high)), ("else_branch", (low, middle))):
+            make = functools.partial(choose, *ends)
+            graphs.append(c.subgraph(name, [], lambda _, make=make: make()))  # type: ignore[misc]
         return c.several(results, "If", above, then_branch=graphs[0], else_branch=graphs[1])
 
     return choose(0, len(branches))

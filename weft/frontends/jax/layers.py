@@ -65,7 +65,7 @@ def _conv(
         x = c.swap(c.reshape(x, [groups, n // groups, *sizes]), 0, 1)
         x = c.reshape(x, [n // groups, groups * sizes[0], *sizes[1:]])
     pads = [(int(low), int(high)) for low, high in padding]
-    sizes, window = list(x.tensor.static[2:]), list(weight.tensor.static[2:])
+    window = list(weight.tensor.static[2:])
     strides, gaps = list(map(int, window_strides)), list(map(int, rhs_dilation))
     between = [int(gap) for gap in lhs_dilation]
     if 0 in x.tensor.static or 0 in weight.tensor.static or 0 in c.shape:

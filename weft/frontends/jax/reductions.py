@@ -80,7 +80,11 @@ def combinations(jaxpr: Any) -> list[str]:
     for at, out in enumerate(inner.outvars):
         equation = made.get(out)
         name = "" if equation is None else str(equation.primitive.name)
-        if name not in NEUTRAL or set(equation.invars) != {inner.invars[at], inner.invars[count + at]}:
+        if (
+            equation is None
+            or name not in NEUTRAL
+            or set(equation.invars) != {inner.invars[at], inner.invars[count + at]}
+        ):
             raise Unsupported("a reduction by a function that is not add, mul, max, min, and, or")
         found.append(name)
     return found

@@ -75,7 +75,7 @@ def _window(
 ) -> Value:  # fmt: skip
     kind, rank = x.tensor.dtype, x.tensor.rank
     window, strides = list(map(int, window_dimensions)), list(map(int, window_strides))
-    padding = [tuple(map(int, pair)) for pair in padding]
+    padding = [(int(low), int(high)) for low, high in padding]
     between = [int(gap) - 1 for gap in (base_dilation or (1,) * rank)]
     dilation = [int(gap) for gap in (window_dilation or (1,) * rank)]
     x = widened(c, x)
@@ -131,7 +131,7 @@ def _chosen(c: JaxEmitter, x: Value, select: Any, window: Sequence[int], strides
     largest = name in ("ge", "gt", "max")
     if name not in ("ge", "le", "gt", "lt"):
         raise Unsupported(f"windows from which {name} selects")
-    x = crop_and_pad(c, x, [tuple(map(int, p)) for p in padding], c.like(-np.inf if largest else np.inf, x))
+    x = crop_and_pad(c, x, [(int(low), int(high)) for low, high in padding], c.like(-np.inf if largest else np.inf, x))
     shape = x.tensor.static
     counts = [(size - w) // s + 1 for size, w, s in zip(shape, window, strides)]
     rank = len(shape)
@@ -166,5 +166,5 @@ def _select_and_gather(
     if max(*base_dilation, *window_dilation) > 1:
         raise Unsupported("select_and_gather_add with dilation")
     places = _chosen(c, x, select_prim, window_dimensions, window_strides, padding)
-    padded = crop_and_pad(c, tangents, [tuple(map(int, pair)) for pair in padding], c.like(0, tangents))
+    padded = crop_and_pad(c, tangents, [(int(low), int(high)) for low, high in padding], c.like(0, tangents))
     return c.op("Gather", c.flat(padded), places, axis=0)

@@ -174,7 +174,7 @@ def _update(c: Any, op: Any, x: Value, update: Value, starts: Value) -> Value:
             update = c.op("Gather", update, near, axis=axis)
             within = c.reshape(c.op("Equal", place, near), [1] * axis + [-1] + [1] * (rank - axis - 1))
             inside = within if inside is None else c.op("And", inside, within)
-    return update if inside is None else c.where(inside, update, x, x.tensor.dtype)  # type: ignore[no-any-return]
+    return update if inside is None else c.where(inside, update, x, x.tensor.dtype)
 
 
 MOVES.enter(

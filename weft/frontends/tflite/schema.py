@@ -165,14 +165,14 @@ def _array(stored: Array, kind: str, shape: tuple[int, ...], table: Table) -> Ar
     if kind == "int4":
         low = (stored << 4).astype(np.int8) >> 4
         pairs = np.stack([low, stored.astype(np.int8) >> 4], 1).reshape(-1)
-        return pairs[:count].reshape(shape)
+        return np.asarray(pairs[:count].reshape(shape))
     dtype = np.dtype(NUMPY_TYPES[kind])
     if sparsity is not None:
         return _dense(stored.view(dtype), sparsity, shape)
     if stored.size != count * dtype.itemsize:
         raise FrontendError(f"the tensor {table.text(3)!r} has {stored.size} bytes for the shape {list(shape)}")
     aligned = stored if stored.ctypes.data % dtype.itemsize == 0 else stored.copy()
-    return aligned.view(dtype).reshape(shape)
+    return np.asarray(aligned.view(dtype).reshape(shape))
 
 
 def _dense(values: Array, sparsity: Table, shape: tuple[int, ...]) -> Array:

@@ -7,6 +7,6 @@ table        the converters by the names of ATen operators; they stand in elemen
 calls        arguments and results of any structure
 """
 
-from weft.frontends.torch.source import Imported, load
+from weft.frontends.torch.source import load
 
-__all__ = ["Imported", "load"]
+__all__ = ["load"]

@@ -20,8 +20,9 @@ import torch
 
 from weft.core.errors import ArgumentError, FrontendError
 from weft.frontends.calls import Imported
+from weft.frontends.problems import Refused
 from weft.frontends.torch.calls import calls_of
-from weft.frontends.torch.importer import Refused, import_graph, user_line
+from weft.frontends.torch.importer import import_graph, user_line
 from weft.frontends.torch.table import CONVERTERS, name_of
 
 

@@ -53,7 +53,9 @@ class _Step:
         self.body, self.hidden, self.scope = body, hidden, scope
         self.makers = body.producers()
         self.state, self.cell, self.row = body.inputs[hidden], body.inputs[1 - hidden], body.inputs[2]
-        self.width = self.state.tensor.dims[-1] if self.state.tensor.rank == 2 else 0
+        self.width = (
+            int(self.state.tensor.static[1]) if self.state.tensor.is_static and self.state.tensor.rank == 2 else 0
+        )
         self.gates: dict[str, int] = {}
         """Which part of the sums each gate is."""
         self.sums: Value | None = None
@@ -76,12 +78,14 @@ class _Step:
         return value is other
 
     def constant(self, value: Value | None) -> Array | None:
-        return self.body.constants.get(value) if value in self.body.constants else self.scope.constant(value)  # type: ignore[arg-type]
+        """The array of a constant, of the body or of what is around it."""
+        own = None if value is None else self.body.constants.get(value)
+        return self.scope.constant(value) if own is None else own
 
     def matches(self) -> bool:
         """Whether it is such a step; finds gates, weights and biases."""
         outputs = self.body.outputs
-        if not isinstance(self.width, int) or not self.width or len(outputs) > 3 or len(outputs) < 2:
+        if not self.width or len(outputs) > 3 or len(outputs) < 2:
             return False
         hidden = self.make(outputs[self.hidden], "Mul")
         if hidden is None or (len(outputs) == 3 and self.make(outputs[2], "Mul") is not hidden):
@@ -121,18 +125,18 @@ class _Step:
         if source.tensor.rank != 2 or source.tensor.dims[-1] != 4 * self.width:
             return False
         if part.op == "Split":
-            sizes = {value.tensor.dims[-1] for value in part.outputs}
+            sizes = [value.tensor.dims[-1] for value in part.outputs]
             read = next(at for at, value in enumerate(part.outputs) if self.same(activation.inputs[0], value))
-            axis, place = part.attributes.get("axis", 0), read
+            axis, place = int(part.attributes.get("axis", 0)), read
         else:
             starts, axes = (
                 self.constant(one) for one in (part.inputs[1], part.inputs[3] if len(part.inputs) > 3 else None)
             )
             if starts is None or axes is None or starts.size != 1 or int(starts.item()) % self.width:
                 return False
-            sizes = {part.outputs[0].tensor.dims[-1]}
+            sizes = [part.outputs[0].tensor.dims[-1]]
             axis, place = int(axes.item()), int(starts.item()) // self.width
-        if axis not in (-1, 1) or sizes != {self.width}:
+        if axis not in (-1, 1) or any(size != self.width for size in sizes):
             return False
         self.sums = source
         self.gates[name] = place
@@ -178,7 +182,7 @@ def _orders(node: Node) -> Iterator[tuple[Value | None, Value | None]]:
 
 def _lstm(node: Node, step: _Step, scope: Scope) -> Replacement:
     """The LSTM and what gives its results the shapes of the loop's."""
-    width, kind = int(step.width), step.state.tensor.numpy  # type: ignore[arg-type]
+    width, kind = step.width, step.state.tensor.numpy
     columns = np.concatenate([np.arange(width) + width * step.gates[gate] for gate in _GATES])
     name = node.outputs[0].name
 

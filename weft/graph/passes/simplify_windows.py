@@ -100,9 +100,7 @@ def mean_of_sum(node: Node, scope: Scope) -> Replacement:
         whole, sums = _static(before.inputs[0]), _static(before.outputs[0])
     if before is None or number is None or not whole or sums is None or not math.prod(sums):
         return None
-    if node.outputs[0].tensor.dtype not in ("float32", "float64") or not np.shape(sums) == np.shape(
-        node.outputs[0].tensor.dims
-    ):
+    if node.outputs[0].tensor.dtype not in ("float32", "float64") or len(sums) != node.outputs[0].tensor.rank:
         return None
     count = math.prod(whole) // math.prod(sums)
     wanted = count if node.op == "Div" else 1 / count
