@@ -365,8 +365,9 @@ class Executor:
                 self.typical.update({dim.name: max(1, size) for dim, size in dims if isinstance(dim, Var)})
         try:
             made = self.form({}, {})
-        except (WeftError, InternalError) as error:  # the forms for given sizes answer, as they do without this one
-            self._closed = str(error).splitlines()[0]
+        except (WeftError, InternalError, AssertionError, AttributeError, LookupError, TypeError, ValueError) as error:
+            # The forms for given sizes answer then, as they do without this one.
+            self._closed = next(iter(str(error).splitlines()), type(error).__name__)
             logger.info("the form of %s for open sizes failed", self.graph.name, exc_info=True)
         else:
             heavy = [one for one in made.host_nodes if has(one.node, "heavy", "recurrent", "attention")]
