@@ -22,6 +22,9 @@ CACHE_FILE = "core.json"
 SET_SPAN, LINE_BYTES = 4096, 64
 """Bytes after which lines of a first-level cache share their place with others: a page, on most machines."""
 
+LANE_BYTES = 16
+"""Bytes of a register from which instructions take a lane by its number."""
+
 
 @dataclass(frozen=True)
 class Core:

@@ -154,6 +154,10 @@ same few vectors; the shortest side of a square that is worth turning."""
 LEAST_NARROW_COLUMNS = 8
 """Output channels of a tile of narrow sums that are worth it."""
 
+DIGIT_VECTORS, DIGIT_GROUPS = 4, 8
+"""Products with weights of few bits: vectors of columns in a panel (with three digits for each and the sums of floats
+they fill half of the registers); groups of four bytes that are written out, more are a loop."""
+
 DOT_LATENCY, DOT_STEP_CYCLES = 5.0, 0.25
 """Cycles until the sum of a dot product can be added to again; cycles of a step for itself, and for each vector."""
 

@@ -19,17 +19,12 @@ from weft.schedule.facts import block_named, extent, facts_of, names_of, sole_re
 from weft.schedule.schedule import Stage
 from weft.targets.base import Target
 from weft.targets.cpu.default_loops import extent_of
+from weft.targets.cpu.machine import LANE_BYTES
 from weft.targets.cpu.microkernels import MicroKernel, digit_dots
-from weft.targets.cpu.model import LEAST_PARALLEL_WORK, ruled
+from weft.targets.cpu.model import DIGIT_GROUPS, DIGIT_VECTORS, LEAST_PARALLEL_WORK, ruled
 from weft.targets.cpu.sketches import nest
 
 STAGES = frozenset((TOP, SUM, FIXED, DIGITS, CODES, PARTS, TOTAL))
-MOST_VECTORS = 4
-"""Vectors of columns in a panel: with three digits for each and the sums of floats they fill half of the registers."""
-LANE_BYTES = 16
-"""Bytes of a register whose lanes are taken."""
-MOST_WRITTEN = 8
-"""Groups of four bytes that are written out; more are a loop."""
 
 
 def panel(target: Target, columns: int) -> tuple[str, int] | None:
@@ -38,7 +33,7 @@ def panel(target: Target, columns: int) -> tuple[str, int] | None:
     if found is None:
         return None
     kind, kernel = found
-    vectors = next((n for n in range(MOST_VECTORS, 0, -1) if columns % (n * kernel.lanes) == 0), None)
+    vectors = next((n for n in range(DIGIT_VECTORS, 0, -1) if columns % (n * kernel.lanes) == 0), None)
     return None if vectors is None else (kind, vectors * kernel.lanes)
 
 
@@ -127,11 +122,11 @@ class _Nest:
         rows = [] if row is None else [leading[row]]
         parts.reorder(*nest.without(leading, row), b, group, part, *rows, digit, vectors, inside, place)
         nest.unroll(parts, [part, *rows, digit, vectors])
-        if 1 < extent_of(parts, group) <= MOST_WRITTEN:
+        if 1 < extent_of(parts, group) <= DIGIT_GROUPS:
             parts.unroll(group)
         if CODES in names_of(self.s):
             self.take_apart(self.s[CODES], parts, group)
-        if self.kernel.takes_lane and extent_of(parts, group) <= MOST_WRITTEN:
+        if self.kernel.takes_lane and extent_of(parts, group) <= DIGIT_GROUPS:
             self.keep(self.s.cache_read(DIGITS, "local", [parts.name]), sums, block)
         parts.tensorize(inside, self.kernel.dot)
 
