@@ -25,7 +25,7 @@ from weft.models.builder import Builder
 
 @pytest.fixture(autouse=True)
 def no_background():
-    with knobs.override(sizes="first"):
+    with knobs.override(sizes="first", cache=False):
         yield
 
 

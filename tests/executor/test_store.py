@@ -124,7 +124,7 @@ def test_the_report_survives(make, tmp_path):
         again = load(tmp_path / "net.weft")
         assert module.report().startswith(again.report()) and "kernel calls" in again.report()
         again.save(tmp_path / "twice.weft")
-        assert load(tmp_path / "twice.weft").report() == module.report()
+        assert load(tmp_path / "twice.weft").report() == again.report()
 
 
 def test_nothing_is_pickled_and_weights_are_stored_plain(saved):
