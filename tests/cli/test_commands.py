@@ -330,10 +330,12 @@ def test_doctor_lists_what_exists_and_only_that(weft):
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = set(project["optional-dependencies"]) - {"all", "bench", "test", "dev", "hardware"}
     assert extras == set(doctor_command.EXTRAS)
-    small = [name for name in doctor_command.EXTRAS if name != "torch"]  # gigabytes, and people choose its build
+    small = [
+        name for name in doctor_command.EXTRAS if name not in ("torch", "jax", "keras")
+    ]  # people choose their builds
     assert project["optional-dependencies"]["all"] == [f"weft-compiler[{','.join(small)}]"]
     found = [one["what"] for one in figures(weft("doctor", "--json"))["findings"]]
-    assert extras | {"onnxruntime"} <= set(found) and not {"keras", "jax", "tune", "pool"} & set(found)
+    assert extras | {"onnxruntime"} <= set(found) and not {"tune", "pool"} & set(found)
     code = "".join(
         path.read_text(encoding="utf-8") for path in (ROOT / "weft").rglob("*.py") if path.parent.name != "cli"
     )
@@ -393,3 +395,13 @@ def test_profile_shows_every_kernel(weft, tiny, tmp_path, monkeypatch):
 def test_profile_refuses(weft, tiny, words, text):
     code, _, err = weft("profile", *(word.format(tiny=tiny[0]) for word in words))
     assert code == 1 and text in err
+
+
+def test_diff_shows_where_models_part(weft):
+    code, out, _ = weft("diff", "dqn", "dqn")
+    assert code == 0 and "one graph of" in out
+    code, out, _ = weft("diff", "dqn", "dcgan")
+    assert code == 1 and "more of ConvTranspose" in out and "+ float32" in out
+    made = json.loads(weft("diff", "dqn", "dcgan", "--json")[1])
+    assert made["hashes"][0] != made["hashes"][1] and made["only"][0]
+    assert figures(weft("inspect", "dqn", "--hash", "--json"))["hash"] == made["hashes"][0]

@@ -179,6 +179,7 @@ TABLE = {
         "--check": row("--check --key {folder}/other.key", None, weft="signed", **NO_MODULE),
         "--new-key": row("--new-key {folder}/x.key", None, **ALONE),
     },
+    "diff": {},
     "devices": {},
     "doctor": {},
 }  # fmt: skip

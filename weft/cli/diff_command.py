@@ -1,20 +1,18 @@
 """weft diff A B: whether two models are one graph after the passes, and where they part.
 
 Weights count by their shapes only: models without a difference get the same kernels, whichever door they came in by.
-The first nodes that only one of them has are shown, with what each reads; the exit code is 1 then. --size and --shape
-bind open sizes of both.
+The first nodes that only one of them has are shown, with what each reads; the exit code is 1 then.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections import Counter
-from copy import copy
 
+import weft.ops  # noqa: F401 — fills the table of operators
 from weft.cli.given import Given
-from weft.cli.inspect_command import read_graph
 from weft.cli.screen import Screen
-from weft.cli.sources import add_model
+from weft.cli.sources import open_graph
 from weft.executor.passes import optimize
 from weft.graph.ir import Graph, Node, Value
 from weft.graph.structural import parting, structure_key
@@ -25,17 +23,15 @@ MOST_SHOWN = 12
 
 def add(parser: argparse.ArgumentParser) -> None:
     """The options."""
-    add_model(parser)
+    parser.add_argument("model", help="an .onnx, .pt2, .keras or .tflite file, or a built-in model")
     parser.add_argument("other", help="the model to compare it with")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
 
 
 def run(given: Given, screen: Screen) -> int:
     """The command."""
-    second = copy(given)
-    second.model = given.other
     names = [given.model, given.other]
-    graphs = [optimize(read_graph(one, screen), {}, {}) for one in (given, second)]
+    graphs = [optimize(open_graph(Given(model=name, batch=None), screen), {}, {}) for name in names]
     keys = [structure_key(one) for one in graphs]
     found = parting(*graphs)
     if screen.as_json:

@@ -85,10 +85,10 @@ def run(given: argparse.Namespace, screen: Screen) -> int:
         why = "the stage graph is the model before any of that matters"
         refuse(given, "target precision exact input seed kernel", why)
         if given.hash:
-            key = structure_key(optimize(read_graph(given, screen), {}, {}))
+            key = structure_key(optimize(_graph(given, screen), {}, {}))
             screen.figures({"hash": key}) if screen.as_json else screen.line(key)
             return 0
-        _show_text(repr(read_graph(given, screen)), "graph", "text", screen)
+        _show_text(repr(_graph(given, screen)), "graph", "text", screen)
         return 0
     refuse(given, "hash", "the hash is that of the stage graph")
     if given.stage == "fused":
@@ -122,7 +122,7 @@ def _stage(name: str, target: Target) -> tuple[Callable[[Compiled], str], str]:
     return STAGES[name]
 
 
-def read_graph(given: argparse.Namespace, screen: Screen) -> Graph:
+def _graph(given: argparse.Namespace, screen: Screen) -> Graph:
     """The model as it was read; for the sizes that the command line gives, if it gives any."""
     import weft.ops  # noqa: F401 — fills the table of operators
 

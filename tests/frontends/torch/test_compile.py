@@ -6,8 +6,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import weft  # noqa: E402
-from weft.core.errors import ArgumentError, FrontendError  # noqa: E402
+from weft.core.errors import ArgumentError, FrontendError, InternalError  # noqa: E402
 from weft.frontends.torch import load  # noqa: E402
+from weft.frontends.torch.table import CONVERTERS  # noqa: E402
 from weft.graph.ir import NUMPY_TYPES  # noqa: E402
 
 
@@ -155,7 +156,7 @@ def test_files_and_saved_modules(tmp_path):
 def test_the_old_order_of_arguments_still_works():
     graph = load(torch.nn.ReLU(), (torch.zeros(2),)).graph
     assert weft.compile(graph, "native", None, None, 1).threads == 1
-    with pytest.raises(ArgumentError, match="example inputs go with a PyTorch module, not with a Graph"):
+    with pytest.raises(ArgumentError, match="example inputs go with a model that is code, not with a Graph"):
         weft.compile(graph, (1,))
 
 
@@ -201,6 +202,17 @@ def test_complex_inputs_are_refused():
         weft.compile(torch.nn.Identity(), (torch.zeros(2, dtype=torch.complex64),))
 
 
+def test_a_function_of_torch_goes_into_a_module():
+    with pytest.raises(ArgumentError, match="put the function into a module"):
+        weft.compile(torch.relu, (torch.zeros(2),))
+
+
+def test_a_fault_in_a_converter_is_no_refusal(monkeypatch):
+    monkeypatch.setitem(CONVERTERS, "relu", lambda c, x: x.nothing)
+    with pytest.raises(InternalError, match="the converter of aten.relu failed: AttributeError"):
+        load(torch.nn.ReLU(), (torch.zeros(2),))
+
+
 def test_what_torch_cannot_export_says_where():
     class Branch(torch.nn.Module):
         def forward(self, x):
@@ -218,7 +230,7 @@ def test_what_torch_cannot_export_says_where():
         (lambda: torch.zeros(2), "the model comes first"),
         (lambda: np.zeros(2), "the model comes first"),
         (lambda: torch.nn.Linear, r"it is a class.*Linear\(…\)"),
-        (lambda: lambda x: x, "put the function into a module"),
+        (lambda: lambda x: x, r"weft.compile\(function, x\); one of PyTorch's goes into a module"),
         (lambda: "weights.safetensors", "it holds weights"),
         (lambda: torch.compile(torch.nn.Linear(2, 2), backend="eager"), "_orig_mod"),
     ],

@@ -109,11 +109,13 @@ def mean_of_sum(node: Node, scope: Scope) -> Replacement:
 
 
 def global_pool(node: Node, scope: Scope) -> Replacement:
-    """The mean of an image that nothing else reads, over all its pixels -> GlobalAveragePool."""
+    """The mean of an image that the model makes and nothing else reads, over its pixels -> GlobalAveragePool."""
     source = node.inputs[0]
+    if scope.single(source) is None:
+        return None
     shape = _static(source)
     axes = scope.constant(node.inputs[1]) if len(node.inputs) > 1 else None
-    if source is None or shape is None or axes is None or len(shape) not in (4, 5) or scope.uses[source] != 1:
+    if source is None or shape is None or axes is None or len(shape) not in (4, 5):
         return None
     if source.tensor.dtype != "float32" or sorted(int(a) % len(shape) for a in axes.reshape(-1)) != list(
         range(2, len(shape))
