@@ -28,11 +28,22 @@ task = product_task()
 space = space_of(task)
 proposer = Proposer(space, cost_model("analytic"), explorer_for(space))
 search = Search(task, Bench(task, 1), proposer, LocalRunner(), Database(sys.argv[1]))
+search.bench.default.run()
 print("ready", search.trials, flush=True)
 while True:
     for record in search.round(4):
         print(search.trials, flush=True)
 """
+
+
+def numbers(pipe: int, text: bytes) -> tuple[list[int], bytes]:
+    """The whole lines that a process has said so far, and what is left of the last."""
+    try:
+        text += os.read(pipe, 1 << 16)
+    except BlockingIOError:
+        pass  # it has said nothing new
+    *lines, rest = text.split(b"\n")
+    return [int(line) for line in lines if line.isdigit()], rest
 
 
 @pytest.mark.slow
@@ -42,17 +53,20 @@ def test_fifty_kills(tmp_path):
     chance = random.Random(0)
     done = 0
     for _ in range(50):
-        process = subprocess.Popen([sys.executable, "-c", PROGRAM, str(path)], stdout=subprocess.PIPE, text=True)
-        line = process.stdout.readline().split()
-        assert line[0] == "ready" and int(line[1]) >= done, (line, done)  # what was finished is there again
-        end = time.monotonic() + chance.uniform(0.0, 1.5)
-        os.set_blocking(process.stdout.fileno(), False)
+        process = subprocess.Popen([sys.executable, "-c", PROGRAM, str(path)], stdout=subprocess.PIPE, bufsize=0)
+        word, known = process.stdout.readline().split()
+        assert word == b"ready" and int(known) >= done, (known, done)  # what was finished is there again
+        pipe, text = process.stdout.fileno(), b""
+        os.set_blocking(pipe, False)
+        end = time.monotonic() + chance.uniform(0.0, 4.0)
         while time.monotonic() < end:
-            done = max([done, *map(int, (process.stdout.read() or "").split())])
+            found, text = numbers(pipe, text)
+            done = max([done, *found])
             time.sleep(0.01)
         process.send_signal(signal.SIGKILL)
         process.wait()
-        done = max([done, *map(int, (process.stdout.read() or "").split())])
+        done = max([done, *numbers(pipe, text)[0]])
+        process.stdout.close()
         with Database(path) as database:
             assert len(database.records()) >= done
     assert done > 10

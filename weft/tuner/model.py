@@ -25,6 +25,8 @@ import numpy as np
 from weft.core.errors import WeftError
 from weft.core.knobs import knobs
 from weft.executor.inputs import random_array
+from weft.executor.kernels import program_key, program_text
+from weft.executor.lower import program_of
 from weft.executor.module import bind_shapes, compile_graph
 from weft.executor.passes import for_target, optimize
 from weft.executor.precision import check_precision, machine_of
@@ -95,7 +97,7 @@ class Verdict:
     @property
     def is_faster(self) -> bool:
         """Whether the set may be put into use."""
-        return not self.problem and self.ratio >= FASTER
+        return not self.problem and self.ratio >= FASTER and self.after <= self.before
 
 
 @dataclass
@@ -297,7 +299,7 @@ class Tuning:
         results = [module.run(None, feeds) for module in modules]
         problem = difference(*([np.asarray(one) for one in result] for result in results))
         calls = [functools.partial(module.run, None, feeds) for module in modules]
-        times = pairs_in_turns(calls, self.threads)
+        times = pairs_in_turns(calls, self.threads == 1 and not self.target.on_device)
         gains: dict[str, list[float]] = {}
         keys, others = map(_keys, modules)
         if keys == others:
@@ -314,9 +316,6 @@ class Tuning:
 
 def _keys(module: Any) -> list[str]:
     """The key of the program of each launch."""
-    from weft.executor.kernels import program_key, program_text
-    from weft.executor.lower import program_of
-
     one = module.specializations[0]
     out = []
     for launch in one.launches:
@@ -326,9 +325,9 @@ def _keys(module: Any) -> list[str]:
     return out
 
 
-def pairs_in_turns(calls: Sequence[Callable[[], Any]], threads: int) -> list[list[float]]:
-    """The times of calls that take turns, in an order that changes; processor time where there is one thread."""
-    clock = time.process_time if threads == 1 else time.perf_counter
+def pairs_in_turns(calls: Sequence[Callable[[], Any]], is_alone: bool) -> list[list[float]]:
+    """The times of calls that take turns, in an order that changes; processor time where one thread does all."""
+    clock = time.process_time if is_alone else time.perf_counter
     times: list[list[float]] = [[] for _ in calls]
     end = time.perf_counter() + PAIR_SECONDS
     for turn in range(10_000):

@@ -19,6 +19,7 @@ from weft.executor.lower import Launch, Lowered, program_of
 from weft.executor.program import GroupProgram
 from weft.expr.nodes import Buffer, int_value
 from weft.graph.ir import Array, Graph, TensorType, Value
+from weft.loop.tree import blocks_in
 from weft.schedule.schedule import Schedule
 from weft.schedule.trace import Trace
 from weft.targets.base import Target
@@ -101,8 +102,6 @@ def task_of_schedule(schedule: Schedule, args: Sequence[Buffer], target: Target)
     missing = [p.name for p in func.params if p not in args]
     if missing or not all(isinstance(arg, Buffer) for arg in args):
         raise ExpressionError(f"the arguments are the tensors of the program; {', '.join(missing)} must be among them")
-    from weft.loop.tree import blocks_in
-
     made = {region.buffer for block in blocks_in(func.body) for region in block.writes}
     pairs = [(Value(arg.name, TensorType(arg.dtype.name, _shape(arg))), arg) for arg in args]
     inputs = tuple(pair for pair in pairs if pair[1] not in made)
