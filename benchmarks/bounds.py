@@ -126,7 +126,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         f"{'model':13} proven guarded flagged  compile, the passes' share   call, with/without (best, median of pairs)"
     )
     with weft.knobs.override(cache=False):
-        for name in given.models or weft.models.names():
+        for name in given.models or weft.models.names(decoders=False):
             print(measure(name, given.seconds, given.rounds), flush=True)
     return None
 

@@ -3,6 +3,7 @@
     python -m benchmarks.conformance                        everything
     python -m benchmarks.conformance --filter 'softmax'     the cases whose name matches a regular expression
     python -m benchmarks.conformance --limit 100 --json out.json
+    python -m benchmarks.conformance --symbolic             with all sizes of the inputs left open
 
 The cases are those of the installed onnx package: the node cases, and simple, pytorch-operator and pytorch-converted
 models whose data ships with it. Each runs in a worker process, so that a crash or a hang is a row and not the end.
@@ -45,6 +46,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from benchmarks import harness
 from weft.core.errors import WeftError
+from weft.core.knobs import knobs
 from weft.frontends.onnx.tensors import TensorReader
 from weft.onnx_backend import prepare
 
@@ -220,12 +222,30 @@ def as_value(value: Any) -> Any:
 # One case.
 
 
-def run_case(case: Case, target: str = "native") -> Result:
-    """Runs one case in this process."""
+def with_open_sizes(model: bytes) -> bytes:
+    """The model with a symbol for each size of its inputs, and nothing said of other shapes."""
+    import onnx
+
+    made = onnx.load_from_string(model)
+    given = {one.name for one in made.graph.initializer}
+    for value in (one for one in made.graph.input if one.name not in given):
+        if value.type.HasField("tensor_type") and value.type.tensor_type.HasField("shape"):
+            for axis, dim in enumerate(value.type.tensor_type.shape.dim):
+                dim.dim_param = f"{re.sub(r'[^A-Za-z0-9]', '_', value.name)}_{axis}"
+    del made.graph.value_info[:]
+    for value in made.graph.output:
+        if value.type.HasField("tensor_type"):
+            value.type.tensor_type.ClearField("shape")
+    return made.SerializeToString()
+
+
+def run_case(case: Case, target: str = "native", symbolic: bool = False) -> Result:
+    """Runs one case in this process; `symbolic` with all sizes of its inputs open, by the form for all sizes."""
     result = Result(case.name, case.kind, case.operator, case.core, "compiled")
     start = time.perf_counter()
     try:
-        prepared = prepare(case.model, target=target)
+        with knobs.override(sizes="open" if symbolic else knobs.sizes):
+            prepared = prepare(with_open_sizes(case.model) if symbolic else case.model, target=target)
         for given, wanted in case.data:
             problem = differs(prepared.run(given), wanted, case)
             if problem:
@@ -287,23 +307,24 @@ def _values_differ(got: np.ndarray[Any, Any], expected: np.ndarray[Any, Any], ca
 # Workers.
 
 
-def serve(target: str) -> None:
+def serve(target: str, symbolic: bool = False) -> None:
     """A worker: names of pickled cases come on one pipe, results go back on the other, both a line each."""
     sys.path[:] = [path for path in sys.path if path]
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # whatever a library prints must not get among the answers
     for line in sys.stdin:
         case = pickle.loads(Path(line.strip()).read_bytes())
-        answers.write(json.dumps(asdict(run_case(case, target))) + "\n")
+        answers.write(json.dumps(asdict(run_case(case, target, symbolic))) + "\n")
         answers.flush()
 
 
 class Worker:
     """A process that runs cases, started again when it dies, hangs or has run enough."""
 
-    def __init__(self, target: str, seconds: float) -> None:
+    def __init__(self, target: str, seconds: float, symbolic: bool = False) -> None:
         self.target = target
         self.seconds = seconds
+        self.symbolic = symbolic
         self.process: subprocess.Popen[str] | None = None
         self.count = 0
 
@@ -312,6 +333,7 @@ class Worker:
         if self.process is None or self.process.poll() is not None or self.count >= RECYCLED:
             self.stop()
             command = [sys.executable, "-m", "benchmarks.conformance", "--worker", "--target", self.target]
+            command += ["--symbolic"] * self.symbolic
             self.process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
             )
@@ -358,7 +380,9 @@ class Worker:
             self.process = None
 
 
-def run_all(cases: Sequence[Case], target: str = "native", jobs: int = 2, seconds: float = 60.0) -> list[Result]:
+def run_all(
+    cases: Sequence[Case], target: str = "native", jobs: int = 2, seconds: float = 60.0, symbolic: bool = False
+) -> list[Result]:
     """Runs cases in worker processes; the results are in the order of the cases."""
     results: list[Result | None] = [None] * len(cases)
     waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
@@ -370,7 +394,7 @@ def run_all(cases: Sequence[Case], target: str = "native", jobs: int = 2, second
         task = progress.add_task("", total=len(cases))
 
         def work() -> None:
-            worker = Worker(target, seconds)
+            worker = Worker(target, seconds, symbolic)
             while True:
                 try:
                     position = waiting.get_nowait()
@@ -443,6 +467,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--kind", choices=KINDS, action="append", help="only cases of this kind (may be repeated)")
     parser.add_argument("--limit", type=int, metavar="N", help="at most this many cases")
     parser.add_argument("--target", default="native", help="what to compile for (default native)")
+    parser.add_argument("--symbolic", action="store_true", help="with all sizes of the inputs open")
     parser.add_argument("--jobs", type=int, default=2, help="worker processes (default 2)")
     parser.add_argument("--seconds", type=float, default=60.0, help="time for one case (default 60)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the results there ('-' for the screen)")
@@ -450,11 +475,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.worker:
-        serve(options.target)
+        serve(options.target, options.symbolic)
         return 0
     cases = find_cases(options.kind or KINDS, options.filter, options.limit)
     start = time.perf_counter()
-    results = run_all(cases, options.target, options.jobs, options.seconds)
+    results = run_all(cases, options.target, options.jobs, options.seconds, options.symbolic)
     report(results, not options.brief)
     print(f"{len(results)} cases in {time.perf_counter() - start:.0f} s")
     if options.json:

@@ -117,7 +117,7 @@ class ModelRace:
 
 def model_rows(bench: Any, make_row: Callable[..., Any]) -> Iterator[Any]:
     """One row for each built-in model; `make_row` takes the fields of benchmarks.gpu's Row."""
-    for name in names():
+    for name in names(decoders=False):
         try:
             race = ModelRace(bench, name)
         except NoTorchModel as problem:

@@ -128,7 +128,7 @@ def workloads(only: Sequence[str], folder: Path, console: Console, built_ins: bo
     """Those that were asked for, one after the other; the real ones that are not there are named at the end."""
     from weft.models import names
 
-    for name in names():
+    for name in names(decoders=False):
         if not only or any(part in name for part in only):
             yield built_in(name, folder)
     if built_ins:

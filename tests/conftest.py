@@ -1,4 +1,4 @@
-"""What every test runs under: Hypothesis profiles, no settings of the user's own, and a cache of its own.
+"""What every test runs under: Hypothesis profiles, no settings of the user's own, a cache of its own, no background.
 
 `WEFT_TEST_FULL=1` (set by `make test-full`) chooses the profile "full": many more random examples, new ones each time.
 A test that needs a number of its own says `@settings(max_examples=...)`, and may ask `FULL` below.
@@ -35,6 +35,7 @@ def _own_environment(tmp_path_factory):
     """Tests see no WEFT_ variable of the user's, and keep compiled code in a folder of their own."""
     saved = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith("WEFT_")}
     os.environ["WEFT_CACHE_DIR"] = str(tmp_path_factory.mktemp("cache"))
+    os.environ["WEFT_SIZES"] = "first"  # nothing is compiled beside a test
     yield
-    del os.environ["WEFT_CACHE_DIR"]
+    del os.environ["WEFT_CACHE_DIR"], os.environ["WEFT_SIZES"]
     os.environ.update(saved)

@@ -20,10 +20,12 @@ TOP_MODULES = {"__init__", "__main__", "demo", "cli"}
 ONLY = {"core": set(), "runtime": {"core"}, "expr": {"core"}, "loop": {"core", "expr"}}
 MOST_LINES_OF_FILE = 700
 MOST_LINES_OF_FUNCTION = 90
-MOST_LINES = 87_400
-"""Of the whole package. It moves down whenever something is replaced; up only with a reason in the commit (81,200 when
-it was set; padded channels and the cost models of two targets came after; then the door for PyTorch, 2,650, and the
-accelerator, 1,700)."""
+MOST_LINES = {
+    "weft": 84_900, "weft.frontends": 8_700, "weft.tuner": 3_000, "weft.targets.vdla": 2_500,
+}  # fmt: skip
+"""Of each room, what is in a room of its own not counted ("weft": all the rest). A number moves down whenever something
+is replaced, up only with a reason in the commit. The rest had 81,200 when it was set; then came padded channels and the
+cost models of two targets, sizes that stay open (2,100) and decoding (1,700)."""
 MAY_PRINT = {"demo", "cli"}
 SHARED_BY_TARGETS = {"gpu"}
 """Folders of weft/targets that are no target: what several targets have in common."""
@@ -36,7 +38,6 @@ PATTERNS = {
     ("weft.graph.passes.fix_weights", "Sigmoid Tanh"),
     ("weft.graph.passes.fold_strides", "Conv ConvInteger"),  # what is rewritten
     ("weft.graph.passes.fuse", "Cast DequantizeLinear"),  # what undoes a Cast, a QuantizeLinear
-    ("weft.graph.passes.partial", "ConstantOfShape Reshape"),  # each with the place of its shape
     ("weft.quantization.insert", "Conv Gemm MatMul"),  # what is rewritten
 }
 """The operators that a rewriting is written for: files, and names in order."""
@@ -274,10 +275,14 @@ def size_violations(modules: dict[str, Module]) -> list[str]:
     return found
 
 
-def total_violations(modules: dict[str, Module], most: int) -> list[str]:
-    """A package that grows beyond what one can keep in mind."""
-    lines = sum(len(module.text.splitlines()) for module in modules.values())
-    return [f"the package has {lines} lines (at most {most}): replace something"] if lines > most else []
+def total_violations(modules: dict[str, Module], most: dict[str, int]) -> list[str]:
+    """Rooms that grow beyond what one can keep in mind."""
+    lines = dict.fromkeys(most, 0)
+    for module in modules.values():
+        rooms = [room for room in most if f"{module.name}.".startswith(f"{room}.")]
+        lines[max(rooms, key=len)] += len(module.text.splitlines())
+    return [f"{room} has {lines[room]} lines (at most {most[room]}): replace something" for room in most
+            if lines[room] > most[room]]  # fmt: skip
 
 
 def habit_violations(modules: dict[str, Module]) -> list[str]:
@@ -535,7 +540,11 @@ def test_sizes_are_measured(tree):
     modules = tree({"core/fits": "", "core/a": long + "    x = 2\n", "core/b": "\n" * (MOST_LINES_OF_FILE + 1)})
     first, second = size_violations(modules)
     assert "weft.core.a:1 f has 91 lines" in first and "weft.core.b has 701 lines" in second
-    assert total_violations(modules, 792) == [] and "has 792 lines" in total_violations(modules, 791)[0]
+    assert total_violations(modules, {"weft": 792}) == []
+    assert "weft has 792 lines" in total_violations(modules, {"weft": 791})[0]
+    assert total_violations(modules, {"weft": 91, "weft.core.b": 701}) == []
+    (found,) = total_violations(modules, {"weft": 91, "weft.core.b": 700})
+    assert "weft.core.b has 701 lines" in found
 
 
 def test_bad_habits_are_found(tree):

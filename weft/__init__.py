@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from weft.loop.interpreter import interpret
     from weft.quantization import quantize
     from weft.runtime.threads import get_threads, set_threads
+    from weft.tuner import tune
 
 __version__ = VERSION
 logging.getLogger("weft").addHandler(logging.NullHandler())
@@ -48,6 +49,7 @@ _LAZY = {
     "quantize": ("weft.quantization", "quantize"),
     "register_operator": ("weft.graph.opspec", "register_operator"),
     "te": ("weft.te", None),
+    "tune": ("weft.tuner", "tune"),
     "errors": ("weft.core.errors", None),
     "knobs": ("weft.core.knobs", "knobs"),
     "interpret": ("weft.loop.interpreter", "interpret"),
@@ -74,7 +76,19 @@ def _find_target(like: Any) -> Any:
     return find_target(like)
 
 
-hooks.find_target = _find_target
+def _records(target: Any) -> Any:
+    from weft.tuner import records_for
+
+    return records_for(target)
+
+
+def _compile_tuned(*arguments: Any, **named: Any) -> Any:
+    from weft.tuner.model import compile_tuned
+
+    return compile_tuned(*arguments, **named)
+
+
+hooks.find_target, hooks.records, hooks.compile_tuned = _find_target, _records, _compile_tuned
 
 
 def __dir__() -> list[str]:
@@ -84,6 +98,7 @@ def __dir__() -> list[str]:
 __all__ = [
     "HostWarning", "Module", "WeftError", "__version__", "build", "compile", "errors", "get_threads", "interpret",
     "knobs", "load", "lower", "models", "onnx_backend", "quantize", "register_operator", "set_threads", "te",
+    "tune",
 ]  # fmt: skip
 
 

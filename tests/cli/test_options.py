@@ -1,5 +1,7 @@
 """Every option of every command, for every kind of model: obeyed, or refused with a sentence.
 
+KINDS = ("onnx", "built_in", "weft")
+
 `TABLE` has a row for each option: the words, what shows that they were obeyed, and for which kinds of model they are
 refused instead. An option without a row fails, so that none can be added that does nothing.
 """
@@ -11,8 +13,9 @@ import numpy as np
 import pytest
 
 from weft import models
-from weft.cli import bench_command, compare_command, profile_command, quantize_command, sources
+from weft.cli import bench_command, compare_command, profile_command, quantize_command, sources, tune_command
 from weft.cli.main import COMMANDS, main, make_parser
+from weft.core.knobs import knobs
 from weft.models.builder import Builder
 
 onnx = pytest.importorskip("onnx")
@@ -21,7 +24,7 @@ KINDS = ("onnx", "weft", "built-in")
 HERE = "native,cores=1"
 COMPILED, ITSELF, FIXED = "is compiled already", "only built-in models take it", "all sizes of the model are fixed"
 # What a command cannot do with a module file at all, whatever the options.
-NOT_COMPILED = dict.fromkeys(("compile", "inspect", "compare", "quantize"), COMPILED)
+NOT_COMPILED = dict.fromkeys(("compile", "inspect", "compare", "quantize", "tune"), COMPILED)
 NOT_COMPILED["profile"] = "profile the .onnx file"
 
 
@@ -42,6 +45,15 @@ def row(words, obeyed, **refused):
 def asked(**wanted):
     """The compiler was asked for this, each time."""
     return lambda seen: seen.compiled and all({key: one[key] for key in wanted} == wanted for one in seen.compiled)
+
+
+def tuned(**wanted):
+    """The tuner was asked for this."""
+    return lambda seen: {key: getattr(seen.tuned, key) for key in wanted} == wanted
+
+
+def tuned_shape(seen):
+    return seen.tuned.graph.inputs[0].tensor.static == (2, 4)
 
 
 def fed(seen):
@@ -88,6 +100,9 @@ TABLE = {
             weft="--against needs the model itself",
         ),
         "--seconds": row("--seconds 0.1", lambda seen: 0.1 <= seen.out["machine"]["measured_s"] < 10),
+        "--decode": row("--decode 4", None, **dict.fromkeys(KINDS, "--decode measures the built-in llama_110m")),
+        "--prompt": row("--prompt 4", None, **dict.fromkeys(KINDS, "--prompt: it belongs to --decode")),
+        "--weights": row("--weights int4", None, **dict.fromkeys(KINDS, "--weights: it belongs to --decode")),
     },
     "profile": {
         **MODEL, **COMPILING, **THREADS,
@@ -134,6 +149,24 @@ TABLE = {
         "--keep": row("--keep nothing", None, onnx="keep names ['nothing']", built_in="keep names ['nothing']"),
         "--target": row(f"--target {HERE}", lambda seen: seen.quantized["target"] == HERE),
     },
+    "tune": {
+        "--size": row("--size N=2", tuned_shape, **SIZED),
+        "--shape": row("--shape x=2,4", tuned_shape, **SHAPED),
+        "--batch": row("--batch 2", tuned_shape, onnx=ITSELF),
+        "--target": row(f"--target {HERE}", lambda seen: seen.tuned.target.name == HERE),
+        "--precision": row("--precision bf16", tuned(precision="bf16")),
+        "--exact": row("--exact", lambda seen: seen.was_exact),
+        "--threads": row("--threads 1", tuned(threads=1)),
+        "--budget": row("--budget 2m", tuned(budget=120.0)),
+        "--trials": row("--trials 3", tuned(most=3)),
+        "--cost-model": row("--cost-model analytic", tuned(model="analytic")),
+        "--explorer": row("--explorer genetic", tuned(explorer="genetic")),
+        "--seed": row("--seed 7", tuned(seed=7)),
+        "--report": row("--report {folder}/made.html", written(".html")),
+        "--exhaustive": row("--exhaustive nothing", None, onnx="no task is called", built_in="no task is called"),
+        "--points": row("--points 3", None, onnx="goes with --exhaustive", built_in="goes with --exhaustive"),
+    },
+    "db": {},
     "export": {
         **MODEL, **COMPILING,
         "--size": row("--size N=2", asked(shapes={"x": (2, 4)}), weft=COMPILED, built_in=FIXED),
@@ -156,8 +189,8 @@ BASE = {
     "quantize": "--random 2",
 }
 EVERYWHERE = {"--help", "--debug", "--json"}
-OF_NO_MODEL = {"doctor": {"--calibrate"}}
-"""Tested by `test_doctor_measures_a_core`."""
+OF_NO_MODEL = {"doctor": {"--calibrate"}, "db": {"--database", "--target", "--best", "--failures"}}
+"""Tested by `test_doctor_measures_a_core`, and in tests/tuner/test_commands.py."""
 
 
 def options_of(command):
@@ -231,6 +264,16 @@ def seen(monkeypatch, files):
         found.fed = sources.make_feeds(*given)
         return found.fed
 
+    make_tuning = tune_command.make_tuning
+
+    def tuning(*given, **more):
+        found.tuned = make_tuning(*given, **more)
+        found.was_exact = knobs.exact
+        monkeypatch.setattr(found.tuned, "run", lambda view: None)
+        monkeypatch.setattr(found.tuned, "prepare", lambda: None)
+        return found.tuned
+
+    monkeypatch.setattr(tune_command, "make_tuning", tuning)
     for where in (sources, compare_command):
         monkeypatch.setattr(where, "compile", compile)
     monkeypatch.setattr(sources, "load", take)

@@ -94,13 +94,24 @@ def test_another_model_shape_or_setting_is_another_entry(folder, built):
 
 def test_shapes_bound_by_a_call_are_kept_too(folder, built):
     graph = mlp(Var("batch"))
-    module = compile(graph)
+    with knobs.override(sizes="bound"):
+        module, again = compile(graph), compile(mlp(Var("batch")))
     for size in (2, 3):
         module(np.zeros((size, 20), "float32"))
-    again = compile(mlp(Var("batch")))
     for size in (3, 2):
         check(graph, random_inputs(graph, size, {"batch": size}), again)
     assert len(built) == 2
+
+
+def test_the_form_for_all_sizes_is_kept_too(folder, built):
+    graph = mlp(Var("batch"))
+    for first in (2, 2, 3):
+        module = compile(mlp(Var("batch")))
+        for size in (first, 5, 1, 9):
+            check(graph, random_inputs(graph, size, {"batch": size}), module)
+        with pytest.raises(WeftError):
+            module(np.zeros((4, 21), "float32"))
+    assert len(built) == 3  # for 2, for 3 and for all
 
 
 def test_host_nodes_warn_and_run(folder, built):
@@ -109,7 +120,7 @@ def test_host_nodes_warn_and_run(folder, built):
         with pytest.warns(UserWarning, match="unique_2"):
             module = compile(graph)
         check(graph, [np.array([3, 1, 3, 2] * 3, "float32")], module)
-    assert len(built) == 2  # the graph, and what follows the host node
+    assert len(built) == 3  # the graph, and what follows the host node: for its size, and for all
 
 
 def test_a_cached_model_is_saved_without_compiling(folder, built, tmp_path):

@@ -48,18 +48,19 @@ def test_several_calls_and_threads_agree():
     assert not wrong
 
 
-def test_symbolic_sizes_are_bound_on_first_sight_and_bounded(monkeypatch):
-    monkeypatch.setattr("weft.executor.specialize.MOST_SPECIALIZATIONS", 4)
+def test_symbolic_sizes_may_be_bound_on_first_sight_and_forms_are_bounded():
     batch = Var("batch")
     graph = mlp(batch)
-    module = compile(graph)
+    with knobs.override(sizes="bound"):
+        module = compile(graph)
     assert module.inputs[0].shape == ("batch", 20) and not module.specializations
     for size in (1, 3, 3, 8):
         check(graph, random_inputs(graph, size, {"batch": size}), module)
     assert len(module.specializations) == 3
-    for size in (2, 4, 5):
-        module(np.zeros((size, 20), "float32"))
-    assert len(module.specializations) == 4
+    with knobs.override(forms_megabytes=4):
+        for size in (2, 4, 5):
+            module(np.zeros((size, 20), "float32"))
+    assert len(module.specializations) == 3  # of a megabyte each, and its weights
 
 
 def test_shapes_bind_sizes_ahead():

@@ -90,7 +90,7 @@ def test_settings_survive_for_what_is_compiled_later(name, value, tmp_path, monk
     monkeypatch.setattr(Executor, "_form", lambda *given: seen.append(getattr(knobs, name)) or form(*given))
     for again in (load(tmp_path / "mlp.weft"), pickle.loads(pickle.dumps(module))):
         again(np.zeros((5, 20), "float32"))
-    assert seen == [value, value]
+    assert seen == [value] * 4  # each for its sizes, and for all
 
 
 def with_strings(count: int) -> Graph:
@@ -122,7 +122,7 @@ def test_the_report_survives(make, tmp_path):
             module.run(None, dict(zip([v.name for v in graph.inputs], random_inputs(graph, 1, {"batch": size}))))
         module.save(tmp_path / "net.weft")
         again = load(tmp_path / "net.weft")
-        assert again.report() == module.report() and "kernel calls" in module.report()
+        assert module.report().startswith(again.report()) and "kernel calls" in again.report()
         again.save(tmp_path / "twice.weft")
         assert load(tmp_path / "twice.weft").report() == module.report()
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator
 from typing import Any
 
 from tests.schedule.random_programs import Source
-from weft.expr.nodes import int_value
+from weft.expr.nodes import int_value, is_true
 from weft.expr.visit import free_vars
 from weft.loop.ir import THREAD_TAGS, Block, For, Func, Seq
 from weft.loop.tree import (
@@ -325,6 +325,12 @@ def _pad(source: Source, func: Func) -> Step:
     return "pad", {"block": block.name, "loop": loop, "factor": source.pick((2, 3, 4, 8))}
 
 
+def _overrun(source: Source, func: Func) -> Step:
+    tested = [b for b in blocks_in(func.body) if not is_true(b.predicate) and b.writes[0].buffer in func.allocations]
+    block = source.pick(tested) if tested and source.chance(90) else _block(source, func)
+    return "overrun", {"block": block.name, "axis": source.number(0, max(len(block.axes) - 1, 0))}
+
+
 def _matrix_form(source: Source, func: Func) -> Step:
     products = [block for block in blocks_in(func.body) if matrix_axes(block) is not None]
     block = source.pick(products) if products else _block(source, func)
@@ -451,6 +457,7 @@ STEPS: dict[str, Callable[[Source, Func], Step]] = {
     ),
     "storage_align": _storage_align,
     "pad": _pad,
+    "overrun": _overrun,
     "matrix_form": _matrix_form,
     "merge_loops": _merge_loops,
     "release_axis": _release_axis,
@@ -466,7 +473,7 @@ STEPS: dict[str, Callable[[Source, Func], Step]] = {
 }
 OFTEN = {"split": 5, "fuse": 3, "reorder": 4, "compute_at": 4, "reverse_compute_at": 2, "cache_read": 2,
          "cache_write": 2, "rfactor": 2, "vectorize": 2, "tensorize": 3, "bind": 2, "storage_align": 2, "pad": 3,
-         "matrix_form": 4, "split_axis": 2, "lay_out": 2, "cache_operand": 3, "merge_loops": 3,
+         "overrun": 6, "matrix_form": 4, "split_axis": 2, "lay_out": 2, "cache_operand": 3, "merge_loops": 3,
          "release_axis": 3,
          "reverse_compute_inline": 3}  # fmt: skip
 WEIGHTED = [name for name in STEPS for _ in range(OFTEN.get(name, 1))]

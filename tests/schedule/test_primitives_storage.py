@@ -193,6 +193,44 @@ def test_pad():
     becomes(s, "pad", after, block="B", loop="i", factor=3)
 
 
+def test_pad_along_an_open_size():
+    s = chain(SIZE)
+    s.apply("pad", block="B", loop="i", factor=4)
+    assert "select(i < n, A[i], 0i32) + 1i32" in repr(s.func)
+    assert "allocate B: int32[(n + 3)//4*4]" in repr(s.func)
+
+
+def test_overrun():
+    s = chain()
+    s.apply("split", loop="i", factors=[None, 3])
+    after = """
+        for io in range(3):
+            for ii in range(3):
+                block B(i: 9 = io*3 + ii):
+                    reads A[min(i, 7)]
+                    writes B[i]
+                    B[i] = A[min(i, 7)] + 1i32
+        for j in range(8):
+            block C(j: 8 = j):
+                reads B[j]
+                writes C[j]
+                C[j] = B[j] * 2i32
+    """
+    becomes(s, "overrun", after, block="B", axis=0)
+
+
+def test_overrun_refuses():
+    refused(chain(), "overrun", "no test at the end", block="B", axis=0)
+    refused(chain(), "overrun", "no such axis", block="B", axis=1)
+    s = chain()
+    s.apply("split", loop="i", factors=[None, 3])
+    s.apply("vectorize", loop="ii")
+    refused(s, "overrun", "are lanes", block="B", axis=0)
+    s = chain()
+    s.apply("split", loop="j", factors=[None, 3])
+    refused(s, "overrun", "may be computed elsewhere", block="C", axis=0)
+
+
 def test_pad_a_sum():
     s = rows()
     after = """
@@ -221,7 +259,6 @@ def test_pad_refuses():
     refused(chain(), "pad", "is a parameter", block="C", loop="j", factor=3)
     refused(chain(), "pad", "is not the loop of an axis", block="B", loop="j", factor=3)
     refused(chain(), "pad", "at least 1", block="B", loop="i", factor=0)
-    refused(chain(SIZE), "pad", "the extent is a constant", block="B", loop="i", factor=4)
     s = chain()
     s.apply("split", loop="i", factors=[None, 3])
     refused(s, "pad", "is not the loop of an axis", block="B", loop="ii", factor=2)

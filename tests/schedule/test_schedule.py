@@ -45,6 +45,7 @@ VALID = {
     "storage_align": {"buffer": "D", "dim": 0, "factor": 8, "offset": 1},
     "double_buffer": {"buffer": "B"},
     "pad": {"block": "B", "loop": "i", "factor": 3},
+    "overrun": {"block": "B", "axis": 0},
     "zigzag": {"loop": "ii", "by": "io"},
     "split_axis": {"block": "B", "axis": "i", "factor": 2},
     "last_axis": {"block": "B", "axis": "i"},
@@ -75,6 +76,10 @@ def subject(primitive: str) -> Schedule:
     if primitive in ("fuse", "reorder", "zigzag"):
         s = chain()
         s.apply("split", loop="i", factors=[None, 2])
+        return s
+    if primitive == "overrun":
+        s = chain()
+        s.apply("split", loop="i", factors=[None, 3])
         return s
     if primitive in ("decompose_reduction", "rfactor"):
         return rows()

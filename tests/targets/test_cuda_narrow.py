@@ -17,9 +17,8 @@ from weft.core.errors import ArgumentError
 from weft.loop.interpreter import interpret
 from weft.loop.verifier import verify
 from weft.plan.planner import contractions_of, unit_of
-from weft.targets.cuda import mma, nvrtc, tensor_cores, tiles, wgmma
+from weft.targets.cuda import mma, nvrtc, tensor_cores, wgmma
 from weft.targets.cuda.families import default_schedule
-from weft.targets.cuda.turning import turn_operands
 from weft.targets.gpu.families import default_schedule as plain_default
 from weft.targets.gpu.product import find_product
 from weft.targets.registry import find_target
@@ -100,8 +99,8 @@ def test_bytes_are_exact(turned, kinds, point):
     found = find_product(unit)
     kind = tensor_cores.kind_of(found, HOPPER)
     assert kind is not None and kind.elements == kinds
-    apply = tiles.GroupTiles if "width" in point else tiles.WarpTiles
-    apply(turn_operands(found), kind, point).run()
+    tiles = tensor_cores.GroupTiles if "width" in point else tensor_cores.WarpTiles
+    tiles(found, kind).apply(point)
     verify(schedule.func)
     a, b = arrays_of(schedule)
     for func, strict in ((schedule.func, True), (HOPPER.lower(schedule.func), False)):
@@ -117,8 +116,8 @@ def test_tf32_keeps_ten_bits(turned, point):
     found = find_product(unit)
     kind = tensor_cores.kind_of(found, target)
     assert kind is mma.KINDS["tf32"]
-    apply = tiles.GroupTiles if "width" in point else tiles.WarpTiles
-    apply(turn_operands(found), kind, point).run()
+    tiles = tensor_cores.GroupTiles if "width" in point else tensor_cores.WarpTiles
+    tiles(found, kind).apply(point)
     a, b = arrays_of(schedule)
     made = outcome(target.lower(schedule.func), a, b, (m, n), np.float32, False)
     cut = wgmma.cut_tf32 if "width" in point else mma.round_tf32

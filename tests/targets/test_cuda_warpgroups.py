@@ -14,7 +14,7 @@ from weft.loop.ir import Evaluate, For
 from weft.loop.verifier import verify
 from weft.loop.visit import walk_stmts
 from weft.plan.planner import contractions_of, unit_of
-from weft.targets.cuda import nvrtc, swizzle, tensor_cores, tiles
+from weft.targets.cuda import nvrtc, swizzle, tensor_cores
 from weft.targets.cuda.families import default_schedule
 from weft.targets.gpu.product import find_product
 from weft.targets.registry import find_target
@@ -53,8 +53,8 @@ def check(m, n, k, turned, dtype, point):
     schedule, kind, reference = product(m, n, k, turned, dtype)
     (unit,) = contractions_of(unit_of(schedule, "D", HOPPER))
     found = find_product(unit)
-    apply = tiles.GroupTiles if "width" in point else tiles.WarpTiles
-    apply(found, tensor_cores.kind_of(found, HOPPER), point).run()
+    tiles = tensor_cores.GroupTiles if "width" in point else tensor_cores.WarpTiles
+    tiles(found, tensor_cores.kind_of(found, HOPPER)).apply(point)
     verify(schedule.func)
     random = np.random.default_rng(m + n + k)
     x = random.standard_normal((m, k)).astype(kind)

@@ -14,7 +14,7 @@ from weft.schedule.facts import block_named, facts_of
 from weft.targets.cuda import nvrtc
 from weft.targets.cuda.families import default_schedule
 from weft.targets.gpu.families import default_schedule as opencl_schedule
-from weft.targets.gpu.sharing import choose_columns, divisor_below
+from weft.targets.gpu.reduction import choose_columns, divisor_below
 
 
 def product(n, k, dtype="float32"):
@@ -81,12 +81,12 @@ def columns_of(n, k, dtype="float32"):
 ])  # fmt: skip
 def test_much_is_on_its_way(n, k, dtype):
     columns = columns_of(n, k, dtype)
-    each = 16 // columns.lanes
-    assert columns.across * columns.lanes * each >= 64, "whole turns of the memory"
-    assert columns.across * columns.share <= 512 and k % columns.share == 0
-    loads = divisor_below(k // columns.share, 64 // columns.lanes)
-    blocks = -(-n // (columns.across * columns.lanes))
-    assert columns.across * columns.share * loads * 16 * max(1, blocks // 132) >= 32 * 1024, (
+    each = 16 // columns["lanes"]
+    assert columns["threads"] * columns["lanes"] * each >= 64, "whole turns of the memory"
+    assert columns["threads"] * columns["rows"] <= 512 and k % columns["rows"] == 0
+    loads = divisor_below(k // columns["rows"], 64 // columns["lanes"])
+    blocks = -(-n // (columns["threads"] * columns["lanes"]))
+    assert columns["threads"] * columns["rows"] * loads * 16 * max(1, blocks // 132) >= 32 * 1024, (
         "bytes for a multiprocessor"
     )
 

@@ -90,7 +90,7 @@ def _schedules() -> Iterator[Path]:
     """The files that choose schedules."""
     targets = Path(families.__file__).parent.parent
     yield from sorted((targets / "gpu").glob("*.py"))
-    yield from (targets / "cuda" / f"{name}.py" for name in ("tiles", "turning"))
+    yield targets / "cuda" / "tensor_cores.py"
     yield from sorted((targets / "cpu").glob("default_*.py"))
     yield from sorted((targets / "cpu" / "sketches").glob("*.py"))
     yield from (targets / "cpu" / f"{name}.py" for name in ("channels", "families"))

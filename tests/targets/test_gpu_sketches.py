@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import weft
 from tests.targets.test_gpu_columns import product
 from tests.targets.test_gpu_schedules import CUDA, SMALL, check, reduction, softmax
 from weft import te
@@ -92,3 +93,10 @@ def test_the_point_of_a_rule_is_legal_and_costs_least(target):
             columns = sketch.columns()
             assert cost == np.asarray(sketch.cost(columns)).min() and cost > 0
             sketch.check(best)
+
+
+def test_what_is_read_along_both_axes_goes_through_no_tile():
+    """A tile of a tensor that is read at two places would hold both, and have more threads than a block may."""
+    a = te.placeholder((64, 64), name="A")
+    b = te.compute((64, 64), lambda i, j: a[i, j] + a[j, i], name="B")
+    weft.build(b, [a, b], "opencl:generic", plan=True)

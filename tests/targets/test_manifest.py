@@ -35,7 +35,7 @@ from weft.executor.specialize import Executor
 from weft.expr.nodes import Var
 from weft.models.builder import Builder
 from weft.targets import registry
-from weft.targets.base import _TAKES, Algorithms, DeviceSpec, Target, TargetSpec
+from weft.targets.base import Algorithms, DeviceSpec, Target, TargetSpec, parts_of
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -164,11 +164,11 @@ def test_our_own_manifests_name_functions_that_are_there():
     """Functions by `later` are imported when they are called: here all of Weft's own, with what they take."""
     for spec in registry.manifests():
         assert any(isinstance(given, functools.partial) for given in spec.parts().values())
-        stages = {} if spec.device is None else {f"stage {name}": one for name, (one, _) in spec.device.stages.items()}
-        for name, given in {**spec.parts(), **stages}.items():
+        stages = [] if spec.device is None else [one for one, _ in spec.device.stages.values()]
+        taken = [(given, known.get("takes")) for _, given, known in parts_of(spec)]
+        for given, takes in [*taken, *[(one, ("program", "target")) for one in stages]]:
             if isinstance(given, functools.partial):
                 module, _, function = given.args[0].partition(":")
-                takes = _TAKES.get(name, ("program", "target"))
                 inspect.signature(getattr(importlib.import_module(module), function)).bind(*takes)
 
 

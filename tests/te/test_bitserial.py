@@ -54,7 +54,8 @@ def test_products(rows, columns, depth, a_bits, w_bits, bipolar):
     rng = np.random.default_rng(depth)
     x = rng.integers(0, 1 << a_bits, (rows, depth)).astype(np.uint8)
     w = rng.integers(0, 1 << w_bits, (columns, depth)).astype(np.uint8)
-    planes = packed(x, a_bits), packed(w, w_bits)
+    line = bits.line_of(NATIVE)
+    planes = packed(x, a_bits, line), packed(w, w_bits, line)
     for tensorized in (False, True):
         made = np.zeros((rows, columns), np.int32)
         s, arguments = product(*planes, bipolar, tensorized=tensorized)

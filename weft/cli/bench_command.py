@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from weft.cli.facts import array_facts, module_facts, relative_error
-from weft.cli.given import UsageError
+from weft.cli.given import UsageError, refuse
 from weft.cli.screen import Screen, seconds, size
-from weft.cli.sources import add_compiling, add_inputs, add_model, duration, open_with_feeds
+from weft.cli.sources import add_compiling, add_inputs, add_model, count, duration, open_with_feeds
 from weft.graph.ir import Graph
+from weft.models.llama import WEIGHTS
 
 ENOUGH_ROUNDS = 20
 """Rounds that a comparison needs; measuring goes on for them, up to PATIENCE times as long as was asked for."""
@@ -44,10 +45,18 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--against", choices=["ort", "interpreter"], help="also measure this, in the same run")
     parser.add_argument("--seconds", type=duration, default=3.0, help="how long to measure (default 3)")
     parser.add_argument("--json", action="store_true", help="print figures as JSON")
+    parser.add_argument("--decode", type=count, metavar="N", help="llama_110m: so many tokens, one by one")
+    parser.add_argument("--prompt", type=count, metavar="N", help="with --decode: tokens of the prompt (default 128)")
+    parser.add_argument("--weights", choices=WEIGHTS, help="with --decode: the type of the weights (default float32)")
 
 
 def run(given: argparse.Namespace, screen: Screen) -> int:
     """The command."""
+    if given.decode:
+        from weft.cli import decoding
+
+        return decoding.run(given, screen)
+    refuse(given, "prompt weights", "it belongs to --decode")
     if given.against and given.model.endswith(".weft"):
         raise UsageError("--against needs the model itself: an .onnx file or a built-in model")
     start = time.perf_counter()

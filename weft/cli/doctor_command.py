@@ -29,6 +29,8 @@ from weft.targets.registry import find_target, local_devices, look_again
 EXTRAS = {
     "onnx": ("onnx", "reading ONNX models"),
     "torch": ("torch", "compiling PyTorch models"),
+    "jax": ("jax", "compiling functions of JAX's"),
+    "keras": ("keras", "compiling Keras models"),
     "cuda": ("nvidia-cuda-nvrtc", "compiling for GPUs of NVIDIA"),
     "opencl": ("pyopencl", "OpenCL devices"),
     "link": ("ziglang", "linking shared libraries without a C compiler"),

@@ -35,6 +35,7 @@ from weft.codegen.llvm.compile import emit_assembly
 from weft.core.html import printable
 from weft.executor import Module
 from weft.executor.kernels import plan_schedule
+from weft.executor.lower import program_of
 from weft.executor.module import bind_shapes
 from weft.executor.passes import optimize
 from weft.executor.program import build_program
@@ -84,10 +85,10 @@ def run(given: argparse.Namespace, screen: Screen) -> int:
         why = "the stage graph is the model before any of that matters"
         refuse(given, "target precision exact input seed kernel", why)
         if given.hash:
-            key = structure_key(optimize(_graph(given, screen), {}, {}))
+            key = structure_key(optimize(read_graph(given, screen), {}, {}))
             screen.figures({"hash": key}) if screen.as_json else screen.line(key)
             return 0
-        _show_text(repr(_graph(given, screen)), "graph", "text", screen)
+        _show_text(repr(read_graph(given, screen)), "graph", "text", screen)
         return 0
     refuse(given, "hash", "the hash is that of the stage graph")
     if given.stage == "fused":
@@ -121,7 +122,7 @@ def _stage(name: str, target: Target) -> tuple[Callable[[Compiled], str], str]:
     return STAGES[name]
 
 
-def _graph(given: argparse.Namespace, screen: Screen) -> Graph:
+def read_graph(given: argparse.Namespace, screen: Screen) -> Graph:
     """The model as it was read; for the sizes that the command line gives, if it gives any."""
     import weft.ops  # noqa: F401 — fills the table of operators
 
@@ -175,10 +176,7 @@ def choose(found: list[Compiled], name: str | None) -> list[Compiled]:
 
 def _program(one: Compiled) -> Any:
     """The tensor program of a kernel, built again."""
-    name = one.launch.kernel.scheduled.name
-    return build_program(
-        one.launch.nodes, one.launch.writes, one.graph.constants, name, one.lowered.layouts, one.lowered.block
-    )
+    return program_of(one.launch, one.graph, one.lowered)
 
 
 def te_text(one: Compiled) -> str:
@@ -191,7 +189,8 @@ def te_text(one: Compiled) -> str:
 def _planned(one: Compiled) -> Schedule:
     """The schedule of a kernel, chosen again."""
     program = _program(one)
-    plan_schedule(program, one.target, [buffer for value, buffer in program.inputs if value in one.graph.constants])
+    fixed = [buffer for value, buffer in program.inputs if value in one.graph.constants]
+    plan_schedule(program, one.target, fixed, record=one.launch.kernel.record)
     schedule: Schedule = program.schedule
     return schedule
 

@@ -1,6 +1,6 @@
 """What a command line names: a model, the sizes of its inputs, and the arrays to feed it.
 
-    MODEL       model.onnx, model.pt2, model.weft, or the name of a built-in model (resnet18, bert_base, …)
+    MODEL       model.onnx, .pt2, .keras, .tflite, .weft, or the name of a built-in model (resnet18, bert_base, …)
     --size      N=4                            the value of a named size
     --shape     x=1,3,224,224                  the whole shape of an input
     --input     x=random | x=zeros | x=file.npy | x=16000 | x=[1,2,3]
@@ -39,7 +39,8 @@ PRECISIONS = {"fp32": 2.0**-23, "bf16": 2.0**-7, "fp16": 2.0**-10, "tf32": 2.0**
 
 def add_model(parser: argparse.ArgumentParser) -> None:
     """The model, and the options that say how large its inputs are."""
-    parser.add_argument("model", help="an .onnx, .pt2 or .weft file, or a built-in model: " + ", ".join(names()))
+    files = "an .onnx, .pt2, .keras, .tflite or .weft file"
+    parser.add_argument("model", help=f"{files}, or a built-in model: " + ", ".join(names()))
     parser.add_argument("--size", action="append", default=[], metavar="NAME=N", help="the value of a named size")
     parser.add_argument("--shape", action="append", default=[], metavar="INPUT=N,…", help="the shape of an input")
     parser.add_argument("--batch", type=count, help="the batch of a built-in model (default 1)")
@@ -152,6 +153,14 @@ def open_graph(given: argparse.Namespace, screen: Screen) -> Graph:
             from weft.frontends.torch import load as load_torch
 
             return load_torch(given.model).graph
+        if given.model.endswith(".keras"):
+            from weft.frontends.keras import load as load_keras
+
+            return load_keras(given.model).graph
+        if given.model.endswith(".tflite"):
+            from weft.frontends.tflite import load as load_tflite
+
+            return load_tflite(given.model).graph
         from weft.frontends.onnx import load as load_onnx
 
         return load_onnx(Path(given.model))

@@ -7,3 +7,9 @@ from typing import Any
 
 find_target: Callable[[Any], Any]
 """The Target that a text such as "native" stands for."""
+
+records: Callable[[Any], Any]
+"""What the tuner found for a Target (`plan/overrides.py`)."""
+
+compile_tuned: Callable[..., Any]
+"""A model tuned for so long, and then compiled."""

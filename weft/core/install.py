@@ -19,7 +19,13 @@ SUMMARY = "An optimizing deep-learning compiler in Python"
 """How the summary in our metadata begins: by it we know ourselves under the name of old, which was `weft`."""
 FOLDER = Path(__file__).resolve().parents[2]
 """Where the package `weft` lies."""
-PACKAGES = {"onnx": "onnx", "torch": "torch", "pyopencl": "opencl", "nvidia": "cuda", "ziglang": "link"}
+PACKAGES = {
+    **{name: name for name in ("onnx", "torch", "jax", "keras")},
+    "pyopencl": "opencl",
+    "nvidia": "cuda",
+    "ziglang": "link",
+    "xgboost": "tune",
+}
 """What our extras bring, by the name that is imported."""
 MEND = f"pip uninstall weft, then pip install --force-reinstall --no-deps {DISTRIBUTION}"
 

@@ -146,6 +146,16 @@ def _parse_switch(value: object) -> bool:
     raise ValueError
 
 
+def _one_of(*words: str) -> Callable[[object], str]:
+    def parse(value: object) -> str:
+        word = value.strip().lower() if isinstance(value, str) else ""
+        if word not in words:
+            raise ValueError
+        return word
+
+    return parse
+
+
 def _parse_path(value: object) -> Path:
     if not isinstance(value, (str, os.PathLike)) or not str(value).strip() or "\0" in str(value):
         raise ValueError
@@ -243,6 +253,26 @@ class Knobs:
         f"{', '.join(_TRUE)} or {', '.join(_FALSE)}",
         "compute every sum from the model's own weights and elements: no Winograd, 24-bit weights, folded strides or "
         "padded channels",
+    )
+    sizes: Knob[str] = Knob(
+        _one_of("background", "first", "open", "bound"),
+        lambda: "background",
+        "background, first, open or bound",
+        "how sizes that a model leaves open are met: by a form for all, made in the first call beside one for its "
+        "sizes, and by others made in the background; without those (first); by the form for all alone (open); by a "
+        "form for each set of sizes, made in the call that brings them (bound)",
+    )
+    forms_megabytes: Knob[int] = Knob(
+        _integer_between(1, 1 << 24),
+        lambda: 2048,
+        "a whole number of megabytes",
+        "the most memory that a model's forms for sets of sizes may take; those not used for longest are dropped",
+    )
+    records: Knob[bool] = Knob(
+        _parse_switch,
+        lambda: True,
+        f"{', '.join(_TRUE)} or {', '.join(_FALSE)}",
+        "give kernels the schedules that `weft tune` found for them on this machine; off, those of the planner",
     )
     tensor_megabytes: Knob[int] = Knob(
         _integer_between(1, 1 << 40),

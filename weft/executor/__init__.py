@@ -26,6 +26,7 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from weft.core import hooks
 from weft.core.errors import ArgumentError
 from weft.core.knobs import knobs
 from weft.executor.files import compile_file
@@ -43,23 +44,29 @@ def compile(
     model: Any,
     *inputs: Any,
     target: str | Target = "auto",
-    shapes: Mapping[str, Sequence[int]] | None = None,
+    shapes: Mapping[str, Sequence[int | range]] | None = None,
     precision: str | None = None,
     threads: int | None = None,
     exact: bool | None = None,
     schedules: Mapping[str, Trace] | None = None,
     dynamic_shapes: Any = None,
+    tune: str | float | None = None,
 ) -> Module:
     """A model as a module to call.
 
     `model` is a Graph; an ONNX model (a path, its bytes, a ModelProto, an ONNXProgram); or one of PyTorch's: a module
     followed by example inputs (a tuple, or a dict by name), with `dynamic_shapes` as torch.export takes them; an
-    ExportedProgram; the path of a .pt2 file (docs/pytorch.md).
+    ExportedProgram; the path of a .pt2 file (docs/pytorch.md). A function of JAX's is followed by its arguments,
+    weft.compile(jax.jit(f), x, y), a Keras model or .keras file by those of its call (docs/jax.md). The path of a
+    .tflite file, or its bytes, need none (docs/tflite.md).
 
-    `shapes` binds symbolic sizes of inputs now, {"image": (1, 3, 224, 224)}; those left open are bound when the module
-    is first called. `threads` is the default of its calls. `exact` turns off what rounds otherwise than plain float32
-    sums do (docs/precision.md); without it the knob of that name decides. `schedules` are steps for kernels, by the
-    name of a node that each computes, instead of those that Weft chooses (docs/schedules.md).
+    `shapes` binds symbolic sizes of inputs now, {"image": (1, 3, 224, 224)}; a size that is a range stays open, and is
+    promised to lie in it: {"image": (range(1, 9), 3, 224, 224)}. Other sizes that are left open are compiled for when
+    the module is first called (docs/sizes.md). `threads` is the default of its calls. `exact` turns off what rounds
+    otherwise than plain float32 sums do (docs/precision.md); without it the knob of that name decides. `schedules` are
+    steps for kernels, by the name of a node that each computes, instead of those that Weft chooses (docs/schedules.md).
+    `tune` is how long faster schedules are looked for first, "30s" or "5m", or "background" (docs/tuning.md); what was
+    found before is used in any case.
 
         m = weft.compile("model.onnx")
         y = m(x)
@@ -69,6 +76,10 @@ def compile(
     if inputs and isinstance(inputs[0], (str, Target)):  # weft.compile(model, "cuda", shapes, …)
         placed = dict(zip([*given, "exact", "schedules"], inputs))
         return compile(model, **{**given, **more, "exact": exact, **placed})
+    if tune is not None:
+        if inputs or dynamic_shapes is not None or schedules:
+            raise ArgumentError("tune= takes an ONNX model or a Graph, without schedules; tune others with weft tune")
+        return hooks.compile_tuned(model, tune, exact=exact, **given)  # type: ignore[no-any-return]
     if exact is not None:
         with knobs.override(exact=exact):
             return compile(model, *inputs, **given, **more)
@@ -88,13 +99,13 @@ def compile(
     for name, shape in (shapes or {}).items():
         if isinstance(shape, str) or not hasattr(shape, "__iter__"):
             raise ArgumentError(f"the shape of input {name!r} is a tuple of sizes, not {shape!r}")
-    kind = kind_of(model)
-    if kind == "torch":
-        from weft.executor.structured import compile_torch
+    kind = kind_of(model, inputs)
+    if kind in ("torch", "jax", "keras", "tflite"):
+        from weft.executor.structured import compile_structured
 
-        return compile_torch(model, inputs, dynamic_shapes, **given)
+        return compile_structured(kind, model, inputs, dynamic_shapes, **given)
     if inputs or dynamic_shapes is not None:
-        raise ArgumentError(f"example inputs go with a PyTorch module, not with {_a(model)}")
+        raise ArgumentError(f"example inputs go with a model that is code, not with {_a(model)}")
     if kind == "onnx":
         from weft.frontends.onnx import load as load_onnx
 

@@ -20,7 +20,7 @@ from weft.loop.passes.check_bounds import ERRORS
 from weft.runtime.faults import KERNEL_SHIFT, REASONS
 from weft.runtime.native import FUNCTIONS
 
-FORMAT = 5
+FORMAT = 6
 """Of the module file: goes up when the content changes."""
 
 Reach = tuple[int, bool, "tuple[int, int] | None"]

@@ -61,7 +61,20 @@ LEAST_SECONDS = 0.5
 _ABANDONED_SECONDS = 3600
 """A file that was begun so long ago and is not in place yet will never be."""
 
-NO_MATTER = frozenset({"num_threads", "cache_dir", "cache", "cache_megabytes", "debug", "verify", "tensor_megabytes"})
+NO_MATTER = frozenset(
+    {
+        "num_threads",
+        "cache_dir",
+        "cache",
+        "cache_megabytes",
+        "debug",
+        "verify",
+        "sizes",
+        "forms_megabytes",
+        "tensor_megabytes",
+        "records",
+    }
+)
 """Settings that do not change what is compiled. Those not named here do."""
 
 
@@ -239,14 +252,14 @@ def _linked(link: Path) -> Path:
 
 
 def file_entry(
-    path: str | os.PathLike[str], shapes: Mapping[str, Sequence[int]] | None, target: Target, precision: str | None
+    path: str | os.PathLike[str], shapes: Mapping[str, Sequence[Any]] | None, target: Target, precision: str | None
 ) -> FileEntry | None:
     """The entry of a model's file; None where nothing is kept."""
     place, source = _folder_for(target), Path(path)
     found = None if place is None else _bytes_of(source)
     if place is None or found is None:
         return None
-    listed = [[name, list(shape)] for name, shape in (shapes or {}).items()]
+    listed = [[n, [d if isinstance(d, int) else repr(d) for d in shape]] for n, shape in (shapes or {}).items()]
     name = _name({"file": found.hex(), "shapes": listed}, target, precision)
     return None if name is None else FileEntry(place / f"{name}.link", source, found)
 

@@ -59,7 +59,7 @@ _STEP = Either(
         "native": str,
         "bases": [(str, int)],
         "reach": [(int, bool, Either(None, (SIGNED, SIGNED)))],
-        "makes": [(int, str, _SHAPE)],
+        "makes": [(int, str, [SIGNED])],
         "kernels": [str],
         "calls": [(str, [(int, int)])],
     },
@@ -79,7 +79,17 @@ _FORM = {
     "unshared": int,
     "steps": [_STEP],
     "in_place": int,
+    "updates": [(int, int)],
     "report": [str],
+    "open": Either(
+        None,
+        {
+            "numbers": str,
+            "promised": {str: [SIGNED]},
+            "names": [str],
+            "checks": [{"node": _GRAPH, "values": {str: int}, "unread": [int]}],
+        },
+    ),
 }
 _MANIFEST = {
     "format": int,
@@ -146,7 +156,8 @@ def tensor_bytes(kind: TensorType) -> int:
 
 def made_type(dtype: str, shape: Sequence[int]) -> TensorType:
     """The type of a value that kernels make: of numbers, and of a size that can be."""
-    if dtype not in NUMPY_TYPES or dtype == "string" or math.prod(shape) >= LARGEST or len(shape) > MOST_DIMENSIONS:
+    too_large = math.prod(shape) >= LARGEST or len(shape) > MOST_DIMENSIONS or min(shape, default=0) < 0
+    if dtype not in NUMPY_TYPES or dtype == "string" or too_large:
         raise ModuleFileError(f"no kernel makes a {dtype[:40]}{list(shape)[:12]}")
     return TensorType(dtype, list(shape))
 
@@ -184,6 +195,9 @@ class ProgramCheck:
         for number, kind in zip(program.outputs, gives):
             if not _agree(self._known(number, "an output"), kind):
                 raise ModuleFileError(f"output {number} is {self.types[number]!r} in a form and {kind!r} in the model")
+        for given, made in program.updates:
+            if given not in program.inputs or made not in program.outputs:
+                raise ModuleFileError(f"values {given} and {made} are no input and output that one array can be")
         reach = max((end for kind, end in _reaches(program) if kind == "arena"), default=0)
         if not reach <= program.arena_bytes <= reach + self.alignment:
             raise ModuleFileError(f"the arena has {program.arena_bytes} bytes, of which {reach} are used")

@@ -45,7 +45,7 @@ ENTRY = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_char_p, ctypes.c_int64)
 def is_direct(program: Program) -> bool:
     """Whether a call of the program is at most one native call, and nothing on the host."""
     steps = program.steps
-    return len(steps) <= 1 and all(isinstance(step, NativeStep) for step in steps)
+    return program.numbers is None and len(steps) <= 1 and all(isinstance(step, NativeStep) for step in steps)
 
 
 def fast_call(program: Program, types: Sequence[TensorType], weights: Sequence[int], scope: dict[str, Any]) -> Fast:
@@ -61,8 +61,12 @@ def fast_call(program: Program, types: Sequence[TensorType], weights: Sequence[i
     return made
 
 
-StepCall = Callable[[list[Any], dict[int, Any], int, int], int]
-"""The values of a call, arrays of the caller for some of them, the address of the arena, and the threads; a code."""
+StepCall = Callable[..., int]
+"""The values of a call, arrays of the caller for some of them, the address of the arena, the threads, and beside open
+sizes the sizes and the offsets of slots; a code."""
+
+
+_PARAMETERS = "values, given, arena, threads, sizes=(), slots=()"
 
 
 def step_call(step: NativeStep, weights: Sequence[int], own: Collection[int]) -> StepCall:
@@ -70,7 +74,7 @@ def step_call(step: NativeStep, weights: Sequence[int], own: Collection[int]) ->
 
     For y = a + w the source is
 
-        def call(values, given, arena, threads):
+        def call(values, given, arena, threads, sizes=(), slots=()):
             v2 = values[2] = empty(s2, d2) if 2 not in given else given[2]
             v0 = values[0]
             if not v0.flags.c_contiguous or not v0.flags.aligned: v0 = ascontiguousarray(v0)
@@ -84,9 +88,14 @@ def step_call(step: NativeStep, weights: Sequence[int], own: Collection[int]) ->
     scope.update(empty=np.empty, empty_array=empty_array)
     lines = []
     for number, kind in step.makes:
-        scope.update({f"s{number}": kind.static, f"d{number}": kind.numpy})
-        is_large = math.prod(kind.static) * kind.numpy.itemsize >= LEAST_ALIGNED
-        new = f"{'empty_array' if is_large else 'empty'}(s{number}, d{number})"
+        scope[f"d{number}"] = kind.numpy
+        if number in step.shapes:
+            sizes = "".join(f"{d}, " if d >= 0 else f"sizes[{~d}], " for d in step.shapes[number])
+            new = f"empty_array(({sizes}), d{number})"
+        else:
+            scope[f"s{number}"] = kind.static
+            is_large = math.prod(kind.static) * kind.numpy.itemsize >= LEAST_ALIGNED
+            new = f"{'empty_array' if is_large else 'empty'}(s{number}, d{number})"
         lines.append(f"v{number} = values[{number}] = {new} if {number} not in given else given[{number}]")
     made = {number for number, _ in step.makes}
     for number in dict.fromkeys(n for kind, n in step.bases if kind == "value" and n not in made):
@@ -95,12 +104,14 @@ def step_call(step: NativeStep, weights: Sequence[int], own: Collection[int]) ->
             test = f"not v{number}.flags.c_contiguous or not v{number}.flags.aligned"
             lines.append(f"if {test}: v{number} = ascontiguousarray(v{number})")
 
+    others = {"arena": "arena", "slot": "arena + slots[{}]", "size": "sizes[{}]"}
+
     def address(kind: str, number: int) -> str:
-        return "arena" if kind == "arena" else ADDRESS_SOURCE.format(f"v{number}")
+        return others[kind].format(number) if kind in others else ADDRESS_SOURCE.format(f"v{number}")
 
     lines.append(f"return entry({_packed(step.bases, weights, scope, address)}, threads)")
     body = "\n    ".join(lines)
-    exec(compile(f"def call(values, given, arena, threads):\n    {body}\n", "<a native step>", "exec"), scope)  # noqa: S102
+    exec(compile(f"def call({_PARAMETERS}):\n    {body}\n", "<a native step>", "exec"), scope)  # noqa: S102
     found: StepCall = scope["call"]
     return found
 
@@ -180,7 +191,9 @@ class _Writer:
         lines.append(f"if {' or '.join(tests)}: return None")
         lines += [f"p{name} = {ADDRESS_SOURCE.format(name)}" for name in names]
         sizes = {name: kind.numpy.itemsize * math.prod(kind.static) for name, kind in self._kinds()}
+        one_array = {(self.names[given], self.names[made]) for given, made in self.program.updates}
         meets = [
+            f"{f'p{name} != p{other} and ' * ((other, name) in one_array)}"
             f"p{name} < p{other} + {sizes[other]} and p{other} < p{name} + {sizes[name]}"
             for at, name in enumerate(names)
             for other in [*used, *names[:at]]

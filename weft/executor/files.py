@@ -7,13 +7,14 @@ somebody asks for the model itself.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from weft.core.errors import WeftError
 from weft.executor.cache import FileEntry, file_entry
-from weft.executor.module import Module, bind_shapes, compile_graph
+from weft.executor.module import Module, Shapes, bind_shapes, compile_graph
 from weft.executor.precision import check_precision, machine_of
+from weft.executor.tuned import tuned
 from weft.graph.ir import Graph
 from weft.runtime.cache_folder import mark_used, read_or_remove
 from weft.targets.base import Target
@@ -24,13 +25,25 @@ def compile_file(
     path: str | os.PathLike[str],
     read: Callable[[Any], Graph],
     target: str | Target,
-    shapes: Mapping[str, Sequence[int]] | None,
+    shapes: Shapes | None,
     precision: str | None,
     threads: int | None,
 ) -> Module:
     """A module of a model's file; `read` makes the graph."""
     machine = machine_of(find_target("native" if target == "auto" else target), precision)
     wanted = check_precision(precision, machine)
+    with tuned(machine):
+        return _compiled(path, read, machine, shapes, wanted, threads)
+
+
+def _compiled(
+    path: str | os.PathLike[str],
+    read: Callable[[Any], Graph],
+    machine: Target,
+    shapes: Shapes | None,
+    wanted: str | None,
+    threads: int | None,
+) -> Module:
     entry = file_entry(path, shapes, machine, wanted)
 
     def whole() -> Graph:
@@ -41,7 +54,7 @@ def compile_file(
     found = None if entry is None else _from_cache(entry, machine, wanted, threads, whole)
     if found is not None:
         return found
-    module = compile_graph(read(path), machine, shapes, precision, threads)
+    module = compile_graph(read(path), machine, shapes, wanted, threads)
     module._executor.release(whole)
     if entry is not None and module._executor.is_static:
         for one in module.specializations:

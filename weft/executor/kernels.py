@@ -11,7 +11,7 @@ import re
 from collections import OrderedDict
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -25,15 +25,16 @@ from weft.executor.layouts import fill_borders
 from weft.executor.program import GroupProgram
 from weft.expr.digits import Digit, are_whole, digit_of
 from weft.expr.nodes import LT, Buffer, Const, Expr, Load, Select, Var, int_value, is_true
-from weft.graph.ir import Array, Value
+from weft.graph.ir import Array, Graph, Value
 from weft.graph.passes.layout import Layout
 from weft.loop.ir import Block, Func, Seq, Stmt, Store, seq
 from weft.loop.passes.turn_loops import turns_by_call
 from weft.loop.regions import conjuncts
 from weft.loop.tree import BUFFER_NOTES, blocks_in
 from weft.loop.verifier import verify
-from weft.plan.overrides import apply_override
+from weft.plan.overrides import apply_override, apply_record, records
 from weft.plan.planner import picks_by_default
+from weft.plan.typical import plan_typical
 from weft.schedule.trace import Trace
 from weft.targets.base import Target, fact_text
 
@@ -55,6 +56,8 @@ class Kernel:
     code: Future[bytes] | None = None
     program: DeviceProgram | None = None
     turns: bool = False
+    record: Trace | None = None
+    """The tuner's record that it was scheduled by; None where the planner chose."""
 
     @property
     def object_code(self) -> bytes:
@@ -105,9 +108,42 @@ class Lifted:
     parameters: tuple[int | Packing, ...]
 
 
-def plan_schedule(program: GroupProgram, target: Target, fixed: Sequence[Buffer]) -> None:
-    """Gives a program its schedule: what a target chooses without a trial. `fixed` are parameters that never change."""
-    program.schedule.plan(target, fixed)
+def plan_schedule(
+    program: GroupProgram,
+    target: Target,
+    fixed: Sequence[Buffer],
+    sizes: Mapping[str, int] | None = None,
+    record: Trace | None = None,
+) -> bool:
+    """Gives a program its schedule: a record's, or what the target chooses without a trial; whether it is the record's.
+
+    `fixed` are parameters that never change, `sizes` what its open sizes typically are.
+    """
+    if record is not None and apply_record(program.schedule, record):
+        return True
+    if program.schedule.func.size_vars:
+        plan_typical(program.schedule, target, fixed, sizes or {})
+    else:
+        program.schedule.plan(target, fixed)
+    return False
+
+
+def program_text(program: GroupProgram, fixed: Sequence[Buffer]) -> str:
+    """What a program is known by before it is planned, on any machine."""
+    func = with_arguments(program.schedule.func, program.buffers).replace(name="kernel")
+    borders = [(buffer.name, layout) for buffer, layout in program.bordered]
+    return f"{[b.name for b in fixed]}|{borders}|{func!r}"
+
+
+def program_key(text: str) -> str:
+    """The key that records of a program have."""
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def lift_scheduled(program: GroupProgram, fixed: Sequence[Buffer]) -> Lifted:
+    """A program that has its schedule, as a kernel: borders filled, copies of constants taken out."""
+    func = fill_borders(with_arguments(program.schedule.func, program.buffers), program.bordered)
+    return lift_packing(func, list(fixed))
 
 
 class KernelCompiler:
@@ -119,6 +155,12 @@ class KernelCompiler:
         """How values between kernels lie in memory, where that is not plainly."""
         self.often_zero: Collection[Value] = ()
         """Values that hold many zeros."""
+        self.sizes: Collection[Var] = ()
+        """Sizes that are open."""
+        self.whole: Graph | None = None
+        """The graph with the arithmetic of shapes that kernels for open sizes do not need."""
+        self.typical: Mapping[Var, int] = {}
+        """What they typically are."""
         self.block = 1
         """How many channels of a convolution's sums lie together."""
         self.machine = fact_text(target)
@@ -135,10 +177,15 @@ class KernelCompiler:
         fixed = [buffer for value, buffer in program.inputs if value in constants]
         if given is not None or not picks_by_default():
             return self._make(program, fixed, label, given)
-        key = self._key(program, fixed)
+        text = program_text(program, fixed)
+        in_use = records()
+        record = in_use.traces.get(program_key(text)) if in_use is not None and in_use.traces else None
+        # Everything that a choice may use: the program, the facts, the record.
+        described = f"{self.machine}|{'' if record is None else record.to_json()}|{self._typical(program)}|{text}"
+        key = hashlib.sha256(described.encode()).hexdigest()
         found = _CACHE.get(key)
         if found is None:
-            found = self._make(program, fixed, label)
+            found = self._make(program, fixed, label, record=record)
             _CACHE[key] = found
             if len(_CACHE) > MOST_CACHED:
                 _CACHE.popitem(last=False)
@@ -146,29 +193,30 @@ class KernelCompiler:
             _CACHE.move_to_end(key)
         return found
 
-    def _key(self, program: GroupProgram, fixed: list[Buffer]) -> str:
-        """What a program is known by before it is planned: itself, and every fact that a choice may use."""
-        func = with_arguments(program.schedule.func, program.buffers).replace(name="kernel")
-        borders = [(buffer.name, layout) for buffer, layout in program.bordered]
-        text = f"{self.machine}|{[b.name for b in fixed]}|{borders}|{func!r}"
-        return hashlib.sha256(text.encode()).hexdigest()
+    def _typical(self, program: GroupProgram) -> dict[str, int]:
+        """What a program's open sizes typically are."""
+        return {name: self.typical[var] for name, var in program.sizes.items() if var in self.typical}
 
     def _make(
-        self, program: GroupProgram, fixed: list[Buffer], label: str, given: Trace | None = None
+        self,
+        program: GroupProgram,
+        fixed: list[Buffer],
+        label: str,
+        given: Trace | None = None,
+        record: Trace | None = None,
     ) -> tuple[Kernel, tuple[int | Packing, ...]]:
-        if given is None:
-            plan_schedule(program, self.target, fixed)
-        else:
+        if given is not None:
             apply_override(program.schedule, given, label)
-        func = fill_borders(with_arguments(program.schedule.func, program.buffers), program.bordered)
-        lifted = lift_packing(func, fixed)
+        elif not plan_schedule(program, self.target, fixed, self._typical(program), record):
+            record = None
+        lifted = lift_scheduled(program, fixed)
         plain = re.sub(r"\W", "_", label)[:40]
         # Kernels are told apart by what they do: two schedules of one program are two kernels.
         scheduled = hashlib.sha256(f"{self.machine}|{lifted.func.replace(name='kernel')!r}".encode()).hexdigest()
         named = _with_overlaps(lifted.func.replace(name=f"k_{plain}_{scheduled[:12]}"))
         try:
             verify(named)
-            return self._generated(named, label), lifted.parameters
+            return replace(self._generated(named, label), record=record), lifted.parameters
         except RecursionError:
             raise ExpressionError("the program nests too deep") from None
 

@@ -1,13 +1,15 @@
-"""A graph with static shapes to a `Program`: kernels for its groups, stretches of them, and a memory plan.
+"""A graph to a `Program`: kernels for its groups, stretches of them, and a memory plan.
 
 In: a graph after its passes, and the groups that fusion found. A group that has no kernel as a whole is tried node by
 node; a node that has none runs on the host, with the reason kept. Where a host node makes a shape that is not known
-now, the rest of the graph waits for it (`RestStep`).
+now, the rest of the graph waits for it (`RestStep`). Sizes of the inputs may be open: then kernels take them as
+arguments, and offsets in the arena are among the numbers that a call finds (`open_sizes.py`).
 """
 
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -20,16 +22,19 @@ from weft.executor.inplace import overwritable
 from weft.executor.kernels import Kernel, KernelCompiler, Packing
 from weft.executor.memory import Life, Plan, plan_memory
 from weft.executor.native import Call, Place, driver_ir
-from weft.executor.program import NoKernel, build_program
+from weft.executor.open_checks import Conditions
+from weft.executor.open_sizes import Numbers, check_operands
+from weft.executor.program import GroupProgram, NoKernel, build_program
 from weft.executor.steps import HostStep, NativeStep, Program, RestStep, Step, aligned_array
 from weft.executor.weights import LEAST_BYTES, WeightBlocks
 from weft.executor.zeros import finite_recurrences, often_zero, skippable
 from weft.expr.nodes import Buffer, Var
-from weft.expr.visit import free_vars
 from weft.graph.ir import Array, Graph, Node, TensorType, Value, free_values, reads
-from weft.graph.opspec import blame
+from weft.graph.opspec import blame, has
 from weft.graph.passes.fuse import Group
 from weft.graph.passes.layout import Layout
+from weft.graph.passes.update_caches import COPY, DOMAIN
+from weft.graph.shapes import follows, typical
 from weft.loop.passes.check_bounds import VALUES
 from weft.plan.overrides import override_for
 from weft.schedule.facts import FINITE, OFTEN_ZERO
@@ -46,6 +51,13 @@ class Launch:
     arguments: tuple[Value | tuple[Value, Packing], ...]
     writes: tuple[Value, ...]
     nodes: tuple[Node, ...]
+    sizes: tuple[Var, ...] = ()
+    """The open sizes that the kernel takes, behind its other arguments."""
+
+    @property
+    def copies(self) -> bool:
+        """Whether it does nothing but copy, so that it need not run where both places are one."""
+        return [(node.op, node.domain) for node in self.nodes] == [(COPY, DOMAIN)]
 
 
 @dataclass
@@ -89,6 +101,8 @@ class Lowered:
     items: list[Item] = field(default_factory=list)
     layouts: Mapping[Value, Layout] = field(default_factory=dict)
     block: int = 1
+    conditions: Conditions = Conditions((), ())
+    """What the open sizes of a call must fulfil."""
 
     @property
     def conversions(self) -> int:
@@ -101,14 +115,16 @@ def choose_items(graph: Graph, groups: Sequence[Group], compiler: KernelCompiler
     """What runs where, in order."""
     items: list[Item] = []
     compiler.often_zero = often_zero(graph)
-    sizes = set(graph.symbols.values())
+    sizes = compiler.sizes = set(graph.symbols.values())
     for position, group in enumerate(groups):
-        made = _view_items(group) or _group_items(group.nodes, group.outputs, graph.constants, compiler)
+        made = _view_items(group, sizes) or _group_items(group.nodes, group.outputs, graph.constants, compiler)
         items.extend(made)
-        unknown = [v for item in made if isinstance(item, OnHost) for v in item.node.outputs if not _follows(v, sizes)]
+        on_host = [item.node for item in made if isinstance(item, OnHost)]
+        check_operands(on_host)
+        unknown = [value for node in on_host for value in node.outputs if not follows(value.type, sizes)]
         rest = [node for later in groups[position + 1 :] for node in later.nodes]
         if unknown and rest and _worth_waiting(rest, unknown):
-            items.append(Rest(_rest_graph(graph, rest)))
+            items.append(Rest(_rest_graph(graph, rest) if compiler.whole is None else _undone(compiler.whole, items)))
             return items
     return items
 
@@ -117,18 +133,28 @@ def _is_static(value: Value) -> bool:
     return isinstance(value.type, TensorType) and value.type.is_static
 
 
-def _follows(value: Value, sizes: Collection[Var]) -> bool:
-    """Whether a shape is made of numbers and these sizes, which stay open: waiting for it would tell nothing new."""
-    if not isinstance(value.type, TensorType) or value.type.shape is None:
-        return False
-    return all(isinstance(d, int) or all(var in sizes for var in free_vars(d)) for d in value.type.shape)
-
-
 def _worth_waiting(rest: Sequence[Node], unknown: Sequence[Value]) -> bool:
     """Whether nodes that could be kernels depend on shapes that only the run tells."""
     if not all(isinstance(value.type, TensorType) for value in unknown):
         return False
     return any(not _is_static(v) for node in rest for v in (*node.outputs, *(i for i in node.inputs if i is not None)))
+
+
+def _undone(whole: Graph, items: Sequence[Item]) -> Graph:
+    """The nodes of a graph that its outputs still need after some items."""
+    made: set[Value] = {*whole.inputs, *whole.constants}
+    for item in items:
+        if isinstance(item, (Launch, OnHost)):
+            made.update(item.writes if isinstance(item, Launch) else item.node.outputs)
+        elif isinstance(item, View):
+            made.add(item.output)
+    needed = {value for value in whole.outputs if value not in made}
+    nodes: list[Node] = []
+    for node in reversed(whole.nodes):
+        if any(value in needed for value in node.outputs):
+            nodes.append(node)
+            needed.update(value for value in reads(node) if value not in made)
+    return _rest_graph(whole, nodes[::-1])
 
 
 def _rest_graph(graph: Graph, nodes: Sequence[Node]) -> Graph:
@@ -168,9 +194,9 @@ def _taken(item: Item) -> Iterator[Value]:
             yield from reads(node)
 
 
-def _view_items(group: Group) -> list[Item]:
+def _view_items(group: Group, sizes: Collection[Var]) -> list[Item]:
     source = group.nodes[0].inputs[0] if group.is_view else None
-    if source is None or not _is_static(source):
+    if source is None or not follows(source.type, sizes) or not follows(group.nodes[0].outputs[0].type, sizes):
         return []
     return [View(source, group.nodes[0].outputs[0], group)]
 
@@ -217,18 +243,10 @@ def _launch(
     wanted = tuple(outputs) or tuple(v for node in nodes for v in node.outputs)[:1]
     label = label_of(nodes)
     try:
-        program = build_program(nodes, wanted, constants, "kernel", compiler.layouts, compiler.block)
+        program = build_program(nodes, wanted, constants, "kernel", compiler.layouts, compiler.block, compiler.sizes)
     except Exception as error:  # an operator's own code, a user's perhaps: the node runs on the host
         raise blame(nodes[0], f"the kernel {label}", error) from error
-    zeros, finite = skippable(nodes, compiler.often_zero, constants), finite_recurrences(nodes, constants)
-    for note, noted in ((OFTEN_ZERO, zeros), (FINITE, finite)):
-        if noted:
-            program.note(note, [buffer.name for value, buffer in program.inputs if value in noted])
-    noted_values = {
-        buffer.name: _least_and_most(constants[v]) for v, buffer in program.inputs if _holds_indices(v, constants)
-    }
-    if noted_values:
-        program.note(VALUES, noted_values)
+    _note_values(program, nodes, constants, compiler.often_zero)
     try:
         given = override_for(node.name for node in nodes)
         kernel, parameters = compiler.compile(program, constants, label, given)
@@ -242,7 +260,30 @@ def _launch(
         values[parameter] if isinstance(parameter, int) else (values[parameter.source], parameter)
         for parameter in parameters
     ]
-    return Launch(kernel, tuple(arguments), tuple(value for value, _ in program.outputs), tuple(nodes))
+    sizes = tuple(program.sizes[var.name] for var in kernel.scheduled.size_vars)
+    return Launch(kernel, tuple(arguments), tuple(value for value, _ in program.outputs), tuple(nodes), sizes)
+
+
+def _note_values(
+    program: GroupProgram, nodes: Sequence[Node], constants: Mapping[Value, Array], zeros: Collection[Value]
+) -> None:
+    """Notes what is known of the values that a program reads: its schedule may use it."""
+    skipped, finite = skippable(nodes, zeros, constants), finite_recurrences(nodes, constants)
+    for note, noted in ((OFTEN_ZERO, skipped), (FINITE, finite)):
+        if noted:
+            program.note(note, [buffer.name for value, buffer in program.inputs if value in noted])
+    noted_values = {
+        buffer.name: _least_and_most(constants[v]) for v, buffer in program.inputs if _holds_indices(v, constants)
+    }
+    if noted_values:
+        program.note(VALUES, noted_values)
+
+
+def program_of(launch: Launch, graph: Graph, lowered: Lowered) -> GroupProgram:
+    """The program of a kernel as it was before it got its schedule, built again."""
+    made = build_program(launch.nodes, launch.writes, graph.constants, "kernel", lowered.layouts, lowered.block)
+    _note_values(made, launch.nodes, graph.constants, often_zero(graph))
+    return made
 
 
 def _holds_indices(value: Value, constants: Mapping[Value, Array]) -> bool:
@@ -301,7 +342,15 @@ def settle_views(graph: Graph, items: Sequence[Item], compiler: KernelCompiler) 
 class _Assembler:
     """Numbers values, decides where each lives, and writes the steps."""
 
-    def __init__(self, graph: Graph, items: Sequence[Item], prefix: str, layouts: Mapping[Value, Layout]) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        items: Sequence[Item],
+        prefix: str,
+        layouts: Mapping[Value, Layout],
+        typical: Mapping[Var, int] | None = None,
+    ) -> None:
+        self.typical = typical or {}
         self.graph, self.items, self.prefix, self.layouts = graph, items, prefix, layouts
         self.numbers: dict[Value, int] = {}
         self.weights: list[Array] = []
@@ -309,12 +358,16 @@ class _Assembler:
         self.weight_of: dict[Hashable, int] = {}
         self.in_arena: set[Value] = set()
         self.same: dict[Value, Value] = {}
+        self.open = Numbers(graph) if graph.symbols else None
+        self.slots: dict[Value, int] = {}
         for item in items:
             if isinstance(item, View):
                 self.same[item.output] = self.root(item.source)
         for item in items:
             if isinstance(item, View) and item.gives:
                 self.move(self.root(item.source), item.output)
+            elif isinstance(item, Launch) and (before := updated_by(item)) is not None:
+                self.move(self.root(before), item.writes[0])
 
     def root(self, value: Value) -> Value:
         """The value in whose memory a value lies."""
@@ -344,7 +397,14 @@ class _Assembler:
                 touched = reads(item.node) if isinstance(item, OnHost) else iter(item.graph.inputs)
                 outside.update(touched)
         self.in_arena = {value for value in made_by if value not in outside}
-        lives = {v: Life(_bytes(v, self.layouts.get(v)), made_by[v], last.get(v, made_by[v])) for v in self.in_arena}
+        if self.open is not None:
+            kinds = {v: TensorType(v.tensor.dtype, typical(v.tensor.dims, self.typical)) for v in self.in_arena}
+            found = {v: Life(_bytes(kinds[v]), made_by[v], last.get(v, made_by[v])) for v in self.in_arena}
+            self.slots = self.open.plan({v: (v.tensor, life) for v, life in found.items()}, alignment)
+            return Plan({}, 0, sum(life.bytes for life in found.values()))
+        lives = {
+            v: Life(_bytes(v.tensor, self.layouts.get(v)), made_by[v], last.get(v, made_by[v])) for v in self.in_arena
+        }
         return plan_memory(lives, self.overwrites(lives), alignment)
 
     def overwrites(self, lives: Mapping[Value, Life]) -> dict[Value, Value]:
@@ -387,15 +447,58 @@ class _Assembler:
         key, offset = ("value", 0), 0
         if argument in self.graph.constants:
             key, offset = ("weight", self.weight(argument, None)), 0
+        elif argument in self.slots:
+            key, offset = ("slot", self.slots[argument]), 0
         elif argument in self.in_arena:
             key, offset = ("arena", 0), plan.offsets[argument]
         else:
             key = ("value", self.number(argument))
         return bases.setdefault(key, len(bases)), offset
 
+    def promises(self) -> tuple[str | None, dict[int, tuple[int, ...]]]:
+        """The source of the numbers of a call, and the shapes that inference promises of what host nodes make."""
+        if self.open is None:
+            return None, {}
+        made = [value for item in self.items if isinstance(item, OnHost) for value in item.node.outputs]
+        sizes = set(self.graph.symbols.values())
+        shapes = {self.number(v): self.open.shape(v.tensor.dims) for v in made if follows(v.type, sizes)}
+        return self.open.finish(), shapes
 
-def _bytes(value: Value, layout: Layout | None = None) -> int:
-    kind = value.tensor
+    def size(self, var: Var, bases: dict[tuple[str, int], int]) -> Place:
+        """The number of an open size."""
+        assert self.open is not None
+        return bases.setdefault(("size", self.open.place(var)), len(bases)), 0
+
+
+def updated_by(item: Launch) -> Value | None:
+    """The value that a launch updates in place; None where it makes all that it writes."""
+    return item.nodes[0].inputs[0] if len(item.nodes) == 1 and has(item.nodes[0], "updates") else None
+
+
+def _updates(graph: Graph, items: Sequence[Item]) -> list[tuple[Value, Value]]:
+    """Inputs and outputs that may be one array: the input is read once, by the copy that the output starts from."""
+    copies = {item.writes[0]: item.nodes[0].inputs[0] for item in items if isinstance(item, Launch) and item.copies}
+    reading = Counter(v for item in items for v in _read_by(item))
+    pairs = [(copies.get(before), item.writes[0]) for item in items if isinstance(item, Launch)
+             if (before := updated_by(item)) is not None]  # fmt: skip
+    return [
+        (given, made)
+        for given, made in pairs
+        if given in graph.inputs and made in graph.outputs and reading[given] == 1 and given not in graph.outputs
+    ]
+
+
+def _read_by(item: Item) -> set[Value]:
+    if isinstance(item, Launch):
+        return {v for node in item.nodes for v in reads(node)}
+    return (
+        {item.source}
+        if isinstance(item, View)
+        else set(reads(item.node) if isinstance(item, OnHost) else item.graph.inputs)
+    )
+
+
+def _bytes(kind: TensorType, layout: Layout | None = None) -> int:
     shape = kind.static if layout is None else layout.shape(kind.static)
     return int(np.prod(shape, dtype=np.int64)) * int(kind.numpy.itemsize)
 
@@ -407,9 +510,10 @@ def assemble(
     target: Target,
     make_rest: Callable[[Graph], Any],
     layouts: Mapping[Value, Layout] | None = None,
+    typical: Mapping[Var, int] | None = None,
 ) -> Lowered:
-    """The program of a list of items."""
-    state = _Assembler(graph, items, prefix, layouts or {})
+    """The program of a list of items; open sizes have `typical` numbers."""
+    state = _Assembler(graph, items, prefix, layouts or {}, typical)
     plan = state.plan(target.part_bytes)
     inputs = [state.number(value) for value in graph.inputs]
     steps: list[Step] = []
@@ -436,7 +540,8 @@ def assemble(
     outputs = [state.number(value) for value in graph.outputs]
     program = Program(
         inputs, outputs, len(state.numbers), constants, state.weights, plan.bytes, plan.unshared, steps,
-        last_uses(steps, outputs), plan.in_place,
+        last_uses(steps, outputs), plan.in_place, *state.promises(),
+        [(state.number(given), state.number(made)) for given, made in _updates(graph, items)],
     )  # fmt: skip
     drivers = [] if target.on_device else [_driver(step, target) for step in steps]
     return Lowered(program, list(kernels.values()), [text for text in drivers if text], list(items), layouts or {})
@@ -447,18 +552,24 @@ def _stretch(state: _Assembler, launches: Sequence[Launch], plan: Plan, name: st
     calls = []
     makes: dict[int, TensorType] = {}
     reach: dict[int, Reach] = {}
+    shapes: dict[int, tuple[int, ...]] = {}
     for launch in launches:
         places = tuple(state.place(a, bases, plan) for a in launch.arguments)
-        calls.append(Call(launch.kernel.symbol, places, launch.kernel.turns))
+        sizes = tuple(state.size(var, bases) for var in launch.sizes)
+        calls.append(Call(launch.kernel.symbol, (*places, *sizes), launch.kernel.turns, launch.copies))
+        made_outside = [v for v in map(state.root, launch.writes) if v not in state.in_arena]
+        makes.update({state.number(value): value.tensor for value in made_outside})
+        if state.open is not None:
+            shapes.update({state.number(value): state.open.shape(value.tensor.dims) for value in made_outside})
+            continue
         buffers = [p for p in launch.kernel.scheduled.params if isinstance(p, Buffer)]
         noted = launch.kernel.scheduled.annotations.get(VALUES) or {}
         for buffer, argument, (base, offset) in zip(buffers, launch.arguments, places, strict=True):
             end, is_written = offset + buffer_bytes(buffer), argument in launch.writes
             reach[base] = joined(reach.get(base), end, is_written, noted.get(buffer.name))
-        for value in map(state.root, launch.writes):
-            if value not in state.in_arena:
-                makes[state.number(value)] = value.tensor
     computed = [described(launch.nodes) for launch in launches]
+    if state.open is not None:
+        return NativeStep(name, list(bases), list(makes.items()), computed, tuple(calls), shapes=shapes)
     reaches = [reach[at] for at in range(len(bases))]
     symbol = sealed(name, list(bases), reaches)
     return NativeStep(symbol, list(bases), list(makes.items()), computed, tuple(calls), reach=reaches)

@@ -27,6 +27,7 @@ from weft.executor.precision import check_precision, machine_of
 from weft.executor.report import report_text
 from weft.executor.specialize import Executor
 from weft.executor.steps import Port
+from weft.executor.tuned import tuned
 from weft.graph.ir import Graph, OptionalType, SequenceType, TensorType, Value, dtype_name
 from weft.graph.passes.infer import infer
 from weft.runtime.dlpack import import_array
@@ -40,6 +41,10 @@ if TYPE_CHECKING:
 
 class HostWarning(UserWarning):
     """Nodes of a model that have no compiled kernel and run on the host."""
+
+
+class SizeWarning(UserWarning):
+    """A size that has one name and, in a call, two values."""
 
 
 @dataclass(frozen=True)
@@ -210,7 +215,11 @@ class Module:
             raise ArgumentError(f"the model takes the inputs {', '.join(names) or '(none)'}; {'; '.join(problems)}")
         like_torch = any(type(array).__module__.split(".")[0] == "torch" for array in feeds.values())
         arrays = [_as_array(feeds[v.name], v) for v in self._executor.signature.inputs]
-        _check_sizes(self._executor.signature.inputs, arrays)
+        problem = _check_sizes(self._executor.signature.inputs, arrays)
+        if problem is not None:
+            warnings.warn(f"{problem}: from now on these are sizes of their own", SizeWarning, stacklevel=5)
+            self._executor, self._fast, self._fast_of = self._executor.apart(), None, None
+        self._executor.check_ranges(arrays)
         return arrays, like_torch
 
     def _warn(self, found: Any) -> None:
@@ -369,8 +378,8 @@ def of_type(array: Any, given: Any, kind: TensorType, name: str) -> Any:
     raise ArgumentError(f"input {name!r} takes elements of {kind.dtype}; the {have} given cannot be kept in them")
 
 
-def _check_sizes(values: Sequence[Value], arrays: Sequence[Any]) -> None:
-    """A named size must have one value in all inputs."""
+def _check_sizes(values: Sequence[Value], arrays: Sequence[Any]) -> str | None:
+    """What is wrong where a named size has two values; models are exported with such names, and mean no harm."""
     seen: dict[Any, tuple[int, str]] = {}
     for value, array in zip(values, arrays):
         if not isinstance(value.type, TensorType) or value.type.shape is None:
@@ -379,9 +388,8 @@ def _check_sizes(values: Sequence[Value], arrays: Sequence[Any]) -> None:
             if not isinstance(dim, int):
                 before = seen.setdefault(dim, (size, value.name))
                 if before[0] != size:
-                    raise ArgumentError(
-                        f"the size {dim} is {before[0]} in input {before[1]!r} and {size} in input {value.name!r}"
-                    )
+                    return f"the size {dim} is {before[0]} in input {before[1]!r} and {size} in input {value.name!r}"
+    return None
 
 
 def _checked_outputs(ports: Sequence[Port], out: Any) -> list[Any]:
@@ -444,24 +452,33 @@ def make_module(executor: Executor, threads: int | None = None) -> Module:
     return DeviceModule(executor, threads)
 
 
-def bind_shapes(graph: Graph, shapes: Mapping[str, Sequence[int]] | None) -> Graph:
+Shapes = Mapping[str, "Sequence[int | range]"]
+"""Shapes of inputs by name; a size may be a range, which leaves it open and says between which numbers it lies."""
+
+
+def bind_shapes(graph: Graph, shapes: Shapes | None) -> Graph:
     """The graph with its types inferred, for inputs of these shapes."""
     from weft.graph.passes.specialize import specialize
 
-    return specialize(graph, {k: tuple(v) for k, v in shapes.items()}) if shapes else infer(graph)
+    if not shapes:
+        return infer(graph)
+    return specialize(graph, {k: tuple(None if isinstance(d, range) else d for d in v) for k, v in shapes.items()})
 
 
 def compile_graph(
     graph: Graph,
     target: str | Target = "auto",
-    shapes: Mapping[str, Sequence[int]] | None = None,
+    shapes: Shapes | None = None,
     precision: str | None = None,
     threads: int | None = None,
 ) -> Module:
-    """A graph as a module; compiled at once where its shapes are known."""
+    """A graph as a module; compiled at once where its shapes, or the ranges of its sizes, are known."""
     machine = machine_of(find_target("native" if target == "auto" else target), precision)
-    module = make_module(Executor(bind_shapes(graph, shapes), machine, check_precision(precision, machine)), threads)
-    found = module._executor.compile_static()
+    bound, wanted = bind_shapes(graph, shapes), check_precision(precision, machine)
+    ranges = {(k, at): d for k, v in (shapes or {}).items() for at, d in enumerate(v) if isinstance(d, range)}
+    with tuned(machine):
+        module = make_module(Executor(bound, machine, wanted), threads)
+        found = module._executor.take_ranges(ranges) if ranges else module._executor.compile_static()
     if found is not None:
         module._warn(found)
     return module

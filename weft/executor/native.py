@@ -30,6 +30,8 @@ class Call:
     arguments: tuple[Place, ...]
     turns: bool = False
     """Whether some of its loops run backwards in every second call of the driver."""
+    copies: bool = False
+    """Whether it copies its first argument to its second: not where both are one place."""
 
 
 def driver_ir(name: str, calls: Sequence[Call], triple: str, clock: int | None = None) -> str:
@@ -65,6 +67,12 @@ def driver_ir(name: str, calls: Sequence[Call], triple: str, clock: int | None =
                 f"  store i64 %p{tag}, ptr %a{tag}, align 8",
             ]
         threads = "%threads_and_turn" if call.turns else "%threads"
+        if call.copies:
+            lines += [
+                f"  %same{number} = icmp eq i64 %p{number}.0, %p{number}.1",
+                f"  br i1 %same{number}, label %next{number}, label %copy{number}",
+                f"copy{number}:",
+            ]
         lines += [
             f"  %r{number} = call i32 {quote(call.symbol)}(ptr %args, i64 {threads})",
             f"  %f{number} = icmp ne i32 %r{number}, 0",

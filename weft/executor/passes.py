@@ -8,17 +8,21 @@ from weft.core.knobs import knobs
 from weft.graph.ir import Array, Graph, Value
 from weft.graph.passes.algorithms import choose_algorithms
 from weft.graph.passes.attention import fuse_attention
+from weft.graph.passes.cached_attention import cached_attention
 from weft.graph.passes.causal_blocks import cut_causal
 from weft.graph.passes.crop_windows import split_windows
+from weft.graph.passes.few_bits import few_bits
 from weft.graph.passes.fill_kernels import fill_kernels
 from weft.graph.passes.fix_weights import fix_weights
 from weft.graph.passes.fold_strides import fold_strides
+from weft.graph.passes.narrow_weights import narrow_weights
 from weft.graph.passes.normalize import normalize
 from weft.graph.passes.pad_channels import pad_channels
 from weft.graph.passes.precision import NARROW, lower_precision
 from weft.graph.passes.quantized import quantized
 from weft.graph.passes.specialize import specialize
 from weft.graph.passes.turn_products import turn_products
+from weft.graph.passes.update_caches import update_caches
 from weft.targets.base import Target
 
 
@@ -41,6 +45,8 @@ def for_target(graph: Graph, target: Target, precision: str | None = None) -> Gr
     """The graph in a precision, with the algorithms that a target proposes."""
     proposed = target.spec.algorithms
     narrow = None if precision is None else NARROW[precision]
+    if proposed.caches:
+        graph = cached_attention(update_caches(graph))
     if proposed.attention is not None and knobs.attention:
         propose = proposed.attention(target)
         graph = fuse_attention(graph, propose, narrow)
@@ -53,6 +59,10 @@ def for_target(graph: Graph, target: Target, precision: str | None = None) -> Gr
     graph = turn_products(fill_kernels(graph))
     if knobs.exact:
         return graph
+    if proposed.few_bits is not None:
+        graph = few_bits(graph, proposed.few_bits(target))
+    if proposed.narrow is not None and precision is None:
+        graph = narrow_weights(graph, proposed.narrow(target))
     if target.matrix is not None:
         graph = fold_strides(graph, target.matrix.dtypes)
     if proposed.weights is not None and knobs.fixed_weights:

@@ -1,25 +1,28 @@
 """A fused group of nodes as one tensor program.
 
-In: the nodes of a group with static types, and the constants that they read. Out: a `GroupProgram`: the schedule of the
-program, and which value each of its parameters stands for. What cannot be a kernel is refused with a `NoKernel`, whose
-text is the reason that the report gives.
+In: the nodes of a group with shapes of numbers and open sizes, and the constants that they read. Out: a `GroupProgram`:
+the schedule of the program, and which value each of its parameters stands for. Open sizes are its own variables, s0,
+s1, …, so that groups that differ only in which sizes they see are one kernel. What cannot be a kernel is refused with
+a `NoKernel`, whose text is the reason that the report gives.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from weft import te
 from weft.core.errors import WeftError
 from weft.executor.layouts import apply_layouts
 from weft.executor.places import merge_places
-from weft.expr.nodes import Buffer, const
+from weft.expr.nodes import Buffer, Var, const
+from weft.expr.visit import free_vars, substitute
 from weft.graph.interpreter import operator_of
 from weft.graph.ir import Array, Node, TensorType, Value
 from weft.graph.opspec import Compute, has
 from weft.graph.passes.layout import Layout
+from weft.graph.shapes import follows, same_shape, tidy
 from weft.schedule.schedule import Schedule
 from weft.te.tensor import PlaceholderOp, Tensor
 
@@ -40,6 +43,8 @@ class GroupProgram:
     outputs: tuple[tuple[Value, Buffer], ...]
     bordered: tuple[tuple[Buffer, Layout], ...] = ()
     """Outputs whose borders the kernel fills with zeros."""
+    sizes: Mapping[str, Var] = field(default_factory=dict)
+    """The open size of the graph that each size of the program stands for."""
 
     def note(self, key: str, value: Any) -> None:
         """Adds a note to the program, for its schedule."""
@@ -52,12 +57,12 @@ class GroupProgram:
         return [buffer for _, buffer in (*self.inputs, *self.outputs)]
 
 
-def static_tensor(value: Value) -> TensorType:
-    """The type of a value as kernels need it; a NoKernel where it is something else."""
+def kernel_tensor(value: Value, sizes: Collection[Var]) -> TensorType:
+    """The type of a value as kernels need it, made of numbers and open sizes; a NoKernel where it is something else."""
     kind = value.type
     if not isinstance(kind, TensorType):
         raise NoKernel(f"{value.name} is no tensor")
-    if not kind.is_static:
+    if not follows(kind, sizes):
         raise NoKernel(f"the shape of {value.name} is known only when the model runs")
     if kind.core is None or kind.core.is_packed:
         raise NoKernel(f"kernels have no elements of {kind.dtype}")
@@ -71,10 +76,12 @@ def build_program(
     name: str,
     layouts: Mapping[Value, Layout] | None = None,
     block: int = 1,
+    sizes: Collection[Var] = (),
 ) -> GroupProgram:
     """The program that computes some values that a group of nodes makes.
 
-    `layouts` are those of values around it; `block` is how many channels of a convolution's sums should lie together.
+    `layouts` are those of values around it; `block` is how many channels of a convolution's sums should lie together;
+    `sizes` are the sizes of the graph that are open.
     """
     if not any(has(node, "convolution") for node in nodes):
         block = 1
@@ -84,15 +91,19 @@ def build_program(
         old = {new: value for value, new in merged[1].items()}
         inputs, results = ([(old[value], buffer) for value, buffer in part] for part in (made.inputs, made.outputs))
         return GroupProgram(made.schedule, tuple(inputs), tuple(results))
-    made = _built(nodes, outputs, constants, name)
+    made = _built(nodes, outputs, constants, name, sizes)
     touched = layouts and any(value in layouts for value, _ in (*made.inputs, *made.outputs))
     return _laid_out(made, layouts or {}, block) if touched or block > 1 else made
 
 
 def _built(
-    nodes: Sequence[Node], outputs: Sequence[Value], constants: Mapping[Value, Array], name: str
+    nodes: Sequence[Node],
+    outputs: Sequence[Value],
+    constants: Mapping[Value, Array],
+    name: str,
+    sizes: Collection[Var] = (),
 ) -> GroupProgram:
-    builder = _Builder(constants)
+    builder = _Builder(constants, sizes)
     for node in nodes:
         builder.node(node)
     return builder.finish(outputs, name)
@@ -112,8 +123,10 @@ def _laid_out(program: GroupProgram, layouts: Mapping[Value, Layout], block: int
 class _Builder:
     """Tensors of the values so far."""
 
-    def __init__(self, constants: Mapping[Value, Array]) -> None:
+    def __init__(self, constants: Mapping[Value, Array], sizes: Collection[Var] = ()) -> None:
         self.constants = constants
+        self.open = sizes
+        self.own: dict[Var, Var] = {}
         self.tensors: dict[Value, Tensor] = {}
         self.inputs: list[tuple[Value, Tensor]] = []
 
@@ -122,24 +135,33 @@ class _Builder:
         found = self.tensors.get(value)
         if found is not None:
             return found
-        kind = static_tensor(value)
+        kind = self.type(value)
         array = self.constants.get(value)
         if array is not None and array.size == EMBEDDED:
             literal = const(array.reshape(-1)[0].item(), kind.dtype)
             made: Tensor = te.compute(kind.static, lambda *_: literal, name=f"literal{len(self.tensors)}")
         else:
-            made = te.placeholder(kind.static, kind.dtype, name=f"in{len(self.inputs)}")
+            made = te.placeholder(kind.dims, kind.dtype, name=f"in{len(self.inputs)}")
             self.inputs.append((value, made))
         self.tensors[value] = made
         return made
+
+    def type(self, value: Value) -> TensorType:
+        """The type of a value, over the program's own sizes."""
+        kind = kernel_tensor(value, self.open)
+        if kind.is_static:
+            return kind
+        for var in free_vars(*[d for d in kind.dims if not isinstance(d, int)]):
+            self.own.setdefault(var, Var(f"s{len(self.own)}"))
+        return TensorType(kind.dtype, [d if isinstance(d, int) else tidy(substitute(d, self.own)) for d in kind.dims])
 
     def node(self, node: Node) -> None:
         """Adds the tensors that a node makes."""
         spec = operator_of(node)
         if spec.compute is None:
             raise NoKernel(f"{node.op} has no compiled form")
-        types = [None if v is None else static_tensor(v) for v in node.inputs]
-        results = [static_tensor(v) for v in node.outputs]
+        types = [None if v is None else self.type(v) for v in node.inputs]
+        results = [self.type(v) for v in node.outputs]
         values = [None if v is None else self.constants.get(v) for v in node.inputs]
         for position in spec.shape_inputs:
             if position < len(node.inputs) and node.inputs[position] is not None and values[position] is None:
@@ -166,7 +188,8 @@ class _Builder:
         schedule = te.create_schedule([t.op for _, t in results], name=name)
         read = set(schedule.func.buffers)
         inputs = tuple((value, tensor) for value, tensor in self.inputs if tensor in read)
-        return GroupProgram(schedule, inputs, tuple(results))
+        own = {local.name: var for var, local in self.own.items()}
+        return GroupProgram(schedule, inputs, tuple(results), sizes=own)
 
 
 def _copy(source: Tensor, name: str) -> Any:
@@ -175,8 +198,8 @@ def _copy(source: Tensor, name: str) -> Any:
 
 def _checked(node: Node, value: Value, kind: TensorType, tensor: Any) -> Tensor:
     """A result of `compute`, which must be of the type that inference found."""
-    shape = tuple(int(getattr(size, "value", -1)) for size in tensor.shape)
-    if shape != kind.static or tensor.dtype.name != kind.dtype:
+    shape = tuple(map(tidy, tensor.shape))
+    if not same_shape(shape, kind.dims) or tensor.dtype.name != kind.dtype:
         raise NoKernel(
             f"{node.op} computed {tensor.dtype}{list(shape)} for {value.name}, which inference says is {kind!r}"
         )

@@ -24,6 +24,9 @@ def report_text(module: Any) -> str:
         lines.append("not compiled yet: its shapes are known when it is first called")
     for one in found:
         lines += ["", *form_lines(one)]
+    reason = module._executor.why_closed
+    if found and reason:
+        lines += ["", f"no form for all sizes, so that each new set of them is compiled in its call: {reason}"]
     return "\n".join(lines)
 
 
@@ -32,7 +35,7 @@ def form_lines(one: Any) -> list[str]:
     kept: list[str] | None = getattr(one, "summary", None)
     if kept is not None:
         return kept
-    shapes = ", ".join(f"{v.name}{list(v.tensor.static)}" for v in one.graph.inputs if isinstance(v.type, TensorType))
+    shapes = ", ".join(f"{v.name}{list(v.tensor.dims)}" for v in one.graph.inputs if isinstance(v.type, TensorType))
     return [f"for {shapes or 'no inputs'}:", *(f"  {line}" for line in specialization_lines(one))]
 
 
@@ -52,6 +55,9 @@ def specialization_lines(one: Any) -> list[str]:
         f"{len(one.host_nodes)} on the host",
         f"memory: weights {_size(weights)}, arena {_size(program.arena_bytes)}{saved}{in_place}",
     ]
+    tuned = sum(kernel.record is not None for kernel in one.lowered.kernels)
+    if tuned:
+        lines.append(f"tuned: {tuned} of {len(one.lowered.kernels)} kernels by records of weft tune")
     if blocked:
         lines.append(f"layouts: {blocked} values in blocks of channels, {copies} conversions to the plain layout")
     for label, count in Counter(x.kernel.label for x in launches).most_common(40):

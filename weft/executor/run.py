@@ -14,6 +14,8 @@ import numpy as np
 
 from weft.core.errors import RuntimeFault
 from weft.executor.fastcall import ENTRY, Fast, fast_call, is_direct, step_call
+from weft.executor.open_checks import Conditions
+from weft.executor.open_sizes import find_numbers
 from weft.executor.steps import HostStep, NativeStep, Program, aligned_array, memory
 from weft.graph.interpreter import mismatch, operator_of
 from weft.graph.ir import Array, Graph, GraphError, Node, TensorType, Type, Value
@@ -22,6 +24,8 @@ from weft.runtime.faults import KERNEL_SHIFT, reason_of
 from weft.runtime.jit import JitModule
 
 MOST_ARENAS = 4
+MOST_KNOWN = 4096
+"""Sets of sizes of which it is known whether a graph takes them."""
 LARGEST_KEPT = 1 << 31
 
 Inner = Callable[[Graph, Mapping[Value, Array]], Any]
@@ -236,15 +240,21 @@ class Runner(HostRunner):
         return [self._own(at, number, values[number]) for at, number in enumerate(program.outputs)]
 
     def _usable(self, arrays: Sequence[Any], out: Sequence[Array | None]) -> dict[int, Array]:
-        """The caller's arrays that native code may write: contiguous, and apart from every input and each other."""
+        """The caller's arrays that native code may write: contiguous, and apart from every input and each other, but
+        for an input that is updated there."""
         kinds = {n: kind for step in self.program.steps if isinstance(step, NativeStep) for n, kind in step.makes}
         found: dict[int, Array] = {}
-        others = [array for array in arrays if isinstance(array, np.ndarray)]
+        given = {n: array for n, array in zip(self.program.inputs, arrays) if isinstance(array, np.ndarray)}
+        updated = {made: given.get(before) for before, made in self.program.updates}
         for number, array in zip(self.program.outputs, out):
             if array is None or number not in kinds or number in found or not array.flags.carray:
                 continue
             fits = array.shape == kinds[number].static and array.dtype == kinds[number].numpy
-            if fits and not any(np.may_share_memory(array, other) for other in [*others, *found.values()]):
+            before = updated.get(number)
+            if before is None or before.ctypes.data != array.ctypes.data or not before.flags.c_contiguous:
+                before = None
+            others = [*(other for other in given.values() if other is not before), *found.values()]
+            if fits and not any(np.may_share_memory(array, other) for other in others):
                 found[number] = array
         return found
 
@@ -275,6 +285,76 @@ class Runner(HostRunner):
         """Keeps an arena for the next call."""
         if len(self._arenas) < MOST_ARENAS and arena[1].nbytes <= LARGEST_KEPT:
             self._arenas.append(arena)
+
+
+class OpenRunner(Runner):
+    """A program for every size; `interpret` gives the outputs for sizes that no kernel is made for, or that a call
+    brings and the graph does not take.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        engine: JitModule | None,
+        inner: Inner,
+        interpret: Callable[[Sequence[Any]], list[Any]],
+        conditions: Conditions,
+    ) -> None:
+        super().__init__(program, engine, inner)
+        self.conditions = conditions
+        self._takes = functools.lru_cache(MOST_KNOWN)(conditions.take)
+        assert program.numbers is not None
+        self.find = find_numbers(program.numbers)
+        self._interpret = interpret
+        hosts = [step for step in program.steps if isinstance(step, HostStep)]
+        self._promised = {id(s): [(n, program.promised[n]) for n in s.outputs if n in program.promised] for s in hosts}
+
+    def _run(self, arrays: Sequence[Any], threads: int, out: Sequence[Array | None] | None) -> list[Any]:
+        found = self.find(arrays)
+        made = None if found is None or not self._takes(found[0]) else self._run_steps(arrays, threads, *found)
+        if made is not None:
+            return made
+        with np.errstate(all="ignore"):
+            return [np.array(one) if isinstance(one, np.ndarray) else one for one in self._interpret(arrays)]
+
+    def _run_steps(
+        self, arrays: Sequence[Any], threads: int, sizes: tuple[int, ...], slots: tuple[int, ...], room: int
+    ) -> list[Any] | None:
+        """The outputs; None where a host node makes another shape than inference has promised."""
+        program = self.program
+        values = self._first.copy()
+        for number, array in zip(program.inputs, arrays):
+            values[number] = array
+        arena = self._large_arena(room)
+        try:
+            for step, finished in self._steps:
+                if isinstance(step, NativeStep):
+                    code = self._calls[id(step)](values, {}, arena[0], threads, sizes, slots)
+                    if code:
+                        raise fault(step.kernels, code)
+                elif isinstance(step, HostStep):
+                    self._host(step, values, threads)
+                    for number, shape in self._promised[id(step)]:
+                        if values[number].shape != tuple(d if d >= 0 else sizes[~d] for d in shape):
+                            return None
+                else:
+                    made = step.executor.run([values[n] for n in step.inputs], threads)
+                    for number, array in zip(step.outputs, made):
+                        values[number] = array
+                for number in finished:
+                    values[number] = None
+        finally:
+            self.give_arena(arena)
+        return [self._own(at, number, values[number]) for at, number in enumerate(program.outputs)]
+
+    def _large_arena(self, room: int) -> Arena:
+        """An arena of so many bytes: one that is kept, or a new one in its place."""
+        kept = self.take_arena() if self._arenas else None
+        if kept is not None and kept[1].nbytes >= room:
+            return kept
+        whole = memory(room + 64)
+        start = -whole.ctypes.data % 64
+        return whole.ctypes.data + start, whole[start : start + room]
 
 
 def fault(kernels: Sequence[str], code: int) -> RuntimeFault:

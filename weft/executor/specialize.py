@@ -1,18 +1,23 @@
 """An executor: a graph that is compiled for the shapes that it meets, and remembers them.
 
 Symbolic sizes are bound by the inputs' shapes on first sight; small inputs that decide shapes (axes, sizes, k) are
-bound by value. The number of specialisations is bounded: the one that was not used for longest is dropped.
+bound by value. A graph with symbolic sizes also gets a form for all sizes in the first call, which answers calls with
+other sizes; those that come often get forms of their own in the background (`background.py`). The memory of forms is
+bounded: the one that was not used for longest is dropped.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import logging
 import math
+import sys
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,9 +25,9 @@ from typing import Any
 import numpy as np
 
 from weft.codegen.llvm import compile as llvm_compile
-from weft.core.errors import ArgumentError
+from weft.core.errors import ArgumentError, InternalError, WeftError
 from weft.core.knobs import knobs
-from weft.executor import cache
+from weft.executor import background, cache
 from weft.executor.constants import Reload, lighten
 from weft.executor.device import DeviceRunner
 from weft.executor.kernels import KernelCompiler
@@ -38,23 +43,36 @@ from weft.executor.lower import (
     settle_views,
     touched_plainly,
 )
+from weft.executor.open_checks import conditions_of
+from weft.executor.open_sizes import settle_shapes
 from weft.executor.passes import for_target, optimize
-from weft.executor.run import Runner
-from weft.executor.steps import HostStep
-from weft.graph.interpreter import operator_of
-from weft.graph.ir import Array, Graph, TensorType, Value
-from weft.graph.opspec import has
+from weft.executor.run import OpenRunner, Runner
+from weft.executor.steps import HostStep, RestStep
+from weft.expr.nodes import Var
+from weft.graph.interpreter import Interpreter, operator_of
+from weft.graph.ir import Array, Graph, TensorType, Value, all_graphs
+from weft.graph.opspec import has, is_of_users
+from weft.graph.passes.algorithms import choosing
 from weft.graph.passes.fuse import Group, fuse
 from weft.graph.passes.layout import choose_layouts
+from weft.graph.passes.specialize import apart
+from weft.graph.shapes import typical
+from weft.graph.structural import structure_key
 from weft.plan import overrides
 from weft.runtime.compiling import compiling
 from weft.runtime.jit import JitModule, defined_names
-from weft.targets.base import Target
+from weft.runtime.threads import get_threads
+from weft.targets.base import Target, fact_text
 from weft.targets.registry import find_target
 
 logger = logging.getLogger("weft.executor")
 
-MOST_SPECIALIZATIONS = 16
+OFTEN = 3
+"""A set of shapes that comes so often gets a form of its own, made in the background."""
+MOST_REMEMBERED = 1024
+"""Sets of shapes that are counted."""
+FORM_BYTES = 1 << 20
+"""What a form takes beside its weights, roughly."""
 LARGEST_BOUND_VALUE = 64
 """Inputs of at most so many elements are bound by value where they decide shapes."""
 
@@ -153,12 +171,23 @@ class Executor:
         self.precision = precision
         self._can_compile = can_compile
         self._in_body = in_body
+        self.typical: dict[str, int] = {}
+        """What open sizes typically are, by name."""
         self._found: OrderedDict[Any, Specialization] = OrderedDict()
+        self.ranges: dict[tuple[str, int], range] = {}
+        """Between which numbers sizes lie, by input and axis."""
+        self._open: Specialization | None = None
+        self._met: dict[Any, int] = {}
+        self._sizes = knobs.sizes
+        self._closed: str | None = None
+        """Why there is no form for all sizes."""
+        if self._sizes == "bound" or target.on_device or in_body or not can_compile or not graph.symbols:
+            self._closed = ""
         self._lock = threading.RLock()
         self._bound = deciding_inputs(graph)
         self.settings = knobs.snapshot(without=cache.NO_MATTER)
         """The knobs when the model was given to be compiled: they hold for what is compiled at a later call too."""
-        self._overrides = overrides.in_force()
+        self._overrides, self.records = overrides.in_force(), overrides.records()
 
     @property
     def graph(self) -> Graph:
@@ -171,7 +200,7 @@ class Executor:
     @property
     def specializations(self) -> list[Specialization]:
         """What is compiled now."""
-        return list(self._found.values())
+        return [*self._found.values(), *([] if self._open is None else [self._open])]
 
     def items(self) -> list[tuple[Any, Specialization]]:
         """What is compiled now, with the shapes (and bound values) that each is for."""
@@ -212,12 +241,141 @@ class Executor:
         with self._lock:
             found = self._found.get(key)
             if found is None:
-                found = self._found[key] = self._compile(arrays)
-                if len(self._found) > MOST_SPECIALIZATIONS:
-                    self._found.popitem(last=False)
+                found = self._meet(key, arrays)
             else:
                 self._found.move_to_end(key)
             return found
+
+    def _meet(self, key: Any, arrays: Sequence[Any]) -> Specialization:
+        """The form for shapes that have none of their own: that for all sizes, or one that is made now."""
+        if self._open is None and self._closed is None:
+            self._open = self._compile_open(arrays)
+            if self._open is not None and any(isinstance(s, RestStep) for s in self._open.runner.program.steps):
+                self._open.runner.run(arrays, get_threads())  # what waits for shapes is compiled now too
+        if self._open is not None and (self._found or self.ranges or self._sizes == "open"):
+            self._wish(key, arrays)
+            return self._open
+        return self._take(key, self._compile(arrays))
+
+    def _take(self, key: Any, form: Specialization) -> Specialization:
+        """Keeps a form; those that were not used for longest go, where all of them would take too much memory."""
+        self._found[key] = form
+        room = (knobs.forms_megabytes << 20) - sum(map(held_bytes, self._found.values()))
+        while room < 0 and len(self._found) > 1:
+            room += held_bytes(self._found.popitem(last=False)[1])
+        return form
+
+    def _wish(self, key: Any, arrays: Sequence[Any]) -> None:
+        """Asks for a form of shapes that have come often enough, to be made beside the calls."""
+        if self._sizes != "background" or self._overrides or not self._sendable:
+            return
+        met = self._met[key] = self._met.pop(key, 0) + 1
+        if len(self._met) > MOST_REMEMBERED:
+            del self._met[next(iter(self._met))]
+        if met != OFTEN:
+            return
+        shapes = self._shapes(arrays)
+        sample = background.copies_of(arrays)
+
+        def give(form: Specialization | None) -> None:
+            if form is not None and self._open is not None and background.is_faster(form, self._open, sample):
+                with self._lock:
+                    self._take(key, form)
+
+        def read(path: Path) -> Specialization:
+            from weft.executor.store import read_form
+
+            return read_form(path, self, shapes, lambda: self._rebuild(shapes, {}))
+
+        def write(path: Path) -> None:
+            from weft.executor.store import write_model
+
+            write_model(path, self)
+
+        if not background.ask(background.Wish(write, shapes, read, give)):
+            self._met[key] = 0
+
+    @functools.cached_property
+    def _sendable(self) -> bool:
+        """Whether another process would compile the same: it knows this machine and Weft's own operators only."""
+        nodes = [node for graph in all_graphs(self.graph) for node in graph.nodes]
+        is_native = fact_text(self.target) == fact_text(find_target("native"))
+        return (
+            bool(sys.executable)
+            and is_native
+            and not self._bound
+            and not any(is_of_users(operator_of(node)) for node in nodes)
+        )
+
+    @property
+    def why_closed(self) -> str:
+        """Why there is no form for all sizes; empty where there is one, or none is wanted."""
+        return self._closed or ""
+
+    def _shapes(self, arrays: Sequence[Any]) -> dict[str, tuple[int, ...]]:
+        return {
+            v.name: a.shape
+            for v, a in zip(self.graph.inputs, arrays)
+            if isinstance(a, np.ndarray) and isinstance(v.type, TensorType)
+        }
+
+    def take_ranges(self, ranges: Mapping[tuple[str, int], range]) -> Specialization | None:
+        """Notes between which numbers open sizes lie, by input and axis, and makes the form for all of them now."""
+        self.ranges = dict(ranges)
+        stand_ins = []
+        for value in self.graph.inputs:
+            kind = value.type
+            if not isinstance(kind, TensorType) or kind.shape is None:
+                return None
+            sizes = list(typical(kind.dims))
+            for (name, axis), wanted in ranges.items():
+                if name == value.name and not wanted:
+                    raise ArgumentError(f"the range of size {axis} of input {name!r} is empty: {wanted}")
+                if name == value.name:
+                    sizes[axis] = wanted[len(wanted) // 2]
+            stand_ins.append(np.broadcast_to(np.zeros((), kind.numpy), sizes))
+        self.check_ranges(stand_ins)
+        if self._closed is None:
+            with self._lock:
+                self._open = self._compile_open(stand_ins)
+        return self._open
+
+    def check_ranges(self, arrays: Sequence[Any]) -> None:
+        """Raises where an input has a size that was promised not to come."""
+        for at, value in enumerate(self.signature.inputs) if self.ranges else ():
+            for axis, size in enumerate(arrays[at].shape if isinstance(arrays[at], np.ndarray) else ()):
+                wanted = self.ranges.get((value.name, axis))
+                if wanted is not None and size not in wanted:
+                    shape = list(arrays[at].shape)
+                    said = f"the model was compiled for sizes of {wanted} along axis {axis}"
+                    raise ArgumentError(f"input {value.name!r} has the shape {shape}; {said}")
+
+    def apart(self) -> Executor:
+        """An executor of the same graph in which no two sizes share a name."""
+        with knobs.override(**self.settings, sizes=self._sizes), overrides.overriding(self._overrides):
+            made = Executor(apart(self.graph), self.target, self.precision, self._can_compile)
+        made.ranges = self.ranges
+        return made
+
+    def _compile_open(self, arrays: Sequence[Any]) -> Specialization | None:
+        """The form for all sizes; None, with the reason noted, where it would have to compute much on the host."""
+        for value, array in zip(self.graph.inputs, arrays):
+            if isinstance(value.type, TensorType) and isinstance(array, np.ndarray):
+                dims = zip(value.type.shape or (), array.shape)
+                self.typical.update({dim.name: max(1, size) for dim, size in dims if isinstance(dim, Var)})
+        try:
+            made = self.form({}, {})
+        except (WeftError, InternalError, AssertionError, AttributeError, LookupError, TypeError, ValueError) as error:
+            # The forms for given sizes answer then, as they do without this one.
+            self._closed = next(iter(str(error).splitlines()), type(error).__name__)
+            logger.info("the form of %s for open sizes failed", self.graph.name, exc_info=True)
+        else:
+            heavy = [one for one in made.host_nodes if has(one.node, "heavy", "recurrent", "attention")]
+            if not heavy:
+                return made
+            self._closed = f"{heavy[0].node.describe()}: {heavy[0].reason}"
+        logger.info("%s has no form for open sizes: %s", self.graph.name, self._closed)
+        return None
 
     def compile_static(self) -> Specialization | None:
         """Compiles a graph whose shapes are all known; None where they are not, or where values decide shapes."""
@@ -231,11 +389,7 @@ class Executor:
     def _compile(self, arrays: Sequence[Any]) -> Specialization:
         if not self._can_compile:
             raise ArgumentError("this module was loaded from a file that holds its code for other shapes only")
-        shapes = {
-            v.name: a.shape
-            for v, a in zip(self.graph.inputs, arrays)
-            if isinstance(a, np.ndarray) and isinstance(v.type, TensorType)
-        }
+        shapes = self._shapes(arrays)
         values = {
             v.name: a
             for at, (v, a) in enumerate(zip(self.graph.inputs, arrays))
@@ -245,8 +399,17 @@ class Executor:
 
     def form(self, shapes: Mapping[str, Sequence[int]], values: Mapping[str, Array]) -> Specialization:
         """The compiled form for these shapes and values of inputs: from the cache on disk, or made now."""
-        with knobs.override(**self.settings), overrides.overriding(self._overrides):
+        with self._as_asked():
             return self._form(shapes, values)
+
+    @contextmanager
+    def _as_asked(self) -> Iterator[None]:
+        """What was in force when the model was given to be compiled: settings, schedules, records."""
+        asked = self.records.algorithms if self.records is not None else {}
+        labels = asked.get(structure_key(self.graph), {}) if asked else {}
+        with knobs.override(**self.settings), overrides.overriding(self._overrides):
+            with overrides.recording(self.records), choosing(labels):
+                yield
 
     def _form(self, shapes: Mapping[str, Sequence[int]], values: Mapping[str, Array]) -> Specialization:
         entry = cache.entry_for(self.graph, shapes, values, self.target, self.precision)
@@ -263,13 +426,14 @@ class Executor:
         return made
 
     def _rebuild(self, shapes: Mapping[str, Sequence[int]], values: Mapping[str, Array]) -> Specialization:
-        with knobs.override(**self.settings), overrides.overriding(self._overrides):
+        with self._as_asked():
             return self._build(shapes, values)
 
     @compiling()
     def _build(self, shapes: Mapping[str, Sequence[int]], values: Mapping[str, Array]) -> Specialization:
         graph = for_target(optimize(self.graph, shapes, values), self.target, self.precision)
-        lowered = lower_graph(graph, self.target, self.rest)
+        sizes = {var: self.typical[name] for name, var in graph.symbols.items() if name in self.typical}
+        lowered = lower_graph(graph, self.target, self.open_rest if graph.symbols else self.rest, sizes)
         _check_overrides(self.graph, lowered)
         if self.target.on_device:
             programs = {kernel.symbol: kernel.program for kernel in lowered.kernels if kernel.program is not None}
@@ -278,16 +442,26 @@ class Executor:
             native = NativeCode(on_device.codes, [])
         else:
             engine, native = link(lowered, self.target)
-            runner = Runner(lowered.program, engine, self._inner)
+            is_open = lowered.program.numbers is not None
+            interpret = functools.partial(self._interpreted, values)
+            runner = (
+                OpenRunner(lowered.program, engine, self._inner, interpret, lowered.conditions)
+                if is_open
+                else Runner(lowered.program, engine, self._inner)
+            )
 
         def constants() -> dict[str, Array]:
-            with knobs.override(**self.settings):
+            with self._as_asked():
                 again = for_target(optimize(self.graph, shapes, values), self.target, self.precision)
             return {value.name: array for value, array in again.constants.items()}
 
         made = Specialization(graph, lowered, runner, native)
         made.lighten({id(array) for array in self.graph.constants.values()}, constants)
         return made
+
+    def _interpreted(self, values: Mapping[str, Array], arrays: Sequence[Any]) -> list[Any]:
+        """The outputs by the numpy meaning of the operators."""
+        return Interpreter().run(self.graph, arrays, {})
 
     def release(self, reload: Callable[[], Graph]) -> None:
         """Lets go of constants that only packed copies need. `reload` gives the model again, when somebody asks."""
@@ -305,6 +479,11 @@ class Executor:
         with knobs.override(**self.settings):
             return Body(graph, known, self.target, self.precision)
 
+    def open_rest(self, graph: Graph) -> Any:
+        """The rest of a form for all sizes, which meets other ones in each call."""
+        with knobs.override(sizes="open"):
+            return self.rest(graph)
+
     def rest(self, graph: Graph) -> Any:
         """What runs the rest of a graph: once the shapes are known that it waits for, or what a device refused."""
         device = self.target.spec.device
@@ -315,6 +494,11 @@ class Executor:
             return self._inner(graph, {})
         with knobs.override(**self.settings):
             return Executor(graph, self.target, self.precision)
+
+
+def held_bytes(form: Specialization) -> int:
+    """The memory that a form holds."""
+    return FORM_BYTES + sum(array.nbytes for array in form.arrays())
 
 
 def _check_overrides(graph: Graph, lowered: Lowered) -> None:
@@ -328,9 +512,14 @@ def _check_overrides(graph: Graph, lowered: Lowered) -> None:
         raise ArgumentError(f"a schedule was given for {unknown[0]!r}, which {said}; kernels compute {known}")
 
 
-def lower_graph(graph: Graph, target: Target, make_rest: Callable[[Graph], Any]) -> Lowered:
-    """The program of a graph whose shapes are bound."""
+def lower_graph(
+    graph: Graph, target: Target, make_rest: Callable[[Graph], Any], typical: Mapping[Var, int] | None = None
+) -> Lowered:
+    """The program of a graph; sizes of its inputs that are not bound stay open, with `typical` numbers."""
     compiler = KernelCompiler(target)
+    if graph.symbols:
+        compiler.typical, compiler.whole = typical or {}, graph
+        graph = settle_shapes(graph)
     try:
         groups = fuse(graph) if knobs.fuse else fuse(graph, most_nodes=1)
         items = _items_in_layouts(graph, groups, compiler)
@@ -338,8 +527,10 @@ def lower_graph(graph: Graph, target: Target, make_rest: Callable[[Graph], Any])
             items = refused_items(graph, items)
         items = settle_views(graph, items, compiler)
         prefix = f"stretch_{next(_counter)}"
-        made = assemble(graph, items, prefix, target, make_rest, compiler.layouts)
+        made = assemble(graph, items, prefix, target, make_rest, compiler.layouts, typical)
         made.block = compiler.block
+        if graph.symbols:
+            made.conditions = conditions_of(graph, compiler.typical)
         return made
     finally:
         compiler.close()
@@ -348,7 +539,7 @@ def lower_graph(graph: Graph, target: Target, make_rest: Callable[[Graph], Any])
 def _items_in_layouts(graph: Graph, groups: Sequence[Group], compiler: KernelCompiler) -> list[Item]:
     """What runs where, with layouts for the values between kernels; those that the host turns out to see are plain."""
     target = compiler.target
-    lanes = target.vector_bytes // 4 if knobs.layout and target.blocks_channels else 0
+    lanes = target.vector_bytes // 4 if knobs.layout and target.blocks_channels and not graph.symbols else 0
     compiler.block = max(lanes, 1)
     tile, narrow = (1, 0) if target.matrix is None else (target.matrix.rows, target.matrix.most_bytes)
     fixed: set[Value] = set()

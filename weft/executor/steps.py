@@ -17,9 +17,11 @@ from typing import Any, Protocol, Union
 import numpy as np
 
 from weft.core.errors import RuntimeFault
+from weft.core.knobs import knobs
 from weft.executor.abi import Reach
 from weft.executor.native import Call
 from weft.graph.ir import Array, Graph, Node, TensorType, Value
+from weft.graph.opspec import UNASKED_BYTES
 from weft.runtime.arguments import address_of
 
 
@@ -45,10 +47,12 @@ class Runs(Protocol):
 
 @dataclass
 class NativeStep:
-    """A native call. `bases` says what each base address is: ("arena", 0), ("weight", n) or ("value", n).
+    """A native call. `bases` says what each base address is: ("arena", 0), ("weight", n) or ("value", n); beside open
+    sizes also ("slot", n), a slot of the arena, and ("size", n), which is no address but a number of the call.
 
     `kernels` names the nodes of each kernel, for errors. `calls` are the driver's calls of kernels; a module file does
     not keep them. `reach` says for each base how far from it they may touch memory, and whether they write there.
+    `shapes` are those of the values that it makes beside open sizes: numbers, or ~place among the numbers of the call.
     """
 
     symbol: str
@@ -58,6 +62,7 @@ class NativeStep:
     calls: tuple[Call, ...] = ()
     entry: Any = None
     reach: list[Reach] = field(default_factory=list)
+    shapes: dict[int, tuple[int, ...]] = field(default_factory=dict)
 
 
 @dataclass
@@ -86,7 +91,9 @@ Step = Union[NativeStep, HostStep, RestStep]
 
 @dataclass
 class Program:
-    """A graph for one set of shapes, ready to run but for its native code."""
+    """A graph for one set of shapes, ready to run but for its native code; or for every set, with the source of the
+    `numbers` that a call finds from its arrays (`open_sizes.py`).
+    """
 
     inputs: list[int]
     outputs: list[int]
@@ -98,6 +105,11 @@ class Program:
     steps: list[Step]
     last_use: list[list[int]]
     in_place: int = 0
+    numbers: str | None = None
+    promised: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    """The shapes that values of host nodes have beside open sizes, as in `NativeStep.shapes`."""
+    updates: list[tuple[int, int]] = field(default_factory=list)
+    """Inputs and outputs that a caller may give one array for: what the program writes there is all that changes."""
 
 
 def aligned_array(array: Array, alignment: int = 64) -> Array:
@@ -113,6 +125,11 @@ def aligned_array(array: Array, alignment: int = 64) -> Array:
 
 def memory(size: int) -> Array:
     """So many bytes; a RuntimeFault where the machine does not have them."""
+    if size > UNASKED_BYTES and size > knobs.tensor_megabytes << 20:
+        raise RuntimeFault(
+            f"the model needs {size:,} bytes for one array; the most is {knobs.tensor_megabytes:,} megabytes "
+            "(WEFT_TENSOR_MEGABYTES)"
+        )
     try:
         return np.empty(size, np.uint8)
     except MemoryError as error:

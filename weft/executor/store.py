@@ -13,6 +13,7 @@ number of the manifest. Weights are mapped, not read.
 
 from __future__ import annotations
 
+import functools
 import hmac
 import json
 import math
@@ -47,9 +48,10 @@ from weft.executor.keys import Key, read_key, signature_of
 from weft.executor.lower import Lowered, last_uses, step_values
 from weft.executor.module import Module, make_module
 from weft.executor.native import Call
+from weft.executor.open_checks import Check, Conditions
 from weft.executor.precision import check_precision
 from weft.executor.report import form_lines
-from weft.executor.run import Runner
+from weft.executor.run import OpenRunner, Runner
 from weft.executor.specialize import Executor, NativeCode, Specialization
 from weft.executor.steps import HostStep, NativeStep, Program, RestStep, Step
 from weft.executor.weights import prefer_large_pages
@@ -62,7 +64,7 @@ from weft.targets.registry import find_target
 
 __all__ = [
     "ModuleFileError", "check_signature", "load_module", "read_form", "read_module", "save_module", "sign_module",
-    "write_form",
+    "write_form", "write_model",
 ]  # fmt: skip
 
 ALIGNMENT = 64
@@ -141,6 +143,13 @@ def save_module(module: Module, path: str | os.PathLike[str]) -> None:
     graph = _signature(executor) if fixed else executor.graph
     manifest = {**_head(executor), "static": fixed, "graph": _graph_row(graph, arrays), "forms": forms}
     _write(place, manifest, arrays, codes)
+
+
+def write_model(path: Path, executor: Executor) -> None:
+    """Writes a model without compiled forms: whoever loads it compiles it as it would be compiled here."""
+    arrays = _Arrays()
+    manifest = {**_head(executor), "static": False, "graph": _graph_row(executor.graph, arrays), "forms": []}
+    _write(path, manifest, arrays, [])
 
 
 def write_form(path: Path, executor: Executor, one: Specialization) -> None:
@@ -224,6 +233,7 @@ def _form(key: Any, one: Specialization, arrays: _Arrays, codes: list[bytes]) ->
     codes.extend(one.native.objects())
     device = programs_row(one.runner.kernels) if isinstance(one.runner, DeviceRunner) else None
     steps = [_step_row(step, arrays, device is not None) for step in program.steps]
+    opened = _open_row(program, one.runner.conditions, arrays) if isinstance(one.runner, OpenRunner) else None
     if device is not None:
         device["seal"] = programs_seal(device, steps)
     return {
@@ -239,13 +249,42 @@ def _form(key: Any, one: Specialization, arrays: _Arrays, codes: list[bytes]) ->
         "unshared": program.unshared_bytes,
         "steps": steps,
         "in_place": program.in_place,
+        "updates": [list(pair) for pair in program.updates],
         "report": form_lines(one),
+        "open": opened,
     }
+
+
+def _open_row(program: Program, conditions: Conditions, arrays: _Arrays) -> dict[str, Any]:
+    """What a form for all sizes has beyond others. Only the cache keeps it: a module's file has numbers to check."""
+    checks = []
+    for check in conditions.checks:
+        names = [None if v is None else f"x{at}" for at, v in enumerate(check.node.inputs)]
+        inputs = [None if n is None else Value(n, kind) for n, kind in zip(names, check.inputs)]
+        outputs = [Value(f"y{at}", kind) for at, kind in enumerate(check.outputs)]
+        node = check.node.replace(inputs=inputs, outputs=outputs)
+        given = [v for v in inputs if v is not None]
+        values = {str(at): arrays.add(array) for at, array in enumerate(check.values) if array is not None}
+        row = _graph_row(Graph("check", given, outputs, [node]), arrays)
+        checks.append({"node": row, "values": values, "unread": list(check.unread)})
+    promised = {str(number): list(shape) for number, shape in program.promised.items()}
+    return {"numbers": program.numbers, "promised": promised, "names": list(conditions.names), "checks": checks}
+
+
+def _conditions(file: _File, row: Mapping[str, Any]) -> Conditions:
+    checks = []
+    for one in row["checks"]:
+        (node,) = file.graph(one["node"]).nodes
+        inputs = tuple(None if v is None else v.tensor for v in node.inputs)
+        known = {int(at): file.array(number) for at, number in one["values"].items()}
+        values = tuple(known.get(at) for at in range(len(inputs)))
+        checks.append(Check(node, inputs, tuple(v.tensor for v in node.outputs), values, tuple(one["unread"])))
+    return Conditions(row["names"], checks)
 
 
 def _step_row(step: Step, arrays: _Arrays, with_calls: bool) -> dict[str, Any]:
     if isinstance(step, NativeStep):
-        makes = [[number, kind.dtype, list(kind.static)] for number, kind in step.makes]
+        makes = [[number, kind.dtype, list(step.shapes.get(number) or kind.static)] for number, kind in step.makes]
         calls = [[call.symbol, [list(place) for place in call.arguments]] for call in step.calls if with_calls]
         bases, reach = [list(base) for base in step.bases], [list(one) for one in step.reach]
         return {
@@ -441,6 +480,8 @@ def _loaded(file: _File, threads: int | None) -> Module:
     ]:
         raise ModuleFileError("a model of one set of shapes has one form, and that for no values")
     for row in manifest["forms"]:
+        if row["open"] is not None:
+            raise ModuleFileError("a form for all sizes is kept by the cache alone, not by a module's file")
         key = tuple(
             None if item is None else (tuple(item[0]), None if item[1] is None else bytes.fromhex(item[1]))
             for item in row["key"]
@@ -551,8 +592,10 @@ def _specialization(
     takes: Sequence[Type | None],
     rebuild: Callable[[], Specialization] | None = None,
 ) -> Specialization:
+    opened = row["open"]
     program = _program(file, row, executor)
-    ProgramCheck(program, takes, executor.target.part_bytes).run([v.type for v in executor.signature.outputs])
+    if opened is None:
+        ProgramCheck(program, takes, executor.target.part_bytes).run([v.type for v in executor.signature.outputs])
     device = row["device"]
 
     def objects() -> list[bytes]:
@@ -565,6 +608,9 @@ def _specialization(
         names = [step.symbol for step in program.steps if isinstance(step, NativeStep)]
         engine = llvm_compile.load(objects(), names, row["externals"], executor.target) if names else None
         runner = Runner(program, engine, executor._inner)
+        if opened is not None:
+            interpret = functools.partial(executor._interpreted, {})
+            runner = OpenRunner(program, engine, executor._inner, interpret, _conditions(file, opened))
     else:
         programs = programs_of(device)
         check_calls(program, programs)
@@ -576,7 +622,8 @@ def _specialization(
 
 def _program(file: _File, row: Mapping[str, Any], executor: Executor) -> Program:
     """The program of a form; that it holds together is not known yet."""
-    steps = [_step(file, one, executor) for one in row["steps"]]
+    opened = row["open"]
+    steps = [_step(file, one, executor, opened is not None) for one in row["steps"]]
     constants = {int(number): file.array(at) for number, at in row["constants"].items()}
     numbers = {*row["inputs"], *row["outputs"], *constants, *(n for step in steps for n in step_values(step))}
     return Program(
@@ -590,10 +637,18 @@ def _program(file: _File, row: Mapping[str, Any], executor: Executor) -> Program
         steps,
         last_uses(steps, row["outputs"]),
         row["in_place"],
+        None if opened is None else opened["numbers"],
+        {} if opened is None else {int(number): tuple(shape) for number, shape in opened["promised"].items()},
+        [(given, made) for given, made in row["updates"]],
     )
 
 
-def _step(file: _File, row: Mapping[str, Any], executor: Executor) -> Step:
+def _step(file: _File, row: Mapping[str, Any], executor: Executor, is_open: bool = False) -> Step:
+    if "native" in row and is_open:
+        kinds = [(number, TensorType(dtype, None)) for number, dtype, _ in row["makes"]]
+        shapes = {number: tuple(shape) for number, _, shape in row["makes"]}
+        places = [(kind, number) for kind, number in row["bases"]]
+        return NativeStep(row["native"], places, kinds, row["kernels"], shapes=shapes)
     if "native" in row:
         makes = [(number, made_type(dtype, shape)) for number, dtype, shape in row["makes"]]
         bases = [(kind, number) for kind, number in row["bases"]]
@@ -601,7 +656,8 @@ def _step(file: _File, row: Mapping[str, Any], executor: Executor) -> Step:
         reach = [(end, is_written, None if held is None else tuple(held)) for end, is_written, held in row["reach"]]
         return NativeStep(row["native"], bases, makes, row["kernels"], calls, reach=reach)
     if "rest" in row:
-        return RestStep(executor.rest(file.graph(row["rest"])), row["inputs"], row["outputs"])
+        rest = executor.open_rest if is_open else executor.rest
+        return RestStep(rest(file.graph(row["rest"])), row["inputs"], row["outputs"])
     graph = file.graph(row["host"])
     check_host_graph(graph)
     (node,) = graph.nodes

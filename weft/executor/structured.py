@@ -1,4 +1,4 @@
-"""Modules that are called as their PyTorch module was: arguments and results of any structure, tensors in and out.
+"""Modules that are called as their model was: arguments and results of any structure, its own arrays in and out.
 
 m = weft.compile(model, (x, {"mask": mask}))
 y = m(x, {"mask": mask})              what the model would return: torch tensors, where one goes in, else numpy
@@ -7,45 +7,42 @@ y = m(x, {"mask": mask})              what the model would return: torch tensors
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from weft.core.errors import ArgumentError
 from weft.core.install import hint
 from weft.executor.module import Module, compile_graph
+from weft.frontends.calls import Calls, Imported
 from weft.targets.base import Target
 from weft.targets.registry import find_target
 
-if TYPE_CHECKING:
-    from weft.frontends.torch.calls import Calls
 
-
-class TorchModule(Module):
-    """A compiled PyTorch model."""
+class StructuredModule(Module):
+    """A compiled model that is called as the model is."""
 
     _calls: Calls
     _plain = 0
 
     def __call__(self, *args: Any, out: Any = None, **named: Any) -> Any:
-        """What the PyTorch module would return for these arguments; inputs by the graph's names work, too."""
-        from weft.frontends.torch.calls import as_array, as_tensor, is_tensor
-
+        """What the model would return for these arguments; inputs by the graph's names work, too."""
         if out is not None:
             return super().__call__(*args, out=out, **named)
+        calls = self._calls
         plain = len(args) == self._plain and not named
-        given = list(args) if plain else self._calls.flatten(args, named)
+        given = list(args) if plain else calls.flatten(args, named)
         if given is None:
             try:
                 feeds = self._feeds(args, named)
                 given = [feeds[name] for name in self._names]
             except (ArgumentError, KeyError):
-                raise ArgumentError(f"the model is called as in its example: ({self._calls.describe()})") from None
-        like_torch = not given or any(map(is_tensor, given))  # a model without inputs gives tensors
-        made = super().__call__(*map(as_array, given))
+                raise ArgumentError(f"the model is called as in its example: ({calls.describe()})") from None
+        native = not given or any(map(calls.is_native, given))  # a model without inputs gives its framework's arrays
+        made = super().__call__(*map(calls.as_array, given))
         results = made if type(made) is tuple else (made,)
-        self._calls.write(results, given)
-        if like_torch:
-            results = tuple(map(as_tensor, results))
-        return results[0] if plain else self._calls.unflatten(results)
+        calls.write(results, given)
+        if native:
+            results = tuple(map(calls.as_native, results))
+        return results[0] if plain else calls.unflatten(results)
 
     def __copy__(self) -> Module:
         return structured(super().__copy__(), self._calls)
@@ -54,14 +51,15 @@ class TorchModule(Module):
 def structured(module: Module, calls: Calls) -> Module:
     """A module that is called in this form; the same class where it runs on a device."""
     kind = type(module)
-    module.__class__ = TorchModule if kind is Module else type("TorchModule", (TorchModule, kind), {})
-    assert isinstance(module, TorchModule)
+    module.__class__ = StructuredModule if kind is Module else type("StructuredModule", (StructuredModule, kind), {})
+    assert isinstance(module, StructuredModule)
     module._calls = calls
     module._plain = len(module._names) if calls.is_plain else -1
     return module
 
 
-def compile_torch(
+def compile_structured(
+    kind: str,
     model: Any,
     inputs: Sequence[Any],
     dynamic_shapes: Any,
@@ -70,16 +68,36 @@ def compile_torch(
     precision: str | None,
     threads: int | None,
 ) -> Module:
-    """A PyTorch model as a module; with tensors on a GPU, for that GPU."""
+    """A model of PyTorch, JAX, Keras or TFLite as a module; with tensors on a GPU, for that GPU."""
     try:
-        from weft.frontends.torch import load
+        found = _load(kind, model, inputs, dynamic_shapes, shapes)
     except ImportError as error:
-        if error.name != "torch":
+        if (error.name or "").partition(".")[0] not in ("torch", "jax", "jaxlib", "keras"):
             raise
-        raise ArgumentError(f"compiling a PyTorch model needs torch: {hint('torch')}") from error
-    if len(inputs) > 1:
-        raise ArgumentError("example inputs are one tuple, or a dict by name: weft.compile(model, (a, b))")
-    found = load(model, inputs[0] if inputs else None, dynamic_shapes)
+        raise ArgumentError(f"compiling a model of {kind} needs {error.name}: {hint(kind)}") from error
     if target == "auto" and found.device == "cuda":
         target = find_target("cuda")
-    return structured(compile_graph(found.graph, target, shapes, precision, threads), found.calls)
+    bound = shapes if kind == "torch" else None
+    return structured(compile_graph(found.graph, target, bound, precision, threads), found.calls)
+
+
+def _load(kind: str, model: Any, inputs: Sequence[Any], dynamic_shapes: Any, shapes: Any) -> Imported:
+    if kind == "torch":
+        from weft.frontends.torch import load as load_torch
+
+        if len(inputs) > 1:
+            raise ArgumentError("example inputs are one tuple, or a dict by name: weft.compile(model, (a, b))")
+        return load_torch(model, inputs[0] if inputs else None, dynamic_shapes)
+    if kind == "keras":
+        from weft.frontends.keras import load as load_keras
+
+        return load_keras(model, inputs, dynamic_shapes)
+    if kind == "tflite":
+        from weft.frontends.tflite import load as load_tflite
+
+        return load_tflite(model, shapes)
+    if dynamic_shapes is not None:
+        raise ArgumentError("dynamic_shapes go with a PyTorch module: a function of JAX's is traced for each shape")
+    from weft.frontends.jax import load as load_jax
+
+    return load_jax(model, inputs)

@@ -5,6 +5,7 @@
     compute(c: Compute, *tensors) -> tensor(s)       the meaning as a tensor expression; None: none for this use
     kind                                             how it fuses, one of KINDS
     shape_inputs                                     inputs whose values decide shapes (axes, sizes, k)
+    sizing                                           those of them that say nothing but the shape of the result
     expand(node, scope) -> replacement               the same in other operators, with constants made from attributes;
                                                      None: not this use. A rule of `graph/passes/support.py`
     takes, requires                                  what must hold of inputs and attributes (`graph/signature.py`)
@@ -32,7 +33,7 @@ import numpy as np
 
 from weft.core.errors import InternalError, WeftError
 from weft.core.knobs import knobs
-from weft.graph.ir import Array, Graph, GraphError, Node, SequenceType, TensorType, Type, dtype_name
+from weft.graph.ir import Array, Dim, Graph, GraphError, Node, SequenceType, TensorType, Type, dtype_name
 from weft.graph.signature import Relation, signature
 
 logger = logging.getLogger("weft.graph")
@@ -68,6 +69,7 @@ Trait = Literal[
     "traps",  # is elementwise, but not all numbers make integers: a division by 0, a float out of range
     "shape_only",  # reads the shape of its input, never an element
     "optional_outputs",  # its last outputs may be left out
+    "updates",  # writes a part of its first input, in whose memory the result lies
 ]
 """A fact about an operator."""
 
@@ -225,7 +227,11 @@ class Evaluate(Use):
 
 
 class Compute(Use):
-    """What the tensor expression may use: static types of inputs and outputs, and the values of constant inputs."""
+    """What the tensor expression may use: types of inputs and outputs, and the values of constant inputs.
+
+    Sizes may be open: index expressions over the sizes that a call brings, each at least 1. `dims` and `out_dims` give
+    them as they are; `shape` and `out_shape` are for expressions that hold for numbers only, and refuse others.
+    """
 
     __slots__ = ("types", "outputs", "values")
 
@@ -241,20 +247,40 @@ class Compute(Use):
         self.outputs = tuple(outputs)
         self.values = tuple(values)
 
-    def shape(self, position: int) -> tuple[int, ...]:
-        """The shape of an input."""
+    def dims(self, position: int) -> tuple[Dim, ...]:
+        """The shape of an input: numbers, or index expressions."""
         found = self.types[position]
         if found is None:
             raise self.error(f"input {position} is missing")
-        return found.static
+        return found.dims
+
+    def out_dims(self, position: int = 0) -> tuple[Dim, ...]:
+        """The shape of an output: numbers, or index expressions."""
+        return self.outputs[position].dims
+
+    def shape(self, position: int) -> tuple[int, ...]:
+        """The shape of an input, all numbers."""
+        return numbers_in(self.dims(position))
 
     def out_shape(self, position: int = 0) -> tuple[int, ...]:
-        """The shape of an output."""
-        return self.outputs[position].static
+        """The shape of an output, all numbers."""
+        return numbers_in(self.out_dims(position))
 
     def value(self, position: int) -> Array | None:
         """The value of a constant input."""
         return self.values[position] if position < len(self.values) else None
+
+
+class OpenSize(GraphError):
+    """A tensor expression that holds for numbers only was asked for with a size that is open."""
+
+
+def numbers_in(dims: Sequence[Dim]) -> tuple[int, ...]:
+    """A shape that is all numbers; an OpenSize for another."""
+    found = tuple(d for d in dims if isinstance(d, int))
+    if len(found) != len(dims):
+        raise OpenSize(f"its kernel needs sizes that are numbers, and one of {list(dims)} is open")
+    return found
 
 
 InferFunction = Callable[[Infer], Sequence[Type]]
@@ -269,7 +295,7 @@ class OpSpec:
 
     __slots__ = (
         "name", "domain", "infer", "evaluate", "compute", "kind", "shape_inputs", "expand", "takes", "requires",
-        "traits", "multiplies", "steps",
+        "traits", "multiplies", "steps", "sizing",
     )  # fmt: skip
 
     def __init__(
@@ -285,6 +311,7 @@ class OpSpec:
         takes: str | None = None,
         requires: Sequence[Relation] = (),
         steps: StepsFunction | None = None,
+        sizing: Sequence[int] = (),
     ) -> None:
         self.name = name
         self.domain = domain
@@ -299,6 +326,7 @@ class OpSpec:
         self.traits: frozenset[str] = frozenset()
         self.multiplies = 0
         self.steps = steps
+        self.sizing = tuple(sizing)
 
     def kind_of(self, node: Node) -> str:
         """How this use of the operator fuses."""

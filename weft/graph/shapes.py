@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from weft.expr.nodes import Expr, Var, ceildiv, index_expr, int_value, minimum
+from weft.expr.evaluate import evaluate
+from weft.expr.nodes import Expr, Var, ceildiv, index_expr, int_value, maximum, minimum
 from weft.expr.simplify import simplify
-from weft.graph.ir import Dim, GraphError, same_dim
+from weft.expr.visit import free_vars
+from weft.graph.ir import Dim, GraphError, TensorType, same_dim
 
 Shape = tuple[Dim, ...]
 Fail = Callable[[str], Exception]
@@ -56,6 +58,11 @@ def least(a: Dim, b: Dim) -> Dim:
     return min(a, b) if isinstance(a, int) and isinstance(b, int) else tidy(minimum(index_expr(a), index_expr(b)))
 
 
+def greatest(a: Dim, b: Dim) -> Dim:
+    """max(a, b)."""
+    return max(a, b) if isinstance(a, int) and isinstance(b, int) else tidy(maximum(index_expr(a), index_expr(b)))
+
+
 def product(dims: Iterable[Dim]) -> Dim:
     """The product of dimensions."""
     total: Dim = 1
@@ -79,6 +86,32 @@ def normal_axes(axes: Iterable[int], rank: int, fail: Fail = GraphError) -> tupl
     return out
 
 
+def follows(kind: Any, sizes: Collection[Var]) -> bool:
+    """Whether a type is a tensor's whose shape is made of numbers and these sizes."""
+    if not isinstance(kind, TensorType) or kind.shape is None:
+        return False
+    return all(isinstance(d, int) or all(var in sizes for var in free_vars(d)) for d in kind.shape)
+
+
+def same_shape(a: Sequence[Dim], b: Sequence[Dim]) -> bool:
+    """Whether two shapes are surely equal."""
+    return len(a) == len(b) and all(map(same_dim, a, b))
+
+
+TYPICAL = 64
+"""What an open size is taken to be where nothing else is known of it."""
+
+
+def typical(dims: Iterable[Dim], sizes: Mapping[Var, int] | None = None) -> tuple[int, ...]:
+    """Numbers for dimensions, with what their open sizes typically are."""
+    known = sizes or {}
+    return tuple(d if isinstance(d, int) else _number(d, known) for d in dims)
+
+
+def _number(dim: Expr, known: Mapping[Var, int]) -> int:
+    return int(evaluate(dim, {var: known.get(var, TYPICAL) for var in free_vars(dim)}))
+
+
 def broadcast(shapes: Sequence[Shape | None], fail: Fail = GraphError) -> Shape | None:
     """The shape that numpy's broadcasting gives; None where a rank is unknown. A symbolic size beats a 1."""
     known = [s for s in shapes if s is not None]
@@ -98,6 +131,7 @@ def broadcast(shapes: Sequence[Shape | None], fail: Fail = GraphError) -> Shape 
             elif not same_dim(dim, other):
                 if isinstance(dim, int) and isinstance(other, int):
                     raise fail(f"shapes {' and '.join(str(list(s)) for s in known)} do not broadcast")
-                dim = dim if isinstance(dim, int) else other  # one of two symbolic sizes may be 1: the number decides
+                # One of them is 1, or both are the same: the number decides, or the greater one.
+                dim = dim if isinstance(dim, int) else other if isinstance(other, int) else greatest(dim, other)
         out.append(dim)
     return tuple(out)

@@ -3,6 +3,7 @@
 same_graph(a, b)       whether two graphs compute the same because they are built the same, inputs in the same order
 graph_key(graph)       text that is equal for such graphs: a key for caches
 structure_key(graph)   the same for all weights: equal for models that get the same kernels
+parting(a, b)          the first nodes that only one of two graphs has, whatever the weights
 """
 
 from __future__ import annotations
@@ -29,12 +30,32 @@ def graph_key(graph: Graph) -> str:
 
 def structure_key(graph: Graph) -> str:
     """Like graph_key, but weights count by element type and shape only; numbers and short lists of sizes by content."""
+    return _Keys(_shape_of_weight).graph(graph, {})
 
-    def key(array: Array) -> str:
-        tells = array.size <= 1 or (array.dtype.kind in "iub" and array.size <= 16)
-        return array_digest(array) if tells else f"{array.dtype}{array.shape}"
 
-    return _Keys(key).graph(graph, {})
+def _shape_of_weight(array: Array) -> str:
+    tells = array.size <= 1 or (array.dtype.kind in "iub" and array.size <= 16)
+    return array_digest(array) if tells else f"{array.dtype}{array.shape}"
+
+
+def parting(a: Graph, b: Graph) -> tuple[list[Node], list[Node]]:
+    """Where two graphs part: nodes of each that the other does not have, though it has all that they read."""
+    keys = [_Keys(_shape_of_weight), _Keys(_shape_of_weight)]
+    for one, graph in zip(keys, (a, b)):
+        one.graph(graph, {})
+    found = []
+    for graph, own, other in ((a, keys[0], keys[1]), (b, keys[1], keys[0])):
+        there = set(other.made.values())
+        found.append(
+            [
+                node
+                for node in graph.nodes
+                if node.outputs
+                and own.made[node.outputs[0]] not in there
+                and all(v not in own.made or own.made[v] in there for v in node.inputs if v is not None)
+            ]
+        )
+    return found[0], found[1]
 
 
 def quick_key(graph: Graph) -> str:
@@ -62,6 +83,8 @@ class _Keys:
     def __init__(self, constant: Callable[[Array], str]) -> None:
         self.depth = 0
         self.constant = constant
+        self.made: dict[Value, str] = {}
+        """The keys of what nodes of the outermost graph make."""
 
     def graph(self, graph: Graph, outer: dict[Value, str]) -> str:
         keys = dict(outer)
@@ -73,6 +96,8 @@ class _Keys:
             made = self.node(node, keys)
             for at, value in enumerate(node.outputs):
                 keys[value] = f"{made} {at}"
+        if not self.depth:
+            self.made = {value: keys[value] for node in graph.nodes for value in node.outputs}
         # What a subgraph is given has the types that inference finds, some with sizes named afresh each time.
         types = "" if self.depth else ",".join(type_key(value.type) for value in graph.inputs)
         return _digest("graph", types, *[keys.get(value, "undefined") for value in graph.outputs])

@@ -5,8 +5,9 @@
     weft.models.names()                                every name
     weft.models.make("resnet18", batch=4)              by name
 
-The workloads of the TVM paper (ResNet-18, MobileNet, the LSTM language model, DQN, DCGAN) and three more. The weights
-mean nothing, but keep every activation in a sane range, so that results can be compared in float16 and bfloat16 too.
+The workloads of the TVM paper (ResNet-18, MobileNet, the LSTM language model, DQN, DCGAN), three more, and a decoder.
+The weights mean nothing, but keep every activation in a sane range, so that results can be compared in float16 and
+bfloat16 too.
 """
 
 from __future__ import annotations
@@ -16,10 +17,12 @@ from collections.abc import Callable
 from weft.core.errors import WeftError
 from weft.graph.ir import Graph
 from weft.models.language import bert_base, lstm_lm
+from weft.models.llama import llama_110m
 from weft.models.vision import dcgan, dqn, mobilenet_v1, mobilenet_v2, resnet18, resnet50
 
 MODELS: dict[str, Callable[..., Graph]] = {
-    made.__name__: made for made in (resnet18, resnet50, mobilenet_v1, mobilenet_v2, lstm_lm, dqn, dcgan, bert_base)
+    made.__name__: made
+    for made in (resnet18, resnet50, mobilenet_v1, mobilenet_v2, lstm_lm, dqn, dcgan, bert_base, llama_110m)
 }
 """Every model by name."""
 
@@ -28,9 +31,9 @@ class ModelError(WeftError, ValueError):
     """A built-in model that does not exist, or a batch that makes no sense."""
 
 
-def names() -> list[str]:
-    """The names of the built-in models."""
-    return list(MODELS)
+def names(decoders: bool = True) -> list[str]:
+    """The names of the built-in models; without decoders those whose sizes are all fixed."""
+    return [name for name in MODELS if decoders or name != llama_110m.__name__]
 
 
 def make(name: str, batch: int = 1, seed: int = 0) -> Graph:
@@ -43,6 +46,6 @@ def make(name: str, batch: int = 1, seed: int = 0) -> Graph:
 
 
 __all__ = [
-    "MODELS", "ModelError", "bert_base", "dcgan", "dqn", "lstm_lm", "make", "mobilenet_v1", "mobilenet_v2", "names",
-    "resnet18", "resnet50",
+    "MODELS", "ModelError", "bert_base", "dcgan", "dqn", "llama_110m", "lstm_lm", "make", "mobilenet_v1",
+    "mobilenet_v2", "names", "resnet18", "resnet50",
 ]  # fmt: skip

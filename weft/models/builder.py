@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 import weft.ops  # noqa: F401  (inference reads the table of operators)
-from weft.graph.ir import Array, Graph, Node, TensorType, Value, dtype_name
+from weft.graph.ir import Array, Dim, Graph, Node, TensorType, Value, dtype_name
 from weft.graph.passes.infer import infer
 
 
@@ -32,7 +32,7 @@ class Builder:
         self.inputs: list[Value] = []
         self._count = 0
 
-    def input(self, name: str, shape: Sequence[int], dtype: str = "float32") -> Value:
+    def input(self, name: str, shape: Sequence[Dim], dtype: str = "float32") -> Value:
         """An input of the model."""
         value = Value(name, TensorType(dtype, shape))
         self.inputs.append(value)
@@ -49,12 +49,12 @@ class Builder:
         """Random weights."""
         return self.constant(self.random.standard_normal(shape, np.float32) * np.float32(scale), name)
 
-    def node(self, op: str, *inputs: Value | None, outputs: int = 1, **attributes: Any) -> Any:
+    def node(self, op: str, *inputs: Value | None, outputs: int = 1, domain: str = "", **attributes: Any) -> Any:
         """A node; its output, or a list of its outputs."""
         self._count += 1
         label = f"{op.lower()}_{self._count}"
         made = [Value(label if i == 0 else f"{label}_{i}") for i in range(outputs)]
-        self.nodes.append(Node(op, inputs, made, attributes, name=label, origin=f"{self.name}.{label}"))
+        self.nodes.append(Node(op, inputs, made, attributes, label, f"{self.name}.{label}", domain))
         return made[0] if outputs == 1 else made
 
     def conv(

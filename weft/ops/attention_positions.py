@@ -1,4 +1,7 @@
-"""Beside attention: RotaryEmbedding turns queries and keys by their place, TensorScatter writes into a cache."""
+"""Beside attention: RotaryEmbedding turns queries and keys by their place, TensorScatter writes into a cache.
+
+Copy and UpdateRows are what TensorScatter becomes where the cache is updated in place (graph/passes/update_caches.py).
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,12 @@ from typing import Any
 import numpy as np
 
 from weft import te
-from weft.expr.nodes import Expr, index_expr
+from weft.expr.nodes import Expr, Var, index_expr
 from weft.graph.ir import Array, TensorType, Type
 from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
+from weft.graph.passes.update_caches import COPY, DOMAIN, UPDATE
 from weft.graph.shapes import normal_axis
+from weft.loop.ir import For, Let, Stmt, Store
 from weft.ops.elementwise_support import (
     expect_shape,
     infer_same,
@@ -195,4 +200,47 @@ register(
         "injective",
         takes="past_cache[_ *s], update:past_cache, write_indices:index[_]?",
     )
+)
+
+
+# ------------------------------------------------------------------------------------------------ a cache in its place
+
+
+def _update_rows(c: Compute, past: te.Tensor, update: te.Tensor, starts: te.Tensor) -> Any:
+    """Only the rows: the rest of the result is in its memory already. Rows that do not fit are not written, and the
+    call fails."""
+    shape, axis = c.shape(1), _axis(c, len(c.shape(0)))
+    if 0 in shape:
+        return None
+
+    def build(given: Sequence[te.Tensor], made: Sequence[te.Tensor]) -> Stmt:
+        variables = [Var(f"r{k}") for k in range(len(shape))]
+        start = Var("start")
+        at = [start + v if k == axis else v for k, v in enumerate(variables)]
+        body: Stmt = Store(made[0], at, given[0][tuple(variables)])
+        for variable, extent in reversed(list(zip(variables[1:], shape[1:]))):
+            body = For(variable, extent, body)
+        body = Let(start, index_expr(given[1][variables[0]]), body)
+        return For(variables[0], shape[0], body)
+
+    return te.extern(c.shape(0), [update, starts], build, name="update_rows", dtype=c.outputs[0].dtype)
+
+
+def _copy(c: Compute, x: te.Tensor) -> te.Tensor:
+    made: te.Tensor = te.compute(x.shape, lambda *at: x[at], name="copied")
+    return made
+
+
+register(OpSpec(COPY, infer_same, lambda c, x: x.copy(), _copy, "opaque", domain=DOMAIN, takes="X"))
+register(
+    OpSpec(
+        UPDATE,
+        _infer_scatter,
+        _scatter,
+        _update_rows,
+        "opaque",
+        domain=DOMAIN,
+        takes="past_cache[_ *s], update:past_cache, write_indices:index[_]",
+    ),
+    "updates",
 )

@@ -137,7 +137,7 @@ def _cast(c: Evaluate, x: Array, like: Array | None = None) -> Array:
 
 @kernel
 def _compute_cast(c: Compute, x: te.Tensor) -> te.Tensor:
-    made: te.Tensor = te.compute(c.out_shape(), lambda *i: x[i].astype(c.outputs[0].dtype), name="cast")
+    made: te.Tensor = te.compute(c.out_dims(), lambda *i: x[i].astype(c.outputs[0].dtype), name="cast")
     return made
 
 

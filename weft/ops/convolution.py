@@ -17,8 +17,8 @@ import numpy as np
 from weft import te
 from weft.expr.nodes import Expr
 from weft.graph.ir import NUMPY_TYPES, Array, Dim, TensorType, Type, dtype_name
-from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
-from weft.graph.shapes import unknown_dim
+from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, numbers_in, register
+from weft.graph.shapes import tidy, unknown_dim
 from weft.ops.convolution_window import (
     Pads,
     Window,
@@ -164,7 +164,12 @@ def evaluate_convolution(c: Evaluate, x: Array, w: Array, bias: Array | None = N
 
 def sizes_of(tensor: te.Tensor) -> tuple[int, ...]:
     """The static shape of a tensor."""
-    return tuple(int(s.value) for s in tensor.shape)  # type: ignore[attr-defined]
+    return numbers_in(dims_of(tensor))
+
+
+def dims_of(tensor: te.Tensor) -> tuple[Dim, ...]:
+    """The shape of a tensor, numbers where they are."""
+    return tuple(map(tidy, tensor.shape))
 
 
 def convolve_tensors(
@@ -177,8 +182,8 @@ def convolve_tensors(
     name: str = "conv",
 ) -> te.Tensor:
     """The sum over channels of a group and kernel positions of `product(input element, weight element)`."""
-    sizes, weight = sizes_of(x), sizes_of(w)
-    outs = [int(d) for d in window.out_dims(sizes[2:]) if isinstance(d, int)]
+    sizes, weight = dims_of(x), sizes_of(w)
+    outs = window.out_dims(sizes[2:])
     pads: Pads = window.reach(sizes[2:], outs)
     padded = pad_tensor(x, sizes, pads, padding)
     depth, per_group = weight[1], weight[0] // group
@@ -212,12 +217,12 @@ def finish(c: Compute, made: te.Tensor, bias: te.Tensor | None, name: str = "con
             value = value + bias[co].astype(kind)
         return value.astype(wanted)
 
-    return stage(c.out_shape(), lambda n, co, *at: body(n, co, *at), name=name)
+    return stage(c.out_dims(), lambda n, co, *at: body(n, co, *at), name=name)
 
 
 def is_empty(*tensors: TensorType | None) -> bool:
     """Whether one of these has no elements: such uses are left to the host."""
-    return any(t is not None and 0 in t.static for t in tensors)
+    return any(t is not None and 0 in t.dims for t in tensors)
 
 
 def compute_convolution(c: Compute, x: te.Tensor, w: te.Tensor, bias: te.Tensor | None = None) -> te.Tensor | None:

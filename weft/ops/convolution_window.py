@@ -15,7 +15,7 @@ import numpy as np
 from weft import te
 from weft.expr.nodes import Expr
 from weft.graph.ir import Array, Dim
-from weft.graph.opspec import Use
+from weft.graph.opspec import OpenSize, Use
 from weft.graph.shapes import divided, least, minus, plus
 
 Ints = tuple[int, ...]
@@ -79,25 +79,37 @@ class Window:
             )
         return made
 
-    def padding(self, sizes: Sequence[int]) -> Pads:
+    def padding(self, sizes: Sequence[Dim]) -> Pads:
         """How many positions stand before and after the input along each dimension."""
         if self.auto_pad == "NOTSET":
             return self.pads
         made = []
         for size, stride, extent in zip(sizes, self.strides, self.extents):
             total = 0
-            if self.auto_pad != "VALID":
+            if self.auto_pad == "VALID":
+                pass
+            elif not isinstance(size, int):
+                if stride != 1:
+                    raise OpenSize("how much is padded follows from a size that is open")
+                total = extent - 1
+            else:
                 total = max((-(-size // stride) - 1) * stride + extent - size, 0)
             less = total // 2
             made.append((less, total - less) if self.auto_pad == "SAME_UPPER" else (total - less, less))
         return tuple(made)
 
-    def reach(self, sizes: Sequence[int], outs: Sequence[int]) -> Pads:
-        """The padding that reads need: none behind the last window, and what ceil_mode adds."""
+    def reach(self, sizes: Sequence[Dim], outs: Sequence[Dim]) -> Pads:
+        """The padding that reads need: none behind the last window (at most that, beside open sizes), and what
+        ceil_mode adds.
+        """
         made = []
-        for axis, (before, _) in enumerate(self.padding(sizes)):
-            last = (max(outs[axis], 1) - 1) * self.strides[axis] + self.extents[axis]
-            made.append((before, max(last - before - sizes[axis], 0)))
+        for axis, (before, after) in enumerate(self.padding(sizes)):
+            size, count = sizes[axis], outs[axis]
+            if not isinstance(size, int) or not isinstance(count, int):
+                made.append((before, after + (self.strides[axis] - 1 if self.ceil_mode else 0)))
+                continue
+            last = (max(count, 1) - 1) * self.strides[axis] + self.extents[axis]
+            made.append((before, max(last - before - size, 0)))
         return tuple(made)
 
 
@@ -128,7 +140,9 @@ def stage(shape: Sequence[Any], function: Callable[..., Any], name: str) -> te.T
     return made
 
 
-def pad_tensor(x: te.Tensor, sizes: Ints, pads: Pads, value: Callable[[], Any], name: str = "padded") -> te.Tensor:
+def pad_tensor(
+    x: te.Tensor, sizes: Sequence[Dim], pads: Pads, value: Callable[[], Any], name: str = "padded"
+) -> te.Tensor:
     """Spatial padding as a stage of its own, so that a schedule may inline it; none where there is nothing to pad."""
     if not any(p for pair in pads for p in pair):
         return x

@@ -161,9 +161,9 @@ def _compute_power(c: Compute, x: te.Tensor, y: te.Tensor) -> te.Tensor | None:
         return None  # such powers wrap, and float64 does not hold what they wrap from
 
     def body(*indices: Any) -> Expr:
-        return _power_expression(read(x, indices), read(y, indices), exponent)
+        return _power_expression(read(x, indices, c.out_dims()), read(y, indices, c.out_dims()), exponent)
 
-    made: te.Tensor = te.compute(c.out_shape(), body, name="pow", dtype=c.outputs[0].dtype)
+    made: te.Tensor = te.compute(c.out_dims(), body, name="pow", dtype=c.outputs[0].dtype)
     return made
 
 
@@ -211,14 +211,14 @@ def _clip(c: Evaluate, x: Array, low: Array | None = None, high: Array | None = 
 @kernel
 def _compute_clip(c: Compute, x: te.Tensor, low: te.Tensor | None = None, high: te.Tensor | None = None) -> te.Tensor:
     def body(*indices: Any) -> Expr:
-        value = read(x, indices)
+        value = read(x, indices, c.out_dims())
         if low is not None:
             value = te.maximum(value, number(c, 1, low))
         if high is not None:
             value = te.minimum(value, number(c, 2, high))
         return value
 
-    made: te.Tensor = te.compute(c.out_shape(), body, name="clip", dtype=c.outputs[0].dtype)
+    made: te.Tensor = te.compute(c.out_dims(), body, name="clip", dtype=c.outputs[0].dtype)
     return made
 
 
@@ -239,10 +239,10 @@ def _where(c: Evaluate, condition: Array, x: Array, y: Array) -> Array:
 @kernel
 def _compute_where(c: Compute, condition: te.Tensor, x: te.Tensor, y: te.Tensor) -> te.Tensor:
     def body(*indices: Any) -> Expr:
-        chosen, then, otherwise = (te.broadcast_read(t, indices) for t in (condition, x, y))
+        chosen, then, otherwise = (te.broadcast_read(t, indices, c.out_dims()) for t in (condition, x, y))
         return te.select(chosen, then, otherwise)
 
-    made: te.Tensor = te.compute(c.out_shape(), body, name="where")
+    made: te.Tensor = te.compute(c.out_dims(), body, name="where")
     return made
 
 
@@ -265,7 +265,7 @@ def _identity(c: Evaluate, x: Any) -> Any:
 
 @kernel
 def _compute_identity(c: Compute, x: te.Tensor) -> te.Tensor:
-    made: te.Tensor = te.compute(c.out_shape(), lambda *i: x[i], name="identity")
+    made: te.Tensor = te.compute(c.out_dims(), lambda *i: x[i], name="identity")
     return made
 
 

@@ -56,7 +56,7 @@ def kernel(function: Callable[..., Any]) -> Callable[..., Any]:
     def guarded(c: Compute, *tensors: te.Tensor | None) -> Any:
         read_types = [kind for kind, tensor in zip(c.types, tensors) if kind is not None and tensor is not None]
         for kind in (*read_types, *c.outputs):
-            if kind.dtype not in KERNEL_TYPES or 0 in kind.static:
+            if kind.dtype not in KERNEL_TYPES or 0 in kind.dims:
                 return None
         return function(c, *tensors)
 
@@ -73,9 +73,9 @@ def wide(array: Array) -> Array:
     return array.astype(np.float32) if array.dtype in _NARROW_NUMPY else array
 
 
-def read(tensor: te.Tensor, indices: Sequence[Any]) -> Expr:
-    """The element that broadcasting brings to these indices, in the type that arithmetic on it is done in."""
-    return widen(te.broadcast_read(tensor, indices))
+def read(tensor: te.Tensor, indices: Sequence[Any], whole: Sequence[Dim]) -> Expr:
+    """The element that broadcasting brings to these indices of a shape, in the type that arithmetic is done in."""
+    return widen(te.broadcast_read(tensor, indices, whole))
 
 
 def widen(value: Expr) -> Expr:
@@ -217,9 +217,9 @@ def elementwise(
     def compute(c: Compute, *tensors: te.Tensor) -> te.Tensor:
         def body(*indices: Any) -> Any:
             assert expression is not None
-            return expression(c, *[read(t, indices) for t in tensors])
+            return expression(c, *[read(t, indices, c.out_dims()) for t in tensors])
 
-        made: te.Tensor = te.compute(c.out_shape(), body, name=name.lower(), dtype=c.outputs[0].dtype)
+        made: te.Tensor = te.compute(c.out_dims(), body, name=name.lower(), dtype=c.outputs[0].dtype)
         return made
 
     built = None if expression is None else kernel(compute)

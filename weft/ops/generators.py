@@ -97,7 +97,7 @@ def _of_shape(c: Evaluate, shape: Array) -> Array:
 @kernel
 def _compute_of_shape(c: Compute, shape: te.Tensor | None) -> te.Tensor:
     filling = te.const(_filling(c)[()], c.outputs[0].dtype)
-    made: te.Tensor = te.compute(c.out_shape(), lambda *i: filling, name="constant_of_shape")
+    made: te.Tensor = te.compute(c.out_dims(), lambda *i: filling, name="constant_of_shape")
     return made
 
 
@@ -109,6 +109,7 @@ register(
         _compute_of_shape,
         "injective",
         shape_inputs=(0,),
+        sizing=(0,),
         takes="input:int[_]",
     ),
     "cheap grows",
@@ -190,7 +191,7 @@ def _compute_range(c: Compute, *inputs: te.Tensor | None) -> te.Tensor | None:
     to = c.outputs[0].dtype
     kind = wide_type(to)
     first, by = te.const(numbers[0], kind), te.const(numbers[2], kind)
-    made: te.Tensor = te.compute(c.out_shape(), lambda i: (first + i.astype(kind) * by).astype(to), name="range")
+    made: te.Tensor = te.compute(c.out_dims(), lambda i: (first + i.astype(kind) * by).astype(to), name="range")
     return made
 
 
@@ -202,6 +203,7 @@ register(
         _compute_range,
         "injective",
         shape_inputs=(0, 1, 2),
+        sizing=(1,),
         takes="start:number, limit:start, delta:start",
     ),
     "cheap grows",

@@ -60,18 +60,18 @@ def _gather(c: Evaluate, x: Array, indices: Array) -> Array:
 def _gather_compute(c: Compute, x: te.Tensor, indices: te.Tensor) -> Any:
     if not kernels_know(c):
         return None
-    if 0 in c.shape(1):
-        return fill(c.out_shape(), 0, output_type(c))
-    if 0 in c.shape(0):
+    if 0 in c.dims(1):
+        return fill(c.out_dims(), 0, output_type(c))
+    if 0 in c.dims(0):
         return None  # nothing is read there: the host says which index is outside
     axis, rank = axis_of(c, x.ndim), indices.ndim
-    size = c.shape(0)[axis]
+    size = c.dims(0)[axis]
 
     def read(*i: Any) -> Expr:
         at = counted_index(indices[i[axis : axis + rank]], size)
         return x[(*i[:axis], at, *i[axis + rank :])]
 
-    return te.compute(c.out_shape(), read, name="gather")
+    return te.compute(c.out_dims(), read, name="gather")
 
 
 register(
@@ -102,16 +102,16 @@ def _elements_compute(c: Compute, x: te.Tensor, indices: te.Tensor) -> Any:
     if not kernels_know(c):
         return None
     if is_empty(c):
-        return fill(c.out_shape(), 0, output_type(c))
-    if 0 in c.shape(0):
+        return fill(c.out_dims(), 0, output_type(c))
+    if 0 in c.dims(0):
         return None  # nothing has an index there: the host says so
     axis = axis_of(c, x.ndim)
-    size = c.shape(0)[axis]
+    size = c.dims(0)[axis]
 
     def read(*i: Any) -> Expr:
         return x[(*i[:axis], counted_index(indices[i], size), *i[axis + 1 :])]
 
-    return te.compute(c.out_shape(), read, name="gather_elements")
+    return te.compute(c.out_dims(), read, name="gather_elements")
 
 
 register(

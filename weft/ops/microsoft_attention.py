@@ -20,7 +20,8 @@ def _heads(b: Composition, x: Part) -> Part:
     return made
 
 
-def _joined(b: Composition, x: Part) -> Part:
+def joined(b: Composition, x: Part) -> Part:
+    """(batch, heads, length, size) as (batch, length, heads * size)."""
     made: Part = b("Reshape", b("Transpose", x, perm=[0, 2, 1, 3]), b.constant([0, 0, -1], "int64"))
     return made
 
@@ -31,7 +32,7 @@ def _mask(b: Composition, mask: Part | None, bias: Part | None, keys: Any, dtype
         return bias
     rank = len(mask.dims)
     if rank == 1:
-        if bias is not None or "int32" != mask.dtype:
+        if "int32" != mask.dtype:
             raise b.error(f"a mask of {mask.type!r} is not supported")
         # One number for each sequence: how many of its keys count.
         inside = b("Less", b.cast(b.range(keys), "int32"), b("Unsqueeze", mask, _axes(b, 1)))
@@ -49,11 +50,12 @@ def _attend(b: Composition, q: Part, k: Part, v: Part, mask: Any, bias: Any, pas
     keys = k.dims[2] if past[0] is None else plus(past[0].dims[2], k.dims[2])
     added = _mask(b, mask, bias, keys, q.dtype)
     scale = b.get("scale")
-    options: dict[str, Any] = {"is_causal": int(b.get("unidirectional", 0)), "scale": float(scale) if scale else None}
+    causal = int(b.get("unidirectional", 0)) if q.dims[2] != 1 else 0  # a query alone sees all keys
+    options: dict[str, Any] = {"is_causal": causal, "scale": float(scale) if scale else None}
     if past[0] is None:
-        return [_joined(b, b("Attention", q, k, v, added, **options)), k, v]
+        return [joined(b, b("Attention", q, k, v, added, **options)), k, v]
     made = b("Attention", q, k, v, added, *past, outputs=3, **options)
-    return [_joined(b, made[0]), made[1], made[2]]
+    return [joined(b, made[0]), made[1], made[2]]
 
 
 def _self_attention(b: Composition, packed: Part, mask: Any, past: Part | None, bias: Part | None) -> Any:

@@ -2,8 +2,9 @@
 
 MatMulNBits is a product: B holds (features, blocks, bytes of a block), low bits first; zero points are packed in the
 same way, or plain numbers, or left out (then the middle of the range). Weights are unpacked in a stage of their own,
-before a plain product. accuracy_level says to how few bits the other operand MAY be rounded (4: to bytes, which costs
-some 1e-2 of the result's scale); here it never is.
+before a plain product; a machine with dot products of bytes takes few rows in another way (`few_bits.py`).
+accuracy_level says to how few bits the other operand MAY be rounded (4: to bytes, which costs some 1e-2 of the result's
+scale); here to 16 bits at the least.
 """
 
 from __future__ import annotations
@@ -136,7 +137,7 @@ register(
 # ---------------------------------------------------------------------------------------------- GatherBlockQuantized
 
 
-def _bytes_as_numbers(b: Composition, codes: Part, bits: int) -> Part:
+def bytes_as_numbers(b: Composition, codes: Part, bits: int) -> Part:
     """The numbers that bytes hold, low bits first, along the last dimension."""
     wide = b.cast(codes, "int16")
     if bits == 8:
@@ -162,12 +163,12 @@ def _gather_blocks(b: Composition, data: Part, indices: Part, scales: Part, zero
     codes, scale = (b("Gather", part, indices, axis=gathered) for part in (data, scales))
     zero = None if zeros is None else b("Gather", zeros, indices, axis=gathered)
     if packed:
-        codes = _bytes_as_numbers(b, codes, bits)
+        codes = bytes_as_numbers(b, codes, bits)
         middle = b.constant(1 << (bits - 1), "int16")
         if zero is None:
             codes = b("Sub", codes, middle)
         else:
-            zero = _bytes_as_numbers(b, zero, bits)
+            zero = bytes_as_numbers(b, zero, bits)
     at = axis + (len(indices.dims) - 1 if axis > gathered else 0)
     return b("DequantizeLinear", codes, scale, zero, axis=at, block_size=block)
 

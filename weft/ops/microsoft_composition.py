@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from weft import te
-from weft.graph.ir import Array, Dim, Node, TensorType, Type, Value, dtype_name
+from weft.graph.ir import NUMPY_TYPES, Array, Dim, Node, TensorType, Type, Value, dtype_name
 from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, find_operator, register
 from weft.graph.passes.support import Replacement, Scope
 from weft.ops.convolution_window import stage
@@ -86,6 +86,10 @@ class Composition:
         """A constant: a number or, for axes and shapes, a list of them."""
         array = np.asarray(value, np.dtype(dtype))
         return Part(TensorType(dtype, array.shape), array)
+
+    def zeros(self, shape: Sequence[Dim], dtype: str) -> Part:
+        """Nothing but zeros, of a shape that is known."""
+        return array_part(np.zeros([int(str(size)) for size in shape], NUMPY_TYPES[dtype]))
 
     def range(self, size: Dim) -> Part:
         """0, 1, … size - 1 as int64."""
@@ -167,13 +171,11 @@ class GraphComposition(Composition):
 
     def apply(self, spec: OpSpec, node: Node, inputs: Sequence[Part | None]) -> list[Part]:
         """See Composition."""
-        if len(node.outputs) != 1:
-            raise NoKernel
         given = [None if p is None else self._value(p) for p in inputs]
-        value = self.scope.make(self.use.node, node.op, given, node.domain, **node.attributes)
-        if not isinstance(value.type, TensorType):
+        made = self.scope.make_all(self.use.node, node.op, given, len(node.outputs), node.domain, **node.attributes)
+        if not all(isinstance(value.type, TensorType) for value in made):
             raise NoKernel
-        return [Part(value.type, None, None, value)]
+        return [Part(value.tensor, None, None, value) for value in made]
 
     def _value(self, part: Part) -> Value:
         if part.value is None:
@@ -207,10 +209,11 @@ def compose(
     domain: str = DOMAIN,
     expands: bool = False,
     traits: str = "",
+    infer: Callable[[Infer], Sequence[Type]] | None = None,
 ) -> OpSpec:
-    """Registers an operator whose meaning is a body of other operators."""
+    """Registers an operator whose meaning is a body of other operators; `infer` where its types say more than those."""
 
-    def infer(c: Infer) -> Sequence[Type]:
+    def types(c: Infer) -> Sequence[Type]:
         parts = [None if t is None else Part(c.tensor(i), c.value(i)) for i, t in enumerate(c.types)]
         return [part.type for part in _parts(body(InferComposition(c), *parts))][: max(c.output_count, 1)]
 
@@ -248,7 +251,7 @@ def compose(
 
     rule = expand if expands else None
     takes = signature_of(body)
-    return register(OpSpec(name, infer, evaluate, compute, kind, shape_inputs, domain, rule, takes), traits)
+    return register(OpSpec(name, infer or types, evaluate, compute, kind, shape_inputs, domain, rule, takes), traits)
 
 
 def _placeholder() -> Any:

@@ -30,7 +30,7 @@ def reshaped(c: Compute, x: te.Tensor, *rest: Any) -> Any:
     """The first input with the shape of the output: elements keep their order in memory."""
     if not kernels_know(c):
         return None
-    shape = c.out_shape()
+    shape = c.out_dims()
     if is_empty(c):
         return fill(shape, 0, output_type(c))
     return te.compute(shape, reshape_read(x, shape), name=c.node.op.lower())
@@ -103,6 +103,7 @@ register(
         reshaped,
         "injective",
         shape_inputs=(1,),
+        sizing=(1,),
         takes="data, shape:int[_]",
         requires=(OneOf("allowzero", (0, 1)),),
     ),
@@ -243,7 +244,7 @@ def _transpose_compute(c: Compute, x: te.Tensor) -> Any:
             at[dim] = index
         return x[tuple(at)]
 
-    return te.compute(c.out_shape(), read, name="transpose")
+    return te.compute(c.out_dims(), read, name="transpose")
 
 
 register(
@@ -276,11 +277,13 @@ def _expand(c: Evaluate, x: Array, shape: Array) -> Array:
 def _expand_compute(c: Compute, x: te.Tensor, shape: Any) -> Any:
     if not kernels_know(c):
         return None
-    return te.compute(c.out_shape(), lambda *i: te.broadcast_read(x, i), name="expand")
+    return te.compute(c.out_dims(), lambda *i: te.broadcast_read(x, i, c.out_dims()), name="expand")
 
 
 register(
-    OpSpec("Expand", _expand_infer, _expand, _expand_compute, "injective", (1,), takes="input, shape:int[_]"),
+    OpSpec(
+        "Expand", _expand_infer, _expand, _expand_compute, "injective", (1,), takes="input, shape:int[_]", sizing=(1,)
+    ),
     "slices speculatable grows",
 )
 
@@ -305,11 +308,11 @@ def _tile(c: Evaluate, x: Array, repeats: Array) -> Array:
 def _tile_compute(c: Compute, x: te.Tensor, repeats: Any) -> Any:
     if not kernels_know(c):
         return None
-    sizes, shape = c.shape(0), c.out_shape()
+    sizes, shape = c.dims(0), c.out_dims()
     if is_empty(c):
         return fill(shape, 0, output_type(c))
     return te.compute(
-        shape, lambda *i: x[tuple(k if n == d else k % d for k, n, d in zip(i, shape, sizes))], name="tile"
+        shape, lambda *i: x[tuple(k if same_dim(n, d) else k % d for k, n, d in zip(i, shape, sizes))], name="tile"
     )
 
 

@@ -10,9 +10,9 @@ import numpy as np
 from weft import te
 from weft.core.dtypes import DType
 from weft.expr.nodes import Expr, index_expr
-from weft.graph.ir import Array, Dim, TensorType
+from weft.graph.ir import Array, Dim, TensorType, same_dim
 from weft.graph.opspec import Compute, Infer, Use
-from weft.graph.shapes import Shape, normal_axis, unknown_dim
+from weft.graph.shapes import Shape, normal_axis, tidy, unknown_dim
 
 
 def kernel_type(kind: TensorType | None) -> DType | None:
@@ -36,10 +36,10 @@ def output_type(c: Compute, position: int = 0) -> DType:
 
 def is_empty(c: Compute, position: int = 0) -> bool:
     """Whether an output has no elements."""
-    return 0 in c.out_shape(position)
+    return 0 in c.out_dims(position)
 
 
-def fill(shape: Sequence[int], value: Any, kind: DType, name: str = "fill") -> Any:
+def fill(shape: Sequence[Dim], value: Any, kind: DType, name: str = "fill") -> Any:
     """A tensor with one value everywhere."""
     return te.compute(tuple(shape), lambda *i: te.const(value, kind), name=name, dtype=kind)
 
@@ -79,9 +79,9 @@ def with_dim(shape: Shape, axis: int, dim: Dim) -> Shape:
 # ------------------------------------------------------------------------------------------------------- reshapes
 
 
-def reshape_read(source: Any, wanted: Sequence[int]) -> Callable[..., Expr]:
+def reshape_read(source: Any, wanted: Sequence[Dim]) -> Callable[..., Expr]:
     """The element of `source` that stands at an index of its reshape; dims that stay alone cost no division."""
-    groups = _groups([int(s.value) for s in source.shape], list(wanted))
+    groups = _groups([tidy(size) for size in source.shape], list(wanted))
 
     def read(*indices: Any) -> Expr:
         at: list[Any] = []
@@ -92,12 +92,27 @@ def reshape_read(source: Any, wanted: Sequence[int]) -> Callable[..., Expr]:
     return read
 
 
-def _groups(old: list[int], new: list[int]) -> list[tuple[int, int, list[int]]]:
-    """The shortest stretches of both shapes that hold equally many elements: (first new dim, how many, old dims)."""
-    found: list[tuple[int, int, list[int]]] = []
+Stretch = tuple[int, int, list[Dim]]
+"""Some dims of a new shape, the first and how many, and the old dims with as many elements."""
+
+
+def _groups(old: list[Dim], new: list[Dim]) -> list[Stretch]:
+    """The shortest stretches of both shapes that hold equally many elements; beside open sizes, only equal ends."""
+    ends = list(map(same_dim, old, new)), list(map(same_dim, reversed(old), reversed(new)))
+    first, last = (next((at for at, same in enumerate(end) if not same), len(end)) for end in ends)
+    if not all(isinstance(d, int) for d in (*old, *new)):
+        last = min(last, min(len(old), len(new)) - first)
+        head: list[Stretch] = [(at, 1, [old[at]]) for at in range(first)]
+        tail: list[Stretch] = [(len(new) - n, 1, [old[len(old) - n]]) for n in range(last, 0, -1)]
+        return [*head, (first, len(new) - first - last, old[first : len(old) - last]), *tail]
+    return _number_groups([d for d in old if isinstance(d, int)], [d for d in new if isinstance(d, int)])
+
+
+def _number_groups(old: list[int], new: list[int]) -> list[Stretch]:
+    found: list[Stretch] = []
     i = j = 0
     while i < len(old) or j < len(new):
-        dims: list[int] = []
+        dims: list[Dim] = []
         first, left, right = j, 1, 1
         while True:
             if left <= right and i < len(old) and (left < right or not dims):
@@ -110,13 +125,13 @@ def _groups(old: list[int], new: list[int]) -> list[tuple[int, int, list[int]]]:
             elif left == right:
                 break
             else:  # only ones are left on one side
-                dims, i, j = dims + old[i:], len(old), len(new)
+                dims, i, j = [*dims, *old[i:]], len(old), len(new)
                 break
         found.append((first, j - first, dims))
     return found
 
 
-def _split(indices: Sequence[Any], sizes: Sequence[int], dims: list[int]) -> list[Any]:
+def _split(indices: Sequence[Any], sizes: Sequence[Dim], dims: list[Dim]) -> list[Any]:
     """Indices into `dims` of the element that `indices` name in `sizes`."""
     real = [(i, s) for i, s in zip(indices, sizes) if s != 1]
     if [s for _, s in real] == [d for d in dims if d != 1]:
@@ -126,7 +141,8 @@ def _split(indices: Sequence[Any], sizes: Sequence[int], dims: list[int]) -> lis
     for index, size in real:
         flat = flat * size + index
     out: list[Any] = []
-    below, leading = 1, [k for k, d in enumerate(dims) if d != 1][:1]
+    below: Any = 1
+    leading = [k for k, d in enumerate(dims) if d != 1][:1]
     for position in range(len(dims) - 1, -1, -1):
         dim = dims[position]
         part = flat // below
@@ -138,7 +154,7 @@ def _split(indices: Sequence[Any], sizes: Sequence[int], dims: list[int]) -> lis
 # ------------------------------------------------------------------------------------------------ indices from data
 
 
-def counted_index(value: Expr, size: int) -> Expr:
+def counted_index(value: Expr, size: Dim) -> Expr:
     """An index read from data; negative ones count from the end. One outside the dimension fails when it is used."""
     at = index_expr(value)
     return at if value.dtype.kind == "uint" else te.select(at < 0, at + size, at)

@@ -11,7 +11,7 @@ from weft import te
 from weft.expr.nodes import Expr
 from weft.graph.ir import Array, Dim, TensorType, Type
 from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
-from weft.graph.shapes import Shape, divided, least, normal_axes, plus, unknown_dim
+from weft.graph.shapes import Shape, divided, least, normal_axes, plus, tidy, unknown_dim
 from weft.graph.signature import OneOf
 from weft.ops.movement_indices import (
     axis_of,
@@ -64,18 +64,19 @@ def _concat(c: Evaluate, *arrays: Array) -> Array:
 def _concat_compute(c: Compute, *tensors: te.Tensor) -> Any:
     if not kernels_know(c):
         return None
-    shape = c.out_shape()
+    shape = c.out_dims()
     if is_empty(c):
         return fill(shape, 0, output_type(c))
     axis = axis_of(c, len(shape), c.need("axis"))
-    parts, offset = [], 0
+    parts: list[tuple[Dim, te.Tensor]] = []
+    offset: Dim = 0
     for position, tensor in enumerate(tensors):
-        size = c.shape(position)[axis]
-        if size:
+        size = c.dims(position)[axis]
+        if not isinstance(size, int) or size:
             parts.append((offset, tensor))
-        offset += size
+        offset = plus(offset, size)
 
-    def read(given: Sequence[tuple[int, te.Tensor]], indices: tuple[Any, ...]) -> Expr:
+    def read(given: Sequence[tuple[Dim, te.Tensor]], indices: tuple[Any, ...]) -> Expr:
         if len(given) == 1:
             offset, tensor = given[0]
             return tensor[(*indices[:axis], indices[axis] - offset, *indices[axis + 1 :])]
@@ -142,15 +143,16 @@ def _split_compute(c: Compute, x: te.Tensor, split: Any = None) -> Any:
     if not kernels_know(c):
         return None
     axis = axis_of(c, x.ndim)
-    made, offset = [], 0
+    made: list[Any] = []
+    offset: Dim = 0
     for position in range(len(c.outputs)):
-        shape = c.out_shape(position)
+        shape = c.out_dims(position)
         made.append(te.compute(shape, _shifted(x, axis, offset), name=f"split{position}"))
-        offset += shape[axis]
+        offset = plus(offset, shape[axis])
     return tuple(made)
 
 
-def _shifted(x: te.Tensor, axis: int, offset: int) -> Any:
+def _shifted(x: te.Tensor, axis: int, offset: Dim) -> Any:
     return lambda *i: x[(*i[:axis], i[axis] + offset, *i[axis + 1 :])]
 
 
@@ -181,9 +183,9 @@ def _taken(size: int, start: int, end: int, step: int) -> range:
 
 
 def _slices(
-    c: Use, shape: Sequence[int], starts: Array, ends: Array, axes: Array | None, steps: Array | None
-) -> list[tuple[int, int, int]]:
-    """For each dimension: first index, step, and how many elements."""
+    c: Use, shape: Sequence[Dim], starts: Array, ends: Array, axes: Array | None, steps: Array | None
+) -> list[tuple[Any, int, Any]]:
+    """For each dimension: first index, step, and how many elements (which is not told along an open size)."""
     first, last = integers(starts), integers(ends)
     by = [1] * len(first) if steps is None else integers(steps)
     chosen = _slice_axes(c, len(shape), len(first), axes)
@@ -191,11 +193,22 @@ def _slices(
         raise c.error(f"{len(first)} starts, {len(last)} ends, {len(chosen)} axes and {len(by)} steps")
     if 0 in by:
         raise c.error("a step of 0")
-    out = [(0, 1, size) for size in shape]
+    out: list[tuple[Any, int, Any]] = [(0, 1, size) for size in shape]
     for axis, start, end, step in zip(chosen, first, last, by):
-        found = _taken(shape[axis], start, end, step)
+        size = shape[axis]
+        if not isinstance(size, int):
+            out[axis] = (_open_start(c, size, start, step), step, None)
+            continue
+        found = _taken(size, start, end, step)
         out[axis] = (found.start, step, len(found))
     return out
+
+
+def _open_start(c: Use, size: Expr, start: int, step: int) -> Any:
+    """The first index of a slice along an open size, where at least one element is taken."""
+    if step > 0:
+        return start if start >= 0 else tidy(te.maximum(size + start, 0))
+    return tidy(te.minimum(size - 1, start)) if start >= 0 else tidy(te.maximum(size + start, 0))
 
 
 FAR = 2**31 - 1
@@ -250,9 +263,9 @@ def _slice_compute(c: Compute, x: te.Tensor, *rest: Any) -> Any:
     starts, ends = c.value(1), c.value(2)
     if not kernels_know(c) or starts is None or ends is None:
         return None
-    parts = _slices(c, c.shape(0), starts, ends, c.value(3), c.value(4))
+    parts = _slices(c, c.dims(0), starts, ends, c.value(3), c.value(4))
     return te.compute(
-        c.out_shape(),
+        c.out_dims(),
         lambda *i: x[tuple(k * step + start for k, (start, step, _) in zip(i, parts))],
         name="slice",
     )
@@ -266,6 +279,7 @@ register(
         _slice_compute,
         "injective",
         shape_inputs=(1, 2, 3, 4),
+        sizing=(2,),
         takes="data, starts:int[k], ends:int[k], axes:int[k]?, steps:int[k]?",
     ),
     "slices",

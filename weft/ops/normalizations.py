@@ -13,9 +13,9 @@ import numpy as np
 
 from weft import te
 from weft.expr.nodes import Expr
-from weft.graph.ir import NUMPY_TYPES, Array, TensorType, Type
+from weft.graph.ir import NUMPY_TYPES, Array, Dim, TensorType, Type
 from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
-from weft.graph.shapes import normal_axes, normal_axis
+from weft.graph.shapes import normal_axes, normal_axis, product
 from weft.graph.signature import Between
 from weft.ops.elementwise_support import (
     element_type,
@@ -28,7 +28,7 @@ from weft.ops.elementwise_support import (
     wide_type,
     widen,
 )
-from weft.ops.reductions_support import mean_array, reduce_axes
+from weft.ops.reductions_support import mean_array, reduce_axes, share_of
 
 # --------------------------------------------------------------------------------------------------- mean, variance
 
@@ -65,25 +65,29 @@ def _outer(indices: Sequence[Any], axes: Sequence[int]) -> tuple[Any, ...]:
     return tuple(0 if d in axes else i for d, i in enumerate(indices))
 
 
-def _count(shape: Sequence[int], axes: Sequence[int]) -> int:
-    return int(np.prod([shape[a] for a in axes], dtype=np.int64))
+def _count(shape: Sequence[Dim], axes: Sequence[int]) -> Dim:
+    return product([shape[a] for a in axes])
 
 
-def _mean_tensor(x: te.Tensor, shape: Sequence[int], axes: Sequence[int], name: str = "mean") -> te.Tensor:
+def _mean_tensor(x: te.Tensor, shape: Sequence[Dim], axes: Sequence[int], name: str = "mean") -> te.Tensor:
     total = reduce_axes(x, axes, te.sum, keep=True, name=f"{name}_sum")
-    made: te.Tensor = te.compute(total.shape, lambda *i: total[i] * (1 / _count(shape, axes)), name=name)
+    made: te.Tensor = te.compute(
+        total.shape, lambda *i: total[i] * share_of(_count(shape, axes), total.dtype), name=name
+    )
     return made
 
 
-def _apart(value: Expr, mean: Expr, count: int) -> Expr:
+def _apart(value: Expr, mean: Expr, count: Dim) -> Expr:
     """The distance from the mean. A single element has none: the mean is the element, and a product that is fused into
     the subtraction would leave its rounding there. (NaN where the element is not finite.)
     """
-    return value * 0 if count == 1 else value - mean
+    if isinstance(count, int):
+        return value * 0 if count == 1 else value - mean
+    return te.select(te.equal(count, 1), value * 0, value - mean)
 
 
 def _mean_square(
-    x: te.Tensor, shape: Sequence[int], axes: Sequence[int], mean: te.Tensor | None, finish: Callable[[Expr], Expr]
+    x: te.Tensor, shape: Sequence[Dim], axes: Sequence[int], mean: te.Tensor | None, finish: Callable[[Expr], Expr]
 ) -> te.Tensor:
     """The mean of the squares (of the distances from a mean), finished by a function, with the axes kept."""
 
@@ -94,7 +98,7 @@ def _mean_square(
         return apart * apart
 
     total = reduce_axes(x, axes, te.sum, square, keep=True, name="squares")
-    made: te.Tensor = te.compute(total.shape, lambda *i: finish(total[i] * (1 / count)), name="spread")
+    made: te.Tensor = te.compute(total.shape, lambda *i: finish(total[i] * share_of(count, total.dtype)), name="spread")
     return made
 
 
@@ -153,7 +157,7 @@ def _compute_batch(
         gain = scale[at].astype(kind) / te.sqrt(variance[at].astype(kind) + epsilon)
         return (widen(x[indices]) - mean[at].astype(kind)) * gain + bias[at].astype(kind)
 
-    made: te.Tensor = te.compute(c.out_shape(), body, name="batch_norm", dtype=x.dtype)
+    made: te.Tensor = te.compute(c.out_dims(), body, name="batch_norm", dtype=x.dtype)
     return made
 
 
@@ -195,7 +199,7 @@ def _scaled(c: Compute, x: te.Tensor, standard: Callable[..., Expr], scale: te.T
 
 @kernel
 def _compute_instance(c: Compute, x: te.Tensor, scale: te.Tensor, bias: te.Tensor) -> te.Tensor:
-    shape = c.shape(0)
+    shape = c.dims(0)
     axes = tuple(range(2, len(shape)))
     mean = _mean_tensor(x, shape, axes)
     inverse = _mean_square(x, shape, axes, mean, _inverse_root(c.get("epsilon", 1e-5)))
@@ -283,7 +287,7 @@ def _mean_variance(c: Evaluate, x: Array) -> Array:
 
 @kernel
 def _compute_mean_variance(c: Compute, x: te.Tensor) -> te.Tensor:
-    shape = c.shape(0)
+    shape = c.dims(0)
     axes = _mvn_axes(c, len(shape))
     mean = _mean_tensor(x, shape, axes)
     deviation = _mean_square(x, shape, axes, mean, lambda v: te.sqrt(v) + _TINY)
@@ -345,15 +349,15 @@ def _layer(c: Evaluate, x: Array, scale: Array, bias: Array | None = None) -> An
 
 @kernel
 def _compute_layer(c: Compute, x: te.Tensor, scale: te.Tensor, bias: te.Tensor | None = None) -> Any:
-    shape = c.shape(0)
+    shape = c.dims(0)
     axes, kind = _inner_axes(c, len(shape)), wide_type(x.dtype.name)
     mean = _mean_tensor(x, shape, axes)
     inverse = _mean_square(x, shape, axes, mean, _inverse_root(c.get("epsilon", 1e-5)))
 
     def body(*i: Any) -> Expr:
         value = _apart(widen(x[i]), mean[_outer(i, axes)], _count(shape, axes)) * inverse[_outer(i, axes)]
-        value = value * te.broadcast_read(scale, i).astype(kind)
-        return value if bias is None else value + te.broadcast_read(bias, i).astype(kind)
+        value = value * te.broadcast_read(scale, i, shape).astype(kind)
+        return value if bias is None else value + te.broadcast_read(bias, i, shape).astype(kind)
 
     made = te.compute(shape, body, name="layer_norm", dtype=x.dtype)
     extra = [_rounded(t, kind) for t, kind in zip((mean, inverse), c.outputs[1:])]
@@ -361,7 +365,7 @@ def _compute_layer(c: Compute, x: te.Tensor, scale: te.Tensor, bias: te.Tensor |
 
 
 def _rounded(tensor: te.Tensor, kind: TensorType) -> te.Tensor:
-    made: te.Tensor = te.compute(kind.static, lambda *i: tensor[i].astype(kind.dtype), name=f"layer_norm_{tensor.name}")
+    made: te.Tensor = te.compute(kind.dims, lambda *i: tensor[i].astype(kind.dtype), name=f"layer_norm_{tensor.name}")
     return made
 
 
@@ -400,12 +404,12 @@ def _root_mean_square(c: Evaluate, x: Array, scale: Array) -> Array:
 
 @kernel
 def _compute_root_mean_square(c: Compute, x: te.Tensor, scale: te.Tensor) -> te.Tensor:
-    shape = c.shape(0)
+    shape = c.dims(0)
     axes, kind = _inner_axes(c, len(shape)), "float64" if "float64" in (x.dtype.name, scale.dtype.name) else "float32"
     inverse = _mean_square(x, shape, axes, None, _inverse_root(c.get("epsilon", 1e-5)))
 
     def body(*i: Any) -> Expr:
-        return (widen(x[i]) * inverse[_outer(i, axes)]).astype(kind) * te.broadcast_read(scale, i).astype(kind)
+        return (widen(x[i]) * inverse[_outer(i, axes)]).astype(kind) * te.broadcast_read(scale, i, shape).astype(kind)
 
     made: te.Tensor = te.compute(shape, body, name="rms_norm", dtype=c.outputs[0].dtype)
     return made

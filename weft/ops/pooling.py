@@ -15,13 +15,14 @@ from typing import Any
 import numpy as np
 
 from weft import te
-from weft.expr.nodes import Expr, int_value
-from weft.graph.ir import Array, TensorType, Type
+from weft.expr.nodes import Expr, index_expr
+from weft.graph.ir import Array, Dim, TensorType, Type
 from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, register
-from weft.graph.shapes import unknown_dim
+from weft.graph.shapes import product, unknown_dim
 from weft.graph.signature import Between, OneOf
 from weft.ops.convolution import accumulator, exact_type, is_empty
 from weft.ops.convolution_window import Ints, Window, kernel_axes, pad_array, pad_tensor, stage, tap, windows_of
+from weft.ops.reductions_support import count_of
 
 # ---------------------------------------------------------------------------------------------------------- inference
 
@@ -72,7 +73,7 @@ def _static_outs(window: Window, sizes: Sequence[int]) -> Ints:
     return tuple(int(d) for d in window.out_dims(sizes) if isinstance(d, int))
 
 
-def _cropped(window: Window, sizes: Sequence[int], outs: Sequence[int]) -> Window:
+def _cropped(window: Window, sizes: Sequence[Dim], outs: Sequence[Dim]) -> Window:
     """The window without the taps at its edges that meet nothing but padding at every output.
 
     What they read changes no maximum and no sum; a kernel far larger than the image would take its time over them.
@@ -81,9 +82,11 @@ def _cropped(window: Window, sizes: Sequence[int], outs: Sequence[int]) -> Windo
     made.kernel, made.pads, made.auto_pad = (), (), "NOTSET"
     for axis, (before, after) in enumerate(window.padding(sizes)):
         kernel, gap = window.kernel[axis], window.dilations[axis]
-        last = (max(outs[axis], 1) - 1) * window.strides[axis]
-        first = min(max(-((last - before) // gap), 0), kernel - 1)
-        end = max(min((before + sizes[axis] - 1) // gap + 1, kernel), first + 1)
+        size, count, first, end = sizes[axis], outs[axis], 0, kernel
+        if isinstance(size, int) and isinstance(count, int):
+            last = (max(count, 1) - 1) * window.strides[axis]
+            first = min(max(-((last - before) // gap), 0), kernel - 1)
+            end = max(min((before + size - 1) // gap + 1, kernel), first + 1)
         made.kernel += (end - first,)
         made.pads += ((before - first * gap, after - (kernel - end) * gap),)
     return made if made.kernel != window.kernel else window
@@ -159,6 +162,13 @@ def _counts(window: Window, sizes: Sequence[int], outs: Ints, include_pad: bool)
     return made
 
 
+def _all_counts(window: Window, sizes: Sequence[Dim], outs: Sequence[Dim], include_pad: bool) -> Array | None:
+    """The counts where they are known now; None beside open sizes."""
+    known, made = [d for d in sizes if isinstance(d, int)], [d for d in outs if isinstance(d, int)]
+    is_known = len(known) + len(made) == len(sizes) + len(outs)
+    return _counts(window, known, tuple(made), include_pad) if is_known else None
+
+
 def _evaluate_average(c: Evaluate, x: Array) -> Array:
     wide = exact_type(str(x.dtype)) or x.dtype
     total, window, outs = _reduced(c, x.astype(wide), 0, np.sum)
@@ -201,7 +211,7 @@ def _window_reduce(
 ) -> tuple[te.Tensor, Window]:
     """A reduction over each window of `source(element)`, with padding as a stage of its own; the whole window too."""
     whole = Window(c, c.need("kernel_shape"))
-    sizes, outs = c.shape(0), c.out_shape()
+    sizes, outs = c.dims(0), c.out_dims()
     window = _cropped(whole, sizes[2:], outs[2:])
     padded = pad_tensor(x, sizes, window.reach(sizes[2:], outs[2:]), lambda: fill)
     taps = kernel_axes(window)
@@ -228,14 +238,14 @@ def _is_separable(window: Window) -> bool:
 def _reduce_by_axis(
     window: Window,
     padded: te.Tensor,
-    outs: Sequence[int],
+    outs: Sequence[Dim],
     taps: Sequence[te.IterVar],
     reduce: Any,
     source: Any,
     name: str,
 ) -> te.Tensor:
     """The windows' dimensions one after the other, the outermost first: its neighbours are whole rows."""
-    made, shape = padded, [int_value(size) or 0 for size in padded.shape]
+    made, shape = padded, list(padded.shape)
 
     def along(axis: int, k: te.IterVar, values: te.Tensor, *at: Expr) -> Any:
         there = at[2 + axis] * window.strides[axis] + k.var * window.dilations[axis]
@@ -243,7 +253,7 @@ def _reduce_by_axis(
         return reduce(source(value) if axis == 0 else value, axis=[k])
 
     for axis, k in enumerate(taps):
-        shape[2 + axis] = outs[2 + axis]
+        shape[2 + axis] = index_expr(outs[2 + axis])
         full_name = name if axis == len(taps) - 1 else f"{name}_{k.var.name}"
         made = stage(shape, partial(along, axis, k, made), full_name)
     return made
@@ -296,27 +306,27 @@ def _compute_max_indices(c: Compute, x: te.Tensor) -> Any:
     return value, index
 
 
-def _tap_count(window: Window, axis: int, at: Expr, low: int, high: int, before: int) -> Expr:
+def _tap_count(window: Window, axis: int, at: Expr, low: int, high: Dim, before: int) -> Expr:
     """How many kernel positions along one dimension fall into [low, high)."""
     dilation, kernel = window.dilations[axis], window.kernel[axis]
     start = at * window.strides[axis] - before
     first = te.maximum((te.const(low) - start + (dilation - 1)) // dilation, te.const(0))
-    last = te.minimum((te.const(high) - start + (dilation - 1)) // dilation, te.const(kernel))
+    last = te.minimum((index_expr(high) - start + (dilation - 1)) // dilation, te.const(kernel))
     return last - first
 
 
 def _compute_average(c: Compute, x: te.Tensor) -> te.Tensor | None:
     if is_empty(*c.types, *c.outputs):
         return None
-    kind, sizes = c.outputs[0].dtype, c.shape(0)[2:]
+    kind, sizes = c.outputs[0].dtype, c.dims(0)[2:]
     wide = accumulator(kind)
     total, window = _window_reduce(c, x, 0, te.sum, lambda v: v.astype(wide), "pool_sum")
     include = bool(c.get("count_include_pad", 0))
     pads = window.padding(sizes)
-    counts = _counts(window, sizes, c.out_shape()[2:], include)
+    counts = _all_counts(window, sizes, c.out_dims()[2:], include)
 
     def body(*at: Expr) -> Expr:
-        if (counts == counts.flat[0]).all():
+        if counts is not None and (counts == counts.flat[0]).all():
             count: Expr = te.const(float(max(counts.flat[0], 1)), wide)
         else:
             number: Expr = te.const(1)
@@ -326,7 +336,7 @@ def _compute_average(c: Compute, x: te.Tensor) -> te.Tensor | None:
             count = te.maximum(number, te.const(1)).astype(wide)
         return (total[at] / count).astype(kind)
 
-    return stage(c.out_shape(), lambda *at: body(*at), name="average_pool")
+    return stage(c.out_dims(), lambda *at: body(*at), name="average_pool")
 
 
 def _raise(value: Expr, p: int, kind: str) -> Expr:
@@ -345,20 +355,20 @@ def _compute_lp(c: Compute, x: te.Tensor) -> te.Tensor | None:
     kind, p = c.outputs[0].dtype, int(c.get("p", 2))
     wide = accumulator(kind)
     total, _ = _window_reduce(c, x, 0, te.sum, lambda v: _raise(v, p, wide), "pool_power")
-    return stage(c.out_shape(), lambda *at: _root(total[at], p, wide).astype(kind), name="lp_pool")
+    return stage(c.out_dims(), lambda *at: _root(total[at], p, wide).astype(kind), name="lp_pool")
 
 
 def _global_reduce(c: Compute, x: te.Tensor, reduce: Any, source: Any, name: str) -> te.Tensor:
-    axes = [te.reduce_axis(size, f"k{i}") for i, size in enumerate(c.shape(0)[2:])]
+    axes = [te.reduce_axis(size, f"k{i}") for i, size in enumerate(c.dims(0)[2:])]
     return stage(
-        c.out_shape(),
+        c.out_dims(),
         lambda n, ch, *at: reduce(source(x[(n, ch, *[k.var for k in axes])]), axis=axes),
         name,
     )
 
 
 def _no_global(c: Compute) -> bool:
-    return is_empty(*c.types, *c.outputs) or len(c.shape(0)) < 3
+    return is_empty(*c.types, *c.outputs) or len(c.dims(0)) < 3
 
 
 def _compute_global_max(c: Compute, x: te.Tensor) -> te.Tensor | None:
@@ -371,8 +381,8 @@ def _compute_global_average(c: Compute, x: te.Tensor) -> te.Tensor | None:
     kind = c.outputs[0].dtype
     wide = accumulator(kind)
     total = _global_reduce(c, x, te.sum, lambda v: v.astype(wide), "global_sum")
-    count = te.const(float(math.prod(c.shape(0)[2:])), wide)
-    return stage(c.out_shape(), lambda *at: (total[at] / count).astype(kind), name="global_average_pool")
+    count = count_of(product(c.dims(0)[2:]), wide)
+    return stage(c.out_dims(), lambda *at: (total[at] / count).astype(kind), name="global_average_pool")
 
 
 def _compute_global_lp(c: Compute, x: te.Tensor) -> te.Tensor | None:
@@ -381,7 +391,7 @@ def _compute_global_lp(c: Compute, x: te.Tensor) -> te.Tensor | None:
     kind, p = c.outputs[0].dtype, int(c.get("p", 2))
     wide = accumulator(kind)
     total = _global_reduce(c, x, te.sum, lambda v: _raise(v, p, wide), "global_power")
-    return stage(c.out_shape(), lambda *at: _root(total[at], p, wide).astype(kind), name="global_lp_pool")
+    return stage(c.out_dims(), lambda *at: _root(total[at], p, wide).astype(kind), name="global_lp_pool")
 
 
 register(

@@ -15,8 +15,10 @@ from weft import te
 from weft.expr.nodes import Expr
 from weft.graph.ir import NUMPY_TYPES, Array, Dim, TensorType, Type, dtype_name, same_dim
 from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
+from weft.graph.passes.narrow_weights import DOMAIN as NARROW_DOMAIN
+from weft.graph.passes.narrow_weights import NAME as NARROW_MATMUL
 from weft.graph.shapes import broadcast
-from weft.ops.convolution import accumulator, exact_type, is_empty, result_type, sizes_of, wide_product
+from weft.ops.convolution import accumulator, dims_of, exact_type, is_empty, result_type, wide_product
 from weft.ops.convolution_window import stage
 
 # ------------------------------------------------------------------------------------------------------------- MatMul
@@ -55,19 +57,19 @@ def multiply_arrays(a: Array, b: Array, kind: Any = None) -> Array:
 
 
 def multiply_tensors(
-    a: te.Tensor, b: te.Tensor, shape: Sequence[int], product: Callable[[Expr, Expr], Expr], name: str = "matmul"
+    a: te.Tensor, b: te.Tensor, shape: Sequence[Dim], product: Callable[[Expr, Expr], Expr], name: str = "matmul"
 ) -> te.Tensor:
     """The batched product of two tensors; a dimension of size 1 in the batch broadcasts."""
-    left, right = sizes_of(a), sizes_of(b)
+    left, right = dims_of(a), dims_of(b)
     k = te.reduce_axis(left[-1], "k")
     columns = 1 if len(right) > 1 else 0
     rows = 1 if len(left) > 1 else 0
     depth = len(shape) - rows - columns
 
-    def batched(sizes: Sequence[int], batch: Sequence[Expr]) -> list[Expr]:
+    def batched(sizes: Sequence[Dim], batch: Sequence[Expr]) -> list[Expr]:
         count = len(sizes)
-        last = list(batch)[len(batch) - count :] if count else []
-        return [te.const(0) if size == 1 else at for size, at in zip(sizes, last)]
+        last = list(zip(batch, shape))[len(batch) - count :] if count else []
+        return [te.broadcast_index(size, at, whole) for size, (at, whole) in zip(sizes, last)]
 
     def body(*at: Expr) -> Any:
         batch, row, column = at[:depth], at[depth : depth + rows], at[depth + rows :]
@@ -102,12 +104,37 @@ def _compute_matmul(c: Compute, a: te.Tensor, b: te.Tensor) -> te.Tensor | None:
     if is_empty(*c.types, *c.outputs):
         return None
     kind = c.outputs[0].dtype
-    return cast_to(multiply_tensors(a, b, c.out_shape(), wide_product(sum_type(kind))), kind)
+    return cast_to(multiply_tensors(a, b, c.out_dims(), wide_product(sum_type(kind))), kind)
 
 
 register(
     OpSpec("MatMul", _infer_matmul, _evaluate_matmul, _compute_matmul, kind="complex", takes="A:number, B:A"),
     "product heavy",
+    multiplies=2,
+)
+
+# ------------------------------------------------------------------------------------------------- narrow weights
+
+
+def _infer_narrow(c: Infer) -> list[Type]:
+    return infer_product(c, 0, 1, c.tensor(0).dtype)
+
+
+def _evaluate_narrow(c: Evaluate, a: Array, b: Array) -> Array:
+    return multiply_arrays(a, b.astype(a.dtype), a.dtype)
+
+
+register(
+    OpSpec(
+        NARROW_MATMUL,
+        _infer_narrow,
+        _evaluate_narrow,
+        _compute_matmul,
+        kind="complex",
+        domain=NARROW_DOMAIN,
+        takes="A:float32, B:bfloat16|float16",
+    ),
+    "heavy",
     multiplies=2,
 )
 
@@ -157,14 +184,14 @@ def _compute_gemm(c: Compute, a: te.Tensor, b: te.Tensor, bias: te.Tensor | None
         return None
     wide = sum_type(kind)
     across, down = c.get("transA", 0), c.get("transB", 0)
-    k = te.reduce_axis(c.shape(0)[0 if across else 1], "k")
+    k = te.reduce_axis(c.dims(0)[0 if across else 1], "k")
 
     def product(i: Expr, j: Expr) -> Any:
         x = a[k.var, i] if across else a[i, k.var]
         y = b[j, k.var] if down else b[k.var, j]
         return te.sum(x.astype(wide) * y.astype(wide), axis=k)
 
-    made = stage(c.out_shape(), lambda i, j: product(i, j), name="gemm")
+    made = stage(c.out_dims(), lambda i, j: product(i, j), name="gemm")
     if alpha == 1 and kind == wide and (bias is None or beta == 0):
         return made
 
@@ -173,11 +200,11 @@ def _compute_gemm(c: Compute, a: te.Tensor, b: te.Tensor, bias: te.Tensor | None
         if alpha != 1:
             value = value * te.const(alpha, wide)
         if bias is not None and beta != 0:
-            added = te.broadcast_read(bias, (i, j)).astype(wide)
+            added = te.broadcast_read(bias, (i, j), c.out_dims()).astype(wide)
             value = value + (added if beta == 1 else added * te.const(beta, wide))
         return value.astype(kind)
 
-    return stage(c.out_shape(), lambda i, j: finish(i, j), name="gemm_bias")
+    return stage(c.out_dims(), lambda i, j: finish(i, j), name="gemm_bias")
 
 
 register(

@@ -13,12 +13,12 @@ import numpy as np
 
 from weft import te
 from weft.expr.nodes import Expr
-from weft.graph.ir import Array, TensorType, Type
+from weft.graph.ir import Array, Dim, TensorType, Type
 from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
-from weft.graph.shapes import Shape, normal_axes, normal_axis, unknown_dim
+from weft.graph.shapes import Shape, normal_axes, normal_axis, product, unknown_dim
 from weft.graph.signature import OneOf
 from weft.ops.elementwise_support import kernel, wide
-from weft.ops.reductions_support import best_index, mean_array, reduce_axes
+from weft.ops.reductions_support import best_index, count_of, mean_array, reduce_axes, share_of
 
 SUMMABLE = "float|int32|int64|uint32|uint64"
 _KEEPDIMS = OneOf("keepdims", (0, 1))
@@ -65,7 +65,7 @@ class Reduction:
         meaning: Callable[[Array, tuple[int, ...]], Any],
         reducer: Callable[..., Any],
         source: Callable[[Expr], Expr] | None = None,
-        finish: Callable[[Expr, int], Expr] | None = None,
+        finish: Callable[[Expr, Dim], Expr] | None = None,
     ) -> None:
         self.meaning = meaning
         self.reducer = reducer
@@ -101,7 +101,7 @@ def _register(
 
 def _stages(c: Compute, x: te.Tensor, reduction: Reduction, name: str) -> te.Tensor:
     axes = _axes(c, c.value(1), len(x.shape))
-    count = int(np.prod([c.shape(0)[a] for a in axes], dtype=np.int64))
+    count = product([c.dims(0)[a] for a in axes])
     source, finish = reduction.source, reduction.finish
     total = reduce_axes(
         x,
@@ -177,8 +177,10 @@ _register(
 )
 
 
-def _shared(total: Expr, count: int) -> Expr:
-    return total * (1 / count) if total.dtype.is_float else te.truncdiv(total, te.const(count, total.dtype))
+def _shared(total: Expr, count: Dim) -> Expr:
+    if total.dtype.is_float:
+        return total * share_of(count, total.dtype)
+    return te.truncdiv(total, count_of(count, total.dtype))
 
 
 def _log_sum(x: Array, axes: tuple[int, ...]) -> Any:

@@ -9,7 +9,7 @@ import numpy as np
 
 from weft import te
 from weft.expr.nodes import Expr
-from weft.graph.ir import Array
+from weft.graph.ir import Array, Dim
 from weft.ops.elementwise_support import widen
 
 Source = Callable[[Expr, Sequence[Any]], Expr]
@@ -19,6 +19,16 @@ def mean_array(x: Array, axes: tuple[int, ...], keep: bool = False) -> Array:
     """The mean of floats over axes; of no elements, NaN without a word."""
     count = int(np.prod([x.shape[a] for a in axes], dtype=np.int64))
     return np.asarray(x.sum(axis=axes, keepdims=keep) / x.dtype.type(count))
+
+
+def share_of(count: Dim, kind: Any) -> float | Expr:
+    """1 / count as a factor: a number, or computed where the count is an open size."""
+    return 1 / count if isinstance(count, int) else te.const(1, kind) / count.astype(kind)
+
+
+def count_of(count: Dim, kind: Any) -> Expr:
+    """A count as a number of a type."""
+    return te.const(count, kind) if isinstance(count, int) else count.astype(kind)
 
 
 def reduce_axes(

@@ -11,7 +11,7 @@ from weft import te
 from weft.core.dtypes import DType, dtype
 from weft.expr.nodes import Expr, index_expr
 from weft.graph.ir import Array, Dim, Node, TensorType, Type
-from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
+from weft.graph.opspec import Compute, Evaluate, Infer, OpenSize, OpSpec, Use, register
 from weft.graph.shapes import times, unknown_dim
 from weft.ops.movement_indices import choose, fill, is_empty, kernels_know, output_type, unknown_shape
 from weft.ops.resizing_axes import AxisResize, Options, output_sizes, plan
@@ -218,6 +218,8 @@ def _compute(c: Compute, x: te.Tensor, *rest: Any) -> Any:
     given = [c.value(k) for k in range(1, len(c.types))]
     if not kernels_know(c):
         return None
+    if not all(isinstance(d, int) for d in c.dims(0)):
+        return _repeated(c, x, _inputs(c, given)[1])
     kind, axes = output_type(c), plan(c, c.shape(0), *_inputs(c, given))
     if is_empty(c) or 0 in c.shape(0):
         return fill(c.out_shape(), 0, kind)
@@ -231,6 +233,25 @@ def _compute(c: Compute, x: te.Tensor, *rest: Any) -> Any:
                 return None
             made = _stage(made, position, kernel)
     return _finish(made, axes, kind, wide)
+
+
+def _repeated(c: Compute, x: te.Tensor, scales: Array | None) -> Any:
+    """The nearest elements along open sizes, where each is repeated a whole number of times."""
+    options, factors = Options(c), [1] * x.ndim
+    rule = options.transform, options.nearest
+    halves = rule[0] in ("half_pixel", "pytorch_half_pixel") and rule[1].startswith("round")
+    if (
+        options.mode != "nearest"
+        or scales is None
+        or not scales.size
+        or not (halves or rule == ("asymmetric", "floor"))
+    ):
+        raise OpenSize("only nearest elements, each repeated, have a kernel beside open sizes")
+    for scale, axis in zip(scales.tolist(), options.chosen(c, x.ndim)):
+        if scale < 1 or not float(scale).is_integer():
+            raise OpenSize("only whole scales have a kernel beside open sizes")
+        factors[axis] = int(scale)
+    return te.compute(c.out_dims(), lambda *i: x[tuple(at // by for at, by in zip(i, factors))], name="repeated")
 
 
 def _finish(made: Any, axes: list[AxisResize], kind: DType, wide: DType) -> Any:

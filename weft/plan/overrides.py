@@ -3,7 +3,9 @@
     trace = Trace.from_json(...)                         steps as `weft inspect --stage schedule` shows them
     weft.compile(model, schedules={"conv1": trace})      the kernel that computes the node conv1
 
-They hold for whatever is compiled inside `overriding`, and are part of the identity of what was compiled.
+They hold for whatever is compiled inside `overriding`, and are part of the identity of what was compiled. The same goes
+for records: schedules that the tuner found, by the key of the program that each is for. What a user gives is obeyed or
+refused; a record that a program does not take any more is passed over, with the reason in `Schedule.tried`.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 
 from weft.core.errors import ScheduleError
 from weft.schedule.schedule import Schedule
@@ -19,8 +22,20 @@ from weft.schedule.trace import Trace
 Overrides = Mapping[str, Trace]
 """Traces by the names of nodes."""
 
+
+@dataclass(frozen=True)
+class Records:
+    """What the tuner found for a machine."""
+
+    traces: Mapping[str, Trace] = field(default_factory=dict)
+    """Schedules by the keys of the programs that they are for."""
+    algorithms: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """By the structure of a model, for values that its nodes make: labels of algorithms (`graph/passes/algorithms`)."""
+
+
 _NONE: Overrides = {}
 _IN_FORCE: ContextVar[Overrides] = ContextVar("overrides", default=_NONE)
+_RECORDS: ContextVar[Records | None] = ContextVar("records", default=None)
 
 
 def in_force() -> Overrides:
@@ -28,9 +43,17 @@ def in_force() -> Overrides:
     return _IN_FORCE.get()
 
 
+def records() -> Records | None:
+    """The records in force; None where nobody has said which."""
+    return _RECORDS.get()
+
+
 def identity() -> list[list[str]]:
-    """What tells one set of schedules from another."""
-    return [[name, trace.to_json()] for name, trace in sorted(in_force().items())]
+    """What tells one set of schedules and records from another."""
+    found = records() or Records()
+    given = [*sorted(in_force().items()), *sorted(found.traces.items())]
+    chosen = [[key, repr(sorted(labels.items()))] for key, labels in sorted(found.algorithms.items())]
+    return [[name, trace.to_json()] for name, trace in given] + chosen
 
 
 @contextmanager
@@ -41,6 +64,16 @@ def overriding(given: Overrides) -> Iterator[None]:
         yield
     finally:
         _IN_FORCE.reset(token)
+
+
+@contextmanager
+def recording(found: Records | None) -> Iterator[None]:
+    """Whatever is compiled inside takes these records."""
+    token = _RECORDS.set(found)
+    try:
+        yield
+    finally:
+        _RECORDS.reset(token)
 
 
 def override_for(names: Iterable[str]) -> Trace | None:
@@ -60,3 +93,10 @@ def apply_override(schedule: Schedule, trace: Trace, name: str) -> None:
         said = f"its values lie in memory in a way that takes {len(begun)} steps first, and the given ones are others"
         raise ScheduleError("schedules", name, f"{said}: start from what `weft inspect --stage schedule` shows")
     schedule.replay(Trace(given[len(begun) :]))
+
+
+def apply_record(schedule: Schedule, trace: Trace) -> bool:
+    """Takes the steps of a record; False (nothing changed) where one of them is not legal."""
+    with schedule.attempt("record") as tried:
+        apply_override(schedule, trace, "record")
+    return bool(tried)

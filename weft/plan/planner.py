@@ -97,6 +97,10 @@ class Families:
     reads_once: Callable[[Facts, Collection[Buffer]], bool] = lambda facts, constants: False
     """Whether a contraction is better read as a reduction: its operand streams through once."""
 
+    def schedule(self, schedule: Schedule, target: Any, constants: Collection[Buffer] = ()) -> None:
+        """Schedules a program in place: what a manifest names. Copies of `constants` may be made once."""
+        plan(schedule, target, self, constants)
+
 
 def analytic(unit: Unit, sketches: Sequence[Sketch]) -> Iterator[Choice]:
     """The legal points of all sketches by what the target's facts say that they cost."""

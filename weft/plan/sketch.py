@@ -30,9 +30,9 @@ MOST_POINTS = 1 << 20
 """A space with more points is scored in part: each knob's choices are thinned out evenly."""
 
 
-def ceildiv(a: int, b: int) -> int:
-    """a / b rounded up."""
-    return -(-a // b)
+def ceildiv(a: Any, b: Any) -> int:
+    """a / b rounded up: a number; of columns a column."""
+    return -(-a // b)  # type: ignore[no-any-return]
 
 
 def _all_legal(columns: Columns) -> Any:

@@ -22,7 +22,7 @@ import importlib
 import inspect
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -144,21 +144,14 @@ class Executable(Protocol):
         """
 
 
-class Recording(Protocol):
-    """Launches that are queued together, as often as one likes."""
+class Recording:
+    """Launches that are queued together, as often as one likes: here, each in turn by its own `launch(stream)`."""
+
+    def __init__(self, launches: Sequence[Any]) -> None:
+        self.launches = list(launches)
 
     def launch(self, stream: Any = None) -> None:
         """Queues them all; returns before they are done."""
-
-
-@dataclass(frozen=True, slots=True)
-class InOrder:
-    """The recording of a device that has nothing better: each launch is queued in turn."""
-
-    launches: tuple[Any, ...]
-
-    def launch(self, stream: Any = None) -> None:
-        """Queues them all."""
         for launch in self.launches:
             launch.launch(stream)
 
@@ -209,8 +202,8 @@ class Device(Protocol):
         """The memory that begins so many bytes (a multiple of `Target.part_bytes`) after the start of another."""
 
     def record(self, launches: Sequence[Any]) -> Recording:
-        """Bound launches as one thing to queue: here, one after the other by their own `launch(stream)`."""
-        return InOrder(tuple(launches))
+        """Bound launches as one thing to queue."""
+        return Recording(launches)
 
     def timer(self, launches: Sequence[Any]) -> Callable[[], list[float]]:
         """A function that runs bound launches and tells how many seconds each took: here, by the host's clock."""
@@ -373,40 +366,33 @@ class Check(NamedTuple):
     mend: str = ""
 
 
-def _no_codes(programs: Sequence[DeviceProgram], target: Target) -> list[bytes]:
-    return []
+def _function(*takes: str, default: Any = None, may_lack: bool = False) -> Any:
+    """A field that is a function of these; one without a default has to be given, or else `may_lack`.
 
-
-def _no_intrinsics(target: Target) -> Mapping[str, Any]:
-    return {}
-
-
-def _no_devices() -> list[LocalDevice]:
-    return []
-
-
-def _no_checks(target: Target) -> Iterable[Check]:
-    return ()
-
-
-_GIVEN: Any = None
-"""Stands for a field that every manifest has to give; a manifest without one is refused with all that is wrong."""
+    A manifest that lacks others is refused with all that is wrong.
+    """
+    return field(default=default, metadata={"takes": takes, "may_lack": may_lack})
 
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceSpec:
     """How the lowered programs of a kind of machine become programs of a device, and what runs them."""
 
-    generate: Callable[[Func, Target], DeviceProgram] = _GIVEN
+    generate: Callable[[Func, Target], DeviceProgram] = _function("func", "target")
     """What the device takes (source text or a stream of instructions), its launches, and the memory between them."""
-    open: Callable[[Target], Device] = _GIVEN
+    open: Callable[[Target], Device] = _function("target")
     """The device that a target stands for; a TargetError where it is none of this machine."""
-    machine_codes: Callable[[Sequence[DeviceProgram], Target], list[bytes]] = _no_codes
+    machine_codes: Callable[[Sequence[DeviceProgram], Target], list[bytes]] = _function(
+        "programs", "target", default=lambda programs, target: []
+    )
     """Machine code of programs, where it can be made without the device: a module file keeps it."""
     stages: Mapping[str, Stage] = field(default_factory=dict)
     """What `weft inspect` can show of a program, by name."""
     rest: str = ""
     """The target that compiles the nodes whose programs the device refuses; without one the host interprets them."""
+
+
+_optional = functools.partial(_function, "target", may_lack=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -416,19 +402,25 @@ class Algorithms:
     None: nothing of that sort.
     """
 
-    attention: Callable[[Target], Callable[[Sequence[int], str], Sequence[int] | None]] | None = None
+    attention: Callable[[Target], Callable[[Sequence[int], str], Sequence[int] | None]] | None = _optional()
     """For `fuse_attention`: the padded sizes of attention in one kernel, or None."""
     causal_block: int | None = None
     """Queries of the blocks that causal attention is worth cutting into; None: a kernel computes all scores."""
     split_windows: bool = False
     """Whether `split_windows` is worth its copies: a few kernels more cost little."""
-    weights: Callable[[Target], Callable[[Array, int], tuple[Array, Array, Array] | None]] | None = None
+    caches: bool = False
+    """Whether its driver knows `update_caches`, and loops that end where data says serve `cached_attention`."""
+    weights: Callable[[Target], Callable[[Array, int], tuple[Array, Array, Array] | None]] | None = _optional()
     """For `fix_weights`: a weight in fewer bytes, or None."""
-    products: Callable[[Target, int], Callable[[Node, Array], Sequence[Alternative]]] | None = None
+    few_bits: Callable[[Target], Callable[[int, int], tuple[str, int] | None]] | None = _optional()
+    """For `few_bits`: the type of bytes and the width of panels for a product of so many rows and columns, or None."""
+    narrow: Callable[[Target], Callable[[int, int], bool]] | None = _optional()
+    """For `narrow_weights`: whether so many rows wait for a weight of so many bytes."""
+    products: Callable[[Target, int], Callable[[Node, Array], Sequence[Alternative]]] | None = _optional("model_bytes")
     """For `choose_algorithms`, in a model with so many bytes of weights: the other algorithms for a node."""
-    offload: Callable[[Graph, Target], Graph] | None = None
+    offload: Callable[[Graph, Target], Graph] | None = _function("graph", "target", may_lack=True)
     """Puts operators of the machine's own for what it is made for; the answers of the graph stay the same."""
-    channels: Callable[[Target, int], Prices | None] | None = None
+    channels: Callable[[Target, int], Prices | None] | None = _optional("model_bytes")
     """For `pad_channels`, in a model with so many bytes of weights: what operators take with so many channels."""
 
 
@@ -439,30 +431,30 @@ class TargetSpec:
     A manifest is read whenever any target is looked for: functions in other files stand in it by `later`.
     """
 
-    kind: str = _GIVEN
-    forms: tuple[str, ...] = _GIVEN
+    kind: str = None  # type: ignore[assignment]
+    forms: tuple[str, ...] = None  # type: ignore[assignment]
     """Lines that show what `parse` reads: a text, spaces, what it means."""
-    parse: Callable[[str], Target | None] = _GIVEN
+    parse: Callable[[str], Target | None] = _function("text")
     """The target that a text stands for; None when it speaks of something else."""
-    lower: Callable[[Func, Target], Func] = _GIVEN
+    lower: Callable[[Func, Target], Func] = _function("func", "target")
     """The passes from a scheduled program to what the code generator takes."""
-    schedule: Callable[[Schedule, Target, Collection[Buffer]], None] = _GIVEN
+    schedule: Callable[[Schedule, Target, Collection[Buffer]], None] = _function("schedule", "target", "constants")
     """Chooses the schedule of a program, in place; the buffers never change, so that copies of them are made once."""
     device: DeviceSpec | None = None
     """How programs become a device's; None: they become native code for a processor, through LLVM."""
-    intrinsics: Callable[[Target], Mapping[str, Any]] = _no_intrinsics
+    intrinsics: Callable[[Target], Mapping[str, Any]] = _function("target", default=lambda target: {})
     """Emitters of the machine's own instructions, by name, for `codegen/llvm` or `codegen/c`."""
     algorithms: Algorithms = Algorithms()
     """What is proposed for parts of a graph."""
-    peaks: Callable[[Target, int], Peaks] | None = None
+    peaks: Callable[[Target, int], Peaks] | None = _optional("threads")
     """Measures what the machine can do at most, for so many threads."""
-    calibrate: Callable[[Target], Mapping[str, float]] | None = None
+    calibrate: Callable[[Target], Mapping[str, float]] | None = _optional()
     """Measures the facts that its costs are made of, and keeps them for `parse`; None where that cannot be done."""
-    startup: Callable[[Target, Iterable[bytes]], str] | None = None
+    startup: Callable[[Target, Iterable[bytes]], str] | None = _optional("codes")
     """LLVM IR of the check that an exported library begins with; None: no libraries are made."""
-    local_devices: Callable[[], list[LocalDevice]] = _no_devices
+    local_devices: Callable[[], list[LocalDevice]] = _function(default=lambda: [])  # noqa: PIE807 — ours, in a file
     """The devices of this machine, as `weft devices` lists them."""
-    examine: Callable[[Target], Iterable[Check]] = _no_checks
+    examine: Callable[[Target], Iterable[Check]] = _function("target", default=lambda target: ())
     """What `weft doctor` tells of a machine."""
 
     def __post_init__(self) -> None:
@@ -472,38 +464,17 @@ class TargetSpec:
 
     def parts(self) -> dict[str, Any]:
         """All that is given, by its path: "kind", "device.open", …"""
-        found: dict[str, Any] = {}
-        for one in fields(self):
-            value = getattr(self, one.name)
-            if isinstance(value, (DeviceSpec, Algorithms)):
-                found |= {f"{one.name}.{inner.name}": getattr(value, inner.name) for inner in fields(value)}
-            else:
-                found[one.name] = value
-        return found
+        return {path: value for path, value, _ in parts_of(self)}
 
 
-_TAKES: dict[str, tuple[str, ...]] = {
-    "parse": ("text",),
-    "lower": ("func", "target"),
-    "schedule": ("schedule", "target", "constants"),
-    "intrinsics": ("target",),
-    "peaks": ("target", "threads"),
-    "calibrate": ("target",),
-    "startup": ("target", "codes"),
-    "local_devices": (),
-    "examine": ("target",),
-    "device.generate": ("func", "target"),
-    "device.open": ("target",),
-    "device.machine_codes": ("programs", "target"),
-    "algorithms.attention": ("target",),
-    "algorithms.weights": ("target",),
-    "algorithms.products": ("target", "model_bytes"),
-    "algorithms.offload": ("graph", "target"),
-    "algorithms.channels": ("target", "model_bytes"),
-}
-"""The functions of a manifest, and what they are called with."""
-
-_MAY_LACK = frozenset(("peaks", "calibrate", "startup")) | {name for name in _TAKES if name.startswith("algorithms.")}
+def parts_of(spec: Any, path: str = "") -> Iterator[tuple[str, Any, Mapping[str, Any]]]:
+    """The parts of a manifest: path, what is given, and for a function what it is called with ("takes")."""
+    for one in fields(spec):
+        value = getattr(spec, one.name)
+        if isinstance(value, (DeviceSpec, Algorithms)):
+            yield from parts_of(value, f"{one.name}.")
+        else:
+            yield f"{path}{one.name}", value, one.metadata
 
 
 def _problems(spec: TargetSpec) -> Iterable[str]:
@@ -516,9 +487,9 @@ def _problems(spec: TargetSpec) -> Iterable[str]:
         yield f"device is a DeviceSpec, or None for native code, not {spec.device!r}"
     if not isinstance(spec.algorithms, Algorithms):
         yield f"algorithms is a record Algorithms(…), not {spec.algorithms!r}"
-    for name, value in spec.parts().items():
-        if name in _TAKES and not (value is None and name in _MAY_LACK):
-            yield from _misfits(name, value, _TAKES[name])
+    for name, value, known in parts_of(spec):
+        if "takes" in known and not (value is None and known["may_lack"]):
+            yield from _misfits(name, value, known["takes"])
     stages = spec.device.stages if isinstance(spec.device, DeviceSpec) else {}
     if not isinstance(stages, Mapping):
         yield f"device.stages is a mapping from names to pairs, not {stages!r}"

@@ -6,6 +6,7 @@ from weft.loop.interpreter import register_effect
 from weft.te.axis import IterVar
 from weft.te.compute import (
     access_ptr,
+    broadcast_index,
     broadcast_read,
     broadcast_shapes,
     broadcast_to,
@@ -88,6 +89,7 @@ __all__ = [
     "atan",
     "atan2",
     "atanh",
+    "broadcast_index",
     "broadcast_read",
     "broadcast_shapes",
     "broadcast_to",

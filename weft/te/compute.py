@@ -10,11 +10,11 @@ from typing import Any
 from weft.core.dtypes import FLOAT32, INT32, DType, DTypeLike
 from weft.core.dtypes import dtype as dtype_of
 from weft.core.errors import DTypeError, ExpressionError, ShapeError
-from weft.expr.nodes import Address, Call, Const, Expr, ExprLike, as_expr, const, index_expr, int_value
+from weft.expr.nodes import Address, Call, Const, Expr, ExprLike, as_expr, const, equal, index_expr, int_value
 from weft.expr.structural import structural_equal
 from weft.loop.ir import THREAD_TAGS, Evaluate, Stmt, seq
 from weft.te.axis import IterVar
-from weft.te.math import condition
+from weft.te.math import condition, if_then_else
 from weft.te.tensor import ComputeOp, ExternOp, PlaceholderOp, Reduce, ScanOp, Tensor, shape_of
 
 _counter = itertools.count()
@@ -260,13 +260,25 @@ def broadcast_shapes(*shapes: Sequence[ExprLike]) -> tuple[Expr, ...]:
     return tuple(out)
 
 
-def broadcast_read(tensor: Tensor, indices: Sequence[ExprLike]) -> Expr:
-    """The element of a tensor that broadcasting brings to an index of the result."""
+def broadcast_read(tensor: Tensor, indices: Sequence[ExprLike], whole: Sequence[ExprLike] | None = None) -> Expr:
+    """The element of a tensor that broadcasting brings to an index of the result, whose shape is `whole`."""
     _check_tensors([tensor], "broadcasting")
     if len(indices) < len(tensor.shape):
         raise ShapeError(f"{tensor.name} has {len(tensor.shape)} dimensions, which do not broadcast to {len(indices)}")
     last = [index_expr(i) for i in indices][len(indices) - len(tensor.shape) :]
-    return tensor[tuple(index_expr(0) if int_value(s) == 1 else i for s, i in zip(tensor.shape, last))]
+    sizes = [None] * len(last) if whole is None else list(whole)[len(indices) - len(tensor.shape) :]
+    return tensor[tuple(map(broadcast_index, tensor.shape, last, sizes))]
+
+
+def broadcast_index(size: ExprLike, index: Expr, whole: ExprLike | None = None) -> Expr:
+    """Where along a dimension the element stands that broadcasting brings to an index: at 0 where the size is 1.
+
+    `whole` is the size of the result: a size that is no number, and surely not that one, is asked when it runs.
+    """
+    number = int_value(size) if isinstance(size, Expr) else size
+    if number is not None or whole is None or structural_equal(index_expr(size), index_expr(whole)):
+        return index_expr(0) if number == 1 else index
+    return if_then_else(equal(index_expr(size), index_expr(1)), index_expr(0), index)
 
 
 def broadcast_to(tensor: Tensor, shape: Any, name: str | None = None) -> Tensor:

@@ -169,7 +169,7 @@ def test_compiled_models_stay_near_float32_and_give_the_graphs_meaning(make, pre
 
 
 def test_symbolic_batches_are_lowered_when_they_are_met():
-    graph = mlp(Var("n", "int64"))
+    graph = mlp(Var("n"))
     module = compile(graph, precision="bf16")
     x = np.random.default_rng(0).standard_normal((3, 20), np.float32)
     exact = interpret_graph(graph, [x])[0]

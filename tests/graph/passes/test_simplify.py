@@ -101,7 +101,7 @@ def test_elementwise_before_reshape():
     conv = "%x: float32[1, 2, 5, 1], %w: float32[3, 2, 2, 1]"
     constants = "const %s: int64[1] = [3]\nconst %c: float32[1, 3, 1] = [[[1.0], [2.0], [3.0]]]"
     found = done("%p = Conv(%x, %w)\n%r = Squeeze(%p, %s)\n%a = Mul(%r, %c)\n%y = Tanh(%a)", conv, constants)
-    assert found == "Conv(%x, %w)\nMul(%p, %a_constant)\nTanh(%a_mul)\nReshape(%y_tanh, %r_shape)"
+    assert found == "Conv(%x, %w)\nMul(%p, %a_constant_lean)\nTanh(%a_mul)\nReshape(%y_tanh, %r_shape)"
     constants = "const %s: int64[3] = [2, 3, 3]\nconst %c: float32[3, 1] = [[1.0], [2.0], [3.0]]"
     found = done("%p = MatMul(%x, %w)\n%r = Reshape(%p, %s)\n%y = Add(%r, %c)", matrix, constants)
     assert found.endswith("Reshape(%p, %s)\nAdd(%r, %c)")

@@ -145,3 +145,13 @@ graph g(%x: float32[1, 2]) -> (%y) {
     made = simplify(graph)
     same_meaning(graph, made)
     assert "const %w_transposed: float32[2, 3] = [[1.0, 3.0, 5.0], [2.0, 4.0, 6.0]]" in format_graph(made)
+
+
+def test_means_over_all_places():
+    images = "%x: float32[2, 3, 4, 5]"
+    constants = "const %places: int64[2] = [3, -2]\nconst %some: int64[1] = [3]\n"
+    assert operators(f"{constants}%y = ReduceMean(%x, %places)", images) == ["GlobalAveragePool(%x)"]
+    flat = operators(f"{constants}%y = ReduceMean(%x, %places, keepdims=0)", images)
+    assert [text.partition("(")[0] for text in flat] == ["GlobalAveragePool", "Reshape"]
+    assert operators(f"{constants}%y = ReduceMean(%x, %some)", images) == ["ReduceMean(%x, %some)"]
+    assert operators("%y = ReduceMean(%x, %last)", "%x: float32[2, 3, 4]") == ["ReduceMean(%x, %last)"]

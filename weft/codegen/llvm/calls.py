@@ -47,6 +47,8 @@ def _float_argument(c: Context, e: Call) -> DType:
 def _on_floats(c: Context, e: Call, make: Callable[[str, list[str]], str]) -> str:
     """`make(type, values)` on the arguments, 16-bit floats through float32."""
     dtype = _float_argument(c, e)
+    if id(e) in c.abreast:
+        return in_float32(c, dtype, [], lambda kind, v: c.abreast[id(e)])
     # A softmax subtracts the greatest value, which is rounded: of one that is not, large numbers leave a difference.
     value = functools.partial(unfused, c) if e.name == "exp" else c.value
     return in_float32(c, dtype, [value(a) for a in e.args], make)

@@ -63,6 +63,14 @@ class Machine(Protocol):
         """Whether a fused multiply-add is one instruction."""
 
     @property
+    def vector_bytes(self) -> int:
+        """Bytes of one vector register; 0 where there are none."""
+
+    @property
+    def vector_registers(self) -> int:
+        """How many vector registers there are."""
+
+    @property
     def scopes(self) -> Mapping[str, Any]:
         """The memory scopes, by name."""
 
@@ -160,6 +168,8 @@ class Context:
         self.heap: list[str] = []
         self.outlined = False
         self.flags: dict[int, str] = {}
+        self.abreast: dict[int, str] = {}
+        """Results, in float32, of calls that were computed with others."""
         self.label = "entry"
         self._count = 0
         self._handlers = module.expressions
@@ -255,6 +265,22 @@ class Context:
         kind = f"<{lanes} x {element}>"
         first = self.once(f"insertelement {kind} poison, {element} {value}, i64 0")
         return self.once(f"shufflevector {kind} {first}, {kind} poison, <{lanes} x i32> zeroinitializer")
+
+    def joined(self, element: str, values: Sequence[str], lanes: int) -> str:
+        """Vectors of so many lanes, 1, 2, 4… of them, as one."""
+        while len(values) > 1:
+            kind, order = f"<{lanes} x {element}>", ", ".join(f"i32 {lane}" for lane in range(2 * lanes))
+            pairs = zip(values[::2], values[1::2])
+            text = f"<{2 * lanes} x i32> <{order}>"
+            values, lanes = [self.once(f"shufflevector {kind} {a}, {kind} {b}, {text}") for a, b in pairs], 2 * lanes
+        return values[0]
+
+    def part(self, element: str, value: str, lanes: int, first: int, count: int) -> str:
+        """Lanes of a vector, from the first on."""
+        if lanes == count or value == "zeroinitializer":
+            return value
+        kind, order = f"<{lanes} x {element}>", ", ".join(f"i32 {lane}" for lane in range(first, first + count))
+        return self.once(f"shufflevector {kind} {value}, {kind} poison, <{count} x i32> <{order}>")
 
     def guarded(self, condition: str, type_text: str, make: Callable[[], str], otherwise: Callable[[], str]) -> str:
         """`make()` in a block that runs only where the condition holds, else `otherwise()`; their common result."""

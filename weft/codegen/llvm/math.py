@@ -2,16 +2,18 @@
 
 LLVM's own vector exp, log, … fall apart into one libm call a lane. Here each becomes an internal function
 `@weft.exp.v16` written once a module for each lane count, which LLVM inlines. All but normal_cdf stay within 4 units in
-the last place, over the whole range, with infinities, NaN, signed zeros and denormals as C has them. Method: the
-argument is reduced (Cody and Waite: constants split so that products are exact), then a polynomial whose coefficients
-were fitted for the least greatest error with float32 coefficients. Nothing here needs a fused multiply-add to be
-accurate.
+the last place, over the whole range, with infinities, NaN, signed zeros and denormals as C has them (sigmoid gives 0
+for what would be a denormal). Method: the argument is reduced (Cody and Waite: constants split so that products are
+exact), then a polynomial whose coefficients were fitted for the least greatest error with float32 coefficients. Nothing
+here needs a fused multiply-add to be accurate.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+
+import numpy as np
 
 from weft.codegen.llvm import types
 from weft.codegen.llvm.context import Context, Module
@@ -32,6 +34,10 @@ EXP2 = (
     0.00015453308878932148, 1.4690249372506514e-05,
 )  # fmt: skip
 """(2^r - 1) / r for |r| <= 1/2."""
+_EXP2_SHORT = (
+    0.6931470036506653, 0.24022246897220612, 0.0555071122944355, 0.009671294130384922, 0.0013269406044855714,
+)  # fmt: skip
+"""The same within 2 units in the last place of 2^r."""
 _LOG = (
     0.3333331048488617, -0.24999986588954926, 0.20002223551273346, -0.16669249534606934, 0.14218716323375702,
     -0.12384402006864548, 0.11872619390487671, -0.11789370328187943, 0.06915612518787384,
@@ -61,6 +67,8 @@ _NORMAL_BELOW = (
 )  # fmt: skip
 """(normal_cdf(x) - 1/2) / x as a quotient of two polynomials in x^2, for |x| <= 5.6, where it just passes 1/2 / x."""
 
+_LOG2_E = float(np.float32(math.log2(math.e)))
+_LOG2_E_LOW = math.log2(math.e) - _LOG2_E
 _LN2_HIGH = 0.693145751953125
 _LN2_LOW = math.log(2.0) - _LN2_HIGH
 _LOG10_2_HIGH = 0.301025390625
@@ -68,6 +76,8 @@ _LOG10_2_LOW = math.log10(2.0) - _LOG10_2_HIGH
 _HALF_PI_HIGH = 1.57079632673412561417
 """The first 33 bits of pi / 2: its products with whole numbers up to 2^20 are exact in float64."""
 _HALF_PI_LOW = 6.07710050650619224932e-11
+_NORMAL_LIMIT = 87.33654
+"""e to minus this is the least normal number, nearly."""
 _FAR = 1048576.0
 """Beyond this, sin and cos are left to libm."""
 _ROUNDER = 12582912.0
@@ -85,7 +95,9 @@ class Ops:
         self.c, self.lanes = c, lanes
         self.float, self.int, self.flag = (types.vector(t, lanes) for t in ("float", "i32", "i1"))
         self.fused = c.module.machine.has_fma
-        self.whole = lanes == WHOLE and "avx512f" in c.module.machine.features
+        self.one_minimum = c.module.machine.triple.startswith("aarch64")
+        """Whether a minimum that keeps NaN is one instruction."""
+        self.whole = lanes % WHOLE == 0 and "avx512f" in c.module.machine.features
 
     def number(self, value: float) -> str:
         """A float32 literal in every lane."""
@@ -149,10 +161,14 @@ class Ops:
 
     def at_most(self, a: str, limit: float) -> str:
         """min(a, limit); NaN stays."""
+        if self.one_minimum:
+            return self.c.intrinsic("llvm.minimum", self.float, a, self.number(limit))
         return self.select(self.op("fcmp ogt", a, limit), self.number(limit), a)
 
     def at_least(self, a: str, limit: float) -> str:
         """max(a, limit); NaN stays."""
+        if self.one_minimum:
+            return self.c.intrinsic("llvm.maximum", self.float, a, self.number(limit))
         return self.select(self.op("fcmp olt", a, limit), self.number(limit), a)
 
     def polynomial(self, x: str, coefficients: Sequence[float]) -> str:
@@ -166,19 +182,24 @@ class Ops:
         """2^n for an integer n of the normal range."""
         return self.from_bits(self.integer("shl", self.integer("add", n, 127), 23))
 
-    def quotient(self, a: str, b: str, near_enough: bool = False) -> str:
-        """a / b for b from 1 to 1e30, within a unit in the last place, or two where that is near enough.
+    def inverse(self, b: str) -> str:
+        """1 / b for b from 1 to 1e38, within two units in the last place.
 
-        A whole register is divided by a reciprocal of 14 bits and two steps that double them: a division would keep its
-        port for sixteen cycles.
+        A whole register is inverted to 14 bits, and a step doubles them: a division would keep its port for sixteen
+        cycles.
         """
         if not self.whole:
+            return self.div(self.number(1.0), b)
+        rough = self.registers("rcp14", [b, "zeroinitializer"], ["i16 -1"])
+        return self.fma(rough, self.fma(self.c.emit(f"fneg {self.float} {b}"), rough, 1.0), rough)
+
+    def quotient(self, a: str, b: str, near_enough: bool = False) -> str:
+        """a / b for b from 1 to 1e30, within a unit in the last place, or two where that is near enough."""
+        if not self.whole:
             return self.div(a, b)
-        minus = self.c.emit(f"fneg {self.float} {b}")
-        arguments = [f"{self.float} {b}", f"{self.float} zeroinitializer", "i16 -1"]
-        rough = self.c.call(self.float, "llvm.x86.avx512.rcp14.ps.512", arguments)
-        inverse = self.fma(rough, self.fma(minus, rough, 1.0), rough)
+        inverse = self.inverse(b)
         near = self.mul(a, inverse)
+        minus = self.c.emit(f"fneg {self.float} {b}")
         return near if near_enough else self.fma(self.fma(minus, near, a), inverse, near)
 
     def scale(self, value: str, n: str) -> str:
@@ -186,11 +207,26 @@ class Ops:
         first = self.integer("ashr", n, 1)
         return self.mul(self.mul(value, self.power_of_two(first)), self.power_of_two(self.integer("sub", n, first)))
 
+    def scale_normal(self, value: str, whole: str, n: str) -> str:
+        """value * 2^n, n given as a float and as an integer, where all of it is of the normal range."""
+        if self.whole:
+            return self.registers("mask.scalef", [value, whole, "zeroinitializer"], ["i16 -1", "i32 4"])
+        return self.mul(value, self.power_of_two(n))
+
     def scale_where(self, condition: str, value: str, whole: str) -> str:
         """The same in one instruction of AVX-512, n given as a float; 0 where the condition does not hold."""
-        mask = self.c.emit(f"bitcast {self.flag} {condition} to i16")
-        arguments = [f"{self.float} {value}", f"{self.float} {whole}", f"{self.float} zeroinitializer"]
-        return self.c.call(self.float, "llvm.x86.avx512.mask.scalef.ps.512", [*arguments, f"i16 {mask}", "i32 4"])
+        return self.registers("mask.scalef", [value, whole, "zeroinitializer"], ["i32 4"], condition)
+
+    def registers(self, name: str, vectors: Sequence[str], numbers: Sequence[str], flags: str = "") -> str:
+        """An instruction of AVX-512 on whole registers, one after the other."""
+        kind, made = f"<{WHOLE} x float>", []
+        for first in range(0, self.lanes, WHOLE):
+            arguments = [f"{kind} {self.c.part('float', v, self.lanes, first, WHOLE)}" for v in vectors]
+            if flags:
+                mask = self.c.part("i1", flags, self.lanes, first, WHOLE)
+                arguments.append(f"i16 {self.c.emit(f'bitcast <{WHOLE} x i1> {mask} to i16')}")
+            made.append(self.c.call(kind, f"llvm.x86.avx512.{name}.ps.512", [*arguments, *numbers]))
+        return self.c.joined("float", made, WHOLE)
 
     def nearest(self, x: str, factor: float) -> tuple[str, str]:
         """x * factor rounded to the nearest whole number, as a float and as an integer."""
@@ -304,10 +340,17 @@ def _tanh(o: Ops, x: str) -> str:
 
 
 def _sigmoid(o: Ops, x: str) -> str:
-    minus = o.c.emit(f"fneg {o.float} {o.absolute(x)}")
-    z = _exp(o, minus)
-    above = o.select(o.op("fcmp oge", x, 0.0), o.number(1.0), z)
-    return o.quotient(above, o.add(z, 1.0))
+    """1 / (1 + e^-x); 0 where that is below the least normal number, so that nothing on the way is either."""
+    gone = o.op("fcmp olt", x, -_NORMAL_LIMIT)
+    x = o.at_least(o.at_most(x, _NORMAL_LIMIT), -_NORMAL_LIMIT)
+    if o.fused:
+        whole, n = o.nearest(x, -_LOG2_E)
+        r = o.fma(x, -_LOG2_E_LOW, o.fma(x, -_LOG2_E, o.c.emit(f"fneg {o.float} {whole}")))
+        power = o.fma(r, o.polynomial(r, _EXP2_SHORT), 1.0)
+    else:
+        r, whole, n = _reduced(o, o.c.emit(f"fneg {o.float} {x}"))
+        power = _exp_of_rest(o, r)
+    return o.select(gone, o.number(0.0), o.inverse(o.add(o.scale_normal(power, whole, n), 1.0)))
 
 
 def _erf(o: Ops, x: str) -> str:
@@ -388,6 +431,8 @@ FUNCTIONS: dict[str, Callable[[Ops, str], str]] = {
 }  # fmt: skip
 
 
+CHAINS = frozenset(FUNCTIONS) - {"sin", "cos"}
+"""Functions without branches."""
 AS_VECTORS = {"normal_cdf"}
 """Functions that divide otherwise in a whole register: of one number too, so that each lane gives the same."""
 

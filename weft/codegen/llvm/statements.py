@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from weft.codegen.llvm import calls, memory, types
+from weft.codegen.llvm import abreast, calls, memory, types
 from weft.codegen.llvm.analysis import divisor, interval, named_interval, power_of_two, touches_memory
 from weft.codegen.llvm.context import Context, Module, StmtHandler
 from weft.core.errors import TargetError
@@ -53,8 +53,12 @@ ROLLED = "pragma_rolled"
 
 
 def _seq(c: Context, s: Seq) -> None:
-    for child in s.stmts:
-        c.run(child)
+    for group in abreast.groups(c, s.stmts):
+        if len(group) > 1:
+            abreast.prepare(c, group)
+        for child in group:
+            c.run(child)
+        c.abreast.clear()
 
 
 def _let(c: Context, s: Let) -> None:

@@ -4,11 +4,9 @@ source       what the user gave, exported and decomposed
 importer     an FX graph to a Graph, node by node
 table        the converters by the names of ATen operators; they stand in elementwise, reductions, movement, indexing,
              layers, sequence
-emit         what converters write nodes with
 calls        arguments and results of any structure
-dynamo       torch.compile(model, backend="weft")
 """
 
-from weft.frontends.torch.source import Imported, load
+from weft.frontends.torch.source import load
 
-__all__ = ["Imported", "load"]
+__all__ = ["load"]

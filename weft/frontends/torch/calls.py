@@ -97,6 +97,18 @@ class Calls:
             else:
                 np.copyto(target, np.asarray(one))
 
+    def as_array(self, given: Any) -> Any:
+        """An input as an array."""
+        return as_array(given)
+
+    def is_native(self, given: Any) -> bool:
+        """Whether this is a tensor of torch's."""
+        return isinstance(given, torch.Tensor)
+
+    def as_native(self, array: Any) -> Any:
+        """A result as a tensor."""
+        return as_tensor(array)
+
     def describe(self) -> str:
         """The structure of the arguments, for an error."""
         names = iter([name or repr(constant) for name, constant in self.leaves])
@@ -111,11 +123,6 @@ def _text(one: Any) -> str:
 def as_array(tensor: Any) -> Any:
     """An input as an array: a view of a tensor's memory where that is possible."""
     return array_of(tensor) if isinstance(tensor, torch.Tensor) and tensor.device.type == "cpu" else tensor
-
-
-def is_tensor(given: Any) -> bool:
-    """Whether this is a tensor of torch's."""
-    return isinstance(given, torch.Tensor)
 
 
 _BITS = {1: np.uint8, 2: np.int16}

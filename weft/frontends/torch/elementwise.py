@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from weft.frontends.torch.emit import NUMBERS, Emitter, InTraining, Operand, Unsupported, is_float
+from weft.frontends.emit import NUMBERS, Emitter, InTraining, Operand, Unsupported, is_float
 from weft.frontends.torch.table import aten, enter
 from weft.graph.ir import Value
 

@@ -17,17 +17,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from weft.core.errors import FrontendError, WeftError
+from weft.core.errors import InternalError, WeftError
 from weft.core.install import FOLDER
 from weft.expr.nodes import Expr, Var, index_expr
+from weft.frontends.emit import NUMBERS, Emitter, InTraining, Unsupported
+from weft.frontends.problems import Problems, Refused
 from weft.frontends.torch import elementwise, indexing, layers, movement, reductions, sequence  # noqa: F401  (converters)
-from weft.frontends.torch.emit import NUMBERS, Emitter, InTraining, Unsupported
 from weft.frontends.torch.table import CONVERTERS, name_of
 from weft.graph.ir import NUMPY_TYPES, Array, Dim, Graph, Node, TensorType, Value
 from weft.graph.shapes import tidy, unknown_dim
-
-MOST_SHOWN = 50
-"""How many problems a message lists."""
 
 MOST_FOLDED = 1 << 20
 """Tensors that follow from numbers alone are computed at once up to so many elements."""
@@ -36,14 +34,6 @@ _FRAME = re.compile(r'File "(.+?)", line (\d+), in (.+)\n?\s*(.*)')
 _NOT_THE_USERS = (os.path.dirname(torch.__file__) + os.sep, str(FOLDER / "weft") + os.sep, "torch" + os.sep, "<")
 """How paths begin that say nothing to the user."""
 _RANDOM = torch.Tag.nondeterministic_seeded
-
-
-class Refused(FrontendError):
-    """A graph that cannot be imported, and the operators that are to blame, by name."""
-
-    def __init__(self, message: str, operators: set[str]) -> None:
-        super().__init__(message)
-        self.operators = operators
 
 
 def import_graph(
@@ -93,9 +83,7 @@ class _Importer:
         self.converters = converters
         self.env: dict[Any, Any] = {}
         self.symbols: dict[str, Var] = {}
-        self.unknown: dict[str, list[str]] = {}
-        self.problems: list[str] = []
-        self.blamed: set[str] = set()
+        self.problems = Problems(label, _shown)
 
     def run(self, graph: Any) -> Graph:
         placeholders = [node for node in graph.nodes if node.op == "placeholder"]
@@ -108,8 +96,7 @@ class _Importer:
                 self._call(node)
             elif node.op == "output":
                 outputs = self._outputs(node)
-        if self.unknown or self.problems:
-            raise Refused(self._message(), {*self.unknown, *self.blamed})
+        self.problems.raise_any()
         self.c.names.clear()
         return Graph(self.label, inputs, outputs, self.c.nodes, self.c.constants)
 
@@ -160,7 +147,7 @@ class _Importer:
         try:
             return self.c.constant(array_of(tensor, f"{node.name!r}"), name=node.name)
         except Unsupported as error:
-            self.problems.append(str(error))
+            self.problems.lines.append(str(error))
             return self._stand_in(node, tensor)
 
     def _attribute(self, node: Any) -> Any:
@@ -215,14 +202,14 @@ class _Importer:
                 self.env[node] = self._settled(made, wanted)
         except _Unknown:
             original = node.meta.get("original_aten") if name.startswith("prims.") else None
-            self.unknown.setdefault(name_of(original) if original else name, []).append(c.origin)
+            self.problems.is_unknown(name_of(original) if original else name, c.origin)
             self.env[node] = self._stand_in(node, wanted)
-        except (WeftError, TypeError, ValueError, LookupError, ArithmeticError, AttributeError) as error:
+        except WeftError as error:
             said = str(error) if isinstance(error, Unsupported) else f"{type(error).__name__}: {error}"
-            self.problems.append(f"{_shown(name)}: {said}" + (f"\n    {c.origin}" if c.origin else ""))
-            if not isinstance(error, InTraining):
-                self.blamed.add(name)
+            self.problems.add(name, said, c.origin, not isinstance(error, InTraining))
             self.env[node] = self._stand_in(node, wanted)
+        except Exception as error:
+            raise InternalError(f"the converter of {_shown(name)} failed: {type(error).__name__}: {error}") from error
 
     def _converted(self, node: Any, name: str, args: Any, kwargs: Any) -> Any:
         if _follows_from_numbers(node, args, kwargs):
@@ -297,19 +284,6 @@ class _Importer:
             self._check_kind(tensor)
         except Unsupported as error:
             raise Refused(f"{self.label}: the input {node.name!r}: {error}", set()) from None
-
-    def _message(self) -> str:
-        lines = [
-            f"{_shown(name)} is not known; {f'{len(where)} times, first' if len(where) > 1 else 'used'}"
-            f" {f'in {where[0]}' if where[0] else 'here'}"
-            for name, where in self.unknown.items()
-        ]
-        lines += dict.fromkeys(self.problems)
-        if len(lines) == 1:
-            return f"{self.label}: {lines[0]}"
-        shown = [f"  {line}" for line in lines[:MOST_SHOWN]]
-        more = [f"  … and {len(lines) - MOST_SHOWN} more"] * (len(lines) > MOST_SHOWN)
-        return "\n".join([f"{self.label}: the model cannot be imported; {len(lines)} problems:", *shown, *more])
 
 
 class _Unknown(Exception):

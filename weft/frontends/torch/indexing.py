@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from weft.frontends.torch.emit import Emitter, Operand, Unsupported
+from weft.frontends.emit import Emitter, Operand, Unsupported
 from weft.frontends.torch.table import aten, enter, name_of
 from weft.graph.ir import Value
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from weft.frontends.torch.emit import Emitter, InTraining, Size, Unsupported, is_float
+from weft.frontends.emit import Emitter, InTraining, Size, Unsupported, is_float
 from weft.frontends.torch.movement import pad
 from weft.frontends.torch.reductions import reduce
 from weft.frontends.torch.table import aten

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from weft.frontends.torch.emit import NUMBERS, Emitter, Operand, Size, Unsupported
+from weft.frontends.emit import NUMBERS, Emitter, Operand, Size, Unsupported
 from weft.frontends.torch.table import aten, enter
 from weft.graph.ir import Value
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from weft.frontends.torch.emit import Emitter, Operand, Unsupported, is_float, limits
+from weft.frontends.emit import Emitter, Operand, Unsupported, is_float, limits
 from weft.frontends.torch.table import aten
 from weft.graph.ir import Value
 

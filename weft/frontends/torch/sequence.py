@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from weft.frontends.torch.emit import Emitter, InTraining, Unsupported
+from weft.frontends.emit import Emitter, InTraining, Unsupported
 from weft.frontends.torch.layers import linear
 from weft.frontends.torch.table import aten
 from weft.graph.ir import Value

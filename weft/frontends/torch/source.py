@@ -14,25 +14,16 @@ import functools
 import os
 import traceback
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from weft.core.errors import ArgumentError, FrontendError
-from weft.frontends.torch.calls import Calls, calls_of
-from weft.frontends.torch.importer import Refused, import_graph, user_line
+from weft.frontends.calls import Imported
+from weft.frontends.problems import Refused
+from weft.frontends.torch.calls import calls_of
+from weft.frontends.torch.importer import import_graph, user_line
 from weft.frontends.torch.table import CONVERTERS, name_of
-from weft.graph.ir import Graph
-
-
-@dataclass(frozen=True)
-class Imported:
-    """A graph, how the model is called, and the kind of device that its tensors lie on."""
-
-    graph: Graph
-    calls: Calls
-    device: str
 
 
 def load(model: Any, inputs: Any = None, dynamic_shapes: Any = None) -> Imported:

@@ -5,12 +5,16 @@
 What there is to choose from, and what it is worth on a machine, a callback says: `propose(node, weight)` gives the
 alternatives for a node with a constant weight, the best first. An alternative may need a larger weight; all of them
 together may let the constants of a model grow by a share (GROWTH), and those that save most for each byte come first.
+Inside `choosing` some nodes get what somebody has measured to be better: one of the alternatives, or none of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from weft.graph.ir import Array, Graph, Node
@@ -38,8 +42,30 @@ class Alternative:
     extra_bytes: int
     """How much larger its weights are."""
 
+    @property
+    def label(self) -> str:
+        """What tells it from other alternatives of a node."""
+        return f"{self.op} {self.attributes['tile']}" if "tile" in self.attributes else self.op
+
 
 Propose = Callable[[Node, Array], Sequence[Alternative]]
+
+DIRECT = "direct"
+"""The label of a node that stays as it is."""
+
+_ASKED: ContextVar[Mapping[str, str]] = ContextVar("algorithms", default=MappingProxyType({}))
+_OFFERED: ContextVar[dict[str, list[str]] | None] = ContextVar("offered", default=None)
+
+
+@contextmanager
+def choosing(asked: Mapping[str, str], offered: dict[str, list[str]] | None = None) -> Iterator[None]:
+    """Nodes that make the values named get the algorithm of that label; `offered` takes what there is for each node."""
+    tokens = _ASKED.set(asked), _OFFERED.set(offered)
+    try:
+        yield
+    finally:
+        _ASKED.reset(tokens[0])
+        _OFFERED.reset(tokens[1])
 
 
 def choose_algorithms(graph: Graph, propose: Propose) -> Graph:
@@ -67,6 +93,11 @@ def _choose(graph: Graph, propose: Propose) -> dict[Any, Alternative]:
     for node in graph.nodes:
         weight = graph.constants.get(node.inputs[1]) if _may_ask(node) else None  # type: ignore[arg-type]
         found = [] if weight is None else propose(node, weight)
+        name = node.outputs[0].name
+        if found and (noted := _OFFERED.get()) is not None:
+            noted[name] = [DIRECT, *(one.label for one in found)]
+        if name in _ASKED.get():
+            found = [one for one in found if one.label == _ASKED.get()[name]]
         if found:
             offers.append((node, found))
     room = max(SMALL_GROWTH, int(GROWTH * sum(array.nbytes for array in graph.constants.values())))

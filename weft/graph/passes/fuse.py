@@ -26,11 +26,13 @@ what others read as it is, goes with its readers; so does a DequantizeLinear.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
+from weft.expr.nodes import Var
 from weft.graph.interpreter import operator_of
 from weft.graph.ir import Graph, Node, TensorType, Value, reads
 from weft.graph.opspec import has
+from weft.graph.shapes import follows, same_shape, typical
 
 MOST_NODES = 24
 MOST_INPUTS = 12
@@ -76,7 +78,10 @@ def fuse(graph: Graph, can_compile: CanCompile | None = None, most_nodes: int = 
 
 
 def compilable(graph: Graph) -> CanCompile:
-    """The plain test for a kernel: a tensor expression, static shapes, known shape operands and element types."""
+    """The plain test for a kernel: a tensor expression, shapes of numbers and open sizes, known shape operands and
+    element types.
+    """
+    sizes = set(graph.symbols.values())
 
     def test(node: Node) -> bool:
         spec = operator_of(node)
@@ -86,15 +91,15 @@ def compilable(graph: Graph) -> CanCompile:
             if value is not None and at in spec.shape_inputs:
                 if value not in graph.constants:
                     return False
-            elif value is not None and not _has_kernel_type(value):
+            elif value is not None and not _has_kernel_type(value, sizes):
                 return False
-        return all(map(_has_kernel_type, node.outputs))
+        return all(_has_kernel_type(value, sizes) for value in node.outputs)
 
     return test
 
 
-def _has_kernel_type(value: Value) -> bool:
-    return isinstance(value.type, TensorType) and value.type.is_static and value.type.core is not None
+def _has_kernel_type(value: Value, sizes: Collection[Var]) -> bool:
+    return isinstance(value.type, TensorType) and value.type.core is not None and follows(value.type, sizes)
 
 
 def _is_view(node: Node) -> bool:
@@ -106,11 +111,12 @@ def _only_unit_sizes(node: Node) -> bool:
     source = node.inputs[0]
     if source is None:
         return False
-    return [d for d in source.tensor.static if d != 1] == [d for d in node.outputs[0].tensor.static if d != 1]
+    before, after = ([d for d in v.tensor.dims if not isinstance(d, int) or d != 1] for v in (source, node.outputs[0]))
+    return same_shape(before, after)
 
 
 def _size(value: Value) -> int:
-    return math.prod(value.tensor.static)
+    return math.prod(typical(value.tensor.dims))
 
 
 class _Draft:
@@ -135,6 +141,7 @@ class _Fusion:
     def __init__(self, graph: Graph, can_compile: CanCompile, most_nodes: int) -> None:
         self.graph = graph
         self.can_compile = can_compile
+        self.sizes = set(graph.symbols.values())
         self.most_nodes = most_nodes
         self.order = {node: at for at, node in enumerate(graph.nodes)}
         self.producers = graph.producers()
@@ -191,9 +198,9 @@ class _Fusion:
         """Whether an elementwise node may stand at the output of a reduction or a complex node."""
         if draft.anchor is None or len(node.outputs) != 1 or len(draft.anchor.outputs) != 1:
             return False
-        shape = draft.anchor.outputs[0].tensor.static
+        shape = draft.anchor.outputs[0].tensor.dims
         read = [v for v in node.inputs if v is not None and self.producers.get(v) in draft.nodes]
-        return node.outputs[0].tensor.static == shape and all(v.tensor.static == shape for v in read)
+        return all(same_shape(v.tensor.dims, shape) for v in (node.outputs[0], *read))
 
     def is_producer(self, draft: _Draft, node: Node, into: _Draft) -> bool:
         """Whether an injective group may be computed where a node reads it."""
@@ -206,7 +213,8 @@ class _Fusion:
         made = {v for n in draft.nodes for v in n.outputs}
         least = min(_size(v) for v in node.inputs if v in made and v is not None)
         # The size at the end counts: that of an epilogue's anchor, or what a reduction reads.
-        most = max(_size(v) for v in (*node.outputs, *(v for v in node.inputs if v is not None)) if _has_kernel_type(v))
+        given = [v for v in node.inputs if v is not None]
+        most = max(_size(v) for v in (*node.outputs, *given) if _has_kernel_type(v, self.sizes))
         return most <= MOST_REPEATS * max(least, 1)
 
     def fits(self, a: _Draft, b: _Draft) -> bool:
@@ -216,8 +224,8 @@ class _Fusion:
             return False
         if len(self.inputs(nodes)) > MOST_INPUTS:
             return False
-        shapes = {v.tensor.static for v in self.outputs(nodes)}
-        return len(shapes) <= 1 and not self.makes_cycle(a, b, nodes)
+        shapes = [v.tensor.dims for v in self.outputs(nodes)]
+        return all(same_shape(shapes[0], other) for other in shapes[1:]) and not self.makes_cycle(a, b, nodes)
 
     def makes_cycle(self, a: _Draft, b: _Draft, nodes: list[Node]) -> bool:
         first = min(a.first, b.first)

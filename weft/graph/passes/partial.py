@@ -141,18 +141,85 @@ def refined(
     node: Node, inputs: Sequence[Type | None], outputs: Sequence[Type | None], partials: Sequence[Partial | None]
 ) -> Sequence[Type | None]:
     """The types of the outputs, with sizes that follow from partly known shape operands."""
-    # Not those of an Expand: a size of 1 that is not known to be 1 would be wrong.
-    if node.domain or node.op not in ("Reshape", "ConstantOfShape") or not outputs:
+    rule = None if node.domain or not outputs else _SHAPES.get(node.op)
+    found = outputs[0] if outputs else None
+    if rule is None or not isinstance(found, TensorType) or found.is_static:
         return outputs
-    wanted = partials[0 if node.op == "ConstantOfShape" else 1] if len(partials) > 1 or node.op != "Reshape" else None
-    found = outputs[0]
-    if wanted is None or wanted.numbers is not None or not isinstance(found, TensorType):
-        return outputs
-    if node.op == "Reshape":
-        dims = _reshaped(inputs[0], wanted, bool(node.attributes.get("allowzero", 0)))
-    else:
-        dims = [shapes.unknown_dim("size") if one is None else one for one in wanted.elements]
+    dims = rule(node, inputs, partials)
     return outputs if dims is None else [TensorType(found.dtype, dims), *outputs[1:]]
+
+
+Partials = Sequence["Partial | None"]
+
+
+def _given(partials: Partials, at: int) -> Partial | None:
+    return partials[at] if at < len(partials) else None
+
+
+def _reshape_dims(node: Node, inputs: Sequence[Type | None], partials: Partials) -> list[Dim] | None:
+    wanted = _given(partials, 1)
+    if wanted is None or wanted.numbers is not None:
+        return None
+    return _reshaped(inputs[0], wanted, bool(node.attributes.get("allowzero", 0)))
+
+
+def _filled_dims(node: Node, inputs: Sequence[Type | None], partials: Partials) -> list[Dim] | None:
+    wanted = _given(partials, 0)
+    if wanted is None or wanted.numbers is not None:
+        return None
+    return [shapes.unknown_dim("size") if one is None else one for one in wanted.elements]
+
+
+def _expanded_dims(node: Node, inputs: Sequence[Type | None], partials: Partials) -> list[Dim] | None:
+    """Those of a broadcast: an open size against another is the greater one, for none is taken to be less than 1."""
+    wanted, source = _given(partials, 1), inputs[0]
+    if wanted is None or not isinstance(source, TensorType) or source.shape is None:
+        return None
+    known = [one for one in wanted.elements if one is not None and not (isinstance(one, int) and one < 1)]
+    if len(known) != len(wanted.elements):
+        return None
+    made = shapes.broadcast([source.shape, tuple(known)])
+    return None if made is None else list(made)
+
+
+def _known(some: Partial | None) -> list[int] | None:
+    return None if some is None else some.numbers
+
+
+def _sliced_dims(node: Node, inputs: Sequence[Type | None], partials: Partials) -> list[Dim] | None:
+    """Stretches from a number up to a size. Where that gives less than 1 it is no stretch, and nobody relies on it."""
+    source, (starts, ends, axes, steps) = inputs[0], (_given(partials, at) for at in range(1, 5))
+    if not isinstance(source, TensorType) or source.shape is None or starts is None or ends is None:
+        return None
+    count = len(starts.elements)
+    chosen = list(range(count)) if len(partials) < 4 or node.inputs[3] is None else _known(axes)
+    by = [1] * count if len(partials) < 5 or node.inputs[4] is None else _known(steps)
+    if chosen is None or by is None or starts.numbers is None or any(step != 1 for step in by):
+        return None
+    dims = list(source.shape)
+    for axis, start, end in zip(chosen, starts.numbers, ends.elements):
+        if start < 0 or end is None or (isinstance(end, int) and end < 0):
+            return None
+        dims[axis] = shapes.minus(shapes.least(dims[axis], end), start)
+    return dims
+
+
+def _range_dims(node: Node, inputs: Sequence[Type | None], partials: Partials) -> list[Dim] | None:
+    """Numbers one by one from a known one up to a size; where those are less than 1, nobody relies on it."""
+    start, limit, step = (_given(partials, at) for at in range(3))
+    if start is None or limit is None or step is None or start.numbers is None or step.numbers != [1]:
+        return None
+    end = limit.elements[0]
+    return None if end is None else [shapes.minus(end, start.numbers[0])]
+
+
+_SHAPES = {
+    "Reshape": _reshape_dims,
+    "ConstantOfShape": _filled_dims,
+    "Expand": _expanded_dims,
+    "Slice": _sliced_dims,
+    "Range": _range_dims,
+}
 
 
 def _reshaped(source: Type | None, wanted: Partial, allow_zero: bool) -> list[Dim] | None:

@@ -5,8 +5,8 @@
     %c = Sigmoid(%b)                      ->   %d = Swish(%x, alpha=1.0)
     %d = Mul(%b, %c)
 
-The rules stand in `simplify_movement`, `simplify_arithmetic` and `simplify_patterns`, by operator. They are tried from
-the first node to the last, again and again until none applies.
+The rules stand in `simplify_movement`, `simplify_arithmetic`, `simplify_windows` and `simplify_patterns`, by operator.
+They are tried from the first node to the last, again and again until none applies.
 """
 
 from __future__ import annotations
@@ -17,11 +17,18 @@ from weft.graph.passes.infer import infer
 from weft.graph.passes.simplify_arithmetic import ARITHMETIC_RULES
 from weft.graph.passes.simplify_movement import MOVEMENT_RULES, reshape_later
 from weft.graph.passes.simplify_patterns import PATTERN_RULES
+from weft.graph.passes.simplify_windows import WINDOW_RULES
 from weft.graph.passes.support import Replacement, Rule, Scope, rewrite, until_stable
 
 RULES: dict[str, list[Rule]] = {
-    op: [*MOVEMENT_RULES.get(op, []), reshape_later, *ARITHMETIC_RULES.get(op, []), *PATTERN_RULES.get(op, [])]
-    for op in (*MOVEMENT_RULES, *ARITHMETIC_RULES, *PATTERN_RULES)
+    op: [
+        *MOVEMENT_RULES.get(op, []),
+        reshape_later,
+        *ARITHMETIC_RULES.get(op, []),
+        *WINDOW_RULES.get(op, []),
+        *PATTERN_RULES.get(op, []),
+    ]
+    for op in (*MOVEMENT_RULES, *ARITHMETIC_RULES, *WINDOW_RULES, *PATTERN_RULES)
 }
 """Every rule, by the operator of the node that it looks at."""
 

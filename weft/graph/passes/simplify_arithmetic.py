@@ -39,7 +39,7 @@ def constant_second(node: Node, scope: Scope) -> Replacement:
 
 
 def extreme(node: Node, scope: Scope) -> Replacement:
-    """Max(x, 0) -> Relu(x); Max(x, -inf) -> x; Max(x) -> x."""
+    """Max(x, 0) -> Relu(x); Min(Relu(x), 6) -> Clip(x, 0, 6); Max(x, -inf) -> x; Max(x) -> x."""
     if len(node.inputs) == 1:
         return node.inputs[0]
     if len(node.inputs) != 2:
@@ -50,7 +50,15 @@ def extreme(node: Node, scope: Scope) -> Replacement:
         return constant_second(node, scope)
     if number == (-np.inf if node.op == "Max" else np.inf):
         return a
-    return swap(node, "Relu", [a]) if node.op == "Max" and number == 0 else None
+    if node.op == "Max" and number == 0:
+        return swap(node, "Relu", [a])
+    before = scope.single(a, "Relu", "Clip")
+    inner = None if before is None else _range(before, scope)
+    if before is None or inner is None or np.isnan(number):
+        return None
+    outer = (number, None) if node.op == "Max" else (None, number)
+    low, high = (_limited(_limited(end, *inner), *outer) for end in (-np.inf, np.inf))
+    return _clip(node, before.inputs[0], low, high, scope)
 
 
 def _neutral(number: float) -> Rule:

@@ -60,7 +60,7 @@ def reshape(node: Node, scope: Scope) -> Replacement:
     if origin is not None:
         return origin if same_type(origin.type, node.outputs[0].type) else _reshape_to(node, origin, wanted, scope)
     written = scope.constant(node.inputs[1]) if node.op == "Reshape" and len(node.inputs) > 1 else None
-    if written is not None and written.tolist() == wanted and not node.attributes.get("allowzero"):
+    if written is not None and written.tolist() == wanted and "allowzero" not in node.attributes:
         return None
     return _reshape_to(node, source, wanted, scope)
 

@@ -9,6 +9,7 @@
     x / sqrt(mean(x^2) + e) * g                                   -> RMSNormalization(x, g)
     exp(x - max(x)) / sum(exp(x - max(x)))                        -> Softmax(x)
     MatMul(a, b) + c, for matrices                                -> Gemm(a, b, c)
+    mean(x) over all places of an image                           -> GlobalAveragePool(x)
     InstanceNormalization of reshaped channels * g + b            -> GroupNormalization(x, g, b)  (`simplify_groups`)
 
 Only values that nothing else reads are swallowed.
@@ -223,9 +224,11 @@ def _root(value: Value | None, scope: Scope, inside: _Inside) -> Value | None:
 
 def _mean(value: Value | None, scope: Scope, inside: _Inside) -> tuple[Value, int] | None:
     """What a value is the mean of, over its last axes, and the first of these."""
-    node = inside.read(value, scope, "ReduceMean")
+    node = inside.read(value, scope, "ReduceMean", "GlobalAveragePool")
     if node is None or node.inputs[0] is None or node.attributes.get("keepdims", 1) != 1:
         return None
+    if node.op == "GlobalAveragePool":
+        return node.inputs[0], 2
     axes = scope.constant(node.inputs[1]) if len(node.inputs) > 1 else None
     source = node.inputs[0]
     if axes is None or not axes.size or not isinstance(source.type, TensorType) or source.type.shape is None:
@@ -275,6 +278,47 @@ def normalization(node: Node, scope: Scope) -> Replacement:
             return _normalized(node, "LayerNormalization", centred[0], axis, epsilon, scope)
         return None
     return _normalized(node, "RMSNormalization", d, axis, epsilon, scope) if inside.is_closed(scope) else None
+
+
+def spread_normalization(node: Node, scope: Scope) -> Replacement:
+    """x r + (-mean(x) r + b), for r = w / sqrt(mean((x - mean(x))^2) + e) -> LayerNormalization(x, w, b)."""
+    for left, right in _orders(node):
+        scaled, shifted = scope.single(left, "Mul"), scope.single(right, "Add")
+        if scaled is None or shifted is None or not _floating(node.outputs[0]):
+            continue
+        for x, r in _orders(scaled):
+            for term, bias in _orders(shifted):
+                found = _spread(x, r, scope.single(term, "Mul"), scope)
+                if found is None or bias is None or x is None or not _fits(bias, found[0]):
+                    continue
+                scale, axis, epsilon = found
+                return swap(node, "LayerNormalization", [x, scale, bias], axis=axis - x.tensor.rank, epsilon=epsilon)
+    return None
+
+
+def _spread(x: Value | None, r: Value | None, product: Node | None, scope: Scope) -> tuple[Value, int, float] | None:
+    """Scale, first axis and epsilon, where a product is -mean(x) r."""
+    factors = scope.producer(r, "Mul")
+    if product is None or factors is None or x is None:
+        return None
+    for negative, again in _orders(product):
+        turned = scope.single(negative, "Neg")
+        mean = turned.inputs[0] if turned is not None else None
+        if again is not r or mean is None or _mean(mean, scope, _Inside()) is None:
+            continue
+        for scale, root in _orders(factors):
+            under = scope.producer(_inverse_root(root, scope, _Inside()), "Add")
+            epsilon = scope.scalar(under.inputs[1]) if under is not None else None
+            spread = _mean(under.inputs[0], scope, _Inside()) if under is not None else None
+            square = scope.producer(spread[0], "Mul") if spread is not None else None
+            if scale is None or epsilon is None or spread is None or square is None:
+                continue
+            apart = square.inputs[0]
+            if apart is not None and square.inputs[1] is apart and _centred(apart, spread[1], scope) == (x, mean):
+                sizes = x.tensor.dims[spread[1] :]
+                if isinstance(scale.type, TensorType) and scale.type.shape == tuple(sizes):
+                    return scale, spread[1], epsilon
+    return None
 
 
 def _centred(value: Value, axis: int, scope: Scope) -> tuple[Value, Value] | None:
@@ -352,6 +396,20 @@ def _fits(value: Value, scale: Value | None) -> bool:
     return scale is not None and value.type is not None and same_type(value.type, scale.type)
 
 
+def mean_of_places(node: Node, scope: Scope) -> Replacement:
+    """A mean over all places of images: an operator that reads them in whatever layout they have."""
+    source, axes = node.inputs[0], scope.constant(node.inputs[1]) if len(node.inputs) > 1 else None
+    if source is None or axes is None or not _floating(source) or not source.tensor.is_static:
+        return None
+    sizes = source.tensor.static
+    if len(sizes) < 4 or 0 in sizes or sorted(int(a) % len(sizes) for a in axes.ravel()) != list(range(2, len(sizes))):
+        return None
+    if node.attributes.get("keepdims", 1):
+        return swap(node, "GlobalAveragePool", [source])
+    shape = scope.new_constant(np.array(sizes[:2], np.int64), f"{source.name}_shape")
+    return swap(node, "Reshape", [scope.make(node, "GlobalAveragePool", [source]), shape])
+
+
 # ---------------------------------------------------------------------------------------------------------- products
 
 
@@ -378,6 +436,10 @@ def _is_matrix(node: Node, result: Value) -> bool:
 
 def plain_gemm(node: Node, scope: Scope) -> Replacement:
     """A transposed constant is stored transposed; a Gemm that is a plain product -> MatMul."""
+    usual = {"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": 0}
+    told = {key: value for key, value in node.attributes.items() if usual.get(key) != value}
+    if len(told) != len(node.attributes):
+        return [node.replace(attributes=told)]
     for at, key in ((0, "transA"), (1, "transB")):
         array = scope.constant(node.inputs[at])
         value = node.inputs[at]
@@ -399,7 +461,8 @@ def _is_plain(node: Node) -> bool:
 PATTERN_RULES: dict[str, list[Rule]] = {
     "Mul": [activation, normalization, scale_of_normalization],
     "Div": [activation, normalization, softmax],
-    "Add": [bias_of_normalization, bias_of_product, group_norm],
+    "Add": [bias_of_normalization, spread_normalization, bias_of_product, group_norm],
     "Gemm": [plain_gemm],
+    "ReduceMean": [mean_of_places],
 }
 """The rules by operator."""

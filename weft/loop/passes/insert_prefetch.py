@@ -4,7 +4,7 @@
         C[…] = C[…] + B[ramp(k*64, 1, 16)]           ->         prefetch(address(B[(k + 8)*64], "r"))
                                                                  C[…] = C[…] + B[ramp(k*64, 1, 16)]
 
-One fetch for each load whose place moves with the loop. Past the end of the buffer a fetch has no effect.
+One fetch for each line of loads whose places move with the loop. Past the end of the buffer a fetch has no effect.
 
 `["B", 7, "f", 7]` looks 7 iterations of the loop f ahead, which stands further out: where these 7 read the same stretch
 of B again and again and the next 7 read the next one, each fetches its share (a seventh) of what comes.
@@ -80,6 +80,7 @@ class _Insert(Mutator):
 
 def _fetches(loop: For, name: str, distance: int) -> list[Stmt]:
     later: dict[object, Stmt] = {}
+    start: Expr | None = None
     ahead: Expr = add(loop.var, index_expr(distance))
     first: dict[Var, Expr] = {loop.var: ahead}
     hidden: set[Var | Buffer] = set()
@@ -99,11 +100,15 @@ def _fetches(loop: For, name: str, distance: int) -> list[Stmt]:
         if place.dtype.lanes == 1 and uses_any(place, {loop.var}) and _is_plain(place, hidden):
             target = substitute(place, first)
             at = Address(e.buffer, (target,), "r")
-            later.setdefault(structural_key(target), Evaluate(Call("prefetch", (at,), INT32)))
+            start = target if start is None else start
+            offset = int_value(simplify(sub(target, start)))
+            key = structural_key(target) if offset is None else offset * e.buffer.dtype.bytes // LINE
+            later.setdefault(key, Evaluate(Call("prefetch", (at,), INT32)))
     return list(later.values())
 
 
 LINE = 64
+"""Bytes that one fetch brings."""
 
 SECOND_LEVEL = 2
 """Where a share goes that is needed later: into the second-level cache."""

@@ -56,7 +56,9 @@ def split(func: Func, loop: str, factors: Sequence[int | None], names: Sequence[
     variables = [Var(unique_name(n, taken)) for n in names]
     value: Expr = index_expr(0)
     for variable, extent in zip(variables, extents):
-        value = add(mul(value, extent), variable)
+        # A loop that runs once is no part of what it would multiply with a size that is no number.
+        once = int_value(extents[0]) == 1 and variable is variables[0] and any(int_value(e) is None for e in extents)
+        value = add(mul(value, extent), index_expr(0) if once else variable)
     outer = loops_on(path[:-1])
     loops = [
         For(v, e, old.body, annotations=old.annotations if i == 0 else None)

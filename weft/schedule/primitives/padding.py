@@ -1,4 +1,4 @@
-"""The primitive that computes more than is read, so that tiles come out even: pad."""
+"""The primitives that compute more than is read, so that tiles come out even: pad, overrun."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from weft.core.errors import ScheduleError
 from weft.expr.bounds import Ranges, prove
 from weft.expr.nodes import (
     LT,
+    TRUE,
     Add,
     Buffer,
     Cast,
@@ -19,18 +20,35 @@ from weft.expr.nodes import (
     TruncDiv,
     TruncMod,
     Var,
+    add,
+    ceildiv,
     const,
     index_expr,
-    int_value,
     is_true,
     less,
+    less_equal,
     logical_and,
+    minimum,
+    mul,
+    sub,
 )
+from weft.expr.simplify import simplify
 from weft.expr.structural import structural_equal
-from weft.expr.visit import map_all, uses_any, walk
+from weft.expr.visit import map_all, substitute, uses_any, walk
 from weft.loop.ir import Axis, Block, For, Func, Store
 from weft.loop.regions import conjuncts
-from weft.loop.tree import axis_loops, block_of, block_path, blocks_in, loop_of, loop_path, replace_last, writers
+from weft.loop.tree import (
+    axis_loops,
+    block_of,
+    block_path,
+    blocks_in,
+    loop_of,
+    loop_path,
+    loops_on,
+    ranges_of,
+    replace_last,
+    writers,
+)
 from weft.loop.visit import BufferReplacer, Mutator, walk_exprs
 from weft.schedule.primitives.inline import rebody
 from weft.schedule.primitives.marks import has_opaque_access
@@ -51,13 +69,11 @@ def pad(func: Func, block: str, loop: str, factor: int) -> Result:
     place = f"{block}, {loop}"
     found = block_of(block_path(func, block, "pad"))
     axis = _axis_of(func, found, loop, place)
-    size = int_value(axis.extent)
-    if size is None or not 1 <= factor <= LARGEST_FACTOR:
-        raise ScheduleError(
-            "pad", place, f"the extent is a constant, the factor at least 1 and at most {LARGEST_FACTOR}"
-        )
-    padded = -(-size // factor) * factor
-    if padded == size:
+    size = axis.extent
+    if not 1 <= factor <= LARGEST_FACTOR:
+        raise ScheduleError("pad", place, f"the factor is at least 1 and at most {LARGEST_FACTOR}")
+    padded = simplify(mul(ceildiv(size, index_expr(factor)), index_expr(factor)))
+    if structural_equal(padded, size):
         return Result(func, (), {block: axis_loops(found)})
     body = found.body
     if not isinstance(body, Store) or body.predicate is not None or not is_true(found.predicate):
@@ -65,23 +81,84 @@ def pad(func: Func, block: str, loop: str, factor: int) -> Result:
     _check_body(found, axis, place)
     ranges = Ranges()
     for other in found.axes:
-        ranges = ranges.with_loop(other.var, index_expr(padded) if other is axis else other.extent)
+        ranges = ranges.with_loop(other.var, padded if other is axis else other.extent)
     if axis.kind == "reduce":
         made, larger = _padded_sum(func, body, axis, size, ranges, place), {}
     else:
         larger = {body.buffer: _grown(func, found, body, axis, padded, place)}
         made = Store(body.buffer, body.indices, _Guard(axis.var, size, ranges, body.buffer).expr(body.value))
-    wider = Axis(axis.var, index_expr(padded), axis.kind)
+    wider = Axis(axis.var, padded, axis.kind)
     new = rebody(found, made, found.init).replace(axes=[wider if a is axis else a for a in found.axes])
     changed = replace_last(func, block_path(func, block, "pad"), new)
     path = loop_path(changed, loop, "pad")
-    changed = replace_last(changed, path, loop_of(path).replace(extent=index_expr(padded)))
+    changed = replace_last(changed, path, loop_of(path).replace(extent=padded))
     if larger:
         changed = changed.replace(
             body=BufferReplacer(larger).stmt(changed.body),
             allocations=[larger.get(b, b) for b in changed.allocations],
         )
     return Result(changed, (), {block: axis_loops(new)})
+
+
+@primitive
+def overrun(func: Func, block: str, axis: int) -> Result:
+    """Computes an intermediate on past the end of an axis, as far as its loops go: what is read there is the last
+    place again, and what is made there nobody reads. A tile at the edge then needs no test in its inner loops.
+
+    rewrite: for io in range(ceil(n/8)): for i in range(8): C[io*8 + i] = f(A[io*8 + i]) where io*8 + i < n
+             ->  for io in range(ceil(n/8)): for i in range(8): C[io*8 + i] = f(A[min(io*8 + i, n - 1)])
+    """
+    place = f"{block}, axis {axis}"
+    path = block_path(func, block, "overrun")
+    found = block_of(path)
+    if not 0 <= axis < len(found.axes) or found.axes[axis].kind != "spatial":
+        raise ScheduleError("overrun", place, f"{block} has no such axis of elements")
+    old, binding, body = found.axes[axis], found.bindings[axis], found.body
+    loops = loops_on(path)
+    if any(loop.kind == "vectorized" and uses_any(binding, {loop.var}) for loop in loops):
+        raise ScheduleError("overrun", place, "its neighbours are lanes, which would read one by one")
+    if not isinstance(body, Store) or body.predicate is not None:
+        raise ScheduleError("overrun", place, f"{block} does more than store one value")
+    _check_body(found, old, place, "overrun")
+    for load in walk_exprs(body):
+        if isinstance(load, Load) and load.buffer not in func.buffers and load.buffer is not body.buffer:
+            if any(uses_any(index, {old.var}) for index in load.indices):
+                reason = f"the last place of {load.buffer.name} may be computed elsewhere, or later"
+                raise ScheduleError("overrun", place, reason)
+    ranges = ranges_of(func, loops)
+    ends: dict[Var, Expr] = {loop.var: sub(loop.extent, index_expr(1)) for loop in loops}
+    extent = simplify(add(substitute(binding, ends), index_expr(1)), ranges)
+    tests = [t for t in conjuncts(found.predicate) if not _ends_axis(t, binding, old.extent, ranges)]
+    if len(tests) == len(conjuncts(found.predicate)) or not prove(less(binding, extent), ranges):
+        raise ScheduleError("overrun", place, "no test at the end of its loops holds it back")
+    larger = {body.buffer: _grown(func, found, body, old, extent, place, "overrun")}
+    last: dict[Var, Expr] = {old.var: minimum(old.var, sub(old.extent, index_expr(1)))}
+    made = Store(body.buffer, body.indices, _Again(last, body.buffer).expr(body.value))
+    axes = [Axis(a.var, extent, a.kind) if a is old else a for a in found.axes]
+    new = rebody(found, made, found.init).replace(axes=axes, predicate=logical_and(*tests) if tests else TRUE)
+    changed = replace_last(func, path, new)
+    changed = changed.replace(
+        body=BufferReplacer(larger).stmt(changed.body),
+        allocations=[larger.get(b, b) for b in changed.allocations],
+    )
+    return Result(changed, (), {block: axis_loops(new)})
+
+
+def _ends_axis(test: Expr, binding: Expr, extent: Expr, ranges: Ranges) -> bool:
+    if type(test) is not LT or not structural_equal(test.b, extent):
+        return False
+    return structural_equal(simplify(test.a, ranges), simplify(binding, ranges))
+
+
+class _Again(Mutator):
+    """Loads take a place that is there; those of the block's own result stay."""
+
+    def __init__(self, places: dict[Var, Expr], own: Buffer) -> None:
+        self.places, self.own = places, own
+
+    def visit_Load(self, e: Load) -> Expr:
+        """A load."""
+        return e if e.buffer is self.own else Load(e.buffer, [substitute(index, self.places) for index in e.indices])
 
 
 def _axis_of(func: Func, block: Block, loop: str, place: str) -> Axis:
@@ -108,33 +185,33 @@ def _chain(loop: For) -> list[For]:
     return found
 
 
-def _check_body(block: Block, axis: Axis, place: str) -> None:
+def _check_body(block: Block, axis: Axis, place: str, what: str = "pad") -> None:
     for region in (*block.reads, *block.writes):
         if has_opaque_access(block, region.buffer):
-            raise ScheduleError("pad", place, f"{block.name} takes the address of {region.buffer.name}")
+            raise ScheduleError(what, place, f"{block.name} takes the address of {region.buffer.name}")
     for node in walk_exprs(block.body):
         if isinstance(node, _DIVISIONS) and any(type(e) is Load or e is axis.var for e in walk(node.b)):
-            raise ScheduleError("pad", place, f"{block.name} divides by {node.b!r}, which would be zero in the padding")
+            raise ScheduleError(what, place, f"{block.name} divides by {node.b!r}, which would be zero in the padding")
 
 
-def _grown(func: Func, block: Block, store: Store, axis: Axis, padded: int, place: str) -> Buffer:
+def _grown(func: Func, block: Block, store: Store, axis: Axis, padded: Expr, place: str, what: str = "pad") -> Buffer:
     """The buffer with room for the padding."""
     buffer = store.buffer
     dims = [d for d, index in enumerate(store.indices) if uses_any(index, {axis.var})]
     if buffer not in func.allocations or buffer.strides is not None:
-        raise ScheduleError("pad", place, f"{buffer.name} is a parameter, or laid out already: cache it first")
+        raise ScheduleError(what, place, f"{buffer.name} is a parameter, or laid out already: cache it first")
     if [b.name for b in writers(func.body, buffer)] != [block.name]:
-        raise ScheduleError("pad", place, f"{buffer.name} is written by other blocks too")
+        raise ScheduleError(what, place, f"{buffer.name} is written by other blocks too")
     if len(dims) != 1 or store.indices[dims[0]] is not axis.var:
-        raise ScheduleError("pad", place, f"{axis.var.name} is not by itself an index of {buffer.name}")
-    shape = [index_expr(padded) if d == dims[0] else size for d, size in enumerate(buffer.shape)]
+        raise ScheduleError(what, place, f"{axis.var.name} is not by itself an index of {buffer.name}")
+    shape = [padded if d == dims[0] else size for d, size in enumerate(buffer.shape)]
     return buffer.replace(shape=shape)
 
 
 class _Guard(Mutator):
     """Loads that may lie beyond the end become 0 there."""
 
-    def __init__(self, variable: Var, size: int, ranges: Ranges, own: Buffer) -> None:
+    def __init__(self, variable: Var, size: Expr, ranges: Ranges, own: Buffer) -> None:
         self.variable, self.size, self.ranges, self.own = variable, size, ranges, own
 
     def visit_Load(self, e: Load) -> Expr:
@@ -142,7 +219,7 @@ class _Guard(Mutator):
         made = Load(e.buffer, map_all(e.indices, self.expr))
         if e.buffer is self.own or self._stays_inside(made):
             return made
-        return Select(less(self.variable, index_expr(self.size)), made, const(0, e.dtype))
+        return Select(less(self.variable, self.size), made, const(0, e.dtype))
 
     def visit_Select(self, e: Select) -> Expr:
         """A load that is padded already gets one test more."""
@@ -159,7 +236,7 @@ class _Guard(Mutator):
         )
 
 
-def _padded_sum(func: Func, store: Store, axis: Axis, size: int, ranges: Ranges, place: str) -> Store:
+def _padded_sum(func: Func, store: Store, axis: Axis, size: Expr, ranges: Ranges, place: str) -> Store:
     """A sum that goes on over zeros."""
     value, old = store.value, Load(store.buffer, store.indices)
     if type(value) is not Add or not (structural_equal(value.a, old) or structural_equal(value.b, old)):
@@ -167,18 +244,18 @@ def _padded_sum(func: Func, store: Store, axis: Axis, size: int, ranges: Ranges,
     term = value.b if structural_equal(value.a, old) else value.a
     guarded = _Guard(axis.var, size, ranges, store.buffer).expr(term)
     if not (structural_equal(guarded, term) and _is_zero_beyond(func, term, axis.var, size)):
-        guarded = Select(less(axis.var, index_expr(size)), term, const(0, term.dtype))
+        guarded = Select(less(axis.var, size), term, const(0, term.dtype))
     return Store(store.buffer, store.indices, Add(old, guarded))
 
 
-def _is_zero_beyond(func: Func, term: Expr, variable: Var, size: int) -> bool:
+def _is_zero_beyond(func: Func, term: Expr, variable: Var, size: Expr) -> bool:
     """Whether a product is zero beyond the end because both its factors were padded with zeros there."""
     if type(term) is not Mul:
         return False
     return all(_is_padded_load(func, side, variable, size) for side in (term.a, term.b))
 
 
-def _is_padded_load(func: Func, e: Expr, variable: Var, size: int) -> bool:
+def _is_padded_load(func: Func, e: Expr, variable: Var, size: Expr) -> bool:
     while type(e) is Cast:
         e = e.value
     if type(e) is not Load:
@@ -192,8 +269,8 @@ def _is_padded_load(func: Func, e: Expr, variable: Var, size: int) -> bool:
         return False
     for read, written in zip(e.indices, stored.indices):
         if read is variable and isinstance(written, Var):
-            limits = [int_value(t.b) for t in conjuncts(value.condition) if type(t) is LT and t.a is written]
-            if any(limit is not None and limit <= size for limit in limits):
+            limits = [t.b for t in conjuncts(value.condition) if type(t) is LT and t.a is written]
+            if any(prove(less_equal(limit, size), Ranges()) for limit in limits):
                 return True
     return False
 

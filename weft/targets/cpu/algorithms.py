@@ -34,6 +34,7 @@ from weft.targets.cpu.model import (
     LEAST_QUERIES,
     LEAST_SAVED,
     LONG_VECTOR,
+    MOST_DIGIT_ROWS,
     MOST_WAITING_ROWS,
     PRODUCT_SHARE,
     STREAM_BYTES,
@@ -41,6 +42,7 @@ from weft.targets.cpu.model import (
     overlapped,
 )
 from weft.targets.cpu.sketches.attention import padded
+from weft.targets.cpu.sketches.few_bits import panel
 from weft.targets.cpu.sketches.winograd import register_share
 
 TILES = (2, 4)
@@ -94,6 +96,17 @@ def attention_proposer(target: Target) -> Callable[[Sequence[int], str], Sequenc
         return padded(found, target, dtype)
 
     return propose
+
+
+def panel_proposer(target: Target) -> Callable[[int, int], tuple[str, int] | None]:
+    """What `few_bits` asks: of many rows floats are multiplied faster than three digits, once weights are unpacked."""
+    return lambda rows, columns: panel(target, columns) if rows <= MOST_DIGIT_ROWS else None
+
+
+def waits_for_weights(target: Target) -> Callable[[int, int], bool]:
+    """What `narrow_weights` asks: few rows, and a weight from behind the second-level cache."""
+    cache = target.cache_bytes[1] or 256 << 10
+    return lambda rows, size: rows <= MOST_WAITING_ROWS and size > cache // 2
 
 
 def weight_fixer(target: Target) -> Callable[[Array, int], tuple[Array, Array, Array] | None]:

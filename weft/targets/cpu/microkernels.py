@@ -34,6 +34,8 @@ class MicroKernel:
     """Steps of the reduction that lie side by side, for each column, in the packed right operand."""
     dot: str = ""
     """The intrinsic that replaces the innermost loops; without one, the innermost loop becomes a vector."""
+    takes_lane: bool = False
+    """Whether the left operand may be a lane of a register; else it fills one, at best as it is loaded."""
     tiles: amx.Tiles | None = None
     """What moves tiles in and out of registers of their own, where the sums are in such."""
 
@@ -94,6 +96,22 @@ def dots(kinds: tuple[str, str, str], target: Target, columns: int = 0) -> Micro
     return None
 
 
+_DIGITS = (
+    ("uint8", 16, frozenset({"avx512vnni"}), dot.VNNI_DIGITS, False),
+    ("int8", 4, frozenset({"dotprod"}), dot.NEON, True),
+)
+"""Dot products of signed digits with codes: the codes' type, lanes, features, the intrinsic, and whether digits may be
+a lane of a register."""
+
+
+def digit_dots(target: Target) -> tuple[str, MicroKernel] | None:
+    """The type of codes that signed digits are multiplied with, and the dot product; None where there is none."""
+    for kind, lanes, features, intrinsic, takes_lane in _DIGITS:
+        if features <= target.features:
+            return kind, MicroKernel("dot", 1, lanes, dot.GROUP, dot.GROUP, intrinsic, takes_lane)
+    return None
+
+
 def tiles(
     kinds: Sequence[str], target: Target, shape: tuple[int, int, int] | None = None, step: int = 1
 ) -> MicroKernel | None:
@@ -107,4 +125,4 @@ def tiles(
         return None
     rows, depth, lanes = shape or (amx.TILE, amx.TILE * found[1], amx.TILE)
     calls = amx.tiles(left, right, shape, step)
-    return MicroKernel("amx", rows, lanes, depth, found[1], calls.dot, calls)
+    return MicroKernel("amx", rows, lanes, depth, found[1], calls.dot, tiles=calls)

@@ -35,6 +35,10 @@ LOAD_SHARE, STEP_CYCLES, VECTOR_CYCLES, FAR_CYCLES = 1.13, 1.0, 0.25, 2.5
 """What loads take beyond what a core can start; cycles of a step beyond what it issues; cycles that a vector of weights
 waits for, from the second-level cache, and from behind it."""
 
+MOST_DIGIT_ROWS = 16
+"""Rows whose digits are multiplied with weights of few bits. Measured on a Neoverse N1: a row of digits takes 1 cycle
+for 4 products, one of floats half of that, after unpacking, which takes as long as 13 rows."""
+
 TILE_CYCLES, UNEVEN = 30, 0.04
 """Cycles of a register tile beyond its steps; and what tiles of another size at the ends cost, as a share."""
 

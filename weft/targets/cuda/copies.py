@@ -10,14 +10,13 @@ store that has no such form stays a store: the barrier after the wait orders it 
 
 from __future__ import annotations
 
-from weft.codegen.c.context import Context
+from weft.codegen.c.context import Context, Emitter
 from weft.core.dtypes import INT32
 from weft.core.errors import InterpreterError
 from weft.expr.nodes import (
     TRUE,
     Address,
     Broadcast,
-    Buffer,
     Call,
     Const,
     Expr,
@@ -65,16 +64,8 @@ class _Copies(Mutator):
             return s
         if condition is not TRUE:
             start = Select(condition, start, index_expr(0))  # an address outside the buffer is never made
-        call = Call(
-            COPY,
-            (_address(s.buffer, to, "w"), _address(source.buffer, start, "r"), index_expr(size), condition),
-            INT32,
-        )
-        return Evaluate(call)
-
-
-def _address(buffer: Buffer, at: Expr, mode: str) -> Address:
-    return Address(buffer, (at,), mode)
+        places = Address(s.buffer, (to,), "w"), Address(source.buffer, (start,), "r")
+        return Evaluate(Call(COPY, (*places, index_expr(size), condition), INT32))
 
 
 def _source(value: Expr) -> tuple[Expr, Load | None]:
@@ -101,34 +92,33 @@ def _base(indices: tuple[Expr, ...]) -> Expr | None:
 
 # ---------------------------------------------------------------------------------------------------------- emitting
 
-_COPY_HELPERS = {
-    size: f"""DEVICE void weft_copy_async_{size}(void *to, const void *from, bool there) {{
+
+def _copy(c: Context, call: Call) -> str:
+    to, source, _, there = call.args
+    size = c.constant(call.args[2])
+    name = f"weft_copy_async_{size}"
+    c.helper(
+        name,
+        f"""DEVICE void {name}(void *to, const void *from, bool there) {{
   const uint32_t place = (uint32_t)__cvta_generic_to_shared(to);
   const int32_t given = there ? {size} : 0;
   asm volatile("cp.async.{"cg" if size == 16 else "ca"}.shared.global [%0], [%1], {size}, %2;"
                : : "r"(place), "l"(from), "r"(given) : "memory");
-}}"""
-    for size in SIZES
+}}""",
+    )
+    return f"{name}({c.pointer(to)}, {c.pointer(source)}, {c.value(there)})"
+
+
+def instruction(text: str) -> Emitter:
+    """The emitter of an instruction that is nothing but its text, with the constants of the call in its places."""
+    return lambda c, call: f'asm volatile("{text.format(*map(c.constant, call.args))};" : : : "memory")'
+
+
+EMITTERS = {
+    COPY: _copy,
+    COMMIT: instruction("cp.async.commit_group"),
+    WAIT: instruction("cp.async.wait_group {}"),
 }
-
-
-def _copy(context: Context, call: Call) -> str:
-    to, source, size, there = call.args
-    count = context.constant(size)
-    name = f"weft_copy_async_{count}"
-    context.module.helper(name, _COPY_HELPERS[count])
-    return f"{name}({context.pointer(to)}, {context.pointer(source)}, {context.value(there)})"
-
-
-def _commit(context: Context, call: Call) -> str:
-    return 'asm volatile("cp.async.commit_group;" : : : "memory")'
-
-
-def _wait(context: Context, call: Call) -> str:
-    return f'asm volatile("cp.async.wait_group {context.constant(call.args[0])};" : : : "memory")'
-
-
-EMITTERS = {COPY: _copy, COMMIT: _commit, WAIT: _wait}
 
 # ----------------------------------------------------------------------------------------- meaning, for the interpreter
 

@@ -1,4 +1,4 @@
-"""Runs device programs on an NVIDIA GPU: memory, loaded programs, and launches recorded as one graph.
+"""Runs device programs on an NVIDIA GPU: memory, loaded programs, launches recorded as one graph, others' arrays.
 
 Programs are compiled by NVRTC when they are loaded; machine code is kept for the life of the process, by source.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
-from collections import OrderedDict
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -16,36 +16,32 @@ from typing import Any
 import numpy as np
 
 from weft.codegen.c.program import DeviceKernel, DeviceProgram, merged_source
-from weft.core.errors import RuntimeFault, TargetError
-from weft.targets.base import Borrowed, Target
+from weft.core.errors import ArgumentError, RuntimeFault, TargetError
+from weft.runtime.dlpack_device import borrow_capsule, contiguous_strides
+from weft.targets.base import Borrowed, Device, Recording, Target
 from weft.targets.cuda import driver, nvrtc
-from weft.targets.cuda import launches as launching
-from weft.targets.cuda.launches import BoundLaunch, Recording, stream_of
-from weft.targets.gpu.executable import LoadedProgram
+from weft.targets.gpu.executable import LoadedProgram, kernel_arguments
 
-MOST_CACHED = 1024
 COMPILERS = min(8, os.cpu_count() or 1)
 """How many sources of a model are compiled at the same time."""
-_CODE: OrderedDict[tuple[str, str], bytes] = OrderedDict()
+DLPACK_CUDA = 2
+_DEFAULT_STREAMS = (0, 1)
+"""Two names of the default stream, the driver's and DLPack's."""
 
 
-def machine_code(program: DeviceProgram, architecture: str) -> bytes:
-    """The cubin of a program, compiled once for each source."""
-    key = (architecture, program.source)
-    found = _CODE.get(key)
-    if found is None:
-        found = _CODE[key] = nvrtc.compile_source(program.source, architecture, program.name)
-        if len(_CODE) > MOST_CACHED:
-            _CODE.popitem(last=False)
-    return found
+@functools.lru_cache(maxsize=1024)
+def machine_code(source: str, architecture: str, name: str) -> bytes:
+    """The cubin of a source, compiled once in a process."""
+    return nvrtc.compile_source(source, architecture, name)
 
 
 def compiled_together(programs: Sequence[DeviceProgram], architecture: str) -> list[bytes]:
     """The machine code of programs: every n-th of them stands in one of n sources, which are compiled side by side."""
     count = min(COMPILERS, len(programs))
-    sources = [DeviceProgram("model", merged_source(programs[at::count]), (), (), ()) for at in range(count)]
+    name = programs[0].name if len(programs) == 1 else "model"
+    sources = [merged_source(programs[at::count]) for at in range(count)]
     with ThreadPoolExecutor(max(count, 1), thread_name_prefix="weft-nvrtc") as pool:
-        return list(pool.map(lambda source: machine_code(source, architecture), sources))
+        return list(pool.map(lambda source: machine_code(source, architecture, name), sources))
 
 
 def machine_codes(programs: Sequence[DeviceProgram], target: Target) -> list[bytes]:
@@ -71,7 +67,7 @@ def _open(number_of_device: int, architecture: str) -> CudaDevice:
     return CudaDevice(number_of_device, architecture)
 
 
-class CudaDevice:
+class CudaDevice(Device):
     """A GPU with a stream of its own. What is put into the stream runs in order."""
 
     def __init__(self, position: int, architecture: str) -> None:
@@ -80,6 +76,11 @@ class CudaDevice:
         self.architecture = architecture
         self.stream = driver.Stream()
 
+    def in_stream(self, stream: driver.Stream | None) -> driver.Stream:
+        """A stream, or the device's own, in a thread that may now use it."""
+        self.context.activate()
+        return stream or self.stream
+
     def allocate(self, size: int) -> driver.Memory:
         """Memory of so many bytes, freed when nothing refers to it any more."""
         self.context.activate()
@@ -87,30 +88,21 @@ class CudaDevice:
 
     def write(self, memory: Any, source: Any, stream: driver.Stream | None = None) -> None:
         """Copies a contiguous numpy array into device memory; done when it returns."""
-        self.context.activate()
-        driver.copy_in(address_of(memory), source.ctypes.data, source.nbytes, stream or self.stream)
-        (stream or self.stream).synchronize()
+        driver.copy("HtoD", address_of(memory), source.ctypes.data, source.nbytes, self.in_stream(stream))
+        self.synchronize(stream)
 
     def read(self, memory: Any, into: Any, stream: driver.Stream | None = None) -> None:
         """Copies device memory into a contiguous numpy array, after all that was queued; done when it returns."""
-        self.context.activate()
-        driver.copy_out(into.ctypes.data, address_of(memory), into.nbytes, stream or self.stream)
-        (stream or self.stream).synchronize()
+        driver.copy("DtoH", into.ctypes.data, address_of(memory), into.nbytes, self.in_stream(stream))
+        self.synchronize(stream)
 
     def copy(self, memory: Any, source: Any, size: int, stream: driver.Stream | None = None) -> None:
         """Queues a copy from one memory to another."""
-        self.context.activate()
-        driver.copy_within(address_of(memory), address_of(source), size, stream or self.stream)
+        driver.copy("DtoD", address_of(memory), address_of(source), size, self.in_stream(stream))
 
     def synchronize(self, stream: driver.Stream | None = None) -> None:
         """Waits until all that was queued is done; a kernel that went wrong is an error here."""
-        self.context.activate()
-        (stream or self.stream).synchronize()
-
-    def load(self, program: DeviceProgram) -> CudaExecutable:
-        """A program, compiled and ready to run."""
-        self.context.activate()
-        return CudaExecutable(self, program)
+        self.in_stream(stream).synchronize()
 
     def load_all(self, programs: Sequence[DeviceProgram], codes: Sequence[bytes] = ()) -> list[CudaExecutable]:
         """Programs, compiled together."""
@@ -123,23 +115,58 @@ class CudaDevice:
         """The address of a place inside memory."""
         return address_of(memory) + offset
 
-    def record(self, launches: Sequence[BoundLaunch]) -> Recording:
+    def record(self, launches: Sequence[BoundLaunch]) -> GraphRecording:
         """Launches as one graph."""
         self.context.activate()
-        return Recording(self, launches)
+        return GraphRecording(self, launches)
 
     def timer(self, launches: Sequence[BoundLaunch]) -> Callable[[], list[float]]:
-        """A function that runs launches and tells how many seconds each took."""
+        """Seconds of each launch; events stand between them in one graph, so that the host's pace does not show."""
         self.context.activate()
-        return launching.timer(self, launches)
+        events = [driver.Event() for _ in range(len(launches) + 1)]
+
+        def put(stream: driver.Stream) -> None:
+            events[0].record(stream, in_graph=True)
+            for launch, event in zip(launches, events[1:]):
+                launch.launch(stream)
+                event.record(stream, in_graph=True)
+
+        graph = driver.Graph(put)
+
+        def run() -> list[float]:
+            graph.launch(self.in_stream(None))
+            self.synchronize()
+            return [after.seconds_since(before) for before, after in zip(events, events[1:])]
+
+        return run
 
     def stream_of(self, given: Any) -> driver.Stream:
-        """The stream of a handle, or of an object that has one."""
-        return stream_of(given)
+        """The stream of a handle, or of an object that has one (`cuda_stream` of torch, `ptr` of cupy)."""
+        if isinstance(given, driver.Stream):
+            return given
+        names = ("cuda_stream", "ptr", "handle")
+        handle = next((getattr(given, name) for name in names if hasattr(given, name)), given)
+        if not isinstance(handle, int) or isinstance(handle, bool):
+            raise ArgumentError(f"a stream is a CUDA stream's handle or an object that has one, not {given!r}")
+        return driver.Stream(0 if handle in _DEFAULT_STREAMS else handle)
 
     def borrow(self, given: Any, stream: driver.Stream | None = None) -> Borrowed | None:
         """An array of another library on this GPU (`__cuda_array_interface__`, DLPack); None for anything else."""
-        return launching.borrow(given, self.context.number, stream or self.stream)
+        number, ours = self.context.number, stream or self.stream
+        if hasattr(given, "__dlpack__") and hasattr(given, "__dlpack_device__"):
+            kind, place = (int(one) for one in given.__dlpack_device__())
+            if kind == DLPACK_CUDA:
+                if place != number:
+                    raise ArgumentError(
+                        f"the array lies on cuda:{place}, the model runs on cuda:{number}: move it there"
+                    )
+                return _by_dlpack(given, ours)
+        shared = getattr(given, "__cuda_array_interface__", None)
+        if shared is None:
+            return None
+        if shared.get("stream") is not None:
+            ours.wait_for(self.stream_of(int(shared["stream"])))
+        return _by_interface(given, shared)
 
     def address(self, memory: Any) -> int:
         """Where memory lies."""
@@ -147,20 +174,39 @@ class CudaDevice:
 
     def dlpack_device(self) -> tuple[int, int]:
         """CUDA, and the number of the device."""
-        return launching.DLPACK_CUDA, self.context.number
+        return DLPACK_CUDA, self.context.number
 
     def stream_near(self, given: Any) -> driver.Stream | None:
         """The stream in which torch works now, for a tensor of torch's."""
-        return launching.stream_near(given)
+        torch = sys.modules.get("torch")
+        if torch is None or not isinstance(given, torch.Tensor):
+            return None
+        return self.stream_of(int(torch.cuda.current_stream(given.device).cuda_stream))
 
     def share(self, ours: driver.Stream | None, theirs: int | None) -> bool:
         """Lets another library's stream wait for ours; -1 is DLPack's word for "no need to"."""
         if theirs == -1:
             return False
-        self.context.activate()
-        other = stream_of(1 if theirs is None else theirs)
-        launching.wait(other, ours or self.stream)
-        return other == (ours or self.stream)
+        own, other = self.in_stream(ours), self.stream_of(1 if theirs is None else theirs)
+        other.wait_for(own)
+        return other == own
+
+
+def _by_dlpack(given: Any, stream: driver.Stream) -> Borrowed:
+    try:
+        capsule = given.__dlpack__(stream=stream.handle.value or 1)
+    except (BufferError, RuntimeError, ValueError, TypeError) as error:
+        raise ArgumentError(f"it cannot be shared: {error} (for a torch tensor: .detach())") from error
+    found = borrow_capsule(capsule)
+    return Borrowed(found.address, found.shape, found.dtype.numpy, capsule)
+
+
+def _by_interface(given: Any, shared: dict[str, Any]) -> Borrowed:
+    kind, shape = np.dtype(shared["typestr"]), tuple(int(size) for size in shared["shape"])
+    strides = shared.get("strides")
+    if strides is not None and [*strides] != [kind.itemsize * step for step in contiguous_strides(shape)]:
+        raise ArgumentError("its elements do not lie one after the other: make a contiguous copy first")
+    return Borrowed(int(shared["data"][0]), shape, kind, given)
 
 
 def address_of(memory: Any) -> int:
@@ -178,23 +224,15 @@ def address_of(memory: Any) -> int:
 class CudaExecutable(LoadedProgram):
     """A program on a GPU."""
 
-    def __init__(self, device: CudaDevice, program: DeviceProgram, module: driver.Module | None = None) -> None:
+    def __init__(self, device: CudaDevice, program: DeviceProgram, module: driver.Module) -> None:
         super().__init__(device, program)
-        self.module = module or driver.Module(machine_code(program, device.architecture), program.name)
-
-    def queue(self, kernel: DeviceKernel, given: Mapping[str, Any], stream: Any) -> None:
-        """Puts a launch into a stream."""
-        self.bound(kernel, given).queue(stream or self.device.stream)
+        self.module = module
 
     def bound(self, kernel: DeviceKernel, given: Mapping[str, Any]) -> BoundLaunch:
         """A launch with its arguments."""
         self.device.context.activate()
         function = self.module.function(kernel.name, kernel.dynamic_shared_bytes)
-        values = [
-            ctypes.c_int64(kernel.constants[name]) if name in kernel.constants else _passed(given[name])
-            for name in kernel.params
-        ]
-        return BoundLaunch(function, kernel, values)
+        return BoundLaunch(self.device, function, kernel, kernel_arguments(kernel, given, ctypes.c_int64, _passed))
 
 
 def _passed(value: Any) -> Any:
@@ -203,3 +241,34 @@ def _passed(value: Any) -> Any:
         data = np.asarray(value).tobytes()
         return (ctypes.c_char * max(len(data), 8)).from_buffer_copy(data.ljust(8, b"\0"))
     return ctypes.c_uint64(address_of(value))
+
+
+class BoundLaunch:
+    """One kernel with its arguments: ctypes values, in the order of its parameters."""
+
+    def __init__(
+        self, device: CudaDevice, function: driver.Function, kernel: DeviceKernel, values: Sequence[Any]
+    ) -> None:
+        self.device, self.function, self.kernel, self.values = device, function, kernel, list(values)
+        self.grid = [int(size) for size in kernel.grid if isinstance(size, int)]
+
+    def launch(self, stream: driver.Stream | None = None) -> None:
+        """Puts it into a stream."""
+        kernel, into = self.kernel, stream or self.device.stream
+        self.function.launch(self.grid, kernel.block, self.values, into, kernel.dynamic_shared_bytes)
+
+
+class GraphRecording(Recording):
+    """Launches as one graph; a single driver call queues them all. Nothing to launch is no graph.
+
+    It is recorded in a stream of its own: nothing is put into one that somebody else may use.
+    """
+
+    def __init__(self, device: CudaDevice, launches: Sequence[BoundLaunch]) -> None:
+        super().__init__(launches)
+        self.device, self.graph = device, driver.Graph(super().launch) if launches else None
+
+    def launch(self, stream: driver.Stream | None = None) -> None:
+        """Queues the graph."""
+        if self.graph is not None:
+            self.graph.launch(self.device.in_stream(stream))

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 from weft.core.errors import RuntimeFault, TargetError
@@ -32,17 +33,24 @@ _ATTRIBUTES = {
 }  # fmt: skip
 _DYNAMIC_SHARED = 8
 _CAPTURE_RELAXED = 2
+_EXTERNAL = 1
+_WAYS = {"HtoD": "to", "DtoH": "from", "DtoD": "on"}
+
+
+def first_library(names: Iterable[str | Path], mode: int = ctypes.DEFAULT_MODE) -> ctypes.CDLL | None:
+    """The first of some libraries that is there and can be loaded."""
+    for name in names:
+        try:
+            return ctypes.CDLL(str(name), mode=mode)
+        except OSError:
+            continue
+    return None
 
 
 @functools.lru_cache(maxsize=1)
 def _library() -> ctypes.CDLL:
-    for name in _LIBRARIES:
-        try:
-            library = ctypes.CDLL(name)
-            break
-        except OSError:
-            continue
-    else:
+    library = first_library(_LIBRARIES)
+    if library is None:
         raise TargetError(
             "there is no NVIDIA driver on this machine (libcuda was not found): programs can be compiled for cuda "
             "here, but not run"
@@ -132,14 +140,29 @@ def context(number: int) -> Context:
     return Context(number)
 
 
-class Stream:
+class _Owned:
+    """Something that the driver made, given back when nothing refers to it any more."""
+
+    back = ""
+    """The driver's function that takes it back."""
+
+    def __init__(self, make: str, *arguments: Any, doing: str) -> None:
+        self.handle = ctypes.c_void_p()
+        _call(make, ctypes.byref(self.handle), *arguments, doing=doing)
+
+    def __del__(self) -> None:
+        if self.back and self.handle:
+            getattr(_library(), self.back)(self.handle)
+
+
+class Stream(_Owned):
     """A queue of work. `handle` may be one that another library made (torch's, say); 0 is the default one."""
 
     def __init__(self, handle: int | None = None) -> None:
         self.handle = ctypes.c_void_p(handle)
-        self._owned = handle is None
-        if self._owned:
-            _call("cuStreamCreate", ctypes.byref(self.handle), 1, doing="making a stream")
+        if handle is None:
+            super().__init__("cuStreamCreate", 1, doing="making a stream")
+            self.back = "cuStreamDestroy_v2"
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Stream) and (self.handle.value or 0) == (other.handle.value or 0)
@@ -151,50 +174,53 @@ class Stream:
         """Waits until everything in it is done."""
         _call("cuStreamSynchronize", self.handle, doing="waiting for kernels")
 
-    def begin_capture(self) -> None:
-        """From here on, what is put in is recorded and not run."""
-        _call("cuStreamBeginCapture_v2", self.handle, _CAPTURE_RELAXED, doing="starting to capture a graph")
-
-    def end_capture(self) -> Graph:
-        """What was recorded, as one graph to launch."""
-        graph = ctypes.c_void_p()
-        _call("cuStreamEndCapture", self.handle, ctypes.byref(graph), doing="capturing a graph")
-        return Graph(graph)
-
-    def __del__(self) -> None:
-        if self._owned and self.handle:
-            _library().cuStreamDestroy_v2(self.handle)
+    def wait_for(self, other: Stream) -> None:
+        """What is put in from here on waits for what is in another now."""
+        if self != other:
+            event = Event()
+            event.record(other)
+            _call("cuStreamWaitEvent", self.handle, event.handle, 0, doing="letting a stream wait")
 
 
-class Graph:
-    """Recorded work that one call launches."""
+class Graph(_Owned):
+    """What a function puts into a stream, recorded: one call launches it."""
 
-    def __init__(self, graph: ctypes.c_void_p) -> None:
-        self._graph = graph
-        self._run = ctypes.c_void_p()
-        _call("cuGraphInstantiateWithFlags", ctypes.byref(self._run), graph, ctypes.c_ulonglong(0),
-              doing="making a graph ready")  # fmt: skip
+    back = "cuGraphExecDestroy"
+
+    def __init__(self, put: Callable[[Stream], None]) -> None:
+        stream, self._graph = Stream(), ctypes.c_void_p()
+        _call("cuStreamBeginCapture_v2", stream.handle, _CAPTURE_RELAXED, doing="starting to capture a graph")
+        try:
+            put(stream)
+        except BaseException:
+            _library().cuStreamEndCapture(stream.handle, ctypes.byref(self._graph))  # what went wrong first is told
+            raise
+        _call("cuStreamEndCapture", stream.handle, ctypes.byref(self._graph), doing="capturing a graph")
+        super().__init__("cuGraphInstantiateWithFlags", self._graph, ctypes.c_ulonglong(0), doing="making a graph")
 
     def launch(self, stream: Stream) -> None:
         """Puts the recorded work into a stream."""
-        _call("cuGraphLaunch", self._run, stream.handle, doing="launching a graph")
+        _call("cuGraphLaunch", self.handle, stream.handle, doing="launching a graph")
 
     def __del__(self) -> None:
-        if getattr(self, "_run", None):
-            _library().cuGraphExecDestroy(self._run)
+        if hasattr(self, "handle"):
+            super().__del__()
+        if self._graph:
             _library().cuGraphDestroy(self._graph)
 
 
-class Event:
+class Event(_Owned):
     """A point in a stream, with its time."""
 
-    def __init__(self) -> None:
-        self.handle = ctypes.c_void_p()
-        _call("cuEventCreate", ctypes.byref(self.handle), 0, doing="making an event")
+    back = "cuEventDestroy_v2"
 
-    def record(self, stream: Stream) -> None:
-        """Puts the point into a stream."""
-        _call("cuEventRecord", self.handle, stream.handle, doing="recording an event")
+    def __init__(self) -> None:
+        super().__init__("cuEventCreate", 0, doing="making an event")
+
+    def record(self, stream: Stream, in_graph: bool = False) -> None:
+        """Puts the point into a stream; `in_graph`: of a captured graph, whenever it runs."""
+        name, flags = ("cuEventRecordWithFlags", [_EXTERNAL]) if in_graph else ("cuEventRecord", [])
+        _call(name, self.handle, stream.handle, *flags, doing="recording an event")
 
     def seconds_since(self, earlier: Event) -> float:
         """Time between two points; waits for this one."""
@@ -203,57 +229,36 @@ class Event:
         _call("cuEventElapsedTime", ctypes.byref(elapsed), earlier.handle, self.handle, doing="reading a time")
         return elapsed.value * 1e-3
 
-    def __del__(self) -> None:
-        if self.handle:
-            _library().cuEventDestroy_v2(self.handle)
 
+class Memory(_Owned):
+    """Bytes on the device."""
 
-class Memory:
-    """Bytes on the device, given back when nothing refers to them any more."""
+    back = "cuMemFree_v2"
 
     def __init__(self, size: int) -> None:
-        self.bytes = size
-        self._address = ctypes.c_uint64()
-        _call("cuMemAlloc_v2", ctypes.byref(self._address), ctypes.c_size_t(max(size, 16)), doing=f"{size:,} bytes")
+        super().__init__("cuMemAlloc_v2", ctypes.c_size_t(max(size, 16)), doing=f"{size:,} bytes")
 
     @property
     def address(self) -> int:
         """Where it lies."""
-        return self._address.value
-
-    def __del__(self) -> None:
-        if getattr(self, "_address", None) and self._address.value:
-            _library().cuMemFree_v2(self._address)
+        return self.handle.value or 0
 
 
-def copy_in(address: int, data: int, size: int, stream: Stream) -> None:
-    """Host memory to the device; done when the stream gets there."""
+def copy(way: str, to: int, source: int, size: int, stream: Stream) -> None:
+    """Memory to memory, by addresses; `way` is a key of _WAYS. Done when the stream gets there."""
     if size:
-        _call("cuMemcpyHtoDAsync_v2", ctypes.c_uint64(address), ctypes.c_void_p(data), ctypes.c_size_t(size),
-              stream.handle, doing=f"copying {size:,} bytes to the device")  # fmt: skip
+        places = ctypes.c_void_p(to), ctypes.c_void_p(source), ctypes.c_size_t(size)
+        doing = f"copying {size:,} bytes {_WAYS[way]} the device"
+        _call(f"cuMemcpy{way}Async_v2", *places, stream.handle, doing=doing)
 
 
-def copy_out(data: int, address: int, size: int, stream: Stream) -> None:
-    """Device memory to the host; done when the stream gets there."""
-    if size:
-        _call("cuMemcpyDtoHAsync_v2", ctypes.c_void_p(data), ctypes.c_uint64(address), ctypes.c_size_t(size),
-              stream.handle, doing=f"copying {size:,} bytes from the device")  # fmt: skip
-
-
-def copy_within(to: int, address: int, size: int, stream: Stream) -> None:
-    """Device memory to device memory."""
-    if size:
-        _call("cuMemcpyDtoDAsync_v2", ctypes.c_uint64(to), ctypes.c_uint64(address), ctypes.c_size_t(size),
-              stream.handle, doing=f"copying {size:,} bytes on the device")  # fmt: skip
-
-
-class Module:
+class Module(_Owned):
     """Machine code on the device."""
 
+    back = "cuModuleUnload"
+
     def __init__(self, code: bytes, name: str) -> None:
-        self.name = name
-        self._handle = ctypes.c_void_p()
-        _call("cuModuleLoadData", ctypes.byref(self._handle), code, doing=f"loading {name}")
+        super().__init__("cuModuleLoadData", code, doing=f"loading {name}")
         self._functions: dict[str, Function] = {}
 
     def function(self, name: str, dynamic_shared_bytes: int = 0) -> Function:
@@ -264,18 +269,13 @@ class Module:
         found.allow_shared(dynamic_shared_bytes)
         return found
 
-    def __del__(self) -> None:
-        if getattr(self, "_handle", None):
-            _library().cuModuleUnload(self._handle)
 
-
-class Function:
-    """One kernel."""
+class Function(_Owned):
+    """One kernel; it belongs to its module."""
 
     def __init__(self, module: Module, name: str) -> None:
         self.module, self.name = module, name
-        self.handle = ctypes.c_void_p()
-        _call("cuModuleGetFunction", ctypes.byref(self.handle), module._handle, name.encode(), doing=f"finding {name}")
+        super().__init__("cuModuleGetFunction", module.handle, name.encode(), doing=f"finding {name}")
         self._allowed = 48 * 1024
 
     def allow_shared(self, size: int) -> None:
@@ -285,14 +285,9 @@ class Function:
             self._allowed = size
 
     def launch(
-        self,
-        grid: tuple[int, int, int],
-        block: tuple[int, int, int],
-        arguments: Sequence[Any],
-        stream: Stream,
-        dynamic_shared_bytes: int = 0,
+        self, grid: Sequence[int], block: Sequence[int], arguments: Sequence[Any], stream: Stream, shared_bytes: int = 0
     ) -> None:
         """Puts a launch into a stream. `arguments` are ctypes values, in the order of the kernel's parameters."""
         pointers = (ctypes.c_void_p * len(arguments))(*[ctypes.addressof(value) for value in arguments])
-        _call("cuLaunchKernel", self.handle, *grid, *block, dynamic_shared_bytes, stream.handle, pointers, None,
-              doing=f"launching {self.name} with {grid} blocks of {block} threads")  # fmt: skip
+        doing = f"launching {self.name} with {tuple(grid)} blocks of {tuple(block)} threads"
+        _call("cuLaunchKernel", self.handle, *grid, *block, shared_bytes, stream.handle, pointers, None, doing=doing)

@@ -21,7 +21,6 @@ them. A statement on such tiles belongs to all threads of a warp: threadIdx.x ru
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -30,60 +29,38 @@ from weft import te
 from weft.codegen.c.context import Context, Emitter
 from weft.core.dtypes import INT32, dtype
 from weft.expr.nodes import Call
-from weft.targets.cuda.swizzle import unswizzled
+from weft.targets.cuda.swizzle import seen_by
 
 ROWS = 16
-
-
+TILE_BYTES = 32
+"""Bytes of k of a tile, in every kind."""
 TYPES = {"f16": "float16", "bf16": "bfloat16", "tf32": "float32", "s8": "int8", "u8": "uint8"}
 """Elements of operands by the instruction's names for them."""
 SUMS = {"float32": "f32", "int32": "s32"}
 """The instruction's names for the types of sums."""
+LOADS = {
+    "a": (True, False, False),
+    "at": (False, True, False),
+    "b": (True, True, False),
+    "bt": (False, False, False),
+    "a_tf32": (True, False, True),
+    "bt_tf32": (False, False, True),
+}
+"""Forms of loads: whether threads point at rows first, whether 16-bit elements are turned, and numbers rounded."""
 
 
-@dataclass(frozen=True)
 class Kind:
     """One sort of product: its name, and the types of its operands, of rows (a) and columns (b), in TYPES."""
 
-    name: str
-    a: str
-    b: str
-
-    @property
-    def elements(self) -> tuple[str, str]:
-        """The element types of a and b."""
-        return TYPES[self.a], TYPES[self.b]
-
-    @property
-    def bytes(self) -> int:
-        """The size of an element."""
-        return dtype(TYPES[self.a]).bytes
-
-    @property
-    def wide(self) -> str:
-        """The type of the sums."""
-        return "int32" if self.bytes == 1 else "float32"
-
-    @property
-    def depth(self) -> int:
-        """Elements of k of a tile: 32 bytes."""
-        return 32 // self.bytes
-
-    @property
-    def instruction(self) -> str:
-        """The form of mma.sync."""
-        wide = SUMS[self.wide]
-        return f"m16n8k{self.depth}.row.col.{wide}.{self.a}.{self.b}.{wide}"
-
-    @property
-    def constraint(self) -> str:
-        """Of a sum's register in inline assembly."""
-        return "r" if self.bytes == 1 else "f"
-
-    @property
-    def transposes(self) -> bool:
-        """Whether a load can turn a tile: ldmatrix turns elements of 16 bits."""
-        return self.bytes == 2
+    def __init__(self, name: str, a: str, b: str) -> None:
+        self.name, self.a, self.b = name, a, b
+        self.elements = TYPES[a], TYPES[b]
+        self.bytes = int(dtype(TYPES[a]).bytes)
+        self.wide = "int32" if self.bytes == 1 else "float32"  # the type of the sums
+        self.constraint = "r" if self.bytes == 1 else "f"  # of a sum's register in inline assembly
+        self.depth = TILE_BYTES // self.bytes  # elements of k of a tile
+        self.transposes = self.bytes == 2  # whether a load can turn a tile: ldmatrix turns elements of 16 bits
+        self.instruction = f"m16n8k{self.depth}.row.col.{SUMS[self.wide]}.{a}.{b}.{SUMS[self.wide]}"
 
 
 KINDS = {
@@ -103,28 +80,28 @@ _ROUND = """
 """What the multiplication takes of a float32: without this it would cut the rest off."""
 
 
-def _load_helper(rows_first: bool, turned: bool, swizzled: bool, rounds: bool) -> tuple[str, str]:
-    """The text that fills a tile: which row and half each thread points at, and whether 16-bit elements are turned."""
-    marks = "_turned" * turned + "_swizzled" * swizzled + "_rounded" * rounds
-    name = f"weft_mma_load_{'rows' if rows_first else 'halves'}{marks}"
+def _load(form: str) -> Emitter:
+    """Fills a tile: which row and half each thread points at, and whether 16-bit elements are turned."""
+    rows_first, turned, rounds = LOADS[form]
     row, half = ("lane & 15", "lane >> 4") if rows_first else ("(lane & 7) + ((lane >> 4) << 3)", "(lane >> 3) & 1")
-    order = "\n  place ^= (place >> 3) & 0x70u;" if swizzled else ""
     tile, words = ("float *tile", "\n  uint32_t words[4];") if rounds else ("uint32_t *words", "")
     outputs = ", ".join(f'"=r"(words[{i}])' for i in range(4))
-    text = f"""DEVICE void {name}({tile}, const void *from, int32_t row_bytes) {{
+
+    def emit(c: Context, call: Call) -> str:
+        source, target, stride = call.args[:3]
+        swizzled = c.constant(call.args[-1]) == 1
+        marks = "_turned" * turned + "_swizzled" * swizzled + "_rounded" * rounds
+        name = f"weft_mma_load_{'rows' if rows_first else 'halves'}{marks}"
+        order = "\n  place ^= (place >> 3) & 0x70u;" if swizzled else ""
+        c.helper(
+            name,
+            f"""DEVICE void {name}({tile}, const void *from, int32_t row_bytes) {{
   const int32_t lane = (int32_t)(threadIdx.x & 31u);{words}
   uint32_t place = (uint32_t)__cvta_generic_to_shared(from) + ({row}) * row_bytes + (({half}) << 4);{order}
   asm volatile("ldmatrix.sync.aligned.m8n8.x4{".trans" if turned else ""}.shared.b16 {{%0, %1, %2, %3}}, [%4];"
                : {outputs} : "r"(place) : "memory");{_ROUND * rounds}
-}}"""
-    return name, text
-
-
-def _load(rows_first: bool, turned: bool, rounds: bool = False) -> Emitter:
-    def emit(c: Context, call: Call) -> str:
-        source, target, stride = call.args[:3]
-        name, text = _load_helper(rows_first, turned, c.constant(call.args[-1]) == 1, rounds)
-        c.helper(name, text)
+}}""",
+        )
         bytes_ = source.buffer.dtype.bytes  # type: ignore[attr-defined]
         return f"{name}({c.fragment(target)}, {c.pointer(source)}, (int32_t)({c.value(stride)}) * {bytes_})"
 
@@ -183,37 +160,21 @@ def _store(c: Context, call: Call) -> str:
 
 
 EMITTERS: Mapping[str, Emitter] = {
-    "mma_load_a": _load(True, False),
-    "mma_load_at": _load(False, True),
-    "mma_load_b": _load(True, True),
-    "mma_load_bt": _load(False, False),
-    "mma_load_a_tf32": _load(True, False, True),
-    "mma_load_bt_tf32": _load(False, False, True),
     "mma_zero": _zero,
     "mma_store": _store,
+    **{f"mma_load_{form}": _load(form) for form in LOADS},
     **{f"mma_dot_{kind.name}": _dot(kind) for kind in KINDS.values()},
 }
 
 # ----------------------------------------------------------------------------------------- meaning, for the interpreter
 
 
-def _mean_copy(source: Any, target: Any, stride: int, tile_stride: int, rows: int, columns: int) -> None:
-    """A tile copied, element for element."""
-    shape = int(rows), int(columns)
-    target.view(shape, (int(tile_stride), 1))[...] = source.view(shape, (int(stride), 1))
+def _mean_load(form: str) -> Callable[..., None]:
+    def run(source: Any, target: Any, stride: int, tile_stride: int, rows: int, columns: int, order: int) -> None:
+        seen = seen_by(source, (int(rows), int(columns)), (int(stride), 1), order)
+        target.view(seen.shape, (int(tile_stride), 1))[...] = round_tf32(seen) if LOADS[form][2] else seen
 
-
-def _mean_load(source: Any, target: Any, stride: int, tile_stride: int, rows: int, columns: int, order: int) -> None:
-    if not order:
-        return _mean_copy(source, target, stride, tile_stride, rows, columns)
-    shape = int(rows), int(columns)
-    target.view(shape, (int(tile_stride), 1))[...] = unswizzled(source, shape, (int(stride), 1))
-
-
-def _mean_rounded(source: Any, target: Any, stride: int, tile_stride: int, rows: int, columns: int, order: int) -> None:
-    _mean_load(source, target, stride, tile_stride, rows, columns, order)
-    tile = target.view((int(rows), int(columns)), (int(tile_stride), 1))
-    tile[...] = round_tf32(tile)
+    return run
 
 
 def round_tf32(values: Any) -> Any:
@@ -224,96 +185,109 @@ def round_tf32(values: Any) -> Any:
 
 def mean_store(source: Any, target: Any, stride: int, tile_stride: int, rows: int, columns: int) -> None:
     """A tile of sums copied to memory."""
-    _mean_copy(source, target, tile_stride, stride, rows, columns)
+    shape = int(rows), int(columns)
+    target.view(shape, (int(stride), 1))[...] = source.view(shape, (int(tile_stride), 1))
 
 
-def _mean_zero(tile: Any) -> None:
-    _view(tile, ROWS, ROWS)[...] = 0
+def mean_zero(rows: int) -> Callable[..., None]:
+    """Sums of so many rows that begin."""
 
-
-def _view(tile: Any, rows: int, columns: int) -> Any:
-    return tile.view((rows, columns), (columns, 1))
-
-
-def _mean_dot(kind: Kind) -> Callable[..., None]:
-    def run(a: Any, b: Any, out: Any, form: int) -> None:
-        depth, turned_a, turned_b = kind.depth, int(form) & 1, int(form) & 2
-        left = _view(a, depth, ROWS).T if turned_a else _view(a, ROWS, depth)
-        right = _view(b, ROWS, depth).T if turned_b else _view(b, depth, ROWS)
-        sums = _view(out, ROWS, ROWS)
-        sums[...] = sums + left.astype(kind.wide) @ right.astype(kind.wide)
+    def run(tile: Any, columns: int = rows) -> None:
+        tile.view((rows, int(columns)), (int(columns), 1))[...] = 0
 
     return run
 
 
-for _name in ("mma_load_a", "mma_load_at", "mma_load_b", "mma_load_bt"):
-    te.register_effect(_name, _mean_load)
-for _name in ("mma_load_a_tf32", "mma_load_bt_tf32"):
-    te.register_effect(_name, _mean_rounded)
-te.register_effect("mma_zero", _mean_zero)
+def add_products(kind: Kind, out: Any, left: Any, right: Any) -> None:
+    """Adds to a tile the products of two operands, [row, k] and [column, k]."""
+    sums = out.view((len(left), len(right)), (len(right), 1))
+    sums[...] = sums + left.astype(kind.wide) @ right.astype(kind.wide).T
+
+
+def _mean_dot(kind: Kind) -> Callable[..., None]:
+    def operand(tile: Any, k_inside: bool) -> Any:
+        rows, columns = (ROWS, kind.depth) if k_inside else (kind.depth, ROWS)
+        seen = tile.view((rows, columns), (columns, 1))
+        return seen if k_inside else seen.T
+
+    def run(a: Any, b: Any, out: Any, form: int) -> None:
+        add_products(kind, out, operand(a, not int(form) & 1), operand(b, bool(int(form) & 2)))
+
+    return run
+
+
+for _name in LOADS:
+    te.register_effect(f"mma_load_{_name}", _mean_load(_name))
+te.register_effect("mma_zero", mean_zero(ROWS))
 te.register_effect("mma_store", mean_store)
 for _kind in KINDS.values():
     te.register_effect(f"mma_dot_{_kind.name}", _mean_dot(_kind))
 
 # ----------------------------------------------------------------------------------------------------- declaring
 
+At = Callable[[Any, Any], Any]
+"""How the element of a row (or column) and a k is read."""
 
-def _declare_load(element: str, form: str, shape: tuple[int, int]) -> None:
-    source = te.placeholder(shape, TYPES[element], name="source")
-    tile = te.compute(shape, lambda i, j: source[i, j], name="tile")
-    name = f"mma_load_{form}" + ("_tf32" if element == "tf32" else "")
 
-    def rule(inputs: Any, outputs: Any) -> Call:
-        steps = (inputs[0].stride(0), outputs[0].stride(0), te.const(shape[0]), te.const(shape[1]), te.const(0))
-        return Call(name, (inputs[0].access_ptr("r"), outputs[0].access_ptr("w"), *steps), INT32)
+def form_of(turned_a: bool, turned_b: bool) -> str:
+    """The letters of a product's operands in its name."""
+    return f"{'t' if turned_a else 'n'}{'t' if turned_b else 'n'}"
 
-    te.decl_tensor_intrin(tile.op, rule, f"mma_load_{form}_{element}")
+
+def declare_dot(
+    name: str, kind: Kind, size: tuple[int, int, int], left: At, right: At, calls: Callable[..., tuple[Call, Call]]
+) -> None:
+    """Declares an instruction that sums products of rows, columns and depth, by calls to begin and to go on."""
+    k = te.reduce_axis(size[2], name="k")
+    out = te.compute(
+        size[:2],
+        lambda i, j: te.sum(left(i, k).astype(kind.wide) * right(j, k).astype(kind.wide), axis=k),
+        name="out",
+    )
+
+    def rule(inputs: Any, outputs: Any) -> tuple[Any, Call, Call]:
+        reset, update = calls(*inputs, outputs[0])
+        return [reset, update], reset, update
+
+    te.decl_tensor_intrin(out.op, rule, name)
 
 
 def _declare_dot(kind: Kind, turned_a: bool, turned_b: bool) -> None:
     depth = kind.depth
     a = te.placeholder((depth, ROWS) if turned_a else (ROWS, depth), kind.elements[0], name="a")
     b = te.placeholder((ROWS, depth) if turned_b else (depth, ROWS), kind.elements[1], name="b")
-    k = te.reduce_axis(depth, name="k")
 
-    def body(i: Any, j: Any) -> Any:
-        left = a[k, i] if turned_a else a[i, k]
-        right = b[j, k] if turned_b else b[k, j]
-        return te.sum(left.astype(kind.wide) * right.astype(kind.wide), axis=k)
+    def calls(left: Any, right: Any, out: Any) -> tuple[Call, Call]:
+        form = te.const(int(turned_a) + 2 * int(turned_b))
+        operands = (left.access_ptr("r"), right.access_ptr("r"), out.access_ptr("rw"), form)
+        return Call("mma_zero", (out.access_ptr("w"),), INT32), Call(f"mma_dot_{kind.name}", operands, INT32)
 
-    out = te.compute((ROWS, ROWS), body, name="out")
-    form = int(turned_a) + 2 * int(turned_b)
-
-    def rule(inputs: Any, outputs: Any) -> tuple[Any, Call, Call]:
-        reset = Call("mma_zero", (outputs[0].access_ptr("w"),), INT32)
-        operands = (inputs[0].access_ptr("r"), inputs[1].access_ptr("r"), outputs[0].access_ptr("rw"), te.const(form))
-        update = Call(f"mma_dot_{kind.name}", operands, INT32)
-        return [reset, update], reset, update
-
-    te.decl_tensor_intrin(out.op, rule, f"mma_dot_{kind.name}_{'t' if turned_a else 'n'}{'t' if turned_b else 'n'}")
+    declare_dot(
+        f"mma_dot_{kind.name}_{form_of(turned_a, turned_b)}", kind, (ROWS, ROWS, depth),
+        lambda i, k: a[k, i] if turned_a else a[i, k], lambda j, k: b[j, k] if turned_b else b[k, j], calls,
+    )  # fmt: skip
 
 
-def declare_store(name: str, call: str, rows: int, columns: int, wide: str) -> None:
-    """Declares an instruction that stores a tile of sums, by a call."""
-    tile = te.placeholder((rows, columns), wide, name="tile")
-    target = te.compute((rows, columns), lambda i, j: tile[i, j], name="target")
+def declare_copy(name: str, call: str, shape: tuple[int, int], element: str, is_load: bool) -> None:
+    """Declares an instruction that copies a tile, into registers or out of them, by a call."""
+    source = te.placeholder(shape, element, name="source")
+    copy = te.compute(shape, lambda i, j: source[i, j], name="copy")
 
     def rule(inputs: Any, outputs: Any) -> Call:
-        steps = (outputs[0].stride(0), inputs[0].stride(0), te.const(rows), te.const(columns))
+        memory, tile = (inputs[0], outputs[0]) if is_load else (outputs[0], inputs[0])
+        steps = (memory.stride(0), tile.stride(0), *map(te.const, (*shape, *[0] * is_load)))
         return Call(call, (inputs[0].access_ptr("r"), outputs[0].access_ptr("w"), *steps), INT32)
 
-    te.decl_tensor_intrin(target.op, rule, name)
+    te.decl_tensor_intrin(copy.op, rule, name)
 
 
 for _kind in KINDS.values():
-    _declare_dot(_kind, False, True)
-    if _kind.a == _kind.b:
-        _declare_load(_kind.a, "a", (ROWS, _kind.depth))
-        _declare_load(_kind.a, "bt", (ROWS, _kind.depth))
-    if _kind.transposes:
-        _declare_load(_kind.a, "at", (_kind.depth, ROWS))
-        _declare_load(_kind.a, "b", (_kind.depth, ROWS))
-        for _turned in ((False, False), (True, False), (True, True)):
-            _declare_dot(_kind, *_turned)
+    for _turned in ((False, True), *(((False, False), (True, False), (True, True)) if _kind.transposes else ())):
+        _declare_dot(_kind, *_turned)
+    _rounded = "_tf32" * (_kind.name == "tf32")
+    for _name in LOADS if _kind.a == _kind.b else ():
+        _shape = (_kind.depth, ROWS) if _name in ("at", "b") else (ROWS, _kind.depth)
+        if "_" not in _name and (_kind.transposes or _name in ("a", "bt")):
+            declare_copy(f"mma_load_{_name}_{_kind.a}", f"mma_load_{_name}{_rounded}", _shape, TYPES[_kind.a], True)
 for _wide, _sums in SUMS.items():
-    declare_store(f"mma_store_{_sums}", "mma_store", ROWS, ROWS, _wide)
+    declare_copy(f"mma_store_{_sums}", "mma_store", (ROWS, ROWS), _wide, False)

@@ -16,10 +16,10 @@ from pathlib import Path
 
 from weft.core.errors import TargetError
 from weft.core.install import hint
+from weft.targets.cuda.driver import first_library
 
-HEADER = Path("include")
 _NAMES = ("libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so")
-_PARTS = (("nvidia", "cu13", "lib"), ("nvidia", "cuda_nvrtc", "lib"), ("nvidia", "cu12", "lib"))
+_PARTS = ("cu13/lib", "cuda_nvrtc/lib", "cu12/lib")
 _SYSTEM = ("/usr/local/cuda/lib64", "/usr/local/cuda/targets/x86_64-linux/lib", "/usr/lib/x86_64-linux-gnu")
 MISSING = (
     "CUDA code needs NVRTC, NVIDIA's run-time compiler, and it was not found: install it with "
@@ -29,48 +29,24 @@ MISSING = (
 
 def _folders() -> list[Path]:
     """Where the libraries may lie: the pip package's folder first, then the system's."""
-    found: list[Path] = []
     spec = importlib.util.find_spec("nvidia")
     roots = list(spec.submodule_search_locations or ()) if spec is not None else []
-    for root in roots:
-        found += [Path(root).joinpath(*part[1:]) for part in _PARTS]
+    found = [Path(root) / part for root in roots for part in _PARTS]
     return [folder for folder in (*found, *map(Path, _SYSTEM)) if folder.is_dir()]
 
 
 @functools.lru_cache(maxsize=1)
 def _library() -> ctypes.CDLL:
     for folder in _folders():
-        for builtins in sorted(folder.glob("libnvrtc-builtins.so*")):
-            try:
-                ctypes.CDLL(str(builtins), mode=ctypes.RTLD_GLOBAL)  # NVRTC looks for it by name when it compiles
-            except OSError:
-                continue
-            break
-        for path in sorted(folder.glob("libnvrtc.so.*"), key=lambda p: ".alt." in p.name):
-            try:
-                return _declared(ctypes.CDLL(str(path)))
-            except OSError:
-                continue
-    for name in _NAMES:
-        try:
-            return _declared(ctypes.CDLL(name))
-        except OSError:
-            continue
-    raise TargetError(MISSING)
-
-
-def _declared(library: ctypes.CDLL) -> ctypes.CDLL:
-    handle, text = ctypes.c_void_p, ctypes.c_char_p
-    library.nvrtcCreateProgram.argtypes = [
-        ctypes.POINTER(handle), text, text, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p,
-    ]  # fmt: skip
-    library.nvrtcCompileProgram.argtypes = [handle, ctypes.c_int, ctypes.POINTER(text)]
-    for name in ("nvrtcGetProgramLog", "nvrtcGetCUBIN", "nvrtcGetPTX"):
-        getattr(library, name).argtypes = [handle, ctypes.c_char_p]
-    for name in ("nvrtcGetProgramLogSize", "nvrtcGetCUBINSize", "nvrtcGetPTXSize"):
-        getattr(library, name).argtypes = [handle, ctypes.POINTER(ctypes.c_size_t)]
-    library.nvrtcDestroyProgram.argtypes = [ctypes.POINTER(handle)]
-    return library
+        # NVRTC looks for this one by name when it compiles.
+        first_library(sorted(folder.glob("libnvrtc-builtins.so*")), ctypes.RTLD_GLOBAL)
+        found = first_library(sorted(folder.glob("libnvrtc.so.*"), key=lambda path: ".alt." in str(path)))
+        if found is not None:
+            return found
+    found = first_library(_NAMES)
+    if found is None:
+        raise TargetError(MISSING)
+    return found
 
 
 def is_available() -> bool:
@@ -84,8 +60,7 @@ def is_available() -> bool:
 
 def include_folders() -> list[Path]:
     """Folders with the CUDA headers (cuda_fp16.h), where the pip package or a toolkit brings them."""
-    found = [folder.parent / HEADER for folder in _folders()]
-    found += [Path("/usr/local/cuda/include")]
+    found = [*[folder.parent / "include" for folder in _folders()], Path("/usr/local/cuda/include")]
     return [folder for folder in dict.fromkeys(found) if (folder / "cuda_fp16.h").is_file()]
 
 

@@ -1,9 +1,4 @@
-"""Reads the text of a CUDA target.
-
-"cuda"            the first device of this machine; without one, an H200
-"cuda:1"          a certain device of this machine
-"cuda:sm_80"      an architecture, to compile for
-"""
+"""Reads the text of a CUDA target: one of `FORMS`."""
 
 from __future__ import annotations
 

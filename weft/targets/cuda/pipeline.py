@@ -1,25 +1,26 @@
-"""The passes of CUDA, and the code generator at their end: those of `gpu/pipeline.py`, with steps of its own."""
+"""The passes of CUDA (those of `gpu/pipeline.py`, with steps of its own), its instructions, and its code generator."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from weft.codegen.c.context import Emitter
 from weft.codegen.c.dialects import CUDA
 from weft.codegen.c.generate import generate as generate_c
 from weft.codegen.c.program import DeviceProgram
 from weft.loop.ir import Func
 from weft.loop.passes.overlay_shared import overlay_shared
 from weft.targets.base import Target
-from weft.targets.cuda.copies import copy_asynchronously
-from weft.targets.cuda.swizzle import swizzle_tiles
-from weft.targets.cuda.wgmma import overlap_products
+from weft.targets.cuda import copies, mma, swizzle, wgmma
 from weft.targets.gpu import pipeline
 
 PASSES: pipeline.Passes = (
     *pipeline.TO_STATEMENTS,
-    overlap_products,
+    wgmma.overlap_products,
     overlay_shared,
     *pipeline.TO_VECTORS,
-    copy_asynchronously,
-    swizzle_tiles,
+    copies.copy_asynchronously,
+    swizzle.swizzle_tiles,
     *pipeline.TO_CODE,
 )
 
@@ -27,6 +28,11 @@ PASSES: pipeline.Passes = (
 def lower(func: Func, target: Target) -> Func:
     """The program as the code generator takes it."""
     return pipeline.lower(func, target, PASSES)
+
+
+def intrinsics(target: Target) -> Mapping[str, Emitter]:
+    """Emitters of asynchronous copies and tensor cores, by name."""
+    return {**copies.EMITTERS, **mma.EMITTERS, **wgmma.EMITTERS, **swizzle.EMITTERS}
 
 
 def generate(func: Func, target: Target) -> DeviceProgram:

@@ -31,7 +31,7 @@ def sass(program: DeviceProgram, target: Target) -> str:
         )
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "kernel.cubin"
-        file.write_bytes(machine_code(program, target.cpu))
+        file.write_bytes(machine_code(program.source, target.cpu, program.name))
         done = subprocess.run([*command, str(file)], capture_output=True, text=True, check=False)
     if done.returncode:
         raise TargetError(f"{command[0]} could not disassemble {program.name}: {done.stderr.strip()}")

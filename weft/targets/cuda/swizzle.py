@@ -26,12 +26,9 @@ from weft.loop.visit import BufferReplacer, Mutator, walk_stmts
 
 SWIZZLE = "swizzle"
 LINE, CHUNK, LINES = 128, 16, 8
-READERS = {
-    **{f"mma_load_{form}": -1 for form in ("a", "at", "b", "bt", "a_tf32", "bt_tf32")},
-    **{f"wgmma_dot_{kind}": -2 for kind in ("f16", "bf16", "tf32", "s8", "u8", "u8s8", "s8u8")},
-}
-"""Calls that read tiles, and which argument says whether they are in this order."""
 ALWAYS = "wgmma_dot_"
+READERS = {"mma_load_": -1, ALWAYS: -2}
+"""How calls that read tiles are named, and which argument says whether they are in this order."""
 
 
 def line_elements(buffer: Buffer) -> int:
@@ -79,11 +76,11 @@ class _Swizzle(Mutator):
         if not isinstance(call, Call):
             return s
         args = list(call.args)
-        if call.name in READERS:
-            if isinstance(args[0], Address) and args[0].buffer in self.tiles:
-                args[READERS[call.name]] = index_expr(1)
-        else:
+        order = next((argument for name, argument in READERS.items() if call.name.startswith(name)), None)
+        if order is None:
             args = [self._written(a) for a in args]
+        elif isinstance(args[0], Address) and args[0].buffer in self.tiles:
+            args[order] = index_expr(1)
         return s if all(x is y for x, y in zip(args, call.args)) else Evaluate(Call(call.name, args, call.dtype))
 
     def _written(self, e: Expr) -> Expr:
@@ -108,8 +105,10 @@ class _Swizzle(Mutator):
         return add(Call(SWIZZLE, (rest, index_expr(chunk)), index.dtype), whole)
 
 
-def unswizzled(tile: Any, shape: tuple[int, ...], strides: tuple[int, ...]) -> Any:
-    """What an instruction that knows the order sees from a pointer on, for the interpreter."""
+def seen_by(tile: Any, shape: tuple[int, ...], strides: tuple[int, ...], order: int) -> Any:
+    """What an instruction sees from a pointer on, with or without this order, for the interpreter."""
+    if not order:
+        return tile.view(shape, strides)
     places = np.asarray(tile.offset)
     for size, stride in zip(shape, strides):
         places = places[..., None] + np.arange(size) * int(stride)

@@ -13,30 +13,39 @@ and on Hopper, whose tensor cores read operands from shared memory for four warp
         C tiles += Y tiles * X tiles                          by wgmma, beside the threads and into the next step
       the accumulators to shared memory, and the epilogue from there
 
-The form of the product is that of `weft.targets.gpu.product`; the instructions are declared in `mma` and `wgmma`, the
-steps are those of `tiles`.
+The form of the product is that of `weft.targets.gpu.product`; the instructions are declared in `mma` and `wgmma`.
+
+Bytes and tf32, which ldmatrix cannot turn, have to lie along k:
+
+    C[i, j] += A[i, k] * B[k, j]     ->     B_t[j, k] = B[k, j];  C[i, j] += A[i, k] * B_t[j, k]
+
+A constant is turned once, when a model is compiled; anything else by a kernel of its own, which moves each byte twice:
+little beside a product of many rows. An operand that is computed as it is fetched (a convolution's image) is
+fetched in the other order, element by element.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from weft.plan.planner import Unit
-from weft.plan.sketch import Columns, Point, Sketch
-from weft.schedule.primitives.matrix import stored_operand
-from weft.targets.base import Target, ThreadFacts
+from weft.expr.nodes import Buffer, Var
+from weft.plan.planner import Unit, analytic, choose, unit_of
+from weft.plan.sketch import Columns, Point, Sketch, ceildiv
+from weft.schedule.facts import block_named, facts_of, names_of
+from weft.schedule.primitives.matrix import matrix_axes, stored_operand
+from weft.schedule.schedule import Schedule, Stage
+from weft.targets.base import Target
 from weft.targets.cuda import mma, wgmma
 from weft.targets.cuda import model as fit
-from weft.targets.cuda.swizzle import LINE
-from weft.targets.cuda.tiles import GroupTiles, MatrixTiles, WarpTiles
-from weft.targets.cuda.turning import turn_operands
-from weft.targets.gpu.loops import threads_of
-from weft.targets.gpu.model import BEYOND, PART_STEPS, ceildiv, model_of, resident_blocks, seconds
-from weft.targets.gpu.product import Product, find_product
+from weft.targets.cuda.mma import TILE_BYTES
+from weft.targets.cuda.swizzle import LINE, line_elements
+from weft.targets.gpu import elementwise, nest
+from weft.targets.gpu.model import BEYOND, FLOATS
+from weft.targets.gpu.product import Product, Tiles, copy_in_order, find_product, plain_load, runs_along_k
 
 WARP_KNOBS: dict[str, tuple[int, ...]] = {
     "warps_x": (1, 2, 4),
@@ -58,8 +67,6 @@ GROUP_KNOBS: dict[str, tuple[int, ...]] = {
     "parts": (1, 2, 4, 8),
 }
 """`tiles_y` are tiles of 64 rows, one below the other, that a group of threads holds the accumulators of."""
-TILE_BYTES = 32
-"""Bytes of k of a tile of mma.sync, in every kind."""
 FEATURE = "tf32"
 """The feature of a target whose products of float32 may round their operands to tf32: only where a user asks."""
 _NEEDS = {"float16": "float16", "bfloat16": "bfloat16", "float32": "tfloat32", "int8": "int8", "uint8": "int8"}
@@ -68,7 +75,7 @@ _NEEDS = {"float16": "float16", "bfloat16": "bfloat16", "float32": "tfloat32", "
 
 def kind_of(found: Product, target: Target) -> mma.Kind | None:
     """The sort of matrix instruction for a product; None where there is none."""
-    machine = threads_of(target)
+    machine = nest.threads_of(target)
     x, y = stored_operand(found.axes.x_operand), stored_operand(found.axes.y_operand)
     if not {_NEEDS.get(x.dtype.name), _NEEDS.get(y.dtype.name)} <= machine.tensor_cores:
         return None
@@ -80,72 +87,186 @@ def kind_of(found: Product, target: Target) -> mma.Kind | None:
 
 def match_warps(unit: Unit) -> Sketch | None:
     """The sketch of a product by mma.sync; None where it is none of its."""
-    return _sketch("tensor cores", unit, WARP_KNOBS, Warps, WarpTiles)
+    return _sketch(unit, WarpTiles)
 
 
 def match_groups(unit: Unit) -> Sketch | None:
     """The sketch of a product by wgmma; None where it is none of its."""
-    if not threads_of(unit.target).has_warpgroups:
-        return None
-    return _sketch("warpgroups", unit, GROUP_KNOBS, Groups, GroupTiles)
+    return _sketch(unit, GroupTiles) if nest.threads_of(unit.target).has_warpgroups else None
 
 
-def _sketch(
-    name: str,
-    unit: Unit,
-    knobs: dict[str, tuple[int, ...]],
-    problem: type[Warps] | type[Groups],
-    tiles: Callable[[Product, mma.Kind, Point], MatrixTiles],
-) -> Sketch | None:
+def _sketch(unit: Unit, tiles: type[MatrixTiles]) -> Sketch | None:
     found = find_product(unit)
     kind = None if found is None else kind_of(found, unit.target)
     if found is None or kind is None:
         return None
-    size = found.axes.size
-    made = problem(size("x"), size("y"), size("k"), size("batch"), kind, threads_of(unit.target))
-    if made.y < fit.LEAST_Y or made.x < fit.LEAST_X or made.k < kind.depth:
-        return None
-
-    def apply(point: Point) -> None:
-        tiles(found if kind.transposes else turn_operands(found), kind, point).run()
-
-    return Sketch(name, knobs, apply, made.cost, made.legal)
+    made = tiles(found, kind)
+    return made.sketch() if made.y >= fit.LEAST_Y and made.x >= fit.LEAST_X and made.k >= kind.depth else None
 
 
-# -------------------------------------------------------------------------------------------------------- what it costs
+# ----------------------------------------------------------------------------------------------- any matrix instruction
 
 
-@dataclass(frozen=True)
-class Problem:
-    """The sizes of a product, its kind, and the machine that it runs on."""
+class MatrixTiles(Tiles):
+    """Products by a kind of instruction: a block of groups of threads, each with rows and columns of its own."""
 
-    x: int
-    y: int
-    k: int
-    batch: int
-    kind: mma.Kind
-    machine: ThreadFacts
+    threads: int
+    """Threads that hold a tile together."""
+    stores: str
+    """The instruction that stores one, for a point and a name of the type of sums."""
+    rows: int
+    """Rows of that tile; it has as many columns as a group has, or else the most."""
+    most_columns: int
 
-    def blocks(self, tile_y: Any, tile_x: Any) -> Any:
-        """Tiles of the result."""
-        return ceildiv(self.x, tile_x) * ceildiv(self.y, tile_y)
+    def __init__(self, product: Product, kind: mma.Kind) -> None:
+        super().__init__(product)
+        self.kind, self.given = kind, product
 
-    def seconds(self, cycles: Any, parts: Any) -> Any:
-        """With what adding up the parts of split-K takes."""
-        model, moved = model_of(self.machine), self.x * self.y * self.batch * 8 * parts / self.machine.multiprocessors
-        return seconds(cycles + (parts > 1) * (model.launch + moved / model.memory), self.machine)
+    def shape(self, c: Any) -> tuple[Any, Any, Any, Any, Any]:
+        """Of a point, or of columns: groups along y and x, rows and columns of each, and elements of k of a step."""
+        raise NotImplementedError
+
+    def apply(self, point: Point) -> None:
+        """The whole schedule of the product."""
+        self.product = self.given if self.kind.transposes else turn_operands(self.given)
+        super().apply(point)
+
+    def take(self, point: Point) -> None:
+        """What follows from a point alone."""
+        groups_y, groups_x, each_y, each_x, deep = self.shape(point)
+        self.groups, self.each = (groups_y, groups_x), (each_y, each_x)
+        self.unit = self.rows, min(each_x, self.most_columns)
+        self.tile = groups_x * each_x, groups_y * each_y, deep
+        self.store = self.stores.format(sums=mma.SUMS[self.kind.wide], **point)
+        self.shares, self.swizzled = point.get("shares", 1), list[str]()
+        self.turns = {"in_turn": self.shares > 1}
+
+    def _tile(self, c: Columns) -> tuple[Any, Any]:
+        groups_y, groups_x, each_y, each_x, _ = self.shape(c)
+        return groups_y * each_y, groups_x * each_x
+
+    def _memory(self, c: Columns, row_bytes: Any) -> Any:
+        """Shared memory of a block: the operands' tiles, then the accumulators."""
+        tile_y, tile_x = self._tile(c)
+        return np.maximum(c["stages"] * row_bytes * (tile_x + tile_y), 4 * tile_y * (tile_x + 8))
+
+    def multiply(self, final: Stage) -> None:
+        """Tiles of the final block, one for each block of warps; from there to the steps of k."""
+        tile_x, tile_y, _ = self.tile
+        batch, y, x = self._loops(final)
+        block_y, inner_y = final.split(nest.fuse_all(final, y), factor=tile_y)
+        block_x, inner_x = final.split(nest.fuse_all(final, x), factor=tile_x)
+        final.reorder(block_y, block_x, inner_y, inner_x)
+        self._blocks(final, batch, block_y, block_x)
+        threads = self.shares * math.prod(self.groups) * self.threads
+        lanes = 1 if self.x % FLOATS else FLOATS
+        while lanes > 1 and tile_y * tile_x % (threads * lanes):
+            lanes //= 2
+        innermost = self.share(final, [inner_y, inner_x], lanes)
+        self.reader = final.name
+        if self.shares > 1:
+            self._add_shares(final, innermost)
+        self._steps(self._store(final, block_x))
+
+    def _steps(self, accumulator: Stage) -> None:
+        """The steps of k: operands into shared memory, and the products of the tiles."""
+        raise NotImplementedError
+
+    def _add_shares(self, final: Stage, place: Var) -> None:
+        """What the final block takes is the sum of the shares, in registers."""
+        s = self.s
+        self.reader = next(name for name in names_of(s) if self._reads(name, self._buffer(self.accumulator)))
+        added = s[self.reader]
+        if self.product.unit.epilogue is not None:
+            added.set_scope("local")
+        added.compute_at(final, place)
+        *lanes, share = nest.free_loops(added)
+        nest.arrange(added, nest.unrolled(share, *lanes))
+
+    def _reads(self, name: str, buffer: Buffer) -> bool:
+        block = block_named(self.s, name)
+        return any(r.buffer is buffer for r in block.reads) and not any(w.buffer is buffer for w in block.writes)
+
+    def share(self, stage: Stage, loops: list[Var], lanes: int) -> Var:
+        """Work on a tile divided among all threads of the block; gives the loop in which a thread goes on."""
+        flat = nest.fuse_all(stage, loops)
+        sizes = {"threadIdx.z": self.shares * self.groups[0], "threadIdx.y": self.groups[1],
+                 "threadIdx.x": self.threads, "vectorize": lanes}  # fmt: skip
+        used = {role: size for role, size in sizes.items() if size > 1}
+        outer, *inner = stage.split(flat, factors=[None, *used.values()])
+        roles = list(zip(inner, used))
+        roles.insert(len(roles) - (lanes > 1), (outer, "unroll"))
+        nest.arrange(stage, dict(roles))
+        return outer
+
+    def _store(self, final: Stage, place: Var) -> Stage:
+        """The accumulators in registers of the warps, from there to shared memory; gives their stage."""
+        s, (rows, columns) = self.s, self.unit
+        if self.point["parts"] == 1:
+            s[self.accumulator].set_scope(self.scope)
+        copy = s.cache_read(self._buffer(self.accumulator), "shared", [self.reader])
+        lead = len(self._buffer(self.accumulator).shape) - 2
+        self._into_tiles(self.accumulator, lead, rows, columns)
+        copy.compute_at(final, place, exact=False)
+        share, *_, y, x = nest.free_loops(copy)
+        warp_y, tile_y, inner_y = copy.split(y, factors=[self.groups[0], self.each[0] // rows, rows])
+        warp_x, tile_x, inner_x = copy.split(x, factors=[self.groups[1], self.each[1] // columns, columns])
+        copy.reorder(warp_y, warp_x, tile_y, tile_x, inner_y, inner_x)
+        if self.shares * self.groups[0] > 1:
+            copy.bind(share if self.shares > 1 else warp_y, "threadIdx.z")
+        nest.mark(copy, {warp_x: "threadIdx.y" if self.groups[1] > 1 else "", **nest.unrolled(tile_y, tile_x)})
+        copy.storage_align(lead, 16, 8)
+        accumulator = s[self.accumulator]
+        accumulator.compute_at(copy, warp_x)
+        copy.tensorize(inner_y, self.store)
+        return accumulator
+
+    def _into_tiles(self, name: str, lead: int, rows: int, columns: int) -> None:
+        """The last two dimensions of a stage's result in tiles, each tile's elements together."""
+        letters = [f"d{i}" for i in range(lead + 2)]
+        first, second = letters[-2:]
+        tiles = [f"{first}//{rows}", f"{second}//{columns}", f"{first}%{rows}", f"{second}%{columns}"]
+        outputs = [*letters[:lead], *tiles]
+        self.s.apply("transform_layout", buffer=self._buffer(name).name, inputs=letters, outputs=outputs)
+
+    def _fetch_tile(self, accumulator: Stage, name: str, step: Var, k_last: bool) -> int:
+        """A tile of an operand into shared memory; gives how many elements lie together."""
+        tile_x, tile_y, deep = self.tile
+        width = self.shares * deep if k_last else tile_x if name == self.x_stage else tile_y
+        self._fetch(accumulator, name, step, width)
+        return width
+
+    def _arrange(self, name: str, width: int) -> None:
+        """How an operand lies: in lines that `swizzle` reorders, else in padded rows; reads meet each bank once."""
+        line = line_elements(self._buffer(name))
+        if width % line:
+            elements = 16 // self._buffer(name).dtype.bytes
+            self.s[name].storage_align(1, 2 * elements, elements)
+            return
+        self.swizzled.append(self._buffer(name).name)
+        if width > line:
+            outputs = ["b", f"q//{line}", "p", f"q%{line}"]
+            self.s.apply("transform_layout", buffer=self._buffer(name).name, inputs=["b", "p", "q"], outputs=outputs)
 
 
-class Warps(Problem):
+# ----------------------------------------------------------------------------------------------------------- mma.sync
+
+
+class WarpTiles(MatrixTiles):
     """Products by mma.sync."""
+
+    name, knobs, part_blocks = "tensor cores", WARP_KNOBS, fit.WARP_PART_BLOCKS
+    threads, scope, stores, rows, most_columns = 32, "mma.c", "mma_store_{sums}", mma.ROWS, mma.ROWS
+
+    def shape(self, c: Any) -> tuple[Any, Any, Any, Any, Any]:
+        """Warps along y and x, rows and columns of each, and tiles of k."""
+        return c["warps_y"], c["warps_x"], c["warp_y"], c["warp_x"], c["step"] * self.kind.depth
 
     def legal(self, c: Columns) -> Any:
         """Points that fit the machine and do not exceed the problem by far."""
         (tile_y, tile_x), parts, shares = self._tile(c), c["parts"], c["shares"]
         steps = ceildiv(self.k, c["step"] * self.kind.depth)
         blocks = self.blocks(tile_y, tile_x)
-        most = fit.WARP_PART_BLOCKS * self.machine.multiprocessors
-        split = (steps >= PART_STEPS * parts) & (blocks * parts * self.batch <= most)
         few = (blocks <= self.machine.multiprocessors) & (steps >= fit.SHARE_STEPS * shares)
         whole = (c["warps_y"] == 1) & (c["step"] * TILE_BYTES == LINE) & (c["warp_x"] * c["warp_y"] >= 32 * shares)
         return (
@@ -155,7 +276,8 @@ class Warps(Problem):
             & (c["step"] * self.kind.depth < BEYOND * self.k)
             & (c["stages"] <= np.maximum(2, steps))
             & (self._shared(c) <= self.machine.shared_bytes)
-            & ((parts == 1) | (split & (shares == 1)))
+            & self.may_split(parts, blocks, steps)
+            & ((parts == 1) | (shares == 1))
             & ((shares == 1) | (few & whole))
         )
 
@@ -165,9 +287,8 @@ class Warps(Problem):
         warps, bytes_k = c["warps_x"] * c["warps_y"] * shares, c["step"] * shares * TILE_BYTES
         steps = ceildiv(self.k, c["step"] * self.kind.depth * c["parts"] * shares)
         registers = c["warp_x"] * c["warp_y"] // 32 + (c["warp_x"] + c["warp_y"]) // 2 + fit.WARP_REGISTERS
-        resident = resident_blocks(machine, 32 * warps, registers, self._shared(c))
-        rounds = ceildiv(self.blocks(tile_y, tile_x) * self.batch * c["parts"], machine.multiprocessors)
-        together = np.minimum(resident, rounds)
+        blocks, shared = self.blocks(tile_y, tile_x), self._shared(c)
+        rounds, resident, together = self.rounds(blocks, c["parts"], 32 * warps, registers, shared)
         products = tile_x * tile_y * bytes_k / 2 / min(machine.matrix_products, fit.WARP_PRODUCTS)
         fetched = (tile_x + tile_y) * bytes_k / fit.FETCHED_BYTES
         reads = (c["warp_x"] + c["warp_y"]) * TILE_BYTES * c["step"] * warps / fit.WARP_READ_BYTES
@@ -178,26 +299,66 @@ class Warps(Problem):
         cycles = cycles + ceildiv(rounds, resident) * fit.WARP_START
         # Of tiles that cost the same, the one of the fewest warps, in a square, with the shortest columns.
         many = c["warps_x"] * c["warps_y"] + np.maximum(c["warps_x"], c["warps_y"]) / 8 + c["warps_y"] / 64
-        return self.seconds(cycles + (many + c["warp_y"] / 65536) / 1024, c["parts"])
-
-    def _tile(self, c: Columns) -> tuple[Any, Any]:
-        return c["warps_y"] * c["warp_y"], c["warps_x"] * c["warp_x"]
+        return self.seconds(cycles + (many + c["warp_y"] / 65536) / 1024, c["parts"], 8 * c["parts"])
 
     def _shared(self, c: Columns) -> Any:
-        """The shared memory of a block."""
-        tile_y, tile_x = self._tile(c)
-        operands = c["stages"] * (TILE_BYTES * c["step"] + 16) * (tile_x + tile_y)
-        return np.maximum(operands, 4 * tile_y * (tile_x + 8)) * c["shares"] + 1024
+        return self._memory(c, TILE_BYTES * c["step"] + 16) * c["shares"] + 1024
+
+    def _steps(self, accumulator: Stage) -> None:
+        """The steps of k: operands through shared memory into tiles, and the products of the tiles."""
+        point, kind = self.point, self.kind
+        *_, y, x, k = nest.free_loops(accumulator)
+        tile_y, inner_y = accumulator.split(y, factor=16)
+        tile_x, inner_x = accumulator.split(x, factor=16)
+        outer, tile_k, inner_k = accumulator.split(k, factors=[None, point["step"], kind.depth])
+        tiles = nest.unrolled(tile_y, tile_x)
+        nest.arrange(accumulator, {outer: "", tile_k: "", **tiles, inner_y: "", inner_x: "", inner_k: ""})
+        if point["step"] > 1:
+            accumulator.annotate("pipeline_stages", 2, tile_k)  # the next tiles are loaded while these are multiplied
+        x_last, y_last = self.product.k_last
+        for name, k_last, scope, form in (
+            (self.y_stage, y_last, "mma.a", f"{'a' if y_last else 'at'}_{kind.a}"),
+            (self.x_stage, x_last, "mma.b", f"{'bt' if x_last else 'b'}_{kind.b}"),
+        ):
+            width = self._fetch_tile(accumulator, name, outer, bool(k_last))
+            self._load(accumulator, name, tile_k, bool(k_last), scope, form, width)
+        accumulator.annotate("swizzled", self.swizzled, outer)
+        nest.fetch_ahead(accumulator, outer, point["stages"])
+        accumulator.tensorize(inner_y, f"mma_dot_{kind.name}_{mma.form_of(not y_last, bool(x_last))}")
+
+    def _load(self, accumulator: Stage, name: str, place: Var, k_last: bool, scope: str, form: str, width: int) -> None:
+        """Tiles of an operand into registers."""
+        s, depth = self.s, self.kind.depth
+        tiles = s.cache_read(name, scope, [accumulator.name])
+        rows, columns = (16, depth) if k_last else (depth, 16)
+        self._into_tiles(tiles.name, 1, rows, columns)
+        tiles.compute_at(accumulator, place)
+        *_, first, second = nest.free_loops(tiles)
+        outer_first, inner_first = tiles.split(first, factor=rows)
+        outer_second, inner_second = tiles.split(second, factor=columns)
+        nest.arrange(tiles, {**nest.unrolled(outer_first, outer_second), inner_first: "", inner_second: ""})
+        self._arrange(name, width)
+        tiles.tensorize(inner_first, f"mma_load_{form}")
 
 
-class Groups(Problem):
+# -------------------------------------------------------------------------------------------------------------- wgmma
+
+
+class GroupTiles(MatrixTiles):
     """Products by wgmma."""
+
+    name, knobs, part_blocks = "warpgroups", GROUP_KNOBS, fit.GROUP_PART_BLOCKS
+    threads, scope, stores = 128, "wgmma.c", "wgmma_store_{width}_{sums}"
+    rows, most_columns = wgmma.ROWS, wgmma.WIDTHS[-1]
+
+    def shape(self, c: Any) -> tuple[Any, Any, Any, Any, Any]:
+        """Groups along y and x, rows and columns of each, and a line of k."""
+        return c["groups_y"], c["groups_x"], c["tiles_y"] * wgmma.ROWS, c["width"], wgmma.line_depth(self.kind)
 
     def legal(self, c: Columns) -> Any:
         """Points that fit the machine and do not exceed the problem by far."""
         (tile_y, tile_x), parts, held = self._tile(c), c["parts"], c["tiles_y"] * c["width"]
         deep = wgmma.line_depth(self.kind)
-        split = self.blocks(tile_y, tile_x) * self.batch * parts <= fit.GROUP_PART_BLOCKS * self.machine.multiprocessors
         return (
             (self.k >= deep)
             & (tile_y < BEYOND * self.y)
@@ -206,7 +367,7 @@ class Groups(Problem):
             & (held // 2 <= fit.MOST_ACCUMULATORS)
             & ((c["groups_x"] * c["groups_y"] <= 2) | (held <= 128))  # 512 threads have 128 registers each
             & (self._shared(c) <= self.machine.shared_bytes)
-            & ((parts == 1) | ((ceildiv(self.k, deep) >= PART_STEPS * parts) & split))
+            & self.may_split(parts, self.blocks(tile_y, tile_x), ceildiv(self.k, deep))
         )
 
     def cost(self, c: Columns) -> Any:
@@ -218,20 +379,68 @@ class Groups(Problem):
         fetched = (tile_x + tile_y) * LINE
         reads = groups * c["tiles_y"] * (wgmma.ROWS + c["width"]) * LINE
         registers = c["tiles_y"] * c["width"] // 2 + fit.GROUP_REGISTERS
-        resident = resident_blocks(machine, 128 * groups, registers, self._shared(c))
-        rounds = ceildiv(self.blocks(tile_y, tile_x) * self.batch * c["parts"], machine.multiprocessors)
-        together = np.minimum(resident, rounds)
+        blocks, shared = self.blocks(tile_y, tile_x), self._shared(c)
+        rounds, _, together = self.rounds(blocks, c["parts"], 128 * groups, registers, shared)
         busy = np.maximum(products * fit.GROUP_PRODUCTS, (reads + fetched) / fit.SHARED_BYTES)
         busy = np.maximum(busy, fetched / fit.FETCHED_BYTES) + fit.GROUP_STEP
         waits = np.maximum(0.0, fit.GROUP_LATENCY / (c["stages"] - 2) + fit.GROUP_WAIT - busy)
         written = tile_x * tile_y * np.where(together == 1, *fit.GROUP_WRITTEN)
         cycles = rounds * steps * np.maximum(busy, (busy + waits) / together)
-        return self.seconds(cycles + ceildiv(rounds, together) * (fit.GROUP_START + written), c["parts"])
-
-    def _tile(self, c: Columns) -> tuple[Any, Any]:
-        return c["groups_y"] * c["tiles_y"] * wgmma.ROWS, c["groups_x"] * c["width"]
+        cycles = cycles + ceildiv(rounds, together) * (fit.GROUP_START + written)
+        return self.seconds(cycles, c["parts"], 8 * c["parts"])
 
     def _shared(self, c: Columns) -> Any:
-        """The shared memory of a block."""
-        tile_y, tile_x = self._tile(c)
-        return np.maximum(c["stages"] * (tile_x + tile_y) * LINE, 4 * tile_y * (tile_x + 8)) + 1024
+        return self._memory(c, LINE) + 1024
+
+    def _steps(self, accumulator: Stage) -> None:
+        """The steps of k: operands into shared memory, and the products of the tiles there."""
+        *_, y, x, k = nest.free_loops(accumulator)
+        tile_y, inner_y = accumulator.split(y, factor=wgmma.ROWS)
+        outer, inner_k = accumulator.split(k, factor=self.tile[2])
+        nest.arrange(accumulator, {outer: "", tile_y: "unroll", inner_y: "", x: "", inner_k: ""})
+        x_last, y_last = self.product.k_last
+        for name, k_last in ((self.y_stage, y_last), (self.x_stage, x_last)):
+            self._arrange(name, self._fetch_tile(accumulator, name, outer, bool(k_last)))
+        nest.fetch_ahead(accumulator, outer, self.point["stages"], lag=1)
+        accumulator.tensorize(inner_y, wgmma.dot_name(self.kind, not y_last, bool(x_last), self.point["width"]))
+
+
+# ---------------------------------------------------------------------------------------------------------- turning
+
+
+def turn_operands(found: Product) -> Product:
+    """The product with operands that lie along k, copies of them where they do not."""
+    s, name = found.unit.schedule, found.name
+    for side in ("x", "y"):
+        axes = matrix_axes(block_named(s, name))
+        assert axes is not None
+        operand = axes.x_operand if side == "x" else axes.y_operand
+        load = plain_load(operand)
+        if load is None or runs_along_k(facts_of(block_named(s, name)), operand, axes):
+            continue
+        copy, outputs = copy_in_order(s, load, name, [*axes.batch, *getattr(axes, side), *axes.k])
+        if load.buffer not in found.unit.constants:
+            _turn_in_registers(s, copy, outputs, found.unit.target)
+    return replace(found, k_last=(1, 1), packed=None, order=tuple(range(len(found.axes.k))))
+
+
+def _turn_in_registers(s: Schedule, copy: Stage, outputs: list[str], target: Target) -> None:
+    """A turned copy: each thread loads a few neighbours of several rows, and stores them as neighbours of columns.
+
+    No shared memory: what a product beside it may lie over in its own is found for one kernel of a program.
+    """
+    loops = nest.free_loops(copy)
+    last, other = loops[int(outputs[-1][1:])], loops[-1]
+    many = nest.threads_of(target).vector_bytes // copy.block.writes[0].buffer.dtype.bytes
+    if last is other or nest.extent_of(copy, last) % many or nest.extent_of(copy, other) % fit.TURNED:
+        choose(unit_of(s, copy.name, target), (elementwise.match_transposition, elementwise.match), analytic)
+        return
+    tile = s.cache_read(copy.block.reads[0].buffer.name, "local", [copy.name])
+    last_outer, last_in = copy.split(last, factor=many)
+    other_outer, other_in = copy.split(other, factor=fit.TURNED)
+    around = [loop for loop in loops if loop not in (last, other)]
+    copy.reorder(*around, last_outer, other_outer, other_in, last_in)
+    nest.bind_loop(copy, nest.fuse_all(copy, [*around, last_outer, other_outer]), target)
+    tile.compute_at(copy, copy.loops[1])
+    nest.mark(copy, {other_in: "unroll", last_in: "vectorize"})
+    nest.load_tile(tile)

@@ -32,8 +32,9 @@ from weft.loop.ir import Evaluate, For, Func, If, Stmt, seq
 from weft.loop.passes.double_buffer import LAG
 from weft.loop.passes.support import is_barrier
 from weft.loop.visit import Mutator, child_stmts, walk_stmts
-from weft.targets.cuda.mma import KINDS, SUMS, Kind, declare_store, mean_store
-from weft.targets.cuda.swizzle import unswizzled
+from weft.targets.cuda import mma
+from weft.targets.cuda.copies import instruction
+from weft.targets.cuda.swizzle import seen_by
 
 ROWS = 64
 """Rows of a tile of sums."""
@@ -44,7 +45,7 @@ WIDTHS = (64, 128, 256)
 DOT, ZERO, STORE, WAIT, PUBLISH = "wgmma_dot_", "wgmma_zero", "wgmma_store", "wgmma_wait", "wgmma_publish"
 
 
-def line_depth(kind: Kind) -> int:
+def line_depth(kind: mma.Kind) -> int:
     """Elements of k that one call sums: those of a line."""
     return 128 // kind.bytes
 
@@ -59,46 +60,43 @@ _PLACE = """DEVICE uint64_t weft_wgmma_operand(const void *from, int32_t block) 
 """How an operand lies: the bytes from one block of 64 columns to the next, 1,024 from 8 lines to the next, swizzled."""
 
 
-def _dot_helper(kind: Kind, turned_a: int, turned_b: int, width: int) -> tuple[str, str]:
-    """The text that multiplies. A quarter of k further are 32 bytes along a line, or 16 lines."""
-    name = f"weft_wgmma_dot_{kind.name}_{turned_a}{turned_b}_{width}"
-    count, far = width // 2, (2, 128)
-    registers = ", ".join(f"%{i}" for i in range(count))
-    sums = ", ".join(f'"+{kind.constraint}"(sum[{i}])' for i in range(count))
-    options = f"1, 1, {turned_a}, {turned_b}" if kind.transposes else "1, 1" if kind.wide == "float32" else ""
-    form = f"m64n{width}k{kind.depth}.{SUMS[kind.wide]}.{kind.a}.{kind.b}"
-    text = f"""template <int32_t pending> DEVICE void {name}({_sum_type(kind.wide)} *sum, const void *a,
-    int32_t a_block, const void *b, int32_t b_block) {{
-  const uint64_t left = weft_wgmma_operand(a, a_block), right = weft_wgmma_operand(b, b_block);
-  asm volatile("wgmma.fence.sync.aligned;" : : : "memory");
-  #pragma unroll
-  for (int32_t k = 0; k < 4; ++k) {{
-    asm volatile("wgmma.mma_async.sync.aligned.{form} {{{registers}}}, "
-                 "%{count}, %{count + 1}, {", ".join(filter(None, ("1", options)))};"
-                 : {sums}
-                 : "l"(left + (uint64_t)(k * {far[turned_a]})), "l"(right + (uint64_t)(k * {far[turned_b]})));
-  }}
-  asm volatile("wgmma.commit_group.sync.aligned;" : : : "memory");
-  asm volatile("wgmma.wait_group.sync.aligned %0;" : : "n"(pending) : "memory");
-}}"""
-    return name, text
-
-
 def _sum_type(wide: str) -> str:
     return "float" if wide == "float32" else "int32_t"
 
 
-def _dot(kind: Kind) -> Emitter:
-    line = line_depth(kind)
+def _dot(kind: mma.Kind) -> Emitter:
+    """Multiplies. A quarter of k further are 32 bytes along a line, or 16 lines."""
+    line, far = line_depth(kind), (2, 128)
 
     def emit(c: Context, call: Call) -> str:
         a, b, out = call.args[:3]
         a_line, a_block, b_line, b_block, form, width, order, pending = (c.constant(e) for e in call.args[3:])
         if not order or (a_line, b_line) != (line, line):
             raise TargetError(f"operands of wgmma lie in swizzled lines of {line} elements; these are not such lines")
-        name, text = _dot_helper(kind, form & 1, 1 - (form >> 1), width)
+        turned_a, turned_b, count = form & 1, 1 - (form >> 1), width // 2
+        name = f"weft_wgmma_dot_{kind.name}_{turned_a}{turned_b}_{width}"
+        registers = ", ".join(f"%{i}" for i in range(count))
+        sums = ", ".join(f'"+{kind.constraint}"(sum[{i}])' for i in range(count))
+        options = f"1, 1, {turned_a}, {turned_b}" if kind.transposes else "1, 1" if kind.wide == "float32" else ""
+        shape = f"m64n{width}k{kind.depth}.{mma.SUMS[kind.wide]}.{kind.a}.{kind.b}"
         c.helper("weft_wgmma_operand", _PLACE)
-        c.helper(name, text)
+        c.helper(
+            name,
+            f"""template <int32_t pending> DEVICE void {name}({_sum_type(kind.wide)} *sum, const void *a,
+    int32_t a_block, const void *b, int32_t b_block) {{
+  const uint64_t left = weft_wgmma_operand(a, a_block), right = weft_wgmma_operand(b, b_block);
+  asm volatile("wgmma.fence.sync.aligned;" : : : "memory");
+  #pragma unroll
+  for (int32_t k = 0; k < 4; ++k) {{
+    asm volatile("wgmma.mma_async.sync.aligned.{shape} {{{registers}}}, "
+                 "%{count}, %{count + 1}, {", ".join(filter(None, ("1", options)))};"
+                 : {sums}
+                 : "l"(left + (uint64_t)(k * {far[turned_a]})), "l"(right + (uint64_t)(k * {far[turned_b]})));
+  }}
+  asm volatile("wgmma.commit_group.sync.aligned;" : : : "memory");
+  asm volatile("wgmma.wait_group.sync.aligned %0;" : : "n"(pending) : "memory");
+}}""",
+        )
         operands = f"{c.pointer(a)}, {kind.bytes * a_block}, {c.pointer(b)}, {kind.bytes * b_block}"
         return f"{name}<{pending}>({c.fragment(out)}, {operands})"
 
@@ -118,7 +116,7 @@ def _store(c: Context, call: Call) -> str:
     """Sums to memory; the empty instruction keeps their registers in place until the products are through."""
     source, target, stride, width = call.args[0], call.args[1], call.args[2], c.constant(call.args[5])
     wide = source.buffer.dtype.name  # type: ignore[attr-defined]
-    kind, name = _sum_type(wide), f"weft_wgmma_store_{width}_{SUMS[wide]}"
+    kind, name = _sum_type(wide), f"weft_wgmma_store_{width}_{mma.SUMS[wide]}"
     sums = ", ".join(f'"+{"f" if wide == "float32" else "r"}"(sum[{i}])' for i in range(width // 2))
     c.helper(
         name,
@@ -138,32 +136,24 @@ def _store(c: Context, call: Call) -> str:
     return f"{name}({c.pointer(target)}, {c.fragment(source)}, (int32_t)({c.value(stride)}))"
 
 
-def _wait(c: Context, call: Call) -> str:
-    return 'asm volatile("wgmma.wait_group.sync.aligned 0;" : : : "memory")'
-
-
-def _publish(c: Context, call: Call) -> str:
-    return 'asm volatile("fence.proxy.async.shared::cta;" : : : "memory")'
-
-
 EMITTERS: Mapping[str, Emitter] = {
     ZERO: _zero,
     STORE: _store,
-    WAIT: _wait,
-    PUBLISH: _publish,
-    **{f"{DOT}{name}": _dot(kind) for name, kind in KINDS.items()},
+    WAIT: instruction("wgmma.wait_group.sync.aligned 0"),
+    PUBLISH: instruction("fence.proxy.async.shared::cta"),
+    **{f"{DOT}{name}": _dot(kind) for name, kind in mma.KINDS.items()},
 }
 
 # ----------------------------------------------------------------------------------------- meaning, for the interpreter
 
 
-def _operand(kind: Kind, tile: Any, line: int, block: int, count: int, k_inside: bool, see: Callable[..., Any]) -> Any:
+def _operand(kind: mma.Kind, tile: Any, line: int, block: int, count: int, k_inside: bool, order: int) -> Any:
     """An operand as a plain matrix, [row, k]."""
     depth = line_depth(kind)
     if k_inside:
-        seen = see(tile, (count, depth), (int(line), 1))
+        seen = seen_by(tile, (count, depth), (int(line), 1), order)
         return cut_tf32(seen) if kind.name == "tf32" else seen
-    seen = see(tile, (count // LINE, depth, LINE), (int(block), int(line), 1))
+    seen = seen_by(tile, (count // LINE, depth, LINE), (int(block), int(line), 1), order)
     return seen.transpose(0, 2, 1).reshape(count, depth)
 
 
@@ -172,79 +162,57 @@ def cut_tf32(values: Any) -> Any:
     return (np.ascontiguousarray(values, np.float32).view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
 
 
-def _plain(tile: Any, shape: tuple[int, ...], strides: tuple[int, ...]) -> Any:
-    return tile.view(shape, strides)
-
-
-def _mean_dot(kind: Kind) -> Callable[..., None]:
+def _mean_dot(kind: mma.Kind) -> Callable[..., None]:
     def run(a: Any, b: Any, out: Any, *numbers: int) -> None:
         a_line, a_block, b_line, b_block, form, width, order, _ = numbers
-        see = unswizzled if order else _plain
-        left = _operand(kind, a, a_line, a_block, ROWS, not int(form) & 1, see)
-        right = _operand(kind, b, b_line, b_block, int(width), bool(int(form) & 2), see)
-        sums = out.view((ROWS, int(width)), (int(width), 1))
-        sums[...] = sums + left.astype(kind.wide) @ right.astype(kind.wide).T
+        left = _operand(kind, a, a_line, a_block, ROWS, not int(form) & 1, order)
+        right = _operand(kind, b, b_line, b_block, int(width), bool(int(form) & 2), order)
+        mma.add_products(kind, out, left, right)
 
     return run
 
 
-def _mean_zero(tile: Any, width: int) -> None:
-    tile.view((ROWS, int(width)), (int(width), 1))[...] = 0
-
-
-register_effect(ZERO, _mean_zero)
-register_effect(STORE, mean_store)
+register_effect(ZERO, mma.mean_zero(ROWS))
+register_effect(STORE, mma.mean_store)
 register_effect(WAIT, lambda: 0)
 register_effect(PUBLISH, lambda: 0)
-for _kind in KINDS.values():
+for _kind in mma.KINDS.values():
     register_effect(f"{DOT}{_kind.name}", _mean_dot(_kind))
 
 # ----------------------------------------------------------------------------------------------------- declaring
 
 
-def _lines(name: str, element: str, count: int, k_inside: bool, depth: int) -> Any:
-    return te.placeholder((count, depth) if k_inside else (count // LINE, depth, LINE), element, name=name)
-
-
-def _at(lines: Any, row: Any, k: Any, k_inside: bool) -> Any:
-    return lines[row, k] if k_inside else lines[row // LINE, k, row % LINE]
-
-
-def dot_name(kind: Kind, turned_a: bool, turned_b: bool, width: int) -> str:
+def dot_name(kind: mma.Kind, turned_a: bool, turned_b: bool, width: int) -> str:
     """The name of a product."""
-    return f"{DOT}{kind.name}_{'t' if turned_a else 'n'}{'t' if turned_b else 'n'}_{width}"
+    return f"{DOT}{kind.name}_{mma.form_of(turned_a, turned_b)}_{width}"
 
 
-def _declare_dot(kind: Kind, turned_a: bool, turned_b: bool, width: int) -> None:
+def _lines(name: str, element: str, count: int, depth: int, k_inside: bool) -> mma.At:
+    """How an operand is read whose lines lie along k, or else along its rows."""
+    lines = te.placeholder((count, depth) if k_inside else (count // LINE, depth, LINE), element, name=name)
+    return lambda row, k: lines[row, k] if k_inside else lines[row // LINE, k, row % LINE]
+
+
+def _declare_dot(kind: mma.Kind, turned_a: bool, turned_b: bool, width: int) -> None:
     depth = line_depth(kind)
-    a = _lines("a", kind.elements[0], ROWS, not turned_a, depth)
-    b = _lines("b", kind.elements[1], width, turned_b, depth)
-    k = te.reduce_axis(depth, name="k")
 
-    def body(i: Any, j: Any) -> Any:
-        left, right = _at(a, i, k, not turned_a), _at(b, j, k, turned_b)
-        return te.sum(left.astype(kind.wide) * right.astype(kind.wide), axis=k)
-
-    out = te.compute((ROWS, width), body, name="out")
-    form = int(turned_a) + 2 * int(turned_b)
-
-    def rule(inputs: Any, outputs: Any) -> tuple[Any, Call, Call]:
-        left, right = inputs
-        reset = Call(ZERO, (outputs[0].access_ptr("w"), te.const(width)), INT32)
+    def calls(left: Any, right: Any, out: Any) -> tuple[Call, Call]:
         steps = [left.stride(1), left.stride(0)] if turned_a else [left.stride(0), te.const(0)]
         steps += [right.stride(0), te.const(0)] if turned_b else [right.stride(1), right.stride(0)]
-        places = (left.access_ptr("r"), right.access_ptr("r"), outputs[0].access_ptr("rw"))
-        numbers = (te.const(form), te.const(width), te.const(0), te.const(0))
-        update = Call(f"{DOT}{kind.name}", (*places, *steps, *numbers), INT32)
-        return [reset, update], reset, update
+        places = (left.access_ptr("r"), right.access_ptr("r"), out.access_ptr("rw"))
+        numbers = map(te.const, (int(turned_a) + 2 * int(turned_b), width, 0, 0))
+        reset = Call(ZERO, (out.access_ptr("w"), te.const(width)), INT32)
+        return reset, Call(f"{DOT}{kind.name}", (*places, *steps, *numbers), INT32)
 
-    te.decl_tensor_intrin(out.op, rule, dot_name(kind, turned_a, turned_b, width))
+    a = _lines("a", kind.elements[0], ROWS, depth, not turned_a)
+    b = _lines("b", kind.elements[1], width, depth, turned_b)
+    mma.declare_dot(dot_name(kind, turned_a, turned_b, width), kind, (ROWS, width, depth), a, b, calls)
 
 
 for _width in WIDTHS:
-    for _wide, _sums in SUMS.items():
-        declare_store(f"wgmma_store_{_width}_{_sums}", STORE, ROWS, _width, _wide)
-    for _kind in KINDS.values():
+    for _wide, _sums in mma.SUMS.items():
+        mma.declare_copy(f"wgmma_store_{_width}_{_sums}", STORE, (ROWS, _width), _wide, False)
+    for _kind in mma.KINDS.values():
         for _form in range(4) if _kind.transposes else (2,):
             _declare_dot(_kind, bool(_form & 1), bool(_form & 2), _width)
 

@@ -15,7 +15,6 @@ block of its own; a second kernel weighs and adds what they give.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,46 +23,19 @@ from weft.core.errors import ScheduleError
 from weft.expr.nodes import Var
 from weft.loop.ir import Block
 from weft.loop.tree import readers
-from weft.ops.attention_fused import (
-    GROWN,
-    KEYS,
-    MASKED,
-    MIXED,
-    PART,
-    PEAK,
-    QUERIES,
-    SCORES,
-    SHARE,
-    TOP,
-    TOTAL,
-    VALUES,
-    WHOLE,
-    WHOLE_TOTAL,
-    Sizes,
-)
+from weft.ops import attention_fused as fused
 from weft.plan.planner import Unit
-from weft.plan.sketch import Columns, Point, Sketch
+from weft.plan.sketch import Columns, Point, Sketch, ceildiv
 from weft.schedule.facts import block_named, extent, facts_of, names_of
 from weft.schedule.schedule import Schedule, Stage
 from weft.targets.base import Target, ThreadFacts
-from weft.targets.gpu import model
-from weft.targets.gpu.loops import (
-    bind_loop,
-    fetch_lanes,
-    fetch_together,
-    free_loops,
-    fuse_all,
-    long_loops,
-    loop_extents,
-    reduce_loops,
-    spatial_loops,
-    threads_of,
-)
-from weft.targets.gpu.sharing import unroll_some
+from weft.targets.gpu import model, nest
+from weft.targets.gpu.reduction import unroll_some
 
-STAGES = frozenset(
-    (QUERIES, KEYS, VALUES, SCORES, MASKED, TOP, GROWN, TOTAL, MIXED, PART, PEAK, SHARE, WHOLE_TOTAL, WHOLE)
-)  # fmt: skip
+STAGES = frozenset((
+    fused.QUERIES, fused.KEYS, fused.VALUES, fused.SCORES, fused.MASKED, fused.TOP, fused.GROWN, fused.TOTAL,
+    fused.MIXED, fused.PART, fused.PEAK, fused.SHARE, fused.WHOLE_TOTAL, fused.WHOLE,
+))  # fmt: skip
 """The stages that the sketch deals with: none of them is inlined before it is asked."""
 
 KNOBS: dict[str, tuple[int, ...]] = {"rows": (8, 16, 32, 64), "each": (1, 2, 4), "warps": (4, 8)}
@@ -72,27 +44,14 @@ KNOBS: dict[str, tuple[int, ...]] = {"rows": (8, 16, 32, 64), "each": (1, 2, 4),
 # ------------------------------------------------------------------------------------------------------ what it costs
 
 
-@dataclass(frozen=True)
 class Problem:
     """The sizes of an attention and the machine that it runs on; `part` is a column: keys of a part, in whole tiles."""
 
-    sizes: Sizes
-    machine: ThreadFacts
-
-    @property
-    def across(self) -> int:
-        """Threads of a row of a block."""
-        return min(self.machine.warp, 32)
-
-    @property
-    def stages(self) -> int:
-        """Tiles of keys (and of values) that are on their way or in use."""
-        return 2 if self.machine.has_async_copy else 1
-
-    @property
-    def width(self) -> int:
-        """Elements of a value, in whole rows of threads."""
-        return int(_up(self.sizes.value_size, self.across))
+    def __init__(self, sizes: fused.Sizes, machine: ThreadFacts) -> None:
+        self.sizes, self.machine = sizes, machine
+        self.across = min(machine.warp, 32)  # threads of a row of a block
+        self.stages = 2 if machine.has_async_copy else 1  # tiles of keys (and of values) on their way or in use
+        self.width = int(_up(sizes.value_size, self.across))  # elements of a value, in whole rows of threads
 
     def legal(self, c: Columns) -> Any:
         """Which points fit the machine."""
@@ -109,20 +68,19 @@ class Problem:
         """Seconds of each point: products with their loads, waiting for tiles, what parts hand on."""
         sizes, machine, fit = self.sizes, self.machine, model.model_of(self.machine)
         rows, warps, across, width = c["rows"], c["warps"], self.across, self.width
-        parts, tiles = model.ceildiv(sizes.keys, c["part"]), c["part"] // (c["each"] * across)
-        queries = model.ceildiv(sizes.queries, rows) * rows
+        parts, tiles = ceildiv(sizes.keys, c["part"]), c["part"] // (c["each"] * across)
+        queries = _up(sizes.queries, rows)
         loads = 1 + fit.query_loads * warps / rows
         work = sizes.size * (loads + fit.key_loads / c["each"]) + width * (loads + fit.key_loads * across / width)
         busy = rows * c["part"] * fit.attention_product * work / machine.lanes
         resident = model.resident_blocks(machine, across * warps, fit.attention_registers, self._shared(c))
         blocks = sizes.batch * sizes.heads * (queries // rows) * parts
-        rounds = model.ceildiv(blocks, machine.multiprocessors)
+        rounds = ceildiv(blocks, machine.multiprocessors)
         few, power = fit.attention_busy
         busy = busy / np.minimum(1.0, (warps * np.minimum(resident, rounds) / few) ** power)
         waits = fit.attention_start + fit.attention_tile * tiles / np.where(tiles > 1, self.stages, 1)
-        moved = 8 * sizes.batch * sizes.heads * queries * width * parts / machine.multiprocessors
-        cycles = rounds * busy + model.ceildiv(rounds, resident) * waits
-        return model.seconds(cycles + (parts > 1) * (fit.launch + moved / fit.memory), machine)
+        moved = 8 * sizes.batch * sizes.heads * queries * width * parts
+        return model.with_parts(machine, rounds * busy + ceildiv(rounds, resident) * waits, parts, moved)
 
     def _shared(self, c: Columns) -> Any:
         """Shared memory of a block: tiles of queries, keys and values, scores and their powers, what is mixed."""
@@ -132,7 +90,7 @@ class Problem:
         return 4 * (fixed + 2 * rows * (self.across + 2) + 2 * rows * c["part"])
 
 
-def proposal(sizes: Sizes, machine: ThreadFacts) -> tuple[int, int, int, int] | None:
+def proposal(sizes: fused.Sizes, machine: ThreadFacts) -> tuple[int, int, int, int] | None:
     """The sizes that the stages of an attention should have, and the keys of a part; None where nothing fits."""
     if sizes.queries < model.LEAST_QUERIES or sizes.keys < model.LEAST_KEYS:
         return None
@@ -142,7 +100,7 @@ def proposal(sizes: Sizes, machine: ThreadFacts) -> tuple[int, int, int, int] | 
     grids = np.meshgrid(*KNOBS.values(), counts, indexing="ij")
     c = dict(zip((*KNOBS, "count"), (grid.ravel() for grid in grids)))
     tile = c["each"] * problem.across
-    c["part"] = _up(model.ceildiv(sizes.keys, c["count"]), tile)
+    c["part"] = _up(ceildiv(sizes.keys, c["count"]), tile)
     cost = np.where(problem.legal(c) & ((c["each"] == 1) | (tile < 2 * sizes.keys)), problem.cost(c), np.inf)
     if not np.isfinite(cost.min()):
         return None
@@ -153,11 +111,11 @@ def proposal(sizes: Sizes, machine: ThreadFacts) -> tuple[int, int, int, int] | 
 
 def attention_proposer(target: Target) -> Callable[[Sequence[int], str], Sequence[int] | None]:
     """What `fuse_attention` asks, for one machine."""
-    return lambda sizes, dtype: proposal(Sizes(*sizes), threads_of(target)) if dtype == "float32" else None
+    return lambda sizes, dtype: proposal(fused.Sizes(*sizes), nest.threads_of(target)) if dtype == "float32" else None
 
 
 def _up(size: Any, factor: Any) -> Any:
-    return model.ceildiv(size, factor) * factor
+    return ceildiv(size, factor) * factor
 
 
 # --------------------------------------------------------------------------------------------------------- the sketch
@@ -166,28 +124,24 @@ def _up(size: Any, factor: Any) -> Any:
 def match(unit: Unit) -> Sketch | None:
     """The sketch of an attention in parts, by the stage of its scores; None for any other program."""
     s, found = unit.schedule, unit.facts
-    needed = {MASKED, TOP, GROWN, TOTAL, MIXED, WHOLE, WHOLE_TOTAL}
-    if found.block.name != SCORES or not needed <= set(names_of(s)):
+    needed = {fused.MASKED, fused.TOP, fused.GROWN, fused.TOTAL, fused.MIXED, fused.WHOLE, fused.WHOLE_TOTAL}
+    if found.block.name != fused.SCORES or not needed <= set(names_of(s)):
         return None
-    if len(free_loops(s[SCORES])) != len(found.block.axes):
+    if len(nest.free_loops(s[fused.SCORES])) != len(found.block.axes):
         return None  # it has a schedule
     batch, heads, parts, queries, part = (extent(axis) for axis in found.spatial)
-    width = extent(facts_of(block_named(s, MIXED)).spatial[-1])
-    problem = Problem(Sizes(batch, heads, queries, parts * part, found.depth, width), threads_of(unit.target))
-    if width != problem.width:
-        return None
+    width = extent(facts_of(block_named(s, fused.MIXED)).spatial[-1])
+    sizes = fused.Sizes(batch, heads, queries, parts * part, found.depth, width)
+    steps = _Steps(sizes, unit, parts)
     rows = tuple(rows for rows in KNOBS["rows"] if queries % rows == 0)
-    if not rows:
+    if width != steps.width or not rows:
         return None
-    knobs = {"rows": rows, "each": KNOBS["each"], "warps": KNOBS["warps"]}
 
     def at(columns: Columns) -> Columns:
         return {**columns, "part": np.asarray(part)}
 
-    return Sketch(
-        "attention", knobs, lambda point: _Steps(unit, problem, parts, point).run(),
-        lambda columns: problem.cost(at(columns)), lambda columns: problem.legal(at(columns)),
-    )  # fmt: skip
+    knobs = {**KNOBS, "rows": rows}
+    return Sketch("attention", knobs, steps.apply, lambda c: steps.cost(at(c)), lambda c: steps.legal(at(c)))
 
 
 def _reader(s: Schedule, name: str) -> Block:
@@ -197,169 +151,136 @@ def _reader(s: Schedule, name: str) -> Block:
     return found[0]
 
 
-class _Steps:
+class _Steps(Problem):
     """The schedule, from the output to the inputs."""
 
-    def __init__(self, unit: Unit, problem: Problem, parts: int, point: Point) -> None:
+    def __init__(self, sizes: fused.Sizes, unit: Unit, parts: int) -> None:
+        super().__init__(sizes, nest.threads_of(unit.target))
         self.s, self.target, self.parts = unit.schedule, unit.target, parts
-        self.rows, self.each, self.warps = point["rows"], point["each"], point["warps"]
-        self.width, self.across, self.stages = problem.width, problem.across, problem.stages
-        self.each_row = self.rows // self.warps
-        self.depth = unit.facts.depth
 
-    def run(self) -> None:
+    def apply(self, point: Point) -> None:
         """All the steps."""
         s = self.s
-        partial = {name: self.in_parts(s[name]) for name in (TOTAL, TOP)}
+        self.rows, self.each, self.warps = point["rows"], point["each"], point["warps"]
+        self.each_row = self.rows // self.warps
+        partial = {name: self.in_parts(s[name]) for name in (fused.TOTAL, fused.TOP)}
         if self.parts > 1:
             self.add_up()
-            self.final, written = s[PART], s[MIXED]
-            accumulator = s.cache_write(MIXED, "local")
+            self.final, written = s[fused.PART], s[fused.MIXED]
+            accumulator = s.cache_write(fused.MIXED, "local")
             block = self.blocks(list(range(5)))
-            written.set_scope("shared")
-            written.compute_at(self.final, block, exact=False)
+            nest.attach(written, self.final, block, "shared", exact=False)
             self.spread(self.final)
             thread = self.threads(written)
         else:
-            s[WHOLE].compute_inline()
-            s[WHOLE_TOTAL].compute_inline()
-            final = _reader(s, MIXED)
-            self.final, accumulator = s[final.name], s[MIXED]
+            s[fused.WHOLE].compute_inline()
+            s[fused.WHOLE_TOTAL].compute_inline()
+            final = _reader(s, fused.MIXED)
+            self.final, accumulator = s[final.name], s[fused.MIXED]
             block = self.blocks(_positions(final))
             thread = self.threads(self.final)
-        self.weigh(accumulator, s[MIXED] if self.parts > 1 else self.final, thread)
-        for name in (TOTAL, partial[TOTAL], GROWN, TOP, partial[TOP], MASKED):
-            s[name].set_scope("shared")
-            s[name].compute_at(self.final, block, exact=False)
-        self.spread(s[GROWN])
+        self.weigh(accumulator, s[fused.MIXED] if self.parts > 1 else self.final, thread)
+        for name in (fused.TOTAL, partial[fused.TOTAL], fused.GROWN, fused.TOP, partial[fused.TOP], fused.MASKED):
+            nest.attach(s[name], self.final, block, "shared", exact=False)
+        self.spread(s[fused.GROWN])
         self.products()
-        for name in (TOTAL, TOP):
+        for name in (fused.TOTAL, fused.TOP):
             self.reduce_rows(s[name], s[partial[name]])
-        if QUERIES in names_of(s):
-            self.fetch(s[QUERIES], self.final, block)
+        if fused.QUERIES in names_of(s):
+            self.fetch(s[fused.QUERIES], self.final, block)
 
     def blocks(self, order: list[int]) -> Var:
         """A block of threads for each tile of queries of the block that writes the result; gives their loop."""
         final = self.final
-        loops = [loop.var for loop in free_loops(final)]
+        loops = nest.free_loops(final)
         *around, query, element = (loops[at] for at in order)
         tile, row = final.split(query, factor=self.rows)
         final.reorder(*around, tile, row, element)
         final.bind(tile, "blockIdx.x")
-        final.bind(fuse_all(final, around), "blockIdx.y")
+        final.bind(nest.fuse_all(final, around), "blockIdx.y")
         return tile
 
     def threads(self, stage: Stage) -> Var:
         """A tile of queries and elements for threads, a few neighbours each; gives the loop of a thread."""
-        *_, row, element = [loop.var for loop in free_loops(stage)]
-        whole = loop_extents(stage)[element.name] == self.width
-        thread_row, inner_row = stage.split(row, factors=[self.warps, self.each_row])
+        *_, row, element = nest.free_loops(stage)
         lanes = self.width // self.across
+        is_vector = nest.extent_of(stage, element) == self.width and lanes in (2, 4)
+        thread_row, inner_row = self.split_rows(stage, row)
         column, inner = stage.split(element, factors=[self.across, lanes])
-        stage.reorder(thread_row, column, inner_row, inner)
-        stage.bind(thread_row, "threadIdx.y")
-        stage.bind(column, "threadIdx.x")
-        stage.unroll(inner_row)
-        if whole and lanes in (2, 4):
-            stage.vectorize(inner)
-        else:
-            stage.unroll(inner)
+        last = "vectorize" if is_vector else "unroll"
+        nest.arrange(stage, {thread_row: "threadIdx.y", column: "threadIdx.x", inner_row: "unroll", inner: last})
         return column
+
+    def split_rows(self, stage: Stage, row: Var) -> tuple[Var, ...]:
+        """The queries of a block: for rows of threads, and of each row of threads."""
+        return stage.split(row, factors=[self.warps, self.each_row])
 
     def weigh(self, accumulator: Stage, reader: Stage, thread: Var) -> None:
         """The sums of weighed values: registers of a thread; values of a tile of keys in shared memory."""
         s = self.s
-        accumulator.set_scope("local")
-        accumulator.compute_at(reader, thread, exact=False)
-        *own, key = [loop.var for loop in free_loops(accumulator)]
+        nest.attach(accumulator, reader, thread, "local", exact=False)
+        *own, key = nest.free_loops(accumulator)
         keys = self.each * self.across
         tile, group, inner = accumulator.split(key, factors=[None, keys // model.FLOATS, model.FLOATS])
         group, several = accumulator.split(group, factor=model.UNROLLED_STEPS)
-        accumulator.reorder(tile, group, several, inner, *own)
-        for loop in (several, inner, *own):
-            accumulator.unroll(loop)
-        if VALUES in names_of(s):
-            self.fetch(s[VALUES], accumulator, tile)
-            self.into_registers(VALUES, accumulator, inner)
-        self.into_registers(GROWN, accumulator, several)
-        self.ahead(accumulator, tile)
+        nest.arrange(accumulator, {tile: "", group: "", **nest.unrolled(several, inner, *own)})
+        if fused.VALUES in names_of(s):
+            self.fetch(s[fused.VALUES], accumulator, tile)
+            self.into_registers(fused.VALUES, accumulator, inner)
+        self.into_registers(fused.GROWN, accumulator, several)
+        nest.fetch_ahead(accumulator, tile, min(self.stages, nest.extent_of(accumulator, tile)))
 
     def products(self) -> None:
         """The scores, and the steps on them: a tile of keys at a time."""
-        s, masked = self.s, self.s[MASKED]
-        *_, row, key = [loop.var for loop in free_loops(masked)]
-        thread_row, inner_row = masked.split(row, factors=[self.warps, self.each_row])
+        s, masked = self.s, self.s[fused.MASKED]
+        *_, row, key = nest.free_loops(masked)
+        thread_row, inner_row = self.split_rows(masked, row)
         tile, inner_key, thread_key = masked.split(key, factors=[None, self.each, self.across])
-        masked.reorder(inner_key, thread_row, thread_key, tile, inner_row)
-        masked.bind(inner_key, "vthread")  # neighbours in shared memory are those of neighbouring threads
-        masked.bind(thread_row, "threadIdx.y")
-        masked.bind(thread_key, "threadIdx.x")
-        masked.unroll(inner_row)
-        scores = s[SCORES]
-        scores.set_scope("local")
-        scores.compute_at(masked, tile, exact=False)
-        *own, element = [loop.var for loop in free_loops(scores)]
-        deep = model.FLOATS if self.depth % model.FLOATS == 0 else 1
+        threads = {thread_row: "threadIdx.y", thread_key: "threadIdx.x"}
+        # Neighbours in shared memory are those of neighbouring threads.
+        nest.arrange(masked, {inner_key: "vthread", **threads, tile: "", inner_row: "unroll"})
+        scores = s[fused.SCORES]
+        nest.attach(scores, masked, tile, "local", exact=False)
+        *own, element = nest.free_loops(scores)
+        deep = model.FLOATS if self.sizes.size % model.FLOATS == 0 else 1
         group, inner = scores.split(element, factor=deep)
-        unrolled = model.UNROLLED_STEPS if self.depth % (model.UNROLLED_STEPS * deep) == 0 else 1
-        group, several = scores.split(group, factor=unrolled)
-        scores.reorder(group, several, inner, *own)
-        for loop in (several, inner, *own):
-            scores.unroll(loop)
-        if KEYS in names_of(s):
-            self.fetch(s[KEYS], masked, tile)
-            self.into_registers(KEYS, scores, several)
-        if QUERIES in names_of(s):
-            self.into_registers(QUERIES, scores, several)
-        self.ahead(masked, tile)
-
-    def ahead(self, stage: Stage, tile: Var) -> None:
-        """The next tile is fetched while this one is used, where the machine can do that."""
-        if loop_extents(stage)[tile.name] > 1 and self.stages > 1:
-            stage.annotate("pipeline_stages", self.stages, tile)
-            stage.annotate("async_copy", True, tile)
+        steps = model.UNROLLED_STEPS if self.sizes.size % (model.UNROLLED_STEPS * deep) == 0 else 1
+        group, several = scores.split(group, factor=steps)
+        nest.arrange(scores, {group: "", **nest.unrolled(several, inner, *own)})
+        if fused.KEYS in names_of(s):
+            self.fetch(s[fused.KEYS], masked, tile)
+            self.into_registers(fused.KEYS, scores, several)
+        if fused.QUERIES in names_of(s):
+            self.into_registers(fused.QUERIES, scores, several)
+        nest.fetch_ahead(masked, tile, min(self.stages, nest.extent_of(masked, tile)))
 
     def into_registers(self, name: str, reader: Stage, place: Var) -> None:
         """What a thread reads of a tile in shared memory, in vectors where neighbours are read."""
         copy = self.s.cache_read(name, "local", [reader.name])
         copy.compute_at(reader, place, exact=False)
-        long = long_loops(copy)
-        for loop in long[:-1]:
-            copy.unroll(loop)
-        if long:
-            last = loop_extents(copy)[long[-1].name]
-            facts = facts_of(copy.block)
-            if facts.step(facts.loads[0], facts.spatial[-1].var) == 1 and last in (2, 4):
-                copy.vectorize(long[-1])
-            else:
-                copy.unroll(long[-1])
+        facts, last = facts_of(copy.block), [nest.extent_of(copy, loop) for loop in nest.long_loops(copy)[-1:]]
+        nest.load_tile(copy, facts.step(facts.loads[0], facts.spatial[-1].var) == 1 and last in ([2], [4]))
 
     def fetch(self, stage: Stage, reader: Stage, place: Var) -> None:
         """A tile of an operand into shared memory, by all threads of the block."""
-        stage.set_scope("shared")
-        stage.compute_at(reader, place, exact=False)
-        *_, row, element = [loop.var for loop in free_loops(stage)]
-        extents = loop_extents(stage)
-        lanes = fetch_lanes(facts_of(stage.block), extents[element.name], self.target)
-        fetch_together(stage, [row, element], self.warps, self.across, lanes)
-        if stage.name != VALUES:
+        nest.attach(stage, reader, place, "shared", exact=False)
+        *_, row, element = nest.free_loops(stage)
+        lanes = nest.fetch_lanes(facts_of(stage.block), nest.extent_of(stage, element), self.target)
+        nest.fetch_together(stage, [row, element], self.warps, self.across, lanes)
+        if stage.name != fused.VALUES:
             stage.storage_align(2, 8, 4)
 
     def spread(self, stage: Stage) -> None:
         """Rows for rows of threads, elements of a row for the threads of one."""
-        *_, row, key = [loop.var for loop in free_loops(stage)]
+        *_, row, key = nest.free_loops(stage)
         outer, thread = stage.split(key, factor=self.across)
-        thread_row, inner_row = stage.split(row, factors=[self.warps, self.each_row])
-        stage.reorder(thread_row, thread, inner_row, outer)
-        stage.bind(thread_row, "threadIdx.y")
-        stage.bind(thread, "threadIdx.x")
-        stage.unroll(inner_row)
-        if loop_extents(stage)[outer.name] <= model.UNROLLED_ROWS:
-            stage.unroll(outer)
+        thread_row, inner_row = self.split_rows(stage, row)
+        last = "unroll" if nest.extent_of(stage, outer) <= model.UNROLLED_ROWS else ""
+        nest.arrange(stage, {thread_row: "threadIdx.y", thread: "threadIdx.x", inner_row: "unroll", outer: last})
 
     def in_parts(self, stage: Stage) -> str:
         """A reduction of rows of which each thread of a row makes a part; gives the stage of the parts."""
-        (key,) = reduce_loops(stage)
+        (key,) = nest.reduce_loops(stage)
         _, thread = stage.split(key, factor=self.across)
         return self.s.rfactor(stage.name, thread, -1).name
 
@@ -367,38 +288,33 @@ class _Steps:
         """The top or the sum of each row: its threads have a part each, and one of them puts the parts together."""
         accumulator = self.s.cache_write(parts.block.writes[0].buffer, "local")
         parts.storage_align(3, 2, 1)  # rows begin at different banks
-        *_, row, column = spatial_loops(parts)
-        thread_row, inner_row = parts.split(row, factors=[self.warps, self.each_row])
-        parts.reorder(thread_row, column, inner_row)
-        parts.bind(thread_row, "threadIdx.y")
-        parts.bind(column, "threadIdx.x")
-        parts.unroll(inner_row)
+        *_, row, column = nest.spatial_loops(parts)
+        thread_row, inner_row = self.split_rows(parts, row)
+        nest.arrange(parts, {thread_row: "threadIdx.y", column: "threadIdx.x", inner_row: "unroll"})
         accumulator.compute_at(parts, inner_row)
-        unroll_some(accumulator, reduce_loops(accumulator)[-1])
+        unroll_some(accumulator, nest.reduce_loops(accumulator)[-1])
         accumulator = self.s.cache_write(whole.block.writes[0].buffer, "local")
-        thread_row, thread = whole.split(spatial_loops(whole)[-1], factors=[self.warps, self.each_row])
-        whole.bind(thread_row, "threadIdx.y")
-        whole.bind(thread, "threadIdx.x")
+        thread_row, thread = self.split_rows(whole, nest.spatial_loops(whole)[-1])
+        nest.mark(whole, {thread_row: "threadIdx.y", thread: "threadIdx.x"})
         accumulator.compute_at(whole, thread)
-        accumulator.unroll(reduce_loops(accumulator)[-1])
+        accumulator.unroll(nest.reduce_loops(accumulator)[-1])
 
     def add_up(self) -> None:
         """The second kernel: a thread for each element of the result weighs the parts and adds them."""
         s = self.s
-        s[SHARE].compute_inline()
-        final = s[_reader(s, WHOLE).name]
-        bind_loop(final, fuse_all(final, spatial_loops(final)), self.target)
+        s[fused.SHARE].compute_inline()
+        final = s[_reader(s, fused.WHOLE).name]
+        nest.bind_loop(final, nest.fuse_all(final, nest.spatial_loops(final)), self.target)
         place = final.loops[-1]
-        for name in (WHOLE, WHOLE_TOTAL, PEAK):
-            s[name].set_scope("local")
-            s[name].compute_at(final, place, exact=False)
+        for name in (fused.WHOLE, fused.WHOLE_TOTAL, fused.PEAK):
+            nest.attach(s[name], final, place, "local", exact=False)
 
 
 def _positions(final: Block) -> list[int]:
     """The positions of batch, head, query and element among the axes of the block that divides by the sums."""
     facts = facts_of(final)
     variables = [axis.var for axis in final.axes]
-    loads = [load for load in facts.loads if load.buffer.name == MIXED]
+    loads = [load for load in facts.loads if load.buffer.name == fused.MIXED]
     if facts.is_reduction or not loads or any(list(load.indices) != list(loads[0].indices) for load in loads):
         raise ScheduleError("attention", final.name, "it does not take the sums at one place")
     found = [variables.index(i) for i in loads[0].indices if isinstance(i, Var) and i in variables]

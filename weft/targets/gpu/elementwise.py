@@ -16,20 +16,7 @@ from weft.plan.sketch import Point, Sketch, around_rule
 from weft.schedule.facts import Facts, extent, feeding
 from weft.schedule.schedule import Stage
 from weft.targets.base import Target
-from weft.targets.gpu import model
-from weft.targets.gpu.loops import (
-    bind_all,
-    bind_loop,
-    free_loops,
-    fuse_all,
-    kinds_of,
-    long_loops,
-    loops_of_step,
-    spatial_loops,
-    threads_for,
-    threads_of,
-    whole_vectors,
-)
+from weft.targets.gpu import model, nest
 
 
 def by_rule(
@@ -48,7 +35,7 @@ def by_rule(
     launch for itself and each earlier stage but those that it computes `together` with the block. A block has `rows` of
     `threads`.
     """
-    facts, machine = unit.facts, threads_of(unit.target)
+    facts, machine = unit.facts, nest.threads_of(unit.target)
     apart = [stage for stage in feeding(unit.schedule, facts.block.name) if stage not in unit.done]
     read = {load.buffer: load_bytes(load) for load in facts.loads}
     moved = float(sum(read.values()) + facts.points * facts.target.dtype.bytes)
@@ -70,12 +57,12 @@ def bind_flat(stage: Stage, target: Target) -> bool:
     """Divides all that may run at once among blocks and threads; False where nothing may. Legal for every block."""
     loops = _steps_inside(stage)
     if not loops:
-        loops = spatial_loops(stage)
-        inside = [loop.var for loop in loops_of_step(stage) if loop.var not in loops]
+        loops = nest.spatial_loops(stage)
+        inside = [loop for loop in nest.loops_of_step(stage) if loop not in loops]
         if loops and inside:
             stage.reorder(*loops, *inside)
     if loops:
-        bind_loop(stage, fuse_all(stage, loops), target)
+        nest.bind_loop(stage, nest.fuse_all(stage, loops), target)
     return bool(loops)
 
 
@@ -84,9 +71,9 @@ def _steps_inside(stage: Stage) -> list[Var]:
 
     Each thread then runs all steps of its element, in one kernel. Gives the loops over the elements, if that was done.
     """
-    loops = free_loops(stage)
-    steps = [loop.var for loop in loops if "ordered" in kinds_of(stage, loop)]
-    others = [loop.var for loop in loops if kinds_of(stage, loop) == {"spatial"}]
+    loops = nest.free_loops(stage)
+    steps = [loop for loop in loops if "ordered" in nest.kinds_of(stage, loop)]
+    others = [loop for loop in loops if nest.kinds_of(stage, loop) == {"spatial"}]
     if not steps or not others or len(steps) + len(others) != len(loops):
         return []
     with stage.schedule.attempt("steps inside") as tried:  # refused where a step needs other elements of the one before
@@ -100,7 +87,7 @@ def _steps_inside(stage: Stage) -> list[Var]:
 def _takes(unit: Unit) -> bool:
     """Whether a block computes each element by itself, in loops of its own."""
     facts = unit.facts
-    loops = spatial_loops(unit.schedule[facts.block.name])
+    loops = nest.spatial_loops(unit.schedule[facts.block.name])
     return bool(loops) and not facts.is_reduction and not facts.is_ordered and len(loops) == len(facts.spatial)
 
 
@@ -108,13 +95,13 @@ def match(unit: Unit) -> Sketch | None:
     """The sketch of an elementwise block: lanes of a vector, vectors of a thread, threads of a block."""
     if not _takes(unit):
         return None
-    facts, machine = unit.facts, threads_of(unit.target)
+    facts, machine = unit.facts, nest.threads_of(unit.target)
     most = lanes = vector_lanes(facts, unit.target)
     while lanes > 1 and facts.points // lanes < model.VECTORS_FOR_EACH * machine.warp * machine.multiprocessors:
         lanes //= 2
     rule = {"lanes": lanes, "copies": _copies(unit, facts.points // lanes) if lanes > 1 else 1}
     threads = min(model.BLOCK, machine.block_threads)
-    rule["threads"] = threads if rule["copies"] > 1 else threads_for(facts.spatial, machine, lanes)
+    rule["threads"] = threads if rule["copies"] > 1 else nest.threads_for(facts.spatial, machine, lanes)
     return by_rule(
         "elementwise", unit, rule, lambda point: _apply(unit, point), is_scattered=_turned_load(facts) is not None,
         lanes=powers(most), copies=powers(rule["copies"]),
@@ -123,7 +110,7 @@ def match(unit: Unit) -> Sketch | None:
 
 def _copies(unit: Unit, count: int) -> int:
     """How many of so many vectors a thread takes: several where there are very many of them."""
-    machine, copies = threads_of(unit.target), model.COPIES
+    machine, copies = nest.threads_of(unit.target), model.COPIES
     held = model.COPIED_THREADS * machine.multiprocessor_threads * machine.multiprocessors
     while copies > 1 and (
         count % (model.BLOCK * copies) or count < copies * held or len(unit.facts.loads) > model.COPIED_LOADS
@@ -134,17 +121,15 @@ def _copies(unit: Unit, count: int) -> int:
 
 def _apply(unit: Unit, point: Point) -> None:
     stage = unit.schedule[unit.facts.block.name]
-    loops, lanes = spatial_loops(stage), point["lanes"]
+    loops, lanes = nest.spatial_loops(stage), point["lanes"]
     if lanes > 1:
         loops[-1], vector = stage.split(loops[-1], factor=lanes)
-    flat = fuse_all(stage, loops)
+    flat = nest.fuse_all(stage, loops)
     if point["copies"] == 1:
-        bind_loop(stage, flat, unit.target, point["threads"])
+        nest.bind_loop(stage, flat, unit.target, point["threads"])
     else:
         block, copy, thread = stage.split(flat, factors=[None, point["copies"], point["threads"]])
-        stage.reorder(block, thread, copy)
-        bind_all(stage, {"blockIdx.x": block, "threadIdx.x": thread})
-        stage.unroll(copy)
+        nest.arrange(stage, {block: "blockIdx.x", thread: "threadIdx.x", copy: "unroll"})
     if lanes > 1:
         stage.vectorize(vector)
 
@@ -159,7 +144,7 @@ def vector_lanes(facts: Facts, target: Target) -> int:
         return 1
     wide = [load for load, step in steps.items() if step == 1]
     widest = max(facts.target.dtype.bytes, *(load.buffer.dtype.bytes for load in wide), 0)
-    return whole_vectors(facts, last, wide, min(threads_of(target).vector_bytes // widest, model.MOST_LANES))
+    return nest.whole_vectors(facts, last, wide, min(nest.threads_of(target).vector_bytes // widest, model.MOST_LANES))
 
 
 # ------------------------------------------------------------------------------------------------------ transposition
@@ -175,6 +160,8 @@ def _turned_load(facts: Facts) -> tuple[Load, int] | None:
             continue
         if len(set(load.indices)) != len(load.indices) or not load.indices:
             continue
+        if sum(other.buffer is load.buffer for other in facts.loads) > 1:
+            continue  # also read elsewhere: the tile would have to hold both places
         for position, axis in enumerate(facts.spatial[:-1]):
             if load.indices[-1] is axis.var and min(extent(axis), extent(last)) >= model.LEAST_TURNED:
                 return load, position
@@ -186,7 +173,7 @@ def match_transposition(unit: Unit) -> Sketch | None:
     turned = _turned_load(unit.facts) if _takes(unit) else None
     if turned is None:
         return None
-    rows = max(1, min(model.BLOCK, threads_of(unit.target).block_threads) // model.TILE)
+    rows = max(1, min(model.BLOCK, nest.threads_of(unit.target).block_threads) // model.TILE)
     rule, tile = {"threads": model.TILE, "rows": rows}, (model.TILE,)
     return by_rule("transposition", unit, rule, lambda p: _through_shared(unit, *turned, p["rows"]), threads=tile)
 
@@ -194,19 +181,19 @@ def match_transposition(unit: Unit) -> Sketch | None:
 def _through_shared(unit: Unit, load: Load, position: int, rows: int) -> None:
     """A tile is read along the input's rows into padded shared memory, and written along the output's."""
     s, stage = unit.schedule, unit.schedule[unit.facts.block.name]
-    loops = spatial_loops(stage)
+    loops = nest.spatial_loops(stage)
     other, last = loops[position], loops[-1]
     tile = s.cache_read(load.buffer, "shared", [stage.name])
     other_block, other_in = stage.split(other, factor=model.TILE)
     last_block, last_in = stage.split(last, factor=model.TILE)
     outer = [loop for loop in loops[:-1] if loop is not other]
     stage.reorder(*outer, other_block, last_block, other_in, last_in)
-    grid = fuse_all(stage, [*outer, other_block, last_block])
+    grid = nest.fuse_all(stage, [*outer, other_block, last_block])
     stage.bind(grid, "blockIdx.x")
     tile.compute_at(stage, grid)
     _rows_of_threads(stage, other_in, last_in, rows)
-    *others, column = long_loops(tile)
-    _rows_of_threads(tile, fuse_all(tile, others), column, rows)
+    *others, column = nest.long_loops(tile)
+    _rows_of_threads(tile, nest.fuse_all(tile, others), column, rows)
     padded = load.indices.index(unit.facts.spatial[-1].var)  # the output's last axis: its stride meets other banks
     tile.storage_align(padded, model.TILE, 1)
 
@@ -214,6 +201,4 @@ def _through_shared(unit: Unit, load: Load, position: int, rows: int) -> None:
 def _rows_of_threads(stage: Stage, row: Var, column: Var, rows: int) -> None:
     """A tile divided among rows of threads, each of which takes every so-manieth row."""
     step, thread = stage.split(row, factor=rows)
-    stage.reorder(thread, column, step)
-    bind_all(stage, {"threadIdx.y": thread, "threadIdx.x": column})
-    stage.unroll(step)
+    nest.arrange(stage, {thread: "threadIdx.y", column: "threadIdx.x", step: "unroll"})

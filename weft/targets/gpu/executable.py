@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from weft.codegen.c.program import DeviceKernel, DeviceProgram, number
+
+
+def kernel_arguments(
+    kernel: DeviceKernel, given: Mapping[str, Any], size: Callable[[int], Any], passed: Callable[[Any], Any]
+) -> list[Any]:
+    """What a kernel takes, in order: its constant sizes, and what was given for its other parameters."""
+    known = kernel.constants
+    return [size(known[name]) if name in known else passed(given[name]) for name in kernel.params]
 
 
 class LoadedProgram(ABC):
@@ -31,7 +39,7 @@ class LoadedProgram(ABC):
                 given[workspace.name] = self._workspace(workspace.name, size)
             for kernel in program.kernels:
                 if 0 not in kernel.grid:
-                    self.queue(kernel, given, stream)
+                    self.bound(kernel, given).launch(stream)
 
     def _workspace(self, name: str, size: int) -> Any:
         held, memory = self._workspaces.get(name, (-1, None))
@@ -46,8 +54,4 @@ class LoadedProgram(ABC):
 
     @abstractmethod
     def bound(self, kernel: DeviceKernel, given: Mapping[str, Any]) -> Any:
-        """A launch with its arguments, which may be queued later, as often as one likes."""
-
-    @abstractmethod
-    def queue(self, kernel: DeviceKernel, given: Mapping[str, Any], stream: Any) -> None:
-        """Puts a launch into a stream, or into the device's own."""
+        """A launch with its arguments: `launch(stream)` queues it, as often as one likes."""

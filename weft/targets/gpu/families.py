@@ -13,31 +13,18 @@ A block that no thread would run is divided among threads element by element.
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
-from weft.expr.nodes import Buffer
 from weft.loop.tree import block_path, loops_on
 from weft.plan.inline import Inlining
-from weft.plan.planner import Families, Unit, plan
+from weft.plan.planner import Families, Unit
 from weft.schedule.schedule import Schedule
-from weft.targets.base import Target
 from weft.targets.gpu import attention, elementwise, model, product, reduction, rows
 from weft.targets.gpu.elementwise import bind_flat
 from weft.targets.gpu.recurrent import schedule_steps
 
 
-def default_schedule(schedule: Schedule, target: Target, constants: Collection[Buffer] = ()) -> None:
-    """Schedules a program in place. `constants` are parameters that never change: copies of them may be made once."""
-    plan(schedule, target, FAMILIES, constants)
-
-
 def _is_bound(s: Schedule, name: str) -> bool:
     """Whether a block runs inside a thread loop."""
     return any(loop.kind == "thread" for loop in loops_on(block_path(s.func, name, "schedule")))
-
-
-def _first(schedule: Schedule, target: Target, done: set[str]) -> None:
-    schedule_steps(schedule, target)
 
 
 def _plain(unit: Unit) -> None:
@@ -64,8 +51,9 @@ FAMILIES = Families(
     ),
     rest=(),
     plain=_plain,
-    first=_first,
+    first=lambda schedule, target, done: schedule_steps(schedule, target),
     is_scheduled=_is_bound,
     schedules_all=True,
 )
 """What a program for a machine with threads is scheduled with."""
+default_schedule = FAMILIES.schedule

@@ -169,17 +169,18 @@ def model_of(machine: ThreadFacts) -> Model:
     return found
 
 
-def ceildiv(a: Any, b: Any) -> Any:
-    """a / b rounded up, of columns."""
-    return -(-a // b)
-
-
 def resident_blocks(machine: ThreadFacts, threads: Any, registers: Any, shared: Any) -> Any:
     """Blocks that a multiprocessor holds at a time, of so many threads, registers of each, and bytes they share."""
     by_threads = machine.multiprocessor_threads // threads
     by_registers = (machine.registers or USUAL_REGISTERS) // (threads * registers)
     by_shared = machine.multiprocessor_shared_bytes // (shared + BLOCK_SHARED)
     return np.clip(np.minimum(np.minimum(by_threads, by_registers), by_shared), 1, MOST_BLOCKS)
+
+
+def with_parts(machine: ThreadFacts, cycles: Any, parts: Any, moved: Any) -> Any:
+    """The time of so many cycles, and of the second kernel that adds up parts, if any, and moves so many bytes."""
+    model = model_of(machine)
+    return seconds(cycles + (parts > 1) * (model.launch + moved / machine.multiprocessors / model.memory), machine)
 
 
 def stream_seconds(machine: ThreadFacts, moved: float, kernels: int, blocks: int | None = None) -> float:

@@ -15,7 +15,7 @@ machine, and when no block is a long chain on its own; split-K makes more and sh
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,24 +25,12 @@ from weft.expr.nodes import Buffer, Cast, Expr, Load, Var
 from weft.expr.visit import walk
 from weft.loop.ir import Axis, Store
 from weft.plan.planner import Unit
-from weft.plan.sketch import Columns, Point, Sketch
+from weft.plan.sketch import Columns, Point, Sketch, ceildiv
 from weft.schedule.facts import Facts, block_named, extent, facts_of
 from weft.schedule.primitives.matrix import MatrixAxes, matrix_axes, stored_operand
 from weft.schedule.schedule import Schedule, Stage
-from weft.targets.base import ThreadFacts
-from weft.targets.gpu import model
-from weft.targets.gpu.loops import (
-    bind_all,
-    bind_loop,
-    fetch_lanes,
-    fetch_together,
-    free_loops,
-    fuse_all,
-    long_loops,
-    loop_extents,
-    spatial_loops,
-    threads_of,
-)
+from weft.targets.gpu import model, nest
+from weft.targets.gpu.elementwise import bind_flat
 
 KNOBS: dict[str, tuple[int, ...]] = {
     "tile_x": (16, 32, 64, 128),
@@ -76,14 +64,7 @@ class Product:
 def match(unit: Unit) -> Sketch | None:
     """The sketch of a product in registers; None where a unit is none."""
     found = find_product(unit)
-    if found is None:
-        return None
-    size, kind = found.axes.size, found.axes.x_operand.dtype
-    problem = Problem(
-        size("x"), size("y"), size("k"), size("batch"), kind.bytes, found.k_last, threads_of(unit.target),
-        (_fetch_kind(found, found.axes.x_operand, "x"), _fetch_kind(found, found.axes.y_operand, "y")),
-    )  # fmt: skip
-    return Sketch("product", KNOBS, lambda point: RegisterTiles(found, point).run(), problem.cost, problem.legal)
+    return None if found is None else RegisterTiles(found).sketch()
 
 
 # ----------------------------------------------------------------------------------------------------------- finding
@@ -96,28 +77,21 @@ def find_product(unit: Unit) -> Product | None:
     if axes is None or min(axes.size("x"), axes.size("y")) < model.LEAST_SIDE or axes.size("k") < model.LEAST_DEPTH:
         return None
     k_last = (runs_along_k(facts, axes.x_operand, axes), runs_along_k(facts, axes.y_operand, axes))
-    packed = plain_load(axes.y_operand)
-    if packed is not None and packed.buffer not in unit.constants:
-        packed = None
-    if packed is not None:
-        k_last = (k_last[0], 0)
-    return Product(unit, axes, _k_order(axes, packed), k_last, packed)
-
-
-def _loads(e: Expr) -> list[Load]:
-    return [node for node in walk(e) if isinstance(node, Load)]
+    packed, order = plain_load(axes.y_operand), list(range(len(axes.k)))
+    if packed is None or packed.buffer not in unit.constants:
+        return Product(unit, axes, tuple(order), k_last, None)
+    longest = max(order, key=lambda i: extent(axes.k[i]))  # which a packed operand lets be the innermost of k
+    return Product(unit, axes, (*[i for i in order if i != longest], longest), (k_last[0], 0), packed)
 
 
 def runs_along_k(facts: Facts, operand: Expr, axes: MatrixAxes) -> int:
     """1 where neighbours of an operand in memory are summed, and not neighbours in the result."""
-    loads = _loads(operand)
-    long = [axis for axis in axes.k if extent(axis) > 1]
-    if not loads or not long:
-        return 0
+    loads = [node for node in walk(operand) if isinstance(node, Load)]
+    last = [axis for axis in axes.k if extent(axis) > 1][-1:]
     own = [axis for axis in (*axes.x, *axes.y) if extent(axis) > 1]
     if any(facts.step(load, axis.var) == 1 for load in loads for axis in own):
         return 0
-    return int(any(facts.step(load, long[-1].var) == 1 for load in loads))
+    return int(any(facts.step(load, axis.var) == 1 for load in loads for axis in last))
 
 
 def plain_load(operand: Expr) -> Load | None:
@@ -129,9 +103,9 @@ def plain_load(operand: Expr) -> Load | None:
     return operand if len(set(operand.indices)) == len(operand.indices) else None
 
 
-def _fetch_kind(found: Product, operand: Expr, side: str) -> str:
+def _fetch_kind(found: Product, side: str) -> str:
     """How the elements of an operand are fetched: in vectors, one by one, or at indices worked out for each."""
-    operand = stored_operand(operand)
+    operand = stored_operand(found.axes.x_operand if side == "x" else found.axes.y_operand)
     if side == "y" and found.packed is not None:
         return "vector" if found.axes.size("y") % model.FLOATS == 0 else "plain"
     if not isinstance(operand, Load):
@@ -146,130 +120,88 @@ def _fetch_kind(found: Product, operand: Expr, side: str) -> str:
     return "vector" if together else "plain"
 
 
-def _k_order(axes: MatrixAxes, packed: Load | None) -> tuple[int, ...]:
-    """The order in which reduction axes become k: a packed operand lets the longest be innermost."""
-    plain = tuple(range(len(axes.k)))
-    if packed is None or len(axes.k) < 2:
-        return plain
-    longest = max(plain, key=lambda i: extent(axes.k[i]))
-    return (*[i for i in plain if i != longest], longest)
-
-
-# -------------------------------------------------------------------------------------------------------- what it costs
-
-
-@dataclass(frozen=True)
-class Problem:
-    """The sizes of a product, how its operands lie, and the machine that it runs on."""
-
-    x: int
-    y: int
-    k: int
-    batch: int
-    bytes: int
-    k_last: tuple[int, int]
-    machine: ThreadFacts
-    fetch: tuple[str, str] = ("vector", "vector")
-    """How the elements of X and Y are fetched: as vectors, plainly, or gathered."""
-
-    def legal(self, c: Columns) -> Any:
-        """The points that make sense."""
-        machine, each_x, each_y = self.machine, c["each_x"], c["each_y"]
-        threads, steps = _threads(c), model.ceildiv(self.k, c["tile_k"])
-        alone, staged = KNOBS["stages"]
-        stages = np.where(machine.has_async_copy & (steps >= staged), staged, alone)
-        shared = c["stages"] * c["tile_k"] * (c["tile_x"] + c["tile_y"] + 16) * self.bytes
-        few = self._blocks(c) * c["parts"] <= model.PART_BLOCKS * machine.multiprocessors
-        return (
-            (c["tile_x"] <= model.BEYOND * self.x)
-            & (c["tile_y"] <= model.BEYOND * self.y)
-            & ((c["tile_k"] <= self.k) | (c["tile_k"] == KNOBS["tile_k"][0]))
-            & (each_x * each_y >= model.LEAST_TILE)
-            & ((each_x < model.FLAT_TILE[0]) | (each_y > model.FLAT_TILE[1]))
-            & (threads >= model.LEAST_WARPS * machine.warp)
-            & (threads <= min(model.PRODUCT_THREADS, machine.block_threads))
-            & (c["stages"] == stages)
-            & (shared <= machine.shared_bytes)
-            & ((c["parts"] == 1) | (few & (steps >= model.PART_STEPS * c["parts"])))
-        )
-
-    def cost(self, c: Columns) -> Any:
-        """Seconds of each point."""
-        machine, fit = self.machine, model.model_of(self.machine)
-        tile_k, each_x, each_y, parts = c["tile_k"], c["each_x"], c["each_y"], c["parts"]
-        threads, columns = _threads(c), c["tile_x"] // each_x
-        steps = model.ceildiv(self.k, tile_k * parts)
-        registers = np.minimum(model.MOST_REGISTERS, each_x * each_y + 2 * (each_x + each_y) + fit.registers)
-        shared = c["stages"] * tile_k * (c["tile_x"] + c["tile_y"]) * self.bytes
-        resident = model.resident_blocks(machine, threads, registers, shared)
-        rounds = model.ceildiv(self._blocks(c) * parts, machine.multiprocessors)
-        fetches = [getattr(fit, f"fetch_{kind}") for kind in self.fetch]
-        fetch = tile_k * (c["tile_x"] * fetches[0] + c["tile_y"] * fetches[1]) / threads
-        loads = fit.load * np.maximum(0 if self.k_last[0] else 0.5, each_x / model.FLOATS)
-        loads = loads + fit.broadcast * np.maximum(0 if self.k_last[1] else 1.0, each_y / model.FLOATS)
-        instructions = tile_k * (each_x * each_y + loads) + fetch + fit.step_instructions
-        waves = np.maximum(1.0, np.minimum(model.BANKS, columns) * each_x / model.BANKS)
-        waves = waves + np.maximum(1.0, np.maximum(1.0, model.BANKS / columns) * each_y / model.BANKS)
-        busy = np.hypot(instructions * threads / machine.lanes, tile_k * threads / model.BANKS * waves * fit.wave)
-        warps = threads / model.BANKS * np.minimum(resident, rounds)
-        busy = busy / np.minimum(1.0, (warps / fit.busy_warps) ** fit.busy_power)
-        waits = np.where(c["stages"] > 1, fit.latency / np.maximum(c["stages"] - 1, 1), fit.latency_alone)
-        chain = fit.step_cycles + fit.chain * instructions + fit.fetch_chain * fetch
-        alone = steps * np.maximum(chain, waits) + fit.start
-        cycles = np.maximum(rounds * steps * busy + fit.start / 2, model.ceildiv(rounds, resident) * alone)
-        moved = self.x * self.y * self.batch * 4 * (parts * 2 + 1) / machine.multiprocessors
-        return model.seconds(fit.launch + cycles + (parts > 1) * (fit.launch + moved / fit.memory), machine)
-
-    def _blocks(self, c: Columns) -> Any:
-        return model.ceildiv(self.x, c["tile_x"]) * model.ceildiv(self.y, c["tile_y"]) * self.batch
-
-
-def _threads(c: Columns) -> Any:
-    return c["tile_x"] // c["each_x"] * (c["tile_y"] // c["each_y"])
-
-
-# ---------------------------------------------------------------------------------------------------------- applying
-
-
-def in_matrix_form(found: Product, tile: Sequence[int], parts: int, **turns: bool) -> list[str]:
-    """The product in its form, padded to tiles of x, y and k; gives the names of the stages X, Y and the sum."""
-    s, axes = found.unit.schedule, found.axes
-    if found.packed is not None:  # in the order in which tiles are fetched: k outermost, then y
-        copy_in_order(s, found.packed, found.name, [*axes.batch, *[axes.k[i] for i in found.order], *axes.y])
-    made: list[str] = s.apply(
-        "matrix_form", block=found.name, pads=list(tile), order=list(found.order), parts=parts,
-        k_last=list(found.k_last), **turns,
-    )  # fmt: skip
-    return made
+# ---------------------------------------------------------------------------------------------------- any sort of tiles
 
 
 class Tiles:
-    """Applies one point of a sketch: a tile of the result for each block, its accumulators in registers."""
+    """A way to multiply in tiles, one for each block: which points make sense, what they cost, and the steps of one."""
 
+    name: str
+    knobs: Mapping[str, tuple[int, ...]]
     scope: str
     """The registers that hold accumulators."""
+    part_blocks: int
+    """Blocks of a multiprocessor that split-K may make."""
     tile: tuple[int, int, int]
     """x, y and k of a block's tile, for one of its shares."""
     shares: int = 1
     """Groups of threads that take turns along k; their accumulators are added up in shared memory."""
+    turns: Mapping[str, bool] = {}
+    """What is said of that where the product gets its form."""
 
-    def __init__(self, product: Product, point: Point) -> None:
-        self.product, self.point, self.s = product, point, product.unit.schedule
+    def __init__(self, product: Product) -> None:
+        self.product, self.s = product, product.unit.schedule
+        self.x, self.y, self.k, self.batch = (product.axes.size(part) for part in ("x", "y", "k", "batch"))
+        self.bytes, self.machine = product.axes.x_operand.dtype.bytes, nest.threads_of(product.unit.target)
 
-    def run(self) -> None:
+    def sketch(self) -> Sketch:
+        """What is offered to the planner."""
+        return Sketch(self.name, self.knobs, self.apply, self.cost, self.legal)
+
+    def legal(self, c: Columns) -> Any:
+        """Points that fit the machine and do not exceed the problem by far."""
+        raise NotImplementedError
+
+    def cost(self, c: Columns) -> Any:
+        """Seconds of each point."""
+        raise NotImplementedError
+
+    def blocks(self, tile_y: Any, tile_x: Any) -> Any:
+        """Tiles of the result, of one product of the batch."""
+        return ceildiv(self.x, tile_x) * ceildiv(self.y, tile_y)
+
+    def may_split(self, parts: Any, blocks: Any, steps: Any) -> Any:
+        """Whether k may be cut into parts: each has some steps, and the machine has room for their blocks."""
+        most = self.part_blocks * self.machine.multiprocessors
+        return (parts == 1) | ((blocks * self.batch * parts <= most) & (steps >= model.PART_STEPS * parts))
+
+    def rounds(self, blocks: Any, parts: Any, threads: Any, registers: Any, shared: Any) -> tuple[Any, Any, Any]:
+        """Blocks for each multiprocessor, how many it holds at a time, and how many there are at a time."""
+        resident = model.resident_blocks(self.machine, threads, registers, shared)
+        rounds: Any = ceildiv(blocks * self.batch * parts, self.machine.multiprocessors)
+        return rounds, resident, np.minimum(resident, rounds)
+
+    def seconds(self, cycles: Any, parts: Any, moved: Any) -> Any:
+        """With what adding up the parts of split-K takes, which moves so many bytes of each element."""
+        return model.with_parts(self.machine, cycles, parts, self.x * self.y * self.batch * moved)
+
+    def apply(self, point: Point) -> None:
         """The whole schedule of the product."""
-        self.x, self.y, self.total = self._form()
+        self.point = point
+        self.take(point)
+        self.x_stage, self.y_stage, self.total = self._form()
         self.multiply(self._final())
-        if self.point["parts"] > 1:
-            sum_parts(self.product)
+        if point["parts"] > 1:
+            self._sum_parts()
 
-    def _form(self) -> list[str]:
-        """The product in its form; gives the stages X, Y and the sum."""
-        return in_matrix_form(self.product, self.tile, self.point["parts"])
+    def take(self, point: Point) -> None:
+        """What follows from a point alone."""
+        raise NotImplementedError
 
     def multiply(self, final: Stage) -> None:
         """The tiles of the block that writes the result, and in them the steps of k."""
         raise NotImplementedError
+
+    def _form(self) -> list[str]:
+        """The product in its form, padded to tiles of x, y and k; gives the names of the stages X, Y and the sum."""
+        s, found, axes = self.s, self.product, self.product.axes
+        if found.packed is not None:  # in the order in which tiles are fetched: k outermost, then y
+            copy_in_order(s, found.packed, found.name, [*axes.batch, *[axes.k[i] for i in found.order], *axes.y])
+        made: list[str] = s.apply(
+            "matrix_form", block=found.name, pads=list(self.tile), order=list(found.order),
+            parts=self.point["parts"] * self.shares, k_last=list(found.k_last), **self.turns,
+        )  # fmt: skip
+        return made
 
     def _final(self) -> Stage:
         """The block that writes a tile out: the epilogue, the product's own copy, or the parts."""
@@ -289,45 +221,126 @@ class Tiles:
 
     def _loops(self, final: Stage) -> tuple[list[Var], list[Var], list[Var]]:
         """The loops of the final block, over batch, y and x, in this order."""
-        batch, y, x = axis_loops(self.product, final, self.point["parts"] > 1)
-        final.reorder(*batch, *y, *x)
-        return batch, y, x
+        loops, block, unit, own = nest.free_loops(final), final.block, self.product.unit, self.product.axes
+        if self.point["parts"] > 1:
+            *batch, y, x = loops[:4]
+            final.reorder(*batch, y, x)
+            return batch, [y], [x]
+        by_name = {axis.var.name: loop for axis, loop in zip(block.axes, loops)}
+        axes: Mapping[Any, Any] = unit.to_epilogue
+        if unit.epilogue is None:  # the copy of the accumulators: its axes stand where the product's stood
+            stored = unit.facts.block.body
+            assert isinstance(stored, Store) and isinstance(block.body, Store)
+            axes = dict(zip(stored.indices, block.body.indices))
+        of_batch, of_y, of_x = ([by_name[axes[a.var].name] for a in part] for part in (own.batch, own.y, own.x))
+        final.reorder(*of_batch, *of_y, *of_x)
+        return of_batch, of_y, of_x
+
+    def _blocks(self, final: Stage, batch: list[Var], block_y: Var, block_x: Var) -> None:
+        """A block of threads for each tile of each product."""
+        if batch:
+            final.bind(nest.fuse_all(final, batch), "blockIdx.z")
+        nest.mark(final, {block_y: "blockIdx.y", block_x: "blockIdx.x"})
+
+    def _fetch(self, accumulator: Stage, name: str, step: Var, width: int) -> int:
+        """A tile of an operand, of which `width` lie together, into shared memory; gives the elements of a vector."""
+        stage = self.s[name]
+        lanes = nest.fetch_lanes(facts_of(stage.block), width, self.product.unit.target)
+        nest.attach(stage, accumulator, step, "shared")
+        self.share(stage, nest.free_loops(stage), lanes)
+        return lanes
+
+    def share(self, stage: Stage, loops: list[Var], lanes: int) -> Var:
+        """Work on a tile divided among all threads of the block; gives the loop in which a thread goes on."""
+        raise NotImplementedError
+
+    def _sum_parts(self) -> None:
+        """The second kernel of split-K: the parts added up, and the epilogue."""
+        unit, total = self.product.unit, self.s[self.product.name]
+        if unit.epilogue is None:
+            bind_flat(total, unit.target)
+            return
+        stage = self.s[unit.epilogue.name]
+        nest.bind_loop(stage, nest.fuse_all(stage, nest.spatial_loops(stage)), unit.target)
+        nest.attach(total, stage, stage.loops[-1], "local")
+        total.unroll(nest.free_loops(total)[-1])
 
     def _buffer(self, name: str) -> Buffer:
         return block_named(self.s, name).writes[0].buffer
 
-    def _ahead(self, accumulator: Stage, step: Var, lag: int = 0) -> None:
-        """The next steps are fetched while this one is multiplied; `lag` steps more may still read their operands."""
-        if self.point["stages"] > 1:
-            accumulator.annotate("pipeline_stages", self.point["stages"], step)
-            if lag:
-                accumulator.annotate("pipeline_lag", lag, step)
-            accumulator.annotate("async_copy", True, step)
+
+# ---------------------------------------------------------------------------------------------------------- registers
 
 
 class RegisterTiles(Tiles):
     """Products by multiply-adds: a register tile for each thread."""
 
-    scope = "local"
+    name, knobs, scope, part_blocks = "product", KNOBS, "local", model.PART_BLOCKS
 
-    def __init__(self, product: Product, point: Point) -> None:
-        super().__init__(product, point)
+    def legal(self, c: Columns) -> Any:
+        """The points that make sense."""
+        machine, each_x, each_y = self.machine, c["each_x"], c["each_y"]
+        threads, steps = self._threads(c), ceildiv(self.k, c["tile_k"])
+        alone, staged = KNOBS["stages"]
+        stages = np.where(machine.has_async_copy & (steps >= staged), staged, alone)
+        shared = c["stages"] * c["tile_k"] * (c["tile_x"] + c["tile_y"] + 16) * self.bytes
+        return (
+            (c["tile_x"] <= model.BEYOND * self.x)
+            & (c["tile_y"] <= model.BEYOND * self.y)
+            & ((c["tile_k"] <= self.k) | (c["tile_k"] == KNOBS["tile_k"][0]))
+            & (each_x * each_y >= model.LEAST_TILE)
+            & ((each_x < model.FLAT_TILE[0]) | (each_y > model.FLAT_TILE[1]))
+            & (threads >= model.LEAST_WARPS * machine.warp)
+            & (threads <= min(model.PRODUCT_THREADS, machine.block_threads))
+            & (c["stages"] == stages)
+            & (shared <= machine.shared_bytes)
+            & self.may_split(c["parts"], self.blocks(c["tile_y"], c["tile_x"]), steps)
+        )
+
+    def cost(self, c: Columns) -> Any:
+        """Seconds of each point."""
+        machine, fit, k_last = self.machine, model.model_of(self.machine), self.product.k_last
+        tile_k, each_x, each_y, parts = c["tile_k"], c["each_x"], c["each_y"], c["parts"]
+        threads, columns = self._threads(c), c["tile_x"] // each_x
+        steps = ceildiv(self.k, tile_k * parts)
+        registers = np.minimum(model.MOST_REGISTERS, each_x * each_y + 2 * (each_x + each_y) + fit.registers)
+        shared = c["stages"] * tile_k * (c["tile_x"] + c["tile_y"]) * self.bytes
+        blocks = self.blocks(c["tile_y"], c["tile_x"])
+        rounds, resident, together = self.rounds(blocks, parts, threads, registers, shared)
+        fetches = [getattr(fit, f"fetch_{_fetch_kind(self.product, side)}") for side in ("x", "y")]
+        fetch = tile_k * (c["tile_x"] * fetches[0] + c["tile_y"] * fetches[1]) / threads
+        loads = fit.load * np.maximum(0 if k_last[0] else 0.5, each_x / model.FLOATS)
+        loads = loads + fit.broadcast * np.maximum(0 if k_last[1] else 1.0, each_y / model.FLOATS)
+        instructions = tile_k * (each_x * each_y + loads) + fetch + fit.step_instructions
+        waves = np.maximum(1.0, np.minimum(model.BANKS, columns) * each_x / model.BANKS)
+        waves = waves + np.maximum(1.0, np.maximum(1.0, model.BANKS / columns) * each_y / model.BANKS)
+        busy = np.hypot(instructions * threads / machine.lanes, tile_k * threads / model.BANKS * waves * fit.wave)
+        warps = threads / model.BANKS * together
+        busy = busy / np.minimum(1.0, (warps / fit.busy_warps) ** fit.busy_power)
+        waits = np.where(c["stages"] > 1, fit.latency / np.maximum(c["stages"] - 1, 1), fit.latency_alone)
+        chain = fit.step_cycles + fit.chain * instructions + fit.fetch_chain * fetch
+        alone = steps * np.maximum(chain, waits) + fit.start
+        cycles = np.maximum(rounds * steps * busy + fit.start / 2, ceildiv(rounds, resident) * alone)
+        return self.seconds(fit.launch + cycles, parts, 4 * (parts * 2 + 1))
+
+    def _threads(self, c: Columns) -> Any:
+        return c["tile_x"] // c["each_x"] * (c["tile_y"] // c["each_y"])
+
+    def take(self, point: Point) -> None:
+        """A tile, as the knobs say it."""
         self.tile = point["tile_x"], point["tile_y"], point["tile_k"]
 
     def multiply(self, final: Stage) -> None:
         """Blocks, virtual threads and threads, and the product of a thread's own tile."""
         batch, y, x = self._loops(final)
-        flat_y, flat_x = fuse_all(final, y), fuse_all(final, x)
+        flat_y, flat_x = nest.fuse_all(final, y), nest.fuse_all(final, x)
         block_y, virtual_y, thread_y, inner_y = final.split(flat_y, factors=self._factors("y"))
         block_x, virtual_x, thread_x, inner_x = final.split(flat_x, factors=self._factors("x"))
         final.reorder(block_y, block_x, virtual_y, virtual_x, thread_y, thread_x, inner_y, inner_x)
-        if batch:
-            final.bind(fuse_all(final, batch), "blockIdx.z")
-        bind_all(final, {"blockIdx.y": block_y, "blockIdx.x": block_x})
-        for virtual in (virtual_y, virtual_x):
-            final.bind(virtual, "vthread")
-        bind_all(final, {"threadIdx.y": thread_y, "threadIdx.x": thread_x})
-        self._write_out(final, inner_y, inner_x)
+        self._blocks(final, batch, block_y, block_x)
+        nest.mark(final, {virtual_y: "vthread", virtual_x: "vthread", thread_y: "threadIdx.y", thread_x: "threadIdx.x"})
+        is_whole = self.x % nest.extent_of(final, inner_x) == 0 and isinstance(final.block.body, Store)
+        nest.mark(final, {inner_y: "unroll", inner_x: "vectorize" if is_whole else "unroll"})
         self._accumulate(final, thread_x)
 
     def _factors(self, side: str) -> list[int | None]:
@@ -336,14 +349,6 @@ class RegisterTiles(Tiles):
         virtual = point[f"each_{side}"] // inner
         return [None, virtual, point[f"tile_{side}"] // point[f"each_{side}"], inner]
 
-    def _write_out(self, final: Stage, inner_y: Var, inner_x: Var) -> None:
-        final.unroll(inner_y)
-        facts = facts_of(final.block)
-        if self.product.axes.size("x") % loop_extents(final)[inner_x.name] == 0 and facts.store is not None:
-            final.vectorize(inner_x)
-        else:
-            final.unroll(inner_x)
-
     def _accumulate(self, final: Stage, thread: Var) -> None:
         """The accumulators in registers, the operands through shared memory and registers."""
         s, point = self.s, self.point
@@ -351,39 +356,24 @@ class RegisterTiles(Tiles):
         if point["parts"] == 1:
             total.set_scope("local")
         total.compute_at(final, thread, exact=False)
-        loops = free_loops(total)
-        k = loops[-1].var
+        *own, k = nest.free_loops(total)
         outer, inner = total.split(k, factor=point["tile_k"])
         group, inner = total.split(inner, factor=model.FLOATS if any(self.product.k_last) else 1)
-        total.reorder(outer, group, inner, *[loop.var for loop in loops[:-1]])
-        for loop in (group, inner, *[loop.var for loop in loops[:-1]]):
-            total.unroll(loop)
-        for name, side, k_last in ((self.x, "x", self.product.k_last[0]), (self.y, "y", self.product.k_last[1])):
-            self._fetch(total, name, outer, side, bool(k_last))
+        nest.arrange(total, {outer: "", **nest.unrolled(group, inner, *own)})
+        for name, side, k_last in zip((self.x_stage, self.y_stage), "xy", self.product.k_last):
+            lanes = self._fetch(total, name, outer, point["tile_k" if k_last else f"tile_{side}"])
+            if k_last:
+                start = max(model.FLOATS, lanes)  # rows begin where a fetch may
+                s[name].storage_align(1, 2 * start, start)
             registers = s.cache_read(name, "local", [total.name])
             registers.compute_at(total, group if k_last else inner)
-            self._into_registers(registers)
-        self._ahead(total, outer)
+            nest.load_tile(registers)
+        nest.fetch_ahead(total, outer, point["stages"])
 
-    def _fetch(self, total: Stage, name: str, step: Var, side: str, k_last: bool) -> None:
-        """A tile of an operand into shared memory, by all threads."""
-        s, point = self.s, self.point
-        width = point["tile_k"] if k_last else point[f"tile_{side}"]
-        lanes = fetch_lanes(facts_of(block_named(s, name)), width, self.product.unit.target)
-        s[name].set_scope("shared")
-        s[name].compute_at(total, step)
-        rows, columns = point["tile_y"] // point["each_y"], point["tile_x"] // point["each_x"]
-        fetch_together(s[name], [loop.var for loop in free_loops(s[name])], rows, columns, lanes)
-        if k_last:
-            start = max(model.FLOATS, lanes)  # rows begin where a fetch may
-            s[name].storage_align(1, 2 * start, start)
-
-    def _into_registers(self, registers: Stage) -> None:
-        long = long_loops(registers)
-        for loop in long[:-1]:
-            registers.unroll(loop)
-        if long:
-            registers.vectorize(long[-1])
+    def share(self, stage: Stage, loops: list[Var], lanes: int) -> Var:
+        """Work on a tile divided among rows and columns of threads."""
+        rows, columns = (self.point[f"tile_{side}"] // self.point[f"each_{side}"] for side in "yx")
+        return nest.fetch_together(stage, loops, rows, columns, lanes)
 
 
 def copy_in_order(s: Schedule, load: Load, reader: str, wanted: Collection[Axis]) -> tuple[Stage, list[str]]:
@@ -393,39 +383,3 @@ def copy_in_order(s: Schedule, load: Load, reader: str, wanted: Collection[Axis]
     outputs = [letter for axis in wanted for letter, index in zip(letters, load.indices) if index is axis.var]
     s.apply("transform_layout", buffer=s.buffer_name(copy), inputs=letters, outputs=outputs)
     return copy, outputs
-
-
-def axis_loops(found: Product, final: Stage, is_part: bool) -> tuple[list[Var], list[Var], list[Var]]:
-    """The loops of the block that writes a product out, over batch, y and x; `is_part`: of the parts of k."""
-    loops = [loop.var for loop in free_loops(final)]
-    if is_part:
-        *batch, y, x = loops[:4]
-        return batch, [y], [x]
-    block, unit = final.block, found.unit
-    by_name = {axis.var.name: loop for axis, loop in zip(block.axes, loops)}
-    axes = unit.to_epilogue
-    if unit.epilogue is None:  # the copy of the accumulators: its axes stand where the product's stood
-        stored = unit.facts.block.body
-        assert isinstance(stored, Store) and isinstance(block.body, Store)
-        axes = dict(zip(stored.indices, block.body.indices))  # type: ignore[arg-type]
-
-    def of(own: tuple[Axis, ...]) -> list[Var]:
-        return [by_name[axes[axis.var].name] for axis in own]
-
-    return of(found.axes.batch), of(found.axes.y), of(found.axes.x)
-
-
-def sum_parts(found: Product) -> None:
-    """The second kernel of split-K: the parts added up, and the epilogue."""
-    s, target = found.unit.schedule, found.unit.target
-    if found.unit.epilogue is None:
-        stage = s[found.name]
-        loops = spatial_loops(stage)
-        stage.reorder(*loops, *[x.var for x in free_loops(stage) if x.var not in loops])
-        bind_loop(stage, fuse_all(stage, loops), target)
-        return
-    stage, total = s[found.unit.epilogue.name], s[found.name]
-    bind_loop(stage, fuse_all(stage, spatial_loops(stage)), target)
-    total.set_scope("local")
-    total.compute_at(stage, stage.loops[-1])
-    total.unroll(free_loops(total)[-1].var)

@@ -16,41 +16,95 @@ from __future__ import annotations
 from weft.core.errors import ScheduleError
 from weft.expr.nodes import Var
 from weft.expr.visit import free_vars
-from weft.loop.ir import Axis, Block, For, Seq
+from weft.loop.ir import Axis, Block, Seq
 from weft.loop.tree import axes_using, blocks_in, loop_of, loop_path, loops_in, readers
 from weft.schedule.facts import block_named, extent, facts_of
 from weft.schedule.schedule import Schedule, Stage
 from weft.targets.base import Target
-from weft.targets.gpu.loops import free_loops, fuse_all, loop_extents, threads_of
+from weft.targets.gpu import nest
 from weft.targets.gpu.model import FULL_ROUNDS, LEAST_BLOCK, UNIT_DEPTH, UNIT_THREADS
-from weft.targets.gpu.reduction import is_contiguous
-from weft.targets.gpu.sharing import cross_threads
+from weft.targets.gpu.reduction import cross_threads, is_contiguous
 
 
 def schedule_steps(s: Schedule, target: Target) -> None:
     """Schedules the steps of every recurrence of a program; one that does not have the form is left as it is."""
-    for name in [loop.var.name for loop in loops_in(s.func.body) if _is_ordered(loop)]:
-        with s.attempt("steps of a recurrence"):
-            _schedule_step(s, name, target)
+    # Loops over the steps of several blocks.
+    several = [loop for loop in loops_in(s.func.body) if isinstance(loop.body, Seq)]
+    for loop in several:
+        if any(axes_using(block, {loop.var})["ordered"] for block in blocks_in(loop)):
+            with s.attempt("steps of a recurrence"):
+                _Step(s, loop.var.name, target).run()
 
 
-def _is_ordered(loop: For) -> bool:
-    """Whether a loop walks over the steps of several blocks."""
-    return isinstance(loop.body, Seq) and any(axes_using(b, {loop.var})["ordered"] for b in blocks_in(loop))
+class _Step:
+    """A step: its blocks, and those of them that are sums."""
 
+    def __init__(self, s: Schedule, steps: str, target: Target) -> None:
+        self.s, self.machine = s, nest.threads_of(target)
+        blocks = blocks_in(loop_of(loop_path(s.func, steps, "schedule")))
+        self.names = [block.name for block in blocks]
+        self.sums = {block.name for block in blocks if _is_sum(block)}
+        self.threads = min(self.machine.warp, LEAST_BLOCK)
 
-def _schedule_step(s: Schedule, steps: str, target: Target) -> None:
-    names = [block.name for block in blocks_in(_loop(s, steps))]
-    sums = {name for name in names if _is_sum(block_named(s, name))}
-    for name in names:
-        if name in sums:
-            _part_units(s, name)
-    for group in _groups(s, names, sums):
-        _bind_group(s, group, sums, target)
+    def run(self) -> None:
+        """Sums of some units and their new values, group by group."""
+        for name in self.names:
+            if name in self.sums:
+                _part_units(self.s, name)
+        for group in self._groups():
+            if group[0] in self.sums:
+                self._bind_group(group)
 
+    def _groups(self) -> list[list[str]]:
+        """Puts neighbours into one loop over the units where that is legal; a group begins with its sums."""
+        s, groups = self.s, list[list[str]]()
+        for name in self.names:
+            begun = bool(groups) and any(one in self.sums for one in groups[-1])
+            with s.attempt("one loop over the units") as tried:
+                if name in self.sums or begun:
+                    _units_outside(s[name])
+                if begun:
+                    s.apply("merge_loops", first=_around(s, groups[-1][0]), second=_around(s, name))
+            if tried and begun:
+                groups[-1].append(name)
+                continue
+            if not tried and name in self.sums:
+                _units_outside(s[name])
+            groups.append([name])
+        return groups
 
-def _loop(s: Schedule, name: str) -> For:
-    return loop_of(loop_path(s.func, name, "schedule"))
+    def _bind_group(self, group: list[str]) -> None:
+        """A block of threads for each unit; where there are few of them, also for each sequence of the batch."""
+        s, first = self.s, self.s[group[0]]
+        sums = [name for name in group if name in self.sums]
+        for name in sums:
+            if {reader.name for reader in readers(s.func.body, block_named(s, name).writes[0].buffer)} <= set(group):
+                s[name].set_scope("shared")
+        units = s.handle(_around(s, group[0]))
+        if nest.extent_of(first, units) < FULL_ROUNDS * self.machine.multiprocessors:
+            with s.attempt("blocks for the batch"):
+                batch = _inside(first, units)
+                for name in group[1:]:
+                    s.apply("merge_loops", first=batch.name, second=_inside(s[name], units).name)
+                first.bind(batch, "blockIdx.y")
+        first.bind(units, "blockIdx.x")
+        for name in sums:
+            self._share_rows(s[name])
+        rows: list[tuple[str, Var]] = []
+        for name in group:
+            if name not in self.sums:
+                _add_row(s, name, rows)
+        for name, row in rows:  # new values of a unit: a thread for each sequence of the batch
+            _bind_at_most(s[name], row, self.threads, "threadIdx.x")
+
+    def _share_rows(self, stage: Stage) -> None:
+        """A row of threads for each sum."""
+        k = _loop_of(stage, facts_of(stage.block).reduce[0])
+        rows = [loop for loop in nest.free_loops(stage) if loop is not k]
+        if rows:
+            most = min(UNIT_THREADS, self.machine.block_threads) // self.threads
+            _bind_at_most(stage, nest.fuse_all(stage, rows), most, "threadIdx.y")
+        cross_threads(stage, self.threads)
 
 
 def _is_sum(block: Block) -> bool:
@@ -86,84 +140,30 @@ def _part_units(s: Schedule, name: str) -> None:
     )
 
 
-def _unit(stage: Stage) -> Var:
-    """The loop over the units: that of the last axis which is not reduced."""
-    return _loop_of(stage, facts_of(stage.block).spatial[-1])
+def _loops_over(stage: Stage, axis: Axis) -> list[Var]:
+    """The loops around a stage that an axis uses, outermost first."""
+    used = next(free_vars(value) for one, value in zip(stage.block.axes, stage.block.bindings) if one.var is axis.var)
+    return [loop for loop in stage.loops if loop in used]
 
 
 def _loop_of(stage: Stage, axis: Axis) -> Var:
-    binding = dict(zip([a.var for a in stage.block.axes], stage.block.bindings))[axis.var]
-    found = [loop.var for loop in free_loops(stage) if loop.var in free_vars(binding)]
+    found = [loop for loop in _loops_over(stage, axis) if loop in nest.free_loops(stage)]
     if len(found) != 1:
         raise ScheduleError("recurrent", stage.name, f"the axis {axis.var.name} has no loop of its own")
     return found[0]
 
 
-def _groups(s: Schedule, names: list[str], sums: set[str]) -> list[list[str]]:
-    """Puts neighbours into one loop over the units where that is legal; a group begins with its sums."""
-    groups: list[list[str]] = []
-    for name in names:
-        begun = bool(groups) and any(one in sums for one in groups[-1])
-        with s.attempt("one loop over the units") as tried:
-            if name in sums or begun:
-                _units_outside(s[name])
-            if begun:
-                s.apply("merge_loops", first=_around(s, groups[-1][0]), second=_around(s, name))
-        if tried and begun:
-            groups[-1].append(name)
-            continue
-        if not tried and name in sums:
-            _units_outside(s[name])
-        groups.append([name])
-    return groups
-
-
 def _around(s: Schedule, name: str) -> str:
-    """The loop over the units around a block."""
-    stage = s[name]
-    binding = dict(zip([a.var for a in stage.block.axes], stage.block.bindings))[facts_of(stage.block).spatial[-1].var]
-    return next(loop.name for loop in stage.loops if loop in free_vars(binding))
+    """The loop over the units around a block: that of the last axis which is not reduced."""
+    return _loops_over(s[name], facts_of(s[name].block).spatial[-1])[0].name
 
 
 def _units_outside(stage: Stage) -> None:
     """The loop over the units outside the other loops of a block."""
-    unit = _unit(stage)
-    others = [loop.var for loop in free_loops(stage) if loop.var is not unit]
+    unit = _loop_of(stage, facts_of(stage.block).spatial[-1])
+    others = [loop for loop in nest.free_loops(stage) if loop is not unit]
     if others:
         stage.reorder(unit, *others)
-
-
-def _bind_group(s: Schedule, group: list[str], sums: set[str], target: Target) -> None:
-    """A block of threads for each unit."""
-    if group[0] not in sums:
-        return
-    for name in group:
-        facts = facts_of(block_named(s, name))
-        inside = {reader.name for reader in readers(s.func.body, facts.target)} <= set(group)
-        if name in sums and inside:
-            s[name].set_scope("shared")
-    units = s.handle(_around(s, group[0]))
-    if loop_extents(s[group[0]])[units.name] < FULL_ROUNDS * threads_of(target).multiprocessors:
-        _spread_batch(s, group, units)
-    s[group[0]].bind(units, "blockIdx.x")
-    for name in group:
-        if name in sums:
-            _share_rows(s[name], target)
-    rows: list[tuple[str, Var]] = []
-    for name in group:
-        if name not in sums:
-            _add_row(s, name, rows)
-    for name, row in rows:
-        _bind_row(s[name], row, target)
-
-
-def _spread_batch(s: Schedule, group: list[str], units: Var) -> None:
-    """Where there are few units, sequences of the batch get blocks of their own."""
-    with s.attempt("blocks for the batch"):
-        first = _inside(s[group[0]], units)
-        for name in group[1:]:
-            s.apply("merge_loops", first=first.name, second=_inside(s[name], units).name)
-        s[group[0]].bind(first, "blockIdx.y")
 
 
 def _inside(stage: Stage, loop: Var) -> Var:
@@ -174,28 +174,12 @@ def _inside(stage: Stage, loop: Var) -> Var:
     return inner[0]
 
 
-def _share_rows(stage: Stage, target: Target) -> None:
-    """A row of threads for each sum."""
-    machine = threads_of(target)
-    facts = facts_of(stage.block)
-    k = _loop_of(stage, facts.reduce[0])
-    rows = [loop.var for loop in free_loops(stage) if loop.var is not k]
-    threads = min(machine.warp, LEAST_BLOCK)
-    if rows:
-        row = fuse_all(stage, rows)
-        most = min(UNIT_THREADS, machine.block_threads) // threads
-        if loop_extents(stage)[row.name] > most:
-            _, row = stage.split(row, factor=most)
-        stage.bind(row, "threadIdx.y")
-    cross_threads(stage, threads)
-
-
 def _add_row(s: Schedule, name: str, rows: list[tuple[str, Var]]) -> None:
     """The loop over the batch around new values: that of the block before, so that one thread computes both, or new."""
-    loops = [loop.var for loop in free_loops(s[name])]
+    loops = nest.free_loops(s[name])
     if not loops:  # a block of threads has one sequence: its first thread computes this
         return
-    row = fuse_all(s[name], loops)
+    row = nest.fuse_all(s[name], loops)
     if rows:
         with s.attempt("one loop over the batch") as tried:
             s.apply("merge_loops", first=rows[-1][1].name, second=row.name)
@@ -204,9 +188,8 @@ def _add_row(s: Schedule, name: str, rows: list[tuple[str, Var]]) -> None:
     rows.append((name, row))
 
 
-def _bind_row(stage: Stage, row: Var, target: Target) -> None:
-    """New values of a unit: a thread for each sequence of the batch."""
-    most = min(threads_of(target).warp, LEAST_BLOCK)
-    if loop_extents(stage)[row.name] > most:
+def _bind_at_most(stage: Stage, row: Var, most: int, tag: str) -> None:
+    """A loop as threads, of a long one a part."""
+    if nest.extent_of(stage, row) > most:
         _, row = stage.split(row, factor=most)
-    stage.bind(row, "threadIdx.x")
+    stage.bind(row, tag)

@@ -10,7 +10,7 @@ from memory once.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
 
 from weft.core.errors import ScheduleError
 from weft.expr.nodes import Buffer, Var
@@ -19,115 +19,80 @@ from weft.plan.contraction import is_sum_of_products
 from weft.plan.planner import Unit
 from weft.plan.sketch import Point, Sketch, ceildiv
 from weft.schedule.facts import Facts, block_named, extent, facts_of, feeding, work_around
-from weft.schedule.schedule import Schedule, Stage
-from weft.targets.gpu import model
+from weft.schedule.schedule import Stage
+from weft.targets.gpu import model, nest
 from weft.targets.gpu.elementwise import by_rule, powers, vector_lanes
-from weft.targets.gpu.loops import (
-    bind_loop,
-    free_loops,
-    fuse_all,
-    long_loops,
-    loop_extents,
-    spatial_loops,
-    threads_for,
-    threads_of,
-    whole_vectors,
-)
-from weft.targets.gpu.reduction import row_parts, row_threads
-from weft.targets.gpu.sharing import cross_threads
+from weft.targets.gpu.reduction import cross_threads, row_parts, row_threads
 
 
-@dataclass(frozen=True)
 class _Rows:
     """A block, the stages of its rows (last first), and the axes that say which row it is."""
 
-    unit: Unit
-    stages: list[str]
-    row: set[Var]
+    def __init__(self, unit: Unit, stages: dict[str, Facts], row: set[Var]) -> None:
+        self.unit, self.stages, self.row = unit, stages, row
+        self.s, self.name, self.facts = unit.schedule, unit.facts.block.name, unit.facts
+        self.across = [axis for axis in self.facts.block.axes if axis.var in row]
+        self.along = [axis for axis in self.facts.block.axes if axis.var not in row]
+        self.length, self.count = (math.prod(map(extent, axes)) for axes in (self.along, self.across))
 
-    @property
-    def length(self) -> int:
-        """Elements of a row."""
-        return math.prod(extent(axis) for axis in self.unit.facts.block.axes if axis.var not in self.row)
-
-    @property
-    def count(self) -> int:
-        """How many rows there are."""
-        return math.prod(extent(axis) for axis in self.unit.facts.block.axes if axis.var in self.row)
-
-    def runs_along(self) -> bool:
-        """Whether neighbours in memory belong to one row."""
-        facts = self.unit.facts
-        inside = [axis for axis in facts.block.axes if axis.var not in self.row and extent(axis) > 1]
-        return any(facts.step(load, axis.var) == 1 for load in facts.loads for axis in inside)
-
-    def blocks(self, each: int) -> int | None:
-        """How many blocks of so many rows there are, where reductions would have more on their own; else None."""
-        stages = [facts_of(block_named(self.unit.schedule, name)) for name in self.stages]
-        are_few = any(stage.is_reduction and row_parts(stage, self.unit.target) > 1 for stage in stages)
-        return ceildiv(self.count, each) if are_few else None
+    def sketch(self, name: str, rule: dict[str, int], apply: Callable[[Point], None], each: int, runs: bool) -> Sketch:
+        """A sketch around a rule: so many rows `each` block, which `runs` along them or from one to the next."""
+        # Blocks count where there are few of them: where reductions would have more on their own.
+        parts = [row_parts(stage, self.unit.target) for stage in self.stages.values() if stage.is_reduction]
+        blocks = ceildiv(self.count, each) if any(part > 1 for part in parts) else None
+        is_along = any(self.facts.step(x, a.var) == 1 for x in self.facts.loads for a in self.along if extent(a) > 1)
+        is_scattered = is_along != runs and (runs or self.length >= model.LEAST_ROW)
+        lanes = powers(rule.get("lanes", 1))
+        return by_rule(name, self.unit, rule, apply, len(self.stages), is_scattered, blocks, lanes=lanes)
 
     def outside(self) -> Var:
         """The loops over rows as one, outside those of a row."""
-        facts, stage = self.unit.facts, self.unit.schedule[self.unit.facts.block.name]
-        loops = [loop.var for loop in free_loops(stage)]
-        if len(loops) != len(facts.block.axes):
+        stage, axes = self.s[self.name], self.facts.block.axes
+        loops = nest.free_loops(stage)
+        if len(loops) != len(axes):
             raise ScheduleError("rows", stage.name, "its loops were changed already")
-        rows = [loop for axis, loop in zip(facts.block.axes, loops) if axis.var in self.row]
+        rows = [loop for axis, loop in zip(axes, loops) if axis.var in self.row]
         stage.reorder(*rows, *[loop for loop in loops if loop not in rows])
-        return fuse_all(stage, rows)
+        return nest.fuse_all(stage, rows)
+
+    def attach(self, loop: Var, scope: str) -> None:
+        """Computes every stage inside the loop that is one row, its result in another memory."""
+        s = self.s
+        for other in self.stages:
+            alone = work_around(s, other)
+            for region in block_named(s, other).writes:
+                s.apply("set_scope", buffer=region.buffer.name, scope=scope)
+            s[other].compute_at(s[self.name], loop)
+            if _elements(s[other]) * self.count > model.REPEATED * alone:
+                raise ScheduleError("rows", other, "it would be computed several times")
+        self.unit.done.update(self.stages)
 
 
 def _rows(unit: Unit) -> _Rows | None:
-    """The rows of a block; None where it has none."""
-    facts = unit.facts
-    stages = _stages(unit.schedule, facts.block.name, unit.done)
-    row = _row_axes(unit.schedule, facts, stages)
-    return None if row is None or facts.is_ordered else _Rows(unit, stages, row)
+    """The rows of a block; None where it has none.
 
-
-def _stages(s: Schedule, name: str, done: set[str]) -> list[str]:
-    """The stages to compute inside the rows, last first: no products, no recurrences, at least one reduction."""
-    found = []
-    for other in feeding(s, name):
-        kind = facts_of(block_named(s, other))
-        if other in done or kind.is_ordered or is_sum_of_products(kind):
-            continue
-        found.append(other)
-    reduces = any(facts_of(block_named(s, other)).is_reduction for other in found)
-    return found if reduces else []
-
-
-def _row_axes(s: Schedule, facts: Facts, stages: list[str]) -> set[Var] | None:
-    """The axes of a block that say which row it is: those at which it reads reductions, or what is made of them."""
+    Stages that are computed inside the rows are no products and no recurrences; one of them is a reduction. The axes
+    that say which row it is are those at which the block reads reductions, or what is made of them.
+    """
+    s, facts = unit.schedule, unit.facts
+    near = {name: facts_of(block_named(s, name)) for name in feeding(s, facts.block.name) if name not in unit.done}
+    stages = {name: one for name, one in near.items() if not one.is_ordered and not is_sum_of_products(one)}
+    if facts.is_ordered or not any(stage.is_reduction for stage in stages.values()):
+        return None
     made: set[Buffer] = set()
-    for stage in (facts_of(block_named(s, name)) for name in reversed(stages)):
+    for stage in reversed(stages.values()):
         if stage.is_reduction or stage.loads and all(load.buffer in made for load in stage.loads):
             made.update(region.buffer for region in stage.block.writes)
     read = [index for load in facts.loads if load.buffer in made for index in load.indices]
     row, spatial = {index for index in read if isinstance(index, Var)}, {axis.var for axis in facts.spatial}
     if not row or not row <= spatial or not row.issuperset(var for index in read for var in free_vars(index)):
         return None  # groups of channels, say: several values of an axis have one row
-    return row if row < spatial or facts.is_reduction else None
-
-
-def _attach(rows: _Rows, loop: Var, scope: str) -> None:
-    """Computes every stage inside the loop that is one row, its result in another memory."""
-    s = rows.unit.schedule
-    for other in rows.stages:
-        alone = work_around(s, other)
-        for region in block_named(s, other).writes:
-            s.apply("set_scope", buffer=region.buffer.name, scope=scope)
-        s[other].compute_at(s[rows.unit.facts.block.name], loop)
-        if _elements(s[other]) * rows.count > model.REPEATED * alone:
-            raise ScheduleError("rows", other, "it would be computed several times")
-    rows.unit.done.update(rows.stages)
+    return _Rows(unit, stages, row) if row < spatial or facts.is_reduction else None
 
 
 def _elements(stage: Stage) -> int:
     """How often a stage runs inside what it is computed in."""
-    extents = loop_extents(stage)
-    return math.prod(extents[loop.var.name] for loop in free_loops(stage))
+    return math.prod(nest.extent_of(stage, loop) for loop in nest.free_loops(stage))
 
 
 # ------------------------------------------------------------------------------------------ a block of threads for each
@@ -142,26 +107,22 @@ def match_blocks(unit: Unit) -> Sketch | None:
     lanes = 1 if unit.facts.is_reduction else vector_lanes(unit.facts, unit.target)
     while lanes > 1 and rows.length < lanes * threads:
         lanes //= 2
-    return by_rule(
-        "rows by blocks", unit, {"threads": threads, "lanes": lanes}, lambda point: _block_each(rows, point),
-        len(rows.stages), not rows.runs_along(), rows.blocks(1), lanes=powers(lanes),
-    )  # fmt: skip
+    rule = {"threads": threads, "lanes": lanes}
+    return rows.sketch("rows by blocks", rule, lambda point: _block_each(rows, point), 1, True)
 
 
 def _block_each(rows: _Rows, point: Point) -> None:
-    s, threads = rows.unit.schedule, point["threads"]
-    stage = s[rows.unit.facts.block.name]
+    s, stage, threads = rows.s, rows.s[rows.name], point["threads"]
     place = rows.outside()
     stage.bind(place, "blockIdx.x")
-    _attach(rows, place, "shared")
-    _keep_row(rows, place, point)
-    for other in rows.stages:
-        facts = facts_of(block_named(s, other))
+    rows.attach(place, "shared")
+    _keep_row(rows, place, threads)
+    for other, facts in rows.stages.items():
         if not facts.is_reduction:
             share_row(s[other], threads, 1)
         elif facts.depth >= model.SHARED_DEPTH:
             cross_threads(s[other], threads)
-    if rows.unit.facts.is_reduction:
+    if rows.facts.is_reduction:
         cross_threads(stage, threads)
     else:
         share_row(stage, threads, point["lanes"])
@@ -169,45 +130,41 @@ def _block_each(rows: _Rows, point: Point) -> None:
 
 def share_row(stage: Stage, threads: int, lanes: int) -> None:
     """The elements of a row divided among the threads of a block."""
-    loops = [x for x in spatial_loops(stage) if loop_extents(stage)[x.name] > 1]
+    loops = [loop for loop in nest.spatial_loops(stage) if nest.extent_of(stage, loop) > 1]
     if not loops:
         return
-    vector = None
     if lanes > 1:
-        rest, vector = stage.split(loops[-1], factor=lanes)
-        loops[-1] = rest
-    flat = fuse_all(stage, loops)
-    if loop_extents(stage)[flat.name] <= threads:
+        loops[-1], vector = stage.split(loops[-1], factor=lanes)
+    flat = nest.fuse_all(stage, loops)
+    if nest.extent_of(stage, flat) <= threads:
         stage.bind(flat, "threadIdx.x")
     else:
         outer, inner = stage.split(flat, factor=threads)
-        stage.reorder(inner, outer)
-        stage.bind(inner, "threadIdx.x")
-        if loop_extents(stage)[outer.name] <= model.UNROLLED_ROWS:
-            stage.unroll(outer)
-    if vector is not None:
+        is_short = nest.extent_of(stage, outer) <= model.UNROLLED_ROWS
+        nest.arrange(stage, {inner: "threadIdx.x", outer: "unroll" if is_short else ""})
+    if lanes > 1:
         stage.vectorize(vector)
 
 
-def _keep_row(rows: _Rows, place: Var, point: Point) -> None:
-    """A parameter that several stages read along the row is fetched once, into shared memory."""
-    s, name, machine = rows.unit.schedule, rows.unit.facts.block.name, threads_of(rows.unit.target)
-    blocks = [block_named(s, other) for other in (name, *rows.stages)]
+def _keep_row(rows: _Rows, place: Var, threads: int) -> None:
+    """A parameter that several stages read along the row, for each of its elements, is fetched once."""
+    s, machine = rows.s, nest.threads_of(rows.unit.target)
+    readers = {name: facts_of(block_named(s, name)) for name in (rows.name, *rows.stages)}
     for buffer in s.func.buffers:
-        found = [b for b in blocks if any(r.buffer is buffer for r in b.reads)]
+        found = {name: facts for name, facts in readers.items() if any(r.buffer is buffer for r in facts.block.reads)}
         if len(found) < 2 or rows.length * buffer.dtype.bytes > min(model.ROW_BYTES, machine.shared_bytes):
             continue
-        if not all(_reads_row(facts_of(b), buffer) for b in found):
+        if not all(_reads_row(facts, buffer) for facts in found.values()):
             continue
         with s.attempt("fetch the row"):
-            copy = s.cache_read(buffer, "shared", [b.name for b in found])
-            copy.compute_at(s[name], place)
+            copy = s.cache_read(buffer, "shared", list(found))
+            copy.compute_at(s[rows.name], place)
             if _elements(copy) != rows.length:
                 raise ScheduleError("rows", buffer.name, "it is not just the row that is fetched")
             facts, last = facts_of(copy.block), copy.block.axes[-1]
-            lanes = whole_vectors(facts, last, facts.loads, machine.vector_bytes // buffer.dtype.bytes)
-            is_whole = [loop_extents(copy)[loop.name] for loop in long_loops(copy)][-1:] == [extent(last)]
-            share_row(copy, point["threads"], lanes if is_whole else 1)
+            lanes = nest.whole_vectors(facts, last, facts.loads, machine.vector_bytes // buffer.dtype.bytes)
+            is_whole = [nest.extent_of(copy, loop) for loop in nest.long_loops(copy)][-1:] == [extent(last)]
+            share_row(copy, threads, lanes if is_whole else 1)
 
 
 def _reads_row(facts: Facts, buffer: Buffer) -> bool:
@@ -225,23 +182,13 @@ def match_threads(unit: Unit) -> Sketch | None:
     rows = _rows(unit)
     if rows is None:
         return None
-    across = [axis for axis in unit.facts.block.axes if axis.var in rows.row]
-    rule = {"threads": threads_for(across, threads_of(unit.target))}
-    is_scattered = rows.length >= model.LEAST_ROW and rows.runs_along()
-    return by_rule(
-        "rows by threads", unit, rule, lambda point: _thread_each(rows, point), len(rows.stages), is_scattered,
-        rows.blocks(rule["threads"]),
-    )  # fmt: skip
+    threads = nest.threads_for(rows.across, nest.threads_of(unit.target))
 
+    def apply(point: Point) -> None:
+        thread = nest.bind_loop(rows.s[rows.name], rows.outside(), unit.target, point["threads"])
+        rows.attach(thread, "local")
+        kept = [1 if x.is_reduction else math.prod(map(extent, x.spatial[-1:])) for x in rows.stages.values()]
+        if sum(kept) > model.KEPT_VALUES * len(kept):
+            raise ScheduleError("rows", rows.name, "the stages of a row do not fit into a thread's registers")
 
-def _thread_each(rows: _Rows, point: Point) -> None:
-    s, name = rows.unit.schedule, rows.unit.facts.block.name
-    thread = bind_loop(s[name], rows.outside(), rows.unit.target, point["threads"])
-    _attach(rows, thread, "local")
-    if sum(_kept(facts_of(block_named(s, other))) for other in rows.stages) > model.KEPT_VALUES * len(rows.stages):
-        raise ScheduleError("rows", name, "the stages of a row do not fit into a thread's registers")
-
-
-def _kept(facts: Facts) -> int:
-    """Values of a stage that a thread holds."""
-    return 1 if facts.is_reduction else math.prod(extent(axis) for axis in facts.spatial[-1:])
+    return rows.sketch("rows by threads", {"threads": threads}, apply, threads, False)

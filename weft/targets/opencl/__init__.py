@@ -12,7 +12,7 @@ TARGET = TargetSpec(
     lower=later("weft.targets.gpu.pipeline:lower"),
     schedule=later("weft.targets.gpu.families:default_schedule"),
     device=DeviceSpec(
-        generate=later("weft.targets.opencl.pipeline:generate"),
+        generate=later("weft.targets.opencl.device:generate"),
         open=later("weft.targets.opencl.device:open_device"),
         stages={"opencl": (lambda program, target: program.source, "c")},
     ),

@@ -1,19 +1,34 @@
-"""Runs device programs through pyopencl: a context and an in-order queue for each device of this machine."""
+"""Writes device programs as OpenCL C, and runs them by pyopencl: a context and a queue for each device.
+
+The passes before that are those of any machine with threads.
+"""
 
 from __future__ import annotations
 
 import functools
+import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from weft.codegen.c.dialects import OPENCL
+from weft.codegen.c.generate import generate as generate_c
 from weft.codegen.c.program import DeviceKernel, DeviceProgram, merged_source
 from weft.core.errors import ArgumentError, RuntimeFault, TargetError
+from weft.loop.ir import Func
 from weft.targets.base import Borrowed, Device, Target
-from weft.targets.gpu.executable import LoadedProgram
+from weft.targets.gpu.executable import LoadedProgram, kernel_arguments
 from weft.targets.opencl.parse import devices
+
+
+def generate(func: Func, target: Target) -> DeviceProgram:
+    """OpenCL C and launches of a lowered program."""
+    program = generate_c(func, target, OPENCL)
+    if "fp64" not in target.features and re.search(r"\bdouble\b", program.source):
+        raise TargetError(f"{func.name} computes in float64, which {target.cpu} does not have: use float32")
+    return program
 
 
 def open_device(target: Target) -> OpenCLDevice:
@@ -67,15 +82,21 @@ class OpenCLDevice(Device):
         """Waits until all that was queued is done."""
         (stream or self.queue).finish()
 
-    def load(self, program: DeviceProgram) -> OpenCLExecutable:
-        """A program, compiled."""
-        return OpenCLExecutable(self, program)
-
     def load_all(self, programs: Sequence[DeviceProgram], codes: Sequence[bytes] = ()) -> list[OpenCLExecutable]:
         """Programs, compiled together."""
-        whole = DeviceProgram("the model", merged_source(programs), (), (), ())
-        built = _built(self, whole) if programs else None
+        name = programs[0].name if len(programs) == 1 else "the model"
+        built = self._built(name, merged_source(programs)) if programs else None
         return [OpenCLExecutable(self, program, built) for program in programs]
+
+    def _built(self, name: str, source: str) -> Any:
+        opencl = self.opencl
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", opencl.CompilerWarning)  # which says what was done, not only faults
+                return opencl.Program(self.context, source).build(options=self.options)
+        except opencl.Error as error:
+            numbered = "\n".join(f"{n:4} {line}" for n, line in enumerate(source.splitlines(), 1))
+            raise TargetError(f"{self.name} cannot compile {name}: {error}\n{numbered}") from None
 
     def part(self, memory: Any, offset: int, size: int) -> Any:
         """A buffer that begins inside another."""
@@ -88,7 +109,7 @@ class OpenCLDevice(Device):
 
         def run() -> list[float]:
             self.queue.finish()
-            events = [launch.queue(queue) for launch in launches]
+            events = [launch.launch(queue) for launch in launches]
             queue.finish()
             return [(event.profile.end - event.profile.start) * 1e-9 for event in events]
 
@@ -115,24 +136,13 @@ class OpenCLDevice(Device):
         """The queue of a pyopencl array."""
         return getattr(given, "queue", None)
 
-    def share(self, ours: Any, theirs: int | None) -> bool:
-        """Nobody else's stream can wait for ours."""
-        raise ArgumentError("an OpenCL queue cannot be shared through DLPack")
-
 
 class OpenCLExecutable(LoadedProgram):
     """A program on a device: compiled kernels."""
 
-    def __init__(self, device: OpenCLDevice, program: DeviceProgram, built: Any = None) -> None:
+    def __init__(self, device: OpenCLDevice, program: DeviceProgram, built: Any) -> None:
         super().__init__(device, program)
-        self.built = built or _built(device, program)
-        names = {kernel.name for kernel in program.kernels}
-        self.kernels = {name: device.opencl.Kernel(self.built, name) for name in names}
-
-    def queue(self, kernel: DeviceKernel, given: Mapping[str, Any], stream: Any) -> None:
-        """Puts a launch into a queue: the next one may have other arguments for the same kernel object."""
-        launch = BoundLaunch(self.device, kernel, self.kernels[kernel.name], given)
-        launch.queue(stream or self.device.queue)
+        self.built = built
 
     def bound(self, kernel: DeviceKernel, given: Mapping[str, Any]) -> BoundLaunch:
         """A launch with a kernel object of its own."""
@@ -146,23 +156,15 @@ class BoundLaunch:
         self.device, self.kernel, self.compiled = device, kernel, compiled
         grid = [int(size) for size in kernel.grid if isinstance(size, int)]
         self.total = [count * size for count, size in zip(grid, kernel.block)]
-        values = [
-            np.int64(kernel.constants[name]) if name in kernel.constants else _passed(given[name])
-            for name in kernel.params
-        ]
-        self.keep = values
+        self.values = kernel_arguments(kernel, given, np.int64, _passed)  # which live as long as it does
         try:
-            compiled.set_args(*values)
+            compiled.set_args(*self.values)
         except device.opencl.Error as error:
             raise self._explained(error) from None
 
-    def launch(self, stream: Any = None) -> None:
-        """Queues it."""
-        self.queue(stream or self.device.queue)
-
-    def queue(self, queue: Any) -> Any:
+    def launch(self, stream: Any = None) -> Any:
         """Queues it; the event of its end."""
-        opencl = self.device.opencl
+        opencl, queue = self.device.opencl, stream or self.device.queue
         try:
             return opencl.enqueue_nd_range_kernel(queue, self.compiled, self.total, list(self.kernel.block))
         except opencl.Error as error:
@@ -183,14 +185,3 @@ def _passed(value: Any) -> Any:
     if isinstance(value, np.generic) and value.dtype.itemsize == 2 and value.dtype.kind not in "iu":
         return np.asarray(value).view(np.uint16)[()]
     return value
-
-
-def _built(device: OpenCLDevice, program: DeviceProgram) -> Any:
-    opencl = device.opencl
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", opencl.CompilerWarning)  # compilers report what they did, not only faults
-            return opencl.Program(device.context, program.source).build(options=device.options)
-    except opencl.Error as error:
-        numbered = "\n".join(f"{n:4} {line}" for n, line in enumerate(program.source.splitlines(), 1))
-        raise TargetError(f"{device.name} cannot compile {program.name}: {error}\n{numbered}") from None

@@ -1,9 +1,4 @@
-"""Reads the text of an OpenCL target.
-
-"opencl"          the best device of this machine: a GPU if there is one
-"opencl:1"        a certain device, as `weft devices` counts them
-"opencl:generic"  no device: facts that any OpenCL 1.2 device has, to compile for
-"""
+"""Reads the text of an OpenCL target: one of `FORMS`."""
 
 from __future__ import annotations
 

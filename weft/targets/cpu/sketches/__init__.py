@@ -9,6 +9,7 @@ from weft.targets.cpu.sketches import (
     conv_narrow,
     conv_rows,
     depthwise,
+    few_bits,
     matmul,
     register_tile,
     winograd,
@@ -19,8 +20,8 @@ CONTRACTIONS: tuple[Match, ...] = (
     depthwise.match, conv_rows.match, register_tile.match,
 )  # fmt: skip
 
-WHOLE: tuple[Match, ...] = (winograd.match, attention.match_tiles, attention.match)
+WHOLE: tuple[Match, ...] = (winograd.match, attention.match_tiles, attention.match, few_bits.match)
 """Sketches of a contraction together with the stages around it; asked before any block has a schedule."""
 
-KEPT: frozenset[str] = attention.STAGES
+KEPT: frozenset[str] = attention.STAGES | few_bits.STAGES
 """Stages of such programs that are not inlined into their readers before a sketch is asked."""

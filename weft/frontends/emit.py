@@ -1,4 +1,4 @@
-"""Writing Weft nodes: what converters of ATen operators are written with.
+"""Writing Weft nodes: what converters of a framework's operators are written with.
 
     c.op("Add", x, y)                      a node; its output, typed as it is made
     c.reshape(x, [2, -1]), c.cast(x, "float32"), c.sizes(x)
@@ -27,7 +27,11 @@ Operand = Union[Value, bool, int, float, Sequence[int], Array, np.generic, None]
 NUMBERS = {name: number for number, name in ELEMENT_TYPES.items()}
 """The numbers by which attributes name element types."""
 
-DEFAULTS = {("Gather", "axis"): 0, ("HardSigmoid", "beta"): 0.5}
+DEFAULTS = {
+    ("Gather", "axis"): 0,
+    ("HardSigmoid", "beta"): 0.5,
+    **{(op, "direction"): "forward" for op in ("LSTM", "GRU", "RNN")},
+}
 """Attributes that are left out, as torch's exporter to ONNX does: both doors then give one graph."""
 
 LIMITS = {"bool": (False, True)}

@@ -33,44 +33,44 @@ def power_of_two(number: int) -> int:
 # ----------------------------------------------------------------------------------------------------------- finding
 
 
-def loop_extents(stage: Stage) -> dict[str, int]:
-    """The constant extents of the loops around a stage, outermost first."""
+def extent_of(stage: Stage, loop: Var, unknown: int = 1) -> int:
+    """The constant extent of a loop around a stage; `unknown` where it is no constant."""
     loops = loops_on(block_path(stage.schedule.func, stage.name, "schedule"))
-    return {loop.var.name: int_value(loop.extent) or 1 for loop in loops}
+    return next(int_value(one.extent) or unknown for one in loops if one.var.name == loop.name)
 
 
-def free_loops(stage: Stage) -> list[For]:
+def free_loops(stage: Stage) -> list[Var]:
     """The loops directly around a stage that hold nothing else and are not bound, outermost first."""
-    found: list[For] = []
+    found: list[Var] = []
     path = block_path(stage.schedule.func, stage.name, "schedule")
     for parent, child in zip(reversed(path[:-1]), reversed(path[1:])):
         if not isinstance(parent, For) or parent.body is not child or parent.kind != "serial":
             break
-        found.insert(0, parent)
+        found.insert(0, parent.var)
     return found
 
 
 def long_loops(stage: Stage) -> list[Var]:
     """Its free loops that run more than once."""
-    return [loop.var for loop in free_loops(stage) if (int_value(loop.extent) or 1) > 1]
+    return [loop for loop in free_loops(stage) if extent_of(stage, loop) > 1]
 
 
 def spatial_loops(stage: Stage) -> list[Var]:
     """The free loops of a stage that only its spatial axes use, outermost first; those inside its steps in time."""
-    return [loop.var for loop in loops_of_step(stage) if kinds_of(stage, loop) == {"spatial"}]
+    return [loop for loop in loops_of_step(stage) if kinds_of(stage, loop) == {"spatial"}]
 
 
 def reduce_loops(stage: Stage) -> list[Var]:
     """The free loops of a stage that its reduction axes use, outermost first."""
-    return [loop.var for loop in free_loops(stage) if "reduce" in kinds_of(stage, loop)]
+    return [loop for loop in free_loops(stage) if "reduce" in kinds_of(stage, loop)]
 
 
-def kinds_of(stage: Stage, loop: For) -> set[str]:
+def kinds_of(stage: Stage, loop: Var) -> set[str]:
     """The kinds of the axes that a loop walks over."""
-    return {kind for kind, axes in axes_using(stage.block, {loop.var}).items() if axes}
+    return {kind for kind, axes in axes_using(stage.block, {loop}).items() if axes}
 
 
-def loops_of_step(stage: Stage) -> list[For]:
+def loops_of_step(stage: Stage) -> list[Var]:
     """The free loops inside the innermost one that has to keep its order."""
     loops = free_loops(stage)
     ordered = [place for place, loop in enumerate(loops) if "ordered" in kinds_of(stage, loop)]
@@ -85,17 +85,31 @@ def fuse_all(stage: Stage, loops: Sequence[Var]) -> Var:
     return stage.fuse(*loops) if len(loops) > 1 else loops[0]
 
 
-def bind_all(stage: Stage, tags: Mapping[str, Var]) -> None:
-    """Loops as blocks or threads, by the tags of these."""
-    for tag, loop in tags.items():
-        stage.bind(loop, tag)
+def mark(stage: Stage, roles: Mapping[Var, str]) -> None:
+    """What becomes of loops: a tag of blocks or threads, "unroll", "vectorize", or "" for one that stays a loop."""
+    for loop, role in roles.items():
+        if role in ("unroll", "vectorize"):
+            getattr(stage, role)(loop)
+        elif role:
+            stage.bind(loop, role)
+
+
+def arrange(stage: Stage, roles: Mapping[Var, str]) -> None:
+    """Loops in an order, outermost first, and what becomes of each: `mark`."""
+    stage.reorder(*roles)
+    mark(stage, roles)
+
+
+def unrolled(*loops: Var) -> dict[Var, str]:
+    """Loops that are written out, for `arrange`."""
+    return dict.fromkeys(loops, "unroll")
 
 
 def bind_loop(stage: Stage, loop: Var, target: Target, threads: int | None = None) -> Var:
     """A loop as blocks of threads, of a number that fills the machine where none is given; gives that of a thread."""
-    threads = threads or block_size(loop_extents(stage)[loop.name], threads_of(target))
+    threads = threads or block_size(extent_of(stage, loop), threads_of(target))
     block, thread = stage.split(loop, factor=threads)
-    bind_all(stage, {"blockIdx.x": block, "threadIdx.x": thread})
+    mark(stage, {block: "blockIdx.x", thread: "threadIdx.x"})
     return thread
 
 
@@ -113,15 +127,36 @@ def block_size(count: int, machine: ThreadFacts) -> int:
     return max(1, min(threads, count))
 
 
-def fetch_together(stage: Stage, loops: Sequence[Var], rows: int, columns: int, lanes: int) -> None:
-    """Loops over a tile divided among rows and columns of threads, each of which takes vectors, one after another."""
-    flat = fuse_all(stage, loops)
-    outer, thread_y, thread_x, vector = stage.split(flat, factors=[None, rows, columns, lanes])
-    stage.reorder(thread_y, thread_x, outer, vector)
-    bind_all(stage, {"threadIdx.y": thread_y, "threadIdx.x": thread_x})
-    stage.unroll(outer)
-    if lanes > 1:
-        stage.vectorize(vector)
+def fetch_together(stage: Stage, loops: Sequence[Var], rows: int, columns: int, lanes: int) -> Var:
+    """Loops over a tile divided among rows and columns of threads, each of which takes vectors, one after another.
+
+    Gives the loop over the latter.
+    """
+    outer, row, column, vector = stage.split(fuse_all(stage, loops), factors=[None, rows, columns, lanes])
+    last = "vectorize" if lanes > 1 else ""
+    arrange(stage, {row: "threadIdx.y", column: "threadIdx.x", outer: "unroll", vector: last})
+    return outer
+
+
+def load_tile(stage: Stage, is_vector: bool = True) -> None:
+    """A thread's tile of a few loads: written out, the innermost of them as vectors."""
+    loops = long_loops(stage)
+    mark(stage, unrolled(*loops) | dict.fromkeys(loops[-1:], "vectorize" if is_vector else "unroll"))
+
+
+def attach(stage: Stage, reader: Stage, loop: Var, scope: str, exact: bool = True) -> None:
+    """Computes a stage inside a loop of its reader, its result in another memory."""
+    stage.set_scope(scope)
+    stage.compute_at(reader, loop, exact=exact)
+
+
+def fetch_ahead(stage: Stage, step: Var, stages: int, lag: int = 0) -> None:
+    """The next steps are fetched while this one is used; `lag` steps more may still read what they were given."""
+    if stages > 1:
+        stage.annotate("pipeline_stages", stages, step)
+        if lag:
+            stage.annotate("pipeline_lag", lag, step)
+        stage.annotate("async_copy", True, step)
 
 
 # ----------------------------------------------------------------------------------------------------------- vectors

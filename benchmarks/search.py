@@ -1,0 +1,263 @@
+"""Searches side by side, as in figure 12 of the TVM paper: the best speed that was found, against trials.
+
+    python -m benchmarks.search --pool pool.json            measures pools of points of five tasks, once
+    python -m benchmarks.search --pool pool.json --plot f   replays the searches over them: curves, and a table
+    python -m benchmarks.search --live --trials 64          the searches themselves, each point measured when it is met
+    python -m benchmarks.search --rate                      how many candidates are scored in a second
+    python -m benchmarks.search --poor --trials 64          what is left of the speed of right facts, from poor ones
+
+A pool is a table of points with their measured times: points drawn evenly from the whole space, others among those that
+are estimated at up to twice the best, and the best by estimate. Replayed searches choose from the pool alone, so that
+all see the same machine; random is helped by that, because a third of the pool is good by estimate.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+import weft.ops  # noqa: F401 — fills the table of operators
+from benchmarks.cost_model import _conv, _dense, _matmul
+from weft.core.knobs import knobs
+from weft.executor.module import bind_shapes
+from weft.executor.passes import for_target, optimize
+from weft.executor.specialize import lower_graph
+from weft.graph.ir import Graph
+from weft.plan.overrides import Records, apply_override, recording
+from weft.targets.base import Target
+from weft.targets.registry import find_target
+from weft.tuner import cost_models
+from weft.tuner.bench import Bench, Kernel, in_turns
+from weft.tuner.database import Database
+from weft.tuner.exhaustive import NEAR, WAYS, replay, trials_to, ways_here
+from weft.tuner.explorers import EXPLORERS
+from weft.tuner.runner import LocalRunner
+from weft.tuner.search import Proposer, Search
+from weft.tuner.space import Space, space_of
+from weft.tuner.task import Task, tasks_of
+
+TASKS: dict[str, Any] = {
+    "conv 3x3 64→64 28": lambda: _conv(64, 64, 28, 3),
+    "conv 1x1 96→192 28": lambda: _conv(96, 192, 28, 1),
+    "depthwise 3x3 96 56": lambda: _conv(96, 96, 56, 3, 1, 96),
+    "matmul 128×256×192": lambda: _dense(128, 256, 192),
+    "batched 8: 49×64×49": lambda: _matmul(8, 49, 64, 49),
+}
+
+SEEDS = 3
+
+
+def task_of(graph: Graph, target: str | Target) -> Task:
+    """The heaviest task of a small model."""
+    machine = find_target(target)
+    with recording(Records()), knobs.override(cache=False, winograd=False):
+        made = for_target(optimize(bind_shapes(graph, None), {}, {}), machine, None)
+        lowered = lower_graph(made, machine, lambda rest: None)
+    wanted = [
+        task for task in tasks_of(made, lowered, machine) if any(op in task.label for op in ("conv", "gemm", "matmul"))
+    ]
+    return max(wanted, key=lambda task: space_of(task).size)
+
+
+def chosen_points(space: Space, count: int) -> list[int]:
+    """The points of a pool."""
+    random = np.random.default_rng(0)
+    best = space.legal[np.argsort(space.estimates[space.legal], kind="stable")][: count // 5]
+    near = space.legal[space.prior[space.legal] >= -1.0]
+    drawn = [random.permutation(space.legal)[: count // 2], random.permutation(near)[: count - count // 2 - count // 5]]
+    return list(dict.fromkeys(int(number) for number in np.concatenate([best, *drawn])))
+
+
+def measure_pool(name: str, target: str, count: int, threads: int) -> dict[str, Any]:
+    """The pool of one task: points, gains and failures."""
+    task = task_of(TASKS[name](), target)
+    space, bench = space_of(task), Bench(task, threads)
+    numbers = chosen_points(space, count)
+    begin = time.time()
+    rows = []
+    for number in numbers:
+        region, _ = space.region_of(number)
+        sketch, point = space.point(number)
+        (outcome,) = LocalRunner().measure(bench, [(region, point)])
+        rows.append([sketch, point, outcome.gain, outcome.status.value, outcome.busy])
+    taken = time.time() - begin
+    return {"rows": rows, "size": space.size, "seconds": taken, "load": os.getloadavg()[0], "target": target}
+
+
+def gains_of(space: Space, rows: list[Any]) -> dict[int, float]:
+    """The pool as numbers of points and their gains."""
+    found = {space.find(sketch, point): gain for sketch, point, gain, *_ in rows}
+    return {number: gain for number, gain in found.items() if number is not None}
+
+
+def live(name: str, target: str, way: str, trials: int, seed: int, folder: Path) -> list[float]:
+    """A search that measures: the best gain after each trial."""
+    model, explorer, epsilon = WAYS[way]
+    task = task_of(TASKS[name](), target)
+    proposer = Proposer(space_of(task), cost_models.cost_model(model, seed), EXPLORERS[explorer](), seed, epsilon)
+    with Database(folder / f"{way} {seed}.sqlite".replace(" ", "_")) as database:
+        search = Search(task, Bench(task, 1), proposer, LocalRunner(), database)
+        while search.trials < trials and not search.is_done:
+            list(search.round(min(8, trials - search.trials)))
+        return [gain for _, gain in search.curve]
+
+
+def poor(target: Target) -> Target:
+    """What a machine looks like that nobody has described: small caches, one port, long latencies."""
+    facts = {
+        "multiply_adds": 1.0,
+        "loads": 0.5,
+        "latency": 12.0,
+        "second_level": 4.0,
+        "third_level": 2.0,
+        "memory": 1.0,
+    }
+    return replace(target, name="poor", cache_bytes=(4 << 10, 16 << 10, 64 << 10), measured=tuple(facts.items()))
+
+
+def recovered(name: str, target: str, trials: int, folder: Path) -> tuple[float, float]:
+    """The speed by poor facts, before and after tuning, as a share of that by right facts; measured in turns."""
+    right = task_of(TASKS[name](), target)
+    wrong = task_of(TASKS[name](), poor(find_target(target)))
+    proposer = Proposer(space_of(wrong), cost_models.cost_model(), EXPLORERS["exhaustive"]())
+    with Database(folder / f"poor {name}.sqlite".replace(" ", "_")) as database:
+        search = Search(wrong, Bench(wrong, 1), proposer, LocalRunner(), database)
+        while search.trials < trials and not search.is_done:
+            list(search.round(min(8, trials - search.trials)))
+    good, bench = Bench(right, 1), Bench(wrong, 1)
+    calls = [good.default.run, bench.default.run]
+    if search.trace is not None:
+        program = wrong.fresh()
+        apply_override(program.schedule, search.trace, "tuned")
+        calls.append(Kernel(wrong, program, bench.arrays, 1).run)
+    times, _ = in_turns(calls, 1, rounds=12)
+    return times[0] / times[1], times[0] / times[-1]
+
+
+def rate() -> float:
+    """Candidates scored in a second of one core, features and model included."""
+    space = max((space_of(task_of(TASKS[name](), "native,cores=1")) for name in TASKS), key=lambda one: one.size)
+    model = cost_models.cost_model()
+    random = np.random.default_rng(0)
+    some = random.choice(space.legal, 256, replace=False)
+    model.fit([cost_models.Group(space.features(some), space.prior[some], random.random(256))])
+    begin, count = time.process_time(), 0
+    while time.process_time() - begin < 2.0:
+        space.scores(model.score)
+        count += space.size
+    return count / (time.process_time() - begin)
+
+
+def report(curves: dict[str, dict[str, list[list[float]]]], console: Console) -> None:
+    """For each task and way: trials until 2 % from the best, and until random's best; geometric means at the end."""
+    ways = list(next(iter(curves.values())))
+    table = Table("task", *(f"{way}: to 2 % / to random's best" for way in ways))
+    totals: dict[str, list[tuple[float, float]]] = {way: [] for way in ways}
+    for name, by_way in curves.items():
+        best = max(curve[-1] for found in by_way.values() for curve in found)
+        ends = [curve[-1] for curve in by_way.get("random", [[best]])]
+        cells = []
+        for way in ways:
+            needs = [
+                np.mean([trials_to(curve, wanted) or len(curve) for curve in by_way[way]])
+                for wanted in (NEAR * best, min(ends))
+            ]
+            totals[way].append((float(needs[0]), float(needs[1])))
+            cells.append(f"{needs[0]:.0f} / {needs[1]:.0f}")
+        table.add_row(name, *cells)
+    means = [np.exp(np.mean(np.log(totals[way]), axis=0)) for way in ways]
+    table.add_row("geometric mean", *(f"{mean[0]:.1f} / {mean[1]:.1f}" for mean in means))
+    console.print(table)
+
+
+COLORS = ("#c33", "#36c", "#393", "#c80", "#777")
+WIDTH, HEIGHT = 300, 200
+
+
+def plot(curves: dict[str, dict[str, list[list[float]]]], path: str) -> None:
+    """The curves as SVG, a panel for each task: speed (the default's is 1) against trials, on a logarithmic scale."""
+    parts = []
+    for panel, (name, by_way) in enumerate(curves.items()):
+        left, means = panel * (WIDTH + 40) + 40, {}
+        for way, found in by_way.items():
+            length = min(map(len, found))
+            means[way] = np.mean([curve[:length] for curve in found], axis=0)
+        most = max(map(len, means.values()))
+        low, top = min(mean[0] for mean in means.values()), max(mean[-1] for mean in means.values())
+        for color, mean in zip(COLORS, means.values()):
+            across = left + WIDTH * np.log(np.arange(1, len(mean) + 1)) / max(np.log(most), 1e-9)
+            down = 30 + HEIGHT * (1 - (mean - low) / max(top - low, 1e-9))
+            points = " ".join(f"{x:.1f},{y:.1f}" for x, y in zip(across, down))
+            parts.append(f"<polyline fill='none' stroke='{color}' stroke-width='1.5' points='{points}'/>")
+        parts.append(f"<text x='{left}' y='14'>{name}: {low:.2f} to {top:.2f}, {most} trials</text>")
+    for at, (color, way) in enumerate(zip(COLORS, next(iter(curves.values())))):
+        parts.append(f"<text x='{40 + 150 * at}' y='{HEIGHT + 60}' fill='{color}'>{way}</text>")
+    size = f"width='{len(curves) * (WIDTH + 40) + 40}' height='{HEIGHT + 80}'"
+    style = "font-family='sans-serif' font-size='12'"
+    Path(path).write_text(f"<svg xmlns='http://www.w3.org/2000/svg' {size} {style}>{''.join(parts)}</svg>")
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.search", description=__doc__.splitlines()[0])
+    parser.add_argument("--only", nargs="*", default=[])
+    parser.add_argument("--target", default="native,cores=1")
+    parser.add_argument("--pool", default="pool.json", help="where the measured pools are (made where there is none)")
+    parser.add_argument("--points", type=int, default=160, help="of a pool")
+    parser.add_argument("--trials", type=int, default=800)
+    parser.add_argument("--live", action="store_true", help="measure, instead of replaying over pools")
+    parser.add_argument("--folder", default=".", help="with --live and --poor: where the records go")
+    parser.add_argument("--rate", action="store_true", help="only how many candidates are scored in a second")
+    parser.add_argument("--poor", action="store_true", help="only what tuning recovers from poor facts")
+    parser.add_argument("--plot", metavar="FILE", help="draw the curves as SVG")
+    given = parser.parse_args()
+    console = Console(width=200)
+    if given.rate:
+        console.print(f"{rate():,.0f} candidates a second on one core ({cost_models.cost_model().name})")
+        return
+    names = [name for name in TASKS if not given.only or any(part in name for part in given.only)]
+    if given.poor:
+        for name in names:
+            before, after = recovered(name, given.target, given.trials, Path(given.folder))
+            console.print(f"{name}: {before:.2f} of right facts before, {after:.2f} after {given.trials} trials")
+        return
+    curves: dict[str, dict[str, list[list[float]]]] = {}
+    pools = json.loads(Path(given.pool).read_text()) if Path(given.pool).exists() and not given.live else {}
+    for name in names:
+        if given.live:
+            folder = Path(given.folder) / name.replace(" ", "_")
+            folder.mkdir(parents=True, exist_ok=True)
+            found = {
+                w: [live(name, given.target, w, given.trials, s, folder) for s in range(SEEDS)] for w in ways_here()
+            }
+        else:
+            if name not in pools:
+                pools[name] = measure_pool(name, given.target, given.points, 1)
+                Path(given.pool).write_text(json.dumps(pools))
+            space = space_of(task_of(TASKS[name](), given.target))
+            gains = gains_of(space, pools[name]["rows"])
+            failed = sum(row[3] != "ok" for row in pools[name]["rows"])
+            console.print(
+                f"{name}: {len(gains)} of {pools[name]['size']:,} points, {failed} failed, best "
+                f"{max(gains.values()):.3f} of the default, {pools[name]['seconds']:.0f} s, "
+                f"load {pools[name]['load']:.1f}"
+            )
+            found = {w: [replay(space, gains, w, given.trials, s) for s in range(SEEDS)] for w in ways_here()}
+        curves[name] = found
+    report(curves, console)
+    if given.plot:
+        plot(curves, given.plot)
+        console.print(f"wrote {given.plot}")
+
+
+if __name__ == "__main__":
+    main()

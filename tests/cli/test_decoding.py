@@ -1,0 +1,38 @@
+"""weft bench --decode: what is measured is what is said."""
+
+import functools
+
+import numpy as np
+import pytest
+
+from tests.models.test_llama import LITTLE
+from weft.cli import decoding
+from weft.cli.main import main
+from weft.models.llama import llama_110m
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("against", [[], ["--against", "ort"]])
+def test_decode(monkeypatch, capsys, against):
+    if against:
+        pytest.importorskip("onnxruntime")
+    monkeypatch.setattr(decoding, "llama_110m", functools.partial(llama_110m, **LITTLE))
+    assert main(["bench", "llama_110m", "--decode", "9", "--prompt", "3", "--weights", "int8", *against]) == 0
+    said = capsys.readouterr().out
+    assert "tokens/s" in said and "of the floor" in said
+    assert not against or float(said.split("logits differ by ")[1]) < 1e-4
+
+
+def test_other_models_and_options_are_refused(capsys):
+    assert main(["bench", "dqn", "--decode", "4"]) == 1
+    assert "llama_110m" in capsys.readouterr().err
+    assert main(["bench", "dqn", "--prompt", "4"]) == 1
+    assert "--decode" in capsys.readouterr().err
+
+
+def test_the_weights_that_a_token_reads():
+    graph = llama_110m(weights="int4", **LITTLE)
+    weights = 64 * 64 * 2 + 2 * 64 * 32 + 3 * 64 * 96 + 128 * 64  # attention (half as many key heads), SwiGLU, logits
+    assert decoding.weight_bytes(graph) == weights // 2 + weights // 32 * 4
+    assert decoding.read_bandwidth(1 << 20, 1) > 1e6
+    assert np.array_equal(decoding.last(2, 5), [4, 4])

@@ -1,0 +1,280 @@
+"""Whole models: tasks, acceptance by whole-model time, records in force at compile time and part of every key."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import numpy as np
+import pytest
+
+import weft
+from tests.tuner.small import TARGET, Pretending, product
+from weft.core.errors import ArgumentError
+from weft.core.knobs import knobs
+from weft.executor.kernels import _CACHE
+from weft.models.builder import Builder
+from weft.plan.overrides import Records, recording
+from weft.schedule.trace import Step, Trace
+from weft.tuner.algorithms import choose_algorithms
+from weft.tuner.database import Database
+from weft.tuner.model import Tuning, Verdict, make_tuning, seconds_of
+from weft.tuner.records import TuneError
+from weft.tuner.report import write_report
+from weft.tuner.space import space_of
+from weft.tuner.task import tasks_of
+from weft.tuner.view import status_line, summary, task_table
+
+
+def small_model():
+    b = Builder("model")
+    x = b.relu(b.dense(b.input("x", (8, 32)), 32, 48))
+    return b.finish(b.relu(b.dense(x, 48, 48)), names=["out"])
+
+
+@pytest.fixture(scope="module")
+def graph():
+    return small_model()
+
+
+@pytest.fixture
+def own_records(tmp_path, monkeypatch):
+    monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path / "cache"))
+
+
+def vectors_first(point):
+    return 1.0 + 0.1 * point.get("unroll", 0)
+
+
+def tuned(graph, verdict=None, seconds=20.0, **more):
+    made = make_tuning(graph, seconds, threads=1, runner=Pretending(vectors_first), model="analytic", **more)
+    made._profile = lambda records, module=None: [2.0, 1.0]
+    if verdict is not None:
+        made._compare = lambda before, after: vars(verdict)
+    stop = made.left
+    calls = []
+
+    def observe(tuning, record):
+        calls.append(record)
+        if len([one for one in calls if one is not None]) >= 9:
+            tuning.budget = 0.0
+
+    made.run(observe)
+    assert stop > 0 and calls
+    return made
+
+
+def test_budgets():
+    assert [seconds_of(text) for text in ("30s", "5m", "1h", 7, "2.5")] == [30.0, 300.0, 3600.0, 7.0, 2.5]
+    for bad in ("", "soon", "-3s", 0, "0s", True, None):
+        with pytest.raises(TuneError, match="a budget is a time such as"):
+            seconds_of(bad)
+
+
+def test_what_makes_the_whole_model_faster_is_used_and_said(graph, own_records):
+    with knobs.override(cache=True):
+        plain = weft.compile(graph)
+        x = np.random.default_rng(0).standard_normal((8, 32)).astype(np.float32)
+        want = plain(x)
+        made = tuned(graph, Verdict(2.0, 1.0, 2.0, {}))
+        assert len(made.tasks) == 2 and made.tasks[0].seconds == 2.0 and made.kept and made.trials >= 9
+        faster = weft.compile(graph)
+        assert f"tuned: {len(made.kept)} of 2 kernels by records of weft tune" in faster.report()
+        np.testing.assert_allclose(faster(x), want, rtol=1e-4, atol=1e-4)
+        symbols = [{kernel.symbol for kernel in one.specializations[0].lowered.kernels} for one in (plain, faster)]
+        assert symbols[0] != symbols[1]
+        with knobs.override(records=False):
+            again = weft.compile(graph)
+        assert "tuned" not in again.report()
+        assert {kernel.symbol for kernel in again.specializations[0].lowered.kernels} == symbols[0]
+    assert "schedules are in use now" in summary(made) and "done" in str(status_line(made)) and task_table(made)
+    assert f"{made.tasks[0].label}" in write_report(made) and "loops after" in write_report(made)
+
+
+def test_what_does_not_is_not(graph, own_records):
+    made = tuned(graph, Verdict(1.0, 1.01, 0.99, {}))
+    assert not made.kept and "is not used: the whole model took" in summary(made)
+    made._compare = lambda before, after: vars(Verdict(1.0, 0.5, 2.0, {}, "results lie apart"))
+    made.accept()
+    assert not made.kept and "is not used: results lie apart" in summary(made)
+
+    def dies(before, after):
+        os.abort()
+
+    made._compare = dies
+    made.accept()
+    assert not made.kept and made.verdict.problem == "crash: SIGABRT"
+    assert not made.database.accepted(TARGET).traces and "tuned" not in weft.compile(graph).report()
+
+
+def test_an_interrupt_keeps_what_was_measured_and_still_accepts(graph, own_records):
+    class Interrupted(Pretending):
+        def measure(self, bench, points):
+            if len(self.measured) == 3:
+                raise KeyboardInterrupt
+            return super().measure(bench, points)
+
+    made = make_tuning(graph, "1h", threads=1, runner=Interrupted(vectors_first), model="analytic")
+    made._profile = lambda records, module=None: [2.0, 1.0]
+    made._compare = lambda before, after: vars(Verdict(2.0, 1.0, 2.0, {}))
+    made.run()
+    assert made.stopped and len(made.database.records()) == 3 and "the same command goes on" in summary(made)
+    assert bool(made.kept) == any(search.gain > 1.01 for search in made.searches.values())
+
+
+def test_kernels_that_lose_inside_the_model_are_taken_out(graph, own_records):
+    made = tuned(graph, Verdict(2.0, 1.0, 2.0, {}))
+    first, second = [task.key for task in made.tasks]
+    asked = []
+
+    class Again(Tuning):
+        def measure(self, before, after):
+            asked.append(set(after.traces))
+            return Verdict(2.0, 1.5, 1.3, {key: 0.9 if key == first else 1.2 for key in after.traces})
+
+    made.__class__ = Again
+    made.database._connection.execute("DELETE FROM accepted")
+    made.kept = {}
+    made.accept()
+    assert asked == [{first, second}, {second}] and set(made.kept) == {second}
+
+
+def test_algorithms_are_chosen_by_the_time_of_the_model(own_records):
+    b = Builder("convolutions")
+    x = b.relu(b.input("x", (1, 32, 8, 8)))
+    for _ in range(2):
+        x = b.relu(b.conv(x, 32, 32, 3, 1, 1, bias=True))
+    graph = b.finish(x, names=["out"])
+    tried = []
+
+    class Asked(Tuning):
+        def measure(self, before, after):
+            tried.append(list(after.algorithms.values())[0])
+            return Verdict(2.0, 1.0, 1.5 if set(tried[-1].values()) == {"direct"} else 0.9, {})
+
+    made = make_tuning(graph, "60s", threads=1, model="analytic")
+    made.__class__ = Asked
+    choose_algorithms(made, lambda *_: None)
+    with knobs.override(records=False):
+        default = weft.compile(graph).specializations[0]
+    plain, chosen = (
+        {node.op for launch in one.launches for node in launch.nodes}
+        for one in (default, weft.compile(graph).specializations[0])
+    )
+    tasks = [task for task in tasks_of(default.graph, default.lowered, TARGET) if "winograd" in task.label]
+    assert all(space_of(task).regions[0].sketch.name == "winograd" for task in tasks)
+    if not made.algorithms:  # a machine for which the target proposes nothing here
+        assert plain == chosen
+        return
+    assert all(len(labels) == 2 for labels in tried) and "WinogradConv" in plain and "WinogradConv" not in chosen
+
+
+def test_the_whole_model_is_really_measured(graph, own_records, monkeypatch):
+    monkeypatch.setattr("weft.tuner.model.PAIR_SECONDS", 0.01)
+    made = make_tuning(graph, "30s", threads=1, model="analytic")
+    made.prepare()
+    default = {task.key: task.default() for task in made.tasks}
+    found = made.measure(Records(), Records(default))
+    assert not found.problem and found.before > 0 and set(found.tasks) == set(default) and 0.2 < found.ratio < 5
+
+
+def test_a_record_that_does_not_apply_any_more_is_passed_over(graph, own_records):
+    made = make_tuning(graph, "30s", threads=1, model="analytic")
+    made.prepare()
+    bad = Trace([Step("split", {"loop": "nowhere", "factors": [None, 4]})])
+    _CACHE.clear()
+    with recording(Records({task.key: bad for task in made.tasks})), knobs.override(cache=False):
+        module = weft.compile(graph)
+    assert "tuned" not in module.report() and module(np.ones((8, 32), np.float32)).shape == (8, 48)
+
+
+def test_open_shapes_and_other_machines_are_refused(own_records):
+    b = Builder("open")
+    b_graph = b.finish(b.relu(b.input("x", ("N", 4))), names=["out"])
+    with pytest.raises(TuneError, match="the shapes of x are open"):
+        make_tuning(b_graph, "5s")
+    other = "x86_64-unknown-linux-gnu" if not TARGET.triple.startswith("x86") else "aarch64-unknown-linux-gnu"
+    with pytest.raises(TuneError, match="no machine that is here"):
+        make_tuning(small_model(), "5s", target=other)
+    with pytest.raises(ArgumentError, match="tune= takes an ONNX model or a Graph"):
+        weft.compile(small_model(), tune="5s", schedules={"a": Trace()})
+
+
+def test_compile_with_a_budget(graph, own_records, monkeypatch):
+    seen = []
+    monkeypatch.setattr(Tuning, "run", lambda self, observe=None: seen.append((self.budget, self.threads)))
+    module = weft.compile(graph, tune="30s", threads=1)
+    assert seen == [(30.0, 1)] and module(np.ones((8, 32), np.float32)).shape == (8, 48)
+
+
+def test_a_module_is_tuned_beside_its_use(graph, own_records, monkeypatch):
+    plain = weft.compile(graph)
+    x = np.ones((8, 32), np.float32)
+
+    def run(self, observe=None):
+        self.prepare()
+        task = self.tasks[0]
+        self.kept = {task.key: (task.default(), 1.5)}
+        self.verdict = Verdict(2.0, 1.0, 2.0)
+        self.database.accept("model", self.target, 2.0, 1.0, self.kept)
+
+    monkeypatch.setattr(Tuning, "run", run)
+    module = weft.compile(graph, tune="background", threads=1)
+    first = module(x)
+    module.tuning.wait(100)
+    assert not module.tuning.is_running and "the module has its new kernels" in module.tuning.said, module.tuning.said
+    assert "tuned: 1 of 2 kernels" in module.report() and "tuned" not in plain.report()
+    np.testing.assert_allclose(module(x), first, rtol=1e-4, atol=1e-4)
+    monkeypatch.setattr(Tuning, "run", lambda self, observe=None: time.sleep(60))
+    other = weft.compile(graph, tune="background", threads=1)
+    other.tuning.stop()
+    assert other.tuning.said[-1] == "it ended: hang: it was stopped"
+
+
+def test_one_expression(own_records):
+    A, B, C = product()
+    with Database() as database:
+        options = {"threads": 1, "runner": Pretending(vectors_first), "model": "analytic", "database": database}
+        best = weft.tune(C, [A, B, C], budget="60s", trials=10, **options)
+        assert best.gain > 1.0 and best.search.trials == 10 and "times as fast" in repr(best)
+        again = weft.tune(C, [A, B, C], budget="60s", trials=2, **options)
+        assert again.search.trials == 12 and again.search.resumed == 10
+    a, b, c = np.ones((24, 40), "f4"), np.ones((40, 36), "f4"), np.zeros((24, 36), "f4")
+    best.function(a, b, c)
+    assert (c == 40).all()
+    for wrong in ("C", 3):
+        with pytest.raises(TuneError, match="weft.tune takes a tensor or a schedule"):
+            weft.tune(wrong, [A, B, C])
+
+
+def test_templates(own_records):
+    A, B, C = product(32, 16, 32)
+
+    def template(s, knob):
+        y, x = s[C].op.axis
+        yo, yi = s[C].split(y, factor=knob.split("rows", y, most=8))
+        xo, xi = s[C].split(x, factor=knob.choice("columns", [4, 8, 16]))
+        s[C].reorder(*knob.order("outer", [yo, xo], [xo, yo]), *s[C].op.reduce_axis, yi, xi)
+        if knob.flag("unroll"):
+            s[C].unroll(yi)
+        knob.choice("word", ["a", "b"])
+
+    with Database() as database:
+        options = {"threads": 1, "model": "analytic", "database": database}
+        runner = Pretending(lambda point: 1.0 + point["rows"])
+        best = weft.tune(C, [A, B, C], budget="60s", trials=200, template=template, runner=runner, **options)
+        assert best.search.space.size == 4 * 3 * 2 * 2 * 2 == best.search.trials and best.gain == 9.0
+        assert best.schedule.trace.steps[0].arguments["factors"] == [None, 8]
+
+        def changing(s, knob):
+            if knob.choice("first", [0, 1]):
+                knob.choice("second", [0, 1])
+
+        runner = Pretending(lambda point: 1.0)
+        found = weft.tune(C, [A, B, C], budget="60s", trials=2, template=changing, runner=runner, **options)
+        assert found.search.failures == {"refused": 1}
+        rows = database.records(found.search.task.key)
+        assert any("was not asked for in the first run" in row.outcome.detail for row in rows)
+        for bad, said in ((lambda s, knob: None, "asks for no knob"), (lambda s, k: k.choice("x", []), "nothing to")):
+            with pytest.raises(TuneError, match=said):
+                weft.tune(C, [A, B, C], budget="5s", template=bad, **options)

@@ -1,0 +1,190 @@
+"""Children that build, check and time; that crash, hang, compute nonsense or talk it."""
+
+from __future__ import annotations
+
+import copy
+import os
+import signal
+import time
+
+import numpy as np
+import pytest
+
+from tests.tuner.small import elementwise_task, product_task
+from weft import te
+from weft.core.errors import RuntimeFault, ScheduleError
+from weft.targets.registry import find_target
+from weft.tuner import bench as bench_module
+from weft.tuner.bench import Bench, difference
+from weft.tuner.records import Status
+from weft.tuner.runner import ChildError, LocalRunner, in_child
+from weft.tuner.space import Region, space_of
+from weft.tuner.task import task_of_schedule
+
+
+@pytest.fixture(scope="module")
+def task():
+    return product_task()
+
+
+@pytest.fixture(scope="module")
+def ready(task):
+    made = Bench(task, 1)
+    made.default.run()
+    return made
+
+
+@pytest.fixture
+def bench(ready):
+    return copy.copy(ready)
+
+
+@pytest.fixture(scope="module")
+def good(task):
+    space = space_of(task)
+    region, _ = space.region_of(space.default)
+    return region, space.point(space.default)[1]
+
+
+def planted(good, action) -> Region:
+    """The region with something that happens when its point is taken."""
+    region, _ = good
+
+    def take(program, point):
+        region.take(program, point)
+        action()
+
+    return Region(region.sketch, take)
+
+
+def measured(bench, region, point, **limits):
+    (outcome,) = LocalRunner(**limits).measure(bench, [(region, point)])
+    return outcome
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_good_point_is_built_checked_and_timed_beside_the_default(task, good, threads):
+    (outcome,) = LocalRunner().measure(Bench(task, threads), [good])
+    assert outcome.status is Status.OK and 0 < outcome.seconds < 1 and 0 < outcome.baseline < 1, outcome
+    assert outcome.trace == task.default().to_json()
+
+
+@pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGABRT, signal.SIGKILL])
+def test_a_crash_is_a_row(bench, good, number):
+    outcome = measured(bench, planted(good, lambda: os.kill(os.getpid(), number)), good[1])
+    assert outcome.status is Status.CRASH and outcome.detail == number.name and outcome.gain == 0.0
+
+
+def test_an_early_end_is_a_row(bench, good):
+    outcome = measured(bench, planted(good, lambda: os._exit(3)), good[1])
+    assert outcome.status is Status.CRASH and "code 3" in outcome.detail
+
+
+def test_a_hang_is_a_row_and_its_child_is_gone(bench, good):
+    begin = time.monotonic()
+    outcome = measured(bench, planted(good, lambda: time.sleep(60)), good[1], build_seconds=0.3)
+    assert outcome.status is Status.HANG and time.monotonic() - begin < 30
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+
+
+def test_a_kernel_that_hangs_has_a_limit_of_its_own(bench, good, monkeypatch):
+    monkeypatch.setattr(bench_module, "difference", lambda *_: time.sleep(60))
+    outcome = measured(bench, *good, run_seconds=0.3)
+    assert outcome.status is Status.HANG
+
+
+def test_a_refusal_and_a_broken_compiler_are_rows(bench, good, monkeypatch):
+    def refuse():
+        raise ScheduleError("split", "i", "no such loop")
+
+    outcome = measured(bench, planted(good, refuse), good[1])
+    assert outcome.status is Status.REFUSED and "no such loop" in outcome.detail
+
+    def broken(*_):
+        raise RuntimeError("LLVM ERROR: out of luck")
+
+    monkeypatch.setattr(bench_module, "Built", broken)
+    (outcome,) = LocalRunner().measure(bench, [good])
+    assert outcome.status is Status.BUILD_ERROR and "out of luck" in outcome.detail and outcome.trace
+
+
+def test_garbage_on_the_way_is_a_row(bench, good):
+    for text in ("nonsense", '{"status": "ok"}', "[1, 2"):
+
+        def trial(self, region, point, built, text=text):
+            class Line:
+                def to_json(self):
+                    return text
+
+            return Line()
+
+        bench.trial = trial.__get__(bench)
+        (outcome,) = LocalRunner().measure(bench, [good])
+        assert outcome.status is Status.GARBAGE, text
+    with pytest.raises(ChildError, match="garbage"):
+        in_child(lambda say: say("what is this") or "", 5.0)
+
+
+def test_a_wrong_result_is_a_row(bench, good):
+    """The default's result is spoilt: every other then differs from it."""
+    bench.expected = [array + 1 for array in bench.expected]
+    (outcome,) = LocalRunner().measure(bench, [good])
+    assert outcome.status is Status.WRONG and "apart" in outcome.detail and outcome.trace
+
+
+def test_a_fault_is_a_row(bench, good, monkeypatch):
+
+    def failing(self, times=1):
+        raise RuntimeFault("out of memory")
+
+    original = bench_module.Kernel.run
+    monkeypatch.setattr(
+        bench_module.Kernel, "run", lambda self, times=1: (original if self is bench.default else failing)(self, times)
+    )
+    (outcome,) = LocalRunner().measure(bench, [good])
+    assert outcome.status is Status.FAULT and "out of memory" in outcome.detail
+
+
+def test_what_counts_as_the_same_result():
+    a = np.linspace(-1, 1, 100, dtype=np.float32)
+    assert not difference([a], [a * (1 + 1e-5)]) and "apart" in difference([a], [a * 1.01])
+    nan = a.copy()
+    nan[3] = np.nan
+    assert "not finite" in difference([a], [nan]) and not difference([nan], [nan])
+    assert "1 of 3" in difference([np.array([1, 2, 3])], [np.array([1, 2, 4])])
+    assert not difference([np.zeros(0, np.float32)], [np.zeros(0, np.float32)])
+
+
+def test_a_child_that_raises_says_what():
+    def work(say):
+        raise LookupError("nothing there")
+
+    with pytest.raises(ChildError, match="build error: LookupError: nothing there"):
+        in_child(work, 5.0)
+    assert in_child(lambda say: "fine", 5.0) == "fine"
+
+
+def test_any_program_can_be_measured():
+    task = elementwise_task()
+    space = space_of(task)
+    points = [(space.region_of(int(n))[0], space.point(int(n))[1]) for n in space.legal[:3]]
+    assert {outcome.status for outcome in LocalRunner().measure(Bench(task, 1), points)} <= {Status.OK, Status.REFUSED}
+
+
+def test_a_device_is_opened_by_the_child_alone():
+    target = find_target("vdla")
+    x, w = te.placeholder((4, 2, 16), "int8", name="x"), te.placeholder((2, 2, 16, 16), "int8", name="w")
+    d, k = te.reduce_axis(2, "d"), te.reduce_axis(16, "k")
+    y = te.compute(
+        (4, 2, 16),
+        lambda i, f, o: te.sum(x[i, d, k].astype("int32") * w[f, d, o, k].astype("int32"), axis=[d, k]),
+        name="y",
+    )
+    task = task_of_schedule(te.create_schedule(y.op), [x, w, y], target)
+    space = space_of(task)
+    point = space.region_of(space.default)[0], space.point(space.default)[1]
+    bench = Bench(task)
+    (outcome,) = LocalRunner().measure(bench, [point])
+    assert outcome.status is Status.OK and outcome.trace == task.default().to_json(), outcome
+    assert bench._default is None

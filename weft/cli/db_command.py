@@ -1,0 +1,132 @@
+"""weft db stats | best | export | import | merge | prune: the records of weft tune.
+
+stats              how many there are, for which machines and compilers; failures by kind; models
+best [TASK]        the best of each task of this machine, and the steps of one
+export FILE        all measurements as lines of JSON
+import FILE        those of an export
+merge FILE         those of another database
+prune              removes what other compilers measured; --failures, --best N
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections import Counter
+from pathlib import Path
+
+from weft.cli.given import UsageError, refuse
+from weft.cli.screen import Screen, seconds
+from weft.cli.sources import count
+from weft.schedule.trace import Trace
+from weft.targets.registry import find_target
+from weft.tuner.database import Database
+from weft.tuner.records import Record, Status, compiler_version, machine_key
+
+ACTIONS = ("stats", "best", "export", "import", "merge", "prune")
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """The options."""
+    parser.add_argument("action", choices=ACTIONS)
+    parser.add_argument("file", nargs="?", help="the file to write or to read; for best, a task")
+    parser.add_argument("--database", metavar="FILE", help="another file than the one in the cache folder")
+    parser.add_argument("--target", help='for best: the machine (default "auto": this one)')
+    parser.add_argument("--best", type=count, metavar="N", help="for prune: keep the best N of each task")
+    parser.add_argument("--failures", action="store_true", help="for prune: remove trials that failed")
+    parser.add_argument("--json", action="store_true", help="print figures as JSON")
+
+
+def run(given: argparse.Namespace, screen: Screen) -> int:
+    """The command."""
+    if given.action not in ("prune",):
+        refuse(given, "best failures", "only prune takes it")
+    if given.action != "best":
+        refuse(given, "target", "only best takes it")
+    needs = given.action in ("export", "import", "merge")
+    if needs != bool(given.file) and given.action != "best":
+        raise UsageError(f"weft db {given.action} takes {'a file' if needs else 'no file'}")
+    with Database(given.database) as database:
+        if given.action == "stats":
+            _stats(database, screen)
+        elif given.action == "best":
+            _best(database, given, screen)
+        else:
+            _change(database, given, screen)
+    return 0
+
+
+def _stats(database: Database, screen: Screen) -> None:
+    records = database.records()
+    status = Counter(record.outcome.status.value for record in records)
+    places = Counter((record.machine, record.version) for record in records)
+    models = database.models()
+    if screen.as_json:
+        screen.figures(
+            {"file": database.path, "measurements": len(records), "tasks": len({r.task for r in records}),
+             "status": dict(status), "models": [list(row) for row in models]}
+        )  # fmt: skip
+        return
+    screen.line(f"{database.path}: {len(records)} measurements of {len({r.task for r in records})} tasks")
+    screen.table(["status", "trials>"], [[name, str(number)] for name, number in status.most_common()])
+    screen.table(
+        ["machine", "compiler", "trials>"],
+        [[machine + (" (this one)" if machine == machine_key(find_target("native")) else ""), version, str(number)]
+         for (machine, version), number in places.most_common()],
+    )  # fmt: skip
+    rows = [
+        [name, machine, seconds(before), seconds(after), f"{before / after:.3f}", str(kept),
+         time.strftime("%Y-%m-%d %H:%M", time.localtime(at))]
+        for name, machine, before, after, kept, at in models
+    ]  # fmt: skip
+    screen.table(["model", "machine", "before>", "after>", "gain>", "schedules>", "when"], rows)
+
+
+def _best(database: Database, given: argparse.Namespace, screen: Screen) -> None:
+    machine = find_target("native" if given.target in (None, "auto") else given.target)
+    best: dict[str, Record] = {}
+    trials: Counter[str] = Counter()
+    for record in database.records(machine=machine_key(machine), version=compiler_version()):
+        trials[record.task] += 1
+        old = best.get(record.task)
+        if record.outcome.status is Status.OK and (old is None or record.outcome.gain > old.outcome.gain):
+            best[record.task] = record
+    in_use = database.accepted(machine).traces
+    if given.file:
+        best = {task: r for task, r in best.items() if task.startswith(given.file) or given.file in r.label}
+        if not best:
+            raise UsageError(f"no task of this machine is called {given.file!r}")
+    if screen.as_json:
+        screen.figures(
+            {"tasks": [{"task": task, "label": r.label, "sketch": r.sketch, "point": dict(r.point),
+                        "seconds": r.outcome.seconds, "gain": r.outcome.gain, "trials": trials[task],
+                        "in_use": task in in_use, "trace": r.outcome.trace} for task, r in best.items()]}
+        )  # fmt: skip
+        return
+    rows = [
+        [task[:6], r.label, str(trials[task]), seconds(r.outcome.seconds), f"{r.outcome.gain:.3f}",
+         "in use" if task in in_use else "", f"{r.sketch} " + " ".join(f"{k}={v}" for k, v in r.point.items())]
+        for task, r in sorted(best.items(), key=lambda pair: -pair[1].outcome.gain)
+    ]  # fmt: skip
+    screen.table(["task", "kernel", "trials>", "best>", "gain>", "", "point"], rows)
+    if given.file:
+        for record in best.values():
+            screen.code(
+                f"# {record.task[:6]} {record.label}\n{Trace.from_json(record.outcome.trace).as_python()}", "python"
+            )
+
+
+def _change(database: Database, given: argparse.Namespace, screen: Screen) -> None:
+    if given.action == "export":
+        records = database.records()
+        Path(given.file).write_text("".join(f"{record.to_json()}\n" for record in records), encoding="utf-8")
+        screen.line(f"wrote {len(records)} measurements to {given.file}")
+    elif given.action == "import":
+        text = Path(given.file).read_text(encoding="utf-8", errors="replace")
+        new = database.add([Record.from_json(line) for line in text.splitlines() if line.strip()])
+        screen.line(f"{new} new measurements from {given.file}")
+    elif given.action == "merge":
+        screen.line(f"{database.merge(Path(given.file))} new measurements from {given.file}")
+    else:
+        gone = database.prune(compiler_version(), given.best, given.failures)
+        screen.line(f"removed {gone} rows")

@@ -1,0 +1,103 @@
+"""weft tune MODEL --budget 5m: finds faster schedules for the kernels of a model, by measuring on this machine.
+
+What is found is written down when it is measured; the same command goes on where it stopped. A set of schedules is put
+into use when the whole model measured faster with it, and `weft.compile` takes it from then on.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from weft.cli.given import UsageError, refuse
+from weft.cli.screen import Screen
+from weft.cli.sources import add_compiling, add_model, count, input_shapes, natural, open_graph
+from weft.core.knobs import knobs
+from weft.executor.module import bind_shapes
+from weft.tuner.cost_models import MODELS
+from weft.tuner.database import Database
+from weft.tuner.exhaustive import measure_all, regret_rows
+from weft.tuner.explorers import EXPLORERS
+from weft.tuner.model import Tuning, make_tuning
+from weft.tuner.report import write_report
+from weft.tuner.view import View, summary, task_table
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """The options."""
+    add_model(parser)
+    add_compiling(parser)
+    parser.add_argument("--budget", help="how long to look: 30s, 5m, 1h (default 5m)")
+    parser.add_argument("--trials", type=count, help="at most so many points, besides the time")
+    parser.add_argument("--cost-model", choices=list(MODELS), help="what ranks points (default: prior + learned)")
+    parser.add_argument("--explorer", choices=list(EXPLORERS), help="what looks for them (default: exhaustive)")
+    parser.add_argument("--seed", type=natural, help="of whatever is drawn at random (default 0)")
+    parser.add_argument("--report", metavar="FILE", help="write curves, schedules and programs as HTML")
+    parser.add_argument("--exhaustive", metavar="TASK", help="measure every point of one task, and what choices regret")
+    parser.add_argument(
+        "--points", type=count, help="with --exhaustive: at most so many, drawn at random (default 4000)"
+    )
+    parser.add_argument("--json", action="store_true", help="print figures as JSON")
+
+
+def run(given: argparse.Namespace, screen: Screen) -> int:
+    """The command."""
+    graph = open_graph(given, screen)
+    bound = bind_shapes(graph, input_shapes(graph.inputs, given, screen))
+    precision = None if given.precision in (None, "fp32") else given.precision
+    with Database() as database, knobs.override(**({"exact": True} if given.exact else {})):
+        tuning = make_tuning(
+            bound, given.budget or "5m", given.target or "auto", precision, given.threads, database,
+            model=given.cost_model, explorer=given.explorer, seed=given.seed or 0, most=given.trials,
+        )  # fmt: skip
+        if given.exhaustive:
+            refuse(given, "budget trials cost_model explorer report", "--exhaustive measures every point")
+            return _exhaustive(given, tuning, screen)
+        if given.points:
+            raise UsageError("--points goes with --exhaustive")
+        with View(screen.err) as view:
+            tuning.run(view)
+        if given.report:
+            Path(given.report).write_text(write_report(tuning), encoding="utf-8")
+            screen.note(f"wrote {given.report}")
+        if screen.as_json:
+            screen.figures(_figures(tuning))
+            return 0
+        screen.out.print(task_table(tuning, len(tuning.tasks)))
+        screen.line(summary(tuning))
+    return 0
+
+
+def _figures(tuning: Tuning) -> dict[str, Any]:
+    tasks = [
+        {"task": task.key, "label": task.label, "calls": task.calls, "seconds": task.seconds,
+         "points": search.space.size, "trials": search.trials, "gain": search.gain,
+         "failures": dict(search.failures), "curve": search.curve}
+        for task in tuning.tasks if (search := tuning.searches.get(task.key)) is not None
+    ]  # fmt: skip
+    verdict = tuning.verdict
+    whole = None if verdict is None else {"before": verdict.before, "after": verdict.after, "ratio": verdict.ratio}
+    return {"model": tuning.name, "trials": tuning.trials, "tasks": tasks, "whole": whole, "kept": len(tuning.kept)}
+
+
+def _exhaustive(given: argparse.Namespace, tuning: Tuning, screen: Screen) -> int:
+    tuning.prepare()
+    chosen = [task for task in tuning.tasks if task.key.startswith(given.exhaustive) or given.exhaustive in task.label]
+    if not chosen:
+        known = ", ".join(f"{task.key[:6]} {task.label}" for task in tuning.tasks[:20])
+        raise UsageError(f"no task is called {given.exhaustive!r}; there are {known}")
+    search = tuning.search_of(chosen[0])
+    if search is None:
+        raise UsageError(f"{chosen[0].label} cannot be measured: {tuning.skipped[chosen[0].key]}")
+    with View(screen.err) as view:
+        measured = measure_all(tuning, search, given.points or 4000, view)
+    rows = regret_rows(search)
+    if screen.as_json:
+        screen.figures({"task": search.task.key, "points": search.space.size, "measured": measured, "regret": rows})
+        return 0
+    screen.line(
+        f"{search.task.label}: {search.trials} of {search.space.size} points measured ({search.space.describe()})"
+    )
+    screen.table(["choice", "regret>", "trials to 2 %>"], [[name, *values] for name, *values in rows])
+    return 0

@@ -1,0 +1,85 @@
+"""Keras 3: models of any kind and .keras files, through the door of the backend that runs them.
+
+backend jax       model.stateless_call, as a function of JAX's whose parameters are constants
+backend torch     the model is a torch.nn.Module
+backend tensorflow, or numpy: refused, with the line that loads the same file in another
+
+Without example inputs those of the model's own description are taken, with sizes that it leaves open as 1.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+
+from weft.core.errors import ArgumentError, FrontendError
+from weft.frontends.calls import Imported
+
+
+def load(model: Any, inputs: Sequence[Any] = (), dynamic_shapes: Any = None) -> Imported:
+    """Imports a model, or the path of a .keras file."""
+    if isinstance(model, (str, os.PathLike)):
+        model = _read(os.fspath(model))
+    backend = keras.backend.backend()
+    if not inputs:
+        inputs = (_described(model, backend),)
+    if backend == "jax":
+        from weft.frontends.jax import load as load_jax
+
+        if dynamic_shapes is not None:
+            raise ArgumentError("dynamic_shapes go with Keras' torch backend: JAX traces a model for each shape")
+        return load_jax(_function(model), inputs)
+    if backend == "torch":
+        from weft.frontends.torch import load as load_torch
+
+        return load_torch(model.eval(), tuple(inputs), dynamic_shapes)
+    raise FrontendError(
+        f"Keras runs with its backend {backend} here, from which no model can be taken: set KERAS_BACKEND=jax "
+        "(or torch) before Keras is imported, keras.models.load_model('model.keras') there, and weft.compile(model, x)"
+    )
+
+
+def _read(path: str) -> Any:
+    if not os.path.isfile(path):
+        raise FrontendError(f"there is no file {path}")
+    try:
+        return keras.models.load_model(path, compile=False)
+    except Exception as error:
+        first = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise FrontendError(f"Keras cannot read {path}: {first}") from error
+
+
+def _described(model: Any, backend: str) -> Any:
+    """Inputs of the shapes that a model describes."""
+    try:
+        described = model.inputs and model._inputs_struct if hasattr(model, "_inputs_struct") else model.inputs
+    except AttributeError:
+        described = None
+    if not described:
+        raise ArgumentError(
+            f"weft.compile takes the {type(model).__name__} with example inputs, weft.compile(model, x): "
+            "a subclassed model does not say what they are"
+        )
+
+    def example(one: Any) -> Any:
+        shape = [size or 1 for size in one.shape]
+        made = keras.ops.zeros(shape, dtype=one.dtype)
+        return made.cpu() if backend == "torch" else made
+
+    described = described[0] if isinstance(described, (list, tuple)) and len(described) == 1 else described
+    return keras.tree.map_structure(example, described)
+
+
+def _function(model: Any) -> Any:
+    """A model as a function of its inputs alone."""
+
+    def function(*inputs: Any) -> Any:
+        trainable = [one.value for one in model.trainable_variables]
+        other = [one.value for one in model.non_trainable_variables]
+        return model.stateless_call(trainable, other, *inputs)[0]
+
+    function.__name__ = model.name if model.name.isidentifier() else "model"
+    return function

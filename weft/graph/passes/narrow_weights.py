@@ -1,0 +1,78 @@
+"""Weights of float32 that hold no more than 16 bits are kept as those, where few rows wait for them.
+
+    %y = MatMul(%x, const w)     ->     %y = weft.NarrowMatMul(%x, const narrow)        w as bfloat16, or float16
+
+Nothing is rounded: every weight has a number of the narrow type for its own. (A model with such weights and float32
+activations has a Cast before each product, which folding has computed.) Weights are widened in registers, products and
+sums are float32 as before; half as many bytes are read. How many rows are few, a callback says.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from weft.graph.ir import NUMPY_TYPES, Array, Graph, Node, TensorType
+from weft.graph.opspec import has
+from weft.graph.passes.dead import dead
+from weft.graph.passes.infer import infer
+from weft.graph.passes.support import Replacement, Scope, rewrite, swap
+
+NAME, DOMAIN = "NarrowMatMul", "weft"
+
+Worth = Callable[[int, int], bool]
+"""Whether a product of so many rows with a weight of so many bytes waits for the weight."""
+
+SAMPLE = 1 << 12
+"""Elements that are looked at first: most weights show by them that they need all their bits."""
+
+
+def narrow_weights(graph: Graph, worth: Worth) -> Graph:
+    """The graph with such weights narrow; the same object where there are none."""
+    made, changed = rewrite(graph, lambda node, scope: _narrow(node, scope, worth))
+    return infer(dead(made)) if changed else graph
+
+
+def _narrow(node: Node, scope: Scope, worth: Worth) -> Replacement:
+    if node.domain or not has(node, "product") or len(node.inputs) < 2:
+        return None
+    x, weight = node.inputs[:2]
+    array = scope.constant(weight)
+    if array is None or x is None or weight is None or not isinstance(x.type, TensorType) or not x.type.is_static:
+        return None
+    if array.dtype != np.float32 or array.ndim != 2 or not worth(math.prod(x.type.static[:-1]), array.nbytes):
+        return None
+    if node.op == "Gemm":
+        plain = all(float(node.attributes.get(name, 1.0)) == 1 for name in ("alpha", "beta"))
+        if not plain or node.attributes.get("transA", 0):
+            return None
+        array = array.T if node.attributes.get("transB", 0) else array
+    found = narrow_form(array)
+    if found is None:
+        return None
+    inputs = [x, scope.new_constant(found, f"{weight.name}_narrow")]
+    if node.op != "Gemm":
+        return [Node(NAME, inputs, node.outputs, {}, node.name, node.origin, DOMAIN)]
+    product = scope.make(node, NAME, inputs, DOMAIN)
+    bias = node.inputs[2] if len(node.inputs) > 2 else None
+    return product if bias is None else swap(node, "Add", [product, bias])
+
+
+def narrow_form(array: Array) -> Array | None:
+    """The array in a type of 16 bits that holds every element of it; None where there is none."""
+    flat = np.ascontiguousarray(array).reshape(-1)
+    for kind, fits in ((NUMPY_TYPES["bfloat16"], _fits_bfloat16), (np.float16, _fits_float16)):
+        if fits(flat[:SAMPLE]) and fits(flat):
+            return np.ascontiguousarray(array.astype(kind))
+    return None
+
+
+def _fits_bfloat16(flat: Array) -> bool:
+    return not (flat.view(np.uint32) & 0xFFFF).any()
+
+
+def _fits_float16(flat: Array) -> bool:
+    with np.errstate(over="ignore"):
+        return bool((flat.astype(np.float16).astype(np.float32) == flat).all())

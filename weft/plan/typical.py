@@ -1,0 +1,140 @@
+"""Schedules for programs whose sizes are open: those of a twin with typical sizes, step for step.
+
+    C[i, j] += A[i, k] * B[k, j]    i < s0         ->     planned as if s0 were 128: 8 rows at a time, 16 blocks of rows
+    split(i, 8) in the twin: no rest               ->     split(i, 8): the last block tests i < s0
+
+In: a schedule, numbers for its open sizes, and what plans a program of numbers. A step is plain data that names blocks
+and loops, so what was found for the twin is taken on the program itself: primitives cut loops by constant factors and
+guard what is left over, and refuse what would be wrong for another size. Every sketch, its cost and the search for its
+best point serve open sizes as they are. The other design, sketches that cost a range of sizes, asks each of them what
+an extent is; steps that hold for all sizes are what it would have to give in the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from weft.expr.evaluate import evaluate
+from weft.expr.nodes import Buffer, Expr, Var, const, int_value
+from weft.expr.visit import substitute
+from weft.loop.ir import Func
+from weft.loop.tree import blocks_in, loop_of, loop_path
+from weft.loop.visit import BufferReplacer, substitute_stmt
+from weft.schedule.schedule import Schedule
+from weft.schedule.trace import Step, Trace
+
+FIXED = ("unroll", "vectorize", "tensorize", "bind")
+"""What loops of a known length are marked with."""
+LEAST = 16
+"""A size that was small once may be larger: loops over it are cut as if there were so many."""
+
+
+def plan_typical(schedule: Schedule, target: Any, constants: Sequence[Buffer], sizes: Mapping[str, int]) -> None:
+    """Plans a program with open sizes; `sizes` are typical ones, by name."""
+    numbers: dict[Var, Expr] = {v: const(max(sizes.get(v.name, 0), LEAST)) for v in schedule.func.size_vars}
+    func, buffers = with_sizes(schedule.func, numbers)
+    twin = Schedule(func)
+    steps = twin.plan(target, [buffers.get(buffer, buffer) for buffer in constants])
+    with schedule.attempt("typical sizes") as tried:
+        _Replay(schedule, numbers).run(steps)
+    schedule.tried += twin.tried
+    if not tried:
+        schedule.plan(target, constants)
+
+
+def _has_fixed_length(loop: str, steps: Sequence[Step]) -> bool:
+    """Whether steps rely on how long a loop is: of one that is cut again, on its number of parts."""
+    for at, step in enumerate(steps):
+        if step.primitive in FIXED and loop in step.arguments.values():
+            return True
+        if step.primitive == "split" and step.arguments["loop"] == loop:
+            return _has_fixed_length(step.results[0], steps[at + 1 :])
+    return False
+
+
+class _Replay:
+    """Takes the steps of a twin on a program whose sizes are open.
+
+    A loop that a step cuts into a single part stays whole, however long it is. Loops that would be one for threads stay
+    apart from the first that was cut along an open size: a quotient by an open size hides where a loop ends.
+    """
+
+    def __init__(self, schedule: Schedule, numbers: Mapping[Var, Expr]) -> None:
+        self.schedule, self.numbers = schedule, numbers
+        self.renamed: dict[str, str] = {}
+
+    def run(self, trace: Trace) -> None:
+        """All steps, and whole tiles at the edges."""
+        for at, step in enumerate(trace.steps):
+            arguments = {key: self.named(value) for key, value in step.arguments.items()}
+            if step.primitive == "split":
+                arguments["factors"] = self.factors(arguments, step, trace.steps[at + 1 :])
+            if step.primitive == "fuse" and self.for_threads(step, trace.steps[at + 1 :]):
+                kept = self.together(arguments["loops"])
+                if len(kept) == 1:
+                    self.renamed[step.results[0]] = kept[0]
+                    continue
+                arguments["loops"] = kept
+            made = self.schedule.apply(step.primitive, **arguments)
+            names = [made] if isinstance(made, str) else list(made or ())
+            self.renamed.update({old: new for old, new in zip(step.results, names) if old != new})
+        self.whole_tiles()
+
+    def named(self, value: Any) -> Any:
+        """An argument, with the names that loops have here."""
+        if isinstance(value, list):
+            return [self.named(one) for one in value]
+        return self.renamed.get(value, value) if isinstance(value, str) else value
+
+    def extent(self, loop: str) -> Expr:
+        """The extent of a loop."""
+        return loop_of(loop_path(self.schedule.func, loop, "typical sizes")).extent
+
+    def factors(self, arguments: Mapping[str, Any], step: Step, later: Sequence[Step]) -> list[int | None]:
+        """The factors of a split: one part of everything where the twin's loop was one part that is cut again."""
+        factors, extent = list(arguments["factors"]), self.extent(arguments["loop"])
+        if _has_fixed_length(step.results[-1], later):
+            return factors
+        if len(factors) == 2 and factors[0] is None and isinstance(factors[1], int) and int_value(extent) is None:
+            if int(evaluate(substitute(extent, self.numbers), {})) <= factors[1]:
+                return [1, None]
+        return factors
+
+    @staticmethod
+    def for_threads(step: Step, later: Sequence[Step]) -> bool:
+        """Whether a loop is made to be divided among threads."""
+        return any(s.primitive == "parallel" and step.results[0] in s.arguments.values() for s in later)
+
+    def together(self, loops: Sequence[str]) -> list[str]:
+        """The first of some loops that can be one."""
+        kept = [loops[0]]
+        for loop in loops[1:]:
+            extent = self.extent(loop)
+            if int_value(extent) is None and not isinstance(extent, Var):
+                break
+            kept.append(loop)
+        return kept
+
+    def whole_tiles(self) -> None:
+        """Sums in registers are computed for whole tiles."""
+        for block in blocks_in(self.schedule.func.body):
+            if not any(axis.kind == "reduce" for axis in block.axes) or block.writes[0].buffer.scope != "local":
+                continue
+            for at, axis in enumerate(block.axes):
+                if axis.kind == "spatial" and int_value(axis.extent) is None:
+                    with self.schedule.attempt("whole tiles"):
+                        self.schedule.apply("overrun", block=block.name, axis=at)
+
+
+def with_sizes(func: Func, numbers: Mapping[Var, Expr]) -> tuple[Func, dict[Buffer, Buffer]]:
+    """A program with numbers for its open sizes, and the buffers that became others."""
+    buffers: dict[Buffer, Buffer] = {}
+    for buffer in (*func.buffers, *func.allocations):
+        shape = [substitute(size, numbers) for size in buffer.shape]
+        if any(a is not b for a, b in zip(shape, buffer.shape)):
+            buffers[buffer] = buffer.replace(shape=shape)
+    params = [buffers.get(p, p) if isinstance(p, Buffer) else p for p in func.params]
+    body = substitute_stmt(BufferReplacer(buffers).stmt(func.body), numbers)
+    allocations = [buffers.get(buffer, buffer) for buffer in func.allocations]
+    return func.replace(params=params, body=body, allocations=allocations), buffers

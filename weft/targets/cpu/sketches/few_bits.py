@@ -1,0 +1,163 @@
+"""Products with weights of few bits (weft/ops/few_bits.py) by dot products of bytes; the nest, outermost first:
+
+    no         panels of columns                                                                          parallel
+    rows       tiles of rows, while a panel stays in the first-level cache
+    b          blocks of the reduction: their sums become floats, are scaled and added up in registers
+    g          four bytes of a block for each column: codes taken apart in registers
+    p, digits  dot products with each digit of each row                                                  written out
+
+Weights are read once, along memory, and nothing is stored for them on the way.
+"""
+
+from __future__ import annotations
+
+from weft.ops.few_bits import CODES, DIGITS, FIXED, PARTS, SUM, TOP, TOTAL
+from weft.plan.contraction import producers_of_epilogue
+from weft.plan.planner import Unit
+from weft.plan.sketch import Point, Sketch
+from weft.schedule.facts import block_named, extent, facts_of, names_of, sole_reader
+from weft.schedule.schedule import Stage
+from weft.targets.base import Target
+from weft.targets.cpu.default_loops import extent_of
+from weft.targets.cpu.microkernels import MicroKernel, digit_dots
+from weft.targets.cpu.model import LEAST_PARALLEL_WORK, ruled
+from weft.targets.cpu.sketches import nest
+
+STAGES = frozenset((TOP, SUM, FIXED, DIGITS, CODES, PARTS, TOTAL))
+MOST_VECTORS = 4
+"""Vectors of columns in a panel: with three digits for each and the sums of floats they fill half of the registers."""
+LANE_BYTES = 16
+"""Bytes of a register whose lanes are taken."""
+MOST_WRITTEN = 8
+"""Groups of four bytes that are written out; more are a loop."""
+
+
+def panel(target: Target, columns: int) -> tuple[str, int] | None:
+    """The type of bytes that codes become, and the columns of a panel; None where the machine has no such product."""
+    found = digit_dots(target)
+    if found is None:
+        return None
+    kind, kernel = found
+    vectors = next((n for n in range(MOST_VECTORS, 0, -1) if columns % (n * kernel.lanes) == 0), None)
+    return None if vectors is None else (kind, vectors * kernel.lanes)
+
+
+def match(unit: Unit) -> Sketch | None:
+    """The sketch of such a product; None for any other."""
+    found = digit_dots(unit.target)
+    if unit.facts.block.name != PARTS or found is None:
+        return None
+    _, kernel = found
+    codes = next(load.buffer for load in unit.facts.loads if load.buffer.name not in (DIGITS, PARTS))
+    if codes.name == CODES:
+        codes = next(load.buffer for load in facts_of(block_named(unit.schedule, CODES)).loads)
+    width = int(str(codes.shape[3]))
+    rows = max((extent(axis) for axis in unit.facts.spatial[:-3]), default=1)
+    digits = extent(unit.facts.spatial[-2])
+    most = max(1, unit.target.vector_registers * 3 // 4 // (digits * width // kernel.lanes))
+    best = -(-rows // -(-rows // most))
+    knobs = {"rows": tuple(range(1, most + 1)), "width": (width,)}
+    apply = _Nest(unit, kernel).apply
+    return ruled("matmul", unit, knobs, {"rows": best, "width": width}, apply, kernel)
+
+
+class _Nest:
+    """One point, applied from the result to the digits."""
+
+    def __init__(self, unit: Unit, kernel: MicroKernel) -> None:
+        self.unit, self.s, self.kernel = unit, unit.schedule, kernel
+
+    def apply(self, point: Point) -> None:
+        """All the steps."""
+        s, width, known = self.s, point["width"], set(names_of(self.s)) - STAGES
+        sums, final = self.sums_and_final()
+        *leading, lane = (nest.loops_of(final)[axis] for axis in self.order)
+        columns, inside = final.split(lane, factor=width)
+        lengths = [extent_of(final, loop) for loop in leading]
+        row = lengths.index(max(lengths)) if leading and max(lengths) > 1 else None
+        around, tile = [columns, *leading], [inside]
+        if row is not None:
+            down, rows = final.split(leading[row], factor=point["rows"])
+            around, tile = [columns, *nest.without(leading, row), down], [rows, inside]
+            final.unroll(rows)
+        final.reorder(*around, *tile)
+        nest.vectorize(final, inside, self.kernel.lanes)
+        sums.compute_at(final, around[-1])
+        block = self.add_up(sums, row)
+        self.multiply(s[PARTS], sums, block, row)
+        self.digits(s[DIGITS])
+        self.unit.done.update({sums.name, final.name, PARTS, CODES, DIGITS}, set(names_of(s)) - known - STAGES)
+        facts = self.unit.facts
+        if facts.points * facts.depth >= LEAST_PARALLEL_WORK:
+            final.parallel(columns)
+
+    def sums_and_final(self) -> tuple[Stage, Stage]:
+        """The stage that adds up blocks, and its epilogue, or a copy of it."""
+        s = self.s
+        block = block_named(s, TOTAL)
+        reader = sole_reader(s.func, block.writes[0].buffer)
+        makers = [] if reader is None else producers_of_epilogue(s, facts_of(reader))
+        mapping = next((mapping for maker, mapping in makers if maker.block.name == TOTAL), None)
+        spatial = facts_of(block).spatial
+        if reader is not None and mapping is not None:
+            self.order = [mapping[axis.var] for axis in spatial]
+            return s[TOTAL], s[reader.name]
+        sums = s.cache_write(TOTAL, "local")
+        self.order = [axis.var for axis in s[TOTAL].block.axes]
+        return sums, s[TOTAL]
+
+    def add_up(self, sums: Stage, row: int | None) -> object:
+        """Blocks, outside of a tile of rows and vectors in registers; gives their loop."""
+        sums.set_scope("local")
+        *leading, lane = sums.axis
+        (block,) = sums.reduce_axis
+        rows = [] if row is None else [leading[row]]
+        sums.reorder(*nest.without(leading, row), block, *rows, lane)
+        nest.unroll(sums, rows)
+        nest.vectorize(sums, lane, self.kernel.lanes)
+        return block
+
+    def multiply(self, parts: Stage, sums: Stage, block: object, row: int | None) -> None:
+        """The dot products of a block, and its codes taken apart just before them."""
+        parts.compute_at(sums, block)
+        parts.set_scope("local")
+        *leading, b, digit, lane = parts.axis
+        group, part, place = parts.reduce_axis
+        vectors, inside = parts.split(lane, factor=self.kernel.lanes)
+        rows = [] if row is None else [leading[row]]
+        parts.reorder(*nest.without(leading, row), b, group, part, *rows, digit, vectors, inside, place)
+        nest.unroll(parts, [part, *rows, digit, vectors])
+        if 1 < extent_of(parts, group) <= MOST_WRITTEN:
+            parts.unroll(group)
+        if CODES in names_of(self.s):
+            self.take_apart(self.s[CODES], parts, group)
+        if self.kernel.takes_lane and extent_of(parts, group) <= MOST_WRITTEN:
+            self.keep(self.s.cache_read(DIGITS, "local", [parts.name]), sums, block)
+        parts.tensorize(inside, self.kernel.dot)
+
+    def keep(self, near: Stage, sums: Stage, block: object) -> None:
+        """The digits of a block in registers, of which an instruction takes a lane: no vector is filled with them."""
+        near.compute_at(sums, block)
+        *around, group, place = near.axis
+        nest.unroll(near, around)
+        nest.vectorize(near, near.fuse(group, place), LANE_BYTES)
+        self.unit.done.add(near.name)
+
+    def take_apart(self, codes: Stage, parts: Stage, group: object) -> None:
+        """The numbers in the bytes of a group, a vector of bytes at a time."""
+        codes.compute_at(parts, group)
+        codes.set_scope("local")
+        b, part, g, lane, place = codes.axis
+        vectors, inside = codes.split(lane, factor=self.kernel.lanes)
+        codes.reorder(b, g, part, vectors, inside, place)
+        bytes_ = codes.fuse(inside, place)
+        nest.unroll(codes, [part, vectors])
+        codes.vectorize(bytes_)
+
+    def digits(self, digits: Stage) -> None:
+        """A digit of several numbers at a time: which one it is is then known."""
+        *rows, b, digit, part, group, place = digits.axis
+        digits.reorder(*rows, b, digit, part, group, place)
+        fused = digits.fuse(group, place)
+        nest.unroll(digits, [digit, part])
+        nest.vectorize(digits, fused, 16, unrolled=False)

@@ -1,0 +1,238 @@
+"""One task on arrays: the default built and run, and the trial of one point: build, check, time.
+
+A trial gives an Outcome and raises nothing. Its result is compared with the default's; its time is taken in turns with
+the default's, so that a machine that slows down slows both. For one thread the clock is that of the processor time,
+which others cannot take away; for more it is the wall's.
+
+A device is opened by the child that measures, never by the parent: an illegal access ends the child, not the search.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from weft.builder import Built, DeviceBuilt
+from weft.core.errors import InternalError, RuntimeFault, WeftError
+from weft.executor.kernels import Packing, lift_scheduled
+from weft.executor.program import GroupProgram
+from weft.executor.steps import aligned_array
+from weft.executor.weights import LEAST_BYTES, WeightBlocks
+from weft.loop.verifier import verify
+from weft.plan.sketch import Point
+from weft.runtime.threads import get_threads
+from weft.tuner.records import Outcome, Status, TuneError
+from weft.tuner.space import Region
+from weft.tuner.task import Task
+
+SAMPLE_SECONDS = 300e-6
+"""A call that takes less is repeated until a sample lasts that long."""
+
+ROUNDS = 6
+"""Turns of a pair; the first is for warming up."""
+
+BUSY = 0.2
+"""The share of the time that others may take before more turns are needed."""
+
+HOPELESS = 1.6
+"""A point that takes so many times as long as the default after two turns is not measured further."""
+
+TOLERANCE = {"float32": 2e-4, "float64": 1e-9, "float16": 2e-2, "bfloat16": 6e-2}
+"""How far results may lie apart, for the magnitude of the default's: another order of the same sums."""
+
+Call = Callable[[int], None]
+"""Runs a kernel so many times."""
+
+
+class Kernel:
+    """A scheduled program, compiled, with its arguments in memory of its own: what is timed."""
+
+    def __init__(self, task: Task, program: GroupProgram, arrays: Sequence[Any], threads: int) -> None:
+        lifted = lift_scheduled(program, task.fixed)
+        func = lifted.func.replace(name="trial")
+        verify(func)
+        self.task, self.threads, self.parameters = task, threads, lifted.parameters
+        self.function = Built(func, task.target, "trial").load(threads)
+        self.bind(arrays)
+
+    def bind(self, arrays: Sequence[Any]) -> None:
+        """Lays the arguments out as a model does: copies of constants in large pages, where they are worth that."""
+        count, blocks = len(self.task.program.inputs), WeightBlocks()
+        self.results: list[Any] = []
+        bound: list[Any] = []
+        for parameter in self.parameters:
+            if isinstance(parameter, Packing):
+                packed = parameter.apply(arrays[parameter.source])
+                bound.append(blocks.copy(packed) if packed.nbytes >= LEAST_BYTES else aligned_array(packed))
+                continue
+            bound.append(aligned_array(np.array(arrays[parameter])))
+            if parameter >= count:
+                self.results.append(bound[-1])
+        slots = self.function._fast(tuple(bound))
+        if slots is None:
+            raise TuneError(f"the arguments of {self.task.label} do not fit its program")
+        self._slots, self._bound = slots, bound
+
+    def run(self, times: int = 1) -> None:
+        """Calls it; a RuntimeFault where it says that it failed."""
+        entry, slots, threads = self.function._entry, self._slots, self.threads
+        for _ in range(times - 1):
+            entry(slots, threads)
+        if times and entry(slots, threads):
+            raise RuntimeFault("the kernel failed")
+
+
+class DeviceKernel:
+    """A scheduled program on a device, its arguments in the device's memory."""
+
+    def __init__(self, task: Task, program: GroupProgram, arrays: Sequence[Any], threads: int) -> None:
+        lifted = lift_scheduled(program, task.fixed)
+        func = lifted.func.replace(name="trial")
+        verify(func)
+        self.task, self.parameters = task, lifted.parameters
+        self.program = DeviceBuilt(func, task.target, "trial").program
+        self._device = task.target.device()
+        self._executable = self._device.load(self.program)
+        self.bind(arrays)
+
+    def bind(self, arrays: Sequence[Any]) -> None:
+        """Copies the arguments to the device."""
+        device, count = self._device, len(self.task.program.inputs)
+        given: dict[str, Any] = {w.name: device.allocate(max(w.bytes, 1)) for w in self.program.workspaces}
+        self._written: list[tuple[Any, Any]] = []
+        for at, parameter in enumerate(self.program.parameters):
+            if at >= len(self.parameters):  # where a kernel says that an index was wrong
+                given[parameter.name] = device.allocate(64)
+                device.write(given[parameter.name], np.zeros(16, np.int32))
+                continue
+            place = self.parameters[at]
+            array = place.apply(arrays[place.source]) if isinstance(place, Packing) else arrays[place]
+            memory = given[parameter.name] = device.allocate(max(array.nbytes, 1))
+            device.write(memory, np.ascontiguousarray(array))
+            if not isinstance(place, Packing) and place >= count:
+                self._written.append((memory, np.zeros_like(array)))
+        self._given, self._recording = given, device.record(self._executable.bind(given))
+
+    @property
+    def results(self) -> list[Any]:
+        """What it wrote, copied back."""
+        for memory, array in self._written:
+            self._device.read(memory, array)
+        return [array for _, array in self._written]
+
+    def run(self, times: int = 1) -> None:
+        """Launches it, and waits."""
+        for _ in range(times):
+            self._recording.launch()
+        self._device.synchronize()
+
+
+class Bench:
+    """A task, its arrays, and its default: what trials are compared with."""
+
+    def __init__(self, task: Task, threads: int | None = None, seed: int = 0) -> None:
+        self.task = task
+        # A device is timed by the wall's clock, as several threads are.
+        self.threads = 2 if task.target.on_device else threads or min(get_threads(), max(task.target.cores, 1))
+        self.kernel: type[Kernel] | type[DeviceKernel] = DeviceKernel if task.target.on_device else Kernel
+        self.arrays = task.arrays(np.random.default_rng(seed))
+        self._default: Kernel | DeviceKernel | None = None
+        self.expected: list[Any] = []
+        """The default's results."""
+
+    @property
+    def default(self) -> Kernel | DeviceKernel:
+        """The planner's kernel, run once; a WeftError where it cannot be."""
+        if self._default is None:
+            program = self.task.fresh()
+            program.schedule.plan(self.task.target, self.task.fixed)
+            made = self.kernel(self.task, program, self.arrays, self.threads)
+            made.run()
+            self._default, self.expected = made, made.results
+        return self._default
+
+    def trial(self, region: Region, point: Point, built: Callable[[], None] = lambda: None) -> Outcome:
+        """What comes of one point; `built` is called when only running is left."""
+        program = self.task.fresh()
+        try:
+            region.take(program, point)
+        except WeftError as error:
+            return Outcome(Status.REFUSED, detail=_short(error))
+        trace = program.schedule.trace.to_json()
+        try:
+            kernel = self.kernel(self.task, program, self.arrays, self.threads)
+        except (WeftError, InternalError, RuntimeError, ValueError, TypeError, LookupError, MemoryError) as error:
+            return Outcome(Status.BUILD_ERROR, detail=_short(error), trace=trace)
+        built()
+        try:
+            kernel.run()
+        except RuntimeFault as error:
+            return Outcome(Status.FAULT, detail=_short(error), trace=trace)
+        default = self.default
+        wrong = difference(self.expected, kernel.results)
+        if wrong:
+            return Outcome(Status.WRONG, detail=wrong, trace=trace)
+        default.bind(self.arrays)  # memory of this process, as the candidate's
+        (baseline, seconds), busy = in_turns([default.run, kernel.run], self.threads)
+        if seconds < baseline:  # perhaps by luck: the worse of two answers counts
+            rounds = ROUNDS if busy < BUSY else 2 * ROUNDS
+            (base, again), other = in_turns([default.run, kernel.run], self.threads, rounds)
+            if base / again < baseline / seconds:
+                baseline, seconds, busy = base, again, max(busy, other)
+        return Outcome(Status.OK, seconds, baseline, busy, trace=trace)
+
+
+def _short(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0][:300]
+
+
+def difference(expected: Sequence[Any], found: Sequence[Any]) -> str:
+    """Where results are no other order of the same sums; empty where they are the same."""
+    for want, have in zip(expected, found, strict=True):
+        if want.dtype.name not in TOLERANCE:
+            if not np.array_equal(want, have):
+                return f"{int(np.sum(want != have))} of {want.size} elements differ"
+            continue
+        left, right = want.astype(np.float64), have.astype(np.float64)
+        if not np.array_equal(np.isfinite(left), np.isfinite(right)):
+            return f"{int(np.sum(np.isfinite(left) != np.isfinite(right)))} of {want.size} elements are not finite"
+        left, right = (np.nan_to_num(one, posinf=0, neginf=0) for one in (left, right))
+        scale = float(np.sqrt(np.mean(left**2))) if left.size else 0.0
+        apart = np.abs(left - right) / (np.abs(left) + scale + 1e-30)
+        if left.size and float(apart.max()) > TOLERANCE[want.dtype.name]:
+            return f"results lie {float(apart.max()):.2g} of their magnitude apart"
+    return ""
+
+
+def in_turns(calls: Sequence[Call], threads: int, rounds: int = ROUNDS) -> tuple[list[float], float]:
+    """The best time of each call, taken in turns, and the share of the time that others took from us."""
+    clock = time.process_time if threads == 1 else time.perf_counter
+    times = [_repeats(call, clock) for call in calls]
+    best = [float("inf")] * len(calls)
+    used, passed = 0.0, 0.0
+    for turn in range(rounds):
+        for at, call in enumerate(calls):
+            wall, own, begin = time.perf_counter(), time.process_time(), clock()
+            call(times[at])
+            taken = (clock() - begin) / times[at]
+            passed += time.perf_counter() - wall
+            used += time.process_time() - own
+            if turn:
+                best[at] = min(best[at], taken)
+        if turn == 2 and best[-1] > HOPELESS * best[0]:
+            break
+    return best, max(0.0, 1.0 - used / passed) if passed and threads == 1 else 0.0
+
+
+def _repeats(call: Call, clock: Callable[[], float]) -> int:
+    times = 1
+    while True:
+        begin = clock()
+        call(times)
+        taken = clock() - begin
+        if taken >= SAMPLE_SECONDS:
+            return times
+        times = max(2 * times, int(times * SAMPLE_SECONDS / max(taken, 1e-7)) + 1)

@@ -1,0 +1,178 @@
+"""What a point is expected to be worth, by one interface: higher scores are measured first.
+
+    analytic   the target's own estimate
+    learned    XGBoost on features of points, trained to rank what was measured; it begins with the analytic estimate
+               (its base margin), so that with nothing measured it says what the estimate says: prior + correction
+    alone      the same without the prior, as in the TVM paper, for comparison
+    none       nothing is known
+
+Points of other tasks whose spaces have the same knobs are learnt from, too: what is good for one shape tends to be good
+for the next, so the first batch of a task is better than the estimate alone. Rank correlation and recall say how well a
+model did on a batch before it learnt from it.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from weft.core.install import hint
+
+Array = Any
+
+LEAST_POINTS = 4
+"""Measured points from which something can be learnt."""
+
+PRIOR_WEIGHT, LEAST_WEIGHT = 4.0, 0.5
+"""The margin of a point that the analytic estimate takes to be twice as fast: where it ranked what was measured
+rightly, and where it did not."""
+
+TREES, DEPTH, RATE = 40, 3, 0.25
+"""Small trees: a space of a million points is scored as a whole after every batch."""
+
+
+class Group(NamedTuple):
+    """Measured points of one task: they are ranked among themselves."""
+
+    features: Array
+    prior: Array
+    gains: Array
+    """How many times as fast as the default each is; 0 for those that failed."""
+
+
+class CostModel(Protocol):
+    """Scores points, and learns from measured ones."""
+
+    name: str
+
+    def fit(self, groups: Sequence[Group]) -> None:
+        """Learns from the measured points of tasks, the one in hand first."""
+
+    def score(self, features: Array, prior: Array) -> Array:
+        """What points are worth; higher is better."""
+
+
+class Analytic:
+    """The target's own estimate."""
+
+    name = "analytic"
+
+    def fit(self, groups: Sequence[Group]) -> None:
+        """Nothing is learnt."""
+
+    def score(self, features: Array, prior: Array) -> Array:
+        """The estimate."""
+        return np.asarray(prior, np.float32)
+
+
+class Unknown:
+    """Nothing is known of any point."""
+
+    name = "none"
+
+    def __init__(self, seed: int = 0) -> None:
+        self._random = np.random.default_rng(seed)
+
+    def fit(self, groups: Sequence[Group]) -> None:
+        """Nothing is learnt."""
+
+    def score(self, features: Array, prior: Array) -> Array:
+        """Random numbers."""
+        return self._random.random(len(prior), np.float32)
+
+
+class Learned:
+    """Gradient-boosted trees that rank points, on top of the analytic estimate, or without it."""
+
+    def __init__(self, prior: bool = True, seed: int = 0) -> None:
+        import xgboost
+
+        self.name = "prior + learned" if prior else "learned"
+        self._xgboost, self._prior, self._seed = xgboost, prior, seed
+        self._booster: Any = None
+        self._weight = PRIOR_WEIGHT
+
+    def _margin(self, prior: Array) -> Array:
+        # Points that the estimate takes to be hopeless may be wrong all the same: how hopeless does not matter.
+        return np.maximum(np.asarray(prior, np.float32), -4.0) * np.float32(self._weight)
+
+    def fit(self, groups: Sequence[Group]) -> None:
+        """Trains anew on all that was measured."""
+        used = [one for one in groups if len(one.gains) >= LEAST_POINTS and float(np.ptp(one.gains)) > 0.0]
+        if not used:
+            return
+        features, prior, gains = map(np.concatenate, zip(*used))
+        data = self._xgboost.DMatrix(features, label=np.asarray(gains, np.float32), nthread=1)
+        data.set_group([len(one.gains) for one in used])
+        if self._prior:
+            right = [rank_correlation(one.prior, one.gains) for one in used]
+            self._weight = max(LEAST_WEIGHT, PRIOR_WEIGHT * float(np.nan_to_num(np.mean(right))))
+            data.set_base_margin(self._margin(prior))
+        parameters = {
+            "objective": "rank:pairwise", "lambdarank_pair_method": "mean", "lambdarank_num_pair_per_sample": 8,
+            "lambdarank_normalization": False, "max_depth": DEPTH, "eta": RATE, "min_child_weight": 0.1, "lambda": 1.0,
+            "nthread": 1, "seed": self._seed, "tree_method": "hist", "verbosity": 0, "max_bin": 64,
+        }  # fmt: skip
+        self._booster = self._xgboost.train(parameters, data, TREES)
+
+    def score(self, features: Array, prior: Array) -> Array:
+        """The margin of each point."""
+        margin = self._margin(prior) if self._prior else np.zeros(len(prior), np.float32)
+        if self._booster is None:
+            return margin
+        made: Array = self._booster.inplace_predict(
+            features, base_margin=margin, predict_type="margin", strict_shape=False
+        )
+        return made
+
+
+def has_learned() -> bool:
+    """Whether the package that learns is installed."""
+    import importlib.util
+
+    return importlib.util.find_spec("xgboost") is not None
+
+
+def cost_model(name: str | None = None, seed: int = 0) -> CostModel:
+    """A cost model by name; None is the best that is here: without XGBoost the analytic one, with a word."""
+    if name is None and not has_learned():
+        said = f"points are ranked by the analytic cost alone: {hint('tune')} brings the learned model"
+        warnings.warn(said, stacklevel=2)
+        return Analytic()
+    made: CostModel = MODELS[name or "prior + learned"](seed)
+    return made
+
+
+MODELS: dict[str, Any] = {
+    "analytic": lambda seed: Analytic(),
+    "prior + learned": lambda seed: Learned(True, seed),
+    "learned": lambda seed: Learned(False, seed),
+    "none": Unknown,
+}
+
+
+# ----------------------------------------------------------------------------------------------------- how good it is
+
+
+def ranks(values: Array) -> Array:
+    """The places of values in order; equals share theirs."""
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ends = np.cumsum(counts)
+    return (ends - (counts - 1) / 2)[inverse.reshape(-1)]
+
+
+def rank_correlation(scores: Array, gains: Array) -> float:
+    """Spearman's; NaN where there is nothing to rank."""
+    if len(gains) < 3 or np.ptp(scores) == 0 or np.ptp(gains) == 0:
+        return float("nan")
+    return float(np.corrcoef(ranks(np.asarray(scores)), ranks(np.asarray(gains)))[0, 1])
+
+
+def recall(scores: Array, gains: Array, top: int) -> float:
+    """The share of the best points that are among those with the best scores."""
+    count = min(top, len(gains))
+    best, said = (set(np.argsort(-np.asarray(one), kind="stable")[:count].tolist()) for one in (gains, scores))
+    return len(best & said) / count if count else float("nan")

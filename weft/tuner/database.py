@@ -1,0 +1,221 @@
+"""What was measured, in one SQLite file that several processes may use at once, and that no crash damages.
+
+    measurements    every trial, written when it ended; failures too
+    algorithms      for a model, which of its nodes get which algorithm
+    accepted        for a program, machine and compiler the schedule in use: a set of them is put here, as a whole, when
+                    a model that uses them was measured to be faster
+    models          what whole models took before and after
+
+The file lies in the cache folder (`tuning/records.sqlite`). It is in WAL mode: a process that is killed loses nothing
+that was written, and readers never wait for a writer.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from weft.core.errors import WeftError
+from weft.plan.overrides import Records
+from weft.schedule.trace import Trace
+from weft.targets.base import Target
+from weft.tuner import database_path
+from weft.tuner.records import Outcome, Record, Status, TuneError, compiler_version, machine_key
+
+FORMAT = 1
+"""Of the tables."""
+
+PATIENCE = 30.0
+"""Seconds that a writer waits for another."""
+
+_TABLES = """
+CREATE TABLE IF NOT EXISTS measurements (
+    id INTEGER PRIMARY KEY, task TEXT NOT NULL, machine TEXT NOT NULL, version TEXT NOT NULL, sketch TEXT NOT NULL,
+    point TEXT NOT NULL, status TEXT NOT NULL, seconds REAL, baseline REAL, busy REAL NOT NULL, detail TEXT NOT NULL,
+    trace TEXT NOT NULL, threads INTEGER NOT NULL, estimate REAL, at REAL NOT NULL, label TEXT NOT NULL);
+CREATE UNIQUE INDEX IF NOT EXISTS once ON measurements (task, machine, version, sketch, point, at);
+CREATE TABLE IF NOT EXISTS accepted (
+    task TEXT NOT NULL, machine TEXT NOT NULL, version TEXT NOT NULL, trace TEXT NOT NULL, gain REAL NOT NULL,
+    model TEXT NOT NULL, at REAL NOT NULL, PRIMARY KEY (task, machine, version));
+CREATE TABLE IF NOT EXISTS algorithms (
+    graph TEXT NOT NULL, machine TEXT NOT NULL, version TEXT NOT NULL, labels TEXT NOT NULL, gain REAL NOT NULL,
+    model TEXT NOT NULL, at REAL NOT NULL, PRIMARY KEY (graph, machine, version));
+CREATE TABLE IF NOT EXISTS models (
+    model TEXT NOT NULL, machine TEXT NOT NULL, version TEXT NOT NULL, before REAL NOT NULL, after REAL NOT NULL,
+    kept INTEGER NOT NULL, at REAL NOT NULL);
+"""
+
+_COLUMNS = (
+    "task, machine, version, sketch, point, status, seconds, baseline, busy, detail, trace, threads, estimate, at, "
+    "label"
+)
+
+
+class Database:
+    """The records in one file; `path` None is the file in the cache folder."""
+
+    def __init__(self, path: Path | str | None = None) -> None:
+        found = database_path(make=True) if path is None else Path(path)
+        if found is None:
+            raise TuneError("the cache folder cannot be used for records: name one of your own with WEFT_CACHE_DIR")
+        self.path = found
+        with self._explained():
+            self._connection = sqlite3.connect(found, timeout=PATIENCE, isolation_level=None)
+            self._connection.execute("PRAGMA journal_mode=WAL")
+            self._connection.execute("PRAGMA synchronous=NORMAL")
+            version = int(self._connection.execute("PRAGMA user_version").fetchone()[0])
+            if version not in (0, FORMAT):
+                raise TuneError(f"{found} was written by another Weft (format {version}): move it away")
+            self._connection.executescript(f"{_TABLES} PRAGMA user_version={FORMAT};")
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._connection.close()
+
+    def __enter__(self) -> Database:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Errors of SQLite as a person should read them."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            text = str(error)
+            if "full" in text:
+                text = "the disk is full; what was measured before is kept"
+            elif "not a database" in text or "malformed" in text:
+                text = "this is no database of records, or it is damaged: move it away"
+            raise TuneError(f"{self.path}: {text}") from error
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        """All of what is written inside, or nothing."""
+        with self._explained():
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._connection
+            except BaseException:
+                self._connection.rollback()
+                raise
+            self._connection.commit()
+
+    # ------------------------------------------------------------------------------------------------- measurements
+
+    def add(self, records: Iterable[Record]) -> int:
+        """Writes measurements, those that are there already left out; how many are new."""
+        rows = [_row(record) for record in records]
+        with self._transaction() as connection:
+            before = connection.total_changes
+            places = ", ".join("?" * len(_COLUMNS.split(",")))
+            connection.executemany(f"INSERT OR IGNORE INTO measurements ({_COLUMNS}) VALUES ({places})", rows)
+            return connection.total_changes - before
+
+    def records(self, task: str | None = None, machine: str | None = None, version: str | None = None) -> list[Record]:
+        """The measurements, in the order in which they ended: of one task, machine and compiler, or all."""
+        given = {"task": task, "machine": machine, "version": version}
+        wanted = {key: value for key, value in given.items() if value is not None}
+        where = " AND ".join(f"{key} = ?" for key in wanted) or "1"
+        with self._explained():
+            rows = self._connection.execute(
+                f"SELECT {_COLUMNS} FROM measurements WHERE {where} ORDER BY at, id", tuple(wanted.values())
+            ).fetchall()
+        return [_record(row) for row in rows]
+
+    def prune(self, version: str | None = None, best: int | None = None, failures: bool = False) -> int:
+        """Removes measurements of other compilers, failures, or all but the best of each task; how many went."""
+        with self._transaction() as connection:
+            before = connection.total_changes
+            if version is not None:
+                for table in ("measurements", "accepted", "algorithms", "models"):
+                    connection.execute(f"DELETE FROM {table} WHERE version != ?", (version,))
+            if failures:
+                connection.execute("DELETE FROM measurements WHERE status != 'ok'")
+            if best is not None:
+                ranked = (
+                    "SELECT id, ROW_NUMBER() OVER (PARTITION BY task, machine, version ORDER BY status != 'ok', "
+                    "seconds / baseline) AS place FROM measurements"
+                )
+                connection.execute(
+                    f"DELETE FROM measurements WHERE id IN (SELECT id FROM ({ranked}) WHERE place > ?)", (best,)
+                )
+            return connection.total_changes - before
+
+    def merge(self, other: Path) -> int:
+        """Takes over the measurements of another database; how many are new."""
+        if not other.is_file():
+            raise TuneError(f"there is no file {other}")
+        with Database(other) as source:
+            return self.add(source.records())
+
+    # --------------------------------------------------------------------------------------------------- in use
+
+    def accept(
+        self, model: str, target: Target, before: float, after: float, chosen: Mapping[str, tuple[Trace, float]]
+    ) -> None:
+        """Puts a set of schedules into use, by the keys of programs, each with its gain."""
+        machine, version, now = machine_key(target), compiler_version(), time.time()
+        rows = [(task, machine, version, trace.to_json(), gain, model, now) for task, (trace, gain) in chosen.items()]
+        with self._transaction() as connection:
+            connection.executemany("INSERT OR REPLACE INTO accepted VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
+            connection.execute(
+                "INSERT INTO models VALUES (?, ?, ?, ?, ?, ?, ?)",
+                (model, machine, version, before, after, len(rows), now),
+            )
+
+    def accept_algorithms(self, model: str, graph: str, target: Target, labels: Mapping[str, str], gain: float) -> None:
+        """Puts algorithms for nodes of a model into use, by the structure of the model; all that it has."""
+        row = (graph, machine_key(target), compiler_version(), json.dumps(dict(labels)), gain, model, time.time())
+        with self._transaction() as connection:
+            connection.execute("INSERT OR REPLACE INTO algorithms VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+
+    def accepted(self, target: Target) -> Records:
+        """What is in use on a machine."""
+        where = "WHERE machine = ? AND version = ?", (machine_key(target), compiler_version())
+        with self._explained():
+            rows = self._connection.execute(f"SELECT task, trace FROM accepted {where[0]}", where[1]).fetchall()
+            graphs = self._connection.execute(f"SELECT graph, labels FROM algorithms {where[0]}", where[1]).fetchall()
+        try:
+            traces = {task: Trace.from_json(text) for task, text in rows}
+            return Records(traces, {graph: json.loads(labels) for graph, labels in graphs})
+        except (WeftError, ValueError) as error:
+            raise TuneError(f"{self.path}: a schedule that is in use is damaged: {error}") from error
+
+    def models(self) -> list[tuple[str, str, float, float, int, float]]:
+        """What models took: name, machine, seconds before and after, schedules put into use, when."""
+        with self._explained():
+            return list(
+                self._connection.execute("SELECT model, machine, before, after, kept, at FROM models ORDER BY at")
+            )
+
+
+def _number(value: float) -> float | None:
+    return value if value < float("inf") else None
+
+
+def _row(record: Record) -> tuple[Any, ...]:
+    out = record.outcome
+    return (
+        record.task, record.machine, record.version, record.sketch, json.dumps(dict(record.point), sort_keys=True),
+        out.status.value, _number(out.seconds), _number(out.baseline), out.busy, out.detail, out.trace, record.threads,
+        record.estimate, record.at, record.label,
+    )  # fmt: skip
+
+
+def _record(row: tuple[Any, ...]) -> Record:
+    infinity = float("inf")
+    task, machine, version, sketch, point, status, seconds, baseline, busy, detail, trace = row[:11]
+    threads, estimate, at, label = row[11:]
+    outcome = Outcome(
+        Status(status), infinity if seconds is None else seconds, infinity if baseline is None else baseline, busy,
+        detail, trace,
+    )  # fmt: skip
+    return Record(task, machine, version, sketch, json.loads(point), outcome, threads, estimate or 0.0, at, label)

@@ -1,0 +1,402 @@
+"""A whole model tuned: its time shared among its tasks, and what was found accepted when the model itself is faster.
+
+Each batch goes to the task from which most is expected: much time in the model, and few batches since it last got
+better. At the end the model is compiled with the best schedules and measured in turns with what is in use now, in a
+child. Kernels that gain by themselves may lose inside a model (caches hold other things there), so those that did not
+get faster in the profile are taken out; what is left is put into use if the whole model measured faster, else nothing
+is. So tuning never makes a model slower.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import re
+import statistics
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from weft.core.errors import WeftError
+from weft.core.knobs import knobs
+from weft.executor.inputs import random_array
+from weft.executor.module import bind_shapes, compile_graph
+from weft.executor.passes import for_target, optimize
+from weft.executor.precision import check_precision, machine_of
+from weft.executor.specialize import lower_graph
+from weft.graph.ir import Graph, TensorType
+from weft.graph.passes.algorithms import choosing
+from weft.graph.structural import structure_key
+from weft.plan.overrides import Records, recording
+from weft.runtime.threads import get_threads
+from weft.schedule.trace import Trace
+from weft.targets.base import Target
+from weft.targets.registry import find_target
+from weft.tuner.algorithms import choose_algorithms
+from weft.tuner.bench import Bench, difference
+from weft.tuner.cost_models import cost_model
+from weft.tuner.database import Database
+from weft.tuner.explorers import explorer_for
+from weft.tuner.records import Record, TuneError
+from weft.tuner.runner import ChildError, LocalRunner, Runner, Say, in_child
+from weft.tuner.search import BATCH, Proposer, Search
+from weft.tuner.space import space_of
+from weft.tuner.task import Task, tasks_of
+
+WORTH = 0.005
+"""The share of a model's time below which a task is left alone."""
+
+LEAST_GAIN = 1.01
+"""A schedule that gains less is left out: it may be noise."""
+
+FASTER = 1.002
+"""How much faster a whole model has to be, in the median of pairs measured in turns."""
+
+LAST_SHARE = 0.15
+"""The share of the time that is kept for measuring the whole model at the end."""
+
+PAIR_SECONDS = 3.0
+"""How long two forms of a model are measured in turns."""
+
+BACKGROUND_SECONDS = 600.0
+"""How long a model is tuned beside its use."""
+
+MODEL_SECONDS = 600.0
+"""The longest that compiling and measuring a whole model may take."""
+
+
+def seconds_of(budget: str | float) -> float:
+    """The seconds that a text such as "30s", "5m" or "1h" stands for."""
+    if isinstance(budget, (int, float)) and not isinstance(budget, bool) and 0 < budget < 1e7:
+        return float(budget)
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smh]?)\s*", str(budget))
+    if match is None or float(match[1]) <= 0:
+        raise TuneError(f"a budget is a time such as 30s, 5m or 1h, not {budget!r}")
+    return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2]]
+
+
+@dataclass
+class Verdict:
+    """What the whole model took with a set of schedules, beside what it takes without."""
+
+    before: float
+    after: float
+    ratio: float
+    """How many times as fast: the median of pairs."""
+    tasks: dict[str, float] = field(default_factory=dict)
+    """For each task, how many times as fast its calls were inside the model."""
+    problem: str = ""
+
+    @property
+    def is_faster(self) -> bool:
+        """Whether the set may be put into use."""
+        return not self.problem and self.ratio >= FASTER
+
+
+@dataclass
+class Tuning:
+    """A model being tuned: what `view` shows and `report` writes."""
+
+    name: str
+    graph: Graph
+    target: Target
+    database: Database
+    budget: float
+    precision: str | None = None
+    threads: int = 1
+    model: str | None = None
+    """The cost model, by name; None: the best that is here."""
+    explorer: str | None = None
+    seed: int = 0
+    most: int | None = None
+    """Trials, at most; None: as many as there is time for."""
+    runner: Runner = field(default_factory=LocalRunner)
+    tasks: list[Task] = field(default_factory=list)
+    searches: dict[str, Search] = field(default_factory=dict)
+    algorithms: list[tuple[str, list[str], float]] = field(default_factory=list)
+    """What was tried for nodes: a label, the values that they make, how many times as fast the model was."""
+    skipped: dict[str, str] = field(default_factory=dict)
+    """Tasks that cannot be measured, with the reason."""
+    trials: int = 0
+    started: float = field(default_factory=time.monotonic)
+    stage: str = "looking at the model"
+    model_seconds: float = 1.0
+    """What compiling and measuring the whole model took the first time."""
+    verdict: Verdict | None = None
+    kept: dict[str, tuple[Trace, float]] = field(default_factory=dict)
+    stopped: bool = False
+
+    @property
+    def left(self) -> float:
+        """Seconds left."""
+        return max(0.0, self.budget - (time.monotonic() - self.started))
+
+    @property
+    def chose_algorithms(self) -> bool:
+        """Whether another algorithm was put into use."""
+        return any(ratio >= LEAST_GAIN for _, _, ratio in self.algorithms)
+
+    @property
+    def failures(self) -> Counter[str]:
+        """Trials that failed, by kind."""
+        return sum((search.failures for search in self.searches.values()), Counter())
+
+    def expected_gain(self) -> float:
+        """What the model gains if its tasks do as well in it as alone."""
+        total = sum(task.seconds for task in self.tasks)
+        saved = sum(
+            task.seconds * (1 - 1 / self.searches[task.key].gain) for task in self.tasks if task.key in self.searches
+        )
+        return total / (total - saved) if total > saved else 1.0
+
+    # -------------------------------------------------------------------------------------------------- running
+
+    def prepare(self) -> None:
+        """Finds the tasks, and what each takes in the model."""
+        begin = time.monotonic()
+        import weft.ops  # noqa: F401  (fills the table of operators)
+
+        chosen = Records(algorithms=self.database.accepted(self.target).algorithms)
+        labels = chosen.algorithms.get(structure_key(self.graph), {})
+        with recording(chosen), choosing(labels), knobs.override(cache=False):
+            graph = for_target(optimize(self.graph, {}, {}), self.target, self.precision)
+            lowered = lower_graph(graph, self.target, lambda rest: None)
+            seconds = self._child(lambda say: json.dumps(self._profile(chosen))) if lowered.kernels else "[]"
+        self.model_seconds = time.monotonic() - begin
+        self.tasks = tasks_of(graph, lowered, self.target, json.loads(seconds))
+        if not self.tasks:
+            raise TuneError(f"{self.name} has no kernels of fixed sizes: there is nothing to tune")
+
+    def search_of(self, task: Task) -> Search | None:
+        """The search of a task; None where it cannot be measured by itself."""
+        if task.key in self.searches or task.key in self.skipped:
+            return self.searches.get(task.key)
+        try:
+            space, bench = space_of(task), Bench(task, self.threads)
+            if space.size < 2:
+                raise TuneError("there is only one point")
+            if not self.target.on_device:
+                bench.default.run()
+        except WeftError as error:
+            self.skipped[task.key] = str(error).splitlines()[0]
+            return None
+        explorer, model = explorer_for(space, self.explorer), cost_model(self.model, self.seed)
+        made = Search(task, bench, Proposer(space, model, explorer, self.seed), self.runner, self.database)
+        self.searches[task.key] = made
+        return made
+
+    def run(self, observe: Callable[[Tuning, Record | None], None] = lambda tuning, record: None) -> None:
+        """Prepares, searches and accepts. Ctrl-C ends the search early; a second one ends everything."""
+        observe(self, None)
+        import weft.ops  # noqa: F401  (fills the table of operators)
+
+        try:
+            self.prepare()
+            choose_algorithms(self, observe)
+            if self.chose_algorithms:
+                self.prepare()
+            self._search(observe)
+        except KeyboardInterrupt:
+            self.stopped = True
+        self.stage = "measuring the whole model"
+        observe(self, None)
+        self.accept()
+        self.stage = "done"
+        observe(self, None)
+
+    def _search(self, observe: Callable[[Tuning, Record | None], None]) -> None:
+        self.stage = "searching"
+        last = min(max(LAST_SHARE * self.budget, self.model_seconds + PAIR_SECONDS), 0.3 * self.budget)
+        total = sum(task.seconds for task in self.tasks) or 1.0
+        worth = [task for task in self.tasks if task.seconds >= WORTH * total] or self.tasks
+
+        def ends() -> bool:
+            return self.left <= last or (self.most is not None and self.trials >= self.most)
+
+        while not ends():
+            open_ = [task for task in worth if task.key not in self.skipped and not self._is_done(task)]
+            chosen = self.search_of(max(open_, key=self._promise)) if open_ else None
+            if not open_:
+                return
+            if chosen is None:
+                continue  # it cannot be measured, and is left out from now on
+            others = [search.proposer for search in self.searches.values()]
+            for record in chosen.round(BATCH, ends, others):
+                self.trials += 1
+                observe(self, record)
+
+    def _is_done(self, task: Task) -> bool:
+        return task.key in self.searches and self.searches[task.key].is_done
+
+    def _promise(self, task: Task) -> float:
+        """What another batch of a task is expected to save: first each gets one, then those that got better more."""
+        search = self.searches.get(task.key)
+        if search is None or not search.trials:
+            return task.seconds * 1e3
+        return task.seconds / search.gain * 0.5 ** min(search.idle, 40)
+
+    # -------------------------------------------------------------------------------------------------- accepting
+
+    def accept(self) -> None:
+        """Puts what makes the whole model faster into use."""
+        found = {
+            key: (trace, search.gain)
+            for key, search in self.searches.items()
+            if (trace := search.trace) is not None and search.gain >= LEAST_GAIN
+        }
+        in_use = self.database.accepted(self.target)
+        known = {key: trace.to_json() for key, trace in in_use.traces.items()}
+        found = {key: pair for key, pair in found.items() if known.get(key) != pair[0].to_json()}
+        for last in (False, False, True):
+            if not found:
+                return
+            traces = {**in_use.traces, **{key: trace for key, (trace, _) in found.items()}}
+            self.verdict = self.measure(in_use, replace(in_use, traces=traces))
+            slower = {key for key, ratio in self.verdict.tasks.items() if key in found and ratio < 1.0}
+            if last or not slower:
+                break
+            found = {key: pair for key, pair in found.items() if key not in slower}
+        if self.verdict is not None and self.verdict.is_faster:
+            self.kept = found
+            self.database.accept(self.name, self.target, self.verdict.before, self.verdict.after, found)
+
+    def measure(self, before: Records, after: Records) -> Verdict:
+        """The whole model with two sets of records, in a child; each kernel too, where the kernels are the same."""
+        try:
+            return Verdict(**json.loads(self._child(lambda say: json.dumps(self._compare(before, after)))))
+        except ChildError as error:
+            return Verdict(math.inf, math.inf, 0.0, {}, str(error))
+
+    def _child(self, work: Callable[[Say], str]) -> str:
+        return in_child(work, MODEL_SECONDS)
+
+    def _compiled(self, records: Records) -> Any:
+        with recording(records), knobs.override(cache=False):
+            return compile_graph(self.graph, self.target, None, self.precision, self.threads)
+
+    def _feeds(self) -> dict[str, Any]:
+        random = np.random.default_rng(self.seed)
+        types = [(value.name, value.tensor) for value in self.graph.inputs if isinstance(value.type, TensorType)]
+        return {name: random_array(kind.dtype, kind.static, random) for name, kind in types}
+
+    def _profile(self, records: Records, module: Any = None) -> list[float]:
+        """What each launch of the model takes, in whole runs; in a child."""
+        module = self._compiled(records) if module is None else module
+        found = module.profile(self._feeds(), threads=self.threads, seconds=PAIR_SECONDS / 3)
+        return [kernel.minimum for kernel in found.kernels if kernel.kind == "kernel"]
+
+    def _compare(self, before: Records, after: Records) -> dict[str, Any]:
+        """The verdict on a set of records, as plain data; in a child."""
+        modules = [self._compiled(records) for records in (before, after)]
+        feeds = self._feeds()
+        results = [module.run(None, feeds) for module in modules]
+        problem = difference(*([np.asarray(one) for one in result] for result in results))
+        calls = [functools.partial(module.run, None, feeds) for module in modules]
+        times = pairs_in_turns(calls, self.threads)
+        gains: dict[str, list[float]] = {}
+        keys, others = map(_keys, modules)
+        if keys == others:
+            profiles = [self._profile(before, module) for module in modules]
+            for key, one, other in zip(keys, *profiles):
+                pair = gains.setdefault(key, [0.0, 0.0])
+                pair[0], pair[1] = pair[0] + one, pair[1] + other
+        ratio = statistics.median(a / b for a, b in zip(*times))
+        return {
+            "before": min(times[0]), "after": min(times[1]), "ratio": ratio, "problem": problem,
+            "tasks": {key: a / max(b, 1e-12) for key, (a, b) in gains.items()},
+        }  # fmt: skip
+
+
+def _keys(module: Any) -> list[str]:
+    """The key of the program of each launch."""
+    from weft.executor.kernels import program_key, program_text
+    from weft.executor.lower import program_of
+
+    one = module.specializations[0]
+    out = []
+    for launch in one.launches:
+        program = program_of(launch, one.graph, one.lowered)
+        fixed = [buffer for value, buffer in program.inputs if value in one.graph.constants]
+        out.append(program_key(program_text(program, fixed)))
+    return out
+
+
+def pairs_in_turns(calls: Sequence[Callable[[], Any]], threads: int) -> list[list[float]]:
+    """The times of calls that take turns, in an order that changes; processor time where there is one thread."""
+    clock = time.process_time if threads == 1 else time.perf_counter
+    times: list[list[float]] = [[] for _ in calls]
+    end = time.perf_counter() + PAIR_SECONDS
+    for turn in range(10_000):
+        order = range(len(calls)) if turn % 2 else reversed(range(len(calls)))
+        for at in order:
+            begin = clock()
+            calls[at]()
+            times[at].append(clock() - begin)
+        if turn >= 10 and time.perf_counter() > end:
+            break
+    return [one[1:] for one in times]
+
+
+def make_tuning(
+    graph: Graph,
+    budget: str | float,
+    target: str | Target = "auto",
+    precision: str | None = None,
+    threads: int | None = None,
+    database: Database | None = None,
+    **options: Any,
+) -> Tuning:
+    """A model to be tuned: its shapes must be fixed."""
+    machine = machine_of(find_target("native" if target == "auto" else target), precision)
+    if not machine.is_host:
+        raise TuneError(f"the target {machine.name} is no machine that is here: nothing can be measured for it")
+    bound = bind_shapes(graph, None)
+    open_ = [v.name for v in bound.inputs if not (isinstance(v.type, TensorType) and v.type.is_static)]
+    if open_:
+        raise TuneError(f"the shapes of {', '.join(open_)} are open: give them (shapes=…, or --size and --shape)")
+    wanted = check_precision(precision, machine)
+    count = threads or get_threads()
+    return Tuning(graph.name, bound, machine, database or Database(), seconds_of(budget), wanted, count, **options)
+
+
+def compile_tuned(
+    model: Any,
+    tune: str | float,
+    target: str | Target = "auto",
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    precision: str | None = None,
+    threads: int | None = None,
+    exact: bool | None = None,
+) -> Any:
+    """`weft.compile(model, tune=…)`: the model tuned for so long, then compiled with what was found.
+
+    With "background" it is compiled at once, and tuned beside its use (`background.py`).
+    """
+    from weft.executor import compile as compile_model
+
+    graph = model
+    if not isinstance(model, Graph):
+        from weft.frontends.onnx import load
+
+        graph = load(getattr(model, "model_proto", model))
+    in_background = tune == "background"
+    budget = BACKGROUND_SECONDS if in_background else tune
+
+    def compiled() -> Any:
+        return compile_model(model, target=target, shapes=shapes, precision=precision, threads=threads, exact=exact)
+
+    with knobs.override(**({} if exact is None else {"exact": exact})):
+        tuning = make_tuning(bind_shapes(graph, shapes), budget, target, precision, threads)
+        if not in_background:
+            tuning.run()
+    module = compiled()
+    if in_background:
+        from weft.tuner.background import Background
+
+        module.tuning = Background(module, tuning, compiled)
+    return module

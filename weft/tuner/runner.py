@@ -1,0 +1,178 @@
+"""Where trials run: in children of this process, which may crash, hang or talk nonsense without harm.
+
+A child is a fork: it has the task, its arrays and the default, ready made, for a millisecond. It says what it found in
+one line through a pipe. One that dies, that takes too long, or whose line makes no sense gives a row of that kind, and
+the search goes on. A child dies with its parent; Ctrl-C reaches the parent alone.
+
+`Runner` is all that a search knows of this: a pool of other machines would be another one.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
+
+from weft.plan.sketch import Point
+from weft.tuner.bench import Bench
+from weft.tuner.records import Outcome, Status, TuneError
+from weft.tuner.space import Region
+
+BUILD_SECONDS = 60.0
+"""The longest that a candidate may take to be built."""
+
+RUN_SECONDS = 10.0
+"""The longest that it may run, besides some hundred times the default's time."""
+
+MOST_LINE = 1 << 24
+
+ASK_SECONDS = 0.1
+"""How often a child that may be stopped is looked after."""
+
+Say = Callable[[str], None]
+"""Sends a line to the parent."""
+
+
+class Runner(Protocol):
+    """Measures points of a task."""
+
+    def measure(self, bench: Bench, points: Sequence[tuple[Region, Point]]) -> Iterator[Outcome]:
+        """The outcomes, in order, each when it is known."""
+
+
+class ChildError(Exception):
+    """A child that did not finish: how."""
+
+    def __init__(self, status: Status, detail: str) -> None:
+        super().__init__(f"{status.value}: {detail}")
+        self.status, self.detail = status, detail
+
+
+def in_child(
+    work: Callable[[Say], str], limit: float, extended: float | None = None, stop: Callable[[], bool] | None = None
+) -> str:
+    """The text that a function gives in a child of its own; a ChildError where it gives none.
+
+    `limit` is how many seconds it has; where `extended` is given, it has so many from its first line on. Where `stop`
+    is given it is asked now and then, and ends the child.
+    """
+    if not hasattr(os, "fork"):
+        raise TuneError("points are measured in forked children, and this system has none: tune on Linux or macOS")
+    read, write = os.pipe()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    child = os.fork()
+    if child == 0:
+        _be_child(work, read, write)
+    os.close(write)
+    try:
+        return _answer(child, read, limit, extended, stop)
+    finally:
+        os.close(read)
+        _end(child)
+
+
+def _be_child(work: Callable[[Say], str], read: int, write: int) -> None:
+    """Runs in the child, and never returns."""
+    code = 1
+    try:
+        os.close(read)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        faulthandler.disable()  # a crash is expected here, and told by the parent
+        _die_with_parent()
+
+        def say(text: str) -> None:
+            data = f"{text}\n".encode()
+            while data:
+                data = data[os.write(write, data) :]
+
+        say("=" + work(say))
+        code = 0
+    except BaseException as error:  # noqa: BLE001 — whatever it is, the parent is told
+        os.write(write, f"!{type(error).__name__}: {error}".splitlines()[0].encode()[:2000] + b"\n")
+        code = 1
+    finally:
+        os._exit(code)  # nothing of the parent's is flushed, closed or removed twice
+
+
+def _die_with_parent() -> None:
+    """A child whose parent was killed measures for nobody. Core files would fill the disk."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+
+
+def _answer(child: int, read: int, limit: float, extended: float | None, stop: Callable[[], bool] | None = None) -> str:
+    end, data = time.monotonic() + limit, b""
+    while True:
+        left = end - time.monotonic()
+        ready = left > 0 and select.select([read], [], [], left if stop is None else min(left, ASK_SECONDS))[0]
+        if stop is not None and stop():
+            raise ChildError(Status.HANG, "it was stopped")
+        if not ready and left > ASK_SECONDS and stop is not None:
+            continue
+        if not ready:
+            raise ChildError(Status.HANG, f"it did not finish in {limit:.0f} s")
+        part = os.read(read, 1 << 16)
+        if not part:
+            _, status = os.waitpid(child, 0)
+            if os.WIFSIGNALED(status):
+                raise ChildError(Status.CRASH, signal.Signals(os.WTERMSIG(status)).name)
+            raise ChildError(Status.CRASH, f"it ended with code {os.waitstatus_to_exitcode(status)} and said nothing")
+        data += part
+        if len(data) > MOST_LINE:
+            raise ChildError(Status.GARBAGE, "it says more than anyone wants to know")
+        *lines, data = data.split(b"\n")
+        for line in lines:
+            if line[:1] == b"=":
+                return line[1:].decode(errors="replace")
+            if line[:1] == b"!":
+                raise ChildError(Status.BUILD_ERROR, line[1:].decode(errors="replace"))
+            if line[:1] != b"+":
+                raise ChildError(Status.GARBAGE, f"it said {line[:60]!r}")
+            if extended is not None:
+                limit, end = extended, time.monotonic() + extended
+
+
+def _end(child: int) -> None:
+    """Ends a child, and waits for that; one that has ended already has been waited for."""
+    try:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    except (ProcessLookupError, ChildProcessError):
+        pass  # it has ended, and nobody is left to wait for
+
+
+class LocalRunner:
+    """This machine: a child for each point."""
+
+    def __init__(self, build_seconds: float = BUILD_SECONDS, run_seconds: float = RUN_SECONDS) -> None:
+        self.build_seconds, self.run_seconds = build_seconds, run_seconds
+
+    def measure(self, bench: Bench, points: Sequence[tuple[Region, Point]]) -> Iterator[Outcome]:
+        """The outcomes, in order."""
+        running = self.run_seconds
+        if not bench.task.target.on_device:  # made before there are children: each has it for nothing
+            bench.default.run()
+            begin = time.perf_counter()
+            bench.default.run()
+            running += 500 * (time.perf_counter() - begin)
+        for region, point in points:
+
+            def work(say: Say, region: Region = region, point: Point = point) -> str:
+                return bench.trial(region, point, lambda: say("+")).to_json()
+
+            try:
+                yield Outcome.from_json(in_child(work, self.build_seconds, running))
+            except ChildError as problem:
+                yield Outcome(problem.status, detail=problem.detail)
+            except (ValueError, TypeError) as problem:
+                yield Outcome(Status.GARBAGE, detail=str(problem)[:300])

@@ -1,0 +1,187 @@
+"""The search of one task: propose, measure, write down, learn; and again.
+
+What was measured before, by this process or another, is read from the database first: the same search goes on.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from weft.schedule.trace import Trace
+from weft.tuner.bench import Bench
+from weft.tuner.cost_models import CostModel, Group, rank_correlation, recall
+from weft.tuner.database import Database
+from weft.tuner.explorers import EPSILON, Explorer, choose_batch
+from weft.tuner.records import Outcome, Record, Status, compiler_version, machine_key
+from weft.tuner.runner import Runner
+from weft.tuner.space import Space
+from weft.tuner.task import Task
+
+BATCH = 8
+"""Points that are measured before the cost model learns from them."""
+
+MOST_OTHERS = 8
+"""Other tasks that a cost model learns from."""
+
+
+@dataclass(frozen=True)
+class Quality:
+    """How well the cost model knew a batch before it was measured."""
+
+    trials: int
+    correlation: float
+    recall: float
+    regret: float
+    """How much slower than the best so far the point was that it liked best; 0 is none."""
+
+
+@dataclass
+class Proposer:
+    """What chooses the next points of a space from what is known of it, and learns."""
+
+    space: Space
+    model: CostModel
+    explorer: Explorer
+    seed: int = 0
+    epsilon: float = EPSILON
+    gains: dict[int, float] = field(default_factory=dict)
+    """What is known of points: how many times as fast as the default, 0 for a failure."""
+
+    def __post_init__(self) -> None:
+        self._random = np.random.default_rng(self.seed)
+
+    def score(self, numbers: Any) -> Any:
+        """What the cost model says of points."""
+        return self.space.scores(self.model.score, numbers)
+
+    def propose(self, count: int) -> list[int]:
+        """The points to measure next."""
+        measured = np.fromiter(self.gains, np.int64, len(self.gains))
+        known = np.fromiter(self.gains.values(), np.float64, len(self.gains))
+        ranked = self.explorer.propose(self.space, self.score, measured, known, 4 * count, self._random)
+        return choose_batch(self.space, ranked, self.score, self.gains, count, self._random, self.epsilon)
+
+    def group(self) -> Group:
+        """What is known of the space, and of the default."""
+        gains = {self.space.default: 1.0, **self.gains}
+        numbers = np.fromiter(gains, np.int64, len(gains))
+        values = np.fromiter(gains.values(), np.float64, len(gains))
+        return Group(self.space.features(numbers), self.space.prior[numbers], values)
+
+    def learn(self, others: Sequence[Proposer] = ()) -> None:
+        """Trains the model on all that is known, here and of other spaces with the same knobs."""
+        near = [one for one in others if one is not self and one.space.signature == self.space.signature and one.gains]
+        self.model.fit([self.group(), *(one.group() for one in near[-MOST_OTHERS:])])
+
+
+@dataclass
+class Search:
+    """A task being searched."""
+
+    task: Task
+    bench: Bench
+    proposer: Proposer
+    runner: Runner
+    database: Database
+    best: Record | None = None
+    failures: Counter[str] = field(default_factory=Counter)
+    curve: list[tuple[int, float]] = field(default_factory=list)
+    """After so many trials, the best gain."""
+    quality: list[Quality] = field(default_factory=list)
+    idle: int = 0
+    """Batches since the last that found something better."""
+    resumed: int = 0
+
+    def __post_init__(self) -> None:
+        self._machine, self._version = machine_key(self.task.target), compiler_version()
+        for record in self.database.records(self.task.key, self._machine, self._version):
+            if record.threads == self.bench.threads:
+                self._note(record)
+        self.resumed, self.idle = self.trials, 0
+        self.proposer.learn()
+
+    @property
+    def space(self) -> Space:
+        """The points."""
+        return self.proposer.space
+
+    @property
+    def gains(self) -> dict[int, float]:
+        """What is known of points."""
+        return self.proposer.gains
+
+    @property
+    def trials(self) -> int:
+        """Points measured, failures too."""
+        return len(self.gains)
+
+    @property
+    def gain(self) -> float:
+        """How many times as fast as the default the best point is; at least 1, which is the default."""
+        return max(1.0, self.best.outcome.gain) if self.best is not None else 1.0
+
+    @property
+    def is_done(self) -> bool:
+        """Whether every point is measured."""
+        return self.trials >= self.space.size
+
+    @property
+    def trace(self) -> Trace | None:
+        """The steps of the best point; None while the default is the best."""
+        return Trace.from_json(self.best.outcome.trace) if self.best is not None and self.gain > 1.0 else None
+
+    def round(
+        self, count: int = BATCH, stop: Callable[[], bool] = lambda: False, others: Sequence[Proposer] = ()
+    ) -> Iterator[Record]:
+        """Measures a batch; each record when it is written. `stop` is asked before each point."""
+        if not self.trials:
+            self.proposer.learn(others)
+        numbers = self.proposer.propose(count)
+        before, found = self.gain, []
+        said = dict(zip(numbers, self.proposer.score(np.array(numbers, np.int64)))) if numbers else {}
+        for number in numbers:
+            if stop():
+                break
+            found.append(number)
+            yield self.measure(number)
+        self.idle = 0 if self.gain > 1.005 * before else self.idle + 1
+        if found:
+            scores, gains = (np.array([table[number] for number in found]) for table in (said, self.gains))
+            regret = max(self.gain, 1.0) / max(float(gains[int(np.argmax(scores))]), 1e-9) - 1.0
+            correlation, top = rank_correlation(scores, gains), recall(scores, gains, max(1, len(found) // 4))
+            self.quality.append(Quality(self.trials, correlation, top, regret))
+        self.proposer.learn(others)
+
+    def measure(self, number: int) -> Record:
+        """Measures one point, and writes it down."""
+        region, _ = self.space.region_of(number)
+        sketch, point = self.space.point(number)
+        outcome = next(iter(self.runner.measure(self.bench, [(region, point)])))
+        record = self.record(sketch, point, outcome, float(self.space.estimates[number]))
+        self.database.add([record])
+        self._note(record)
+        return record
+
+    def record(self, sketch: str, point: dict[str, int], outcome: Outcome, estimate: float) -> Record:
+        """A row for the database."""
+        return Record(
+            self.task.key, self._machine, self._version, sketch, point, outcome, self.bench.threads, estimate,
+            time.time(), self.task.label,
+        )  # fmt: skip
+
+    def _note(self, record: Record) -> None:
+        number = self.space.find(record.sketch, record.point)
+        if number is None:
+            return  # of a space that this Weft does not have any more
+        self.gains[number] = record.outcome.gain
+        if record.outcome.status is not Status.OK:
+            self.failures[record.outcome.status.value] += 1
+        elif self.best is None or record.outcome.gain > self.best.outcome.gain:
+            self.best = record
+        self.curve.append((self.trials, self.gain))

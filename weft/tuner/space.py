@@ -1,0 +1,280 @@
+"""The space of a task: every point of every sketch that matches its program, as columns that are scored as a whole.
+
+A `Region` is one sketch and the way its points are taken; structure (which sketch) is part of the space. Points are
+numbered through all regions; inside a region the number is made of the places of the knobs' choices, first knob first,
+so that a neighbour is a matter of arithmetic. A program that no sketch matches has the space around its default trace;
+any reduction also has one derived from it (`plan/derived.py`).
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from weft.core.errors import ScheduleError
+from weft.executor.program import GroupProgram
+from weft.plan.derived import NAME as DERIVED
+from weft.plan.derived import tiled
+from weft.plan.planner import Choice, Unit, analytic, picking
+from weft.plan.sketch import MOST_POINTS, Point, Sketch
+from weft.plan.trace_space import trace_sketch
+from weft.tuner.task import Task
+
+Array = Any
+"""A numpy array; numpy's own annotations say no more here."""
+
+CHUNK = 1 << 16
+"""Points that are scored at a time."""
+
+UNSURE = 1.25
+"""How much longer than the planner's choice the best point of a derived sketch is taken to last."""
+
+MOST_PAIRS = 6
+"""Of so many knobs the products of two are features too."""
+
+
+@dataclass(frozen=True)
+class Region:
+    """A sketch, and what applies one of its points to a fresh program."""
+
+    sketch: Sketch
+    take: Callable[[GroupProgram, Point], None]
+    scale: float = 1.0
+    """What its estimates are multiplied by."""
+
+    @functools.cached_property
+    def choices(self) -> dict[str, Array]:
+        """The choices of each knob in order, each once: all of them, but in a space that is thinned out."""
+        return {knob: np.unique(numbers) for knob, numbers in self.sketch.columns(MOST_POINTS).items()}
+
+    @functools.cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """How many choices each knob has."""
+        return tuple(map(len, self.choices.values()))
+
+    @functools.cached_property
+    def columns(self) -> Mapping[str, Array]:
+        """All points."""
+        grids = np.meshgrid(*self.choices.values(), indexing="ij") if self.choices else []
+        return {knob: grid.ravel() for knob, grid in zip(self.choices, grids)}
+
+    @functools.cached_property
+    def estimates(self) -> Array:
+        """The seconds that the target says for each point; infinite where a point makes no sense."""
+        cost = np.broadcast_to(np.asarray(self.sketch.cost(self.columns), np.float64), (self.count,))
+        return np.where(self.sketch.legal(self.columns), cost * self.scale, np.inf)
+
+    @property
+    def count(self) -> int:
+        """How many points, legal or not."""
+        return math.prod(self.sizes)
+
+
+class _Seen:
+    """A pick that notes what there is to choose from."""
+
+    def __init__(self) -> None:
+        self.found: list[tuple[int, str, list[Sketch]]] = []
+
+    def __call__(self, unit: Unit, sketches: Sequence[Sketch]) -> Iterator[Choice]:
+        derived = tiled(unit)
+        offered = [*sketches, *([] if derived is None else [derived])]
+        if offered:
+            self.found.append((unit.facts.points * unit.facts.depth, unit.name, offered))
+        return analytic(unit, sketches)
+
+
+class _Wanted:
+    """A pick that gives one unit one point of one sketch, and the others what they get by default."""
+
+    def __init__(self, unit: str, sketch: Sketch, point: Point) -> None:
+        self.unit, self.sketch, self.point = unit, sketch, point
+
+    def __call__(self, unit: Unit, sketches: Sequence[Sketch]) -> Iterator[Choice]:
+        if unit.name == self.unit:
+            derived = tiled(unit) if self.sketch.name == DERIVED else None
+            for sketch in sketches if derived is None else [derived]:
+                if sketch.name == self.sketch.name and sketch.knobs.keys() == self.sketch.knobs.keys():
+                    yield sketch, self.point, 0.0
+                    return
+        yield from analytic(unit, sketches)
+
+
+def _planned(task: Task, unit: str, sketch: Sketch) -> Callable[[GroupProgram, Point], None]:
+    """What takes a point of a target's sketch: the planner, with that point for that unit."""
+
+    def take(program: GroupProgram, point: Point) -> None:
+        with picking(_Wanted(unit, sketch, point)):
+            program.schedule.plan(task.target, task.fixed)
+        tried = [one for one in program.schedule.tried if one.name == sketch.name and one.point == dict(point)]
+        if not tried or tried[-1].refused:
+            raise ScheduleError(sketch.name, unit, tried[-1].refused if tried else "it does not match any more")
+
+    return take
+
+
+def _varied(task: Task) -> Region:
+    """The region around the default trace of a program."""
+    trace, begun = task.default(), len(task.program.schedule.trace.steps)
+    own = type(trace)(trace.steps[begun:])
+
+    def take(program: GroupProgram, point: Point) -> None:
+        trace_sketch(program.schedule, own).apply(point)
+
+    return Region(trace_sketch(task.fresh().schedule, own), take)
+
+
+def _is_known(sketches: Sequence[Sketch]) -> bool:
+    return any(sketch.name != DERIVED for sketch in sketches)
+
+
+def regions_of(task: Task) -> list[Region]:
+    """The sketches of the heaviest part of a program, and what is derived from it if it reduces.
+
+    Where none of the target's sketches matches, the space around the default trace stands for them.
+    """
+    seen = _Seen()
+    with picking(seen):
+        task.fresh().schedule.plan(task.target, task.fixed)
+    offers = [offer for offer in seen.found if sum(sketch.size for sketch in offer[2]) > 1]
+    if not offers:
+        return [_varied(task)]
+    # What only a derived sketch fits may stand beside the real work: parts of Winograd's program that hardly ever run.
+    _, unit, sketches = max(offers, key=lambda offer: (_is_known(offer[2]), offer[0], len(offer[2])))
+    made = [Region(sketch, _planned(task, unit, sketch)) for sketch in sketches]
+    known = [region for region in made if region.sketch.name != DERIVED] or [_varied(task)]
+    least = min(float(region.estimates.min()) for region in known)
+    derived = [region for region in made if region.sketch.name == DERIVED]
+    # A derived sketch's estimate orders its own points; all of them come after the planner's choice.
+    scaled = [replace(one, scale=UNSURE * least / float(one.estimates.min())) for one in derived]
+    return known + scaled if np.isfinite(least) else known
+
+
+class Space:
+    """All points of some regions, numbered; estimates and features of any of them."""
+
+    def __init__(self, regions: Sequence[Region]) -> None:
+        self.regions = list(regions)
+        self.starts = np.cumsum([0, *(region.count for region in self.regions)])
+        self.estimates = np.concatenate([region.estimates for region in self.regions])
+        self.legal = np.flatnonzero(np.isfinite(self.estimates))
+        """The numbers of the points that make sense."""
+        self.knobs = list(dict.fromkeys(knob for region in self.regions for knob in region.columns))
+        best = self.estimates.min() if len(self.legal) else 1.0
+        self.prior = -np.log2(self.estimates / best)
+        """How good a point is expected to be: 0 for the best, -1 for half its speed."""
+
+    @property
+    def signature(self) -> list[tuple[str, ...]]:
+        """The sketches and their knobs: features of spaces with the same ones mean the same."""
+        return [(region.sketch.name, *region.choices) for region in self.regions]
+
+    def restricted(self, numbers: Array) -> Space:
+        """The space with these points only: those of a pool that was measured."""
+        made = copy.copy(self)
+        made.legal = np.unique(np.asarray(numbers, np.int64))
+        made.estimates = np.full_like(self.estimates, np.inf)
+        made.estimates[made.legal] = self.estimates[made.legal]
+        return made
+
+    @property
+    def size(self) -> int:
+        """How many points make sense."""
+        return len(self.legal)
+
+    @property
+    def default(self) -> int:
+        """The point that the planner tries first."""
+        return int(np.argmin(self.estimates))
+
+    def region_of(self, number: int) -> tuple[Region, int]:
+        """The region of a point, and its place there."""
+        at = int(np.searchsorted(self.starts, number, "right")) - 1
+        return self.regions[at], number - int(self.starts[at])
+
+    def point(self, number: int) -> tuple[str, dict[str, int]]:
+        """The sketch and the numbers of a point."""
+        region, place = self.region_of(number)
+        return region.sketch.name, region.sketch.point(region.columns, place)
+
+    def find(self, sketch: str, point: Point) -> int | None:
+        """The number of a point; None where it is none of the space."""
+        for region, start in zip(self.regions, self.starts):
+            if region.sketch.name != sketch or region.choices.keys() != point.keys():
+                continue
+            places = [int(np.searchsorted(choices, point[knob])) for knob, choices in region.choices.items()]
+            known = zip(region.choices.items(), places)
+            if all(at < len(choices) and choices[at] == point[knob] for (knob, choices), at in known):
+                return int(start) + (int(np.ravel_multi_index(places, region.sizes)) if places else 0)
+        return None
+
+    def features(self, numbers: Array) -> Array:
+        """What a learned model sees of points: estimate, region, knobs and products of two, by their logarithms."""
+        count, first = len(numbers), min(len(self.knobs), MOST_PAIRS)
+        out = np.full((count, 2 + len(self.knobs) + first * (first - 1) // 2), np.nan, np.float32)
+        out[:, 0] = self.prior[numbers]
+        at = np.searchsorted(self.starts, numbers, "right") - 1
+        out[:, 1] = at
+        for index, region in enumerate(self.regions):
+            mine = np.arange(count) if len(self.regions) == 1 else np.flatnonzero(at == index)
+            if len(mine):
+                places = numbers[mine] - self.starts[index]
+                for knob in region.columns:
+                    logs = np.log2(region.columns[knob][places].astype(np.float32) + 1)
+                    out[mine, 2 + self.knobs.index(knob)] = logs
+        column = 2 + len(self.knobs)
+        for left in range(first):
+            for right in range(left + 1, first):
+                np.add(out[:, 2 + left], out[:, 2 + right], out=out[:, column])
+                column += 1
+        return out
+
+    def neighbours(self, numbers: Array, random: np.random.Generator) -> Array:
+        """For each point another that differs in one knob."""
+        out = numbers.copy()
+        at = np.searchsorted(self.starts, numbers, "right") - 1
+        for index, region in enumerate(self.regions):
+            mine = np.flatnonzero(at == index)
+            if not len(mine) or not region.sizes:
+                continue
+            digits = np.array(np.unravel_index(numbers[mine] - self.starts[index], region.sizes))
+            which = random.integers(0, len(region.sizes), len(mine))
+            digits[which, np.arange(len(mine))] = random.integers(0, np.array(region.sizes)[which])
+            out[mine] = np.ravel_multi_index(tuple(digits), region.sizes) + self.starts[index]
+        return out
+
+    def crossed(self, mothers: Array, fathers: Array, random: np.random.Generator) -> Array:
+        """Children that have each knob of one parent or the other; of parents in two regions, a copy of the first."""
+        out = mothers.copy()
+        at, other = (np.searchsorted(self.starts, one, "right") - 1 for one in (mothers, fathers))
+        for index, region in enumerate(self.regions):
+            mine = np.flatnonzero((at == index) & (other == index))
+            sizes = region.sizes
+            if not len(mine) or not sizes:
+                continue
+            pair = [np.array(np.unravel_index(one[mine] - self.starts[index], sizes)) for one in (mothers, fathers)]
+            digits = np.where(random.random(pair[0].shape) < 0.5, pair[0], pair[1])
+            out[mine] = np.ravel_multi_index(tuple(digits), sizes) + self.starts[index]
+        return out
+
+    def scores(self, score: Callable[[Array, Array], Array], numbers: Array | None = None) -> Array:
+        """What a model says of points (all that make sense, where none are named), in pieces that fit the caches."""
+        wanted = self.legal if numbers is None else numbers
+        parts = [wanted[at : at + CHUNK] for at in range(0, len(wanted), CHUNK)]
+        made = [score(self.features(part), self.prior[part]) for part in parts]
+        return np.concatenate(made) if made else np.zeros(0)
+
+    def describe(self) -> str:
+        """The regions and their sizes."""
+        return ", ".join(f"{region.sketch.name} {region.count:,}" for region in self.regions)
+
+
+def space_of(task: Task) -> Space:
+    """The space of a task."""
+    return Space(regions_of(task))

@@ -1,0 +1,111 @@
+"""Tasks: programs that can be scheduled and measured by themselves, and those that a model is made of.
+
+A task is a program before it has a schedule (a fused group of a model, in the layouts of the values around it, or a
+tensor expression), the machine that it is for, and what it is worth: how often a model calls it, and the seconds that
+these calls take. Two kernels of one program are one task; its key is that of the program, so what is found for one
+model serves every other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from weft.core.errors import ExpressionError
+from weft.executor.inputs import random_array
+from weft.executor.kernels import program_key, program_text
+from weft.executor.lower import Launch, Lowered, program_of
+from weft.executor.program import GroupProgram
+from weft.expr.nodes import Buffer, int_value
+from weft.graph.ir import Array, Graph, TensorType, Value
+from weft.schedule.schedule import Schedule
+from weft.schedule.trace import Trace
+from weft.targets.base import Target
+from weft.tuner.records import TuneError
+
+
+@dataclass
+class Task:
+    """A program to be tuned."""
+
+    key: str
+    label: str
+    target: Target
+    program: GroupProgram
+    """Never scheduled itself: `fresh` gives copies."""
+    constants: Mapping[Value, Array] = field(default_factory=dict, repr=False)
+    nodes: tuple[str, ...] = ()
+    """The names of the nodes that its kernels compute."""
+    calls: int = 1
+    seconds: float = 0.0
+    """What its calls take in one run of the model; 0 where nobody has measured."""
+
+    def fresh(self) -> GroupProgram:
+        """The program, to be scheduled."""
+        return replace(self.program, schedule=self.program.schedule.copy())
+
+    @property
+    def fixed(self) -> list[Buffer]:
+        """The parameters that never change."""
+        return [buffer for value, buffer in self.program.inputs if value in self.constants]
+
+    def default(self) -> Trace:
+        """The planner's schedule."""
+        made = self.fresh().schedule
+        made.plan(self.target, self.fixed)
+        return made.trace
+
+    def arrays(self, random: Any) -> list[Array]:
+        """An array for each parameter: constants as they are, inputs random, outputs of zeros."""
+        made = []
+        for value, buffer in self.program.inputs:
+            known = self.constants.get(value)
+            made.append(random_array(buffer.dtype.name, _shape(buffer), random) if known is None else known)
+        for _, buffer in self.program.outputs:
+            made.append(random_array(buffer.dtype.name, _shape(buffer), random) * 0)
+        return made
+
+
+def _shape(buffer: Buffer) -> tuple[int, ...]:
+    sizes = [int_value(size) for size in buffer.shape]
+    if any(size is None for size in sizes):
+        raise TuneError(f"{buffer.name} has a size that is not known: only programs of fixed sizes can be tuned")
+    return tuple(size or 0 for size in sizes)
+
+
+def tasks_of(graph: Graph, lowered: Lowered, target: Target, seconds: Sequence[float] = ()) -> list[Task]:
+    """The tasks of a lowered model, the heaviest first; `seconds` is what each of its launches takes."""
+    found: dict[str, Task] = {}
+    launches = [item for item in lowered.items if isinstance(item, Launch)]
+    for at, launch in enumerate(launches):
+        program = program_of(launch, graph, lowered)
+        fixed = [buffer for value, buffer in program.inputs if value in graph.constants]
+        key = program_key(program_text(program, fixed))
+        names = tuple(node.name for node in launch.nodes if node.name)
+        taken = seconds[at] if at < len(seconds) else 0.0
+        old = found.get(key)
+        if old is None:
+            constants = {value: graph.constants[value] for value, _ in program.inputs if value in graph.constants}
+            found[key] = Task(key, launch.kernel.label, target, program, constants, names, 1, taken)
+        else:
+            found[key] = replace(old, calls=old.calls + 1, seconds=old.seconds + taken, nodes=(*old.nodes, *names))
+    return sorted(found.values(), key=lambda task: -task.seconds)
+
+
+def task_of_schedule(schedule: Schedule, args: Sequence[Buffer], target: Target) -> Task:
+    """The task of a tensor expression, with parameters in this order."""
+    if schedule.trace.steps:
+        raise TuneError("the schedule has steps already: give a fresh one, or a template (docs/tuning.md)")
+    func = schedule.func
+    missing = [p.name for p in func.params if p not in args]
+    if missing or not all(isinstance(arg, Buffer) for arg in args):
+        raise ExpressionError(f"the arguments are the tensors of the program; {', '.join(missing)} must be among them")
+    from weft.loop.tree import blocks_in
+
+    made = {region.buffer for block in blocks_in(func.body) for region in block.writes}
+    pairs = [(Value(arg.name, TensorType(arg.dtype.name, _shape(arg))), arg) for arg in args]
+    inputs = tuple(pair for pair in pairs if pair[1] not in made)
+    outputs = tuple(pair for pair in pairs if pair[1] in made)
+    program = GroupProgram(Schedule(func), inputs, outputs)
+    return Task(program_key(program_text(program, [])), func.name, target, program)
