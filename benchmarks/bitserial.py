@@ -3,8 +3,9 @@
     python -m benchmarks.bitserial [--layers C2 C6] [--repeats 5] [--threads 1 2]
 
 For each layer: counting bits by the tensor intrinsic and by the plain program (as the planner schedules it), and our
-own int8 and float32 convolutions of the same shape. Candidates take turns, the best of `--repeats` counts (of
-one thread the processor's time); the result of the intrinsic is compared with NumPy. The bits are packed already, and windows are part of the time.
+own int8 and float32 convolutions of the same shape. Candidates take turns, the best of `--repeats` counts (with one
+thread, of the processor's time); the result of the intrinsic is compared with NumPy. The bits are packed already, and
+windows are part of the time.
 """
 
 from __future__ import annotations
