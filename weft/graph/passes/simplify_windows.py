@@ -3,7 +3,6 @@
 Conv(Pad(x, zeros))                        ->  Conv with larger pads; MaxPool where no number is negative
 Conv of stride 1 that mostly reads padding ->  ConvTranspose, which does not multiply the padding
 ReduceSum(x) / number of its elements      ->  ReduceMean(x)
-ReduceMean of an image over its pixels     ->  GlobalAveragePool
 Add(x, const [1, 1, n])                    ->  Add(x, const [n])
 Reshape(Slice of one element of an axis)   ->  Gather of that element
 """
@@ -108,26 +107,6 @@ def mean_of_sum(node: Node, scope: Scope) -> Replacement:
     return [before.replace(op="ReduceMean", outputs=node.outputs)] if exact and count > 1 else None
 
 
-def global_pool(node: Node, scope: Scope) -> Replacement:
-    """The mean of an image that the model makes and nothing else reads, over its pixels -> GlobalAveragePool."""
-    source = node.inputs[0]
-    if scope.single(source) is None:
-        return None
-    shape = _static(source)
-    axes = scope.constant(node.inputs[1]) if len(node.inputs) > 1 else None
-    if source is None or shape is None or axes is None or len(shape) not in (4, 5):
-        return None
-    if source.tensor.dtype != "float32" or sorted(int(a) % len(shape) for a in axes.reshape(-1)) != list(
-        range(2, len(shape))
-    ):
-        return None
-    if node.attributes.get("keepdims", 1):
-        return swap(node, "GlobalAveragePool", [source])
-    pooled = scope.make(node, "GlobalAveragePool", [source])
-    sizes = scope.new_constant(np.array(shape[:2], np.int64), f"{node.outputs[0].name}_shape")
-    return swap(node, "Reshape", [pooled, sizes])
-
-
 def lean_constant(node: Node, scope: Scope) -> Replacement:
     """A constant operand without the axes of size 1 that it begins with."""
     inputs = list(node.inputs)
@@ -168,7 +147,6 @@ WINDOW_RULES: dict[str, list[Rule]] = {
     "AveragePool": [plain_pool],
     "Div": [lean_constant, mean_of_sum],
     "Mul": [lean_constant, mean_of_sum],
-    "ReduceMean": [global_pool],
     "Reshape": [element_of_slice],
     "Add": [lean_constant],
     "Sub": [lean_constant],
