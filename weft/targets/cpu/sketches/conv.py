@@ -355,8 +355,22 @@ def _outer_loops(
     final.reorder(*around, *places, *tile)
     final.vectorize(tile[-1])
     if work >= LEAST_SHARED_WORK:
-        around = _parallel(final, around, apart, parts)
+        together = [*apart, *parts] if parts else around
+        if not parts and _has_ends(shape, point) and _tiles_of_channels(shape, point) >= unit.target.cores:
+            together = [*apart, *blocks]  # which tile is the last of its row or column stays plain to see
+        around = _parallel(final, around, together)
     return [*around, *places]
+
+
+def _has_ends(shape: Shape, point: Point) -> bool:
+    """Whether the last tiles of channels or rows are smaller than the others."""
+    ends = [(shape.row, point["rows"]), (None if shape.depthwise else shape.block, point["vectors"])]
+    return any(axis is not None and extent(axis) % size > 0 for axis, size in ends)
+
+
+def _tiles_of_channels(shape: Shape, point: Point) -> int:
+    tiles = 1 if shape.block is None else ceildiv(extent(shape.block), 1 if shape.depthwise else point["vectors"])
+    return tiles * math.prod(extent(axis) for axis in shape.others)
 
 
 def _reads_again(facts: Facts, image: Load, axis: Axis) -> bool:
@@ -367,9 +381,8 @@ def _reads_again(facts: Facts, image: Load, axis: Axis) -> bool:
     return step <= sum(abs(facts.step(image, tap.var) or 0) * (extent(tap) - 1) for tap in taps)
 
 
-def _parallel(final: Stage, around: list[Var], first: Sequence[Var], parts: list[Var]) -> list[Var]:
+def _parallel(final: Stage, around: list[Var], together: Sequence[Var]) -> list[Var]:
     """Divides the leading loops among threads; gives the loops as they are then."""
-    together = [*first, *parts] if parts else around
     if not together:
         return around
     fused = final.fuse(*together) if len(together) > 1 else together[0]
