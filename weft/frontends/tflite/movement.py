@@ -177,11 +177,17 @@ def _update(c: Any, op: Any, x: Value, update: Value, starts: Value) -> Value:
     return update if inside is None else c.where(inside, update, x, x.tensor.dtype)
 
 
+def _squeezed(op: Any, x: Value) -> list[int]:
+    """The axes that a SQUEEZE names, or all of size 1."""
+    named = [] if op.options is None else op.options.ints(0)
+    return named or [axis for axis, size in enumerate(x.tensor.static) if size == 1]
+
+
 MOVES.enter(
     {
         "DEPTH_TO_SPACE": _of_blocks("DepthToSpace"),
         "SPACE_TO_DEPTH": _of_blocks("SpaceToDepth"),
-        "SQUEEZE": lambda c, op, x: c.reshape(x, list(op.outputs[0].shape)),
+        "SQUEEZE": lambda c, op, x: c.squeeze(x, *_squeezed(op, x)),
         "EXPAND_DIMS": lambda c, op, x, axis: c.unsqueeze(x, c.ints(axis)[0]),
         "PACK": lambda c, op, *parts: c.concat([c.unsqueeze(one, op.option(1)) for one in parts], op.option(1)),
         "TILE": lambda c, op, x, counts: c.op("Tile", x, c.ints(counts)),
