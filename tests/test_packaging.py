@@ -77,7 +77,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel):
     assert found == ours
     assert "\nName: weft-compiler\n" in metadata and f"\nVersion: {VERSION}\n" in metadata
     assert set(re.findall(r"^Provides-Extra: (.*)$", metadata, re.MULTILINE)) == {
-        *("onnx", "torch", "cuda", "opencl", "link", "all", "hardware"),
+        *("onnx", "torch", "jax", "keras", "cuda", "opencl", "link", "tune", "all", "hardware"),
         *("bench", "test", "dev"),
     }
     assert "[torch_dynamo_backends]\nweft = weft.torch_backend:weft_backend" in programs

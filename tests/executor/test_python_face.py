@@ -250,7 +250,7 @@ def test_a_module_in_many_threads_with_weak_references(x):
         (lambda m, x: m.run(None, x), "by name, {'x': array}, not as a ndarray"),
         (lambda m, x: m.run(None, None), "by name, {'x': array}, not as a NoneType"),
         (lambda m, x: weft.compile(m), "compiled already"),
-        (lambda m, x: weft.compile(None), "not NoneType"),
+        (lambda m, x: weft.compile(None), "not a NoneType"),
         (lambda m, x: weft.compile(product()[0]), "weft.build(schedule"),
         (lambda m, x: weft.compile("missing.onnx"), "missing.onnx"),
         (lambda m, x: weft.compile(mlp(), shapes=[4, 20]), "shapes are given by the names of inputs"),

@@ -34,6 +34,7 @@ EXTRAS = {
     "cuda": ("nvidia-cuda-nvrtc", "compiling for GPUs of NVIDIA"),
     "opencl": ("pyopencl", "OpenCL devices"),
     "link": ("ziglang", "linking shared libraries without a C compiler"),
+    "tune": ("xgboost", "a cost model that learns while schedules are measured"),
 }
 """The extras of Weft: the distribution that each brings, and what it is for."""
 
@@ -194,7 +195,7 @@ def _extras() -> Iterator[Finding]:
     against = "weft compare, and weft bench --against ort"
     wanted["onnxruntime"] = ("onnxruntime", against, "pip install onnxruntime")  # a package of its own, no extra
     for name, (package, purpose, mend) in wanted.items():
-        found = version(package)
+        found = version(package) or version(f"{package}-cpu")  # XGBoost has a distribution without its GPU part
         if found:
             yield Finding(name, "ok", f"{package} {found}: {purpose}")
         else:

@@ -32,13 +32,14 @@ def optimize(graph: Graph, shapes: Mapping[str, Sequence[int]], values: Mapping[
     Inputs stay as they are, those that are bound to a value too, though nothing reads them then.
     """
     bound = specialize(graph, shapes)
-    given = {v: values[v.name] for v in bound.inputs if v.name in values}
+    inputs = bound.inputs
+    given = {v: values[v.name] for v in inputs if v.name in values}
     if given:
-        rest = [v for v in bound.inputs if v not in given]
+        rest = [v for v in inputs if v not in given]
         bound = bound.replace(inputs=rest, constants={**bound.constants, **given})
     made = normalize(quantized(bound))
     kept = {v.name: v for v in made.inputs}
-    return made.replace(inputs=[kept.get(v.name, Value(v.name, v.type)) for v in graph.inputs])
+    return made.replace(inputs=[kept.get(v.name, Value(v.name, v.type)) for v in inputs])
 
 
 def for_target(graph: Graph, target: Target, precision: str | None = None) -> Graph:
