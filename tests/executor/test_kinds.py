@@ -46,7 +46,6 @@ def test_kinds():
         ("frozen.pb", "TFLiteConverter.from_saved_model"),
         ("code.py", "import it"),
     ],
-    ids=str,
 )
 def test_what_is_refused_says_what_it_is_and_what_to_do(given, said):
     with pytest.raises(ArgumentError, match=said):
