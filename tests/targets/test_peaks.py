@@ -83,6 +83,12 @@ def test_peaks_are_measured_once_and_kept(tmp_path, monkeypatch):
     assert rates == []
 
 
+def test_streams_may_start_anywhere():
+    """x86 faults where a vector is said to lie at a multiple of its size, and does not."""
+    moved = [line for line in calibrate._load_ir().splitlines() if " load " in line or " store " in line]
+    assert len(moved) == 1 + 2 * calibrate.STREAMS and all(line.endswith("align 8") for line in moved)
+
+
 def test_a_calibrated_machine_chooses_by_what_was_measured(tmp_path, monkeypatch):
     """What `weft doctor --calibrate` keeps is a fact of this machine: in its target, its keys and its costs."""
     monkeypatch.setattr(calibrate, "RUNS", 2)

@@ -48,7 +48,7 @@ def _load_ir() -> str:
     streams = range(STREAMS)
     return "\n".join([
         "define void @run(i64 %count, ptr %data, i64 %bytes) {", "entry:",
-        f"  %zero = load volatile {vector}, ptr %data", "  br label %outer",
+        f"  %zero = load volatile {vector}, ptr %data, align 8", "  br label %outer",
         "outer:", "  %n = phi i64 [ %count, %entry ], [ %next, %turned ]",
         *(f"  %o{i} = phi {vector} [ %zero, %entry ], [ %y{i}, %turned ]" for i in streams),
         "  br label %loop", "loop:", "  %at = phi i64 [ 0, %outer ], [ %on, %loop ]",
@@ -60,7 +60,7 @@ def _load_ir() -> str:
         f"  %on = add i64 %at, {STREAMS * vector_bytes()}", "  %inside = icmp slt i64 %on, %bytes",
         "  br i1 %inside, label %loop, label %turned", "turned:", "  %next = sub i64 %n, 1",
         "  %more = icmp sgt i64 %next, 0", "  br i1 %more, label %outer, label %end", "end:",
-        *(f"  store volatile {vector} %y{i}, ptr %data" for i in streams), "  ret void", "}",
+        *(f"  store volatile {vector} %y{i}, ptr %data, align 8" for i in streams), "  ret void", "}",
     ])  # fmt: skip
 
 
