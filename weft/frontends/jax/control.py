@@ -65,9 +65,11 @@ def _loop(c: JaxEmitter, count: int | None, first: Value | None, states: Sequenc
 
 
 @primitive("scan")
-def _scan(
-    c: JaxEmitter, *operands: Value, jaxpr: Any, length: int, reverse: bool, num_consts: int, num_carry: int, **_: Any
-) -> list[Value]:
+def _scan(c: JaxEmitter, *operands: Value, jaxpr: Any, length: int, reverse: bool, **told: Any) -> list[Value]:
+    if "ft_in" in told:  # JAX 0.11 and later: a tree of the operands
+        num_consts, num_carry, _ = (len(list(part)) for part in told["ft_in"].update(operands).unpack())
+    else:
+        num_consts, num_carry = told["num_consts"], told["num_carry"]
     constants, states = operands[:num_consts], operands[num_consts : num_consts + num_carry]
     rows = operands[num_consts + num_carry :]
     if not length:
