@@ -7,6 +7,7 @@ than 4 GiB from the next: further than a branch or an address relative to the in
 from __future__ import annotations
 
 import ctypes
+import errno
 import mmap
 
 APART = 5 << 30
@@ -50,6 +51,9 @@ def code_among(addresses: range) -> list[int]:
 
 
 def _reserve(size: int, at: int | None = None) -> int:
+    ctypes.set_errno(0)
     got = _libc.mmap(at, size, 0, _FLAGS | (_FIXED_NOREPLACE if at else 0), -1, 0)
+    if at and ctypes.get_errno() == errno.EEXIST:  # a thread of a library took it meanwhile: no hole either
+        return at
     assert got not in (None, ctypes.c_void_p(-1).value), f"errno {ctypes.get_errno()} for {size} bytes at {at}"
     return int(got)

@@ -80,12 +80,20 @@ def test_an_early_end_is_a_row(bench, good):
     assert outcome.status is Status.CRASH and "code 3" in outcome.detail
 
 
-def test_a_hang_is_a_row_and_its_child_is_gone(bench, good):
+def test_a_hang_is_a_row_and_its_child_is_gone(bench, good, monkeypatch):
+    forked, fork = [], os.fork
+
+    def noted():
+        forked.append(fork())
+        return forked[-1]
+
+    monkeypatch.setattr(os, "fork", noted)
     begin = time.monotonic()
     outcome = measured(bench, planted(good, lambda: time.sleep(60)), good[1], build_seconds=0.3)
     assert outcome.status is Status.HANG and time.monotonic() - begin < 30
+    (child,) = forked
     with pytest.raises(ChildProcessError):
-        os.waitpid(-1, os.WNOHANG)
+        os.waitpid(child, os.WNOHANG)
 
 
 def test_a_kernel_that_hangs_has_a_limit_of_its_own(bench, good, monkeypatch):

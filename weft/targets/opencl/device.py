@@ -84,8 +84,8 @@ class OpenCLDevice(Device):
 
     def load_all(self, programs: Sequence[DeviceProgram], codes: Sequence[bytes] = ()) -> list[OpenCLExecutable]:
         """Programs, compiled together."""
-        name = programs[0].name if len(programs) == 1 else "the model"
-        built = self._built(name, merged_source(programs)) if programs else None
+        name, source = (programs[0].name, programs[0].source) if len(programs) == 1 else ("the model", "")
+        built = self._built(name, source or merged_source(programs)) if programs else None
         return [OpenCLExecutable(self, program, built) for program in programs]
 
     def _built(self, name: str, source: str) -> Any:
