@@ -24,9 +24,16 @@ _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 def scatter() -> range:
     """The addresses among which new small pieces of memory lie from now on, the smallest in the uppermost holes."""
     start = _reserve(HOLES * APART)
-    mapped = [piece for piece in pieces() if piece[0] < 1 << 63]  # the other half is the system's
-    for (_, end, _, _), (begin, _, _, name) in zip(mapped, mapped[1:]):
-        if end >= start and begin > end and name != "[stack]":  # the stack grows downwards
+    for _ in range(50):  # threads of libraries take and give back memory meanwhile
+        mapped = [piece for piece in pieces() if piece[0] < 1 << 63]  # the other half is the system's
+        holes = [
+            (end, begin)
+            for (_, end, _, _), (begin, _, _, name) in zip(mapped, mapped[1:])
+            if end >= start and begin > end and name != "[stack]"  # the stack grows downwards
+        ]
+        if not holes:
+            break
+        for end, begin in holes:
             _reserve(begin - end, end)
     for number in range(HOLES):  # the system takes the uppermost hole that fits: of 8 pages, then of 3, then of 1
         pages = (8, 3, 1)[3 * number // HOLES]
@@ -53,7 +60,7 @@ def code_among(addresses: range) -> list[int]:
 def _reserve(size: int, at: int | None = None) -> int:
     ctypes.set_errno(0)
     got = _libc.mmap(at, size, 0, _FLAGS | (_FIXED_NOREPLACE if at else 0), -1, 0)
-    if at and ctypes.get_errno() == errno.EEXIST:  # a thread of a library took it meanwhile: no hole either
+    if at and ctypes.get_errno() == errno.EEXIST:  # a thread of a library took it meanwhile
         return at
     assert got not in (None, ctypes.c_void_p(-1).value), f"errno {ctypes.get_errno()} for {size} bytes at {at}"
     return int(got)
