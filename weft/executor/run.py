@@ -16,7 +16,7 @@ from weft.core.errors import RuntimeFault
 from weft.executor.fastcall import ENTRY, Fast, fast_call, is_direct, step_call
 from weft.executor.open_checks import Conditions
 from weft.executor.open_sizes import find_numbers
-from weft.executor.steps import HostStep, NativeStep, Program, aligned_array, memory
+from weft.executor.steps import HostStep, NativeStep, Program, RestStep, aligned_array, memory
 from weft.graph.interpreter import mismatch, operator_of
 from weft.graph.ir import Array, Graph, GraphError, Node, TensorType, Type, Value
 from weft.graph.opspec import Evaluate, Infer, OpSpec, Repeated, Repetition, blame, evaluation_of, node_error, type_of
@@ -230,14 +230,17 @@ class Runner(HostRunner):
                 elif isinstance(step, HostStep):
                     self._host(step, values, threads)
                 else:
-                    made = step.executor.run([values[n] for n in step.inputs], threads)
-                    for number, array in zip(step.outputs, made):
-                        values[number] = array
+                    self._rest(step, values, threads)
                 for number in finished:
                     values[number] = None
         finally:
             self.give_arena(arena)
         return [self._own(at, number, values[number]) for at, number in enumerate(program.outputs)]
+
+    def _rest(self, step: RestStep, values: list[Any], threads: int) -> None:
+        made = step.executor.run([values[n] for n in step.inputs], threads)
+        for number, array in zip(step.outputs, made):
+            values[number] = array
 
     def _usable(self, arrays: Sequence[Any], out: Sequence[Array | None]) -> dict[int, Array]:
         """The caller's arrays that native code may write: contiguous, and apart from every input and each other, but
@@ -338,9 +341,7 @@ class OpenRunner(Runner):
                         if values[number].shape != tuple(d if d >= 0 else sizes[~d] for d in shape):
                             return None
                 else:
-                    made = step.executor.run([values[n] for n in step.inputs], threads)
-                    for number, array in zip(step.outputs, made):
-                        values[number] = array
+                    self._rest(step, values, threads)
                 for number in finished:
                     values[number] = None
         finally:
