@@ -539,12 +539,14 @@ def lower_graph(
 def _items_in_layouts(graph: Graph, groups: Sequence[Group], compiler: KernelCompiler) -> list[Item]:
     """What runs where, with layouts for the values between kernels; those that the host turns out to see are plain."""
     target = compiler.target
-    lanes = target.vector_bytes // 4 if knobs.layout and target.blocks_channels and not graph.symbols else 0
+    lays_out = knobs.layout and not graph.symbols
+    lanes = target.vector_bytes // 4 if lays_out and target.blocks_channels else 0
+    together = target.channels_last if lays_out else frozenset()
     compiler.block = max(lanes, 1)
     tile, narrow = (1, 0) if target.matrix is None else (target.matrix.rows, target.matrix.most_bytes)
     fixed: set[Value] = set()
     while True:
-        laid = choose_layouts(graph, groups, lanes, fixed, tile, narrow)
+        laid = choose_layouts(graph, groups, lanes, fixed, tile, narrow, together)
         compiler.layouts = laid.layouts
         items = choose_items(graph, laid.groups, compiler)
         wrong = touched_plainly(graph, items) & laid.layouts.keys()
