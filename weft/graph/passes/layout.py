@@ -143,9 +143,13 @@ class _Chooser:
         factor = math.gcd(sizes[CHANNEL], self.lanes * max(1, FLOAT_BYTES // _bytes(kind)))
         return factor if factor >= LEAST_BLOCK else 0
 
+    def apart(self, node: Node) -> bool:
+        """Whether a node works on channels apart."""
+        return _is_channelwise(node)
+
     def makes(self, group: Group, blocked: Mapping[Value, int]) -> bool:
         """Whether a group writes channels in blocks."""
-        if group.kind in ("host", "opaque") or group.is_view or not all(_is_channelwise(n) for n in group.nodes):
+        if group.kind in ("host", "opaque") or group.is_view or not all(map(self.apart, group.nodes)):
             return False
         if group.anchor is not None and _mixes_channels(group.anchor):
             return True
@@ -167,7 +171,7 @@ class _Chooser:
 
     def takes(self, group: Group) -> bool:
         """Whether a group reads channels in blocks as well as whole."""
-        if group.kind in ("host", "opaque") or group.is_view or not all(_is_channelwise(n) for n in group.nodes):
+        if group.kind in ("host", "opaque") or group.is_view or not all(map(self.apart, group.nodes)):
             return False
         anchor = group.anchor
         if anchor is None or not has(anchor, "convolution"):
@@ -226,9 +230,13 @@ class _Whole(_Chooser):
             return 0
         return channels
 
+    def apart(self, node: Node) -> bool:
+        """Whether a node works on channels apart, or on groups of them."""
+        return _is_channelwise(node) or (has(node, "groups_channels") and _keeps_channels(node))
+
     def takes(self, group: Group) -> bool:
         """Whether a group reads channels together; a convolution in groups has its channels apart."""
-        if group.kind in ("host", "opaque") or group.is_view or not all(map(_is_channelwise, group.nodes)):
+        if group.kind in ("host", "opaque") or group.is_view or not all(map(self.apart, group.nodes)):
             return False
         anchor = group.anchor
         if anchor is None or not has(anchor, "convolution"):
@@ -239,7 +247,8 @@ class _Whole(_Chooser):
     def feeds(self, group: Group, value: Value) -> bool:
         """Whether convolutions read what a group moves or converts, and nobody who would rather have it plain."""
         readers = self.readers.get(value, ())
-        if group.kind != "injective" or group.is_view or value in self.wanted:
+        is_norm = group.kind == "reduction" and all(map(self.apart, group.nodes))
+        if not (group.kind == "injective" or is_norm) or group.is_view or value in self.wanted:
             return False
         return all(map(self.takes, readers)) and any(
             r.anchor is not None and _mixes_channels(r.anchor) and r.anchor.inputs[0] is value for r in readers

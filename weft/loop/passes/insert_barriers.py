@@ -13,9 +13,9 @@ together, such as the tiles of tensor cores), and the loops inside only choose w
 Then the statements are walked in order with the accesses since the last barrier at hand. An access that meets one of
 them with a write among the two gets a barrier before it, unless both touch, in every thread, only elements of that
 thread's own, or one thread does both; where indices have quotients and remainders of a thread or a loop, those are
-coordinates of it, like digits. A statement that alone writes a buffer, which nothing reads, does not meet itself: what
-threads do side by side are instances of a block that write elements of their own, or the same number. A loop is walked
-a second time with what its first iteration left behind. A barrier stands only where every thread comes by: a branch or
+coordinates of it, like digits. What a statement writes does not meet what it wrote: instances of a block that threads
+run side by side write elements of their own, and before they are written anew somebody reads them. A loop is walked a
+second time with what its first iteration left behind. A barrier stands only where every thread comes by: a branch or
 loop that depends on the thread is cut in two around it.
 """
 
@@ -128,7 +128,6 @@ class _Blocks(Mutator):
             for s in walk_stmts(body)
             if isinstance(s, For) and (extent := int_value(s.extent)) is not None
         }
-        walker.read = {e.buffer for e in walk_exprs(body) if isinstance(e, (Load, Address))}
         done = walker.stmt(body)
         if done is body:
             return nest
@@ -342,7 +341,6 @@ class _Walker(Mutator):
         self.aliases: dict[Var, Var] = {}
         self.depends: set[Var] = set(self.threads)
         self.extents: dict[Var, int] = {}
-        self.read: set[Buffer] = set()
         self.pending: list[_Access] = []
         self.single: frozenset[Expr] = frozenset()
         self.inserted = 0
@@ -448,8 +446,8 @@ class _Walker(Mutator):
             for new in accesses:
                 if old.buffer is not new.buffer or not (old.write or new.write):
                     continue
-                alone = old.maker is not None and old.maker is new.maker and old.buffer not in self.read
-                if not alone and not self._apart(old, new):
+                own = old.maker is not None and old.maker is new.maker
+                if not own and not self._apart(old, new):
                     return True
         return False
 
@@ -609,7 +607,7 @@ class _Walker(Mutator):
         """Whether something inside needs a barrier between its own statements."""
         trial = _Walker(self.launch, self.sizes, self.names, self.scopes)
         trial.aliases, trial.depends, trial.extents = dict(self.aliases), set(self.depends), self.extents
-        trial.parts, trial.coordinates, trial.read = self.parts, self.coordinates, self.read
+        trial.parts, trial.coordinates = self.parts, self.coordinates
         trial.single = self.single | self._chosen(s)
         if isinstance(s, If):
             for branch in (s.then, s.otherwise):

@@ -17,6 +17,7 @@ from weft.loop.tree import block_path, loops_on
 from weft.plan.inline import Inlining
 from weft.plan.planner import Families, Unit
 from weft.schedule.schedule import Schedule
+from weft.targets.base import Target
 from weft.targets.gpu import attention, elementwise, model, product, reduction, rows
 from weft.targets.gpu.elementwise import bind_flat
 from weft.targets.gpu.recurrent import schedule_steps
@@ -32,6 +33,12 @@ def _plain(unit: Unit) -> None:
     name = unit.facts.block.name
     with unit.schedule.attempt(f"flat {name}"):
         bind_flat(unit.schedule[name], unit.target)
+
+
+def _first(schedule: Schedule, target: Target, done: set[str]) -> None:
+    """What is done before units are looked at."""
+    schedule_steps(schedule, target)
+    rows.split_groups(schedule)
 
 
 FAMILIES = Families(
@@ -51,7 +58,7 @@ FAMILIES = Families(
     ),
     rest=(),
     plain=_plain,
-    first=lambda schedule, target, done: schedule_steps(schedule, target),
+    first=_first,
     is_scheduled=_is_bound,
     schedules_all=True,
 )

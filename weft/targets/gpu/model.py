@@ -98,6 +98,8 @@ ROW_VECTORS = 4
 """Vectors that each thread of a row has to load, at least."""
 PARTED_ROW, ROW_PART = 16 * 1024, 4096
 """A row so long, of few, is cut into parts of at least so many values, in a kernel of their own."""
+ROW_PARTIALS = 16 * 1024
+"""Shared memory that sums of a row take beside the row, where a block has all of it."""
 ROW_BYTES, KEPT_VALUES, SHARED_DEPTH, REPEATED = 48 * 1024, 64, 4, 1.3
 """The longest row that is kept in shared memory; values of a row for each stage in a thread's registers; how deep a
 reduction of a row has to be to be shared; how often a stage may be computed for rows that meet."""

@@ -14,7 +14,8 @@ from weft.expr.structural import structural_equal
 from weft.expr.visit import substitute, uses_any
 from weft.loop.ir import Axis, For
 from weft.loop.tree import axes_using, block_path, loops_on
-from weft.schedule.facts import Facts, extent
+from weft.plan.contraction import load_bytes
+from weft.schedule.facts import Facts, extent, facts_of
 from weft.schedule.schedule import Stage
 from weft.targets.base import Target, ThreadFacts
 from weft.targets.gpu.model import BLOCK, LEAST_BLOCK
@@ -76,6 +77,24 @@ def loops_of_step(stage: Stage) -> list[Var]:
     loops = free_loops(stage)
     ordered = [place for place, loop in enumerate(loops) if "ordered" in kinds_of(stage, loop)]
     return loops[ordered[-1] + 1 :] if ordered else loops
+
+
+def in_memory_order(stage: Stage, loops: Sequence[Var]) -> list[Var]:
+    """Loops reordered so that the innermost goes over neighbours in memory: of what a block writes, or reduces."""
+    facts = facts_of(stage.block)
+    main = max(reversed(facts.loads), key=load_bytes, default=None) if facts.is_reduction else None
+
+    def step(loop: Var) -> float:
+        axes = [axis for axis, binding in zip(stage.block.axes, stage.block.bindings) if uses_any(binding, {loop})]
+        if len(axes) != 1:
+            return math.inf
+        found = facts.store_step(axes[0].var) if main is None else facts.step(main, axes[0].var)
+        return math.inf if found is None else abs(found)
+
+    ordered = sorted(loops, key=step, reverse=True)
+    if ordered != list(loops):
+        stage.reorder(*ordered)
+    return ordered
 
 
 # ---------------------------------------------------------------------------------------------------------- dividing

@@ -115,6 +115,8 @@ def _split(unit: Unit, parts: int) -> None:
     """A reduction as parts in global memory, each computed on its own, and the reduction of the parts."""
     s, stage = unit.schedule, unit.schedule[unit.facts.block.name]
     outer, _ = stage.split(nest.fuse_all(stage, nest.reduce_loops(stage)), nparts=parts)
+    # Outermost, so that the parts and their sum do not meet inside the loops over elements, which both bind.
+    stage.reorder(outer, *nest.spatial_loops(stage))
     for name in (s.rfactor(stage.name, outer).name, stage.name):
         if not choose(unit_of(s, name, unit.target), (match_rows, match_columns), analytic):
             bind_flat(s[name], unit.target)
@@ -269,7 +271,7 @@ def cross_threads(stage: Stage, threads: int, tag: str = "threadIdx.x", lanes: i
     The loops around the reduction stay as they are, and are the caller's to bind. With `lanes`, a thread loads so many
     neighbours at a time.
     """
-    flat = nest.fuse_all(stage, nest.reduce_loops(stage))
+    flat = nest.fuse_all(stage, nest.in_memory_order(stage, nest.reduce_loops(stage)))
     threads = min(threads, nest.power_of_two(max(1, nest.extent_of(stage, flat) // lanes)))
     rounds = [(threads, lanes)]
     if threads > 2 * model.FINAL:
