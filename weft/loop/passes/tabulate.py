@@ -9,7 +9,7 @@
 
 The rows of an image that a thread fetches for a convolution are such work: each is found by divisions, and stays the
 same while the window moves over it. What moves are the terms of an index that the outer loop does not change, where one
-among them divides. The variable of an unrolled loop is a constant in each copy, so a table is as many registers.
+among them divides by more than a shift. The variable of an unrolled loop is a constant in each copy, so a table is as many registers.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class _Copies(Mutator):
     def _sum(self, e: Expr, around: For) -> Expr:
         form = linear(e)
         fixed = {term: factor for term, factor in form.terms.items() if self._stays(term, around)}
-        if not any(around.var in free_vars(term) and _divides(term) for term in fixed):
+        if not any(_divides(term, around.var) for term in fixed):
             return rebuild(e, self.expr)
         rest = {self.expr(term): factor for term, factor in form.terms.items() if term not in fixed}
         table = self._table(Linear(fixed, 0).expr(), around)
@@ -113,5 +113,12 @@ class _Copies(Mutator):
         return self.known[key]
 
 
-def _divides(term: Expr) -> bool:
-    return any(isinstance(node, (FloorDiv, FloorMod)) for node in walk(term))
+def _divides(term: Expr, var: Var) -> bool:
+    """Whether a term divides what a loop's variable and another one make, by a number that takes more than a shift."""
+    return any(
+        isinstance(node, (FloorDiv, FloorMod))
+        and len(free_vars(node.a)) > 1
+        and var in free_vars(node.a)
+        and (int_value(node.b) or 0).bit_count() != 1
+        for node in walk(term)
+    )
