@@ -13,6 +13,7 @@ from weft.graph.passes.causal_blocks import cut_causal
 from weft.graph.passes.crop_windows import split_windows
 from weft.graph.passes.few_bits import few_bits
 from weft.graph.passes.fill_kernels import fill_kernels
+from weft.graph.passes.fill_rows import fill_rows
 from weft.graph.passes.fix_weights import fix_weights
 from weft.graph.passes.fold_strides import fold_strides
 from weft.graph.passes.narrow_weights import narrow_weights
@@ -60,6 +61,8 @@ def for_target(graph: Graph, target: Target, precision: str | None = None) -> Gr
     graph = turn_products(fill_kernels(graph))
     if knobs.exact:
         return graph
+    if target.channels_last and knobs.layout:
+        graph = fill_rows(fold_strides(graph, target.channels_last), target.channels_last)
     if proposed.few_bits is not None:
         graph = few_bits(graph, proposed.few_bits(target))
     if proposed.narrow is not None and precision is None:

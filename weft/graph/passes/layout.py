@@ -31,7 +31,7 @@ FLOAT_BYTES = 4
 LEAST_BLOCK = 4
 """Channels of the smallest block that is worth it."""
 
-ROW_BYTES = 16
+ROW_BYTES = 8
 """All channels of a place lie together where they are whole vectors of so many bytes."""
 
 

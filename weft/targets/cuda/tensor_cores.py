@@ -33,7 +33,7 @@ from typing import Any
 
 import numpy as np
 
-from weft.expr.nodes import Buffer, Load, Var
+from weft.expr.nodes import Buffer, Var
 from weft.plan.planner import Unit, analytic, choose, unit_of
 from weft.plan.sketch import Columns, Point, Sketch, ceildiv
 from weft.schedule.facts import block_named, facts_of, names_of
@@ -126,8 +126,6 @@ class MatrixTiles(Tiles):
         is_constant = columns is not None and columns.buffer in product.unit.constants
         self.turned = not kind.transposes or is_constant or product.k_last[0] == 1
         """Whether the columns lie along k when they are multiplied."""
-        self.plain = all(isinstance(stored_operand(e), Load) for e in (product.axes.x_operand, product.axes.y_operand))
-        """Whether no operand is computed as it is fetched: then there are registers for two tiles, one below another."""
 
     def shape(self, c: Any) -> tuple[Any, Any, Any, Any, Any]:
         """Of a point, or of columns: groups along y and x, rows and columns of each, and elements of k of a step."""
@@ -381,7 +379,7 @@ class GroupTiles(MatrixTiles):
             & ((c["width"] % wgmma.LINE == 0) | self.turned)
             & (tile_y < BEYOND * self.y)
             & (tile_x < BEYOND * self.x)
-            & ((c["tiles_y"] == 1) | ((c["groups_x"] == 1) & self.plain))
+            & ((c["tiles_y"] == 1) | (c["groups_x"] == 1))
             & (held // 2 <= fit.MOST_ACCUMULATORS)
             & ((c["groups_x"] * c["groups_y"] <= 2) | (held <= 128))  # 512 threads have 128 registers each
             & (self._shared(c) <= self.machine.shared_bytes)

@@ -124,6 +124,8 @@ SHARE_THREADS, LEAST_SHARE, LOADED_VALUES = 512, 8, 64
 FILLED = 0.75
 """The part of the multiprocessors that should have a block before blocks get narrower."""
 
+WINDOW_TAPS, WINDOW_THREADS = 64, 64
+"""Windows in vectors of channels: the most taps that are written out, and the threads of a multiprocessor, at least."""
 UNIT_DEPTH, UNIT_THREADS = 32, 512
 """Recurrences: a product over fewer values is not worth several threads; more threads of a block wait longer for one
 another than they hide."""

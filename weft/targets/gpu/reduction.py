@@ -88,13 +88,13 @@ def _shared(unit: Unit) -> _Found | None:
         return None
     if facts.is_reduction:
         return _Found(unit, facts) if nest.reduce_loops(unit.schedule[facts.block.name]) else None
-    makers = _makers(unit)
+    makers = makers_of(unit)
     if len(makers) != 1 or not _is_worth_sharing(makers[0], unit.target) or row_parts(makers[0], unit.target) > 1:
         return None
     return _Found(unit, makers[0])
 
 
-def _makers(unit: Unit) -> list[Facts]:
+def makers_of(unit: Unit) -> list[Facts]:
     """The reductions whose results an elementwise block takes at its own elements, in program order."""
     facts, s = unit.facts, unit.schedule
     if facts.is_reduction or facts.is_ordered or not nest.spatial_loops(s[facts.block.name]):
@@ -243,7 +243,7 @@ def _apply_columns(found: _Found, point: Point) -> None:
 
 def match_with_reductions(unit: Unit) -> Sketch | None:
     """The sketch of a block that takes short reductions at its own elements: each thread reduces what it needs."""
-    makers = _makers(unit)
+    makers = makers_of(unit)
     if not makers or len(makers) == 1 and _is_worth_sharing(makers[0], unit.target):
         return None
     rule = {"threads": nest.threads_for(unit.facts.spatial, nest.threads_of(unit.target))}
