@@ -27,10 +27,12 @@ if TYPE_CHECKING:
     from weft.builder import build, lower
     from weft.core import errors
     from weft.core.knobs import knobs
-    from weft.executor import HostWarning, Module, compile, load
+    from weft.executor import compile
     from weft.graph.opspec import register_operator
     from weft.loop.interpreter import interpret
     from weft.quantization import quantize
+    from weft.runtime.module import HostWarning, Module
+    from weft.runtime.stored import load
     from weft.runtime.threads import get_threads, set_threads
     from weft.tuner import tune
 
@@ -38,12 +40,12 @@ __version__ = VERSION
 logging.getLogger("weft").addHandler(logging.NullHandler())
 
 _LAZY = {
-    "HostWarning": ("weft.executor", "HostWarning"),
-    "Module": ("weft.executor", "Module"),
+    "HostWarning": ("weft.runtime.module", "HostWarning"),
+    "Module": ("weft.runtime.module", "Module"),
     "build": ("weft.builder", "build"),
     "lower": ("weft.builder", "lower"),
     "compile": ("weft.executor", "compile"),
-    "load": ("weft.executor", "load"),
+    "load": ("weft.runtime.stored", "load"),
     "models": ("weft.models", None),
     "onnx_backend": ("weft.onnx_backend", None),
     "quantize": ("weft.quantization", "quantize"),
@@ -88,7 +90,14 @@ def _compile_tuned(*arguments: Any, **named: Any) -> Any:
     return compile_tuned(*arguments, **named)
 
 
+def _load_whole(*arguments: Any) -> Any:
+    from weft.executor.store import load_whole
+
+    return load_whole(*arguments)
+
+
 hooks.find_target, hooks.records, hooks.compile_tuned = _find_target, _records, _compile_tuned
+hooks.load_whole = _load_whole
 
 
 def __dir__() -> list[str]:
