@@ -14,7 +14,6 @@ from weft.core.errors import WeftError
 from weft.executor.cache import FileEntry, file_entry
 from weft.executor.module import Module, Shapes, bind_shapes, compile_graph
 from weft.executor.precision import check_precision, machine_of
-from weft.executor.specialize import Executor
 from weft.executor.tuned import tuned
 from weft.graph.ir import Graph
 from weft.runtime.cache_folder import mark_used, read_or_remove
@@ -56,10 +55,8 @@ def _compiled(
     if found is not None:
         return found
     module = compile_graph(read(path), machine, shapes, wanted, threads)
-    executor = module._executor
-    assert isinstance(executor, Executor)
-    executor.release(whole)
-    if entry is not None and executor.is_static:
+    module._executor.release(whole)
+    if entry is not None and module._executor.is_static:
         for one in module.specializations:
             if one.kept is not None:
                 entry.keep(one.kept)

@@ -53,9 +53,8 @@ def compile_graph(
     bound, wanted = bind_shapes(graph, shapes), check_precision(precision, machine)
     ranges = {(k, at): d for k, v in (shapes or {}).items() for at, d in enumerate(v) if isinstance(d, range)}
     with tuned(machine):
-        executor = Executor(bound, machine, wanted)
-        module = make_module(executor, threads)
-        found = executor.take_ranges(ranges) if ranges else executor.compile_static()
+        module = make_module(Executor(bound, machine, wanted), threads)
+        found = module._executor.take_ranges(ranges) if ranges else module._executor.compile_static()
     if found is not None:
         module._warn(found)
     return module

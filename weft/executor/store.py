@@ -39,7 +39,7 @@ from weft.graph.text import constant_table, format_graph, parse_graph
 from weft.runtime.abi import FORMAT, abi_hash
 from weft.runtime.cache_folder import write_whole
 from weft.runtime.manifest import ModuleFileError, form_seal
-from weft.runtime.module import Model, port_of
+from weft.runtime.module import port_of
 from weft.runtime.module_file import (
     ALIGNMENT,
     INDEX_TYPES,
@@ -109,19 +109,16 @@ def _texts(array: Array) -> list[str]:
     return [str(one) for one in array.reshape(-1)]
 
 
-def save_modules(executors: Sequence[Model], path: str | os.PathLike[str], link: bool = True) -> None:
+def save_modules(executors: Sequence[Executor], path: str | os.PathLike[str], link: bool = True) -> None:
     """One model, compiled for several machines, in one file: whoever loads it takes what suits the machine best.
 
     The file appears whole or not at all, behind a link where the path is one. The code is linked, so that it runs
     without the compiler; not for a copy that is read here again.
     """
-    compiled = [one for one in executors if isinstance(one, Executor)]
-    if len(compiled) != len(executors):
-        raise ModuleFileError("what was loaded from a file cannot be joined with others: compile the model again")
-    place, first = saving_place(path), compiled[0]
+    place, first = saving_place(path), executors[0]
     file = _Writing(first)
-    parts = [file.part(one, link) for one in compiled]
-    fixed = all(len(part["forms"]) == 1 and one.is_static for part, one in zip(parts, compiled))
+    parts = [file.part(one, link) for one in executors]
+    fixed = all(len(part["forms"]) == 1 and one.is_static for part, one in zip(parts, executors))
     file.write(place, parts, None if fixed else first.graph)
 
 

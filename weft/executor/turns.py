@@ -20,7 +20,7 @@ from weft.executor.run import Runner
 from weft.executor.steps import NativeStep, empty_array
 from weft.graph.ir import Array
 from weft.graph.opspec import Repeated, Repetition
-from weft.runtime.arguments import address_of
+from weft.runtime.addresses import address_of
 from weft.runtime.runner import fault
 from weft.runtime.turns import run_turns
 

@@ -33,7 +33,7 @@ from typing import Any
 import numpy as np
 
 from weft.core.array_types import ArrayType
-from weft.runtime.arguments import ADDRESS_SOURCE, ArrayHead
+from weft.runtime.addresses import ADDRESS_SOURCE, ArrayHead
 from weft.runtime.program import LEAST_ALIGNED, NativeStep, Program, empty_array
 
 Fast = Callable[[Sequence[Any], int, "Sequence[Any] | None"], "list[Any] | None"]

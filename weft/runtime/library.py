@@ -14,7 +14,6 @@ import atexit
 import contextlib
 import ctypes
 import os
-import tempfile
 import threading
 import weakref
 from collections.abc import Callable
@@ -128,6 +127,8 @@ def _closed(handle: int, file: int | None) -> None:
 
 
 def _opened_from_file(code: Any) -> ctypes.CDLL:
+    import tempfile
+
     handle, path = tempfile.mkstemp(prefix="weft-", suffix=".so")
     try:
         with os.fdopen(handle, "wb") as file:

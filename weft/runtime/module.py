@@ -11,18 +11,16 @@ numpy arrays and anything that speaks DLPack go in; numpy comes out, or torch te
 
 from __future__ import annotations
 
-import tempfile
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from weft.core.array_types import ArrayType, element_name
 from weft.core.errors import ArgumentError
-from weft.core.html import folded, preformatted, printable, table, tag
 from weft.runtime.fastcall import Fast
 from weft.runtime.program import Port
 from weft.runtime.threads import check_threads, get_threads
@@ -46,67 +44,16 @@ class NodeArg:
     type: str
 
 
-class Model(Protocol):
-    """What a module runs: a graph that the compiler has (`executor/specialize.py`), or a file (`stored.py`)."""
-
-    @property
-    def signature(self) -> Any:
-        """The model's name, and its inputs and outputs as values with names and types."""
-
-    @property
-    def binds_values(self) -> bool:
-        """Whether values of inputs, not only their shapes, choose the compiled form."""
-
-    @property
-    def bound_inputs(self) -> set[int]:
-        """The positions of those inputs."""
-
-    @property
-    def precision(self) -> str | None:
-        """The type narrower than float32 that it computes in."""
-
-    @property
-    def target(self) -> Any:
-        """The machine it was compiled for."""
-
-    @property
-    def target_name(self) -> str:
-        """The same in words."""
-
-    @property
-    def graph(self) -> Any:
-        """The model as it was loaded."""
-
-    @property
-    def specializations(self) -> list[Any]:
-        """The compiled forms so far."""
-
-    def specialization(self, arrays: Sequence[Any]) -> Any:
-        """The compiled form for these inputs: its `runner`, and the nodes that run on the host."""
-
-    def check_ranges(self, arrays: Sequence[Any]) -> None:
-        """Raises where an input has a size that was promised not to come."""
-
-    def apart(self) -> Model:
-        """A model of the same graph in which no two sizes share a name."""
-
-    def report(self, module: Module) -> str:
-        """What runs where."""
-
-    def profile(self, module: Module, feeds: Mapping[str, Any], threads: int | None, seconds: float) -> Any:
-        """The time of every kernel."""
-
-    def save(self, module: Module, path: str | Path, link: bool = True) -> None:
-        """Writes a module file; `link`: one that runs without the compiler."""
-
-
 class Module:
-    """A compiled model. Copies share its code and weights, which never change; pickle takes it as a module file."""
+    """A compiled model. Copies share its code and weights, which never change; pickle takes it as a module file.
 
-    def __init__(self, executor: Model, threads: int | None = None) -> None:
+    `executor` has the compiled forms: the compiler's `Executor`, or what a file holds (`stored.StoredModel`).
+    """
+
+    def __init__(self, executor: Any, threads: int | None = None) -> None:
         if not hasattr(executor, "specialization"):
             raise TypeError("a Module is what weft.compile(model) and weft.load(path) give")
-        self._executor = executor
+        self._executor: Any = executor
         self.threads = threads
         self._warned = False
         self._fast: Fast | None = None
@@ -137,7 +84,8 @@ class Module:
     @property
     def specializations(self) -> list[Any]:
         """The compiled forms so far, one for each set of shapes."""
-        return self._executor.specializations
+        found: list[Any] = self._executor.specializations
+        return found
 
     def get_inputs(self) -> list[NodeArg]:
         """The inputs as ONNX Runtime gives them."""
@@ -279,7 +227,7 @@ class Module:
 
     def report(self) -> str:
         """What runs where: kernels, host nodes with the reasons, memory."""
-        return self._executor.report(self)
+        return str(self._executor.report(self))
 
     def profile(self, *arrays: Any, threads: int | None = None, seconds: float = 1.0, **named: Any) -> Any:
         """The time of every kernel, what it computes and moves: a `Profile`, by the compiler.
@@ -300,16 +248,22 @@ class Module:
         return self.__copy__()
 
     def __reduce__(self) -> tuple[Callable[[bytes, int | None], Module], tuple[bytes, int | None]]:
+        import tempfile
+
         with tempfile.TemporaryDirectory(prefix="weft-") as folder:
             path = Path(folder) / "pickled.weft"
             self._executor.save(self, path, link=False)
             return _unpickled, (path.read_bytes(), self._threads)
 
     def __repr__(self) -> str:
+        from weft.core.html import printable
+
         inside = ", ".join(f"{port.name}: {port.dtype}{_sizes(port)}" for port in self.inputs)
         return printable(f"Module({self._executor.signature.name}({inside}) for {self._executor.target_name})")
 
     def _repr_html_(self) -> str:
+        from weft.core.html import folded, preformatted, table, tag
+
         ports = [*(("input", port) for port in self.inputs), *(("output", port) for port in self.outputs)]
         return tag(
             "div",
@@ -322,6 +276,8 @@ class Module:
 
 def _unpickled(content: bytes, threads: int | None) -> Module:
     """The module in the bytes of a module file."""
+    import tempfile
+
     from weft.runtime.stored import load
 
     # A file that is mapped cannot be removed on some systems.

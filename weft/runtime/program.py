@@ -16,7 +16,7 @@ import numpy as np
 from weft.core.array_types import ArrayType
 from weft.core.errors import RuntimeFault
 from weft.core.knobs import UNASKED_BYTES, knobs
-from weft.runtime.arguments import address_of
+from weft.runtime.addresses import address_of
 
 Array = np.ndarray[Any, Any]
 ArrayOf = Callable[[int], Array]

@@ -17,9 +17,9 @@ import platform
 import sys
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -31,7 +31,7 @@ from weft.runtime.cache_folder import write_whole
 from weft.runtime.keys import Key, read_key
 from weft.runtime.library import Library
 from weft.runtime.manifest import ModuleFileError, form_seal
-from weft.runtime.module import Model, Module
+from weft.runtime.module import Module
 from weft.runtime.module_file import ModuleFile, refusing
 from weft.runtime.program import native_step, read_program
 from weft.runtime.runner import NativeRunner, OpenSizes
@@ -138,25 +138,7 @@ def processor() -> tuple[str, frozenset[str]]:
 # ---------------------------------------------------------------------------------------------------------------- model
 
 
-@dataclass(frozen=True)
-class StoredValue:
-    """An input or output."""
-
-    name: str
-    type: ArrayType
-
-
-@dataclass(frozen=True)
-class StoredSignature:
-    """The model's name, inputs and outputs."""
-
-    name: str
-    inputs: tuple[StoredValue, ...]
-    outputs: tuple[StoredValue, ...]
-
-
-@dataclass(frozen=True)
-class StoredForm:
+class StoredForm(NamedTuple):
     """A compiled form of a file."""
 
     runner: NativeRunner
@@ -170,8 +152,11 @@ class StoredModel:
     def __init__(self, file: ModuleFile, part: Mapping[str, Any]) -> None:
         manifest = file.manifest
         self._file, self._part = file, part
-        values = [tuple(StoredValue(n, ArrayType(d, s)) for n, d, s in manifest[k]) for k in ("inputs", "outputs")]
-        self.signature = StoredSignature(manifest["name"], *values)
+        ends = {
+            end: [SimpleNamespace(name=name, type=ArrayType(dtype, shape)) for name, dtype, shape in manifest[end]]
+            for end in ("inputs", "outputs")
+        }
+        self.signature = SimpleNamespace(name=manifest["name"], **ends)
         self.bound_inputs = set(manifest["bound"])
         self.ranges = {(name, axis): range(*numbers) for name, axis, *numbers in manifest["ranges"]}
         self.precision = part["precision"]
@@ -233,35 +218,16 @@ class StoredModel:
             self._compiled = _whole(self._file, self._part, why)._executor
         return self._compiled
 
-    @property
-    def target(self) -> Any:
-        """The machine it was compiled for."""
-        return self._whole("its target is a matter of the compiler's").target
-
-    @property
-    def graph(self) -> Any:
-        """The model."""
-        return self._whole("its graph is a matter of the compiler's").graph
-
-    @property
-    def specializations(self) -> list[Any]:
-        """The compiled forms, as the compiler sees them."""
-        found: list[Any] = self._whole("its kernels are a matter of the compiler's").specializations
-        return found
-
-    def apart(self) -> Model:
-        """A model in which no two sizes share a name."""
-        made: Model = self._whole("it has no code for two sizes of one name").apart()
-        return made
+    def __getattr__(self, name: str) -> Any:
+        """Everything else (the graph, its target, a profile) is the compiler's, which reads the file again."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._whole(f"what is asked for ({name}) is not in the file"), name)
 
     def report(self, module: Module) -> str:
         """What runs where, as it was when it was compiled."""
         forms = [*self._found.values(), *([] if self._open is None else [self._open])]
         return "\n".join([f"{module!r}", *(line for one in forms for line in ("", *one.summary))])
-
-    def profile(self, module: Module, feeds: Mapping[str, Any], threads: int | None, seconds: float) -> Any:
-        """The time of every kernel."""
-        return self._whole("kernels are timed by the compiler").profile(module, feeds, threads, seconds)
 
     def save(self, module: Module, path: str | Path, link: bool = True) -> None:
         """Writes the file again; with what was compiled since, where something was."""
