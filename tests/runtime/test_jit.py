@@ -70,7 +70,8 @@ from tests.executor.graphs import mlp
 from tests.runtime.scattered_memory import APART, scatter
 from weft.codegen.llvm.compile import emit_object
 from weft.executor.specialize import for_target, lower_graph, optimize
-from weft.runtime.jit import FUNCTIONS, JitModule, defined_names
+from weft.runtime.abi import FUNCTIONS
+from weft.runtime.jit import JitModule, defined_names
 from weft.targets.registry import find_target
 target = find_target("x86_64-unknown-linux-gnu,cpu=skylake-avx512")
 lowered = lower_graph(for_target(optimize(mlp(), {}, {}), target, None), target, None)

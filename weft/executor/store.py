@@ -38,6 +38,7 @@ from weft.graph.ir import NUMPY_TYPES, Array, Graph, TensorType, Type, Value, dt
 from weft.graph.text import constant_table, format_graph, parse_graph
 from weft.runtime.abi import FORMAT, abi_hash
 from weft.runtime.cache_folder import write_whole
+from weft.runtime.fingerprint import fingerprint
 from weft.runtime.manifest import ModuleFileError, form_seal
 from weft.runtime.module import port_of
 from weft.runtime.module_file import (
@@ -73,31 +74,34 @@ class StoredForm(Specialization):
 
 
 class _Arrays:
-    """The arrays of a file, each once, at aligned offsets."""
+    """The arrays of a file, those of one content once, at aligned offsets."""
 
     def __init__(self) -> None:
         self.rows: list[dict[str, Any]] = []
         self.arrays: list[Array] = []
         self.size = 0
-        self._known: dict[int, int] = {}
+        self._known: dict[Any, int] = {}
+        self._alive: list[Array] = []  # an array is known by its identity first
 
     def add(self, array: Array) -> int:
         """The number of an array in the file."""
-        found = self._known.get(id(array))
-        if found is not None:
-            return found
-        number = len(self.rows)
+        if id(array) not in self._known:
+            self._alive.append(array)
+            self._known[id(array)] = self._by_content(array)
+        return self._known[id(array)]
+
+    def _by_content(self, array: Array) -> int:
+        row: dict[str, Any] = {"dtype": dtype_name(array.dtype), "shape": list(array.shape)}
         if array.dtype == object:
-            # Kept alive with the others: an array is known by its identity.
+            row["strings"] = _texts(array)
+        content = (json.dumps(row), b"" if array.dtype == object else fingerprint(array))
+        number = self._known.setdefault(content, len(self.rows))
+        if number == len(self.rows):
+            if array.dtype != object:
+                row["offset"] = self.size
+                self.size += padded(array.nbytes)
+            self.rows.append(row)
             self.arrays.append(array)
-            self.rows.append({"dtype": "string", "shape": list(array.shape), "strings": _texts(array)})
-            self._known[id(array)] = number
-            return number
-        row = {"dtype": dtype_name(array.dtype), "shape": list(array.shape), "offset": self.size}
-        self.rows.append(row)
-        self.arrays.append(array)
-        self.size += padded(array.nbytes)
-        self._known[id(array)] = number
         return number
 
 
@@ -109,17 +113,20 @@ def _texts(array: Array) -> list[str]:
     return [str(one) for one in array.reshape(-1)]
 
 
-def save_modules(executors: Sequence[Executor], path: str | os.PathLike[str], link: bool = True) -> None:
+def save_modules(executors: Sequence[Executor], path: str | os.PathLike[str], link: bool = True) -> list[str]:
     """One model, compiled for several machines, in one file: whoever loads it takes what suits the machine best.
 
     The file appears whole or not at all, behind a link where the path is one. The code is linked, so that it runs
-    without the compiler; not for a copy that is read here again.
+    without the compiler; not for a copy that is read here again. Gives for each machine why that is not so, or "".
     """
+    if len(executors) > 1 and any(one.target.on_device for one in executors):
+        raise ModuleFileError("a file for several machines holds code for processors: save that for a device alone")
     place, first = saving_place(path), executors[0]
     file = _Writing(first)
     parts = [file.part(one, link) for one in executors]
     fixed = all(len(part["forms"]) == 1 and one.is_static for part, one in zip(parts, executors))
     file.write(place, parts, None if fixed else first.graph)
+    return [part["needs"] for part in parts]
 
 
 def write_model(path: Path, executor: Executor) -> None:
