@@ -229,6 +229,10 @@ class StoredModel:
         forms = [*self._found.values(), *([] if self._open is None else [self._open])]
         return "\n".join([f"{module!r}", *(line for one in forms for line in ("", *one.summary))])
 
+    def profile(self, *_: Any) -> Any:
+        """Refused: the file has the code of kernels, not what they compute."""
+        raise ArgumentError("a module from a file does not know its kernels: profile the model it was compiled from")
+
     def save(self, module: Module, path: str | Path, link: bool = True) -> None:
         """Writes the file again; with what was compiled since, where something was."""
         if self._compiled is not None:
