@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from weft.core import hooks
 from weft.core.errors import WeftError
-from weft.core.install import MEND, clashes
+from weft.core.install import MEND, NEEDED, clashes, hint
 from weft.core.version import VERSION
 
 if TYPE_CHECKING:
@@ -66,7 +66,13 @@ if not TYPE_CHECKING:  # a type checker that saw it would take any name for an a
         if found is None:
             message = f"module 'weft' has no attribute {name!r}"
             raise AttributeError(message, name=name, obj=sys.modules[__name__])
-        module = importlib.import_module(found[0])
+        try:
+            module = importlib.import_module(found[0])
+        except ModuleNotFoundError as error:
+            if error.name not in NEEDED:
+                raise
+            message = f"weft.{name} is a part of the compiler, which needs {error.name}: {hint()}"
+            raise ModuleNotFoundError(message, name=error.name) from None
         value = module if found[1] is None else getattr(module, found[1])
         globals()[name] = value
         return value

@@ -38,8 +38,7 @@ def run(given: argparse.Namespace, screen: Screen) -> int:
     shapes = input_shapes(graph.inputs, given, screen)
     output = output_path(given, ".weft")
     start = time.perf_counter()
-    asked = [argparse.Namespace(**{**vars(given), "target": one}) for one in targets(given.target)]
-    modules = [compiled(graph, shapes, one, screen) for one in asked]
+    modules = [compiled(graph, shapes, given, screen, one) for one in targets(given.target)]
     taken, module = time.perf_counter() - start, modules[0]
     with screen.working("linking"):
         needs = [why for why in save_modules([one._executor for one in modules], output) if why]
