@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import time
 from pathlib import Path
+from typing import Any
 
 from weft.cli.facts import module_facts
 from weft.cli.screen import Screen, seconds, size
@@ -42,7 +43,7 @@ def run(given: argparse.Namespace, screen: Screen) -> int:
     taken, module = time.perf_counter() - start, modules[0]
     with screen.working("linking"):
         needs = [why for why in save_modules([one._executor for one in modules], output) if why]
-    facts = {"file": str(output), "bytes": output.stat().st_size, "compile_s": taken, "needs": needs}
+    facts: dict[str, Any] = {"file": str(output), "bytes": output.stat().st_size, "compile_s": taken, "needs": needs}
     facts |= module_facts(module)
     report = module.report() if given.report else None
     if screen.as_json:

@@ -138,7 +138,8 @@ def write_model(path: Path, executor: Executor) -> None:
 def write_form(path: Path, executor: Executor, one: Specialization) -> None:
     """Writes one compiled form alone, as the cache keeps it: under a name that says for which shapes."""
     file = _Writing(executor)
-    file.write(path, [{**_part(executor), "forms": [file.form((), one)], "needs": "it is an entry of the cache"}], None)
+    forms = [_form((), one, file.arrays, file.codes)]
+    file.write(path, [{**_part(executor), "forms": forms, "needs": "it is an entry of the cache"}], None)
 
 
 def _part(executor: Executor) -> dict[str, Any]:
@@ -180,12 +181,13 @@ class _Writing:
 
     def part(self, executor: Executor, link: bool) -> dict[str, Any]:
         """The forms of a model for one machine; linked, where they can run without the compiler."""
-        forms = executor.items()
-        opened = executor.open_form
+        forms, opened = executor.items(), executor.open_form
         needs = why_compiler(executor, [one for _, one in forms]) if link else "it is a copy for the same process"
         if not needs and opened is not None and open_conditions(opened) is not None:
             forms.append((None, opened))
-        rows = [self.form(key, one) for key, one in forms]
+        if not needs and not forms:
+            needs = "it has no code that runs alone: it is compiled when it is first called"
+        rows = [_form(key, one, self.arrays, self.codes) for key, one in forms]
         if not needs:
             try:
                 for (_, one), row in zip(forms, rows):
@@ -201,10 +203,6 @@ class _Writing:
         seal = form_seal(self.manifest, row, [index_digest(array) for array in wide])
         self.libraries.append(link_form(one.runner.program, one.native.objects(), seal, target))
         row["library"] = len(self.libraries) - 1
-
-    def form(self, key: Any, one: Specialization) -> dict[str, Any]:
-        """One set of shapes as the manifest keeps it; a key of None stands for all sizes."""
-        return _form(key, one, self.arrays, self.codes)
 
     def write(self, place: Path, parts: list[dict[str, Any]], graph: Graph | None) -> None:
         """Writes the file; with a graph, so that it can be compiled for other sizes than those there."""
@@ -226,8 +224,6 @@ def why_compiler(executor: Executor, forms: Sequence[Specialization]) -> str:
     """Why only the compiler can run forms of a model; empty where native code and numpy are all that they need."""
     if executor.target.on_device or executor.target.spec.startup is None:
         return f"it runs on {executor.target.name}"
-    if not forms and executor.open_form is None:
-        return "it has no code yet: it is compiled when it is first called"
     for one in forms:
         for step in one.runner.program.steps:
             if isinstance(step, HostStep):
@@ -265,7 +261,7 @@ def _graph_row(graph: Graph, arrays: _Arrays) -> dict[str, Any]:
 
 
 def _form(key: Any, one: Specialization, arrays: _Arrays, codes: list[bytes]) -> dict[str, Any]:
-    """One set of shapes as the manifest keeps it."""
+    """One set of shapes as the manifest keeps it; a key of None stands for all sizes."""
     program = one.runner.program
     first = len(codes)
     codes.extend(one.native.objects())
