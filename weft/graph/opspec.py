@@ -32,7 +32,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from weft.core.errors import InternalError, WeftError
-from weft.core.knobs import knobs
+from weft.core.knobs import UNASKED_BYTES, knobs
 from weft.graph.ir import Array, Dim, Graph, GraphError, Node, SequenceType, TensorType, Type, dtype_name
 from weft.graph.signature import Relation, signature
 
@@ -85,9 +85,6 @@ _IMPLIED = {
 
 MOST_OUTPUTS = 1 << 16
 """A node with more outputs is refused."""
-
-UNASKED_BYTES = 1 << 28
-"""Up to here a tensor is made without a look at the knob that limits tensors."""
 
 
 class NodeError(GraphError):
