@@ -196,7 +196,9 @@ class Connection:
         counts: bool = False,
     ) -> Ran:  # fmt: skip
         """Calls functions in turns, in a child of the server's with so many seconds and bytes of memory (0: all)."""
-        body = self._request(calls, struct.pack("<IIIIQQ", len(calls), rounds, counts, seconds, int(sample * 1e9), memory))
+        body = self._request(
+            calls, struct.pack("<IIIIQQ", len(calls), rounds, counts, seconds, int(sample * 1e9), memory)
+        )
         try:
             got = self.ask(RUN, body, 4 * seconds + 60.0)
         except PoolError as error:

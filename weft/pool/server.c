@@ -14,7 +14,7 @@
    A library is a shared object for this machine that needs no other: it is placed here, in the grandchild, and finds
    the functions of `symbols` below. All numbers are little-endian. Messages are authenticated, not encrypted.
 
-   weft-server -k KEYFILE [-a ADDRESS] [-p PORT] [-m MEGABYTES] */
+   weft-server -k KEYFILE [-a ADDRESS] [-p PORT] [-m MEGABYTES] [-l]        -l: leaves when its parent does */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <elf.h>
@@ -778,14 +778,15 @@ int main(int count, char **words) {
     const char *key_path = NULL, *address = "127.0.0.1";
     int port = 7400, children = 0, option;
     byte key[HASH];
-    while ((option = getopt(count, words, "k:a:p:m:")) != -1) {
+    while ((option = getopt(count, words, "k:a:p:m:l")) != -1) {
         if (option == 'k') key_path = optarg;
         else if (option == 'a') address = optarg;
         else if (option == 'p') port = atoi(optarg);
+        else if (option == 'l') prctl(PR_SET_PDEATHSIG, SIGKILL);
         else if (option == 'm' && atoi(optarg) > 0) most_bytes = (size_t)atoi(optarg) << 20;
         else key_path = NULL, count = 0;
     }
-    if (!key_path) return fprintf(stderr, "weft-server -k KEYFILE [-a ADDRESS] [-p PORT] [-m MEGABYTES]\n"), 2;
+    if (!key_path) return fprintf(stderr, "weft-server -k KEYFILE [-a ADDRESS] [-p PORT] [-m MEGABYTES] [-l]\n"), 2;
     if (!read_key(key_path, key)) return 1;
     open_counters();
     signal(SIGPIPE, SIG_IGN);

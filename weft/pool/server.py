@@ -24,12 +24,12 @@ from weft.pool.device import Connection, PoolError
 from weft.runtime.cache_folder import cache_folder
 
 ARCHITECTURES = {
-    "aarch64": ("aarch64-linux-musl", "qemu-aarch64"),
-    "armv7": ("arm-linux-musleabihf", "qemu-arm"),
-    "riscv64": ("riscv64-linux-musl", "qemu-riscv64"),
-    "x86_64": ("x86_64-linux-musl", "qemu-x86_64"),
+    "aarch64": ("aarch64-linux-musl", "qemu-aarch64", "max"),
+    "armv7": ("arm-linux-musleabihf", "qemu-arm", "max"),
+    "riscv64": ("riscv64-linux-musl", "qemu-riscv64", "rv64"),
+    "x86_64": ("x86_64-linux-musl", "qemu-x86_64", "max"),
 }
-"""For each: the triple that `zig cc` takes, and the emulator."""
+"""For each: the triple that `zig cc` takes, the emulator, and the processor that it is told to be."""
 
 FOLDER = Path(__file__).resolve().parent
 
@@ -68,7 +68,9 @@ def make_server(architecture: str) -> Path:
 
 def make_counter() -> Path:
     """The plugin that counts, for QEMU on this machine."""
-    return _made(FOLDER / "count.c", "weft-count.so", _compilers(host_architecture())[::-1], ["-shared", "-fPIC", "-O2"])
+    return _made(
+        FOLDER / "count.c", "weft-count.so", _compilers(host_architecture())[::-1], ["-shared", "-fPIC", "-O2"]
+    )
 
 
 def _made(
@@ -82,7 +84,9 @@ def _made(
     problems = []
     for compiler in compilers:
         part = made.with_name(f"{made.name}.{secrets.token_hex(4)}")
-        done = subprocess.run([*compiler, *options, "-o", str(part), str(source), *last], capture_output=True, text=True)
+        done = subprocess.run(
+            [*compiler, *options, "-o", str(part), str(source), *last], capture_output=True, text=True
+        )
         if done.returncode == 0:
             os.replace(part, made)
             return made
@@ -123,9 +127,8 @@ class LocalServer:
 
 
 def start_server(
-    architecture: str | None = None, emulated: bool = False, counts: bool = False, megabytes: int = 256,
-    cpu: str | None = None,
-) -> LocalServer:  # fmt: skip
+    architecture: str | None = None, emulated: bool = False, counts: bool = False, megabytes: int = 256
+) -> LocalServer:
     """A device server on this machine, at a port and with a key of its own.
 
     `emulated`: by QEMU, of another architecture, say; with `counts` it counts instructions instead of seconds.
@@ -137,7 +140,7 @@ def start_server(
         emulator = emulator_of(name)
         if emulator is None:
             raise PoolError(f"{name} is another machine, and there is no emulator for it here: install qemu-user")
-        extra = ["-cpu", cpu] if cpu else []
+        extra = ["-cpu", ARCHITECTURES[name][2]]
         if counts:
             if not can_count(emulator):
                 raise PoolError(f"{emulator} takes no plugins, and counts nothing: install qemu-user, not -static")
@@ -148,7 +151,9 @@ def start_server(
         file = folder / "key"
         file.touch(0o600)
         file.write_text(key.hex())
-        return LocalServer(*_started([*command, "-k", str(file), "-p", "0", "-m", str(megabytes)], environment), key)
+        return LocalServer(
+            *_started([*command, "-k", str(file), "-l", "-p", "0", "-m", str(megabytes)], environment), key
+        )
     finally:
         shutil.rmtree(folder)
 
