@@ -37,6 +37,8 @@ COMMANDS = {
     "export": "write a model in another form",
     "sign": "sign a compiled model, so that weft.load(path, key=...) takes it and no other",
     "devices": "list what there is to run on",
+    "pool": "make or run a pool of machines to measure on",
+    "worker": "lend a device or a builder to a pool",
     "doctor": "say what was found here, what is missing, and the command that mends it",
 }
 
