@@ -73,7 +73,7 @@ def convolution(layer: Layer, block: int = 16) -> tuple[Schedule, list[Any]]:
     x = te.placeholder((blocks_in, size, size, block), dtype="int8", name="x")
     w = te.placeholder((blocks_out, blocks_in, layer.kernel, layer.kernel, block, block), dtype="int8", name="w")
     bias = te.placeholder((blocks_out, block), dtype="int32", name="bias")
-    image = x
+    image, at = x, layer.stride
     if pad:
         image = te.compute(
             (blocks_in, size + 2 * pad, size + 2 * pad, block),
@@ -84,13 +84,15 @@ def convolution(layer: Layer, block: int = 16) -> tuple[Schedule, list[Any]]:
             ),
             name="padded",
         )
+    elif at > 1:  # rows that no window touches stay in DRAM
+        image = te.compute((blocks_in, out, size, block), lambda c, i, j, k: x[c, i * at, j, k], name="rows")
+    step = at if pad else 1
     c, k = te.reduce_axis(blocks_in, name="c"), te.reduce_axis(block, name="k")
     ky, kx = te.reduce_axis(layer.kernel, name="ky"), te.reduce_axis(layer.kernel, name="kx")
-    at = layer.stride
     sums = te.compute(
         (blocks_out, out, out, block),
         lambda f, i, j, o: te.sum(
-            image[c, i * at + ky, j * at + kx, k].astype("int32") * w[f, c, ky, kx, o, k].astype("int32"),
+            image[c, i * step + ky, j * at + kx, k].astype("int32") * w[f, c, ky, kx, o, k].astype("int32"),
             axis=[c, ky, kx, k],
         ),
         name="sums",

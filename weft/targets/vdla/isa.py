@@ -102,13 +102,20 @@ FORMATS = {
         *LOOPS,
         Field("operation", 3, "what is done to each destination", OPERATIONS),
         Field("immediate", 1, "the operand is `value`, not acc[src]"),
-        Field("value", 16, "the operand of all lanes", signed=True),
+        Field("value", 16, "the operand of all lanes; beside an operand in acc, the second stage", signed=True),
     ),
 }
 UOP = (
     Field("dst", 11, "an entry of acc"),
     Field("src", 11, "an entry of inp (gemm) or of acc (alu)"),
     Field("wgt", 10, "an entry of wgt"),
+)
+SHIFT_BITS, ROUNDS, POSITIVE = 31, 32, 64
+"""The second stage of an `alu` whose operand is in acc, as bits of `value`: see STAGE_TEXT."""
+STAGE_TEXT = (
+    "An `alu` whose operand is in acc has a second stage in the same cycle, said by `value`: what the operation made is "
+    "shifted right by bits 4:0, with its sign; rounded to the nearest, halves to even, where bit 5 is set; and is at "
+    "least 0 where bit 6 is set."
 )
 OPERATION_TEXT = {
     "add": "dst + operand", "max": "the larger", "min": "the smaller", "mul": "dst × operand, the low 32 bits",
@@ -334,6 +341,7 @@ def document() -> str:
     lines += [f"| {name} | {memory.unit} | {memory.meaning} |" for name, memory in MEMORIES.items()]
     lines += ["", "## Operations of the vector ALU, on int32", "| name | result |", "|---|---|"]
     lines += [f"| {name} | {OPERATION_TEXT[name]} |" for name in OPERATIONS]
+    lines += ["", STAGE_TEXT]
     lines += ["", "## Error bits", "| bit | meaning |", "|---|---|"]
     lines += [f"| {bit} | {meaning} |" for bit, meaning in ERRORS.items()]
     return "\n".join(lines) + "\n"

@@ -4,8 +4,9 @@ A *packed* product has vectors of `block` int8 as the last dimension of its inpu
 last two of its weights: y[f, …, o] += x[c, …, k] * w[f, c, …, o, k]. What is elementwise after it stays on the chip.
 
 Its sketch has a knob for the tile of each dimension, for the depth of the sum that is loaded at once, for the order of
-the loops over tiles and for the virtual threads. Points are ranked by what DRAM and the compute unit have to do; the
-best of them are run on the model, and their cycles decide.
+the loops over tiles (weights, sums or inputs stay longest), for the operand that is kept in its whole depth while the
+other one comes in steps, and for the virtual threads: how many, and which loop they share. Points are ranked by what
+DRAM and the compute unit have to do; the best of them are run on the model, and their cycles decide.
 """
 
 from __future__ import annotations
@@ -14,15 +15,15 @@ import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import islice
+from itertools import islice, permutations
 from typing import Any
 
 import numpy as np
 
 from weft.core.errors import TargetError, WeftError
-from weft.expr.classes import Binary
-from weft.expr.nodes import Buffer, Call, Expr, Load, Var
-from weft.expr.visit import children
+from weft.expr.classes import Binary, Max
+from weft.expr.nodes import Buffer, Call, Cast, Const, Expr, Load, Var, int_value
+from weft.expr.visit import walk
 from weft.loop.ir import Store
 from weft.loop.passes.support import linear
 from weft.loop.visit import walk_exprs
@@ -35,12 +36,16 @@ from weft.targets.base import Target
 from weft.targets.vdla import config_of, lower
 from weft.targets.vdla.intrinsics import gemm
 from weft.targets.vdla.isa import CLOCK, Config
+from weft.targets.vdla.stream import sides
 
 BUBBLE = 128
 """Cycles that a step loses although threads hide most: fitted to the model's cycles of ResNet-18's C3 (within 3 %, and
 as good for C4 and C7, which it was not fitted to)."""
 TRIALS = 4
 """Tilings that are run on the model, best estimates first."""
+
+
+NEITHER, INPUT, WEIGHTS = range(3)
 
 
 @dataclass(frozen=True)
@@ -51,6 +56,10 @@ class Tiling:
     depth: int
     order: tuple[int, ...]
     threads: int = 2
+    shared: int = -1
+    """The dimension that threads share among them; -1 is that of the outermost loop."""
+    keep: int = NEITHER
+    """The operand that is loaded in its whole depth, although the other comes in steps."""
 
 
 class Product:
@@ -71,7 +80,7 @@ class Product:
         after = [block_named(s, one) for one in names_of(s)[names_of(s).index(name) + 1 :]]
         reads = {e.buffer for one in after for e in walk_exprs(one.body) if isinstance(e, Load)}
         given = [buffer for buffer in reads if buffer in s.func.buffers]
-        self.steps_after = sum(_operations(one.body.value) for one in after[:-1] if isinstance(one.body, Store))
+        self.steps_after = _passes([one.body.value for one in after[:-1] if isinstance(one.body, Store)])
         """Operations of the ALU on every vector of the result."""
         self.padded = self.input.buffer not in s.func.buffers
         self.beside = sum(len(buffer.shape) == len(self.result) for buffer in given)
@@ -90,9 +99,9 @@ class Product:
         return sizes, repr(forms), self.steps_after, self.beside, self.kept, self.config
 
     def orders(self) -> list[tuple[int, ...]]:
-        """Orders of the loops over tiles: those that weights depend on outermost, or innermost."""
-        weights_first = sorted(range(len(self.sizes)), key=lambda i: i not in self.uses(self.weights))
-        return list(dict.fromkeys((tuple(weights_first), tuple(reversed(weights_first)))))
+        """Orders of the loops over tiles; images of a batch come one after the other."""
+        dims = range(len(self.sizes))
+        return [(*dims[:-3], *order) for order in permutations(dims[-3:])]
 
     def entries(self, load: Load, tiles: Mapping[int, Any], depth: Any) -> Any:
         """Entries of an operand that a step touches."""
@@ -113,27 +122,39 @@ class Product:
         """What there is to choose."""
         tiles = {f"tile{i}": tuple(_divisors(size)) for i, size in enumerate(self.sizes)}
         depth = tuple(_divisors(extent(self.sums[0])))
-        return {**tiles, "depth": depth, "order": tuple(range(len(self.orders()))), "threads": tuple(threads)}
+        several = {"threads": tuple(threads), "shared": tuple(range(len(self.sizes)))}
+        return {**tiles, "depth": depth, "order": tuple(range(len(self.orders()))), **several, "keep": (0, 1, 2)}
 
     def tiling(self, point: Point) -> Tiling:
         """The tiling of a point."""
         tiles = tuple(point[f"tile{i}"] for i in range(len(self.sizes)))
-        return Tiling(tiles, point["depth"], self.orders()[point["order"]], point["threads"])
+        order = self.orders()[point["order"]]
+        return Tiling(tiles, point["depth"], order, point["threads"], point["shared"], point["keep"])
 
     def _tiles(self, columns: Columns) -> dict[int, Any]:
         return {i: columns[f"tile{i}"] for i in range(len(self.sizes))}
 
     def legal(self, columns: Columns) -> Any:
-        """What fits into the memories, and divides its outermost loop among the threads."""
+        """What fits into the memories, and divides a loop among the threads; of points that mean the same, one."""
         tiles, threads, config = self._tiles(columns), columns["threads"], self.config
+        counts = {i: self.sizes[i] // tile for i, tile in tiles.items()}
         acc = math.prod(tiles.values()) * (1 + self.beside) * threads
         fits = (acc + self.kept * threads <= config.acc) & (tiles[0] > 0)
         for load, most in ((self.input, config.inp), (self.weights, config.wgt)):
-            fits &= self.entries(load, tiles, columns["depth"]) * threads <= most
-        for number, order in enumerate(self.orders()):
-            outer = self.sizes[order[0]] // tiles[order[0]]
-            fits &= (columns["order"] != number) | (outer % threads == 0)
+            fits &= self.entries(load, tiles, self.loaded(load, columns)) * threads <= most
+        fits &= (columns["keep"] == NEITHER) | (columns["depth"] < extent(self.sums[0]))
+        for i, count in counts.items():
+            fits &= (columns["shared"] != i) | (count % threads == 0) & ((threads > 1) | (i == 0))
+        for number, order in enumerate(self.orders()):  # loops of one iteration stand last, in their own order
+            for a, b in zip(order, order[1:]):
+                pointless = (counts[a] == 1) & ((counts[b] > 1) | (a > b))
+                fits &= (columns["order"] != number) | np.logical_not(pointless)
         return fits
+
+    def loaded(self, load: Load, columns: Columns) -> Any:
+        """The depth of an operand that is loaded at once."""
+        kept = columns["keep"] == (INPUT if load is self.input else WEIGHTS)
+        return np.where(kept, extent(self.sums[0]), columns["depth"])
 
     def cost(self, columns: Columns) -> Any:
         """Seconds: what the busiest of compute unit, load unit and DRAM has to do, or one thread after another.
@@ -148,16 +169,21 @@ class Product:
         store = area * config.word_cycles + _transfers(result) * config.latency
         compute = total * (steps * (area * depth * rest + 4) + area * self.steps_after + self.beside * store)
         loads: Any = 0
+        port = total * area * config.word_cycles * (1 + self.beside)
         for load, beats in ((self.input, 1), (self.weights, config.block)):
-            words = self.entries(load, tiles, depth) * beats * config.word_cycles
-            words = words + _transfers(self.operand(load, tiles, depth)) * config.latency
+            at_once = self.loaded(load, columns)
+            words = self.entries(load, tiles, at_once) * beats * config.word_cycles
+            waits = _transfers(self.operand(load, tiles, at_once)) * config.latency
             for number, order in enumerate(self.orders()):
-                inner = math.prod(counts[i] for i in order[self.level(load, order) + 1 :])
-                times = np.where(steps == 1, total // inner, total * steps)
-                loads = loads + np.where(columns["order"] == number, times * words, 0)
+                within = order[self.level(load, order) + 1 :]
+                apart = np.where(np.isin(columns["shared"], within), columns["threads"], 1)  # each loads its own
+                again = total * apart // math.prod(counts[i] for i in within)
+                times = np.where(at_once == extent(self.sums[0]), again, total * steps)
+                times = np.where(columns["order"] == number, times, 0)
+                loads, port = loads + times * (words + waits), port + times * words
         stores = total * store
         chain = (loads + compute + stores) / columns["threads"]
-        busiest = np.maximum(np.maximum(compute, loads), chain)
+        busiest = np.maximum(np.maximum(compute, loads), np.maximum(chain, port))
         first = (loads + stores) / (total * steps)
         return (busiest + first + BUBBLE * total * steps) / CLOCK
 
@@ -186,12 +212,27 @@ def _transfers(dims: list[tuple[Any, int]]) -> Any:
     return count
 
 
-def _operations(e: Expr) -> int:
-    """The ALU's operations of an expression; a rounding shift, which has five of them here, is one."""
-    if isinstance(e, Load):
-        return 0
-    own = -3 if isinstance(e, Call) and e.name == "bit_and" else isinstance(e, (Binary, Call))
-    return own + sum(map(_operations, children(e)))
+def _passes(values: Collection[Expr]) -> int:
+    """How often the ALU goes over sums for these stages: a shift and a max with 0 after an operand in acc are free."""
+    count, free = 0, False
+    for value in values:
+        for e in reversed(list(_chain(value))):
+            shifts = isinstance(e, Call) and e.name == "shift_right" and isinstance(e.args[1], Const)
+            positive = isinstance(e, Max) and int_value(sides(e)[1]) == 0
+            count += not (free and (shifts or positive))
+            free = free if shifts or positive else isinstance(e, Binary) and isinstance(sides(e)[1], Load)
+    return count
+
+
+def _chain(e: Expr) -> Iterator[Expr]:
+    """The operations of an expression, the last first; what a rounding shift adds is part of it."""
+    while not isinstance(e, Load):
+        rounds = isinstance(e, Call) and any(isinstance(one, Call) and one.name == "bit_and" for one in walk(e))
+        if isinstance(e, (Binary, Call)):
+            yield e
+        if rounds or not isinstance(e, (Binary, Call, Cast)):
+            return
+        e = e.value if isinstance(e, Cast) else sides(e)[0] if isinstance(e, Binary) else e.args[0]
 
 
 def _is_small(product: Product, buffer: Buffer) -> bool:
@@ -285,7 +326,8 @@ def accelerate(s: Schedule, name: str, tiling: Tiling, config: Config) -> None:
     *dims, lane = out.loops
     halves = [out.split(loop, factor=tile) for loop, tile in zip(dims, tiling.tiles)]
     outers = [halves[i][0] for i in tiling.order]
-    thread, outers[0] = out.split(outers[0], nparts=tiling.threads)
+    place = tiling.order.index(tiling.shared) if tiling.shared >= 0 else 0
+    thread, outers[place] = out.split(outers[place], nparts=tiling.threads)
     out.reorder(thread, *outers, *(inner for _, inner in halves), lane)
     out.bind(thread, "vthread")
     for stage in reversed(after[:-1]):
@@ -296,9 +338,9 @@ def accelerate(s: Schedule, name: str, tiling: Tiling, config: Config) -> None:
     first, *others, column = total.loops[-count:]
     step, within = total.split(first, factor=tiling.depth)
     total.reorder(step, *spatial, within, *others, row, column)
-    for load, scope in ((found.input, "inp"), (found.weights, "wgt")):
+    for which, load, scope in ((INPUT, found.input, "inp"), (WEIGHTS, found.weights, "wgt")):
         operand = _bring(s, load.buffer, scope, total.name)
-        if tiling.depth == extent(found.sums[0]):
+        if tiling.depth == extent(found.sums[0]) or tiling.keep == which:
             operand.compute_at(out, outers[found.level(load, tiling.order)])
         else:
             operand.compute_at(total, step)
