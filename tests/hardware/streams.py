@@ -21,7 +21,9 @@ from weft.targets.vdla.isa import (
 )
 from weft.targets.vdla.machine import Machine
 
-SMALL = Config(block=8, inp=64, wgt=16, acc=64, uop=64, queue=4, tokens=2, fetch=4, dram=1 << 11, latency=7)
+SMALL = Config(
+    block=8, inp=64, wgt=16, acc=64, uop=64, queue=4, tokens=2, fetch=4, dram=1 << 11, latency=7, word_cycles=1
+)  # fmt: skip
 """A machine that is quick to build and to simulate, with queues that fill up."""
 PROGRAM = 1 << 9
 """Where programs lie in DRAM: data before it, results from RESULT on."""

@@ -128,14 +128,19 @@ OPERATION_TEXT = {
 
 @dataclass(frozen=True)
 class Config:
-    """The sizes of one machine. Depths are entries; all are powers of two."""
+    """The sizes of one machine. Depths are entries; all are powers of two.
+
+    The usual ones are those of the TVM paper's (section 6.4): 16 × 16 products, 32 kB for activations, 32 kB for
+    weights, 32 kB of micro-ops and 128 kB of sums, behind the 64-bit port to DRAM that the fabric of its board (a
+    Zynq-7000) has: eight bytes a cycle.
+    """
 
     block: int = 16
     """The side of the GEMM core: block × block products of int8 a cycle; a word of the DRAM port is `block` bytes."""
     inp: int = 2048
-    wgt: int = 1024
+    wgt: int = 128
     acc: int = 2048
-    uop: int = 4096
+    uop: int = 8192
     queue: int = 32
     """Instructions that wait for one unit."""
     tokens: int = 16
@@ -146,7 +151,7 @@ class Config:
     """Words in DRAM."""
     latency: int = 64
     """Cycles from the request of a transfer until its first word could come."""
-    word_cycles: int = 1
+    word_cycles: int = 2
     """Cycles that each word takes: block / word_cycles is the bandwidth in bytes a cycle."""
 
     def __post_init__(self) -> None:

@@ -144,11 +144,14 @@ class Product:
             fits &= self.entries(load, tiles, self.loaded(load, columns)) * threads <= most
         fits &= (columns["keep"] == NEITHER) | (columns["depth"] < extent(self.sums[0]))
         for i, count in counts.items():
-            fits &= (columns["shared"] != i) | (count % threads == 0) & ((threads > 1) | (i == 0))
-        for number, order in enumerate(self.orders()):  # loops of one iteration stand last, in their own order
-            for a, b in zip(order, order[1:]):
-                pointless = (counts[a] == 1) & ((counts[b] > 1) | (a > b))
-                fits &= (columns["order"] != number) | np.logical_not(pointless)
+            fits &= (columns["shared"] != i) | (count >= threads) & ((threads > 1) | (i == 0))
+        for number, order in enumerate(self.orders()):
+            makes_sense = counts[order[0]] > 0
+            for a, b in zip(order, order[1:]):  # loops of one iteration stand last, in their own order
+                makes_sense &= (counts[a] > 1) | (counts[b] == 1) & (a < b)
+            for i in order[1:]:  # what does not come out even is shared by turns, which is an outermost loop's
+                makes_sense &= (columns["shared"] != i) | (counts[i] % threads == 0)
+            fits &= (columns["order"] != number) | makes_sense
         return fits
 
     def loaded(self, load: Load, columns: Columns) -> Any:
@@ -270,7 +273,7 @@ class Simulated(Sketch):
             yield known, seconds
             return
         found: list[tuple[dict[str, int], float]] = []
-        for point, _ in islice(super().ranked(1 << 20), 8 * self.trials):
+        for point in islice(self.distinct(), 8 * self.trials):
             if math.isfinite(seconds := self.seconds(point)):
                 found.append((point, seconds))
             if len(found) == self.trials:
@@ -279,6 +282,15 @@ class Simulated(Sketch):
         if found:
             _KNOWN[self.product] = found[0][0]
         yield from found
+
+
+    def distinct(self) -> Iterator[dict[str, int]]:
+        """Points by their estimates, one of each: those of the same are most often the same loops, turned around."""
+        columns = self.columns()
+        cost = np.where(self.legal(columns), self.cost(columns), np.inf)
+        for at in np.unique(cost, return_index=True)[1]:
+            if np.isfinite(cost[at]):
+                yield self.point(columns, int(at))
 
 
 _KNOWN: dict[Any, dict[str, int]] = {}
@@ -327,8 +339,13 @@ def accelerate(s: Schedule, name: str, tiling: Tiling, config: Config) -> None:
     halves = [out.split(loop, factor=tile) for loop, tile in zip(dims, tiling.tiles)]
     outers = [halves[i][0] for i in tiling.order]
     place = tiling.order.index(tiling.shared) if tiling.shared >= 0 else 0
-    thread, outers[place] = out.split(outers[place], nparts=tiling.threads)
-    out.reorder(thread, *outers, *(inner for _, inner in halves), lane)
+    if extent(found.result[tiling.order[place]]) // tiling.tiles[tiling.order[place]] % tiling.threads:
+        out.annotate("contexts", tiling.threads, outers[0])
+        thread, inside = outers[0], outers[1:]
+    else:
+        thread, outers[place] = out.split(outers[place], nparts=tiling.threads)
+        inside = outers
+    out.reorder(thread, *inside, *(inner for _, inner in halves), lane)
     out.bind(thread, "vthread")
     for stage in reversed(after[:-1]):
         s[stage].compute_at(out, outers[-1])

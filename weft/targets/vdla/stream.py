@@ -156,16 +156,20 @@ class Writer:
         return loops[: -len(lanes)], dict.fromkeys(steps, 0)
 
     def _threads(self, loop: For, values: dict[Var, Any]) -> Iterator[Placed]:
-        """Virtual threads, each in its own share of the memories; a group of each by turns."""
-        count, share = int_value(loop.extent) or 0, self.share
-        threads = []
-        for number in range(count):
+        """Virtual threads, each in its own share of the memories; a group of each by turns.
+
+        Where there are fewer "contexts" than threads, a thread takes over the share of one that is over.
+        """
+        extent, share = int_value(loop.extent) or 0, self.share
+        count = min(int(loop.annotations.get("contexts", extent)), extent)
+        threads: list[list[list[Placed]]] = [[] for _ in range(count)]
+        for number in range(extent):
             self.share = {
-                name: tuple(begin + (number + more) * (end - begin) // count for more in (0, 1))
+                name: tuple(begin + (number % count + more) * (end - begin) // count for more in (0, 1))
                 for name, (begin, end) in share.items()
             }  # fmt: skip
             made = list(self.write(loop.body, {**values, loop.var: number}))
-            threads.append([list(group) for _, group in groupby(made, key=lambda placed: placed.one.unit)])
+            threads[number % count] += [list(group) for _, group in groupby(made, key=lambda placed: placed.one.unit)]
         self.share = share
         yield from interleave(threads)
 
