@@ -1,6 +1,6 @@
 """The accelerator in cycles of its fast model: figures 10 and 21 of the TVM paper, and what tuning gains.
 
-    python -m benchmarks.vdla [--layers C2 C6] [--latency 32 64 128 256] [--word-cycles 2] [--trials 4] [--plot out.svg]
+    python -m benchmarks.vdla [--layers C2 C6] [--latency 32 64 128 256] [--word-cycles 3] [--trials 4] [--plot out.svg]
     python -m benchmarks.vdla --offload [--model resnet18]
     python -m benchmarks.vdla --tune 30
 
@@ -300,7 +300,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="The accelerator in cycles.")
     parser.add_argument("--layers", nargs="*", default=[layer.name for layer in LAYERS])
     parser.add_argument("--latency", nargs="*", type=int, default=[64])
-    parser.add_argument("--word-cycles", type=int, default=2, help="cycles for each word of DRAM (16 bytes)")
+    parser.add_argument("--word-cycles", type=int, default=Config.word_cycles, help="cycles for each word of DRAM (16 bytes)")
     parser.add_argument("--trials", type=int, default=TRIALS, help="tilings that are tried for each layer")
     parser.add_argument("--plot", type=Path, help="draw the roofline of the first latency there")
     parser.add_argument("--offload", action="store_true", help="a whole model with and without the accelerator")

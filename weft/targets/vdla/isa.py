@@ -131,8 +131,8 @@ class Config:
     """The sizes of one machine. Depths are entries; all are powers of two.
 
     The usual ones are those of the TVM paper's (section 6.4): 16 × 16 products, 32 kB for activations, 32 kB for
-    weights, 32 kB of micro-ops and 128 kB of sums, behind the 64-bit port to DRAM that the fabric of its board (a
-    Zynq-7000) has: eight bytes a cycle.
+    weights, 32 kB of micro-ops and 128 kB of sums, on a Zynq-7000. A port of its fabric to DRAM gives 1.2 GB/s (64 bits
+    at 150 MHz: UG585, table 22-2), six bytes for each cycle of the paper's 200 MHz, and a word of 16 takes three.
     """
 
     block: int = 16
@@ -151,7 +151,7 @@ class Config:
     """Words in DRAM."""
     latency: int = 64
     """Cycles from the request of a transfer until its first word could come."""
-    word_cycles: int = 2
+    word_cycles: int = 3
     """Cycles that each word takes: block / word_cycles is the bandwidth in bytes a cycle."""
 
     def __post_init__(self) -> None:

@@ -5,8 +5,9 @@ last two of its weights: y[f, …, o] += x[c, …, k] * w[f, c, …, o, k]. What
 
 Its sketch has a knob for the tile of each dimension, for the depth of the sum that is loaded at once, for the order of
 the loops over tiles (weights, sums or inputs stay longest), for the operand that is kept in its whole depth while the
-other one comes in steps, and for the virtual threads: how many, and which loop they share. Points are ranked by what
-DRAM and the compute unit have to do; the best of them are run on the model, and their cycles decide.
+other one comes in steps, for the filters whose weights come at once (fewer than a tile has: its sums and its input stay
+meanwhile), and for the virtual threads: how many, and which loop they share. Points are ranked by what DRAM and the
+compute unit have to do; the best of them are run on the model, and their cycles decide.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ TRIALS = 4
 
 
 NEITHER, INPUT, WEIGHTS = range(3)
+KNOBS = ("threads", "shared", "keep", "filters")
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,8 @@ class Tiling:
     """The dimension that threads share among them; -1 is that of the outermost loop."""
     keep: int = NEITHER
     """The operand that is loaded in its whole depth, although the other comes in steps."""
+    filters: int = 0
+    """Filters of a tile whose weights are loaded at once; 0 is all of them."""
 
 
 class Product:
@@ -77,6 +81,8 @@ class Product:
         lane = self.result[-1].var
         self.weights, self.input = sorted(loads, key=lambda load: lane not in linear(load.indices[-2]).terms)
         self.sizes = [extent(axis) for axis in self.result[:-1]]
+        self.filter = min(self.uses(self.weights) - self.uses(self.input), default=0)
+        """The dimension of the result that weights alone depend on."""
         after = [block_named(s, one) for one in names_of(s)[names_of(s).index(name) + 1 :]]
         reads = {e.buffer for one in after for e in walk_exprs(one.body) if isinstance(e, Load)}
         given = [buffer for buffer in reads if buffer in s.func.buffers]
@@ -112,9 +118,13 @@ class Product:
         found = {v for index in load.indices for v in linear(index).terms if isinstance(v, Var)}
         return {i for i, axis in enumerate(self.result[:-1]) if axis.var in found}
 
-    def level(self, load: Load, order: tuple[int, ...]) -> int:
-        """The innermost of the loops over tiles that an operand depends on."""
-        return max((place for place, i in enumerate(order) if i in self.uses(load)), default=0)
+    def level(self, load: Load, tiling: Tiling) -> int:
+        """The innermost of a thread's loops over tiles that an operand depends on; -1 where that is none."""
+        counts = {i: size // tile for i, (size, tile) in enumerate(zip(self.sizes, tiling.tiles))}
+        shared = tiling.order[0] if tiling.shared < 0 else tiling.shared
+        if counts[shared] % tiling.threads == 0:
+            counts[shared] //= tiling.threads
+        return max((at for at, i in enumerate(tiling.order) if i in self.uses(load) and counts[i] > 1), default=-1)
 
     # ---------------------------------------------------------------------------------------------------- columns
 
@@ -123,13 +133,14 @@ class Product:
         tiles = {f"tile{i}": tuple(_divisors(size)) for i, size in enumerate(self.sizes)}
         depth = tuple(_divisors(extent(self.sums[0])))
         several = {"threads": tuple(threads), "shared": tuple(range(len(self.sizes)))}
-        return {**tiles, "depth": depth, "order": tuple(range(len(self.orders()))), **several, "keep": (0, 1, 2)}
+        operands = {"keep": (NEITHER, INPUT, WEIGHTS), "filters": tiles[f"tile{self.filter}"]}
+        return {**tiles, "depth": depth, "order": tuple(range(len(self.orders()))), **several, **operands}
 
     def tiling(self, point: Point) -> Tiling:
         """The tiling of a point."""
         tiles = tuple(point[f"tile{i}"] for i in range(len(self.sizes)))
         order = self.orders()[point["order"]]
-        return Tiling(tiles, point["depth"], order, point["threads"], point["shared"], point["keep"])
+        return Tiling(tiles, point["depth"], order, **{knob: point[knob] for knob in KNOBS})
 
     def _tiles(self, columns: Columns) -> dict[int, Any]:
         return {i: columns[f"tile{i}"] for i in range(len(self.sizes))}
@@ -141,8 +152,10 @@ class Product:
         acc = math.prod(tiles.values()) * (1 + self.beside) * threads
         fits = (acc + self.kept * threads <= config.acc) & (tiles[0] > 0)
         for load, most in ((self.input, config.inp), (self.weights, config.wgt)):
-            fits &= self.entries(load, tiles, self.loaded(load, columns)) * threads <= most
+            fits &= self.entries(load, self.at_once(load, columns), self.loaded(load, columns)) * threads <= most
         fits &= (columns["keep"] == NEITHER) | (columns["depth"] < extent(self.sums[0]))
+        few = columns["filters"] < tiles[self.filter]
+        fits &= (tiles[self.filter] % columns["filters"] == 0) & (np.logical_not(few) | (columns["keep"] != WEIGHTS))
         for i, count in counts.items():
             fits &= (columns["shared"] != i) | (count >= threads) & ((threads > 1) | (i == 0))
         for number, order in enumerate(self.orders()):
@@ -153,6 +166,10 @@ class Product:
                 makes_sense &= (columns["shared"] != i) | (counts[i] % threads == 0)
             fits &= (columns["order"] != number) | makes_sense
         return fits
+
+    def at_once(self, load: Load, columns: Columns) -> dict[int, Any]:
+        """What of a tile an operand is loaded for at once."""
+        return {**self._tiles(columns), self.filter: columns["filters" if load is self.weights else f"tile{self.filter}"]}
 
     def loaded(self, load: Load, columns: Columns) -> Any:
         """The depth of an operand that is loaded at once."""
@@ -173,22 +190,33 @@ class Product:
         compute = total * (steps * (area * depth * rest + 4) + area * self.steps_after + self.beside * store)
         loads: Any = 0
         port = total * area * config.word_cycles * (1 + self.beside)
+        parts = tiles[self.filter] // columns["filters"]
         for load, beats in ((self.input, 1), (self.weights, config.block)):
-            at_once = self.loaded(load, columns)
-            words = self.entries(load, tiles, at_once) * beats * config.word_cycles
-            waits = _transfers(self.operand(load, tiles, at_once)) * config.latency
+            deep, part = self.loaded(load, columns), self.at_once(load, columns)
+            words = self.entries(load, part, deep) * beats * config.word_cycles
+            waits = _transfers(self.operand(load, part, deep)) * config.latency
             for number, order in enumerate(self.orders()):
-                within = order[self.level(load, order) + 1 :]
-                apart = np.where(np.isin(columns["shared"], within), columns["threads"], 1)  # each loads its own
-                again = total * apart // math.prod(counts[i] for i in within)
-                times = np.where(at_once == extent(self.sums[0]), again, total * steps)
+                again = self.loads(load, order, counts, columns)
+                whole = (deep == extent(self.sums[0])) & ((parts == 1) | (load is self.input))
+                times = np.where(whole, again, total * steps * np.where(load is self.input, 1, parts))
                 times = np.where(columns["order"] == number, times, 0)
                 loads, port = loads + times * (words + waits), port + times * words
         stores = total * store
         chain = (loads + compute + stores) / columns["threads"]
         busiest = np.maximum(np.maximum(compute, loads), np.maximum(chain, port))
         first = (loads + stores) / (total * steps)
-        return (busiest + first + BUBBLE * total * steps) / CLOCK
+        return (busiest + first + BUBBLE * total * steps * parts) / CLOCK
+
+    def loads(self, load: Load, order: tuple[int, ...], counts: Mapping[int, Any], columns: Columns) -> Any:
+        """How often all threads load a whole operand: loops inside of those that it depends on find it there."""
+        times, within = columns["threads"], np.ones(len(columns["threads"]), bool)
+        for i in reversed(order):
+            shared = (columns["shared"] == i) & (counts[i] % columns["threads"] == 0)
+            by_turns = (columns["shared"] == i) & np.logical_not(shared)
+            count = np.where(shared, counts[i] // columns["threads"], counts[i])
+            within = within & np.logical_not((count > 1) & (i in self.uses(load))) & np.logical_not(by_turns)
+            times = np.where(by_turns, times // columns["threads"] * count, np.where(within, times, times * count))
+        return times
 
     def operand(self, load: Load, tiles: Mapping[int, Any], depth: Any) -> list[tuple[Any, int]]:
         """How much of each dimension of an operand a step loads, and how much there is; a padded one is never whole."""
@@ -354,11 +382,20 @@ def accelerate(s: Schedule, name: str, tiling: Tiling, config: Config) -> None:
     *spatial, row = total.loops[-len(found.result) - count : -count]
     first, *others, column = total.loops[-count:]
     step, within = total.split(first, factor=tiling.depth)
-    total.reorder(step, *spatial, within, *others, row, column)
+    few = 0 < tiling.filters < tiling.tiles[found.filter]
+    parts = []
+    if few:
+        at = len(spatial) - len(found.sizes) + found.filter
+        part, spatial[at] = total.split(spatial[at], factor=tiling.filters)
+        parts = [part]
+    total.reorder(step, *parts, *spatial, within, *others, row, column)
     for which, load, scope in ((INPUT, found.input, "inp"), (WEIGHTS, found.weights, "wgt")):
         operand = _bring(s, load.buffer, scope, total.name)
-        if tiling.depth == extent(found.sums[0]) or tiling.keep == which:
-            operand.compute_at(out, outers[found.level(load, tiling.order)])
+        if few and which == WEIGHTS:
+            operand.compute_at(total, parts[0])
+        elif tiling.depth == extent(found.sums[0]) or tiling.keep == which:
+            level = found.level(load, tiling)
+            operand.compute_at(out, thread if level < 0 else outers[level])
         else:
             operand.compute_at(total, step)
     made = {s.block_name(one) for one in (name, *after)}

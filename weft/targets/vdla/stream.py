@@ -273,10 +273,12 @@ class Writer:
             yield from self._loops("alu", zeroed, zeroed, None, operation="mul", immediate=1, value=0)
 
     def _gemm(self, src: Array, wgt: Array, dst: Array) -> Iterator[Placed]:
-        fresh = self.zeroed is not None and np.array_equal(np.unique(self.zeroed), np.unique(dst))
-        if not fresh:
+        fresh = self.zeroed is not None and bool(np.isin(dst, self.zeroed).all())
+        if fresh:
+            left = np.setdiff1d(self.zeroed, dst)
+            self.zeroed = left if len(left) else None
+        else:
             yield from self._flush()
-        self.zeroed = None
         yield from self._loops("gemm", dst, src, wgt, fresh=fresh)
 
     def _alu(self, nest: Nest, body: Store) -> Iterator[Placed]:
