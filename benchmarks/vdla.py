@@ -282,7 +282,9 @@ def tuned(layer: Layer, target: str, trials: int) -> tuple[float, float, float]:
 def tune(layers: list[Layer], target: str, trials: int) -> None:
     """A line for each layer: estimate, default, the best of a search, and what no schedule goes below."""
     begin, config = time.perf_counter(), config_of(target.partition(":")[2])
-    print(f"{'layer':6}{'floor':>12}{'estimate':>12}{'default':>12}{'tuned':>12}{'over estimate':>15}{'over default':>14}")
+    print(
+        f"{'layer':6}{'floor':>12}{'estimate':>12}{'default':>12}{'tuned':>12}{'over estimate':>15}{'over default':>14}"
+    )
     gains = []
     with ProcessPoolExecutor(2, get_context("spawn")) as pool:
         for layer, found in zip(layers, pool.map(partial(tuned, target=target, trials=trials), layers)):
@@ -291,7 +293,9 @@ def tune(layers: list[Layer], target: str, trials: int) -> None:
             cells = "".join(f"{cycles:12,.0f}" for cycles in (floor(layer, config), first, default, best))
             print(f"{layer.name:6}{cells}{gains[-1][0]:15.3f}{gains[-1][1]:14.3f}", flush=True)
     means = np.exp(np.log(gains).mean(0))
-    print(f"geometric mean {means[0]:.3f} over the estimate, {means[1]:.3f} over the default, {means[2]:.3f} of the floor")
+    print(
+        f"geometric mean {means[0]:.3f} over the estimate, {means[1]:.3f} over the default, {means[2]:.3f} of the floor"
+    )
     print(f"{trials * len(layers)} trials, {time.perf_counter() - begin:.0f} s")
 
 
@@ -300,7 +304,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="The accelerator in cycles.")
     parser.add_argument("--layers", nargs="*", default=[layer.name for layer in LAYERS])
     parser.add_argument("--latency", nargs="*", type=int, default=[64])
-    parser.add_argument("--word-cycles", type=int, default=Config.word_cycles, help="cycles for each word of DRAM (16 bytes)")
+    parser.add_argument(
+        "--word-cycles", type=int, default=Config.word_cycles, help="cycles for each word of DRAM (16 bytes)"
+    )
     parser.add_argument("--trials", type=int, default=TRIALS, help="tilings that are tried for each layer")
     parser.add_argument("--plot", type=Path, help="draw the roofline of the first latency there")
     parser.add_argument("--offload", action="store_true", help="a whole model with and without the accelerator")
@@ -312,7 +318,9 @@ def main() -> None:
         return offload(words.model)
     if words.tune:
         return tune(layers, f"vdla:latency={words.latency[0]},word_cycles={words.word_cycles}", words.tune)
-    print(f"{'layer':6}{'latency':>8}{'same tiles':>14}{'used':>7}{'1 thread':>12}{'used':>7}{'2 threads':>12}{'used':>7}")
+    print(
+        f"{'layer':6}{'latency':>8}{'same tiles':>14}{'used':>7}{'1 thread':>12}{'used':>7}{'2 threads':>12}{'used':>7}"
+    )
     for latency in words.latency:
         target, shares = f"vdla:latency={latency},word_cycles={words.word_cycles}", []
         for layer in layers:
@@ -322,7 +330,9 @@ def main() -> None:
             cells = "".join(f"{one.cycles:12,}{share:7.1%}" for one, share in zip(results, shares[-1]))
             print(f"{layer.name:6}{latency:8}  {cells}", flush=True)
         peak, mean = np.max(shares, 0), np.mean(shares, 0)
-        print(f"peak {peak[0]:.1%} ({peak[1]:.1%}) -> {peak[2]:.1%}, mean {mean[0]:.1%} ({mean[1]:.1%}) -> {mean[2]:.1%}")
+        print(
+            f"peak {peak[0]:.1%} ({peak[1]:.1%}) -> {peak[2]:.1%}, mean {mean[0]:.1%} ({mean[1]:.1%}) -> {mean[2]:.1%}"
+        )
         if words.plot and latency == words.latency[0]:
             plot(words.plot, layers, [(one[0], one[2]) for one in shares], latency, words.word_cycles)
 

@@ -40,7 +40,9 @@ def pack_codes(codes: Array, planes: int, line: int = bitserial.LINE) -> Array:
 def _window(use: Use) -> tuple[list[int], int, int]:
     """Kernel, stride and padding."""
     kernel = [int(k) for k in use.get("kernel_shape") or (1, 1)]
-    pads, strides = ([int(one) for one in use.get(name) or (default,)] for name, default in (("pads", 0), ("strides", 1)))
+    pads, strides = (
+        [int(one) for one in use.get(name) or (default,)] for name, default in (("pads", 0), ("strides", 1))
+    )
     if len(set(pads)) > 1 or len(set(strides)) > 1 or len(kernel) != 2 or pads[0] < 0 or strides[0] < 1:
         raise use.error(f"one stride and one padding for both sides, not {strides} and {pads}; a kernel of two sizes")
     return kernel, strides[0], pads[0]
@@ -56,14 +58,19 @@ def _infer(c: Infer) -> list[Type]:
     kernel, stride, pad = ([1, 1], 1, 0) if dense else _window(c)
     least = kernel[0] * kernel[1] * -(-x.static[1] // bitserial.LANES)
     if w.static[2] < least:
-        raise c.error(f"rows of {w.static[2]} bytes are too short: {kernel} taps of {x.static[1]} channels take {least}")
+        raise c.error(
+            f"rows of {w.static[2]} bytes are too short: {kernel} taps of {x.static[1]} channels take {least}"
+        )
     sizes = [(size + 2 * pad - taps) // stride + 1 for size, taps in zip(x.static[2:], kernel)]
     return [TensorType("float32", (x.static[0], w.static[1], *(max(0, size) for size in sizes)))]
 
 
 def _evaluate(c: Evaluate, x: Array, w: Array, scale: Array, bias: Array | None = None) -> Array:
     levels = np.minimum(x, (1 << int(c.need("bits"))) - 1).astype(np.float64)
-    (kernel, stride, pad), data = ([1, 1], 1, 0) if x.ndim == 2 else _window(c), levels.reshape(*x.shape, 1, 1)[..., 0, 0]
+    (kernel, stride, pad), data = (
+        ([1, 1], 1, 0) if x.ndim == 2 else _window(c),
+        levels.reshape(*x.shape, 1, 1)[..., 0, 0],
+    )
     image = data.reshape(*x.shape, 1, 1) if x.ndim == 2 else np.pad(data, ((0, 0), (0, 0), (pad, pad), (pad, pad)))
     channels, planes = x.shape[1], len(w)
     taps = w[:, :, : kernel[0] * kernel[1] * -(-channels // 8)].reshape(planes, w.shape[1], *kernel, -1)

@@ -169,7 +169,10 @@ class Product:
 
     def at_once(self, load: Load, columns: Columns) -> dict[int, Any]:
         """What of a tile an operand is loaded for at once."""
-        return {**self._tiles(columns), self.filter: columns["filters" if load is self.weights else f"tile{self.filter}"]}
+        return {
+            **self._tiles(columns),
+            self.filter: columns["filters" if load is self.weights else f"tile{self.filter}"],
+        }
 
     def loaded(self, load: Load, columns: Columns) -> Any:
         """The depth of an operand that is loaded at once."""
@@ -310,7 +313,6 @@ class Simulated(Sketch):
         if found:
             _KNOWN[self.product] = found[0][0]
         yield from found
-
 
     def distinct(self) -> Iterator[dict[str, int]]:
         """Points by their estimates, one of each: those of the same are most often the same loops, turned around."""
