@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from weft.core.errors import FrontendError
+from weft.core.errors import FrontendError, InternalError
 
 MOST_SHOWN = 50
 """How many problems a message lists."""
@@ -16,6 +16,12 @@ class Refused(FrontendError):
     def __init__(self, message: str, operators: set[str]) -> None:
         super().__init__(message)
         self.operators = operators
+
+
+def converter_failed(name: str, origin: str, error: Exception) -> InternalError:
+    """The error for a converter that is wrong itself: a fault of Weft's, said with the user's own line."""
+    where = f" (used in {origin})" if origin else ""
+    return InternalError(f"the converter of {name} failed{where}: {type(error).__name__}: {error}")
 
 
 class Problems:

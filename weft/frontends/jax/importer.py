@@ -23,7 +23,7 @@ from weft.frontends.jax import control, elementwise, indexing, layers, movement,
 from weft.frontends.jax.control import CALLED, CALLS, CONTROL
 from weft.frontends.jax.emit import JaxEmitter, type_of
 from weft.frontends.jax.table import CONVERTERS
-from weft.frontends.problems import Problems
+from weft.frontends.problems import Problems, converter_failed
 from weft.graph.ir import Graph, Node, TensorType, Value
 
 MOST_FOLDED = 4096
@@ -119,8 +119,10 @@ class _Importer:
                 said = str(error) if isinstance(error, Unsupported) else f"{type(error).__name__}: {error}"
                 self.problems.add(name, said, c.origin)
             return [self._stand_in(var) for var in equation.outvars]
+        except InternalError:  # of an equation inside
+            raise
         except Exception as error:
-            raise InternalError(f"the converter of {name} failed: {type(error).__name__}: {error}") from error
+            raise converter_failed(name, c.origin, error) from error
         finally:
             c.label, c.origin, c.dtype, c.shape, c.avals, c.results, c.primitive = kept
 

@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from weft.core.errors import InternalError, WeftError
+from weft.core.errors import WeftError
 from weft.core.install import FOLDER
 from weft.expr.nodes import Expr, Var, index_expr
 from weft.frontends.emit import NUMBERS, Emitter, InTraining, Unsupported
-from weft.frontends.problems import Problems, Refused
+from weft.frontends.problems import Problems, Refused, converter_failed
 from weft.frontends.torch import elementwise, indexing, layers, movement, reductions, sequence  # noqa: F401  (converters)
 from weft.frontends.torch.table import CONVERTERS, name_of
 from weft.graph.ir import NUMPY_TYPES, Array, Dim, Graph, Node, TensorType, Value
@@ -209,7 +209,7 @@ class _Importer:
             self.problems.add(name, said, c.origin, not isinstance(error, InTraining))
             self.env[node] = self._stand_in(node, wanted)
         except Exception as error:
-            raise InternalError(f"the converter of {_shown(name)} failed: {type(error).__name__}: {error}") from error
+            raise converter_failed(_shown(name), c.origin, error) from error
 
     def _converted(self, node: Any, name: str, args: Any, kwargs: Any) -> Any:
         if _follows_from_numbers(node, args, kwargs):
