@@ -40,11 +40,26 @@ SIDES = (64, 96, 128, 160, 192, 224, 256, 288, 320, 384, 448, 512)
 """Sides of images: a model gets the first that it takes."""
 
 TIMM = """
+    beit_base_patch16_224 halonet_h1 mobileone_s0 cait_xxs24_224 coat_tiny convit_tiny convmixer_768_32
+    convnext_zepto_rms cpubone_nano crossvit_tiny_240 csatv2 cs3darknet_focus_s davit_tiny deepseek_vit_412m
+    deit_tiny_patch16_224 densenet121 dla46x_c dpn48b edgenext_xx_small efficientformer_l1 efficientformerv2_s0
+    tinynet_e efficientvim_m1 efficientvit_b0 efficientvit_m0 vit_tiny_patch16_dinov3_qkvb fasternet_t0
+    fastvit_s12 focalnet_tiny_srf gcvit_xxtiny gemma4_vit_167m ghostnet_050 hardcorenas_b hgnetv2_b0
+    hiera_tiny_224 sam2_hiera_tiny hrnet_w18_small iformer_t inception_next_atto ens_adv_inception_resnet_v2
+    adv_inception_v3 inception_v4 lcnetv2_small levit_128s lowformer_b0 mambaout_femto maxvit_pico_rw_256
+    poolformerv2_s12 mixer_s16_224 mobilenetv3_small_050 mobilenetv5_base mobilevit_xxs mvitv2_tiny
+    naflexvit_base_patch16_parfac_gap nasnetalarge jx_nest_tiny nextvit_small nf_regnet_b0 pit_ti_224
+    pnasnet5large pvt_v2_b0 qwen3_vit_88m rdnet_tiny regnetx_002 repghostnet_050 repvit_m1 res2next50 resnest14d
+    resnet10t resnetv2_18 rexnet_100 selecsls42 legacy_seresnet18 sequencer2d_s shvit_s1 skresnet18 starnet_s050
+    swiftformer_xs swin_tiny_patch4_window7_224 swinv2_tiny_window16_256 swinv2_cr_tiny_224 tiny_vit_5m_224
+    tnt_s_legacy_patch16_224 tresnet_m twins_svt_small vgg11 visformer_tiny vit_tiny_patch16_224
+    vit_tiny_r_s16_p8_224 vit_srelpos_small_patch16_224 samvit_base_patch16_224 vitamin_small_224 volo_d1_224
+    ese_vovnet19b_slim_dw legacy_xception xception41p xcit_nano_12_p8_224
 """
-"""The smallest member of each family of timm 1.0.30, a module of timm.models."""
+"""The smallest member of each family (a module of timm.models) of timm 1.0.30, but for toys of its tests."""
 
 SMALL = {
-    "vocab_size": 99, "hidden_size": 32, "d_model": 32, "n_embd": 32, "dim": 32, "emb_dim": 32, "embedding_size": 16,
+    "vocab_size": 99, "hidden_size": 32, "d_model": 32, "n_embd": 32, "dim": 32, "emb_dim": 32, "embedding_size": 32,
     "num_hidden_layers": 2, "num_layers": 2, "n_layer": 2, "n_layers": 2, "encoder_layers": 2, "decoder_layers": 2,
     "num_decoder_layers": 2, "num_encoder_layers": 2, "num_attention_heads": 4, "num_heads": 4, "n_head": 4,
     "n_heads": 4, "encoder_attention_heads": 4, "decoder_attention_heads": 4, "num_encoder_attention_heads": 4,
@@ -58,39 +73,48 @@ SMALL = {
 }  # fmt: skip
 """What the configurations of transformers are made small with, where they have such a number."""
 
-TRANSFORMERS: dict[str, dict[str, dict[str, Any]]] = {
-    "encoder": dict.fromkeys(
-        "albert bert bert-generation camembert convbert data2vec-text deberta deberta-v2 distilbert electra ernie esm eurobert "
-        "flaubert fnet funnel ibert layoutlm lilt megatron-bert mobilebert modernbert mpnet nomic_bert nystromformer rembert "
-        "roberta roberta-prelayernorm roc_bert roformer splinter squeezebert xlm xlm-roberta xlm-roberta-xl xlnet xmod yoso".split(), {},
-    ),
-    "decoder": dict.fromkeys(
-        "apertus arcee biogpt bitnet bloom codegen cohere cohere2 ctrl deepseek_v3 diffllama doge ernie4_5 exaone4 falcon "
-        "gemma gemma2 gemma3_text glm glm4 gpt2 gpt_bigcode gpt_neo gpt_neox gptj granite helium llama mamba mistral mixtral mpt "
-        "nemotron olmo olmo2 openai-gpt opt persimmon phi phi3 qwen2 qwen2_moe qwen3 qwen3_moe smollm3 stablelm "
-        "starcoder2 xglm".split(), {},
-    ),
-    "encoder-decoder": dict.fromkeys(
-        "bart blenderbot blenderbot-small fsmt led longt5 m2m_100 marian mbart mt5 mvp pegasus pegasus_x plbart prophetnet "
-        "switch_transformers t5 umt5".split(), {},
-    ),
-    "vision": dict.fromkeys(
-        "beit bit clip_vision_model convnext convnextv2 cvt data2vec-vision deit dinov2 dinov2_with_registers dinov3_vit dpt "
-        "efficientnet focalnet glpn hiera ijepa levit mobilenet_v1 mobilenet_v2 mobilevit mobilevitv2 poolformer pvt pvt_v2 "
-        "regnet resnet segformer siglip_vision_model swiftformer swin swin2sr swinv2 textnet vit vit_msn yolos".split(), {},
-    ),
-    "speech": dict.fromkeys(
-        "audio-spectrogram-transformer data2vec-audio hubert sew sew-d speech_to_text unispeech unispeech-sat wav2vec2 "
-        "wav2vec2-bert wav2vec2-conformer wavlm whisper".split(), {},
-    ),
+TRANSFORMERS = {
+    "encoder": """
+        albert bert bert-generation camembert convbert data2vec-text deberta deberta-v2 distilbert electra ernie esm
+        eurobert flaubert fnet funnel ibert layoutlm lilt megatron-bert mobilebert modernbert mpnet nomic_bert
+        nystromformer rembert roberta roberta-prelayernorm roc_bert roformer splinter squeezebert xlm xlm-roberta
+        xlm-roberta-xl xlnet xmod yoso""",
+    "decoder": """
+        apertus arcee biogpt bitnet bloom codegen cohere cohere2 ctrl deepseek_v3 diffllama doge ernie4_5 exaone4 falcon
+        gemma gemma2 gemma3_text glm glm4 gpt2 gpt_bigcode gpt_neo gpt_neox gptj granite helium llama mamba mistral
+        mixtral mpt nemotron olmo olmo2 openai-gpt opt persimmon phi phi3 qwen2 qwen2_moe qwen3 qwen3_moe smollm3
+        stablelm starcoder2 xglm""",
+    "encoder-decoder": """
+        bart blenderbot blenderbot-small fsmt led longt5 m2m_100 marian mbart mt5 mvp pegasus pegasus_x plbart
+        prophetnet switch_transformers t5 umt5""",
+    "vision": """
+        beit bit clip_vision_model convnext convnextv2 cvt data2vec-vision deit dinov2 dinov2_with_registers dinov3_vit
+        dpt efficientnet focalnet glpn hiera ijepa levit mobilenet_v1 mobilenet_v2 mobilevit mobilevitv2 poolformer pvt
+        pvt_v2 regnet resnet segformer siglip_vision_model swiftformer swin swin2sr swinv2 textnet vit vit_msn yolos""",
+    "speech": """
+        audio-spectrogram-transformer data2vec-audio hubert sew sew-d speech_to_text unispeech unispeech-sat wav2vec2
+        wav2vec2-bert wav2vec2-conformer wavlm whisper""",
+}
+"""Architectures of transformers by what goes in."""
+
+MORE: dict[str, dict[str, Any]] = {
+    "codegen": {"n_head": 16, "n_embd": 64, "rotary_dim": 4},
+    "deepseek_v3": {"qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 8, "q_lora_rank": 16, "kv_lora_rank": 16, "n_routed_experts": 4, "n_group": 2, "topk_group": 1, "first_k_dense_replace": 1, "num_key_value_heads": 4},
+    "esm": {"vocab_size": 99},
+    "funnel": {"block_sizes": [1, 1], "d_head": 8},
+    "gpt_neo": {"attention_types": [[["global", "local"], 1]]},
+    "gptj": {"rotary_dim": 8},
+    "lilt": {"hidden_size": 96},
+    "mamba": {"conv_kernel": 4, "state_size": 8},
+    "nemotron": {"head_dim": 8, "num_key_value_heads": 4},
 }  # fmt: skip
-"""Architectures of transformers by what goes in, and what else their configurations need to be small."""
+"""What else their configurations need."""
 
 
 def names() -> list[str]:
     """Every model: "timm/<model>" and "<kind>/<architecture>"."""
     return [f"timm/{one}" for one in TIMM.split()] + [
-        f"{kind}/{one}" for kind, known in TRANSFORMERS.items() for one in known
+        f"{kind}/{one}" for kind, known in TRANSFORMERS.items() for one in known.split()
     ]
 
 
@@ -161,7 +185,7 @@ def _of_transformers(kind: str, name: str) -> tuple[Any, tuple[Any, ...]]:
 
     known = AutoConfig.for_model(name).to_dict()
     small = {key: one for key, one in SMALL.items() if key in known and known[key] is not None}
-    config = AutoConfig.for_model(name, **{**small, **TRANSFORMERS[kind][name]})
+    config = AutoConfig.for_model(name, **{**small, **MORE.get(name, {})})
     model = _unsettled(AutoModel.from_config(config).eval())
     ids = torch.randint(3, 99, (1, 16))
     if kind in ("encoder", "decoder"):

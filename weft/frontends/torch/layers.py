@@ -79,6 +79,27 @@ def _cdist(c: Emitter, a: Value, b: Value, p: float, mode: Any = None) -> Value:
     return c.op("Pow", total, c.value(1 / p, c.dtype))
 
 
+@aten("_grouped_mm", "transformers.grouped_mm_fallback")
+def _grouped(c: Emitter, x: Value, weight: Value, ends: Value | None = None, *_: Any) -> Value:
+    """Rows times the matrix of their group (an expert); groups follow each other, and end where `ends` says."""
+    if ends is None or x.tensor.rank != 2 or weight.tensor.rank != 3:
+        raise Unsupported("products of groups that are not of rows")
+    rows, groups = c.size(x, 0), c.size(weight, 0)
+    if not isinstance(rows, int) or not isinstance(groups, int):
+        raise Unsupported("products of groups whose number only a call tells")
+    at = c.constant(np.arange(rows)[:, None])
+    past = c.op("GreaterOrEqual", at, c.unsqueeze(c.cast(ends, "int64"), 0))
+    last = c.op("Less", c.constant(np.arange(rows)), c.op("Gather", c.cast(ends, "int64"), np.int64(groups - 1)))
+    group = c.op("Min", reduce(c, "ReduceSum", c.cast(past, "int64"), 1), np.int64(groups - 1))
+    if rows <= groups:  # each row fetches its matrix; otherwise each matrix meets all rows, and the right ones are kept
+        made = c.squeeze(product(c, c.unsqueeze(x, 1), c.op("Gather", weight, group, axis=0)), 1)
+    else:
+        every = product(c, c.unsqueeze(x, 0), weight)
+        flat = c.reshape(every, [rows * groups, c.size(weight, 2)])
+        made = c.op("Gather", flat, c.op("Add", c.op("Mul", group, np.int64(rows)), c.constant(np.arange(rows))), axis=0)
+    return c.where(c.unsqueeze(last, 1), made, 0)
+
+
 # ------------------------------------------------------------------------------------------------------ convolutions
 
 

@@ -296,3 +296,40 @@ def _running_extreme(op: str) -> Any:
 
 aten("cummax")(_running_extreme("ReduceMax"))
 aten("cummin")(_running_extreme("ReduceMin"))
+
+
+@aten("histc")
+def _histc(c: Emitter, x: Value, bins: int = 100, min: Any = 0, max: Any = 0) -> Value:
+    """How many elements fall into each of so many stretches of equal width; the last one holds its upper end."""
+    x = c.flat(c.cast(x, c.dtype if is_float(c.dtype) else "float64"))
+    kind = x.tensor.dtype
+    low, high = c.value(min, kind), c.value(max, kind)
+    if min == max:
+        low, high = reduce(c, "ReduceMin", x, 0), reduce(c, "ReduceMax", x, 0)
+        same = c.op("Equal", low, high)
+        low, high = (c.where(same, c.op(op, one, c.value(1, kind)), one, kind) for op, one in (("Sub", low), ("Add", high)))
+    share = c.op("Div", c.op("Sub", x, low), c.op("Sub", high, low))
+    place = c.op("Min", c.op("Floor", c.op("Mul", share, c.value(bins, kind))), c.value(bins - 1, kind))
+    inside = c.op("And", c.op("GreaterOrEqual", x, low), c.op("LessOrEqual", x, high))
+    place = c.unsqueeze(c.where(inside, place, -1, kind), 1)
+    held = c.op("Equal", place, c.constant(np.arange(bins), kind))
+    return reduce(c, "ReduceSum", c.cast(held, "int64"), 0)
+
+
+@aten("nanmedian.dim")
+def _nanmedian(c: Emitter, x: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
+    """The middle one of those that are numbers; with none of them, NaN."""
+    if not x.tensor.rank or not is_float(x.tensor.dtype):
+        return _median(c, x, dim, keepdim)
+    hidden = c.op("IsNaN", x)
+    count = reduce(c, "ReduceSum", c.cast(c.invert(hidden), "int64"), dim, True)
+    values, places = _sort(c, c.where(hidden, math.inf, x), dim)
+    middle = c.op("Max", c.op("Div", c.op("Sub", count, np.int64(1)), np.int64(2)), np.int64(0))
+    values, places = (c.op("GatherElements", one, middle, axis=dim) for one in (values, places))
+    values = c.where(c.op("Equal", count, np.int64(0)), math.nan, values)
+    return (values, places) if keepdim else (c.squeeze(values, dim), c.squeeze(places, dim))
+
+
+@aten("nanmedian")
+def _nanmedian_of_all(c: Emitter, x: Value) -> Value:
+    return _nanmedian(c, c.flat(x), 0)[0]

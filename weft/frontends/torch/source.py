@@ -23,7 +23,8 @@ from weft.frontends.calls import Imported
 from weft.frontends.problems import Refused
 from weft.frontends.torch.calls import calls_of
 from weft.frontends.torch.importer import import_graph, user_line
-from weft.frontends.torch.table import CONVERTERS, name_of
+from weft.frontends.torch.table import CONVERTERS, name_of, operator_and_domain
+from weft.graph.opspec import find_operator
 
 
 def load(model: Any, inputs: Any = None, dynamic_shapes: Any = None) -> Imported:
@@ -108,7 +109,8 @@ def decompositions(refused: Collection[str] = ()) -> dict[Any, Any]:
     return {
         op: made
         for op, made in _known_decompositions().items()
-        if name_of(op) in refused or name_of(op) not in CONVERTERS
+        if name_of(op) in refused
+        or (name_of(op) not in CONVERTERS and find_operator(*operator_and_domain(op)) is None)
     }
 
 
