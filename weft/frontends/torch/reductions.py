@@ -270,26 +270,37 @@ def _median_of_all(c: Emitter, x: Value) -> Value:
     return _median(c, c.flat(x), 0)[0]
 
 
+def _before(c: Emitter, x: Value, dim: int, hidden: Any) -> tuple[Value, Value, int]:
+    """Each element beside all before it along an axis: a square, the rest hidden; where it is not; and its axis."""
+    rank, length = x.tensor.rank, c.size(x, dim)
+    if not isinstance(length, int) or length > 1024:
+        raise Unsupported("a running sum along an axis of more than 1024 elements, or of a size that a call tells")
+    axis = dim % rank
+    later = np.triu(np.ones((length, length), bool), 1).reshape(length, length, *[1] * (rank - 1 - axis))
+    return c.where(c.constant(later), hidden, c.unsqueeze(x, axis), x.tensor.dtype), c.constant(~later), axis + 1
+
+
+@aten("logcumsumexp")
+def _logcumsumexp(c: Emitter, x: Value, dim: int) -> Value:
+    if not x.tensor.rank:
+        return x
+    square, _, axis = _before(c, x, dim, -math.inf)
+    return reduce(c, "ReduceLogSumExp", square, axis)
+
+
 def _running_extreme(op: str) -> Any:
     """cummax and cummin: each element against all before it, as one masked square."""
 
     def converter(c: Emitter, x: Value, dim: int) -> tuple[Value, Value]:
         if not x.tensor.rank:
             return x, c.constant(np.int64(0))
-        x, rank, length = _orderable(c, x), x.tensor.rank, c.size(x, dim)
-        if not isinstance(length, int) or length > 1024:
-            raise Unsupported(
-                "a running extreme along an axis of more than 1024 elements, or of a size that a call tells"
-            )
-        axis = dim % rank
-        worst = limits(x.tensor.dtype)[0 if op == "ReduceMax" else 1]
-        later = np.triu(np.ones((length, length), bool), 1).reshape(length, length, *[1] * (rank - 1 - axis))
-        spread = c.where(c.constant(later), worst, c.unsqueeze(x, axis), x.tensor.dtype)
-        values = reduce(c, op, spread, axis + 1)
-        same = c.op("Equal", spread, c.unsqueeze(values, axis + 1))
-        places = np.arange(length).reshape(length, *[1] * (rank - 1 - axis))
-        known = c.where(c.op("And", same, c.constant(~later)), c.constant(places), np.int64(-1), "int64")
-        return values, reduce(c, "ReduceMax", known, axis + 1)
+        x = _orderable(c, x)
+        square, shown, axis = _before(c, x, dim, limits(x.tensor.dtype)[0 if op == "ReduceMax" else 1])
+        values = reduce(c, op, square, axis)
+        same = c.op("Equal", square, c.unsqueeze(values, axis))
+        places = np.arange(x.tensor.dims[dim]).reshape(-1, *[1] * (x.tensor.rank - axis))
+        known = c.where(c.op("And", same, shown), c.constant(places), np.int64(-1), "int64")
+        return values, reduce(c, "ReduceMax", known, axis)
 
     return converter
 
