@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
-from weft.frontends.emit import Emitter, Operand
-from weft.frontends.torch.table import enter
+from weft.frontends.emit import Emitter, Operand, Unsupported
+from weft.frontends.torch.table import enter, name_of
 from weft.graph.ir import TensorType, Value
 
 
@@ -46,8 +44,16 @@ def _rows(c: Emitter, states: Sequence[Value], rows: Sequence[Value], step: Call
     return c.several(len(body.outputs), "Scan", *states, *rows, body=body, num_scan_inputs=len(rows))
 
 
+def _with_effects(c: Emitter, token: Any, op: Any, *args: Any, **given: Any) -> list[Any]:
+    """An operator that is called for what it does: checks of results, which torch makes, and what is printed."""
+    if name_of(op) not in ("_linalg_check_errors", "_print"):
+        raise Unsupported(f"{name_of(op)}, which has effects")
+    return [()]
+
+
 enter(
     {
+        "torch.ops.higher_order.with_effects": _with_effects,
         "torch.ops.higher_order.cond": _cond,
         "torch.ops.higher_order.while_loop": _while_loop,
         "torch.ops.higher_order.scan": lambda c, step, states, rows, more=(): _rows(

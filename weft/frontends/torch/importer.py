@@ -43,6 +43,7 @@ _FRAME = re.compile(r'File "(.+?)", line (\d+), in (.+)\n?\s*(.*)')
 _NOT_THE_USERS = (os.path.dirname(torch.__file__) + os.sep, str(FOLDER / "weft") + os.sep, "torch" + os.sep, "<")
 """How paths begin that say nothing to the user."""
 _RANDOM = torch.Tag.nondeterministic_seeded
+_COMPLEX = "complex numbers: compute with real and imaginary parts in two tensors"
 
 
 def import_graph(
@@ -65,6 +66,15 @@ def array_of(tensor: Any, name: str = "a tensor") -> Array:
         made: Array = tensor.view(bits).numpy().view(NUMPY_TYPES[kind])
         return made
     return np.asarray(tensor.numpy())
+
+
+def refuse_complex(graph: Any, label: str) -> None:
+    """Refuses the operators of a graph that make complex numbers, some of which torch cannot decompose."""
+    problems = Problems(label, _shown)
+    for node in graph.nodes:
+        if isinstance(node.meta.get("val"), torch.Tensor) and node.meta["val"].is_complex():
+            problems.add(name_of(node.target), _COMPLEX, user_line(node.meta.get("stack_trace")).partition(": ")[0])
+    problems.raise_any()
 
 
 def user_line(trace: str | None) -> str:
@@ -322,7 +332,7 @@ class _Importer:
 
     def _check_kind(self, tensor: Any) -> None:
         if tensor.is_complex():
-            raise Unsupported("complex numbers: compute with real and imaginary parts in two tensors")
+            raise Unsupported(_COMPLEX)
         if tensor.layout != torch.strided or tensor.is_quantized or _kind(tensor) not in NUMBERS:
             raise Unsupported(f"tensors of {tensor.dtype} ({tensor.layout})")
 

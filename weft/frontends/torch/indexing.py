@@ -361,7 +361,7 @@ for _python, _op in (
 @aten(
     "_assert_scalar", "_assert_async.msg", "_assert_tensor_metadata", "sym_constrain_range",
     "sym_constrain_range_for_size", "_functional_assert_async.msg", "_functional_assert_scalar",
-    "_functional_sym_constrain_range_for_size", "_functional_sym_constrain_range",
+    "_functional_sym_constrain_range_for_size", "_functional_sym_constrain_range", "_linalg_check_errors",
 )  # fmt: skip
 def _promise(c: Emitter, *_: Any, **__: Any) -> None:
     """What an export believes of its inputs: Weft checks shapes when it is called."""
