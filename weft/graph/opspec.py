@@ -520,7 +520,7 @@ def _unknown_shapes(c: Infer) -> list[Type]:
 
 def way_to_register(name: str, domain: str) -> str:
     """What an error says about an operator that nobody has registered."""
-    call = f"weft.register_operator({name!r}, function, domain={domain!r})"
+    call = f"weft.register_op({name!r}, function, domain={domain!r})"
     return f"to run it on the host, give it a meaning with {call} (docs/operators.md)"
 
 
