@@ -59,6 +59,11 @@ class LibraryPlan:
     arena_bytes: int
 
     @property
+    def functions(self) -> list[str]:
+        """The functions that a caller sees."""
+        return [f"weft_{self.name}_{one}" for one in "create run destroy threads input output error".split()]
+
+    @property
     def offsets(self) -> list[int]:
         """Where each array begins."""
         found, size = [], 0
