@@ -5,7 +5,7 @@
     python -m benchmarks.exports --page [--ort FOLDER]            MobileNet v2 in Chromium against ONNX Runtime Web
 
 The error is the greatest difference from ONNX Runtime's output relative to its greatest element. The size of the code
-is that of the machine code (or C) alone; weights are the same numbers everywhere, but packed for each machine. Emulation
+is that of the machine code (or C) alone; weights are the same numbers everywhere, packed for each machine. Emulation
 says whether the answer is right, not how fast it is: no time is given. `--page` measures, in one page, interleaved;
 FOLDER is where npm installed onnxruntime-web.
 """

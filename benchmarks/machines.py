@@ -92,22 +92,29 @@ class Machine:
         if self.how == "node":
             _done(["node", "main.mjs", *files], folder)
         else:
-            _done([*self.build(folder, name), "-lm", "-o", "main"], folder)
+            for command in self.build(folder, name):
+                _done(command, folder)
             before = [f"qemu-{self.processor}-static", *self.options, "-L", f"/usr/{self.system}"]
             here = self.how != "emulated" or self.is_here
             _done([*([] if here else before), "./main", *files], folder)
         found = sorted(folder.glob("output_*.bin"), key=lambda path: int(path.stem.split("_")[1]))
         return [path.read_bytes() for path in found]
 
-    def build(self, folder: Path, name: str) -> list[str]:
-        """The command that builds the example, but for its libraries."""
+    def build(self, folder: Path, name: str) -> list[list[str]]:
+        """The commands that build the example."""
+        end = ["-lm", "-o", "main"]
         if self.how == "emulated":
-            return [*(self._compiler() or []), "main.c", f"lib{name}.a", "-pthread"]
-        compiler = ["gcc"] if self.how == "gcc" else [*zig(), *self.how.split()[1:]]
-        if self.how == "zig clang":  # which does not look for its own headers
-            found = importlib.util.find_spec("ziglang")
-            compiler += ["-isystem", f"{(found.submodule_search_locations or ['.'])[0]}/lib/include"] if found else []
-        return [*compiler, *STRICT, *(path.name for path in sorted(folder.glob("*.c")))]
+            return [[*(self._compiler() or []), "main.c", f"lib{name}.a", "-pthread", *end]]
+        sources = [path.name for path in sorted(folder.glob("*.c"))]
+        if self.how == "gcc":
+            return [["gcc", *STRICT, *sources, *end]]
+        if self.how == "zig cc":
+            return [[*zig(), "cc", *STRICT, *sources, *end]]
+        # Of clang zig has the compiler alone, which is told where its own headers are.
+        found = importlib.util.find_spec("ziglang")
+        headers = f"{(found.submodule_search_locations or ['.'])[0]}/lib/include" if found else ""
+        objects = [source.replace(".c", ".o") for source in sources]
+        return [[*zig(), "clang", "-isystem", headers, *STRICT, "-c", *sources], [*zig(), "cc", *objects, *end]]
 
 
 MACHINES = {

@@ -128,6 +128,10 @@ class Specialization:
             self._graph, self._lowered = made.graph, made.lowered
         return self._graph, self._lowered
 
+    def whole(self) -> Specialization:
+        """This form, or, for one that was read from the cache, the same with all that only compiling finds."""
+        return self if self._rebuild is None else self._rebuild()
+
     def arrays(self) -> list[Array]:
         """What a call reads: weights as kernels want them, and constants of host nodes."""
         return [*self.runner.program.weights, *self.runner.program.constants.values()]

@@ -16,18 +16,17 @@ from weft.codegen.c.generate import c_symbol, generate_bare
 from weft.executor.export.api import ERRORS, weights_symbol
 from weft.executor.export.header import example_text, header_text
 from weft.executor.export.plan import ExportError, LibraryPlan, Tensor, padded
-from weft.executor.module import Module
-from weft.executor.steps import NativeStep
 
 WORDS_A_LINE = 6
 
 
-def c_sources(module: Module, plan: LibraryPlan, beside: bool) -> dict[str, str]:
+def c_sources(plan: LibraryPlan, beside: bool) -> dict[str, str]:
     """The files by name."""
     if plan.target.name != "c":
         raise ExportError(f"C is written for no certain machine: the target is c, not {plan.target.name}")
-    form = module.specializations[0]
-    kernels = {kernel.symbol: kernel.scheduled for kernel in form.lowered.kernels}
+    if not all(step.calls for step in plan.steps):
+        raise ExportError(f"{plan.title} is read from a module file: C is made from the model itself")
+    kernels = {kernel.symbol: kernel.scheduled for kernel in plan.form.lowered.kernels}
     pieces: dict[str, None] = {}
     scratch = 0
     for func in kernels.values():
@@ -36,7 +35,6 @@ def c_sources(module: Module, plan: LibraryPlan, beside: bool) -> dict[str, str]
         scratch = max(scratch, wanted)
     arena = padded(plan.arena_bytes)
     symbols = {symbol: c_symbol(func.name) for symbol, func in kernels.items()}
-    steps = [step for step in form.runner.program.steps if isinstance(step, NativeStep)]
     name = plan.name
     source = [
         f'#include "{name}.h"',
@@ -46,7 +44,7 @@ def c_sources(module: Module, plan: LibraryPlan, beside: bool) -> dict[str, str]
         _table(plan.inputs, f"weft_{name}_input", "given"),
         _table(plan.outputs, f"weft_{name}_output", "made"),
         _errors(plan),
-        _run(plan, steps, symbols, arena, beside),
+        _run(plan, symbols, arena, beside),
     ]
     texts = {
         f"{name}.c": "\n\n".join(filter(None, source)) + "\n",
@@ -113,7 +111,7 @@ $steps
 }"""
 
 
-def _run(plan: LibraryPlan, steps: Sequence[NativeStep], symbols: dict[str, str], arena: int, beside: bool) -> str:
+def _run(plan: LibraryPlan, symbols: dict[str, str], arena: int, beside: bool) -> str:
     """The function that runs the model: argument checks, the kernels, and outputs that are copies."""
     offsets, base = plan.offsets, "weights" if beside else weights_symbol(plan)
     places = {
@@ -123,7 +121,7 @@ def _run(plan: LibraryPlan, steps: Sequence[NativeStep], symbols: dict[str, str]
         "output": lambda number, offset: f"(unsigned char *)outputs[{number}] + {offset}",
     }
     lines: list[str] = []
-    for step, (_, bases) in zip(steps, plan.calls):
+    for step, (_, bases) in zip(plan.steps, plan.calls):
         for call, label in zip(step.calls, step.kernels):
             lines.append(f"  /* {label.replace('*/', '* /')} */")
             for at, (number, offset) in enumerate(call.arguments):
@@ -135,8 +133,8 @@ def _run(plan: LibraryPlan, steps: Sequence[NativeStep], symbols: dict[str, str]
     for copy in plan.copies:
         source = places[copy.kind](copy.number, 0)
         lines.append(f"  memcpy(outputs[{copy.output}], {source}, {plan.outputs[copy.output].bytes});")
-    longest = max((len(call.arguments) for step in steps for call in step.calls), default=1)
-    if not steps:
+    longest = max((len(call.arguments) for step in plan.steps for call in step.calls), default=1)
+    if not plan.steps:
         lines.insert(0, "  (void)args; (void)memory;")
     null = "inputs == NULL || outputs == NULL"
     null += " || weights == NULL || (uintptr_t)weights % 8 != 0" if beside else ""

@@ -17,7 +17,6 @@ from weft.executor.export.plan import ExportError, LibraryPlan, make_plan, padde
 from weft.executor.export.serial import serial_ir
 from weft.executor.module import Module
 from weft.executor.native import driver_ir
-from weft.executor.steps import NativeStep
 from weft.runtime.native import has_threads, native_ir
 
 FORMS = ("so", "a", "c", "wasm")
@@ -37,7 +36,7 @@ def export_library(
     with tempfile.TemporaryDirectory(prefix="weft-export-", dir=where) as scratch:
         weights = Path(scratch) / f"{plan.name}.bin"
         _write_weights(plan, weights)
-        files = make(module, plan, Path(scratch), form, beside)
+        files = make(plan, Path(scratch), form, beside)
         made = [*files, weights] if beside else files
         for file in made:
             os.replace(file, where / file.name)
@@ -61,23 +60,22 @@ def _texts(scratch: Path, texts: dict[str, str]) -> list[Path]:
     return [scratch / name for name in texts]
 
 
-def _objects(module: Module, plan: LibraryPlan, scratch: Path, form: str, beside: bool) -> list[Path]:
+def _objects(plan: LibraryPlan, scratch: Path, form: str, beside: bool) -> list[Path]:
     """The object files of a library: kernels and drivers, the functions to call, the runtime, the weights."""
     target = plan.target
     if target.spec.startup is None:
         raise ExportError(f"libraries are for CPUs; {plan.title} is compiled for {target.name}")
-    codes = module.specializations[0].native.objects()
+    codes = plan.form.native.objects()
     check = target.spec.startup(target, codes)
-    steps = [s for s in module.specializations[0].runner.program.steps if isinstance(s, NativeStep)]
-    if all(step.calls for step in steps):
+    if all(step.calls for step in plan.steps):
         # Drivers under names of the model's own, so that a program may be linked with several models.
         plan.calls = [(f"weft_{plan.name}_part{at}", bases) for at, (_, bases) in enumerate(plan.calls)]
         codes += [
             llvm_compile.emit_object(driver_ir(symbol, step.calls, target.triple), target)
-            for (symbol, _), step in zip(plan.calls, steps)
+            for (symbol, _), step in zip(plan.calls, plan.steps)
         ]
     elif form == "a":
-        raise ExportError(f"{plan.title} was loaded from a module file: a static library is made from the model itself")
+        raise ExportError(f"{plan.title} is read from a module file: a static library is made from the model itself")
     runtime = native_ir(target.triple) if has_threads(target.triple) else serial_ir(target)
     functions = api_ir(plan, check, beside)
     own = [runtime, functions] if llvm_compile.is_native(target) else [runtime]
@@ -95,13 +93,13 @@ def _objects(module: Module, plan: LibraryPlan, scratch: Path, form: str, beside
     return files
 
 
-def _library(module: Module, plan: LibraryPlan, scratch: Path, form: str, beside: bool) -> list[Path]:
+def _library(plan: LibraryPlan, scratch: Path, form: str, beside: bool) -> list[Path]:
     target = plan.target
     if target.triple.startswith("wasm"):
         raise ExportError(f"{target.name} has no libraries of that form: a WebAssembly module is --format wasm")
     if form == "so" and tools.object_format(target) != "elf":
         raise ExportError(f"shared libraries are written for Linux; for {target.name} there is --format a")
-    objects = _objects(module, plan, scratch, form, beside)
+    objects = _objects(plan, scratch, form, beside)
     if form == "a":
         made = scratch / f"lib{plan.name}.a"
         tools.archive(objects, made, target)
@@ -111,14 +109,14 @@ def _library(module: Module, plan: LibraryPlan, scratch: Path, form: str, beside
     return [made, *_texts(scratch, {f"{plan.name}.h": header_text(plan, beside), "main.c": example_text(plan, beside)})]
 
 
-def _web(module: Module, plan: LibraryPlan, scratch: Path, form: str, beside: bool) -> list[Path]:
+def _web(plan: LibraryPlan, scratch: Path, form: str, beside: bool) -> list[Path]:
     if not plan.target.triple.startswith("wasm"):
         raise ExportError(f"a WebAssembly module is compiled for wasm32-unknown-unknown, not for {plan.target.name}")
     made = scratch / f"{plan.name}.wasm"
     exported = [*plan.functions, "weft_allocate"]
-    tools.link_wasm(_objects(module, plan, scratch, form, beside), made, exported, plan.target)
+    tools.link_wasm(_objects(plan, scratch, form, beside), made, exported, plan.target)
     return [made, *_texts(scratch, wasm.package(plan, beside))]
 
 
-def _plain_c(module: Module, plan: LibraryPlan, scratch: Path, form: str, beside: bool) -> list[Path]:
-    return _texts(scratch, c_sources(module, plan, beside))
+def _plain_c(plan: LibraryPlan, scratch: Path, form: str, beside: bool) -> list[Path]:
+    return _texts(scratch, c_sources(plan, beside))
