@@ -16,7 +16,7 @@ from pathlib import Path
 from weft.cli.doctor_command import CHECKS, guarded
 from weft.cli.given import UsageError
 from weft.cli.screen import Screen, size
-from weft.cli.sources import add_compiling, add_inputs, add_model, kind_of, open_graph, open_with_feeds
+from weft.cli.sources import add_compiling, add_inputs, add_model, open_graph, open_with_feeds
 from weft.core.version import VERSION
 from weft.explore.bugreport import model_parts, without_private
 
@@ -39,9 +39,8 @@ def run(given: argparse.Namespace, screen: Screen) -> int:
         raise UsageError(f"-o {path}: what is written here is a text: name a file that ends in .txt or .md")
     parts = {"System": _system(), "weft doctor": _doctor()}
     if given.model is not None:
-        kind_of(given)  # a model that is not there is no bug of Weft's
         with screen.working("compiling and running the model"):
-            parts.update(model_parts(lambda: open_graph(given, screen), lambda: _ran(given, screen)))
+            parts.update(model_parts(lambda: open_graph(given, screen), lambda: _ran(given, screen), (UsageError,)))
     text = "\n".join(f"## {name}\n{body.rstrip()}\n" for name, body in parts.items())
     path.write_text(without_private(f"# Weft {VERSION}: bug report of {date.today()}\n\n{text}"), encoding="utf-8")
     if screen.as_json:

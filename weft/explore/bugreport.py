@@ -29,14 +29,18 @@ _WHOLE = ("int32", "int64", "bool")
 """Constants of these types, of a few elements, are sizes and axes: without them a model means nothing."""
 
 
-def model_parts(read: Callable[[], Graph], ran: Callable[[], str]) -> dict[str, str]:
-    """The model without its weights, and what becomes of it; an error is what such a report is for."""
+def model_parts(
+    read: Callable[[], Graph], ran: Callable[[], str], misuse: tuple[type[Exception], ...] = ()
+) -> dict[str, str]:
+    """The model without its weights, and what becomes of it. An error is what such a report is for, but for misuse."""
     parts: dict[str, str] = {}
     steps = {"Model": lambda: without_weights(format_graph(read())), "Compiled and run": ran}
     with _logged() as log:
         for name, step in steps.items():
             try:
                 parts[name] = step()
+            except misuse:
+                raise
             except (WeftError, InternalError, ImportError, OSError, RuntimeError, ValueError, TypeError) as error:
                 parts[name] = f"{type(error).__name__}: {error}\n\n{''.join(traceback.format_exception(error))}"
                 break

@@ -71,7 +71,7 @@ def explore(module: Module, profile: Profile | None = None, history: History | N
         raise ArgumentError("the model is not compiled yet: its shapes are known when it is first called")
     if any(getattr(form, "summary", None) is not None for form in forms):
         raise ArgumentError("a module from a file does not know how it came about: explore the model it was made from")
-    if history is None:
+    if history is None or not history.runs:
         executor = module._executor
         shapes = {v.name: v.tensor.static for v in forms[0].graph.inputs if _is_static(v)}
         with executor._as_asked(), watching() as history:
