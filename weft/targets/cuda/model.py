@@ -41,6 +41,8 @@ WARP_START, GROUP_START = 3000, 1500
 """Cycles before the first step and after the last, with the launch."""
 GROUP_WRITTEN = (0.14, 0.07)
 """Cycles to write out an element: of a block alone on its multiprocessor, and of one of several."""
+GROUP_WORK = 0.1
+"""How much longer that takes for each unit of an epilogue's arithmetic (`facts.cost`): two GELUs, of 20 units."""
 
 # Where families begin and end: judgements, not measured.
 LEAST_Y, LEAST_X = 8, 16
