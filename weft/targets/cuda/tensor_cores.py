@@ -44,6 +44,7 @@ from weft.targets.base import Target
 from weft.targets.cuda import mma, wgmma
 from weft.targets.cuda import model as fit
 from weft.targets.cuda.mma import TILE_BYTES
+from weft.targets.cuda.copies import SIZES
 from weft.targets.cuda.swizzle import LINE, line_elements
 from weft.targets.gpu import elementwise, nest
 from weft.targets.gpu.model import BEYOND, FLOATS
@@ -71,8 +72,6 @@ GROUP_KNOBS: dict[str, tuple[int, ...]] = {
 """`tiles_y` are tiles of 64 rows, one below the other, that a group of threads holds the accumulators of."""
 FEATURE = "tf32"
 """The feature of a target whose products of float32 may round their operands to tf32: only where a user asks."""
-CHUNKS = 8
-"""Copies that fetch a line."""
 _NEEDS = {"float16": "float16", "bfloat16": "bfloat16", "float32": "tfloat32", "int8": "int8", "uint8": "int8"}
 """What tensor cores must have for operands of a type, as `ThreadFacts` names it."""
 
@@ -383,8 +382,8 @@ class GroupTiles(MatrixTiles):
         registers = (held // 2 + fit.GROUP_REGISTERS) * threads
         return (
             (self.k >= deep)
-            & (tile_x * CHUNKS % threads == 0)
-            & (tile_y * CHUNKS % threads == 0)
+            & (tile_x * (LINE // SIZES[-1]) % threads == 0)
+            & (tile_y * (LINE // SIZES[-1]) % threads == 0)
             & ((c["width"] % wgmma.LINE == 0) | self.turned)
             & (tile_y < BEYOND * self.y)
             & (tile_x < BEYOND * self.x)
