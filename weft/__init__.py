@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from weft.core.knobs import knobs
     from weft.executor import compile
     from weft.graph.opspec import register_operator
+    from weft.graph.opspec import register_operator as register_op
     from weft.loop.interpreter import interpret
     from weft.quantization import quantize
     from weft.runtime.module import HostWarning, Module
@@ -49,6 +50,7 @@ _LAZY = {
     "models": ("weft.models", None),
     "onnx_backend": ("weft.onnx_backend", None),
     "quantize": ("weft.quantization", "quantize"),
+    "register_op": ("weft.graph.opspec", "register_operator"),
     "register_operator": ("weft.graph.opspec", "register_operator"),
     "te": ("weft.te", None),
     "tune": ("weft.tuner", "tune"),
@@ -112,8 +114,8 @@ def __dir__() -> list[str]:
 
 __all__ = [
     "HostWarning", "Module", "WeftError", "__version__", "build", "compile", "errors", "get_threads", "interpret",
-    "knobs", "load", "lower", "models", "onnx_backend", "quantize", "register_operator", "set_threads", "te",
-    "tune",
+    "knobs", "load", "lower", "models", "onnx_backend", "quantize", "register_op", "register_operator",
+    "set_threads", "te", "tune",
 ]  # fmt: skip
 
 

@@ -27,6 +27,7 @@ PACKAGES = {
     "nvidia": "cuda",
     "ziglang": "link",
     "xgboost": "tune",
+    **dict.fromkeys(("distributed", "dask", "cryptography"), "pool"),
 }
 """What our extras bring, by the name that is imported."""
 MEND = f"pip uninstall weft, then pip install --force-reinstall --no-deps {DISTRIBUTION}"

@@ -30,6 +30,7 @@ from weft.core.knobs import knobs
 from weft.executor import background, cache
 from weft.executor.constants import Reload, lighten
 from weft.executor.device import DeviceRunner
+from weft.executor.foreign import ForeignRunner
 from weft.executor.kernels import KernelCompiler
 from weft.executor.lower import (
     Item,
@@ -97,7 +98,7 @@ class Specialization:
         self,
         graph: Graph | None,
         lowered: Lowered | None,
-        runner: Runner | DeviceRunner,
+        runner: Runner | DeviceRunner | ForeignRunner,
         native: NativeCode,
         rebuild: Callable[[], Specialization] | None = None,
     ) -> None:
@@ -125,6 +126,10 @@ class Specialization:
             made = self._rebuild()
             self._graph, self._lowered = made.graph, made.lowered
         return self._graph, self._lowered
+
+    def whole(self) -> Specialization:
+        """This form, or, for one that was read from the cache, the same with all that only compiling finds."""
+        return self if self._rebuild is None else self._rebuild()
 
     def arrays(self) -> list[Array]:
         """What a call reads: weights as kernels want them, and constants of host nodes."""
@@ -454,7 +459,7 @@ class Executor:
         _check_overrides(self.graph, lowered)
         if self.target.on_device:
             programs = {kernel.symbol: kernel.program for kernel in lowered.kernels if kernel.program is not None}
-            runner: Runner | DeviceRunner
+            runner: Runner | DeviceRunner | ForeignRunner
             runner = on_device = DeviceRunner(lowered.program, programs, self.target, self._inner)
             native = NativeCode(on_device.codes, [])
         else:
@@ -462,7 +467,9 @@ class Executor:
             is_open = lowered.program.numbers is not None
             interpret = functools.partial(self._interpreted, values)
             runner = (
-                OpenRunner(lowered.program, engine, self._inner, interpret, lowered.conditions)
+                ForeignRunner(lowered.program, self._inner, self.target)
+                if not self.target.is_host
+                else OpenRunner(lowered.program, engine, self._inner, interpret, lowered.conditions)
                 if is_open
                 else Runner(lowered.program, engine, self._inner)
             )
@@ -556,12 +563,14 @@ def lower_graph(
 def _items_in_layouts(graph: Graph, groups: Sequence[Group], compiler: KernelCompiler) -> list[Item]:
     """What runs where, with layouts for the values between kernels; those that the host turns out to see are plain."""
     target = compiler.target
-    lanes = target.vector_bytes // 4 if knobs.layout and target.blocks_channels and not graph.symbols else 0
+    lays_out = knobs.layout and not graph.symbols
+    lanes = target.vector_bytes // 4 if lays_out and target.blocks_channels else 0
+    together = target.channels_last if lays_out else frozenset()
     compiler.block = max(lanes, 1)
     tile, narrow = (1, 0) if target.matrix is None else (target.matrix.rows, target.matrix.most_bytes)
     fixed: set[Value] = set()
     while True:
-        laid = choose_layouts(graph, groups, lanes, fixed, tile, narrow)
+        laid = choose_layouts(graph, groups, lanes, fixed, tile, narrow, together)
         compiler.layouts = laid.layouts
         items = choose_items(graph, laid.groups, compiler)
         wrong = touched_plainly(graph, items) & laid.layouts.keys()
@@ -571,7 +580,7 @@ def _items_in_layouts(graph: Graph, groups: Sequence[Group], compiler: KernelCom
 
 
 def link(lowered: Lowered, target: Target) -> tuple[JitModule | None, NativeCode]:
-    """The native code of a program, in this process (None where it has none) and as object files."""
+    """The native code of a program: in this process (None where it has none, or another machine's), as object files."""
     if not lowered.drivers:
         return None, NativeCode(list, [])
     drivers = [llvm_compile.emit_object(text, target) for text in lowered.drivers]

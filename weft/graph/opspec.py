@@ -50,6 +50,7 @@ Trait = Literal[
     "slices",  # it moves, and reading it is reading the input: places are only shifted, dropped or repeated
     "windowed",  # from a window: elements of the input are read several times
     "channelwise",  # from its own channel; the channels stay as many
+    "groups_channels",  # from the channels of its own group; the channels stay as many
     "reduces",  # from all elements along the axes that the second input names
     "statistic",  # from so many elements that rounding it would spoil what is computed with it
     # what it costs
@@ -519,7 +520,7 @@ def _unknown_shapes(c: Infer) -> list[Type]:
 
 def way_to_register(name: str, domain: str) -> str:
     """What an error says about an operator that nobody has registered."""
-    call = f"weft.register_operator({name!r}, function, domain={domain!r})"
+    call = f"weft.register_op({name!r}, function, domain={domain!r})"
     return f"to run it on the host, give it a meaning with {call} (docs/operators.md)"
 
 
