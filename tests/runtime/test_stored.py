@@ -146,6 +146,12 @@ except weft.WeftError as error:
     assert "runs on the host, which needs the compiler" in said
 
 
+def test_the_compiler_says_what_it_needs():
+    code = "import sys, weft\nsys.modules['llvmlite'] = None\nweft.compile"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=200)
+    assert "weft.compile is a part of the compiler, which needs llvmlite: pip install weft-compiler" in done.stderr
+
+
 def test_without_a_linker_it_is_saved_for_the_compiler(tmp_path, monkeypatch):
     def none(target):
         raise TargetError("there is no linker here")
