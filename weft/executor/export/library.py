@@ -29,6 +29,8 @@ def export_library(
 
     `form` is one of FORMS; `beside` puts the weights into a file of their own, which the caller reads.
     """
+    if module.target.spec.startup is None:
+        raise ExportError(f"libraries are for CPUs; {module.graph.name} is compiled for {module.target.name}")
     plan = make_plan(module, name)
     where = Path(folder)
     where.mkdir(parents=True, exist_ok=True)
@@ -63,8 +65,7 @@ def _texts(scratch: Path, texts: dict[str, str]) -> list[Path]:
 def _objects(plan: LibraryPlan, scratch: Path, form: str, beside: bool) -> list[Path]:
     """The object files of a library: kernels and drivers, the functions to call, the runtime, the weights."""
     target = plan.target
-    if target.spec.startup is None:
-        raise ExportError(f"libraries are for CPUs; {plan.title} is compiled for {target.name}")
+    assert target.spec.startup is not None
     codes = plan.form.native.objects()
     check = target.spec.startup(target, codes)
     if all(step.calls for step in plan.steps):
