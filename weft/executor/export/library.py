@@ -33,7 +33,16 @@ def export_library(
         raise ExportError(f"libraries are for CPUs; {module.graph.name} is compiled for {module.target.name}")
     plan = make_plan(module, name)
     where = Path(folder)
+    is_new = not where.exists()
     where.mkdir(parents=True, exist_ok=True)
+    try:
+        return _write(plan, where, form, beside)
+    finally:
+        if is_new and not any(where.iterdir()):  # refused
+            where.rmdir()
+
+
+def _write(plan: LibraryPlan, where: Path, form: str, beside: bool) -> list[Path]:
     make = {"c": _plain_c, "wasm": _web}.get(form, _library)
     with tempfile.TemporaryDirectory(prefix="weft-export-", dir=where) as scratch:
         weights = Path(scratch) / f"{plan.name}.bin"
