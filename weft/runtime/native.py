@@ -42,17 +42,6 @@ from weft.runtime.native_memory import ALLOCATOR, CACHE, CACHE_LIMIT
 MAXIMUM_THREADS = 256
 """Most threads (the caller among them) that one region uses."""
 
-FUNCTIONS = (
-    "weft_parallel_for",
-    "weft_allocate",
-    "weft_release",
-    "weft_pool_size",
-    "weft_pool_shutdown",
-    "weft_cached_bytes",
-    "weft_trim",
-)
-"""The names that the module defines."""
-
 _SPIN_NANOSECONDS = 50_000
 _LEAST_SPIN_NANOSECONDS = 1_000
 

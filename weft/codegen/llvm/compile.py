@@ -37,9 +37,25 @@ def feature_text(target: Machine) -> str:
     return ",".join(f if f[0] in "+-" else f"+{f}" for f in sorted(target.features))
 
 
-def _tuning(ir_text: str) -> str:
-    """What LLVM should add: nothing where the program has vectors of its own, else its vectorizers."""
-    return "shaped" if re.search(r"<\d+ x (?!ptr)\w+>", ir_text) else "plain"
+_VECTOR = re.compile(r"<\d+ x (?!ptr)\w+>")
+_SHAPED_LOOP = re.compile(r"^  br i1 .*!llvm\.loop", re.MULTILINE)
+_SCALAR_LOOP = re.compile(r"add nuw nsw i64 %\S+, 1\n.*icmp slt .*\n  br i1 [^!\n]*$", re.MULTILINE)
+
+
+_PRODUCT = re.compile(r"= (?:fmul |call [^@\n]*@llvm\.fm)")
+_MOST_PRODUCTS = 100
+"""Products for each loop, more than which make a stretch of straight code that no processor sees as a whole."""
+
+
+def tuning_of(ir_text: str) -> str:
+    """What LLVM should add to a program: next to nothing where its loops have vectors of their own ("shaped"; "straight"
+    where they hold much more than a register tile), its vectorizers where they do not ("plain"), else both ("mixed")."""
+    if not _VECTOR.search(ir_text):
+        return "plain"
+    loops, products = len(_SHAPED_LOOP.findall(ir_text)), len(_PRODUCT.findall(ir_text))
+    if not products or 2 * len(_SCALAR_LOOP.findall(ir_text)) > loops:
+        return "mixed"  # what only moves data is short, and gains from unrolling
+    return "straight" if products > _MOST_PRODUCTS * max(loops, 1) else "shaped"
 
 
 def _parse(ir_text: str) -> Any:
@@ -98,7 +114,7 @@ def optimized_text(ir_text: str, target: Machine) -> str:
 def _emit(ir_text: str, target: Machine, form: str) -> bytes:
     request = {
         "triple": target.triple, "cpu": target.cpu, "features": feature_text(target), "form": form,
-        "tuning": _tuning(ir_text),
+        "tuning": tuning_of(ir_text),
     }  # fmt: skip
     if is_native(target):
         return child.emit(_parse(ir_text), request)
