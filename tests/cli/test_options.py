@@ -197,6 +197,7 @@ TABLE = {
         "--size": row("--size N=2", asked(shapes={"x": (2, 4)}), weft=COMPILED, built_in=FIXED),
         "--shape": row("--shape x=2,4", asked(shapes={"x": (2, 4)}), weft=COMPILED, built_in="input 'x'"),
         "--format": row("--format onnx", lambda seen: seen.out["format"] == "onnx", weft=COMPILED),
+        "--weights": row("--weights beside", None, **dict.fromkeys(KINDS, "--weights: a compiled module holds")),
         "--output": row("-o {folder}/made.weft", written(".weft")),
     },
     "sign": {
@@ -357,6 +358,7 @@ def test_an_option_that_nobody_looks_at_is_an_error(monkeypatch, capsys, files):
         ("compile tiny.onnx -o x.onnx", "ends in .weft"),
         ("export tiny.onnx -o x.so", "weft export tiny.onnx --format so -o FOLDER"),
         ("export tiny.onnx --format so -o x.so", "into a folder"),
+        ("export tiny.onnx --format c --target native -o folder", "the target is c"),
         ("export tiny.onnx --format onnx -o x.weft", "ends in .onnx"),
         ("export tiny.onnx --format onnx --precision bf16", "--precision: ONNX holds the model as it is"),
         ("export tiny.onnx --format onnx --size N=2", "--size: ONNX holds the model as it is"),
