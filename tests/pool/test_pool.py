@@ -10,11 +10,11 @@ import importlib.util
 import json
 import os
 import pickle
-import random
 import socket
 import ssl
 import stat
 import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -41,7 +41,11 @@ from weft.tuner.task import task_of_schedule
 
 HAS_DASK = all(importlib.util.find_spec(name) is not None for name in ("distributed", "cryptography"))
 needs_dask = pytest.mark.skipif(not HAS_DASK, reason="there is no distributed or cryptography: weft-compiler[pool]")
-EMULATED = {"armv7": "armv7-unknown-linux-gnueabihf", "riscv64": "riscv64-unknown-linux-gnu"}
+EMULATED = {"armv7": "armv7-unknown-linux-gnueabihf"}
+
+
+BEFORE = (Status.REFUSED, Status.BUILD_ERROR)
+"""What is known of a point before a device gets it."""
 
 
 # Without a pool.
@@ -92,7 +96,7 @@ def devices() -> dict:
     found = {
         "desk-1": {"kind": "desk"},
         "accelerator-1": {"kind": "accelerator", "target": "vdla"},
-        **{f"sim-{at}": {"kind": "sim", "device": "simulated:0.15"} for at in range(3)},
+        **{f"sim-{at}": {"kind": "sim", "device": "simulated:0.15"} for at in range(2)},
     }
     for name, triple in EMULATED.items():
         emulator = emulator_of(name)
@@ -165,10 +169,10 @@ def test_every_kind_of_the_fleet_measures(pool, folder, kind, tmp_path):
     counts = kind in EMULATED
     assert runner.unit == ("instructions" if counts else "seconds")
     search = search_of(runner, tmp_path / "records.sqlite", accelerated if kind == "accelerator" else product)
-    records = list(search.round(4))
+    records = list(search.round(3))
     runner.close()
     good = [record for record in records if record.outcome.status is Status.OK]
-    assert good and {record.outcome.status for record in records} <= {Status.OK, Status.REFUSED}, records
+    assert good and {record.outcome.status for record in records} <= {Status.OK, *BEFORE}, records
     assert all(record.unit == runner.unit and record.outcome.trace for record in good)
     stored = search.database.records(search.task.key, machine_key(runner.target, runner.unit))
     assert len(stored) == len(records) == search.trials
@@ -217,6 +221,16 @@ def ports_of(pool, folder) -> list[int]:
     return [pool.port, *workers]
 
 
+def is_refused(port, context) -> bool:
+    with socket.create_connection(("127.0.0.1", port), 20) as one:
+        try:
+            with context.wrap_socket(one) as talk:
+                talk.sendall(b"\x01\0\0\0\0\0\0\0" * 4)
+                return not talk.recv(100)
+        except (ssl.SSLError, ConnectionError):
+            return True
+
+
 @needs_dask
 def test_strangers_are_refused_on_every_port(pool, folder, tmp_path):
     from weft.pool.ca import init_pool
@@ -241,15 +255,8 @@ def test_strangers_are_refused_on_every_port(pool, folder, tmp_path):
                 except OSError:
                     pass  # it was closed while we spoke
         for context in (plain, other):  # nobody's certificate, a foreign one
-            with (
-                pytest.raises((ssl.SSLError, ConnectionError)),
-                socket.create_connection(("127.0.0.1", port), 20) as one,
-            ):
-                with context.wrap_socket(one) as talk:
-                    talk.sendall(b"\x01\0\0\0\0\0\0\0" * 4)
-                    if not talk.recv(100):
-                        raise ConnectionError("closed")
-    assert runner.width == 3  # the pool is as it was
+            assert is_refused(port, context)
+    assert runner.width == 2  # the pool is as it was
     runner.close()
 
 
@@ -300,19 +307,28 @@ def test_a_member_runs_jobs_and_nothing_else(pool, folder, tmp_path):
         client.close(timeout=2)
 
 
+@needs_dask
+def test_the_command_lists_the_fleet(pool, folder):
+    command = [sys.executable, "-m", "weft", "devices", "--pool", pool.url, "--certificates", str(folder), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    found = {one["name"]: one for one in json.loads(done.stdout)["workers"]}
+    assert found.keys() == {*devices(), "builder-0"} and found["sim-0"]["kind"] == "sim"
+
+
 # Deaths.
 
 
-def search_under_fire(pool, folder, path, seconds, every, trials, chance, victims) -> tuple[Search, list[str]]:
+def search_under_fire(pool, folder, path, seconds, every, trials, victims) -> tuple[Search, list[str]]:
     """A search on simulated devices while processes of the pool are killed."""
     runner = runner_of(pool, folder, "sim", 120.0)
     search = search_of(runner, path)
     over, killed = threading.Event(), []
 
     def kill() -> None:
-        end = time.monotonic() + seconds
-        while time.monotonic() < end and not over.wait(every):
-            name = chance.choice(victims)
+        for name in victims:
+            if over.wait(every):
+                return
             killed.append(name)
             pool.supervisor.processes[name].kill()
 
@@ -321,12 +337,13 @@ def search_under_fire(pool, folder, path, seconds, every, trials, chance, victim
     begin = time.monotonic()
     try:
         while search.trials < trials or time.monotonic() - begin < seconds:
-            assert sum(1 for _ in search.round(min(24, 8 * 3)))
+            assert sum(1 for _ in search.round(16))
     finally:
         over.set()
         hunter.join()
     end = time.monotonic() + 60  # until all workers are back, with their journals
-    while time.monotonic() < end and runner.width < 3:
+    wanted = sum(name.startswith("sim-") for name in pool.supervisor.commands)
+    while time.monotonic() < end and runner.width < wanted:
         time.sleep(0.5)
     runner.gather(search.database, runner.target, {search.task.key})
     runner.close()
@@ -343,7 +360,7 @@ def check_books(search, folder_of_journals) -> None:
                 place = record["sketch"], json.dumps(record["point"], sort_keys=True)
                 finished.setdefault(place, set()).add(record["at"])
     rows = search.database.records(search.task.key)
-    measured = [row for row in rows if row.outcome.status is not Status.REFUSED]
+    measured = [row for row in rows if row.outcome.status not in BEFORE]
     places = [(row.sketch, json.dumps(dict(row.point), sort_keys=True)) for row in measured]
     assert len(places) == len(set(places)), "a point was counted twice"
     assert set(places) == set(finished), "a finished measurement was lost, or a row was made up"
@@ -356,15 +373,14 @@ def test_kills_lose_nothing_and_count_nothing_twice(pool, folder, tmp_path):
     from weft.runtime.cache_folder import cache_folder
 
     path = tmp_path / "records.sqlite"
-    victims = ["scheduler", "sim-0", "sim-1"]
-    search, killed = search_under_fire(pool, folder, path, 9.0, 4.0, 40, random.Random(3), victims)
-    assert killed and search.trials >= 40
+    search, killed = search_under_fire(pool, folder, path, 4.0, 1.5, 32, iter(["sim-0", "scheduler"]))
+    assert killed == ["sim-0", "scheduler"] and search.trials >= 32
     check_books(search, cache_folder("pool"))
     # A client that lost its database gets everything again from the journals.
     runner = runner_of(pool, folder, "sim", 60.0)
     with Database(tmp_path / "again.sqlite") as other:
         runner.gather(other, runner.target, {search.task.key})
-        here = [row for row in search.database.records(search.task.key) if row.outcome.status is not Status.REFUSED]
+        here = [row for row in search.database.records(search.task.key) if row.outcome.status not in BEFORE]
         assert len(other.records(search.task.key)) == len(here)
         assert runner.gather(other, runner.target, {search.task.key}) == 0
     runner.close()
