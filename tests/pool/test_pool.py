@@ -1,6 +1,6 @@
-"""A pool with a mixed fleet: tuning on each kind, strangers refused, workers and schedulers killed.
+"""A pool with a mixed fleet: measuring on each kind, strangers refused.
 
-One pool serves all tests of this file; the last ones kill its processes.
+One pool serves all tests of this file.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import ssl
 import stat
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -103,15 +102,6 @@ def devices() -> dict:
         if emulator is not None and can_count(emulator):
             found[f"{name}-1"] = {"kind": name, "device": "counted", "target": triple}
     return found
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    from weft.pool.ca import init_pool
-
-    made = tmp_path_factory.mktemp("pool") / "certificates"
-    init_pool(made)
-    return made
 
 
 @pytest.fixture(scope="module")
@@ -314,73 +304,3 @@ def test_the_command_lists_the_fleet(pool, folder):
     assert done.returncode == 0, done.stderr
     found = {one["name"]: one for one in json.loads(done.stdout)["workers"]}
     assert found.keys() == {*devices(), "builder-0"} and found["sim-0"]["kind"] == "sim"
-
-
-# Deaths.
-
-
-def search_under_fire(pool, folder, path, seconds, every, trials, victims) -> tuple[Search, list[str]]:
-    """A search on simulated devices while processes of the pool are killed."""
-    runner = runner_of(pool, folder, "sim", 120.0)
-    search = search_of(runner, path)
-    over, killed = threading.Event(), []
-
-    def kill() -> None:
-        for name in victims:
-            if over.wait(every):
-                return
-            killed.append(name)
-            pool.supervisor.processes[name].kill()
-
-    hunter = threading.Thread(target=kill)
-    hunter.start()
-    begin = time.monotonic()
-    try:
-        while search.trials < trials or time.monotonic() - begin < seconds:
-            assert sum(1 for _ in search.round(16))
-    finally:
-        over.set()
-        hunter.join()
-    end = time.monotonic() + 60  # until all workers are back, with their journals
-    wanted = sum(name.startswith("sim-") for name in pool.supervisor.commands)
-    while time.monotonic() < end and runner.width < wanted:
-        time.sleep(0.5)
-    runner.gather(search.database, runner.target, {search.task.key})
-    runner.close()
-    return search, killed
-
-
-def check_books(search, folder_of_journals) -> None:
-    """Each measurement that a worker finished is one row, and each row is one that a worker finished."""
-    finished: dict[tuple[str, str], set[float]] = {}
-    for path in folder_of_journals.glob("journal-sim-*.jsonl"):
-        for line in filter(None, path.read_text().splitlines()):
-            record = json.loads(json.loads(line)["record"])
-            if record["task"] == search.task.key:
-                place = record["sketch"], json.dumps(record["point"], sort_keys=True)
-                finished.setdefault(place, set()).add(record["at"])
-    rows = search.database.records(search.task.key)
-    measured = [row for row in rows if row.outcome.status not in BEFORE]
-    places = [(row.sketch, json.dumps(dict(row.point), sort_keys=True)) for row in measured]
-    assert len(places) == len(set(places)), "a point was counted twice"
-    assert set(places) == set(finished), "a finished measurement was lost, or a row was made up"
-    assert all(row.at in finished[place] for row, place in zip(measured, places))
-    assert search.trials == len(search.gains) <= len(rows)
-
-
-@needs_dask
-def test_kills_lose_nothing_and_count_nothing_twice(pool, folder, tmp_path):
-    from weft.runtime.cache_folder import cache_folder
-
-    path = tmp_path / "records.sqlite"
-    search, killed = search_under_fire(pool, folder, path, 4.0, 1.5, 32, iter(["sim-0", "scheduler"]))
-    assert killed == ["sim-0", "scheduler"] and search.trials >= 32
-    check_books(search, cache_folder("pool"))
-    # A client that lost its database gets everything again from the journals.
-    runner = runner_of(pool, folder, "sim", 60.0)
-    with Database(tmp_path / "again.sqlite") as other:
-        runner.gather(other, runner.target, {search.task.key})
-        here = [row for row in search.database.records(search.task.key) if row.outcome.status not in BEFORE]
-        assert len(other.records(search.task.key)) == len(here)
-        assert runner.gather(other, runner.target, {search.task.key}) == 0
-    runner.close()

@@ -9,26 +9,12 @@ import time
 
 import pytest
 
-from tests.pool.test_pool import check_books, needs_dask, runner_of, search_of, search_under_fire
+from tests.pool.test_kills import check_books, search_under_fire, simulated
+from tests.pool.test_pool import needs_dask, runner_of, search_of
 from weft.pool.devices import Simulated
 from weft.tuner.records import Status
 
 pytestmark = [needs_dask, pytest.mark.slow, pytest.mark.timeout(1800)]
-
-
-@pytest.fixture
-def folder(tmp_path):
-    from weft.pool.ca import init_pool
-
-    init_pool(tmp_path / "certificates")
-    return tmp_path / "certificates"
-
-
-def simulated(folder, count, seconds):
-    from weft.pool.local import LocalPool
-
-    devices = {f"sim-{at}": {"kind": "sim", "device": f"simulated:{seconds}"} for at in range(count)}
-    return LocalPool(folder, builders=0, devices=devices)
 
 
 def test_five_minutes_of_kills(folder, tmp_path):

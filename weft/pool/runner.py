@@ -49,6 +49,9 @@ Job = Mapping[str, Any]
 
 LOST = ("lost", "cancelled")
 
+MOST_AGAIN = 5
+"""How often a job is sent again that failed on its way."""
+
 DEFAULT = "default"
 """What the record of a task's default has for a sketch."""
 
@@ -208,10 +211,9 @@ class PoolRunner:
         needs = self.about["needs"]
         libraries = [self._build(client, job["target"], text) for text in job["programs"] if needs == LIBRARY]
         sent = {**job, "programs": job["programs"] if needs == PROGRAM else []}
-        return client.submit(
-            jobs.measure, json.dumps(sent).encode(), *libraries, key=f"measure-{job['id']}", pure=False, retries=2,
-            resources={device_resource(self.kind): 1},
-        )  # fmt: skip
+        key = f"measure-{job['id']}-{job.get('again', 0)}"
+        asked = {"key": key, "pure": False, "retries": 2, "resources": {device_resource(self.kind): 1}}
+        return client.submit(jobs.measure, json.dumps(sent).encode(), *libraries, **asked)
 
     def _build(self, client: Any, target: Mapping[str, Any], text: str) -> Any:
         data = json.dumps({"target": target, "program": text}).encode()
@@ -333,7 +335,12 @@ class _Sent:
         except queue.Empty:
             places = {at for at in self.waiting if at in self.futures and self.futures[at].done()}
         for at in sorted(places & self.waiting.keys()):
-            outcome = self._outcome(self.futures[at]) if self.futures[at].status not in LOST else None
+            job, future = self.waiting[at], self.futures[at]
+            if future.status == "error" and job.get("again", 0) < MOST_AGAIN:
+                # Jobs raise nothing: a worker was stopped in the middle of one. Who finished it has it in a journal.
+                self.send(at, {**job, "again": job.get("again", 0) + 1})
+                continue
+            outcome = self._outcome(future) if future.status not in LOST else None
             if outcome is not None:
                 del self.waiting[at]
                 yield at, outcome
