@@ -24,8 +24,8 @@ _SETTINGS = {
     "shaped": (_KEEP_ADDRESSES, ("-misched-prera-direction", "topdown", "bidirectional")),
     "straight": (_KEEP_ADDRESSES,),
 }
-"""How code is made of programs that get few passes, with 31 registers for addresses: a setting, its value, and its value
-otherwise. With the 15 of x86 addresses would have to wait on the stack."""
+"""How code is made of programs that get few passes, with 31 registers for addresses: a setting, its value then, and its
+value otherwise. With the 15 of x86 addresses would have to wait on the stack."""
 
 # LLVM 22 takes `bytes * shuffle(bytes / constant)` of at most 8 lanes for zero on processors with AVX2 where it thinks
 # variable shuffles cheap (all since Haswell): instruction selection combines the shuffles wrongly. Without that tuning

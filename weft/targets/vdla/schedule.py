@@ -129,10 +129,10 @@ class Product:
         acc = math.prod(tiles.values()) * (1 + self.beside) * threads
         fits = (acc + self.kept * threads <= config.acc) & (tiles[0] > 0)
         for load, most in ((self.input, config.inp), (self.weights, config.wgt)):
-            fits &= self.entries(load, tiles, columns["depth"]) * threads <= most
+            fits = fits & (self.entries(load, tiles, columns["depth"]) * threads <= most)
         for number, order in enumerate(self.orders()):
             outer = self.sizes[order[0]] // tiles[order[0]]
-            fits &= (columns["order"] != number) | (outer % threads == 0)
+            fits = fits & ((columns["order"] != number) | (outer % threads == 0))
         return fits
 
     def cost(self, columns: Columns) -> Any:
