@@ -223,7 +223,8 @@ class ExprMutator:
         super().__init_subclass__()
         cls._handlers = {kind: getattr(cls, f"visit_{kind.__name__}", ExprMutator.generic) for kind in NODES}
         named = [kind for kind in NODES if hasattr(cls, f"visit_{kind.__name__}")]
-        cls._cares = bits(named) if cls.generic is ExprMutator.generic else -1
+        plain = cls.generic is ExprMutator.generic and cls.expr is ExprMutator.expr
+        cls._cares = bits(named) if plain else -1
 
     def expr(self, e: Expr) -> Expr:
         """The rewritten expression."""

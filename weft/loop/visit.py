@@ -208,6 +208,9 @@ class Mutator(ExprMutator):
         return f if body is f.body else f.replace(body=body)
 
 
+_ACCESSES = bits((Load, Address))
+
+
 class BufferReplacer(Mutator):
     """Replaces buffers by others, in loads, stores, addresses, regions and allocations."""
 
@@ -217,7 +220,7 @@ class BufferReplacer(Mutator):
 
     def expr(self, e: Expr) -> Expr:
         """An expression, rewritten once however often it occurs."""
-        if not e.holds & self._cares:
+        if not e.holds & _ACCESSES:
             return e
         found = self.done.get(e)
         if found is None:
