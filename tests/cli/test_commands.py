@@ -1,8 +1,10 @@
 """Every command, in this process: what it prints, what it writes, and its exit code."""
 
 import json
+import platform
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -168,6 +170,17 @@ def test_compile_then_run_the_file(weft, tiny, tmp_path):
     ran = figures(weft("run", module, "--json"))
     direct = figures(weft("run", path, "--size", "N=2", "--json"))
     assert ran["outputs"]["y"]["first"] == pytest.approx(direct["outputs"]["y"]["first"])
+
+
+def test_compile_for_several_machines(weft, tiny, tmp_path):
+    module = tmp_path / "tiny.weft"
+    plain = f"{platform.machine()}-unknown-linux-gnu"
+    code, out, _ = weft("compile", tiny[0], "--size", "N=2", "--target", f"{plain},cores=2,native", "-o", module)
+    assert code == 0 and "it runs with numpy alone" in out
+    with zipfile.ZipFile(module) as archive:
+        parts = json.loads(archive.read("manifest.json"))["parts"]
+    assert [part["target"]["name"] for part in parts] == [f"{plain},cores=2", "native"]
+    assert figures(weft("run", module, "--json"))["target"] == "native"
 
 
 @pytest.fixture

@@ -30,6 +30,7 @@ COMMANDS = {
     "bench": "measure a model, alone or beside ONNX Runtime",
     "profile": "say where the time of a model goes, kernel by kernel",
     "inspect": "show what the compiler makes of a model, at any stage",
+    "explore": "everything that the compiler does to a model, on one page for a browser",
     "diff": "show where two models part, after their passes and whatever their weights",
     "compare": "run a model node by node against a reference, and name the first node that differs",
     "tune": "find faster schedules for a model by measuring on this machine",
@@ -39,7 +40,10 @@ COMMANDS = {
     "sign": "sign a compiled model, so that weft.load(path, key=...) takes it and no other",
     "cache": "list, measure or clear what is kept of compiled models",
     "devices": "list what there is to run on",
+    "pool": "make or run a pool of machines to measure on",
+    "worker": "lend a device or a builder to a pool",
     "doctor": "say what was found here, what is missing, and the command that mends it",
+    "bugreport": "write one file to attach to a report: versions, findings, a model without its weights",
 }
 
 

@@ -34,11 +34,11 @@ import numpy as np
 
 from weft.core.knobs import knobs
 from weft.core.version import VERSION
-from weft.executor.abi import abi_hash
 from weft.executor.code_key import Opaque, operators_key, target_key
 from weft.graph.ir import Array, Graph, dtype_name
 from weft.graph.text import constant_table, format_graph
 from weft.plan import overrides
+from weft.runtime.abi import abi_hash
 from weft.runtime.cache_folder import (
     cache_folder,
     mark_used,

@@ -13,7 +13,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -41,6 +41,7 @@ from weft.plan.planner import picks_by_default
 from weft.plan.typical import plan_typical
 from weft.runtime.cache_folder import cache_folder
 from weft.runtime.object_cache import kept_object
+from weft.schedule.schedule import Tried
 from weft.schedule.trace import Trace
 from weft.targets.base import Target, fact_text
 
@@ -69,6 +70,10 @@ class Kernel:
     turns: bool = False
     record: Trace | None = None
     """The tuner's record that it was scheduled by; None where the planner chose."""
+    trace: Trace = field(default_factory=Trace)
+    """The steps of its schedule, those that lay out its parameters included."""
+    tried: Sequence[Tried] = ()
+    """What the planner tried, with what it would have tried next."""
 
     @property
     def object_code(self) -> bytes:
@@ -230,7 +235,8 @@ class KernelCompiler:
         named = _with_overlaps(lifted.func.replace(name=f"k_{plain}_{scheduled[:12]}"))
         try:
             verify(named)
-            return replace(self._generated(named, label), record=record), lifted.parameters
+            made, schedule = self._generated(named, label), program.schedule
+            return replace(made, record=record, trace=schedule.trace, tried=schedule.tried), lifted.parameters
         except RecursionError:
             raise ExpressionError("the program nests too deep") from None
 

@@ -287,6 +287,9 @@ class Target:
     read."""
     blocks_channels: bool = False
     """Whether a vector of channels lies together in values between kernels."""
+    channels_last: frozenset[str] = frozenset()
+    """Types of values between kernels of which all channels of a place lie together: a convolution reads rows of them,
+    as a matrix product does."""
     part_bytes: int = 64
     """Values that share a piece of memory begin at multiples of so many bytes."""
     measured: tuple[tuple[str, float], ...] = ()

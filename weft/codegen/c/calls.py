@@ -9,6 +9,7 @@ from weft.core.dtypes import DType
 from weft.core.errors import TargetError
 from weft.expr.intrinsics import REPORT
 from weft.expr.nodes import Call, Const, Expr
+from weft.runtime.faults import OUTSIDE
 
 _MATH = {
     **{name: name for name in (
@@ -212,7 +213,12 @@ def _prefetch(c: Context, e: Call) -> list[str]:
 
 
 def _report(c: Context, e: Call) -> list[str]:
-    """Notes in the program's last parameter that something is wrong where the argument (any lane of it) holds."""
+    """Notes that something is wrong where the argument (any lane of it) holds: in the program's last parameter, or, in
+    plain C, as the code that the function gives.
+    """
+    if len(e.args) == 1:
+        c.line(f"if ({' || '.join(c.lanes(e.args[0]))}) code = {OUTSIDE};")
+        return [""]
     c.line(f"if ({' || '.join(c.lanes(e.args[0]))}) {c.pointer(e.args[1])}[0] = 1;")
     return [""]
 
@@ -226,7 +232,7 @@ def _external(c: Context, e: Call) -> list[str]:
     name = e.name.split(":", 1)[1]
     if not name.isidentifier() or not name.isascii():
         raise TargetError(f"{e.name!r} does not name a C function")
-    if c.dialect.name != "c":
+    if c.dialect.name not in ("c", "bare"):
         raise TargetError(f"{e.name} calls a function of the C library, which a device does not have")
     for argument in (*e.args, e):
         if argument.dtype.lanes != 1 or types.is_half(argument.dtype):

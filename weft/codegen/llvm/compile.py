@@ -6,7 +6,6 @@ other is compiled in a child process (`child.py`), whose end becomes a TargetErr
 
 from __future__ import annotations
 
-import ctypes.util
 import importlib.util
 import json
 import os
@@ -162,7 +161,7 @@ def link_shared(
                 Path(file).write_bytes(data)
             files.append(file if isinstance(data, bytes) else os.fspath(data))
         linker = _linker(target)
-        options = [] if exported is None else _options(linker, os.path.basename(path), exported, Path(folder), files[0])
+        options = [] if exported is None else _options(linker, os.path.basename(path), exported, Path(folder), target)
         command = linker + ["-o", os.fspath(path), *files, *options]
         done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
@@ -171,7 +170,7 @@ def link_shared(
         )
 
 
-def _options(linker: list[str], name: str, exported: str, folder: Path, some_object: str) -> list[str]:
+def _options(linker: list[str], name: str, exported: str, folder: Path, target: Machine) -> list[str]:
     """What makes a library fit to be linked with: its name, what it shows, and the C libraries that it needs."""
     script = folder / "exported.map"
     script.write_text(f"{{ global: {exported}; local: *; }};\n")
@@ -179,15 +178,12 @@ def _options(linker: list[str], name: str, exported: str, folder: Path, some_obj
     if "ld.lld" not in linker:
         return [f"-Wl,{option}" for option in options] + ["-lm"]
     # LLD knows no system libraries: it is shown empty ones of the same names, and the loader finds the real ones.
-    hidden = folder / "hidden.map"
-    hidden.write_text("{ local: *; };\n")
-    for library in ("m", "c"):
-        found = ctypes.util.find_library(library)
-        if found:
-            stub = folder / f"{library}.so"
-            command = [*linker, f"-soname={found}", f"--version-script={hidden}", "-o", str(stub), some_object]
-            subprocess.run(command, capture_output=True, check=True)
-            options += ["--no-as-needed", str(stub)]
+    empty = folder / "empty.o"
+    empty.write_bytes(emit_object(f'target triple = "{target.triple}"\n', target))
+    for library in ("libc.so",) if "musl" in target.triple else ("libm.so.6", "libc.so.6"):
+        stub = folder / library
+        subprocess.run([*linker, f"-soname={library}", "-o", str(stub), str(empty)], capture_output=True, check=True)
+        options += ["--no-as-needed", str(stub)]
     return options
 
 

@@ -22,6 +22,7 @@ FORMS = (
     "native,features=-avx512f                 this machine without something it has",
     "x86_64-unknown-linux-gnu                 a machine by its LLVM triple: x86_64, aarch64, riscv64, armv7 or wasm32",
     "aarch64-unknown-linux-gnu,cpu=neoverse-n1,features=+dotprod+fullfp16,cores=8",
+    "c                                        any machine that has a C compiler: one core, no vectors",
 )
 TILES = Scope("amx.tile", slots=8, slot_bytes=1024)
 """The tile registers of AMX: 16 rows of 64 bytes each."""
@@ -36,6 +37,8 @@ def _fail(text: str, reason: str) -> TargetError:
 
 def parse(text: str) -> Target | None:
     """The target that a text stands for; None when it does not speak of a CPU."""
+    if text == "c":
+        return _plain()
     head, *rest = (part.strip() for part in text.split(","))
     options = _options(text, rest) if head in ("native", "cpu") or facts.architecture(head) else {}
     if head in ("native", "cpu"):
@@ -163,6 +166,12 @@ def _by_triple(text: str, triple: str) -> Target:
         vector_registers=known.vector_registers, cache_bytes=known.cache_bytes, cores=known.cores,
         has_fma=known.has_fma, pointer_bytes=known.pointer_bytes, blocks_channels=True,
     )  # fmt: skip
+
+
+def _plain() -> Target:
+    """What C says of every machine; its code for this one runs here."""
+    least = _by_triple("c", host_triple())
+    return replace(least, vector_bytes=0, has_fma=False, cores=1, is_host=True)
 
 
 @functools.lru_cache(maxsize=1)

@@ -29,7 +29,7 @@ from weft.expr.structural import structural_equal
 from weft.expr.visit import children, free_vars, walk
 from weft.loop.ir import Allocate, Evaluate, For, If, Let, Seq, Stmt, Store
 from weft.loop.passes.support import linear
-from weft.targets.vdla.isa import Config, Instruction, encode_uop
+from weft.targets.vdla.isa import POSITIVE, ROUNDS, Config, Instruction, encode_uop
 from weft.targets.vdla.operator import high_product, round_shift
 from weft.targets.vdla.tokens import interleave
 
@@ -42,7 +42,7 @@ NUMBERS: dict[str, Any] = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
+@dataclass
 class Placed:
     """An instruction, and the buffer in DRAM that its address counts from."""
 
@@ -82,6 +82,7 @@ class Writer:
         self.live: dict[Buffer, tuple[int, int]] = {}
         self.looked: dict[Stmt, Any] = {}
         self.chains: dict[Expr, Any] = {}
+        self.last: tuple[Placed, Array] | None = None  # an alu that has just been written, and what it changes
         """What was found about statements and expressions, which loops come back to again and again."""
 
     def value(self, e: Expr, values: Mapping[Var, Any]) -> Any:
@@ -155,16 +156,20 @@ class Writer:
         return loops[: -len(lanes)], dict.fromkeys(steps, 0)
 
     def _threads(self, loop: For, values: dict[Var, Any]) -> Iterator[Placed]:
-        """Virtual threads, each in its own share of the memories; a group of each by turns."""
-        count, share = int_value(loop.extent) or 0, self.share
-        threads = []
-        for number in range(count):
+        """Virtual threads, each in its own share of the memories; a group of each by turns.
+
+        Where there are fewer "contexts" than threads, a thread takes over the share of one that is over.
+        """
+        extent, share = int_value(loop.extent) or 0, self.share
+        count = min(int(loop.annotations.get("contexts", extent)), extent)
+        threads: list[list[list[Placed]]] = [[] for _ in range(count)]
+        for number in range(extent):
             self.share = {
-                name: tuple(begin + (number + more) * (end - begin) // count for more in (0, 1))
+                name: tuple(begin + (number % count + more) * (end - begin) // count for more in (0, 1))
                 for name, (begin, end) in share.items()
             }  # fmt: skip
             made = list(self.write(loop.body, {**values, loop.var: number}))
-            threads.append([list(group) for _, group in groupby(made, key=lambda placed: placed.one.unit)])
+            threads[number % count] += [list(group) for _, group in groupby(made, key=lambda placed: placed.one.unit)]
         self.share = share
         yield from interleave(threads)
 
@@ -253,6 +258,7 @@ class Writer:
         """One rectangle where it is one; otherwise those of the outermost loop's iterations."""
         one = moved_rectangle(self.config.beats[memory], sram.ravel(), dram.ravel(), inside.ravel())
         if one is not None:
+            self.last = None
             yield Placed(Instruction(opcode, memory=memory, **one), name)
         elif sram.ndim == 0:
             raise TargetError(f"a transfer of {name} is no rectangle")
@@ -267,10 +273,12 @@ class Writer:
             yield from self._loops("alu", zeroed, zeroed, None, operation="mul", immediate=1, value=0)
 
     def _gemm(self, src: Array, wgt: Array, dst: Array) -> Iterator[Placed]:
-        fresh = self.zeroed is not None and np.array_equal(np.unique(self.zeroed), np.unique(dst))
-        if not fresh:
+        fresh = self.zeroed is not None and bool(np.isin(dst, self.zeroed).all())
+        if fresh:
+            left = np.setdiff1d(self.zeroed, dst)
+            self.zeroed = left if len(left) else None
+        else:
             yield from self._flush()
-        self.zeroed = None
         yield from self._loops("gemm", dst, src, wgt, fresh=fresh)
 
     def _alu(self, nest: Nest, body: Store) -> Iterator[Placed]:
@@ -294,8 +302,23 @@ class Writer:
                 if np.isin(other, dst).any() and (number or not np.array_equal(other, dst)):
                     raise TargetError(f"{operand.buffer.name} is needed again after it was overwritten")
                 yield from self._loops("alu", dst, other, None, operation=operation)
-            else:
+            elif not self._second_stage(dst, operation, operand):
                 yield from self._loops("alu", dst, dst, None, operation=operation, immediate=1, value=operand)
+
+    def _second_stage(self, dst: Array, operation: str, number: int) -> bool:
+        """Whether the alu before, which changes the same sums, does this in its second stage: a shift, then max 0."""
+        placed, changed = self.last or (None, None)
+        if placed is None or placed.one.immediate or not np.array_equal(np.sort(dst, None), changed):
+            return False
+        value = placed.one.value
+        if operation in ("shr", "round") and value == 0:
+            value = number | (ROUNDS if operation == "round" else 0)
+        elif (operation, number) == ("max", 0) and value < POSITIVE:
+            value |= POSITIVE
+        else:
+            return False
+        placed.one = placed.one.replace(value=value)
+        return True
 
     def _loops(
         self, opcode: str, dst: Array, src: Array, wgt: Array | None, fresh: bool = False, **more: Any
@@ -327,7 +350,9 @@ class Writer:
         if firsts:
             yield Placed(Instruction(opcode, uop_begin=begin, uop_end=begin + firsts, overwrite=1, **more))
         if firsts < len(uops):
-            yield Placed(Instruction(opcode, uop_begin=begin + firsts, uop_end=begin + len(uops), **more))
+            made = Placed(Instruction(opcode, uop_begin=begin + firsts, uop_end=begin + len(uops), **more))
+            self.last = (made, np.sort(dst, None)) if opcode == "alu" else None
+            yield made
 
     def _uops(self, made: tuple[int, ...]) -> int:
         if made not in self.kernels:
@@ -425,9 +450,9 @@ def _reads_dram(e: Expr, places: Mapping[Buffer, int]) -> bool:
 def _saturated(e: Expr) -> Expr:
     """x of int8(min(max(x, -128), 127)), or the expression itself."""
     if isinstance(e, Cast) and isinstance(e.value, Min):
-        inner, limit = _sides(e.value)
+        inner, limit = sides(e.value)
         if isinstance(inner, Max) and int_value(limit) == 127:
-            x, least = _sides(inner)
+            x, least = sides(inner)
             return x if int_value(least) == -128 else e
     return e
 
@@ -435,7 +460,7 @@ def _saturated(e: Expr) -> Expr:
 OPERATIONS: dict[type[Expr], str] = {Add: "add", Mul: "mul", Min: "min", Max: "max"}
 
 
-def _sides(e: Binary) -> tuple[Expr, Expr]:
+def sides(e: Binary) -> tuple[Expr, Expr]:
     """What an operation is done to, and its operand: a number, or what is read, where only one side is."""
     plain = [2 * isinstance(side, Const) + isinstance(side, Load) for side in (e.a, e.b)]
     return (e.b, e.a) if plain[0] > plain[1] else (e.a, e.b)
@@ -461,7 +486,7 @@ def _chain(e: Expr) -> tuple[Load, list[tuple[str, Load | int]]]:
     if isinstance(e, Load) and e.buffer.scope == "acc":
         return e, []
     if isinstance(e, Binary) and type(e) in OPERATIONS:
-        (rest, operand), name = _sides(e), OPERATIONS[type(e)]
+        (rest, operand), name = sides(e), OPERATIONS[type(e)]
     elif (found := _declared(e)) is not None:
         name, rest, operand = found
     elif isinstance(e, Call) and e.name == "shift_right":

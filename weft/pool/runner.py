@@ -1,0 +1,315 @@
+"""A search's measurements in a pool: programs built by builders, measured by workers of one kind of device.
+
+`PoolRunner` is a `tuner.runner.Runner`. A point becomes two of Dask's tasks: a build, known by its content, and a
+measurement, which takes the one device that a worker has. When the scheduler is lost the runner connects again,
+collects what workers finished meanwhile, and sends only the rest again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import queue
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from weft.core.errors import WeftError
+from weft.executor.kernels import lift_scheduled
+from weft.executor.program import GroupProgram
+from weft.loop.verifier import verify
+from weft.plan.sketch import Point
+from weft.pool import jobs
+from weft.pool.ca import default_folder, security
+from weft.pool.device import PoolError
+from weft.pool.devices import LIBRARY, PROGRAM
+from weft.pool.kinds import arrays_of, facts_of, parameters_of, target_of
+from weft.pool.node import BUILD, device_resource
+from weft.targets.base import Target
+from weft.tuner.bench import Bench
+from weft.tuner.records import Outcome, Record, Status, compiler_version, machine_key
+from weft.tuner.space import Region
+
+logger = logging.getLogger("weft.pool")
+
+DEADLINE = 60.0
+"""Seconds that a kind may be without a worker before that is said."""
+
+LOOK_SECONDS = 0.5
+"""How often it is looked whether the pool is still there, while no answer comes."""
+
+LOST = ("lost", "cancelled")
+
+DEFAULT = "default"
+"""What the record of a task's default has for a sketch."""
+
+
+def fleet(client: Any) -> list[dict[str, Any]]:
+    """The workers of a pool, as they described themselves."""
+    workers = client.scheduler_info(n_workers=-1)["workers"]
+    return [
+        {**one["weft"], "name": str(one["name"]), "address": address, "at_work": bool(one["metrics"].get("executing"))}
+        for address, one in workers.items() if isinstance(one.get("weft"), dict)
+    ]  # fmt: skip
+
+
+def connect(url: str, folder: Path, seconds: float) -> Any:
+    """A connection to a scheduler; a PoolError where none answers for so long."""
+    from distributed import Client
+
+    end, problem = time.monotonic() + seconds, ""
+    while time.monotonic() < end:
+        try:
+            return Client(url, security=security(folder, "client"), timeout=5, set_as_default=False)
+        except (OSError, TimeoutError) as error:
+            problem = str(error)
+            time.sleep(LOOK_SECONDS)
+    raise PoolError(f"no scheduler of a pool answers at {url}, with our certificates: {problem}")
+
+
+@dataclass
+class PoolRunner:
+    """Measures points on devices of one kind."""
+
+    url: str
+    kind: str
+    folder: Path = field(default_factory=default_folder)
+    """Of the certificates."""
+    deadline: float = DEADLINE
+    run: str = field(default_factory=lambda: uuid.uuid4().hex)
+    """What the names of this runner's jobs begin with: no other job has them."""
+
+    def __post_init__(self) -> None:
+        self._client: Any = None
+        self._built: dict[str, Any] = {}
+        self._defaults: dict[str, tuple[str, list[Any]]] = {}
+        self._sent = 0
+        self.about = self._wait_for_kind()
+
+    # -------------------------------------------------------------------------------------------------- the pool
+
+    @property
+    def target(self) -> Target:
+        """The machine that devices of the kind are."""
+        return target_of(self.about["facts"])
+
+    @property
+    def unit(self) -> str:
+        """What is measured: seconds, or instructions where time means nothing."""
+        return str(self.about["unit"])
+
+    @property
+    def width(self) -> int:
+        """How many devices there are now."""
+        return max(1, len([one for one in fleet(self.client()) if one["kind"] == self.kind]))
+
+    def client(self) -> Any:
+        """A connection to the scheduler, made anew where there is none; a PoolError where that takes too long."""
+        if self._client is not None and self._client.status == "running":
+            return self._client
+        self.close()
+        self._client = connect(self.url, self.folder, self.deadline)
+        return self._client
+
+    def close(self) -> None:
+        """Leaves the pool."""
+        client, self._client = self._client, None
+        self._built.clear()
+        if client is not None:
+            client.close(timeout=2)
+
+    def _wait_for_kind(self) -> dict[str, Any]:
+        """What devices of the kind say of themselves; a PoolError where there is none until the deadline."""
+        end, seen = time.monotonic() + self.deadline, []  # type: float, list[dict[str, Any]]
+        while True:
+            seen = fleet(self.client())
+            found = [one for one in seen if one["kind"] == self.kind]
+            builders = any(one["kind"] == BUILD for one in seen)
+            if found and (builders or found[0]["needs"] != LIBRARY):
+                return self._agreed(found)
+            if time.monotonic() > end:
+                raise PoolError(self._nobody(seen, bool(found)))
+            time.sleep(LOOK_SECONDS)
+
+    def _agreed(self, found: list[dict[str, Any]]) -> dict[str, Any]:
+        first = found[0]
+        for one in found:
+            if one["facts"] != first["facts"] or one["unit"] != first["unit"]:
+                raise PoolError(f"{first['name']} and {one['name']} are no devices of one kind: name one of them other")
+            if one["compiler"] != compiler_version():
+                raise PoolError(f"{one['name']} runs {one['compiler']}, and this is {compiler_version()}")
+        return first
+
+    def _nobody(self, seen: list[dict[str, Any]], has_device: bool) -> str:
+        kinds = ", ".join(sorted({str(one["kind"]) for one in seen})) or "nobody"
+        if has_device:
+            return f"nobody builds in the pool for {self.deadline:.0f} s: weft worker --join {self.url} --kind {BUILD}"
+        return (
+            f"no worker of kind {self.kind!r} has been in the pool for {self.deadline:.0f} s (there: {kinds}): "
+            f"start one with weft worker --join {self.url} --kind {self.kind}"
+        )
+
+    # -------------------------------------------------------------------------------------------------- jobs
+
+    def _program(self, bench: Bench, program: GroupProgram) -> tuple[str, list[Any]]:
+        """The text of a scheduled program, and its parameters."""
+        lifted = lift_scheduled(program, bench.task.fixed)
+        func = lifted.func.replace(name=jobs.NAME)
+        verify(func)
+        return repr(func), parameters_of(lifted.parameters)
+
+    def _default(self, bench: Bench) -> tuple[str, list[Any]]:
+        if bench.task.key not in self._defaults:
+            program = bench.task.fresh()
+            program.schedule.plan(bench.task.target, bench.task.fixed)
+            self._defaults[bench.task.key] = self._program(bench, program)
+        return self._defaults[bench.task.key]
+
+    def job_of(self, bench: Bench, region: Region | None, point: Point) -> dict[str, Any] | Outcome:
+        """All that a worker needs to measure a point (None: the default); an outcome where it cannot be tried."""
+        task, program = bench.task, bench.task.fresh()
+        default = self._default(bench)
+        mine, trace = default, ""
+        if region is not None:
+            try:
+                region.take(program, point)
+            except WeftError as error:
+                return Outcome(Status.REFUSED, detail=str(error).splitlines()[0][:300])
+            trace = program.schedule.trace.to_json()
+            try:
+                mine = self._program(bench, program)
+            except WeftError as error:
+                return Outcome(Status.BUILD_ERROR, detail=str(error).splitlines()[0][:300], trace=trace)
+        pairs = [default, mine] if region is not None else [default]
+        self._sent += 1
+        record = Record(
+            task.key, machine_key(task.target, self.unit), compiler_version(),
+            region.sketch.name if region is not None else DEFAULT, dict(point), Outcome(Status.OK),
+            label=task.label,
+        )  # fmt: skip
+        return {
+            "id": f"{self.run}-{self._sent}", "target": facts_of(task.target), "symbol": jobs.SYMBOL, "trace": trace,
+            "record": {**json.loads(record.to_json()), "outcome": None}, "arrays": arrays_of(bench),
+            "inputs": len(task.program.inputs), "programs": [text for text, _ in pairs],
+            "parameters": [parameters for _, parameters in pairs],
+        }  # fmt: skip
+
+    def _submit(self, client: Any, job: Mapping[str, Any]) -> Any:
+        needs = self.about["needs"]
+        libraries = [self._build(client, job["target"], text) for text in job["programs"] if needs == LIBRARY]
+        sent = {**job, "programs": job["programs"] if needs == PROGRAM else []}
+        return client.submit(
+            jobs.measure, json.dumps(sent).encode(), *libraries, key=f"measure-{job['id']}", pure=False, retries=2,
+            resources={device_resource(self.kind): 1},
+        )  # fmt: skip
+
+    def _build(self, client: Any, target: Mapping[str, Any], text: str) -> Any:
+        data = json.dumps({"target": target, "program": text}).encode()
+        key = f"build-{hashlib.sha256(data).hexdigest()}"
+        if key not in self._built:
+            if len(self._built) > 256:  # Dask forgets what nobody refers to
+                self._built = dict(list(self._built.items())[-64:])
+            self._built[key] = client.submit(jobs.build, data, key=key, retries=2, resources={BUILD: 1})
+        return self._built[key]
+
+    # -------------------------------------------------------------------------------------------------- measuring
+
+    def measure(self, bench: Bench, points: Sequence[tuple[Region, Point]]) -> Iterator[Outcome]:
+        """The outcomes, in order, each when it is known."""
+        made = [self.job_of(bench, region, point) for region, point in points]
+        yield from self.outcomes(made)
+
+    def cost(self, bench: Bench) -> Outcome:
+        """What the default takes."""
+        return next(iter(self.outcomes([self.job_of(bench, None, {})])))
+
+    def outcomes(self, made: Sequence[Mapping[str, Any] | Outcome]) -> Iterator[Outcome]:
+        """What comes of jobs, in order."""
+        known = {at: one for at, one in enumerate(made) if isinstance(one, Outcome)}
+        waiting = {at: one for at, one in enumerate(made) if not isinstance(one, Outcome)}
+        found = self._found(waiting) if waiting else iter(())
+        try:
+            for at in range(len(made)):
+                while at not in known:
+                    place, outcome = next(found)
+                    known[place] = outcome
+                yield known.pop(at)
+        finally:
+            if isinstance(found, Iterator) and hasattr(found, "close"):
+                found.close()
+
+    def _found(self, waiting: dict[int, Any]) -> Iterator[tuple[int, Outcome]]:
+        """The outcomes of jobs as they come; connects and sends again when the pool was lost."""
+        futures: dict[int, Any] = {}
+        last = time.monotonic()
+        try:
+            while waiting:
+                client = self.client()
+                done: queue.SimpleQueue[int] = queue.SimpleQueue()
+                futures = {}
+                for at, job in waiting.items():
+                    futures[at] = self._submit(client, job)
+                    futures[at].add_done_callback(lambda _, at=at, done=done: done.put(at))
+                while waiting:
+                    try:
+                        ready = [done.get(timeout=LOOK_SECONDS)]
+                        last = time.monotonic()
+                    except queue.Empty:
+                        if client.status != "running" or any(futures[at].status in LOST for at in waiting):
+                            break
+                        ready = [at for at in waiting if futures[at].done()]
+                        if time.monotonic() - last > self.deadline:
+                            self._wait_for_kind()
+                            last = time.monotonic()
+                    for at in (one for one in ready if one in waiting and futures[one].status not in LOST):
+                        outcome = self._outcome(futures[at])
+                        if outcome is None:
+                            continue
+                        del waiting[at]
+                        yield at, outcome
+                if waiting:
+                    logger.warning("the pool was lost, with %d jobs waiting: connecting again", len(waiting))
+                    self.close()
+                    yield from self._finished_meanwhile(waiting)
+        finally:
+            for future in futures.values():
+                if not future.done():
+                    future.cancel()
+
+    def _outcome(self, future: Any) -> Outcome | None:
+        if future.status == "error":
+            error = future.exception()
+            return Outcome(Status.CRASH, detail=f"{type(error).__name__}: {error}".splitlines()[0][:300])
+        try:
+            return outcome_of(future.result(timeout=10))
+        except (OSError, TimeoutError):
+            return None  # the scheduler went while it was to be fetched: the job is sent again, and known by its name
+        except (ValueError, TypeError, KeyError, WeftError) as error:
+            return Outcome(Status.GARBAGE, detail=str(error)[:300])
+
+    def _finished_meanwhile(self, waiting: dict[int, Any]) -> Iterator[tuple[int, Outcome]]:
+        """What workers that came back have in their journals."""
+        about = next(iter(waiting.values()))["record"]
+        self._wait_for_kind()
+        known = self.collect(about["machine"], {job["record"]["task"] for job in waiting.values()}, self.run)
+        for at, record in [(at, known[job["id"]]) for at, job in waiting.items() if job["id"] in known]:
+            del waiting[at]
+            yield at, replace(record.outcome, at=record.at)
+
+    def collect(self, machine: str, tasks: set[str], run: str = "") -> dict[str, Record]:
+        """What workers have measured of tasks, by the names of jobs, whether or not we were told; of one run or all."""
+        asked = json.dumps({"machine": machine, "tasks": sorted(tasks), "run": run}).encode()
+        said = self.client().run(jobs.collect, asked, on_error="ignore")
+        return {name: Record.from_json(line) for one in said.values() for name, line in json.loads(one).items()}
+
+
+def outcome_of(answer: Any) -> Outcome:
+    """The outcome in what a worker says; an error where it says nonsense."""
+    if not isinstance(answer, bytes):
+        raise ValueError(f"a worker said {type(answer).__name__}")
+    record = Record.from_json(answer.decode())
+    return replace(record.outcome, at=record.at)
