@@ -120,6 +120,7 @@ class Bench:
         arguments[problem.output.name] = result
         held = {w.name: self.device.allocate(w.bytes) for w in program.workspaces}
         arguments.update(held)
+        arguments["weft_errors"] = self.torch.zeros(1, device="cuda", dtype=self.torch.int32)
         launches = executable.bind(arguments)
         fixed = {t.name for t in problem.constants} | {w.name for w in program.workspaces if "_global" in w.name}
         once = [i for i, kernel in enumerate(program.kernels) if set(kernel.params) <= fixed]

@@ -34,17 +34,17 @@ from typing import Any
 import numpy as np
 
 from weft.expr.nodes import Buffer, Var
+from weft.loop.ir import Store
 from weft.plan.planner import Unit, analytic, choose, unit_of
 from weft.plan.sketch import Columns, Point, Sketch, ceildiv
-from weft.loop.ir import Store
 from weft.schedule.facts import block_named, cost, facts_of, names_of
 from weft.schedule.primitives.matrix import matrix_axes, stored_operand
 from weft.schedule.schedule import Schedule, Stage
 from weft.targets.base import Target
 from weft.targets.cuda import mma, wgmma
 from weft.targets.cuda import model as fit
-from weft.targets.cuda.mma import TILE_BYTES
 from weft.targets.cuda.copies import SIZES
+from weft.targets.cuda.mma import TILE_BYTES
 from weft.targets.cuda.swizzle import LINE, line_elements
 from weft.targets.gpu import elementwise, nest
 from weft.targets.gpu.model import BEYOND, FLOATS
