@@ -37,9 +37,9 @@ weft.complie("model.onnx")
 weft.compile("model.onnx", batch=3)
 """
 REVEALED = [
-    "weft.executor.module.Module", "weft.executor.module.Module", "weft.builder.BuiltFunction",
+    "weft.runtime.module.Module", "weft.runtime.module.Module", "weft.builder.BuiltFunction",
     "weft.builder.BuiltFunction | weft.builder.DeviceFunction | weft.builder.Built | weft.builder.DeviceBuilt",
-    "weft.schedule.schedule.Schedule", "weft.loop.ir.Func", "weft.executor.profile.Profile", "str",
+    "weft.schedule.schedule.Schedule", "weft.loop.ir.Func", "Any", "str",
     "weft.graph.ir.Graph",
 ]  # fmt: skip
 
