@@ -66,7 +66,7 @@ def test_type_checkers_see_what_is_loaded_later():
     for statement in checking.body:
         assert isinstance(statement, ast.ImportFrom)
         for alias in statement.names:
-            seen[alias.name] = statement.module
+            seen[alias.asname or alias.name] = statement.module
     loaded = {name: (where if what else where.rpartition(".")[0]) for name, (where, what) in weft._LAZY.items()}
     assert seen == loaded
     assert set(weft.__all__) == {*weft._LAZY, "WeftError", "__version__"}

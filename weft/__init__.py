@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from weft.core import errors
     from weft.core.knobs import knobs
     from weft.executor import compile
-    from weft.graph.opspec import register_op, register_operator
+    from weft.graph.opspec import register_operator
     from weft.graph.opspec import register_operator as register_op
     from weft.loop.interpreter import interpret
     from weft.quantization import quantize
