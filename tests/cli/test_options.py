@@ -207,6 +207,8 @@ TABLE = {
     },
     "diff": {},
     "devices": {},
+    "pool": {},
+    "worker": {},
     "doctor": {},
 }  # fmt: skip
 BASE = {
@@ -217,8 +219,14 @@ BASE = {
     "quantize": "--random 2",
 }
 EVERYWHERE = {"--help", "--debug", "--json"}
-OF_NO_MODEL = {"doctor": {"--calibrate"}, "db": {"--database", "--target", "--best", "--failures"}}
-"""Tested by `test_doctor_measures_a_core`, and in tests/tuner/test_commands.py."""
+POOL = {"--pool", "--certificates"}
+OF_NO_MODEL = {
+    "doctor": {"--calibrate"}, "db": {"--database", "--target", "--best", "--failures"},
+    "bench": POOL, "tune": POOL, "devices": POOL,
+    "pool": {"--certificates", "--host", "--port", "--builders", "--target", "--output"},
+    "worker": {"--join", "--kind", "--device", "--target", "--key", "--name", "--certificates"},
+}  # fmt: skip
+"""Tested by `test_doctor_measures_a_core`, and in tests/tuner/test_commands.py and tests/pool."""
 
 
 def options_of(command):
