@@ -148,7 +148,9 @@ def _embedding_bag(
     bags -= include_last
     member = c.op("Equal", c.constant(np.arange(bags)[:, None]), c.unsqueeze(bag, 0))
     if padding >= 0:
-        member = c.op("And", member, c.unsqueeze(c.invert(c.op("Equal", indices, c.value(padding, indices.tensor.dtype))), 0))
+        member = c.op(
+            "And", member, c.unsqueeze(c.invert(c.op("Equal", indices, c.value(padding, indices.tensor.dtype))), 0)
+        )
     rows = c.op("Gather", weight, indices, axis=0)
     if weights is not None:
         rows = c.op("Mul", rows, c.unsqueeze(weights, 1))

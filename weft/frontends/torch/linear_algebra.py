@@ -92,7 +92,9 @@ def _order(pivots: Any, rows: int) -> Any:
     order = at.expand((*pivots.shape[:-1], rows))
     for k in range(pivots.shape[-1]):
         other = pivots[..., k, None].long() - 1
-        taken = torch.gather(order, -1, torch.where(at == k, other, torch.where(at == other, k, at)).expand(order.shape))
+        taken = torch.gather(
+            order, -1, torch.where(at == k, other, torch.where(at == other, k, at)).expand(order.shape)
+        )
         order = taken
     return order
 
@@ -116,7 +118,7 @@ def _lu_solve(factors: Any, pivots: Any, b: Any, *, left: bool = True, adjoint: 
 def _lu_unpack(factors: Any, pivots: Any, unpack_data: bool = True, unpack_pivots: bool = True) -> Any:
     if _is_large(factors):
         return NotImplemented
-    (m, n), k = factors.shape[-2:], min(factors.shape[-2:])
+    m, k = factors.shape[-2], min(factors.shape[-2:])
     empty = factors.new_zeros((0,))
     lower, upper, order = empty, empty, empty
     if unpack_data:

@@ -72,7 +72,8 @@ def _polygamma(c: Emitter, order: int, x: Value) -> Value:
     for at, bernoulli in enumerate((1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730), 1):
         total = total + _power(end, -s - 2 * at + 1) * (bernoulli * factor / math.factorial(2 * at))
         factor *= (s + 2 * at - 1) * (s + 2 * at)
-    return (total * ((-1) ** (order + 1) * math.factorial(order))).value
+    made: Numbers = total * ((-1) ** (order + 1) * math.factorial(order))
+    return made.value
 
 
 def _power(x: Numbers, exponent: int) -> Numbers:
