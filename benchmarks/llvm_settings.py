@@ -2,8 +2,8 @@
 
     python -m benchmarks.llvm_settings resnet18 mobilenet_v2 bert_base --most 12
 
-For each kernel: CPU time of a call on one thread, in turns, and CPU seconds that LLVM takes; then how many times as much
-each other way takes of the call (and of LLVM's seconds), and the way that is chosen for it (weft/codegen/llvm/child.py).
+For each kernel: CPU time of a call on one thread, in turns, and CPU seconds that LLVM takes; then how many times as
+much each other way takes of the call (and of LLVM), and the way that is chosen for it (weft/codegen/llvm/child.py).
 """
 
 from __future__ import annotations

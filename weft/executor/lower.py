@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from weft.core.errors import InternalError, WeftError
+from weft.core.progress import progress
 from weft.executor.abi import Reach, buffer_bytes, joined, sealed
 from weft.executor.inplace import overwritable
 from weft.executor.kernels import Kernel, KernelCompiler, Packing
@@ -118,6 +119,7 @@ def choose_items(graph: Graph, groups: Sequence[Group], compiler: KernelCompiler
     compiler.often_zero = often_zero(graph)
     sizes = compiler.sizes = set(graph.symbols.values())
     for position, group in enumerate(groups):
+        progress(position, len(groups))
         made = _view_items(group, sizes) or _group_items(group.nodes, group.outputs, graph.constants, compiler)
         items.extend(made)
         on_host = [item.node for item in made if isinstance(item, OnHost)]

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 import secrets
 import signal
 import socket
@@ -76,16 +77,14 @@ def read_key(path: Path | str) -> bytes:
     """The key in a file: 64 hexadecimal digits, for its owner's eyes."""
     file = Path(path)
     try:
-        if file.stat().st_mode & 0o077:
-            raise PoolError(f"others may read the key in {file}: chmod 600 {file}")
-        key = bytes.fromhex(file.read_text().strip())
+        is_open, text = file.stat().st_mode & 0o077, file.read_text(errors="replace").strip()
     except OSError as error:
         raise PoolError(f"the key {file} cannot be read: {error.strerror}") from None
-    except ValueError:
-        key = b""
-    if len(key) != 32:
+    if is_open:
+        raise PoolError(f"others may read the key in {file}: chmod 600 {file}")
+    if not re.fullmatch("[0-9a-f]{64}", text):
         raise PoolError(f"{file} holds no key: 64 hexadecimal digits, as `weft pool init` writes them")
-    return key
+    return bytes.fromhex(text)
 
 
 def _mac(key: bytes, *parts: bytes) -> bytes:

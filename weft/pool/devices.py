@@ -169,7 +169,7 @@ class ProgramDevice:
     needs, unit = PROGRAM, SECONDS
 
     def __init__(self, target: str) -> None:
-        self.facts = {"text": target}
+        self.facts: Mapping[str, Any] = {"text": target}
 
     def measure(self, job: Mapping[str, Any], libraries: Sequence[bytes]) -> Outcome:
         """The default and the candidate, by the device's own clock."""

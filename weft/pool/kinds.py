@@ -70,7 +70,7 @@ def arrays_of(bench: Bench) -> list[dict[str, Any]]:
     task, made = bench.task, []
     known = {buffer: task.constants.get(value) for value, buffer in task.program.inputs}
     for place, (buffer, array) in enumerate(zip(task.program.buffers, bench.arrays)):
-        one = {"dtype": buffer.dtype.name, "shape": list(array.shape)}
+        one: dict[str, Any] = {"dtype": buffer.dtype.name, "shape": list(array.shape)}
         constant = known.get(buffer)
         if buffer not in known:
             one["result"] = True

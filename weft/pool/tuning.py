@@ -14,11 +14,11 @@ from weft.graph.ir import Graph
 from weft.plan.overrides import Records
 from weft.pool.device import PoolError
 from weft.pool.kinds import SECONDS
-from weft.pool.runner import DEFAULT, PoolRunner
+from weft.pool.runner import PoolRunner
 from weft.tuner.bench import Bench
 from weft.tuner.database import Database
 from weft.tuner.model import Tuning, make_tuning
-from weft.tuner.records import Outcome, Status, TuneError, machine_key
+from weft.tuner.records import Outcome, Status, TuneError
 from weft.tuner.task import Task
 
 
@@ -49,13 +49,7 @@ class PoolTuning(Tuning):
         self.tasks = sorted(weighed, key=lambda task: -task.seconds)
         if len(self.skipped) == len(self.tasks):
             raise TuneError(f"no kernel of {self.name} runs on {self.pool.kind}: {next(iter(self.skipped.values()))}")
-        self.gather()
-
-    def gather(self) -> int:
-        """Takes over what workers measured of our tasks and did not come to tell; how many that was."""
-        machine = machine_key(self.target, self.pool.unit)
-        found = self.pool.collect(machine, {task.key for task in self.tasks})
-        return self.database.add(record for record in found.values() if record.sketch != DEFAULT)
+        self.pool.gather(self.database, self.target, {task.key for task in self.tasks})
 
     def try_default(self, bench: Bench) -> None:
         """It was measured already."""
@@ -65,7 +59,7 @@ class PoolTuning(Tuning):
 
     def accept(self) -> None:
         """Puts what each kernel gained by itself into use, where that is time."""
-        self.gather()
+        self.pool.gather(self.database, self.target, {task.key for task in self.tasks})
         found = self.found()
         if found and self.pool.unit == SECONDS:
             before = sum(task.seconds for task in self.tasks)

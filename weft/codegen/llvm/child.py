@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,11 +21,11 @@ _options = threading.Lock()
 _LEVELS = {"shaped": 1, "straight": 1, "mixed": 2, "plain": 3}
 _KEEP_ADDRESSES = ("-disable-lsr", "true", "false")
 _SETTINGS = {
-    "shaped": (_KEEP_ADDRESSES, ("-misched-prera-direction", "topdown", "bidirectional")),
+    "shaped": (_KEEP_ADDRESSES, ("-enable-misched", "false", "true")),
     "straight": (_KEEP_ADDRESSES,),
 }
-"""How code is made of programs that get few passes, with 31 registers for addresses: a setting, its value, and its value
-otherwise. With the 15 of x86 addresses would have to wait on the stack."""
+"""How code is made of programs that get few passes, with 31 registers for addresses: a setting, its value then, and its
+value otherwise. With the 15 of x86 addresses would have to wait on the stack."""
 
 # LLVM 22 takes `bytes * shuffle(bytes / constant)` of at most 8 lanes for zero on processors with AVX2 where it thinks
 # variable shuffles cheap (all since Haswell): instruction selection combines the shuffles wrongly. Without that tuning
@@ -82,7 +82,7 @@ def optimize(module: Any, machine: Any, tuning: str) -> Any:
     """Runs LLVM's passes over a module, in place: few where the schedule has shaped the loops, else all of them.
 
     `python -m benchmarks.llvm_settings` compares the two ways: shaped kernels get no slower by the short one, which
-    together with `_as_written` takes half of LLVM's time away.
+    together with `_SETTINGS` takes half of LLVM's time away.
     """
     module.data_layout = str(machine.target_data)
     options = llvm.create_pipeline_tuning_options(speed_level=_LEVELS[tuning])
@@ -106,14 +106,11 @@ def optimize(module: Any, machine: Any, tuning: str) -> Any:
 
 
 @contextmanager
-def _as_written(triple: str, tuning: str) -> Iterator[None]:
-    """While code is made for shaped loops: addresses stay as they are, and instructions about in their order.
+def _as_written(settings: Sequence[tuple[str, str, str]]) -> Iterator[None]:
+    """While code is made: settings of LLVM's, which are the process's.
 
-    What LLVM does instead (loop strength reduction, scheduling from both ends) takes a third of its time, and costs
-    register tiles a few spilled accumulators. Long straight stretches do gain from scheduling at both ends.
-    The settings are the process's: another module is made before or after, and others find them as they were.
+    Another module is made before or after, and others find them as they were.
     """
-    settings = _SETTINGS.get(tuning, ()) if triple.startswith(("aarch64", "arm64")) else ()
     with _options:
         for name, value, _ in settings:
             llvm.set_option("weft", f"{name}={value}")
@@ -125,12 +122,22 @@ def _as_written(triple: str, tuning: str) -> Iterator[None]:
 
 
 def emit(module: Any, request: dict[str, str]) -> bytes:
-    """What a request asks for, from a verified module."""
-    machine = target_machine(request["triple"], request["cpu"], request["features"])
-    module = optimize(module, machine, request["tuning"])
+    """What a request asks for, from a verified module.
+
+    In the code of shaped loops addresses stay as they are, and instructions about in their order: what LLVM does
+    instead (loop strength reduction, scheduling) takes a third of its time, and costs register tiles a few spilled
+    accumulators. Long straight stretches do gain from scheduling, but not from doing it again after registers are
+    assigned.
+    """
+    triple, features, tuning = request["triple"], request["features"], request["tuning"]
+    settings = _SETTINGS.get(tuning, ()) if triple.startswith(("aarch64", "arm64")) else ()
+    if settings:
+        features = f"{features},-use-postra-scheduler".lstrip(",")
+    machine = target_machine(triple, request["cpu"], features)
+    module = optimize(module, machine, tuning)
     if request["form"] == "llvm":
         return str(module).encode()
-    with _as_written(request["triple"], request["tuning"]):
+    with _as_written(settings):
         if request["form"] == "object":
             return bytes(machine.emit_object(module))
         return bytes(machine.emit_assembly(module).encode())

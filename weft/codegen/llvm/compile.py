@@ -40,16 +40,16 @@ def feature_text(target: Machine) -> str:
 _VECTOR = re.compile(r"<\d+ x (?!ptr)\w+>")
 _SHAPED_LOOP = re.compile(r"^  br i1 .*!llvm\.loop", re.MULTILINE)
 _SCALAR_LOOP = re.compile(r"add nuw nsw i64 %\S+, 1\n.*icmp slt .*\n  br i1 [^!\n]*$", re.MULTILINE)
-
-
 _PRODUCT = re.compile(r"= (?:fmul |call [^@\n]*@llvm\.fm)")
 _MOST_PRODUCTS = 100
 """Products for each loop, more than which make a stretch of straight code that no processor sees as a whole."""
 
 
 def tuning_of(ir_text: str) -> str:
-    """What LLVM should add to a program: next to nothing where its loops have vectors of their own ("shaped"; "straight"
-    where they hold much more than a register tile), its vectorizers where they do not ("plain"), else both ("mixed")."""
+    """What LLVM should add to a program: next to nothing where its loops have vectors of their own ("shaped", or
+    "straight" where they hold much more than a register tile), its vectorizers where they do not ("plain"), else both
+    ("mixed").
+    """
     if not _VECTOR.search(ir_text):
         return "plain"
     loops, products = len(_SHAPED_LOOP.findall(ir_text)), len(_PRODUCT.findall(ir_text))
