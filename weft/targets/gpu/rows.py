@@ -13,8 +13,9 @@ import math
 from collections.abc import Callable
 
 from weft.core.errors import ScheduleError
-from weft.expr.nodes import Buffer, FloorDiv, Var, int_value
-from weft.expr.visit import free_vars
+from weft.expr.nodes import Buffer, FloorDiv, Var, floormod, index_expr, int_value
+from weft.expr.simplify import simplify
+from weft.expr.visit import free_vars, substitute
 from weft.plan.contraction import is_sum_of_products
 from weft.plan.planner import Unit
 from weft.plan.sketch import Point, Sketch, ceildiv
@@ -184,8 +185,19 @@ def _keep_row(rows: _Rows, place: Var, threads: int) -> None:
                 raise ScheduleError("rows", buffer.name, "it is not just the row that is fetched")
             facts, last = facts_of(copy.block), copy.block.axes[-1]
             lanes = nest.whole_vectors(facts, last, facts.loads, machine.vector_bytes // buffer.dtype.bytes)
-            is_whole = [nest.extent_of(copy, loop) for loop in nest.long_loops(copy)][-1:] == [extent(last)]
-            share_row(copy, threads, lanes if is_whole else 1)
+            share_row(copy, threads, _from_multiples(copy, lanes))
+
+
+def _from_multiples(copy: Stage, lanes: int) -> int:
+    """How many of so many neighbours along the last axis are whole vectors in what is copied, from a multiple on."""
+    inner, place = nest.long_loops(copy)[-1], copy.block.bindings[-1]
+    if inner not in free_vars(place):
+        return 1
+    first = substitute(place, {inner: index_expr(0)})
+    lanes = math.gcd(lanes, nest.extent_of(copy, inner))
+    while lanes > 1 and int_value(simplify(floormod(first, index_expr(lanes)))) != 0:
+        lanes //= 2
+    return lanes
 
 
 def _reads_row(facts: Facts, buffer: Buffer) -> bool:
