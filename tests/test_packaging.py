@@ -69,6 +69,7 @@ def environment(wheel, tmp_path_factory):
 def test_the_wheel_holds_the_package_and_nothing_else(wheel):
     assert re.fullmatch(rf"weft_compiler-{re.escape(VERSION)}-py3-none-any\.whl", wheel.name)
     ours = {str(path.relative_to(ROOT)) for path in (ROOT / "weft").rglob("*.py")} | {"weft/py.typed"}
+    ours |= {f"weft/explore/{name}" for name in ("page.html", "page.css", "base.js", "views.js", "page.js")}
     with zipfile.ZipFile(wheel) as archive:
         found = {name for name in archive.namelist() if ".dist-info/" not in name}
         information = f"weft_compiler-{VERSION}.dist-info"

@@ -404,7 +404,7 @@ class Core(Elaboratable):
                 y.eq(Mux(alu.immediate, alu.value, other.data.word_select(lane, 32).as_signed())),
                 made.eq(Mux(is_alu, operate(m, alu.operation, x, y), Mux(gemm.overwrite, 0, x) + product)),
             ]
-            results.append(made)
+            results.append(Mux(is_alu & ~alu.immediate, second_stage(m, made, alu.value), made)[:32])
         with m.If(third):
             m.d.comb += [write.addr.eq(dst), write.en.eq(0b1111), write.data.eq(Cat(results))]
 
@@ -418,14 +418,25 @@ def operate(m: Module, operation: Any, x: Signal, y: Signal) -> Any:
     """The vector ALU on one lane, as `machine.operate`."""
     low = Signal(signed(32), name=f"low_{x.name}")
     m.d.comb += low.eq(Mux(x > ~y, x, ~y))
-    by = y[:5]
-    half = Mux(by == 0, 0, (1 << by >> 1) - 1 + (x >> by)[0])  # what is added before the bits fall off
     answers = {
         "add": x + y, "max": Mux(x > y, x, y), "min": Mux(x < y, x, y), "mul": x * y,
         "shr": Mux(y >= 0, x >> y[:5], x << (-y)[:5]), "clip": Mux(low < y, low, y),
-        "round": (x + half) >> by, "mulh": (x * y) >> 16,
+        "round": (x + half(x, y[:5])) >> y[:5], "mulh": (x * y) >> 16,
     }  # fmt: skip
     return Array(answers[name][:32] for name in isa.OPERATIONS)[operation]
+
+
+def half(x: Any, by: Any) -> Any:
+    """What is added before bits fall off, for rounding to the nearest, halves to even."""
+    return Mux(by == 0, 0, (1 << by >> 1) - 1 + (x >> by)[0])
+
+
+def second_stage(m: Module, x: Signal, value: Any) -> Any:
+    """What follows an operation with an operand in acc, as `machine.second_stage`."""
+    by, bits = value[:5], value.as_unsigned()
+    shifted = Signal(signed(32), name=f"shifted_{x.name}")
+    m.d.comb += shifted.eq((x + Mux((bits & isa.ROUNDS).any(), half(x, by), 0)) >> by)
+    return Mux((bits & isa.POSITIVE).any() & (shifted < 0), 0, shifted)
 
 
 class Accelerator(Elaboratable):

@@ -21,7 +21,9 @@ from weft.targets.vdla.isa import (
 )
 from weft.targets.vdla.machine import Machine
 
-SMALL = Config(block=8, inp=64, wgt=16, acc=64, uop=64, queue=4, tokens=2, fetch=4, dram=1 << 11, latency=7)
+SMALL = Config(
+    block=8, inp=64, wgt=16, acc=64, uop=64, queue=4, tokens=2, fetch=4, dram=1 << 11, latency=7, word_cycles=1
+)  # fmt: skip
 """A machine that is quick to build and to simulate, with queues that fill up."""
 PROGRAM = 1 << 9
 """Where programs lie in DRAM: data before it, results from RESULT on."""
@@ -54,6 +56,13 @@ def operate(name: str, x: np.ndarray, y: np.ndarray | int) -> np.ndarray:
     else:
         wide = {"add": wide + y, "mul": wide * y, "max": np.maximum(wide, y), "min": np.minimum(wide, y)}[name]
     return (wide & 0xFFFFFFFF).astype(np.uint32).view(np.int32)
+
+
+def second_stage(x: np.ndarray, value: int) -> np.ndarray:
+    """The second stage once more."""
+    bits = value & 0xFFFF
+    made = operate("round" if bits >> 5 & 1 else "shr", x, bits & 31)
+    return np.maximum(made, 0) if bits >> 6 & 1 else made
 
 
 def tensor_program(rng: np.random.Generator, config: Config) -> TensorProgram:
@@ -115,7 +124,8 @@ def tensor_program(rng: np.random.Generator, config: Config) -> TensorProgram:
         for step, which, name in steps:
             for row in range(step.inner):
                 to, other = row + (which == 2), row + (which == 1)
-                tile[to] = operate(name, tile[to], step.value if step.immediate else tile[other])
+                made = operate(name, tile[to], step.value if step.immediate else tile[other])
+                tile[to] = made if step.immediate else second_stage(made, step.value)
     made = sums if memory == "acc" else np.clip(sums, -128, 127).astype(np.int8)
     return TensorProgram(program, dram, made.reshape(-1).view(np.uint8).reshape(-1, block))
 
@@ -139,8 +149,9 @@ def _loops(kind: int, rows: int, depth: int) -> tuple[Instruction, list[tuple[in
 def _alu(rng: np.random.Generator, rows: int) -> tuple[Instruction, int, str]:
     which, name = int(rng.integers(3)), str(rng.choice(list(OPERATIONS)))
     inner = rows if which == 0 else rows - 1
-    value = int(rng.integers(-40, 40) if name in ("shr", "round") else rng.integers(-(1 << 15), 1 << 15))
     immediate = int(rng.integers(2))
+    least, most = (-40, 40) if immediate and name in ("shr", "round") else (-(1 << 15), 1 << 15)
+    value = int(rng.integers(least, most))
     step = Instruction(
         "alu", operation=name, outer=1, inner=inner, dst_inner=1, src_inner=1, immediate=immediate, value=value
     )
@@ -164,7 +175,7 @@ def random_instruction(rng: np.random.Generator, config: Config, tokens: float =
             strides = {name: small(3) for name in ("dst_outer", "dst_inner", "src_outer", "src_inner")}
             more = {"wgt_outer": small(2), "wgt_inner": small(2), "overwrite": small(2)}
             if opcode == "alu":
-                more = {"operation": small(len(OPERATIONS)), "immediate": small(2), "value": small(100) - 50}
+                more = {"operation": small(len(OPERATIONS)), "immediate": small(2), "value": small(200) - 100}
             one = Instruction(
                 opcode, uop_begin=begin, uop_end=begin + small(3), outer=small(4), inner=small(4),
                 **strides, **more, **bits,

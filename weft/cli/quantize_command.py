@@ -1,4 +1,4 @@
-"""weft quantize MODEL --data FILES -o FILE: a float model to an ONNX model of 8-bit products, with its errors."""
+"""weft quantize MODEL --data FILES -o FILE: a float model to an ONNX model of 8-bit (or fewer) products; its errors."""
 
 from __future__ import annotations
 
@@ -40,6 +40,9 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", type=Path, help="the file to write (default: the model's name with .q.onnx)")
     parser.add_argument("--method", choices=METHODS, default="mse", help="how ranges are chosen (default mse)")
     parser.add_argument("--activations", choices=list(LIMITS), default="uint8", help="their type (default uint8)")
+    parser.add_argument(
+        "--bits", nargs=2, type=int, choices=(1, 2), metavar=("A", "W"), help="activations and weights of 1 or 2 bits"
+    )
     parser.add_argument("--keep", action="append", default=[], metavar="NAME", help="a node or operator to keep float")
     parser.add_argument("--target", help='the machine to calibrate on (default "auto": this one)')
     parser.add_argument("--json", action="store_true", help="print figures as JSON")
@@ -54,8 +57,9 @@ def run(given: argparse.Namespace, screen: Screen) -> int:
     start = time.perf_counter()
     with screen.working(f"quantizing {graph.name}"):
         made = quantize(
-            graph, feeds, method=given.method, activations=given.activations, keep=given.keep, target=target
-        )
+            graph, feeds, method=given.method, activations=given.activations, keep=given.keep, target=target,
+            bits=tuple(given.bits) if given.bits else None,
+        )  # fmt: skip
         output.write_bytes(to_onnx(made).SerializeToString())
         errors = made.errors
     taken = time.perf_counter() - start
@@ -64,7 +68,9 @@ def run(given: argparse.Namespace, screen: Screen) -> int:
         screen.figures({"file": str(output), "bytes": output.stat().st_size, "seconds": taken, "layers": rows})
         return 0
     screen.line(made.report())
-    screen.line(f"{output}: {size(output.stat().st_size)}, {len(made.layers)} layers in 8 bits, {seconds(taken)}")
+    width = "{} and {}".format(*given.bits) if given.bits else "8"
+    layers = f"{len(made.layers)} layers in {width} bits"
+    screen.line(f"{output}: {size(output.stat().st_size)}, {layers}, {seconds(taken)}")
     return 0
 
 

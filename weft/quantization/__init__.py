@@ -1,4 +1,4 @@
-"""Layer 9: post-training quantization of float models to 8 bits.
+"""Layer 9: post-training quantization of float models to 8 bits, or to one and two.
 
     small = weft.quantize("model.onnx", feeds)        feeds: an iterable of what the model is called with
     module = weft.compile(small)                      integer products, where the processor has them
@@ -7,6 +7,7 @@
 data         calibration data, in the forms that people keep it in
 observers    the range of every activation, from calibration data
 insert       QuantizeLinear and DequantizeLinear put into the graph, weights as signed bytes
+bits         products of one- and two-bit numbers in their place
 errors       the quantized model beside the float one
 """
 
@@ -22,10 +23,13 @@ from weft.executor import compile
 from weft.graph.ir import Array, Graph, Value
 from weft.graph.passes.infer import infer
 from weft.graph.passes.normalize import normalize
+from weft.quantization.bits import BitInsertion, check_bits, fit_scale, takes
 from weft.quantization.data import calls_of
 from weft.quantization.errors import LayerError, error_table, layer_errors
 from weft.quantization.insert import Insertion, Layer, find_layers
 from weft.quantization.observers import LIMITS, METHODS, Observer, parameters
+from weft.targets.registry import find_target
+from weft.te.bitserial import LINE
 
 __all__ = ["LayerError", "QuantizedModel", "quantize"]
 
@@ -70,15 +74,18 @@ def quantize(
     keep: Collection[str] = (),
     bias_correction: bool = True,
     scales: str = "any",
+    bits: tuple[int, int] | None = None,
     target: Any = "auto",
 ) -> QuantizedModel:
-    """A float model with its convolutions and matrix products quantized to 8 bits.
+    """A float model with its convolutions and matrix products quantized to 8 bits, or to one and two.
 
     `model` is what `weft.compile` takes. `calibration_data` gives what the model is called with: for each call a
     mapping from input names to arrays, a list of arrays, or one array; arrays of many calls may be stacked, and one
     array or one mapping may be all of it. `method` is how the range of an activation is chosen: "minmax", "percentile"
     or "mse". `activations` is "uint8" or "int8". `keep` names nodes, outputs or operators that stay float. `scales` is
-    "any" or "powers_of_two": a machine without float arithmetic then requantizes by shifts, exactly.
+    "any" or "powers_of_two": a machine without float arithmetic then requantizes by shifts, exactly. `bits=(2, 1)` is
+    for products of two-bit activations and one-bit weights instead (either may be 1 or 2), of layers that read no
+    negative numbers; others stay float, and of the options above only `keep` counts.
     """
     if method not in METHODS:
         raise ArgumentError(f"method is {method!r}; there are {', '.join(METHODS)}")
@@ -86,6 +93,8 @@ def quantize(
         raise ArgumentError(f"activations is {activations!r}; there are {', '.join(LIMITS)}")
     if scales not in ("any", "powers_of_two"):
         raise ArgumentError(f"scales is {scales!r}; there are any, powers_of_two")
+    if bits is not None:
+        check_bits(bits)
     powers = scales == "powers_of_two"
     graph = _graph_of(model)
     _refuse_quantized(graph)
@@ -94,6 +103,16 @@ def quantize(
     if not layers:
         raise ArgumentError(f"the model {graph.name!r} has no convolution or matrix product with known float32 weights")
     seen, feeds = _observe(graph, layers, calibration_data, target)
+    if bits is not None:
+        layers = [layer for layer in layers if takes(graph, layer, seen[layer.data])]
+        if not layers:
+            raise ArgumentError(
+                f"the model {graph.name!r} has no layer that reads what a ReLU made: none can be of bits"
+            )
+        factors = {layer.data: fit_scale(seen[layer.data], bits[0]) for layer in layers}
+        line = max(find_target("native" if target == "auto" else target).vector_bytes, LINE)
+        small = infer(BitInsertion(graph, layers, factors, bits, line).run())
+        return QuantizedModel(small, graph, layers, feeds, target)
     ranges = {
         value: parameters(*one.range(method, activations, powers), activations, powers) for value, one in seen.items()
     }

@@ -22,6 +22,7 @@ from weft.executor import compile
 from weft.graph.ir import Array, Graph, Node, TensorType, Value
 from weft.graph.passes.infer import infer
 from weft.graph.passes.support import Names, graph_values, substitute_values
+from weft.ops.bits import CONVOLUTION, DENSE
 from weft.quantization.insert import Layer
 
 
@@ -72,9 +73,10 @@ class _Beside:
     def alone(self, layer: Layer) -> Value:
         """The quantized layer on the float model's data."""
         node = self.makers[self.copies[layer.node.outputs[0].name]]
-        parameters = self._parameters(layer.data)
+        by_bits = node.op in (CONVOLUTION, DENSE)
+        parameters = self._parameters(layer.node.inputs[0] if by_bits and layer.node.inputs[0] else layer.data)
         small = self.node("QuantizeLinear", layer.node.inputs[0], *parameters)
-        real = self.node("DequantizeLinear", small, *parameters)
+        real = small if by_bits else self.node("DequantizeLinear", small, *parameters)
         output = Value(self.names.fresh("beside.layer"))
         self.nodes.append(node.replace(inputs=[real, *node.inputs[1:]], outputs=[output]))
         return output

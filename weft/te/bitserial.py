@@ -3,9 +3,9 @@
     a = 2 a1 + a0,  w = 2 w1 + w0        a · w = Σ 2**(p + q) popcount(a_p & w_q)        p, q: the planes of bits
 
 Numbers are packed by planes, eight to a byte along the sum: x[…, k] becomes uint8[plane, …, k / 8] (`pack_bits`). One
-bit of a weight may stand for -1 and 1 ("bipolar"): a · (2 w - 1) = 2 a · w - Σ a. A convolution is a product of the
-windows, which cost little to copy when they are bits. What counts bits quickly is a tensor intrinsic of the target's
-(`weft/targets/cpu/bits.py`): docs/low-precision.md.
+bit of a weight may stand for -1 and 1 ("bipolar"): a · (2 w - 1) = 2 a · w - Σ a; two for -3, -1, 1 and 3, with 3 Σ a.
+A convolution is a product of the windows, which cost little to copy when they are bits. What counts bits quickly is a
+tensor intrinsic of the target's (`weft/targets/cpu/bits.py`): docs/low-precision.md.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from weft.core.errors import ShapeError
-from weft.expr.nodes import Expr, int_value
+from weft.expr.nodes import Expr, int_value, minimum
 from weft.te.compute import compute, reduce_axis
 from weft.te.math import if_then_else, popcount
 from weft.te.reduce import sum
@@ -38,15 +38,23 @@ def bytes_of(numbers: int, line: int = LINE) -> int:
     return -(-numbers // (LANES * line)) * line
 
 
-def pack_bits(x: Tensor, bits: int, line: int = LINE, name: str = "packed") -> Tensor:
-    """uint8[…, k], each less than 2 ** bits, as planes: uint8[bits, …, bytes_of(k, line)]."""
-    *outer, size = _sizes(x)
+def pack_bits(
+    x: Tensor, bits: int, line: int = LINE, name: str = "packed", most: Expr | None = None, axis: int = -1
+) -> Tensor:
+    """uint8[…, k], each less than 2 ** bits, as planes: uint8[bits, …, bytes_of(k, line)].
+
+    Numbers along another axis are packed as if it were the last one. Those larger than `most` count as that.
+    """
+    outer = _sizes(x)
+    axis %= len(outer)
+    size = outer.pop(axis)
 
     def plane(*at: Expr) -> Any:
         bit, *where, byte = at
         made: Any = 0
         for lane in range(LANES):
-            number = x[(*where, byte * LANES + lane)]
+            number: Expr = x[(*where[:axis], byte * LANES + lane, *where[axis:])]
+            number = number if most is None else minimum(number, most)
             one = ((number >> bit.astype("uint8")) & 1) << lane
             made = made + if_then_else(byte * LANES + lane < size, one, 0).astype("uint8")
         return made.astype("uint8")
@@ -61,8 +69,8 @@ def dense(a: Tensor, w: Tensor, bipolar: bool = False, name: str = "bits") -> tu
     The counts are int32[plane of a, plane of w, i, j]: the stage that a tensor intrinsic is for.
     """
     (planes, rows, size), (others, columns, same) = _sizes(a), _sizes(w)
-    if size != same or (bipolar and others != 1):
-        raise ShapeError(f"{a.name} and {w.name}: planes of {size} and {same} bytes; a bipolar weight has one plane")
+    if size != same:
+        raise ShapeError(f"{a.name} and {w.name}: planes of {size} and {same} bytes")
     k = reduce_axis(size, name="k")
     counts = compute(
         (planes, others, rows, columns),
@@ -85,7 +93,8 @@ def dense(a: Tensor, w: Tensor, bipolar: bool = False, name: str = "bits") -> tu
         lambda i: sum(popcount(a[v, i, r]).astype("int32") << v.var.astype("int32"), axis=[v, r]),
         name=f"{name}_ones",
     )
-    return compute((rows, columns), lambda i, j: weighted(i, j) * 2 - ones[i], name=name), counts
+    less = (1 << others) - 1
+    return compute((rows, columns), lambda i, j: weighted(i, j) * 2 - ones[i] * less, name=name), counts
 
 
 def windows(x: Tensor, kernel: Sequence[int], stride: int, pad: int, line: int = LINE, name: str = "windows") -> Tensor:

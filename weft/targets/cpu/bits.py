@@ -17,13 +17,11 @@ from weft.codegen.llvm.context import Context
 from weft.core.dtypes import INT32
 from weft.core.errors import TargetError
 from weft.expr.nodes import Call
-from weft.schedule.facts import block_named, extent
+from weft.ops.bits import COUNTS, SUMS, WINDOWS
+from weft.schedule.facts import block_named, extent, names_of
 from weft.schedule.schedule import Schedule
 from weft.targets.base import Target
-
-COLUMNS = 4
-MOST = 9
-"""Vectors of a row in one intrinsic: all of its operands are loaded once."""
+from weft.targets.cpu.model import BIT_COLUMNS, BIT_ROWS, BIT_VECTORS
 
 
 def _counted(c: Context, kind: str, a: list[str], row: str, element: str) -> str:
@@ -75,20 +73,20 @@ def _emit(kind: Kind, size: int) -> Callable[[Context, Call], str]:
         ends = [c.emit(f"getelementptr i8, ptr {first}, i64 {at}") for at in range(0, size, _bytes(vector))]
         left = [c.emit(f"load {vector}, ptr {at}, align 1") for at in ends]
         sums, pointer = "undef", c.pointer(out)
-        for column in range(COLUMNS):
+        for column in range(BIT_COLUMNS):
             made = finish(c, _counted(c, vector, left, row, element))
-            sums = c.emit(f"insertelement <{COLUMNS} x i32> {sums}, i32 {made}, i32 {column}")
+            sums = c.emit(f"insertelement <{BIT_COLUMNS} x i32> {sums}, i32 {made}, i32 {column}")
             row = c.emit(f"getelementptr i8, ptr {row}, i64 {step}")
-        old = c.emit(f"load <{COLUMNS} x i32>, ptr {pointer}, align 4")
-        total = c.emit(f"add <{COLUMNS} x i32> {old}, {sums}")
-        c.line(f"store <{COLUMNS} x i32> {total}, ptr {pointer}, align 4")
+        old = c.emit(f"load <{BIT_COLUMNS} x i32>, ptr {pointer}, align 4")
+        total = c.emit(f"add <{BIT_COLUMNS} x i32> {old}, {sums}")
+        c.line(f"store <{BIT_COLUMNS} x i32> {total}, ptr {pointer}, align 4")
         return "0"
 
     return emit
 
 
 def _emit_zero(c: Context, e: Call) -> str:
-    c.line(f"store <{COLUMNS} x i32> zeroinitializer, ptr {c.pointer(e.args[0])}, align 4")
+    c.line(f"store <{BIT_COLUMNS} x i32> zeroinitializer, ptr {c.pointer(e.args[0])}, align 4")
     return "0"
 
 
@@ -108,7 +106,7 @@ def emitters(target: Target) -> Mapping[str, Callable[[Context, Call], str]]:
     made: dict[str, Callable[[Context, Call], str]] = {"bits_zero": _emit_zero}
     for kind in kinds_of(target):
         unit = _bytes(kind[0])
-        made |= {f"bits_dot_{unit}x{count}": _emit(kind, count * unit) for count in range(1, MOST + 1)}
+        made |= {f"bits_dot_{unit}x{count}": _emit(kind, count * unit) for count in range(1, BIT_VECTORS + 1)}
     return made if len(made) > 1 else {}
 
 
@@ -116,9 +114,9 @@ def emitters(target: Target) -> Mapping[str, Callable[[Context, Call], str]]:
 def declared(unit: int, count: int) -> str:
     """The intrinsic for rows of so many vectors of so many bytes."""
     size, name = unit * count, f"bits_dot_{unit}x{count}"
-    a, b = te.placeholder((size,), "uint8", name="a"), te.placeholder((COLUMNS, size), "uint8", name="b")
+    a, b = te.placeholder((size,), "uint8", name="a"), te.placeholder((BIT_COLUMNS, size), "uint8", name="b")
     k = te.reduce_axis(size, name="k")
-    out = te.compute((COLUMNS,), lambda j: te.sum(te.popcount(a[k] & b[j, k]).astype("int32"), axis=k), name="out")
+    out = te.compute((BIT_COLUMNS,), lambda j: te.sum(te.popcount(a[k] & b[j, k]).astype("int32"), axis=k), name="out")
 
     def rule(inputs: Any, outputs: Any) -> tuple[Any, Call, Call]:
         reset = Call("bits_zero", (outputs[0].access_ptr("w"),), INT32)
@@ -129,15 +127,23 @@ def declared(unit: int, count: int) -> str:
     return str(te.decl_tensor_intrin(out.op, rule, name).name)
 
 
-ROWS = 8
-"""Rows that meet a few columns of the weights while these are in the first-level cache."""
+def schedule_operator(s: Schedule, target: Target) -> set[str]:
+    """The product of bits in a graph operator (`weft/ops/bits.py`), if a program has one; the stages that are done."""
+    if COUNTS not in names_of(s):
+        return set()
+    with s.attempt("counted bits") as tried:
+        schedule(s, SUMS, COUNTS, target)
+        if WINDOWS in names_of(s):
+            plane, row, *_ = s[WINDOWS].loops
+            s[WINDOWS].parallel(s[WINDOWS].fuse(plane, row))
+    return {SUMS, COUNTS, *({WINDOWS} & set(names_of(s)))} if tried else set()
 
 
 def schedule(s: Schedule, total: Any, counts: Any, target: Target) -> None:
     """A product of bits (`te.bitserial.dense`): blocks of rows over columns of the weights, counts by the intrinsic."""
     rows, columns = s[total].loops
-    block, row = s[total].split(rows, factor=ROWS)
-    outer, inner = s[total].split(columns, factor=COLUMNS)
+    block, row = s[total].split(rows, factor=BIT_ROWS)
+    outer, inner = s[total].split(columns, factor=BIT_COLUMNS)
     s[total].reorder(block, outer, row, inner)
     s[total].parallel(block)
     stage = s[counts]
@@ -147,7 +153,7 @@ def schedule(s: Schedule, total: Any, counts: Any, target: Target) -> None:
     unit = next((unit for kind in kinds_of(target) if size % (unit := _bytes(kind[0])) == 0), None)
     if unit is None:
         raise TargetError(f"{target.name} has no instruction that counts the bits of rows of {size} bytes")
-    most = max(count for count in range(1, MOST + 1) if size // unit % count == 0)
+    most = max(count for count in range(1, BIT_VECTORS + 1) if size // unit % count == 0)
     step, within = stage.split(k, factor=most * unit)
     stage.reorder(*planes, i, step, j, within)
     stage.tensorize(j, declared(unit, most))

@@ -25,6 +25,7 @@ from weft.plan.planner import Families, Unit, plan
 from weft.schedule.facts import Facts, block_named, extent, facts_of, feeding, names_of, work_around
 from weft.schedule.schedule import Schedule, Stage
 from weft.targets.base import Target
+from weft.targets.cpu import bits
 from weft.targets.cpu.default_attach import attach_producers
 from weft.targets.cpu.default_loops import extent_of, parallelize, schedule_elementwise, schedule_reduction
 from weft.targets.cpu.default_recurrence import run_along_memory
@@ -41,7 +42,8 @@ def default_schedule(schedule: Schedule, target: Target, constants: Collection[B
 
 
 def _first(schedule: Schedule, target: Target, done: set[str]) -> None:
-    """Recurrences whose steps are neighbours in memory run along it."""
+    """Products of bits are counted; recurrences whose steps are neighbours in memory run along it."""
+    done |= bits.schedule_operator(schedule, target)
     for name in names_of(schedule):
         if run_along_memory(schedule, name, target):
             done.add(name)

@@ -158,6 +158,10 @@ DIGIT_VECTORS, DIGIT_GROUPS = 4, 8
 """Products with weights of few bits: vectors of columns in a panel (with three digits for each and the sums of floats
 they fill half of the registers); groups of four bytes that are written out, more are a loop."""
 
+BIT_COLUMNS, BIT_VECTORS, BIT_ROWS = 4, 9, 8
+"""Products of bits: columns of an intrinsic; vectors of a row in it, which are loaded once for all of them; rows that
+meet a few columns of the weights while these are in the first-level cache."""
+
 DOT_LATENCY, DOT_STEP_CYCLES = 5.0, 0.25
 """Cycles until the sum of a dot product can be added to again; cycles of a step for itself, and for each vector."""
 

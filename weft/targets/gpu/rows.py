@@ -13,13 +13,13 @@ import math
 from collections.abc import Callable
 
 from weft.core.errors import ScheduleError
-from weft.expr.nodes import Buffer, Var
+from weft.expr.nodes import Buffer, FloorDiv, Var, int_value
 from weft.expr.visit import free_vars
 from weft.plan.contraction import is_sum_of_products
 from weft.plan.planner import Unit
 from weft.plan.sketch import Point, Sketch, ceildiv
-from weft.schedule.facts import Facts, block_named, extent, facts_of, feeding, work_around
-from weft.schedule.schedule import Stage
+from weft.schedule.facts import Facts, block_named, extent, facts_of, feeding, names_of, work_around
+from weft.schedule.schedule import Schedule, Stage
 from weft.targets.gpu import model, nest
 from weft.targets.gpu.elementwise import by_rule, powers, vector_lanes
 from weft.targets.gpu.reduction import cross_threads, row_parts, row_threads
@@ -90,6 +90,25 @@ def _rows(unit: Unit) -> _Rows | None:
     return _Rows(unit, stages, row) if row < spatial or facts.is_reduction else None
 
 
+def split_groups(s: Schedule) -> None:
+    """Where a block reads a statistic of groups of channels, its axis of channels becomes groups, and channels of one.
+
+    rewrite: y[c, h] = x[c, h] - mean[c // 10]   ->   y[g * 10 + k, h] = x[g * 10 + k, h] - mean[g]
+    """
+    for name in names_of(s):
+        facts = facts_of(block_named(s, name))
+        sizes = {axis.var: extent(axis) for axis in facts.spatial}
+        inner = {load.buffer for load in facts.loads} & set(s.func.allocations)
+        for index in [index for load in facts.loads if load.buffer in inner for index in load.indices]:
+            if not isinstance(index, FloorDiv) or not isinstance(index.a, Var) or index.a not in sizes:
+                continue
+            width, size = int_value(index.b) or 1, sizes[index.a]
+            if 1 < width < size and size % width == 0:
+                with s.attempt(f"groups of {name}"):
+                    s.apply("split_axis", block=name, axis=index.a.name, factor=width)
+                break
+
+
 def _elements(stage: Stage) -> int:
     """How often a stage runs inside what it is computed in."""
     return math.prod(nest.extent_of(stage, loop) for loop in nest.free_loops(stage))
@@ -133,6 +152,7 @@ def share_row(stage: Stage, threads: int, lanes: int) -> None:
     loops = [loop for loop in nest.spatial_loops(stage) if nest.extent_of(stage, loop) > 1]
     if not loops:
         return
+    loops = nest.in_memory_order(stage, loops)
     if lanes > 1:
         loops[-1], vector = stage.split(loops[-1], factor=lanes)
     flat = nest.fuse_all(stage, loops)
@@ -152,7 +172,8 @@ def _keep_row(rows: _Rows, place: Var, threads: int) -> None:
     readers = {name: facts_of(block_named(s, name)) for name in (rows.name, *rows.stages)}
     for buffer in s.func.buffers:
         found = {name: facts for name, facts in readers.items() if any(r.buffer is buffer for r in facts.block.reads)}
-        if len(found) < 2 or rows.length * buffer.dtype.bytes > min(model.ROW_BYTES, machine.shared_bytes):
+        most = model.ROW_BYTES if rows.count > machine.multiprocessors else machine.shared_bytes - model.ROW_PARTIALS
+        if len(found) < 2 or rows.length * buffer.dtype.bytes > min(most, machine.shared_bytes):
             continue
         if not all(_reads_row(facts, buffer) for facts in found.values()):
             continue
@@ -171,7 +192,7 @@ def _reads_row(facts: Facts, buffer: Buffer) -> bool:
     """Whether a block reads a buffer at least once for each element of a row, along it."""
     loads = [load for load in facts.loads if load.buffer is buffer]
     axes = [axis for axis in facts.block.axes if extent(axis) > 1]
-    return bool(loads) and bool(axes) and all(facts.step(load, axes[-1].var) == 1 for load in loads)
+    return bool(loads) and all(any(facts.step(load, axis.var) == 1 for axis in axes) for load in loads)
 
 
 # ---------------------------------------------------------------------------------------------------- a thread for each

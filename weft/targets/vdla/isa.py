@@ -102,7 +102,7 @@ FORMATS = {
         *LOOPS,
         Field("operation", 3, "what is done to each destination", OPERATIONS),
         Field("immediate", 1, "the operand is `value`, not acc[src]"),
-        Field("value", 16, "the operand of all lanes", signed=True),
+        Field("value", 16, "the operand of all lanes; beside an operand in acc, the second stage", signed=True),
     ),
 }
 UOP = (
@@ -110,6 +110,10 @@ UOP = (
     Field("src", 11, "an entry of inp (gemm) or of acc (alu)"),
     Field("wgt", 10, "an entry of wgt"),
 )
+SHIFT_BITS, ROUNDS, POSITIVE = 31, 32, 64
+STAGE_TEXT = """An `alu` whose operand is in acc has a second stage in the same cycle, said by `value`: what it made is
+shifted right by bits 4:0, with its sign; rounded to the nearest, halves to even, where bit 5 is set; and is at least 0
+where bit 6 is set."""
 OPERATION_TEXT = {
     "add": "dst + operand", "max": "the larger", "min": "the smaller", "mul": "dst × operand, the low 32 bits",
     "shr": "dst >> operand, with its sign; a negative operand shifts left; 5 bits of the distance count",
@@ -121,14 +125,19 @@ OPERATION_TEXT = {
 
 @dataclass(frozen=True)
 class Config:
-    """The sizes of one machine. Depths are entries; all are powers of two."""
+    """The sizes of one machine. Depths are entries; all are powers of two.
+
+    The usual ones are those of the TVM paper's (section 6.4): 16 × 16 products, 32 kB for activations, 32 kB for
+    weights, 32 kB of micro-ops and 128 kB of sums, on a Zynq-7000. A port of its fabric to DRAM gives 1.2 GB/s (64 bits
+    at 150 MHz: UG585, table 22-2), six bytes for each cycle of the paper's 200 MHz, and a word of 16 takes three.
+    """
 
     block: int = 16
     """The side of the GEMM core: block × block products of int8 a cycle; a word of the DRAM port is `block` bytes."""
     inp: int = 2048
-    wgt: int = 1024
+    wgt: int = 128
     acc: int = 2048
-    uop: int = 4096
+    uop: int = 8192
     queue: int = 32
     """Instructions that wait for one unit."""
     tokens: int = 16
@@ -139,7 +148,7 @@ class Config:
     """Words in DRAM."""
     latency: int = 64
     """Cycles from the request of a transfer until its first word could come."""
-    word_cycles: int = 1
+    word_cycles: int = 3
     """Cycles that each word takes: block / word_cycles is the bandwidth in bytes a cycle."""
 
     def __post_init__(self) -> None:
@@ -155,9 +164,8 @@ class Config:
     @cached_property
     def depth(self) -> dict[str, int]:
         """Entries of what a transfer names; a uop entry is a word of them."""
-        return {
-            "inp": self.inp, "wgt": self.wgt, "uop": self.uop * 4 // self.block, "acc": self.acc, "acc8": self.acc,
-        }  # fmt: skip
+        words = self.uop * 4 // self.block
+        return {"inp": self.inp, "wgt": self.wgt, "uop": words, "acc": self.acc, "acc8": self.acc}
 
     @cached_property
     def beats(self) -> dict[str, int]:
@@ -263,8 +271,8 @@ def decode(word: int) -> Instruction | None:
 def is_legal(instruction: Instruction) -> bool:
     """Whether values that have names are among them, and tokens have a neighbour to go to."""
     if instruction.opcode in ("load", "store"):
-        memory = next((memory for memory in MEMORIES.values() if memory.code == instruction.memory), None)
-        if memory is None or (instruction.opcode == "store" and not memory.stores):
+        known = [one for one in MEMORIES.values() if one.code == instruction.memory]
+        if not known or (instruction.opcode == "store" and not known[0].stores):
             return False
     if instruction.unit == "load":
         return not (instruction.pop_prev or instruction.push_prev)
@@ -315,12 +323,8 @@ def assemble(text: str) -> list[Instruction]:
 
 def document() -> str:
     """ISA.md."""
-    lines = [
-        "# The instruction set",
-        "",
-        "Written by `python -m hardware.vdla.simulate --document`; a test compares it with `isa.py`.",
-        "",
-    ]
+    command = "Written by `python -m hardware.vdla.simulate --document`; a test compares it with `isa.py`."
+    lines = ["# The instruction set", "", command, ""]
     for name, fields in [("every instruction", HEAD), *FORMATS.items(), ("micro-op", UOP)]:
         code = f" (opcode {OPCODES[name]})" if name in OPCODES else ""
         lines += [f"## {name}{code}", "| bits | field | meaning |", "|---|---|---|"]
@@ -334,6 +338,7 @@ def document() -> str:
     lines += [f"| {name} | {memory.unit} | {memory.meaning} |" for name, memory in MEMORIES.items()]
     lines += ["", "## Operations of the vector ALU, on int32", "| name | result |", "|---|---|"]
     lines += [f"| {name} | {OPERATION_TEXT[name]} |" for name in OPERATIONS]
+    lines += ["", STAGE_TEXT]
     lines += ["", "## Error bits", "| bit | meaning |", "|---|---|"]
     lines += [f"| {bit} | {meaning} |" for bit, meaning in ERRORS.items()]
     return "\n".join(lines) + "\n"

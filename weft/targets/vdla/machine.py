@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from weft.targets.vdla import isa
 from weft.targets.vdla.isa import OPERATIONS, RANGE, UOP, Config, Instruction, decode, encode
 
 Array = Any
@@ -148,7 +149,8 @@ class Machine:
         else:  # a step sees what an earlier one has written
             steps = [(dst[i : i + 1], src[i : i + 1]) for i in range(len(dst))]
         for to, other in steps:
-            self.acc[to] = operate(name, self.acc[to], np.int32(one.value) if one.immediate else self.acc[other])
+            made = operate(name, self.acc[to], np.int32(one.value) if one.immediate else self.acc[other])
+            self.acc[to] = made if one.immediate else second_stage(made, one.value)
 
 
 def operate(name: str, x: Array, y: Array) -> Array:
@@ -165,6 +167,12 @@ def operate(name: str, x: Array, y: Array) -> Array:
             half = np.where(by > 0, (np.int64(1) << by >> 1) - 1 + (wide >> by & 1), 0)
             return (wide + half >> by).astype(np.int32)
         return {"add": np.add, "max": np.maximum, "min": np.minimum, "mul": np.multiply}[name](x, y)
+
+
+def second_stage(x: Array, value: int) -> Array:
+    """What follows an operation with an operand in acc, as STAGE_TEXT says."""
+    made = operate("round" if value & isa.ROUNDS else "shr", x, np.int32(value & isa.SHIFT_BITS))
+    return np.maximum(made, 0) if value & isa.POSITIVE else made
 
 
 def _steps(one: Instruction) -> int:

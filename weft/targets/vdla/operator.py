@@ -82,20 +82,23 @@ def _sums(c: Compute, x: te.Tensor, w: te.Tensor) -> te.Tensor:
     pads, strides = _window(c)
     n, blocks, height, width, block = c.shape(0)
     kernel, image = c.shape(1)[2:4], x
-    if any(pads):
-        inside = (n, blocks, height + pads[0] + pads[2], width + pads[1] + pads[3], block)
+    step = strides[0] if kernel[0] == 1 else 1  # rows that no window touches stay in DRAM
+    if any(pads) or step > 1:
+        rows = c.out_shape()[2] if step > 1 else height + pads[0] + pads[2]
 
         def padded(i: Expr, b: Expr, y: Expr, z: Expr, k: Expr) -> Expr:
-            there = te.all(y >= pads[0], y < height + pads[0], z >= pads[1], z < width + pads[1])
-            return te.if_then_else(there, x[i, b, y - pads[0], z - pads[1], k], te.const(0, "int8"))
+            row = y * step - pads[0]
+            there = te.all(row >= 0, row < height, z >= pads[1], z < width + pads[1])
+            data = x[i, b, row, z - pads[1], k]
+            return te.if_then_else(there, data, te.const(0, "int8")) if any(pads) else data
 
-        image = te.compute(inside, padded, name="padded")
+        image = te.compute((n, blocks, rows, width + pads[1] + pads[3], block), padded, name="padded")
     d, k = te.reduce_axis(blocks, name="c"), te.reduce_axis(block, name="k")
     u, v = te.reduce_axis(kernel[0], name="ky"), te.reduce_axis(kernel[1], name="kx")
     made: te.Tensor = te.compute(
         c.out_shape(),
         lambda i, f, y, z, o: te.sum(
-            image[i, d, y * strides[0] + u, z * strides[1] + v, k].astype("int32")
+            image[i, d, y * (strides[0] // step) + u, z * strides[1] + v, k].astype("int32")
             * w[f, d, u, v, o, k].astype("int32"),
             axis=[d, u, v, k],
         ),
@@ -146,17 +149,8 @@ def _compute(c: Compute, x: te.Tensor, w: te.Tensor, *rest: Any) -> te.Tensor:
     return narrow
 
 
-register(
-    OpSpec(
-        NAME,
-        _infer,
-        _evaluate,
-        _compute,
-        kind="opaque",
-        domain=DOMAIN,
-        takes=(
-            "x:int8[n c _ _ b], w:int8[f c _ _ b b], bias:int32[f b]?, shift:int32[f b]?, multiplier:int32[f b]?, "
-            "lift:int32[f b]?, residual:int8|int32[n f _ _ b]?, factor:int32[f b]?"
-        ),
-    )
+TAKES = (
+    "x:int8[n c _ _ b], w:int8[f c _ _ b b], bias:int32[f b]?, shift:int32[f b]?, multiplier:int32[f b]?, "
+    "lift:int32[f b]?, residual:int8|int32[n f _ _ b]?, factor:int32[f b]?"
 )
+register(OpSpec(NAME, _infer, _evaluate, _compute, kind="opaque", domain=DOMAIN, takes=TAKES))

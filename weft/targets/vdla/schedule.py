@@ -4,8 +4,10 @@ A *packed* product has vectors of `block` int8 as the last dimension of its inpu
 last two of its weights: y[f, …, o] += x[c, …, k] * w[f, c, …, o, k]. What is elementwise after it stays on the chip.
 
 Its sketch has a knob for the tile of each dimension, for the depth of the sum that is loaded at once, for the order of
-the loops over tiles and for the virtual threads. Points are ranked by what DRAM and the compute unit have to do; the
-best of them are run on the model, and their cycles decide.
+the loops over tiles (weights, sums or inputs stay longest: an operand in its whole depth stays on the chip for loops
+that it does not depend on), for the filters whose weights come at once (fewer than a tile has: its sums and its input
+stay meanwhile), and for the virtual threads: how many, and which loop they share. Points are ranked by what DRAM and
+the compute unit have to do; the best of them are run on the model, and their cycles decide.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import islice
+from itertools import islice, permutations
 from typing import Any
 
 import numpy as np
@@ -22,7 +24,7 @@ import numpy as np
 from weft.core.errors import TargetError, WeftError
 from weft.expr.classes import Binary
 from weft.expr.nodes import Buffer, Call, Expr, Load, Var
-from weft.expr.visit import children
+from weft.expr.visit import walk
 from weft.loop.ir import Store
 from weft.loop.passes.support import linear
 from weft.loop.visit import walk_exprs
@@ -35,6 +37,7 @@ from weft.targets.base import Target
 from weft.targets.vdla import config_of, lower
 from weft.targets.vdla.intrinsics import gemm
 from weft.targets.vdla.isa import CLOCK, Config
+from weft.targets.vdla.stream import sides
 
 BUBBLE = 128
 """Cycles that a step loses although threads hide most: fitted to the model's cycles of ResNet-18's C3 (within 3 %, and
@@ -51,6 +54,10 @@ class Tiling:
     depth: int
     order: tuple[int, ...]
     threads: int = 2
+    shared: int = 0
+    """The dimension that threads share among them."""
+    filters: int = 0
+    """Filters of a tile whose weights are loaded at once; 0 is all of them."""
 
 
 class Product:
@@ -62,23 +69,24 @@ class Product:
         self.result = [axis for axis in block.axes if axis.kind == "spatial"]
         self.sums = [axis for axis in block.axes if axis.kind == "reduce"]
         loads = [e for e in walk_exprs(block.body) if isinstance(e, Load) and e.buffer.dtype.name == "int8"]
-        sides = [extent(axis) for axis in (*self.result[-1:], *self.sums[-1:])]
-        if len(loads) != 2 or len(self.sums) < 2 or sides != [config.block] * 2:
+        lanes = [extent(axis) for axis in (*self.result[-1:], *self.sums[-1:])]
+        if len(loads) != 2 or len(self.sums) < 2 or lanes != [config.block] * 2:
             raise TargetError(f"{name} is no packed product of int8")
         lane = self.result[-1].var
         self.weights, self.input = sorted(loads, key=lambda load: lane not in linear(load.indices[-2]).terms)
         self.sizes = [extent(axis) for axis in self.result[:-1]]
+        self.filter = min(self.uses(self.weights) - self.uses(self.input), default=0)
+        """The dimension of the result that weights alone depend on."""
         after = [block_named(s, one) for one in names_of(s)[names_of(s).index(name) + 1 :]]
         reads = {e.buffer for one in after for e in walk_exprs(one.body) if isinstance(e, Load)}
         given = [buffer for buffer in reads if buffer in s.func.buffers]
-        self.steps_after = sum(_operations(one.body.value) for one in after[:-1] if isinstance(one.body, Store))
+        self.steps_after = _passes([one.body.value for one in after[:-1] if isinstance(one.body, Store)])
         """Operations of the ALU on every vector of the result."""
         self.padded = self.input.buffer not in s.func.buffers
         self.beside = sum(len(buffer.shape) == len(self.result) for buffer in given)
         """Values as large as the result that are read beside the sums."""
-        self.kept = sum(
-            math.prod(map(_number, buffer.shape)) // config.block for buffer in given if _is_small(self, buffer)
-        )
+        small = [buffer for buffer in given if len(buffer.shape) < len(self.result)]
+        self.kept = sum(math.prod(map(_number, buffer.shape)) // config.block for buffer in small)
         """Entries of acc that hold a number for each channel."""
 
     def signature(self) -> tuple[Any, ...]:
@@ -90,9 +98,10 @@ class Product:
         return sizes, repr(forms), self.steps_after, self.beside, self.kept, self.config
 
     def orders(self) -> list[tuple[int, ...]]:
-        """Orders of the loops over tiles: those that weights depend on outermost, or innermost."""
-        weights_first = sorted(range(len(self.sizes)), key=lambda i: i not in self.uses(self.weights))
-        return list(dict.fromkeys((tuple(weights_first), tuple(reversed(weights_first)))))
+        """Orders of the loops over tiles; images of a batch come one after the other, and a single one is no loop."""
+        dims = range(len(self.sizes))
+        first, last = (dims[:-3], ()) if math.prod(self.sizes[:-3]) > 1 else ((), dims[:-3])
+        return [(*first, *order, *last) for order in permutations(dims[-3:])]
 
     def entries(self, load: Load, tiles: Mapping[int, Any], depth: Any) -> Any:
         """Entries of an operand that a step touches."""
@@ -103,37 +112,56 @@ class Product:
         found = {v for index in load.indices for v in linear(index).terms if isinstance(v, Var)}
         return {i for i, axis in enumerate(self.result[:-1]) if axis.var in found}
 
-    def level(self, load: Load, order: tuple[int, ...]) -> int:
-        """The innermost of the loops over tiles that an operand depends on."""
-        return max((place for place, i in enumerate(order) if i in self.uses(load)), default=0)
+    def level(self, load: Load, tiling: Tiling) -> int:
+        """The innermost of a thread's loops over tiles that an operand depends on; -1 where that is none."""
+        counts = {i: size // tile for i, (size, tile) in enumerate(zip(self.sizes, tiling.tiles))}
+        if counts[tiling.shared] % tiling.threads == 0:
+            counts[tiling.shared] //= tiling.threads
+        return max((at for at, i in enumerate(tiling.order) if i in self.uses(load) and counts[i] > 1), default=-1)
 
     # ---------------------------------------------------------------------------------------------------- columns
 
     def knobs(self, threads: Collection[int]) -> dict[str, tuple[int, ...]]:
         """What there is to choose."""
         tiles = {f"tile{i}": tuple(_divisors(size)) for i, size in enumerate(self.sizes)}
-        depth = tuple(_divisors(extent(self.sums[0])))
-        return {**tiles, "depth": depth, "order": tuple(range(len(self.orders()))), "threads": tuple(threads)}
+        steps = {"depth": tuple(_divisors(extent(self.sums[0]))), "filters": tiles[f"tile{self.filter}"]}
+        several = {"threads": tuple(threads), "shared": tuple(range(len(self.sizes)))}
+        return {**tiles, **steps, "order": tuple(range(len(self.orders()))), **several}
 
     def tiling(self, point: Point) -> Tiling:
         """The tiling of a point."""
         tiles = tuple(point[f"tile{i}"] for i in range(len(self.sizes)))
-        return Tiling(tiles, point["depth"], self.orders()[point["order"]], point["threads"])
+        order = self.orders()[point["order"]]
+        return Tiling(tiles, point["depth"], order, point["threads"], point["shared"], point["filters"])
 
     def _tiles(self, columns: Columns) -> dict[int, Any]:
         return {i: columns[f"tile{i}"] for i in range(len(self.sizes))}
 
     def legal(self, columns: Columns) -> Any:
-        """What fits into the memories, and divides its outermost loop among the threads."""
+        """What fits into the memories, and divides a loop among the threads; of points that mean the same, one."""
         tiles, threads, config = self._tiles(columns), columns["threads"], self.config
+        counts = {i: self.sizes[i] // tile for i, tile in tiles.items()}
         acc = math.prod(tiles.values()) * (1 + self.beside) * threads
         fits = (acc + self.kept * threads <= config.acc) & (tiles[0] > 0)
         for load, most in ((self.input, config.inp), (self.weights, config.wgt)):
-            fits &= self.entries(load, tiles, columns["depth"]) * threads <= most
+            fits = fits & (self.entries(load, self.at_once(load, columns), columns["depth"]) * threads <= most)
+        fits = fits & (tiles[self.filter] % columns["filters"] == 0)
+        for i, count in counts.items():
+            fits = fits & ((columns["shared"] != i) | (count >= threads) & ((threads > 1) | (i == 0)))
         for number, order in enumerate(self.orders()):
-            outer = self.sizes[order[0]] // tiles[order[0]]
-            fits &= (columns["order"] != number) | (outer % threads == 0)
+            makes_sense = counts[order[0]] > 0
+            free = [i for i in order if i >= len(order) - 3]
+            for a, b in zip(free, free[1:]):  # loops of one iteration stand last, in their own order
+                makes_sense = makes_sense & ((counts[a] > 1) | (counts[b] == 1) & (a < b))
+            for i in order[1:]:  # what does not come out even is shared by turns, which is an outermost loop's
+                makes_sense = makes_sense & ((columns["shared"] != i) | (counts[i] % threads == 0))
+            fits = fits & ((columns["order"] != number) | makes_sense)
         return fits
+
+    def at_once(self, load: Load, columns: Columns) -> dict[int, Any]:
+        """What of a tile an operand is loaded for at once."""
+        tiles = self._tiles(columns)
+        return {**tiles, self.filter: columns["filters"]} if load is self.weights else tiles
 
     def cost(self, columns: Columns) -> Any:
         """Seconds: what the busiest of compute unit, load unit and DRAM has to do, or one thread after another.
@@ -148,18 +176,33 @@ class Product:
         store = area * config.word_cycles + _transfers(result) * config.latency
         compute = total * (steps * (area * depth * rest + 4) + area * self.steps_after + self.beside * store)
         loads: Any = 0
-        for load, beats in ((self.input, 1), (self.weights, config.block)):
-            words = self.entries(load, tiles, depth) * beats * config.word_cycles
-            words = words + _transfers(self.operand(load, tiles, depth)) * config.latency
+        port = total * area * config.word_cycles * (1 + self.beside)
+        parts = tiles[self.filter] // columns["filters"]
+        for load, beats, pieces in ((self.input, 1, 1), (self.weights, config.block, parts)):
+            part = self.at_once(load, columns)
+            words = self.entries(load, part, depth) * beats * config.word_cycles
+            waits = _transfers(self.operand(load, part, depth)) * config.latency
             for number, order in enumerate(self.orders()):
-                inner = math.prod(counts[i] for i in order[self.level(load, order) + 1 :])
-                times = np.where(steps == 1, total // inner, total * steps)
-                loads = loads + np.where(columns["order"] == number, times * words, 0)
+                once = self.loads(load, order, counts, columns)
+                times = np.where((steps == 1) & (pieces == 1), once, total * steps * pieces)
+                times = np.where(columns["order"] == number, times, 0)
+                loads, port = loads + times * (words + waits), port + times * words
         stores = total * store
         chain = (loads + compute + stores) / columns["threads"]
-        busiest = np.maximum(np.maximum(compute, loads), chain)
+        busiest = np.maximum(np.maximum(compute, loads), np.maximum(chain, port))
         first = (loads + stores) / (total * steps)
-        return (busiest + first + BUBBLE * total * steps) / CLOCK
+        return (busiest + first + BUBBLE * total * steps * parts) / CLOCK
+
+    def loads(self, load: Load, order: tuple[int, ...], counts: Mapping[int, Any], columns: Columns) -> Any:
+        """How often all threads load a whole operand: loops inside of those that it depends on find it there."""
+        times, within = columns["threads"], np.ones(len(columns["threads"]), bool)
+        for i in reversed(order):
+            shared = (columns["shared"] == i) & (counts[i] % columns["threads"] == 0)
+            by_turns = (columns["shared"] == i) & np.logical_not(shared)
+            count = np.where(shared, counts[i] // columns["threads"], counts[i])
+            within = within & np.logical_not((count > 1) & (i in self.uses(load))) & np.logical_not(by_turns)
+            times = np.where(by_turns, times // columns["threads"] * count, np.where(within, times, times * count))
+        return times
 
     def operand(self, load: Load, tiles: Mapping[int, Any], depth: Any) -> list[tuple[Any, int]]:
         """How much of each dimension of an operand a step loads, and how much there is; a padded one is never whole."""
@@ -177,8 +220,7 @@ class Product:
 def _transfers(dims: list[tuple[Any, int]]) -> Any:
     """Transfers of a part of an array, each a rectangle; dimensions that are whole go together with those before."""
     count: Any = 1
-    level: Any = 0
-    whole: Any = True
+    level, whole = 0, np.array(True)
     for part, size in reversed(dims):
         level = level + (np.logical_not(whole) & (np.asarray(part) > 1))
         count = count * np.where(level > 1, part, 1)
@@ -186,16 +228,14 @@ def _transfers(dims: list[tuple[Any, int]]) -> Any:
     return count
 
 
-def _operations(e: Expr) -> int:
-    """The ALU's operations of an expression; a rounding shift, which has five of them here, is one."""
-    if isinstance(e, Load):
-        return 0
-    own = -3 if isinstance(e, Call) and e.name == "bit_and" else isinstance(e, (Binary, Call))
-    return own + sum(map(_operations, children(e)))
+def _passes(values: Collection[Expr]) -> int:
+    """How often the ALU goes over sums for these stages: nearly always once for each operand that is no number.
 
-
-def _is_small(product: Product, buffer: Buffer) -> bool:
-    return len(buffer.shape) < len(product.result)
+    A shift and a max with 0 are the second stage of such a pass.
+    """
+    operations = [e for value in values for e in walk(value) if isinstance(e, (Binary, Call))]
+    with_operands = [e for e in operations if isinstance(e, Binary) and isinstance(sides(e)[1], Load)]
+    return max(len(with_operands), 1 if operations else 0)
 
 
 def _number(size: Any) -> int:
@@ -229,7 +269,7 @@ class Simulated(Sketch):
             yield known, seconds
             return
         found: list[tuple[dict[str, int], float]] = []
-        for point, _ in islice(super().ranked(1 << 20), 8 * self.trials):
+        for point in islice(self.distinct(), 8 * self.trials):
             if math.isfinite(seconds := self.seconds(point)):
                 found.append((point, seconds))
             if len(found) == self.trials:
@@ -238,6 +278,14 @@ class Simulated(Sketch):
         if found:
             _KNOWN[self.product] = found[0][0]
         yield from found
+
+    def distinct(self) -> Iterator[dict[str, int]]:
+        """Points by their estimates, one of each: those of the same are most often the same loops, turned around."""
+        columns = self.columns()
+        cost = np.where(self.legal(columns), self.cost(columns), np.inf)
+        for at in np.unique(cost, return_index=True)[1]:
+            if np.isfinite(cost[at]):
+                yield self.point(columns, int(at))
 
 
 _KNOWN: dict[Any, dict[str, int]] = {}
@@ -285,8 +333,13 @@ def accelerate(s: Schedule, name: str, tiling: Tiling, config: Config) -> None:
     *dims, lane = out.loops
     halves = [out.split(loop, factor=tile) for loop, tile in zip(dims, tiling.tiles)]
     outers = [halves[i][0] for i in tiling.order]
-    thread, outers[0] = out.split(outers[0], nparts=tiling.threads)
-    out.reorder(thread, *outers, *(inner for _, inner in halves), lane)
+    place, inside = tiling.order.index(tiling.shared), outers
+    if found.sizes[tiling.shared] // tiling.tiles[tiling.shared] % tiling.threads:
+        thread, inside = outers[0], outers[1:]  # by turns
+        out.annotate("contexts", tiling.threads, thread)
+    else:
+        thread, outers[place] = out.split(outers[place], nparts=tiling.threads)
+    out.reorder(thread, *inside, *(inner for _, inner in halves), lane)
     out.bind(thread, "vthread")
     for stage in reversed(after[:-1]):
         s[stage].compute_at(out, outers[-1])
@@ -295,11 +348,19 @@ def accelerate(s: Schedule, name: str, tiling: Tiling, config: Config) -> None:
     *spatial, row = total.loops[-len(found.result) - count : -count]
     first, *others, column = total.loops[-count:]
     step, within = total.split(first, factor=tiling.depth)
-    total.reorder(step, *spatial, within, *others, row, column)
+    parts = []
+    if 0 < tiling.filters < tiling.tiles[found.filter]:
+        at = len(spatial) - len(found.sizes) + found.filter
+        part, spatial[at] = total.split(spatial[at], factor=tiling.filters)
+        parts = [part]
+    total.reorder(step, *parts, *spatial, within, *others, row, column)
     for load, scope in ((found.input, "inp"), (found.weights, "wgt")):
         operand = _bring(s, load.buffer, scope, total.name)
-        if tiling.depth == extent(found.sums[0]):
-            operand.compute_at(out, outers[found.level(load, tiling.order)])
+        if parts and load is found.weights:
+            operand.compute_at(total, parts[0])
+        elif tiling.depth == extent(found.sums[0]):
+            level = found.level(load, tiling)
+            operand.compute_at(out, thread if level < 0 else outers[level])
         else:
             operand.compute_at(total, step)
     made = {s.block_name(one) for one in (name, *after)}

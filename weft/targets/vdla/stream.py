@@ -29,7 +29,7 @@ from weft.expr.structural import structural_equal
 from weft.expr.visit import children, free_vars, walk
 from weft.loop.ir import Allocate, Evaluate, For, If, Let, Seq, Stmt, Store
 from weft.loop.passes.support import linear
-from weft.targets.vdla.isa import Config, Instruction, encode_uop
+from weft.targets.vdla.isa import POSITIVE, ROUNDS, Config, Instruction, encode_uop
 from weft.targets.vdla.operator import high_product, round_shift
 from weft.targets.vdla.tokens import interleave
 
@@ -42,7 +42,7 @@ NUMBERS: dict[str, Any] = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
+@dataclass
 class Placed:
     """An instruction, and the buffer in DRAM that its address counts from."""
 
@@ -82,6 +82,7 @@ class Writer:
         self.live: dict[Buffer, tuple[int, int]] = {}
         self.looked: dict[Stmt, Any] = {}
         self.chains: dict[Expr, Any] = {}
+        self.last: tuple[Placed, Array] | None = None  # an alu that has just been written, and what it changes
         """What was found about statements and expressions, which loops come back to again and again."""
 
     def value(self, e: Expr, values: Mapping[Var, Any]) -> Any:
@@ -155,16 +156,20 @@ class Writer:
         return loops[: -len(lanes)], dict.fromkeys(steps, 0)
 
     def _threads(self, loop: For, values: dict[Var, Any]) -> Iterator[Placed]:
-        """Virtual threads, each in its own share of the memories; a group of each by turns."""
-        count, share = int_value(loop.extent) or 0, self.share
-        threads = []
-        for number in range(count):
+        """Virtual threads, each in its own share of the memories; a group of each by turns.
+
+        Where there are fewer "contexts" than threads, a thread takes over the share of one that is over.
+        """
+        extent, share = int_value(loop.extent) or 0, self.share
+        count = min(int(loop.annotations.get("contexts", extent)), extent)
+        threads: list[list[list[Placed]]] = [[] for _ in range(count)]
+        for number in range(extent):
             self.share = {
-                name: tuple(begin + (number + more) * (end - begin) // count for more in (0, 1))
+                name: tuple(begin + (number % count + more) * (end - begin) // count for more in (0, 1))
                 for name, (begin, end) in share.items()
             }  # fmt: skip
             made = list(self.write(loop.body, {**values, loop.var: number}))
-            threads.append([list(group) for _, group in groupby(made, key=lambda placed: placed.one.unit)])
+            threads[number % count] += [list(group) for _, group in groupby(made, key=lambda placed: placed.one.unit)]
         self.share = share
         yield from interleave(threads)
 
@@ -202,9 +207,8 @@ class Writer:
                 raise TargetError(f"the accelerator has no {getattr(call, 'name', call)}")
             addresses = [one for one in call.args if isinstance(one, Address)]
             steps = [int_value(one) for one in call.args if not isinstance(one, Address)]
-            expected = (
-                (["acc"], [1]) if call.name == "vdla_zero" else (["inp", "wgt", "acc"], [1, self.config.block, 1, 1])
-            )
+            expected = (["inp", "wgt", "acc"], [1, self.config.block, 1, 1])
+            expected = (["acc"], [1]) if call.name == "vdla_zero" else expected
             if ([one.buffer.scope for one in addresses], steps) != expected:
                 raise TargetError(f"{call.name} works on vectors and matrices that lie together, in {expected[0]}")
             places = [self._entries(one.buffer, one.indices[0], nest) for one in addresses]
@@ -247,18 +251,17 @@ class Writer:
         sram, dram = (self._entries(one.buffer, one.indices[0], nest) for one in (value, body))
         yield from self._transfer("store", memory, sram, dram, np.ones(nest.extents, bool), self.names[body.buffer])
 
-    def _transfer(
-        self, opcode: str, memory: str, sram: Array, dram: Array, inside: Array, name: str
-    ) -> Iterator[Placed]:
+    def _transfer(self, op: str, memory: str, sram: Array, dram: Array, inside: Array, name: str) -> Iterator[Placed]:
         """One rectangle where it is one; otherwise those of the outermost loop's iterations."""
         one = moved_rectangle(self.config.beats[memory], sram.ravel(), dram.ravel(), inside.ravel())
         if one is not None:
-            yield Placed(Instruction(opcode, memory=memory, **one), name)
+            self.last = None
+            yield Placed(Instruction(op, memory=memory, **one), name)
         elif sram.ndim == 0:
             raise TargetError(f"a transfer of {name} is no rectangle")
         else:
             for part in zip(sram, dram, inside):
-                yield from self._transfer(opcode, memory, *part, name)
+                yield from self._transfer(op, memory, *part, name)
 
     def _flush(self) -> Iterator[Placed]:
         """Zeros that no product has overwritten."""
@@ -267,10 +270,12 @@ class Writer:
             yield from self._loops("alu", zeroed, zeroed, None, operation="mul", immediate=1, value=0)
 
     def _gemm(self, src: Array, wgt: Array, dst: Array) -> Iterator[Placed]:
-        fresh = self.zeroed is not None and np.array_equal(np.unique(self.zeroed), np.unique(dst))
-        if not fresh:
+        fresh = self.zeroed is not None and bool(np.isin(dst, self.zeroed).all())
+        if fresh:
+            left = np.setdiff1d(self.zeroed, dst)
+            self.zeroed = left if len(left) else None
+        else:
             yield from self._flush()
-        self.zeroed = None
         yield from self._loops("gemm", dst, src, wgt, fresh=fresh)
 
     def _alu(self, nest: Nest, body: Store) -> Iterator[Placed]:
@@ -294,8 +299,23 @@ class Writer:
                 if np.isin(other, dst).any() and (number or not np.array_equal(other, dst)):
                     raise TargetError(f"{operand.buffer.name} is needed again after it was overwritten")
                 yield from self._loops("alu", dst, other, None, operation=operation)
-            else:
+            elif not self._second_stage(dst, operation, operand):
                 yield from self._loops("alu", dst, dst, None, operation=operation, immediate=1, value=operand)
+
+    def _second_stage(self, dst: Array, operation: str, number: int) -> bool:
+        """Whether the alu before, which changes the same sums, does this in its second stage: a shift, then max 0."""
+        if self.last is None or self.last[0].one.immediate or not np.array_equal(np.sort(dst, None), self.last[1]):
+            return False
+        placed, _ = self.last
+        value = placed.one.value
+        if operation in ("shr", "round") and value == 0:
+            value = number | (ROUNDS if operation == "round" else 0)
+        elif (operation, number) == ("max", 0) and value < POSITIVE:
+            value |= POSITIVE
+        else:
+            return False
+        placed.one = placed.one.replace(value=value)
+        return True
 
     def _loops(
         self, opcode: str, dst: Array, src: Array, wgt: Array | None, fresh: bool = False, **more: Any
@@ -304,30 +324,27 @@ class Writer:
         arrays = [dst, src] if wgt is None else [dst, src, wgt]
         dims = _moved_strides(arrays)
         spatial = sorted((dim for dim in dims if dim[1][0]), key=lambda dim: -dim[0])
-        fits = [
-            dim for dim in spatial if dim[0] < 1 << 14 and max(dim[1][:2]) < 2048 and max(dim[1][2:], default=0) < 1024
-        ]
-        loops = fits[:2]
+        most = [max(*by[:2], *(2 * weight for weight in by[2:])) for _, by in spatial]
+        loops = [dim for dim, step in zip(spatial, most) if dim[0] < 1 << 14 and step < 2048][:2]
         rest = [dim for dim in dims if not any(dim is one for one in loops)]
         if np.prod([extent for extent, _ in rest], dtype=float) > self.config.uop:
             raise TargetError(f"a nest needs more than {self.config.uop} micro-ops")
         base = [int(array.flat[0]) for array in arrays]
         steps = sorted(np.ndindex(*(extent for extent, _ in rest)), key=lambda at: _begins(at, rest))
-        uops = [
-            encode_uop(*(start + sum(i * by[k] for i, (_, by) in zip(at, rest)) for k, start in enumerate(base)))
-            for at in steps
-        ]  # fmt: skip
+        moved = [[sum(i * by[k] for i, (_, by) in zip(at, rest)) for k in range(len(arrays))] for at in steps]
+        uops = [encode_uop(*(start + more for start, more in zip(base, by))) for by in moved]
         begin = self._uops(tuple(uops))
         once = (1, (0,) * len(arrays))
-        names = list(zip(("outer", "inner"), (*loops, once, once)))
-        for name, (extent, by) in names:
+        for name, (extent, by) in zip(("outer", "inner"), (*loops, once, once)):
             more[name] = extent
             more |= {f"{what}_{name}": by[k] for k, what in enumerate(("dst", "src", "wgt")[: len(arrays)])}
         firsts = sum(not any(i for i, (_, by) in zip(at, rest) if not by[0]) for at in steps) if fresh else 0
         if firsts:
             yield Placed(Instruction(opcode, uop_begin=begin, uop_end=begin + firsts, overwrite=1, **more))
         if firsts < len(uops):
-            yield Placed(Instruction(opcode, uop_begin=begin + firsts, uop_end=begin + len(uops), **more))
+            made = Placed(Instruction(opcode, uop_begin=begin + firsts, uop_end=begin + len(uops), **more))
+            self.last = (made, np.sort(dst, None)) if opcode == "alu" else None
+            yield made
 
     def _uops(self, made: tuple[int, ...]) -> int:
         if made not in self.kernels:
@@ -371,10 +388,8 @@ def rectangle(beats: int, sram: Array, dram: Array, inside: Array) -> dict[str, 
         first = int(part[0, 0]) if part.size else 0
         straight = first + np.arange(len(rows))[:, None] * stride + np.arange(len(across)) * beats
         whole = is_data[top : top + len(rows), left : left + len(across)].all() and is_data.sum() == part.size
-        fits = (
-            first >= 0 and max(pads.values()) < 16 and 0 <= stride < 1 << 16 and max(len(rows), len(across)) < 1 << 16
-        )
-        if whole and fits and np.array_equal(part, straight):
+        fits = first >= 0 and max(pads.values()) < 16 and max(stride, len(rows), len(across)) < 1 << 16
+        if whole and fits and stride >= 0 and np.array_equal(part, straight):
             sizes = {"rows": len(rows), "columns": len(across), "stride": stride}
             return {"sram": int(sram[0]), "dram": first, **sizes, **pads}
     return None
@@ -425,9 +440,9 @@ def _reads_dram(e: Expr, places: Mapping[Buffer, int]) -> bool:
 def _saturated(e: Expr) -> Expr:
     """x of int8(min(max(x, -128), 127)), or the expression itself."""
     if isinstance(e, Cast) and isinstance(e.value, Min):
-        inner, limit = _sides(e.value)
+        inner, limit = sides(e.value)
         if isinstance(inner, Max) and int_value(limit) == 127:
-            x, least = _sides(inner)
+            x, least = sides(inner)
             return x if int_value(least) == -128 else e
     return e
 
@@ -435,7 +450,7 @@ def _saturated(e: Expr) -> Expr:
 OPERATIONS: dict[type[Expr], str] = {Add: "add", Mul: "mul", Min: "min", Max: "max"}
 
 
-def _sides(e: Binary) -> tuple[Expr, Expr]:
+def sides(e: Binary) -> tuple[Expr, Expr]:
     """What an operation is done to, and its operand: a number, or what is read, where only one side is."""
     plain = [2 * isinstance(side, Const) + isinstance(side, Load) for side in (e.a, e.b)]
     return (e.b, e.a) if plain[0] > plain[1] else (e.a, e.b)
@@ -461,7 +476,7 @@ def _chain(e: Expr) -> tuple[Load, list[tuple[str, Load | int]]]:
     if isinstance(e, Load) and e.buffer.scope == "acc":
         return e, []
     if isinstance(e, Binary) and type(e) in OPERATIONS:
-        (rest, operand), name = _sides(e), OPERATIONS[type(e)]
+        (rest, operand), name = sides(e), OPERATIONS[type(e)]
     elif (found := _declared(e)) is not None:
         name, rest, operand = found
     elif isinstance(e, Call) and e.name == "shift_right":
