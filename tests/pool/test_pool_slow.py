@@ -33,7 +33,7 @@ def test_five_minutes_of_kills(folder, tmp_path):
 def test_throughput_grows_with_the_devices(folder, tmp_path):
     rates = {}
     for count in (1, 2, 4, 8):
-        with simulated(folder, count, 1.0) as pool:
+        with simulated(folder, count, 2.0) as pool:
             runner = runner_of(pool, folder, "sim", 120.0)
             while runner.width < count:
                 time.sleep(0.2)
