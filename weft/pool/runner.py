@@ -93,7 +93,7 @@ class PoolRunner:
 
     def __post_init__(self) -> None:
         self._client: Any = None
-        self._built: dict[str, Any] = {}
+        self.built: dict[str, Any] = {}
         self._defaults: dict[str, tuple[str, list[Any]]] = {}
         self._sent = 0
         self.about = self._wait_for_kind()
@@ -126,7 +126,7 @@ class PoolRunner:
     def close(self) -> None:
         """Leaves the pool."""
         client, self._client = self._client, None
-        self.forget_builds()
+        self.built.clear()
         if client is not None:
             client.close(timeout=2)
 
@@ -197,18 +197,14 @@ class PoolRunner:
         asked = {"key": key, "pure": False, "retries": 2, "resources": {device_resource(self.kind): 1}}
         return client.submit(jobs.measure, json.dumps(sent).encode(), *libraries, **asked)
 
-    def forget_builds(self) -> None:
-        """What was built may have failed with its builder: it is built again when it is needed."""
-        self._built.clear()
-
     def _build(self, client: Any, target: Mapping[str, Any], text: str) -> Any:
         data = json.dumps({"target": target, "program": text}).encode()
         key = f"build-{hashlib.sha256(data).hexdigest()}"
-        if key not in self._built:
-            if len(self._built) > 256:  # Dask forgets what nobody refers to
-                self.forget_builds()
-            self._built[key] = client.submit(jobs.build, data, key=key, retries=2, resources={BUILD: 1})
-        return self._built[key]
+        if key not in self.built:
+            if len(self.built) > 256:  # Dask forgets what nobody refers to
+                self.built.clear()
+            self.built[key] = client.submit(jobs.build, data, key=key, retries=2, resources={BUILD: 1})
+        return self.built[key]
 
     # -------------------------------------------------------------------------------------------------- measuring
 
@@ -334,7 +330,7 @@ class _Sent:
             job, future = self.waiting[at], self.futures[at]
             if future.status == "error" and job.get("again", 0) < MOST_AGAIN:
                 # Jobs raise nothing: a worker was stopped in the middle of one. Who finished it has it in a journal.
-                self.runner.forget_builds()
+                self.runner.built.clear()  # a build may have failed with its builder
                 self.send(at, {**job, "again": job.get("again", 0) + 1})
                 continue
             outcome = self._outcome(future) if future.status not in LOST else None
