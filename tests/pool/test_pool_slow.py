@@ -22,7 +22,7 @@ def test_five_minutes_of_kills(folder, tmp_path):
 
     chance = random.Random(0)
     with simulated(folder, 4, 0.2) as pool:
-        names = list(pool.supervisor.commands)
+        names = list(pool.commands)
         victims = (chance.choice(names) for _ in range(30))
         search, killed = search_under_fire(pool, folder, tmp_path / "records.sqlite", 300.0, 10.0, 200, victims)
     assert len(killed) >= 29 and "scheduler" in killed and len(set(killed)) > 2

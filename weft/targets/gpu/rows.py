@@ -100,8 +100,10 @@ def split_groups(s: Schedule) -> None:
         sizes = {axis.var: extent(axis) for axis in facts.spatial}
         inner = {load.buffer for load in facts.loads} & set(s.func.allocations)
         for index in [index for load in facts.loads if load.buffer in inner for index in load.indices]:
-            width = int_value(index.b) if isinstance(index, FloorDiv) and index.a in sizes else None
-            if width is not None and 1 < width < sizes[index.a] and sizes[index.a] % width == 0:
+            if not isinstance(index, FloorDiv) or not isinstance(index.a, Var) or index.a not in sizes:
+                continue
+            width, size = int_value(index.b) or 1, sizes[index.a]
+            if 1 < width < size and size % width == 0:
                 with s.attempt(f"groups of {name}"):
                     s.apply("split_axis", block=name, axis=index.a.name, factor=width)
                 break
