@@ -37,15 +37,16 @@ def _cholesky(a: Any, *, upper: bool = False, check_errors: bool = False) -> Any
         columns.append(column)
         rest = rest - column[..., :, None] * column[..., None, :]
     made = torch.stack(columns, -1) if columns else torch.zeros_like(a)
-    failed = ~(torch.stack(pivots, -1) > 0) if pivots else torch.zeros_like(a[..., 0], dtype=torch.bool)
-    first = torch.where(failed, rows + 1, a.shape[-1] + 1).amin(-1) if pivots else failed.sum(-1)
-    info = torch.where(first <= a.shape[-1], first, 0).to(torch.int32)
+    failed = [torch.where(one > 0, a.shape[-1], at) for at, one in enumerate(pivots)]  # the first pivot that is none
+    first = torch.stack(failed, -1).amin(-1) if failed else torch.zeros(a.shape[:-2], device=a.device)
+    info = torch.where(first < a.shape[-1], first + 1, 0).to(torch.int32)
     return (made.mT if upper else made), info
 
 
 def _substituted(a: Any, b: Any, upper: bool, unit: bool) -> Any:
     """x with a x = b, where a is triangular."""
-    n, rows, found = a.shape[-1], _at(a, a.shape[-1]), torch.zeros_like(b + a[..., :1] * 0)
+    n, rows = a.shape[-1], _at(a, a.shape[-1])
+    found = b.new_zeros((*torch.broadcast_shapes(a.shape[:-2], b.shape[:-2]), *b.shape[-2:]))
     for j in reversed(range(n)) if upper else range(n):
         known = (a[..., j, :, None] * found).sum(-2)
         row = b[..., j, :] - known
