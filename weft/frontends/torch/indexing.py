@@ -120,14 +120,6 @@ def _unique(c: Emitter, x: Value, sorted: bool = True, inverse: bool = False, co
     return [found, c.reshape(back, c.sizes(x)) if inverse else _none(c), count if counts else _none(c)]
 
 
-@aten("unique_dim")
-def _unique_dim(
-    c: Emitter, x: Value, dim: int, sorted: bool = True, inverse: bool = False, counts: bool = False
-) -> list[Any]:
-    found, _, back, count = c.several(4, "Unique", x, axis=dim, sorted=1)
-    return [found, back if inverse else _none(c), count if counts else _none(c)]
-
-
 def _none(c: Emitter) -> Value:
     return c.constant(np.zeros(0, np.int64))
 

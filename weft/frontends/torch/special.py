@@ -26,23 +26,12 @@ def _digamma(x: Numbers) -> Numbers:
     return (-1 / x).choose(x("Equal", 0), special.digamma(x))
 
 
-def _i0(x: Numbers) -> Numbers:
-    return special.i0e(x) * x("Abs")("Exp")
-
-
-def _i1(x: Numbers) -> Numbers:
-    return special.i1e(x) * x("Abs")("Exp")
-
-
-def _normal_quantile(x: Numbers) -> Numbers:
-    return special.erf_inv(x * 2 - 1) * math.sqrt(2)
-
-
 for _name, _compute, _kind in (
     ("erfc", special.erfc, "float32"), ("erfinv", special.erf_inv, "float32"), ("lgamma", special.lgamma, "float64"),
-    ("digamma", _digamma, "float64"), ("i0", _i0, "float32"), ("special_i0e", special.i0e, "float32"),
-    ("special_i1", _i1, "float32"), ("special_i1e", special.i1e, "float32"),
-    ("special_ndtri", _normal_quantile, "float64"),
+    ("digamma", _digamma, "float64"), ("i0", lambda x: special.i0e(x) * x("Abs")("Exp"), "float32"),
+    ("special_i0e", special.i0e, "float32"),
+    ("special_i1", lambda x: special.i1e(x) * x("Abs")("Exp"), "float32"), ("special_i1e", special.i1e, "float32"),
+    ("special_ndtri", lambda x: special.erf_inv(x * 2 - 1) * math.sqrt(2), "float64"),
 ):  # fmt: skip
     aten(_name)(_function(_compute, _kind))
 
