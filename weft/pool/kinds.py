@@ -54,7 +54,7 @@ def _plain(value: Any) -> Any:
 def _made(data: Any) -> Any:
     if not isinstance(data, dict):
         return data
-    kind, held = next(iter(data.items()), ("", None))
+    kind, held = next(iter(data.items()), ("", {}))
     if kind in ("$set", "$tuple"):
         return (frozenset if kind == "$set" else tuple)(map(_made, held))
     if kind[:1] == "$":

@@ -38,9 +38,6 @@ from weft.tuner.space import Region
 
 logger = logging.getLogger("weft.pool")
 
-DEADLINE = 60.0
-"""Seconds that a kind may be without a worker before that is said."""
-
 LOOK_SECONDS = 0.5
 """How often it is looked whether the pool is still there, while no answer comes."""
 
@@ -87,7 +84,8 @@ class PoolRunner:
     kind: str
     folder: Path = field(default_factory=default_folder)
     """Of the certificates."""
-    deadline: float = DEADLINE
+    deadline: float = 60.0
+    """Seconds that a kind may be without a worker before that is said."""
     run: str = field(default_factory=lambda: uuid.uuid4().hex)
     """What the names of this runner's jobs begin with: no other job has them."""
 
