@@ -1,10 +1,11 @@
 # Everything here needs only Python 3.10 or newer and pip; each target sets up what it needs in .venv, once.
-#   make demo         a short tour
+#   make demo         the main job in a minute: a model to one native call, measured and tuned
 #   make test         linters, types, and the quick tests: what has to be green before a commit
 #   make test-full    also the slow tests, and many more random examples for each property
 #   make lint         linters and types only
 #   make format       rewrite the sources in the project's style
 #   make goldens      write down again which schedules are chosen (tests/goldens): review the difference like code
+#   make docs         the documentation as a site, in build/site
 #   make wheel        dist/weft_compiler-*.whl, to install elsewhere
 #   make bench        the operators against their peers (BENCH_ARGS="--json results.json")
 #   make fuzz         random models, programs and files, FUZZ_MINUTES long; goes on where the last run ended (build/fuzz)
@@ -24,7 +25,7 @@ PIP := $(RUN) -m pip --disable-pip-version-check -qq
 # The peers are compared with this very version; it comes first, so that nothing else chooses another.
 TORCH := torch==2.13.0
 
-.PHONY: demo test test-full lint format goldens wheel bench fuzz clean
+.PHONY: demo test test-full lint format goldens docs wheel bench fuzz clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.core
@@ -47,6 +48,9 @@ format: $(VENV)/.test
 
 goldens: $(VENV)/.test
 	@$(RUN) -m tests.goldens
+
+docs: $(VENV)/.core
+	@$(RUN) -m tools.site
 
 wheel: $(VENV)/.python
 	@rm -rf build dist

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from weft.core import hooks
 from weft.core.errors import WeftError
-from weft.core.install import MEND, clashes
+from weft.core.install import MEND, NEEDED, clashes, hint
 from weft.core.version import VERSION
 
 if TYPE_CHECKING:
@@ -27,10 +27,13 @@ if TYPE_CHECKING:
     from weft.builder import build, lower
     from weft.core import errors
     from weft.core.knobs import knobs
-    from weft.executor import HostWarning, Module, compile, load
+    from weft.executor import compile
     from weft.graph.opspec import register_operator
+    from weft.graph.opspec import register_operator as register_op
     from weft.loop.interpreter import interpret
     from weft.quantization import quantize
+    from weft.runtime.module import HostWarning, Module
+    from weft.runtime.stored import load
     from weft.runtime.threads import get_threads, set_threads
     from weft.tuner import tune
 
@@ -38,15 +41,16 @@ __version__ = VERSION
 logging.getLogger("weft").addHandler(logging.NullHandler())
 
 _LAZY = {
-    "HostWarning": ("weft.executor", "HostWarning"),
-    "Module": ("weft.executor", "Module"),
+    "HostWarning": ("weft.runtime.module", "HostWarning"),
+    "Module": ("weft.runtime.module", "Module"),
     "build": ("weft.builder", "build"),
     "lower": ("weft.builder", "lower"),
     "compile": ("weft.executor", "compile"),
-    "load": ("weft.executor", "load"),
+    "load": ("weft.runtime.stored", "load"),
     "models": ("weft.models", None),
     "onnx_backend": ("weft.onnx_backend", None),
     "quantize": ("weft.quantization", "quantize"),
+    "register_op": ("weft.graph.opspec", "register_operator"),
     "register_operator": ("weft.graph.opspec", "register_operator"),
     "te": ("weft.te", None),
     "tune": ("weft.tuner", "tune"),
@@ -64,7 +68,14 @@ if not TYPE_CHECKING:  # a type checker that saw it would take any name for an a
         if found is None:
             message = f"module 'weft' has no attribute {name!r}"
             raise AttributeError(message, name=name, obj=sys.modules[__name__])
-        module = importlib.import_module(found[0])
+        try:
+            module = importlib.import_module(found[0])
+        except ModuleNotFoundError as error:
+            package = str(error.name).partition(".")[0]
+            if package not in NEEDED:
+                raise
+            message = f"weft.{name} is a part of the compiler, which needs {package}: {hint()}"
+            raise ModuleNotFoundError(message, name=package) from None
         value = module if found[1] is None else getattr(module, found[1])
         globals()[name] = value
         return value
@@ -88,7 +99,14 @@ def _compile_tuned(*arguments: Any, **named: Any) -> Any:
     return compile_tuned(*arguments, **named)
 
 
+def _load_whole(*arguments: Any) -> Any:
+    from weft.executor.store import load_whole
+
+    return load_whole(*arguments)
+
+
 hooks.find_target, hooks.records, hooks.compile_tuned = _find_target, _records, _compile_tuned
+hooks.load_whole = _load_whole
 
 
 def __dir__() -> list[str]:
@@ -97,8 +115,8 @@ def __dir__() -> list[str]:
 
 __all__ = [
     "HostWarning", "Module", "WeftError", "__version__", "build", "compile", "errors", "get_threads", "interpret",
-    "knobs", "load", "lower", "models", "onnx_backend", "quantize", "register_operator", "set_threads", "te",
-    "tune",
+    "knobs", "load", "lower", "models", "onnx_backend", "quantize", "register_op", "register_operator",
+    "set_threads", "te", "tune",
 ]  # fmt: skip
 
 

@@ -22,7 +22,7 @@ import torch
 from torch._dynamo.backends import registry
 from torch._dynamo.backends.common import aot_autograd
 
-from weft.core.errors import ArgumentError, FrontendError
+from weft.core.errors import ArgumentError, FrontendError, InternalError, TargetError, WeftError
 from weft.executor import Module, compile
 from weft.frontends.torch.calls import as_array, as_tensor
 from weft.frontends.torch.importer import import_graph
@@ -75,10 +75,10 @@ def _is_constant(tensor: Any) -> bool:
     return isinstance(tensor, torch.nn.Parameter) or getattr(tensor, "_dynamo_static_input_type", None) is not None
 
 
-def _in_pytorch(run: Any, reason: str, settings: Mapping[str, Any]) -> Any:
+def _in_pytorch(run: Any, reason: str, settings: Mapping[str, Any], error: Exception | None = None) -> Any:
     """What runs a graph instead of Weft; says why, once for each reason."""
     if not settings.get("fallback", True):
-        raise FrontendError(reason)
+        raise error or FrontendError(reason)
     if reason not in _said:
         _said.add(reason)
         warnings.warn(f"PyTorch runs this graph itself: {reason}", FallbackWarning, stacklevel=2)
@@ -146,15 +146,17 @@ class _Compiled:
         if not devices <= {"cpu", "cuda"}:
             self.eager = _in_pytorch(self.graph_module, f"its tensors are on {', '.join(devices)}", self.settings)
             return
-        try:
-            graph = import_graph(self.graph_module.graph, tensors, self.graph_module, "the graph")
-        except FrontendError as error:
-            self.eager = _in_pytorch(self.graph_module, str(error), self.settings)
-            return
         given = {key: one for key, one in self.settings.items() if key != "fallback"}
         if "cuda" in devices:
             given.setdefault("target", "cuda")
-        self.module = compile(graph, **given)
+        try:
+            graph = import_graph(self.graph_module.graph, tensors, self.graph_module, "the graph")
+            self.module = compile(graph, **given)
+        except (ArgumentError, TargetError):  # what `options` ask for is no reason to run in PyTorch
+            raise
+        except (WeftError, InternalError) as error:
+            self.eager = _in_pytorch(self.graph_module, str(error), self.settings, error)
+            return
         self.places = [self.placeholders.index(value.name) for value in graph.inputs]
         self.fixed = [(at, args[at], _version(args[at])) for at in fixed]
 

@@ -1,8 +1,10 @@
 """Every command, in this process: what it prints, what it writes, and its exit code."""
 
 import json
+import platform
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -170,6 +172,17 @@ def test_compile_then_run_the_file(weft, tiny, tmp_path):
     assert ran["outputs"]["y"]["first"] == pytest.approx(direct["outputs"]["y"]["first"])
 
 
+def test_compile_for_several_machines(weft, tiny, tmp_path):
+    module = tmp_path / "tiny.weft"
+    plain = f"{platform.machine()}-unknown-linux-gnu"
+    code, out, _ = weft("compile", tiny[0], "--size", "N=2", "--target", f"{plain},cores=2,native", "-o", module)
+    assert code == 0 and "it runs with numpy alone" in out
+    with zipfile.ZipFile(module) as archive:
+        parts = json.loads(archive.read("manifest.json"))["parts"]
+    assert [part["target"]["name"] for part in parts] == [f"{plain},cores=2", "native"]
+    assert figures(weft("run", module, "--json"))["target"] == "native"
+
+
 @pytest.fixture
 def hurried(monkeypatch):
     """No pauses between the samples of `weft bench`: who is faster is no matter here."""
@@ -302,6 +315,15 @@ def test_export_as_a_library(weft, tmp_path):
         pytest.skip("no linker on this machine")
     assert code == 0 and all(str(folder / name) in out for name in ("libdqn.so", "dqn.h", "main.c"))
     assert {path.name for path in folder.iterdir()} == {"libdqn.so", "dqn.h", "main.c"}
+
+
+def test_export_for_another_machine(weft, tmp_path):
+    folder = tmp_path / "page"
+    code, out, complaint = weft("export", "dqn", "--format", "wasm", "--weights", "beside", "-o", folder)
+    if "no cc" in complaint:
+        pytest.skip("no linker on this machine")
+    names = {"dqn.wasm", "dqn.bin", "dqn.js", "dqn.d.ts", "main.mjs", "package.json"}
+    assert code == 0 and {path.name for path in folder.iterdir()} == names and "dqn.wasm" in out
 
 
 def test_devices(weft):

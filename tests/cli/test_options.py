@@ -13,7 +13,15 @@ import numpy as np
 import pytest
 
 from weft import models
-from weft.cli import bench_command, compare_command, profile_command, quantize_command, sources, tune_command
+from weft.cli import (
+    bench_command,
+    bugreport_command,
+    compare_command,
+    profile_command,
+    quantize_command,
+    sources,
+    tune_command,
+)
 from weft.cli.main import COMMANDS, main, make_parser
 from weft.core.knobs import knobs
 from weft.models.builder import Builder
@@ -24,7 +32,7 @@ KINDS = ("onnx", "weft", "built-in")
 HERE = "native,cores=1"
 COMPILED, ITSELF, FIXED = "is compiled already", "only built-in models take it", "all sizes of the model are fixed"
 # What a command cannot do with a module file at all, whatever the options.
-NOT_COMPILED = dict.fromkeys(("compile", "inspect", "compare", "quantize", "tune"), COMPILED)
+NOT_COMPILED = dict.fromkeys(("compile", "inspect", "explore", "bugreport", "compare", "quantize", "tune"), COMPILED)
 NOT_COMPILED["profile"] = "profile the .onnx file"
 
 
@@ -127,6 +135,23 @@ TABLE = {
         "--kernel": row("--stage loops --kernel 0", lambda seen: len(seen.out["kernels"]) == 1),
         "--hash": row("--hash", lambda seen: len(seen.out["hash"]) == 32),
     },
+    "explore": {
+        **MODEL, **COMPILING,
+        "--threads": row("--threads 1 --seconds 0.01", lambda seen: seen.threads == {1}),
+        "--input": row("--seconds 0.01 --input x=zeros", lambda seen: seen.profiled["x"].max() == 0),
+        "--seed": row("--seconds 0.01 --seed 7",
+                      lambda seen: seen.profiled["x"].reshape(-1)[:8].tolist() == first_of_seed(7)),
+        "--seconds": row("--seconds 0.02", lambda seen: seen.profile_seconds == 0.02),
+        "--no-times": row("--no-times", lambda seen: seen.profiled is None),
+        "--output": row("-o {folder}/made.html --no-times", written(".html")),
+    },
+    "bugreport": {
+        **MODEL, **COMPILING, **THREADS,
+        "--shape": row("--shape x=2,4", lambda seen: "Compiled and run" in seen.out["parts"]),
+        "--input": row("--input x=zeros", lambda seen: "Compiled and run" in seen.out["parts"]),
+        "--seed": row("--seed 7", lambda seen: "Compiled and run" in seen.out["parts"]),
+        "--output": row("-o {folder}/made.txt", written(".txt")),
+    },
     "compare": {
         **MODEL, **COMPILING, **THREADS,
         "--input": row("--input x=zeros", lambda seen: seen.fed["x"].max() == 0),
@@ -172,6 +197,7 @@ TABLE = {
         "--size": row("--size N=2", asked(shapes={"x": (2, 4)}), weft=COMPILED, built_in=FIXED),
         "--shape": row("--shape x=2,4", asked(shapes={"x": (2, 4)}), weft=COMPILED, built_in="input 'x'"),
         "--format": row("--format onnx", lambda seen: seen.out["format"] == "onnx", weft=COMPILED),
+        "--weights": row("--weights beside", None, **dict.fromkeys(KINDS, "--weights: a compiled module holds")),
         "--output": row("-o {folder}/made.weft", written(".weft")),
     },
     "sign": {
@@ -181,17 +207,26 @@ TABLE = {
     },
     "diff": {},
     "devices": {},
+    "pool": {},
+    "worker": {},
     "doctor": {},
 }  # fmt: skip
 BASE = {
     "bench": "--seconds 0.01",
     "profile": "--seconds 0.01",
+    "explore": "--no-times",
     "compare": "--against interpreter",
     "quantize": "--random 2",
 }
 EVERYWHERE = {"--help", "--debug", "--json"}
-OF_NO_MODEL = {"doctor": {"--calibrate"}, "db": {"--database", "--target", "--best", "--failures"}}
-"""Tested by `test_doctor_measures_a_core`, and in tests/tuner/test_commands.py."""
+POOL = {"--pool", "--certificates"}
+OF_NO_MODEL = {
+    "doctor": {"--calibrate"}, "db": {"--database", "--target", "--best", "--failures"},
+    "bench": POOL, "tune": POOL, "devices": POOL,
+    "pool": {"--certificates", "--host", "--port", "--builders", "--target", "--output"},
+    "worker": {"--join", "--kind", "--device", "--target", "--key", "--name", "--certificates"},
+}  # fmt: skip
+"""Tested by `test_doctor_measures_a_core`, and in tests/tuner/test_commands.py and tests/pool."""
 
 
 def options_of(command):
@@ -280,6 +315,7 @@ def seen(monkeypatch, files):
     monkeypatch.setattr(sources, "load", take)
     monkeypatch.setattr(quantize_command, "quantize", shrink)
     monkeypatch.setattr(compare_command, "make_feeds", feed)
+    monkeypatch.setattr(bugreport_command, "CHECKS", ())  # tested by itself
     monkeypatch.setattr(bench_command, "SETTLE_SECONDS", 0.0)
     monkeypatch.setitem(models.MODELS, "little", little)
     monkeypatch.chdir(files)
@@ -294,7 +330,8 @@ def test_an_option_is_obeyed_or_refused(command, option, kind, seen, files, caps
     cell = TABLE[command][option]
     model = {"onnx": files / "tiny.onnx", "weft": files / "saved.weft", "built-in": "little"}[kind]
     words = [word.format(folder=files) for word in cell.words]
-    base = BASE.get(command, "").split() if BASE.get(command, "").split()[:1] != words[:1] else []
+    base = [] if command == "explore" and "--seconds" in words else BASE.get(command, "").split()
+    base = base if base[:1] != words[:1] else []
     code = main([command, str(model), *base, *words, "--json"])
     shown = capsys.readouterr()
     if kind == "weft" and command in NOT_COMPILED:
@@ -329,6 +366,7 @@ def test_an_option_that_nobody_looks_at_is_an_error(monkeypatch, capsys, files):
         ("compile tiny.onnx -o x.onnx", "ends in .weft"),
         ("export tiny.onnx -o x.so", "weft export tiny.onnx --format so -o FOLDER"),
         ("export tiny.onnx --format so -o x.so", "into a folder"),
+        ("export tiny.onnx --format c --target native -o folder", "the target is c"),
         ("export tiny.onnx --format onnx -o x.weft", "ends in .onnx"),
         ("export tiny.onnx --format onnx --precision bf16", "--precision: ONNX holds the model as it is"),
         ("export tiny.onnx --format onnx --size N=2", "--size: ONNX holds the model as it is"),
@@ -336,6 +374,7 @@ def test_an_option_that_nobody_looks_at_is_an_error(monkeypatch, capsys, files):
         ("compare tiny.onnx --engine interpreter --precision bf16", "--precision: --engine interpreter"),
         ("compare tiny.onnx --engine interpreter --against interpreter", "compares a thing with itself"),
         ("inspect tiny.onnx --precision bf16", "--precision: the stage graph"),
+        ("explore tiny.onnx --no-times --seconds 1", "--seconds: --no-times measures nothing"),
         ("inspect tiny.onnx --kernel 0", "--kernel: the stage graph"),
         ("inspect tiny.onnx --stage fused --kernel 0", "--kernel: the stage fused"),
     ],

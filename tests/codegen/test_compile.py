@@ -11,7 +11,16 @@ import weft
 from tests.codegen.support import ENTRY, Compiled, buffer, elementwise, ramp
 from tests.work import calls_of
 from weft import te
-from weft.codegen.llvm.compile import emit_assembly, emit_object, jit, link_shared, optimized_text
+from weft.codegen.llvm import child
+from weft.codegen.llvm.compile import (
+    emit_assembly,
+    emit_object,
+    feature_text,
+    jit,
+    link_shared,
+    optimized_text,
+    tuning_of,
+)
 from weft.codegen.llvm.generate import generate
 from weft.core.dtypes import FLOAT32, dtype
 from weft.core.errors import InternalError, TargetError
@@ -259,3 +268,24 @@ def test_linking_nothing_or_nonsense_is_an_error(tmp_path):
     if has_linker():
         with pytest.raises(TargetError, match="linking for native failed"):
             link_shared([b"nonsense"], tmp_path / "x.so", native)
+
+
+def test_settings_of_shaped_loops_do_not_reach_other_modules():
+    """LLVM's settings are the process's: code is the same whatever was made before it."""
+    func, native = gemm(4, 32, 16, 2, 2), find_target("native")
+    request = {"triple": native.triple, "cpu": native.cpu, "features": feature_text(native), "form": "object"}
+    text = generate(func, native)
+    made = {way: child.emit(child.parse(text), {**request, "tuning": way}) for way in ("mixed", "shaped", "straight")}
+    for way in ("straight", "mixed", "shaped", "mixed"):
+        assert child.emit(child.parse(text), {**request, "tuning": way}) == made[way]
+
+
+def test_programs_are_told_by_their_loops():
+    native = find_target("native")
+    assert tuning_of(generate(gemm(28, 64, 256, 14, 2), native)) == "shaped"
+    a, i = buffer("A", "float32", 64), Var("i")
+    assert tuning_of(generate(Func("plain", [a], For(i, 64, Store(a, [i], Load(a, [i]) * 2))), native)) == "plain"
+    at = Ramp(i * 16, index_expr(1), 16)
+    assert tuning_of(generate(Func("move", [a], For(i, 4, Store(a, [at], Load(a, [at])))), native)) == "mixed"
+    many = seq(*[Store(a, [at], Load(a, [at]) * const(float(n), FLOAT32)) for n in range(120)])
+    assert tuning_of(generate(Func("long", [a], For(i, 4, many)), native)) == "straight"

@@ -86,24 +86,24 @@ def _words(word: str) -> list[str]:
 
 def rewritten(source: Path, manifest: str) -> bytes:
     """A module file with another manifest, its checksum made anew: what a writer of such files would write."""
-    from weft.executor import store
+    from weft.runtime import module_file
 
     out = io.BytesIO(source.read_bytes())
     with warnings.catch_warnings(), zipfile.ZipFile(out, "a", zipfile.ZIP_DEFLATED) as archive:
         warnings.simplefilter("ignore")  # there are two manifests now, of which the second counts
         archive.writestr("manifest.json", manifest)
-        archive.comment = bytes(store._TRAILER_BYTES)
+        archive.comment = bytes(module_file.TRAILER_BYTES)
     return closed(out.getvalue())
 
 
 def closed(data: bytes) -> bytes:
     """A file with the checksum that fits it."""
-    from weft.executor import store
+    from weft.runtime import module_file
     from weft.runtime.fingerprint import fingerprint
 
-    body = data[: -store._TRAILER_BYTES]
+    body = data[: -module_file.TRAILER_BYTES]
     checksum = fingerprint(body).hex()
-    return body + store._TRAILER.format(checksum=checksum, signature=store._UNSIGNED).encode()
+    return body + module_file.TRAILER.format(checksum=checksum, signature=module_file.UNSIGNED).encode()
 
 
 # ------------------------------------------------------------------------------------------------------------- fences
@@ -134,7 +134,7 @@ def main(folder: Path, first: int, stride: int) -> None:
     import weft.ops  # noqa: F401
     from weft.core.errors import WeftError
     from weft.executor import bodies, load
-    from weft.executor.check_file import ModuleFileError
+    from weft.runtime.manifest import ModuleFileError
 
     warnings.simplefilter("ignore")
     price = bodies.PRICE

@@ -29,7 +29,7 @@ from weft.graph import opspec
 from weft.graph.ir import Graph
 from weft.graph.opspec import OpSpec
 from weft.models.builder import Builder
-from weft.runtime import cache_folder
+from weft.runtime import cache_folder, module_file
 
 
 @pytest.fixture
@@ -276,8 +276,8 @@ def test_whatever_reading_raises_is_a_miss(folder, built, monkeypatch, error):
         raise error
 
     with monkeypatch.context() as patched:
-        patched.setattr(store, "fingerprint", fail)
-        patched.setattr(store._File, "__init__", fail)
+        patched.setattr(module_file, "fingerprint", fail)
+        patched.setattr(module_file.ModuleFile, "__init__", fail)
         np.testing.assert_array_equal(compile(mlp())(*random_inputs(mlp())), want)
     assert len(built) == 2
     compile(mlp())

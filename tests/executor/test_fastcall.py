@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 
-from weft.executor.fastcall import _packed
+from weft.runtime.fastcall import _packed
 
 
 def test_thousands_of_addresses_are_packed() -> None:

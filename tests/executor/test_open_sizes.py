@@ -15,12 +15,13 @@ from weft.core.knobs import knobs
 from weft.executor import background, specialize
 from weft.executor.module import SizeWarning
 from weft.executor.open_checks import conditions_of
-from weft.executor.open_sizes import Numbers, find_numbers
+from weft.executor.open_sizes import Numbers
 from weft.expr.nodes import Var
 from weft.graph.interpreter import interpret_graph
 from weft.graph.ir import Graph, TensorType, Value
 from weft.graph.passes.infer import infer
 from weft.models.builder import Builder
+from weft.runtime.runner import find_numbers
 
 
 @pytest.fixture(autouse=True)

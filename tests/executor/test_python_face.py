@@ -178,7 +178,7 @@ def test_inputs_and_outputs_as_onnx_runtime_gives_them():
 
 
 def test_types_of_sequences_and_optionals():
-    from weft.executor.module import _onnx_type
+    from weft.runtime.module import _onnx_type
 
     tensor = TensorType("float8_e4m3fn", ())
     assert _onnx_type(tensor) == "tensor(float8e4m3fn)"

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import pickle
+import platform
 import shutil
 import stat
 import subprocess
@@ -23,22 +24,31 @@ from tests.executor.module_mutations import closed, rewritten
 from tests.executor.test_compile import with_host_node
 from weft.core.errors import WeftError
 from weft.core.knobs import knobs
-from weft.executor import abi, compile, load, store
-from weft.executor.check_file import ModuleFileError
-from weft.executor.keys import new_key, read_key
+from weft.executor import compile, load
 from weft.executor.specialize import Executor
 from weft.expr.nodes import Var
 from weft.graph.interpreter import interpret_graph
 from weft.graph.ir import Graph, Node, TensorType, Value
+from weft.loop.passes.check_bounds import ERRORS
 from weft.models.builder import Builder
+from weft.runtime import abi, module_file
+from weft.runtime.keys import new_key, read_key
+from weft.runtime.manifest import ModuleFileError
 
 
-@pytest.fixture(scope="module")
-def saved(tmp_path_factory):
-    """A saved convnet."""
+@pytest.fixture(scope="module", params=["linked", "objects"])
+def saved(tmp_path_factory, request):
+    """A saved convnet: with code that the system's loader opens, and with code that only the compiler links."""
     path = tmp_path_factory.mktemp("module") / "net.weft"
-    compile(convnet()).save(path)
+    module = compile(convnet())
+    module._executor.save(module, path, link=request.param == "linked")
     return path
+
+
+def code_of(path: Path) -> str:
+    """The member that holds the code which is run."""
+    with zipfile.ZipFile(path) as archive:
+        return next((name for name in archive.namelist() if name.endswith(".so")), "code/0.o")
 
 
 @pytest.mark.parametrize("make", [convnet, attention])
@@ -131,7 +141,7 @@ def test_nothing_is_pickled_and_weights_are_stored_plain(saved):
     with zipfile.ZipFile(saved) as archive:
         names = archive.namelist()
         assert "manifest.json" in names and archive.getinfo("weights.bin").compress_type == zipfile.ZIP_STORED
-        assert all(name.endswith((".json", ".o", ".bin")) for name in names)
+        assert all(name.endswith((".json", ".o", ".so", ".bin")) for name in names)
 
 
 @pytest.mark.parametrize(
@@ -152,9 +162,11 @@ def test_damaged_files_are_refused(saved, tmp_path, damage):
         data[start] ^= 0xFF
         path.write_bytes(data)
     elif damage == "manifest":
-        path.write_bytes(with_manifest(saved, lambda manifest: manifest["forms"][0].update(weights=[99999])))
+        path.write_bytes(
+            with_manifest(saved, lambda manifest: manifest["parts"][0]["forms"][0].update(weights=[99999]))
+        )
     elif damage == "code":
-        path.write_bytes(with_member(saved, "code/0.o", b"this is no object file"))
+        path.write_bytes(with_member(saved, code_of(saved), b"this is no code"))
     elif damage == "folder":
         path.mkdir()
     elif damage == "empty":
@@ -177,7 +189,7 @@ def with_member(source: Path, name: str, data: bytes) -> bytes:
     out = io.BytesIO(source.read_bytes())
     with pytest.warns(UserWarning, match="Duplicate"), zipfile.ZipFile(out, "a", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr(name, data)
-        archive.comment = bytes(store._TRAILER_BYTES)
+        archive.comment = bytes(module_file.TRAILER_BYTES)
     return closed(out.getvalue())
 
 
@@ -207,9 +219,9 @@ def test_members_that_were_cut_are_refused_whatever_the_checksum_says(saved, tmp
             assert module(*random_inputs(convnet())).shape == (2, 10)  # weights are what the checksum says
 
 
-@pytest.mark.parametrize("name", ["manifest.json", "code/0.o"])
-def test_a_member_that_swells_is_refused_before_it_is_read(saved, tmp_path, name):
-    path = tmp_path / "bomb.weft"
+@pytest.mark.parametrize("what", ["manifest", "code"])
+def test_a_member_that_swells_is_refused_before_it_is_read(saved, tmp_path, what):
+    path, name = tmp_path / "bomb.weft", "manifest.json" if what == "manifest" else code_of(saved)
     path.write_bytes(with_member(saved, name, bytes(1 << 27)))
     with pytest.raises(ModuleFileError, match=f"its {name} would take 134,217,728 bytes"):
         load(path)
@@ -219,7 +231,7 @@ def test_a_member_packed_in_another_way_is_refused(saved, tmp_path):
     out = io.BytesIO(saved.read_bytes())
     with pytest.warns(UserWarning, match="Duplicate"), zipfile.ZipFile(out, "a") as archive:
         archive.writestr("manifest.json", archive.read("manifest.json"), zipfile.ZIP_BZIP2)
-        archive.comment = bytes(store._TRAILER_BYTES)
+        archive.comment = bytes(module_file.TRAILER_BYTES)
     (tmp_path / "other.weft").write_bytes(closed(out.getvalue()))
     with pytest.raises(ModuleFileError, match=r"its manifest\.json"):
         load(tmp_path / "other.weft")
@@ -231,12 +243,20 @@ def test_other_machines_and_versions_are_named(saved, tmp_path):
         ("format", 3, "written by another Weft .*format 3"),
         ("weft", "0.0.1", "another Weft .*weft 0.0.1.*compile the model again"),
         ("abi", "0123456789abcdef", "another Weft .*abi 0123456789abcdef"),
-        ("target", {"name": "x", "triple": "riscv64-unknown-linux-gnu", "cpu": "x"}, "riscv64"),
+        ("target", {"name": "x", "triple": "riscv64-unknown-linux-gnu", "cpu": "x"}, f"riscv64.*{platform.machine()}"),
+        ("flags", ["quantum"], f"this machine is {platform.machine()}.*has not quantum"),
         ("features", ["sse2", "quantum"], "quantum"),
         ("settings", {"exact": True}, "settings are exact"),
     ):
+
+        def change_to(manifest, key=key, change=change):
+            (manifest if key in manifest else manifest["parts"][0]).update({key: change})
+
         path = tmp_path / "foreign.weft"
-        path.write_bytes(with_manifest(saved, lambda manifest, key=key, change=change: manifest.update({key: change})))
+        path.write_bytes(with_manifest(saved, change_to))
+        if key in ("features", "settings") and code_of(saved).endswith(".so"):
+            load(path)  # matters for what is compiled later
+            continue
         with pytest.raises(ModuleFileError, match=text):
             load(path)
 
@@ -254,16 +274,16 @@ def test_no_manifest_reaches_past_its_memory(saved, tmp_path, what):
     """A short list of bases ended the process, a smaller output was written past its end."""
 
     def change(manifest):
-        form = manifest["forms"][0]
+        form = manifest["parts"][0]["forms"][0]
         (step,) = form["steps"]
         if what == "bases":
             step["bases"].pop()
         elif what == "output":
             step["makes"][0][2] = [2, 1]
-            manifest["outputs"][0][1] = "float32[2, 1]"
+            manifest["outputs"][0][2] = [2, 1]
         elif what == "output and reach":
             step["makes"][0][2] = [2, 1]
-            manifest["outputs"][0][1] = "float32[2, 1]"
+            manifest["outputs"][0][2] = [2, 1]
             step["reach"][step["bases"].index(["value", step["makes"][0][0]])][0] = 8
         elif what == "weight":
             weights = [base for base in step["bases"] if base[0] == "weight"]
@@ -317,7 +337,7 @@ def test_a_signed_file_is_taken_and_no_other(saved, tmp_path, key):
     shutil.copy(saved, path)
     with pytest.raises(ModuleFileError, match="not signed.*weft sign"):
         load(path, key=key)
-    store.sign_module(path, key)
+    module_file.sign_module(path, key)
     for given in (key, str(key), read_key(key)):
         check(convnet(), random_inputs(convnet()), load(path, key=given))
     load(path)
@@ -330,12 +350,12 @@ def test_a_signed_file_is_taken_and_no_other(saved, tmp_path, key):
 def test_a_signature_is_checked_before_anything_is_parsed(saved, tmp_path, key, monkeypatch):
     path = tmp_path / "net.weft"
     shutil.copy(saved, path)
-    store.sign_module(path, key)
+    module_file.sign_module(path, key)
     signed = path.read_bytes()
-    changed = with_manifest(path, lambda manifest: manifest["forms"][0].update(report=["another"]))
-    path.write_bytes(changed[: -store._TRAILER_BYTES] + changed[-store._TRAILER_BYTES : -65] + signed[-65:])
+    changed = with_manifest(path, lambda manifest: manifest["parts"][0]["forms"][0].update(report=["another"]))
+    path.write_bytes(changed[: -module_file.TRAILER_BYTES] + changed[-module_file.TRAILER_BYTES : -65] + signed[-65:])
     load(path)
-    monkeypatch.setattr(store.zipfile, "ZipFile", None)
+    monkeypatch.setattr(module_file.zipfile, "ZipFile", None)
     with pytest.raises(ModuleFileError, match="changed afterwards"):
         load(path, key=key)
 
@@ -404,6 +424,7 @@ def test_the_hash_of_the_abi_follows_what_is_agreed_on(saved, monkeypatch):
     before = abi.abi_hash()
     abi.abi_hash.cache_clear()
     try:
+        assert any(ERRORS in fact for fact in abi.abi_facts())
         monkeypatch.setattr(abi, "FUNCTIONS", [*abi.FUNCTIONS, "weft_another"])
         assert abi.abi_hash() != before
         with pytest.raises(ModuleFileError, match=f"abi {before}"):

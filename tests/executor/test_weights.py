@@ -7,7 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from weft.executor.weights import ALIGNMENT, BLOCK_BYTES, WeightBlocks, prefer_large_pages
+from weft.executor.weights import ALIGNMENT, BLOCK_BYTES, WeightBlocks
+from weft.runtime.module_file import prefer_large_pages
 
 RANDOM = np.random.default_rng(0)
 

@@ -527,5 +527,5 @@ def test_memory_that_is_not_there_for_a_result(monkeypatch):
 
 def test_unknown_operators_show_the_way():
     for domain in ("my.company", "com.microsoft"):
-        with pytest.raises(FrontendError, match=r"Frobnicate.*weft\.register_operator"):
+        with pytest.raises(FrontendError, match=r"Frobnicate.*weft\.register_op"):
             weft.compile(single("Frobnicate", Given(4), domain=domain))

@@ -9,9 +9,9 @@ import pytest
 
 import weft
 from weft import te
-from weft.cli.inspect_command import _planned, kernels
 from weft.core.errors import ArgumentError, ScheduleError, TargetError
 from weft.core.knobs import knobs
+from weft.explore.stages import kernels
 from weft.graph.ir import Graph
 from weft.models.builder import Builder
 from weft.schedule.schedule import Schedule
@@ -63,7 +63,7 @@ def model() -> Graph:
 
 def first_kernel(module: Any) -> tuple[str, Trace]:
     one = next(iter(kernels(module)))
-    return one.launch.nodes[0].name, _planned(one).trace
+    return one.launch.nodes[0].name, one.launch.kernel.trace
 
 
 def test_a_kernel_of_a_model_takes_a_schedule_of_ones_own(model, tmp_path):

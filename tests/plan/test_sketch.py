@@ -125,3 +125,16 @@ def test_further_from_a_rule_costs_more() -> None:
 
 def test_ceildiv() -> None:
     assert [ceildiv(n, 4) for n in (0, 1, 4, 5, 8)] == [0, 1, 1, 2, 2]
+
+
+def test_points_are_ranked_as_if_each_was_scored():
+    knobs = {"a": (1, 2, 3, 5, 8), "b": (1, 4, 16), "c": (0, 7)}
+
+    def cost(columns):
+        return (columns["a"] * columns["b"] + 3.0) % 7 + columns["c"] // 7
+
+    one = Sketch("one", knobs, lambda point: None, cost, lambda c: c["a"] != c["b"])
+    columns = one.columns()
+    dense = np.where(one.legal(columns), cost(columns), np.inf)
+    best = np.argsort(dense, kind="stable")[:8]
+    assert list(one.ranked()) == [(one.point(columns, at), dense[at]) for at in best]

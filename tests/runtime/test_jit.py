@@ -43,7 +43,7 @@ holes = scatter()
 graph = attention()
 kept = [compile(graph)]
 check(graph, random_inputs(graph, 3), kept[-1])
-kept[-1].save({path!r})
+kept[-1]._executor.save(kept[-1], {path!r}, link=False)  # so that JITLink places it, object by object
 kept.append(load({path!r}))
 check(graph, random_inputs(graph, 4), kept[-1])
 a = te.placeholder((1000,), name="a")
@@ -70,7 +70,8 @@ from tests.executor.graphs import mlp
 from tests.runtime.scattered_memory import APART, scatter
 from weft.codegen.llvm.compile import emit_object
 from weft.executor.specialize import for_target, lower_graph, optimize
-from weft.runtime.jit import FUNCTIONS, JitModule, defined_names
+from weft.runtime.abi import FUNCTIONS
+from weft.runtime.jit import JitModule, defined_names
 from weft.targets.registry import find_target
 target = find_target("x86_64-unknown-linux-gnu,cpu=skylake-avx512")
 lowered = lower_graph(for_target(optimize(mlp(), {}, {}), target, None), target, None)

@@ -18,8 +18,9 @@ import pytest
 
 from tests.runtime.native_bodies import bodies, run_count
 from weft.core.errors import TargetError
+from weft.runtime.abi import FUNCTIONS
 from weft.runtime.jit import host_triple, native_runtime
-from weft.runtime.native import FUNCTIONS, MAXIMUM_THREADS, native_ir
+from weft.runtime.native import MAXIMUM_THREADS, native_ir
 from weft.runtime.native_memory import CACHE_LIMIT
 
 ROOT = Path(__file__).parents[2]

@@ -34,6 +34,8 @@ def elementwise_task() -> Task:
 class Pretending:
     """A runner whose times follow from the point; nothing is run but the planning, which gives the trace."""
 
+    width, unit = 1, "seconds"
+
     def __init__(self, gain: Any) -> None:
         self.gain, self.measured = gain, []
 

@@ -18,8 +18,20 @@ from typing import Any
 
 from weft.cli.facts import array_facts, module_facts, relative_error
 from weft.cli.given import UsageError, refuse
+from weft.cli.pool_command import add_certificates, folder_of
 from weft.cli.screen import Screen, seconds, size
-from weft.cli.sources import add_compiling, add_inputs, add_model, count, duration, open_with_feeds
+from weft.cli.sources import (
+    add_compiling,
+    add_inputs,
+    add_model,
+    count,
+    duration,
+    input_shapes,
+    open_graph,
+    open_with_feeds,
+)
+from weft.core.knobs import knobs
+from weft.executor.module import bind_shapes
 from weft.graph.ir import Graph
 from weft.models.llama import WEIGHTS
 
@@ -27,6 +39,7 @@ ENOUGH_ROUNDS = 20
 """Rounds that a comparison needs; measuring goes on for them, up to PATIENCE times as long as was asked for."""
 PATIENCE = 10
 LEAST_ROUNDS = 5
+SECONDS = 3.0
 SAMPLE_SECONDS = 200e-6
 """A call that takes less is repeated until a sample lasts that long."""
 SETTLE_SECONDS = 0.05
@@ -43,7 +56,11 @@ def add(parser: argparse.ArgumentParser) -> None:
     add_compiling(parser)
     add_inputs(parser)
     parser.add_argument("--against", choices=["ort", "interpreter"], help="also measure this, in the same run")
-    parser.add_argument("--seconds", type=duration, default=3.0, help="how long to measure (default 3)")
+    parser.add_argument("--seconds", type=duration, help="how long to measure (default 3)")
+    parser.add_argument(
+        "--pool", metavar="URL", help="each kernel on a pool's device; --target is its kind (docs/pool.md)"
+    )
+    add_certificates(parser)
     parser.add_argument("--json", action="store_true", help="print figures as JSON")
     parser.add_argument("--decode", type=count, metavar="N", help="llama_110m: so many tokens, one by one")
     parser.add_argument("--prompt", type=count, metavar="N", help="with --decode: tokens of the prompt (default 128)")
@@ -57,6 +74,9 @@ def run(given: argparse.Namespace, screen: Screen) -> int:
 
         return decoding.run(given, screen)
     refuse(given, "prompt weights", "it belongs to --decode")
+    if given.pool:
+        return _in_pool(given, screen)
+    refuse(given, "certificates", "it belongs to --pool")
     if given.against and given.model.endswith(".weft"):
         raise UsageError("--against needs the model itself: an .onnx file or a built-in model")
     start = time.perf_counter()
@@ -72,9 +92,10 @@ def run(given: argparse.Namespace, screen: Screen) -> int:
         with screen.working(f"preparing {given.against}"):
             candidates[given.against] = peer(given, graph, feeds, facts["threads"])
             facts["error"] = max(map(relative_error, got, candidates[given.against]()), default=0.0)
-    with screen.working(f"measuring for {given.seconds:g} s"):
+    limit = given.seconds or SECONDS
+    with screen.working(f"measuring for {limit:g} s"):
         before = Usage.now()
-        samples = interleave(candidates, given.seconds)
+        samples = interleave(candidates, limit)
         facts["machine"] = Usage.now().since(before)
     facts["times"] = {name: summary(taken) for name, taken in samples.items()}
     if given.against:
@@ -83,6 +104,39 @@ def run(given: argparse.Namespace, screen: Screen) -> int:
         screen.figures(facts)
     else:
         show(facts, given.against, screen)
+    return 0
+
+
+def _in_pool(given: argparse.Namespace, screen: Screen) -> int:
+    """What each kernel of a model takes on a device of a pool, and all their calls together."""
+    from weft.pool.guard import guard
+    from weft.pool.runner import PoolRunner
+    from weft.pool.tuning import bench_model
+
+    refuse(
+        given,
+        "against threads input seed seconds",
+        "it is for a whole model on this machine; a pool's device runs kernels",
+    )
+    if not given.target:
+        raise UsageError("--target KIND says which devices of the pool; weft devices --pool URL lists them")
+    guard()
+    graph = open_graph(given, screen)
+    bound = bind_shapes(graph, input_shapes(graph.inputs, given, screen))
+    precision = None if given.precision in (None, "fp32") else given.precision
+    runner = PoolRunner(given.pool, given.target, folder_of(given))
+    try:
+        with knobs.override(**({"exact": True} if given.exact else {})), screen.working(f"measuring on {runner.kind}"):
+            found = bench_model(bound, runner, precision)
+    finally:
+        runner.close()
+    if screen.as_json:
+        screen.figures(found)
+        return 0
+    unit = found["unit"]
+    rows = [[one["task"][:6], one["label"], str(one["calls"]), one["says"]] for one in found["kernels"]]
+    screen.table(["task", "kernel", "calls>", f"{unit} a call>"], rows)
+    screen.line(f"{given.model} on {runner.kind}: {found['total']} in all calls of its kernels, each measured alone")
     return 0
 
 

@@ -1,14 +1,16 @@
-"""weft compile MODEL [-o FILE]: a model to a module file, which `weft run` and `weft.load` take."""
+"""weft compile MODEL [--target A,B] [-o FILE]: a model to a module file, which `weft run` and `weft.load` take."""
 
 from __future__ import annotations
 
 import argparse
 import time
 from pathlib import Path
+from typing import Any
 
 from weft.cli.facts import module_facts
 from weft.cli.screen import Screen, seconds, size
 from weft.cli.sources import add_compiling, add_model, compiled, input_shapes, open_graph, output_path
+from weft.executor.store import save_modules
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -20,16 +22,29 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print figures as JSON")
 
 
+def targets(text: str | None) -> list[str]:
+    """The machines of --target: "native,x86_64-unknown-linux-gnu,cpu=haswell" are two."""
+    found: list[str] = []
+    for part in (text or "auto").split(","):
+        if found and ("=" in part or part.strip()[:1] in ("+", "-")):
+            found[-1] += f",{part}"
+        else:
+            found.append(part)
+    return found
+
+
 def run(given: argparse.Namespace, screen: Screen) -> int:
     """The command."""
     graph = open_graph(given, screen)
     shapes = input_shapes(graph.inputs, given, screen)
     output = output_path(given, ".weft")
     start = time.perf_counter()
-    module = compiled(graph, shapes, given, screen)
-    taken = time.perf_counter() - start
-    module.save(output)
-    facts = {"file": str(output), "bytes": output.stat().st_size, "compile_s": taken, **module_facts(module)}
+    modules = [compiled(graph, shapes, given, screen, one) for one in targets(given.target)]
+    taken, module = time.perf_counter() - start, modules[0]
+    with screen.working("linking"):
+        needs = [why for why in save_modules([one._executor for one in modules], output) if why]
+    facts: dict[str, Any] = {"file": str(output), "bytes": output.stat().st_size, "compile_s": taken, "needs": needs}
+    facts |= module_facts(module)
     report = module.report() if given.report else None
     if screen.as_json:
         screen.figures(facts if report is None else {**facts, "report": report})
@@ -40,4 +55,5 @@ def run(given: argparse.Namespace, screen: Screen) -> int:
         f"{output}: {size(facts['bytes'])}, compiled in {seconds(taken)}; "
         f"{facts['kernels']} kernels, {facts['host_nodes']} nodes on the host"
     )
+    screen.line(f"it needs the compiler to run: {needs[0]}" if needs else "it runs with numpy alone")
     return 0

@@ -84,29 +84,32 @@ def _stats(database: Database, screen: Screen) -> None:
 
 def _best(database: Database, given: argparse.Namespace, screen: Screen) -> None:
     machine = find_target("native" if given.target in (None, "auto") else given.target)
-    best: dict[str, Record] = {}
-    trials: Counter[str] = Counter()
-    for record in database.records(machine=machine_key(machine), version=compiler_version()):
-        trials[record.task] += 1
-        old = best.get(record.task)
+    best: dict[tuple[str, str], Record] = {}
+    trials: Counter[tuple[str, str]] = Counter()
+    for record in database.records(version=compiler_version()):
+        if record.machine.split(" ")[0] != machine_key(machine):
+            continue
+        place = record.task, record.unit
+        trials[place] += 1
+        old = best.get(place)
         if record.outcome.status is Status.OK and (old is None or record.outcome.gain > old.outcome.gain):
-            best[record.task] = record
+            best[place] = record
     in_use = database.accepted(machine).traces
     if given.file:
-        best = {task: r for task, r in best.items() if task.startswith(given.file) or given.file in r.label}
+        best = {at: r for at, r in best.items() if r.task.startswith(given.file) or given.file in r.label}
         if not best:
             raise UsageError(f"no task of this machine is called {given.file!r}")
     if screen.as_json:
         screen.figures(
-            {"tasks": [{"task": task, "label": r.label, "sketch": r.sketch, "point": dict(r.point),
-                        "seconds": r.outcome.seconds, "gain": r.outcome.gain, "trials": trials[task],
-                        "in_use": task in in_use, "trace": r.outcome.trace} for task, r in best.items()]}
+            {"tasks": [{"task": r.task, "label": r.label, "sketch": r.sketch, "point": dict(r.point),
+                        r.unit: r.outcome.seconds, "gain": r.outcome.gain, "trials": trials[at],
+                        "in_use": r.task in in_use, "trace": r.outcome.trace} for at, r in best.items()]}
         )  # fmt: skip
         return
     rows = [
-        [task[:6], r.label, str(trials[task]), seconds(r.outcome.seconds), f"{r.outcome.gain:.3f}",
-         "in use" if task in in_use else "", f"{r.sketch} " + " ".join(f"{k}={v}" for k, v in r.point.items())]
-        for task, r in sorted(best.items(), key=lambda pair: -pair[1].outcome.gain)
+        [r.task[:6], r.label, str(trials[at]), _figure(r), f"{r.outcome.gain:.3f}",
+         "in use" if r.task in in_use else "", f"{r.sketch} " + " ".join(f"{k}={v}" for k, v in r.point.items())]
+        for at, r in sorted(best.items(), key=lambda pair: -pair[1].outcome.gain)
     ]  # fmt: skip
     screen.table(["task", "kernel", "trials>", "best>", "gain>", "", "point"], rows)
     if given.file:
@@ -114,6 +117,12 @@ def _best(database: Database, given: argparse.Namespace, screen: Screen) -> None
             screen.code(
                 f"# {record.task[:6]} {record.label}\n{Trace.from_json(record.outcome.trace).as_python()}", "python"
             )
+
+
+def _figure(record: Record) -> str:
+    """What it took, or what was counted."""
+    value = record.outcome.seconds
+    return seconds(value) if record.unit == "seconds" else f"{value:,.0f} {record.unit}"
 
 
 def _change(database: Database, given: argparse.Namespace, screen: Screen) -> None:

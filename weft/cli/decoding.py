@@ -58,7 +58,7 @@ def run(given: argparse.Namespace, screen: Screen) -> int:
             step(rest[:, :1], last(batch, prompt + 1))
     before = Usage.now()
     with screen.working(f"a prompt of {prompt} and {tokens} tokens"):
-        prompts = {name: prompt_times(step, first, given.seconds) for name, step in candidates.items()}
+        prompts = {name: prompt_times(step, first, given.seconds or 3.0) for name, step in candidates.items()}
         times, error = decode(candidates, rest, prompt)
         rate = read_bandwidth(weight_bytes(graph), threads)
     facts = {"machine": Usage.now().since(before), "prompt": prompts, "times": times, "error": error, "rate": rate}

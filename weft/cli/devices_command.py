@@ -6,6 +6,8 @@ import argparse
 import os
 from typing import Any
 
+from weft.cli.given import refuse
+from weft.cli.pool_command import add_certificates, folder_of
 from weft.cli.screen import Screen, size
 from weft.core.errors import TargetError
 from weft.runtime.threads import available_cores
@@ -15,11 +17,16 @@ from weft.targets.registry import find_target, known_forms, local_devices
 
 def add(parser: argparse.ArgumentParser) -> None:
     """The options."""
+    parser.add_argument("--pool", metavar="URL", help="list the devices of a pool instead (docs/pool.md)")
+    add_certificates(parser)
     parser.add_argument("--json", action="store_true", help="print figures as JSON")
 
 
 def run(given: argparse.Namespace, screen: Screen) -> int:
     """The command."""
+    if given.pool:
+        return _fleet(given, screen)
+    refuse(given, "certificates", "it belongs to --pool")
     found = [this_machine(), *map(device_facts, local_devices())]
     forms = [form for form in known_forms() if is_here(form.split()[0])]
     if screen.as_json:
@@ -32,6 +39,25 @@ def run(given: argparse.Namespace, screen: Screen) -> int:
     screen.line("\ntargets that weft compiles for here:")
     for form in forms:
         screen.line(f"  {form}")
+    return 0
+
+
+def _fleet(given: argparse.Namespace, screen: Screen) -> int:
+    from weft.pool.guard import guard
+    from weft.pool.runner import connect, fleet
+
+    guard()
+    with connect(given.pool, folder_of(given), 10.0) as client:
+        found = fleet(client)
+    if screen.as_json:
+        screen.figures({"workers": [{key: value for key, value in one.items() if key != "facts"} for one in found]})
+        return 0
+    rows = [
+        [one["name"], one["kind"], str(one.get("device", "")), str(one.get("unit", "")),
+         "busy" if one["at_work"] else "", one["version"]]
+        for one in sorted(found, key=lambda one: (one["kind"], one["name"]))
+    ]  # fmt: skip
+    screen.table(["worker", "kind", "device", "measures", "", "weft"], rows)
     return 0
 
 

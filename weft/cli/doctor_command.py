@@ -35,6 +35,7 @@ EXTRAS = {
     "opencl": ("pyopencl", "OpenCL devices"),
     "link": ("ziglang", "linking shared libraries without a C compiler"),
     "tune": ("xgboost", "a cost model that learns while schedules are measured"),
+    "pool": ("distributed", "tuning on a pool of machines"),
 }
 """The extras of Weft: the distribution that each brings, and what it is for."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from weft.cli.given import UsageError, refuse
@@ -18,7 +19,10 @@ def add(parser: argparse.ArgumentParser) -> None:
     forms = "; ".join(f"{name}: {text}" for name, (text, _) in FORMS.items())
     parser.add_argument("--format", choices=list(FORMS), help=f"{forms} (default: what -o ends in, else weft)")
     parser.add_argument(
-        "-o", "--output", type=Path, help="the file to write, for so the folder (default: the model's name)"
+        "-o", "--output", type=Path, help="the file to write, for so, a, c and wasm the folder (default: its name)"
+    )
+    parser.add_argument(
+        "--weights", choices=("inside", "beside"), help="in the library (default), or in a file NAME.bin beside it"
     )
     parser.add_argument("--json", action="store_true", help="print figures as JSON")
 
@@ -36,6 +40,7 @@ def run(given: argparse.Namespace, screen: Screen) -> int:
 
 
 def _write_weft(given: argparse.Namespace, screen: Screen) -> list[Path]:
+    refuse(given, "weights", "a compiled module holds its weights")
     output = output_path(given, ".weft")
     open_module(given, screen).save(output)
     return [output]
@@ -47,25 +52,33 @@ def _write_onnx(given: argparse.Namespace, screen: Screen) -> list[Path]:
     from weft.graph.passes.infer import infer
 
     why = "ONNX holds the model as it is, before it is compiled for anything"
-    refuse(given, "target precision exact size shape", why)
+    refuse(given, "target precision exact size shape weights", why)
     output = output_path(given, ".onnx")
     output.write_bytes(to_onnx(infer(open_graph(given, screen))).SerializeToString())
     return [output]
 
 
-def _write_library(given: argparse.Namespace, screen: Screen) -> list[Path]:
+_MACHINES = {"c": "c", "wasm": "wasm32-unknown-unknown"}
+"""The machine that a form is for where none is named."""
+
+
+def _write_library(given: argparse.Namespace, screen: Screen, form: str) -> list[Path]:
     from weft.executor.export import export_library
 
     folder: Path = given.output or Path(Path(given.model).stem)
-    if folder.suffix in (".so", ".weft", ".onnx") or folder.is_file():
-        raise UsageError(f"-o {folder}: a library is written with its C header and an example into a folder: name that")
+    if folder.suffix in (".so", ".a", ".c", ".wasm", ".weft", ".onnx") or folder.is_file():
+        raise UsageError(f"-o {folder}: a library is written with its header and an example into a folder: name that")
+    given.target = given.target or _MACHINES.get(form)
     module = open_module(given, screen)
     with screen.working("linking"):
-        return export_library(module, folder, Path(given.model).stem)
+        return export_library(module, folder, Path(given.model).stem, form, given.weights == "beside")
 
 
 FORMS: dict[str, tuple[str, Callable[[argparse.Namespace, Screen], list[Path]]]] = {
     "weft": ("a compiled module", _write_weft),
     "onnx": ("the model itself, as ONNX", _write_onnx),
-    "so": ("a folder with a shared library, its C header and an example main.c", _write_library),
+    "so": ("a shared library, its C header and an example main.c", partial(_write_library, form="so")),
+    "a": ("the same as a static library, or objects for Windows and macOS", partial(_write_library, form="a")),
+    "c": ("C99 without a heap, for any machine", partial(_write_library, form="c")),
+    "wasm": ("a WebAssembly package for Node and pages", partial(_write_library, form="wasm")),
 }

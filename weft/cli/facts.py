@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from weft.executor import Module
+from weft.explore.stages import specializations
 from weft.graph.ir import NUMPY_TYPES, TensorType, Value
 from weft.runtime.threads import get_threads
-
-
-def specializations(module: Module) -> Iterator[Any]:
-    """Every compiled form of a model, those of parts that wait for shapes and of subgraphs included."""
-    waiting = list(module.specializations)
-    while waiting:
-        one = waiting.pop(0)
-        yield one
-        for step in one.lowered.program.steps:
-            for holder in (step, *getattr(step, "inner", {}).values()):
-                waiting += getattr(getattr(holder, "executor", None), "specializations", [])
 
 
 def module_facts(module: Module) -> dict[str, Any]:

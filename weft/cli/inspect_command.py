@@ -23,29 +23,21 @@ is named by its number or part of its name.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
-from weft.cli.facts import specializations
 from weft.cli.given import UsageError, refuse
 from weft.cli.screen import Screen
 from weft.cli.sources import add_compiling, add_inputs, add_model, input_shapes, open_graph, open_with_feeds
-from weft.codegen.llvm.compile import emit_assembly
 from weft.core.html import printable
 from weft.executor import Module
-from weft.executor.kernels import plan_schedule
-from weft.executor.lower import program_of
 from weft.executor.module import bind_shapes
 from weft.executor.passes import optimize
-from weft.executor.program import build_program
+from weft.explore.stages import NATIVE_STAGES, STAGES, Compiled, kernels, specializations
 from weft.graph.ir import Graph
 from weft.graph.structural import structure_key
-from weft.schedule.schedule import Schedule
 from weft.targets.base import Target
 from weft.targets.registry import known_stages
-from weft.te.tensor import Tensor
-from weft.te.text import format_tensors
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -61,22 +53,6 @@ def add(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--kernel", help="one kernel, by its number or a part of its name")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
-
-
-@dataclass(frozen=True)
-class Compiled:
-    """One kernel call of a compiled model: its place, and all that is known of it."""
-
-    number: int
-    launch: Any
-    graph: Graph
-    target: Target
-    lowered: Any
-
-    @property
-    def title(self) -> str:
-        """How a person names it."""
-        return f"{self.number} {self.launch.kernel.label}"
 
 
 def run(given: argparse.Namespace, screen: Screen) -> int:
@@ -116,8 +92,8 @@ def _stage(name: str, target: Target) -> tuple[Callable[[Compiled], str], str]:
     if name in own:
         text, language = own[name]
         return lambda one: str(text(one.launch.kernel.program, target)), language
-    if name not in STAGES or (device is not None and name in _NATIVE_STAGES):
-        code = list(own) or _NATIVE_STAGES
+    if name not in STAGES or (device is not None and name in NATIVE_STAGES):
+        code = list(own) or NATIVE_STAGES
         raise UsageError(f"the target {target.name} has no stage {name!r}: its code is shown by {', '.join(code)}")
     return STAGES[name]
 
@@ -145,16 +121,6 @@ def _waits(one: Any) -> bool:
     return any(hasattr(step, "executor") or hasattr(step, "inner") for step in one.lowered.program.steps)
 
 
-def kernels(module: Module) -> Iterator[Compiled]:
-    """The kernel calls of a model in order; a kernel that is called again is not listed again."""
-    seen: set[str] = set()
-    for one in specializations(module):
-        for launch in one.launches:
-            if launch.kernel.symbol not in seen:
-                seen.add(launch.kernel.symbol)
-                yield Compiled(len(seen) - 1, launch, one.graph, module.target, one.lowered)
-
-
 def choose(found: list[Compiled], name: str | None) -> list[Compiled]:
     """The kernels that a text names; all of them for None."""
     if not found:
@@ -169,74 +135,6 @@ def choose(found: list[Compiled], name: str | None) -> list[Compiled]:
         listed = ", ".join(one.title for one in found[:20]) + (", …" if len(found) > 20 else "")
         raise UsageError(f"no kernel is called {name!r}; there are {listed}")
     return chosen
-
-
-# ---------------------------------------------------------------------------------------------------------- stages
-
-
-def _program(one: Compiled) -> Any:
-    """The tensor program of a kernel, built again."""
-    return program_of(one.launch, one.graph, one.lowered)
-
-
-def te_text(one: Compiled) -> str:
-    """The tensor expressions of the operators, and the loops before scheduling, in the layouts of the values around."""
-    plain = build_program(one.launch.nodes, one.launch.writes, one.graph.constants, one.launch.kernel.scheduled.name)
-    expressions = format_tensors([buffer for _, buffer in plain.outputs if isinstance(buffer, Tensor)])
-    return f"{expressions}\n\n{_program(one).schedule.func!r}"
-
-
-def _planned(one: Compiled) -> Schedule:
-    """The schedule of a kernel, chosen again."""
-    program = _program(one)
-    fixed = [buffer for value, buffer in program.inputs if value in one.graph.constants]
-    plan_schedule(program, one.target, fixed, record=one.launch.kernel.record)
-    schedule: Schedule = program.schedule
-    return schedule
-
-
-def plan_text(one: Compiled) -> str:
-    """What was tried for a kernel: with which numbers, which of it stands, and why the rest does not."""
-    return "\n".join(f"{'refused ' if tried.refused else 'taken   '}{tried}" for tried in _planned(one).tried)
-
-
-def schedule_text(one: Compiled) -> str:
-    """The steps of the schedule, as Python."""
-    return "\n".join(step.as_python() for step in _planned(one).trace.steps)
-
-
-def loops_text(one: Compiled) -> str:
-    """The scheduled loops."""
-    return repr(one.launch.kernel.scheduled)
-
-
-def lowered_text(one: Compiled) -> str:
-    """The loops after the target's passes."""
-    return repr(one.target.lower(one.launch.kernel.scheduled))
-
-
-def llvm_text(one: Compiled) -> str:
-    """The LLVM IR."""
-    return str(one.launch.kernel.llvm_ir)
-
-
-def asm_text(one: Compiled) -> str:
-    """The assembly."""
-    return emit_assembly(one.launch.kernel.llvm_ir, one.target)
-
-
-STAGES: dict[str, tuple[Callable[[Compiled], str], str]] = {
-    "te": (te_text, "python"),
-    "plan": (plan_text, "text"),
-    "schedule": (schedule_text, "python"),
-    "loops": (loops_text, "python"),
-    "lowered": (lowered_text, "python"),
-    "llvm": (llvm_text, "llvm"),
-    "asm": (asm_text, "asm"),
-}
-
-
-_NATIVE_STAGES = ["llvm", "asm"]
 
 
 def _show_text(text: str, key: str, language: str, screen: Screen) -> None:

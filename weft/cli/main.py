@@ -1,6 +1,7 @@
 """The command `weft`: finds the command that was asked for, runs it, and turns errors into one clear line.
 
-With --debug, or WEFT_DEBUG=1 in the environment, Weft's log is printed and an error shows where it comes from.
+With -v or --debug, or WEFT_DEBUG=1 in the environment, Weft's log is printed (what each kernel and its passes take,
+what is found in the cache) and an error shows where it comes from.
 
 Exit codes: 0 all is well; 1 an error, or a comparison that found a difference; 2 a command line that argparse refuses;
 130 stopped by Ctrl-C.
@@ -29,6 +30,7 @@ COMMANDS = {
     "bench": "measure a model, alone or beside ONNX Runtime",
     "profile": "say where the time of a model goes, kernel by kernel",
     "inspect": "show what the compiler makes of a model, at any stage",
+    "explore": "everything that the compiler does to a model, on one page for a browser",
     "diff": "show where two models part, after their passes and whatever their weights",
     "compare": "run a model node by node against a reference, and name the first node that differs",
     "tune": "find faster schedules for a model by measuring on this machine",
@@ -36,15 +38,19 @@ COMMANDS = {
     "quantize": "make an 8-bit model of a float one, and say what it costs layer by layer",
     "export": "write a model in another form",
     "sign": "sign a compiled model, so that weft.load(path, key=...) takes it and no other",
+    "cache": "list, measure or clear what is kept of compiled models",
     "devices": "list what there is to run on",
+    "pool": "make or run a pool of machines to measure on",
+    "worker": "lend a device or a builder to a pool",
     "doctor": "say what was found here, what is missing, and the command that mends it",
+    "bugreport": "write one file to attach to a report: versions, findings, a model without its weights",
 }
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The whole program; gives the exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    screen, debugs = Screen(), "--debug" in words
+    screen, debugs = Screen(), not {"-v", "--debug"}.isdisjoint(words)
     try:
         refuse_strangers()
         with warnings.catch_warnings():
@@ -110,7 +116,9 @@ def make_parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
     asked = next((word for word in words if not word.startswith("-")), None)
     for name, help_text in COMMANDS.items():
         one = commands.add_parser(name, help=help_text, description=help_text[0].upper() + help_text[1:] + ".")
-        one.add_argument("--debug", action="store_true", help="print Weft's log, and show where an error comes from")
+        one.add_argument(
+            "-v", "--debug", action="store_true", help="print Weft's log, and show where an error comes from"
+        )
         if name == asked:
             _command(name).add(one)
     return parser

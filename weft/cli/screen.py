@@ -10,6 +10,7 @@ import json
 import math
 import sys
 import threading
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -18,6 +19,8 @@ import numpy as np
 from rich.console import Console
 from rich.syntax import Syntax
 from rich.table import Table
+
+from weft.core.progress import listening
 
 PATIENCE = 1.0
 """Seconds before anything is said about work that goes on."""
@@ -68,16 +71,23 @@ class Screen:
 
     @contextmanager
     def working(self, what: str) -> Iterator[None]:
-        """Says what goes on, on a terminal, once it takes more than a second."""
+        """Says what goes on, how far it is and how long it will take, on a terminal, once it takes over a second."""
         if not self.err.is_terminal:
             yield
             return
-        status = self.err.status(what)
+        status, start = self.err.status(what), time.monotonic()
+
+        def tell(done: int, total: int) -> None:
+            left = f", about {seconds((time.monotonic() - start) / done * (total - done))} left" if done else ""
+            filled = round(20 * done / max(total, 1))
+            status.update(f"{what} {'█' * filled}{'░' * (20 - filled)} {done} of {total} kernels{left}")
+
         timer = threading.Timer(PATIENCE, status.start)
         timer.daemon = True
         timer.start()
         try:
-            yield
+            with listening(tell):
+                yield
         finally:
             timer.cancel()
             status.stop()

@@ -166,11 +166,17 @@ def open_graph(given: argparse.Namespace, screen: Screen) -> Graph:
         return load_onnx(Path(given.model))
 
 
-def compiled(graph: Graph, shapes: Mapping[str, Sequence[int]], given: argparse.Namespace, screen: Screen) -> Module:
-    """A graph compiled as the command line says."""
+def compiled(
+    graph: Graph,
+    shapes: Mapping[str, Sequence[int]],
+    given: argparse.Namespace,
+    screen: Screen,
+    target: str | None = None,
+) -> Module:
+    """A graph compiled as the command line says, for its target or this one."""
     with screen.working(f"compiling {graph.name}"):
         threads = getattr(given, "threads", None)
-        return compile(graph, given.target or "auto", shapes, given.precision, threads, given.exact or None)
+        return compile(graph, target or given.target or "auto", shapes, given.precision, threads, given.exact or None)
 
 
 def open_module(given: argparse.Namespace, screen: Screen) -> Module:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from weft.cli.given import UsageError, refuse
+from weft.cli.pool_command import add_certificates, folder_of
 from weft.cli.screen import Screen
 from weft.cli.sources import add_compiling, add_model, count, input_shapes, natural, open_graph
 from weft.core.knobs import knobs
@@ -38,6 +39,10 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--points", type=count, help="with --exhaustive: at most so many, drawn at random (default 4000)"
     )
+    parser.add_argument(
+        "--pool", metavar="URL", help="measure on a pool's devices; --target is their kind (docs/pool.md)"
+    )
+    add_certificates(parser)
     parser.add_argument("--json", action="store_true", help="print figures as JSON")
 
 
@@ -47,10 +52,13 @@ def run(given: argparse.Namespace, screen: Screen) -> int:
     bound = bind_shapes(graph, input_shapes(graph.inputs, given, screen))
     precision = None if given.precision in (None, "fp32") else given.precision
     with Database() as database, knobs.override(**({"exact": True} if given.exact else {})):
+        options = {"model": given.cost_model, "explorer": given.explorer, "seed": given.seed or 0, "most": given.trials}
+        if given.pool:
+            return _in_pool(given, bound, precision, database, options, screen)
+        refuse(given, "certificates", "it belongs to --pool")
         tuning = make_tuning(
-            bound, given.budget or "5m", given.target or "auto", precision, given.threads, database,
-            model=given.cost_model, explorer=given.explorer, seed=given.seed or 0, most=given.trials,
-        )  # fmt: skip
+            bound, given.budget or "5m", given.target or "auto", precision, given.threads, database, **options
+        )
         if given.exhaustive:
             refuse(given, "budget trials cost_model explorer report", "--exhaustive measures every point")
             return _exhaustive(given, tuning, screen)
@@ -66,6 +74,37 @@ def run(given: argparse.Namespace, screen: Screen) -> int:
             return 0
         screen.out.print(task_table(tuning, len(tuning.tasks)))
         screen.line(summary(tuning))
+    return 0
+
+
+def _in_pool(
+    given: argparse.Namespace, graph: Any, precision: str | None, database: Database, options: dict[str, Any],
+    screen: Screen,
+) -> int:  # fmt: skip
+    from weft.pool.guard import guard
+    from weft.pool.runner import PoolRunner
+    from weft.pool.tuning import PoolTuning
+
+    refuse(given, "threads", "a device measures one core")
+    refuse(given, "exhaustive points report", "it is not for pools")
+    if not given.target:
+        raise UsageError("--target KIND says which devices of the pool; weft devices --pool URL lists them")
+    guard()
+    runner = PoolRunner(given.pool, given.target, folder_of(given))
+    try:
+        tuning = make_tuning(
+            graph, given.budget or "5m", runner.target, precision, 1, database, PoolTuning, runner=runner, **options
+        )
+        assert isinstance(tuning, PoolTuning)
+        with View(screen.err) as view:
+            tuning.run(view)
+    finally:
+        runner.close()
+    if screen.as_json:
+        screen.figures({**_figures(tuning), "kind": runner.kind, "unit": runner.unit})
+        return 0
+    screen.out.print(task_table(tuning, len(tuning.tasks)))
+    screen.line(tuning.says())
     return 0
 
 

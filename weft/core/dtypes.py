@@ -10,9 +10,9 @@ from __future__ import annotations
 import re
 from typing import Any, Union
 
-import ml_dtypes
 import numpy as np
 
+from weft.core.array_types import numpy_type
 from weft.core.errors import DTypeError
 
 _KINDS = {
@@ -66,8 +66,7 @@ class DType:
         if self.is_packed:
             return np.dtype(np.uint8)
         if self.kind == "bfloat":
-            brain: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
-            return brain
+            return numpy_type("bfloat16")
         if self.kind == "handle":
             return np.dtype(np.uint64)
         return np.dtype("bool" if self.is_bool else f"{self.kind}{self.bits}")

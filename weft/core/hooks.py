@@ -11,5 +11,8 @@ find_target: Callable[[Any], Any]
 records: Callable[[Any], Any]
 """What the tuner found for a Target (`plan/overrides.py`)."""
 
+load_whole: Callable[..., Any]
+"""The module in a module file, read by the compiler."""
+
 compile_tuned: Callable[..., Any]
 """A model tuned for so long, and then compiled."""

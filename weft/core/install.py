@@ -19,12 +19,15 @@ SUMMARY = "An optimizing deep-learning compiler in Python"
 """How the summary in our metadata begins: by it we know ourselves under the name of old, which was `weft`."""
 FOLDER = Path(__file__).resolve().parents[2]
 """Where the package `weft` lies."""
+NEEDED = ("llvmlite", "ml_dtypes", "platformdirs", "rich")
+"""What the compiler needs besides numpy; what runs saved modules does not (docs/module-files.md)."""
 PACKAGES = {
     **{name: name for name in ("onnx", "torch", "jax", "keras")},
     "pyopencl": "opencl",
     "nvidia": "cuda",
     "ziglang": "link",
     "xgboost": "tune",
+    **dict.fromkeys(("distributed", "dask", "cryptography"), "pool"),
 }
 """What our extras bring, by the name that is imported."""
 MEND = f"pip uninstall weft, then pip install --force-reinstall --no-deps {DISTRIBUTION}"

@@ -24,8 +24,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar, overload
 
-import platformdirs
-
 from weft.core import log
 from weft.core.errors import WeftError
 
@@ -34,6 +32,10 @@ T = TypeVar("T")
 _TRUE = ("1", "true", "yes", "on")
 _FALSE = ("0", "false", "no", "off")
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+UNASKED_BYTES = 1 << 28
+"""Up to here a tensor is made without a look at the knob that limits tensors."""
 
 
 class KnobError(WeftError, ValueError):
@@ -166,6 +168,8 @@ def _parse_path(value: object) -> Path:
 
 
 def _default_cache_dir() -> Path:
+    import platformdirs  # not needed by what only runs models
+
     return Path(platformdirs.user_cache_dir("weft", appauthor=False))
 
 

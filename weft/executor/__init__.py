@@ -10,11 +10,10 @@ specialize   a graph compiled for the shapes that it meets
 bodies       subgraphs of control flow, compiled once that is worth it; turns: loops around them in native code
 cache        compiled models on disk; code_key: the code of users' operators, as part of an entry's name
 constants    weights that are let go of, and come back when asked for
-fastcall     the short way through a call
 inplace      outputs that may lie in the memory of an input
-module       what the user holds
-store        the module file; check_file believes none of its numbers, abi is what code and process agree on
-keys         keys that sign module files
+module       a graph as what the user holds (runtime/module.py)
+store        writes module files, and reads what runtime/stored.py does not run; check_file believes none of its numbers
+link         the code of a form as a shared library
 export       a shared library for C
 profile      the time of every kernel inside whole runs; cost counts what each has to do
 """
@@ -22,7 +21,6 @@ profile      the time of every kernel inside whole runs; cost counts what each h
 from __future__ import annotations
 
 import os
-import zipfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -30,10 +28,10 @@ from weft.core import hooks
 from weft.core.errors import ArgumentError
 from weft.core.knobs import knobs
 from weft.executor.files import compile_file
-from weft.executor.keys import Key
 from weft.executor.kinds import kind_of
 from weft.executor.module import HostWarning, Module, compile_graph
 from weft.plan.overrides import overriding
+from weft.runtime.stored import load
 from weft.schedule.trace import Trace
 from weft.targets.base import Target
 
@@ -117,24 +115,3 @@ def compile(
 
 def _a(model: Any) -> str:
     return "a module file" if isinstance(model, (str, os.PathLike)) else f"a {type(model).__name__}"
-
-
-def load(path: str | os.PathLike[str], threads: int | None = None, key: Key | None = None) -> Module:
-    """The module that `Module.save` wrote.
-
-    **A module file holds machine code, and loading it is as dangerous as loading a shared library: load only files
-    that you trust.** A damaged file, or one of another Weft or another machine, is a `ModuleFileError`. With a `key`
-    (the path of a key's file, or its bytes) a file that was not signed with it (`weft sign`) is one, too, before any of
-    its code is mapped.
-    """
-    from weft.executor.store import load_module
-
-    _check_path(path)
-    return load_module(path, threads, key)
-
-
-def _check_path(path: Any) -> None:
-    if not isinstance(path, (str, os.PathLike)):
-        raise ArgumentError(f"weft.load takes the path of a file that Module.save wrote, not a {type(path).__name__}")
-    if str(path).endswith(".onnx") and not zipfile.is_zipfile(path):
-        raise ArgumentError(f"weft.load reads what Module.save wrote; {path} is a model: weft.compile takes it")

@@ -130,12 +130,13 @@ def is_faster(form: Any, other: Any, arrays: Sequence[Any]) -> bool:
 
 def main(arguments: Sequence[str]) -> None:
     """What a child does: one form of the module in a file, into another."""
-    from weft.executor.store import load_module, write_form
+    from weft.executor.store import write_form
+    from weft.runtime.stored import load
 
     with contextlib.suppress(OSError):
         os.nice(19)
     module, shapes, form = arguments
-    executor = load_module(module)._executor
+    executor = load(module)._executor  # the compiler's, since the file has no code
     given = {name: tuple(shape) for name, shape in json.loads(shapes).items()}
     write_form(Path(form), executor, executor.form(given, {}))
 

@@ -25,9 +25,8 @@ import numpy as np
 
 from weft.core.knobs import knobs
 from weft.executor.cache import NO_MATTER
-from weft.executor.fastcall import Fast
 from weft.executor.run import Runner
-from weft.executor.specialize import LARGEST_BOUND_VALUE, Executor, deciding_inputs
+from weft.executor.specialize import Executor, deciding_inputs
 from weft.executor.turns import Append, repeat
 from weft.expr.nodes import Var
 from weft.graph.interpreter import Interpreter
@@ -49,6 +48,8 @@ from weft.graph.passes.dead import dead
 from weft.graph.passes.infer import infer
 from weft.graph.passes.support import substitute_values
 from weft.graph.shapes import unknown_dim
+from weft.runtime.fastcall import Fast
+from weft.runtime.stored import LARGEST_BOUND_VALUE
 from weft.targets.base import Target
 
 PRICE = 0.03

@@ -34,11 +34,11 @@ import numpy as np
 
 from weft.core.knobs import knobs
 from weft.core.version import VERSION
-from weft.executor.abi import abi_hash
 from weft.executor.code_key import Opaque, operators_key, target_key
 from weft.graph.ir import Array, Graph, dtype_name
 from weft.graph.text import constant_table, format_graph
 from weft.plan import overrides
+from weft.runtime.abi import abi_hash
 from weft.runtime.cache_folder import (
     cache_folder,
     mark_used,
@@ -57,6 +57,9 @@ logger = logging.getLogger("weft.executor")
 
 LEAST_SECONDS = 0.5
 """What compiles faster is not worth a file."""
+
+MUCH = 1 << 30
+"""Bytes in one entry of which a user should know."""
 
 _ABANDONED_SECONDS = 3600
 """A file that was begun so long ago and is not in place yet will never be."""
@@ -114,6 +117,9 @@ class Entry:
             return None
         try:
             write_form(self.path, executor, made)
+            if weights >= MUCH:
+                said = "`weft cache` lists and clears, WEFT_CACHE=0 keeps nothing"
+                logger.warning("%.1f GB are kept in the cache, in %s: %s", weights / MUCH, self.path.parent, said)
             clear(limit)
         except Exception as error:  # noqa: BLE001 — the model is compiled whatever happens
             logger.info("%s could not be kept in the cache: %r", self.path.name, error)
@@ -164,7 +170,7 @@ def _name(described: dict[str, Any], target: Target, precision: str | None) -> s
         "knobs": [[one.name, repr(one.value)] for one in knobs.describe() if one.name not in NO_MATTER],
         "operators": registered,
         "schedules": overrides.identity(),
-        "weft": _weft(),
+        "weft": weft_itself(),
     }
     return hashlib.sha256(json.dumps(whole).encode()).hexdigest()[:40]
 
@@ -196,7 +202,7 @@ def _described(array: Array) -> list[Any]:
 
 
 @functools.lru_cache(maxsize=1)
-def _weft() -> list[str]:
+def weft_itself() -> list[str]:
     """What compiles: the version, every line of the package, and the packages that it stands on."""
     root = Path(__file__).resolve().parents[1]
     digest = hashlib.sha256()
@@ -276,7 +282,7 @@ def _bytes_of(path: Path) -> bytes | None:
 
 def usage() -> tuple[int, int]:
     """How many entries there are, and how many bytes they take."""
-    sizes = [size for _, size, _ in _files() if size >= 0]
+    sizes = [size for _, size, _ in entries() if size >= 0]
     return len(sizes), sum(sizes)
 
 
@@ -295,7 +301,7 @@ def clear(limit: int = 0) -> None:
                 remove(link)
         except (OSError, ValueError):
             remove(link)
-    found = sorted(_files())
+    found = sorted(entries())
     total = sum(size for _, size, _ in found)
     for _, size, path in found:
         if total <= limit:
@@ -304,7 +310,7 @@ def clear(limit: int = 0) -> None:
         total -= size
 
 
-def _files() -> list[tuple[float, int, Path]]:
+def entries() -> list[tuple[float, int, Path]]:
     """The entries: when each was last used, its size, its place. One that another process removes is left out."""
     found = []
     for path in folder().glob("*.weft"):

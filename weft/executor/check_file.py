@@ -1,9 +1,8 @@
-"""What a module file says, checked before any of its code is mapped: kinds, counts, and who reads whose memory.
+"""What a module file says of a program that the compiler reads, checked before any of its code is mapped.
 
-In: a manifest as JSON gave it; then the program of one compiled form, with the types that its inputs have. Out:
-nothing, or a `ModuleFileError` that names the place. What passes touches only memory that it owns:
+In: the program of one compiled form, with the types that its inputs have. Out: nothing, or a `ModuleFileError` that
+names the place. What passes touches only memory that it owns:
 
-    kinds        every field is there, of its kind, and no number is negative or absurd
     values       what a step reads was made before it, what it makes is new, and types agree from maker to reader
     memory       from each base address a driver reaches (which its name seals, see `abi`) no further than the arena,
                  the weight or the value that lies there, and it writes neither weights nor what it did not make
@@ -13,143 +12,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from weft.codegen.c.program import DeviceProgram
-from weft.core.errors import WeftError
+from weft.core.array_types import ArrayType
 from weft.executor.abi import Reach, sealed
 from weft.executor.steps import HostStep, NativeStep, Program, RestStep
 from weft.graph.ir import NUMPY_TYPES, Array, Graph, TensorType, Type, Value, dtype_name
 from weft.graph.passes.infer import infer
 from weft.loop.passes.check_bounds import ERRORS
-
-
-class ModuleFileError(WeftError, ValueError):
-    """A file that is no module of this version and machine, or is damaged, or is not signed with the key."""
-
+from weft.runtime.manifest import LARGEST, ModuleFileError
 
 MOST_DIMENSIONS = 32
-LARGEST = 1 << 48
-"""No number of a module file is larger: it counts bytes, elements or things."""
-
-# ------------------------------------------------------------------------------------------------------------- kinds
-# A kind is int (0 or more), str, bool, [kind] (a list), (kind, kind) (a list of so many), {"field": kind} (these fields
-# and no others), {str: kind} (any fields), SIGNED (an int of either sign), or several kinds in an Either.
-
-
-class Either:
-    """One of several kinds."""
-
-    def __init__(self, *kinds: Any) -> None:
-        self.kinds = kinds
-
-
-SIGNED = object()
-_SHAPE = [int]
-_GRAPH = {"text": str, "constants": {str: int}}
-_PROGRAM = {
-    "name": str,
-    "pieces": [int],
-    "parameters": [(str, str, bool, int)],
-    "workspaces": [(str, str, int)],
-    "kernels": [(str, (int, int, int), (int, int, int), int, int, [str], {str: int})],
-}
-_STEP = Either(
-    {
-        "native": str,
-        "bases": [(str, int)],
-        "reach": [(int, bool, Either(None, (SIGNED, SIGNED)))],
-        "makes": [(int, str, [SIGNED])],
-        "kernels": [str],
-        "calls": [(str, [(int, int)])],
-    },
-    {"host": _GRAPH, "inputs": [int], "outputs": [int], "reason": str},
-    {"rest": _GRAPH, "inputs": [int], "outputs": [int]},
-)
-_FORM = {
-    "key": [Either(None, (_SHAPE, Either(None, str)))],
-    "code": [int],
-    "externals": [str],
-    "device": Either(None, {"pieces": [str], "programs": {str: _PROGRAM}, "seal": str}),
-    "inputs": [int],
-    "outputs": [int],
-    "constants": {str: int},
-    "weights": [int],
-    "arena": int,
-    "unshared": int,
-    "steps": [_STEP],
-    "in_place": int,
-    "updates": [(int, int)],
-    "report": [str],
-    "open": Either(
-        None,
-        {
-            "numbers": str,
-            "promised": {str: [SIGNED]},
-            "names": [str],
-            "checks": [{"node": _GRAPH, "values": {str: int}, "unread": [int]}],
-        },
-    ),
-}
-_MANIFEST = {
-    "format": int,
-    "abi": str,
-    "weft": str,
-    "target": {"name": str, "triple": str, "cpu": str},
-    "features": [str],
-    "precision": Either(None, str),
-    "settings": {str: bool},
-    "outputs": [(str, str)],
-    "static": bool,
-    "graph": _GRAPH,
-    "forms": [_FORM],
-    "arrays": [
-        Either({"dtype": str, "shape": _SHAPE, "offset": int}, {"dtype": str, "shape": _SHAPE, "strings": [str]})
-    ],
-    "start": int,
-}
-
-
-def check_manifest(manifest: Any) -> None:
-    """Refuses a manifest whose fields are not of their kinds."""
-    problem = _misfit(manifest, _MANIFEST, "manifest")
-    if problem is not None:
-        raise ModuleFileError(problem)
-
-
-def _misfit(value: Any, kind: Any, where: str) -> str | None:
-    """Why a value is not of a kind; None where it is."""
-    if isinstance(kind, Either):
-        found = [_misfit(value, one, where) for one in kind.kinds]
-        return None if None in found else max((one for one in found if one is not None), key=len)
-    if isinstance(kind, list):
-        if type(value) is not list:
-            return f"{where} is no list"
-        problems = (_misfit(one, kind[0], f"{where}[{at}]") for at, one in enumerate(value))
-        return next((one for one in problems if one), None)
-    if isinstance(kind, tuple):
-        if type(value) is not list or len(value) != len(kind):
-            return f"{where} is no list of {len(kind)}"
-        problems = (_misfit(one, inner, f"{where}[{at}]") for at, (one, inner) in enumerate(zip(value, kind)))
-        return next((one for one in problems if one), None)
-    if isinstance(kind, dict):
-        if type(value) is not dict or str not in kind and value.keys() != kind.keys():
-            return f"{where} is no record of {', '.join(map(str, kind))}"
-        problems = (_misfit(one, kind.get(name, kind.get(str)), f"{where}.{name}") for name, one in value.items())
-        return next((one for one in problems if one), None)
-    if kind is SIGNED:
-        return None if type(value) is int else f"{where} is no whole number"
-    if kind is None:
-        return None if value is None else f"{where} is not null"
-    if type(value) is not kind or (kind is int and not 0 <= value < LARGEST):
-        return f"{where} is {str(value)[:40]!r}, which is no {'count' if kind is int else kind.__name__}"
-    return None
-
 
 # ------------------------------------------------------------------------------------------------------------ values
 
 
-def tensor_bytes(kind: TensorType) -> int:
+def tensor_bytes(kind: ArrayType) -> int:
     """The memory of a tensor whose shape is known."""
     return math.prod(kind.static) * int(kind.numpy.itemsize)
 
@@ -226,7 +104,7 @@ class ProgramCheck:
             reach_of = [reach[0] for base, reach in zip(step.bases, step.reach) if base == ("value", number)]
             if reach_of != [tensor_bytes(kind)]:
                 raise ModuleFileError(f"{step.symbol} does not fill value {number}, {kind!r}")
-            self._define(number, kind, f"made by {step.symbol}")
+            self._define(number, TensorType(kind.dtype, kind.static), f"made by {step.symbol}")
 
     def _reads(self, base: tuple[str, int], reach: Reach, step: NativeStep) -> None:
         """Refuses what reaches past the end of its memory, or writes where only reading is right."""

@@ -37,7 +37,7 @@ class ReloadedConstants(Mapping[Value, Array]):
 
     def __getitem__(self, value: Value) -> Array:
         if value in self._known and value not in self._here:
-            self._bring_back()
+            self.bring_back(self._reload())
         return self._here[value]
 
     def __contains__(self, value: object) -> bool:
@@ -52,8 +52,8 @@ class ReloadedConstants(Mapping[Value, Array]):
     def __reduce__(self) -> tuple[type[dict[Value, Array]], tuple[dict[Value, Array]]]:
         return dict, (dict(self),)  # a copy in another process (pickle) or of its own (deepcopy) has them all
 
-    def _bring_back(self) -> None:
-        found = self._reload()
+    def bring_back(self, found: Mapping[str, Array]) -> None:
+        """Takes back the arrays, by name, from whoever has them."""
         for value, known in self._known.items():
             array = found.get(value.name)
             if array is None or fingerprint(array) != known:

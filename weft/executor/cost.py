@@ -110,7 +110,7 @@ def _touched(block: Block, buffer: Buffer) -> int:
     A plain store shows each access, also one whose place the data decide; of anything else the regions are known.
     """
     if isinstance(block.body, Store):
-        read = [e.buffer for e in walk_exprs(block.body) if isinstance(e, Load)]
+        read = [e.buffer for e in walk_exprs(block.body, Load) if isinstance(e, Load)]
         count = [*read, block.body.buffer].count(buffer)
     else:
         regions = [region for region in (*block.reads, *block.writes) if region.buffer is buffer]

@@ -16,14 +16,15 @@ from typing import Any
 import numpy as np
 
 from weft.codegen.c.program import DeviceProgram
+from weft.core.array_types import ArrayType
 from weft.core.errors import RuntimeFault
 from weft.executor.device_arrays import DeviceArray, Lease
-from weft.executor.fastcall import Fast
 from weft.executor.memory import aligned
 from weft.executor.run import HostRunner, Inner
 from weft.executor.steps import HostStep, NativeStep, Program, RestStep
-from weft.graph.ir import Array, TensorType, dtype_name
+from weft.graph.ir import Array, dtype_name
 from weft.loop.passes.check_bounds import ERRORS
+from weft.runtime.fastcall import Fast
 from weft.runtime.faults import OUTSIDE, REASONS
 from weft.targets.base import Device, Recording, Target
 
@@ -137,7 +138,7 @@ class Values:
         self.device: Device = slot.model.device
         self.host: list[Any] = [None] * program.count
         self.there: dict[int, Any] = {}
-        self.kinds: dict[int, TensorType] = {}
+        self.kinds: dict[int, ArrayType] = {}
         for number, array in program.constants.items():
             self.host[number] = array
 
@@ -146,7 +147,7 @@ class Values:
         if not isinstance(given, DeviceArray):
             self.host[number] = given
             return
-        self.kinds[number] = TensorType(given.dtype_name, given.shape)
+        self.kinds[number] = ArrayType(given.dtype_name, given.shape)
         address = self.device.address(given.memory)
         self.there[number] = given.memory
         if address is not None and address % ALIGNMENT:
@@ -171,7 +172,7 @@ class Values:
             self.device.read(self.there[number], found, self.stream)
         return found
 
-    def make(self, number: int, kind: TensorType) -> None:
+    def make(self, number: int, kind: ArrayType) -> None:
         """A value that the device is about to write: in its own place, unless the caller gave one."""
         self.kinds[number] = kind
         self.host[number] = None
@@ -184,7 +185,7 @@ class Values:
         self.there.pop(number, None)
 
 
-def _bytes(kind: TensorType) -> int:
+def _bytes(kind: ArrayType) -> int:
     return int(np.prod(kind.static, dtype=np.int64)) * int(kind.numpy.itemsize)
 
 
@@ -222,7 +223,7 @@ class DeviceRunner(HostRunner):
         """Machine code for a module file."""
         return self._codes or self.target.machine_codes(list(self.kernels.values()))
 
-    def fast(self, types: Sequence[TensorType]) -> Fast | None:
+    def fast(self, types: Sequence[ArrayType]) -> Fast | None:
         """There is no shorter way."""
         return None
 
@@ -240,7 +241,7 @@ class DeviceRunner(HostRunner):
         for at, number in enumerate(self.program.outputs):
             given = None if out is None else out[at]
             fits = given is not None and number in values.kinds and _fits(given, values.kinds[number])
-            results.append(self._own(at, number, values.array(number, given if fits else None)))
+            results.append(self.program.own(at, number, values.array(number, given if fits else None)))
         self._give(None, slot)
         slot.check()
         return results
@@ -298,7 +299,7 @@ class DeviceRunner(HostRunner):
         kinds = {n: kind for step in self.program.steps if isinstance(step, NativeStep) for n, kind in step.makes}
         return {n: self._new_array(kinds[n], values, stream) for n in self.program.outputs if n in kinds}
 
-    def _new_array(self, kind: TensorType, values: Values, stream: Any) -> DeviceArray:
+    def _new_array(self, kind: ArrayType, values: Values, stream: Any) -> DeviceArray:
         size = _bytes(kind)
         pool = self._free.setdefault((stream, size), [])
         try:
@@ -317,7 +318,7 @@ class DeviceRunner(HostRunner):
             array = values.array(number)
             if not isinstance(array, np.ndarray) or array.dtype == object:
                 raise RuntimeFault(f"output {at} is no array of numbers: it cannot stay on the device")
-            kind = TensorType(dtype_name(array.dtype), array.shape)
+            kind = ArrayType(dtype_name(array.dtype), array.shape)
         new = self._new_array(kind, values, values.stream)
         values.device.copy(new.memory, values.memory(number), new.nbytes, values.stream)
         return new
@@ -385,5 +386,5 @@ class DeviceRunner(HostRunner):
             kept.append(slot)
 
 
-def _fits(array: Array, kind: TensorType) -> bool:
+def _fits(array: Array, kind: ArrayType) -> bool:
     return bool(array.flags.carray) and array.shape == kind.static and array.dtype == kind.numpy

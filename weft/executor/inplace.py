@@ -72,7 +72,7 @@ def overwritable(func: Func) -> list[tuple[int, int]]:
     ]
     if not pairs:
         return []
-    anywhere = Counter(e.buffer for e in walk_exprs(func.body) if isinstance(e, (Load, Address)))
+    anywhere = Counter(e.buffer for e in walk_exprs(func.body, Load, Address) if isinstance(e, (Load, Address)))
     values = [_accesses(block) for block, _ in nests]
     return [(at, to) for at, to in pairs if _may(nests, values, anywhere, func.params[at], func.params[to])]
 
@@ -83,7 +83,7 @@ Accesses = dict[Param, list[Expr]]
 def _accesses(block: Block) -> Accesses:
     """The accesses in the value that a block stores, by their buffers."""
     found: Accesses = {}
-    for e in walk(block.body.value) if isinstance(block.body, Store) else ():
+    for e in walk(block.body.value, Load, Address) if isinstance(block.body, Store) else ():
         if isinstance(e, (Load, Address)):
             found.setdefault(e.buffer, []).append(e)
     return found

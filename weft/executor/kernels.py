@@ -7,11 +7,13 @@ A copy of a constant that a schedule makes (a packed weight) is taken out of the
 from __future__ import annotations
 
 import hashlib
+import logging
 import re
+import time
 from collections import OrderedDict
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -20,6 +22,8 @@ from weft.codegen.c.program import DeviceProgram
 from weft.codegen.llvm import compile as llvm_compile
 from weft.codegen.llvm.generate import entry_symbol, generate
 from weft.core.errors import ExpressionError
+from weft.core.knobs import knobs
+from weft.executor.cache import weft_itself
 from weft.executor.inplace import overwritable
 from weft.executor.layouts import fill_borders
 from weft.executor.program import GroupProgram
@@ -35,8 +39,16 @@ from weft.loop.verifier import verify
 from weft.plan.overrides import apply_override, apply_record, records
 from weft.plan.planner import picks_by_default
 from weft.plan.typical import plan_typical
+from weft.runtime.cache_folder import cache_folder
+from weft.runtime.object_cache import kept_object
+from weft.schedule.schedule import Tried
 from weft.schedule.trace import Trace
 from weft.targets.base import Target, fact_text
+
+logger = logging.getLogger("weft.executor")
+
+MOST_KEPT, LEAST_SECONDS = 4096, 0.02
+"""Kernels in the cache folder, and what LLVM must have taken for one to be kept there."""
 
 MOST_CACHED = 512
 """Kernels that a process remembers, so that compiling a model again, or a part of it, is quick."""
@@ -58,6 +70,10 @@ class Kernel:
     turns: bool = False
     record: Trace | None = None
     """The tuner's record that it was scheduled by; None where the planner chose."""
+    trace: Trace = field(default_factory=Trace)
+    """The steps of its schedule, those that lay out its parameters included."""
+    tried: Sequence[Tried] = ()
+    """What the planner tried, with what it would have tried next."""
 
     @property
     def object_code(self) -> bytes:
@@ -166,6 +182,7 @@ class KernelCompiler:
         self.machine = fact_text(target)
         """The facts about the target, as a part of what kernels are known by."""
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="weft-llvm")
+        self._folder = cache_folder("kernels") if knobs.cache and target.is_host and not target.on_device else None
 
     def compile(
         self, program: GroupProgram, constants: Mapping[Value, Array], label: str, given: Trace | None = None
@@ -205,10 +222,12 @@ class KernelCompiler:
         given: Trace | None = None,
         record: Trace | None = None,
     ) -> tuple[Kernel, tuple[int | Packing, ...]]:
+        start = time.thread_time()
         if given is not None:
             apply_override(program.schedule, given, label)
         elif not plan_schedule(program, self.target, fixed, self._typical(program), record):
             record = None
+        logger.debug("%s: %.3f s for its schedule", label, time.thread_time() - start)
         lifted = lift_scheduled(program, fixed)
         plain = re.sub(r"\W", "_", label)[:40]
         # Kernels are told apart by what they do: two schedules of one program are two kernels.
@@ -216,7 +235,8 @@ class KernelCompiler:
         named = _with_overlaps(lifted.func.replace(name=f"k_{plain}_{scheduled[:12]}"))
         try:
             verify(named)
-            return replace(self._generated(named, label), record=record), lifted.parameters
+            made, schedule = self._generated(named, label), program.schedule
+            return replace(made, record=record, trace=schedule.trace, tried=schedule.tried), lifted.parameters
         except RecursionError:
             raise ExpressionError("the program nests too deep") from None
 
@@ -226,8 +246,18 @@ class KernelCompiler:
             program = self.target.generate(lowered)
             return Kernel(program.name, label, func, program=program)
         text = generate(lowered, self.target, intrinsics=self.target.intrinsics())
-        code = self._pool.submit(llvm_compile.emit_object, text, self.target)
+        code = self._pool.submit(self._object, text, label)
         return Kernel(entry_symbol(func.name), label, func, text, code, turns=turns_by_call(lowered))
+
+    def _object(self, text: str, label: str) -> bytes:
+        """The object code of a kernel; it is kept in the cache folder as soon as it is there."""
+        start = time.thread_time()
+        facts = () if self._folder is None else (text, self.machine, *weft_itself())
+        code = kept_object(
+            self._folder, facts, lambda: llvm_compile.emit_object(text, self.target), MOST_KEPT, LEAST_SECONDS
+        )
+        logger.debug("%s: %.3f s in LLVM for %d KB of text", label, time.thread_time() - start, len(text) >> 10)
+        return code
 
     def close(self) -> None:
         """Ends the thread when its work is done."""

@@ -93,8 +93,8 @@ def _channel_of_sums(block: Block, size: int) -> Var | None:
     channel = region.mins[CHANNEL] if len(region.mins) >= 3 else None
     if not isinstance(channel, Var) or not any(axis.kind == "reduce" for axis in block.axes):
         return None
-    choices = [e.condition for e in walk_exprs(block.body) if isinstance(e, Select)]
-    if any(isinstance(part, Load) for test in choices for part in walk(test)):
+    choices = [e.condition for e in walk_exprs(block.body, Select) if isinstance(e, Select)]
+    if any(walk(test, Load) for test in choices):
         return None  # sums that are taken only where data says so follow the layout of what they stand in for
     length = _extent(block, channel)
     short = SHORT_SUM * size if length == size else size
@@ -120,7 +120,7 @@ def _has_short_sums(block: Block, size: int, most: int) -> bool:
 
 def _is_scaled(index: Expr, variable: Var) -> bool:
     """Whether an index moves by more than one with a variable."""
-    return any(isinstance(e, Mul) and uses_any(e, {variable}) for e in walk(index))
+    return any(uses_any(e, {variable}) for e in walk(index, Mul))
 
 
 def _has_phases(block: Block, channel: Var) -> bool:
@@ -162,7 +162,7 @@ def _accesses(block: Block) -> Iterator[Access]:
     for part in (block.init, block.body):
         if part is None:
             continue
-        for e in walk_exprs(part):
+        for e in walk_exprs(part, Load):
             if isinstance(e, Load):
                 yield e.buffer, e.indices
         for s in walk_stmts(part):

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from weft.core.errors import InternalError, WeftError
+from weft.core.progress import progress
 from weft.executor.abi import Reach, buffer_bytes, joined, sealed
 from weft.executor.inplace import overwritable
 from weft.executor.kernels import Kernel, KernelCompiler, Packing
@@ -37,6 +38,7 @@ from weft.graph.passes.update_caches import COPY, DOMAIN
 from weft.graph.shapes import follows, typical
 from weft.loop.passes.check_bounds import VALUES
 from weft.plan.overrides import override_for
+from weft.runtime.program import last_uses
 from weft.schedule.facts import FINITE, OFTEN_ZERO
 from weft.targets.base import Target
 
@@ -117,6 +119,7 @@ def choose_items(graph: Graph, groups: Sequence[Group], compiler: KernelCompiler
     compiler.often_zero = often_zero(graph)
     sizes = compiler.sizes = set(graph.symbols.values())
     for position, group in enumerate(groups):
+        progress(position, len(groups))
         made = _view_items(group, sizes) or _group_items(group.nodes, group.outputs, graph.constants, compiler)
         items.extend(made)
         on_host = [item.node for item in made if isinstance(item, OnHost)]
@@ -598,27 +601,3 @@ def _rest_step(state: _Assembler, item: Rest, make_rest: Callable[[Graph], Any])
         [state.number(v) for v in item.graph.inputs],
         [state.number(v) for v in item.graph.outputs],
     )
-
-
-def last_uses(steps: Sequence[Step], outputs: Sequence[int]) -> list[list[int]]:
-    """For every step, the values that nothing needs after it."""
-    last: dict[int, int] = {}
-    for at, step in enumerate(steps):
-        for value in step_values(step):
-            last[value] = at
-    found: list[list[int]] = [[] for _ in steps]
-    kept = set(outputs)
-    for value, at in last.items():
-        if value not in kept:
-            found[at].append(value)
-    return found
-
-
-def step_values(step: Step) -> list[int]:
-    """The values that a step reads or makes."""
-    if isinstance(step, NativeStep):
-        return [number for kind, number in step.bases if kind == "value"]
-    if isinstance(step, HostStep):
-        given = [v for v in step.inputs if v is not None]
-        return [*given, *step.outputs, *(number for _, number in step.captured)]
-    return [*step.inputs, *step.outputs]

@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from weft.codegen.llvm.calls import TURN_BIT
 from weft.codegen.llvm.types import quote
+from weft.runtime.abi import TURN_BIT
 from weft.runtime.faults import KERNEL_SHIFT
 
 Place = tuple[int, int]

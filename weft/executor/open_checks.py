@@ -50,6 +50,14 @@ class Check:
             return False
         return all(isinstance(kind, TensorType) and kind.shape == shape for kind, shape in zip(found, made))
 
+    def equations(self, strange: Mapping[str, int]) -> list[tuple[str, str | int]]:
+        """The equations each of which makes the node take any sizes."""
+        dims = [d for kind in (*self.inputs, *self.outputs) if kind is not None for d in kind.dims]
+        names = sorted({var.name for var in free_vars(*[d for d in dims if not isinstance(d, int)])})
+        others: list[str | int] = [*names, *sorted({d for d in dims if isinstance(d, int)})]
+        tried = [(a, b) for at, a in enumerate(names) for b in others[at + 1 :]]
+        return [(a, b) for a, b in tried if self.holds({**strange, a: strange[b] if isinstance(b, str) else b})]
+
     def _value(self, at: int, shape: Sequence[Dim]) -> Any:
         """A shape that nobody kept is that of the result."""
         return np.array(shape, np.int64) if at in self.unread else self.values[at]
@@ -84,6 +92,16 @@ class Conditions:
         """Whether all nodes take the sizes of a call."""
         found = dict(zip(self.names, numbers))
         return all(check.holds(found) for check in self.checks)
+
+    def equations(self) -> list[list[tuple[str, str | int]]] | None:
+        """For each check the equations (a size is another, or a number) of which one is enough; None where none is.
+
+        That one is enough is found as that a node takes any sizes is: by sizes that have nothing else to do with one
+        another. So whoever has no operators to ask can tell which sizes are taken.
+        """
+        strange = dict(zip(self.names, _primes()))
+        found = [check.equations(strange) for check in self.checks]
+        return found if all(found) else None
 
 
 def _check(node: Node, constants: Mapping[Value, Array]) -> Check:

@@ -18,7 +18,7 @@ differently: such a call is computed by the numpy meaning of the operators, whic
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,12 +31,6 @@ from weft.graph.interpreter import operator_of
 from weft.graph.ir import Dim, Graph, Node, TensorType, Value
 from weft.graph.passes.dead import dead
 from weft.graph.shapes import follows, product, times
-
-Found = tuple[tuple[int, ...], tuple[int, ...], int]
-"""The sizes of a call, the offsets of its arena's slots, and the arena's bytes."""
-
-Find = Callable[[Sequence[Any]], "Found | None"]
-"""The numbers of a call from its arrays; None for sizes that no kernel is made for."""
 
 
 class NoOpenForm(WeftError):
@@ -134,14 +128,6 @@ class Numbers:
         sizes, offsets = ("".join(f"{k}{at}, " for at in range(n)) for k, n in (("n", count), ("o", self.slots)))
         body = "\n    ".join([*lines, *self.arena, f"return ({sizes}), ({offsets}), {total}"])
         return f"def numbers(arrays):\n    {body}\n"
-
-
-def find_numbers(source: str) -> Find:
-    """The function that source of `Numbers` is."""
-    scope: dict[str, Any] = {}
-    exec(compile(source, "<the numbers of a call>", "exec"), scope)  # noqa: S102
-    found: Find = scope["numbers"]
-    return found
 
 
 def _meet(a: Life, b: Life) -> bool:

@@ -13,8 +13,10 @@ from weft.graph.passes.causal_blocks import cut_causal
 from weft.graph.passes.crop_windows import split_windows
 from weft.graph.passes.few_bits import few_bits
 from weft.graph.passes.fill_kernels import fill_kernels
+from weft.graph.passes.fill_rows import fill_rows
 from weft.graph.passes.fix_weights import fix_weights
 from weft.graph.passes.fold_strides import fold_strides
+from weft.graph.passes.history import run
 from weft.graph.passes.narrow_weights import narrow_weights
 from weft.graph.passes.normalize import normalize
 from weft.graph.passes.pad_channels import pad_channels
@@ -31,13 +33,13 @@ def optimize(graph: Graph, shapes: Mapping[str, Sequence[int]], values: Mapping[
 
     Inputs stay as they are, those that are bound to a value too, though nothing reads them then.
     """
-    bound = specialize(graph, shapes)
+    bound = run(specialize, graph, shapes)
     inputs = bound.inputs
     given = {v: values[v.name] for v in inputs if v.name in values}
     if given:
         rest = [v for v in inputs if v not in given]
         bound = bound.replace(inputs=rest, constants={**bound.constants, **given})
-    made = normalize(quantized(bound))
+    made = normalize(run(quantized, bound))
     kept = {v.name: v for v in made.inputs}
     return made.replace(inputs=[kept.get(v.name, Value(v.name, v.type)) for v in inputs])
 
@@ -47,34 +49,36 @@ def for_target(graph: Graph, target: Target, precision: str | None = None) -> Gr
     proposed = target.spec.algorithms
     narrow = None if precision is None else NARROW[precision]
     if proposed.caches:
-        graph = cached_attention(update_caches(graph))
+        graph = run(cached_attention, run(update_caches, graph))
     if proposed.attention is not None and knobs.attention:
         propose = proposed.attention(target)
-        graph = fuse_attention(graph, propose, narrow)
+        graph = run(fuse_attention, graph, propose, narrow)
         if proposed.causal_block is not None and not knobs.exact:
-            graph = cut_causal(graph, proposed.causal_block, propose, narrow)
+            graph = run(cut_causal, graph, proposed.causal_block, propose, narrow)
     if precision is not None:
-        graph = lower_precision(graph, precision, narrow in target.narrow_products)
+        graph = run(lower_precision, graph, precision, narrow in target.narrow_products)
     if proposed.offload is not None:
-        graph = proposed.offload(graph, target)
-    graph = turn_products(fill_kernels(graph))
+        graph = run(proposed.offload, graph, target)
+    graph = run(turn_products, run(fill_kernels, graph))
     if knobs.exact:
         return graph
+    if target.channels_last and knobs.layout:
+        graph = fill_rows(fold_strides(graph, target.channels_last), target.channels_last)
     if proposed.few_bits is not None:
-        graph = few_bits(graph, proposed.few_bits(target))
+        graph = run(few_bits, graph, proposed.few_bits(target))
     if proposed.narrow is not None and precision is None:
-        graph = narrow_weights(graph, proposed.narrow(target))
+        graph = run(narrow_weights, graph, proposed.narrow(target))
     if target.matrix is not None:
-        graph = fold_strides(graph, target.matrix.dtypes)
+        graph = run(fold_strides, graph, target.matrix.dtypes)
     if proposed.weights is not None and knobs.fixed_weights:
-        graph = fix_weights(graph, proposed.weights(target))
+        graph = run(fix_weights, graph, proposed.weights(target))
     if any(node.op == "Conv" for node in graph.nodes):
         if proposed.split_windows:
-            graph = split_windows(graph)
+            graph = run(split_windows, graph)
         weights = sum(array.nbytes for array in graph.constants.values())
         prices = proposed.channels(target, weights) if proposed.channels is not None and knobs.pad_channels else None
         if prices is not None:
-            graph = pad_channels(graph, prices)
+            graph = run(pad_channels, graph, prices)
         if proposed.products is not None and knobs.winograd:
-            graph = choose_algorithms(graph, proposed.products(target, weights))
+            graph = run(choose_algorithms, graph, proposed.products(target, weights))
     return graph

@@ -61,6 +61,8 @@ from weft.graph.structural import structure_key
 from weft.plan import overrides
 from weft.runtime.compiling import compiling
 from weft.runtime.jit import JitModule, defined_names
+from weft.runtime.module import Module
+from weft.runtime.stored import LARGEST_BOUND_VALUE, bound_key, check_ranges
 from weft.runtime.threads import get_threads
 from weft.targets.base import Target, fact_text
 from weft.targets.registry import find_target
@@ -73,9 +75,6 @@ MOST_REMEMBERED = 1024
 """Sets of shapes that are counted."""
 FORM_BYTES = 1 << 20
 """What a form takes beside its weights, roughly."""
-LARGEST_BOUND_VALUE = 64
-"""Inputs of at most so many elements are bound by value where they decide shapes."""
-
 _counter = itertools.count()
 
 
@@ -126,6 +125,10 @@ class Specialization:
             made = self._rebuild()
             self._graph, self._lowered = made.graph, made.lowered
         return self._graph, self._lowered
+
+    def whole(self) -> Specialization:
+        """This form, or, for one that was read from the cache, the same with all that only compiling finds."""
+        return self if self._rebuild is None else self._rebuild()
 
     def arrays(self) -> list[Array]:
         """What a call reads: weights as kernels want them, and constants of host nodes."""
@@ -206,6 +209,34 @@ class Executor:
         """What is compiled now, with the shapes (and bound values) that each is for."""
         return list(self._found.items())
 
+    @property
+    def open_form(self) -> Specialization | None:
+        """The form for all sizes, where it was made."""
+        return self._open
+
+    @property
+    def target_name(self) -> str:
+        """The machine it was compiled for, in words."""
+        return self.target.name
+
+    def report(self, module: Module) -> str:
+        """What runs where."""
+        from weft.executor.report import report_text
+
+        return report_text(module)
+
+    def profile(self, module: Module, feeds: Mapping[str, Any], threads: int | None, seconds: float) -> Any:
+        """The time of every kernel."""
+        from weft.executor.profile import profile_module
+
+        return profile_module(module, feeds, threads, seconds)
+
+    def save(self, module: Module, path: str | Path, link: bool = True) -> None:
+        """Writes a module file."""
+        from weft.executor.store import save_modules
+
+        save_modules([self], path, link)
+
     def keep(self, key: Any, found: Specialization) -> None:
         """Adds a compiled form, read from a file."""
         self._found[key] = found
@@ -232,12 +263,7 @@ class Executor:
 
     def specialization(self, arrays: Sequence[Any]) -> Specialization:
         """The compiled form for these inputs: found, or made now."""
-        key = tuple(
-            (a.shape, a.tobytes() if at in self._bound and a.size <= LARGEST_BOUND_VALUE else None)
-            if isinstance(a, np.ndarray)
-            else None
-            for at, a in enumerate(arrays)
-        )
+        key = bound_key(arrays, self._bound)
         with self._lock:
             found = self._found.get(key)
             if found is None:
@@ -342,13 +368,8 @@ class Executor:
 
     def check_ranges(self, arrays: Sequence[Any]) -> None:
         """Raises where an input has a size that was promised not to come."""
-        for at, value in enumerate(self.signature.inputs) if self.ranges else ():
-            for axis, size in enumerate(arrays[at].shape if isinstance(arrays[at], np.ndarray) else ()):
-                wanted = self.ranges.get((value.name, axis))
-                if wanted is not None and size not in wanted:
-                    shape = list(arrays[at].shape)
-                    said = f"the model was compiled for sizes of {wanted} along axis {axis}"
-                    raise ArgumentError(f"input {value.name!r} has the shape {shape}; {said}")
+        if self.ranges:
+            check_ranges(self.ranges, self.signature.inputs, arrays)
 
     def apart(self) -> Executor:
         """An executor of the same graph in which no two sizes share a name."""
@@ -539,12 +560,14 @@ def lower_graph(
 def _items_in_layouts(graph: Graph, groups: Sequence[Group], compiler: KernelCompiler) -> list[Item]:
     """What runs where, with layouts for the values between kernels; those that the host turns out to see are plain."""
     target = compiler.target
-    lanes = target.vector_bytes // 4 if knobs.layout and target.blocks_channels and not graph.symbols else 0
+    lays_out = knobs.layout and not graph.symbols
+    lanes = target.vector_bytes // 4 if lays_out and target.blocks_channels else 0
+    together = target.channels_last if lays_out else frozenset()
     compiler.block = max(lanes, 1)
     tile, narrow = (1, 0) if target.matrix is None else (target.matrix.rows, target.matrix.most_bytes)
     fixed: set[Value] = set()
     while True:
-        laid = choose_layouts(graph, groups, lanes, fixed, tile, narrow)
+        laid = choose_layouts(graph, groups, lanes, fixed, tile, narrow, together)
         compiler.layouts = laid.layouts
         items = choose_items(graph, laid.groups, compiler)
         wrong = touched_plainly(graph, items) & laid.layouts.keys()
@@ -554,7 +577,7 @@ def _items_in_layouts(graph: Graph, groups: Sequence[Group], compiler: KernelCom
 
 
 def link(lowered: Lowered, target: Target) -> tuple[JitModule | None, NativeCode]:
-    """The native code of a program, in this process (None where it has none) and as object files."""
+    """The native code of a program: in this process (None where it has none, or another machine's), as object files."""
     if not lowered.drivers:
         return None, NativeCode(list, [])
     drivers = [llvm_compile.emit_object(text, target) for text in lowered.drivers]
@@ -565,7 +588,14 @@ def link(lowered: Lowered, target: Target) -> tuple[JitModule | None, NativeCode
         return [kernel.object_code for kernel in kernels] + drivers
 
     externals = sorted({name for kernel in kernels for name in llvm_compile.external_names(kernel.llvm_ir)})
-    return llvm_compile.load(objects(), names, externals, target), NativeCode(objects, externals)
+    return load_code(objects(), names, externals, target), NativeCode(objects, externals)
+
+
+def load_code(
+    objects: Sequence[bytes], names: Sequence[str], externals: Sequence[str], target: Target
+) -> JitModule | None:
+    """The code of a form in this process; None where there is none, or it is for another machine."""
+    return llvm_compile.load(objects, names, externals, target) if names and target.is_host else None
 
 
 def _is_static(value: Value) -> bool:

@@ -1,81 +1,65 @@
-"""The module file: a zip of a manifest, object code and weights, and at its end a checksum.
+"""Writes module files, and reads what only the compiler can run: forms with host nodes, for devices, of the cache.
 
-    manifest.json    format, ABI, target, the model's signature, for each set of shapes its steps         deflated
-    code/N.o         object code of kernels and drivers                                                  deflated
-    weights.bin      every array, at offsets that are multiples of 64                                    stored
-    (the zip's comment, the last bytes of the file)     checksum of all before it, and a signature where it has one
-
-Arrays of strings stand in the manifest. With each set of shapes goes the report that was made when it was compiled.
-A file is as dangerous as a shared library: its object code is run. What protects the reader, in this order, before any
-of it is mapped: the checksum, the signature where a key is given, format and ABI, and `check_file`, which believes no
-number of the manifest. Weights are mapped, not read.
+The file is described in `runtime/module_file.py`; what runs without the compiler is read by `runtime/stored.py`.
 """
 
 from __future__ import annotations
 
 import functools
-import hmac
 import json
-import math
-import mmap
 import os
-import stat
-import struct
+import warnings
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any
 
 import numpy as np
 
-from weft.codegen.llvm import compile as llvm_compile
-from weft.core.errors import WeftError
+from weft.core.errors import TargetError
 from weft.core.knobs import knobs
 from weft.core.version import VERSION
-from weft.executor.abi import FORMAT, abi_hash
 from weft.executor.cache import NO_MATTER
-from weft.executor.check_file import (
-    ModuleFileError,
-    ProgramCheck,
-    check_calls,
-    check_host_graph,
-    check_manifest,
-    made_type,
-)
+from weft.executor.check_file import ProgramCheck, check_calls, check_host_graph, made_type
 from weft.executor.device import DeviceRunner
 from weft.executor.device_store import programs_of, programs_row, programs_seal
-from weft.executor.keys import Key, read_key, signature_of
-from weft.executor.lower import Lowered, last_uses, step_values
+from weft.executor.link import link_form
+from weft.executor.lower import Lowered
 from weft.executor.module import Module, make_module
 from weft.executor.native import Call
 from weft.executor.open_checks import Check, Conditions
 from weft.executor.precision import check_precision
 from weft.executor.report import form_lines
 from weft.executor.run import OpenRunner, Runner
-from weft.executor.specialize import Executor, NativeCode, Specialization
+from weft.executor.specialize import Executor, NativeCode, Specialization, load_code
 from weft.executor.steps import HostStep, NativeStep, Program, RestStep, Step
-from weft.executor.weights import prefer_large_pages
 from weft.graph.ir import NUMPY_TYPES, Array, Graph, TensorType, Type, Value, dtype_name
 from weft.graph.text import constant_table, format_graph, parse_graph
+from weft.runtime.abi import FORMAT, abi_hash
 from weft.runtime.cache_folder import write_whole
 from weft.runtime.fingerprint import fingerprint
+from weft.runtime.manifest import ModuleFileError, form_seal
+from weft.runtime.module import port_of
+from weft.runtime.module_file import (
+    ALIGNMENT,
+    INDEX_TYPES,
+    TRAILER_BYTES,
+    ModuleFile,
+    close_file,
+    index_digest,
+    padded,
+)
+from weft.runtime.program import native_step, read_program
+from weft.runtime.stored import form_key, saving_place
 from weft.targets.base import Target
 from weft.targets.registry import find_target
 
-__all__ = [
-    "ModuleFileError", "check_signature", "load_module", "read_form", "read_module", "save_module", "sign_module",
-    "write_form", "write_model",
-]  # fmt: skip
+__all__ = ["LinkWarning", "load_whole", "read_form", "read_module", "save_modules", "write_form", "write_model"]
 
-ALIGNMENT = 64
-_TRAILER = "weft module: checksum {checksum:64} signature {signature:64}\n"
-_TRAILER_BYTES = len(_TRAILER.format(checksum="", signature=""))
-_UNSIGNED = "-" * 64
 
-MOST_SWELLING, MOST_SMALL = 100, 1 << 24
-"""A packed member may be so many times as large when it is read, and so many bytes more."""
-
-T = TypeVar("T")
+class LinkWarning(UserWarning):
+    """A module file that was saved where no linker is: it needs the compiler to run."""
 
 
 class StoredForm(Specialization):
@@ -90,36 +74,35 @@ class StoredForm(Specialization):
 
 
 class _Arrays:
-    """The arrays of a file, each once, at aligned offsets."""
+    """The arrays of a file, those of one content once, at aligned offsets."""
 
     def __init__(self) -> None:
         self.rows: list[dict[str, Any]] = []
         self.arrays: list[Array] = []
         self.size = 0
-        self._known: dict[int, int] = {}
+        self._known: dict[Any, int] = {}
+        self._alive: list[Array] = []  # an array is known by its identity first
 
     def add(self, array: Array) -> int:
         """The number of an array in the file."""
-        found = self._known.get(id(array))
-        if found is not None:
-            return found
-        number = len(self.rows)
+        if id(array) not in self._known:
+            self._alive.append(array)
+            self._known[id(array)] = self._by_content(array)
+        return self._known[id(array)]
+
+    def _by_content(self, array: Array) -> int:
+        row: dict[str, Any] = {"dtype": dtype_name(array.dtype), "shape": list(array.shape)}
         if array.dtype == object:
-            # Kept alive with the others: an array is known by its identity.
+            row["strings"] = _texts(array)
+        content = (json.dumps(row), b"" if array.dtype == object else fingerprint(array))
+        number = self._known.setdefault(content, len(self.rows))
+        if number == len(self.rows):
+            if array.dtype != object:
+                row["offset"] = self.size
+                self.size += padded(array.nbytes)
+            self.rows.append(row)
             self.arrays.append(array)
-            self.rows.append({"dtype": "string", "shape": list(array.shape), "strings": _texts(array)})
-            self._known[id(array)] = number
-            return number
-        row = {"dtype": dtype_name(array.dtype), "shape": list(array.shape), "offset": self.size}
-        self.rows.append(row)
-        self.arrays.append(array)
-        self.size += _padded(array.nbytes)
-        self._known[id(array)] = number
         return number
-
-
-def _padded(size: int) -> int:
-    return -(-max(size, 1) // ALIGNMENT) * ALIGNMENT
 
 
 def _texts(array: Array) -> list[str]:
@@ -130,76 +113,127 @@ def _texts(array: Array) -> list[str]:
     return [str(one) for one in array.reshape(-1)]
 
 
-def save_module(module: Module, path: str | os.PathLike[str]) -> None:
-    """Writes a module; the file appears whole or not at all, behind a link where the path is one."""
-    place = Path(os.path.realpath(path))
-    if place.exists() and not place.is_file():
-        raise ModuleFileError(f"{os.fspath(path)!r} is a folder or a device: a module is saved to a file")
-    executor = module._executor
-    arrays = _Arrays()
-    codes: list[bytes] = []
-    forms = [_form(key, one, arrays, codes) for key, one in executor.items()]
-    fixed = len(forms) == 1 and executor.is_static
-    graph = _signature(executor) if fixed else executor.graph
-    manifest = {**_head(executor), "static": fixed, "graph": _graph_row(graph, arrays), "forms": forms}
-    _write(place, manifest, arrays, codes)
+def save_modules(executors: Sequence[Executor], path: str | os.PathLike[str], link: bool = True) -> list[str]:
+    """One model, compiled for several machines, in one file: whoever loads it takes what suits the machine best.
+
+    The file appears whole or not at all, behind a link where the path is one. The code is linked, so that it runs
+    without the compiler; not for a copy that is read here again. Gives for each machine why that is not so, or "".
+    """
+    if len(executors) > 1 and any(one.target.on_device for one in executors):
+        raise ModuleFileError("a file for several machines holds code for processors: save that for a device alone")
+    place, first = saving_place(path), executors[0]
+    file = _Writing(first)
+    parts = [file.part(one, link) for one in executors]
+    fixed = all(len(part["forms"]) == 1 and one.is_static for part, one in zip(parts, executors))
+    file.write(place, parts, None if fixed else first.graph)
+    return [part["needs"] for part in parts]
 
 
 def write_model(path: Path, executor: Executor) -> None:
     """Writes a model without compiled forms: whoever loads it compiles it as it would be compiled here."""
-    arrays = _Arrays()
-    manifest = {**_head(executor), "static": False, "graph": _graph_row(executor.graph, arrays), "forms": []}
-    _write(path, manifest, arrays, [])
+    file = _Writing(executor)
+    file.write(path, [{**_part(executor), "forms": [], "needs": "it has no code yet"}], executor.graph)
 
 
 def write_form(path: Path, executor: Executor, one: Specialization) -> None:
     """Writes one compiled form alone, as the cache keeps it: under a name that says for which shapes."""
-    arrays = _Arrays()
-    codes: list[bytes] = []
-    forms = [_form((), one, arrays, codes)]
-    manifest = {**_head(executor), "static": True, "graph": _graph_row(_signature(executor), arrays), "forms": forms}
-    _write(path, manifest, arrays, codes)
+    file = _Writing(executor)
+    forms = [_form((), one, file.arrays, file.codes)]
+    file.write(path, [{**_part(executor), "forms": forms, "needs": "it is an entry of the cache"}], None)
 
 
-def _signature(executor: Executor) -> Graph:
-    """The inputs alone, as a graph that text can hold; the outputs stand beside it."""
-    return Graph(executor.signature.name, executor.signature.inputs, executor.signature.inputs, ())
-
-
-def _head(executor: Executor) -> dict[str, Any]:
+def _part(executor: Executor) -> dict[str, Any]:
+    """What a file says of a machine that a model was compiled for."""
+    target = executor.target
     return {
-        "format": FORMAT,
-        "abi": abi_hash(),
-        "weft": VERSION,
-        "target": {"name": executor.target.name, "triple": executor.target.triple, "cpu": executor.target.cpu},
-        "features": sorted(executor.target.features),
+        "target": {"name": target.name, "triple": target.triple, "cpu": target.cpu},
+        "features": sorted(target.features),
+        "flags": target.spec.flags(target),
         "precision": executor.precision,
-        "settings": executor.settings,
-        "outputs": [[v.name, repr(v.type)] for v in executor.signature.outputs],
     }
 
 
-def _write(target: Path, manifest: dict[str, Any], arrays: _Arrays, codes: Sequence[bytes]) -> None:
-    """The file: it appears whole or not at all."""
-    manifest["arrays"] = arrays.rows
-    with write_whole(target) as file:
-        with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-            for number, code in enumerate(codes):
-                archive.writestr(f"code/{number}.o", code)
-            manifest["start"] = _write_arrays(archive, arrays)
-            archive.writestr("manifest.json", json.dumps(manifest))
-            archive.comment = bytes(_TRAILER_BYTES)
-        _close(file, _UNSIGNED)
+def _ports(values: Sequence[Value]) -> list[list[Any]]:
+    return [[port.name, port.dtype, port.shape and list(port.shape)] for port in map(port_of, values)]
 
 
-def _close(file: BinaryIO, signature: str) -> None:
-    """Fills the last bytes of a file: its checksum, and the signature."""
-    file.flush()
-    size = file.seek(0, os.SEEK_END) - _TRAILER_BYTES
-    with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped, memoryview(mapped) as whole:
-        checksum = fingerprint(whole[:size]).hex()
-    file.seek(size)
-    file.write(_TRAILER.format(checksum=checksum, signature=signature).encode())
+class _Writing:
+    """A file that is being put together."""
+
+    def __init__(self, executor: Executor) -> None:
+        signature = executor.signature
+        self.arrays = _Arrays()
+        self.codes: list[bytes] = []
+        self.libraries: list[bytes] = []
+        ranges = {at: (r if r.step > 0 else r[::-1]) for at, r in executor.ranges.items()}
+        self.manifest: dict[str, Any] = {
+            "format": FORMAT,
+            "abi": abi_hash(),
+            "weft": VERSION,
+            "settings": executor.settings,
+            "name": signature.name,
+            "inputs": _ports(signature.inputs),
+            "outputs": _ports(signature.outputs),
+            "bound": sorted(executor.bound_inputs),
+            "ranges": [[name, axis, r.start, r.stop, r.step] for (name, axis), r in ranges.items()],
+            "arrays": self.arrays.rows,
+        }
+
+    def part(self, executor: Executor, link: bool) -> dict[str, Any]:
+        """The forms of a model for one machine; linked, where they can run without the compiler."""
+        forms, opened = executor.items(), executor.open_form
+        needs = why_compiler(executor, [one for _, one in forms]) if link else "it is a copy for the same process"
+        if not needs and opened is not None and open_conditions(opened) is not None:
+            forms.append((None, opened))
+        if not needs and not forms:
+            needs = "it has no code that runs alone: it is compiled when it is first called"
+        rows = [_form(key, one, self.arrays, self.codes) for key, one in forms]
+        if not needs:
+            try:
+                for (_, one), row in zip(forms, rows):
+                    self._link(one, row, executor.target)
+            except TargetError as error:
+                needs = f"it was not linked when it was saved ({error})"
+                warnings.warn(f"the file will need the compiler to run: {error}", LinkWarning, stacklevel=5)
+                rows = [{**row, "library": None} for row in rows if row["key"] is not None]
+        return {**_part(executor), "forms": rows, "needs": needs}
+
+    def _link(self, one: Specialization, row: dict[str, Any], target: Target) -> None:
+        wide = [array for array in one.runner.program.weights if dtype_name(array.dtype) in INDEX_TYPES]
+        seal = form_seal(self.manifest, row, [index_digest(array) for array in wide])
+        self.libraries.append(link_form(one.runner.program, one.native.objects(), seal, target))
+        row["library"] = len(self.libraries) - 1
+
+    def write(self, place: Path, parts: list[dict[str, Any]], graph: Graph | None) -> None:
+        """Writes the file; with a graph, so that it can be compiled for other sizes than those there."""
+        self.manifest["parts"] = parts
+        self.manifest["graph"] = None if graph is None else _graph_row(graph, self.arrays)
+        with write_whole(place) as file:
+            with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+                for number, code in enumerate(self.codes):
+                    archive.writestr(f"code/{number}.o", code)
+                for number, library in enumerate(self.libraries):
+                    archive.writestr(f"library/{number}.so", library, zipfile.ZIP_STORED)
+                self.manifest["start"] = _write_arrays(archive, self.arrays)
+                archive.writestr("manifest.json", json.dumps(self.manifest))
+                archive.comment = bytes(TRAILER_BYTES)
+            close_file(file)
+
+
+def why_compiler(executor: Executor, forms: Sequence[Specialization]) -> str:
+    """Why only the compiler can run forms of a model; empty where native code and numpy are all that they need."""
+    if executor.target.on_device or executor.target.spec.startup is None:
+        return f"it runs on {executor.target.name}"
+    for one in forms:
+        for step in one.runner.program.steps:
+            if isinstance(step, HostStep):
+                return f"{step.node.describe()} runs on the host"
+            if isinstance(step, RestStep):
+                return "a part of it waits for shapes that only a call tells"
+    ports = [value.type for value in (*executor.signature.inputs, *executor.signature.outputs)]
+    if not all(isinstance(kind, TensorType) and kind.dtype != "string" for kind in ports):
+        return "not all of its inputs and outputs are arrays of numbers"
+    return ""
 
 
 def _write_arrays(archive: zipfile.ZipFile, arrays: _Arrays) -> int:
@@ -215,7 +249,7 @@ def _write_arrays(archive: zipfile.ZipFile, arrays: _Arrays) -> int:
                 continue
             raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
             member.write(raw.data)
-            member.write(bytes(_padded(raw.size) - raw.size))
+            member.write(bytes(padded(raw.size) - raw.size))
     return pad
 
 
@@ -227,18 +261,21 @@ def _graph_row(graph: Graph, arrays: _Arrays) -> dict[str, Any]:
 
 
 def _form(key: Any, one: Specialization, arrays: _Arrays, codes: list[bytes]) -> dict[str, Any]:
-    """One set of shapes as the manifest keeps it."""
+    """One set of shapes as the manifest keeps it; a key of None stands for all sizes."""
     program = one.runner.program
     first = len(codes)
     codes.extend(one.native.objects())
     device = programs_row(one.runner.kernels) if isinstance(one.runner, DeviceRunner) else None
     steps = [_step_row(step, arrays, device is not None) for step in program.steps]
-    opened = _open_row(program, one.runner.conditions, arrays) if isinstance(one.runner, OpenRunner) else None
+    opened = _open_row(program, one, arrays, key is None) if isinstance(one.runner, OpenRunner) else None
     if device is not None:
         device["seal"] = programs_seal(device, steps)
     return {
-        "key": [None if item is None else [list(item[0]), None if item[1] is None else item[1].hex()] for item in key],
+        "key": None
+        if key is None
+        else [None if item is None else [list(item[0]), None if item[1] is None else item[1].hex()] for item in key],
         "code": list(range(first, len(codes))),
+        "library": None,
         "externals": one.native.externals,
         "device": device,
         "inputs": program.inputs,
@@ -255,10 +292,11 @@ def _form(key: Any, one: Specialization, arrays: _Arrays, codes: list[bytes]) ->
     }
 
 
-def _open_row(program: Program, conditions: Conditions, arrays: _Arrays) -> dict[str, Any]:
-    """What a form for all sizes has beyond others. Only the cache keeps it: a module's file has numbers to check."""
+def _open_row(program: Program, one: Specialization, arrays: _Arrays, for_all: bool) -> dict[str, Any]:
+    """What a form for all sizes has beyond others: for the cache the nodes to ask, for a file (`for_all`) equations."""
     checks = []
-    for check in conditions.checks:
+    conditions = one.runner.conditions  # type: ignore[union-attr]
+    for check in () if for_all else conditions.checks:
         names = [None if v is None else f"x{at}" for at, v in enumerate(check.node.inputs)]
         inputs = [None if n is None else Value(n, kind) for n, kind in zip(names, check.inputs)]
         outputs = [Value(f"y{at}", kind) for at, kind in enumerate(check.outputs)]
@@ -268,13 +306,23 @@ def _open_row(program: Program, conditions: Conditions, arrays: _Arrays) -> dict
         row = _graph_row(Graph("check", given, outputs, [node]), arrays)
         checks.append({"node": row, "values": values, "unread": list(check.unread)})
     promised = {str(number): list(shape) for number, shape in program.promised.items()}
-    return {"numbers": program.numbers, "promised": promised, "names": list(conditions.names), "checks": checks}
+    return {
+        "numbers": program.numbers, "promised": promised, "names": list(conditions.names), "checks": checks,
+        "equal": open_conditions(one) if for_all else None,
+    }  # fmt: skip
 
 
-def _conditions(file: _File, row: Mapping[str, Any]) -> Conditions:
+def open_conditions(one: Specialization) -> list[Any] | None:
+    """What sizes must fulfil in a form for all of them, as equations; None where it cannot run without the compiler."""
+    if not isinstance(one.runner, OpenRunner) or not all(isinstance(s, NativeStep) for s in one.runner.program.steps):
+        return None
+    return one.runner.conditions.equations()
+
+
+def _conditions(file: ModuleFile, row: Mapping[str, Any]) -> Conditions:
     checks = []
     for one in row["checks"]:
-        (node,) = file.graph(one["node"]).nodes
+        (node,) = _graph(file, one["node"]).nodes
         inputs = tuple(None if v is None else v.tensor for v in node.inputs)
         known = {int(at): file.array(number) for at, number in one["values"].items()}
         values = tuple(known.get(at) for at in range(len(inputs)))
@@ -309,186 +357,41 @@ def _step_row(step: Step, arrays: _Arrays, with_calls: bool) -> dict[str, Any]:
 # ---------------------------------------------------------------------------------------------------------- loading
 
 
-def _refusing(read: Callable[[], T], path: Path) -> T:
-    """What reading gives; whatever goes wrong is a ModuleFileError that names the file."""
-    try:
-        return read()
-    except OSError as error:
-        raise ModuleFileError(f"{path} cannot be read: {error.strerror or error}") from error
-    except Exception as error:  # noqa: BLE001 — raised again, with the name of the file
-        text = str(error) if isinstance(error, WeftError) else f"it is damaged ({error!r})"
-        raise ModuleFileError(text if str(path) in text else f"{path} cannot be loaded: {text}") from error
+def load_whole(file: ModuleFile, part: Mapping[str, Any], threads: int | None) -> Module:
+    """The module in a file, as the compiler has it.
 
-
-class _File:
-    """An opened module file, whose checksum (and signature, where a key is given) fits."""
-
-    def __init__(self, path: Path, key: Key | None = None) -> None:
-        self.path = path
-        if not stat.S_ISREG(path.stat().st_mode):
-            raise ModuleFileError(f"{path} is no file")
-        self._file = path.open("rb")
-        size = self._file.seek(0, os.SEEK_END)
-        if size <= _TRAILER_BYTES:
-            raise ModuleFileError(f"{path} is no Weft module: it has only {size} bytes")
-        mapped = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
-        prefer_large_pages(mapped)
-        self.whole = memoryview(mapped)
-        self.checksum, self.signature = self._trailer()
-        if key is not None:
-            self._check_signature(key)
-        self.archive = zipfile.ZipFile(self._file)
-        self.manifest = json.loads(self._member("manifest.json"))
-        self._check_version()
-        check_manifest(self.manifest)
-        self.memory = self._weights()
-        self._check_arrays()
-        self._arrays: dict[int, Array] = {}
-
-    def _trailer(self) -> tuple[bytes, str]:
-        """The checksum, which fits, and the signature: from the last bytes of the file."""
-        words = bytes(self.whole[-_TRAILER_BYTES:]).decode("ascii", "replace").split()
-        if words[:3] != ["weft", "module:", "checksum"] or len(words) != 6:
-            raise ModuleFileError(
-                f"{self.path} is no Weft module, or it was cut off, or an older Weft wrote it: compile the model again "
-                "and save it"
-            )
-        checksum = fingerprint(self.whole[:-_TRAILER_BYTES])
-        if checksum.hex() != words[3]:
-            raise ModuleFileError(f"{self.path} is damaged: it does not fit its checksum")
-        return checksum, words[5]
-
-    def _check_signature(self, key: Key) -> None:
-        if self.signature == _UNSIGNED:
-            raise ModuleFileError(f"{self.path} is not signed: `weft sign {self.path} --key FILE` signs it")
-        if not hmac.compare_digest(self.signature.encode(), signature_of(self.checksum, key).encode()):
-            raise ModuleFileError(f"{self.path} was not signed with this key, or it was changed afterwards")
-
-    def _check_version(self) -> None:
-        """Refuses what another Weft wrote: its code may rely on what is not so here."""
-        head = self.manifest if isinstance(self.manifest, dict) else {}
-        names = ("format", "weft", "abi")
-        found, wanted = [head.get(name) for name in names], [FORMAT, VERSION, abi_hash()]
-        if found != wanted:
-            said = [", ".join(f"{name} {value}" for name, value in zip(names, row)) for row in (found, wanted)]
-            raise ModuleFileError(
-                f"{self.path} was written by another Weft ({said[0][:120]}; this one has {said[1]}): compile the model "
-                "again with this one and save it, or load it with the one that wrote it"
-            )
-
-    def _weights(self) -> memoryview:
-        """The weights as mapped memory."""
-        info = self.archive.getinfo("weights.bin")
-        names, extra = struct.unpack_from("<HH", self.whole, info.header_offset + 26)
-        start = info.header_offset + 30 + names + extra + self.manifest["start"]
-        data = self.whole[start : start - self.manifest["start"] + info.file_size]
-        is_plain = info.compress_type == zipfile.ZIP_STORED and info.compress_size == info.file_size
-        if not is_plain or start % ALIGNMENT or start + len(data) > len(self.whole):
-            raise ModuleFileError(f"{self.path} is damaged: its weights cannot be mapped")
-        return data
-
-    def _check_arrays(self) -> None:
-        """Arrays lie one behind another, as they were written, and fill the weights."""
-        size = 0
-        for number, row in enumerate(self.manifest["arrays"]):
-            kind, count = NUMPY_TYPES.get(row["dtype"]), math.prod(row["shape"])
-            texts = row.get("strings")
-            if kind is None or kind.hasobject != (texts is not None) or texts is not None and len(texts) != count:
-                raise ModuleFileError(f"array {number} is no {row['dtype'][:40]}")
-            if not kind.hasobject:
-                if row["offset"] != size:
-                    raise ModuleFileError(f"array {number} does not follow the one before it")
-                size += _padded(count * kind.itemsize)
-        if size != len(self.memory):
-            raise ModuleFileError(f"the arrays take {size} bytes, and there are {len(self.memory)}")
-
-    def array(self, number: int) -> Array:
-        """An array over the mapped memory."""
-        found = self._arrays.get(number)
-        if found is None:
-            row = self.manifest["arrays"][number]
-            kind, shape = NUMPY_TYPES[row["dtype"]], tuple(row["shape"])
-            if kind.hasobject:
-                found = np.array(row["strings"], object).reshape(shape)
-            else:
-                found = np.frombuffer(self.memory, kind, math.prod(shape), row["offset"]).reshape(shape)
-            self._arrays[number] = found
-        return found
-
-    def graph(self, row: Mapping[str, Any]) -> Graph:
-        """A graph from its text and arrays."""
-        return parse_graph(row["text"], {name: self.array(number) for name, number in row["constants"].items()})
-
-    def code(self, number: int) -> bytes:
-        """An object file."""
-        return self._member(f"code/{number}.o")
-
-    def _member(self, name: str) -> bytes:
-        """A member of the archive, whole; not one that swells as no real one does."""
-        info = self.archive.getinfo(name)
-        if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) or (
-            info.file_size > MOST_SWELLING * info.compress_size + MOST_SMALL
-        ):
-            raise ModuleFileError(f"{self.path} is damaged: its {name} would take {info.file_size:,} bytes")
-        with self.archive.open(info) as member:
-            return member.read(info.file_size)
-
-
-def sign_module(path: str | os.PathLike[str], key: Key) -> None:
-    """Signs a module file where it lies; what it holds is not changed."""
-    place = Path(path)
-    found = _refusing(lambda: _File(place), place)
-    signature = signature_of(found.checksum, key)
-    with place.open("r+b") as file:
-        file.seek(-_TRAILER_BYTES, os.SEEK_END)
-        file.write(_TRAILER.format(checksum=found.checksum.hex(), signature=signature).encode())
-
-
-def check_signature(path: str | os.PathLike[str], key: Key) -> None:
-    """Refuses a file that is damaged or was not signed with a key; nothing of it is run."""
-    secret, place = read_key(key), Path(path)
-    _refusing(lambda: _File(place, secret), place)
-
-
-def load_module(path: str | os.PathLike[str], threads: int | None = None, key: Key | None = None) -> Module:
-    """The module in a file."""
+    What is compiled later is compiled as the model was (and exactly, where this process asks for that).
+    """
     import weft.ops  # noqa: F401
 
-    secret = None if key is None else read_key(key)
-    place = Path(path)
-    return _refusing(lambda: _load(_File(place, secret), threads), place)
-
-
-def _load(file: _File, threads: int | None) -> Module:
-    """What is compiled later is compiled as the model was (and exactly, where this process asks for that)."""
     settings = file.manifest["settings"]
     if settings.keys() != knobs.snapshot(without=NO_MATTER).keys():
         raise ModuleFileError(f"its settings are {', '.join(settings)}, which are not those of this Weft")
     with knobs.override(**{**settings, "exact": settings["exact"] or knobs.exact}):
-        return _loaded(file, threads)
+        return _loaded(file, part, threads)
 
 
-def _loaded(file: _File, threads: int | None) -> Module:
-    manifest = file.manifest
-    target = _machine(manifest, file.path)
-    graph = _static_graph(file) if manifest["static"] else file.graph(manifest["graph"])
-    executor = Executor(
-        graph, target, check_precision(manifest["precision"], target), can_compile=not manifest["static"]
-    )
-    if manifest["static"] and [[item[1:] for item in row["key"] if item] for row in manifest["forms"]] != [
-        [[None]] * len(graph.inputs)
-    ]:
+def _loaded(file: ModuleFile, part: Mapping[str, Any], threads: int | None) -> Module:
+    manifest, fixed = file.manifest, file.manifest["graph"] is None
+    target = _machine(part, file.path)
+    graph = _static_graph(file) if fixed else _graph(file, manifest["graph"])
+    executor = Executor(graph, target, check_precision(part["precision"], target), can_compile=not fixed)
+    executor.ranges = {(name, axis): range(*numbers) for name, axis, *numbers in manifest["ranges"]}
+    rows = [row for row in part["forms"] if row["key"] is not None]  # that for all sizes is compiled again
+    if fixed and [[item[1:] for item in row["key"] if item] for row in rows] != [[[None]] * len(graph.inputs)]:
         raise ModuleFileError("a model of one set of shapes has one form, and that for no values")
-    for row in manifest["forms"]:
+    for row in rows:
         if row["open"] is not None:
-            raise ModuleFileError("a form for all sizes is kept by the cache alone, not by a module's file")
-        key = tuple(
-            None if item is None else (tuple(item[0]), None if item[1] is None else bytes.fromhex(item[1]))
-            for item in row["key"]
-        )
+            raise ModuleFileError("a form for all sizes is kept by the cache alone, or linked")
+        key = form_key(row)
         takes = [_taken(value, item) for value, item in zip(graph.inputs, key, strict=True)]
         executor.keep(key, _specialization(file, row, graph, executor, takes))
     return make_module(executor, threads)
+
+
+def _graph(file: ModuleFile, row: Mapping[str, Any]) -> Graph:
+    """A graph from its text and arrays."""
+    return parse_graph(row["text"], {name: file.array(number) for name, number in row["constants"].items()})
 
 
 def _taken(value: Value, item: Any) -> Type | None:
@@ -503,22 +406,13 @@ def _taken(value: Value, item: Any) -> Type | None:
     return TensorType(value.type.dtype, item[0])
 
 
-def _tensor_type(text: str) -> TensorType | None:
-    """The type that a manifest's text stands for, as far as it is plain: float32[1, 10]."""
-    name, _, rest = text.partition("[")
-    dims = rest.rstrip("]").split(",") if rest.rstrip("]").strip() else []
-    if name not in NUMPY_TYPES or not all(d.strip().isdigit() for d in dims):
-        return TensorType(name, None) if name in NUMPY_TYPES else None
-    return TensorType(name, [int(d) for d in dims])
-
-
-def _machine(manifest: Mapping[str, Any], path: Path) -> Target:
+def _machine(part: Mapping[str, Any], path: Path) -> Target:
     """This machine, if the code was made for it or for one that can do less."""
-    made = manifest["target"]
-    if any(form["device"] is not None for form in manifest["forms"]):
+    made = part["target"]
+    if any(form["device"] is not None for form in part["forms"]):
         return _same_device(made, path)
     host = find_target("native")
-    wanted = {f for f in manifest["features"] if not f.startswith("-")}
+    wanted = {f for f in part["features"] if not f.startswith("-")}
     if made["triple"] != host.triple:
         raise ModuleFileError(f"{path} was compiled for {made['triple']} and this machine is {host.triple}")
     missing = sorted(wanted - set(host.features))
@@ -549,7 +443,7 @@ def read_module(
     path: Path, target: Target, precision: str | None, threads: int | None, whole: Callable[[], Graph]
 ) -> Module:
     """A module of the compiled form in a file that `write_form` wrote; `whole` gives the model, when somebody asks."""
-    file = _File(path)
+    file = ModuleFile(path)
     executor = Executor(_static_graph(file), target, precision, whole=whole)
     types = [value.tensor.static for value in executor.signature.inputs]
     shapes = {value.name: kind for value, kind in zip(executor.signature.inputs, types)}
@@ -559,20 +453,29 @@ def read_module(
     return make_module(executor, threads)
 
 
-def _static_graph(file: _File) -> Graph:
-    graph = file.graph(file.manifest["graph"])
-    return graph.replace(outputs=[Value(name, _tensor_type(text)) for name, text in file.manifest["outputs"]])
+def _static_graph(file: ModuleFile) -> Graph:
+    """The signature of a model as a graph without nodes."""
+    inputs, outputs = (
+        [Value(name, TensorType(dtype, shape) if dtype in NUMPY_TYPES else None) for name, dtype, shape in rows]
+        for rows in (file.manifest["inputs"], file.manifest["outputs"])
+    )
+    if not all(isinstance(value.type, TensorType) and value.type.is_static for value in inputs):
+        raise ModuleFileError("a model without its graph has one set of shapes")
+    for value in outputs:
+        if isinstance(value.type, TensorType) and not value.type.is_static:
+            value.type = TensorType(value.type.dtype, None)
+    return Graph(file.manifest["name"], inputs, outputs, ())
 
 
 def read_form(
     path: Path, executor: Executor, shapes: Mapping[str, Sequence[int]], rebuild: Callable[[], Specialization]
 ) -> Specialization:
     """The compiled form in a file that `write_form` wrote for these shapes."""
-    return _only_form(_File(path), executor, shapes, rebuild)
+    return _only_form(ModuleFile(path), executor, shapes, rebuild)
 
 
 def _only_form(
-    file: _File, executor: Executor, shapes: Mapping[str, Sequence[int]], rebuild: Callable[[], Specialization]
+    file: ModuleFile, executor: Executor, shapes: Mapping[str, Sequence[int]], rebuild: Callable[[], Specialization]
 ) -> Specialization:
     takes = [
         TensorType(value.type.dtype, list(shapes[value.name]))
@@ -580,12 +483,13 @@ def _only_form(
         else value.type
         for value in executor.signature.inputs
     ]
-    (row,) = file.manifest["forms"]
+    (part,) = file.manifest["parts"]
+    (row,) = part["forms"]
     return _specialization(file, row, None, executor, takes, rebuild)
 
 
 def _specialization(
-    file: _File,
+    file: ModuleFile,
     row: Mapping[str, Any],
     graph: Graph | None,
     executor: Executor,
@@ -593,7 +497,8 @@ def _specialization(
     rebuild: Callable[[], Specialization] | None = None,
 ) -> Specialization:
     opened = row["open"]
-    program = _program(file, row, executor)
+    steps = [_step(file, one, executor, opened is not None) for one in row["steps"]]
+    program = read_program(row, steps, file.array, file.array)
     if opened is None:
         ProgramCheck(program, takes, executor.target.part_bytes).run([v.type for v in executor.signature.outputs])
     device = row["device"]
@@ -606,7 +511,7 @@ def _specialization(
     runner: Runner | DeviceRunner
     if device is None:
         names = [step.symbol for step in program.steps if isinstance(step, NativeStep)]
-        engine = llvm_compile.load(objects(), names, row["externals"], executor.target) if names else None
+        engine = load_code(objects(), names, row["externals"], executor.target)
         runner = Runner(program, engine, executor._inner)
         if opened is not None:
             interpret = functools.partial(executor._interpreted, {})
@@ -620,45 +525,18 @@ def _specialization(
     return StoredForm(list(row["report"]), graph, lowered, runner, native, rebuild)
 
 
-def _program(file: _File, row: Mapping[str, Any], executor: Executor) -> Program:
-    """The program of a form; that it holds together is not known yet."""
-    opened = row["open"]
-    steps = [_step(file, one, executor, opened is not None) for one in row["steps"]]
-    constants = {int(number): file.array(at) for number, at in row["constants"].items()}
-    numbers = {*row["inputs"], *row["outputs"], *constants, *(n for step in steps for n in step_values(step))}
-    return Program(
-        row["inputs"],
-        row["outputs"],
-        len(numbers) if max(numbers, default=-1) < len(numbers) else -1,
-        constants,
-        [file.array(at) for at in row["weights"]],
-        row["arena"],
-        row["unshared"],
-        steps,
-        last_uses(steps, row["outputs"]),
-        row["in_place"],
-        None if opened is None else opened["numbers"],
-        {} if opened is None else {int(number): tuple(shape) for number, shape in opened["promised"].items()},
-        [(given, made) for given, made in row["updates"]],
-    )
-
-
-def _step(file: _File, row: Mapping[str, Any], executor: Executor, is_open: bool = False) -> Step:
+def _step(file: ModuleFile, row: Mapping[str, Any], executor: Executor, is_open: bool = False) -> Step:
     if "native" in row and is_open:
-        kinds = [(number, TensorType(dtype, None)) for number, dtype, _ in row["makes"]]
-        shapes = {number: tuple(shape) for number, _, shape in row["makes"]}
-        places = [(kind, number) for kind, number in row["bases"]]
-        return NativeStep(row["native"], places, kinds, row["kernels"], shapes=shapes)
+        return native_step(row, TensorType)
     if "native" in row:
         makes = [(number, made_type(dtype, shape)) for number, dtype, shape in row["makes"]]
-        bases = [(kind, number) for kind, number in row["bases"]]
         calls = tuple(Call(symbol, tuple((b, at) for b, at in args)) for symbol, args in row["calls"])
         reach = [(end, is_written, None if held is None else tuple(held)) for end, is_written, held in row["reach"]]
-        return NativeStep(row["native"], bases, makes, row["kernels"], calls, reach=reach)
+        return replace(native_step(row), makes=makes, calls=calls, reach=reach)
     if "rest" in row:
         rest = executor.open_rest if is_open else executor.rest
-        return RestStep(rest(file.graph(row["rest"])), row["inputs"], row["outputs"])
-    graph = file.graph(row["host"])
+        return RestStep(rest(_graph(file, row["rest"])), row["inputs"], row["outputs"])
+    graph = _graph(file, row["host"])
     check_host_graph(graph)
     (node,) = graph.nodes
     numbers = dict(zip(graph.inputs, row["inputs"], strict=True))

@@ -15,11 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from weft.executor.run import Runner, fault
+from weft.core.array_types import ArrayType
+from weft.executor.run import Runner
 from weft.executor.steps import NativeStep, empty_array
-from weft.graph.ir import Array, TensorType
+from weft.graph.ir import Array
 from weft.graph.opspec import Repeated, Repetition
-from weft.runtime.arguments import address_of
+from weft.runtime.addresses import address_of
+from weft.runtime.runner import fault
 from weft.runtime.turns import run_turns
 
 KEPT_BYTES = 1 << 22
@@ -84,7 +86,7 @@ class _Plan:
         self.alive: list[Any] = [self.arrays]
         self.cells = np.array([wanted.turn, 0, 0], np.int64)
         self.places = dict(zip(self.program.inputs, used))
-        self.kinds: dict[int, TensorType] = dict(step.makes)
+        self.kinds: dict[int, ArrayType] = dict(step.makes)
         self.inputs: list[Address] = [self.fixed(array) for array in self.arrays]
         self.made: dict[int, Address] = {}
         self.copies: list[tuple[Address, Address, int]] = []

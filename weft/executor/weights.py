@@ -8,9 +8,6 @@ fast as with small pages only. A mapped file gets large pages as it is read from
 
 from __future__ import annotations
 
-import contextlib
-import mmap
-
 import numpy as np
 
 from weft.graph.ir import Array
@@ -43,10 +40,3 @@ class WeightBlocks:
             return start
         self._block = np.empty(max(size + ALIGNMENT, BLOCK_BYTES), np.uint8)
         return int(-self._block.ctypes.data % ALIGNMENT)
-
-
-def prefer_large_pages(memory: mmap.mmap) -> None:
-    """Asks for large pages where those of a mapped file are not in memory yet; small ones serve too."""
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        with contextlib.suppress(OSError):
-            memory.madvise(mmap.MADV_HUGEPAGE)

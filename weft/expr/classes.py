@@ -7,7 +7,7 @@ know nothing of promotion and folding.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Union
+from typing import Any, ClassVar, Union
 
 import numpy as np
 
@@ -19,10 +19,12 @@ OPERATORS: dict[str, Callable[..., Expr]] = {}
 
 
 class Expr:
-    """Base of every expression."""
+    """Base of every expression. `holds` says which kinds of nodes occur in it, its own among them: a `bit` for each."""
 
-    __slots__ = ("dtype",)
+    __slots__ = ("dtype", "holds")
     dtype: DType
+    holds: int
+    bit: ClassVar[int] = 0
 
     def __add__(self, other: ExprLike) -> Expr:
         return OPERATORS["add"](self, other)
@@ -141,6 +143,7 @@ class Var(Expr):
     def __init__(self, name: str, dtype: DType = INDEX) -> None:
         self.name = name
         self.dtype = dtype
+        self.holds = Var.bit
 
 
 class Const(Expr):
@@ -151,6 +154,7 @@ class Const(Expr):
     def __init__(self, value: Any, dtype: DType) -> None:
         self.value = value
         self.dtype = dtype
+        self.holds = Const.bit
 
 
 class Binary(Expr):
@@ -162,6 +166,7 @@ class Binary(Expr):
         self.a = a
         self.b = b
         self.dtype = a.dtype
+        self.holds = self.bit | a.holds | b.holds
 
 
 class Add(Binary):
@@ -233,6 +238,7 @@ class Compare(Binary):
         self.a = a
         self.b = b
         self.dtype = BOOL if a.dtype.lanes == 1 else BOOL.with_lanes(a.dtype.lanes)
+        self.holds = self.bit | a.holds | b.holds
 
 
 class EQ(Compare):
@@ -279,6 +285,7 @@ class Not(Expr):
     def __init__(self, a: Expr) -> None:
         self.a = a
         self.dtype = a.dtype
+        self.holds = Not.bit | a.holds
 
 
 class Select(Expr):
@@ -291,6 +298,7 @@ class Select(Expr):
         self.then = then
         self.otherwise = otherwise
         self.dtype = then.dtype
+        self.holds = Select.bit | condition.holds | then.holds | otherwise.holds
 
 
 class Cast(Expr):
@@ -301,6 +309,7 @@ class Cast(Expr):
     def __init__(self, dtype: DType, value: Expr) -> None:
         self.value = value
         self.dtype = dtype
+        self.holds = Cast.bit | value.holds
 
 
 class Call(Expr):
@@ -312,6 +321,9 @@ class Call(Expr):
         self.name = name
         self.args = tuple(args)
         self.dtype = dtype
+        self.holds = Call.bit
+        for arg in self.args:
+            self.holds |= arg.holds
 
 
 class Load(Expr):
@@ -322,10 +334,12 @@ class Load(Expr):
     def __init__(self, buffer: Buffer, indices: Sequence[Expr]) -> None:
         self.buffer = buffer
         self.indices = tuple(indices)
-        lanes = 1
+        lanes, holds = 1, Load.bit
         for index in self.indices:
+            holds |= index.holds
             if index.dtype.lanes != 1:
                 lanes = index.dtype.lanes
+        self.holds = holds
         self.dtype = buffer.dtype if lanes == 1 else buffer.dtype.with_lanes(lanes)
 
 
@@ -339,6 +353,9 @@ class Address(Expr):
         self.indices = tuple(indices)
         self.mode = mode
         self.dtype = HANDLE
+        self.holds = Address.bit
+        for index in self.indices:
+            self.holds |= index.holds
 
 
 class Ramp(Expr):
@@ -351,6 +368,7 @@ class Ramp(Expr):
         self.stride = stride
         self.lanes = lanes
         self.dtype = base.dtype.with_lanes(lanes)
+        self.holds = Ramp.bit | base.holds | stride.holds
 
 
 class Broadcast(Expr):
@@ -362,6 +380,7 @@ class Broadcast(Expr):
         self.value = value
         self.lanes = lanes
         self.dtype = value.dtype.with_lanes(lanes)
+        self.holds = Broadcast.bit | value.holds
 
 
 class Buffer:
@@ -405,7 +424,8 @@ COMPARE: tuple[type[Compare], ...] = (EQ, NE, LT, LE, And, Or)
 NODES: tuple[type[Expr], ...] = (
     Var, Const, *BINARY, *COMPARE, Not, Select, Cast, Call, Load, Address, Ramp, Broadcast,
 )  # fmt: skip
-
+for _number, _kind in enumerate(NODES):
+    _kind.bit = 1 << _number
 
 _SMALL = [Const(i, INDEX) for i in range(-16, 257)]
 

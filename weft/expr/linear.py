@@ -178,8 +178,8 @@ class Linear:
 
     def opaque(self, e: Expr) -> Poly:
         """A node that arithmetic does not look into, as an atom."""
-        for node in walk(e):
-            if type(node) is Call and not is_pure(node.name):
+        for node in walk(e, Call):
+            if not is_pure(node.name):  # type: ignore[attr-defined]
                 self.effects = True
                 return {e: 1}, 0
         return {self.atoms.setdefault(structural_key(e), e): 1}, 0

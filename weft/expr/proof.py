@@ -120,7 +120,7 @@ class Prover(Linear):
         for key in terms:
             if type(key) is not Var:
                 for factor in key if type(key) is tuple else (key,):
-                    if any(type(node) is Select for node in walk(factor)):
+                    if walk(factor, Select):
                         return True
         return False
 

@@ -55,7 +55,7 @@ def tried_interval(e: Expr, ranges: Ranges) -> tuple[int, int] | None:
     """The least and greatest value of an expression where what is known holds; None: not found out."""
     variables = dict.fromkeys(free_vars(e))
     shared = (fact for fact in ranges.facts if not variables.keys().isdisjoint(free_vars(fact)))
-    facts = [fact for fact in shared if not any(isinstance(node, Load) for node in walk(fact))]
+    facts = [fact for fact in shared if not walk(fact, Load)]
     for fact in facts:
         variables.update(dict.fromkeys(free_vars(fact)))
     grid: dict[Var, Any] = {}

@@ -52,7 +52,7 @@ def same_value(a: Expr, b: Expr) -> bool:
     """Whether two expressions are built the same and have no effects, so that one evaluation stands for both."""
     if a is not b and (type(a) is not type(b) or a.dtype is not b.dtype or structural_key(a) != structural_key(b)):
         return False
-    return all(type(node) is not Call or is_pure(node.name) for node in walk(a))
+    return all(is_pure(node.name) for node in walk(a, Call))  # type: ignore[attr-defined]
 
 
 def compare_bools(kind: type[Expr], a: Expr, b: Expr, new: Expr) -> Expr:

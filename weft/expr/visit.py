@@ -6,7 +6,7 @@ A pass is a subclass of `ExprMutator` with a method `visit_Add(self, e)` for eac
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from weft.expr.nodes import (
@@ -127,16 +127,35 @@ def children(e: Expr) -> tuple[Expr, ...]:
     return _CHILDREN[type(e)](e)
 
 
-def walk(e: Expr) -> list[Expr]:
-    """Every node of an expression, outermost first."""
+def walk(e: Expr, *kinds: type[Expr]) -> list[Expr]:
+    """Every node of an expression (or those of some kinds), outermost first."""
     found: list[Expr] = []
     stack = [e]
+    if kinds:
+        wanted = bits(kinds)
+        if not e.holds & wanted:
+            return found
+        while stack:
+            node = stack.pop()
+            if node.holds & wanted:
+                if node.bit & wanted:
+                    found.append(node)
+                stack.extend(_CHILDREN[type(node)](node)[::-1])
+        return found
     while stack:
         node = stack.pop()
         found.append(node)
         kind = type(node)
         if kind is not Var and kind is not Const:
             stack.extend(_CHILDREN[kind](node)[::-1])
+    return found
+
+
+def bits(kinds: Iterable[type[Expr]]) -> int:
+    """Kinds of nodes as `Expr.holds` has them."""
+    found = 0
+    for kind in kinds:
+        found |= kind.bit
     return found
 
 
@@ -158,9 +177,7 @@ def free_vars(*expressions: Expr) -> dict[Var, None]:
     """The variables that occur, in order of first occurrence (a dict used as an ordered set)."""
     found: dict[Var, None] = {}
     for e in expressions:
-        for node in walk(e):
-            if type(node) is Var:
-                found[node] = None
+        found.update(dict.fromkeys(walk(e, Var)))  # type: ignore[arg-type]
     return found
 
 
@@ -199,14 +216,19 @@ class ExprMutator:
     """Rewrites an expression bottom up; `visit_<Node>` methods of a subclass say what to do with a node."""
 
     _handlers: dict[type[Expr], Callable[[Any, Any], Expr]] = {}
+    _cares = -1
+    """The kinds of nodes that have a method: what holds none of them stays as it is, and is not walked."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         cls._handlers = {kind: getattr(cls, f"visit_{kind.__name__}", ExprMutator.generic) for kind in NODES}
+        named = [kind for kind in NODES if hasattr(cls, f"visit_{kind.__name__}")]
+        plain = cls.generic is ExprMutator.generic and cls.expr is ExprMutator.expr
+        cls._cares = bits(named) if plain else -1
 
     def expr(self, e: Expr) -> Expr:
         """The rewritten expression."""
-        return self._handlers[type(e)](self, e)
+        return self._handlers[type(e)](self, e) if e.holds & self._cares else e
 
     def generic(self, e: Expr) -> Expr:
         """What happens to a node without a method of its own: its parts are rewritten."""
@@ -216,6 +238,6 @@ class ExprMutator:
 ExprMutator._handlers = dict.fromkeys(NODES, ExprMutator.generic)
 
 __all__ = [
-    "ExprMutator", "children", "free_vars", "map_all", "rebuild", "substitute", "uses_any", "walk", "walk_once",
+    "ExprMutator", "bits", "children", "free_vars", "map_all", "rebuild", "substitute", "uses_any", "walk", "walk_once",
     "Binary",
 ]  # fmt: skip

@@ -2,6 +2,7 @@
 
     c.op("Add", x, y)                      a node; its output, typed as it is made
     c.reshape(x, [2, -1]), c.cast(x, "float32"), c.sizes(x)
+    c.subgraph("body", types, make)        a Graph for a loop or a branch
 
 Operands are values, numbers, lists of whole numbers (vectors of int64) or arrays. Every value knows its type at once,
 because the operator's own inference runs on each node, so that a converter asks `x.tensor` wherever it stands; sizes
@@ -10,14 +11,14 @@ that only a call tells are values themselves (`c.size`), scalars of int64.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Union
 
 import numpy as np
 
 import weft.ops  # noqa: F401  (fills the table of operators)
 from weft.core.errors import FrontendError
-from weft.graph.ir import NUMPY_TYPES, Array, Node, TensorType, Value, dtype_name
+from weft.graph.ir import NUMPY_TYPES, Array, Graph, Node, TensorType, Value, dtype_name
 from weft.graph.opspec import Infer, find_operator
 from weft.ops.elementwise_support import ELEMENT_TYPES
 
@@ -66,6 +67,9 @@ def is_float(kind: str) -> bool:
 
 class Emitter:
     """Collects the nodes of a graph. `label` and `origin` name the operator that is being converted."""
+
+    inline: Callable[[Any, Sequence[Any]], list[Any]]
+    """Writes a graph of the framework's for these operands, and gives its outputs (the importer's)."""
 
     def __init__(self) -> None:
         self.nodes: list[Node] = []
@@ -142,6 +146,22 @@ class Emitter:
         self.nodes.append(node)
         return made
 
+    def of_users(
+        self,
+        name: str,
+        domain: str,
+        inputs: Sequence[Value | None],
+        types: Sequence[TensorType],
+        given: Mapping[str, Any],
+    ) -> list[Value] | None:
+        """The results of an operator that came by `weft.register_op`, which are of these types; None for any other."""
+        if find_operator(name, domain) is None:
+            return None
+        made = [Value(self.fresh(f"{self.label}_{name}".lower()), kind) for kind in types]
+        kept = {key: one for key, one in given.items() if _is_plain(one)}
+        self.nodes.append(Node(name, inputs, made, kept, self.fresh(self.label), self.origin, domain))
+        return made
+
     def _attribute(self, given: Any) -> Any:
         """An attribute as a file of ONNX would hold it: floats are float32, where the model is no wider."""
         return float(np.float32(given)) if isinstance(given, float) and self.dtype != "float64" else given
@@ -200,6 +220,20 @@ class Emitter:
             elif not (isinstance(one, int) and one == 1):
                 made = self.op("Mul", made, one)
         return made
+
+    def subgraph(self, name: str, types: Sequence[TensorType], make: Callable[[list[Value]], Sequence[Value]]) -> Graph:
+        """A graph with inputs of these types whose outputs a function makes of them."""
+        outer, self.nodes = self.nodes, []
+        inputs = [Value(self.fresh(f"{self.label}_{name}"), kind) for kind in types]
+        outputs: list[Value] = []
+        try:
+            for value in make(inputs):
+                own = Value(self.fresh(f"{self.label}_{name}_result"), value.type)
+                self.nodes.append(Node("Identity", [value], [own], name=self.fresh("output")))
+                outputs.append(own)
+            return Graph(name, inputs, outputs, self.nodes)
+        finally:
+            self.nodes = outer
 
     # movement
 
@@ -273,6 +307,13 @@ class Emitter:
         if not sizes:
             return self.constant(one)
         return self.op("ConstantOfShape", self.vector(sizes), value=one.reshape(1))
+
+
+def _is_plain(given: Any) -> bool:
+    """Whether an attribute is a number, a text, or some of them."""
+    if isinstance(given, (list, tuple)):
+        return all(isinstance(one, (bool, int, float, str)) for one in given)
+    return isinstance(given, (bool, int, float, str))
 
 
 def _python_type(given: Any) -> str:

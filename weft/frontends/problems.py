@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from weft.core.errors import FrontendError
+from weft.core.errors import FrontendError, InternalError
+from weft.graph.opspec import way_to_register
 
 MOST_SHOWN = 50
 """How many problems a message lists."""
@@ -18,6 +19,12 @@ class Refused(FrontendError):
         self.operators = operators
 
 
+def converter_failed(name: str, origin: str, error: Exception) -> InternalError:
+    """The error for a converter that is wrong itself: a fault of Weft's, said with the user's own line."""
+    where = f" (used in {origin})" if origin else ""
+    return InternalError(f"the converter of {name} failed{where}: {type(error).__name__}: {error}")
+
+
 class Problems:
     """Operators that are not known, with the places that use them; and uses that cannot be converted."""
 
@@ -25,12 +32,15 @@ class Problems:
         self.label = label
         self.shown = shown
         self.unknown: dict[str, list[str]] = {}
+        self.ways: dict[str, str] = {}
         self.lines: list[str] = []
         self.blamed: set[str] = set()
 
-    def is_unknown(self, name: str, origin: str) -> None:
-        """Notes an operator without a converter."""
+    def is_unknown(self, name: str, origin: str, operator: str = "", domain: str = "") -> None:
+        """Notes an operator without a converter, and how somebody can give it a meaning: by this name and domain."""
         self.unknown.setdefault(name, []).append(origin)
+        if operator:
+            self.ways[name] = f"; {way_to_register(operator, domain)}"
 
     def add(self, name: str, said: str, origin: str, blamed: bool = True) -> None:
         """Notes a use that cannot be converted."""
@@ -46,7 +56,7 @@ class Problems:
     def _message(self) -> str:
         lines = [
             f"{self.shown(name)} is not known; {f'{len(where)} times, first' if len(where) > 1 else 'used'}"
-            f" {f'in {where[0]}' if where[0] else 'here'}"
+            f" {f'in {where[0]}' if where[0] else 'here'}{self.ways.get(name, '')}"
             for name, where in self.unknown.items()
         ]
         lines += dict.fromkeys(self.lines)

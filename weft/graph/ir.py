@@ -18,9 +18,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Union
 
-import ml_dtypes
 import numpy as np
 
+from weft.core.array_types import NARROW, PLAIN, ArrayType, element_name, numpy_type
 from weft.core.dtypes import DType, dtype
 from weft.core.errors import WeftError
 from weft.core.html import folded, table, tag
@@ -35,42 +35,28 @@ class GraphError(WeftError, ValueError):
     """A graph that breaks a rule; names the node, its operator and its origin."""
 
 
-NUMPY_TYPES: dict[str, Any] = {
-    **{name: np.dtype(name) for name in (
-        "float16 float32 float64 int8 int16 int32 int64 uint8 uint16 uint32 uint64 bool complex64 complex128".split()
-    )},
-    **{name: np.dtype(getattr(ml_dtypes, name)) for name in (
-        "bfloat16 float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz float8_e8m0fnu float4_e2m1fn "
-        "int2 uint2 int4 uint4".split()
-    )},
-    "string": np.dtype(object),
-}  # fmt: skip
+NUMPY_TYPES: dict[str, Any] = {name: numpy_type(name) for name in (*PLAIN, *NARROW, "string")}
 """Every element type a graph can hold, by name, and the numpy type of its arrays (narrow types one a byte)."""
-
-_NAMES = {kind: name for name, kind in NUMPY_TYPES.items()}
 
 
 def dtype_name(array_type: Any) -> str:
     """The element type that a numpy dtype stands for."""
-    kind = np.dtype(array_type)
-    if kind.kind in "OUS":
-        return "string"
-    found = _NAMES.get(kind)
+    found = element_name(array_type)
     if found is None:
-        raise GraphError(f"arrays of {kind} have no element type in a graph")
+        raise GraphError(f"arrays of {np.dtype(array_type)} have no element type in a graph")
     return found
 
 
-class TensorType:
+class TensorType(ArrayType):
     """An element type and a shape; a shape of None means that not even the rank is known."""
 
-    __slots__ = ("dtype", "shape")
+    __slots__ = ()
+    shape: tuple[Dim, ...] | None
 
     def __init__(self, dtype: str, shape: Sequence[Dim] | None) -> None:
         if dtype not in NUMPY_TYPES:
             raise GraphError(f"unknown element type {dtype!r}; known are {', '.join(NUMPY_TYPES)}")
-        self.dtype = dtype
-        self.shape: tuple[Dim, ...] | None = None if shape is None else tuple(shape)
+        super().__init__(dtype, shape)
 
     @property
     def rank(self) -> int:
@@ -83,11 +69,6 @@ class TensorType:
         if self.shape is None:
             raise GraphError("the rank of a tensor must be known here")
         return self.shape
-
-    @property
-    def is_static(self) -> bool:
-        """Whether every dimension is a number."""
-        return self.shape is not None and all(isinstance(d, int) for d in self.shape)
 
     @property
     def static(self) -> tuple[int, ...]:

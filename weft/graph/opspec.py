@@ -32,7 +32,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from weft.core.errors import InternalError, WeftError
-from weft.core.knobs import knobs
+from weft.core.knobs import UNASKED_BYTES, knobs
 from weft.graph.ir import Array, Dim, Graph, GraphError, Node, SequenceType, TensorType, Type, dtype_name
 from weft.graph.signature import Relation, signature
 
@@ -50,6 +50,7 @@ Trait = Literal[
     "slices",  # it moves, and reading it is reading the input: places are only shifted, dropped or repeated
     "windowed",  # from a window: elements of the input are read several times
     "channelwise",  # from its own channel; the channels stay as many
+    "groups_channels",  # from the channels of its own group; the channels stay as many
     "reduces",  # from all elements along the axes that the second input names
     "statistic",  # from so many elements that rounding it would spoil what is computed with it
     # what it costs
@@ -84,9 +85,6 @@ _IMPLIED = {
 
 MOST_OUTPUTS = 1 << 16
 """A node with more outputs is refused."""
-
-UNASKED_BYTES = 1 << 28
-"""Up to here a tensor is made without a look at the knob that limits tensors."""
 
 
 class NodeError(GraphError):
@@ -522,7 +520,7 @@ def _unknown_shapes(c: Infer) -> list[Type]:
 
 def way_to_register(name: str, domain: str) -> str:
     """What an error says about an operator that nobody has registered."""
-    call = f"weft.register_operator({name!r}, function, domain={domain!r})"
+    call = f"weft.register_op({name!r}, function, domain={domain!r})"
     return f"to run it on the host, give it a meaning with {call} (docs/operators.md)"
 
 

@@ -65,7 +65,7 @@ def _settled(regions: Iterable[Region], written: set[Buffer]) -> list[Region]:
     """Boxes that begin at a number which the block itself writes become whole dimensions: the number changes."""
 
     def moves(low: Expr) -> bool:
-        return any(type(node) is Load and node.buffer in written for node in walk(low))
+        return any(node.buffer in written for node in walk(low, Load))  # type: ignore[attr-defined]
 
     def settled(region: Region) -> Region:
         move = [moves(low) for low in region.mins]
@@ -94,7 +94,7 @@ def _collect(
         target.append(relax(region, inner, ranges) if inner else region)
 
     for e in child_exprs(s):
-        for node in walk(e):
+        for node in walk(e, Load, Address):
             if type(node) is Load:
                 add_access(reads, node.buffer, node.indices)
             elif type(node) is Address:
@@ -159,7 +159,7 @@ def _span(first: Expr | None, last: Expr | None, size: Expr, ranges: Ranges) -> 
 
 
 def _variables(e: Expr) -> list[Var]:
-    return [node for node in walk(e) if type(node) is Var]
+    return walk(e, Var)  # type: ignore[return-value]
 
 
 def unite(a: Region, b: Region, ranges: Ranges) -> Region:

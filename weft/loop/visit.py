@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from weft.expr.nodes import NODES, Address, Buffer, Const, Expr, Load, Var
-from weft.expr.visit import ExprMutator, map_all, substitute, walk
+from weft.expr.nodes import NODES, Address, Buffer, Expr, Load, Var
+from weft.expr.visit import ExprMutator, bits, map_all, substitute, walk
 from weft.loop.ir import (
     STATEMENTS,
     Allocate,
@@ -152,9 +152,13 @@ def walk_stmts(s: Stmt) -> list[Stmt]:
     return found
 
 
-def walk_exprs(s: Stmt) -> list[Expr]:
-    """Every expression node anywhere in a statement."""
-    return [node for stmt in walk_stmts(s) for e in child_exprs(stmt) for node in walk(e)]
+def walk_exprs(s: Stmt, *kinds: type[Expr]) -> list[Expr]:
+    """Every expression node (or those of some kinds) anywhere in a statement."""
+    if not kinds:
+        return [node for stmt in walk_stmts(s) for e in child_exprs(stmt) for node in walk(e)]
+    wanted = bits(kinds)
+    parts = (e for stmt in walk_stmts(s) for e in child_exprs(stmt) if e.holds & wanted)
+    return [node for e in parts for node in walk(e, *kinds)]
 
 
 def substitute_stmt(s: Stmt, mapping: Mapping[Var, Expr]) -> Stmt:
@@ -204,6 +208,9 @@ class Mutator(ExprMutator):
         return f if body is f.body else f.replace(body=body)
 
 
+_ACCESSES = bits((Load, Address))
+
+
 class BufferReplacer(Mutator):
     """Replaces buffers by others, in loads, stores, addresses, regions and allocations."""
 
@@ -213,12 +220,11 @@ class BufferReplacer(Mutator):
 
     def expr(self, e: Expr) -> Expr:
         """An expression, rewritten once however often it occurs."""
-        kind = type(e)
-        if kind is Var or kind is Const:
+        if not e.holds & _ACCESSES:
             return e
         found = self.done.get(e)
         if found is None:
-            found = self.done[e] = self._handlers[kind](self, e)
+            found = self.done[e] = self._handlers[type(e)](self, e)
         return found
 
     def visit_Load(self, e: Load) -> Expr:

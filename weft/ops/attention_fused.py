@@ -6,7 +6,7 @@
         steps        what happens to a score before the softmax, in order (STEPS)
         numbers      one number a step, for those that take one
         padded       queries, keys and elements of a value, rounded up to the tiles of a schedule; a fourth number cuts
-                     the keys into parts of so many
+                     the keys into parts of so many, or, if it is 0, has the powers divided before they weigh values
         empty_rows   0: a query that sees no key gives no numbers (Softmax's meaning); 1: zeros (Attention's);
                      2: zeros for any row without numbers (as exporters write Attention)
         heads_inside 0: the result is (batch, heads, queries, elements); 1: (batch, queries, heads, elements)
@@ -24,6 +24,9 @@ As a tensor program:
     top, grown, total       the softmax before its division
     mixed                   products with the values
     attention               mixed · (1 / total)
+
+Where powers are divided first (`_shares`), the softmax is whole before the second product: three kernels, each of the
+kind that any matrix product or softmax has.
 
 In parts, each part of the keys has a softmax of its own: top, total and mixed have one more axis, and the parts are
 weighed by the power of their top when they are added up.
@@ -53,6 +56,9 @@ QUERIES, KEYS, VALUES, SCORES, MASKED, TOP, GROWN, TOTAL, MIXED, RESULT = (
     "attention_top", "attention_grown", "attention_total", "attention_mixed", "attention",
 )  # fmt: skip
 """The stages of the program, by which a schedule knows them."""
+
+PLAIN = "attention_"
+"""What the names of stages lack where powers are divided first: each is scheduled as any other of its kind."""
 
 PART, PEAK, SHARE, WHOLE_TOTAL, WHOLE = (
     "attention_part", "attention_peak", "attention_share", "attention_whole_total", "attention_whole",
@@ -210,6 +216,7 @@ def _compute(c: Compute, query: te.Tensor, key: te.Tensor, value: te.Tensor, *op
     factor = None if first is None else te.const(first[1], query.dtype)
     # Matrix instructions take whole steps of the second product too: keys of the padding have values, zeros.
     filled = bool(part) or narrow
+    divides_first = len(given_sizes) > 3 and not part
 
     def asked(*at: Any) -> Expr:
         found = _read(c, "query", query, at)
@@ -221,10 +228,13 @@ def _compute(c: Compute, query: te.Tensor, key: te.Tensor, value: te.Tensor, *op
     def given(*at: Any) -> Expr:
         return _inside(at[2:], [limits[1] if filled else None, limits[2]], _read(c, "value", value, at), zero)
 
-    queries = te.compute((*around, padded.queries, sizes.size), asked, name=QUERIES)
-    keys = te.compute((*around, padded.keys, sizes.size), held, name=KEYS)
+    def named(stage: str) -> str:
+        return stage.removeprefix(PLAIN) if divides_first else stage
+
+    queries = te.compute((*around, padded.queries, sizes.size), asked, name=named(QUERIES))
+    keys = te.compute((*around, padded.keys, sizes.size), held, name=named(KEYS))
     rows = padded.keys if filled else sizes.keys
-    values = te.compute((*around, rows, padded.value_size), given, name=VALUES)
+    values = te.compute((*around, rows, padded.value_size), given, name=named(VALUES))
     d = te.reduce_axis(sizes.size, name="d")
     empty = int(c.get("empty_rows", 0))
     if part:
@@ -234,9 +244,11 @@ def _compute(c: Compute, query: te.Tensor, key: te.Tensor, value: te.Tensor, *op
     scores = te.compute(
         (*around, padded.queries, padded.keys),
         lambda b, h, i, j: te.sum(queries[b, h, i, d].astype(wide) * keys[b, h, j, d].astype(wide), axis=d),
-        name=SCORES,
+        name=named(SCORES),
     )
-    masked = _masked(scores, operands, steps if factor is None else steps[1:], limits)
+    masked = _masked(scores, operands, steps if factor is None else steps[1:], limits, named(MASKED))
+    if divides_first:
+        return _weighed(c, sizes, _shares(masked, empty, query.dtype), values)
     mixed, total = _mixed(masked, values, empty == 1)
     return _divided(c, sizes, mixed, total, empty, query.dtype)
 
@@ -266,12 +278,13 @@ def _masked(
     operands: Sequence[te.Tensor],
     steps: Sequence[tuple[str, float]],
     limits: Sequence[int | None],
+    name: str,
 ) -> te.Tensor:
     """The scores after their steps; minus infinity for keys of the padding."""
     made: te.Tensor = te.compute(
         scores.shape,
         lambda b, h, i, j: _stepped(scores[b, h, i, j], (b, h, i, j), operands, steps, limits),
-        name=MASKED,
+        name=name,
     )
     return made
 
@@ -326,6 +339,47 @@ def _mixed(masked: te.Tensor, values: te.Tensor, zeros: bool) -> tuple[te.Tensor
         name=MIXED,
     )
     return mixed, total
+
+
+def _shares(masked: te.Tensor, empty: int, kind: DType) -> te.Tensor:
+    """The softmax of the scores, as narrow as the values; of a row without keys zeros, if that is meant."""
+    shape, wide = masked.shape, masked.dtype
+    lowest, zero = te.const(float(np.finfo(wide.name).min), wide), te.const(0, wide)
+    j = [te.reduce_axis(shape[3], name=name) for name in ("top_key", "sum_key")]
+    top = te.compute(shape[:3], lambda b, h, i: te.max(masked[b, h, i, j[0]], axis=j[0]), name="top")
+
+    def power(b: Any, h: Any, i: Any, k: Any) -> Expr:
+        return te.exp(masked[b, h, i, k] - (te.maximum(top[b, h, i], lowest) if empty == 1 else top[b, h, i]))
+
+    total = te.compute(shape[:3], lambda b, h, i: te.sum(power(b, h, i, j[1]), axis=j[1]), name="total")
+
+    def share(b: Any, h: Any, i: Any, k: Any) -> Expr:
+        made: Expr = power(b, h, i, k) * (te.const(1, wide) / total[b, h, i])
+        if empty == 1:
+            made = te.select(te.equal(total[b, h, i], zero), zero, made)
+        if empty == 2:
+            made = te.select(total[b, h, i] > zero, made, zero)
+        return made.astype(kind)
+
+    found: te.Tensor = te.compute(shape, share, name="shares")
+    return found
+
+
+def _weighed(c: Compute, sizes: Sizes, shares: te.Tensor, values: te.Tensor) -> te.Tensor:
+    """Values weighed by their shares: the result."""
+    j, wide = te.reduce_axis(values.shape[2], name="key"), "float32"
+    mixed = te.compute(
+        (*shares.shape[:3], values.shape[3]),
+        lambda b, h, i, e: te.sum(shares[b, h, i, j].astype(wide) * values[b, h, j, e].astype(wide), axis=j),
+        name="mixed",
+    )
+    inside = bool(c.get("heads_inside", 0))
+    made: te.Tensor = te.compute(
+        _out_shape(c, sizes),
+        lambda b, x, y, e: (mixed[b, y, x, e] if inside else mixed[b, x, y, e]).astype(values.dtype),
+        name=RESULT,
+    )
+    return made
 
 
 def _in_parts(

@@ -267,7 +267,8 @@ register(
         _compute_group,
         "reduction",
         takes="X:float[n c *s], scale:float[c], bias:float[c]",
-    )
+    ),
+    "groups_channels",
 )
 
 _TINY = 1e-9

@@ -127,7 +127,7 @@ def is_sum_of_products(facts: Facts) -> bool:
     store = facts.store
     if store is None or len(facts.loads) < 2 or facts.depth < LEAST_DEPTH:
         return False
-    if not any(type(node) is Mul and node.dtype is store.value.dtype for node in walk(store.value)):
+    if not any(node.dtype is store.value.dtype for node in walk(store.value, Mul)):
         return False
     spread = {frozenset(axis.var for axis in facts.spatial if uses(load, axis)) for load in facts.loads}
     return len(spread) > 1

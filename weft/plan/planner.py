@@ -114,10 +114,13 @@ def analytic(unit: Unit, sketches: Sequence[Sketch]) -> Iterator[Choice]:
 def choose(unit: Unit, matches: Sequence[Match], pick: Pick) -> bool:
     """Applies the first legal point in the order of the pick; False (nothing changed) where there is none."""
     sketches = [sketch for match in matches if (sketch := match(unit)) is not None]
-    for sketch, point, cost in pick(unit, sketches):
+    offers = iter(pick(unit, sketches))
+    for sketch, point, cost in offers:
         with unit.schedule.attempt(sketch.name, unit.done, point=point, cost=cost) as tried:
             sketch.apply(point)
         if tried:
+            if pick is analytic:  # its order is made already; another's may be work
+                tried.rivals = [(other.name, numbers, seconds) for other, numbers, seconds in offers]
             return True
     return False
 

@@ -36,11 +36,12 @@ def ceildiv(a: Any, b: Any) -> int:
 
 
 def _all_legal(columns: Columns) -> Any:
-    return np.ones(_count(columns), bool)
+    return np.ones(_shape(columns), bool)
 
 
-def _count(columns: Columns) -> int:
-    return len(next(iter(columns.values()))) if columns else 1
+def _shape(columns: Columns) -> tuple[int, ...]:
+    """The shape of what is said of points: columns along axes of their own mean all combinations."""
+    return np.broadcast_shapes(*map(np.shape, columns.values())) if columns else (1,)
 
 
 @dataclass(frozen=True)
@@ -67,12 +68,17 @@ class Sketch:
 
     def columns(self, most: int = MOST_POINTS) -> Columns:
         """All points, in the order of the knobs' choices; at most so many, spread evenly."""
+        choices = self.axes(most)
+        grids = np.meshgrid(*choices.values(), indexing="ij") if choices else []
+        return {knob: grid.ravel() for knob, grid in zip(choices, grids)}
+
+    def axes(self, most: int = MOST_POINTS) -> dict[str, Any]:
+        """The numbers of each knob of which `columns` are all combinations."""
         choices = {knob: np.asarray(numbers, np.int64) for knob, numbers in self.knobs.items()}
         while math.prod(len(numbers) for numbers in choices.values()) > most:
             longest = max(choices, key=lambda knob: len(choices[knob]))
             choices[longest] = choices[longest][::2] if len(choices[longest]) > 2 else choices[longest][:1]
-        grids = np.meshgrid(*choices.values(), indexing="ij") if choices else []
-        return {knob: grid.ravel() for knob, grid in zip(choices, grids)}
+        return choices
 
     def point(self, columns: Columns, at: int) -> dict[str, int]:
         """One point of some columns."""
@@ -82,16 +88,21 @@ class Sketch:
         """What a learned cost model sees of each point, float32[points, features]: the estimate, and the knobs."""
         estimate = np.log2(np.maximum(np.asarray(self.cost(columns), np.float64), 1e-12))
         logs = [np.log2(np.maximum(np.asarray(numbers, np.float64), 0) + 1) for numbers in columns.values()]
-        return np.stack([np.broadcast_to(estimate, (_count(columns),)), *logs], axis=1).astype(np.float32)
+        return np.stack([np.broadcast_to(estimate, _shape(columns)), *logs], axis=1).astype(np.float32)
 
     def ranked(self, most: int = 8) -> Iterator[tuple[dict[str, int], float]]:
         """The legal points that cost least, best first, each with its estimate; of equals the first."""
-        columns = self.columns()
-        cost = np.where(self.legal(columns), np.asarray(self.cost(columns), np.float64), np.inf)
-        best = np.argsort(cost, kind="stable")[:most]
-        for at in best:
+        choices = self.axes()
+        # Each knob along an axis of its own: what depends on a few knobs is computed for those only.
+        grids = np.meshgrid(*choices.values(), indexing="ij", sparse=True) if choices else []
+        columns, shape = dict(zip(choices, grids)), [len(numbers) for numbers in choices.values()] or [1]
+        found = np.where(self.legal(columns), np.asarray(self.cost(columns), np.float64), np.inf)
+        cost = np.broadcast_to(found, shape).ravel()
+        near = np.flatnonzero(cost <= np.partition(cost, most)[most]) if len(cost) > most else np.arange(len(cost))
+        for at in near[np.argsort(cost[near], kind="stable")[:most]]:
             if np.isfinite(cost[at]):
-                yield self.point(columns, int(at)), float(cost[at])
+                places = np.unravel_index(at, shape)
+                yield {k: int(c[i]) for (k, c), i in zip(choices.items(), places)}, float(cost[at])
 
     def check(self, point: Point) -> None:
         """Raises where a point names other knobs, or a number that is none of a knob's choices."""
@@ -111,9 +122,9 @@ def around_rule(rule: Point, seconds: float) -> Callable[[Columns], Any]:
     """The cost of points by a rule that names the best one: more, the further away a point is."""
 
     def cost(columns: Columns) -> Any:
-        total = np.full(_count(columns), 1.0)
+        total: Any = np.ones(1)
         for knob, number in rule.items():
-            total += OFF_RULE * np.abs(np.log2((columns[knob] + 1.0) / (number + 1.0)))
-        return seconds * total
+            total = total + OFF_RULE * np.abs(np.log2((columns[knob] + 1.0) / (number + 1.0)))
+        return np.broadcast_to(seconds * total, _shape(columns))
 
     return cost

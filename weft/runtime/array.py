@@ -14,7 +14,6 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from weft.core.dtypes import DType, DTypeLike, dtype
@@ -190,7 +189,7 @@ def unpack(storage: AnyArray, element: DTypeLike, length: int) -> AnyArray:
 
 
 # Types that numpy does not count among its numbers.
-_NAMED_KINDS = frozenset(np.dtype(kind).name for kind in (ml_dtypes.bfloat16, ml_dtypes.int4, ml_dtypes.uint4))
+_NAMED_KINDS = frozenset({"bfloat16", "int4", "uint4"})
 
 
 def _as_numpy(value: Any) -> AnyArray:

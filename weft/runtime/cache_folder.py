@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import os
-import secrets
 import shutil
 import stat
 from collections.abc import Callable, Iterator
@@ -68,7 +67,7 @@ def write_whole(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
 
     It gets the mode that any new file of this user gets (`mode`, less the umask), not a temporary file's.
     """
-    beside = path.with_name(f".{path.name}-{secrets.token_hex(8)}")
+    beside = path.with_name(f".{path.name}-{os.urandom(8).hex()}")
     handle = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), mode)
     try:
         with os.fdopen(handle, "w+b") as file:

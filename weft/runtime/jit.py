@@ -11,18 +11,18 @@ TargetError. Each `JitModule` is an ORC session of its own (0.4 ms): with the se
 
 from __future__ import annotations
 
-import atexit
 import ctypes
 import ctypes.util
 import re
-import threading
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import llvmlite.binding as llvm
 
 from weft.core.errors import TargetError
-from weft.runtime.native import FUNCTIONS, native_ir
+from weft.runtime.abi import FUNCTIONS
+from weft.runtime.library import NativeRuntime, process_runtime
+from weft.runtime.native import native_ir
 from weft.runtime.object_cache import cached_object
 
 _DEFINED = re.compile(r'^define (?!internal |private )[^@]*@"?([\w.$]+)"?\(', re.MULTILINE)
@@ -70,21 +70,6 @@ class JitModule:
 def defined_names(text: str) -> list[str]:
     """The functions of a module that others can call."""
     return _DEFINED.findall(text)
-
-
-class NativeRuntime:
-    """The compiled native runtime: `addresses` by name, and its functions for use from Python."""
-
-    def __init__(self, addresses: dict[str, int]) -> None:
-        self.addresses = addresses
-        integer, pointer = ctypes.c_int64, ctypes.c_void_p
-        self.parallel_for = _function(addresses["weft_parallel_for"], None, pointer, pointer, integer, integer)
-        self.allocate = _function(addresses["weft_allocate"], pointer, integer)
-        self.release = _function(addresses["weft_release"], None, pointer)
-        self.pool_size = _function(addresses["weft_pool_size"], integer)
-        self.pool_shutdown = _function(addresses["weft_pool_shutdown"], ctypes.c_int32)
-        self.cached_bytes = _function(addresses["weft_cached_bytes"], integer)
-        self.trim = _function(addresses["weft_trim"], None)
 
 
 def host_triple() -> str:
@@ -135,30 +120,19 @@ def known_symbols(externals: Iterable[str] = ()) -> dict[str, int]:
 
 
 def native_runtime() -> NativeRuntime:
-    """The native runtime, compiled on first use and never unloaded: its workers run in it until the process ends."""
-    global _native
-    if _native is None:
-        with _lock:
-            if _native is None:
-                _native = _load_native()
-    return _native
+    """The native runtime of this process, compiled on first use and never unloaded."""
+    return process_runtime(_native_addresses)
 
 
-_lock = threading.Lock()
-_native: NativeRuntime | None = None
 _initialized = False
 
 
-def _load_native() -> NativeRuntime:
+def _native_addresses() -> dict[str, int]:
     machine = host_machine()
     code = JitModule([cached_object(native_ir(host_triple(), str(machine.target_data)), machine)], FUNCTIONS, {})
-    addresses = {name: code.address(name) for name in FUNCTIONS}
     # Not ours to free any more: a worker may be inside this code while the interpreter is being torn down.
     code.keep()
-    runtime = NativeRuntime(addresses)
-    # At exit the workers end before the things that their last region used are destroyed.
-    atexit.register(runtime.pool_shutdown)
-    return runtime
+    return {name: code.address(name) for name in FUNCTIONS}
 
 
 def _initialize() -> None:
@@ -169,7 +143,3 @@ def _initialize() -> None:
         if mathematics := ctypes.util.find_library("m"):
             ctypes.CDLL(mathematics, ctypes.RTLD_GLOBAL)  # LLVM adds calls of it that no program names
         _initialized = True
-
-
-def _function(address: int, result: Any, *arguments: Any) -> Any:
-    return ctypes.CFUNCTYPE(result, *arguments)(address)

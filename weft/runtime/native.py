@@ -42,17 +42,6 @@ from weft.runtime.native_memory import ALLOCATOR, CACHE, CACHE_LIMIT
 MAXIMUM_THREADS = 256
 """Most threads (the caller among them) that one region uses."""
 
-FUNCTIONS = (
-    "weft_parallel_for",
-    "weft_allocate",
-    "weft_release",
-    "weft_pool_size",
-    "weft_pool_shutdown",
-    "weft_cached_bytes",
-    "weft_trim",
-)
-"""The names that the module defines."""
-
 _SPIN_NANOSECONDS = 50_000
 _LEAST_SPIN_NANOSECONDS = 1_000
 
@@ -60,13 +49,19 @@ _LEAST_SPIN_NANOSECONDS = 1_000
 _ARCHITECTURES = {
     "x86_64": ("202", "declare void @llvm.x86.sse2.pause()", "call void @llvm.x86.sse2.pause()"),
     "aarch64": ("98", "declare void @llvm.aarch64.hint(i32)", "call void @llvm.aarch64.hint(i32 1)"),
+    "riscv64": ("98", "", ""),
 }
+
+
+def has_threads(triple: str) -> bool:
+    """Whether the runtime has its thread pool for a machine."""
+    return triple.split("-")[0] in _ARCHITECTURES and "linux" in triple
 
 
 def native_ir(triple: str, data_layout: str | None = None) -> str:
     """The runtime's module for a target, for example "x86_64-unknown-linux-gnu" or "aarch64-unknown-linux-gnu"."""
     architecture = triple.split("-")[0]
-    if architecture not in _ARCHITECTURES or "linux" not in triple:
+    if not has_threads(triple):
         known = ", ".join(f"{name}-linux" for name in _ARCHITECTURES)
         raise TargetError(f"the runtime has no native code for the triple {triple!r}; it knows {known}")
     futex, declare_pause, pause = _ARCHITECTURES[architecture]

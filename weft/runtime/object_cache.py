@@ -1,7 +1,8 @@
-"""Object code of LLVM modules that every process needs, kept in the cache folder.
+"""Object code in the cache folder: of modules that every process needs, and of single kernels.
 
 In: the text of a module and a target machine. Out: its object file, compiled now or by an earlier process. Reading it
-takes a millisecond where compiling takes a hundred, and leaves most of LLVM untouched in memory.
+takes a millisecond where compiling takes a hundred, and leaves most of LLVM untouched in memory. A kernel is kept as
+soon as it is made: a compile that is stopped finds it again, and so does another model.
 
 A file is its SHA-256 and the object code; it is named by a hash of the text, the machine, LLVM, and this package's own
 source, which makes and links it. One that does not fit its checksum is made again. `WEFT_CACHE=0` turns this off.
@@ -12,6 +13,9 @@ from __future__ import annotations
 import functools
 import hashlib
 import logging
+import os
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,17 +31,29 @@ _MOST_FILES = 64
 
 
 def cached_object(text: str, machine: Any) -> bytes:
-    """The object file of a module."""
-    folder = cache_folder("runtime") if knobs.cache else None
-    if folder is None:
-        return _compile(text, machine)
+    """The object file of a module that every process needs."""
     facts = (text, str(machine.triple), llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten())
-    versions = (llvmlite.__version__, str(llvm.llvm_version_info), _source())
+    folder = cache_folder("runtime") if knobs.cache else None
+    return kept_object(folder, (*facts, _source()), lambda: _compile(text, machine), _MOST_FILES)
+
+
+def kept_object(
+    folder: Path | None, facts: Sequence[str], make: Callable[[], bytes], most: int, least_seconds: float = 0.0
+) -> bytes:
+    """The object file that these facts decide, from a folder or made now; then it is one of at most so many there.
+
+    What takes less processor time than `least_seconds` is not worth a file.
+    """
+    if folder is None:
+        return make()
+    versions = (llvmlite.__version__, str(llvm.llvm_version_info))
     path = folder / f"{hashlib.sha256(repr((*facts, *versions)).encode()).hexdigest()[:40]}.o"
     found = read_or_remove(path, lambda: _read(path))
     if found is None:
-        found = _compile(text, machine)
-        _write(path, found)
+        start = time.thread_time()
+        found = make()
+        if time.thread_time() - start >= least_seconds:
+            _write(path, found, most)
     return found
 
 
@@ -64,12 +80,13 @@ def _read(path: Path) -> bytes:
     return data[32:]
 
 
-def _write(path: Path, code: bytes) -> None:
+def _write(path: Path, code: bytes, most: int) -> None:
     """Keeps a file, where that is possible."""
     try:
-        others = sorted(path.parent.iterdir(), key=lambda one: one.lstat().st_mtime)
-        for old in others[: max(0, len(others) - _MOST_FILES + 1)]:
-            remove(old)
+        with os.scandir(path.parent) as files:
+            others = [(one.stat(follow_symlinks=False).st_mtime, one.path) for one in files]
+        for _, old in sorted(others)[: max(0, len(others) - most + 1)]:
+            remove(Path(old))
         with write_whole(path) as file:
             file.write(hashlib.sha256(code).digest() + code)
     except OSError as error:

@@ -99,7 +99,7 @@ def extent(axis: Axis) -> int:
 def facts_of(block: Block) -> Facts:
     """The facts about a block."""
     own = {region.buffer for region in block.writes}
-    loads = tuple(e for e in walk_exprs(block.body) if type(e) is Load and e.buffer not in own)
+    loads = tuple(e for e in walk_exprs(block.body, Load) if type(e) is Load and e.buffer not in own)
     ranges = Ranges()
     for axis in block.axes:
         ranges = ranges.with_loop(axis.var, axis.extent)

@@ -47,6 +47,8 @@ class Tried:
     refused: str = ""
     cost: float = 0.0
     """The seconds that they are estimated to take; 0 where nobody has said."""
+    rivals: Sequence[tuple[str, Mapping[str, int], float]] = ()
+    """Where these steps stand, what would have been tried next: name, numbers, estimated seconds."""
 
     def __bool__(self) -> bool:
         return not self.refused

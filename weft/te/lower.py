@@ -258,7 +258,7 @@ def _check_step(scan: ScanOp, op: ComputeOp, depends: set[Tensor]) -> None:
     for axis in (*op.axis[1:], *op.reduce_axis):
         if axis.extent is not None:
             ranges = ranges.with_loop(axis.var, axis.extent)
-    for load in (node for e in op.expressions for node in walk(e) if isinstance(node, Load)):
+    for load in (node for e in op.expressions for node in walk(e, Load) if isinstance(node, Load)):
         if load.buffer in scan.state:
             at = load.indices[0]
             if not prove(less(at, time), ranges) or not prove(less_equal(index_expr(0), at), ranges):

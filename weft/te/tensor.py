@@ -203,7 +203,7 @@ class ComputeOp(Operation):
         """The tensors that the bodies read."""
         found: dict[Tensor, None] = {}
         for expression in self.expressions:
-            for node in walk(expression):
+            for node in walk(expression, Load):
                 if isinstance(node, Load) and isinstance(node.buffer, Tensor):
                     found[node.buffer] = None
         return tuple(found)
@@ -263,7 +263,7 @@ def _size(size: Any, shape: tuple[Any, ...]) -> Expr:
         raise ShapeError(
             f"a dimension is a whole number or an integer expression, not {size!r}: {list(shape)!r}"
         ) from None
-    if any(isinstance(node, Load) for node in walk(made)):
+    if walk(made, Load):
         raise ShapeError(f"a dimension cannot be read from a tensor: {made!r}")
     value = getattr(made, "value", None)
     if isinstance(value, int) and value < 0:

@@ -21,9 +21,11 @@ from weft.executor.kernels import Packing, lift_scheduled
 from weft.executor.program import GroupProgram
 from weft.executor.steps import aligned_array
 from weft.executor.weights import LEAST_BYTES, WeightBlocks
+from weft.loop.ir import Func
 from weft.loop.verifier import verify
 from weft.plan.sketch import Point
 from weft.runtime.threads import get_threads
+from weft.targets.base import Target
 from weft.tuner.records import Outcome, Status, TuneError
 from weft.tuner.space import Region
 from weft.tuner.task import Task
@@ -90,17 +92,20 @@ class DeviceKernel:
 
     def __init__(self, task: Task, program: GroupProgram, arrays: Sequence[Any], threads: int) -> None:
         lifted = lift_scheduled(program, task.fixed)
-        func = lifted.func.replace(name="trial")
-        verify(func)
-        self.task, self.parameters = task, lifted.parameters
-        self.program = DeviceBuilt(func, task.target, "trial").program
-        self._device = task.target.device()
-        self._executable = self._device.load(self.program)
+        self.load(lifted.func.replace(name="trial"), task.target, lifted.parameters, len(task.program.inputs))
         self.bind(arrays)
+
+    def load(self, func: Func, target: Target, parameters: Sequence[int | Packing], inputs: int) -> None:
+        """Compiles a program whose parameters are these, the first so many of the task's being inputs."""
+        verify(func)
+        self.parameters, self._inputs = parameters, inputs
+        self.program = DeviceBuilt(func, target, "trial").program
+        self._device = target.device()
+        self._executable = self._device.load(self.program)
 
     def bind(self, arrays: Sequence[Any]) -> None:
         """Copies the arguments to the device."""
-        device, count = self._device, len(self.task.program.inputs)
+        device = self._device
         given: dict[str, Any] = {w.name: device.allocate(max(w.bytes, 1)) for w in self.program.workspaces}
         self._written: list[tuple[Any, Any]] = []
         for at, parameter in enumerate(self.program.parameters):
@@ -112,9 +117,14 @@ class DeviceKernel:
             array = place.apply(arrays[place.source]) if isinstance(place, Packing) else arrays[place]
             memory = given[parameter.name] = device.allocate(max(array.nbytes, 1))
             device.write(memory, np.ascontiguousarray(array))
-            if not isinstance(place, Packing) and place >= count:
+            if not isinstance(place, Packing) and place >= self._inputs:
                 self._written.append((memory, np.zeros_like(array)))
-        self._given, self._recording = given, device.record(self._executable.bind(given))
+        self._given, self._launches = given, self._executable.bind(given)
+        self._recording = device.record(self._launches)
+
+    def timer(self) -> Callable[[], list[float]]:
+        """What each launch takes by the device's own clock, whenever it is called."""
+        return self._device.timer(self._launches)
 
     @property
     def results(self) -> list[Any]:

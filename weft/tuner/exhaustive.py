@@ -39,8 +39,7 @@ def measure_all(
     order = np.random.default_rng(0).permutation(search.space.legal)[:most]
     left = [int(number) for number in order if int(number) not in search.gains]
     tuning.stage = f"measuring {len(left)} points of {search.task.label}"
-    for number in left:
-        record = search.measure(number)
+    for record in search.measure(left):
         tuning.trials += 1
         observe(tuning, record)
     return len(left)

@@ -21,7 +21,7 @@ from weft.tuner.explorers import explorer_for
 from weft.tuner.model import seconds_of
 from weft.tuner.records import TuneError
 from weft.tuner.runner import LocalRunner, Runner
-from weft.tuner.search import BATCH, Proposer, Search
+from weft.tuner.search import Proposer, Search
 from weft.tuner.space import Space, regions_of
 from weft.tuner.task import task_of_schedule
 from weft.tuner.template import Estimate, Template, template_region
@@ -76,7 +76,7 @@ def tune_expression(
     gives what was found.
     """
     seconds, machine = seconds_of(budget), find_target(target)
-    if not machine.is_host:
+    if not machine.is_host and runner is None:
         raise TuneError(f"the target {machine.name} is no machine that is here: nothing can be measured for it")
     schedule = what if isinstance(what, Schedule) else create_schedule(what) if isinstance(what, Tensor) else None
     if schedule is None:
@@ -91,7 +91,7 @@ def tune_expression(
     most = search.trials + (trials or space.size)
     try:
         while time.monotonic() < end and search.trials < min(most, space.size):
-            count = min(BATCH, most - search.trials)
+            count = min(search.batch, most - search.trials)
             if not sum(1 for _ in search.round(count, lambda: time.monotonic() >= end)):
                 break
     except KeyboardInterrupt:

@@ -46,7 +46,7 @@ from weft.tuner.database import Database
 from weft.tuner.explorers import explorer_for
 from weft.tuner.records import Record, TuneError
 from weft.tuner.runner import ChildError, LocalRunner, Runner, Say, in_child
-from weft.tuner.search import BATCH, Proposer, Search
+from weft.tuner.search import Proposer, Search
 from weft.tuner.space import space_of
 from weft.tuner.task import Task, tasks_of
 
@@ -168,11 +168,24 @@ class Tuning:
         with recording(chosen), choosing(labels), knobs.override(cache=False):
             graph = for_target(optimize(self.graph, {}, {}), self.target, self.precision)
             lowered = lower_graph(graph, self.target, lambda rest: None)
-            seconds = self._child(lambda say: json.dumps(self._profile(chosen))) if lowered.kernels else "[]"
+            seconds = self.launch_seconds(chosen) if lowered.kernels else []
         self.model_seconds = time.monotonic() - begin
-        self.tasks = tasks_of(graph, lowered, self.target, json.loads(seconds))
+        self.tasks = tasks_of(graph, lowered, self.target, seconds)
         if not self.tasks:
             raise TuneError(f"{self.name} has no kernels of fixed sizes: there is nothing to tune")
+
+    def launch_seconds(self, chosen: Records) -> list[float]:
+        """What each launch of the model takes."""
+        return list(json.loads(self._child(lambda say: json.dumps(self._profile(chosen)))))
+
+    def try_default(self, bench: Bench) -> None:
+        """A WeftError where the default of a task cannot be measured by itself."""
+        if not self.target.on_device:
+            bench.default.run()
+
+    def choose(self, observe: Callable[[Tuning, Record | None], None]) -> None:
+        """Tries the algorithms of the model."""
+        choose_algorithms(self, observe)
 
     def search_of(self, task: Task) -> Search | None:
         """The search of a task; None where it cannot be measured by itself."""
@@ -182,8 +195,7 @@ class Tuning:
             space, bench = space_of(task), Bench(task, self.threads)
             if space.size < 2:
                 raise TuneError("there is only one point")
-            if not self.target.on_device:
-                bench.default.run()
+            self.try_default(bench)
         except WeftError as error:
             self.skipped[task.key] = str(error).splitlines()[0]
             return None
@@ -199,7 +211,7 @@ class Tuning:
 
         try:
             self.prepare()
-            choose_algorithms(self, observe)
+            self.choose(observe)
             if self.chose_algorithms:
                 self.prepare()
             self._search(observe)
@@ -228,7 +240,7 @@ class Tuning:
             if chosen is None:
                 continue  # it cannot be measured, and is left out from now on
             others = [search.proposer for search in self.searches.values()]
-            for record in chosen.round(BATCH, ends, others):
+            for record in chosen.round(chosen.batch, ends, others):
                 self.trials += 1
                 observe(self, record)
 
@@ -244,13 +256,17 @@ class Tuning:
 
     # -------------------------------------------------------------------------------------------------- accepting
 
-    def accept(self) -> None:
-        """Puts what makes the whole model faster into use."""
-        found = {
+    def found(self) -> dict[str, tuple[Trace, float]]:
+        """The best schedule of each task that has one better than the default, and its gain."""
+        return {
             key: (trace, search.gain)
             for key, search in self.searches.items()
             if (trace := search.trace) is not None and search.gain >= LEAST_GAIN
         }
+
+    def accept(self) -> None:
+        """Puts what makes the whole model faster into use."""
+        found = self.found()
         in_use = self.database.accepted(self.target)
         known = {key: trace.to_json() for key, trace in in_use.traces.items()}
         found = {key: pair for key, pair in found.items() if known.get(key) != pair[0].to_json()}
@@ -348,11 +364,12 @@ def make_tuning(
     precision: str | None = None,
     threads: int | None = None,
     database: Database | None = None,
+    made: type[Tuning] = Tuning,
     **options: Any,
 ) -> Tuning:
     """A model to be tuned: its shapes must be fixed."""
     machine = machine_of(find_target("native" if target == "auto" else target), precision)
-    if not machine.is_host:
+    if not machine.is_host and made is Tuning:
         raise TuneError(f"the target {machine.name} is no machine that is here: nothing can be measured for it")
     bound = bind_shapes(graph, None)
     open_ = [v.name for v in bound.inputs if not (isinstance(v.type, TensorType) and v.type.is_static)]
@@ -360,7 +377,7 @@ def make_tuning(
         raise TuneError(f"the shapes of {', '.join(open_)} are open: give them (shapes=…, or --size and --shape)")
     wanted = check_precision(precision, machine)
     count = threads or get_threads()
-    return Tuning(graph.name, bound, machine, database or Database(), seconds_of(budget), wanted, count, **options)
+    return made(graph.name, bound, machine, database or Database(), seconds_of(budget), wanted, count, **options)
 
 
 def compile_tuned(

@@ -58,6 +58,8 @@ class Outcome:
     detail: str = ""
     trace: str = ""
     """The steps, as JSON: they replay exactly."""
+    at: float = 0.0
+    """When it ended, where that was not now: in seconds since 1970."""
 
     @property
     def gain(self) -> float:
@@ -72,7 +74,7 @@ class Outcome:
     def from_json(text: str) -> Outcome:
         """From a line; a ValueError where it is none."""
         data = json.loads(text)
-        if not isinstance(data, dict) or set(data) != {one.name for one in fields(Outcome)}:
+        if not isinstance(data, dict) or {*data, "at"} != {one.name for one in fields(Outcome)}:
             raise ValueError(f"no outcome of a trial: {text[:80]!r}")
         made = Outcome(**{**data, "status": Status(data["status"])})
         numbers = (made.seconds, made.baseline, made.busy)
@@ -104,6 +106,11 @@ class Record:
         """As a line of an export."""
         return json.dumps({**asdict(replace(self, outcome=None)), "outcome": self.outcome.to_json()})  # type: ignore[arg-type]
 
+    @property
+    def unit(self) -> str:
+        """What its figures are: seconds, or what was counted where time means nothing (docs/pool.md)."""
+        return self.machine.partition(" ")[2] or "seconds"
+
     @staticmethod
     def from_json(text: str) -> Record:
         """From a line of an export; a TuneError where it is none."""
@@ -120,9 +127,10 @@ class Record:
         return made
 
 
-def machine_key(target: Target) -> str:
-    """What the facts of a machine are known by, however it was named."""
-    return hashlib.sha256(fact_text(replace(target, name="")).encode()).hexdigest()[:16]
+def machine_key(target: Target, unit: str = "seconds") -> str:
+    """What the facts of a machine are known by, however it was named; what was counted there is kept apart."""
+    key = hashlib.sha256(fact_text(replace(target, name="")).encode()).hexdigest()[:16]
+    return key if unit == "seconds" else f"{key} {unit}"
 
 
 def compiler_version() -> str:

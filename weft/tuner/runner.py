@@ -42,6 +42,14 @@ Say = Callable[[str], None]
 class Runner(Protocol):
     """Measures points of a task."""
 
+    @property
+    def width(self) -> int:
+        """How many points can be measured at the same time."""
+
+    @property
+    def unit(self) -> str:
+        """What its figures are: "seconds", or what it counts."""
+
     def measure(self, bench: Bench, points: Sequence[tuple[Region, Point]]) -> Iterator[Outcome]:
         """The outcomes, in order, each when it is known."""
 
@@ -153,6 +161,8 @@ def _end(child: int) -> None:
 
 class LocalRunner:
     """This machine: a child for each point."""
+
+    width, unit = 1, "seconds"
 
     def __init__(self, build_seconds: float = BUILD_SECONDS, run_seconds: float = RUN_SECONDS) -> None:
         self.build_seconds, self.run_seconds = build_seconds, run_seconds

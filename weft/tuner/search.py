@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -99,7 +99,7 @@ class Search:
     resumed: int = 0
 
     def __post_init__(self) -> None:
-        self._machine, self._version = machine_key(self.task.target), compiler_version()
+        self._machine, self._version = machine_key(self.task.target, self.runner.unit), compiler_version()
         for record in self.database.records(self.task.key, self._machine, self._version):
             if record.threads == self.bench.threads:
                 self._note(record)
@@ -136,6 +136,11 @@ class Search:
         """The steps of the best point; None while the default is the best."""
         return Trace.from_json(self.best.outcome.trace) if self.best is not None and self.gain > 1.0 else None
 
+    @property
+    def batch(self) -> int:
+        """Points that are measured before the cost model learns from them."""
+        return BATCH * self.runner.width
+
     def round(
         self, count: int = BATCH, stop: Callable[[], bool] = lambda: False, others: Sequence[Proposer] = ()
     ) -> Iterator[Record]:
@@ -145,11 +150,12 @@ class Search:
         numbers = self.proposer.propose(count)
         before, found = self.gain, []
         said = dict(zip(numbers, self.proposer.score(np.array(numbers, np.int64)))) if numbers else {}
+        records = self.measure(numbers)
         for number in numbers:
             if stop():
                 break
+            yield next(records)
             found.append(number)
-            yield self.measure(number)
         self.idle = 0 if self.gain > 1.005 * before else self.idle + 1
         if found:
             scores, gains = (np.array([table[number] for number in found]) for table in (said, self.gains))
@@ -158,21 +164,22 @@ class Search:
             self.quality.append(Quality(self.trials, correlation, top, regret))
         self.proposer.learn(others)
 
-    def measure(self, number: int) -> Record:
-        """Measures one point, and writes it down."""
-        region, _ = self.space.region_of(number)
-        sketch, point = self.space.point(number)
-        outcome = next(iter(self.runner.measure(self.bench, [(region, point)])))
-        record = self.record(sketch, point, outcome, float(self.space.estimates[number]))
-        self.database.add([record])
-        self._note(record)
-        return record
+    def measure(self, numbers: Sequence[int]) -> Iterator[Record]:
+        """Measures points, and writes each down."""
+        points = [self.space.point(number) for number in numbers]
+        regions = [self.space.region_of(number)[0] for number in numbers]
+        outcomes = self.runner.measure(self.bench, [(region, point) for region, (_, point) in zip(regions, points)])
+        for number, (sketch, point), outcome in zip(numbers, points, outcomes):
+            record = self.record(sketch, point, outcome, float(self.space.estimates[number]))
+            self.database.add([record])
+            self._note(record)
+            yield record
 
     def record(self, sketch: str, point: dict[str, int], outcome: Outcome, estimate: float) -> Record:
         """A row for the database."""
         return Record(
-            self.task.key, self._machine, self._version, sketch, point, outcome, self.bench.threads, estimate,
-            time.time(), self.task.label,
+            self.task.key, self._machine, self._version, sketch, point, replace(outcome, at=0.0), self.bench.threads,
+            estimate, outcome.at or time.time(), self.task.label,
         )  # fmt: skip
 
     def _note(self, record: Record) -> None:

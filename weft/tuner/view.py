@@ -73,7 +73,12 @@ def task_table(tuning: Tuning, most: int = MOST_ROWS) -> Table:
     for name in ("task", "calls", "share", "points", "trials", "best", "sketch"):
         left = name in ("task", "sketch")
         table.add_column(
-            name, justify="left" if left else "right", overflow="ellipsis", no_wrap=True, max_width=90 if left else None
+            name,
+            justify="left" if left else "right",
+            overflow="ellipsis",
+            no_wrap=True,
+            max_width=90 if left else None,
+            min_width=None if left else 7,
         )
     total = sum(task.seconds for task in tuning.tasks) or 1.0
     for task in tuning.tasks[:most]:

@@ -7,6 +7,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from weft import torch_backend  # noqa: E402
+from weft.frontends.torch.table import CONVERTERS  # noqa: E402
 from weft.torch_backend import FallbackWarning  # noqa: E402
 
 
@@ -88,6 +89,30 @@ def test_unknown_operators_are_left_to_pytorch_and_said_once():
     strict = torch.compile(function, backend="weft", options={"fallback": False})
     with pytest.raises(Exception, match="special_bessel_j0"):
         strict(torch.randn(3))
+
+
+def test_a_fault_of_wefts_is_left_to_pytorch_and_said_once(monkeypatch):
+    monkeypatch.setitem(CONVERTERS, "erf", lambda c, x: x.nothing)
+
+    def function(x):
+        return torch.erf(x) + 1
+
+    compiled = torch.compile(function, backend="weft")
+    said = "converter of aten.erf failed .used in .*test_backend.py:.*AttributeError.*bug in Weft"
+    with pytest.warns(FallbackWarning, match=said):
+        agree(compiled, function, torch.randn(3))
+    torch._dynamo.reset()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FallbackWarning)
+        agree(torch.compile(function, backend="weft"), function, torch.randn(3))
+    torch._dynamo.reset()
+    with pytest.raises(Exception, match="converter of aten.erf failed"):
+        torch.compile(function, backend="weft", options={"fallback": False})(torch.randn(3))
+
+
+def test_a_target_that_does_not_exist_is_an_error():
+    with pytest.raises(Exception, match="nowhere"):
+        torch.compile(torch.sin, backend="weft", options={"target": "nowhere"})(torch.zeros(2))
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from weft.core.dtypes import DType
 from weft.core.errors import TargetError
 from weft.expr.intrinsics import REPORT
 from weft.expr.nodes import Call, Const, Expr
+from weft.runtime.faults import OUTSIDE
 
 _MATH = {
     **{name: name for name in (
@@ -68,8 +69,30 @@ def _sigmoid(c: Context, e: Call) -> list[str]:
     return [rounded(f"({one} / ({one} + {power}(-{text})))", dtype) for text in c.lanes(e.args[0])]
 
 
+_TAIL = (0.11962929, 0.12075409, 0.09991269, 0.12856434, -0.05368892, 0.20635939, -0.15720659, 0.03567564)
+"""Of the normal distribution beyond z, over exp(-z² / 2): t · Σ cᵢ tⁱ with t = 1 / (1 + 0.3 z).
+
+Fitted to SciPy's erfcx on [0, 14] by least squares, weighed until the greatest error was least. Computed in float32 it
+is off by 5e-7 at most."""
+
+
 def _normal_cdf(c: Context, e: Call) -> list[str]:
+    """Where threads part, the library's erfc takes both of its ways: on CUDA a tail of one way, half as long."""
     dtype = _float_type(e)
+    if c.dialect.name == "cuda" and dtype.bits < 64:
+        terms = f"{_TAIL[-1]!r}f"
+        for factor in reversed(_TAIL[:-1]):
+            terms = f"fmaf({terms}, t, {factor!r}f)"
+        c.helper(
+            "weft_normal_cdf",
+            f"""DEVICE float weft_normal_cdf(float x) {{
+  const float z = fabsf(x), square = z * z, t = __fdividef(1.0f, fmaf(0.3f, z, 1.0f));
+  const float power = expf(-0.5f * square) * fmaf(-0.5f, fmaf(z, z, -square), 1.0f);
+  const float tail = z < 14.5f ? power * t * {terms} : z != z ? z : 0.0f;
+  return x > 0.0f ? 1.0f - tail : tail;
+}}""",
+        )
+        return [rounded(f"weft_normal_cdf({bare(text)})", dtype) for text in c.lanes(e.args[0])]
     name, end = math_name(c, "erfc", dtype), "" if dtype.bits == 64 else "f"
     made = f"(0.5{end} * {name}(%s * {-(0.5**0.5)!r}{end}))"
     return [rounded(made % text, dtype) for text in c.lanes(e.args[0])]
@@ -212,7 +235,12 @@ def _prefetch(c: Context, e: Call) -> list[str]:
 
 
 def _report(c: Context, e: Call) -> list[str]:
-    """Notes in the program's last parameter that something is wrong where the argument (any lane of it) holds."""
+    """Notes that something is wrong where the argument (any lane of it) holds: in the program's last parameter, or, in
+    plain C, as the code that the function gives.
+    """
+    if len(e.args) == 1:
+        c.line(f"if ({' || '.join(c.lanes(e.args[0]))}) code = {OUTSIDE};")
+        return [""]
     c.line(f"if ({' || '.join(c.lanes(e.args[0]))}) {c.pointer(e.args[1])}[0] = 1;")
     return [""]
 
@@ -226,7 +254,7 @@ def _external(c: Context, e: Call) -> list[str]:
     name = e.name.split(":", 1)[1]
     if not name.isidentifier() or not name.isascii():
         raise TargetError(f"{e.name!r} does not name a C function")
-    if c.dialect.name != "c":
+    if c.dialect.name not in ("c", "bare"):
         raise TargetError(f"{e.name} calls a function of the C library, which a device does not have")
     for argument in (*e.args, e):
         if argument.dtype.lanes != 1 or types.is_half(argument.dtype):

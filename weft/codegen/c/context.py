@@ -41,7 +41,7 @@ _RESERVED = frozenset(
     private protected public quad read_only read_write register reinterpret_cast requires restrict return sampler_t
     short signed sizeof static static_assert static_cast struct switch template this thread_local throw true try
     typedef typeid typename typeof uchar uint ulong union unsigned ushort using vec_step virtual void volatile wchar_t
-    while write_only xor xor_eq linux unix i386 NAN NULL EOF main args threads
+    while write_only xor xor_eq linux unix i386 NAN NULL EOF main args threads scratch code
     barrier get_group_id get_local_id blockIdx threadIdx blockDim gridDim warpSize memcpy malloc free
     abs acos acosh asin asinh atan atan2 atanh ceil copysign cos cosh erf exp exp2 expm1 fabs floor fma fmod log log10
     log1p log2 max min pow rint round rsqrt sin sinh sqrt tan tanh trunc clz popcount vload_half
@@ -131,6 +131,9 @@ class Context:
         self.threads: dict[str, str] = {}
         self.shared: list[tuple[Buffer, str, int]] = []
         self.heap: list[str] = []
+        self.given: int | None = None
+        """Bytes that are in use of the memory that the caller gives; None where there is none."""
+        self.most_given = 0
         self._taken: set[str] = set()
         self._count = 0
 

@@ -8,7 +8,7 @@ plain C has no threads, and its one function has the calling convention of docs/
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 _CUDA_BITS = {
     "weft_as_float": "DEVICE float weft_as_float(uint32_t bits) { return __uint_as_float(bits); }",
@@ -144,6 +144,8 @@ PLAIN = Dialect(
     long_suffix="LL", float_suffix="f", infinity=("INFINITY", "((double)INFINITY)"), nan=("NAN", "((double)NAN)"),
     unroll="", vectors="", functions=_C_BITS,
 )  # fmt: skip
+BARE = replace(PLAIN, name="bare", prelude=_C_HEADERS.replace("#include <stdlib.h>\n", ""))
+"""Plain C without a heap: memory is the caller's."""
 OPENCL = Dialect(
     name="opencl", prelude=_OPENCL_TYPES, device="static inline", kernel="__kernel",
     global_space="__global ", shared_space="__local ", shared_pointer="__local ", restrict="restrict",

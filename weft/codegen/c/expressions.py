@@ -165,9 +165,21 @@ def _compare(c: Context, e: Binary) -> list[str]:
 
 
 def _connect(c: Context, e: Binary) -> list[str]:
+    """Both sides of index arithmetic are computed: of `&&` compilers make branches, at which threads of a warp part."""
     left = c.lanes(e.a)
     right = _guarded(c, e.b)
-    return [f"({a} {_SYMBOLS[type(e)]} {b})" for a, b in zip(left, right)]
+    symbol = _SYMBOLS[type(e)]
+    return [f"({a} {symbol[0] if _is_cheap(e.b) else symbol} {b})" for a, b in zip(left, right)]
+
+
+def _is_cheap(e: Expr) -> bool:
+    """Whether an expression is a little arithmetic on integers, or on tables of them, which may be done in vain."""
+    return not any(
+        isinstance(node, Call)
+        or node.dtype.is_float
+        or (isinstance(node, Load) and (node.buffer.scope != "local" or node.buffer.dtype is not INT32))
+        for node in walk(e)
+    )
 
 
 def _guarded(c: Context, e: Expr) -> list[str]:

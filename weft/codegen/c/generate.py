@@ -6,7 +6,7 @@ func f(A: float32[64], B: float32[64]):                extern "C" __global__ voi
       B[b * 32 + t] = A[b * 32 + t] + 1.0                B[b * 32 + t] = A[b * 32 + t] + 1.0f; }
 
 `generate` gives a DeviceProgram (OpenCL, CUDA); `generate_plain` one function of plain C, with the calling convention
-of docs/architecture.md.
+of docs/architecture.md; `generate_bare` one that takes its memory from the caller.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from collections.abc import Mapping, Sequence
 
 from weft.codegen.c import calls, expressions, statements, types
 from weft.codegen.c.context import Context, Emitter, Module
-from weft.codegen.c.dialects import PLAIN, Dialect
+from weft.codegen.c.dialects import BARE, PLAIN, Dialect
 from weft.codegen.c.program import DeviceKernel, DeviceProgram, Parameter, Size, Workspace
 from weft.codegen.llvm.analysis import power_of_two
 from weft.codegen.llvm.context import Machine
 from weft.core.errors import TargetError
-from weft.expr.nodes import Address, Buffer, Expr, Var, int_value
+from weft.expr.intrinsics import REPORT
+from weft.expr.nodes import Address, Buffer, Call, Expr, Var, int_value
 from weft.loop.ir import Func, Stmt, Store
 from weft.loop.passes.split_host_device import TAGS, Launch, split_host_device
 from weft.loop.visit import walk_exprs, walk_stmts
@@ -224,24 +225,44 @@ def _declare_shared(c: Context, overlay: Sequence[Sequence[str]]) -> tuple[int, 
 def generate_plain(func: Func, *, intrinsics: Mapping[str, Emitter] | None = None) -> str:
     """C11 source of a lowered, flat Func without thread loops; its entry is `c_symbol(func.name)`."""
     module = _module(PLAIN, None, intrinsics)
-    c = Context(module)
-    symbol = c_symbol(func.name)
-    c.indices |= set(func.size_vars)
-    for number, param in enumerate((*func.params, *func.size_vars)):
-        _bind(c, param, number)
-    c.run(func.body)
-    c.line("return 0;")
-    head = f"int32_t {symbol}(const int64_t *args, int64_t threads) {{"
-    module.functions.append("\n".join([head, "  (void)threads;", *c.top, *c.lines, "}"]))
+    _plain_function(module, func, "int32_t {}(const int64_t *args, int64_t threads) {{", "threads", None)
     return module.text()
 
 
-def _bind(c: Context, param: Buffer | Var, number: int) -> None:
+def generate_bare(func: Func) -> tuple[tuple[str, ...], int]:
+    """C99 definitions of a lowered, flat Func that allocates nothing, and the bytes of scratch memory that it wants.
+
+    Its entry is `static int32_t c_symbol(func.name)(void *const *args, unsigned char *scratch)`.
+    """
+    module = _module(BARE, None, None)
+    head = "static int32_t {}(void *const *args, unsigned char *scratch) {{"
+    wanted = _plain_function(module, func, head, "scratch", 0)
+    return module.pieces(), wanted
+
+
+def _plain_function(module: Module, func: Func, head: str, unused: str, given: int | None) -> int:
+    """Writes a function that runs the whole of a Func; the bytes that it wants of the caller."""
+    c = Context(module)
+    c.given = given
+    c.indices |= set(func.size_vars)
+    overlapping = set(func.annotations.get("may_overlap", ()))
+    for number, param in enumerate((*func.params, *func.size_vars)):
+        _bind(c, param, number, "" if param.name in overlapping else "restrict ")
+    c.run(func.body)
+    reports = any(isinstance(e, Call) and e.name == REPORT for e in walk_exprs(func.body))
+    c.line("return code;" if reports else "return 0;")
+    top = [f"  (void){unused};", *(["  int32_t code = 0;"] if reports else []), *c.top]
+    module.functions.append("\n".join([head.format(c_symbol(func.name)), *top, *c.lines, "}"]))
+    return c.most_given
+
+
+def _bind(c: Context, param: Buffer | Var, number: int, restrict: str) -> None:
     """Reads a parameter from its slot; machines are little-endian, so a small value stands in the low bytes."""
     name = c.names[param] = c.fresh(param.name)
     kind = types.memory_type(param.dtype)
     if isinstance(param, Buffer):
-        c.line(f"{kind} *restrict {name} = ({kind} *)(intptr_t)args[{number}];")
+        through = "(intptr_t)" if c.given is None else ""
+        c.line(f"{kind} *{restrict}{name} = ({kind} *){through}args[{number}];")
         c.aligned[param] = param.dtype.bytes
         return
     c.line(f"{kind} {name};")

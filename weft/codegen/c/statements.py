@@ -384,24 +384,41 @@ def _allocate_fragment(c: Context, s: Allocate, name: str, count: int | None, fa
     c.run(s.body)
 
 
-_STACK_BYTES = 16 * 1024
+_STACK_BYTES, _SMALL_STACK_BYTES = 16 * 1024, 1024
 
 
 def _allocate_plain(c: Context, s: Allocate, name: str, count: int | None) -> None:
-    """Plain C: small buffers on the stack, large ones on the heap; without memory the function returns 1."""
+    """Plain C: small buffers on the stack, large ones on the heap (without memory the function returns 1), or in what
+    the caller gives."""
     buffer, kind = s.buffer, types.memory_type(s.buffer.dtype)
     c.private.add(buffer)
-    if count is not None and count * buffer.dtype.bytes <= _STACK_BYTES:
-        c.line(f"{kind} {name}[{max(count, 1)}];")
+    size = None if count is None else max(count, 1) * buffer.dtype.bytes
+    if size is not None and size <= (_STACK_BYTES if c.given is None else _SMALL_STACK_BYTES):
+        c.line(f"{kind} {name}[{max(count or 1, 1)}];")
         return c.run(s.body)
-    size = f"(size_t)({bare(c.value(elements(buffer)))}) * sizeof({kind})"
-    c.line(f"{kind} *{name} = ({kind} *)malloc({size} + 1);")
+    if c.given is not None:
+        return _allocate_given(c, s, name, size)
+    wanted = f"(size_t)({bare(c.value(elements(buffer)))}) * sizeof({kind})"
+    c.line(f"{kind} *{name} = ({kind} *)malloc({wanted} + 1);")
     releases = " ".join(f"free({held});" for held in reversed(c.heap))
     c.line(f"if (!{name}) {{ {releases + ' ' if releases else ''}return 1; }}")
     c.heap.append(name)
     c.run(s.body)
     c.heap.pop()
     c.line(f"free({name});")
+
+
+def _allocate_given(c: Context, s: Allocate, name: str, size: int | None) -> None:
+    """Memory behind that of the buffers around it; what is allocated side by side shares one place."""
+    if size is None:
+        raise TargetError(f"buffer {s.buffer.name!r} needs a constant size where memory is given, not {s.buffer!r}")
+    assert c.given is not None
+    kind, start = types.memory_type(s.buffer.dtype), c.given
+    c.line(f"{kind} *{name} = ({kind} *)(void *)(scratch + {start});")
+    c.given = start + -(-size // SHARED_ALIGNMENT) * SHARED_ALIGNMENT
+    c.most_given = max(c.most_given, c.given)
+    c.run(s.body)
+    c.given = start
 
 
 STATEMENTS: dict[type[Stmt], StmtHandler] = {

@@ -72,7 +72,7 @@ def _alike(c: Context, stmts: Sequence[Stmt], at: int) -> int:
             break
         calls = _calls(one.value)
         if [e.name for e in calls] != names or any(
-            isinstance(e, Load) and e.buffer in stored for call in calls for e in walk(call)
+            isinstance(e, Load) and e.buffer in stored for call in calls for e in walk(call, Load)
         ):
             break
         stored.add(one.buffer)

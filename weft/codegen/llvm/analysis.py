@@ -165,7 +165,7 @@ def named_interval(e: Expr, ranges: Ranges) -> Interval:
 
 
 def _is_data(e: Expr) -> bool:
-    return any(type(part) in (Load, Call, Cast) for part in walk(e))
+    return bool(walk(e, Load, Call, Cast))
 
 
 def _scalar(e: Expr) -> Expr:
@@ -258,8 +258,5 @@ def as_spread(e: Expr, definitions: Mapping[Var, Expr], known: Mapping[Var, int]
 
 def touches_memory(e: Expr) -> bool:
     """Whether evaluating this reads memory or has an effect, so that it must not run where it was not asked to."""
-    for node in walk(e):
-        kind = type(node)
-        if kind is Load or (kind is Call and not is_pure(node.name)):  # type: ignore[attr-defined]
-            return True
-    return False
+    calls = walk(e, Call)
+    return bool(walk(e, Load)) or any(not is_pure(node.name) for node in calls)  # type: ignore[attr-defined]

@@ -20,6 +20,7 @@ from weft.core.dtypes import DType
 from weft.core.errors import TargetError
 from weft.expr.intrinsics import REPORT
 from weft.expr.nodes import Address, Broadcast, Buffer, Call, Const, Expr
+from weft.runtime.abi import TURN_BIT
 
 _LLVM_FLOAT = {
     "sqrt": "llvm.sqrt", "floor": "llvm.floor", "ceil": "llvm.ceil", "trunc": "llvm.trunc", "round": "llvm.roundeven",
@@ -32,9 +33,6 @@ _LIBM = {
     )},
     "asin": "asin", "acos": "acos", "atan": "atan",
 }  # fmt: skip
-
-TURN_BIT = 32
-"""The bit of a kernel's `threads` that says that its loops turn in this call; the number is in the bits below."""
 
 
 def _float_argument(c: Context, e: Call) -> DType:

@@ -8,11 +8,24 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import llvmlite.binding as llvm
 
 _ready: set[str] = set()
+_options = threading.Lock()
+
+_LEVELS = {"shaped": 1, "straight": 1, "mixed": 2, "plain": 3}
+_KEEP_ADDRESSES = ("-disable-lsr", "true", "false")
+_SETTINGS = {
+    "shaped": (_KEEP_ADDRESSES, ("-enable-misched", "false", "true")),
+    "straight": (_KEEP_ADDRESSES,),
+}
+"""How code is made of programs that get few passes, with 31 registers for addresses: a setting, its value then, and its
+value otherwise. With the 15 of x86 addresses would have to wait on the stack."""
 
 # LLVM 22 takes `bytes * shuffle(bytes / constant)` of at most 8 lanes for zero on processors with AVX2 where it thinks
 # variable shuffles cheap (all since Haswell): instruction selection combines the shuffles wrongly. Without that tuning
@@ -66,26 +79,68 @@ def target_machine(triple: str, cpu: str, features: str) -> Any:
 
 
 def optimize(module: Any, machine: Any, tuning: str) -> Any:
-    """Runs LLVM's passes over a module, in place."""
+    """Runs LLVM's passes over a module, in place: few where the schedule has shaped the loops, else all of them.
+
+    `python -m benchmarks.llvm_settings` compares the two ways: shaped kernels get no slower by the short one, which
+    together with `_SETTINGS` takes half of LLVM's time away.
+    """
     module.data_layout = str(machine.target_data)
-    options = llvm.create_pipeline_tuning_options(speed_level=2 if tuning == "shaped" else 3)
+    options = llvm.create_pipeline_tuning_options(speed_level=_LEVELS[tuning])
     # Loops with vectors of their own say by metadata that they stay as they are; scalar ones are LLVM's to vectorize.
     options.loop_vectorization = options.loop_interleaving = True
     # SLP leaves our kernels about as long as they are (180 compared), and it can make shuffles of bytes that LLVM 22
     # selects wrongly (see _X86_TUNING) or never ends on (`<64 x i8>`, computed, with each lane of its half doubled).
     options.slp_vectorization = False
     builder = llvm.create_pass_builder(machine, options)
-    builder.getModulePassManager().run(module, builder)
+    if _LEVELS[tuning] > 1:
+        builder.getModulePassManager().run(module, builder)
+        return module
+    inline = llvm.create_new_module_pass_manager()
+    inline.add_always_inliner_pass()
+    inline.run(module, builder)
+    simplify = builder.getFunctionPassManager()
+    for function in module.functions:
+        if not function.is_declaration:
+            simplify.run(function, builder)
     return module
 
 
+@contextmanager
+def _as_written(settings: Sequence[tuple[str, str, str]]) -> Iterator[None]:
+    """While code is made: settings of LLVM's, which are the process's.
+
+    Another module is made before or after, and others find them as they were.
+    """
+    with _options:
+        for name, value, _ in settings:
+            llvm.set_option("weft", f"{name}={value}")
+        try:
+            yield
+        finally:
+            for name, _, otherwise in settings:
+                llvm.set_option("weft", f"{name}={otherwise}")
+
+
 def emit(module: Any, request: dict[str, str]) -> bytes:
-    """What a request asks for, from a verified module."""
-    machine = target_machine(request["triple"], request["cpu"], request["features"])
-    module = optimize(module, machine, request["tuning"])
-    if request["form"] == "object":
-        return bytes(machine.emit_object(module))
-    return (machine.emit_assembly(module) if request["form"] == "assembly" else str(module)).encode()
+    """What a request asks for, from a verified module.
+
+    In the code of shaped loops addresses stay as they are, and instructions about in their order: what LLVM does
+    instead (loop strength reduction, scheduling) takes a third of its time, and costs register tiles a few spilled
+    accumulators. Long straight stretches do gain from scheduling, but not from doing it again after registers are
+    assigned.
+    """
+    triple, features, tuning = request["triple"], request["features"], request["tuning"]
+    settings = _SETTINGS.get(tuning, ()) if triple.startswith(("aarch64", "arm64")) else ()
+    if settings:
+        features = f"{features},-use-postra-scheduler".lstrip(",")
+    machine = target_machine(triple, request["cpu"], features)
+    module = optimize(module, machine, tuning)
+    if request["form"] == "llvm":
+        return str(module).encode()
+    with _as_written(settings):
+        if request["form"] == "object":
+            return bytes(machine.emit_object(module))
+        return bytes(machine.emit_assembly(module).encode())
 
 
 def main() -> None:

@@ -6,7 +6,6 @@ other is compiled in a child process (`child.py`), whose end becomes a TargetErr
 
 from __future__ import annotations
 
-import ctypes.util
 import importlib.util
 import json
 import os
@@ -38,9 +37,25 @@ def feature_text(target: Machine) -> str:
     return ",".join(f if f[0] in "+-" else f"+{f}" for f in sorted(target.features))
 
 
-def _tuning(ir_text: str) -> str:
-    """What LLVM should add: nothing where the program has vectors of its own, else its vectorizers."""
-    return "shaped" if re.search(r"<\d+ x (?!ptr)\w+>", ir_text) else "plain"
+_VECTOR = re.compile(r"<\d+ x (?!ptr)\w+>")
+_SHAPED_LOOP = re.compile(r"^  br i1 .*!llvm\.loop", re.MULTILINE)
+_SCALAR_LOOP = re.compile(r"add nuw nsw i64 %\S+, 1\n.*icmp slt .*\n  br i1 [^!\n]*$", re.MULTILINE)
+_PRODUCT = re.compile(r"= (?:fmul |call [^@\n]*@llvm\.fm)")
+_MOST_PRODUCTS = 100
+"""Products for each loop, more than which make a stretch of straight code that no processor sees as a whole."""
+
+
+def tuning_of(ir_text: str) -> str:
+    """What LLVM should add to a program: next to nothing where its loops have vectors of their own ("shaped", or
+    "straight" where they hold much more than a register tile), its vectorizers where they do not ("plain"), else both
+    ("mixed").
+    """
+    if not _VECTOR.search(ir_text):
+        return "plain"
+    loops, products = len(_SHAPED_LOOP.findall(ir_text)), len(_PRODUCT.findall(ir_text))
+    if not products or 2 * len(_SCALAR_LOOP.findall(ir_text)) > loops:
+        return "mixed"  # what only moves data is short, and gains from unrolling
+    return "straight" if products > _MOST_PRODUCTS * max(loops, 1) else "shaped"
 
 
 def _parse(ir_text: str) -> Any:
@@ -99,7 +114,7 @@ def optimized_text(ir_text: str, target: Machine) -> str:
 def _emit(ir_text: str, target: Machine, form: str) -> bytes:
     request = {
         "triple": target.triple, "cpu": target.cpu, "features": feature_text(target), "form": form,
-        "tuning": _tuning(ir_text),
+        "tuning": tuning_of(ir_text),
     }  # fmt: skip
     if is_native(target):
         return child.emit(_parse(ir_text), request)
@@ -146,7 +161,7 @@ def link_shared(
                 Path(file).write_bytes(data)
             files.append(file if isinstance(data, bytes) else os.fspath(data))
         linker = _linker(target)
-        options = [] if exported is None else _options(linker, os.path.basename(path), exported, Path(folder), files[0])
+        options = [] if exported is None else _options(linker, os.path.basename(path), exported, Path(folder), target)
         command = linker + ["-o", os.fspath(path), *files, *options]
         done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
@@ -155,7 +170,7 @@ def link_shared(
         )
 
 
-def _options(linker: list[str], name: str, exported: str, folder: Path, some_object: str) -> list[str]:
+def _options(linker: list[str], name: str, exported: str, folder: Path, target: Machine) -> list[str]:
     """What makes a library fit to be linked with: its name, what it shows, and the C libraries that it needs."""
     script = folder / "exported.map"
     script.write_text(f"{{ global: {exported}; local: *; }};\n")
@@ -163,15 +178,12 @@ def _options(linker: list[str], name: str, exported: str, folder: Path, some_obj
     if "ld.lld" not in linker:
         return [f"-Wl,{option}" for option in options] + ["-lm"]
     # LLD knows no system libraries: it is shown empty ones of the same names, and the loader finds the real ones.
-    hidden = folder / "hidden.map"
-    hidden.write_text("{ local: *; };\n")
-    for library in ("m", "c"):
-        found = ctypes.util.find_library(library)
-        if found:
-            stub = folder / f"{library}.so"
-            command = [*linker, f"-soname={found}", f"--version-script={hidden}", "-o", str(stub), some_object]
-            subprocess.run(command, capture_output=True, check=True)
-            options += ["--no-as-needed", str(stub)]
+    empty = folder / "empty.o"
+    empty.write_bytes(emit_object(f'target triple = "{target.triple}"\n', target))
+    for library in ("libc.so",) if "musl" in target.triple else ("libm.so.6", "libc.so.6"):
+        stub = folder / library
+        subprocess.run([*linker, f"-soname={library}", "-o", str(stub), str(empty)], capture_output=True, check=True)
+        options += ["--no-as-needed", str(stub)]
     return options
 
 

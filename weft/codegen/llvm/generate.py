@@ -15,6 +15,7 @@ from weft.expr.nodes import Buffer, Var
 from weft.loop.ir import Func
 from weft.loop.passes.turn_loops import turns_by_call
 from weft.loop.visit import walk_exprs
+from weft.runtime.abi import TURN_BIT
 from weft.runtime.faults import OUTSIDE
 
 _EXPRESSIONS = {**arithmetic.TABLE, **memory.TABLE, **calls.TABLE}
@@ -45,7 +46,7 @@ def generate(func: Func, target: Machine, *, intrinsics: Mapping[str, Emitter] |
     c = Context(module)
     turns = turns_by_call(func)
     if turns:
-        c.line(f"%threads = and i64 %threads_and_turn, {(1 << calls.TURN_BIT) - 1}")
+        c.line(f"%threads = and i64 %threads_and_turn, {(1 << TURN_BIT) - 1}")
     for number, param in enumerate((*func.params, *func.size_vars)):
         _bind(c, param, number)
     c.run(func.body)

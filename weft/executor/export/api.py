@@ -7,7 +7,8 @@
     const weft_tensor  *weft_NAME_input(int32_t number)      weft_NAME_output(int32_t number)
     const char         *weft_NAME_error(int32_t code)
 
-An instance is one block of memory: the number of threads, and the arena from byte 64 on. Weights are in the library.
+An instance is one block of memory: the number of threads, where the weights are, and the arena from byte 64 on. The
+weights are in the library, or beside it: then `create` takes their address after the threads.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from string import Template
 from weft.codegen.llvm.types import quote
 from weft.executor.export.plan import LibraryPlan, Tensor
 from weft.runtime.faults import KERNEL_SHIFT, OUTSIDE, REASONS
+from weft.runtime.native import has_threads
 
-WEIGHTS = "weft_weights"
 ERRORS = {
     0: "no error",
     1: "there is not enough memory",
-    2: "an argument is a null pointer",
+    2: "an argument is a null pointer, or memory that does not begin where it must",
     3: "the library was compiled for $cpu, and this processor lacks some of its instructions",
     4: "the system does not let this process use the processor's matrix registers",
     OUTSIDE: REASONS[OUTSIDE],
@@ -31,43 +32,56 @@ ERRORS = {
 """The text of each code; codes 3 and 4 come from the target's `startup` check."""
 
 
-def api_ir(plan: LibraryPlan, startup: str) -> str:
+def weights_symbol(plan: LibraryPlan) -> str:
+    """The name of the weights in the library."""
+    return f"weft_{plan.name}_weights"
+
+
+def api_ir(plan: LibraryPlan, startup: str, beside: bool = False) -> str:
     """The module's text. `startup` defines `i32 @weft.startup()`: 0, or why the code cannot run here."""
     drivers = dict.fromkeys(symbol for symbol, _ in plan.calls)
     parts = [
         f'target triple = "{plan.target.triple}"',
         startup,
         # Reached through the table of addresses, since the weights may lie further away than code can point.
-        f"@{WEIGHTS} = external global i8",
+        "" if beside else f"@{weights_symbol(plan)} = external global i8",
         *(f"declare i32 {quote(symbol)}(ptr, i64)" for symbol in drivers),
         _tensors(plan.inputs, f"weft_{plan.name}_input", "in"),
         _tensors(plan.outputs, f"weft_{plan.name}_output", "out"),
         _error_texts(plan),
-        Template(_INSTANCE).substitute(name=plan.name, bytes=64 + max(64, -(-plan.arena_bytes // 64) * 64)),
+        Template(_INSTANCE + (_CORES if has_threads(plan.target.triple) else _ONE_CORE)).substitute(
+            name=plan.name,
+            bytes=64 + max(64, -(-plan.arena_bytes // 64) * 64),
+            given=", ptr %weights" if beside else "",
+            weights="%weights" if beside else f"@{weights_symbol(plan)}",
+        ),
         _run(plan),
     ]
     return "\n".join(parts) + "\n"
 
 
-_INSTANCE = """
+_CORES = """
 declare i32 @sched_getaffinity(i32, i64, ptr)
-declare ptr @aligned_alloc(i64, i64)
-declare void @free(ptr)
-declare void @weft_trim()
 declare i64 @llvm.ctpop.i64(i64)
 declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
-declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
 
-; The processors that this process may run on (the mask has room for 1024), at least 1.
-define internal i64 @weft.cores() nounwind {
+; The threads to use: as many as are given, else one for each processor that this process may run on (the mask has room
+; for 1024), at least 1.
+define internal i64 @weft.threads(i32 %given) nounwind {
 entry:
   %mask = alloca [16 x i64], align 8
+  %chosen = icmp sgt i32 %given, 0
+  br i1 %chosen, label %as_given, label %ask
+as_given:
+  %wide = sext i32 %given to i64
+  ret i64 %wide
+ask:
   call void @llvm.memset.p0.i64(ptr %mask, i8 0, i64 128, i1 false)
   %code = call i32 @sched_getaffinity(i32 0, i64 128, ptr %mask)
   br label %word
 word:
-  %index = phi i64 [ 0, %entry ], [ %next_index, %word ]
-  %sum = phi i64 [ 0, %entry ], [ %next_sum, %word ]
+  %index = phi i64 [ 0, %ask ], [ %next_index, %word ]
+  %sum = phi i64 [ 0, %ask ], [ %next_sum, %word ]
   %at = getelementptr i64, ptr %mask, i64 %index
   %bits = load i64, ptr %at, align 8
   %count = call i64 @llvm.ctpop.i64(i64 %bits)
@@ -80,38 +94,56 @@ done:
   %cores = select i1 %none, i64 1, i64 %next_sum
   ret i64 %cores
 }
+"""
 
-define i32 @weft_${name}_create(i32 %threads, ptr %made) nounwind {
+_ONE_CORE = """
+define internal i64 @weft.threads(i32 %given) nounwind {
+  ret i64 1
+}
+"""
+
+_INSTANCE = """
+declare ptr @weft_allocate(i64)
+declare void @weft_release(ptr)
+declare void @weft_trim()
+declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
+
+define i32 @weft_${name}_create(i32 %threads$given, ptr %made) nounwind {
 entry:
   %nowhere = icmp eq ptr %made, null
-  br i1 %nowhere, label %bad, label %check
+  %nothing = icmp eq ptr $weights, null
+  %place = ptrtoint ptr $weights to i64
+  %astray = and i64 %place, 63
+  %misplaced = icmp ne i64 %astray, 0
+  %unfit_weights = or i1 %nothing, %misplaced
+  %bad_argument = or i1 %nowhere, %unfit_weights
+  br i1 %bad_argument, label %bad, label %check
 bad:
   ret i32 2
 check:
-  store ptr null, ptr %made, align 8
+  store ptr null, ptr %made
   %code = call i32 @weft.startup()
   %unfit = icmp ne i32 %code, 0
   br i1 %unfit, label %refuse, label %allocate
 refuse:
   ret i32 %code
 allocate:
-  %block = call ptr @aligned_alloc(i64 64, i64 $bytes)
+  %block = call ptr @weft_allocate(i64 $bytes)
   %none = icmp eq ptr %block, null
   br i1 %none, label %full, label %fill
 full:
   ret i32 1
 fill:
-  %given = sext i32 %threads to i64
-  %chosen = icmp sgt i32 %threads, 0
-  %cores = call i64 @weft.cores()
-  %count = select i1 %chosen, i64 %given, i64 %cores
+  %count = call i64 @weft.threads(i32 %threads)
   store i64 %count, ptr %block, align 8
-  store ptr %block, ptr %made, align 8
+  %weights_at = getelementptr i8, ptr %block, i64 8
+  store ptr $weights, ptr %weights_at
+  store ptr %block, ptr %made
   ret i32 0
 }
 
 define void @weft_${name}_destroy(ptr %model) nounwind {
-  call void @free(ptr %model)
+  call void @weft_release(ptr %model)
   call void @weft_trim()
   ret void
 }
@@ -180,7 +212,7 @@ def _error_texts(plan: LibraryPlan) -> str:
     lines.append(f"@weft.errors = private constant [{len(texts)} x ptr] [{rows}]")
     unknown = f"@weft.error{len(texts)}"
     name = f"weft_{plan.name}_error"
-    lines.append(_chosen(name, "weft.errors", "ptr", len(texts), "%found = load ptr, ptr %at, align 8", unknown))
+    lines.append(_chosen(name, "weft.errors", "ptr", len(texts), "%found = load ptr, ptr %at", unknown))
     return "\n".join(lines)
 
 
@@ -198,17 +230,19 @@ def _run(plan: LibraryPlan) -> str:
         *_refuse_null("inputs", "%inputs"),
         *_refuse_null("outputs", "%outputs"),
         "  %threads = load i64, ptr %model, align 8",
+        "  %weights_at = getelementptr i8, ptr %model, i64 8",
+        "  %weights = load ptr, ptr %weights_at",
         "  %arena.0 = getelementptr i8, ptr %model, i64 64",
     ]
     for kind, tensors in (("input", plan.inputs), ("output", plan.outputs)):
         for at in range(len(tensors)):
             lines += [
                 f"  %at.{kind}.{at} = getelementptr ptr, ptr %{kind}s, i64 {at}",
-                f"  %{kind}.{at} = load ptr, ptr %at.{kind}.{at}, align 8",
+                f"  %{kind}.{at} = load ptr, ptr %at.{kind}.{at}",
                 *_refuse_null(f"{kind}.{at}", f"%{kind}.{at}"),
             ]
     for number, offset in enumerate(plan.offsets):
-        lines.append(f"  %array.{number} = getelementptr i8, ptr @{WEIGHTS}, i64 {offset}")
+        lines.append(f"  %array.{number} = getelementptr i8, ptr %weights, i64 {offset}")
     for number, (symbol, bases) in enumerate(plan.calls):
         lines += _call(number, symbol, bases)
     for copy in plan.copies:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from string import Template
 
 from weft.core.version import VERSION
-from weft.executor.export.plan import LibraryPlan, Tensor
+from weft.executor.export.plan import LibraryPlan, Tensor, padded
 
 _C_TYPES = {
     "float32": "float", "float64": "double", "float16": "uint16_t", "bfloat16": "uint16_t", "bool": "uint8_t",
@@ -16,24 +16,47 @@ _C_TYPES = {
 """Element types of C that hold the elements; 16-bit floats are given by their bits."""
 
 
-def header_text(plan: LibraryPlan) -> str:
-    """The header."""
+def header_text(plan: LibraryPlan, beside: bool = False, arena: int | None = None) -> str:
+    """The header; that of plain C, which takes its memory from the caller, where it needs `arena` bytes."""
+    given, said = ("const void *weights, ", f"\n   weights: the bytes of {plan.name}.bin, at a multiple of 64 bytes.")
+    given, said = (given, said) if beside else ("", "")
+    functions = _LIBRARY if arena is None else _PLAIN
+    link = f"Link with -l{plan.name}; neither" if arena is None else f"Compile {plan.name}*.c with it; neither"
+    words = {"name": plan.name, "upper": plan.name.upper(), "weights": given, "said": said, "arena": arena}
     return Template(_HEADER).substitute(
-        name=plan.name,
-        upper=plan.name.upper(),
+        words,
         title=_comment(plan.title),
         version=VERSION,
-        cpu=plan.target.cpu,
+        cpu=plan.target.cpu if arena is None else "any machine with a C compiler",
+        link=link,
         inputs=len(plan.inputs),
         outputs=len(plan.outputs),
         input_lines=_lines(plan.inputs),
         output_lines=_lines(plan.outputs),
+        functions=Template(functions).substitute(words),
     )
 
 
-def example_text(plan: LibraryPlan) -> str:
+def example_text(plan: LibraryPlan, beside: bool = False, plain: bool = False) -> str:
     """The example, main.c."""
-    return Template(_EXAMPLE).substitute(name=plan.name, upper=plan.name.upper())
+    name, upper = plan.name, plan.name.upper()
+    size = sum(padded(array.nbytes) for array in plan.arrays) or padded(0)
+    place = f"    unsigned char *held = room_for({size} + 64), *weights = held + (64 - (uintptr_t)held % 64);"
+    before = [place, f'    read_file("{name}.bin", weights, {size});'] if beside else []
+    given, after = ("weights, ", ["    free(held);"]) if beside else ("", [])
+    if plain:
+        build = f"cc -std=c99 main.c {name}*.c -lm -o main && ./main"
+        before.append("    int32_t code;")
+        instance = "arena"
+    else:
+        build = f"cc main.c -L. -l{name} -o main && LD_LIBRARY_PATH=. ./main"
+        before += [f"    weft_{name} *model;", f"    int32_t code = weft_{name}_create(0, {given}&model);"]
+        before.append(f'    if (code != 0) fail("create", weft_{name}_error(code));')
+        after.insert(0, f"    weft_{name}_destroy(model);")
+        instance, given = "model", ""
+    arena = f"static uint64_t arena[(WEFT_{upper}_ARENA_BYTES + 7) / 8];\n\n" if plain else ""
+    words = {"before": "\n".join(before), "after": "\n".join([*after, ""]) if after else "", "arena": arena}
+    return Template(_EXAMPLE).substitute(words, name=name, upper=upper, build=build, given=f"{instance}, {given}")
 
 
 def c_type(dtype: str) -> str:
@@ -55,7 +78,7 @@ def _lines(tensors: Sequence[Tensor]) -> str:
 
 
 _HEADER = """\
-/* $title, compiled by Weft $version for $cpu. Link with -l$name; neither Python nor Weft is needed.
+/* $title, compiled by Weft $version for $cpu. $link Python nor Weft is needed.
 
    inputs
 $input_lines
@@ -86,25 +109,7 @@ typedef struct weft_tensor {
 #define WEFT_${upper}_INPUTS $inputs
 #define WEFT_${upper}_OUTPUTS $outputs
 
-/* An instance of the model: its working memory. Weights are shared by all instances. */
-typedef struct weft_$name weft_$name;
-
-/* Makes an instance. threads: how many a run uses; 0 for one per processor that this process may run on (its affinity
-   mask; a container's quota is not asked, so give a number there). Gives 0, or a code (see weft_${name}_error). */
-int32_t weft_${name}_create(int32_t threads, weft_$name **made);
-
-/* Runs the model: inputs[i] is read, outputs[i] is written; each is one contiguous array of the size that
-   weft_${name}_input(i) or weft_${name}_output(i) tells, aligned for its elements (64 bytes is fastest). The arrays
-   must not overlap. Gives 0 or a code. One instance runs one call at a time; threads use instances of their own. */
-int32_t weft_${name}_run(weft_$name *model, const void *const *inputs, void *const *outputs);
-
-/* Frees an instance; null is allowed. */
-void weft_${name}_destroy(weft_$name *model);
-
-/* The number of threads that an instance uses. */
-int32_t weft_${name}_threads(const weft_$name *model);
-
-/* The inputs and outputs, from 0; null for a number that there is not. */
+$functions/* The inputs and outputs, from 0; null for a number that there is not. */
 const weft_tensor *weft_${name}_input(int32_t number);
 const weft_tensor *weft_${name}_output(int32_t number);
 
@@ -117,9 +122,41 @@ const char *weft_${name}_error(int32_t code);
 #endif
 """
 
+_LIBRARY = """\
+/* An instance of the model: its working memory. Weights are shared by all instances. */
+typedef struct weft_$name weft_$name;
+
+/* Makes an instance. threads: how many a run uses; 0 for one per processor that this process may run on (its affinity
+   mask; a container's quota is not asked, so give a number there). Gives 0, or a code (see weft_${name}_error).$said */
+int32_t weft_${name}_create(int32_t threads, ${weights}weft_$name **made);
+
+/* Runs the model: inputs[i] is read, outputs[i] is written; each is one contiguous array of the size that
+   weft_${name}_input(i) or weft_${name}_output(i) tells, aligned for its elements (64 bytes is fastest). The arrays
+   must not overlap. Gives 0 or a code. One instance runs one call at a time; threads use instances of their own. */
+int32_t weft_${name}_run(weft_$name *model, const void *const *inputs, void *const *outputs);
+
+/* Frees an instance; null is allowed. */
+void weft_${name}_destroy(weft_$name *model);
+
+/* The number of threads that an instance uses. */
+int32_t weft_${name}_threads(const weft_$name *model);
+
+"""
+
+_PLAIN = """\
+/* The working memory of a run, which the caller gives: so many bytes at a multiple of 8. Nothing else is allocated. */
+#define WEFT_${upper}_ARENA_BYTES $arena
+
+/* Runs the model: inputs[i] is read, outputs[i] is written; each is one contiguous array of the size that
+   weft_${name}_input(i) or weft_${name}_output(i) tells, aligned for its elements (64 bytes is fastest). The arrays
+   must not overlap. Gives 0 or a code. One arena serves one call at a time.$said */
+int32_t weft_${name}_run(void *arena, ${weights}const void *const *inputs, void *const *outputs);
+
+"""
+
 _EXAMPLE = """\
 /* Runs the model once.
-       cc main.c -L. -l$name -o main && LD_LIBRARY_PATH=. ./main [INPUT.bin ...]
+       $build [INPUT.bin ...]
    Each INPUT.bin holds the elements of one input, in order; inputs without a file are zeros.
    Output number i is written to output_i.bin; the first elements of float32 outputs are printed. */
 #include <stdio.h>
@@ -133,17 +170,16 @@ static void fail(const char *what, const char *why) {
     exit(1);
 }
 
-static void *room_for(const weft_tensor *tensor) {
-    size_t bytes = ((size_t)tensor->bytes + 64) / 64 * 64;
-    void *room = aligned_alloc(64, bytes);
-    if (room == NULL) fail(tensor->name, "there is not enough memory");
-    return memset(room, 0, bytes);
+${arena}static void *room_for(size_t bytes) {
+    void *room = calloc(bytes + 1, 1);
+    if (room == NULL) fail("memory", "there is not enough of it");
+    return room;
 }
 
 static void read_file(const char *path, void *room, size_t bytes) {
     FILE *file = fopen(path, "rb");
     if (file == NULL) fail(path, "cannot be opened");
-    if (fread(room, 1, bytes, file) != bytes || fgetc(file) != EOF) fail(path, "does not have the input's size");
+    if (fread(room, 1, bytes, file) != bytes || fgetc(file) != EOF) fail(path, "does not have the right size");
     fclose(file);
 }
 
@@ -165,20 +201,17 @@ int main(int count, char **words) {
     void *inputs[WEFT_${upper}_INPUTS + 1], *outputs[WEFT_${upper}_OUTPUTS + 1];
     if (count - 1 > WEFT_${upper}_INPUTS) fail(words[0], "there are more files than inputs");
     for (int i = 0; i < WEFT_${upper}_INPUTS; i++) {
-        inputs[i] = room_for(weft_${name}_input(i));
+        inputs[i] = room_for((size_t)weft_${name}_input(i)->bytes);
         if (i + 1 < count) read_file(words[i + 1], inputs[i], (size_t)weft_${name}_input(i)->bytes);
     }
-    for (int i = 0; i < WEFT_${upper}_OUTPUTS; i++) outputs[i] = room_for(weft_${name}_output(i));
+    for (int i = 0; i < WEFT_${upper}_OUTPUTS; i++) outputs[i] = room_for((size_t)weft_${name}_output(i)->bytes);
 
-    weft_$name *model;
-    int32_t code = weft_${name}_create(0, &model);
-    if (code != 0) fail("create", weft_${name}_error(code));
-    code = weft_${name}_run(model, (const void *const *)inputs, outputs);
+$before
+    code = weft_${name}_run(${given}(const void *const *)inputs, outputs);
     if (code != 0) fail("run", weft_${name}_error(code));
     for (int i = 0; i < WEFT_${upper}_OUTPUTS; i++) write_output(i, weft_${name}_output(i), outputs[i]);
 
-    weft_${name}_destroy(model);
-    for (int i = 0; i < WEFT_${upper}_INPUTS; i++) free(inputs[i]);
+$after    for (int i = 0; i < WEFT_${upper}_INPUTS; i++) free(inputs[i]);
     for (int i = 0; i < WEFT_${upper}_OUTPUTS; i++) free(outputs[i]);
     return 0;
 }

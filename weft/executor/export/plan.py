@@ -50,6 +50,7 @@ class LibraryPlan:
     name: str
     title: str
     target: Target
+    form: Specialization
     inputs: list[Tensor]
     outputs: list[Tensor]
     calls: list[tuple[str, list[tuple[str, int]]]]
@@ -57,6 +58,16 @@ class LibraryPlan:
     copies: list[Copy]
     arrays: list[Array]
     arena_bytes: int
+
+    @property
+    def steps(self) -> list[NativeStep]:
+        """The native steps; those of a module file do not say which kernels they call."""
+        return [step for step in self.form.runner.program.steps if isinstance(step, NativeStep)]
+
+    @property
+    def functions(self) -> list[str]:
+        """The functions that a caller sees."""
+        return [f"weft_{self.name}_{one}" for one in "create run destroy threads input output error".split()]
 
     @property
     def offsets(self) -> list[int]:
@@ -82,6 +93,8 @@ def c_name(text: str) -> str:
 def make_plan(module: Module, name: str | None = None) -> LibraryPlan:
     """The plan of a module's library; an ExportError where there can be none."""
     one = _only_form(module)
+    if not all(step.calls for step in one.runner.program.steps if isinstance(step, NativeStep)):
+        one = one.whole()  # a file does not keep them
     program = one.runner.program
     _refuse_host(module, program)
     inputs = [_tensor(v, v.type) for v in module.graph.inputs]
@@ -101,7 +114,7 @@ def make_plan(module: Module, name: str | None = None) -> LibraryPlan:
     calls = [(s.symbol, _bases(s, places)) for s in program.steps if isinstance(s, NativeStep)]
     title = module.graph.name or "model"
     return LibraryPlan(
-        c_name(name or title), title, module.target, inputs, outputs, calls, copies, arrays, program.arena_bytes
+        c_name(name or title), title, module.target, one, inputs, outputs, calls, copies, arrays, program.arena_bytes
     )
 
 

@@ -2,7 +2,6 @@
 
 c.inline(jaxpr, values)              the equations of a jaxpr, written here
 c.traced(function, *values)          those that JAX's own definition of something consists of
-c.subgraph("body", types, make)      a Graph for a loop or a branch
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import jax
 import numpy as np
 
 from weft.frontends.emit import Emitter, Unsupported
-from weft.graph.ir import NUMPY_TYPES, Graph, Node, TensorType, Value
+from weft.graph.ir import NUMPY_TYPES, Node, TensorType, Value
 
 
 def type_of(aval: Any) -> TensorType:
@@ -33,8 +32,6 @@ def type_of(aval: Any) -> TensorType:
 class JaxEmitter(Emitter):
     """Collects the nodes of a graph and of its subgraphs. Constants are all the outermost graph's."""
 
-    inline: Callable[[Any, Sequence[Value]], list[Value]]
-    """Writes the equations of a closed jaxpr for these operands (the importer's)."""
     primitive: Any = None
     """The primitive that is being converted."""
     avals: Sequence[Any] = ()
@@ -93,20 +90,6 @@ class JaxEmitter(Emitter):
         """The results of a function of JAX arrays."""
         shapes = [jax.ShapeDtypeStruct(one.tensor.static, one.tensor.numpy) for one in values]
         return self.inline(jax.make_jaxpr(function)(*shapes), values)
-
-    def subgraph(self, name: str, types: Sequence[TensorType], make: Callable[[list[Value]], Sequence[Value]]) -> Graph:
-        """A graph with inputs of these types whose outputs a function makes of them."""
-        outer, self.nodes = self.nodes, []
-        inputs = [Value(self.fresh(f"{self.label}_{name}"), kind) for kind in types]
-        outputs: list[Value] = []
-        try:
-            for value in make(inputs):
-                own = Value(self.fresh(f"{self.label}_{name}_result"), value.type)
-                self.nodes.append(Node("Identity", [value], [own], name=self.fresh("output")))
-                outputs.append(own)
-            return Graph(name, inputs, outputs, self.nodes)
-        finally:
-            self.nodes = outer
 
     def clamped(self, index: Value, most: Any) -> Value:
         """An index within 0 and the greatest that there is room for."""

@@ -23,7 +23,7 @@ from weft.frontends.jax import control, elementwise, indexing, layers, movement,
 from weft.frontends.jax.control import CALLED, CALLS, CONTROL
 from weft.frontends.jax.emit import JaxEmitter, type_of
 from weft.frontends.jax.table import CONVERTERS
-from weft.frontends.problems import Problems
+from weft.frontends.problems import Problems, converter_failed
 from weft.graph.ir import Graph, Node, TensorType, Value
 
 MOST_FOLDED = 4096
@@ -114,13 +114,15 @@ class _Importer:
             return self._converted(equation, name, operands)
         except WeftError as error:
             if isinstance(error, _Unknown):
-                self.problems.is_unknown(name, c.origin)
+                self.problems.is_unknown(name, c.origin, name, "jax")
             else:
                 said = str(error) if isinstance(error, Unsupported) else f"{type(error).__name__}: {error}"
                 self.problems.add(name, said, c.origin)
             return [self._stand_in(var) for var in equation.outvars]
+        except InternalError:  # of an equation inside
+            raise
         except Exception as error:
-            raise InternalError(f"the converter of {name} failed: {type(error).__name__}: {error}") from error
+            raise converter_failed(name, c.origin, error) from error
         finally:
             c.label, c.origin, c.dtype, c.shape, c.avals, c.results, c.primitive = kept
 
@@ -134,10 +136,13 @@ class _Importer:
             type_of(aval)
         c.dtype, c.shape = (wanted[0].dtype, wanted[0].static) if wanted else ("", ())
         converter = CONVERTERS.get(name)
-        if converter is None:
-            raise _Unknown(name)
-        if any(one in self.failed for one in operands):
+        if any(one in self.failed for one in operands) and converter is not None:
             return [self._stand_in(var) for var in equation.outvars]
+        if converter is None:
+            users = c.of_users(name, "jax", operands, wanted, equation.params)
+            if users is None:
+                raise _Unknown(name)
+            return users
         if name not in CONTROL and sum(int(np.prod(one.static)) for one in wanted) <= MOST_FOLDED:
             arrays = [c.known(one) for one in operands]
             if all(one is not None and one.size <= MOST_FOLDED for one in arrays) and not _has_keys(c):

@@ -1,185 +1,35 @@
-"""Converters of special functions: error functions, gamma functions, Bessel functions.
-
-Coefficients are the usual published ones: Numerical Recipes (erfc), Giles (the inverse of erf), Lanczos (gamma), Cephes
-(Bessel). What JAX itself writes in its own primitives is taken from there.
-"""
+"""Converters of special functions (weft/frontends/special.py); what JAX itself writes in its own primitives is taken
+from there."""
 
 from __future__ import annotations
 
 import functools
 import importlib
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from weft.frontends.emit import Unsupported
 from weft.frontends.jax.elementwise import wide
 from weft.frontends.jax.emit import JaxEmitter
 from weft.frontends.jax.table import primitive
+from weft.frontends.special import Numbers, digamma, erf_inv, erfc, i1e, lgamma
 from weft.graph.ir import Value
 
-_ERFC = (
-    -1.26551223, 1.00002368, 0.37409196, 0.09678418, -0.18628806, 0.27886807, -1.13520398, 1.48851587, -0.82215223,
-    0.17087277,
-)  # fmt: skip
-_GILES_NEAR = (
-    2.81022636e-08, 3.43273939e-07, -3.5233877e-06, -4.39150654e-06, 0.00021858087, -0.00125372503, -0.00417768164,
-    0.246640727, 1.50140941,
-)  # fmt: skip
-_GILES_FAR = (
-    -0.000200214257, 0.000100950558, 0.00134934322, -0.00367342844, 0.00573950773, -0.0076224613, 0.00943887047,
-    1.00167406, 2.83297682,
-)  # fmt: skip
-_LANCZOS = (
-    676.520368121885098567, -1259.139216722402870471, 771.323428777653078848, -176.615029162140599065,
-    12.507343278686904814, -0.138571095265720116, 9.984369578019570859e-6, 1.505632735149311558e-7,
-)  # fmt: skip
-_I1E_NEAR = (
-    9.38153738649577178388e-9, -4.44505912879632808065e-8, 2.00329475355213526229e-7, -8.56872026469545474066e-7,
-    3.47025130813767847674e-6, -1.32731636560394358279e-5, 4.78156510755005422638e-5, -1.61760815825896745588e-4,
-    5.12285956168575772895e-4, -1.51357245063125314899e-3, 4.15642294431288815669e-3, -1.05640848946261981558e-2,
-    2.47264490306265168283e-2, -5.29459812080949914269e-2, 1.02643658689847095384e-1, -1.76416518357834055153e-1,
-    2.52587186443633654823e-1,
-)  # fmt: skip
-_I1E_FAR = (
-    -3.83538038596423702205e-9, -2.63146884688951950684e-8, -2.51223623787020892529e-7, -3.88256480887769039346e-6,
-    -1.10588938762623716291e-4, -9.76109749136146840777e-3, 7.78576235018280120474e-1,
-)  # fmt: skip
 
-
-class _Numbers:
-    """Arithmetic with values of one element type, written as one writes it."""
-
-    def __init__(self, c: JaxEmitter, value: Value) -> None:
-        self.c, self.value = c, value
-
-    def __call__(self, op: str, *others: Any) -> _Numbers:
-        kind = self.value.tensor.dtype
-        given = [one.value if isinstance(one, _Numbers) else self.c.value(one, kind) for one in others]
-        return _Numbers(self.c, self.c.op(op, self.value, *given))
-
-    def __add__(self, other: Any) -> _Numbers:
-        return self("Add", other)
-
-    def __sub__(self, other: Any) -> _Numbers:
-        return self("Sub", other)
-
-    def __rsub__(self, other: Any) -> _Numbers:
-        return _Numbers(self.c, self.c.value(other, self.value.tensor.dtype)) - self
-
-    def __mul__(self, other: Any) -> _Numbers:
-        return self("Mul", other)
-
-    def __truediv__(self, other: Any) -> _Numbers:
-        return self("Div", other)
-
-    def __rtruediv__(self, other: Any) -> _Numbers:
-        return _Numbers(self.c, self.c.value(other, self.value.tensor.dtype)) / self
-
-    __radd__, __rmul__ = __add__, __mul__
-
-    def choose(self, condition: _Numbers, other: Any) -> _Numbers:
-        """This where a condition holds, else another."""
-        other = other.value if isinstance(other, _Numbers) else other
-        return _Numbers(self.c, self.c.where(condition.value, self.value, other, self.value.tensor.dtype))
-
-
-def _horner(x: _Numbers, coefficients: Sequence[float]) -> _Numbers:
-    """A polynomial, the highest power first."""
-    made: Any = coefficients[0]
-    for one in coefficients[1:]:
-        made = x * made + one
-    return made  # type: ignore[no-any-return]
-
-
-def _function(compute: Callable[..., _Numbers]) -> Any:
+def _function(compute: Callable[..., Numbers]) -> Any:
     """A converter of a function of numbers, which halves are widened for."""
-    return lambda c, *values, **_: compute(*(_Numbers(c, one) for one in wide(c, *values))).value
-
-
-def _erfc(x: _Numbers) -> _Numbers:
-    plain = 1 - x("Erf")
-    if x.value.tensor.dtype == "float64":
-        return plain
-    size = x("Abs")
-    t = 1 / (1 + size * 0.5)
-    tail = t * (_horner(t, _ERFC[::-1]) - size * size)("Exp")
-    tail = (2 - tail).choose(x("Less", 0), tail)
-    return plain.choose(size("Less", 0.5), tail)
-
-
-def _erf_inv(x: _Numbers) -> _Numbers:
-    w = ((1 - x) * (1 + x))("Log")("Neg")
-    near = w("Less", 5)
-    made = _horner(w - 2.5, _GILES_NEAR).choose(near, _horner(w("Max", 5)("Sqrt") - 3, _GILES_FAR)) * x
-    if x.value.tensor.dtype == "float64":
-        for _ in range(2):
-            made = made - (made("Erf") - x) / ((made * made)("Neg")("Exp") * (2 / math.sqrt(math.pi)))
-    return (x * math.inf).choose(x("Abs")("Equal", 1), made)
-
-
-def _lanczos(x: _Numbers) -> tuple[_Numbers, _Numbers, _Numbers, _Numbers]:
-    """Whether the reflection is needed, and z, t and log t of Lanczos' formula."""
-    reflected = x("Less", 0.5)
-    z = x("Neg").choose(reflected, x - 1)
-    t = z + 7.5
-    return reflected, z, t, t("Log")
-
-
-def _lgamma(x: _Numbers) -> _Numbers:
-    reflected, z, t, log_t = _lanczos(x)
-    total: Any = 0.99999999999980993
-    for at, one in enumerate(_LANCZOS):
-        total = one / (z + (at + 1)) + total
-    log_y = (z + 0.5 - t / log_t) * log_t + total("Log") + 0.5 * math.log(2 * math.pi)
-    size = x("Abs")
-    rest = size - size("Floor")
-    rest = (1 - rest).choose(rest("Greater", 0.5), rest)
-    sine = (rest * math.pi)("Sin")("Log")
-    turned = sine("Neg").choose(sine("IsInf"), math.log(math.pi) - sine - log_y)
-    return size.choose(size("IsInf"), turned.choose(reflected, log_y))
-
-
-def _digamma(x: _Numbers) -> _Numbers:
-    reflected, z, t, log_t = _lanczos(x)
-    above: Any = 0.0
-    below: Any = 0.99999999999980993
-    for at, one in enumerate(_LANCZOS):
-        shifted = z + (at + 1)
-        above = (-one) / (shifted * shifted) + above
-        below = one / shifted + below
-    y = log_t + above / below - 7.0 / t
-    near = x + (x + 0.5)("Floor")("Abs")
-    turned = y - (near * math.pi)("Cos") * math.pi / (near * math.pi)("Sin")
-    made = turned.choose(reflected, y)
-    whole = x("LessOrEqual", 0)("And", x("Equal", x("Floor")))
-    return (x * math.nan).choose(whole, made)
-
-
-def _chebyshev(x: _Numbers, coefficients: Sequence[float]) -> _Numbers:
-    b0, b1, b2 = x * 0, x * 0, x * 0
-    for one in coefficients:
-        b2, b1 = b1, b0
-        b0 = x * b1 - b2 + one
-    return (b0 - b2) * 0.5
-
-
-def _i1e(x: _Numbers) -> _Numbers:
-    size = x("Abs")
-    near = _chebyshev(size * 0.5 - 2, _I1E_NEAR) * size
-    far = _chebyshev(32 / size("Max", 1) - 2, _I1E_FAR) / size("Max", 1)("Sqrt")
-    return near.choose(size("LessOrEqual", 8), far) * x("Sign")
+    return lambda c, *values, **_: compute(*(Numbers(c, one) for one in wide(c, *values))).value
 
 
 @primitive("erfc")
 def _complement(c: JaxEmitter, x: Value, **_: Any) -> Value:
-    made: Value = c.cast(_function(_erfc)(c, x), c.dtype)
+    made: Value = c.cast(_function(erfc)(c, x), c.dtype)
     c.complements[made] = x
     return made
 
 
 for _name, _compute in (
-    ("erf_inv", _erf_inv), ("lgamma", _lgamma), ("digamma", _digamma), ("bessel_i1e", _i1e),
+    ("erf_inv", erf_inv), ("lgamma", lgamma), ("digamma", digamma), ("bessel_i1e", i1e),
 ):  # fmt: skip
     primitive(_name)(_function(_compute))
 

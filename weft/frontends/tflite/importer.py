@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from weft.core.errors import ArgumentError, FrontendError, InternalError, WeftError
+from weft.core.errors import ArgumentError, FrontendError, WeftError
 from weft.frontends.calls import Imported
 from weft.frontends.emit import NUMBERS, Emitter, Unsupported
-from weft.frontends.problems import Problems
+from weft.frontends.problems import Problems, converter_failed
 from weft.frontends.tflite import arithmetic, layers, movement  # noqa: F401  (converters)
 from weft.frontends.tflite.schema import Operator, Subgraph, Tensor, read
 from weft.frontends.tflite.table import CONVERTERS, MOVES
@@ -183,9 +183,7 @@ class _Importer:
                     self.problems.add(operator.name, said, self.c.origin)
                 self._stand_in(operator)
             except Exception as error:
-                raise InternalError(
-                    f"the converter of {operator.name} failed: {type(error).__name__}: {error}"
-                ) from error
+                raise converter_failed(operator.name, self.c.origin, error) from error
 
     def _stand_in(self, operator: Operator) -> None:
         """What an operator that failed would have made, so that its readers are not blamed."""

@@ -101,13 +101,19 @@ def _signbit(c: Emitter, x: Value) -> Value:
     return c.op("Or", below, c.op("Less", c.op("Reciprocal", x), zero))  # 1 / -0 is -inf
 
 
+@aten("angle")
+def _angle(c: Emitter, x: Value) -> Value:
+    x = c.cast(x, c.dtype)
+    turned = c.where(c.op("Less", x, c.value(0, c.dtype)), math.pi, 0)
+    return c.where(c.op("IsNaN", x), x, turned)
+
+
 enter(
     {
         "relu": lambda c, x: c.op("Relu", x) if is_float(c.dtype) else c.op("Max", x, c.value(0, c.dtype)),
         "neg": lambda c, x: c.op("Sub", c.value(0, c.dtype), x) if c.dtype.startswith("uint") else c.op("Neg", x),
         "rsqrt": lambda c, x: c.op("Reciprocal", c.op("Sqrt", c.cast(x, c.dtype))),
         "exp2": lambda c, x: c.op("Pow", c.value(2.0, c.dtype), c.cast(x, c.dtype)),
-        "erfc": lambda c, x: c.op("Sub", c.value(1, c.dtype), c.op("Erf", c.cast(x, c.dtype))),
         "isfinite": lambda c, x: c.invert(c.op("Or", _isnan(c, x), _isinf(c, x))),
         "logical_not": lambda c, x: c.invert(c.cast(x, "bool")),
         "bitwise_not": lambda c, x: c.op("Not" if c.dtype == "bool" else "BitwiseNot", x),

@@ -21,9 +21,18 @@ from weft.core.errors import InternalError, WeftError
 from weft.core.install import FOLDER
 from weft.expr.nodes import Expr, Var, index_expr
 from weft.frontends.emit import NUMBERS, Emitter, InTraining, Unsupported
-from weft.frontends.problems import Problems, Refused
-from weft.frontends.torch import elementwise, indexing, layers, movement, reductions, sequence  # noqa: F401  (converters)
-from weft.frontends.torch.table import CONVERTERS, name_of
+from weft.frontends.problems import Problems, Refused, converter_failed
+from weft.frontends.torch import (  # noqa: F401  (converters)
+    control,
+    elementwise,
+    indexing,
+    layers,
+    movement,
+    reductions,
+    sequence,
+    special,
+)
+from weft.frontends.torch.table import CONVERTERS, name_of, operator_and_domain
 from weft.graph.ir import NUMPY_TYPES, Array, Dim, Graph, Node, TensorType, Value
 from weft.graph.shapes import tidy, unknown_dim
 
@@ -34,6 +43,7 @@ _FRAME = re.compile(r'File "(.+?)", line (\d+), in (.+)\n?\s*(.*)')
 _NOT_THE_USERS = (os.path.dirname(torch.__file__) + os.sep, str(FOLDER / "weft") + os.sep, "torch" + os.sep, "<")
 """How paths begin that say nothing to the user."""
 _RANDOM = torch.Tag.nondeterministic_seeded
+_COMPLEX = "complex numbers: compute with real and imaginary parts in two tensors"
 
 
 def import_graph(
@@ -58,6 +68,15 @@ def array_of(tensor: Any, name: str = "a tensor") -> Array:
     return np.asarray(tensor.numpy())
 
 
+def refuse_complex(graph: Any, label: str) -> None:
+    """Refuses the operators of a graph that make complex numbers, some of which torch cannot decompose."""
+    problems = Problems(label, _shown)
+    for node in graph.nodes:
+        if isinstance(node.meta.get("val"), torch.Tensor) and node.meta["val"].is_complex():
+            problems.add(name_of(node.target), _COMPLEX, user_line(node.meta.get("stack_trace")).partition(": ")[0])
+    problems.raise_any()
+
+
 def user_line(trace: str | None) -> str:
     """The innermost line of a traceback that is the user's: "model.py:31: x = self.conv(x)"."""
     for path, line, _, code in reversed(_FRAME.findall(trace or "")):
@@ -77,6 +96,7 @@ class _Importer:
 
     def __init__(self, tensors: Mapping[str, Any], owner: Any, label: str, converters: Mapping[str, Any]) -> None:
         self.c = Emitter()
+        self.c.inline = self._inlined
         self.tensors = tensors
         self.owner = owner
         self.label = label
@@ -86,19 +106,33 @@ class _Importer:
         self.problems = Problems(label, _shown)
 
     def run(self, graph: Any) -> Graph:
-        placeholders = [node for node in graph.nodes if node.op == "placeholder"]
-        inputs = self._inputs(placeholders)
-        outputs: list[Value] = []
+        inputs = self._inputs([node for node in graph.nodes if node.op == "placeholder"])
+        outputs = self._outputs(self._nodes(graph))
+        self.problems.raise_any()
+        self.c.names.clear()
+        return Graph(self.label, inputs, outputs, self.c.nodes, self.c.constants)
+
+    def _nodes(self, graph: Any) -> Any:
+        """Writes the nodes of a graph; gives the one that names its outputs."""
         for node in graph.nodes:
             if node.op == "get_attr":
                 self.env[node] = self._attribute(node)
             elif node.op == "call_function":
                 self._call(node)
-            elif node.op == "output":
-                outputs = self._outputs(node)
-        self.problems.raise_any()
-        self.c.names.clear()
-        return Graph(self.label, inputs, outputs, self.c.nodes, self.c.constants)
+        return node
+
+    def _inlined(self, module: Any, operands: Sequence[Any]) -> list[Any]:
+        """The outputs of a graph inside (of a branch or loop), written here for these operands."""
+        c = self.c
+        kept = (self.owner, c.target, c.label, c.origin, c.dtype, c.shape, c.read)
+        self.owner = module
+        try:
+            placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
+            self.env.update(zip(placeholders, operands, strict=True))
+            made = self._argument(self._nodes(module.graph).args[0])
+            return made if isinstance(made, list) else [made]
+        finally:
+            self.owner, c.target, c.label, c.origin, c.dtype, c.shape, c.read = kept
 
     # ------------------------------------------------------------------------------------------------- what goes in
 
@@ -202,22 +236,45 @@ class _Importer:
                 self.env[node] = self._settled(made, wanted)
         except _Unknown:
             original = node.meta.get("original_aten") if name.startswith("prims.") else None
-            self.problems.is_unknown(name_of(original) if original else name, c.origin)
+            target = original or node.target
+            self.problems.is_unknown(name_of(target), c.origin, *operator_and_domain(target))
             self.env[node] = self._stand_in(node, wanted)
         except WeftError as error:
             said = str(error) if isinstance(error, Unsupported) else f"{type(error).__name__}: {error}"
             self.problems.add(name, said, c.origin, not isinstance(error, InTraining))
             self.env[node] = self._stand_in(node, wanted)
+        except InternalError:  # of a node inside
+            raise
         except Exception as error:
-            raise InternalError(f"the converter of {_shown(name)} failed: {type(error).__name__}: {error}") from error
+            raise converter_failed(_shown(name), c.origin, error) from error
 
     def _converted(self, node: Any, name: str, args: Any, kwargs: Any) -> Any:
         if _follows_from_numbers(node, args, kwargs):
             return self.c.constant(array_of(node.target(*args, **kwargs)))
         converter = self.converters.get(name)
         if converter is None:
-            raise _Unknown
+            return self._of_users(node, args, kwargs)
         return converter(self.c, *args, **{key: one for key, one in kwargs.items() if key not in _PLACES})
+
+    def _of_users(self, node: Any, args: Any, kwargs: Any) -> Any:
+        """The results of an operator that somebody gave a meaning: tensors are its inputs, all else its attributes."""
+        wanted = node.meta.get("val")
+        results = wanted if isinstance(wanted, (list, tuple)) else [wanted]
+        if not hasattr(node.target, "_schema") or not all(isinstance(one, torch.Tensor) for one in results):
+            raise _Unknown
+        inputs: list[Value | None] = []
+        given = {}
+        for at, one in enumerate(node.target._schema.arguments):
+            found = args[at] if at < len(args) else kwargs.get(one.name, one.default_value)
+            if "Tensor" in str(one.type):
+                inputs += found if isinstance(found, list) else [found]
+            else:
+                given[one.name] = found
+        types = [TensorType(_kind(one), self._dims(one.shape)) for one in results]
+        made = self.c.of_users(*operator_and_domain(node.target), inputs, types, given)
+        if made is None:
+            raise _Unknown
+        return made if isinstance(wanted, (list, tuple)) else made[0]
 
     def _argument(self, given: Any) -> Any:
         if isinstance(given, torch.fx.Node):
@@ -275,7 +332,7 @@ class _Importer:
 
     def _check_kind(self, tensor: Any) -> None:
         if tensor.is_complex():
-            raise Unsupported("complex numbers: compute with real and imaginary parts in two tensors")
+            raise Unsupported(_COMPLEX)
         if tensor.layout != torch.strided or tensor.is_quantized or _kind(tensor) not in NUMBERS:
             raise Unsupported(f"tensors of {tensor.dtype} ({tensor.layout})")
 
@@ -317,4 +374,5 @@ def _kind(tensor: Any) -> str:
 
 
 def _shown(name: str) -> str:
-    return name if name.startswith(("prims.", "operator.", "torch.", "higher_order", "math.")) else f"aten.{name}"
+    """A name as users know it: "aten.relu", "prims.iota", "operator.mul"."""
+    return f"aten.{name}" if hasattr(torch.ops.aten, name.partition(".")[0]) else name

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from weft.frontends.emit import Emitter, Operand, Unsupported
+from weft.frontends.emit import Emitter, Operand, Unsupported, is_float, limits
+from weft.frontends.torch.reductions import reduce as reduced
 from weft.frontends.torch.table import aten, enter, name_of
 from weft.graph.ir import Value
 
@@ -113,6 +114,49 @@ enter(
 )
 
 
+@aten("_unique2")
+def _unique(c: Emitter, x: Value, sorted: bool = True, inverse: bool = False, counts: bool = False) -> list[Any]:
+    found, _, back, count = c.several(4, "Unique", c.flat(x), sorted=1)
+    return [found, c.reshape(back, c.sizes(x)) if inverse else _none(c), count if counts else _none(c)]
+
+
+def _none(c: Emitter) -> Value:
+    return c.constant(np.zeros(0, np.int64))
+
+
+@aten("_embedding_bag_forward_only", "_embedding_bag")
+def _embedding_bag(
+    c: Emitter, weight: Value, indices: Value, offsets: Value, scale_grad: bool = False, mode: int = 0,
+    sparse: bool = False, weights: Value | None = None, include_last: bool = False, padding: int = -1,
+) -> list[Any]:  # fmt: skip
+    """Sums (mode 0), means (1) or maxima (2) of the rows of each bag; a bag begins where `offsets` says."""
+    count, bags = c.size(indices, 0), c.size(offsets, 0)
+    if not isinstance(count, int) or not isinstance(bags, int):
+        raise Unsupported("bags whose number only a call tells")
+    begins = c.cast(offsets, "int64")
+    at = c.constant(np.arange(count))
+    first = c.op("LessOrEqual", c.unsqueeze(begins, 1), c.unsqueeze(at, 0))
+    bag = c.op("Sub", reduced(c, "ReduceSum", c.cast(first, "int64"), 0), np.int64(1))
+    bags -= include_last
+    member = c.op("Equal", c.constant(np.arange(bags)[:, None]), c.unsqueeze(bag, 0))
+    if padding >= 0:
+        member = c.op(
+            "And", member, c.unsqueeze(c.invert(c.op("Equal", indices, c.value(padding, indices.tensor.dtype))), 0)
+        )
+    rows = c.op("Gather", weight, indices, axis=0)
+    if weights is not None:
+        rows = c.op("Mul", rows, c.unsqueeze(weights, 1))
+    held = reduced(c, "ReduceSum", c.cast(member, "int64"), 1)
+    if mode == 2:
+        spread = c.where(c.unsqueeze(member, 2), c.unsqueeze(rows, 0), -math.inf)
+        made = c.where(c.unsqueeze(c.op("Equal", held, np.int64(0)), 1), 0, reduced(c, "ReduceMax", spread, 1))
+    else:
+        made = c.op("MatMul", c.cast(member, c.dtype), rows)
+    if mode == 1:
+        made = c.op("Div", made, c.unsqueeze(c.cast(c.op("Max", held, np.int64(1)), c.dtype), 1))
+    return [made, None, None, None]
+
+
 # ----------------------------------------------------------------------------------------------------------- writing
 
 
@@ -181,9 +225,39 @@ def _scatter_add(c: Emitter, x: Value, dim: int, index: Value, source: Value) ->
 def _scatter_reduce(
     c: Emitter, x: Value, dim: int, index: Value, source: Value, reduce: str, *, include_self: bool = True
 ) -> Value:
-    if reduce not in _REDUCTIONS or not include_self:
-        raise Unsupported(f"scatter_reduce by {reduce!r}" + ("" if include_self else " without the elements there"))
-    return _scatter_elements(c, x, dim, index, source, _REDUCTIONS[reduce])
+    if reduce != "mean" and include_self:
+        return _scatter_elements(c, x, dim, index, source, _REDUCTIONS[reduce])
+    kind = x.tensor.dtype
+    ones = [c.filled(c.sizes(one), number, "int64") for one, number in ((x, int(include_self)), (index, 1))]
+    count = _scatter_elements(c, ones[0], dim, index, ones[1], "add")
+    if not include_self:  # elements that are written to begin as what changes nothing
+        empty = {"prod": 1, "amax": limits(kind)[0], "amin": limits(kind)[1]}.get(reduce, 0)
+        touched = c.op("Greater", count, np.int64(0))
+        x = c.where(touched, empty, x, kind)
+    made = _scatter_elements(c, x, dim, index, source, _REDUCTIONS.get(reduce, "add"))
+    if reduce != "mean":
+        return made
+    count = c.cast(c.op("Max", count, np.int64(1)), kind)
+    if is_float(kind):
+        return c.op("Div", made, count)
+    return c.op("Div", c.op("Sub", made, c.op("Mod", made, count)), count)  # towards the lesser
+
+
+@aten("index_reduce")
+def _index_reduce(
+    c: Emitter, x: Value, dim: int, index: Value, source: Value, reduce: str, *, include_self: bool = True
+) -> Value:
+    if not x.tensor.rank:
+        made = _index_reduce(c, c.flat(x), 0, index, c.flat(source), reduce, include_self=include_self)
+        return c.reshape(made, [])
+    index = _along(c, x, dim, index, source)
+    return _scatter_reduce(c, x, dim, index, source, reduce, include_self=include_self)
+
+
+@aten("put")
+def _put(c: Emitter, x: Value, index: Value, source: Value, accumulate: bool = False) -> Value:
+    flat = [c.flat(one) for one in (x, index, source)]
+    return c.reshape(_scatter_elements(c, flat[0], 0, flat[1], flat[2], "add" if accumulate else "none"), c.sizes(x))
 
 
 def _along(c: Emitter, x: Value, dim: int, index: Value, source: Value) -> Value:
@@ -230,7 +304,7 @@ def _index_fill(c: Emitter, x: Value, dim: int, index: Value, value: Operand) ->
 def _search(c: Emitter, a: Any, b: Any, *, right: bool = False, side: str | None = None, **more: Any) -> Value:
     values, edges = (a, b) if c.target.startswith("bucketize") else (b, a)
     if more.get("sorter") is not None:
-        raise Unsupported("searchsorted with a sorter")
+        edges = c.op("GatherElements", edges, more["sorter"], axis=-1)
     values = c.value(values)
     kind = values.tensor.dtype if edges.tensor.dtype.startswith("int") else edges.tensor.dtype
     values, edges = c.cast(values, kind), c.cast(edges, kind)
@@ -281,7 +355,7 @@ for _python, _op in (
 @aten(
     "_assert_scalar", "_assert_async.msg", "_assert_tensor_metadata", "sym_constrain_range",
     "sym_constrain_range_for_size", "_functional_assert_async.msg", "_functional_assert_scalar",
-    "_functional_sym_constrain_range_for_size", "_functional_sym_constrain_range",
+    "_functional_sym_constrain_range_for_size", "_functional_sym_constrain_range", "_linalg_check_errors",
 )  # fmt: skip
 def _promise(c: Emitter, *_: Any, **__: Any) -> None:
     """What an export believes of its inputs: Weft checks shapes when it is called."""

@@ -79,6 +79,39 @@ def _cdist(c: Emitter, a: Value, b: Value, p: float, mode: Any = None) -> Value:
     return c.op("Pow", total, c.value(1 / p, c.dtype))
 
 
+@aten("_grouped_mm", "transformers.grouped_mm_fallback")
+def _grouped(c: Emitter, x: Value, weight: Value, ends: Value | None = None, *_: Any) -> Value:
+    """Rows times the matrix of their group (an expert); groups follow each other, and end where `ends` says."""
+    if ends is None or x.tensor.rank != 2 or weight.tensor.rank != 3:
+        raise Unsupported("products of groups that are not of rows")
+    rows, groups = c.size(x, 0), c.size(weight, 0)
+    if not isinstance(rows, int) or not isinstance(groups, int):
+        raise Unsupported("products of groups whose number only a call tells")
+    at = c.constant(np.arange(rows)[:, None])
+    past = c.op("GreaterOrEqual", at, c.unsqueeze(c.cast(ends, "int64"), 0))
+    last = c.op("Less", c.constant(np.arange(rows)), c.op("Gather", c.cast(ends, "int64"), np.int64(groups - 1)))
+    group = c.op("Min", reduce(c, "ReduceSum", c.cast(past, "int64"), 1), np.int64(groups - 1))
+    if rows <= groups:  # each row fetches its matrix; otherwise each matrix meets all rows, and the right ones are kept
+        made = c.squeeze(product(c, c.unsqueeze(x, 1), c.op("Gather", weight, group, axis=0)), 1)
+    else:
+        every = product(c, c.unsqueeze(x, 0), weight)
+        flat = c.reshape(every, [rows * groups, c.size(weight, 2)])
+        made = c.op(
+            "Gather", flat, c.op("Add", c.op("Mul", group, np.int64(rows)), c.constant(np.arange(rows))), axis=0
+        )
+    return c.where(c.unsqueeze(last, 1), made, 0)
+
+
+@aten("_pdist_forward")
+def _pdist(c: Emitter, x: Value, p: float = 2) -> Value:
+    rows = c.size(x, 0)
+    if not isinstance(rows, int):
+        raise Unsupported("distances of rows whose number only a call tells")
+    apart = _cdist(c, x, x, p)
+    first, second = np.triu_indices(rows, 1)
+    return c.op("Gather", c.flat(apart), first * rows + second, axis=0)
+
+
 # ------------------------------------------------------------------------------------------------------ convolutions
 
 
@@ -345,16 +378,35 @@ def _adaptive_maximum(count: int) -> Any:
         wanted, have = each(size, count), _last_sizes(x, count)
         if all(a % b == 0 for a, b in zip(have, wanted)):
             return _maximum(count, True)(c, x, [a // b for a, b in zip(have, wanted)])
-        if c.wants(1):
-            raise Unsupported("the places of an adaptive maximum whose windows differ in size")
-        for axis, (a, b) in enumerate(zip(have, wanted), x.tensor.rank - count):
+        windows = []
+        for a, b in zip(have, wanted):
             stretches = _stretches(a, b)
             longest = max(high - low for low, high in stretches)
-            places = np.array([[min(low + at, high - 1) for at in range(longest)] for low, high in stretches])
+            windows.append(np.array([[min(low + at, high - 1) for at in range(longest)] for low, high in stretches]))
+        if c.wants(1):
+            return _places_of_maxima(c, x, windows)
+        for axis, places in enumerate(windows, x.tensor.rank - count):
             x = reduce(c, "ReduceMax", c.op("Gather", x, places, axis=axis), axis + 1)
         return x, None
 
     return converter
+
+
+def _places_of_maxima(c: Emitter, x: Value, windows: Sequence[Any]) -> tuple[Value, Value]:
+    """The maxima over windows along the last axes, and their places, counted through those axes."""
+    count, lead, sides = len(windows), x.tensor.rank - len(windows), x.tensor.dims[-len(windows) :]
+    table: Any = 0
+    for at, places in enumerate(windows):
+        x = c.op("Gather", x, places, axis=lead + 2 * at)
+        shape = [1] * (2 * count)
+        shape[at], shape[count + at] = places.shape
+        table = table * sides[at] + places.reshape(shape)
+    order = [*range(lead), *range(lead, lead + 2 * count, 2), *range(lead + 1, lead + 2 * count, 2)]
+    shape, size = [len(one) for one in windows], math.prod(one.shape[1] for one in windows)
+    x = c.reshape(c.transpose(x, order), [*c.sizes(x)[:lead], *shape, size])
+    best = c.op("ArgMax", x, axis=-1, keepdims=0)
+    first = c.constant(np.arange(math.prod(shape)).reshape(shape) * size)
+    return reduce(c, "ReduceMax", x, -1), c.op("Gather", table.reshape(-1), c.op("Add", best, first), axis=0)
 
 
 aten("adaptive_avg_pool1d")(_adaptive_average(1))

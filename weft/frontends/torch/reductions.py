@@ -270,29 +270,79 @@ def _median_of_all(c: Emitter, x: Value) -> Value:
     return _median(c, c.flat(x), 0)[0]
 
 
+def _before(c: Emitter, x: Value, dim: int, hidden: Any) -> tuple[Value, Value, int]:
+    """Each element beside all before it along an axis: a square, the rest hidden; where it is not; and its axis."""
+    rank, length = x.tensor.rank, c.size(x, dim)
+    if not isinstance(length, int) or length > 1024:
+        raise Unsupported("a running sum along an axis of more than 1024 elements, or of a size that a call tells")
+    axis = dim % rank
+    later = np.triu(np.ones((length, length), bool), 1).reshape(length, length, *[1] * (rank - 1 - axis))
+    return c.where(c.constant(later), hidden, c.unsqueeze(x, axis), x.tensor.dtype), c.constant(~later), axis + 1
+
+
+@aten("logcumsumexp")
+def _logcumsumexp(c: Emitter, x: Value, dim: int) -> Value:
+    if not x.tensor.rank:
+        return x
+    square, _, axis = _before(c, x, dim, -math.inf)
+    return reduce(c, "ReduceLogSumExp", square, axis)
+
+
 def _running_extreme(op: str) -> Any:
     """cummax and cummin: each element against all before it, as one masked square."""
 
     def converter(c: Emitter, x: Value, dim: int) -> tuple[Value, Value]:
         if not x.tensor.rank:
             return x, c.constant(np.int64(0))
-        x, rank, length = _orderable(c, x), x.tensor.rank, c.size(x, dim)
-        if not isinstance(length, int) or length > 1024:
-            raise Unsupported(
-                "a running extreme along an axis of more than 1024 elements, or of a size that a call tells"
-            )
-        axis = dim % rank
-        worst = limits(x.tensor.dtype)[0 if op == "ReduceMax" else 1]
-        later = np.triu(np.ones((length, length), bool), 1).reshape(length, length, *[1] * (rank - 1 - axis))
-        spread = c.where(c.constant(later), worst, c.unsqueeze(x, axis), x.tensor.dtype)
-        values = reduce(c, op, spread, axis + 1)
-        same = c.op("Equal", spread, c.unsqueeze(values, axis + 1))
-        places = np.arange(length).reshape(length, *[1] * (rank - 1 - axis))
-        known = c.where(c.op("And", same, c.constant(~later)), c.constant(places), np.int64(-1), "int64")
-        return values, reduce(c, "ReduceMax", known, axis + 1)
+        x = _orderable(c, x)
+        square, shown, axis = _before(c, x, dim, limits(x.tensor.dtype)[0 if op == "ReduceMax" else 1])
+        values = reduce(c, op, square, axis)
+        same = c.op("Equal", square, c.unsqueeze(values, axis))
+        places = np.arange(shown.tensor.static[1]).reshape(-1, *[1] * (x.tensor.rank - axis))
+        known = c.where(c.op("And", same, shown), c.constant(places), np.int64(-1), "int64")
+        return values, reduce(c, "ReduceMax", known, axis)
 
     return converter
 
 
 aten("cummax")(_running_extreme("ReduceMax"))
 aten("cummin")(_running_extreme("ReduceMin"))
+
+
+@aten("histc")
+def _histc(c: Emitter, x: Value, bins: int = 100, min: Any = 0, max: Any = 0) -> Value:
+    """How many elements fall into each of so many stretches of equal width; the last one holds its upper end."""
+    x = c.flat(c.cast(x, c.dtype if is_float(c.dtype) else "float64"))
+    kind = x.tensor.dtype
+    low, high = c.value(min, kind), c.value(max, kind)
+    if min == max:
+        low, high = reduce(c, "ReduceMin", x, 0), reduce(c, "ReduceMax", x, 0)
+        same = c.op("Equal", low, high)
+        low, high = (
+            c.where(same, c.op(op, one, c.value(1, kind)), one, kind) for op, one in (("Sub", low), ("Add", high))
+        )
+    share = c.op("Div", c.op("Sub", x, low), c.op("Sub", high, low))
+    place = c.op("Min", c.op("Floor", c.op("Mul", share, c.value(bins, kind))), c.value(bins - 1, kind))
+    inside = c.op("And", c.op("GreaterOrEqual", x, low), c.op("LessOrEqual", x, high))
+    place = c.unsqueeze(c.where(inside, place, -1, kind), 1)
+    held = c.op("Equal", place, c.constant(np.arange(bins), kind))
+    return reduce(c, "ReduceSum", c.cast(held, "int64"), 0)
+
+
+@aten("nanmedian.dim")
+def _nanmedian(c: Emitter, x: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
+    """The middle one of those that are numbers; with none of them, NaN."""
+    if not x.tensor.rank or not is_float(x.tensor.dtype):
+        return _median(c, x, dim, keepdim)
+    hidden = c.op("IsNaN", x)
+    count = reduce(c, "ReduceSum", c.cast(c.invert(hidden), "int64"), dim, True)
+    values, places = _sort(c, c.where(hidden, math.inf, x), dim)
+    middle = c.op("Max", c.op("Div", c.op("Sub", count, np.int64(1)), np.int64(2)), np.int64(0))
+    values, places = (c.op("GatherElements", one, middle, axis=dim) for one in (values, places))
+    values = c.where(c.op("Equal", count, np.int64(0)), math.nan, values)
+    return (values, places) if keepdim else (c.squeeze(values, dim), c.squeeze(places, dim))
+
+
+@aten("nanmedian")
+def _nanmedian_of_all(c: Emitter, x: Value) -> Value:
+    return _nanmedian(c, c.flat(x), 0)[0]

@@ -22,8 +22,10 @@ from weft.core.errors import ArgumentError, FrontendError
 from weft.frontends.calls import Imported
 from weft.frontends.problems import Refused
 from weft.frontends.torch.calls import calls_of
-from weft.frontends.torch.importer import import_graph, user_line
-from weft.frontends.torch.table import CONVERTERS, name_of
+from weft.frontends.torch.importer import import_graph, refuse_complex, user_line
+from weft.frontends.torch.linear_algebra import DECOMPOSITIONS
+from weft.frontends.torch.table import CONVERTERS, name_of, operator_and_domain
+from weft.graph.opspec import find_operator
 
 
 def load(model: Any, inputs: Any = None, dynamic_shapes: Any = None) -> Imported:
@@ -92,6 +94,7 @@ def _imported(program: Any, refused: Collection[str]) -> Imported:
         with torch.no_grad():
             program = program.run_decompositions(decompositions(refused))
     except Exception as error:
+        refuse_complex(program.graph, "model")
         raise FrontendError(f"torch cannot decompose the model: {_said(error)}") from error
     calls, tensors = calls_of(program)
     converters = {name: one for name, one in CONVERTERS.items() if name not in refused}
@@ -108,7 +111,7 @@ def decompositions(refused: Collection[str] = ()) -> dict[Any, Any]:
     return {
         op: made
         for op, made in _known_decompositions().items()
-        if name_of(op) in refused or name_of(op) not in CONVERTERS
+        if name_of(op) in refused or (name_of(op) not in CONVERTERS and find_operator(*operator_and_domain(op)) is None)
     }
 
 
@@ -118,7 +121,7 @@ def _known_decompositions() -> dict[Any, Any]:
     for op, made in torch._decomp.decomposition_table.items():
         if isinstance(op, torch._ops.OpOverload) and not _is_random(op):
             known.setdefault(op, made)
-    return known
+    return known | DECOMPOSITIONS
 
 
 def _is_random(op: Any) -> bool:

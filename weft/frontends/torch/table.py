@@ -24,3 +24,11 @@ def name_of(target: Any) -> str:
     if hasattr(target, "_schema"):
         return str(target).removeprefix("aten.").removesuffix(".default")
     return f"{getattr(target, '__module__', '').lstrip('_')}.{getattr(target, '__name__', target)}"
+
+
+def operator_and_domain(target: Any) -> tuple[str, str]:
+    """The name and domain by which `weft.register_op` knows an operator of torch's: ("special_bessel_j0", "aten")."""
+    if not hasattr(target, "_schema"):
+        return "", ""
+    domain, _, name = target._schema.name.partition("::")
+    return name, domain

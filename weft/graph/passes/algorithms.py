@@ -75,6 +75,7 @@ def choose_algorithms(graph: Graph, propose: Propose) -> Graph:
         return graph
 
     def rule(node: Node, scope: Scope) -> Replacement:
+        """The target says that another algorithm is faster, and its weight is worth the bytes."""
         found = chosen.get(node.outputs[0]) if scope.parent is None else None
         if found is None or node.inputs[1] is None:
             return None

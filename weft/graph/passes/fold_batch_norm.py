@@ -42,7 +42,7 @@ def _once(graph: Graph) -> tuple[Graph, bool]:
 
 
 def _rule(node: Node, scope: Scope) -> Replacement:
-    rule = _RULES.get(node.op) if not node.domain else None
+    rule = scope.rule = _RULES.get(node.op) if not node.domain else None
     return None if rule is None else rule(node, scope)
 
 

@@ -5,8 +5,10 @@
 
 In: the groups of a graph. Out: the groups, and a `Layout` for each value that is not stored plainly. A value lies in
 blocks where the group that makes it works on channels apart (a convolution, a pooling, or elementwise work on such
-values). Groups that cannot read it so, the host and the caller get a plain copy: one more group, a conversion, which
-stands only where maker and reader differ. Inputs and outputs of the model are plain.
+values). A target whose convolutions are matrix products of narrow numbers has one block of all channels, and no border:
+the last dimension is then what such a product reads along. Groups that cannot read it so, the host and the caller get a
+plain copy: one more group, a conversion, which stands only where maker and reader differ. Inputs and outputs of the
+model are plain.
 
 The program of a kernel stays the same in any layout: its loads and stores change (schedule/primitives/domain.py).
 """
@@ -29,6 +31,9 @@ FLOAT_BYTES = 4
 
 LEAST_BLOCK = 4
 """Channels of the smallest block that is worth it."""
+
+ROW_BYTES = 8
+"""All channels of a place lie together where they are whole vectors of so many bytes."""
 
 
 @dataclass(frozen=True)
@@ -65,13 +70,17 @@ class Laid:
 
 
 def choose_layouts(
-    graph: Graph, groups: Sequence[Group], lanes: int, fixed: Collection[Value] = (), tile: int = 1, narrow: int = 0
-) -> Laid:
+    graph: Graph, groups: Sequence[Group], lanes: int, fixed: Collection[Value] = (), tile: int = 1, narrow: int = 0,
+    together: Collection[str] = (),
+) -> Laid:  # fmt: skip
     """The layouts of a graph's values. `lanes` is the widest block of float32; narrower elements have larger ones.
 
     `fixed` are values that must stay plain; `tile` is how many places of a row the target's matrix instructions take.
-    Of elements of at most `narrow` bytes the target multiplies several channels of a place at once.
+    Of elements of at most `narrow` bytes the target multiplies several channels of a place at once. Of the types in
+    `together` all channels are one block, and nothing else is in blocks.
     """
+    if together:
+        return _Whole(graph, groups, fixed, together).choose()
     if lanes < LEAST_BLOCK:
         return Laid(list(groups), {}, {})
     return _Chooser(graph, groups, lanes, fixed, tile, narrow).choose()
@@ -135,9 +144,13 @@ class _Chooser:
         factor = math.gcd(sizes[CHANNEL], self.lanes * max(1, FLOAT_BYTES // _bytes(kind)))
         return factor if factor >= LEAST_BLOCK else 0
 
+    def apart(self, node: Node) -> bool:
+        """Whether a node works on channels apart."""
+        return _is_channelwise(node)
+
     def makes(self, group: Group, blocked: Mapping[Value, int]) -> bool:
         """Whether a group writes channels in blocks."""
-        if group.kind in ("host", "opaque") or group.is_view or not all(_is_channelwise(n) for n in group.nodes):
+        if group.kind in ("host", "opaque") or group.is_view or not all(map(self.apart, group.nodes)):
             return False
         if group.anchor is not None and _mixes_channels(group.anchor):
             return True
@@ -159,7 +172,7 @@ class _Chooser:
 
     def takes(self, group: Group) -> bool:
         """Whether a group reads channels in blocks as well as whole."""
-        if group.kind in ("host", "opaque") or group.is_view or not all(_is_channelwise(n) for n in group.nodes):
+        if group.kind in ("host", "opaque") or group.is_view or not all(map(self.apart, group.nodes)):
             return False
         anchor = group.anchor
         if anchor is None or not has(anchor, "convolution"):
@@ -197,6 +210,54 @@ class _Chooser:
         places = tiled(node.outputs[0].tensor.static[-1], self.tile)
         before = _padding(node)[-1][0] if _padding(node) else 0
         return max(0, (places - 1) * step + reach - before - (image.tensor.static[-1] - 1))
+
+
+class _Whole(_Chooser):
+    """All channels of a place together."""
+
+    def __init__(
+        self, graph: Graph, groups: Sequence[Group], fixed: Collection[Value], together: Collection[str]
+    ) -> None:
+        super().__init__(graph, groups, LEAST_BLOCK, fixed, 1, 0)
+        self.together = together
+
+    def block(self, value: Value) -> int:
+        """All of a value's channels, where they are whole vectors."""
+        kind = value.type
+        if value in self.plain or not _images(value) or not isinstance(kind, TensorType) or kind.core is None:
+            return 0
+        channels = kind.static[CHANNEL]
+        if kind.core.name not in self.together or 0 in kind.static or channels * kind.core.bytes % ROW_BYTES:
+            return 0
+        return channels
+
+    def apart(self, node: Node) -> bool:
+        """Whether a node works on channels apart, or on groups of them."""
+        return _is_channelwise(node) or (has(node, "groups_channels") and _keeps_channels(node))
+
+    def takes(self, group: Group) -> bool:
+        """Whether a group reads channels together; a convolution in groups has its channels apart."""
+        if group.kind in ("host", "opaque") or group.is_view or not all(map(self.apart, group.nodes)):
+            return False
+        anchor = group.anchor
+        if anchor is None or not has(anchor, "convolution"):
+            return True
+        groups = int(anchor.attributes.get("group", 1))
+        return groups in (1, anchor.outputs[0].tensor.static[CHANNEL])
+
+    def feeds(self, group: Group, value: Value) -> bool:
+        """Whether convolutions read what a group moves or converts, and nobody who would rather have it plain."""
+        readers = self.readers.get(value, ())
+        is_norm = group.kind == "reduction" and all(map(self.apart, group.nodes))
+        if not (group.kind == "injective" or is_norm) or group.is_view or value in self.wanted:
+            return False
+        return all(map(self.takes, readers)) and any(
+            r.anchor is not None and _mixes_channels(r.anchor) and r.anchor.inputs[0] is value for r in readers
+        )
+
+    def layout(self, value: Value, factor: int) -> Layout:
+        """Nothing around it: a fetch beyond an edge gives zeros."""
+        return Layout(factor, ((0, 0),) * len(value.tensor.static))
 
 
 def tiled(places: int, most: int) -> int:

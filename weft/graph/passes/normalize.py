@@ -15,6 +15,7 @@ from weft.graph.passes.dead import dead
 from weft.graph.passes.expand import expand
 from weft.graph.passes.fold import fold
 from weft.graph.passes.fold_batch_norm import fold_batch_norm
+from weft.graph.passes.history import run
 from weft.graph.passes.infer import infer
 from weft.graph.passes.recurrent import recurrent
 from weft.graph.passes.select_branches import select_branches
@@ -31,11 +32,11 @@ MOST_ROUNDS = 6
 
 def normalize(graph: Graph) -> Graph:
     """The graph in its normal form, every type inferred."""
-    graph = expand(infer(graph))
+    graph = run(expand, infer(graph))
     key = quick_key(graph)
     for _ in range(MOST_ROUNDS):
         for step in PASSES:
-            graph = step(graph)
+            graph = run(step, graph)
         before, key = key, quick_key(graph)
         if key == before:
             break

@@ -48,7 +48,7 @@ def _once(graph: Graph) -> tuple[Graph, bool]:
 
 
 def _rule(node: Node, scope: Scope) -> Replacement:
-    rule = _behind_copy if has(node, "moves") else None if node.domain else _RULES.get(node.op)
+    rule = scope.rule = _behind_copy if has(node, "moves") else None if node.domain else _RULES.get(node.op)
     return None if rule is None or len(node.outputs) != 1 else rule(node, scope)
 
 

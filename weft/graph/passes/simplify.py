@@ -50,5 +50,6 @@ def _rule(node: Node, scope: Scope) -> Replacement:
     for rule in RULES.get(node.op, (reshape_later,)):
         found = rule(node, scope)
         if found is not None:
+            scope.rule = rule
             return found
     return None

@@ -21,6 +21,7 @@ import numpy as np
 from weft.graph.interpreter import operator_of
 from weft.graph.ir import Array, Graph, Node, TensorType, Type, Value, all_graphs, dtype_name
 from weft.graph.opspec import Infer, blame
+from weft.graph.passes.history import note
 
 
 def substitute_values(graph: Graph, new: Mapping[Value, Value]) -> Graph:
@@ -100,6 +101,8 @@ class Scope:
         self.nodes: list[Node] = []
         self.changed = False
         self.pending: list[Node] = []
+        self.rule: Rule | None = None
+        """Which of several rules found something, where one rule asks others."""
 
     def resolve(self, value: Value) -> Value:
         """What a value has been replaced by."""
@@ -199,6 +202,7 @@ def _rewrite(scope: Scope, rule: Rule) -> Graph:
     graph = scope.graph
     for node in graph.nodes:
         node = _resolved(node, scope, rule)
+        scope.rule = None
         try:
             found = rule(node, scope)
         except Exception as error:
@@ -218,6 +222,7 @@ def _rewrite(scope: Scope, rule: Rule) -> Graph:
                 continue
             found = _as_output(node, found, scope)
         scope.changed = True
+        note(scope.rule or rule, node)
         if isinstance(found, Value):
             scope.uses.subtract(v for v in node.inputs if v is not None)
             scope.uses[found] += scope.uses[node.outputs[0]]

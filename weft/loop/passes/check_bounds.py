@@ -118,7 +118,7 @@ class _Regions(Mutator):
 
     def visit_Block(self, s: Block) -> Stmt:
         """A block: the regions of the buffers whose addresses it passes on."""
-        passed = {e.buffer for e in walk_exprs(s.body) if isinstance(e, Address)}
+        passed = {e.buffer for e in walk_exprs(s.body, Address) if isinstance(e, Address)}
         if not passed:
             return s
         mapping = {axis.var: binding for axis, binding in zip(s.axes, s.bindings)}
@@ -429,7 +429,7 @@ def _values(func: Func) -> dict[Buffer, Interval]:
         elif isinstance(stmt, For):
             high = interval(stmt.extent, around)[1]
             around = around.with_interval(stmt.var, (0, None if high is None else high - 1))
-    for e in walk_exprs(func.body):
+    for e in walk_exprs(func.body, Address):
         if isinstance(e, Address) and e.mode != "r":
             stores.pop(e.buffer, None)
     for buffer, values in stores.items():
@@ -479,7 +479,7 @@ def _runs_over(index: Expr, size: Expr, loops: Mapping[Expr, Expr]) -> bool:
 
 def _places(s: Stmt, buffer: Buffer) -> list[tuple[Expr, ...]]:
     """The indices at which a statement touches a buffer."""
-    found = [e.indices for e in walk_exprs(s) if isinstance(e, (Load, Address)) and e.buffer is buffer]
+    found = [e.indices for e in walk_exprs(s, Load, Address) if isinstance(e, (Load, Address)) and e.buffer is buffer]
     return found + [store.indices for store in walk_stmts(s) if isinstance(store, Store) and store.buffer is buffer]
 
 

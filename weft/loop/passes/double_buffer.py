@@ -166,7 +166,7 @@ def _legal(func: Func, loop: For, fill: list[Stmt], use: list[Stmt], filled: set
 def _accesses(s: Stmt, buffers: set[Buffer]) -> int:
     """How many times the buffers are named."""
     stores = sum(isinstance(inner, Store) and inner.buffer in buffers for inner in walk_stmts(s))
-    return stores + sum(isinstance(e, (Load, Address)) and e.buffer in buffers for e in walk_exprs(s))
+    return stores + sum(isinstance(e, (Load, Address)) and e.buffer in buffers for e in walk_exprs(s, Load, Address))
 
 
 def _union(sets: Iterable[set[Buffer]]) -> set[Buffer]:

@@ -37,7 +37,7 @@ from weft.expr.nodes import (
     int_value,
 )
 from weft.expr.structural import structural_key
-from weft.expr.visit import children, map_all, rebuild
+from weft.expr.visit import children, map_all, rebuild, walk
 from weft.loop.ir import Allocate, Evaluate, For, Func, If, Let, Stmt, Store
 from weft.loop.passes.support import (
     Copier,
@@ -79,7 +79,6 @@ class _Hoister(Mutator):
     def __init__(self, names: Names) -> None:
         self.names = names
         self.inside = _Inside()
-        self.notable: dict[Expr, tuple[Address | Call, ...]] = {}
 
     def expr(self, e: Expr) -> Expr:
         return e
@@ -104,28 +103,12 @@ class _Hoister(Mutator):
         return self.generic_stmt(s)
 
     def _effects(self, e: Expr) -> None:
-        for node in self._notable(e):
+        for node in walk(e, Address, Call):
             if isinstance(node, Address):
-                self.inside.written.add(node.buffer)
-            else:
+                if "w" in node.mode:
+                    self.inside.written.add(node.buffer)
+            elif isinstance(node, Call) and not is_pure(node.name) and node.name != REPORT:
                 self.inside.effects = True
-
-    def _notable(self, e: Expr) -> tuple[Address | Call, ...]:
-        """The addresses in an expression that may be written to, and the calls that have effects."""
-        kind = type(e)
-        if kind is Var or kind is Const:
-            return ()
-        found = self.notable.get(e)
-        if found is None:
-            found = ()
-            for part in children(e):
-                found += self._notable(part)
-            if isinstance(e, Address) and "w" in e.mode:
-                found += (e,)
-            elif isinstance(e, Call) and not is_pure(e.name) and e.name != REPORT:
-                found += (e,)
-            self.notable[e] = found
-        return found
 
     def visit_For(self, s: For) -> Stmt:
         outer, self.inside = self.inside, _Inside()

@@ -12,9 +12,11 @@ all of them, what belongs to no thread runs on thread 0 (on a whole warp where i
 together, such as the tiles of tensor cores), and the loops inside only choose which threads take part.
 Then the statements are walked in order with the accesses since the last barrier at hand. An access that meets one of
 them with a write among the two gets a barrier before it, unless both touch, in every thread, only elements of that
-thread's own, or one thread does both; where indices have a thread's quotients and remainders, those are coordinates of
-it, like digits. A loop is walked a second time with what its first iteration left behind. A barrier stands only where
-every thread comes by: a branch or loop that depends on the thread is cut in two around it.
+thread's own, or one thread does both; where indices have quotients and remainders of a thread or a loop, those are
+coordinates of it, like digits. What a statement writes does not meet what it wrote: instances of a block that threads
+run side by side write elements of their own, and before they are written anew somebody reads them. A loop is walked a
+second time with what its first iteration left behind. A barrier stands only where every thread comes by: a branch or
+loop that depends on the thread is cut in two around it.
 """
 
 from __future__ import annotations
@@ -121,6 +123,11 @@ class _Blocks(Mutator):
         while isinstance(body, For) and launch.get(body.thread or "") is body:
             loops.append(body)
             body = body.body
+        walker.extents = {
+            s.var: extent
+            for s in walk_stmts(body)
+            if isinstance(s, For) and (extent := int_value(s.extent)) is not None
+        }
         done = walker.stmt(body)
         if done is body:
             return nest
@@ -276,15 +283,18 @@ class _Dim:
         self.high = high
         self.loose = dict(loose or {})
 
-    def widened(self, var: Var, extent: int | None) -> _Dim | None:
-        """The index over all values of a loop variable; None where they are not known."""
-        factor = self.terms.get(var)
-        if factor is None:
-            return None if any(var in free_vars(term) for term in self.terms) else self
-        if extent is None:
-            return None
-        terms = {term: f for term, f in self.terms.items() if term is not var}
-        return _Dim(terms, self.low, self.high, {**self.loose, var: (factor, extent)})
+    def widened(self, over: Mapping[Var, int | None]) -> _Dim | None:
+        """The index over all values of a loop's variable and of its digits; None where they are not known."""
+        if not any(var in self.terms for var in over):
+            return None if any(var in free_vars(term) for term in self.terms for var in over) else self
+        terms, loose = dict(self.terms), dict(self.loose)
+        for var, extent in over.items():
+            factor = terms.pop(var, None)
+            if factor is not None and extent is None:
+                return None
+            if factor is not None and extent is not None:
+                loose[var] = (factor, extent)
+        return _Dim(terms, self.low, self.high, loose)
 
     def interval(self) -> tuple[int, int]:
         """The least and the greatest value beside the terms."""
@@ -295,21 +305,24 @@ class _Dim:
 class _Access:
     """A read or write of a buffer since the last barrier; a dimension that is None may be anywhere.
 
-    `single` are the thread dimensions of which only index 0 does it.
+    `single` are the thread dimensions of which only index 0 does it. `maker` is the statement that writes.
     """
 
-    __slots__ = ("buffer", "write", "dims", "single")
+    __slots__ = ("buffer", "write", "dims", "single", "maker")
 
     def __init__(
-        self, buffer: Buffer, write: bool, dims: Sequence[_Dim | None], single: frozenset[Expr] = frozenset()
-    ) -> None:
+        self, buffer: Buffer, write: bool, dims: Sequence[_Dim | None], single: frozenset[Expr] = frozenset(),
+        maker: Stmt | None = None,
+    ) -> None:  # fmt: skip
         self.buffer = buffer
         self.write = write
         self.dims = tuple(dims)
         self.single = single
+        self.maker = maker
 
-    def widened(self, var: Var, extent: int | None) -> _Access:
-        return _Access(self.buffer, self.write, [dim and dim.widened(var, extent) for dim in self.dims], self.single)
+    def widened(self, over: Mapping[Var, int | None]) -> _Access:
+        dims = [dim and dim.widened(over) for dim in self.dims]
+        return _Access(self.buffer, self.write, dims, self.single, self.maker)
 
 
 class _Walker(Mutator):
@@ -352,20 +365,27 @@ class _Walker(Mutator):
         return _Dim(Linear(terms, 0).terms, form.constant, form.constant)
 
     def _part(self, term: Expr) -> Var | None:
-        """The coordinate that (thread // divisor) % modulus is, or either alone; None for any other term."""
+        """The variable that (v // divisor) % modulus is, or either alone, of a thread or a loop; None otherwise."""
         found = _digits(term)
         if found is None or type(found[0]) is not Var:
             return None
-        thread, (divisor, modulus) = self.aliases.get(found[0], found[0]), found[1:]
-        if thread not in self.threads:
+        owner, (divisor, modulus) = self.aliases.get(found[0], found[0]), found[1:]
+        known = self.threads if owner in self.threads else self.extents
+        if owner not in known:
             return None
-        left = -(-self.threads[thread] // divisor)
+        left = -(-known[owner] // divisor)
         modulus = left if modulus is None else modulus
-        key = (thread, divisor, modulus)
+        key = (owner, divisor, modulus)
         if key not in self.parts:
-            self.parts[key] = Var(f"{thread.name}_{divisor}_{modulus}")
-            self.coordinates[self.parts[key]] = min(left, modulus)
+            self.parts[key] = Var(f"{owner.name}_{divisor}_{modulus}")
+            sizes = self.coordinates if known is self.threads else self.extents
+            sizes[self.parts[key]] = min(left, modulus)
         return self.parts[key]
+
+    def _over(self, var: Var, extent: int | None) -> dict[Var, int | None]:
+        """A loop's variable and its digits, with as many values as each has."""
+        parts = [part for (owner, *_), part in self.parts.items() if owner is var]
+        return {var: extent, **{part: self.extents.get(part) for part in parts}}
 
     def _is_covered(self, thread: Var, covered: set[Expr]) -> bool:
         """Whether equal indices mean equal threads: by the thread itself, or by parts that are all of its digits."""
@@ -397,7 +417,7 @@ class _Walker(Mutator):
         """Everything a statement accesses, seen from outside of it."""
         found = self._reads(child_exprs(s))
         if isinstance(s, Store) and s.buffer.scope in self.scopes:
-            found.append(_Access(s.buffer, True, [self._index(i) for i in s.indices], self.single))
+            found.append(_Access(s.buffer, True, [self._index(i) for i in s.indices], self.single, s))
         if isinstance(s, For) and self._launched(s):
             self.aliases[s.var] = self.launch[s.thread or ""].var
         around, self.single = self.single, self.single | self._chosen(s)
@@ -406,9 +426,9 @@ class _Walker(Mutator):
         self.single = around
         if isinstance(s, For) and s.var not in self.aliases:
             extent = int_value(s.extent)
-            found = [access.widened(s.var, extent) for access in found]
+            found = [access.widened(self._over(s.var, extent)) for access in found]
         elif isinstance(s, Let):
-            found = [access.widened(s.var, None) for access in found]
+            found = [access.widened(self._over(s.var, None)) for access in found]
         return found
 
     def _chosen(self, s: Stmt) -> frozenset[Expr]:
@@ -424,7 +444,10 @@ class _Walker(Mutator):
     def _conflict(self, accesses: Sequence[_Access]) -> bool:
         for old in self.pending:
             for new in accesses:
-                if old.buffer is new.buffer and (old.write or new.write) and not self._apart(old, new):
+                if old.buffer is not new.buffer or not (old.write or new.write):
+                    continue
+                own = old.maker is not None and old.maker is new.maker
+                if not own and not self._apart(old, new):
                     return True
         return False
 
@@ -460,7 +483,7 @@ class _Walker(Mutator):
                 if not isinstance(term, Var) or term in self.coordinates:
                     return None
                 extent = self.extents.get(term)
-                left, right = left.widened(term, extent), right.widened(term, extent)
+                left, right = left.widened({term: extent}), right.widened({term: extent})
         return None if left is None or right is None else (left, right)
 
     def _spacing(self, own: Mapping[Expr, int], loose: Mapping[Var, tuple[int, int]] | None = None) -> int:
@@ -509,7 +532,7 @@ class _Walker(Mutator):
         if self._varies(s.value):
             self.depends.add(s.var)
         body = self.stmt(s.body)
-        self.pending = [access.widened(s.var, None) for access in self.pending]
+        self.pending = [access.widened(self._over(s.var, None)) for access in self.pending]
         return seq(barrier() if needed else None, s if body is s.body else Let(s.var, s.value, body))
 
     def visit_Allocate(self, s: Allocate) -> Stmt:
@@ -555,10 +578,10 @@ class _Walker(Mutator):
         if extent is not None:
             self.extents[s.var] = extent
         body = self.stmt(s.body)
-        self.pending = [access.widened(s.var, extent) for access in self.pending]
+        self.pending = [access.widened(self._over(s.var, extent)) for access in self.pending]
         if extent is None or extent > 1:
             body = self.stmt(body)
-            self.pending = [access.widened(s.var, extent) for access in self.pending]
+            self.pending = [access.widened(self._over(s.var, extent)) for access in self.pending]
         return s if body is s.body else s.replace(body=body)
 
     def _varies(self, e: Expr) -> bool:
@@ -583,7 +606,7 @@ class _Walker(Mutator):
     def _needs_inside(self, s: If | For) -> bool:
         """Whether something inside needs a barrier between its own statements."""
         trial = _Walker(self.launch, self.sizes, self.names, self.scopes)
-        trial.aliases, trial.depends, trial.extents = dict(self.aliases), set(self.depends), dict(self.extents)
+        trial.aliases, trial.depends, trial.extents = dict(self.aliases), set(self.depends), self.extents
         trial.parts, trial.coordinates = self.parts, self.coordinates
         trial.single = self.single | self._chosen(s)
         if isinstance(s, If):

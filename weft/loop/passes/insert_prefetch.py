@@ -162,7 +162,7 @@ def _places(body: Stmt, name: str, row_loads: Collection[str]) -> tuple[Buffer |
     """A buffer, and where a statement reads it: by loads, or by instructions that are told rows and their distance."""
     buffer: Buffer | None = None
     places: list[Expr] = []
-    for e in walk_exprs(body):
+    for e in walk_exprs(body, Load, Call):
         if isinstance(e, Load) and e.buffer.name == name:
             buffer = e.buffer
             places.append(e.indices[0].base if isinstance(e.indices[0], Ramp) else e.indices[0])

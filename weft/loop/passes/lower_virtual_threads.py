@@ -63,7 +63,7 @@ def _touched(loop: For) -> tuple[set[Var], set[Buffer]]:
     buffers: set[Buffer] = {
         s.buffer for s in walk_stmts(loop.body) if isinstance(s, Store) and s.buffer not in inside
     }  # and what an intrinsic may write: it runs once for each virtual thread
-    buffers |= {e.buffer for e in walk_exprs(loop.body) if isinstance(e, Address) and "w" in e.mode}
+    buffers |= {e.buffer for e in walk_exprs(loop.body, Address) if isinstance(e, Address) and "w" in e.mode}
     while True:
         before = len(variables) + len(buffers)
         _spread(loop.body, False, inside, variables, buffers)

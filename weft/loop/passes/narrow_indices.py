@@ -3,12 +3,14 @@
     B[i * 64 + j] = A[i * 64 + j]     ->     B[int64(int32(i) * 64 + int32(j))] = …          i, j: loop variables
 
 A loop variable stays an int64; a code generator keeps one whose extent is small in a 32-bit register, so that
-`int32(i)` costs nothing, and an index needs no conversion to int64 either. Names of indices (Let) become int32.
+`int32(i)` costs nothing, and an index needs no conversion to int64 either. Names of indices (Let) become int32, and so
+do tables of them that one statement fills.
 Nothing changes where a part of an expression may leave 32 bits, or has no known range.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -19,11 +21,13 @@ from weft.expr.nodes import (
     Add,
     Binary,
     Broadcast,
+    Buffer,
     Cast,
     Const,
     Expr,
     FloorDiv,
     FloorMod,
+    Load,
     Max,
     Min,
     Mul,
@@ -33,8 +37,8 @@ from weft.expr.nodes import (
     Var,
     cast,
 )
-from weft.loop.ir import For, Func, Let, Stmt
-from weft.loop.visit import Mutator
+from weft.loop.ir import Allocate, For, Func, Let, Stmt, Store
+from weft.loop.visit import Mutator, walk_stmts
 
 Interval = tuple[int, int]
 Narrowed = tuple[Expr, Interval]
@@ -43,7 +47,8 @@ _LEAST, _MOST = -(1 << 31) + 1, (1 << 31) - 1
 
 def narrow_indices(func: Func) -> Func:
     """The flat program with 32-bit index arithmetic where that is safe."""
-    return _Narrower().func(func)
+    stores = Counter(s.buffer for s in walk_stmts(func.body) if isinstance(s, Store))
+    return _Narrower({buffer for buffer, count in stores.items() if count == 1}).func(func)
 
 
 def _fits(interval: Interval | None) -> bool:
@@ -51,11 +56,31 @@ def _fits(interval: Interval | None) -> bool:
 
 
 class _Narrower(Mutator):
-    """`narrow[var]` is the int32 expression of an int64 variable, `ranges[var]` its least and greatest value."""
+    """`narrow[var]` is the int32 expression of an int64 variable, `ranges[var]` its least and greatest value.
 
-    def __init__(self) -> None:
+    `once` are the buffers that one statement stores to; `tables[buffer]` those of them that are int32 now.
+    """
+
+    def __init__(self, once: set[Buffer]) -> None:
         self.narrow: dict[Var, Expr] = {}
         self.ranges: dict[Var, Interval] = {}
+        self.once = once
+        self.tables: dict[Buffer, tuple[Buffer, Interval]] = {}
+
+    def visit_Allocate(self, s: Allocate) -> Stmt:
+        body = self.stmt(s.body)
+        if s.buffer in self.tables:
+            return Allocate(self.tables[s.buffer][0], body)
+        return s if body is s.body else Allocate(s.buffer, body)
+
+    def visit_Store(self, s: Store) -> Stmt:
+        is_table = s.buffer.dtype is INDEX and s.buffer.scope == "local" and s.buffer in self.once
+        found = self._narrowed(s.value) if is_table and s.predicate is None else None
+        if found is None:
+            return self.generic_stmt(s)
+        table = s.buffer.replace(dtype=INT32)
+        self.tables[s.buffer] = table, found[1]
+        return Store(table, [self.expr(index) for index in s.indices], found[0])
 
     def visit_For(self, s: For) -> Stmt:
         extent = self._narrowed(s.extent)
@@ -97,6 +122,13 @@ class _Narrower(Mutator):
 
 def _variable(self: _Narrower, e: Var) -> Narrowed | None:
     return (self.narrow[e], self.ranges[e]) if e in self.narrow else None
+
+
+def _load(self: _Narrower, e: Load) -> Narrowed | None:
+    if e.buffer not in self.tables:
+        return None
+    table, interval = self.tables[e.buffer]
+    return Load(table, [self.expr(index) for index in e.indices]), interval
 
 
 def _constant(self: _Narrower, e: Const) -> Narrowed | None:
@@ -161,6 +193,6 @@ def _cast(self: _Narrower, e: Cast) -> Narrowed | None:
 
 
 _RULES: dict[type[Expr], Callable[[_Narrower, Any], Narrowed | None]] = {
-    Var: _variable, Const: _constant, Ramp: _ramp, Broadcast: _broadcast, Select: _select, Cast: _cast,
+    Var: _variable, Load: _load, Const: _constant, Ramp: _ramp, Broadcast: _broadcast, Select: _select, Cast: _cast,
     **{kind: _binary for kind in BINARY if kind in (Add, Sub, Mul, Min, Max, FloorDiv, FloorMod)},
 }  # fmt: skip

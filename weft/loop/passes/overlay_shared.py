@@ -61,7 +61,7 @@ def _bytes(buffer: Buffer) -> int | None:
 def _uses(s: Stmt, buffers: set[Buffer]) -> bool:
     if any(isinstance(x, Store) and x.buffer in buffers for x in walk_stmts(s)):
         return True
-    return any(isinstance(e, (Load, Address)) and e.buffer in buffers for e in walk_exprs(s))
+    return any(isinstance(e, (Load, Address)) and e.buffer in buffers for e in walk_exprs(s, Load, Address))
 
 
 def _separated(s: Stmt, first: set[Buffer], last: Buffer) -> Stmt | None:

@@ -87,9 +87,8 @@ def _conditions(s: Stmt) -> Iterator[tuple[Expr, bool]]:
         elif not isinstance(stmt, (Store, Let, Evaluate)):
             continue
         for e in child_exprs(stmt):
-            for node in walk(e):
-                if isinstance(node, Select):
-                    yield node.condition, True
+            for node in walk(e, Select):
+                yield node.condition, True  # type: ignore[attr-defined]
 
 
 class _Test:
@@ -375,4 +374,4 @@ def _least(form: Linear, var: Var, inner: Mapping[Var, Expr], bound: set[Var]) -
 
 
 def _memory(e: Expr) -> Iterator[Expr]:
-    return (node for node in walk(e) if isinstance(node, (Load, Call)))
+    return walk(e, Load, Call)

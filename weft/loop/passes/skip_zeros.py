@@ -115,7 +115,7 @@ class _Skip(Mutator):
     def _element(self, s: For) -> Load | None:
         """The element of the operand that an iteration multiplies by, where it depends on the iteration alone."""
         buffer = self.given.get(str(s.annotations[NOTE]))
-        loads = [e for e in walk_exprs(s.body) if isinstance(e, Load) and e.buffer is buffer]
+        loads = [e for e in walk_exprs(s.body, Load) if isinstance(e, Load) and e.buffer is buffer]
         if buffer is None or not loads or int_value(s.extent) is None:
             return None
         first = loads[0]

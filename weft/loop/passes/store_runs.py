@@ -81,4 +81,4 @@ def _follows(found: StridedStore, first: StridedStore, offset: int) -> bool:
 
 def _reads(found: StridedStore) -> bool:
     """Whether the store reads the buffer that it writes."""
-    return any(isinstance(e, Load) and e.buffer is found.store.buffer for e in walk(found.store.value))
+    return any(isinstance(e, Load) and e.buffer is found.store.buffer for e in walk(found.store.value, Load))

@@ -37,7 +37,7 @@ from weft.expr.nodes import (
     mul,
     sub,
 )
-from weft.expr.visit import map_all, substitute, walk, walk_once
+from weft.expr.visit import map_all, substitute, walk
 from weft.loop.ir import Allocate, Evaluate, For, Func, If, Let, Seq, Stmt, Store
 from weft.loop.visit import Mutator, child_exprs, walk_exprs, walk_stmts
 
@@ -248,34 +248,31 @@ class _FreeNames(Names):
 
 def loads(e: Expr) -> Iterable[Load]:
     """Every load in an expression."""
-    return (node for node in walk(e) if isinstance(node, Load))
+    return walk(e, Load)  # type: ignore[return-value]
 
 
 def has_effect(e: Expr) -> bool:
     """Whether an expression calls something that is not a pure intrinsic."""
-    return any(isinstance(node, Call) and not is_pure(node.name) for node in walk(e))
+    return any(not is_pure(node.name) for node in walk(e, Call))  # type: ignore[attr-defined]
 
 
 def can_trap(e: Expr) -> bool:
     """Whether evaluating an expression out of turn could go wrong: a load, a division by a variable, an effect."""
-    for node in walk(e):
-        if isinstance(node, (Load, Address)) or (isinstance(node, Call) and not is_pure(node.name)):
-            return True
-        if isinstance(node, (FloorDiv, FloorMod, TruncDiv, TruncMod)) and type(node.b) is not Const:
-            return True
-    return False
+    if walk(e, Load, Address) or has_effect(e):
+        return True
+    divisions = walk(e, FloorDiv, FloorMod, TruncDiv, TruncMod)
+    return any(type(node.b) is not Const for node in divisions)  # type: ignore[attr-defined]
 
 
 def buffers_written(s: Stmt) -> set[Buffer]:
     """Buffers a statement may write (an address that is not read-only counts)."""
     found: set[Buffer] = set()
-    seen: set[Expr] = set()
     for stmt in walk_stmts(s):
         if isinstance(stmt, Store):
             found.add(stmt.buffer)
         for part in child_exprs(stmt):
-            for e in walk_once(part, seen):
-                if type(e) is Address and "w" in e.mode:
+            for e in walk(part, Address):
+                if isinstance(e, Address) and "w" in e.mode:
                     found.add(e.buffer)
     return found
 
@@ -283,7 +280,7 @@ def buffers_written(s: Stmt) -> set[Buffer]:
 def buffers_read(s: Stmt) -> set[Buffer]:
     """Buffers a statement may read (an address that is not write-only counts)."""
     found: set[Buffer] = set()
-    for e in walk_exprs(s):
+    for e in walk_exprs(s, Load, Address):
         if isinstance(e, Load) or (isinstance(e, Address) and "r" in e.mode):
             found.add(e.buffer)
     return found

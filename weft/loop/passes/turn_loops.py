@@ -13,12 +13,11 @@ the calls of the model: `turn()`, which only whoever calls knows, is 1 in every 
 from __future__ import annotations
 
 from weft.core.dtypes import INDEX
-from weft.expr.nodes import Call, Expr, Var, equal, index_expr, select, sub
-from weft.expr.visit import walk_once
+from weft.expr.nodes import Call, Var, equal, index_expr, select, sub
 from weft.loop.interpreter import register_effect
 from weft.loop.ir import For, Func, Let, Stmt
 from weft.loop.passes.support import Names
-from weft.loop.visit import Mutator, child_exprs, substitute_stmt, walk_stmts
+from weft.loop.visit import Mutator, substitute_stmt, walk_exprs, walk_stmts
 
 TURN = "turn"
 register_effect(TURN, lambda: 0)
@@ -38,9 +37,7 @@ def turn_loops(func: Func) -> Func:
 
 def turns_by_call(func: Func) -> bool:
     """Whether a lowered program wants to know if the call is an odd one."""
-    seen: set[Expr] = set()
-    parts = (part for s in walk_stmts(func.body) for part in child_exprs(s))
-    return any(type(e) is Call and e.name == TURN for part in parts for e in walk_once(part, seen))
+    return any(isinstance(e, Call) and e.name == TURN for e in walk_exprs(func.body, Call))
 
 
 class _Turn(Mutator):

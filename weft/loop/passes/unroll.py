@@ -289,7 +289,7 @@ class _Unroller(Copier):
 
     def _lasts(self, s: If) -> bool:
         """Whether a test says the same whatever is stored and called meanwhile."""
-        return not any(isinstance(node, (Load, Call)) for node in walk(s.condition))
+        return not walk(s.condition, Load, Call)
 
     def _by_factor(self, loop: For, factor: int) -> Stmt:
         extent = int_value(loop.extent)

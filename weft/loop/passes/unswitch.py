@@ -97,7 +97,7 @@ def _choice(body: Stmt, flags: str, ranges: Ranges) -> tuple[Expr, list[Expr]] |
 
 def _selects(value: Expr, flags: str) -> list[Select]:
     """The choices in a value that read the flags."""
-    return [e for e in walk(value) if isinstance(e, Select) and _reads(e.condition, flags)]
+    return [e for e in walk(value, Select) if isinstance(e, Select) and _reads(e.condition, flags)]
 
 
 def _guarded(s: Stmt, terms: list[Expr]) -> Iterator[tuple[Store, list[Expr]]]:
@@ -129,7 +129,7 @@ def _scalar(e: Expr) -> Expr:
 
 
 def _reads(e: Expr, flags: str) -> bool:
-    return any(isinstance(node, Load) and node.buffer.name == flags for node in walk(e))
+    return any(node.buffer.name == flags for node in walk(e, Load))  # type: ignore[attr-defined]
 
 
 class _Known(Mutator):

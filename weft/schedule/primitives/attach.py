@@ -216,7 +216,7 @@ def axis_range(
             if solved is not None:
                 span = solved
                 break
-        if span is None or any(isinstance(node, Load) for end in span for node in walk(end)):
+        if span is None or any(walk(end, Load) for end in span):
             return index_expr(0), extent  # what data chooses may be any of it
         low = span[0] if low is None else lesser(low, span[0], ranges)
         last = span[1] if last is None else greater(last, span[1], ranges)

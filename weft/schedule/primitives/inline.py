@@ -51,7 +51,7 @@ def _plain_store(block: Block, what: str) -> Store:
         )
     if not isinstance(store, Store) or store.predicate is not None:
         raise ScheduleError(what, block.name, f"{block.name} does more than store one value")
-    if any(type(node) is Load and node.buffer is store.buffer for node in walk(store.value)):
+    if any(node.buffer is store.buffer for node in walk(store.value, Load)):  # type: ignore[attr-defined]
         raise ScheduleError(what, block.name, f"{block.name} updates {store.buffer.name} in place")
     return store
 
@@ -94,7 +94,9 @@ def compute_inline(func: Func, block: str) -> Result:
 
 def _check_private(func: Func, path: Sequence[Stmt], store: Store, consumer: Block) -> None:
     """That a consumer in other threads does not come to read what a thread keeps to itself."""
-    private = [node.buffer for node in walk(store.value) if isinstance(node, Load) and node.buffer.scope not in SHARED]
+    private = [
+        node.buffer for node in walk(store.value, Load) if isinstance(node, Load) and node.buffer.scope not in SHARED
+    ]
     threads = [s for s in path if isinstance(s, For) and (s.thread or "").startswith("threadIdx")]
     around = block_path(func, consumer.name, "compute_inline") if private and threads else []
     if any(all(loop is not s for s in around) for loop in threads if private):

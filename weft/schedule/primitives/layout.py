@@ -103,7 +103,7 @@ def transform_layout(func: Func, buffer: str, inputs: Sequence[str], outputs: Se
         if all(r.buffer is not old for r in (*block.reads, *block.writes)):
             continue
         parts = [block.body] if block.init is None else [block.init, block.body]
-        if any(type(e) is Address and e.buffer is old for part in parts for e in walk_exprs(part)):
+        if any(type(e) is Address and e.buffer is old for part in parts for e in walk_exprs(part, Address)):
             raise ScheduleError("transform_layout", buffer, f"the block {block.name} takes its address")
 
     def change(block: Block, _: Any) -> Block:

@@ -321,7 +321,7 @@ def has_opaque_access(block: Block, buffer: Buffer) -> bool:
     from weft.loop.visit import walk_exprs
 
     parts = [block.body] if block.init is None else [block.init, block.body]
-    return any(type(e) is Address and e.buffer is buffer for part in parts for e in walk_exprs(part))
+    return any(type(e) is Address and e.buffer is buffer for part in parts for e in walk_exprs(part, Address))
 
 
 __all__ = [

@@ -62,7 +62,7 @@ def _var(e: Expr) -> Var:
 
 def _only_load(block: Block, buffer: str, place: str) -> Load:
     """The one load of a buffer in a block, which happens at every point of the block."""
-    loads = [e for e in walk_exprs(block.body) if type(e) is Load and e.buffer.name == buffer]
+    loads = [e for e in walk_exprs(block.body, Load) if type(e) is Load and e.buffer.name == buffer]
     if not loads or any(not structural_equal(load, loads[0]) for load in loads):
         raise ScheduleError("cache_operand", place, f"{block.name} does not read {buffer} at one place")
     own = {node.var for node in walk_stmts(block.body) if isinstance(node, (For, Let))}
@@ -70,7 +70,7 @@ def _only_load(block: Block, buffer: str, place: str) -> Load:
         raise ScheduleError("cache_operand", place, f"{block.name} reads {buffer} in loops of its own")
     if any(region.buffer is loads[0].buffer for region in block.writes):
         raise ScheduleError("cache_operand", place, f"{block.name} also writes {buffer}")
-    if not is_true(block.predicate) or any(isinstance(e, Select) for e in walk_exprs(block.body)):
+    if not is_true(block.predicate) or walk_exprs(block.body, Select):
         raise ScheduleError("cache_operand", place, f"{block.name} has a test: not every point reads {buffer}")
     return loads[0]
 

@@ -120,7 +120,7 @@ def overrun(func: Func, block: str, axis: int) -> Result:
     if not isinstance(body, Store) or body.predicate is not None:
         raise ScheduleError("overrun", place, f"{block} does more than store one value")
     _check_body(found, old, place, "overrun")
-    for load in walk_exprs(body):
+    for load in walk_exprs(body, Load):
         if isinstance(load, Load) and load.buffer not in func.buffers and load.buffer is not body.buffer:
             if any(uses_any(index, {old.var}) for index in load.indices):
                 reason = f"the last place of {load.buffer.name} may be computed elsewhere, or later"

@@ -72,7 +72,7 @@ def _accesses(loop: For, place: str) -> list[Access]:
     for block in blocks_in(loop):
         at = {axis.var: binding for axis, binding in zip(block.axes, block.bindings)}
         for part in (block.body, *([] if block.init is None else [block.init])):
-            for e in walk_exprs(part):
+            for e in walk_exprs(part, Load, Address):
                 if isinstance(e, Address):
                     raise ScheduleError("merge_loops", place, f"{block.name} takes the address of {e.buffer.name}")
                 if isinstance(e, Load):
@@ -116,7 +116,7 @@ def release_axis(func: Func, block: str, axis: str) -> Result:
         raise ScheduleError("release_axis", f"{block}, {axis}", f"{block} has no ordered axis {axis}")
     stores = [store for part in (old.body, old.init) if part is not None for store in _stores(part)]
     own = {store.buffer for store in stores}
-    loads = [e for e in walk_exprs(old.body) if isinstance(e, (Load, Address)) and e.buffer in own]
+    loads = [e for e in walk_exprs(old.body, Load, Address) if isinstance(e, (Load, Address)) and e.buffer in own]
     if any(isinstance(e, Address) or not _is_stored(e, stores) for e in loads):
         raise ScheduleError("release_axis", f"{block}, {axis}", f"{block} reads other elements of what it writes")
     if any(one is not old for buffer in own for one in writers(func.body, buffer)):
@@ -142,7 +142,7 @@ def keeps_to_itself(block: Block, loop: Var) -> bool:
     places = {store.buffer: [at for at, i in enumerate(store.indices) if i is mine[0].var] for store in stores}
     if len(places) != len(stores) or not all(places.values()):
         return False
-    for e in [e for part in parts for e in walk_exprs(part)]:
+    for e in [e for part in parts for e in walk_exprs(part, Load, Address)]:
         if isinstance(e, Address) and e.buffer in places:
             return False
         if isinstance(e, Load) and e.buffer in places:

@@ -326,7 +326,7 @@ def _around(s: Stmt) -> Stmt:
 def _sizes(s: Stmt) -> list[tuple[int, int]]:
     """Rows and bytes of a row of each tile register, from the products in a statement."""
     shapes: dict[Buffer, tuple[int, int]] = {}
-    for e in walk_exprs(s):
+    for e in walk_exprs(s, Call):
         if isinstance(e, Call) and e.name.startswith("amx_dot") and len(e.args) > 3:
             rows, groups, width = (int_value(n) or 16 for n in e.args[3:6])
             for tile, size in zip(e.args, ((rows, groups * 4), (groups, width * 4), (rows, width * 4))):

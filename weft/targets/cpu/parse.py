@@ -15,13 +15,14 @@ from weft.core.errors import TargetError
 from weft.targets.base import MatrixFacts, Scope, Target, plain_scopes
 from weft.targets.cpu import facts
 from weft.targets.cpu.machine import kept
-from weft.targets.cpu.processors import features_of, unknown_features
+from weft.targets.cpu.processors import PROCESSORS, features_of, unknown_features
 
 FORMS = (
     'native                                   this machine ("cpu" means the same)',
     "native,features=-avx512f                 this machine without something it has",
     "x86_64-unknown-linux-gnu                 a machine by its LLVM triple: x86_64, aarch64, riscv64, armv7 or wasm32",
     "aarch64-unknown-linux-gnu,cpu=neoverse-n1,features=+dotprod+fullfp16,cores=8",
+    "c                                        any machine that has a C compiler: one core, no vectors",
 )
 TILES = Scope("amx.tile", slots=8, slot_bytes=1024)
 """The tile registers of AMX: 16 rows of 64 bytes each."""
@@ -36,6 +37,8 @@ def _fail(text: str, reason: str) -> TargetError:
 
 def parse(text: str) -> Target | None:
     """The target that a text stands for; None when it does not speak of a CPU."""
+    if text == "c":
+        return _plain()
     head, *rest = (part.strip() for part in text.split(","))
     options = _options(text, rest) if head in ("native", "cpu") or facts.architecture(head) else {}
     if head in ("native", "cpu"):
@@ -70,6 +73,8 @@ def _apply(text: str, base: Target, options: dict[str, str]) -> Target:
     if "cpu" in options and options["cpu"] != cpu:
         cpu = options["cpu"]
         features = _cpu_features(text, base.triple, arch, cpu)
+        known = PROCESSORS.get(cpu)
+        base = base if known is None else replace(base, cache_bytes=known.caches, cores=known.cores)
     changes = _changes(text, options.get("features", ""))
     unknown = unknown_features(base.triple, tuple(sorted(name for _, name in changes)))
     if unknown:
@@ -163,6 +168,12 @@ def _by_triple(text: str, triple: str) -> Target:
         vector_registers=known.vector_registers, cache_bytes=known.cache_bytes, cores=known.cores,
         has_fma=known.has_fma, pointer_bytes=known.pointer_bytes, blocks_channels=True,
     )  # fmt: skip
+
+
+def _plain() -> Target:
+    """What C says of every machine; its code for this one runs here."""
+    least = _by_triple("c", host_triple())
+    return replace(least, vector_bytes=0, has_fma=False, cores=1, is_host=True)
 
 
 @functools.lru_cache(maxsize=1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Callable
 
 from weft.core.knobs import knobs
@@ -27,6 +29,8 @@ from weft.loop.passes.unswitch import unswitch
 from weft.loop.passes.vectorize import vectorize
 from weft.targets.base import Target
 from weft.targets.cpu.amx import ROW_LOADS, configure_tiles
+
+logger = logging.getLogger("weft.lower")
 
 
 def prefetch(func: Func) -> Func:
@@ -61,10 +65,16 @@ PASSES: tuple[Callable[[Func], Func], ...] = (
 
 def lower(func: Func, target: Target) -> Func:
     """The program as the code generator takes it."""
+    taken: list[tuple[float, str]] = []
     for run in PASSES:
+        start = time.thread_time()
         func = run(func)
+        taken.append((time.thread_time() - start, run.__name__))
         if knobs.verify:
             from weft.loop.verifier import verify
 
             verify(func)
+    if logger.isEnabledFor(logging.DEBUG):
+        most = ", ".join(f"{name} {seconds:.3f}" for seconds, name in sorted(taken, reverse=True)[:5])
+        logger.debug("%s: %.3f s in passes: %s", func.name, sum(seconds for seconds, _ in taken), most)
     return func

@@ -18,11 +18,13 @@ from weft.expr.nodes import (
     Address,
     Broadcast,
     Call,
+    Cast,
     Const,
     Expr,
     Load,
     Ramp,
     Select,
+    cast,
     index_expr,
     int_value,
 )
@@ -96,6 +98,11 @@ def _base(indices: tuple[Expr, ...]) -> Expr | None:
 def _copy(c: Context, call: Call) -> str:
     to, source, _, there = call.args
     size = c.constant(call.args[2])
+    start = chosen = source.indices[0]  # type: ignore[attr-defined]
+    while isinstance(chosen, Cast):
+        chosen = chosen.value
+    if isinstance(chosen, Select):  # nothing is read by a copy of no bytes, so that any address will do
+        source = Address(source.buffer, (cast(chosen.then, start.dtype),), "r")  # type: ignore[attr-defined]
     name = f"weft_copy_async_{size}"
     c.helper(
         name,

@@ -78,4 +78,5 @@ def _target(architecture: str, name: str, facts: ThreadFacts, is_host: bool) -> 
         vector_bytes=facts.vector_bytes, vector_registers=255, cache_bytes=(0, facts.cache_bytes, 0),
         cores=facts.multiprocessors, has_fma=True, scopes=scopes, is_host=is_host, threads=facts, part_bytes=256,
         narrow_products=frozenset({"bfloat16", "float16"}), precisions=frozenset({"bf16", *precisions}),
+        channels_last=facts.tensor_cores & {"bfloat16", "float16", "int8"},
     )  # fmt: skip

@@ -10,6 +10,7 @@ from weft.codegen.c.generate import generate as generate_c
 from weft.codegen.c.program import DeviceProgram
 from weft.loop.ir import Func
 from weft.loop.passes.overlay_shared import overlay_shared
+from weft.loop.passes.tabulate import tabulate
 from weft.targets.base import Target
 from weft.targets.cuda import copies, mma, swizzle, wgmma
 from weft.targets.gpu import pipeline
@@ -21,6 +22,7 @@ PASSES: pipeline.Passes = (
     *pipeline.TO_VECTORS,
     copies.copy_asynchronously,
     swizzle.swizzle_tiles,
+    tabulate,
     *pipeline.TO_CODE,
 )
 

@@ -40,8 +40,8 @@ ROWS = 64
 """Rows of a tile of sums."""
 LINE = 64
 """Elements of a line of a 16-bit kind."""
-WIDTHS = (64, 128, 256)
-"""Columns of a tile of sums."""
+WIDTHS = (64, 96, 128, 160, 192, 256)
+"""Columns of a tile of sums; where b does not lie along k, only whole lines of them."""
 DOT, ZERO, STORE, WAIT, PUBLISH = "wgmma_dot_", "wgmma_zero", "wgmma_store", "wgmma_wait", "wgmma_publish"
 
 
@@ -213,7 +213,7 @@ for _width in WIDTHS:
     for _wide, _sums in mma.SUMS.items():
         mma.declare_copy(f"wgmma_store_{_width}_{_sums}", STORE, (ROWS, _width), _wide, False)
     for _kind in mma.KINDS.values():
-        for _form in range(4) if _kind.transposes else (2,):
+        for _form in range(4) if _kind.transposes and _width % LINE == 0 else (2, 3) if _kind.transposes else (2,):
             _declare_dot(_kind, bool(_form & 1), bool(_form & 2), _width)
 
 # ------------------------------------------------------------------------------------------------------ overlapping

@@ -110,8 +110,19 @@ def proposal(sizes: fused.Sizes, machine: ThreadFacts) -> tuple[int, int, int, i
 
 
 def attention_proposer(target: Target) -> Callable[[Sequence[int], str], Sequence[int] | None]:
-    """What `fuse_attention` asks, for one machine."""
-    return lambda sizes, dtype: proposal(fused.Sizes(*sizes), nest.threads_of(target)) if dtype == "float32" else None
+    """What `fuse_attention` asks, for one machine: narrow products of tensor cores are kernels of their own."""
+    machine = nest.threads_of(target)
+
+    def propose(given: Sequence[int], dtype: str) -> Sequence[int] | None:
+        sizes = fused.Sizes(*given)
+        if dtype == "float32":
+            return proposal(sizes, machine)
+        if dtype not in machine.tensor_cores or sizes.queries < model.LEAST_QUERIES or sizes.keys < model.LEAST_KEYS:
+            return None
+        row = machine.vector_bytes // 2  # of scores, in whole vectors
+        return sizes.queries, int(_up(sizes.keys, row)), sizes.value_size, 0
+
+    return propose
 
 
 def _up(size: Any, factor: Any) -> Any:

@@ -5,6 +5,7 @@ attention                         scores stay in the shared memory of a block
 matrix products, convolutions     one form, C[x, y] += X[k, x] * Y[k, y], tiled for shared memory and registers
 recurrences                       the steps in order; sums of a unit and its new values in one kernel
 rows (softmax, layer norm)        a block of threads, or a thread, computes every stage of a row
+windows of one channel            vectors of channels where these lie together
 reductions                        shared by threads, in two kernels where there are few elements
 the rest                          a thread for each element, or vector of elements
 
@@ -17,7 +18,8 @@ from weft.loop.tree import block_path, loops_on
 from weft.plan.inline import Inlining
 from weft.plan.planner import Families, Unit
 from weft.schedule.schedule import Schedule
-from weft.targets.gpu import attention, elementwise, model, product, reduction, rows
+from weft.targets.base import Target
+from weft.targets.gpu import attention, elementwise, model, product, reduction, rows, windows
 from weft.targets.gpu.elementwise import bind_flat
 from weft.targets.gpu.recurrent import schedule_steps
 
@@ -34,6 +36,12 @@ def _plain(unit: Unit) -> None:
         bind_flat(unit.schedule[name], unit.target)
 
 
+def _first(schedule: Schedule, target: Target, done: set[str]) -> None:
+    """What is done before units are looked at."""
+    schedule_steps(schedule, target)
+    rows.split_groups(schedule)
+
+
 FAMILIES = Families(
     inline=Inlining(
         attention.STAGES, model.INLINED_TWICE, model.INLINED_READERS, in_contractions=model.INLINED_IN_CONTRACTIONS
@@ -44,6 +52,7 @@ FAMILIES = Families(
         rows.match_blocks,
         rows.match_threads,
         reduction.match_rows,
+        windows.match,
         reduction.match_columns,
         reduction.match_with_reductions,
         elementwise.match_transposition,
@@ -51,7 +60,7 @@ FAMILIES = Families(
     ),
     rest=(),
     plain=_plain,
-    first=lambda schedule, target, done: schedule_steps(schedule, target),
+    first=_first,
     is_scheduled=_is_bound,
     schedules_all=True,
 )

@@ -98,6 +98,8 @@ ROW_VECTORS = 4
 """Vectors that each thread of a row has to load, at least."""
 PARTED_ROW, ROW_PART = 16 * 1024, 4096
 """A row so long, of few, is cut into parts of at least so many values, in a kernel of their own."""
+ROW_PARTIALS = 16 * 1024
+"""Shared memory that sums of a row take beside the row, where a block has all of it."""
 ROW_BYTES, KEPT_VALUES, SHARED_DEPTH, REPEATED = 48 * 1024, 64, 4, 1.3
 """The longest row that is kept in shared memory; values of a row for each stage in a thread's registers; how deep a
 reduction of a row has to be to be shared; how often a stage may be computed for rows that meet."""
@@ -122,6 +124,8 @@ SHARE_THREADS, LEAST_SHARE, LOADED_VALUES = 512, 8, 64
 FILLED = 0.75
 """The part of the multiprocessors that should have a block before blocks get narrower."""
 
+WINDOW_TAPS, WINDOW_THREADS = 64, 64
+"""Windows in vectors of channels: the most taps that are written out, and the threads of a multiprocessor, at least."""
 UNIT_DEPTH, UNIT_THREADS = 32, 512
 """Recurrences: a product over fewer values is not worth several threads; more threads of a block wait longer for one
 another than they hide."""

@@ -8,12 +8,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from weft.expr.nodes import Expr, Load, Select, Var, add, floormod, index_expr, int_value, mul
+from weft.expr.nodes import Expr, Load, Select, Var, add, floordiv, floormod, index_expr, int_value, mul, sub
 from weft.expr.simplify import simplify
+from weft.expr.structural import structural_equal
 from weft.expr.visit import substitute, uses_any
 from weft.loop.ir import Axis, For
 from weft.loop.tree import axes_using, block_path, loops_on
-from weft.schedule.facts import Facts, extent
+from weft.plan.contraction import load_bytes
+from weft.schedule.facts import Facts, extent, facts_of
 from weft.schedule.schedule import Stage
 from weft.targets.base import Target, ThreadFacts
 from weft.targets.gpu.model import BLOCK, LEAST_BLOCK
@@ -75,6 +77,24 @@ def loops_of_step(stage: Stage) -> list[Var]:
     loops = free_loops(stage)
     ordered = [place for place, loop in enumerate(loops) if "ordered" in kinds_of(stage, loop)]
     return loops[ordered[-1] + 1 :] if ordered else loops
+
+
+def in_memory_order(stage: Stage, loops: Sequence[Var]) -> list[Var]:
+    """Loops reordered so that the innermost goes over neighbours in memory: of what a block writes, or reduces."""
+    facts = facts_of(stage.block)
+    main = max(reversed(facts.loads), key=load_bytes, default=None) if facts.is_reduction else None
+
+    def step(loop: Var) -> float:
+        axes = [axis for axis, binding in zip(stage.block.axes, stage.block.bindings) if uses_any(binding, {loop})]
+        if len(axes) != 1:
+            return math.inf
+        found = facts.store_step(axes[0].var) if main is None else facts.step(main, axes[0].var)
+        return math.inf if found is None else abs(found)
+
+    ordered = sorted(loops, key=step, reverse=True)
+    if ordered != list(loops):
+        stage.reorder(*ordered)
+    return ordered
 
 
 # ---------------------------------------------------------------------------------------------------------- dividing
@@ -172,12 +192,25 @@ def whole_vectors(facts: Facts, axis: Axis, loads: Iterable[Load], lanes: int) -
 
 def _is_aligned(facts: Facts, load: Load, axis: Axis, lanes: int) -> bool:
     """Whether a load starts at a multiple of `lanes` elements wherever the axis does."""
+    place = floormod(_place(load), index_expr(lanes))
+    return int_value(_in_vectors(facts, place, axis, lanes, index_expr(0))) == 0
+
+
+def _is_together(facts: Facts, load: Load, axis: Axis, lanes: int) -> bool:
+    """Whether `lanes` neighbours along an axis, from a multiple on, are neighbours in memory."""
+    lane, place = Var("lane"), _place(load)
+    first = substitute(place, {axis.var: mul(floordiv(axis.var, index_expr(lanes)), index_expr(lanes))})
+    return structural_equal(_in_vectors(facts, sub(place, first), axis, lanes, lane), lane)
+
+
+def _place(load: Load) -> Expr:
+    """Where the element that is loaded stands in its buffer."""
     flat: Expr = index_expr(0)
     stride: Expr = index_expr(1)
     for size, index in zip(reversed(load.buffer.shape), reversed(load.indices)):
         flat = add(flat, mul(index, stride))
         stride = mul(stride, size)
-    return int_value(_in_vectors(facts, floormod(flat, index_expr(lanes)), axis, lanes, index_expr(0))) == 0
+    return flat
 
 
 def _in_vectors(facts: Facts, e: Expr, axis: Axis, lanes: int, lane: Expr) -> Expr:
@@ -199,10 +232,14 @@ def fetch_lanes(facts: Facts, length: int, target: Target) -> int:
     while isinstance(value, Select):
         tests += [value.condition] if uses_any(value.condition, {last.var}) else []
         value = value.then
-    if not isinstance(value, Load) or facts.step(value, last.var) != 1:
+    if not isinstance(value, Load):
         return 1
     lanes = whole_vectors(facts, last, [value], threads_of(target).vector_bytes // value.buffer.dtype.bytes)
-    while lanes > 1 and (length % lanes or not all(_is_common(facts, test, last, lanes) for test in tests)):
+    while lanes > 1 and (
+        length % lanes
+        or not _is_together(facts, value, last, lanes)
+        or not all(_is_common(facts, test, last, lanes) for test in tests)
+    ):
         lanes //= 2
     return lanes
 

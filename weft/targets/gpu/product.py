@@ -15,7 +15,7 @@ machine, and when no block is a long chain on its own; split-K makes more and sh
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,22 +76,43 @@ def find_product(unit: Unit) -> Product | None:
     axes = matrix_axes(facts.block)
     if axes is None or min(axes.size("x"), axes.size("y")) < model.LEAST_SIDE or axes.size("k") < model.LEAST_DEPTH:
         return None
-    k_last = (runs_along_k(facts, axes.x_operand, axes), runs_along_k(facts, axes.y_operand, axes))
-    packed, order = plain_load(axes.y_operand), list(range(len(axes.k)))
+    order = _order(unit, axes)
+    k_last = (runs_along_k(facts, axes.x_operand, axes, order), runs_along_k(facts, axes.y_operand, axes, order))
+    packed = plain_load(axes.y_operand)
     if packed is None or packed.buffer not in unit.constants:
-        return Product(unit, axes, tuple(order), k_last, None)
-    longest = max(order, key=lambda i: extent(axes.k[i]))  # which a packed operand lets be the innermost of k
-    return Product(unit, axes, (*[i for i in order if i != longest], longest), (k_last[0], 0), packed)
+        return Product(unit, axes, order, k_last, None)
+    return Product(unit, axes, order, (k_last[0], 0), packed)
 
 
-def runs_along_k(facts: Facts, operand: Expr, axes: MatrixAxes) -> int:
+def _order(unit: Unit, axes: MatrixAxes) -> tuple[int, ...]:
+    """The axes that are summed, outermost first: last the one along which an operand that is no constant lies.
+
+    Where there is none, constants are packed so that the longest one is the innermost.
+    """
+    places = list(range(len(axes.k)))
+    last = None
+    for operand in (axes.x_operand, axes.y_operand):
+        load = plain_load(operand)
+        if load is None or load.buffer not in unit.constants:
+            last = next((i for i in places if _lies_along(unit.facts, operand, axes, axes.k[i])), last)
+        elif last is None and operand is axes.y_operand:
+            last = max(places, key=lambda i: extent(axes.k[i]))
+    return tuple(places if last is None else [*[i for i in places if i != last], last])
+
+
+def runs_along_k(facts: Facts, operand: Expr, axes: MatrixAxes, order: Sequence[int]) -> int:
     """1 where neighbours of an operand in memory are summed, and not neighbours in the result."""
+    last = [axes.k[i] for i in order if extent(axes.k[i]) > 1][-1:]
+    return int(any(_lies_along(facts, operand, axes, axis) for axis in last))
+
+
+def _lies_along(facts: Facts, operand: Expr, axes: MatrixAxes, axis: Axis) -> bool:
+    """Whether neighbours of an operand in memory are neighbours along an axis that is summed, and not in the result."""
     loads = [node for node in walk(operand) if isinstance(node, Load)]
-    last = [axis for axis in axes.k if extent(axis) > 1][-1:]
-    own = [axis for axis in (*axes.x, *axes.y) if extent(axis) > 1]
-    if any(facts.step(load, axis.var) == 1 for load in loads for axis in own):
-        return 0
-    return int(any(facts.step(load, axis.var) == 1 for load in loads for axis in last))
+    own = [one for one in (*axes.x, *axes.y) if extent(one) > 1]
+    if extent(axis) == 1 or any(facts.step(load, one.var) == 1 for load in loads for one in own):
+        return False
+    return any(facts.step(load, axis.var) == 1 for load in loads)
 
 
 def plain_load(operand: Expr) -> Load | None:
@@ -247,8 +268,12 @@ class Tiles:
         stage = self.s[name]
         lanes = nest.fetch_lanes(facts_of(stage.block), width, self.product.unit.target)
         nest.attach(stage, accumulator, step, "shared")
-        self.share(stage, nest.free_loops(stage), lanes)
+        self.share(stage, self.fetched(stage, width), lanes)
         return lanes
+
+    def fetched(self, stage: Stage, width: int) -> list[Var]:
+        """The loops over a tile of an operand in the order in which threads fetch it; `width` elements lie together."""
+        return nest.free_loops(stage)
 
     def share(self, stage: Stage, loops: list[Var], lanes: int) -> Var:
         """Work on a tile divided among all threads of the block; gives the loop in which a thread goes on."""

@@ -88,13 +88,13 @@ def _shared(unit: Unit) -> _Found | None:
         return None
     if facts.is_reduction:
         return _Found(unit, facts) if nest.reduce_loops(unit.schedule[facts.block.name]) else None
-    makers = _makers(unit)
+    makers = makers_of(unit)
     if len(makers) != 1 or not _is_worth_sharing(makers[0], unit.target) or row_parts(makers[0], unit.target) > 1:
         return None
     return _Found(unit, makers[0])
 
 
-def _makers(unit: Unit) -> list[Facts]:
+def makers_of(unit: Unit) -> list[Facts]:
     """The reductions whose results an elementwise block takes at its own elements, in program order."""
     facts, s = unit.facts, unit.schedule
     if facts.is_reduction or facts.is_ordered or not nest.spatial_loops(s[facts.block.name]):
@@ -115,6 +115,8 @@ def _split(unit: Unit, parts: int) -> None:
     """A reduction as parts in global memory, each computed on its own, and the reduction of the parts."""
     s, stage = unit.schedule, unit.schedule[unit.facts.block.name]
     outer, _ = stage.split(nest.fuse_all(stage, nest.reduce_loops(stage)), nparts=parts)
+    # Outermost, so that the parts and their sum do not meet inside the loops over elements, which both bind.
+    stage.reorder(outer, *nest.spatial_loops(stage))
     for name in (s.rfactor(stage.name, outer).name, stage.name):
         if not choose(unit_of(s, name, unit.target), (match_rows, match_columns), analytic):
             bind_flat(s[name], unit.target)
@@ -241,7 +243,7 @@ def _apply_columns(found: _Found, point: Point) -> None:
 
 def match_with_reductions(unit: Unit) -> Sketch | None:
     """The sketch of a block that takes short reductions at its own elements: each thread reduces what it needs."""
-    makers = _makers(unit)
+    makers = makers_of(unit)
     if not makers or len(makers) == 1 and _is_worth_sharing(makers[0], unit.target):
         return None
     rule = {"threads": nest.threads_for(unit.facts.spatial, nest.threads_of(unit.target))}
@@ -269,7 +271,7 @@ def cross_threads(stage: Stage, threads: int, tag: str = "threadIdx.x", lanes: i
     The loops around the reduction stay as they are, and are the caller's to bind. With `lanes`, a thread loads so many
     neighbours at a time.
     """
-    flat = nest.fuse_all(stage, nest.reduce_loops(stage))
+    flat = nest.fuse_all(stage, nest.in_memory_order(stage, nest.reduce_loops(stage)))
     threads = min(threads, nest.power_of_two(max(1, nest.extent_of(stage, flat) // lanes)))
     rounds = [(threads, lanes)]
     if threads > 2 * model.FINAL:

@@ -13,13 +13,14 @@ import math
 from collections.abc import Callable
 
 from weft.core.errors import ScheduleError
-from weft.expr.nodes import Buffer, Var
-from weft.expr.visit import free_vars
+from weft.expr.nodes import Buffer, FloorDiv, Var, floormod, index_expr, int_value
+from weft.expr.simplify import simplify
+from weft.expr.visit import free_vars, substitute
 from weft.plan.contraction import is_sum_of_products
 from weft.plan.planner import Unit
 from weft.plan.sketch import Point, Sketch, ceildiv
-from weft.schedule.facts import Facts, block_named, extent, facts_of, feeding, work_around
-from weft.schedule.schedule import Stage
+from weft.schedule.facts import Facts, block_named, extent, facts_of, feeding, names_of, work_around
+from weft.schedule.schedule import Schedule, Stage
 from weft.targets.gpu import model, nest
 from weft.targets.gpu.elementwise import by_rule, powers, vector_lanes
 from weft.targets.gpu.reduction import cross_threads, row_parts, row_threads
@@ -90,6 +91,25 @@ def _rows(unit: Unit) -> _Rows | None:
     return _Rows(unit, stages, row) if row < spatial or facts.is_reduction else None
 
 
+def split_groups(s: Schedule) -> None:
+    """Where a block reads a statistic of groups of channels, its axis of channels becomes groups, and channels of one.
+
+    rewrite: y[c, h] = x[c, h] - mean[c // 10]   ->   y[g * 10 + k, h] = x[g * 10 + k, h] - mean[g]
+    """
+    for name in names_of(s):
+        facts = facts_of(block_named(s, name))
+        sizes = {axis.var: extent(axis) for axis in facts.spatial}
+        inner = {load.buffer for load in facts.loads} & set(s.func.allocations)
+        for index in [index for load in facts.loads if load.buffer in inner for index in load.indices]:
+            if not isinstance(index, FloorDiv) or not isinstance(index.a, Var) or index.a not in sizes:
+                continue
+            width, size = int_value(index.b) or 1, sizes[index.a]
+            if 1 < width < size and size % width == 0:
+                with s.attempt(f"groups of {name}"):
+                    s.apply("split_axis", block=name, axis=index.a.name, factor=width)
+                break
+
+
 def _elements(stage: Stage) -> int:
     """How often a stage runs inside what it is computed in."""
     return math.prod(nest.extent_of(stage, loop) for loop in nest.free_loops(stage))
@@ -133,6 +153,7 @@ def share_row(stage: Stage, threads: int, lanes: int) -> None:
     loops = [loop for loop in nest.spatial_loops(stage) if nest.extent_of(stage, loop) > 1]
     if not loops:
         return
+    loops = nest.in_memory_order(stage, loops)
     if lanes > 1:
         loops[-1], vector = stage.split(loops[-1], factor=lanes)
     flat = nest.fuse_all(stage, loops)
@@ -152,7 +173,8 @@ def _keep_row(rows: _Rows, place: Var, threads: int) -> None:
     readers = {name: facts_of(block_named(s, name)) for name in (rows.name, *rows.stages)}
     for buffer in s.func.buffers:
         found = {name: facts for name, facts in readers.items() if any(r.buffer is buffer for r in facts.block.reads)}
-        if len(found) < 2 or rows.length * buffer.dtype.bytes > min(model.ROW_BYTES, machine.shared_bytes):
+        most = model.ROW_BYTES if rows.count > machine.multiprocessors else machine.shared_bytes - model.ROW_PARTIALS
+        if len(found) < 2 or rows.length * buffer.dtype.bytes > min(most, machine.shared_bytes):
             continue
         if not all(_reads_row(facts, buffer) for facts in found.values()):
             continue
@@ -163,15 +185,26 @@ def _keep_row(rows: _Rows, place: Var, threads: int) -> None:
                 raise ScheduleError("rows", buffer.name, "it is not just the row that is fetched")
             facts, last = facts_of(copy.block), copy.block.axes[-1]
             lanes = nest.whole_vectors(facts, last, facts.loads, machine.vector_bytes // buffer.dtype.bytes)
-            is_whole = [nest.extent_of(copy, loop) for loop in nest.long_loops(copy)][-1:] == [extent(last)]
-            share_row(copy, threads, lanes if is_whole else 1)
+            share_row(copy, threads, _from_multiples(copy, lanes))
+
+
+def _from_multiples(copy: Stage, lanes: int) -> int:
+    """How many of so many neighbours along the last axis are whole vectors in what is copied, from a multiple on."""
+    inner, place = nest.long_loops(copy)[-1], copy.block.bindings[-1]
+    if inner not in free_vars(place):
+        return 1
+    first = substitute(place, {inner: index_expr(0)})
+    lanes = math.gcd(lanes, nest.extent_of(copy, inner))
+    while lanes > 1 and int_value(simplify(floormod(first, index_expr(lanes)))) != 0:
+        lanes //= 2
+    return lanes
 
 
 def _reads_row(facts: Facts, buffer: Buffer) -> bool:
     """Whether a block reads a buffer at least once for each element of a row, along it."""
     loads = [load for load in facts.loads if load.buffer is buffer]
     axes = [axis for axis in facts.block.axes if extent(axis) > 1]
-    return bool(loads) and bool(axes) and all(facts.step(load, axes[-1].var) == 1 for load in loads)
+    return bool(loads) and all(any(facts.step(load, axis.var) == 1 for axis in axes) for load in loads)
 
 
 # ---------------------------------------------------------------------------------------------------- a thread for each

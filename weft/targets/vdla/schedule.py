@@ -144,18 +144,18 @@ class Product:
         acc = math.prod(tiles.values()) * (1 + self.beside) * threads
         fits = (acc + self.kept * threads <= config.acc) & (tiles[0] > 0)
         for load, most in ((self.input, config.inp), (self.weights, config.wgt)):
-            fits &= self.entries(load, self.at_once(load, columns), columns["depth"]) * threads <= most
-        fits &= tiles[self.filter] % columns["filters"] == 0
+            fits = fits & (self.entries(load, self.at_once(load, columns), columns["depth"]) * threads <= most)
+        fits = fits & (tiles[self.filter] % columns["filters"] == 0)
         for i, count in counts.items():
-            fits &= (columns["shared"] != i) | (count >= threads) & ((threads > 1) | (i == 0))
+            fits = fits & ((columns["shared"] != i) | (count >= threads) & ((threads > 1) | (i == 0)))
         for number, order in enumerate(self.orders()):
             makes_sense = counts[order[0]] > 0
             free = [i for i in order if i >= len(order) - 3]
             for a, b in zip(free, free[1:]):  # loops of one iteration stand last, in their own order
-                makes_sense &= (counts[a] > 1) | (counts[b] == 1) & (a < b)
+                makes_sense = makes_sense & ((counts[a] > 1) | (counts[b] == 1) & (a < b))
             for i in order[1:]:  # what does not come out even is shared by turns, which is an outermost loop's
-                makes_sense &= (columns["shared"] != i) | (counts[i] % threads == 0)
-            fits &= (columns["order"] != number) | makes_sense
+                makes_sense = makes_sense & ((columns["shared"] != i) | (counts[i] % threads == 0))
+            fits = fits & ((columns["order"] != number) | makes_sense)
         return fits
 
     def at_once(self, load: Load, columns: Columns) -> dict[int, Any]:

@@ -32,9 +32,9 @@ from typing import Any
 
 import numpy as np
 
-from weft.executor.steps import LEAST_ALIGNED, NativeStep, Program, empty_array
-from weft.graph.ir import TensorType
-from weft.runtime.arguments import ADDRESS_SOURCE, ArrayHead
+from weft.core.array_types import ArrayType
+from weft.runtime.addresses import ADDRESS_SOURCE, ArrayHead
+from weft.runtime.program import LEAST_ALIGNED, NativeStep, Program, empty_array
 
 Fast = Callable[[Sequence[Any], int, "Sequence[Any] | None"], "list[Any] | None"]
 MOST_ADDED = 16
@@ -48,7 +48,7 @@ def is_direct(program: Program) -> bool:
     return program.numbers is None and len(steps) <= 1 and all(isinstance(step, NativeStep) for step in steps)
 
 
-def fast_call(program: Program, types: Sequence[TensorType], weights: Sequence[int], scope: dict[str, Any]) -> Fast:
+def fast_call(program: Program, types: Sequence[ArrayType], weights: Sequence[int], scope: dict[str, Any]) -> Fast:
     """The function described above, for weights at these addresses.
 
     `scope` gives arenas, new_arena, keep_arena, entry and fault.
@@ -139,7 +139,7 @@ class _Writer:
     """Writes the source, and puts what it names into the scope."""
 
     def __init__(
-        self, program: Program, types: Sequence[TensorType], weights: Sequence[int], scope: dict[str, Any]
+        self, program: Program, types: Sequence[ArrayType], weights: Sequence[int], scope: dict[str, Any]
     ) -> None:
         self.program, self.types, self.weights, self.scope = program, types, weights, scope
         self.step = next((step for step in program.steps if isinstance(step, NativeStep)), None)
@@ -167,7 +167,7 @@ class _Writer:
         lines += self._call() if self.step else []
         return [*lines, f"return [{', '.join(self._results())}]"]
 
-    def _kinds(self) -> list[tuple[str, TensorType]]:
+    def _kinds(self) -> list[tuple[str, ArrayType]]:
         made = [(f"o{at}", kind) for at, (_, kind) in enumerate(self.makes)]
         return [(f"a{at}", kind) for at, kind in enumerate(self.types)] + made
 

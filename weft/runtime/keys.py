@@ -10,7 +10,6 @@ from __future__ import annotations
 import hmac
 import os
 import re
-import secrets
 from pathlib import Path
 
 from weft.core.errors import WeftError
@@ -33,7 +32,7 @@ def new_key(path: str | os.PathLike[str]) -> None:
     except OSError as error:
         raise KeyFileError(f"the key {os.fspath(path)} cannot be made: {error.strerror}") from None
     with os.fdopen(handle, "w", encoding="ascii") as file:
-        file.write(f"weft-key {secrets.token_hex(KEY_BYTES)}\n")
+        file.write(f"weft-key {os.urandom(KEY_BYTES).hex()}\n")
 
 
 def read_key(key: Key) -> bytes:

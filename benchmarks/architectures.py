@@ -1,0 +1,495 @@
+"""Small members of the families of models that people bring, at random weights: is Weft's answer PyTorch's?
+
+    python -m benchmarks.architectures                              every model: right, refused by name, or wrong
+    python -m benchmarks.architectures --only resnet bert           those whose names hold one of these words
+    python -m benchmarks.architectures --json found.jsonl           a line for each model; those already there are kept
+    python -m benchmarks.architectures --shard 2/4                  the second quarter of them
+    python -m benchmarks.architectures --speed --threads 2          how fast, beside torch.compile (inductor)
+    python -m benchmarks.architectures --few --door torch.compile   25 of them through torch.compile(backend="weft")
+
+The smallest member of every family of timm, and small configurations of architectures of transformers: encoders,
+decoders, both, vision, speech. A model is right when no output differs from PyTorch's own by more than 1e-4 of its
+greatest element. Each has a process and so many seconds of its own, so that none can take the others down. Weights are
+those that the model draws; what it draws as a constant (biases of 0, scales of 1 or 1e-6) is disturbed, since a bias
+of 0 is right wherever it is added.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib.util
+import json
+import logging
+import math
+import os
+import statistics
+import subprocess
+import sys
+import time
+import types
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.harness import interleave, print_system, print_table, speed_ratio
+
+TOLERANCE = 1e-4
+SIDES = (64, 96, 128, 160, 192, 224, 256, 288, 320, 384, 448, 512)
+"""Sides of images: a model gets the first that it takes."""
+
+TIMM = """
+    beit_base_patch16_224 halonet_h1 mobileone_s0 cait_xxs24_224 coat_tiny convit_tiny convmixer_768_32
+    convnext_zepto_rms cpubone_nano crossvit_tiny_240 csatv2 cs3darknet_focus_s davit_tiny deepseek_vit_412m
+    deit_tiny_patch16_224 densenet121 dla46x_c dpn48b edgenext_xx_small efficientformer_l1 efficientformerv2_s0
+    tinynet_e efficientvim_m1 efficientvit_b0 efficientvit_m0 vit_tiny_patch16_dinov3_qkvb fasternet_t0
+    fastvit_s12 focalnet_tiny_srf gcvit_xxtiny gemma4_vit_167m ghostnet_050 hardcorenas_b hgnetv2_b0
+    hiera_tiny_224 sam2_hiera_tiny hrnet_w18_small iformer_t inception_next_atto ens_adv_inception_resnet_v2
+    adv_inception_v3 inception_v4 lcnetv2_small levit_128s lowformer_b0 mambaout_femto maxvit_pico_rw_256
+    poolformerv2_s12 mixer_s16_224 mobilenetv3_small_050 mobilenetv5_base mobilevit_xxs mvitv2_tiny
+    naflexvit_base_patch16_parfac_gap nasnetalarge jx_nest_tiny nextvit_small nf_regnet_b0 pit_ti_224
+    pnasnet5large pvt_v2_b0 qwen3_vit_88m rdnet_tiny regnetx_002 repghostnet_050 repvit_m1 res2next50 resnest14d
+    resnet10t resnetv2_18 rexnet_100 selecsls42 legacy_seresnet18 sequencer2d_s shvit_s1 skresnet18 starnet_s050
+    swiftformer_xs swin_tiny_patch4_window7_224 swinv2_tiny_window16_256 swinv2_cr_tiny_224 tiny_vit_5m_224
+    tnt_s_legacy_patch16_224 tresnet_m twins_svt_small vgg11 visformer_tiny vit_tiny_patch16_224
+    vit_tiny_r_s16_p8_224 vit_srelpos_small_patch16_224 samvit_base_patch16_224 vitamin_small_224 volo_d1_224
+    ese_vovnet19b_slim_dw legacy_xception xception41p xcit_nano_12_p8_224
+"""
+"""The smallest member of each family (a module of timm.models) of timm 1.0.30, but for toys of its tests."""
+
+SMALL = {
+    "vocab_size": 99, "hidden_size": 32, "d_model": 32, "n_embd": 32, "dim": 32, "emb_dim": 32, "embedding_size": 32,
+    "num_hidden_layers": 2, "num_layers": 2, "n_layer": 2, "n_layers": 2, "encoder_layers": 2, "decoder_layers": 2,
+    "num_decoder_layers": 2, "num_encoder_layers": 2, "num_attention_heads": 4, "num_heads": 4, "n_head": 4,
+    "n_heads": 4, "encoder_attention_heads": 4, "decoder_attention_heads": 4, "num_encoder_attention_heads": 4,
+    "num_decoder_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 64, "encoder_ffn_dim": 64,
+    "decoder_ffn_dim": 64, "ffn_dim": 64, "d_ff": 64, "d_kv": 8, "hidden_dim": 64, "n_inner": 64, "d_inner": 64,
+    "head_dim": 8, "max_position_embeddings": 64, "n_positions": 64, "image_size": 64, "patch_size": 8,
+    "num_experts": 4, "num_local_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "use_cache": False,
+    "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "num_mel_bins": 16, "conv_dim": [32, 32, 32],
+    "conv_stride": [4, 2, 2], "conv_kernel": [8, 3, 3], "num_feat_extract_layers": 3, "num_conv_pos_embeddings": 16,
+    "num_conv_pos_embedding_groups": 4, "layerdrop": 0.0, "num_labels": 3,
+}  # fmt: skip
+"""What the configurations of transformers are made small with, where they have such a number."""
+
+TRANSFORMERS = {
+    "encoder": """
+        albert bert bert-generation camembert convbert data2vec-text deberta deberta-v2 distilbert electra ernie esm
+        eurobert flaubert fnet ibert layoutlm lilt megatron-bert mobilebert modernbert mpnet nomic_bert
+        nystromformer rembert roberta roberta-prelayernorm roc_bert roformer splinter squeezebert xlm xlm-roberta
+        xlm-roberta-xl xlnet xmod yoso""",
+    "decoder": """
+        apertus arcee biogpt bitnet bloom codegen cohere cohere2 ctrl deepseek_v3 diffllama doge ernie4_5 exaone4 falcon
+        gemma gemma2 gemma3_text glm glm4 gpt2 gpt_bigcode gpt_neo gpt_neox gptj granite helium llama mamba mistral
+        mixtral mpt nemotron olmo olmo2 openai-gpt opt persimmon phi phi3 qwen2 qwen2_moe qwen3 qwen3_moe smollm3
+        stablelm starcoder2 xglm""",
+    "encoder-decoder": """
+        bart blenderbot blenderbot-small fsmt led longt5 m2m_100 marian mbart mt5 mvp pegasus pegasus_x plbart
+        prophetnet switch_transformers t5 umt5""",
+    "vision": """
+        beit bit clip_vision_model convnext convnextv2 cvt data2vec-vision deit dinov2 dinov2_with_registers dinov3_vit
+        dpt efficientnet focalnet glpn hiera ijepa levit mobilenet_v1 mobilenet_v2 mobilevit mobilevitv2 poolformer pvt
+        pvt_v2 regnet resnet segformer siglip_vision_model swiftformer swin swin2sr swinv2 textnet vit vit_msn yolos""",
+    "speech": """
+        audio-spectrogram-transformer data2vec-audio hubert sew sew-d speech_to_text unispeech unispeech-sat wav2vec2
+        wav2vec2-bert wav2vec2-conformer wavlm whisper""",
+}
+"""Architectures of transformers by what goes in."""
+
+_STAGES = {"embed_dim": 32, "depths": [1, 1, 2, 1], "num_heads": [1, 2, 4, 8], "patch_size": 4, "window_size": 4}
+MORE: dict[str, dict[str, Any]] = {
+    "audio-spectrogram-transformer": {"max_length": 64},
+    "codegen": {"n_head": 16, "n_embd": 64, "rotary_dim": 4},
+    "convnext": {"depths": [1, 1, 2, 1], "hidden_sizes": [16, 32, 48, 64], "patch_size": 4},
+    "convnextv2": {"depths": [1, 1, 2, 1], "hidden_sizes": [16, 32, 48, 64], "patch_size": 4},
+    "cvt": {"depth": [1, 1, 2]},
+    "deepseek_v3": {
+        "qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 8, "q_lora_rank": 16, "kv_lora_rank": 16,
+        "n_routed_experts": 4, "n_group": 2, "topk_group": 1, "first_k_dense_replace": 1, "num_key_value_heads": 4,
+    },
+    "efficientnet": {"hidden_dim": 1280, "width_coefficient": 1.0, "depth_coefficient": 1.0},
+    "esm": {"vocab_size": 99, "pad_token_id": 0, "mask_token_id": 4},
+    "gpt_neo": {"attention_types": [[["global", "local"], 1]]},
+    "gptj": {"rotary_dim": 8},
+    "hiera": {"embed_dim": 24, "depths": [1, 1, 2, 1]},
+    "levit": {"patch_size": 16},
+    "lilt": {"hidden_size": 96},
+    "mamba": {"state_size": 8},
+    "mobilevit": {"patch_size": 2},
+    "mobilevitv2": {"patch_size": 2},
+    "nemotron": {"head_dim": 8, "num_key_value_heads": 4},
+    "pvt": {"depths": [1, 1, 2, 1]},
+    "swin": {**_STAGES, "image_size": 128},
+    "swin2sr": {**_STAGES, "depths": [1, 1], "num_heads": [2, 2], "patch_size": 1, "image_size": 16},
+    "swinv2": _STAGES,
+    "textnet": {"image_size": [64, 64]},
+    "whisper": {"max_source_positions": 32},
+    "yolos": {"image_size": [64, 64]},
+}  # fmt: skip
+"""What else their configurations need."""
+
+
+FEW = """
+    timm/convnext_zepto_rms timm/densenet121 timm/edgenext_xx_small timm/efficientvit_m0 timm/ghostnet_050
+    timm/hardcorenas_b timm/inception_next_atto timm/levit_128s timm/mambaout_femto timm/mixer_s16_224
+    timm/mobilenetv3_small_050 timm/mobilevit_xxs timm/pit_ti_224 timm/pvt_v2_b0 timm/regnetx_002 timm/repvit_m1
+    timm/resnet10t timm/tinynet_e timm/vit_tiny_patch16_224 timm/xcit_nano_12_p8_224 encoder/bert decoder/llama
+    encoder-decoder/t5 vision/vit speech/wav2vec2
+"""
+"""Twenty models of timm and five of transformers, for `--few`."""
+
+
+def names() -> list[str]:
+    """Every model: "timm/<model>" and "<kind>/<architecture>"."""
+    return [f"timm/{one}" for one in TIMM.split()] + [
+        f"{kind}/{one}" for kind, known in TRANSFORMERS.items() for one in known.split()
+    ]
+
+
+# ------------------------------------------------------------------------------------------------------- models
+
+
+class NotBuilt(RuntimeError):
+    """A model that its package does not make here; the text says why."""
+
+
+def made(name: str) -> tuple[Any, tuple[Any, ...]]:
+    """A model that takes tensors in order and gives tensors, and such tensors."""
+    import torch
+
+    torch.manual_seed(0)
+    kind, _, what = name.partition("/")
+    try:
+        model, inputs = _of_timm(what) if kind == "timm" else _of_transformers(kind, what)
+    except Exception as error:  # noqa: BLE001  whatever a package says about its own model is data of this table
+        raise NotBuilt(f"{type(error).__name__}: {' '.join(str(error).split())[:300]}") from error
+    return model, inputs
+
+
+def _of_timm(name: str) -> tuple[Any, tuple[Any, ...]]:
+    if importlib.util.find_spec("torchvision") is None:
+        _stand_in_for_torchvision()
+    import timm
+    import torch
+
+    whole = timm.create_model(name, num_classes=10)
+    default = whole.pretrained_cfg.get("input_size", (3, 224, 224))
+    problem: Exception | None = None
+    for side in [one for one in SIDES if one < default[1]] + [default[1]]:
+        for given in ({"img_size": side}, {}):
+            image = torch.randn(1, default[0], side, side)
+            try:
+                model = timm.create_model(name, num_classes=10, **given) if given else whole
+                with torch.no_grad():
+                    found = _unsettled(model.eval())(image)
+                if found.isfinite().all() and found.std() > 0:
+                    return _Flat(model, None), (image,)
+            except Exception as error:  # noqa: BLE001  this side is none of the model's
+                problem = error
+    raise problem or RuntimeError("no side of an image gives numbers")
+
+
+def _stand_in_for_torchvision() -> None:
+    """timm imports names of torchvision, and its models use none of them."""
+
+    class Named(type):
+        def __getattr__(cls, name: str) -> Any:
+            if name.startswith("__"):
+                raise AttributeError(name)
+            return Named(name, (), {})
+
+    parts = (
+        "ops ops.misc transforms transforms.functional transforms.v2 models models.feature_extraction datasets utils io"
+    )
+    for name in ["torchvision", *(f"torchvision.{one}" for one in parts.split())]:
+        module = types.ModuleType(name)
+        module.__path__ = []
+        module.__spec__ = importlib.util.spec_from_loader(name, None)
+        module.__getattr__ = lambda wanted, name=name: (
+            sys.modules.get(f"{name}.{wanted}") or getattr(Named("", (), {}), wanted)
+        )  # type: ignore[method-assign]
+        sys.modules[name] = module
+
+
+def _of_transformers(kind: str, name: str) -> tuple[Any, tuple[Any, ...]]:
+    import torch
+    from transformers import AutoConfig, AutoModel
+
+    known = AutoConfig.for_model(name).to_dict()
+    small = {key: one for key, one in SMALL.items() if isinstance(known.get(key), type(one))}
+    config = AutoConfig.for_model(name, **{**small, **MORE.get(name, {})})
+    model = _unsettled(AutoModel.from_config(config).eval())
+    ids = torch.randint(3, 99, (1, 16))
+    if kind in ("encoder", "decoder"):
+        given = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+        given["attention_mask"][:, -3:] = int(kind == "decoder")
+    elif kind == "encoder-decoder":
+        given = {"input_ids": ids, "decoder_input_ids": ids[:, :9]}
+    elif kind == "vision":
+        side = getattr(config, "image_size", 64)
+        side = side if isinstance(side, int) else max(side)
+        given = {"pixel_values": torch.randn(1, getattr(config, "num_channels", 3), side, side)}
+    else:
+        given = _speech(model, config, ids)
+    return _Flat(model, list(given)), tuple(given.values())
+
+
+def _speech(model: Any, config: Any, ids: Any) -> dict[str, Any]:
+    import torch
+
+    bins = getattr(config, "num_mel_bins", 16)
+    if model.main_input_name == "input_values" and not hasattr(config, "num_mel_bins"):
+        return {"input_values": torch.randn(1, 1600)}
+    if config.model_type == "whisper":
+        return {
+            "input_features": torch.randn(1, bins, 2 * config.max_source_positions),
+            "decoder_input_ids": ids[:, :7],
+        }
+    if config.model_type == "speech_to_text":
+        return {"input_features": torch.randn(1, 64, config.input_feat_per_channel), "decoder_input_ids": ids[:, :7]}
+    if config.model_type == "wav2vec2-bert":
+        return {"input_features": torch.randn(1, 32, config.feature_projection_input_dim)}
+    return {model.main_input_name: torch.randn(1, config.max_length, bins)}
+
+
+def _unsettled(model: Any) -> Any:
+    """The model, its parameters that are constants disturbed, and the statistics of its normalisations."""
+    import torch
+
+    draw = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for name, one in [*model.named_parameters(), *model.named_buffers()]:
+            constant = one.is_floating_point() and one.numel() > 1 and bool((one == one.flatten()[0]).all())
+            if not constant or not (
+                name.endswith(("running_mean", "running_var")) or isinstance(one, torch.nn.Parameter)
+            ):
+                continue
+            noise = torch.rand(one.shape, generator=draw) - 0.5
+            one.add_((0.2 * noise * (0.1 + one.abs())).to(one.dtype))
+    return model
+
+
+class _Flat:  # becomes a torch.nn.Module when one is made, so that this file loads without torch
+    """A model as a module that takes tensors in order and gives a list of tensors."""
+
+    def __new__(cls, model: Any, keywords: list[str] | None) -> Any:
+        import torch
+
+        class Flat(torch.nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.model = model
+
+            def forward(self, *tensors: Any) -> list[Any]:
+                found = self.model(*tensors) if keywords is None else self.model(**dict(zip(keywords, tensors)))
+                leaves = torch.utils._pytree.tree_leaves(dict(found) if isinstance(found, dict) else found)
+                return [one for one in leaves if isinstance(one, torch.Tensor)]
+
+        return Flat().eval()
+
+
+# ------------------------------------------------------------------------------------------------ one of them
+
+
+def examine(name: str, threads: int, seconds: float, door: str) -> dict[str, Any]:
+    """What becomes of one model: how it ends, in which time, and with `seconds` how fast beside inductor."""
+    import torch
+
+    import weft
+
+    warnings.simplefilter("ignore")
+    logging.disable(logging.WARNING)
+    torch.set_num_threads(threads)
+    row: dict[str, Any] = {"name": name, "outcome": "right"}
+    try:
+        model, inputs = made(name)
+        with torch.no_grad():
+            wanted = model(*inputs)
+        row["parameters"] = sum(one.numel() for one in model.parameters())
+        row["inputs"] = [list(one.shape) for one in inputs]
+    except Exception as error:  # noqa: BLE001  whatever a package says about its own model is data of this table
+        return {**row, "outcome": "not built", "said": _first_lines(error)}
+    with torch.no_grad():
+        begun = time.perf_counter()
+        if door == "torch.compile":
+            import weft.torch_backend
+
+            run = torch.compile(model, backend="weft", options={"threads": threads, "fallback": False})
+        else:
+            try:
+                program = torch.export.export(model, inputs, strict=False)
+            except Exception as error:  # noqa: BLE001  torch's own refusal, in any of its classes
+                return {**row, "outcome": "no export", "said": _first_lines(error)}
+            row["export_s"] = time.perf_counter() - begun
+        try:
+            begun = time.perf_counter()
+            if door == "export":
+                run = weft.compile(program, threads=threads)
+            found = run(*inputs) if door != "numpy" else meaning(program, inputs)
+            row["compile_s"] = time.perf_counter() - begun
+        except weft.WeftError as error:
+            return {**row, "outcome": "refused", "said": _first_lines(error, 2000)}
+        except Exception as error:  # noqa: BLE001  anything but a refusal is a fault of Weft's
+            return {**row, "outcome": "failed", "said": f"{type(error).__name__}: {_first_lines(error, 2000)}"}
+        row.update(compared(wanted, found))
+        if seconds and row["outcome"] == "right":
+            row.update(_speed(model, run, inputs, seconds))
+    return row
+
+
+def meaning(program: Any, inputs: tuple[Any, ...]) -> Any:
+    """What an exported program gives by the numpy meaning of its graph: without kernels, so without their time."""
+    from weft.frontends.torch.calls import as_array, as_tensor
+    from weft.frontends.torch.source import load
+    from weft.graph.interpreter import interpret_graph
+
+    made = load(program)
+    arrays = [as_array(one) for one in made.calls.flatten(inputs, {})]
+    return made.calls.unflatten([as_tensor(np.array(one)) for one in interpret_graph(made.graph, arrays)])
+
+
+def compared(wanted: list[Any], found: list[Any]) -> dict[str, Any]:
+    """The greatest difference of each output beside its greatest element, and what that makes of the model."""
+    worst = 0.0
+    for at, (one, other) in enumerate(zip(wanted, found, strict=True)):
+        if one.shape != other.shape or one.dtype != other.dtype:
+            return {"outcome": "wrong", "said": f"output {at}: {other.dtype}{list(other.shape)}"}
+        finite = one.isfinite() & one.is_floating_point()
+        same = (one == other) | (one.isnan() & other.isnan())
+        if not bool((same | finite).all()):
+            return {"outcome": "wrong", "said": f"output {at} differs where it is no finite number"}
+        if bool(finite.any()):
+            apart = (one.double() - other.double())[finite].abs().max().item()
+            scale = one[finite].abs().max().item() or 1.0
+            worst = max(worst, apart / scale) if math.isfinite(apart) else math.inf
+    return {"outcome": "right" if worst <= TOLERANCE else "wrong", "error": worst}
+
+
+def _speed(model: Any, run: Any, inputs: tuple[Any, ...], seconds: float) -> dict[str, Any]:
+    import torch
+
+    torch._dynamo.reset()
+    begun = time.perf_counter()
+    try:
+        theirs = torch.compile(model)
+        theirs(*inputs)
+    except Exception as error:  # noqa: BLE001  the other side's problem is data of this table
+        return {"said": f"inductor: {_first_lines(error)}"}
+    taken = time.perf_counter() - begun
+    stats = interleave({"weft": lambda: run(*inputs), "inductor": lambda: theirs(*inputs)}, seconds, settle=0.01)
+    return {
+        "inductor_compile_s": taken,
+        "weft_s": stats["weft"].median,
+        "inductor_s": stats["inductor"].median,
+        "times_as_fast": speed_ratio(stats["weft"], stats["inductor"]),
+    }
+
+
+def _first_lines(error: Exception, most: int = 300) -> str:
+    return " ".join(str(error).split())[:most]
+
+
+# ------------------------------------------------------------------------------------------------------- all
+
+
+def apart(name: str, options: argparse.Namespace) -> dict[str, Any]:
+    """One model in a process of its own."""
+    command = [sys.executable, "-m", "benchmarks.architectures", "--one", name, "--threads", str(options.threads)]
+    command += ["--door", options.door, "--seconds", str(options.seconds)] + ["--speed"] * options.speed
+    begun = time.perf_counter()
+    try:
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=options.limit, check=False)
+    except subprocess.TimeoutExpired:
+        return {"name": name, "outcome": "too slow", "said": f"more than {options.limit:.0f} s"}
+    with contextlib.suppress(IndexError, json.JSONDecodeError):
+        return {**json.loads(ended.stdout.splitlines()[-1]), "whole_s": time.perf_counter() - begun}
+    return {"name": name, "outcome": "failed", "said": f"exit status {ended.returncode}: {ended.stderr[-600:]}"}
+
+
+def chosen(options: argparse.Namespace) -> Iterator[str]:
+    """The models that are asked for and not yet known."""
+    done = {row["name"] for row in _rows(options.json)}
+    part, parts = map(int, options.shard.split("/"))
+    for at, name in enumerate(names()):
+        asked = not options.only or any(one in name for one in options.only)
+        if options.few:
+            asked = asked and name in FEW.split()
+        if asked and name not in done and at % parts == part - 1:
+            yield name
+
+
+def _rows(path: Path | None) -> list[dict[str, Any]]:
+    if path is None or not path.exists():
+        return []
+    return list({row["name"]: row for row in map(json.loads, path.read_text(encoding="utf-8").splitlines())}.values())
+
+
+def _summary(rows: list[dict[str, Any]]) -> str:
+    found = Counter(row["outcome"] for row in rows)
+    asked = len(rows) - found["not built"] - found["no export"]
+    said = ", ".join(f"{count} {outcome}" for outcome, count in found.most_common())
+    line = f"{found['right']} of {asked} right ({100 * found['right'] / max(asked, 1):.1f} %): {said}"
+    ratios = [row["times_as_fast"] for row in rows if "times_as_fast" in row]
+    if ratios:
+        mean = statistics.geometric_mean(ratios)
+        line += f"; {mean:.2f} times as fast as inductor in the geometric mean of {len(ratios)}"
+    return line
+
+
+def main() -> None:
+    """The table: `python -m benchmarks.architectures`."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--only", nargs="*", default=[], help="models whose names hold one of these words")
+    parser.add_argument("--few", action="store_true", help="twenty models of timm and five of transformers")
+    parser.add_argument("--shard", default="1/1", metavar="K/N", help="the k-th of n parts")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="append a line for each model; skip those in it")
+    parser.add_argument("--limit", type=float, default=600, help="seconds for each model (default 600)")
+    doors = "torch.export and kernels; the backend of torch.compile; or the import alone, run by numpy"
+    parser.add_argument("--door", choices=("export", "torch.compile", "numpy"), default="export", help=doors)
+    parser.add_argument("--speed", action="store_true", help="also measure, beside torch.compile (inductor)")
+    parser.add_argument("--seconds", type=float, default=2.0, help="how long to measure each (default 2)")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--list", action="store_true", help="the names alone")
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.one:
+        row = examine(options.one, options.threads, options.seconds if options.speed else 0, options.door)
+        sys.stdout.write("\n" + json.dumps(row) + "\n")
+        sys.stdout.flush()
+        os._exit(0)  # threads that libraries leave behind have nothing more to do
+    if options.list:
+        sys.stdout.write("\n".join(names()) + "\n")
+        return
+    rows = _rows(options.json)
+    for name in chosen(options):
+        row = apart(name, options)
+        rows.append(row)
+        if options.json:
+            with options.json.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(row) + "\n")
+        sys.stderr.write(f"{row['outcome']:10} {name}  {row.get('said', '')[:150]}\n")
+    print_system()
+    columns = (
+        "outcome",
+        "error",
+        "export_s",
+        "compile_s",
+        "inductor_compile_s",
+        "weft_s",
+        "inductor_s",
+        "times_as_fast",
+    )
+    shown = [column for column in columns if any(column in row for row in rows)]
+    print_table("Architectures", ["name", *shown], [[row["name"], *(row.get(one) for one in shown)] for row in rows])
+    for row in rows:
+        if row["outcome"] != "right":
+            sys.stdout.write(f"{row['name']}: {row['outcome']}: {row.get('said', row.get('error', ''))}\n")
+    sys.stdout.write(_summary(rows) + "\n")
+
+
+if __name__ == "__main__":
+    main()

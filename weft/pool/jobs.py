@@ -1,0 +1,121 @@
+"""What a worker of a pool does. A pool calls these functions by their names, with bytes, and gets bytes.
+
+    build(program) -> library           on a builder: "=" and a shared library, or "!" and why there is none
+    measure(job, libraries…) -> record  on a device's worker, one at a time
+    collect(wanted) -> records          on any worker: what it measured for somebody who may not have heard of it
+
+A measurement is written to the worker's journal when it ends, before anybody is told. A job that was measured already
+is answered from there; what a killed scheduler or client did not pass on is collected from there later.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from weft.builder import Built
+from weft.codegen.llvm import compile as llvm_compile
+from weft.codegen.llvm.generate import entry_symbol
+from weft.core.errors import InternalError, WeftError
+from weft.loop.parser import parse_func
+from weft.pool.device import PoolError
+from weft.pool.devices import WorkerDevice
+from weft.pool.kinds import target_of
+from weft.tuner.records import Outcome, Record, Status
+
+NAME = "trial"
+SYMBOL = entry_symbol(NAME)
+
+MOST_LINES = 20_000
+"""Measurements that a journal keeps when it is opened again."""
+
+ATTEMPTS = 3
+"""How often a device server is asked that was lost meanwhile."""
+
+
+class Journal:
+    """The measurements that a worker finished, by the names of their jobs: a line of JSON each, in a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.lines = path, {}  # type: Path, dict[str, str]
+        for line in path.read_text().splitlines()[-MOST_LINES:] if path.exists() else ():
+            try:
+                entry = json.loads(line)
+                self.lines[str(entry["id"])] = str(entry["record"])
+            except (ValueError, KeyError, TypeError):
+                continue  # the end of a file whose writer was killed
+        # A line that was cut off must not swallow the next one.
+        self._file = path.open("a")
+        self._file.write("\n")
+
+    def add(self, name: str, record: str) -> None:
+        """Writes a measurement down; when this returns, no death of this process loses it."""
+        self._file.write(json.dumps({"id": name, "record": record}) + "\n")
+        self._file.flush()
+        self.lines[name] = record
+
+
+device: WorkerDevice | None = None
+"""What this worker measures on; set when it starts."""
+
+journal: Journal | None = None
+
+
+def build(program: bytes) -> bytes:
+    """Compiles a scheduled program for a machine that need not be this one."""
+    data = json.loads(program)
+    try:
+        target = replace(target_of(data["target"]), is_host=False)  # its code does not run in this process
+        code = Built(parse_func(data["program"]).replace(name=NAME), target, NAME).object_code()
+        with tempfile.TemporaryDirectory(prefix="weft-pool-") as folder:
+            path = Path(folder) / "kernel.so"
+            llvm_compile.link_shared([code], path, target)
+            return b"=" + path.read_bytes()
+    except (WeftError, InternalError, RuntimeError, ValueError, TypeError, LookupError) as error:
+        return b"!" + f"{type(error).__name__}: {error}".splitlines()[0][:300].encode()
+
+
+def measure(data: bytes, *libraries: bytes) -> bytes:
+    """Measures on this worker's device, and writes it down."""
+    job = json.loads(data)
+    assert device is not None and journal is not None, "a builder was asked to measure"
+    name = str(job["id"])
+    if name not in journal.lines:
+        outcome = _outcome(device, job, libraries)
+        made = {**job["record"], "outcome": outcome.to_json(), "at": time.time()}
+        journal.add(name, json.dumps(made))
+    return journal.lines[name].encode()
+
+
+def _outcome(where: WorkerDevice, job: dict[str, Any], libraries: tuple[bytes, ...]) -> Outcome:
+    failed = next((one for one in reversed(libraries) if one[:1] != b"="), None)
+    if failed is not None:
+        found = Outcome(Status.BUILD_ERROR, detail=failed[1:].decode(errors="replace"))
+    else:
+        found = _measured(where, job, [one[1:] for one in libraries])
+    return replace(found, trace=job["trace"])
+
+
+def _measured(where: WorkerDevice, job: dict[str, Any], libraries: list[bytes]) -> Outcome:
+    for attempt in range(ATTEMPTS):
+        try:
+            return where.measure(job, libraries)
+        except PoolError as error:
+            problem = str(error)
+            time.sleep(0.2 * attempt)
+    return Outcome(Status.CRASH, detail=problem[:300])
+
+
+def collect(wanted: bytes) -> bytes:
+    """What this worker measured of a machine and some tasks: JSON, records by the names of their jobs."""
+    asked = json.loads(wanted)
+    found = {}
+    for name, line in () if journal is None else tuple(journal.lines.items()):
+        record = Record.from_json(line)
+        if name.startswith(asked["run"]) and record.machine == asked["machine"] and record.task in asked["tasks"]:
+            found[name] = line
+    return json.dumps(found).encode()

@@ -1,0 +1,87 @@
+"""Windows over images whose channels lie together: depthwise convolutions and pooling, a vector of channels a thread.
+
+In: a short reduction, alone or with the block that takes its results at its own elements. Out:
+
+    for each place and vector of channels                     a thread
+      for each tap of the window                              written out
+        acc[v] = acc[v] + x[…, c + v] * w[tap, c + v]         loads as wide as the machine has
+      the epilogue, on the vector
+
+A constant weight is packed so that its channels lie together too, once.
+"""
+
+from __future__ import annotations
+
+from weft.expr.nodes import Load
+from weft.expr.visit import uses_any
+from weft.plan.planner import Unit
+from weft.plan.sketch import Point, Sketch
+from weft.schedule.facts import Facts
+from weft.schedule.schedule import Stage
+from weft.targets.gpu import model, nest
+from weft.targets.gpu.elementwise import by_rule, powers
+from weft.targets.gpu.reduction import main_load, makers_of
+
+
+def match(unit: Unit) -> Sketch | None:
+    """The sketch of a window in vectors of channels; None where the last axis is none of channels."""
+    facts, machine = unit.facts, nest.threads_of(unit.target)
+    makers = [facts] if facts.is_reduction else makers_of(unit)
+    if len(makers) != 1 or facts.is_ordered or not facts.spatial or makers[0].store is None:
+        return None
+    (made,) = makers
+    lanes = _lanes(facts, made, machine.vector_bytes)
+    while lanes > 1 and facts.points // lanes < machine.multiprocessors * model.WINDOW_THREADS:
+        lanes //= 2
+    if lanes < 2 or made.depth > model.WINDOW_TAPS:
+        return None
+    rule = {"threads": nest.threads_for(facts.spatial, machine, lanes), "lanes": lanes}
+    together = int(made is not facts)
+    return by_rule("window", unit, rule, lambda point: _apply(unit, made, point), together, lanes=powers(lanes)[1:])
+
+
+def _lanes(facts: Facts, made: Facts, vector_bytes: int) -> int:
+    """Channels that lie together in what is read most and in what is written, in whole vectors."""
+    last, own, main = facts.spatial[-1], made.spatial[-1], main_load(made)
+    if main is None or facts.store is None or facts.store_step(last.var) != 1 or made.step(main, own.var) != 1:
+        return 1
+    widest = max(facts.target.dtype.bytes if facts is made else 1, main.buffer.dtype.bytes)
+    return nest.whole_vectors(made, own, [main], min(vector_bytes // widest, model.MOST_LANES))
+
+
+def _apply(unit: Unit, made: Facts, point: Point) -> None:
+    s, name, lanes = unit.schedule, made.block.name, point["lanes"]
+    _pack(unit, made)
+    if made is unit.facts:
+        stage = s[name]
+        accumulator = s.cache_write(stage.block.writes[0].buffer, "local")
+    else:
+        stage, accumulator = s[unit.facts.block.name], s[name]
+    flat = nest.fuse_all(stage, nest.spatial_loops(stage))
+    block, thread, vector = stage.split(flat, factors=[None, point["threads"], lanes])
+    nest.mark(stage, {block: "blockIdx.x", thread: "threadIdx.x", vector: "vectorize"})
+    nest.attach(accumulator, stage, thread, "local")
+    _in_vectors(accumulator)
+    unit.done.add(accumulator.name)
+
+
+def _in_vectors(accumulator: Stage) -> None:
+    """Taps written out, channels of each as a vector."""
+    taps = nest.reduce_loops(accumulator)
+    channels = [loop for loop in nest.long_loops(accumulator) if loop not in taps]
+    accumulator.reorder(*taps, *channels)
+    nest.mark(accumulator, {**nest.unrolled(*taps), **dict.fromkeys(channels[-1:], "vectorize")})
+
+
+def _pack(unit: Unit, made: Facts) -> None:
+    """A constant that is read along taps gets its channels last."""
+    own = made.spatial[-1].var
+    for load in made.loads:
+        if load.buffer in unit.constants and made.step(load, own) not in (0, 1) and isinstance(load, Load):
+            copy = unit.schedule.cache_read(load.buffer.name, "global", [made.block.name])
+            letters = [f"d{dimension}" for dimension in range(len(load.indices))]
+            last = [letter for letter, index in zip(letters, load.indices) if uses_any(index, {own})]
+            outputs = [*[letter for letter in letters if letter not in last], *last]
+            unit.schedule.apply(
+                "transform_layout", buffer=unit.schedule.buffer_name(copy), inputs=letters, outputs=outputs
+            )
