@@ -42,10 +42,14 @@ BAR = 1e-4
 
 
 def _quantized() -> Graph:
-    """ResNet-18 in 8 bits, calibrated on random images."""
+    """ResNet-18 in 8 bits, calibrated on random images.
+
+    Its scales are powers of two, so that whoever computes it gets the same numbers. With others a float32 sum that lies
+    at the edge between two codes makes a whole step: ours is then 5.7e-3 from ONNX Runtime's, on every machine.
+    """
     graph = make("resnet18")
     images = np.random.default_rng(1).normal(size=(2, *graph.inputs[0].tensor.static)).astype("float32")
-    return quantize(graph, list(images)).graph
+    return quantize(graph, list(images), scales="powers_of_two")
 
 
 MODELS: dict[str, Callable[[], Graph]] = {

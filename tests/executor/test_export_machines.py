@@ -75,7 +75,7 @@ def test_the_matrix(tmp_path, model, machine):
 
 def test_code_for_another_machine_does_not_run_here():
     module = compile(scaled(2.0), target="riscv64-unknown-linux-gnu")
-    with pytest.raises(TargetError, match=r"riscv64.*another machine.*weft export"):
+    with pytest.raises(TargetError, match=r"another machine.*weft export"):
         module(np.ones(16, "float32"))
 
 

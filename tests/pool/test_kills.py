@@ -15,7 +15,7 @@ from weft.tuner.search import Search
 
 def simulated(folder, count, seconds):
     """A pool of simulated devices."""
-    from weft.pool.local import LocalPool
+    from weft.pool.node import LocalPool
 
     devices = {f"sim-{at}": {"kind": "sim", "device": f"simulated:{seconds}"} for at in range(count)}
     return LocalPool(folder, builders=0, devices=devices)
@@ -38,7 +38,7 @@ def search_under_fire(pool, folder, path, seconds, every, trials, victims) -> tu
             if over.wait(every):
                 return
             killed.append(name)
-            pool.supervisor.processes[name].kill()
+            pool.processes[name].kill()
 
     hunter = threading.Thread(target=kill)
     hunter.start()
@@ -50,7 +50,7 @@ def search_under_fire(pool, folder, path, seconds, every, trials, victims) -> tu
         over.set()
         hunter.join()
     end = time.monotonic() + 60  # until all workers are back, with their journals
-    wanted = sum(name.startswith("sim-") for name in pool.supervisor.commands)
+    wanted = sum(name.startswith("sim-") for name in pool.commands)
     while time.monotonic() < end and runner.width < wanted:
         time.sleep(0.5)
     runner.gather(search.database, runner.target, {search.task.key})

@@ -109,7 +109,7 @@ def pool(folder):
     if not HAS_DASK:
         pytest.skip("there is no distributed or cryptography: weft-compiler[pool]")
     need_compiler()
-    from weft.pool.local import LocalPool
+    from weft.pool.node import LocalPool
 
     with LocalPool(folder, builders=1, devices=devices()) as made:
         yield made
@@ -259,8 +259,7 @@ def test_a_client_or_worker_of_another_pool_does_not_get_in(pool, folder, tmp_pa
     init_pool(tmp_path / "foreign")
     with pytest.raises(PoolError, match="with our certificates"):
         PoolRunner(pool.url, "sim", tmp_path / "foreign", 0.5)
-    from weft.pool.local import worker_command
-    from weft.pool.node import Supervisor
+    from weft.pool.node import Supervisor, worker_command
 
     stranger = Supervisor({"x": worker_command(tmp_path / "foreign", pool.url, "stranger", {"kind": "build"})})
     stranger.look()

@@ -19,7 +19,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from weft.tuner.records import Status, TuneError
 
@@ -35,15 +35,13 @@ class PoolError(TuneError):
     """A pool or a device that does not do what was asked for: which, and what to do."""
 
 
-@dataclass(frozen=True)
-class Result:
+class Result(NamedTuple):
     """An argument that a kernel writes: so many bytes, zeros at first."""
 
     bytes: int
 
 
-@dataclass(frozen=True)
-class Call:
+class Call(NamedTuple):
     """A function of a library, `int32_t name(const int64_t *arguments, int64_t threads)`, and its arguments."""
 
     library: bytes
@@ -51,8 +49,7 @@ class Call:
     arguments: Sequence[bytes | Result]
 
 
-@dataclass(frozen=True)
-class Samples:
+class Samples(NamedTuple):
     """What rounds of one call took: for each the processor's time and the wall's, in nanoseconds, for `repeats` calls.
 
     Where instructions are counted there is one round: instructions, and loads and stores that missed the cache.
@@ -62,8 +59,7 @@ class Samples:
     rounds: tuple[tuple[int, int], ...]
 
 
-@dataclass(frozen=True)
-class Ran:
+class Ran(NamedTuple):
     """What came of a run."""
 
     status: Status

@@ -93,7 +93,7 @@ class PoolRunner:
 
     def __post_init__(self) -> None:
         self._client: Any = None
-        self._built: dict[str, Any] = {}
+        self.built: dict[str, Any] = {}
         self._defaults: dict[str, tuple[str, list[Any]]] = {}
         self._sent = 0
         self.about = self._wait_for_kind()
@@ -126,40 +126,26 @@ class PoolRunner:
     def close(self) -> None:
         """Leaves the pool."""
         client, self._client = self._client, None
-        self._built.clear()
+        self.built.clear()
         if client is not None:
             client.close(timeout=2)
 
     def _wait_for_kind(self) -> dict[str, Any]:
         """What devices of the kind say of themselves; a PoolError where there is none until the deadline."""
-        end, seen = time.monotonic() + self.deadline, []  # type: float, list[dict[str, Any]]
+        end = time.monotonic() + self.deadline
         while True:
             seen = fleet(self.client())
             found = [one for one in seen if one["kind"] == self.kind]
             builders = any(one["kind"] == BUILD for one in seen)
             if found and (builders or found[0]["needs"] != LIBRARY):
-                return self._agreed(found)
+                return _agreed(found)
             if time.monotonic() > end:
-                raise PoolError(self._nobody(seen, bool(found)))
+                there, wanted = ", ".join(sorted({str(one["kind"]) for one in seen})), BUILD if found else self.kind
+                raise PoolError(
+                    f"no worker of kind {wanted!r} has been in the pool for {self.deadline:.0f} s (there: "
+                    f"{there or 'nobody'}): start one with weft worker --join {self.url} --kind {wanted}"
+                )
             time.sleep(LOOK_SECONDS)
-
-    def _agreed(self, found: list[dict[str, Any]]) -> dict[str, Any]:
-        first = found[0]
-        for one in found:
-            if one["facts"] != first["facts"] or one["unit"] != first["unit"]:
-                raise PoolError(f"{first['name']} and {one['name']} are no devices of one kind: name one of them other")
-            if one["compiler"] != compiler_version():
-                raise PoolError(f"{one['name']} runs {one['compiler']}, and this is {compiler_version()}")
-        return first
-
-    def _nobody(self, seen: list[dict[str, Any]], has_device: bool) -> str:
-        kinds = ", ".join(sorted({str(one["kind"]) for one in seen})) or "nobody"
-        if has_device:
-            return f"nobody builds in the pool for {self.deadline:.0f} s: weft worker --join {self.url} --kind {BUILD}"
-        return (
-            f"no worker of kind {self.kind!r} has been in the pool for {self.deadline:.0f} s (there: {kinds}): "
-            f"start one with weft worker --join {self.url} --kind {self.kind}"
-        )
 
     # -------------------------------------------------------------------------------------------------- jobs
 
@@ -179,20 +165,16 @@ class PoolRunner:
 
     def job_of(self, bench: Bench, region: Region | None, point: Point) -> Job | Outcome:
         """All that a worker needs to measure a point (None: the default); an outcome where it cannot be tried."""
-        task, program = bench.task, bench.task.fresh()
-        default = self._default(bench)
-        mine, trace = default, ""
-        if region is not None:
-            try:
+        task, program, trace = bench.task, bench.task.fresh(), ""
+        pairs = [self._default(bench)]
+        try:
+            if region is not None:
                 region.take(program, point)
-            except WeftError as error:
-                return Outcome(Status.REFUSED, detail=str(error).splitlines()[0][:300])
-            trace = program.schedule.trace.to_json()
-            try:
-                mine = self._program(bench, program)
-            except WeftError as error:
-                return Outcome(Status.BUILD_ERROR, detail=str(error).splitlines()[0][:300], trace=trace)
-        pairs = [default, mine] if region is not None else [default]
+                trace = program.schedule.trace.to_json()
+                pairs.append(self._program(bench, program))
+        except WeftError as error:
+            status = Status.BUILD_ERROR if trace else Status.REFUSED
+            return Outcome(status, detail=str(error).splitlines()[0][:300], trace=trace)
         self._sent += 1
         record = Record(
             task.key, machine_key(task.target, self.unit), compiler_version(),
@@ -218,11 +200,11 @@ class PoolRunner:
     def _build(self, client: Any, target: Mapping[str, Any], text: str) -> Any:
         data = json.dumps({"target": target, "program": text}).encode()
         key = f"build-{hashlib.sha256(data).hexdigest()}"
-        if key not in self._built:
-            if len(self._built) > 256:  # Dask forgets what nobody refers to
-                self._built = dict(list(self._built.items())[-64:])
-            self._built[key] = client.submit(jobs.build, data, key=key, retries=2, resources={BUILD: 1})
-        return self._built[key]
+        if key not in self.built:
+            if len(self.built) > 256:  # Dask forgets what nobody refers to
+                self.built.clear()
+            self.built[key] = client.submit(jobs.build, data, key=key, retries=2, resources={BUILD: 1})
+        return self.built[key]
 
     # -------------------------------------------------------------------------------------------------- measuring
 
@@ -297,6 +279,16 @@ class PoolRunner:
         return database.add(record for record in new.values() if record.version == compiler_version())
 
 
+def _agreed(found: list[dict[str, Any]]) -> dict[str, Any]:
+    """What devices of one kind have in common: all that they say."""
+    for one in found:
+        if one["facts"] != found[0]["facts"] or one["unit"] != found[0]["unit"]:
+            raise PoolError(f"{found[0]['name']} and {one['name']} are not of one kind: give one of them another name")
+        if one["compiler"] != compiler_version():
+            raise PoolError(f"{one['name']} runs {one['compiler']}, and this is {compiler_version()}")
+    return found[0]
+
+
 def _place(record: Record) -> tuple[str, str, str]:
     return record.task, record.sketch, json.dumps(dict(record.point), sort_keys=True)
 
@@ -338,6 +330,7 @@ class _Sent:
             job, future = self.waiting[at], self.futures[at]
             if future.status == "error" and job.get("again", 0) < MOST_AGAIN:
                 # Jobs raise nothing: a worker was stopped in the middle of one. Who finished it has it in a journal.
+                self.runner.built.clear()  # a build may have failed with its builder
                 self.send(at, {**job, "again": job.get("again", 0) + 1})
                 continue
             outcome = self._outcome(future) if future.status not in LOST else None

@@ -104,7 +104,7 @@ def quantize(
         raise ArgumentError(f"the model {graph.name!r} has no convolution or matrix product with known float32 weights")
     seen, feeds = _observe(graph, layers, calibration_data, target)
     if bits is not None:
-        layers = [layer for layer in layers if takes(layer, seen[layer.data])]
+        layers = [layer for layer in layers if takes(graph, layer, seen[layer.data])]
         if not layers:
             raise ArgumentError(
                 f"the model {graph.name!r} has no layer that reads what a ReLU made: none can be of bits"

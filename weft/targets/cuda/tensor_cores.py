@@ -34,17 +34,17 @@ from typing import Any
 import numpy as np
 
 from weft.expr.nodes import Buffer, Var
+from weft.loop.ir import Store
 from weft.plan.planner import Unit, analytic, choose, unit_of
 from weft.plan.sketch import Columns, Point, Sketch, ceildiv
-from weft.loop.ir import Store
 from weft.schedule.facts import block_named, cost, facts_of, names_of
 from weft.schedule.primitives.matrix import matrix_axes, stored_operand
 from weft.schedule.schedule import Schedule, Stage
 from weft.targets.base import Target
 from weft.targets.cuda import mma, wgmma
 from weft.targets.cuda import model as fit
-from weft.targets.cuda.mma import TILE_BYTES
 from weft.targets.cuda.copies import SIZES
+from weft.targets.cuda.mma import TILE_BYTES
 from weft.targets.cuda.swizzle import LINE, line_elements
 from weft.targets.gpu import elementwise, nest
 from weft.targets.gpu.model import BEYOND, FLOATS
@@ -437,21 +437,22 @@ def turn_operands(found: Product, only_constants: bool) -> Product:
 
     With `only_constants`, the instruction turns whatever else there is, and a constant of rows is packed by itself.
     """
-    s, name, k_last = found.unit.schedule, found.name, list(found.k_last)
-    for at, side in enumerate(("x",) if only_constants else ("x", "y")):
+    s, name, (along_x, along_y) = found.unit.schedule, found.name, found.k_last
+    for side in ("x",) if only_constants else ("x", "y"):
         axes = matrix_axes(block_named(s, name))
         assert axes is not None
         operand = axes.x_operand if side == "x" else axes.y_operand
         load, is_along = plain_load(operand), runs_along_k(facts_of(block_named(s, name)), operand, axes, found.order)
         is_constant = load is not None and load.buffer in found.unit.constants
-        k_last[at] = int(is_along or is_constant or not only_constants)
+        lies = int(is_along or is_constant or not only_constants)
+        along_x, along_y = (lies, along_y) if side == "x" else (along_x, lies)
         if load is None or is_along or (only_constants and not is_constant):
             continue
         wanted = [*axes.batch, *getattr(axes, side), *[axes.k[i] for i in found.order]]
         copy, outputs = copy_in_order(s, load, name, wanted)
         if not is_constant:
             _turn_in_registers(s, copy, outputs, found.unit.target)
-    return replace(found, k_last=tuple(k_last), packed=found.packed if only_constants else None)
+    return replace(found, k_last=(along_x, along_y), packed=found.packed if only_constants else None)
 
 
 def _turn_in_registers(s: Schedule, copy: Stage, outputs: list[str], target: Target) -> None:

@@ -98,9 +98,10 @@ class Product:
         return sizes, repr(forms), self.steps_after, self.beside, self.kept, self.config
 
     def orders(self) -> list[tuple[int, ...]]:
-        """Orders of the loops over tiles; images of a batch come one after the other."""
+        """Orders of the loops over tiles; images of a batch come one after the other, and a single one is no loop."""
         dims = range(len(self.sizes))
-        return [(*dims[:-3], *order) for order in permutations(dims[-3:])]
+        first, last = (dims[:-3], ()) if math.prod(self.sizes[:-3]) > 1 else ((), dims[:-3])
+        return [(*first, *order, *last) for order in permutations(dims[-3:])]
 
     def entries(self, load: Load, tiles: Mapping[int, Any], depth: Any) -> Any:
         """Entries of an operand that a step touches."""
@@ -149,7 +150,8 @@ class Product:
             fits = fits & ((columns["shared"] != i) | (count >= threads) & ((threads > 1) | (i == 0)))
         for number, order in enumerate(self.orders()):
             makes_sense = counts[order[0]] > 0
-            for a, b in zip(order, order[1:]):  # loops of one iteration stand last, in their own order
+            free = [i for i in order if i >= len(order) - 3]
+            for a, b in zip(free, free[1:]):  # loops of one iteration stand last, in their own order
                 makes_sense = makes_sense & ((counts[a] > 1) | (counts[b] == 1) & (a < b))
             for i in order[1:]:  # what does not come out even is shared by turns, which is an outermost loop's
                 makes_sense = makes_sense & ((columns["shared"] != i) | (counts[i] % threads == 0))
@@ -218,8 +220,7 @@ class Product:
 def _transfers(dims: list[tuple[Any, int]]) -> Any:
     """Transfers of a part of an array, each a rectangle; dimensions that are whole go together with those before."""
     count: Any = 1
-    level: Any = 0
-    whole: Any = True
+    level, whole = 0, np.array(True)
     for part, size in reversed(dims):
         level = level + (np.logical_not(whole) & (np.asarray(part) > 1))
         count = count * np.where(level > 1, part, 1)

@@ -304,9 +304,9 @@ class Writer:
 
     def _second_stage(self, dst: Array, operation: str, number: int) -> bool:
         """Whether the alu before, which changes the same sums, does this in its second stage: a shift, then max 0."""
-        placed, changed = self.last or (None, None)
-        if placed is None or placed.one.immediate or not np.array_equal(np.sort(dst, None), changed):
+        if self.last is None or self.last[0].one.immediate or not np.array_equal(np.sort(dst, None), self.last[1]):
             return False
+        placed, _ = self.last
         value = placed.one.value
         if operation in ("shr", "round") and value == 0:
             value = number | (ROUNDS if operation == "round" else 0)
