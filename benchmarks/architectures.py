@@ -128,6 +128,7 @@ MORE: dict[str, dict[str, Any]] = {
     "swinv2": _STAGES,
     "textnet": {"image_size": [64, 64]},
     "whisper": {"max_source_positions": 32},
+    "xmod": {"default_language": "en_XX"},
     "yolos": {"image_size": [64, 64]},
 }  # fmt: skip
 """What else their configurations need."""
