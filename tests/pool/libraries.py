@@ -14,8 +14,8 @@ import pytest
 
 from weft import te
 from weft.builder import build
-from weft.codegen.llvm import compile as llvm_compile
 from weft.codegen.llvm.generate import entry_symbol
+from weft.pool.jobs import library_of
 from weft.pool.server import ARCHITECTURES, can_count, emulator_of, host_architecture
 
 TRIPLES = {
@@ -62,10 +62,6 @@ def product(triple: str) -> tuple[bytes, str, np.ndarray, np.ndarray]:
     C = te.compute((24, 36), lambda i, j: te.sum(A[i, k] * B[k, j], axis=k), name="C")
     made = build(te.create_schedule(C), [A, B, C], triple, plan=True)
     made = getattr(made, "built", made)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "x.so"
-        llvm_compile.link_shared([made.object_code()], path, made.target)
-        code = path.read_bytes()
     random = np.random.default_rng(0)
     a, b = random.standard_normal((24, 40), "float32"), random.standard_normal((40, 36), "float32")
-    return code, entry_symbol(made.lowered.name), a, b
+    return library_of(made), entry_symbol(made.lowered.name), a, b

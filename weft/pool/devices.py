@@ -21,7 +21,7 @@ from typing import Any, Union
 import numpy as np
 
 from weft.pool.device import Call, Connection, PoolError, Ran, Result, Samples, read_key
-from weft.pool.kinds import INSTRUCTIONS, SECONDS, facts_of, make_arrays, packing_of
+from weft.pool.kinds import INSTRUCTIONS, SECONDS, facts_of, make_arrays, packing_of, target_of
 from weft.pool.server import LocalServer, architecture_of, start_server
 from weft.targets.registry import find_target
 from weft.tuner.bench import ROUNDS, SAMPLE_SECONDS, difference
@@ -68,7 +68,7 @@ class ServerDevice:
     ) -> None:
         self._connect, self.facts, self.unit, self._server = connect, facts, unit, server
         self._connection: Connection | None = None
-        found, wanted = self._device().info().get("architecture"), architecture_of(str(facts["triple"]))
+        found, wanted = self._device().info().get("architecture"), architecture_of(target_of(facts).triple)
         if found != wanted:
             self.close()
             raise PoolError(f"the device server is of {found}, and the target of {wanted}")

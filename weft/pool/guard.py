@@ -27,10 +27,6 @@ ALLOWED: Mapping[str, frozenset[str]] = {
 SETTINGS = {
     "distributed.scheduler.allowed-failures": 30,  # a task whose worker is killed is not to blame
     "distributed.scheduler.worker-ttl": "30s",
-    "distributed.worker.memory.target": False,
-    "distributed.worker.memory.spill": False,
-    "distributed.worker.memory.pause": False,
-    "distributed.worker.memory.terminate": False,
     "distributed.worker.profile.enabled": False,
     "distributed.comm.timeouts.connect": "10s",
     "distributed.comm.retry.count": 2,

@@ -38,9 +38,6 @@ from weft.tuner.space import Region
 
 logger = logging.getLogger("weft.pool")
 
-DEADLINE = 60.0
-"""Seconds that a kind may be without a worker before that is said."""
-
 LOOK_SECONDS = 0.5
 """How often it is looked whether the pool is still there, while no answer comes."""
 
@@ -87,7 +84,8 @@ class PoolRunner:
     kind: str
     folder: Path = field(default_factory=default_folder)
     """Of the certificates."""
-    deadline: float = DEADLINE
+    deadline: float = 60.0
+    """Seconds that a kind may be without a worker before that is said."""
     run: str = field(default_factory=lambda: uuid.uuid4().hex)
     """What the names of this runner's jobs begin with: no other job has them."""
 
@@ -343,7 +341,8 @@ class _Sent:
             if future.status == "error":
                 error = future.exception(timeout=10)
                 return Outcome(Status.CRASH, detail=f"{type(error).__name__}: {error}".splitlines()[0][:300])
-            return outcome_of(future.result(timeout=10))
+            record = Record.from_json(bytes(future.result(timeout=10)).decode())
+            return replace(record.outcome, at=record.at)
         except (OSError, TimeoutError, CancelledError):
             return None  # the scheduler went while it was to be fetched: the job is sent again, and known by its name
         except (ValueError, TypeError, KeyError, WeftError) as error:
@@ -354,11 +353,3 @@ class _Sent:
         for future in self.futures.values():
             if self.client.status == "running" and not future.done():
                 future.cancel()
-
-
-def outcome_of(answer: Any) -> Outcome:
-    """The outcome in what a worker says; an error where it says nonsense."""
-    if not isinstance(answer, bytes):
-        raise ValueError(f"a worker said {type(answer).__name__}")
-    record = Record.from_json(answer.decode())
-    return replace(record.outcome, at=record.at)

@@ -121,9 +121,7 @@ class LocalServer:
     def stop(self) -> None:
         """Ends it."""
         self.process.kill()
-        self.process.wait()
-        if self.process.stdout is not None:
-            self.process.stdout.close()
+        self.process.communicate()  # waits, and closes the pipe
 
 
 def start_server(

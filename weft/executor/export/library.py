@@ -31,6 +31,8 @@ def export_library(
     """
     if module.target.spec.startup is None:
         raise ExportError(f"libraries are for CPUs; {module.graph.name} is compiled for {module.target.name}")
+    if form not in FORMS:
+        raise ExportError(f"a library has one of the forms {', '.join(FORMS)}, not {form!r}")
     plan = make_plan(module, name)
     where = Path(folder)
     is_new = not where.exists()

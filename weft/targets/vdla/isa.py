@@ -129,7 +129,7 @@ class Config:
 
     The usual ones are those of the TVM paper's (section 6.4): 16 × 16 products, 32 kB for activations, 32 kB for
     weights, 32 kB of micro-ops and 128 kB of sums, on a Zynq-7000. A port of its fabric to DRAM gives 1.2 GB/s (64 bits
-    at 150 MHz: UG585, table 22-2), six bytes for each cycle of the paper's 200 MHz, and a word of 16 takes three.
+    at 150 MHz: UG585, chapter 22), six bytes for each cycle of the paper's 200 MHz, and a word of 16 takes three.
     """
 
     block: int = 16
