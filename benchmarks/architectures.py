@@ -34,6 +34,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from benchmarks.harness import interleave, print_system, print_table, speed_ratio
 
 TOLERANCE = 1e-4
@@ -77,7 +79,7 @@ SMALL = {
 TRANSFORMERS = {
     "encoder": """
         albert bert bert-generation camembert convbert data2vec-text deberta deberta-v2 distilbert electra ernie esm
-        eurobert flaubert fnet funnel ibert layoutlm lilt megatron-bert mobilebert modernbert mpnet nomic_bert
+        eurobert flaubert fnet ibert layoutlm lilt megatron-bert mobilebert modernbert mpnet nomic_bert
         nystromformer rembert roberta roberta-prelayernorm roc_bert roformer splinter squeezebert xlm xlm-roberta
         xlm-roberta-xl xlnet xmod yoso""",
     "decoder": """
@@ -98,16 +100,36 @@ TRANSFORMERS = {
 }
 """Architectures of transformers by what goes in."""
 
+_STAGES = {"embed_dim": 32, "depths": [1, 1, 2, 1], "num_heads": [1, 2, 4, 8], "patch_size": 4, "window_size": 4}
 MORE: dict[str, dict[str, Any]] = {
+    "audio-spectrogram-transformer": {"max_length": 64},
     "codegen": {"n_head": 16, "n_embd": 64, "rotary_dim": 4},
-    "deepseek_v3": {"qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 8, "q_lora_rank": 16, "kv_lora_rank": 16, "n_routed_experts": 4, "n_group": 2, "topk_group": 1, "first_k_dense_replace": 1, "num_key_value_heads": 4},
-    "esm": {"vocab_size": 99},
-    "funnel": {"block_sizes": [1, 1], "d_head": 8},
+    "convnext": {"depths": [1, 1, 2, 1], "hidden_sizes": [16, 32, 48, 64], "patch_size": 4},
+    "convnextv2": {"depths": [1, 1, 2, 1], "hidden_sizes": [16, 32, 48, 64], "patch_size": 4},
+    "cvt": {"depth": [1, 1, 2]},
+    "deepseek_v3": {
+        "qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 8, "q_lora_rank": 16, "kv_lora_rank": 16,
+        "n_routed_experts": 4, "n_group": 2, "topk_group": 1, "first_k_dense_replace": 1, "num_key_value_heads": 4,
+    },
+    "efficientnet": {"hidden_dim": 1280, "width_coefficient": 1.0, "depth_coefficient": 1.0},
+    "esm": {"vocab_size": 99, "pad_token_id": 0, "mask_token_id": 4},
     "gpt_neo": {"attention_types": [[["global", "local"], 1]]},
     "gptj": {"rotary_dim": 8},
+    "hiera": {"embed_dim": 24, "depths": [1, 1, 2, 1]},
+    "levit": {"patch_size": 16},
     "lilt": {"hidden_size": 96},
-    "mamba": {"conv_kernel": 4, "state_size": 8},
+    "mamba": {"state_size": 8},
+    "mobilevit": {"patch_size": 2},
+    "mobilevitv2": {"patch_size": 2},
     "nemotron": {"head_dim": 8, "num_key_value_heads": 4},
+    "pvt": {"depths": [1, 1, 2, 1]},
+    "swin": {**_STAGES, "image_size": 128},
+    "swin2sr": {**_STAGES, "depths": [1, 1], "num_heads": [2, 2], "patch_size": 1, "image_size": 16},
+    "swinv2": _STAGES,
+    "textnet": {"image_size": [64, 64]},
+    "whisper": {"max_source_positions": 32},
+    "xmod": {"default_language": "en_XX"},
+    "yolos": {"image_size": [64, 64]},
 }  # fmt: skip
 """What else their configurations need."""
 
@@ -144,7 +166,7 @@ def made(name: str) -> tuple[Any, tuple[Any, ...]]:
     kind, _, what = name.partition("/")
     try:
         model, inputs = _of_timm(what) if kind == "timm" else _of_transformers(kind, what)
-    except Exception as error:  # whatever a package says about its own model is data of this table
+    except Exception as error:  # noqa: BLE001  whatever a package says about its own model is data of this table
         raise NotBuilt(f"{type(error).__name__}: {' '.join(str(error).split())[:300]}") from error
     return model, inputs
 
@@ -167,7 +189,7 @@ def _of_timm(name: str) -> tuple[Any, tuple[Any, ...]]:
                     found = _unsettled(model.eval())(image)
                 if found.isfinite().all() and found.std() > 0:
                     return _Flat(model, None), (image,)
-            except Exception as error:  # this side is none of the model's
+            except Exception as error:  # noqa: BLE001  this side is none of the model's
                 problem = error
     raise problem or RuntimeError("no side of an image gives numbers")
 
@@ -181,12 +203,16 @@ def _stand_in_for_torchvision() -> None:
                 raise AttributeError(name)
             return Named(name, (), {})
 
-    parts = "ops ops.misc transforms transforms.functional transforms.v2 models models.feature_extraction datasets utils io"
+    parts = (
+        "ops ops.misc transforms transforms.functional transforms.v2 models models.feature_extraction datasets utils io"
+    )
     for name in ["torchvision", *(f"torchvision.{one}" for one in parts.split())]:
         module = types.ModuleType(name)
         module.__path__ = []
         module.__spec__ = importlib.util.spec_from_loader(name, None)
-        module.__getattr__ = lambda wanted, name=name: sys.modules.get(f"{name}.{wanted}") or getattr(Named("", (), {}), wanted)  # type: ignore[method-assign]
+        module.__getattr__ = lambda wanted, name=name: (
+            sys.modules.get(f"{name}.{wanted}") or getattr(Named("", (), {}), wanted)
+        )  # type: ignore[method-assign]
         sys.modules[name] = module
 
 
@@ -220,7 +246,10 @@ def _speech(model: Any, config: Any, ids: Any) -> dict[str, Any]:
     if model.main_input_name == "input_values" and not hasattr(config, "num_mel_bins"):
         return {"input_values": torch.randn(1, 1600)}
     if config.model_type == "whisper":
-        return {"input_features": torch.randn(1, bins, 2 * config.max_source_positions), "decoder_input_ids": ids[:, :7]}
+        return {
+            "input_features": torch.randn(1, bins, 2 * config.max_source_positions),
+            "decoder_input_ids": ids[:, :7],
+        }
     if config.model_type == "speech_to_text":
         return {"input_features": torch.randn(1, 64, config.input_feat_per_channel), "decoder_input_ids": ids[:, :7]}
     if config.model_type == "wav2vec2-bert":
@@ -236,7 +265,9 @@ def _unsettled(model: Any) -> Any:
     with torch.no_grad():
         for name, one in [*model.named_parameters(), *model.named_buffers()]:
             constant = one.is_floating_point() and one.numel() > 1 and bool((one == one.flatten()[0]).all())
-            if not constant or not (name.endswith(("running_mean", "running_var")) or isinstance(one, torch.nn.Parameter)):
+            if not constant or not (
+                name.endswith(("running_mean", "running_var")) or isinstance(one, torch.nn.Parameter)
+            ):
                 continue
             noise = torch.rand(one.shape, generator=draw) - 0.5
             one.add_((0.2 * noise * (0.1 + one.abs())).to(one.dtype))
@@ -281,7 +312,7 @@ def examine(name: str, threads: int, seconds: float, door: str) -> dict[str, Any
             wanted = model(*inputs)
         row["parameters"] = sum(one.numel() for one in model.parameters())
         row["inputs"] = [list(one.shape) for one in inputs]
-    except Exception as error:  # whatever a package says about its own model is data of this table
+    except Exception as error:  # noqa: BLE001  whatever a package says about its own model is data of this table
         return {**row, "outcome": "not built", "said": _first_lines(error)}
     with torch.no_grad():
         begun = time.perf_counter()
@@ -292,23 +323,34 @@ def examine(name: str, threads: int, seconds: float, door: str) -> dict[str, Any
         else:
             try:
                 program = torch.export.export(model, inputs, strict=False)
-            except Exception as error:  # torch's own refusal, in any of its classes
+            except Exception as error:  # noqa: BLE001  torch's own refusal, in any of its classes
                 return {**row, "outcome": "no export", "said": _first_lines(error)}
             row["export_s"] = time.perf_counter() - begun
         try:
             begun = time.perf_counter()
-            if door != "torch.compile":
+            if door == "export":
                 run = weft.compile(program, threads=threads)
-            found = run(*inputs)
+            found = run(*inputs) if door != "numpy" else meaning(program, inputs)
             row["compile_s"] = time.perf_counter() - begun
         except weft.WeftError as error:
             return {**row, "outcome": "refused", "said": _first_lines(error, 2000)}
-        except Exception as error:  # anything but a refusal is a fault of Weft's
+        except Exception as error:  # noqa: BLE001  anything but a refusal is a fault of Weft's
             return {**row, "outcome": "failed", "said": f"{type(error).__name__}: {_first_lines(error, 2000)}"}
         row.update(compared(wanted, found))
         if seconds and row["outcome"] == "right":
             row.update(_speed(model, run, inputs, seconds))
     return row
+
+
+def meaning(program: Any, inputs: tuple[Any, ...]) -> Any:
+    """What an exported program gives by the numpy meaning of its graph: without kernels, so without their time."""
+    from weft.frontends.torch.calls import as_array, as_tensor
+    from weft.frontends.torch.source import load
+    from weft.graph.interpreter import interpret_graph
+
+    made = load(program)
+    arrays = [as_array(one) for one in made.calls.flatten(inputs, {})]
+    return made.calls.unflatten([as_tensor(np.array(one)) for one in interpret_graph(made.graph, arrays)])
 
 
 def compared(wanted: list[Any], found: list[Any]) -> dict[str, Any]:
@@ -336,7 +378,7 @@ def _speed(model: Any, run: Any, inputs: tuple[Any, ...], seconds: float) -> dic
     try:
         theirs = torch.compile(model)
         theirs(*inputs)
-    except Exception as error:  # the other side's problem is data of this table
+    except Exception as error:  # noqa: BLE001  the other side's problem is data of this table
         return {"said": f"inductor: {_first_lines(error)}"}
     taken = time.perf_counter() - begun
     stats = interleave({"weft": lambda: run(*inputs), "inductor": lambda: theirs(*inputs)}, seconds, settle=0.01)
@@ -394,7 +436,8 @@ def _summary(rows: list[dict[str, Any]]) -> str:
     line = f"{found['right']} of {asked} right ({100 * found['right'] / max(asked, 1):.1f} %): {said}"
     ratios = [row["times_as_fast"] for row in rows if "times_as_fast" in row]
     if ratios:
-        line += f"; {statistics.geometric_mean(ratios):.2f} times as fast as inductor in the geometric mean of {len(ratios)}"
+        mean = statistics.geometric_mean(ratios)
+        line += f"; {mean:.2f} times as fast as inductor in the geometric mean of {len(ratios)}"
     return line
 
 
@@ -406,7 +449,8 @@ def main() -> None:
     parser.add_argument("--shard", default="1/1", metavar="K/N", help="the k-th of n parts")
     parser.add_argument("--json", type=Path, metavar="FILE", help="append a line for each model; skip those in it")
     parser.add_argument("--limit", type=float, default=600, help="seconds for each model (default 600)")
-    parser.add_argument("--door", choices=("export", "torch.compile"), default="export")
+    doors = "torch.export and kernels; the backend of torch.compile; or the import alone, run by numpy"
+    parser.add_argument("--door", choices=("export", "torch.compile", "numpy"), default="export", help=doors)
     parser.add_argument("--speed", action="store_true", help="also measure, beside torch.compile (inductor)")
     parser.add_argument("--seconds", type=float, default=2.0, help="how long to measure each (default 2)")
     parser.add_argument("--threads", type=int, default=2)
@@ -430,7 +474,16 @@ def main() -> None:
                 file.write(json.dumps(row) + "\n")
         sys.stderr.write(f"{row['outcome']:10} {name}  {row.get('said', '')[:150]}\n")
     print_system()
-    columns = ("outcome", "error", "export_s", "compile_s", "inductor_compile_s", "weft_s", "inductor_s", "times_as_fast")
+    columns = (
+        "outcome",
+        "error",
+        "export_s",
+        "compile_s",
+        "inductor_compile_s",
+        "weft_s",
+        "inductor_s",
+        "times_as_fast",
+    )
     shown = [column for column in columns if any(column in row for row in rows)]
     print_table("Architectures", ["name", *shown], [[row["name"], *(row.get(one) for one in shown)] for row in rows])
     for row in rows:

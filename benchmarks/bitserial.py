@@ -2,10 +2,11 @@
 
     python -m benchmarks.bitserial [--layers C2 C6] [--repeats 5] [--threads 1 2]
 
-For each layer: counting bits by the tensor intrinsic and by the plain program (as the planner schedules it), and our
-own int8 and float32 convolutions of the same shape. Candidates take turns, the best of `--repeats` counts (with one
-thread, of the processor's time); the result of the intrinsic is compared with NumPy. The bits are packed already, and
-windows are part of the time.
+For each layer: counting bits by the tensor intrinsic and by the plain program (as the planner schedules it), the
+graph's operator (BitConv, which also packs its input and scales its result), and our own int8 and float32 convolutions
+of the same shape. Candidates take turns, the best of `--repeats` counts (with one thread, of the processor's time); the
+result of the intrinsic is compared with NumPy. For the first two the bits are packed already, and windows are part of
+the time.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from benchmarks.vdla import LAYERS, Layer
 from weft import te
 from weft.graph.ir import Graph, Node, TensorType, Value
 from weft.graph.passes.infer import infer
+from weft.ops.bits import pack_codes
 from weft.targets.cpu import bits
 from weft.targets.registry import find_target
 from weft.te import bitserial
@@ -90,6 +92,27 @@ def compiled(layer: Layer, op: str, dtype: str, weights: str) -> Run:
     return run
 
 
+def operator(layer: Layer) -> Run:
+    """The layer as the graph's operator: from bytes, which it packs, to floats."""
+    rng, taps = np.random.default_rng(0), (layer.kernel, layer.kernel)
+    codes = rng.integers(0, 2, (layer.filters, layer.channels, *taps)).astype(np.uint8)
+    target = find_target("native")
+    line = bits.line_of(target) if bits.kinds_of(target) else bitserial.LINE
+    arrays = {"w": pack_codes(codes, 1, line), "scale": np.ones(layer.filters, np.float32)}
+    constants = {Value(name, TensorType(str(a.dtype), a.shape)): a for name, a in arrays.items()}
+    x = Value("x", TensorType("uint8", (1, layer.channels, layer.size, layer.size)))
+    window = {"pads": [layer.kernel // 2] * 4, "strides": [layer.stride] * 2, "kernel_shape": list(taps)}
+    node = Node("BitConv", [x, *constants], [Value("y", None)], {"bits": BITS, **window}, domain="weft")
+    module = weft.compile(infer(Graph("layer", [x], node.outputs, [node], constants)), target="native")
+    given = rng.integers(0, 1 << BITS, x.tensor.static).astype(np.uint8)
+
+    def run(threads: int) -> None:
+        weft.set_threads(threads)
+        module.run(None, {"x": given})
+
+    return run
+
+
 def main() -> None:
     """Prints a line for each layer and number of threads."""
     parser = argparse.ArgumentParser(description="Products of one- and two-bit numbers.")
@@ -98,7 +121,8 @@ def main() -> None:
     parser.add_argument("--threads", nargs="*", type=int, default=[1, 2])
     words = parser.parse_args()
     print(
-        f"{'layer':6}{'threads':>8}{'intrinsic':>11}{'plain':>10}{'int8':>10}{'float32':>10}{'plain / intrinsic':>20}"
+        f"{'layer':6}{'threads':>8}{'intrinsic':>11}{'plain':>10}{'operator':>10}{'int8':>10}{'float32':>10}"
+        f"{'plain / intrinsic':>20}"
     )
     ratios = []
     for layer in (layer for layer in LAYERS if layer.name in words.layers):
@@ -106,6 +130,7 @@ def main() -> None:
         candidates = [
             quick,
             plain,
+            operator(layer),
             compiled(layer, "ConvInteger", "uint8", "int8"),
             compiled(layer, "Conv", "float32", "float32"),
         ]

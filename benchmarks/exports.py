@@ -27,7 +27,7 @@ from rich.console import Console
 from rich.table import Table
 
 import weft
-from benchmarks.machines import MACHINES, READ_INPUTS, Machine, open_page
+from benchmarks.machines import MACHINES, READ_INPUTS, EmulatorFault, Machine, open_page
 from weft.cli.to_onnx import to_onnx
 from weft.executor.export import export_library
 from weft.executor.inputs import random_array
@@ -42,10 +42,14 @@ BAR = 1e-4
 
 
 def _quantized() -> Graph:
-    """ResNet-18 in 8 bits, calibrated on random images."""
+    """ResNet-18 in 8 bits, calibrated on random images.
+
+    Its scales are powers of two, so that whoever computes it gets the same numbers. With others a float32 sum that lies
+    at the edge between two codes makes a whole step: ours is then 5.7e-3 from ONNX Runtime's, on every machine.
+    """
     graph = make("resnet18")
     images = np.random.default_rng(1).normal(size=(2, *graph.inputs[0].tensor.static)).astype("float32")
-    return quantize(graph, list(images)).graph
+    return quantize(graph, list(images), scales="powers_of_two")
 
 
 MODELS: dict[str, Callable[[], Graph]] = {
@@ -123,8 +127,12 @@ def run(words: Sequence[str], console: Console) -> list[Row]:
             if missing := machine.missing():
                 console.print(f"{name} on {one}: left out, {missing}")
                 continue
-            with tempfile.TemporaryDirectory(prefix="weft-exports-") as folder:
-                row = measure(graph, machine, Path(folder), arrays, wanted)
+            try:
+                with tempfile.TemporaryDirectory(prefix="weft-exports-") as folder:
+                    row = measure(graph, machine, Path(folder), arrays, wanted)
+            except EmulatorFault as fault:
+                console.print(f"{name} on {one}: not shown, {fault}")
+                continue
             rows.append(row)
             console.print(f"{name} on {one}: error {row.error:.1e}, code {row.code_bytes:,} bytes")
     return rows

@@ -11,9 +11,11 @@ convolutions are constants: copies of them in another order are made before. Eve
 
     gemm         matrix products, float32, bfloat16 and float16
     conv         ResNet-18's C1–C12 of the TVM paper's table 2, batch 1
-    depthwise    MobileNet's D1–D9, float32 and float16
+    conv16       float16, channels last: C2–C12 in batches of 1 and 64, the UNet's of a diffusion model in one of 2
+    depthwise    MobileNet's D1–D9, float32 and float16, and float16 with channels last
     memory       softmax, layer norm, GELU, sums and transposition of 8192 × 8192, as shares of the copy bandwidth
     models       the built-in models as a whole, against PyTorch eager and compiled in CUDA graphs
+    models16     the same by `precision="fp16"`, PyTorch's in float16
     figure7      the paper's figure 7: matrix products with and without cooperative fetching into shared memory
 """
 
@@ -32,12 +34,14 @@ from typing import Any
 from benchmarks.gpu_programs import (
     CONVOLUTIONS,
     DEPTHWISE,
+    UNET,
     Problem,
     bytes_product,
     convolution,
     depthwise,
     gemm,
     memory_problems,
+    narrow_convolution,
     tf32_product,
 )
 from weft import te
@@ -50,7 +54,9 @@ from weft.targets.registry import find_target
 LAUNCHES = 20
 """Launches in one graph: the gaps between them are then those of a model, not those of Python."""
 ROUNDS = 9
-GROUPS = ("gemm", "narrow", "conv", "depthwise", "memory", "attention", "figure7", "models")
+GROUPS = (
+    "gemm", "narrow", "conv", "conv16", "depthwise", "memory", "attention", "figure7", "models", "models16",
+)  # fmt: skip
 
 
 @dataclass
@@ -114,6 +120,7 @@ class Bench:
         arguments[problem.output.name] = result
         held = {w.name: self.device.allocate(w.bytes) for w in program.workspaces}
         arguments.update(held)
+        arguments["weft_errors"] = self.torch.zeros(1, device="cuda", dtype=self.torch.int32)
         launches = executable.bind(arguments)
         fixed = {t.name for t in problem.constants} | {w.name for w in program.workspaces if "_global" in w.name}
         once = [i for i, kernel in enumerate(program.kernels) if set(kernel.params) <= fixed]
@@ -196,7 +203,21 @@ def _gemms(bench: Bench) -> Iterator[Row]:
     for dtype, sizes in (
         ("float32", [(512,) * 3, (1024,) * 3, (2048,) * 3, (4096,) * 3, (1, 4096, 4096), (16, 4096, 4096)]),
         ("bfloat16", [(1024,) * 3, (2048,) * 3, (4096,) * 3, (1, 4096, 4096), (16, 4096, 4096)]),
-        ("float16", [(4096,) * 3]),
+        (
+            "float16",
+            [
+                (4096,) * 3,
+                (8192,) * 3,
+                (197, 768, 3072),
+                (512, 3072, 768),
+                (3000, 1112, 5000),
+                (2048, 1280, 5120),
+                (8, 4096, 11008),
+                (77, 768, 3072),
+                (6304, 3072, 768),
+                (1536, 4608, 1152),
+            ],
+        ),
     ):
         for m, n, k in sizes:
             for turned in (False, True) if m == 1 else (False,):
@@ -223,10 +244,20 @@ def _convolutions(bench: Bench) -> Iterator[Row]:
         yield bench.race("conv", row.name, convolution(row))
 
 
+def _narrow_convolutions(bench: Bench) -> Iterator[Row]:
+    for row in CONVOLUTIONS[1:]:  # the first, of 3 channels, is filled up with zeros in a model
+        for batch in (1, 64):
+            yield bench.race("conv16", f"{row.name} batch {batch}", narrow_convolution(row, batch))
+    for row in UNET:
+        yield bench.race("conv16", f"UNet {row.name} batch 2", narrow_convolution(row, 2))
+
+
 def _depthwise(bench: Bench) -> Iterator[Row]:
     for dtype in ("float32", "float16"):
         for row in DEPTHWISE:
             yield bench.race("depthwise", f"{row.name} {dtype}", depthwise(row, dtype))
+    for row in DEPTHWISE:
+        yield bench.race("depthwise", f"{row.name} float16 NHWC", narrow_convolution(row, 1, row.inputs))
 
 
 def _memory(bench: Bench) -> Iterator[Row]:
@@ -271,9 +302,16 @@ def _models(bench: Bench) -> Iterator[Row]:
     yield from model_rows(bench, Row)
 
 
+def _narrow_models(bench: Bench) -> Iterator[Row]:
+    from benchmarks.gpu_models import model_rows
+
+    yield from model_rows(bench, Row, "fp16")
+
+
 RUNNERS: dict[str, Callable[[Bench], Iterator[Row]]] = {
     "gemm": _gemms, "narrow": _narrow, "conv": _convolutions, "depthwise": _depthwise, "memory": _memory,
-    "attention": _attention, "figure7": _figure7, "models": _models,
+    "attention": _attention, "figure7": _figure7, "models": _models, "conv16": _narrow_convolutions,
+    "models16": _narrow_models,
 }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Whole models on an NVIDIA GPU against PyTorch, batch 1, float32 without tf32, zero trials.
+"""Whole models on an NVIDIA GPU against PyTorch, batch 1, float32 without tf32 or float16, zero trials.
 
 Ours is `weft.compile(graph, target="cuda")` with inputs and outputs bound on the device: a call is one graph launch.
 PyTorch runs the same graph with the same weights (`to_torch`), eager and compiled, in both layouts, each inside a CUDA
@@ -29,13 +29,14 @@ ROUNDS = 11
 class ModelRace:
     """One model: ours and the peers, ready to launch."""
 
-    def __init__(self, bench: Any, name: str) -> None:
+    def __init__(self, bench: Any, name: str, precision: str | None = None) -> None:
         self.torch, self.device, self.stream = bench.torch, bench.device, bench.stream
         graph = make(name)
         random = np.random.default_rng(0)
         arrays = [random_array(v.tensor.dtype, v.tensor.static, random) for v in graph.inputs]
         start = time.perf_counter()
-        module: Any = compile(graph, target=bench.target)
+        module: Any = compile(graph, target=bench.target, precision=precision)
+        self.narrow = precision is not None
         self.compile_seconds = time.perf_counter() - start
         self.bound = module.bind({value.name: array for value, array in zip(graph.inputs, arrays)})
         self.bound.launch()
@@ -54,11 +55,13 @@ class ModelRace:
             plain = module(*tensors)
         want = [one.cpu().numpy() for one in (plain if isinstance(plain, (tuple, list)) else [plain])]
         error = max(float(np.abs(a - b).max() / np.abs(b).max()) for a, b in zip(self.outputs, want))
+        if self.narrow:
+            module, tensors = module.half(), [t.half() if t.is_floating_point() else t for t in tensors]
         ways: dict[str, Callable[[], Any]] = {"eager": lambda: module(*tensors)}
         compiled = torch.compile(module)
         ways["compile"] = lambda: compiled(*tensors)
         if tensors[0].dim() == 4:
-            last = to_torch(graph).eval().cuda().to(memory_format=torch.channels_last)
+            last = to_torch(graph).eval().cuda().to(tensors[0].dtype).to(memory_format=torch.channels_last)
             images = [tensor.contiguous(memory_format=torch.channels_last) for tensor in tensors]
             ways["eager NHWC"] = lambda: last(*images)
             compiled_last = torch.compile(last)
@@ -115,11 +118,12 @@ class ModelRace:
         return times
 
 
-def model_rows(bench: Any, make_row: Callable[..., Any]) -> Iterator[Any]:
+def model_rows(bench: Any, make_row: Callable[..., Any], precision: str | None = None) -> Iterator[Any]:
     """One row for each built-in model; `make_row` takes the fields of benchmarks.gpu's Row."""
+    group = "models" if precision is None else "models16"
     for name in names(decoders=False):
         try:
-            race = ModelRace(bench, name)
+            race = ModelRace(bench, name, precision)
         except NoTorchModel as problem:
             sys.stdout.write(f"{name}: PyTorch does not run it: {problem}\n")
             continue
@@ -128,7 +132,7 @@ def model_rows(bench: Any, make_row: Callable[..., Any]) -> Iterator[Any]:
         ratio = statistics.median(theirs / ours for ours, theirs in zip(times["ours"], times[best]))
         ours, theirs = statistics.median(times["ours"]), statistics.median(times[best])
         told = f"{len(race.kernels)} kernels, {race.compile_seconds:.1f} s"
-        yield make_row("models", name, ours * 1e6, theirs * 1e6, best, ratio, race.error, told, race.kernels)
+        yield make_row(group, name, ours * 1e6, theirs * 1e6, best, ratio, race.error, told, race.kernels)
 
 
 ATTENTION = (

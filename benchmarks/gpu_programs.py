@@ -180,6 +180,58 @@ def convolution(window: Window) -> Problem:
     return Problem([x, w], output, run, _layouts(run), operations=operations, constants=[w])
 
 
+UNET = tuple(
+    Window(f"{channels} {kernel}×{kernel} {size}²", size, channels, channels, kernel, 1)
+    for channels, size in ((320, 64), (640, 32), (1280, 16))
+    for kernel in (3, 1)
+)
+"""Convolutions of a diffusion model's UNet, for a batch of 2."""
+
+
+def narrow_convolution(window: Window, batch: int, groups: int = 1) -> Problem:
+    """A convolution of float16 with constant weights, channels last, as it stands between kernels of a model.
+
+    `groups` is 1, or as many as there are channels.
+    """
+    size, kernel, pad = window.size, window.kernel, window.kernel // 2
+    inputs = window.inputs // groups
+    x = te.placeholder((batch, size, size, window.inputs), "float16", name="X")
+    w = te.placeholder((window.outputs, kernel, kernel, inputs), "float16", name="W")
+    padded = x
+    if pad:
+        padded = te.compute(
+            (batch, size + 2 * pad, size + 2 * pad, window.inputs),
+            lambda n, i, j, c: te.if_then_else(
+                te.all(i >= pad, i < size + pad, j >= pad, j < size + pad),
+                x[n, i - pad, j - pad, c],
+                te.const(0.0, "float16"),
+            ),
+            name="P",
+        )
+    p, q, c = (te.reduce_axis((0, n), v) for n, v in ((kernel, "p"), (kernel, "q"), (inputs, "c")))
+
+    def body(n: Any, i: Any, j: Any, f: Any) -> Any:
+        at = i * window.stride + p, j * window.stride + q
+        image, weight = padded[(n, *at, f if groups > 1 else c)], w[f, p, q, 0 if groups > 1 else c]
+        return te.sum(image.astype("float32") * weight.astype("float32"), axis=[p, q, *([c] if groups == 1 else [])])
+
+    shape = (batch, window.out, window.out, window.outputs)
+    total = te.compute(shape, body, name="C")
+    output = te.compute(shape, lambda *at: total[at].astype("float16"), name="D")
+    plain = _torch_convolution(window, groups)
+
+    def run(image: Any, weight: Any) -> Any:
+        return plain(image.permute(0, 3, 1, 2), weight.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
+
+    def peers(image: Any, weight: Any) -> dict[str, Callable[[], Any]]:
+        return _layouts(plain)(*(t.permute(0, 3, 1, 2).contiguous() for t in (image, weight)))
+
+    operations = 2.0 * batch * window.out**2 * window.outputs * inputs * kernel**2
+    moved = 2.0 * batch * (size**2 * window.inputs + window.out**2 * window.outputs)
+    counted = {"bytes": moved} if groups > 1 else {"operations": operations}
+    return Problem([x, w], output, run, peers, constants=[w], **counted)
+
+
 def depthwise(window: Window, dtype: str) -> Problem:
     """A depthwise convolution, batch 1; sums in float32."""
     x = te.placeholder((1, window.inputs, window.size, window.size), dtype, name="X")

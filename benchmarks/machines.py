@@ -32,6 +32,10 @@ SECONDS = 900
 """The longest that one program may take."""
 
 
+class EmulatorFault(RuntimeError):
+    """The emulator itself failed, which says nothing about the program."""
+
+
 def zig() -> list[str]:
     """The command of zig."""
     return [sys.executable, "-m", "ziglang"]
@@ -140,7 +144,9 @@ MACHINES = {
 def _done(command: list[str], folder: Path) -> str:
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=SECONDS)
     if done.returncode != 0:
-        raise RuntimeError(f"{' '.join(command[:6])} … ended with {done.returncode}: {done.stderr[-2000:]}")
+        # qemu 7.2 ends so where code for vectors of RISC-V reads their size (vlenb), as that of spilled registers does.
+        kind = EmulatorFault if "Assertion `ctx->insn_start" in done.stderr else RuntimeError
+        raise kind(f"{' '.join(command[:6])} … ended with {done.returncode}: {done.stderr[-2000:]}")
     return done.stdout
 
 

@@ -4,10 +4,10 @@
     python -m benchmarks.vdla --offload [--model resnet18]
     python -m benchmarks.vdla --tune 30
 
-Latency hiding (figure 10): every convolution of ResNet-18 with two virtual threads; the same tiles without them; and with
-one thread whose tiles are chosen for it, in all of the memories. Each result is compared with NumPy. A layer is a tensor
-expression in packed layout (int8 in, int32 sums, bias, shift, ReLU, int8 out); its schedule is the target's own choice:
-tiles by the model's cycles.
+Latency hiding (figure 10): every convolution of ResNet-18 with two virtual threads; the same tiles without them; and
+with one thread whose tiles are chosen for it, in all of the memories. Each result is compared with NumPy. A layer is a
+tensor expression in packed layout (int8 in, int32 sums, bias, shift, ReLU, int8 out); its schedule is the target's own
+choice: tiles by the model's cycles.
 
 Offloading (figure 21): a whole quantized model, layer by layer, against a *model* of a scalar processor: SCALAR_CLOCK
 cycles a second, one for each operation (a multiply-add is two), memory for nothing.
@@ -261,42 +261,47 @@ def searched(sketch: Simulated, trials: int, seed: int = 0) -> float:
 
 
 def floor(layer: Layer, config: Config) -> int:
-    """Cycles that no schedule of the layer goes below: of the compute unit, with one pass of the ALU, or of the port."""
+    """Cycles that no schedule of a layer goes below: of the compute unit, with a pass of the ALU, or of the port."""
     block, out = config.block, (layer.size // layer.stride) ** 2
     blocks_in, blocks_out = layer.channels // block, layer.filters // block
     compute = out * blocks_out * (blocks_in * layer.kernel**2 + 1)
-    read = layer.size**2 if layer.kernel > 1 else out * layer.stride  # whole rows
-    words = read * blocks_in + blocks_in * blocks_out * layer.kernel**2 * block + out * blocks_out
+    words = (
+        (layer.size**2 if layer.kernel > 1 else out) * blocks_in
+        + blocks_in * blocks_out * layer.kernel**2 * block
+        + out * blocks_out
+    )
     return max(compute, words * config.word_cycles)
 
 
-def tuned(layer: Layer, target: str, trials: int) -> tuple[float, float, float]:
-    """Cycles of the best estimate, of the default (the best of a few on the model), and of the best of a search."""
+def tuned(layer: Layer, target: str, trials: int) -> tuple[float, float, float, float]:
+    """Cycles of the best estimate, of the default (the best of a few), of the best of a search; and its seconds."""
+    begin = time.process_time()
     s, _ = convolution(layer, config_of(target.partition(":")[2]).block)
     sketch = sketch_of(s, "sums", find_target(target), (1, 2, 3, 4))
     default = next(iter(sketch_of(s, "sums", find_target(target)).ranked()))[1]
     first = next(seconds for seconds in map(sketch.seconds, sketch.distinct()) if np.isfinite(seconds))
-    return first * CLOCK, default * CLOCK, min(searched(sketch, trials), default) * CLOCK
+    best = min(searched(sketch, trials), default)
+    return first * CLOCK, default * CLOCK, best * CLOCK, time.process_time() - begin
 
 
 def tune(layers: list[Layer], target: str, trials: int) -> None:
     """A line for each layer: estimate, default, the best of a search, and what no schedule goes below."""
     begin, config = time.perf_counter(), config_of(target.partition(":")[2])
-    print(
-        f"{'layer':6}{'floor':>12}{'estimate':>12}{'default':>12}{'tuned':>12}{'over estimate':>15}{'over default':>14}"
-    )
-    gains = []
+    heads = "".join(f"{name:>12}" for name in ("floor", "estimate", "default", "tuned"))
+    print(f"{'layer':6}{heads}{'over estimate':>15}{'over default':>14}")
+    gains, spent = [], 0.0
     with ProcessPoolExecutor(2, get_context("spawn")) as pool:
         for layer, found in zip(layers, pool.map(partial(tuned, target=target, trials=trials), layers)):
-            first, default, best = found
+            first, default, best, seconds = found
+            spent += seconds
             gains.append((first / best, default / best, best / floor(layer, config)))
             cells = "".join(f"{cycles:12,.0f}" for cycles in (floor(layer, config), first, default, best))
             print(f"{layer.name:6}{cells}{gains[-1][0]:15.3f}{gains[-1][1]:14.3f}", flush=True)
     means = np.exp(np.log(gains).mean(0))
-    print(
-        f"geometric mean {means[0]:.3f} over the estimate, {means[1]:.3f} over the default, {means[2]:.3f} of the floor"
-    )
-    print(f"{trials * len(layers)} trials, {time.perf_counter() - begin:.0f} s")
+    text = zip(("over the estimate", "over the default", "of the floor"), means)
+    print("geometric mean " + ", ".join(f"{mean:.3f} {what}" for what, mean in text))
+    taken = time.perf_counter() - begin
+    print(f"{trials * len(layers)} trials, {taken:.0f} s by two processes, {spent:.0f} s of the processor's time")
 
 
 def main() -> None:

@@ -69,7 +69,8 @@ def environment(wheel, tmp_path_factory):
 def test_the_wheel_holds_the_package_and_nothing_else(wheel):
     assert re.fullmatch(rf"weft_compiler-{re.escape(VERSION)}-py3-none-any\.whl", wheel.name)
     ours = {str(path.relative_to(ROOT)) for path in (ROOT / "weft").rglob("*.py")} | {"weft/py.typed"}
-    ours |= {f"weft/explore/page.{ending}" for ending in ("html", "css", "js")}
+    data = (".html", ".css", ".js", ".c")
+    ours |= {str(path.relative_to(ROOT)) for path in (ROOT / "weft").rglob("*") if path.suffix in data}
     with zipfile.ZipFile(wheel) as archive:
         found = {name for name in archive.namelist() if ".dist-info/" not in name}
         information = f"weft_compiler-{VERSION}.dist-info"
@@ -78,7 +79,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel):
     assert found == ours
     assert "\nName: weft-compiler\n" in metadata and f"\nVersion: {VERSION}\n" in metadata
     assert set(re.findall(r"^Provides-Extra: (.*)$", metadata, re.MULTILINE)) == {
-        *("onnx", "torch", "jax", "keras", "cuda", "opencl", "link", "tune", "all", "hardware"),
+        *("onnx", "torch", "jax", "keras", "cuda", "opencl", "link", "tune", "pool", "all", "hardware"),
         *("bench", "test", "dev"),
     }
     assert "[torch_dynamo_backends]\nweft = weft.torch_backend:weft_backend" in programs

@@ -154,7 +154,7 @@ def operator_table() -> str:
     count = sum("| kernel |" in row for row in rows)
     return (
         f"# Operators\n{len(rows)} operators, {count} of them with kernels of their own; made from the table of "
-        "operators (`weft/graph/opspec.py`) by `python -m tools.site`. [Your own](operators.md) are as good as these.\n\n"
+        "operators (`weft/graph/opspec.py`) by `python -m tools.site`. [Your own](operators.md) are as good.\n\n"
         "| operator | domain | runs as | fuses as | takes | traits |\n|---|---|---|---|---|---|\n" + "\n".join(rows)
     )
 

@@ -71,10 +71,11 @@ if not TYPE_CHECKING:  # a type checker that saw it would take any name for an a
         try:
             module = importlib.import_module(found[0])
         except ModuleNotFoundError as error:
-            if error.name not in NEEDED:
+            package = str(error.name).partition(".")[0]
+            if package not in NEEDED:
                 raise
-            message = f"weft.{name} is a part of the compiler, which needs {error.name}: {hint()}"
-            raise ModuleNotFoundError(message, name=error.name) from None
+            message = f"weft.{name} is a part of the compiler, which needs {package}: {hint()}"
+            raise ModuleNotFoundError(message, name=package) from None
         value = module if found[1] is None else getattr(module, found[1])
         globals()[name] = value
         return value

@@ -317,6 +317,15 @@ def test_export_as_a_library(weft, tmp_path):
     assert {path.name for path in folder.iterdir()} == {"libdqn.so", "dqn.h", "main.c"}
 
 
+def test_export_for_another_machine(weft, tmp_path):
+    folder = tmp_path / "page"
+    code, out, complaint = weft("export", "dqn", "--format", "wasm", "--weights", "beside", "-o", folder)
+    if "no cc" in complaint:
+        pytest.skip("no linker on this machine")
+    names = {"dqn.wasm", "dqn.bin", "dqn.js", "dqn.d.ts", "main.mjs", "package.json"}
+    assert code == 0 and {path.name for path in folder.iterdir()} == names and "dqn.wasm" in out
+
+
 def test_devices(weft):
     made = figures(weft("devices", "--json"))
     assert made["devices"][0]["cores"] >= 1 and any("native" in form for form in made["targets"])

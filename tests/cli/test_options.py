@@ -197,6 +197,7 @@ TABLE = {
         "--size": row("--size N=2", asked(shapes={"x": (2, 4)}), weft=COMPILED, built_in=FIXED),
         "--shape": row("--shape x=2,4", asked(shapes={"x": (2, 4)}), weft=COMPILED, built_in="input 'x'"),
         "--format": row("--format onnx", lambda seen: seen.out["format"] == "onnx", weft=COMPILED),
+        "--weights": row("--weights beside", None, **dict.fromkeys(KINDS, "--weights: a compiled module holds")),
         "--output": row("-o {folder}/made.weft", written(".weft")),
     },
     "sign": {
@@ -206,6 +207,8 @@ TABLE = {
     },
     "diff": {},
     "devices": {},
+    "pool": {},
+    "worker": {},
     "doctor": {},
 }  # fmt: skip
 BASE = {
@@ -216,8 +219,14 @@ BASE = {
     "quantize": "--random 2",
 }
 EVERYWHERE = {"--help", "--debug", "--json"}
-OF_NO_MODEL = {"doctor": {"--calibrate"}, "db": {"--database", "--target", "--best", "--failures"}}
-"""Tested by `test_doctor_measures_a_core`, and in tests/tuner/test_commands.py."""
+POOL = {"--pool", "--certificates"}
+OF_NO_MODEL = {
+    "doctor": {"--calibrate"}, "db": {"--database", "--target", "--best", "--failures"},
+    "bench": POOL, "tune": POOL, "devices": POOL,
+    "pool": {"--certificates", "--host", "--port", "--builders", "--target", "--output"},
+    "worker": {"--join", "--kind", "--device", "--target", "--key", "--name", "--certificates"},
+}  # fmt: skip
+"""Tested by `test_doctor_measures_a_core`, and in tests/tuner/test_commands.py and tests/pool."""
 
 
 def options_of(command):
@@ -357,6 +366,7 @@ def test_an_option_that_nobody_looks_at_is_an_error(monkeypatch, capsys, files):
         ("compile tiny.onnx -o x.onnx", "ends in .weft"),
         ("export tiny.onnx -o x.so", "weft export tiny.onnx --format so -o FOLDER"),
         ("export tiny.onnx --format so -o x.so", "into a folder"),
+        ("export tiny.onnx --format c --target native -o folder", "the target is c"),
         ("export tiny.onnx --format onnx -o x.weft", "ends in .onnx"),
         ("export tiny.onnx --format onnx --precision bf16", "--precision: ONNX holds the model as it is"),
         ("export tiny.onnx --format onnx --size N=2", "--size: ONNX holds the model as it is"),

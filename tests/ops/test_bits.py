@@ -20,8 +20,8 @@ def graph_of(shape, codes, planes, bits, bias, **attributes):
         arrays["bias"] = RNG.standard_normal(filters).astype(np.float32)
     x = Value("x", TensorType("uint8", shape))
     constants = {Value(name, TensorType(str(a.dtype), a.shape)): a for name, a in arrays.items()}
-    node = Node("BitConv" if len(shape) == 4 else "BitMatMul", [x, *constants], [Value("y")], {"bits": bits, **attributes},
-                domain="weft")  # fmt: skip
+    op = "BitConv" if len(shape) == 4 else "BitMatMul"
+    node = Node(op, [x, *constants], [Value("y")], {"bits": bits, **attributes}, domain="weft")
     return infer(Graph("bits", [x], node.outputs, [node], constants)), arrays
 
 

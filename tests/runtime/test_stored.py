@@ -8,6 +8,7 @@ import os
 import platform
 import subprocess
 import sys
+import tempfile
 import warnings
 import zipfile
 from pathlib import Path
@@ -16,9 +17,11 @@ import numpy as np
 import pytest
 
 import weft
-from tests.executor.graphs import attention, convnet, mlp, random_inputs
+from tests.executor.graphs import mlp, random_inputs
 from tests.executor.module_mutations import rewritten
 from tests.executor.test_compile import with_host_node
+from tests.executor.test_module_mutations import open_net as rows
+from tests.executor.test_module_mutations import small_net
 from weft.codegen.llvm import compile as llvm_compile
 from weft.core.errors import ArgumentError, TargetError
 from weft.executor.store import LinkWarning, save_modules
@@ -56,14 +59,6 @@ def alone(code: str, *arguments: object) -> str:
     return done.stdout
 
 
-def rows(dims=("rows", 6)):
-    """A model over rows whose number is open."""
-    b = Builder("open")
-    x = Value("x", TensorType("float32", tuple(Var(d) if isinstance(d, str) else d for d in dims)))
-    b.inputs.append(x)
-    return b.finish(b.node("Tanh", b.dense(b.relu(b.dense(x, 6, 5)), 5, 3)))
-
-
 def changed(path: Path, change) -> bytes:
     """A file whose manifest was changed, with a checksum that fits."""
     with zipfile.ZipFile(path) as archive:
@@ -81,7 +76,7 @@ def saved(tmp_path_factory):
 
 def test_numpy_alone_runs_what_was_saved(tmp_path):
     """Bit for bit what the compiled module answers; sizes that nobody compiled are answered by the form for all."""
-    for name, graph in (("convnet", convnet()), ("attention", attention()), ("open", rows())):
+    for name, graph in (("net", small_net()), ("open", rows())):
         module = weft.compile(graph)
         cases = [random_inputs(graph, seed, {"rows": size}) for seed, size in enumerate((3, 1, 7, 40))]
         answers = [module(*arrays) for arrays in cases]
@@ -90,7 +85,7 @@ def test_numpy_alone_runs_what_was_saved(tmp_path):
         np.savez(tmp_path / f"{name}.npz", **given, **{f"answer{at}": one for at, one in enumerate(answers)})
     said = alone(
         """
-for name in ("convnet", "attention", "open"):
+for name in ("net", "open"):
     module, held = weft.load(f"{sys.argv[1]}/{name}.weft"), np.load(f"{sys.argv[1]}/{name}.npz")
     for at in range(4):
         arrays = [held[f"{at}-{k}"] for k in range(len(module.inputs))]
@@ -149,6 +144,12 @@ except weft.WeftError as error:
         tmp_path / "host.weft",
     )
     assert "runs on the host, which needs the compiler" in said
+
+
+def test_the_compiler_says_what_it_needs():
+    code = "import sys, weft\nsys.modules['llvmlite'] = None\nweft.compile"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=200)
+    assert "weft.compile is a part of the compiler, which needs llvmlite: pip install weft-compiler" in done.stderr
 
 
 def test_without_a_linker_it_is_saved_for_the_compiler(tmp_path, monkeypatch):
@@ -283,3 +284,9 @@ def test_libraries_are_closed_with_their_modules(saved):
         weft.load(saved)(*random_inputs(mlp()))
     gc.collect()
     assert len(os.listdir("/proc/self/fd")) <= len(before)
+
+
+def test_a_system_without_files_in_memory_gets_one_on_disk(saved, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.delattr(os, "memfd_create")
+    assert weft.load(saved)(*random_inputs(mlp())).shape and not list(tmp_path.iterdir())

@@ -132,6 +132,17 @@ def test_a_long_reduction_of_one_element_has_two_kernels():
     assert "blockIdx.x" in tags(schedule) and len(blocks_in(schedule.func.body)) > 3
 
 
+def test_long_rows_in_parts_are_two_kernels_for_all_of_them():
+    """Parts and their sum stand in loops of their own: inside those over rows, each row would be a launch."""
+    _, output = reduction((2, 8, 20480), [2])
+    schedule = te.create_schedule(output.op)
+    target = find_target("cuda:sm_90a")
+    target.spec.schedule(schedule, target, [])
+    program = target.generate(target.lower(schedule.func))
+    assert [kernel.grid[0] > 1 for kernel in program.kernels] == [True, False]
+    assert not any(name.startswith("i") for kernel in program.kernels for name in kernel.params)
+
+
 def softmax(shape, axis):
     """A softmax as its stages."""
     a = te.placeholder(shape, name="A")

@@ -8,6 +8,7 @@ import pytest
 
 import weft
 import weft.ops  # noqa: F401  (fills the table of operators)
+from benchmarks.vdla import LAYERS, convolution
 from weft import te
 from weft.core.errors import TargetError
 from weft.executor.device import DeviceRunner
@@ -23,7 +24,7 @@ from weft.targets.vdla import config_of, lower
 from weft.targets.vdla import operator as packed
 from weft.targets.vdla.isa import Config
 from weft.targets.vdla.program import Image, VdlaDevice, generate
-from weft.targets.vdla.schedule import schedule
+from weft.targets.vdla.schedule import schedule, sketch_of
 
 SMALL = "vdla:inp=256,wgt=128,acc=256,latency=20"
 
@@ -195,6 +196,23 @@ def test_packed_convolutions_that_make_no_sense():
         node = Node(packed.NAME, values, [Value("y", None)], {}, domain=packed.DOMAIN)
         with pytest.raises(GraphError, match=text):
             infer(Graph("packed", values, node.outputs, [node], {}))
+
+
+def test_a_single_image_is_no_loop():
+    """A layer of a graph has the tilings of the same layer as a tensor expression: a batch of one takes none away."""
+    layer, target = LAYERS[4], find_target("vdla")
+    shapes = [(1, 8, 28, 28, 16), (8, 8, 3, 3, 16, 16)]
+    types = [TensorType("int8", shape) for shape in shapes]
+    values = [Value(f"v{i}", kind) for i, kind in enumerate(types)]
+    node = Node(packed.NAME, values, [Value("y", None)], {"pads": [1] * 4}, domain=packed.DOMAIN)
+    spec = find_operator(packed.NAME, packed.DOMAIN)
+    tensors = [te.placeholder(shape, dtype="int8", name=f"v{i}") for i, shape in enumerate(shapes)]
+    made = spec.compute(Compute(node, types, spec.infer(Infer(node, types, [None, None])), [None, None]), *tensors)
+    plain, _ = convolution(layer)
+    found = [sketch_of(s, "sums", target) for s in (te.create_schedule(made.op), plain)]
+    counts = [int(one.legal(one.columns()).sum()) for one in found]
+    assert counts[0] >= counts[1] > 100
+    assert next(found[0].distinct())["threads"] == 2
 
 
 def test_packed_convolutions():

@@ -22,8 +22,8 @@ def packed(x, count, line=bitserial.LINE):
     return out
 
 
-def expected(x, w, bipolar):
-    weights = w.astype(np.int32) * 2 - 1 if bipolar else w.astype(np.int32)
+def expected(x, w, bipolar, bits=1):
+    weights = w.astype(np.int32) * 2 - (2**bits - 1) if bipolar else w.astype(np.int32)
     return x.astype(np.int32) @ weights.T
 
 
@@ -47,7 +47,13 @@ def test_planes_of_bits():
 @needs_counting
 @pytest.mark.parametrize(
     "rows, columns, depth, a_bits, w_bits, bipolar",
-    [(6, 8, 100, 2, 1, False), (9, 12, 128, 2, 1, True), (7, 4, 1200, 2, 2, False), (3, 8, 64, 1, 1, True)],
+    [
+        (6, 8, 100, 2, 1, False),
+        (9, 12, 128, 2, 1, True),
+        (7, 4, 1200, 2, 2, False),
+        (3, 8, 64, 1, 1, True),
+        (5, 8, 90, 2, 2, True),
+    ],
 )
 def test_products(rows, columns, depth, a_bits, w_bits, bipolar):
     """By the plain program, and by the intrinsic; two-bit weights, and bits that stand for -1 and 1."""
@@ -60,7 +66,7 @@ def test_products(rows, columns, depth, a_bits, w_bits, bipolar):
         made = np.zeros((rows, columns), np.int32)
         s, arguments = product(*planes, bipolar, tensorized=tensorized)
         weft.build(s, arguments)(*planes, made)
-        np.testing.assert_array_equal(made, expected(x, w, bipolar))
+        np.testing.assert_array_equal(made, expected(x, w, bipolar, w_bits))
 
 
 @needs_counting
@@ -104,5 +110,5 @@ def test_what_has_no_counterpart_is_refused():
     planes = np.zeros((2, 4, 24), np.uint8), np.zeros((1, 4, 24), np.uint8)
     with pytest.raises(TargetError, match="rows of 24 bytes"):
         product(*planes, False)
-    with pytest.raises(ShapeError, match="bipolar weight has one plane"):
-        product(np.zeros((1, 4, 16), np.uint8), np.zeros((2, 4, 16), np.uint8), True)
+    with pytest.raises(ShapeError, match="planes of 16 and 32 bytes"):
+        product(np.zeros((1, 4, 16), np.uint8), np.zeros((2, 4, 32), np.uint8), True)

@@ -67,7 +67,7 @@ def _init(given: argparse.Namespace, screen: Screen) -> int:
 
 def _start(given: argparse.Namespace, screen: Screen) -> int:
     from weft.pool.ca import security
-    from weft.pool.local import LocalPool
+    from weft.pool.node import LocalPool
 
     if screen.as_json:
         raise UsageError("--json: weft pool start runs until Ctrl-C, and prints no figures")
@@ -75,7 +75,7 @@ def _start(given: argparse.Namespace, screen: Screen) -> int:
     security(folder, "scheduler")
     pool = LocalPool(folder, given.host or "127.0.0.1", 8786 if given.port is None else given.port, builders)
     screen.line(f"the pool is {pool.url}; {builders} builders. Ctrl-C ends it")
-    pool.supervisor.run()
+    pool.run()
     return 0
 
 

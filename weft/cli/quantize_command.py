@@ -1,4 +1,4 @@
-"""weft quantize MODEL --data FILES -o FILE: a float model to an ONNX model of 8-bit (or --bits) products, and its errors."""
+"""weft quantize MODEL --data FILES -o FILE: a float model to an ONNX model of 8-bit (or fewer) products; its errors."""
 
 from __future__ import annotations
 
@@ -68,9 +68,9 @@ def run(given: argparse.Namespace, screen: Screen) -> int:
         screen.figures({"file": str(output), "bytes": output.stat().st_size, "seconds": taken, "layers": rows})
         return 0
     screen.line(made.report())
-    screen.line(
-        f"{output}: {size(output.stat().st_size)}, {len(made.layers)} layers in {given.bits or 8} bits, {seconds(taken)}"
-    )
+    width = "{} and {}".format(*given.bits) if given.bits else "8"
+    layers = f"{len(made.layers)} layers in {width} bits"
+    screen.line(f"{output}: {size(output.stat().st_size)}, {layers}, {seconds(taken)}")
     return 0
 
 

@@ -26,8 +26,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(given: argparse.Namespace, screen: Screen) -> int:
     """The command."""
     from weft.pool.ca import security
-    from weft.pool.local import worker_command
-    from weft.pool.node import BUILD, Supervisor
+    from weft.pool.node import BUILD, Supervisor, worker_command
 
     if screen.as_json:
         raise UsageError("--json: weft worker runs until Ctrl-C, and prints no figures")

@@ -30,7 +30,6 @@ from weft.core.knobs import knobs
 from weft.executor import background, cache
 from weft.executor.constants import Reload, lighten
 from weft.executor.device import DeviceRunner
-from weft.executor.foreign import ForeignRunner
 from weft.executor.kernels import KernelCompiler
 from weft.executor.lower import (
     Item,
@@ -98,7 +97,7 @@ class Specialization:
         self,
         graph: Graph | None,
         lowered: Lowered | None,
-        runner: Runner | DeviceRunner | ForeignRunner,
+        runner: Runner | DeviceRunner,
         native: NativeCode,
         rebuild: Callable[[], Specialization] | None = None,
     ) -> None:
@@ -459,7 +458,7 @@ class Executor:
         _check_overrides(self.graph, lowered)
         if self.target.on_device:
             programs = {kernel.symbol: kernel.program for kernel in lowered.kernels if kernel.program is not None}
-            runner: Runner | DeviceRunner | ForeignRunner
+            runner: Runner | DeviceRunner
             runner = on_device = DeviceRunner(lowered.program, programs, self.target, self._inner)
             native = NativeCode(on_device.codes, [])
         else:
@@ -467,9 +466,7 @@ class Executor:
             is_open = lowered.program.numbers is not None
             interpret = functools.partial(self._interpreted, values)
             runner = (
-                ForeignRunner(lowered.program, self._inner, self.target)
-                if not self.target.is_host
-                else OpenRunner(lowered.program, engine, self._inner, interpret, lowered.conditions)
+                OpenRunner(lowered.program, engine, self._inner, interpret, lowered.conditions)
                 if is_open
                 else Runner(lowered.program, engine, self._inner)
             )

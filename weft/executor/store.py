@@ -24,7 +24,7 @@ from weft.executor.cache import NO_MATTER
 from weft.executor.check_file import ProgramCheck, check_calls, check_host_graph, made_type
 from weft.executor.device import DeviceRunner
 from weft.executor.device_store import programs_of, programs_row, programs_seal
-from weft.executor.link import link_form, linux_flags
+from weft.executor.link import link_form
 from weft.executor.lower import Lowered
 from weft.executor.module import Module, make_module
 from weft.executor.native import Call
@@ -148,7 +148,7 @@ def _part(executor: Executor) -> dict[str, Any]:
     return {
         "target": {"name": target.name, "triple": target.triple, "cpu": target.cpu},
         "features": sorted(target.features),
-        "flags": linux_flags(target),
+        "flags": target.spec.flags(target),
         "precision": executor.precision,
     }
 

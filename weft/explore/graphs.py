@@ -118,13 +118,24 @@ def node_data(graph: Graph, rows: Sequence[Mapping[str, Any]]) -> list[dict[str,
         if not found and all(value in constant for value in node.outputs):
             fate = "folded into a constant"
         elif not found:
-            found = {row for value in node.outputs for reader in readers.get(value, ()) for row in places[reader]}
+            inside = {row for value in node.outputs for reader in readers.get(value, ()) for row in places[reader]}
+            found = {kernel for row in inside for kernel in _behind(row, rows)}
             fate = "became part of what reads it" if found else "not needed"
         places[node], fates[node] = found, fate
     return [
         {**plain_node(node), "rows": sorted(places[node]), "fate": fates[node], "source": source_line(node.origin)}
         for node in graph.nodes
     ]
+
+
+def _behind(at: int, rows: Sequence[Mapping[str, Any]]) -> set[int]:
+    """A row; for a reshape, which has no code, the rows that read its result."""
+    row = rows[at]
+    if row.get("kind") != "view":
+        return {at}
+    made = {name for name, _ in row["makes"]}
+    readers = [later for later in range(at + 1, len(rows)) if made & set(rows[later]["reads"])]
+    return {kernel for later in readers for kernel in _behind(later, rows)} or {at}
 
 
 def plain_node(node: Node) -> dict[str, Any]:

@@ -35,6 +35,9 @@ from weft.explore.stages import Compiled, kernels, specializations
 from weft.graph.ir import TensorType, Value, reads
 from weft.graph.passes.history import History, watching
 
+SCRIPTS = ("base.js", "views.js", "page.js")
+"""They become one."""
+
 LEVEL = 9
 """How hard zlib tries."""
 
@@ -49,7 +52,7 @@ class Page:
 
     def html(self) -> str:
         """The whole file."""
-        style, script = (_file(name) for name in ("page.css", "page.js"))
+        style, script = _file("page.css"), "".join(map(_file, SCRIPTS))
         pieces = "\n".join(_piece(f"data-{at}", data) for at, data in enumerate([self.index, *self.kernels]))
         policy = f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; img-src data:"
         title = html.escape(clean(self.title))

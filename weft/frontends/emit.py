@@ -147,7 +147,12 @@ class Emitter:
         return made
 
     def of_users(
-        self, name: str, domain: str, inputs: Sequence[Value | None], types: Sequence[TensorType], given: Mapping[str, Any]
+        self,
+        name: str,
+        domain: str,
+        inputs: Sequence[Value | None],
+        types: Sequence[TensorType],
+        given: Mapping[str, Any],
     ) -> list[Value] | None:
         """The results of an operator that came by `weft.register_op`, which are of these types; None for any other."""
         if find_operator(name, domain) is None:

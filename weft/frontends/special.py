@@ -62,6 +62,7 @@ class Numbers:
         self.c, self.value = c, value
 
     def __call__(self, op: str, *others: Any) -> Numbers:
+        """An operator of this and others."""
         kind = self.value.tensor.dtype
         given = [one.value if isinstance(one, Numbers) else self.c.value(one, kind) for one in others]
         return Numbers(self.c, self.c.op(op, self.value, *given))

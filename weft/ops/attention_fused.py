@@ -25,8 +25,8 @@ As a tensor program:
     mixed                   products with the values
     attention               mixed · (1 / total)
 
-Where powers are divided first (`_shares`), the softmax is whole before the second product: three kernels, each of a kind
-that any matrix product or softmax has.
+Where powers are divided first (`_shares`), the softmax is whole before the second product: three kernels, each of the
+kind that any matrix product or softmax has.
 
 In parts, each part of the keys has a softmax of its own: top, total and mixed have one more axis, and the parts are
 weighed by the power of their top when they are added up.

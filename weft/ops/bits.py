@@ -20,6 +20,7 @@ from weft.expr.nodes import Expr
 from weft.graph.ir import Array, TensorType, Type
 from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
 from weft.ops.convolution import is_empty
+from weft.ops.convolution_window import Window
 from weft.te import bitserial
 
 DOMAIN, DENSE, CONVOLUTION = "weft", "BitMatMul", "BitConv"
@@ -52,17 +53,18 @@ def _infer(c: Infer) -> list[Type]:
     x, w, bits = c.tensor(0), c.tensor(1), int(c.need("bits"))
     if bits not in (1, 2) or not w.is_static or w.static[0] not in (1, 2):
         raise c.error(f"levels and weights have one or two bits, not {bits} and {w.shape and w.shape[0]}")
-    if not x.is_static:
+    if x.shape is None:
         return [TensorType("float32", None)]
-    dense = len(x.static) == 2
-    kernel, stride, pad = ([1, 1], 1, 0) if dense else _window(c)
-    least = kernel[0] * kernel[1] * -(-x.static[1] // bitserial.LANES)
+    kernel, window = [1, 1], None
+    if x.rank == 4:
+        kernel, _, _ = _window(c)
+        window = Window(c, kernel)
+    channels = x.dims[1]
+    least = kernel[0] * kernel[1] * -(-channels // bitserial.LANES) if isinstance(channels, int) else 0
     if w.static[2] < least:
-        raise c.error(
-            f"rows of {w.static[2]} bytes are too short: {kernel} taps of {x.static[1]} channels take {least}"
-        )
-    sizes = [(size + 2 * pad - taps) // stride + 1 for size, taps in zip(x.static[2:], kernel)]
-    return [TensorType("float32", (x.static[0], w.static[1], *(max(0, size) for size in sizes)))]
+        raise c.error(f"rows of {w.static[2]} bytes are too short: {kernel} taps of {channels} channels take {least}")
+    sizes = () if window is None else window.out_dims(x.dims[2:])
+    return [TensorType("float32", (x.dims[0], w.static[1], *sizes))]
 
 
 def _evaluate(c: Evaluate, x: Array, w: Array, scale: Array, bias: Array | None = None) -> Array:
@@ -74,7 +76,7 @@ def _evaluate(c: Evaluate, x: Array, w: Array, scale: Array, bias: Array | None 
     image = data.reshape(*x.shape, 1, 1) if x.ndim == 2 else np.pad(data, ((0, 0), (0, 0), (pad, pad), (pad, pad)))
     channels, planes = x.shape[1], len(w)
     taps = w[:, :, : kernel[0] * kernel[1] * -(-channels // 8)].reshape(planes, w.shape[1], *kernel, -1)
-    codes = sum(np.unpackbits(taps[p], axis=-1, bitorder="little")[..., :channels].astype(np.float64) * (1 << p)
+    codes: Any = sum(np.unpackbits(taps[p], axis=-1, bitorder="little")[..., :channels].astype(np.float64) * (1 << p)
                 for p in range(planes))  # fmt: skip
     weights = 2 * codes - ((1 << planes) - 1)
     sizes = [(size - k) // stride + 1 for size, k in zip(image.shape[2:], kernel)]

@@ -5,7 +5,7 @@
     kinds              machines, arrays and parameters as JSON
     devices            what a worker measures on: a device server, a device of its own, a simulation
     jobs               what a worker does: build, measure, collect; the functions that a pool calls by name
-    node               the processes: scheduler and workers, started again when they die
+    node               the processes: scheduler and workers, started again when they die; a pool on one machine
     runner, tuning     a search whose measurements run in the pool
 
 Nothing imports this package but the command line.

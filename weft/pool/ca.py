@@ -41,13 +41,13 @@ def init_pool(folder: Path) -> list[Path]:
         )
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     authority = ec.generate_private_key(ec.SECP256R1())
-    made = [_write(folder / "ca.key", _key_text(authority))]
+    made = [_write(folder / "ca.key", _text(authority))]
     root = _certificate("weft pool", authority, "weft pool", authority, is_authority=True)
     made.append(_write(folder / "ca.pem", _text(root)))
     for role in ROLES:
         key = ec.generate_private_key(ec.SECP256R1())
         signed = _certificate(f"weft {role}", key, "weft pool", authority, is_authority=False)
-        made.append(_write(folder / f"{role}.key", _key_text(key)))
+        made.append(_write(folder / f"{role}.key", _text(key)))
         made.append(_write(folder / f"{role}.pem", _text(signed)))
     made.append(_write(folder / "device.key", secrets.token_hex(32).encode()))
     return made
@@ -60,16 +60,13 @@ def _write(path: Path, data: bytes) -> Path:
     return path
 
 
-def _key_text(key: Any) -> bytes:
+def _text(made: Any) -> bytes:
+    """A key or a certificate as PEM."""
     from cryptography.hazmat.primitives import serialization as form
 
-    return bytes(key.private_bytes(form.Encoding.PEM, form.PrivateFormat.PKCS8, form.NoEncryption()))
-
-
-def _text(certificate: Any) -> bytes:
-    from cryptography.hazmat.primitives import serialization as form
-
-    return bytes(certificate.public_bytes(form.Encoding.PEM))
+    if hasattr(made, "public_bytes"):
+        return bytes(made.public_bytes(form.Encoding.PEM))
+    return bytes(made.private_bytes(form.Encoding.PEM, form.PrivateFormat.PKCS8, form.NoEncryption()))
 
 
 def _certificate(subject: str, key: Any, issuer: str, signer: Any, is_authority: bool) -> Any:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 import secrets
 import signal
 import socket
@@ -18,7 +19,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from weft.tuner.records import Status, TuneError
 
@@ -34,15 +35,13 @@ class PoolError(TuneError):
     """A pool or a device that does not do what was asked for: which, and what to do."""
 
 
-@dataclass(frozen=True)
-class Result:
+class Result(NamedTuple):
     """An argument that a kernel writes: so many bytes, zeros at first."""
 
     bytes: int
 
 
-@dataclass(frozen=True)
-class Call:
+class Call(NamedTuple):
     """A function of a library, `int32_t name(const int64_t *arguments, int64_t threads)`, and its arguments."""
 
     library: bytes
@@ -50,8 +49,7 @@ class Call:
     arguments: Sequence[bytes | Result]
 
 
-@dataclass(frozen=True)
-class Samples:
+class Samples(NamedTuple):
     """What rounds of one call took: for each the processor's time and the wall's, in nanoseconds, for `repeats` calls.
 
     Where instructions are counted there is one round: instructions, and loads and stores that missed the cache.
@@ -61,8 +59,7 @@ class Samples:
     rounds: tuple[tuple[int, int], ...]
 
 
-@dataclass(frozen=True)
-class Ran:
+class Ran(NamedTuple):
     """What came of a run."""
 
     status: Status
@@ -76,16 +73,14 @@ def read_key(path: Path | str) -> bytes:
     """The key in a file: 64 hexadecimal digits, for its owner's eyes."""
     file = Path(path)
     try:
-        if file.stat().st_mode & 0o077:
-            raise PoolError(f"others may read the key in {file}: chmod 600 {file}")
-        key = bytes.fromhex(file.read_text().strip())
+        is_open, text = file.stat().st_mode & 0o077, file.read_text(errors="replace").strip()
     except OSError as error:
         raise PoolError(f"the key {file} cannot be read: {error.strerror}") from None
-    except ValueError:
-        key = b""
-    if len(key) != 32:
+    if is_open:
+        raise PoolError(f"others may read the key in {file}: chmod 600 {file}")
+    if not re.fullmatch("[0-9a-f]{64}", text):
         raise PoolError(f"{file} holds no key: 64 hexadecimal digits, as `weft pool init` writes them")
-    return key
+    return bytes.fromhex(text)
 
 
 def _mac(key: bytes, *parts: bytes) -> bytes:

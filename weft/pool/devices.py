@@ -16,12 +16,12 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Union
 
 import numpy as np
 
 from weft.pool.device import Call, Connection, PoolError, Ran, Result, Samples, read_key
-from weft.pool.kinds import INSTRUCTIONS, SECONDS, facts_of, make_arrays, packing_of
+from weft.pool.kinds import INSTRUCTIONS, SECONDS, facts_of, make_arrays, packing_of, target_of
 from weft.pool.server import LocalServer, architecture_of, start_server
 from weft.targets.registry import find_target
 from weft.tuner.bench import ROUNDS, SAMPLE_SECONDS, difference
@@ -32,21 +32,6 @@ RUN_SECONDS = 30
 
 LIBRARY, PROGRAM, NOTHING = "library", "program", "nothing"
 """What a job brings: shared libraries built before, the text of programs, or no code at all."""
-
-
-class WorkerDevice(Protocol):
-    """Something to measure on."""
-
-    needs: str
-    unit: str
-    facts: Mapping[str, Any]
-    """Of the machine, for `kinds.target_of`."""
-
-    def measure(self, job: Mapping[str, Any], libraries: Sequence[bytes]) -> Outcome:
-        """What came of a job."""
-
-    def close(self) -> None:
-        """Ends what was started for it."""
 
 
 def open_device(text: str, target: str, key: Path | None) -> WorkerDevice:
@@ -83,14 +68,10 @@ class ServerDevice:
     ) -> None:
         self._connect, self.facts, self.unit, self._server = connect, facts, unit, server
         self._connection: Connection | None = None
-        info = self._device().info()
-        wanted = architecture_of(str(facts["triple"]))
-        if info.get("architecture") != wanted:
+        found, wanted = self._device().info().get("architecture"), architecture_of(target_of(facts).triple)
+        if found != wanted:
             self.close()
-            raise PoolError(f"the device server is of {info.get('architecture')}, and the target of {wanted}")
-        if unit == INSTRUCTIONS and info.get("counts") != "1":
-            self.close()
-            raise PoolError("the device server counts nothing")
+            raise PoolError(f"the device server is of {found}, and the target of {wanted}")
 
     def _device(self) -> Connection:
         if self._connection is None:
@@ -169,7 +150,7 @@ class ProgramDevice:
     needs, unit = PROGRAM, SECONDS
 
     def __init__(self, target: str) -> None:
-        self.facts = {"text": target}
+        self.facts: Mapping[str, Any] = {"text": target}
 
     def measure(self, job: Mapping[str, Any], libraries: Sequence[bytes]) -> Outcome:
         """The default and the candidate, by the device's own clock."""
@@ -209,3 +190,7 @@ class Simulated:
 
     def close(self) -> None:
         """Nothing is left open."""
+
+
+WorkerDevice = Union[ServerDevice, ProgramDevice, Simulated]
+"""Has `needs` (what a job brings), `unit` (of its figures), `facts` (for `kinds.target_of`), `measure` and `close`."""

@@ -20,27 +20,17 @@ ALLOWED: Mapping[str, frozenset[str]] = {
     "builtins": frozenset({"bytes", "bytearray", "str", "int", "float", "list", "tuple", "dict", "set", "frozenset"}),
     "dask._expr": frozenset({"Expr._reconstruct", "LLGExpr"}),
     "dask._task_spec": frozenset({"Task", "Alias", "DataNode", "TaskRef", "List", "Tuple", "Dict", "_identity_cast"}),
-    "dask.typing": frozenset({"no_default"}),
-    "distributed.client": frozenset({"SourceCode"}),
     "distributed.scheduler": frozenset({"KilledWorker", "NoValidWorkerError"}),
-    "distributed.core": frozenset({"Status"}),
 }
 """Modules, and the names that may be taken from them."""
 
 SETTINGS = {
     "distributed.scheduler.allowed-failures": 30,  # a task whose worker is killed is not to blame
     "distributed.scheduler.worker-ttl": "30s",
-    "distributed.scheduler.work-stealing": True,
-    "distributed.worker.memory.target": False,
-    "distributed.worker.memory.spill": False,
-    "distributed.worker.memory.pause": False,
-    "distributed.worker.memory.terminate": False,
     "distributed.worker.profile.enabled": False,
     "distributed.comm.timeouts.connect": "10s",
-    "distributed.comm.timeouts.tcp": "20s",
     "distributed.comm.retry.count": 2,
     "distributed.admin.large-graph-warning-threshold": "100MB",
-    "distributed.deploy.lost-worker-timeout": "5s",
 }
 """Dask's, in every process of a pool."""
 
@@ -65,7 +55,6 @@ class _Pickle:
 
     @staticmethod
     def loads(data: Any, *, buffers: Any = None) -> Any:
-        """What a pickle holds, if it holds nothing but data and jobs."""
         return _Reader(io.BytesIO(data), buffers=buffers).load()
 
 

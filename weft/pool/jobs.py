@@ -70,13 +70,17 @@ def build(program: bytes) -> bytes:
     data = json.loads(program)
     try:
         target = replace(target_of(data["target"]), is_host=False)  # its code does not run in this process
-        code = Built(parse_func(data["program"]).replace(name=NAME), target, NAME).object_code()
-        with tempfile.TemporaryDirectory(prefix="weft-pool-") as folder:
-            path = Path(folder) / "kernel.so"
-            llvm_compile.link_shared([code], path, target)
-            return b"=" + path.read_bytes()
+        return b"=" + library_of(Built(parse_func(data["program"]).replace(name=NAME), target, NAME))
     except (WeftError, InternalError, RuntimeError, ValueError, TypeError, LookupError) as error:
         return b"!" + f"{type(error).__name__}: {error}".splitlines()[0][:300].encode()
+
+
+def library_of(built: Built) -> bytes:
+    """A compiled program as device servers take it: its own code, which finds the runtime there."""
+    with tempfile.TemporaryDirectory(prefix="weft-pool-") as folder:
+        path = Path(folder) / "kernel.so"
+        llvm_compile.link_shared([built.object_code()], path, built.target)
+        return path.read_bytes()
 
 
 def measure(data: bytes, *libraries: bytes) -> bytes:

@@ -12,7 +12,7 @@ import base64
 import functools
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, is_dataclass
 from typing import Any
 
 import numpy as np
@@ -22,26 +22,44 @@ from weft.executor.kernels import Packing
 from weft.expr.digits import Digit
 from weft.graph.ir import TensorType
 from weft.pool.device import PoolError
-from weft.targets.base import MatrixFacts, Scope, Target
+from weft.targets.base import MatrixFacts, Scope, Target, ThreadFacts
 from weft.targets.registry import find_target
 from weft.tuner.bench import Bench
 
 MOST_INLINE = 1 << 16
 """Bytes of a constant that travels as it is."""
 
+RECORDS = {kind.__name__: kind for kind in (Target, Scope, MatrixFacts, ThreadFacts)}
+"""What facts are made of."""
+
 SECONDS, INSTRUCTIONS = "seconds", "instructions"
 
 
 def facts_of(target: Target) -> dict[str, Any]:
     """A machine as plain data. One whose programs run on a device stays a text: the device is where the worker is."""
-    if target.on_device:
-        return {"text": target.name}
-    data = {one.name: getattr(target, one.name) for one in fields(target)}
-    data["features"] = sorted(target.features)
-    data["narrow_products"], data["precisions"] = sorted(target.narrow_products), sorted(target.precisions)
-    data["scopes"] = {name: asdict(scope) for name, scope in target.scopes.items()}
-    data["matrix"] = target.matrix and {**asdict(target.matrix), "dtypes": sorted(target.matrix.dtypes)}
-    return data
+    return {"text": target.name} if target.on_device else {"facts": _plain(target)}
+
+
+def _plain(value: Any) -> Any:
+    """Records, sets and tuples as JSON: an object with their kind for its only key."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {f"${type(value).__name__}": {one.name: _plain(getattr(value, one.name)) for one in fields(value)}}
+    if isinstance(value, frozenset):
+        return {"$set": sorted(map(_plain, value))}
+    if isinstance(value, tuple):
+        return {"$tuple": list(map(_plain, value))}
+    return {key: _plain(one) for key, one in value.items()} if isinstance(value, Mapping) else value
+
+
+def _made(data: Any) -> Any:
+    if not isinstance(data, dict):
+        return data
+    kind, held = next(iter(data.items()), ("", {}))
+    if kind in ("$set", "$tuple"):
+        return (frozenset if kind == "$set" else tuple)(map(_made, held))
+    if kind[:1] == "$":
+        return RECORDS[kind[1:]](**{name: _made(one) for name, one in held.items()})
+    return {key: _made(one) for key, one in data.items()}
 
 
 def target_of(data: Mapping[str, Any]) -> Target:
@@ -49,17 +67,12 @@ def target_of(data: Mapping[str, Any]) -> Target:
     if "text" in data:
         return find_target(str(data["text"]))
     try:
-        made = dict(data)
-        for name in ("features", "narrow_products", "precisions"):
-            made[name] = frozenset(map(str, made[name]))
-        made["cache_bytes"] = tuple(made["cache_bytes"])
-        made["scopes"] = {name: Scope(**scope) for name, scope in made["scopes"].items()}
-        if made["matrix"]:
-            made["matrix"] = MatrixFacts(**{**made["matrix"], "dtypes": frozenset(made["matrix"]["dtypes"])})
-        made["measured"] = tuple((str(name), float(value)) for name, value in made["measured"])
-        return Target(**made)
+        made = _made(data["facts"])
     except (KeyError, TypeError, ValueError) as error:
         raise PoolError(f"these facts describe no machine: {error}") from None
+    if not isinstance(made, Target):
+        raise PoolError("these facts describe no machine")
+    return made
 
 
 # ------------------------------------------------------------------------------------------------------- arrays
@@ -70,7 +83,7 @@ def arrays_of(bench: Bench) -> list[dict[str, Any]]:
     task, made = bench.task, []
     known = {buffer: task.constants.get(value) for value, buffer in task.program.inputs}
     for place, (buffer, array) in enumerate(zip(task.program.buffers, bench.arrays)):
-        one = {"dtype": buffer.dtype.name, "shape": list(array.shape)}
+        one: dict[str, Any] = {"dtype": buffer.dtype.name, "shape": list(array.shape)}
         constant = known.get(buffer)
         if buffer not in known:
             one["result"] = True

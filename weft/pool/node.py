@@ -16,6 +16,8 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -32,6 +34,9 @@ from weft.tuner.records import compiler_version
 
 AGAIN_SECONDS = 0.5
 """Before a process that died is started again."""
+
+MOST_STARTS = 20
+"""A process that was started so often, 5 seconds apart or less, will not do better."""
 
 BUILD = "build"
 """The resource of a builder."""
@@ -124,9 +129,7 @@ class Supervisor:
     def __init__(self, commands: Mapping[str, Sequence[str]]) -> None:
         self.commands = dict(commands)
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
-        self.failed: dict[str, int] = {}
-        """How often in a row a process ended soon after it began."""
-        self._begun: dict[str, float] = {}
+        self._begun: dict[str, list[float]] = {name: [] for name in commands}
 
     def look(self) -> None:
         """Starts what is not running."""
@@ -134,21 +137,18 @@ class Supervisor:
             old = self.processes.get(name)
             if old is not None and old.poll() is None:
                 continue
-            if old is not None:
-                short = time.monotonic() - self._begun[name] < 5.0
-                self.failed[name] = self.failed.get(name, 0) + 1 if short else 0
             self.processes[name] = subprocess.Popen(command, stdin=subprocess.DEVNULL)
-            self._begun[name] = time.monotonic()
+            self._begun[name].append(time.monotonic())
 
-    def run(self, most_failures: int = 30) -> None:
+    def run(self) -> None:
         """Until Ctrl-C, or until a process ends again and again as soon as it is started."""
         try:
             while True:
                 self.look()
                 time.sleep(AGAIN_SECONDS)
-                bad = next((name for name, count in self.failed.items() if count > most_failures), None)
-                if bad is not None:
-                    raise PoolError(f"{bad} ends as soon as it is started: its own words are above")
+                for name, begun in self._begun.items():
+                    if len(begun) > MOST_STARTS and begun[-1] - begun[-MOST_STARTS] < 5.0 * MOST_STARTS:
+                        raise PoolError(f"{name} ends as soon as it is started: its own words are above")
         finally:
             self.stop()
 
@@ -162,6 +162,48 @@ class Supervisor:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+
+
+def worker_command(folder: Path, url: str, name: str, given: Mapping[str, Any]) -> list[str]:
+    """The command of a worker: `kind`, and for one with a device `device` ("here"), `target` ("native"), `key`."""
+    made = {"device": "here", "target": "native", **given, "folder": str(folder), "url": url, "name": name}
+    return command_of("worker", {"scratch": tempfile.gettempdir(), **made})
+
+
+class LocalPool(Supervisor):
+    """A scheduler with builders and devices of this machine, in the background of a `with` block.
+
+    with LocalPool(folder, builders=1, devices={"desk": {"kind": "desk"}}) as pool:
+        PoolRunner(pool.url, "desk", folder)
+    """
+
+    def __init__(
+        self, folder: Path, host: str = "127.0.0.1", port: int = 0, builders: int = 1,
+        devices: Mapping[str, Mapping[str, Any]] | None = None,
+    ) -> None:  # fmt: skip
+        self.port = port or free_port(host)
+        self.url = f"tls://{host if host != '0.0.0.0' else '127.0.0.1'}:{self.port}"
+        commands = {"scheduler": command_of("scheduler", {"folder": str(folder), "host": host, "port": self.port})}
+        workers: dict[str, Mapping[str, Any]] = {f"builder-{number}": {"kind": BUILD} for number in range(builders)}
+        for name, given in {**workers, **(devices or {})}.items():
+            commands[name] = worker_command(folder, self.url, name, given)
+        super().__init__(commands)
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="weft-pool", daemon=True)
+
+    def _watch(self) -> None:
+        while not self._stopped.wait(AGAIN_SECONDS):
+            self.look()
+
+    def __enter__(self) -> LocalPool:
+        self.look()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self._stopped.set()
+        self._thread.join()
+        self.stop()
 
 
 def main(words: Sequence[str]) -> int:

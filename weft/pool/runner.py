@@ -13,7 +13,8 @@ import logging
 import queue
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -31,18 +32,22 @@ from weft.pool.kinds import arrays_of, facts_of, parameters_of, target_of
 from weft.pool.node import BUILD, device_resource
 from weft.targets.base import Target
 from weft.tuner.bench import Bench
+from weft.tuner.database import Database
 from weft.tuner.records import Outcome, Record, Status, compiler_version, machine_key
 from weft.tuner.space import Region
 
 logger = logging.getLogger("weft.pool")
 
-DEADLINE = 60.0
-"""Seconds that a kind may be without a worker before that is said."""
-
 LOOK_SECONDS = 0.5
 """How often it is looked whether the pool is still there, while no answer comes."""
 
+Job = Mapping[str, Any]
+"""What a worker needs to measure a point: JSON."""
+
 LOST = ("lost", "cancelled")
+
+MOST_AGAIN = 5
+"""How often a job is sent again that failed on its way."""
 
 DEFAULT = "default"
 """What the record of a task's default has for a sketch."""
@@ -79,13 +84,14 @@ class PoolRunner:
     kind: str
     folder: Path = field(default_factory=default_folder)
     """Of the certificates."""
-    deadline: float = DEADLINE
+    deadline: float = 60.0
+    """Seconds that a kind may be without a worker before that is said."""
     run: str = field(default_factory=lambda: uuid.uuid4().hex)
     """What the names of this runner's jobs begin with: no other job has them."""
 
     def __post_init__(self) -> None:
         self._client: Any = None
-        self._built: dict[str, Any] = {}
+        self.built: dict[str, Any] = {}
         self._defaults: dict[str, tuple[str, list[Any]]] = {}
         self._sent = 0
         self.about = self._wait_for_kind()
@@ -118,40 +124,26 @@ class PoolRunner:
     def close(self) -> None:
         """Leaves the pool."""
         client, self._client = self._client, None
-        self._built.clear()
+        self.built.clear()
         if client is not None:
             client.close(timeout=2)
 
     def _wait_for_kind(self) -> dict[str, Any]:
         """What devices of the kind say of themselves; a PoolError where there is none until the deadline."""
-        end, seen = time.monotonic() + self.deadline, []  # type: float, list[dict[str, Any]]
+        end = time.monotonic() + self.deadline
         while True:
             seen = fleet(self.client())
             found = [one for one in seen if one["kind"] == self.kind]
             builders = any(one["kind"] == BUILD for one in seen)
             if found and (builders or found[0]["needs"] != LIBRARY):
-                return self._agreed(found)
+                return _agreed(found)
             if time.monotonic() > end:
-                raise PoolError(self._nobody(seen, bool(found)))
+                there, wanted = ", ".join(sorted({str(one["kind"]) for one in seen})), BUILD if found else self.kind
+                raise PoolError(
+                    f"no worker of kind {wanted!r} has been in the pool for {self.deadline:.0f} s (there: "
+                    f"{there or 'nobody'}): start one with weft worker --join {self.url} --kind {wanted}"
+                )
             time.sleep(LOOK_SECONDS)
-
-    def _agreed(self, found: list[dict[str, Any]]) -> dict[str, Any]:
-        first = found[0]
-        for one in found:
-            if one["facts"] != first["facts"] or one["unit"] != first["unit"]:
-                raise PoolError(f"{first['name']} and {one['name']} are no devices of one kind: name one of them other")
-            if one["compiler"] != compiler_version():
-                raise PoolError(f"{one['name']} runs {one['compiler']}, and this is {compiler_version()}")
-        return first
-
-    def _nobody(self, seen: list[dict[str, Any]], has_device: bool) -> str:
-        kinds = ", ".join(sorted({str(one["kind"]) for one in seen})) or "nobody"
-        if has_device:
-            return f"nobody builds in the pool for {self.deadline:.0f} s: weft worker --join {self.url} --kind {BUILD}"
-        return (
-            f"no worker of kind {self.kind!r} has been in the pool for {self.deadline:.0f} s (there: {kinds}): "
-            f"start one with weft worker --join {self.url} --kind {self.kind}"
-        )
 
     # -------------------------------------------------------------------------------------------------- jobs
 
@@ -169,22 +161,18 @@ class PoolRunner:
             self._defaults[bench.task.key] = self._program(bench, program)
         return self._defaults[bench.task.key]
 
-    def job_of(self, bench: Bench, region: Region | None, point: Point) -> dict[str, Any] | Outcome:
+    def job_of(self, bench: Bench, region: Region | None, point: Point) -> Job | Outcome:
         """All that a worker needs to measure a point (None: the default); an outcome where it cannot be tried."""
-        task, program = bench.task, bench.task.fresh()
-        default = self._default(bench)
-        mine, trace = default, ""
-        if region is not None:
-            try:
+        task, program, trace = bench.task, bench.task.fresh(), ""
+        pairs = [self._default(bench)]
+        try:
+            if region is not None:
                 region.take(program, point)
-            except WeftError as error:
-                return Outcome(Status.REFUSED, detail=str(error).splitlines()[0][:300])
-            trace = program.schedule.trace.to_json()
-            try:
-                mine = self._program(bench, program)
-            except WeftError as error:
-                return Outcome(Status.BUILD_ERROR, detail=str(error).splitlines()[0][:300], trace=trace)
-        pairs = [default, mine] if region is not None else [default]
+                trace = program.schedule.trace.to_json()
+                pairs.append(self._program(bench, program))
+        except WeftError as error:
+            status = Status.BUILD_ERROR if trace else Status.REFUSED
+            return Outcome(status, detail=str(error).splitlines()[0][:300], trace=trace)
         self._sent += 1
         record = Record(
             task.key, machine_key(task.target, self.unit), compiler_version(),
@@ -198,100 +186,70 @@ class PoolRunner:
             "parameters": [parameters for _, parameters in pairs],
         }  # fmt: skip
 
-    def _submit(self, client: Any, job: Mapping[str, Any]) -> Any:
+    def submit(self, client: Any, job: Job) -> Any:
+        """Sends a job, and what it needs to have built; the future of its record."""
         needs = self.about["needs"]
         libraries = [self._build(client, job["target"], text) for text in job["programs"] if needs == LIBRARY]
         sent = {**job, "programs": job["programs"] if needs == PROGRAM else []}
-        return client.submit(
-            jobs.measure, json.dumps(sent).encode(), *libraries, key=f"measure-{job['id']}", pure=False, retries=2,
-            resources={device_resource(self.kind): 1},
-        )  # fmt: skip
+        key = f"measure-{job['id']}-{job.get('again', 0)}"
+        asked = {"key": key, "pure": False, "retries": 2, "resources": {device_resource(self.kind): 1}}
+        return client.submit(jobs.measure, json.dumps(sent).encode(), *libraries, **asked)
 
     def _build(self, client: Any, target: Mapping[str, Any], text: str) -> Any:
         data = json.dumps({"target": target, "program": text}).encode()
         key = f"build-{hashlib.sha256(data).hexdigest()}"
-        if key not in self._built:
-            if len(self._built) > 256:  # Dask forgets what nobody refers to
-                self._built = dict(list(self._built.items())[-64:])
-            self._built[key] = client.submit(jobs.build, data, key=key, retries=2, resources={BUILD: 1})
-        return self._built[key]
+        if key not in self.built:
+            if len(self.built) > 256:  # Dask forgets what nobody refers to
+                self.built.clear()
+            self.built[key] = client.submit(jobs.build, data, key=key, retries=2, resources={BUILD: 1})
+        return self.built[key]
 
     # -------------------------------------------------------------------------------------------------- measuring
 
     def measure(self, bench: Bench, points: Sequence[tuple[Region, Point]]) -> Iterator[Outcome]:
-        """The outcomes, in order, each when it is known."""
-        made = [self.job_of(bench, region, point) for region, point in points]
-        yield from self.outcomes(made)
+        """The outcomes, in order, each when it is known; devices are at work while later points are planned."""
+        return self.outcomes(self.job_of(bench, region, point) for region, point in points)
 
-    def cost(self, bench: Bench) -> Outcome:
-        """What the default takes."""
-        return next(iter(self.outcomes([self.job_of(bench, None, {})])))
-
-    def outcomes(self, made: Sequence[Mapping[str, Any] | Outcome]) -> Iterator[Outcome]:
+    def outcomes(self, made: Iterable[Job | Outcome]) -> Iterator[Outcome]:
         """What comes of jobs, in order."""
-        known = {at: one for at, one in enumerate(made) if isinstance(one, Outcome)}
-        waiting = {at: one for at, one in enumerate(made) if not isinstance(one, Outcome)}
-        found = self._found(waiting) if waiting else iter(())
+        found, known, place = self._found(made), {}, 0  # type: Any, dict[int, Outcome], int
         try:
-            for at in range(len(made)):
-                while at not in known:
-                    place, outcome = next(found)
-                    known[place] = outcome
-                yield known.pop(at)
+            for at, outcome in found:
+                known[at] = outcome
+                while place in known:
+                    yield known.pop(place)
+                    place += 1
         finally:
-            if isinstance(found, Iterator) and hasattr(found, "close"):
-                found.close()
+            found.close()
 
-    def _found(self, waiting: dict[int, Any]) -> Iterator[tuple[int, Outcome]]:
+    def _found(self, made: Iterable[Job | Outcome]) -> Iterator[tuple[int, Outcome]]:
         """The outcomes of jobs as they come; connects and sends again when the pool was lost."""
-        futures: dict[int, Any] = {}
-        last = time.monotonic()
+        sent = _Sent(self)
         try:
-            while waiting:
-                client = self.client()
-                done: queue.SimpleQueue[int] = queue.SimpleQueue()
-                futures = {}
-                for at, job in waiting.items():
-                    futures[at] = self._submit(client, job)
-                    futures[at].add_done_callback(lambda _, at=at, done=done: done.put(at))
-                while waiting:
-                    try:
-                        ready = [done.get(timeout=LOOK_SECONDS)]
-                        last = time.monotonic()
-                    except queue.Empty:
-                        if client.status != "running" or any(futures[at].status in LOST for at in waiting):
-                            break
-                        ready = [at for at in waiting if futures[at].done()]
-                        if time.monotonic() - last > self.deadline:
-                            self._wait_for_kind()
-                            last = time.monotonic()
-                    for at in (one for one in ready if one in waiting and futures[one].status not in LOST):
-                        outcome = self._outcome(futures[at])
-                        if outcome is None:
-                            continue
-                        del waiting[at]
-                        yield at, outcome
-                if waiting:
-                    logger.warning("the pool was lost, with %d jobs waiting: connecting again", len(waiting))
+            for at, one in enumerate(made):
+                if isinstance(one, Outcome):
+                    yield at, one
+                else:
+                    sent.send(at, one)
+            last = time.monotonic()
+            while sent.waiting:
+                for at, outcome in sent.ready():
+                    last = time.monotonic()
+                    yield at, outcome
+                if sent.is_lost():
+                    logger.warning("the pool was lost, with %d jobs waiting: connecting again", len(sent.waiting))
                     self.close()
-                    yield from self._finished_meanwhile(waiting)
+                    yield from self._finished_meanwhile(sent.waiting)
+                    waiting, sent = sent.waiting, _Sent(self)
+                    for at, one in waiting.items():
+                        sent.send(at, one)
+                elif time.monotonic() - last > self.deadline:
+                    self._wait_for_kind()
+                    last = time.monotonic()
         finally:
-            for future in futures.values():
-                if not future.done():
-                    future.cancel()
+            sent.cancel()
 
-    def _outcome(self, future: Any) -> Outcome | None:
-        if future.status == "error":
-            error = future.exception()
-            return Outcome(Status.CRASH, detail=f"{type(error).__name__}: {error}".splitlines()[0][:300])
-        try:
-            return outcome_of(future.result(timeout=10))
-        except (OSError, TimeoutError):
-            return None  # the scheduler went while it was to be fetched: the job is sent again, and known by its name
-        except (ValueError, TypeError, KeyError, WeftError) as error:
-            return Outcome(Status.GARBAGE, detail=str(error)[:300])
-
-    def _finished_meanwhile(self, waiting: dict[int, Any]) -> Iterator[tuple[int, Outcome]]:
+    def _finished_meanwhile(self, waiting: dict[int, Job]) -> Iterator[tuple[int, Outcome]]:
         """What workers that came back have in their journals."""
         about = next(iter(waiting.values()))["record"]
         self._wait_for_kind()
@@ -306,10 +264,92 @@ class PoolRunner:
         said = self.client().run(jobs.collect, asked, on_error="ignore")
         return {name: Record.from_json(line) for one in said.values() for name, line in json.loads(one).items()}
 
+    def gather(self, database: Database, target: Target, tasks: set[str]) -> int:
+        """Takes over what workers measured of tasks and nobody wrote down; how many that was.
 
-def outcome_of(answer: Any) -> Outcome:
-    """The outcome in what a worker says; an error where it says nonsense."""
-    if not isinstance(answer, bytes):
-        raise ValueError(f"a worker said {type(answer).__name__}")
-    record = Record.from_json(answer.decode())
-    return replace(record.outcome, at=record.at)
+        A point that has a row gets no second one: where a job ran twice, because its worker was lost for a while, one
+        of the two counts.
+        """
+        machine = machine_key(target, self.unit)
+        found = self.collect(machine, tasks).values()
+        known = {_place(record) for record in database.records(machine=machine, version=compiler_version())}
+        new = {_place(record): record for record in found if record.sketch != DEFAULT and _place(record) not in known}
+        return database.add(record for record in new.values() if record.version == compiler_version())
+
+
+def _agreed(found: list[dict[str, Any]]) -> dict[str, Any]:
+    """What devices of one kind have in common: all that they say."""
+    for one in found:
+        if one["facts"] != found[0]["facts"] or one["unit"] != found[0]["unit"]:
+            raise PoolError(f"{found[0]['name']} and {one['name']} are not of one kind: give one of them another name")
+        if one["compiler"] != compiler_version():
+            raise PoolError(f"{one['name']} runs {one['compiler']}, and this is {compiler_version()}")
+    return found[0]
+
+
+def _place(record: Record) -> tuple[str, str, str]:
+    return record.task, record.sketch, json.dumps(dict(record.point), sort_keys=True)
+
+
+class _Sent:
+    """Jobs that were sent, and Dask's futures of them."""
+
+    def __init__(self, runner: PoolRunner) -> None:
+        self.runner, self.client = runner, runner.client()
+        self.waiting: dict[int, Job] = {}
+        self.futures: dict[int, Any] = {}
+        self._done: queue.SimpleQueue[int] = queue.SimpleQueue()
+
+    def send(self, at: int, job: Job) -> None:
+        """Sends a job, if the pool is there."""
+        from distributed.client import ClosedClientError
+
+        self.waiting[at] = job
+        try:
+            future = self.futures[at] = self.runner.submit(self.client, job)
+            future.add_done_callback(lambda _: self._done.put(at))
+        except (ClosedClientError, OSError):
+            return  # `is_lost` tells, when all are sent
+
+    def is_lost(self) -> bool:
+        """Whether the pool forgot a job."""
+        states = [self.futures[at].status if at in self.futures else LOST[0] for at in self.waiting]
+        return bool(states) and (self.client.status != "running" or any(one in LOST for one in states))
+
+    def ready(self) -> Iterator[tuple[int, Outcome]]:
+        """What came in; waits for a moment where nothing did."""
+        try:
+            places = {self._done.get(timeout=LOOK_SECONDS)}
+            while not self._done.empty():
+                places.add(self._done.get())
+        except queue.Empty:
+            places = {at for at in self.waiting if at in self.futures and self.futures[at].done()}
+        for at in sorted(places & self.waiting.keys()):
+            job, future = self.waiting[at], self.futures[at]
+            if future.status == "error" and job.get("again", 0) < MOST_AGAIN:
+                # Jobs raise nothing: a worker was stopped in the middle of one. Who finished it has it in a journal.
+                self.runner.built.clear()  # a build may have failed with its builder
+                self.send(at, {**job, "again": job.get("again", 0) + 1})
+                continue
+            outcome = self._outcome(future) if future.status not in LOST else None
+            if outcome is not None:
+                del self.waiting[at]
+                yield at, outcome
+
+    def _outcome(self, future: Any) -> Outcome | None:
+        try:
+            if future.status == "error":
+                error = future.exception(timeout=10)
+                return Outcome(Status.CRASH, detail=f"{type(error).__name__}: {error}".splitlines()[0][:300])
+            record = Record.from_json(bytes(future.result(timeout=10)).decode())
+            return replace(record.outcome, at=record.at)
+        except (OSError, TimeoutError, CancelledError):
+            return None  # the scheduler went while it was to be fetched: the job is sent again, and known by its name
+        except (ValueError, TypeError, KeyError, WeftError) as error:
+            return Outcome(Status.GARBAGE, detail=str(error)[:300])
+
+    def cancel(self) -> None:
+        """Calls back what was not begun."""
+        for future in self.futures.values():
+            if self.client.status == "running" and not future.done():
+                future.cancel()

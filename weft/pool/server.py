@@ -15,7 +15,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -121,9 +121,7 @@ class LocalServer:
     def stop(self) -> None:
         """Ends it."""
         self.process.kill()
-        self.process.wait()
-        if self.process.stdout is not None:
-            self.process.stdout.close()
+        self.process.communicate()  # waits, and closes the pipe
 
 
 def start_server(
@@ -134,45 +132,31 @@ def start_server(
     `emulated`: by QEMU, of another architecture, say; with `counts` it counts instructions instead of seconds.
     """
     name = architecture or host_architecture()
-    command, environment = [str(make_server(name))], dict(os.environ)
-    folder = Path(tempfile.mkdtemp(prefix="weft-server-"))
+    command = [str(make_server(name)), "-l", "-p", "0", "-m", str(megabytes), "-k"]
     if emulated or counts or name != host_architecture():
-        emulator = emulator_of(name)
-        if emulator is None:
-            raise PoolError(f"{name} is another machine, and there is no emulator for it here: install qemu-user")
-        extra = ["-cpu", ARCHITECTURES[name][2]]
-        if counts:
-            if not can_count(emulator):
-                raise PoolError(f"{emulator} takes no plugins, and counts nothing: install qemu-user, not -static")
-            extra += _counting(folder, environment)
-        command = [emulator, *extra, *command]
-    try:
-        key = secrets.token_bytes(32)
-        file = folder / "key"
+        command = [*_emulator(name, counts), *command]
+    with tempfile.TemporaryDirectory(prefix="weft-server-") as folder:
+        key, file, counters = secrets.token_bytes(32), Path(folder) / "key", Path(folder) / "counters"
         file.touch(0o600)
         file.write_text(key.hex())
-        return LocalServer(
-            *_started([*command, "-k", str(file), "-l", "-p", "0", "-m", str(megabytes)], environment), key
-        )
-    finally:
-        shutil.rmtree(folder)
-
-
-def _counting(folder: Path, environment: dict[str, str]) -> list[str]:
-    counters = folder / "counters"
-    counters.write_bytes(bytes(4096))
-    environment["WEFT_COUNTERS"] = str(counters)
-    return ["-plugin", str(make_counter())]
-
-
-def _started(command: Sequence[str], environment: Mapping[str, str]) -> tuple[subprocess.Popen[str], int]:
-    process = subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, env=dict(environment),
-        start_new_session=True,
-    )  # fmt: skip
-    assert process.stdout is not None
-    line = process.stdout.readline()
+        counters.write_bytes(bytes(4096))
+        process = subprocess.Popen(
+            [*command, str(file)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, start_new_session=True,
+            env={**os.environ, **({"WEFT_COUNTERS": str(counters)} if counts else {})},
+        )  # fmt: skip
+        assert process.stdout is not None
+        line = process.stdout.readline()
     if not line.startswith("listening on "):
         process.kill()
         raise PoolError(f"the device server did not start (code {process.wait()}): {' '.join(command[:2])}")
-    return process, int(line.rsplit(":", 1)[1])
+    return LocalServer(process, int(line.rsplit(":", 1)[1]), key)
+
+
+def _emulator(name: str, counts: bool) -> list[str]:
+    """The command that runs programs of an architecture."""
+    emulator = emulator_of(name)
+    if emulator is None:
+        raise PoolError(f"{name} is another machine, and there is no emulator for it here: install qemu-user")
+    if counts and not can_count(emulator):
+        raise PoolError(f"{emulator} takes no plugins, and counts nothing: install qemu-user, not -static")
+    return [emulator, "-cpu", ARCHITECTURES[name][2], *(["-plugin", str(make_counter())] if counts else [])]

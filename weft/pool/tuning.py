@@ -14,11 +14,11 @@ from weft.graph.ir import Graph
 from weft.plan.overrides import Records
 from weft.pool.device import PoolError
 from weft.pool.kinds import SECONDS
-from weft.pool.runner import DEFAULT, PoolRunner
+from weft.pool.runner import PoolRunner
 from weft.tuner.bench import Bench
 from weft.tuner.database import Database
 from weft.tuner.model import Tuning, make_tuning
-from weft.tuner.records import Outcome, Status, TuneError, machine_key
+from weft.tuner.records import Outcome, Status, TuneError
 from weft.tuner.task import Task
 
 
@@ -49,13 +49,7 @@ class PoolTuning(Tuning):
         self.tasks = sorted(weighed, key=lambda task: -task.seconds)
         if len(self.skipped) == len(self.tasks):
             raise TuneError(f"no kernel of {self.name} runs on {self.pool.kind}: {next(iter(self.skipped.values()))}")
-        self.gather()
-
-    def gather(self) -> int:
-        """Takes over what workers measured of our tasks and did not come to tell; how many that was."""
-        machine = machine_key(self.target, self.pool.unit)
-        found = self.pool.collect(machine, {task.key for task in self.tasks})
-        return self.database.add(record for record in found.values() if record.sketch != DEFAULT)
+        self.pool.gather(self.database, self.target, {task.key for task in self.tasks})
 
     def try_default(self, bench: Bench) -> None:
         """It was measured already."""
@@ -65,7 +59,7 @@ class PoolTuning(Tuning):
 
     def accept(self) -> None:
         """Puts what each kernel gained by itself into use, where that is time."""
-        self.gather()
+        self.pool.gather(self.database, self.target, {task.key for task in self.tasks})
         found = self.found()
         if found and self.pool.unit == SECONDS:
             before = sum(task.seconds for task in self.tasks)
@@ -75,15 +69,12 @@ class PoolTuning(Tuning):
     def says(self) -> str:
         """What came of it, in a sentence or two."""
         tried = f"{self.trials} trials on {len(self.searches)} of {len(self.tasks)} tasks, on {self.pool.kind}"
+        gain = f"{self.expected_gain():.3f}"
         if self.pool.unit != SECONDS:
-            gain = self.expected_gain()
-            return (
-                f"{tried}; {gain:.3f} times fewer {self.pool.unit}. By counts nothing is put into use: see weft db best"
-            )
+            return f"{tried}; {gain} times fewer {self.pool.unit}. By counts nothing is put into use: see weft db best"
         if not self.kept:
             return f"{tried}; nothing is faster than what is in use"
-        expected = f"expected {self.expected_gain():.3f}×"
-        return f"{tried}; {len(self.kept)} schedules are in use now, by kernels alone: {expected}"
+        return f"{tried}; {len(self.kept)} schedules are in use now, by kernels alone: expected {gain}×"
 
 
 def defaults(pool: PoolRunner, tasks: list[Task]) -> list[Outcome]:
@@ -102,16 +93,14 @@ def bench_model(graph: Graph, runner: PoolRunner, precision: str | None = None) 
     with Database(":memory:") as database:
         tuning = make_tuning(graph, 60.0, runner.target, precision, 1, database, PoolTuning, runner=runner)
         tuning.prepare()
-    costs = defaults(runner, tuning.tasks)
     rows = []
-    for task, cost in zip(tuning.tasks, costs):
-        says = figure(cost.seconds, runner.unit) if cost.status is Status.OK else f"{cost.status.value}: {cost.detail}"
-        value = cost.seconds if cost.status is Status.OK else None
-        rows.append({"task": task.key, "label": task.label, "calls": task.calls, runner.unit: value, "says": says})
-    done = [(task.calls, cost.seconds) for task, cost in zip(tuning.tasks, costs) if cost.status is Status.OK]
-    total = sum(calls * cost for calls, cost in done)
+    for task in tuning.tasks:
+        problem, value = tuning.skipped.get(task.key), task.seconds / task.calls
+        said = {"task": task.key, "label": task.label, "calls": task.calls}
+        rows.append({**said, runner.unit: None if problem else value, "says": problem or figure(value, runner.unit)})
+    total = sum(task.seconds for task in tuning.tasks)
     return {"kind": runner.kind, "unit": runner.unit, "kernels": rows, "total": figure(total, runner.unit),
-            f"total_{runner.unit}": total, "failed": len(rows) - len(done)}  # fmt: skip
+            f"total_{runner.unit}": total, "failed": len(tuning.skipped)}  # fmt: skip
 
 
 def figure(value: float, unit: str) -> str:

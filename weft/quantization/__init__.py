@@ -83,9 +83,9 @@ def quantize(
     mapping from input names to arrays, a list of arrays, or one array; arrays of many calls may be stacked, and one
     array or one mapping may be all of it. `method` is how the range of an activation is chosen: "minmax", "percentile"
     or "mse". `activations` is "uint8" or "int8". `keep` names nodes, outputs or operators that stay float. `scales` is
-    "any" or "powers_of_two": a machine without float arithmetic then requantizes by shifts, exactly. `bits=(2, 1)` makes
-    products of two-bit activations and one-bit weights instead (either may be 1 or 2), of layers that read no negative
-    numbers; others stay float, and of the options above only `keep` counts.
+    "any" or "powers_of_two": a machine without float arithmetic then requantizes by shifts, exactly. `bits=(2, 1)` is
+    for products of two-bit activations and one-bit weights instead (either may be 1 or 2), of layers that read no
+    negative numbers; others stay float, and of the options above only `keep` counts.
     """
     if method not in METHODS:
         raise ArgumentError(f"method is {method!r}; there are {', '.join(METHODS)}")
@@ -104,7 +104,7 @@ def quantize(
         raise ArgumentError(f"the model {graph.name!r} has no convolution or matrix product with known float32 weights")
     seen, feeds = _observe(graph, layers, calibration_data, target)
     if bits is not None:
-        layers = [layer for layer in layers if takes(layer, seen[layer.data])]
+        layers = [layer for layer in layers if takes(graph, layer, seen[layer.data])]
         if not layers:
             raise ArgumentError(
                 f"the model {graph.name!r} has no layer that reads what a ReLU made: none can be of bits"

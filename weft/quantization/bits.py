@@ -11,6 +11,7 @@ that of a filter's weights as well, with its codes. Models that are to be accura
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -26,16 +27,23 @@ ROUNDS = 8
 """How often codes and their scale are fitted to one another; with one bit once would do."""
 
 
-def takes(layer: Layer, seen: Observer) -> bool:
+def _bias(node: Node) -> Value | None:
+    return node.inputs[2] if len(node.inputs) > 2 else None
+
+
+def takes(graph: Graph, layer: Layer, seen: Observer) -> bool:
     """Whether a layer has an operator of bits, and reads what is at least 0."""
-    node, shape = layer.node, layer.weight.tensor.static
+    node, shape, bias = layer.node, layer.weight.tensor.static, _bias(layer.node)
     if seen.low < 0 or seen.high <= 0:
+        return False
+    if bias is not None and (bias not in graph.constants or graph.constants[bias].size not in (1, shape[layer.axis])):
         return False
     if node.op != "Conv":
         alone = all(float(node.attributes.get(name, 1)) == 1 for name in ("alpha", "beta"))
         return alone and node.inputs[0] is not None and node.inputs[0].tensor.rank == 2
     plain = all(int(one) == 1 for one in (*(node.attributes.get("dilations") or ()), node.attributes.get("group", 1)))
     even = all(len(set(node.attributes.get(name) or (0,))) == 1 for name in ("pads", "strides"))
+    even = even and min(node.attributes.get("pads") or (0,)) >= 0
     return len(shape) == 4 and plain and even and str(node.attributes.get("auto_pad") or "NOTSET") == "NOTSET"
 
 
@@ -88,7 +96,10 @@ class BitInsertion:
         source, name = node.inputs[0], layer.weight.name
         assert source is not None
         if source not in self.levels:
-            pair = self._constant(self.scales[layer.data], f"{source.name}_scale"), self._constant(np.uint8(0), "zero")
+            pair = (
+                self._constant(self.scales[layer.data], f"{source.name}_scale"),
+                self._constant(np.array(0, np.uint8), "zero"),
+            )
             levels = Value(self.names.fresh(f"{source.name}_levels"), TensorType("uint8", source.tensor.shape))
             made.append(Node("QuantizeLinear", [source, *pair], [levels], {}, levels.name, "quantize"))
             self.levels[source] = levels
@@ -96,11 +107,12 @@ class BitInsertion:
         codes, scale = fit_weight(weight if layer.axis == 0 else weight.T, self.bits[1])
         packed = self._constant(pack_codes(codes, self.bits[1], self.line), f"{name}_codes")
         factor = self._constant(scale * self.scales[layer.data], f"{name}_factor")
-        bias = node.inputs[2] if len(node.inputs) > 2 else None
-        if bias is not None and self.graph.constants.get(bias) is not None and len(scale) != bias.tensor.static[-1]:
-            bias = self._constant(np.broadcast_to(self.graph.constants[bias], scale.shape).copy(), f"{name}_bias")
+        bias = _bias(node)
+        if bias is not None:
+            flat = np.broadcast_to(self.graph.constants[bias].reshape(-1), scale.shape)
+            bias = self._constant(flat.astype(np.float32), f"{name}_bias")
         window = {key: node.attributes[key] for key in ("pads", "strides") if node.attributes.get(key)}
-        attributes = {"bits": self.bits[0]}
+        attributes: dict[str, Any] = {"bits": self.bits[0]}
         if node.op == "Conv":
             attributes |= {"kernel_shape": list(weight.shape[2:]), **window}
         inputs = [self.levels[source], packed, factor, *([] if bias is None else [bias])]

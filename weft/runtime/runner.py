@@ -44,7 +44,10 @@ class Engine(Protocol):
 
 
 def _foreign(*_: Any) -> int:
-    raise TargetError("the model was compiled for another machine: save it, and load it there")
+    raise TargetError(
+        "the model was compiled for another machine, and its code does not run here: what Module.save and weft export "
+        "write runs there"
+    )
 
 
 class NativeRunner:

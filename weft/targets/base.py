@@ -455,6 +455,8 @@ class TargetSpec:
     """Measures the facts that its costs are made of, and keeps them for `parse`; None where that cannot be done."""
     startup: Callable[[Target, Iterable[bytes]], str] | None = _optional("codes")
     """LLVM IR of the check that an exported library begins with; None: no libraries are made."""
+    flags: Callable[[Target], list[str]] = _function("target", default=lambda target: [])
+    """What a processor must list in /proc/cpuinfo to run code for a target: what a module file is refused by."""
     local_devices: Callable[[], list[LocalDevice]] = _function(default=lambda: [])  # noqa: PIE807 — ours, in a file
     """The devices of this machine, as `weft devices` lists them."""
     examine: Callable[[Target], Iterable[Check]] = _function("target", default=lambda target: ())

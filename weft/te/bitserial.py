@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from weft.core.errors import ShapeError
-from weft.expr.nodes import Expr, int_value
+from weft.expr.nodes import Expr, int_value, minimum
 from weft.te.compute import compute, reduce_axis
-from weft.te.math import if_then_else, minimum, popcount
+from weft.te.math import if_then_else, popcount
 from weft.te.reduce import sum
 from weft.te.tensor import Tensor
 
@@ -53,7 +53,7 @@ def pack_bits(
         bit, *where, byte = at
         made: Any = 0
         for lane in range(LANES):
-            number = x[(*where[:axis], byte * LANES + lane, *where[axis:])]
+            number: Expr = x[(*where[:axis], byte * LANES + lane, *where[axis:])]
             number = number if most is None else minimum(number, most)
             one = ((number >> bit.astype("uint8")) & 1) << lane
             made = made + if_then_else(byte * LANES + lane < size, one, 0).astype("uint8")

@@ -15,6 +15,8 @@ from tests.frontends.jax.harness import LOOSER, case, compare, harnesses, interp
 from weft.core.errors import ArgumentError, FrontendError, InternalError  # noqa: E402
 from weft.frontends.jax import load  # noqa: E402
 from weft.frontends.jax.table import CONVERTERS  # noqa: E402
+from weft.graph.interpreter import interpret_graph  # noqa: E402
+from weft.graph.opspec import _OF_USERS, _TABLE  # noqa: E402
 
 
 def inputs():
@@ -195,6 +197,18 @@ def test_what_is_not_known_is_listed_at_once_with_the_users_lines():
         weft.compile(odd, np.eye(3, dtype="f"))
     said = str(raised.value)
     assert all(word in said for word in ("cholesky is not known", "qr", "complex numbers", "test_jax.py:"))
+    assert "weft.register_op('cholesky', function, domain='jax')" in said
+
+
+def test_primitives_run_as_somebody_says():
+    x = np.array([[4, 2], [2, 3]], "f")
+    try:
+        weft.register_op("cholesky", lambda c, x: np.linalg.cholesky(x), domain="jax")
+        found = interpret_graph(load(lambda x: jnp.linalg.cholesky(x) + 1, (x,)).graph, [x])[0]
+    finally:
+        _OF_USERS.discard(("jax", "cholesky"))
+        _TABLE.pop(("jax", "cholesky"), None)
+    np.testing.assert_allclose(found, np.linalg.cholesky(x) + 1, 1e-6)
 
 
 def test_a_function_that_jax_cannot_trace_says_where():

@@ -211,7 +211,9 @@ def test_a_function_of_torch_goes_into_a_module():
 
 def test_a_fault_in_a_converter_is_no_refusal(monkeypatch):
     monkeypatch.setitem(CONVERTERS, "relu", lambda c, x: x.nothing)
-    with pytest.raises(InternalError, match=r"converter of aten.relu failed .used in .*test_compile.py:\d+.: Attribute"):
+    with pytest.raises(
+        InternalError, match=r"converter of aten.relu failed .used in .*test_compile.py:\d+.: Attribute"
+    ):
         load(Odd2(), (torch.zeros(2, 4),))
 
 

@@ -69,8 +69,30 @@ def _sigmoid(c: Context, e: Call) -> list[str]:
     return [rounded(f"({one} / ({one} + {power}(-{text})))", dtype) for text in c.lanes(e.args[0])]
 
 
+_TAIL = (0.11962929, 0.12075409, 0.09991269, 0.12856434, -0.05368892, 0.20635939, -0.15720659, 0.03567564)
+"""Of the normal distribution beyond z, over exp(-z² / 2): t · Σ cᵢ tⁱ with t = 1 / (1 + 0.3 z).
+
+Fitted to SciPy's erfcx on [0, 14] by least squares, weighed until the greatest error was least. Computed in float32 it
+is off by 5e-7 at most."""
+
+
 def _normal_cdf(c: Context, e: Call) -> list[str]:
+    """Where threads part, the library's erfc takes both of its ways: on CUDA a tail of one way, half as long."""
     dtype = _float_type(e)
+    if c.dialect.name == "cuda" and dtype.bits < 64:
+        terms = f"{_TAIL[-1]!r}f"
+        for factor in reversed(_TAIL[:-1]):
+            terms = f"fmaf({terms}, t, {factor!r}f)"
+        c.helper(
+            "weft_normal_cdf",
+            f"""DEVICE float weft_normal_cdf(float x) {{
+  const float z = fabsf(x), square = z * z, t = __fdividef(1.0f, fmaf(0.3f, z, 1.0f));
+  const float power = expf(-0.5f * square) * fmaf(-0.5f, fmaf(z, z, -square), 1.0f);
+  const float tail = z < 14.5f ? power * t * {terms} : z != z ? z : 0.0f;
+  return x > 0.0f ? 1.0f - tail : tail;
+}}""",
+        )
+        return [rounded(f"weft_normal_cdf({bare(text)})", dtype) for text in c.lanes(e.args[0])]
     name, end = math_name(c, "erfc", dtype), "" if dtype.bits == 64 else "f"
     made = f"(0.5{end} * {name}(%s * {-(0.5**0.5)!r}{end}))"
     return [rounded(made % text, dtype) for text in c.lanes(e.args[0])]

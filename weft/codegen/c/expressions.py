@@ -165,7 +165,7 @@ def _compare(c: Context, e: Binary) -> list[str]:
 
 
 def _connect(c: Context, e: Binary) -> list[str]:
-    """Both sides of index arithmetic are computed: compilers make branches of `&&`, and threads of a warp part there."""
+    """Both sides of index arithmetic are computed: of `&&` compilers make branches, at which threads of a warp part."""
     left = c.lanes(e.a)
     right = _guarded(c, e.b)
     symbol = _SYMBOLS[type(e)]

@@ -22,10 +22,10 @@ WORDS_A_LINE = 6
 
 def c_sources(plan: LibraryPlan, beside: bool) -> dict[str, str]:
     """The files by name."""
-    if plan.target.name != "c":
-        raise ExportError(f"C is written for no certain machine: the target is c, not {plan.target.name}")
     if not all(step.calls for step in plan.steps):
         raise ExportError(f"{plan.title} is read from a module file: C is made from the model itself")
+    if plan.target.name != "c":
+        raise ExportError(f"C is written for no certain machine: the target is c, not {plan.target.name}")
     kernels = {kernel.symbol: kernel.scheduled for kernel in plan.form.lowered.kernels}
     pieces: dict[str, None] = {}
     scratch = 0

@@ -29,9 +29,22 @@ def export_library(
 
     `form` is one of FORMS; `beside` puts the weights into a file of their own, which the caller reads.
     """
+    if module.target.spec.startup is None:
+        raise ExportError(f"libraries are for CPUs; {module.graph.name} is compiled for {module.target.name}")
+    if form not in FORMS:
+        raise ExportError(f"a library has one of the forms {', '.join(FORMS)}, not {form!r}")
     plan = make_plan(module, name)
     where = Path(folder)
+    is_new = not where.exists()
     where.mkdir(parents=True, exist_ok=True)
+    try:
+        return _write(plan, where, form, beside)
+    finally:
+        if is_new and not any(where.iterdir()):  # refused
+            where.rmdir()
+
+
+def _write(plan: LibraryPlan, where: Path, form: str, beside: bool) -> list[Path]:
     make = {"c": _plain_c, "wasm": _web}.get(form, _library)
     with tempfile.TemporaryDirectory(prefix="weft-export-", dir=where) as scratch:
         weights = Path(scratch) / f"{plan.name}.bin"
@@ -63,8 +76,7 @@ def _texts(scratch: Path, texts: dict[str, str]) -> list[Path]:
 def _objects(plan: LibraryPlan, scratch: Path, form: str, beside: bool) -> list[Path]:
     """The object files of a library: kernels and drivers, the functions to call, the runtime, the weights."""
     target = plan.target
-    if target.spec.startup is None:
-        raise ExportError(f"libraries are for CPUs; {plan.title} is compiled for {target.name}")
+    assert target.spec.startup is not None
     codes = plan.form.native.objects()
     check = target.spec.startup(target, codes)
     if all(step.calls for step in plan.steps):

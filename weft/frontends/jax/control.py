@@ -34,7 +34,8 @@ def _while(
     states = operands[cond_nconsts + body_nconsts :]
 
     def wanted(values: Sequence[Value]) -> Value:
-        return c.inline(cond_jaxpr, [*tests, *values])[0]
+        made: Value = c.inline(cond_jaxpr, [*tests, *values])[0]
+        return made
 
     def goes_on(values: Sequence[Value]) -> Value:
         """Whether one of a batch of loops goes on."""

@@ -85,7 +85,8 @@ def _seed(c: JaxEmitter, seeds: Value, *, impl: Any, **_: Any) -> Value:
 def _gamma(c: JaxEmitter, keys: Value, shapes: Value, **params: Any) -> Value:
     function = functools.partial(c.primitive.impl, **params)
     given = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in c.avals]
-    return c.inline(jax.make_jaxpr(function)(*given), [keys, shapes])[0]
+    made: Value = c.inline(jax.make_jaxpr(function)(*given), [keys, shapes])[0]
+    return made
 
 
 @primitive("rng_bit_generator", "rng_uniform")

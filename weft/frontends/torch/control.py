@@ -37,7 +37,9 @@ def _while_loop(c: Emitter, test: Any, body: Any, carried: Sequence[Any], more: 
     return c.several(len(states), "Loop", None, goes_on(states), *states, body=c.subgraph("body", types, turn))
 
 
-def _rows(c: Emitter, states: Sequence[Value], rows: Sequence[Value], step: Callable[[list[Value]], Any]) -> list[Value]:
+def _rows(
+    c: Emitter, states: Sequence[Value], rows: Sequence[Value], step: Callable[[list[Value]], Any]
+) -> list[Value]:
     """What a step makes of states and of each row in turn: the last states, and its other results stacked."""
     types = [*(one.tensor for one in states), *(TensorType(one.tensor.dtype, one.tensor.dims[1:]) for one in rows)]
     body = c.subgraph("body", types, lambda inputs: _values(c, step(inputs)))

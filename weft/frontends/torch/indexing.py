@@ -120,14 +120,6 @@ def _unique(c: Emitter, x: Value, sorted: bool = True, inverse: bool = False, co
     return [found, c.reshape(back, c.sizes(x)) if inverse else _none(c), count if counts else _none(c)]
 
 
-@aten("unique_dim")
-def _unique_dim(
-    c: Emitter, x: Value, dim: int, sorted: bool = True, inverse: bool = False, counts: bool = False
-) -> list[Any]:
-    found, _, back, count = c.several(4, "Unique", x, axis=dim, sorted=1)
-    return [found, back if inverse else _none(c), count if counts else _none(c)]
-
-
 def _none(c: Emitter) -> Value:
     return c.constant(np.zeros(0, np.int64))
 
@@ -148,7 +140,9 @@ def _embedding_bag(
     bags -= include_last
     member = c.op("Equal", c.constant(np.arange(bags)[:, None]), c.unsqueeze(bag, 0))
     if padding >= 0:
-        member = c.op("And", member, c.unsqueeze(c.invert(c.op("Equal", indices, c.value(padding, indices.tensor.dtype))), 0))
+        member = c.op(
+            "And", member, c.unsqueeze(c.invert(c.op("Equal", indices, c.value(padding, indices.tensor.dtype))), 0)
+        )
     rows = c.op("Gather", weight, indices, axis=0)
     if weights is not None:
         rows = c.op("Mul", rows, c.unsqueeze(weights, 1))

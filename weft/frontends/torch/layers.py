@@ -96,7 +96,9 @@ def _grouped(c: Emitter, x: Value, weight: Value, ends: Value | None = None, *_:
     else:
         every = product(c, c.unsqueeze(x, 0), weight)
         flat = c.reshape(every, [rows * groups, c.size(weight, 2)])
-        made = c.op("Gather", flat, c.op("Add", c.op("Mul", group, np.int64(rows)), c.constant(np.arange(rows))), axis=0)
+        made = c.op(
+            "Gather", flat, c.op("Add", c.op("Mul", group, np.int64(rows)), c.constant(np.arange(rows))), axis=0
+        )
     return c.where(c.unsqueeze(last, 1), made, 0)
 
 

@@ -15,9 +15,14 @@ import torch
 MOST_ROWS = 32
 
 
-def _is_large(*tensors: Any) -> bool:
-    sizes = [size for one in tensors for size in one.shape[-2:]]
-    return any(not isinstance(size, int) or size > MOST_ROWS for size in sizes)
+def _small(function: Any) -> Any:
+    """A decomposition that leaves large matrices alone."""
+
+    def decomposition(a: Any, *more: Any, **given: Any) -> Any:
+        is_small = all(isinstance(size, int) and size <= MOST_ROWS for size in a.shape[-2:])
+        return function(a, *more, **given) if is_small else NotImplemented
+
+    return decomposition
 
 
 def _at(a: Any, count: int) -> Any:
@@ -25,8 +30,6 @@ def _at(a: Any, count: int) -> Any:
 
 
 def _cholesky(a: Any, *, upper: bool = False, check_errors: bool = False) -> Any:
-    if _is_large(a):
-        return NotImplemented
     rest, rows, columns, pivots = a.mT if upper else a, _at(a, a.shape[-1]), [], []
     for j in range(a.shape[-1]):
         pivots.append(rest[..., j, j])
@@ -34,15 +37,16 @@ def _cholesky(a: Any, *, upper: bool = False, check_errors: bool = False) -> Any
         columns.append(column)
         rest = rest - column[..., :, None] * column[..., None, :]
     made = torch.stack(columns, -1) if columns else torch.zeros_like(a)
-    failed = ~(torch.stack(pivots, -1) > 0) if pivots else torch.zeros_like(a[..., 0], dtype=torch.bool)
-    first = torch.where(failed, rows + 1, a.shape[-1] + 1).amin(-1) if pivots else failed.sum(-1)
-    info = torch.where(first <= a.shape[-1], first, 0).to(torch.int32)
+    failed = [torch.where(one > 0, a.shape[-1], at) for at, one in enumerate(pivots)]  # the first pivot that is none
+    first = torch.stack(failed, -1).amin(-1) if failed else torch.zeros(a.shape[:-2], device=a.device)
+    info = torch.where(first < a.shape[-1], first + 1, 0).to(torch.int32)
     return (made.mT if upper else made), info
 
 
 def _substituted(a: Any, b: Any, upper: bool, unit: bool) -> Any:
     """x with a x = b, where a is triangular."""
-    n, rows, found = a.shape[-1], _at(a, a.shape[-1]), torch.zeros_like(b + a[..., :1] * 0)
+    n, rows = a.shape[-1], _at(a, a.shape[-1])
+    found = b.new_zeros((*torch.broadcast_shapes(a.shape[:-2], b.shape[:-2]), *b.shape[-2:]))
     for j in reversed(range(n)) if upper else range(n):
         known = (a[..., j, :, None] * found).sum(-2)
         row = b[..., j, :] - known
@@ -52,23 +56,17 @@ def _substituted(a: Any, b: Any, upper: bool, unit: bool) -> Any:
 
 
 def _solve_triangular(a: Any, b: Any, *, upper: bool, left: bool = True, unitriangular: bool = False) -> Any:
-    if _is_large(a):
-        return NotImplemented
     if left:
         return _substituted(a, b, upper, unitriangular)
     return _substituted(a.mT, b.mT, not upper, unitriangular).mT
 
 
 def _triangular_solve(b: Any, a: Any, upper: bool = True, transpose: bool = False, unitriangular: bool = False) -> Any:
-    if _is_large(a):
-        return NotImplemented
     turned = a.mT if transpose else a
     return _substituted(turned, b, upper != transpose, unitriangular), a.clone()
 
 
 def _lu_factor(a: Any, *, pivot: bool = True, check_errors: bool = False) -> Any:
-    if _is_large(a):
-        return NotImplemented
     m, n = a.shape[-2:]
     rows, columns, pivots = _at(a, m), _at(a, n), []
     info = torch.zeros(a.shape[:-2], dtype=torch.int32, device=a.device)
@@ -92,14 +90,12 @@ def _order(pivots: Any, rows: int) -> Any:
     order = at.expand((*pivots.shape[:-1], rows))
     for k in range(pivots.shape[-1]):
         other = pivots[..., k, None].long() - 1
-        taken = torch.gather(order, -1, torch.where(at == k, other, torch.where(at == other, k, at)).expand(order.shape))
-        order = taken
+        turn = torch.where(at == k, other, torch.where(at == other, k, at))
+        order = torch.gather(order, -1, turn.expand(order.shape))
     return order
 
 
 def _lu_solve(factors: Any, pivots: Any, b: Any, *, left: bool = True, adjoint: bool = False) -> Any:
-    if _is_large(factors):
-        return NotImplemented
     if not left:
         return _lu_solve(factors, pivots, b.mT, adjoint=not adjoint).mT
     order = _order(pivots, factors.shape[-1])
@@ -114,9 +110,7 @@ def _lu_solve(factors: Any, pivots: Any, b: Any, *, left: bool = True, adjoint: 
 
 
 def _lu_unpack(factors: Any, pivots: Any, unpack_data: bool = True, unpack_pivots: bool = True) -> Any:
-    if _is_large(factors):
-        return NotImplemented
-    (m, n), k = factors.shape[-2:], min(factors.shape[-2:])
+    m, k = factors.shape[-2], min(factors.shape[-2:])
     empty = factors.new_zeros((0,))
     lower, upper, order = empty, empty, empty
     if unpack_data:
@@ -128,16 +122,11 @@ def _lu_unpack(factors: Any, pivots: Any, unpack_data: bool = True, unpack_pivot
 
 
 def _lu(a: Any, *, pivot: bool = True) -> Any:
-    made = _lu_factor(a, pivot=pivot)
-    if made is NotImplemented:
-        return made
-    order, lower, upper = _lu_unpack(made[0], made[1])
+    order, lower, upper = _lu_unpack(*_lu_factor(a, pivot=pivot)[:2])
     return (order if pivot else a.new_zeros((0,))), lower, upper
 
 
 def _solve(a: Any, b: Any, *, left: bool = True, check_errors: bool = False) -> Any:
-    if _is_large(a):
-        return NotImplemented
     is_vector = b.dim() == 1 or (a.dim() - 1 == b.dim() and a.shape[:-1] == b.shape)
     factors, pivots, info = _lu_factor(a)
     made = _lu_solve(factors, pivots, b[..., None] if is_vector else b, left=left or is_vector)
@@ -145,8 +134,6 @@ def _solve(a: Any, b: Any, *, left: bool = True, check_errors: bool = False) -> 
 
 
 def _inverse(a: Any, *, check_errors: bool = False) -> Any:
-    if _is_large(a):
-        return NotImplemented
     factors, pivots, info = _lu_factor(a)
     return _lu_solve(factors, pivots, torch.eye(a.shape[-1], dtype=a.dtype, device=a.device)), info
 
@@ -157,15 +144,11 @@ def _sign(pivots: Any, like: Any) -> Any:
 
 
 def _determinant(a: Any) -> Any:
-    if _is_large(a):
-        return NotImplemented
     factors, pivots, _ = _lu_factor(a)
     return factors.diagonal(dim1=-2, dim2=-1).prod(-1) * _sign(pivots, a), factors, pivots
 
 
 def _log_determinant(a: Any) -> Any:
-    if _is_large(a):
-        return NotImplemented
     factors, pivots, _ = _lu_factor(a)
     diagonal = factors.diagonal(dim1=-2, dim2=-1)
     return diagonal.sign().prod(-1) * _sign(pivots, a), diagonal.abs().log().sum(-1), factors, pivots
@@ -173,8 +156,6 @@ def _log_determinant(a: Any) -> Any:
 
 def _qr(a: Any, mode: str = "reduced") -> Any:
     """By reflections, so that the signs are LAPACK's."""
-    if _is_large(a):
-        return NotImplemented
     m, n = a.shape[-2:]
     k, rows = min(m, n), _at(a, m)
     q = torch.eye(m, dtype=a.dtype, device=a.device).expand((*a.shape[:-2], m, m))
@@ -194,22 +175,21 @@ def _qr(a: Any, mode: str = "reduced") -> Any:
 
 _aten = torch.ops.aten
 DECOMPOSITIONS = {
-    _aten.linalg_cholesky_ex.default: _cholesky,
-    _aten.cholesky.default: lambda a, upper=False: _first(_cholesky(a, upper=upper)),
-    _aten.linalg_solve_triangular.default: _solve_triangular,
-    _aten.triangular_solve.default: _triangular_solve,
-    _aten.linalg_lu_factor_ex.default: _lu_factor,
-    _aten.linalg_lu_solve.default: _lu_solve,
-    _aten.lu_unpack.default: _lu_unpack,
-    _aten.linalg_lu.default: _lu,
-    _aten._linalg_solve_ex.default: _solve,
-    _aten.linalg_inv_ex.default: _inverse,
-    _aten._linalg_det.default: _determinant,
-    _aten._linalg_slogdet.default: _log_determinant,
-    _aten.linalg_qr.default: _qr,
+    op.default: _small(made)
+    for op, made in (
+        (_aten.linalg_cholesky_ex, _cholesky),
+        (_aten.cholesky, lambda a, upper=False: _cholesky(a, upper=upper)[0]),
+        (_aten.linalg_solve_triangular, _solve_triangular),
+        (_aten.triangular_solve, _triangular_solve),
+        (_aten.linalg_lu_factor_ex, _lu_factor),
+        (_aten.linalg_lu_solve, _lu_solve),
+        (_aten.lu_unpack, _lu_unpack),
+        (_aten.linalg_lu, _lu),
+        (_aten._linalg_solve_ex, _solve),
+        (_aten.linalg_inv_ex, _inverse),
+        (_aten._linalg_det, _determinant),
+        (_aten._linalg_slogdet, _log_determinant),
+        (_aten.linalg_qr, _qr),
+    )
 }
 """By operator, as torch._decomp has its own."""
-
-
-def _first(made: Any) -> Any:
-    return made if made is NotImplemented else made[0]

@@ -298,7 +298,7 @@ def _running_extreme(op: str) -> Any:
         square, shown, axis = _before(c, x, dim, limits(x.tensor.dtype)[0 if op == "ReduceMax" else 1])
         values = reduce(c, op, square, axis)
         same = c.op("Equal", square, c.unsqueeze(values, axis))
-        places = np.arange(x.tensor.dims[dim]).reshape(-1, *[1] * (x.tensor.rank - axis))
+        places = np.arange(shown.tensor.static[1]).reshape(-1, *[1] * (x.tensor.rank - axis))
         known = c.where(c.op("And", same, shown), c.constant(places), np.int64(-1), "int64")
         return values, reduce(c, "ReduceMax", known, axis)
 
@@ -318,7 +318,9 @@ def _histc(c: Emitter, x: Value, bins: int = 100, min: Any = 0, max: Any = 0) ->
     if min == max:
         low, high = reduce(c, "ReduceMin", x, 0), reduce(c, "ReduceMax", x, 0)
         same = c.op("Equal", low, high)
-        low, high = (c.where(same, c.op(op, one, c.value(1, kind)), one, kind) for op, one in (("Sub", low), ("Add", high)))
+        low, high = (
+            c.where(same, c.op(op, one, c.value(1, kind)), one, kind) for op, one in (("Sub", low), ("Add", high))
+        )
     share = c.op("Div", c.op("Sub", x, low), c.op("Sub", high, low))
     place = c.op("Min", c.op("Floor", c.op("Mul", share, c.value(bins, kind))), c.value(bins - 1, kind))
     inside = c.op("And", c.op("GreaterOrEqual", x, low), c.op("LessOrEqual", x, high))

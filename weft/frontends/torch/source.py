@@ -111,8 +111,7 @@ def decompositions(refused: Collection[str] = ()) -> dict[Any, Any]:
     return {
         op: made
         for op, made in _known_decompositions().items()
-        if name_of(op) in refused
-        or (name_of(op) not in CONVERTERS and find_operator(*operator_and_domain(op)) is None)
+        if name_of(op) in refused or (name_of(op) not in CONVERTERS and find_operator(*operator_and_domain(op)) is None)
     }
 
 

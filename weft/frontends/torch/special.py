@@ -26,23 +26,12 @@ def _digamma(x: Numbers) -> Numbers:
     return (-1 / x).choose(x("Equal", 0), special.digamma(x))
 
 
-def _i0(x: Numbers) -> Numbers:
-    return special.i0e(x) * x("Abs")("Exp")
-
-
-def _i1(x: Numbers) -> Numbers:
-    return special.i1e(x) * x("Abs")("Exp")
-
-
-def _normal_quantile(x: Numbers) -> Numbers:
-    return special.erf_inv(x * 2 - 1) * math.sqrt(2)
-
-
 for _name, _compute, _kind in (
     ("erfc", special.erfc, "float32"), ("erfinv", special.erf_inv, "float32"), ("lgamma", special.lgamma, "float64"),
-    ("digamma", _digamma, "float64"), ("i0", _i0, "float32"), ("special_i0e", special.i0e, "float32"),
-    ("special_i1", _i1, "float32"), ("special_i1e", special.i1e, "float32"),
-    ("special_ndtri", _normal_quantile, "float64"),
+    ("digamma", _digamma, "float64"), ("i0", lambda x: special.i0e(x) * x("Abs")("Exp"), "float32"),
+    ("special_i0e", special.i0e, "float32"),
+    ("special_i1", lambda x: special.i1e(x) * x("Abs")("Exp"), "float32"), ("special_i1e", special.i1e, "float32"),
+    ("special_ndtri", lambda x: special.erf_inv(x * 2 - 1) * math.sqrt(2), "float64"),
 ):  # fmt: skip
     aten(_name)(_function(_compute, _kind))
 
@@ -72,7 +61,8 @@ def _polygamma(c: Emitter, order: int, x: Value) -> Value:
     for at, bernoulli in enumerate((1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730), 1):
         total = total + _power(end, -s - 2 * at + 1) * (bernoulli * factor / math.factorial(2 * at))
         factor *= (s + 2 * at - 1) * (s + 2 * at)
-    return (total * ((-1) ** (order + 1) * math.factorial(order))).value
+    made: Numbers = total * ((-1) ** (order + 1) * math.factorial(order))
+    return made.value
 
 
 def _power(x: Numbers, exponent: int) -> Numbers:

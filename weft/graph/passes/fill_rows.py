@@ -2,8 +2,8 @@
 
     %y = Conv(%x: [n, 3, h, w], %w: [64, 3, 7, 7])   ->   %y = Conv(Pad(%x): [n, 4, h, w], [64, 4, 7, 7])
 
-The first layer of most networks reads 3 channels: no vector, so that each would be fetched by itself. What fills them is
-written by the kernel that converts or moves the image anyway.
+The first layer of most networks reads 3 channels: no vector, so that each would be fetched by itself. What fills them
+is written by the kernel that converts or moves the image anyway.
 """
 
 from __future__ import annotations

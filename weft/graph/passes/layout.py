@@ -6,8 +6,9 @@
 In: the groups of a graph. Out: the groups, and a `Layout` for each value that is not stored plainly. A value lies in
 blocks where the group that makes it works on channels apart (a convolution, a pooling, or elementwise work on such
 values). A target whose convolutions are matrix products of narrow numbers has one block of all channels, and no border:
-the last dimension is then what such a product reads along. Groups that cannot read it so, the host and the caller get a plain copy: one more group, a conversion, which
-stands only where maker and reader differ. Inputs and outputs of the model are plain.
+the last dimension is then what such a product reads along. Groups that cannot read it so, the host and the caller get a
+plain copy: one more group, a conversion, which stands only where maker and reader differ. Inputs and outputs of the
+model are plain.
 
 The program of a kernel stays the same in any layout: its loads and stores change (schedule/primitives/domain.py).
 """

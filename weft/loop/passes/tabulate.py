@@ -9,7 +9,8 @@
 
 The rows of an image that a thread fetches for a convolution are such work: each is found by divisions, and stays the
 same while the window moves over it. What moves are the terms of an index that the outer loop does not change, where one
-among them divides by more than a shift. The variable of an unrolled loop is a constant in each copy, so a table is as many registers.
+among them divides by more than a shift. The variable of an unrolled loop is a constant in each copy, so a table is as
+many registers.
 """
 
 from __future__ import annotations

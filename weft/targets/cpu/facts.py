@@ -58,7 +58,7 @@ def vectors(name: str, features: frozenset[str]) -> tuple[int, int]:
             return 64, 32
         return (32, 16) if "avx" in features or "avx2" in features else (16, 16)
     if name == "riscv64" and "v" in features:
-        return 16, 32
+        return 32 if "zvl256b" in features else 16, 32
     if name == "wasm32" and "simd128" not in features:
         return 0, 0
     if name in ("armv7", "aarch64") and "neon" not in features:

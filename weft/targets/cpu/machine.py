@@ -1,8 +1,9 @@
 """What one core of a processor does in a cycle.
 
-What `weft doctor --calibrate` measured on this machine comes first. The table was written from general knowledge of
-these processors, not looked up entry by entry, and not measured here: ports and latencies are well known, bytes a cycle
-and clocks are rough. A processor that is neither measured nor listed gets what most have.
+What `weft doctor --calibrate` measured on this machine comes first. Of the table, ports and latencies of Neoverse N1,
+V1 and Cortex-A53 were compared with Arm's optimization guides as LLVM's scheduling models cite them, those of Apple M1
+with Dougall Johnson's measurements, those of the X60 with LLVM's on a Banana Pi F3; the others are general knowledge of
+these processors. Bytes a cycle and clocks are rough. A processor neither measured nor listed gets what most have.
 """
 
 from __future__ import annotations
@@ -64,10 +65,13 @@ CORES = {
     "cortex-a72": Core(multiply_adds=1.0, latency=7.0, loads=1.0, second_level=16.0, gigahertz=1.8),
     "cortex-a76": Core(second_level=32.0, gigahertz=2.4),
     "neoverse-n1": Core(second_level=32.0, gigahertz=2.6),
-    "neoverse-v1": Core(multiply_adds=2.0, loads=3.0, second_level=32.0, gigahertz=2.6),
+    "neoverse-v1": Core(multiply_adds=4.0, loads=3.0, second_level=32.0, gigahertz=2.6),
     "neoverse-n2": Core(second_level=32.0, gigahertz=2.8),
     "neoverse-v2": Core(multiply_adds=4.0, loads=3.0, second_level=64.0, gigahertz=2.8),
     "apple-m1": Core(multiply_adds=4.0, loads=3.0, second_level=64.0, third_level=32.0, memory=16.0, gigahertz=3.2),
+    "spacemit-x60": Core(
+        latency=5.0, multiply_adds=1.0, loads=0.5, second_level=8.0, memory=4.0, gigahertz=1.6, in_flight=8
+    ),
     "apple-m2": Core(multiply_adds=4.0, loads=3.0, second_level=64.0, third_level=32.0, memory=16.0, gigahertz=3.4),
 }
 """Cores by the name that LLVM has for them."""

@@ -15,7 +15,7 @@ from weft.core.errors import TargetError
 from weft.targets.base import MatrixFacts, Scope, Target, plain_scopes
 from weft.targets.cpu import facts
 from weft.targets.cpu.machine import kept
-from weft.targets.cpu.processors import features_of, unknown_features
+from weft.targets.cpu.processors import PROCESSORS, features_of, unknown_features
 
 FORMS = (
     'native                                   this machine ("cpu" means the same)',
@@ -73,6 +73,8 @@ def _apply(text: str, base: Target, options: dict[str, str]) -> Target:
     if "cpu" in options and options["cpu"] != cpu:
         cpu = options["cpu"]
         features = _cpu_features(text, base.triple, arch, cpu)
+        known = PROCESSORS.get(cpu)
+        base = base if known is None else replace(base, cache_bytes=known.caches, cores=known.cores)
     changes = _changes(text, options.get("features", ""))
     unknown = unknown_features(base.triple, tuple(sorted(name for _, name in changes)))
     if unknown:

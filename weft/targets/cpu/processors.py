@@ -7,6 +7,7 @@ instructions that it chooses are the answer. A few features that no plain code s
 from __future__ import annotations
 
 import functools
+from dataclasses import dataclass
 
 from weft.codegen.llvm.compile import run_child
 
@@ -52,8 +53,38 @@ _LISTED = {
     "cortex-a55": frozenset({"dotprod"}), "cortex-a76": frozenset({"dotprod"}), "neoverse-n1": frozenset({"dotprod"}),
     "neoverse-v1": frozenset({"dotprod", "i8mm", "sve"}), "neoverse-n2": frozenset({"dotprod", "i8mm", "sve", "sve2"}),
     "neoverse-v2": frozenset({"dotprod", "i8mm", "sve", "sve2"}), "apple-m1": frozenset({"dotprod"}),
-    "apple-m2": frozenset({"dotprod", "i8mm"}),
+    "apple-m2": frozenset({"dotprod", "i8mm"}), "spacemit-x60": frozenset({"zvl256b", "zfh", "zvfh"}),
 }  # fmt: skip
+
+_KB, _MB = 1 << 10, 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Processor:
+    """What a name stands for beside its instructions: data caches (what cores share is given whole), cores that share
+    the last of them, and where that is written. Where a design leaves a size open, it is that of the chip in brackets.
+    """
+
+    caches: tuple[int, int, int]
+    cores: int
+    source: str
+
+
+PROCESSORS = {
+    "cortex-a53": Processor((32 * _KB, 512 * _KB, 0), 4, "Arm DDI 0500, Cortex-A53 manual (BCM2837)"),
+    "cortex-a72": Processor((32 * _KB, 1 * _MB, 0), 4, "Arm 100095, Cortex-A72 manual (BCM2711)"),
+    "cortex-a76": Processor((64 * _KB, 512 * _KB, 2 * _MB), 4, "Arm 100798, Cortex-A76 manual (BCM2712)"),
+    "neoverse-n1": Processor((64 * _KB, 1 * _MB, 32 * _MB), 64, "Arm 100616, Neoverse N1 manual (Graviton2)"),
+    "neoverse-v1": Processor((64 * _KB, 1 * _MB, 32 * _MB), 64, "Arm 101427, Neoverse V1 manual (Graviton3)"),
+    "apple-m1": Processor((128 * _KB, 12 * _MB, 8 * _MB), 4, "Apple Silicon CPU Optimization Guide"),
+    "haswell": Processor((32 * _KB, 256 * _KB, 8 * _MB), 4, "Intel 248966, Optimization Reference Manual"),
+    "znver3": Processor(
+        (32 * _KB, 512 * _KB, 32 * _MB), 8, "AMD 56665, Optimization Guide for Family 19h, models 00-0F"
+    ),
+    "znver4": Processor((32 * _KB, 1 * _MB, 32 * _MB), 8, "AMD 57647, Optimization Guide for Zen 4"),
+    "spacemit-x60": Processor((32 * _KB, 512 * _KB, 0), 4, "SpacemiT K1 data sheet: VLEN 256"),
+}
+"""Processors by LLVM's names for them; one that is not listed has the caches of its architecture's default."""
 
 
 @functools.lru_cache(maxsize=64)

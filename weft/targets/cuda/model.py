@@ -21,7 +21,7 @@ H200 = Model(
 # Products by tensor cores: set by hand to 45 points of seven products in bfloat16 (docs/gpu.md); nothing was held out.
 WARP_REGISTERS, GROUP_REGISTERS = 48, 56
 """Of a thread, beside accumulators and, for mma.sync, operands."""
-WARP_PRODUCTS = 1024
+WARP_PRODUCTS = 640
 """Products of 16-bit floats in a cycle that mma.sync gets to, however many the tensor cores can do by other means."""
 GROUP_PRODUCTS = 1.1
 """What wgmma takes beyond the rate of the tensor cores."""
@@ -41,6 +41,8 @@ WARP_START, GROUP_START = 3000, 1500
 """Cycles before the first step and after the last, with the launch."""
 GROUP_WRITTEN = (0.14, 0.07)
 """Cycles to write out an element: of a block alone on its multiprocessor, and of one of several."""
+GROUP_WORK = 0.1
+"""How much longer that takes for each unit of an epilogue's arithmetic (`facts.cost`): two GELUs, of 20 units."""
 
 # Where families begin and end: judgements, not measured.
 LEAST_Y, LEAST_X = 8, 16

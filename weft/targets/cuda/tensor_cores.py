@@ -34,14 +34,16 @@ from typing import Any
 import numpy as np
 
 from weft.expr.nodes import Buffer, Var
+from weft.loop.ir import Store
 from weft.plan.planner import Unit, analytic, choose, unit_of
 from weft.plan.sketch import Columns, Point, Sketch, ceildiv
-from weft.schedule.facts import block_named, facts_of, names_of
+from weft.schedule.facts import block_named, cost, facts_of, names_of
 from weft.schedule.primitives.matrix import matrix_axes, stored_operand
 from weft.schedule.schedule import Schedule, Stage
 from weft.targets.base import Target
 from weft.targets.cuda import mma, wgmma
 from weft.targets.cuda import model as fit
+from weft.targets.cuda.copies import SIZES
 from weft.targets.cuda.mma import TILE_BYTES
 from weft.targets.cuda.swizzle import LINE, line_elements
 from weft.targets.gpu import elementwise, nest
@@ -60,7 +62,7 @@ WARP_KNOBS: dict[str, tuple[int, ...]] = {
 }
 """`step` is how many tiles of k are fetched at a time, for each of the `shares` of k that a block's warps have."""
 GROUP_KNOBS: dict[str, tuple[int, ...]] = {
-    "groups_y": (1, 2),
+    "groups_y": (1, 2, 3),
     "groups_x": (1, 2),
     "tiles_y": (1, 2),
     "width": wgmma.WIDTHS,
@@ -126,6 +128,9 @@ class MatrixTiles(Tiles):
         is_constant = columns is not None and columns.buffer in product.unit.constants
         self.turned = not kind.transposes or is_constant or product.k_last[0] == 1
         """Whether the columns lie along k when they are multiplied."""
+        epilogue = product.unit.epilogue
+        self.work = cost(epilogue.body.value) if epilogue is not None and isinstance(epilogue.body, Store) else 0
+        """Arithmetic of the epilogue on each element."""
 
     def shape(self, c: Any) -> tuple[Any, Any, Any, Any, Any]:
         """Of a point, or of columns: groups along y and x, rows and columns of each, and elements of k of a step."""
@@ -373,15 +378,18 @@ class GroupTiles(MatrixTiles):
     def legal(self, c: Columns) -> Any:
         """Points that fit the machine and do not exceed the problem by far."""
         (tile_y, tile_x), parts, held = self._tile(c), c["parts"], c["tiles_y"] * c["width"]
-        deep = wgmma.line_depth(self.kind)
+        deep, threads = wgmma.line_depth(self.kind), 128 * c["groups_x"] * c["groups_y"]
+        registers = (held // 2 + fit.GROUP_REGISTERS) * threads
         return (
             (self.k >= deep)
+            & (tile_x * (LINE // SIZES[-1]) % threads == 0)
+            & (tile_y * (LINE // SIZES[-1]) % threads == 0)
             & ((c["width"] % wgmma.LINE == 0) | self.turned)
             & (tile_y < BEYOND * self.y)
             & (tile_x < BEYOND * self.x)
             & ((c["tiles_y"] == 1) | (c["groups_x"] == 1))
             & (held // 2 <= fit.MOST_ACCUMULATORS)
-            & ((c["groups_x"] * c["groups_y"] <= 2) | (held <= 128))  # 512 threads have 128 registers each
+            & (registers <= self.machine.registers)
             & (self._shared(c) <= self.machine.shared_bytes)
             & self.may_split(parts, self.blocks(tile_y, tile_x), ceildiv(self.k, deep))
         )
@@ -400,7 +408,7 @@ class GroupTiles(MatrixTiles):
         busy = np.maximum(products * fit.GROUP_PRODUCTS, (reads + fetched) / fit.SHARED_BYTES)
         busy = np.maximum(busy, fetched / fit.FETCHED_BYTES) + fit.GROUP_STEP
         waits = np.maximum(0.0, fit.GROUP_LATENCY / (c["stages"] - 2) + fit.GROUP_WAIT - busy)
-        written = tile_x * tile_y * np.where(together == 1, *fit.GROUP_WRITTEN)
+        written = tile_x * tile_y * np.where(together == 1, *fit.GROUP_WRITTEN) * (1 + fit.GROUP_WORK * self.work)
         cycles = rounds * steps * np.maximum(busy, (busy + waits) / together)
         cycles = cycles + ceildiv(rounds, together) * (fit.GROUP_START + written)
         return self.seconds(cycles, c["parts"], 8 * c["parts"])
@@ -429,21 +437,22 @@ def turn_operands(found: Product, only_constants: bool) -> Product:
 
     With `only_constants`, the instruction turns whatever else there is, and a constant of rows is packed by itself.
     """
-    s, name, k_last = found.unit.schedule, found.name, list(found.k_last)
-    for at, side in enumerate(("x",) if only_constants else ("x", "y")):
+    s, name, (along_x, along_y) = found.unit.schedule, found.name, found.k_last
+    for side in ("x",) if only_constants else ("x", "y"):
         axes = matrix_axes(block_named(s, name))
         assert axes is not None
         operand = axes.x_operand if side == "x" else axes.y_operand
         load, is_along = plain_load(operand), runs_along_k(facts_of(block_named(s, name)), operand, axes, found.order)
         is_constant = load is not None and load.buffer in found.unit.constants
-        k_last[at] = int(is_along or is_constant or not only_constants)
+        lies = int(is_along or is_constant or not only_constants)
+        along_x, along_y = (lies, along_y) if side == "x" else (along_x, lies)
         if load is None or is_along or (only_constants and not is_constant):
             continue
         wanted = [*axes.batch, *getattr(axes, side), *[axes.k[i] for i in found.order]]
         copy, outputs = copy_in_order(s, load, name, wanted)
         if not is_constant:
             _turn_in_registers(s, copy, outputs, found.unit.target)
-    return replace(found, k_last=tuple(k_last), packed=found.packed if only_constants else None)
+    return replace(found, k_last=(along_x, along_y), packed=found.packed if only_constants else None)
 
 
 def _turn_in_registers(s: Schedule, copy: Stage, outputs: list[str], target: Target) -> None:

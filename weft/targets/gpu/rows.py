@@ -13,8 +13,9 @@ import math
 from collections.abc import Callable
 
 from weft.core.errors import ScheduleError
-from weft.expr.nodes import Buffer, FloorDiv, Var, int_value
-from weft.expr.visit import free_vars
+from weft.expr.nodes import Buffer, FloorDiv, Var, floormod, index_expr, int_value
+from weft.expr.simplify import simplify
+from weft.expr.visit import free_vars, substitute
 from weft.plan.contraction import is_sum_of_products
 from weft.plan.planner import Unit
 from weft.plan.sketch import Point, Sketch, ceildiv
@@ -100,8 +101,10 @@ def split_groups(s: Schedule) -> None:
         sizes = {axis.var: extent(axis) for axis in facts.spatial}
         inner = {load.buffer for load in facts.loads} & set(s.func.allocations)
         for index in [index for load in facts.loads if load.buffer in inner for index in load.indices]:
-            width = int_value(index.b) if isinstance(index, FloorDiv) and index.a in sizes else None
-            if width is not None and 1 < width < sizes[index.a] and sizes[index.a] % width == 0:
+            if not isinstance(index, FloorDiv) or not isinstance(index.a, Var) or index.a not in sizes:
+                continue
+            width, size = int_value(index.b) or 1, sizes[index.a]
+            if 1 < width < size and size % width == 0:
                 with s.attempt(f"groups of {name}"):
                     s.apply("split_axis", block=name, axis=index.a.name, factor=width)
                 break
@@ -182,8 +185,19 @@ def _keep_row(rows: _Rows, place: Var, threads: int) -> None:
                 raise ScheduleError("rows", buffer.name, "it is not just the row that is fetched")
             facts, last = facts_of(copy.block), copy.block.axes[-1]
             lanes = nest.whole_vectors(facts, last, facts.loads, machine.vector_bytes // buffer.dtype.bytes)
-            is_whole = [nest.extent_of(copy, loop) for loop in nest.long_loops(copy)][-1:] == [extent(last)]
-            share_row(copy, threads, lanes if is_whole else 1)
+            share_row(copy, threads, _from_multiples(copy, lanes))
+
+
+def _from_multiples(copy: Stage, lanes: int) -> int:
+    """How many of so many neighbours along the last axis are whole vectors in what is copied, from a multiple on."""
+    inner, place = nest.long_loops(copy)[-1], copy.block.bindings[-1]
+    if inner not in free_vars(place):
+        return 1
+    first = substitute(place, {inner: index_expr(0)})
+    lanes = math.gcd(lanes, nest.extent_of(copy, inner))
+    while lanes > 1 and int_value(simplify(floormod(first, index_expr(lanes)))) != 0:
+        lanes //= 2
+    return lanes
 
 
 def _reads_row(facts: Facts, buffer: Buffer) -> bool:

@@ -1,6 +1,6 @@
 """Windows over images whose channels lie together: depthwise convolutions and pooling, a vector of channels a thread.
 
-In: a short reduction of neighbours' neighbours, alone or with the block that takes its results at its own elements. Out:
+In: a short reduction, alone or with the block that takes its results at its own elements. Out:
 
     for each place and vector of channels                     a thread
       for each tap of the window                              written out
@@ -16,7 +16,7 @@ from weft.expr.nodes import Load
 from weft.expr.visit import uses_any
 from weft.plan.planner import Unit
 from weft.plan.sketch import Point, Sketch
-from weft.schedule.facts import Facts, extent
+from weft.schedule.facts import Facts
 from weft.schedule.schedule import Stage
 from weft.targets.gpu import model, nest
 from weft.targets.gpu.elementwise import by_rule, powers

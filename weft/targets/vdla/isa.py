@@ -111,12 +111,9 @@ UOP = (
     Field("wgt", 10, "an entry of wgt"),
 )
 SHIFT_BITS, ROUNDS, POSITIVE = 31, 32, 64
-"""The second stage of an `alu` whose operand is in acc, as bits of `value`: see STAGE_TEXT."""
-STAGE_TEXT = (
-    "An `alu` whose operand is in acc has a second stage in the same cycle, said by `value`: what the operation made is "
-    "shifted right by bits 4:0, with its sign; rounded to the nearest, halves to even, where bit 5 is set; and is at "
-    "least 0 where bit 6 is set."
-)
+STAGE_TEXT = """An `alu` whose operand is in acc has a second stage in the same cycle, said by `value`: what it made is
+shifted right by bits 4:0, with its sign; rounded to the nearest, halves to even, where bit 5 is set; and is at least 0
+where bit 6 is set."""
 OPERATION_TEXT = {
     "add": "dst + operand", "max": "the larger", "min": "the smaller", "mul": "dst × operand, the low 32 bits",
     "shr": "dst >> operand, with its sign; a negative operand shifts left; 5 bits of the distance count",
@@ -132,7 +129,7 @@ class Config:
 
     The usual ones are those of the TVM paper's (section 6.4): 16 × 16 products, 32 kB for activations, 32 kB for
     weights, 32 kB of micro-ops and 128 kB of sums, on a Zynq-7000. A port of its fabric to DRAM gives 1.2 GB/s (64 bits
-    at 150 MHz: UG585, table 22-2), six bytes for each cycle of the paper's 200 MHz, and a word of 16 takes three.
+    at 150 MHz: UG585, chapter 22), six bytes for each cycle of the paper's 200 MHz, and a word of 16 takes three.
     """
 
     block: int = 16
@@ -167,9 +164,8 @@ class Config:
     @cached_property
     def depth(self) -> dict[str, int]:
         """Entries of what a transfer names; a uop entry is a word of them."""
-        return {
-            "inp": self.inp, "wgt": self.wgt, "uop": self.uop * 4 // self.block, "acc": self.acc, "acc8": self.acc,
-        }  # fmt: skip
+        words = self.uop * 4 // self.block
+        return {"inp": self.inp, "wgt": self.wgt, "uop": words, "acc": self.acc, "acc8": self.acc}
 
     @cached_property
     def beats(self) -> dict[str, int]:
@@ -275,8 +271,8 @@ def decode(word: int) -> Instruction | None:
 def is_legal(instruction: Instruction) -> bool:
     """Whether values that have names are among them, and tokens have a neighbour to go to."""
     if instruction.opcode in ("load", "store"):
-        memory = next((memory for memory in MEMORIES.values() if memory.code == instruction.memory), None)
-        if memory is None or (instruction.opcode == "store" and not memory.stores):
+        known = [one for one in MEMORIES.values() if one.code == instruction.memory]
+        if not known or (instruction.opcode == "store" and not known[0].stores):
             return False
     if instruction.unit == "load":
         return not (instruction.pop_prev or instruction.push_prev)
@@ -327,12 +323,8 @@ def assemble(text: str) -> list[Instruction]:
 
 def document() -> str:
     """ISA.md."""
-    lines = [
-        "# The instruction set",
-        "",
-        "Written by `python -m hardware.vdla.simulate --document`; a test compares it with `isa.py`.",
-        "",
-    ]
+    command = "Written by `python -m hardware.vdla.simulate --document`; a test compares it with `isa.py`."
+    lines = ["# The instruction set", "", command, ""]
     for name, fields in [("every instruction", HEAD), *FORMATS.items(), ("micro-op", UOP)]:
         code = f" (opcode {OPCODES[name]})" if name in OPCODES else ""
         lines += [f"## {name}{code}", "| bits | field | meaning |", "|---|---|---|"]

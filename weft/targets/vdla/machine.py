@@ -11,18 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from weft.targets.vdla.isa import (
-    OPERATIONS,
-    POSITIVE,
-    RANGE,
-    ROUNDS,
-    SHIFT_BITS,
-    UOP,
-    Config,
-    Instruction,
-    decode,
-    encode,
-)
+from weft.targets.vdla import isa
+from weft.targets.vdla.isa import OPERATIONS, RANGE, UOP, Config, Instruction, decode, encode
 
 Array = Any
 
@@ -181,8 +171,8 @@ def operate(name: str, x: Array, y: Array) -> Array:
 
 def second_stage(x: Array, value: int) -> Array:
     """What follows an operation with an operand in acc, as STAGE_TEXT says."""
-    made = operate("round" if value & ROUNDS else "shr", x, np.int32(value & SHIFT_BITS))
-    return np.maximum(made, 0) if value & POSITIVE else made
+    made = operate("round" if value & isa.ROUNDS else "shr", x, np.int32(value & isa.SHIFT_BITS))
+    return np.maximum(made, 0) if value & isa.POSITIVE else made
 
 
 def _steps(one: Instruction) -> int:

@@ -99,16 +99,8 @@ class _Offload:
         total = scope.make(node, node.op, [self.bytes[source], node.inputs[1]], **{**node.attributes, **more})
         sums = weight.astype(np.int32).sum(axis=tuple(range(1, weight.ndim)) if more else 0) * 128
         offset = sums.reshape(1, -1, *[1] * (weight.ndim - 2)) if more else sums
-        return [
-            Node(
-                "Add",
-                [total, scope.new_constant(offset.astype(np.int32), "offset")],
-                node.outputs,
-                {},
-                node.name,
-                node.origin,
-            )
-        ]
+        inputs = [total, scope.new_constant(offset.astype(np.int32), "offset")]
+        return [Node("Add", inputs, node.outputs, {}, node.name, node.origin)]
 
     def requantized(self, node: Node, scope: Scope) -> Replacement:
         """A QuantizeLinear of sums: the accelerator makes the bytes, where its arithmetic is the same."""
@@ -135,10 +127,8 @@ class _Offload:
         levels = [int(zero) + round(bound / scale) if np.isfinite(bound) else limit
                   for bound, limit in ((low, -128), (high, 127))]  # fmt: skip
         attributes = {"zero": int(zero), "low": max(levels[0], -128), "high": min(levels[1], 127)}
-        rest = [self.channels(one, scope) for one in (bias, shift, None, lift)] + [
-            residual,
-            self.channels(factor, scope),
-        ]
+        rest = [self.channels(one, scope) for one in (bias, shift, None, lift)]
+        rest += [residual, self.channels(factor, scope)]
         made = self.product(scope.producers[main], scope, rest, **attributes)
         self.ranges[node.outputs[0]] = (attributes["low"], attributes["high"])
         self.blocks[node.outputs[0]] = made
@@ -154,11 +144,8 @@ class _Offload:
 
     def takes(self, node: Node, scope: Scope) -> bool:
         """Whether a node is a product of signed bytes with a known weight, in a form that the machine has."""
-        if (
-            node.op not in ("ConvInteger", "MatMulInteger")
-            or node.domain
-            or any(v is not None for v in node.inputs[2:])
-        ):
+        zero_points = any(v is not None for v in node.inputs[2:])
+        if node.op not in ("ConvInteger", "MatMulInteger") or node.domain or zero_points:
             return False
         x, weight = node.inputs[0], scope.constant(node.inputs[1])
         if x is None or weight is None or weight.dtype != np.int8 or weight.size == 0:
@@ -169,9 +156,7 @@ class _Offload:
         if node.op == "MatMulInteger":
             return kind.rank == 2 and weight.ndim == 2 and self.fills(kind.static[1])
         pads = [int(p) for p in node.attributes.get("pads") or [0]]
-        plain = (
-            str(node.attributes.get("auto_pad") or "NOTSET") == "NOTSET" and 0 <= min(pads) and max(pads) <= MOST_PAD
-        )
+        plain = str(node.attributes.get("auto_pad") or "NOTSET") == "NOTSET" and 0 <= min(pads) <= max(pads) <= MOST_PAD
         dilated = any(int(d) != 1 for d in node.attributes.get("dilations") or ())
         bordered = any(pads) and int(node.attributes.get("border", 0)) != 0  # a transfer pads with zeros
         alone = int(node.attributes.get("group", 1)) == 1
@@ -243,9 +228,8 @@ class _Offload:
             return None
         total = np.abs(bias) + sum(self.reach(v, scope) * factor / unit for v, factor in form.terms.items())
         # What is rounded beyond 24 bits is held at the ends of int8 anyway, where nothing can bring it back.
-        saturates = (
-            len(form.terms) == 1 and np.all(256 * np.exp2(shift) + np.abs(bias) <= EXACT) and total.max() < 1 << 30
-        )
+        bounded = np.all(256 * np.exp2(shift) + np.abs(bias) <= EXACT) and total.max() < 1 << 30
+        saturates = len(form.terms) == 1 and bounded
         if total.max() > EXACT and not saturates:
             return None
         lift = form.terms[main] / unit
@@ -354,9 +338,8 @@ def _limits(value: Value | None, scope: Scope) -> tuple[Value | None, float, flo
     """What a value is before it is held within limits, and these."""
     low, high = -np.inf, np.inf
     while (node := scope.single(value, "Relu", "Clip")) is not None:
-        given = (
-            [0.0, np.inf] if node.op == "Relu" else [None if v is None else scope.scalar(v) for v in node.inputs[1:]]
-        )
+        ends = [None if v is None else scope.scalar(v) for v in node.inputs[1:]]
+        given = [0.0, np.inf] if node.op == "Relu" else ends
         if any(v is not None and scope.scalar(v) is None for v in node.inputs[1:]):
             break
         least, most = (end if one is None else one for one, end in zip([*given, None, None], (-np.inf, np.inf)))

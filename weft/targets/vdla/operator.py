@@ -149,17 +149,8 @@ def _compute(c: Compute, x: te.Tensor, w: te.Tensor, *rest: Any) -> te.Tensor:
     return narrow
 
 
-register(
-    OpSpec(
-        NAME,
-        _infer,
-        _evaluate,
-        _compute,
-        kind="opaque",
-        domain=DOMAIN,
-        takes=(
-            "x:int8[n c _ _ b], w:int8[f c _ _ b b], bias:int32[f b]?, shift:int32[f b]?, multiplier:int32[f b]?, "
-            "lift:int32[f b]?, residual:int8|int32[n f _ _ b]?, factor:int32[f b]?"
-        ),
-    )
+TAKES = (
+    "x:int8[n c _ _ b], w:int8[f c _ _ b b], bias:int32[f b]?, shift:int32[f b]?, multiplier:int32[f b]?, "
+    "lift:int32[f b]?, residual:int8|int32[n f _ _ b]?, factor:int32[f b]?"
 )
+register(OpSpec(NAME, _infer, _evaluate, _compute, kind="opaque", domain=DOMAIN, takes=TAKES))

@@ -4,10 +4,10 @@ A *packed* product has vectors of `block` int8 as the last dimension of its inpu
 last two of its weights: y[f, …, o] += x[c, …, k] * w[f, c, …, o, k]. What is elementwise after it stays on the chip.
 
 Its sketch has a knob for the tile of each dimension, for the depth of the sum that is loaded at once, for the order of
-the loops over tiles (weights, sums or inputs stay longest), for the operand that is kept in its whole depth while the
-other one comes in steps, for the filters whose weights come at once (fewer than a tile has: its sums and its input stay
-meanwhile), and for the virtual threads: how many, and which loop they share. Points are ranked by what DRAM and the
-compute unit have to do; the best of them are run on the model, and their cycles decide.
+the loops over tiles (weights, sums or inputs stay longest: an operand in its whole depth stays on the chip for loops
+that it does not depend on), for the filters whose weights come at once (fewer than a tile has: its sums and its input
+stay meanwhile), and for the virtual threads: how many, and which loop they share. Points are ranked by what DRAM and
+the compute unit have to do; the best of them are run on the model, and their cycles decide.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 
 from weft.core.errors import TargetError, WeftError
-from weft.expr.classes import Binary, Max
-from weft.expr.nodes import Buffer, Call, Cast, Const, Expr, Load, Var, int_value
+from weft.expr.classes import Binary
+from weft.expr.nodes import Buffer, Call, Expr, Load, Var
 from weft.expr.visit import walk
 from weft.loop.ir import Store
 from weft.loop.passes.support import linear
@@ -46,10 +46,6 @@ TRIALS = 4
 """Tilings that are run on the model, best estimates first."""
 
 
-NEITHER, INPUT, WEIGHTS = range(3)
-KNOBS = ("threads", "shared", "keep", "filters")
-
-
 @dataclass(frozen=True)
 class Tiling:
     """How much of each dimension of the result is made at once, and of the first sum; the order of loops over tiles."""
@@ -58,10 +54,8 @@ class Tiling:
     depth: int
     order: tuple[int, ...]
     threads: int = 2
-    shared: int = -1
-    """The dimension that threads share among them; -1 is that of the outermost loop."""
-    keep: int = NEITHER
-    """The operand that is loaded in its whole depth, although the other comes in steps."""
+    shared: int = 0
+    """The dimension that threads share among them."""
     filters: int = 0
     """Filters of a tile whose weights are loaded at once; 0 is all of them."""
 
@@ -75,8 +69,8 @@ class Product:
         self.result = [axis for axis in block.axes if axis.kind == "spatial"]
         self.sums = [axis for axis in block.axes if axis.kind == "reduce"]
         loads = [e for e in walk_exprs(block.body) if isinstance(e, Load) and e.buffer.dtype.name == "int8"]
-        sides = [extent(axis) for axis in (*self.result[-1:], *self.sums[-1:])]
-        if len(loads) != 2 or len(self.sums) < 2 or sides != [config.block] * 2:
+        lanes = [extent(axis) for axis in (*self.result[-1:], *self.sums[-1:])]
+        if len(loads) != 2 or len(self.sums) < 2 or lanes != [config.block] * 2:
             raise TargetError(f"{name} is no packed product of int8")
         lane = self.result[-1].var
         self.weights, self.input = sorted(loads, key=lambda load: lane not in linear(load.indices[-2]).terms)
@@ -91,9 +85,8 @@ class Product:
         self.padded = self.input.buffer not in s.func.buffers
         self.beside = sum(len(buffer.shape) == len(self.result) for buffer in given)
         """Values as large as the result that are read beside the sums."""
-        self.kept = sum(
-            math.prod(map(_number, buffer.shape)) // config.block for buffer in given if _is_small(self, buffer)
-        )
+        small = [buffer for buffer in given if len(buffer.shape) < len(self.result)]
+        self.kept = sum(math.prod(map(_number, buffer.shape)) // config.block for buffer in small)
         """Entries of acc that hold a number for each channel."""
 
     def signature(self) -> tuple[Any, ...]:
@@ -105,9 +98,10 @@ class Product:
         return sizes, repr(forms), self.steps_after, self.beside, self.kept, self.config
 
     def orders(self) -> list[tuple[int, ...]]:
-        """Orders of the loops over tiles; images of a batch come one after the other."""
+        """Orders of the loops over tiles; images of a batch come one after the other, and a single one is no loop."""
         dims = range(len(self.sizes))
-        return [(*dims[:-3], *order) for order in permutations(dims[-3:])]
+        first, last = (dims[:-3], ()) if math.prod(self.sizes[:-3]) > 1 else ((), dims[:-3])
+        return [(*first, *order, *last) for order in permutations(dims[-3:])]
 
     def entries(self, load: Load, tiles: Mapping[int, Any], depth: Any) -> Any:
         """Entries of an operand that a step touches."""
@@ -121,9 +115,8 @@ class Product:
     def level(self, load: Load, tiling: Tiling) -> int:
         """The innermost of a thread's loops over tiles that an operand depends on; -1 where that is none."""
         counts = {i: size // tile for i, (size, tile) in enumerate(zip(self.sizes, tiling.tiles))}
-        shared = tiling.order[0] if tiling.shared < 0 else tiling.shared
-        if counts[shared] % tiling.threads == 0:
-            counts[shared] //= tiling.threads
+        if counts[tiling.shared] % tiling.threads == 0:
+            counts[tiling.shared] //= tiling.threads
         return max((at for at, i in enumerate(tiling.order) if i in self.uses(load) and counts[i] > 1), default=-1)
 
     # ---------------------------------------------------------------------------------------------------- columns
@@ -131,16 +124,15 @@ class Product:
     def knobs(self, threads: Collection[int]) -> dict[str, tuple[int, ...]]:
         """What there is to choose."""
         tiles = {f"tile{i}": tuple(_divisors(size)) for i, size in enumerate(self.sizes)}
-        depth = tuple(_divisors(extent(self.sums[0])))
+        steps = {"depth": tuple(_divisors(extent(self.sums[0]))), "filters": tiles[f"tile{self.filter}"]}
         several = {"threads": tuple(threads), "shared": tuple(range(len(self.sizes)))}
-        operands = {"keep": (NEITHER, INPUT, WEIGHTS), "filters": tiles[f"tile{self.filter}"]}
-        return {**tiles, "depth": depth, "order": tuple(range(len(self.orders()))), **several, **operands}
+        return {**tiles, **steps, "order": tuple(range(len(self.orders()))), **several}
 
     def tiling(self, point: Point) -> Tiling:
         """The tiling of a point."""
         tiles = tuple(point[f"tile{i}"] for i in range(len(self.sizes)))
         order = self.orders()[point["order"]]
-        return Tiling(tiles, point["depth"], order, **{knob: point[knob] for knob in KNOBS})
+        return Tiling(tiles, point["depth"], order, point["threads"], point["shared"], point["filters"])
 
     def _tiles(self, columns: Columns) -> dict[int, Any]:
         return {i: columns[f"tile{i}"] for i in range(len(self.sizes))}
@@ -152,19 +144,14 @@ class Product:
         acc = math.prod(tiles.values()) * (1 + self.beside) * threads
         fits = (acc + self.kept * threads <= config.acc) & (tiles[0] > 0)
         for load, most in ((self.input, config.inp), (self.weights, config.wgt)):
-            fits = fits & (
-                self.entries(load, self.at_once(load, columns), self.loaded(load, columns)) * threads <= most
-            )
-        fits = fits & ((columns["keep"] == NEITHER) | (columns["depth"] < extent(self.sums[0])))
-        few = columns["filters"] < tiles[self.filter]
-        fits = fits & (
-            (tiles[self.filter] % columns["filters"] == 0) & (np.logical_not(few) | (columns["keep"] != WEIGHTS))
-        )
+            fits = fits & (self.entries(load, self.at_once(load, columns), columns["depth"]) * threads <= most)
+        fits = fits & (tiles[self.filter] % columns["filters"] == 0)
         for i, count in counts.items():
             fits = fits & ((columns["shared"] != i) | (count >= threads) & ((threads > 1) | (i == 0)))
         for number, order in enumerate(self.orders()):
             makes_sense = counts[order[0]] > 0
-            for a, b in zip(order, order[1:]):  # loops of one iteration stand last, in their own order
+            free = [i for i in order if i >= len(order) - 3]
+            for a, b in zip(free, free[1:]):  # loops of one iteration stand last, in their own order
                 makes_sense = makes_sense & ((counts[a] > 1) | (counts[b] == 1) & (a < b))
             for i in order[1:]:  # what does not come out even is shared by turns, which is an outermost loop's
                 makes_sense = makes_sense & ((columns["shared"] != i) | (counts[i] % threads == 0))
@@ -173,15 +160,8 @@ class Product:
 
     def at_once(self, load: Load, columns: Columns) -> dict[int, Any]:
         """What of a tile an operand is loaded for at once."""
-        return {
-            **self._tiles(columns),
-            self.filter: columns["filters" if load is self.weights else f"tile{self.filter}"],
-        }
-
-    def loaded(self, load: Load, columns: Columns) -> Any:
-        """The depth of an operand that is loaded at once."""
-        kept = columns["keep"] == (INPUT if load is self.input else WEIGHTS)
-        return np.where(kept, extent(self.sums[0]), columns["depth"])
+        tiles = self._tiles(columns)
+        return {**tiles, self.filter: columns["filters"]} if load is self.weights else tiles
 
     def cost(self, columns: Columns) -> Any:
         """Seconds: what the busiest of compute unit, load unit and DRAM has to do, or one thread after another.
@@ -198,14 +178,13 @@ class Product:
         loads: Any = 0
         port = total * area * config.word_cycles * (1 + self.beside)
         parts = tiles[self.filter] // columns["filters"]
-        for load, beats in ((self.input, 1), (self.weights, config.block)):
-            deep, part = self.loaded(load, columns), self.at_once(load, columns)
-            words = self.entries(load, part, deep) * beats * config.word_cycles
-            waits = _transfers(self.operand(load, part, deep)) * config.latency
+        for load, beats, pieces in ((self.input, 1, 1), (self.weights, config.block, parts)):
+            part = self.at_once(load, columns)
+            words = self.entries(load, part, depth) * beats * config.word_cycles
+            waits = _transfers(self.operand(load, part, depth)) * config.latency
             for number, order in enumerate(self.orders()):
-                again = self.loads(load, order, counts, columns)
-                whole = (deep == extent(self.sums[0])) & ((parts == 1) | (load is self.input))
-                times = np.where(whole, again, total * steps * np.where(load is self.input, 1, parts))
+                once = self.loads(load, order, counts, columns)
+                times = np.where((steps == 1) & (pieces == 1), once, total * steps * pieces)
                 times = np.where(columns["order"] == number, times, 0)
                 loads, port = loads + times * (words + waits), port + times * words
         stores = total * store
@@ -241,8 +220,7 @@ class Product:
 def _transfers(dims: list[tuple[Any, int]]) -> Any:
     """Transfers of a part of an array, each a rectangle; dimensions that are whole go together with those before."""
     count: Any = 1
-    level: Any = 0
-    whole: Any = True
+    level, whole = 0, np.array(True)
     for part, size in reversed(dims):
         level = level + (np.logical_not(whole) & (np.asarray(part) > 1))
         count = count * np.where(level > 1, part, 1)
@@ -251,30 +229,13 @@ def _transfers(dims: list[tuple[Any, int]]) -> Any:
 
 
 def _passes(values: Collection[Expr]) -> int:
-    """How often the ALU goes over sums for these stages: a shift and a max with 0 after an operand in acc are free."""
-    count, free = 0, False
-    for value in values:
-        for e in reversed(list(_chain(value))):
-            shifts = isinstance(e, Call) and e.name == "shift_right" and isinstance(e.args[1], Const)
-            positive = isinstance(e, Max) and int_value(sides(e)[1]) == 0
-            count += not (free and (shifts or positive))
-            free = free if shifts or positive else isinstance(e, Binary) and isinstance(sides(e)[1], Load)
-    return count
+    """How often the ALU goes over sums for these stages: nearly always once for each operand that is no number.
 
-
-def _chain(e: Expr) -> Iterator[Expr]:
-    """The operations of an expression, the last first; what a rounding shift adds is part of it."""
-    while not isinstance(e, Load):
-        rounds = isinstance(e, Call) and any(isinstance(one, Call) and one.name == "bit_and" for one in walk(e))
-        if isinstance(e, (Binary, Call)):
-            yield e
-        if rounds or not isinstance(e, (Binary, Call, Cast)):
-            return
-        e = e.value if isinstance(e, Cast) else sides(e)[0] if isinstance(e, Binary) else e.args[0]
-
-
-def _is_small(product: Product, buffer: Buffer) -> bool:
-    return len(buffer.shape) < len(product.result)
+    A shift and a max with 0 are the second stage of such a pass.
+    """
+    operations = [e for value in values for e in walk(value) if isinstance(e, (Binary, Call))]
+    with_operands = [e for e in operations if isinstance(e, Binary) and isinstance(sides(e)[1], Load)]
+    return max(len(with_operands), 1 if operations else 0)
 
 
 def _number(size: Any) -> int:
@@ -372,13 +333,12 @@ def accelerate(s: Schedule, name: str, tiling: Tiling, config: Config) -> None:
     *dims, lane = out.loops
     halves = [out.split(loop, factor=tile) for loop, tile in zip(dims, tiling.tiles)]
     outers = [halves[i][0] for i in tiling.order]
-    place = tiling.order.index(tiling.shared) if tiling.shared >= 0 else 0
-    if extent(found.result[tiling.order[place]]) // tiling.tiles[tiling.order[place]] % tiling.threads:
-        out.annotate("contexts", tiling.threads, outers[0])
-        thread, inside = outers[0], outers[1:]
+    place, inside = tiling.order.index(tiling.shared), outers
+    if found.sizes[tiling.shared] // tiling.tiles[tiling.shared] % tiling.threads:
+        thread, inside = outers[0], outers[1:]  # by turns
+        out.annotate("contexts", tiling.threads, thread)
     else:
         thread, outers[place] = out.split(outers[place], nparts=tiling.threads)
-        inside = outers
     out.reorder(thread, *inside, *(inner for _, inner in halves), lane)
     out.bind(thread, "vthread")
     for stage in reversed(after[:-1]):
@@ -388,18 +348,17 @@ def accelerate(s: Schedule, name: str, tiling: Tiling, config: Config) -> None:
     *spatial, row = total.loops[-len(found.result) - count : -count]
     first, *others, column = total.loops[-count:]
     step, within = total.split(first, factor=tiling.depth)
-    few = 0 < tiling.filters < tiling.tiles[found.filter]
     parts = []
-    if few:
+    if 0 < tiling.filters < tiling.tiles[found.filter]:
         at = len(spatial) - len(found.sizes) + found.filter
         part, spatial[at] = total.split(spatial[at], factor=tiling.filters)
         parts = [part]
     total.reorder(step, *parts, *spatial, within, *others, row, column)
-    for which, load, scope in ((INPUT, found.input, "inp"), (WEIGHTS, found.weights, "wgt")):
+    for load, scope in ((found.input, "inp"), (found.weights, "wgt")):
         operand = _bring(s, load.buffer, scope, total.name)
-        if few and which == WEIGHTS:
+        if parts and load is found.weights:
             operand.compute_at(total, parts[0])
-        elif tiling.depth == extent(found.sums[0]) or tiling.keep == which:
+        elif tiling.depth == extent(found.sums[0]):
             level = found.level(load, tiling)
             operand.compute_at(out, thread if level < 0 else outers[level])
         else:

@@ -207,9 +207,8 @@ class Writer:
                 raise TargetError(f"the accelerator has no {getattr(call, 'name', call)}")
             addresses = [one for one in call.args if isinstance(one, Address)]
             steps = [int_value(one) for one in call.args if not isinstance(one, Address)]
-            expected = (
-                (["acc"], [1]) if call.name == "vdla_zero" else (["inp", "wgt", "acc"], [1, self.config.block, 1, 1])
-            )
+            expected = (["inp", "wgt", "acc"], [1, self.config.block, 1, 1])
+            expected = (["acc"], [1]) if call.name == "vdla_zero" else expected
             if ([one.buffer.scope for one in addresses], steps) != expected:
                 raise TargetError(f"{call.name} works on vectors and matrices that lie together, in {expected[0]}")
             places = [self._entries(one.buffer, one.indices[0], nest) for one in addresses]
@@ -252,19 +251,17 @@ class Writer:
         sram, dram = (self._entries(one.buffer, one.indices[0], nest) for one in (value, body))
         yield from self._transfer("store", memory, sram, dram, np.ones(nest.extents, bool), self.names[body.buffer])
 
-    def _transfer(
-        self, opcode: str, memory: str, sram: Array, dram: Array, inside: Array, name: str
-    ) -> Iterator[Placed]:
+    def _transfer(self, op: str, memory: str, sram: Array, dram: Array, inside: Array, name: str) -> Iterator[Placed]:
         """One rectangle where it is one; otherwise those of the outermost loop's iterations."""
         one = moved_rectangle(self.config.beats[memory], sram.ravel(), dram.ravel(), inside.ravel())
         if one is not None:
             self.last = None
-            yield Placed(Instruction(opcode, memory=memory, **one), name)
+            yield Placed(Instruction(op, memory=memory, **one), name)
         elif sram.ndim == 0:
             raise TargetError(f"a transfer of {name} is no rectangle")
         else:
             for part in zip(sram, dram, inside):
-                yield from self._transfer(opcode, memory, *part, name)
+                yield from self._transfer(op, memory, *part, name)
 
     def _flush(self) -> Iterator[Placed]:
         """Zeros that no product has overwritten."""
@@ -307,9 +304,9 @@ class Writer:
 
     def _second_stage(self, dst: Array, operation: str, number: int) -> bool:
         """Whether the alu before, which changes the same sums, does this in its second stage: a shift, then max 0."""
-        placed, changed = self.last or (None, None)
-        if placed is None or placed.one.immediate or not np.array_equal(np.sort(dst, None), changed):
+        if self.last is None or self.last[0].one.immediate or not np.array_equal(np.sort(dst, None), self.last[1]):
             return False
+        placed, _ = self.last
         value = placed.one.value
         if operation in ("shr", "round") and value == 0:
             value = number | (ROUNDS if operation == "round" else 0)
@@ -327,23 +324,18 @@ class Writer:
         arrays = [dst, src] if wgt is None else [dst, src, wgt]
         dims = _moved_strides(arrays)
         spatial = sorted((dim for dim in dims if dim[1][0]), key=lambda dim: -dim[0])
-        fits = [
-            dim for dim in spatial if dim[0] < 1 << 14 and max(dim[1][:2]) < 2048 and max(dim[1][2:], default=0) < 1024
-        ]
-        loops = fits[:2]
+        most = [max(*by[:2], *(2 * weight for weight in by[2:])) for _, by in spatial]
+        loops = [dim for dim, step in zip(spatial, most) if dim[0] < 1 << 14 and step < 2048][:2]
         rest = [dim for dim in dims if not any(dim is one for one in loops)]
         if np.prod([extent for extent, _ in rest], dtype=float) > self.config.uop:
             raise TargetError(f"a nest needs more than {self.config.uop} micro-ops")
         base = [int(array.flat[0]) for array in arrays]
         steps = sorted(np.ndindex(*(extent for extent, _ in rest)), key=lambda at: _begins(at, rest))
-        uops = [
-            encode_uop(*(start + sum(i * by[k] for i, (_, by) in zip(at, rest)) for k, start in enumerate(base)))
-            for at in steps
-        ]  # fmt: skip
+        moved = [[sum(i * by[k] for i, (_, by) in zip(at, rest)) for k in range(len(arrays))] for at in steps]
+        uops = [encode_uop(*(start + more for start, more in zip(base, by))) for by in moved]
         begin = self._uops(tuple(uops))
         once = (1, (0,) * len(arrays))
-        names = list(zip(("outer", "inner"), (*loops, once, once)))
-        for name, (extent, by) in names:
+        for name, (extent, by) in zip(("outer", "inner"), (*loops, once, once)):
             more[name] = extent
             more |= {f"{what}_{name}": by[k] for k, what in enumerate(("dst", "src", "wgt")[: len(arrays)])}
         firsts = sum(not any(i for i, (_, by) in zip(at, rest) if not by[0]) for at in steps) if fresh else 0
@@ -396,10 +388,8 @@ def rectangle(beats: int, sram: Array, dram: Array, inside: Array) -> dict[str, 
         first = int(part[0, 0]) if part.size else 0
         straight = first + np.arange(len(rows))[:, None] * stride + np.arange(len(across)) * beats
         whole = is_data[top : top + len(rows), left : left + len(across)].all() and is_data.sum() == part.size
-        fits = (
-            first >= 0 and max(pads.values()) < 16 and 0 <= stride < 1 << 16 and max(len(rows), len(across)) < 1 << 16
-        )
-        if whole and fits and np.array_equal(part, straight):
+        fits = first >= 0 and max(pads.values()) < 16 and max(stride, len(rows), len(across)) < 1 << 16
+        if whole and fits and stride >= 0 and np.array_equal(part, straight):
             sizes = {"rows": len(rows), "columns": len(across), "stride": stride}
             return {"sram": int(sram[0]), "dram": first, **sizes, **pads}
     return None

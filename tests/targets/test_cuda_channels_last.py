@@ -1,0 +1,174 @@
+"""Narrow images with all channels of a place together: what convolutions, windows and norms of groups become on CUDA.
+
+The interpreter runs each lowered kernel by the meaning of its instructions; nothing here needs a device.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+import weft.ops  # noqa: F401  (the operators)
+from weft.executor import compile
+from weft.executor.program import build_program
+from weft.explore.stages import kernels
+from weft.graph.ir import Graph, Node, TensorType, Value
+from weft.graph.passes.fill_rows import fill_rows
+from weft.graph.passes.fuse import fuse
+from weft.graph.passes.infer import infer
+from weft.graph.passes.layout import Layout, choose_layouts
+from weft.loop.interpreter import interpret
+from weft.loop.verifier import verify
+from weft.targets.registry import find_target
+
+HOPPER = find_target("cuda:sm_90a")
+RANDOM = np.random.default_rng(3)
+
+
+def value(name, *shape, dtype="float16"):
+    return Value(name, TensorType(dtype, shape))
+
+
+def one_node(op, inputs, shape, constants=(), dtype="float16", **attributes):
+    """A graph of one node; inputs that are constants have arrays."""
+    out = value("y", *shape, dtype=dtype)
+    given = [v for v in inputs if v not in dict(constants)]
+    return Graph("one", given, [out], [Node(op, inputs, [out], attributes)], dict(constants))
+
+
+def layout_of(v):
+    return Layout(v.tensor.static[1], ((0, 0),) * len(v.tensor.static))
+
+
+def run(graph, arrays, plain=()):
+    """Schedules a one-node graph with images that have their channels last, and interprets what it is lowered to."""
+    images = [v for v in (*graph.inputs, *graph.outputs) if len(v.tensor.static) == 4 and v not in plain]
+    layouts = {v: layout_of(v) for v in images}
+    made = build_program(graph.nodes, graph.outputs, graph.constants, "kernel", layouts, 1)
+    constants = [buffer for v, buffer in made.inputs if v in graph.constants]
+    HOPPER.spec.schedule(made.schedule, HOPPER, constants)
+    verify(made.schedule.func)
+    known = {**{v: graph.constants[v] for v in graph.constants}, **dict(zip(graph.inputs, arrays))}
+    out = graph.outputs[0]
+    result = np.full(out.tensor.static, 7, out.tensor.core.numpy)
+
+    def stored(v, array):
+        return np.ascontiguousarray(np.moveaxis(array, 1, -1)[:, None]) if v in layouts else array
+
+    results = []
+    for func, strict in ((made.schedule.func, True), (HOPPER.lower(made.schedule.func), False)):
+        laid = stored(out, result).copy()
+        interpret(func, *[stored(v, known[v]) for v, _ in made.inputs], laid, check=strict)
+        results.append(np.moveaxis(laid[:, 0], -1, 1) if out in layouts else laid)
+    np.testing.assert_array_equal(*results)
+    return results[0], made
+
+
+def normal(*shape):
+    return RANDOM.standard_normal(shape).astype(np.float16)
+
+
+def convolved(x, w, stride=1, pad=1):
+    """The convolution in float64."""
+    x = np.pad(x.astype(np.float64), ((0, 0), (0, 0), (pad, pad), (pad, pad)))
+    seen = np.lib.stride_tricks.sliding_window_view(x, w.shape[2:], (2, 3))[:, :, ::stride, ::stride]
+    return np.einsum("nchwij,ocij->nohw", seen, w.astype(np.float64), optimize=True)
+
+
+@pytest.mark.parametrize(("channels", "size", "stride"), [(16, 6, 1), (24, 7, 2)])
+def test_a_convolution_fetches_whole_vectors(channels, size, stride):
+    x, w = value("x", 1, channels, size, size), value("w", 64, channels, 3, 3)
+    out = (size - 1) // stride + 1
+    weight, image = normal(64, channels, 3, 3), normal(1, channels, size, size)
+    graph = one_node("Conv", [x, w], (1, 64, out, out), {w: weight}, pads=[1, 1, 1, 1], strides=[stride, stride])
+    made, program = run(graph, [image])
+    np.testing.assert_allclose(made, convolved(image, weight, stride), rtol=2e-3, atol=2e-2)
+    source = HOPPER.generate(HOPPER.lower(program.schedule.func)).source
+    assert "weft_copy_async_16" in source
+    assert "weft_copy_async_4(" not in source
+
+
+def test_a_result_for_others_is_plain():
+    x, w = value("x", 1, 16, 6, 6), value("w", 64, 16, 1, 1)
+    weight, image = normal(64, 16, 1, 1), normal(1, 16, 6, 6)
+    graph = one_node("Conv", [x, w], (1, 64, 6, 6), {w: weight})
+    made, _ = run(graph, [image], plain=graph.outputs)
+    np.testing.assert_allclose(made, convolved(image, weight, pad=0), rtol=2e-3, atol=2e-2)
+
+
+def test_a_norm_of_groups_is_one_kernel():
+    x, scale, bias = value("x", 2, 32, 6, 6), value("s", 32), value("b", 32)
+    image, s, b = normal(2, 32, 6, 6), normal(32), normal(32)
+    graph = one_node("GroupNormalization", [x, scale, bias], (2, 32, 6, 6), {scale: s, bias: b}, num_groups=4)
+    made, program = run(graph, [image])
+    grouped = image.astype(np.float64).reshape(2, 4, -1)
+    want = (grouped - grouped.mean(2, keepdims=True)) / np.sqrt(grouped.var(2, keepdims=True) + 1e-5)
+    want = want.reshape(image.shape) * s[:, None, None] + b[:, None, None]
+    np.testing.assert_allclose(made, want, rtol=5e-3, atol=5e-3)
+    assert len(HOPPER.generate(HOPPER.lower(program.schedule.func)).kernels) == 1
+
+
+def test_a_window_works_on_vectors_of_channels():
+    x, w = value("x", 16, 64, 28, 28), value("w", 64, 1, 3, 3, dtype="float32")
+    graph = one_node("Conv", [x, w], (16, 64, 28, 28), {w: RANDOM.standard_normal((64, 1, 3, 3)).astype(np.float32)},
+                     group=64, pads=[1, 1, 1, 1])  # fmt: skip
+    layouts = {v: layout_of(v) for v in (*graph.inputs, *graph.outputs)}
+    made = build_program(graph.nodes, graph.outputs, graph.constants, "kernel", layouts, 1)
+    HOPPER.spec.schedule(made.schedule, HOPPER, [b for v, b in made.inputs if v in graph.constants])
+    program = HOPPER.generate(HOPPER.lower(made.schedule.func))
+    assert "uint16_x8" in program.source
+    assert len(program.kernels) == 2  # the first packs the weight, once
+
+
+def test_a_window_means_what_it_did():
+    x = value("x", 1, 16, 66, 64)
+    image = normal(1, 16, 66, 64)
+    graph = one_node("MaxPool", [x], (1, 16, 33, 32), kernel_shape=[2, 2], strides=[2, 2])
+    made, _ = run(graph, [image])
+    np.testing.assert_array_equal(made, image.reshape(1, 16, 33, 2, 32, 2).max((3, 5)))
+
+
+# ----------------------------------------------------------------------------------------------------------- the graph
+
+
+def network():
+    """A convolution of 3 channels, one of 16, and a norm of groups, with what stands between in float32."""
+    x = value("x", 1, 3, 9, 9, dtype="float32")
+    w, v = value("w", 16, 3, 3, 3, dtype="float32"), value("v", 8, 16, 3, 3, dtype="float32")
+    s, b = value("s", 16, dtype="float32"), value("b", 16, dtype="float32")
+    a, n = value("a", 1, 16, 9, 9, dtype="float32"), value("n", 1, 16, 9, 9, dtype="float32")
+    y = value("y", 1, 8, 9, 9, dtype="float32")
+    constants = {one: RANDOM.standard_normal(one.tensor.static).astype(np.float32) for one in (w, v, s, b)}
+    nodes = [
+        Node("Conv", [x, w], [a], {"pads": [1, 1, 1, 1]}),
+        Node("GroupNormalization", [a, s, b], [n], {"num_groups": 4}),
+        Node("Conv", [n, v], [y], {"pads": [1, 1, 1, 1]}),
+    ]
+    return Graph("network", [x], [y], nodes, constants)
+
+
+def test_a_whole_network_converts_once():
+    module = compile(network(), target="cuda:sm_90a", precision="fp16")
+    (one,) = module.specializations
+    laid = {v.name: layout for v, layout in one.lowered.layouts.items()}
+    assert len(laid) == 3  # the image as it is converted, and what stands between the kernels
+    assert all(layout.factor in (4, 16) for layout in laid.values())
+    assert one.lowered.conversions == 0
+    sources = [launch.launch.kernel.program.source for launch in kernels(module)]
+    assert not any(re.search(r"for \(int32_t i0_\d+ = 0; i0", text) for text in sources)
+
+
+def test_few_channels_are_filled():
+    x, w = value("x", 1, 3, 9, 9), value("w", 8, 3, 3, 3)
+    graph = infer(one_node("Conv", [x, w], (1, 8, 7, 7), {w: normal(8, 3, 3, 3)}))
+    made = fill_rows(graph, {"float16"})
+    assert [node.op for node in made.nodes] == ["Pad", "Conv"]
+    assert made.nodes[1].inputs[0].tensor.static == (1, 4, 9, 9)
+    assert fill_rows(graph, {"bfloat16"}) is graph
+
+
+def test_float32_stays_as_it_was():
+    graph = infer(network())
+    assert choose_layouts(graph, fuse(graph), 0, together={"float16"}).layouts == {}
