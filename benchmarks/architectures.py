@@ -106,7 +106,6 @@ MORE: dict[str, dict[str, Any]] = {
     "codegen": {"n_head": 16, "n_embd": 64, "rotary_dim": 4},
     "convnext": {"depths": [1, 1, 2, 1], "hidden_sizes": [16, 32, 48, 64], "patch_size": 4},
     "convnextv2": {"depths": [1, 1, 2, 1], "hidden_sizes": [16, 32, 48, 64], "patch_size": 4},
-    "cvt": {"depth": [1, 1, 2]},
     "deepseek_v3": {
         "qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 8, "q_lora_rank": 16, "kv_lora_rank": 16,
         "n_routed_experts": 4, "n_group": 2, "topk_group": 1, "first_k_dense_replace": 1, "num_key_value_heads": 4,

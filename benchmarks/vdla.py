@@ -32,6 +32,7 @@ import numpy as np
 import weft
 from weft import te
 from weft.codegen.c.program import DeviceProgram
+from weft.core.errors import TargetError
 from weft.executor.cost import kernel_cost
 from weft.models import vision
 from weft.quantization import quantize
@@ -132,8 +133,10 @@ def compiled(
     config = config_of(machine.name.partition(":")[2])
     s, _ = convolution(layer, config.block)
     sketch = sketch_of(s, "sums", machine, (threads,), trials)
-    point, _ = next(iter(sketch.ranked()))
-    tiling = Product(s, "sums", config).tiling(point)
+    found = next(iter(sketch.ranked()), None)
+    if found is None:
+        raise TargetError(f"no tiling of {layer.name} fits into the memories of {target}")
+    tiling = Product(s, "sums", config).tiling(found[0])
     accelerate(s, "sums", replace(tiling, threads=1) if serial else tiling, config)
     return generate(lower(s.func, machine), machine)
 

@@ -57,6 +57,34 @@ def test_random_layers(seed):
     np.testing.assert_array_equal(made, expected)
 
 
+def check_tilings(layer, block, count, seed):
+    """Points of a sketch, whatever they cost: up to four threads that share any loop, weights in parts, all orders."""
+    target = f"vdla:block={block},inp=512,wgt=64,acc=512"
+    machine, config = find_target(target), config_of(target.partition(":")[2])
+    s, _ = convolution(layer, block)
+    sketch = sketch_of(s, "sums", machine, (1, 2, 3, 4))
+    columns = sketch.columns()
+    for at in np.random.default_rng(seed).permutation(np.flatnonzero(sketch.legal(columns)))[:count]:
+        point, made = sketch.point(columns, int(at)), s.copy()
+        accelerate(made, "sums", Product(s, "sums", config).tiling(point), config)
+        image, expected = image_of(layer, TARGET.device.generate(TARGET.lower(made.func, machine), machine), target)
+        assert not check(image.model.copy(), image.stream).problems, point
+        assert image.run().errors == 0
+        found = image.memory("narrow", expected.nbytes).view(np.int8).reshape(expected.shape)
+        np.testing.assert_array_equal(found, expected, str(point))
+
+
+def test_tilings_are_exact():
+    check_tilings(Layer("strided", 6, 32, 48, 1, 2), 16, 6, 0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(12))
+def test_many_tilings_are_exact(seed):
+    block, kernel, stride = (8, 16, 32)[seed % 3], (3, 1)[seed % 2], (1, 2)[seed // 2 % 2]
+    check_tilings(Layer("any", 6 + seed % 4 * stride, block * 3, block * 6, kernel, stride), block, 8, seed)
+
+
 def test_virtual_threads_hide_latency():
     """The same tiles by one thread and by two."""
     layer, spent = Layer("deep", 8, 128, 32, 3, 1), {}

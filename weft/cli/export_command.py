@@ -9,7 +9,7 @@ from pathlib import Path
 
 from weft.cli.given import UsageError, refuse
 from weft.cli.screen import Screen, size
-from weft.cli.sources import add_compiling, add_model, open_graph, open_module, output_path
+from weft.cli.sources import add_compiling, add_model, kind_of, open_graph, open_module, output_path
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -68,7 +68,8 @@ def _write_library(given: argparse.Namespace, screen: Screen, form: str) -> list
     folder: Path = given.output or Path(Path(given.model).stem)
     if folder.suffix in (".so", ".a", ".c", ".wasm", ".weft", ".onnx") or folder.is_file():
         raise UsageError(f"-o {folder}: a library is written with its header and an example into a folder: name that")
-    given.target = given.target or _MACHINES.get(form)
+    if kind_of(given) != "weft":  # whose machine was chosen when it was compiled
+        given.target = given.target or _MACHINES.get(form)
     module = open_module(given, screen)
     with screen.working("linking"):
         return export_library(module, folder, Path(given.model).stem, form, given.weights == "beside")

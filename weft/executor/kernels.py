@@ -96,6 +96,10 @@ class Packing:
 
     def apply(self, array: Array) -> Array:
         """The packed array, zeros where an axis does not fill its digits."""
+        return np.ascontiguousarray(self.view(array))
+
+    def view(self, array: Array) -> Array:
+        """The packed array, but where its elements lie in memory."""
         pads: list[tuple[int, int]] = []
         shape: list[int] = []
         place: dict[Part, int] = {}
@@ -109,7 +113,7 @@ class Packing:
         padded = np.pad(array, pads) if any(after for _, after in pads) else array
         ordered = padded.reshape(shape).transpose([place[part] for part in self.order if part is not None])
         units = [position for position, part in enumerate(self.order) if part is None]
-        return np.ascontiguousarray(np.expand_dims(ordered, units))
+        return np.expand_dims(ordered, units)
 
 
 def _digits(order: Sequence[Part | None], axis: int) -> list[Digit]:

@@ -436,7 +436,7 @@ class _Assembler:
         found = self.weight_of.get(key)
         if found is None:
             array = self.graph.constants[value]
-            made = np.asarray(array if packing is None else packing.apply(array))
+            made = np.asarray(array if packing is None else packing.view(array))
             found = self.weight_of[key] = len(self.weights)
             large = packing is not None and made.nbytes >= LEAST_BYTES
             self.weights.append(self.blocks.copy(made) if large else aligned_array(made))

@@ -366,12 +366,8 @@ def _least(form: Linear, var: Var, inner: Mapping[Var, Expr], bound: set[Var]) -
             exact = False
             if factor < 0:
                 least = least.plus(extent.shifted(-1), factor)
-        elif var in variables or any(v in bound for v in variables) or any(True for _ in _memory(term)):
+        elif var in variables or any(v in bound for v in variables) or walk(term, Load, Call):
             return None
         else:
             least = least.plus(Linear({term: 1}, 0), factor)
     return least, exact
-
-
-def _memory(e: Expr) -> Iterator[Expr]:
-    return walk(e, Load, Call)

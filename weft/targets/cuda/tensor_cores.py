@@ -37,7 +37,7 @@ from weft.expr.nodes import Buffer, Var
 from weft.loop.ir import Store
 from weft.plan.planner import Unit, analytic, choose, unit_of
 from weft.plan.sketch import Columns, Point, Sketch, ceildiv
-from weft.schedule.facts import block_named, cost, facts_of, names_of
+from weft.schedule.facts import block_named, cost, extent, facts_of, names_of
 from weft.schedule.primitives.matrix import matrix_axes, stored_operand
 from weft.schedule.schedule import Schedule, Stage
 from weft.targets.base import Target
@@ -287,6 +287,7 @@ class WarpTiles(MatrixTiles):
         (tile_y, tile_x), parts, shares = self._tile(c), c["parts"], c["shares"]
         steps = ceildiv(self.k, c["step"] * self.kind.depth)
         blocks = self.blocks(tile_y, tile_x)
+        even = self._even("x", tile_x) & self._even("y", tile_y)
         few = (blocks <= self.machine.multiprocessors) & (steps >= fit.SHARE_STEPS * shares)
         whole = (c["warps_y"] == 1) & (c["step"] * TILE_BYTES == LINE) & (c["warp_x"] * c["warp_y"] >= 32 * shares)
         return (
@@ -298,8 +299,13 @@ class WarpTiles(MatrixTiles):
             & (self._shared(c) <= self.machine.shared_bytes)
             & self.may_split(parts, blocks, steps)
             & ((parts == 1) | (shares == 1))
-            & ((shares == 1) | (few & whole))
+            & ((shares == 1) | (few & whole & even))
         )
+
+    def _even(self, side: str, tile: Any) -> Any:
+        """Whether tiles end where rows do: of several axes in one, what one in between takes is not known exactly."""
+        axes = [axis for axis in getattr(self.given.axes, side) if extent(axis) > 1]
+        return (self.given.axes.size(side) % tile == 0) | (len(axes) <= 1)
 
     def cost(self, c: Columns) -> Any:
         """Seconds of each point: multiplication, fetching and latency."""
