@@ -171,6 +171,7 @@ TABLE = {
         "--output": row("-o {folder}/made.onnx", written(".onnx")),
         "--method": row("--method minmax", lambda seen: seen.quantized["method"] == "minmax"),
         "--activations": row("--activations int8", lambda seen: seen.quantized["activations"] == "int8"),
+        "--bits": row("--bits 2 1", lambda seen: seen.quantized["bits"] == (2, 1), onnx="none can be of bits"),
         "--keep": row("--keep nothing", None, onnx="keep names ['nothing']", built_in="keep names ['nothing']"),
         "--target": row(f"--target {HERE}", lambda seen: seen.quantized["target"] == HERE),
     },
@@ -192,6 +193,7 @@ TABLE = {
         "--points": row("--points 3", None, onnx="goes with --exhaustive", built_in="goes with --exhaustive"),
     },
     "db": {},
+    "cache": {},
     "export": {
         **MODEL, **COMPILING,
         "--size": row("--size N=2", asked(shapes={"x": (2, 4)}), weft=COMPILED, built_in=FIXED),
@@ -275,7 +277,7 @@ def seen(monkeypatch, files):
         shapes = {name: tuple(shape) for name, shape in shapes.items()}
         found.compiled.append({"target": target, "shapes": shapes, "precision": precision, "exact": exact})
         found.threads.add(threads)
-        key = (repr(graph), target, str(shapes), precision, threads, exact)
+        key = (repr(graph), target, str(shapes), precision, threads, exact, knobs.cache)
         if key not in KEPT:
             KEPT[key] = real(graph, target, shapes, precision, threads, exact)
         module = KEPT[key]
