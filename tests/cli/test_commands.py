@@ -357,7 +357,7 @@ def test_doctor_lists_what_exists_and_only_that(weft):
     ]  # people choose their builds
     assert project["optional-dependencies"]["all"] == [f"weft-compiler[{','.join(small)}]"]
     found = [one["what"] for one in figures(weft("doctor", "--json"))["findings"]]
-    assert extras | {"onnxruntime"} <= set(found) and not {"pool"} & set(found)
+    assert extras | {"onnxruntime"} <= set(found)
     code = "".join(
         path.read_text(encoding="utf-8") for path in (ROOT / "weft").rglob("*.py") if path.parent.name != "cli"
     )
