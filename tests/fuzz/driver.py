@@ -95,7 +95,11 @@ class Worker:
         if self.stage[0] == PEER:
             return Result("explained", "the peer's own fault", f"{name}\n{tail}")
         outcome = "hang" if name in ("SIGXCPU", "SIGKILL") else "fault"
-        where = [line.split('"')[-2].rpartition("/weft/")[2] for line in tail.splitlines() if "/weft/" in line]
+        where = [
+            line.split('"')[-2].rpartition("/weft/")[2]
+            for line in tail.splitlines()
+            if "/weft/" in line and line.count('"') > 1
+        ]
         kind, task = self.task or (None, None)
         case = kind.make(task) if kind is not None and isinstance(task, int) else task
         reason = kind.excuse(case) if name == "SIGXCPU" and kind is not None and case is not None else None

@@ -277,7 +277,8 @@ def install() -> None:
     global _allocator
     if _allocator is not None:
         return
-    from weft.executor import fastcall, run, turns
+    from weft.executor import turns
+    from weft.runtime import fastcall, runner
     from weft.runtime.jit import native_runtime
 
     _allocator = _Allocator()
@@ -286,7 +287,7 @@ def install() -> None:
         native_runtime().addresses[name] = address
         llvm.add_symbol(name, address)
     fastcall.np = _Numpy()  # type: ignore[attr-defined]
-    plain, plain_arena = fastcall.empty_array, run.Runner._new_arena
+    plain, plain_arena = fastcall.empty_array, runner.NativeRunner._new_arena
 
     def empty_array(shape: Sequence[int], dtype: Any) -> np.ndarray:
         size = math.prod(shape) * np.dtype(dtype).itemsize
@@ -294,18 +295,18 @@ def install() -> None:
 
     fastcall.empty_array = turns.empty_array = empty_array
 
-    def new_arena(runner: Any) -> tuple[int, np.ndarray]:
-        if runner.program.arena_bytes > LARGEST:
-            return plain_arena(runner)
-        array = empty(max(runner.program.arena_bytes, 64), np.uint8, 64)
+    def new_arena(one: Any) -> tuple[int, np.ndarray]:
+        if one.program.arena_bytes > LARGEST:
+            return plain_arena(one)
+        array = empty(max(one.program.arena_bytes, 64), np.uint8, 64)
         return array.ctypes.data, array
 
-    begin = run.Runner.__init__
+    begin = runner.NativeRunner.__init__
 
     def init(self: Any, program: Any, *rest: Any, **named: Any) -> None:
         program.weights = [place(weight) for weight in program.weights]
         begin(self, program, *rest, **named)
 
-    run.Runner.__init__ = init  # type: ignore[method-assign]
-    run.Runner._new_arena = new_arena  # type: ignore[method-assign]
-    run.Runner.give_arena = lambda self, arena: None  # type: ignore[method-assign]
+    runner.NativeRunner.__init__ = init  # type: ignore[method-assign]
+    runner.NativeRunner._new_arena = new_arena  # type: ignore[method-assign]
+    runner.NativeRunner.give_arena = lambda self, arena: None  # type: ignore[method-assign]
