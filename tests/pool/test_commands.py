@@ -21,6 +21,7 @@ def test_init_makes_certificates_once(tmp_path, capsys):
     assert "holds a pool already" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_server_is_one_small_static_program(tmp_path, capsys):
     need_compiler()
     path = tmp_path / "server"

@@ -9,6 +9,7 @@ import secrets
 import socket
 import struct
 import subprocess
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -190,8 +191,9 @@ def test_nobody_without_the_key_runs_anything(server, device, kernels):
     with raw(server) as one:  # a client that goes on as if it had the key
         one.sendall(MAGIC + secrets.token_bytes(32))
         assert len(one.recv(64, socket.MSG_WAITALL)) == 64
-        one.sendall(secrets.token_bytes(32))
-        one.sendall(struct.pack("<II", 0, INFO) + secrets.token_bytes(64))
+        with suppress(ConnectionError):  # it may be closed before the second of the two
+            one.sendall(secrets.token_bytes(32))
+            one.sendall(struct.pack("<II", 0, INFO) + secrets.token_bytes(64))
         assert is_closed(one)
     assert works(device, kernels)
 
@@ -241,6 +243,7 @@ def test_a_key_that_others_can_read_is_refused(tmp_path):
 # Other machines.
 
 
+@pytest.mark.slow  # a C library for each of them is built first
 @pytest.mark.parametrize("architecture", list(TRIPLES))
 def test_other_machines_under_emulation(architecture):
     """Right results; counts that are the same each time, and named as what they are."""
