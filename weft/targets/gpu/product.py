@@ -402,9 +402,10 @@ class RegisterTiles(Tiles):
 
 
 def copy_in_order(s: Schedule, load: Load, reader: str, wanted: Collection[Axis]) -> tuple[Stage, list[str]]:
-    """A copy of an operand with its dimensions in the order of axes; gives it, and the letters of the new order."""
+    """A copy of an operand, its last dimensions in the order of axes; gives it, and the letters of the new order."""
     copy = s.cache_read(load.buffer.name, "global", [reader])
     letters = [f"d{dimension}" for dimension in range(len(load.indices))]
-    outputs = [letter for axis in wanted for letter, index in zip(letters, load.indices) if index is axis.var]
+    last = [letter for axis in wanted for letter, index in zip(letters, load.indices) if index is axis.var]
+    outputs = [*[letter for letter in letters if letter not in last], *last]
     s.apply("transform_layout", buffer=s.buffer_name(copy), inputs=letters, outputs=outputs)
     return copy, outputs

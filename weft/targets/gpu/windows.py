@@ -12,14 +12,13 @@ A constant weight is packed so that its channels lie together too, once.
 
 from __future__ import annotations
 
-from weft.expr.nodes import Load
-from weft.expr.visit import uses_any
 from weft.plan.planner import Unit
 from weft.plan.sketch import Point, Sketch
 from weft.schedule.facts import Facts
 from weft.schedule.schedule import Stage
 from weft.targets.gpu import model, nest
 from weft.targets.gpu.elementwise import by_rule, powers
+from weft.targets.gpu.product import copy_in_order
 from weft.targets.gpu.reduction import main_load, makers_of
 
 
@@ -75,13 +74,7 @@ def _in_vectors(accumulator: Stage) -> None:
 
 def _pack(unit: Unit, made: Facts) -> None:
     """A constant that is read along taps gets its channels last."""
-    own = made.spatial[-1].var
+    channel = made.spatial[-1]
     for load in made.loads:
-        if load.buffer in unit.constants and made.step(load, own) not in (0, 1) and isinstance(load, Load):
-            copy = unit.schedule.cache_read(load.buffer.name, "global", [made.block.name])
-            letters = [f"d{dimension}" for dimension in range(len(load.indices))]
-            last = [letter for letter, index in zip(letters, load.indices) if uses_any(index, {own})]
-            outputs = [*[letter for letter in letters if letter not in last], *last]
-            unit.schedule.apply(
-                "transform_layout", buffer=unit.schedule.buffer_name(copy), inputs=letters, outputs=outputs
-            )
+        if load.buffer in unit.constants and made.step(load, channel.var) not in (0, 1):
+            copy_in_order(unit.schedule, load, made.block.name, [channel])
