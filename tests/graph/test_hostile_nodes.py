@@ -12,7 +12,7 @@ from weft.core.errors import FrontendError, WeftError
 from weft.frontends.onnx import load
 from weft.graph.interpreter import interpret_graph
 from weft.graph.ir import Graph, GraphError, Node, TensorType, Value
-from weft.graph.opspec import OpSpec, operators, register
+from weft.graph.opspec import operators, register
 from weft.graph.passes.infer import infer
 from weft.graph.passes.normalize import normalize
 
@@ -490,9 +490,8 @@ def test_sizes_that_are_data(size, quarter_terabyte):
 
 def test_a_division_by_zero_inside_an_operator():
     """An operator's own mistake is an error with the node's name, and the cause is kept for us."""
-    spec = OpSpec("Careless", lambda c: [c.tensor(0)], lambda c, x: x * (1 // 0), domain="test.hostile")
     if ("test.hostile", "Careless") not in operators():
-        register(spec)
+        register("Careless", lambda c: [c.tensor(0)], lambda c, x: x * (1 // 0), domain="test.hostile")
     x = Value("x", TensorType("float32", (2,)))
     node = Node("Careless", [x], [Value("y")], {}, name="culprit", domain="test.hostile")
     graph = infer(Graph("g", [x], [node.outputs[0]], [node]))
@@ -510,7 +509,7 @@ def test_memory_that_runs_out_inside_an_operator():
         raise MemoryError("Unable to allocate 3.64 TiB")
 
     if ("test.hostile", "Greedy") not in operators():
-        register(OpSpec("Greedy", lambda c: [c.tensor(0)], greedy, domain="test.hostile"))
+        register("Greedy", lambda c: [c.tensor(0)], greedy, domain="test.hostile")
     x = Value("x", TensorType("float32", (2,)))
     node = Node("Greedy", [x], [Value("y", TensorType("float32", (2,)))], {}, name="culprit", domain="test.hostile")
     with pytest.warns(UserWarning, match="culprit"), pytest.raises(GraphError, match="culprit.*3.64 TiB"):

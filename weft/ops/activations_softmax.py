@@ -14,7 +14,7 @@ import numpy as np
 from weft import te
 from weft.expr.nodes import Expr
 from weft.graph.ir import Array, Type
-from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
+from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.graph.shapes import normal_axis
 from weft.ops.elementwise_support import kernel, wide, widen
 from weft.ops.reductions_support import best_index, reduce_axes
@@ -144,8 +144,13 @@ def _compute_hardmax(c: Compute, x: te.Tensor) -> te.Tensor:
 
 
 register(
-    OpSpec("Softmax", _infer, _softmax, _compute_softmax, "reduction", takes="input:float"),
-    "transcendental speculatable",
+    "Softmax",
+    _infer,
+    _softmax,
+    _compute_softmax,
+    "reduction",
+    takes="input:float",
+    traits="transcendental speculatable",
 )
-register(OpSpec("LogSoftmax", _infer, _log_softmax, _compute_log_softmax, "reduction", takes="input:float"))
-register(OpSpec("Hardmax", _infer, _hardmax, _compute_hardmax, "reduction", takes="input:float"))
+register("LogSoftmax", _infer, _log_softmax, _compute_log_softmax, "reduction", takes="input:float")
+register("Hardmax", _infer, _hardmax, _compute_hardmax, "reduction", takes="input:float")

@@ -18,7 +18,7 @@ import numpy as np
 from weft import te
 from weft.expr.nodes import Expr
 from weft.graph.ir import NUMPY_TYPES, Array, TensorType, Type, dtype_name
-from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
+from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.graph.shapes import Shape, divided, plus, times, unknown_dim
 from weft.graph.signature import OneOf
 from weft.ops.elementwise_support import (
@@ -388,15 +388,13 @@ def _kind(node: Any) -> str:
 
 
 register(
-    OpSpec(
-        "Attention",
-        _infer,
-        _evaluate,
-        _compute,
-        _kind,
-        takes="Q:float, K:float, V:float, mask?, past_key:K?, past_value:V?, lengths:int?",
-        requires=(OneOf("qk_matmul_output_mode", (0, 1, 2, 3)),),
-    ),
-    "attention heavy optional_outputs",
+    "Attention",
+    _infer,
+    _evaluate,
+    _compute,
+    _kind,
+    takes="Q:float, K:float, V:float, mask?, past_key:K?, past_value:V?, lengths:int?",
+    requires=(OneOf("qk_matmul_output_mode", (0, 1, 2, 3)),),
+    traits="attention heavy optional_outputs",
     multiplies=3,
 )

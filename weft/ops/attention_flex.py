@@ -10,7 +10,7 @@ import numpy as np
 
 from weft import te
 from weft.graph.ir import NUMPY_TYPES, Array, TensorType, Type, dtype_name
-from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
+from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.ops.activations_softmax import softmax_array, softmax_tensor
 from weft.ops.elementwise_support import (
     element_type,
@@ -86,13 +86,11 @@ def _compute(c: Compute, query: te.Tensor, key: te.Tensor, value: te.Tensor) -> 
 
 
 register(
-    OpSpec(
-        "FlexAttention",
-        _infer,
-        _evaluate,
-        _compute,
-        "opaque",
-        domain="ai.onnx.preview",
-        takes="Q:float[b _ q e], K:float[b h k e], V:float[b h k v]",
-    )
+    "FlexAttention",
+    _infer,
+    _evaluate,
+    _compute,
+    "opaque",
+    domain="ai.onnx.preview",
+    takes="Q:float[b _ q e], K:float[b h k e], V:float[b h k v]",
 )

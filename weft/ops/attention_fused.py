@@ -43,7 +43,7 @@ from weft import te
 from weft.core.dtypes import DType
 from weft.expr.nodes import Expr, int_value
 from weft.graph.ir import Array, TensorType, Type
-from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
+from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.ops.activations_softmax import softmax_array
 from weft.ops.attention import probabilities
 from weft.ops.elementwise_support import expect_broadcast, expect_floats, kernel
@@ -457,15 +457,13 @@ def _added_up(
 
 
 register(
-    OpSpec(
-        NAME,
-        _infer,
-        _evaluate,
-        _compute,
-        kind="complex",
-        domain=DOMAIN,
-        takes="Q:float[_], K:Q[_], V:Q[_], operand?, ...",
-    ),
-    "attention heavy",
+    NAME,
+    _infer,
+    _evaluate,
+    _compute,
+    "complex",
+    domain=DOMAIN,
+    takes="Q:float[_], K:Q[_], V:Q[_], operand?, ...",
+    traits="attention heavy",
     multiplies=3,
 )

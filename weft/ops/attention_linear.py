@@ -16,7 +16,7 @@ import numpy as np
 from weft import te
 from weft.expr.nodes import Expr
 from weft.graph.ir import Array, TensorType, Type
-from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
+from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.graph.shapes import divided, times
 from weft.ops.elementwise_support import expect_inputs, expect_shape, kernel, wide, widen
 
@@ -193,12 +193,10 @@ def _compute(c: Compute, query: te.Tensor, *inputs: te.Tensor | None) -> Any:
 
 
 register(
-    OpSpec(
-        "LinearAttention",
-        _infer,
-        _evaluate,
-        _compute,
-        "opaque",
-        takes="query:float[b l _], key:float[b l _], value:float[b l _], past_state:float?, decay:float?, beta:float?",
-    )
+    "LinearAttention",
+    _infer,
+    _evaluate,
+    _compute,
+    "opaque",
+    takes="query:float[b l _], key:float[b l _], value:float[b l _], past_state:float?, decay:float?, beta:float?",
 )

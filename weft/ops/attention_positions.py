@@ -13,7 +13,7 @@ import numpy as np
 from weft import te
 from weft.expr.nodes import Expr, Var, index_expr
 from weft.graph.ir import Array, TensorType, Type
-from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
+from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.graph.passes.update_caches import COPY, DOMAIN, UPDATE
 from weft.graph.shapes import normal_axis
 from weft.loop.ir import For, Let, Stmt, Store
@@ -119,14 +119,12 @@ def _compute_rotary(
 
 
 register(
-    OpSpec(
-        "RotaryEmbedding",
-        _infer_rotary,
-        _rotary,
-        _compute_rotary,
-        "injective",
-        takes="X:float, cos_cache:X, sin_cache:X, position_ids:index?",
-    )
+    "RotaryEmbedding",
+    _infer_rotary,
+    _rotary,
+    _compute_rotary,
+    "injective",
+    takes="X:float, cos_cache:X, sin_cache:X, position_ids:index?",
 )
 
 
@@ -192,14 +190,12 @@ def _compute_scatter(c: Compute, past: te.Tensor, update: te.Tensor, starts: te.
 
 
 register(
-    OpSpec(
-        "TensorScatter",
-        _infer_scatter,
-        _scatter,
-        _compute_scatter,
-        "injective",
-        takes="past_cache[_ *s], update:past_cache, write_indices:index[_]?",
-    )
+    "TensorScatter",
+    _infer_scatter,
+    _scatter,
+    _compute_scatter,
+    "injective",
+    takes="past_cache[_ *s], update:past_cache, write_indices:index[_]?",
 )
 
 
@@ -231,16 +227,14 @@ def _copy(c: Compute, x: te.Tensor) -> te.Tensor:
     return made
 
 
-register(OpSpec(COPY, infer_same, lambda c, x: x.copy(), _copy, "opaque", domain=DOMAIN, takes="X"))
+register(COPY, infer_same, lambda c, x: x.copy(), _copy, "opaque", domain=DOMAIN, takes="X")
 register(
-    OpSpec(
-        UPDATE,
-        _infer_scatter,
-        _scatter,
-        _update_rows,
-        "opaque",
-        domain=DOMAIN,
-        takes="past_cache[_ *s], update:past_cache, write_indices:index[_]",
-    ),
-    "updates",
+    UPDATE,
+    _infer_scatter,
+    _scatter,
+    _update_rows,
+    "opaque",
+    domain=DOMAIN,
+    takes="past_cache[_ *s], update:past_cache, write_indices:index[_]",
+    traits="updates",
 )

@@ -17,7 +17,7 @@ import numpy as np
 from weft import te
 from weft.expr.nodes import Expr
 from weft.graph.ir import NUMPY_TYPES, Array, Dim, TensorType, Type, dtype_name
-from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, numbers_in, register
+from weft.graph.opspec import Compute, Evaluate, Infer, Use, numbers_in, register
 from weft.graph.shapes import tidy, unknown_dim
 from weft.ops.convolution_window import (
     Pads,
@@ -244,14 +244,12 @@ def _infer(c: Infer) -> list[Type]:
 
 
 register(
-    OpSpec(
-        "Conv",
-        _infer,
-        evaluate_convolution,
-        compute_convolution,
-        kind="complex",
-        takes="X:number[n c *s], W:X|float[m _ *k], B:number[m]?",
-    ),
-    "bordered heavy",
+    "Conv",
+    _infer,
+    evaluate_convolution,
+    compute_convolution,
+    "complex",
+    takes="X:number[n c *s], W:X|float[m _ *k], B:number[m]?",
+    traits="bordered heavy",
     multiplies=2,
 )

@@ -16,7 +16,7 @@ import numpy as np
 from weft import te
 from weft.expr.nodes import Expr
 from weft.graph.ir import Array, TensorType, Type
-from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, register
+from weft.graph.opspec import Compute, Evaluate, Infer, register
 from weft.ops.convolution import accumulator, add_channel, exact_type, finish, infer_convolution, is_empty, kernel_sizes
 from weft.ops.convolution_window import Window, kernel_axes, stage
 from weft.ops.elementwise_support import expect_shape
@@ -147,12 +147,10 @@ def _compute(c: Compute, x: te.Tensor, w: te.Tensor, offset: te.Tensor, bias: An
 
 
 register(
-    OpSpec(
-        "DeformConv",
-        _infer,
-        _evaluate,
-        _compute,
-        kind="complex",
-        takes="X:float[n c *s], W:X[m _ *k], offset:X[n _ *o], B:X[m]?, mask:X[n _ *o]?",
-    )
+    "DeformConv",
+    _infer,
+    _evaluate,
+    _compute,
+    "complex",
+    takes="X:float[n c *s], W:X[m _ *k], offset:X[n _ *o], B:X[m]?, mask:X[n _ *o]?",
 )

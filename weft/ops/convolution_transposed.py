@@ -21,7 +21,7 @@ import numpy as np
 from weft import te
 from weft.expr.nodes import Expr
 from weft.graph.ir import NUMPY_TYPES, Array, Dim, TensorType, Type, dtype_name
-from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
+from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.graph.shapes import minus, plus, times, unknown_dim
 from weft.ops.convolution import (
     accumulator,
@@ -252,14 +252,12 @@ def _scattered(c: Compute, x: te.Tensor, w: te.Tensor, window: Window, before: I
 
 
 register(
-    OpSpec(
-        "ConvTranspose",
-        _infer,
-        _evaluate,
-        _compute,
-        kind="complex",
-        takes="X:number[n c *s], W:X[c _ *k], B:number[_]?",
-    ),
-    "convolution heavy",
+    "ConvTranspose",
+    _infer,
+    _evaluate,
+    _compute,
+    "complex",
+    takes="X:number[n c *s], W:X[c _ *k], B:number[_]?",
+    traits="convolution heavy",
     multiplies=2,
 )

@@ -44,7 +44,7 @@ import numpy as np
 from weft import te
 from weft.expr.nodes import Expr
 from weft.graph.ir import Array, TensorType, Type
-from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
+from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.graph.shapes import minus, plus
 from weft.ops.convolution import accumulator, add_channel, finish, is_empty, sizes_of
 from weft.ops.convolution_window import Pads, pad_array, pad_tensor, stage
@@ -443,14 +443,12 @@ def _compute(c: Compute, x: te.Tensor, u: te.Tensor, w: te.Tensor, bias: te.Tens
 
 
 register(
-    OpSpec(
-        NAME,
-        _infer,
-        _evaluate,
-        _compute,
-        kind="complex",
-        domain=DOMAIN,
-        takes="X:float[n c h w], U:float[t t c m], W:float[r r c m], B:float[m]?",
-    ),
-    "bordered",
+    NAME,
+    _infer,
+    _evaluate,
+    _compute,
+    "complex",
+    domain=DOMAIN,
+    takes="X:float[n c h w], U:float[t t c m], W:float[r r c m], B:float[m]?",
+    traits="bordered",
 )

@@ -11,7 +11,7 @@ from weft import te
 from weft.core.dtypes import dtype
 from weft.expr.nodes import Expr
 from weft.graph.ir import Array, Node, TensorType, Type
-from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, register
+from weft.graph.opspec import Compute, Evaluate, Infer, register
 from weft.ops.movement_indices import kernels_know, output_type
 
 LARGEST_FORMULA = 3
@@ -66,4 +66,4 @@ def _steps(node: Node, arrays: Sequence[Array | None]) -> int:
     return sum(array.size * array.shape[-1] for array in arrays if array is not None and array.ndim)
 
 
-register(OpSpec("Det", _infer, _evaluate, _compute, "injective", takes="X:float[*b n n]", steps=_steps))
+register("Det", _infer, _evaluate, _compute, "injective", takes="X:float[*b n n]", steps=_steps)

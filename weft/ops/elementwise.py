@@ -12,7 +12,7 @@ import numpy as np
 from weft import te
 from weft.expr.nodes import Expr
 from weft.graph.ir import Array, TensorType, Type
-from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
+from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.graph.shapes import broadcast
 from weft.ops.casts import float_to_integer
 from weft.ops.elementwise_support import (
@@ -168,7 +168,7 @@ def _compute_power(c: Compute, x: te.Tensor, y: te.Tensor) -> te.Tensor | None:
 
 
 register(
-    OpSpec("Pow", _infer_pow, _power, _compute_power, "elementwise", takes="X:number, Y:number"), "transcendental traps"
+    "Pow", _infer_pow, _power, _compute_power, "elementwise", takes="X:number, Y:number", traits="transcendental traps"
 )
 
 
@@ -223,8 +223,13 @@ def _compute_clip(c: Compute, x: te.Tensor, low: te.Tensor | None = None, high: 
 
 
 register(
-    OpSpec("Clip", _infer_clip, _clip, _compute_clip, "elementwise", takes="input:number, min:input?, max:input?"),
-    "cheap",
+    "Clip",
+    _infer_clip,
+    _clip,
+    _compute_clip,
+    "elementwise",
+    takes="input:number, min:input?, max:input?",
+    traits="cheap",
 )
 
 
@@ -246,7 +251,7 @@ def _compute_where(c: Compute, condition: te.Tensor, x: te.Tensor, y: te.Tensor)
     return made
 
 
-register(OpSpec("Where", _infer_where, _where, _compute_where, "elementwise", takes="condition:bool, X, Y:X"), "cheap")
+register("Where", _infer_where, _where, _compute_where, "elementwise", takes="condition:bool, X, Y:X", traits="cheap")
 
 
 # --------------------------------------------------------------------------------------------------------- Identity
@@ -270,5 +275,5 @@ def _compute_identity(c: Compute, x: te.Tensor) -> te.Tensor:
 
 
 register(
-    OpSpec("Identity", _infer_identity, _identity, _compute_identity, "elementwise", takes="input?"), "slices"
-)  # absent: an optional
+    "Identity", _infer_identity, _identity, _compute_identity, "elementwise", takes="input?", traits="slices"
+)  # without an input: an optional

@@ -224,4 +224,4 @@ def elementwise(
 
     built = None if expression is None else kernel(compute)
     takes = takes or signature_of(meaning, 1, types, True)
-    return register(OpSpec(name, infer, evaluate, built, "elementwise", takes=takes), traits)
+    return register(name, infer, evaluate, built, "elementwise", takes=takes, traits=traits)

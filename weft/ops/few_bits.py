@@ -25,7 +25,7 @@ import numpy as np
 from weft import te
 from weft.expr.nodes import Expr
 from weft.graph.ir import Array, TensorType, Type
-from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
+from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.graph.passes.few_bits import DOMAIN, NAME, unpack_bits
 from weft.ops.convolution import is_empty
 from weft.ops.convolution_window import stage
@@ -184,14 +184,12 @@ def _compute(c: Compute, x: te.Tensor, codes: te.Tensor, scales: te.Tensor, zero
 
 
 register(
-    OpSpec(
-        NAME,
-        _infer,
-        _evaluate,
-        _compute,
-        "complex",
-        domain=DOMAIN,
-        takes="A:float[*s @K], B:uint8|int8, scales:float, zero_points:int8|uint8|float?, bias:float[@N]?",
-    ),
-    "heavy",
+    NAME,
+    _infer,
+    _evaluate,
+    _compute,
+    "complex",
+    domain=DOMAIN,
+    takes="A:float[*s @K], B:uint8|int8, scales:float, zero_points:int8|uint8|float?, bias:float[@N]?",
+    traits="heavy",
 )

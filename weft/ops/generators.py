@@ -11,7 +11,7 @@ import numpy as np
 from weft import te
 from weft.expr.nodes import Expr
 from weft.graph.ir import Array, TensorType, Type, dtype_name
-from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
+from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.graph.shapes import Shape, unknown_dim
 from weft.ops.casts import cast_array
 from weft.ops.elementwise_support import (
@@ -57,7 +57,7 @@ def _infer_constant(c: Infer) -> Sequence[Type]:
     return [TensorType(dtype_name(value.dtype), value.shape)]
 
 
-register(OpSpec("Constant", _infer_constant, lambda c: constant_value(c), takes=""))
+register("Constant", _infer_constant, lambda c: constant_value(c), takes="")
 
 
 # -------------------------------------------------------------------------------------------------- ConstantOfShape
@@ -102,17 +102,15 @@ def _compute_of_shape(c: Compute, shape: te.Tensor | None) -> te.Tensor:
 
 
 register(
-    OpSpec(
-        "ConstantOfShape",
-        _infer_of_shape,
-        _of_shape,
-        _compute_of_shape,
-        "injective",
-        shape_inputs=(0,),
-        sizing=(0,),
-        takes="input:int[_]",
-    ),
-    "cheap grows",
+    "ConstantOfShape",
+    _infer_of_shape,
+    _of_shape,
+    _compute_of_shape,
+    "injective",
+    shape_inputs=(0,),
+    sizing=(0,),
+    takes="input:int[_]",
+    traits="cheap grows",
 )
 
 
@@ -141,7 +139,7 @@ def _compute_eye(c: Compute, x: te.Tensor) -> te.Tensor:
     return made
 
 
-register(OpSpec("EyeLike", _infer_eye, _eye, _compute_eye, "injective", takes="input[_ _]"), "cheap grows")
+register("EyeLike", _infer_eye, _eye, _compute_eye, "injective", takes="input[_ _]", traits="cheap grows")
 
 
 # ------------------------------------------------------------------------------------------------------------ Range
@@ -196,17 +194,15 @@ def _compute_range(c: Compute, *inputs: te.Tensor | None) -> te.Tensor | None:
 
 
 register(
-    OpSpec(
-        "Range",
-        _infer_range,
-        _range,
-        _compute_range,
-        "injective",
-        shape_inputs=(0, 1, 2),
-        sizing=(1,),
-        takes="start:number, limit:start, delta:start",
-    ),
-    "cheap grows",
+    "Range",
+    _infer_range,
+    _range,
+    _compute_range,
+    "injective",
+    shape_inputs=(0, 1, 2),
+    sizing=(1,),
+    takes="start:number, limit:start, delta:start",
+    traits="cheap grows",
 )
 
 
@@ -254,7 +250,7 @@ def _register_window(name: str, weights: tuple[float, ...]) -> None:
         made: te.Tensor = te.compute(c.out_shape(), body, name=name.lower())
         return made
 
-    register(OpSpec(name, _infer_window, evaluate, compute, "injective", shape_inputs=(0,), takes="size:int[]|[1]"))
+    register(name, _infer_window, evaluate, compute, "injective", shape_inputs=(0,), takes="size:int[]|[1]")
 
 
 for _name, _weights in _WINDOWS.items():
@@ -298,14 +294,10 @@ def _mel(c: Evaluate, bands: Array, length: Array, rate: Array, lower: Array, up
 
 
 register(
-    OpSpec(
-        "MelWeightMatrix",
-        _infer_mel,
-        _mel,
-        shape_inputs=(0, 1, 2, 3, 4),
-        takes=(
-            "num_mel_bins:int[]|[1], dft_length:int[]|[1], sample_rate:int[]|[1], lower_edge_hertz:float[]|[1], "
-            "upper_edge_hertz:float[]|[1]"
-        ),
-    )
+    "MelWeightMatrix",
+    _infer_mel,
+    _mel,
+    shape_inputs=(0, 1, 2, 3, 4),
+    takes="num_mel_bins:int[]|[1], dft_length:int[]|[1], sample_rate:int[]|[1], lower_edge_hertz:float[]|[1], "
+    "upper_edge_hertz:float[]|[1]",
 )

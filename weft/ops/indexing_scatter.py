@@ -14,7 +14,7 @@ import numpy as np
 from weft import te
 from weft.expr.nodes import Expr, Var
 from weft.graph.ir import Array, Type
-from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
+from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.graph.signature import OneOf, Points, Within
 from weft.loop.ir import For, Let, Stmt, Store, seq
 from weft.ops.indexing import counted, elements_at
@@ -136,22 +136,18 @@ def _nd_compute(c: Compute, data: te.Tensor, indices: te.Tensor, updates: te.Ten
 
 for _name in ("ScatterElements", "Scatter"):
     register(
-        OpSpec(
-            _name,
-            _same_as_data,
-            _elements,
-            _elements_compute,
-            takes="data, indices:int[*i], updates:data[*i]",
-            requires=(Within(1, 0), OneOf("reduction", REDUCTIONS)),
-        )
+        _name,
+        _same_as_data,
+        _elements,
+        _elements_compute,
+        takes="data, indices:int[*i], updates:data[*i]",
+        requires=(Within(1, 0), OneOf("reduction", REDUCTIONS)),
     )
 register(
-    OpSpec(
-        "ScatterND",
-        _same_as_data,
-        _nd,
-        _nd_compute,
-        takes="data, indices:int, updates:data",
-        requires=(Points(updates=2), OneOf("reduction", REDUCTIONS)),
-    )
+    "ScatterND",
+    _same_as_data,
+    _nd,
+    _nd_compute,
+    takes="data, indices:int, updates:data",
+    requires=(Points(updates=2), OneOf("reduction", REDUCTIONS)),
 )

@@ -10,7 +10,7 @@ import numpy as np
 from weft import te
 from weft.expr.nodes import Expr, index_expr
 from weft.graph.ir import Array, TensorType, Type
-from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
+from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.ops.activations_softmax import log_softmax_array, log_softmax_tensor
 from weft.ops.elementwise_support import (
     expect_floats,
@@ -115,22 +115,18 @@ def _kind(node: Any) -> str:
 
 
 register(
-    OpSpec(
-        "NegativeLogLikelihoodLoss",
-        _infer,
-        _negative_log,
-        _compute_negative_log,
-        _kind,
-        takes="input:float[n c *d], target:int[n *d], weight:float[c]?",
-    )
+    "NegativeLogLikelihoodLoss",
+    _infer,
+    _negative_log,
+    _compute_negative_log,
+    _kind,
+    takes="input:float[n c *d], target:int[n *d], weight:float[c]?",
 )
 register(
-    OpSpec(
-        "SoftmaxCrossEntropyLoss",
-        _infer,
-        _cross_entropy,
-        _compute_cross_entropy,
-        _kind,
-        takes="scores:float[n c *d], labels:int[n *d], weights:float[c]?",
-    )
+    "SoftmaxCrossEntropyLoss",
+    _infer,
+    _cross_entropy,
+    _compute_cross_entropy,
+    _kind,
+    takes="scores:float[n c *d], labels:int[n *d], weights:float[c]?",
 )

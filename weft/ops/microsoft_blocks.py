@@ -17,7 +17,7 @@ import numpy as np
 from weft import te
 from weft.expr.nodes import Expr
 from weft.graph.ir import Array, TensorType, Type
-from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
+from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.ops.convolution import accumulator, exact_type, is_empty
 from weft.ops.convolution_window import stage
 from weft.ops.microsoft_composition import DOMAIN, Composition, Part, compose
@@ -122,15 +122,13 @@ def _compute(c: Compute, x: te.Tensor, codes: te.Tensor, scales: te.Tensor, zero
 
 
 register(
-    OpSpec(
-        "MatMulNBits",
-        _infer,
-        _evaluate,
-        _compute,
-        "complex",
-        domain=DOMAIN,
-        takes="A:float[*s @K], B:uint8, scales:float, zero_points:uint8|float?, g_idx:int32?, bias:float[@N]?",
-    )
+    "MatMulNBits",
+    _infer,
+    _evaluate,
+    _compute,
+    "complex",
+    domain=DOMAIN,
+    takes="A:float[*s @K], B:uint8, scales:float, zero_points:uint8|float?, g_idx:int32?, bias:float[@N]?",
 )
 
 

@@ -251,7 +251,7 @@ def compose(
 
     rule = expand if expands else None
     takes = signature_of(body)
-    return register(OpSpec(name, infer or types, evaluate, compute, kind, shape_inputs, domain, rule, takes), traits)
+    return register(name, infer or types, evaluate, compute, kind, shape_inputs, domain, rule, takes, traits=traits)
 
 
 def _placeholder() -> Any:

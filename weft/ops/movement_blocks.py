@@ -12,7 +12,7 @@ from weft import te
 from weft.core.dtypes import dtype
 from weft.expr.nodes import Expr, index_expr
 from weft.graph.ir import Array, TensorType, Type
-from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
+from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.graph.shapes import divided, times
 from weft.graph.signature import Between, OneOf, SameSize
 from weft.ops.movement_indices import fill, integers, is_empty, kernels_know, length_of, output_type, unknown_shape
@@ -47,7 +47,7 @@ def _trilu_compute(c: Compute, x: te.Tensor, k: te.Tensor | None = None) -> Any:
     return te.compute(c.out_shape(), read, name="trilu")
 
 
-register(OpSpec("Trilu", same_type, _trilu, _trilu_compute, "injective", takes="input[*b _ _], k:int[]|[1]?"), "cheap")
+register("Trilu", same_type, _trilu, _trilu_compute, "injective", takes="input[*b _ _], k:int[]|[1]?", traits="cheap")
 
 
 # ----------------------------------------------------------------------------------- DepthToSpace and SpaceToDepth
@@ -121,28 +121,24 @@ def _to_depth_compute(c: Compute, x: te.Tensor) -> Any:
 
 
 register(
-    OpSpec(
-        "DepthToSpace",
-        _to_space_infer,
-        _to_space,
-        _to_space_compute,
-        "injective",
-        takes="input[n c h w]",
-        requires=(Between("blocksize", 1), OneOf("mode", ("DCR", "CRD"))),
-    ),
-    "moves",
+    "DepthToSpace",
+    _to_space_infer,
+    _to_space,
+    _to_space_compute,
+    "injective",
+    takes="input[n c h w]",
+    requires=(Between("blocksize", 1), OneOf("mode", ("DCR", "CRD"))),
+    traits="moves",
 )
 register(
-    OpSpec(
-        "SpaceToDepth",
-        _to_depth_infer,
-        _to_depth,
-        _to_depth_compute,
-        "injective",
-        takes="input[n c h w]",
-        requires=(Between("blocksize", 1), OneOf("mode", ("DCR", "CRD"))),
-    ),
-    "moves",
+    "SpaceToDepth",
+    _to_depth_infer,
+    _to_depth,
+    _to_depth_compute,
+    "injective",
+    takes="input[n c h w]",
+    requires=(Between("blocksize", 1), OneOf("mode", ("DCR", "CRD"))),
+    traits="moves",
 )
 
 
@@ -179,16 +175,14 @@ def _reverse_compute(c: Compute, x: te.Tensor, lengths: te.Tensor) -> Any:
 
 
 register(
-    OpSpec(
-        "ReverseSequence",
-        _reverse_infer,
-        _reverse,
-        _reverse_compute,
-        "injective",
-        takes="input[_ _ *s], sequence_lens:int[b]",
-        requires=(OneOf("time_axis", (0, 1)), SameSize(1, "batch_axis", (0, 1), default=1)),
-    ),
-    "moves",
+    "ReverseSequence",
+    _reverse_infer,
+    _reverse,
+    _reverse_compute,
+    "injective",
+    takes="input[_ _ *s], sequence_lens:int[b]",
+    requires=(OneOf("time_axis", (0, 1)), SameSize(1, "batch_axis", (0, 1), default=1)),
+    traits="moves",
 )
 
 
@@ -274,14 +268,12 @@ def _col2im_compute(c: Compute, x: te.Tensor, image_shape: Any, block_shape: Any
 
 
 register(
-    OpSpec(
-        "Col2Im",
-        _col2im_infer,
-        _col2im,
-        _col2im_compute,
-        "reduction",
-        shape_inputs=(1, 2),
-        takes="input:number[_ _ _], image_shape:int[k], block_shape:int[k]",
-        requires=(Between("strides", 1), Between("dilations", 1)),
-    )
+    "Col2Im",
+    _col2im_infer,
+    _col2im,
+    _col2im_compute,
+    "reduction",
+    shape_inputs=(1, 2),
+    takes="input:number[_ _ _], image_shape:int[k], block_shape:int[k]",
+    requires=(Between("strides", 1), Between("dilations", 1)),
 )

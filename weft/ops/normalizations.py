@@ -14,7 +14,7 @@ import numpy as np
 from weft import te
 from weft.expr.nodes import Expr
 from weft.graph.ir import NUMPY_TYPES, Array, Dim, TensorType, Type
-from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
+from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.graph.shapes import normal_axes, normal_axis, product
 from weft.graph.signature import Between
 from weft.ops.elementwise_support import (
@@ -166,15 +166,13 @@ def _batch_kind(node: Any) -> str:
 
 
 register(
-    OpSpec(
-        "BatchNormalization",
-        _infer_batch,
-        _batch,
-        _compute_batch,
-        _batch_kind,
-        takes="X:float[_ *s], scale:float[_], B:float[_], mean:float[_], variance:float[_]",
-    ),
-    "channelwise optional_outputs",
+    "BatchNormalization",
+    _infer_batch,
+    _batch,
+    _compute_batch,
+    _batch_kind,
+    takes="X:float[_ *s], scale:float[_], B:float[_], mean:float[_], variance:float[_]",
+    traits="channelwise optional_outputs",
 )
 
 
@@ -216,15 +214,13 @@ def _infer_instance(c: Infer) -> Sequence[Type]:
 
 
 register(
-    OpSpec(
-        "InstanceNormalization",
-        _infer_instance,
-        _instance,
-        _compute_instance,
-        "reduction",
-        takes="input:float[n c *s], scale:float[c], B:float[c]",
-    ),
-    "channelwise",
+    "InstanceNormalization",
+    _infer_instance,
+    _instance,
+    _compute_instance,
+    "reduction",
+    takes="input:float[n c *s], scale:float[c], B:float[c]",
+    traits="channelwise",
 )
 
 
@@ -260,15 +256,13 @@ def _compute_group(c: Compute, x: te.Tensor, scale: te.Tensor, bias: te.Tensor) 
 
 
 register(
-    OpSpec(
-        "GroupNormalization",
-        _infer_group,
-        _group,
-        _compute_group,
-        "reduction",
-        takes="X:float[n c *s], scale:float[c], bias:float[c]",
-    ),
-    "groups_channels",
+    "GroupNormalization",
+    _infer_group,
+    _group,
+    _compute_group,
+    "reduction",
+    takes="X:float[n c *s], scale:float[c], bias:float[c]",
+    traits="groups_channels",
 )
 
 _TINY = 1e-9
@@ -309,14 +303,12 @@ def _infer_mean_variance(c: Infer) -> Sequence[Type]:
 
 
 register(
-    OpSpec(
-        "MeanVarianceNormalization",
-        _infer_mean_variance,
-        _mean_variance,
-        _compute_mean_variance,
-        "reduction",
-        takes="X:float",
-    )
+    "MeanVarianceNormalization",
+    _infer_mean_variance,
+    _mean_variance,
+    _compute_mean_variance,
+    "reduction",
+    takes="X:float",
 )
 
 
@@ -375,15 +367,13 @@ def _layer_kind(node: Any) -> str:
 
 
 register(
-    OpSpec(
-        "LayerNormalization",
-        _infer_layer,
-        _layer,
-        _compute_layer,
-        _layer_kind,
-        takes="X:float, scale:float, B:float?",
-    ),
-    "optional_outputs",
+    "LayerNormalization",
+    _infer_layer,
+    _layer,
+    _compute_layer,
+    _layer_kind,
+    takes="X:float, scale:float, B:float?",
+    traits="optional_outputs",
 )
 
 
@@ -417,14 +407,12 @@ def _compute_root_mean_square(c: Compute, x: te.Tensor, scale: te.Tensor) -> te.
 
 
 register(
-    OpSpec(
-        "RMSNormalization",
-        _infer_rms,
-        _root_mean_square,
-        _compute_root_mean_square,
-        "reduction",
-        takes="X:float, scale:float",
-    )
+    "RMSNormalization",
+    _infer_rms,
+    _root_mean_square,
+    _compute_root_mean_square,
+    "reduction",
+    takes="X:float, scale:float",
 )
 
 
@@ -467,7 +455,7 @@ def _infer_lp(c: Infer) -> Sequence[Type]:
     return [kind]
 
 
-register(OpSpec("LpNormalization", _infer_lp, _lp, _compute_lp, "reduction", takes="input:float[_ *s]"), "statistic")
+register("LpNormalization", _infer_lp, _lp, _compute_lp, "reduction", takes="input:float[_ *s]", traits="statistic")
 
 
 def _window(c: Use, channels: int) -> tuple[int, int]:
@@ -514,13 +502,11 @@ def _infer_local_response(c: Infer) -> Sequence[Type]:
 
 
 register(
-    OpSpec(
-        "LRN",
-        _infer_local_response,
-        _local_response,
-        _compute_local_response,
-        "reduction",
-        takes="X:float[n c *s]",
-        requires=(Between("size", 1),),
-    )
+    "LRN",
+    _infer_local_response,
+    _local_response,
+    _compute_local_response,
+    "reduction",
+    takes="X:float[n c *s]",
+    requires=(Between("size", 1),),
 )

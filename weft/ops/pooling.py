@@ -17,7 +17,7 @@ import numpy as np
 from weft import te
 from weft.expr.nodes import Expr, index_expr
 from weft.graph.ir import Array, Dim, TensorType, Type
-from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, register
+from weft.graph.opspec import Compute, Evaluate, Infer, register
 from weft.graph.shapes import product, unknown_dim
 from weft.graph.signature import Between, OneOf
 from weft.ops.convolution import accumulator, exact_type, is_empty
@@ -395,71 +395,59 @@ def _compute_global_lp(c: Compute, x: te.Tensor) -> te.Tensor | None:
 
 
 register(
-    OpSpec(
-        "MaxPool",
-        _infer_pool,
-        _evaluate_max,
-        _compute_max,
-        kind="reduction",
-        takes="X[n c *s]",
-        requires=(Between("kernel_shape", 1), OneOf("storage_order", (0, 1))),
-    ),
-    "moves windowed channelwise optional_outputs",
+    "MaxPool",
+    _infer_pool,
+    _evaluate_max,
+    _compute_max,
+    "reduction",
+    takes="X[n c *s]",
+    requires=(Between("kernel_shape", 1), OneOf("storage_order", (0, 1))),
+    traits="moves windowed channelwise optional_outputs",
 )
 register(
-    OpSpec(
-        "AveragePool",
-        _infer_pool,
-        _evaluate_average,
-        _compute_average,
-        kind="reduction",
-        takes="X[n c *s]",
-        requires=(Between("kernel_shape", 1),),
-    ),
-    "windowed channelwise",
+    "AveragePool",
+    _infer_pool,
+    _evaluate_average,
+    _compute_average,
+    "reduction",
+    takes="X[n c *s]",
+    requires=(Between("kernel_shape", 1),),
+    traits="windowed channelwise",
 )
 register(
-    OpSpec(
-        "LpPool",
-        _infer_pool,
-        _evaluate_lp,
-        _compute_lp,
-        kind="reduction",
-        takes="X[n c *s]",
-        requires=(Between("kernel_shape", 1),),
-    ),
-    "windowed channelwise",
+    "LpPool",
+    _infer_pool,
+    _evaluate_lp,
+    _compute_lp,
+    "reduction",
+    takes="X[n c *s]",
+    requires=(Between("kernel_shape", 1),),
+    traits="windowed channelwise",
 )
 register(
-    OpSpec(
-        "GlobalMaxPool",
-        _infer_global,
-        _evaluate_global_max,
-        _compute_global_max,
-        kind="reduction",
-        takes="X[n c *s]",
-    ),
-    "channelwise",
+    "GlobalMaxPool",
+    _infer_global,
+    _evaluate_global_max,
+    _compute_global_max,
+    "reduction",
+    takes="X[n c *s]",
+    traits="channelwise",
 )
 register(
-    OpSpec(
-        "GlobalAveragePool",
-        _infer_global,
-        _evaluate_global_average,
-        _compute_global_average,
-        kind="reduction",
-        takes="X[n c *s]",
-    ),
-    "channelwise",
+    "GlobalAveragePool",
+    _infer_global,
+    _evaluate_global_average,
+    _compute_global_average,
+    "reduction",
+    takes="X[n c *s]",
+    traits="channelwise",
 )
 register(
-    OpSpec(
-        "GlobalLpPool",
-        _infer_global,
-        _evaluate_global_lp,
-        _compute_global_lp,
-        kind="reduction",
-        takes="X[n c *s]",
-    ),
-    "channelwise statistic",
+    "GlobalLpPool",
+    _infer_global,
+    _evaluate_global_lp,
+    _compute_global_lp,
+    "reduction",
+    takes="X[n c *s]",
+    traits="channelwise statistic",
 )

@@ -14,7 +14,7 @@ import numpy as np
 from weft import te
 from weft.expr.nodes import Expr
 from weft.graph.ir import NUMPY_TYPES, Array, Dim, TensorType, Type, dtype_name, same_dim
-from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
+from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.graph.passes.narrow_weights import DOMAIN as NARROW_DOMAIN
 from weft.graph.passes.narrow_weights import NAME as NARROW_MATMUL
 from weft.graph.shapes import broadcast
@@ -108,8 +108,13 @@ def _compute_matmul(c: Compute, a: te.Tensor, b: te.Tensor) -> te.Tensor | None:
 
 
 register(
-    OpSpec("MatMul", _infer_matmul, _evaluate_matmul, _compute_matmul, kind="complex", takes="A:number, B:A"),
-    "product heavy",
+    "MatMul",
+    _infer_matmul,
+    _evaluate_matmul,
+    _compute_matmul,
+    "complex",
+    takes="A:number, B:A",
+    traits="product heavy",
     multiplies=2,
 )
 
@@ -125,16 +130,14 @@ def _evaluate_narrow(c: Evaluate, a: Array, b: Array) -> Array:
 
 
 register(
-    OpSpec(
-        NARROW_MATMUL,
-        _infer_narrow,
-        _evaluate_narrow,
-        _compute_matmul,
-        kind="complex",
-        domain=NARROW_DOMAIN,
-        takes="A:float32, B:bfloat16|float16",
-    ),
-    "heavy",
+    NARROW_MATMUL,
+    _infer_narrow,
+    _evaluate_narrow,
+    _compute_matmul,
+    "complex",
+    domain=NARROW_DOMAIN,
+    takes="A:float32, B:bfloat16|float16",
+    traits="heavy",
     multiplies=2,
 )
 
@@ -208,14 +211,12 @@ def _compute_gemm(c: Compute, a: te.Tensor, b: te.Tensor, bias: te.Tensor | None
 
 
 register(
-    OpSpec(
-        "Gemm",
-        _infer_gemm,
-        _evaluate_gemm,
-        _compute_gemm,
-        kind="complex",
-        takes="A:number[_ _], B:A[_ _], C:number?",
-    ),
-    "product heavy",
+    "Gemm",
+    _infer_gemm,
+    _evaluate_gemm,
+    _compute_gemm,
+    "complex",
+    takes="A:number[_ _], B:A[_ _], C:number?",
+    traits="product heavy",
     multiplies=2,
 )

@@ -13,7 +13,7 @@ import numpy as np
 from weft import te
 from weft.expr.nodes import Expr
 from weft.graph.ir import Array, Type
-from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
+from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.ops.convolution import (
     add_channel,
     convolve_arrays,
@@ -112,15 +112,13 @@ def _compute_integer(c: Compute, x: te.Tensor, w: te.Tensor, x_zero: Any = None,
 
 
 register(
-    OpSpec(
-        "ConvInteger",
-        _infer_integer,
-        _evaluate_integer,
-        _compute_integer,
-        kind="complex",
-        takes="x:int[n c *s], w:int[m _ *k], x_zero_point:x[]|[1]?, w_zero_point:w[]|[1]|[m]?",
-    ),
-    "bordered",
+    "ConvInteger",
+    _infer_integer,
+    _evaluate_integer,
+    _compute_integer,
+    "complex",
+    takes="x:int[n c *s], w:int[m _ *k], x_zero_point:x[]|[1]?, w_zero_point:w[]|[1]|[m]?",
+    traits="bordered",
 )
 
 # -------------------------------------------------------------------------------------------------------- QLinearConv
@@ -159,16 +157,12 @@ def _compute_linear(c: Compute, *tensors: Any) -> Any:
 
 
 register(
-    OpSpec(
-        "QLinearConv",
-        _infer_linear,
-        _evaluate_linear,
-        _compute_linear,
-        kind="complex",
-        takes=(
-            "x:int[n c *s], x_scale:float[]|[1], x_zero_point:x[]|[1], w:int[m _ *k], "
-            "w_scale:float[]|[1]|[m], w_zero_point:w[]|[1]|[m], y_scale:float[]|[1], "
-            "y_zero_point:int8|uint8[]|[1], B:int32[m]?"
-        ),
-    )
+    "QLinearConv",
+    _infer_linear,
+    _evaluate_linear,
+    _compute_linear,
+    "complex",
+    takes="x:int[n c *s], x_scale:float[]|[1], x_zero_point:x[]|[1], w:int[m _ *k], "
+    "w_scale:float[]|[1]|[m], w_zero_point:w[]|[1]|[m], y_scale:float[]|[1], "
+    "y_zero_point:int8|uint8[]|[1], B:int32[m]?",
 )

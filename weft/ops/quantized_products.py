@@ -13,7 +13,7 @@ import numpy as np
 from weft import te
 from weft.expr.nodes import Expr
 from weft.graph.ir import Array, Type
-from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, register
+from weft.graph.opspec import Compute, Evaluate, Infer, register
 from weft.graph.signature import Along
 from weft.ops.convolution import is_empty, sizes_of, wide_product
 from weft.ops.convolution_window import stage
@@ -108,15 +108,13 @@ def _compute_integer(c: Compute, a: te.Tensor, b: te.Tensor, a_zero: Any = None,
 
 
 register(
-    OpSpec(
-        "MatMulInteger",
-        _infer_integer,
-        _evaluate_integer,
-        _compute_integer,
-        kind="complex",
-        takes=("A:int8|uint8|int16|uint16, B:int8|uint8|int16|uint16, a_zero_point:A?, b_zero_point:B?"),
-        requires=(Along(2, 0, -2), Along(3, 1, -1)),
-    )
+    "MatMulInteger",
+    _infer_integer,
+    _evaluate_integer,
+    _compute_integer,
+    "complex",
+    takes="A:int8|uint8|int16|uint16, B:int8|uint8|int16|uint16, a_zero_point:A?, b_zero_point:B?",
+    requires=(Along(2, 0, -2), Along(3, 1, -1)),
 )
 
 # ------------------------------------------------------------------------------------------------------ QLinearMatMul
@@ -150,19 +148,15 @@ def _compute_linear(c: Compute, *tensors: te.Tensor) -> Any:
 
 
 register(
-    OpSpec(
-        "QLinearMatMul",
-        _infer_linear,
-        _evaluate_linear,
-        _compute_linear,
-        kind="complex",
-        takes=(
-            "a:int8|uint8|int16|uint16, a_scale:float, a_zero_point:a, b:int8|uint8|int16|uint16, b_scale:float, "
-            "b_zero_point:b, y_scale:float, y_zero_point:int8|uint8|int16|uint16"
-        ),
-        requires=(
-            *(Along(position, 0, -2) for position in (1, 2, 6, 7)),
-            *(Along(position, 3, -1) for position in (4, 5)),
-        ),
-    )
+    "QLinearMatMul",
+    _infer_linear,
+    _evaluate_linear,
+    _compute_linear,
+    "complex",
+    takes="a:int8|uint8|int16|uint16, a_scale:float, a_zero_point:a, b:int8|uint8|int16|uint16, b_scale:float, "
+    "b_zero_point:b, y_scale:float, y_zero_point:int8|uint8|int16|uint16",
+    requires=(
+        *(Along(position, 0, -2) for position in (1, 2, 6, 7)),
+        *(Along(position, 3, -1) for position in (4, 5)),
+    ),
 )

@@ -13,7 +13,7 @@ import numpy as np
 
 from weft import te
 from weft.graph.ir import Array, TensorType, Type, dtype_name
-from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
+from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.graph.signature import Between
 from weft.ops.casts import cast_array
 from weft.ops.elementwise_support import element_type, expect_one_element, kernel, wide
@@ -56,8 +56,8 @@ def _register_draw(name: str, draw: Callable[[Use, tuple[int, ...]], Array]) -> 
     def evaluate_like(c: Evaluate, like: Array) -> Array:
         return cast_array(draw(c, like.shape), element_type(c, "dtype", dtype_name(like.dtype)))
 
-    register(OpSpec(name, infer, evaluate, takes=""), "random")
-    register(OpSpec(f"{name}Like", infer_like, evaluate_like, takes="input"), "random")
+    register(name, infer, evaluate, takes="", traits="random")
+    register(f"{name}Like", infer_like, evaluate_like, takes="input", traits="random")
 
 
 _register_draw("RandomNormal", _normal)
@@ -76,7 +76,7 @@ def _bernoulli(c: Evaluate, x: Array) -> Array:
     return cast_array(np.asarray(made), element_type(c, "dtype", dtype_name(x.dtype)))
 
 
-register(OpSpec("Bernoulli", _infer_bernoulli, _bernoulli, takes="input:float"), "random")
+register("Bernoulli", _infer_bernoulli, _bernoulli, takes="input:float", traits="random")
 
 
 def _infer_multinomial(c: Infer) -> Sequence[Type]:
@@ -95,14 +95,12 @@ def _multinomial(c: Evaluate, x: Array) -> Array:
 
 
 register(
-    OpSpec(
-        "Multinomial",
-        _infer_multinomial,
-        _multinomial,
-        takes="input:float[_ _]",
-        requires=(Between("sample_size", 0),),
-    ),
-    "random",
+    "Multinomial",
+    _infer_multinomial,
+    _multinomial,
+    takes="input:float[_ _]",
+    requires=(Between("sample_size", 0),),
+    traits="random",
 )
 
 
@@ -146,14 +144,12 @@ def _dropout_kind(node: Any) -> str:
 
 
 register(
-    OpSpec(
-        "Dropout",
-        _infer_dropout,
-        _dropout,
-        _compute_dropout,
-        _dropout_kind,
-        shape_inputs=(2,),
-        takes="data:float, ratio:float?, training_mode:bool?",
-    ),
-    "optional_outputs",
+    "Dropout",
+    _infer_dropout,
+    _dropout,
+    _compute_dropout,
+    _dropout_kind,
+    shape_inputs=(2,),
+    takes="data:float, ratio:float?, training_mode:bool?",
+    traits="optional_outputs",
 )

@@ -95,4 +95,4 @@ _TAKES = "X, W, R:int16, B?, sequence_lens?, initial_h?, initial_c?, P?, low:uin
 """What the plain operator demands, it says itself."""
 
 for _name, _compute in (("LSTM", compute_lstm), ("GRU", compute_gru), ("RNN", compute_rnn)):
-    register(OpSpec(PREFIX + _name, _infer, _evaluate, _computer(_compute), kind="opaque", domain=DOMAIN, takes=_TAKES))
+    register(PREFIX + _name, _infer, _evaluate, _computer(_compute), "opaque", domain=DOMAIN, takes=_TAKES)

@@ -21,7 +21,7 @@ import numpy as np
 from weft import te
 from weft.expr.nodes import Expr
 from weft.graph.ir import Array, Type
-from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, register
+from weft.graph.opspec import Compute, Evaluate, Infer, register
 from weft.ops.convolution import is_empty
 from weft.ops.convolution_window import stage
 from weft.ops.recurrent import Cell, directions, output_types, run_directions
@@ -173,15 +173,11 @@ def _compute(c: Compute, *tensors: te.Tensor | None) -> Any:
 
 
 register(
-    OpSpec(
-        "QuantizedLSTM",
-        _infer,
-        _evaluate,
-        _compute,
-        domain="weft",
-        takes=(
-            "gates:float32[_ _ _], scale:float32[d 4*h], R:int8[d h 4*h], totals:int32[d 4*h], zero:int32[d 4*h]?, "
-            "sequence_lens:int[_]?, initial_h:float32[_ _ h]?, initial_c:float32[_ _ h]?, P:float32[d 3*h]?"
-        ),
-    )
+    "QuantizedLSTM",
+    _infer,
+    _evaluate,
+    _compute,
+    domain="weft",
+    takes="gates:float32[_ _ _], scale:float32[d 4*h], R:int8[d h 4*h], totals:int32[d 4*h], zero:int32[d 4*h]?, "
+    "sequence_lens:int[_]?, initial_h:float32[_ _ h]?, initial_c:float32[_ _ h]?, P:float32[d 3*h]?",
 )

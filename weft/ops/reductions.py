@@ -14,7 +14,7 @@ import numpy as np
 from weft import te
 from weft.expr.nodes import Expr
 from weft.graph.ir import Array, Dim, TensorType, Type
-from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
+from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.graph.shapes import Shape, normal_axes, normal_axis, product, unknown_dim
 from weft.graph.signature import OneOf
 from weft.ops.elementwise_support import kernel, wide
@@ -85,17 +85,15 @@ def _register(
         return _stages(c, x, reduction, name.lower())
 
     register(
-        OpSpec(
-            name,
-            _infer,
-            evaluate,
-            kernel(compute or staged),
-            "reduction",
-            shape_inputs=(1,),
-            takes=f"data:{types}, axes:index[_]|[]?",
-            requires=(_KEEPDIMS,),
-        ),
-        f"statistic reduces {traits}",
+        name,
+        _infer,
+        evaluate,
+        kernel(compute or staged),
+        "reduction",
+        shape_inputs=(1,),
+        takes=f"data:{types}, axes:index[_]|[]?",
+        requires=(_KEEPDIMS,),
+        traits=f"statistic reduces {traits}",
     )
 
 
@@ -262,7 +260,7 @@ def _register_arg(name: str, greatest: bool) -> None:
         return made
 
     takes, made = "data:number", kernel(compute)
-    register(OpSpec(name, _infer_arg, evaluate, made, "reduction", takes=takes, requires=(_KEEPDIMS,)), "statistic")
+    register(name, _infer_arg, evaluate, made, "reduction", takes=takes, requires=(_KEEPDIMS,), traits="statistic")
 
 
 _register_arg("ArgMax", True)

@@ -10,7 +10,7 @@ import numpy as np
 from weft import te
 from weft.expr.nodes import Expr
 from weft.graph.ir import Array, Type
-from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
+from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.graph.shapes import normal_axis
 from weft.ops.elementwise_support import (
     expect_one_element,
@@ -86,16 +86,14 @@ def _register(name: str, accumulate: Callable[..., Any], combine: Callable[[Expr
         return _compute(c, x, combine, neutral)
 
     register(
-        OpSpec(
-            name,
-            _infer,
-            evaluate,
-            compute,
-            "opaque",
-            shape_inputs=(1,),
-            takes="x:float|int32|int64|uint32|uint64, axis:index[]|[1]",
-        ),
-        "statistic",
+        name,
+        _infer,
+        evaluate,
+        compute,
+        "opaque",
+        shape_inputs=(1,),
+        takes="x:float|int32|int64|uint32|uint64, axis:index[]|[1]",
+        traits="statistic",
     )
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from weft import te
 from weft.expr.nodes import Expr
 from weft.graph.ir import Array, Dim, TensorType, Type
-from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
+from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.graph.shapes import divided, minus, normal_axis, plus, times, unknown_dim
 from weft.ops.convolution import accumulator, exact_type, is_empty
 from weft.ops.convolution_window import stage
@@ -137,15 +137,13 @@ def _doubled(real: Expr, imaginary: Expr | None, i: Expr, length: int) -> tuple[
 
 
 register(
-    OpSpec(
-        "DFT",
-        _infer_dft,
-        _evaluate_dft,
-        _compute_dft,
-        kind="complex",
-        shape_inputs=(1, 2),
-        takes="input:float[_ *s 1]|[_ *s 2], dft_length:int[]|[1]?, axis:int[]|[1]?",
-    )
+    "DFT",
+    _infer_dft,
+    _evaluate_dft,
+    _compute_dft,
+    "complex",
+    shape_inputs=(1, 2),
+    takes="input:float[_ *s 1]|[_ *s 2], dft_length:int[]|[1]?, axis:int[]|[1]?",
 )
 
 # --------------------------------------------------------------------------------------------------------------- STFT
@@ -223,13 +221,11 @@ def _compute_stft(c: Compute, x: te.Tensor, step: Any, window: Any = None, lengt
 
 
 register(
-    OpSpec(
-        "STFT",
-        _infer_stft,
-        _evaluate_stft,
-        _compute_stft,
-        kind="complex",
-        shape_inputs=(1, 3),
-        takes="signal:float[b l]|[b l 1]|[b l 2], frame_step:int[]|[1], window:float[w]?, frame_length:int[]|[1]?",
-    )
+    "STFT",
+    _infer_stft,
+    _evaluate_stft,
+    _compute_stft,
+    "complex",
+    shape_inputs=(1, 3),
+    takes="signal:float[b l]|[b l 1]|[b l 2], frame_step:int[]|[1], window:float[w]?, frame_length:int[]|[1]?",
 )
