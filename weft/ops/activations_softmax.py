@@ -100,8 +100,7 @@ def softmax_tensor(x: te.Tensor, axis: int, dtype: Any, rounds: bool = False) ->
         made: Expr = grown[i] / rounded(*i) if rounds else grown[i] * inverse[_without(i, axis)]
         return made
 
-    made: te.Tensor = te.compute(shape, share, name="softmax", dtype=dtype)
-    return made
+    return te.stage(shape, share, name="softmax", dtype=dtype)
 
 
 def log_softmax_tensor(x: te.Tensor, axis: int, dtype: Any) -> te.Tensor:
@@ -117,8 +116,7 @@ def log_softmax_tensor(x: te.Tensor, axis: int, dtype: Any) -> te.Tensor:
         outer = _without(i, axis)
         return widen(x[i]) - top[outer] - te.log(total[outer])
 
-    made: te.Tensor = te.compute(x.shape, body, name="log_softmax", dtype=dtype)
-    return made
+    return te.stage(x.shape, body, name="log_softmax", dtype=dtype)
 
 
 @kernel
@@ -139,8 +137,7 @@ def _compute_hardmax(c: Compute, x: te.Tensor) -> te.Tensor:
     def body(*i: Any) -> Expr:
         return te.equal(i[axis], first[_without(i, axis)]).astype(x.dtype)
 
-    made: te.Tensor = te.compute(x.shape, body, name="hardmax")
-    return made
+    return te.stage(x.shape, body, name="hardmax")
 
 
 register(

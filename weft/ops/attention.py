@@ -232,8 +232,7 @@ def _present(sizes: _Sizes, size: int, new: Reader, past: te.Tensor | None, name
             return new(b, h, s, d)
         return te.select(s < sizes.past, past[b, h, s, d], new(b, h, s - sizes.past, d))
 
-    made: te.Tensor = te.compute((sizes.batch, sizes.key_heads, sizes.keys, size), body, name=name)
-    return made
+    return te.stage((sizes.batch, sizes.key_heads, sizes.keys, size), body, name=name)
 
 
 def _seen(c: Use, sizes: _Sizes, past: bool, valid: te.Tensor | None, at: Sequence[Any]) -> list[Expr]:
@@ -280,8 +279,7 @@ def probability_tensor(scores: te.Tensor, kind: str) -> te.Tensor:
     def share(b: Any, h: Any, i: Any, j: Any) -> Expr:
         return te.select(te.equal(total[b, h, i], zero), zero, grown[b, h, i, j] / total[b, h, i])
 
-    made: te.Tensor = te.compute(shape, share, name="probabilities")
-    return made
+    return te.stage(shape, share, name="probabilities")
 
 
 @kernel

@@ -81,8 +81,7 @@ def _compute(c: Compute, query: te.Tensor, key: te.Tensor, value: te.Tensor) -> 
 
     total = te.compute(c.out_shape(), weigh, name="weighed")
 
-    made: te.Tensor = te.compute(c.out_shape(), lambda *i: total[i].astype(query.dtype), name="flex_attention")
-    return made
+    return te.stage(c.out_shape(), lambda *i: total[i].astype(query.dtype), name="flex_attention")
 
 
 register(

@@ -267,10 +267,9 @@ def _divided(c: Compute, sizes: Sizes, mixed: te.Tensor, total: te.Tensor, empty
         return made.astype(kind)
 
     inside = bool(c.get("heads_inside", 0))
-    made: te.Tensor = te.compute(
+    return te.stage(
         _out_shape(c, sizes), lambda b, x, y, e: share(b, y, x, e) if inside else share(b, x, y, e), name=RESULT
     )
-    return made
 
 
 def _masked(
@@ -281,12 +280,11 @@ def _masked(
     name: str,
 ) -> te.Tensor:
     """The scores after their steps; minus infinity for keys of the padding."""
-    made: te.Tensor = te.compute(
+    return te.stage(
         scores.shape,
         lambda b, h, i, j: _stepped(scores[b, h, i, j], (b, h, i, j), operands, steps, limits),
         name=name,
     )
-    return made
 
 
 def _stepped(
@@ -361,8 +359,7 @@ def _shares(masked: te.Tensor, empty: int, kind: DType) -> te.Tensor:
             made = te.select(total[b, h, i] > zero, made, zero)
         return made.astype(kind)
 
-    found: te.Tensor = te.compute(shape, share, name="shares")
-    return found
+    return te.stage(shape, share, name="shares")
 
 
 def _weighed(c: Compute, sizes: Sizes, shares: te.Tensor, values: te.Tensor) -> te.Tensor:
@@ -374,12 +371,11 @@ def _weighed(c: Compute, sizes: Sizes, shares: te.Tensor, values: te.Tensor) -> 
         name="mixed",
     )
     inside = bool(c.get("heads_inside", 0))
-    made: te.Tensor = te.compute(
+    return te.stage(
         _out_shape(c, sizes),
         lambda b, x, y, e: (mixed[b, y, x, e] if inside else mixed[b, x, y, e]).astype(values.dtype),
         name=RESULT,
     )
-    return made
 
 
 def _in_parts(

@@ -154,8 +154,7 @@ class _Recurrence:
             old = self.kept(before(t, b, h, d, e), t, b, h, d)
             return old + self.element(self.key, t, b, h * self.keys + d) * added
 
-        made: te.Tensor = te.compute((rows, self.batch, self.heads, self.keys, self.values), body, name=name)
-        return made
+        return te.stage((rows, self.batch, self.heads, self.keys, self.values), body, name=name)
 
     def first(self, t: Any, b: Any, h: Any, d: Any, e: Any) -> Expr:
         """The state before the first token."""

@@ -114,8 +114,7 @@ def _compute_rotary(
         turned = te.select(is_first, turn * own - quarter * element(partner), quarter * element(partner) + turn * own)
         return turned if size == head_size else te.select(d < size, turned, own)
 
-    made: te.Tensor = te.compute(shape, body, name="rotary", dtype=x.dtype)
-    return made
+    return te.stage(shape, body, name="rotary", dtype=x.dtype)
 
 
 register(
@@ -185,8 +184,7 @@ def _compute_scatter(c: Compute, past: te.Tensor, update: te.Tensor, starts: te.
             kept = te.select(te.all(start >= 0, start <= shape[axis] - length), kept, -1)
         return te.select(inside, update[(*i[:axis], safe, *i[axis + 1 :])], past[(*i[:axis], kept, *i[axis + 1 :])])
 
-    made: te.Tensor = te.compute(shape, body, name="tensor_scatter")
-    return made
+    return te.stage(shape, body, name="tensor_scatter")
 
 
 register(
@@ -223,8 +221,7 @@ def _update_rows(c: Compute, past: te.Tensor, update: te.Tensor, starts: te.Tens
 
 
 def _copy(c: Compute, x: te.Tensor) -> te.Tensor:
-    made: te.Tensor = te.compute(x.shape, lambda *at: x[at], name="copied")
-    return made
+    return te.stage(x.shape, lambda *at: x[at], name="copied")
 
 
 register(COPY, infer_same, lambda c, x: x.copy(), _copy, "opaque", domain=DOMAIN, takes="X")

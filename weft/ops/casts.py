@@ -137,8 +137,7 @@ def _cast(c: Evaluate, x: Array, like: Array | None = None) -> Array:
 
 @kernel
 def _compute_cast(c: Compute, x: te.Tensor) -> te.Tensor:
-    made: te.Tensor = te.compute(c.out_dims(), lambda *i: x[i].astype(c.outputs[0].dtype), name="cast")
-    return made
+    return te.stage(c.out_dims(), lambda *i: x[i].astype(c.outputs[0].dtype), name="cast")
 
 
 def _compute_cast_like(c: Compute, x: te.Tensor, like: te.Tensor) -> te.Tensor | None:
@@ -190,8 +189,7 @@ def _compute_bitcast(c: Compute, x: te.Tensor) -> te.Tensor:
             return value.astype(to)
         return te.reinterpret(value, to)
 
-    made: te.Tensor = te.compute(c.out_shape(), body, name="bitcast")
-    return made
+    return te.stage(c.out_shape(), body, name="bitcast")
 
 
 register("BitCast", _infer_bitcast, _bitcast, _compute_bitcast, "elementwise", takes="input")

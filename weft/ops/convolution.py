@@ -25,7 +25,6 @@ from weft.ops.convolution_window import (
     kernel_axes,
     pad_array,
     pad_tensor,
-    stage,
     tap,
     volume,
     windows_of,
@@ -197,7 +196,7 @@ def convolve_tensors(
         element = padded[(n, source, *tap(window, at, taps))]
         return te.sum(product(element, w[(co, inner, *[k.var for k in taps])]), axis=[*channel, *taps])
 
-    return stage((sizes[0], weight[0], *outs), lambda n, co, *at: body(n, co, *at), name=name)
+    return te.stage((sizes[0], weight[0], *outs), lambda n, co, *at: body(n, co, *at), name=name)
 
 
 def wide_product(kind: str) -> Callable[[Expr, Expr], Expr]:
@@ -217,7 +216,7 @@ def finish(c: Compute, made: te.Tensor, bias: te.Tensor | None, name: str = "con
             value = value + bias[co].astype(kind)
         return value.astype(wanted)
 
-    return stage(c.out_dims(), lambda n, co, *at: body(n, co, *at), name=name)
+    return te.stage(c.out_dims(), lambda n, co, *at: body(n, co, *at), name=name)
 
 
 def is_empty(*tensors: TensorType | None) -> bool:

@@ -33,7 +33,7 @@ from weft.ops.convolution import (
     kernel_sizes,
     result_type,
 )
-from weft.ops.convolution_window import Ints, Pads, Window, pad_tensor, stage
+from weft.ops.convolution_window import Ints, Pads, Window, pad_tensor
 
 
 class Spread:
@@ -213,7 +213,7 @@ def _phased(c: Compute, x: te.Tensor, w: te.Tensor, window: Window, splits: Sequ
         return te.sum(element * weight_element, axis=axes, where=None if finite or not inside else te.all(*inside))
 
     shape = (sizes[0], c.out_shape()[1], *[s.phases for s in splits], *[s.count for s in splits])
-    return stage(shape, lambda n, co, *at: body(n, co, *at), name="phases")
+    return te.stage(shape, lambda n, co, *at: body(n, co, *at), name="phases")
 
 
 def _is_finite(weight: Array | None) -> bool:
@@ -228,7 +228,7 @@ def _interleave(c: Compute, phases: te.Tensor, splits: Sequence[_Phases], before
         positions = [o // s.phases - s.start(r) for o, r, s in zip(there, residues, splits)]
         return phases[(n, co, *residues, *positions)]
 
-    return stage(c.out_shape(), lambda n, co, *at: body(n, co, *at), name="interleaved")
+    return te.stage(c.out_shape(), lambda n, co, *at: body(n, co, *at), name="interleaved")
 
 
 def _scattered(c: Compute, x: te.Tensor, w: te.Tensor, window: Window, before: Ints) -> te.Tensor:
@@ -248,7 +248,7 @@ def _scattered(c: Compute, x: te.Tensor, w: te.Tensor, window: Window, before: I
         product = read * w[(channel, column, *[k.var for k in taps])].astype(kind)
         return te.sum(product, axis=[*([axis] if axis is not None else []), *taps], where=te.all(*hits))
 
-    return stage(c.out_shape(), lambda n, co, *at: body(n, co, *at), name="conv_transpose")
+    return te.stage(c.out_shape(), lambda n, co, *at: body(n, co, *at), name="conv_transpose")
 
 
 register(

@@ -163,8 +163,7 @@ def _compute_power(c: Compute, x: te.Tensor, y: te.Tensor) -> te.Tensor | None:
     def body(*indices: Any) -> Expr:
         return _power_expression(read(x, indices, c.out_dims()), read(y, indices, c.out_dims()), exponent)
 
-    made: te.Tensor = te.compute(c.out_dims(), body, name="pow", dtype=c.outputs[0].dtype)
-    return made
+    return te.stage(c.out_dims(), body, name="pow", dtype=c.outputs[0].dtype)
 
 
 register(
@@ -218,8 +217,7 @@ def _compute_clip(c: Compute, x: te.Tensor, low: te.Tensor | None = None, high: 
             value = te.minimum(value, number(c, 2, high))
         return value
 
-    made: te.Tensor = te.compute(c.out_dims(), body, name="clip", dtype=c.outputs[0].dtype)
-    return made
+    return te.stage(c.out_dims(), body, name="clip", dtype=c.outputs[0].dtype)
 
 
 register(
@@ -247,8 +245,7 @@ def _compute_where(c: Compute, condition: te.Tensor, x: te.Tensor, y: te.Tensor)
         chosen, then, otherwise = (te.broadcast_read(t, indices, c.out_dims()) for t in (condition, x, y))
         return te.select(chosen, then, otherwise)
 
-    made: te.Tensor = te.compute(c.out_dims(), body, name="where")
-    return made
+    return te.stage(c.out_dims(), body, name="where")
 
 
 register("Where", _infer_where, _where, _compute_where, "elementwise", takes="condition:bool, X, Y:X", traits="cheap")
@@ -270,8 +267,7 @@ def _identity(c: Evaluate, x: Any) -> Any:
 
 @kernel
 def _compute_identity(c: Compute, x: te.Tensor) -> te.Tensor:
-    made: te.Tensor = te.compute(c.out_dims(), lambda *i: x[i], name="identity")
-    return made
+    return te.stage(c.out_dims(), lambda *i: x[i], name="identity")
 
 
 register(

@@ -219,8 +219,7 @@ def elementwise(
             assert expression is not None
             return expression(c, *[read(t, indices, c.out_dims()) for t in tensors])
 
-        made: te.Tensor = te.compute(c.out_dims(), body, name=name.lower(), dtype=c.outputs[0].dtype)
-        return made
+        return te.stage(c.out_dims(), body, name=name.lower(), dtype=c.outputs[0].dtype)
 
     built = None if expression is None else kernel(compute)
     takes = takes or signature_of(meaning, 1, types, True)

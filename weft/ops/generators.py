@@ -97,8 +97,7 @@ def _of_shape(c: Evaluate, shape: Array) -> Array:
 @kernel
 def _compute_of_shape(c: Compute, shape: te.Tensor | None) -> te.Tensor:
     filling = te.const(_filling(c)[()], c.outputs[0].dtype)
-    made: te.Tensor = te.compute(c.out_dims(), lambda *i: filling, name="constant_of_shape")
-    return made
+    return te.stage(c.out_dims(), lambda *i: filling, name="constant_of_shape")
 
 
 register(
@@ -135,8 +134,7 @@ def _compute_eye(c: Compute, x: te.Tensor) -> te.Tensor:
     def body(row: Any, column: Any) -> Expr:
         return te.equal(column - row, c.get("k", 0)).astype(c.outputs[0].dtype)
 
-    made: te.Tensor = te.compute(c.out_shape(), body, name="eye")
-    return made
+    return te.stage(c.out_shape(), body, name="eye")
 
 
 register("EyeLike", _infer_eye, _eye, _compute_eye, "injective", takes="input[_ _]", traits="cheap grows")
@@ -189,8 +187,7 @@ def _compute_range(c: Compute, *inputs: te.Tensor | None) -> te.Tensor | None:
     to = c.outputs[0].dtype
     kind = wide_type(to)
     first, by = te.const(numbers[0], kind), te.const(numbers[2], kind)
-    made: te.Tensor = te.compute(c.out_dims(), lambda i: (first + i.astype(kind) * by).astype(to), name="range")
-    return made
+    return te.stage(c.out_dims(), lambda i: (first + i.astype(kind) * by).astype(to), name="range")
 
 
 register(
@@ -247,8 +244,7 @@ def _register_window(name: str, weights: tuple[float, ...]) -> None:
                 made = made + weight * te.cos(place.astype("float64") * (order * step))
             return made.astype(c.outputs[0].dtype)
 
-        made: te.Tensor = te.compute(c.out_shape(), body, name=name.lower())
-        return made
+        return te.stage(c.out_shape(), body, name=name.lower())
 
     register(name, _infer_window, evaluate, compute, "injective", shape_inputs=(0,), takes="size:int[]|[1]")
 

@@ -19,7 +19,6 @@ from weft.expr.nodes import Expr
 from weft.graph.ir import Array, TensorType, Type
 from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.ops.convolution import accumulator, exact_type, is_empty
-from weft.ops.convolution_window import stage
 from weft.ops.microsoft_composition import DOMAIN, Composition, Part, compose
 from weft.ops.products import product_shape
 
@@ -103,9 +102,9 @@ def _compute(c: Compute, x: te.Tensor, codes: te.Tensor, scales: te.Tensor, zero
         byte = _flat(codes, c.shape(1), (n * blocks + b) * row + k % block // each)
         return (part(byte, k % block) - zero(n, b)) * _flat(scales, c.shape(2), n * blocks + b).astype(kind)
 
-    whole = stage((features, inner), lambda n, k: weight(n, k), "unpacked")
+    whole = te.stage((features, inner), lambda n, k: weight(n, k), "unpacked")
     axis = te.reduce_axis(inner, "k")
-    total = stage(
+    total = te.stage(
         c.out_shape(),
         lambda *at: te.sum(x[(*at[:-1], axis.var)].astype(kind) * whole[at[-1], axis.var], axis=axis),
         "matmul",
@@ -118,7 +117,7 @@ def _compute(c: Compute, x: te.Tensor, codes: te.Tensor, scales: te.Tensor, zero
         value = total[at] if bias is None else total[at] + bias[at[-1]].astype(kind)
         return value.astype(c.outputs[0].dtype)
 
-    return stage(c.out_shape(), lambda *at: finish(*at), "matmul_bias")
+    return te.stage(c.out_shape(), lambda *at: finish(*at), "matmul_bias")
 
 
 register(

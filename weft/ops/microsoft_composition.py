@@ -22,7 +22,6 @@ from weft import te
 from weft.graph.ir import NUMPY_TYPES, Array, Dim, Node, TensorType, Type, Value, dtype_name
 from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, find_operator, register
 from weft.graph.passes.support import Replacement, Scope
-from weft.ops.convolution_window import stage
 from weft.ops.elementwise_support import ELEMENT_TYPES, signature_of
 
 DOMAIN = "com.microsoft"
@@ -154,12 +153,12 @@ class ComputeComposition(Composition):
         if part.array is None or part.array.size == 0 or not (part.array == part.array.flat[0]).all():
             raise NoKernel
         number = te.const(part.array.flat[0].item(), part.dtype)
-        return stage(part.type.static, lambda *at: number, "constant")
+        return te.stage(part.type.static, lambda *at: number, "constant")
 
     def range(self, size: Dim) -> Part:
         """See Composition."""
         assert isinstance(size, int)
-        return Part(TensorType("int64", (size,)), None, stage((size,), lambda i: i, "range"))
+        return Part(TensorType("int64", (size,)), None, te.stage((size,), lambda i: i, "range"))
 
 
 class GraphComposition(Composition):

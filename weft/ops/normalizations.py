@@ -71,10 +71,7 @@ def _count(shape: Sequence[Dim], axes: Sequence[int]) -> Dim:
 
 def _mean_tensor(x: te.Tensor, shape: Sequence[Dim], axes: Sequence[int], name: str = "mean") -> te.Tensor:
     total = reduce_axes(x, axes, te.sum, keep=True, name=f"{name}_sum")
-    made: te.Tensor = te.compute(
-        total.shape, lambda *i: total[i] * share_of(_count(shape, axes), total.dtype), name=name
-    )
-    return made
+    return te.stage(total.shape, lambda *i: total[i] * share_of(_count(shape, axes), total.dtype), name=name)
 
 
 def _apart(value: Expr, mean: Expr, count: Dim) -> Expr:
@@ -98,8 +95,7 @@ def _mean_square(
         return apart * apart
 
     total = reduce_axes(x, axes, te.sum, square, keep=True, name="squares")
-    made: te.Tensor = te.compute(total.shape, lambda *i: finish(total[i] * share_of(count, total.dtype)), name="spread")
-    return made
+    return te.stage(total.shape, lambda *i: finish(total[i] * share_of(count, total.dtype)), name="spread")
 
 
 def _inverse_root(epsilon: float) -> Callable[[Expr], Expr]:
@@ -157,8 +153,7 @@ def _compute_batch(
         gain = scale[at].astype(kind) / te.sqrt(variance[at].astype(kind) + epsilon)
         return (widen(x[indices]) - mean[at].astype(kind)) * gain + bias[at].astype(kind)
 
-    made: te.Tensor = te.compute(c.out_dims(), body, name="batch_norm", dtype=x.dtype)
-    return made
+    return te.stage(c.out_dims(), body, name="batch_norm", dtype=x.dtype)
 
 
 def _batch_kind(node: Any) -> str:
@@ -186,13 +181,12 @@ def _instance(c: Evaluate, x: Array, scale: Array, bias: Array) -> Array:
 
 def _scaled(c: Compute, x: te.Tensor, standard: Callable[..., Expr], scale: te.Tensor, bias: te.Tensor) -> te.Tensor:
     """Standard elements times a scale plus a bias, one of each a channel."""
-    made: te.Tensor = te.compute(
+    return te.stage(
         c.out_shape(),
         lambda *i: standard(*i) * widen(scale[i[1]]) + widen(bias[i[1]]),
         name="normalized",
         dtype=x.dtype,
     )
-    return made
 
 
 @kernel
@@ -290,8 +284,7 @@ def _compute_mean_variance(c: Compute, x: te.Tensor) -> te.Tensor:
     def body(*i: Any) -> Expr:
         return _apart(widen(x[i]), mean[_outer(i, axes)], _count(shape, axes)) / deviation[_outer(i, axes)]
 
-    made: te.Tensor = te.compute(shape, body, name="normalized", dtype=x.dtype)
-    return made
+    return te.stage(shape, body, name="normalized", dtype=x.dtype)
 
 
 def _infer_mean_variance(c: Infer) -> Sequence[Type]:
@@ -358,8 +351,7 @@ def _compute_layer(c: Compute, x: te.Tensor, scale: te.Tensor, bias: te.Tensor |
 
 
 def _rounded(tensor: te.Tensor, kind: TensorType) -> te.Tensor:
-    made: te.Tensor = te.compute(kind.dims, lambda *i: tensor[i].astype(kind.dtype), name=f"layer_norm_{tensor.name}")
-    return made
+    return te.stage(kind.dims, lambda *i: tensor[i].astype(kind.dtype), name=f"layer_norm_{tensor.name}")
 
 
 def _layer_kind(node: Any) -> str:
@@ -402,8 +394,7 @@ def _compute_root_mean_square(c: Compute, x: te.Tensor, scale: te.Tensor) -> te.
     def body(*i: Any) -> Expr:
         return (widen(x[i]) * inverse[_outer(i, axes)]).astype(kind) * te.broadcast_read(scale, i, shape).astype(kind)
 
-    made: te.Tensor = te.compute(shape, body, name="rms_norm", dtype=c.outputs[0].dtype)
-    return made
+    return te.stage(shape, body, name="rms_norm", dtype=c.outputs[0].dtype)
 
 
 register(
@@ -441,8 +432,7 @@ def _compute_lp(c: Compute, x: te.Tensor) -> te.Tensor:
         size = norm[_outer(i, (axis,))]
         return te.select(te.equal(size, te.const(0, size.dtype)), te.const(0, size.dtype), widen(x[i]) / size)
 
-    made: te.Tensor = te.compute(shape, body, name="lp_normalized", dtype=x.dtype)
-    return made
+    return te.stage(shape, body, name="lp_normalized", dtype=x.dtype)
 
 
 def _infer_lp(c: Infer) -> Sequence[Type]:
@@ -485,13 +475,12 @@ def _compute_local_response(c: Compute, x: te.Tensor) -> te.Tensor:
         return te.sum(value * value, axis=place, where=te.all(channel >= 0, channel < shape[1]))
 
     total = te.compute(shape, square, name="squares")
-    made: te.Tensor = te.compute(
+    return te.stage(
         shape,
         lambda *i: widen(x[i]) / te.power(bias + (alpha / int(c.need("size"))) * total[i], beta),
         name="local_response",
         dtype=x.dtype,
     )
-    return made
 
 
 def _infer_local_response(c: Infer) -> Sequence[Type]:

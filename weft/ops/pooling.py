@@ -21,7 +21,7 @@ from weft.graph.opspec import Compute, Evaluate, Infer, register
 from weft.graph.shapes import product, unknown_dim
 from weft.graph.signature import Between, OneOf
 from weft.ops.convolution import accumulator, exact_type, is_empty
-from weft.ops.convolution_window import Ints, Window, kernel_axes, pad_array, pad_tensor, stage, tap, windows_of
+from weft.ops.convolution_window import Ints, Window, kernel_axes, pad_array, pad_tensor, tap, windows_of
 from weft.ops.reductions_support import count_of
 
 # ---------------------------------------------------------------------------------------------------------- inference
@@ -255,7 +255,7 @@ def _reduce_by_axis(
     for axis, k in enumerate(taps):
         shape[2 + axis] = index_expr(outs[2 + axis])
         full_name = name if axis == len(taps) - 1 else f"{name}_{k.var.name}"
-        made = stage(shape, partial(along, axis, k, made), full_name)
+        made = te.stage(shape, partial(along, axis, k, made), full_name)
     return made
 
 
@@ -336,7 +336,7 @@ def _compute_average(c: Compute, x: te.Tensor) -> te.Tensor | None:
             count = te.maximum(number, te.const(1)).astype(wide)
         return (total[at] / count).astype(kind)
 
-    return stage(c.out_dims(), lambda *at: body(*at), name="average_pool")
+    return te.stage(c.out_dims(), lambda *at: body(*at), name="average_pool")
 
 
 def _raise(value: Expr, p: int, kind: str) -> Expr:
@@ -355,12 +355,12 @@ def _compute_lp(c: Compute, x: te.Tensor) -> te.Tensor | None:
     kind, p = c.outputs[0].dtype, int(c.get("p", 2))
     wide = accumulator(kind)
     total, _ = _window_reduce(c, x, 0, te.sum, lambda v: _raise(v, p, wide), "pool_power")
-    return stage(c.out_dims(), lambda *at: _root(total[at], p, wide).astype(kind), name="lp_pool")
+    return te.stage(c.out_dims(), lambda *at: _root(total[at], p, wide).astype(kind), name="lp_pool")
 
 
 def _global_reduce(c: Compute, x: te.Tensor, reduce: Any, source: Any, name: str) -> te.Tensor:
     axes = [te.reduce_axis(size, f"k{i}") for i, size in enumerate(c.dims(0)[2:])]
-    return stage(
+    return te.stage(
         c.out_dims(),
         lambda n, ch, *at: reduce(source(x[(n, ch, *[k.var for k in axes])]), axis=axes),
         name,
@@ -382,7 +382,7 @@ def _compute_global_average(c: Compute, x: te.Tensor) -> te.Tensor | None:
     wide = accumulator(kind)
     total = _global_reduce(c, x, te.sum, lambda v: v.astype(wide), "global_sum")
     count = count_of(product(c.dims(0)[2:]), wide)
-    return stage(c.out_dims(), lambda *at: (total[at] / count).astype(kind), name="global_average_pool")
+    return te.stage(c.out_dims(), lambda *at: (total[at] / count).astype(kind), name="global_average_pool")
 
 
 def _compute_global_lp(c: Compute, x: te.Tensor) -> te.Tensor | None:
@@ -391,7 +391,7 @@ def _compute_global_lp(c: Compute, x: te.Tensor) -> te.Tensor | None:
     kind, p = c.outputs[0].dtype, int(c.get("p", 2))
     wide = accumulator(kind)
     total = _global_reduce(c, x, te.sum, lambda v: _raise(v, p, wide), "global_power")
-    return stage(c.out_dims(), lambda *at: _root(total[at], p, wide).astype(kind), name="global_lp_pool")
+    return te.stage(c.out_dims(), lambda *at: _root(total[at], p, wide).astype(kind), name="global_lp_pool")
 
 
 register(

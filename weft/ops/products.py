@@ -19,7 +19,6 @@ from weft.graph.passes.narrow_weights import DOMAIN as NARROW_DOMAIN
 from weft.graph.passes.narrow_weights import NAME as NARROW_MATMUL
 from weft.graph.shapes import broadcast
 from weft.ops.convolution import accumulator, dims_of, exact_type, is_empty, result_type, wide_product
-from weft.ops.convolution_window import stage
 
 # ------------------------------------------------------------------------------------------------------------- MatMul
 
@@ -77,14 +76,14 @@ def multiply_tensors(
         y = b[(*batched(right[:-2], batch), k.var, *column)]
         return te.sum(product(x, y), axis=k)
 
-    return stage(tuple(shape), lambda *at: body(*at), name=name)
+    return te.stage(tuple(shape), lambda *at: body(*at), name=name)
 
 
 def cast_to(made: te.Tensor, dtype: str, name: str = "cast") -> te.Tensor:
     """A tensor in another type; itself where it has that type."""
     if str(made.dtype) == dtype:
         return made
-    return stage(made.shape, lambda *at: made[at].astype(dtype), name=name)
+    return te.stage(made.shape, lambda *at: made[at].astype(dtype), name=name)
 
 
 def sum_type(dtype: str) -> str:
@@ -194,7 +193,7 @@ def _compute_gemm(c: Compute, a: te.Tensor, b: te.Tensor, bias: te.Tensor | None
         y = b[j, k.var] if down else b[k.var, j]
         return te.sum(x.astype(wide) * y.astype(wide), axis=k)
 
-    made = stage(c.out_dims(), lambda i, j: product(i, j), name="gemm")
+    made = te.stage(c.out_dims(), lambda i, j: product(i, j), name="gemm")
     if alpha == 1 and kind == wide and (bias is None or beta == 0):
         return made
 
@@ -207,7 +206,7 @@ def _compute_gemm(c: Compute, a: te.Tensor, b: te.Tensor, bias: te.Tensor | None
             value = value + (added if beta == 1 else added * te.const(beta, wide))
         return value.astype(kind)
 
-    return stage(c.out_dims(), lambda i, j: finish(i, j), name="gemm_bias")
+    return te.stage(c.out_dims(), lambda i, j: finish(i, j), name="gemm_bias")
 
 
 register(

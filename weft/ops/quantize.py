@@ -135,8 +135,7 @@ def _compute_quantize(c: Compute, x: te.Tensor, scale: te.Tensor, zero: te.Tenso
             level = level + _at(c, zero, indices, shape).astype(level.dtype)
         return te.clip(level, low, high).astype(to)
 
-    made: te.Tensor = te.compute(shape, body, name="quantize")
-    return made
+    return te.stage(shape, body, name="quantize")
 
 
 register(
@@ -185,8 +184,7 @@ def _compute_dequantize(c: Compute, x: te.Tensor, scale: te.Tensor, zero: te.Ten
             level = level.astype(exact) - _at(c, zero, indices, shape).astype(exact)
         return (level.astype(kind) * _at(c, scale, indices, shape).astype(kind)).astype(to)
 
-    made: te.Tensor = te.compute(shape, body, name="dequantize")
-    return made
+    return te.stage(shape, body, name="dequantize")
 
 
 register(

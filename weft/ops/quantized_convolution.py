@@ -24,7 +24,7 @@ from weft.ops.convolution import (
     sizes_of,
     wide_product,
 )
-from weft.ops.convolution_window import Window, stage
+from weft.ops.convolution_window import Window
 from weft.ops.quantized_support import (
     requantize,
     requantize_expr,
@@ -65,7 +65,7 @@ def integer_convolution_tensors(
         assert x_zero is not None
         return _less_zero_point(raw, w, scalar(x_zero).astype("int32"))
     assert w_zero is not None
-    weight = stage(
+    weight = te.stage(
         sizes_of(w), lambda *at: w[at].astype("int32") - scalar(w_zero, at[0]).astype("int32"), name="weight"
     )
 
@@ -85,7 +85,7 @@ def _less_zero_point(raw: te.Tensor, w: te.Tensor, zero: Expr) -> te.Tensor:
         lambda co: te.sum(w[(co, *[k.var for k in axes])].astype("int32"), axis=axes),
         name="weight_sum",
     )
-    return stage(raw.shape, lambda n, co, *at: raw[(n, co, *at)] - zero * total[co], name="conv_shifted")
+    return te.stage(raw.shape, lambda n, co, *at: raw[(n, co, *at)] - zero * total[co], name="conv_shifted")
 
 
 # -------------------------------------------------------------------------------------------------------- ConvInteger

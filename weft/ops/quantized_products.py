@@ -16,7 +16,6 @@ from weft.graph.ir import Array, Type
 from weft.graph.opspec import Compute, Evaluate, Infer, register
 from weft.graph.signature import Along
 from weft.ops.convolution import is_empty, sizes_of, wide_product
-from weft.ops.convolution_window import stage
 from weft.ops.products import infer_product, multiply_tensors
 from weft.ops.quantized_support import requantize, requantize_expr, surely_zero, wrap_int32
 
@@ -54,7 +53,7 @@ def column_value(tensor: te.Tensor, at: tuple[Expr, ...]) -> Expr:
 
 
 def _shifted(tensor: te.Tensor, zero: te.Tensor, value: Any, name: str) -> te.Tensor:
-    return stage(tensor.shape, lambda *at: tensor[at].astype("int32") - value(zero, at).astype("int32"), name=name)
+    return te.stage(tensor.shape, lambda *at: tensor[at].astype("int32") - value(zero, at).astype("int32"), name=name)
 
 
 def integer_product_tensors(
@@ -87,7 +86,7 @@ def _less_zero_point(raw: te.Tensor, b: te.Tensor, zero: te.Tensor) -> te.Tensor
     k = te.reduce_axis(inner, "k")
     total = te.compute((columns,), lambda j: te.sum(b[k.var, j].astype("int32"), axis=k), name="column_sum")
     value = zero[(te.const(0),) * len(zero.shape)].astype("int32")
-    return stage(raw.shape, lambda *at: raw[at] - value * total[at[-1]], name="matmul_shifted")
+    return te.stage(raw.shape, lambda *at: raw[at] - value * total[at[-1]], name="matmul_shifted")
 
 
 # ------------------------------------------------------------------------------------------------------ MatMulInteger

@@ -115,8 +115,7 @@ def _stages(c: Compute, x: te.Tensor, reduction: Reduction, name: str) -> te.Ten
 
 
 def _finished(c: Compute, total: te.Tensor, finish: Callable[[Expr], Expr], name: str) -> te.Tensor:
-    made: te.Tensor = te.compute(total.shape, lambda *i: finish(total[i]), name=f"{name}_end", dtype=c.outputs[0].dtype)
-    return made
+    return te.stage(total.shape, lambda *i: finish(total[i]), name=f"{name}_end", dtype=c.outputs[0].dtype)
 
 
 # ----------------------------------------------------------------------------------------------- the ten operators
@@ -217,8 +216,7 @@ def _compute_log_sum_exp(c: Compute, x: te.Tensor, axes: te.Tensor | None = None
         at = dict(zip(kept, indices))
         return te.log(total[indices]) + top[tuple(0 if d in places else at[d] for d in range(len(x.shape)))]
 
-    made: te.Tensor = te.compute(total.shape, body, name="logsumexp", dtype=c.outputs[0].dtype)
-    return made
+    return te.stage(total.shape, body, name="logsumexp", dtype=c.outputs[0].dtype)
 
 
 _register("ReduceLogSumExp", Reduction(_log_sum_exp, te.sum), "float", _compute_log_sum_exp, "")

@@ -73,8 +73,7 @@ def _compute(c: Compute, x: te.Tensor, combine: Callable[[Expr, Expr], Expr], ne
         step = length - 1 - indices[axis] if c.get("reverse", 0) else indices[axis]
         return totals[(step, *indices[:axis], *indices[axis + 1 :])].astype(x.dtype)
 
-    made: te.Tensor = te.compute(shape, body, name="cumulative")
-    return made
+    return te.stage(shape, body, name="cumulative")
 
 
 def _register(name: str, accumulate: Callable[..., Any], combine: Callable[[Expr, Expr], Expr], neutral: int) -> None:

@@ -307,8 +307,7 @@ def _sample_by_places(
             total = total + value * weight
         return total.astype(kind)
 
-    made: te.Tensor = te.compute(tuple(shape), blend, name="sample")
-    return made
+    return te.stage(tuple(shape), blend, name="sample")
 
 
 def _blend(

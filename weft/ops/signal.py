@@ -17,7 +17,6 @@ from weft.graph.ir import Array, Dim, TensorType, Type
 from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.graph.shapes import divided, minus, normal_axis, plus, times, unknown_dim
 from weft.ops.convolution import accumulator, exact_type, is_empty
-from weft.ops.convolution_window import stage
 from weft.ops.signal_fourier import Parts, Transform
 
 # ---------------------------------------------------------------------------------------------------------------- DFT
@@ -124,7 +123,7 @@ def _joined(out: tuple[int, ...], real: Any, imaginary: Any, finish: Callable[[E
             return finish(real[at[:-1]])
         return finish(te.if_then_else(at[-1] < 1, real[at[:-1]], imaginary[at[:-1]]))
 
-    return stage(out, body, name)
+    return te.stage(out, body, name)
 
 
 def _doubled(real: Expr, imaginary: Expr | None, i: Expr, length: int) -> tuple[Expr, Expr | None]:
