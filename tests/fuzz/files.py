@@ -38,7 +38,7 @@ from weft.expr.nodes import int_value
 from weft.frontends.onnx import load
 from weft.graph.ir import Graph, GraphError, TensorType
 from weft.graph.text import constant_table, format_graph, parse_graph
-from weft.graph.verifier import verify_graph
+from tests.graph.verifier import verify_graph
 from weft.loop.interpreter import interpret
 from weft.loop.ir import For
 from weft.loop.parser import parse_func

@@ -14,7 +14,7 @@ from weft.frontends.onnx.tensors import TensorReader
 from weft.frontends.onnx.types import ELEMENT_TYPES
 from weft.graph.interpreter import interpret_graph
 from weft.graph.ir import NUMPY_TYPES, Graph, OptionalType, SequenceType, TensorType
-from weft.graph.verifier import verify_graph
+from tests.graph.verifier import verify_graph
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
 

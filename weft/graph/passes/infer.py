@@ -12,7 +12,7 @@ known (sizes may be symbolic), those are followed through the operators that mov
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -284,10 +284,3 @@ def _without_axis(type: Type | None, axis: int) -> Type | None:
 def static_size(type: Type | None) -> int | None:
     """The number of elements, where it is a number."""
     return math.prod(type.static) if isinstance(type, TensorType) and type.is_static else None
-
-
-def known_types(graph: Graph) -> Mapping[Value, Type | None]:
-    """The types that inference finds, for the values of the given graph (not those inside subgraphs)."""
-    walk = _Inference()
-    walk.graph(graph)
-    return {old: new.type for old, new in walk.new.items()}
