@@ -27,7 +27,6 @@ from weft.executor.specialize import Executor
 from weft.expr.nodes import Var
 from weft.graph import opspec
 from weft.graph.ir import Graph
-from weft.graph.opspec import OpSpec
 from weft.models.builder import Builder
 from weft.runtime import cache_folder, module_file
 

@@ -354,8 +354,8 @@ def test_what_is_not_folded_is_what_would_have_been(op, shapes, attributes, monk
     rng = np.random.default_rng(0)
     model = single(op, *[rng.standard_normal(shape).astype(np.float32) for shape in shapes], **attributes)
     folded = weft.compile(model)()
-    for module, number in (("fold.MOST_STEPS", 0), ("fold.FEW_STEPS", 0), ("infer.MOST_STEPS", -1)):
-        monkeypatch.setattr(f"weft.graph.passes.{module}", number)
+    for name, number in (("FOLDED_STEPS", 0), ("FEW_STEPS", 0), ("FOLLOWED_STEPS", -1)):
+        monkeypatch.setattr(f"weft.core.model.{name}", number)
     assert len(normalize(load(model.SerializeToString())).nodes) == 1
     with weft.knobs.override(cache=False):
         np.testing.assert_allclose(weft.compile(model)(), folded, rtol=1e-4, atol=1e-5)

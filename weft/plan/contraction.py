@@ -19,6 +19,7 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from weft.core import model
 from weft.expr.nodes import Add, Buffer, Cast, Const, Expr, FloorDiv, Load, Mul, Var, int_value, sub
 from weft.expr.simplify import simplify
 from weft.expr.structural import structural_equal
@@ -27,9 +28,6 @@ from weft.loop.ir import Axis
 from weft.loop.tree import blocks_in
 from weft.schedule.facts import Facts, extent, facts_of, sole_reader
 from weft.schedule.schedule import Schedule
-
-LEAST_DEPTH = 4
-"""A sum of fewer products is elementwise work."""
 
 
 def uses(load: Load, axis: Axis) -> bool:
@@ -125,7 +123,7 @@ def group_of(load: Load, axis: Axis) -> int | None:
 def is_sum_of_products(facts: Facts) -> bool:
     """Whether a block multiplies operands that spread over different axes and adds up: whatever they are made of."""
     store = facts.store
-    if store is None or len(facts.loads) < 2 or facts.depth < LEAST_DEPTH:
+    if store is None or len(facts.loads) < 2 or facts.depth < model.LEAST_SUM:
         return False
     if not any(node.dtype is store.value.dtype for node in walk(store.value, Mul)):
         return False

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from weft.core import model
 from weft.graph.ir import Graph, Node, TensorType, Value
 from weft.graph.opspec import has
 from weft.graph.passes.dead import dead
@@ -30,7 +31,6 @@ NAME, DOMAIN = "FusedAttention", "weft"
 KINDS = ("float32",)
 """Element types of attention that becomes one node: narrower ones have rounding steps between the operators."""
 
-MOST_STEPS = 6
 
 Propose = Callable[[Sequence[int], str], Sequence[int] | None]
 """(batch, heads, queries, keys, size, value size) and the element type -> padded sizes, or None: leave it."""
@@ -203,7 +203,7 @@ class _Scores:
 def _scores(value: Value | None, scope: Scope) -> _Scores | None:
     """The product under the softmax, through steps that nothing else reads."""
     steps: list[tuple[str, float, Value | None]] = []
-    while len(steps) <= MOST_STEPS:
+    while len(steps) <= model.MOST_SCORE_STEPS:
         node = scope.single(value, "MatMul", "Mul", "Div", "Add", "Where", "Identity")
         if node is None or value is None:
             return None

@@ -23,8 +23,8 @@ from weft.graph.passes.support import Replacement, Scope, rewrite
 
 NAME, DOMAIN = "FewBitsMatMul", "weft"
 
-MOST_BLOCK = 256
-"""Longer blocks would not fit the sums of digits."""
+MOST_BLOCK = (1 << 23) // (128 * 256)
+"""A sum of more digits of 8 bits times codes of 8 bits might not be a whole number that float32 holds."""
 
 FLOATS = ("float32", "float16", "bfloat16")
 KINDS = {"uint4": (4, 0), "int4": (4, 8), "uint8": (8, 0), "int8": (8, 128)}

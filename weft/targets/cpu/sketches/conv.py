@@ -33,23 +33,9 @@ from weft.plan.sketch import Columns, Point, Sketch, around_rule, ceildiv
 from weft.schedule.facts import Facts, extent, facts_of
 from weft.schedule.schedule import Stage
 from weft.targets.base import Target
+from weft.targets.cpu import model
 from weft.targets.cpu.default_attach import attach_producers
 from weft.targets.cpu.machine import LINE_BYTES, SET_SPAN, Core, core_of, seconds
-from weft.targets.cpu.model import (
-    FAR_CYCLES,
-    LANES_STORED,
-    LEAST_LANES,
-    LEAST_PASSES,
-    LEAST_SHARED_WORK,
-    MOST_UNROLLED,
-    PARTS_OF_ROWS,
-    STEP_CYCLES,
-    STREAM_AHEAD,
-    TILE_CYCLES,
-    UNEVEN,
-    VECTOR_CYCLES,
-    step_cycles,
-)
 
 
 @dataclass(frozen=True)
@@ -83,7 +69,7 @@ def match(unit: Unit) -> Sketch | None:
         return None
     rows = 1 if shape.row is None else extent(shape.row)
     if shape.depthwise:  # every tap is unrolled
-        places = min(places, max(4, MOST_UNROLLED // unit.facts.depth))
+        places = min(places, max(4, model.MOST_UNROLLED // unit.facts.depth))
     size = Size(blocks, rows, places, registers)
     knobs = {
         "vectors": several_at_once,
@@ -157,10 +143,11 @@ class Walk:
         """Cycles of a step of the reduction, with its part of what the tile costs before and behind them."""
         sums, pixels = vectors * high * wide, high * wide
         issued = np.maximum(
-            step_cycles(self.core, pixels, vectors), (self.fetch + VECTOR_CYCLES) * vectors + STEP_CYCLES
+            model.step_cycles(self.core, pixels, vectors),
+            (self.fetch + model.VECTOR_CYCLES) * vectors + model.STEP_CYCLES,
         )
-        stores = TILE_CYCLES + 2 * sums + LANES_STORED * vectors * high * -(-wide // LANES_STORED)
-        waits = np.where(vectors <= self.near, 0.0, FAR_CYCLES - VECTOR_CYCLES) * vectors
+        stores = model.TILE_CYCLES + 2 * sums + model.LANES_STORED * vectors * high * -(-wide // model.LANES_STORED)
+        waits = np.where(vectors <= self.near, 0.0, model.FAR_CYCLES - model.VECTOR_CYCLES) * vectors
         return issued + waits + stores / self.depth
 
 
@@ -189,7 +176,7 @@ class Size:
         uneven = (self.pixels % wide != 0) * 1.0 + (self.blocks % vectors != 0) + (self.rows % high != 0)
         # Weights that stream through are never waited for.
         once = np.where((high == self.rows) & (walk.fetch > 2), 0.85, 1.0)
-        return total * (self.rows / high) * (1 + UNEVEN * uneven) * once
+        return total * (self.rows / high) * (1 + model.UNEVEN * uneven) * once
 
     def least(self, walk: Walk) -> float:
         """The cycles of the best tile."""
@@ -208,7 +195,7 @@ def _shape(unit: Unit) -> Shape | None:
         return None
     lane = facts.spatial[-1]
     last = [region.mins[-1] for region in facts.block.writes if region.mins]
-    if extent(lane) < LEAST_LANES or last != [lane.var]:
+    if extent(lane) < model.LEAST_LANES or last != [lane.var]:
         return None
     weights = [load for load in facts.loads if load.buffer in unit.constants]
     images = [load for load in facts.loads if load.buffer not in unit.constants]
@@ -249,7 +236,7 @@ def _apply(unit: Unit, shape: Shape, point: Point) -> None:
     s, name = unit.schedule, unit.facts.block.name
     width = extent(shape.lane) * (1 if shape.depthwise else point["vectors"])
     packed = pack_weight(unit, shape.weight, shape.lane, width, shape.others)
-    if point["by_rows"] and shape.row is not None and _passes(unit, shape, point) >= LEAST_PASSES:
+    if point["by_rows"] and shape.row is not None and _passes(unit, shape, point) >= model.LEAST_PASSES:
         if not shape.depthwise and _collides(unit, shape.image):
             s.cache_read(shape.image.buffer.name, "global", [name])
     if unit.epilogue is None:
@@ -273,7 +260,7 @@ def _apply(unit: Unit, shape: Shape, point: Point) -> None:
     elif point["fetch"] and innermost is not None and rows == 1 and not shape.depthwise and not point["by_rows"]:
         # Each weight is read once: they stream through, and are asked for well ahead.
         step = _step_bytes(unit, shape, point)
-        sums.prefetch(packed, innermost, max(4, STREAM_AHEAD // step))
+        sums.prefetch(packed, innermost, max(4, model.STREAM_AHEAD // step))
     unit.done.update([name, final.name, sums.name])
     if point["by_rows"] and not shape.depthwise:  # what a part of the rows reads is padded where it is read
         attach_producers(s, final.name, outer[:1], unit.target, unit.done)
@@ -344,7 +331,7 @@ def _outer_loops(
     work = unit.facts.points * unit.facts.depth
     if point["by_rows"] and not shape.depthwise and rows:
         length = _row_steps(shape, point)
-        part = max(1, ceildiv(length, max(1, unit.target.cores) * PARTS_OF_ROWS))
+        part = max(1, ceildiv(length, max(1, unit.target.cores) * model.PARTS_OF_ROWS))
         if part < length:
             outer, inner = final.split(rows[0], factor=part)
             parts, rows = [outer], [inner]
@@ -354,7 +341,7 @@ def _outer_loops(
     around = [*apart, *parts, *again, *blocks, *rows]
     final.reorder(*around, *places, *tile)
     final.vectorize(tile[-1])
-    if work >= LEAST_SHARED_WORK:
+    if work >= model.LEAST_SHARED_WORK:
         together = [*apart, *parts] if parts else around
         if not parts and _has_ends(shape, point) and _tiles_of_channels(shape, point) >= unit.target.cores:
             together = [*apart, *blocks]  # which tile is the last of its row or column stays plain to see

@@ -27,25 +27,11 @@ from weft.plan.planner import Unit
 from weft.plan.sketch import Columns, Point, Sketch, ceildiv
 from weft.schedule.facts import extent
 from weft.schedule.schedule import Stage
+from weft.targets.cpu import model
 from weft.targets.cpu.default_attach import attach_producers
 from weft.targets.cpu.default_loops import parallelize
 from weft.targets.cpu.facts import has_masks
 from weft.targets.cpu.machine import core_of, seconds
-from weft.targets.cpu.model import (
-    LARGEST_STEP_OF_WINDOW,
-    MOST_ROWS_OF_WINDOW,
-    MOST_TAPS_OF_WINDOW,
-    MOST_UNROLLED_WINDOW,
-    SHORT_ROW,
-    SPILLED,
-    STEPPED_LOADS,
-    UNEVEN_WINDOW,
-    WINDOW_LOADS,
-    WINDOW_SHARE,
-    chain_cycles,
-    overlapped,
-    stream_cycles,
-)
 
 
 def match(unit: Unit) -> Sketch | None:
@@ -56,12 +42,12 @@ def match(unit: Unit) -> Sketch | None:
         return None
     lane, row = facts.spatial[-1], facts.spatial[-2]
     lanes = unit.target.lanes(facts.target.dtype)
-    if facts.depth > MOST_TAPS_OF_WINDOW or not has_masks(unit.target.features, image.buffer.dtype.bits):
+    if facts.depth > model.MOST_TAPS_OF_WINDOW or not has_masks(unit.target.features, image.buffer.dtype.bits):
         return None
     if not _lies_there(unit, image):
         return None
     lanes = min(lanes, _power_of_two(extent(lane)))
-    knobs = {"rows": tuple(range(1, min(MOST_ROWS_OF_WINDOW, extent(row)) + 1)), "lanes": (lanes,)}
+    knobs = {"rows": tuple(range(1, min(model.MOST_ROWS_OF_WINDOW, extent(row)) + 1)), "lanes": (lanes,)}
     core, high = core_of(unit.target), extent(row)
     tiles = facts.points // (extent(row) * extent(lane)) * ceildiv(extent(lane), lanes)
     step = facts.step(image, lane.var) or 1
@@ -71,18 +57,18 @@ def match(unit: Unit) -> Sketch | None:
     def cost(columns: Columns) -> Any:
         rows = columns["rows"]
         loads = across * seen[rows]
-        each = facts.depth * rows / (core.multiply_adds * WINDOW_SHARE)
-        each = each + loads * (WINDOW_LOADS if step == 1 else STEPPED_LOADS) / core.loads
-        each = np.maximum(each, chain_cycles(core, facts.depth, facts.depth * rows + loads)) + rows
-        each = each * np.where((rows > unit.target.vector_registers * 3 // 8) & (rows < high), SPILLED, 1.0)
-        computing = tiles * -(-high // rows) * each * (1 + UNEVEN_WINDOW * ((high % rows != 0) & (rows > 3)))
-        return seconds(overlapped(computing, stream_cycles(unit)), unit.target)
+        each = facts.depth * rows / (core.multiply_adds * model.WINDOW_SHARE)
+        each = each + loads * (model.WINDOW_LOADS if step == 1 else model.STEPPED_LOADS) / core.loads
+        each = np.maximum(each, model.chain_cycles(core, facts.depth, facts.depth * rows + loads)) + rows
+        each = each * np.where((rows > unit.target.vector_registers * 3 // 8) & (rows < high), model.SPILLED, 1.0)
+        computing = tiles * -(-high // rows) * each * (1 + model.UNEVEN_WINDOW * ((high % rows != 0) & (rows > 3)))
+        return seconds(model.overlapped(computing, model.stream_cycles(unit)), unit.target)
 
     def legal(columns: Columns) -> Any:
         rows = columns["rows"]
-        return (rows * facts.depth <= MOST_UNROLLED_WINDOW) & (rows <= max(1, unit.target.vector_registers // 2)) | (
-            rows == 1
-        )
+        return (rows * facts.depth <= model.MOST_UNROLLED_WINDOW) & (
+            rows <= max(1, unit.target.vector_registers // 2)
+        ) | (rows == 1)
 
     return Sketch("window", knobs, lambda point: _apply(unit, image, point), cost, legal)
 
@@ -119,7 +105,7 @@ def _image(unit: Unit) -> Load | None:
     step = facts.step(images[0], lane.var)
     if (
         step is None
-        or not 1 <= step <= LARGEST_STEP_OF_WINDOW
+        or not 1 <= step <= model.LARGEST_STEP_OF_WINDOW
         or not all(uses(images[0], axis) for axis in facts.reduce)
     ):
         return None
@@ -179,7 +165,7 @@ def _apply(unit: Unit, image: Load, point: Point) -> None:
     if unit.epilogue is not None:
         sums.set_scope("local")
     _schedule_sums(sums)
-    if ceildiv(extent(facts.spatial[-1]), point["lanes"]) <= SHORT_ROW:
+    if ceildiv(extent(facts.spatial[-1]), point["lanes"]) <= model.SHORT_ROW:
         final.unroll(lane_outer)
     unit.done.update([name, final.name, sums.name])
     parallel = parallelize(final, [*outer, row_outer], facts.points * facts.depth, unit.target)
