@@ -46,7 +46,7 @@ from weft.graph.ir import Array, TensorType, Type
 from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.ops.activations_softmax import softmax_array
 from weft.ops.attention import probabilities
-from weft.ops.elementwise_support import expect_broadcast, expect_floats, kernel
+from weft.ops.elementwise_support import expect_broadcast, kernel
 
 DOMAIN = "weft"
 NAME = "FusedAttention"
@@ -65,7 +65,6 @@ PART, PEAK, SHARE, WHOLE_TOTAL, WHOLE = (
 )  # fmt: skip
 """The stages that only a program in parts has: what a part hands on, and the sums over the parts."""
 
-OPERANDS = ("query", "key", "value")
 STEPS = {
     "scale": "times the number",
     "add": "plus the operand",
@@ -123,7 +122,6 @@ def _out_shape(c: Use, sizes: Sizes) -> tuple[int, int, int, int]:
 
 
 def _infer(c: Infer) -> Sequence[Type]:
-    expect_floats(c, 0, 1, 2)
     sizes, steps = _sizes(c), _steps(c)
     if min(sizes) < 1 or any(step not in STEPS for step, _ in steps):
         raise c.error(f"its sizes {list(sizes)} must be positive, and its steps be among {', '.join(STEPS)}")

@@ -16,7 +16,6 @@ from weft.graph.shapes import Shape, unknown_dim
 from weft.ops.casts import cast_array
 from weft.ops.elementwise_support import (
     element_type,
-    expect_inputs,
     expect_one_element,
     kernel,
     wide,
@@ -80,7 +79,6 @@ def _sizes(c: Use, value: Array) -> tuple[int, ...]:
 
 
 def _infer_of_shape(c: Infer) -> Sequence[Type]:
-    expect_inputs(c, 1)
     value, filling, shape = c.value(0), _filling(c), c.tensor(0).shape
     dims: Shape | None = None
     if value is not None:
@@ -117,10 +115,7 @@ register(
 
 
 def _infer_eye(c: Infer) -> Sequence[Type]:
-    expect_inputs(c, 1)
     kind = c.tensor(0)
-    if kind.shape is not None and kind.rank != 2:
-        raise c.error(f"its input must have 2 dimensions, not {kind.rank}")
     return [TensorType(element_type(c, "dtype", kind.dtype), kind.shape)]
 
 
@@ -218,8 +213,6 @@ def _window_period(c: Use, size: int) -> int:
 
 
 def _infer_window(c: Infer) -> Sequence[Type]:
-    expect_inputs(c, 1)
-    expect_one_element(c, 0)
     value = c.value(0)
     size: Any = unknown_dim("window") if value is None else int(value.reshape(-1)[0])
     if isinstance(size, int) and size < 0:
@@ -261,9 +254,6 @@ def _one(value: Array) -> Any:
 
 
 def _infer_mel(c: Infer) -> Sequence[Type]:
-    expect_inputs(c, 5)
-    for position in range(5):
-        expect_one_element(c, position)
     bands, length = c.value(0), c.value(1)
     for what, given in (("num_mel_bins", bands), ("dft_length", length)):
         if given is not None and int(_one(given)) < 0:

@@ -11,6 +11,7 @@ from weft.expr.nodes import Expr, index_expr
 from weft.graph.ir import Array, Dim, SequenceType, TensorType, Type
 from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.graph.shapes import plus, unknown_dim
+from weft.ops.elementwise_support import infer_same
 from weft.ops.machine_learning_expand import expand_imputer, expand_normalizer, expand_scaler
 from weft.ops.machine_learning_scores import DOMAIN
 from weft.ops.movement_indices import is_empty, kernels_know, output_type
@@ -19,10 +20,6 @@ from weft.ops.strings import strings, text
 
 def _float_like(c: Infer) -> list[Type]:
     return [TensorType("float32", c.tensor(0).shape)]
-
-
-def _same(c: Infer) -> list[Type]:
-    return [c.tensor(0)]
 
 
 # ------------------------------------------------------------------------------------------ Scaler, Normalizer, …
@@ -64,7 +61,7 @@ def _binarizer_compute(c: Compute, x: te.Tensor) -> Any:
     return te.compute(c.out_shape(), lambda *i: te.select(x[i] > limit, one, zero), name="binarize")
 
 
-register("Binarizer", _same, _binarizer, _binarizer_compute, "elementwise", domain=DOMAIN, takes="X:number")
+register("Binarizer", infer_same, _binarizer, _binarizer_compute, "elementwise", domain=DOMAIN, takes="X:number")
 
 
 def _imputer(c: Evaluate, x: Array) -> Array:
@@ -77,7 +74,7 @@ def _imputer(c: Evaluate, x: Array) -> Array:
     return np.where(holes, np.asarray(filling, x.dtype), x).astype(x.dtype, copy=False)
 
 
-register("Imputer", _same, _imputer, domain=DOMAIN, expand=expand_imputer, takes="X:number")
+register("Imputer", infer_same, _imputer, domain=DOMAIN, expand=expand_imputer, takes="X:number")
 
 
 # ------------------------------------------------------------------------------------------ choosing and joining

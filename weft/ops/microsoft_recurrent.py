@@ -55,8 +55,6 @@ def _infer(c: Infer) -> list[Type]:
     read_activations(c, len(directions(c)), 3)
     if x.shape is None or r.shape is None:
         return [TensorType("float32", None) for _ in c.node.outputs]
-    if x.rank != 3 or r.rank != 3:
-        raise c.error(f"the input and R must have 3 dimensions, not {x!r} and {r!r}")
     return output_types(c, x, r.dims[1], 2)
 
 

@@ -15,14 +15,10 @@ from weft.graph.ir import Array, TensorType, Type
 from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.graph.shapes import divided, times
 from weft.graph.signature import Between, OneOf, SameSize
+from weft.ops.elementwise_support import infer_same
 from weft.ops.movement_indices import fill, integers, is_empty, kernels_know, length_of, output_type, unknown_shape
 
 # ---------------------------------------------------------------------------------------------------------- Trilu
-
-
-def same_type(c: Infer) -> list[Type]:
-    """One output like the first input."""
-    return [c.tensor(0)]
 
 
 def _trilu(c: Evaluate, x: Array, k: Array | None = None) -> Array:
@@ -47,7 +43,7 @@ def _trilu_compute(c: Compute, x: te.Tensor, k: te.Tensor | None = None) -> Any:
     return te.compute(c.out_shape(), read, name="trilu")
 
 
-register("Trilu", same_type, _trilu, _trilu_compute, "injective", takes="input[*b _ _], k:int[]|[1]?", traits="cheap")
+register("Trilu", infer_same, _trilu, _trilu_compute, "injective", takes="input[*b _ _], k:int[]|[1]?", traits="cheap")
 
 
 # ----------------------------------------------------------------------------------- DepthToSpace and SpaceToDepth
@@ -148,7 +144,7 @@ register(
 def _reverse_infer(c: Infer) -> list[Type]:
     if int(c.get("time_axis", 0)) == int(c.get("batch_axis", 1)):
         raise c.error(f"its time axis and its batch axis are both {c.get('time_axis', 0)}")
-    return list(same_type(c))
+    return [c.tensor(0)]
 
 
 def _reverse(c: Evaluate, x: Array, lengths: Array) -> Array:

@@ -20,9 +20,8 @@ from weft.graph.signature import Between
 from weft.ops.elementwise_support import (
     element_type,
     expect_broadcast,
-    expect_floats,
-    expect_inputs,
     expect_shape,
+    infer_same,
     kernel,
     wide,
     wide_type,
@@ -31,25 +30,6 @@ from weft.ops.elementwise_support import (
 from weft.ops.reductions_support import mean_array, reduce_axes, share_of
 
 # --------------------------------------------------------------------------------------------------- mean, variance
-
-
-def _float_type(c: Infer, least: int = 0) -> TensorType:
-    """The type of the first input: floats, with at least so many dimensions."""
-    expect_floats(c, *range(len(c.types)))
-    kind = c.tensor(0)
-    if kind.shape is not None and kind.rank < least:
-        raise c.error(f"its input must have at least {least} dimensions, not {kind.rank}")
-    return kind
-
-
-def _by_channel_type(c: Infer, inputs: int) -> TensorType:
-    """The type of the first input; the others have one element for each of its channels."""
-    expect_inputs(c, inputs)
-    kind = _float_type(c, 2)
-    for position in range(1, inputs):
-        if kind.shape is not None:
-            expect_shape(c, position, (kind.dims[1],))
-    return kind
 
 
 def _standard(x: Array, axes: tuple[int, ...], epsilon: float) -> tuple[Array, Array, Array]:
@@ -106,8 +86,7 @@ def _inverse_root(epsilon: float) -> Callable[[Expr], Expr]:
 
 
 def _infer_batch(c: Infer) -> Sequence[Type]:
-    expect_inputs(c, 5)
-    kind = _float_type(c, 1)
+    kind = c.tensor(0)
     for position in range(1, 5):
         if kind.shape is not None:  # one dimension: there is one channel
             expect_shape(c, position, (kind.dims[1] if kind.rank > 1 else 1,))
@@ -203,13 +182,9 @@ def _compute_instance(c: Compute, x: te.Tensor, scale: te.Tensor, bias: te.Tenso
     return _scaled(c, x, standard, scale, bias)
 
 
-def _infer_instance(c: Infer) -> Sequence[Type]:
-    return [_by_channel_type(c, 3)]
-
-
 register(
     "InstanceNormalization",
-    _infer_instance,
+    infer_same,
     _instance,
     _compute_instance,
     "reduction",
@@ -219,7 +194,7 @@ register(
 
 
 def _infer_group(c: Infer) -> Sequence[Type]:
-    kind, groups = _by_channel_type(c, 3), int(c.need("num_groups"))
+    kind, groups = c.tensor(0), int(c.need("num_groups"))
     if groups < 1 or (kind.shape is not None and isinstance(kind.dims[1], int) and kind.dims[1] % groups):
         raise c.error(f"{groups} groups do not divide the channels of {kind!r}")
     return [kind]
@@ -288,8 +263,7 @@ def _compute_mean_variance(c: Compute, x: te.Tensor) -> te.Tensor:
 
 
 def _infer_mean_variance(c: Infer) -> Sequence[Type]:
-    expect_inputs(c, 1)
-    kind = _float_type(c)
+    kind = c.tensor(0)
     if kind.shape is not None:
         _mvn_axes(c, kind.rank)
     return [kind]
@@ -313,8 +287,7 @@ def _inner_axes(c: Use, rank: int) -> tuple[int, ...]:
 
 
 def _infer_layer(c: Infer) -> Sequence[Type]:
-    expect_inputs(c, 2, 3)
-    kind = _float_type(c)
+    kind = c.tensor(0)
     for position in (1, 2):
         expect_broadcast(c, position, kind.shape)
     stash = element_type(c, "stash_type", "float32")
@@ -370,8 +343,7 @@ register(
 
 
 def _infer_rms(c: Infer) -> Sequence[Type]:
-    expect_inputs(c, 2)
-    kind = _float_type(c)
+    kind = c.tensor(0)
     expect_broadcast(c, 1, kind.shape)
     if kind.shape is not None:
         _inner_axes(c, kind.rank)
@@ -438,8 +410,7 @@ def _compute_lp(c: Compute, x: te.Tensor) -> te.Tensor:
 def _infer_lp(c: Infer) -> Sequence[Type]:
     if c.get("p", 2) not in (1, 2):
         raise c.error(f"the order of its norm must be 1 or 2, not {c.get('p')}")
-    expect_inputs(c, 1)
-    kind = _float_type(c)
+    kind = c.tensor(0)
     if kind.shape is not None:
         normal_axis(c.get("axis", -1), kind.rank, c.error)
     return [kind]
@@ -484,10 +455,8 @@ def _compute_local_response(c: Compute, x: te.Tensor) -> te.Tensor:
 
 
 def _infer_local_response(c: Infer) -> Sequence[Type]:
-    expect_inputs(c, 1)
-    if int(c.need("size")) < 1:
-        raise c.error(f"its size must be at least 1, not {c.need('size')}")
-    return [_float_type(c, 2)]
+    c.need("size")
+    return [c.tensor(0)]
 
 
 register(

@@ -81,8 +81,6 @@ register("Bernoulli", _infer_bernoulli, _bernoulli, takes="input:float", traits=
 
 def _infer_multinomial(c: Infer) -> Sequence[Type]:
     kind = c.tensor(0)
-    if kind.shape is not None and kind.rank != 2:
-        raise c.error(f"its input must have 2 dimensions, not {kind.rank}")
     shape = None if kind.shape is None else (kind.dims[0], int(c.get("sample_size", 1)))
     return [TensorType(element_type(c, "dtype", "int32"), shape)]
 

@@ -9,21 +9,16 @@ import numpy as np
 
 from weft import te
 from weft.expr.nodes import Expr
-from weft.graph.ir import Array, Type
-from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
+from weft.graph.ir import Array
+from weft.graph.opspec import Compute, Evaluate, Use, register
 from weft.graph.shapes import normal_axis
 from weft.ops.elementwise_support import (
-    expect_one_element,
+    infer_same,
     kernel,
     wide,
     wide_type,
     widen,
 )
-
-
-def _infer(c: Infer) -> Sequence[Type]:
-    expect_one_element(c, 1)
-    return [c.tensor(0)]
 
 
 def _axis(c: Use, value: Array, rank: int) -> int:
@@ -86,7 +81,7 @@ def _register(name: str, accumulate: Callable[..., Any], combine: Callable[[Expr
 
     register(
         name,
-        _infer,
+        infer_same,
         evaluate,
         compute,
         "opaque",
