@@ -16,6 +16,7 @@ from weft.graph.ir import Array, TensorType, Type
 from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.graph.passes.update_caches import COPY, DOMAIN, UPDATE
 from weft.graph.shapes import normal_axis
+from weft.graph.signature import OneOf
 from weft.loop.ir import For, Let, Stmt, Store
 from weft.ops.elementwise_support import (
     expect_shape,
@@ -31,8 +32,6 @@ from weft.ops.elementwise_support import (
 def _infer_rotary(c: Infer) -> Sequence[Type]:
     kind = c.tensor(0)
     if kind.shape is not None:
-        if kind.rank not in (3, 4):
-            raise c.error(f"its input must have 3 or 4 dimensions, not {kind.rank}")
         if kind.rank == 3 and int(c.get("num_heads", 0)) < 1:
             raise c.error("an input of 3 dimensions needs the attribute num_heads")
         _check_caches(c, kind)
@@ -123,7 +122,7 @@ register(
     _rotary,
     _compute_rotary,
     "injective",
-    takes="X:float, cos_cache:X, sin_cache:X, position_ids:index?",
+    takes="X:float[_ _ _]|[_ _ _ _], cos_cache:X, sin_cache:X, position_ids:index?",
 )
 
 
@@ -137,11 +136,12 @@ def _axis(c: Use, rank: int) -> int:
     return axis
 
 
+_MODES = (OneOf("mode", ("linear", "circular")),)
+
+
 def _infer_scatter(c: Infer) -> Sequence[Type]:
     if c.tensor(0).shape:
         expect_shape(c, 2, (c.tensor(0).dims[0],))
-    if c.get("mode", "linear") not in ("linear", "circular"):
-        raise c.error(f"its mode must be linear or circular, not {c.get('mode')!r}")
     past, update = c.tensor(0), c.tensor(1)
     if past.is_static and update.is_static:
         axis = _axis(c, past.rank)
@@ -194,6 +194,7 @@ register(
     _compute_scatter,
     "injective",
     takes="past_cache[_ *s], update:past_cache, write_indices:index[_]?",
+    requires=_MODES,
 )
 
 
@@ -233,5 +234,6 @@ register(
     "opaque",
     domain=DOMAIN,
     takes="past_cache[_ *s], update:past_cache, write_indices:index[_]",
+    requires=_MODES,
     traits="updates",
 )

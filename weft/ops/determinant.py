@@ -19,11 +19,7 @@ LARGEST_FORMULA = 3
 
 def _infer(c: Infer) -> list[Type]:
     x = c.tensor(0)
-    if x.shape is None:
-        return [TensorType(x.dtype, None)]
-    if x.rank < 2 or (all(isinstance(d, int) for d in x.shape[-2:]) and x.shape[-1] != x.shape[-2]):
-        raise c.error(f"square matrices are needed, not {x!r}")
-    return [TensorType(x.dtype, x.shape[:-2])]
+    return [TensorType(x.dtype, None if x.shape is None else x.shape[:-2])]
 
 
 def _formula(first: Callable[[int, int], Any], rows: tuple[int, ...], columns: tuple[int, ...]) -> Any:

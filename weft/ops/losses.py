@@ -103,21 +103,9 @@ def _kind(node: Any) -> str:
     return "reduction" if len(node.outputs) == 1 else "opaque"
 
 
-register(
-    "NegativeLogLikelihoodLoss",
-    _infer,
-    _negative_log,
-    _compute_negative_log,
-    _kind,
-    takes="input:float[n c *d], target:index[n *d], weight:float[c]?",
-    requires=_REDUCTION,
-)
-register(
-    "SoftmaxCrossEntropyLoss",
-    _infer,
-    _cross_entropy,
-    _compute_cross_entropy,
-    _kind,
-    takes="scores:float[n c *d], labels:index[n *d], weights:float[c]?",
-    requires=_REDUCTION,
-)
+for _name, _evaluate, _compute, _takes in (
+    ("NegativeLogLikelihoodLoss", _negative_log, _compute_negative_log, "input:float[n c *d], target:index[n *d]"),
+    ("SoftmaxCrossEntropyLoss", _cross_entropy, _compute_cross_entropy, "scores:float[n c *d], labels:index[n *d]"),
+):
+    _takes = f"{_takes}, weights:float[c]?"
+    register(_name, _infer, _evaluate, _compute, _kind, takes=_takes, requires=_REDUCTION)

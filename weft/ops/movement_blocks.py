@@ -116,26 +116,12 @@ def _to_depth_compute(c: Compute, x: te.Tensor) -> Any:
     return te.compute(c.out_shape(), read, name="space_to_depth")
 
 
-register(
-    "DepthToSpace",
-    _to_space_infer,
-    _to_space,
-    _to_space_compute,
-    "injective",
-    takes="input[n c h w]",
-    requires=(Between("blocksize", 1), OneOf("mode", ("DCR", "CRD"))),
-    traits="moves",
-)
-register(
-    "SpaceToDepth",
-    _to_depth_infer,
-    _to_depth,
-    _to_depth_compute,
-    "injective",
-    takes="input[n c h w]",
-    requires=(Between("blocksize", 1), OneOf("mode", ("DCR", "CRD"))),
-    traits="moves",
-)
+_BLOCKS = (Between("blocksize", 1), OneOf("mode", ("DCR", "CRD")))
+for _name, _infer, _evaluate, _compute in (
+    ("DepthToSpace", _to_space_infer, _to_space, _to_space_compute),
+    ("SpaceToDepth", _to_depth_infer, _to_depth, _to_depth_compute),
+):
+    register(_name, _infer, _evaluate, _compute, "injective", takes="input[n c h w]", requires=_BLOCKS, traits="moves")
 
 
 # ------------------------------------------------------------------------------------------------- ReverseSequence

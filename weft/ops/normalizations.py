@@ -16,7 +16,7 @@ from weft.expr.nodes import Expr
 from weft.graph.ir import NUMPY_TYPES, Array, Dim, TensorType, Type
 from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.graph.shapes import normal_axes, normal_axis, product
-from weft.graph.signature import Between
+from weft.graph.signature import Between, OneOf
 from weft.ops.elementwise_support import (
     element_type,
     expect_broadcast,
@@ -408,15 +408,22 @@ def _compute_lp(c: Compute, x: te.Tensor) -> te.Tensor:
 
 
 def _infer_lp(c: Infer) -> Sequence[Type]:
-    if c.get("p", 2) not in (1, 2):
-        raise c.error(f"the order of its norm must be 1 or 2, not {c.get('p')}")
     kind = c.tensor(0)
     if kind.shape is not None:
         normal_axis(c.get("axis", -1), kind.rank, c.error)
     return [kind]
 
 
-register("LpNormalization", _infer_lp, _lp, _compute_lp, "reduction", takes="input:float[_ *s]", traits="statistic")
+register(
+    "LpNormalization",
+    _infer_lp,
+    _lp,
+    _compute_lp,
+    "reduction",
+    takes="input:float[_ *s]",
+    requires=(OneOf("p", (1, 2)),),
+    traits="statistic",
+)
 
 
 def _window(c: Use, channels: int) -> tuple[int, int]:

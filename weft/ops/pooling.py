@@ -31,18 +31,12 @@ def _infer_pool(c: Infer) -> list[Type]:
     x = c.tensor(0)
     kernel = c.need("kernel_shape")
     window = Window(c, kernel)
-    _check_norm(c)
     if x.shape is None:
         shape = (unknown_dim("batch"), unknown_dim("channels"), *[unknown_dim("pool") for _ in kernel])
         return _pool_types(c, x.dtype, shape)
     if x.rank != len(kernel) + 2:
         raise c.error(f"a kernel of {list(kernel)} needs {len(kernel) + 2} dimensions, not {x!r}")
     return _pool_types(c, x.dtype, (*x.dims[:2], *window.out_dims(x.dims[2:])))
-
-
-def _check_norm(c: Infer) -> None:
-    if int(c.get("p", 2)) < 1:
-        raise c.error(f"p is {c.get('p')}; a norm needs at least 1")
 
 
 def _pool_types(c: Infer, dtype: str, shape: Any) -> list[Type]:
@@ -52,11 +46,8 @@ def _pool_types(c: Infer, dtype: str, shape: Any) -> list[Type]:
 
 def _infer_global(c: Infer) -> list[Type]:
     x = c.tensor(0)
-    _check_norm(c)
     if x.shape is None:
         return [TensorType(x.dtype, None)]
-    if x.rank < 2:
-        raise c.error(f"global pooling needs a batch and a channel dimension, not {x!r}")
     return [TensorType(x.dtype, (*x.dims[:2], *[1] * (x.rank - 2)))]
 
 
@@ -394,60 +385,23 @@ def _compute_global_lp(c: Compute, x: te.Tensor) -> te.Tensor | None:
     return te.stage(c.out_dims(), lambda *at: _root(total[at], p, wide).astype(kind), name="global_lp_pool")
 
 
-register(
-    "MaxPool",
-    _infer_pool,
-    _evaluate_max,
-    _compute_max,
-    "reduction",
-    takes="X[n c *s]",
-    requires=(Between("kernel_shape", 1), OneOf("storage_order", (0, 1))),
-    traits="moves windowed channelwise optional_outputs",
-)
-register(
-    "AveragePool",
-    _infer_pool,
-    _evaluate_average,
-    _compute_average,
-    "reduction",
-    takes="X[n c *s]",
-    requires=(Between("kernel_shape", 1),),
-    traits="windowed channelwise",
-)
-register(
-    "LpPool",
-    _infer_pool,
-    _evaluate_lp,
-    _compute_lp,
-    "reduction",
-    takes="X[n c *s]",
-    requires=(Between("kernel_shape", 1),),
-    traits="windowed channelwise",
-)
-register(
-    "GlobalMaxPool",
-    _infer_global,
-    _evaluate_global_max,
-    _compute_global_max,
-    "reduction",
-    takes="X[n c *s]",
-    traits="channelwise",
-)
-register(
-    "GlobalAveragePool",
-    _infer_global,
-    _evaluate_global_average,
-    _compute_global_average,
-    "reduction",
-    takes="X[n c *s]",
-    traits="channelwise",
-)
-register(
-    "GlobalLpPool",
-    _infer_global,
-    _evaluate_global_lp,
-    _compute_global_lp,
-    "reduction",
-    takes="X[n c *s]",
-    traits="channelwise statistic",
-)
+_NORM = Between("p", 1)
+_SIZES = Between("kernel_shape", 1)
+for _name, _evaluate, _compute, _requires, _traits in (
+    ("MaxPool", _evaluate_max, _compute_max, (_SIZES, OneOf("storage_order", (0, 1))), "moves optional_outputs"),
+    ("AveragePool", _evaluate_average, _compute_average, (_SIZES,), ""),
+    ("LpPool", _evaluate_lp, _compute_lp, (_SIZES, _NORM), ""),
+):
+    _traits = f"windowed channelwise {_traits}"
+    register(
+        _name, _infer_pool, _evaluate, _compute, "reduction", takes="X[n c *s]", requires=_requires, traits=_traits
+    )
+for _name, _evaluate, _compute, _requires, _traits in (
+    ("GlobalMaxPool", _evaluate_global_max, _compute_global_max, (), ""),
+    ("GlobalAveragePool", _evaluate_global_average, _compute_global_average, (), ""),
+    ("GlobalLpPool", _evaluate_global_lp, _compute_global_lp, (_NORM,), "statistic"),
+):
+    _traits = f"channelwise {_traits}"
+    register(
+        _name, _infer_global, _evaluate, _compute, "reduction", takes="X[n c *s]", requires=_requires, traits=_traits
+    )

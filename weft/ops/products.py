@@ -148,8 +148,6 @@ def _infer_gemm(c: Infer) -> list[Type]:
     kind = result_type(c, a.dtype)
     if a.shape is None or b.shape is None:
         return [TensorType(kind, None)]
-    if a.rank != 2 or b.rank != 2:
-        raise c.error(f"Gemm multiplies matrices, not {a!r} and {b!r}")
     rows, inner = reversed(a.dims) if c.get("transA", 0) else a.dims
     other, columns = reversed(b.dims) if c.get("transB", 0) else b.dims
     if isinstance(inner, int) and isinstance(other, int) and not same_dim(inner, other):

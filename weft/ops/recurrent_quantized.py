@@ -66,8 +66,6 @@ def _infer(c: Infer) -> list[Type]:
     gates, r = c.tensor(0), c.tensor(2)
     count = len(directions(c))
     read_activations(c, count, FUNCTIONS)
-    if gates.rank != 3 or r.rank != 3:
-        raise c.error(f"the gates and R must have 3 dimensions, not {gates!r} and {r!r}")
     return output_types(c, gates, r.dims[1], STATES)
 
 

@@ -44,8 +44,6 @@ def _place(c: Use, position: Array | None, count: int, default: int) -> int:
 
 def _construct_infer(c: Infer) -> list[Type]:
     kinds = [c.tensor(k) for k in range(len(c.types))]
-    if not kinds:
-        raise c.error("at least one input is needed")
     found: Type = kinds[0]
     for kind in kinds[1:]:
         found = _joined(found, kind)

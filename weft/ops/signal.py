@@ -44,8 +44,6 @@ def _infer_dft(c: Infer) -> list[Type]:
     if x.shape is None:
         return [TensorType(x.dtype, None)]
     inverse, onesided = _modes(c)
-    if x.rank < 2:
-        raise c.error(f"the input needs a signal dimension and one of real and imaginary parts, not {x!r}")
     parts: Dim = 1 if inverse and onesided else 2
     if c.has(2) and c.value(2) is None:
         return [TensorType(x.dtype, (*[unknown_dim("dft") for _ in x.dims[:-1]], parts))]
@@ -158,8 +156,6 @@ def _infer_stft(c: Infer) -> list[Type]:
     x, step = c.tensor(0), c.value(1)
     if x.shape is None:
         return [TensorType(x.dtype, None)]
-    if x.rank not in (2, 3):
-        raise c.error(f"the signal must be (batch, length, 1 or 2), not {x!r}")
     window = c.tensor(2).shape if c.has(2) else None
     frame = _frame(c, x.dims[1], window, c.value(3))
     if c.has(3) and c.value(3) is None:

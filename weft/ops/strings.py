@@ -51,8 +51,6 @@ def _normal_infer(c: Infer) -> list[Type]:
     shape = c.tensor(0).shape
     if shape is None:
         return [TensorType("string", None)]
-    if len(shape) not in (1, 2):
-        raise c.error(f"the input must have one or two dimensions, not {len(shape)}")
     if not c.get("stopwords"):
         return [TensorType("string", shape)]
     return [TensorType("string", (*shape[:-1], unknown_dim("words")))]
@@ -77,7 +75,7 @@ def _normal(c: Evaluate, x: Array) -> Array:
     return strings(kept, (1, len(kept)) if x.ndim == 2 else (len(kept),))
 
 
-register("StringNormalizer", _normal_infer, _normal, takes="X:string")
+register("StringNormalizer", _normal_infer, _normal, takes="X:string[_]|[_ _]")
 
 
 # ----------------------------------------------------------------------------------------------------- StringSplit
