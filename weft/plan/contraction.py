@@ -35,6 +35,12 @@ def uses(load: Load, axis: Axis) -> bool:
     return any(uses_any(index, {axis.var}) for index in load.indices)
 
 
+def taps_along(facts: Facts, load: Load, axis: Axis) -> list[Axis]:
+    """The axes of a reduction that move through what an axis indexes: the taps of a window along it."""
+    indices = [index for index in load.indices if uses_any(index, {axis.var})]
+    return [tap for tap in facts.reduce if any(uses_any(index, {tap.var}) for index in indices)]
+
+
 def load_bytes(load: Load) -> int:
     """The size of what a load reads from."""
     return math.prod(int_value(size) or 1 for size in load.buffer.shape) * int(load.buffer.dtype.bytes)
@@ -81,8 +87,7 @@ class Contraction:
 
     def along(self, operand: Load, axis: Axis) -> tuple[Axis, ...]:
         """The reduction axes that share an index of an operand with an axis: the window that moves along it."""
-        indices = [index for index in operand.indices if uses_any(index, {axis.var})]
-        return tuple(tap for tap in self.facts.reduce if any(uses_any(index, {tap.var}) for index in indices))
+        return tuple(taps_along(self.facts, operand, axis))
 
     def group(self, operand: Load, axis: Axis) -> int | None:
         """How many neighbours along an axis meet the same elements of an operand: `group_of`."""

@@ -22,10 +22,9 @@ from typing import Any
 import numpy as np
 
 from weft.expr.nodes import Load, Var
-from weft.expr.visit import uses_any
 from weft.loop.ir import Axis
 from weft.loop.tree import writers
-from weft.plan.contraction import group_of, is_sum_of_products, load_bytes, uses
+from weft.plan.contraction import group_of, is_sum_of_products, load_bytes, taps_along, uses
 from weft.plan.planner import Unit
 from weft.plan.sketch import Columns, Point, Sketch, ceildiv
 from weft.schedule.facts import extent
@@ -35,6 +34,7 @@ from weft.targets.cpu.default_attach import attach_producers
 from weft.targets.cpu.default_loops import extent_of
 from weft.targets.cpu.facts import has_masks
 from weft.targets.cpu.machine import Core, core_of, seconds
+from weft.targets.cpu.sketches import nest
 from weft.targets.cpu.sketches.conv import pack_weight
 
 
@@ -202,8 +202,7 @@ def _shape(unit: Unit) -> Shape | None:
 
 def _down(unit: Unit, image: Load, row: Axis | None) -> Axis | None:
     """The axis of the reduction that moves through the rows of an image."""
-    indices = [] if row is None else [index for index in image.indices if uses_any(index, {row.var})]
-    found = [axis for axis in unit.facts.reduce if any(uses_any(index, {axis.var}) for index in indices)]
+    found = [] if row is None else taps_along(unit.facts, image, row)
     return found[0] if len(found) == 1 and extent(found[0]) > 1 else None
 
 
@@ -216,21 +215,12 @@ def _apply(unit: Unit, shape: Shape, point: Point) -> None:
     copy = _neighbours(unit, shape)
     if point["channels"] > 1 and shape.weight.buffer in unit.constants:
         pack_weight(unit, shape.weight, shape.channel, point["channels"], shape.others)
-    if unit.epilogue is None:
-        sums, final = s.cache_write(facts.target.name, "local"), s[name]
-        to_final = {axis.var: new.var for axis, new in zip(facts.spatial, final.block.axes)}
-    else:
-        sums, final = s[name], s[unit.epilogue.name]
-        to_final = unit.to_epilogue
-    loop_of = dict(zip([axis.var for axis in final.block.axes], final.axis))
-    loops = {axis.var: loop_of[to_final[axis.var]] for axis in facts.spatial}
+    sums, final, loops = nest.tile_and_final(unit)
     masks = has_masks(unit.target.features, shape.image.buffer.dtype.bits)
     if masks:
         sums.pad(sums.axis[-1], point["lanes"])
     parallel, inner = _outer_loops(unit, final, shape, loops, point)
-    sums.compute_at(final, inner, exact=not masks)
-    if unit.epilogue is not None:
-        sums.set_scope("local")
+    nest.compute_tile(unit, sums, final, inner, exact=not masks)
     _schedule_sums(sums, shape, unit, point)
     unit.done.update([name, final.name, sums.name])
     if copy is not None:
@@ -252,10 +242,7 @@ def _neighbours(unit: Unit, shape: Shape) -> Stage | None:
     copy = s[made[0].name] if made else s.cache_read(image.buffer.name, "global", [unit.facts.block.name])
     if made and has_masks(unit.target.features, image.buffer.dtype.bits):  # rows that are stored whole do not overlap
         copy.pad(copy.axis[-1], shape.step * unit.target.lanes(image.buffer.dtype))
-    buffer = copy.block.writes[0].buffer
-    names = [f"d{i}" for i in range(len(buffer.shape))]
-    outputs = [*names[:-1], f"{names[-1]} % {shape.step}", f"{names[-1]} // {shape.step}"]
-    s.apply("transform_layout", buffer=buffer.name, inputs=names, outputs=outputs)
+    nest.store_as(copy, lambda n: [*n[:-1], f"{n[-1]} % {shape.step}", f"{n[-1]} // {shape.step}"])
     return copy
 
 
@@ -287,9 +274,7 @@ def _outer_loops(unit: Unit, final: Stage, shape: Shape, loops: dict[Var, Var], 
         part, rows[0] = final.split(rows[0], factor=ceildiv(length, parts))
         around.append(part)
     final.reorder(*around, tiles, *rows, channel, *inner)
-    for loop in (channel, *inner[:-1]):
-        final.unroll(loop)
-    final.vectorize(lane)
+    nest.write_out(final, channel, *inner)
     fused = final.fuse(*around) if len(around) > 1 else around[0]
     if unit.facts.points * unit.facts.depth >= model.LEAST_PARALLEL_WORK:
         final.parallel(fused)
@@ -321,6 +306,4 @@ def _schedule_sums(sums: Stage, shape: Shape, unit: Unit, point: Point) -> None:
     if shape.down is not None and point["down"]:
         tile = [reduce.pop(shape.down.var), *tile]
     sums.reorder(*rest, *reduce.values(), *tile, lane)
-    for loop in tile:
-        sums.unroll(loop)
-    sums.vectorize(lane)
+    nest.write_out(sums, *tile, lane)

@@ -22,7 +22,7 @@ from weft.expr.nodes import Const, Load, Select
 from weft.expr.visit import uses_any
 from weft.loop.ir import Axis, Block, Store
 from weft.loop.tree import writers
-from weft.plan.contraction import is_sum_of_products, uses
+from weft.plan.contraction import is_sum_of_products, taps_along, uses
 from weft.plan.planner import Unit
 from weft.plan.sketch import Columns, Point, Sketch, ceildiv
 from weft.schedule.facts import extent
@@ -32,6 +32,7 @@ from weft.targets.cpu.default_attach import attach_producers
 from weft.targets.cpu.default_loops import parallelize
 from weft.targets.cpu.facts import has_masks
 from weft.targets.cpu.machine import core_of, seconds
+from weft.targets.cpu.sketches import nest
 
 
 def match(unit: Unit) -> Sketch | None:
@@ -52,7 +53,7 @@ def match(unit: Unit) -> Sketch | None:
     tiles = facts.points // (extent(row) * extent(lane)) * ceildiv(extent(lane), lanes)
     step = facts.step(image, lane.var) or 1
     seen = np.asarray([0, *(_rows_read(unit, image, row, n) for n in knobs["rows"])])
-    across = facts.depth // max(1, math.prod(extent(tap) for tap in _taps(unit, image, row)))
+    across = facts.depth // max(1, math.prod(extent(tap) for tap in taps_along(facts, image, row)))
 
     def cost(columns: Columns) -> Any:
         rows = columns["rows"]
@@ -73,18 +74,12 @@ def match(unit: Unit) -> Sketch | None:
     return Sketch("window", knobs, lambda point: _apply(unit, image, point), cost, legal)
 
 
-def _taps(unit: Unit, image: Load, row: Axis) -> list[Axis]:
-    """The taps of the window that stand below one another."""
-    indices = [index for index in image.indices if uses_any(index, {row.var})]
-    return [tap for tap in unit.facts.reduce if any(uses_any(index, {tap.var}) for index in indices)]
-
-
 def _rows_read(unit: Unit, image: Load, row: Axis, count: int) -> int:
     """How many rows of an image so many rows of the result read."""
-    step = unit.facts.step(image, row.var) or 1
-    offsets = [0]
-    for tap in _taps(unit, image, row):
-        offsets = [at + (unit.facts.step(image, tap.var) or 0) * n for at in offsets for n in range(extent(tap))]
+    facts, offsets = unit.facts, [0]
+    step = facts.step(image, row.var) or 1
+    for tap in taps_along(facts, image, row):
+        offsets = [at + (facts.step(image, tap.var) or 0) * n for at in offsets for n in range(extent(tap))]
     return len({at + step * n for at in offsets for n in range(count)})
 
 
@@ -147,23 +142,14 @@ def _apply(unit: Unit, image: Load, point: Point) -> None:
     padding = _padding(unit, image)
     if padding is not None:
         s[padding.name].compute_inline()
-    if unit.epilogue is None:
-        sums, final = s.cache_write(facts.target.name, "local"), s[name]
-        order = list(final.axis)
-    else:
-        sums, final = s[name], s[unit.epilogue.name]
-        loop_of = dict(zip([axis.var for axis in final.block.axes], final.axis))
-        order = [loop_of[unit.to_epilogue[axis.var]] for axis in facts.spatial]
+    sums, final, loops = nest.tile_and_final(unit)
     sums.pad(sums.axis[-1], point["lanes"])
-    *outer, row, lane = order
+    *outer, row, lane = loops.values()
     row_outer, row_inner = final.split(row, factor=point["rows"])
     lane_outer, lane_inner = final.split(lane, factor=point["lanes"])
     final.reorder(*outer, row_outer, lane_outer, row_inner, lane_inner)
-    final.unroll(row_inner)
-    final.vectorize(lane_inner)
-    sums.compute_at(final, lane_outer, exact=False)
-    if unit.epilogue is not None:
-        sums.set_scope("local")
+    nest.write_out(final, row_inner, lane_inner)
+    nest.compute_tile(unit, sums, final, lane_outer, exact=False)
     _schedule_sums(sums)
     if ceildiv(extent(facts.spatial[-1]), point["lanes"]) <= model.SHORT_ROW:
         final.unroll(lane_outer)
@@ -178,6 +164,4 @@ def _schedule_sums(sums: Stage) -> None:
     *rest, high, wide = sums.axis
     *down, across = sums.reduce_axis
     sums.reorder(*rest, across, *down, high, wide)
-    for loop in (across, *down, high):
-        sums.unroll(loop)
-    sums.vectorize(wide)
+    nest.write_out(sums, across, *down, high, wide)
