@@ -4,7 +4,8 @@
 
 What there is to choose from, and what it is worth on a machine, a callback says: `propose(node, weight)` gives the
 alternatives for a node with a constant weight, the best first. An alternative may need a larger weight; all of them
-together may let the constants of a model grow by a share (WEIGHT_GROWTH), and those that save most for each byte come first.
+together may let the constants of a model grow by a share (WEIGHT_GROWTH), and those that save most for each byte come
+first.
 Inside `choosing` some nodes get what somebody has measured to be better: one of the alternatives, or none of them.
 """
 

@@ -23,9 +23,8 @@ import numpy as np
 from weft.core import model
 from weft.graph.ir import Graph, Node, TensorType, Value
 from weft.graph.opspec import has
-from weft.graph.passes.dead import dead
-from weft.graph.passes.infer import infer, same_type
-from weft.graph.passes.support import Replacement, Scope, rewrite
+from weft.graph.passes.infer import same_type
+from weft.graph.passes.support import Replacement, Scope, rewritten
 
 NAME, DOMAIN = "FusedAttention", "weft"
 KINDS = ("float32",)
@@ -56,8 +55,7 @@ def fuse_attention(graph: Graph, propose_for: Propose, narrow: str | None = None
             return _operator(node, scope, propose)
         return _heads_inside(node, scope) if node.op == "Transpose" else None
 
-    made, changed = rewrite(graph, rule)
-    return infer(dead(made)) if changed else graph
+    return rewritten(graph, rule)
 
 
 # ---------------------------------------------------------------------------------------------------------- operands

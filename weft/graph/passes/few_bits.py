@@ -17,9 +17,7 @@ from typing import Any
 import numpy as np
 
 from weft.graph.ir import Array, Graph, Node, TensorType, dtype_name
-from weft.graph.passes.dead import dead
-from weft.graph.passes.infer import infer
-from weft.graph.passes.support import Replacement, Scope, rewrite
+from weft.graph.passes.support import Replacement, Scope, rewritten
 
 NAME, DOMAIN = "FewBitsMatMul", "weft"
 
@@ -50,8 +48,7 @@ class Weights:
 
 def few_bits(graph: Graph, propose: Propose) -> Graph:
     """The graph with such products in panels; the same object where there are none."""
-    made, changed = rewrite(graph, lambda node, scope: _panels(node, scope, propose))
-    return infer(dead(made)) if changed else graph
+    return rewritten(graph, lambda node, scope: _panels(node, scope, propose))
 
 
 def _panels(node: Node, scope: Scope, propose: Propose) -> Replacement:

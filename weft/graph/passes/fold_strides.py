@@ -18,9 +18,7 @@ import numpy as np
 
 from weft.core import model
 from weft.graph.ir import Array, Graph, Node, TensorType
-from weft.graph.passes.dead import dead
-from weft.graph.passes.infer import infer
-from weft.graph.passes.support import Replacement, Scope, rewrite
+from weft.graph.passes.support import Replacement, Scope, rewritten
 
 NARROW = ("bfloat16", "uint8", "int8")
 
@@ -29,8 +27,7 @@ def fold_strides(graph: Graph, kinds: Collection[str] = NARROW) -> Graph:
     """The graph with its strided convolutions of a few channels of these types folded; the same if there are none."""
     if not kinds:
         return graph
-    made, changed = rewrite(graph, lambda node, scope: _fold(node, scope, kinds))
-    return infer(dead(made)) if changed else graph
+    return rewritten(graph, lambda node, scope: _fold(node, scope, kinds))
 
 
 def _fold(node: Node, scope: Scope, kinds: Collection[str]) -> Replacement:

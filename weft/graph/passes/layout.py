@@ -169,9 +169,10 @@ class _Chooser:
         """Whether a group reads channels in blocks as well as whole."""
         if group.kind in ("host", "opaque") or group.is_view or not all(map(self.apart, group.nodes)):
             return False
-        anchor = group.anchor
-        if anchor is None or not has(anchor, "convolution"):
-            return True
+        return group.anchor is None or not has(group.anchor, "convolution") or self.convolves(group.anchor)
+
+    def convolves(self, anchor: Node) -> bool:
+        """Whether a convolution reads channels in blocks as well as whole."""
         channels, groups = anchor.outputs[0].tensor.static[CHANNEL], int(anchor.attributes.get("group", 1))
         if 1 < groups < channels and channels // groups % self.lanes:
             return False  # a block would be of several groups, which read different channels
@@ -230,13 +231,8 @@ class _Whole(_Chooser):
         """Whether a node works on channels apart, or on groups of them."""
         return _is_channelwise(node) or (has(node, "groups_channels") and _keeps_channels(node))
 
-    def takes(self, group: Group) -> bool:
-        """Whether a group reads channels together; a convolution in groups has its channels apart."""
-        if group.kind in ("host", "opaque") or group.is_view or not all(map(self.apart, group.nodes)):
-            return False
-        anchor = group.anchor
-        if anchor is None or not has(anchor, "convolution"):
-            return True
+    def convolves(self, anchor: Node) -> bool:
+        """Whether a convolution reads channels together: one in groups has its channels apart."""
         groups = int(anchor.attributes.get("group", 1))
         return groups in (1, anchor.outputs[0].tensor.static[CHANNEL])
 

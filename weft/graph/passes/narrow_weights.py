@@ -17,9 +17,7 @@ import numpy as np
 from weft.core import model
 from weft.graph.ir import NUMPY_TYPES, Array, Graph, Node, TensorType
 from weft.graph.opspec import has
-from weft.graph.passes.dead import dead
-from weft.graph.passes.infer import infer
-from weft.graph.passes.support import Replacement, Scope, rewrite, swap
+from weft.graph.passes.support import Replacement, Scope, rewritten, swap
 
 NAME, DOMAIN = "NarrowMatMul", "weft"
 
@@ -29,8 +27,7 @@ Worth = Callable[[int, int], bool]
 
 def narrow_weights(graph: Graph, worth: Worth) -> Graph:
     """The graph with such weights narrow; the same object where there are none."""
-    made, changed = rewrite(graph, lambda node, scope: _narrow(node, scope, worth))
-    return infer(dead(made)) if changed else graph
+    return rewritten(graph, lambda node, scope: _narrow(node, scope, worth))
 
 
 def _narrow(node: Node, scope: Scope, worth: Worth) -> Replacement:
