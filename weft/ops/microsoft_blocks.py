@@ -145,8 +145,7 @@ def bytes_as_numbers(b: Composition, codes: Part, bits: int) -> Part:
         rest = b("Mod", part, b.constant(1 << bits, "int16"))
         shares.append(b("Unsqueeze", rest, b.constant([-1], "int64")))
     together = b("Concat", *shares, axis=-1)
-    made: Part = b("Reshape", together, b.constant([0] * (len(codes.dims) - 1) + [-1], "int64"))
-    return made
+    return b("Reshape", together, b.constant([0] * (len(codes.dims) - 1) + [-1], "int64"))
 
 
 def _gather_blocks(b: Composition, data: Part, indices: Part, scales: Part, zeros: Part | None = None) -> Any:

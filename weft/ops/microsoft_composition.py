@@ -61,8 +61,12 @@ class Composition:
         self.get, self.need, self.error = use.get, use.need, use.error
         self.output_count = len(use.node.outputs)
 
-    def __call__(self, op: str, *inputs: Part | None, outputs: int = 1, **attributes: Any) -> Any:
-        """The result of an operator (a list of them, where several are asked for)."""
+    def __call__(self, op: str, *inputs: Part | None, **attributes: Any) -> Part:
+        """The result of an operator."""
+        return self.several(1, op, *inputs, **attributes)[0]
+
+    def several(self, outputs: int, op: str, *inputs: Part | None, **attributes: Any) -> list[Part]:
+        """So many results of an operator."""
         spec = find_operator(op)
         assert spec is not None, op
         outer = self.use.node
@@ -74,8 +78,7 @@ class Composition:
             outer.name,
             outer.origin,
         )
-        made = self.apply(spec, node, inputs)
-        return made[0] if outputs == 1 else made
+        return self.apply(spec, node, inputs)
 
     def apply(self, spec: OpSpec, node: Node, inputs: Sequence[Part | None]) -> list[Part]:
         """The results of one operator, in this meaning."""
@@ -96,8 +99,7 @@ class Composition:
 
     def cast(self, part: Part, dtype: str) -> Part:
         """A value in another type."""
-        made: Part = part if part.dtype == dtype else self("Cast", part, to=TYPE_NUMBERS[dtype])
-        return made
+        return part if part.dtype == dtype else self("Cast", part, to=TYPE_NUMBERS[dtype])
 
 
 class InferComposition(Composition):
@@ -261,6 +263,6 @@ def alias(name: str, shape_inputs: Sequence[int] = (), kind: str = "opaque", tra
     """An operator of the domain that means what ONNX's operator of that name means."""
 
     def body(b: Composition, *inputs: Part | None) -> Any:
-        return b(name, *inputs, outputs=b.output_count, **b.use.attributes)
+        return b.several(b.output_count, name, *inputs, **b.use.attributes)
 
     return compose(name, body, kind, shape_inputs, traits=traits)

@@ -385,23 +385,19 @@ def _compute_global_lp(c: Compute, x: te.Tensor) -> te.Tensor | None:
     return te.stage(c.out_dims(), lambda *at: _root(total[at], p, wide).astype(kind), name="global_lp_pool")
 
 
-_NORM = Between("p", 1)
-_SIZES = Between("kernel_shape", 1)
-for _name, _evaluate, _compute, _requires, _traits in (
-    ("MaxPool", _evaluate_max, _compute_max, (_SIZES, OneOf("storage_order", (0, 1))), "moves optional_outputs"),
-    ("AveragePool", _evaluate_average, _compute_average, (_SIZES,), ""),
-    ("LpPool", _evaluate_lp, _compute_lp, (_SIZES, _NORM), ""),
-):
-    _traits = f"windowed channelwise {_traits}"
-    register(
-        _name, _infer_pool, _evaluate, _compute, "reduction", takes="X[n c *s]", requires=_requires, traits=_traits
-    )
-for _name, _evaluate, _compute, _requires, _traits in (
-    ("GlobalMaxPool", _evaluate_global_max, _compute_global_max, (), ""),
-    ("GlobalAveragePool", _evaluate_global_average, _compute_global_average, (), ""),
-    ("GlobalLpPool", _evaluate_global_lp, _compute_global_lp, (_NORM,), "statistic"),
-):
-    _traits = f"channelwise {_traits}"
-    register(
-        _name, _infer_global, _evaluate, _compute, "reduction", takes="X[n c *s]", requires=_requires, traits=_traits
-    )
+_SIZES, _NORM = Between("kernel_shape", 1), Between("p", 1)
+_POOLS: tuple[tuple[Any, ...], ...] = (
+    ("MaxPool", _infer_pool, _evaluate_max, _compute_max, (_SIZES, OneOf("storage_order", (0, 1)))),
+    ("AveragePool", _infer_pool, _evaluate_average, _compute_average, (_SIZES,)),
+    ("LpPool", _infer_pool, _evaluate_lp, _compute_lp, (_SIZES, _NORM)),
+    ("GlobalMaxPool", _infer_global, _evaluate_global_max, _compute_global_max, ()),
+    ("GlobalAveragePool", _infer_global, _evaluate_global_average, _compute_global_average, ()),
+    ("GlobalLpPool", _infer_global, _evaluate_global_lp, _compute_global_lp, (_NORM,)),
+)
+_TRAITS = {
+    "MaxPool": "moves windowed optional_outputs", "AveragePool": "windowed", "LpPool": "windowed",
+    "GlobalLpPool": "statistic",
+}  # fmt: skip
+for _name, _infer, _evaluate, _compute, _requires in _POOLS:
+    _traits = f"channelwise {_TRAITS.get(_name, '')}"
+    register(_name, _infer, _evaluate, _compute, "reduction", takes="X[n c *s]", requires=_requires, traits=_traits)
