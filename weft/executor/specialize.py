@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from weft.codegen.llvm import compile as llvm_compile
+from weft.core import model
 from weft.core.errors import ArgumentError, InternalError, WeftError
 from weft.core.knobs import knobs
 from weft.executor import background, cache
@@ -69,8 +70,6 @@ from weft.targets.registry import find_target
 
 logger = logging.getLogger("weft.executor")
 
-OFTEN = 3
-"""A set of shapes that comes so often gets a form of its own, made in the background."""
 MOST_REMEMBERED = 1024
 """Sets of shapes that are counted."""
 FORM_BYTES = 1 << 20
@@ -298,7 +297,7 @@ class Executor:
         met = self._met[key] = self._met.pop(key, 0) + 1
         if len(self._met) > MOST_REMEMBERED:
             del self._met[next(iter(self._met))]
-        if met != OFTEN:
+        if met != model.FORM_AFTER:
             return
         shapes = self._shapes(arrays)
         sample = background.copies_of(arrays)

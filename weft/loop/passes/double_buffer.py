@@ -24,6 +24,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from weft.core import model
 from weft.core.dtypes import INT32
 from weft.expr.nodes import Address, Buffer, Call, Expr, Load, add, floormod, index_expr, int_value, less, mul
 from weft.expr.visit import free_vars, map_all
@@ -40,8 +41,6 @@ from weft.loop.passes.support import (
 )
 from weft.loop.visit import Mutator, walk_exprs, walk_stmts
 
-MOST_UNROLLED = 16
-"""Up to so many iterations, a pipeline between registers is unrolled: which part is meant is then known."""
 LAG = "pipeline_lag_kept"
 """The mark of a loop whose parts are kept for so many iterations after the one that uses them."""
 COMMIT, WAIT = "copy_commit", "copy_wait"
@@ -234,7 +233,7 @@ class _Doubler(Mutator):
 
 def _is_short(loop: For) -> bool:
     extent = int_value(loop.extent)
-    return extent is not None and extent <= MOST_UNROLLED
+    return extent is not None and extent <= model.UNROLLED_PIPELINE
 
 
 def _call(name: str, *arguments: int) -> Stmt:
