@@ -36,6 +36,7 @@ _NUMBERS = {
     "least_rest": 2_000_000,
     "most_rest": 128_000_000,
     "relapse": 10_000_000,  # a worker without a core so soon after its rest rests longer
+    "unbegun": 8,  # orders in a row that a worker did not begin: it may wait for the core that its caller has
     "kept": 4,  # one in so many of the wanted workers is claimed even if it rests
 }
 """What steers the pool. Times are nanoseconds; that of an order was measured on x86 and AArch64."""
@@ -50,9 +51,10 @@ def pool_numbers() -> dict[str, str]:
 
 # Who listens and who gives orders share the first pair of cache lines of a slot; what is rarely needed comes after.
 POOL_STATE = """
-%slot = type { i32, i32, ptr, i64, i32, i32, [12 x i64],    ; state, number of the system, region, participant, core where
-               i64, i64, i64, i64, [16 x i64], [12 x i64] } ; it began, whether it was moved; thread, rests until, rest,
-                                                            ; whether it may be moved, cores that it may use
+%slot = type { i32, i32, ptr, i64, i32, i32, i32, [11 x i64], ; 0 state, number of the system, region, participant,
+               i64, i64, i64, i64, [16 x i64], [12 x i64] }   ; 4 core where it began, core it was moved to (plus 1),
+                                                              ; orders that it did not begin, -, 8 thread, rests until,
+                                                              ; rest, whether it may be moved, cores that it may use
 %claim = type { ptr, i32, i32 }                                  ; slot, word of the claim, whether it slept
 %range = type { i64, i64, [14 x i64] }                           ; next, end, -
 %region = type { ptr, ptr, i64, i64, i64, i64, ptr, ptr, i64 }   ; body, environment, participants, chunk, time posted,
@@ -180,6 +182,7 @@ entry:
   %participant_at = getelementptr %slot, ptr %state, i64 0, i32 3
   %core_at = getelementptr %slot, ptr %state, i64 0, i32 4
   %moved_at = getelementptr %slot, ptr %state, i64 0, i32 5
+  %unbegun_at = getelementptr %slot, ptr %state, i64 0, i32 6
   call void @weft.settle(i64 %self)
   br label %idle
 idle:
@@ -233,6 +236,7 @@ run:
   %next_patience = select i1 %soon, i64 $spin, i64 %less
   %core = call i32 @sched_getcpu()
   store i32 %core, ptr %core_at
+  store atomic i32 0, ptr %unbegun_at monotonic, align 4
   call void @weft.wake_some(ptr %region)
   %ran = call i64 @weft.work(ptr %region, i64 %participant)
   br label %finished
@@ -255,7 +259,7 @@ wake_caller:
   %is_away = icmp ne i32 %away, 0
   br i1 %is_away, label %go_home, label %idle
 go_home:
-  call void @weft.go_home(ptr %state, i32 0)
+  call void @weft.go_home(ptr %state, i32 0, i32 %away)
   br label %idle
 exit:
   ret ptr null
@@ -268,8 +272,8 @@ entry:
   %number_long = call i64 (i64, ...) @syscall(i64 $gettid)
   %number = trunc i64 %number_long to i32
   %number_at = getelementptr [$slots x %slot], ptr @weft.slots, i64 0, i64 %self, i32 1
-  %may_move_at = getelementptr [$slots x %slot], ptr @weft.slots, i64 0, i64 %self, i32 10
-  %cores = getelementptr [$slots x %slot], ptr @weft.slots, i64 0, i64 %self, i32 11
+  %may_move_at = getelementptr [$slots x %slot], ptr @weft.slots, i64 0, i64 %self, i32 11
+  %cores = getelementptr [$slots x %slot], ptr @weft.slots, i64 0, i64 %self, i32 12
   %priority = load i32, ptr @weft.priority
   %as_is = icmp eq i32 %priority, 0
   br i1 %as_is, label %place, label %prefer
@@ -296,15 +300,43 @@ done:
   ret void
 }
 
-; Lets a worker that was moved use its cores again, from the one where it began: it would stay where its caller is.
-define internal void @weft.go_home(ptr %slot, i32 %number) nounwind {
+; Moves a worker away from a core, where its caller would be in its way, if it is there.
+define internal void @weft.leave(ptr %slot, i32 %number, i32 %core) nounwind {
+  %mask = alloca [16 x i64], align 8
+  %allowed = getelementptr %slot, ptr %slot, i64 0, i32 12
+  %within = and i32 %core, 1023
+  %long = zext i32 %within to i64
+  %word = lshr i64 %long, 6
+  %bit = and i64 %long, 63
+  %value = shl i64 1, %bit
+  %others = xor i64 %value, -1
+  call void @llvm.memcpy.p0.p0.i64(ptr %mask, ptr %allowed, i64 128, i1 false)
+  %at = getelementptr i64, ptr %mask, i64 %word
+  %before = load i64, ptr %at
+  %after = and i64 %before, %others
+  store i64 %after, ptr %at
+  %leave_code = call i32 @sched_setaffinity(i32 %number, i64 128, ptr %mask)
+  %free_code = call i32 @sched_setaffinity(i32 %number, i64 128, ptr %allowed)
+  ret void
+}
+
+; Lets a worker that was moved (`away` is the core, plus 1) use its cores again, from the one where it began.
+define internal void @weft.go_home(ptr %slot, i32 %number, i32 %away) nounwind {
+entry:
   %mask = alloca [16 x i64], align 8
   %core_at = getelementptr %slot, ptr %slot, i64 0, i32 4
-  %before = getelementptr %slot, ptr %slot, i64 0, i32 11
-  %core = load i32, ptr %core_at
-  call void @weft.one_core(ptr %mask, i32 %core)
+  %allowed = getelementptr %slot, ptr %slot, i64 0, i32 12
+  %home = load i32, ptr %core_at
+  %there = sub i32 %away, 1
+  %same = icmp eq i32 %home, %there
+  br i1 %same, label %leave, label %return
+leave:
+  call void @weft.leave(ptr %slot, i32 %number, i32 %there)
+  ret void
+return:
+  call void @weft.one_core(ptr %mask, i32 %home)
   %home_code = call i32 @sched_setaffinity(i32 %number, i64 128, ptr %mask)
-  %free_code = call i32 @sched_setaffinity(i32 %number, i64 128, ptr %before)
+  %free_code = call i32 @sched_setaffinity(i32 %number, i64 128, ptr %allowed)
   ret void
 }
 
@@ -344,7 +376,7 @@ start:
   %index = add i64 %have, 1
   %argument = inttoptr i64 %index to ptr
   %state = getelementptr [$slots x %slot], ptr @weft.slots, i64 0, i64 %index, i32 0
-  %thread = getelementptr [$slots x %slot], ptr @weft.slots, i64 0, i64 %index, i32 7
+  %thread = getelementptr [$slots x %slot], ptr @weft.slots, i64 0, i64 %index, i32 8
   store atomic i32 $IDLE, ptr %state release, align 4
   %code = call i32 @pthread_create(ptr %thread, ptr null, ptr @weft.worker, ptr %argument)
   %started = icmp eq i32 %code, 0
@@ -425,7 +457,7 @@ test:
   br i1 %some, label %end, label %done
 end:
   %state = getelementptr [$slots x %slot], ptr @weft.slots, i64 0, i64 %index, i32 0
-  %thread_at = getelementptr [$slots x %slot], ptr @weft.slots, i64 0, i64 %index, i32 7
+  %thread_at = getelementptr [$slots x %slot], ptr @weft.slots, i64 0, i64 %index, i32 8
   %thread = load i64, ptr %thread_at
   %before = atomicrmw xchg ptr %state, i32 $EXIT acq_rel
   call void @weft.wake(ptr %state)

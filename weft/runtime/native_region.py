@@ -22,7 +22,7 @@ next:
   br i1 %go_on, label %look, label %done
 look:
   %slot = getelementptr [$slots x %slot], ptr @weft.slots, i64 0, i64 %index
-  %rests_at = getelementptr %slot, ptr %slot, i64 0, i32 8
+  %rests_at = getelementptr %slot, ptr %slot, i64 0, i32 9
   %word = load atomic i32, ptr %slot monotonic, align 4
   %kind = and i32 %word, 7
   %idle = icmp eq i32 %kind, $IDLE
@@ -134,8 +134,8 @@ judge:
 
 ; A worker without a core is claimed last for a while: twice as long as before, if it had hardly come back from that.
 define internal void @weft.rest(ptr %slot) nounwind {
-  %until_at = getelementptr %slot, ptr %slot, i64 0, i32 8
-  %rest_at = getelementptr %slot, ptr %slot, i64 0, i32 9
+  %until_at = getelementptr %slot, ptr %slot, i64 0, i32 9
+  %rest_at = getelementptr %slot, ptr %slot, i64 0, i32 10
   %now = call i64 @weft.now()
   %until = load atomic i64, ptr %until_at monotonic, align 8
   %rest = load atomic i64, ptr %rest_at monotonic, align 8
@@ -168,7 +168,7 @@ entry:
   call void @weft.rest(ptr %slot)
   %number_at = getelementptr %slot, ptr %slot, i64 0, i32 1
   %moved_at = getelementptr %slot, ptr %slot, i64 0, i32 5
-  %may_move_at = getelementptr %slot, ptr %slot, i64 0, i32 10
+  %may_move_at = getelementptr %slot, ptr %slot, i64 0, i32 11
   %number = load atomic i32, ptr %number_at acquire, align 4
   %may_move = load i64, ptr %may_move_at
   %core = call i32 @sched_getcpu()
@@ -178,17 +178,40 @@ entry:
   br i1 %can, label %move, label %wait
 move:
   call void @weft.one_core(ptr %mask, i32 %core)
-  store atomic i32 1, ptr %moved_at release, align 4
+  %moved = add i32 %core, 1
+  store atomic i32 %moved, ptr %moved_at release, align 4
   %move_code = call i32 @sched_setaffinity(i32 %number, i64 128, ptr %mask)
   call void @weft.await(ptr %slot, i32 %running)
   %unnoticed = atomicrmw xchg ptr %moved_at, i32 0 acquire
   %remains = icmp ne i32 %unnoticed, 0
   br i1 %remains, label %send, label %done
 send:
-  call void @weft.go_home(ptr %slot, i32 %number)
+  call void @weft.go_home(ptr %slot, i32 %number, i32 %unnoticed)
   br label %done
 wait:
   call void @weft.await(ptr %slot, i32 %running)
+  br label %done
+done:
+  ret void
+}
+
+; Moves a worker away from the core of this thread, if it is there.
+define internal void @weft.part(ptr %slot) nounwind {
+entry:
+  %number_at = getelementptr %slot, ptr %slot, i64 0, i32 1
+  %may_move_at = getelementptr %slot, ptr %slot, i64 0, i32 11
+  %number = load atomic i32, ptr %number_at acquire, align 4
+  %core = call i32 @sched_getcpu()
+  %settled = icmp ne i32 %number, 0
+  %somewhere = icmp sge i32 %core, 0
+  %both = and i1 %settled, %somewhere
+  br i1 %both, label %look, label %done
+look:
+  %may_move = load i64, ptr %may_move_at
+  %can = icmp ne i64 %may_move, 0
+  br i1 %can, label %move, label %done
+move:
+  call void @weft.leave(ptr %slot, i32 %number, i32 %core)
   br label %done
 done:
   ret void
@@ -229,7 +252,16 @@ entry:
 revoke:
   %revoke_pair = cmpxchg ptr %slot, i32 %posted, i32 %free acquire acquire
   %revoked = extractvalue { i32, i1 } %revoke_pair, 1
-  br i1 %revoked, label %done, label %wait
+  br i1 %revoked, label %unbegun, label %wait
+unbegun:
+  %unbegun_at = getelementptr %slot, ptr %slot, i64 0, i32 6
+  %times = atomicrmw add ptr %unbegun_at, i32 1 monotonic
+  %too_often = icmp eq i32 %times, $unbegun
+  br i1 %too_often, label %part, label %done
+part:
+  store atomic i32 0, ptr %unbegun_at monotonic, align 4
+  call void @weft.part(ptr %slot)
+  br label %done
 wait:
   %spun = call i32 @weft.spin_while(ptr %slot, i32 %running, i64 $spin)
   %still_running = icmp eq i32 %spun, %running
