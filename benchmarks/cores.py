@@ -2,7 +2,7 @@
 
     python -m benchmarks.cores --quick --json cores.json                 under 150 seconds on 16 cores
     python -m benchmarks.cores --only resnet50 --threads 1 8 16 --settings alone busy
-    python -m benchmarks.cores --kernels                                 which kernels of ResNet-50 gain least by threads
+    python -m benchmarks.cores --kernels                                 kernels of ResNet-50 that gain least by threads
     python -m benchmarks.cores --variants kept=1 order=300 --quick       the pool with other numbers, beside it as it is
 
 Settings:
@@ -423,7 +423,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--threads", nargs="+", type=int, default=[1, 4, 8, 16], help="how many threads")
     parser.add_argument("--settings", nargs="+", default=list(SETTINGS), choices=SETTINGS, help="these settings")
     parser.add_argument(
-        "--variants", nargs="*", default=[], help="numbers of the pool to be changed: kept=1,spin=20000"
+        "--variants", nargs="*", default=[], help="the pool with other numbers: kept=1,spin=20000"
     )
     parser.add_argument("--kernels", action="store_true", help="kernel by kernel: which gain least by threads")
     parser.add_argument("--rounds", type=int, default=9, help="turns of each candidate in a row")

@@ -1,4 +1,4 @@
-"""The thread pool of the native runtime, as LLVM IR text: one part of the module that `runtime/native.py` puts together.
+"""The thread pool of the native runtime, as LLVM IR text: a part of the module that `runtime/native.py` puts together.
 
 A region is what one call of `weft_parallel_for` runs. It lies on the stack of its caller, who is participant 0:
 

@@ -1,4 +1,4 @@
-"""What the caller of a parallel loop does, as LLVM IR text: one part of the module that `runtime/native.py` puts together.
+"""What the caller of a parallel loop does, as LLVM IR text: a part of the module that `runtime/native.py` makes.
 
 How callers and workers speak to each other stands in `runtime/native_pool.py`.
 """
