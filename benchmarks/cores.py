@@ -422,9 +422,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", nargs="+", default=list(MODELS), choices=MODELS, help="these models")
     parser.add_argument("--threads", nargs="+", type=int, default=[1, 4, 8, 16], help="how many threads")
     parser.add_argument("--settings", nargs="+", default=list(SETTINGS), choices=SETTINGS, help="these settings")
-    parser.add_argument(
-        "--variants", nargs="*", default=[], help="the pool with other numbers: kept=1,spin=20000"
-    )
+    parser.add_argument("--variants", nargs="*", default=[], help="the pool with other numbers: kept=1,spin=20000")
     parser.add_argument("--kernels", action="store_true", help="kernel by kernel: which gain least by threads")
     parser.add_argument("--rounds", type=int, default=9, help="turns of each candidate in a row")
     parser.add_argument("--seconds", type=float, default=0.3, help="of a turn")

@@ -55,6 +55,29 @@ done:
   ret void
 }
 
+declare i64 @pthread_self()
+
+define i64 @own() {
+  %self = call i64 @pthread_self()
+  ret i64 %self
+}
+
+; threads[i] = the thread that ran i
+define void @who(i64 %begin, i64 %end, ptr %threads) {
+entry:
+  br label %loop
+loop:
+  %i = phi i64 [ %begin, %entry ], [ %next, %loop ]
+  %at = getelementptr i64, ptr %threads, i64 %i
+  %self = call i64 @pthread_self()
+  store i64 %self, ptr %at
+  %next = add i64 %i, 1
+  %more = icmp slt i64 %next, %end
+  br i1 %more, label %loop, label %done
+done:
+  ret void
+}
+
 ; for each i of the range, a region inside the region over counts[64 i .. 64 i + 63]
 define void @nested(i64 %begin, i64 %end, ptr %counts) {
 entry:

@@ -202,7 +202,7 @@ class Knobs:
         "where the worker threads run",
     )
     thread_priority: Knob[int] = Knob(
-        _integer_between(-20, 19), lambda: 0, "a whole number from -20 to 19", "the niceness of the worker threads"
+        _integer_between(-20, 19), lambda: 0, "a whole number from -20 to 19", "added to the niceness of worker threads"
     )
     cache_dir: Knob[Path] = Knob(
         _parse_path, _default_cache_dir, "the path of a folder (made when it is needed)", "where compiled code is kept"

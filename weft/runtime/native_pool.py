@@ -79,7 +79,7 @@ POOL_STATE = """
 declare i32 @sched_getcpu()
 declare i32 @sched_getaffinity(i32, i64, ptr)
 declare i32 @sched_setaffinity(i32, i64, ptr)
-declare i32 @setpriority(i32, i32, i32)
+declare i32 @nice(i32)
 declare i32 @pthread_create(ptr, ptr, ptr, ptr)
 declare i32 @pthread_join(i64, ptr)
 declare i32 @pthread_sigmask(i32, ptr, ptr)
@@ -186,8 +186,8 @@ entry:
   call void @weft.settle(i64 %self)
   br label %idle
 idle:
-  %patience = phi i64 [ $spin, %entry ], [ $spin, %test ], [ $spin, %accept ], [ %next_patience, %free ],
-                     [ $least_spin, %wake_caller ], [ $least_spin, %go_home ]
+  %patience = phi i64 [ $spin, %entry ], [ $spin, %test ], [ $spin, %accept ], [ %calm, %freed ],
+                     [ $least_spin, %go_home ]
   %idle_since = call i64 @weft.now()
   %word = load atomic i32, ptr %state acquire, align 4
   %kind = and i32 %word, 7
@@ -253,9 +253,12 @@ free:
   %left = atomicrmw xchg ptr %state, i32 %free_word acq_rel
   %awaited_word = add i32 %running, 1
   %awaited = icmp eq i32 %left, %awaited_word
-  br i1 %awaited, label %wake_caller, label %idle
+  br i1 %awaited, label %wake_caller, label %freed
 wake_caller:
   call void @weft.wake(ptr %state)
+  br label %freed
+freed:
+  %calm = phi i64 [ %next_patience, %free ], [ $least_spin, %wake_caller ]
   %is_away = icmp ne i32 %away, 0
   br i1 %is_away, label %go_home, label %idle
 go_home:
@@ -278,7 +281,7 @@ entry:
   %as_is = icmp eq i32 %priority, 0
   br i1 %as_is, label %place, label %prefer
 prefer:
-  %priority_code = call i32 @setpriority(i32 0, i32 %number, i32 %priority)
+  %priority_code = call i32 @nice(i32 %priority)
   br label %place
 place:
   %placed = load i64, ptr @weft.placed
@@ -377,6 +380,8 @@ start:
   %argument = inttoptr i64 %index to ptr
   %state = getelementptr [$slots x %slot], ptr @weft.slots, i64 0, i64 %index, i32 0
   %thread = getelementptr [$slots x %slot], ptr @weft.slots, i64 0, i64 %index, i32 8
+  %slot = getelementptr [$slots x %slot], ptr @weft.slots, i64 0, i64 %index
+  store %slot zeroinitializer, ptr %slot
   store atomic i32 $IDLE, ptr %state release, align 4
   %code = call i32 @pthread_create(ptr %thread, ptr null, ptr @weft.worker, ptr %argument)
   %started = icmp eq i32 %code, 0
@@ -413,8 +418,8 @@ define i64 @weft_pool_stalls() nounwind {
   ret i64 %stalls
 }
 
-; Chooses the cores of the workers, one each in turn (none: any), and their niceness (0: that of who starts them), for
-; workers that start from now on. 0 when a region is running: nothing is done.
+; Chooses the cores of the workers, one each in turn (none: any), and what is added to their niceness, for workers
+; that start from now on. 0 when a region is running: nothing is done.
 define i32 @weft_pool_place(ptr %cores, i64 %count, i32 %priority) nounwind {
 entry:
   %ended = call i32 @weft_pool_shutdown()

@@ -42,7 +42,7 @@ def set_threads(count: int | None, *, pin: str | None = None, priority: int | No
     """Choose the threads of parallel loops for this process; None goes back to the default.
 
     `pin` is "no", "cores" (a core for each worker, those that share a cache side by side) or a list of processors such
-    as "0-3,8"; `priority` is the niceness of the workers, from -20 (first) to 19 (last; below 0 needs a privilege).
+    as "0-3,8"; `priority` is added to the niceness of the workers: up to 19 (last), below 0 with the privilege to.
     Both hold for all modules of the process, and while no call is running.
     """
     for name, value in (("num_threads", count), ("pin_threads", pin), ("thread_priority", priority)):
