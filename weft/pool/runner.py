@@ -96,8 +96,6 @@ class PoolRunner:
         self._sent = 0
         self.about = self._wait_for_kind()
 
-    # -------------------------------------------------------------------------------------------------- the pool
-
     @property
     def target(self) -> Target:
         """The machine that devices of the kind are."""
@@ -144,8 +142,6 @@ class PoolRunner:
                     f"{there or 'nobody'}): start one with weft worker --join {self.url} --kind {wanted}"
                 )
             time.sleep(LOOK_SECONDS)
-
-    # -------------------------------------------------------------------------------------------------- jobs
 
     def _program(self, bench: Bench, program: GroupProgram) -> tuple[str, list[Any]]:
         """The text of a scheduled program, and its parameters."""
@@ -204,8 +200,6 @@ class PoolRunner:
             self.built[key] = client.submit(jobs.build, data, key=key, retries=2, resources={BUILD: 1})
         return self.built[key]
 
-    # -------------------------------------------------------------------------------------------------- measuring
-
     def measure(self, bench: Bench, points: Sequence[tuple[Region, Point]]) -> Iterator[Outcome]:
         """The outcomes, in order, each when it is known; devices are at work while later points are planned."""
         return self.outcomes(self.job_of(bench, region, point) for region, point in points)
@@ -262,7 +256,13 @@ class PoolRunner:
         """What workers have measured of tasks, by the names of jobs, whether or not we were told; of one run or all."""
         asked = json.dumps({"machine": machine, "tasks": sorted(tasks), "run": run}).encode()
         said = self.client().run(jobs.collect, asked, on_error="ignore")
-        return {name: Record.from_json(line) for one in said.values() for name, line in json.loads(one).items()}
+        found = {}
+        for name, line in (pair for one in said.values() for pair in json.loads(one).items()):
+            try:
+                found[name] = Record.from_json(line)
+            except WeftError as error:
+                logger.error("a worker's journal holds what is no measurement: %s", error)
+        return found
 
     def gather(self, database: Database, target: Target, tasks: set[str]) -> int:
         """Takes over what workers measured of tasks and nobody wrote down; how many that was.
