@@ -7,7 +7,11 @@ import logging
 
 import pytest
 
+from weft.pool import runner as module
+from weft.pool.device import PoolError
 from weft.pool.jobs import Journal
+from weft.pool.runner import PoolRunner
+from weft.tuner.records import Outcome, Record, Status
 
 RECORD = json.dumps({"task": "t", "machine": "m", "outcome": None})
 
@@ -62,3 +66,30 @@ def test_a_full_disk_loses_no_answer(tmp_path, caplog):
     journal._file = real
     journal.add("next", RECORD)
     assert list(Journal(path).lines) == ["next"]
+
+
+class Flaky:
+    """A connection whose scheduler dies over the first question; to the second comes what is no record, too."""
+
+    def __init__(self):
+        self.asked = 0
+
+    def run(self, function, data, on_error):
+        self.asked += 1
+        if self.asked == 1:
+            raise ConnectionResetError("Stream is closed")
+        record = Record("t", "m", "v", "s", {"x": 1}, Outcome(Status.OK, 1.0, 2.0))
+        return {"worker": json.dumps({"good": record.to_json(), "bad": "[]"}).encode()}
+
+
+def test_a_scheduler_that_dies_over_a_question_is_asked_again(monkeypatch, caplog):
+    runner = PoolRunner.__new__(PoolRunner)
+    runner.url, runner.deadline, runner._client, runner.built = "tls://desk:1", 20.0, None, {}
+    flaky = Flaky()
+    monkeypatch.setattr(runner, "client", lambda: flaky)
+    monkeypatch.setattr(module, "LOOK_SECONDS", 0.0)
+    assert list(runner.collect("m", {"t"})) == ["good"]
+    assert flaky.asked == 2 and "lost while it was asked" in caplog.text and "no measurement" in caplog.text
+    flaky.asked, runner.deadline = 0, -1.0
+    with pytest.raises(PoolError, match="tls://desk:1 was lost again and again: Stream is closed"):
+        runner.collect("m", {"t"})

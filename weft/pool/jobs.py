@@ -4,8 +4,8 @@
     measure(job, libraries…) -> record  on a device's worker, one at a time
     collect(wanted) -> records          on any worker: what it measured for somebody who may not have heard of it
 
-A measurement is written to the worker's journal when it ends, before anybody is told. A job that was measured already
-is answered from there; what a killed scheduler or client did not pass on is collected from there later.
+A measurement is in the worker's journal before anybody is told. What was measured already is answered from there, and
+what a killed scheduler or client did not pass on is collected from there.
 """
 
 from __future__ import annotations
@@ -40,8 +40,7 @@ ATTEMPTS = 3  # to ask a device server that was lost meanwhile
 class Journal:
     """The measurements that a worker finished, by the names of their jobs: a line of JSON each, in a file.
 
-    The end of a line whose writer was killed was told to nobody, and goes. Other lines that cannot be read are put into
-    a file beside it, and that is said.
+    A last line whose writer was killed was told to nobody, and goes. Others that are damaged go to a file beside it.
     """
 
     def __init__(self, path: Path) -> None:

@@ -32,14 +32,9 @@ from weft.pool.guard import guard
 from weft.runtime.cache_folder import cache_folder
 from weft.tuner.records import compiler_version
 
-AGAIN_SECONDS = 0.5
-"""Before a process that died is started again."""
-
-MOST_STARTS = 20
-"""A process that was started so often, 5 seconds apart or less, will not do better."""
-
-BUILD = "build"
-"""The resource of a builder."""
+AGAIN_SECONDS = 0.5  # before a process that died is started again
+MOST_STARTS = 20  # what was started so often, 5 seconds apart or less, will not do better
+BUILD = "build"  # the resource of a builder
 
 
 def device_resource(kind: str) -> str:

@@ -1,4 +1,4 @@
-"""Layer 1: arrays, the thread pool, and compiled functions. Imports core only; modules load when they are first used."""
+"""Layer 1: arrays, the thread pool, and compiled functions. Imports core only; parts load when they are used."""
 
 import importlib
 from typing import TYPE_CHECKING
