@@ -12,13 +12,14 @@ from __future__ import annotations
 import functools
 import json
 import math
+import pickle
 import re
 import statistics
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -64,6 +65,9 @@ LAST_SHARE = 0.15
 
 PAIR_SECONDS = 3.0
 """How long two forms of a model are measured in turns."""
+
+DEVICE_TURNS = 5
+"""How often each form of a model runs in turns on a device, a third of those seconds each time."""
 
 BACKGROUND_SECONDS = 600.0
 """How long a model is tuned beside its use."""
@@ -176,7 +180,11 @@ class Tuning:
 
     def launch_seconds(self, chosen: Records) -> list[float]:
         """What each launch of the model takes."""
-        return list(json.loads(self._child(lambda say: json.dumps(self._profile(chosen)))))
+        try:
+            return list(json.loads(self._child(lambda say: json.dumps(self._profile(chosen)))))
+        except ChildError as error:
+            own = "; a device that this process has opened is closed to its children: tune in another process"
+            raise TuneError(f"{self.name} cannot be measured: {error}{own if self.target.on_device else ''}") from None
 
     def try_default(self, bench: Bench) -> None:
         """A WeftError where the default of a task cannot be measured by itself."""
@@ -315,7 +323,11 @@ class Tuning:
         results = [module.run(None, feeds) for module in modules]
         problem = difference(*([np.asarray(one) for one in result] for result in results))
         calls = [functools.partial(module.run, None, feeds) for module in modules]
-        times = pairs_in_turns(calls, self.threads == 1 and not self.target.on_device)
+        if self.target.on_device:  # by its own clock: copies to it and back are not what was tuned
+            turns = [[sum(self._profile(before, module)) for module in modules] for _ in range(DEVICE_TURNS)]
+            times = [list(one) for one in zip(*turns)]
+        else:
+            times = pairs_in_turns(calls, self.threads == 1)
         gains: dict[str, list[float]] = {}
         keys, others = map(_keys, modules)
         if keys == others:
@@ -357,6 +369,17 @@ def pairs_in_turns(calls: Sequence[Callable[[], Any]], is_alone: bool) -> list[l
     return [one[1:] for one in times]
 
 
+def _machine(target: str | Target) -> Target:
+    """The target of that name, asked for in a child: its children can open no device that this process has opened."""
+    if isinstance(target, Target) or target in ("auto", "native"):
+        return find_target("native" if target == "auto" else target)
+    try:
+        found = pickle.loads(bytes.fromhex(in_child(lambda say: pickle.dumps(find_target(target)).hex(), 60.0)))
+        return cast(Target, found)
+    except ChildError:
+        return find_target(target)  # which says what is wrong
+
+
 def make_tuning(
     graph: Graph,
     budget: str | float,
@@ -368,7 +391,7 @@ def make_tuning(
     **options: Any,
 ) -> Tuning:
     """A model to be tuned: its shapes must be fixed."""
-    machine = machine_of(find_target("native" if target == "auto" else target), precision)
+    machine = machine_of(_machine(target), precision)
     if not machine.is_host and made is Tuning:
         raise TuneError(f"the target {machine.name} is no machine that is here: nothing can be measured for it")
     bound = bind_shapes(graph, None)
