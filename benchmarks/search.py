@@ -115,7 +115,8 @@ def live(name: str, target: str, way: str, trials: int, seed: int, folder: Path,
     """A search that measures until a moment: the best gain after each trial."""
     model, explorer, epsilon = WAYS[way]
     task = task_of(TASKS[name](), target)
-    proposer = Proposer(space_of(task), cost_models.cost_model(model, seed), EXPLORERS[explorer](), seed, epsilon)
+    space = space_of(task)
+    proposer = Proposer(space, cost_models.cost_model(model, seed, space), EXPLORERS[explorer](), seed, epsilon)
     with Database(folder / f"{way} {seed}.sqlite".replace(" ", "_")) as database:
         search = Search(task, Bench(task, 1), proposer, LocalRunner(), database)
         while search.trials < trials and not search.is_done and time.monotonic() < until:
@@ -178,7 +179,7 @@ def rate() -> float:
     model.fit([cost_models.Group(space.features(some), space.prior[some], random.random(256))])
     begin, count = time.process_time(), 0
     while time.process_time() - begin < 2.0:
-        space.scores(model.score)
+        space.scores(model)
         count += space.size
     return count / (time.process_time() - begin)
 

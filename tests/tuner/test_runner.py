@@ -54,7 +54,7 @@ def planted(good, action) -> Region:
         region.take(program, point)
         action()
 
-    return Region(region.sketch, take)
+    return Region(region.sketch, take, region.fresh)
 
 
 def measured(bench, region, point, **limits):

@@ -19,6 +19,7 @@ from weft.tuner.space import Space
 WAYS: dict[str, tuple[str, str, float]] = {
     "prior + learned": ("prior + learned", "exhaustive", 0.15),
     "learned alone": ("learned", "annealing", 0.15),
+    "tree": ("tree", "exhaustive", 0.15),
     "analytic": ("analytic", "exhaustive", 0.0),
     "genetic": ("none", "genetic", 0.0),
     "random": ("none", "random", 0.0),
@@ -49,7 +50,7 @@ def replay(space: Space, gains: Mapping[int, float], way: str, trials: int, seed
     """A search over a measured pool: the best gain after each trial."""
     model, explorer, epsilon = WAYS[way]
     pool = space.restricted(np.fromiter(gains, np.int64, len(gains)))
-    proposer = Proposer(pool, cost_models.cost_model(model, seed), EXPLORERS[explorer](), seed, epsilon)
+    proposer = Proposer(pool, cost_models.cost_model(model, seed, space), EXPLORERS[explorer](), seed, epsilon)
     if way in ("prior + learned", "analytic"):
         proposer.learn()
     best: list[float] = []
@@ -71,7 +72,8 @@ def trials_to(curve: list[float], wanted: float) -> int | None:
 
 def ways_here() -> list[str]:
     """The ways that can be taken with what is installed."""
-    return [way for way, (model, _, _) in WAYS.items() if cost_models.has_learned() or "learned" not in model]
+    lacking = {part for part in ("learned", "tree") if not cost_models.has_learned(part)}
+    return [way for way, (model, _, _) in WAYS.items() if not any(part in model for part in lacking)]
 
 
 def regret_rows(search: Search, seeds: int = 3) -> list[tuple[str, str, str]]:

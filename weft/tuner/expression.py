@@ -82,10 +82,10 @@ def tune_expression(
     if schedule is None:
         raise TuneError(f"weft.tune takes a tensor or a schedule, not a {type(what).__name__}; weft tune takes models")
     task = task_of_schedule(schedule, list(args), machine)
-    space = Space(regions_of(task) if template is None else [template_region(task, template, estimate)])
+    space = Space(regions_of(task) if template is None else [template_region(task, template, estimate)], machine)
     bench = Bench(task, threads)
     own = database or Database()
-    proposer = Proposer(space, cost_model(model, seed), explorer_for(space, explorer), seed)
+    proposer = Proposer(space, cost_model(model, seed, space), explorer_for(space, explorer), seed)
     search = Search(task, bench, proposer, runner or LocalRunner(), own)
     end = time.monotonic() + seconds
     most = search.trials + (trials or space.size)

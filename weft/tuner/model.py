@@ -207,7 +207,7 @@ class Tuning:
         except WeftError as error:
             self.skipped[task.key] = str(error).splitlines()[0]
             return None
-        explorer, model = explorer_for(space, self.explorer), cost_model(self.model, self.seed)
+        explorer, model = explorer_for(space, self.explorer), cost_model(self.model, self.seed, space)
         made = Search(task, bench, Proposer(space, model, explorer, self.seed), self.runner, self.database)
         self.searches[task.key] = made
         return made

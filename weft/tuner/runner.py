@@ -183,7 +183,7 @@ def _end(child: int) -> None:
 def _beside_each_other(bench: Bench, points: Sequence[tuple[Region, Point]]) -> Iterator[Any]:
     """The kernels of points in order, built in threads: the compiler of a device leaves Python alone while it works."""
     with ThreadPoolExecutor(max(1, min(len(points), (os.cpu_count() or 1) // 2))) as pool:
-        made = [pool.submit(contextvars.copy_context().run, bench.build, *one) for one in points]
+        made = [pool.submit(contextvars.copy_context().run, bench.build, region, at) for region, at in points]
         yield from (one.result() for one in made)
 
 

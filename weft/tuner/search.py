@@ -58,7 +58,7 @@ class Proposer:
 
     def score(self, numbers: Any) -> Any:
         """What the cost model says of points."""
-        return self.space.scores(self.model.score, numbers)
+        return self.space.scores(self.model, numbers)
 
     def propose(self, count: int) -> list[int]:
         """The points to measure next."""
@@ -72,7 +72,7 @@ class Proposer:
         gains = {self.space.default: 1.0, **self.gains}
         numbers = np.fromiter(gains, np.int64, len(gains))
         values = np.fromiter(gains.values(), np.float64, len(gains))
-        return Group(self.space.features(numbers), self.space.prior[numbers], values)
+        return Group(self.model.look(self.space, numbers), self.space.prior[numbers], values)
 
     def learn(self, others: Sequence[Proposer] = ()) -> None:
         """Trains the model on all that is known, here and of other spaces with the same knobs."""

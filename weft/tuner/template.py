@@ -107,4 +107,4 @@ def template_region(task: Task, template: Template, estimate: Estimate | None = 
     def none_known(columns: Columns) -> Any:
         return np.ones(len(next(iter(columns.values()))))
 
-    return Region(Sketch("template", asked.asked, lambda point: None, estimate or none_known), take)
+    return Region(Sketch("template", asked.asked, lambda point: None, estimate or none_known), take, task.fresh)
