@@ -124,8 +124,11 @@ class Tuning:
     runner: Runner = field(default_factory=LocalRunner)
     tasks: list[Task] = field(default_factory=list)
     searches: dict[str, Search] = field(default_factory=dict)
+    offered: dict[str, list[str]] = field(default_factory=dict)
+    """What can be chosen in the model (`algorithms.py`)."""
     algorithms: list[tuple[str, list[str], float]] = field(default_factory=list)
-    """What was tried for nodes: a label, the values that they make, how many times as fast the model was."""
+    """What was tried: a label, the parts of the model that had it, how many times as fast the model was."""
+    made: Graph = field(init=False, repr=False)
     skipped: dict[str, str] = field(default_factory=dict)
     """Tasks that cannot be measured, with the reason."""
     trials: int = 0
@@ -169,8 +172,8 @@ class Tuning:
 
         chosen = Records(algorithms=self.database.accepted(self.target).algorithms)
         labels = chosen.algorithms.get(structure_key(self.graph), {})
-        with recording(chosen), choosing(labels), knobs.override(cache=False):
-            graph = for_target(optimize(self.graph, {}, {}), self.target, self.precision)
+        with recording(chosen), choosing(labels, self.offered), knobs.override(cache=False):
+            self.made = graph = for_target(optimize(self.graph, {}, {}), self.target, self.precision)
             lowered = lower_graph(graph, self.target, lambda rest: None)
             seconds = self.launch_seconds(chosen) if lowered.kernels else []
         self.model_seconds = time.monotonic() - begin
