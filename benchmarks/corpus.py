@@ -11,6 +11,8 @@ Records are those of `weft tune`. The tasks of benchmarks.search are never learn
 from __future__ import annotations
 
 import argparse
+import base64
+import json
 import time
 from pathlib import Path
 from typing import Any
@@ -24,11 +26,10 @@ from benchmarks.search import SMALL, TASKS, chosen_points, task_of
 from weft.tuner.bench import Bench
 from weft.tuner.cost_models import Group, Learned, cost_model, rank_correlation, recall
 from weft.tuner.database import Database
-from weft.tuner.explorers import EXPLORERS
 from weft.tuner.records import compiler_version, machine_key
 from weft.tuner.runner import LocalRunner
 from weft.tuner.search import Proposer, Search
-from weft.tuner.shipped import FILE, kind_of, write
+from weft.tuner.shipped import FILE, kind_of
 from weft.tuner.space import Space, space_of
 from weft.tuner.task import Task
 
@@ -60,7 +61,7 @@ def measure(name: str, target: str, folder: Path, points: int, until: float) -> 
     task = task_of(CORPUS[name](), target)
     space = space_of(task)
     with Database(folder / "corpus.sqlite") as database:
-        proposer = Proposer(space, cost_model("none"), EXPLORERS["random"]())
+        proposer = Proposer(space, cost_model("none"), "random")
         search = Search(task, Bench(task, 1), proposer, LocalRunner(), database)
         left = [number for number in chosen_points(space, points) if number not in search.gains]
         for _ in search.measure(left):
@@ -98,6 +99,15 @@ def trained(groups: list[Group]) -> Learned:
     made = Learned(True)
     made.fit(groups)
     return made
+
+
+def write(kind: str, groups: dict[str, list[Group]]) -> None:
+    """Writes the file that ships: trees for each signature of a space."""
+    rows = {}
+    for key, known in groups.items():
+        trees = trained(known).booster.save_raw("ubj")
+        rows[key] = {"tasks": len(known), "trees": base64.b64encode(trees).decode()}
+    FILE.write_text(json.dumps({"kind": kind, "models": rows}, indent=1) + "\n")
 
 
 def held_out(known: dict[str, tuple[Task, Space, dict[int, float]]], console: Console) -> None:
@@ -157,7 +167,7 @@ def main() -> None:
             by_kind: dict[str, list[Group]] = {}
             for _, space, gains in (one for name, one in known.items() if name in CORPUS):
                 by_kind.setdefault(repr(space.signature), []).append(group_of(space, gains))
-            write(FILE, kind_of(target), {key: (len(groups), trained(groups)) for key, groups in by_kind.items()})
+            write(kind_of(target), by_kind)
             console.print(f"wrote {FILE} ({FILE.stat().st_size:,} bytes) for {kind_of(target)}")
 
 

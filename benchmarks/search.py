@@ -42,7 +42,6 @@ from weft.tuner import cost_models
 from weft.tuner.bench import Bench, Kernel, in_turns
 from weft.tuner.database import Database
 from weft.tuner.exhaustive import NEAR, WAYS, regret_rows, replay, trials_to, ways_here
-from weft.tuner.explorers import EXPLORERS
 from weft.tuner.runner import LocalRunner
 from weft.tuner.search import Proposer, Search
 from weft.tuner.space import Space, space_of
@@ -116,7 +115,7 @@ def live(name: str, target: str, way: str, trials: int, seed: int, folder: Path,
     model, explorer, epsilon = WAYS[way]
     task = task_of(TASKS[name](), target)
     space = space_of(task)
-    proposer = Proposer(space, cost_models.cost_model(model, seed, space), EXPLORERS[explorer](), seed, epsilon)
+    proposer = Proposer(space, cost_models.cost_model(model, seed, space), explorer, seed, epsilon)
     with Database(folder / f"{way} {seed}.sqlite".replace(" ", "_")) as database:
         search = Search(task, Bench(task, 1), proposer, LocalRunner(), database)
         while search.trials < trials and not search.is_done and time.monotonic() < until:
@@ -129,7 +128,7 @@ def exhaustive(name: str, target: str, folder: Path, until: float) -> Search:
     task = task_of(SMALL[name](), target)
     space = space_of(task)
     database = Database(folder / f"{name}.sqlite".replace(" ", "_").replace("/", "_"))
-    proposer = Proposer(space, cost_models.cost_model("none"), EXPLORERS["random"]())
+    proposer = Proposer(space, cost_models.cost_model("none"), "random")
     search = Search(task, Bench(task, 1), proposer, LocalRunner(), database)
     left = [int(n) for n in np.random.default_rng(0).permutation(space.legal) if int(n) not in search.gains]
     for _ in search.measure(left):
@@ -155,7 +154,7 @@ def recovered(name: str, target: str, trials: int, folder: Path) -> tuple[float,
     """The speed by poor facts, before and after tuning, as a share of that by right facts; measured in turns."""
     right = task_of(TASKS[name](), target)
     wrong = task_of(TASKS[name](), poor(find_target(target)))
-    proposer = Proposer(space_of(wrong), cost_models.cost_model(), EXPLORERS["exhaustive"]())
+    proposer = Proposer(space_of(wrong), cost_models.cost_model())
     with Database(folder / f"poor {name}.sqlite".replace(" ", "_")) as database:
         search = Search(wrong, Bench(wrong, 1), proposer, LocalRunner(), database)
         while search.trials < trials and not search.is_done:
@@ -263,9 +262,14 @@ def main() -> None:
     parser.add_argument("--folder", default=".", help="with --live and --poor: where the records go")
     parser.add_argument("--rate", action="store_true", help="only how many candidates are scored in a second")
     parser.add_argument("--poor", action="store_true", help="only what tuning recovers from poor facts")
+    parser.add_argument("--trees", action="store_true", help="with a network over loop programs beside the others")
     parser.add_argument("--plot", metavar="FILE", help="draw the curves as SVG")
     given = parser.parse_args()
     console = Console(width=200)
+    if given.trees:
+        from benchmarks.trees import TreeModel
+
+        cost_models.MODELS["tree"], WAYS["trees"] = TreeModel, ("tree", "exhaustive", 0.15)
     if given.rate:
         console.print(f"{rate():,.0f} candidates a second on one core ({cost_models.cost_model().name})")
         return

@@ -8,16 +8,14 @@ import numpy as np
 import pytest
 
 from tests.tuner.small import TARGET, Pretending, product_task, record
-from weft.loop.tree import blocks_in, loops_in
 from weft.tuner.bench import Bench
 from weft.tuner.cost_models import Analytic, Group, Unknown, cost_model, has_learned, rank_correlation, recall
 from weft.tuner.database import Database
 from weft.tuner.exhaustive import replay, trials_to, ways_here
-from weft.tuner.explorers import EXPLORERS, choose_batch
-from weft.tuner.records import Status, TuneError
+from weft.tuner.explorers import EXPLORERS, Asked, choose_batch
+from weft.tuner.records import Status
 from weft.tuner.search import Proposer, Search
 from weft.tuner.space import space_of
-from weft.tuner.trees import tree_of
 
 learned = pytest.mark.skipif(not has_learned(), reason="needs xgboost")
 
@@ -68,47 +66,10 @@ def test_a_model_of_nothing_is_the_prior(space):
 
 
 def test_without_xgboost_the_analytic_cost_is_used_with_a_word(monkeypatch):
-    monkeypatch.setattr("weft.tuner.cost_models.has_learned", lambda model="": False)
+    monkeypatch.setattr("weft.tuner.cost_models.has_learned", lambda: False)
     with pytest.warns(UserWarning, match=r"pip install 'weft-compiler\[tune\]'"):
         assert isinstance(cost_model(), Analytic)
     assert ways_here() == ["analytic", "genetic", "random"]
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not has_learned("tree"), reason="needs torch")
-def test_a_network_over_trees_learns_what_the_machine_likes(space):
-    points = np.random.default_rng(0).choice(space.legal, 120, replace=False)
-    model, again = cost_model("tree"), cost_model("tree")
-    rows, prior = model.look(space, points), space.prior[points]
-    gains = np.array([gain_of(space.point(int(number))[1]) for number in points])
-    for _ in range(3):
-        model.fit([Group(rows[:80], prior[:80], gains[:80])])
-    assert rank_correlation(model.score(rows[80:], prior[80:]), gains[80:]) > 0.6
-    assert np.array_equal(again.score(rows, prior), cost_model("tree").score(rows, prior))  # its seed decides
-
-
-@pytest.mark.skipif(not has_learned("tree"), reason="needs torch")
-def test_a_tree_is_the_loops_and_blocks_of_a_program(task, space, monkeypatch):
-    body = task.fresh().schedule.func.body
-    tree = tree_of(body)
-    assert len(tree.rows) == 1 + len(loops_in(body)) + len(blocks_in(body)) == len(tree.parents)
-    assert tree.depths.tolist() == [0, 1, 2, 3, 4] and tree.parents.tolist() == [0, 0, 1, 2, 3]  # i, j, k, C
-    i, j, k = tree.rows[1:4, -3:-1].tolist()  # of A[i, k], B[k, j], C[i, j]: not used by, contiguous along
-    third = pytest.approx(1 / 3)
-    assert (i, j, k) == ([third, 0.0], [third, pytest.approx(2 / 3)], [third, third])
-    monkeypatch.setattr("weft.tuner.trees.MOST", 2)
-    model = cost_model("tree")
-    scores = model.score(model.look(space, space.legal[:9]), space.prior[space.legal[:9]])
-    best = np.argsort(-space.prior[space.legal[:9]], kind="stable")[:2]
-    assert np.isfinite(scores).all() and set(np.argsort(-scores)[:2]) == set(
-        best
-    )  # the others come after what was read
-
-
-def test_without_torch_the_tree_says_what_it_needs(monkeypatch):
-    monkeypatch.setattr("weft.tuner.cost_models.has_learned", lambda model="": False)
-    with pytest.raises(TuneError, match="needs torch"):
-        cost_model("tree")
 
 
 @pytest.mark.parametrize("name", sorted(EXPLORERS))
@@ -121,7 +82,7 @@ def test_explorers_find_what_the_model_likes(name, space):
 
     random = np.random.default_rng(2)
     measured = random.choice(space.legal, 24, replace=False)
-    found = EXPLORERS[name]().propose(space, score, measured, score(measured), 16, random)
+    found = EXPLORERS[name](Asked(space, score, measured, score(measured), 16, random))
     assert len(found) >= 8 and all(np.isfinite(space.estimates[found]))
     if name in ("exhaustive", "annealing", "evolutionary"):
         assert score(found[:1])[0] == score(space.legal).max()
@@ -141,7 +102,7 @@ def test_a_batch_is_new_differs_and_has_some_at_random(space):
 
 
 def searching(task, space, database, model="analytic", explorer="exhaustive", seed=0):
-    proposer = Proposer(space, cost_model(model, seed), EXPLORERS[explorer](), seed)
+    proposer = Proposer(space, cost_model(model, seed), explorer, seed)
     return Search(task, Bench(task, 1), proposer, Pretending(gain_of), database)
 
 
@@ -171,7 +132,7 @@ def test_records_of_other_spaces_and_failures_do_no_harm(task, space, tmp_path):
         assert again.trials == 1 and again.failures == {"crash": 1} and again.gain == 1.0
 
 
-@pytest.mark.parametrize("way", [way for way in ways_here() if way != "tree"])
+@pytest.mark.parametrize("way", ways_here())
 def test_a_replayed_search_meets_every_point_of_its_pool_once(way, space):
     pool = np.random.default_rng(5).choice(space.legal, 40, replace=False)
     gains = {int(number): gain_of(space.point(int(number))[1]) for number in pool}
@@ -183,11 +144,11 @@ def test_a_replayed_search_meets_every_point_of_its_pool_once(way, space):
 @learned
 def test_what_is_known_of_another_task_makes_the_first_batch_good(space):
     random = np.random.default_rng(6)
-    other = Proposer(space_of(product_task(32, 64, 48)), cost_model("prior + learned"), EXPLORERS["exhaustive"]())
+    other = Proposer(space_of(product_task(32, 64, 48)), cost_model("prior + learned"))
     assert other.space.signature == space.signature
     for number in random.choice(other.space.legal, 96, replace=False):
         other.gains[int(number)] = gain_of(other.space.point(int(number))[1])
-    mine = Proposer(space, cost_model("prior + learned"), EXPLORERS["exhaustive"](), epsilon=0.0)
+    mine = Proposer(space, cost_model("prior + learned"), epsilon=0.0)
     points = random.choice(space.legal, 200, replace=False)
     gains = [gain_of(space.point(int(number))[1]) for number in points]
     before = rank_correlation(mine.score(points), gains)

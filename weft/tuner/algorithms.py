@@ -1,10 +1,8 @@
-"""Other forms of a model, by its whole time: algorithms, layouts, padded channels, precision, where kernels part.
-
-What can be chosen, whoever decides it says when the model is compiled (`graph/passes/algorithms.asked`): for a node
-(Winograd with tiles of 2 or 4, or direct), for the model (attention fused or not, channels padded or not, layouts
-between kernels, the precision that the user allows or float32), for each place where a kernel may end. Nodes of one
-shape are one group, places before one operator too; for each group the other labels are tried, the model compiled with
-each in a child and measured in turns with what stands. What makes it faster stays, and the next group is tried on top.
+"""Other forms of a model, by its whole time. What can be chosen is said when it is compiled (`asked` in graph/passes):
+for a node (Winograd with tiles of 2 or 4, or direct), for the model (attention fused, channels padded, layouts between
+kernels, the precision that the user allows or float32), for each place where a kernel may end. Nodes of one shape are
+one choice, places before one operator too. Each label is tried, the model compiled with it in a child and measured in
+turns with what stands. What makes it faster stays, and the next choice is tried on top.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ SHARE = 0.3
 """The part of the time that may go into this."""
 
 LEAST_GAIN = 1.01
-"""Of the whole model: another form is worth that much at least."""
+"""What gains less, a schedule or a form of the whole model, is left out: it may be noise."""
 
 
 class Choice(NamedTuple):

@@ -4,12 +4,12 @@
     learned    XGBoost on features of points, trained to rank what was measured; it begins with the analytic estimate
                (its base margin), so that with nothing measured it says what the estimate says: prior + correction
     alone      the same without the prior, as in the TVM paper, for comparison
-    tree       a recurrent network over loop programs (`trees.py`), for comparison
     none       nothing is known
 
-Points of other tasks whose spaces have the same knobs are learnt from, too: what is good for one shape tends to be good
-for the next, so the first batch of a task is better than the estimate alone. Rank correlation and recall say how well a
-model did on a batch before it learnt from it.
+`MODELS` has them by name; another (a network over loop programs, for comparison: benchmarks/trees.py) is put there.
+
+Points of other tasks whose spaces have the same knobs are learnt from, too, so that the first batch of a task is better
+than the estimate alone. Rank correlation and recall say how well a model did on a batch before it learnt from it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 
 from weft.core.install import hint
-from weft.tuner.records import TuneError
 
 if TYPE_CHECKING:
     from weft.tuner.space import Space
@@ -150,17 +149,9 @@ class Learned(_Knobs):
         return margin if self.booster is None else self._add(self.booster, features, margin)
 
 
-def has_learned(model: str = "learned") -> bool:
-    """Whether the package that a model learns with is installed."""
-    return importlib.util.find_spec("torch" if model == "tree" else "xgboost") is not None
-
-
-def _tree(seed: int) -> CostModel:
-    if not has_learned("tree"):
-        raise TuneError(f"the cost model over trees needs torch: {hint('torch')}")
-    from weft.tuner.trees import TreeModel
-
-    return TreeModel(seed)
+def has_learned() -> bool:
+    """Whether the package that learns is installed."""
+    return importlib.util.find_spec("xgboost") is not None
 
 
 def cost_model(name: str | None = None, seed: int = 0, space: Space | None = None) -> CostModel:
@@ -181,7 +172,6 @@ MODELS: dict[str, Any] = {
     "analytic": lambda seed: Analytic(),
     "prior + learned": lambda seed: Learned(True, seed),
     "learned": lambda seed: Learned(False, seed),
-    "tree": _tree,
     "none": Unknown,
 }
 

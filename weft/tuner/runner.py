@@ -2,9 +2,7 @@
 
 A child is a fork: it has the task, its arrays and the default, ready made, for a millisecond. It says what it found in
 one line through a pipe. One that dies, that takes too long, or whose line makes no sense gives a row of that kind, and
-the search goes on. A child dies with its parent; Ctrl-C reaches the parent alone.
-
-`Runner` is all that a search knows of this: a pool of other machines would be another one.
+the search goes on. A child dies with its parent; Ctrl-C reaches the parent alone. A search knows only `Runner`.
 """
 
 from __future__ import annotations

@@ -10,14 +10,10 @@ from __future__ import annotations
 import base64
 import functools
 import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from weft.targets.base import Target
-
-if TYPE_CHECKING:
-    from weft.tuner.cost_models import Learned
 
 FILE = Path(__file__).with_name("shipped.json")
 
@@ -25,16 +21,6 @@ FILE = Path(__file__).with_name("shipped.json")
 def kind_of(target: Target) -> str:
     """What machines have in common that like the same schedules."""
     return f"{target.cpu}, vectors of {target.vector_bytes} bytes"
-
-
-def write(path: Path, kind: str, models: Mapping[str, tuple[int, Learned]]) -> None:
-    """Writes models by signature, each with the number of tasks that it learnt from."""
-    rows = {
-        key: {"tasks": count, "trees": base64.b64encode(made.booster.save_raw("ubj")).decode()}
-        for key, (count, made) in models.items()
-        if made.booster is not None
-    }
-    path.write_text(json.dumps({"kind": kind, "models": rows}, indent=1) + "\n")
 
 
 @functools.lru_cache(maxsize=1)

@@ -137,10 +137,6 @@ def _varied(task: Task) -> Region:
     return Region(trace_sketch(task.fresh().schedule, own), take, task.fresh)
 
 
-def _is_known(sketches: Sequence[Sketch]) -> bool:
-    return any(sketch.name != DERIVED for sketch in sketches)
-
-
 def regions_of(task: Task) -> list[Region]:
     """The sketches of the heaviest part of a program, and what is derived from it if it reduces.
 
@@ -153,7 +149,8 @@ def regions_of(task: Task) -> list[Region]:
     if not offers:
         return [_varied(task)]
     # What only a derived sketch fits may stand beside the real work: parts of Winograd's program that hardly ever run.
-    _, unit, sketches = max(offers, key=lambda offer: (_is_known(offer[2]), offer[0], len(offer[2])))
+    known_first = [(any(one.name != DERIVED for one in offer[2]), offer[0], len(offer[2])) for offer in offers]
+    _, unit, sketches = offers[known_first.index(max(known_first))]
     made = [Region(sketch, _planned(task, unit, sketch), task.fresh) for sketch in sketches]
     known = [region for region in made if region.sketch.name != DERIVED] or [_varied(task)]
     least = min(float(region.estimates.min()) for region in known)

@@ -1,12 +1,14 @@
 """A cost model that reads loop programs: a recurrent network over their trees, as in the TVM paper, for comparison.
 
+    python -m benchmarks.search --trees …       puts it beside the others; it needs torch (`weft-compiler[torch]`)
+
     for y (parallel)                 GRU(loop y, sum of its children)
       for x (vectorized)      ->       GRU(loop x, sum of its children)      ->    a score for the root
         block C                          GRU(block C, 0)
 
 A loop is known by its kind, its iterations, those of all loops around it, and how the accesses below it use it: not at
 all (reuse), or along the last axis (contiguous). Points of any spaces can be compared, but each costs a scheduled
-program: of many points those with the best prior are read, and the others come after them. It needs torch.
+program: of many points those with the best prior are read, and the others come after them.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
+import torch
 
 from weft.core.errors import WeftError
 from weft.expr.nodes import Var, int_value
@@ -92,9 +95,7 @@ class TreeModel:
     name = "tree"
 
     def __init__(self, seed: int = 0) -> None:
-        import torch
-
-        self._torch, self._random = torch, np.random.default_rng(seed)
+        self._random = np.random.default_rng(seed)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             self._cell, self._last = torch.nn.GRUCell(WIDTH, HIDDEN), torch.nn.Linear(HIDDEN, 1)
@@ -103,6 +104,7 @@ class TreeModel:
 
     def look(self, space: Space, numbers: Array) -> Array:
         """The trees of points; None for those that are refused, or that were too many to be read."""
+        torch.set_num_threads(1)  # such small tensors only wait for each other's threads
         known, out = self._known.setdefault(space, {}), np.full(len(numbers), None, object)
         for at in np.argsort(-space.prior[numbers], kind="stable")[:MOST]:
             number = int(numbers[at])
@@ -118,7 +120,6 @@ class TreeModel:
         return out
 
     def _scores(self, trees: Sequence[Tree]) -> Any:
-        torch = self._torch
         starts = np.cumsum([0, *(len(tree.rows) for tree in trees)])
         rows = torch.from_numpy(np.concatenate([tree.rows for tree in trees]))
         parents = torch.from_numpy(np.concatenate([tree.parents + at for tree, at in zip(trees, starts)]))
@@ -140,10 +141,10 @@ class TreeModel:
             trees = [group.features[at] for at in read]
             for _ in range(STEPS):
                 left, right = self._random.integers(0, len(read), (2, PAIRS))
-                apart = self._torch.from_numpy(gains[left] - gains[right])
+                apart = torch.from_numpy(gains[left] - gains[right])
                 scores = self._scores(trees)
                 loss = (
-                    self._torch.nn.functional.softplus(-apart.sign() * (scores[left] - scores[right])) * apart.abs()
+                    torch.nn.functional.softplus(-apart.sign() * (scores[left] - scores[right])) * apart.abs()
                 ).mean()
                 self._trainer.zero_grad()
                 loss.backward()
@@ -152,7 +153,7 @@ class TreeModel:
     def score(self, features: Array, prior: Array) -> Array:
         """The score of each tree."""
         read = np.flatnonzero([tree is not None for tree in features])
-        with self._torch.no_grad():
+        with torch.no_grad():
             found = self._scores([features[at] for at in read]).numpy() if len(read) else np.zeros(0, np.float32)
         out = found.min(initial=0.0) - 1.0 + np.maximum(np.asarray(prior, np.float32), -30.0)
         out[read] = found
