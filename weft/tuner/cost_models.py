@@ -100,11 +100,11 @@ class Unknown(_Knobs):
 class Learned(_Knobs):
     """Gradient-boosted trees that rank points, on top of the analytic estimate, or without it."""
 
-    def __init__(self, prior: bool = True, seed: int = 0, ahead: Any = None) -> None:
+    def __init__(self, prior: bool = True, seed: int = 0, ahead: Any = None, trees: int = TREES) -> None:
         import xgboost
 
         self.name = "prior + learned" if prior else "learned"
-        self._xgboost, self._prior, self._seed, self._ahead = xgboost, prior, seed, ahead
+        self._xgboost, self._prior, self._seed, self._ahead, self._trees = xgboost, prior, seed, ahead, trees
         self.booster: Any = None
         self._weight = PRIOR_WEIGHT
 
@@ -138,7 +138,7 @@ class Learned(_Knobs):
             "lambdarank_normalization": False, "max_depth": DEPTH, "eta": RATE, "min_child_weight": 0.1, "lambda": 1.0,
             "nthread": 1, "seed": self._seed, "tree_method": "hist", "verbosity": 0, "max_bin": 64,
         }  # fmt: skip
-        self.booster = self._xgboost.train(parameters, data, TREES)
+        self.booster = self._xgboost.train(parameters, data, self._trees)
 
     def _right(self, group: Group, ahead: Any) -> float:
         return rank_correlation(self._margin(group.features, group.prior, PRIOR_WEIGHT, ahead), group.gains)
