@@ -49,6 +49,7 @@ def vectors_first(point):
 def tuned(graph, verdict=None, seconds=20.0, **more):
     made = make_tuning(graph, seconds, threads=1, runner=Pretending(vectors_first), model="analytic", **more)
     made._profile = lambda records, module=None: [2.0, 1.0]
+    made.choose = lambda observe: None
     if verdict is not None:
         made._compare = lambda before, after: vars(verdict)
     stop = made.left
@@ -117,6 +118,7 @@ def test_an_interrupt_keeps_what_was_measured_and_still_accepts(graph, own_recor
 
     made = make_tuning(graph, "1h", threads=1, runner=Interrupted(vectors_first), model="analytic")
     made._profile = lambda records, module=None: [2.0, 1.0]
+    made.choose = lambda observe: None
     made._compare = lambda before, after: vars(Verdict(2.0, 1.0, 2.0, {}))
     made.run()
     assert made.stopped and len(made.database.records()) == 3 and "the same command goes on" in summary(made)
