@@ -53,7 +53,7 @@ from weft.expr.nodes import Var
 from weft.graph.interpreter import Interpreter, operator_of
 from weft.graph.ir import Array, Graph, TensorType, Value, all_graphs
 from weft.graph.opspec import has, is_of_users
-from weft.graph.passes.algorithms import choosing
+from weft.graph.passes.algorithms import asked, choosing
 from weft.graph.passes.fuse import Group, fuse
 from weft.graph.passes.layout import choose_layouts
 from weft.graph.passes.specialize import apart
@@ -567,6 +567,9 @@ def _items_in_layouts(graph: Graph, groups: Sequence[Group], compiler: KernelCom
     fixed: set[Value] = set()
     while True:
         laid = choose_layouts(graph, groups, lanes, fixed, tile, narrow, together)
+        if laid.layouts and asked("* layouts", "blocked", "plain") == "plain":
+            lanes, together = 0, frozenset()
+            laid = choose_layouts(graph, groups, lanes, fixed, tile, narrow, together)
         compiler.layouts = laid.layouts
         items = choose_items(graph, laid.groups, compiler)
         wrong = touched_plainly(graph, items) & laid.layouts.keys()
