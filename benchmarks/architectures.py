@@ -439,10 +439,13 @@ def chosen(options: argparse.Namespace) -> Iterator[str]:
     """The models that are asked for and not yet known."""
     done = {row["name"] for row in _rows(options.json) if row["outcome"] != "too slow"}
     few = FEW.split() + [f"weft/{one}" for one in BUILT_IN.split()]
-    for name in names():
-        if name not in done and (not options.few or name in few):
-            if not options.only or any(one in name for one in options.only):
-                yield name
+    asked = [
+        name
+        for name in names()
+        if (not options.few or name in few) and (not options.only or any(one in name for one in options.only))
+    ]
+    part, parts = map(int, options.share.split("/"))
+    yield from (name for name in asked[part - 1 :: parts] if name not in done)
 
 
 def _rows(path: Path | None) -> list[dict[str, Any]]:
@@ -469,6 +472,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=[], help="models whose names hold one of these words")
     parser.add_argument("--few", action="store_true", help="the built-in models, 20 of timm and 5 of transformers")
     parser.add_argument("--jobs", type=int, default=1, help="how many models at a time (default 1)")
+    parser.add_argument("--share", default="1/1", metavar="K/N", help="the k-th of n parts, for a machine of its own")
     parser.add_argument("--json", type=Path, metavar="FILE", help="append a line for each model; skip those in it")
     parser.add_argument("--limit", type=float, default=600, help="seconds for each model (default 600)")
     doors = "torch.export and kernels; the backend of torch.compile; or the import alone, run by numpy"

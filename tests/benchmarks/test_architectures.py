@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 
 
 def options(**given):
-    plain = {"only": [], "few": False, "json": None, "threads": 1, "door": "export", "seconds": 0.1}
+    plain = {"only": [], "few": False, "share": "1/1", "json": None, "threads": 1, "door": "export", "seconds": 0.1}
     return argparse.Namespace(**{**plain, "speed": False, "limit": 600, **given})
 
 
@@ -24,7 +24,9 @@ def test_there_are_many_and_a_few_of_each():
     assert len(few) == 25 + len(architectures.BUILT_IN.split())
 
 
-def test_what_is_known_is_kept(tmp_path):
+def test_parts_make_the_whole_and_what_is_known_is_kept(tmp_path):
+    parts = [list(architectures.chosen(options(share=f"{part}/3"))) for part in (1, 2, 3)]
+    assert sorted(sum(parts, [])) == sorted(architectures.names())
     found = tmp_path / "found.jsonl"
     found.write_text(json.dumps({"name": "encoder/bert", "outcome": "right"}) + "\n")
     left = list(architectures.chosen(options(only=["bert"], json=found)))
