@@ -7,6 +7,7 @@
     python -m benchmarks.architectures --speed --threads 2          how fast, beside torch.compile (inductor)
     python -m benchmarks.architectures --few --door torch.compile   25 of them through torch.compile(backend="weft")
     python -m benchmarks.architectures --only weft/                 the built-in models, as PyTorch's modules
+    python -m benchmarks.architectures --only keras-                keras.applications, of its backends jax and torch
 
 The smallest member of every family of timm, and small configurations of architectures of transformers: encoders,
 decoders, both, vision, speech. A model is right when no output differs from PyTorch's own by more than 1e-4 of its
@@ -140,6 +141,17 @@ MORE: dict[str, dict[str, Any]] = {
 """What else their configurations need."""
 
 
+KERAS = """
+    VGG16 VGG19 MobileNet MobileNetV2 MobileNetV3Small MobileNetV3Large ResNet50 ResNet50V2 Xception EfficientNetB0
+    EfficientNetV2B0 EfficientNetV2B1 ConvNeXtTiny InceptionV3 ResNet101 ResNet101V2 EfficientNetB1 EfficientNetB2
+    EfficientNetV2B2 EfficientNetV2B3 EfficientNetB3 ConvNeXtSmall ConvNeXtBase ResNet152 ResNet152V2 DenseNet121
+    EfficientNetB4 EfficientNetV2S DenseNet169 ConvNeXtLarge EfficientNetB5 DenseNet201 EfficientNetB6 EfficientNetV2M
+    NASNetMobile ConvNeXtXLarge EfficientNetB7 InceptionResNetV2 EfficientNetV2L NASNetLarge
+"""
+"""Every network of keras.applications, those of the fewest layers first."""
+
+KERAS_SIDES = {"InceptionV3": 75, "InceptionResNetV2": 75, "Xception": 71, "NASNetMobile": 224, "NASNetLarge": 331}
+
 FEW = """
     timm/convnext_zepto_rms timm/densenet121 timm/edgenext_xx_small timm/efficientvit_m0 timm/ghostnet_050
     timm/hardcorenas_b timm/inception_next_atto timm/levit_128s timm/mambaout_femto timm/mixer_s16_224
@@ -151,8 +163,8 @@ FEW = """
 
 
 def names() -> list[str]:
-    """Every model: "weft/<built-in>", "timm/<model>" and "<kind>/<architecture>"."""
-    kinds = {"weft": BUILT_IN, "timm": TIMM, **TRANSFORMERS}
+    """Every model: "weft/<built-in>", "timm/<model>", "<kind>/<architecture>" and "keras-<backend>/<application>"."""
+    kinds = {"weft": BUILT_IN, "timm": TIMM, **TRANSFORMERS, "keras-jax": KERAS, "keras-torch": KERAS}
     return [f"{kind}/{one}" for kind, known in kinds.items() for one in known.split()]
 
 
@@ -361,6 +373,40 @@ def examine(name: str, threads: int, seconds: float, door: str) -> dict[str, Any
     return row
 
 
+def through_keras(name: str, threads: int) -> dict[str, Any]:
+    """What becomes of a network of keras.applications with one of Keras' backends."""
+    kind, _, what = name.partition("/")
+    os.environ["KERAS_BACKEND"] = kind.removeprefix("keras-")
+    import keras
+    import torch
+
+    import weft
+
+    warnings.simplefilter("ignore")
+    keras.utils.set_random_seed(0)
+    side, draw = KERAS_SIDES.get(what, 64), np.random.default_rng(0)
+    row: dict[str, Any] = {"name": name, "outcome": "right", "inputs": [[1, side, side, 3]]}
+    given = {"weights": None, "input_shape": (side, side, 3), "classes": 10, "classifier_activation": None}
+    model = getattr(keras.applications, what)(**given)
+    for one in model.weights:
+        had = np.asarray(one.numpy())
+        if had.size > 1 and (had == had.flat[0]).all():
+            one.assign((had + 0.2 * draw.uniform(-0.5, 0.5, had.shape) * (0.1 + np.abs(had))).astype(had.dtype))
+    image = draw.uniform(-1, 1, (1, side, side, 3)).astype("float32")
+    with torch.no_grad():
+        wanted = torch.from_numpy(np.array(keras.ops.convert_to_numpy(model(image, training=False))))
+    row["parameters"] = model.count_params()
+    begun = time.perf_counter()
+    try:
+        found = weft.compile(model, image, threads=threads)(image)
+    except weft.WeftError as error:
+        return {**row, "outcome": "refused", "said": _first_lines(error, 2000)}
+    except Exception as error:  # noqa: BLE001  anything but a refusal is a fault of Weft's
+        return {**row, "outcome": "failed", "said": f"{type(error).__name__}: {_first_lines(error, 2000)}"}
+    row["compile_s"] = time.perf_counter() - begun
+    return {**row, **compared([wanted], [torch.from_numpy(np.array(found))])}
+
+
 def meaning(program: Any, inputs: tuple[Any, ...]) -> Any:
     """What an exported program gives by the numpy meaning of its graph: without kernels, so without their time."""
     from weft.frontends.torch.calls import as_array, as_tensor
@@ -485,7 +531,10 @@ def main() -> None:
     parser.add_argument("--one", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
-        row = examine(options.one, options.threads, options.seconds if options.speed else 0, options.door)
+        if options.one.startswith("keras-"):
+            row = through_keras(options.one, options.threads)
+        else:
+            row = examine(options.one, options.threads, options.seconds if options.speed else 0, options.door)
         sys.stdout.write("\n" + json.dumps(row) + "\n")
         sys.stdout.flush()
         os._exit(0)  # threads that libraries leave behind have nothing more to do
