@@ -5,7 +5,7 @@ import pytest
 
 import weft
 from tests.executor.test_bodies import Part, weight
-from weft.executor import bodies, turns
+from weft.executor import bodies
 from weft.graph.interpreter import interpret_graph
 from weft.graph.passes.infer import infer
 
@@ -94,7 +94,6 @@ def test_random_loops(first, monkeypatch):
     for seed in range(first, first + 15):
         random = np.random.default_rng(seed)
         monkeypatch.setattr(bodies, "PRICE", float(random.choice([0.0, 2e-4, 1e9])))
-        monkeypatch.setattr(turns, "MOST_TURNS", int(random.choice([1, 3, 1 << 16])))
         graph, arrays = RandomLoop(seed).graph()
         wanted, before = interpret_graph(graph, arrays), [array.copy() for array in arrays]
         module = weft.compile(graph)
