@@ -289,8 +289,12 @@ class Region(Body):
 
     def native(self, arrays: Sequence[Any], threads: int) -> list[Any] | None:
         """What the node makes; None where the host has to run it."""
-        self.owed = sum(body.owed for body in self.bodies)
-        form = None if self.closed or not all(isinstance(a, np.ndarray) for a in arrays) else self.form(arrays)
+        if not all(isinstance(array, np.ndarray) for array in arrays):
+            return None
+        form = self._forms.get(self._key(arrays))
+        if form is None or form.mask is not None:
+            self.owed = sum(body.owed for body in self.bodies)
+            form = self.form(arrays)
         made: list[Any] | None = None if form is None else form.runner.run(arrays, threads)
         if form is not None and made is None:
             self._declined += 1

@@ -38,39 +38,32 @@ class ControlForm:
         self._entry = kind(self._engine.address(writer.name))
         self._let_go = ctypes.CFUNCTYPE(None, ctypes.c_int64)(self._engine.address(f"{writer.name}_release"))
         self.kernels = writer.kernels
-        self._weights = [aligned_array(np.asarray(array)) for array in writer.weights]
-        self._first = len(graph.inputs) + sum(len(value.tensor.dims) for value in part.graph.inputs)
-        self._outputs = [value.tensor for value in part.graph.outputs]
-        self._static = [kind.static if kind.is_static else None for kind in self._outputs]
-        tail = [address_of(weight) for weight in self._weights]
-        self._tail = [*tail, 0, *[0] * sum(2 + len(kind.dims) for kind in self._outputs)]
-        self._arena_at = self._first + len(tail)
+        self._alive = [aligned_array(np.asarray(array)) for array in writer.weights]
+        self._weights = [address_of(array) for array in self._alive]
+        self._first = sum(1 + len(value.tensor.dims) for value in part.graph.inputs) + len(self._weights) + 1
+        kinds = [value.tensor for value in part.graph.outputs]
+        self._results = [(kind.numpy, kind.static if kind.is_static else None, len(kind.dims)) for kind in kinds]
+        self._is_open = any(shape is None for _, shape, _ in self._results)
         self._arenas: list[Array] = []
-        self._numpy = [kind.numpy for kind in self._outputs]
 
     def run(self, arrays: Sequence[Any], threads: int) -> list[Any] | None:
         """The outputs; None where the call meets sizes that the host has to compute."""
         ready = [a if a.flags.c_contiguous and a.flags.aligned else np.array(a, order="C") for a in arrays]
-        head = [address_of(array) for array in ready]
+        entries = [address_of(array) for array in ready]
         for array in ready:
-            head += array.shape
-        table = np.array(head + self._tail, np.int64)
+            entries += array.shape
         try:
             arena = self._arenas.pop()
         except IndexError:
             arena = aligned_array(memory(max(self.writer.arena_bytes, 64) + 64)[1:], 64)
-        table[self._arena_at] = address_of(arena)
-        at = self._arena_at + 1
+        entries += self._weights
+        entries.append(address_of(arena))
         made: list[Any] = []
-        for dtype, shape in zip(self._numpy, self._static):
-            one = None
-            if shape is not None:
-                one = np.empty(shape, dtype)
-                table[at] = address_of(one)
-                at += 2 + len(shape)
-            else:
-                at += 2 + len(self._outputs[len(made)].dims)
+        for dtype, shape, rank in self._results:
+            one = None if shape is None else np.empty(shape, dtype)
             made.append(one)
+            entries += (0 if one is None else address_of(one), 0, *(0,) * rank)
+        table = np.array(entries, np.int64)
         code = self._entry(address_of(table), threads)
         if len(self._arenas) < 4:
             self._arenas.append(arena)
@@ -78,15 +71,14 @@ class ControlForm:
             return None
         if code:
             raise fault(self.kernels, code)
-        if None in self._static:
+        if self._is_open:
             self._fetch(table, made)
         return made
 
     def _fetch(self, table: Array, made: list[Any]) -> None:
         """Copies the results whose sizes the call told, and lets go of them."""
-        at = self._arena_at + 1
-        for number, (dtype, kind) in enumerate(zip(self._numpy, self._outputs)):
-            rank = len(kind.dims)
+        at = self._first
+        for number, (dtype, _, rank) in enumerate(self._results):
             if made[number] is None:
                 address, owner, *shape = table[at : at + 2 + rank].tolist()
                 made[number] = one = np.empty(shape, dtype)
