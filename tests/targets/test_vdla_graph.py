@@ -127,6 +127,24 @@ def test_what_only_looks_like_a_requantization():
         np.testing.assert_array_equal(made, expected)
 
 
+def test_products_of_a_batch_of_matrices_stay_right():
+    """Unsigned bytes become signed ones, which each matrix of a batch would have to make up for: the processor's."""
+    rng = np.random.default_rng(0)
+    b = Builder("batch", 0)
+    levels = b.node("QuantizeLinear", b.input("x", (16, 4, 16)), b.constant(np.float32(0.5)), b.constant(np.uint8(7)))
+    batch = b.node("MatMulInteger", levels, b.constant(rng.integers(-9, 10, (16, 16, 16)).astype(np.int8)))
+    weight = b.constant(rng.integers(-9, 10, (16, 16)).astype(np.int8))
+    graph = infer(b.finish(batch, b.node("MatMulInteger", b.input("r", (4, 16), "int8"), weight)))
+    feeds = {
+        "x": rng.standard_normal((16, 4, 16)).astype(np.float32),
+        "r": rng.integers(-9, 10, (4, 16)).astype(np.int8),
+    }
+    module = weft.compile(graph, target=SMALL)
+    assert on_accelerator(module)[0] == ["PackedConv"]
+    for made, expected in zip(module.run(None, feeds), interpret_graph(graph, feeds)):
+        np.testing.assert_array_equal(made, expected)
+
+
 def test_a_profile_tells_what_ran_where_and_a_file_keeps_it(tmp_path):
     graph = residual_block()
     feeds = feeds_for(graph, 1)

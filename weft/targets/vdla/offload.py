@@ -93,12 +93,13 @@ class _Offload:
         if source not in self.bytes:
             return None
         weight = scope.constant(node.inputs[1]) if node.op in ("ConvInteger", "MatMulInteger") else None
-        if weight is None or any(v is not None for v in node.inputs[2:]):
+        slides = node.op == "ConvInteger"
+        if weight is None or not (slides or weight.ndim == 2) or any(v is not None for v in node.inputs[2:]):
             return None
-        more = {"border": int(node.attributes.get("border", 0)) - 128} if node.op == "ConvInteger" else {}
+        more = {"border": int(node.attributes.get("border", 0)) - 128} if slides else {}
         total = scope.make(node, node.op, [self.bytes[source], node.inputs[1]], **{**node.attributes, **more})
-        sums = weight.astype(np.int32).sum(axis=tuple(range(1, weight.ndim)) if more else 0) * 128
-        offset = sums.reshape(1, -1, *[1] * (weight.ndim - 2)) if more else sums
+        sums = weight.astype(np.int32).sum(axis=tuple(range(1, weight.ndim)) if slides else 0) * 128
+        offset = sums.reshape(1, -1, *[1] * (weight.ndim - 2)) if slides else sums
         inputs = [total, scope.new_constant(offset.astype(np.int32), "offset")]
         return [Node("Add", inputs, node.outputs, {}, node.name, node.origin)]
 
