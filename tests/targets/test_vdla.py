@@ -171,8 +171,10 @@ def test_what_the_machine_cannot_do_is_refused():
         weft.build(s, args, target="vdla")
     with pytest.raises(TargetError, match="no packed product"):
         Product(s, "y", config_of(""))
-    with pytest.raises(TargetError, match="does not describe an accelerator"):
-        find_target("vdla:block=12")
+    for sizes, reason in {"block=12": "power of two", "bloc=8": "is not one of block, inp", "latency=-1": "a number",
+                          "word_cycles=0": "from 1 to 255", "latency": "such as latency=128"}.items():  # fmt: skip
+        with pytest.raises(TargetError, match=f"does not describe an accelerator: .*{reason}"):
+            find_target(f"vdla:{sizes}")
 
 
 def test_operands_that_do_not_lie_together_are_refused():

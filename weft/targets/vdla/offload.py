@@ -155,22 +155,18 @@ class _Offload:
         if not isinstance(kind, TensorType) or kind.dtype != "int8" or not kind.is_static or 0 in kind.static:
             return False
         if node.op == "MatMulInteger":
-            return kind.rank == 2 and weight.ndim == 2 and self.fills(kind.static[1])
+            return kind.rank == 2 and weight.ndim == 2
         pads = [int(p) for p in node.attributes.get("pads") or [0]]
         plain = str(node.attributes.get("auto_pad") or "NOTSET") == "NOTSET" and 0 <= min(pads) <= max(pads) <= MOST_PAD
         dilated = any(int(d) != 1 for d in node.attributes.get("dilations") or ())
         bordered = any(pads) and int(node.attributes.get("border", 0)) != 0  # a transfer pads with zeros
         alone = int(node.attributes.get("group", 1)) == 1
-        return kind.rank == 4 and plain and alone and not dilated and not bordered and self.fills(kind.static[1])
+        return kind.rank == 4 and plain and alone and not dilated and not bordered
 
     def is_sum(self, value: Value, scope: Scope) -> bool:
         """Whether a value is the sums of a product that the machine takes."""
         node = scope.producers.get(value)
         return node is not None and self.takes(node, scope)
-
-    def fills(self, channels: int) -> bool:
-        """Whether channels fill at least half of their blocks."""
-        return 2 * channels >= -(-channels // self.block) * self.block
 
     def form(self, value: Value | None, scope: Scope) -> _Form | None:
         """How a value follows from sums and bytes; None where it does in another way."""
