@@ -26,7 +26,6 @@ import functools
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Literal, ParamSpec, get_args
 
 import numpy as np
@@ -168,35 +167,6 @@ class Infer(Use):
         return len(self.node.outputs)
 
 
-@dataclass(frozen=True)
-class Repetition:
-    """What a loop does with its body: the inputs of the next turn, and how inputs and outputs follow from one another.
-
-    `carried` are pairs of an output and the input that it is in the next turn, `kept` the outputs whose values in all
-    turns are wanted. `counter` is the input that counts turns (from `turn` on), `condition` the output that says
-    whether to go on; `rows` are inputs of which each turn gets the next row of an array.
-    """
-
-    inputs: Sequence[Any]
-    carried: Sequence[tuple[int, int]]
-    kept: Sequence[int]
-    limit: int
-    turn: int = 0
-    counter: int | None = None
-    condition: int | None = None
-    rows: Mapping[int, Array] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Repeated:
-    """How many turns were run, whether there should be more, the states after them, and the values kept, stacked."""
-
-    turns: int
-    going: bool
-    states: list[Any]
-    kept: list[Array]
-
-
 class Evaluate(Use):
     """What the numpy meaning may use beyond its arrays: attributes, and running a subgraph."""
 
@@ -211,12 +181,6 @@ class Evaluate(Use):
         if self.run_graph is None:
             raise self.error("a subgraph cannot be run here")
         return self.run_graph(graph, inputs)
-
-    def repeat(self, graph: Graph, wanted: Repetition) -> Repeated | None:
-        """Several turns of a loop at once, where what runs the subgraph can do that now."""
-        repeat = getattr(self.run_graph, "repeat", None)
-        made: Repeated | None = None if repeat is None else repeat(graph, wanted)
-        return made
 
     @property
     def output_count(self) -> int:

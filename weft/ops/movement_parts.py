@@ -11,7 +11,7 @@ from weft import te
 from weft.expr.nodes import Expr
 from weft.graph.ir import Array, Dim, TensorType, Type
 from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
-from weft.graph.shapes import Shape, divided, least, normal_axes, plus, tidy, unknown_dim
+from weft.graph.shapes import Shape, divided, greatest, least, minus, normal_axes, plus, tidy, unknown_dim
 from weft.graph.signature import OneOf
 from weft.ops.movement_indices import (
     axis_of,
@@ -95,6 +95,8 @@ register(
     takes="inputs, more:inputs?, ...",
     traits="joins speculatable",
 )
+# A Concat of two that native loops compute in the memory of the first (executor/control.py).
+register("Append", _concat_infer, _concat, domain="weft", takes="inputs, more:inputs")
 
 
 # ---------------------------------------------------------------------------------------------------------- Split
@@ -225,9 +227,13 @@ def _sliced_dim(dim: Dim, start: int, end: int, step: int) -> Dim:
         return divided(dim, step, up=True)
     if start == -1 and step == -1 and end <= -FAR:
         return dim
-    if start == 0 and step == 1 and end >= 0:
-        return least(dim, end)
-    return unknown_dim("slice")
+    if step != 1:
+        return unknown_dim("slice")
+    last = dim if end >= FAR else least(dim, end) if end >= 0 else greatest(plus(dim, end), 0)
+    if start < 0 and end >= FAR:
+        return least(dim, -start)
+    first = start if start >= 0 else greatest(plus(dim, start), 0)
+    return last if start == 0 else greatest(minus(last, first), 0)
 
 
 def _slice_infer(c: Infer) -> list[Type]:

@@ -6,7 +6,8 @@ What there is to choose from, and what it is worth on a machine, a callback says
 alternatives for a node with a constant weight, the best first. An alternative may need a larger weight; all of them
 together may let the constants of a model grow by a share (WEIGHT_GROWTH), and those that save most for each byte come
 first.
-Inside `choosing` some nodes get what somebody has measured to be better: one of the alternatives, or none of them.
+Inside `choosing` some nodes get what somebody has measured to be better: one of the alternatives, or none of them; the
+same goes for whatever else `asked` is asked about, anywhere in the compiler.
 """
 
 from __future__ import annotations
@@ -62,6 +63,17 @@ def choosing(asked: Mapping[str, str], offered: dict[str, list[str]] | None = No
     finally:
         _ASKED.reset(tokens[0])
         _OFFERED.reset(tokens[1])
+
+
+def asked(name: str, *labels: str) -> str:
+    """Which of some labels was chosen for a part of a model, the first where nobody has chosen; it is offered, too.
+
+    Parts are values, whole models ("* layout"), and places where kernels may part ("apart before v").
+    """
+    if (noted := _OFFERED.get()) is not None:
+        noted[name] = list(labels)
+    found = _ASKED.get().get(name, labels[0])
+    return found if found in labels else labels[0]
 
 
 def choose_algorithms(graph: Graph, propose: Propose) -> Graph:

@@ -33,10 +33,14 @@ from weft.expr.nodes import Var
 from weft.graph.interpreter import operator_of
 from weft.graph.ir import Graph, Node, TensorType, Value, reads
 from weft.graph.opspec import has
+from weft.graph.passes.algorithms import asked
 from weft.graph.shapes import follows, same_shape, typical
 
 NARROWING = {"Cast": "Cast", "DequantizeLinear": "QuantizeLinear"}
 """Operators that may widen a value, and what makes a narrow one for them."""
+
+APART = "apart before"
+"""How the places are called where a kernel may end and another begin, by the value behind it."""
 
 CanCompile = Callable[[Node], bool]
 
@@ -164,6 +168,9 @@ class _Fusion:
         if self.widens_stored(node):
             return
         before = self.drafts_before([node])
+        if self.most_nodes > 1 and any(one.kind not in ("host", "opaque") for one in before):
+            if asked(f"{APART} {node.outputs[0].name}", "fused", "apart") == "apart":
+                return
         if own == "elementwise":
             for other in sorted((d for d in before if d.anchor is not None), key=lambda d: -d.last):
                 if self.takes_epilogue(other, node) and self.fits(other, draft):

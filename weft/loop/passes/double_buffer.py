@@ -11,7 +11,8 @@ Which buffers: those named in `func.annotations["double_buffer"]`, or in the ann
 (a list of names; True: every buffer the loop fills first). A loop that does not have the pattern is left as it is.
 A loop annotated "pipeline_stages": n gives every buffer that it fills first n parts, filled n - 1 iterations ahead.
 With the annotation "async_copy" as well, the fills are copies that run beside the threads: they are committed after
-each fill and waited for at the top of the iteration that uses them; `annotations["async_copy"]` keeps the names.
+each fill and waited for at the top of the iteration that uses them; `annotations["async_copy"]` keeps the names. A
+list of names there are buffers that are filled before the loop and used only inside: copies of the first group.
 With "pipeline_lag": 1 as well, a part stays as it is for one more iteration than it is used in, for users that run
 beside the threads too: it is filled n - 2 iterations ahead, and the loop that was made so carries the mark LAG.
 One barrier at the top of an iteration then does for both hazards: the tile is complete, and the half that is filled
@@ -64,6 +65,7 @@ def double_buffer(func: Func) -> Func:
     if not plans:
         return func
     copied = [buffer.name for plan in plans.values() if plan.is_async for buffer in plan.halves]
+    copied += [name for loop, plan in plans.items() if plan.is_async for name in _before(loop)]
     made = _Doubler(plans, Names(func)).func(func)
     return made.replace(annotations={**made.annotations, "async_copy": copied}) if copied else made
 
@@ -104,6 +106,12 @@ class _Plan:
         self.lag = min(int(loop.annotations.get("pipeline_lag") or 0), self.stages - 2)
         self.is_async = bool(loop.annotations.get("async_copy")) and barrier is not None
         self.in_registers = all("." in buffer.scope or buffer.scope == "local" for buffer in halves)
+
+
+def _before(loop: For) -> list[str]:
+    """The buffers whose copies before the loop are waited for in its first iteration."""
+    named: Any = loop.annotations["async_copy"]
+    return list(named) if isinstance(named, (list, tuple)) else []
 
 
 def _stages(loop: For) -> int:

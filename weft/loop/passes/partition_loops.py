@@ -12,7 +12,7 @@ before and after it becomes a prefix and a suffix, which disappear when nothing 
 the same way: range(n // 32), and a guarded tail. A parallel loop is not cut in two (that would be a second launch):
 each iteration chooses its copy of the body.
 
-The program grows to at most PARTITION_GROWTH times its statements; {"partition": False} on a loop leaves that loop alone.
+The program grows to at most PARTITION_GROWTH times its statements; {"partition": False} on a loop leaves it alone.
 """
 
 from __future__ import annotations
