@@ -21,7 +21,7 @@ ONLY = {"core": set(), "runtime": {"core"}, "expr": {"core"}, "loop": {"core", "
 MOST_LINES_OF_FILE = 700
 MOST_LINES_OF_FUNCTION = 90
 MOST_LINES = {
-    "weft": 88_000, "weft.frontends": 9_300, "weft.tuner": 3_000, "weft.targets.vdla": 2_500, "weft.pool": 1_800,
+    "weft": 88_900, "weft.frontends": 9_300, "weft.tuner": 3_000, "weft.targets.vdla": 2_500, "weft.pool": 1_800,
     "weft.explore": 1_500,
 }  # fmt: skip
 """Of each room, what is in a room of its own not counted ("weft": all the rest). A number moves down whenever something
@@ -55,7 +55,7 @@ FACTS = {
     "_INT32, loop.passes.insert_prefetch SECOND_LEVEL, vdla.isa ILLEGAL RANGE DEADLOCK TIMEOUT SHIFT_BITS ROUNDS "
     "POSITIVE, vdla.offload _INT32 _UINT8",
     "what an instruction does, or a line holds": "cpu.amx TILE, cpu.dot GROUP, cuda.copies SIZES, cuda.mma ROWS "
-    "TILE_BYTES, cuda.swizzle LINE CHUNK LINES, cuda.wgmma ROWS LINE WIDTHS, graph.passes.cached_attention LANES, "
+    "TILE_BYTES, cuda.swizzle LINE CHUNK LINES, cuda.wgmma ROWS LINE WIDTHS MANY, graph.passes.cached_attention LANES, "
     "loop.passes.insert_prefetch LINE, loop.passes.transpose_stores LANES, loop.passes.vectorize MAX_LANES, "
     "vdla.isa INSTRUCTION_BITS CLOCK, vdla.offload MOST_PAD",
     "what numbers a type holds": "cpu.algorithms MOST_WEIGHT, graph.passes.causal_blocks FAR_BELOW, "
