@@ -32,7 +32,7 @@ quantizer for bits (500), commands of the pool, of exploring and of the cache (6
 MAY_PRINT = {"demo", "cli"}
 SHARED_BY_TARGETS = {"gpu"}
 """Folders of weft/targets that are no target: what several targets have in common."""
-ASK_TRAITS = ("weft.graph", "weft.executor", "weft.quantization")
+ASK_TRAITS = ("weft.graph", "weft.executor", "weft.quantization", "weft.plan", "weft.targets", "weft.tuner")
 """Where a fact about an operator is asked of the operator (`weft.graph.opspec.has`), never listed."""
 PATTERNS = {
     ("weft.graph.passes.attention", "Div Mul"),  # what scales a view of the keys
@@ -42,6 +42,8 @@ PATTERNS = {
     ("weft.graph.passes.fold_strides", "Conv ConvInteger"),  # what is rewritten
     ("weft.graph.passes.fuse", "Cast DequantizeLinear"),  # what undoes a Cast, a QuantizeLinear
     ("weft.quantization.insert", "Conv Gemm MatMul"),  # what is rewritten
+    ("weft.targets.vdla.offload", "ConvInteger MatMulInteger"),  # what the accelerator computes
+    ("weft.targets.vdla.offload", "Add Mul Sub"),
 }
 """The operators that a rewriting is written for: files, and names in order."""
 CHOOSING = ("weft.targets", "weft.plan", "weft.graph.passes", "weft.loop.passes")
