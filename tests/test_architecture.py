@@ -35,12 +35,16 @@ SHARED_BY_TARGETS = {"gpu"}
 ASK_TRAITS = ("weft.graph", "weft.executor", "weft.quantization", "weft.plan", "weft.targets", "weft.tuner")
 """Where a fact about an operator is asked of the operator (`weft.graph.opspec.has`), never listed."""
 PATTERNS = {
+    ("weft.executor.bodies", "Loop Scan"),  # what is run natively, each in its own way
+    ("weft.executor.control", "If Loop Scan"),
     ("weft.graph.passes.attention", "Div Mul"),  # what scales a view of the keys
     ("weft.graph.passes.attention", "Attention Softmax"),  # without one of them there is no attention
     ("weft.graph.passes.fix_weights", "GRU LSTM RNN"),  # and the activations by which their states stay bounded
     ("weft.graph.passes.fix_weights", "Sigmoid Tanh"),
     ("weft.graph.passes.fold_strides", "Conv ConvInteger"),  # what is rewritten
     ("weft.graph.passes.fuse", "Cast DequantizeLinear"),  # what undoes a Cast, a QuantizeLinear
+    ("weft.graph.passes.stack_sequences", "SequenceConstruct SequenceEmpty"),  # what makes, and reads, a sequence
+    ("weft.graph.passes.stack_sequences", "ConcatFromSequence SequenceAt SequenceLength"),
     ("weft.quantization.insert", "Conv Gemm MatMul"),  # what is rewritten
     ("weft.targets.vdla.offload", "ConvInteger MatMulInteger"),  # what the accelerator computes
     ("weft.targets.vdla.offload", "Add Mul Sub"),
