@@ -36,7 +36,7 @@ _NUMBERS = {
     "least_rest": 2_000_000,
     "most_rest": 128_000_000,
     "relapse": 10_000_000,  # a worker without a core so soon after its rest rests longer
-    "unbegun": 8,  # orders in a row that a worker did not begin: it may wait for the core that its caller has
+    "unbegun": 4,  # orders in a row that a worker did not begin: it may wait for the core that its caller has
     "kept": 4,  # one in so many of the wanted workers is claimed even if it rests
 }
 """What steers the pool. Times are nanoseconds; that of an order was measured on x86 and AArch64."""
@@ -52,9 +52,9 @@ def pool_numbers() -> dict[str, str]:
 # Who listens and who gives orders share the first pair of cache lines of a slot; what is rarely needed comes after.
 POOL_STATE = """
 %slot = type { i32, i32, ptr, i64, i32, i32, i32, [11 x i64], ; 0 state, number of the system, region, participant,
-               i64, i64, i64, i64, [16 x i64], [12 x i64] }   ; 4 core where it began, core it was moved to (plus 1),
-                                                              ; orders that it did not begin, -, 8 thread, rests until,
-                                                              ; rest, whether it may be moved, cores that it may use
+               i64, i64, i64, i64, [16 x i64], [12 x i64] }   ; 4 -, whether it was moved, orders that it did not begin,
+                                                              ; 7 -, thread, rests until, rest, whether it may be moved,
+                                                              ; 12 cores that it may use
 %claim = type { ptr, i32, i32 }                                  ; slot, word of the claim, whether it slept
 %range = type { i64, i64, [14 x i64] }                           ; next, end, -
 %region = type { ptr, ptr, i64, i64, i64, i64, ptr, ptr, i64 }   ; body, environment, participants, chunk, time posted,
@@ -180,7 +180,6 @@ entry:
   %state = getelementptr [$slots x %slot], ptr @weft.slots, i64 0, i64 %self
   %region_at = getelementptr %slot, ptr %state, i64 0, i32 2
   %participant_at = getelementptr %slot, ptr %state, i64 0, i32 3
-  %core_at = getelementptr %slot, ptr %state, i64 0, i32 4
   %moved_at = getelementptr %slot, ptr %state, i64 0, i32 5
   %unbegun_at = getelementptr %slot, ptr %state, i64 0, i32 6
   call void @weft.settle(i64 %self)
@@ -234,8 +233,6 @@ run:
   %half = sdiv i64 %had, 2
   %less = call i64 @llvm.smax.i64(i64 %half, i64 $least_spin)
   %next_patience = select i1 %soon, i64 $spin, i64 %less
-  %core = call i32 @sched_getcpu()
-  store i32 %core, ptr %core_at
   store atomic i32 0, ptr %unbegun_at monotonic, align 4
   call void @weft.wake_some(ptr %region)
   %ran = call i64 @weft.work(ptr %region, i64 %participant)
@@ -262,7 +259,7 @@ freed:
   %is_away = icmp ne i32 %away, 0
   br i1 %is_away, label %go_home, label %idle
 go_home:
-  call void @weft.go_home(ptr %state, i32 0, i32 %away)
+  call void @weft.go_home(ptr %state, i32 0)
   br label %idle
 exit:
   ret ptr null
@@ -323,23 +320,10 @@ define internal void @weft.leave(ptr %slot, i32 %number, i32 %core) nounwind {
   ret void
 }
 
-; Lets a worker that was moved (`away` is the core, plus 1) use its cores again, from the one where it began.
-define internal void @weft.go_home(ptr %slot, i32 %number, i32 %away) nounwind {
-entry:
-  %mask = alloca [16 x i64], align 8
-  %core_at = getelementptr %slot, ptr %slot, i64 0, i32 4
+; Lets a worker that was moved use its cores again. It sleeps next, and wakes on one that is idle, if there is one.
+define internal void @weft.go_home(ptr %slot, i32 %number) nounwind {
   %allowed = getelementptr %slot, ptr %slot, i64 0, i32 12
-  %home = load i32, ptr %core_at
-  %there = sub i32 %away, 1
-  %same = icmp eq i32 %home, %there
-  br i1 %same, label %leave, label %return
-leave:
-  call void @weft.leave(ptr %slot, i32 %number, i32 %there)
-  ret void
-return:
-  call void @weft.one_core(ptr %mask, i32 %home)
-  %home_code = call i32 @sched_setaffinity(i32 %number, i64 128, ptr %mask)
-  %free_code = call i32 @sched_setaffinity(i32 %number, i64 128, ptr %allowed)
+  %code = call i32 @sched_setaffinity(i32 %number, i64 128, ptr %allowed)
   ret void
 }
 
