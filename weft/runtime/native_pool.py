@@ -26,8 +26,11 @@ from __future__ import annotations
 _STATES = {"IDLE": 0, "CLAIMED": 1, "POSTED": 2, "RUNNING": 3, "AWAITED": 4, "SLEEPING": 5, "EXIT": 6}
 
 _NUMBERS = {
-    "spin": 50_000,  # nanoseconds that a worker spins before it sleeps, and a caller before it asks for a worker
+    "spin": 50_000,  # that a caller spins before it asks for a worker
+    "long_spin": 200_000,  # that a worker spins before it sleeps
+    "short_spin": 25_000,  # the same where its core is not its own
     "least_spin": 1_000,
+    "lost": 100_000,  # more than a worker wanted to spin: it had no core meanwhile
     "ask": 20_000,  # over which a caller watches whether a worker runs
     "nap": 200_000,  # between such questions
     "order": 150,  # of the caller, for each worker that it gives an order
@@ -170,8 +173,8 @@ done:
 """
 
 # How long a worker spins before it sleeps: the full time when the last order came within it (or was taken back before
-# the worker woke: the pool is in use right now), half of the last time when it did not, and none when somebody had to
-# wait for it: its core is not its own.
+# the worker woke: the pool is in use right now), half of the last time when it did not, hardly at all when somebody had
+# to wait for it. The full time is short where its core is not its own: when it spun for longer than it wanted to.
 _WORKER = """
 ; The life of worker number `argument`.
 define internal ptr @weft.worker(ptr %argument) nounwind {
@@ -182,10 +185,12 @@ entry:
   %participant_at = getelementptr %slot, ptr %state, i64 0, i32 3
   %moved_at = getelementptr %slot, ptr %state, i64 0, i32 5
   %unbegun_at = getelementptr %slot, ptr %state, i64 0, i32 6
+  %longest_at = alloca i64
+  store i64 $long_spin, ptr %longest_at
   call void @weft.settle(i64 %self)
   br label %idle
 idle:
-  %patience = phi i64 [ $spin, %entry ], [ $spin, %test ], [ $spin, %accept ], [ %calm, %freed ],
+  %patience = phi i64 [ $long_spin, %entry ], [ $long_spin, %test ], [ $long_spin, %accept ], [ %calm, %freed ],
                      [ $least_spin, %go_home ]
   %idle_since = call i64 @weft.now()
   %word = load atomic i32, ptr %state acquire, align 4
@@ -193,9 +198,19 @@ idle:
   %is_idle = icmp eq i32 %kind, $IDLE
   br i1 %is_idle, label %spin, label %test
 spin:
-  %spun = call i32 @weft.spin_while(ptr %state, i32 %word, i64 %patience)
+  %longest = load i64, ptr %longest_at
+  %span = call i64 @llvm.smin.i64(i64 %patience, i64 %longest)
+  %spun = call i32 @weft.spin_while(ptr %state, i32 %word, i64 %span)
   %still_idle = icmp eq i32 %spun, %word
-  br i1 %still_idle, label %doze, label %test
+  br i1 %still_idle, label %tired, label %test
+tired:
+  %spun_until = call i64 @weft.now()
+  %spun_for = sub i64 %spun_until, %idle_since
+  %too_long = sub i64 %spun_for, %span
+  %lost = icmp sgt i64 %too_long, $lost
+  %new_longest = select i1 %lost, i64 $short_spin, i64 %longest
+  store i64 %new_longest, ptr %longest_at
+  br label %doze
 doze:
   %asleep = or i32 %word, $SLEEPING
   %doze_pair = cmpxchg ptr %state, i32 %word, i32 %asleep acquire acquire
@@ -229,10 +244,15 @@ run:
   %posted_at = getelementptr %region, ptr %region, i64 0, i32 4
   %posted = load i64, ptr %posted_at
   %gap = sub i64 %posted, %since
-  %soon = icmp slt i64 %gap, $spin
+  %soon = icmp slt i64 %gap, $long_spin
   %half = sdiv i64 %had, 2
   %less = call i64 @llvm.smax.i64(i64 %half, i64 $least_spin)
-  %next_patience = select i1 %soon, i64 $spin, i64 %less
+  %next_patience = select i1 %soon, i64 $long_spin, i64 %less
+  %short = load i64, ptr %longest_at
+  %sixteenth = lshr i64 %short, 4
+  %longer = add i64 %short, %sixteenth
+  %recovered = call i64 @llvm.smin.i64(i64 %longer, i64 $long_spin)
+  store i64 %recovered, ptr %longest_at
   store atomic i32 0, ptr %unbegun_at monotonic, align 4
   call void @weft.wake_some(ptr %region)
   %ran = call i64 @weft.work(ptr %region, i64 %participant)
@@ -253,6 +273,7 @@ free:
   br i1 %awaited, label %wake_caller, label %freed
 wake_caller:
   call void @weft.wake(ptr %state)
+  store i64 $short_spin, ptr %longest_at
   br label %freed
 freed:
   %calm = phi i64 [ %next_patience, %free ], [ $least_spin, %wake_caller ]
