@@ -32,7 +32,6 @@ from weft.targets.registry import find_target
 from weft.tuner.bench import Bench
 from weft.tuner.cost_models import cost_model
 from weft.tuner.database import Database
-from weft.tuner.explorers import explorer_for
 from weft.tuner.records import Status, machine_key
 from weft.tuner.search import Proposer, Search
 from weft.tuner.space import space_of
@@ -132,7 +131,7 @@ def search_of(runner, path, what=product) -> Search:
     *inputs, made = what()
     task = task_of_schedule(te.create_schedule(made.op), [*inputs, made], runner.target)
     space = space_of(task)
-    proposer = Proposer(space, cost_model("analytic"), explorer_for(space))
+    proposer = Proposer(space, cost_model("analytic"))
     return Search(task, Bench(task, 1), proposer, runner, Database(path))
 
 
