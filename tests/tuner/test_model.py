@@ -202,6 +202,7 @@ def test_other_forms_of_a_model_are_chosen_by_its_time(own_records, liked):
     made, tried = forms_tried(graph, liked, precision)
     assert [labels for labels in tried if liked in labels.values()], tried
     after = weft.compile(graph, precision=precision, threads=1)
+    assert f"× {liked}" in after.report() and "chosen by" not in before.report()
     old, new = before.specializations[0], after.specializations[0]
     if liked == "plain":
         assert old.lowered.layouts and not new.lowered.layouts
