@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from weft.core.errors import ScheduleError
+from weft.core.model import MOST_POINTS
 from weft.executor.program import GroupProgram
 from weft.plan.derived import NAME as DERIVED
 from weft.plan.derived import tiled
 from weft.plan.planner import Choice, Unit, analytic, picking
-from weft.plan.sketch import MOST_POINTS, Point, Sketch
+from weft.plan.sketch import Point, Sketch
 from weft.plan.trace_space import trace_sketch
 from weft.targets.base import Target
 from weft.tuner.shipped import trained_ahead
