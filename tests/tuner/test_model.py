@@ -269,6 +269,7 @@ def test_a_module_is_tuned_beside_its_use(graph, own_records, monkeypatch):
     first = module(x)
     module.tuning.wait(100)
     assert not module.tuning.is_running and "the module has its new kernels" in module.tuning.said, module.tuning.said
+    assert not any(said.startswith("+") for said in module.tuning.said)
     assert "tuned: 1 of 2 kernels" in module.report() and "tuned" not in plain.report()
     np.testing.assert_allclose(module(x), first, rtol=1e-4, atol=1e-4)
     monkeypatch.setattr(Tuning, "run", lambda self, observe=None: time.sleep(60))
