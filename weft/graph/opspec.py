@@ -26,7 +26,7 @@ import functools
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, get_args
+from typing import Any, Literal, ParamSpec, get_args
 
 import numpy as np
 
@@ -249,6 +249,7 @@ InferFunction = Callable[[Infer], Sequence[Type]]
 EvaluateFunction = Callable[..., Any]
 ComputeFunction = Callable[..., Any]
 ExpandFunction = Callable[[Node, Any], Any]
+_Given = ParamSpec("_Given")
 StepsFunction = Callable[[Node, Sequence[Array | None]], int]
 
 
@@ -274,6 +275,8 @@ class OpSpec:
         requires: Sequence[Relation] = (),
         steps: StepsFunction | None = None,
         sizing: Sequence[int] = (),
+        traits: str = "",
+        multiplies: int = 0,
     ) -> None:
         self.name = name
         self.domain = domain
@@ -285,8 +288,8 @@ class OpSpec:
         self.expand = expand
         self.takes = takes
         self.requires = tuple(requires)
-        self.traits: frozenset[str] = frozenset()
-        self.multiplies = 0
+        self.traits = _traits(traits)
+        self.multiplies = multiplies
         self.steps = steps
         self.sizing = tuple(sizing)
 
@@ -424,13 +427,19 @@ _TABLE: dict[tuple[str, str], OpSpec] = {}
 _OF_USERS: set[tuple[str, str]] = set()
 
 
-def register(spec: OpSpec, traits: str = "", multiplies: int = 0) -> OpSpec:
-    """Adds an operator with its traits to the table; two of one name are a mistake."""
-    if (spec.domain, spec.name) in _TABLE:
-        raise GraphError(f"the operator {spec.domain or 'ai.onnx'}.{spec.name} is registered twice")
-    spec.traits, spec.multiplies = _traits(traits), multiplies
-    _TABLE[(spec.domain, spec.name)] = spec
-    return spec
+def _registering(make: Callable[_Given, OpSpec]) -> Callable[_Given, OpSpec]:
+    def register(*given: _Given.args, **named: _Given.kwargs) -> OpSpec:
+        """Adds an operator to the table, given what an OpSpec takes; two of one name are a mistake."""
+        spec = make(*given, **named)
+        if (spec.domain, spec.name) in _TABLE:
+            raise GraphError(f"the operator {spec.domain or 'ai.onnx'}.{spec.name} is registered twice")
+        _TABLE[(spec.domain, spec.name)] = spec
+        return spec
+
+    return register
+
+
+register = _registering(OpSpec)
 
 
 def _traits(text: str) -> frozenset[str]:
@@ -448,14 +457,13 @@ def register_operator(
     domain: str,
     infer: InferFunction | None = None,
     compute: ComputeFunction | None = None,
-    traits: str = "",
     **more: Any,
 ) -> OpSpec:
     """Gives the operator `name` of a domain of yours its meaning, `evaluate(c, *arrays)`: see docs/operators.md.
 
     Without `infer` the outputs have the element type of the first input and shapes that only the run tells; without
-    `compute` the operator runs on the host. `traits` are words of `Trait`; `more` is what else an OpSpec takes. A later
-    call replaces an earlier one.
+    `compute` the operator runs on the host. `more` is what else an OpSpec takes. A later call replaces an
+    earlier one.
     """
     if not isinstance(name, str) or not isinstance(domain, str) or not name:
         raise GraphError(f"an operator's name and domain are texts, not {name!r} and {domain!r}")
@@ -467,7 +475,6 @@ def register_operator(
         raise GraphError(f"{domain or 'ai.onnx'}.{name} is Weft's own: give your operator a domain of yours")
     try:
         spec = OpSpec(name, infer or _unknown_shapes, evaluate, compute, domain=domain, **more)
-        spec.traits = _traits(traits)
         if not callable(spec.kind) and spec.kind not in KINDS:
             raise ValueError(f"its kind is one of {', '.join(KINDS)}, not {spec.kind!r}")
         signature(spec.takes)

@@ -18,7 +18,7 @@ import numpy as np
 from weft import te
 from weft.expr.nodes import Expr
 from weft.graph.ir import Array, TensorType, Type
-from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
+from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.ops.convolution import is_empty
 from weft.ops.convolution_window import Window
 from weft.te import bitserial
@@ -113,14 +113,12 @@ def _compute(c: Compute, x: te.Tensor, w: te.Tensor, scale: te.Tensor, bias: te.
 
 for _name, _takes in ((DENSE, "x:uint8[m k]"), (CONVOLUTION, "x:uint8[n c _ _]")):
     register(
-        OpSpec(
-            _name,
-            _infer,
-            _evaluate,
-            _compute,
-            "opaque",
-            domain=DOMAIN,
-            takes=f"{_takes}, w:uint8[_ f _], scale:float32[f], bias:float32[f]?",
-        ),
-        "heavy",
+        _name,
+        _infer,
+        _evaluate,
+        _compute,
+        "opaque",
+        domain=DOMAIN,
+        takes=f"{_takes}, w:uint8[_ f _], scale:float32[f], bias:float32[f]?",
+        traits="heavy",
     )

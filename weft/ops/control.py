@@ -18,7 +18,7 @@ from weft.graph.ir import (
     Value,
     same_dim,
 )
-from weft.graph.opspec import Evaluate, Infer, OpSpec, Use, register, type_of
+from weft.graph.opspec import Evaluate, Infer, Use, register, type_of
 from weft.graph.passes.infer import infer
 from weft.graph.shapes import normal_axis, unknown_dim
 from weft.ops.control_map import expand_scan
@@ -79,7 +79,7 @@ def _if(c: Evaluate, condition: Array) -> tuple[Any, ...]:
     return tuple(c.run(body_of(c, "then_branch" if taken else "else_branch"), []))
 
 
-register(OpSpec("If", _if_infer, _if, takes="cond:bool"))
+register("If", _if_infer, _if, takes="cond:bool")
 
 
 # ------------------------------------------------------------------------------------------------------------ Loop
@@ -173,7 +173,7 @@ class Turns:
         return np.zeros([*shape[:place], 0, *shape[place:]], kind.numpy)
 
 
-register(OpSpec("Loop", _loop_infer, _loop, takes="M:int[]|[1]?, cond:bool?, initial?, ..."))
+register("Loop", _loop_infer, _loop, takes="M:int[]|[1]?, cond:bool?, initial?, ...")
 
 
 # ------------------------------------------------------------------------------------------------------------ Scan
@@ -234,4 +234,4 @@ def _scan(c: Evaluate, *arrays: Any) -> tuple[Any, ...]:
     return (*turns.states, *(turns.stacked(at, axis, value, bool(back)) for at, (axis, back, value) in ends))
 
 
-register(OpSpec("Scan", _scan_infer, _scan, expand=expand_scan, takes="initial?, ..."))
+register("Scan", _scan_infer, _scan, expand=expand_scan, takes="initial?, ...")

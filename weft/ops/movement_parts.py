@@ -10,7 +10,7 @@ import numpy as np
 from weft import te
 from weft.expr.nodes import Expr
 from weft.graph.ir import Array, Dim, TensorType, Type
-from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
+from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.graph.shapes import Shape, divided, greatest, least, minus, normal_axes, plus, tidy, unknown_dim
 from weft.graph.signature import OneOf
 from weft.ops.movement_indices import (
@@ -87,11 +87,16 @@ def _concat_compute(c: Compute, *tensors: te.Tensor) -> Any:
 
 
 register(
-    OpSpec("Concat", _concat_infer, _concat, _concat_compute, "injective", takes="inputs, more:inputs?, ..."),
-    "joins speculatable",
+    "Concat",
+    _concat_infer,
+    _concat,
+    _concat_compute,
+    "injective",
+    takes="inputs, more:inputs?, ...",
+    traits="joins speculatable",
 )
 # A Concat of two that native loops compute in the memory of the first (executor/control.py).
-register(OpSpec("Append", _concat_infer, _concat, domain="weft", takes="inputs, more:inputs"))
+register("Append", _concat_infer, _concat, domain="weft", takes="inputs, more:inputs")
 
 
 # ---------------------------------------------------------------------------------------------------------- Split
@@ -159,16 +164,14 @@ def _shifted(x: te.Tensor, axis: int, offset: Dim) -> Any:
 
 
 register(
-    OpSpec(
-        "Split",
-        _split_infer,
-        _split,
-        _split_compute,
-        "injective",
-        shape_inputs=(1,),
-        takes="input[_ *s], split:int[_]?",
-    ),
-    "slices",
+    "Split",
+    _split_infer,
+    _split,
+    _split_compute,
+    "injective",
+    shape_inputs=(1,),
+    takes="input[_ *s], split:int[_]?",
+    traits="slices",
 )
 
 
@@ -278,17 +281,15 @@ def _slice_compute(c: Compute, x: te.Tensor, *rest: Any) -> Any:
 
 
 register(
-    OpSpec(
-        "Slice",
-        _slice_infer,
-        _slice,
-        _slice_compute,
-        "injective",
-        shape_inputs=(1, 2, 3, 4),
-        sizing=(2,),
-        takes="data, starts:int[k], ends:int[k], axes:int[k]?, steps:int[k]?",
-    ),
-    "slices",
+    "Slice",
+    _slice_infer,
+    _slice,
+    _slice_compute,
+    "injective",
+    shape_inputs=(1, 2, 3, 4),
+    sizing=(2,),
+    takes="data, starts:int[k], ends:int[k], axes:int[k]?, steps:int[k]?",
+    traits="slices",
 )
 
 
@@ -416,17 +417,15 @@ def _repeated(source: Expr, f: Frame, mode: str) -> Expr:
 
 
 register(
-    OpSpec(
-        "Pad",
-        _pad_infer,
-        _pad,
-        _pad_compute,
-        "injective",
-        shape_inputs=(1, 3),
-        takes="data, pads:int[_], constant_value[]|[1]?, axes:int[_]?",
-        requires=(OneOf("mode", ("constant", "reflect", "edge", "wrap")),),
-    ),
-    "cheap grows",
+    "Pad",
+    _pad_infer,
+    _pad,
+    _pad_compute,
+    "injective",
+    shape_inputs=(1, 3),
+    takes="data, pads:int[_], constant_value[]|[1]?, axes:int[_]?",
+    requires=(OneOf("mode", ("constant", "reflect", "edge", "wrap")),),
+    traits="cheap grows",
 )
 
 
@@ -485,14 +484,12 @@ def _center_compute(c: Compute, x: te.Tensor, shape: Any) -> Any:
 
 
 register(
-    OpSpec(
-        "CenterCropPad",
-        _center_infer,
-        _center,
-        _center_compute,
-        "injective",
-        shape_inputs=(1,),
-        takes="input_data[_ *s], shape:int[_]",
-    ),
-    "cheap grows",
+    "CenterCropPad",
+    _center_infer,
+    _center,
+    _center_compute,
+    "injective",
+    shape_inputs=(1,),
+    takes="input_data[_ *s], shape:int[_]",
+    traits="cheap grows",
 )
