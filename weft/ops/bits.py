@@ -46,6 +46,8 @@ def _window(use: Use) -> tuple[list[int], int, int]:
     )
     if len(set(pads)) > 1 or len(set(strides)) > 1 or len(kernel) != 2 or pads[0] < 0 or strides[0] < 1:
         raise use.error(f"one stride and one padding for both sides, not {strides} and {pads}; a kernel of two sizes")
+    if {1, *(use.get("dilations") or ()), use.get("group") or 1} > {1} or use.get("auto_pad", "NOTSET") != "NOTSET":
+        raise use.error("products of bits have no dilations, no groups and no auto_pad")
     return kernel, strides[0], pads[0]
 
 
