@@ -67,6 +67,8 @@ _ABANDONED_SECONDS = 3600
 NO_MATTER = frozenset(
     {
         "num_threads",
+        "pin_threads",
+        "thread_priority",
         "cache_dir",
         "cache",
         "cache_megabytes",

@@ -271,6 +271,11 @@ class Executor:
                 self._found.move_to_end(key)
             return found
 
+    def special(self, arrays: Sequence[Any]) -> Specialization:
+        """The form for just these inputs, never the one for all sizes: whoever counts operations needs numbers."""
+        found = self.specialization(arrays)
+        return found if found is not self._open else self._take(bound_key(arrays, self._bound), self._compile(arrays))
+
     def _meet(self, key: Any, arrays: Sequence[Any]) -> Specialization:
         """The form for shapes that have none of their own: that for all sizes, or one that is made now."""
         if self._open is None and self._closed is None:
