@@ -26,7 +26,7 @@ Worth = Callable[[int, int], bool]
 """Whether a product of so many rows with a weight of so many bytes waits for the weight."""
 
 SAMPLE = 1 << 12
-"""Elements that are looked at first: most weights show by them that they need all their bits."""
+"""Elements that are looked at together: most weights show by the first that they need all their bits."""
 
 
 def narrow_weights(graph: Graph, worth: Worth) -> Graph:
@@ -62,9 +62,9 @@ def _narrow(node: Node, scope: Scope, worth: Worth) -> Replacement:
 
 def narrow_form(array: Array) -> Array | None:
     """The array in a type of 16 bits that holds every element of it; None where there is none."""
-    flat = np.ascontiguousarray(array).reshape(-1)
+    flat = array.ravel(order="K")  # a transposed matrix is not copied
     for kind, fits in ((NUMPY_TYPES["bfloat16"], _fits_bfloat16), (np.float16, _fits_float16)):
-        if fits(flat[:SAMPLE]) and fits(flat):
+        if all(fits(flat[start : start + SAMPLE]) for start in range(0, flat.size, SAMPLE)):
             return np.ascontiguousarray(array.astype(kind))
     return None
 
