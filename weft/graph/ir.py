@@ -208,7 +208,7 @@ class Node:
 class Graph:
     """A whole model, or the body of a control-flow operator."""
 
-    __slots__ = ("name", "inputs", "outputs", "nodes", "constants")
+    __slots__ = ("constants", "inputs", "known", "name", "nodes", "outputs")
 
     def __init__(
         self,
@@ -223,10 +223,12 @@ class Graph:
         self.outputs = tuple(outputs)
         self.nodes = tuple(nodes)
         self.constants: dict[Value, Array] = dict(constants or {})
+        self.known: dict[Value, Array] | None = None
+        """What inference knows of its values; None where types were not inferred."""
 
     def replace(self, **changes: Any) -> Graph:
         """A graph like this one but for the given fields."""
-        fields = {key: getattr(self, key) for key in Graph.__slots__}
+        fields = {key: getattr(self, key) for key in Graph.__slots__ if key != "known"}
         fields.update(changes)
         return Graph(**fields)
 
