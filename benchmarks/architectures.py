@@ -3,9 +3,11 @@
     python -m benchmarks.architectures                              every model: right, refused by name, or wrong
     python -m benchmarks.architectures --only resnet bert           those whose names hold one of these words
     python -m benchmarks.architectures --json found.jsonl           a line for each model; those already there are kept
-    python -m benchmarks.architectures --shard 2/4                  the second quarter of them
+    python -m benchmarks.architectures --jobs 15 --threads 1        fifteen at a time
     python -m benchmarks.architectures --speed --threads 2          how fast, beside torch.compile (inductor)
     python -m benchmarks.architectures --few --door torch.compile   25 of them through torch.compile(backend="weft")
+    python -m benchmarks.architectures --only weft/                 the built-in models, as PyTorch's modules
+    python -m benchmarks.architectures --only keras-                keras.applications, of its backends jax and torch
 
 The smallest member of every family of timm, and small configurations of architectures of transformers: encoders,
 decoders, both, vision, speech. A model is right when no output differs from PyTorch's own by more than 1e-4 of its
@@ -26,11 +28,13 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 import types
 import warnings
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
@@ -42,24 +46,28 @@ TOLERANCE = 1e-4
 SIDES = (64, 96, 128, 160, 192, 224, 256, 288, 320, 384, 448, 512)
 """Sides of images: a model gets the first that it takes."""
 
+BUILT_IN = "resnet18 resnet50 mobilenet_v1 mobilenet_v2 lstm_lm dqn dcgan bert_base"
+"""Models of `weft.models` (but for the decoder) as modules of PyTorch, for `--few` and by name."""
+
 TIMM = """
-    beit_base_patch16_224 halonet_h1 mobileone_s0 cait_xxs24_224 coat_tiny convit_tiny convmixer_768_32
-    convnext_zepto_rms cpubone_nano crossvit_tiny_240 csatv2 cs3darknet_focus_s davit_tiny deepseek_vit_412m
-    deit_tiny_patch16_224 densenet121 dla46x_c dpn48b edgenext_xx_small efficientformer_l1 efficientformerv2_s0
-    tinynet_e efficientvim_m1 efficientvit_b0 efficientvit_m0 vit_tiny_patch16_dinov3_qkvb fasternet_t0
-    fastvit_s12 focalnet_tiny_srf gcvit_xxtiny gemma4_vit_167m ghostnet_050 hardcorenas_b hgnetv2_b0
-    hiera_tiny_224 sam2_hiera_tiny hrnet_w18_small iformer_t inception_next_atto ens_adv_inception_resnet_v2
-    adv_inception_v3 inception_v4 lcnetv2_small levit_128s lowformer_b0 mambaout_femto maxvit_pico_rw_256
-    poolformerv2_s12 mixer_s16_224 mobilenetv3_small_050 mobilenetv5_base mobilevit_xxs mvitv2_tiny
-    naflexvit_base_patch16_parfac_gap nasnetalarge jx_nest_tiny nextvit_small nf_regnet_b0 pit_ti_224
-    pnasnet5large pvt_v2_b0 qwen3_vit_88m rdnet_tiny regnetx_002 repghostnet_050 repvit_m1 res2next50 resnest14d
-    resnet10t resnetv2_18 rexnet_100 selecsls42 legacy_seresnet18 sequencer2d_s shvit_s1 skresnet18 starnet_s050
-    swiftformer_xs swin_tiny_patch4_window7_224 swinv2_tiny_window16_256 swinv2_cr_tiny_224 tiny_vit_5m_224
-    tnt_s_legacy_patch16_224 tresnet_m twins_svt_small vgg11 visformer_tiny vit_tiny_patch16_224
-    vit_tiny_r_s16_p8_224 vit_srelpos_small_patch16_224 samvit_base_patch16_224 vitamin_small_224 volo_d1_224
-    ese_vovnet19b_slim_dw legacy_xception xception41p xcit_nano_12_p8_224
+    vgg11 resnet10t legacy_seresnet18 resnetv2_18 starnet_s050 resnest14d fasternet_t0 mixer_s16_224
+    convnext_zepto_rms ese_vovnet19b_slim_dw dla46x_c mambaout_femto selecsls42 pvt_v2_b0 cpubone_nano
+    inception_next_atto edgenext_xx_small cs3darknet_focus_s skresnet18 beit_base_patch16_224 legacy_xception
+    tinynet_e hiera_tiny_224 swiftformer_xs convit_tiny visformer_tiny jx_nest_tiny sam2_hiera_tiny mvitv2_tiny
+    mobilenetv3_small_050 efficientformer_l1 swin_tiny_patch4_window7_224 efficientvim_m1 qwen3_vit_88m
+    vit_tiny_patch16_dinov3_qkvb nf_regnet_b0 res2next50 poolformerv2_s12 tiny_vit_5m_224 lcnetv2_small hgnetv2_b0
+    samvit_base_patch16_224 vit_srelpos_small_patch16_224 levit_128s rdnet_tiny naflexvit_base_patch16_parfac_gap
+    deit_tiny_patch16_224 vit_tiny_patch16_224 vit_tiny_r_s16_p8_224 pit_ti_224 regnetx_002 swinv2_tiny_window16_256
+    davit_tiny sequencer2d_s convmixer_768_32 xception41p dpn48b efficientvit_b0 hardcorenas_b lowformer_b0
+    swinv2_cr_tiny_224 xcit_nano_12_p8_224 coat_tiny rexnet_100 iformer_t twins_svt_small shvit_s1 volo_d1_224
+    focalnet_tiny_srf vitamin_small_224 gcvit_xxtiny ghostnet_050 efficientformerv2_s0 tnt_s_legacy_patch16_224
+    mobilevit_xxs hrnet_w18_small halonet_h1 nextvit_small crossvit_tiny_240 gemma4_vit_167m cait_xxs24_224 csatv2
+    adv_inception_v3 efficientvit_m0 tresnet_m repvit_m1 repghostnet_050 densenet121 fastvit_s12 deepseek_vit_412m
+    maxvit_pico_rw_256 mobilenetv5_base inception_v4 pnasnet5large ens_adv_inception_resnet_v2 mobileone_s0
+    nasnetalarge
 """
-"""The smallest member of each family (a module of timm.models) of timm 1.0.30, but for toys of its tests."""
+"""The smallest member of each family (a module of timm.models) of timm 1.0.30, but for toys of its tests; those of the
+fewest layers first."""
 
 SMALL = {
     "vocab_size": 99, "hidden_size": 32, "d_model": 32, "n_embd": 32, "dim": 32, "emb_dim": 32, "embedding_size": 32,
@@ -133,6 +141,17 @@ MORE: dict[str, dict[str, Any]] = {
 """What else their configurations need."""
 
 
+KERAS = """
+    VGG16 VGG19 MobileNet MobileNetV2 MobileNetV3Small MobileNetV3Large ResNet50 ResNet50V2 Xception EfficientNetB0
+    EfficientNetV2B0 EfficientNetV2B1 ConvNeXtTiny InceptionV3 ResNet101 ResNet101V2 EfficientNetB1 EfficientNetB2
+    EfficientNetV2B2 EfficientNetV2B3 EfficientNetB3 ConvNeXtSmall ConvNeXtBase ResNet152 ResNet152V2 DenseNet121
+    EfficientNetB4 EfficientNetV2S DenseNet169 ConvNeXtLarge EfficientNetB5 DenseNet201 EfficientNetB6 EfficientNetV2M
+    NASNetMobile ConvNeXtXLarge EfficientNetB7 InceptionResNetV2 EfficientNetV2L NASNetLarge
+"""
+"""Every network of keras.applications, those of the fewest layers first."""
+
+KERAS_SIDES = {"InceptionV3": 75, "InceptionResNetV2": 75, "Xception": 71, "NASNetMobile": 224, "NASNetLarge": 331}
+
 FEW = """
     timm/convnext_zepto_rms timm/densenet121 timm/edgenext_xx_small timm/efficientvit_m0 timm/ghostnet_050
     timm/hardcorenas_b timm/inception_next_atto timm/levit_128s timm/mambaout_femto timm/mixer_s16_224
@@ -140,14 +159,13 @@ FEW = """
     timm/resnet10t timm/tinynet_e timm/vit_tiny_patch16_224 timm/xcit_nano_12_p8_224 encoder/bert decoder/llama
     encoder-decoder/t5 vision/vit speech/wav2vec2
 """
-"""Twenty models of timm and five of transformers, for `--few`."""
+"""Twenty models of timm and five of transformers: with the built-in ones what `--few` takes."""
 
 
 def names() -> list[str]:
-    """Every model: "timm/<model>" and "<kind>/<architecture>"."""
-    return [f"timm/{one}" for one in TIMM.split()] + [
-        f"{kind}/{one}" for kind, known in TRANSFORMERS.items() for one in known.split()
-    ]
+    """Every model: "weft/<built-in>", "timm/<model>", "<kind>/<architecture>" and "keras-<backend>/<application>"."""
+    kinds = {"weft": BUILT_IN, "timm": TIMM, **TRANSFORMERS, "keras-jax": KERAS, "keras-torch": KERAS}
+    return [f"{kind}/{one}" for kind, known in kinds.items() for one in known.split()]
 
 
 # ------------------------------------------------------------------------------------------------------- models
@@ -164,10 +182,24 @@ def made(name: str) -> tuple[Any, tuple[Any, ...]]:
     torch.manual_seed(0)
     kind, _, what = name.partition("/")
     try:
-        model, inputs = _of_timm(what) if kind == "timm" else _of_transformers(kind, what)
+        if kind in ("weft", "timm"):
+            model, inputs = {"weft": _built_in, "timm": _of_timm}[kind](what)
+        else:
+            model, inputs = _of_transformers(kind, what)
     except Exception as error:  # noqa: BLE001  whatever a package says about its own model is data of this table
         raise NotBuilt(f"{type(error).__name__}: {' '.join(str(error).split())[:300]}") from error
     return model, inputs
+
+
+def _built_in(name: str) -> tuple[Any, tuple[Any, ...]]:
+    import torch
+
+    from benchmarks.models import random_feeds
+    from benchmarks.torch_models import to_torch
+    from weft import models
+
+    graph = models.make(name)
+    return _Flat(to_torch(graph), None), tuple(map(torch.from_numpy, random_feeds(graph).values()))
 
 
 def _of_timm(name: str) -> tuple[Any, tuple[Any, ...]]:
@@ -341,6 +373,40 @@ def examine(name: str, threads: int, seconds: float, door: str) -> dict[str, Any
     return row
 
 
+def through_keras(name: str, threads: int) -> dict[str, Any]:
+    """What becomes of a network of keras.applications with one of Keras' backends."""
+    kind, _, what = name.partition("/")
+    os.environ["KERAS_BACKEND"] = kind.removeprefix("keras-")
+    import keras
+    import torch
+
+    import weft
+
+    warnings.simplefilter("ignore")
+    keras.utils.set_random_seed(0)
+    side, draw = KERAS_SIDES.get(what, 64), np.random.default_rng(0)
+    row: dict[str, Any] = {"name": name, "outcome": "right", "inputs": [[1, side, side, 3]]}
+    given = {"weights": None, "input_shape": (side, side, 3), "classes": 10, "classifier_activation": None}
+    model = getattr(keras.applications, what)(**given)
+    for one in model.weights:
+        had = np.asarray(one.numpy())
+        if had.size > 1 and (had == had.flat[0]).all():
+            one.assign((had + 0.2 * draw.uniform(-0.5, 0.5, had.shape) * (0.1 + np.abs(had))).astype(had.dtype))
+    image = draw.uniform(-1, 1, (1, side, side, 3)).astype("float32")
+    with torch.no_grad():
+        wanted = torch.from_numpy(np.array(keras.ops.convert_to_numpy(model(image, training=False))))
+    row["parameters"] = model.count_params()
+    begun = time.perf_counter()
+    try:
+        found = weft.compile(model, image, threads=threads)(image)
+    except weft.WeftError as error:
+        return {**row, "outcome": "refused", "said": _first_lines(error, 2000)}
+    except Exception as error:  # noqa: BLE001  anything but a refusal is a fault of Weft's
+        return {**row, "outcome": "failed", "said": f"{type(error).__name__}: {_first_lines(error, 2000)}"}
+    row["compile_s"] = time.perf_counter() - begun
+    return {**row, **compared([wanted], [torch.from_numpy(np.array(found))])}
+
+
 def meaning(program: Any, inputs: tuple[Any, ...]) -> Any:
     """What an exported program gives by the numpy meaning of its graph: without kernels, so without their time."""
     from weft.frontends.torch.calls import as_array, as_tensor
@@ -373,8 +439,9 @@ def _speed(model: Any, run: Any, inputs: tuple[Any, ...], seconds: float) -> dic
     import torch
 
     torch._dynamo.reset()
-    begun = time.perf_counter()
     try:
+        torch.compile(torch.relu)(torch.ones(100))  # headers, which inductor compiles once on a machine
+        begun = time.perf_counter()
         theirs = torch.compile(model)
         theirs(*inputs)
     except Exception as error:  # noqa: BLE001  the other side's problem is data of this table
@@ -401,10 +468,15 @@ def apart(name: str, options: argparse.Namespace) -> dict[str, Any]:
     command = [sys.executable, "-m", "benchmarks.architectures", "--one", name, "--threads", str(options.threads)]
     command += ["--door", options.door, "--seconds", str(options.seconds)] + ["--speed"] * options.speed
     begun = time.perf_counter()
-    try:
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=options.limit, check=False)
-    except subprocess.TimeoutExpired:
-        return {"name": name, "outcome": "too slow", "said": f"more than {options.limit:.0f} s"}
+    with tempfile.TemporaryDirectory() as caches:
+        cold = {"WEFT_CACHE_DIR": caches, "TORCHINDUCTOR_FX_GRAPH_CACHE": "0", "TORCHINDUCTOR_AUTOGRAD_CACHE": "0"}
+        given = {**os.environ, **(cold if options.speed else {})}  # first calls are those of a model that is new
+        try:
+            ended = subprocess.run(
+                command, capture_output=True, text=True, timeout=options.limit, check=False, env=given
+            )
+        except subprocess.TimeoutExpired:
+            return {"name": name, "outcome": "too slow", "said": f"more than {options.limit:.0f} s"}
     with contextlib.suppress(IndexError, json.JSONDecodeError):
         return {**json.loads(ended.stdout.splitlines()[-1]), "whole_s": time.perf_counter() - begun}
     return {"name": name, "outcome": "failed", "said": f"exit status {ended.returncode}: {ended.stderr[-600:]}"}
@@ -412,14 +484,15 @@ def apart(name: str, options: argparse.Namespace) -> dict[str, Any]:
 
 def chosen(options: argparse.Namespace) -> Iterator[str]:
     """The models that are asked for and not yet known."""
-    done = {row["name"] for row in _rows(options.json)}
-    part, parts = map(int, options.shard.split("/"))
-    for at, name in enumerate(names()):
-        asked = not options.only or any(one in name for one in options.only)
-        if options.few:
-            asked = asked and name in FEW.split()
-        if asked and name not in done and at % parts == part - 1:
-            yield name
+    done = {row["name"] for row in _rows(options.json) if row["outcome"] != "too slow"}
+    few = FEW.split() + [f"weft/{one}" for one in BUILT_IN.split()]
+    asked = [
+        name
+        for name in names()
+        if (not options.few or name in few) and (not options.only or any(one in name for one in options.only))
+    ]
+    part, parts = map(int, options.share.split("/"))
+    yield from (name for name in asked[part - 1 :: parts] if name not in done)
 
 
 def _rows(path: Path | None) -> list[dict[str, Any]]:
@@ -444,8 +517,9 @@ def main() -> None:
     """The table: `python -m benchmarks.architectures`."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--only", nargs="*", default=[], help="models whose names hold one of these words")
-    parser.add_argument("--few", action="store_true", help="twenty models of timm and five of transformers")
-    parser.add_argument("--shard", default="1/1", metavar="K/N", help="the k-th of n parts")
+    parser.add_argument("--few", action="store_true", help="the built-in models, 20 of timm and 5 of transformers")
+    parser.add_argument("--jobs", type=int, default=1, help="how many models at a time (default 1)")
+    parser.add_argument("--share", default="1/1", metavar="K/N", help="the k-th of n parts, for a machine of its own")
     parser.add_argument("--json", type=Path, metavar="FILE", help="append a line for each model; skip those in it")
     parser.add_argument("--limit", type=float, default=600, help="seconds for each model (default 600)")
     doors = "torch.export and kernels; the backend of torch.compile; or the import alone, run by numpy"
@@ -457,7 +531,10 @@ def main() -> None:
     parser.add_argument("--one", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
-        row = examine(options.one, options.threads, options.seconds if options.speed else 0, options.door)
+        if options.one.startswith("keras-"):
+            row = through_keras(options.one, options.threads)
+        else:
+            row = examine(options.one, options.threads, options.seconds if options.speed else 0, options.door)
         sys.stdout.write("\n" + json.dumps(row) + "\n")
         sys.stdout.flush()
         os._exit(0)  # threads that libraries leave behind have nothing more to do
@@ -465,13 +542,15 @@ def main() -> None:
         sys.stdout.write("\n".join(names()) + "\n")
         return
     rows = _rows(options.json)
-    for name in chosen(options):
-        row = apart(name, options)
-        rows.append(row)
-        if options.json:
-            with options.json.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(row) + "\n")
-        sys.stderr.write(f"{row['outcome']:10} {name}  {row.get('said', '')[:150]}\n")
+    with ThreadPoolExecutor(options.jobs) as pool:
+        order = list(chosen(options))[:: 1 if options.jobs == 1 else -1]  # the longest last would be waited for alone
+        for done in as_completed([pool.submit(apart, name, options) for name in order]):
+            row = done.result()
+            rows.append(row)
+            if options.json:
+                with options.json.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(row) + "\n")
+            sys.stderr.write(f"{row['outcome']:10} {row['name']}  {row.get('said', '')[:150]}\n")
     print_system()
     columns = (
         "outcome",

@@ -63,11 +63,11 @@ def main() -> None:
                 found[name].append([float(word) for word in done.stdout.split()[-3:]])
     medians = {name: [statistics.median(column) for column in zip(*rows)] for name, rows in found.items()}
     for name, (wall, work, resident) in medians.items():
-        print(f"{name:12} {wall:.3f} s, {work:.3f} s of processor time, {resident:.0f} MB resident")
+        print(f"{name:12} {wall:.3f} s, {work:.3f} s of processor time, {resident:.1f} MB resident")
     ratios = [ours / theirs for ours, theirs in zip(medians["weft"], medians["onnxruntime"])]
     weights = sum(array.nbytes for array in graph.constants.values()) / 2**20
     print(f"weft / onnxruntime: {', '.join(f'{one:.2f}' for one in ratios)}; load {os.getloadavg()[0]:.1f}")
-    print(f"weights {weights:.0f} MB: at most {1.3 * weights + 40:.0f} MB resident")
+    print(f"weights {weights:.0f} MB: at most {1.3 * weights + 40:.1f} MB resident")
 
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ from rich.console import Console
 
 from benchmarks import harness, real_models
 from benchmarks.workers import CLOCKS, Prepared, Race, Task, Timing, best_ratio, geometric_mean, speed_ratio
+from weft.graph.ir import Graph
 
 PEERS = ("onnxruntime", "openvino", "torch", "torch.compile")
 EXACT = "weft exact"
@@ -114,6 +115,11 @@ def built_in(name: str, folder: Path) -> Workload:
     graph = make(name)
     path = folder / f"{name}.onnx"
     onnx.save(to_onnx(graph), path)
+    return Workload(name, "built-in", path, random_feeds(graph))
+
+
+def random_feeds(graph: Graph) -> Feeds:
+    """Inputs of a built-in model: numbers, or words of a small vocabulary."""
     random = np.random.default_rng(0)
     feeds: Feeds = {}
     for value in graph.inputs:
@@ -121,7 +127,7 @@ def built_in(name: str, folder: Path) -> Workload:
         words = "int" in kind.dtype
         made = random.integers(0, 1000, kind.static) if words else random.standard_normal(kind.static)
         feeds[value.name] = made.astype(kind.numpy)
-    return Workload(name, "built-in", path, feeds)
+    return feeds
 
 
 def workloads(only: Sequence[str], folder: Path, console: Console, built_ins: bool = False) -> Iterator[Workload]:

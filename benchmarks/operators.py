@@ -33,7 +33,7 @@ from weft.core.knobs import knobs
 from weft.graph.ir import Graph
 from weft.models.builder import Builder
 from weft.plan.planner import analytic, picking
-from weft.runtime.array import empty
+from weft.runtime.arrays import empty
 from weft.runtime.jit import compile_module, native_runtime
 from weft.targets.base import Target
 from weft.targets.cpu import amx

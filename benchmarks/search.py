@@ -3,12 +3,15 @@
     python -m benchmarks.search --pool pool.json            measures pools of points of five tasks, once
     python -m benchmarks.search --pool pool.json --plot f   replays the searches over them: curves, and a table
     python -m benchmarks.search --live --trials 64          the searches themselves, each point measured when it is met
+    python -m benchmarks.search --exhaustive                five small spaces measured whole; trials to 2 % of the best
     python -m benchmarks.search --rate                      how many candidates are scored in a second
     python -m benchmarks.search --poor --trials 64          what is left of the speed of right facts, from poor ones
 
 A pool is a table of points with their measured times: points drawn evenly from the whole space, others among those that
 are estimated at up to twice the best, and the best by estimate. Replayed searches choose from the pool alone, so that
 all see the same machine; random is helped by that, because a third of the pool is good by estimate.
+
+What --live and --exhaustive measure is kept in --folder: with --seconds a run ends early, and the same command goes on.
 """
 
 from __future__ import annotations
@@ -38,8 +41,7 @@ from weft.targets.registry import find_target
 from weft.tuner import cost_models
 from weft.tuner.bench import Bench, Kernel, in_turns
 from weft.tuner.database import Database
-from weft.tuner.exhaustive import NEAR, WAYS, replay, trials_to, ways_here
-from weft.tuner.explorers import EXPLORERS
+from weft.tuner.exhaustive import NEAR, WAYS, regret_rows, replay, trials_to, ways_here
 from weft.tuner.runner import LocalRunner
 from weft.tuner.search import Proposer, Search
 from weft.tuner.space import Space, space_of
@@ -52,6 +54,15 @@ TASKS: dict[str, Any] = {
     "matmul 128×256×192": lambda: _dense(128, 256, 192),
     "batched 8: 49×64×49": lambda: _matmul(8, 49, 64, 49),
 }
+
+SMALL: dict[str, Any] = {
+    "conv 3x3 8→16 7": lambda: _conv(8, 16, 7, 3),
+    "conv 3x3/2 16→32 14": lambda: _conv(16, 32, 14, 3, 2),
+    "conv 1x1 16→24 4": lambda: _conv(16, 24, 4, 1),
+    "depthwise 3x3 32 14": lambda: _conv(32, 32, 14, 3, 1, 32),
+    "batched 4: 1×64×49": lambda: _matmul(4, 1, 64, 49),
+}
+"""Tasks whose spaces have fewer than a thousand points."""
 
 SEEDS = 3
 
@@ -99,16 +110,31 @@ def gains_of(space: Space, rows: list[Any]) -> dict[int, float]:
     return {number: gain for number, gain in found.items() if number is not None}
 
 
-def live(name: str, target: str, way: str, trials: int, seed: int, folder: Path) -> list[float]:
-    """A search that measures: the best gain after each trial."""
+def live(name: str, target: str, way: str, trials: int, seed: int, folder: Path, until: float) -> list[float]:
+    """A search that measures until a moment: the best gain after each trial."""
     model, explorer, epsilon = WAYS[way]
     task = task_of(TASKS[name](), target)
-    proposer = Proposer(space_of(task), cost_models.cost_model(model, seed), EXPLORERS[explorer](), seed, epsilon)
+    space = space_of(task)
+    proposer = Proposer(space, cost_models.cost_model(model, seed, space), explorer, seed, epsilon)
     with Database(folder / f"{way} {seed}.sqlite".replace(" ", "_")) as database:
         search = Search(task, Bench(task, 1), proposer, LocalRunner(), database)
-        while search.trials < trials and not search.is_done:
-            list(search.round(min(8, trials - search.trials)))
-        return [gain for _, gain in search.curve]
+        while search.trials < trials and not search.is_done and time.monotonic() < until:
+            list(search.round(min(8, trials - search.trials), lambda: time.monotonic() >= until))
+        return [gain for _, gain in search.curve][:trials]
+
+
+def exhaustive(name: str, target: str, folder: Path, until: float) -> Search:
+    """A space measured whole, or as much of it as there is time for."""
+    task = task_of(SMALL[name](), target)
+    space = space_of(task)
+    database = Database(folder / f"{name}.sqlite".replace(" ", "_").replace("/", "_"))
+    proposer = Proposer(space, cost_models.cost_model("none"), "random")
+    search = Search(task, Bench(task, 1), proposer, LocalRunner(), database)
+    left = [int(n) for n in np.random.default_rng(0).permutation(space.legal) if int(n) not in search.gains]
+    for _ in search.measure(left):
+        if time.monotonic() >= until:
+            break
+    return search
 
 
 def poor(target: Target) -> Target:
@@ -128,7 +154,7 @@ def recovered(name: str, target: str, trials: int, folder: Path) -> tuple[float,
     """The speed by poor facts, before and after tuning, as a share of that by right facts; measured in turns."""
     right = task_of(TASKS[name](), target)
     wrong = task_of(TASKS[name](), poor(find_target(target)))
-    proposer = Proposer(space_of(wrong), cost_models.cost_model(), EXPLORERS["exhaustive"]())
+    proposer = Proposer(space_of(wrong), cost_models.cost_model())
     with Database(folder / f"poor {name}.sqlite".replace(" ", "_")) as database:
         search = Search(wrong, Bench(wrong, 1), proposer, LocalRunner(), database)
         while search.trials < trials and not search.is_done:
@@ -152,9 +178,23 @@ def rate() -> float:
     model.fit([cost_models.Group(space.features(some), space.prior[some], random.random(256))])
     begin, count = time.process_time(), 0
     while time.process_time() - begin < 2.0:
-        space.scores(model.score)
+        space.scores(model)
         count += space.size
     return count / (time.process_time() - begin)
+
+
+def regrets(given: argparse.Namespace, until: float, console: Console) -> None:
+    """The five small spaces: how much of each is measured, and what each way to search regrets there."""
+    Path(given.folder).mkdir(parents=True, exist_ok=True)
+    table = Table("space", "points", "way", "regret after 16 trials", "trials to 2 %")
+    for name in SMALL:
+        if given.only and not any(part in name for part in given.only):
+            continue
+        search = exhaustive(name, given.target, Path(given.folder), until)
+        for row, (way, regret, needed) in enumerate(regret_rows(search, given.seeds)):
+            many = f"{search.trials} of {search.space.size}, {sum(search.failures.values())} failed"
+            table.add_row(name if not row else "", many if not row else "", way, regret, needed)
+    console.print(table)
 
 
 def report(curves: dict[str, dict[str, list[list[float]]]], console: Console) -> None:
@@ -215,14 +255,27 @@ def main() -> None:
     parser.add_argument("--points", type=int, default=160, help="of a pool")
     parser.add_argument("--trials", type=int, default=800)
     parser.add_argument("--live", action="store_true", help="measure, instead of replaying over pools")
+    parser.add_argument("--exhaustive", action="store_true", help="measure five small spaces whole")
+    parser.add_argument("--ways", nargs="*", default=[], metavar="WAY[=TRIALS]", help="only these, with --live")
+    parser.add_argument("--seeds", type=int, default=SEEDS)
+    parser.add_argument("--seconds", type=float, default=1e9, help="with --live and --exhaustive: measure for so long")
     parser.add_argument("--folder", default=".", help="with --live and --poor: where the records go")
     parser.add_argument("--rate", action="store_true", help="only how many candidates are scored in a second")
     parser.add_argument("--poor", action="store_true", help="only what tuning recovers from poor facts")
+    parser.add_argument("--trees", action="store_true", help="with a network over loop programs beside the others")
     parser.add_argument("--plot", metavar="FILE", help="draw the curves as SVG")
     given = parser.parse_args()
     console = Console(width=200)
+    if given.trees:
+        from benchmarks.trees import TreeModel
+
+        cost_models.MODELS["tree"], WAYS["trees"] = TreeModel, ("tree", "exhaustive", 0.15)
     if given.rate:
         console.print(f"{rate():,.0f} candidates a second on one core ({cost_models.cost_model().name})")
+        return
+    until = time.monotonic() + given.seconds
+    if given.exhaustive:
+        regrets(given, until, console)
         return
     names = [name for name in TASKS if not given.only or any(part in name for part in given.only)]
     if given.poor:
@@ -236,8 +289,13 @@ def main() -> None:
         if given.live:
             folder = Path(given.folder) / name.replace(" ", "_")
             folder.mkdir(parents=True, exist_ok=True)
+            wanted = dict(one.partition("=")[::2] for one in given.ways) or dict.fromkeys(ways_here(), "")
             found = {
-                w: [live(name, given.target, w, given.trials, s, folder) for s in range(SEEDS)] for w in ways_here()
+                way: [
+                    live(name, given.target, way, int(most or given.trials), seed, folder, until)
+                    for seed in range(given.seeds)
+                ]
+                for way, most in wanted.items()
             }
         else:
             if name not in pools:

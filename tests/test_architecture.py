@@ -44,6 +44,30 @@ PATTERNS = {
     ("weft.quantization.insert", "Conv Gemm MatMul"),  # what is rewritten
 }
 """The operators that a rewriting is written for: files, and names in order."""
+CHOOSING = ("weft.targets", "weft.plan", "weft.graph.passes", "weft.loop.passes")
+"""Where choices are made. A number that steers one has an owner: a machine (machine.py), or a model (model.py)."""
+FACTS = {
+    "an input or axis by its place": "cpu.sketches.winograd CHANNEL, graph.passes.fix_weights WEIGHT PLAIN STATE, "
+    "graph.passes.layout CHANNEL, graph.passes.pad_channels CHANNEL",
+    "a code or unit of a format": "cpu.amx ARCH_PRCTL REQUEST_PERMISSION TILE_DATA, cpu.facts _KB _MB, "
+    "cpu.processors _KB _MB, cuda.device DLPACK_CUDA _DEFAULT_STREAMS, cuda.driver _OUT_OF_MEMORY _NO_DEVICE "
+    "_DYNAMIC_SHARED _CAPTURE_RELAXED _EXTERNAL, graph.passes.layout FLOAT_BYTES, graph.passes.quantized _FLOAT32 "
+    "_INT32, loop.passes.insert_prefetch SECOND_LEVEL, vdla.isa ILLEGAL RANGE DEADLOCK TIMEOUT SHIFT_BITS ROUNDS "
+    "POSITIVE, vdla.offload _INT32 _UINT8",
+    "what an instruction does, or a line holds": "cpu.amx TILE, cpu.dot GROUP, cuda.copies SIZES, cuda.mma ROWS "
+    "TILE_BYTES, cuda.swizzle LINE CHUNK LINES, cuda.wgmma ROWS LINE WIDTHS, graph.passes.cached_attention LANES, "
+    "loop.passes.insert_prefetch LINE, loop.passes.transpose_stores LANES, loop.passes.vectorize MAX_LANES, "
+    "vdla.isa INSTRUCTION_BITS CLOCK, vdla.offload MOST_PAD",
+    "what numbers a type holds": "cpu.algorithms MOST_WEIGHT, graph.passes.causal_blocks FAR_BELOW, "
+    "graph.passes.few_bits MOST_BLOCK, graph.passes.pad_channels ROUNDING SMALLEST, "
+    "loop.passes.narrow_indices _LEAST _MOST, vdla.offload EXACT",
+    "how a measurement is made": "cpu.calibrate MOST_BYTES CHAIN STREAMS RUNS RUN_SECONDS, cpu.peaks UNROLL, "
+    "cuda.peaks COPIED_BYTES REPEATS",
+    "an end to what might go on": "graph.passes.infer _ROUNDS, graph.passes.normalize MOST_ROUNDS, "
+    "loop.passes.split_host_device MOST_LAUNCHES",
+    "fitted, with its error, in a room that another hand rebuilds": "vdla.schedule BUBBLE TRIALS",
+}
+"""Numbers in those rooms that steer nothing: what they are, modules (`weft.` and `targets.` left out) and names."""
 
 
 @dataclass(frozen=True)
@@ -329,6 +353,41 @@ def texts_of(node: ast.AST) -> list[str]:
     return [part.value for part in parts if isinstance(part, ast.Constant) and isinstance(part.value, str)]
 
 
+def numbers_of(modules: dict[str, Module]) -> Iterator[tuple[str, int, str]]:
+    """The numbers that have a name in files that choose: module, line, name."""
+    for module in modules.values():
+        if module.name.startswith(CHOOSING) and module.path.stem not in ("model", "machine"):
+            for node in module.tree.body:
+                if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None and is_number(node.value):
+                    targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                    for one in (one for target in targets for one in ast.walk(target) if isinstance(one, ast.Name)):
+                        yield module.name, node.lineno, one.id
+
+
+def is_number(value: ast.expr) -> bool:
+    """Whether an expression is numbers and nothing else."""
+    if isinstance(value, (ast.Tuple, ast.List)):
+        return bool(value.elts) and all(map(is_number, value.elts))
+    if isinstance(value, ast.BinOp):
+        return is_number(value.left) and is_number(value.right)
+    if isinstance(value, ast.UnaryOp):
+        return is_number(value.operand)
+    return isinstance(value, ast.Constant) and type(value.value) in (int, float)
+
+
+def number_violations(modules: dict[str, Module], facts: dict[str, str]) -> list[str]:
+    """Numbers that steer a choice far from a model, and facts that are no more."""
+    known = {
+        (part.split()[0], name) for text in facts.values() for part in text.split(", ") for name in part.split()[1:]
+    }
+    found = {(re.sub(r"^weft\.(targets\.)?", "", module), name): line for module, line, name in numbers_of(modules)}
+    return [
+        *(f"{module}:{found[module, name]} {name}: a number that steers a choice belongs into a model.py or machine.py"
+          for module, name in sorted(found.keys() - known)),
+        *(f"{module} has no {name} any more" for module, name in sorted(known - found.keys())),
+    ]  # fmt: skip
+
+
 def docstring_violations(modules: dict[str, Module]) -> list[str]:
     """Files that do not open by saying what goes in and what comes out."""
     return [f"{name} has no docstring at its top" for name, module in modules.items() if not says_what_it_is(module)]
@@ -395,6 +454,10 @@ def test_facts_about_operators_stand_with_the_operator(weft_modules):
         ]
     )
     holds([f"{name} does not list {names} any more" for name, names in PATTERNS - {(m.name, n) for m, _, n in found}])
+
+
+def test_numbers_that_choose_stand_in_a_model(weft_modules):
+    holds(number_violations(weft_modules, FACTS))
 
 
 def test_every_folder_is_a_package(weft_modules):
@@ -591,3 +654,12 @@ def test_a_set_of_operators_is_found(tree, text):
 )
 def test_a_pattern_is_no_set_of_operators(tree, text):
     assert list(operator_sets(tree({"executor/a": text}), {"Relu", "Exp"})) == []
+
+
+def test_a_number_that_steers_is_found(tree):
+    names = {"loop/passes/a": "MOST, LEAST = 1 << 3, (4, -2.0)\nWORD = 'x'\nNAMES = (1, 'x')\nYES = True"}
+    modules = tree({**names, "targets/x/model": "MOST = 4", "plan/machine": "MOST = 4", "graph/ir": "MOST = 4"})
+    first, second = number_violations(modules, {})
+    assert "loop.passes.a:1 LEAST" in first and "loop.passes.a:1 MOST" in second
+    known = {"a limit": "loop.passes.a MOST LEAST, plan.b GONE"}
+    assert number_violations(modules, known) == ["plan.b has no GONE any more"]

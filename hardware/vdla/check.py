@@ -15,8 +15,11 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from weft.targets.vdla.isa import FIFOS, RANGE, UNITS, Config, Instruction, is_legal
-from weft.targets.vdla.machine import Machine
+from weft.targets.vdla.machine import Machine, cycles_of
 from weft.targets.vdla.tokens import History
+
+LONGEST = 1 << 24
+"""Cycles of one instruction: a run takes no more unless it is told to, and to follow more fills this host's memory."""
 
 
 class State(NamedTuple):
@@ -114,6 +117,8 @@ def check(machine: Machine, program: Sequence[Instruction]) -> Verdict:
     for number, one in enumerate(program):
         if not is_legal(one):
             verdict.problems.append(f"instruction {number} ({one}) does not exist")
+        elif (cycles := cycles_of(one, machine.config)) >= LONGEST:
+            verdict.problems.append(f"instruction {number} ({one}) would take {cycles:,} cycles, beyond every limit")
     if verdict.problems:
         verdict.done = False
         return verdict

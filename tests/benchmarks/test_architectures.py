@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 
 
 def options(**given):
-    plain = {"only": [], "few": False, "shard": "1/1", "json": None, "threads": 1, "door": "export", "seconds": 0.1}
+    plain = {"only": [], "few": False, "share": "1/1", "json": None, "threads": 1, "door": "export", "seconds": 0.1}
     return argparse.Namespace(**{**plain, "speed": False, "limit": 600, **given})
 
 
@@ -21,11 +21,11 @@ def test_there_are_many_and_a_few_of_each():
     assert len(set(names)) == len(names) and sum(one.startswith("timm/") for one in names) >= 95
     assert sum(not one.startswith("timm/") for one in names) >= 60
     few = list(architectures.chosen(options(few=True)))
-    assert len(few) == 25 == len(architectures.FEW.split())
+    assert len(few) == 25 + len(architectures.BUILT_IN.split())
 
 
 def test_parts_make_the_whole_and_what_is_known_is_kept(tmp_path):
-    parts = [list(architectures.chosen(options(shard=f"{part}/3"))) for part in (1, 2, 3)]
+    parts = [list(architectures.chosen(options(share=f"{part}/3"))) for part in (1, 2, 3)]
     assert sorted(sum(parts, [])) == sorted(architectures.names())
     found = tmp_path / "found.jsonl"
     found.write_text(json.dumps({"name": "encoder/bert", "outcome": "right"}) + "\n")
@@ -49,6 +49,12 @@ def test_the_summary_counts_what_can_be_asked_for():
     outcomes = ["right", "right", "right", "refused", "no export", "not built"]
     rows = [{"name": str(at), "outcome": one} for at, one in enumerate(outcomes)]
     assert architectures._summary(rows).startswith("3 of 4 right (75.0 %)")
+
+
+def test_built_in_models_are_modules_of_pytorch():
+    model, inputs = architectures.made("weft/dqn")
+    (found,) = model(*inputs)
+    assert found.isfinite().all() and found.std() > 0
 
 
 @pytest.mark.slow

@@ -5,7 +5,7 @@ import pytest
 
 import weft
 from tests.executor.test_bodies import Part, weight
-from weft.executor import bodies, turns
+from weft.executor import bodies
 from weft.graph.interpreter import interpret_graph
 from weft.graph.passes.infer import infer
 
@@ -38,6 +38,9 @@ class RandomLoop:
             lambda: self.branch(a, b),
             lambda: self.row(a, b),
             lambda: body("Identity", a),
+            lambda: self.loop(a, b),
+            lambda: self.scan(a, b),
+            lambda: self.history(a),
         ]
         return makers[self.random.integers(len(makers))]()
 
@@ -50,6 +53,48 @@ class RandomLoop:
         second = b if self.random.random() < 0.5 else other("Abs", b)
         branches = {"then_branch": then.finish([], [first]), "else_branch": other.finish([], [second])}
         return self.body("If", positive, **branches)
+
+    def loop(self, a, b):
+        """A loop in the loop, of as many turns as the number of the turn says, which may be none."""
+        body, inner = self.body, Part(f"inner{len(self.body.nodes)}")
+        k, go, state, grown = (inner.input(n) for n in ("k", "go", "state", "grown"))
+        after = inner("Tanh", inner("Add", state, b))
+        on = [go, inner("Less", inner("ReduceMax", after, keepdims=0), inner.constant(0.9))][self.random.integers(2)]
+        longer = inner("Concat", grown, after, axis=0)
+        graph = inner.finish([k, go, state, grown], [on, after, longer, inner("Cast", k, to=1)])
+        limit = body("Mod", self.turn, body.constant(4, "int64"))
+        last, many, counts = body("Loop", limit, None, a, a, outputs=3, body=graph)
+        self.lists.append(many)
+        first = body("ReduceSum", counts, keepdims=0) if self.random.random() < 0.2 else body.constant(0.5)
+        return body("Mul", last, first)
+
+    def scan(self, a, b):
+        """A Scan over the rows or columns of a value, forwards or backwards."""
+        inner = Part(f"scan{len(self.body.nodes)}")
+        state, row = inner.input("state"), inner.input("row")
+        after = inner("Tanh", inner("Add", state, row))
+        graph = inner.finish([state, row], [after, inner("Neg", after)])
+        axis, back, kept, kept_back = (int(n) for n in self.random.integers(2, size=4))
+        start = self.body("ReduceSum", b, self.body.constant([axis], "int64"), keepdims=0)
+        given = {"scan_input_axes": [axis], "scan_input_directions": [back], "scan_output_axes": [kept]}
+        given["scan_output_directions"] = [kept_back]
+        _, rows = self.body("Scan", start, a, outputs=2, body=graph, num_scan_inputs=1, **given)
+        return rows if axis == kept else self.body("Transpose", rows, perm=[1, 0])
+
+    def history(self, a):
+        """What a list holds so far."""
+        if not self.lists:
+            return a
+        return self.body("Add", a, self.body("ReduceMean", self.lists[-1], self.body.constant([0], "int64")))
+
+    def maybe(self, one, part):
+        """A list that is made longer in some turns only: the branches have different shapes."""
+        then, other = (Part(f"{name}{len(self.body.nodes)}") for name in ("longer", "as_it_is"))
+        odd = self.body(
+            "Equal", self.body("Mod", self.turn, self.body.constant(2, "int64")), self.body.constant(1, "int64")
+        )
+        branches = {"then_branch": then.finish([], [then("Concat", one, part, axis=0)])}
+        return self.body("If", odd, **branches, else_branch=other.finish([], [other("Identity", one)]))
 
     def row(self, a, b):
         """A row that the number of the turn chooses: a value that decides shapes and changes."""
@@ -72,11 +117,16 @@ class RandomLoop:
         starts = [self.main.input(f"start{k}", "float32", shape) for k in self.few(1, 4)]
         states = [self.body.input(f"state{k}") for k in range(len(starts))]
         self.pool = [*states, self.outside]
+        lists = [self.body.input(f"list{k}") for k in self.few(0, 3)]
+        axes = [int(self.random.integers(-2, 2)) for _ in lists]
+        self.lists = [one for one, axis in zip(lists, axes) if axis in (-2, 0)]
         for _ in self.few(1, 6):
             self.pool.append(self.step())
         after = [self.any() for _ in states]
-        lists = [self.body.input(f"list{k}") for k in self.few(0, 3)]
-        longer = [self.body("Concat", one, self.any(), axis=int(self.random.integers(-2, 2))) for one in lists]
+        longer = [
+            self.maybe(one, self.any()) if axis == 0 else self.body("Concat", one, self.any(), axis=axis)
+            for one, axis in zip(lists, axes)
+        ]
         kept = [self.any() for _ in self.few(0, 4)]
         outputs = [self.condition(), *after, *longer, *kept]
         body = self.body.finish([self.turn, self.go, *states, *lists], outputs)
@@ -89,12 +139,11 @@ class RandomLoop:
 
 
 @pytest.mark.filterwarnings("ignore::weft.executor.HostWarning")
-@pytest.mark.parametrize("first", range(0, 60, 15))
+@pytest.mark.parametrize("first", [0, 15, *(pytest.param(n, marks=pytest.mark.slow) for n in range(30, 300, 15))])
 def test_random_loops(first, monkeypatch):
     for seed in range(first, first + 15):
         random = np.random.default_rng(seed)
         monkeypatch.setattr(bodies, "PRICE", float(random.choice([0.0, 2e-4, 1e9])))
-        monkeypatch.setattr(turns, "MOST_TURNS", int(random.choice([1, 3, 1 << 16])))
         graph, arrays = RandomLoop(seed).graph()
         wanted, before = interpret_graph(graph, arrays), [array.copy() for array in arrays]
         module = weft.compile(graph)

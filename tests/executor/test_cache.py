@@ -27,7 +27,6 @@ from weft.executor.specialize import Executor
 from weft.expr.nodes import Var
 from weft.graph import opspec
 from weft.graph.ir import Graph
-from weft.graph.opspec import OpSpec
 from weft.models.builder import Builder
 from weft.runtime import cache_folder, module_file
 
@@ -368,7 +367,7 @@ import helper
 from weft import te
 from weft.executor import cache, compile
 from weft.executor.specialize import Executor
-from weft.graph.opspec import OpSpec, register
+from weft.graph.opspec import register
 from weft.graph.ir import Graph, Node, TensorType, Value
 import weft.ops
 
@@ -384,7 +383,7 @@ def scale(c, x):
 def meaning(c, x):
     return helper.shift(x * np.float32(FACTOR))
 
-register(OpSpec("Scale", lambda c: [c.tensor(0)], meaning, scale, "injective", domain="mine"))
+register("Scale", lambda c: [c.tensor(0)], meaning, scale, "injective", domain="mine")
 x, y = (Value(name, TensorType("float32", (4,))) for name in "xy")
 graph = Graph("custom", [x], [y], [Node("Scale", [x], [y], domain="mine")])
 made = compile(graph)(np.ones(4, "float32"))
@@ -420,7 +419,7 @@ def test_an_operator_that_cannot_be_described_is_not_kept(folder, built, monkeyp
             return x
 
     monkeypatch.setattr(opspec, "_TABLE", dict(opspec._TABLE))
-    opspec.register(OpSpec("Locked", lambda c: [c.tensor(0)], evaluate, domain="mine"))
+    opspec.register("Locked", lambda c: [c.tensor(0)], evaluate, domain="mine")
     with caplog.at_level("INFO", logger="weft.executor"):
         for _ in range(2):
             compile(mlp())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 from benchmarks import exports
-from benchmarks.machines import MACHINES, STRICT, EmulatorFault
+from benchmarks.machines import MACHINES, STRICT, EmulatorFault, _emulated, own_assertion
 from tests.executor.graphs import mlp, random_inputs
 from weft.core.errors import TargetError
 from weft.core.knobs import knobs
@@ -77,6 +78,37 @@ def test_the_matrix(tmp_path, model, machine):
     assert row.error <= exports.BAR, row
 
 
+QEMU = ["qemu-riscv64-static", "./main"]
+ASSERTION = "qemu-riscv64-static: ../target/translate.c:213: decode_save_opc: Assertion `ctx->insn_start' failed."
+
+
+@pytest.mark.parametrize(
+    ("command", "error", "found"),
+    [
+        (QEMU, f"ended with -5: {ASSERTION}", None),
+        (QEMU, f"ended with -5:\n{ASSERTION}\n", ASSERTION),
+        (QEMU, f"{ASSERTION}\nqemu: uncaught target signal 11 (Segmentation fault) - core dumped", None),
+        (QEMU, "qemu: uncaught target signal 6 (Aborted) - core dumped", None),
+        (QEMU, "main: main.c:9: main: Assertion `ctx->insn_start' failed.", None),
+        (["./main"], ASSERTION, None),
+    ],
+)
+def test_whose_assertion_it_is(command, error, found):
+    assert own_assertion(command, error) == found
+
+
+def test_a_crash_of_ours_is_no_fault_of_the_emulator(tmp_path):
+    """A program that dies with the emulator's own words; the known program decides."""
+    machine = ready("riscv64 vectors")
+    lines = f"fputs({json.dumps(ASSERTION)}, stderr); fputc(10, stderr); __builtin_trap();"
+    (tmp_path / "main.c").write_text(f"#include <stdio.h>\nint main(void) {{ {lines} }}\n")
+    compiler, *_ = machine.build(tmp_path, "x")
+    subprocess.run([*compiler[: compiler.index("main.c")], "main.c", "-o", "main"], cwd=tmp_path, check=True)
+    with pytest.raises(RuntimeError) as told:
+        _emulated(machine, [*machine.emulator, "./main"], tmp_path)
+    assert not isinstance(told.value, EmulatorFault)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["armv7", "riscv64", "x86_64 haswell"])
 def test_a_shared_library_for_another_machine(tmp_path, name):
@@ -88,8 +120,7 @@ def test_a_shared_library_for_another_machine(tmp_path, name):
     export_library(compile(graph, target=machine.target), tmp_path, "small", "so")
     command = [f"{machine.system}-gcc", "main.c", "-L.", "-lsmall", "-o", "main"]
     subprocess.run(command, cwd=tmp_path, check=True)
-    emulator = [f"qemu-{machine.processor}-static", *machine.options, "-L", f"/usr/{machine.system}"]
-    subprocess.run([*emulator, "-E", "LD_LIBRARY_PATH=.", "./main", "x.bin"], cwd=tmp_path, check=True)
+    subprocess.run([*machine.emulator, "-E", "LD_LIBRARY_PATH=.", "./main", "x.bin"], cwd=tmp_path, check=True)
     want = compile(graph)(*arrays)
     made = np.frombuffer((tmp_path / "output_0.bin").read_bytes(), "float32").reshape(want.shape)
     np.testing.assert_allclose(made, want, rtol=1e-5, atol=1e-6)

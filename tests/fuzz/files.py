@@ -29,6 +29,7 @@ from tests.fuzz import graphs, guard
 from tests.fuzz.driver import code_version
 from tests.fuzz.kinds import OK, Case, Kind, Result, chance_of
 from tests.fuzz.operators import guarded_answer, is_random
+from tests.graph.verifier import verify_graph
 from tests.schedule.intrinsics import declare_intrinsics
 from tests.schedule.random_programs import Source, arguments_of, draw_program, shapes_of
 from tests.schedule.random_steps import draw_steps
@@ -38,7 +39,6 @@ from weft.expr.nodes import int_value
 from weft.frontends.onnx import load
 from weft.graph.ir import Graph, GraphError, TensorType
 from weft.graph.text import constant_table, format_graph, parse_graph
-from weft.graph.verifier import verify_graph
 from weft.loop.interpreter import interpret
 from weft.loop.ir import For
 from weft.loop.parser import parse_func

@@ -12,11 +12,11 @@ import numpy as np
 from hypothesis import strategies as st
 
 import weft.ops  # noqa: F401  (fills the table of operators)
+from tests.graph.verifier import verify_graph
 from weft.graph.interpreter import interpret_graph
 from weft.graph.ir import Graph, Node, TensorType, Value
 from weft.graph.opspec import Infer, find_operator
 from weft.graph.text import constant_table, format_graph, parse_graph
-from weft.graph.verifier import verify_graph
 
 UNARY = "Relu Neg Abs Tanh Sigmoid Erf Identity Softplus Floor Sqrt Not".split()
 SIZES = (1, 2, 3, 4)

@@ -12,7 +12,7 @@ from weft.core.errors import FrontendError, WeftError
 from weft.frontends.onnx import load
 from weft.graph.interpreter import interpret_graph
 from weft.graph.ir import Graph, GraphError, Node, TensorType, Value
-from weft.graph.opspec import OpSpec, operators, register
+from weft.graph.opspec import operators, register
 from weft.graph.passes.infer import infer
 from weft.graph.passes.normalize import normalize
 
@@ -354,8 +354,8 @@ def test_what_is_not_folded_is_what_would_have_been(op, shapes, attributes, monk
     rng = np.random.default_rng(0)
     model = single(op, *[rng.standard_normal(shape).astype(np.float32) for shape in shapes], **attributes)
     folded = weft.compile(model)()
-    for module, number in (("fold.MOST_STEPS", 0), ("fold.FEW_STEPS", 0), ("infer.MOST_STEPS", -1)):
-        monkeypatch.setattr(f"weft.graph.passes.{module}", number)
+    for name, number in (("FOLDED_STEPS", 0), ("FEW_STEPS", 0), ("FOLLOWED_STEPS", -1)):
+        monkeypatch.setattr(f"weft.core.model.{name}", number)
     assert len(normalize(load(model.SerializeToString())).nodes) == 1
     with weft.knobs.override(cache=False):
         np.testing.assert_allclose(weft.compile(model)(), folded, rtol=1e-4, atol=1e-5)
@@ -490,9 +490,8 @@ def test_sizes_that_are_data(size, quarter_terabyte):
 
 def test_a_division_by_zero_inside_an_operator():
     """An operator's own mistake is an error with the node's name, and the cause is kept for us."""
-    spec = OpSpec("Careless", lambda c: [c.tensor(0)], lambda c, x: x * (1 // 0), domain="test.hostile")
     if ("test.hostile", "Careless") not in operators():
-        register(spec)
+        register("Careless", lambda c: [c.tensor(0)], lambda c, x: x * (1 // 0), domain="test.hostile")
     x = Value("x", TensorType("float32", (2,)))
     node = Node("Careless", [x], [Value("y")], {}, name="culprit", domain="test.hostile")
     graph = infer(Graph("g", [x], [node.outputs[0]], [node]))
@@ -510,7 +509,7 @@ def test_memory_that_runs_out_inside_an_operator():
         raise MemoryError("Unable to allocate 3.64 TiB")
 
     if ("test.hostile", "Greedy") not in operators():
-        register(OpSpec("Greedy", lambda c: [c.tensor(0)], greedy, domain="test.hostile"))
+        register("Greedy", lambda c: [c.tensor(0)], greedy, domain="test.hostile")
     x = Value("x", TensorType("float32", (2,)))
     node = Node("Greedy", [x], [Value("y", TensorType("float32", (2,)))], {}, name="culprit", domain="test.hostile")
     with pytest.warns(UserWarning, match="culprit"), pytest.raises(GraphError, match="culprit.*3.64 TiB"):

@@ -11,7 +11,7 @@ import pytest
 import weft.ops  # noqa: F401
 from weft.graph.interpreter import interpret_graph, trace_graph
 from weft.graph.ir import GraphError
-from weft.graph.opspec import OpSpec, register
+from weft.graph.opspec import register
 from weft.graph.text import parse_graph
 
 LOOP = """
@@ -61,7 +61,7 @@ def _make(c, x):
     return made
 
 
-register(OpSpec("Watch", lambda c: [c.types[0]], _make, domain="tests.interpreter"))
+register("Watch", lambda c: [c.types[0]], _make, domain="tests.interpreter")
 
 
 def test_values_are_freed_after_their_last_use():

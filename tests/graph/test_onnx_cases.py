@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tests.graph.verifier import verify_graph
 from tests.ops.cases import all_cases, array
 from weft.frontends.onnx.importer import load
 from weft.graph.interpreter import interpret_graph
 from weft.graph.passes.fuse import fuse
 from weft.graph.passes.normalize import normalize
 from weft.graph.text import constant_table, format_graph, parse_graph
-from weft.graph.verifier import verify_graph
 
 RANDOM = ("bernoulli",)
 CASES = [

@@ -7,7 +7,7 @@ import pytest
 
 import weft.ops  # noqa: F401  (fills the table of operators)
 from weft.graph.ir import GraphError, Node, TensorType, Value, dtype_name
-from weft.graph.opspec import Infer, OpSpec, find_operator, operators, register
+from weft.graph.opspec import Infer, find_operator, operators, register
 from weft.graph.steps import elements_of, steps_of
 
 
@@ -56,7 +56,7 @@ def test_turns_of_a_recurrence_are_dear():
 def test_what_nobody_describes_is_bounded_by_its_sizes():
     """An operator without a tensor expression: every element may meet every other, as often as its attributes say."""
     if ("test.steps", "Meets") not in operators():
-        register(OpSpec("Meets", lambda c: [c.tensor(0)], lambda c, x, y: x, domain="test.steps"))
+        register("Meets", lambda c: [c.tensor(0)], lambda c, x, y: x, domain="test.steps")
     steps, _ = counted("Meets", zeros(100), zeros(50), domain="test.steps", width=7)
     assert steps == 100 * 50 * 100 * 7
 
@@ -69,9 +69,6 @@ def test_what_reads_nothing_or_is_not_known_is_its_size(op):
 
 def test_an_estimate_that_fails_names_the_node():
     if ("test.steps", "Careless") not in operators():
-        spec = OpSpec(
-            "Careless", lambda c: [c.tensor(0)], lambda c, x: x, domain="test.steps", steps=lambda n, a: 1 // 0
-        )
-        register(spec)
+        register("Careless", lambda c: [c.tensor(0)], lambda c, x: x, domain="test.steps", steps=lambda n, a: 1 // 0)
     with pytest.raises(GraphError, match="Careless.*the count of its steps failed: ZeroDivisionError"):
         counted("Careless", zeros(3), domain="test.steps")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from weft.graph.structural import graph_key, quick_key, same_graph
+from weft.graph.structural import graph_key, quick_key
 from weft.graph.text import parse_graph
 
 BASE = """
@@ -29,7 +29,7 @@ graph other(%in: float32[2]) -> (%out) {
 }
 """
     a, b = parse_graph(BASE), parse_graph(other)
-    assert same_graph(a, b) and graph_key(a) == graph_key(b) and quick_key(a) == quick_key(b)
+    assert graph_key(a) == graph_key(b) and quick_key(a) == quick_key(b)
 
 
 @pytest.mark.parametrize(
@@ -44,4 +44,4 @@ graph other(%in: float32[2]) -> (%out) {
     ],
 )
 def test_what_counts(old, new):
-    assert not same_graph(parse_graph(BASE), parse_graph(BASE.replace(old, new)))
+    assert graph_key(parse_graph(BASE)) != graph_key(parse_graph(BASE.replace(old, new)))

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import weft.ops  # noqa: F401
+from tests.graph.verifier import verify_graph
 from weft.graph.ir import Graph, GraphError, Node, TensorType, Value
 from weft.graph.text import parse_graph
-from weft.graph.verifier import verify_graph
 
 F = TensorType("float32", [2])
 

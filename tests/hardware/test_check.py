@@ -91,6 +91,8 @@ store memory=acc8 dram=1536 rows=1 columns=1 pop_prev
         ("rows=1 columns=1 pop_prev", "rows=1 columns=1", "reads acc that instruction 1 may still write"),
         ("outer=4", "outer=4 dst_outer=2047", "reaches beyond the end of a memory"),
         ("store memory=acc8", "store memory=inp", "does not exist"),
+        ("outer=4 inner=1", "outer=16383 inner=16383", "would take 268,402,689 cycles"),
+        ("rows=1 columns=4", "rows=65535 columns=65535", "would take 4,294,836,225 cycles"),
     ],
 )
 def test_problems_are_named(old, new, problem):

@@ -12,7 +12,7 @@ from tests.hardware.streams import PROGRAM, SMALL, fresh, hostile_word, random_i
 from weft.targets.vdla.isa import DEADLOCK, TIMEOUT
 from weft.targets.vdla.model import Model
 
-pytest.importorskip("amaranth", reason="the RTL is written in Amaranth: pip install 'weft-compiler[hardware]'")
+pytest.importorskip("amaranth.hdl", reason="the RTL is written in Amaranth: pip install 'weft-compiler[hardware]'")
 from hardware.vdla.simulate import Verilated, run_amaranth  # noqa: E402
 
 LIMIT = 20_000

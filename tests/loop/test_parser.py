@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.loop.programs import PROGRAMS, Maker, programs
+from tests.loop.structural import funcs_equal
 from weft.core.dtypes import BOOL, FLOAT32, INDEX, dtype
 from weft.core.errors import ParseError
 from weft.expr.nodes import Add, Buffer, Const, FloorDiv, Mul, Not, Var, const
@@ -14,7 +15,6 @@ from weft.expr.text import format_expr
 from weft.loop.ir import Allocate, Evaluate, For, Func, If, Let, Seq, Store
 from weft.loop.parser import parse_expr, parse_func
 from weft.loop.printer import format_func
-from weft.loop.structural import funcs_equal
 
 SCOPE = {
     "i": Var("i"), "x": Var("x", FLOAT32), "p": Var("p", BOOL), "A": Buffer("A", FLOAT32, [8, 8]), "n": Var("n"),

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from tests.loop.programs import PROGRAMS, matmul, point
+from tests.loop.structural import funcs_equal, stmts_equal
 from tests.work import calls_of
 from weft.core.dtypes import FLOAT32, INDEX, INT32
 from weft.expr.nodes import Add, Buffer, Call, Load, Var, const, index_expr
 from weft.loop.ir import Allocate, Axis, Block, Evaluate, For, Func, Let, Seq, Store
 from weft.loop.printer import format_func, format_stmt
-from weft.loop.structural import funcs_equal, stmts_equal
 
 GOLDENS = Path(__file__).parent / "goldens"
 

@@ -70,3 +70,6 @@ def test_operators_that_make_no_sense():
         graph_of((2, 300), codes, 1, 2, False)
     with pytest.raises(GraphError, match="one stride"):
         graph_of((1, 8, 4, 4), codes[:, :, None, None], 1, 2, False, kernel_shape=[1, 1], strides=[1, 2])
+    for more in ({"dilations": [2, 2]}, {"group": 2}, {"auto_pad": "SAME_UPPER"}):
+        with pytest.raises(GraphError, match="no dilations, no groups"):
+            graph_of((1, 8, 4, 4), codes[:, :, None, None], 1, 2, False, kernel_shape=[1, 1], **more)

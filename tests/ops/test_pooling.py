@@ -154,5 +154,5 @@ def test_a_kernel_must_fit():
 
 
 def test_a_norm_has_a_power():
-    with pytest.raises(GraphError, match="p is 0"):
+    with pytest.raises(GraphError, match="'p' is 0, not at least 1"):
         run_node("LpPool", numbers(1, 1, 4), kernel_shape=[2], p=0)

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from tests.pool.test_pool import BEFORE, needs_dask, runner_of, search_of
+from tests.pool.test_pool import BEFORE, fleet, runner_of, search_of
 from weft.tuner.database import Database
 from weft.tuner.search import Search
 
@@ -76,7 +76,7 @@ def check_books(search, folder_of_journals) -> None:
     assert search.trials == len(search.gains) <= len(rows)
 
 
-@needs_dask
+@fleet
 def test_kills_lose_nothing_and_count_nothing_twice(pool, folder, tmp_path):
     from weft.runtime.cache_folder import cache_folder
 

@@ -32,7 +32,6 @@ from weft.targets.registry import find_target
 from weft.tuner.bench import Bench
 from weft.tuner.cost_models import cost_model
 from weft.tuner.database import Database
-from weft.tuner.explorers import explorer_for
 from weft.tuner.records import Status, machine_key
 from weft.tuner.search import Proposer, Search
 from weft.tuner.space import space_of
@@ -40,6 +39,13 @@ from weft.tuner.task import task_of_schedule
 
 HAS_DASK = all(importlib.util.find_spec(name) is not None for name in ("distributed", "cryptography"))
 needs_dask = pytest.mark.skipif(not HAS_DASK, reason="there is no distributed or cryptography: weft-compiler[pool]")
+
+
+def fleet(test):
+    """Of the slow suite: a fleet of all kinds takes its time to come up."""
+    return needs_dask(pytest.mark.slow(test))
+
+
 EMULATED = {"armv7": "armv7-unknown-linux-gnueabihf"}
 
 
@@ -125,7 +131,7 @@ def search_of(runner, path, what=product) -> Search:
     *inputs, made = what()
     task = task_of_schedule(te.create_schedule(made.op), [*inputs, made], runner.target)
     space = space_of(task)
-    proposer = Proposer(space, cost_model("analytic"), explorer_for(space))
+    proposer = Proposer(space, cost_model("analytic"))
     return Search(task, Bench(task, 1), proposer, runner, Database(path))
 
 
@@ -150,7 +156,7 @@ def test_keys_are_for_their_owner(folder):
         init_pool(folder)
 
 
-@needs_dask
+@fleet
 @pytest.mark.parametrize("kind", ["desk", "accelerator", *EMULATED])
 def test_every_kind_of_the_fleet_measures(pool, folder, kind, tmp_path):
     if kind not in {one["kind"] for one in devices().values()}:
@@ -172,7 +178,7 @@ def test_every_kind_of_the_fleet_measures(pool, folder, kind, tmp_path):
         assert not search.database.records(machine=machine_key(runner.target))  # never taken for times
 
 
-@needs_dask
+@fleet
 def test_a_wrong_kernel_is_a_row(pool, folder, tmp_path, monkeypatch):
     """The candidate's program is that of another product: its result is compared with the default's."""
     runner = runner_of(pool, folder, "desk")
@@ -191,12 +197,34 @@ def test_a_wrong_kernel_is_a_row(pool, folder, tmp_path, monkeypatch):
     assert [one.status for one in outcomes] == [Status.WRONG], outcomes
 
 
-@needs_dask
+@fleet
 def test_a_kind_without_a_worker_is_said(pool, folder):
     from weft.pool.device import PoolError
 
     with pytest.raises(PoolError, match="no worker of kind 'phone' has been in the pool for 1 s.*--kind phone"):
         runner_of(pool, folder, "phone", 1.0)
+
+
+@needs_dask
+def test_a_small_pool(folder, tmp_path):
+    """The quick suite's: two simulated devices measure, a stranger is refused, and a member calls nothing but jobs."""
+    from weft.pool.node import LocalPool
+    from weft.pool.runner import connect
+
+    sims = {f"small-{at}": {"kind": "small", "device": "simulated:0.02"} for at in range(2)}
+    with LocalPool(folder, builders=0, devices=sims) as small:
+        runner = runner_of(small, folder, "small")
+        search = search_of(runner, tmp_path / "records.sqlite")
+        records = list(search.round(6))
+        assert {one.outcome.status for one in records} <= {Status.OK, *BEFORE} and len(records) == search.trials == 6
+        runner.close()
+        plain = ssl.create_default_context()
+        plain.check_hostname, plain.verify_mode = False, ssl.CERT_NONE
+        assert is_refused(small.port, plain)
+        with connect(small.url, folder, 20.0) as client:
+            with pytest.raises(Exception):  # noqa: B017, PT011 — Dask's own, of many kinds
+                client.submit(os.system, f"touch {tmp_path}/executed").result(timeout=5)
+        assert not (tmp_path / "executed").exists()
 
 
 # Strangers.
@@ -221,7 +249,7 @@ def is_refused(port, context) -> bool:
             return True
 
 
-@needs_dask
+@fleet
 def test_strangers_are_refused_on_every_port(pool, folder, tmp_path):
     from weft.pool.ca import init_pool
 
@@ -250,7 +278,7 @@ def test_strangers_are_refused_on_every_port(pool, folder, tmp_path):
     runner.close()
 
 
-@needs_dask
+@fleet
 def test_a_client_or_worker_of_another_pool_does_not_get_in(pool, folder, tmp_path):
     from weft.pool.ca import init_pool
     from weft.pool.device import PoolError
@@ -273,7 +301,7 @@ def test_a_client_or_worker_of_another_pool_does_not_get_in(pool, folder, tmp_pa
         stranger.stop()
 
 
-@needs_dask
+@fleet
 def test_a_member_runs_jobs_and_nothing_else(pool, folder, tmp_path):
     """With a right certificate: functions that are no jobs are refused by scheduler and workers, and none is called."""
     from weft.pool.runner import connect, fleet
@@ -296,7 +324,7 @@ def test_a_member_runs_jobs_and_nothing_else(pool, folder, tmp_path):
         client.close(timeout=2)
 
 
-@needs_dask
+@fleet
 def test_the_command_lists_the_fleet(pool, folder):
     command = [sys.executable, "-m", "weft", "devices", "--pool", pool.url, "--certificates", str(folder), "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)

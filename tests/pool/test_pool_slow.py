@@ -60,11 +60,11 @@ def test_a_thousand_devices(tmp_path):
     finally:
         jobs.journal = jobs.device = None
     print(found)
-    # By the processor's time, which others cannot take; how busy the devices were depends on the machine ("share").
     assert found["jobs"] == DEVICES * EACH and found["scheduler_share"] < 0.8, found
+    assert found["share"] >= 0.8, f"devices waited for the scheduler: {found}"
 
 
-DEVICES, EACH, SERVICE = 1000, 2, 120.0
+DEVICES, EACH, SERVICE = 1000, 3, 40.0
 IDLE = {"distributed.admin.system-monitor.interval": "1h", "distributed.admin.tick.interval": "1h"}
 """What a thousand workers in one process must not do each second; each of a pool's has a process of its own."""
 
@@ -94,7 +94,11 @@ async def thousand() -> dict[str, float]:
                 for at in range(DEVICES * EACH)
             ]
             begin, processor = time.monotonic(), time.process_time()
-            futures = [client.submit(jobs.measure, one, pure=False, resources={"device:sim": 1}) for one in sent]
+            futures = []
+            for at in range(0, len(sent), 50):  # the scheduler is in this thread too: it gets its turns
+                part = sent[at : at + 50]
+                futures += [client.submit(jobs.measure, one, pure=False, resources={"device:sim": 1}) for one in part]
+                await asyncio.sleep(0.02)
             await client.gather(futures)
             taken, used = time.monotonic() - begin, time.process_time() - processor
             print(f"{len(sent)} jobs in {taken:.1f} s, {used:.1f} of the processor's", flush=True)

@@ -28,6 +28,56 @@ done:
   ret void
 }
 
+; the same, for regions that are worth their threads: a microsecond or so of turns for each i
+define void @toil(i64 %begin, i64 %end, ptr %counts) {
+entry:
+  %kept = alloca i64
+  br label %loop
+loop:
+  %i = phi i64 [ %begin, %entry ], [ %next, %counted ]
+  br label %turn
+turn:
+  %turns = phi i64 [ 0, %loop ], [ %next_turn, %turn ]
+  %x = phi i64 [ %i, %loop ], [ %next_x, %turn ]
+  %mixed = mul i64 %x, 6364136223846793005
+  %next_x = add i64 %mixed, 1442695040888963407
+  %next_turn = add i64 %turns, 1
+  %turning = icmp slt i64 %next_turn, 500
+  br i1 %turning, label %turn, label %counted
+counted:
+  store volatile i64 %next_x, ptr %kept
+  %at = getelementptr i32, ptr %counts, i64 %i
+  %old = atomicrmw add ptr %at, i32 1 monotonic
+  %next = add i64 %i, 1
+  %more = icmp slt i64 %next, %end
+  br i1 %more, label %loop, label %done
+done:
+  ret void
+}
+
+declare i64 @pthread_self()
+
+define i64 @own() {
+  %self = call i64 @pthread_self()
+  ret i64 %self
+}
+
+; threads[i] = the thread that ran i
+define void @who(i64 %begin, i64 %end, ptr %threads) {
+entry:
+  br label %loop
+loop:
+  %i = phi i64 [ %begin, %entry ], [ %next, %loop ]
+  %at = getelementptr i64, ptr %threads, i64 %i
+  %self = call i64 @pthread_self()
+  store i64 %self, ptr %at
+  %next = add i64 %i, 1
+  %more = icmp slt i64 %next, %end
+  br i1 %more, label %loop, label %done
+done:
+  ret void
+}
+
 ; for each i of the range, a region inside the region over counts[64 i .. 64 i + 63]
 define void @nested(i64 %begin, i64 %end, ptr %counts) {
 entry:
@@ -109,7 +159,7 @@ def bodies() -> JitModule:
     return compile_module(BODIES)
 
 
-def run_count(count: int, threads: int, body: str = "count", width: int = 1) -> np.ndarray:
+def run_count(count: int, threads: int, body: str = "toil", width: int = 1) -> np.ndarray:
     """How often a region visited each index."""
     counts = np.zeros(count * width, np.int32)
     native_runtime().parallel_for(bodies().address(body), counts.ctypes.data, count, threads)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from weft.core.dtypes import dtype
 from weft.core.errors import ArgumentError, DTypeError, ShapeError, WeftError
 from weft.runtime import Array, array, empty, from_dlpack
-from weft.runtime.array import as_argument, pack, unpack
+from weft.runtime.arrays import as_argument, pack, unpack
 from weft.runtime.dlpack import import_array
 
 torch = pytest.importorskip("torch")

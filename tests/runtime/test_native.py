@@ -123,7 +123,7 @@ def test_many_python_threads_at_once():
     failures = []
 
     def work(seed: int) -> None:
-        sizes = np.random.default_rng(seed).integers(1, 3000, 150)
+        sizes = np.random.default_rng(seed).integers(1, 500, 100)
         for size in sizes:
             if not (run_count(int(size), int(size) % 5 + 1) == 1).all():
                 failures.append(size)

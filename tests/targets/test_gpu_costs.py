@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -84,33 +83,6 @@ def test_blocks_that_a_multiprocessor_holds():
     threads, shared = np.array([64, 256, 1024]), np.array([1024, 100 << 10, 200 << 10])
     assert resident_blocks(HOPPER.threads, threads, 32, shared).tolist() == [32, 2, 1]
     assert resident_blocks(replace(HOPPER.threads, registers=0), 256, 255, 0) == 1
-
-
-def _schedules() -> Iterator[Path]:
-    """The files that choose schedules."""
-    targets = Path(families.__file__).parent.parent
-    yield from sorted((targets / "gpu").glob("*.py"))
-    yield targets / "cuda" / "tensor_cores.py"
-    yield from sorted((targets / "cpu").glob("default_*.py"))
-    yield from sorted((targets / "cpu" / "sketches").glob("*.py"))
-    yield from (targets / "cpu" / f"{name}.py" for name in ("channels", "families"))
-
-
-CHOICES = {"conv_narrow.py": ("MOST_VECTORS, MOST_HIGH",), "winograd.py": ("CHANNEL",)}
-"""Numbers that are no judgement: the choices of a knob, and the place of an axis."""
-
-
-def test_numbers_that_choose_stand_in_the_model():
-    """No file with schedules has a constant of its own but the choices of its knobs."""
-    for path in _schedules():
-        for node in ast.parse(path.read_text(encoding="utf-8")).body if path.name != "model.py" else ():
-            if not isinstance(node, ast.Assign) or ast.unparse(node.targets[0]).strip("()") in CHOICES.get(
-                path.name, ()
-            ):
-                continue
-            if isinstance(node.value, (ast.Constant, ast.Tuple, ast.BinOp)):
-                numbers = [one for one in ast.walk(node.value) if isinstance(getattr(one, "value", None), (int, float))]
-                assert not numbers, f"{path.name}:{node.lineno} belongs into model.py"
 
 
 @pytest.mark.parametrize("kind", ["cpu", "gpu", "cuda"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -17,6 +19,7 @@ from weft.core.dtypes import dtype
 from weft.core.errors import ArgumentError, TargetError
 from weft.expr.nodes import Buffer, Load, Var, const
 from weft.loop.ir import Allocate, For, Func, Store, seq
+from weft.targets.opencl.machine import NAMED
 from weft.targets.registry import find_target, known_forms
 
 
@@ -205,3 +208,14 @@ def test_calls_from_several_threads():
     with ThreadPoolExecutor(4) as pool:
         for number, found in enumerate(pool.map(call, range(40))):
             np.testing.assert_array_equal(found, [number * 2 + 1])
+
+
+@pytest.mark.parametrize("name", list(NAMED))
+def test_kernels_for_phones_keep_their_limits(name):
+    target = find_target(f"opencl:{name}")
+    a, b = te.placeholder((256, 256), name="a"), te.placeholder((256, 256), name="b")
+    k = te.reduce_axis(256, "k")
+    c = te.compute((256, 256), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), name="c")
+    text = weft.build(te.create_schedule(c), [a, b, c], f"opencl:{name}", plan=True).source
+    sizes = [int(word) for word in re.findall(r"reqd_work_group_size\((\d+), (\d+), (\d+)\)", text)[0]]
+    assert not target.is_host and 1 < math.prod(sizes) <= target.threads.block_threads

@@ -85,6 +85,19 @@ def test_many_tilings_are_exact(seed):
     check_tilings(Layer("any", 6 + seed % 4 * stride, block * 3, block * 6, kernel, stride), block, 8, seed)
 
 
+@pytest.mark.parametrize("kernel", [1, 3, 7])
+def test_one_block_of_channels_takes_whole_tiles(kernel):
+    """Its sums begin at zero before all products of a tile, not before those of each pixel."""
+    layer = Layer("first", 8, 16, 16, kernel, 1)
+    program = compiled(layer, trials=1)
+    assert program.source.count("\ngemm") <= 2 * program.source.count("\nstore") + 2
+    image, expected = image_of(layer, program)
+    assert image.run().errors == 0
+    np.testing.assert_array_equal(
+        image.memory("narrow", expected.nbytes).view(np.int8).reshape(expected.shape), expected
+    )
+
+
 def test_virtual_threads_hide_latency():
     """The same tiles by one thread and by two."""
     layer, spent = Layer("deep", 8, 128, 32, 3, 1), {}
@@ -158,8 +171,10 @@ def test_what_the_machine_cannot_do_is_refused():
         weft.build(s, args, target="vdla")
     with pytest.raises(TargetError, match="no packed product"):
         Product(s, "y", config_of(""))
-    with pytest.raises(TargetError, match="does not describe an accelerator"):
-        find_target("vdla:block=12")
+    for sizes, reason in {"block=12": "power of two", "bloc=8": "is not one of block, inp", "latency=-1": "a number",
+                          "word_cycles=0": "from 1 to 255", "latency": "such as latency=128"}.items():  # fmt: skip
+        with pytest.raises(TargetError, match=f"does not describe an accelerator: .*{reason}"):
+            find_target(f"vdla:{sizes}")
 
 
 def test_operands_that_do_not_lie_together_are_refused():

@@ -6,7 +6,7 @@ import weft
 from weft import te
 from weft.loop.interpreter import interpret
 from weft.loop.verifier import verify
-from weft.runtime.array import pack, storage_shape, unpack
+from weft.runtime.arrays import pack, storage_shape, unpack
 
 TOLERANCE = {"float16": 4e-3, "bfloat16": 2e-2, "float32": 2e-5, "float64": 1e-12}
 

@@ -19,14 +19,13 @@ from tests.tuner.small import product_task
 from weft.tuner.bench import Bench
 from weft.tuner.cost_models import cost_model
 from weft.tuner.database import Database
-from weft.tuner.explorers import explorer_for
 from weft.tuner.runner import LocalRunner
 from weft.tuner.search import Proposer, Search
 from weft.tuner.space import space_of
 
 task = product_task()
 space = space_of(task)
-proposer = Proposer(space, cost_model("analytic"), explorer_for(space))
+proposer = Proposer(space, cost_model("analytic"))
 search = Search(task, Bench(task, 1), proposer, LocalRunner(), Database(sys.argv[1]))
 search.bench.default.run()
 print("ready", search.trials, flush=True)

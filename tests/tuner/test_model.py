@@ -49,6 +49,7 @@ def vectors_first(point):
 def tuned(graph, verdict=None, seconds=20.0, **more):
     made = make_tuning(graph, seconds, threads=1, runner=Pretending(vectors_first), model="analytic", **more)
     made._profile = lambda records, module=None: [2.0, 1.0]
+    made.choose = lambda observe: None
     if verdict is not None:
         made._compare = lambda before, after: vars(verdict)
     stop = made.left
@@ -117,6 +118,7 @@ def test_an_interrupt_keeps_what_was_measured_and_still_accepts(graph, own_recor
 
     made = make_tuning(graph, "1h", threads=1, runner=Interrupted(vectors_first), model="analytic")
     made._profile = lambda records, module=None: [2.0, 1.0]
+    made.choose = lambda observe: None
     made._compare = lambda before, after: vars(Verdict(2.0, 1.0, 2.0, {}))
     made.run()
     assert made.stopped and len(made.database.records()) == 3 and "the same command goes on" in summary(made)
@@ -140,22 +142,37 @@ def test_kernels_that_lose_inside_the_model_are_taken_out(graph, own_records):
     assert asked == [{first, second}, {second}] and set(made.kept) == {second}
 
 
-def test_algorithms_are_chosen_by_the_time_of_the_model(own_records):
+def convolutions():
     b = Builder("convolutions")
     x = b.relu(b.input("x", (1, 32, 8, 8)))
     for _ in range(2):
         x = b.relu(b.conv(x, 32, 32, 3, 1, 1, bias=True))
-    graph = b.finish(x, names=["out"])
+    return b.finish(x, names=["out"])
+
+
+def forms_tried(graph, liked, precision=None):
+    """The forms of a model that are tried by a tuner that finds one of them faster, and what it tried."""
     tried = []
 
     class Asked(Tuning):
         def measure(self, before, after):
-            tried.append(list(after.algorithms.values())[0])
-            return Verdict(2.0, 1.0, 1.5 if set(tried[-1].values()) == {"direct"} else 0.9, {})
+            (labels,) = after.algorithms.values()
+            tried.append(labels)
+            return Verdict(2.0, 1.0, 1.5 if liked in labels.values() else 0.9, {})
 
-    made = make_tuning(graph, "60s", threads=1, model="analytic")
+        def _profile(self, records, module=None):
+            return [1.0] * 9
+
+    made = make_tuning(graph, "1h", threads=1, model="analytic", precision=precision)
     made.__class__ = Asked
+    made.prepare()
     choose_algorithms(made, lambda *_: None)
+    return made, tried
+
+
+def test_algorithms_are_chosen_by_the_time_of_the_model(own_records):
+    graph = convolutions()
+    made, tried = forms_tried(graph, "direct")
     with knobs.override(records=False):
         default = weft.compile(graph).specializations[0]
     plain, chosen = (
@@ -164,10 +181,37 @@ def test_algorithms_are_chosen_by_the_time_of_the_model(own_records):
     )
     tasks = [task for task in tasks_of(default.graph, default.lowered, TARGET) if "winograd" in task.label]
     assert all(space_of(task).regions[0].sketch.name == "winograd" for task in tasks)
-    if not made.algorithms:  # a machine for which the target proposes nothing here
+    if "WinogradConv" not in plain:  # a machine for which the target proposes nothing here
         assert plain == chosen
         return
-    assert all(len(labels) == 2 for labels in tried) and "WinogradConv" in plain and "WinogradConv" not in chosen
+    assert any(list(labels.values()) == ["direct"] * 2 for labels in tried) and "WinogradConv" not in chosen
+
+
+@pytest.mark.parametrize("liked", ["plain", "apart", "fp32"])
+def test_other_forms_of_a_model_are_chosen_by_its_time(own_records, liked):
+    """Layouts between kernels, where kernels part, and precision: what is put into use holds from then on."""
+    graph, precision = convolutions(), "fp16" if liked == "fp32" else None
+    if precision:  # which every machine takes for a product that waits for its weight
+        b = Builder("waiting")
+        graph = b.finish(b.relu(b.dense(b.input("x", (1, 512)), 512, 1024)), names=["out"])
+    if precision and precision not in TARGET.precisions:
+        pytest.skip("a machine without 16-bit floats")
+    x = np.random.default_rng(0).standard_normal(graph.inputs[0].tensor.static).astype(np.float32)
+    with knobs.override(records=False):
+        before = weft.compile(graph, precision=precision, threads=1)
+    made, tried = forms_tried(graph, liked, precision)
+    assert [labels for labels in tried if liked in labels.values()], tried
+    after = weft.compile(graph, precision=precision, threads=1)
+    old, new = before.specializations[0], after.specializations[0]
+    if liked == "plain":
+        assert old.lowered.layouts and not new.lowered.layouts
+    elif liked == "apart":
+        assert len(new.launches) > len(old.launches)
+    else:
+        types = [{array.dtype.name for array in one.graph.constants.values()} for one in (old, new)]
+        assert "float16" in types[0] and "float16" not in types[1]
+    np.testing.assert_allclose(before(x), after(x), rtol=2e-2, atol=2e-2 if precision else 1e-4)
+    assert f"{liked} for" in str([label for label, _, ratio in made.algorithms if ratio > 1])
 
 
 def test_the_whole_model_is_really_measured(graph, own_records, monkeypatch):

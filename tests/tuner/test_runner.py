@@ -54,7 +54,7 @@ def planted(good, action) -> Region:
         region.take(program, point)
         action()
 
-    return Region(region.sketch, take)
+    return Region(region.sketch, take, region.fresh)
 
 
 def measured(bench, region, point, **limits):
@@ -120,7 +120,7 @@ def test_a_refusal_and_a_broken_compiler_are_rows(bench, good, monkeypatch):
 def test_garbage_on_the_way_is_a_row(bench, good):
     for text in ("nonsense", '{"status": "ok"}', "[1, 2"):
 
-        def trial(self, region, point, built, text=text):
+        def trial(self, kernel, text=text):
             class Line:
                 def to_json(self):
                     return text
@@ -180,7 +180,9 @@ def test_any_program_can_be_measured():
     assert {outcome.status for outcome in LocalRunner().measure(Bench(task, 1), points)} <= {Status.OK, Status.REFUSED}
 
 
-def test_a_device_is_opened_by_the_child_alone():
+@pytest.fixture(scope="module")
+def on_device():
+    """Points of a product on a device that every machine has: the accelerator's model."""
     target = find_target("vdla")
     x, w = te.placeholder((4, 2, 16), "int8", name="x"), te.placeholder((2, 2, 16, 16), "int8", name="w")
     d, k = te.reduce_axis(2, "d"), te.reduce_axis(16, "k")
@@ -191,8 +193,41 @@ def test_a_device_is_opened_by_the_child_alone():
     )
     task = task_of_schedule(te.create_schedule(y.op), [x, w, y], target)
     space = space_of(task)
-    point = space.region_of(space.default)[0], space.point(space.default)[1]
+    return task, (space.region_of(space.default)[0], space.point(space.default)[1])
+
+
+def test_a_device_is_opened_by_the_child_alone(on_device):
+    task, point = on_device
     bench = Bench(task)
     (outcome,) = LocalRunner().measure(bench, [point])
     assert outcome.status is Status.OK and outcome.trace == task.default().to_json(), outcome
     assert bench._default is None
+
+
+@pytest.mark.parametrize("fault", [RuntimeFault("illegal access"), signal.SIGSEGV, None])
+def test_what_ends_the_child_of_a_device_does_not_end_the_search(on_device, fault, monkeypatch):
+    """One child measures many points; the one that faults or dies is a row, and another child takes the rest."""
+    task, point = on_device
+    run, forked, fork = bench_module.DeviceKernel.run, [], os.fork
+
+    def running(self, times=1):
+        if hasattr(self, "bad") and isinstance(fault, Exception):
+            raise fault
+        if hasattr(self, "bad"):
+            os.kill(os.getpid(), fault) if fault else os._exit(0)
+        run(self, times)
+
+    build = Bench.build
+
+    def building(self, region, at):
+        made = build(self, region, {name: number for name, number in at.items() if name != "bad"})
+        vars(made).update({"bad": True} if "bad" in at else {})
+        return made
+
+    monkeypatch.setattr(bench_module.DeviceKernel, "run", running)
+    monkeypatch.setattr(Bench, "build", building)
+    monkeypatch.setattr(os, "fork", lambda: forked.append(fork()) or forked[-1])
+    bad = point[0], {**point[1], "bad": 1}
+    found = [one.status for one in LocalRunner().measure(Bench(task), [point, bad, point, point])]
+    want = Status.FAULT if isinstance(fault, Exception) else Status.CRASH
+    assert found == [Status.OK, want, Status.OK, Status.OK] and len(forked) == (3 if fault is None else 2)

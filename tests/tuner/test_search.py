@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import ast
+import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from tests.tuner.small import TARGET, Pretending, product_task, record
 from weft.tuner.bench import Bench
-from weft.tuner.cost_models import Analytic, Group, Unknown, cost_model, has_learned, rank_correlation, recall
+from weft.tuner.cost_models import Analytic, Group, Learned, Unknown, cost_model, has_learned, rank_correlation, recall
 from weft.tuner.database import Database
 from weft.tuner.exhaustive import replay, trials_to, ways_here
-from weft.tuner.explorers import EXPLORERS, choose_batch
+from weft.tuner.explorers import EXPLORERS, Asked, choose_batch
 from weft.tuner.records import Status
 from weft.tuner.search import Proposer, Search
-from weft.tuner.space import space_of
+from weft.tuner.shipped import FILE, kind_of, said_of, trained_ahead
+from weft.tuner.space import Space, space_of
 
 learned = pytest.mark.skipif(not has_learned(), reason="needs xgboost")
 
@@ -82,7 +86,7 @@ def test_explorers_find_what_the_model_likes(name, space):
 
     random = np.random.default_rng(2)
     measured = random.choice(space.legal, 24, replace=False)
-    found = EXPLORERS[name]().propose(space, score, measured, score(measured), 16, random)
+    found = EXPLORERS[name](Asked(space, score, measured, score(measured), 16, random))
     assert len(found) >= 8 and all(np.isfinite(space.estimates[found]))
     if name in ("exhaustive", "annealing", "evolutionary"):
         assert score(found[:1])[0] == score(space.legal).max()
@@ -102,7 +106,7 @@ def test_a_batch_is_new_differs_and_has_some_at_random(space):
 
 
 def searching(task, space, database, model="analytic", explorer="exhaustive", seed=0):
-    proposer = Proposer(space, cost_model(model, seed), EXPLORERS[explorer](), seed)
+    proposer = Proposer(space, cost_model(model, seed), explorer, seed)
     return Search(task, Bench(task, 1), proposer, Pretending(gain_of), database)
 
 
@@ -144,11 +148,11 @@ def test_a_replayed_search_meets_every_point_of_its_pool_once(way, space):
 @learned
 def test_what_is_known_of_another_task_makes_the_first_batch_good(space):
     random = np.random.default_rng(6)
-    other = Proposer(space_of(product_task(32, 64, 48)), cost_model("prior + learned"), EXPLORERS["exhaustive"]())
+    other = Proposer(space_of(product_task(32, 64, 48)), cost_model("prior + learned"))
     assert other.space.signature == space.signature
     for number in random.choice(other.space.legal, 96, replace=False):
         other.gains[int(number)] = gain_of(other.space.point(int(number))[1])
-    mine = Proposer(space, cost_model("prior + learned"), EXPLORERS["exhaustive"](), epsilon=0.0)
+    mine = Proposer(space, cost_model("prior + learned"), epsilon=0.0)
     points = random.choice(space.legal, 200, replace=False)
     gains = [gain_of(space.point(int(number))[1]) for number in points]
     before = rank_correlation(mine.score(points), gains)
@@ -156,9 +160,43 @@ def test_what_is_known_of_another_task_makes_the_first_batch_good(space):
     assert rank_correlation(mine.score(points), gains) > max(before, 0.5)
 
 
+@learned
+def test_trees_made_ahead_come_first_and_go_where_they_are_wrong(space):
+    """What another search learnt orders points before any is measured; one batch is enough to drop nonsense."""
+    random = np.random.default_rng(7)
+    points = random.choice(space.legal, 160, replace=False)
+    features, prior = space.features(points), space.prior[points]
+    gains = np.array([gain_of(space.point(int(number))[1]) for number in points])
+    teacher, liar = Learned(), Learned()
+    teacher.fit([Group(features[:80], prior[:80], gains[:80])])
+    liar.fit([Group(features[:80], prior[:80], 3.0 - gains[:80])])
+    plain, ahead = Learned(), Learned(ahead=teacher.booster)
+    own = Group(features[80:], prior[80:], gains[80:])
+    first = [rank_correlation(one.score(own.features, own.prior), own.gains) for one in (plain, ahead)]
+    assert first[1] > max(first[0], 0.6)
+    deceived = Learned(ahead=liar.booster)
+    for one in (plain, deceived):
+        one.fit([Group(*(column[:12] for column in own))])
+    assert np.array_equal(plain.score(own.features, own.prior), deceived.score(own.features, own.prior))
+
+
+@learned
+def test_what_ships_is_for_one_kind_of_machine(space):
+    known = json.loads(FILE.read_text())
+    there = replace(TARGET, cpu="neoverse-n1", vector_bytes=16)
+    assert known["kind"] == kind_of(there) and "measured ahead on a machine of this kind" in said_of(there)
+    for text, row in known["models"].items():
+        signature = ast.literal_eval(text)
+        trees = trained_ahead(there, signature)
+        assert trees.num_boosted_rounds() == 20 and row["tasks"] >= 1
+        assert trained_ahead(replace(there, cpu="znver9"), signature) is None
+    assert trained_ahead(there, [("another", "knob")]) is None
+    assert "trained on another kind of machine (neoverse-n1" in said_of(replace(there, cpu="znver9"))
+    wanted = Space(space.regions, replace(there, cpu="znver9"))
+    assert cost_model("prior + learned", 0, wanted)._ahead is None
+
+
 def test_scores_come_in_pieces(space, monkeypatch):
     monkeypatch.setattr("weft.tuner.space.CHUNK", 100)
-    assert np.array_equal(
-        space.scores(Analytic().score, space.legal[:250]), space.prior[space.legal[:250]].astype("f4")
-    )
+    assert np.array_equal(space.scores(Analytic(), space.legal[:250]), space.prior[space.legal[:250]].astype("f4"))
     assert len(Unknown(0).score(None, np.zeros(5))) == 5 and TARGET.is_host

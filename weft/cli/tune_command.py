@@ -22,6 +22,7 @@ from weft.tuner.exhaustive import measure_all, regret_rows
 from weft.tuner.explorers import EXPLORERS
 from weft.tuner.model import Tuning, make_tuning
 from weft.tuner.report import write_report
+from weft.tuner.shipped import said_of
 from weft.tuner.view import View, summary, task_table
 
 
@@ -74,6 +75,7 @@ def run(given: argparse.Namespace, screen: Screen) -> int:
             return 0
         screen.out.print(task_table(tuning, len(tuning.tasks)))
         screen.line(summary(tuning))
+        screen.note(said_of(tuning.target))
     return 0
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -137,6 +138,13 @@ def _parse_threads(value: object) -> int | None:
     return _integer_between(1, 1024)(value)
 
 
+def _parse_pin(value: object) -> str:
+    text = str(value).strip().lower()
+    if text not in ("no", "cores") and re.fullmatch(r"\d+(-\d+)?(,\d+(-\d+)?)*", text) is None:
+        raise ValueError
+    return text
+
+
 def _parse_switch(value: object) -> bool:
     if isinstance(value, bool):
         return value
@@ -186,6 +194,15 @@ class Knobs:
         lambda: None,
         "a whole number from 1 to 1024, or 'auto' (the cores this process may use)",
         "threads of a parallel loop, unless the call or the module says otherwise",
+    )
+    pin_threads: Knob[str] = Knob(
+        _parse_pin,
+        lambda: "no",
+        "'no', 'cores' (one for each) or a list of processors such as '0-3,8'",
+        "where the worker threads run",
+    )
+    thread_priority: Knob[int] = Knob(
+        _integer_between(-20, 19), lambda: 0, "a whole number from -20 to 19", "added to the niceness of worker threads"
     )
     cache_dir: Knob[Path] = Knob(
         _parse_path, _default_cache_dir, "the path of a folder (made when it is needed)", "where compiled code is kept"

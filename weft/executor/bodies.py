@@ -10,24 +10,24 @@ size of their products; when that adds up to the price of compiling, the body is
 
 A branch that is never taken is thus never compiled, nor a loop of a few cheap turns; and there is a limit to how many
 forms one body gets, whatever shapes it meets. What decides is counted, not timed: the same calls always give the same
-forms. A state that a turn only makes longer is no part of them: what is put behind it is.
+forms. Where all that is inside a node has kernels, the whole node becomes one native call instead (`Region`).
 """
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Union
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
+from weft.core.errors import WeftError
 from weft.core.knobs import knobs
 from weft.executor.cache import NO_MATTER
-from weft.executor.run import Runner
+from weft.executor.control_form import ControlForm
 from weft.executor.specialize import Executor, deciding_inputs
-from weft.executor.turns import Append, repeat
 from weft.expr.nodes import Var
 from weft.graph.interpreter import Interpreter
 from weft.graph.ir import (
@@ -43,7 +43,7 @@ from weft.graph.ir import (
     free_values,
     reads,
 )
-from weft.graph.opspec import Repeated, Repetition, has
+from weft.graph.opspec import has
 from weft.graph.passes.dead import dead
 from weft.graph.passes.infer import infer
 from weft.graph.passes.support import substitute_values
@@ -51,6 +51,8 @@ from weft.graph.shapes import unknown_dim
 from weft.runtime.fastcall import Fast
 from weft.runtime.stored import LARGEST_BOUND_VALUE
 from weft.targets.base import Target
+
+logger = logging.getLogger("weft.executor")
 
 PRICE = 0.03
 """Seconds of interpreting after which a body is compiled; compiling takes some tenths of a second, once."""
@@ -70,6 +72,9 @@ STEADY_RUNS = 2
 OFTEN = 16
 """A form for changing sizes that meets the same ones so often is replaced by one for just these."""
 
+MOST_DECLINED = 8
+"""A native form that has declined so many calls is given up."""
+
 MOST_REMEMBERED = 4096
 """Sets of shapes whose form is remembered."""
 
@@ -82,8 +87,8 @@ Mask = tuple[frozenset[int], ...]
 """For each input what changes: dimensions, its value (-1), its rank (-2)."""
 
 
-Pick = Union[int, Append]
-"""What an output of a body is: the place of an input, ~place of what its nodes make, or a part put behind an input."""
+Pick = int
+"""What an output of a body is: the place of an input, or ~place of what its nodes make."""
 
 
 class Form:
@@ -131,7 +136,10 @@ class Body:
         self._varying: list[set[int]] = [set() for _ in self._used]
         self._last: Key | None = None
         self._streak = 0
-        self._owed = 0.0
+        self.owed = 0.0
+        """Seconds that it was interpreted, and could have been compiled."""
+        self.waits = False
+        """Whether what is around it may be compiled with it."""
         self._lock = threading.RLock()
 
     def run(self, arrays: Sequence[Any], threads: int) -> list[Any]:
@@ -143,26 +151,7 @@ class Body:
             given = [arrays[at] for at in self._used]
             form = self.form(given)
             made = self._interpreter.run(self.graph, given, {}) if form is None else form.run(given, threads)
-        return [
-            np.concatenate((arrays[pick.place], made[pick.made]), axis=pick.axis)
-            if isinstance(pick, Append)
-            else arrays[pick]
-            if pick >= 0
-            else made[~pick]
-            for pick in self._picks
-        ]
-
-    def repeat(self, arrays: Sequence[Any], wanted: Repetition, threads: int) -> Repeated | None:
-        """Several turns of a loop at once; None where there is no form now that is a single native call."""
-        changing = {wanted.counter, *wanted.rows, *(place for _, place in wanted.carried)}
-        if not self.graph.outputs or changing & {self._used[at] for at in self._bound}:
-            return None  # a form is made for one value of what decides shapes
-        if not all(isinstance(array, np.ndarray) for array in arrays):
-            return None
-        form = self._forms.get(self._key([arrays[at] for at in self._used]))
-        if form is None or form.fast is None or not isinstance(form.runner, Runner) or not form.runner.program.steps:
-            return None
-        return repeat(form.runner, self._used, self._picks, arrays, wanted, threads)
+        return [arrays[pick] if pick >= 0 else made[~pick] for pick in self._picks]
 
     def form(self, arrays: Sequence[Any]) -> Form | None:
         """The compiled form for these inputs; None where they are to be interpreted."""
@@ -204,8 +193,8 @@ class Body:
             if found is None and not steady:
                 found = next((one for one in self._open if _masked(key, one.mask) == one.fitting), None)
             if found is None or steady:
-                self._owed += self._cost(key, arrays)
-                if self._owed >= PRICE and self.compiled < MOST_FORMS:
+                self.owed += self._cost(key, arrays)
+                if self.owed >= PRICE and self.compiled < MOST_FORMS and not self.waits:
                     found = self._compile(key, arrays, steady)
             if found is not None:
                 self._remember(key, found)
@@ -253,8 +242,8 @@ class Body:
 
     # -------------------------------------------------------------------------------------------------------- compiling
 
-    def _compile(self, key: Key, arrays: Sequence[Any], steady: bool) -> Form:
-        self._owed = 0.0
+    def _compile(self, key: Key, arrays: Sequence[Any], steady: bool) -> Form | None:
+        self.owed = 0.0
         self.compiled += 1
         mask: Mask | None = None if steady else tuple(frozenset(one) for one in self._varying)
         with knobs.override(**self._settings):
@@ -285,11 +274,69 @@ class Body:
         return substitute_values(self.graph, new)
 
 
+class Region(Body):
+    """A node with all its subgraphs, as a graph of its own: one native call, where all that is inside has kernels."""
+
+    def __init__(self, graph: Graph, known: Mapping[Value, Array], target: Target, precision: str | None) -> None:
+        super().__init__(graph, known, target, precision)
+        self.numbers: list[int] = []
+        """The places of its inputs among the values of the program around it."""
+        self.closed = "" if graph.nodes[0].op in ("Loop", "Scan") else "a branch that is never taken is never compiled"
+        """Why there is no native form; empty where there is one, or none was tried."""
+        self.bodies: Collection[Body] = ()
+        """Its subgraphs, as long as they run on the host."""
+        self._declined = 0
+
+    def native(self, arrays: Sequence[Any], threads: int) -> list[Any] | None:
+        """What the node makes; None where the host has to run it."""
+        if not all(isinstance(array, np.ndarray) for array in arrays):
+            return None
+        form = self._forms.get(self._key(arrays))
+        if form is None or form.mask is not None:
+            self.owed = sum(body.owed for body in self.bodies)
+            form = self.form(arrays)
+        made: list[Any] | None = None if form is None else form.runner.run(arrays, threads)
+        if form is not None and made is None:
+            self._declined += 1
+            if self._declined >= MOST_DECLINED:
+                self.close("it meets sizes that no kernel is made for")
+        return made
+
+    def close(self, reason: str) -> None:
+        """Leaves the node to the host."""
+        self.closed = reason
+        logger.info("%s has no native form: %s", self.graph.name, reason)
+        for body in self.bodies:
+            body.waits = False
+
+    def _cost(self, key: Key, arrays: Sequence[Any]) -> float:
+        return 0.0  # what its bodies cost is known
+
+    def _compile(self, key: Key, arrays: Sequence[Any], steady: bool) -> Form | None:
+        self.compiled += 1
+        mask: Mask | None = None if steady else tuple(frozenset(one) for one in self._varying)
+        values = {
+            at: array
+            for at, array in enumerate(arrays)
+            if at in self._bound and array.size <= LARGEST_BOUND_VALUE and (mask is None or not mask[at])
+        }
+        try:
+            with knobs.override(**self._settings):
+                made = ControlForm(self._typed(arrays, mask), values, self.target, self.precision)
+        except WeftError as error:  # the host runs it, and says what is wrong with it
+            self.close(str(error).splitlines()[0])
+            return None
+        for body in self.bodies:
+            body.owed = 0.0
+        form = Form(made, None, mask, _masked(key, mask))
+        if mask is not None:
+            self._open.append(form)
+        return form
+
+
 def results_of(graph: Graph, inputs: Sequence[Value]) -> tuple[list[Value], list[Pick]]:
     """What the nodes must make, each once; and for each output what it is."""
     makers = graph.producers()
-    uses = Counter(value for node in graph.nodes for value in reads(node))
-    uses.update(graph.outputs)
     places = {value: at for at, value in enumerate(inputs)}
     made: dict[Value, int] = {}
     picks: list[Pick] = []
@@ -297,32 +344,12 @@ def results_of(graph: Graph, inputs: Sequence[Value]) -> tuple[list[Value], list
         value = output
         while (maker := makers.get(value)) is not None and _is(maker, "Identity") and maker.inputs[0] is not None:
             value = maker.inputs[0]
-        grown = None if maker is None else _grown(maker, places, uses)
-        if value in places:
-            picks.append(places[value])
-        elif grown is not None:
-            place, part, axis = grown
-            picks.append(Append(place, made.setdefault(part, len(made)), axis))
-        else:
-            picks.append(~made.setdefault(value, len(made)))
+        picks.append(places[value] if value in places else ~made.setdefault(value, len(made)))
     return list(made), picks
 
 
 def _is(node: Node, op: str) -> bool:
     return node.op == op and not node.domain
-
-
-def _grown(node: Node, places: Mapping[Value, int], uses: Counter[Value]) -> tuple[int, Value, int] | None:
-    """The input, the part behind it and the axis, where a node only makes an input longer that nothing else reads."""
-    if not _is(node, "Concat") or len(node.inputs) != 2:
-        return None
-    before, part = node.inputs
-    if before is None or part is None or before not in places or uses[before] != 1 or uses[node.outputs[0]] != 1:
-        return None
-    kind = before.type
-    if not isinstance(kind, TensorType) or kind.shape is None or kind.is_static:
-        return None
-    return places[before], part, int(node.attributes.get("axis", 0)) % len(kind.shape)
 
 
 def _parts(item: Any) -> tuple[Any, ...]:

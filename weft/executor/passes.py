@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from weft.core.knobs import knobs
 from weft.graph.ir import Array, Graph, Value
-from weft.graph.passes.algorithms import choose_algorithms
+from weft.graph.passes.algorithms import asked, choose_algorithms
 from weft.graph.passes.attention import fuse_attention
 from weft.graph.passes.cached_attention import cached_attention
 from weft.graph.passes.causal_blocks import cut_causal
@@ -47,12 +47,16 @@ def optimize(graph: Graph, shapes: Mapping[str, Sequence[int]], values: Mapping[
 def for_target(graph: Graph, target: Target, precision: str | None = None) -> Graph:
     """The graph in a precision, with the algorithms that a target proposes."""
     proposed = target.spec.algorithms
+    if precision is not None and asked("* precision", precision, "fp32") == "fp32":
+        precision = None
     narrow = None if precision is None else NARROW[precision]
     if proposed.caches:
         graph = run(cached_attention, run(update_caches, graph))
     if proposed.attention is not None and knobs.attention:
         propose = proposed.attention(target)
-        graph = run(fuse_attention, graph, propose, narrow)
+        fused = run(fuse_attention, graph, propose, narrow)
+        if fused is not graph and asked("* attention", "fused", "apart") == "fused":
+            graph = fused
         if proposed.causal_block is not None and not knobs.exact:
             graph = run(cut_causal, graph, proposed.causal_block, propose, narrow)
     if precision is not None:
@@ -77,8 +81,9 @@ def for_target(graph: Graph, target: Target, precision: str | None = None) -> Gr
             graph = run(split_windows, graph)
         weights = sum(array.nbytes for array in graph.constants.values())
         prices = proposed.channels(target, weights) if proposed.channels is not None and knobs.pad_channels else None
-        if prices is not None:
-            graph = run(pad_channels, graph, prices)
+        padded = graph if prices is None else run(pad_channels, graph, prices)
+        if padded is not graph and asked("* channels", "padded", "as they are") == "padded":
+            graph = padded
         if proposed.products is not None and knobs.winograd:
             graph = run(choose_algorithms, graph, proposed.products(target, weights))
     return graph

@@ -5,7 +5,7 @@ How native code runs is in `runtime/runner.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,11 +14,11 @@ from weft.executor.open_checks import Conditions
 from weft.executor.steps import HostStep, Program, RestStep
 from weft.graph.interpreter import mismatch, operator_of
 from weft.graph.ir import Array, Graph, GraphError, Node, TensorType, Type, Value
-from weft.graph.opspec import Evaluate, Infer, OpSpec, Repeated, Repetition, blame, evaluation_of, node_error, type_of
+from weft.graph.opspec import Evaluate, Infer, OpSpec, blame, evaluation_of, node_error, type_of
 from weft.runtime.runner import Engine, NativeRunner, OpenSizes
 
-Inner = Callable[[Graph, Mapping[Value, Array]], Any]
-"""Makes what runs a subgraph, from the graph and the constants around it."""
+Inner = Callable[..., Any]
+"""Makes what runs a subgraph, or (True) a graph of a whole node, from the graph and the constants around it."""
 
 
 class HostRunner:
@@ -36,6 +36,10 @@ class HostRunner:
             ready = self._hosts[id(step)] = _HostCall(step)
         use = Evaluate(step.node, _Subgraphs(self, step, values, threads)) if ready.has_graphs else ready.use
         arrays = [None if number is None else values[number] for number in step.inputs]
+        if ready.has_graphs and (native := self._whole(step, values, threads)) is not None:
+            for number, array in zip(step.outputs, native):
+                values[number] = array
+            return
         try:
             if ready.check is not None:
                 ready.check(Infer(step.node, [type_of(array) for array in arrays], arrays))
@@ -50,6 +54,29 @@ class HostRunner:
         if ready.has_graphs:
             self._separate(step, values)
 
+    def _whole(self, step: HostStep, values: list[Any], threads: int) -> list[Any] | None:
+        """What a node with subgraphs makes, by one native call; None where it runs on the host."""
+        region = step.region
+        if region is None:
+            numbers = self._taken(step)
+            constants = self.program.constants
+            known = {value: constants[number] for value, number in numbers.items() if number in constants}
+            given = [value for value in numbers if value not in known]
+            node = step.node
+            region = step.region = self._inner(Graph(node.op, given, node.outputs, [node], known), known, True)
+            region.bodies = step.inner.values()
+            region.numbers = [numbers[value] for value in given]
+        if region.closed:
+            return None
+        made: list[Any] | None = region.native([values[number] for number in region.numbers], threads)
+        return made
+
+    @staticmethod
+    def _taken(step: HostStep) -> dict[Value, int]:
+        """The values that a node and its subgraphs read, with their numbers."""
+        own = {v: number for v, number in zip(step.node.inputs, step.inputs) if v is not None and number is not None}
+        return {**own, **dict(step.captured)}
+
     def body(self, step: HostStep, graph: Graph, values: list[Any]) -> tuple[Any, list[Any]]:
         """A subgraph of a host node as something to run, and the values that it takes from outside."""
         numbers = dict(step.captured)
@@ -58,6 +85,7 @@ class HostRunner:
             constants = self.program.constants
             known = {value: constants[number] for value, number in numbers.items() if number in constants}
             body = step.inner[graph] = self._inner(graph, known)
+            body.waits = step.region is not None and not step.region.closed
         return body, [values[numbers[value]] for value in body.captured]
 
     @staticmethod
@@ -145,12 +173,6 @@ class _Subgraphs:
     def __call__(self, graph: Graph, arrays: Sequence[Any]) -> list[Any]:
         body, captured = self.find(graph)
         made: list[Any] = body.run([*arrays, *captured], self.threads)
-        return made
-
-    def repeat(self, graph: Graph, wanted: Repetition) -> Repeated | None:
-        """Several turns at once; None where that is not possible now."""
-        body, captured = self.find(graph)
-        made: Repeated | None = body.repeat([*wanted.inputs, *captured], wanted, self.threads)
         return made
 
 

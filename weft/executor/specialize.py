@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from weft.codegen.llvm import compile as llvm_compile
+from weft.core import model
 from weft.core.errors import ArgumentError, InternalError, WeftError
 from weft.core.knobs import knobs
 from weft.executor import background, cache
@@ -52,7 +53,7 @@ from weft.expr.nodes import Var
 from weft.graph.interpreter import Interpreter, operator_of
 from weft.graph.ir import Array, Graph, TensorType, Value, all_graphs
 from weft.graph.opspec import has, is_of_users
-from weft.graph.passes.algorithms import choosing
+from weft.graph.passes.algorithms import asked, choosing
 from weft.graph.passes.fuse import Group, fuse
 from weft.graph.passes.layout import choose_layouts
 from weft.graph.passes.specialize import apart
@@ -69,8 +70,6 @@ from weft.targets.registry import find_target
 
 logger = logging.getLogger("weft.executor")
 
-OFTEN = 3
-"""A set of shapes that comes so often gets a form of its own, made in the background."""
 MOST_REMEMBERED = 1024
 """Sets of shapes that are counted."""
 FORM_BYTES = 1 << 20
@@ -298,7 +297,7 @@ class Executor:
         met = self._met[key] = self._met.pop(key, 0) + 1
         if len(self._met) > MOST_REMEMBERED:
             del self._met[next(iter(self._met))]
-        if met != OFTEN:
+        if met != model.FORM_AFTER:
             return
         shapes = self._shapes(arrays)
         sample = background.copies_of(arrays)
@@ -493,12 +492,12 @@ class Executor:
             one.lighten(())
         self._graph = lighten(self.graph, held, lambda: {v.name: a for v, a in reload().constants.items()})
 
-    def _inner(self, graph: Graph, known: Mapping[Value, Array]) -> Any:
-        """What runs a subgraph of a host node; `known` are the constants around it."""
-        from weft.executor.bodies import Body
+    def _inner(self, graph: Graph, known: Mapping[Value, Array], whole: bool = False) -> Any:
+        """What runs a subgraph of a host node, or a graph of the `whole` node; `known` are the constants around it."""
+        from weft.executor.bodies import Body, Region
 
         with knobs.override(**self.settings):
-            return Body(graph, known, self.target, self.precision)
+            return (Region if whole else Body)(graph, known, self.target, self.precision)
 
     def open_rest(self, graph: Graph) -> Any:
         """The rest of a form for all sizes, which meets other ones in each call."""
@@ -544,7 +543,7 @@ def lower_graph(
     try:
         groups = fuse(graph) if knobs.fuse else fuse(graph, most_nodes=1)
         while True:
-            items = _items_in_layouts(graph, groups, compiler)
+            items = items_in_layouts(graph, groups, compiler)
             if target.on_device and target.spec.device.rest:  # type: ignore[union-attr]
                 items = refused_items(graph, items)
             items = settle_views(graph, items, compiler)
@@ -560,7 +559,7 @@ def lower_graph(
         compiler.close()
 
 
-def _items_in_layouts(graph: Graph, groups: Sequence[Group], compiler: KernelCompiler) -> list[Item]:
+def items_in_layouts(graph: Graph, groups: Sequence[Group], compiler: KernelCompiler) -> list[Item]:
     """What runs where, with layouts for the values between kernels; those that the host turns out to see are plain."""
     target = compiler.target
     lays_out = knobs.layout and not graph.symbols
@@ -571,6 +570,9 @@ def _items_in_layouts(graph: Graph, groups: Sequence[Group], compiler: KernelCom
     fixed: set[Value] = set()
     while True:
         laid = choose_layouts(graph, groups, lanes, fixed, tile, narrow, together)
+        if laid.layouts and asked("* layouts", "blocked", "plain") == "plain":
+            lanes, together = 0, frozenset()
+            laid = choose_layouts(graph, groups, lanes, fixed, tile, narrow, together)
         compiler.layouts = laid.layouts
         items = choose_items(graph, laid.groups, compiler)
         wrong = touched_plainly(graph, items) & laid.layouts.keys()

@@ -40,6 +40,8 @@ class HostStep:
     captured: list[tuple[Value, int]]
     reason: str
     inner: dict[Graph, Any] = field(default_factory=dict)
+    region: Any = None
+    """What runs the node with all its subgraphs natively."""
 
     @property
     def values(self) -> list[int]:

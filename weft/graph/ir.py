@@ -187,6 +187,7 @@ class Node:
         outputs: Sequence[Value] | None = None,
         attributes: Mapping[str, Any] | None = None,
         name: str | None = None,
+        domain: str | None = None,
     ) -> Node:
         """A node like this one but for the given fields."""
         return Node(
@@ -196,7 +197,7 @@ class Node:
             self.attributes if attributes is None else attributes,
             self.name if name is None else name,
             self.origin,
-            self.domain,
+            self.domain if domain is None else domain,
         )
 
     def describe(self) -> str:

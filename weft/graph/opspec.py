@@ -26,8 +26,7 @@ import functools
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any, Literal, ParamSpec, get_args
 
 import numpy as np
 
@@ -168,35 +167,6 @@ class Infer(Use):
         return len(self.node.outputs)
 
 
-@dataclass(frozen=True)
-class Repetition:
-    """What a loop does with its body: the inputs of the next turn, and how inputs and outputs follow from one another.
-
-    `carried` are pairs of an output and the input that it is in the next turn, `kept` the outputs whose values in all
-    turns are wanted. `counter` is the input that counts turns (from `turn` on), `condition` the output that says
-    whether to go on; `rows` are inputs of which each turn gets the next row of an array.
-    """
-
-    inputs: Sequence[Any]
-    carried: Sequence[tuple[int, int]]
-    kept: Sequence[int]
-    limit: int
-    turn: int = 0
-    counter: int | None = None
-    condition: int | None = None
-    rows: Mapping[int, Array] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Repeated:
-    """How many turns were run, whether there should be more, the states after them, and the values kept, stacked."""
-
-    turns: int
-    going: bool
-    states: list[Any]
-    kept: list[Array]
-
-
 class Evaluate(Use):
     """What the numpy meaning may use beyond its arrays: attributes, and running a subgraph."""
 
@@ -211,12 +181,6 @@ class Evaluate(Use):
         if self.run_graph is None:
             raise self.error("a subgraph cannot be run here")
         return self.run_graph(graph, inputs)
-
-    def repeat(self, graph: Graph, wanted: Repetition) -> Repeated | None:
-        """Several turns of a loop at once, where what runs the subgraph can do that now."""
-        repeat = getattr(self.run_graph, "repeat", None)
-        made: Repeated | None = None if repeat is None else repeat(graph, wanted)
-        return made
 
     @property
     def output_count(self) -> int:
@@ -285,6 +249,7 @@ InferFunction = Callable[[Infer], Sequence[Type]]
 EvaluateFunction = Callable[..., Any]
 ComputeFunction = Callable[..., Any]
 ExpandFunction = Callable[[Node, Any], Any]
+_Given = ParamSpec("_Given")
 StepsFunction = Callable[[Node, Sequence[Array | None]], int]
 
 
@@ -310,6 +275,8 @@ class OpSpec:
         requires: Sequence[Relation] = (),
         steps: StepsFunction | None = None,
         sizing: Sequence[int] = (),
+        traits: str = "",
+        multiplies: int = 0,
     ) -> None:
         self.name = name
         self.domain = domain
@@ -321,8 +288,8 @@ class OpSpec:
         self.expand = expand
         self.takes = takes
         self.requires = tuple(requires)
-        self.traits: frozenset[str] = frozenset()
-        self.multiplies = 0
+        self.traits = _traits(traits)
+        self.multiplies = multiplies
         self.steps = steps
         self.sizing = tuple(sizing)
 
@@ -460,13 +427,19 @@ _TABLE: dict[tuple[str, str], OpSpec] = {}
 _OF_USERS: set[tuple[str, str]] = set()
 
 
-def register(spec: OpSpec, traits: str = "", multiplies: int = 0) -> OpSpec:
-    """Adds an operator with its traits to the table; two of one name are a mistake."""
-    if (spec.domain, spec.name) in _TABLE:
-        raise GraphError(f"the operator {spec.domain or 'ai.onnx'}.{spec.name} is registered twice")
-    spec.traits, spec.multiplies = _traits(traits), multiplies
-    _TABLE[(spec.domain, spec.name)] = spec
-    return spec
+def _registering(make: Callable[_Given, OpSpec]) -> Callable[_Given, OpSpec]:
+    def register(*given: _Given.args, **named: _Given.kwargs) -> OpSpec:
+        """Adds an operator to the table, given what an OpSpec takes; two of one name are a mistake."""
+        spec = make(*given, **named)
+        if (spec.domain, spec.name) in _TABLE:
+            raise GraphError(f"the operator {spec.domain or 'ai.onnx'}.{spec.name} is registered twice")
+        _TABLE[(spec.domain, spec.name)] = spec
+        return spec
+
+    return register
+
+
+register = _registering(OpSpec)
 
 
 def _traits(text: str) -> frozenset[str]:
@@ -484,14 +457,13 @@ def register_operator(
     domain: str,
     infer: InferFunction | None = None,
     compute: ComputeFunction | None = None,
-    traits: str = "",
     **more: Any,
 ) -> OpSpec:
     """Gives the operator `name` of a domain of yours its meaning, `evaluate(c, *arrays)`: see docs/operators.md.
 
     Without `infer` the outputs have the element type of the first input and shapes that only the run tells; without
-    `compute` the operator runs on the host. `traits` are words of `Trait`; `more` is what else an OpSpec takes. A later
-    call replaces an earlier one.
+    `compute` the operator runs on the host. `more` is what else an OpSpec takes. A later call replaces an
+    earlier one.
     """
     if not isinstance(name, str) or not isinstance(domain, str) or not name:
         raise GraphError(f"an operator's name and domain are texts, not {name!r} and {domain!r}")
@@ -503,7 +475,6 @@ def register_operator(
         raise GraphError(f"{domain or 'ai.onnx'}.{name} is Weft's own: give your operator a domain of yours")
     try:
         spec = OpSpec(name, infer or _unknown_shapes, evaluate, compute, domain=domain, **more)
-        spec.traits = _traits(traits)
         if not callable(spec.kind) and spec.kind not in KINDS:
             raise ValueError(f"its kind is one of {', '.join(KINDS)}, not {spec.kind!r}")
         signature(spec.takes)

@@ -1,7 +1,7 @@
 """Comparing graphs by structure: what is computed, not how values are called or in which order nodes stand.
 
-same_graph(a, b)       whether two graphs compute the same because they are built the same, inputs in the same order
-graph_key(graph)       text that is equal for such graphs: a key for caches
+graph_key(graph)       text that is equal for graphs that are built the same, inputs in the same order (constants by
+                       content, symbolic sizes by name)
 structure_key(graph)   the same for all weights: equal for models that get the same kernels
 parting(a, b)          the first nodes that only one of two graphs has, whatever the weights
 """
@@ -16,11 +16,6 @@ import numpy as np
 
 from weft.expr.text import format_expr
 from weft.graph.ir import Array, Dim, Graph, Node, TensorType, Type, Value
-
-
-def same_graph(a: Graph, b: Graph) -> bool:
-    """Whether two graphs are built the same (constants by content, symbolic sizes by name)."""
-    return graph_key(a) == graph_key(b)
 
 
 def graph_key(graph: Graph) -> str:

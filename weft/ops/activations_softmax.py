@@ -14,7 +14,7 @@ import numpy as np
 from weft import te
 from weft.expr.nodes import Expr
 from weft.graph.ir import Array, Type
-from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
+from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.graph.shapes import normal_axis
 from weft.ops.elementwise_support import kernel, wide, widen
 from weft.ops.reductions_support import best_index, reduce_axes
@@ -100,8 +100,7 @@ def softmax_tensor(x: te.Tensor, axis: int, dtype: Any, rounds: bool = False) ->
         made: Expr = grown[i] / rounded(*i) if rounds else grown[i] * inverse[_without(i, axis)]
         return made
 
-    made: te.Tensor = te.compute(shape, share, name="softmax", dtype=dtype)
-    return made
+    return te.stage(shape, share, name="softmax", dtype=dtype)
 
 
 def log_softmax_tensor(x: te.Tensor, axis: int, dtype: Any) -> te.Tensor:
@@ -117,8 +116,7 @@ def log_softmax_tensor(x: te.Tensor, axis: int, dtype: Any) -> te.Tensor:
         outer = _without(i, axis)
         return widen(x[i]) - top[outer] - te.log(total[outer])
 
-    made: te.Tensor = te.compute(x.shape, body, name="log_softmax", dtype=dtype)
-    return made
+    return te.stage(x.shape, body, name="log_softmax", dtype=dtype)
 
 
 @kernel
@@ -139,13 +137,17 @@ def _compute_hardmax(c: Compute, x: te.Tensor) -> te.Tensor:
     def body(*i: Any) -> Expr:
         return te.equal(i[axis], first[_without(i, axis)]).astype(x.dtype)
 
-    made: te.Tensor = te.compute(x.shape, body, name="hardmax")
-    return made
+    return te.stage(x.shape, body, name="hardmax")
 
 
 register(
-    OpSpec("Softmax", _infer, _softmax, _compute_softmax, "reduction", takes="input:float"),
-    "transcendental speculatable",
+    "Softmax",
+    _infer,
+    _softmax,
+    _compute_softmax,
+    "reduction",
+    takes="input:float",
+    traits="transcendental speculatable",
 )
-register(OpSpec("LogSoftmax", _infer, _log_softmax, _compute_log_softmax, "reduction", takes="input:float"))
-register(OpSpec("Hardmax", _infer, _hardmax, _compute_hardmax, "reduction", takes="input:float"))
+register("LogSoftmax", _infer, _log_softmax, _compute_log_softmax, "reduction", takes="input:float")
+register("Hardmax", _infer, _hardmax, _compute_hardmax, "reduction", takes="input:float")

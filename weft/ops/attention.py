@@ -18,15 +18,12 @@ import numpy as np
 from weft import te
 from weft.expr.nodes import Expr
 from weft.graph.ir import NUMPY_TYPES, Array, TensorType, Type, dtype_name
-from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
+from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.graph.shapes import Shape, divided, plus, times, unknown_dim
 from weft.graph.signature import OneOf
 from weft.ops.elementwise_support import (
     element_type,
     expect_broadcast,
-    expect_floats,
-    expect_inputs,
-    expect_integers,
     expect_shape,
     kernel,
     wide,
@@ -54,9 +51,6 @@ def _heads(c: Use, name: str, kind: TensorType) -> tuple[Any, Any, Any, Any]:
 
 
 def _infer(c: Infer) -> Sequence[Type]:
-    expect_inputs(c, 3, 7)
-    expect_floats(c, 0, 1, 2, 4, 5)
-    expect_integers(c, 6)
     query, key, value = c.tensor(0), c.tensor(1), c.tensor(2)
     if query.shape is None or key.shape is None or value.shape is None:
         kinds = [TensorType(k.dtype, None) for k in (query, query, value, query)]
@@ -95,9 +89,6 @@ def _check_shapes(c: Infer, query: Sequence[Any], key: Sequence[Any]) -> Any:
         before = past[2] if past is not None and len(past) == 4 else unknown_dim("past")
         expect_shape(c, 4, (batch, k_heads, before, size))
         expect_shape(c, 5, (batch, k_heads, before, v_size))
-        for position in (4, 5):
-            if c.tensor(position).dtype != c.tensor(position - 3).dtype:
-                raise c.error(f"input {position} must be {c.tensor(position - 3).dtype}, as what follows it")
         total = plus(before, length)
     expect_shape(c, 6, (batch,))
     mask = c.tensor(3).shape if c.has(3) else None
@@ -232,8 +223,7 @@ def _present(sizes: _Sizes, size: int, new: Reader, past: te.Tensor | None, name
             return new(b, h, s, d)
         return te.select(s < sizes.past, past[b, h, s, d], new(b, h, s - sizes.past, d))
 
-    made: te.Tensor = te.compute((sizes.batch, sizes.key_heads, sizes.keys, size), body, name=name)
-    return made
+    return te.stage((sizes.batch, sizes.key_heads, sizes.keys, size), body, name=name)
 
 
 def _seen(c: Use, sizes: _Sizes, past: bool, valid: te.Tensor | None, at: Sequence[Any]) -> list[Expr]:
@@ -280,8 +270,7 @@ def probability_tensor(scores: te.Tensor, kind: str) -> te.Tensor:
     def share(b: Any, h: Any, i: Any, j: Any) -> Expr:
         return te.select(te.equal(total[b, h, i], zero), zero, grown[b, h, i, j] / total[b, h, i])
 
-    made: te.Tensor = te.compute(shape, share, name="probabilities")
-    return made
+    return te.stage(shape, share, name="probabilities")
 
 
 @kernel
@@ -388,15 +377,13 @@ def _kind(node: Any) -> str:
 
 
 register(
-    OpSpec(
-        "Attention",
-        _infer,
-        _evaluate,
-        _compute,
-        _kind,
-        takes="Q:float, K:float, V:float, mask?, past_key:K?, past_value:V?, lengths:int?",
-        requires=(OneOf("qk_matmul_output_mode", (0, 1, 2, 3)),),
-    ),
-    "attention heavy optional_outputs",
+    "Attention",
+    _infer,
+    _evaluate,
+    _compute,
+    _kind,
+    takes="Q:float, K:float, V:float, mask?, past_key:K?, past_value:V?, lengths:index?",
+    requires=(OneOf("qk_matmul_output_mode", (0, 1, 2, 3)),),
+    traits="attention heavy optional_outputs",
     multiplies=3,
 )

@@ -21,7 +21,7 @@ from weft import te
 from weft.core.dtypes import FLOAT32
 from weft.expr.nodes import Expr, Var, index_expr
 from weft.graph.ir import Array, TensorType, Type
-from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, find_operator, register
+from weft.graph.opspec import Compute, Evaluate, Infer, find_operator, register
 from weft.graph.passes.cached_attention import DOMAIN, LANES, NAME
 from weft.loop.ir import For, If, Let, Stmt, Store, seq
 
@@ -184,15 +184,13 @@ def _compute(c: Compute, query: te.Tensor, keys: te.Tensor, values: te.Tensor, l
 
 
 register(
-    OpSpec(
-        NAME,
-        _infer,
-        _evaluate,
-        _compute,
-        "opaque",
-        domain=DOMAIN,
-        takes="Q:float32[_ _ _ d], K:float32[_ _ _ d], V:float32, lengths:int[_]",
-    ),
-    "attention heavy",
+    NAME,
+    _infer,
+    _evaluate,
+    _compute,
+    "opaque",
+    domain=DOMAIN,
+    takes="Q:float32[_ _ _ d], K:float32[_ _ _ d], V:float32, lengths:int[_]",
+    traits="attention heavy",
     multiplies=3,
 )

@@ -10,11 +10,10 @@ import numpy as np
 
 from weft import te
 from weft.graph.ir import NUMPY_TYPES, Array, TensorType, Type, dtype_name
-from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
+from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.ops.activations_softmax import softmax_array, softmax_tensor
 from weft.ops.elementwise_support import (
     element_type,
-    expect_shape,
     kernel,
     wide,
     wide_type,
@@ -23,16 +22,12 @@ from weft.ops.elementwise_support import (
 
 
 def _infer(c: Infer) -> Sequence[Type]:
-    query, key, value = (c.tensor(i) for i in range(3))
+    query, value = c.tensor(0), c.tensor(2)
     if query.shape is None or value.shape is None:
         return [TensorType(query.dtype, None)]
-    if query.rank != 4 or value.rank != 4 or (key.shape is not None and key.rank != 4):
-        raise c.error("its tensors must have 4 dimensions")
     heads, shared = value.dims[1], query.dims[1]
     if isinstance(heads, int) and isinstance(shared, int) and (not heads or shared % heads):
         raise c.error(f"{shared} query heads cannot share {heads} key heads")
-    expect_shape(c, 1, (query.dims[0], heads, value.dims[2], query.dims[3]))
-    expect_shape(c, 2, (query.dims[0], *value.dims[1:]))
     return [TensorType(query.dtype, (*query.dims[:3], value.dims[3]))]
 
 
@@ -81,18 +76,15 @@ def _compute(c: Compute, query: te.Tensor, key: te.Tensor, value: te.Tensor) -> 
 
     total = te.compute(c.out_shape(), weigh, name="weighed")
 
-    made: te.Tensor = te.compute(c.out_shape(), lambda *i: total[i].astype(query.dtype), name="flex_attention")
-    return made
+    return te.stage(c.out_shape(), lambda *i: total[i].astype(query.dtype), name="flex_attention")
 
 
 register(
-    OpSpec(
-        "FlexAttention",
-        _infer,
-        _evaluate,
-        _compute,
-        "opaque",
-        domain="ai.onnx.preview",
-        takes="Q:float[b _ q e], K:float[b h k e], V:float[b h k v]",
-    )
+    "FlexAttention",
+    _infer,
+    _evaluate,
+    _compute,
+    "opaque",
+    domain="ai.onnx.preview",
+    takes="Q:float[b _ q e], K:float[b h k e], V:float[b h k v]",
 )

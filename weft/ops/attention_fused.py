@@ -6,7 +6,8 @@
         steps        what happens to a score before the softmax, in order (STEPS)
         numbers      one number a step, for those that take one
         padded       queries, keys and elements of a value, rounded up to the tiles of a schedule; a fourth number cuts
-                     the keys into parts of so many, or, if it is 0, has the powers divided before they weigh values
+                     the keys into parts of so many, or, if it is 0, has the powers divided before they weigh values;
+                     a fifth is the size of a key, rounded up
         empty_rows   0: a query that sees no key gives no numbers (Softmax's meaning); 1: zeros (Attention's);
                      2: zeros for any row without numbers (as exporters write Attention)
         heads_inside 0: the result is (batch, heads, queries, elements); 1: (batch, queries, heads, elements)
@@ -29,11 +30,13 @@ Where powers are divided first (`_shares`), the softmax is whole before the seco
 kind that any matrix product or softmax has.
 
 In parts, each part of the keys has a softmax of its own: top, total and mixed have one more axis, and the parts are
-weighed by the power of their top when they are added up.
+weighed by the power of their top when they are added up. Of narrow operands a part hands nothing on: a schedule adds
+the parts up as they come, by a running maximum (`Schedule.online`).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -43,10 +46,10 @@ from weft import te
 from weft.core.dtypes import DType
 from weft.expr.nodes import Expr, int_value
 from weft.graph.ir import Array, TensorType, Type
-from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
+from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.ops.activations_softmax import softmax_array
 from weft.ops.attention import probabilities
-from weft.ops.elementwise_support import expect_broadcast, expect_floats, kernel
+from weft.ops.elementwise_support import expect_broadcast, kernel
 
 DOMAIN = "weft"
 NAME = "FusedAttention"
@@ -60,12 +63,12 @@ QUERIES, KEYS, VALUES, SCORES, MASKED, TOP, GROWN, TOTAL, MIXED, RESULT = (
 PLAIN = "attention_"
 """What the names of stages lack where powers are divided first: each is scheduled as any other of its kind."""
 
-PART, PEAK, SHARE, WHOLE_TOTAL, WHOLE = (
-    "attention_part", "attention_peak", "attention_share", "attention_whole_total", "attention_whole",
+PART, LIMIT, PEAK, SHARE, WHOLE_TOTAL, WHOLE = (
+    "attention_part", "attention_limit", "attention_peak", "attention_share", "attention_whole_total",
+    "attention_whole",
 )  # fmt: skip
 """The stages that only a program in parts has: what a part hands on, and the sums over the parts."""
 
-OPERANDS = ("query", "key", "value")
 STEPS = {
     "scale": "times the number",
     "add": "plus the operand",
@@ -78,6 +81,8 @@ ALONE = ("scale", "causal")
 """Steps without an operand."""
 
 _MINUS = float("-inf")
+_FAR = 1e38
+"""Numbers beyond are not multiplied by units: they would leave the range."""
 
 
 class Sizes(NamedTuple):
@@ -97,6 +102,13 @@ class Padded(NamedTuple):
     queries: int
     keys: int
     value_size: int
+
+
+class Read(NamedTuple):
+    """A stage of parts, and how its elements are read."""
+
+    stage: te.Tensor
+    at: Callable[[Any], Expr]
 
 
 def _sizes(c: Use) -> Sizes:
@@ -123,7 +135,6 @@ def _out_shape(c: Use, sizes: Sizes) -> tuple[int, int, int, int]:
 
 
 def _infer(c: Infer) -> Sequence[Type]:
-    expect_floats(c, 0, 1, 2)
     sizes, steps = _sizes(c), _steps(c)
     if min(sizes) < 1 or any(step not in STEPS for step, _ in steps):
         raise c.error(f"its sizes {list(sizes)} must be positive, and its steps be among {', '.join(STEPS)}")
@@ -141,11 +152,9 @@ def _expect_view(c: Infer, position: int, name: str, extents: Sequence[int]) -> 
     offset, *strides = (int(n) for n in c.need(name))
     kind = c.tensor(position)
     last = offset + sum(step * (n - 1) for step, n in zip(strides, extents))
-    outside = kind.rank != 1 or (isinstance(kind.dims[0], int) and last >= kind.dims[0])
+    outside = isinstance(kind.dims[0], int) and last >= kind.dims[0]
     if outside or len(strides) != 4 or min(offset, *strides) < 0:
         raise c.error(f"{name}={[offset, *strides]} does not lie inside input {position}, {kind!r}")
-    if kind.dtype != c.tensor(0).dtype:
-        raise c.error(f"input {position} must be {c.tensor(0).dtype}, as the first")
 
 
 # ---------------------------------------------------------------------------------------------------- numpy meaning
@@ -206,6 +215,8 @@ def _compute(c: Compute, query: te.Tensor, key: te.Tensor, value: te.Tensor, *op
     sizes = _sizes(c)
     given_sizes = [int(n) for n in c.get("padded", (sizes.queries, sizes.keys, sizes.value_size))]
     padded, part = Padded(*given_sizes[:3]), given_sizes[3] if len(given_sizes) > 3 else 0
+    depth = given_sizes[4] if len(given_sizes) > 4 else sizes.size
+    deep = None if depth == sizes.size else sizes.size
     around, steps = (sizes.batch, sizes.heads), _steps(c)
     narrow = query.dtype.bytes < 4
     wide = "float32" if narrow else query.dtype
@@ -220,10 +231,10 @@ def _compute(c: Compute, query: te.Tensor, key: te.Tensor, value: te.Tensor, *op
 
     def asked(*at: Any) -> Expr:
         found = _read(c, "query", query, at)
-        return _inside(at[2:], limits[:1], found if factor is None else found * factor, zero)
+        return _inside(at[2:], [limits[0], deep], found if factor is None else found * factor, zero)
 
     def held(*at: Any) -> Expr:
-        return _inside(at[2:], limits[1:2], _read(c, "key", key, at), zero)
+        return _inside(at[2:], [limits[1], deep], _read(c, "key", key, at), zero)
 
     def given(*at: Any) -> Expr:
         return _inside(at[2:], [limits[1] if filled else None, limits[2]], _read(c, "value", value, at), zero)
@@ -231,15 +242,18 @@ def _compute(c: Compute, query: te.Tensor, key: te.Tensor, value: te.Tensor, *op
     def named(stage: str) -> str:
         return stage.removeprefix(PLAIN) if divides_first else stage
 
-    queries = te.compute((*around, padded.queries, sizes.size), asked, name=named(QUERIES))
-    keys = te.compute((*around, padded.keys, sizes.size), held, name=named(KEYS))
+    queries = te.compute((*around, padded.queries, depth), asked, name=named(QUERIES))
+    keys = te.compute((*around, padded.keys, depth), held, name=named(KEYS))
     rows = padded.keys if filled else sizes.keys
     values = te.compute((*around, rows, padded.value_size), given, name=named(VALUES))
-    d = te.reduce_axis(sizes.size, name="d")
+    d = te.reduce_axis(depth, name="d")
     empty = int(c.get("empty_rows", 0))
     if part:
         steps = steps if factor is None else steps[1:]
-        mixed, total = _in_parts(queries, keys, values, operands, steps, limits, part, empty == 1)
+        if narrow:
+            mixed, total = _narrow_in_parts(queries, keys, values, operands, steps, limits, part)
+        else:
+            mixed, total = _in_parts(queries, keys, values, operands, steps, limits, part, empty == 1)
         return _divided(c, sizes, mixed, total, empty, query.dtype)
     scores = te.compute(
         (*around, padded.queries, padded.keys),
@@ -267,10 +281,9 @@ def _divided(c: Compute, sizes: Sizes, mixed: te.Tensor, total: te.Tensor, empty
         return made.astype(kind)
 
     inside = bool(c.get("heads_inside", 0))
-    made: te.Tensor = te.compute(
+    return te.stage(
         _out_shape(c, sizes), lambda b, x, y, e: share(b, y, x, e) if inside else share(b, x, y, e), name=RESULT
     )
-    return made
 
 
 def _masked(
@@ -281,12 +294,11 @@ def _masked(
     name: str,
 ) -> te.Tensor:
     """The scores after their steps; minus infinity for keys of the padding."""
-    made: te.Tensor = te.compute(
+    return te.stage(
         scores.shape,
         lambda b, h, i, j: _stepped(scores[b, h, i, j], (b, h, i, j), operands, steps, limits),
         name=name,
     )
-    return made
 
 
 def _stepped(
@@ -295,23 +307,30 @@ def _stepped(
     operands: Sequence[te.Tensor],
     steps: Sequence[tuple[str, float]],
     limits: Sequence[int | None],
+    unit: float = 1.0,
 ) -> Expr:
-    """The score of (batch, head, query, key) after its steps."""
+    """The score of (batch, head, query, key) after its steps, in a unit: so much is 1."""
     b, h, i, j = at
     kind = made.dtype
     minus = te.const(_MINUS, kind)
+
+    def in_units(e: Expr) -> Expr:  # a power of a number that is so far below is 0 in any unit
+        return te.select(e > te.const(-_FAR, kind), e * te.const(unit, kind), e)
+
+    if unit != 1 and (not steps or steps[0][0] != "scale"):
+        steps = [("scale", 1.0), *steps]
     # Places of the padding read the operands of the last one: nobody reads what they give.
     row = i if limits[0] is None else te.minimum(i, limits[0] - 1)
     rest = iter(operands)
-    for step, number in steps:
-        other = te.const(number, kind)
+    for at_step, (step, number) in enumerate(steps):
+        other = te.const(number * unit if abs(number) < _FAR else number, kind)
         operand: Any = None if step in ALONE else te.broadcast_read(next(rest), (b, h, row, j))
         if step == "scale":
-            made = made * other
+            made = made * te.const(number * unit if at_step == 0 else number, kind)
         elif step == "causal":
             made = te.select(j <= i + int(number), made, minus)
         elif step == "add":
-            made = made + operand
+            made = made + (operand if unit == 1 else in_units(operand.astype(kind)))
         elif step == "allow":
             made = made + te.select(operand, te.const(0, kind), minus)
         else:
@@ -361,8 +380,7 @@ def _shares(masked: te.Tensor, empty: int, kind: DType) -> te.Tensor:
             made = te.select(total[b, h, i] > zero, made, zero)
         return made.astype(kind)
 
-    found: te.Tensor = te.compute(shape, share, name="shares")
-    return found
+    return te.stage(shape, share, name="shares")
 
 
 def _weighed(c: Compute, sizes: Sizes, shares: te.Tensor, values: te.Tensor) -> te.Tensor:
@@ -374,12 +392,11 @@ def _weighed(c: Compute, sizes: Sizes, shares: te.Tensor, values: te.Tensor) -> 
         name="mixed",
     )
     inside = bool(c.get("heads_inside", 0))
-    made: te.Tensor = te.compute(
+    return te.stage(
         _out_shape(c, sizes),
         lambda b, x, y, e: (mixed[b, y, x, e] if inside else mixed[b, x, y, e]).astype(values.dtype),
         name=RESULT,
     )
-    return made
 
 
 def _in_parts(
@@ -393,20 +410,12 @@ def _in_parts(
     zeros: bool,
 ) -> tuple[te.Tensor, te.Tensor]:
     """What `_mixed` gives, by parts of the keys; a part alone needs no sums over parts."""
-    batch, heads, rows, size = queries.shape
+    batch, heads, rows, _ = queries.shape
     count, width = (int_value(keys.shape[2]) or part) // part, values.shape[3]
-    shape, lowest = (batch, heads, count, rows), te.const(float(np.finfo(keys.dtype.name).min), keys.dtype)
-    d, j = te.reduce_axis(size, name="d"), [te.reduce_axis(part, name=f"{name}_key") for name in ("top", "sum", "mix")]
-    scores = te.compute(
-        (*shape, part),
-        lambda b, h, p, i, k: te.sum(queries[b, h, i, d] * keys[b, h, p * part + k, d], axis=d),
-        name=SCORES,
-    )
-    masked = te.compute(
-        scores.shape,
-        lambda b, h, p, i, k: _stepped(scores[b, h, p, i, k], (b, h, i, p * part + k), operands, steps, limits),
-        name=MASKED,
-    )
+    scores = _scores_in_parts(queries, keys, part)
+    lowest = te.const(float(np.finfo(keys.dtype.name).min), keys.dtype)
+    masked = _masked_in_parts(scores, operands, steps, limits)
+    shape, j = scores.shape[:4], [te.reduce_axis(part, name=f"{name}_key") for name in ("top", "sum", "mix")]
     top = te.compute(shape, lambda *at: te.max(masked[(*at, j[0])], axis=j[0]), name=TOP)
 
     def greatest(value: Expr) -> Expr:  # of a part (or row) without keys the powers are 0, not undefined
@@ -423,49 +432,127 @@ def _in_parts(
         only = te.const(0)
         flat = te.compute((batch, heads, rows), lambda b, h, i: total[b, h, only, i], name=WHOLE_TOTAL)
         return te.compute((batch, heads, rows, width), lambda b, h, i, e: mixed[b, h, only, i, e], name=WHOLE), flat
-    return _added_up(top, total, mixed, greatest)
+
+    def power(b: Any, h: Any, q: Any, i: Any, peak: Expr) -> Expr:
+        return te.exp(handed[0].at((b, h, q, i)) - greatest(peak))
+
+    handed = _handed_on(top, total, mixed)
+    return _added_up(*handed, power)
 
 
-def _added_up(
-    top: te.Tensor, total: te.Tensor, mixed: te.Tensor, greatest: Callable[[Expr], Expr]
+def _scores_in_parts(queries: te.Tensor, keys: te.Tensor, part: int) -> te.Tensor:
+    batch, heads, rows, size = queries.shape
+    count, d = (int_value(keys.shape[2]) or part) // part, te.reduce_axis(size, name="d")
+    wide = "float32" if keys.dtype.bytes < 4 else keys.dtype
+    made: te.Tensor = te.compute(
+        (batch, heads, count, rows, part),
+        lambda b, h, p, i, k: te.sum(
+            queries[b, h, i, d].astype(wide) * keys[b, h, p * part + k, d].astype(wide), axis=d
+        ),
+        name=SCORES,
+    )
+    return made
+
+
+def _masked_in_parts(
+    scores: te.Tensor,
+    operands: Sequence[te.Tensor],
+    steps: Sequence[tuple[str, float]],
+    limits: Sequence[int | None],
+    unit: float = 1.0,
+) -> te.Tensor:
+    part = int_value(scores.shape[4]) or 1
+    made: te.Tensor = te.compute(
+        scores.shape,
+        lambda b, h, p, i, k: _stepped(scores[b, h, p, i, k], (b, h, i, p * part + k), operands, steps, limits, unit),
+        name=MASKED,
+    )
+    return made
+
+
+def _narrow_in_parts(
+    queries: te.Tensor,
+    keys: te.Tensor,
+    values: te.Tensor,
+    operands: Sequence[te.Tensor],
+    steps: Sequence[tuple[str, float]],
+    limits: Sequence[int | None],
+    part: int,
 ) -> tuple[te.Tensor, te.Tensor]:
-    """Parts weighed by the powers of their tops; a part hands these on, and its sums, behind what it mixed."""
-    batch, heads, count, rows = top.shape
+    """The same of narrow operands: powers of two, of which multiplying by one number makes powers of e.
+
+    A factor that is the only step is left to the powers: the top of a row is the same without it.
+    """
+    kind, wide, unit = keys.dtype, "float32", math.log2(math.e)
+    alone = [number for _, number in steps] if [step for step, _ in steps] == ["scale"] else []
+    late = alone[0] * unit if alone and 0 < alone[0] * unit <= 1 else None
+    scores = _scores_in_parts(queries, keys, part)
+    masked = _masked_in_parts(scores, operands, *(([], limits) if late else (steps, limits, unit)))
+    shape, j = scores.shape[:4], [te.reduce_axis(part, name=f"{name}_key") for name in ("top", "sum", "mix")]
+    lowest = te.const(float(np.finfo(wide).min), wide)
+
+    def scaled(e: Expr) -> Expr:
+        return e * te.const(late, wide) if late else e
+
+    top = te.compute(shape, lambda *at: te.max(masked[(*at, j[0])], axis=j[0]), name=TOP)
+    limit = te.compute(shape, lambda *at: scaled(te.maximum(top[at], lowest)), name=LIMIT)
+    grown = te.compute(scores.shape, lambda *at: te.exp2(scaled(masked[at]) - limit[at[:4]]), name=GROWN)
+    total = te.compute(shape, lambda *at: te.sum(grown[(*at, j[1])], axis=j[1]), name=TOTAL)
+    mixed = te.compute(
+        (*shape, values.shape[3]),
+        lambda b, h, p, i, e: te.sum(
+            grown[b, h, p, i, j[2]].astype(kind).astype(wide) * values[b, h, p * part + j[2], e].astype(wide), axis=j[2]
+        ),
+        name=MIXED,
+    )
+
+    def power(b: Any, h: Any, q: Any, i: Any, peak: Expr) -> Expr:
+        return te.exp2(limit[b, h, q, i] - peak)
+
+    tops, totals, sums = (Read(stage, stage.__getitem__) for stage in (limit, total, mixed))
+    return _added_up(tops, totals, sums, power)
+
+
+def _handed_on(top: te.Tensor, total: te.Tensor, mixed: te.Tensor) -> tuple[Read, Read, Read]:
+    """What a part hands on: its top and its sum stand behind what it mixed."""
     width = int_value(mixed.shape[4]) or 1
 
     def handed(b: Any, h: Any, q: Any, i: Any, e: Any) -> Expr:
         behind = te.select(te.equal(e, width), top[b, h, q, i], total[b, h, q, i])
         return te.select(e < width, mixed[b, h, q, i, te.minimum(e, width - 1)], behind)
 
-    part = te.compute((batch, heads, count, rows, width + 2), handed, name=PART)
+    part = te.compute((*top.shape, width + 2), handed, name=PART)
+    behind = (lambda at: part[(*at, width)]), (lambda at: part[(*at, width + 1)])
+    return Read(top, behind[0]), Read(total, behind[1]), Read(mixed, part.__getitem__)
+
+
+def _added_up(top: Read, total: Read, mixed: Read, power: Callable[..., Expr]) -> tuple[te.Tensor, te.Tensor]:
+    """Parts weighed by the powers of their tops."""
+    batch, heads, count, rows = top.stage.shape
     p = [te.reduce_axis(count, name=f"{name}_part") for name in ("peak", "total", "whole")]
-    peak = te.compute((batch, heads, rows), lambda b, h, i: te.max(part[b, h, p[0], i, width], axis=p[0]), name=PEAK)
-    share = te.compute(
-        top.shape, lambda b, h, q, i: te.exp(part[b, h, q, i, width] - greatest(peak[b, h, i])), name=SHARE
-    )
+    peak = te.compute((batch, heads, rows), lambda b, h, i: te.max(top.at((b, h, p[0], i)), axis=p[0]), name=PEAK)
+    share = te.compute(top.stage.shape, lambda b, h, q, i: power(b, h, q, i, peak[b, h, i]), name=SHARE)
     whole_total = te.compute(
         (batch, heads, rows),
-        lambda b, h, i: te.sum(part[b, h, p[1], i, width + 1] * share[b, h, p[1], i], axis=p[1]),
+        lambda b, h, i: te.sum(total.at((b, h, p[1], i)) * share[b, h, p[1], i], axis=p[1]),
         name=WHOLE_TOTAL,
     )
     whole = te.compute(
-        (batch, heads, rows, width),
-        lambda b, h, i, e: te.sum(part[b, h, p[2], i, e] * share[b, h, p[2], i], axis=p[2]),
+        (batch, heads, rows, mixed.stage.shape[4]),
+        lambda b, h, i, e: te.sum(mixed.at((b, h, p[2], i, e)) * share[b, h, p[2], i], axis=p[2]),
         name=WHOLE,
     )
     return whole, whole_total
 
 
 register(
-    OpSpec(
-        NAME,
-        _infer,
-        _evaluate,
-        _compute,
-        kind="complex",
-        domain=DOMAIN,
-        takes="Q:float[_], K:Q[_], V:Q[_], operand?, ...",
-    ),
-    "attention heavy",
+    NAME,
+    _infer,
+    _evaluate,
+    _compute,
+    "complex",
+    domain=DOMAIN,
+    takes="Q:float[_], K:Q[_], V:Q[_], operand?, ...",
+    traits="attention heavy",
     multiplies=3,
 )

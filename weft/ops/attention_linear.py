@@ -16,12 +16,15 @@ import numpy as np
 from weft import te
 from weft.expr.nodes import Expr
 from weft.graph.ir import Array, TensorType, Type
-from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
+from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.graph.shapes import divided, times
-from weft.ops.elementwise_support import expect_inputs, expect_shape, kernel, wide, widen
+from weft.ops.elementwise_support import expect_shape, kernel, wide, widen
 
 _RULES = {"linear": (False, False), "gated": (True, False), "delta": (False, True), "gated_delta": (True, True)}
 """Whether a rule decays the state, and whether it corrects it."""
+_INPUTS = (
+    ("query", "[b l _]"), ("key", "[b l _]"), ("value", "[b l _]"), ("past_state", "?"), ("decay", "?"), ("beta", "?"),
+)  # fmt: skip
 
 
 def _rule(c: Use) -> tuple[bool, bool]:
@@ -32,10 +35,6 @@ def _rule(c: Use) -> tuple[bool, bool]:
 
 
 def _infer(c: Infer) -> Sequence[Type]:
-    expect_inputs(c, 3, 6)
-    for position in range(len(c.types)):
-        if c.has(position) and c.tensor(position).dtype not in ("float16", "bfloat16", "float32"):
-            raise c.error(f"input {position} must hold float16, bfloat16 or float32, not {c.tensor(position).dtype}")
     query, key, value = (c.tensor(i) for i in range(3))
     heads, shared = int(c.need("kv_num_heads")), int(c.need("q_num_heads"))
     if heads < 1 or shared % heads:
@@ -46,8 +45,6 @@ def _infer(c: Infer) -> Sequence[Type]:
     state = c.tensor(3).dtype if c.has(3) else query.dtype
     if query.shape is None or key.shape is None or value.shape is None:
         return [TensorType(query.dtype, None), TensorType(state, None)][: c.output_count]
-    if query.rank != 3 or key.rank != 3 or value.rank != 3:
-        raise c.error("its queries, keys and values must have 3 dimensions")
     batch, length, _ = query.dims
     key_size, value_size = divided(key.dims[2], heads), divided(value.dims[2], heads)
     expect_shape(c, 0, (batch, length, times(shared, key_size)))
@@ -154,8 +151,7 @@ class _Recurrence:
             old = self.kept(before(t, b, h, d, e), t, b, h, d)
             return old + self.element(self.key, t, b, h * self.keys + d) * added
 
-        made: te.Tensor = te.compute((rows, self.batch, self.heads, self.keys, self.values), body, name=name)
-        return made
+        return te.stage((rows, self.batch, self.heads, self.keys, self.values), body, name=name)
 
     def first(self, t: Any, b: Any, h: Any, d: Any, e: Any) -> Expr:
         """The state before the first token."""
@@ -193,12 +189,10 @@ def _compute(c: Compute, query: te.Tensor, *inputs: te.Tensor | None) -> Any:
 
 
 register(
-    OpSpec(
-        "LinearAttention",
-        _infer,
-        _evaluate,
-        _compute,
-        "opaque",
-        takes="query:float[b l _], key:float[b l _], value:float[b l _], past_state:float?, decay:float?, beta:float?",
-    )
+    "LinearAttention",
+    _infer,
+    _evaluate,
+    _compute,
+    "opaque",
+    takes=", ".join(f"{name}:float16|bfloat16|float32{rest}" for name, rest in _INPUTS),
 )

@@ -13,9 +13,10 @@ import numpy as np
 from weft import te
 from weft.expr.nodes import Expr, Var, index_expr
 from weft.graph.ir import Array, TensorType, Type
-from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
+from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.graph.passes.update_caches import COPY, DOMAIN, UPDATE
 from weft.graph.shapes import normal_axis
+from weft.graph.signature import OneOf
 from weft.loop.ir import For, Let, Stmt, Store
 from weft.ops.elementwise_support import (
     expect_shape,
@@ -31,8 +32,6 @@ from weft.ops.elementwise_support import (
 def _infer_rotary(c: Infer) -> Sequence[Type]:
     kind = c.tensor(0)
     if kind.shape is not None:
-        if kind.rank not in (3, 4):
-            raise c.error(f"its input must have 3 or 4 dimensions, not {kind.rank}")
         if kind.rank == 3 and int(c.get("num_heads", 0)) < 1:
             raise c.error("an input of 3 dimensions needs the attribute num_heads")
         _check_caches(c, kind)
@@ -114,19 +113,16 @@ def _compute_rotary(
         turned = te.select(is_first, turn * own - quarter * element(partner), quarter * element(partner) + turn * own)
         return turned if size == head_size else te.select(d < size, turned, own)
 
-    made: te.Tensor = te.compute(shape, body, name="rotary", dtype=x.dtype)
-    return made
+    return te.stage(shape, body, name="rotary", dtype=x.dtype)
 
 
 register(
-    OpSpec(
-        "RotaryEmbedding",
-        _infer_rotary,
-        _rotary,
-        _compute_rotary,
-        "injective",
-        takes="X:float, cos_cache:X, sin_cache:X, position_ids:index?",
-    )
+    "RotaryEmbedding",
+    _infer_rotary,
+    _rotary,
+    _compute_rotary,
+    "injective",
+    takes="X:float[_ _ _]|[_ _ _ _], cos_cache:X, sin_cache:X, position_ids:index?",
 )
 
 
@@ -140,11 +136,12 @@ def _axis(c: Use, rank: int) -> int:
     return axis
 
 
+_MODES = (OneOf("mode", ("linear", "circular")),)
+
+
 def _infer_scatter(c: Infer) -> Sequence[Type]:
     if c.tensor(0).shape:
         expect_shape(c, 2, (c.tensor(0).dims[0],))
-    if c.get("mode", "linear") not in ("linear", "circular"):
-        raise c.error(f"its mode must be linear or circular, not {c.get('mode')!r}")
     past, update = c.tensor(0), c.tensor(1)
     if past.is_static and update.is_static:
         axis = _axis(c, past.rank)
@@ -187,19 +184,17 @@ def _compute_scatter(c: Compute, past: te.Tensor, update: te.Tensor, starts: te.
             kept = te.select(te.all(start >= 0, start <= shape[axis] - length), kept, -1)
         return te.select(inside, update[(*i[:axis], safe, *i[axis + 1 :])], past[(*i[:axis], kept, *i[axis + 1 :])])
 
-    made: te.Tensor = te.compute(shape, body, name="tensor_scatter")
-    return made
+    return te.stage(shape, body, name="tensor_scatter")
 
 
 register(
-    OpSpec(
-        "TensorScatter",
-        _infer_scatter,
-        _scatter,
-        _compute_scatter,
-        "injective",
-        takes="past_cache[_ *s], update:past_cache, write_indices:index[_]?",
-    )
+    "TensorScatter",
+    _infer_scatter,
+    _scatter,
+    _compute_scatter,
+    "injective",
+    takes="past_cache[_ *s], update:past_cache, write_indices:index[_]?",
+    requires=_MODES,
 )
 
 
@@ -227,20 +222,18 @@ def _update_rows(c: Compute, past: te.Tensor, update: te.Tensor, starts: te.Tens
 
 
 def _copy(c: Compute, x: te.Tensor) -> te.Tensor:
-    made: te.Tensor = te.compute(x.shape, lambda *at: x[at], name="copied")
-    return made
+    return te.stage(x.shape, lambda *at: x[at], name="copied")
 
 
-register(OpSpec(COPY, infer_same, lambda c, x: x.copy(), _copy, "opaque", domain=DOMAIN, takes="X"))
+register(COPY, infer_same, lambda c, x: x.copy(), _copy, "opaque", domain=DOMAIN, takes="X")
 register(
-    OpSpec(
-        UPDATE,
-        _infer_scatter,
-        _scatter,
-        _update_rows,
-        "opaque",
-        domain=DOMAIN,
-        takes="past_cache[_ *s], update:past_cache, write_indices:index[_]",
-    ),
-    "updates",
+    UPDATE,
+    _infer_scatter,
+    _scatter,
+    _update_rows,
+    "opaque",
+    domain=DOMAIN,
+    takes="past_cache[_ *s], update:past_cache, write_indices:index[_]",
+    requires=_MODES,
+    traits="updates",
 )

@@ -18,7 +18,7 @@ import numpy as np
 from weft import te
 from weft.expr.nodes import Expr
 from weft.graph.ir import Array, TensorType, Type
-from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
+from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.ops.convolution import is_empty
 from weft.ops.convolution_window import Window
 from weft.te import bitserial
@@ -46,6 +46,8 @@ def _window(use: Use) -> tuple[list[int], int, int]:
     )
     if len(set(pads)) > 1 or len(set(strides)) > 1 or len(kernel) != 2 or pads[0] < 0 or strides[0] < 1:
         raise use.error(f"one stride and one padding for both sides, not {strides} and {pads}; a kernel of two sizes")
+    if {1, *(use.get("dilations") or ()), use.get("group") or 1} > {1} or use.get("auto_pad", "NOTSET") != "NOTSET":
+        raise use.error("products of bits have no dilations, no groups and no auto_pad")
     return kernel, strides[0], pads[0]
 
 
@@ -113,14 +115,12 @@ def _compute(c: Compute, x: te.Tensor, w: te.Tensor, scale: te.Tensor, bias: te.
 
 for _name, _takes in ((DENSE, "x:uint8[m k]"), (CONVOLUTION, "x:uint8[n c _ _]")):
     register(
-        OpSpec(
-            _name,
-            _infer,
-            _evaluate,
-            _compute,
-            "opaque",
-            domain=DOMAIN,
-            takes=f"{_takes}, w:uint8[_ f _], scale:float32[f], bias:float32[f]?",
-        ),
-        "heavy",
+        _name,
+        _infer,
+        _evaluate,
+        _compute,
+        "opaque",
+        domain=DOMAIN,
+        takes=f"{_takes}, w:uint8[_ f _], scale:float32[f], bias:float32[f]?",
+        traits="heavy",
     )

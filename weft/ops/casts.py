@@ -14,7 +14,7 @@ import numpy as np
 
 from weft import te
 from weft.graph.ir import NUMPY_TYPES, Array, GraphError, TensorType, Type, dtype_name
-from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
+from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.ops.elementwise_support import element_type, kernel
 
 _ORDINARY_INTEGERS = frozenset("int8 int16 int32 int64 uint8 uint16 uint32 uint64".split())
@@ -137,8 +137,7 @@ def _cast(c: Evaluate, x: Array, like: Array | None = None) -> Array:
 
 @kernel
 def _compute_cast(c: Compute, x: te.Tensor) -> te.Tensor:
-    made: te.Tensor = te.compute(c.out_dims(), lambda *i: x[i].astype(c.outputs[0].dtype), name="cast")
-    return made
+    return te.stage(c.out_dims(), lambda *i: x[i].astype(c.outputs[0].dtype), name="cast")
 
 
 def _compute_cast_like(c: Compute, x: te.Tensor, like: te.Tensor) -> te.Tensor | None:
@@ -147,9 +146,9 @@ def _compute_cast_like(c: Compute, x: te.Tensor, like: te.Tensor) -> te.Tensor |
     return made
 
 
-register(OpSpec("Cast", _infer_cast, _cast, _compute_cast, "elementwise", takes="input"), "cheap traps")
+register("Cast", _infer_cast, _cast, _compute_cast, "elementwise", takes="input", traits="cheap traps")
 register(
-    OpSpec("CastLike", _infer_cast, _cast, _compute_cast_like, "elementwise", takes="input, target_type"), "cheap traps"
+    "CastLike", _infer_cast, _cast, _compute_cast_like, "elementwise", takes="input, target_type", traits="cheap traps"
 )
 
 
@@ -190,8 +189,7 @@ def _compute_bitcast(c: Compute, x: te.Tensor) -> te.Tensor:
             return value.astype(to)
         return te.reinterpret(value, to)
 
-    made: te.Tensor = te.compute(c.out_shape(), body, name="bitcast")
-    return made
+    return te.stage(c.out_shape(), body, name="bitcast")
 
 
-register(OpSpec("BitCast", _infer_bitcast, _bitcast, _compute_bitcast, "elementwise", takes="input"))
+register("BitCast", _infer_bitcast, _bitcast, _compute_bitcast, "elementwise", takes="input")

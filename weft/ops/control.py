@@ -18,7 +18,7 @@ from weft.graph.ir import (
     Value,
     same_dim,
 )
-from weft.graph.opspec import Evaluate, Infer, OpSpec, Repeated, Repetition, Use, register, type_of
+from weft.graph.opspec import Evaluate, Infer, Use, register, type_of
 from weft.graph.passes.infer import infer
 from weft.graph.shapes import normal_axis, unknown_dim
 from weft.ops.control_map import expand_scan
@@ -79,7 +79,7 @@ def _if(c: Evaluate, condition: Array) -> tuple[Any, ...]:
     return tuple(c.run(body_of(c, "then_branch" if taken else "else_branch"), []))
 
 
-register(OpSpec("If", _if_infer, _if, takes="cond:bool"))
+register("If", _if_infer, _if, takes="cond:bool")
 
 
 # ------------------------------------------------------------------------------------------------------------ Loop
@@ -122,22 +122,13 @@ def _loop(c: Evaluate, most: Array | None = None, condition: Array | None = None
     given_first = [most, condition, *states]
     turns = Turns(c, body, given_first, list(states), 1, len(body.outputs) - 1 - len(states))
     while going and (limit is None or turns.count < limit):
-        turn = turns.count
-        given = [np.array(turn, np.int64), np.array(True), *turns.states]
-        left = MOST_TURNS if limit is None else limit - turn
-        carried = [(1 + at, 2 + at) for at in range(len(states))]
-        kept = range(1 + len(states), len(body.outputs))
-        made = turns.several(Repetition(given, carried, kept, left, turn, counter=0, condition=0))
-        going = bool(np.asarray(turns.one(given)[0]).reshape(-1)[0]) if made is None else made.going
+        made = turns.one([np.array(turns.count, np.int64), np.array(True), *turns.states])
+        going = bool(np.asarray(made[0]).reshape(-1)[0])
     return (*turns.states, *(turns.stacked(at, 0, v) for at, v in enumerate(body.outputs[1 + len(states) :])))
 
 
-MOST_TURNS = 1 << 40
-"""The turns of a loop that has no limit."""
-
-
 class Turns:
-    """A loop on its way: its states, and the rows that it keeps, each in parts of some turns.
+    """A loop on its way: its states, and the rows that it keeps.
 
     Outputs of the body are `skip` others, then the states, then what is kept. `given` are the inputs of the loop.
     """
@@ -146,7 +137,6 @@ class Turns:
         self.c, self.body, self.given, self.states, self.skip = c, body, given, states, skip
         self.count = 0
         self.parts: list[list[Any]] = [[] for _ in range(kept)]
-        self._asked = 0
 
     def one(self, given: Sequence[Any]) -> list[Any]:
         """One turn; all outputs of the body."""
@@ -156,20 +146,6 @@ class Turns:
         for part, value in zip(self.parts, made[end:]):
             part.append(np.asarray(value)[None])
         self.count += 1
-        return made
-
-    def several(self, wanted: Repetition) -> Repeated | None:
-        """Several turns at once, where that is possible. It may become so later: that is asked now and then."""
-        if self.count < self._asked or not all(isinstance(a, np.ndarray) for a in wanted.inputs):
-            return None
-        made = self.c.repeat(self.body, wanted)
-        if made is None or not made.turns:
-            self._asked = 2 * self.count + 1
-            return None
-        self.states = made.states
-        for part, rows in zip(self.parts, made.kept):
-            part.append(rows)
-        self.count += made.turns
         return made
 
     def stacked(self, at: int, axis: int, like: Value, back: bool = False) -> Array:
@@ -197,7 +173,7 @@ class Turns:
         return np.zeros([*shape[:place], 0, *shape[place:]], kind.numpy)
 
 
-register(OpSpec("Loop", _loop_infer, _loop, takes="M:int[]|[1]?, cond:bool?, initial?, ..."))
+register("Loop", _loop_infer, _loop, takes="M:int[]|[1]?, cond:bool?, initial?, ...")
 
 
 # ------------------------------------------------------------------------------------------------------------ Scan
@@ -251,17 +227,11 @@ def _scan(c: Evaluate, *arrays: Any) -> tuple[Any, ...]:
         raise c.error(f"its inputs have different lengths: {[len(m) for m in moved]}")
     steps = len(moved[0])
     turns = Turns(c, s.body, arrays, states, 0, len(s.out_axes))
-    carried = [(at, at) for at in range(s.states)]
-    kept = range(s.states, len(s.body.outputs))
     while turns.count < steps:
-        given = [*turns.states, *(np.asarray(m[turns.count]) for m in moved)]
-        rows = {s.states + at: m[turns.count :] for at, m in enumerate(moved)}
-        left = steps - turns.count
-        if turns.several(Repetition(given, carried, kept, left, turns.count, rows=rows)) is None:
-            turns.one(given)
+        turns.one([*turns.states, *(np.asarray(m[turns.count]) for m in moved)])
     outputs = s.body.outputs[s.states :]
     ends = enumerate(zip(s.out_axes, s.out_back, outputs))
     return (*turns.states, *(turns.stacked(at, axis, value, bool(back)) for at, (axis, back, value) in ends))
 
 
-register(OpSpec("Scan", _scan_infer, _scan, expand=expand_scan, takes="initial?, ..."))
+register("Scan", _scan_infer, _scan, expand=expand_scan, takes="initial?, ...")

@@ -17,7 +17,7 @@ import numpy as np
 from weft import te
 from weft.expr.nodes import Expr
 from weft.graph.ir import NUMPY_TYPES, Array, Dim, TensorType, Type, dtype_name
-from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, numbers_in, register
+from weft.graph.opspec import Compute, Evaluate, Infer, Use, numbers_in, register
 from weft.graph.shapes import tidy, unknown_dim
 from weft.ops.convolution_window import (
     Pads,
@@ -25,7 +25,6 @@ from weft.ops.convolution_window import (
     kernel_axes,
     pad_array,
     pad_tensor,
-    stage,
     tap,
     volume,
     windows_of,
@@ -197,7 +196,7 @@ def convolve_tensors(
         element = padded[(n, source, *tap(window, at, taps))]
         return te.sum(product(element, w[(co, inner, *[k.var for k in taps])]), axis=[*channel, *taps])
 
-    return stage((sizes[0], weight[0], *outs), lambda n, co, *at: body(n, co, *at), name=name)
+    return te.stage((sizes[0], weight[0], *outs), lambda n, co, *at: body(n, co, *at), name=name)
 
 
 def wide_product(kind: str) -> Callable[[Expr, Expr], Expr]:
@@ -217,7 +216,7 @@ def finish(c: Compute, made: te.Tensor, bias: te.Tensor | None, name: str = "con
             value = value + bias[co].astype(kind)
         return value.astype(wanted)
 
-    return stage(c.out_dims(), lambda n, co, *at: body(n, co, *at), name=name)
+    return te.stage(c.out_dims(), lambda n, co, *at: body(n, co, *at), name=name)
 
 
 def is_empty(*tensors: TensorType | None) -> bool:
@@ -244,14 +243,12 @@ def _infer(c: Infer) -> list[Type]:
 
 
 register(
-    OpSpec(
-        "Conv",
-        _infer,
-        evaluate_convolution,
-        compute_convolution,
-        kind="complex",
-        takes="X:number[n c *s], W:X|float[m _ *k], B:number[m]?",
-    ),
-    "bordered heavy",
+    "Conv",
+    _infer,
+    evaluate_convolution,
+    compute_convolution,
+    "complex",
+    takes="X:number[n c *s], W:X|float[m _ *k], B:number[m]?",
+    traits="bordered heavy",
     multiplies=2,
 )

@@ -9,7 +9,7 @@ import numpy as np
 from weft import te
 from weft.expr.nodes import Expr
 from weft.graph.ir import Array, TensorType, Type
-from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
+from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.graph.shapes import minus
 from weft.ops.convolution import accumulator, exact_type, is_empty
 from weft.ops.elementwise_support import expect_shape
@@ -90,12 +90,10 @@ def _compute(c: Compute, x: te.Tensor, w: te.Tensor, bias: Any = None, past: Any
 
 
 register(
-    OpSpec(
-        "CausalConvWithState",
-        _infer,
-        _evaluate,
-        _compute,
-        kind="complex",
-        takes="input:float[n c l], weight:input[c 1 _], bias:input[c]?, past_state:input[n c _]?",
-    )
+    "CausalConvWithState",
+    _infer,
+    _evaluate,
+    _compute,
+    "complex",
+    takes="input:float[n c l], weight:input[c 1 _], bias:input[c]?, past_state:input[n c _]?",
 )

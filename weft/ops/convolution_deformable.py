@@ -16,9 +16,9 @@ import numpy as np
 from weft import te
 from weft.expr.nodes import Expr
 from weft.graph.ir import Array, TensorType, Type
-from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, register
+from weft.graph.opspec import Compute, Evaluate, Infer, register
 from weft.ops.convolution import accumulator, add_channel, exact_type, finish, infer_convolution, is_empty, kernel_sizes
-from weft.ops.convolution_window import Window, kernel_axes, stage
+from weft.ops.convolution_window import Window, kernel_axes
 from weft.ops.elementwise_support import expect_shape
 
 
@@ -123,7 +123,7 @@ def _sample_tensors(c: Compute, x: te.Tensor, offset: te.Tensor, mask: Any, wind
             total = total + te.if_then_else(te.all(*inside), value, te.const(0.0, kind))
         return total if mask is None else total * mask[(n, number, *os)].astype(kind)
 
-    return stage((*sizes[:2], *window.kernel, *outs), lambda n, ch, *at: body(n, ch, *at), name="samples")
+    return te.stage((*sizes[:2], *window.kernel, *outs), lambda n, ch, *at: body(n, ch, *at), name="samples")
 
 
 def _compute(c: Compute, x: te.Tensor, w: te.Tensor, offset: te.Tensor, bias: Any = None, mask: Any = None) -> Any:
@@ -135,7 +135,7 @@ def _compute(c: Compute, x: te.Tensor, w: te.Tensor, offset: te.Tensor, bias: An
     depth, per_group = c.shape(1)[1], c.shape(1)[0] // int(c.get("group", 1))
     channel, taps = te.reduce_axis(depth, "ci"), kernel_axes(window)
     ks = [k.var for k in taps]
-    made = stage(
+    made = te.stage(
         c.out_shape(),
         lambda n, co, *at: te.sum(
             samples[(n, (co // per_group) * depth + channel.var, *ks, *at)] * w[(co, channel.var, *ks)].astype(kind),
@@ -147,12 +147,10 @@ def _compute(c: Compute, x: te.Tensor, w: te.Tensor, offset: te.Tensor, bias: An
 
 
 register(
-    OpSpec(
-        "DeformConv",
-        _infer,
-        _evaluate,
-        _compute,
-        kind="complex",
-        takes="X:float[n c *s], W:X[m _ *k], offset:X[n _ *o], B:X[m]?, mask:X[n _ *o]?",
-    )
+    "DeformConv",
+    _infer,
+    _evaluate,
+    _compute,
+    "complex",
+    takes="X:float[n c *s], W:X[m _ *k], offset:X[n _ *o], B:X[m]?, mask:X[n _ *o]?",
 )

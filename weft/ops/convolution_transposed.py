@@ -21,7 +21,7 @@ import numpy as np
 from weft import te
 from weft.expr.nodes import Expr
 from weft.graph.ir import NUMPY_TYPES, Array, Dim, TensorType, Type, dtype_name
-from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
+from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.graph.shapes import minus, plus, times, unknown_dim
 from weft.ops.convolution import (
     accumulator,
@@ -33,7 +33,7 @@ from weft.ops.convolution import (
     kernel_sizes,
     result_type,
 )
-from weft.ops.convolution_window import Ints, Pads, Window, pad_tensor, stage
+from weft.ops.convolution_window import Ints, Pads, Window, pad_tensor
 
 
 class Spread:
@@ -213,7 +213,7 @@ def _phased(c: Compute, x: te.Tensor, w: te.Tensor, window: Window, splits: Sequ
         return te.sum(element * weight_element, axis=axes, where=None if finite or not inside else te.all(*inside))
 
     shape = (sizes[0], c.out_shape()[1], *[s.phases for s in splits], *[s.count for s in splits])
-    return stage(shape, lambda n, co, *at: body(n, co, *at), name="phases")
+    return te.stage(shape, lambda n, co, *at: body(n, co, *at), name="phases")
 
 
 def _is_finite(weight: Array | None) -> bool:
@@ -228,7 +228,7 @@ def _interleave(c: Compute, phases: te.Tensor, splits: Sequence[_Phases], before
         positions = [o // s.phases - s.start(r) for o, r, s in zip(there, residues, splits)]
         return phases[(n, co, *residues, *positions)]
 
-    return stage(c.out_shape(), lambda n, co, *at: body(n, co, *at), name="interleaved")
+    return te.stage(c.out_shape(), lambda n, co, *at: body(n, co, *at), name="interleaved")
 
 
 def _scattered(c: Compute, x: te.Tensor, w: te.Tensor, window: Window, before: Ints) -> te.Tensor:
@@ -248,18 +248,16 @@ def _scattered(c: Compute, x: te.Tensor, w: te.Tensor, window: Window, before: I
         product = read * w[(channel, column, *[k.var for k in taps])].astype(kind)
         return te.sum(product, axis=[*([axis] if axis is not None else []), *taps], where=te.all(*hits))
 
-    return stage(c.out_shape(), lambda n, co, *at: body(n, co, *at), name="conv_transpose")
+    return te.stage(c.out_shape(), lambda n, co, *at: body(n, co, *at), name="conv_transpose")
 
 
 register(
-    OpSpec(
-        "ConvTranspose",
-        _infer,
-        _evaluate,
-        _compute,
-        kind="complex",
-        takes="X:number[n c *s], W:X[c _ *k], B:number[_]?",
-    ),
-    "convolution heavy",
+    "ConvTranspose",
+    _infer,
+    _evaluate,
+    _compute,
+    "complex",
+    takes="X:number[n c *s], W:X[c _ *k], B:number[_]?",
+    traits="convolution heavy",
     multiplies=2,
 )

@@ -133,13 +133,6 @@ def windows_of(x: Array, window: Window, outs: Sequence[int]) -> Array:
     return np.lib.stride_tricks.as_strided(x, shape, (*x.strides[:2], *moves, *taps), writeable=False)
 
 
-def stage(shape: Sequence[Any], function: Callable[..., Any], name: str) -> te.Tensor:
-    """te.compute of one result."""
-    made = te.compute(tuple(shape), function, name=name)
-    assert isinstance(made, te.Tensor)
-    return made
-
-
 def pad_tensor(
     x: te.Tensor, sizes: Sequence[Dim], pads: Pads, value: Callable[[], Any], name: str = "padded"
 ) -> te.Tensor:
@@ -161,7 +154,7 @@ def pad_tensor(
         read = x[(n, c, *source)]
         return te.if_then_else(te.all(*inside), read, te.cast(value(), x.dtype)) if inside else read
 
-    return stage((batch, channels, *spatial), lambda n, c, *at: body(n, c, *at), name=name)
+    return te.stage((batch, channels, *spatial), lambda n, c, *at: body(n, c, *at), name=name)
 
 
 def kernel_axes(window: Window) -> list[te.IterVar]:

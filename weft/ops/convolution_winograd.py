@@ -44,10 +44,10 @@ import numpy as np
 from weft import te
 from weft.expr.nodes import Expr
 from weft.graph.ir import Array, TensorType, Type
-from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
+from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.graph.shapes import minus, plus
 from weft.ops.convolution import accumulator, add_channel, finish, is_empty, sizes_of
-from weft.ops.convolution_window import Pads, pad_array, pad_tensor, stage
+from weft.ops.convolution_window import Pads, pad_array, pad_tensor
 
 DOMAIN = "weft"
 NAME = "WinogradConv"
@@ -346,7 +346,7 @@ def winograd_tensors(x: te.Tensor, u: te.Tensor, w: te.Tensor, tile: int, pads: 
         made = _chosen(w % tile, found.output, lambda r: element(n, co, h, w, r))
         return te.select(uneven[n, h // tile * wide + w // tile] > 0, direct[n, co, h, w], made)
 
-    return stage(out, body, name=RESULT)
+    return te.stage(out, body, name=RESULT)
 
 
 def _transformed(padded: te.Tensor, u: te.Tensor, tile: int, tall: int, wide: int) -> te.Tensor:
@@ -359,23 +359,23 @@ def _transformed(padded: te.Tensor, u: te.Tensor, tile: int, tall: int, wide: in
     def given(n: Expr, p: Expr, c: Expr, i: int, j: Expr) -> Expr:
         return padded[n, c, p // wide * tile + i, p % wide * tile + j].astype(kind)
 
-    rows = stage(
+    rows = te.stage(
         (size, size, batch, tall * wide, channels),
         lambda a, j, n, p, c: _chosen(a, found.input, lambda r: _halves(r, lambda i: given(n, p, c, i, j))),
         name=ROWS,
     )
-    taken = stage(
+    taken = te.stage(
         (size, size, batch, tall * wide, channels),
         lambda a, b, n, p, c: _chosen(b, found.input, lambda r: _halves(r, lambda j: rows[a, j, n, p, c])),
         name=TAKEN,
     )
     k = te.reduce_axis(channels, "ci")
-    sums = stage(
+    sums = te.stage(
         (size, size, batch, tall * wide, features),
         lambda a, b, n, p, co: te.sum(taken[a, b, n, p, k.var] * u[a, b, k.var, co].astype(kind), axis=k),
         name=SUMS,
     )
-    return stage(
+    return te.stage(
         (tile, size, batch, tall * wide, features),
         lambda i, b, n, p, co: _chosen(i, found.output, lambda r: _pairs(r, lambda a: sums[a, b, n, p, co])),
         name=BACK,
@@ -395,7 +395,7 @@ def _uneven(x: te.Tensor, tile: int, taps: int, pads: Pads, out: Sequence[int]) 
         value = x[n, c, tall.place(y, dy), wide.place(z, dx)].astype(kind)
         return te.max(te.reinterpret(te.abs(value), bits), axis=axes)
 
-    peaks = stage((batch, tall.count, wide.count), magnitude, name=PEAKS)
+    peaks = te.stage((batch, tall.count, wide.count), magnitude, name=PEAKS)
 
     def joined(function: Callable[[Any, Any], Any], n: Expr, rows: Sequence[Expr], columns: Sequence[Expr]) -> Expr:
         values: list[Any] = [peaks[n, y, z] for y in rows for z in columns]
@@ -411,7 +411,7 @@ def _uneven(x: te.Tensor, tile: int, taps: int, pads: Pads, out: Sequence[int]) 
         even = around <= te.minimum(least * te.const(MOST_SPREAD, kind), te.const(MOST, kind))
         return te.select(even, te.const(0, "int32"), te.const(1, "int32"))
 
-    return stage((batch, tall.tiles * wide.tiles), body, name=UNEVEN)
+    return te.stage((batch, tall.tiles * wide.tiles), body, name=UNEVEN)
 
 
 def _direct(
@@ -427,7 +427,7 @@ def _direct(
         product = _element(x, (n, c, h + i - pads[0][0], v + j - pads[1][0])).astype(kind) * w[i, j, c, co].astype(kind)
         return te.sum(product, axis=axes, where=uneven[n, tile(h, v)] > 0)
 
-    return stage(out, body, name=DIRECT)
+    return te.stage(out, body, name=DIRECT)
 
 
 def _element(x: te.Tensor, at: tuple[Expr, ...]) -> Expr:
@@ -443,14 +443,12 @@ def _compute(c: Compute, x: te.Tensor, u: te.Tensor, w: te.Tensor, bias: te.Tens
 
 
 register(
-    OpSpec(
-        NAME,
-        _infer,
-        _evaluate,
-        _compute,
-        kind="complex",
-        domain=DOMAIN,
-        takes="X:float[n c h w], U:float[t t c m], W:float[r r c m], B:float[m]?",
-    ),
-    "bordered",
+    NAME,
+    _infer,
+    _evaluate,
+    _compute,
+    "complex",
+    domain=DOMAIN,
+    takes="X:float[n c h w], U:float[t t c m], W:float[r r c m], B:float[m]?",
+    traits="bordered",
 )

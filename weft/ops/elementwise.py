@@ -12,7 +12,7 @@ import numpy as np
 from weft import te
 from weft.expr.nodes import Expr
 from weft.graph.ir import Array, TensorType, Type
-from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
+from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.graph.shapes import broadcast
 from weft.ops.casts import float_to_integer
 from weft.ops.elementwise_support import (
@@ -163,12 +163,11 @@ def _compute_power(c: Compute, x: te.Tensor, y: te.Tensor) -> te.Tensor | None:
     def body(*indices: Any) -> Expr:
         return _power_expression(read(x, indices, c.out_dims()), read(y, indices, c.out_dims()), exponent)
 
-    made: te.Tensor = te.compute(c.out_dims(), body, name="pow", dtype=c.outputs[0].dtype)
-    return made
+    return te.stage(c.out_dims(), body, name="pow", dtype=c.outputs[0].dtype)
 
 
 register(
-    OpSpec("Pow", _infer_pow, _power, _compute_power, "elementwise", takes="X:number, Y:number"), "transcendental traps"
+    "Pow", _infer_pow, _power, _compute_power, "elementwise", takes="X:number, Y:number", traits="transcendental traps"
 )
 
 
@@ -218,13 +217,17 @@ def _compute_clip(c: Compute, x: te.Tensor, low: te.Tensor | None = None, high: 
             value = te.minimum(value, number(c, 2, high))
         return value
 
-    made: te.Tensor = te.compute(c.out_dims(), body, name="clip", dtype=c.outputs[0].dtype)
-    return made
+    return te.stage(c.out_dims(), body, name="clip", dtype=c.outputs[0].dtype)
 
 
 register(
-    OpSpec("Clip", _infer_clip, _clip, _compute_clip, "elementwise", takes="input:number, min:input?, max:input?"),
-    "cheap",
+    "Clip",
+    _infer_clip,
+    _clip,
+    _compute_clip,
+    "elementwise",
+    takes="input:number, min:input?, max:input?",
+    traits="cheap",
 )
 
 
@@ -242,11 +245,10 @@ def _compute_where(c: Compute, condition: te.Tensor, x: te.Tensor, y: te.Tensor)
         chosen, then, otherwise = (te.broadcast_read(t, indices, c.out_dims()) for t in (condition, x, y))
         return te.select(chosen, then, otherwise)
 
-    made: te.Tensor = te.compute(c.out_dims(), body, name="where")
-    return made
+    return te.stage(c.out_dims(), body, name="where")
 
 
-register(OpSpec("Where", _infer_where, _where, _compute_where, "elementwise", takes="condition:bool, X, Y:X"), "cheap")
+register("Where", _infer_where, _where, _compute_where, "elementwise", takes="condition:bool, X, Y:X", traits="cheap")
 
 
 # --------------------------------------------------------------------------------------------------------- Identity
@@ -265,10 +267,9 @@ def _identity(c: Evaluate, x: Any) -> Any:
 
 @kernel
 def _compute_identity(c: Compute, x: te.Tensor) -> te.Tensor:
-    made: te.Tensor = te.compute(c.out_dims(), lambda *i: x[i], name="identity")
-    return made
+    return te.stage(c.out_dims(), lambda *i: x[i], name="identity")
 
 
 register(
-    OpSpec("Identity", _infer_identity, _identity, _compute_identity, "elementwise", takes="input?"), "slices"
-)  # absent: an optional
+    "Identity", _infer_identity, _identity, _compute_identity, "elementwise", takes="input?", traits="slices"
+)  # without an input: an optional

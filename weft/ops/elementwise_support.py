@@ -94,16 +94,6 @@ def number(c: Compute, position: int, tensor: te.Tensor) -> Expr:
 # ---------------------------------------------------------------------------------------------- checks of the inputs
 
 
-def expect_inputs(c: Infer, least: int, most: int | None = None) -> None:
-    """The first `least` inputs are there, and there are no more than `most` (as many, if not given)."""
-    limit = least if most is None else most
-    for position in range(least):
-        if not c.has(position):
-            raise c.error(f"input {position} is missing: it needs {least}")
-    if len(c.types) > limit:
-        raise c.error(f"it takes {limit} inputs and has {len(c.types)}")
-
-
 def expect_shape(c: Infer, position: int, wanted: Sequence[Dim]) -> None:
     """An input, if given, has this shape as far as both are known: a kernel would read outside it otherwise."""
     if not c.has(position) or c.tensor(position).shape is None:
@@ -127,12 +117,6 @@ def expect_broadcast(c: Infer, position: int, onto: Shape | None) -> None:
         raise c.error(f"input {position} has more dimensions than {list(onto)}")
 
 
-def expect_integers(c: Infer, position: int) -> None:
-    """An input, if given, holds indices."""
-    if c.has(position) and c.tensor(position).dtype not in ("int32", "int64"):
-        raise c.error(f"input {position} must hold int32 or int64, not {c.tensor(position).dtype}")
-
-
 def expect_one_element(c: Infer, position: int) -> None:
     """An input has one element."""
     kind = c.tensor(position)
@@ -140,24 +124,7 @@ def expect_one_element(c: Infer, position: int) -> None:
         raise c.error(f"input {position} must have one element, not the shape {list(kind.static)}")
 
 
-def expect_floats(c: Infer, *positions: int) -> None:
-    """Inputs, those that are given, hold floats."""
-    for position in positions:
-        if c.has(position) and c.tensor(position).dtype not in ELEMENTS["float"]:
-            raise c.error(f"input {position} must hold floats, not {c.tensor(position).dtype}")
-
-
 # ----------------------------------------------------------------------------------------------------- elementwise
-
-
-def same_types(c: Infer, count: int | None = None) -> str:
-    """The element type that the inputs share; an error where they differ."""
-    kinds = [c.tensor(i).dtype for i in range(len(c.types) if count is None else count) if c.has(i)]
-    if not kinds:
-        raise c.error("it needs at least one input")
-    if len(set(kinds)) > 1:
-        raise c.error(f"its inputs must have one element type, not {', '.join(kinds)}")
-    return kinds[0]
 
 
 def infer_same(c: Infer) -> Sequence[Type]:
@@ -219,9 +186,8 @@ def elementwise(
             assert expression is not None
             return expression(c, *[read(t, indices, c.out_dims()) for t in tensors])
 
-        made: te.Tensor = te.compute(c.out_dims(), body, name=name.lower(), dtype=c.outputs[0].dtype)
-        return made
+        return te.stage(c.out_dims(), body, name=name.lower(), dtype=c.outputs[0].dtype)
 
     built = None if expression is None else kernel(compute)
     takes = takes or signature_of(meaning, 1, types, True)
-    return register(OpSpec(name, infer, evaluate, built, "elementwise", takes=takes), traits)
+    return register(name, infer, evaluate, built, "elementwise", takes=takes, traits=traits)

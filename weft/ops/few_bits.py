@@ -25,10 +25,9 @@ import numpy as np
 from weft import te
 from weft.expr.nodes import Expr
 from weft.graph.ir import Array, TensorType, Type
-from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
+from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.graph.passes.few_bits import DOMAIN, NAME, unpack_bits
 from weft.ops.convolution import is_empty
-from weft.ops.convolution_window import stage
 
 TOP, SUM, FIXED, DIGITS, CODES, PARTS, TOTAL = (
     f"few_bits_{name}" for name in ("top", "sum", "fixed", "digits", "codes", "parts", "total")
@@ -87,10 +86,10 @@ class _Digits:
         self.layout, self.x, self.rank = layout, x, len(rows)
         blocks, block, each = layout.blocks, layout.block, layout.each
         k = [te.reduce_axis(block, name) for name in ("top_k", "sum_k")]
-        self.top = stage((*rows, blocks), lambda *at: te.max(te.abs(self.element(*at, k[0].var)), axis=k[0]), TOP)
-        self.total = stage((*rows, blocks), lambda *at: te.sum(self.element(*at, k[1].var), axis=k[1]), SUM)
-        self.fixed = stage((*rows, blocks, block), self.whole, FIXED)
-        self.digits = stage((*rows, blocks, layout.digits, each, layout.groups, 4), self.digit, DIGITS)
+        self.top = te.stage((*rows, blocks), lambda *at: te.max(te.abs(self.element(*at, k[0].var)), axis=k[0]), TOP)
+        self.total = te.stage((*rows, blocks), lambda *at: te.sum(self.element(*at, k[1].var), axis=k[1]), SUM)
+        self.fixed = te.stage((*rows, blocks, block), self.whole, FIXED)
+        self.digits = te.stage((*rows, blocks, layout.digits, each, layout.groups, 4), self.digit, DIGITS)
 
     def element(self, *at: Any) -> Expr:
         """An element of a row by its block and place in it; 0 behind the last."""
@@ -142,7 +141,7 @@ def _products(layout: Layout, rows: tuple[int, ...], digits: te.Tensor, codes: t
 
     wide = None
     if bits < 8:
-        wide = stage((layout.blocks, layout.each, layout.groups, layout.features, 4), code, CODES)
+        wide = te.stage((layout.blocks, layout.each, layout.groups, layout.features, 4), code, CODES)
 
     def product(*at: Any) -> Any:
         b, number, n = at[rank:]
@@ -150,7 +149,7 @@ def _products(layout: Layout, rows: tuple[int, ...], digits: te.Tensor, codes: t
         right = byte(b, group, n, place) if wide is None else wide[b, part, group, n, place]
         return te.sum(left * right.astype("int32"), axis=axes)
 
-    return stage((*rows, layout.blocks, layout.digits, layout.features), product, PARTS)
+    return te.stage((*rows, layout.blocks, layout.digits, layout.features), product, PARTS)
 
 
 def _compute(c: Compute, x: te.Tensor, codes: te.Tensor, scales: te.Tensor, zeros: Any = None, bias: Any = None) -> Any:
@@ -172,7 +171,7 @@ def _compute(c: Compute, x: te.Tensor, codes: te.Tensor, scales: te.Tensor, zero
         term = whole * made.unit(*row, b) - shift * made.total[(*row, b)]
         return te.sum(scales[n // width, b, n % width].astype("float32") * term, axis=block)
 
-    result = stage(c.out_shape(), value, TOTAL)
+    result = te.stage(c.out_shape(), value, TOTAL)
     if bias is None and kind == "float32":
         return result
 
@@ -180,18 +179,16 @@ def _compute(c: Compute, x: te.Tensor, codes: te.Tensor, scales: te.Tensor, zero
         whole = result[at] if bias is None else result[at] + bias[at[-1]].astype("float32")
         return whole.astype(kind)
 
-    return stage(c.out_shape(), finish, "few_bits_bias")
+    return te.stage(c.out_shape(), finish, "few_bits_bias")
 
 
 register(
-    OpSpec(
-        NAME,
-        _infer,
-        _evaluate,
-        _compute,
-        "complex",
-        domain=DOMAIN,
-        takes="A:float[*s @K], B:uint8|int8, scales:float, zero_points:int8|uint8|float?, bias:float[@N]?",
-    ),
-    "heavy",
+    NAME,
+    _infer,
+    _evaluate,
+    _compute,
+    "complex",
+    domain=DOMAIN,
+    takes="A:float[*s @K], B:uint8|int8, scales:float, zero_points:int8|uint8|float?, bias:float[@N]?",
+    traits="heavy",
 )

@@ -11,12 +11,11 @@ import numpy as np
 from weft import te
 from weft.expr.nodes import Expr
 from weft.graph.ir import Array, TensorType, Type, dtype_name
-from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
+from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.graph.shapes import Shape, unknown_dim
 from weft.ops.casts import cast_array
 from weft.ops.elementwise_support import (
     element_type,
-    expect_inputs,
     expect_one_element,
     kernel,
     wide,
@@ -57,7 +56,7 @@ def _infer_constant(c: Infer) -> Sequence[Type]:
     return [TensorType(dtype_name(value.dtype), value.shape)]
 
 
-register(OpSpec("Constant", _infer_constant, lambda c: constant_value(c), takes=""))
+register("Constant", _infer_constant, lambda c: constant_value(c), takes="")
 
 
 # -------------------------------------------------------------------------------------------------- ConstantOfShape
@@ -80,7 +79,6 @@ def _sizes(c: Use, value: Array) -> tuple[int, ...]:
 
 
 def _infer_of_shape(c: Infer) -> Sequence[Type]:
-    expect_inputs(c, 1)
     value, filling, shape = c.value(0), _filling(c), c.tensor(0).shape
     dims: Shape | None = None
     if value is not None:
@@ -97,22 +95,19 @@ def _of_shape(c: Evaluate, shape: Array) -> Array:
 @kernel
 def _compute_of_shape(c: Compute, shape: te.Tensor | None) -> te.Tensor:
     filling = te.const(_filling(c)[()], c.outputs[0].dtype)
-    made: te.Tensor = te.compute(c.out_dims(), lambda *i: filling, name="constant_of_shape")
-    return made
+    return te.stage(c.out_dims(), lambda *i: filling, name="constant_of_shape")
 
 
 register(
-    OpSpec(
-        "ConstantOfShape",
-        _infer_of_shape,
-        _of_shape,
-        _compute_of_shape,
-        "injective",
-        shape_inputs=(0,),
-        sizing=(0,),
-        takes="input:int[_]",
-    ),
-    "cheap grows",
+    "ConstantOfShape",
+    _infer_of_shape,
+    _of_shape,
+    _compute_of_shape,
+    "injective",
+    shape_inputs=(0,),
+    sizing=(0,),
+    takes="input:int[_]",
+    traits="cheap grows",
 )
 
 
@@ -120,10 +115,7 @@ register(
 
 
 def _infer_eye(c: Infer) -> Sequence[Type]:
-    expect_inputs(c, 1)
     kind = c.tensor(0)
-    if kind.shape is not None and kind.rank != 2:
-        raise c.error(f"its input must have 2 dimensions, not {kind.rank}")
     return [TensorType(element_type(c, "dtype", kind.dtype), kind.shape)]
 
 
@@ -137,11 +129,10 @@ def _compute_eye(c: Compute, x: te.Tensor) -> te.Tensor:
     def body(row: Any, column: Any) -> Expr:
         return te.equal(column - row, c.get("k", 0)).astype(c.outputs[0].dtype)
 
-    made: te.Tensor = te.compute(c.out_shape(), body, name="eye")
-    return made
+    return te.stage(c.out_shape(), body, name="eye")
 
 
-register(OpSpec("EyeLike", _infer_eye, _eye, _compute_eye, "injective", takes="input[_ _]"), "cheap grows")
+register("EyeLike", _infer_eye, _eye, _compute_eye, "injective", takes="input[_ _]", traits="cheap grows")
 
 
 # ------------------------------------------------------------------------------------------------------------ Range
@@ -191,22 +182,19 @@ def _compute_range(c: Compute, *inputs: te.Tensor | None) -> te.Tensor | None:
     to = c.outputs[0].dtype
     kind = wide_type(to)
     first, by = te.const(numbers[0], kind), te.const(numbers[2], kind)
-    made: te.Tensor = te.compute(c.out_dims(), lambda i: (first + i.astype(kind) * by).astype(to), name="range")
-    return made
+    return te.stage(c.out_dims(), lambda i: (first + i.astype(kind) * by).astype(to), name="range")
 
 
 register(
-    OpSpec(
-        "Range",
-        _infer_range,
-        _range,
-        _compute_range,
-        "injective",
-        shape_inputs=(0, 1, 2),
-        sizing=(1,),
-        takes="start:number, limit:start, delta:start",
-    ),
-    "cheap grows",
+    "Range",
+    _infer_range,
+    _range,
+    _compute_range,
+    "injective",
+    shape_inputs=(0, 1, 2),
+    sizing=(1,),
+    takes="start:number, limit:start, delta:start",
+    traits="cheap grows",
 )
 
 
@@ -225,8 +213,6 @@ def _window_period(c: Use, size: int) -> int:
 
 
 def _infer_window(c: Infer) -> Sequence[Type]:
-    expect_inputs(c, 1)
-    expect_one_element(c, 0)
     value = c.value(0)
     size: Any = unknown_dim("window") if value is None else int(value.reshape(-1)[0])
     if isinstance(size, int) and size < 0:
@@ -251,10 +237,9 @@ def _register_window(name: str, weights: tuple[float, ...]) -> None:
                 made = made + weight * te.cos(place.astype("float64") * (order * step))
             return made.astype(c.outputs[0].dtype)
 
-        made: te.Tensor = te.compute(c.out_shape(), body, name=name.lower())
-        return made
+        return te.stage(c.out_shape(), body, name=name.lower())
 
-    register(OpSpec(name, _infer_window, evaluate, compute, "injective", shape_inputs=(0,), takes="size:int[]|[1]"))
+    register(name, _infer_window, evaluate, compute, "injective", shape_inputs=(0,), takes="size:int[]|[1]")
 
 
 for _name, _weights in _WINDOWS.items():
@@ -269,9 +254,6 @@ def _one(value: Array) -> Any:
 
 
 def _infer_mel(c: Infer) -> Sequence[Type]:
-    expect_inputs(c, 5)
-    for position in range(5):
-        expect_one_element(c, position)
     bands, length = c.value(0), c.value(1)
     for what, given in (("num_mel_bins", bands), ("dft_length", length)):
         if given is not None and int(_one(given)) < 0:
@@ -298,14 +280,10 @@ def _mel(c: Evaluate, bands: Array, length: Array, rate: Array, lower: Array, up
 
 
 register(
-    OpSpec(
-        "MelWeightMatrix",
-        _infer_mel,
-        _mel,
-        shape_inputs=(0, 1, 2, 3, 4),
-        takes=(
-            "num_mel_bins:int[]|[1], dft_length:int[]|[1], sample_rate:int[]|[1], lower_edge_hertz:float[]|[1], "
-            "upper_edge_hertz:float[]|[1]"
-        ),
-    )
+    "MelWeightMatrix",
+    _infer_mel,
+    _mel,
+    shape_inputs=(0, 1, 2, 3, 4),
+    takes="num_mel_bins:int[]|[1], dft_length:int[]|[1], sample_rate:int[]|[1], lower_edge_hertz:float[]|[1], "
+    "upper_edge_hertz:float[]|[1]",
 )

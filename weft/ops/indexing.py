@@ -9,7 +9,7 @@ import numpy as np
 from weft import te
 from weft.expr.nodes import Expr, index_expr
 from weft.graph.ir import Array, Dim, TensorType, Type
-from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
+from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.graph.shapes import normal_axis, unknown_dim
 from weft.graph.signature import Points, Within
 from weft.graph.steps import elements_of
@@ -75,7 +75,7 @@ def _gather_compute(c: Compute, x: te.Tensor, indices: te.Tensor) -> Any:
 
 
 register(
-    OpSpec("Gather", _gather_infer, _gather, _gather_compute, "injective", takes="data[_ *d], indices:int"), "moves"
+    "Gather", _gather_infer, _gather, _gather_compute, "injective", takes="data[_ *d], indices:int", traits="moves"
 )
 
 
@@ -115,16 +115,14 @@ def _elements_compute(c: Compute, x: te.Tensor, indices: te.Tensor) -> Any:
 
 
 register(
-    OpSpec(
-        "GatherElements",
-        _elements_infer,
-        _elements,
-        _elements_compute,
-        "injective",
-        takes="data, indices:int",
-        requires=(Within(1, 0),),
-    ),
-    "moves",
+    "GatherElements",
+    _elements_infer,
+    _elements,
+    _elements_compute,
+    "injective",
+    takes="data, indices:int",
+    requires=(Within(1, 0),),
+    traits="moves",
 )
 
 
@@ -167,8 +165,14 @@ def _nd_compute(c: Compute, x: te.Tensor, indices: te.Tensor) -> Any:
 
 
 register(
-    OpSpec("GatherND", _nd_infer, _nd, _nd_compute, "injective", takes="data, indices:int", requires=(Points(),)),
-    "moves",
+    "GatherND",
+    _nd_infer,
+    _nd,
+    _nd_compute,
+    "injective",
+    takes="data, indices:int",
+    requires=(Points(),),
+    traits="moves",
 )
 
 
@@ -220,16 +224,14 @@ def _one_hot_compute(c: Compute, indices: te.Tensor, depth: Any, values: te.Tens
 
 
 register(
-    OpSpec(
-        "OneHot",
-        _one_hot_infer,
-        _one_hot,
-        _one_hot_compute,
-        "injective",
-        shape_inputs=(1,),
-        takes="indices:number, depth:number[]|[1], values[2]",
-    ),
-    "cheap grows",
+    "OneHot",
+    _one_hot_infer,
+    _one_hot,
+    _one_hot_compute,
+    "injective",
+    shape_inputs=(1,),
+    takes="indices:number, depth:number[]|[1], values[2]",
+    traits="cheap grows",
 )
 
 
@@ -272,16 +274,14 @@ def _compress_compute(c: Compute, x: te.Tensor, condition: Any) -> Any:
 
 
 register(
-    OpSpec(
-        "Compress",
-        _compress_infer,
-        _compress,
-        _compress_compute,
-        "injective",
-        shape_inputs=(1,),
-        takes="input, condition:bool[_]",
-    ),
-    "cheap",
+    "Compress",
+    _compress_infer,
+    _compress,
+    _compress_compute,
+    "injective",
+    shape_inputs=(1,),
+    takes="input, condition:bool[_]",
+    traits="cheap",
 )
 
 
@@ -300,4 +300,4 @@ def _nonzero(c: Evaluate, x: Array) -> Array:
     return np.array(np.nonzero(x), np.int64).reshape(x.ndim, -1)
 
 
-register(OpSpec("NonZero", _nonzero_infer, _nonzero, takes="X", steps=elements_of))
+register("NonZero", _nonzero_infer, _nonzero, takes="X", steps=elements_of)

@@ -13,10 +13,11 @@ import numpy as np
 
 from weft import te
 from weft.expr.nodes import Expr, Var
-from weft.graph.ir import Array, Type
-from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
+from weft.graph.ir import Array
+from weft.graph.opspec import Compute, Evaluate, Use, register
 from weft.graph.signature import OneOf, Points, Within
 from weft.loop.ir import For, Let, Stmt, Store, seq
+from weft.ops.elementwise_support import infer_same
 from weft.ops.indexing import counted, elements_at
 from weft.ops.movement_indices import axis_of, counted_index, kernels_know, output_type
 
@@ -30,10 +31,6 @@ _COMBINE: dict[str, Callable[[Expr, Expr], Expr]] = {
 
 
 REDUCTIONS = ("none", *_UFUNCS)
-
-
-def _same_as_data(c: Infer) -> list[Type]:
-    return [c.tensor(0)]
 
 
 def _reduction(c: Use) -> str:
@@ -136,22 +133,18 @@ def _nd_compute(c: Compute, data: te.Tensor, indices: te.Tensor, updates: te.Ten
 
 for _name in ("ScatterElements", "Scatter"):
     register(
-        OpSpec(
-            _name,
-            _same_as_data,
-            _elements,
-            _elements_compute,
-            takes="data, indices:int[*i], updates:data[*i]",
-            requires=(Within(1, 0), OneOf("reduction", REDUCTIONS)),
-        )
+        _name,
+        infer_same,
+        _elements,
+        _elements_compute,
+        takes="data, indices:int[*i], updates:data[*i]",
+        requires=(Within(1, 0), OneOf("reduction", REDUCTIONS)),
     )
 register(
-    OpSpec(
-        "ScatterND",
-        _same_as_data,
-        _nd,
-        _nd_compute,
-        takes="data, indices:int, updates:data",
-        requires=(Points(updates=2), OneOf("reduction", REDUCTIONS)),
-    )
+    "ScatterND",
+    infer_same,
+    _nd,
+    _nd_compute,
+    takes="data, indices:int, updates:data",
+    requires=(Points(updates=2), OneOf("reduction", REDUCTIONS)),
 )

@@ -10,13 +10,10 @@ import numpy as np
 from weft import te
 from weft.expr.nodes import Expr, index_expr
 from weft.graph.ir import Array, TensorType, Type
-from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
+from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
+from weft.graph.signature import OneOf
 from weft.ops.activations_softmax import log_softmax_array, log_softmax_tensor
 from weft.ops.elementwise_support import (
-    expect_floats,
-    expect_inputs,
-    expect_integers,
-    expect_shape,
     kernel,
     wide,
     wide_type,
@@ -24,19 +21,11 @@ from weft.ops.elementwise_support import (
 )
 from weft.ops.reductions_support import reduce_axes
 
+_REDUCTION = (OneOf("reduction", ("none", "sum", "mean")),)
+
 
 def _infer(c: Infer) -> Sequence[Type]:
-    expect_inputs(c, 2, 3)
-    expect_floats(c, 0, 2)
-    expect_integers(c, 1)
     kind, labels = c.tensor(0), c.tensor(1)
-    if kind.shape is not None:
-        if kind.rank < 2:
-            raise c.error(f"its input must have at least 2 dimensions, not {kind.rank}")
-        expect_shape(c, 1, (kind.dims[0], *kind.dims[2:]))
-        expect_shape(c, 2, (kind.dims[1],))
-    if c.get("reduction", "mean") not in ("none", "sum", "mean"):
-        raise c.error(f"its reduction must be none, sum or mean, not {c.get('reduction')!r}")
     shape = labels.shape if c.get("reduction", "mean") == "none" else ()
     return [TensorType(kind.dtype, shape), kind][: c.output_count]
 
@@ -114,23 +103,9 @@ def _kind(node: Any) -> str:
     return "reduction" if len(node.outputs) == 1 else "opaque"
 
 
-register(
-    OpSpec(
-        "NegativeLogLikelihoodLoss",
-        _infer,
-        _negative_log,
-        _compute_negative_log,
-        _kind,
-        takes="input:float[n c *d], target:int[n *d], weight:float[c]?",
-    )
-)
-register(
-    OpSpec(
-        "SoftmaxCrossEntropyLoss",
-        _infer,
-        _cross_entropy,
-        _compute_cross_entropy,
-        _kind,
-        takes="scores:float[n c *d], labels:int[n *d], weights:float[c]?",
-    )
-)
+for _name, _evaluate, _compute, _takes in (
+    ("NegativeLogLikelihoodLoss", _negative_log, _compute_negative_log, "input:float[n c *d], target:index[n *d]"),
+    ("SoftmaxCrossEntropyLoss", _cross_entropy, _compute_cross_entropy, "scores:float[n c *d], labels:index[n *d]"),
+):
+    _takes = f"{_takes}, weights:float[c]?"
+    register(_name, _infer, _evaluate, _compute, _kind, takes=_takes, requires=_REDUCTION)

@@ -9,8 +9,9 @@ import numpy as np
 from weft import te
 from weft.expr.nodes import Expr, index_expr
 from weft.graph.ir import Array, Dim, SequenceType, TensorType, Type
-from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
+from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.graph.shapes import plus, unknown_dim
+from weft.ops.elementwise_support import infer_same
 from weft.ops.machine_learning_expand import expand_imputer, expand_normalizer, expand_scaler
 from weft.ops.machine_learning_scores import DOMAIN
 from weft.ops.movement_indices import is_empty, kernels_know, output_type
@@ -21,10 +22,6 @@ def _float_like(c: Infer) -> list[Type]:
     return [TensorType("float32", c.tensor(0).shape)]
 
 
-def _same(c: Infer) -> list[Type]:
-    return [c.tensor(0)]
-
-
 # ------------------------------------------------------------------------------------------ Scaler, Normalizer, …
 
 
@@ -33,7 +30,7 @@ def _scaler(c: Evaluate, x: Array) -> Array:
     return np.asarray((x.astype(np.float32) - offset) * scale, np.float32)
 
 
-register(OpSpec("Scaler", _float_like, _scaler, domain=DOMAIN, expand=expand_scaler, takes="X:number"))
+register("Scaler", _float_like, _scaler, domain=DOMAIN, expand=expand_scaler, takes="X:number")
 
 
 def _normalizer(c: Evaluate, x: Array) -> Array:
@@ -49,7 +46,7 @@ def _normalizer(c: Evaluate, x: Array) -> Array:
     return np.divide(rows, size, out=np.array(rows), where=size != 0).reshape(x.shape)
 
 
-register(OpSpec("Normalizer", _float_like, _normalizer, domain=DOMAIN, expand=expand_normalizer, takes="X:number"))
+register("Normalizer", _float_like, _normalizer, domain=DOMAIN, expand=expand_normalizer, takes="X:number")
 
 
 def _binarizer(c: Evaluate, x: Array) -> Array:
@@ -64,7 +61,7 @@ def _binarizer_compute(c: Compute, x: te.Tensor) -> Any:
     return te.compute(c.out_shape(), lambda *i: te.select(x[i] > limit, one, zero), name="binarize")
 
 
-register(OpSpec("Binarizer", _same, _binarizer, _binarizer_compute, "elementwise", domain=DOMAIN, takes="X:number"))
+register("Binarizer", infer_same, _binarizer, _binarizer_compute, "elementwise", domain=DOMAIN, takes="X:number")
 
 
 def _imputer(c: Evaluate, x: Array) -> Array:
@@ -77,7 +74,7 @@ def _imputer(c: Evaluate, x: Array) -> Array:
     return np.where(holes, np.asarray(filling, x.dtype), x).astype(x.dtype, copy=False)
 
 
-register(OpSpec("Imputer", _same, _imputer, domain=DOMAIN, expand=expand_imputer, takes="X:number"))
+register("Imputer", infer_same, _imputer, domain=DOMAIN, expand=expand_imputer, takes="X:number")
 
 
 # ------------------------------------------------------------------------------------------ choosing and joining
@@ -117,15 +114,7 @@ def _extract_compute(c: Compute, x: te.Tensor, chosen: te.Tensor) -> Any:
 
 
 register(
-    OpSpec(
-        "ArrayFeatureExtractor",
-        _extract_infer,
-        _extract,
-        _extract_compute,
-        "injective",
-        domain=DOMAIN,
-        takes="X, Y:int",
-    )
+    "ArrayFeatureExtractor", _extract_infer, _extract, _extract_compute, "injective", domain=DOMAIN, takes="X, Y:int"
 )
 
 
@@ -153,7 +142,7 @@ def _vectorizer(c: Evaluate, *arrays: Array) -> Array:
     return np.concatenate(parts, axis=1)
 
 
-register(OpSpec("FeatureVectorizer", _vectorizer_infer, _vectorizer, domain=DOMAIN, takes="X:number?, ..."))
+register("FeatureVectorizer", _vectorizer_infer, _vectorizer, domain=DOMAIN, takes="X:number?, ...")
 
 
 # ------------------------------------------------------------------------------------------------------- encoders
@@ -179,7 +168,7 @@ def _hot(c: Evaluate, x: Array) -> Array:
     return out.astype(np.float32).reshape(*x.shape, count)
 
 
-register(OpSpec("OneHotEncoder", _hot_infer, _hot, domain=DOMAIN, takes="X:number|string"))
+register("OneHotEncoder", _hot_infer, _hot, domain=DOMAIN, takes="X:number|string")
 
 
 def _mapper_infer(c: Infer) -> list[Type]:
@@ -197,7 +186,7 @@ def _mapper(c: Evaluate, x: Array) -> Array:
     return strings([back.get(int(v), c.get("default_string", "_Unused")) for v in x.reshape(-1)], x.shape)
 
 
-register(OpSpec("CategoryMapper", _mapper_infer, _mapper, domain=DOMAIN, takes="X:int64|string"))
+register("CategoryMapper", _mapper_infer, _mapper, domain=DOMAIN, takes="X:int64|string")
 
 
 def _listed(c: Use, side: str) -> Array:
@@ -242,13 +231,11 @@ def _key(value: Any) -> Any:
 
 
 register(
-    OpSpec(
-        "LabelEncoder",
-        lambda c: [TensorType(_label_type(c), c.tensor(0).shape)],
-        _label,
-        domain=DOMAIN,
-        takes="X:number|string",
-    )
+    "LabelEncoder",
+    lambda c: [TensorType(_label_type(c), c.tensor(0).shape)],
+    _label,
+    domain=DOMAIN,
+    takes="X:number|string",
 )
 
 
@@ -273,7 +260,7 @@ def _has_text(given: dict[Any, Any]) -> bool:
     return any(isinstance(v, str) for v in given.values())
 
 
-register(OpSpec("DictVectorizer", _dictionary_infer, _dictionary, domain=DOMAIN, takes="X"))
+register("DictVectorizer", _dictionary_infer, _dictionary, domain=DOMAIN, takes="X")
 
 
 def _cast_type(c: Use) -> str:
@@ -298,7 +285,7 @@ def _cast(c: Evaluate, given: dict[Any, Any]) -> Array:
     return np.array([float(v) for v in values]).astype(kind).reshape(1, -1)
 
 
-register(OpSpec("CastMap", _cast_infer, _cast, domain=DOMAIN, takes="X"))
+register("CastMap", _cast_infer, _cast, domain=DOMAIN, takes="X")
 
 
 def _zip(c: Evaluate, x: Array) -> list[dict[Any, Any]]:
@@ -309,4 +296,4 @@ def _zip(c: Evaluate, x: Array) -> list[dict[Any, Any]]:
     return [dict(zip(names, row)) for row in rows]
 
 
-register(OpSpec("ZipMap", lambda c: [SequenceType(TensorType("float32", None))], _zip, domain=DOMAIN, takes="X:number"))
+register("ZipMap", lambda c: [SequenceType(TensorType("float32", None))], _zip, domain=DOMAIN, takes="X:number")

@@ -20,7 +20,7 @@ import numpy as np
 from weft import te
 from weft.expr.nodes import Expr, Var, index_expr, logical_and, logical_or
 from weft.graph.ir import Array, Node, TensorType, Type, Value
-from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
+from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.graph.passes.support import Replacement, Scope
 from weft.graph.signature import Below
 from weft.loop.ir import For, Let, Stmt, Store, seq
@@ -215,7 +215,7 @@ _TABLES = (
     f"x[r _], roots:int32[g {GROUP}], depths:int32[g], feature:int32[m], split[m], child:int32[m 2], "
     "target:int32[m e], weight:float64[m e], mode:int32[m]?, missing:bool[m]?"
 )
-register(OpSpec("Forest", _forest_infer, _forest, _forest_compute, domain="weft", takes=_TABLES))
+register("Forest", _forest_infer, _forest, _forest_compute, domain="weft", takes=_TABLES)
 
 
 # ------------------------------------------------------------------------------------------------- tree ensembles
@@ -299,24 +299,20 @@ def _regressor_infer(c: Infer) -> list[Type]:
 
 
 register(
-    OpSpec(
-        "TreeEnsembleRegressor",
-        _regressor_infer,
-        regressor,
-        domain=DOMAIN,
-        expand=expand_regressor,
-        takes="X:number",
-        requires=(*NODES, *entries("target"), Below("target_ids", "n_targets")),
-    )
+    "TreeEnsembleRegressor",
+    _regressor_infer,
+    regressor,
+    domain=DOMAIN,
+    expand=expand_regressor,
+    takes="X:number",
+    requires=(*NODES, *entries("target"), Below("target_ids", "n_targets")),
 )
 register(
-    OpSpec(
-        "TreeEnsembleClassifier",
-        classifier_infer,
-        classifier,
-        domain=DOMAIN,
-        expand=expand_classifier,
-        takes="X:number",
-        requires=(*NODES, *entries("class")),
-    )
+    "TreeEnsembleClassifier",
+    classifier_infer,
+    classifier,
+    domain=DOMAIN,
+    expand=expand_classifier,
+    takes="X:number",
+    requires=(*NODES, *entries("class")),
 )

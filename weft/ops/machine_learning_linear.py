@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from weft.graph.ir import Array, TensorType, Type
-from weft.graph.opspec import Evaluate, Infer, OpSpec, Use, register
+from weft.graph.opspec import Evaluate, Infer, Use, register
 from weft.ops.machine_learning_expand import expand_linear_classifier, expand_linear_regressor, expand_svm_regressor
 from weft.ops.machine_learning_scores import (
     DOMAIN,
@@ -36,14 +36,12 @@ def _regressor(c: Evaluate, x: Array) -> Array:
 
 
 register(
-    OpSpec(
-        "LinearRegressor",
-        lambda c: [TensorType("float32", (rows_of(c), int(c.get("targets", 1))))],
-        _regressor,
-        domain=DOMAIN,
-        expand=expand_linear_regressor,
-        takes="X:number",
-    )
+    "LinearRegressor",
+    lambda c: [TensorType("float32", (rows_of(c), int(c.get("targets", 1))))],
+    _regressor,
+    domain=DOMAIN,
+    expand=expand_linear_regressor,
+    takes="X:number",
 )
 
 
@@ -70,14 +68,7 @@ def _classifier(c: Evaluate, x: Array) -> tuple[Array, Array]:
 
 
 register(
-    OpSpec(
-        "LinearClassifier",
-        _classifier_infer,
-        _classifier,
-        domain=DOMAIN,
-        expand=expand_linear_classifier,
-        takes="X:number",
-    )
+    "LinearClassifier", _classifier_infer, _classifier, domain=DOMAIN, expand=expand_linear_classifier, takes="X:number"
 )
 
 
@@ -117,14 +108,12 @@ def _svm_regressor(c: Evaluate, x: Array) -> Array:
 
 
 register(
-    OpSpec(
-        "SVMRegressor",
-        lambda c: [TensorType("float32", (rows_of(c), 1))],
-        _svm_regressor,
-        domain=DOMAIN,
-        expand=expand_svm_regressor,
-        takes="X:number",
-    )
+    "SVMRegressor",
+    lambda c: [TensorType("float32", (rows_of(c), 1))],
+    _svm_regressor,
+    domain=DOMAIN,
+    expand=expand_svm_regressor,
+    takes="X:number",
 )
 
 

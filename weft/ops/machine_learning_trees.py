@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from weft.graph.ir import Array, Dim, Node, TensorType, Type
-from weft.graph.opspec import Evaluate, Infer, OpSpec, Use, register
+from weft.graph.opspec import Evaluate, Infer, Use, register
 from weft.graph.signature import Below, Between, OneOf, Relation, SameLength
 from weft.ops.machine_learning_scores import (
     DOMAIN,
@@ -228,23 +228,21 @@ def _ensemble(c: Evaluate, x: Array) -> Array:
 
 
 register(
-    OpSpec(
-        "TreeEnsemble",
-        _ensemble_infer,
-        _ensemble,
-        domain=DOMAIN,
-        takes="X:float",
-        requires=(
-            *NODES,
-            OneOf("nodes_modes", tuple(range(LEAF)), each=True),
-            Below("leaf_targetids", "n_targets"),
-            Between("leaf_targetids", 0),
-            Below("tree_roots", "nodes_featureids"),
-            SameLength(("leaf_targetids", "leaf_weights")),
-            Between("aggregate_function", 0, 3),
-            Between("post_transform", 0, 4),
-        ),
-    )
+    "TreeEnsemble",
+    _ensemble_infer,
+    _ensemble,
+    domain=DOMAIN,
+    takes="X:float",
+    requires=(
+        *NODES,
+        OneOf("nodes_modes", tuple(range(LEAF)), each=True),
+        Below("leaf_targetids", "n_targets"),
+        Between("leaf_targetids", 0),
+        Below("tree_roots", "nodes_featureids"),
+        SameLength(("leaf_targetids", "leaf_weights")),
+        Between("aggregate_function", 0, 3),
+        Between("post_transform", 0, 4),
+    ),
 )
 
 

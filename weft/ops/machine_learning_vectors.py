@@ -18,7 +18,7 @@ import numpy as np
 from weft import te
 from weft.expr.nodes import Expr, Var, index_expr, logical_not
 from weft.graph.ir import Array, Node, TensorType, Type, Value
-from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
+from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.graph.passes.support import Replacement, Scope
 from weft.loop.ir import For, If, Let, Stmt, Store, seq
 from weft.ops.machine_learning_expand import (
@@ -158,7 +158,7 @@ class _Coupling:
         return Let(change, (total - here) / diagonal, Let(scale, te.const(1, "float64") + change, update))
 
 
-register(OpSpec("Couple", _couple_infer, _couple, _couple_compute, domain="weft", takes="chances:float64[_ _]"))
+register("Couple", _couple_infer, _couple, _couple_compute, domain="weft", takes="chances:float64[_ _]")
 
 
 # ---------------------------------------------------------------------------------------------------- the classifier
@@ -221,4 +221,4 @@ def _chances(b: Builder, m: Machine, decisions: Value) -> Value:
     return b("Couple", b("Clip", chance, low, high), domain="weft", classes=m.classes)
 
 
-register(OpSpec("SVMClassifier", machine_infer, machine, domain=DOMAIN, expand=expand_classifier, takes="X:number"))
+register("SVMClassifier", machine_infer, machine, domain=DOMAIN, expand=expand_classifier, takes="X:number")

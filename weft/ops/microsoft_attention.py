@@ -16,14 +16,12 @@ def _axes(b: Composition, *axes: int) -> Part:
 def _heads(b: Composition, x: Part) -> Part:
     """(batch, length, heads * size) as (batch, heads, length, size)."""
     split = b("Reshape", x, b.constant([0, 0, int(b.need("num_heads")), -1], "int64"))
-    made: Part = b("Transpose", split, perm=[0, 2, 1, 3])
-    return made
+    return b("Transpose", split, perm=[0, 2, 1, 3])
 
 
 def joined(b: Composition, x: Part) -> Part:
     """(batch, heads, length, size) as (batch, length, heads * size)."""
-    made: Part = b("Reshape", b("Transpose", x, perm=[0, 2, 1, 3]), b.constant([0, 0, -1], "int64"))
-    return made
+    return b("Reshape", b("Transpose", x, perm=[0, 2, 1, 3]), b.constant([0, 0, -1], "int64"))
 
 
 def _mask(b: Composition, mask: Part | None, bias: Part | None, keys: Any, dtype: str) -> Part | None:
@@ -41,7 +39,7 @@ def _mask(b: Composition, mask: Part | None, bias: Part | None, keys: Any, dtype
         raise b.error(f"a mask of {mask.type!r} is not supported")
     wide = b("Unsqueeze", b.cast(mask, dtype), _axes(b, 1, 2) if rank == 2 else _axes(b, 1))
     off = b("Sub", b.constant(1.0, dtype), wide)
-    made: Part = b("Mul", off, b.constant(float(b.get("mask_filter_value", -10000.0)), dtype))
+    made = b("Mul", off, b.constant(float(b.get("mask_filter_value", -10000.0)), dtype))
     return made if bias is None else b("Add", made, bias)
 
 
@@ -54,7 +52,7 @@ def _attend(b: Composition, q: Part, k: Part, v: Part, mask: Any, bias: Any, pas
     options: dict[str, Any] = {"is_causal": causal, "scale": float(scale) if scale else None}
     if past[0] is None:
         return [joined(b, b("Attention", q, k, v, added, **options)), k, v]
-    made = b("Attention", q, k, v, added, *past, outputs=3, **options)
+    made = b.several(3, "Attention", q, k, v, added, *past, **options)
     return [joined(b, made[0]), made[1], made[2]]
 
 
@@ -62,9 +60,9 @@ def _self_attention(b: Composition, packed: Part, mask: Any, past: Part | None, 
     """Attention of one tensor that holds queries, keys and values side by side."""
     sizes = b.get("qkv_hidden_sizes")
     if sizes:
-        parts = b("Split", packed, b.constant(list(sizes), "int64"), axis=2, outputs=3)
+        parts = b.several(3, "Split", packed, b.constant(list(sizes), "int64"), axis=2)
     else:
-        parts = b("Split", packed, axis=2, outputs=3, num_outputs=3)
+        parts = b.several(3, "Split", packed, axis=2, num_outputs=3)
     q, k, v = [_heads(b, part) for part in parts]
     before: tuple[Any, Any] = (None, None)
     if past is not None:
@@ -117,7 +115,7 @@ def _multi_head(b: Composition, *inputs: Part | None) -> Any:
         if len(key.dims) != 3:
             raise b.error("a bias of keys that are in heads already is not supported")
         widths = b.constant([query.dims[2], key.dims[2], value.dims[2]], "int64")
-        parts = b("Split", bias, widths, axis=0, outputs=3)
+        parts = b.several(3, "Split", bias, widths, axis=0)
         query, key, value = [b("Add", x, part) for x, part in zip((query, key, value), parts)]
     assert query is not None and key is not None and value is not None
     heads = [x if len(x.dims) == 4 else _heads(b, x) for x in (query, key, value)]

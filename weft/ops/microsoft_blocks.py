@@ -17,9 +17,8 @@ import numpy as np
 from weft import te
 from weft.expr.nodes import Expr
 from weft.graph.ir import Array, TensorType, Type
-from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
+from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.ops.convolution import accumulator, exact_type, is_empty
-from weft.ops.convolution_window import stage
 from weft.ops.microsoft_composition import DOMAIN, Composition, Part, compose
 from weft.ops.products import product_shape
 
@@ -103,9 +102,9 @@ def _compute(c: Compute, x: te.Tensor, codes: te.Tensor, scales: te.Tensor, zero
         byte = _flat(codes, c.shape(1), (n * blocks + b) * row + k % block // each)
         return (part(byte, k % block) - zero(n, b)) * _flat(scales, c.shape(2), n * blocks + b).astype(kind)
 
-    whole = stage((features, inner), lambda n, k: weight(n, k), "unpacked")
+    whole = te.stage((features, inner), lambda n, k: weight(n, k), "unpacked")
     axis = te.reduce_axis(inner, "k")
-    total = stage(
+    total = te.stage(
         c.out_shape(),
         lambda *at: te.sum(x[(*at[:-1], axis.var)].astype(kind) * whole[at[-1], axis.var], axis=axis),
         "matmul",
@@ -118,19 +117,17 @@ def _compute(c: Compute, x: te.Tensor, codes: te.Tensor, scales: te.Tensor, zero
         value = total[at] if bias is None else total[at] + bias[at[-1]].astype(kind)
         return value.astype(c.outputs[0].dtype)
 
-    return stage(c.out_shape(), lambda *at: finish(*at), "matmul_bias")
+    return te.stage(c.out_shape(), lambda *at: finish(*at), "matmul_bias")
 
 
 register(
-    OpSpec(
-        "MatMulNBits",
-        _infer,
-        _evaluate,
-        _compute,
-        "complex",
-        domain=DOMAIN,
-        takes="A:float[*s @K], B:uint8, scales:float, zero_points:uint8|float?, g_idx:int32?, bias:float[@N]?",
-    )
+    "MatMulNBits",
+    _infer,
+    _evaluate,
+    _compute,
+    "complex",
+    domain=DOMAIN,
+    takes="A:float[*s @K], B:uint8, scales:float, zero_points:uint8|float?, g_idx:int32?, bias:float[@N]?",
 )
 
 
@@ -148,8 +145,7 @@ def bytes_as_numbers(b: Composition, codes: Part, bits: int) -> Part:
         rest = b("Mod", part, b.constant(1 << bits, "int16"))
         shares.append(b("Unsqueeze", rest, b.constant([-1], "int64")))
     together = b("Concat", *shares, axis=-1)
-    made: Part = b("Reshape", together, b.constant([0] * (len(codes.dims) - 1) + [-1], "int64"))
-    return made
+    return b("Reshape", together, b.constant([0] * (len(codes.dims) - 1) + [-1], "int64"))
 
 
 def _gather_blocks(b: Composition, data: Part, indices: Part, scales: Part, zeros: Part | None = None) -> Any:

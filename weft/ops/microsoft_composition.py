@@ -22,7 +22,6 @@ from weft import te
 from weft.graph.ir import NUMPY_TYPES, Array, Dim, Node, TensorType, Type, Value, dtype_name
 from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, find_operator, register
 from weft.graph.passes.support import Replacement, Scope
-from weft.ops.convolution_window import stage
 from weft.ops.elementwise_support import ELEMENT_TYPES, signature_of
 
 DOMAIN = "com.microsoft"
@@ -62,8 +61,12 @@ class Composition:
         self.get, self.need, self.error = use.get, use.need, use.error
         self.output_count = len(use.node.outputs)
 
-    def __call__(self, op: str, *inputs: Part | None, outputs: int = 1, **attributes: Any) -> Any:
-        """The result of an operator (a list of them, where several are asked for)."""
+    def __call__(self, op: str, *inputs: Part | None, **attributes: Any) -> Part:
+        """The result of an operator."""
+        return self.several(1, op, *inputs, **attributes)[0]
+
+    def several(self, outputs: int, op: str, *inputs: Part | None, **attributes: Any) -> list[Part]:
+        """So many results of an operator."""
         spec = find_operator(op)
         assert spec is not None, op
         outer = self.use.node
@@ -75,8 +78,7 @@ class Composition:
             outer.name,
             outer.origin,
         )
-        made = self.apply(spec, node, inputs)
-        return made[0] if outputs == 1 else made
+        return self.apply(spec, node, inputs)
 
     def apply(self, spec: OpSpec, node: Node, inputs: Sequence[Part | None]) -> list[Part]:
         """The results of one operator, in this meaning."""
@@ -97,8 +99,7 @@ class Composition:
 
     def cast(self, part: Part, dtype: str) -> Part:
         """A value in another type."""
-        made: Part = part if part.dtype == dtype else self("Cast", part, to=TYPE_NUMBERS[dtype])
-        return made
+        return part if part.dtype == dtype else self("Cast", part, to=TYPE_NUMBERS[dtype])
 
 
 class InferComposition(Composition):
@@ -154,12 +155,12 @@ class ComputeComposition(Composition):
         if part.array is None or part.array.size == 0 or not (part.array == part.array.flat[0]).all():
             raise NoKernel
         number = te.const(part.array.flat[0].item(), part.dtype)
-        return stage(part.type.static, lambda *at: number, "constant")
+        return te.stage(part.type.static, lambda *at: number, "constant")
 
     def range(self, size: Dim) -> Part:
         """See Composition."""
         assert isinstance(size, int)
-        return Part(TensorType("int64", (size,)), None, stage((size,), lambda i: i, "range"))
+        return Part(TensorType("int64", (size,)), None, te.stage((size,), lambda i: i, "range"))
 
 
 class GraphComposition(Composition):
@@ -251,7 +252,7 @@ def compose(
 
     rule = expand if expands else None
     takes = signature_of(body)
-    return register(OpSpec(name, infer or types, evaluate, compute, kind, shape_inputs, domain, rule, takes), traits)
+    return register(name, infer or types, evaluate, compute, kind, shape_inputs, domain, rule, takes, traits=traits)
 
 
 def _placeholder() -> Any:
@@ -262,6 +263,6 @@ def alias(name: str, shape_inputs: Sequence[int] = (), kind: str = "opaque", tra
     """An operator of the domain that means what ONNX's operator of that name means."""
 
     def body(b: Composition, *inputs: Part | None) -> Any:
-        return b(name, *inputs, outputs=b.output_count, **b.use.attributes)
+        return b.several(b.output_count, name, *inputs, **b.use.attributes)
 
     return compose(name, body, kind, shape_inputs, traits=traits)

@@ -64,18 +64,15 @@ def _capacity(c: Infer, length: Any) -> Any:
 def _heads(b: Composition, x: Part, count: int) -> Part:
     """(batch, length, heads * size) as (batch, heads, length, size)."""
     split = b("Reshape", x, b.constant([0, 0, count, -1], "int64"))
-    made: Part = b("Transpose", split, perm=[0, 2, 1, 3])
-    return made
+    return b("Transpose", split, perm=[0, 2, 1, 3])
 
 
 def _starts(b: Composition, lengths: Part, prompt: bool, length: int) -> Part:
     """Where the keys of this call begin in each sequence."""
     flat = b("Reshape", b.cast(lengths, "int64"), b.constant([-1], "int64"))
     if prompt:
-        made: Part = b("Mul", flat, b.constant(0, "int64"))
-        return made
-    made = b("Sub", flat, b.constant(length - 1, "int64"))
-    return made
+        return b("Mul", flat, b.constant(0, "int64"))
+    return b("Sub", flat, b.constant(length - 1, "int64"))
 
 
 def _grown(b: Composition, past: Part | None, new: Part, capacity: int) -> Part:
@@ -86,8 +83,7 @@ def _grown(b: Composition, past: Part | None, new: Part, capacity: int) -> Part:
         return past
     assert isinstance(before, int) and isinstance(batch, int) and isinstance(size, int)
     zeros = b.zeros((batch, heads, capacity - before, size), new.dtype)
-    made: Part = zeros if past is None or before == 0 else b("Concat", past, zeros, axis=2)
-    return made
+    return zeros if past is None or before == 0 else b("Concat", past, zeros, axis=2)
 
 
 def _group_query(
@@ -114,7 +110,7 @@ def _group_query(
     if key is None:
         size = divided(query.dims[2], heads + 2 * shared)
         widths = b.constant([times(n, size) for n in (heads, shared, shared)], "int64")
-        query, key, value = b("Split", query, widths, axis=2, outputs=3)
+        query, key, value = b.several(3, "Split", query, widths, axis=2)
     assert query is not None and key is not None and value is not None
     q, k, v = _heads(b, query, heads), _heads(b, key, shared), _heads(b, value, shared)
     start = _starts(b, lengths, whole == length, length)
@@ -163,8 +159,7 @@ def _wide_bias(b: Composition, bias: Part | None, capacity: int) -> Part | None:
     if bias is None or bias.dims[-1] != 1 or capacity == 1:
         return bias
     pads = b.constant([0] * (2 * len(bias.dims) - 1) + [capacity - 1], "int64")
-    made: Part = b("Pad", bias, pads)
-    return made
+    return b("Pad", bias, pads)
 
 
 def _with_sink(b: Composition, parts: Sequence[Part], bias: Part | None, sink: Part | None, start: Part) -> Part:

@@ -39,21 +39,18 @@ compose("BiasAdd", _bias_add, "elementwise")
 
 def activate(b: Composition, x: Part, name: str, numbers: list[float]) -> Part:
     """The activation that a fused operator names, with its numbers in order."""
-    made: Part
     if name == "":
         return x
     if name in ("Relu", "Tanh", "Sigmoid", "HardSwish", "Softplus"):
-        made = b(name, x)
-    elif name in ("LeakyRelu", "Elu", "ThresholdedRelu"):
-        made = b(name, x, alpha=float(numbers[0]) if numbers else None)
-    elif name == "HardSigmoid":
+        return b(name, x)
+    if name in ("LeakyRelu", "Elu", "ThresholdedRelu"):
+        return b(name, x, alpha=float(numbers[0]) if numbers else None)
+    if name == "HardSigmoid":
         alpha, beta = [*map(float, numbers), None, None][:2]
-        made = b(name, x, alpha=alpha, beta=beta)
-    elif name == "Clip":
-        made = b("Clip", x, *[b.constant(float(n), x.dtype) for n in numbers])
-    else:
-        raise b.error(f"the activation {name!r} is not known here")
-    return made
+        return b(name, x, alpha=alpha, beta=beta)
+    if name == "Clip":
+        return b("Clip", x, *[b.constant(float(n), x.dtype) for n in numbers])
+    raise b.error(f"the activation {name!r} is not known here")
 
 
 # ----------------------------------------------------------------------------------------------------------- products
@@ -78,8 +75,7 @@ def turned(b: Composition, x: Part) -> Part:
     rank = len(x.dims)
     if rank < 2:
         return x
-    made: Part = b("Transpose", x, perm=[*range(rank - 2), rank - 1, rank - 2])
-    return made
+    return b("Transpose", x, perm=[*range(rank - 2), rank - 1, rank - 2])
 
 
 def _fused_matmul(b: Composition, x: Part, y: Part) -> Any:

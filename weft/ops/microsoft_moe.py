@@ -27,7 +27,7 @@ def _route(b: Composition, router: Part, normalized: bool) -> tuple[Part, Part]:
     if b.get("use_sparse_mixer", 0):
         raise b.error("use_sparse_mixer is not supported")
     shares = b("Softmax", b.cast(router, "float32"), axis=-1)
-    best, chosen = b("TopK", shares, _axes(b, int(b.get("k", 1))), axis=-1, outputs=2)
+    best, chosen = b.several(2, "TopK", shares, _axes(b, int(b.get("k", 1))), axis=-1)
     if normalized:
         best = b("Div", best, b("ReduceSum", best, _axes(b, -1), keepdims=1))
     return best, chosen
@@ -37,8 +37,7 @@ def _activate(b: Composition, x: Part) -> Part:
     """The activation between the two layers; swiglu takes gates and values in turns along the last axis."""
     name = str(b.get("activation_type", "relu"))
     if name in ACTIVATIONS:
-        made: Part = b(ACTIVATIONS[name], x, approximate="tanh" if name == "gelu" else None)
-        return made
+        return b(ACTIVATIONS[name], x, approximate="tanh" if name == "gelu" else None)
     if name != "swiglu" or int(b.get("swiglu_fusion", 0)) != 1:
         raise b.error(f"the activation {name!r} with swiglu_fusion {b.get('swiglu_fusion', 0)} is not supported")
     ends, stride, last = b.constant([1 << 60], "int64"), _axes(b, 2), _axes(b, -1)
@@ -79,14 +78,12 @@ class _Experts:
             middle = self.of_blocks(b("Slice", points, _axes(b, 0), ends, _axes(b, -1)), split)
         factor = self.of_blocks(b.cast(scales, "float32"), split)
         real = b("Mul", b.cast(b("Sub", split, middle), "float32"), factor)
-        made: Part = b("Reshape", real, b.constant([*rows, -1], "int64"))
-        return made
+        return b("Reshape", real, b.constant([*rows, -1], "int64"))
 
     def of_blocks(self, factors: Part, split: Part) -> Part:
         """Numbers for each row, or each block of a row, with dimensions of 1 behind them."""
         missing = len(split.dims) - len(factors.dims)
-        made: Part = self.b("Unsqueeze", factors, _axes(self.b, *range(-missing, 0)))
-        return made
+        return self.b("Unsqueeze", factors, _axes(self.b, *range(-missing, 0)))
 
     def parts(self) -> tuple[Part | None, ...]:
         return self.codes, self.scales, self.zeros
@@ -96,12 +93,11 @@ def _layer(b: Composition, x: Part, experts: _Experts, bias: Part | None, chosen
     """x (rows, k or 1, 1, inputs), or (1, rows, inputs) for all experts, times the experts."""
     weight = experts.read(chosen)
     order = [*range(len(weight.dims) - 2), len(weight.dims) - 1, len(weight.dims) - 2]
-    made: Part = b("MatMul", x, b("Transpose", weight, perm=order))
+    made = b("MatMul", x, b("Transpose", weight, perm=order))
     if bias is None:
         return made
     wide = b.cast(bias if chosen is None else b("Gather", bias, chosen, axis=0), "float32")
-    added: Part = b("Add", made, b("Unsqueeze", wide, _axes(b, -2)))
-    return added
+    return b("Add", made, b("Unsqueeze", wide, _axes(b, -2)))
 
 
 def _mix(b: Composition, x: Part, router: Part, first: _Experts, one: Any, second: _Experts, two: Any) -> Any:

@@ -9,13 +9,11 @@ from weft.ops.microsoft_layers import turned
 
 
 def _real(b: Composition, x: Part, scale: Part, zero: Part | None) -> Part:
-    made: Part = b("DequantizeLinear", x, scale, zero)
-    return made
+    return b("DequantizeLinear", x, scale, zero)
 
 
 def _quantized(b: Composition, x: Part, scale: Part, zero: Part | None, dtype: str) -> Part:
-    made: Part = b("QuantizeLinear", x, scale, b.constant(0, dtype) if zero is None else zero)
-    return made
+    return b("QuantizeLinear", x, scale, b.constant(0, dtype) if zero is None else zero)
 
 
 def _binary(op: str) -> Any:
@@ -50,13 +48,11 @@ def _softmax(b: Composition, x: Part, xs: Part, xz: Part | None, ys: Part, yz: P
 def _channels_second(b: Composition, x: Part) -> Part:
     """An image whose channels are last, as ONNX's operators want it."""
     rank = len(x.dims)
-    made: Part = b("Transpose", x, perm=[0, rank - 1, *range(1, rank - 1)])
-    return made
+    return b("Transpose", x, perm=[0, rank - 1, *range(1, rank - 1)])
 
 
 def _channels_last(b: Composition, x: Part) -> Part:
-    made: Part = b("Transpose", x, perm=[0, *range(2, len(x.dims)), 1])
-    return made
+    return b("Transpose", x, perm=[0, *range(2, len(x.dims)), 1])
 
 
 def _pool(op: str, *names: str) -> Any:
@@ -99,7 +95,7 @@ def real_product(
 ) -> Part:
     """An 8-bit product as real numbers: (x - xz) * (y - yz) * xs * ys + bias."""
     total = b.cast(b("MatMulInteger", x, y, xz, yz), "float32")
-    made: Part = b("Mul", total, b("Mul", xs, ys))
+    made = b("Mul", total, b("Mul", xs, ys))
     return made if bias is None else b("Add", made, bias)
 
 
@@ -117,7 +113,7 @@ def _to_float(
 
 
 def _dynamic(b: Composition, x: Part, y: Part, ys: Part, yz: Part | None = None, bias: Part | None = None) -> Any:
-    data, scale, zero = b("DynamicQuantizeLinear", x, outputs=3)
+    data, scale, zero = b.several(3, "DynamicQuantizeLinear", x)
     return real_product(b, data, y, scale, ys, zero, yz, bias)
 
 

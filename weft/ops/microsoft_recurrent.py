@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from weft.graph.ir import Array, Node, TensorType, Type, Value
-from weft.graph.opspec import Evaluate, Infer, OpSpec, register
+from weft.graph.opspec import Evaluate, Infer, register
 from weft.graph.passes.support import Replacement, Scope
 from weft.ops.machine_learning_expand import Builder
 from weft.ops.microsoft_composition import DOMAIN
@@ -55,8 +55,6 @@ def _infer(c: Infer) -> list[Type]:
     read_activations(c, len(directions(c)), 3)
     if x.shape is None or r.shape is None:
         return [TensorType("float32", None) for _ in c.node.outputs]
-    if x.rank != 3 or r.rank != 3:
-        raise c.error(f"the input and R must have 3 dimensions, not {x!r} and {r!r}")
     return output_types(c, x, r.dims[1], 2)
 
 
@@ -126,18 +124,14 @@ def _signed(weights: Array, zero: Array) -> tuple[Array, Array | None]:
 
 
 register(
-    OpSpec(
-        "DynamicQuantizeLSTM",
-        _infer,
-        _evaluate,
-        None,
-        "opaque",
-        domain=DOMAIN,
-        expand=_expand,
-        takes=(
-            "X:float32[_ _ i], W:int8|uint8[d i 4*h], R:W[d h 4*h], B:float32[d 8*h]?, sequence_lens:int[_]?, "
-            "initial_h:float32[_ _ h]?, initial_c:float32[_ _ h]?, P:float32[d 3*h]?, W_scale:float32[d]|[d 4*h], "
-            "W_zero_point:W[d]|[d 4*h], R_scale:float32[d]|[d 4*h], R_zero_point:W[d]|[d 4*h]"
-        ),
-    )
+    "DynamicQuantizeLSTM",
+    _infer,
+    _evaluate,
+    None,
+    "opaque",
+    domain=DOMAIN,
+    expand=_expand,
+    takes="X:float32[_ _ i], W:int8|uint8[d i 4*h], R:W[d h 4*h], B:float32[d 8*h]?, sequence_lens:int[_]?, "
+    "initial_h:float32[_ _ h]?, initial_c:float32[_ _ h]?, P:float32[d 3*h]?, W_scale:float32[d]|[d 4*h], "
+    "W_zero_point:W[d]|[d 4*h], R_scale:float32[d]|[d 4*h], R_zero_point:W[d]|[d 4*h]",
 )

@@ -10,7 +10,7 @@ import numpy as np
 
 from weft import te
 from weft.graph.ir import Array, Dim, TensorType, Type, same_dim
-from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
+from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.graph.shapes import broadcast, divided, normal_axes, product, times, unknown_dim
 from weft.graph.signature import OneOf
 from weft.ops.movement_indices import (
@@ -96,18 +96,16 @@ def _reshape(c: Evaluate, x: Array, shape: Array) -> Array:
 
 
 register(
-    OpSpec(
-        "Reshape",
-        _reshape_infer,
-        _reshape,
-        reshaped,
-        "injective",
-        shape_inputs=(1,),
-        sizing=(1,),
-        takes="data, shape:int[_]",
-        requires=(OneOf("allowzero", (0, 1)),),
-    ),
-    "reshapes",
+    "Reshape",
+    _reshape_infer,
+    _reshape,
+    reshaped,
+    "injective",
+    shape_inputs=(1,),
+    sizing=(1,),
+    takes="data, shape:int[_]",
+    requires=(OneOf("allowzero", (0, 1)),),
+    traits="reshapes",
 )
 
 
@@ -134,7 +132,7 @@ def _flatten(c: Evaluate, x: Array) -> Array:
     return x.reshape(int(np.prod(x.shape[:axis], dtype=np.int64)), int(np.prod(x.shape[axis:], dtype=np.int64)))
 
 
-register(OpSpec("Flatten", _flatten_infer, _flatten, reshaped, "injective", takes="input"), "reshapes")
+register("Flatten", _flatten_infer, _flatten, reshaped, "injective", takes="input", traits="reshapes")
 
 
 def _squeeze_infer(c: Infer) -> list[Type]:
@@ -166,8 +164,14 @@ def _squeeze(c: Evaluate, x: Array, axes: Array | None = None) -> Array:
 
 
 register(
-    OpSpec("Squeeze", _squeeze_infer, _squeeze, reshaped, "injective", (1,), takes="data, axes:int[_]|[]?"),
-    "reshapes slices",
+    "Squeeze",
+    _squeeze_infer,
+    _squeeze,
+    reshaped,
+    "injective",
+    (1,),
+    takes="data, axes:int[_]|[]?",
+    traits="reshapes slices",
 )
 
 
@@ -195,16 +199,14 @@ def _unsqueeze(c: Evaluate, x: Array, axes: Array) -> Array:
 
 
 register(
-    OpSpec(
-        "Unsqueeze",
-        _unsqueeze_infer,
-        _unsqueeze,
-        reshaped,
-        "injective",
-        shape_inputs=(1,),
-        takes="data, axes:int[_]|[]",
-    ),
-    "reshapes slices",
+    "Unsqueeze",
+    _unsqueeze_infer,
+    _unsqueeze,
+    reshaped,
+    "injective",
+    shape_inputs=(1,),
+    takes="data, axes:int[_]|[]",
+    traits="reshapes slices",
 )
 
 
@@ -248,8 +250,13 @@ def _transpose_compute(c: Compute, x: te.Tensor) -> Any:
 
 
 register(
-    OpSpec("Transpose", _transpose_infer, _transpose, _transpose_compute, "injective", takes="data"),
-    "moves speculatable",
+    "Transpose",
+    _transpose_infer,
+    _transpose,
+    _transpose_compute,
+    "injective",
+    takes="data",
+    traits="moves speculatable",
 )
 
 
@@ -281,10 +288,15 @@ def _expand_compute(c: Compute, x: te.Tensor, shape: Any) -> Any:
 
 
 register(
-    OpSpec(
-        "Expand", _expand_infer, _expand, _expand_compute, "injective", (1,), takes="input, shape:int[_]", sizing=(1,)
-    ),
-    "slices speculatable grows",
+    "Expand",
+    _expand_infer,
+    _expand,
+    _expand_compute,
+    "injective",
+    (1,),
+    takes="input, shape:int[_]",
+    sizing=(1,),
+    traits="slices speculatable grows",
 )
 
 
@@ -317,7 +329,7 @@ def _tile_compute(c: Compute, x: te.Tensor, repeats: Any) -> Any:
 
 
 register(
-    OpSpec("Tile", _tile_infer, _tile, _tile_compute, "injective", (1,), takes="input, repeats:int[_]"), "moves grows"
+    "Tile", _tile_infer, _tile, _tile_compute, "injective", (1,), takes="input, repeats:int[_]", traits="moves grows"
 )
 
 
@@ -345,7 +357,7 @@ def _shape_compute(c: Compute, x: te.Tensor) -> Any:
     return te.compute((len(dims),), lambda i: choose(i, [te.const(d, "int64") for d in dims]), name="shape")
 
 
-register(OpSpec("Shape", _shape_infer, _shape, _shape_compute, "injective", takes="data"), "shape_only")
+register("Shape", _shape_infer, _shape, _shape_compute, "injective", takes="data", traits="shape_only")
 
 
 def _size_compute(c: Compute, x: te.Tensor) -> Any:
@@ -353,13 +365,11 @@ def _size_compute(c: Compute, x: te.Tensor) -> Any:
 
 
 register(
-    OpSpec(
-        "Size",
-        lambda c: [TensorType("int64", ())],
-        lambda c, x: np.array(x.size, np.int64),
-        _size_compute,
-        "injective",
-        takes="data",
-    ),
-    "shape_only",
+    "Size",
+    lambda c: [TensorType("int64", ())],
+    lambda c, x: np.array(x.size, np.int64),
+    _size_compute,
+    "injective",
+    takes="data",
+    traits="shape_only",
 )

@@ -12,17 +12,13 @@ from weft import te
 from weft.core.dtypes import dtype
 from weft.expr.nodes import Expr, index_expr
 from weft.graph.ir import Array, TensorType, Type
-from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
+from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.graph.shapes import divided, times
 from weft.graph.signature import Between, OneOf, SameSize
+from weft.ops.elementwise_support import infer_same
 from weft.ops.movement_indices import fill, integers, is_empty, kernels_know, length_of, output_type, unknown_shape
 
 # ---------------------------------------------------------------------------------------------------------- Trilu
-
-
-def same_type(c: Infer) -> list[Type]:
-    """One output like the first input."""
-    return [c.tensor(0)]
 
 
 def _trilu(c: Evaluate, x: Array, k: Array | None = None) -> Array:
@@ -47,7 +43,7 @@ def _trilu_compute(c: Compute, x: te.Tensor, k: te.Tensor | None = None) -> Any:
     return te.compute(c.out_shape(), read, name="trilu")
 
 
-register(OpSpec("Trilu", same_type, _trilu, _trilu_compute, "injective", takes="input[*b _ _], k:int[]|[1]?"), "cheap")
+register("Trilu", infer_same, _trilu, _trilu_compute, "injective", takes="input[*b _ _], k:int[]|[1]?", traits="cheap")
 
 
 # ----------------------------------------------------------------------------------- DepthToSpace and SpaceToDepth
@@ -120,30 +116,12 @@ def _to_depth_compute(c: Compute, x: te.Tensor) -> Any:
     return te.compute(c.out_shape(), read, name="space_to_depth")
 
 
-register(
-    OpSpec(
-        "DepthToSpace",
-        _to_space_infer,
-        _to_space,
-        _to_space_compute,
-        "injective",
-        takes="input[n c h w]",
-        requires=(Between("blocksize", 1), OneOf("mode", ("DCR", "CRD"))),
-    ),
-    "moves",
-)
-register(
-    OpSpec(
-        "SpaceToDepth",
-        _to_depth_infer,
-        _to_depth,
-        _to_depth_compute,
-        "injective",
-        takes="input[n c h w]",
-        requires=(Between("blocksize", 1), OneOf("mode", ("DCR", "CRD"))),
-    ),
-    "moves",
-)
+_BLOCKS = (Between("blocksize", 1), OneOf("mode", ("DCR", "CRD")))
+for _name, _infer, _evaluate, _compute in (
+    ("DepthToSpace", _to_space_infer, _to_space, _to_space_compute),
+    ("SpaceToDepth", _to_depth_infer, _to_depth, _to_depth_compute),
+):
+    register(_name, _infer, _evaluate, _compute, "injective", takes="input[n c h w]", requires=_BLOCKS, traits="moves")
 
 
 # ------------------------------------------------------------------------------------------------- ReverseSequence
@@ -152,7 +130,7 @@ register(
 def _reverse_infer(c: Infer) -> list[Type]:
     if int(c.get("time_axis", 0)) == int(c.get("batch_axis", 1)):
         raise c.error(f"its time axis and its batch axis are both {c.get('time_axis', 0)}")
-    return list(same_type(c))
+    return [c.tensor(0)]
 
 
 def _reverse(c: Evaluate, x: Array, lengths: Array) -> Array:
@@ -179,16 +157,14 @@ def _reverse_compute(c: Compute, x: te.Tensor, lengths: te.Tensor) -> Any:
 
 
 register(
-    OpSpec(
-        "ReverseSequence",
-        _reverse_infer,
-        _reverse,
-        _reverse_compute,
-        "injective",
-        takes="input[_ _ *s], sequence_lens:int[b]",
-        requires=(OneOf("time_axis", (0, 1)), SameSize(1, "batch_axis", (0, 1), default=1)),
-    ),
-    "moves",
+    "ReverseSequence",
+    _reverse_infer,
+    _reverse,
+    _reverse_compute,
+    "injective",
+    takes="input[_ _ *s], sequence_lens:int[b]",
+    requires=(OneOf("time_axis", (0, 1)), SameSize(1, "batch_axis", (0, 1), default=1)),
+    traits="moves",
 )
 
 
@@ -274,14 +250,12 @@ def _col2im_compute(c: Compute, x: te.Tensor, image_shape: Any, block_shape: Any
 
 
 register(
-    OpSpec(
-        "Col2Im",
-        _col2im_infer,
-        _col2im,
-        _col2im_compute,
-        "reduction",
-        shape_inputs=(1, 2),
-        takes="input:number[_ _ _], image_shape:int[k], block_shape:int[k]",
-        requires=(Between("strides", 1), Between("dilations", 1)),
-    )
+    "Col2Im",
+    _col2im_infer,
+    _col2im,
+    _col2im_compute,
+    "reduction",
+    shape_inputs=(1, 2),
+    takes="input:number[_ _ _], image_shape:int[k], block_shape:int[k]",
+    requires=(Between("strides", 1), Between("dilations", 1)),
 )

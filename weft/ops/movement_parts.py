@@ -10,8 +10,8 @@ import numpy as np
 from weft import te
 from weft.expr.nodes import Expr
 from weft.graph.ir import Array, Dim, TensorType, Type
-from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
-from weft.graph.shapes import Shape, divided, least, normal_axes, plus, tidy, unknown_dim
+from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
+from weft.graph.shapes import Shape, divided, greatest, least, minus, normal_axes, plus, tidy, unknown_dim
 from weft.graph.signature import OneOf
 from weft.ops.movement_indices import (
     axis_of,
@@ -87,9 +87,16 @@ def _concat_compute(c: Compute, *tensors: te.Tensor) -> Any:
 
 
 register(
-    OpSpec("Concat", _concat_infer, _concat, _concat_compute, "injective", takes="inputs, more:inputs?, ..."),
-    "joins speculatable",
+    "Concat",
+    _concat_infer,
+    _concat,
+    _concat_compute,
+    "injective",
+    takes="inputs, more:inputs?, ...",
+    traits="joins speculatable",
 )
+# A Concat of two that native loops compute in the memory of the first (executor/control.py).
+register("Append", _concat_infer, _concat, domain="weft", takes="inputs, more:inputs")
 
 
 # ---------------------------------------------------------------------------------------------------------- Split
@@ -157,16 +164,14 @@ def _shifted(x: te.Tensor, axis: int, offset: Dim) -> Any:
 
 
 register(
-    OpSpec(
-        "Split",
-        _split_infer,
-        _split,
-        _split_compute,
-        "injective",
-        shape_inputs=(1,),
-        takes="input[_ *s], split:int[_]?",
-    ),
-    "slices",
+    "Split",
+    _split_infer,
+    _split,
+    _split_compute,
+    "injective",
+    shape_inputs=(1,),
+    takes="input[_ *s], split:int[_]?",
+    traits="slices",
 )
 
 
@@ -222,9 +227,13 @@ def _sliced_dim(dim: Dim, start: int, end: int, step: int) -> Dim:
         return divided(dim, step, up=True)
     if start == -1 and step == -1 and end <= -FAR:
         return dim
-    if start == 0 and step == 1 and end >= 0:
-        return least(dim, end)
-    return unknown_dim("slice")
+    if step != 1:
+        return unknown_dim("slice")
+    last = dim if end >= FAR else least(dim, end) if end >= 0 else greatest(plus(dim, end), 0)
+    if start < 0 and end >= FAR:
+        return least(dim, -start)
+    first = start if start >= 0 else greatest(plus(dim, start), 0)
+    return last if start == 0 else greatest(minus(last, first), 0)
 
 
 def _slice_infer(c: Infer) -> list[Type]:
@@ -272,17 +281,15 @@ def _slice_compute(c: Compute, x: te.Tensor, *rest: Any) -> Any:
 
 
 register(
-    OpSpec(
-        "Slice",
-        _slice_infer,
-        _slice,
-        _slice_compute,
-        "injective",
-        shape_inputs=(1, 2, 3, 4),
-        sizing=(2,),
-        takes="data, starts:int[k], ends:int[k], axes:int[k]?, steps:int[k]?",
-    ),
-    "slices",
+    "Slice",
+    _slice_infer,
+    _slice,
+    _slice_compute,
+    "injective",
+    shape_inputs=(1, 2, 3, 4),
+    sizing=(2,),
+    takes="data, starts:int[k], ends:int[k], axes:int[k]?, steps:int[k]?",
+    traits="slices",
 )
 
 
@@ -410,17 +417,15 @@ def _repeated(source: Expr, f: Frame, mode: str) -> Expr:
 
 
 register(
-    OpSpec(
-        "Pad",
-        _pad_infer,
-        _pad,
-        _pad_compute,
-        "injective",
-        shape_inputs=(1, 3),
-        takes="data, pads:int[_], constant_value[]|[1]?, axes:int[_]?",
-        requires=(OneOf("mode", ("constant", "reflect", "edge", "wrap")),),
-    ),
-    "cheap grows",
+    "Pad",
+    _pad_infer,
+    _pad,
+    _pad_compute,
+    "injective",
+    shape_inputs=(1, 3),
+    takes="data, pads:int[_], constant_value[]|[1]?, axes:int[_]?",
+    requires=(OneOf("mode", ("constant", "reflect", "edge", "wrap")),),
+    traits="cheap grows",
 )
 
 
@@ -479,14 +484,12 @@ def _center_compute(c: Compute, x: te.Tensor, shape: Any) -> Any:
 
 
 register(
-    OpSpec(
-        "CenterCropPad",
-        _center_infer,
-        _center,
-        _center_compute,
-        "injective",
-        shape_inputs=(1,),
-        takes="input_data[_ *s], shape:int[_]",
-    ),
-    "cheap grows",
+    "CenterCropPad",
+    _center_infer,
+    _center,
+    _center_compute,
+    "injective",
+    shape_inputs=(1,),
+    takes="input_data[_ *s], shape:int[_]",
+    traits="cheap grows",
 )

@@ -14,15 +14,14 @@ import numpy as np
 from weft import te
 from weft.expr.nodes import Expr
 from weft.graph.ir import NUMPY_TYPES, Array, Dim, TensorType, Type
-from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
+from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.graph.shapes import normal_axes, normal_axis, product
-from weft.graph.signature import Between
+from weft.graph.signature import Between, OneOf
 from weft.ops.elementwise_support import (
     element_type,
     expect_broadcast,
-    expect_floats,
-    expect_inputs,
     expect_shape,
+    infer_same,
     kernel,
     wide,
     wide_type,
@@ -31,25 +30,6 @@ from weft.ops.elementwise_support import (
 from weft.ops.reductions_support import mean_array, reduce_axes, share_of
 
 # --------------------------------------------------------------------------------------------------- mean, variance
-
-
-def _float_type(c: Infer, least: int = 0) -> TensorType:
-    """The type of the first input: floats, with at least so many dimensions."""
-    expect_floats(c, *range(len(c.types)))
-    kind = c.tensor(0)
-    if kind.shape is not None and kind.rank < least:
-        raise c.error(f"its input must have at least {least} dimensions, not {kind.rank}")
-    return kind
-
-
-def _by_channel_type(c: Infer, inputs: int) -> TensorType:
-    """The type of the first input; the others have one element for each of its channels."""
-    expect_inputs(c, inputs)
-    kind = _float_type(c, 2)
-    for position in range(1, inputs):
-        if kind.shape is not None:
-            expect_shape(c, position, (kind.dims[1],))
-    return kind
 
 
 def _standard(x: Array, axes: tuple[int, ...], epsilon: float) -> tuple[Array, Array, Array]:
@@ -71,10 +51,7 @@ def _count(shape: Sequence[Dim], axes: Sequence[int]) -> Dim:
 
 def _mean_tensor(x: te.Tensor, shape: Sequence[Dim], axes: Sequence[int], name: str = "mean") -> te.Tensor:
     total = reduce_axes(x, axes, te.sum, keep=True, name=f"{name}_sum")
-    made: te.Tensor = te.compute(
-        total.shape, lambda *i: total[i] * share_of(_count(shape, axes), total.dtype), name=name
-    )
-    return made
+    return te.stage(total.shape, lambda *i: total[i] * share_of(_count(shape, axes), total.dtype), name=name)
 
 
 def _apart(value: Expr, mean: Expr, count: Dim) -> Expr:
@@ -98,8 +75,7 @@ def _mean_square(
         return apart * apart
 
     total = reduce_axes(x, axes, te.sum, square, keep=True, name="squares")
-    made: te.Tensor = te.compute(total.shape, lambda *i: finish(total[i] * share_of(count, total.dtype)), name="spread")
-    return made
+    return te.stage(total.shape, lambda *i: finish(total[i] * share_of(count, total.dtype)), name="spread")
 
 
 def _inverse_root(epsilon: float) -> Callable[[Expr], Expr]:
@@ -110,8 +86,7 @@ def _inverse_root(epsilon: float) -> Callable[[Expr], Expr]:
 
 
 def _infer_batch(c: Infer) -> Sequence[Type]:
-    expect_inputs(c, 5)
-    kind = _float_type(c, 1)
+    kind = c.tensor(0)
     for position in range(1, 5):
         if kind.shape is not None:  # one dimension: there is one channel
             expect_shape(c, position, (kind.dims[1] if kind.rank > 1 else 1,))
@@ -157,8 +132,7 @@ def _compute_batch(
         gain = scale[at].astype(kind) / te.sqrt(variance[at].astype(kind) + epsilon)
         return (widen(x[indices]) - mean[at].astype(kind)) * gain + bias[at].astype(kind)
 
-    made: te.Tensor = te.compute(c.out_dims(), body, name="batch_norm", dtype=x.dtype)
-    return made
+    return te.stage(c.out_dims(), body, name="batch_norm", dtype=x.dtype)
 
 
 def _batch_kind(node: Any) -> str:
@@ -166,15 +140,13 @@ def _batch_kind(node: Any) -> str:
 
 
 register(
-    OpSpec(
-        "BatchNormalization",
-        _infer_batch,
-        _batch,
-        _compute_batch,
-        _batch_kind,
-        takes="X:float[_ *s], scale:float[_], B:float[_], mean:float[_], variance:float[_]",
-    ),
-    "channelwise optional_outputs",
+    "BatchNormalization",
+    _infer_batch,
+    _batch,
+    _compute_batch,
+    _batch_kind,
+    takes="X:float[_ *s], scale:float[_], B:float[_], mean:float[_], variance:float[_]",
+    traits="channelwise optional_outputs",
 )
 
 
@@ -188,13 +160,12 @@ def _instance(c: Evaluate, x: Array, scale: Array, bias: Array) -> Array:
 
 def _scaled(c: Compute, x: te.Tensor, standard: Callable[..., Expr], scale: te.Tensor, bias: te.Tensor) -> te.Tensor:
     """Standard elements times a scale plus a bias, one of each a channel."""
-    made: te.Tensor = te.compute(
+    return te.stage(
         c.out_shape(),
         lambda *i: standard(*i) * widen(scale[i[1]]) + widen(bias[i[1]]),
         name="normalized",
         dtype=x.dtype,
     )
-    return made
 
 
 @kernel
@@ -211,25 +182,19 @@ def _compute_instance(c: Compute, x: te.Tensor, scale: te.Tensor, bias: te.Tenso
     return _scaled(c, x, standard, scale, bias)
 
 
-def _infer_instance(c: Infer) -> Sequence[Type]:
-    return [_by_channel_type(c, 3)]
-
-
 register(
-    OpSpec(
-        "InstanceNormalization",
-        _infer_instance,
-        _instance,
-        _compute_instance,
-        "reduction",
-        takes="input:float[n c *s], scale:float[c], B:float[c]",
-    ),
-    "channelwise",
+    "InstanceNormalization",
+    infer_same,
+    _instance,
+    _compute_instance,
+    "reduction",
+    takes="input:float[n c *s], scale:float[c], B:float[c]",
+    traits="channelwise",
 )
 
 
 def _infer_group(c: Infer) -> Sequence[Type]:
-    kind, groups = _by_channel_type(c, 3), int(c.need("num_groups"))
+    kind, groups = c.tensor(0), int(c.need("num_groups"))
     if groups < 1 or (kind.shape is not None and isinstance(kind.dims[1], int) and kind.dims[1] % groups):
         raise c.error(f"{groups} groups do not divide the channels of {kind!r}")
     return [kind]
@@ -260,15 +225,13 @@ def _compute_group(c: Compute, x: te.Tensor, scale: te.Tensor, bias: te.Tensor) 
 
 
 register(
-    OpSpec(
-        "GroupNormalization",
-        _infer_group,
-        _group,
-        _compute_group,
-        "reduction",
-        takes="X:float[n c *s], scale:float[c], bias:float[c]",
-    ),
-    "groups_channels",
+    "GroupNormalization",
+    _infer_group,
+    _group,
+    _compute_group,
+    "reduction",
+    takes="X:float[n c *s], scale:float[c], bias:float[c]",
+    traits="groups_channels",
 )
 
 _TINY = 1e-9
@@ -296,27 +259,23 @@ def _compute_mean_variance(c: Compute, x: te.Tensor) -> te.Tensor:
     def body(*i: Any) -> Expr:
         return _apart(widen(x[i]), mean[_outer(i, axes)], _count(shape, axes)) / deviation[_outer(i, axes)]
 
-    made: te.Tensor = te.compute(shape, body, name="normalized", dtype=x.dtype)
-    return made
+    return te.stage(shape, body, name="normalized", dtype=x.dtype)
 
 
 def _infer_mean_variance(c: Infer) -> Sequence[Type]:
-    expect_inputs(c, 1)
-    kind = _float_type(c)
+    kind = c.tensor(0)
     if kind.shape is not None:
         _mvn_axes(c, kind.rank)
     return [kind]
 
 
 register(
-    OpSpec(
-        "MeanVarianceNormalization",
-        _infer_mean_variance,
-        _mean_variance,
-        _compute_mean_variance,
-        "reduction",
-        takes="X:float",
-    )
+    "MeanVarianceNormalization",
+    _infer_mean_variance,
+    _mean_variance,
+    _compute_mean_variance,
+    "reduction",
+    takes="X:float",
 )
 
 
@@ -328,8 +287,7 @@ def _inner_axes(c: Use, rank: int) -> tuple[int, ...]:
 
 
 def _infer_layer(c: Infer) -> Sequence[Type]:
-    expect_inputs(c, 2, 3)
-    kind = _float_type(c)
+    kind = c.tensor(0)
     for position in (1, 2):
         expect_broadcast(c, position, kind.shape)
     stash = element_type(c, "stash_type", "float32")
@@ -366,8 +324,7 @@ def _compute_layer(c: Compute, x: te.Tensor, scale: te.Tensor, bias: te.Tensor |
 
 
 def _rounded(tensor: te.Tensor, kind: TensorType) -> te.Tensor:
-    made: te.Tensor = te.compute(kind.dims, lambda *i: tensor[i].astype(kind.dtype), name=f"layer_norm_{tensor.name}")
-    return made
+    return te.stage(kind.dims, lambda *i: tensor[i].astype(kind.dtype), name=f"layer_norm_{tensor.name}")
 
 
 def _layer_kind(node: Any) -> str:
@@ -375,21 +332,18 @@ def _layer_kind(node: Any) -> str:
 
 
 register(
-    OpSpec(
-        "LayerNormalization",
-        _infer_layer,
-        _layer,
-        _compute_layer,
-        _layer_kind,
-        takes="X:float, scale:float, B:float?",
-    ),
-    "optional_outputs",
+    "LayerNormalization",
+    _infer_layer,
+    _layer,
+    _compute_layer,
+    _layer_kind,
+    takes="X:float, scale:float, B:float?",
+    traits="optional_outputs",
 )
 
 
 def _infer_rms(c: Infer) -> Sequence[Type]:
-    expect_inputs(c, 2)
-    kind = _float_type(c)
+    kind = c.tensor(0)
     expect_broadcast(c, 1, kind.shape)
     if kind.shape is not None:
         _inner_axes(c, kind.rank)
@@ -412,19 +366,16 @@ def _compute_root_mean_square(c: Compute, x: te.Tensor, scale: te.Tensor) -> te.
     def body(*i: Any) -> Expr:
         return (widen(x[i]) * inverse[_outer(i, axes)]).astype(kind) * te.broadcast_read(scale, i, shape).astype(kind)
 
-    made: te.Tensor = te.compute(shape, body, name="rms_norm", dtype=c.outputs[0].dtype)
-    return made
+    return te.stage(shape, body, name="rms_norm", dtype=c.outputs[0].dtype)
 
 
 register(
-    OpSpec(
-        "RMSNormalization",
-        _infer_rms,
-        _root_mean_square,
-        _compute_root_mean_square,
-        "reduction",
-        takes="X:float, scale:float",
-    )
+    "RMSNormalization",
+    _infer_rms,
+    _root_mean_square,
+    _compute_root_mean_square,
+    "reduction",
+    takes="X:float, scale:float",
 )
 
 
@@ -453,21 +404,26 @@ def _compute_lp(c: Compute, x: te.Tensor) -> te.Tensor:
         size = norm[_outer(i, (axis,))]
         return te.select(te.equal(size, te.const(0, size.dtype)), te.const(0, size.dtype), widen(x[i]) / size)
 
-    made: te.Tensor = te.compute(shape, body, name="lp_normalized", dtype=x.dtype)
-    return made
+    return te.stage(shape, body, name="lp_normalized", dtype=x.dtype)
 
 
 def _infer_lp(c: Infer) -> Sequence[Type]:
-    if c.get("p", 2) not in (1, 2):
-        raise c.error(f"the order of its norm must be 1 or 2, not {c.get('p')}")
-    expect_inputs(c, 1)
-    kind = _float_type(c)
+    kind = c.tensor(0)
     if kind.shape is not None:
         normal_axis(c.get("axis", -1), kind.rank, c.error)
     return [kind]
 
 
-register(OpSpec("LpNormalization", _infer_lp, _lp, _compute_lp, "reduction", takes="input:float[_ *s]"), "statistic")
+register(
+    "LpNormalization",
+    _infer_lp,
+    _lp,
+    _compute_lp,
+    "reduction",
+    takes="input:float[_ *s]",
+    requires=(OneOf("p", (1, 2)),),
+    traits="statistic",
+)
 
 
 def _window(c: Use, channels: int) -> tuple[int, int]:
@@ -497,30 +453,25 @@ def _compute_local_response(c: Compute, x: te.Tensor) -> te.Tensor:
         return te.sum(value * value, axis=place, where=te.all(channel >= 0, channel < shape[1]))
 
     total = te.compute(shape, square, name="squares")
-    made: te.Tensor = te.compute(
+    return te.stage(
         shape,
         lambda *i: widen(x[i]) / te.power(bias + (alpha / int(c.need("size"))) * total[i], beta),
         name="local_response",
         dtype=x.dtype,
     )
-    return made
 
 
 def _infer_local_response(c: Infer) -> Sequence[Type]:
-    expect_inputs(c, 1)
-    if int(c.need("size")) < 1:
-        raise c.error(f"its size must be at least 1, not {c.need('size')}")
-    return [_float_type(c, 2)]
+    c.need("size")
+    return [c.tensor(0)]
 
 
 register(
-    OpSpec(
-        "LRN",
-        _infer_local_response,
-        _local_response,
-        _compute_local_response,
-        "reduction",
-        takes="X:float[n c *s]",
-        requires=(Between("size", 1),),
-    )
+    "LRN",
+    _infer_local_response,
+    _local_response,
+    _compute_local_response,
+    "reduction",
+    takes="X:float[n c *s]",
+    requires=(Between("size", 1),),
 )

@@ -17,11 +17,11 @@ import numpy as np
 from weft import te
 from weft.expr.nodes import Expr, index_expr
 from weft.graph.ir import Array, Dim, TensorType, Type
-from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, register
+from weft.graph.opspec import Compute, Evaluate, Infer, register
 from weft.graph.shapes import product, unknown_dim
 from weft.graph.signature import Between, OneOf
 from weft.ops.convolution import accumulator, exact_type, is_empty
-from weft.ops.convolution_window import Ints, Window, kernel_axes, pad_array, pad_tensor, stage, tap, windows_of
+from weft.ops.convolution_window import Ints, Window, kernel_axes, pad_array, pad_tensor, tap, windows_of
 from weft.ops.reductions_support import count_of
 
 # ---------------------------------------------------------------------------------------------------------- inference
@@ -31,18 +31,12 @@ def _infer_pool(c: Infer) -> list[Type]:
     x = c.tensor(0)
     kernel = c.need("kernel_shape")
     window = Window(c, kernel)
-    _check_norm(c)
     if x.shape is None:
         shape = (unknown_dim("batch"), unknown_dim("channels"), *[unknown_dim("pool") for _ in kernel])
         return _pool_types(c, x.dtype, shape)
     if x.rank != len(kernel) + 2:
         raise c.error(f"a kernel of {list(kernel)} needs {len(kernel) + 2} dimensions, not {x!r}")
     return _pool_types(c, x.dtype, (*x.dims[:2], *window.out_dims(x.dims[2:])))
-
-
-def _check_norm(c: Infer) -> None:
-    if int(c.get("p", 2)) < 1:
-        raise c.error(f"p is {c.get('p')}; a norm needs at least 1")
 
 
 def _pool_types(c: Infer, dtype: str, shape: Any) -> list[Type]:
@@ -52,11 +46,8 @@ def _pool_types(c: Infer, dtype: str, shape: Any) -> list[Type]:
 
 def _infer_global(c: Infer) -> list[Type]:
     x = c.tensor(0)
-    _check_norm(c)
     if x.shape is None:
         return [TensorType(x.dtype, None)]
-    if x.rank < 2:
-        raise c.error(f"global pooling needs a batch and a channel dimension, not {x!r}")
     return [TensorType(x.dtype, (*x.dims[:2], *[1] * (x.rank - 2)))]
 
 
@@ -255,7 +246,7 @@ def _reduce_by_axis(
     for axis, k in enumerate(taps):
         shape[2 + axis] = index_expr(outs[2 + axis])
         full_name = name if axis == len(taps) - 1 else f"{name}_{k.var.name}"
-        made = stage(shape, partial(along, axis, k, made), full_name)
+        made = te.stage(shape, partial(along, axis, k, made), full_name)
     return made
 
 
@@ -336,7 +327,7 @@ def _compute_average(c: Compute, x: te.Tensor) -> te.Tensor | None:
             count = te.maximum(number, te.const(1)).astype(wide)
         return (total[at] / count).astype(kind)
 
-    return stage(c.out_dims(), lambda *at: body(*at), name="average_pool")
+    return te.stage(c.out_dims(), lambda *at: body(*at), name="average_pool")
 
 
 def _raise(value: Expr, p: int, kind: str) -> Expr:
@@ -355,12 +346,12 @@ def _compute_lp(c: Compute, x: te.Tensor) -> te.Tensor | None:
     kind, p = c.outputs[0].dtype, int(c.get("p", 2))
     wide = accumulator(kind)
     total, _ = _window_reduce(c, x, 0, te.sum, lambda v: _raise(v, p, wide), "pool_power")
-    return stage(c.out_dims(), lambda *at: _root(total[at], p, wide).astype(kind), name="lp_pool")
+    return te.stage(c.out_dims(), lambda *at: _root(total[at], p, wide).astype(kind), name="lp_pool")
 
 
 def _global_reduce(c: Compute, x: te.Tensor, reduce: Any, source: Any, name: str) -> te.Tensor:
     axes = [te.reduce_axis(size, f"k{i}") for i, size in enumerate(c.dims(0)[2:])]
-    return stage(
+    return te.stage(
         c.out_dims(),
         lambda n, ch, *at: reduce(source(x[(n, ch, *[k.var for k in axes])]), axis=axes),
         name,
@@ -382,7 +373,7 @@ def _compute_global_average(c: Compute, x: te.Tensor) -> te.Tensor | None:
     wide = accumulator(kind)
     total = _global_reduce(c, x, te.sum, lambda v: v.astype(wide), "global_sum")
     count = count_of(product(c.dims(0)[2:]), wide)
-    return stage(c.out_dims(), lambda *at: (total[at] / count).astype(kind), name="global_average_pool")
+    return te.stage(c.out_dims(), lambda *at: (total[at] / count).astype(kind), name="global_average_pool")
 
 
 def _compute_global_lp(c: Compute, x: te.Tensor) -> te.Tensor | None:
@@ -391,75 +382,22 @@ def _compute_global_lp(c: Compute, x: te.Tensor) -> te.Tensor | None:
     kind, p = c.outputs[0].dtype, int(c.get("p", 2))
     wide = accumulator(kind)
     total = _global_reduce(c, x, te.sum, lambda v: _raise(v, p, wide), "global_power")
-    return stage(c.out_dims(), lambda *at: _root(total[at], p, wide).astype(kind), name="global_lp_pool")
+    return te.stage(c.out_dims(), lambda *at: _root(total[at], p, wide).astype(kind), name="global_lp_pool")
 
 
-register(
-    OpSpec(
-        "MaxPool",
-        _infer_pool,
-        _evaluate_max,
-        _compute_max,
-        kind="reduction",
-        takes="X[n c *s]",
-        requires=(Between("kernel_shape", 1), OneOf("storage_order", (0, 1))),
-    ),
-    "moves windowed channelwise optional_outputs",
+_SIZES, _NORM = Between("kernel_shape", 1), Between("p", 1)
+_POOLS: tuple[tuple[Any, ...], ...] = (
+    ("MaxPool", _infer_pool, _evaluate_max, _compute_max, (_SIZES, OneOf("storage_order", (0, 1)))),
+    ("AveragePool", _infer_pool, _evaluate_average, _compute_average, (_SIZES,)),
+    ("LpPool", _infer_pool, _evaluate_lp, _compute_lp, (_SIZES, _NORM)),
+    ("GlobalMaxPool", _infer_global, _evaluate_global_max, _compute_global_max, ()),
+    ("GlobalAveragePool", _infer_global, _evaluate_global_average, _compute_global_average, ()),
+    ("GlobalLpPool", _infer_global, _evaluate_global_lp, _compute_global_lp, (_NORM,)),
 )
-register(
-    OpSpec(
-        "AveragePool",
-        _infer_pool,
-        _evaluate_average,
-        _compute_average,
-        kind="reduction",
-        takes="X[n c *s]",
-        requires=(Between("kernel_shape", 1),),
-    ),
-    "windowed channelwise",
-)
-register(
-    OpSpec(
-        "LpPool",
-        _infer_pool,
-        _evaluate_lp,
-        _compute_lp,
-        kind="reduction",
-        takes="X[n c *s]",
-        requires=(Between("kernel_shape", 1),),
-    ),
-    "windowed channelwise",
-)
-register(
-    OpSpec(
-        "GlobalMaxPool",
-        _infer_global,
-        _evaluate_global_max,
-        _compute_global_max,
-        kind="reduction",
-        takes="X[n c *s]",
-    ),
-    "channelwise",
-)
-register(
-    OpSpec(
-        "GlobalAveragePool",
-        _infer_global,
-        _evaluate_global_average,
-        _compute_global_average,
-        kind="reduction",
-        takes="X[n c *s]",
-    ),
-    "channelwise",
-)
-register(
-    OpSpec(
-        "GlobalLpPool",
-        _infer_global,
-        _evaluate_global_lp,
-        _compute_global_lp,
-        kind="reduction",
-        takes="X[n c *s]",
-    ),
-    "channelwise statistic",
-)
+_TRAITS = {
+    "MaxPool": "moves windowed optional_outputs", "AveragePool": "windowed", "LpPool": "windowed",
+    "GlobalLpPool": "statistic",
+}  # fmt: skip
+for _name, _infer, _evaluate, _compute, _requires in _POOLS:
+    _traits = f"channelwise {_TRAITS.get(_name, '')}"
+    register(_name, _infer, _evaluate, _compute, "reduction", takes="X[n c *s]", requires=_requires, traits=_traits)

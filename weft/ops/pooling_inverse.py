@@ -15,7 +15,7 @@ import numpy as np
 from weft import te
 from weft.expr.nodes import Expr, Var
 from weft.graph.ir import Array, Dim, TensorType, Type
-from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
+from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.graph.shapes import minus, plus, times, unknown_dim
 from weft.graph.signature import Between
 from weft.loop.ir import If, Stmt, Store, seq
@@ -89,14 +89,12 @@ def _compute(c: Compute, x: te.Tensor, indices: te.Tensor, output_shape: Any = N
 
 
 register(
-    OpSpec(
-        "MaxUnpool",
-        _infer,
-        _evaluate,
-        _compute,
-        kind="opaque",
-        shape_inputs=(2,),
-        takes="X[n c *s], I:int[n c *s], output_shape:int[_]?",
-        requires=(Between("kernel_shape", 1),),
-    )
+    "MaxUnpool",
+    _infer,
+    _evaluate,
+    _compute,
+    "opaque",
+    shape_inputs=(2,),
+    takes="X[n c *s], I:int[n c *s], output_shape:int[_]?",
+    requires=(Between("kernel_shape", 1),),
 )

@@ -14,12 +14,11 @@ import numpy as np
 from weft import te
 from weft.expr.nodes import Expr
 from weft.graph.ir import NUMPY_TYPES, Array, Dim, TensorType, Type, dtype_name, same_dim
-from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
+from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.graph.passes.narrow_weights import DOMAIN as NARROW_DOMAIN
 from weft.graph.passes.narrow_weights import NAME as NARROW_MATMUL
 from weft.graph.shapes import broadcast
 from weft.ops.convolution import accumulator, dims_of, exact_type, is_empty, result_type, wide_product
-from weft.ops.convolution_window import stage
 
 # ------------------------------------------------------------------------------------------------------------- MatMul
 
@@ -77,14 +76,14 @@ def multiply_tensors(
         y = b[(*batched(right[:-2], batch), k.var, *column)]
         return te.sum(product(x, y), axis=k)
 
-    return stage(tuple(shape), lambda *at: body(*at), name=name)
+    return te.stage(tuple(shape), lambda *at: body(*at), name=name)
 
 
 def cast_to(made: te.Tensor, dtype: str, name: str = "cast") -> te.Tensor:
     """A tensor in another type; itself where it has that type."""
     if str(made.dtype) == dtype:
         return made
-    return stage(made.shape, lambda *at: made[at].astype(dtype), name=name)
+    return te.stage(made.shape, lambda *at: made[at].astype(dtype), name=name)
 
 
 def sum_type(dtype: str) -> str:
@@ -108,8 +107,13 @@ def _compute_matmul(c: Compute, a: te.Tensor, b: te.Tensor) -> te.Tensor | None:
 
 
 register(
-    OpSpec("MatMul", _infer_matmul, _evaluate_matmul, _compute_matmul, kind="complex", takes="A:number, B:A"),
-    "product heavy",
+    "MatMul",
+    _infer_matmul,
+    _evaluate_matmul,
+    _compute_matmul,
+    "complex",
+    takes="A:number, B:A",
+    traits="product heavy",
     multiplies=2,
 )
 
@@ -125,16 +129,14 @@ def _evaluate_narrow(c: Evaluate, a: Array, b: Array) -> Array:
 
 
 register(
-    OpSpec(
-        NARROW_MATMUL,
-        _infer_narrow,
-        _evaluate_narrow,
-        _compute_matmul,
-        kind="complex",
-        domain=NARROW_DOMAIN,
-        takes="A:float32, B:bfloat16|float16",
-    ),
-    "heavy",
+    NARROW_MATMUL,
+    _infer_narrow,
+    _evaluate_narrow,
+    _compute_matmul,
+    "complex",
+    domain=NARROW_DOMAIN,
+    takes="A:float32, B:bfloat16|float16",
+    traits="heavy",
     multiplies=2,
 )
 
@@ -146,8 +148,6 @@ def _infer_gemm(c: Infer) -> list[Type]:
     kind = result_type(c, a.dtype)
     if a.shape is None or b.shape is None:
         return [TensorType(kind, None)]
-    if a.rank != 2 or b.rank != 2:
-        raise c.error(f"Gemm multiplies matrices, not {a!r} and {b!r}")
     rows, inner = reversed(a.dims) if c.get("transA", 0) else a.dims
     other, columns = reversed(b.dims) if c.get("transB", 0) else b.dims
     if isinstance(inner, int) and isinstance(other, int) and not same_dim(inner, other):
@@ -191,7 +191,7 @@ def _compute_gemm(c: Compute, a: te.Tensor, b: te.Tensor, bias: te.Tensor | None
         y = b[j, k.var] if down else b[k.var, j]
         return te.sum(x.astype(wide) * y.astype(wide), axis=k)
 
-    made = stage(c.out_dims(), lambda i, j: product(i, j), name="gemm")
+    made = te.stage(c.out_dims(), lambda i, j: product(i, j), name="gemm")
     if alpha == 1 and kind == wide and (bias is None or beta == 0):
         return made
 
@@ -204,18 +204,16 @@ def _compute_gemm(c: Compute, a: te.Tensor, b: te.Tensor, bias: te.Tensor | None
             value = value + (added if beta == 1 else added * te.const(beta, wide))
         return value.astype(kind)
 
-    return stage(c.out_dims(), lambda i, j: finish(i, j), name="gemm_bias")
+    return te.stage(c.out_dims(), lambda i, j: finish(i, j), name="gemm_bias")
 
 
 register(
-    OpSpec(
-        "Gemm",
-        _infer_gemm,
-        _evaluate_gemm,
-        _compute_gemm,
-        kind="complex",
-        takes="A:number[_ _], B:A[_ _], C:number?",
-    ),
-    "product heavy",
+    "Gemm",
+    _infer_gemm,
+    _evaluate_gemm,
+    _compute_gemm,
+    "complex",
+    takes="A:number[_ _], B:A[_ _], C:number?",
+    traits="product heavy",
     multiplies=2,
 )

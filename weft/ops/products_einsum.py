@@ -14,9 +14,8 @@ import numpy as np
 from weft import te
 from weft.expr.nodes import Expr
 from weft.graph.ir import Array, Dim, TensorType, Type
-from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
+from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.ops.convolution import exact_type, is_empty, sizes_of
-from weft.ops.convolution_window import stage
 from weft.ops.products import cast_to, sum_type
 
 Term = tuple[str, ...]
@@ -114,7 +113,7 @@ def _contract(
             value = element if value is None else value * element
         return te.sum(value, axis=list(axes.values())) if axes else value
 
-    made = stage(tuple(sizes[label] for label in keep), lambda *at: body(*at), name="einsum")
+    made = te.stage(tuple(sizes[label] for label in keep), lambda *at: body(*at), name="einsum")
     return made, keep
 
 
@@ -140,4 +139,4 @@ def _compute(c: Compute, *tensors: te.Tensor) -> te.Tensor | None:
     return cast_to(left[0], c.outputs[0].dtype)
 
 
-register(OpSpec("Einsum", _infer, _evaluate, _compute, "complex", takes="inputs:number, more:inputs?, ..."), "heavy")
+register("Einsum", _infer, _evaluate, _compute, "complex", takes="inputs:number, more:inputs?, ...", traits="heavy")

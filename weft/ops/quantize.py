@@ -13,7 +13,7 @@ import numpy as np
 from weft import te
 from weft.expr.nodes import Expr
 from weft.graph.ir import NUMPY_TYPES, Array, TensorType, Type, dtype_name
-from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
+from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.graph.shapes import normal_axis
 from weft.graph.signature import ELEMENTS
 from weft.ops.casts import cast_array
@@ -135,20 +135,17 @@ def _compute_quantize(c: Compute, x: te.Tensor, scale: te.Tensor, zero: te.Tenso
             level = level + _at(c, zero, indices, shape).astype(level.dtype)
         return te.clip(level, low, high).astype(to)
 
-    made: te.Tensor = te.compute(shape, body, name="quantize")
-    return made
+    return te.stage(shape, body, name="quantize")
 
 
 register(
-    OpSpec(
-        "QuantizeLinear",
-        _infer_quantize,
-        _quantize,
-        _compute_quantize,
-        "elementwise",
-        takes="x:number, y_scale:number|float8_e8m0fnu, y_zero_point:number|narrow?",
-    ),
-    "traps",
+    "QuantizeLinear",
+    _infer_quantize,
+    _quantize,
+    _compute_quantize,
+    "elementwise",
+    takes="x:number, y_scale:number|float8_e8m0fnu, y_zero_point:number|narrow?",
+    traits="traps",
 )
 
 
@@ -187,20 +184,17 @@ def _compute_dequantize(c: Compute, x: te.Tensor, scale: te.Tensor, zero: te.Ten
             level = level.astype(exact) - _at(c, zero, indices, shape).astype(exact)
         return (level.astype(kind) * _at(c, scale, indices, shape).astype(kind)).astype(to)
 
-    made: te.Tensor = te.compute(shape, body, name="dequantize")
-    return made
+    return te.stage(shape, body, name="dequantize")
 
 
 register(
-    OpSpec(
-        "DequantizeLinear",
-        _infer_dequantize,
-        _dequantize,
-        _compute_dequantize,
-        "elementwise",
-        takes="x:number|narrow, x_scale:number|float8_e8m0fnu, x_zero_point:x?",
-    ),
-    "cheap",
+    "DequantizeLinear",
+    _infer_dequantize,
+    _dequantize,
+    _compute_dequantize,
+    "elementwise",
+    takes="x:number|narrow, x_scale:number|float8_e8m0fnu, x_zero_point:x?",
+    traits="cheap",
 )
 
 
@@ -244,4 +238,4 @@ def _compute_dynamic(c: Compute, x: te.Tensor) -> tuple[te.Tensor, te.Tensor, te
     return te.compute(c.out_shape(), body, name="dynamic_quantize"), scale, zero
 
 
-register(OpSpec("DynamicQuantizeLinear", _infer_dynamic, _dynamic, _compute_dynamic, "opaque", takes="x:float32"))
+register("DynamicQuantizeLinear", _infer_dynamic, _dynamic, _compute_dynamic, "opaque", takes="x:float32")

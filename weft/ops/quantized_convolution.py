@@ -13,7 +13,7 @@ import numpy as np
 from weft import te
 from weft.expr.nodes import Expr
 from weft.graph.ir import Array, Type
-from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
+from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.ops.convolution import (
     add_channel,
     convolve_arrays,
@@ -24,7 +24,7 @@ from weft.ops.convolution import (
     sizes_of,
     wide_product,
 )
-from weft.ops.convolution_window import Window, stage
+from weft.ops.convolution_window import Window
 from weft.ops.quantized_support import (
     requantize,
     requantize_expr,
@@ -65,7 +65,7 @@ def integer_convolution_tensors(
         assert x_zero is not None
         return _less_zero_point(raw, w, scalar(x_zero).astype("int32"))
     assert w_zero is not None
-    weight = stage(
+    weight = te.stage(
         sizes_of(w), lambda *at: w[at].astype("int32") - scalar(w_zero, at[0]).astype("int32"), name="weight"
     )
 
@@ -85,7 +85,7 @@ def _less_zero_point(raw: te.Tensor, w: te.Tensor, zero: Expr) -> te.Tensor:
         lambda co: te.sum(w[(co, *[k.var for k in axes])].astype("int32"), axis=axes),
         name="weight_sum",
     )
-    return stage(raw.shape, lambda n, co, *at: raw[(n, co, *at)] - zero * total[co], name="conv_shifted")
+    return te.stage(raw.shape, lambda n, co, *at: raw[(n, co, *at)] - zero * total[co], name="conv_shifted")
 
 
 # -------------------------------------------------------------------------------------------------------- ConvInteger
@@ -112,15 +112,13 @@ def _compute_integer(c: Compute, x: te.Tensor, w: te.Tensor, x_zero: Any = None,
 
 
 register(
-    OpSpec(
-        "ConvInteger",
-        _infer_integer,
-        _evaluate_integer,
-        _compute_integer,
-        kind="complex",
-        takes="x:int[n c *s], w:int[m _ *k], x_zero_point:x[]|[1]?, w_zero_point:w[]|[1]|[m]?",
-    ),
-    "bordered",
+    "ConvInteger",
+    _infer_integer,
+    _evaluate_integer,
+    _compute_integer,
+    "complex",
+    takes="x:int[n c *s], w:int[m _ *k], x_zero_point:x[]|[1]?, w_zero_point:w[]|[1]|[m]?",
+    traits="bordered",
 )
 
 # -------------------------------------------------------------------------------------------------------- QLinearConv
@@ -159,16 +157,12 @@ def _compute_linear(c: Compute, *tensors: Any) -> Any:
 
 
 register(
-    OpSpec(
-        "QLinearConv",
-        _infer_linear,
-        _evaluate_linear,
-        _compute_linear,
-        kind="complex",
-        takes=(
-            "x:int[n c *s], x_scale:float[]|[1], x_zero_point:x[]|[1], w:int[m _ *k], "
-            "w_scale:float[]|[1]|[m], w_zero_point:w[]|[1]|[m], y_scale:float[]|[1], "
-            "y_zero_point:int8|uint8[]|[1], B:int32[m]?"
-        ),
-    )
+    "QLinearConv",
+    _infer_linear,
+    _evaluate_linear,
+    _compute_linear,
+    "complex",
+    takes="x:int[n c *s], x_scale:float[]|[1], x_zero_point:x[]|[1], w:int[m _ *k], "
+    "w_scale:float[]|[1]|[m], w_zero_point:w[]|[1]|[m], y_scale:float[]|[1], "
+    "y_zero_point:int8|uint8[]|[1], B:int32[m]?",
 )

@@ -13,10 +13,9 @@ import numpy as np
 from weft import te
 from weft.expr.nodes import Expr
 from weft.graph.ir import Array, Type
-from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, register
+from weft.graph.opspec import Compute, Evaluate, Infer, register
 from weft.graph.signature import Along
 from weft.ops.convolution import is_empty, sizes_of, wide_product
-from weft.ops.convolution_window import stage
 from weft.ops.products import infer_product, multiply_tensors
 from weft.ops.quantized_support import requantize, requantize_expr, surely_zero, wrap_int32
 
@@ -54,7 +53,7 @@ def column_value(tensor: te.Tensor, at: tuple[Expr, ...]) -> Expr:
 
 
 def _shifted(tensor: te.Tensor, zero: te.Tensor, value: Any, name: str) -> te.Tensor:
-    return stage(tensor.shape, lambda *at: tensor[at].astype("int32") - value(zero, at).astype("int32"), name=name)
+    return te.stage(tensor.shape, lambda *at: tensor[at].astype("int32") - value(zero, at).astype("int32"), name=name)
 
 
 def integer_product_tensors(
@@ -87,7 +86,7 @@ def _less_zero_point(raw: te.Tensor, b: te.Tensor, zero: te.Tensor) -> te.Tensor
     k = te.reduce_axis(inner, "k")
     total = te.compute((columns,), lambda j: te.sum(b[k.var, j].astype("int32"), axis=k), name="column_sum")
     value = zero[(te.const(0),) * len(zero.shape)].astype("int32")
-    return stage(raw.shape, lambda *at: raw[at] - value * total[at[-1]], name="matmul_shifted")
+    return te.stage(raw.shape, lambda *at: raw[at] - value * total[at[-1]], name="matmul_shifted")
 
 
 # ------------------------------------------------------------------------------------------------------ MatMulInteger
@@ -108,15 +107,13 @@ def _compute_integer(c: Compute, a: te.Tensor, b: te.Tensor, a_zero: Any = None,
 
 
 register(
-    OpSpec(
-        "MatMulInteger",
-        _infer_integer,
-        _evaluate_integer,
-        _compute_integer,
-        kind="complex",
-        takes=("A:int8|uint8|int16|uint16, B:int8|uint8|int16|uint16, a_zero_point:A?, b_zero_point:B?"),
-        requires=(Along(2, 0, -2), Along(3, 1, -1)),
-    )
+    "MatMulInteger",
+    _infer_integer,
+    _evaluate_integer,
+    _compute_integer,
+    "complex",
+    takes="A:int8|uint8|int16|uint16, B:int8|uint8|int16|uint16, a_zero_point:A?, b_zero_point:B?",
+    requires=(Along(2, 0, -2), Along(3, 1, -1)),
 )
 
 # ------------------------------------------------------------------------------------------------------ QLinearMatMul
@@ -150,19 +147,15 @@ def _compute_linear(c: Compute, *tensors: te.Tensor) -> Any:
 
 
 register(
-    OpSpec(
-        "QLinearMatMul",
-        _infer_linear,
-        _evaluate_linear,
-        _compute_linear,
-        kind="complex",
-        takes=(
-            "a:int8|uint8|int16|uint16, a_scale:float, a_zero_point:a, b:int8|uint8|int16|uint16, b_scale:float, "
-            "b_zero_point:b, y_scale:float, y_zero_point:int8|uint8|int16|uint16"
-        ),
-        requires=(
-            *(Along(position, 0, -2) for position in (1, 2, 6, 7)),
-            *(Along(position, 3, -1) for position in (4, 5)),
-        ),
-    )
+    "QLinearMatMul",
+    _infer_linear,
+    _evaluate_linear,
+    _compute_linear,
+    "complex",
+    takes="a:int8|uint8|int16|uint16, a_scale:float, a_zero_point:a, b:int8|uint8|int16|uint16, b_scale:float, "
+    "b_zero_point:b, y_scale:float, y_zero_point:int8|uint8|int16|uint16",
+    requires=(
+        *(Along(position, 0, -2) for position in (1, 2, 6, 7)),
+        *(Along(position, 3, -1) for position in (4, 5)),
+    ),
 )

@@ -13,7 +13,7 @@ import numpy as np
 
 from weft import te
 from weft.graph.ir import Array, TensorType, Type, dtype_name
-from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
+from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.graph.signature import Between
 from weft.ops.casts import cast_array
 from weft.ops.elementwise_support import element_type, expect_one_element, kernel, wide
@@ -56,8 +56,8 @@ def _register_draw(name: str, draw: Callable[[Use, tuple[int, ...]], Array]) -> 
     def evaluate_like(c: Evaluate, like: Array) -> Array:
         return cast_array(draw(c, like.shape), element_type(c, "dtype", dtype_name(like.dtype)))
 
-    register(OpSpec(name, infer, evaluate, takes=""), "random")
-    register(OpSpec(f"{name}Like", infer_like, evaluate_like, takes="input"), "random")
+    register(name, infer, evaluate, takes="", traits="random")
+    register(f"{name}Like", infer_like, evaluate_like, takes="input", traits="random")
 
 
 _register_draw("RandomNormal", _normal)
@@ -76,13 +76,11 @@ def _bernoulli(c: Evaluate, x: Array) -> Array:
     return cast_array(np.asarray(made), element_type(c, "dtype", dtype_name(x.dtype)))
 
 
-register(OpSpec("Bernoulli", _infer_bernoulli, _bernoulli, takes="input:float"), "random")
+register("Bernoulli", _infer_bernoulli, _bernoulli, takes="input:float", traits="random")
 
 
 def _infer_multinomial(c: Infer) -> Sequence[Type]:
     kind = c.tensor(0)
-    if kind.shape is not None and kind.rank != 2:
-        raise c.error(f"its input must have 2 dimensions, not {kind.rank}")
     shape = None if kind.shape is None else (kind.dims[0], int(c.get("sample_size", 1)))
     return [TensorType(element_type(c, "dtype", "int32"), shape)]
 
@@ -95,14 +93,12 @@ def _multinomial(c: Evaluate, x: Array) -> Array:
 
 
 register(
-    OpSpec(
-        "Multinomial",
-        _infer_multinomial,
-        _multinomial,
-        takes="input:float[_ _]",
-        requires=(Between("sample_size", 0),),
-    ),
-    "random",
+    "Multinomial",
+    _infer_multinomial,
+    _multinomial,
+    takes="input:float[_ _]",
+    requires=(Between("sample_size", 0),),
+    traits="random",
 )
 
 
@@ -146,14 +142,12 @@ def _dropout_kind(node: Any) -> str:
 
 
 register(
-    OpSpec(
-        "Dropout",
-        _infer_dropout,
-        _dropout,
-        _compute_dropout,
-        _dropout_kind,
-        shape_inputs=(2,),
-        takes="data:float, ratio:float?, training_mode:bool?",
-    ),
-    "optional_outputs",
+    "Dropout",
+    _infer_dropout,
+    _dropout,
+    _compute_dropout,
+    _dropout_kind,
+    shape_inputs=(2,),
+    takes="data:float, ratio:float?, training_mode:bool?",
+    traits="optional_outputs",
 )

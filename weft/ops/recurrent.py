@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from weft.graph.ir import NUMPY_TYPES, Array, Dim, TensorType, Type, dtype_name
-from weft.graph.opspec import Evaluate, Infer, OpSpec, Use, register
+from weft.graph.opspec import Evaluate, Infer, Use, register
 from weft.graph.signature import OneOf, Relation, SameSize
 from weft.ops.convolution import exact_type, result_type
 from weft.ops.recurrent_activations import Activation, read_activations
@@ -226,51 +226,39 @@ STATES: tuple[Relation, ...] = (
 """Lengths and first states: one for each sequence (and direction), which stand in another order with layout 1."""
 
 register(
-    OpSpec(
-        "LSTM",
-        _infer,
-        _evaluate,
-        compute_lstm,
-        kind="opaque",
-        takes=(
-            "X:float[_ _ i], W:float[d 4*@hidden_size i], R:float[d 4*@hidden_size @hidden_size], "
-            "B:float[d 8*@hidden_size]?, sequence_lens:int[b]?, initial_h:float[_ _ @hidden_size]?, "
-            "initial_c:float[_ _ @hidden_size]?, P:float[d 3*@hidden_size]?"
-        ),
-        requires=STATES,
-    ),
-    "recurrent heavy optional_outputs",
+    "LSTM",
+    _infer,
+    _evaluate,
+    compute_lstm,
+    "opaque",
+    takes="X:float[_ _ i], W:float[d 4*@hidden_size i], R:float[d 4*@hidden_size @hidden_size], "
+    "B:float[d 8*@hidden_size]?, sequence_lens:int[b]?, initial_h:float[_ _ @hidden_size]?, "
+    "initial_c:float[_ _ @hidden_size]?, P:float[d 3*@hidden_size]?",
+    requires=STATES,
+    traits="recurrent heavy optional_outputs",
     multiplies=3,
 )
 register(
-    OpSpec(
-        "GRU",
-        _infer,
-        _evaluate,
-        compute_gru,
-        kind="opaque",
-        takes=(
-            "X:float[_ _ i], W:float[d 3*@hidden_size i], R:float[d 3*@hidden_size @hidden_size], "
-            "B:float[d 6*@hidden_size]?, sequence_lens:int[b]?, initial_h:float[_ _ @hidden_size]?"
-        ),
-        requires=STATES,
-    ),
-    "recurrent heavy optional_outputs",
+    "GRU",
+    _infer,
+    _evaluate,
+    compute_gru,
+    "opaque",
+    takes="X:float[_ _ i], W:float[d 3*@hidden_size i], R:float[d 3*@hidden_size @hidden_size], "
+    "B:float[d 6*@hidden_size]?, sequence_lens:int[b]?, initial_h:float[_ _ @hidden_size]?",
+    requires=STATES,
+    traits="recurrent heavy optional_outputs",
     multiplies=3,
 )
 register(
-    OpSpec(
-        "RNN",
-        _infer,
-        _evaluate,
-        compute_rnn,
-        kind="opaque",
-        takes=(
-            "X:float[_ _ i], W:float[d @hidden_size i], R:float[d @hidden_size @hidden_size], "
-            "B:float[d 2*@hidden_size]?, sequence_lens:int[b]?, initial_h:float[_ _ @hidden_size]?"
-        ),
-        requires=STATES,
-    ),
-    "recurrent heavy optional_outputs",
+    "RNN",
+    _infer,
+    _evaluate,
+    compute_rnn,
+    "opaque",
+    takes="X:float[_ _ i], W:float[d @hidden_size i], R:float[d @hidden_size @hidden_size], "
+    "B:float[d 2*@hidden_size]?, sequence_lens:int[b]?, initial_h:float[_ _ @hidden_size]?",
+    requires=STATES,
+    traits="recurrent heavy optional_outputs",
     multiplies=3,
 )

@@ -17,7 +17,6 @@ from weft import te
 from weft.expr.nodes import Expr
 from weft.graph.opspec import Compute
 from weft.ops.convolution import accumulator, is_empty, wide_product
-from weft.ops.convolution_window import stage
 from weft.ops.recurrent_activations import Activation, read_activations
 
 Tensors = Sequence[te.Tensor | None]
@@ -76,7 +75,7 @@ class Direction:
             return x[b, t, i.var] if self.batch_first else x[t, b, i.var]
 
         rows = self.gates * hidden
-        raw = stage(
+        raw = te.stage(
             (self.steps, self.batch, rows),
             lambda t, b, q: te.sum(product(element(t, b), w[d, q, i.var]), axis=i),
             name="projection",
@@ -90,7 +89,7 @@ class Direction:
                 other = te.if_then_else(q < recurrent_bias * hidden, other, te.const(0.0, self.kind))
             return raw[t, b, q] + own + other
 
-        return stage(raw.shape, lambda t, b, q: both(t, b, q), name="gates_in")
+        return te.stage(raw.shape, lambda t, b, q: both(t, b, q), name="gates_in")
 
     def recurrent_bias(self, gate: int, j: Expr) -> Expr:
         """The recurrence's bias of one gate."""
@@ -106,7 +105,7 @@ class Direction:
                 return te.const(0.0, self.kind)
             return (given[b, d, j] if self.batch_first else given[d, b, j]).astype(self.kind)
 
-        init = stage((1, self.batch, self.hidden), lambda t, b, j: first(t, b, j), name=f"{name}_first")
+        init = te.stage((1, self.batch, self.hidden), lambda t, b, j: first(t, b, j), name=f"{name}_first")
         return te.placeholder(self.shape, self.kind, name=f"{name}_state"), init
 
     def recur(self, source: Callable[[Expr, Expr, Expr], Expr], gates: int, first: int = 0) -> Readable:
@@ -114,7 +113,7 @@ class Direction:
         r, d, hidden = self.r, self.index, self.hidden
         assert r is not None
         k = te.reduce_axis(hidden, "k")
-        return stage(
+        return te.stage(
             (self.steps + 1, self.batch, gates * hidden),
             lambda t, b, q: te.sum(source(t, b, k.var) * r[d, first * hidden + q, k.var].astype(self.kind), axis=k),
             name="recurrence",

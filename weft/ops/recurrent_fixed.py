@@ -18,7 +18,6 @@ from weft.expr.nodes import Expr
 from weft.graph.ir import Node, TensorType, Type
 from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, find_operator, register
 from weft.graph.passes.fix_weights import DOMAIN, PLAIN, PREFIX, WEIGHT
-from weft.ops.convolution_window import stage
 from weft.ops.fixed_weights import fixed_term, unfix
 from weft.ops.recurrent_compute import Direction, Tensors, compute_gru, compute_lstm, compute_rnn
 
@@ -39,7 +38,7 @@ class FixedDirection(Direction):
         def term(t: Expr, b: Expr, q: Expr) -> Expr:
             return fixed_term(source(t, b, k.var), high[d, start + q, k.var], low[d, start + q, k.var])
 
-        sums = stage(
+        sums = te.stage(
             (self.steps + 1, self.batch, gates * self.hidden),
             lambda t, b, q: te.sum(term(t, b, q), axis=k),
             name="recurrence",
@@ -95,4 +94,4 @@ _TAKES = "X, W, R:int16, B?, sequence_lens?, initial_h?, initial_c?, P?, low:uin
 """What the plain operator demands, it says itself."""
 
 for _name, _compute in (("LSTM", compute_lstm), ("GRU", compute_gru), ("RNN", compute_rnn)):
-    register(OpSpec(PREFIX + _name, _infer, _evaluate, _computer(_compute), kind="opaque", domain=DOMAIN, takes=_TAKES))
+    register(PREFIX + _name, _infer, _evaluate, _computer(_compute), "opaque", domain=DOMAIN, takes=_TAKES)

@@ -21,9 +21,8 @@ import numpy as np
 from weft import te
 from weft.expr.nodes import Expr
 from weft.graph.ir import Array, Type
-from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, register
+from weft.graph.opspec import Compute, Evaluate, Infer, register
 from weft.ops.convolution import is_empty
-from weft.ops.convolution_window import stage
 from weft.ops.recurrent import Cell, directions, output_types, run_directions
 from weft.ops.recurrent_activations import read_activations
 from weft.ops.recurrent_compute import Direction, Readable, compute_outputs, lstm_direction
@@ -67,8 +66,6 @@ def _infer(c: Infer) -> list[Type]:
     gates, r = c.tensor(0), c.tensor(2)
     count = len(directions(c))
     read_activations(c, count, FUNCTIONS)
-    if gates.rank != 3 or r.rank != 3:
-        raise c.error(f"the gates and R must have 3 dimensions, not {gates!r} and {r!r}")
     return output_types(c, gates, r.dims[1], STATES)
 
 
@@ -112,7 +109,7 @@ class QuantizedDirection(Direction):
         def code(t: Expr, b: Expr, k: Expr) -> Expr:
             return te.clip(te.round(source(t, b, k) / unit[t]) + offset[t], nothing, te.const(255.0, "float32"))
 
-        codes = stage((steps, self.batch, self.hidden), lambda t, b, k: code(t, b, k).astype("uint8"), "codes")
+        codes = te.stage((steps, self.batch, self.hidden), lambda t, b, k: code(t, b, k).astype("uint8"), "codes")
         return _Scaled(self, codes, unit, offset)
 
     def _range(self, source: Callable[[Expr, Expr, Expr], Expr], steps: int) -> tuple[te.Tensor, te.Tensor]:
@@ -121,7 +118,7 @@ class QuantizedDirection(Direction):
 
         def extreme(reduce: Any, name: str) -> te.Tensor:
             b, k = te.reduce_axis(self.batch, "b"), te.reduce_axis(self.hidden, "k")
-            return stage((steps,), lambda t: reduce(source(t, b.var, k.var), axis=[b, k]), name)
+            return te.stage((steps,), lambda t: reduce(source(t, b.var, k.var), axis=[b, k]), name)
 
         low, high = extreme(te.min, "lowest"), extreme(te.max, "highest")
 
@@ -129,8 +126,8 @@ class QuantizedDirection(Direction):
             found = (te.maximum(high[t], nothing) - te.minimum(low[t], nothing)) / 255.0
             return te.select(te.equal(found, nothing), te.const(1.0, "float32"), found)
 
-        unit = stage((steps,), lambda t: width(t), "unit")
-        start = stage((steps,), lambda t: te.round(-te.minimum(low[t], nothing) / unit[t]), "offset")
+        unit = te.stage((steps,), lambda t: width(t), "unit")
+        start = te.stage((steps,), lambda t: te.round(-te.minimum(low[t], nothing) / unit[t]), "offset")
         return unit, start
 
 
@@ -142,7 +139,7 @@ class _Scaled:
         r, d, width = way.r, way.index, way.gates * way.hidden
         assert r is not None
         k = te.reduce_axis(way.hidden, "k")
-        self.sums = stage(
+        self.sums = te.stage(
             (way.steps + 1, way.batch, width),
             lambda t, b, q: te.sum(codes[t, b, k.var].astype("int32") * r[d, k.var, q].astype("int32"), axis=k),
             "recurrence",
@@ -151,7 +148,7 @@ class _Scaled:
         if way.zero is not None:
             j = te.reduce_axis(way.hidden, "j")
             row = (way.steps + 1, way.batch)
-            self.row = stage(row, lambda t, b: te.sum(codes[t, b, j.var].astype("int32"), axis=j), "row")
+            self.row = te.stage(row, lambda t, b: te.sum(codes[t, b, j.var].astype("int32"), axis=j), "row")
 
     def __getitem__(self, at: Any, /) -> Expr:
         (t, b, q), way = at, self.way
@@ -173,15 +170,11 @@ def _compute(c: Compute, *tensors: te.Tensor | None) -> Any:
 
 
 register(
-    OpSpec(
-        "QuantizedLSTM",
-        _infer,
-        _evaluate,
-        _compute,
-        domain="weft",
-        takes=(
-            "gates:float32[_ _ _], scale:float32[d 4*h], R:int8[d h 4*h], totals:int32[d 4*h], zero:int32[d 4*h]?, "
-            "sequence_lens:int[_]?, initial_h:float32[_ _ h]?, initial_c:float32[_ _ h]?, P:float32[d 3*h]?"
-        ),
-    )
+    "QuantizedLSTM",
+    _infer,
+    _evaluate,
+    _compute,
+    domain="weft",
+    takes="gates:float32[_ _ _], scale:float32[d 4*h], R:int8[d h 4*h], totals:int32[d 4*h], zero:int32[d 4*h]?, "
+    "sequence_lens:int[_]?, initial_h:float32[_ _ h]?, initial_c:float32[_ _ h]?, P:float32[d 3*h]?",
 )

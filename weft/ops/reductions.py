@@ -14,7 +14,7 @@ import numpy as np
 from weft import te
 from weft.expr.nodes import Expr
 from weft.graph.ir import Array, Dim, TensorType, Type
-from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
+from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.graph.shapes import Shape, normal_axes, normal_axis, product, unknown_dim
 from weft.graph.signature import OneOf
 from weft.ops.elementwise_support import kernel, wide
@@ -85,17 +85,15 @@ def _register(
         return _stages(c, x, reduction, name.lower())
 
     register(
-        OpSpec(
-            name,
-            _infer,
-            evaluate,
-            kernel(compute or staged),
-            "reduction",
-            shape_inputs=(1,),
-            takes=f"data:{types}, axes:index[_]|[]?",
-            requires=(_KEEPDIMS,),
-        ),
-        f"statistic reduces {traits}",
+        name,
+        _infer,
+        evaluate,
+        kernel(compute or staged),
+        "reduction",
+        shape_inputs=(1,),
+        takes=f"data:{types}, axes:index[_]|[]?",
+        requires=(_KEEPDIMS,),
+        traits=f"statistic reduces {traits}",
     )
 
 
@@ -117,8 +115,7 @@ def _stages(c: Compute, x: te.Tensor, reduction: Reduction, name: str) -> te.Ten
 
 
 def _finished(c: Compute, total: te.Tensor, finish: Callable[[Expr], Expr], name: str) -> te.Tensor:
-    made: te.Tensor = te.compute(total.shape, lambda *i: finish(total[i]), name=f"{name}_end", dtype=c.outputs[0].dtype)
-    return made
+    return te.stage(total.shape, lambda *i: finish(total[i]), name=f"{name}_end", dtype=c.outputs[0].dtype)
 
 
 # ----------------------------------------------------------------------------------------------- the ten operators
@@ -219,8 +216,7 @@ def _compute_log_sum_exp(c: Compute, x: te.Tensor, axes: te.Tensor | None = None
         at = dict(zip(kept, indices))
         return te.log(total[indices]) + top[tuple(0 if d in places else at[d] for d in range(len(x.shape)))]
 
-    made: te.Tensor = te.compute(total.shape, body, name="logsumexp", dtype=c.outputs[0].dtype)
-    return made
+    return te.stage(total.shape, body, name="logsumexp", dtype=c.outputs[0].dtype)
 
 
 _register("ReduceLogSumExp", Reduction(_log_sum_exp, te.sum), "float", _compute_log_sum_exp, "")
@@ -262,7 +258,7 @@ def _register_arg(name: str, greatest: bool) -> None:
         return made
 
     takes, made = "data:number", kernel(compute)
-    register(OpSpec(name, _infer_arg, evaluate, made, "reduction", takes=takes, requires=(_KEEPDIMS,)), "statistic")
+    register(name, _infer_arg, evaluate, made, "reduction", takes=takes, requires=(_KEEPDIMS,), traits="statistic")
 
 
 _register_arg("ArgMax", True)

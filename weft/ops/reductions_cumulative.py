@@ -9,21 +9,16 @@ import numpy as np
 
 from weft import te
 from weft.expr.nodes import Expr
-from weft.graph.ir import Array, Type
-from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
+from weft.graph.ir import Array
+from weft.graph.opspec import Compute, Evaluate, Use, register
 from weft.graph.shapes import normal_axis
 from weft.ops.elementwise_support import (
-    expect_one_element,
+    infer_same,
     kernel,
     wide,
     wide_type,
     widen,
 )
-
-
-def _infer(c: Infer) -> Sequence[Type]:
-    expect_one_element(c, 1)
-    return [c.tensor(0)]
 
 
 def _axis(c: Use, value: Array, rank: int) -> int:
@@ -73,8 +68,7 @@ def _compute(c: Compute, x: te.Tensor, combine: Callable[[Expr, Expr], Expr], ne
         step = length - 1 - indices[axis] if c.get("reverse", 0) else indices[axis]
         return totals[(step, *indices[:axis], *indices[axis + 1 :])].astype(x.dtype)
 
-    made: te.Tensor = te.compute(shape, body, name="cumulative")
-    return made
+    return te.stage(shape, body, name="cumulative")
 
 
 def _register(name: str, accumulate: Callable[..., Any], combine: Callable[[Expr, Expr], Expr], neutral: int) -> None:
@@ -86,16 +80,14 @@ def _register(name: str, accumulate: Callable[..., Any], combine: Callable[[Expr
         return _compute(c, x, combine, neutral)
 
     register(
-        OpSpec(
-            name,
-            _infer,
-            evaluate,
-            compute,
-            "opaque",
-            shape_inputs=(1,),
-            takes="x:float|int32|int64|uint32|uint64, axis:index[]|[1]",
-        ),
-        "statistic",
+        name,
+        infer_same,
+        evaluate,
+        compute,
+        "opaque",
+        shape_inputs=(1,),
+        takes="x:float|int32|int64|uint32|uint64, axis:index[]|[1]",
+        traits="statistic",
     )
 
 

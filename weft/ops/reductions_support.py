@@ -56,8 +56,7 @@ def reduce_axes(
         made = value if source is None else source(value, full)
         return reducer(made, axis=list(inner.values())) if inner else made
 
-    made: te.Tensor = te.compute(shape, body, name=name)
-    return made
+    return te.stage(shape, body, name=name)
 
 
 def best_index(x: te.Tensor, axis: int, greatest: bool, last: bool, keep: bool = False) -> te.Tensor:

@@ -11,7 +11,7 @@ from weft import te
 from weft.core.dtypes import DType, dtype
 from weft.expr.nodes import Expr, index_expr
 from weft.graph.ir import Array, Dim, Node, TensorType, Type
-from weft.graph.opspec import Compute, Evaluate, Infer, OpenSize, OpSpec, Use, register
+from weft.graph.opspec import Compute, Evaluate, Infer, OpenSize, Use, register
 from weft.graph.shapes import times, unknown_dim
 from weft.ops.movement_indices import choose, fill, is_empty, kernels_know, output_type, unknown_shape
 from weft.ops.resizing_axes import AxisResize, Options, output_sizes, plan
@@ -285,18 +285,22 @@ def _kind(node: Node) -> str:
 
 
 register(
-    OpSpec(
-        "Resize",
-        _infer,
-        _evaluate,
-        _compute,
-        _kind,
-        shape_inputs=(1, 2, 3),
-        takes="X, roi:float[_]?, scales:float[_]?, sizes:int[_]?",
-    ),
-    "channelwise cheap grows",
+    "Resize",
+    _infer,
+    _evaluate,
+    _compute,
+    _kind,
+    shape_inputs=(1, 2, 3),
+    takes="X, roi:float[_]?, scales:float[_]?, sizes:int[_]?",
+    traits="channelwise cheap grows",
 )
 register(
-    OpSpec("Upsample", _infer, _evaluate, _compute, "injective", shape_inputs=(1,), takes="X, scales:float[_]"),
-    "channelwise cheap grows",
+    "Upsample",
+    _infer,
+    _evaluate,
+    _compute,
+    "injective",
+    shape_inputs=(1,),
+    takes="X, scales:float[_]",
+    traits="channelwise cheap grows",
 )

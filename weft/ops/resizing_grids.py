@@ -13,7 +13,7 @@ from weft import te
 from weft.core.dtypes import DType, dtype
 from weft.expr.nodes import Expr, index_expr
 from weft.graph.ir import Array, TensorType, Type
-from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
+from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.ops.elementwise_support import expect_shape
 from weft.ops.movement_indices import fill, integers, is_empty, kernels_know, length_of, output_type, unknown_shape
 
@@ -87,16 +87,14 @@ def _affine_compute(c: Compute, theta: te.Tensor, size: Any) -> Any:
 
 
 register(
-    OpSpec(
-        "AffineGrid",
-        _affine_infer,
-        _affine,
-        _affine_compute,
-        "injective",
-        shape_inputs=(1,),
-        takes="theta:float[n 2 3]|[n 3 4], size:int[4]|[5]",
-    ),
-    "cheap",
+    "AffineGrid",
+    _affine_infer,
+    _affine,
+    _affine_compute,
+    "injective",
+    shape_inputs=(1,),
+    takes="theta:float[n 2 3]|[n 3 4], size:int[4]|[5]",
+    traits="cheap",
 )
 
 
@@ -309,8 +307,7 @@ def _sample_by_places(
             total = total + value * weight
         return total.astype(kind)
 
-    made: te.Tensor = te.compute(tuple(shape), blend, name="sample")
-    return made
+    return te.stage(tuple(shape), blend, name="sample")
 
 
 def _blend(
@@ -345,6 +342,11 @@ def _blend(
 
 
 register(
-    OpSpec("GridSample", _sample_infer, _sample, _sample_compute, "injective", takes="X[n c *s], grid:float[n *o _]"),
-    "cheap",
+    "GridSample",
+    _sample_infer,
+    _sample,
+    _sample_compute,
+    "injective",
+    takes="X[n c *s], grid:float[n *o _]",
+    traits="cheap",
 )

@@ -10,7 +10,7 @@ from weft import te
 from weft.core.dtypes import DType, dtype
 from weft.expr.nodes import Expr, index_expr
 from weft.graph.ir import Array, Dim, TensorType, Type
-from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
+from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.graph.shapes import unknown_dim
 from weft.graph.signature import Between, OneOf
 from weft.ops.movement_indices import fill, is_empty, kernels_know, output_type
@@ -155,20 +155,18 @@ def _line_exprs(
 
 
 register(
-    OpSpec(
-        "RoiAlign",
-        _align_infer,
-        _align,
-        _align_compute,
-        "reduction",
-        takes="X:float[n c h w], rois:float[r 4], batch_indices:int[r]",
-        requires=(
-            OneOf("mode", ("avg", "max")),
-            Between("output_height", 1),
-            Between("output_width", 1),
-            Between("sampling_ratio", 0, MOST_SAMPLES),
-        ),
-    )
+    "RoiAlign",
+    _align_infer,
+    _align,
+    _align_compute,
+    "reduction",
+    takes="X:float[n c h w], rois:float[r 4], batch_indices:int[r]",
+    requires=(
+        OneOf("mode", ("avg", "max")),
+        Between("output_height", 1),
+        Between("output_width", 1),
+        Between("sampling_ratio", 0, MOST_SAMPLES),
+    ),
 )
 
 
@@ -211,11 +209,5 @@ def _bins(first: int, last: int, count: int, size: int) -> list[tuple[int, int]]
 
 
 register(
-    OpSpec(
-        "MaxRoiPool",
-        _pool_infer,
-        _pool,
-        takes="X:float[n c h w], rois:float[r 5]",
-        requires=(Between("pooled_shape", 1),),
-    )
+    "MaxRoiPool", _pool_infer, _pool, takes="X:float[n c h w], rois:float[r 5]", requires=(Between("pooled_shape", 1),)
 )

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from weft.graph.ir import Array, Dim, OptionalType, SequenceType, TensorType, Type
-from weft.graph.opspec import Evaluate, Infer, OpSpec, Use, register
+from weft.graph.opspec import Evaluate, Infer, Use, register
 from weft.graph.shapes import unknown_dim
 from weft.ops.control import body_of, common_type, outside_type
 from weft.ops.elementwise_support import element_type
@@ -44,22 +44,18 @@ def _place(c: Use, position: Array | None, count: int, default: int) -> int:
 
 def _construct_infer(c: Infer) -> list[Type]:
     kinds = [c.tensor(k) for k in range(len(c.types))]
-    if not kinds:
-        raise c.error("at least one input is needed")
     found: Type = kinds[0]
     for kind in kinds[1:]:
         found = _joined(found, kind)
     return [SequenceType(found)]
 
 
-register(OpSpec("SequenceConstruct", _construct_infer, lambda c, *arrays: list(arrays), takes="inputs, more?, ..."))
+register("SequenceConstruct", _construct_infer, lambda c, *arrays: list(arrays), takes="inputs, more?, ...")
 register(
-    OpSpec(
-        "SequenceEmpty",
-        lambda c: [SequenceType(TensorType(element_type(c, "dtype", "float32"), None))],
-        lambda c: [],
-        takes="",
-    )
+    "SequenceEmpty",
+    lambda c: [SequenceType(TensorType(element_type(c, "dtype", "float32"), None))],
+    lambda c: [],
+    takes="",
 )
 
 
@@ -69,12 +65,10 @@ def _insert(c: Evaluate, sequence: list[Any], tensor: Array, position: Array | N
 
 
 register(
-    OpSpec(
-        "SequenceInsert",
-        lambda c: [SequenceType(_joined(_element(c), c.tensor(1)))],
-        _insert,
-        takes="sequence, tensor, position:int[]|[1]?",
-    )
+    "SequenceInsert",
+    lambda c: [SequenceType(_joined(_element(c), c.tensor(1)))],
+    _insert,
+    takes="sequence, tensor, position:int[]|[1]?",
 )
 
 
@@ -90,22 +84,18 @@ def _erase(c: Evaluate, sequence: list[Any], position: Array | None = None) -> l
     return [*sequence[:at], *sequence[at + 1 :]]
 
 
-register(OpSpec("SequenceErase", lambda c: [SequenceType(_element(c))], _erase, takes="sequence, position:int[]|[1]?"))
+register("SequenceErase", lambda c: [SequenceType(_element(c))], _erase, takes="sequence, position:int[]|[1]?")
 register(
-    OpSpec(
-        "SequenceAt",
-        lambda c: [_element(c)],
-        lambda c, sequence, position: sequence[_taken(c, position, len(sequence))],
-        takes="sequence, position:int[]|[1]",
-    )
+    "SequenceAt",
+    lambda c: [_element(c)],
+    lambda c, sequence, position: sequence[_taken(c, position, len(sequence))],
+    takes="sequence, position:int[]|[1]",
 )
 register(
-    OpSpec(
-        "SequenceLength",
-        lambda c: [TensorType("int64", ())],
-        lambda c, sequence: np.array(len(sequence), np.int64),
-        takes="sequence",
-    )
+    "SequenceLength",
+    lambda c: [TensorType("int64", ())],
+    lambda c, sequence: np.array(len(sequence), np.int64),
+    takes="sequence",
 )
 
 
@@ -151,7 +141,7 @@ def _split(c: Evaluate, x: Array, split: Array | None = None) -> list[Any]:
     return [np.array(p) for p in np.split(x, bounds[1:], axis=axis)]
 
 
-register(OpSpec("SplitToSequence", _split_infer, _split, shape_inputs=(1,), takes="input[_ *s], split:int[]|[_]?"))
+register("SplitToSequence", _split_infer, _split, shape_inputs=(1,), takes="input[_ *s], split:int[]|[_]?")
 
 
 def _concat_infer(c: Infer) -> list[Type]:
@@ -177,7 +167,7 @@ def _concat(c: Evaluate, sequence: list[Any]) -> Array:
         raise c.error(f"shapes {', '.join(str(list(a.shape)) for a in sequence)} cannot be joined") from None
 
 
-register(OpSpec("ConcatFromSequence", _concat_infer, _concat, takes="sequence"))
+register("ConcatFromSequence", _concat_infer, _concat, takes="sequence")
 
 
 # ----------------------------------------------------------------------------------------------------- SequenceMap
@@ -204,7 +194,7 @@ def _map(c: Evaluate, sequence: list[Any], *others: Any) -> tuple[list[Any], ...
     return tuple(columns)
 
 
-register(OpSpec("SequenceMap", _map_infer, _map, takes="sequence, more?, ..."))
+register("SequenceMap", _map_infer, _map, takes="sequence, more?, ...")
 
 
 # ------------------------------------------------------------------------------------------------- optional values
@@ -230,6 +220,6 @@ def _get_element(c: Evaluate, value: Any = None) -> Any:
     return value
 
 
-register(OpSpec("Optional", _optional_infer, lambda c, value=None: value, takes="input?"))
-register(OpSpec("OptionalHasElement", lambda c: [TensorType("bool", ())], _has_element, takes="input?"))
-register(OpSpec("OptionalGetElement", _get_infer, _get_element, takes="input?"))
+register("Optional", _optional_infer, lambda c, value=None: value, takes="input?")
+register("OptionalHasElement", lambda c: [TensorType("bool", ())], _has_element, takes="input?")
+register("OptionalGetElement", _get_infer, _get_element, takes="input?")

@@ -14,10 +14,9 @@ import numpy as np
 from weft import te
 from weft.expr.nodes import Expr
 from weft.graph.ir import Array, Dim, TensorType, Type
-from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
+from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.graph.shapes import divided, minus, normal_axis, plus, times, unknown_dim
 from weft.ops.convolution import accumulator, exact_type, is_empty
-from weft.ops.convolution_window import stage
 from weft.ops.signal_fourier import Parts, Transform
 
 # ---------------------------------------------------------------------------------------------------------------- DFT
@@ -45,8 +44,6 @@ def _infer_dft(c: Infer) -> list[Type]:
     if x.shape is None:
         return [TensorType(x.dtype, None)]
     inverse, onesided = _modes(c)
-    if x.rank < 2:
-        raise c.error(f"the input needs a signal dimension and one of real and imaginary parts, not {x!r}")
     parts: Dim = 1 if inverse and onesided else 2
     if c.has(2) and c.value(2) is None:
         return [TensorType(x.dtype, (*[unknown_dim("dft") for _ in x.dims[:-1]], parts))]
@@ -124,7 +121,7 @@ def _joined(out: tuple[int, ...], real: Any, imaginary: Any, finish: Callable[[E
             return finish(real[at[:-1]])
         return finish(te.if_then_else(at[-1] < 1, real[at[:-1]], imaginary[at[:-1]]))
 
-    return stage(out, body, name)
+    return te.stage(out, body, name)
 
 
 def _doubled(real: Expr, imaginary: Expr | None, i: Expr, length: int) -> tuple[Expr, Expr | None]:
@@ -137,15 +134,13 @@ def _doubled(real: Expr, imaginary: Expr | None, i: Expr, length: int) -> tuple[
 
 
 register(
-    OpSpec(
-        "DFT",
-        _infer_dft,
-        _evaluate_dft,
-        _compute_dft,
-        kind="complex",
-        shape_inputs=(1, 2),
-        takes="input:float[_ *s 1]|[_ *s 2], dft_length:int[]|[1]?, axis:int[]|[1]?",
-    )
+    "DFT",
+    _infer_dft,
+    _evaluate_dft,
+    _compute_dft,
+    "complex",
+    shape_inputs=(1, 2),
+    takes="input:float[_ *s 1]|[_ *s 2], dft_length:int[]|[1]?, axis:int[]|[1]?",
 )
 
 # --------------------------------------------------------------------------------------------------------------- STFT
@@ -161,8 +156,6 @@ def _infer_stft(c: Infer) -> list[Type]:
     x, step = c.tensor(0), c.value(1)
     if x.shape is None:
         return [TensorType(x.dtype, None)]
-    if x.rank not in (2, 3):
-        raise c.error(f"the signal must be (batch, length, 1 or 2), not {x!r}")
     window = c.tensor(2).shape if c.has(2) else None
     frame = _frame(c, x.dims[1], window, c.value(3))
     if c.has(3) and c.value(3) is None:
@@ -223,13 +216,11 @@ def _compute_stft(c: Compute, x: te.Tensor, step: Any, window: Any = None, lengt
 
 
 register(
-    OpSpec(
-        "STFT",
-        _infer_stft,
-        _evaluate_stft,
-        _compute_stft,
-        kind="complex",
-        shape_inputs=(1, 3),
-        takes="signal:float[b l]|[b l 1]|[b l 2], frame_step:int[]|[1], window:float[w]?, frame_length:int[]|[1]?",
-    )
+    "STFT",
+    _infer_stft,
+    _evaluate_stft,
+    _compute_stft,
+    "complex",
+    shape_inputs=(1, 3),
+    takes="signal:float[b l]|[b l 1]|[b l 2], frame_step:int[]|[1], window:float[w]?, frame_length:int[]|[1]?",
 )

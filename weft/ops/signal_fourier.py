@@ -18,7 +18,6 @@ from typing import Any
 
 from weft import te
 from weft.expr.nodes import Expr
-from weft.ops.convolution_window import stage
 
 Parts = tuple[Expr, "Expr | None"]
 """The real and the imaginary part of an element; None for a real one."""
@@ -57,7 +56,7 @@ class Transform:
 
     def _table(self, function: Any, name: str) -> te.Tensor:
         step = te.const(2 * math.pi / self.length, "float64")
-        return stage((self.length,), lambda i: function(i.astype("float64") * step).astype(self.kind), name)
+        return te.stage((self.length,), lambda i: function(i.astype("float64") * step).astype(self.kind), name)
 
     def root(self, turn: Expr) -> tuple[Expr, Expr]:
         """The root of unity of a number of steps, in the direction of the transform."""
@@ -100,7 +99,7 @@ class Transform:
                 value = value - imaginary * sine if part == 0 else value + imaginary * cosine
             return te.sum(value, axis=j)
 
-        return stage((*self.before, rows, rest, *self.after), body, f"sums_{found}_{part}")
+        return te.stage((*self.before, rows, rest, *self.after), body, f"sums_{found}_{part}")
 
     def _written_out(self, read: Read, part: int, radix: int, found: int, rows: int, rest: int) -> te.Tensor:
         """The same for a small radix p: elements j and p - j have one cosine and opposite sines, so they are added
@@ -132,7 +131,7 @@ class Transform:
                 return level
             return level - turning if part == 0 else level + turning
 
-        return stage((*self.before, rows, rest, *self.after), body, f"sums_{found}_{part}")
+        return te.stage((*self.before, rows, rest, *self.after), body, f"sums_{found}_{part}")
 
     def _turned(self, sums: list[te.Tensor], radix: int, found: int, rest: int) -> Read:
         """How the next stage reads a stage: element `place` of the signal that is left, turned to where it belongs."""
@@ -145,7 +144,7 @@ class Transform:
                 real, imaginary = sums[0][at], sums[1][at]
                 return real * cosine - imaginary * sine if part == 0 else real * sine + imaginary * cosine
 
-            return stage((*self.before, found, rest, *self.after), body, f"turned_{found}_{part}")
+            return te.stage((*self.before, found, rest, *self.after), body, f"turned_{found}_{part}")
 
         parts = (turned(0), turned(1))
 
@@ -159,7 +158,7 @@ class Transform:
         """The last stage without the dimension of one that is left of the signal."""
         count = len(self.before)
         zero = te.const(0, "int64")
-        return stage(
+        return te.stage(
             (*self.before, self.wanted, *self.after),
             lambda *at: sums[(*at[: count + 1], zero, *at[count + 1 :])],
             f"{sums.name}_flat",

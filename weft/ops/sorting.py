@@ -12,7 +12,7 @@ import numpy as np
 
 from weft import te
 from weft.graph.ir import Array, Dim, Node, TensorType, Type
-from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
+from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.graph.shapes import unknown_dim
 from weft.ops.movement_indices import axis_of, with_dim
 from weft.ops.sorting_kernels import top_k
@@ -63,15 +63,7 @@ def _topk_steps(node: Node, arrays: Sequence[Array | None]) -> int:
 
 
 register(
-    OpSpec(
-        "TopK",
-        _topk_infer,
-        _topk,
-        _topk_compute,
-        shape_inputs=(1,),
-        takes="X:number[_ *s], K:int[]|[1]",
-        steps=_topk_steps,
-    )
+    "TopK", _topk_infer, _topk, _topk_compute, shape_inputs=(1,), takes="X:number[_ *s], K:int[]|[1]", steps=_topk_steps
 )
 
 
@@ -128,4 +120,4 @@ def _unique_numbers(x: Array, in_order: bool) -> tuple[Array, ...]:
     return (values, *(part.astype(np.int64) for part in (first, back, counts)))
 
 
-register(OpSpec("Unique", _unique_infer, _unique, takes="X"), "optional_outputs")
+register("Unique", _unique_infer, _unique, takes="X", traits="optional_outputs")

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from weft.graph.ir import Array, Dim, TensorType, Type
-from weft.graph.opspec import Evaluate, Infer, OpSpec, Use, register
+from weft.graph.opspec import Evaluate, Infer, Use, register
 from weft.graph.shapes import broadcast, unknown_dim
 from weft.graph.signature import Between, OneOf
 
@@ -37,12 +37,10 @@ def _concat(c: Evaluate, a: Array, b: Array) -> Array:
 
 
 register(
-    OpSpec(
-        "StringConcat",
-        lambda c: [TensorType("string", broadcast([c.tensor(0).shape, c.tensor(1).shape], c.error))],
-        _concat,
-        takes="X:string, Y:string",
-    )
+    "StringConcat",
+    lambda c: [TensorType("string", broadcast([c.tensor(0).shape, c.tensor(1).shape], c.error))],
+    _concat,
+    takes="X:string, Y:string",
 )
 
 
@@ -53,8 +51,6 @@ def _normal_infer(c: Infer) -> list[Type]:
     shape = c.tensor(0).shape
     if shape is None:
         return [TensorType("string", None)]
-    if len(shape) not in (1, 2):
-        raise c.error(f"the input must have one or two dimensions, not {len(shape)}")
     if not c.get("stopwords"):
         return [TensorType("string", shape)]
     return [TensorType("string", (*shape[:-1], unknown_dim("words")))]
@@ -79,7 +75,7 @@ def _normal(c: Evaluate, x: Array) -> Array:
     return strings(kept, (1, len(kept)) if x.ndim == 2 else (len(kept),))
 
 
-register(OpSpec("StringNormalizer", _normal_infer, _normal, takes="X:string"))
+register("StringNormalizer", _normal_infer, _normal, takes="X:string[_]|[_ _]")
 
 
 # ----------------------------------------------------------------------------------------------------- StringSplit
@@ -102,7 +98,7 @@ def _split(c: Evaluate, x: Array) -> tuple[Array, Array]:
     return strings(flat, (*x.shape, width)), np.array([len(r) for r in rows], np.int64).reshape(x.shape)
 
 
-register(OpSpec("StringSplit", _split_infer, _split, takes="X:string"))
+register("StringSplit", _split_infer, _split, takes="X:string")
 
 
 # -------------------------------------------------------------------------------------------------- RegexFullMatch
@@ -122,7 +118,7 @@ def _match_infer(c: Infer) -> list[Type]:
 
 
 # A pattern may ask for steps without end: that is for who runs the model to want, not for who compiles it.
-register(OpSpec("RegexFullMatch", _match_infer, _match, takes="X:string", steps=lambda node, arrays: 1 << 62))
+register("RegexFullMatch", _match_infer, _match, takes="X:string", steps=lambda node, arrays: 1 << 62)
 
 
 # ------------------------------------------------------------------------------------------------- TfIdfVectorizer
@@ -189,18 +185,16 @@ def _tfidf(c: Evaluate, x: Array) -> Array:
 
 
 register(
-    OpSpec(
-        "TfIdfVectorizer",
-        _tfidf_infer,
-        _tfidf,
-        takes="X:int|string[_ *s]",
-        requires=(
-            OneOf("mode", ("TF", "IDF", "TFIDF")),
-            Between("max_skip_count", 0),
-            Between("ngram_indexes", 0),
-            Between("ngram_counts", 0),
-        ),
-    )
+    "TfIdfVectorizer",
+    _tfidf_infer,
+    _tfidf,
+    takes="X:int|string[_ *s]",
+    requires=(
+        OneOf("mode", ("TF", "IDF", "TFIDF")),
+        Between("max_skip_count", 0),
+        Between("ngram_indexes", 0),
+        Between("ngram_counts", 0),
+    ),
 )
 
 
@@ -230,4 +224,4 @@ def _decode(c: Evaluate, stream: Array) -> Array:
     return np.ascontiguousarray(pixels[:, :, ::-1]) if form == "BGR" else np.array(pixels)
 
 
-register(OpSpec("ImageDecoder", _decode_infer, _decode, takes="encoded_stream:uint8[_]"))
+register("ImageDecoder", _decode_infer, _decode, takes="encoded_stream:uint8[_]")

@@ -22,7 +22,7 @@ import numpy as np
 from weft import te
 from weft.expr.nodes import Expr, Var, index_expr
 from weft.graph.ir import Array, Dim, Node, TensorType, Type
-from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, register
+from weft.graph.opspec import Compute, Evaluate, Infer, register
 from weft.graph.passes.support import Replacement, Scope
 from weft.graph.shapes import unknown_dim
 from weft.graph.signature import OneOf
@@ -271,23 +271,12 @@ def _chosen_type(c: Infer) -> list[Type]:
     return [TensorType("int64", (unknown_dim("selected"), 3))]
 
 
+register("NonMaxSuppression", _chosen_type, _suppression, expand=_expand, takes=_TAKES, requires=_REQUIRES)
+register("SuppressedBoxes", _rows_infer, _rows, _rows_compute, domain="weft", takes=_TAKES, requires=_REQUIRES)
 register(
-    OpSpec(
-        "NonMaxSuppression",
-        _chosen_type,
-        _suppression,
-        expand=_expand,
-        takes=_TAKES,
-        requires=_REQUIRES,
-    )
-)
-register(OpSpec("SuppressedBoxes", _rows_infer, _rows, _rows_compute, domain="weft", takes=_TAKES, requires=_REQUIRES))
-register(
-    OpSpec(
-        "FirstRows",
-        _chosen_type,
-        lambda c, rows, count: rows[: int(count[0])],
-        domain="weft",
-        takes="rows:int64[n 3], count:int64[1]",
-    )
+    "FirstRows",
+    _chosen_type,
+    lambda c, rows, count: rows[: int(count[0])],
+    domain="weft",
+    takes="rows:int64[n 3], count:int64[1]",
 )

@@ -19,6 +19,7 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from weft.core import model
 from weft.expr.nodes import Add, Buffer, Cast, Const, Expr, FloorDiv, Load, Mul, Var, int_value, sub
 from weft.expr.simplify import simplify
 from weft.expr.structural import structural_equal
@@ -28,13 +29,16 @@ from weft.loop.tree import blocks_in
 from weft.schedule.facts import Facts, extent, facts_of, sole_reader
 from weft.schedule.schedule import Schedule
 
-LEAST_DEPTH = 4
-"""A sum of fewer products is elementwise work."""
-
 
 def uses(load: Load, axis: Axis) -> bool:
     """Whether a load's place depends on an axis."""
     return any(uses_any(index, {axis.var}) for index in load.indices)
+
+
+def taps_along(facts: Facts, load: Load, axis: Axis) -> list[Axis]:
+    """The axes of a reduction that move through what an axis indexes: the taps of a window along it."""
+    indices = [index for index in load.indices if uses_any(index, {axis.var})]
+    return [tap for tap in facts.reduce if any(uses_any(index, {tap.var}) for index in indices)]
 
 
 def load_bytes(load: Load) -> int:
@@ -83,8 +87,7 @@ class Contraction:
 
     def along(self, operand: Load, axis: Axis) -> tuple[Axis, ...]:
         """The reduction axes that share an index of an operand with an axis: the window that moves along it."""
-        indices = [index for index in operand.indices if uses_any(index, {axis.var})]
-        return tuple(tap for tap in self.facts.reduce if any(uses_any(index, {tap.var}) for index in indices))
+        return tuple(taps_along(self.facts, operand, axis))
 
     def group(self, operand: Load, axis: Axis) -> int | None:
         """How many neighbours along an axis meet the same elements of an operand: `group_of`."""
@@ -125,7 +128,7 @@ def group_of(load: Load, axis: Axis) -> int | None:
 def is_sum_of_products(facts: Facts) -> bool:
     """Whether a block multiplies operands that spread over different axes and adds up: whatever they are made of."""
     store = facts.store
-    if store is None or len(facts.loads) < 2 or facts.depth < LEAST_DEPTH:
+    if store is None or len(facts.loads) < 2 or facts.depth < model.LEAST_SUM:
         return False
     if not any(node.dtype is store.value.dtype for node in walk(store.value, Mul)):
         return False

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from weft.core import model
 from weft.expr.nodes import Load
 from weft.expr.structural import structural_key
 from weft.loop.ir import Block, Store
@@ -18,11 +19,6 @@ from weft.loop.tree import readers
 from weft.plan.contraction import is_sum_of_products
 from weft.schedule.facts import Facts, block_named, cost, facts_of, names_of
 from weft.schedule.schedule import Schedule
-
-MOST_LOADS = 24
-"""A block whose body would load more often keeps its producers apart."""
-ONCE, OFTEN = 1.01, 2.5
-"""A value that a reader takes so many times is taken once (the edges of windows aside); more than so many is often."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +49,7 @@ def _may_inline(s: Schedule, block: Block, limits: Inlining) -> bool:
     if store is None or facts.is_reduction or facts.is_ordered or store.buffer in s.func.buffers:
         return False
     found = readers(s.func.body, store.buffer)
-    if not found or len(facts.loads) > MOST_LOADS:
+    if not found or len(facts.loads) > model.MOST_INLINED_LOADS:
         return False
     return all(_fits(facts, store, facts_of(reader), len(found), limits) for reader in found)
 
@@ -64,7 +60,7 @@ def _fits(facts: Facts, store: Store, reader: Facts, count: int, limits: Inlinin
         return False
     # The same element read again is computed once: compilers see that.
     loads = {structural_key(load): load for load in reader.loads if load.buffer is store.buffer}
-    if len(reader.loads) + len(loads) * len(facts.loads) > MOST_LOADS:
+    if len(reader.loads) + len(loads) * len(facts.loads) > model.MOST_INLINED_LOADS:
         return False
     times = reader.points * reader.depth * len(loads) / max(facts.points, 1)
     work = cost(store.value)
@@ -75,11 +71,11 @@ def _fits(facts: Facts, store: Store, reader: Facts, count: int, limits: Inlinin
             return True  # a number, or a little arithmetic on indices: no memory is read for it
         if is_sum_of_products(reader):
             return work <= limits.in_contractions and len(facts.loads) <= 2
-    if reader.is_reduction and times > OFTEN:
+    if reader.is_reduction and times > model.READ_OFTEN:
         return _is_view(store, facts)
-    if times <= ONCE and count == 1:
+    if times <= model.READ_ONCE and count == 1:
         return True
-    return work <= limits.twice and count <= limits.readers and times <= OFTEN
+    return work <= limits.twice and count <= limits.readers and times <= model.READ_OFTEN
 
 
 def _is_view(store: Store, facts: Facts) -> bool:

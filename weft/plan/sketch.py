@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from weft.core import model
 from weft.core.errors import ScheduleError
 
 Point = Mapping[str, int]
@@ -25,9 +26,6 @@ Point = Mapping[str, int]
 
 Columns = Mapping[str, "np.ndarray[Any, Any]"]
 """Many points: for each knob an array of their numbers."""
-
-MOST_POINTS = 1 << 20
-"""A space with more points is scored in part: each knob's choices are thinned out evenly."""
 
 
 def ceildiv(a: Any, b: Any) -> int:
@@ -66,13 +64,13 @@ class Sketch:
         """How many points it has, legal or not."""
         return math.prod(len(choices) for choices in self.knobs.values())
 
-    def columns(self, most: int = MOST_POINTS) -> Columns:
+    def columns(self, most: int = model.MOST_POINTS) -> Columns:
         """All points, in the order of the knobs' choices; at most so many, spread evenly."""
         choices = self.axes(most)
         grids = np.meshgrid(*choices.values(), indexing="ij") if choices else []
         return {knob: grid.ravel() for knob, grid in zip(choices, grids)}
 
-    def axes(self, most: int = MOST_POINTS) -> dict[str, Any]:
+    def axes(self, most: int = model.MOST_POINTS) -> dict[str, Any]:
         """The numbers of each knob of which `columns` are all combinations."""
         choices = {knob: np.asarray(numbers, np.int64) for knob, numbers in self.knobs.items()}
         while math.prod(len(numbers) for numbers in choices.values()) > most:
@@ -114,17 +112,13 @@ class Sketch:
                 raise ScheduleError("sketch", self.name, reason)
 
 
-OFF_RULE = 0.02
-"""How much longer a point is taken to last for each doubling of a knob away from what a rule says."""
-
-
 def around_rule(rule: Point, seconds: float) -> Callable[[Columns], Any]:
     """The cost of points by a rule that names the best one: more, the further away a point is."""
 
     def cost(columns: Columns) -> Any:
         total: Any = np.ones(1)
         for knob, number in rule.items():
-            total = total + OFF_RULE * np.abs(np.log2((columns[knob] + 1.0) / (number + 1.0)))
+            total = total + model.OFF_RULE * np.abs(np.log2((columns[knob] + 1.0) / (number + 1.0)))
         return np.broadcast_to(seconds * total, _shape(columns))
 
     return cost

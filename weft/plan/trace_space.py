@@ -19,22 +19,17 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from weft.core import model
 from weft.expr.nodes import int_value
 from weft.loop.tree import loop_of, loop_path
 from weft.plan.sketch import Point, Sketch, around_rule
 from weft.schedule.schedule import Schedule
 from weft.schedule.trace import Step, Trace
 
-MOST_FACTOR = 512
-"""No inner loop of a split is tried with more iterations, unless the planner chose more."""
-
-MOST_KNOBS = 12
-"""Knobs of a space; of a longer trace those of its last steps, which are the innermost loops."""
-
 
 def trace_sketch(schedule: Schedule, trace: Trace, seconds: float = 1.0) -> Sketch:
     """The sketch of a trace, to be applied to a schedule that has not taken its steps."""
-    found = list(_knobs(schedule.copy(), trace))[-MOST_KNOBS:]
+    found = list(_knobs(schedule.copy(), trace))[-model.MOST_KNOBS :]
     knobs, default = {name: choices for name, choices, _ in found}, {name: number for name, _, number in found}
 
     def apply(point: Point) -> None:
@@ -45,7 +40,7 @@ def trace_sketch(schedule: Schedule, trace: Trace, seconds: float = 1.0) -> Sket
 
 def default_point(schedule: Schedule, trace: Trace) -> dict[str, int]:
     """The point that leaves a trace as it is."""
-    return {name: number for name, _, number in list(_knobs(schedule.copy(), trace))[-MOST_KNOBS:]}
+    return {name: number for name, _, number in list(_knobs(schedule.copy(), trace))[-model.MOST_KNOBS :]}
 
 
 def vary(trace: Trace, point: Point) -> Trace:
@@ -94,7 +89,7 @@ def _knobs(schedule: Schedule, trace: Trace) -> Iterator[tuple[str, tuple[int, .
 
 def _factors(chosen: int, extent: int) -> tuple[int, ...]:
     """What a loop may be split by: powers of two and divisors, up to a limit, and what the planner chose."""
-    most = max(min(extent, MOST_FACTOR), chosen)
+    most = max(min(extent, model.MOST_FACTOR), chosen)
     powers = {1 << power for power in range(most.bit_length())}
     divisors = {number for number in range(1, min(most, 64) + 1) if extent % number == 0}
     return tuple(sorted(number for number in {chosen, *powers, *divisors} if number <= most))

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from weft.core import model
 from weft.expr.evaluate import evaluate
 from weft.expr.nodes import Buffer, Expr, Var, const, int_value
 from weft.expr.visit import substitute
@@ -26,13 +27,13 @@ from weft.schedule.trace import Step, Trace
 
 FIXED = ("unroll", "vectorize", "tensorize", "bind")
 """What loops of a known length are marked with."""
-LEAST = 16
-"""A size that was small once may be larger: loops over it are cut as if there were so many."""
 
 
 def plan_typical(schedule: Schedule, target: Any, constants: Sequence[Buffer], sizes: Mapping[str, int]) -> None:
     """Plans a program with open sizes; `sizes` are typical ones, by name."""
-    numbers: dict[Var, Expr] = {v: const(max(sizes.get(v.name, 0), LEAST)) for v in schedule.func.size_vars}
+    numbers: dict[Var, Expr] = {
+        v: const(max(sizes.get(v.name, 0), model.LEAST_TYPICAL)) for v in schedule.func.size_vars
+    }
     func, buffers = with_sizes(schedule.func, numbers)
     twin = Schedule(func)
     steps = twin.plan(target, [buffers.get(buffer, buffer) for buffer in constants])

@@ -1,7 +1,7 @@
 /* A plugin for QEMU's user mode: counts instructions, and loads and stores that miss a cache of 32 KB (8 ways, lines of
    64 bytes, the least recently used one goes). At a system call with
    the arguments MARK and MARK the counters are written to the file that the
-   environment names as WEFT_COUNTERS, which the emulated device server reads. The declarations are those of version 1
+   environment names as DEVICE_COUNTERS, which the emulated device server reads. The declarations are those of version 1
    of the interface (QEMU 6.0 and later), whose header few systems install. */
 #include <fcntl.h>
 #include <stdint.h>
@@ -61,7 +61,7 @@ static void called(qemu_plugin_id_t id, unsigned processor, int64_t number, uint
 __attribute__((visibility("default"))) int qemu_plugin_install(qemu_plugin_id_t id, const void *facts, int count,
                                                                char **words) {
     (void)facts, (void)count, (void)words;
-    const char *path = getenv("WEFT_COUNTERS");
+    const char *path = getenv("DEVICE_COUNTERS");
     int file = path ? open(path, O_RDWR | O_CLOEXEC) : -1;
     void *seen = file < 0 ? MAP_FAILED : mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     if (seen == MAP_FAILED) return 1;

@@ -112,7 +112,8 @@ class ServerDevice:
         except PoolError:
             self._connection = None  # the next job connects anew
             raise
-        return Outcome(Status.OK, found[0], found[1], found[2], _misses(first, self.unit))
+        misses = f"{first.samples[-1].rounds[0][1]} accesses missed a modelled cache of 32 KB"
+        return Outcome(Status.OK, *found, misses if self.unit == INSTRUCTIONS else "")
 
     def _run(self, calls: Sequence[Call]) -> Ran:
         counts = self.unit == INSTRUCTIONS
@@ -139,12 +140,12 @@ def _cost(samples: Samples, unit: str) -> float:
     return float(own[0]) if unit == INSTRUCTIONS else 1e-9 * min(own[1:] or own) / samples.repeats
 
 
-def _misses(ran: Ran, unit: str) -> str:
-    misses = ran.samples[-1].rounds[0][1]
-    return f"{misses} accesses missed a modelled cache of 32 KB" if unit == INSTRUCTIONS else ""
+class _Closed:
+    def close(self) -> None:
+        """Nothing is left open."""
 
 
-class ProgramDevice:
+class ProgramDevice(_Closed):
     """A device that runs programs of its own: each job in a child, which may crash."""
 
     needs, unit = PROGRAM, SECONDS
@@ -155,26 +156,21 @@ class ProgramDevice:
     def measure(self, job: Mapping[str, Any], libraries: Sequence[bytes]) -> Outcome:
         """The default and the candidate, by the device's own clock."""
         command = [sys.executable, "-m", "weft.pool.child"]
+        sent = json.dumps(dict(job)).encode()
         try:
-            done = subprocess.run(
-                command, input=json.dumps(dict(job)).encode(), capture_output=True, timeout=RUN_SECONDS
-            )
+            done = subprocess.run(command, input=sent, capture_output=True, timeout=RUN_SECONDS)
         except subprocess.TimeoutExpired:
             return Outcome(Status.HANG, detail=f"it did not finish in {RUN_SECONDS} s")
         if done.returncode:
-            return Outcome(
-                Status.CRASH, detail=f"code {done.returncode}: {done.stderr.decode(errors='replace')[-200:]}"
-            )
+            said = done.stderr.decode(errors="replace")[-200:]
+            return Outcome(Status.CRASH, detail=f"code {done.returncode}: {said}")
         try:
             return Outcome.from_json(done.stdout.decode().splitlines()[-1])
         except (ValueError, TypeError, IndexError) as error:
             return Outcome(Status.GARBAGE, detail=str(error)[:300])
 
-    def close(self) -> None:
-        """Nothing is left open."""
 
-
-class Simulated:
+class Simulated(_Closed):
     """A device that takes a fixed time, and gives a figure that follows from the point."""
 
     needs, unit = NOTHING, SECONDS
@@ -187,9 +183,6 @@ class Simulated:
         time.sleep(self.seconds)
         digest = hashlib.sha256(json.dumps(job["record"]["point"], sort_keys=True).encode()).digest()
         return Outcome(Status.OK, 1e-3 * (0.5 + digest[0] / 256), 1e-3)
-
-    def close(self) -> None:
-        """Nothing is left open."""
 
 
 WorkerDevice = Union[ServerDevice, ProgramDevice, Simulated]

@@ -4,13 +4,14 @@
     measure(job, libraries…) -> record  on a device's worker, one at a time
     collect(wanted) -> records          on any worker: what it measured for somebody who may not have heard of it
 
-A measurement is written to the worker's journal when it ends, before anybody is told. A job that was measured already
-is answered from there; what a killed scheduler or client did not pass on is collected from there later.
+A measurement is in the worker's journal before anybody is told. What was measured already is answered from there, and
+what a killed scheduler or client did not pass on is collected from there.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import tempfile
 import time
 from dataclasses import replace
@@ -25,38 +26,55 @@ from weft.loop.parser import parse_func
 from weft.pool.device import PoolError
 from weft.pool.devices import WorkerDevice
 from weft.pool.kinds import target_of
-from weft.tuner.records import Outcome, Record, Status
+from weft.tuner.records import Outcome, Status
+
+logger = logging.getLogger("weft.pool")
 
 NAME = "trial"
 SYMBOL = entry_symbol(NAME)
 
-MOST_LINES = 20_000
-"""Measurements that a journal keeps when it is opened again."""
-
-ATTEMPTS = 3
-"""How often a device server is asked that was lost meanwhile."""
+MOST_LINES = 20_000  # that a journal keeps when it is opened again, the last ones
+ATTEMPTS = 3  # to ask a device server that was lost meanwhile
 
 
 class Journal:
-    """The measurements that a worker finished, by the names of their jobs: a line of JSON each, in a file."""
+    """The measurements that a worker finished, by the names of their jobs: a line of JSON each, in a file.
+
+    A last line whose writer was killed was told to nobody, and goes. Others that are damaged go to a file beside it.
+    """
 
     def __init__(self, path: Path) -> None:
-        self.path, self.lines = path, {}  # type: Path, dict[str, str]
-        for line in path.read_text().splitlines()[-MOST_LINES:] if path.exists() else ():
+        self.lines: dict[str, str] = {}
+        *whole, torn = path.read_bytes().split(b"\n") if path.exists() else [b""]
+        kept, damaged = [], []
+        for line in filter(None, whole):
             try:
                 entry = json.loads(line)
-                self.lines[str(entry["id"])] = str(entry["record"])
-            except (ValueError, KeyError, TypeError):
-                continue  # the end of a file whose writer was killed
-        # A line that was cut off must not swallow the next one.
-        self._file = path.open("a")
-        self._file.write("\n")
+                if not {"machine", "task", "outcome"} <= json.loads(entry["record"]).keys():
+                    raise ValueError("no record")
+                self.lines[str(entry["id"])] = entry["record"]
+                kept.append(line + b"\n")
+            except (ValueError, KeyError, TypeError, AttributeError):
+                damaged.append(line + b"\n")
+        if damaged:
+            with (aside := path.with_suffix(".damaged")).open("ab") as file:
+                file.writelines(damaged)
+            logger.error("%d lines of %s are no measurements: they are in %s now", len(damaged), path, aside)
+        if torn or damaged or len(kept) > MOST_LINES:
+            (new := path.with_suffix(".new")).write_bytes(b"".join(kept[-MOST_LINES:]))
+            new.replace(path)
+        self._file = path.open("ab", buffering=0)
 
     def add(self, name: str, record: str) -> None:
-        """Writes a measurement down; when this returns, no death of this process loses it."""
-        self._file.write(json.dumps({"id": name, "record": record}) + "\n")
-        self._file.flush()
+        """Writes a measurement down; when this returns, no death of this process loses it, unless the disk is full."""
+        line, end = json.dumps({"id": name, "record": record}).encode() + b"\n", self._file.seek(0, 2)
         self.lines[name] = record
+        try:
+            if self._file.write(line) != len(line):
+                raise OSError("the disk is full")
+        except OSError as error:
+            self._file.truncate(end)
+            logger.error("a measurement is not in the journal, only in this process: %s", error)
 
 
 device: WorkerDevice | None = None
@@ -89,7 +107,7 @@ def measure(data: bytes, *libraries: bytes) -> bytes:
     assert device is not None and journal is not None, "a builder was asked to measure"
     name = str(job["id"])
     if name not in journal.lines:
-        outcome = _outcome(device, job, libraries)
+        outcome = replace(_outcome(device, job, libraries), trace=job["trace"])
         made = {**job["record"], "outcome": outcome.to_json(), "at": time.time()}
         journal.add(name, json.dumps(made))
     return journal.lines[name].encode()
@@ -98,16 +116,10 @@ def measure(data: bytes, *libraries: bytes) -> bytes:
 def _outcome(where: WorkerDevice, job: dict[str, Any], libraries: tuple[bytes, ...]) -> Outcome:
     failed = next((one for one in reversed(libraries) if one[:1] != b"="), None)
     if failed is not None:
-        found = Outcome(Status.BUILD_ERROR, detail=failed[1:].decode(errors="replace"))
-    else:
-        found = _measured(where, job, [one[1:] for one in libraries])
-    return replace(found, trace=job["trace"])
-
-
-def _measured(where: WorkerDevice, job: dict[str, Any], libraries: list[bytes]) -> Outcome:
+        return Outcome(Status.BUILD_ERROR, detail=failed[1:].decode(errors="replace"))
     for attempt in range(ATTEMPTS):
         try:
-            return where.measure(job, libraries)
+            return where.measure(job, [one[1:] for one in libraries])
         except PoolError as error:
             problem = str(error)
             time.sleep(0.2 * attempt)
@@ -119,7 +131,7 @@ def collect(wanted: bytes) -> bytes:
     asked = json.loads(wanted)
     found = {}
     for name, line in () if journal is None else tuple(journal.lines.items()):
-        record = Record.from_json(line)
-        if name.startswith(asked["run"]) and record.machine == asked["machine"] and record.task in asked["tasks"]:
+        record = json.loads(line)
+        if name.startswith(asked["run"]) and record["machine"] == asked["machine"] and record["task"] in asked["tasks"]:
             found[name] = line
     return json.dumps(found).encode()

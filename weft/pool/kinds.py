@@ -75,9 +75,6 @@ def target_of(data: Mapping[str, Any]) -> Target:
     return made
 
 
-# ------------------------------------------------------------------------------------------------------- arrays
-
-
 def arrays_of(bench: Bench) -> list[dict[str, Any]]:
     """How the arrays of a task are made, in order, results last."""
     task, made = bench.task, []

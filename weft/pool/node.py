@@ -32,14 +32,9 @@ from weft.pool.guard import guard
 from weft.runtime.cache_folder import cache_folder
 from weft.tuner.records import compiler_version
 
-AGAIN_SECONDS = 0.5
-"""Before a process that died is started again."""
-
-MOST_STARTS = 20
-"""A process that was started so often, 5 seconds apart or less, will not do better."""
-
-BUILD = "build"
-"""The resource of a builder."""
+AGAIN_SECONDS = 0.5  # before a process that died is started again
+MOST_STARTS = 20  # what was started so often, 5 seconds apart or less, will not do better
+BUILD = "build"  # the resource of a builder
 
 
 def device_resource(kind: str) -> str:
@@ -54,12 +49,14 @@ def free_port(host: str) -> int:
         return int(one.getsockname()[1])
 
 
-# ------------------------------------------------------------------------------------------------------- processes
-
-
 def _quiet(kind: Any) -> Any:
-    """A class of Dask's without the web server that each of its processes has: a port that asks nobody for a key."""
-    return type(kind.__name__, (kind,), {"start_http_server": lambda self, *_, **__: None})
+    """A class of Dask's without the web server that each of its processes has: a port that asks nobody for a key.
+
+    A scheduler gives a job to the worker that has the fewest: each has one device. Dask's own estimate of when a job
+    would begin costs 20 times as much, for each worker and each job.
+    """
+    ours = {"start_http_server": lambda *_, **__: None, "worker_objective": lambda _, __, one: len(one.processing)}
+    return type(kind.__name__, (kind,), ours)
 
 
 async def _schedule(given: Mapping[str, Any]) -> None:
@@ -111,11 +108,6 @@ def _journal_path(given: Mapping[str, Any]) -> Path:
     if folder is None:
         raise PoolError("the cache folder cannot be used for the journal: name one of your own with WEFT_CACHE_DIR")
     return folder / f"journal-{given['name']}.jsonl"
-
-
-def _die_with_parent() -> None:
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
 def command_of(role: str, given: Mapping[str, Any]) -> list[str]:
@@ -171,11 +163,7 @@ def worker_command(folder: Path, url: str, name: str, given: Mapping[str, Any]) 
 
 
 class LocalPool(Supervisor):
-    """A scheduler with builders and devices of this machine, in the background of a `with` block.
-
-    with LocalPool(folder, builders=1, devices={"desk": {"kind": "desk"}}) as pool:
-        PoolRunner(pool.url, "desk", folder)
-    """
+    """A scheduler with builders and devices of this machine, in the background of a `with` block."""
 
     def __init__(
         self, folder: Path, host: str = "127.0.0.1", port: int = 0, builders: int = 1,
@@ -209,7 +197,8 @@ class LocalPool(Supervisor):
 def main(words: Sequence[str]) -> int:
     """One process of a pool."""
     role, given = words[0], json.loads(words[1])
-    _die_with_parent()
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: it dies with its parent
     guard()
     try:
         asyncio.run({"scheduler": _schedule, "worker": _work}[role](given))

@@ -13,7 +13,7 @@ import logging
 import queue
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -38,19 +38,13 @@ from weft.tuner.space import Region
 
 logger = logging.getLogger("weft.pool")
 
-LOOK_SECONDS = 0.5
-"""How often it is looked whether the pool is still there, while no answer comes."""
+LOOK_SECONDS = 0.5  # how often it is looked whether the pool is still there, while no answer comes
+MOST_AGAIN = 5  # how often a job is sent again that failed on its way
+LOST = ("lost", "cancelled")
+DEFAULT = "default"  # what the record of a task's default has for a sketch
 
 Job = Mapping[str, Any]
 """What a worker needs to measure a point: JSON."""
-
-LOST = ("lost", "cancelled")
-
-MOST_AGAIN = 5
-"""How often a job is sent again that failed on its way."""
-
-DEFAULT = "default"
-"""What the record of a task's default has for a sketch."""
 
 
 def fleet(client: Any) -> list[dict[str, Any]]:
@@ -96,8 +90,6 @@ class PoolRunner:
         self._sent = 0
         self.about = self._wait_for_kind()
 
-    # -------------------------------------------------------------------------------------------------- the pool
-
     @property
     def target(self) -> Target:
         """The machine that devices of the kind are."""
@@ -111,7 +103,7 @@ class PoolRunner:
     @property
     def width(self) -> int:
         """How many devices there are now."""
-        return max(1, len([one for one in fleet(self.client()) if one["kind"] == self.kind]))
+        return max(1, len([one for one in self._ask(fleet) if one["kind"] == self.kind]))
 
     def client(self) -> Any:
         """A connection to the scheduler, made anew where there is none; a PoolError where that takes too long."""
@@ -120,6 +112,19 @@ class PoolRunner:
         self.close()
         self._client = connect(self.url, self.folder, self.deadline)
         return self._client
+
+    def _ask(self, question: Callable[[Any], Any]) -> Any:
+        """The answer to a question; asked again where the scheduler dies over it, until the deadline."""
+        end = time.monotonic() + self.deadline
+        while True:
+            try:
+                return question(self.client())
+            except (OSError, TimeoutError, CancelledError) as error:
+                logger.warning("the pool was lost while it was asked: %s", error)
+                if time.monotonic() > end:
+                    raise PoolError(f"the pool at {self.url} was lost again and again: {error}") from error
+            self.close()
+            time.sleep(LOOK_SECONDS)
 
     def close(self) -> None:
         """Leaves the pool."""
@@ -132,7 +137,7 @@ class PoolRunner:
         """What devices of the kind say of themselves; a PoolError where there is none until the deadline."""
         end = time.monotonic() + self.deadline
         while True:
-            seen = fleet(self.client())
+            seen = self._ask(fleet)
             found = [one for one in seen if one["kind"] == self.kind]
             builders = any(one["kind"] == BUILD for one in seen)
             if found and (builders or found[0]["needs"] != LIBRARY):
@@ -144,8 +149,6 @@ class PoolRunner:
                     f"{there or 'nobody'}): start one with weft worker --join {self.url} --kind {wanted}"
                 )
             time.sleep(LOOK_SECONDS)
-
-    # -------------------------------------------------------------------------------------------------- jobs
 
     def _program(self, bench: Bench, program: GroupProgram) -> tuple[str, list[Any]]:
         """The text of a scheduled program, and its parameters."""
@@ -204,8 +207,6 @@ class PoolRunner:
             self.built[key] = client.submit(jobs.build, data, key=key, retries=2, resources={BUILD: 1})
         return self.built[key]
 
-    # -------------------------------------------------------------------------------------------------- measuring
-
     def measure(self, bench: Bench, points: Sequence[tuple[Region, Point]]) -> Iterator[Outcome]:
         """The outcomes, in order, each when it is known; devices are at work while later points are planned."""
         return self.outcomes(self.job_of(bench, region, point) for region, point in points)
@@ -261,8 +262,14 @@ class PoolRunner:
     def collect(self, machine: str, tasks: set[str], run: str = "") -> dict[str, Record]:
         """What workers have measured of tasks, by the names of jobs, whether or not we were told; of one run or all."""
         asked = json.dumps({"machine": machine, "tasks": sorted(tasks), "run": run}).encode()
-        said = self.client().run(jobs.collect, asked, on_error="ignore")
-        return {name: Record.from_json(line) for one in said.values() for name, line in json.loads(one).items()}
+        said = self._ask(lambda client: client.run(jobs.collect, asked, on_error="ignore"))
+        found = {}
+        for name, line in (pair for one in said.values() for pair in json.loads(one).items()):
+            try:
+                found[name] = Record.from_json(line)
+            except WeftError as error:
+                logger.error("a worker's journal holds what is no measurement: %s", error)
+        return found
 
     def gather(self, database: Database, target: Target, tasks: set[str]) -> int:
         """Takes over what workers measured of tasks and nobody wrote down; how many that was.

@@ -767,7 +767,7 @@ static int read_key(const char *path, byte *key) {
 }
 
 static void open_counters(void) {
-    const char *path = getenv("WEFT_COUNTERS");
+    const char *path = getenv("DEVICE_COUNTERS");
     int file = path ? open(path, O_RDWR | O_CLOEXEC) : -1;
     void *seen = file < 0 ? MAP_FAILED : mmap(NULL, 4096, PROT_READ, MAP_SHARED, file, 0);
     if (seen != MAP_FAILED) counters = seen;

@@ -68,9 +68,8 @@ def make_server(architecture: str) -> Path:
 
 def make_counter() -> Path:
     """The plugin that counts, for QEMU on this machine."""
-    return _made(
-        FOLDER / "count.c", "weft-count.so", _compilers(host_architecture())[::-1], ["-shared", "-fPIC", "-O2"]
-    )
+    compilers = _compilers(host_architecture())[::-1]
+    return _made(FOLDER / "count.c", "weft-count.so", compilers, ["-shared", "-fPIC", "-O2"])
 
 
 def _made(
@@ -84,9 +83,8 @@ def _made(
     problems = []
     for compiler in compilers:
         part = made.with_name(f"{made.name}.{secrets.token_hex(4)}")
-        done = subprocess.run(
-            [*compiler, *options, "-o", str(part), str(source), *last], capture_output=True, text=True
-        )
+        command = [*compiler, *options, "-o", str(part), str(source), *last]
+        done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode == 0:
             os.replace(part, made)
             return made
@@ -142,7 +140,7 @@ def start_server(
         counters.write_bytes(bytes(4096))
         process = subprocess.Popen(
             [*command, str(file)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, start_new_session=True,
-            env={**os.environ, **({"WEFT_COUNTERS": str(counters)} if counts else {})},
+            env={**os.environ, **({"DEVICE_COUNTERS": str(counters)} if counts else {})},
         )  # fmt: skip
         assert process.stdout is not None
         line = process.stdout.readline()

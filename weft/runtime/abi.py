@@ -17,7 +17,10 @@ TURN_BIT = 32
 """Of `threads`: whether this is an odd call, in which loops that turn run backwards."""
 CALLED = ("weft_parallel_for", "weft_allocate", "weft_release")
 """What generated code calls."""
-FUNCTIONS = (*CALLED, "weft_pool_size", "weft_pool_shutdown", "weft_cached_bytes", "weft_trim")
+FUNCTIONS = (
+    *CALLED, "weft_pool_size", "weft_pool_shutdown", "weft_pool_stalls", "weft_pool_place", "weft_cached_bytes",
+    "weft_trim",
+)  # fmt: skip
 """What the native runtime defines."""
 
 

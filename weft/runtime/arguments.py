@@ -33,7 +33,7 @@ import numpy as np
 from weft.core.dtypes import BFLOAT16, DType
 from weft.core.errors import ArgumentError
 from weft.runtime.addresses import ADDRESS_SOURCE, ArrayHead
-from weft.runtime.array import ALIGNMENT, AnyArray, Array, as_argument, describe
+from weft.runtime.arrays import ALIGNMENT, AnyArray, Array, as_argument, describe
 from weft.runtime.signature import (
     OPERATIONS,
     Dim,

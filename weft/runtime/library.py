@@ -19,8 +19,10 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from weft.core.errors import TargetError
+from weft.core.errors import ArgumentError, TargetError
+from weft.core.knobs import knobs
 from weft.runtime.abi import CALLED, FUNCTIONS
+from weft.runtime.topology import places
 
 OWN = "weft_own_"
 """How the names of the native runtime begin that a library brings: weft_own_parallel_for."""
@@ -37,6 +39,8 @@ class NativeRuntime:
         self.release = _function(addresses["weft_release"], None, pointer)
         self.pool_size = _function(addresses["weft_pool_size"], integer)
         self.pool_shutdown = _function(addresses["weft_pool_shutdown"], ctypes.c_int32)
+        self.pool_stalls = _function(addresses["weft_pool_stalls"], integer)
+        self.pool_place = _function(addresses["weft_pool_place"], ctypes.c_int32, pointer, integer, ctypes.c_int32)
         self.cached_bytes = _function(addresses["weft_cached_bytes"], integer)
         self.trim = _function(addresses["weft_trim"], None)
 
@@ -47,6 +51,7 @@ def _function(address: int, result: Any, *arguments: Any) -> Any:
 
 _lock = threading.Lock()
 _native: NativeRuntime | None = None
+_placed: tuple[str, int] = ("no", 0)
 
 
 def process_runtime(addresses: Callable[[], dict[str, int]]) -> NativeRuntime:
@@ -62,7 +67,20 @@ def process_runtime(addresses: Callable[[], dict[str, int]]) -> NativeRuntime:
                 # At exit the workers end before the things that their last region used are destroyed.
                 atexit.register(made.pool_shutdown)
                 _native = made
+        place_workers()
     return _native
+
+
+def place_workers() -> None:
+    """Gives the workers the places and the priority that `weft.set_threads` or the environment chose."""
+    global _placed
+    chosen = (knobs.pin_threads, knobs.thread_priority)
+    if _native is None or chosen == _placed:
+        return
+    numbers = places(chosen[0])
+    if not _native.pool_place((ctypes.c_int32 * len(numbers))(*numbers), len(numbers), chosen[1]):
+        raise ArgumentError("threads can be placed only while no call of a module is running")
+    _placed = chosen
 
 
 class Library:

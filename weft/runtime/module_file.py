@@ -82,6 +82,7 @@ class ModuleFile:
         prefer_large_pages(mapped)
         self.whole = memoryview(mapped)
         self.checksum, self.signature = self._trailer()
+        forget_pages(mapped)
         if key is not None:
             self._check_signature(key)
         self.archive = zipfile.ZipFile(self._file)
@@ -224,6 +225,13 @@ def check_signature(path: str | os.PathLike[str], key: Key) -> None:
     """Refuses a file that is damaged or was not signed with a key; nothing of it is run."""
     secret, place = read_key(key), Path(path)
     refusing(lambda: ModuleFile(place, secret), place)
+
+
+def forget_pages(memory: mmap.mmap) -> None:
+    """What a checksum has read is no memory of this process until it is used: some weights seldom are."""
+    if hasattr(mmap, "MADV_DONTNEED"):
+        with contextlib.suppress(OSError):
+            memory.madvise(mmap.MADV_DONTNEED)
 
 
 def prefer_large_pages(memory: mmap.mmap) -> None:

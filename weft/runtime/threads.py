@@ -1,7 +1,9 @@
-"""How many threads a parallel loop uses.
+"""How many threads a parallel loop uses, and where they run.
 
-In: what the operating system lets this process use (its affinity mask and its cgroup's share of processor time), the
-knob `num_threads` (`WEFT_NUM_THREADS` in the environment), and what the program chose. Out: a number of threads.
+In: what the operating system lets this process use (its affinity mask and its cgroup's share of processor time), which
+processors are threads of one core, the knobs `num_threads`, `pin_threads` and `thread_priority` (`WEFT_NUM_THREADS`,
+`WEFT_PIN_THREADS`, `WEFT_THREAD_PRIORITY`), and what the program chose. Out: a number of threads; workers in their
+places.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from typing import Any
 
 from weft.core.errors import ArgumentError
 from weft.core.knobs import knobs
+from weft.runtime.topology import cores
 
 _available: int | None = None
 _VARIABLE = os.environ.encodekey("WEFT_NUM_THREADS")
@@ -35,12 +38,21 @@ def get_threads() -> int:
     return available_cores() if chosen is None else chosen
 
 
-def set_threads(count: int | None) -> None:
-    """Choose the threads of parallel loops for this process; None goes back to the default."""
-    if count is None:
-        knobs.reset("num_threads")
-    else:
-        knobs.set("num_threads", count)
+def set_threads(count: int | None, *, pin: str | None = None, priority: int | None = None) -> None:
+    """Choose the threads of parallel loops for this process; None goes back to the default.
+
+    `pin` is "no", "cores" (a core for each worker, those that share a cache side by side) or a list of processors such
+    as "0-3,8"; `priority` is added to the niceness of the workers: up to 19 (last), below 0 with the privilege to.
+    Both hold for all modules of the process, and while no call is running.
+    """
+    for name, value in (("num_threads", count), ("pin_threads", pin), ("thread_priority", priority)):
+        if value is None:
+            knobs.reset(name)
+        else:
+            knobs.set(name, value)
+    from weft.runtime.library import place_workers
+
+    place_workers()
 
 
 def check_threads(count: Any) -> int:
@@ -51,15 +63,13 @@ def check_threads(count: Any) -> int:
 
 
 def available_cores() -> int:
-    """The cores that this process may use: its affinity mask, cut to its cgroup's quota. Looked up once."""
+    """The cores that this process may use: those of its affinity mask (two hardware threads of a core are one), cut to
+    its cgroup's quota. Looked up once.
+    """
     global _available
     if _available is None:
-        try:
-            cores = len(os.sched_getaffinity(0))
-        except (AttributeError, OSError):
-            cores = os.cpu_count() or 1
         quota = cgroup_quota()
-        _available = max(1, cores if quota is None else min(cores, quota))
+        _available = cores() if quota is None else max(1, min(cores(), quota))
     return _available
 
 

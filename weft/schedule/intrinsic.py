@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from weft.core.dtypes import INDEX, INT32
+from weft.core.dtypes import INDEX
 from weft.core.errors import WeftError
 from weft.expr.nodes import Address, Buffer, Call, Expr, index_expr
 from weft.loop.interpreter import register_effect
@@ -109,12 +109,3 @@ def register_intrinsic(intrin: TensorIntrin) -> TensorIntrin:
     """Makes an intrinsic known by its name, so that a trace can replay it."""
     INTRINSICS[intrin.name] = intrin
     return intrin
-
-
-def hardware_call(name: str, *args: Any) -> Call:
-    """A call of a hardware instruction by name."""
-    return Call(
-        name,
-        [a.access_ptr() if isinstance(a, BufferView) else a if isinstance(a, Expr) else index_expr(a) for a in args],
-        INT32,
-    )

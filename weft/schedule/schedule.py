@@ -277,6 +277,17 @@ class Schedule:
             self.apply("rfactor", block=block, loop=self.loop_name(block, loop, "rfactor"), factor_axis=factor_axis),
         )
 
+    def online(self, tensor: Any, loop: Any, peak: Any, *sums: Any) -> list[str]:
+        """Sums over parts weighed beneath their greatest top, added up in one loop over the parts: a running maximum.
+
+        Gives the names of the blocks that begin the sums (the peak first, the tensor last) and of the two weights.
+        """
+        block = self.block_name(tensor)
+        others = [self.block_name(one) for one in sums]
+        loop = self.loop_name(block, loop, "online")
+        made = self.apply("online", block=block, loop=loop, peak=self.block_name(peak), sums=others)
+        return list(made)
+
     def transform_layout(self, tensor: Any, index_map: Any) -> None:
         """Stores an intermediate under other indices: `s.transform_layout(B, lambda i, j: (i // 16, j, i % 16))`."""
         import inspect
@@ -428,10 +439,14 @@ class Stage:
             raise ScheduleError("bind", name, f"the loop has {have!r} iterations and the thread axis {wanted!r}")
         self.schedule.apply("bind", loop=name, thread=tag)
 
-    def compute_at(self, parent: Stage, loop: Any, exact: bool = True) -> None:
-        """Computes this block inside a loop of its consumer; exact=False: whole tiles at the edges too."""
+    def compute_at(self, parent: Stage, loop: Any, exact: bool = True, first: bool = False) -> None:
+        """Computes this block inside a loop of its consumer.
+
+        exact=False: whole tiles at the edges too; first=True: before everything else in the loop.
+        """
         at = self.schedule.loop_name(self.schedule.block_name(parent), loop, "compute_at")
-        self.schedule.apply("compute_at", block=self.name, loop=at, exact=exact)
+        further = {"first": True} if first else {}
+        self.schedule.apply("compute_at", block=self.name, loop=at, exact=exact, **further)
 
     def reverse_compute_at(self, parent: Stage, loop: Any) -> None:
         """Computes this block inside a loop of its producer."""

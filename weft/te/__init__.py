@@ -18,6 +18,7 @@ from weft.te.compute import (
     placeholder,
     reduce_axis,
     scan,
+    stage,
     thread_axis,
 )
 from weft.te.intrin import create_schedule, decl_tensor_intrin
@@ -153,6 +154,7 @@ __all__ = [
     "sin",
     "sinh",
     "sqrt",
+    "stage",
     "sum",
     "tan",
     "tanh",

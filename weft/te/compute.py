@@ -108,6 +108,13 @@ def compute(shape: Any, function: Callable[..., Any], name: str | None = None, d
     return op.outputs[0] if len(op.outputs) == 1 else op.outputs
 
 
+def stage(shape: Any, function: Callable[..., Any], name: str | None = None, dtype: DTypeLike | None = None) -> Tensor:
+    """`compute` of one result."""
+    made = compute(shape, function, name, dtype)
+    assert isinstance(made, Tensor)
+    return made
+
+
 def _plain_body(body: Any, kind: DType | None) -> Expr:
     if kind is None or not kind.is_bool:
         condition(body, "the body of te.compute")

@@ -1,18 +1,16 @@
 """The tuner: faster schedules than the planner's, found by measuring, guided by a learned cost model.
 
-    weft tune resnet18 --budget 5m                 a model, from the command line
-    weft.compile(model, tune="30s")                the same from Python
-    weft.tune(C, [A, B, C], budget="30s")          one tensor expression
-
     records      a measurement as a row; what a failure is called
     database     all measurements, and which schedules are in use
     task         a program that can be measured by itself; the tasks of a model
     space        every point of every sketch of a task, as columns
     cost_models  what a point is expected to take: analytic, learned, nothing known
+    shipped      what was learnt ahead, on a machine of this kind
     explorers    which points to measure next
     bench        builds, checks and times one point
     runner       does that in children, which may crash or hang
     search       the loop: propose, measure, write down, learn
+    algorithms   other forms of a whole model
     model        a whole model: time shared among tasks, a set of schedules accepted when the model is faster
     template     spaces that a user writes
     view, report what one sees of it
@@ -60,12 +58,7 @@ def records_for(target: Target) -> Records:
 
 
 def tune(what: Any, args: Any, budget: str | float = "30s", **options: Any) -> Any:
-    """Finds a faster schedule for one tensor expression, schedule or template (docs/tuning.md).
-
-    best = weft.tune(C, [A, B, C], budget="30s")
-    best.function(a, b, c)
-    print(best.gain, best.trace.as_python())
-    """
+    """Finds a faster schedule for one tensor expression, schedule or template (docs/tuning.md)."""
     from weft.tuner.expression import tune_expression
 
     return tune_expression(what, args, budget, **options)

@@ -1,19 +1,19 @@
-"""Algorithms for the nodes of a model (Winograd with tiles of 2 or 4, or direct), by the time of the whole model.
-
-What a target proposes for a node (`graph/passes/algorithms.py`) it ranks by a count of cycles. Here nodes of one shape
-are one group; for each group the other labels are tried, the model compiled with each in a child and measured in turns
-with what stands. What makes it faster stays, and the next group is tried on top of it.
+"""Other forms of a model, by its whole time. What can be chosen is said when it is compiled (`asked` in graph/passes):
+for a node (Winograd with tiles of 2 or 4, or direct), for the model (attention fused, channels padded, layouts between
+kernels, the precision that the user allows or float32), for each place where a kernel may end. Nodes of one shape are
+one choice, places before one operator too. Each label is tried, the model compiled with it in a child and measured in
+turns with what stands. What makes it faster stays, and the next choice is tried on top.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from weft.executor.passes import for_target, optimize
-from weft.graph.ir import Graph, Node
-from weft.graph.passes.algorithms import DIRECT, choosing
+from weft.graph.ir import Graph
+from weft.graph.passes.algorithms import DIRECT
+from weft.graph.passes.fuse import APART
 from weft.graph.structural import structure_key
 from weft.plan.overrides import Records
 
@@ -24,45 +24,52 @@ SHARE = 0.3
 """The part of the time that may go into this."""
 
 LEAST_GAIN = 1.01
-"""Of the whole model: another algorithm is worth that much at least."""
+"""What gains less, a schedule or a form of the whole model, is left out: it may be noise."""
 
 
-def groups_of(graph: Graph, offered: Mapping[str, list[str]]) -> list[tuple[list[str], list[str], str]]:
-    """Values that nodes of one shape make, the labels that there are for them, and the one that they have."""
-    found: dict[str, tuple[list[str], list[str], str]] = {}
-    for node in graph.nodes:
-        name = node.outputs[0].name if node.outputs else ""
+class Choice(NamedTuple):
+    """What is chosen together: what it is called, the names of its parts, their labels, and the one that they have."""
+
+    kind: str
+    names: list[str]
+    labels: list[str]
+    has: str
+
+
+def choices_of(graph: Graph, offered: Mapping[str, list[str]], chosen: Mapping[str, str]) -> list[Choice]:
+    """What there is to choose in a model that was compiled with some labels; what concerns all of it first."""
+    found: dict[str, Choice] = {}
+
+    def add(key: str, kind: str, name: str, has: str | None = None) -> None:
+        made = Choice(kind, [], offered[name], has or chosen.get(name, offered[name][0]))
+        found.setdefault(key, made).names.append(name)
+
+    for name in (one for one in offered if one.startswith("* ")):
+        add(name, name[2:], name)
+    for node in (one for one in graph.nodes if one.outputs):
+        name, place = node.outputs[0].name, f"{APART} {node.outputs[0].name}"
         if name in offered and node.inputs[0] is not None:
-            key = f"{node.inputs[0].type} {node.outputs[0].type} {offered[name]}"
-            found.setdefault(key, ([], offered[name], _label(node)))[0].append(name)
+            has = DIRECT if node.op == "Conv" else f"{node.op} {node.attributes['tile']}"
+            add(f"{node.inputs[0].type} {node.outputs[0].type} {offered[name]}", "convolutions", name, has)
+        if place in offered:
+            add(f"{APART} {node.op}", node.op, place)
     return list(found.values())
 
 
-def _label(node: Node) -> str:
-    return DIRECT if node.op == "Conv" else f"{node.op} {node.attributes['tile']}"
-
-
 def choose_algorithms(tuning: Tuning, observe: Callable[[Any, Any], None]) -> None:
-    """Tries the algorithms of a model, and puts those into use that make it faster."""
-    offered: dict[str, list[str]] = {}
-    with choosing({}, offered):
-        for_target(optimize(tuning.graph, {}, {}), tuning.target, tuning.precision)
-    if not offered:
-        return
+    """Tries the forms of a model, and puts those into use that make it faster."""
     graph, in_use = structure_key(tuning.graph), tuning.database.accepted(tuning.target)
     labels = dict(in_use.algorithms.get(graph, {}))
-    with choosing(labels):
-        made = for_target(optimize(tuning.graph, {}, {}), tuning.target, tuning.precision)
     until = (1.0 - SHARE) * tuning.budget
-    for names, choices, has in groups_of(made, offered):
+    for kind, names, choices, has in choices_of(tuning.made, tuning.offered, labels):
         for label in (one for one in choices if one != has):
             if tuning.left - tuning.model_seconds < until:
                 return
-            tuning.stage = f"trying {label} for {len(names)} convolutions"
+            tuning.stage = f"trying {label} for {len(names)} {kind}"
             observe(tuning, None)
             tried = {**labels, **dict.fromkeys(names, label)}
             found = tuning.measure(_with(in_use, graph, labels), _with(in_use, graph, tried))
-            tuning.algorithms.append((label, names, found.ratio if not found.problem else 0.0))
+            tuning.algorithms.append((f"{label} for {kind}", names, found.ratio if not found.problem else 0.0))
             if found.is_faster and found.ratio >= LEAST_GAIN:
                 labels = tried
                 tuning.database.accept_algorithms(tuning.name, graph, tuning.target, labels, found.ratio)

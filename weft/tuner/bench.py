@@ -9,6 +9,7 @@ A device is opened by the child that measures, never by the parent: an illegal a
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -36,6 +37,9 @@ SAMPLE_SECONDS = 300e-6
 ROUNDS = 6
 """Turns of a pair; the first is for warming up."""
 
+DEVICE_ROUNDS = 16
+"""The same on a device, whose own clock is read."""
+
 BUSY = 0.2
 """The share of the time that others may take before more turns are needed."""
 
@@ -48,9 +52,14 @@ TOLERANCE = {"float32": 2e-4, "float64": 1e-9, "float16": 2e-2, "bfloat16": 6e-2
 Call = Callable[[int], None]
 """Runs a kernel so many times."""
 
+_PYTHON = threading.Lock()
+"""Held by one who schedules or lowers: what a device's own compiler does may go on beside that."""
+
 
 class Kernel:
     """A scheduled program, compiled, with its arguments in memory of its own: what is timed."""
+
+    trace = ""
 
     def __init__(self, task: Task, program: GroupProgram, arrays: Sequence[Any], threads: int) -> None:
         lifted = lift_scheduled(program, task.fixed)
@@ -88,18 +97,21 @@ class Kernel:
 
 
 class DeviceKernel:
-    """A scheduled program on a device, its arguments in the device's memory."""
+    """A scheduled program on a device; `bind` puts its arguments into the device's memory."""
+
+    trace = ""
 
     def __init__(self, task: Task, program: GroupProgram, arrays: Sequence[Any], threads: int) -> None:
-        lifted = lift_scheduled(program, task.fixed)
+        with _PYTHON:
+            lifted = lift_scheduled(program, task.fixed)
         self.load(lifted.func.replace(name="trial"), task.target, lifted.parameters, len(task.program.inputs))
-        self.bind(arrays)
 
     def load(self, func: Func, target: Target, parameters: Sequence[int | Packing], inputs: int) -> None:
         """Compiles a program whose parameters are these, the first so many of the task's being inputs."""
-        verify(func)
         self.parameters, self._inputs = parameters, inputs
-        self.program = DeviceBuilt(func, target, "trial").program
+        with _PYTHON:
+            verify(func)
+            self.program = DeviceBuilt(func, target, "trial").program
         self._device = target.device()
         self._executable = self._device.load(self.program)
 
@@ -160,24 +172,33 @@ class Bench:
             program = self.task.fresh()
             program.schedule.plan(self.task.target, self.task.fixed)
             made = self.kernel(self.task, program, self.arrays, self.threads)
+            made.bind(self.arrays)
             made.run()
             self._default, self.expected = made, made.results
         return self._default
 
-    def trial(self, region: Region, point: Point, built: Callable[[], None] = lambda: None) -> Outcome:
-        """What comes of one point; `built` is called when only running is left."""
+    def build(self, region: Region, point: Point) -> Kernel | DeviceKernel | Outcome:
+        """The kernel of a point, not run yet; an outcome where there is none."""
         program = self.task.fresh()
         try:
-            region.take(program, point)
+            with _PYTHON:
+                region.take(program, point)
         except WeftError as error:
             return Outcome(Status.REFUSED, detail=_short(error))
         trace = program.schedule.trace.to_json()
         try:
-            kernel = self.kernel(self.task, program, self.arrays, self.threads)
+            made = self.kernel(self.task, program, self.arrays, self.threads)
         except (WeftError, InternalError, RuntimeError, ValueError, TypeError, LookupError, MemoryError) as error:
             return Outcome(Status.BUILD_ERROR, detail=_short(error), trace=trace)
-        built()
+        made.trace = trace
+        return made
+
+    def trial(self, kernel: Kernel | DeviceKernel) -> Outcome:
+        """What comes of a kernel: run, its result compared with the default's, timed in turns with it."""
+        trace = kernel.trace
         try:
+            if isinstance(kernel, DeviceKernel):
+                kernel.bind(self.arrays)
             kernel.run()
         except RuntimeFault as error:
             return Outcome(Status.FAULT, detail=_short(error), trace=trace)
@@ -185,6 +206,11 @@ class Bench:
         wrong = difference(self.expected, kernel.results)
         if wrong:
             return Outcome(Status.WRONG, detail=wrong, trace=trace)
+        if isinstance(default, DeviceKernel) and isinstance(kernel, DeviceKernel):
+            timers = [default.timer(), kernel.timer()]
+            times = [[sum(timer()) for timer in timers] for _ in range(DEVICE_ROUNDS)]
+            baseline, seconds = map(min, zip(*times[1:]))
+            return Outcome(Status.OK, seconds, baseline, trace=trace)
         default.bind(self.arrays)  # memory of this process, as the candidate's
         (baseline, seconds), busy = in_turns([default.run, kernel.run], self.threads)
         if seconds < baseline:  # perhaps by luck: the worse of two answers counts

@@ -6,20 +6,25 @@
     alone      the same without the prior, as in the TVM paper, for comparison
     none       nothing is known
 
-Points of other tasks whose spaces have the same knobs are learnt from, too: what is good for one shape tends to be good
-for the next, so the first batch of a task is better than the estimate alone. Rank correlation and recall say how well a
-model did on a batch before it learnt from it.
+`MODELS` has them by name; another (a network over loop programs, for comparison: benchmarks/trees.py) is put there.
+
+Points of other tasks whose spaces have the same knobs are learnt from, too, so that the first batch of a task is better
+than the estimate alone. Rank correlation and recall say how well a model did on a batch before it learnt from it.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import warnings
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
 from weft.core.install import hint
+
+if TYPE_CHECKING:
+    from weft.tuner.space import Space
 
 Array = Any
 
@@ -48,6 +53,9 @@ class CostModel(Protocol):
 
     name: str
 
+    def look(self, space: Space, numbers: Array) -> Array:
+        """What the model wants to know of points: a row for each."""
+
     def fit(self, groups: Sequence[Group]) -> None:
         """Learns from the measured points of tasks, the one in hand first."""
 
@@ -55,20 +63,28 @@ class CostModel(Protocol):
         """What points are worth; higher is better."""
 
 
-class Analytic:
-    """The target's own estimate."""
+class _Knobs:
+    """What knows points by their knobs, and learns nothing from them."""
 
-    name = "analytic"
+    def look(self, space: Space, numbers: Array) -> Array:
+        """Knobs, in columns."""
+        return space.features(numbers)
 
     def fit(self, groups: Sequence[Group]) -> None:
         """Nothing is learnt."""
+
+
+class Analytic(_Knobs):
+    """The target's own estimate."""
+
+    name = "analytic"
 
     def score(self, features: Array, prior: Array) -> Array:
         """The estimate."""
         return np.asarray(prior, np.float32)
 
 
-class Unknown:
+class Unknown(_Knobs):
     """Nothing is known of any point."""
 
     name = "none"
@@ -76,73 +92,79 @@ class Unknown:
     def __init__(self, seed: int = 0) -> None:
         self._random = np.random.default_rng(seed)
 
-    def fit(self, groups: Sequence[Group]) -> None:
-        """Nothing is learnt."""
-
     def score(self, features: Array, prior: Array) -> Array:
         """Random numbers."""
         return self._random.random(len(prior), np.float32)
 
 
-class Learned:
+class Learned(_Knobs):
     """Gradient-boosted trees that rank points, on top of the analytic estimate, or without it."""
 
-    def __init__(self, prior: bool = True, seed: int = 0) -> None:
+    def __init__(self, prior: bool = True, seed: int = 0, ahead: Any = None, trees: int = TREES) -> None:
         import xgboost
 
         self.name = "prior + learned" if prior else "learned"
-        self._xgboost, self._prior, self._seed = xgboost, prior, seed
-        self._booster: Any = None
+        self._xgboost, self._prior, self._seed, self._ahead, self._trees = xgboost, prior, seed, ahead, trees
+        self.booster: Any = None
         self._weight = PRIOR_WEIGHT
 
-    def _margin(self, prior: Array) -> Array:
+    def _margin(self, features: Array, prior: Array, weight: float, ahead: Any) -> Array:
+        if not self._prior:
+            return np.zeros(len(prior), np.float32)
         # Points that the estimate takes to be hopeless may be wrong all the same: how hopeless does not matter.
-        return np.maximum(np.asarray(prior, np.float32), -4.0) * np.float32(self._weight)
+        margin = np.maximum(np.asarray(prior, np.float32), -4.0) * np.float32(weight)
+        return margin if ahead is None else self._add(ahead, features, margin)
+
+    def _add(self, booster: Any, features: Array, margin: Array) -> Array:
+        made: Array = booster.inplace_predict(features, base_margin=margin, predict_type="margin", strict_shape=False)
+        return made
 
     def fit(self, groups: Sequence[Group]) -> None:
-        """Trains anew on all that was measured."""
+        """Trains anew on all that was measured; the prior counts as far as it was right, and trees made ahead too."""
         used = [one for one in groups if len(one.gains) >= LEAST_POINTS and float(np.ptp(one.gains)) > 0.0]
         if not used:
             return
+        if self._prior:
+            ways = [self._ahead, None] if self._ahead is not None else [None]
+            right = [np.nan_to_num(np.mean([self._right(one, way) for one in used])) for way in ways]
+            self._ahead = ways[int(np.argmax(right))]
+            self._weight = max(LEAST_WEIGHT, PRIOR_WEIGHT * float(max(right)))
         features, prior, gains = map(np.concatenate, zip(*used))
         data = self._xgboost.DMatrix(features, label=np.asarray(gains, np.float32), nthread=1)
         data.set_group([len(one.gains) for one in used])
-        if self._prior:
-            right = [rank_correlation(one.prior, one.gains) for one in used]
-            self._weight = max(LEAST_WEIGHT, PRIOR_WEIGHT * float(np.nan_to_num(np.mean(right))))
-            data.set_base_margin(self._margin(prior))
+        data.set_base_margin(self._margin(features, prior, self._weight, self._ahead))
         parameters = {
             "objective": "rank:pairwise", "lambdarank_pair_method": "mean", "lambdarank_num_pair_per_sample": 8,
             "lambdarank_normalization": False, "max_depth": DEPTH, "eta": RATE, "min_child_weight": 0.1, "lambda": 1.0,
             "nthread": 1, "seed": self._seed, "tree_method": "hist", "verbosity": 0, "max_bin": 64,
         }  # fmt: skip
-        self._booster = self._xgboost.train(parameters, data, TREES)
+        self.booster = self._xgboost.train(parameters, data, self._trees)
+
+    def _right(self, group: Group, ahead: Any) -> float:
+        return rank_correlation(self._margin(group.features, group.prior, PRIOR_WEIGHT, ahead), group.gains)
 
     def score(self, features: Array, prior: Array) -> Array:
         """The margin of each point."""
-        margin = self._margin(prior) if self._prior else np.zeros(len(prior), np.float32)
-        if self._booster is None:
-            return margin
-        made: Array = self._booster.inplace_predict(
-            features, base_margin=margin, predict_type="margin", strict_shape=False
-        )
-        return made
+        margin = self._margin(features, prior, self._weight, self._ahead)
+        return margin if self.booster is None else self._add(self.booster, features, margin)
 
 
 def has_learned() -> bool:
     """Whether the package that learns is installed."""
-    import importlib.util
-
     return importlib.util.find_spec("xgboost") is not None
 
 
-def cost_model(name: str | None = None, seed: int = 0) -> CostModel:
-    """A cost model by name; None is the best that is here: without XGBoost the analytic one, with a word."""
+def cost_model(name: str | None = None, seed: int = 0, space: Space | None = None) -> CostModel:
+    """A cost model by name; None is the best that is here: without XGBoost the analytic one, with a word.
+
+    For a space on a machine of the kind that its corpus was measured on, the learned one begins with what ships.
+    """
     if name is None and not has_learned():
         said = f"points are ranked by the analytic cost alone: {hint('tune')} brings the learned model"
         warnings.warn(said, stacklevel=2)
         return Analytic()
-    made: CostModel = MODELS[name or "prior + learned"](seed)
+    ahead = None if space is None or name not in (None, "prior + learned") else space.trained_ahead()
+    made: CostModel = MODELS[name or "prior + learned"](seed) if ahead is None else Learned(True, seed, ahead)
     return made
 
 

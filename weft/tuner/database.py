@@ -6,8 +6,7 @@
                     a model that uses them was measured to be faster
     models          what whole models took before and after
 
-The file lies in the cache folder (`tuning/records.sqlite`). It is in WAL mode: a process that is killed loses nothing
-that was written, and readers never wait for a writer.
+The file (`tuning/records.sqlite` in the cache folder) is in WAL mode: a process that is killed loses nothing written.
 """
 
 from __future__ import annotations

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from weft.tuner import cost_models
-from weft.tuner.explorers import EXPLORERS
 from weft.tuner.model import Tuning
 from weft.tuner.records import Record
 from weft.tuner.search import BATCH, Proposer, Search
@@ -29,12 +28,7 @@ NEAR = 0.98
 """Within 2 % of the best."""
 
 
-def measure_all(
-    tuning: Tuning,
-    search: Search,
-    most: int,
-    observe: Callable[[Tuning, Record | None], None] = lambda tuning, record: None,
-) -> int:
+def measure_all(tuning: Tuning, search: Search, most: int, observe: Callable[[Tuning, Record | None], None]) -> int:
     """Measures every point of a task, in random order, those measured before left out; how many were measured now."""
     order = np.random.default_rng(0).permutation(search.space.legal)[:most]
     left = [int(number) for number in order if int(number) not in search.gains]
@@ -49,7 +43,7 @@ def replay(space: Space, gains: Mapping[int, float], way: str, trials: int, seed
     """A search over a measured pool: the best gain after each trial."""
     model, explorer, epsilon = WAYS[way]
     pool = space.restricted(np.fromiter(gains, np.int64, len(gains)))
-    proposer = Proposer(pool, cost_models.cost_model(model, seed), EXPLORERS[explorer](), seed, epsilon)
+    proposer = Proposer(pool, cost_models.cost_model(model, seed, space), explorer, seed, epsilon)
     if way in ("prior + learned", "analytic"):
         proposer.learn()
     best: list[float] = []

@@ -1,4 +1,4 @@
-"""Which points to measure next, by one interface.
+"""Which points to measure next: functions of one form, by name in `EXPLORERS`.
 
     exhaustive     every point of the space is scored: what a space of up to a million allows in seconds
     annealing      many walkers at once, each step one knob; worse points are taken less and less often
@@ -13,7 +13,7 @@ that differ in few, and a share of points drawn at random, so that a cost model 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -32,114 +32,91 @@ NEAR = -3.0
 DIVERSE = 0.05
 """How much of the spread of scores a knob is worth that no other point of the batch has so."""
 
-
-class Explorer(Protocol):
-    """Looks for points with good scores."""
-
-    name: str
-
-    def propose(
-        self, space: Space, score: Score, measured: Array, gains: Array, count: int, random: np.random.Generator
-    ) -> Array:
-        """At least so many points where there are as many, best first; `measured` with their `gains` are known."""
+WALKERS, STEPS = 128, 60
+POPULATION, GENERATIONS = 256, 8
 
 
-class Exhaustive:
-    """All points of the space."""
+class Asked(NamedTuple):
+    """What an explorer knows, and how many points it is asked for."""
 
-    name = "exhaustive"
+    space: Space
+    score: Score
+    measured: Array
+    gains: Array
+    """Of the measured points, in their order."""
+    wanted: int
+    random: np.random.Generator
 
-    def propose(
-        self, space: Space, score: Score, measured: Array, gains: Array, count: int, random: np.random.Generator
-    ) -> Array:
-        """The points with the best scores."""
-        scores = score(space.legal)
-        most = min(len(scores), count + len(measured))
-        best = np.argpartition(-scores, most - 1)[:most] if most < len(scores) else np.arange(len(scores))
-        return space.legal[best[np.argsort(-scores[best], kind="stable")]]
+    @property
+    def best_measured(self) -> Array:
+        """The measured points, best first."""
+        return self.measured[np.argsort(-self.gains, kind="stable")]
 
+    def some(self, count: int) -> Array:
+        """Any points."""
+        return self.random.choice(self.space.legal, min(len(self.space.legal), count), replace=False)
 
-class Annealing:
-    """Simulated annealing by many walkers at once; those of one batch go on in the next."""
-
-    name = "annealing"
-
-    def __init__(self, walkers: int = 128, steps: int = 60) -> None:
-        self.walkers, self.steps = walkers, steps
-        self._at: Array = None
-
-    def propose(
-        self, space: Space, score: Score, measured: Array, gains: Array, count: int, random: np.random.Generator
-    ) -> Array:
-        """The best points that were met."""
-        at = random.choice(space.legal, self.walkers) if self._at is None else self._at
-        value = score(at)
-        points, values = [at], [value]
-        for step in range(self.steps):
-            heat = max(float(np.std(value)), 1e-6) * (1.0 - step / self.steps)
-            there = space.neighbours(at, random)
-            found = np.where(np.isfinite(space.estimates[there]), score(there), -np.inf)
-            takes = random.random(len(at)) < np.exp(np.minimum((found - value) / max(heat, 1e-9), 0.0))
-            at, value = np.where(takes, there, at), np.where(takes, found, value)
-            points.append(at)
-            values.append(value)
-        self._at = at
-        return _best(np.concatenate(points), np.concatenate(values))
+    def scored(self, points: Array) -> Array:
+        """Scores; the worst for points that make no sense."""
+        return np.where(np.isfinite(self.space.estimates[points]), self.score(points), -np.inf)
 
 
-class Evolutionary:
-    """Generations that the cost model selects."""
-
-    name = "evolutionary"
-
-    def __init__(self, population: int = 256, generations: int = 8) -> None:
-        self.population, self.generations = population, generations
-
-    def propose(
-        self, space: Space, score: Score, measured: Array, gains: Array, count: int, random: np.random.Generator
-    ) -> Array:
-        """The best of all generations."""
-        good = measured[np.argsort(-gains, kind="stable")[: self.population // 4]]
-        people = np.concatenate([good, random.choice(space.legal, self.population - len(good))]).astype(np.int64)
-        points, values = [], []
-        for _ in range(self.generations):
-            value = np.where(np.isfinite(space.estimates[people]), score(people), -np.inf)
-            points.append(people)
-            values.append(value)
-            people = _children(space, people[np.argsort(-value, kind="stable")], self.population, random)
-        return _best(np.concatenate(points), np.concatenate(values))
+def exhaustive(asked: Asked) -> Array:
+    """The points of the whole space with the best scores."""
+    scores, legal = asked.score(asked.space.legal), asked.space.legal
+    most = min(len(scores), asked.wanted + len(asked.measured))
+    best = np.argpartition(-scores, most - 1)[:most] if most < len(scores) else np.arange(len(scores))
+    return legal[best[np.argsort(-scores[best], kind="stable")]]
 
 
-class Genetic:
-    """Children of the best measured points, as a tuner without a cost model makes them."""
+def annealing(asked: Asked) -> Array:
+    """Simulated annealing by many walkers at once, some from the best that were measured: the best points met."""
+    begin = asked.best_measured[: WALKERS // 4]
+    at = np.concatenate([begin, asked.random.choice(asked.space.legal, WALKERS - len(begin))]).astype(np.int64)
+    value = asked.scored(at)
+    points, values = [at], [value]
+    for step in range(STEPS):
+        heat = max(float(np.std(value)), 1e-6) * (1.0 - step / STEPS)
+        there = asked.space.neighbours(at, asked.random)
+        found = asked.scored(there)
+        takes = asked.random.random(len(at)) < np.exp(np.minimum((found - value) / max(heat, 1e-9), 0.0))
+        at, value = np.where(takes, there, at), np.where(takes, found, value)
+        points.append(at)
+        values.append(value)
+    return _best(np.concatenate(points), np.concatenate(values))
 
-    name = "genetic"
 
-    def propose(
-        self, space: Space, score: Score, measured: Array, gains: Array, count: int, random: np.random.Generator
-    ) -> Array:
-        """Children, in any order; random points while nothing is measured."""
-        if len(measured) < 2:
-            return random.permutation(space.legal)[: 4 * count]
-        made = _children(space, measured[np.argsort(-gains, kind="stable")], 16 * count, random)
-        made = made[np.isfinite(space.estimates[made])]
-        return np.concatenate([np.unique(made)[random.permutation(len(np.unique(made)))], _some(space, count, random)])
+def evolutionary(asked: Asked) -> Array:
+    """The best of generations that the cost model selects."""
+    good = asked.best_measured[: POPULATION // 4]
+    people = np.concatenate([good, asked.random.choice(asked.space.legal, POPULATION - len(good))]).astype(np.int64)
+    points, values = [], []
+    for _ in range(GENERATIONS):
+        value = asked.scored(people)
+        points.append(people)
+        values.append(value)
+        people = _children(asked, people[np.argsort(-value, kind="stable")], POPULATION)
+    return _best(np.concatenate(points), np.concatenate(values))
 
 
-class Random:
+def genetic(asked: Asked) -> Array:
+    """Children of the best measured points, in any order, as a tuner without a cost model makes them."""
+    if len(asked.measured) < 2:
+        return asked.some(4 * asked.wanted)
+    made = np.unique(_children(asked, asked.best_measured, 16 * asked.wanted))
+    made = asked.random.permutation(made[np.isfinite(asked.space.estimates[made])])
+    return np.concatenate([made, asked.some(asked.wanted)])
+
+
+def at_random(asked: Asked) -> Array:
     """Any points."""
-
-    name = "random"
-
-    def propose(
-        self, space: Space, score: Score, measured: Array, gains: Array, count: int, random: np.random.Generator
-    ) -> Array:
-        """Points in any order."""
-        return _some(space, count + len(measured), random)
+    return asked.some(asked.wanted + len(asked.measured))
 
 
-def _some(space: Space, count: int, random: np.random.Generator) -> Array:
-    return random.choice(space.legal, min(len(space.legal), count), replace=False)
+EXPLORERS: dict[str, Callable[[Asked], Array]] = {
+    "exhaustive": exhaustive, "annealing": annealing, "evolutionary": evolutionary, "genetic": genetic,
+    "random": at_random,
+}  # fmt: skip
 
 
 def _best(points: Array, values: Array) -> Array:
@@ -149,31 +126,17 @@ def _best(points: Array, values: Array) -> Array:
     return found[np.argsort(first)]
 
 
-def _children(space: Space, ranked: Array, count: int, random: np.random.Generator) -> Array:
+def _children(asked: Asked, ranked: Array, count: int) -> Array:
     """Children of points of which the first are the best: crossed, and half of them changed in one knob."""
-    parents = [ranked[(len(ranked) * random.random(count) ** 2).astype(np.int64)] for _ in range(2)]
-    made = space.crossed(parents[0], parents[1], random)
-    return np.where(random.random(count) < 0.5, space.neighbours(made, random), made)
-
-
-EXPLORERS: dict[str, Any] = {one.name: one for one in (Exhaustive, Annealing, Evolutionary, Genetic, Random)}
-
-
-def explorer_for(space: Space, name: str | None = None) -> Explorer:
-    """An explorer by name; None is the one that scores the whole space."""
-    made: Explorer = EXPLORERS[name or "exhaustive"]()
-    return made
+    parents = [ranked[(len(ranked) * asked.random.random(count) ** 2).astype(np.int64)] for _ in range(2)]
+    made = asked.space.crossed(parents[0], parents[1], asked.random)
+    return np.where(asked.random.random(count) < 0.5, asked.space.neighbours(made, asked.random), made)
 
 
 def choose_batch(
-    space: Space,
-    ranked: Sequence[int] | Array,
-    scores: Score,
-    seen: Collection[int],
-    count: int,
-    random: np.random.Generator,
-    epsilon: float = EPSILON,
-) -> list[int]:
+    space: Space, ranked: Sequence[int] | Array, scores: Score, seen: Collection[int], count: int,
+    random: np.random.Generator, epsilon: float = EPSILON,
+) -> list[int]:  # fmt: skip
     """A batch out of ranked candidates: the best, such that they differ, and some at random."""
     fresh = [int(number) for number in ranked if int(number) not in seen]
     drawn = sum(random.random() < epsilon for _ in range(count)) if len(fresh) > count else 0

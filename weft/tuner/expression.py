@@ -17,7 +17,6 @@ from weft.te.tensor import Tensor
 from weft.tuner.bench import Bench
 from weft.tuner.cost_models import cost_model
 from weft.tuner.database import Database
-from weft.tuner.explorers import explorer_for
 from weft.tuner.model import seconds_of
 from weft.tuner.records import TuneError
 from weft.tuner.runner import LocalRunner, Runner
@@ -56,20 +55,11 @@ class Tuned:
 
 
 def tune_expression(
-    what: Any,
-    args: Sequence[Any],
-    budget: str | float = "30s",
-    target: str | Target = "native",
-    threads: int | None = None,
-    template: Template | None = None,
-    estimate: Estimate | None = None,
-    trials: int | None = None,
-    model: str | None = None,
-    explorer: str | None = None,
-    seed: int = 0,
-    database: Database | None = None,
-    runner: Runner | None = None,
-) -> Tuned:
+    what: Any, args: Sequence[Any], budget: str | float = "30s", target: str | Target = "native",
+    threads: int | None = None, template: Template | None = None, estimate: Estimate | None = None,
+    trials: int | None = None, model: str | None = None, explorer: str | None = None, seed: int = 0,
+    database: Database | None = None, runner: Runner | None = None,
+) -> Tuned:  # fmt: skip
     """Looks for the best schedule of a tensor expression, for so long or so many trials, whichever ends first.
 
     `template` is a schedule with knobs (docs/tuning.md), instead of the planner's sketches. Ctrl-C ends the search, and
@@ -82,10 +72,10 @@ def tune_expression(
     if schedule is None:
         raise TuneError(f"weft.tune takes a tensor or a schedule, not a {type(what).__name__}; weft tune takes models")
     task = task_of_schedule(schedule, list(args), machine)
-    space = Space(regions_of(task) if template is None else [template_region(task, template, estimate)])
+    space = Space(regions_of(task) if template is None else [template_region(task, template, estimate)], machine)
     bench = Bench(task, threads)
     own = database or Database()
-    proposer = Proposer(space, cost_model(model, seed), explorer_for(space, explorer), seed)
+    proposer = Proposer(space, cost_model(model, seed, space), explorer or "exhaustive", seed)
     search = Search(task, bench, proposer, runner or LocalRunner(), own)
     end = time.monotonic() + seconds
     most = search.trials + (trials or space.size)

@@ -1,10 +1,9 @@
 """A whole model tuned: its time shared among its tasks, and what was found accepted when the model itself is faster.
 
-Each batch goes to the task from which most is expected: much time in the model, and few batches since it last got
-better. At the end the model is compiled with the best schedules and measured in turns with what is in use now, in a
-child. Kernels that gain by themselves may lose inside a model (caches hold other things there), so those that did not
-get faster in the profile are taken out; what is left is put into use if the whole model measured faster, else nothing
-is. So tuning never makes a model slower.
+Each batch goes to the task from which most is expected: much time in the model, few batches since it last got better.
+At the end the model is compiled with the best schedules and measured in turns with what is in use, in a child. Kernels
+that did not get faster inside the model (where caches hold other things) are taken out; the rest is put into use if the
+whole model measured faster. So tuning never makes a model slower.
 """
 
 from __future__ import annotations
@@ -12,13 +11,14 @@ from __future__ import annotations
 import functools
 import json
 import math
+import pickle
 import re
 import statistics
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -39,22 +39,18 @@ from weft.runtime.threads import get_threads
 from weft.schedule.trace import Trace
 from weft.targets.base import Target
 from weft.targets.registry import find_target
-from weft.tuner.algorithms import choose_algorithms
+from weft.tuner.algorithms import LEAST_GAIN, choose_algorithms
 from weft.tuner.bench import Bench, difference
 from weft.tuner.cost_models import cost_model
 from weft.tuner.database import Database
-from weft.tuner.explorers import explorer_for
 from weft.tuner.records import Record, TuneError
-from weft.tuner.runner import ChildError, LocalRunner, Runner, Say, in_child
+from weft.tuner.runner import ChildError, LocalRunner, Runner, in_child
 from weft.tuner.search import Proposer, Search
 from weft.tuner.space import space_of
 from weft.tuner.task import Task, tasks_of
 
 WORTH = 0.005
 """The share of a model's time below which a task is left alone."""
-
-LEAST_GAIN = 1.01
-"""A schedule that gains less is left out: it may be noise."""
 
 FASTER = 1.002
 """How much faster a whole model has to be, in the median of pairs measured in turns."""
@@ -64,6 +60,9 @@ LAST_SHARE = 0.15
 
 PAIR_SECONDS = 3.0
 """How long two forms of a model are measured in turns."""
+
+DEVICE_TURNS = 5
+"""How often each form of a model runs in turns on a device, a third of those seconds each time."""
 
 BACKGROUND_SECONDS = 600.0
 """How long a model is tuned beside its use."""
@@ -120,8 +119,11 @@ class Tuning:
     runner: Runner = field(default_factory=LocalRunner)
     tasks: list[Task] = field(default_factory=list)
     searches: dict[str, Search] = field(default_factory=dict)
+    offered: dict[str, list[str]] = field(default_factory=dict)
+    """What can be chosen in the model (`algorithms.py`)."""
     algorithms: list[tuple[str, list[str], float]] = field(default_factory=list)
-    """What was tried for nodes: a label, the values that they make, how many times as fast the model was."""
+    """What was tried: a label, the parts of the model that had it, how many times as fast the model was."""
+    made: Graph = field(init=False, repr=False)
     skipped: dict[str, str] = field(default_factory=dict)
     """Tasks that cannot be measured, with the reason."""
     trials: int = 0
@@ -165,8 +167,8 @@ class Tuning:
 
         chosen = Records(algorithms=self.database.accepted(self.target).algorithms)
         labels = chosen.algorithms.get(structure_key(self.graph), {})
-        with recording(chosen), choosing(labels), knobs.override(cache=False):
-            graph = for_target(optimize(self.graph, {}, {}), self.target, self.precision)
+        with recording(chosen), choosing(labels, self.offered), knobs.override(cache=False):
+            self.made = graph = for_target(optimize(self.graph, {}, {}), self.target, self.precision)
             lowered = lower_graph(graph, self.target, lambda rest: None)
             seconds = self.launch_seconds(chosen) if lowered.kernels else []
         self.model_seconds = time.monotonic() - begin
@@ -176,7 +178,11 @@ class Tuning:
 
     def launch_seconds(self, chosen: Records) -> list[float]:
         """What each launch of the model takes."""
-        return list(json.loads(self._child(lambda say: json.dumps(self._profile(chosen)))))
+        try:
+            return list(json.loads(in_child(lambda say: json.dumps(self._profile(chosen)), MODEL_SECONDS)))
+        except ChildError as error:
+            own = "; a device that this process has opened is closed to its children: tune in another process"
+            raise TuneError(f"{self.name} cannot be measured: {error}{own if self.target.on_device else ''}") from None
 
     def try_default(self, bench: Bench) -> None:
         """A WeftError where the default of a task cannot be measured by itself."""
@@ -199,7 +205,7 @@ class Tuning:
         except WeftError as error:
             self.skipped[task.key] = str(error).splitlines()[0]
             return None
-        explorer, model = explorer_for(space, self.explorer), cost_model(self.model, self.seed)
+        model, explorer = cost_model(self.model, self.seed, space), self.explorer or "exhaustive"
         made = Search(task, bench, Proposer(space, model, explorer, self.seed), self.runner, self.database)
         self.searches[task.key] = made
         return made
@@ -207,8 +213,6 @@ class Tuning:
     def run(self, observe: Callable[[Tuning, Record | None], None] = lambda tuning, record: None) -> None:
         """Prepares, searches and accepts. Ctrl-C ends the search early; a second one ends everything."""
         observe(self, None)
-        import weft.ops  # noqa: F401  (fills the table of operators)
-
         try:
             self.prepare()
             self.choose(observe)
@@ -286,12 +290,9 @@ class Tuning:
     def measure(self, before: Records, after: Records) -> Verdict:
         """The whole model with two sets of records, in a child; each kernel too, where the kernels are the same."""
         try:
-            return Verdict(**json.loads(self._child(lambda say: json.dumps(self._compare(before, after)))))
+            return Verdict(**json.loads(in_child(lambda say: json.dumps(self._compare(before, after)), MODEL_SECONDS)))
         except ChildError as error:
             return Verdict(math.inf, math.inf, 0.0, {}, str(error))
-
-    def _child(self, work: Callable[[Say], str]) -> str:
-        return in_child(work, MODEL_SECONDS)
 
     def _compiled(self, records: Records) -> Any:
         with recording(records), knobs.override(cache=False):
@@ -315,7 +316,11 @@ class Tuning:
         results = [module.run(None, feeds) for module in modules]
         problem = difference(*([np.asarray(one) for one in result] for result in results))
         calls = [functools.partial(module.run, None, feeds) for module in modules]
-        times = pairs_in_turns(calls, self.threads == 1 and not self.target.on_device)
+        if self.target.on_device:  # by its own clock: copies to it and back are not what was tuned
+            turns = [[sum(self._profile(before, module)) for module in modules] for _ in range(DEVICE_TURNS)]
+            times = [list(one) for one in zip(*turns)]
+        else:
+            times = pairs_in_turns(calls, self.threads == 1)
         gains: dict[str, list[float]] = {}
         keys, others = map(_keys, modules)
         if keys == others:
@@ -357,18 +362,23 @@ def pairs_in_turns(calls: Sequence[Callable[[], Any]], is_alone: bool) -> list[l
     return [one[1:] for one in times]
 
 
+def _machine(target: str | Target) -> Target:
+    """The target of that name, asked for in a child: its children can open no device that this process has opened."""
+    if isinstance(target, Target) or target in ("auto", "native"):
+        return find_target("native" if target == "auto" else target)
+    try:
+        found = pickle.loads(bytes.fromhex(in_child(lambda say: pickle.dumps(find_target(target)).hex(), 60.0)))
+        return cast(Target, found)
+    except ChildError:
+        return find_target(target)  # which says what is wrong
+
+
 def make_tuning(
-    graph: Graph,
-    budget: str | float,
-    target: str | Target = "auto",
-    precision: str | None = None,
-    threads: int | None = None,
-    database: Database | None = None,
-    made: type[Tuning] = Tuning,
-    **options: Any,
-) -> Tuning:
+    graph: Graph, budget: str | float, target: str | Target = "auto", precision: str | None = None,
+    threads: int | None = None, database: Database | None = None, made: type[Tuning] = Tuning, **options: Any,
+) -> Tuning:  # fmt: skip
     """A model to be tuned: its shapes must be fixed."""
-    machine = machine_of(find_target("native" if target == "auto" else target), precision)
+    machine = machine_of(_machine(target), precision)
     if not machine.is_host and made is Tuning:
         raise TuneError(f"the target {machine.name} is no machine that is here: nothing can be measured for it")
     bound = bind_shapes(graph, None)
@@ -381,14 +391,9 @@ def make_tuning(
 
 
 def compile_tuned(
-    model: Any,
-    tune: str | float,
-    target: str | Target = "auto",
-    shapes: Mapping[str, Sequence[int]] | None = None,
-    precision: str | None = None,
-    threads: int | None = None,
-    exact: bool | None = None,
-) -> Any:
+    model: Any, tune: str | float, target: str | Target = "auto", shapes: Mapping[str, Sequence[int]] | None = None,
+    precision: str | None = None, threads: int | None = None, exact: bool | None = None,
+) -> Any:  # fmt: skip
     """`weft.compile(model, tune=…)`: the model tuned for so long, then compiled with what was found.
 
     With "background" it is compiled at once, and tuned beside its use (`background.py`).

@@ -11,6 +11,7 @@ from weft.core.html import Html, folded, preformatted, table, tag
 from weft.tuner.exhaustive import regret_rows
 from weft.tuner.model import Tuning
 from weft.tuner.search import Search
+from weft.tuner.shipped import said_of
 from weft.tuner.view import summary
 
 WIDTH, HEIGHT = 420, 120
@@ -33,7 +34,7 @@ def write_report(tuning: Tuning) -> str:
     header = ["task", "kernel", "calls", "µs in the model", "points", "trials", "gain", "", "failed"]
     parts = [
         tag("h1", f"weft tune {tuning.name}"),
-        tag("p", f"{tuning.target.name}, {tuning.threads} threads: {summary(tuning)}."),
+        tag("p", f"{tuning.target.name}, {tuning.threads} threads: {summary(tuning)}; {said_of(tuning.target)}."),
         table(header, rows),
         *(_section(search) for search in tuning.searches.values() if search.trials),
     ]

@@ -2,13 +2,12 @@
 
 A child is a fork: it has the task, its arrays and the default, ready made, for a millisecond. It says what it found in
 one line through a pipe. One that dies, that takes too long, or whose line makes no sense gives a row of that kind, and
-the search goes on. A child dies with its parent; Ctrl-C reaches the parent alone.
-
-`Runner` is all that a search knows of this: a pool of other machines would be another one.
+the search goes on. A child dies with its parent; Ctrl-C reaches the parent alone. A search knows only `Runner`.
 """
 
 from __future__ import annotations
 
+import contextvars
 import ctypes
 import faulthandler
 import os
@@ -16,8 +15,9 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol
 
 from weft.plan.sketch import Point
 from weft.tuner.bench import Bench
@@ -70,6 +70,17 @@ def in_child(
     `limit` is how many seconds it has; where `extended` is given, it has so many from its first line on. Where `stop`
     is given it is asked now and then, and ends the child.
     """
+    answers = said_by_child(lambda say: iter([work(say)]), limit, extended, stop)
+    try:
+        return next(answers)
+    finally:
+        answers.close()
+
+
+def said_by_child(
+    work: Callable[[Say], Iterator[str]], limit: float, extended: float | None, stop: Callable[[], bool] | None = None
+) -> Generator[str, None, None]:
+    """The texts that a function gives one after another in a child, each with the limits of `in_child`."""
     if not hasattr(os, "fork"):
         raise TuneError("points are measured in forked children, and this system has none: tune on Linux or macOS")
     read, write = os.pipe()
@@ -80,13 +91,13 @@ def in_child(
         _be_child(work, read, write)
     os.close(write)
     try:
-        return _answer(child, read, limit, extended, stop)
+        yield from _answers(child, read, limit, extended, stop)
     finally:
         os.close(read)
         _end(child)
 
 
-def _be_child(work: Callable[[Say], str], read: int, write: int) -> None:
+def _be_child(work: Callable[[Say], Iterator[str]], read: int, write: int) -> None:
     """Runs in the child, and never returns."""
     code = 1
     try:
@@ -100,7 +111,8 @@ def _be_child(work: Callable[[Say], str], read: int, write: int) -> None:
             while data:
                 data = data[os.write(write, data) :]
 
-        say("=" + work(say))
+        for text in work(say):
+            say("=" + text)
         code = 0
     except BaseException as error:  # noqa: BLE001 — whatever it is, the parent is told
         os.write(write, f"!{type(error).__name__}: {error}".splitlines()[0].encode()[:2000] + b"\n")
@@ -118,8 +130,10 @@ def _die_with_parent() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
 
 
-def _answer(child: int, read: int, limit: float, extended: float | None, stop: Callable[[], bool] | None = None) -> str:
-    end, data = time.monotonic() + limit, b""
+def _answers(
+    child: int, read: int, building: float, extended: float | None, stop: Callable[[], bool] | None = None
+) -> Iterator[str]:
+    limit, end, data, said = building, time.monotonic() + building, b"", False
     while True:
         left = end - time.monotonic()
         ready = left > 0 and select.select([read], [], [], left if stop is None else min(left, ASK_SECONDS))[0]
@@ -134,20 +148,25 @@ def _answer(child: int, read: int, limit: float, extended: float | None, stop: C
             _, status = os.waitpid(child, 0)
             if os.WIFSIGNALED(status):
                 raise ChildError(Status.CRASH, signal.Signals(os.WTERMSIG(status)).name)
-            raise ChildError(Status.CRASH, f"it ended with code {os.waitstatus_to_exitcode(status)} and said nothing")
+            code = os.waitstatus_to_exitcode(status)
+            if said and not code:
+                return
+            raise ChildError(Status.CRASH, f"it ended with code {code} and said nothing")
         data += part
         if len(data) > MOST_LINE:
             raise ChildError(Status.GARBAGE, "it says more than anyone wants to know")
         *lines, data = data.split(b"\n")
         for line in lines:
             if line[:1] == b"=":
-                return line[1:].decode(errors="replace")
-            if line[:1] == b"!":
+                yield line[1:].decode(errors="replace")
+                limit, said = building, True
+            elif line[:1] == b"!":
                 raise ChildError(Status.BUILD_ERROR, line[1:].decode(errors="replace"))
-            if line[:1] != b"+":
+            elif line[:1] != b"+":
                 raise ChildError(Status.GARBAGE, f"it said {line[:60]!r}")
-            if extended is not None:
-                limit, end = extended, time.monotonic() + extended
+            elif extended is not None:
+                limit = extended
+            end = time.monotonic() + limit
 
 
 def _end(child: int) -> None:
@@ -159,8 +178,15 @@ def _end(child: int) -> None:
         pass  # it has ended, and nobody is left to wait for
 
 
+def _beside_each_other(bench: Bench, points: Sequence[tuple[Region, Point]]) -> Iterator[Any]:
+    """The kernels of points in order, built in threads: the compiler of a device leaves Python alone while it works."""
+    with ThreadPoolExecutor(max(1, min(len(points), (os.cpu_count() or 1) // 2))) as pool:
+        made = [pool.submit(contextvars.copy_context().run, bench.build, region, at) for region, at in points]
+        yield from (one.result() for one in made)
+
+
 class LocalRunner:
-    """This machine: a child for each point."""
+    """This machine: a child for each point; on a device one child for many, until one of them ends it."""
 
     width, unit = 1, "seconds"
 
@@ -169,20 +195,39 @@ class LocalRunner:
 
     def measure(self, bench: Bench, points: Sequence[tuple[Region, Point]]) -> Iterator[Outcome]:
         """The outcomes, in order."""
-        running = self.run_seconds
-        if not bench.task.target.on_device:  # made before there are children: each has it for nothing
+        running, each = self.run_seconds, 1
+        if bench.task.target.on_device:  # opened, and its default made, once for all of them
+            each = len(points)
+        else:  # made before there are children: each has it for nothing
             bench.default.run()
             begin = time.perf_counter()
             bench.default.run()
             running += 500 * (time.perf_counter() - begin)
-        for region, point in points:
+        left = list(points)
+        while left:
+            for outcome in self._in_one_child(bench, left[:each], running):
+                left.pop(0)
+                yield outcome
 
-            def work(say: Say, region: Region = region, point: Point = point) -> str:
-                return bench.trial(region, point, lambda: say("+")).to_json()
+    def _in_one_child(self, bench: Bench, points: list[tuple[Region, Point]], running: float) -> Iterator[Outcome]:
+        """The outcomes of points up to the first that ends the child: at least one."""
 
-            try:
-                yield Outcome.from_json(in_child(work, self.build_seconds, running))
-            except ChildError as problem:
-                yield Outcome(problem.status, detail=problem.detail)
-            except (ValueError, TypeError) as problem:
-                yield Outcome(Status.GARBAGE, detail=str(problem)[:300])
+        def work(say: Say) -> Iterator[str]:
+            for built in _beside_each_other(bench, points) if len(points) > 1 else [bench.build(*points[0])]:
+                if not isinstance(built, Outcome):
+                    say("+")
+                outcome = built if isinstance(built, Outcome) else bench.trial(built)
+                yield outcome.to_json()
+                if outcome.status is Status.FAULT:  # a device does nothing right any more in this process
+                    os._exit(0)
+
+        answers = said_by_child(work, self.build_seconds, running)
+        try:
+            for text in answers:
+                yield Outcome.from_json(text)
+        except ChildError as problem:
+            yield Outcome(problem.status, detail=problem.detail)
+        except (ValueError, TypeError) as problem:
+            yield Outcome(Status.GARBAGE, detail=str(problem)[:300])
+        finally:
+            answers.close()

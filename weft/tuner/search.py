@@ -17,7 +17,7 @@ from weft.schedule.trace import Trace
 from weft.tuner.bench import Bench
 from weft.tuner.cost_models import CostModel, Group, rank_correlation, recall
 from weft.tuner.database import Database
-from weft.tuner.explorers import EPSILON, Explorer, choose_batch
+from weft.tuner.explorers import EPSILON, EXPLORERS, Asked, choose_batch
 from weft.tuner.records import Outcome, Record, Status, compiler_version, machine_key
 from weft.tuner.runner import Runner
 from weft.tuner.space import Space
@@ -47,7 +47,7 @@ class Proposer:
 
     space: Space
     model: CostModel
-    explorer: Explorer
+    explorer: str = "exhaustive"
     seed: int = 0
     epsilon: float = EPSILON
     gains: dict[int, float] = field(default_factory=dict)
@@ -58,13 +58,13 @@ class Proposer:
 
     def score(self, numbers: Any) -> Any:
         """What the cost model says of points."""
-        return self.space.scores(self.model.score, numbers)
+        return self.space.scores(self.model, numbers)
 
     def propose(self, count: int) -> list[int]:
         """The points to measure next."""
         measured = np.fromiter(self.gains, np.int64, len(self.gains))
         known = np.fromiter(self.gains.values(), np.float64, len(self.gains))
-        ranked = self.explorer.propose(self.space, self.score, measured, known, 4 * count, self._random)
+        ranked = EXPLORERS[self.explorer](Asked(self.space, self.score, measured, known, 4 * count, self._random))
         return choose_batch(self.space, ranked, self.score, self.gains, count, self._random, self.epsilon)
 
     def group(self) -> Group:
@@ -72,7 +72,7 @@ class Proposer:
         gains = {self.space.default: 1.0, **self.gains}
         numbers = np.fromiter(gains, np.int64, len(gains))
         values = np.fromiter(gains.values(), np.float64, len(gains))
-        return Group(self.space.features(numbers), self.space.prior[numbers], values)
+        return Group(self.model.look(self.space, numbers), self.space.prior[numbers], values)
 
     def learn(self, others: Sequence[Proposer] = ()) -> None:
         """Trains the model on all that is known, here and of other spaces with the same knobs."""

@@ -13,18 +13,24 @@ import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from weft.core.errors import ScheduleError
+from weft.core.model import MOST_POINTS
 from weft.executor.program import GroupProgram
 from weft.plan.derived import NAME as DERIVED
 from weft.plan.derived import tiled
 from weft.plan.planner import Choice, Unit, analytic, picking
-from weft.plan.sketch import MOST_POINTS, Point, Sketch
+from weft.plan.sketch import Point, Sketch
 from weft.plan.trace_space import trace_sketch
+from weft.targets.base import Target
+from weft.tuner.shipped import trained_ahead
 from weft.tuner.task import Task
+
+if TYPE_CHECKING:
+    from weft.tuner.cost_models import CostModel
 
 Array = Any
 """A numpy array; numpy's own annotations say no more here."""
@@ -45,6 +51,8 @@ class Region:
 
     sketch: Sketch
     take: Callable[[GroupProgram, Point], None]
+    fresh: Callable[[], GroupProgram]
+    """The program before any step."""
     scale: float = 1.0
     """What its estimates are multiplied by."""
 
@@ -127,11 +135,7 @@ def _varied(task: Task) -> Region:
     def take(program: GroupProgram, point: Point) -> None:
         trace_sketch(program.schedule, own).apply(point)
 
-    return Region(trace_sketch(task.fresh().schedule, own), take)
-
-
-def _is_known(sketches: Sequence[Sketch]) -> bool:
-    return any(sketch.name != DERIVED for sketch in sketches)
+    return Region(trace_sketch(task.fresh().schedule, own), take, task.fresh)
 
 
 def regions_of(task: Task) -> list[Region]:
@@ -146,8 +150,9 @@ def regions_of(task: Task) -> list[Region]:
     if not offers:
         return [_varied(task)]
     # What only a derived sketch fits may stand beside the real work: parts of Winograd's program that hardly ever run.
-    _, unit, sketches = max(offers, key=lambda offer: (_is_known(offer[2]), offer[0], len(offer[2])))
-    made = [Region(sketch, _planned(task, unit, sketch)) for sketch in sketches]
+    known_first = [(any(one.name != DERIVED for one in offer[2]), offer[0], len(offer[2])) for offer in offers]
+    _, unit, sketches = offers[known_first.index(max(known_first))]
+    made = [Region(sketch, _planned(task, unit, sketch), task.fresh) for sketch in sketches]
     known = [region for region in made if region.sketch.name != DERIVED] or [_varied(task)]
     least = min(float(region.estimates.min()) for region in known)
     derived = [region for region in made if region.sketch.name == DERIVED]
@@ -159,8 +164,8 @@ def regions_of(task: Task) -> list[Region]:
 class Space:
     """All points of some regions, numbered; estimates and features of any of them."""
 
-    def __init__(self, regions: Sequence[Region]) -> None:
-        self.regions = list(regions)
+    def __init__(self, regions: Sequence[Region], target: Target | None = None) -> None:
+        self.regions, self._target = list(regions), target
         self.starts = np.cumsum([0, *(region.count for region in self.regions)])
         self.estimates = np.concatenate([region.estimates for region in self.regions])
         self.legal = np.flatnonzero(np.isfinite(self.estimates))
@@ -174,6 +179,10 @@ class Space:
     def signature(self) -> list[tuple[str, ...]]:
         """The sketches and their knobs: features of spaces with the same ones mean the same."""
         return [(region.sketch.name, *region.choices) for region in self.regions]
+
+    def trained_ahead(self) -> Any:
+        """What the model that ships knows of such spaces; None where it knows nothing."""
+        return None if self._target is None else trained_ahead(self._target, self.signature)
 
     def restricted(self, numbers: Array) -> Space:
         """The space with these points only: those of a pool that was measured."""
@@ -263,11 +272,11 @@ class Space:
             out[mine] = np.ravel_multi_index(tuple(digits), sizes) + self.starts[index]
         return out
 
-    def scores(self, score: Callable[[Array, Array], Array], numbers: Array | None = None) -> Array:
+    def scores(self, model: CostModel, numbers: Array | None = None) -> Array:
         """What a model says of points (all that make sense, where none are named), in pieces that fit the caches."""
         wanted = self.legal if numbers is None else numbers
         parts = [wanted[at : at + CHUNK] for at in range(0, len(wanted), CHUNK)]
-        made = [score(self.features(part), self.prior[part]) for part in parts]
+        made = [model.score(model.look(self, part), self.prior[part]) for part in parts]
         return np.concatenate(made) if made else np.zeros(0)
 
     def describe(self) -> str:
@@ -277,4 +286,4 @@ class Space:
 
 def space_of(task: Task) -> Space:
     """The space of a task."""
-    return Space(regions_of(task))
+    return Space(regions_of(task), task.target)

@@ -1,16 +1,4 @@
-"""Spaces that a user writes: a schedule with knobs, section 5.1 of the TVM paper.
-
-    def schedule(s, knob):
-        y, x = s[C].op.axis
-        (k,) = s[C].op.reduce_axis
-        yo, yi = s[C].split(y, factor=knob.split("tile_y", y))
-        xo, xi = s[C].split(x, factor=knob.split("tile_x", x, most=64))
-        s[C].reorder(yo, xo, *knob.order("inner", [k, yi], [yi, k]), xi)
-        s[C].vectorize(xi)
-        if knob.choice("unroll", [0, 1]):
-            s[C].unroll(yi)
-
-    best = weft.tune(C, [A, B, C], budget="30s", template=schedule)
+"""Spaces that a user writes: a schedule with knobs, section 5.1 of the TVM paper (docs/tuning.md).
 
 A template is run once for each point. Each run asks for its knobs by name; the first run finds out which there are, and
 what each may be. Which knobs are asked for must not depend on what others are.
@@ -69,9 +57,8 @@ class Knobs:
 
     def split(self, name: str, loop: Any, most: int = 512) -> int:
         """A factor of a loop: its divisors, and powers of two, up to a limit."""
-        found = [one for one in self._schedule._loops() if one.var.name == getattr(loop, "name", loop)]
-        if not found and hasattr(loop, "var"):
-            found = [one for one in self._schedule._loops() if one.var.name == loop.var.name]
+        wanted = getattr(getattr(loop, "var", loop), "name", loop)
+        found = [one for one in self._schedule._loops() if one.var.name == wanted]
         extent = int_value(found[0].extent) if found else None
         if extent is None:
             raise ScheduleError("knob.split", name, "name a loop of a fixed size")
@@ -107,4 +94,4 @@ def template_region(task: Task, template: Template, estimate: Estimate | None = 
     def none_known(columns: Columns) -> Any:
         return np.ones(len(next(iter(columns.values()))))
 
-    return Region(Sketch("template", asked.asked, lambda point: None, estimate or none_known), take)
+    return Region(Sketch("template", asked.asked, lambda point: None, estimate or none_known), take, task.fresh)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from types import TracebackType
+from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -32,9 +32,7 @@ class View:
             self._live.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._live is not None:
             self._live.stop()
 
@@ -71,15 +69,8 @@ def task_table(tuning: Tuning, most: int = MOST_ROWS) -> Table:
     """A row for each of the heaviest tasks."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("task", "calls", "share", "points", "trials", "best", "sketch"):
-        left = name in ("task", "sketch")
-        table.add_column(
-            name,
-            justify="left" if left else "right",
-            overflow="ellipsis",
-            no_wrap=True,
-            max_width=90 if left else None,
-            min_width=None if left else 7,
-        )
+        fits: dict[str, Any] = {"max_width": 90} if name in ("task", "sketch") else {"min_width": 7, "justify": "right"}
+        table.add_column(name, overflow="ellipsis", no_wrap=True, **fits)
     total = sum(task.seconds for task in tuning.tasks) or 1.0
     for task in tuning.tasks[:most]:
         search = tuning.searches.get(task.key)

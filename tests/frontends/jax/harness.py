@@ -1,6 +1,7 @@
 """JAX's own cases of its primitives (test_harnesses), through Weft: right, refused by name, or wrong.
 
     python -m tests.frontends.jax.harness [--compile] [--dtypes float32,int32] [--every N] [PRIMITIVE …]
+    python -m tests.frontends.jax.harness --share 2/15 --json found.jsonl      a part, which goes on where it ended
 
 prints a line for each primitive, then counts. By default the graph is run by its numpy meaning, which is quick;
 --compile makes kernels.
@@ -14,6 +15,7 @@ from collections import Counter, defaultdict
 import jax
 import numpy as np
 
+from tests.frontends import shares
 from weft.core.errors import WeftError
 from weft.executor import compile
 from weft.frontends.jax import load
@@ -103,15 +105,18 @@ def main():
     parser.add_argument("--dtypes", default="float32,int32")
     parser.add_argument("--every", type=int, default=1)
     parser.add_argument("--show", type=int, default=2)
+    shares.add_arguments(parser)
     given = parser.parse_args()
     counts, notes, begun = defaultdict(Counter), defaultdict(list), time.time()
     dtypes = set(given.dtypes.split(",")) if given.dtypes != "all" else None
-    for one in list(harnesses(dtypes, given.names))[:: given.every]:
-        said = case(one, given.compile)
+    cases = list(harnesses(dtypes, given.names))[:: given.every]
+    examine = lambda one: {"primitive": one.group_name, "said": case(one, given.compile)}  # noqa: E731
+    for row in shares.rows(given, cases, lambda one: one.fullname, examine):
+        name, said = row["primitive"], row["said"]
         kind = said.partition(":")[0]
-        counts[one.group_name][kind] += 1
+        counts[name][kind] += 1
         if kind != "right":
-            notes[one.group_name, kind].append(f"{one.name}: {said}")
+            notes[name, kind].append(f"{row['name']}: {said}")
     total = sum(counts.values(), Counter())
     for name, found in counts.items():
         print(f"{name:28}", "  ".join(f"{kind} {count}" for kind, count in found.items()))

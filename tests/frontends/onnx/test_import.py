@@ -8,13 +8,13 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tests.frontends.onnx.models import BOOL, FLOAT, INT64, branching, classifier, info, model, node
+from tests.graph.verifier import verify_graph
 from weft.expr.nodes import Var
 from weft.frontends.onnx import load
 from weft.frontends.onnx.tensors import TensorReader
 from weft.frontends.onnx.types import ELEMENT_TYPES
 from weft.graph.interpreter import interpret_graph
 from weft.graph.ir import NUMPY_TYPES, Graph, OptionalType, SequenceType, TensorType
-from weft.graph.verifier import verify_graph
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
 

@@ -1,6 +1,7 @@
 """torch's own samples of its operators (OpInfo), through Weft: right, refused by name, or wrong.
 
     python -m tests.frontends.torch.opinfo [--first N] [--compile] [NAME …]    a line for each operator, then counts
+    python -m tests.frontends.torch.opinfo --share 2/15 --json found.jsonl     a part, which goes on where it ended
 
 By default the graph is run by its numpy meaning, which is quick; --compile makes kernels.
 """
@@ -20,6 +21,7 @@ import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
+from tests.frontends import shares
 from weft.core.errors import WeftError
 from weft.executor import compile
 from weft.frontends.torch.calls import as_array, as_tensor
@@ -131,27 +133,32 @@ def operators():
     return op_db
 
 
+def full_name(op):
+    """An operator's name, and its variant's."""
+    return op.name + (f".{op.variant_test_name}" if op.variant_test_name else "")
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("names", nargs="*")
     parser.add_argument("--first", type=int, default=4)
     parser.add_argument("--compile", action="store_true")
-    parser.add_argument("--after", help="begin after the operator of this name")
+    shares.add_arguments(parser)
     given = parser.parse_args()
     warnings.simplefilter("ignore")
     total = Counter()
-    for op in operators():
-        name = op.name + (f".{op.variant_test_name}" if op.variant_test_name else "")
-        if given.after or (given.names and op.name not in given.names):
-            given.after = None if op.name == given.after else given.after
-            continue
+
+    def row(op):
         start = time.time()
         found, notes = examine(op, given.first, compiled=given.compile)
         worst = next((key for key in ("wrong", "refused", "right", "no export") if found[key]), "none")
-        total[worst] += 1
-        note = "" if worst == "right" else notes.get(worst, "")
-        print(f"{worst:10} {name:40} {dict(found)} {time.time() - start:.1f}s {note}")
-        sys.stdout.flush()
+        said = "" if worst == "right" else notes.get(worst, "")
+        return {"outcome": worst, "samples": dict(found), "seconds": round(time.time() - start, 1), "said": said}
+
+    asked = [op for op in operators() if not given.names or op.name in given.names]
+    for one in shares.rows(given, asked, full_name, row):
+        total[one["outcome"]] += 1
+        print(f"{one['outcome']:10} {one['name']:40} {one['samples']} {one['seconds']} s {one['said']}", flush=True)
     print(json.dumps(total))
 
 

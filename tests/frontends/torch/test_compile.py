@@ -65,6 +65,11 @@ def test_numpy_in_is_numpy_out_and_one_tensor_makes_it_torch(nested):
     np.testing.assert_array_equal(found["y"], mixed["y"].numpy())
 
 
+def test_examples_may_be_arrays_of_numpy():
+    model, x = torch.nn.Linear(3, 2).eval(), np.ones((2, 3), "float32")
+    np.testing.assert_allclose(weft.compile(model, x)(x), model(torch.from_numpy(x)).detach(), rtol=1e-5)
+
+
 def test_a_call_of_another_form_says_how_it_is_called(nested):
     _, compiled = nested
     args, kwargs = arguments()

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 import weft.ops  # noqa: F401
+from weft.core.model import SMALL_GROWTH
 from weft.graph.interpreter import interpret_graph
 from weft.graph.ir import Array, Graph, Node
-from weft.graph.passes.algorithms import SMALL_GROWTH, Alternative, choose_algorithms
+from weft.graph.passes.algorithms import Alternative, choose_algorithms
 from weft.models.builder import Builder
 from weft.ops.convolution_winograd import DOMAIN, NAME, direct_weight, transform_weight
 

@@ -197,11 +197,11 @@ def products(size):
 
 def test_the_steps_of_all_nodes_are_counted_together(monkeypatch):
     assert not fold(products(100)).nodes
-    monkeypatch.setattr("weft.graph.passes.fold.MOST_STEPS", 3 * 100**3)  # two for each multiply-add
+    monkeypatch.setattr("weft.core.model.FOLDED_STEPS", 3 * 100**3)  # two for each multiply-add
     left = fold(products(100))
     assert len(left.nodes) == 1 and len(fold(left).nodes) == 0
 
 
 def test_few_steps_for_each_element_are_free(monkeypatch):
-    monkeypatch.setattr("weft.graph.passes.fold.MOST_STEPS", 0)
+    monkeypatch.setattr("weft.core.model.FOLDED_STEPS", 0)
     assert len(fold(products(100)).nodes) == 2 and not fold(products(32)).nodes

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import weft.ops  # noqa: F401
-from weft.graph.passes.fuse import MOST_INPUTS, MOST_NODES, compilable, fuse
+from weft.core.model import MOST_FUSED_INPUTS, MOST_FUSED_NODES
+from weft.graph.passes.fuse import compilable, fuse
 from weft.graph.passes.infer import infer
 from weft.graph.text import parse_graph
 
@@ -138,11 +139,11 @@ def test_nodes_without_a_kernel():
 def test_bounds():
     chain = "\n".join(f"%v{i + 1} = Exp(%v{i})" for i in range(60))
     found = groups(chain, "%v0: float32[4]", "%v60")
-    assert all(len(g.nodes) <= MOST_NODES for g in found) and len(found) == -(-60 // MOST_NODES)
+    assert all(len(g.nodes) <= MOST_FUSED_NODES for g in found) and len(found) == -(-60 // MOST_FUSED_NODES)
     inputs = ", ".join(f"%x{i}: float32[4]" for i in range(40))
     total = "\n".join(f"%s{i + 1} = Add(%s{i}, %x{i})" for i in range(40))
     found = groups(f"%s0 = Exp(%x0)\n{total}", inputs, "%s40")
-    assert all(len(g.inputs) <= MOST_INPUTS for g in found)
+    assert all(len(g.inputs) <= MOST_FUSED_INPUTS for g in found)
 
 
 def test_large_graphs_are_quick():

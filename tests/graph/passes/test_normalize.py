@@ -8,7 +8,7 @@ import pytest
 import weft.ops  # noqa: F401
 from tests.graph.strategies import same_meaning
 from weft.graph.passes.normalize import normalize
-from weft.graph.structural import same_graph
+from weft.graph.structural import graph_key
 from weft.graph.text import format_graph, parse_graph
 
 W = np.random.default_rng(0).uniform(-1, 1, (6, 24)).astype(np.float32)
@@ -64,7 +64,7 @@ def test_the_same_model_gives_the_same_graph():
     same_meaning(one, a)
     same_meaning(two, b)
     assert [n.op for n in a.nodes] == ["Reshape", "Gemm", "Gelu"]
-    assert same_graph(a, b), f"\n{a}\n{b}"
+    assert graph_key(a) == graph_key(b), f"\n{a}\n{b}"
 
 
 def test_a_chosen_branch_is_simplified_too():
@@ -103,4 +103,4 @@ def test_built_in_models(name):
     graph = getattr(weft.models, name)()
     made = normalize(graph)
     assert not any(n.op in ("BatchNormalization", "Identity", "Flatten") for n in made.nodes)
-    assert same_graph(made, normalize(made))
+    assert graph_key(made) == graph_key(normalize(made))

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 import weft.ops  # noqa: F401
 from tests.executor.graphs import attention, convnet, mlp, random_inputs, recurrent
 from tests.graph.strategies import arrays_for, graphs
+from tests.graph.verifier import verify_graph
 from weft.executor import compile
 from weft.expr.nodes import Var
 from weft.graph.interpreter import interpret_graph
@@ -18,7 +19,6 @@ from weft.graph.passes.infer import infer
 from weft.graph.passes.normalize import normalize
 from weft.graph.passes.precision import lower_precision
 from weft.graph.text import parse_graph
-from weft.graph.verifier import verify_graph
 
 
 def lowered(text, precision="bf16"):

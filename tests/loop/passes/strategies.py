@@ -12,6 +12,7 @@ from collections.abc import Callable
 import numpy as np
 from hypothesis import strategies as st
 
+from tests.loop.structural import funcs_equal
 from weft.core.dtypes import FLOAT32, INDEX
 from weft.expr.nodes import (
     Buffer,
@@ -39,7 +40,6 @@ from weft.expr.nodes import (
 from weft.loop.interpreter import interpret
 from weft.loop.ir import Allocate, For, Func, If, Let, Stmt, Store, seq
 from weft.loop.parser import parse_func
-from weft.loop.structural import funcs_equal
 from weft.loop.verifier import verify
 
 SIDE = 16

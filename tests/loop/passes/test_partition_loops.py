@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from tests.loop.passes.strategies import expect, same_meaning
+from weft.core.model import PARTITION_GROWTH
 from weft.loop.interpreter import interpret
 from weft.loop.ir import For, If, Store
 from weft.loop.parser import parse_func
-from weft.loop.passes.partition_loops import GROWTH, partition_loops
+from weft.loop.passes.partition_loops import partition_loops
 from weft.loop.passes.simplify_func import simplify_func
 from weft.loop.passes.support import size_of
 from weft.loop.visit import walk_stmts
@@ -163,7 +164,7 @@ def test_growth_is_bounded():
         tests.append(f"o{n}*4 + i{n} < 35")
     body = f"{indent * 13}if {' and '.join(tests)}:\n{indent * 14}C[0] = C[0] + 1.0"
     func = parse_func("func f(C: float32[1]):\n" + "\n".join(loops) + "\n" + body + "\n")
-    assert size_of(partition_loops(func).body) <= GROWTH * size_of(func.body) * 2
+    assert size_of(partition_loops(func).body) <= PARTITION_GROWTH * size_of(func.body) * 2
 
 
 def test_a_loop_with_a_barrier_is_not_cut_by_thread():

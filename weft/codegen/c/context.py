@@ -127,6 +127,8 @@ class Context:
         self.divisors: dict[Var, int] = {}
         self.definitions: dict[Var, Expr] = {}
         self.conditional = 0
+        self.is_rounded = False
+        """Whether what is written becomes a number of 16 bits."""
         self.launch: dict[str, int | None] = {}
         self.threads: dict[str, str] = {}
         self.shared: list[tuple[Buffer, str, int]] = []

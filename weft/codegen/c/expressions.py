@@ -255,7 +255,11 @@ def _cast(c: Context, e: Cast) -> list[str]:
         return [c.names[value]]
     if e.dtype is INDEX and isinstance(value, Const) and value.dtype.is_integer:
         return [types.literal(int(value.value), INDEX, c.dialect)]
-    return [convert(c, text, value.dtype, e.dtype) for text in c.lanes(value)]
+    outer = c.is_rounded
+    c.is_rounded = outer or types.is_half(e.dtype.scalar)
+    texts = c.lanes(value)
+    c.is_rounded = outer
+    return [convert(c, text, value.dtype, e.dtype) for text in texts]
 
 
 TABLE: dict[type[Expr], Handler] = {

@@ -63,7 +63,8 @@ def _from_memory(text: str, dtype: DType) -> str:
     return from_bits(text, dtype) if types.is_half(dtype) else text
 
 
-def _to_memory(text: str, dtype: DType) -> str:
+def to_memory(text: str, dtype: DType) -> str:
+    """A value as it lies in memory."""
     if types.is_half(dtype):
         return to_bits(text, dtype)
     return f"({text} ? 1 : 0)" if dtype.is_bool else text
@@ -179,7 +180,7 @@ def _store(c: Context, s: Store) -> None:
 def _store_scalar(c: Context, buffer: Buffer, index: Expr, value: Expr, predicate: Expr | None) -> None:
     test = "" if predicate is None else f"if ({bare(c.value(predicate))}) "
     c.conditional += bool(test)
-    (place,), text = _scalars(c, buffer, index), bare(_to_memory(c.value(value), buffer.dtype))
+    (place,), text = _scalars(c, buffer, index), bare(to_memory(c.value(value), buffer.dtype))
     c.conditional -= bool(test)
     c.line(f"{test}{place} = {text};")
 
@@ -189,7 +190,7 @@ def _store_lanes(c: Context, buffer: Buffer, index: Expr, value: Expr, lanes: in
     kind, dtype = types.memory_type(buffer.dtype), buffer.dtype
     texts = c.lanes(value)
     texts = texts * lanes if len(texts) == 1 else texts
-    values = [c.temporary(kind, _to_memory(text, dtype)) for text in texts]
+    values = [c.temporary(kind, to_memory(text, dtype)) for text in texts]
     ramp = _ramp_of(c, index)
     chunk = 1 if ramp is None else _chunk(c, buffer, index, ramp[1], ramp[0])
     if ramp is None or chunk == 1:
@@ -219,7 +220,7 @@ def _store_masked(c: Context, buffer: Buffer, index: Expr, value: Expr, predicat
     tests = [c.temporary("bool", text) for text in c.lanes(predicate)]
     harmful = touches_memory(value) or touches_memory(index)
     c.conditional += harmful
-    texts = [_to_memory(text, buffer.dtype) for text in c.lanes(value)]
+    texts = [to_memory(text, buffer.dtype) for text in c.lanes(value)]
     places = _scalars(c, buffer, index)
     c.conditional -= harmful
     texts = texts * lanes if len(texts) == 1 else texts

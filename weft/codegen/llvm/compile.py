@@ -19,6 +19,7 @@ from typing import Any
 
 from weft.codegen.llvm import child
 from weft.codegen.llvm.context import Machine
+from weft.core import model
 from weft.core.errors import InternalError, TargetError
 from weft.core.install import hint
 from weft.runtime.jit import JitModule, defined_names, known_symbols
@@ -41,8 +42,6 @@ _VECTOR = re.compile(r"<\d+ x (?!ptr)\w+>")
 _SHAPED_LOOP = re.compile(r"^  br i1 .*!llvm\.loop", re.MULTILINE)
 _SCALAR_LOOP = re.compile(r"add nuw nsw i64 %\S+, 1\n.*icmp slt .*\n  br i1 [^!\n]*$", re.MULTILINE)
 _PRODUCT = re.compile(r"= (?:fmul |call [^@\n]*@llvm\.fm)")
-_MOST_PRODUCTS = 100
-"""Products for each loop, more than which make a stretch of straight code that no processor sees as a whole."""
 
 
 def tuning_of(ir_text: str) -> str:
@@ -55,7 +54,7 @@ def tuning_of(ir_text: str) -> str:
     loops, products = len(_SHAPED_LOOP.findall(ir_text)), len(_PRODUCT.findall(ir_text))
     if not products or 2 * len(_SCALAR_LOOP.findall(ir_text)) > loops:
         return "mixed"  # what only moves data is short, and gains from unrolling
-    return "straight" if products > _MOST_PRODUCTS * max(loops, 1) else "shaped"
+    return "straight" if products > model.STRAIGHT_PRODUCTS * max(loops, 1) else "shaped"
 
 
 def _parse(ir_text: str) -> Any:

@@ -16,6 +16,7 @@ import traceback
 from collections.abc import Collection, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 
 from weft.core.errors import ArgumentError, FrontendError
@@ -53,7 +54,7 @@ def exported(model: Any, inputs: Any = None, dynamic_shapes: Any = None) -> Any:
             raise FrontendError(f"{os.fspath(model)} is no file of torch.export.save: {error}") from error
     if inputs is None:
         raise ArgumentError(_missing_inputs(model))
-    args, kwargs = example_arguments(inputs)
+    args, kwargs = torch.utils._pytree.tree_map_only(np.ndarray, torch.tensor, example_arguments(inputs))
     try:
         return torch.export.export(model, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False)
     except Exception as error:
@@ -68,7 +69,7 @@ def exported(model: Any, inputs: Any = None, dynamic_shapes: Any = None) -> Any:
 def _said(error: Exception) -> str:
     """The first line of an error of torch's, and the reasons that it lists."""
     first, *more = (str(error).strip() or type(error).__name__).splitlines()
-    return " ".join([first, *(line.strip() for line in more if line.lstrip().startswith("- "))])
+    return " ".join([first, *(line.strip() for line in more if line.lstrip().startswith("- "))]).rstrip(".")
 
 
 def example_arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

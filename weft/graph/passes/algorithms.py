@@ -4,8 +4,10 @@
 
 What there is to choose from, and what it is worth on a machine, a callback says: `propose(node, weight)` gives the
 alternatives for a node with a constant weight, the best first. An alternative may need a larger weight; all of them
-together may let the constants of a model grow by a share (GROWTH), and those that save most for each byte come first.
-Inside `choosing` some nodes get what somebody has measured to be better: one of the alternatives, or none of them.
+together may let the constants of a model grow by a share (WEIGHT_GROWTH), and those that save most for each byte come
+first.
+Inside `choosing` some nodes get what somebody has measured to be better: one of the alternatives, or none of them; the
+same goes for whatever else `asked` is asked about, anywhere in the compiler.
 """
 
 from __future__ import annotations
@@ -17,16 +19,11 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from weft.core import model
 from weft.graph.ir import Array, Graph, Node
 from weft.graph.passes.dead import dead
 from weft.graph.passes.infer import infer
 from weft.graph.passes.support import Replacement, Scope, rewrite
-
-GROWTH = 0.5
-"""The share by which the constants of a model may grow."""
-
-SMALL_GROWTH = 4 << 20
-"""So many bytes more are nothing, whatever the size of a model."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +65,17 @@ def choosing(asked: Mapping[str, str], offered: dict[str, list[str]] | None = No
         _OFFERED.reset(tokens[1])
 
 
+def asked(name: str, *labels: str) -> str:
+    """Which of some labels was chosen for a part of a model, the first where nobody has chosen; it is offered, too.
+
+    Parts are values, whole models ("* layout"), and places where kernels may part ("apart before v").
+    """
+    if (noted := _OFFERED.get()) is not None:
+        noted[name] = list(labels)
+    found = _ASKED.get().get(name, labels[0])
+    return found if found in labels else labels[0]
+
+
 def choose_algorithms(graph: Graph, propose: Propose) -> Graph:
     """The graph with the alternatives that are worth it; the same object where there are none."""
     chosen = _choose(graph, propose)
@@ -101,7 +109,7 @@ def _choose(graph: Graph, propose: Propose) -> dict[Any, Alternative]:
             found = [one for one in found if one.label == _ASKED.get()[name]]
         if found:
             offers.append((node, found))
-    room = max(SMALL_GROWTH, int(GROWTH * sum(array.nbytes for array in graph.constants.values())))
+    room = max(model.SMALL_GROWTH, int(model.WEIGHT_GROWTH * sum(array.nbytes for array in graph.constants.values())))
     chosen: dict[Any, Alternative] = {}
     for node, found in sorted(offers, key=lambda offer: -offer[1][0].saved / max(offer[1][0].extra_bytes, 1)):
         fits = [one for one in found if one.extra_bytes <= room]

@@ -20,17 +20,16 @@ from typing import Any
 
 import numpy as np
 
+from weft.core import model
 from weft.graph.ir import Graph, Node, TensorType, Value
 from weft.graph.opspec import has
-from weft.graph.passes.dead import dead
-from weft.graph.passes.infer import infer, same_type
-from weft.graph.passes.support import Replacement, Scope, rewrite
+from weft.graph.passes.infer import same_type
+from weft.graph.passes.support import Replacement, Scope, rewritten
 
 NAME, DOMAIN = "FusedAttention", "weft"
 KINDS = ("float32",)
 """Element types of attention that becomes one node: narrower ones have rounding steps between the operators."""
 
-MOST_STEPS = 6
 
 Propose = Callable[[Sequence[int], str], Sequence[int] | None]
 """(batch, heads, queries, keys, size, value size) and the element type -> padded sizes, or None: leave it."""
@@ -56,8 +55,7 @@ def fuse_attention(graph: Graph, propose_for: Propose, narrow: str | None = None
             return _operator(node, scope, propose)
         return _heads_inside(node, scope) if node.op == "Transpose" else None
 
-    made, changed = rewrite(graph, rule)
-    return infer(dead(made)) if changed else graph
+    return rewritten(graph, rule)
 
 
 # ---------------------------------------------------------------------------------------------------------- operands
@@ -203,7 +201,7 @@ class _Scores:
 def _scores(value: Value | None, scope: Scope) -> _Scores | None:
     """The product under the softmax, through steps that nothing else reads."""
     steps: list[tuple[str, float, Value | None]] = []
-    while len(steps) <= MOST_STEPS:
+    while len(steps) <= model.MOST_SCORE_STEPS:
         node = scope.single(value, "MatMul", "Mul", "Div", "Add", "Where", "Identity")
         if node is None or value is None:
             return None

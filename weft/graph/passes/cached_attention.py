@@ -7,14 +7,13 @@ for float32 in four dimensions, whole vectors to an element, no mask and no past
 
 from __future__ import annotations
 
+from weft.core import model
 from weft.graph.ir import Graph, Node, TensorType
 from weft.graph.passes.support import Replacement, Scope, rewrite
 
 NAME, DOMAIN = "CachedAttention", "weft"
 LANES = 16
 """Elements that are multiplied together."""
-MOST_QUERIES = 4
-"""More queries use each key more than once: they are multiplied as matrices."""
 
 
 def cached_attention(graph: Graph) -> Graph:
@@ -35,7 +34,10 @@ def _cached(node: Node, scope: Scope) -> Replacement:
     if not all(isinstance(kind, TensorType) and kind.is_static for kind in types):
         return None
     q, k, v = (x.tensor for x in (query, key, value))
-    if any(x.dtype != "float32" or x.rank != 4 or 0 in x.static for x in (q, k, v)) or q.static[2] > MOST_QUERIES:
+    if (
+        any(x.dtype != "float32" or x.rank != 4 or 0 in x.static for x in (q, k, v))
+        or q.static[2] > model.MOST_CACHED_QUERIES
+    ):
         return None
     if q.static[3] % LANES or v.static[3] % LANES or node.attributes.get("right_window_size", -1) >= 0:
         return None

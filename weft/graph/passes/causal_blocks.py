@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 
+from weft.core import model
 from weft.graph.ir import Array, Graph, Node, Value
 from weft.graph.passes.attention import DOMAIN, NAME, Propose
 from weft.graph.passes.dead import dead
 from weft.graph.passes.support import Replacement, Scope, rewrite
 
 FAR_BELOW = -1e9
-MOST_BLOCKS = 8
 
 
 def cut_causal(graph: Graph, block: int, propose_for: Propose, narrow: str | None = None) -> Graph:
@@ -84,7 +84,7 @@ def _in_blocks(node: Node, scope: Scope, block: int, propose: Propose, narrow: s
     queries, keys = given["sizes"][2:4]
     at = list(given["steps"]).index("causal")
     later = int(given["numbers"][at])
-    count = min(queries // block, MOST_BLOCKS)
+    count = min(queries // block, model.MOST_CAUSAL_BLOCKS)
     if count < 2 or later < 0:
         return None
     rows = -(-queries // count)

@@ -18,6 +18,7 @@ from itertools import groupby
 
 import numpy as np
 
+from weft.core import model
 from weft.graph.ir import Array, Graph, Node, TensorType, Value
 from weft.graph.passes.dead import dead
 from weft.graph.passes.support import Replacement, Scope, rewrite
@@ -83,21 +84,13 @@ class _Cut:
         return (self.taps.start, self.taps.stop) == (0, self.count)
 
 
-LEAST_SAVED = 0.2
-"""The share of all taps that is cut off, at least,"""
-LEAST_DEPTH = 32
-"""and the channels of a sum: copies of parts of the image must be little beside the products."""
-MOST_BYTES = 16 << 20
-"""Weights of all parts together: taps that several parts have stand in the model several times."""
-
-
 def _split(node: Node, scope: Scope) -> Replacement:
     """A convolution with steps of 1 for each stretch of places that meets the image with the same taps."""
     if node.op != "Conv" or node.domain or str(node.attributes.get("auto_pad") or "NOTSET") != "NOTSET":
         return None
     image, output = node.inputs[0], node.outputs[0]
     weight = scope.constant(node.inputs[1])
-    if weight is None or weight.shape[1] < LEAST_DEPTH or not _is_static(image) or not _is_static(output):
+    if weight is None or weight.shape[1] < model.LEAST_CUT_DEPTH or not _is_static(image) or not _is_static(output):
         return None
     if not np.isfinite(weight).all():
         return None
@@ -123,9 +116,9 @@ def _stretches(
     if step != 1 or gap == 1 or not before:
         return []
     seen = [tuple(t for t in range(taps) if 0 <= at + t * gap - before < size) for at in range(places)]
-    if not all(seen) or sum(map(len, seen)) > (1 - LEAST_SAVED) * taps * places:
+    if not all(seen) or sum(map(len, seen)) > (1 - model.LEAST_TAPS_CUT) * taps * places:
         return []
-    if sum(len(those) for those, _ in groupby(seen)) * weight.nbytes > taps * MOST_BYTES:
+    if sum(len(those) for those, _ in groupby(seen)) * weight.nbytes > taps * model.MOST_CUT_BYTES:
         return []
     made, start = [], 0
     for those, group in groupby(seen):

@@ -10,15 +10,12 @@ from __future__ import annotations
 
 from weft.graph.ir import Graph, Node
 from weft.graph.opspec import find_operator
-from weft.graph.passes.dead import dead
-from weft.graph.passes.infer import infer
-from weft.graph.passes.support import Replacement, Scope, rewrite
+from weft.graph.passes.support import Replacement, Scope, rewritten
 
 
 def expand(graph: Graph) -> Graph:
     """The graph with such operators replaced; the same if there are none. Types must have been inferred."""
-    made, changed = rewrite(graph, _expand)
-    return infer(dead(made)) if changed else graph
+    return rewritten(graph, _expand)
 
 
 def _expand(node: Node, scope: Scope) -> Replacement:

@@ -17,14 +17,12 @@ from typing import Any
 import numpy as np
 
 from weft.graph.ir import Array, Graph, Node, TensorType, dtype_name
-from weft.graph.passes.dead import dead
-from weft.graph.passes.infer import infer
-from weft.graph.passes.support import Replacement, Scope, rewrite
+from weft.graph.passes.support import Replacement, Scope, rewritten
 
 NAME, DOMAIN = "FewBitsMatMul", "weft"
 
-MOST_BLOCK = 256
-"""Longer blocks would not fit the sums of digits."""
+MOST_BLOCK = (1 << 23) // (128 * 256)
+"""A sum of more digits of 8 bits times codes of 8 bits might not be a whole number that float32 holds."""
 
 FLOATS = ("float32", "float16", "bfloat16")
 KINDS = {"uint4": (4, 0), "int4": (4, 8), "uint8": (8, 0), "int8": (8, 128)}
@@ -50,8 +48,7 @@ class Weights:
 
 def few_bits(graph: Graph, propose: Propose) -> Graph:
     """The graph with such products in panels; the same object where there are none."""
-    made, changed = rewrite(graph, lambda node, scope: _panels(node, scope, propose))
-    return infer(dead(made)) if changed else graph
+    return rewritten(graph, lambda node, scope: _panels(node, scope, propose))
 
 
 def _panels(node: Node, scope: Scope, propose: Propose) -> Replacement:

@@ -12,9 +12,10 @@ from collections.abc import Collection
 
 import numpy as np
 
+from weft.core.model import ROW_BYTES
 from weft.graph.ir import Graph, Node, TensorType
 from weft.graph.passes.infer import infer
-from weft.graph.passes.layout import CHANNEL, ROW_BYTES
+from weft.graph.passes.layout import CHANNEL
 from weft.graph.passes.support import Replacement, Scope, rewrite
 
 

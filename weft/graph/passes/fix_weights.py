@@ -20,9 +20,7 @@ from typing import Any
 import numpy as np
 
 from weft.graph.ir import Array, Graph, Node
-from weft.graph.passes.dead import dead
-from weft.graph.passes.infer import infer
-from weft.graph.passes.support import Replacement, Scope, rewrite
+from weft.graph.passes.support import Replacement, Scope, rewritten
 
 DOMAIN, PREFIX = "weft", "Fixed"
 WEIGHT, PLAIN = 2, 8
@@ -41,8 +39,7 @@ Propose = Callable[[Array, int], Parts | None]
 
 def fix_weights(graph: Graph, propose: Propose) -> Graph:
     """The graph with the weights fixed for which it is worth it; the same object where there are none."""
-    made, changed = rewrite(graph, lambda node, scope: _fix(node, scope, propose))
-    return infer(dead(made)) if changed else graph
+    return rewritten(graph, lambda node, scope: _fix(node, scope, propose))
 
 
 def _fix(node: Node, scope: Scope, propose: Propose) -> Replacement:

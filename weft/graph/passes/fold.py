@@ -18,6 +18,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from weft.core import model
 from weft.graph.ir import Array, Graph, Node, TensorType, Value
 from weft.graph.opspec import has
 from weft.graph.passes.dead import dead
@@ -27,23 +28,11 @@ from weft.graph.steps import elements_of, steps_of
 
 logger = logging.getLogger("weft.graph")
 
-MOST_BYTES = 1 << 20
-"""A result up to this size is always kept as a constant."""
-
-MOST_GROWTH = 4
-"""A larger result may have so many times the bytes of what it is made of."""
-
-MOST_STEPS = 1 << 32
-"""All the work of one call, but for nodes that take few steps for each element: some seconds."""
-
-FEW_STEPS = 64
-"""So many steps for each element read or written are no more than reading a model takes."""
-
 
 def fold(graph: Graph) -> Graph:
     """The graph with everything that is constant computed."""
     typed, known = infer_values(graph)
-    left = MOST_STEPS
+    left = model.FOLDED_STEPS
 
     def rule(node: Node, scope: Scope) -> Replacement:
         if node.op == "If" and not node.domain:
@@ -72,9 +61,9 @@ def _computed(node: Node, arrays: list[Array | None], left: int) -> tuple[list[A
     """What a node gives, None where it stays, and the steps that were spent of those that are left."""
     if any(value is not None and array is None for value, array in zip(node.inputs, arrays)):
         return None, 0
-    allowed = max(MOST_BYTES, MOST_GROWTH * sum(a.nbytes for a in arrays if a is not None))
+    allowed = max(model.FOLDED_BYTES, model.FOLDED_GROWTH * sum(a.nbytes for a in arrays if a is not None))
     if not node.inputs:
-        allowed = MOST_BYTES if has(node, "grows") else 1 << 62  # a Constant node is as large as it is
+        allowed = model.FOLDED_BYTES if has(node, "grows") else 1 << 62  # a Constant node is as large as it is
     for value in node.outputs:
         size = static_size(value.type)
         if size is None and has(node, "grows"):
@@ -82,7 +71,7 @@ def _computed(node: Node, arrays: list[Array | None], left: int) -> tuple[list[A
         if isinstance(value.type, TensorType) and size is not None and size * value.type.numpy.itemsize > allowed:
             return None, 0
     steps = steps_of(node, arrays)
-    spent = steps if steps > FEW_STEPS * elements_of(node, arrays) else 0
+    spent = steps if steps > model.FEW_STEPS * elements_of(node, arrays) else 0
     if spent > left:
         logger.debug("%s is not computed now: about %d steps", node.describe(), steps)
         return None, 0

@@ -17,9 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from weft.graph.ir import Array, Graph, Node, TensorType, Value
-from weft.graph.passes.dead import dead
-from weft.graph.passes.infer import infer
-from weft.graph.passes.support import Replacement, Rule, Scope, rewrite, swap, until_stable
+from weft.graph.passes.support import Replacement, Rule, Scope, swap, until_stable
 
 
 class _Affine(NamedTuple):
@@ -32,13 +30,7 @@ class _Affine(NamedTuple):
 
 def fold_batch_norm(graph: Graph) -> Graph:
     """The graph with batch normalisations folded; the same object where there is nothing to do."""
-    made, changed = until_stable(infer(graph), _once)
-    return made if changed else graph
-
-
-def _once(graph: Graph) -> tuple[Graph, bool]:
-    made, changed = rewrite(graph, _rule)
-    return (infer(dead(made)), True) if changed else (graph, False)
+    return until_stable(graph, _rule)
 
 
 def _rule(node: Node, scope: Scope) -> Replacement:

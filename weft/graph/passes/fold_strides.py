@@ -16,15 +16,10 @@ from collections.abc import Collection
 
 import numpy as np
 
+from weft.core import model
 from weft.graph.ir import Array, Graph, Node, TensorType
-from weft.graph.passes.dead import dead
-from weft.graph.passes.infer import infer
-from weft.graph.passes.support import Replacement, Scope, rewrite
+from weft.graph.passes.support import Replacement, Scope, rewritten
 
-CHANNELS = 4
-"""Images of at most so many channels are folded; fewer are filled up with zeros to these."""
-
-MOST_STRIDE = 4
 NARROW = ("bfloat16", "uint8", "int8")
 
 
@@ -32,8 +27,7 @@ def fold_strides(graph: Graph, kinds: Collection[str] = NARROW) -> Graph:
     """The graph with its strided convolutions of a few channels of these types folded; the same if there are none."""
     if not kinds:
         return graph
-    made, changed = rewrite(graph, lambda node, scope: _fold(node, scope, kinds))
-    return infer(dead(made)) if changed else graph
+    return rewritten(graph, lambda node, scope: _fold(node, scope, kinds))
 
 
 def _fold(node: Node, scope: Scope, kinds: Collection[str]) -> Replacement:
@@ -51,7 +45,7 @@ def _fold(node: Node, scope: Scope, kinds: Collection[str]) -> Replacement:
     after = [out - size - f.before + f.kernel - 1 for out, size, f in zip(_places(node), sizes, folds)]
     if min(after) < 0:
         return None
-    missing = CHANNELS - image.tensor.static[1]
+    missing = model.STRIDED_CHANNELS - image.tensor.static[1]
     pads = scope.new_constant(np.array([0, 0, 0, 0, 0, missing, 0, 0], np.int64), f"{image.name}_pads")
     deep = scope.make(node, "SpaceToDepth", [scope.make(node, "Pad", [image, pads])], blocksize=step)
     rearranged = scope.new_constant(_rearranged(array, folds, step), f"{weight.name}_deep")
@@ -77,10 +71,10 @@ def _fits(node: Node, kinds: Collection[str]) -> bool:
     plain = int(node.attributes.get("group", 1)) == 1 and set(node.attributes.get("dilations") or [1]) == {1}
     if not plain or str(node.attributes.get("auto_pad") or "NOTSET") != "NOTSET":
         return False
-    if strides[0] != strides[1] or not 2 <= strides[0] <= MOST_STRIDE or image.tensor.dtype not in kinds:
+    if strides[0] != strides[1] or not 2 <= strides[0] <= model.MOST_STRIDE or image.tensor.dtype not in kinds:
         return False
     sizes = image.tensor.static
-    return sizes[1] <= CHANNELS and all(size % strides[0] == 0 and size for size in sizes[2:])
+    return sizes[1] <= model.STRIDED_CHANNELS and all(size % strides[0] == 0 and size for size in sizes[2:])
 
 
 def _places(node: Node) -> tuple[int, ...]:
@@ -100,8 +94,10 @@ class _Fold:
 
 def _rearranged(weight: Array, folds: list[_Fold], step: int) -> Array:
     """The weight of the folded convolution: channels in the order of SpaceToDepth."""
-    made = np.zeros((weight.shape[0], step, step, CHANNELS, folds[0].kernel, folds[1].kernel), weight.dtype)
+    made = np.zeros(
+        (weight.shape[0], step, step, model.STRIDED_CHANNELS, folds[0].kernel, folds[1].kernel), weight.dtype
+    )
     for y, (place_y, part_y) in enumerate(folds[0].places):
         for x, (place_x, part_x) in enumerate(folds[1].places):
             made[:, part_y, part_x, : weight.shape[1], place_y, place_x] = weight[:, :, y, x]
-    return made.reshape(weight.shape[0], step * step * CHANNELS, folds[0].kernel, folds[1].kernel)
+    return made.reshape(weight.shape[0], step * step * model.STRIDED_CHANNELS, folds[0].kernel, folds[1].kernel)

@@ -28,19 +28,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Sequence
 
+from weft.core import model
 from weft.expr.nodes import Var
 from weft.graph.interpreter import operator_of
 from weft.graph.ir import Graph, Node, TensorType, Value, reads
 from weft.graph.opspec import has
+from weft.graph.passes.algorithms import asked
 from weft.graph.shapes import follows, same_shape, typical
-
-MOST_NODES = 24
-MOST_INPUTS = 12
-MOST_REPEATS = 4
-"""How many times an expensive element may be computed again because of a broadcast."""
 
 NARROWING = {"Cast": "Cast", "DequantizeLinear": "QuantizeLinear"}
 """Operators that may widen a value, and what makes a narrow one for them."""
+
+APART = "apart before"
+"""How the places are called where a kernel may end and another begin, by the value behind it."""
 
 CanCompile = Callable[[Node], bool]
 
@@ -72,7 +72,7 @@ class Group:
         return f"{self.kind}({', '.join(n.op for n in self.nodes)}) -> {', '.join(v.name for v in self.outputs)}"
 
 
-def fuse(graph: Graph, can_compile: CanCompile | None = None, most_nodes: int = MOST_NODES) -> list[Group]:
+def fuse(graph: Graph, can_compile: CanCompile | None = None, most_nodes: int = model.MOST_FUSED_NODES) -> list[Group]:
     """The groups of a graph, each after those that it reads. Types must be inferred. most_nodes=1 fuses nothing."""
     return _Fusion(graph, can_compile or compilable(graph), most_nodes).groups()
 
@@ -168,6 +168,9 @@ class _Fusion:
         if self.widens_stored(node):
             return
         before = self.drafts_before([node])
+        if self.most_nodes > 1 and any(one.kind not in ("host", "opaque") for one in before):
+            if asked(f"{APART} {node.outputs[0].name}", "fused", "apart") == "apart":
+                return
         if own == "elementwise":
             for other in sorted((d for d in before if d.anchor is not None), key=lambda d: -d.last):
                 if self.takes_epilogue(other, node) and self.fits(other, draft):
@@ -215,14 +218,14 @@ class _Fusion:
         # The size at the end counts: that of an epilogue's anchor, or what a reduction reads.
         given = [v for v in node.inputs if v is not None]
         most = max(_size(v) for v in (*node.outputs, *given) if _has_kernel_type(v, self.sizes))
-        return most <= MOST_REPEATS * max(least, 1)
+        return most <= model.MOST_REPEATS * max(least, 1)
 
     def fits(self, a: _Draft, b: _Draft) -> bool:
         """Whether two groups may be one: bounds, one shape of outputs, and no way out and back in."""
         nodes = [*a.nodes, *b.nodes]
         if len(nodes) > self.most_nodes or (a.anchor is not None and b.anchor is not None):
             return False
-        if len(self.inputs(nodes)) > MOST_INPUTS:
+        if len(self.inputs(nodes)) > model.MOST_FUSED_INPUTS:
             return False
         shapes = [v.tensor.dims for v in self.outputs(nodes)]
         return all(same_shape(shapes[0], other) for other in shapes[1:]) and not self.makes_cycle(a, b, nodes)
@@ -333,7 +336,10 @@ class _Fusion:
     def takes_copy(self, group: Group, copy: Group) -> bool:
         if group.kind not in ("injective", "reduction", "complex") or group.is_view:
             return False
-        if len(group.nodes) >= self.most_nodes or len(self.inputs([*copy.nodes, *group.nodes])) > MOST_INPUTS:
+        if (
+            len(group.nodes) >= self.most_nodes
+            or len(self.inputs([*copy.nodes, *group.nodes])) > model.MOST_FUSED_INPUTS
+        ):
             return False
         made = set(copy.outputs)
         # A convolution or a window reads an element many times: better from memory.

@@ -12,11 +12,12 @@ known (sizes may be symbolic), those are followed through the operators that mov
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from weft.core import model
 from weft.core.errors import WeftError
 from weft.graph.interpreter import operator_of
 from weft.graph.ir import (
@@ -38,12 +39,6 @@ from weft.graph.opspec import Infer, blame, has
 from weft.graph.passes.partial import Partial, partial_results, refined
 from weft.graph.shapes import unknown_dim
 from weft.graph.steps import steps_of
-
-SMALL = 4096
-"""Tensors of at most so many elements are computed while types are found."""
-
-MOST_STEPS = 1 << 22
-"""Nodes that take longer are left to folding: types are found many times."""
 
 _ROUNDS = 4
 
@@ -157,7 +152,7 @@ class _Inference:
         found = self.partial.get(value)
         if found is None:
             array = self.value_of(value)
-            if array is not None and array.size <= SMALL and array.dtype.kind in "iu":
+            if array is not None and array.size <= model.FOLLOWED_ELEMENTS and array.dtype.kind in "iu":
                 found = Partial(array.shape, [int(one) for one in array.ravel()])
         return found
 
@@ -169,7 +164,7 @@ class _Inference:
         made = self.computed(node, values)
         if made is not None:
             for value, array in zip(node.outputs, made):
-                if array.size <= SMALL:
+                if array.size <= model.FOLLOWED_ELEMENTS:
                     self.known[value] = array
             return
         for value, some in zip(node.outputs, partial_results(node, partials)):
@@ -189,12 +184,12 @@ class _Inference:
             return results_of(node, [np.broadcast_to(np.zeros((), NUMPY_TYPES[first.dtype]), first.static)])
         if any(value is not None and values[at] is None for at, value in enumerate(node.inputs)):
             return None
-        if any(array is not None and array.size > SMALL for array in values):
+        if any(array is not None and array.size > model.FOLLOWED_ELEMENTS for array in values):
             return None
         sizes = [static_size(value.type) for value in node.outputs]
-        if any((size is None and has(node, "grows")) or (size or 0) > SMALL for size in sizes):
+        if any((size is None and has(node, "grows")) or (size or 0) > model.FOLLOWED_ELEMENTS for size in sizes):
             return None
-        return results_of(node, values) if steps_of(node, values) <= MOST_STEPS else None
+        return results_of(node, values) if steps_of(node, values) <= model.FOLLOWED_STEPS else None
 
     # ------------------------------------------------------------------------------------------------ subgraphs
 
@@ -287,10 +282,3 @@ def _without_axis(type: Type | None, axis: int) -> Type | None:
 def static_size(type: Type | None) -> int | None:
     """The number of elements, where it is a number."""
     return math.prod(type.static) if isinstance(type, TensorType) and type.is_static else None
-
-
-def known_types(graph: Graph) -> Mapping[Value, Type | None]:
-    """The types that inference finds, for the values of the given graph (not those inside subgraphs)."""
-    walk = _Inference()
-    walk.graph(graph)
-    return {old: new.type for old, new in walk.new.items()}

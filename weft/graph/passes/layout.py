@@ -19,6 +19,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from weft.core import model
 from weft.graph.interpreter import operator_of
 from weft.graph.ir import Graph, Node, TensorType, Value
 from weft.graph.opspec import has
@@ -28,12 +29,6 @@ CHANNEL = 1
 """The dimension of channels."""
 
 FLOAT_BYTES = 4
-
-LEAST_BLOCK = 4
-"""Channels of the smallest block that is worth it."""
-
-ROW_BYTES = 8
-"""All channels of a place lie together where they are whole vectors of so many bytes."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +76,7 @@ def choose_layouts(
     """
     if together:
         return _Whole(graph, groups, fixed, together).choose()
-    if lanes < LEAST_BLOCK:
+    if lanes < model.LEAST_BLOCK:
         return Laid(list(groups), {}, {})
     return _Chooser(graph, groups, lanes, fixed, tile, narrow).choose()
 
@@ -142,7 +137,7 @@ class _Chooser:
         if len(sizes) < 3 or math.prod(sizes[2:]) == 1 or 0 in sizes:
             return 0
         factor = math.gcd(sizes[CHANNEL], self.lanes * max(1, FLOAT_BYTES // _bytes(kind)))
-        return factor if factor >= LEAST_BLOCK else 0
+        return factor if factor >= model.LEAST_BLOCK else 0
 
     def apart(self, node: Node) -> bool:
         """Whether a node works on channels apart."""
@@ -174,14 +169,15 @@ class _Chooser:
         """Whether a group reads channels in blocks as well as whole."""
         if group.kind in ("host", "opaque") or group.is_view or not all(map(self.apart, group.nodes)):
             return False
-        anchor = group.anchor
-        if anchor is None or not has(anchor, "convolution"):
-            return True
+        return group.anchor is None or not has(group.anchor, "convolution") or self.convolves(group.anchor)
+
+    def convolves(self, anchor: Node) -> bool:
+        """Whether a convolution reads channels in blocks as well as whole."""
         channels, groups = anchor.outputs[0].tensor.static[CHANNEL], int(anchor.attributes.get("group", 1))
         if 1 < groups < channels and channels // groups % self.lanes:
             return False  # a block would be of several groups, which read different channels
         # A convolution to a few channels has its lanes along a row of the image.
-        return math.gcd(channels, self.lanes) >= LEAST_BLOCK
+        return math.gcd(channels, self.lanes) >= model.LEAST_BLOCK
 
     def layout(self, value: Value, factor: int) -> Layout:
         """Blocks of `factor` channels, inside the border that the windows over a value read around it."""
@@ -218,7 +214,7 @@ class _Whole(_Chooser):
     def __init__(
         self, graph: Graph, groups: Sequence[Group], fixed: Collection[Value], together: Collection[str]
     ) -> None:
-        super().__init__(graph, groups, LEAST_BLOCK, fixed, 1, 0)
+        super().__init__(graph, groups, model.LEAST_BLOCK, fixed, 1, 0)
         self.together = together
 
     def block(self, value: Value) -> int:
@@ -227,7 +223,7 @@ class _Whole(_Chooser):
         if value in self.plain or not _images(value) or not isinstance(kind, TensorType) or kind.core is None:
             return 0
         channels = kind.static[CHANNEL]
-        if kind.core.name not in self.together or 0 in kind.static or channels * kind.core.bytes % ROW_BYTES:
+        if kind.core.name not in self.together or 0 in kind.static or channels * kind.core.bytes % model.ROW_BYTES:
             return 0
         return channels
 
@@ -235,13 +231,8 @@ class _Whole(_Chooser):
         """Whether a node works on channels apart, or on groups of them."""
         return _is_channelwise(node) or (has(node, "groups_channels") and _keeps_channels(node))
 
-    def takes(self, group: Group) -> bool:
-        """Whether a group reads channels together; a convolution in groups has its channels apart."""
-        if group.kind in ("host", "opaque") or group.is_view or not all(map(self.apart, group.nodes)):
-            return False
-        anchor = group.anchor
-        if anchor is None or not has(anchor, "convolution"):
-            return True
+    def convolves(self, anchor: Node) -> bool:
+        """Whether a convolution reads channels together: one in groups has its channels apart."""
         groups = int(anchor.attributes.get("group", 1))
         return groups in (1, anchor.outputs[0].tensor.static[CHANNEL])
 
@@ -336,7 +327,7 @@ def _keeps_channels(node: Node) -> bool:
 
 def _aligned(node: Node) -> bool:
     """Whether the parts of a concatenation start at whole blocks."""
-    return all(v is not None and v.tensor.static[CHANNEL] % LEAST_BLOCK == 0 for v in node.inputs)
+    return all(v is not None and v.tensor.static[CHANNEL] % model.LEAST_BLOCK == 0 for v in node.inputs)
 
 
 def _broadcasts(value: Value, shape: tuple[int, ...]) -> bool:

@@ -14,25 +14,20 @@ from collections.abc import Callable
 
 import numpy as np
 
+from weft.core import model
 from weft.graph.ir import NUMPY_TYPES, Array, Graph, Node, TensorType
 from weft.graph.opspec import has
-from weft.graph.passes.dead import dead
-from weft.graph.passes.infer import infer
-from weft.graph.passes.support import Replacement, Scope, rewrite, swap
+from weft.graph.passes.support import Replacement, Scope, rewritten, swap
 
 NAME, DOMAIN = "NarrowMatMul", "weft"
 
 Worth = Callable[[int, int], bool]
 """Whether a product of so many rows with a weight of so many bytes waits for the weight."""
 
-SAMPLE = 1 << 12
-"""Elements that are looked at together: most weights show by the first that they need all their bits."""
-
 
 def narrow_weights(graph: Graph, worth: Worth) -> Graph:
     """The graph with such weights narrow; the same object where there are none."""
-    made, changed = rewrite(graph, lambda node, scope: _narrow(node, scope, worth))
-    return infer(dead(made)) if changed else graph
+    return rewritten(graph, lambda node, scope: _narrow(node, scope, worth))
 
 
 def _narrow(node: Node, scope: Scope, worth: Worth) -> Replacement:
@@ -64,7 +59,7 @@ def narrow_form(array: Array) -> Array | None:
     """The array in a type of 16 bits that holds every element of it; None where there is none."""
     flat = array.ravel(order="K")  # a transposed matrix is not copied
     for kind, fits in ((NUMPY_TYPES["bfloat16"], _fits_bfloat16), (np.float16, _fits_float16)):
-        if all(fits(flat[start : start + SAMPLE]) for start in range(0, flat.size, SAMPLE)):
+        if all(fits(flat[at : at + model.SAMPLED_WEIGHTS]) for at in range(0, flat.size, model.SAMPLED_WEIGHTS)):
             return np.ascontiguousarray(array.astype(kind))
     return None
 

@@ -1,7 +1,8 @@
 """The list of passes that bring a graph to one form, so that one model from different exporters gives one graph.
 
-infer -> expand; then fold -> expand -> simplify -> recurrent -> select_branches -> fold_batch_norm -> crop_windows ->
-common -> dead, until nothing changes (what an operator is made of may depend on a value that only folding tells)
+infer -> expand -> stack_sequences; then fold -> expand -> simplify -> recurrent -> select_branches -> fold_batch_norm
+-> crop_windows -> common -> dead, until nothing changes (what an operator is made of may depend on a value that only
+folding tells)
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from weft.graph.passes.infer import infer
 from weft.graph.passes.recurrent import recurrent
 from weft.graph.passes.select_branches import select_branches
 from weft.graph.passes.simplify import simplify
+from weft.graph.passes.stack_sequences import stack_sequences
 from weft.graph.structural import quick_key
 
 PASSES: tuple[Callable[[Graph], Graph], ...] = (
@@ -32,7 +34,7 @@ MOST_ROUNDS = 6
 
 def normalize(graph: Graph) -> Graph:
     """The graph in its normal form, every type inferred."""
-    graph = run(expand, infer(graph))
+    graph = run(stack_sequences, run(expand, infer(graph)))
     key = quick_key(graph)
     for _ in range(MOST_ROUNDS):
         for step in PASSES:

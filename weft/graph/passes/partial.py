@@ -15,15 +15,13 @@ from typing import Any
 
 import numpy as np
 
+from weft.core import model
 from weft.core.errors import WeftError
 from weft.expr.nodes import Expr
 from weft.graph import shapes
 from weft.graph.interpreter import operator_of
 from weft.graph.ir import Dim, Node, TensorType, Type, same_dim
 from weft.graph.opspec import has
-
-MOST_ELEMENTS = 4096
-"""Larger tensors are not followed: they are data, not shapes."""
 
 _ARITHMETIC = {"Add": shapes.plus, "Sub": shapes.minus, "Mul": shapes.times, "Div": shapes.divided}
 
@@ -76,7 +74,7 @@ def _shape(node: Node) -> Partial | None:
 
 def _moved(node: Node, inputs: Sequence[Partial | None]) -> list[Partial | None] | None:
     """Runs the node on the numbers of the elements: shape-like inputs must be known, the data need not be."""
-    if not _is_integer(node.outputs[0].type) or _elements(node) > MOST_ELEMENTS:
+    if not _is_integer(node.outputs[0].type) or _elements(node) > model.FOLLOWED_ELEMENTS:
         return None
     data = range(len(inputs)) if has(node, "joins") else (0,)
     pool: list[Dim | None] = []
@@ -96,7 +94,7 @@ def _moved(node: Node, inputs: Sequence[Partial | None]) -> list[Partial | None]
             return None
         else:
             arrays.append(np.array(some.numbers, np.int64).reshape(some.shape))
-    if has(node, "grows") and (np.prod(arrays[1]) > MOST_ELEMENTS or arrays[0].size > 64):
+    if has(node, "grows") and (np.prod(arrays[1]) > model.FOLLOWED_ELEMENTS or arrays[0].size > 64):
         return None
     if node.op == "Cast":
         made = [arrays[0]]

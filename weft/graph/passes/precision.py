@@ -26,6 +26,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from weft.core import model
 from weft.graph.interpreter import operator_of
 from weft.graph.ir import NUMPY_TYPES, Array, Graph, GraphError, Node, TensorType, Value, all_graphs
 from weft.graph.opspec import has
@@ -37,9 +38,6 @@ NARROW = {"bf16": "bfloat16", "fp16": "float16"}
 
 NUMBERS = {"float32": 1, "float16": 10, "bfloat16": 16}
 """Element types as attributes name them."""
-
-FEW_ROWS = 4
-"""Rows of a product up to which reading its weight takes longer than multiplying it."""
 
 
 def lower_precision(graph: Graph, precision: str, has_matrix_unit: bool = True) -> Graph:
@@ -71,10 +69,10 @@ def _is_reading(node: Node, graph: Graph) -> bool:
     if has(node, "recurrent"):
         first = node.inputs[0]
         batch = None if first is None or not first.tensor.is_static else first.tensor.static[1]
-        return batch is not None and batch <= FEW_ROWS
+        return batch is not None and batch <= model.FEW_ROWS
     if node.op == "Conv":
-        return math.prod(out.static) // max(1, out.static[1]) <= FEW_ROWS
-    return has(node, "product") and math.prod(out.static[:-1]) <= FEW_ROWS
+        return math.prod(out.static) // max(1, out.static[1]) <= model.FEW_ROWS
+    return has(node, "product") and math.prod(out.static[:-1]) <= model.FEW_ROWS
 
 
 def _copied(node: Node) -> list[Value]:

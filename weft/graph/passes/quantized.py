@@ -23,9 +23,8 @@ import numpy as np
 
 from weft.graph.ir import NUMPY_TYPES, Array, Graph, Node, TensorType, Value, all_graphs, dtype_name
 from weft.graph.opspec import has
-from weft.graph.passes.dead import dead
-from weft.graph.passes.infer import infer, results_of
-from weft.graph.passes.support import Replacement, Rule, Scope, rewrite, until_stable
+from weft.graph.passes.infer import results_of
+from weft.graph.passes.support import Replacement, Rule, Scope, until_stable
 
 BYTES = ("int8", "uint8")
 
@@ -38,13 +37,7 @@ def quantized(graph: Graph) -> Graph:
     found = {node.op for inner in all_graphs(graph) for node in inner.nodes if not node.domain}
     if found.isdisjoint(("DequantizeLinear", *_OF_INTEGERS)):
         return graph
-    made, changed = until_stable(infer(graph), _once)
-    return made if changed else graph
-
-
-def _once(graph: Graph) -> tuple[Graph, bool]:
-    made, changed = rewrite(graph, _rule)
-    return (infer(dead(made)), True) if changed else (graph, False)
+    return until_stable(graph, _rule)
 
 
 def _rule(node: Node, scope: Scope) -> Replacement:

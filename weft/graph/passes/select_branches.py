@@ -13,18 +13,13 @@ import math
 
 import numpy as np
 
+from weft.core import model
 from weft.graph.interpreter import operator_of
 from weft.graph.ir import Graph, Node, TensorType, Value
 from weft.graph.opspec import has
 from weft.graph.passes.fold import inlined
 from weft.graph.passes.infer import infer, is_random, same_type
 from weft.graph.passes.support import Replacement, Scope, rewrite
-
-MOST_OPERATIONS = 1 << 16
-"""Both branches together may take so many operations: a few microseconds."""
-
-TRANSCENDENTAL = 16
-"""A function such as exp counts as so many operations."""
 
 
 def select_branches(graph: Graph) -> Graph:
@@ -45,7 +40,7 @@ def _rule(node: Node, scope: Scope) -> Replacement:
         return None
     then, other = (one for one in branches if isinstance(one, Graph))
     costs = [operations(then), operations(other)]
-    if None in costs or sum(cost or 0 for cost in costs) > MOST_OPERATIONS:
+    if None in costs or sum(cost or 0 for cost in costs) > model.BOTH_BRANCHES:
         return None
     pairs = list(zip(then.outputs, other.outputs, strict=True))
     if not all(size_of(a) and same_type(a.type, b.type) for a, b in pairs):
@@ -83,7 +78,7 @@ def operations(graph: Graph) -> int | None:
         if has(node, "product") and values[0].tensor.shape:
             total += 2 * (sizes[-1] or 0) * max(values[0].tensor.static)
         elif _takes_any(node):
-            total += most * (TRANSCENDENTAL if has(node, "transcendental") else 1)
+            total += most * (model.TRANSCENDENTAL if has(node, "transcendental") else 1)
         else:
             return None
     return total

@@ -12,13 +12,11 @@ They are tried from the first node to the last, again and again until none appli
 from __future__ import annotations
 
 from weft.graph.ir import Graph, Node
-from weft.graph.passes.dead import dead
-from weft.graph.passes.infer import infer
 from weft.graph.passes.simplify_arithmetic import ARITHMETIC_RULES
 from weft.graph.passes.simplify_movement import MOVEMENT_RULES, reshape_later
 from weft.graph.passes.simplify_patterns import PATTERN_RULES
 from weft.graph.passes.simplify_windows import WINDOW_RULES
-from weft.graph.passes.support import Replacement, Rule, Scope, rewrite, until_stable
+from weft.graph.passes.support import Replacement, Rule, Scope, until_stable
 
 RULES: dict[str, list[Rule]] = {
     op: [
@@ -35,13 +33,7 @@ RULES: dict[str, list[Rule]] = {
 
 def simplify(graph: Graph) -> Graph:
     """The graph with every rule applied until none applies; the same object where none does."""
-    made, changed = until_stable(infer(graph), _once)
-    return made if changed else graph
-
-
-def _once(graph: Graph) -> tuple[Graph, bool]:
-    made, changed = rewrite(graph, _rule)
-    return (infer(dead(made)), True) if changed else (graph, False)
+    return until_stable(graph, _rule)
 
 
 def _rule(node: Node, scope: Scope) -> Replacement:

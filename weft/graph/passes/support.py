@@ -21,7 +21,9 @@ import numpy as np
 from weft.graph.interpreter import operator_of
 from weft.graph.ir import Array, Graph, Node, TensorType, Type, Value, all_graphs, dtype_name
 from weft.graph.opspec import Infer, blame
+from weft.graph.passes.dead import dead
 from weft.graph.passes.history import note
+from weft.graph.passes.infer import infer
 
 
 def substitute_values(graph: Graph, new: Mapping[Value, Value]) -> Graph:
@@ -288,12 +290,17 @@ def _renamed(node: Node, new: Mapping[Value, Value]) -> Node:
     )
 
 
-def until_stable(graph: Graph, step: Callable[[Graph], tuple[Graph, bool]], rounds: int = 20) -> tuple[Graph, bool]:
-    """Applies a step until it changes nothing, at most so often."""
-    changed = False
+def rewritten(graph: Graph, rule: Rule) -> Graph:
+    """`rewrite`, with types found again and without what nothing reads; the same object where nothing changed."""
+    made, changed = rewrite(graph, rule)
+    return infer(dead(made)) if changed else graph
+
+
+def until_stable(graph: Graph, rule: Rule, rounds: int = 20) -> Graph:
+    """`rewritten` until nothing changes, at most so often; the same object where nothing changed."""
+    made = typed = infer(graph)
     for _ in range(rounds):
-        graph, again = step(graph)
-        if not again:
+        before, made = made, rewritten(made, rule)
+        if made is before:
             break
-        changed = True
-    return graph, changed
+    return graph if made is typed else made

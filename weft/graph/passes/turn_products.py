@@ -13,9 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from weft.graph.ir import Graph, Node, TensorType, Value
-from weft.graph.passes.dead import dead
-from weft.graph.passes.infer import infer
-from weft.graph.passes.support import Replacement, Scope, rewrite, swap
+from weft.graph.passes.support import Replacement, Scope, rewritten, swap
 
 KINDS = ("float32", "float64")
 
@@ -24,8 +22,7 @@ def turn_products(graph: Graph) -> Graph:
     """The graph with such products turned; the same object where there are none."""
     if not any(node.op == "Transpose" for node in graph.nodes):
         return graph
-    made, changed = rewrite(graph, _turn)
-    return infer(dead(made)) if changed else graph
+    return rewritten(graph, _turn)
 
 
 def _turn(node: Node, scope: Scope) -> Replacement:

@@ -11,7 +11,8 @@ Which buffers: those named in `func.annotations["double_buffer"]`, or in the ann
 (a list of names; True: every buffer the loop fills first). A loop that does not have the pattern is left as it is.
 A loop annotated "pipeline_stages": n gives every buffer that it fills first n parts, filled n - 1 iterations ahead.
 With the annotation "async_copy" as well, the fills are copies that run beside the threads: they are committed after
-each fill and waited for at the top of the iteration that uses them; `annotations["async_copy"]` keeps the names.
+each fill and waited for at the top of the iteration that uses them; `annotations["async_copy"]` keeps the names. A
+list of names there are buffers that are filled before the loop and used only inside: copies of the first group.
 With "pipeline_lag": 1 as well, a part stays as it is for one more iteration than it is used in, for users that run
 beside the threads too: it is filled n - 2 iterations ahead, and the loop that was made so carries the mark LAG.
 One barrier at the top of an iteration then does for both hazards: the tile is complete, and the half that is filled
@@ -23,6 +24,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from weft.core import model
 from weft.core.dtypes import INT32
 from weft.expr.nodes import Address, Buffer, Call, Expr, Load, add, floormod, index_expr, int_value, less, mul
 from weft.expr.visit import free_vars, map_all
@@ -39,8 +41,6 @@ from weft.loop.passes.support import (
 )
 from weft.loop.visit import Mutator, walk_exprs, walk_stmts
 
-MOST_UNROLLED = 16
-"""Up to so many iterations, a pipeline between registers is unrolled: which part is meant is then known."""
 LAG = "pipeline_lag_kept"
 """The mark of a loop whose parts are kept for so many iterations after the one that uses them."""
 COMMIT, WAIT = "copy_commit", "copy_wait"
@@ -65,6 +65,7 @@ def double_buffer(func: Func) -> Func:
     if not plans:
         return func
     copied = [buffer.name for plan in plans.values() if plan.is_async for buffer in plan.halves]
+    copied += [name for loop, plan in plans.items() if plan.is_async for name in _before(loop)]
     made = _Doubler(plans, Names(func)).func(func)
     return made.replace(annotations={**made.annotations, "async_copy": copied}) if copied else made
 
@@ -105,6 +106,12 @@ class _Plan:
         self.lag = min(int(loop.annotations.get("pipeline_lag") or 0), self.stages - 2)
         self.is_async = bool(loop.annotations.get("async_copy")) and barrier is not None
         self.in_registers = all("." in buffer.scope or buffer.scope == "local" for buffer in halves)
+
+
+def _before(loop: For) -> list[str]:
+    """The buffers whose copies before the loop are waited for in its first iteration."""
+    named: Any = loop.annotations["async_copy"]
+    return list(named) if isinstance(named, (list, tuple)) else []
 
 
 def _stages(loop: For) -> int:
@@ -226,7 +233,7 @@ class _Doubler(Mutator):
 
 def _is_short(loop: For) -> bool:
     extent = int_value(loop.extent)
-    return extent is not None and extent <= MOST_UNROLLED
+    return extent is not None and extent <= model.UNROLLED_PIPELINE
 
 
 def _call(name: str, *arguments: int) -> Stmt:

@@ -220,7 +220,9 @@ def _is_held(buffer: Buffer) -> bool:
 
 def _is_collective(s: Stmt) -> bool:
     """Whether a statement works on registers that the threads of a warp (threadIdx.x) hold together."""
-    return any(isinstance(e, Address) and _is_held(e.buffer) for e in walk_exprs(s))
+    return any(isinstance(e, (Address, Load)) and _is_held(e.buffer) for e in walk_exprs(s)) or any(
+        isinstance(x, Store) and _is_held(x.buffer) for x in walk_stmts(s)
+    )
 
 
 def _launch(body: Stmt, tags: Mapping[str, int], names: Names) -> tuple[Stmt, dict[str, For]]:

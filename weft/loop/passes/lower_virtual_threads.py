@@ -17,15 +17,13 @@ barriers. This is how the latency of one virtual thread's memory access hides be
 
 from __future__ import annotations
 
+from weft.core import model
 from weft.core.errors import TargetError
 from weft.expr.nodes import Address, Buffer, Expr, Load, Var, index_expr, int_value
 from weft.expr.visit import map_all, walk
 from weft.loop.ir import Allocate, Evaluate, For, Func, If, Let, Seq, Stmt, Store, seq
 from weft.loop.passes.support import Copier, Names, is_barrier, rename_repeated
 from weft.loop.visit import Mutator, child_exprs, substitute_stmt, walk_exprs, walk_stmts
-
-COPIES = 16
-"""Above so many virtual threads, a statement's copies are written as an unrolled loop."""
 
 
 def lower_virtual_threads(func: Func) -> Func:
@@ -125,7 +123,7 @@ class _Interleaver(Mutator):
     def _copies(self, s: Stmt) -> Stmt:
         """A statement once for each virtual thread."""
         renamed = _Expander(self.var, self.expanded).stmt(s)
-        if self.count > COPIES:
+        if self.count > model.WRITTEN_THREADS:
             var = Var(self.names.fresh(self.var.name))
             return For(var, self.count, Copier(self.names, {self.var: var}).stmt(renamed), "unrolled")
         binds = any(isinstance(inner, (For, Let, Allocate)) for inner in walk_stmts(renamed))

@@ -18,14 +18,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from weft.core import model
 from weft.expr.nodes import Address, Buffer, Load, int_value
 from weft.loop.ir import Allocate, For, Func, Let, Seq, Stmt, Store, seq
 from weft.loop.passes.insert_barriers import barrier
 from weft.loop.passes.support import is_barrier
 from weft.loop.visit import walk_exprs, walk_stmts
-
-LEAST_BYTES = 16 * 1024
-"""Less than this is not worth a barrier."""
 
 
 def overlay_shared(func: Func) -> Func:
@@ -39,7 +37,7 @@ def overlay_shared(func: Func) -> Func:
         return func  # several kernels with shared memory: each has its own
     for last in sorted(buffers, key=lambda b: -(sizes[b] or 0)):
         first = [b for b in buffers if b is not last]
-        if min(sizes[last] or 0, sum(sizes[b] or 0 for b in first)) < LEAST_BYTES:
+        if min(sizes[last] or 0, sum(sizes[b] or 0 for b in first)) < model.LEAST_OVERLAID:
             continue
         body = _separated(func.body, set(first), last)
         if body is not None:

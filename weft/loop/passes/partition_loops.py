@@ -12,7 +12,7 @@ before and after it becomes a prefix and a suffix, which disappear when nothing 
 the same way: range(n // 32), and a guarded tail. A parallel loop is not cut in two (that would be a second launch):
 each iteration chooses its copy of the body.
 
-The program grows to at most GROWTH times its statements; {"partition": False} on a loop leaves that loop alone.
+The program grows to at most PARTITION_GROWTH times its statements; {"partition": False} on a loop leaves it alone.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from weft.core import model
 from weft.core.dtypes import INDEX
 from weft.expr.nodes import (
     FALSE,
@@ -63,12 +64,6 @@ from weft.loop.passes.support import (
     size_of,
 )
 from weft.loop.visit import Mutator, child_exprs, rebuild_stmt, walk_stmts
-
-GROWTH = 8
-"""How many times as many statements the program may have afterwards (small programs may have SMALL at least)."""
-SMALL = 40
-EDGE = 8
-"""In what comes before or after a main loop, loops shorter than this are not cut again for padding."""
 
 
 def partition_loops(func: Func) -> Func:
@@ -181,7 +176,7 @@ class _Partitioner(Mutator):
     def __init__(self, func: Func) -> None:
         self.names = Names(func)
         size = size_of(func.body)
-        self.budget = max(size * GROWTH, SMALL) - size
+        self.budget = max(size * model.PARTITION_GROWTH, model.PARTITION_SMALL) - size
         self.bounds: dict[Var, tuple[int, int]] = {}
         self.ranges = known_of(func)
         self.edge = False
@@ -295,7 +290,7 @@ class _Partitioner(Mutator):
         low, high, extent = int_value(first), int_value(last), int_value(loop.extent)
         if low is None or high is None or extent is None:
             return True
-        return (high - low) * 2 >= extent and not (self.edge and padding and extent < EDGE)
+        return (high - low) * 2 >= extent and not (self.edge and padding and extent < model.SHORT_EDGE)
 
     def _outside(self, loop: For, start: Expr, count: Expr, bounds: list[_Bound], edge: Expr) -> Stmt:
         """The body for the iterations before or after the main ones, with what is known there."""

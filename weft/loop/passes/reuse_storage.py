@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from weft.core import model
 from weft.expr.nodes import Address, Buffer, Const, Expr, Load, Var, int_value, product
 from weft.expr.structural import structural_key
 from weft.expr.visit import children, free_vars
@@ -25,8 +26,6 @@ from weft.loop.passes.support import rename_repeated
 from weft.loop.visit import BufferReplacer, Mutator, child_exprs, child_stmts, walk_stmts
 
 _NONE: frozenset[Buffer] = frozenset()
-REGISTER_BYTES = 4096
-"""Local buffers up to this size are not moved or shared."""
 
 
 def reuse_storage(func: Func) -> Func:
@@ -124,7 +123,7 @@ def _movable(buffer: Buffer, sizes: set[Var]) -> bool:
     if buffer.scope == "shared" or buffer.strides is not None or any(v not in sizes for v in free_vars(*buffer.shape)):
         return False
     size = _bytes(buffer)
-    return buffer.scope == "global" or size is None or size > REGISTER_BYTES
+    return buffer.scope == "global" or size is None or size > model.REGISTER_BYTES
 
 
 def _bytes(buffer: Buffer) -> int | None:

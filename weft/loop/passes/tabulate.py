@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from weft.core import model
 from weft.core.dtypes import INDEX
 from weft.expr.nodes import Buffer, Const, Expr, FloorDiv, FloorMod, Load, Var, index_expr, int_value
 from weft.expr.structural import structural_key
@@ -24,9 +25,6 @@ from weft.expr.visit import free_vars, rebuild, walk
 from weft.loop.ir import Allocate, For, Func, Let, Stmt, Store, seq
 from weft.loop.passes.support import Copier, Linear, Names, linear, rename_repeated
 from weft.loop.visit import Mutator, walk_stmts
-
-LEAST_STEPS, MOST_COPIES = 4, 16
-"""A loop of fewer steps is not worth it; an unrolled loop of more copies would take too many registers."""
 
 
 def tabulate(func: Func) -> Func:
@@ -38,7 +36,7 @@ def tabulate(func: Func) -> Func:
 
 
 def _is_unrolled(s: Stmt) -> bool:
-    return isinstance(s, For) and s.kind == "unrolled" and 1 < (int_value(s.extent) or 0) <= MOST_COPIES
+    return isinstance(s, For) and s.kind == "unrolled" and 1 < (int_value(s.extent) or 0) <= model.MOST_TABLES
 
 
 class _Steps(Mutator):
@@ -51,7 +49,7 @@ class _Steps(Mutator):
         return e
 
     def visit_For(self, s: For) -> Stmt:
-        if s.kind != "serial" or (int_value(s.extent) or LEAST_STEPS) < LEAST_STEPS:
+        if s.kind != "serial" or (int_value(s.extent) or model.LEAST_TABLE) < model.LEAST_TABLE:
             return self.generic_stmt(s)
         copies = _Copies(s, self.names)
         body = copies.stmt(s.body)

@@ -13,13 +13,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from weft.core import model
 from weft.core.dtypes import INT32
 from weft.expr.nodes import Address, Call, index_expr
 from weft.loop.interpreter import register_effect
 from weft.loop.ir import Evaluate, Func, Stmt
 from weft.loop.passes.store_runs import JoinStores, StridedStore
 
-LEAST_ROW = 4
 LANES = (4, 8, 16)
 
 
@@ -46,7 +46,7 @@ def _longest(first: StridedStore) -> int:
 
 def _joined(run: Sequence[StridedStore]) -> Stmt | None:
     """The stores of whole rows; none where the rows would be too short."""
-    if len(run) < LEAST_ROW:
+    if len(run) < model.LEAST_TRANSPOSED:
         return None
     first = run[0]
     place = Address(first.store.buffer, (first.base,), "w")

@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from weft.core import model
 from weft.core.dtypes import INDEX
 from weft.expr.linear import Linear, Poly
 from weft.expr.nodes import (
@@ -53,11 +54,8 @@ from weft.loop.passes.support import Copier, Names, linear, statements
 from weft.loop.passes.support import Linear as LinearForm
 from weft.loop.visit import child_stmts, walk_stmts
 
-LIMIT = 4096
-"""The most statements that the copies of one loop may have."""
 
-
-def unroll(func: Func, limit: int = LIMIT) -> Func:
+def unroll(func: Func, limit: int = model.MOST_UNROLLED) -> Func:
     """The program with its unrolled loops written out."""
     loops = [s for s in walk_stmts(func.body) if isinstance(s, For)]
     if not any(loop.kind == "unrolled" or "pragma_unroll" in loop.annotations for loop in loops):

@@ -17,6 +17,7 @@ accumulator, an operand hoisted out of a loop) it keeps as 28 scalars, which is 
 
 from __future__ import annotations
 
+from weft.core import model
 from weft.core.dtypes import BOOL, INDEX
 from weft.expr.intrinsics import REPORT, is_pure
 from weft.expr.nodes import (
@@ -60,8 +61,6 @@ from weft.loop.passes.support import Copier, Names, buffers_written, can_trap, l
 from weft.loop.visit import Mutator, child_exprs, walk_stmts
 
 MAX_LANES = 64
-UNROLL_OUTER = 16
-"""A vectorized loop around another one is unrolled up to this extent."""
 
 
 def vectorize(func: Func, max_lanes: int = MAX_LANES) -> Func:
@@ -97,7 +96,7 @@ class _Vectorizer(Mutator):
         if extent == 1:
             return Copier(self.names, {s.var: index_expr(0)}).stmt(body)
         if nested or _has_vectors(body):
-            return s.replace(kind="unrolled" if extent <= UNROLL_OUTER else "serial", body=body)
+            return s.replace(kind="unrolled" if extent <= model.UNROLLED_AROUND else "serial", body=body)
         try:
             return self._vectors(s.replace(body=body), extent)
         except _CannotVectorize:

@@ -9,6 +9,7 @@ from weft.schedule.primitives import (
     loops,
     marks,
     matrix,
+    online,
     operand,
     padding,
     reduction,
@@ -17,6 +18,6 @@ from weft.schedule.primitives import (
 )
 
 __all__ = [
-    "attach", "cache", "domain", "inline", "layout", "loops", "marks", "matrix", "operand", "padding", "reduction",
-    "steps", "tensorize",
+    "attach", "cache", "domain", "inline", "layout", "loops", "marks", "matrix", "online", "operand", "padding",
+    "reduction", "steps", "tensorize",
 ]  # fmt: skip

@@ -54,11 +54,12 @@ SHARED_BY = {"global": ("threadIdx", "vthread"), "shared": ("threadIdx", "vthrea
 
 
 @primitive
-def compute_at(func: Func, block: str, loop: str, exact: bool = True) -> Result:
+def compute_at(func: Func, block: str, loop: str, exact: bool = True, first: bool = False) -> Result:
     """Computes a producer inside a loop of its consumers: at each iteration just the part that the iteration needs.
 
     With exact=False it computes the whole tile also at the edges, where the consumer's test lets it read a part only
-    (its own extent still ends it): a producer that is padded to whole vectors then needs no masks.
+    (its own extent still ends it): a producer that is padded to whole vectors then needs no masks. With first=True it
+    stands before everything in the loop, not just before its first consumer: a fetch that a pipeline takes ahead.
 
     rewrite: for i: B[i] = f(i)        ->  for i: B[i] = f(i)
              for i: C[i] = g(B[i])                C[i] = g(B[i])
@@ -81,7 +82,7 @@ def compute_at(func: Func, block: str, loop: str, exact: bool = True) -> Result:
             raise ScheduleError("compute_at", f"{block}, {loop}", f"nothing inside {loop} reads {region.buffer.name}")
     _check_alone(func, moved, "compute_at", f"{block}, {loop}")
     rest = replace_last(func, path, None)
-    result = insert_producer(rest, moved, loop, "compute_at", exact)
+    result = insert_producer(rest, moved, loop, "compute_at", exact, first)
     check_marks(result.func, "compute_at", f"{block}, {loop}")
     return result
 
@@ -96,7 +97,9 @@ def _check_alone(func: Func, block: Block, what: str, place: str) -> None:
         raise ScheduleError(what, place, f"{block.name} is a recurrence and stays in its loop")
 
 
-def insert_producer(func: Func, block: Block, loop: str | None, what: str, exact: bool = True) -> Result:
+def insert_producer(
+    func: Func, block: Block, loop: str | None, what: str, exact: bool = True, at_front: bool = False
+) -> Result:
     """Puts a block that is not in the program before its consumers, under a loop (None: at the top)."""
     if loop is None:
         stmts = list(func.body.stmts) if isinstance(func.body, Seq) else [func.body]
@@ -108,6 +111,7 @@ def insert_producer(func: Func, block: Block, loop: str | None, what: str, exact
         outer = loops_on(path)
     outputs = {r.buffer for r in block.writes}
     first = min(i for i, s in enumerate(stmts) if any(r.buffer in outputs for b in blocks_in(s) for r in b.reads))
+    first = 0 if at_front else first
     inputs = {r.buffer for r in block.reads}
     for later in stmts[first:]:
         for producer in blocks_in(later):

@@ -28,38 +28,14 @@ from weft.ops.convolution_window import Pads, Window
 from weft.ops.convolution_winograd import DOMAIN, MOST_SPREAD, NAME, direct_weight, transform_weight, winograd_arrays
 from weft.ops.fixed_weights import fix, may_fix
 from weft.targets.base import Target
-from weft.targets.cpu.model import (
-    AS_GOOD,
-    DIRECT_SHARE,
-    LEAST_QUERIES,
-    LEAST_SAVED,
-    LONG_VECTOR,
-    MOST_DIGIT_ROWS,
-    MOST_WAITING_ROWS,
-    PRODUCT_SHARE,
-    STREAM_BYTES,
-    TRANSFORM_CYCLES,
-    overlapped,
-)
+from weft.targets.cpu import model
 from weft.targets.cpu.sketches.attention import padded
 from weft.targets.cpu.sketches.few_bits import panel
 from weft.targets.cpu.sketches.winograd import register_share
 
-TILES = (2, 4)
-"""The tiles that are considered. 6 saves little more and is an order of magnitude less exact."""
-
-MOST_MODEL_ERROR = 1e-4
-"""The error, relative to the output's scale, that a model may have."""
-
-MOST_ERROR = MOST_MODEL_ERROR / 4
-"""The error that one convolution may have on data whose elements are of a size."""
-
 MOST_WEIGHT = 2.0**32
 """With larger weights sums could overflow that are finite in a direct convolution: an even tile's elements are below
 2⁶⁴, the transforms make them at most 2¹⁵ times as large, and there are fewer than 2¹⁵ channels."""
-
-SAMPLE_OUTPUTS = 16
-"""Output channels on which the error is measured."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +67,7 @@ def attention_proposer(target: Target) -> Callable[[Sequence[int], str], Sequenc
 
     def propose(sizes: Sequence[int], dtype: str) -> Sequence[int] | None:
         found = Sizes(*sizes)
-        if lanes < 4 or found.queries < LEAST_QUERIES or found.keys < lanes or found.size < 4:
+        if lanes < 4 or found.queries < model.LEAST_QUERIES or found.keys < lanes or found.size < 4:
             return None
         return padded(found, target, dtype)
 
@@ -100,13 +76,13 @@ def attention_proposer(target: Target) -> Callable[[Sequence[int], str], Sequenc
 
 def panel_proposer(target: Target) -> Callable[[int, int], tuple[str, int] | None]:
     """What `few_bits` asks: of many rows floats are multiplied faster than three digits, once weights are unpacked."""
-    return lambda rows, columns: panel(target, columns) if rows <= MOST_DIGIT_ROWS else None
+    return lambda rows, columns: panel(target, columns) if rows <= model.MOST_DIGIT_ROWS else None
 
 
 def waits_for_weights(target: Target) -> Callable[[int, int], bool]:
     """What `narrow_weights` asks: few rows, and a weight from behind the second-level cache."""
     cache = target.cache_bytes[1] or 256 << 10
-    return lambda rows, size: rows <= MOST_WAITING_ROWS and size > cache // 2
+    return lambda rows, size: rows <= model.MOST_WAITING_ROWS and size > cache // 2
 
 
 def weight_fixer(target: Target) -> Callable[[Array, int], tuple[Array, Array, Array] | None]:
@@ -115,8 +91,8 @@ def weight_fixer(target: Target) -> Callable[[Array, int], tuple[Array, Array, A
     cache = target.cache_bytes[1] or 256 << 10
 
     def propose(weight: Array, rows: int) -> tuple[Array, Array, Array] | None:
-        waits = rows <= MOST_WAITING_ROWS and weight.nbytes // math.prod(weight.shape[:-2]) > cache // 2
-        return fix(weight) if target.vector_bytes >= LONG_VECTOR and waits and may_fix(weight) else None
+        waits = rows <= model.MOST_WAITING_ROWS and weight.nbytes // math.prod(weight.shape[:-2]) > cache // 2
+        return fix(weight) if target.vector_bytes >= model.LONG_VECTOR and waits and may_fix(weight) else None
 
     return propose
 
@@ -131,7 +107,7 @@ def alternatives(node: Node, weight: Array, target: Target, model_bytes: int = 0
     attributes = {"pads": [pads[0][0], pads[1][0], pads[0][1], pads[1][1]]}
     made = []
     for tile in ranked_tiles(facts, target):
-        if error_of(weight, tile) > MOST_ERROR:
+        if error_of(weight, tile) > model.MOST_ERROR:
             continue
         extra = (tile + 2) ** 2 * weight.nbytes // 9  # the weight itself stays
         saved = direct - winograd_cycles(facts, tile, target)
@@ -175,10 +151,10 @@ def ranked_tiles(facts: Convolution, target: Target) -> list[int]:
     lanes = target.vector_bytes // 4
     if lanes < 4 or facts.inputs % lanes or facts.outputs % lanes or min(facts.height, facts.width) < 2:
         return []
-    most = (1 - LEAST_SAVED) * direct_cycles(facts, target)
-    times = {tile: winograd_cycles(facts, tile, target) for tile in TILES}
-    good = [tile for tile in TILES if times[tile] <= most]
-    if len(good) == 2 and times[good[1]] * AS_GOOD < times[good[0]]:
+    most = (1 - model.LEAST_SAVED) * direct_cycles(facts, target)
+    times = {tile: winograd_cycles(facts, tile, target) for tile in model.WINOGRAD_TILES}
+    good = [tile for tile in model.WINOGRAD_TILES if times[tile] <= most]
+    if len(good) == 2 and times[good[1]] * model.AS_GOOD < times[good[0]]:
         good.reverse()
     return good
 
@@ -186,7 +162,7 @@ def ranked_tiles(facts: Convolution, target: Target) -> list[int]:
 def direct_cycles(facts: Convolution, target: Target) -> float:
     """A direct convolution."""
     products = 9 * facts.elements * facts.inputs * facts.outputs
-    return _cycles(products, DIRECT_SHARE, 0, 9 * facts.inputs * facts.outputs, facts.model_bytes, target)
+    return _cycles(products, model.DIRECT_SHARE, 0, 9 * facts.inputs * facts.outputs, facts.model_bytes, target)
 
 
 def winograd_cycles(facts: Convolution, tile: int, target: Target) -> float:
@@ -197,14 +173,14 @@ def winograd_cycles(facts: Convolution, tile: int, target: Target) -> float:
     moved = vectors * tiles * (facts.inputs + facts.outputs)
     filled = register_share(tiles, facts.outputs * 4 // max(target.vector_bytes, 4), target.vector_registers)
     weights = vectors * facts.inputs * facts.outputs
-    return _cycles(products, PRODUCT_SHARE * filled, moved, weights, facts.model_bytes, target)
+    return _cycles(products, model.PRODUCT_SHARE * filled, moved, weights, facts.model_bytes, target)
 
 
 def _cycles(products: int, share: float, moved: int, weights: int, model_bytes: int, target: Target) -> float:
     lanes = max(target.vector_bytes // 4, 1)
-    computing = products / (2 * lanes) / share + TRANSFORM_CYCLES * moved / lanes
-    streaming = 4 * weights / STREAM_BYTES if 2 * max(4 * weights, model_bytes) > target.cache_bytes[1] else 0.0
-    return float(overlapped(computing, streaming))
+    computing = products / (2 * lanes) / share + model.TRANSFORM_CYCLES * moved / lanes
+    streaming = 4 * weights / model.STREAM_BYTES if 2 * max(4 * weights, model_bytes) > target.cache_bytes[1] else 0.0
+    return float(model.overlapped(computing, streaming))
 
 
 # ------------------------------------------------------------------------------------------------------------ exactness
@@ -218,8 +194,8 @@ def error_of(weight: Array, tile: int) -> float:
     that do not read it, and all of a model's error is allowed).
     """
     order = np.argsort(np.abs(weight).max(axis=(1, 2, 3), initial=0.0), kind="stable")
-    half = SAMPLE_OUTPUTS // 2
-    chosen = order if len(order) <= SAMPLE_OUTPUTS else np.concatenate([order[:half], order[-half:]])
+    half = model.SAMPLE_OUTPUTS // 2
+    chosen = order if len(order) <= model.SAMPLE_OUTPUTS else np.concatenate([order[:half], order[-half:]])
     sample = weight[chosen]
     with np.errstate(all="ignore"):
         transformed = transform_weight(sample, tile)
@@ -231,7 +207,7 @@ def error_of(weight: Array, tile: int) -> float:
         blocks = np.lib.stride_tricks.sliding_window_view(np.abs(plain).max(axis=(0, 1)), (2, 2))
         at = tile // 2 - 1
         plain[0, 0, at, at] = MOST_SPREAD * blocks.max(axis=(2, 3)).min()
-        errors.append(_error(plain, sample, transformed, tile, at + 1) * MOST_ERROR / MOST_MODEL_ERROR)
+        errors.append(_error(plain, sample, transformed, tile, at + 1) * model.MOST_ERROR / model.MOST_MODEL_ERROR)
     return max(errors)
 
 

@@ -12,26 +12,16 @@ import math
 from dataclasses import dataclass
 
 from weft.core.knobs import knobs
+from weft.core.model import LEAST_BLOCK
 from weft.graph.ir import Node
 from weft.graph.opspec import Use, has
-from weft.graph.passes.layout import LEAST_BLOCK
 from weft.graph.passes.pad_channels import Prices, Sides
 from weft.ops.convolution_window import Window
 from weft.plan.sketch import ceildiv
 from weft.targets.base import Target
+from weft.targets.cpu import model
 from weft.targets.cpu.algorithms import Convolution, ranked_tiles, winograd_cycles
 from weft.targets.cpu.machine import core_of, seconds
-from weft.targets.cpu.model import (
-    LARGEST_STEP_OF_ROWS,
-    MOST_UNROLLED,
-    PADDING_SAVES,
-    STEP_CYCLES,
-    UNBLOCKED,
-    Tiles,
-    bytes_a_cycle,
-    crossed,
-    overlapped,
-)
 from weft.targets.cpu.sketches import conv, conv_rows
 
 
@@ -41,7 +31,7 @@ def prices(target: Target, model_bytes: int) -> Prices | None:
     if lanes < LEAST_BLOCK or not target.blocks_channels or not knobs.layout:
         return None
     priced = _Priced(target, lanes, model_bytes)
-    return Prices(lanes, priced.node, priced.copy, PADDING_SAVES)
+    return Prices(lanes, priced.node, priced.copy, model.PADDING_SAVES)
 
 
 @dataclass(frozen=True)
@@ -79,7 +69,7 @@ class _Priced:
         read = 0 if image is None else math.prod(image.tensor.static)
         taps = math.prod(node.attributes.get("kernel_shape", ())) if has(node, "windowed") else 1
         elements = max(math.prod(made) * taps, read) // made[1] * outputs
-        return float(seconds(STEP_CYCLES * elements / (self.block(outputs) or self.lanes), self.target))
+        return float(seconds(model.STEP_CYCLES * elements / (self.block(outputs) or self.lanes), self.target))
 
     def copy(self, elements: int) -> float:
         """Seconds of a copy that reads and writes so many elements together."""
@@ -99,7 +89,7 @@ class _Priced:
         if block and (inner_output or block == self.lanes):
             ways.append(self.in_blocks(sizes))
         # Neighbours of a row are not far apart where the image is plain, or its blocks are small.
-        near = not inner_input or self.block(sizes.inputs) <= LARGEST_STEP_OF_ROWS
+        near = not inner_input or self.block(sizes.inputs) <= model.LARGEST_STEP_OF_ROWS
         if not block or (near and not inner_output):
             ways.append(self.in_rows(sizes))
         facts = Convolution(sizes.frames, sizes.inputs, sizes.outputs, sizes.height, sizes.width, self.model_bytes)
@@ -115,7 +105,7 @@ class _Priced:
         depth = taps if depthwise else taps * sizes.inputs
         blocks, pixels = sizes.outputs // block, sizes.width
         if depthwise:
-            pixels = min(pixels, max(4, MOST_UNROLLED // depth))
+            pixels = min(pixels, max(4, model.MOST_UNROLLED // depth))
         size = conv.Size(1 if depthwise else blocks, sizes.height, pixels, max(self.target.vector_registers, 8))
         walk = conv.walk_of(self.target, depth, 4 * depth * block, 4 * depth * sizes.outputs)
         again = sizes.frames * (blocks * ceildiv(sizes.width, pixels) if depthwise else 1)
@@ -126,8 +116,8 @@ class _Priced:
         pixels = sizes.frames * sizes.height * sizes.width
         depth = sizes.inputs // sizes.groups * math.prod(sizes.taps)
         registers = max(self.target.vector_registers, 8)
-        tiles = Tiles(core_of(self.target), pixels, ceildiv(sizes.outputs, lanes), depth, registers)
-        return float(seconds(UNBLOCKED * tiles.least, self.target))
+        tiles = model.Tiles(core_of(self.target), pixels, ceildiv(sizes.outputs, lanes), depth, registers)
+        return float(seconds(model.UNBLOCKED * tiles.least, self.target))
 
     def in_rows(self, sizes: _Sizes) -> float:
         """As `sketches/conv_rows.py` estimates it."""
@@ -135,14 +125,14 @@ class _Priced:
         registers, wide = max(8, self.target.vector_registers), ceildiv(sizes.width, self.lanes)
         group, depth = sizes.outputs // sizes.groups, sizes.inputs // sizes.groups * math.prod(sizes.taps)
         size = conv_rows.Size(core_of(self.target), group, sizes.height, wide, registers, down, depth)
-        computing = crossed(self.target) * sizes.frames * sizes.groups * depth / down.count * size.least()
+        computing = model.crossed(self.target) * sizes.frames * sizes.groups * depth / down.count * size.least()
         image, made = 4 * sizes.inputs * sizes.image, 4 * sizes.frames * sizes.height * sizes.width * sizes.outputs
         streaming = self.cycles(image + made + 4 * depth * sizes.outputs, 2)
-        return float(seconds(overlapped(computing, streaming) + self.cycles(2 * image), self.target))
+        return float(seconds(model.overlapped(computing, streaming) + self.cycles(2 * image), self.target))
 
     def cycles(self, size: int, times: int = 1) -> float:
         """Cycles in which so many bytes come from where so many times as many lie."""
-        return size / bytes_a_cycle(times * size, self.target)
+        return size / model.bytes_a_cycle(times * size, self.target)
 
 
 def _sizes(node: Node, sides: Sides) -> _Sizes:

@@ -14,6 +14,7 @@ from weft.schedule.facts import Facts, block_named, extent, facts_of
 from weft.schedule.schedule import Schedule
 from weft.targets.base import Target
 from weft.targets.cpu.default_loops import parallelize
+from weft.targets.cpu.sketches import nest
 
 
 def run_along_memory(s: Schedule, name: str, target: Target) -> bool:
@@ -23,10 +24,7 @@ def run_along_memory(s: Schedule, name: str, target: Target) -> bool:
     if found is None:
         return False
     with s.attempt("along memory") as tried:
-        position, rank = found, len(facts.target.shape)
-        names = [f"d{i}" for i in range(rank)]
-        outputs = [n for i, n in enumerate(names) if i != position] + [names[position]]
-        s.apply("transform_layout", buffer=facts.target.name, inputs=names, outputs=outputs)
+        nest.store_last(s[name], found)
         steps, *rows = s[name].loops
         s[name].reorder(*rows, steps)
         parallelize(s[name], rows, facts.points, target)

@@ -102,6 +102,16 @@ DIRECT_SHARE, PRODUCT_SHARE, STREAM_BYTES = 0.93, 0.8, 5.0
 """How much of the peak a direct convolution reaches, and the products between Winograd's transforms; and bytes a cycle
 that a core gets from behind its second-level cache, with a whole model between two uses."""
 
+WINOGRAD_TILES = (2, 4)
+"""The tiles that are considered. 6 saves little more and is an order of magnitude less exact."""
+
+MOST_MODEL_ERROR = 1e-4
+"""The error, relative to the output's scale, that a model may have by Winograd's method."""
+
+MOST_ERROR, SAMPLE_OUTPUTS = MOST_MODEL_ERROR / 4, 16
+"""The error that one convolution may have on data whose elements are of a size; output channels on which it is
+measured."""
+
 LEAST_SAVED, AS_GOOD = 0.15, 1.2
 """The share of the time that an algorithm must save to be worth its larger weight; a smaller tile is preferred to a
 larger one that is not faster by more than this."""
@@ -164,6 +174,9 @@ meet a few columns of the weights while these are in the first-level cache."""
 
 DOT_LATENCY, DOT_STEP_CYCLES = 5.0, 0.25
 """Cycles until the sum of a dot product can be added to again; cycles of a step for itself, and for each vector."""
+
+DOT_VECTORS, DOT_ROWS = 6, 4
+"""Convolutions by dot products: vectors and rows of a register tile, at most."""
 
 ATTENTION_UNROLLED, ATTENTION_ROWS, ATTENTION_BLOCK = 4, 12, (16, 48)
 """Attention in vectors: steps of a product that are written out and queries of a register tile, at most; the least and

@@ -22,7 +22,7 @@ TARGET = TargetSpec(
             "sass": (later("weft.targets.cuda.stages:sass"), "text"),
         },
     ),
-    algorithms=Algorithms(attention=later("weft.targets.gpu.attention:attention_proposer")),
+    algorithms=Algorithms(attention=later("weft.targets.cuda.attention:attention_proposer")),
     peaks=later("weft.targets.cuda.peaks:measure"),
     local_devices=local_devices,
 )

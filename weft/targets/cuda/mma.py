@@ -198,10 +198,10 @@ def mean_zero(rows: int) -> Callable[..., None]:
     return run
 
 
-def add_products(kind: Kind, out: Any, left: Any, right: Any) -> None:
-    """Adds to a tile the products of two operands, [row, k] and [column, k]."""
+def add_products(kind: Kind, out: Any, left: Any, right: Any, fresh: bool = False) -> None:
+    """Adds to a tile (or to zeros, if it is fresh) the products of two operands, [row, k] and [column, k]."""
     sums = out.view((len(left), len(right)), (len(right), 1))
-    sums[...] = sums + left.astype(kind.wide) @ right.astype(kind.wide).T
+    sums[...] = (0 if fresh else sums) + left.astype(kind.wide) @ right.astype(kind.wide).T
 
 
 def _mean_dot(kind: Kind) -> Callable[..., None]:

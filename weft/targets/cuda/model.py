@@ -44,6 +44,23 @@ GROUP_WRITTEN = (0.14, 0.07)
 GROUP_WORK = 0.1
 """How much longer that takes for each unit of an epilogue's arithmetic (`facts.cost`): two GELUs, of 20 units."""
 
+# Attention of narrow numbers: set by hand to 88 points of 11 sizes (docs/gpu.md says how well it chooses for others).
+ATTENTION_REGISTERS = (-27, 1.75, 0.61)
+"""Of a thread: beside keys of a part and elements of a value, and for each of these."""
+MOST_REGISTERS = 280
+"""More than a thread has: the compiler saves some that it would rather have."""
+ATTENTION_PARTS = (64, 128)
+"""Keys of a part."""
+ATTENTION_GROUP = (330, 1.02, 0.33)
+"""Cycles of a group for 64 keys, in company of others: beside products, for a cycle of these, and of fetching."""
+ATTENTION_ALONE = (360, 340, 1.9, 0.5)
+"""Cycles of a lone group: for a part, for 64 keys of it, for a cycle of products; how much longer another makes it."""
+ATTENTION_BLOCK = (600, 600, 3)
+"""Cycles before the first part and after the last that nothing hides: of a block, for 64 keys of a part; and how many
+times longer another group makes it."""
+ATTENTION_START = 3600
+"""Cycles of the launch, and of the first block."""
+
 # Where families begin and end: judgements, not measured.
 LEAST_Y, LEAST_X = 8, 16
 """Tiles of tensor cores are wasted on products that are narrower."""

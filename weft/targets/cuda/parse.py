@@ -18,6 +18,8 @@ FORMS = (
 TILES = {name: Scope(name, 64, size) for name, size in (("mma.a", 512), ("mma.b", 512), ("mma.c", 1024))}
 """Tiles that the threads of a warp hold together in registers: operands and sums of the tensor cores, in bytes."""
 TILES["wgmma.c"] = Scope("wgmma.c", 64, 2048, threads=128)
+TILES["wgmma.row"] = Scope("wgmma.row", 64, 256, threads=32)
+"""Of four warps: 64 rows by 8 columns of sums, and a number for each of the rows (four threads have the same ones)."""
 _PRECISIONS = {"fp16": "float16", "tf32": "tfloat32"}
 """Precisions, and what the tensor cores must take for them."""
 

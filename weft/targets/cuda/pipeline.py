@@ -12,11 +12,12 @@ from weft.loop.ir import Func
 from weft.loop.passes.overlay_shared import overlay_shared
 from weft.loop.passes.tabulate import tabulate
 from weft.targets.base import Target
-from weft.targets.cuda import copies, mma, swizzle, wgmma
+from weft.targets.cuda import copies, fragments, mma, swizzle, wgmma
 from weft.targets.gpu import pipeline
 
 PASSES: pipeline.Passes = (
     *pipeline.TO_STATEMENTS,
+    wgmma.begin_products,
     wgmma.overlap_products,
     overlay_shared,
     *pipeline.TO_VECTORS,
@@ -34,9 +35,9 @@ def lower(func: Func, target: Target) -> Func:
 
 def intrinsics(target: Target) -> Mapping[str, Emitter]:
     """Emitters of asynchronous copies and tensor cores, by name."""
-    return {**copies.EMITTERS, **mma.EMITTERS, **wgmma.EMITTERS, **swizzle.EMITTERS}
+    return {**copies.EMITTERS, **mma.EMITTERS, **wgmma.EMITTERS, **fragments.EMITTERS, **swizzle.EMITTERS}
 
 
 def generate(func: Func, target: Target) -> DeviceProgram:
     """CUDA C and launches of a lowered program."""
-    return generate_c(func, target, CUDA, intrinsics=target.intrinsics())
+    return generate_c(fragments.own_registers(func), target, CUDA, intrinsics=target.intrinsics())

@@ -51,7 +51,7 @@ def _tiles(func: Func) -> Iterator[Buffer]:
         if isinstance(s, For):
             names |= set(s.annotations.get("swizzled") or ())
         if isinstance(s, Evaluate) and isinstance(s.value, Call) and s.value.name.startswith(ALWAYS):
-            yield from (a.buffer for a in s.value.args[:2] if isinstance(a, Address))
+            yield from (a.buffer for a in s.value.args[:2] if isinstance(a, Address) and a.buffer.scope == "shared")
     yield from (s.buffer for s in walk_stmts(func.body) if isinstance(s, Allocate) and s.buffer.name in names)
 
 
@@ -79,7 +79,7 @@ class _Swizzle(Mutator):
         order = next((argument for name, argument in READERS.items() if call.name.startswith(name)), None)
         if order is None:
             args = [self._written(a) for a in args]
-        elif isinstance(args[0], Address) and args[0].buffer in self.tiles:
+        elif any(isinstance(a, Address) and a.buffer in self.tiles for a in args[:2]):
             args[order] = index_expr(1)
         return s if all(x is y for x, y in zip(args, call.args)) else Evaluate(Call(call.name, args, call.dtype))
 

@@ -24,11 +24,12 @@ import numpy as np
 
 from weft import te
 from weft.codegen.c.context import Context, Emitter
-from weft.core.dtypes import INT32
+from weft.core.dtypes import INDEX, INT32
 from weft.core.errors import TargetError
-from weft.expr.nodes import Call, Expr, index_expr, int_value
+from weft.expr.nodes import Address, Call, Expr, cast, index_expr, int_value, less
+from weft.expr.structural import structural_equal
 from weft.loop.interpreter import register_effect
-from weft.loop.ir import Evaluate, For, Func, If, Stmt, seq
+from weft.loop.ir import Evaluate, For, Func, If, Seq, Stmt, seq
 from weft.loop.passes.double_buffer import LAG
 from weft.loop.passes.support import is_barrier
 from weft.loop.visit import Mutator, child_stmts, walk_stmts
@@ -43,6 +44,7 @@ LINE = 64
 WIDTHS = (64, 96, 128, 160, 192, 256)
 """Columns of a tile of sums; where b does not lie along k, only whole lines of them."""
 DOT, ZERO, STORE, WAIT, PUBLISH = "wgmma_dot_", "wgmma_zero", "wgmma_store", "wgmma_wait", "wgmma_publish"
+WAIT_FOR = "wgmma_wait_for"
 
 
 def line_depth(kind: mma.Kind) -> int:
@@ -52,7 +54,7 @@ def line_depth(kind: mma.Kind) -> int:
 
 # ------------------------------------------------------------------------------------------------------- emitting
 
-_PLACE = """DEVICE uint64_t weft_wgmma_operand(const void *from, int32_t block) {
+PLACE = """DEVICE uint64_t weft_wgmma_operand(const void *from, int32_t block) {
   const uint32_t place = (uint32_t)__cvta_generic_to_shared(from);
   return (uint64_t)((place & 0x3ffffu) >> 4) | ((uint64_t)(uint32_t)(block >> 4) << 16) | ((uint64_t)64 << 32)
          | ((uint64_t)1 << 62);
@@ -64,13 +66,21 @@ def _sum_type(wide: str) -> str:
     return "float" if wide == "float32" else "int32_t"
 
 
+def finish(sums: str) -> str:
+    """The end of a product: its group, and the wait, after which its sums may be read."""
+    return f"""  asm volatile("wgmma.commit_group.sync.aligned;" : : : "memory");
+  if (pending == 0) asm volatile("wgmma.wait_group.sync.aligned 0;" : {sums} : : "memory");
+  else asm volatile("wgmma.wait_group.sync.aligned %0;" : : "n"(pending) : "memory");"""
+
+
 def _dot(kind: mma.Kind) -> Emitter:
     """Multiplies. A quarter of k further are 32 bytes along a line, or 16 lines."""
     line, far = line_depth(kind), (2, 128)
 
     def emit(c: Context, call: Call) -> str:
         a, b, out = call.args[:3]
-        a_line, a_block, b_line, b_block, form, width, order, pending = (c.constant(e) for e in call.args[3:])
+        a_line, a_block, b_line, b_block, form, width = (c.constant(e) for e in call.args[3:9])
+        order, pending = (c.constant(e) for e in call.args[10:])
         if not order or (a_line, b_line) != (line, line):
             raise TargetError(f"operands of wgmma lie in swizzled lines of {line} elements; these are not such lines")
         turned_a, turned_b, count = form & 1, 1 - (form >> 1), width // 2
@@ -79,25 +89,27 @@ def _dot(kind: mma.Kind) -> Emitter:
         sums = ", ".join(f'"+{kind.constraint}"(sum[{i}])' for i in range(count))
         options = f"1, 1, {turned_a}, {turned_b}" if kind.transposes else "1, 1" if kind.wide == "float32" else ""
         shape = f"m64n{width}k{kind.depth}.{mma.SUMS[kind.wide]}.{kind.a}.{kind.b}"
-        c.helper("weft_wgmma_operand", _PLACE)
+        c.helper("weft_wgmma_operand", PLACE)
         c.helper(
             name,
             f"""template <int32_t pending> DEVICE void {name}({_sum_type(kind.wide)} *sum, const void *a,
-    int32_t a_block, const void *b, int32_t b_block) {{
+    int32_t a_block, const void *b, int32_t b_block, bool fresh) {{
   const uint64_t left = weft_wgmma_operand(a, a_block), right = weft_wgmma_operand(b, b_block);
   asm volatile("wgmma.fence.sync.aligned;" : : : "memory");
   #pragma unroll
   for (int32_t k = 0; k < 4; ++k) {{
-    asm volatile("wgmma.mma_async.sync.aligned.{shape} {{{registers}}}, "
-                 "%{count}, %{count + 1}, {", ".join(filter(None, ("1", options)))};"
+    asm volatile("{{\\n.reg .pred p;\\nsetp.eq.b32 p, %{count + 2}, 0;\\n"
+                 "wgmma.mma_async.sync.aligned.{shape} {{{registers}}}, "
+                 "%{count}, %{count + 1}, {", ".join(filter(None, ("p", options)))};\\n}}"
                  : {sums}
-                 : "l"(left + (uint64_t)(k * {far[turned_a]})), "l"(right + (uint64_t)(k * {far[turned_b]})));
+                 : "l"(left + (uint64_t)(k * {far[turned_a]})), "l"(right + (uint64_t)(k * {far[turned_b]})),
+                   "r"((int32_t)(fresh && k == 0)));
   }}
-  asm volatile("wgmma.commit_group.sync.aligned;" : : : "memory");
-  asm volatile("wgmma.wait_group.sync.aligned %0;" : : "n"(pending) : "memory");
+{finish(sums)}
 }}""",
         )
         operands = f"{c.pointer(a)}, {kind.bytes * a_block}, {c.pointer(b)}, {kind.bytes * b_block}"
+        operands += f", {c.value(call.args[9])}"
         return f"{name}<{pending}>({c.fragment(out)}, {operands})"
 
     return emit
@@ -136,7 +148,23 @@ def _store(c: Context, call: Call) -> str:
     return f"{name}({c.pointer(target)}, {c.fragment(source)}, (int32_t)({c.value(stride)}))"
 
 
+def _wait_for(c: Context, call: Call) -> str:
+    """Waits for all products; sums are read only afterwards."""
+    count = c.constant(call.args[1]) // 2
+    wide = call.args[0].buffer.dtype.name  # type: ignore[attr-defined]
+    sums = ", ".join(f'"+{"f" if wide == "float32" else "r"}"(sum[{i}])' for i in range(count))
+    name = f"weft_wgmma_wait_for_{count}_{mma.SUMS[wide]}"
+    c.helper(
+        name,
+        f"""DEVICE void {name}({_sum_type(wide)} *sum) {{
+  asm volatile("wgmma.wait_group.sync.aligned 0;" : {sums} : : "memory");
+}}""",
+    )
+    return f"{name}({c.fragment(call.args[0])})"
+
+
 EMITTERS: Mapping[str, Emitter] = {
+    WAIT_FOR: _wait_for,
     ZERO: _zero,
     STORE: _store,
     WAIT: instruction("wgmma.wait_group.sync.aligned 0"),
@@ -147,7 +175,7 @@ EMITTERS: Mapping[str, Emitter] = {
 # ----------------------------------------------------------------------------------------- meaning, for the interpreter
 
 
-def _operand(kind: mma.Kind, tile: Any, line: int, block: int, count: int, k_inside: bool, order: int) -> Any:
+def operand_seen(kind: mma.Kind, tile: Any, line: int, block: int, count: int, k_inside: bool, order: int) -> Any:
     """An operand as a plain matrix, [row, k]."""
     depth = line_depth(kind)
     if k_inside:
@@ -164,10 +192,10 @@ def cut_tf32(values: Any) -> Any:
 
 def _mean_dot(kind: mma.Kind) -> Callable[..., None]:
     def run(a: Any, b: Any, out: Any, *numbers: int) -> None:
-        a_line, a_block, b_line, b_block, form, width, order, _ = numbers
-        left = _operand(kind, a, a_line, a_block, ROWS, not int(form) & 1, order)
-        right = _operand(kind, b, b_line, b_block, int(width), bool(int(form) & 2), order)
-        mma.add_products(kind, out, left, right)
+        a_line, a_block, b_line, b_block, form, width, fresh, order, _ = numbers
+        left = operand_seen(kind, a, a_line, a_block, ROWS, not int(form) & 1, order)
+        right = operand_seen(kind, b, b_line, b_block, int(width), bool(int(form) & 2), order)
+        mma.add_products(kind, out, left, right, bool(fresh))
 
     return run
 
@@ -175,6 +203,7 @@ def _mean_dot(kind: mma.Kind) -> Callable[..., None]:
 register_effect(ZERO, mma.mean_zero(ROWS))
 register_effect(STORE, mma.mean_store)
 register_effect(WAIT, lambda: 0)
+register_effect(WAIT_FOR, lambda tile, width: 0)
 register_effect(PUBLISH, lambda: 0)
 for _kind in mma.KINDS.values():
     register_effect(f"{DOT}{_kind.name}", _mean_dot(_kind))
@@ -200,7 +229,7 @@ def _declare_dot(kind: mma.Kind, turned_a: bool, turned_b: bool, width: int) -> 
         steps = [left.stride(1), left.stride(0)] if turned_a else [left.stride(0), te.const(0)]
         steps += [right.stride(0), te.const(0)] if turned_b else [right.stride(1), right.stride(0)]
         places = (left.access_ptr("r"), right.access_ptr("r"), out.access_ptr("rw"))
-        numbers = map(te.const, (int(turned_a) + 2 * int(turned_b), width, 0, 0))
+        numbers = map(te.const, (int(turned_a) + 2 * int(turned_b), width, 0, 0, 0))
         reset = Call(ZERO, (out.access_ptr("w"), te.const(width)), INT32)
         return reset, Call(f"{DOT}{kind.name}", (*places, *steps, *numbers), INT32)
 
@@ -264,10 +293,7 @@ class _Overlap(Mutator):
     def visit_Evaluate(self, s: Evaluate) -> Stmt:
         if is_barrier(s):
             return seq(Evaluate(Call(PUBLISH, (), INT32)), s)
-        if not self.pending or not _is_dot(s):
-            return s
-        assert isinstance(s.value, Call)
-        return Evaluate(Call(s.value.name, (*s.value.args[:-1], index_expr(self.pending)), s.value.dtype))
+        return _with(s, index_expr(self.pending)) if self.pending and _is_dot(s) else s
 
     def visit_For(self, s: For) -> Stmt:
         count = _runs(s.body) if s.annotations.get(LAG) else None
@@ -277,3 +303,65 @@ class _Overlap(Mutator):
         done = self.generic_stmt(s)
         self.pending = outer
         return seq(done, Evaluate(Call(WAIT, (), INT32)))
+
+
+def _with(s: Stmt, pending: Expr, fresh: Expr | None = None) -> Evaluate:
+    """A product that waits until so many groups are on their way, and begins its sums where `fresh` says so."""
+    assert isinstance(s, Evaluate) and isinstance(s.value, Call)
+    *args, begins, order, _ = s.value.args
+    return Evaluate(Call(s.value.name, (*args, begins if fresh is None else fresh, order, pending), s.value.dtype))
+
+
+# --------------------------------------------------------------------------------------------------------- beginning
+
+MANY = 7
+"""More groups of products than are ever on their way between two waits."""
+
+
+def begin_products(func: Func) -> Func:
+    """The program whose products begin their sums themselves, and wait once where several follow one another.
+
+    zero(C)                                        for k in range(2): dot(…, C, fresh=k < 1, pending=7)
+    for k in range(2): dot(…, C, pending=0)   ->   wait_for(C)
+    """
+    return _Begin().func(func)
+
+
+class _Begin(Mutator):
+    def expr(self, e: Expr) -> Expr:
+        return e
+
+    def visit_Seq(self, s: Seq) -> Stmt:
+        """Sums that are set to zero right before the products."""
+        stmts = list(s.stmts)
+        done: list[Stmt] = []
+        while stmts:
+            one = stmts.pop(0)
+            begun = _begun(one, stmts[0]) if stmts and _calls(one, ZERO) else None
+            if begun is not None:
+                stmts.pop(0)
+            done.append(self.stmt(one) if begun is None else begun)
+        return seq(*done)
+
+
+def _calls(s: Stmt, name: str) -> bool:
+    return isinstance(s, Evaluate) and isinstance(s.value, Call) and s.value.name == name
+
+
+def _begun(zero: Stmt, after: Stmt) -> Stmt | None:
+    """Products right after their sums were set to zero, without that; None where it is something else."""
+    assert isinstance(zero, Evaluate) and isinstance(zero.value, Call)
+    inner = after.body if isinstance(after, For) and after.kind in ("serial", "unrolled") else after
+    if not _is_dot(inner) or not isinstance(inner, Evaluate):
+        return None
+    target, width = zero.value.args
+    out = inner.value.args[2]  # type: ignore[attr-defined]
+    if not isinstance(target, Address) or out.buffer is not target.buffer:
+        return None
+    if not all(structural_equal(i, j) for i, j in zip(out.indices, target.indices)):
+        return None
+    if not isinstance(after, For):
+        return _with(inner, index_expr(0), index_expr(1))
+    fresh = cast(less(after.var, index_expr(1)), INDEX)
+    waits = Evaluate(Call(WAIT_FOR, (out, width), INT32))
+    return seq(after.replace(body=_with(inner, index_expr(MANY), fresh)), waits)

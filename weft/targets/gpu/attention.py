@@ -34,7 +34,7 @@ from weft.targets.gpu.reduction import unroll_some
 
 STAGES = frozenset((
     fused.QUERIES, fused.KEYS, fused.VALUES, fused.SCORES, fused.MASKED, fused.TOP, fused.GROWN, fused.TOTAL,
-    fused.MIXED, fused.PART, fused.PEAK, fused.SHARE, fused.WHOLE_TOTAL, fused.WHOLE,
+    fused.MIXED, fused.PART, fused.LIMIT, fused.PEAK, fused.SHARE, fused.WHOLE_TOTAL, fused.WHOLE,
 ))  # fmt: skip
 """The stages that the sketch deals with: none of them is inlined before it is asked."""
 
@@ -155,7 +155,8 @@ def match(unit: Unit) -> Sketch | None:
     return Sketch("attention", knobs, steps.apply, lambda c: steps.cost(at(c)), lambda c: steps.legal(at(c)))
 
 
-def _reader(s: Schedule, name: str) -> Block:
+def reader_of(s: Schedule, name: str) -> Block:
+    """The one block that takes what a stage gives."""
     found = readers(s.func.body, block_named(s, name).writes[0].buffer)
     if len(found) != 1:
         raise ScheduleError("attention", name, "one block takes it in the form that is known")
@@ -186,9 +187,9 @@ class _Steps(Problem):
         else:
             s[fused.WHOLE].compute_inline()
             s[fused.WHOLE_TOTAL].compute_inline()
-            final = _reader(s, fused.MIXED)
+            final = reader_of(s, fused.MIXED)
             self.final, accumulator = s[final.name], s[fused.MIXED]
-            block = self.blocks(_positions(final))
+            block = self.blocks(positions(final))
             thread = self.threads(self.final)
         self.weigh(accumulator, s[fused.MIXED] if self.parts > 1 else self.final, thread)
         for name in (fused.TOTAL, partial[fused.TOTAL], fused.GROWN, fused.TOP, partial[fused.TOP], fused.MASKED):
@@ -314,18 +315,18 @@ class _Steps(Problem):
         """The second kernel: a thread for each element of the result weighs the parts and adds them."""
         s = self.s
         s[fused.SHARE].compute_inline()
-        final = s[_reader(s, fused.WHOLE).name]
+        final = s[reader_of(s, fused.WHOLE).name]
         nest.bind_loop(final, nest.fuse_all(final, nest.spatial_loops(final)), self.target)
         place = final.loops[-1]
         for name in (fused.WHOLE, fused.WHOLE_TOTAL, fused.PEAK):
             nest.attach(s[name], final, place, "local", exact=False)
 
 
-def _positions(final: Block) -> list[int]:
+def positions(final: Block, sums: str = fused.MIXED) -> list[int]:
     """The positions of batch, head, query and element among the axes of the block that divides by the sums."""
     facts = facts_of(final)
     variables = [axis.var for axis in final.axes]
-    loads = [load for load in facts.loads if load.buffer.name == fused.MIXED]
+    loads = [load for load in facts.loads if load.buffer.name == sums]
     if facts.is_reduction or not loads or any(list(load.indices) != list(loads[0].indices) for load in loads):
         raise ScheduleError("attention", final.name, "it does not take the sums at one place")
     found = [variables.index(i) for i in loads[0].indices if isinstance(i, Var) and i in variables]

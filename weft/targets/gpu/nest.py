@@ -170,13 +170,16 @@ def attach(stage: Stage, reader: Stage, loop: Var, scope: str, exact: bool = Tru
     stage.compute_at(reader, loop, exact=exact)
 
 
-def fetch_ahead(stage: Stage, step: Var, stages: int, lag: int = 0) -> None:
-    """The next steps are fetched while this one is used; `lag` steps more may still read what they were given."""
+def fetch_ahead(stage: Stage, step: Var, stages: int, lag: int = 0, before: Sequence[str] = ()) -> None:
+    """The next steps are fetched while this one is used; `lag` steps more may still read what they were given.
+
+    `before` are buffers that are filled before the first step, and waited for with it.
+    """
     if stages > 1:
         stage.annotate("pipeline_stages", stages, step)
         if lag:
             stage.annotate("pipeline_lag", lag, step)
-        stage.annotate("async_copy", True, step)
+        stage.annotate("async_copy", list(before) or True, step)
 
 
 # ----------------------------------------------------------------------------------------------------------- vectors

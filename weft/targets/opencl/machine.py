@@ -16,6 +16,22 @@ GENERIC = ThreadFacts(
 )  # fmt: skip
 """A device that nobody has named: what most have."""
 
+NAMED = {
+    "mali-t860": (ThreadFacts(multiprocessors=4, warp=4, block_threads=256, multiprocessor_threads=256,
+                              shared_bytes=32 << 10, multiprocessor_shared_bytes=32 << 10, registers=0,
+                              cache_bytes=256 << 10), {"fp16", "fp64"}),
+    "mali-g76": (ThreadFacts(multiprocessors=10, warp=8, block_threads=384, multiprocessor_threads=768,
+                             shared_bytes=32 << 10, multiprocessor_shared_bytes=32 << 10, registers=0,
+                             cache_bytes=2 << 20), {"fp16"}),
+    "adreno-650": (ThreadFacts(multiprocessors=3, warp=64, block_threads=1024, multiprocessor_threads=2048,
+                               shared_bytes=32 << 10, multiprocessor_shared_bytes=32 << 10, registers=0,
+                               cache_bytes=128 << 10), {"fp16"}),
+}  # fmt: skip
+"""GPUs of phones and boards to compile for, and their features. Limits of work groups and threads are those of Arm's
+OpenCL developer guides (Midgard 100614, Bifrost and Valhall 101574) and GPU datasheet, and of Qualcomm's Snapdragon
+OpenCL guide (80-NB295-11); cores those of RK3399, Kirin 980 and Snapdragon 865. Midgard has no warps: 4 is the width of
+a vector. A Mali's local memory is main memory behind its caches. Nothing was measured on them here."""
+
 
 def device_facts(device: Any) -> ThreadFacts:
     """The facts about a device of pyopencl's."""

@@ -7,12 +7,13 @@ from typing import Any
 from weft.core.errors import TargetError
 from weft.core.install import hint
 from weft.targets.base import LocalDevice, Target, ThreadFacts, plain_scopes
-from weft.targets.opencl.machine import GENERIC, device_facts
+from weft.targets.opencl.machine import GENERIC, NAMED, device_facts
 
 FORMS = (
     "opencl                                   the best OpenCL device of this machine (needs pyopencl)",
     "opencl:0                                 a certain OpenCL device of this machine",
     "opencl:generic                           what every OpenCL 1.2 device has, to compile for",
+    f"opencl:{'|'.join(NAMED)}   GPUs of phones and boards, to compile for",
 )
 MISSING = (
     f"the target opencl needs the package pyopencl: {hint('opencl')}; for a machine without a GPU driver "
@@ -27,6 +28,9 @@ def parse(text: str) -> Target | None:
         return None
     if rest == "generic":
         return _target(text, GENERIC, frozenset({"fp64"}), is_host=False)
+    if rest in NAMED:
+        facts, features = NAMED[rest]
+        return _target(text, facts, frozenset(features), is_host=False, cpu=rest)
     if colon and not rest.isdigit():
         raise TargetError(
             f"target {text!r}: {rest!r} is not a device's number. An OpenCL target is written as\n"

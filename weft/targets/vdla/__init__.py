@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -34,11 +34,15 @@ def config_of(sizes: str) -> Config:
     from weft.core.errors import TargetError
     from weft.targets.vdla.isa import Config
 
+    known, words = [one.name for one in fields(Config)], [word.partition("=") for word in sizes.split(",") if word]
+    wrong = [f"{name}={value}" for name, _, value in words if name not in known or not value.isdecimal()]
+    reason = f"{wrong and wrong[0]!r} is not one of {', '.join(known)} with a number, such as latency=128"
     try:
-        words = dict(word.split("=") for word in sizes.split(",") if word)
-        return Config(**{name: int(value) for name, value in words.items()})
-    except (TypeError, ValueError) as error:
-        raise TargetError(f"{sizes!r} does not describe an accelerator: {error}") from None
+        if not wrong:
+            return Config(**{name: int(value) for name, _, value in words})
+    except ValueError as error:
+        reason = str(error)
+    raise TargetError(f"{sizes!r} does not describe an accelerator: {reason}")
 
 
 def lower(func: Func, target: Target) -> Func:

@@ -158,8 +158,8 @@ class Config:
             value = getattr(self, name)
             if not least <= value <= most or value & (value - 1):
                 raise ValueError(f"{name} = {value}: it is a power of two from {least} to {most}")
-        if self.latency < 0 or self.word_cycles < 1:
-            raise ValueError("latency is at least 0, word_cycles at least 1")
+        if not (0 <= self.latency < 1 << 16 and 0 < self.word_cycles < 1 << 8):
+            raise ValueError("latency is from 0 to 65535, word_cycles from 1 to 255")
 
     @cached_property
     def depth(self) -> dict[str, int]:

@@ -93,12 +93,13 @@ class _Offload:
         if source not in self.bytes:
             return None
         weight = scope.constant(node.inputs[1]) if node.op in ("ConvInteger", "MatMulInteger") else None
-        if weight is None or any(v is not None for v in node.inputs[2:]):
+        slides = node.op == "ConvInteger"
+        if weight is None or not (slides or weight.ndim == 2) or any(v is not None for v in node.inputs[2:]):
             return None
-        more = {"border": int(node.attributes.get("border", 0)) - 128} if node.op == "ConvInteger" else {}
+        more = {"border": int(node.attributes.get("border", 0)) - 128} if slides else {}
         total = scope.make(node, node.op, [self.bytes[source], node.inputs[1]], **{**node.attributes, **more})
-        sums = weight.astype(np.int32).sum(axis=tuple(range(1, weight.ndim)) if more else 0) * 128
-        offset = sums.reshape(1, -1, *[1] * (weight.ndim - 2)) if more else sums
+        sums = weight.astype(np.int32).sum(axis=tuple(range(1, weight.ndim)) if slides else 0) * 128
+        offset = sums.reshape(1, -1, *[1] * (weight.ndim - 2)) if slides else sums
         inputs = [total, scope.new_constant(offset.astype(np.int32), "offset")]
         return [Node("Add", inputs, node.outputs, {}, node.name, node.origin)]
 
@@ -154,22 +155,18 @@ class _Offload:
         if not isinstance(kind, TensorType) or kind.dtype != "int8" or not kind.is_static or 0 in kind.static:
             return False
         if node.op == "MatMulInteger":
-            return kind.rank == 2 and weight.ndim == 2 and self.fills(kind.static[1])
+            return kind.rank == 2 and weight.ndim == 2
         pads = [int(p) for p in node.attributes.get("pads") or [0]]
         plain = str(node.attributes.get("auto_pad") or "NOTSET") == "NOTSET" and 0 <= min(pads) <= max(pads) <= MOST_PAD
         dilated = any(int(d) != 1 for d in node.attributes.get("dilations") or ())
         bordered = any(pads) and int(node.attributes.get("border", 0)) != 0  # a transfer pads with zeros
         alone = int(node.attributes.get("group", 1)) == 1
-        return kind.rank == 4 and plain and alone and not dilated and not bordered and self.fills(kind.static[1])
+        return kind.rank == 4 and plain and alone and not dilated and not bordered
 
     def is_sum(self, value: Value, scope: Scope) -> bool:
         """Whether a value is the sums of a product that the machine takes."""
         node = scope.producers.get(value)
         return node is not None and self.takes(node, scope)
-
-    def fills(self, channels: int) -> bool:
-        """Whether channels fill at least half of their blocks."""
-        return 2 * channels >= -(-channels // self.block) * self.block
 
     def form(self, value: Value | None, scope: Scope) -> _Form | None:
         """How a value follows from sums and bytes; None where it does in another way."""

@@ -22,7 +22,7 @@ import numpy as np
 from weft import te
 from weft.expr.nodes import Const, Expr
 from weft.graph.ir import Array, TensorType, Type
-from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
+from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.targets.vdla.machine import operate
 
 DOMAIN, NAME = "weft", "PackedConv"
@@ -153,4 +153,4 @@ TAKES = (
     "x:int8[n c _ _ b], w:int8[f c _ _ b b], bias:int32[f b]?, shift:int32[f b]?, multiplier:int32[f b]?, "
     "lift:int32[f b]?, residual:int8|int32[n f _ _ b]?, factor:int32[f b]?"
 )
-register(OpSpec(NAME, _infer, _evaluate, _compute, kind="opaque", domain=DOMAIN, takes=TAKES))
+register(NAME, _infer, _evaluate, _compute, "opaque", domain=DOMAIN, takes=TAKES)

@@ -23,7 +23,7 @@ import numpy as np
 
 from weft.core.errors import TargetError, WeftError
 from weft.expr.classes import Binary
-from weft.expr.nodes import Buffer, Call, Expr, Load, Var
+from weft.expr.nodes import Buffer, Call, Expr, Load, Var, int_value
 from weft.expr.visit import walk
 from weft.loop.ir import Store
 from weft.loop.passes.support import linear
@@ -86,7 +86,7 @@ class Product:
         self.beside = sum(len(buffer.shape) == len(self.result) for buffer in given)
         """Values as large as the result that are read beside the sums."""
         small = [buffer for buffer in given if len(buffer.shape) < len(self.result)]
-        self.kept = sum(math.prod(map(_number, buffer.shape)) // config.block for buffer in small)
+        self.kept = sum(math.prod(int_value(size) or 0 for size in buffer.shape) // config.block for buffer in small)
         """Entries of acc that hold a number for each channel."""
 
     def signature(self) -> tuple[Any, ...]:
@@ -213,7 +213,7 @@ class Product:
         for index, size in zip(load.indices[: -2 if load is self.weights else -1], load.buffer.shape):
             terms = linear(index).terms
             part = 1 + sum(by * (sizes.get(v, 1) - 1) for v, by in terms.items())
-            found.append((part, -1 if self.padded and load is self.input and len(terms) > 1 else _number(size)))
+            found.append((part, -1 if self.padded and load is self.input and len(terms) > 1 else int_value(size) or 0))
         return found
 
 
@@ -236,10 +236,6 @@ def _passes(values: Collection[Expr]) -> int:
     operations = [e for value in values for e in walk(value) if isinstance(e, (Binary, Call))]
     with_operands = [e for e in operations if isinstance(e, Binary) and isinstance(sides(e)[1], Load)]
     return max(len(with_operands), 1 if operations else 0)
-
-
-def _number(size: Any) -> int:
-    return int(size.value)
 
 
 @dataclass(frozen=True)
@@ -354,6 +350,7 @@ def accelerate(s: Schedule, name: str, tiling: Tiling, config: Config) -> None:
         part, spatial[at] = total.split(spatial[at], factor=tiling.filters)
         parts = [part]
     total.reorder(step, *parts, *spatial, within, *others, row, column)
+    total.decompose_reduction(step)  # where there is one block of channels, `step` sums nothing
     for load, scope in ((found.input, "inp"), (found.weights, "wgt")):
         operand = _bring(s, load.buffer, scope, total.name)
         if parts and load is found.weights:

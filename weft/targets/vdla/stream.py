@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import groupby, permutations
+from itertools import compress, groupby, permutations
 from typing import Any
 
 import numpy as np
@@ -220,7 +220,10 @@ class Writer:
             return
         assert isinstance(body, Store)
         scope = body.buffer.scope if body.buffer in self.places else "dram"
-        if scope in ("inp", "wgt") or (scope == "acc" and _reads_dram(body.value, self.places)):
+        if scope == "acc" and int_value(body.value) == 0:
+            yield from self._flush()
+            self.zeroed = self._entries(body.buffer, body.indices[0], nest)
+        elif scope in ("inp", "wgt") or (scope == "acc" and _reads_dram(body.value, self.places)):
             yield from self._load(nest, body)
         else:
             yield from self._flush()
@@ -329,8 +332,8 @@ class Writer:
         rest = [dim for dim in dims if not any(dim is one for one in loops)]
         if np.prod([extent for extent, _ in rest], dtype=float) > self.config.uop:
             raise TargetError(f"a nest needs more than {self.config.uop} micro-ops")
-        base = [int(array.flat[0]) for array in arrays]
-        steps = sorted(np.ndindex(*(extent for extent, _ in rest)), key=lambda at: _begins(at, rest))
+        base, again = [int(array.flat[0]) for array in arrays], [not by[0] for _, by in rest]
+        steps = sorted(np.ndindex(*(extent for extent, _ in rest)), key=lambda at: (any(compress(at, again)), at))
         moved = [[sum(i * by[k] for i, (_, by) in zip(at, rest)) for k in range(len(arrays))] for at in steps]
         uops = [encode_uop(*(start + more for start, more in zip(base, by))) for by in moved]
         begin = self._uops(tuple(uops))
@@ -338,7 +341,7 @@ class Writer:
         for name, (extent, by) in zip(("outer", "inner"), (*loops, once, once)):
             more[name] = extent
             more |= {f"{what}_{name}": by[k] for k, what in enumerate(("dst", "src", "wgt")[: len(arrays)])}
-        firsts = sum(not any(i for i, (_, by) in zip(at, rest) if not by[0]) for at in steps) if fresh else 0
+        firsts = sum(not any(compress(at, again)) for at in steps) if fresh else 0
         if firsts:
             yield Placed(Instruction(opcode, uop_begin=begin, uop_end=begin + firsts, overwrite=1, **more))
         if firsts < len(uops):
@@ -422,11 +425,6 @@ def _strides(arrays: Sequence[Array]) -> list[tuple[int, tuple[int, ...]]]:
         if not np.array_equal(straight.ravel(), array.ravel()) or any(by[k] < 0 for _, by in dims):
             raise TargetError("an instruction of the accelerator steps through its memories by constant strides")
     return dims
-
-
-def _begins(at: tuple[int, ...], rest: Sequence[tuple[int, tuple[int, ...]]]) -> tuple[Any, ...]:
-    """Puts the first products of all sums before the others."""
-    return (any(i for i, (_, by) in zip(at, rest) if not by[0]), at)
 
 
 def _size(buffer: Buffer) -> int:

@@ -41,18 +41,9 @@ from weft.plan.sketch import Point, Sketch, ceildiv
 from weft.schedule.facts import block_named, extent, facts_of, names_of, sole_reader
 from weft.schedule.schedule import Stage
 from weft.targets.base import Target
+from weft.targets.cpu import model
 from weft.targets.cpu.default_loops import extent_of, schedule_reduction
 from weft.targets.cpu.microkernels import MicroKernel, fma, tiles
-from weft.targets.cpu.model import (
-    ATTENTION_BLOCK,
-    ATTENTION_BYTES,
-    ATTENTION_ROWS,
-    ATTENTION_UNROLLED,
-    LEAST_HEADS_BUSY,
-    LEAST_PARALLEL_WORK,
-    SCORE_CYCLES,
-    ruled,
-)
 from weft.targets.cpu.sketches import nest
 
 STAGES = frozenset((QUERIES, KEYS, VALUES, SCORES, MASKED, TOP, GROWN, TOTAL, MIXED))
@@ -99,7 +90,7 @@ def _point_of_tiles(sizes: Sizes, target: Target, kernel: MicroKernel) -> dict[s
 def _point_of_vectors(sizes: Sizes, target: Target, lanes: int) -> dict[str, int]:
     """The numbers that the facts about a machine suggest: the fewest cycles by counting."""
     best: tuple[float, dict[str, int]] | None = None
-    for rows in range(1, min(ATTENTION_ROWS, sizes.queries) + 1):
+    for rows in range(1, min(model.ATTENTION_ROWS, sizes.queries) + 1):
         block = _block(sizes, rows, target)
         for key_vectors in range(1, 5):
             for value_vectors in range(1, 5):
@@ -128,7 +119,7 @@ def _block(sizes: Sizes, rows: int, target: Target) -> int:
 
     Keys and values that come from behind the second-level cache are read once for a block: fewer would wait for them.
     """
-    least, most = ATTENTION_BLOCK
+    least, most = model.ATTENTION_BLOCK
     fit = max((target.cache_bytes[0] or 32 << 10) // 2 // (8 * sizes.keys), least, rows)
     blocks = ceildiv(sizes.queries, min(fit, most))
     return _up(ceildiv(sizes.queries, blocks), rows)
@@ -137,7 +128,7 @@ def _block(sizes: Sizes, rows: int, target: Target) -> int:
 def _by_heads(sizes: Sizes, target: Target) -> int:
     """Whether threads take whole heads: each packs its keys just before it uses them."""
     count, cores = sizes.batch * sizes.heads, max(target.cores, 1)
-    return int(count / (ceildiv(count, cores) * cores) > LEAST_HEADS_BUSY)
+    return int(count / (ceildiv(count, cores) * cores) > model.LEAST_HEADS_BUSY)
 
 
 def _cycles(sizes: Sizes, point: Point, target: Target, lanes: int) -> float:
@@ -148,12 +139,12 @@ def _cycles(sizes: Sizes, point: Point, target: Target, lanes: int) -> float:
     near = 4 * (sizes.keys + point["block"]) * lanes * along * 2 <= (target.cache_bytes[0] or 32 << 10)
     moved = 0 if near else 4 * lanes * along
     second = queries // rows * (value_size // lanes // along) * sizes.keys * _step_cycles(rows, along, moved)
-    return first + second + queries * keys / lanes * SCORE_CYCLES
+    return first + second + queries * keys / lanes * model.SCORE_CYCLES
 
 
 def _step_cycles(rows: int, vectors: int, moved: float) -> float:
     """One step of a register tile: two multiply-adds and two loads a cycle, and at least ten sums under way."""
-    return max(rows * vectors / 2, (rows + vectors) / 2, 5, moved / ATTENTION_BYTES)
+    return max(rows * vectors / 2, (rows + vectors) / 2, 5, moved / model.ATTENTION_BYTES)
 
 
 # -------------------------------------------------------------------------------------------------------- the sketches
@@ -170,8 +161,8 @@ def match(unit: Unit) -> Sketch | None:
     scores, mixed = (facts_of(block_named(s, name)) for name in (SCORES, MIXED))
     _, _, queries, keys = (extent(axis) for axis in scores.spatial)
     knobs = {  # numbers that fit the padding
-        "block": tuple(n for n in range(1, 4 * ATTENTION_BLOCK[1]) if queries % n == 0),
-        "rows": tuple(n for n in range(1, ATTENTION_ROWS + 1) if queries % n == 0),
+        "block": tuple(n for n in range(1, 4 * model.ATTENTION_BLOCK[1]) if queries % n == 0),
+        "rows": tuple(n for n in range(1, model.ATTENTION_ROWS + 1) if queries % n == 0),
         "key_vectors": tuple(n for n in (1, 2, 3, 4) if keys % (n * kernel.lanes) == 0),
         "value_vectors": tuple(n for n in (1, 2, 3, 4) if extent(mixed.spatial[-1]) % (n * kernel.lanes) == 0),
         "depth": (point["depth"], mixed.depth),
@@ -181,7 +172,7 @@ def match(unit: Unit) -> Sketch | None:
     def apply(point: Point) -> None:
         _InVectors(unit, final, sizes, point, kernel).apply(order)
 
-    return ruled("attention", unit, knobs, point, apply)
+    return model.ruled("attention", unit, knobs, point, apply)
 
 
 def match_tiles(unit: Unit) -> Sketch | None:
@@ -198,7 +189,7 @@ def match_tiles(unit: Unit) -> Sketch | None:
     def apply(point: Point) -> None:
         _InTiles(unit, final, sizes, point, kernel).apply(order)
 
-    return ruled("attention", unit, knobs, point, apply, kernel)
+    return model.ruled("attention", unit, knobs, point, apply, kernel)
 
 
 def _attention(unit: Unit, stages: frozenset[str]) -> tuple[str, list[int], Sizes] | None:
@@ -295,7 +286,7 @@ class _InVectors:
         sums.compute_at(stage, down, exact=False)
         sums.set_scope("local")
         row, lane = sums.axis[2:4]
-        written = next(n for n in (ATTENTION_UNROLLED, 2, 1) if extent_of(sums, sums.reduce_axis[0]) % n == 0)
+        written = next(n for n in (model.ATTENTION_UNROLLED, 2, 1) if extent_of(sums, sums.reduce_axis[0]) % n == 0)
         _, first = nest.multiply(sums, self.kernel, [], sums.reduce_axis, [row], lane, written)
         nest.by_instruction(sums, self.kernel, first)
 
@@ -335,7 +326,7 @@ class _InVectors:
     def threads(self) -> None:
         """Whole heads for each thread, or blocks of all heads."""
         sizes = self.sizes
-        if sizes.batch * sizes.heads * sizes.queries * sizes.keys * sizes.size < LEAST_PARALLEL_WORK:
+        if sizes.batch * sizes.heads * sizes.queries * sizes.keys * sizes.size < model.LEAST_PARALLEL_WORK:
             return
         if self.point["by_heads"]:
             self.final.parallel(self.head)

@@ -27,29 +27,16 @@ from weft.core.errors import ScheduleError
 from weft.expr.nodes import FloorDiv, Load, Var, int_value
 from weft.expr.visit import uses_any, walk
 from weft.loop.ir import Axis
-from weft.plan.contraction import is_sum_of_products, uses
+from weft.plan.contraction import is_sum_of_products, load_bytes, taps_along, uses
 from weft.plan.planner import Unit
 from weft.plan.sketch import Columns, Point, Sketch, around_rule, ceildiv
 from weft.schedule.facts import Facts, extent, facts_of
 from weft.schedule.schedule import Stage
 from weft.targets.base import Target
+from weft.targets.cpu import model
 from weft.targets.cpu.default_attach import attach_producers
 from weft.targets.cpu.machine import LINE_BYTES, SET_SPAN, Core, core_of, seconds
-from weft.targets.cpu.model import (
-    FAR_CYCLES,
-    LANES_STORED,
-    LEAST_LANES,
-    LEAST_PASSES,
-    LEAST_SHARED_WORK,
-    MOST_UNROLLED,
-    PARTS_OF_ROWS,
-    STEP_CYCLES,
-    STREAM_AHEAD,
-    TILE_CYCLES,
-    UNEVEN,
-    VECTOR_CYCLES,
-    step_cycles,
-)
+from weft.targets.cpu.sketches import nest
 
 
 @dataclass(frozen=True)
@@ -83,7 +70,7 @@ def match(unit: Unit) -> Sketch | None:
         return None
     rows = 1 if shape.row is None else extent(shape.row)
     if shape.depthwise:  # every tap is unrolled
-        places = min(places, max(4, MOST_UNROLLED // unit.facts.depth))
+        places = min(places, max(4, model.MOST_UNROLLED // unit.facts.depth))
     size = Size(blocks, rows, places, registers)
     knobs = {
         "vectors": several_at_once,
@@ -97,9 +84,10 @@ def match(unit: Unit) -> Sketch | None:
         "unroll": 4,
         # Where an image is read once, none of it has to stay.
         "by_rows": int(
-            shape.together > 1 and _by_rows(_bytes(shape.image), _bytes(shape.weight), unit.target.cache_bytes[1])
+            shape.together > 1
+            and _by_rows(load_bytes(shape.image), load_bytes(shape.weight), unit.target.cache_bytes[1])
         ),
-        "fetch": int(_bytes(shape.weight) > unit.target.cache_bytes[0]),
+        "fetch": int(load_bytes(shape.weight) > unit.target.cache_bytes[0]),
     }
     again = math.prod(extent(axis) for axis in shape.others)
     if shape.depthwise and shape.block is not None:
@@ -115,7 +103,7 @@ def match(unit: Unit) -> Sketch | None:
 
 def _walk(unit: Unit, shape: Shape) -> Walk:
     column = unit.facts.depth * extent(shape.lane) * int(shape.weight.buffer.dtype.bytes)
-    return walk_of(unit.target, unit.facts.depth, column, _bytes(shape.weight))
+    return walk_of(unit.target, unit.facts.depth, column, load_bytes(shape.weight))
 
 
 def walk_of(target: Target, depth: int, column: int, weight: int) -> Walk:
@@ -130,10 +118,6 @@ def _by_rows(image: int, weight: int, cache: int) -> bool:
     Weights pass in the order in which they lie, which a processor fetches ahead; rows of an image's channels do not.
     """
     return image >= weight or (2 * image >= weight and 2 * image > cache)
-
-
-def _bytes(load: Load) -> int:
-    return math.prod(int_value(size) or 1 for size in load.buffer.shape) * int(load.buffer.dtype.bytes)
 
 
 def _divisors(count: int) -> tuple[int, ...]:
@@ -157,10 +141,11 @@ class Walk:
         """Cycles of a step of the reduction, with its part of what the tile costs before and behind them."""
         sums, pixels = vectors * high * wide, high * wide
         issued = np.maximum(
-            step_cycles(self.core, pixels, vectors), (self.fetch + VECTOR_CYCLES) * vectors + STEP_CYCLES
+            model.step_cycles(self.core, pixels, vectors),
+            (self.fetch + model.VECTOR_CYCLES) * vectors + model.STEP_CYCLES,
         )
-        stores = TILE_CYCLES + 2 * sums + LANES_STORED * vectors * high * -(-wide // LANES_STORED)
-        waits = np.where(vectors <= self.near, 0.0, FAR_CYCLES - VECTOR_CYCLES) * vectors
+        stores = model.TILE_CYCLES + 2 * sums + model.LANES_STORED * vectors * high * -(-wide // model.LANES_STORED)
+        waits = np.where(vectors <= self.near, 0.0, model.FAR_CYCLES - model.VECTOR_CYCLES) * vectors
         return issued + waits + stores / self.depth
 
 
@@ -189,7 +174,7 @@ class Size:
         uneven = (self.pixels % wide != 0) * 1.0 + (self.blocks % vectors != 0) + (self.rows % high != 0)
         # Weights that stream through are never waited for.
         once = np.where((high == self.rows) & (walk.fetch > 2), 0.85, 1.0)
-        return total * (self.rows / high) * (1 + UNEVEN * uneven) * once
+        return total * (self.rows / high) * (1 + model.UNEVEN * uneven) * once
 
     def least(self, walk: Walk) -> float:
         """The cycles of the best tile."""
@@ -208,7 +193,7 @@ def _shape(unit: Unit) -> Shape | None:
         return None
     lane = facts.spatial[-1]
     last = [region.mins[-1] for region in facts.block.writes if region.mins]
-    if extent(lane) < LEAST_LANES or last != [lane.var]:
+    if extent(lane) < model.LEAST_LANES or last != [lane.var]:
         return None
     weights = [load for load in facts.loads if load.buffer in unit.constants]
     images = [load for load in facts.loads if load.buffer not in unit.constants]
@@ -249,22 +234,12 @@ def _apply(unit: Unit, shape: Shape, point: Point) -> None:
     s, name = unit.schedule, unit.facts.block.name
     width = extent(shape.lane) * (1 if shape.depthwise else point["vectors"])
     packed = pack_weight(unit, shape.weight, shape.lane, width, shape.others)
-    if point["by_rows"] and shape.row is not None and _passes(unit, shape, point) >= LEAST_PASSES:
+    if point["by_rows"] and shape.row is not None and _passes(unit, shape, point) >= model.LEAST_PASSES:
         if not shape.depthwise and _collides(unit, shape.image):
             s.cache_read(shape.image.buffer.name, "global", [name])
-    if unit.epilogue is None:
-        sums = s.cache_write(unit.facts.target.name, "local")
-        final = s[name]
-        to_final = {axis.var: new.var for axis, new in zip(unit.facts.spatial, final.block.axes)}
-    else:
-        sums, final = s[name], s[unit.epilogue.name]
-        to_final = unit.to_epilogue
-    loop_of = dict(zip([axis.var for axis in final.block.axes], final.axis))
-    loops = {axis.var: loop_of[to_final[axis.var]] for axis in unit.facts.spatial}
-    outer = _outer_loops(unit, final, shape, loops, to_final, point)
-    sums.compute_at(final, outer[-1])
-    if unit.epilogue is not None:
-        sums.set_scope("local")
+    sums, final, loops = nest.tile_and_final(unit)
+    outer = _outer_loops(unit, final, shape, loops, point)
+    nest.compute_tile(unit, sums, final, outer[-1])
     innermost = _schedule_sums(unit, sums, shape, point)
     rows = _row_steps(shape, point)
     if point["fetch"] and innermost is not None and rows > 1 and not shape.depthwise and not point["by_rows"]:
@@ -273,7 +248,7 @@ def _apply(unit: Unit, shape: Shape, point: Point) -> None:
     elif point["fetch"] and innermost is not None and rows == 1 and not shape.depthwise and not point["by_rows"]:
         # Each weight is read once: they stream through, and are asked for well ahead.
         step = _step_bytes(unit, shape, point)
-        sums.prefetch(packed, innermost, max(4, STREAM_AHEAD // step))
+        sums.prefetch(packed, innermost, max(4, model.STREAM_AHEAD // step))
     unit.done.update([name, final.name, sums.name])
     if point["by_rows"] and not shape.depthwise:  # what a part of the rows reads is padded where it is read
         attach_producers(s, final.name, outer[:1], unit.target, unit.done)
@@ -313,11 +288,10 @@ def _row_steps(shape: Shape, point: Point) -> int:
     return 1 if shape.row is None else ceildiv(extent(shape.row), point["rows"])
 
 
-def _outer_loops(
-    unit: Unit, final: Stage, shape: Shape, loops: dict[Var, Var], to_final: dict[Var, Var], point: Point
-) -> list[Var]:
+def _outer_loops(unit: Unit, final: Stage, shape: Shape, loops: dict[Var, Var], point: Point) -> list[Var]:
     """Divides the loops of the block that stores the tile; gives those around the tile, outermost first."""
     others = [loops[axis.var] for axis in shape.others]
+    axis_of = dict(zip(final.axis, (axis.var for axis in final.block.axes)))
     tile = [loops[shape.lane.var]]
     blocks: list[Var] = []
     if shape.block is not None and shape.depthwise:
@@ -330,7 +304,7 @@ def _outer_loops(
     if shape.place is not None:
         outer, inner = final.split(loops[shape.place.var], factor=point["places"])
         # Where the result is stored plainly, neighbours of a row follow one another, so that rows can be stored.
-        rows_last = facts_of(final.block).store_step(to_final[shape.place.var]) == 1
+        rows_last = facts_of(final.block).store_step(axis_of[loops[shape.place.var]]) == 1
         places, tile = [outer], [*tile[:-1], inner, tile[-1]] if rows_last else [inner, *tile]
         final.unroll(inner)
     rows: list[Var] = []
@@ -344,7 +318,7 @@ def _outer_loops(
     work = unit.facts.points * unit.facts.depth
     if point["by_rows"] and not shape.depthwise and rows:
         length = _row_steps(shape, point)
-        part = max(1, ceildiv(length, max(1, unit.target.cores) * PARTS_OF_ROWS))
+        part = max(1, ceildiv(length, max(1, unit.target.cores) * model.PARTS_OF_ROWS))
         if part < length:
             outer, inner = final.split(rows[0], factor=part)
             parts, rows = [outer], [inner]
@@ -354,7 +328,7 @@ def _outer_loops(
     around = [*apart, *parts, *again, *blocks, *rows]
     final.reorder(*around, *places, *tile)
     final.vectorize(tile[-1])
-    if work >= LEAST_SHARED_WORK:
+    if work >= model.LEAST_SHARED_WORK:
         together = [*apart, *parts] if parts else around
         if not parts and _has_ends(shape, point) and _tiles_of_channels(shape, point) >= unit.target.cores:
             together = [*apart, *blocks]  # which tile is the last of its row or column stays plain to see
@@ -376,8 +350,7 @@ def _tiles_of_channels(shape: Shape, point: Point) -> int:
 def _reads_again(facts: Facts, image: Load, axis: Axis) -> bool:
     """Whether neighbours along an axis read the same elements of an image: the windows there overlap."""
     step = abs(facts.step(image, axis.var) or 0)
-    along = [index for index in image.indices if uses_any(index, {axis.var})]
-    taps = [tap for tap in facts.reduce if any(uses_any(index, {tap.var}) for index in along)]
+    taps = taps_along(facts, image, axis)
     return step <= sum(abs(facts.step(image, tap.var) or 0) * (extent(tap) - 1) for tap in taps)
 
 
@@ -410,9 +383,7 @@ def _schedule_sums(unit: Unit, sums: Stage, shape: Shape, point: Point) -> Var |
         sums.unroll(inner)
     elif last > 1:
         sums.unroll(reduce.pop())
-    for loop in tile[:-1]:
-        sums.unroll(loop)
-    sums.vectorize(tile[-1])
+    nest.write_out(sums, *tile)
     return reduce[-1] if reduce else None
 
 

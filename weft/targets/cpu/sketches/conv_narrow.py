@@ -28,22 +28,11 @@ from weft.plan.planner import Unit
 from weft.plan.sketch import Point, Sketch, ceildiv
 from weft.schedule.facts import Facts, extent
 from weft.schedule.schedule import Stage
-from weft.targets.cpu import amx
+from weft.targets.cpu import amx, model
 from weft.targets.cpu.default_loops import extent_of
 from weft.targets.cpu.microkernels import MicroKernel, dots, tiles
-from weft.targets.cpu.model import (
-    DOT_LATENCY,
-    DOT_STEP_CYCLES,
-    LEAST_NARROW_COLUMNS,
-    LEAST_PARALLEL_WORK,
-    PARTS_OF_ROWS,
-    UNEVEN,
-    ruled,
-)
 from weft.targets.cpu.parse import TILES
 from weft.targets.cpu.sketches import nest
-
-MOST_VECTORS, MOST_HIGH = 6, 4
 
 
 @dataclass(frozen=True)
@@ -109,7 +98,7 @@ def match_tiles(unit: Unit) -> Sketch | None:
         wide = rows * point["across"]
         _Nest(unit, shape, kernel, point["columns"], point["high"], wide, point["by_rows"], point["fetch"]).in_tiles()
 
-    return ruled("conv", unit, knobs, default, apply, kernel)
+    return model.ruled("conv", unit, knobs, default, apply, kernel)
 
 
 def match_dots(unit: Unit) -> Sketch | None:
@@ -120,12 +109,14 @@ def match_dots(unit: Unit) -> Sketch | None:
         return None
     lane = extent(shape.lane) // kernel.lanes  # a tile has vectors of a part of a block, or of whole blocks
     vectors = [
-        n for n in range(1, MOST_VECTORS + 1) if lane % n == 0 or (n % lane == 0 and shape.blocks % (n // lane) == 0)
+        n
+        for n in range(1, model.DOT_VECTORS + 1)
+        if lane % n == 0 or (n % lane == 0 and shape.blocks % (n // lane) == 0)
     ]
     registers = unit.target.vector_registers
     knobs = {
         "vectors": tuple(vectors),
-        "high": tuple(range(1, min(shape.height, MOST_HIGH) + 1)),
+        "high": tuple(range(1, min(shape.height, model.DOT_ROWS) + 1)),
         "wide": tuple(range(1, min(extent(shape.pixel), registers) + 1)),
         "by_rows": (0, 1),
     }
@@ -134,7 +125,7 @@ def match_dots(unit: Unit) -> Sketch | None:
     def apply(point: Point) -> None:
         _Nest(unit, shape, kernel, point["vectors"], point["high"], point["wide"], point["by_rows"]).in_vectors()
 
-    return ruled("conv", unit, knobs, default, apply, kernel)
+    return model.ruled("conv", unit, knobs, default, apply, kernel)
 
 
 def _tile_of_vectors(shape: Shape, choices: list[int], registers: int) -> dict[str, int]:
@@ -145,15 +136,15 @@ def _tile_of_vectors(shape: Shape, choices: list[int], registers: int) -> dict[s
     best, chosen = math.inf, {"vectors": 1, "high": 1, "wide": 1}
     rows, pixels = shape.height, extent(shape.pixel)
     for vectors in choices:
-        for high in range(1, min(rows, MOST_HIGH) + 1):
+        for high in range(1, min(rows, model.DOT_ROWS) + 1):
             for wide in range(1, min(pixels, registers) + 1):
                 sums = vectors * high * wide
                 if sums + vectors + 1 > registers or (high > 1 and wide < pixels):
                     continue
                 count = ceildiv(rows, high) * ceildiv(pixels, wide) / vectors
-                issued = max(sums / 2, (vectors + high * wide) / 2, 2.0 * vectors, DOT_LATENCY)
-                cycles = issued + DOT_STEP_CYCLES * (1 + vectors)
-                rest = 0.1 * (pixels % wide != 0) + UNEVEN * (rows % high != 0)
+                issued = max(sums / 2, (vectors + high * wide) / 2, 2.0 * vectors, model.DOT_LATENCY)
+                cycles = issued + model.DOT_STEP_CYCLES * (1 + vectors)
+                rest = 0.1 * (pixels % wide != 0) + model.UNEVEN * (rows % high != 0)
                 time = count * cycles * (1 + rest)
                 if time < best * 0.999:
                     best, chosen = time, {"vectors": vectors, "high": high, "wide": wide}
@@ -178,7 +169,7 @@ def _shape(unit: Unit) -> Shape | None:
         return None
     pixel, lane, channels = across[-1], lanes[-1], extent(depth[0])
     far = facts.step(image, pixel.var)
-    if channels > amx.TILE * known[1] or channels % known[1] or extent(lane) % LEAST_NARROW_COLUMNS:
+    if channels > amx.TILE * known[1] or channels % known[1] or extent(lane) % model.LEAST_NARROW_COLUMNS:
         return None
     if far is None or far <= 0 or far % channels or not _is_plain(facts, weight, lanes):
         return None
@@ -295,7 +286,7 @@ class _Nest:
         parts: list[Var] = []
         if self.by_rows and rows:
             length = ceildiv(shape.height, self.high)
-            part = max(1, ceildiv(length, max(1, self.unit.target.cores) * PARTS_OF_ROWS))
+            part = max(1, ceildiv(length, max(1, self.unit.target.cores) * model.PARTS_OF_ROWS))
             if part < length:
                 po, pi = final.split(rows[0], factor=part)
                 parts, rows = [po], [pi]
@@ -304,7 +295,7 @@ class _Nest:
         together = [*outer, *parts] if parts else [*outer, *columns]
         if self.shares > 1:
             together = [*together, *rows, wo]
-        enough = self.unit.facts.points * self.unit.facts.depth >= LEAST_PARALLEL_WORK
+        enough = self.unit.facts.points * self.unit.facts.depth >= model.LEAST_PARALLEL_WORK
         fused = nest.run_parallel(final, together, enough)
         return (fused if self.shares > 1 else wo), tile
 

@@ -22,37 +22,19 @@ from typing import Any
 import numpy as np
 
 from weft.expr.nodes import Load, Var
-from weft.expr.visit import uses_any
 from weft.loop.ir import Axis
 from weft.loop.tree import writers
-from weft.plan.contraction import group_of, is_sum_of_products, load_bytes, uses
+from weft.plan.contraction import group_of, is_sum_of_products, load_bytes, taps_along, uses
 from weft.plan.planner import Unit
 from weft.plan.sketch import Columns, Point, Sketch, ceildiv
 from weft.schedule.facts import extent
 from weft.schedule.schedule import Stage
+from weft.targets.cpu import model
 from weft.targets.cpu.default_attach import attach_producers
 from weft.targets.cpu.default_loops import extent_of
 from weft.targets.cpu.facts import has_masks
 from weft.targets.cpu.machine import Core, core_of, seconds
-from weft.targets.cpu.model import (
-    IMAGE_LOADS,
-    LARGEST_STEP_OF_ROWS,
-    LEAST_LANES,
-    LEAST_OWN,
-    LEAST_PARALLEL_WORK,
-    MOST_ROWS_OF_TILE,
-    MOST_UNROLLED_ROWS,
-    PARTS_OF_ROWS,
-    SHORT_ROW,
-    STEPPED_LOADS,
-    TILE_CYCLES,
-    UNEVEN,
-    bytes_a_cycle,
-    chain_cycles,
-    crossed,
-    overlapped,
-    stream_cycles,
-)
+from weft.targets.cpu.sketches import nest
 from weft.targets.cpu.sketches.conv import pack_weight
 
 
@@ -85,7 +67,7 @@ def match(unit: Unit) -> Sketch | None:
     high = 1 if shape.row is None else extent(shape.row)
     knobs = {
         "channels": tuple(n for n in range(min(shape.group, most), 0, -1) if shape.group % n == 0),
-        "rows": tuple(range(1, min(high, MOST_ROWS_OF_TILE) + 1)),
+        "rows": tuple(range(1, min(high, model.MOST_ROWS_OF_TILE) + 1)),
         "vectors": tuple(range(1, min(wide, most) + 1)),
         "down": (0,) if shape.down is None else (0, 1),
         "lanes": (_lanes(unit, extent(shape.lane)),),
@@ -93,14 +75,16 @@ def match(unit: Unit) -> Sketch | None:
     size = Size(core_of(unit.target), shape.group, high, wide, most, _taps(unit, shape), unit.facts.depth)
     again = math.prod(extent(axis) for axis in (*shape.others, shape.channel)) // shape.group
     moved = 2 * load_bytes(shape.image)
-    copied = moved / bytes_a_cycle(moved, unit.target)
+    copied = moved / model.bytes_a_cycle(moved, unit.target)
     if shape.step > 1:
-        copied += load_bytes(shape.image) / (lanes * shape.image.buffer.dtype.bytes) * STEPPED_LOADS / size.core.loads
+        copied += (
+            load_bytes(shape.image) / (lanes * shape.image.buffer.dtype.bytes) * model.STEPPED_LOADS / size.core.loads
+        )
 
     def cost(columns: Columns) -> Any:
         steps = again * unit.facts.depth / size.taps.count
-        computing = crossed(unit.target) * steps * size.cycles(columns)
-        return seconds(overlapped(computing, stream_cycles(unit)) + copied, unit.target)
+        computing = model.crossed(unit.target) * steps * size.cycles(columns)
+        return seconds(model.overlapped(computing, model.stream_cycles(unit)) + copied, unit.target)
 
     return Sketch("rows", knobs, lambda point: _apply(unit, shape, point), cost, size.legal)
 
@@ -142,7 +126,7 @@ class Size:
         channels, rows, vectors, down = (columns[knob] for knob in ("channels", "rows", "vectors", "down"))
         sums, read = channels * rows * vectors, rows * vectors
         # What the rows of a tile read for a tap stays for the next; else the operand of fewer registers stays.
-        shared = (sums + read + channels + 1 <= self.registers) & (sums * self.taps.count <= MOST_UNROLLED_ROWS)
+        shared = (sums + read + channels + 1 <= self.registers) & (sums * self.taps.count <= model.MOST_UNROLLED_ROWS)
         plain = (sums + np.minimum(channels, read) + 1 <= self.registers) & ((rows == 1) | (vectors >= self.wide))
         return np.where(down == 1, shared & (rows > 1) & (self.taps.count > 1), plain)
 
@@ -152,27 +136,34 @@ class Size:
         tiles = -(-self.wide // vectors)
         whole, rest = (self._tile(channels, rows, v, down) for v in (vectors, self.wide % vectors))
         each = np.where(self.wide % vectors > 0, whole + (rest - whole) / tiles, whole)
-        each = each * (1 + UNEVEN * (self.high % rows != 0))
+        each = each * (1 + model.UNEVEN * (self.high % rows != 0))
         return self.group // channels * (self.high / rows) * tiles * each
 
     def least(self) -> float:
         """The cycles of the best tile."""
         most = max(8, self.registers)
         channels = [n for n in range(1, min(self.group, most) + 1) if self.group % n == 0]
-        knobs = (channels, range(1, min(self.high, MOST_ROWS_OF_TILE) + 1), range(1, min(self.wide, most) + 1), (0, 1))
+        knobs = (
+            channels,
+            range(1, min(self.high, model.MOST_ROWS_OF_TILE) + 1),
+            range(1, min(self.wide, most) + 1),
+            (0, 1),
+        )
         grids = np.meshgrid(*map(np.asarray, knobs), indexing="ij")
         columns = {knob: grid.ravel() for knob, grid in zip(("channels", "rows", "vectors", "down"), grids)}
         return float(np.where(self.legal(columns), self.cycles(columns), np.inf).min())
 
     def _tile(self, channels: Any, rows: Any, vectors: Any, down: Any) -> Any:
         sums, read, count = channels * rows * vectors, rows * vectors, self.taps.count
-        seen = np.asarray([0, *(self.taps.read(n) for n in range(1, MOST_ROWS_OF_TILE + 1))])[rows]
+        seen = np.asarray([0, *(self.taps.read(n) for n in range(1, model.MOST_ROWS_OF_TILE + 1))])[rows]
         loads = np.where(
-            down == 1, count * channels + IMAGE_LOADS * vectors * seen, count * (channels + IMAGE_LOADS * read)
+            down == 1,
+            count * channels + model.IMAGE_LOADS * vectors * seen,
+            count * (channels + model.IMAGE_LOADS * read),
         )
         issued = np.maximum(count * sums / self.core.multiply_adds, loads / self.core.loads)
-        around = (TILE_CYCLES + 2 * sums) * count / self.depth
-        waits = chain_cycles(self.core, count, self.depth * (sums + read + channels))
+        around = (model.TILE_CYCLES + 2 * sums) * count / self.depth
+        waits = model.chain_cycles(self.core, count, self.depth * (sums + read + channels))
         return np.maximum(issued, waits) + 0.5 * np.where(down == 1, 1, count) + around
 
 
@@ -194,13 +185,13 @@ def _shape(unit: Unit) -> Shape | None:
         return None
     images = [load for load in facts.loads if uses(load, lane)]
     weights = [load for load in facts.loads if not uses(load, lane)]
-    if len(images) != 1 or len(weights) != 1 or extent(lane) < LEAST_LANES:
+    if len(images) != 1 or len(weights) != 1 or extent(lane) < model.LEAST_LANES:
         return None
     image, weight = images[0], weights[0]
     step = facts.step(image, lane.var)
     along = [axis for axis in facts.spatial if uses(weight, axis)]
     groups = {axis: size for axis in along if (size := group_of(image, axis)) is not None}
-    if step is None or not 1 <= step <= LARGEST_STEP_OF_ROWS or len(groups) != 1:
+    if step is None or not 1 <= step <= model.LARGEST_STEP_OF_ROWS or len(groups) != 1:
         return None
     ((channel, group),) = groups.items()
     across = [axis for axis in facts.spatial[:-1] if axis not in along and uses(image, axis)]
@@ -211,8 +202,7 @@ def _shape(unit: Unit) -> Shape | None:
 
 def _down(unit: Unit, image: Load, row: Axis | None) -> Axis | None:
     """The axis of the reduction that moves through the rows of an image."""
-    indices = [] if row is None else [index for index in image.indices if uses_any(index, {row.var})]
-    found = [axis for axis in unit.facts.reduce if any(uses_any(index, {axis.var}) for index in indices)]
+    found = [] if row is None else taps_along(unit.facts, image, row)
     return found[0] if len(found) == 1 and extent(found[0]) > 1 else None
 
 
@@ -225,21 +215,12 @@ def _apply(unit: Unit, shape: Shape, point: Point) -> None:
     copy = _neighbours(unit, shape)
     if point["channels"] > 1 and shape.weight.buffer in unit.constants:
         pack_weight(unit, shape.weight, shape.channel, point["channels"], shape.others)
-    if unit.epilogue is None:
-        sums, final = s.cache_write(facts.target.name, "local"), s[name]
-        to_final = {axis.var: new.var for axis, new in zip(facts.spatial, final.block.axes)}
-    else:
-        sums, final = s[name], s[unit.epilogue.name]
-        to_final = unit.to_epilogue
-    loop_of = dict(zip([axis.var for axis in final.block.axes], final.axis))
-    loops = {axis.var: loop_of[to_final[axis.var]] for axis in facts.spatial}
+    sums, final, loops = nest.tile_and_final(unit)
     masks = has_masks(unit.target.features, shape.image.buffer.dtype.bits)
     if masks:
         sums.pad(sums.axis[-1], point["lanes"])
     parallel, inner = _outer_loops(unit, final, shape, loops, point)
-    sums.compute_at(final, inner, exact=not masks)
-    if unit.epilogue is not None:
-        sums.set_scope("local")
+    nest.compute_tile(unit, sums, final, inner, exact=not masks)
     _schedule_sums(sums, shape, unit, point)
     unit.done.update([name, final.name, sums.name])
     if copy is not None:
@@ -261,10 +242,7 @@ def _neighbours(unit: Unit, shape: Shape) -> Stage | None:
     copy = s[made[0].name] if made else s.cache_read(image.buffer.name, "global", [unit.facts.block.name])
     if made and has_masks(unit.target.features, image.buffer.dtype.bits):  # rows that are stored whole do not overlap
         copy.pad(copy.axis[-1], shape.step * unit.target.lanes(image.buffer.dtype))
-    buffer = copy.block.writes[0].buffer
-    names = [f"d{i}" for i in range(len(buffer.shape))]
-    outputs = [*names[:-1], f"{names[-1]} % {shape.step}", f"{names[-1]} // {shape.step}"]
-    s.apply("transform_layout", buffer=buffer.name, inputs=names, outputs=outputs)
+    nest.store_as(copy, lambda n: [*n[:-1], f"{n[-1]} % {shape.step}", f"{n[-1]} // {shape.step}"])
     return copy
 
 
@@ -273,7 +251,7 @@ def _copy_rows(copy: Stage, step: int, lanes: int) -> None:
     place, part = copy.split(copy.axis[-1], factor=step)
     outer, lane = copy.split(place, factor=lanes)
     copy.reorder(outer, part, lane)
-    if extent_of(copy, outer) <= SHORT_ROW:  # it is known then which lanes are off
+    if extent_of(copy, outer) <= model.SHORT_ROW:  # it is known then which lanes are off
         copy.unroll(outer)
     copy.unroll(part)
     copy.vectorize(lane)
@@ -296,11 +274,9 @@ def _outer_loops(unit: Unit, final: Stage, shape: Shape, loops: dict[Var, Var], 
         part, rows[0] = final.split(rows[0], factor=ceildiv(length, parts))
         around.append(part)
     final.reorder(*around, tiles, *rows, channel, *inner)
-    for loop in (channel, *inner[:-1]):
-        final.unroll(loop)
-    final.vectorize(lane)
+    nest.write_out(final, channel, *inner)
     fused = final.fuse(*around) if len(around) > 1 else around[0]
-    if unit.facts.points * unit.facts.depth >= LEAST_PARALLEL_WORK:
+    if unit.facts.points * unit.facts.depth >= model.LEAST_PARALLEL_WORK:
         final.parallel(fused)
     return fused, rows[-1]
 
@@ -309,12 +285,12 @@ def _parts(unit: Unit, shape: Shape) -> int:
     """Into how many parts rows are divided: enough for all cores, and so that parts share little of what they read."""
     count = math.prod(extent(axis) for axis in (*shape.others, shape.channel)) // shape.group
     cores, taps = unit.target.cores, _taps(unit, shape)
-    wanted = ceildiv(cores * PARTS_OF_ROWS, count)
+    wanted = ceildiv(cores * model.PARTS_OF_ROWS, count)
     if shape.row is None or taps.count == 1:
         return wanted
     shared = (taps.count - 1) * taps.gap
     high = extent(shape.row) * taps.step
-    return max(min(wanted, high // (LEAST_OWN * shared)), ceildiv(cores, count))
+    return max(min(wanted, high // (model.LEAST_OWN * shared)), ceildiv(cores, count))
 
 
 def _schedule_sums(sums: Stage, shape: Shape, unit: Unit, point: Point) -> None:
@@ -330,6 +306,4 @@ def _schedule_sums(sums: Stage, shape: Shape, unit: Unit, point: Point) -> None:
     if shape.down is not None and point["down"]:
         tile = [reduce.pop(shape.down.var), *tile]
     sums.reorder(*rest, *reduce.values(), *tile, lane)
-    for loop in tile:
-        sums.unroll(loop)
-    sums.vectorize(lane)
+    nest.write_out(sums, *tile, lane)

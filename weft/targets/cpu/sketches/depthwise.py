@@ -22,30 +22,17 @@ from weft.expr.nodes import Const, Load, Select
 from weft.expr.visit import uses_any
 from weft.loop.ir import Axis, Block, Store
 from weft.loop.tree import writers
-from weft.plan.contraction import is_sum_of_products, uses
+from weft.plan.contraction import is_sum_of_products, taps_along, uses
 from weft.plan.planner import Unit
 from weft.plan.sketch import Columns, Point, Sketch, ceildiv
 from weft.schedule.facts import extent
 from weft.schedule.schedule import Stage
+from weft.targets.cpu import model
 from weft.targets.cpu.default_attach import attach_producers
 from weft.targets.cpu.default_loops import parallelize
 from weft.targets.cpu.facts import has_masks
 from weft.targets.cpu.machine import core_of, seconds
-from weft.targets.cpu.model import (
-    LARGEST_STEP_OF_WINDOW,
-    MOST_ROWS_OF_WINDOW,
-    MOST_TAPS_OF_WINDOW,
-    MOST_UNROLLED_WINDOW,
-    SHORT_ROW,
-    SPILLED,
-    STEPPED_LOADS,
-    UNEVEN_WINDOW,
-    WINDOW_LOADS,
-    WINDOW_SHARE,
-    chain_cycles,
-    overlapped,
-    stream_cycles,
-)
+from weft.targets.cpu.sketches import nest
 
 
 def match(unit: Unit) -> Sketch | None:
@@ -56,49 +43,43 @@ def match(unit: Unit) -> Sketch | None:
         return None
     lane, row = facts.spatial[-1], facts.spatial[-2]
     lanes = unit.target.lanes(facts.target.dtype)
-    if facts.depth > MOST_TAPS_OF_WINDOW or not has_masks(unit.target.features, image.buffer.dtype.bits):
+    if facts.depth > model.MOST_TAPS_OF_WINDOW or not has_masks(unit.target.features, image.buffer.dtype.bits):
         return None
     if not _lies_there(unit, image):
         return None
     lanes = min(lanes, _power_of_two(extent(lane)))
-    knobs = {"rows": tuple(range(1, min(MOST_ROWS_OF_WINDOW, extent(row)) + 1)), "lanes": (lanes,)}
+    knobs = {"rows": tuple(range(1, min(model.MOST_ROWS_OF_WINDOW, extent(row)) + 1)), "lanes": (lanes,)}
     core, high = core_of(unit.target), extent(row)
     tiles = facts.points // (extent(row) * extent(lane)) * ceildiv(extent(lane), lanes)
     step = facts.step(image, lane.var) or 1
     seen = np.asarray([0, *(_rows_read(unit, image, row, n) for n in knobs["rows"])])
-    across = facts.depth // max(1, math.prod(extent(tap) for tap in _taps(unit, image, row)))
+    across = facts.depth // max(1, math.prod(extent(tap) for tap in taps_along(facts, image, row)))
 
     def cost(columns: Columns) -> Any:
         rows = columns["rows"]
         loads = across * seen[rows]
-        each = facts.depth * rows / (core.multiply_adds * WINDOW_SHARE)
-        each = each + loads * (WINDOW_LOADS if step == 1 else STEPPED_LOADS) / core.loads
-        each = np.maximum(each, chain_cycles(core, facts.depth, facts.depth * rows + loads)) + rows
-        each = each * np.where((rows > unit.target.vector_registers * 3 // 8) & (rows < high), SPILLED, 1.0)
-        computing = tiles * -(-high // rows) * each * (1 + UNEVEN_WINDOW * ((high % rows != 0) & (rows > 3)))
-        return seconds(overlapped(computing, stream_cycles(unit)), unit.target)
+        each = facts.depth * rows / (core.multiply_adds * model.WINDOW_SHARE)
+        each = each + loads * (model.WINDOW_LOADS if step == 1 else model.STEPPED_LOADS) / core.loads
+        each = np.maximum(each, model.chain_cycles(core, facts.depth, facts.depth * rows + loads)) + rows
+        each = each * np.where((rows > unit.target.vector_registers * 3 // 8) & (rows < high), model.SPILLED, 1.0)
+        computing = tiles * -(-high // rows) * each * (1 + model.UNEVEN_WINDOW * ((high % rows != 0) & (rows > 3)))
+        return seconds(model.overlapped(computing, model.stream_cycles(unit)), unit.target)
 
     def legal(columns: Columns) -> Any:
         rows = columns["rows"]
-        return (rows * facts.depth <= MOST_UNROLLED_WINDOW) & (rows <= max(1, unit.target.vector_registers // 2)) | (
-            rows == 1
-        )
+        return (rows * facts.depth <= model.MOST_UNROLLED_WINDOW) & (
+            rows <= max(1, unit.target.vector_registers // 2)
+        ) | (rows == 1)
 
     return Sketch("window", knobs, lambda point: _apply(unit, image, point), cost, legal)
 
 
-def _taps(unit: Unit, image: Load, row: Axis) -> list[Axis]:
-    """The taps of the window that stand below one another."""
-    indices = [index for index in image.indices if uses_any(index, {row.var})]
-    return [tap for tap in unit.facts.reduce if any(uses_any(index, {tap.var}) for index in indices)]
-
-
 def _rows_read(unit: Unit, image: Load, row: Axis, count: int) -> int:
     """How many rows of an image so many rows of the result read."""
-    step = unit.facts.step(image, row.var) or 1
-    offsets = [0]
-    for tap in _taps(unit, image, row):
-        offsets = [at + (unit.facts.step(image, tap.var) or 0) * n for at in offsets for n in range(extent(tap))]
+    facts, offsets = unit.facts, [0]
+    step = facts.step(image, row.var) or 1
+    for tap in taps_along(facts, image, row):
+        offsets = [at + (facts.step(image, tap.var) or 0) * n for at in offsets for n in range(extent(tap))]
     return len({at + step * n for at in offsets for n in range(count)})
 
 
@@ -119,7 +100,7 @@ def _image(unit: Unit) -> Load | None:
     step = facts.step(images[0], lane.var)
     if (
         step is None
-        or not 1 <= step <= LARGEST_STEP_OF_WINDOW
+        or not 1 <= step <= model.LARGEST_STEP_OF_WINDOW
         or not all(uses(images[0], axis) for axis in facts.reduce)
     ):
         return None
@@ -161,25 +142,16 @@ def _apply(unit: Unit, image: Load, point: Point) -> None:
     padding = _padding(unit, image)
     if padding is not None:
         s[padding.name].compute_inline()
-    if unit.epilogue is None:
-        sums, final = s.cache_write(facts.target.name, "local"), s[name]
-        order = list(final.axis)
-    else:
-        sums, final = s[name], s[unit.epilogue.name]
-        loop_of = dict(zip([axis.var for axis in final.block.axes], final.axis))
-        order = [loop_of[unit.to_epilogue[axis.var]] for axis in facts.spatial]
+    sums, final, loops = nest.tile_and_final(unit)
     sums.pad(sums.axis[-1], point["lanes"])
-    *outer, row, lane = order
+    *outer, row, lane = loops.values()
     row_outer, row_inner = final.split(row, factor=point["rows"])
     lane_outer, lane_inner = final.split(lane, factor=point["lanes"])
     final.reorder(*outer, row_outer, lane_outer, row_inner, lane_inner)
-    final.unroll(row_inner)
-    final.vectorize(lane_inner)
-    sums.compute_at(final, lane_outer, exact=False)
-    if unit.epilogue is not None:
-        sums.set_scope("local")
+    nest.write_out(final, row_inner, lane_inner)
+    nest.compute_tile(unit, sums, final, lane_outer, exact=False)
     _schedule_sums(sums)
-    if ceildiv(extent(facts.spatial[-1]), point["lanes"]) <= SHORT_ROW:
+    if ceildiv(extent(facts.spatial[-1]), point["lanes"]) <= model.SHORT_ROW:
         final.unroll(lane_outer)
     unit.done.update([name, final.name, sums.name])
     parallel = parallelize(final, [*outer, row_outer], facts.points * facts.depth, unit.target)
@@ -192,6 +164,4 @@ def _schedule_sums(sums: Stage) -> None:
     *rest, high, wide = sums.axis
     *down, across = sums.reduce_axis
     sums.reorder(*rest, across, *down, high, wide)
-    for loop in (across, *down, high):
-        sums.unroll(loop)
-    sums.vectorize(wide)
+    nest.write_out(sums, across, *down, high, wide)

@@ -30,22 +30,11 @@ from weft.plan.sketch import Columns, Point, Sketch, around_rule, ceildiv
 from weft.schedule.facts import OFTEN_ZERO, facts_of
 from weft.schedule.schedule import Stage
 from weft.targets.base import Target
+from weft.targets.cpu import model
 from weft.targets.cpu.default_loops import parallelize, schedule_elementwise
 from weft.targets.cpu.facts import has_masks
 from weft.targets.cpu.machine import core_of, seconds
 from weft.targets.cpu.microkernels import MicroKernel, dots, fma, tiles
-from weft.targets.cpu.model import (
-    CHAIN_PARTS,
-    LEAST_CHAINS,
-    LEAST_PACKED_ROWS,
-    LEAST_PARALLEL_WORK,
-    MOST_PADDED,
-    MOST_UNROLLED,
-    UNALIGNED,
-    Tiles,
-    product_seconds,
-    ruled,
-)
 from weft.targets.cpu.sketches import nest
 from weft.targets.cpu.sketches.product import Product, product_of
 
@@ -100,7 +89,7 @@ def match_tiles(unit: Unit) -> Sketch | None:
     def apply(point: Point) -> None:
         _Nest(unit, product, Plan(kernel, point["height"], point["width"] // kernel.lanes, point["columns"])).apply()
 
-    return ruled("matmul", unit, knobs, point, apply, kernel)
+    return model.ruled("matmul", unit, knobs, point, apply, kernel)
 
 
 def _columns_of_tiles(product: Product, target: Target, width: int) -> int:
@@ -142,7 +131,7 @@ def match_dots(unit: Unit) -> Sketch | None:
     def apply(point: Point) -> None:
         _Nest(unit, product, Plan(kernel, point["rows"], point["vectors"], point["columns"])).apply()
 
-    return ruled("matmul", unit, knobs, point, apply, kernel)
+    return model.ruled("matmul", unit, knobs, point, apply, kernel)
 
 
 # ---------------------------------------------------------------------------------------------------- vectors of floats
@@ -169,7 +158,7 @@ def match(unit: Unit) -> Sketch | None:
         "height": (plan.height, *(plan.rows * n for n in (1, 4, 16, 64))),
         "depth": (plan.depth, product.k, 128, 256, 512, 1024),
         "unroll": (1, 2, 4, 8),
-        "parts": (plan.parts, 1, CHAIN_PARTS),
+        "parts": (plan.parts, 1, model.CHAIN_PARTS),
         "ahead": (plan.ahead, 0, 16, 64, 256),
     }
     default = {knob: int(getattr(plan, knob)) for knob in knobs}
@@ -178,12 +167,12 @@ def match(unit: Unit) -> Sketch | None:
         _Nest(unit, product, Plan(kernel, **point, packed=packed, skips=skips)).apply()
 
     if skips or (product.m == 1 and packed):  # waits for its weights, whatever the tile
-        return ruled("matmul", unit, knobs, default, apply)
+        return model.ruled("matmul", unit, knobs, default, apply)
     across = ceildiv(product.n, kernel.lanes)
-    size = Tiles(core_of(unit.target), product.m, across, product.k, unit.target.vector_registers)
-    whole = product_seconds("matmul", unit)
+    size = model.Tiles(core_of(unit.target), product.m, across, product.k, unit.target.vector_registers)
+    whole = model.product_seconds("matmul", unit)
     if product.m == 1:  # a load for each multiply-add
-        whole = max(whole, float(seconds(UNALIGNED * product.count * size.least, unit.target)))
+        whole = max(whole, float(seconds(model.UNALIGNED * product.count * size.least, unit.target)))
     rest = {knob: number for knob, number in default.items() if knob not in ("rows", "vectors")}
 
     def cost(columns: Columns) -> Any:
@@ -198,20 +187,20 @@ def _packs(product: Product, constant: bool, lanes: int) -> bool | None:
     """Whether the right operand is packed; None where neither way serves."""
     if constant and product.has_all_columns:
         return True
-    few = product.m < 4 * LEAST_PACKED_ROWS or product.n <= 3 * lanes
+    few = product.m < 4 * model.LEAST_PACKED_ROWS or product.n <= 3 * lanes
     if product.right_steps[0] == 1 and (few or not product.has_all_columns):
         return False
-    return True if product.has_all_columns and product.m * product.count >= LEAST_PACKED_ROWS else None
+    return True if product.has_all_columns and product.m * product.count >= model.LEAST_PACKED_ROWS else None
 
 
 def plan_matmul(product: Product, target: Target, kernel: MicroKernel, packed: bool) -> Plan:
     """The analytic choice of the knobs."""
     m, n, k, lanes = product.m, product.n, product.k, kernel.lanes
-    cores = target.cores if m * n * k * product.count >= LEAST_PARALLEL_WORK else 1
+    cores = target.cores if m * n * k * product.count >= model.LEAST_PARALLEL_WORK else 1
     l1, l2 = target.cache_bytes[0] or 32 << 10, target.cache_bytes[1] or 256 << 10
     size = product.facts.target.dtype.bytes
     far = packed and _is_far(product, target)
-    most = turned_vectors(target, size * lanes * k, k % CHAIN_PARTS == 0) if far else None
+    most = turned_vectors(target, size * lanes * k, k % model.CHAIN_PARTS == 0) if far else None
     rows, vectors = register_tile(product, target, lanes, ceildiv(cores, product.count), most)
     width = vectors * lanes
     streams = far and m % rows == 0 and m > rows and size * width * k * 2 <= l2 * 3 // 4
@@ -231,9 +220,9 @@ def plan_matmul(product: Product, target: Target, kernel: MicroKernel, packed: b
         height = min(height, max(1, l2 // 4 // (size * columns) // rows) * rows)
     while product.count * ceildiv(n, columns) * ceildiv(m, height) < cores and height > rows:
         height = ceildiv(ceildiv(height, 2), rows) * rows
-    divides = k % CHAIN_PARTS == 0 and depth == k and k >= 8 * CHAIN_PARTS
-    parts = CHAIN_PARTS if rows * vectors < LEAST_CHAINS and divides else 1
-    most = min(4, MOST_UNROLLED // (rows * vectors * parts))
+    divides = k % model.CHAIN_PARTS == 0 and depth == k and k >= 8 * model.CHAIN_PARTS
+    parts = model.CHAIN_PARTS if rows * vectors < model.LEAST_CHAINS and divides else 1
+    most = min(4, model.MOST_UNROLLED // (rows * vectors * parts))
     unroll = next(u for u in (4, 2, 1) if u <= most and depth // parts % u == 0)
     # Weights that a call meets once are found in the cache again only if the whole model fits into it.
     ahead = max(l1 // 4 // (size * width), 8) if far or (packed and m <= rows) else 0 if packed else 8
@@ -249,7 +238,7 @@ def _skips_zeros(product: Product, unit: Unit) -> bool:
 
 def plan_skipping(product: Product, target: Target, kernel: MicroKernel) -> Plan:
     """For a row that is often 0: wide panels, so that what is not read is more than the neighbour of what is."""
-    cores = target.cores if product.n * product.k >= LEAST_PARALLEL_WORK else 1
+    cores = target.cores if product.n * product.k >= model.LEAST_PARALLEL_WORK else 1
     across = ceildiv(product.n, kernel.lanes)
     most = min(target.vector_registers // 2, ceildiv(across, cores))
     vectors = ceildiv(across, ceildiv(across, most))
@@ -269,7 +258,7 @@ def turned_vectors(target: Target, column_bytes: int, in_parts: bool) -> int:
     to step: a core finds again in its cache all that it read last but for a panel, so a panel is a small part of it.
     Sums that are not made in parts need some vectors to hide the latency of a multiply-add.
     """
-    return max((target.cache_bytes[1] or 256 << 10) // 8 // column_bytes, 1 if in_parts else CHAIN_PARTS)
+    return max((target.cache_bytes[1] or 256 << 10) // 8 // column_bytes, 1 if in_parts else model.CHAIN_PARTS)
 
 
 def register_tile(
@@ -290,7 +279,7 @@ def register_tile(
     if m < wide:
         vectors = min(across, accumulators // m, 8)
         return m, ceildiv(across, ceildiv(across, vectors))
-    return Tiles(core_of(target), m, across, product.k, target.vector_registers).best()
+    return model.Tiles(core_of(target), m, across, product.k, target.vector_registers).best()
 
 
 def _block(extent: int, limit: int) -> int:
@@ -385,7 +374,7 @@ class _Nest:
     def fills(self) -> bool:
         """Whether whole tiles waste little at the last columns: a narrower tile is more code, and tests."""
         n, width = self.product.n, self.plan.width
-        return self.plan.packed and ceildiv(n, width) * width <= MOST_PADDED * n
+        return self.plan.packed and ceildiv(n, width) * width <= model.MOST_PADDED * n
 
     # ------------------------------------------------------------------------------------------------ epilogue and sums
 
@@ -477,7 +466,7 @@ class _Nest:
             around = self.pack_operand(copy, load)
             if not each:
                 parallelize(copy, around, facts_of(copy.block).points, target)
-        if product.m * product.n * product.k * product.count < LEAST_PARALLEL_WORK:
+        if product.m * product.n * product.k * product.count < model.LEAST_PARALLEL_WORK:
             return None
         chosen = self.outer[:batch] if each else list(self.outer)
         if not each and self.walks_rows:

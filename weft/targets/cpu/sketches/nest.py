@@ -24,20 +24,38 @@ from weft.targets.cpu.parse import TILES
 _T = TypeVar("_T")
 
 
-def sums_and_final(unit: Unit) -> tuple[Stage, Stage, dict[Var, Var]]:
-    """The stage that sums, its epilogue (or a copy of the sums), and the latter's axis for each axis of the product."""
+def sums_and_final(unit: Unit, scope: str = "global") -> tuple[Stage, Stage, dict[Var, Var]]:
+    """The stage that sums, its epilogue (or a copy of the sums), and the latter's axis for each axis of the product.
+
+    `scope` is that of the sums where there is no epilogue: all of them, until they are computed inside a loop of it.
+    """
     s, facts = unit.schedule, unit.facts
     if unit.epilogue is not None:
         return s[facts.block.name], s[unit.epilogue.name], unit.to_epilogue
     sums = s.cache_write(facts.target.name, "local")
     final = s[facts.block.name]
-    sums.set_scope("global")
+    if scope != "local":
+        sums.set_scope(scope)
     return sums, final, {axis.var: new.var for axis, new in zip(facts.spatial, final.block.axes)}
 
 
 def loops_of(stage: Stage) -> dict[Var, Var]:
     """The loop of each spatial axis of a stage that has one loop for each."""
     return dict(zip([axis.var for axis in stage.block.axes], stage.axis))
+
+
+def tile_and_final(unit: Unit) -> tuple[Stage, Stage, dict[Var, Var]]:
+    """A tile of sums, its epilogue, and the latter's loop for each axis of the product."""
+    sums, final, at = sums_and_final(unit, "local")
+    loop_of = loops_of(final)
+    return sums, final, {axis.var: loop_of[at[axis.var]] for axis in unit.facts.spatial}
+
+
+def compute_tile(unit: Unit, sums: Stage, final: Stage, at: Var, exact: bool = True) -> None:
+    """Computes a tile of sums inside a loop of its epilogue, in registers."""
+    sums.compute_at(final, at, exact=exact)
+    if unit.epilogue is not None:
+        sums.set_scope("local")
 
 
 # -------------------------------------------------------------------------------------------------------- single steps
@@ -57,6 +75,13 @@ def unroll(stage: Stage, loops: Sequence[Var]) -> None:
     for loop in loops:
         if extent_of(stage, loop, unknown=2) > 1:
             stage.unroll(loop)
+
+
+def write_out(stage: Stage, *loops: Var) -> None:
+    """Loops written out, the last one as lanes."""
+    for loop in loops[:-1]:
+        stage.unroll(loop)
+    stage.vectorize(loops[-1])
 
 
 def cut_tiles(

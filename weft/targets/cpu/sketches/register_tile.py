@@ -27,27 +27,11 @@ from weft.plan.sketch import Columns, Point, Sketch, around_rule, ceildiv
 from weft.schedule.facts import Facts, block_named, extent, facts_of, names_of
 from weft.schedule.schedule import Schedule, Stage
 from weft.targets.base import Target
+from weft.targets.cpu import model
 from weft.targets.cpu.default_attach import attach_producers
 from weft.targets.cpu.default_loops import parallelize
 from weft.targets.cpu.machine import core_of, seconds
 from weft.targets.cpu.microkernels import VECTOR, MicroKernel
-from weft.targets.cpu.model import (
-    EDGE_COST,
-    ENOUGH_SUMS,
-    LARGER_TILE,
-    LOAD_SHARE,
-    MOST_UNROLLED,
-    MOSTLY_FILLED,
-    STEP_CYCLES,
-    TILE_CYCLES,
-    TURNED_CYCLES,
-    UNBLOCKED,
-    UNEVEN_ROWS,
-    UNPACKED,
-    bytes_a_cycle,
-    overlapped,
-    stream_cycles,
-)
 from weft.targets.cpu.sketches import nest
 
 
@@ -95,12 +79,12 @@ def match(unit: Unit) -> Sketch | None:
         knobs["vectors"] = (1, 2, 3, 4, 6)
         knobs["rows"] = (1,) if plan.row is None else (1, 2, 3, 4, 6, 8, 12)
     time = around_rule(plan.point, float(seconds(1.0, unit.target)))
-    slower = UNBLOCKED if plan.packed is not None else UNPACKED
+    slower = model.UNBLOCKED if plan.packed is not None else model.UNPACKED
 
     def cost(columns: Columns) -> Any:
         computing = _cycles(unit, plan, columns["vectors"], columns["rows"])
-        streaming = stream_cycles(unit) + _streamed_again(unit, plan, columns["vectors"])
-        return time(columns) * slower * overlapped(computing, streaming)
+        streaming = model.stream_cycles(unit) + _streamed_again(unit, plan, columns["vectors"])
+        return time(columns) * slower * model.overlapped(computing, streaming)
 
     choices = {knob: tuple(sorted({*numbers, plan.point[knob]})) for knob, numbers in knobs.items()}
     most = max(unit.target.vector_registers, 8)
@@ -119,15 +103,15 @@ def _cycles(unit: Unit, plan: TilePlan, vectors: Any, rows: Any) -> Any:
     for load in facts.loads:
         along = vectors if facts.step(load, plan.lane) != 0 else 1
         loads = loads + along * (rows if plan.row is not None and facts.step(load, plan.row) != 0 else 1)
-    issued = np.maximum(rows * vectors / core.multiply_adds, loads / core.loads * LOAD_SHARE)
-    step = np.maximum(issued, core.latency) + STEP_CYCLES
+    issued = np.maximum(rows * vectors / core.multiply_adds, loads / core.loads * model.LOAD_SHARE)
+    step = np.maximum(issued, core.latency) + model.STEP_CYCLES
     sizes = {axis.var: extent(axis) for axis in facts.spatial}
     down = 1 if plan.row is None else sizes[plan.row]
     tiles = (
         facts.points // (sizes[plan.lane] * down) * -(-sizes[plan.lane] // (vectors * plan.lanes)) * -(-down // rows)
     )
-    turned = 0.0 if facts.store_step(plan.lane) == 1 else TURNED_CYCLES * plan.lanes
-    return tiles * (facts.depth * step + TILE_CYCLES + (2 + turned) * rows * vectors)
+    turned = 0.0 if facts.store_step(plan.lane) == 1 else model.TURNED_CYCLES * plan.lanes
+    return tiles * (facts.depth * step + model.TILE_CYCLES + (2 + turned) * rows * vectors)
 
 
 def _streamed_again(unit: Unit, plan: TilePlan, vectors: Any) -> Any:
@@ -137,7 +121,7 @@ def _streamed_again(unit: Unit, plan: TilePlan, vectors: Any) -> Any:
     """
     lane = next(extent(axis) for axis in unit.facts.spatial if axis.var is plan.lane)
     shared = sum(load_bytes(load) for load in unit.facts.loads if unit.facts.step(load, plan.lane) == 0)
-    return (-(-lane // (vectors * plan.lanes)) - 1) * shared / bytes_a_cycle(shared, unit.target)
+    return (-(-lane // (vectors * plan.lanes)) - 1) * shared / model.bytes_a_cycle(shared, unit.target)
 
 
 def _apply(unit: Unit, plan: TilePlan, point: Point) -> None:
@@ -171,7 +155,7 @@ def plan_tile(facts: Facts, target: Target, constants: Collection[Buffer]) -> Ti
         lanes = _lanes(facts, target)
         padded = packed is not None and packed.indices[dim] is axis.var
         even = extent(axis) % lanes == 0 or (
-            packed is not None and _filled(extent(axis), lanes, padded) >= MOSTLY_FILLED
+            packed is not None and _filled(extent(axis), lanes, padded) >= model.MOSTLY_FILLED
         )
         choices.append((extent(axis) >= lanes // 2, even, rank, min(extent(axis), 64), position, packed, dim))
     if not choices:
@@ -250,11 +234,11 @@ def _sizes(facts: Facts, target: Target, across: int, down: int, whole: bool, pa
             if whole and across % (lanes * vectors):
                 continue
             for rows in range(1, 1 + max(1, min(down, (registers - 2 - vectors) // vectors))):
-                even = 1.0 if down % rows == 0 else UNEVEN_ROWS * down / (ceildiv(down, rows) * rows)
-                latency = min(1.0, vectors * rows / ENOUGH_SUMS)
+                even = 1.0 if down % rows == 0 else model.UNEVEN_ROWS * down / (ceildiv(down, rows) * rows)
+                latency = min(1.0, vectors * rows / model.ENOUGH_SUMS)
                 balance = min(1.0, vectors * rows / (vectors + rows))
                 speed = lanes / full * _filled(across, lanes * vectors, padded) * even * latency * balance
-                score = speed + LARGER_TILE * min(vectors, 4) * rows
+                score = speed + model.LARGER_TILE * min(vectors, 4) * rows
                 if score > best[0]:
                     best = (score, lanes, vectors, rows)
     _, lanes, vectors, rows = best
@@ -279,7 +263,7 @@ def _lane_counts(full: int, across: int, whole: bool) -> list[int]:
 def _filled(across: int, width: int, padded: bool) -> float:
     """The share of the time that goes into useful lanes."""
     tiles, rest = divmod(across, width)
-    edge = 1 if padded else EDGE_COST
+    edge = 1 if padded else model.EDGE_COST
     return across / width / (tiles + (edge if rest else 0))
 
 
@@ -301,9 +285,9 @@ def _tile(unit: Unit, plan: TilePlan) -> list[Var]:
     _, vector = nest.multiply(sums, plan.kernel, nest.without(axes, row, lane), sums.reduce_axis, rows, axes[lane])
     size = plan.vectors * plan.rows
     deepest = 1 if _overlaps(facts, plan) else extent(facts.reduce[-1])
-    if 1 < deepest <= 8 and size * deepest <= MOST_UNROLLED:
+    if 1 < deepest <= 8 and size * deepest <= model.MOST_UNROLLED:
         sums.unroll(last)
-    elif deepest > 8 and size * 4 <= MOST_UNROLLED and deepest % 4 == 0:
+    elif deepest > 8 and size * 4 <= model.MOST_UNROLLED and deepest % 4 == 0:
         sums.unroll(sums.split(last, factor=4)[1])
     sums.vectorize(vector)
     return outer

@@ -31,6 +31,7 @@ from weft.schedule.schedule import Schedule, Stage
 from weft.targets.base import Target
 from weft.targets.cpu.default_loops import extent_of
 from weft.targets.cpu.model import LEAST_PARALLEL_WORK, WINOGRAD_FETCH, WINOGRAD_ROWS, WINOGRAD_UNROLL, ruled
+from weft.targets.cpu.sketches import nest
 
 CHANNEL = 1
 """The place of the channels among the axes of the input and the output."""
@@ -265,7 +266,7 @@ class _Sketch:
         image, y, x, lane = partial.axis
         channel, *rest = partial.reduce_axis
         partial.reorder(image, y, channel, x, *rest, lane)
-        _write_out(partial, *rest, lane)
+        nest.write_out(partial, *rest, lane)
         if extent_of(partial, channel) * extent_of(partial, x) * extent_of(partial, y) * 4 >= LEAST_PARALLEL_WORK:
             partial.parallel(partial.fuse(image, y) if self.sizes.batch > 1 else y)
 
@@ -309,7 +310,7 @@ class _Sketch:
         tall, row = stage.split(part, factor=self.sizes.tile)
         wide, column = stage.split(across, factor=self.sizes.tile)
         stage.reorder(within, tall, wide, row, column, lane)
-        _write_out(stage, row, column, lane)
+        nest.write_out(stage, row, column, lane)
         for loop in (tall, wide):
             stage.annotate("partition", False, loop)
         for name in reversed(self.chain.between):
@@ -329,7 +330,7 @@ class _Sketch:
         lane = stage.axis[-1] if len(stage.axis) == 5 else stage.axis[CHANNEL]
         row, column = stage.axis[2:4]
         stage.reorder(row, column, lane)
-        _write_out(stage, row, column, lane)
+        nest.write_out(stage, row, column, lane)
         return row, column, lane
 
     def positions(self, stage: Stage, first_inside: bool) -> None:
@@ -339,7 +340,7 @@ class _Sketch:
             stage.reorder(stage.axis[4], *((b, a) if first_inside else (a, b)), lane)
         else:
             stage.reorder(*((b, a) if first_inside else (a, b)), lane)
-        _write_out(stage, a, b, lane)
+        nest.write_out(stage, a, b, lane)
 
     def products(self, final: Stage, at: Var, accumulate: Stage) -> None:
         """The t² products: register tiles whose sums are stored once."""
@@ -350,14 +351,14 @@ class _Sketch:
         tile, row = stage.split(tiles, factor=point["rows"])
         panel, vector = stage.split(group, factor=point["vectors"])
         stage.reorder(a, b, image, panel, tile, row, vector, lane)
-        _write_out(stage, row, vector, lane)
+        nest.write_out(stage, row, vector, lane)
         accumulate.compute_at(stage, tile)
         group, lane = self.split_lanes(accumulate, 4, 5)
         row = accumulate.axis[3]
         reduce = list(accumulate.reduce_axis)
         step, unrolled = accumulate.split(reduce[-1], factor=WINOGRAD_UNROLL)
         accumulate.reorder(*reduce[:-1], step, unrolled, row, group, lane)
-        _write_out(accumulate, unrolled, row, group, lane)
+        nest.write_out(accumulate, unrolled, row, group, lane)
         self.pack(accumulate, step)
 
     def pack(self, accumulate: Stage, step: Var) -> None:
@@ -395,7 +396,7 @@ class _Sketch:
         a, b, image, tiles = stage.axis[:4]
         row, tile = stage.split(tiles, factor=self.sizes.wide)
         stage.reorder(image, group, row, tile, a, b, lane)
-        _write_out(stage, a, b, lane)
+        nest.write_out(stage, a, b, lane)
         s[ROWS].compute_at(stage, tile)
         s[ROWS].set_scope("local")
         self.positions(s[ROWS], first_inside=True)
@@ -409,13 +410,6 @@ class _Sketch:
             padded.vectorize(lane)
             self.blocks_of_lanes(PADDED)
         return stage.fuse(image, group) if self.sizes.batch > 1 else group
-
-
-def _write_out(stage: Stage, *loops: Var) -> None:
-    """Loops written out, the last one as lanes."""
-    for loop in loops[:-1]:
-        stage.unroll(loop)
-    stage.vectorize(loops[-1])
 
 
 __all__ = ["default_point", "register_share", "register_tile", "Sizes", "match"]

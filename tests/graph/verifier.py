@@ -13,16 +13,20 @@ outputs          every output is defined
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import chain
 
 from weft.graph.interpreter import mismatch, operator_of
 from weft.graph.ir import Graph, GraphError, Node, OptionalType, SequenceType, TensorType, Type, Value, reads
-from weft.graph.passes.infer import known_types
+from weft.graph.passes.infer import infer
 
 
 def verify_graph(graph: Graph) -> None:
     """Raises GraphError at the first rule that is broken."""
     _structure(graph, {})
-    for value, found in known_types(graph).items():
+    typed = infer(graph)
+    made = (zip(node.outputs, new.outputs) for node, new in zip(graph.nodes, typed.nodes))
+    for value, new in chain(zip(graph.inputs, typed.inputs), zip(graph.constants, typed.constants), *made):
+        found = new.type
         if conflict(value.type, found):
             maker = next((n for n in graph.nodes if value in n.outputs), None)
             where = f"the value {value.name!r}" if maker is None else maker.describe()

@@ -1,0 +1,378 @@
+"""What threads do with the sums of `wgmma` where they lie: in registers that four warps hold together.
+
+A tile of 64 rows in the scope "wgmma.c" is as many numbers of each of 128 threads: of column j and row i, thread
+32 (i // 16) + 4 (i % 8) + j % 8 // 2 has them. A number for each row (scope "wgmma.row") is held by the four threads
+that share the row.
+
+    wgmma_held_<kind>_<width>     C[i, j] += wide(narrow(a[i, k])) * wide(b) for 64 × width × 64; a is a tile of sums
+    wgmma_row_max_<width>, wgmma_row_sum_<width>     of each row of a tile; four threads put theirs together
+
+Loops over the rows and columns of tiles are plain loops until code is generated, annotated "fragment": "rows" or
+"columns". `own_registers` then has each thread run over its own elements alone:
+
+    for i in range(64):  {fragment: rows}              for half in range(2):
+      for j in range(128): {fragment: columns}   ->      for group in range(16): for one in range(2):
+        T[i, j] = exp(S[i, j] - top[i])                    T.own[4 group + 2 half + one] = exp(S.own[…] - top.own[half])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from weft import te
+from weft.codegen.c.calls import quick
+from weft.codegen.c.context import Context, Emitter
+from weft.codegen.c.statements import to_memory
+from weft.core.dtypes import INDEX, INT32, dtype
+from weft.core.errors import TargetError
+from weft.expr.nodes import (
+    LT,
+    Add,
+    Address,
+    Buffer,
+    Call,
+    Cast,
+    Const,
+    Expr,
+    Load,
+    Mul,
+    Sub,
+    Var,
+    add,
+    cast,
+    floordiv,
+    floormod,
+    index_expr,
+    int_value,
+    mul,
+    sub,
+)
+from weft.expr.visit import substitute, uses_any
+from weft.loop.interpreter import register_effect
+from weft.loop.ir import Evaluate, For, Func, If, Let, Stmt, Store
+from weft.loop.passes.support import linear
+from weft.loop.visit import Mutator
+from weft.targets.cuda import mma, wgmma
+
+FRAGMENT = "fragment"
+"""The annotation of a loop over "rows" or "columns" of tiles."""
+HELD, MAX, SUM = f"{wgmma.DOT}held_", "wgmma_row_max", "wgmma_row_sum"
+GET, SET, PAIR, POWER = "fragment_get", "fragment_set", "fragment_pair", "fragment_power"
+
+# ------------------------------------------------------------------------------------------------------- emitting
+
+
+def _own(c: Context, e: Expr, stride: int) -> str:
+    """The registers of this thread from a place on in a tile whose rows are so far apart."""
+    assert isinstance(e, Address)
+    index, tile = c.value(e.indices[0]), wgmma.ROWS * stride
+    return f"({c.base(e.buffer)} + ({index}) / {tile} * {stride // 2} + ({index}) % {tile} / 2)"
+
+
+def _held(kind: mma.Kind) -> Emitter:
+    def emit(c: Context, call: Call) -> str:
+        a, b, out = call.args[:3]
+        a_stride, b_line, b_block, width = (c.constant(e) for e in call.args[3:7])
+        order, pending = (c.constant(e) for e in call.args[8:])
+        if not order or b_line != wgmma.LINE:
+            raise TargetError(f"operands of wgmma lie in swizzled lines of {wgmma.LINE} elements; these are not such")
+        count, name = width // 2, f"weft_wgmma_held_{kind.name}_{width}"
+        registers = ", ".join(f"%{i}" for i in range(count))
+        sums = ", ".join(f'"+f"(sum[{i}])' for i in range(count))
+        words = ", ".join(f"%{count + i}" for i in range(4))
+        given = ", ".join(f'"r"(words[4 * k + {i}])' for i in range(4))
+        c.helper("weft_wgmma_operand", wgmma.PLACE)
+        c.helper(
+            name,
+            f"""template <int32_t pending> DEVICE void {name}(float *sum, const float *a, const void *b,
+    int32_t b_block, bool fresh) {{
+  uint32_t words[16];
+  #pragma unroll
+  for (int32_t i = 0; i < 16; ++i)
+    asm("cvt.rn.{kind.a}x2.f32 %0, %1, %2;" : "=r"(words[i]) : "f"(a[2 * i + 1]), "f"(a[2 * i]));
+  const uint64_t right = weft_wgmma_operand(b, b_block);
+  asm volatile("wgmma.fence.sync.aligned;" : : : "memory");
+  #pragma unroll
+  for (int32_t k = 0; k < 4; ++k) {{
+    asm volatile("{{\\n.reg .pred p;\\nsetp.eq.b32 p, %{count + 5}, 0;\\n"
+                 "wgmma.mma_async.sync.aligned.m64n{width}k16.f32.{kind.a}.{kind.b} {{{registers}}}, "
+                 "{{{words}}}, %{count + 4}, p, 1, 1, 1;\\n}}"
+                 : {sums}
+                 : {given}, "l"(right + (uint64_t)(k * 128)), "r"((int32_t)(fresh && k == 0)));
+  }}
+{wgmma.finish(sums)}
+}}""",
+        )
+        operands = f"{_own(c, a, a_stride)}, {c.pointer(b)}, {2 * b_block}, {c.value(call.args[7])}"
+        return f"{name}<{pending}>({c.fragment(out)}, {operands})"
+
+    return emit
+
+
+def _row(name: str, combined: str) -> Emitter:
+    """A reduction of each row: of a thread's own numbers, then of four threads."""
+
+    def emit(c: Context, call: Call) -> str:
+        source, target, width = call.args[0], call.args[1], c.constant(call.args[2])
+        c.helper(
+            f"weft_{name}",
+            f"""template <int32_t count> DEVICE void weft_{name}(float *to, const float *a) {{
+  #pragma unroll
+  for (int32_t half = 0; half < 2; ++half) {{
+    float x = a[2 * half], y = a[2 * half + 1];
+    #pragma unroll
+    for (int32_t i = 1; i < count; ++i) {{
+      x = {combined.format("x", "a[4 * i + 2 * half]")};
+      y = {combined.format("y", "a[4 * i + 2 * half + 1]")};
+    }}
+    x = {combined.format("x", "y")};
+    x = {combined.format("x", "__shfl_xor_sync(0xffffffffu, x, 1)")};
+    to[half] = {combined.format("x", "__shfl_xor_sync(0xffffffffu, x, 2)")};
+  }}
+}}""",
+        )
+        return f"weft_{name}<{width // 8}>({c.fragment(target)}, {c.fragment(source)})"
+
+    return emit
+
+
+def _get(c: Context, call: Call) -> str:
+    return f"{c.base(call.args[0].buffer)}[{c.index(call.args[1])}]"  # type: ignore[attr-defined]
+
+
+def _set(c: Context, call: Call) -> str:
+    return f"{_get(c, call)} = {c.value(call.args[2])}"
+
+
+def _pair(c: Context, call: Call) -> str:
+    """Two neighbours in memory."""
+    buffer = call.args[0].buffer  # type: ignore[attr-defined]
+    c.helper(
+        "weft_store_pair",
+        """template <typename T> DEVICE void weft_store_pair(T *to, T a, T b) {
+  struct alignas(2 * sizeof(T)) Pair { T a, b; };
+  *(Pair *)to = Pair{a, b};
+}""",
+    )
+    texts = ", ".join(to_memory(c.value(e), buffer.dtype) for e in call.args[1:])
+    return f"weft_store_pair<{c.element_type(buffer)}>({c.pointer(call.args[0])}, {texts})"
+
+
+def _power(c: Context, call: Call) -> str:
+    return quick(c, "exp2", c.value(call.args[0]))
+
+
+NARROW = {name: kind for name, kind in mma.KINDS.items() if kind.transposes}
+EMITTERS: Mapping[str, Emitter] = {
+    MAX: _row(MAX, "fmaxf({}, {})"),
+    SUM: _row(SUM, "{} + {}"),
+    GET: _get,
+    SET: _set,
+    PAIR: _pair,
+    POWER: _power,
+    **{f"{HELD}{name}": _held(kind) for name, kind in NARROW.items()},
+}
+
+# ----------------------------------------------------------------------------------------- meaning, for the interpreter
+
+
+def _mean_held(kind: mma.Kind) -> Callable[..., None]:
+    def run(a: Any, b: Any, out: Any, *numbers: int) -> None:
+        a_stride, b_line, b_block, width, fresh, order, _ = numbers
+        left = a.view((wgmma.ROWS, wgmma.LINE), (int(a_stride), 1)).astype(dtype(kind.elements[0]).numpy)
+        right = wgmma.operand_seen(kind, b, b_line, b_block, int(width), False, order)
+        mma.add_products(kind, out, left, right, bool(fresh))
+
+    return run
+
+
+def _mean_row(combine: Any) -> Callable[..., None]:
+    def run(source: Any, target: Any, width: int) -> None:
+        target.view((wgmma.ROWS,), (1,))[...] = combine(source.view((wgmma.ROWS, int(width)), (int(width), 1)), axis=1)
+
+    return run
+
+
+register_effect(MAX, _mean_row(np.max))
+register_effect(SUM, _mean_row(np.sum))
+for _name, _kind in NARROW.items():
+    register_effect(f"{HELD}{_name}", _mean_held(_kind))
+
+# ----------------------------------------------------------------------------------------------------- declaring
+
+
+def _declare_held(kind: mma.Kind, width: int) -> None:
+    a = te.placeholder((wgmma.ROWS, wgmma.LINE), "float32", name="a")
+    b = te.placeholder((width // wgmma.LINE, wgmma.LINE, wgmma.LINE), kind.elements[1], name="b")
+
+    def calls(left: Any, right: Any, out: Any) -> tuple[Call, Call]:
+        places = (left.access_ptr("r"), right.access_ptr("r"), out.access_ptr("rw"))
+        numbers = (left.stride(0), right.stride(1), right.stride(0), *map(te.const, (width, 0, 0, 0)))
+        reset = Call(wgmma.ZERO, (out.access_ptr("w"), te.const(width)), INT32)
+        return reset, Call(f"{HELD}{kind.name}", (*places, *numbers), INT32)
+
+    mma.declare_dot(
+        f"wgmma_held_{kind.name}_{width}", kind, (wgmma.ROWS, width, wgmma.LINE),
+        lambda i, k: a[i, k].astype(kind.elements[0]), lambda j, k: b[j // wgmma.LINE, k, j % wgmma.LINE], calls,
+    )  # fmt: skip
+
+
+def _declare_row(name: str, reduce: Any, width: int) -> None:
+    a, k = te.placeholder((wgmma.ROWS, width), "float32", name="a"), te.reduce_axis(width, name="k")
+    out = te.compute((wgmma.ROWS,), lambda i: reduce(a[i, k], axis=k), name="out")
+
+    def rule(inputs: Any, outputs: Any) -> Call:
+        return Call(name, (inputs[0].access_ptr("r"), outputs[0].access_ptr("w"), te.const(width)), INT32)
+
+    te.decl_tensor_intrin(out.op, rule, f"{name}_{width}")
+
+
+WIDTHS = tuple(width for width in wgmma.WIDTHS if width % wgmma.LINE == 0)
+for _width in WIDTHS:
+    _declare_row(MAX, te.max, _width)
+    _declare_row(SUM, te.sum, _width)
+    for _kind in NARROW.values():
+        _declare_held(_kind, _width)
+
+# --------------------------------------------------------------------------------------------- each thread its own
+
+
+def own_registers(func: Func) -> Func:
+    """The program whose loops over tiles run over the elements of one thread."""
+    return _Own().func(func)
+
+
+class _Own(Mutator):
+    def __init__(self) -> None:
+        self.thread: Var | None = None
+        self.rows: dict[Var, Expr] = {}
+        self.columns: dict[Var, Expr] = {}
+        self.known: dict[Var, Expr] = {}
+
+    def visit_Let(self, s: Let) -> Stmt:
+        """An index that was worked out before is seen through."""
+        if s.var.dtype.is_integer:
+            self.known[s.var] = substitute(s.value, self.known)
+        return self.generic_stmt(s)
+
+    def visit_For(self, s: For) -> Stmt:
+        """A loop over a tile becomes one over a thread's own elements."""
+        if s.thread == "threadIdx.x" and self.thread is None:
+            self.thread = s.var
+            done = self.generic_stmt(s)
+            self.thread = None
+            return done
+        role, extent = s.annotations.get(FRAGMENT), int_value(s.extent)
+        if role is None:
+            return self.generic_stmt(s)
+        if self.thread is None or extent is None:
+            raise TargetError(f"the loop {s.var.name} over {role} of a tile needs its threads, threadIdx.x, around it")
+        warp, lane = floordiv(self.thread, index_expr(32)), floormod(self.thread, index_expr(32))
+        if role == "rows":
+            half = Var(f"{s.var.name}_half")
+            self.rows[s.var] = half
+            place = add(add(mul(warp, index_expr(16)), mul(half, index_expr(8))), floordiv(lane, index_expr(4)))
+            return For(half, 2, Let(s.var, place, self.stmt(s.body)), "unrolled")
+        group, one = Var(f"{s.var.name}_group"), Var(f"{s.var.name}_one")
+        self.columns[s.var] = add(mul(group, index_expr(4)), one)
+        place = add(add(mul(group, index_expr(8)), mul(floormod(lane, index_expr(4)), index_expr(2))), one)
+        paired = self._pair(s)
+        if paired is not None:
+            inner: Stmt = Let(s.var, substitute(place, {one: index_expr(0)}), paired)
+        else:
+            inner = For(one, 2, Let(s.var, place, self.stmt(s.body)), "unrolled")
+        return For(group, extent // 8, inner, "unrolled")
+
+    def _pair(self, s: For) -> Stmt | None:
+        """Two neighbouring columns that are stored to memory, as one store; None where they are not such."""
+        store, tests = s.body, list[Expr]()
+        while isinstance(store, If) and store.otherwise is None:
+            tests.append(store.condition)
+            store = store.then
+        if not isinstance(store, Store) or store.buffer.scope != "global" or store.predicate is not None:
+            return None
+        form = linear(_wide(substitute(store.indices[0], self.known)))
+        even = form.constant % 2 == 0 and all(n % 2 == 0 for v, n in form.terms.items() if v is not s.var)
+        if form.terms.get(s.var) != 1 or not even or not all(_in_pairs(test, s.var) for test in tests):
+            return None
+        values = []
+        whole, column = self.columns[s.var], s.var
+        for at in (0, 1):
+            self.columns[column] = _at(whole, at)
+            value = substitute(store.value, {column: add(column, index_expr(1))}) if at else store.value
+            values.append(self.expr(value))
+        self.columns[column] = whole
+        place = Address(store.buffer, [self.expr(store.indices[0])], "w")
+        made: Stmt = Evaluate(Call(PAIR, (place, *values), INT32))
+        for test in reversed(tests):
+            made = If(self.expr(test), made)
+        return made
+
+    def visit_Load(self, e: Load) -> Expr:
+        """An element of a tile, in the thread's registers."""
+        if "." not in e.buffer.scope:
+            return self.generic(e)
+        return Call(GET, (Address(e.buffer, [index_expr(0)], "r"), self._register(e.buffer, e.indices[0])), e.dtype)
+
+    def visit_Store(self, s: Store) -> Stmt:
+        """An element of a tile that is set."""
+        if "." not in s.buffer.scope:
+            return self.generic_stmt(s)
+        place = (Address(s.buffer, [index_expr(0)], "w"), self._register(s.buffer, s.indices[0]))
+        return Evaluate(Call(SET, (*place, self.expr(s.value)), INT32))
+
+    def visit_Call(self, e: Call) -> Expr:
+        """Powers of a softmax: what is narrow afterwards needs no more than the instruction gives."""
+        done = self.generic(e)
+        if (self.rows or self.columns) and e.name == "exp2" and e.dtype.name == "float32":
+            return Call(POWER, done.args, e.dtype)  # type: ignore[attr-defined]
+        return done
+
+    def _register(self, buffer: Buffer, index: Expr) -> Expr:
+        """The number of the register that an element of a tile is in."""
+        form = linear(_wide(substitute(index, self.known)))
+        row = next((v for v in form.terms if v in self.rows), None)
+        column = next((v for v in form.terms if v in self.columns), None)
+        in_rows = buffer.scope.endswith("row")
+        if not isinstance(row, Var) or isinstance(column, Var) == in_rows:
+            raise TargetError(f"{buffer.name} is held by threads: only loops over its rows and columns may use it")
+        stride = form.terms[row]
+        each = 2 if in_rows else stride // 2  # registers of a tile
+        place = mul(self.rows[row], index_expr(1 if in_rows else 2))
+        if isinstance(column, Var):
+            place = add(place, self.columns[column])
+        others = {term: factor for term, factor in form.terms.items() if term is not row and term is not column}
+        for term, factor in [*others.items(), (index_expr(1), form.constant)]:
+            tiles, rest = divmod(factor, wgmma.ROWS * stride)
+            place = add(place, mul(term, index_expr(tiles * each + rest // 2)))
+        return place
+
+
+def _at(column: Expr, one: int) -> Expr:
+    """The register of the first or second of two neighbouring columns."""
+    assert isinstance(column, Add)
+    return add(column.a, index_expr(one))
+
+
+def _in_pairs(test: Expr, column: Var) -> bool:
+    """Whether a test holds for both of two neighbouring columns, from an even one on, or for none."""
+    if not uses_any(test, {column}):
+        return True
+    if not isinstance(test, LT) or int_value(_wide(test.b)) is None:
+        return False
+    form = linear(_wide(test.a))
+    return form.terms == {column: 1} and (int_value(_wide(test.b)) - form.constant) % 2 == 0  # type: ignore[operator]
+
+
+def _wide(e: Expr) -> Expr:
+    """An index in 64 bits throughout, as it was before it was narrowed."""
+    if isinstance(e, Cast) and e.value.dtype.is_integer:
+        return _wide(e.value)
+    if isinstance(e, Const):
+        return index_expr(int(e.value))
+    if isinstance(e, (Add, Sub, Mul)):
+        return {Add: add, Sub: sub, Mul: mul}[type(e)](_wide(e.a), _wide(e.b))
+    return e if e.dtype is INDEX else cast(e, INDEX)
