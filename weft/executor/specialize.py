@@ -551,10 +551,13 @@ def lower_graph(
         graph = settle_shapes(graph)
     try:
         groups = fuse(graph) if knobs.fuse else fuse(graph, most_nodes=1)
-        items = items_in_layouts(graph, groups, compiler)
-        if target.on_device and target.spec.device.rest:  # type: ignore[union-attr]
-            items = refused_items(graph, items)
-        items = settle_views(graph, items, compiler)
+        while True:
+            items = items_in_layouts(graph, groups, compiler)
+            if target.on_device and target.spec.device.rest:  # type: ignore[union-attr]
+                items = refused_items(graph, items)
+            items = settle_views(graph, items, compiler)
+            if not compiler.finish():
+                break
         prefix = f"stretch_{next(_counter)}"
         made = assemble(graph, items, prefix, target, make_rest, compiler.layouts, typical)
         made.block = compiler.block
