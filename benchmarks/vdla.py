@@ -219,10 +219,9 @@ def offload(name: str) -> None:
     print(f"{'layer':16}{'Mop':>8}{'cycles':>11}{'ms':>9}{'scalar ms':>11}{'times':>8}")
     there, scalar = 0.0, 0.0
     for launch in form.launches:
-        count, operations = (
-            cycles(launch.kernel.program, config_of("")),
-            kernel_cost(launch, form.graph.constants).operations,
-        )
+        count, weight = cycles(launch.kernel.program, config_of("")), form.graph.constants[launch.nodes[0].inputs[1]]
+        lanes = weight.any(axis=(0, 2, 3, 4))  # a scalar processor multiplies no channels that only fill up a block
+        operations = kernel_cost(launch, form.graph.constants).operations * lanes.mean()
         spent, otherwise = count / CLOCK, operations / SCALAR_CLOCK
         there, scalar = there + spent, scalar + otherwise
         label = launch.nodes[0].name
