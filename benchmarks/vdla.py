@@ -68,7 +68,7 @@ LAYERS = [
     Layer("C8", 28, 128, 256, 1, 2), Layer("C9", 14, 256, 256, 3, 1), Layer("C10", 14, 256, 512, 3, 2),
     Layer("C11", 14, 256, 512, 1, 2), Layer("C12", 7, 512, 512, 3, 1),
 ]  # fmt: skip
-"""All of ResNet-18 but the first, which has three channels and stays on the host, as in the paper."""
+"""All of ResNet-18 but the first, which the paper leaves to the host."""
 
 TUNED = [
     Layer("C1", 224, 16, 64, 7, 2), *(layer for layer in LAYERS if layer.name in ("C2", "C5", "C11", "C12")),
