@@ -10,6 +10,7 @@ import pytest
 from weft.pool import runner as module
 from weft.pool.device import PoolError
 from weft.pool.jobs import Journal
+from weft.pool.node import _journal_path
 from weft.pool.runner import PoolRunner
 from weft.tuner.records import Outcome, Record, Status
 
@@ -47,6 +48,13 @@ def test_another_damaged_line_is_said_and_kept_aside(tmp_path, caplog, damage):
     assert (tmp_path / "a journal.damaged").read_bytes() == damage + b"\n"
     caplog.clear()
     assert len(Journal(path).lines) == 3 and not caplog.records  # said once
+
+
+def test_any_name_of_a_worker_is_a_journal_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path / "a b"))
+    paths = [_journal_path({"name": name}) for name in ("a/b", "a_b", "../../etc/x", "Küche 1")]
+    assert len(set(paths)) == 4 and {path.parent for path in paths} == {paths[0].parent}
+    Journal(paths[2]).add("job", RECORD)
 
 
 def test_a_full_disk_loses_no_answer(tmp_path, caplog):

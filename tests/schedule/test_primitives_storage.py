@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from tests.schedule.intrinsics import declare_intrinsics
 from tests.schedule.programs import SIZE, becomes, chain, copy, grid, matmul, refused, rows
+from weft import te
 
 declare_intrinsics()
 
@@ -228,7 +229,28 @@ def test_overrun_refuses():
     refused(s, "overrun", "are lanes", block="B", axis=0)
     s = chain()
     s.apply("split", loop="j", factors=[None, 3])
-    refused(s, "overrun", "may be computed elsewhere", block="C", axis=0)
+    refused(s, "overrun", "is a parameter", block="C", axis=0)
+    s = three(lambda b, i: b[b[i] % 8])
+    s.apply("split", loop="j", factors=[None, 3])
+    refused(s, "overrun", "nobody has written", block="C", axis=0)
+
+
+def three(body):
+    """D = C + 1, where C is made of B."""
+    a = te.placeholder((8,), "int32", name="A")
+    b = te.compute((8,), lambda i: a[i] + 1, name="B")
+    c = te.compute((8,), lambda j: body(b, j), name="C")
+    return te.create_schedule(te.compute((8,), lambda k: c[k] + 1, name="D").op)
+
+
+def test_overrun_of_lanes_reads_on_in_another_intermediate():
+    s = three(lambda b, i: b[i] * 2)
+    s.apply("split", loop="j", factors=[None, 3])
+    s.apply("vectorize", loop="ji")
+    s.apply("overrun", block="C", axis=0)
+    sizes = {buffer.name: buffer.shape[0] for buffer in s.func.allocations}
+    assert repr(sizes["B"]) == repr(sizes["C"]) == "9"
+    assert "B[min" not in repr(s.func)
 
 
 def test_pad_a_sum():

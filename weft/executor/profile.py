@@ -268,7 +268,7 @@ class TimedRest:
 
     def run(self, arrays: Sequence[Any], threads: int) -> list[Any]:
         """The outputs, measured."""
-        found = self._executor.specialization(arrays)
+        found = self._executor.special(arrays)
         runner = self._runners.get(id(found))
         if runner is None:
             runner = self._runners[id(found)] = timed_runner(found, self._recorder, self._executor.target)
@@ -288,7 +288,7 @@ def profile_module(module: Any, feeds: Mapping[str, Any], threads: int | None = 
     """Runs a module for so many seconds, and says where the time goes."""
     count = check_threads(threads) if threads is not None else module.threads or get_threads()
     arrays, _ = module._bind(_filled(module, feeds))
-    found = module._executor.specialization(arrays)
+    found = module._executor.special(arrays)
     if any(isinstance(step, NativeStep) and not step.calls for step in found.lowered.program.steps):
         raise ArgumentError("a module from a file does not know its kernels: profile the model it was compiled from")
     recorder = Recorder(module.target)

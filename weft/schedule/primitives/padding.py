@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
+
 from weft.core.errors import ScheduleError
 from weft.expr.bounds import Ranges, prove
 from weft.expr.nodes import (
@@ -103,7 +105,8 @@ def pad(func: Func, block: str, loop: str, factor: int) -> Result:
 @primitive
 def overrun(func: Func, block: str, axis: int) -> Result:
     """Computes an intermediate on past the end of an axis, as far as its loops go: what is read there is the last
-    place again, and what is made there nobody reads. A tile at the edge then needs no test in its inner loops.
+    place again (of another intermediate memory that nobody has written), and what is made there nobody reads. A tile at
+    the edge then needs no test in its inner loops.
 
     rewrite: for io in range(ceil(n/8)): for i in range(8): C[io*8 + i] = f(A[io*8 + i]) where io*8 + i < n
              ->  for io in range(ceil(n/8)): for i in range(8): C[io*8 + i] = f(A[min(io*8 + i, n - 1)])
@@ -115,26 +118,29 @@ def overrun(func: Func, block: str, axis: int) -> Result:
         raise ScheduleError("overrun", place, f"{block} has no such axis of elements")
     old, binding, body = found.axes[axis], found.bindings[axis], found.body
     loops = loops_on(path)
-    if any(loop.kind == "vectorized" and uses_any(binding, {loop.var}) for loop in loops):
-        raise ScheduleError("overrun", place, "its neighbours are lanes, which would read one by one")
     if not isinstance(body, Store) or body.predicate is not None:
         raise ScheduleError("overrun", place, f"{block} does more than store one value")
     _check_body(found, old, place, "overrun")
-    for load in walk_exprs(body, Load):
-        if isinstance(load, Load) and load.buffer not in func.buffers and load.buffer is not body.buffer:
-            if any(uses_any(index, {old.var}) for index in load.indices):
-                reason = f"the last place of {load.buffer.name} may be computed elsewhere, or later"
-                raise ScheduleError("overrun", place, reason)
     ranges = ranges_of(func, loops)
     ends: dict[Var, Expr] = {loop.var: sub(loop.extent, index_expr(1)) for loop in loops}
     extent = simplify(add(substitute(binding, ends), index_expr(1)), ranges)
     tests = [t for t in conjuncts(found.predicate) if not _ends_axis(t, binding, old.extent, ranges)]
     if len(tests) == len(conjuncts(found.predicate)) or not prove(less(binding, extent), ranges):
         raise ScheduleError("overrun", place, "no test at the end of its loops holds it back")
-    larger = {body.buffer: _grown(func, found, body, old, extent, place, "overrun")}
-    last: dict[Var, Expr] = {old.var: minimum(old.var, sub(old.extent, index_expr(1)))}
-    made = Store(body.buffer, body.indices, _Again(last, body.buffer).expr(body.value))
     axes = [Axis(a.var, extent, a.kind) if a is old else a for a in found.axes]
+    larger = {body.buffer: _grown(func, found, body, old, extent, place, "overrun")}
+    loads = [load for load in walk_exprs(body, Load) if isinstance(load, Load) and load.buffer is not body.buffer]
+    inner = {load.buffer for load in loads if load.buffer in func.allocations}
+    for load in loads:
+        if any(isinstance(e, Load) and e.buffer in inner for index in load.indices for e in walk(index)):
+            raise ScheduleError("overrun", place, f"an index of {load.buffer.name} may be one that nobody has written")
+        if load.buffer in inner and any(uses_any(index, {old.var}) for index in load.indices):
+            larger[load.buffer] = _reached(func, larger.get(load.buffer, load.buffer), load, axes, place)
+    if any(loop.kind == "vectorized" and uses_any(binding, {loop.var}) for loop in loops):
+        if any(load.buffer not in inner and any(uses_any(i, {old.var}) for i in load.indices) for load in loads):
+            raise ScheduleError("overrun", place, "its neighbours are lanes, which would read one by one")
+    last: dict[Var, Expr] = {old.var: minimum(old.var, sub(old.extent, index_expr(1)))}
+    made = Store(body.buffer, body.indices, _Again(last, {body.buffer, *inner}).expr(body.value))
     new = rebody(found, made, found.init).replace(axes=axes, predicate=logical_and(*tests) if tests else TRUE)
     changed = replace_last(func, path, new)
     changed = changed.replace(
@@ -150,15 +156,30 @@ def _ends_axis(test: Expr, binding: Expr, extent: Expr, ranges: Ranges) -> bool:
     return structural_equal(simplify(test.a, ranges), simplify(binding, ranges))
 
 
-class _Again(Mutator):
-    """Loads take a place that is there; those of the block's own result stay."""
+def _reached(func: Func, buffer: Buffer, load: Load, axes: Sequence[Axis], place: str) -> Buffer:
+    """An intermediate with room for what is read past its end: nobody writes there, nor reads what becomes of it."""
+    ranges = ranges_of(func, [])
+    for axis in axes:
+        ranges = ranges.with_loop(axis.var, axis.extent)
+    ends: dict[Var, Expr] = {axis.var: sub(axis.extent, index_expr(1)) for axis in axes}
+    shape = list(buffer.shape)
+    for at, index in enumerate(load.indices):
+        end = simplify(add(substitute(index, ends), index_expr(1)))
+        if buffer.strides is not None or not prove(less(index, end), ranges):
+            raise ScheduleError("overrun", place, f"how far {buffer.name} is read is not clear")
+        shape[at] = shape[at] if prove(less(index, shape[at]), ranges) else end
+    return buffer.replace(shape=shape)
 
-    def __init__(self, places: dict[Var, Expr], own: Buffer) -> None:
+
+class _Again(Mutator):
+    """Loads of parameters take a place that is there."""
+
+    def __init__(self, places: dict[Var, Expr], own: Collection[Buffer]) -> None:
         self.places, self.own = places, own
 
     def visit_Load(self, e: Load) -> Expr:
         """A load."""
-        return e if e.buffer is self.own else Load(e.buffer, [substitute(index, self.places) for index in e.indices])
+        return e if e.buffer in self.own else Load(e.buffer, [substitute(index, self.places) for index in e.indices])
 
 
 def _axis_of(func: Func, block: Block, loop: str, place: str) -> Axis:
