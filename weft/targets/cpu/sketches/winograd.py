@@ -149,7 +149,8 @@ def default_point(sizes: Sizes, target: Target, lanes: int) -> dict[str, int]:
     by = 0
     if by_tiles > 1.2 * by_channels or busy <= 0.8:
         by, (tile_rows, rows, vectors, panels) = 1, _by_channels(sizes, target, lanes, cache)
-        if even_share(sizes.outputs // (vectors * lanes * panels), cores) < EVEN:
+        shared = sizes.outputs // (vectors * lanes * panels)
+        if shared < 2 * cores and even_share(shared, cores) < EVEN:
             by, panels, (tile_rows, rows, vectors) = BOTH, 1, _by_both(sizes, target, lanes, cache)
     return {
         "threads_by_channels": by, "tile_rows": tile_rows, "panels": panels, "rows": rows, "vectors": vectors,
