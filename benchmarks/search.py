@@ -172,7 +172,7 @@ def recovered(name: str, target: str, trials: int, folder: Path) -> tuple[float,
 def rate() -> float:
     """Candidates scored in a second of one core, features and model included."""
     space = max((space_of(task_of(TASKS[name](), "native,cores=1")) for name in TASKS), key=lambda one: one.size)
-    model = cost_models.cost_model()
+    model = cost_models.cost_model(None, 0, space)
     random = np.random.default_rng(0)
     some = random.choice(space.legal, 256, replace=False)
     model.fit([cost_models.Group(space.features(some), space.prior[some], random.random(256))])

@@ -32,30 +32,36 @@ quantizer for bits (500), commands of the pool, of exploring and of the cache (6
 MAY_PRINT = {"demo", "cli"}
 SHARED_BY_TARGETS = {"gpu"}
 """Folders of weft/targets that are no target: what several targets have in common."""
-ASK_TRAITS = ("weft.graph", "weft.executor", "weft.quantization")
+ASK_TRAITS = ("weft.graph", "weft.executor", "weft.quantization", "weft.plan", "weft.targets", "weft.tuner")
 """Where a fact about an operator is asked of the operator (`weft.graph.opspec.has`), never listed."""
 PATTERNS = {
+    ("weft.executor.bodies", "Loop Scan"),  # what is run natively, each in its own way
+    ("weft.executor.control", "If Loop Scan"),
     ("weft.graph.passes.attention", "Div Mul"),  # what scales a view of the keys
     ("weft.graph.passes.attention", "Attention Softmax"),  # without one of them there is no attention
     ("weft.graph.passes.fix_weights", "GRU LSTM RNN"),  # and the activations by which their states stay bounded
     ("weft.graph.passes.fix_weights", "Sigmoid Tanh"),
     ("weft.graph.passes.fold_strides", "Conv ConvInteger"),  # what is rewritten
     ("weft.graph.passes.fuse", "Cast DequantizeLinear"),  # what undoes a Cast, a QuantizeLinear
+    ("weft.graph.passes.stack_sequences", "SequenceConstruct SequenceEmpty"),  # what makes, and reads, a sequence
+    ("weft.graph.passes.stack_sequences", "ConcatFromSequence SequenceAt SequenceLength"),
     ("weft.quantization.insert", "Conv Gemm MatMul"),  # what is rewritten
+    ("weft.targets.vdla.offload", "ConvInteger MatMulInteger"),  # what the accelerator computes
+    ("weft.targets.vdla.offload", "Add Mul Sub"),
 }
 """The operators that a rewriting is written for: files, and names in order."""
 CHOOSING = ("weft.targets", "weft.plan", "weft.graph.passes", "weft.loop.passes")
 """Where choices are made. A number that steers one has an owner: a machine (machine.py), or a model (model.py)."""
 FACTS = {
-    "an input or axis by its place": "cpu.sketches.winograd CHANNEL, graph.passes.fix_weights WEIGHT PLAIN STATE, "
-    "graph.passes.layout CHANNEL, graph.passes.pad_channels CHANNEL",
+    "an input or axis by its place, a choice by its number": "cpu.sketches.winograd BOTH CHANNEL, "
+    "graph.passes.fix_weights WEIGHT PLAIN STATE, graph.passes.layout CHANNEL, graph.passes.pad_channels CHANNEL",
     "a code or unit of a format": "cpu.amx ARCH_PRCTL REQUEST_PERMISSION TILE_DATA, cpu.facts _KB _MB, "
     "cpu.processors _KB _MB, cuda.device DLPACK_CUDA _DEFAULT_STREAMS, cuda.driver _OUT_OF_MEMORY _NO_DEVICE "
     "_DYNAMIC_SHARED _CAPTURE_RELAXED _EXTERNAL, graph.passes.layout FLOAT_BYTES, graph.passes.quantized _FLOAT32 "
     "_INT32, loop.passes.insert_prefetch SECOND_LEVEL, vdla.isa ILLEGAL RANGE DEADLOCK TIMEOUT SHIFT_BITS ROUNDS "
     "POSITIVE, vdla.offload _INT32 _UINT8",
     "what an instruction does, or a line holds": "cpu.amx TILE, cpu.dot GROUP, cuda.copies SIZES, cuda.mma ROWS "
-    "TILE_BYTES, cuda.swizzle LINE CHUNK LINES, cuda.wgmma ROWS LINE WIDTHS, graph.passes.cached_attention LANES, "
+    "TILE_BYTES, cuda.swizzle LINE CHUNK LINES, cuda.wgmma ROWS LINE WIDTHS MANY, graph.passes.cached_attention LANES, "
     "loop.passes.insert_prefetch LINE, loop.passes.transpose_stores LANES, loop.passes.vectorize MAX_LANES, "
     "vdla.isa INSTRUCTION_BITS CLOCK, vdla.offload MOST_PAD",
     "what numbers a type holds": "cpu.algorithms MOST_WEIGHT, graph.passes.causal_blocks FAR_BELOW, "

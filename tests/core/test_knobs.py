@@ -132,7 +132,7 @@ def test_unknown_names_list_the_known(knobs):
         lambda: knobs.reset("speed"),
         lambda: knobs.override(speed=1).__enter__(),
     ):
-        known = "num_threads, cache_dir, cache, cache_megabytes, debug, verify, fuse"
+        known = "num_threads, pin_threads, thread_priority, cache_dir, cache, cache_megabytes, debug, verify, fuse"
         with pytest.raises(KnobError, match=f"no setting 'speed'; there are {known}"):
             use()
 

@@ -33,7 +33,7 @@ def made(monkeypatch, tmp_path):
         return plain(text, target)
 
     monkeypatch.setattr(kernels.llvm_compile, "emit_object", emit)
-    with knobs.override(cache_dir=tmp_path, cache=True, fuse=False):
+    with knobs.override(cache_dir=tmp_path, cache=True, fuse=False, num_threads=1):
         yield texts
 
 

@@ -81,6 +81,24 @@ def test_recurrent_and_subclassed_models_mean_what_keras_says():
         close(interpret_graph(load(model, (x,)).graph, [x]), [wanted])
 
 
+class Counting(layers.Layer):
+    def build(self, _):
+        self.count = self.add_weight(shape=(), initializer="zeros", trainable=False)
+
+    def call(self, x):
+        self.count.assign_add(1.0)
+        return x * self.count
+
+
+def test_layers_that_draw_are_off_and_those_that_remember_are_refused():
+    x = draw.normal(size=(2, 3, 4)).astype("f")
+    model = keras.Sequential([layers.RandomFlip("horizontal", seed=1), layers.GaussianNoise(1.0)])  # not built, either
+    close(interpret_graph(load(model, (x[..., None],)).graph, [x[..., None]]), [x[..., None]])
+    for layer in (layers.LSTM(5, stateful=True), Counting()):
+        with pytest.raises(FrontendError, match="keeps what one call leaves"):
+            load(keras.Sequential([keras.Input((3, 4), batch_size=2), layer]), (x,))
+
+
 def test_files_and_errors(tmp_path):
     model = settled(keras.Sequential([keras.Input((4,)), layers.Dense(3, "relu"), layers.BatchNormalization()]))
     model.save(tmp_path / "model.keras")

@@ -277,7 +277,6 @@ def install() -> None:
     global _allocator
     if _allocator is not None:
         return
-    from weft.executor import turns
     from weft.runtime import fastcall, runner
     from weft.runtime.jit import native_runtime
 
@@ -293,7 +292,7 @@ def install() -> None:
         size = math.prod(shape) * np.dtype(dtype).itemsize
         return plain(shape, dtype) if size > LARGEST else empty(shape, dtype)
 
-    fastcall.empty_array = turns.empty_array = empty_array
+    fastcall.empty_array = empty_array
 
     def new_arena(one: Any) -> tuple[int, np.ndarray]:
         if one.program.arena_bytes > LARGEST:

@@ -71,7 +71,7 @@ def kernels_in(graph: Graph, target: Target, precision: str | None = None) -> It
     graph = for_target(optimize(graph, shapes, {}), target, precision)
     planner = _Planner(target)
     try:
-        items = specialize._items_in_layouts(graph, fuse(graph), planner)
+        items = specialize.items_in_layouts(graph, fuse(graph), planner)
     finally:
         planner.close()
     for item in items:

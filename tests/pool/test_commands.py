@@ -38,6 +38,8 @@ def test_the_server_is_one_small_static_program(tmp_path, capsys):
         (["pool", "server", "--target", "abacus"], "no device server is made for 'abacus'"),
         (["worker", "--kind", "x"], "--join URL and --kind KIND"),
         (["worker", "--join", "tls://x:1", "--kind", "build", "--device", "here"], "a builder has no device"),
+        (["worker", "--join", "http://x:1", "--kind", "x"], "'http://x:1' is no address of a pool: tls://HOST:PORT"),
+        (["devices", "--pool", "tls://desk"], "'tls://desk' is no address of a pool"),
         (["devices", "--certificates", "x"], "it belongs to --pool"),
         (["tune", "dqn", "--pool", "tls://x:1"], "--target KIND says which devices"),
         (["bench", "dqn", "--pool", "tls://x:1", "--threads", "2"], "a pool's device runs kernels"),

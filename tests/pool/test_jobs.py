@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import logging
+import subprocess
+import sys
 
 import pytest
 
 from weft.pool import runner as module
 from weft.pool.device import PoolError
+from weft.pool.devices import ProgramDevice
 from weft.pool.jobs import Journal
+from weft.pool.node import _journal_path
 from weft.pool.runner import PoolRunner
 from weft.tuner.records import Outcome, Record, Status
 
@@ -47,6 +51,13 @@ def test_another_damaged_line_is_said_and_kept_aside(tmp_path, caplog, damage):
     assert (tmp_path / "a journal.damaged").read_bytes() == damage + b"\n"
     caplog.clear()
     assert len(Journal(path).lines) == 3 and not caplog.records  # said once
+
+
+def test_any_name_of_a_worker_is_a_journal_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path / "a b"))
+    paths = [_journal_path({"name": name}) for name in ("a/b", "a_b", "../../etc/x", "Küche 1")]
+    assert len(set(paths)) == 4 and {path.parent for path in paths} == {paths[0].parent}
+    Journal(paths[2]).add("job", RECORD)
 
 
 def test_a_full_disk_loses_no_answer(tmp_path, caplog):
@@ -93,3 +104,12 @@ def test_a_scheduler_that_dies_over_a_question_is_asked_again(monkeypatch, caplo
     flaky.asked, runner.deadline = 0, -1.0
     with pytest.raises(PoolError, match="tls://desk:1 was lost again and again: Stream is closed"):
         runner.collect("m", {"t"})
+
+
+def test_a_hang_is_one_by_the_processors_time(monkeypatch):
+    """The child of a device's job is ended by the kernel when it has used its seconds, not when others have."""
+    spin = [sys.executable, "-c", "import resource; resource.setrlimit(resource.RLIMIT_CPU, (1, 2))\nwhile True: pass"]
+    real = subprocess.run
+    monkeypatch.setattr(subprocess, "run", lambda command, **more: real(spin, **more))
+    found = ProgramDevice("vdla").measure({}, ())
+    assert found.status is Status.HANG and "of the processor's time" in found.detail

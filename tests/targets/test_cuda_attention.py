@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-import weft.ops  # noqa: F401
+import weft
 from weft import te
 from weft.core.errors import ScheduleError
 from weft.executor.program import build_program
@@ -205,3 +205,25 @@ def test_online_refuses_what_it_is_not():
     s["whole"].reorder(p, i, e)
     with pytest.raises(ScheduleError, match="others than whole read peak"):
         s.online("whole", s["whole"].loops[0], "peak")  # another sum reads the greatest top
+
+
+def test_heads_that_were_joined_with_the_batch_are_read_where_they_lie():
+    """Queries, keys and values of one product, chosen by an index, as torch's MultiheadAttention exports them."""
+    torch = pytest.importorskip("torch")
+
+    class Block(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.attention = torch.nn.MultiheadAttention(96, 3, batch_first=True)
+
+        def forward(self, x):
+            return self.attention(x, x, x, need_weights=False)[0]
+
+    block, x = Block().eval(), torch.randn(4, 50, 96)
+    module = weft.compile(block, (x,))
+    with torch.no_grad():
+        np.testing.assert_allclose(
+            np.asarray(module(x.numpy())).reshape(x.shape), block(x).numpy(), rtol=1e-4, atol=1e-5
+        )
+    made = weft.compile(block, (x,), target="cuda:sm_90a", precision="fp16")
+    assert "gather" not in str(made.report()), "the parts were copied first"

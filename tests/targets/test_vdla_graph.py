@@ -210,9 +210,16 @@ def test_packed_convolutions_that_make_no_sense():
     rng = np.random.default_rng(1)
     x, w = (rng.integers(0, 9, shape).astype(np.int8) for shape in ((1, 2, 3, 3, 16), (1, 2, 1, 1, 16, 16)))
     bias = np.zeros((1, 16), np.int32)
-    for arrays, text in [([x, w, bias], "a bias goes with a shift"), ([x, w[:, :1]], "c")]:
+    wide = np.zeros((1, 2, 5, 1, 16, 16), np.int8)
+    for arrays, text, attributes in [
+        ([x, w, bias], "a bias goes with a shift", {}),
+        ([x, w[:, :1]], "c", {}),
+        ([x, wide], "larger than the image", {}),
+        ([x, w], "strides two from 1 on", {"strides": [0, 1]}),
+        ([x, w], "four numbers from 0", {"pads": [-1, 0, 0, 0]}),
+    ]:
         values = [Value(f"v{i}", TensorType(str(a.dtype), a.shape)) for i, a in enumerate(arrays)]
-        node = Node(packed.NAME, values, [Value("y", None)], {}, domain=packed.DOMAIN)
+        node = Node(packed.NAME, values, [Value("y", None)], attributes, domain=packed.DOMAIN)
         with pytest.raises(GraphError, match=text):
             infer(Graph("packed", values, node.outputs, [node], {}))
 

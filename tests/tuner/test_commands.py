@@ -77,6 +77,11 @@ def little(batch=1, seed=0):
     return b.finish(b.relu(b.dense(b.input("x", (batch * 16, 32)), 32, 48)), names=["out"])
 
 
+def test_a_report_that_cannot_be_written_is_said_before_the_search(cache, capsys):
+    assert main(["tune", "dqn", "--budget", "1h", "--report", str(cache / "nowhere" / "report.html")]) == 1
+    assert "there is no such folder" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_a_model_is_tuned_and_the_same_command_goes_on(cache, capsys, monkeypatch):
     monkeypatch.setitem(models.MODELS, "little", little)

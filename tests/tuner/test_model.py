@@ -202,6 +202,7 @@ def test_other_forms_of_a_model_are_chosen_by_its_time(own_records, liked):
     made, tried = forms_tried(graph, liked, precision)
     assert [labels for labels in tried if liked in labels.values()], tried
     after = weft.compile(graph, precision=precision, threads=1)
+    assert f"× {liked}" in after.report() and "chosen by" not in before.report()
     old, new = before.specializations[0], after.specializations[0]
     if liked == "plain":
         assert old.lowered.layouts and not new.lowered.layouts
@@ -268,6 +269,7 @@ def test_a_module_is_tuned_beside_its_use(graph, own_records, monkeypatch):
     first = module(x)
     module.tuning.wait(100)
     assert not module.tuning.is_running and "the module has its new kernels" in module.tuning.said, module.tuning.said
+    assert not any(said.startswith("+") for said in module.tuning.said)
     assert "tuned: 1 of 2 kernels" in module.report() and "tuned" not in plain.report()
     np.testing.assert_allclose(module(x), first, rtol=1e-4, atol=1e-4)
     monkeypatch.setattr(Tuning, "run", lambda self, observe=None: time.sleep(60))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import shutil
 from pathlib import Path
 
@@ -37,9 +38,12 @@ def add_certificates(parser: argparse.ArgumentParser) -> None:
 
 
 def folder_of(given: argparse.Namespace) -> Path:
-    """The folder of the certificates."""
+    """The folder of the certificates; a UsageError where the pool's own address, if one is given, is none."""
     from weft.pool.ca import default_folder
 
+    url = getattr(given, "pool", None) or getattr(given, "join", None)
+    if url and not re.fullmatch(r"tls://[^\s/:]+:\d{1,5}|tls://\[[0-9a-fA-F:]+\]:\d{1,5}", url):
+        raise UsageError(f"{url!r} is no address of a pool: tls://HOST:PORT, as weft pool start prints it")
     found: Path | None = given.certificates
     return found or default_folder()
 

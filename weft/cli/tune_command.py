@@ -65,6 +65,8 @@ def run(given: argparse.Namespace, screen: Screen) -> int:
             return _exhaustive(given, tuning, screen)
         if given.points:
             raise UsageError("--points goes with --exhaustive")
+        if given.report and not Path(given.report).absolute().parent.is_dir():
+            raise UsageError(f"--report {given.report}: there is no such folder")
         with View(screen.err) as view:
             tuning.run(view)
         if given.report:

@@ -18,7 +18,6 @@ import functools
 import hashlib
 import json
 import logging
-import mmap
 import os
 import re
 import sys
@@ -30,7 +29,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import llvmlite.binding as llvm
-import numpy as np
 
 from weft.core.knobs import knobs
 from weft.core.version import VERSION
@@ -47,7 +45,7 @@ from weft.runtime.cache_folder import (
     remove,
     write_whole,
 )
-from weft.runtime.fingerprint import fingerprint
+from weft.runtime.fingerprint import fingerprint, fingerprint_file
 from weft.targets.base import Target, fact_text
 
 if TYPE_CHECKING:
@@ -238,9 +236,8 @@ class FileEntry:
         try:
             if not self.is_same():
                 return
-            with open(self.source, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-                if data.find(b"location") >= 0:
-                    return
+            if _names(self.source, b"location"):
+                return
             with write_whole(self.link) as link:
                 link.write(form.name.encode())
         except (OSError, ValueError) as error:
@@ -249,6 +246,17 @@ class FileEntry:
     def is_same(self) -> bool:
         """Whether the file holds what it held."""
         return _bytes_of(self.source) == self.bytes_of_source
+
+
+def _names(path: Path, word: bytes) -> bool:
+    """Whether a word is somewhere in a file, which is at no time all in memory."""
+    end = b""
+    with path.open("rb") as file:
+        while piece := file.read(1 << 20):
+            if word in end + piece:
+                return True
+            end = piece[1 - len(word) :]
+    return False
 
 
 def _linked(link: Path) -> Path:
@@ -274,8 +282,11 @@ def file_entry(
 
 def _bytes_of(path: Path) -> bytes | None:
     try:
-        return fingerprint(np.memmap(path, np.uint8, "r")) if path.is_file() else None
-    except (OSError, ValueError):
+        if not path.is_file():
+            return None
+        with path.open("rb") as file:
+            return fingerprint_file(file.fileno(), os.fstat(file.fileno()).st_size)
+    except OSError:
         return None
 
 

@@ -1,4 +1,4 @@
-"""Scheduled programs to machine code: constants packed ahead, kernels deduplicated, LLVM in a thread beside lowering.
+"""Scheduled programs to machine code: constants packed ahead, kernels deduplicated, lowered and compiled on all cores.
 
 In: a `GroupProgram`. Out: a `Kernel` (symbol, object code, how it got there) and the parameters that a call takes.
 A copy of a constant that a schedule makes (a packed weight) is taken out of the kernel: it is made now, once.
@@ -12,7 +12,6 @@ import re
 import time
 from collections import OrderedDict
 from collections.abc import Collection, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -27,6 +26,7 @@ from weft.executor.cache import weft_itself
 from weft.executor.inplace import overwritable
 from weft.executor.layouts import fill_borders
 from weft.executor.program import GroupProgram
+from weft.executor.workers import Job, Workers
 from weft.expr.digits import Digit, are_whole, digit_of
 from weft.expr.nodes import LT, Buffer, Const, Expr, Load, Select, Var, int_value, is_true
 from weft.graph.ir import Array, Graph, Value
@@ -54,6 +54,15 @@ MOST_CACHED = 512
 """Kernels that a process remembers, so that compiling a model again, or a part of it, is quick."""
 
 
+@dataclass(frozen=True)
+class Code:
+    """What lowering and LLVM make of a kernel: the text of LLVM IR, object code, and whether it turns by the call."""
+
+    llvm_ir: str
+    object_code: bytes
+    turns: bool
+
+
 @dataclass
 class Kernel:
     """One piece of machine code, `int32_t symbol(const int64_t *args, int64_t threads)`, and how it came about.
@@ -64,10 +73,8 @@ class Kernel:
     symbol: str
     label: str
     scheduled: Func
-    llvm_ir: str = ""
-    code: Future[bytes] | None = None
+    code: Job[Code] | None = None
     program: DeviceProgram | None = None
-    turns: bool = False
     record: Trace | None = None
     """The tuner's record that it was scheduled by; None where the planner chose."""
     trace: Trace = field(default_factory=Trace)
@@ -77,9 +84,19 @@ class Kernel:
 
     @property
     def object_code(self) -> bytes:
-        """The object file; waits until LLVM has made it."""
+        """The object file."""
         assert self.code is not None
-        return self.code.result()
+        return self.code.result().object_code
+
+    @property
+    def llvm_ir(self) -> str:
+        """The program that LLVM gets; empty for a device."""
+        return "" if self.code is None else self.code.result().llvm_ir
+
+    @property
+    def turns(self) -> bool:
+        """Whether it is told which call is an odd one."""
+        return self.code is not None and self.code.result().turns
 
 
 Part = tuple[int, Digit]
@@ -167,7 +184,7 @@ def lift_scheduled(program: GroupProgram, fixed: Sequence[Buffer]) -> Lifted:
 
 
 class KernelCompiler:
-    """Compiles programs for one target; LLVM works in a thread while the next program is lowered."""
+    """Compiles programs for one target; other processes lower one while the next is planned."""
 
     def __init__(self, target: Target) -> None:
         self.target = target
@@ -185,7 +202,9 @@ class KernelCompiler:
         """How many channels of a convolution's sums lie together."""
         self.machine = fact_text(target)
         """The facts about the target, as a part of what kernels are known by."""
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="weft-llvm")
+        self._workers = Workers()
+        self._handed: dict[str, Kernel] = {}
+        self._refused: dict[str, Exception] = {}
         self._folder = cache_folder("kernels") if knobs.cache and target.is_host and not target.on_device else None
 
     def compile(
@@ -197,7 +216,10 @@ class KernelCompiler:
         """
         fixed = [buffer for value, buffer in program.inputs if value in constants]
         if given is not None or not picks_by_default():
-            return self._make(program, fixed, label, given)
+            made = self._make(program, fixed, label, given)
+            if made[0].code is not None:
+                made[0].code.result()  # what a user gave is refused here
+            return made
         text = program_text(program, fixed)
         in_use = records()
         record = in_use.traces.get(program_key(text)) if in_use is not None and in_use.traces else None
@@ -212,6 +234,7 @@ class KernelCompiler:
                 _CACHE.popitem(last=False)
         else:
             _CACHE.move_to_end(key)
+        self._handed[key] = found[0]
         return found
 
     def _typical(self, program: GroupProgram) -> dict[str, int]:
@@ -237,6 +260,8 @@ class KernelCompiler:
         # Kernels are told apart by what they do: two schedules of one program are two kernels.
         scheduled = hashlib.sha256(f"{self.machine}|{lifted.func.replace(name='kernel')!r}".encode()).hexdigest()
         named = _with_overlaps(lifted.func.replace(name=f"k_{plain}_{scheduled[:12]}"))
+        if named.name in self._refused:
+            raise self._refused[named.name]
         try:
             verify(named)
             made, schedule = self._generated(named, label), program.schedule
@@ -245,27 +270,47 @@ class KernelCompiler:
             raise ExpressionError("the program nests too deep") from None
 
     def _generated(self, func: Func, label: str) -> Kernel:
-        lowered = self.target.lower(func)
         if self.target.on_device:
-            program = self.target.generate(lowered)
+            program = self.target.generate(self.target.lower(func))
             return Kernel(program.name, label, func, program=program)
-        text = generate(lowered, self.target, intrinsics=self.target.intrinsics())
-        code = self._pool.submit(self._object, text, label)
-        return Kernel(entry_symbol(func.name), label, func, text, code, turns=turns_by_call(lowered))
+        job = Job(lambda: self._code(func, label))
+        self._workers.submit(job)
+        return Kernel(entry_symbol(func.name), label, func, job)
 
-    def _object(self, text: str, label: str) -> bytes:
-        """The object code of a kernel; it is kept in the cache folder as soon as it is there."""
+    def _code(self, func: Func, label: str) -> Code:
+        """Machine code; it is kept in the cache folder as soon as it is there."""
         start = time.thread_time()
+        lowered = self.target.lower(func)
+        text = generate(lowered, self.target, intrinsics=self.target.intrinsics())
+        middle = time.thread_time()
         facts = () if self._folder is None else (text, self.machine, *weft_itself())
         code = kept_object(
             self._folder, facts, lambda: llvm_compile.emit_object(text, self.target), MOST_KEPT, LEAST_SECONDS
         )
-        logger.debug("%s: %.3f s in LLVM for %d KB of text", label, time.thread_time() - start, len(text) >> 10)
-        return code
+        said = "%s: lowered in %.3f s, %.3f s in LLVM for %d KB of text"
+        logger.debug(said, label, middle - start, time.thread_time() - middle, len(text) >> 10)
+        return Code(text, code, turns_by_call(lowered))
+
+    def finish(self) -> bool:
+        """Waits for the code of all kernels; whether there are some that turn out to have none: compile them again."""
+        self._workers.finish()
+        refused = len(self._refused)
+        for key, kernel in self._handed.items():
+            try:
+                if kernel.code is not None:
+                    kernel.code.result()
+            except RecursionError:
+                self._refused[kernel.scheduled.name] = ExpressionError("the program nests too deep")
+            except Exception as error:  # noqa: BLE001 — raised again where the kernel is wanted
+                self._refused[kernel.scheduled.name] = error
+            if kernel.scheduled.name in self._refused:
+                _CACHE.pop(key, None)
+        self._handed = {}
+        return len(self._refused) > refused
 
     def close(self) -> None:
-        """Ends the thread when its work is done."""
-        self._pool.shutdown(wait=True)
+        """Ends the processes that still work."""
+        self._workers.close()
 
 
 _CACHE: OrderedDict[str, tuple[Kernel, tuple[int | Packing, ...]]] = OrderedDict()

@@ -24,6 +24,10 @@ def report_text(module: Any) -> str:
         lines.append("not compiled yet: its shapes are known when it is first called")
     for one in found:
         lines += ["", *form_lines(one)]
+    forms = Counter(f"{label} ({name[2:]})" if name.startswith("* ") else label
+                    for name, label in module._executor.forms.items())  # fmt: skip
+    if forms:
+        lines.append("chosen by weft tune: " + ", ".join(f"{count} × {label}" for label, count in forms.most_common()))
     reason = module._executor.why_closed
     if found and reason:
         lines += ["", f"no form for all sizes, so that each new set of them is compiled in its call: {reason}"]

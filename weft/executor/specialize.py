@@ -430,11 +430,15 @@ class Executor:
     @contextmanager
     def _as_asked(self) -> Iterator[None]:
         """What was in force when the model was given to be compiled: settings, schedules, records."""
-        asked = self.records.algorithms if self.records is not None else {}
-        labels = asked.get(structure_key(self.graph), {}) if asked else {}
         with knobs.override(**self.settings), overrides.overriding(self._overrides):
-            with overrides.recording(self.records), choosing(labels):
+            with overrides.recording(self.records), choosing(self.forms):
                 yield
+
+    @property
+    def forms(self) -> Mapping[str, str]:
+        """What the tuner chose for parts of the model, by their names."""
+        known = self.records.algorithms if self.records is not None else {}
+        return known.get(structure_key(self.graph), {}) if known else {}
 
     def _form(self, shapes: Mapping[str, Sequence[int]], values: Mapping[str, Array]) -> Specialization:
         entry = cache.entry_for(self.graph, shapes, values, self.target, self.precision)
@@ -547,10 +551,13 @@ def lower_graph(
         graph = settle_shapes(graph)
     try:
         groups = fuse(graph) if knobs.fuse else fuse(graph, most_nodes=1)
-        items = items_in_layouts(graph, groups, compiler)
-        if target.on_device and target.spec.device.rest:  # type: ignore[union-attr]
-            items = refused_items(graph, items)
-        items = settle_views(graph, items, compiler)
+        while True:
+            items = items_in_layouts(graph, groups, compiler)
+            if target.on_device and target.spec.device.rest:  # type: ignore[union-attr]
+                items = refused_items(graph, items)
+            items = settle_views(graph, items, compiler)
+            if not compiler.finish():
+                break
         prefix = f"stretch_{next(_counter)}"
         made = assemble(graph, items, prefix, target, make_rest, compiler.layouts, typical)
         made.block = compiler.block

@@ -17,6 +17,8 @@ LEAST_BYTES = 128 << 10
 """Smaller weights are no reason for a page of 2 MB."""
 
 ALIGNMENT = 64
+ROWS_TOGETHER = 16
+"""Rows of a source that are read side by side: their lines stay in the first cache until all of each is copied."""
 
 
 class WeightBlocks:
@@ -30,7 +32,7 @@ class WeightBlocks:
         """The elements of an array in a block, contiguous and aligned."""
         start = self._start(array.nbytes)
         made = self._block[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
-        made[...] = array
+        copy_in_order(array, made)
         self._used = start + array.nbytes
         return made
 
@@ -40,3 +42,21 @@ class WeightBlocks:
             return start
         self._block = np.empty(max(size + ALIGNMENT, BLOCK_BYTES), np.uint8)
         return int(-self._block.ctypes.data % ALIGNMENT)
+
+
+def copy_in_order(array: Array, made: Array) -> None:
+    """Writes elements that lie in another order into a contiguous array.
+
+    numpy would read a matrix column by column, and copy each few elements that belong together by a loop of their own:
+    columns of 4 out of 1.6 GB take 8 times as long.
+    """
+    if array.ndim > 1 and array.strides[-1] == array.itemsize:
+        together = f"V{array.shape[-1] * array.itemsize}"
+        array, made = array.view(together)[..., 0], made.view(together)[..., 0]
+    slowest = max(range(array.ndim), key=lambda axis: array.strides[axis], default=0)
+    if slowest == 0:
+        made[...] = array
+        return
+    source, target = np.moveaxis(array, slowest, 0), np.moveaxis(made, slowest, 0)
+    for start in range(0, len(source), ROWS_TOGETHER):
+        target[start : start + ROWS_TOGETHER] = source[start : start + ROWS_TOGETHER]

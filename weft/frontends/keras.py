@@ -18,6 +18,8 @@ import keras
 from weft.core.errors import ArgumentError, FrontendError
 from weft.frontends.calls import Imported
 
+_KEPT = "{} keeps what one call leaves for the next, which a compiled model does not: make the layer stateful=False"
+
 
 def load(model: Any, inputs: Sequence[Any] = (), dynamic_shapes: Any = None) -> Imported:
     """Imports a model, or the path of a .keras file."""
@@ -26,6 +28,10 @@ def load(model: Any, inputs: Sequence[Any] = (), dynamic_shapes: Any = None) -> 
     backend = keras.backend.backend()
     if not inputs:
         inputs = (_described(model, backend),)
+    elif not model.built and backend in ("jax", "torch"):
+        model(*inputs)
+    if kept := [one.name for one in model._flatten_layers() if getattr(one, "stateful", False)]:
+        raise FrontendError(_KEPT.format(", ".join(kept)))
     if backend == "jax":
         from weft.frontends.jax import load as load_jax
 
@@ -33,9 +39,13 @@ def load(model: Any, inputs: Sequence[Any] = (), dynamic_shapes: Any = None) -> 
             raise ArgumentError("dynamic_shapes go with Keras' torch backend: JAX traces a model for each shape")
         return load_jax(_function(model), inputs)
     if backend == "torch":
+        from torch.nn import Module
+
         from weft.frontends.torch import load as load_torch
 
-        return load_torch(model.eval(), tuple(inputs), dynamic_shapes)
+        whole = Module()
+        whole.model, whole.forward = model, lambda *args: model(*args, **_training(model))
+        return load_torch(whole.eval(), tuple(inputs), dynamic_shapes)
     raise FrontendError(
         f"Keras runs with its backend {backend} here, from which no model can be taken: set KERAS_BACKEND=jax "
         "(or torch) before Keras is imported, keras.models.load_model('model.keras') there, and weft.compile(model, x)"
@@ -48,8 +58,7 @@ def _read(path: str) -> Any:
     try:
         return keras.models.load_model(path, compile=False)
     except Exception as error:
-        first = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise FrontendError(f"Keras cannot read {path}: {first}") from error
+        raise FrontendError(f"Keras cannot read {path}: {f'{error}'.partition(chr(10))[0]}") from error
 
 
 def _described(model: Any, backend: str) -> Any:
@@ -73,13 +82,22 @@ def _described(model: Any, backend: str) -> Any:
     return keras.tree.map_structure(example, described)
 
 
+def _training(model: Any) -> dict[str, bool]:
+    """What tells a model that it does not train: layers that draw numbers are on by default."""
+    return {"training": False} if model._call_has_training_arg else {}
+
+
 def _function(model: Any) -> Any:
     """A model as a function of its inputs alone."""
 
     def function(*inputs: Any) -> Any:
         trainable = [one.value for one in model.trainable_variables]
         other = [one.value for one in model.non_trainable_variables]
-        return model.stateless_call(trainable, other, *inputs)[0]
+        found, left = model.stateless_call(trainable, other, *inputs, **_training(model))
+        for variable, old, new in zip(model.non_trainable_variables, other, left):
+            if new is not old and "seed_generator" not in variable.path:
+                raise FrontendError(_KEPT.format(variable.path))
+        return found
 
     function.__name__ = model.name if model.name.isidentifier() else "model"
     return function

@@ -157,7 +157,7 @@ class Value:
 class Node:
     """One use of an operator. An input that is left out is None. `domain` "" is ai.onnx."""
 
-    __slots__ = ("op", "inputs", "outputs", "attributes", "name", "origin", "domain")
+    __slots__ = ("attributes", "domain", "graphs", "inputs", "name", "op", "origin", "outputs")
 
     def __init__(
         self,
@@ -176,17 +176,29 @@ class Node:
         self.name = name
         self.origin = origin
         self.domain = domain
-
-    @property
-    def graphs(self) -> dict[str, Graph]:
+        self.graphs: dict[str, Graph] = {key: one for key, one in self.attributes.items() if isinstance(one, Graph)}
         """The attributes that are graphs."""
-        return {key: value for key, value in self.attributes.items() if isinstance(value, Graph)}
 
-    def replace(self, **changes: Any) -> Node:
+    def replace(
+        self,
+        *,
+        op: str | None = None,
+        inputs: Sequence[Value | None] | None = None,
+        outputs: Sequence[Value] | None = None,
+        attributes: Mapping[str, Any] | None = None,
+        name: str | None = None,
+        domain: str | None = None,
+    ) -> Node:
         """A node like this one but for the given fields."""
-        fields = {key: getattr(self, key) for key in Node.__slots__}
-        fields.update(changes)
-        return Node(**fields)
+        return Node(
+            self.op if op is None else op,
+            self.inputs if inputs is None else inputs,
+            self.outputs if outputs is None else outputs,
+            self.attributes if attributes is None else attributes,
+            self.name if name is None else name,
+            self.origin,
+            self.domain if domain is None else domain,
+        )
 
     def describe(self) -> str:
         """How errors speak of it: operator, name and where it came from."""
@@ -208,7 +220,7 @@ class Node:
 class Graph:
     """A whole model, or the body of a control-flow operator."""
 
-    __slots__ = ("name", "inputs", "outputs", "nodes", "constants")
+    __slots__ = ("constants", "inputs", "known", "name", "nodes", "outputs")
 
     def __init__(
         self,
@@ -223,10 +235,12 @@ class Graph:
         self.outputs = tuple(outputs)
         self.nodes = tuple(nodes)
         self.constants: dict[Value, Array] = dict(constants or {})
+        self.known: dict[Value, Array] | None = None
+        """What inference knows of its values; None where types were not inferred."""
 
     def replace(self, **changes: Any) -> Graph:
         """A graph like this one but for the given fields."""
-        fields = {key: getattr(self, key) for key in Graph.__slots__}
+        fields = {key: getattr(self, key) for key in Graph.__slots__ if key != "known"}
         fields.update(changes)
         return Graph(**fields)
 

@@ -22,6 +22,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from weft.core.version import VERSION
 from weft.pool import jobs
@@ -107,7 +108,7 @@ def _journal_path(given: Mapping[str, Any]) -> Path:
     folder = cache_folder("pool")
     if folder is None:
         raise PoolError("the cache folder cannot be used for the journal: name one of your own with WEFT_CACHE_DIR")
-    return folder / f"journal-{given['name']}.jsonl"
+    return folder / f"journal-{quote(given['name'], safe='')}.jsonl"  # a name may have slashes
 
 
 def command_of(role: str, given: Mapping[str, Any]) -> list[str]:

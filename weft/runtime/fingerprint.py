@@ -12,6 +12,7 @@ the cache takes to be the same model. It is also the checksum of cache entries a
 from __future__ import annotations
 
 import hashlib
+import os
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -24,19 +25,34 @@ LEAF_BYTES = 1 << 20
 
 
 def fingerprint(data: Any) -> bytes:
-    """The fingerprint of an array's bytes (in C order), its type and shape left out; or of bytes."""
+    """The fingerprint of an array's bytes (in C order), its type and shape left out; or of bytes.
+
+    That of a transposed array is of the bytes as they lie, and of the order: there is no copy of it.
+    """
     if isinstance(data, np.ndarray):
+        order = sorted(range(data.ndim), key=lambda axis: -data.strides[axis])
+        if not data.flags.c_contiguous and data.transpose(order).flags.c_contiguous:
+            return hashlib.sha256(b"order" + repr(order).encode() + fingerprint(data.transpose(order))).digest()
         data = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
     whole = memoryview(data)
-    starts = range(0, whole.nbytes, LEAF_BYTES)
+    return _root(whole.nbytes, lambda start: whole[start : start + LEAF_BYTES])
+
+
+def fingerprint_file(descriptor: int, size: int) -> bytes:
+    """The fingerprint of the first bytes of an open file, which are at no time all in memory."""
+    return _root(size, lambda start: os.pread(descriptor, min(LEAF_BYTES, size - start), start))
+
+
+def _root(size: int, read: Callable[[int], bytes | memoryview]) -> bytes:
+    """The root over so many bytes; `read` gives those of the leaf that starts somewhere."""
 
     def leaf(start: int) -> bytes:
         made = hashlib.sha256(b"leaf")
-        made.update(whole[start : start + LEAF_BYTES])
+        made.update(read(start))
         return made.digest()
 
-    root = hashlib.sha256(b"root" + whole.nbytes.to_bytes(8, "little"))
-    root.update(b"".join(_map(leaf, starts)))
+    root = hashlib.sha256(b"root" + size.to_bytes(8, "little"))
+    root.update(b"".join(_map(leaf, range(0, size, LEAF_BYTES))))
     return root.digest()
 
 

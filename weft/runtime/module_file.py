@@ -35,7 +35,7 @@ from weft.core.array_types import NARROW, PLAIN, element_bytes, numpy_type
 from weft.core.errors import WeftError
 from weft.core.version import VERSION
 from weft.runtime.abi import FORMAT, abi_hash
-from weft.runtime.fingerprint import fingerprint
+from weft.runtime.fingerprint import fingerprint, fingerprint_file
 from weft.runtime.keys import Key, read_key, signature_of
 from weft.runtime.manifest import ModuleFileError, check_manifest
 from weft.runtime.program import Array
@@ -206,8 +206,7 @@ def close_file(file: BinaryIO, signature: str = UNSIGNED) -> None:
     """Fills the last bytes of a file that is being written: its checksum, and the signature."""
     file.flush()
     size = file.seek(0, os.SEEK_END) - TRAILER_BYTES
-    with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped, memoryview(mapped) as whole:
-        checksum = fingerprint(whole[:size]).hex()
+    checksum = fingerprint_file(file.fileno(), size).hex()
     file.seek(size)
     file.write(TRAILER.format(checksum=checksum, signature=signature).encode())
 

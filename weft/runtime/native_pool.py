@@ -26,8 +26,11 @@ from __future__ import annotations
 _STATES = {"IDLE": 0, "CLAIMED": 1, "POSTED": 2, "RUNNING": 3, "AWAITED": 4, "SLEEPING": 5, "EXIT": 6}
 
 _NUMBERS = {
-    "spin": 50_000,  # nanoseconds that a worker spins before it sleeps, and a caller before it asks for a worker
+    "spin": 50_000,  # that a caller spins before it asks for a worker
+    "long_spin": 200_000,  # that a worker spins before it sleeps
+    "short_spin": 25_000,  # the same where its core is not its own
     "least_spin": 1_000,
+    "lost": 100_000,  # more than a worker wanted to spin: it had no core meanwhile
     "ask": 20_000,  # over which a caller watches whether a worker runs
     "nap": 200_000,  # between such questions
     "order": 150,  # of the caller, for each worker that it gives an order
@@ -36,7 +39,7 @@ _NUMBERS = {
     "least_rest": 2_000_000,
     "most_rest": 128_000_000,
     "relapse": 10_000_000,  # a worker without a core so soon after its rest rests longer
-    "unbegun": 8,  # orders in a row that a worker did not begin: it may wait for the core that its caller has
+    "unbegun": 4,  # orders in a row that a worker did not begin: it may wait for the core that its caller has
     "kept": 4,  # one in so many of the wanted workers is claimed even if it rests
 }
 """What steers the pool. Times are nanoseconds; that of an order was measured on x86 and AArch64."""
@@ -52,9 +55,9 @@ def pool_numbers() -> dict[str, str]:
 # Who listens and who gives orders share the first pair of cache lines of a slot; what is rarely needed comes after.
 POOL_STATE = """
 %slot = type { i32, i32, ptr, i64, i32, i32, i32, [11 x i64], ; 0 state, number of the system, region, participant,
-               i64, i64, i64, i64, [16 x i64], [12 x i64] }   ; 4 core where it began, core it was moved to (plus 1),
-                                                              ; orders that it did not begin, -, 8 thread, rests until,
-                                                              ; rest, whether it may be moved, cores that it may use
+               i64, i64, i64, i64, [16 x i64], [12 x i64] }   ; 4 -, whether it was moved, orders that it did not begin,
+                                                              ; 7 -, thread, rests until, rest, whether it may be moved,
+                                                              ; 12 cores that it may use
 %claim = type { ptr, i32, i32 }                                  ; slot, word of the claim, whether it slept
 %range = type { i64, i64, [14 x i64] }                           ; next, end, -
 %region = type { ptr, ptr, i64, i64, i64, i64, ptr, ptr, i64 }   ; body, environment, participants, chunk, time posted,
@@ -170,8 +173,8 @@ done:
 """
 
 # How long a worker spins before it sleeps: the full time when the last order came within it (or was taken back before
-# the worker woke: the pool is in use right now), half of the last time when it did not, and none when somebody had to
-# wait for it: its core is not its own.
+# the worker woke: the pool is in use right now), half of the last time when it did not, hardly at all when somebody had
+# to wait for it. The full time is short where its core is not its own: when it spun for longer than it wanted to.
 _WORKER = """
 ; The life of worker number `argument`.
 define internal ptr @weft.worker(ptr %argument) nounwind {
@@ -180,13 +183,14 @@ entry:
   %state = getelementptr [$slots x %slot], ptr @weft.slots, i64 0, i64 %self
   %region_at = getelementptr %slot, ptr %state, i64 0, i32 2
   %participant_at = getelementptr %slot, ptr %state, i64 0, i32 3
-  %core_at = getelementptr %slot, ptr %state, i64 0, i32 4
   %moved_at = getelementptr %slot, ptr %state, i64 0, i32 5
   %unbegun_at = getelementptr %slot, ptr %state, i64 0, i32 6
+  %longest_at = alloca i64
+  store i64 $long_spin, ptr %longest_at
   call void @weft.settle(i64 %self)
   br label %idle
 idle:
-  %patience = phi i64 [ $spin, %entry ], [ $spin, %test ], [ $spin, %accept ], [ %calm, %freed ],
+  %patience = phi i64 [ $long_spin, %entry ], [ $long_spin, %test ], [ $long_spin, %accept ], [ %calm, %freed ],
                      [ $least_spin, %go_home ]
   %idle_since = call i64 @weft.now()
   %word = load atomic i32, ptr %state acquire, align 4
@@ -194,9 +198,19 @@ idle:
   %is_idle = icmp eq i32 %kind, $IDLE
   br i1 %is_idle, label %spin, label %test
 spin:
-  %spun = call i32 @weft.spin_while(ptr %state, i32 %word, i64 %patience)
+  %longest = load i64, ptr %longest_at
+  %span = call i64 @llvm.smin.i64(i64 %patience, i64 %longest)
+  %spun = call i32 @weft.spin_while(ptr %state, i32 %word, i64 %span)
   %still_idle = icmp eq i32 %spun, %word
-  br i1 %still_idle, label %doze, label %test
+  br i1 %still_idle, label %tired, label %test
+tired:
+  %spun_until = call i64 @weft.now()
+  %spun_for = sub i64 %spun_until, %idle_since
+  %too_long = sub i64 %spun_for, %span
+  %lost = icmp sgt i64 %too_long, $lost
+  %new_longest = select i1 %lost, i64 $short_spin, i64 %longest
+  store i64 %new_longest, ptr %longest_at
+  br label %doze
 doze:
   %asleep = or i32 %word, $SLEEPING
   %doze_pair = cmpxchg ptr %state, i32 %word, i32 %asleep acquire acquire
@@ -230,12 +244,15 @@ run:
   %posted_at = getelementptr %region, ptr %region, i64 0, i32 4
   %posted = load i64, ptr %posted_at
   %gap = sub i64 %posted, %since
-  %soon = icmp slt i64 %gap, $spin
+  %soon = icmp slt i64 %gap, $long_spin
   %half = sdiv i64 %had, 2
   %less = call i64 @llvm.smax.i64(i64 %half, i64 $least_spin)
-  %next_patience = select i1 %soon, i64 $spin, i64 %less
-  %core = call i32 @sched_getcpu()
-  store i32 %core, ptr %core_at
+  %next_patience = select i1 %soon, i64 $long_spin, i64 %less
+  %short = load i64, ptr %longest_at
+  %sixteenth = lshr i64 %short, 4
+  %longer = add i64 %short, %sixteenth
+  %recovered = call i64 @llvm.smin.i64(i64 %longer, i64 $long_spin)
+  store i64 %recovered, ptr %longest_at
   store atomic i32 0, ptr %unbegun_at monotonic, align 4
   call void @weft.wake_some(ptr %region)
   %ran = call i64 @weft.work(ptr %region, i64 %participant)
@@ -256,13 +273,14 @@ free:
   br i1 %awaited, label %wake_caller, label %freed
 wake_caller:
   call void @weft.wake(ptr %state)
+  store i64 $short_spin, ptr %longest_at
   br label %freed
 freed:
   %calm = phi i64 [ %next_patience, %free ], [ $least_spin, %wake_caller ]
   %is_away = icmp ne i32 %away, 0
   br i1 %is_away, label %go_home, label %idle
 go_home:
-  call void @weft.go_home(ptr %state, i32 0, i32 %away)
+  call void @weft.go_home(ptr %state, i32 0)
   br label %idle
 exit:
   ret ptr null
@@ -323,23 +341,10 @@ define internal void @weft.leave(ptr %slot, i32 %number, i32 %core) nounwind {
   ret void
 }
 
-; Lets a worker that was moved (`away` is the core, plus 1) use its cores again, from the one where it began.
-define internal void @weft.go_home(ptr %slot, i32 %number, i32 %away) nounwind {
-entry:
-  %mask = alloca [16 x i64], align 8
-  %core_at = getelementptr %slot, ptr %slot, i64 0, i32 4
+; Lets a worker that was moved use its cores again. It sleeps next, and wakes on one that is idle, if there is one.
+define internal void @weft.go_home(ptr %slot, i32 %number) nounwind {
   %allowed = getelementptr %slot, ptr %slot, i64 0, i32 12
-  %home = load i32, ptr %core_at
-  %there = sub i32 %away, 1
-  %same = icmp eq i32 %home, %there
-  br i1 %same, label %leave, label %return
-leave:
-  call void @weft.leave(ptr %slot, i32 %number, i32 %there)
-  ret void
-return:
-  call void @weft.one_core(ptr %mask, i32 %home)
-  %home_code = call i32 @sched_setaffinity(i32 %number, i64 128, ptr %mask)
-  %free_code = call i32 @sched_setaffinity(i32 %number, i64 128, ptr %allowed)
+  %code = call i32 @sched_setaffinity(i32 %number, i64 128, ptr %allowed)
   ret void
 }
 

@@ -178,15 +178,14 @@ entry:
   br i1 %can, label %move, label %wait
 move:
   call void @weft.one_core(ptr %mask, i32 %core)
-  %moved = add i32 %core, 1
-  store atomic i32 %moved, ptr %moved_at release, align 4
+  store atomic i32 1, ptr %moved_at release, align 4
   %move_code = call i32 @sched_setaffinity(i32 %number, i64 128, ptr %mask)
   call void @weft.await(ptr %slot, i32 %running)
   %unnoticed = atomicrmw xchg ptr %moved_at, i32 0 acquire
   %remains = icmp ne i32 %unnoticed, 0
   br i1 %remains, label %send, label %done
 send:
-  call void @weft.go_home(ptr %slot, i32 %number, i32 %unnoticed)
+  call void @weft.go_home(ptr %slot, i32 %number)
   br label %done
 wait:
   call void @weft.await(ptr %slot, i32 %running)

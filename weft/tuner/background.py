@@ -61,7 +61,7 @@ class Background:
         try:
             limit = PATIENCE * self._tuning.budget + 60.0
             text = in_child(self._in_child, limit, stop=self._stopped.is_set)
-            self.said.append(text)
+            self.said.append(text.removeprefix("+ "))
             if not text.startswith("+"):
                 return
             made = self._again()

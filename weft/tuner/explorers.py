@@ -32,8 +32,7 @@ NEAR = -3.0
 DIVERSE = 0.05
 """How much of the spread of scores a knob is worth that no other point of the batch has so."""
 
-WALKERS, STEPS = 128, 60
-POPULATION, GENERATIONS = 256, 8
+WALKERS, STEPS, POPULATION, GENERATIONS = 128, 60, 256, 8
 
 
 class Asked(NamedTuple):

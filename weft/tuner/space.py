@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from weft.core.errors import ScheduleError
-from weft.core.model import MOST_POINTS
 from weft.executor.program import GroupProgram
 from weft.plan.derived import NAME as DERIVED
 from weft.plan.derived import tiled
@@ -59,7 +58,7 @@ class Region:
     @functools.cached_property
     def choices(self) -> dict[str, Array]:
         """The choices of each knob in order, each once: all of them, but in a space that is thinned out."""
-        return {knob: np.unique(numbers) for knob, numbers in self.sketch.columns(MOST_POINTS).items()}
+        return {knob: np.unique(numbers) for knob, numbers in self.sketch.columns().items()}
 
     @functools.cached_property
     def sizes(self) -> tuple[int, ...]:

@@ -121,6 +121,13 @@ def _as_written(settings: Sequence[tuple[str, str, str]]) -> Iterator[None]:
                 llvm.set_option("weft", f"{name}={otherwise}")
 
 
+@contextmanager
+def nobody_in_llvm() -> Iterator[None]:
+    """While no other thread is inside LLVM, nor between two calls that belong together: a fork finds its locks free."""
+    with _options, llvm.ffi.lib._lock:
+        yield
+
+
 def emit(module: Any, request: dict[str, str]) -> bytes:
     """What a request asks for, from a verified module.
 

@@ -81,18 +81,12 @@ class Calls:
 def load(model: Any, args: Sequence[Any]) -> Imported:
     """Imports a function, traced for example arguments."""
     traced = _traced(model, args)
-    names = [
-        _name(path)
-        for path, _ in jax.tree_util.tree_flatten_with_path(
-            jax.tree.unflatten(traced.in_tree, range(traced.in_tree.num_leaves))
-        )[0]
-    ]
+    leaves = jax.tree.unflatten(traced.in_tree, range(traced.in_tree.num_leaves))
+    names = [_name(path) for path, _ in jax.tree_util.tree_flatten_with_path(leaves)[0]]
     label = getattr(model, "__name__", type(model).__name__).strip("<>")
     graph = import_jaxpr(traced.jaxpr, label if label.isidentifier() else "model", names)
-    return Imported(
-        graph,
-        Calls(traced.in_tree, traced.out_tree, [v.name for v in graph.inputs], [v.tensor.numpy for v in graph.inputs]),
-    )
+    kinds = [value.tensor.numpy for value in graph.inputs]
+    return Imported(graph, Calls(traced.in_tree, traced.out_tree, [value.name for value in graph.inputs], kinds))
 
 
 def _narrowed(given: Any, kind: Any) -> Any:
@@ -114,13 +108,9 @@ def _traced(model: Any, args: Sequence[Any]) -> Any:
         return function.trace(*args)
     except Exception as error:
         frames = traceback.extract_tb(error.__traceback__)
-        where = next(
-            (f"{f.filename}:{f.lineno}" for f in reversed(frames) if not f.filename.startswith(_NOT_THE_USERS)), ""
-        )
-        first = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise FrontendError(
-            f"JAX cannot trace the model: {type(error).__name__}: {first}{f' (at {where})' if where else ''}"
-        ) from error
+        users = [f" (at {f.filename}:{f.lineno})" for f in frames if not f.filename.startswith(_NOT_THE_USERS)]
+        first = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise FrontendError(f"JAX cannot trace the model: {first}{users[-1] if users else ''}") from error
 
 
 def _name(path: Sequence[Any]) -> str:

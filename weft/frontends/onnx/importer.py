@@ -77,7 +77,7 @@ class _Importer:
     def __init__(self, source: Source) -> None:
         self.model = source.model
         self.label = source.label
-        self.tensors = TensorReader(source.folder)
+        self.tensors = TensorReader(source.folder, source.file)
         self.symbols = Symbols()
         self.names = Names()
         self.problems: list[str] = []

@@ -1,8 +1,13 @@
-"""From what the caller has (path, bytes, ModelProto, open file) to a ModelProto and the folder of its external data."""
+"""From what the caller has (path, bytes, ModelProto, open file) to a ModelProto and the folder of its external data.
+
+Large weights of a file stay in it until they are wanted (`skim.py`).
+"""
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import mmap
 import os
 import stat
 from pathlib import Path
@@ -10,20 +15,24 @@ from typing import Any
 
 from weft.core.errors import FrontendError
 from weft.core.install import hint
+from weft.frontends.onnx.skim import LARGE, skim
 
 LARGEST_FILE = 2**31 - 1
 """A protobuf message cannot be larger; bigger models keep their weights in files of their own."""
 
 
 class Source:
-    """A parsed model, where it came from (for messages), and the folder that external data may be read from."""
+    """A parsed model, where it came from (for messages), the folder that external data may be read from, and the file
+    that its large weights lie in.
+    """
 
-    __slots__ = ("folder", "label", "model")
+    __slots__ = ("file", "folder", "label", "model")
 
-    def __init__(self, model: Any, label: str, folder: Path | None) -> None:
+    def __init__(self, model: Any, label: str, folder: Path | None, file: Path | None = None) -> None:
         self.model = model
         self.label = label
         self.folder = folder
+        self.file = file
 
 
 def onnx_module(name: str = "onnx") -> Any:
@@ -49,7 +58,7 @@ def open_source(model: Any, folder: str | os.PathLike[str] | None = None) -> Sou
     if isinstance(model, (str, os.PathLike)):
         path = Path(model)
         data = _read_path(path)
-        return Source(_parse(onnx, data, str(path)), path.name, given or path.absolute().parent)
+        return Source(_parse(onnx, data, str(path)), path.name, given or path.absolute().parent, path.absolute())
     if callable(getattr(model, "read", None)):
         return _from_file(onnx, model, given)
     raise FrontendError(
@@ -79,6 +88,10 @@ def _read_path(path: Path) -> bytes:
                 f"{path} has {found.st_size} bytes, and a protobuf message has at most {LARGEST_FILE}: this is no ONNX "
                 "model; one that large keeps its weights as external data"
             )
+        if found.st_size >= LARGE:
+            with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+                with memoryview(mapped) as data, contextlib.suppress(ValueError, IndexError):  # protobuf says why
+                    return skim(data)
         return path.read_bytes()
     except (OSError, ValueError) as error:
         if isinstance(error, FrontendError):

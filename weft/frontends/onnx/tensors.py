@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from weft.core.errors import FrontendError
+from weft.frontends.onnx.skim import ITSELF
 from weft.frontends.onnx.types import count_elements, element_type
 from weft.graph.ir import NUMPY_TYPES, Array
 
@@ -23,17 +24,18 @@ PACKED = {"int4": 4, "uint4": 4, "float4_e2m1fn": 4, "int2": 2, "uint2": 2}
 """Bits an element, of the types that share bytes; the first element is in the low bits."""
 
 MAPPED = 2**20
-"""External data of at least this many bytes is mapped into memory and not read."""
+"""External data of at least this many bytes is mapped into memory and not read, where its elements are aligned."""
 
 _FIELDS = {"float32": "float_data", "complex64": "float_data", "float64": "double_data", "complex128": "double_data"}
 _FIELDS.update({"int64": "int64_data", "uint32": "uint64_data", "uint64": "uint64_data"})
 
 
 class TensorReader:
-    """Reads the tensors of one model; knows the folder that external data may come from."""
+    """Reads the tensors of one model; knows the folder that external data may come from, and the model's own file."""
 
-    def __init__(self, folder: Path | None) -> None:
+    def __init__(self, folder: Path | None, file: Path | None = None) -> None:
         self.folder = folder
+        self.file = file
 
     def dense(self, proto: Any, where: str) -> Array:
         """The array of a TensorProto."""
@@ -101,13 +103,15 @@ class TensorReader:
                 raise FrontendError(
                     f"{where}: needs bytes {offset} to {offset + needed} of {path.name}, which has {found.st_size}"
                 )
-            data = _file_bytes(path, offset, needed)
+            data = _file_bytes(path, offset, needed, NUMPY_TYPES[kind].itemsize)
         except OSError as error:
             raise FrontendError(f"{where}: its external data {path.name} cannot be read: {error.strerror}") from error
         return _from_bytes(data, kind, count, where)
 
     def _external_path(self, location: str, where: str) -> Path:
         """The file of external data. Only plain files inside the model's folder, reached without links, are taken."""
+        if location == ITSELF and self.file is not None:
+            return self.file
         if self.folder is None:
             raise FrontendError(
                 f"{where}: has external data, and a model given as bytes or a proto has no folder: give its path, "
@@ -133,12 +137,10 @@ def byte_count(kind: str, count: int) -> int:
     return -(-count * bits // 8) if bits else count * int(NUMPY_TYPES[kind].itemsize)
 
 
-def _file_bytes(path: Path, offset: int, length: int) -> Array:
-    if length >= MAPPED:
+def _file_bytes(path: Path, offset: int, length: int, alignment: int) -> Array:
+    if length >= MAPPED and offset % alignment == 0:
         return np.asarray(np.memmap(path, np.uint8, mode="r", offset=offset, shape=(length,)))
-    with path.open("rb") as file:
-        file.seek(offset)
-        return np.frombuffer(file.read(length), np.uint8)
+    return np.fromfile(path, np.uint8, length, offset=offset)
 
 
 def _from_bytes(data: Array, kind: str, count: int, where: str) -> Array:

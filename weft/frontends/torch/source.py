@@ -35,7 +35,7 @@ def load(model: Any, inputs: Any = None, dynamic_shapes: Any = None) -> Imported
     try:
         return _imported(program, frozenset())
     except Refused as refused:
-        again = refused.operators & _decomposed_names()
+        again = refused.operators & {name_of(op) for op in _known_decompositions()}
         if not again:
             raise
         return _imported(program, frozenset(again))
@@ -120,15 +120,6 @@ def decompositions(refused: Collection[str] = ()) -> dict[Any, Any]:
 def _known_decompositions() -> dict[Any, Any]:
     known = dict(torch.export.default_decompositions().items())
     for op, made in torch._decomp.decomposition_table.items():
-        if isinstance(op, torch._ops.OpOverload) and not _is_random(op):
+        if isinstance(op, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded not in op.tags:
             known.setdefault(op, made)
     return known | DECOMPOSITIONS
-
-
-def _is_random(op: Any) -> bool:
-    return torch.Tag.nondeterministic_seeded in op.tags
-
-
-@functools.lru_cache(maxsize=1)
-def _decomposed_names() -> frozenset[str]:
-    return frozenset(name_of(op) for op in _known_decompositions())

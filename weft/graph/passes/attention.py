@@ -89,7 +89,8 @@ def view_of(value: Value, scope: Scope) -> View:
     if node.op == "Identity":
         found = view_of(source, scope)
     elif has(node, "reshapes"):
-        found = _reshaped(view_of(source, scope), value.tensor.static)
+        found = _split_again(source, value.tensor.static, scope)
+        found = found or _reshaped(view_of(source, scope), value.tensor.static)
     elif node.op == "Transpose":
         before = view_of(source, scope)
         order = [int(n) for n in node.attributes.get("perm", reversed(range(len(before.shape))))]
@@ -99,6 +100,8 @@ def view_of(value: Value, scope: Scope) -> View:
         found = _part(node, value, view_of(source, scope))
     elif node.op == "Slice":
         found = _slice(node, value, view_of(source, scope), scope)
+    elif node.op == "Gather":
+        found = _chosen(node, view_of(source, scope), scope)
     return _whole_value(value) if found is None else found
 
 
@@ -149,6 +152,49 @@ def _follows(axes: Sequence[tuple[int, int]]) -> bool:
     return axes[0][1] == axes[1][0] * axes[1][1]
 
 
+def _split_again(turned: Value, shape: tuple[int, ...], scope: Scope) -> View | None:
+    """Axes that were joined, transposed and split again where they had been joined: never joined at all.
+
+    (50, 4, 96) -> (50, 12, 32) -> (12, 50, 32) -> (4, 3, 50, 32)     as     (50, 4, 3, 32) -> (4, 3, 50, 32)
+    """
+    transpose = scope.producer(turned, "Transpose")
+    joined = transpose.inputs[0] if transpose is not None else None
+    before = scope.producer(joined) if joined is not None else None
+    if transpose is None or joined is None or before is None or not has(before, "reshapes"):
+        return None
+    source = before.inputs[0]
+    if source is None or not _is_plain(source) or not _is_plain(joined):
+        return None
+    sizes = joined.tensor.static
+    order = [int(n) for n in transpose.attributes.get("perm", reversed(range(len(sizes))))]
+    factors = _common_factors([sizes[axis] for axis in order], shape)
+    if factors is None:
+        return None
+    split = {axis: list(part) for axis, part in zip(order, factors)}
+    view = _reshaped(view_of(source, scope), tuple(n for axis in range(len(sizes)) for n in split[axis]))
+    if view is None:
+        return None
+    starts = {axis: sum(len(split[n]) for n in range(axis)) for axis in order}
+    places = [starts[axis] + at for axis in order for at in range(len(split[axis]))]
+    made, strides = ([part[at] for at in places] for part in (view.shape, view.strides))
+    return _reshaped(replace(view, shape=tuple(made), strides=tuple(strides)), shape)
+
+
+def _common_factors(sizes: Sequence[int], shape: Sequence[int]) -> list[list[int]] | None:
+    """For each of some sizes the factors in which another shape splits it; None where it does not."""
+    rest = [n for n in shape if n != 1]
+    found = []
+    for size in sizes:
+        factors: list[int] = []
+        while size > 1:
+            if not rest or size % rest[0]:
+                return None
+            factors.append(rest.pop(0))
+            size //= factors[-1]
+        found.append(factors)
+    return found
+
+
 def _part(node: Node, value: Value, view: View) -> View | None:
     axis = int(node.attributes.get("axis", 0)) % len(view.shape)
     before = 0
@@ -173,6 +219,17 @@ def _slice(node: Node, value: Value, view: View, scope: Scope) -> View | None:
         first = min(max(start + size if start < 0 else start, 0), size)
         offset += first * view.strides[axis]
     return replace(view, offset=offset, shape=value.tensor.static)
+
+
+def _chosen(node: Node, view: View, scope: Scope) -> View | None:
+    """One index of an axis, which is no axis any more: a part of stacked queries, keys and values."""
+    index = scope.constant(node.inputs[1]) if node.inputs[1] is not None else None
+    if index is None or index.ndim:
+        return None
+    axis = int(node.attributes.get("axis", 0)) % len(view.shape)
+    at = int(index) + (view.shape[axis] if index < 0 else 0)
+    shape, strides = ([n for place, n in enumerate(part) if place != axis] for part in (view.shape, view.strides))
+    return replace(view, offset=view.offset + at * view.strides[axis], shape=tuple(shape), strides=tuple(strides))
 
 
 def _four(view: View, shape: Sequence[int]) -> list[int] | None:

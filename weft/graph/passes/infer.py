@@ -50,8 +50,11 @@ def infer(graph: Graph) -> Graph:
 
 def infer_values(graph: Graph) -> tuple[Graph, dict[Value, Array]]:
     """The typed graph, and the values (of its nodes' outputs) that are known, those in subgraphs too."""
-    walk = _Inference()
-    return walk.graph(graph), walk.known
+    if graph.known is None:
+        walk = _Inference()
+        graph = walk.graph(graph)
+        graph.known = walk.known  # inferring again would find the same: passes that change nothing do not pay for it
+    return graph, graph.known
 
 
 def same_type(a: Type | None, b: Type | None) -> bool:

@@ -57,9 +57,9 @@ def _narrow(node: Node, scope: Scope, worth: Worth) -> Replacement:
 
 def narrow_form(array: Array) -> Array | None:
     """The array in a type of 16 bits that holds every element of it; None where there is none."""
-    flat = np.ascontiguousarray(array).reshape(-1)
+    flat = array.ravel(order="K")  # a transposed matrix is not copied
     for kind, fits in ((NUMPY_TYPES["bfloat16"], _fits_bfloat16), (np.float16, _fits_float16)):
-        if fits(flat[: model.SAMPLED_WEIGHTS]) and fits(flat):
+        if all(fits(flat[at : at + model.SAMPLED_WEIGHTS]) for at in range(0, flat.size, model.SAMPLED_WEIGHTS)):
             return np.ascontiguousarray(array.astype(kind))
     return None
 

@@ -445,7 +445,7 @@ def plain_gemm(node: Node, scope: Scope) -> Replacement:
         value = node.inputs[at]
         if node.attributes.get(key) and array is not None and value is not None and scope.uses[value] == 1:
             inputs = list(node.inputs)
-            inputs[at] = scope.new_constant(np.ascontiguousarray(array.T), f"{value.name}_transposed")
+            inputs[at] = scope.new_constant(array.T, f"{value.name}_transposed")
             attributes = {k: v for k, v in node.attributes.items() if k != key}
             return [node.replace(inputs=inputs, attributes=attributes)]
     if (len(node.inputs) < 3 or node.inputs[2] is None) and _is_plain(node) and _floating(node.outputs[0]):

@@ -133,6 +133,9 @@ LEAST_PARALLEL_WORK = 32 * 1024
 PARTS_OF_ROWS = 8
 """Into how many parts a thread's share of the rows of an image is divided, so that threads finish together."""
 
+EVEN = 0.9
+"""The part of the cores that must be busy, on average, for a loop to be divided as it is; else its parts are cut on."""
+
 MOST_UNROLLED = 128
 """Multiply-adds of one straight piece of code, at most."""
 
@@ -283,3 +286,8 @@ def ruled(
     """A sketch whose best point is told by a rule; the others are estimated by how far away they are."""
     choices = {knob: tuple(sorted({*numbers, rule[knob]})) for knob, numbers in knobs.items()}
     return Sketch(kernel.family(name), choices, apply, around_rule(rule, product_seconds(name, unit, kernel)))
+
+
+def even_share(parts: int, cores: int) -> float:
+    """The part of the cores that is busy while so many equal parts are done."""
+    return parts / (-(-parts // max(cores, 1)) * max(cores, 1))

@@ -126,6 +126,9 @@ FILLED = 0.75
 
 WINDOW_TAPS, WINDOW_THREADS = 64, 64
 """Windows in vectors of channels: the most taps that are written out, and the threads of a multiprocessor, at least."""
+WINDOW_PLACES, WINDOW_BUSY, WINDOW_WRITTEN = (4, 2, 1), 512, 64
+"""Neighbouring places of a thread, where so many threads are left for a multiprocessor; products of a channel that are
+written out, beyond which rows of a window are a loop. Judgements."""
 UNIT_DEPTH, UNIT_THREADS = 32, 512
 """Recurrences: a product over fewer values is not worth several threads; more threads of a block wait longer for one
 another than they hide."""

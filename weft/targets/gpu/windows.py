@@ -2,19 +2,23 @@
 
 In: a short reduction, alone or with the block that takes its results at its own elements. Out:
 
-    for each place and vector of channels                     a thread
-      for each tap of the window                              written out
-        acc[v] = acc[v] + x[…, c + v] * w[tap, c + v]         loads as wide as the machine has
-      the epilogue, on the vector
+    for each few neighbouring places and vector of channels   a thread
+      for each tap of the window                              written out; of a large window only a row of it
+        acc[p, v] = acc[p, v] + x[…, p, c + v] * w[tap, c + v]     loads as wide as the machine has
+      the epilogue, on the vectors
+
+Windows of neighbouring places overlap: what they share is loaded once, and so is the weight.
 
 A constant weight is packed so that its channels lie together too, once.
 """
 
 from __future__ import annotations
 
+import math
+
 from weft.plan.planner import Unit
 from weft.plan.sketch import Point, Sketch
-from weft.schedule.facts import Facts
+from weft.schedule.facts import Facts, extent
 from weft.schedule.schedule import Stage
 from weft.targets.gpu import model, nest
 from weft.targets.gpu.elementwise import by_rule, powers
@@ -34,9 +38,16 @@ def match(unit: Unit) -> Sketch | None:
         lanes //= 2
     if lanes < 2 or made.depth > model.WINDOW_TAPS:
         return None
-    rule = {"threads": nest.threads_for(facts.spatial, machine, lanes), "lanes": lanes}
-    together = int(made is not facts)
-    return by_rule("window", unit, rule, lambda point: _apply(unit, made, point), together, lanes=powers(lanes)[1:])
+    places = [n for n in model.WINDOW_PLACES if len(facts.spatial) > 1 and extent(facts.spatial[-2]) % n == 0] or [1]
+    enough = machine.multiprocessors * model.WINDOW_BUSY
+    each = next((n for n in places if n == 1 or facts.points // (lanes * n) >= enough), 1)
+    rule = {"threads": nest.threads_for(facts.spatial, machine, lanes * each), "lanes": lanes, "places": each}
+    together, some = int(made is not facts), tuple(sorted(places))
+
+    def apply(point: Point) -> None:
+        _apply(unit, made, point)
+
+    return by_rule("window", unit, rule, apply, together, lanes=powers(lanes)[1:], places=some)
 
 
 def _lanes(facts: Facts, made: Facts, vector_bytes: int) -> int:
@@ -56,9 +67,15 @@ def _apply(unit: Unit, made: Facts, point: Point) -> None:
         accumulator = s.cache_write(stage.block.writes[0].buffer, "local")
     else:
         stage, accumulator = s[unit.facts.block.name], s[name]
-    flat = nest.fuse_all(stage, nest.spatial_loops(stage))
-    block, thread, vector = stage.split(flat, factors=[None, point["threads"], lanes])
-    nest.mark(stage, {block: "blockIdx.x", thread: "threadIdx.x", vector: "vectorize"})
+    *around, channel = nest.spatial_loops(stage)
+    channel, vector = stage.split(channel, factor=lanes)
+    places = []
+    if point["places"] > 1:
+        place, inner = stage.split(around.pop(), factor=point["places"])
+        around, places = [*around, place], [inner]
+    stage.reorder(*around, channel, *places, vector)
+    thread = nest.bind_loop(stage, nest.fuse_all(stage, [*around, channel]), unit.target, point["threads"])
+    nest.mark(stage, {**nest.unrolled(*places), vector: "vectorize"})
     nest.attach(accumulator, stage, thread, "local")
     _in_vectors(accumulator)
     unit.done.add(accumulator.name)
@@ -67,9 +84,13 @@ def _apply(unit: Unit, made: Facts, point: Point) -> None:
 def _in_vectors(accumulator: Stage) -> None:
     """Taps written out, channels of each as a vector."""
     taps = nest.reduce_loops(accumulator)
-    channels = [loop for loop in nest.long_loops(accumulator) if loop not in taps]
-    accumulator.reorder(*taps, *channels)
-    nest.mark(accumulator, {**nest.unrolled(*taps), **dict.fromkeys(channels[-1:], "vectorize")})
+    *places, channel = [loop for loop in nest.long_loops(accumulator) if loop not in taps]
+    accumulator.reorder(*taps, *places, channel)
+    written = math.prod(nest.extent_of(accumulator, loop) for loop in (*taps, *places))
+    kept = taps[: int(len(taps) > 1 and written > model.WINDOW_WRITTEN)]
+    nest.mark(
+        accumulator, {**nest.unrolled(*[loop for loop in taps if loop not in kept], *places), channel: "vectorize"}
+    )
 
 
 def _pack(unit: Unit, made: Facts) -> None:

@@ -49,7 +49,11 @@ def _infer(c: Infer) -> list[Type]:
     pads, strides = _window(c)
     if c.has(2) != c.has(3) or c.has(6) != c.has(7):
         raise c.error("a bias goes with a shift, and a residual with a factor")
+    if [len(pads), len(strides)] != [4, 2] or min(pads) < 0 or min(strides) < 1:
+        raise c.error(f"pads are four numbers from 0 on, strides two from 1 on, not {pads} and {strides}")
     sizes = [(x[2 + d] + pads[d] + pads[2 + d] - w[2 + d]) // strides[d] + 1 for d in range(2)]
+    if min(sizes) < 1:
+        raise c.error(f"a window of {list(w[2:4])} is larger than the image")
     return [TensorType("int8" if c.has(2) else "int32", (x[0], w[0], *sizes, x[4]))]
 
 

@@ -234,9 +234,8 @@ def _apply(unit: Unit, shape: Shape, point: Point) -> None:
     s, name = unit.schedule, unit.facts.block.name
     width = extent(shape.lane) * (1 if shape.depthwise else point["vectors"])
     packed = pack_weight(unit, shape.weight, shape.lane, width, shape.others)
-    if point["by_rows"] and shape.row is not None and _passes(unit, shape, point) >= model.LEAST_PASSES:
-        if not shape.depthwise and _collides(unit, shape.image):
-            s.cache_read(shape.image.buffer.name, "global", [name])
+    if _is_copied(unit, shape, point):
+        s.cache_read(shape.image.buffer.name, "global", [name])
     sums, final, loops = nest.tile_and_final(unit)
     outer = _outer_loops(unit, final, shape, loops, point)
     nest.compute_tile(unit, sums, final, outer[-1])
@@ -252,6 +251,13 @@ def _apply(unit: Unit, shape: Shape, point: Point) -> None:
     unit.done.update([name, final.name, sums.name])
     if point["by_rows"] and not shape.depthwise:  # what a part of the rows reads is padded where it is read
         attach_producers(s, final.name, outer[:1], unit.target, unit.done)
+
+
+def _is_copied(unit: Unit, shape: Shape, point: Point) -> bool:
+    """Whether parts of the image are copied before they are read."""
+    if not point["by_rows"] or shape.row is None or shape.depthwise or _passes(unit, shape, point) < model.LEAST_PASSES:
+        return False
+    return _collides(unit, shape.image)
 
 
 def _passes(unit: Unit, shape: Shape, point: Point) -> int:
@@ -330,10 +336,22 @@ def _outer_loops(unit: Unit, final: Stage, shape: Shape, loops: dict[Var, Var], 
     final.vectorize(tile[-1])
     if work >= model.LEAST_SHARED_WORK:
         together = [*apart, *parts] if parts else around
+        if parts and not again and not _is_even(unit, shape, point):
+            together = [*apart, *parts, *blocks]
         if not parts and _has_ends(shape, point) and _tiles_of_channels(shape, point) >= unit.target.cores:
             together = [*apart, *blocks]  # which tile is the last of its row or column stays plain to see
         around = _parallel(final, around, together)
     return [*around, *places]
+
+
+def _is_even(unit: Unit, shape: Shape, point: Point) -> bool:
+    """Whether parts of the rows keep the cores busy, or must be whole: what they read is padded for each."""
+    if shape.image.buffer in unit.schedule.func.allocations or _is_copied(unit, shape, point):
+        return True
+    others = math.prod(extent(axis) for axis in shape.others)
+    length = _row_steps(shape, point)
+    part = max(1, ceildiv(length, max(1, unit.target.cores) * model.PARTS_OF_ROWS))
+    return model.even_share(others * ceildiv(length, part), unit.target.cores) >= model.EVEN
 
 
 def _has_ends(shape: Shape, point: Point) -> bool:

@@ -30,8 +30,19 @@ from weft.schedule.facts import block_named, extent, facts_of, names_of, sole_re
 from weft.schedule.schedule import Schedule, Stage
 from weft.targets.base import Target
 from weft.targets.cpu.default_loops import extent_of
-from weft.targets.cpu.model import LEAST_PARALLEL_WORK, WINOGRAD_FETCH, WINOGRAD_ROWS, WINOGRAD_UNROLL, ruled
+from weft.targets.cpu.model import (
+    EVEN,
+    LEAST_PARALLEL_WORK,
+    WINOGRAD_FETCH,
+    WINOGRAD_ROWS,
+    WINOGRAD_UNROLL,
+    even_share,
+    ruled,
+)
 from weft.targets.cpu.sketches import nest
+
+BOTH = 2
+"""Of `threads_by_channels`: threads share channels and tiles."""
 
 CHANNEL = 1
 """The place of the channels among the axes of the input and the output."""
@@ -133,11 +144,14 @@ def default_point(sizes: Sizes, target: Target, lanes: int) -> dict[str, int]:
     panels = sizes.outputs // (vectors * lanes)
     by_channels = sizes.weight_bytes + sizes.batch * whole * (panels if 2 * whole > cache else 1)
     cores = max(target.cores, 1)
-    busy = blocks / (ceildiv(blocks, cores) * cores)
+    busy = even_share(blocks, cores)
     fetch = WINOGRAD_FETCH if 2 * sizes.weight_bytes > cache else 0
     by = 0
     if by_tiles > 1.2 * by_channels or busy <= 0.8:
         by, (tile_rows, rows, vectors, panels) = 1, _by_channels(sizes, target, lanes, cache)
+        shared = sizes.outputs // (vectors * lanes * panels)
+        if shared < 2 * cores and even_share(shared, cores) < EVEN:
+            by, panels, (tile_rows, rows, vectors) = BOTH, 1, _by_both(sizes, target, lanes, cache)
     return {
         "threads_by_channels": by, "tile_rows": tile_rows, "panels": panels, "rows": rows, "vectors": vectors,
         "fetch": fetch,
@@ -159,6 +173,24 @@ def _by_channels(sizes: Sizes, target: Target, lanes: int, cache: int) -> tuple[
         panels, limit = total // cores, cache
     parts = ceildiv(sizes.block_bytes(sizes.tall, panels * vectors * lanes), limit)
     return ceildiv(sizes.tall, min(parts, sizes.tall)), rows, vectors, panels
+
+
+def _by_both(sizes: Sizes, target: Target, lanes: int, cache: int) -> tuple[int, int, int]:
+    """Tile rows and register tile where threads share blocks of channels and of tile rows: too few channels for all."""
+    best, cores = (-1.0, 0, 1, 1), max(target.cores, 1)
+    for parts in range(1, sizes.tall + 1):
+        tile_rows = ceildiv(sizes.tall, parts)
+        for vectors in (n for n in range(1, 5) if sizes.outputs % (n * lanes) == 0):
+            if parts > 1 and sizes.block_bytes(tile_rows, vectors * lanes) > cache // 4:
+                continue
+            tiles = tile_rows * sizes.wide
+            rows = max(range(1, max(1, min(tiles, (target.vector_registers - 1) // vectors - 1)) + 1),
+                       key=lambda down: (_share(tiles, down, vectors), down))  # fmt: skip
+            panels = sizes.batch * sizes.outputs // (vectors * lanes)
+            rounds = ceildiv(panels * ceildiv(sizes.tall, tile_rows), cores)
+            share = _share(tiles, rows, vectors) * panels * sizes.tall / (rounds * cores * tile_rows)
+            best = max(best, (round(share, 2), tile_rows, rows, vectors))
+    return best[1], best[2], best[3]
 
 
 def _tile_rows(sizes: Sizes, cache: int) -> int:
@@ -195,7 +227,7 @@ def _knobs(sizes: Sizes, point: Point, lanes: int, target: Target) -> dict[str, 
     vectors = sizes.outputs // lanes
     most = max(1, target.vector_registers - 2)
     choices = {
-        "threads_by_channels": (0, 1),
+        "threads_by_channels": (0, 1, BOTH),
         "tile_rows": tuple(sorted({ceildiv(sizes.tall, n) for n in range(1, sizes.tall + 1)})),
         "panels": tuple(n for n in range(1, vectors + 1) if vectors % n == 0),
         "rows": tuple(range(1, min(most, sizes.tall * sizes.wide) + 1)),
@@ -237,7 +269,10 @@ class _Sketch:
         self.group_lanes(TAKEN)
         self.group_lanes(SUMS)
         fill = self.transform()
-        if by_channels:
+        if self.point["threads_by_channels"] == BOTH:
+            final.parallel(final.fuse(channels, image, block))
+            s[TAKEN].parallel(fill)
+        elif by_channels:
             final.parallel(channels)
             s[TAKEN].parallel(fill)
         else:
@@ -390,7 +425,7 @@ class _Sketch:
             self.s.apply("transform_layout", buffer=name, inputs=["n", "c", "h", "w"], outputs=outputs)
 
     def transform(self) -> Var:
-        """The input's transform, tile by tile; gives the loop over groups of channels."""
+        """The input's transform, tile by tile; gives the loop over groups of channels (and rows of tiles)."""
         s, stage = self.s, self.s[TAKEN]
         group, lane = self.split_lanes(stage, 4, 5)
         a, b, image, tiles = stage.axis[:4]
@@ -400,6 +435,8 @@ class _Sketch:
         s[ROWS].compute_at(stage, tile)
         s[ROWS].set_scope("local")
         self.positions(s[ROWS], first_inside=True)
+        if self.point["threads_by_channels"] == BOTH:
+            group = stage.fuse(group, row)
         if PADDED in names_of(s):
             padded = s[PADDED]
             padded.compute_at(stage, group)
