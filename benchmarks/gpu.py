@@ -55,7 +55,8 @@ LAUNCHES = 20
 """Launches in one graph: the gaps between them are then those of a model, not those of Python."""
 ROUNDS = 9
 GROUPS = (
-    "gemm", "narrow", "conv", "conv16", "depthwise", "memory", "attention", "figure7", "models", "models16",
+    "gemm", "narrow", "conv", "conv16", "depthwise", "memory", "attention", "attention16", "figure7", "models",
+    "models16",
 )  # fmt: skip
 
 
@@ -239,6 +240,12 @@ def _attention(bench: Bench) -> Iterator[Row]:
     yield from attention_rows(bench, Row)
 
 
+def _narrow_attention(bench: Bench) -> Iterator[Row]:
+    from benchmarks.gpu_models import attention_rows
+
+    yield from attention_rows(bench, Row, is_narrow=True)
+
+
 def _convolutions(bench: Bench) -> Iterator[Row]:
     for row in CONVOLUTIONS:
         yield bench.race("conv", row.name, convolution(row))
@@ -310,7 +317,8 @@ def _narrow_models(bench: Bench) -> Iterator[Row]:
 
 RUNNERS: dict[str, Callable[[Bench], Iterator[Row]]] = {
     "gemm": _gemms, "narrow": _narrow, "conv": _convolutions, "depthwise": _depthwise, "memory": _memory,
-    "attention": _attention, "figure7": _figure7, "models": _models, "conv16": _narrow_convolutions,
+    "attention": _attention, "attention16": _narrow_attention,
+    "figure7": _figure7, "models": _models, "conv16": _narrow_convolutions,
     "models16": _narrow_models,
 }  # fmt: skip
 

@@ -142,36 +142,71 @@ ATTENTION = (
 """Batch, heads, queries (and keys), and elements of a head."""
 
 
-def attention_rows(bench: Any, make_row: Callable[..., Any]) -> Iterator[Any]:
-    """One row for each attention in float32, as it is and causal, against PyTorch's own."""
-    torch = bench.torch
-    functional = torch.nn.functional.scaled_dot_product_attention
-    for sizes in ATTENTION:
+NARROW_ATTENTION = (
+    ((4, 16, 4096, 128), "bf16"), ((1, 12, 512, 64), "fp16"), ((16, 12, 384, 64), "fp16"), ((16, 12, 197, 64), "fp16"),
+    ((8, 16, 577, 64), "fp16"), ((2, 20, 1024, 64), "fp16"), ((1, 24, 1536, 128), "bf16"), ((1, 32, 1024, 80), "fp16"),
+)  # fmt: skip
+"""The same of 16 bits, and how they are made: the first two are those of the issue, the others nobody fitted."""
+
+
+def attention_rows(bench: Any, make_row: Callable[..., Any], is_narrow: bool = False) -> Iterator[Any]:
+    """One row for each attention, as it is and causal, against the best of PyTorch's backends."""
+    torch, group = bench.torch, "attention16" if is_narrow else "attention"
+    cases = NARROW_ATTENTION if is_narrow else tuple((sizes, None) for sizes in ATTENTION)
+    for sizes, precision in cases:
+        kind = {"fp16": torch.float16, "bf16": torch.bfloat16, None: torch.float32}[precision]
         for causal in (False, True):
-            given = [torch.randn(sizes, device="cuda") for _ in range(3)]
-            recording, result = _attention_of(bench, given, causal)
-            want = functional(*[t.double() for t in given], is_causal=causal)
-            error = float((result.double() - want).norm() / want.norm())
-            made = bench.graph(lambda given=given, causal=causal: functional(*given, is_causal=causal))
-            times = [(bench.time_ours(recording), bench.time_graph(made)) for _ in range(ROUNDS + 2)][2:]
-            ours, theirs = (statistics.median(column) for column in zip(*times))
+            given = [torch.randn(sizes, device="cuda").to(kind) for _ in range(3)]
+            recording, result = _attention_of(bench, given, causal, precision)
+            want = torch.nn.functional.scaled_dot_product_attention(*[t.float() for t in given], is_causal=causal)
+            error = float((result.float() - want).norm() / want.norm())
+            peers = _attention_peers(bench, given, causal)
+            times: dict[str, list[float]] = {label: [] for label in ("ours", *peers)}
+            for _ in range(ROUNDS + 2):
+                times["ours"].append(bench.time_ours(recording))
+                for label, made in peers.items():
+                    times[label].append(bench.time_graph(made))
+            medians = {label: statistics.median(some[2:]) for label, some in times.items()}
+            best = min(peers, key=medians.__getitem__)
+            ours, theirs = medians["ours"], medians[best]
             work = 4.0 * sizes[0] * sizes[1] * sizes[2] ** 2 * sizes[3] / (2 if causal else 1)
-            name = "×".join(map(str, sizes)) + (" causal" if causal else "")
+            name = "×".join(map(str, sizes)) + (f" {precision}" if precision else "") + (" causal" if causal else "")
             rate = f"{work / ours / 1e12:.1f} TFLOP/s"
-            yield make_row("attention", name, ours * 1e6, theirs * 1e6, "sdpa", theirs / ours, error, rate)
+            yield make_row(group, name, ours * 1e6, theirs * 1e6, best, theirs / ours, error, rate)
 
 
-def _attention_of(bench: Any, given: Sequence[Any], causal: bool) -> tuple[Any, Any]:
+def _attention_peers(bench: Any, given: Sequence[Any], causal: bool) -> dict[str, Any]:
+    """PyTorch's own choice, and each of its backends that takes the operands."""
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    functional = bench.torch.nn.functional.scaled_dot_product_attention
+    peers = {"sdpa": bench.graph(lambda: functional(*given, is_causal=causal))}
+    for label in ("FLASH_ATTENTION", "CUDNN_ATTENTION"):
+
+        def run(label: str = label) -> Any:
+            with sdpa_kernel(getattr(SDPBackend, label)):
+                return functional(*given, is_causal=causal)
+
+        try:
+            run()
+        except RuntimeError:  # a backend that does not take these operands
+            continue
+        peers[label.lower()] = bench.graph(run)
+    return peers
+
+
+def _attention_of(bench: Any, given: Sequence[Any], causal: bool, precision: str | None) -> tuple[Any, Any]:
     """Launches of our attention, recorded, and where the result is."""
     kind = TensorType("float32", tuple(given[0].shape))
     values, out = [Value(name, kind) for name in "qkv"], Value("y", kind)
     node = Node("Attention", values, [out], {"is_causal": int(causal)})
-    module: Any = compile(Graph("attention", values, [out], [node], {}), target=bench.target)
-    (launch,) = module.specializations[0].launches
+    module: Any = compile(Graph("attention", values, [out], [node], {}), target=bench.target, precision=precision)
+    launch = max(module.specializations[0].launches, key=lambda one: len(one.kernel.program.parameters))
     program = launch.kernel.program
-    result = bench.torch.full_like(given[0], float("nan"))
+    (written,) = [one for one in program.parameters if one.is_written]
+    result = bench.torch.full_like(given[0], float("nan"), dtype=getattr(bench.torch, str(written.dtype)))
     arguments = {f"in{number}": tensor for number, tensor in enumerate(given)}
-    arguments |= {one.name: result for one in program.parameters if one.is_written}
+    arguments[written.name] = result
     held = {w.name: bench.device.allocate(w.bytes) for w in program.workspaces}
     executable = bench.device.load(program)
     launches = executable.bind({**arguments, **held})

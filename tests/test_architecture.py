@@ -53,8 +53,8 @@ PATTERNS = {
 CHOOSING = ("weft.targets", "weft.plan", "weft.graph.passes", "weft.loop.passes")
 """Where choices are made. A number that steers one has an owner: a machine (machine.py), or a model (model.py)."""
 FACTS = {
-    "an input or axis by its place": "cpu.sketches.winograd CHANNEL, graph.passes.fix_weights WEIGHT PLAIN STATE, "
-    "graph.passes.layout CHANNEL, graph.passes.pad_channels CHANNEL",
+    "an input or axis by its place, a choice by its number": "cpu.sketches.winograd BOTH CHANNEL, "
+    "graph.passes.fix_weights WEIGHT PLAIN STATE, graph.passes.layout CHANNEL, graph.passes.pad_channels CHANNEL",
     "a code or unit of a format": "cpu.amx ARCH_PRCTL REQUEST_PERMISSION TILE_DATA, cpu.facts _KB _MB, "
     "cpu.processors _KB _MB, cuda.device DLPACK_CUDA _DEFAULT_STREAMS, cuda.driver _OUT_OF_MEMORY _NO_DEVICE "
     "_DYNAMIC_SHARED _CAPTURE_RELAXED _EXTERNAL, graph.passes.layout FLOAT_BYTES, graph.passes.quantized _FLOAT32 "

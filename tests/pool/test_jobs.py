@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
+import subprocess
+import sys
 
 import pytest
 
 from weft.pool import runner as module
 from weft.pool.device import PoolError
+from weft.pool.devices import ProgramDevice
 from weft.pool.jobs import Journal
 from weft.pool.node import _journal_path
 from weft.pool.runner import PoolRunner
@@ -101,3 +104,12 @@ def test_a_scheduler_that_dies_over_a_question_is_asked_again(monkeypatch, caplo
     flaky.asked, runner.deadline = 0, -1.0
     with pytest.raises(PoolError, match="tls://desk:1 was lost again and again: Stream is closed"):
         runner.collect("m", {"t"})
+
+
+def test_a_hang_is_one_by_the_processors_time(monkeypatch):
+    """The child of a device's job is ended by the kernel when it has used its seconds, not when others have."""
+    spin = [sys.executable, "-c", "import resource; resource.setrlimit(resource.RLIMIT_CPU, (1, 2))\nwhile True: pass"]
+    real = subprocess.run
+    monkeypatch.setattr(subprocess, "run", lambda command, **more: real(spin, **more))
+    found = ProgramDevice("vdla").measure({}, ())
+    assert found.status is Status.HANG and "of the processor's time" in found.detail

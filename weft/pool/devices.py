@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import signal
 import subprocess
 import sys
 import time
@@ -27,9 +28,7 @@ from weft.targets.registry import find_target
 from weft.tuner.bench import ROUNDS, SAMPLE_SECONDS, difference
 from weft.tuner.records import Outcome, Status
 
-RUN_SECONDS = 30
-"""The longest that a job may run on a device, all its rounds."""
-
+RUN_SECONDS = 30  # the longest that a job may run on a device, all its rounds
 LIBRARY, PROGRAM, NOTHING = "library", "program", "nothing"
 """What a job brings: shared libraries built before, the text of programs, or no code at all."""
 
@@ -155,12 +154,14 @@ class ProgramDevice(_Closed):
 
     def measure(self, job: Mapping[str, Any], libraries: Sequence[bytes]) -> Outcome:
         """The default and the candidate, by the device's own clock."""
-        command = [sys.executable, "-m", "weft.pool.child"]
+        command = [sys.executable, "-m", "weft.pool.child", str(RUN_SECONDS)]
         sent = json.dumps(dict(job)).encode()
         try:
-            done = subprocess.run(command, input=sent, capture_output=True, timeout=RUN_SECONDS)
+            done = subprocess.run(command, input=sent, capture_output=True, timeout=10 * RUN_SECONDS)
         except subprocess.TimeoutExpired:
-            return Outcome(Status.HANG, detail=f"it did not finish in {RUN_SECONDS} s")
+            return Outcome(Status.HANG, detail=f"it did not finish in {10 * RUN_SECONDS} s")
+        if done.returncode == -signal.SIGXCPU:
+            return Outcome(Status.HANG, detail=f"it did not finish in {RUN_SECONDS} s of the processor's time")
         if done.returncode:
             said = done.stderr.decode(errors="replace")[-200:]
             return Outcome(Status.CRASH, detail=f"code {done.returncode}: {said}")

@@ -42,8 +42,12 @@ def match(unit: Unit) -> Sketch | None:
     enough = machine.multiprocessors * model.WINDOW_BUSY
     each = next((n for n in places if n == 1 or facts.points // (lanes * n) >= enough), 1)
     rule = {"threads": nest.threads_for(facts.spatial, machine, lanes * each), "lanes": lanes, "places": each}
-    together, choices = int(made is not facts), {"lanes": powers(lanes)[1:], "places": tuple(sorted(places))}
-    return by_rule("window", unit, rule, lambda point: _apply(unit, made, point), together, **choices)
+    together, some = int(made is not facts), tuple(sorted(places))
+
+    def apply(point: Point) -> None:
+        _apply(unit, made, point)
+
+    return by_rule("window", unit, rule, apply, together, lanes=powers(lanes)[1:], places=some)
 
 
 def _lanes(facts: Facts, made: Facts, vector_bytes: int) -> int:
