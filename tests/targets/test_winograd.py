@@ -30,7 +30,7 @@ from weft.plan.planner import Unit
 from weft.schedule.facts import block_named, facts_of, names_of
 from weft.targets.cpu.algorithms import Convolution, alternatives, convolution_algorithm, error_of
 from weft.targets.cpu.families import FAMILIES
-from weft.targets.cpu.sketches.winograd import match, register_tile
+from weft.targets.cpu.sketches.winograd import BOTH, Sizes, default_point, match, register_tile
 from weft.targets.registry import find_target
 
 NATIVE = find_target("native")
@@ -124,12 +124,31 @@ POINTS = [
 ]
 
 
+@pytest.mark.parametrize("channels,side", [(64, 14), (128, 7)])
+def test_many_cores_share_channels_and_tiles(channels, side):
+    """Blocks of channels are too few for 16 cores (4 and 8 of them); two keep theirs."""
+    sizes = Sizes(1, channels, channels, 4, 6, side, side)
+    for cores in (2, 16):
+        target = find_target(f"x86_64-unknown-linux-gnu,cpu=emeraldrapids,cores={cores}")
+        point = default_point(sizes, target, 16)
+        assert (point["threads_by_channels"] == BOTH) == (cores == 16)
+        parts = -(-side // point["tile_rows"]) * channels // (16 * point["vectors"] * point["panels"])
+        assert point["threads_by_channels"] != BOTH or parts >= 14
+
+
 @needs_lanes
 @pytest.mark.parametrize("layout", [None, Layout(LANES, PLAIN), Layout(LANES, RIM)], ids=["plain", "blocks", "border"])
 @pytest.mark.parametrize("tile", [2, 4])
 @pytest.mark.parametrize("sizes,point", list(zip([*SIZES, SIZES[0]], POINTS)))
 def test_every_point_computes_the_convolution(sizes, point, tile, layout):
     made, want = run_sketch(sizes, tile, layout, point)
+    np.testing.assert_allclose(made, want, atol=2e-5 * np.abs(want).max())
+
+
+@needs_lanes
+@pytest.mark.parametrize("layout", [None, Layout(LANES, RIM)], ids=["plain", "border"])
+def test_threads_share_channels_and_tiles(layout):
+    made, want = run_sketch(SIZES[2], 4, layout, {"threads_by_channels": BOTH, "tile_rows": 2})
     np.testing.assert_allclose(made, want, atol=2e-5 * np.abs(want).max())
 
 

@@ -95,7 +95,7 @@ def match(unit: Unit) -> Sketch | None:
     def apply(point: Point) -> None:
         own = {PADDED, ROWS, TAKEN, SUMS, BACK, PEAKS, UNEVEN, DIRECT, chain.final, *chain.between}
         others = set(names_of(s)) - own
-        _Sketch(s, chain, sizes, point, lanes, weight).apply()
+        _Sketch(s, chain, sizes, point, lanes, weight, unit.target.cores).apply()
         unit.done.update(set(names_of(s)) - others)
 
     point = default_point(sizes, unit.target, lanes)
@@ -243,8 +243,11 @@ def _knobs(sizes: Sizes, point: Point, lanes: int, target: Target) -> dict[str, 
 class _Sketch:
     """One point of the space, applied stage by stage from the output to the input."""
 
-    def __init__(self, s: Schedule, chain: Chain, sizes: Sizes, point: Point, lanes: int, weight: Buffer) -> None:
+    def __init__(
+        self, s: Schedule, chain: Chain, sizes: Sizes, point: Point, lanes: int, weight: Buffer, cores: int
+    ) -> None:
         self.s, self.chain, self.sizes, self.point, self.lanes, self.weight = s, chain, sizes, point, lanes, weight
+        self.others = max(cores - 1, 1)
         self.width = lanes * point["vectors"]
         if sizes.outputs % (self.width * point["panels"]):
             raise ScheduleError("winograd", str(dict(point)), f"panels of {self.width} do not fill blocks evenly")
@@ -302,7 +305,9 @@ class _Sketch:
         channel, *rest = partial.reduce_axis
         partial.reorder(image, y, channel, x, *rest, lane)
         nest.write_out(partial, *rest, lane)
-        if extent_of(partial, channel) * extent_of(partial, x) * extent_of(partial, y) * 4 >= LEAST_PARALLEL_WORK:
+        vectors = extent_of(partial, channel) * extent_of(partial, x) * extent_of(partial, y) * 4
+        # The more cores would wait for one, the less is left to it; the pool offers a loop to no more than it is worth.
+        if vectors * self.others**2 >= LEAST_PARALLEL_WORK:
             partial.parallel(partial.fuse(image, y) if self.sizes.batch > 1 else y)
 
     def split_lanes(self, stage: Stage, at: int, axes: int) -> tuple[Var, Var]:
