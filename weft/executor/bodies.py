@@ -281,7 +281,7 @@ class Region(Body):
         super().__init__(graph, known, target, precision)
         self.numbers: list[int] = []
         """The places of its inputs among the values of the program around it."""
-        self.closed = "" if graph.nodes[0].op in ("Loop", "Scan") else "a branch that is never taken is never compiled"
+        self.closed = "" if "body" in graph.nodes[0].graphs else "a branch that is never taken is never compiled"
         """Why there is no native form; empty where there is one, or none was tried."""
         self.bodies: Collection[Body] = ()
         """Its subgraphs, as long as they run on the host."""

@@ -13,7 +13,7 @@ What a kernel cannot do has no place here: such a node runs on the host, and so 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Union
 
@@ -104,11 +104,6 @@ class Part:
     equations: list[list[tuple[str, str | int]]]
 
 
-def is_control(node: Node) -> bool:
-    """Whether a node runs subgraphs that can be native."""
-    return node.op in ("If", "Loop", "Scan") and not node.domain
-
-
 class Builder:
     """Makes parts, and gathers their kernels."""
 
@@ -155,9 +150,10 @@ class Builder:
             before, behind = node.inputs
             assert before is not None and behind is not None
             return Grow(before, behind, node.outputs[0])
-        if not is_control(node):
+        build = None if node.domain else _NATIVE.get(node.op)
+        if build is None:
             raise NoControl(f"{node.describe()} runs on the host: {item.reason}")
-        return self.branch(node, graph) if node.op == "If" else self.turns(node, graph)
+        return build(self, node, graph)
 
     def inner(self, body: Graph, around: Graph) -> Inner:
         """A subgraph as a part of its own."""
@@ -196,6 +192,11 @@ class Builder:
         backs = [bool(one) for one in _numbers(node, "scan_input_directions", count)]
         kept_back = [bool(one) for one in _numbers(node, "scan_output_directions", kept)]
         return Turns(node, None, None, states, list(zip(rows, backs)), kept_back, 0, self.inner(body, around))  # type: ignore[arg-type]
+
+
+_NATIVE: dict[str, Callable[[Builder, Node, Graph], ControlItem]] = {
+    "If": Builder.branch, "Loop": Builder.turns, "Scan": Builder.turns,
+}  # fmt: skip
 
 
 def _numbers(node: Node, name: str, count: int) -> list[int]:
@@ -243,7 +244,7 @@ def _symbol(dim: Dim, found: list[tuple[Expr, Var]]) -> Dim:
 
 def _along_first(node: Node) -> list[Node]:
     """A Scan that reads and keeps rows along the first axis, with transpositions around it."""
-    if not is_control(node) or node.op != "Scan":
+    if node.op != "Scan" or node.domain:
         return [node]
     count = int(node.attributes["num_scan_inputs"])
     states = len(node.inputs) - count

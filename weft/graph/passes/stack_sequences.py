@@ -67,26 +67,43 @@ class _Families:
 
     def node(self, node: Node) -> None:
         """Looks at a node."""
-        op, inputs, outputs = (None if node.domain else node.op), node.inputs, node.outputs
-        if op == "Loop":
-            body = node.graphs["body"]
-            for given, inside, made, after in zip(inputs[2:], body.inputs[2:], body.outputs[1:], outputs):
-                for one in (inside, made, after):
-                    self.join(given, one)
-        elif op == "If":
-            for branch in node.graphs.values():
-                for made, after in zip(branch.outputs, outputs):
-                    self.join(made, after)
-        elif op == "Identity":
-            self.join(inputs[0], outputs[0])
-        elif op == "SequenceInsert" and len(inputs) == 2:  # behind the others
-            self.join(inputs[0], outputs[0])
-            self.elements.setdefault(outputs[0], []).extend(v for v in inputs[1:] if v is not None)
-        elif op in ("SequenceEmpty", "SequenceConstruct"):
-            self.elements.setdefault(outputs[0], []).extend(v for v in inputs if v is not None)
-        elif op not in ("SequenceAt", "SequenceLength", "ConcatFromSequence"):
-            for value in (*inputs, *outputs):
-                self.refuse(value)
+        look = None if node.domain else _LOOK.get(node.op)
+        if look is not None:
+            look(self, node)
+            return
+        for value in (*node.inputs, *node.outputs):
+            self.refuse(value)
+
+    def loop(self, node: Node) -> None:
+        """A state is one sequence in all turns and behind them."""
+        body = node.graphs["body"]
+        for given, inside, made, after in zip(node.inputs[2:], body.inputs[2:], body.outputs[1:], node.outputs):
+            for one in (inside, made, after):
+                self.join(given, one)
+
+    def branch(self, node: Node) -> None:
+        """What the branches make is one sequence."""
+        for branch in node.graphs.values():
+            for made, after in zip(branch.outputs, node.outputs):
+                self.join(made, after)
+
+    def hand_on(self, node: Node) -> None:
+        """The same sequence."""
+        self.join(node.inputs[0], node.outputs[0])
+
+    def construct(self, node: Node) -> None:
+        """A new sequence of some elements."""
+        self.elements.setdefault(node.outputs[0], []).extend(v for v in node.inputs if v is not None)
+
+    def insert(self, node: Node) -> None:
+        """One more element, behind the others."""
+        if len(node.inputs) != 2:
+            self.refuse(node.outputs[0])
+        self.join(node.inputs[0], node.outputs[0])
+        self.elements.setdefault(node.outputs[0], []).extend(v for v in node.inputs[1:2] if v is not None)
+
+    def read(self, node: Node) -> None:
+        """A tensor made of a sequence."""
 
     def settled(self) -> dict[Value, TensorType]:
         """For families that become tensors what their elements are."""
@@ -102,6 +119,14 @@ class _Families:
             if all(same_type(kind, value.type) for value in added):
                 kinds[root] = kind
         return kinds
+
+
+_LOOK: dict[str, Callable[[_Families, Node], None]] = {
+    "Loop": _Families.loop, "If": _Families.branch, "Identity": _Families.hand_on,
+    "SequenceEmpty": _Families.construct, "SequenceConstruct": _Families.construct,
+    "SequenceInsert": _Families.insert, "SequenceAt": _Families.read, "SequenceLength": _Families.read,
+    "ConcatFromSequence": _Families.read,
+}  # fmt: skip
 
 
 def _is_sequence(value: Value) -> bool:
