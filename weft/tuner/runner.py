@@ -180,6 +180,7 @@ def _end(child: int) -> None:
 
 def _beside_each_other(bench: Bench, points: Sequence[tuple[Region, Point]]) -> Iterator[Any]:
     """The kernels of points in order, built in threads: the compiler of a device leaves Python alone while it works."""
+    bench.default.run()  # made before the threads: it would wait for all of them, within the limit of one kernel
     with ThreadPoolExecutor(max(1, min(len(points), (os.cpu_count() or 1) // 2))) as pool:
         made = [pool.submit(contextvars.copy_context().run, bench.build, region, at) for region, at in points]
         yield from (one.result() for one in made)
@@ -197,7 +198,7 @@ class LocalRunner:
         """The outcomes, in order."""
         running, each = self.run_seconds, 1
         if bench.task.target.on_device:  # opened, and its default made, once for all of them
-            each = len(points)
+            each, running = len(points), 3 * running
         else:  # made before there are children: each has it for nothing
             bench.default.run()
             begin = time.perf_counter()
