@@ -203,9 +203,10 @@ def _attention_of(bench: Any, given: Sequence[Any], causal: bool, precision: str
     module: Any = compile(Graph("attention", values, [out], [node], {}), target=bench.target, precision=precision)
     launch = max(module.specializations[0].launches, key=lambda one: len(one.kernel.program.parameters))
     program = launch.kernel.program
-    result = bench.torch.full_like(given[0], float("nan"))
+    (written,) = [one for one in program.parameters if one.is_written]
+    result = bench.torch.full_like(given[0], float("nan"), dtype=getattr(bench.torch, str(written.dtype)))
     arguments = {f"in{number}": tensor for number, tensor in enumerate(given)}
-    arguments |= {one.name: result for one in program.parameters if one.is_written}
+    arguments[written.name] = result
     held = {w.name: bench.device.allocate(w.bytes) for w in program.workspaces}
     executable = bench.device.load(program)
     launches = executable.bind({**arguments, **held})
