@@ -23,9 +23,10 @@ from typing import Any
 
 import numpy as np
 
-from weft.core.errors import WeftError
+from weft.core.errors import InternalError, WeftError
 from weft.core.knobs import knobs
 from weft.executor.cache import NO_MATTER
+from weft.executor.control import NoControl
 from weft.executor.control_form import ControlForm
 from weft.executor.specialize import Executor, deciding_inputs
 from weft.expr.nodes import Var
@@ -323,8 +324,11 @@ class Region(Body):
         try:
             with knobs.override(**self._settings):
                 made = ControlForm(self._typed(arrays, mask), values, self.target, self.precision)
-        except WeftError as error:  # the host runs it, and says what is wrong with it
-            self.close(str(error).splitlines()[0])
+        except (WeftError, InternalError, AssertionError, AttributeError, LookupError, TypeError, ValueError) as error:
+            # The host runs it, as it does without this form, and says what is wrong with it.
+            self.close(next(iter(str(error).splitlines()), type(error).__name__))
+            if not isinstance(error, NoControl):
+                logger.info("the native form of %s failed", self.graph.name, exc_info=True)
             return None
         for body in self.bodies:
             body.owed = 0.0
