@@ -69,3 +69,11 @@ def test_rules(name):
     assert " ".join(node.op for node in after.nodes) == wanted
     x = np.random.default_rng(1).normal(size=shape).astype("f")
     np.testing.assert_allclose(interpret_graph(after, [x])[0], interpret_graph(graph, [x])[0], 2e-5, 2e-5)
+
+
+def test_what_a_layer_does_anyway_is_not_said():
+    said = {"auto_pad": "NOTSET", "pads": [1, 1, 1, 1], "group": 1}
+    graph = normalize(made((1, 3, 8, 8), lambda c, x: c.op("Conv", x, W, **said)))
+    assert "auto_pad" not in graph.nodes[0].attributes and graph.nodes[0].attributes["pads"] == [1, 1, 1, 1]
+    same = normalize(made((1, 3, 8, 8), lambda c, x: c.op("Conv", x, W, auto_pad="SAME_UPPER")))
+    assert same.nodes[0].attributes["auto_pad"] == "SAME_UPPER" or "pads" in same.nodes[0].attributes

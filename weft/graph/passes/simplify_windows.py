@@ -82,11 +82,16 @@ def mostly_padding(node: Node, scope: Scope) -> Replacement:
     return swap(node, "ConvTranspose", [node.inputs[0], made, *node.inputs[2:]], **attributes)
 
 
-def plain_pool(node: Node, scope: Scope) -> Replacement:
-    """What pooling does anyway is not said."""
-    usual = {"ceil_mode": 0, "storage_order": 0, "auto_pad": "NOTSET", "count_include_pad": 0}
-    kept = {key: value for key, value in node.attributes.items() if key not in usual or usual[key] != value}
-    if set(kept.get("dilations", [2])) == {1}:
+_USUAL = {
+    "ceil_mode": 0, "storage_order": 0, "auto_pad": "NOTSET", "count_include_pad": 0, "direction": "forward",
+    "input_forget": 0, "layout": 0, "linear_before_reset": 0, "output_padding": [0, 0], "stash_type": 1,
+}  # fmt: skip
+
+
+def plainly(node: Node, scope: Scope) -> Replacement:
+    """What a layer does anyway is not said: exporters differ in what they say."""
+    kept = {key: value for key, value in node.attributes.items() if key not in _USUAL or _USUAL[key] != value}
+    if "Pool" in node.op and set(kept.get("dilations", [2])) == {1}:
         del kept["dilations"]
     return [node.replace(attributes=kept)] if len(kept) != len(node.attributes) else None
 
@@ -142,9 +147,13 @@ def element_of_slice(node: Node, scope: Scope) -> Replacement:
 
 
 WINDOW_RULES: dict[str, list[Rule]] = {
-    "Conv": [pad_into_window, mostly_padding],
-    "MaxPool": [pad_into_window, plain_pool],
-    "AveragePool": [plain_pool],
+    "Conv": [pad_into_window, mostly_padding, plainly],
+    "ConvTranspose": [plainly],
+    "LSTM": [plainly],
+    "GRU": [plainly],
+    "LayerNormalization": [plainly],
+    "MaxPool": [pad_into_window, plainly],
+    "AveragePool": [plainly],
     "Div": [lean_constant, mean_of_sum],
     "Mul": [lean_constant, mean_of_sum],
     "Reshape": [element_of_slice],
