@@ -28,25 +28,21 @@ MOST_LINES = {
 is replaced, up only with a reason in the commit. The rest had 81,200 when it was set; then came padded channels and the
 cost models of two targets, sizes that stay open (1,900), decoding (1,900), one form for all frameworks (500), modules
 that run without the compiler (900), whole models for other machines (800), narrow numbers on GPUs (600), a form and a
-quantizer for bits (500), commands of the pool, of exploring and of the cache (600), control flow in native code (1,600),
-regions of many threads (700), attention in 16 bits and its primitives (1,100); tables in place of functions took 1,000
-off."""
+quantizer for bits (500), commands of the pool, of exploring and of the cache (600), control flow in native code
+(1,600), regions of many threads (700), attention in 16 bits and its primitives
+(1,100); tables in place of functions took 1,000 off."""
 MAY_PRINT = {"demo", "cli"}
 SHARED_BY_TARGETS = {"gpu"}
 """Folders of weft/targets that are no target: what several targets have in common."""
 ASK_TRAITS = ("weft.graph", "weft.executor", "weft.quantization", "weft.plan", "weft.targets", "weft.tuner")
 """Where a fact about an operator is asked of the operator (`weft.graph.opspec.has`), never listed."""
 PATTERNS = {
-    ("weft.executor.bodies", "Loop Scan"),  # what is run natively, each in its own way
-    ("weft.executor.control", "If Loop Scan"),
     ("weft.graph.passes.attention", "Div Mul"),  # what scales a view of the keys
     ("weft.graph.passes.attention", "Attention Softmax"),  # without one of them there is no attention
     ("weft.graph.passes.fix_weights", "GRU LSTM RNN"),  # and the activations by which their states stay bounded
     ("weft.graph.passes.fix_weights", "Sigmoid Tanh"),
     ("weft.graph.passes.fold_strides", "Conv ConvInteger"),  # what is rewritten
     ("weft.graph.passes.fuse", "Cast DequantizeLinear"),  # what undoes a Cast, a QuantizeLinear
-    ("weft.graph.passes.stack_sequences", "SequenceConstruct SequenceEmpty"),  # what makes, and reads, a sequence
-    ("weft.graph.passes.stack_sequences", "ConcatFromSequence SequenceAt SequenceLength"),
     ("weft.quantization.insert", "Conv Gemm MatMul"),  # what is rewritten
     ("weft.targets.vdla.offload", "ConvInteger MatMulInteger"),  # what the accelerator computes
     ("weft.targets.vdla.offload", "Add Mul Sub"),
