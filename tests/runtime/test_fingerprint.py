@@ -52,7 +52,7 @@ def test_leaves_do_not_stand_for_a_root():
 
 
 def test_order_and_place_in_memory_do_not_matter():
-    data = np.arange(40000, dtype="float32").reshape(200, 200)
+    data = np.arange(700 * 800, dtype="float32").reshape(700, 800)  # more than a leaf
     room = np.zeros(data.nbytes + 1, np.uint8)
     moved = room[1:].view("float32").reshape(data.shape)
     moved[...] = data

@@ -94,9 +94,10 @@ def test_a_negative_count_does_nothing():
     native_runtime().parallel_for(bodies().address("count"), None, -5, 4)
 
 
-def test_the_pool_grows_to_its_bound_and_shuts_down():
+def test_the_pool_stays_within_its_bound_and_shuts_down():
     assert (run_count(5000, 10**9) == 1).all()
-    assert native_runtime().pool_size() == MAXIMUM_THREADS - 1
+    # Where there are many cores, the first workers are idle again before the last ones would be made.
+    assert 2 <= native_runtime().pool_size() <= MAXIMUM_THREADS - 1
     assert native_runtime().pool_shutdown() == 1
     assert native_runtime().pool_size() == 0
     assert (run_count(5000, 3) == 1).all()

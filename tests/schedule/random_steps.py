@@ -326,8 +326,15 @@ def _pad(source: Source, func: Func) -> Step:
 
 
 def _overrun(source: Source, func: Func) -> Step:
-    tested = [b for b in blocks_in(func.body) if not is_true(b.predicate) and b.writes[0].buffer in func.allocations]
-    block = source.pick(tested) if tested and source.chance(90) else _block(source, func)
+    # Past its end an intermediate that is read is memory which nobody has written: the result is not used, but the
+    # interpreter says so. `tests/schedule/test_primitives_storage.py` covers that case.
+    inner = set(func.allocations)
+    fitting = [b for b in blocks_in(func.body) if not any(r.buffer in inner for r in b.reads)]
+    tested = [b for b in fitting if not is_true(b.predicate) and b.writes[0].buffer in inner]
+    if tested and source.chance(90):
+        block = source.pick(tested)
+    else:
+        block = source.pick(fitting) if fitting else blocks_in(func.body)[0]
     return "overrun", {"block": block.name, "axis": source.number(0, max(len(block.axes) - 1, 0))}
 
 

@@ -39,12 +39,16 @@ def test_random_schedule_keeps_the_meaning(data):
     check_pair(HypothesisSource(data), 0, Counter())
 
 
+OF_ATTENTION = {"online", "stop_at_mask"}
+"""Primitives for a form that no random program has: tests/targets/test_cuda_attention.py is about them."""
+
+
 def test_seeded_schedules_in_the_interpreter():
     """Many pairs without the compiler, which is where the time goes."""
     counts: Counter[str] = Counter()
     for seed in range(200):
         check_pair(Source(seed), seed, counts, compiled=False)
-    never = [name for name in PRIMITIVES if not counts[name]]
+    never = [name for name in PRIMITIVES if not counts[name] and name not in OF_ATTENTION]
     assert not never, f"never accepted: {never}"
 
 
@@ -59,6 +63,6 @@ def test_thousands_of_pairs(part):
             check_pair(Source(seed), seed, counts)
         except Exception as error:
             raise AssertionError(f"seed {seed}: {error}") from error
-    few = {name: counts[name] for name in PRIMITIVES if counts[name] < LEAST}
+    few = {name: counts[name] for name in PRIMITIVES if counts[name] < LEAST and name not in OF_ATTENTION}
     assert not few, f"accepted less than {LEAST} times: {few} of {dict(counts)}"
     assert counts["compiled"] > PAIRS * 0.9

@@ -54,6 +54,8 @@ VALID = {
     "release_axis": {"block": "P", "axis": "t"},
     "cache_operand": {"block": "B", "buffer": "A", "scope": "local", "axes": ["i"]},
     "matrix_form": {"block": "P", "pads": [4, 4, 2], "order": [0], "parts": 2, "k_last": [0, 1]},
+    "online": {"block": "W", "loop": "q", "peak": "P", "sums": ["L"]},
+    "stop_at_mask": {"loop": "q", "block": "M"},
 }
 """A legal use of each primitive with all its arguments."""
 
@@ -69,6 +71,25 @@ def steps() -> Schedule:
     doubled = te.compute((4, 6), lambda t, i: state[t - 1, i] * 2, name="P")
     update = te.compute((4, 6), lambda t, i: doubled[t, i] + x[t, i], name="U")
     return te.create_schedule(te.scan(first, update, state, inputs=[x], name="S").op)
+
+
+def parts() -> Schedule:
+    """A softmax in parts of two keys, each weighed beneath the greatest top; its parts are the outermost loop."""
+    x = te.placeholder((3, 4, 2), name="X")
+    k, r = [te.reduce_axis(2, name=f"k{n}") for n in range(3)], [te.reduce_axis(3, name=n) for n in "pqr"]
+    minus = te.const(float("-inf"), "float32")
+    masked = te.compute((3, 4, 2), lambda p, i, j: te.select(p * 2 + j <= i, x[p, i, j], minus), name="M")
+    top = te.compute((3, 4), lambda p, i: te.max(masked[p, i, k[0]], axis=k[0]), name="T")
+    grown = te.compute((3, 4, 2), lambda p, i, j: te.exp(masked[p, i, j] - top[p, i]), name="G")
+    total = te.compute((3, 4), lambda p, i: te.sum(grown[p, i, k[1]], axis=k[1]), name="l")
+    mixed = te.compute((3, 4), lambda p, i: te.sum(grown[p, i, k[2]] * 2.0, axis=k[2]), name="w")
+    peak = te.compute((4,), lambda i: te.max(top[r[0], i], axis=r[0]), name="P")
+    whole = te.compute((4,), lambda i: te.sum(mixed[r[1], i] * te.exp(top[r[1], i] - peak[i]), axis=r[1]), name="W")
+    sums = te.compute((4,), lambda i: te.sum(total[r[2], i] * te.exp(top[r[2], i] - peak[i]), axis=r[2]), name="L")
+    s = te.create_schedule(te.compute((4,), lambda i: whole[i] / sums[i], name="Y").op)
+    i, q = s["W"].loops
+    s["W"].reorder(q, i)
+    return s
 
 
 def subject(primitive: str) -> Schedule:
@@ -91,6 +112,13 @@ def subject(primitive: str) -> Schedule:
         a, b = te.placeholder((3, 5), "int32", name="A"), te.placeholder((5, 6), "int32", name="B")
         k = te.reduce_axis((0, 5), "k")
         return te.create_schedule(te.compute((3, 6), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), name="P").op)
+    if primitive in ("online", "stop_at_mask"):
+        s = parts()
+        if primitive == "stop_at_mask":
+            s.apply("online", **VALID["online"])
+            for name in "wlGTM":
+                s.apply("compute_at", block=name, loop="q")
+        return s
     if primitive == "storage_align":
         a = te.placeholder((4, 6), "int32", name="A")
         d = te.compute((4, 6), lambda i, j: a[i, j] + 1, name="D")

@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -27,12 +27,11 @@ LEAF_BYTES = 1 << 20
 def fingerprint(data: Any) -> bytes:
     """The fingerprint of an array's bytes (in C order), its type and shape left out; or of bytes.
 
-    That of a transposed array is of the bytes as they lie, and of the order: there is no copy of it.
+    Of an array that lies in another order a few rows are copied at a time.
     """
     if isinstance(data, np.ndarray):
-        order = sorted(range(data.ndim), key=lambda axis: -data.strides[axis])
-        if not data.flags.c_contiguous and data.transpose(order).flags.c_contiguous:
-            return hashlib.sha256(b"order" + repr(order).encode() + fingerprint(data.transpose(order))).digest()
+        if data.ndim > 1 and data.nbytes > LEAF_BYTES and not data.flags.c_contiguous:
+            return _joined(data.nbytes, [_leaf(piece) for piece in _pieces(data)])
         data = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
     whole = memoryview(data)
     return _root(whole.nbytes, lambda start: whole[start : start + LEAF_BYTES])
@@ -45,15 +44,33 @@ def fingerprint_file(descriptor: int, size: int) -> bytes:
 
 def _root(size: int, read: Callable[[int], bytes | memoryview]) -> bytes:
     """The root over so many bytes; `read` gives those of the leaf that starts somewhere."""
+    return _joined(size, list(_map(lambda start: _leaf(read(start)), range(0, size, LEAF_BYTES))))
 
-    def leaf(start: int) -> bytes:
-        made = hashlib.sha256(b"leaf")
-        made.update(read(start))
-        return made.digest()
 
+def _leaf(data: bytes | memoryview) -> bytes:
+    made = hashlib.sha256(b"leaf")
+    made.update(data)
+    return made.digest()
+
+
+def _joined(size: int, leaves: list[bytes]) -> bytes:
     root = hashlib.sha256(b"root" + size.to_bytes(8, "little"))
-    root.update(b"".join(_map(leaf, range(0, size, LEAF_BYTES))))
+    root.update(b"".join(leaves))
     return root.digest()
+
+
+def _pieces(data: Any) -> Iterator[memoryview]:
+    """The leaves of an array in C order, from copies of some of its rows."""
+    rows = max(1, 8 * LEAF_BYTES * len(data) // data.nbytes)
+    rest = np.zeros(0, np.uint8)
+    for first in range(0, len(data), rows):
+        some = np.ascontiguousarray(data[first : first + rows]).reshape(-1).view(np.uint8)
+        rest = np.concatenate([rest, some]) if rest.size else some
+        whole = rest.size - rest.size % LEAF_BYTES
+        yield from (memoryview(rest[at : at + LEAF_BYTES]) for at in range(0, whole, LEAF_BYTES))
+        rest = rest[whole:]
+    if rest.size:
+        yield memoryview(rest)
 
 
 def _map(leaf: Callable[[int], bytes], starts: range) -> list[bytes]:
