@@ -62,7 +62,7 @@ def _joined(size: int, leaves: list[bytes]) -> bytes:
 def _pieces(data: Any) -> Iterator[memoryview]:
     """The leaves of an array in C order, from copies of some of its rows."""
     rows = max(1, 8 * LEAF_BYTES * len(data) // data.nbytes)
-    rest = np.zeros(0, np.uint8)
+    rest: Any = np.zeros(0, np.uint8)
     for first in range(0, len(data), rows):
         some = np.ascontiguousarray(data[first : first + rows]).reshape(-1).view(np.uint8)
         rest = np.concatenate([rest, some]) if rest.size else some
