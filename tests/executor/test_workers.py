@@ -18,13 +18,17 @@ from weft.executor import kernels, workers
 from weft.executor.workers import Job, Workers
 from weft.graph.ir import Graph, Node, TensorType, Value
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are forked on Linux only")
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="processes are forked on Linux only"),
+    pytest.mark.filterwarnings("ignore:os.fork"),  # another test of this process may have imported JAX
+]
 OPS = ("Exp", "Sigmoid", "Tanh", "Abs", "Neg", "Sqrt")
 
 
 @pytest.fixture(autouse=True)
 def two_threads(monkeypatch):
     monkeypatch.setattr(workers, "_is_warm", True)
+    monkeypatch.delitem(sys.modules, "jax", raising=False)
     with knobs.override(num_threads=2):
         yield
 
@@ -48,6 +52,11 @@ def test_two_processes_make_jobs():
     found = made(20, slowly)
     assert [at for at, _ in found] == list(range(20))
     assert len({process for _, process in found}) >= 2
+
+
+def test_beside_jax_nobody_forks(monkeypatch):
+    monkeypatch.setitem(sys.modules, "jax", os)
+    assert {process for process in made(6, lambda at: os.getpid())} == {os.getpid()}
 
 
 @pytest.mark.parametrize("kind", ["raises", "dies", "hangs"])

@@ -7,8 +7,8 @@ the oldest first, while this process plans further ones, and then makes jobs fro
 
 A process that is forked while other threads run (torch's, BLAS's) finds their locks as they were. LLVM's are taken
 before; for whatever else a child might wait for, nobody depends on one: a job that fails there, or of which nothing is
-heard for `PATIENCE_SECONDS`, is made here. Where there is no fork that other libraries bear (anywhere but on Linux),
-and with one thread, this process makes all jobs.
+heard for `PATIENCE_SECONDS`, is made here. Where there is no fork that other libraries bear (anywhere but on Linux, or
+beside JAX, which warns of it), and with one thread, this process makes all jobs.
 """
 
 from __future__ import annotations
@@ -93,7 +93,8 @@ class Workers:
         self.jobs: list[Job[Any]] = []
         self._children: list[_Child] = []
         self._claims: mmap.mmap | None = None
-        self._most = min(get_threads() - 1, MOST_CHILDREN) if sys.platform == "linux" else 0
+        may_fork = sys.platform == "linux" and "jax" not in sys.modules
+        self._most = min(get_threads() - 1, MOST_CHILDREN) if may_fork else 0
 
     def submit(self, job: Job[Any]) -> None:
         """Has a job made at some time."""
