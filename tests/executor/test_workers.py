@@ -56,7 +56,7 @@ def test_two_processes_make_jobs():
 
 def test_beside_jax_nobody_forks(monkeypatch):
     monkeypatch.setitem(sys.modules, "jax", os)
-    assert {process for process in made(6, lambda at: os.getpid())} == {os.getpid()}
+    assert set(made(6, lambda at: os.getpid())) == {os.getpid()}
 
 
 @pytest.mark.parametrize("kind", ["raises", "dies", "hangs"])
