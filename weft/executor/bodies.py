@@ -328,7 +328,7 @@ class Region(Body):
             # The host runs it, as it does without this form, and says what is wrong with it.
             self.close(next(iter(str(error).splitlines()), type(error).__name__))
             if not isinstance(error, NoControl):
-                logger.info("the native form of %s failed", self.graph.name, exc_info=True)
+                logger.warning("the native form of %s failed, a fault of Weft's", self.graph.name, exc_info=True)
             return None
         for body in self.bodies:
             body.owed = 0.0

@@ -444,14 +444,13 @@ def _scores_in_parts(queries: te.Tensor, keys: te.Tensor, part: int) -> te.Tenso
     batch, heads, rows, size = queries.shape
     count, d = (int_value(keys.shape[2]) or part) // part, te.reduce_axis(size, name="d")
     wide = "float32" if keys.dtype.bytes < 4 else keys.dtype
-    made: te.Tensor = te.compute(
+    return te.stage(
         (batch, heads, count, rows, part),
         lambda b, h, p, i, k: te.sum(
             queries[b, h, i, d].astype(wide) * keys[b, h, p * part + k, d].astype(wide), axis=d
         ),
         name=SCORES,
     )
-    return made
 
 
 def _masked_in_parts(
@@ -462,12 +461,11 @@ def _masked_in_parts(
     unit: float = 1.0,
 ) -> te.Tensor:
     part = int_value(scores.shape[4]) or 1
-    made: te.Tensor = te.compute(
+    return te.stage(
         scores.shape,
         lambda b, h, p, i, k: _stepped(scores[b, h, p, i, k], (b, h, i, p * part + k), operands, steps, limits, unit),
         name=MASKED,
     )
-    return made
 
 
 def _narrow_in_parts(

@@ -275,7 +275,9 @@ class _Own(Mutator):
             half = Var(f"{s.var.name}_half")
             self.rows[s.var] = half
             place = add(add(mul(warp, index_expr(16)), mul(half, index_expr(8))), floordiv(lane, index_expr(4)))
-            return For(half, 2, Let(s.var, place, self.stmt(s.body)), "unrolled")
+            inside = self.stmt(s.body)
+            del self.rows[s.var]
+            return For(half, 2, Let(s.var, place, inside), "unrolled")
         group, one = Var(f"{s.var.name}_group"), Var(f"{s.var.name}_one")
         self.columns[s.var] = add(mul(group, index_expr(4)), one)
         place = add(add(mul(group, index_expr(8)), mul(floormod(lane, index_expr(4)), index_expr(2))), one)
@@ -284,6 +286,7 @@ class _Own(Mutator):
             inner: Stmt = Let(s.var, substitute(place, {one: index_expr(0)}), paired)
         else:
             inner = For(one, 2, Let(s.var, place, self.stmt(s.body)), "unrolled")
+        del self.columns[s.var]
         return For(group, extent // 8, inner, "unrolled")
 
     def _pair(self, s: For) -> Stmt | None:
