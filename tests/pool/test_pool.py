@@ -10,6 +10,7 @@ import importlib.util
 import json
 import os
 import pickle
+import shutil
 import socket
 import ssl
 import stat
@@ -21,10 +22,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.pool.libraries import need_compiler
+from tests.executor.graphs import mlp
+from tests.pool.libraries import TRIPLES, need_compiler
 from tests.tuner.small import product
 from weft import te
 from weft.expr.nodes import Buffer
+from weft.graph.interpreter import interpret_graph
 from weft.pool.guard import Refused, _Pickle
 from weft.pool.kinds import facts_of, make_arrays, packing_of, parameters_of, target_of
 from weft.pool.server import can_count, emulator_of
@@ -46,7 +49,8 @@ def fleet(test):
     return needs_dask(pytest.mark.slow(test))
 
 
-EMULATED = {"armv7": "armv7-unknown-linux-gnueabihf"}
+EMULATED = {name: TRIPLES[name] for name in ("aarch64", "armv7", "riscv64")}
+WASM = "wasm32-unknown-unknown"
 
 
 BEFORE = (Status.REFUSED, Status.BUILD_ERROR)
@@ -103,6 +107,8 @@ def devices() -> dict:
         "accelerator-1": {"kind": "accelerator", "target": "vdla"},
         **{f"sim-{at}": {"kind": "sim", "device": "simulated:0.15"} for at in range(2)},
     }
+    if shutil.which("node"):
+        found["page-1"] = {"kind": "wasm", "target": WASM}
     for name, triple in EMULATED.items():
         emulator = emulator_of(name)
         if emulator is not None and can_count(emulator):
@@ -157,15 +163,17 @@ def test_keys_are_for_their_owner(folder):
 
 
 @fleet
-@pytest.mark.parametrize("kind", ["desk", "accelerator", *EMULATED])
+@pytest.mark.parametrize("kind", ["desk", "accelerator", "wasm", *EMULATED])
 def test_every_kind_of_the_fleet_measures(pool, folder, kind, tmp_path):
+    """Kernels, and a whole model where devices of the kind run any."""
     if kind not in {one["kind"] for one in devices().values()}:
-        pytest.skip(f"no emulator that counts runs {kind} here (Debian: qemu-user)")
+        pytest.skip(f"nothing runs {kind} here (Debian: qemu-user, nodejs)")
     runner = runner_of(pool, folder, kind)
     counts = kind in EMULATED
     assert runner.unit == ("instructions" if counts else "seconds")
     search = search_of(runner, tmp_path / "records.sqlite", accelerated if kind == "accelerator" else product)
     records = list(search.round(3))
+    check_whole(runner)
     runner.close()
     good = [record for record in records if record.outcome.status is Status.OK]
     found = [(record.outcome.status, record.outcome.detail) for record in records]
@@ -177,6 +185,20 @@ def test_every_kind_of_the_fleet_measures(pool, folder, kind, tmp_path):
         assert all(record.outcome.seconds == int(record.outcome.seconds) > 1000 for record in good)
         assert all("missed a modelled cache" in record.outcome.detail for record in good)
         assert not search.database.records(machine=machine_key(runner.target))  # never taken for times
+
+
+def check_whole(runner) -> None:
+    from weft.pool.device import PoolError
+    from weft.pool.models import bench_whole
+
+    graph = mlp()
+    if runner.kind == "accelerator":
+        with pytest.raises(PoolError, match="run kernels, and no whole models"):
+            bench_whole(graph, runner)
+        return
+    found = bench_whole(graph, runner)
+    np.testing.assert_allclose(found["outputs"][0], interpret_graph(graph, found["inputs"])[0], 1e-4, 1e-5)
+    assert found["unit"] == runner.unit and found[runner.unit] > 0 and found["weight_bytes"] > 4 * 20 * 33
 
 
 @fleet
@@ -323,6 +345,16 @@ def test_a_member_runs_jobs_and_nothing_else(pool, folder, tmp_path):
         assert len(fleet(client)) == len(devices()) + 1
     finally:
         client.close(timeout=2)
+
+
+@fleet
+def test_the_command_measures_a_whole_model(pool, folder):
+    words = ["bench", "dqn", "--pool", pool.url, "--target", "desk", "--certificates", str(folder), "--json"]
+    command = [sys.executable, "-m", "weft", *words, "--against", "interpreter"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["error"] < 1e-4 and 1e-5 < found["seconds"] < 10 and len(found["rounds"]) > 1
 
 
 @fleet

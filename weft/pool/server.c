@@ -3,7 +3,7 @@
    One static program without a file beside it but the key. A connection is served by a child of its own; each RUN by a
    grandchild with limits of time and memory, which may crash or hang. One RUN at a time: others wait for their turn.
 
-     hello      client: "WEFTDEV1", 32 random bytes                         nothing else is read before both sides have
+     hello      client: "WEFTDEV2", 32 random bytes                         nothing else is read before both sides have
                 server: 32 random bytes, HMAC(key, "server", both)          shown that they have the key: a client that
                 client: HMAC(key, "client", both)                           cannot is closed without a word
      message    8 bytes: length, type | MAC of them | body | MAC of it      MACs count messages and know their direction
@@ -232,7 +232,7 @@ static void randomize(byte *to, size_t size) {
 static void greet(byte *key) {
     byte hello[8 + HASH], both[2 * HASH], proof[HASH], given[HASH];
     receive(hello, sizeof hello);
-    if (memcmp(hello, "WEFTDEV1", 8)) leave("refused: a connection that does not speak our language");
+    if (memcmp(hello, "WEFTDEV2", 8)) leave("refused: a connection that does not speak our language");
     memcpy(both, hello + 8, HASH);
     randomize(both + HASH, HASH);
     mac_of(key, "server", 6, both, sizeof both, proof);
@@ -449,7 +449,8 @@ static void *place(const byte *file, size_t size, const char *wanted) {
 
 typedef int32_t (*Kernel)(const int64_t *arguments, int64_t threads);
 
-struct argument { uint64_t bytes; const struct blob *from; }; /* from NULL: a result, zeros at first */
+enum { GIVEN, RESULT, SCRATCH };
+struct argument { uint64_t bytes; uint32_t kind; const struct blob *from; }; /* what is not GIVEN: zeros at first */
 
 struct kernel {
     const struct blob *library;
@@ -509,15 +510,15 @@ static const char *read_run(struct run *run, const byte *body, size_t size) {
         one->count = (uint32_t)number(take(&r, 4), 4);
         if (r.bad || !one->library || one->count > MOST_ARGUMENTS) return "the request names no library that is here";
         for (uint32_t i = 0; i < one->count; i++) {
-            uint32_t is_result = (uint32_t)number(take(&r, 4), 4);
+            uint32_t kind = one->arguments[i].kind = (uint32_t)number(take(&r, 4), 4);
             one->arguments[i].bytes = number(take(&r, 8), 8);
             one->arguments[i].from = blob_of(take(&r, HASH));
-            if (is_result) one->arguments[i].from = NULL;
-            else if (!one->arguments[i].from || one->arguments[i].from->size != one->arguments[i].bytes)
+            if (kind == RESULT || kind == SCRATCH) one->arguments[i].from = NULL;
+            else if (kind != GIVEN || !one->arguments[i].from || one->arguments[i].from->size != one->arguments[i].bytes)
                 return "the request names an argument that is not here";
             if (one->arguments[i].bytes > most_bytes) return "an argument is larger than all memory we may use";
             total += one->arguments[i].bytes;
-            if (is_result) run->results += one->arguments[i].bytes;
+            if (kind == RESULT) run->results += one->arguments[i].bytes;
         }
     }
     if (r.bad || r.left) return "the request has another length than it says";
@@ -616,7 +617,7 @@ static void child(struct run *run) {
         }
         call(run, one, 1);
         for (uint32_t i = 0; i < one->count; i++)
-            if (!one->arguments[i].from) {
+            if (one->arguments[i].kind == RESULT) {
                 memcpy(out, (const byte *)(uintptr_t)one->slots[i], (size_t)one->arguments[i].bytes);
                 out += one->arguments[i].bytes;
             }
@@ -714,7 +715,7 @@ static void serve_put(byte *body, size_t size) {
 
 static void serve_info(void) {
     char text[400];
-    int size = snprintf(text, sizeof text, "server=1\narchitecture=%s\npointer_bytes=%d\ncores=%ld\nmemory=%lld\n"
+    int size = snprintf(text, sizeof text, "server=2\narchitecture=%s\npointer_bytes=%d\ncores=%ld\nmemory=%lld\n"
                         "most_bytes=%llu\ncounts=%d\n", architecture, (int)sizeof(void *), sysconf(_SC_NPROCESSORS_ONLN),
                         (long long)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE), (unsigned long long)most_bytes,
                         counters != NULL);

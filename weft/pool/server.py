@@ -38,7 +38,7 @@ def architecture_of(triple: str) -> str:
     """The architecture of a triple, by the name that servers have; a PoolError for one without a server."""
     first = triple.split("-")[0]
     name = "armv7" if first.startswith(("armv7", "arm")) and first != "arm64" else first.replace("arm64", "aarch64")
-    if name not in ARCHITECTURES:
+    if name not in (*ARCHITECTURES, "wasm32"):  # whose device is Node
         raise PoolError(f"there is no device server for {triple}; it is made for {', '.join(ARCHITECTURES)}")
     return name
 
