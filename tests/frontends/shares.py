@@ -26,6 +26,7 @@ def add_arguments(parser):
     parser.add_argument("--jobs", type=int, default=0, help="so many processes at a time (default: this one alone)")
     parser.add_argument("--limit", type=float, default=120, help="seconds for each case of --jobs (default 120)")
     parser.add_argument("--minutes", type=float, default=1e9, help="end by then, whatever is left")
+    parser.add_argument("--join", type=Path, nargs="+", metavar="FILE", help="only what these files say")
     parser.add_argument("--serve", action="store_true", help="(a process of --jobs: numbers in, rows out)")
 
 
@@ -36,9 +37,12 @@ def rows(given, cases, name, examine):
             print(MARK + json.dumps(examine(cases[int(line)])), flush=True)
         sys.exit()
     part, parts = map(int, given.share.split("/"))
-    known = {}
-    if given.json and given.json.exists():
-        known = {row["name"]: row for row in map(json.loads, given.json.read_text().splitlines())}
+    files = [one for one in given.join or [given.json] if one and one.exists()]
+    lines = [line for one in files for line in one.read_text().splitlines()]
+    known = {row["name"]: row for row in map(json.loads, lines)}
+    if given.join:
+        yield from known.values()
+        return
     mine = range(part - 1, len(cases), parts)
     yield from (known[name(cases[at])] for at in mine if name(cases[at]) in known)
     until = time.monotonic() + 60 * given.minutes

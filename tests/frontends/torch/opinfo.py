@@ -159,7 +159,8 @@ def main():
     asked = [op for op in operators() if not given.names or op.name in given.names]
     for one in shares.rows(given, asked, full_name, row):
         total[one["outcome"]] += 1
-        print(f"{one['outcome']:10} {one['name']:40} {one.get('samples')} {one.get('seconds')} s {one['said']}", flush=True)
+        took = f"{one.get('samples')} {one.get('seconds')} s"
+        print(f"{one['outcome']:10} {one['name']:40} {took} {one['said']}", flush=True)
     print(json.dumps(total))
 
 
