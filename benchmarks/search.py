@@ -302,9 +302,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--target", default="native,cores=1")
     parser.add_argument("--pool", default="pool.json", help="where the measured pools are (made where there is none)")
-    parser.add_argument(
-        "--points", type=int, default=0, help="of a pool (160), of a space that is measured whole (1200)"
-    )
+    parser.add_argument("--points", type=int, default=0, help="of a pool (160); of a space measured whole (1200)")
     parser.add_argument("--trials", type=int, default=800)
     parser.add_argument("--live", action="store_true", help="measure, instead of replaying over pools")
     parser.add_argument("--exhaustive", action="store_true", help="measure five small spaces whole")
