@@ -140,10 +140,6 @@ class NativeRunner:
         if code:
             raise fault(step.kernels, code)
 
-    def weight_address(self, number: int) -> int:
-        """Where a weight lies."""
-        return self._addresses[number]
-
     def take_arena(self) -> Arena:
         """An arena for one call; `give_arena` takes it back."""
         # Taking from a list is one operation: no lock is needed between threads.
