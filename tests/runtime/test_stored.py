@@ -106,6 +106,27 @@ print(sorted(name for name in sys.modules if name.split(".")[0] in ("llvmlite", 
     assert "inputs of [[0, 6]]" in said and said.endswith("[]\n")
 
 
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="Linux says how much memory is resident")
+@pytest.mark.parametrize("name", ["mlp", pytest.param("resnet18", marks=pytest.mark.slow)])
+def test_what_a_loaded_model_takes_is_its_weights_and_little_more(tmp_path, name):
+    """Resident after a call: 1.3 times the weights and 40 MB at most, Python and numpy among them; no OpenSSL."""
+    graph = mlp() if name == "mlp" else weft.models.make(name, 1)
+    weft.compile(graph).save(tmp_path / "model.weft")
+    said = alone(
+        """
+before = set(sys.modules)
+module = weft.load(sys.argv[1])
+module(*[np.zeros(port.shape, port.dtype) for port in module.inputs])
+print(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmRSS")))
+print({"_hashlib", "_ssl"} & (set(sys.modules) - before))
+""",
+        tmp_path / "model.weft",
+    )
+    resident, brought = said.splitlines()
+    weights = sum(array.nbytes for array in graph.constants.values())
+    assert int(resident) * 1024 <= 1.3 * weights + (40 << 20) and brought == "set()"
+
+
 def test_types_of_ml_dtypes_are_asked_for_only_where_they_go_in_or_out(tmp_path):
     """Weights in bfloat16 are bytes to whoever runs them; an input of bfloat16 needs the package, in words."""
     b = Builder("narrow")

@@ -12,12 +12,12 @@ arrays, start                                      every array, in weights.bin
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from weft.core.errors import WeftError
+from weft.runtime.fingerprint import digest
 
 
 class ModuleFileError(WeftError, ValueError):
@@ -161,7 +161,7 @@ def form_seal(manifest: Mapping[str, Any], form: Mapping[str, Any], digests: Seq
     used = [manifest["arrays"][number] for number in (*form["constants"].values(), *form["weights"])]
     said = {name: one for name, one in form.items() if name not in ("report", "library", "code")}
     facts = [manifest["abi"], manifest["inputs"], manifest["outputs"], said, [_placeless(row) for row in used], digests]
-    return f"weft_form_{hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:32]}"
+    return f"weft_form_{digest(json.dumps(facts, sort_keys=True).encode())[:32]}"
 
 
 def _placeless(row: Mapping[str, Any]) -> list[Any]:
