@@ -1,8 +1,8 @@
 """Keys that sign module files, so that `weft.load(path, key=…)` takes only files that a holder of the key signed.
 
 A key is 32 secret bytes, in a file that only its owner reads. A signature is an HMAC-SHA256 of the fingerprint of the
-file's bytes. It is symmetric: whoever can check a file can also sign one, so a key belongs on machines of one owner. (Signatures that
-strangers can check, such as Ed25519, are not in Python's own library: sign the file with a tool for that.)
+file's bytes. It is symmetric: whoever can check a file can also sign one, so a key belongs on machines of one owner.
+(Signatures that strangers can check, such as Ed25519, are not in Python's own library: sign with a tool for that.)
 """
 
 from __future__ import annotations
