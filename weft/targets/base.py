@@ -107,6 +107,8 @@ class ThreadFacts:
     """Whether matrix instructions take operands in shared memory for 128 threads together."""
     has_async_copy: bool = False
     """Whether copies into shared memory can run while threads do other work."""
+    overlaps_launches: bool = False
+    """Whether a kernel can be launched while the one before it runs, and wait for it by itself."""
     gigahertz: float = 1.0
     lanes: int = 128
     """Multiplications and additions of float32 that a multiprocessor does in one cycle."""

@@ -5,11 +5,12 @@ the default's, so that a machine that slows down slows both. For one thread the 
 which others cannot take away; for more it is the wall's.
 
 A device is opened by the child that measures, never by the parent: an illegal access ends the child, not the search.
+What is compiled for it needs no device, and goes from one process to another.
 """
 
 from __future__ import annotations
 
-import threading
+import functools
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -51,9 +52,6 @@ TOLERANCE = {"float32": 2e-4, "float64": 1e-9, "float16": 2e-2, "bfloat16": 6e-2
 
 Call = Callable[[int], None]
 """Runs a kernel so many times."""
-
-_PYTHON = threading.Lock()
-"""Held by one who schedules or lowers: what a device's own compiler does may go on beside that."""
 
 
 class Kernel:
@@ -97,27 +95,25 @@ class Kernel:
 
 
 class DeviceKernel:
-    """A scheduled program on a device; `bind` puts its arguments into the device's memory."""
+    """A scheduled program, compiled for a device; `bind` opens that, and puts program and arguments into its memory."""
 
     trace = ""
 
     def __init__(self, task: Task, program: GroupProgram, arrays: Sequence[Any], threads: int) -> None:
-        with _PYTHON:
-            lifted = lift_scheduled(program, task.fixed)
+        lifted = lift_scheduled(program, task.fixed)
         self.load(lifted.func.replace(name="trial"), task.target, lifted.parameters, len(task.program.inputs))
 
     def load(self, func: Func, target: Target, parameters: Sequence[int | Packing], inputs: int) -> None:
         """Compiles a program whose parameters are these, the first so many of the task's being inputs."""
-        self.parameters, self._inputs = parameters, inputs
-        with _PYTHON:
-            verify(func)
-            self.program = DeviceBuilt(func, target, "trial").program
-        self._device = target.device()
-        self._executable = self._device.load(self.program)
+        self.parameters, self._inputs, self._target = parameters, inputs, target
+        verify(func)
+        self.program = DeviceBuilt(func, target, "trial").program
+        self._codes = target.machine_codes([self.program])
 
     def bind(self, arrays: Sequence[Any]) -> None:
-        """Copies the arguments to the device."""
-        device = self._device
+        """Copies the program and its arguments to the device."""
+        device = self._device = self._target.device()
+        executable = device.load_all([self.program], self._codes)[0]
         given: dict[str, Any] = {w.name: device.allocate(max(w.bytes, 1)) for w in self.program.workspaces}
         self._written: list[tuple[Any, Any]] = []
         for at, parameter in enumerate(self.program.parameters):
@@ -131,7 +127,7 @@ class DeviceKernel:
             device.write(memory, np.ascontiguousarray(array))
             if not isinstance(place, Packing) and place >= self._inputs:
                 self._written.append((memory, np.zeros_like(array)))
-        self._given, self._launches = given, self._executable.bind(given)
+        self._given, self._launches = (given, executable), executable.bind(given)
         self._recording = device.record(self._launches)
 
     def timer(self) -> Callable[[], list[float]]:
@@ -165,13 +161,18 @@ class Bench:
         self.expected: list[Any] = []
         """The default's results."""
 
+    @functools.cached_property
+    def planned(self) -> Kernel | DeviceKernel:
+        """The planner's kernel, compiled."""
+        program = self.task.fresh()
+        program.schedule.plan(self.task.target, self.task.fixed)
+        return self.kernel(self.task, program, self.arrays, self.threads)
+
     @property
     def default(self) -> Kernel | DeviceKernel:
         """The planner's kernel, run once; a WeftError where it cannot be."""
         if self._default is None:
-            program = self.task.fresh()
-            program.schedule.plan(self.task.target, self.task.fixed)
-            made = self.kernel(self.task, program, self.arrays, self.threads)
+            made = self.planned
             made.bind(self.arrays)
             made.run()
             self._default, self.expected = made, made.results
@@ -181,8 +182,7 @@ class Bench:
         """The kernel of a point, not run yet; an outcome where there is none."""
         program = self.task.fresh()
         try:
-            with _PYTHON:
-                region.take(program, point)
+            region.take(program, point)
         except WeftError as error:
             return Outcome(Status.REFUSED, detail=_short(error))
         trace = program.schedule.trace.to_json()
@@ -202,6 +202,8 @@ class Bench:
             kernel.run()
         except RuntimeFault as error:
             return Outcome(Status.FAULT, detail=_short(error), trace=trace)
+        except WeftError as error:
+            return Outcome(Status.BUILD_ERROR, detail=_short(error), trace=trace)
         default = self.default
         wrong = difference(self.expected, kernel.results)
         if wrong:

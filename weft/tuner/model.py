@@ -42,7 +42,7 @@ from weft.targets.registry import find_target
 from weft.tuner.algorithms import LEAST_GAIN, choose_algorithms
 from weft.tuner.bench import Bench, difference
 from weft.tuner.cost_models import cost_model
-from weft.tuner.database import Database
+from weft.tuner.database import READ_ONLY, Database
 from weft.tuner.records import Record, TuneError
 from weft.tuner.runner import ChildError, LocalRunner, Runner, in_child
 from weft.tuner.search import Proposer, Search
@@ -57,6 +57,9 @@ FASTER = 1.002
 
 LAST_SHARE = 0.15
 """The share of the time that is kept for measuring the whole model at the end."""
+
+ACCEPTED = 3
+"""How often a set is measured anew because another process put something into use meanwhile."""
 
 PAIR_SECONDS = 3.0
 """How long two forms of a model are measured in turns."""
@@ -270,22 +273,30 @@ class Tuning:
 
     def accept(self) -> None:
         """Puts what makes the whole model faster into use."""
-        found = self.found()
-        in_use = self.database.accepted(self.target)
+        for _ in range(ACCEPTED):
+            in_use = self.database.accepted(self.target)
+            found = self._faster(in_use)
+            verdict = self.verdict
+            if not found or verdict is None or not verdict.is_faster:
+                return
+            if self.database.accept(self.name, self.target, verdict.before, verdict.after, found, in_use):
+                self.kept = found
+                return
+
+    def _faster(self, in_use: Records) -> dict[str, tuple[Trace, float]]:
+        """The schedules beside those in use that are not slower inside the model, with a verdict on all of them."""
         known = {key: trace.to_json() for key, trace in in_use.traces.items()}
-        found = {key: pair for key, pair in found.items() if known.get(key) != pair[0].to_json()}
+        found = {key: pair for key, pair in self.found().items() if known.get(key) != pair[0].to_json()}
         for last in (False, False, True):
             if not found:
-                return
+                break
             traces = {**in_use.traces, **{key: trace for key, (trace, _) in found.items()}}
             self.verdict = self.measure(in_use, replace(in_use, traces=traces))
             slower = {key for key, ratio in self.verdict.tasks.items() if key in found and ratio < 1.0}
             if last or not slower:
                 break
             found = {key: pair for key, pair in found.items() if key not in slower}
-        if self.verdict is not None and self.verdict.is_faster:
-            self.kept = found
-            self.database.accept(self.name, self.target, self.verdict.before, self.verdict.after, found)
+        return found
 
     def measure(self, before: Records, after: Records) -> Verdict:
         """The whole model with two sets of records, in a child; each kernel too, where the kernels are the same."""
@@ -386,8 +397,10 @@ def make_tuning(
     if open_:
         raise TuneError(f"the shapes of {', '.join(open_)} are open: give them (shapes=…, or --size and --shape)")
     wanted = check_precision(precision, machine)
-    count = threads or get_threads()
-    return made(graph.name, bound, machine, database or Database(), seconds_of(budget), wanted, count, **options)
+    count, records = threads or get_threads(), database or Database()
+    if records.reads_only:
+        raise TuneError(f"{records.path}: {READ_ONLY}")
+    return made(graph.name, bound, machine, records, seconds_of(budget), wanted, count, **options)
 
 
 def compile_tuned(
