@@ -5,8 +5,8 @@
     python -m benchmarks.decoding --json FILE
 
 The floor is what reading the weights of the products once takes, by a kernel that does nothing else. Candidates take
-turns of eight tokens. torch's decoder has weights of its own: float32 and bfloat16 as they are; int8 and int4 by torch's
-own products of packed weights with bfloat16 activations (`_weight_int8pack_mm`, `_weight_int4pack_mm_for_cpu`).
+turns of eight tokens. torch's decoder has weights of its own: float32 and bfloat16 as they are; int8 and int4 by its
+products of packed weights with bfloat16 activations (`_weight_int8pack_mm`, `_weight_int4pack_mm_for_cpu`).
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def measure(weights: str, given: argparse.Namespace) -> dict[str, Any]:
     for name in given.against:
         try:
             candidates[name] = others[name]()
-        except Exception as error:  # another system's own errors, of any class: its row says what it said
+        except Exception as error:  # noqa: BLE001  another system's own errors, of any class: its row says what it said
             refused[name] = f"{type(error).__name__}: {str(error).splitlines()[0][:100] if str(error) else ''}"
     random = np.random.default_rng(0)
     first, rest = (random.integers(0, WORDS, (1, count)) for count in (given.prompt, given.tokens))
@@ -132,7 +132,7 @@ def measure(weights: str, given: argparse.Namespace) -> dict[str, Any]:
             step(first, last(1, given.prompt))
         for _ in range(3):
             step(rest[:, :1], last(1, given.prompt + 1))
-    times, error = decode({name: step for name, step in candidates.items()}, rest, given.prompt)
+    times, error = decode(candidates, rest, given.prompt)
     rate, count = read_bandwidth(weight_bytes(graph), given.threads), weight_bytes(graph)
     row: dict[str, Any] = {"weights": weights, "bytes": count, "GB/s": rate / 1e9, "floor ms": count / rate * 1e3}
     row["ms"] = {name: statistics.median(taken) * 1e3 for name, taken in times.items()}
@@ -152,8 +152,11 @@ def show(row: dict[str, Any]) -> None:
     """A row as text."""
     print(f"{row['weights']}: {row['bytes'] / 1e6:.1f} MB, floor {row['floor ms']:.2f} ms ({row['GB/s']:.1f} GB/s)")
     for name, taken in row["ms"].items():
-        print(f"  {name:6s} {1e3 / taken:7.1f} tokens/s  {taken:7.2f} ms (best {row['best ms'][name]:.2f})"
-              f"  {row['floor ms'] / taken:4.0%} of the floor   weft is {taken / row['ms']['weft']:.2f} of it")  # fmt: skip
+        share, ratio = row["floor ms"] / taken, taken / row["ms"]["weft"]
+        print(
+            f"  {name:6s} {1e3 / taken:7.1f} tokens/s  {taken:7.2f} ms (best {row['best ms'][name]:.2f})  {share:4.0%}"
+        )
+        print(f"         of the floor; weft is {ratio:.2f} of it")
     for name, why in row["refused"].items():
         print(f"  {name:6s} {why}")
     for label, size, count, taken in sorted(row.get("kernels", ()), key=lambda kernel: -kernel[3])[:12]:
