@@ -123,7 +123,10 @@ class Connection:
     def _greet(self) -> None:
         mine = secrets.token_bytes(32)
         self._socket.sendall(MAGIC + mine)
-        theirs, proof = self._receive(32), self._receive(32)
+        try:
+            theirs, proof = self._receive(32), self._receive(32)
+        except ConnectionError as error:
+            raise ConnectionError(f"{error}; if it is one of another version, weft pool server makes ours") from None
         both = mine + theirs
         if not hmac.compare_digest(proof, _mac(self.key, b"server", both)):
             raise PoolError(f"{self.host}:{self.port} does not have our key: nothing was sent to it")

@@ -12,6 +12,7 @@ what a killed scheduler or client did not pass on is collected from there.
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import tempfile
@@ -173,10 +174,11 @@ def _patient(ask: Callable[[], T]) -> T:
 
 def bench(data: bytes, library: bytes, weights: bytes) -> bytes:
     """Runs a whole model on this worker's device: a line of JSON, and what it computed behind it."""
-    if not isinstance(device, ServerDevice):
-        ran = Ran(Status.REFUSED, "devices of this kind run kernels, and no whole model")
-    else:
-        ran = _patient(lambda: device.bench(json.loads(data), library, weights))
+    assert isinstance(device, ServerDevice), "a worker without such a device was asked to run a model"
+    try:
+        ran = _patient(functools.partial(device.bench, json.loads(data), library, weights))
+    except PoolError as error:
+        ran = Ran(Status.CRASH, str(error)[:300])
     told = {"status": ran.status.value, "detail": ran.detail, "samples": ran.samples}
     return json.dumps(told).encode() + b"\n" + b"".join(part for parts in ran.results for part in parts)
 

@@ -29,7 +29,7 @@ from weft.pool.device import PoolError
 from weft.pool.devices import LIBRARY
 from weft.pool.kinds import SECONDS, facts_of, make_arrays
 from weft.pool.node import BUILD, device_resource
-from weft.pool.runner import PoolRunner, fleet, send
+from weft.pool.runner import PoolRunner, agreed, fleet, send
 from weft.targets.base import Target
 from weft.tuner.records import Status
 
@@ -47,7 +47,8 @@ def compiling(client: Any) -> Iterator[None]:
         future = send(client, {key: (jobs.kernel, order)}, BUILD)[0]
         return lambda: code_of(bytes(future.result(timeout=KERNEL_SECONDS)))
 
-    token = elsewhere.set(ask if any(one["kind"] == BUILD for one in fleet(client)) else None)
+    builders = [one for one in fleet(client) if one["kind"] == BUILD]
+    token = elsewhere.set(ask if builders and agreed([], builders) else None)
     try:
         yield
     finally:

@@ -156,9 +156,9 @@ class PoolRunner:
         while True:
             seen = self.ask(fleet)
             found = [one for one in seen if one["kind"] == self.kind]
-            builders = any(one["kind"] == BUILD for one in seen)
+            builders = [one for one in seen if one["kind"] == BUILD and found and found[0]["needs"] == LIBRARY]
             if found and (builders or found[0]["needs"] != LIBRARY):
-                return _agreed(found)
+                return agreed(found, builders)
             if time.monotonic() > end:
                 there, wanted = ", ".join(sorted({str(one["kind"]) for one in seen})), BUILD if found else self.kind
                 raise PoolError(
@@ -301,14 +301,15 @@ class PoolRunner:
         return database.add(record for record in new.values() if record.version == compiler_version())
 
 
-def _agreed(found: list[dict[str, Any]]) -> dict[str, Any]:
-    """What devices of one kind have in common: all that they say."""
+def agreed(found: list[dict[str, Any]], builders: list[dict[str, Any]]) -> dict[str, Any]:
+    """What devices of one kind have in common: all that they say; and builders compile what we would."""
     for one in found:
         if one["facts"] != found[0]["facts"] or one["unit"] != found[0]["unit"]:
             raise PoolError(f"{found[0]['name']} and {one['name']} are not of one kind: give one of them another name")
+    for one in found + builders:
         if one["compiler"] != compiler_version():
             raise PoolError(f"{one['name']} runs {one['compiler']}, and this is {compiler_version()}")
-    return found[0]
+    return (found or builders)[0]
 
 
 def _place(record: Record) -> tuple[str, str, str]:

@@ -181,6 +181,9 @@ static struct {
     size_t blob_count, blob_bytes;
 } here;
 
+/* Whom the children serve, in memory that they share: one that has shown no key yet makes room for the next who comes. */
+static struct { pid_t process; uint32_t knows; } *served, *mine;
+
 static size_t most_bytes = (size_t)256 << 20;
 static volatile uint64_t *counters; /* what the emulator's plugin counts; none on a real machine */
 
@@ -244,6 +247,7 @@ static void greet(byte *key) {
     mac_of(key, "to server", 9, both, sizeof both, here.in.key);
     mac_of(key, "to client", 9, both, sizeof both, here.out.key);
     memset(key, 0, HASH); /* whatever runs here later finds no key */
+    mine->knows = 1;
 }
 
 static void message_mac(struct side *side, byte part, const void *data, size_t size, byte *out) {
@@ -598,6 +602,7 @@ static void child(struct run *run) {
     setpgid(0, 0);
     memset(&here.in, 0, sizeof here.in), memset(&here.out, 0, sizeof here.out);
     close(here.socket);
+    munmap(served, sizeof *served * MOST_CHILDREN);
     for (int i = 1; i < 32; i++) signal(i, SIG_DFL);
     limit(RLIMIT_CORE, 0), limit(RLIMIT_FSIZE, 0), limit(RLIMIT_CPU, run->seconds + 1);
     if (run->memory) limit(RLIMIT_AS, run->memory);
@@ -730,6 +735,10 @@ static void serve(int connection, byte *key) {
     setsockopt(connection, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
     setsockopt(connection, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
     setsockopt(connection, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    int rest = 30; /* seconds of silence before a client is asked whether it is still there */
+    setsockopt(connection, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+    setsockopt(connection, IPPROTO_TCP, TCP_KEEPIDLE, &rest, sizeof rest);
+    setsockopt(connection, IPPROTO_TCP, TCP_KEEPINTVL, &rest, sizeof rest);
     alarm(2 * HANDSHAKE_SECONDS); /* one that sends a byte now and then has no more time than others */
     greet(key);
     alarm(0);
@@ -775,9 +784,29 @@ static void open_counters(void) {
     if (file >= 0) close(file);
 }
 
+/* A place for one more child; where none is free, that of somebody without a key, else the first that is left. */
+static void *free_place(void) {
+    static uint32_t turn;
+    for (;;) {
+        for (pid_t ended; (ended = waitpid(-1, NULL, WNOHANG)) > 0;)
+            for (int i = 0; i < MOST_CHILDREN; i++)
+                if (served[i].process == ended) served[i].process = 0;
+        for (int i = 0; i < MOST_CHILDREN; i++)
+            if (!served[i].process) return served[i].knows = 0, served + i;
+        for (int i = 0; i < MOST_CHILDREN; i++, turn++)
+            if (!served[turn % MOST_CHILDREN].knows) {
+                kill(served[turn % MOST_CHILDREN].process, SIGKILL);
+                turn++;
+                break;
+            }
+        struct timespec moment = {0, 2000000};
+        nanosleep(&moment, NULL);
+    }
+}
+
 int main(int count, char **words) {
     const char *key_path = NULL, *address = "127.0.0.1";
-    int port = 7400, children = 0, option;
+    int port = 7400, option;
     byte key[HASH];
     while ((option = getopt(count, words, "k:a:p:m:l")) != -1) {
         if (option == 'k') key_path = optarg;
@@ -804,16 +833,18 @@ int main(int count, char **words) {
         return fprintf(stderr, "weft-server: %s:%d: %s\n", address, port, strerror(errno)), 1;
     printf("listening on %s:%d\n", address, ntohs(at.sin_port));
     fflush(stdout);
+    served = mmap(NULL, sizeof *served * MOST_CHILDREN, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (served == MAP_FAILED) return perror("weft-server: memory"), 1;
     for (;;) {
         int connection = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
-        while (children && waitpid(-1, NULL, children < MOST_CHILDREN ? WNOHANG : 0) > 0) children--;
         if (connection < 0) continue;
+        mine = free_place();
         pid_t process = fork();
         if (process == 0) {
             close(listener);
             serve(connection, key);
         }
-        if (process > 0) children++;
+        if (process > 0) mine->process = process;
         close(connection);
     }
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import struct
 import subprocess
 from collections.abc import Sequence
@@ -21,6 +22,7 @@ class Node:
         if found is None:
             raise PoolError("there is no node here to run WebAssembly: install Node.js")
         self._command = [found, str(Path(__file__).with_name("run.mjs"))]
+        self._limit = ["/bin/sh", "-c", 'ulimit -t "$0"; exec "$@"']  # so that none is left that hangs, whoever dies
 
     def close(self) -> None:
         """Nothing is left open."""
@@ -44,9 +46,12 @@ class Node:
         head = json.dumps(asked).encode()
         try:
             whole = b"".join([struct.pack("<I", len(head)), head, *blobs])
-            done = subprocess.run(self._command, input=whole, capture_output=True, timeout=seconds)
+            command = [*self._limit, str(seconds), *self._command]
+            done = subprocess.run(command, input=whole, capture_output=True, timeout=10 * seconds)
         except subprocess.TimeoutExpired:
-            return Ran(Status.HANG, f"it did not finish in {seconds} s")
+            return Ran(Status.HANG, f"it did not finish in {10 * seconds} s")
+        if done.returncode in (-signal.SIGXCPU, -signal.SIGKILL):
+            return Ran(Status.HANG, f"it did not finish in {seconds} s of the processor's time")
         if done.returncode:
             return Ran(Status.CRASH, f"code {done.returncode}: {done.stderr.decode(errors='replace')[-200:]}")
         return read_ran(done.stdout, calls)
